@@ -1,0 +1,66 @@
+# ropewalk. `make` alone lists the targets.
+#
+# One cargo profile everywhere (--release), so that ggml is compiled once: about three minutes on two cores.
+# What a fresh Debian-like machine lacks is installed by name through apt-get; what is there is left alone.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+CARGO ?= cargo
+MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
+
+.PHONY: help setup build install models texts demo test fmt lint doc unit bench check-cuda clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
+	  || sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
+
+setup: ## install what building needs and this machine lacks
+	@scripts/setup.sh build
+
+build: setup ## target/release/ropewalk and target/release/convert
+	$(CARGO) build --release --workspace
+
+install: setup ## both programs into cargo's bin folder
+	$(CARGO) install --locked --path .
+	$(CARGO) install --locked --path convert
+
+models: ## the default model (93 MB) and the essays, into models/
+	@scripts/fetch.sh model
+	@scripts/fetch.sh essays
+
+texts: models ## a second text to evaluate on
+	@scripts/fetch.sh play
+
+demo: build models ## break the default model past its trained length, repair it, draw it (about ten minutes)
+	@scripts/demo.sh
+
+test: fmt lint doc unit ## everything a change must pass
+
+fmt: setup
+	@scripts/setup.sh lint
+	$(CARGO) fmt --all --check
+
+lint: setup
+	@scripts/setup.sh lint
+	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+
+doc: setup
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --quiet
+
+unit: setup models
+	$(CARGO) test --release --workspace
+
+bench: build models ## criterion benches, then tokens per second beside libllama
+	$(CARGO) bench --workspace --bench '*'
+	target/release/ropewalk bench -m $(MODEL) -p 512,2048 -n 128 --rope plain --rope harpe --against libllama
+
+check-cuda: setup ## type-check with the `cuda` feature; compiles the CUDA backend too where nvcc is
+	@scripts/check-cuda.sh
+
+clean: ## remove what was built and what the demo left; models stay
+	$(CARGO) clean
+	rm -rf out

@@ -1,0 +1,272 @@
+//! The command line: arguments, progress, what is printed, exit codes.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use clap::{CommandFactory, Parser};
+use ggml::DType;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ropewalk::rope::{Spec, METHODS};
+use serde_json::{json, Value};
+
+use crate::random::{self, Shape, SHAPES};
+use crate::{types, Error, Options, Report, Result, Watch};
+
+const EXAMPLES: &str = "\
+Examples:
+  convert --rope harpe model.gguf -o long.gguf          opens under HARPE by itself
+  convert --rope yarn --ctx 32768 --llama-cpp model.gguf -o yarn.gguf
+  convert --type q4_k model-f16.gguf -o model-q4_k.gguf
+  convert --random llama-tiny --type q8_0 -o tiny.gguf
+
+Metadata written: the standard rope keys as far as they can say the method, and
+under ropewalk.rope.* the whole: spec (what --rope would take), derived_from,
+n_ctx, n_ctx_orig, bases (HARPE: one for each KV head). docs/gguf-keys.md in the
+source describes them; `ropewalk inspect OUT` shows them.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+/// GGUF in, GGUF out: writes rope methods into models, changes their element types, makes random ones.
+///
+/// Tensor data is copied byte for byte unless --type asks for another type. The output is replaced only when
+/// everything has succeeded. A file that was converted before gets the new method in place of the old one.
+#[derive(Debug, Parser)]
+#[command(name = "convert", version, after_help = EXAMPLES)]
+struct Args {
+    /// The model; of a split one, the first part
+    #[arg(value_name = "IN", required_unless_present_any = ["random", "completions"])]
+    input: Option<PathBuf>,
+    /// The file to write
+    #[arg(short, long, value_name = "OUT", required_unless_present = "completions")]
+    output: Option<PathBuf>,
+    /// The rope method to write, NAME[:KEY=VALUE,...]
+    #[arg(long, value_name = "SPEC")]
+    rope: Option<String>,
+    /// The context to write it for, tokens [default: what the spec's factor reaches, else 4 times the trained window]
+    #[arg(long, value_name = "N", value_parser = tokens)]
+    ctx: Option<u32>,
+    /// Only what stock llama.cpp understands: scaling keys, or the frequencies baked into rope_freqs.weight; what it cannot say is refused
+    #[arg(long)]
+    llama_cpp: bool,
+    /// Type of all tensors that are not vectors
+    #[arg(long = "type", value_name = "TYPE")]
+    dtype: Option<String>,
+    /// Make a random-weight model of this shape. Large tensors repeat one pool of random blocks, which changes no speed
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["input", "rope", "ctx", "llama_cpp"])]
+    random: Option<String>,
+    /// Seed of the random weights [default: 0]
+    #[arg(long, value_name = "S", requires = "random")]
+    seed: Option<u64>,
+    /// Print one JSON object on stdout
+    #[arg(long)]
+    json: bool,
+    /// Say nothing on stderr but errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print completions for a shell
+    #[arg(long, value_name = "SHELL", exclusive = true)]
+    completions: Option<clap_complete::Shell>,
+}
+
+/// Runs the program; `args` start with its name.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args = match Args::command().mut_args(describe).try_get_matches_from(args) {
+        Ok(matches) => match <Args as clap::FromArgMatches>::from_arg_matches(&matches) {
+            Ok(args) => args,
+            Err(e) => return usage(&e),
+        },
+        Err(e) => return usage(&e),
+    };
+    match act(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            complain(&e);
+            ExitCode::from(if matches!(e, Error::Usage(_)) { 2 } else { 1 })
+        }
+    }
+}
+
+/// Puts what the registries know into the help.
+fn describe(arg: clap::Arg) -> clap::Arg {
+    let id = arg.get_id().as_str().to_owned();
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    let names: Vec<&str> = match id.as_str() {
+        "rope" => METHODS.iter().map(|m| m.name()).collect(),
+        "dtype" => types::TARGETS.iter().map(|t| t.0.name()).collect(),
+        "random" => SHAPES.iter().map(|s| s.name).collect(),
+        _ => return arg,
+    };
+    arg.help(format!("{help}: {}", names.join(" ")))
+}
+
+/// A number of tokens as `ropewalk` takes it: `4096`, or `4k` for 4 times 1,024. Positions are i32.
+fn tokens(text: &str) -> std::result::Result<u32, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(d) => (d, 1024),
+        None => (text, 1),
+    };
+    let n: u32 = digits.parse().map_err(|_| "expected a number of tokens such as 4096 or 4k".to_owned())?;
+    let n = n.checked_mul(unit).filter(|&n| n <= i32::MAX as u32);
+    n.filter(|&n| n > 0).ok_or_else(|| format!("expected 1 to {} tokens", i32::MAX))
+}
+
+/// Help and version go to stdout with code 0, mistakes as one line to stderr with code 2.
+fn usage(e: &clap::Error) -> ExitCode {
+    if !e.use_stderr() {
+        // A closed pipe is no reason to fail.
+        let _ = e.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = e.to_string();
+    let what = text.strip_prefix("error: ").unwrap_or(&text);
+    let what = what.split("\n\nUsage:").next().unwrap_or(what);
+    let what = what.split("\n\nFor more information").next().unwrap_or(what);
+    let line = what.split_whitespace().collect::<Vec<_>>().join(" ");
+    complain(&format!("{line} (see `convert --help`)"));
+    ExitCode::from(2)
+}
+
+fn complain(e: &dyn std::fmt::Display) {
+    // Nothing is left to tell if stderr is closed.
+    let _ = writeln!(std::io::stderr(), "convert: {e}");
+}
+
+fn act(args: &Args) -> Result<()> {
+    if let Some(shell) = args.completions {
+        let mut text = Vec::new();
+        clap_complete::generate(shell, &mut Args::command(), "convert", &mut text);
+        return print(&text);
+    }
+    let Some(output) = &args.output else { return Err(Error::Usage("-o OUT is missing".into())) };
+    let dtype = args.dtype.as_deref().map(types::parse).transpose()?;
+    let terminal = Terminal::new(args.quiet)?;
+    if let Some(name) = &args.random {
+        let shape = Shape::named(name)?;
+        let (dtype, seed) = (dtype.unwrap_or(DType::F16), args.seed.unwrap_or(0));
+        let bytes = random::write_watched(&shape, dtype, seed, output, &terminal);
+        terminal.done();
+        let bytes = bytes?;
+        terminal.say(&format!("{}: random {name}, {dtype}, seed {seed}, {bytes} bytes", output.display()));
+        let report = json!({"output": path(output), "bytes": bytes, "random": name, "type": dtype.name(), "seed": seed});
+        return if args.json { print_json(&report) } else { Ok(()) };
+    }
+    let Some(input) = &args.input else { return Err(Error::Usage("IN is missing".into())) };
+    let rope = match &args.rope {
+        Some(text) => Some(text.parse::<Spec>().map_err(|e| Error::Usage(format!("--rope: {e}")))?),
+        None => None,
+    };
+    let options = Options { rope, n_ctx: args.ctx.map(|n| n as usize), dtype, llama_cpp: args.llama_cpp };
+    let report = crate::convert(input, output, &options, &terminal);
+    terminal.done();
+    let report = report?;
+    show(&report, &terminal, output);
+    if args.json {
+        let mut object = json!({"input": path(input), "output": path(output)});
+        let rest = serde_json::to_value(&report).map_err(|e| Error::Invalid(e.to_string()))?;
+        if let (Value::Object(object), Value::Object(rest)) = (&mut object, rest) {
+            object.extend(rest);
+        }
+        print_json(&object)?;
+    }
+    Ok(())
+}
+
+fn path(p: &std::path::Path) -> String {
+    p.to_string_lossy().into_owned()
+}
+
+fn show(report: &Report, terminal: &Terminal, output: &std::path::Path) {
+    for note in &report.notes {
+        terminal.say(note);
+    }
+    for t in &report.converted {
+        terminal.say(&format!(
+            "{:<32} {:>5} -> {:<5} rmse {:.3e} ({:.3} %)  max {:.3e} ({:.3} %)",
+            t.name.escape_debug().to_string(),
+            t.from,
+            t.to,
+            t.rmse,
+            100.0 * t.rel_rmse,
+            t.max,
+            100.0 * t.rel_max
+        ));
+    }
+    if let Some(worst) = report.converted.iter().max_by(|a, b| a.rel_rmse.total_cmp(&b.rel_rmse)) {
+        let (n, percent) = (report.converted.len(), 100.0 * worst.rel_rmse);
+        terminal.say(&format!(
+            "{n} tensors converted; the worst is {} with an rmse of {percent:.3} %",
+            worst.name
+        ));
+    }
+    if let Some(rope) = &report.rope {
+        terminal.say(&format!(
+            "{} for {} tokens, from a trained window of {}",
+            rope.rope, rope.n_ctx, rope.n_ctx_orig
+        ));
+        match &rope.llama_cpp {
+            None => {}
+            Some(keys) if keys.is_empty() => terminal.say("llama.cpp: the model's own frequencies"),
+            Some(keys) => {
+                let keys: Vec<String> = keys.iter().map(|(k, v)| format!("{k} = {v}")).collect();
+                terminal.say(&format!("llama.cpp: {}", keys.join(", ")));
+            }
+        }
+    }
+    terminal.say(&format!("{}: {} tensors, {} bytes", output.display(), report.n_tensors, report.bytes));
+}
+
+fn print(text: &[u8]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text).and_then(|()| out.flush()).map_err(|e| Error::Invalid(format!("stdout: {e}")))
+}
+
+fn print_json(value: &Value) -> Result<()> {
+    print(format!("{value}\n").as_bytes())
+}
+
+/// Standard error, and Ctrl-C.
+struct Terminal {
+    quiet: bool,
+    bar: ProgressBar,
+    stop: Arc<AtomicBool>,
+}
+
+impl Terminal {
+    fn new(quiet: bool) -> Result<Terminal> {
+        let shown = !quiet && std::io::stderr().is_terminal();
+        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let style = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = stop.clone();
+        ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
+            .map_err(|e| Error::Invalid(format!("Ctrl-C cannot be handled: {e}")))?;
+        Ok(Terminal { quiet, bar, stop })
+    }
+    fn done(&self) {
+        self.bar.finish_and_clear();
+    }
+    fn say(&self, line: &str) {
+        if !self.quiet {
+            // A closed stderr is no reason to fail: the file is written.
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
+    }
+}
+
+impl Watch for Terminal {
+    fn start(&self, bytes: u64) {
+        self.bar.set_length(bytes);
+    }
+    fn wrote(&self, bytes: u64) {
+        self.bar.inc(bytes);
+    }
+    fn cancelled(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,281 @@
+//! One conversion: a GGUF file in, a GGUF file out, a report.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use ggml::gguf::{same_file, File, TensorInfo, Value, Writer};
+use ggml::DType;
+use ropewalk::hparams::Hparams;
+use ropewalk::rope::{Plan, Spec};
+use serde::Serialize;
+
+use crate::llama_cpp::{self, Stock};
+use crate::requantize::{self, TensorError};
+use crate::rope::{self, Factors};
+use crate::{types, Error, Result, Watch};
+
+/// What to do to a file. Nothing set: it is rewritten as one file, GGUF version 3.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The rope method to write; for [`Options::llama_cpp`] alone, the one the file declares.
+    pub rope: Option<Spec>,
+    /// The context to write it for, tokens; see [`rope::default_ctx`].
+    pub n_ctx: Option<usize>,
+    /// The type for tensors that are not vectors.
+    pub dtype: Option<DType>,
+    /// Only what stock llama.cpp understands, or an error that says why not.
+    pub llama_cpp: bool,
+}
+
+/// The method that was written.
+#[derive(Debug, Clone, Serialize)]
+pub struct RopeReport {
+    /// The spec with every default filled in.
+    pub rope: String,
+    /// Tokens it was resolved for.
+    pub n_ctx: usize,
+    /// The trained window, tokens.
+    pub n_ctx_orig: usize,
+    /// Factor on rotated q and k.
+    pub mscale: f64,
+    /// One base per KV head, for methods that have them.
+    pub bases: Option<Vec<f64>>,
+    /// What stock llama.cpp reads: standard keys and their values, none for the model's own frequencies; `None` when it cannot follow.
+    pub llama_cpp: Option<BTreeMap<&'static str, String>>,
+}
+
+/// What a conversion wrote.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Size of the new file.
+    pub bytes: u64,
+    /// Tensors in it.
+    pub n_tensors: usize,
+    /// The rope method written, if one was asked for.
+    #[serde(flatten)]
+    pub rope: Option<RopeReport>,
+    /// The type asked for.
+    #[serde(rename = "type")]
+    pub dtype: Option<&'static str>,
+    /// Tensors whose type changed, in file order.
+    pub converted: Vec<TensorError>,
+    /// Facts and warnings, whole sentences.
+    pub notes: Vec<String>,
+}
+
+/// Converts `input` to `output`, which is replaced only when everything has succeeded.
+///
+/// # Errors
+/// [`Error::Usage`] for options that make no sense; otherwise what is wrong with the file, the spec for this model, the
+/// disk; [`Error::Interrupted`] when the watch asked for it.
+pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch) -> Result<Report> {
+    if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp {
+        return Err(Error::Usage("a context needs a rope method to be written for: add --rope SPEC".into()));
+    }
+    let file_type = match options.dtype {
+        Some(dtype) => Some((
+            dtype,
+            types::file_type(dtype)
+                .ok_or_else(|| Error::Usage(format!("{} is not a type to convert to", dtype.name())))?,
+        )),
+        None => None,
+    };
+    let file = File::open(input)?;
+    for part in file.paths() {
+        if same_file(part, output)? {
+            let what = format!("{}: the output is the input; name another file", output.display());
+            return Err(Error::Usage(what));
+        }
+    }
+
+    let mut notes = Vec::new();
+    let errors = RefCell::new(Vec::new());
+    if let Some(dtype) = options.dtype {
+        note_fallbacks(&file, dtype, &mut notes);
+    }
+    let mut writer = Writer::with_metadata_of(&file);
+    let mut factors = Factors::Same;
+    let mut rope_report = None;
+    if options.rope.is_some() || options.llama_cpp {
+        let hp = Hparams::as_trained(&file)?;
+        let (plan, stock) = planned(&file, &hp, options, &mut notes)?;
+        rope::restore(&mut writer, &file, &hp.arch);
+        rope::apply(&mut writer, &hp, &plan, stock.as_ref(), options.llama_cpp)?;
+        factors = rope::rope_freqs(&file, &hp, stock.as_ref());
+        rope_report = Some(RopeReport {
+            rope: plan.spec.to_string(),
+            n_ctx: plan.n_ctx,
+            n_ctx_orig: plan.n_ctx_orig(&hp),
+            mscale: plan.mscale,
+            bases: plan.bases,
+            llama_cpp: stock.as_ref().map(Stock::describe),
+        });
+    }
+    // A file for llama.cpp with factors baked in is longrope no more, and llama.cpp refuses tensors it does not load.
+    let orphaned =
+        |name: &str| options.llama_cpp && name.starts_with("rope_factors_") && !is_longrope(&rope_report);
+
+    let mut n_tensors = 0;
+    let mut n_bytes = 0u64;
+    let mut quantized = false;
+    if matches!(factors, Factors::New(_)) && file.tensor(FREQS).is_none() {
+        add_factors(&mut writer, &factors, &mut n_tensors, &mut n_bytes)?;
+    }
+    for t in file.tensors() {
+        if t.name == FREQS && factors != Factors::Same {
+            add_factors(&mut writer, &factors, &mut n_tensors, &mut n_bytes)?;
+            continue;
+        }
+        if orphaned(&t.name) {
+            notes.push(format!(
+                "{} is left out: llama.cpp refuses it in a file that is not longrope.",
+                t.name
+            ));
+            continue;
+        }
+        let to = match options.dtype {
+            Some(dtype) => target(&file, t, dtype, &mut notes)?,
+            None => t.dtype,
+        };
+        quantized |= to.is_quantized();
+        let row = t.shape.first().map_or(0, |&n| n as usize);
+        let row_bytes =
+            to.row_bytes(row).ok_or_else(|| file.error(&t.name, format!("rows do not divide into {to}")))?;
+        n_bytes += (t.n_elements() / row.max(1) * row_bytes) as u64;
+        n_tensors += 1;
+        let (file, errors) = (&file, &errors);
+        writer.tensor(&t.name, to, &t.shape, data_of(file, t, to, errors, watch))?;
+    }
+    if let Some((_, number)) = file_type {
+        writer.set("general.file_type", Value::U32(number));
+        if quantized {
+            writer.set("general.quantization_version", Value::U32(types::QUANTIZATION_VERSION));
+        }
+    }
+    watch.start(n_bytes);
+    let bytes = match writer.write(output) {
+        Err(_) if watch.cancelled() => return Err(Error::Interrupted),
+        done => done?,
+    };
+    let dtype = options.dtype.map(DType::name);
+    Ok(Report { bytes, n_tensors, rope: rope_report, dtype, converted: errors.into_inner(), notes })
+}
+
+const FREQS: &str = "rope_freqs.weight";
+
+fn is_longrope(report: &Option<RopeReport>) -> bool {
+    let keys = report.as_ref().and_then(|r| r.llama_cpp.as_ref());
+    keys.is_some_and(|k| k.get("rope.scaling.type").is_some_and(|kind| kind == "longrope"))
+}
+
+/// Works the method out, and what llama.cpp can be told of it.
+fn planned(
+    file: &File,
+    hp: &Hparams,
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<(Plan, Option<Stock>)> {
+    let given = options.n_ctx;
+    let (spec, n_ctx) = match &options.rope {
+        Some(spec) => {
+            let (n_ctx, why) = rope::default_ctx(spec, hp);
+            if given.is_none() {
+                notes.push(format!("No --ctx is given: converted for {n_ctx} tokens, {why}."));
+            }
+            (spec.clone(), given.unwrap_or(n_ctx))
+        }
+        None => {
+            let declared = Hparams::from_gguf(file)?;
+            let n_ctx = given.unwrap_or(declared.n_ctx_train);
+            notes.push(format!("No --rope is given: what the file declares is written, for {n_ctx} tokens."));
+            (Spec::declared(&declared)?, n_ctx)
+        }
+    };
+    let plan = Plan::new(&spec, hp, n_ctx)?;
+    notes.extend(plan.notes.iter().cloned());
+    let refuse = |why: &str| {
+        let what = format!("{}: stock llama.cpp cannot run {}: {why}", file.path().display(), plan.spec);
+        Err(Error::Invalid(what))
+    };
+    if options.llama_cpp && spec.part("dynamic-ntk").is_some() {
+        let same = llama_cpp::base_of(&plan, hp)
+            .map_or(String::new(), |b| format!("; abf:base={b} is the same at this length"));
+        return refuse(&format!("it has no base that depends on the length{same}"));
+    }
+    match llama_cpp::say(&plan, hp, options.llama_cpp) {
+        Ok(stock) => Ok((plan, Some(stock))),
+        Err(why) if options.llama_cpp => refuse(&why),
+        Err(why) => {
+            notes
+                .push(format!("Stock llama.cpp will run this file with the model's own frequencies: {why}."));
+            Ok((plan, None))
+        }
+    }
+}
+
+fn add_factors<'a>(
+    writer: &mut Writer<'a>,
+    factors: &Factors,
+    n: &mut usize,
+    n_bytes: &mut u64,
+) -> Result<()> {
+    if let Factors::New(values) = factors {
+        let (dtype, shape, bytes) = rope::factors_entry(values);
+        *n += 1;
+        *n_bytes += bytes.len() as u64;
+        writer.tensor_bytes(FREQS, dtype, &shape, bytes)?;
+    }
+    Ok(())
+}
+
+/// Tensors that cannot have the type asked for, one note for all of the same width.
+fn note_fallbacks(file: &File, wanted: DType, notes: &mut Vec<String>) {
+    let mut groups: BTreeMap<u64, usize> = BTreeMap::new();
+    for t in file.tensors() {
+        let to = types::target(wanted, &t.shape);
+        if to != wanted && t.dtype != to && t.dtype.can_dequantize() && !types::is_vector(&t.shape) {
+            *groups.entry(t.shape[0]).or_default() += 1;
+        }
+    }
+    for (row, n) in groups {
+        let (to, block) = (types::target(wanted, &[row, 2]), wanted.block_size());
+        notes.push(format!(
+            "{n} of the tensors become {to}: rows of {row} are not whole {wanted} blocks of {block}."
+        ));
+    }
+}
+
+/// The type a tensor is to have, with a note where it keeps its own.
+fn target(file: &File, t: &TensorInfo, wanted: DType, notes: &mut Vec<String>) -> Result<DType> {
+    let to = types::target(wanted, &t.shape);
+    if t.dtype == to {
+        return Ok(to);
+    }
+    if matches!(t.dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64) {
+        notes.push(format!("{:?} stays {}: integers are not weights.", t.name, t.dtype.name()));
+        return Ok(t.dtype);
+    }
+    if !t.dtype.can_dequantize() {
+        return Err(file.error(&t.name, format!("{} cannot be converted", t.dtype.name())).into());
+    }
+    Ok(to)
+}
+
+fn data_of<'a>(
+    file: &'a File,
+    t: &'a TensorInfo,
+    to: DType,
+    errors: &'a RefCell<Vec<TensorError>>,
+    watch: &'a dyn Watch,
+) -> ggml::gguf::DataFn<'a> {
+    Box::new(move |out: &mut dyn Write| {
+        if t.dtype == to {
+            return requantize::copy(file, t, out, watch);
+        }
+        let error = requantize::convert(file, t, to, out, watch)?;
+        errors.borrow_mut().push(error);
+        Ok(())
+    })
+}

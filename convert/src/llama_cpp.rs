@@ -1,0 +1,199 @@
+//! What stock llama.cpp can say of a plan: which standard keys, or which `rope_freqs.weight`, make it compute the same angles.
+//!
+//! Methods are not looked up by name. Candidates are tried in turn, each is worked out the way llama.cpp would read it
+//! ([`Stock::reads_as`]), and the first that gives the plan's own angles and magnitude is taken.
+
+use std::collections::BTreeMap;
+
+use ropewalk::hparams::Hparams;
+use ropewalk::rope::{Branch, Plan, PosMap, Reach};
+
+/// Architectures whose llama.cpp graph both loads and passes on `rope_freqs.weight` (`src/models/*.cpp` of the version this
+/// build contains: those that create LLM_TENSOR_ROPE_FREQS and call `get_rope_factors`). Elsewhere the tensor is ignored or refused.
+pub const READS_ROPE_FREQS: &[&str] = &[
+    "llama",
+    "llama4",
+    "mistral3",
+    "deci",
+    "granite",
+    "granitehybrid",
+    "exaone",
+    "exaone4",
+    "exaone-moe",
+    "arcee",
+    "apertus",
+];
+
+/// Largest relative difference of an angle that counts as the same: that of f32 numbers.
+const SAME: f64 = 2e-6;
+
+/// The standard keys (less the architecture's prefix) and tensor that say a method; `None` is left out of the file.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Stock {
+    /// `rope.freq_base`, when it is not the model's own.
+    pub freq_base: Option<f32>,
+    /// `rope.scaling.type`.
+    pub kind: Option<&'static str>,
+    /// `rope.scaling.factor`.
+    pub factor: Option<f32>,
+    /// `rope.scaling.attn_factor`.
+    pub attn_factor: Option<f32>,
+    /// `rope.scaling.original_context_length`, tokens.
+    pub n_ctx_orig: Option<u32>,
+    /// `rope_freqs.weight` in place of the model's, `[n_rot/2]`.
+    pub rope_freqs: Option<Vec<f32>>,
+}
+
+/// Finds what llama.cpp understands; with `bake` also a `rope_freqs.weight`. `hp` is the model as trained.
+///
+/// # Errors
+/// The reason it cannot be said, as the end of a sentence.
+pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
+    let causal = Branch { q_pos: PosMap::Identity, k_pos: PosMap::Identity, reach: Reach::Causal };
+    if plan.branches != [causal] {
+        return Err("it has no attention over changed positions or a limited reach".into());
+    }
+    let tables = &plan.freqs;
+    if tables.tables().skip(1).any(|t| Some(t) != tables.tables().next()) {
+        return Err("the frequencies differ from head to head, and it has one base and one rope_freqs.weight for all heads".into());
+    }
+    let n_ctx_orig = u32::try_from(plan.n_ctx_orig(hp)).ok();
+    // A magnitude alone is a YaRN that scales by 1: llama.cpp multiplies by attn_factor under any type, other readers under this one.
+    let magnitude = |attn_factor| Stock {
+        kind: Some("yarn"),
+        factor: Some(1.0),
+        attn_factor: Some(attn_factor),
+        n_ctx_orig,
+        ..Stock::default()
+    };
+    let attn_factor = (plan.mscale != 1.0).then_some(plan.mscale as f32);
+    let stock = attn_factor.map_or_else(Stock::default, magnitude);
+    let bakes = READS_ROPE_FREQS.contains(&hp.arch.as_str());
+
+    let mut candidates = vec![stock.clone()];
+    let plain = stock.angles(hp);
+    if let (Some(a), Some(b), true) = (plain.first(), tables.theta.first(), attn_factor.is_none() || !bakes) {
+        let factor = Some((a / b) as f32);
+        candidates.push(Stock { kind: Some("linear"), factor, attn_factor, n_ctx_orig, ..Stock::default() });
+    }
+    candidates.extend(base_of(plan, hp).map(|b| Stock { freq_base: Some(b as f32), ..stock.clone() }));
+    if let Some(yarn) = plan.spec.part("yarn") {
+        let number = |key: &str| yarn.get(key).and_then(|v| v.parse::<f32>().ok());
+        let attn_factor = number("attn-factor").filter(|a| *a != 1.0);
+        candidates.push(Stock {
+            kind: Some("yarn"),
+            factor: number("factor"),
+            attn_factor,
+            n_ctx_orig,
+            ..Stock::default()
+        });
+    }
+    if plan.spec.part("longrope").is_some() {
+        candidates.push(Stock { kind: Some("longrope"), attn_factor, n_ctx_orig, ..Stock::default() });
+    }
+    if let Some(found) = candidates.into_iter().find(|c| c.reads_as(plan, hp)) {
+        return Ok(found);
+    }
+    if !bakes {
+        return Err(format!(
+            "no scaling key gives these frequencies, and its {} graph does not read rope_freqs.weight (those that do: {})",
+            hp.arch,
+            READS_ROPE_FREQS.join(" ")
+        ));
+    }
+    if !bake {
+        return Err("no scaling key gives these frequencies".into());
+    }
+    let factors = powers(hp, hp.freq_base).zip(&tables.theta).map(|(p, t)| (p / t) as f32).collect();
+    let baked = Stock { rope_freqs: Some(factors), ..stock };
+    match baked.reads_as(plan, hp) {
+        true => Ok(baked),
+        false => Err("the frequencies do not fit rope_freqs.weight".into()),
+    }
+}
+
+/// `base^(-2j/d)`.
+fn powers(hp: &Hparams, base: f64) -> impl Iterator<Item = f64> {
+    let d = hp.n_rot as f64;
+    (0..hp.n_rot / 2).map(move |j| base.powf(-2.0 * j as f64 / d))
+}
+
+/// The base whose slowest pair is the plan's, if there is more than one pair.
+pub(crate) fn base_of(plan: &Plan, hp: &Hparams) -> Option<f64> {
+    let j = (hp.n_rot / 2).checked_sub(1).filter(|&j| j > 0)?;
+    let factor = hp.rope_scaling.freq_factors.as_ref().map_or(1.0, |f| f64::from(f[j]));
+    let base = (plan.freqs.theta[j] * factor).powf(-(hp.n_rot as f64) / (2.0 * j as f64));
+    (base > 1.0 && base < f64::from(f32::MAX)).then_some(base)
+}
+
+impl Stock {
+    /// Angle per position before scaling, as ggml forms it: powers of the base divided by the factors the graph passes.
+    fn angles(&self, hp: &Hparams) -> Vec<f64> {
+        let s = &hp.rope_scaling;
+        let factors = match self.kind {
+            Some("longrope") => &s.long_factors,
+            _ if self.rope_freqs.is_some() => &self.rope_freqs,
+            _ => &s.freq_factors,
+        };
+        let base = self.freq_base.map_or(hp.freq_base, f64::from);
+        powers(hp, base)
+            .enumerate()
+            .map(|(j, p)| p / factors.as_ref().map_or(1.0, |f| f64::from(f[j])))
+            .collect()
+    }
+
+    /// Whether llama.cpp, reading these, computes what the plan says (`llama_context`'s reading of the keys, `rope_yarn` in ggml).
+    pub fn reads_as(&self, plan: &Plan, hp: &Hparams) -> bool {
+        let mut theta = self.angles(hp);
+        let mut mscale = f64::from(self.attn_factor.unwrap_or(1.0));
+        let s = f64::from(self.factor.unwrap_or(1.0));
+        if !(s > 0.0 && s.is_finite()) {
+            return false;
+        }
+        match self.kind {
+            Some("linear") => theta.iter_mut().for_each(|t| *t /= s),
+            Some("yarn") => {
+                let (low, high) = corr_dims(hp, plan.n_ctx_orig(hp));
+                for (j, t) in theta.iter_mut().enumerate() {
+                    let ramp = 1.0 - ((j as f64 - low) / (high - low).max(1e-3)).clamp(0.0, 1.0);
+                    *t = *t / s * (1.0 - ramp) + *t * ramp;
+                }
+                mscale *= if s > 1.0 { 1.0 + 0.1 * s.ln() } else { 1.0 };
+            }
+            // Chosen by the allocated context; a model with both tensors loads no rope_freqs.weight, and is refused if it has one.
+            Some("longrope") => {
+                let f = &hp.rope_scaling;
+                if f.long_factors.is_none() || f.freq_factors.is_some() || plan.n_ctx <= plan.n_ctx_orig(hp) {
+                    return false;
+                }
+            }
+            _ => {}
+        }
+        let same = |a: f64, b: f64| (a - b).abs() <= SAME * a.abs().max(b.abs());
+        same(mscale, plan.mscale) && theta.iter().zip(&plan.freqs.theta).all(|(a, b)| same(*a, *b))
+    }
+
+    /// The keys in words, for reports.
+    pub fn describe(&self) -> BTreeMap<&'static str, String> {
+        let mut list = BTreeMap::new();
+        let mut add = |key, value: Option<String>| list.extend(value.map(|v| (key, v)));
+        add("rope.freq_base", self.freq_base.map(|x| x.to_string()));
+        add("rope.scaling.type", self.kind.map(str::to_owned));
+        add("rope.scaling.factor", self.factor.map(|x| x.to_string()));
+        add("rope.scaling.attn_factor", self.attn_factor.map(|x| x.to_string()));
+        add("rope.scaling.original_context_length", self.n_ctx_orig.map(|x| x.to_string()));
+        add("rope_freqs.weight", self.rope_freqs.as_ref().map(|f| format!("{} factors", f.len())));
+        list
+    }
+}
+
+/// Where YaRN's ramp begins and ends at 32 and 1 turns, in f32 as ggml does. The graphs of our architectures do not read
+/// the keys that would move them.
+fn corr_dims(hp: &Hparams, n_ctx_orig: usize) -> (f64, f64) {
+    let d = hp.n_rot as f32;
+    let dim = |turns: f32| {
+        let pi = std::f32::consts::PI;
+        d * (n_ctx_orig as f32 / (turns * 2.0 * pi)).ln() / (2.0 * (hp.freq_base as f32).ln())
+    };
+    (f64::from(dim(32.0).floor().max(0.0)), f64::from(dim(1.0).ceil().min(d - 1.0)))
+}

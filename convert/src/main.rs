@@ -1,0 +1,6 @@
+//! The `convert` program: everything is in the library.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    convert::cli::run(std::env::args_os())
+}

@@ -1,0 +1,235 @@
+//! Shapes of random models: the tiny ones tests use, and those of well-known models, for speed.
+
+use crate::{Error, Result};
+
+/// The numbers a random model is made from. Architecture is `llama` or `qwen2`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shape {
+    /// `general.architecture`; decides the prefix of the keys.
+    pub arch: String,
+    /// Layers.
+    pub n_layer: usize,
+    /// Width of the residual stream.
+    pub n_embd: usize,
+    /// Query heads.
+    pub n_head: usize,
+    /// Key-value heads; divides `n_head`.
+    pub n_head_kv: usize,
+    /// Width of one head, all of it rotated. The qwen2 graph wants `n_embd / n_head`.
+    pub n_embd_head: usize,
+    /// Width of the feed-forward.
+    pub n_ff: usize,
+    /// Tokens; at least [`super::tokens::N_MIN`], the rest are unused ones.
+    pub n_vocab: usize,
+    /// `context_length`, tokens.
+    pub n_ctx_train: usize,
+    /// The output matrix is the embedding table.
+    pub tied: bool,
+    /// Biases on q, k and v.
+    pub qkv_bias: bool,
+    /// `rope.freq_base`.
+    pub freq_base: f32,
+    /// Epsilon of the RMS norms.
+    pub rms_eps: f32,
+    /// `rope_freqs.weight`: what the angle of each pair is divided by, `n_embd_head / 2` values. Stock llama.cpp
+    /// refuses a qwen2 file that has it.
+    pub rope_factors: Option<Vec<f32>>,
+}
+
+/// A shape `--random` knows.
+#[derive(Debug)]
+pub struct NamedShape {
+    /// What users write.
+    pub name: &'static str,
+    /// One line of help.
+    pub about: &'static str,
+    /// The shape.
+    pub shape: fn() -> Shape,
+}
+
+/// Every named shape.
+pub const SHAPES: &[NamedShape] = &[
+    NamedShape { name: "llama-tiny", about: "2 layers of 256, 4 heads on 2 kv heads", shape: llama_tiny },
+    NamedShape {
+        name: "llama-tiny-mha",
+        about: "llama-tiny with as many kv heads as heads",
+        shape: || Shape { n_head_kv: 4, ..llama_tiny() },
+    },
+    NamedShape {
+        name: "llama-tiny-tied",
+        about: "llama-tiny whose output matrix is its embedding table",
+        shape: || Shape { tied: true, ..llama_tiny() },
+    },
+    NamedShape {
+        name: "llama-tiny-gqa",
+        about: "2 layers of 512, 8 heads on 2 kv heads, Llama 3 rope factors",
+        shape: || Shape {
+            n_embd: 512,
+            n_head: 8,
+            n_ff: 768,
+            freq_base: 500_000.0,
+            rope_factors: Some(llama3_factors(64, 500_000.0, 8.0)),
+            ..llama_tiny()
+        },
+    },
+    NamedShape { name: "qwen2-tiny", about: "2 layers of 256, q/k/v biases, NeoX pairs", shape: qwen2_tiny },
+    NamedShape {
+        name: "qwen2-tiny-tied",
+        about: "qwen2-tiny whose output matrix is its embedding table",
+        shape: || Shape { tied: true, ..qwen2_tiny() },
+    },
+    NamedShape {
+        name: "smollm2-135m",
+        about: "SmolLM2-135M",
+        shape: || Shape {
+            n_layer: 30,
+            n_embd: 576,
+            n_head: 9,
+            n_head_kv: 3,
+            n_ff: 1536,
+            n_vocab: 49152,
+            n_ctx_train: 8192,
+            tied: true,
+            freq_base: 100_000.0,
+            ..llama_tiny()
+        },
+    },
+    NamedShape {
+        name: "llama-1b",
+        about: "Llama 3.2 1B",
+        shape: || Shape {
+            n_layer: 16,
+            n_embd: 2048,
+            n_head: 32,
+            n_head_kv: 8,
+            n_ff: 8192,
+            n_vocab: 128_256,
+            n_ctx_train: 131_072,
+            tied: true,
+            freq_base: 500_000.0,
+            rope_factors: Some(llama3_factors(64, 500_000.0, 32.0)),
+            ..llama_tiny()
+        },
+    },
+    NamedShape {
+        name: "llama-8b",
+        about: "Llama 3 8B",
+        shape: || Shape {
+            n_layer: 32,
+            n_embd: 4096,
+            n_head: 32,
+            n_head_kv: 8,
+            n_embd_head: 128,
+            n_ff: 14336,
+            n_vocab: 128_256,
+            n_ctx_train: 8192,
+            freq_base: 500_000.0,
+            ..llama_tiny()
+        },
+    },
+    NamedShape {
+        name: "qwen2-7b",
+        about: "Qwen2.5 7B",
+        shape: || Shape {
+            n_layer: 28,
+            n_embd: 3584,
+            n_head: 28,
+            n_head_kv: 4,
+            n_embd_head: 128,
+            n_ff: 18944,
+            n_vocab: 152_064,
+            n_ctx_train: 32768,
+            freq_base: 1_000_000.0,
+            ..qwen2_tiny()
+        },
+    },
+];
+
+fn llama_tiny() -> Shape {
+    Shape {
+        arch: "llama".into(),
+        n_layer: 2,
+        n_embd: 256,
+        n_head: 4,
+        n_head_kv: 2,
+        n_embd_head: 64,
+        n_ff: 512,
+        n_vocab: 320,
+        n_ctx_train: 512,
+        tied: false,
+        qkv_bias: false,
+        freq_base: 10_000.0,
+        rms_eps: 1e-5,
+        rope_factors: None,
+    }
+}
+
+fn qwen2_tiny() -> Shape {
+    Shape { arch: "qwen2".into(), qkv_bias: true, freq_base: 1_000_000.0, rms_eps: 1e-6, ..llama_tiny() }
+}
+
+/// Llama 3.1's factors for `rope_freqs.weight`, as llama.cpp's converter computes them: pairs whose wavelength is past
+/// 8192 tokens are slowed by `factor`, those within 8192 / 4 are left, those between are blended.
+fn llama3_factors(n_rot: usize, base: f64, factor: f64) -> Vec<f32> {
+    let (n_ctx, low, high) = (8192.0, 1.0, 4.0);
+    let one = |i: usize| {
+        let wavelength = 2.0 * std::f64::consts::PI * base.powf(2.0 * i as f64 / n_rot as f64);
+        if wavelength < n_ctx / high {
+            1.0
+        } else if wavelength > n_ctx / low {
+            factor
+        } else {
+            let smooth = (n_ctx / wavelength - low) / (high - low);
+            1.0 / ((1.0 - smooth) / factor + smooth)
+        }
+    };
+    (0..n_rot / 2).map(|i| one(i) as f32).collect()
+}
+
+impl Shape {
+    /// The shape of this name.
+    ///
+    /// # Errors
+    /// An unknown name; the answer lists the known ones.
+    pub fn named(name: &str) -> Result<Shape> {
+        SHAPES.iter().find(|s| s.name == name).map(|s| (s.shape)()).ok_or_else(|| {
+            let names: Vec<&str> = SHAPES.iter().map(|s| s.name).collect();
+            Error::Usage(format!("--random: unknown shape {name:?}; known: {}", names.join(" ")))
+        })
+    }
+
+    /// Refuses numbers no model can have.
+    pub(super) fn check(&self) -> Result<()> {
+        const MAX: usize = 1 << 24;
+        let counts = [
+            ("n_layer", self.n_layer, 1, 512),
+            ("n_embd", self.n_embd, 2, MAX),
+            ("n_head", self.n_head, 1, MAX),
+            ("n_head_kv", self.n_head_kv, 1, self.n_head),
+            ("n_embd_head", self.n_embd_head, 2, MAX / self.n_head.max(1)),
+            ("n_ff", self.n_ff, 2, MAX),
+            ("n_vocab", self.n_vocab, super::tokens::N_MIN, MAX),
+            ("n_ctx_train", self.n_ctx_train, 1, i32::MAX as usize),
+        ];
+        for (name, n, min, max) in counts {
+            if !(min..=max).contains(&n) {
+                return Err(Error::Invalid(format!("shape: {name}: expected {min} to {max}, found {n}")));
+            }
+        }
+        if !self.n_head.is_multiple_of(self.n_head_kv) || !self.n_embd_head.is_multiple_of(2) {
+            let what = "n_head_kv must divide n_head, and n_embd_head must be even";
+            return Err(Error::Invalid(format!("shape: {what}")));
+        }
+        let positive = |x: f32| x.is_finite() && x > 0.0;
+        if !positive(self.freq_base) || !positive(self.rms_eps) {
+            return Err(Error::Invalid("shape: freq_base and rms_eps must be above 0".into()));
+        }
+        match &self.rope_factors {
+            Some(f) if f.len() != self.n_embd_head / 2 || !f.iter().all(|&x| positive(x)) => {
+                let what = format!("rope_factors: expected {} numbers above 0", self.n_embd_head / 2);
+                Err(Error::Invalid(format!("shape: {what}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}

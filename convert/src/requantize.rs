@@ -1,0 +1,134 @@
+//! Tensor data from file to file: copied, or read as f32 and written as another type, a bounded piece at a time.
+
+use std::io::{self, Write};
+
+use ggml::dtype::{dequantize, quantize};
+use ggml::gguf::{File, TensorInfo};
+use ggml::DType;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::{interrupted, Watch};
+
+/// Values one thread converts at a time: whole blocks of every type.
+const RUN: usize = 1 << 14;
+/// Values converted before they are written: what bounds memory.
+const BATCH: usize = 64 * RUN;
+/// Bytes copied between two looks at [`Watch::cancelled`].
+const COPY: usize = 4 << 20;
+
+/// How far a tensor's new values are from its old ones (those its file holds, dequantised).
+#[derive(Debug, Clone, Serialize)]
+pub struct TensorError {
+    /// The tensor.
+    pub name: String,
+    /// Type before.
+    pub from: &'static str,
+    /// Type after.
+    pub to: &'static str,
+    /// Root mean square of the differences.
+    pub rmse: f64,
+    /// The same, over the root mean square of the old values; 0 for a tensor of zeros.
+    pub rel_rmse: f64,
+    /// Largest difference.
+    pub max: f64,
+    /// The same, over the largest old value.
+    pub rel_max: f64,
+}
+
+/// Sums over one piece.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    error: f64,
+    power: f64,
+    max_error: f64,
+    max: f64,
+}
+
+impl Sums {
+    fn of(old: &[f32], new: &[f32]) -> Sums {
+        old.iter().zip(new).fold(Sums::default(), |s, (&a, &b)| {
+            let (a, d) = (f64::from(a), f64::from(a) - f64::from(b));
+            Sums {
+                error: s.error + d * d,
+                power: s.power + a * a,
+                max_error: s.max_error.max(d.abs()),
+                max: s.max.max(a.abs()),
+            }
+        })
+    }
+    fn plus(self, o: Sums) -> Sums {
+        Sums {
+            error: self.error + o.error,
+            power: self.power + o.power,
+            max_error: self.max_error.max(o.max_error),
+            max: self.max.max(o.max),
+        }
+    }
+}
+
+/// Copies a tensor's bytes.
+pub(crate) fn copy(file: &File, t: &TensorInfo, out: &mut dyn Write, watch: &dyn Watch) -> io::Result<()> {
+    for piece in file.data(t).chunks(COPY) {
+        interrupted(watch)?;
+        out.write_all(piece)?;
+        watch.wrote(piece.len() as u64);
+    }
+    Ok(())
+}
+
+/// Writes a tensor as `to`, and returns how far that is from what it was. Rows must be whole blocks of `to`.
+pub(crate) fn convert(
+    file: &File,
+    t: &TensorInfo,
+    to: DType,
+    out: &mut dyn Write,
+    watch: &dyn Watch,
+) -> io::Result<TensorError> {
+    let data = file.data(t);
+    let n = t.n_elements();
+    // Whole runs are whole blocks of both types; so then is what is left, because the tensor is.
+    let bytes_at = |i: usize| i / t.dtype.block_size() * t.dtype.block_bytes();
+    let mut sums = Sums::default();
+    for start in (0..n).step_by(BATCH) {
+        interrupted(watch)?;
+        let end = n.min(start + BATCH);
+        let runs = (start..end).into_par_iter().step_by(RUN).map(|at| -> ggml::Result<(Vec<u8>, Sums)> {
+            let mut old = vec![0f32; RUN.min(end - at)];
+            dequantize(t.dtype, &data[bytes_at(at)..bytes_at(at + old.len())], &mut old)?;
+            let bytes = quantize(to, old.len(), &old).map_err(|e| at_index(e, at))?;
+            let mut new = vec![0f32; old.len()];
+            dequantize(to, &bytes, &mut new)?;
+            Ok((bytes, Sums::of(&old, &new)))
+        });
+        for (bytes, piece) in runs.collect::<ggml::Result<Vec<_>>>().map_err(io::Error::other)? {
+            out.write_all(&bytes)?;
+            watch.wrote(bytes.len() as u64);
+            sums = sums.plus(piece);
+        }
+    }
+    if !sums.max_error.is_finite() || !sums.error.is_finite() {
+        let what = format!("its values do not survive as {to}: they become infinite or not numbers");
+        return Err(io::Error::other(what));
+    }
+    let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
+    Ok(TensorError {
+        name: t.name.clone(),
+        from: t.dtype.name(),
+        to: to.name(),
+        rmse: (sums.error / n.max(1) as f64).sqrt(),
+        rel_rmse: ratio(sums.error, sums.power).sqrt(),
+        max: sums.max_error,
+        rel_max: ratio(sums.max_error, sums.max),
+    })
+}
+
+/// Indices in errors count from the start of the tensor, not of the piece.
+fn at_index(e: ggml::Error, start: usize) -> ggml::Error {
+    match e {
+        ggml::Error::NotQuantizable { dtype, index, value, limit } => {
+            ggml::Error::NotQuantizable { dtype, index: index + start, value, limit }
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,179 @@
+//! Writing a rope method into a file's metadata, and taking out the one that is there.
+
+use ggml::gguf::{Array, File, Value, Writer};
+use ggml::DType;
+use ropewalk::hparams::{keys, Hparams};
+use ropewalk::rope::{Plan, Spec};
+
+use crate::llama_cpp::Stock;
+use crate::{Error, Result};
+
+/// Standard keys that say a rope method, less the architecture's prefix; with everything under `rope.scaling.`.
+const STANDARD: &[&str] = &["context_length", "rope.freq_base", "rope.scale_linear"];
+const SCALING: &str = "rope.scaling.";
+
+fn is_rope_key(name: &str) -> bool {
+    STANDARD.contains(&name) || name.starts_with(SCALING)
+}
+
+/// The context to convert for when none is given, and why: what the spec's own factor reaches; for `plain` the trained one;
+/// what the file says it was extended to; else four times the trained window. `hp` is the model as trained.
+pub fn default_ctx(spec: &Spec, hp: &Hparams) -> (usize, String) {
+    let number = |key: &str| spec.parts().iter().find_map(|p| p.get(key)).and_then(|v| v.parse::<f64>().ok());
+    let n_ctx_file = hp.rope_scaling.n_ctx_orig.map_or(hp.n_ctx_train, |n| n as usize);
+    let trained = number("original").map_or(n_ctx_file, |n| n as usize);
+    let clip = |n: f64| n.clamp(1.0, f64::from(i32::MAX)) as usize;
+    if let Some(factor) = number("factor") {
+        (
+            clip(trained as f64 * factor),
+            format!("factor {factor} times the trained window of {trained} tokens"),
+        )
+    } else if *spec == Spec::plain() {
+        (hp.n_ctx_train, "what the model says it handles".into())
+    } else if hp.n_ctx_train > trained {
+        (hp.n_ctx_train, format!("what the file extends its trained window of {trained} tokens to"))
+    } else {
+        (clip(4.0 * trained as f64), format!("4 times the trained window of {trained} tokens"))
+    }
+}
+
+/// The spec to store: the plan's own, with the bases themselves in place of the rule that found them, so that no later
+/// version of the rule changes what the file means.
+///
+/// # Errors
+/// When the spec does not give the plan again, which would be a defect of the method.
+pub fn frozen(plan: &Plan, hp: &Hparams) -> Result<Spec> {
+    let parts = plan.spec.parts().iter().map(|part| match (&plan.bases, part.get("bases")) {
+        (Some(bases), Some(_)) => {
+            let bases: Vec<String> = bases.iter().map(f64::to_string).collect();
+            let original = part.get("original").map(|n| format!(",original={n}")).unwrap_or_default();
+            format!("{}:bases={}{original}", part.name(), bases.join("/"))
+        }
+        _ => part.to_string(),
+    });
+    let spec: Spec = parts.collect::<Vec<_>>().join("+").parse()?;
+    let again = Plan::new(&spec, hp, plan.n_ctx)?;
+    if (&again.freqs, again.mscale, &again.branches) != (&plan.freqs, plan.mscale, &plan.branches) {
+        return Err(Error::Invalid(format!("{spec} does not give the frequencies of {}", plan.spec)));
+    }
+    Ok(spec)
+}
+
+/// Makes a writer's metadata that of the model before any conversion by this program.
+pub fn restore(writer: &mut Writer<'_>, file: &File, arch: &str) {
+    if file.value(keys::ORIG_CONTEXT_LENGTH).is_some() {
+        // What is kept goes back to its place; what the model never had goes.
+        let kept = |name: &str| file.value(&format!("{}.{name}", keys::ORIG)).is_some();
+        remove(writer, |key| own(arch, key).is_some_and(|name| is_rope_key(name) && !kept(name)));
+        for (key, value) in file.metadata() {
+            if let Some(name) = key.strip_prefix(keys::ORIG).and_then(|k| k.strip_prefix('.')) {
+                if is_rope_key(name) {
+                    writer.set(&format!("{arch}.{name}"), value.clone());
+                }
+            }
+        }
+    }
+    remove(writer, |key| {
+        key.starts_with("ropewalk.rope.") || key.starts_with(keys::ORIG) || key == keys::VERSION
+    });
+}
+
+/// Writes a plan into metadata that [`restore`] has made: standard keys as far as `stock` goes, what they replace, and
+/// (unless the file is for llama.cpp alone) the whole plan. `hp` is the model as trained.
+pub fn apply(
+    writer: &mut Writer<'_>,
+    hp: &Hparams,
+    plan: &Plan,
+    stock: Option<&Stock>,
+    for_llama_cpp: bool,
+) -> Result<()> {
+    let arch = &hp.arch;
+    let before: Vec<(String, Value)> = writer
+        .metadata()
+        .iter()
+        .filter_map(|(k, v)| own(arch, k).filter(|n| is_rope_key(n)).map(|n| (n.to_owned(), v.clone())))
+        .collect();
+    remove(writer, |key| own(arch, key).is_some_and(|n| n.starts_with(SCALING) || n == "rope.scale_linear"));
+
+    let u32_of = |n: usize, what: &str| {
+        u32::try_from(n)
+            .map_err(|_| Error::Invalid(format!("{what}: expected at most {}, found {n}", u32::MAX)))
+    };
+    let n_ctx = u32_of(plan.n_ctx, "context")?;
+    writer.set(&format!("{arch}.context_length"), Value::U32(n_ctx));
+    if let Some(stock) = stock {
+        let mut set = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                writer.set(&format!("{arch}.{name}"), value);
+            }
+        };
+        set("rope.freq_base", stock.freq_base.map(Value::F32));
+        set("rope.scaling.type", stock.kind.map(text));
+        set("rope.scaling.factor", stock.factor.map(Value::F32));
+        set("rope.scaling.attn_factor", stock.attn_factor.map(Value::F32));
+        set("rope.scaling.original_context_length", stock.n_ctx_orig.map(Value::U32));
+    }
+    writer.set(keys::VERSION, text(env!("CARGO_PKG_VERSION")));
+    if !for_llama_cpp {
+        let spec = frozen(plan, hp)?;
+        writer.set(keys::SPEC, text(&spec.to_string()));
+        if spec != plan.spec {
+            writer.set(keys::DERIVED_FROM, text(&plan.spec.to_string()));
+        }
+        if let Some(bases) = &plan.bases {
+            writer.set(keys::BASES, Value::Array(Array::F64(bases.clone())));
+        }
+        writer.set(keys::N_CTX, Value::U32(n_ctx));
+        writer.set(keys::N_CTX_ORIG, Value::U32(u32_of(plan.n_ctx_orig(hp), "original")?));
+    }
+    for (name, value) in before {
+        writer.set(&format!("{}.{name}", keys::ORIG), value);
+    }
+    if stock.is_some_and(|s| s.rope_freqs.is_some()) {
+        let factors = hp.rope_scaling.freq_factors.clone().unwrap_or_default();
+        writer.set(keys::ORIG_ROPE_FREQS, Value::Array(Array::F32(factors)));
+    }
+    Ok(())
+}
+
+/// What becomes of one factor tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Factors {
+    /// Copied with the others, or absent as before.
+    Same,
+    /// Left out.
+    Dropped,
+    /// Written with these values, F32.
+    New(Vec<f32>),
+}
+
+/// What `rope_freqs.weight` is to be: the one of `stock`, else the model's own from before a method was baked into it.
+pub fn rope_freqs(file: &File, hp: &Hparams, stock: Option<&Stock>) -> Factors {
+    match stock.and_then(|s| s.rope_freqs.clone()) {
+        Some(factors) => Factors::New(factors),
+        None if file.value(keys::ORIG_ROPE_FREQS).is_none() => Factors::Same,
+        None => hp.rope_scaling.freq_factors.clone().map_or(Factors::Dropped, Factors::New),
+    }
+}
+
+/// The type and shape of [`Factors::New`].
+pub fn factors_entry(values: &[f32]) -> (DType, [u64; 1], Vec<u8>) {
+    (DType::F32, [values.len() as u64], values.iter().flat_map(|x| x.to_le_bytes()).collect())
+}
+
+fn text(s: &str) -> Value {
+    Value::String(s.as_bytes().to_vec())
+}
+
+/// A key's name less the architecture's prefix.
+fn own<'k>(arch: &str, key: &'k str) -> Option<&'k str> {
+    key.strip_prefix(arch)?.strip_prefix('.')
+}
+
+fn remove(writer: &mut Writer<'_>, gone: impl Fn(&str) -> bool) {
+    let keys: Vec<String> =
+        writer.metadata().iter().filter(|(k, _)| gone(k)).map(|(k, _)| k.clone()).collect();
+    for key in keys {
+        writer.remove(&key);
+    }
+}

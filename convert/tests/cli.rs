@@ -1,0 +1,154 @@
+//! The program itself: what it prints, its exit codes, and what it leaves behind.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn convert(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_convert")).args(args).output().unwrap()
+}
+
+fn stderr(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+/// The one JSON object on stdout.
+fn json(out: &Output) -> Value {
+    assert!(out.status.success(), "{}", stderr(out));
+    let text = std::str::from_utf8(&out.stdout).unwrap();
+    assert_eq!(text.lines().count(), 1);
+    serde_json::from_str(text).unwrap()
+}
+
+/// Fails with this code and one line on stderr that holds `parts`; nothing on stdout.
+fn fails(args: &[&str], code: i32, parts: &[&str]) {
+    let out = convert(args);
+    let text = stderr(&out);
+    assert_eq!(out.status.code(), Some(code), "{args:?}: {text}");
+    assert!(out.stdout.is_empty() && !text.contains("panicked"), "{args:?}: {text}");
+    assert_eq!(text.lines().count(), 1, "{args:?}: {text}");
+    for part in parts {
+        assert!(text.contains(part), "{args:?}: {text} lacks {part}");
+    }
+}
+
+fn tiny(dir: &Path) -> PathBuf {
+    let path = dir.join("tiny.gguf");
+    let made = convert(&["--random", "llama-tiny", "--type", "q8_0", "-q", "-o", path.to_str().unwrap()]);
+    assert!(made.status.success() && made.stdout.is_empty() && made.stderr.is_empty(), "{}", stderr(&made));
+    path
+}
+
+#[test]
+fn json_tells_what_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tiny, out) = (tiny(dir.path()), dir.path().join("out.gguf"));
+    let (tiny, out) = (tiny.to_str().unwrap(), out.to_str().unwrap());
+    let done = json(&convert(&["--rope", "harpe", tiny, "-o", out, "--json"]));
+    assert_eq!((done["input"].as_str(), done["output"].as_str()), (Some(tiny), Some(out)));
+    assert_eq!(done["bytes"].as_u64().unwrap(), std::fs::metadata(out).unwrap().len());
+    assert!(done["rope"].as_str().unwrap().starts_with("harpe:"));
+    assert_eq!((done["n_ctx"].as_u64(), done["n_ctx_orig"].as_u64()), (Some(2048), Some(512)));
+    assert_eq!(done["bases"].as_array().unwrap().len(), 2);
+    let done = json(&convert(&["--type", "Q4_K", tiny, "-o", out, "--json", "-q"]));
+    assert_eq!((done["type"].as_str(), done["n_tensors"].as_u64()), (Some("q4_k"), Some(21)));
+    let errors = done["converted"].as_array().unwrap();
+    assert_eq!(errors.len(), 16);
+    assert!(errors.iter().all(|e| e["rel_rmse"].as_f64().unwrap() > 0.0 && e["name"].is_string()));
+    let done = json(&convert(&["--random", "qwen2-tiny", "--seed", "5", "-o", out, "--json"]));
+    assert_eq!((done["random"].as_str(), done["seed"].as_u64()), (Some("qwen2-tiny"), Some(5)));
+    // Without --json the story is on stderr.
+    let plain = convert(&["--type", "q4_0", tiny, "-o", out]);
+    assert!(plain.stdout.is_empty());
+    assert!(stderr(&plain).contains("blk.1.ffn_down.weight") && stderr(&plain).contains("rmse"));
+}
+
+#[test]
+fn wrong_usage_is_2_and_failure_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, out) = (tiny(dir.path()), dir.path().join("out.gguf"));
+    let (tiny, o) = (path.to_str().unwrap(), out.to_str().unwrap());
+    fails(&[], 2, &["--output", "<IN>", "convert --help"]);
+    fails(&[tiny], 2, &["--output"]);
+    fails(&["--rope", "yran", tiny, "-o", o], 2, &["unknown rope method", "yarn", "harpe"]);
+    fails(&["--rope", "yarn:faktor=2", tiny, "-o", o], 2, &["faktor", "factor"]);
+    fails(&["--type", "q4_k_m", tiny, "-o", o], 2, &["q4_k_m", "q6_k"]);
+    fails(&["--random", "llama-huge", "-o", o], 2, &["llama-huge", "llama-tiny-gqa"]);
+    fails(&["--random", "llama-tiny", tiny, "-o", o], 2, &["cannot be used with"]);
+    fails(&["--ctx", "4096", tiny, "-o", o], 2, &["--rope"]);
+    for bad in ["0", "k", "4.5", "2097152k", "99999999999"] {
+        fails(&["--ctx", bad, "--rope", "pi", tiny, "-o", o], 2, &["--ctx", bad, "tokens"]);
+    }
+    fails(&["--ctx", "9999999999", "--rope", "pi", tiny, "-o", o], 2, &["--ctx"]);
+    fails(&[tiny, "-o", tiny], 2, &["is the input"]);
+    fails(&["--rope", "longrope", tiny, "-o", o], 1, &["rope_factors_"]);
+    fails(&["--rope", "harpe", "--llama-cpp", tiny, "-o", o], 1, &["head to head"]);
+    fails(&["no-such-file.gguf", "-o", o], 1, &["no-such-file.gguf"]);
+    fails(&[tiny, "-o", dir.path().to_str().unwrap()], 1, &["not a regular file"]);
+    fails(&[tiny, "-o", dir.path().join("no/such/out.gguf").to_str().unwrap()], 1, &["no/such"]);
+    let cut = dir.path().join("cut.gguf");
+    std::fs::write(&cut, &std::fs::read(&path).unwrap()[..70_000]).unwrap();
+    fails(&["--rope", "pi", cut.to_str().unwrap(), "-o", o], 1, &["cut.gguf"]);
+    std::fs::write(&cut, b"GGUF").unwrap();
+    fails(&[cut.to_str().unwrap(), "-o", o], 1, &["cut.gguf"]);
+    assert!(!out.exists());
+}
+
+#[test]
+fn help_and_completions_know_the_registries() {
+    let help = convert(&["--help"]);
+    let text = String::from_utf8(help.stdout).unwrap();
+    for word in ["dynamic-ntk", "q5_1", "smollm2-135m", "Exit codes"] {
+        assert!(text.contains(word), "{word}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let out = convert(&["--completions", shell]);
+        assert!(out.status.success() && String::from_utf8(out.stdout).unwrap().contains("llama-cpp"));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_one_line_and_leaves_the_old_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tiny, out) = (tiny(dir.path()), dir.path().join("out.gguf"));
+    std::fs::write(&out, "before").unwrap();
+    // A limit on file size stands in for the disk: writes fail as they do on a full one.
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 256; exec {} --type f32 {} -o {} -q",
+        env!("CARGO_BIN_EXE_convert"),
+        tiny.display(),
+        out.display()
+    );
+    let done = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert_eq!((done.status.code(), stderr(&done).lines().count()), (Some(1), 1), "{}", stderr(&done));
+    assert!(stderr(&done).contains("out.gguf"), "{}", stderr(&done));
+    assert_eq!(std::fs::read(&out).unwrap(), b"before");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("big.gguf");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_convert"))
+        .args(["--random", "llama-1b", "--type", "f32", "-o", out.to_str().unwrap()])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Once the temporary file is there, it is at work.
+    let temporary = || std::fs::read_dir(dir.path()).unwrap().count();
+    let start = std::time::Instant::now();
+    while temporary() == 0 && start.elapsed().as_secs() < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    assert_eq!(temporary(), 1);
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let status = child.wait().unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut text).unwrap();
+    assert_eq!((status.code(), temporary()), (Some(1), 0), "{text}");
+    assert!(text.contains("interrupted"), "{text}");
+}

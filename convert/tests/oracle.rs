@@ -1,0 +1,123 @@
+//! libllama as the judge: random models run in it, and files written for it are what its own flags would do.
+
+use std::path::{Path, PathBuf};
+
+use convert::random::{self, Shape, SHAPES};
+use convert::{convert, Options, Quiet};
+use ggml::oracle::{Oracle, OracleParams};
+use ggml::DType;
+
+const N_TOKENS: usize = 200;
+
+fn params() -> OracleParams {
+    OracleParams {
+        n_ctx: 256,
+        n_batch: 256,
+        n_ubatch: 256,
+        n_threads: 1,
+        kv: DType::F32,
+        n_gpu_layers: 0,
+        flash_attn: false,
+        rope_scaling: None,
+        rope_freq_base: 0.0,
+        rope_freq_scale: 0.0,
+        yarn_ext_factor: -1.0,
+        yarn_attn_factor: -1.0,
+        yarn_beta_fast: -1.0,
+        yarn_beta_slow: -1.0,
+        yarn_orig_ctx: 0,
+        use_extra_bufts: true,
+    }
+}
+
+/// Logits of fixed tokens, all of them, and their number in a row.
+fn logits(path: &Path, params: &OracleParams) -> (Vec<f32>, usize) {
+    let mut oracle = Oracle::open(path, params).unwrap();
+    let tokens: Vec<i32> = (0..N_TOKENS as i32).map(|i| i * 37 % 256).collect();
+    (oracle.eval(&tokens, true).unwrap(), oracle.n_vocab())
+}
+
+fn tiny(dir: &Path, shape: &str, dtype: DType) -> PathBuf {
+    let path = dir.join(format!("{shape}-{dtype}.gguf"));
+    random::write(&Shape::named(shape).unwrap(), dtype, 11, &path).unwrap();
+    path
+}
+
+fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn random_models_run_and_are_not_saturated() {
+    let dir = tempfile::tempdir().unwrap();
+    for named in SHAPES.iter().filter(|s| s.name.contains("tiny")) {
+        for dtype in [DType::F16, DType::Q8_0, DType::Q4_K] {
+            let (all, n_vocab) = logits(&tiny(dir.path(), named.name, dtype), &params());
+            assert_eq!((n_vocab, all.len()), (320, 320 * N_TOKENS));
+            let n = all.len() as f32;
+            let mean = all.iter().sum::<f32>() / n;
+            let std = (all.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / n).sqrt();
+            assert!((1.0..4.0).contains(&std), "{} {dtype}: logits of deviation {std}", named.name);
+            let tops = all.chunks(n_vocab).map(|row| (0..n_vocab).max_by(|a, b| row[*a].total_cmp(&row[*b])));
+            let tops: std::collections::BTreeSet<_> = tops.collect();
+            assert!(tops.len() > 20, "{} {dtype}: only {} tokens come out on top", named.name, tops.len());
+        }
+    }
+}
+
+#[test]
+fn files_for_llama_cpp_are_what_its_flags_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf");
+    let plain = params();
+    let linear = OracleParams { rope_scaling: Some("linear"), rope_freq_scale: 0.25, ..params() };
+    let base = OracleParams { rope_freq_base: 5e6, ..params() };
+    let yarn =
+        OracleParams { rope_scaling: Some("yarn"), rope_freq_scale: 0.25, yarn_orig_ctx: 512, ..params() };
+    // No key says this one: it is baked into rope_freqs.weight and attn_factor.
+    let baked = OracleParams { yarn_beta_fast: 20.0, yarn_beta_slow: 0.5, ..yarn.clone() };
+    for shape in ["llama-tiny", "llama-tiny-gqa", "qwen2-tiny"] {
+        let tiny = tiny(dir.path(), shape, DType::F32);
+        let unscaled = logits(&tiny, &plain).0;
+        for (spec, flags) in [
+            ("plain", &plain),
+            ("pi:factor=4", &linear),
+            ("abf:base=5e6", &base),
+            ("yarn:factor=4", &yarn),
+            ("yarn:factor=4,beta-fast=20,beta-slow=0.5", &baked),
+        ] {
+            if shape == "qwen2-tiny" && spec.contains("beta") {
+                continue;
+            }
+            let options =
+                Options { rope: Some(spec.parse().unwrap()), llama_cpp: true, ..Options::default() };
+            convert(&tiny, &out, &options, &Quiet).unwrap();
+            let (by_file, by_flags) = (logits(&out, &plain).0, logits(&tiny, flags).0);
+            let error = largest_difference(&by_file, &by_flags);
+            assert!(error < 1e-4, "{shape} {spec}: {error}");
+            let effect = largest_difference(&by_flags, &unscaled);
+            assert!(spec == "plain" || effect > 0.1, "{shape} {spec}: no effect, {effect}");
+        }
+    }
+}
+
+#[test]
+fn a_baked_sba_file_opens_and_a_spec_of_ours_does_no_harm() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf");
+    for shape in ["llama-tiny", "llama-tiny-gqa"] {
+        let tiny = tiny(dir.path(), shape, DType::F32);
+        let plain = logits(&tiny, &params()).0;
+        let run = |spec: &str, llama_cpp: bool| {
+            let options = Options { rope: Some(spec.parse().unwrap()), llama_cpp, ..Options::default() };
+            convert(&tiny, &out, &options, &Quiet).unwrap();
+            logits(&out, &params()).0
+        };
+        let sba = run("sba", true);
+        assert!(sba.iter().all(|x| x.is_finite()) && largest_difference(&sba, &plain) > 0.1);
+        // What llama.cpp cannot say it runs as the model's own.
+        assert_eq!(largest_difference(&run("harpe", false), &plain), 0.0);
+        assert_eq!(largest_difference(&run("sba", false), &plain), 0.0);
+    }
+}

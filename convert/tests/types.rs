@@ -1,0 +1,239 @@
+//! Element types: what changes, what does not, how far values move; and the ways a conversion ends early.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use convert::random::{self, Shape};
+use convert::{convert, Error, Options, Quiet, Watch};
+use ggml::dtype::quantize;
+use ggml::gguf::{File, Value, Writer};
+use ggml::DType;
+
+struct Lab {
+    dir: tempfile::TempDir,
+}
+
+impl Lab {
+    fn new(dtype: DType) -> Lab {
+        let lab = Lab { dir: tempfile::tempdir().unwrap() };
+        random::write(&Shape::named("llama-tiny").unwrap(), dtype, 1, &lab.path("in")).unwrap();
+        lab
+    }
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.gguf"))
+    }
+    fn open(&self, name: &str) -> File {
+        File::open(&self.path(name)).unwrap()
+    }
+    fn to(&self, dtype: DType, watch: &dyn Watch) -> convert::Result<convert::Report> {
+        let options = Options { dtype: Some(dtype), ..Options::default() };
+        convert(&self.path("in"), &self.path("out"), &options, watch)
+    }
+    /// Writes `in.gguf` anew: these tensors, F32.
+    fn write(&self, tensors: &[(&str, &[u64], Vec<f32>)]) {
+        let mut writer = Writer::new();
+        writer.set("general.architecture", Value::String(b"llama".to_vec()));
+        for (name, shape, values) in tensors {
+            let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+            writer.tensor_bytes(name, DType::F32, shape, bytes).unwrap();
+        }
+        writer.write(&self.path("in")).unwrap();
+    }
+    fn files(&self) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(self.dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+/// Bounds on the relative RMSE of normal values, of the size of each format's step; from F32.
+const BOUNDS: &[(DType, f64, f64)] = &[
+    (DType::F32, 0.0, 0.0),
+    (DType::F16, 1e-5, 3e-4),
+    (DType::BF16, 1e-4, 2.5e-3),
+    (DType::Q8_0, 1e-3, 8e-3),
+    (DType::Q6_K, 5e-3, 2.5e-2),
+    (DType::Q5_1, 1e-2, 4e-2),
+    (DType::Q5_0, 1e-2, 5e-2),
+    (DType::Q5_K, 1e-2, 4e-2),
+    (DType::Q4_K, 3e-2, 8e-2),
+    (DType::Q4_1, 3e-2, 8e-2),
+    (DType::Q4_0, 3e-2, 1.1e-1),
+    (DType::Q3_K, 7e-2, 1.7e-1),
+    (DType::Q2_K, 1e-1, 3.5e-1),
+];
+
+#[test]
+fn every_type_is_within_its_bounds_and_reported_truly() {
+    let lab = Lab::new(DType::F32);
+    assert_eq!(BOUNDS.len(), convert::types::TARGETS.len());
+    for (dtype, low, high) in BOUNDS {
+        let report = lab.to(*dtype, &Quiet).unwrap();
+        let (old, new) = (lab.open("in"), lab.open("out"));
+        assert_eq!(new.get::<u32>("general.file_type").unwrap(), convert::types::file_type(*dtype).unwrap());
+        let mut converted = 0;
+        for (a, b) in old.tensors().iter().zip(new.tensors()) {
+            assert_eq!((&a.name, &a.shape), (&b.name, &b.shape));
+            if a.shape.len() == 1 || *dtype == DType::F32 {
+                assert_eq!(b.dtype, DType::F32);
+                assert!(old.data(a) == new.data(b), "{}", a.name);
+                continue;
+            }
+            assert_eq!(b.dtype, *dtype);
+            let (x, y) = (old.dequantized(a).unwrap(), new.dequantized(b).unwrap());
+            assert!(
+                new.data(b) == quantize(*dtype, a.shape[0] as usize, &x).unwrap(),
+                "{}: rows differ",
+                a.name
+            );
+            let square = |v: f32| f64::from(v).powi(2);
+            let error: f64 = x.iter().zip(&y).map(|(x, y)| (f64::from(*x) - f64::from(*y)).powi(2)).sum();
+            let rel = (error / x.iter().map(|v| square(*v)).sum::<f64>()).sqrt();
+            let told = report.converted.iter().find(|t| t.name == a.name).unwrap();
+            assert!((told.rel_rmse - rel).abs() <= 1e-9 * rel, "{}: {rel} told as {}", a.name, told.rel_rmse);
+            assert!((*low..=*high).contains(&rel), "{dtype} {}: {rel}", a.name);
+            assert!(told.max >= told.rmse && told.rel_max < 1.0);
+            converted += 1;
+        }
+        assert_eq!(report.converted.len(), converted);
+    }
+}
+
+#[test]
+fn what_has_the_type_already_is_copied() {
+    let lab = Lab::new(DType::Q4_1);
+    let report = lab.to(DType::Q4_1, &Quiet).unwrap();
+    assert!(report.converted.is_empty());
+    assert!(std::fs::read(lab.path("in")).unwrap() == std::fs::read(lab.path("out")).unwrap());
+    // Dequantising loses nothing.
+    assert!(lab.to(DType::F32, &Quiet).unwrap().converted.iter().all(|t| t.rmse == 0.0));
+}
+
+#[test]
+fn rows_that_do_not_fit_fall_back_with_a_note() {
+    let lab = Lab::new(DType::F16);
+    let ramp = |n: usize| (0..n).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<f32>>();
+    lab.write(&[
+        ("a", &[256, 2], ramp(512)),
+        ("b", &[96, 3], ramp(288)),
+        ("c", &[17, 2], ramp(34)),
+        ("d", &[5], ramp(5)),
+    ]);
+    for (wanted, second) in [
+        (DType::Q4_K, DType::Q5_0),
+        (DType::Q5_K, DType::Q5_1),
+        (DType::Q6_K, DType::Q8_0),
+        (DType::Q2_K, DType::Q4_0),
+        (DType::Q4_1, DType::Q4_1),
+    ] {
+        let report = lab.to(wanted, &Quiet).unwrap();
+        let types: Vec<DType> = lab.open("out").tensors().iter().map(|t| t.dtype).collect();
+        assert_eq!(types, [wanted, second, DType::F16, DType::F32]);
+        let notes = if wanted == second { 1 } else { 2 };
+        assert_eq!(
+            report.notes.iter().filter(|n| n.contains("rows of")).count(),
+            notes,
+            "{:?}",
+            report.notes
+        );
+    }
+}
+
+#[test]
+fn values_that_do_not_fit_are_refused_with_their_place() {
+    let lab = Lab::new(DType::F16);
+    let n = 3 << 20;
+    for (bad, dtype) in
+        [(f32::NAN, DType::Q4_K), (f32::INFINITY, DType::Q8_0), (1e6, DType::F16), (1e38, DType::Q6_K)]
+    {
+        let mut values = vec![0.5; n];
+        values[n - 7] = bad;
+        lab.write(&[("fine", &[256, 1], vec![0.0; 256]), ("blk.0.bad", &[1024, n as u64 / 1024], values)]);
+        let error = lab.to(dtype, &Quiet).unwrap_err().to_string();
+        assert!(error.contains("blk.0.bad") && error.contains(&format!("value {}", n - 7)), "{error}");
+        assert_eq!(lab.files(), ["in.gguf"]);
+    }
+}
+
+#[test]
+fn integers_stay_and_unreadable_types_are_refused() {
+    let lab = Lab::new(DType::F16);
+    let mut writer = Writer::new();
+    writer.tensor_bytes("ids", DType::I32, &[4, 2], vec![1u8; 32]).unwrap();
+    writer.write(&lab.path("in")).unwrap();
+    assert_eq!(lab.to(DType::Q8_0, &Quiet).unwrap().notes.len(), 1);
+    assert_eq!(lab.open("out").tensors()[0].dtype, DType::I32);
+    let mut writer = Writer::new();
+    writer.tensor_bytes("wide", DType::F64, &[4, 2], vec![1u8; 64]).unwrap();
+    writer.write(&lab.path("in")).unwrap();
+    let error = lab.to(DType::Q8_0, &Quiet).unwrap_err().to_string();
+    assert!(error.contains("wide") && error.contains("f64"), "{error}");
+}
+
+#[test]
+fn the_input_is_never_the_output() {
+    let lab = Lab::new(DType::F16);
+    let before = std::fs::read(lab.path("in")).unwrap();
+    let refused = |name: &str| {
+        let result = convert(&lab.path("in"), &lab.path(name), &Options::default(), &Quiet);
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::Usage(_)) && error.to_string().contains("is the input"), "{error}");
+    };
+    refused("in");
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(lab.path("in"), lab.path("soft")).unwrap();
+        refused("soft");
+        std::fs::hard_link(lab.path("in"), lab.path("hard")).unwrap();
+        refused("hard");
+    }
+    assert!(std::fs::read(lab.path("in")).unwrap() == before);
+}
+
+/// Counts bytes, and cancels after some.
+struct Until {
+    wrote: AtomicU64,
+    limit: u64,
+    total: AtomicU64,
+}
+
+impl Watch for Until {
+    fn start(&self, bytes: u64) {
+        self.total.store(bytes, Ordering::Relaxed);
+    }
+    fn wrote(&self, bytes: u64) {
+        self.wrote.fetch_add(bytes, Ordering::Relaxed);
+    }
+    fn cancelled(&self) -> bool {
+        self.wrote.load(Ordering::Relaxed) > self.limit
+    }
+}
+
+fn until(limit: u64) -> Until {
+    Until { wrote: AtomicU64::new(0), limit, total: AtomicU64::new(0) }
+}
+
+#[test]
+fn progress_is_told_and_cancelling_leaves_nothing() {
+    let lab = Lab::new(DType::F16);
+    for dtype in [DType::Q4_K, DType::F16] {
+        let watch = until(u64::MAX);
+        lab.to(dtype, &watch).unwrap();
+        assert_eq!(watch.wrote.load(Ordering::Relaxed), watch.total.load(Ordering::Relaxed));
+        std::fs::write(lab.path("out"), b"before").unwrap();
+        let error = lab.to(dtype, &until(100_000)).unwrap_err();
+        assert!(matches!(error, Error::Interrupted), "{error}");
+        assert_eq!(lab.files(), ["in.gguf", "out.gguf"]);
+        assert_eq!(std::fs::read(lab.path("out")).unwrap(), b"before");
+    }
+    let shape = Shape::named("llama-tiny").unwrap();
+    let (watch, path) = (until(u64::MAX), lab.path("random"));
+    random::write_watched(&shape, DType::Q5_K, 1, &path, &watch).unwrap();
+    assert_eq!(watch.wrote.load(Ordering::Relaxed), watch.total.load(Ordering::Relaxed));
+    std::fs::remove_file(&path).unwrap();
+    let error = random::write_watched(&shape, DType::Q5_K, 1, &path, &until(1000)).unwrap_err();
+    assert!(matches!(error, Error::Interrupted) && !path.exists(), "{error}");
+}

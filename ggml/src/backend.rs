@@ -1,0 +1,312 @@
+//! Devices, and backends that run graphs on them.
+
+use std::ffi::{c_void, CStr, CString};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
+
+use crate::{sys, Error, Result};
+
+/// `GGML_MAX_N_THREADS` of ggml.h.
+const MAX_N_THREADS: usize = 512;
+
+/// A device ggml can compute on. Devices live as long as the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Device {
+    ptr: NonNull<sys::ggml_backend_device>,
+}
+
+// SAFETY: a ggml device is a static of its backend, never freed, and its functions take no mutable state of ours.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// Registers the backends of this build: those linked in are there already; in a build with backends as modules, those
+/// beside the program (or where the build put them) are loaded. Runs once.
+pub fn ensure_backends() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        crate::logging::install();
+        // SAFETY: reads the registry's size.
+        if unsafe { sys::ggml_backend_dev_count() } > 0 {
+            return;
+        }
+        let beside = std::env::current_exe().ok().and_then(|p| p.parent().map(|d| d.to_path_buf()));
+        let built = sys::BACKENDS_DIR.map(std::path::PathBuf::from);
+        for dir in [beside, built].into_iter().flatten() {
+            let Ok(dir) = CString::new(dir.to_string_lossy().as_bytes()) else { continue };
+            // SAFETY: `dir` is a NUL-terminated path; the function copies it.
+            unsafe { sys::ggml_backend_load_all_from_path(dir.as_ptr()) };
+            // SAFETY: reads the registry's size.
+            if unsafe { sys::ggml_backend_dev_count() } > 0 {
+                return;
+            }
+        }
+    });
+}
+
+impl Device {
+    /// All devices of this build and machine.
+    pub fn all() -> Vec<Device> {
+        ensure_backends();
+        // SAFETY: reads the registry's size.
+        let n = unsafe { sys::ggml_backend_dev_count() };
+        // SAFETY: `i` is below the count.
+        (0..n)
+            .filter_map(|i| NonNull::new(unsafe { sys::ggml_backend_dev_get(i) }))
+            .map(|ptr| Device { ptr })
+            .collect()
+    }
+
+    /// The device a user means: `auto` (first GPU, else the CPU), `cpu`, `cuda:0`, `vulkan:1`, ...
+    pub fn find(name: &str) -> Result<Device> {
+        let all = Device::all();
+        let wanted = name.to_ascii_lowercase();
+        let found = match wanted.as_str() {
+            "auto" => all.iter().find(|d| d.is_gpu()).or_else(|| all.iter().find(|d| d.is_cpu())),
+            _ => all.iter().find(|d| d.name() == wanted || d.name() == format!("{wanted}:0")),
+        };
+        found.copied().ok_or_else(|| {
+            let known: Vec<String> = all.iter().map(|d| d.name()).collect();
+            Error::Argument(format!(
+                "device '{name}' is not here; this build and machine have: auto, {}",
+                known.join(", ")
+            ))
+        })
+    }
+
+    /// The name users write: `cpu`, `cuda:0`.
+    pub fn name(self) -> String {
+        // SAFETY: the device is valid; the name is a static NUL-terminated string.
+        let raw = unsafe { CStr::from_ptr(sys::ggml_backend_dev_name(self.ptr.as_ptr())) };
+        let raw = raw.to_string_lossy().to_ascii_lowercase();
+        match raw.find(|c: char| c.is_ascii_digit()) {
+            Some(i) if i > 0 && raw[i..].bytes().all(|b| b.is_ascii_digit()) => {
+                format!("{}:{}", &raw[..i], &raw[i..])
+            }
+            _ => raw,
+        }
+    }
+
+    /// What the driver calls it.
+    pub fn description(self) -> String {
+        // SAFETY: the device is valid; the description is a NUL-terminated string it owns.
+        unsafe { CStr::from_ptr(sys::ggml_backend_dev_description(self.ptr.as_ptr())) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// True for the CPU.
+    pub fn is_cpu(self) -> bool {
+        // SAFETY: the device is valid.
+        unsafe { sys::ggml_backend_dev_type(self.ptr.as_ptr()) == sys::GGML_BACKEND_DEVICE_TYPE_CPU }
+    }
+
+    /// True for GPUs, discrete or integrated.
+    pub fn is_gpu(self) -> bool {
+        // SAFETY: the device is valid.
+        let kind = unsafe { sys::ggml_backend_dev_type(self.ptr.as_ptr()) };
+        kind == sys::GGML_BACKEND_DEVICE_TYPE_GPU || kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU
+    }
+
+    /// Free bytes, as far as the system says. ggml calls all of a machine's memory free, so on Linux the kernel is asked.
+    pub fn memory_free(self) -> usize {
+        let (mut free, mut total) = (0usize, 0usize);
+        // SAFETY: both pointers are valid for writes.
+        unsafe { sys::ggml_backend_dev_memory(self.ptr.as_ptr(), &mut free, &mut total) };
+        if self.is_cpu() {
+            if let Some(kib) = std::fs::read_to_string("/proc/meminfo").ok().and_then(|s| {
+                let line = s.lines().find(|l| l.starts_with("MemAvailable:"))?;
+                line.split_ascii_whitespace().nth(1)?.parse::<usize>().ok()
+            }) {
+                return kib.saturating_mul(1024);
+            }
+        }
+        free
+    }
+
+    /// Whether the backend reports this CPU feature (`AVX512_BF16`, ...).
+    pub fn has_feature(self, name: &str) -> bool {
+        let Some(f) = self.proc_address(c"ggml_backend_get_features") else { return false };
+        // SAFETY: ggml documents this name to be a `ggml_backend_get_features_t`.
+        let f: sys::ggml_backend_get_features_t = unsafe { std::mem::transmute(f.as_ptr()) };
+        let Some(f) = f else { return false };
+        // SAFETY: the registry of a valid device is valid.
+        let mut feature = unsafe { f(sys::ggml_backend_dev_backend_reg(self.ptr.as_ptr())) };
+        loop {
+            // SAFETY: the array ends with an entry whose name is null; we stop there.
+            let entry = unsafe { *feature };
+            if entry.name.is_null() {
+                return false;
+            }
+            // SAFETY: names are NUL-terminated static strings.
+            if unsafe { CStr::from_ptr(entry.name) }.to_bytes() == name.as_bytes() {
+                return true;
+            }
+            // SAFETY: the terminator has not been reached.
+            feature = unsafe { feature.add(1) };
+        }
+    }
+
+    /// The float type whose matrix product this CPU does best, where it beats quantised ones: BF16 where two BF16 units a
+    /// core double the rate (AMD with AVX512-BF16), F32 on other cores with AVX-512, none elsewhere.
+    pub fn widest_product(self) -> Option<crate::DType> {
+        let amd = self.description().to_ascii_lowercase().contains("amd");
+        match () {
+            () if !self.is_cpu() => None,
+            () if amd && self.has_feature("AVX512_BF16") => Some(crate::DType::BF16),
+            () if self.has_feature("AVX512") => Some(crate::DType::F32),
+            () => None,
+        }
+    }
+
+    pub(crate) fn as_ptr(self) -> *mut sys::ggml_backend_device {
+        self.ptr.as_ptr()
+    }
+
+    pub(crate) fn buffer_type(self) -> sys::ggml_backend_buffer_type_t {
+        // SAFETY: the device is valid; every device has a default buffer type.
+        unsafe { sys::ggml_backend_dev_buffer_type(self.ptr.as_ptr()) }
+    }
+
+    fn proc_address(self, name: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: the registry of a valid device is valid; `name` is NUL-terminated.
+        NonNull::new(unsafe {
+            sys::ggml_backend_reg_get_proc_address(
+                sys::ggml_backend_dev_backend_reg(self.ptr.as_ptr()),
+                name.as_ptr(),
+            )
+        })
+    }
+}
+
+type ThreadpoolNew = unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> *mut sys::ggml_threadpool;
+type ThreadpoolFree = unsafe extern "C" fn(*mut sys::ggml_threadpool);
+type SetThreadpool = unsafe extern "C" fn(sys::ggml_backend_t, *mut sys::ggml_threadpool);
+
+#[derive(Debug)]
+struct Threadpool {
+    ptr: *mut sys::ggml_threadpool,
+    free: ThreadpoolFree,
+}
+
+/// A stream of work on a device. On the CPU it owns its threads, so that a decode does not spawn any.
+#[derive(Debug)]
+pub struct Backend {
+    ptr: NonNull<sys::ggml_backend>,
+    device: Device,
+    threadpool: Option<Threadpool>,
+    cancel: Arc<AtomicBool>,
+}
+
+// SAFETY: a ggml backend may be used from any thread, one at a time; all use is through `&mut Backend`.
+unsafe impl Send for Backend {}
+
+impl Backend {
+    /// Opens a backend with `n_threads` threads (ignored by GPUs; 0 is all physical cores).
+    pub fn new(device: Device, n_threads: usize) -> Result<Backend> {
+        // SAFETY: the device is valid; null parameters are the defaults.
+        let ptr = unsafe { sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null()) };
+        let ptr = NonNull::new(ptr)
+            .ok_or_else(|| Error::Backend(format!("{}: the backend did not start", device.name())))?;
+        let mut backend = Backend { ptr, device, threadpool: None, cancel: Arc::default() };
+        if device.is_cpu() {
+            backend.start_threads(n_threads)?;
+        }
+        Ok(backend)
+    }
+
+    fn start_threads(&mut self, n_threads: usize) -> Result<()> {
+        let max = MAX_N_THREADS;
+        let n = if n_threads == 0 { physical_cores() } else { n_threads };
+        if n > max {
+            return Err(Error::Argument(format!("threads: at most {max}, found {n}")));
+        }
+        let missing =
+            |what: &str| Error::Backend(format!("{}: the backend lacks {what}", self.device.name()));
+        let set_n = self
+            .device
+            .proc_address(c"ggml_backend_set_n_threads")
+            .ok_or_else(|| missing("ggml_backend_set_n_threads"))?;
+        // SAFETY: ggml documents this name to be a `ggml_backend_set_n_threads_t`.
+        let set_n: sys::ggml_backend_set_n_threads_t = unsafe { std::mem::transmute(set_n.as_ptr()) };
+        if let Some(set_n) = set_n {
+            // SAFETY: the backend is valid and is the CPU's; n fits, being at most GGML_MAX_N_THREADS.
+            unsafe { set_n(self.ptr.as_ptr(), n as i32) };
+        }
+        let new = self.device.proc_address(c"ggml_threadpool_new");
+        let free = self.device.proc_address(c"ggml_threadpool_free");
+        let set = self.device.proc_address(c"ggml_backend_cpu_set_threadpool");
+        if let (Some(new), Some(free), Some(set)) = (new, free, set) {
+            // SAFETY: the CPU backend gives these names to the functions of these signatures in ggml-cpu.h.
+            let new: ThreadpoolNew = unsafe { std::mem::transmute(new.as_ptr()) };
+            // SAFETY: as above.
+            let free: ThreadpoolFree = unsafe { std::mem::transmute(free.as_ptr()) };
+            // SAFETY: as above.
+            let set: SetThreadpool = unsafe { std::mem::transmute(set.as_ptr()) };
+            // SAFETY: n is positive and at most GGML_MAX_N_THREADS.
+            let mut params = unsafe { sys::ggml_threadpool_params_default(n as i32) };
+            // SAFETY: `params` is valid; the pool copies what it needs.
+            let pool = unsafe { new(&mut params) };
+            if !pool.is_null() {
+                // SAFETY: backend and pool are valid; the pool is freed after the backend (see Drop).
+                unsafe { set(self.ptr.as_ptr(), pool) };
+                self.threadpool = Some(Threadpool { ptr: pool, free });
+            }
+        }
+        if let Some(f) = self.device.proc_address(c"ggml_backend_set_abort_callback") {
+            // SAFETY: ggml documents this name to be a `ggml_backend_set_abort_callback_t`.
+            let f: sys::ggml_backend_set_abort_callback_t = unsafe { std::mem::transmute(f.as_ptr()) };
+            if let Some(f) = f {
+                let flag = Arc::as_ptr(&self.cancel) as *mut c_void;
+                // SAFETY: the flag lives in the Arc this backend holds until after the backend is freed.
+                unsafe { f(self.ptr.as_ptr(), Some(is_cancelled), flag) };
+            }
+        }
+        Ok(())
+    }
+
+    /// The device it runs on.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Set it to stop a running graph between two nodes (CPU); whoever sets it resets it.
+    pub fn cancel_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.cancel)
+    }
+
+    pub(crate) fn as_ptr(&self) -> sys::ggml_backend_t {
+        self.ptr.as_ptr()
+    }
+}
+
+/// Threads that have a core of their own: hyper-threads of one core share its multipliers.
+pub fn physical_cores() -> usize {
+    let logical = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut cores = std::collections::HashSet::new();
+    for cpu in 0..logical {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        match std::fs::read_to_string(path) {
+            Ok(siblings) => cores.insert(siblings),
+            Err(_) => return logical,
+        };
+    }
+    cores.len().clamp(1, logical)
+}
+
+unsafe extern "C" fn is_cancelled(data: *mut c_void) -> bool {
+    // SAFETY: `data` is the AtomicBool passed in `start_threads`, alive as long as its backend.
+    unsafe { &*(data as *const AtomicBool) }.load(Ordering::Relaxed)
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is ours and this is its only free; no graph is running, as running one borrows us.
+        unsafe { sys::ggml_backend_free(self.ptr.as_ptr()) };
+        if let Some(pool) = self.threadpool.take() {
+            // SAFETY: the backend that used the pool is gone.
+            unsafe { (pool.free)(pool.ptr) };
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Two ops of our own, for the CPU: rotation by a table, and weights widened to floats for large batches.
+//!
+//! ggml's rope computes sines anew in every layer, and for every head when each has a base of its own. The table op reads
+//! them from an input made once a micro-batch. Widening exists because a float product is up to three times faster than
+//! that of some quantised types, and does not round activations to 8 bits.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+
+use crate::graph::Builder;
+use crate::tensor::{n_bytes, Tensor};
+use crate::{sys, DType, Error, Result};
+
+/// ggml: as many tasks as there are threads.
+const N_TASKS_MAX: i32 = -1;
+
+#[derive(Debug, Clone, Copy)]
+struct RopeTable {
+    n_rot: usize,
+    neox: bool,
+}
+
+impl<'c> Builder<'c> {
+    /// Rotates x (F32 `[d, H, T]`) by a table F32 `[n_rot, n_tables, T]` whose rows are `n_rot/2` cosines and then as many
+    /// sines; consecutive groups of `H / n_tables` heads share a table. Dimensions past `n_rot` are copied.
+    pub fn rope_table(&self, x: Tensor<'c>, table: Tensor<'c>, neox: bool) -> Result<Tensor<'c>> {
+        let (n, t) = (x.ne(), table.ne());
+        let shapes = t[0] % 2 == 0
+            && t[0] <= n[0]
+            && n[1].is_multiple_of(t[1])
+            && t[2] == n[2]
+            && n[3] == 1
+            && t[3] == 1;
+        let types = x.dtype() == DType::F32 && table.dtype() == DType::F32 && x.nb()[0] == 4;
+        let table_nb = [4, 4 * t[0], 4 * t[0] * t[1]];
+        if !(shapes && types && table.nb()[..3] == table_nb) {
+            let what = format!(
+                "expected f32 [d,H,T] and f32 [n_rot,n_tables,T], found {}, {}",
+                x.describe(),
+                table.describe()
+            );
+            return Err(Error::Op { op: "rope_table", what });
+        }
+        self.custom(
+            DType::F32,
+            [n[0], n[1], n[2], 1],
+            &[x, table],
+            run_rope_table,
+            RopeTable { n_rot: t[0], neox },
+        )
+    }
+
+    /// The rows of one or more weight matrices of equal `ne[0]`, one after the other, as F32 or BF16 `[ne0, sum of ne1]`.
+    pub fn widen(&self, weights: &[Tensor<'c>], to: DType) -> Result<Tensor<'c>> {
+        let first = weights.first().ok_or(Error::Op { op: "widen", what: "no weights".into() })?;
+        let n = first.ne()[0];
+        let ok = |w: &Tensor<'_>| {
+            let (ne, nb) = (w.ne(), w.nb());
+            ne[0] == n
+                && ne[2] * ne[3] == 1
+                && w.dtype().can_dequantize()
+                && Some(nb[1]) == w.dtype().row_bytes(n)
+        };
+        if weights.len() > 8 || !weights.iter().all(ok) || !matches!(to, DType::F32 | DType::BF16) {
+            let found: Vec<String> = weights.iter().map(|w| w.describe()).collect();
+            let what =
+                format!("expected up to 8 weight matrices of one row length, found {}", found.join(", "));
+            return Err(Error::Op { op: "widen", what });
+        }
+        let rows = weights.iter().map(|w| w.ne()[1]).sum();
+        if n_bytes(to, [n, rows, 1, 1]).is_none() {
+            return Err(Error::Op { op: "widen", what: format!("{rows} rows of {n} are too many") });
+        }
+        self.custom(to, [n, rows, 1, 1], weights, run_widen, weights.len())
+    }
+
+    fn custom<T: Send + 'static>(
+        &self,
+        dtype: DType,
+        ne: [usize; 4],
+        args: &[Tensor<'c>],
+        f: unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void),
+        data: T,
+    ) -> Result<Tensor<'c>> {
+        self.spend()?;
+        let mut data = Box::new(data);
+        let userdata: *mut T = &mut *data;
+        self.keep(data);
+        let mut args: Vec<_> = args.iter().map(|t| t.ptr.as_ptr()).collect();
+        let n = ne.map(|n| n as i64);
+        // SAFETY: the arena has room (`spend`); at most 8 arguments, fewer than GGML_MAX_SRC; the user data lives in a box
+        // that the graph keeps; `f` reads it as the type boxed here.
+        let raw = unsafe {
+            let (args, count) = (args.as_mut_ptr(), args.len() as i32);
+            sys::ggml_custom_4d(
+                self.arena.as_ptr(),
+                dtype.sys(),
+                n[0],
+                n[1],
+                n[2],
+                n[3],
+                args,
+                count,
+                Some(f),
+                N_TASKS_MAX,
+                userdata.cast(),
+            )
+        };
+        self.wrap("custom", raw)
+    }
+}
+
+/// The part of `n` items that thread `ith` of `nth` does.
+fn share(n: usize, ith: i32, nth: i32) -> std::ops::Range<usize> {
+    let (ith, nth) = (ith as usize, (nth as usize).max(1));
+    let chunk = n.div_ceil(nth);
+    (ith * chunk).min(n)..((ith + 1) * chunk).min(n)
+}
+
+unsafe extern "C" fn run_rope_table(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `rope_table`: dst is a contiguous F32 [d,H,T], its sources are x and the table,
+    // checked there; the user data is the RopeTable boxed there. All are alive while the graph is.
+    let (dst, x, table, p) = unsafe {
+        let dst = &*dst;
+        (dst, &*dst.src[0], &*dst.src[1], *(data as *const RopeTable))
+    };
+    let (d, n_head, n_tokens) = (dst.ne[0] as usize, dst.ne[1] as usize, dst.ne[2] as usize);
+    let n_tables = table.ne[1] as usize;
+    let group = n_head / n_tables;
+    for row in share(n_head * n_tokens, ith, nth) {
+        let (t, h) = (row / n_head, row % n_head);
+        // SAFETY: row (h, t) of x has d contiguous f32 at these strides.
+        let input = unsafe {
+            let at = (x.data as *const u8).add(h * x.nb[1] + t * x.nb[2]);
+            std::slice::from_raw_parts(at.cast::<f32>(), d)
+        };
+        // SAFETY: the table is contiguous [n_rot, n_tables, T], and h / group < n_tables.
+        let angles = unsafe {
+            let at = (table.data as *const f32).add((t * n_tables + h / group) * p.n_rot);
+            std::slice::from_raw_parts(at, p.n_rot)
+        };
+        // SAFETY: dst is contiguous, and threads take disjoint rows. x may be dst's own memory only if ggml ran the op in
+        // place, which it does not do for custom ops.
+        let output = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * d), d) };
+        let (cos, sin) = angles.split_at(p.n_rot / 2);
+        output[p.n_rot..].copy_from_slice(&input[p.n_rot..]);
+        if p.neox {
+            rotate_halves(&input[..p.n_rot], cos, sin, &mut output[..p.n_rot]);
+        } else {
+            rotate_adjacent(&input[..p.n_rot], cos, sin, &mut output[..p.n_rot]);
+        }
+    }
+}
+
+fn rotate_adjacent(x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) {
+    for (((y, x), c), s) in y.chunks_exact_mut(2).zip(x.chunks_exact(2)).zip(cos).zip(sin) {
+        (y[0], y[1]) = (x[0] * c - x[1] * s, x[0] * s + x[1] * c);
+    }
+}
+
+fn rotate_halves(x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) {
+    let half = x.len() / 2;
+    let ((xa, xb), (ya, yb)) = (x.split_at(half), y.split_at_mut(half));
+    let (inputs, outputs) = (xa.iter().zip(xb), ya.iter_mut().zip(yb));
+    for (((ya, yb), (xa, xb)), (c, s)) in outputs.zip(inputs).zip(cos.iter().zip(sin)) {
+        (*ya, *yb) = (xa * c - xb * s, xa * s + xb * c);
+    }
+}
+
+thread_local! {
+    static ROW: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+unsafe extern "C" fn run_widen(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `widen`: dst is contiguous F32 or BF16, the user data the number of its sources.
+    let (dst, n_args) = unsafe { (&*dst, *(data as *const usize)) };
+    let n = dst.ne[0] as usize;
+    let mut first = 0usize;
+    ROW.with_borrow_mut(|scratch| {
+        scratch.resize(n, 0.0);
+        let mine = share(dst.ne[1] as usize, ith, nth);
+        for &source in &dst.src[..n_args] {
+            // SAFETY: the sources are the weights checked in `widen`, alive while the graph is.
+            let w = unsafe { &*source };
+            let rows = w.ne[1] as usize;
+            // SAFETY: a static table with an entry for every type.
+            let to_float = unsafe { (*sys::ggml_get_type_traits(w.type_)).to_float };
+            for row in mine.start.max(first)..mine.end.min(first + rows) {
+                // SAFETY: row `row - first` of w has n elements in whole blocks.
+                let at = unsafe { (w.data as *const u8).add((row - first) * w.nb[1]) };
+                let convert = |out: *mut f32| match to_float {
+                    // SAFETY: `out` has room for n f32: a row of dst, or the scratch.
+                    Some(to_float) => unsafe { to_float(at.cast(), out, n as i64) },
+                    // SAFETY: as above; only f32, of the types `widen` takes, needs no conversion.
+                    None => unsafe { out.copy_from_nonoverlapping(at.cast(), n) },
+                };
+                if dst.type_ == sys::GGML_TYPE_F32 {
+                    // SAFETY: dst is contiguous F32, and threads take disjoint rows of n elements.
+                    convert(unsafe { (dst.data as *mut f32).add(row * n) });
+                } else {
+                    convert(scratch.as_mut_ptr());
+                    // SAFETY: dst is contiguous BF16 (two bytes an element), and threads take disjoint rows.
+                    let out =
+                        unsafe { std::slice::from_raw_parts_mut((dst.data as *mut u16).add(row * n), n) };
+                    to_bf16(scratch, out);
+                }
+            }
+            first += rows;
+        }
+    });
+}
+
+/// Nearest, ties to even; NaN stays NaN.
+fn to_bf16(x: &[f32], y: &mut [u16]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        let bits = x.to_bits();
+        let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
+        *y = if x.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bf16_rounds_as_half_does() {
+        let values: Vec<f32> = (0..100_000u32)
+            .map(|i| f32::from_bits(i.wrapping_mul(42_949)))
+            .chain([f32::INFINITY, 1e38, -0.0])
+            .collect();
+        let mut ours = vec![0u16; values.len()];
+        to_bf16(&values, &mut ours);
+        for (v, o) in values.iter().zip(ours) {
+            assert_eq!(o, half::bf16::from_f32(*v).to_bits(), "{v}");
+        }
+    }
+
+    #[test]
+    fn shares_cover_everything_once() {
+        for (n, nth) in [(0, 3), (1, 4), (7, 2), (8, 8), (100, 7)] {
+            let all: Vec<usize> = (0..nth).flat_map(|i| share(n, i, nth)).collect();
+            assert_eq!(all, (0..n).collect::<Vec<_>>());
+        }
+    }
+}

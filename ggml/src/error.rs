@@ -1,0 +1,69 @@
+//! What can go wrong below the model: one enum, each variant naming what was looked at, expected and found.
+
+use std::path::PathBuf;
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of the ggml layer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A GGUF file is malformed, or lacks what was asked of it.
+    #[error(transparent)]
+    Gguf(#[from] crate::gguf::GgufError),
+    /// An op was given tensors it cannot take.
+    #[error("{op}: {what}")]
+    Op {
+        /// The op's name.
+        op: &'static str,
+        /// Shapes and types expected and found.
+        what: String,
+    },
+    /// Memory of a device could not be had.
+    #[error("{device}: cannot allocate {bytes} bytes for {what}")]
+    OutOfMemory {
+        /// The device's name.
+        device: String,
+        /// Bytes asked for.
+        bytes: usize,
+        /// What they were for.
+        what: String,
+    },
+    /// A device or a backend refused.
+    #[error("{0}")]
+    Backend(String),
+    /// The vocabulary of a file cannot be used.
+    #[error("{0}")]
+    Vocab(String),
+    /// A value that no block of the type can hold: not finite, or too large.
+    #[error("value {index} is {value}: {dtype} holds finite values up to {limit}")]
+    NotQuantizable {
+        /// The type that was to be written.
+        dtype: &'static str,
+        /// Position in the values passed.
+        index: usize,
+        /// The offending value.
+        value: f32,
+        /// Largest magnitude the type takes.
+        limit: f32,
+    },
+    /// A value a caller passed is out of range.
+    #[error("{0}")]
+    Argument(String),
+}
+
+impl Error {
+    /// Wraps an I/O error with the path it happened at.
+    pub fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+        Error::Io { path: path.into(), source }
+    }
+}

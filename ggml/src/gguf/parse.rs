@@ -1,0 +1,378 @@
+//! Bytes to header: pure, bounded by the bytes it is given, and the only code that interprets a GGUF file.
+//!
+//! Layout as in the GGUF specification and llama.cpp's `ggml/src/gguf.cpp`. More is accepted than there where the
+//! specification allows it (nested arrays, gaps between tensors), less where it forbids it (bools other than 0
+//! and 1) or where nothing sensible could follow (empty tensors).
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use super::error::{shown, Defect};
+use super::{Array, TensorInfo, Value};
+use crate::DType;
+
+/// Most metadata pairs of one file; real ones have under a hundred.
+pub const MAX_KEYS: u64 = 1 << 16;
+/// Most tensors of one file; the largest known (unmerged experts) has about 47,000.
+pub const MAX_TENSORS: u64 = 1 << 20;
+/// Longest key, from the specification.
+pub const MAX_KEY_BYTES: u64 = u16::MAX as u64;
+/// Longest tensor name: ggml stores 64 bytes with the terminator.
+pub const MAX_NAME_BYTES: u64 = 63;
+/// Longest string, as in `gguf.cpp`.
+pub const MAX_STRING_BYTES: u64 = 1 << 30;
+/// Longest array, as in `gguf.cpp`.
+pub const MAX_ARRAY_LEN: u64 = 1 << 30;
+/// Deepest nesting of arrays.
+pub const MAX_DEPTH: usize = 8;
+/// Largest `general.alignment`.
+pub const MAX_ALIGNMENT: usize = 1 << 20;
+/// `general.alignment` of files that do not say.
+pub const DEFAULT_ALIGNMENT: usize = 32;
+
+/// Fewest bytes of a metadata pair: key length, one byte of key, type, one byte of value.
+const MIN_PAIR: u64 = 8 + 1 + 4 + 1;
+/// Fewest bytes of a tensor entry: name length, one byte of name, dimension count, one dimension, type, offset.
+const MIN_TENSOR: u64 = 8 + 1 + 4 + 8 + 4 + 8;
+
+/// Everything before the tensor data, validated against the length of the file.
+#[derive(Debug)]
+pub struct Header {
+    /// Format version, 2 or 3.
+    pub version: u32,
+    /// Alignment of tensor data, a power of two.
+    pub alignment: usize,
+    /// Pairs in file order; keys are unique.
+    pub metadata: Vec<(String, Value)>,
+    /// Tensors in file order (`shard` is 0); names are unique, data lies in the file and does not overlap.
+    pub tensors: Vec<TensorInfo>,
+    /// Indices of `metadata` in order of key.
+    pub(super) keys: Vec<u32>,
+}
+
+/// Parses a whole GGUF file (tensor data included, of which only the extent is looked at).
+///
+/// # Errors
+/// The first [`Defect`] found. Memory taken stays below a small multiple of `bytes.len()` whatever they hold.
+pub fn parse(bytes: &[u8]) -> Result<Header, Defect> {
+    let mut c = Cursor { bytes, at: 0 };
+    let magic = c.array::<4>(&At::Header)?;
+    if magic != *b"GGUF" {
+        return Err(Defect::Magic { found: magic });
+    }
+    let version = c.u32(&At::Header)?;
+    match version {
+        2 | 3 => {}
+        v if matches!(v.swap_bytes(), 1..=3) => return Err(Defect::BigEndian),
+        found => return Err(Defect::Version { found }),
+    }
+    let n_tensors = c.u64(&At::Header)?;
+    let n_keys = c.u64(&At::Header)?;
+    limit(n_keys, MAX_KEYS, &At::KeyCount)?;
+    limit(n_tensors, MAX_TENSORS, &At::TensorCount)?;
+    c.room(n_keys, MIN_PAIR, &At::KeyCount)?;
+    c.room(n_tensors, MIN_TENSOR, &At::TensorCount)?;
+
+    let mut metadata = Vec::with_capacity(n_keys as usize);
+    for index in 0..n_keys as usize {
+        metadata.push(pair(&mut c, index)?);
+    }
+    let keys = order(&metadata, |(key, _)| key);
+    if let Some(twice) = keys.windows(2).find(|w| metadata[w[0] as usize].0 == metadata[w[1] as usize].0) {
+        return Err(Defect::DuplicateKey { key: shown(&metadata[twice[0] as usize].0) });
+    }
+    let alignment = alignment(&metadata, &keys)?;
+
+    c.room(n_tensors, MIN_TENSOR, &At::TensorCount)?;
+    let mut tensors = Vec::with_capacity(n_tensors as usize);
+    for index in 0..n_tensors as usize {
+        tensors.push(tensor(&mut c, index, alignment)?);
+    }
+    let names = order(&tensors, |t| &t.name);
+    if let Some(twice) = names.windows(2).find(|w| tensors[w[0] as usize].name == tensors[w[1] as usize].name)
+    {
+        return Err(Defect::DuplicateTensor { tensor: shown(&tensors[twice[0] as usize].name) });
+    }
+    place(&mut tensors, c.at, alignment, bytes.len())?;
+    Ok(Header { version, alignment, metadata, tensors, keys })
+}
+
+/// Indices of `items` sorted by name: the index of look-ups, and what shows duplicates.
+pub(super) fn order<T>(items: &[T], name: impl Fn(&T) -> &str) -> Vec<u32> {
+    let mut indices: Vec<u32> = (0..items.len() as u32).collect();
+    indices.sort_by(|&a, &b| name(&items[a as usize]).cmp(name(&items[b as usize])));
+    indices
+}
+
+/// Where in the file something was being read; made into text only when an error needs it.
+enum At<'a> {
+    Header,
+    KeyCount,
+    TensorCount,
+    KeyName(usize),
+    Key(&'a str),
+    TensorName(usize),
+    Tensor(&'a str),
+}
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            At::Header => write!(f, "header"),
+            At::KeyCount => write!(f, "number of keys"),
+            At::TensorCount => write!(f, "number of tensors"),
+            At::KeyName(i) => write!(f, "name of key {i}"),
+            At::Key(key) => write!(f, "key {}", shown(key)),
+            At::TensorName(i) => write!(f, "name of tensor {i}"),
+            At::Tensor(name) => write!(f, "tensor {}", shown(name)),
+        }
+    }
+}
+
+fn limit(found: u64, limit: u64, at: &At<'_>) -> Result<(), Defect> {
+    if found > limit {
+        return Err(Defect::Limit { at: at.to_string(), found, limit });
+    }
+    Ok(())
+}
+
+/// A position in the bytes. `at <= bytes.len()` always.
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// Checks that `n` things of at least `each` bytes can still follow.
+    fn room(&self, n: u64, each: u64, at: &At<'_>) -> Result<(), Defect> {
+        let needed = u128::from(n) * u128::from(each);
+        let left = (self.bytes.len() - self.at) as u64;
+        if needed > u128::from(left) {
+            return Err(Defect::Truncated { at: at.to_string(), offset: self.at as u64, needed, left });
+        }
+        Ok(())
+    }
+    /// The next `n * each` bytes.
+    fn take(&mut self, n: u64, each: u64, at: &At<'_>) -> Result<&'a [u8], Defect> {
+        self.room(n, each, at)?;
+        // No overflow: room() compared the exact product with what is left, which is a usize.
+        let (taken, _) = self.bytes[self.at..].split_at((n * each) as usize);
+        self.at += taken.len();
+        Ok(taken)
+    }
+    fn array<const N: usize>(&mut self, at: &At<'_>) -> Result<[u8; N], Defect> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(1, N as u64, at)?);
+        Ok(out)
+    }
+    fn u32(&mut self, at: &At<'_>) -> Result<u32, Defect> {
+        self.array(at).map(u32::from_le_bytes)
+    }
+    fn u64(&mut self, at: &At<'_>) -> Result<u64, Defect> {
+        self.array(at).map(u64::from_le_bytes)
+    }
+    fn string(&mut self, most: u64, at: &At<'_>) -> Result<&'a [u8], Defect> {
+        let n = self.u64(at)?;
+        limit(n, most, at)?;
+        self.take(n, 1, at)
+    }
+    fn numbers<T, const N: usize>(
+        &mut self,
+        n: u64,
+        from: fn([u8; N]) -> T,
+        at: &At<'_>,
+    ) -> Result<Vec<T>, Defect> {
+        let raw = self.take(n, N as u64, at)?;
+        Ok(raw
+            .chunks_exact(N)
+            .map(|chunk| {
+                let mut b = [0; N];
+                b.copy_from_slice(chunk);
+                from(b)
+            })
+            .collect())
+    }
+}
+
+/// A name that can be shown, compared, and handed to C.
+pub(super) fn name(raw: &[u8]) -> Result<&str, &'static str> {
+    match std::str::from_utf8(raw) {
+        Ok("") => Err("an empty name"),
+        Ok(s) if s.contains('\0') => Err("a name with a NUL byte"),
+        Ok(s) => Ok(s),
+        Err(_) => Err("a name that is not UTF-8"),
+    }
+}
+
+fn pair(c: &mut Cursor<'_>, index: usize) -> Result<(String, Value), Defect> {
+    let raw = c.string(MAX_KEY_BYTES, &At::KeyName(index))?;
+    let key = name(raw).map_err(|found| Defect::KeyName { index, found })?;
+    let at = At::Key(key);
+    let value = match c.u32(&at)? {
+        0 => Value::U8(u8::from_le_bytes(c.array(&at)?)),
+        1 => Value::I8(i8::from_le_bytes(c.array(&at)?)),
+        2 => Value::U16(u16::from_le_bytes(c.array(&at)?)),
+        3 => Value::I16(i16::from_le_bytes(c.array(&at)?)),
+        4 => Value::U32(u32::from_le_bytes(c.array(&at)?)),
+        5 => Value::I32(i32::from_le_bytes(c.array(&at)?)),
+        6 => Value::F32(f32::from_le_bytes(c.array(&at)?)),
+        7 => Value::Bool(boolean(c.array::<1>(&at)?[0], key)?),
+        8 => Value::String(c.string(MAX_STRING_BYTES, &at)?.to_vec()),
+        9 => Value::Array(array(c, key, 1)?),
+        10 => Value::U64(u64::from_le_bytes(c.array(&at)?)),
+        11 => Value::I64(i64::from_le_bytes(c.array(&at)?)),
+        12 => Value::F64(f64::from_le_bytes(c.array(&at)?)),
+        found => return Err(Defect::ValueType { key: shown(key), found }),
+    };
+    Ok((key.to_owned(), value))
+}
+
+fn boolean(byte: u8, key: &str) -> Result<bool, Defect> {
+    match byte {
+        0 => Ok(false),
+        1 => Ok(true),
+        found => Err(Defect::Bool { key: shown(key), found }),
+    }
+}
+
+fn array(c: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array, Defect> {
+    if depth > MAX_DEPTH {
+        return Err(Defect::Depth { key: shown(key), limit: MAX_DEPTH });
+    }
+    let at = At::Key(key);
+    let kind = c.u32(&at)?;
+    let n = c.u64(&at)?;
+    limit(n, MAX_ARRAY_LEN, &at)?;
+    Ok(match kind {
+        0 => Array::U8(c.take(n, 1, &at)?.to_vec()),
+        1 => Array::I8(c.numbers(n, i8::from_le_bytes, &at)?),
+        2 => Array::U16(c.numbers(n, u16::from_le_bytes, &at)?),
+        3 => Array::I16(c.numbers(n, i16::from_le_bytes, &at)?),
+        4 => Array::U32(c.numbers(n, u32::from_le_bytes, &at)?),
+        5 => Array::I32(c.numbers(n, i32::from_le_bytes, &at)?),
+        6 => Array::F32(c.numbers(n, f32::from_le_bytes, &at)?),
+        7 => Array::Bool(
+            c.take(n, 1, &at)?.iter().map(|&b| boolean(b, key)).collect::<Result<Vec<_>, Defect>>()?,
+        ),
+        8 => {
+            // A string takes at least its length's 8 bytes, so this allocates at most 3 times what is left.
+            c.room(n, 8, &at)?;
+            let mut strings = Vec::with_capacity(n as usize);
+            for _ in 0..n {
+                strings.push(c.string(MAX_STRING_BYTES, &at)?.to_vec());
+            }
+            Array::String(strings)
+        }
+        9 => {
+            // An array takes at least 12 bytes. Grown, not reserved: nested counts would multiply.
+            c.room(n, 12, &at)?;
+            let mut arrays = Vec::new();
+            for _ in 0..n {
+                arrays.push(array(c, key, depth + 1)?);
+            }
+            Array::Array(arrays)
+        }
+        10 => Array::U64(c.numbers(n, u64::from_le_bytes, &at)?),
+        11 => Array::I64(c.numbers(n, i64::from_le_bytes, &at)?),
+        12 => Array::F64(c.numbers(n, f64::from_le_bytes, &at)?),
+        found => return Err(Defect::ValueType { key: shown(key), found }),
+    })
+}
+
+/// The index of the pair with this key.
+pub(super) fn find_key(metadata: &[(String, Value)], keys: &[u32], key: &str) -> Option<usize> {
+    keys.binary_search_by(|&i| metadata[i as usize].0.as_str().cmp(key)).ok().map(|at| keys[at] as usize)
+}
+
+fn alignment(metadata: &[(String, Value)], keys: &[u32]) -> Result<usize, Defect> {
+    match find_key(metadata, keys, "general.alignment").map(|i| &metadata[i].1) {
+        None => Ok(DEFAULT_ALIGNMENT),
+        Some(value) => valid_alignment(value)
+            .ok_or_else(|| Defect::Alignment { found: value.describe(), limit: MAX_ALIGNMENT }),
+    }
+}
+
+/// The alignment a `general.alignment` value means, if it may mean one.
+pub(super) fn valid_alignment(value: &Value) -> Option<usize> {
+    match *value {
+        Value::U32(v) if v.is_power_of_two() && v as usize <= MAX_ALIGNMENT => Some(v as usize),
+        _ => None,
+    }
+}
+
+/// One tensor entry; its `offset` is still relative to the data section.
+fn tensor(c: &mut Cursor<'_>, index: usize, alignment: usize) -> Result<TensorInfo, Defect> {
+    let raw = c.string(MAX_NAME_BYTES, &At::TensorName(index))?;
+    let name = name(raw).map_err(|found| Defect::TensorName { index, found })?;
+    let at = At::Tensor(name);
+    let n_dims = c.u32(&at)?;
+    if !(1..=4).contains(&n_dims) {
+        return Err(Defect::Dimensions { tensor: shown(name), found: n_dims });
+    }
+    let shape = c.numbers(n_dims.into(), u64::from_le_bytes, &at)?;
+    let found = c.u32(&at)?;
+    let dtype = DType::from_raw(found).ok_or_else(|| Defect::TensorType { tensor: shown(name), found })?;
+    let n_bytes = byte_size(name, dtype, &shape)?;
+    let offset = c.u64(&at)?;
+    if offset % alignment as u64 != 0 {
+        return Err(Defect::Misaligned { tensor: shown(name), found: offset, alignment });
+    }
+    let Ok(offset) = usize::try_from(offset) else {
+        let end = u128::from(offset) + n_bytes as u128;
+        return Err(Defect::OutOfFile { tensor: shown(name), end, size: c.bytes.len() as u64 });
+    };
+    Ok(TensorInfo { name: name.to_owned(), dtype, shape, shard: 0, offset, n_bytes })
+}
+
+/// Bytes of a tensor, every product checked; elements and bytes fit ggml's signed 64-bit numbers.
+pub(super) fn byte_size(name: &str, dtype: DType, shape: &[u64]) -> Result<usize, Defect> {
+    if shape.contains(&0) {
+        return Err(Defect::ZeroDimension { tensor: shown(name), shape: shape.to_vec() });
+    }
+    let too_large = || Defect::TooLarge { tensor: shown(name), shape: shape.to_vec() };
+    let row = usize::try_from(shape[0]).map_err(|_| too_large())?;
+    if row % dtype.block_size() != 0 {
+        return Err(Defect::PartialBlock {
+            tensor: shown(name),
+            dtype: dtype.name(),
+            found: shape[0],
+            block: dtype.block_size(),
+        });
+    }
+    let fits = |n: usize| i64::try_from(n).is_ok().then_some(n);
+    let row_bytes = dtype.row_bytes(row).ok_or_else(too_large)?;
+    let rows = shape[1..].iter().try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
+    rows.and_then(|rows| {
+        fits(rows.checked_mul(row)?)?;
+        fits(rows.checked_mul(row_bytes)?)
+    })
+    .ok_or_else(too_large)
+}
+
+/// Makes offsets absolute and checks that every tensor's data is in the file and its own.
+fn place(
+    tensors: &mut [TensorInfo],
+    end_of_header: usize,
+    alignment: usize,
+    size: usize,
+) -> Result<(), Defect> {
+    let start = end_of_header as u128;
+    let start = start.next_multiple_of(alignment as u128);
+    for t in tensors.iter_mut() {
+        let end = start + t.offset as u128 + t.n_bytes as u128;
+        if end > size as u128 {
+            return Err(Defect::OutOfFile { tensor: shown(&t.name), end, size: size as u64 });
+        }
+        // Below size, which is a usize.
+        t.offset += start as usize;
+    }
+    let mut by_offset: Vec<u32> = (0..tensors.len() as u32).collect();
+    by_offset.sort_by_key(|&i| tensors[i as usize].offset);
+    for pair in by_offset.windows(2) {
+        let (a, b) = (&tensors[pair[0] as usize], &tensors[pair[1] as usize]);
+        if a.offset + a.n_bytes > b.offset {
+            return Err(Defect::Overlap { tensor: shown(&b.name), other: shown(&a.name) });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! Models split over several files: names and keys as llama.cpp's `gguf-split` writes them and its
+//! `llama-model-loader.cpp` reads them.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+use super::error::Defect;
+use super::{FromValue, Value};
+
+/// Most parts of one model: `split.count` is a u16.
+pub const MAX_PARTS: u64 = u16::MAX as u64;
+
+/// What the first part says about the others.
+pub(super) struct Split {
+    /// Number of parts, this one included.
+    pub(super) count: u64,
+    /// Tensors in all parts together.
+    pub(super) n_tensors: u64,
+    first: PathBuf,
+    prefix: String,
+}
+
+impl Split {
+    /// Where part `no`, counted from 0, is: beside the first.
+    pub(super) fn part(&self, no: u64) -> PathBuf {
+        self.first.with_file_name(format!("{}{}", self.prefix, suffix(no, self.count)))
+    }
+}
+
+/// Reads the split keys of the file given to `open`; `None` when it is a whole model.
+pub(super) fn of<'v>(
+    path: &Path,
+    value: impl Fn(&str) -> Option<&'v Value>,
+) -> Result<Option<Split>, Defect> {
+    let count = match value("split.count") {
+        None => return Ok(None),
+        Some(_) => number("split.count", &value, &format!("an integer from 0 to {MAX_PARTS}"))?,
+    };
+    if count <= 1 {
+        return Ok(None);
+    }
+    if count > MAX_PARTS {
+        let (found, expected) = (count.to_string(), format!("at most {MAX_PARTS}"));
+        return Err(Defect::PartKey { key: "split.count", found, expected });
+    }
+    let no = number("split.no", &value, &format!("an integer below {count}"))?;
+    if no >= count {
+        let (found, expected) = (no.to_string(), format!("an integer below {count}"));
+        return Err(Defect::PartKey { key: "split.no", found, expected });
+    }
+    let file_name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    let suffix = suffix(no, count);
+    let Some(prefix) = file_name.strip_suffix(&suffix).filter(|p| !p.is_empty()) else {
+        return Err(match no {
+            0 => Defect::PartName { count, expected: suffix },
+            _ => Defect::PartKey {
+                key: "split.no",
+                found: no.to_string(),
+                expected: format!("0: open the first of the {count} parts"),
+            },
+        });
+    };
+    let mut split = Split { count, n_tensors: 0, first: path.to_owned(), prefix: prefix.to_owned() };
+    if no != 0 {
+        return Err(Defect::NotFirstPart { found: no + 1, count, first: split.part(0) });
+    }
+    split.n_tensors = number("split.tensors.count", &value, "an integer")?;
+    Ok(Some(split))
+}
+
+/// Checks the split keys of part `no` (counted from 0): which also refuses a part that is another one again.
+pub(super) fn check_part<'v>(
+    no: u64,
+    count: u64,
+    value: impl Fn(&str) -> Option<&'v Value>,
+) -> Result<(), Defect> {
+    let expected = no.to_string();
+    let found = number("split.no", &value, &expected)?;
+    if found != no {
+        return Err(Defect::PartKey { key: "split.no", found: found.to_string(), expected });
+    }
+    // llama.cpp does not look at this key in later parts, so they may lack it, but not contradict the first.
+    if value("split.count").is_some() {
+        let found = number("split.count", &value, &count.to_string())?;
+        if found != count {
+            let (found, expected) = (found.to_string(), count.to_string());
+            return Err(Defect::PartKey { key: "split.count", found, expected });
+        }
+    }
+    Ok(())
+}
+
+/// `no` counts from 0, as the key does; the name counts from 1.
+fn suffix(no: u64, count: u64) -> String {
+    format!("-{:05}-of-{count:05}.gguf", no + 1)
+}
+
+fn number<'v>(
+    key: &'static str,
+    value: impl Fn(&str) -> Option<&'v Value>,
+    expected: &str,
+) -> Result<u64, Defect> {
+    let value = value(key);
+    value.and_then(u64::from_value).ok_or_else(|| Defect::PartKey {
+        key,
+        found: value.map_or_else(|| "none".to_owned(), Value::describe),
+        expected: expected.to_owned(),
+    })
+}

@@ -1,0 +1,405 @@
+//! Running graphs. One executor owns a backend, its compute buffer and the graph built last.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::{Arc, MutexGuard};
+
+use crate::backend::Backend;
+use crate::builder::Input;
+use crate::tensor::{Arena, Store, Tensor};
+
+use crate::{sys, DType, Error, Result};
+
+pub use crate::builder::{Builder, InputId, OutputId};
+
+/// Most tensors of a graph: enough for any model's, and its headers fit in memory.
+const MAX_TENSORS: usize = 1 << 16;
+
+#[derive(Debug)]
+struct Built {
+    graph: NonNull<sys::ggml_cgraph>,
+    computed: bool,
+    inputs: Vec<Input>,
+    outputs: Vec<NonNull<sys::ggml_tensor>>,
+    stores: Vec<Arc<Store>>,
+    _userdata: Vec<Box<dyn Any + Send>>,
+    _arena: Arena,
+}
+
+/// A backend, its compute buffer, and the graph built last.
+#[derive(Debug)]
+pub struct Executor {
+    // Dropped in this order: nothing may point into what is gone.
+    built: Option<Built>,
+    galloc: Galloc,
+    backend: Backend,
+}
+
+#[derive(Debug)]
+struct Galloc(NonNull<sys::ggml_gallocr>);
+
+impl Galloc {
+    fn new(backend: &Backend) -> Result<Galloc> {
+        // SAFETY: the device's buffer type is valid for the life of the process.
+        let galloc = unsafe { sys::ggml_gallocr_new(backend.device().buffer_type()) };
+        NonNull::new(galloc).map(Galloc).ok_or_else(|| Error::Backend("no graph allocator".into()))
+    }
+}
+
+impl Drop for Galloc {
+    fn drop(&mut self) {
+        // SAFETY: ours, freed once.
+        unsafe { sys::ggml_gallocr_free(self.0.as_ptr()) }
+    }
+}
+
+// SAFETY: all pointers are owned by the executor (or kept alive by the Arcs in it) and used only through `&mut self`
+// or for reads through `&self` while no compute runs.
+unsafe impl Send for Executor {}
+
+impl Executor {
+    /// An executor on a backend.
+    pub fn new(backend: Backend) -> Result<Executor> {
+        Ok(Executor { built: None, galloc: Galloc::new(&backend)?, backend })
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> &Backend {
+        &self.backend
+    }
+
+    /// Bytes of the compute buffer.
+    pub fn buffer_bytes(&self) -> usize {
+        // SAFETY: the allocator is valid and has one buffer.
+        unsafe { sys::ggml_gallocr_get_buffer_size(self.galloc.0.as_ptr(), 0) }
+    }
+
+    /// Bytes a graph's intermediate tensors would need, without allocating them.
+    pub fn measure<R, E: From<Error>>(
+        &mut self,
+        max_tensors: usize,
+        f: impl for<'c> FnOnce(&Builder<'c>) -> Result<R, E>,
+    ) -> Result<usize, E> {
+        let (built, _) = self.construct(max_tensors, f)?;
+        Ok(self.size(&built)?)
+    }
+
+    fn size(&self, built: &Built) -> Result<usize> {
+        // An allocator that has only measured believes it has buffers, so one of its own does it.
+        let galloc = Galloc::new(&self.backend)?;
+        let mut bytes = [0usize; 1];
+        // SAFETY: one buffer, so one size is written; null ids put every tensor in buffer 0.
+        unsafe {
+            sys::ggml_gallocr_reserve_n_size(
+                galloc.0.as_ptr(),
+                built.graph.as_ptr(),
+                std::ptr::null(),
+                std::ptr::null(),
+                bytes.as_mut_ptr(),
+            )
+        };
+        Ok(bytes[0])
+    }
+
+    /// Builds a graph, replacing the one before, and gives its intermediate tensors memory. Every op must be one the
+    /// device can run: nothing moves to another device silently.
+    pub fn build<R, E: From<Error>>(
+        &mut self,
+        max_tensors: usize,
+        f: impl for<'c> FnOnce(&Builder<'c>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let (built, result) = self.construct(max_tensors, f)?;
+        self.check_supported(&built)?;
+        self.built = None;
+        // SAFETY: the graph is valid; the allocator's former graph is gone.
+        if !unsafe { sys::ggml_gallocr_alloc_graph(self.galloc.0.as_ptr(), built.graph.as_ptr()) } {
+            // The allocator now believes it has the buffers it could not get.
+            self.galloc = Galloc::new(&self.backend)?;
+            let (device, bytes) = (self.backend.device().name(), self.size(&built)?);
+            return Err(Error::OutOfMemory { device, bytes, what: "compute buffers".into() }.into());
+        }
+        self.built = Some(built);
+        Ok(result)
+    }
+
+    fn construct<R, E: From<Error>>(
+        &mut self,
+        max_tensors: usize,
+        f: impl for<'c> FnOnce(&Builder<'c>) -> Result<R, E>,
+    ) -> Result<(Built, R), E> {
+        if max_tensors == 0 || max_tensors > MAX_TENSORS {
+            let what = format!("a graph has 1 to {MAX_TENSORS} tensors, found {max_tensors}");
+            return Err(Error::Argument(what).into());
+        }
+        // SAFETY: a pure function of the size.
+        let graph_bytes = unsafe { sys::ggml_graph_overhead_custom(max_tensors, false) };
+        let arena = Arena::new(max_tensors, graph_bytes + 4096)?;
+        // SAFETY: the arena has room for a graph of this size.
+        let graph = unsafe { sys::ggml_new_graph_custom(arena.as_ptr(), max_tensors, false) };
+        let graph = NonNull::new(graph).ok_or_else(|| Error::Backend("no graph".into()))?;
+        let builder = Builder {
+            arena: &arena,
+            brand: PhantomData,
+            device: self.backend.device(),
+            graph,
+            n_bytes: Cell::new(0),
+            inputs: RefCell::default(),
+            outputs: RefCell::default(),
+            stores: RefCell::default(),
+            userdata: RefCell::default(),
+            left: Cell::new(max_tensors),
+            expanded: RefCell::default(),
+        };
+        let result = f(&builder)?;
+        let Builder { inputs, outputs, stores, userdata, .. } = builder;
+        let (inputs, outputs, mut stores, userdata) =
+            (inputs.into_inner(), outputs.into_inner(), stores.into_inner(), userdata.into_inner());
+        // One order for all executors: two that lock the same stores must not wait for each other.
+        stores.sort_by_key(|s| Arc::as_ptr(s) as usize);
+        Ok((
+            Built { graph, computed: false, inputs, outputs, stores, _userdata: userdata, _arena: arena },
+            result,
+        ))
+    }
+
+    fn check_supported(&self, built: &Built) -> Result<()> {
+        // SAFETY: the graph is valid.
+        let n = unsafe { sys::ggml_graph_n_nodes(built.graph.as_ptr()) };
+        for i in 0..n {
+            // SAFETY: `i` is below the number of nodes.
+            let node = unsafe { sys::ggml_graph_node(built.graph.as_ptr(), i) };
+            // SAFETY: device and node are valid.
+            if !unsafe { sys::ggml_backend_dev_supports_op(self.backend.device().as_ptr(), node) } {
+                let node = self.handle(node)?;
+                // SAFETY: the description is a static NUL-terminated string.
+                let op = unsafe { std::ffi::CStr::from_ptr(sys::ggml_op_desc(node.ptr.as_ptr())) }
+                    .to_string_lossy();
+                // SAFETY: a tensor's name is NUL-terminated inside its header.
+                let name = unsafe { std::ffi::CStr::from_ptr(node.raw().name.as_ptr()) }.to_string_lossy();
+                let what = format!(
+                    "{} cannot run {op} '{name}' giving {}",
+                    self.backend.device().name(),
+                    node.describe()
+                );
+                return Err(Error::Backend(what));
+            }
+        }
+        Ok(())
+    }
+
+    fn handle<'a>(&'a self, ptr: *mut sys::ggml_tensor) -> Result<Tensor<'a>> {
+        let ptr = NonNull::new(ptr).ok_or_else(|| Error::Backend("a graph node is missing".into()))?;
+        Ok(Tensor { ptr, brand: PhantomData })
+    }
+
+    fn tensor<'a>(
+        &'a self,
+        list: impl Fn(&'a Built) -> Option<&'a NonNull<sys::ggml_tensor>>,
+    ) -> Result<Tensor<'a>> {
+        let ptr = self
+            .built
+            .as_ref()
+            .and_then(list)
+            .ok_or_else(|| Error::Argument("no such tensor in the graph".into()))?;
+        self.handle(ptr.as_ptr())
+    }
+
+    /// Hands the bytes of an input to `f` to be filled (in place on the CPU, uploaded elsewhere).
+    fn fill_bytes(&mut self, id: InputId, f: impl FnOnce(&mut [u8])) -> Result<()> {
+        let t = self.tensor(|b| Some(&b.inputs.get(id.0)?.ptr))?;
+        // SAFETY: the tensor is valid.
+        let n = unsafe { sys::ggml_nbytes(t.ptr.as_ptr()) };
+        let raw = t.raw();
+        if raw.data.is_null() || raw.buffer.is_null() {
+            return Ok(()); // An input nothing depends on has no memory.
+        }
+        // SAFETY: the buffer is valid while the graph is.
+        if unsafe { sys::ggml_backend_buffer_is_host(raw.buffer) } {
+            // SAFETY: host memory of `n` bytes owned by our compute buffer; `&mut self` excludes a running graph.
+            f(unsafe { std::slice::from_raw_parts_mut(raw.data.cast::<u8>(), n) });
+        } else {
+            let mut staging = vec![0u8; n];
+            f(&mut staging);
+            // SAFETY: exactly the tensor's bytes.
+            unsafe { sys::ggml_backend_tensor_set(t.ptr.as_ptr(), staging.as_ptr().cast(), 0, n) };
+        }
+        Ok(())
+    }
+
+    /// Fills an input of any plain-data type; types and lengths must agree, and row indices lie in range.
+    pub fn set<T: Plain>(&mut self, id: InputId, values: &[T]) -> Result<()> {
+        let t = self.tensor(|b| Some(&b.inputs.get(id.0)?.ptr))?;
+        let refuse = |what| Err(Error::Op { op: "set", what });
+        if !T::HOLDS.contains(&t.dtype()) || values.len() != t.ne().iter().product::<usize>() {
+            let given = T::HOLDS[0].name();
+            return refuse(format!("{} values of {given} for an input {}", values.len(), t.describe()));
+        }
+        let limit = self.built.as_ref().and_then(|b| b.inputs.get(id.0)?.limit);
+        if let Some(limit) = limit {
+            if let Some(bad) = values.iter().find_map(|v| v.index().filter(|&i| i < 0 || i as usize >= limit))
+            {
+                return refuse(format!("row {bad} of {limit}"));
+            }
+        }
+        self.fill_bytes(id, |bytes| bytes.copy_from_slice(T::bytes(values)))?;
+        if let Some(input) = self.built.as_mut().and_then(|b| b.inputs.get_mut(id.0)) {
+            input.is_set = true;
+        }
+        Ok(())
+    }
+
+    /// Lets `f` fill an input (F16 as raw bits), without a copy on the CPU. Row indices go through [`Executor::set`].
+    pub fn fill<T: Plain>(&mut self, id: InputId, f: impl FnOnce(&mut [T])) -> Result<()> {
+        let t = self.tensor(|b| Some(&b.inputs.get(id.0)?.ptr))?;
+        let indices =
+            self.built.as_ref().is_some_and(|b| b.inputs.get(id.0).is_some_and(|i| i.limit.is_some()));
+        let refused =
+            Error::Op { op: "fill", what: format!("{} for an input {}", T::HOLDS[0].name(), t.describe()) };
+        if !T::HOLDS.contains(&t.dtype()) || indices {
+            return Err(refused);
+        }
+        let mut aligned = true;
+        self.fill_bytes(id, |bytes| {
+            // SAFETY: every bit pattern is a valid number, and align_to_mut only yields what is aligned.
+            let (head, body, tail) = unsafe { bytes.align_to_mut::<T>() };
+            aligned = head.is_empty() && tail.is_empty();
+            if aligned {
+                f(body);
+            }
+        })?;
+        if aligned {
+            Ok(())
+        } else {
+            Err(refused)
+        }
+    }
+
+    /// Runs the graph built last.
+    pub fn compute(&mut self) -> Result<Outcome> {
+        let built = self.built.as_mut().ok_or_else(|| Error::Argument("no graph to compute".into()))?;
+        // SAFETY: inputs' headers live in the arena `built` holds.
+        let lacks = |i: &Input| i.limit.is_some() && !i.is_set && !unsafe { i.ptr.as_ref() }.data.is_null();
+        if built.inputs.iter().any(lacks) {
+            return Err(Error::Argument("row indices of the graph are not set".into()));
+        }
+        built.computed = false;
+        let _guards = lock(&built.stores);
+        // SAFETY: graph, buffers and stores are alive; writable stores are locked; inputs were allocated by `build`.
+        let status = unsafe { sys::ggml_backend_graph_compute(self.backend.as_ptr(), built.graph.as_ptr()) };
+        built.computed = status == sys::GGML_STATUS_SUCCESS;
+        match status {
+            sys::GGML_STATUS_SUCCESS => Ok(Outcome::Done),
+            sys::GGML_STATUS_ABORTED => Ok(Outcome::Cancelled),
+            sys::GGML_STATUS_ALLOC_FAILED => Err(Error::OutOfMemory {
+                device: self.backend.device().name(),
+                bytes: 0,
+                what: "work buffers of a graph".into(),
+            }),
+            other => Err(Error::Backend(format!(
+                "{}: the graph failed with status {other}",
+                self.backend.device().name()
+            ))),
+        }
+    }
+
+    /// An output that holds results, laid out without gaps.
+    fn output(&self, id: OutputId) -> Result<Tensor<'_>> {
+        if self.built.as_ref().is_some_and(|b| !b.computed) {
+            return Err(Error::Argument("the graph has not been computed".into()));
+        }
+        let t = self.tensor(|b| b.outputs.get(id.0))?;
+        // SAFETY: the tensor is valid.
+        if t.dtype() != DType::F32 || !unsafe { sys::ggml_is_contiguous(t.ptr.as_ptr()) } {
+            let what =
+                format!("an output must be contiguous f32, it is {}, strides {:?}", t.describe(), t.nb());
+            return Err(Error::Op { op: "read", what });
+        }
+        Ok(t)
+    }
+
+    /// Copies an F32 output to the host.
+    pub fn read_f32(&self, id: OutputId, out: &mut Vec<f32>) -> Result<()> {
+        let t = self.output(id)?;
+        let n = t.ne().iter().product::<usize>();
+        out.resize(n, 0.0);
+        let _guards = self.built.as_ref().map(|b| lock(&b.stores));
+        // SAFETY: outputs of a computed graph are allocated; `output` has shown that this one holds n f32 without gaps.
+        unsafe { sys::ggml_backend_tensor_get(t.ptr.as_ptr(), out.as_mut_ptr().cast(), 0, n * 4) };
+        Ok(())
+    }
+
+    /// An F32 output in host memory, without a copy; `None` when it is on a device or is a store's own tensor.
+    pub fn borrow_f32(&self, id: OutputId) -> Result<Option<&[f32]>> {
+        let t = self.output(id)?;
+        let raw = t.raw();
+        if raw.buffer.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the buffer of an allocated output is valid while the graph is.
+        let ours = unsafe {
+            sys::ggml_backend_buffer_is_host(raw.buffer)
+                && sys::ggml_backend_buffer_get_usage(raw.buffer) == sys::GGML_BACKEND_BUFFER_USAGE_COMPUTE
+        };
+        if !ours {
+            return Ok(None);
+        }
+        let n = t.ne().iter().product::<usize>();
+        // SAFETY: host memory of n contiguous f32 in our own compute buffer; the borrow of self keeps the graph and
+        // excludes another compute.
+        Ok(Some(unsafe { std::slice::from_raw_parts(raw.data.cast::<f32>(), n) }))
+    }
+}
+
+/// Keeps the host and other executors off the writable stores; `stores` is in the one order all executors lock in.
+fn lock(stores: &[Arc<Store>]) -> Vec<MutexGuard<'_, ()>> {
+    let writable = stores.iter().filter(|s| !s.read_only);
+    writable.map(|s| s.access.lock().unwrap_or_else(|e| e.into_inner())).collect()
+}
+
+/// How a graph run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All nodes were computed.
+    Done,
+    /// The cancel flag stopped it; outputs and caches it was writing are unusable.
+    Cancelled,
+}
+
+/// Plain numbers that can be copied into a tensor.
+pub trait Plain: Copy + private::Sealed {
+    /// Types of tensors whose elements they are.
+    const HOLDS: &'static [DType];
+    /// The values' bytes.
+    fn bytes(values: &[Self]) -> &[u8];
+    /// The value as a row index, if it can be one.
+    fn index(self) -> Option<i64>;
+}
+
+mod private {
+    pub trait Sealed {}
+}
+
+macro_rules! plain {
+    ($($t:ty: $holds:expr, $index:expr;)*) => {$(
+        impl private::Sealed for $t {}
+        impl Plain for $t {
+            const HOLDS: &'static [DType] = $holds;
+            fn bytes(values: &[Self]) -> &[u8] {
+                // SAFETY: a number type without padding; any of its bytes may be read.
+                unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), std::mem::size_of_val(values)) }
+            }
+            fn index(self) -> Option<i64> {
+                let index: fn(Self) -> Option<i64> = $index;
+                index(self)
+            }
+        }
+    )*};
+}
+plain! {
+    f32: &[DType::F32], |_| None;
+    i32: &[DType::I32], |i| Some(i64::from(i));
+    i64: &[DType::I64], Some;
+    u16: &[DType::F16, DType::BF16], |_| None;
+}

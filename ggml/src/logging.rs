@@ -1,0 +1,131 @@
+//! Log lines of ggml and libllama: kept for error messages, otherwise silent unless asked for.
+
+use std::cell::RefCell;
+use std::ffi::{c_char, c_void, CStr};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Once;
+
+use crate::sys;
+
+/// Error lines kept per thread; libllama explains a failed load in two or three.
+const KEPT: usize = 4;
+/// Bytes kept of one line.
+const KEPT_BYTES: usize = 400;
+
+static VERBOSE: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static ERRORS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether lines of ggml and libllama go to the standard error stream as they come. Off at first.
+pub fn set_verbose(on: bool) {
+    VERBOSE.store(on, Ordering::Relaxed);
+}
+
+/// Sends the log of ggml and libllama here. Must come before any other call into either, because the C side stores the
+/// callback without a lock.
+pub(crate) fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: `receive` has the signature of ggml_log_callback, lives as long as the program and takes no user data.
+        // llama_log_set hands it to ggml too.
+        unsafe { sys::llama_log_set(Some(receive), std::ptr::null_mut()) };
+    });
+}
+
+/// Forgets this thread's error lines: call before an operation whose errors matter.
+pub(crate) fn clear_errors() {
+    let _ = ERRORS.try_with(|e| e.borrow_mut().clear());
+}
+
+/// What libllama said went wrong on this thread since `clear_errors`, as one line; `otherwise` when it said nothing.
+pub(crate) fn errors_or(otherwise: &str) -> String {
+    let lines = ERRORS.try_with(|e| std::mem::take(&mut *e.borrow_mut())).unwrap_or_default();
+    // The last line is always the general one ("failed to load model"); the first says why.
+    match lines.first() {
+        Some(first) => first.clone(),
+        None => otherwise.to_string(),
+    }
+}
+
+/// Called by C: must not unwind, so nothing in it can panic.
+extern "C" fn receive(level: sys::ggml_log_level, text: *const c_char, _user: *mut c_void) {
+    if text.is_null() {
+        return;
+    }
+    // SAFETY: ggml passes a NUL-terminated string that outlives the call.
+    let text = unsafe { CStr::from_ptr(text) };
+    if VERBOSE.load(Ordering::Relaxed) {
+        // A closed stream is no reason to stop; `eprint!` would panic on it.
+        let _ = std::io::stderr().write_all(text.to_bytes());
+    }
+    if level != sys::GGML_LOG_LEVEL_ERROR {
+        return;
+    }
+    let bytes = text.to_bytes();
+    let line = String::from_utf8_lossy(&bytes[..bytes.len().min(KEPT_BYTES)]);
+    let line = tidy(&line);
+    if line.is_empty() {
+        return;
+    }
+    let _ = ERRORS.try_with(|errors| {
+        if let Ok(mut errors) = errors.try_borrow_mut() {
+            if errors.len() < KEPT {
+                errors.push(line);
+            }
+        }
+    });
+}
+
+/// One line, without the C function's name in front, and without control characters that a file brought into it.
+fn tidy(line: &str) -> String {
+    let line = line.split_whitespace().collect::<Vec<_>>().join(" ").replace(char::is_control, "?");
+    match line.split_once(": ") {
+        Some((name, rest))
+            if !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') =>
+        {
+            rest.strip_prefix("error loading model: ").unwrap_or(rest).to_string()
+        }
+        _ => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn say(level: sys::ggml_log_level, text: &CStr) {
+        receive(level, text.as_ptr(), std::ptr::null_mut());
+    }
+
+    #[test]
+    fn the_first_error_line_is_the_reason_and_other_levels_are_not_kept() {
+        clear_errors();
+        assert_eq!(errors_or("nothing said"), "nothing said");
+        say(sys::GGML_LOG_LEVEL_WARN, c"load: odd\n");
+        say(sys::GGML_LOG_LEVEL_ERROR, c"llama_model_load: error loading model: unknown tokenizer: 'x'\n");
+        say(sys::GGML_LOG_LEVEL_ERROR, c"load_impl: failed to load model\n");
+        assert_eq!(errors_or(""), "unknown tokenizer: 'x'");
+        assert_eq!(errors_or("taken"), "taken");
+    }
+
+    #[test]
+    fn lines_of_other_threads_do_not_mix() {
+        clear_errors();
+        std::thread::spawn(|| say(sys::GGML_LOG_LEVEL_ERROR, c"there: broken\n")).join().unwrap();
+        assert_eq!(errors_or("quiet here"), "quiet here");
+    }
+
+    #[test]
+    fn endless_and_invalid_text_is_cut() {
+        clear_errors();
+        let long = std::ffi::CString::new(vec![0xff; 100_000]).unwrap();
+        for _ in 0..100 {
+            say(sys::GGML_LOG_LEVEL_ERROR, &long);
+        }
+        receive(sys::GGML_LOG_LEVEL_ERROR, std::ptr::null(), std::ptr::null_mut());
+        assert!(errors_or("").len() <= 3 * KEPT_BYTES);
+    }
+}

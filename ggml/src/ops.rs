@@ -1,0 +1,326 @@
+//! Graph ops: each checks shapes and types (ggml aborts the process on a wrong one), then makes one call.
+
+use crate::graph::Builder;
+use crate::tensor::{n_bytes, Tensor};
+use crate::{sys, DType, Error, Result};
+
+/// `GGML_ROPE_TYPE_NEOX` of ggml.h.
+const ROPE_TYPE_NEOX: i32 = 2;
+
+fn check(ok: bool, op: &'static str, expected: &str, tensors: &[Tensor<'_>]) -> Result<()> {
+    if ok {
+        return Ok(());
+    }
+    let found: Vec<String> = tensors.iter().map(|t| t.describe()).collect();
+    Err(Error::Op { op, what: format!("expected {expected}, found {}", found.join(", ")) })
+}
+
+fn contiguous(t: Tensor<'_>) -> bool {
+    // SAFETY: the tensor is valid.
+    unsafe { sys::ggml_is_contiguous(t.ptr.as_ptr()) }
+}
+
+/// Elements of a row lie side by side (ggml lets rows of one element off; its kernels do not).
+fn packed_rows(t: Tensor<'_>) -> bool {
+    t.nb()[0] == t.dtype().block_bytes()
+}
+
+/// Rows at one distance from each other through all outer dimensions.
+fn even_rows(t: Tensor<'_>) -> bool {
+    // SAFETY: the tensor is valid.
+    packed_rows(t) && unsafe { sys::ggml_is_contiguous_1(t.ptr.as_ptr()) }
+}
+
+fn f32_rows(t: Tensor<'_>) -> bool {
+    t.dtype() == DType::F32 && packed_rows(t)
+}
+
+/// Weights, keys and values: any type with a product, elements of a row side by side.
+fn matrix(t: Tensor<'_>) -> bool {
+    t.dtype().can_dequantize() && packed_rows(t)
+}
+
+/// False for weights, which lie in memory that may not be written.
+fn writable(t: Tensor<'_>) -> bool {
+    let raw = t.raw();
+    // SAFETY: a view's source outlives the view.
+    let root = if raw.view_src.is_null() { raw } else { unsafe { &*raw.view_src } };
+    // SAFETY: the buffer of a stored tensor lives as long as its store.
+    root.buffer.is_null()
+        || unsafe { sys::ggml_backend_buffer_get_usage(root.buffer) }
+            != sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS
+}
+
+/// ggml aborts on a shape whose size overflows, and products of possible shapes can.
+fn possible(op: &'static str, dtype: DType, ne: [usize; 4]) -> Result<()> {
+    match n_bytes(dtype, ne) {
+        Some(_) => Ok(()),
+        None => Err(Error::Op { op, what: format!("the result, {} {ne:?}, is too large", dtype.name()) }),
+    }
+}
+
+fn broadcasts(small: [usize; 4], large: [usize; 4]) -> bool {
+    small.iter().zip(large).all(|(&s, l)| s > 0 && l % s == 0)
+}
+
+/// A call into ggml whose arguments the surrounding method has checked.
+macro_rules! call {
+    ($b:expr, $op:literal, $f:ident ( $($arg:expr),* )) => {{
+        $b.spend()?;
+        // SAFETY: the arena has room for the result (`spend`); operands live in it or in stores the graph keeps; this
+        // method has checked what the C function asserts.
+        let raw = unsafe { sys::$f($b.arena.as_ptr(), $($arg),*) };
+        $b.wrap($op, raw)
+    }};
+}
+
+/// Scalars of [`Builder::rope`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RopeParams {
+    /// Dimensions rotated, even.
+    pub n_dims: usize,
+    /// Pairs are `(j, j + n_dims/2)` (NeoX) rather than `(2j, 2j+1)`.
+    pub neox: bool,
+    /// Base of the geometric series; 1 when factors carry the frequencies.
+    pub freq_base: f32,
+    /// Factor on every angle.
+    pub freq_scale: f32,
+    /// Factor on the rotated values.
+    pub mscale: f32,
+}
+
+impl<'c> Builder<'c> {
+    /// `a + b`, `b` repeated to `a`'s shape.
+    pub fn add(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
+        let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;
+        check(ok, "add", "f32 rows, b to repeat into a", &[a, b])?;
+        call!(self, "add", ggml_add(a.ptr.as_ptr(), b.ptr.as_ptr()))
+    }
+
+    /// `a * b` element by element, `b` repeated to `a`'s shape.
+    pub fn mul(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
+        let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;
+        check(ok, "mul", "f32 rows, b to repeat into a", &[a, b])?;
+        call!(self, "mul", ggml_mul(a.ptr.as_ptr(), b.ptr.as_ptr()))
+    }
+
+    /// `a * factor`.
+    pub fn scale(&self, a: Tensor<'c>, factor: f32) -> Result<Tensor<'c>> {
+        check(a.dtype() == DType::F32 && contiguous(a), "scale", "contiguous f32", &[a])?;
+        call!(self, "scale", ggml_scale(a.ptr.as_ptr(), factor))
+    }
+
+    /// `F32 [a.ne1, b.ne1, ..]`: each row of `a` (any weight type) times each row of `b` (F32).
+    pub fn mul_mat(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (x, y) = (a.ne(), b.ne());
+        let fits = x[0] == y[0] && y[2].is_multiple_of(x[2]) && y[3].is_multiple_of(x[3]);
+        check(
+            fits && matrix(a) && a.nb()[0] <= a.nb()[1] && f32_rows(b),
+            "mul_mat",
+            "equal ne[0], b f32 with contiguous rows, a's outer dimensions dividing b's",
+            &[a, b],
+        )?;
+        possible("mul_mat", DType::F32, [x[1], y[1], y[2], y[3]])?;
+        call!(self, "mul_mat", ggml_mul_mat(a.ptr.as_ptr(), b.ptr.as_ptr()))
+    }
+
+    /// Each row divided by its root mean square.
+    pub fn rms_norm(&self, a: Tensor<'c>, eps: f32) -> Result<Tensor<'c>> {
+        check(f32_rows(a) && eps >= 0.0, "rms_norm", "f32 rows, eps >= 0", &[a])?;
+        call!(self, "rms_norm", ggml_rms_norm(a.ptr.as_ptr(), eps))
+    }
+
+    /// `silu(gate) * up`, same shapes.
+    pub fn swiglu(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
+        let rows = |t| f32_rows(t) && even_rows(t);
+        let ok = gate.ne() == up.ne() && rows(gate) && rows(up);
+        check(ok, "swiglu", "two f32 matrices of one shape", &[gate, up])?;
+        call!(self, "swiglu", ggml_swiglu_split(gate.ptr.as_ptr(), up.ptr.as_ptr()))
+    }
+
+    /// `silu(first half of each row) * second half`: `[2n, T]` to `[n, T]`.
+    pub fn swiglu_fused(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
+        let ok = f32_rows(a) && even_rows(a) && a.ne()[0].is_multiple_of(2);
+        check(ok, "swiglu", "f32 rows of even length", &[a])?;
+        call!(self, "swiglu", ggml_swiglu(a.ptr.as_ptr()))
+    }
+
+    /// The same elements under another shape.
+    pub fn reshape(&self, a: Tensor<'c>, shape: &[usize]) -> Result<Tensor<'c>> {
+        let mut to = [1usize; 4];
+        let fits = shape.len() <= 4;
+        to.iter_mut().zip(shape).for_each(|(n, &s)| *n = s);
+        let same =
+            n_bytes(a.dtype(), to).is_some() && to.iter().product::<usize>() == a.ne().iter().product();
+        check(fits && same && contiguous(a), "reshape", "a contiguous tensor of as many elements", &[a])?;
+        let ne = to.map(|n| n as i64);
+        call!(self, "reshape", ggml_reshape_4d(a.ptr.as_ptr(), ne[0], ne[1], ne[2], ne[3]))
+    }
+
+    /// A window of `a`'s memory: shape, byte strides of dimensions 1 to 3, byte offset.
+    pub fn view(&self, a: Tensor<'c>, ne: [usize; 4], nb: [usize; 3], offset: usize) -> Result<Tensor<'c>> {
+        let unit = a.dtype().block_bytes();
+        let aligned = offset.is_multiple_of(unit) && nb.iter().all(|n| n.is_multiple_of(unit));
+        let window = n_bytes(a.dtype(), ne).and_then(|packed| {
+            let mut end = a.dtype().row_bytes(ne[0])?.checked_add(offset)?;
+            for (n, stride) in ne[1..].iter().zip(nb) {
+                end = end.checked_add((n - 1).checked_mul(stride)?)?;
+            }
+            // ggml wants room for the elements without gaps, too: rows of a view may not overlap.
+            Some(end.max(packed.checked_add(offset)?))
+        });
+        // SAFETY: the tensor is valid.
+        let size = unsafe { sys::ggml_nbytes(a.ptr.as_ptr()) };
+        let inside = window.is_some_and(|end| end <= size);
+        check(inside && aligned, "view", "a window of whole elements inside the tensor", &[a])?;
+        let n = ne.map(|n| n as i64);
+        call!(self, "view", ggml_view_4d(a.ptr.as_ptr(), n[0], n[1], n[2], n[3], nb[0], nb[1], nb[2], offset))
+    }
+
+    /// Columns `from..from+n` of every row of a matrix, as a view.
+    pub fn columns(&self, a: Tensor<'c>, from: usize, n: usize) -> Result<Tensor<'c>> {
+        let (ne, nb) = (a.ne(), a.nb());
+        let inside = packed_rows(a) && from.checked_add(n).is_some_and(|end| end <= ne[0]);
+        check(inside, "columns", "columns inside the rows", &[a])?;
+        let Some(offset) = a.dtype().row_bytes(from) else {
+            return Err(Error::Op {
+                op: "columns",
+                what: format!("{from} is inside a block of {}", a.describe()),
+            });
+        };
+        self.view(a, [n, ne[1], ne[2], ne[3]], [nb[1], nb[2], nb[3]], offset)
+    }
+
+    /// Dimensions reordered: dimension `i` of `a` becomes dimension `axes[i]`.
+    pub fn permute(&self, a: Tensor<'c>, axes: [i32; 4]) -> Result<Tensor<'c>> {
+        let mut seen = axes;
+        seen.sort_unstable();
+        let whole = axes[0] == 0 || !a.dtype().is_quantized();
+        check(seen == [0, 1, 2, 3] && whole, "permute", "each axis once, rows of blocks left whole", &[a])?;
+        call!(self, "permute", ggml_permute(a.ptr.as_ptr(), axes[0], axes[1], axes[2], axes[3]))
+    }
+
+    /// A contiguous copy.
+    pub fn cont(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
+        call!(self, "cont", ggml_cont(a.ptr.as_ptr()))
+    }
+
+    /// Rows of `a` picked by index (I32, an input of the graph): F32 `[ne0, n]`.
+    pub fn get_rows(&self, a: Tensor<'c>, rows: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (x, r) = (a.ne(), rows.ne());
+        let ok = rows.dtype() == DType::I32 && x[2] == r[1] && x[3] == r[2] && r[3] == 1;
+        check(ok && matrix(a), "get_rows", "rows that convert to f32, and i32 row indices", &[a, rows])?;
+        possible("get_rows", DType::F32, [x[0], r[0], r[1], r[2]])?;
+        self.index("get_rows", rows, x[1])?;
+        call!(self, "get_rows", ggml_get_rows(a.ptr.as_ptr(), rows.ptr.as_ptr()))
+    }
+
+    /// Writes the rows of `src` (F32) into rows `index` (I64, an input of the graph) of `dst`; the result is `dst` after the write.
+    pub fn set_rows(&self, dst: Tensor<'c>, src: Tensor<'c>, index: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (d, s, i) = (dst.ne(), src.ne(), index.ne());
+        let shapes = d[0] == s[0] && d[2..] == s[2..] && s[1] == i[0] && i[1..] == [1, 1, 1];
+        let types = f32_rows(src) && index.dtype() == DType::I64 && dst.dtype().can_quantize();
+        check(
+            shapes && types && packed_rows(dst) && writable(dst),
+            "set_rows",
+            "a writable tensor, f32 rows and one i64 index for each",
+            &[dst, src, index],
+        )?;
+        self.index("set_rows", index, d[1])?;
+        call!(self, "set_rows", ggml_set_rows(dst.ptr.as_ptr(), src.ptr.as_ptr(), index.ptr.as_ptr()))
+    }
+
+    /// `softmax(a * scale + mask)` over rows; the mask is broadcast over heads.
+    pub fn soft_max(&self, a: Tensor<'c>, mask: Tensor<'c>, scale: f32) -> Result<Tensor<'c>> {
+        let (x, m) = (a.ne(), mask.ne());
+        let shapes = m[0] == x[0] && m[1] >= x[1] && x[2].is_multiple_of(m[2]) && x[3].is_multiple_of(m[3]);
+        let types = a.dtype() == DType::F32 && matches!(mask.dtype(), DType::F16 | DType::F32);
+        check(
+            shapes && types && contiguous(a) && contiguous(mask),
+            "soft_max",
+            "f32 scores and a mask of their shape",
+            &[a, mask],
+        )?;
+        call!(self, "soft_max", ggml_soft_max_ext(a.ptr.as_ptr(), mask.ptr.as_ptr(), scale, 0.0))
+    }
+
+    /// Attention without the score matrix: q `[d, T, H]`, k and v `[d, n_kv, H_kv]`, mask F16 `[n_kv, T]`; gives `[d, H, T]`.
+    pub fn flash_attn(
+        &self,
+        q: Tensor<'c>,
+        k: Tensor<'c>,
+        v: Tensor<'c>,
+        mask: Tensor<'c>,
+        scale: f32,
+    ) -> Result<Tensor<'c>> {
+        let (a, b, c, m) = (q.ne(), k.ne(), v.ne(), mask.ne());
+        let heads =
+            b[2] > 0 && a[2].is_multiple_of(b[2]) && b[2] == c[2] && a[3] == 1 && b[3] == 1 && c[3] == 1;
+        let shapes = a[0] == b[0] && b[1] == c[1] && m == [b[1], a[1], 1, 1] && heads;
+        let types = mask.dtype() == DType::F16 && contiguous(mask);
+        check(
+            shapes && types && f32_rows(q) && matrix(k) && matrix(v),
+            "flash_attn",
+            "q [d,T,H], k and v [d,n_kv,H_kv], mask f16 [n_kv,T]",
+            &[q, k, v, mask],
+        )?;
+        possible("flash_attn", DType::F32, [c[0], a[2], a[1], 1])?;
+        let (q, k, v, mask) = (q.ptr.as_ptr(), k.ptr.as_ptr(), v.ptr.as_ptr(), mask.ptr.as_ptr());
+        let out = call!(self, "flash_attn", ggml_flash_attn_ext(q, k, v, mask, scale, 0.0, 0.0))?;
+        // SAFETY: the node was just made by flash_attn_ext.
+        unsafe { sys::ggml_flash_attn_ext_set_prec(out.ptr.as_ptr(), sys::GGML_PREC_F32) };
+        Ok(out)
+    }
+
+    /// ggml's own rotation of x `[d, H, T]` at positions `[T]` (I32); `factors` (F32, at least d/2, of which n_dims/2 count) divide the angles.
+    pub fn rope(
+        &self,
+        x: Tensor<'c>,
+        pos: Tensor<'c>,
+        factors: Option<Tensor<'c>>,
+        p: &RopeParams,
+    ) -> Result<Tensor<'c>> {
+        let (n, i) = (x.ne(), pos.ne());
+        // ggml copies what is not rotated two by two, and makes an angle for it.
+        let dims = n[0].is_multiple_of(2)
+            && p.n_dims.is_multiple_of(2)
+            && (1..=n[0].min(1 << 30)).contains(&p.n_dims);
+        let shapes = i == [n[2], 1, 1, 1] && dims;
+        let types = f32_rows(x) && pos.dtype() == DType::I32 && contiguous(pos);
+        let table = factors.is_none_or(|f| f.dtype() == DType::F32 && f.ne()[0] >= n[0] / 2 && contiguous(f));
+        check(
+            shapes && types && table,
+            "rope",
+            "f32 [d,H,T] with d even, i32 [T], f32 factors [>= d/2]",
+            &[x, pos],
+        )?;
+        let mode = if p.neox { ROPE_TYPE_NEOX } else { 0 };
+        let factors = factors.map_or(std::ptr::null_mut(), |f| f.ptr.as_ptr());
+        let (x, pos, n_dims) = (x.ptr.as_ptr(), pos.ptr.as_ptr(), p.n_dims as i32);
+        call!(
+            self,
+            "rope",
+            ggml_rope_ext(
+                x,
+                pos,
+                factors,
+                n_dims,
+                mode,
+                0,
+                p.freq_base,
+                p.freq_scale,
+                0.0,
+                p.mscale,
+                32.0,
+                1.0
+            )
+        )
+    }
+
+    /// A copy as F32.
+    pub fn to_f32(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(a.dtype().can_dequantize(), "to_f32", "a type that converts to f32", &[a])?;
+        possible("to_f32", DType::F32, a.ne())?;
+        call!(self, "to_f32", ggml_cast(a.ptr.as_ptr(), sys::GGML_TYPE_F32))
+    }
+}

@@ -1,0 +1,402 @@
+//! Handles on tensors, and the long-lived ones: weights and caches.
+
+use std::ffi::CString;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use crate::backend::Device;
+use crate::{sys, DType, Error, Result};
+
+/// Ties a tensor to one builder: invariant in `'c`, so that the brands of two builders have no common lifetime.
+pub(crate) type Brand<'c> = PhantomData<fn(&'c ()) -> &'c ()>;
+
+/// Most elements of a tensor: more than a device holds, few enough that no size or shape made from it overflows.
+const MAX_ELEMENTS: usize = 1 << 46;
+
+/// Bytes of a tensor of this type and shape; `None` when there can be no such tensor.
+pub(crate) fn n_bytes(dtype: DType, ne: [usize; 4]) -> Option<usize> {
+    let n = ne.iter().try_fold(1usize, |n, &m| n.checked_mul(m)).filter(|&n| n > 0 && n <= MAX_ELEMENTS)?;
+    dtype.row_bytes(ne[0])?.checked_mul(n / ne[0])
+}
+
+/// A tensor inside a graph under construction: of one builder, and gone with it.
+///
+/// It can neither leave the closure that builds the graph
+///
+/// ```compile_fail
+/// fn smuggle(exec: &mut ggml::graph::Executor) {
+///     let mut kept = None;
+///     let _ = exec.build::<_, ggml::Error>(8, |b| {
+///         kept = Some(b.input("x", ggml::DType::F32, &[1])?.1);
+///         Ok(())
+///     });
+/// }
+/// ```
+///
+/// nor be used in the graph of another executor:
+///
+/// ```compile_fail
+/// fn mix(one: &mut ggml::graph::Executor, other: &mut ggml::graph::Executor) {
+///     let _ = one.build::<_, ggml::Error>(8, |b| {
+///         let x = b.input("x", ggml::DType::F32, &[1])?.1;
+///         other.build::<_, ggml::Error>(8, |c| c.scale(x, 2.0).map(|_| ()))
+///     });
+/// }
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Tensor<'c> {
+    pub(crate) ptr: NonNull<sys::ggml_tensor>,
+    pub(crate) brand: Brand<'c>,
+}
+
+impl Tensor<'_> {
+    pub(crate) fn raw(&self) -> &sys::ggml_tensor {
+        // SAFETY: the tensor lives in an arena that outlives the handle's lifetime, and nobody writes its header meanwhile.
+        unsafe { self.ptr.as_ref() }
+    }
+
+    /// Shape, `ne[0]` first.
+    pub fn ne(&self) -> [usize; 4] {
+        self.raw().ne.map(|n| n as usize)
+    }
+
+    /// Byte strides.
+    pub fn nb(&self) -> [usize; 4] {
+        self.raw().nb
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        // The C enum is signed with some compilers.
+        #[allow(clippy::unnecessary_cast)]
+        let raw = self.raw().type_ as u32;
+        DType::from_raw(raw).unwrap_or(DType::F32)
+    }
+
+    /// Type and shape for messages.
+    pub fn describe(&self) -> String {
+        format!("{} {:?}", self.dtype().name(), self.ne())
+    }
+}
+
+/// A metadata arena: tensor headers, no data.
+#[derive(Debug)]
+pub(crate) struct Arena(NonNull<sys::ggml_context>);
+
+// SAFETY: a ggml context is plain memory; access to it is through its single owner.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    pub(crate) fn new(n_tensors: usize, extra: usize) -> Result<Arena> {
+        // SAFETY: a constant of the library.
+        let overhead = unsafe { sys::ggml_tensor_overhead() };
+        let bytes = n_tensors
+            .checked_mul(overhead)
+            .and_then(|b| b.checked_add(extra))
+            .ok_or_else(|| Error::Argument(format!("{n_tensors} tensors are too many for one arena")))?;
+        let params =
+            sys::ggml_init_params { mem_size: bytes, mem_buffer: std::ptr::null_mut(), no_alloc: true };
+        // SAFETY: the parameters are valid; a null buffer makes ggml allocate one.
+        NonNull::new(unsafe { sys::ggml_init(params) }).map(Arena).ok_or_else(|| Error::OutOfMemory {
+            device: "cpu".into(),
+            bytes,
+            what: "tensor headers".into(),
+        })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::ggml_context {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: ours, freed once; handles into it cannot outlive it.
+        unsafe { sys::ggml_free(self.0.as_ptr()) }
+    }
+}
+
+/// What a stored tensor looks like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorDef {
+    /// Name, for messages and dumps.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape, `ne[0]` first.
+    pub ne: [usize; 4],
+}
+
+impl TensorDef {
+    /// A definition of up to four dimensions.
+    pub fn new(name: impl Into<String>, dtype: DType, shape: &[usize]) -> Result<TensorDef> {
+        let name = name.into();
+        let mut ne = [1usize; 4];
+        if shape.is_empty() || shape.len() > 4 {
+            return Err(Error::Argument(format!(
+                "{name}: a tensor has 1 to 4 dimensions, found {}",
+                shape.len()
+            )));
+        }
+        ne[..shape.len()].copy_from_slice(shape);
+        let def = TensorDef { name, dtype, ne };
+        def.n_bytes()?;
+        Ok(def)
+    }
+
+    /// Bytes of data.
+    pub fn n_bytes(&self) -> Result<usize> {
+        n_bytes(self.dtype, self.ne).ok_or_else(|| {
+            let (name, dtype) = (&self.name, self.dtype.name());
+            Error::Argument(format!("{name}: {dtype} {:?} is not a possible tensor", self.ne))
+        })
+    }
+}
+
+/// Tensors with data of their own on one device: weights (written once, then shared) or caches (written by graphs).
+#[derive(Debug)]
+pub struct Store {
+    device: Device,
+    defs: Vec<TensorDef>,
+    tensors: Vec<NonNull<sys::ggml_tensor>>,
+    n_bytes: usize,
+    /// Held by whoever reads or writes a store's data from the host or runs a graph that may write it.
+    pub(crate) access: Mutex<()>,
+    pub(crate) read_only: bool,
+    _arena: Arena,
+    buffers: Vec<Buffer>,
+}
+
+// SAFETY: headers are immutable after construction; data of a writable store is touched only under `access`, and
+// read-only ones are never written after construction.
+unsafe impl Send for Store {}
+// SAFETY: as above.
+unsafe impl Sync for Store {}
+
+#[derive(Debug)]
+struct Buffer {
+    ptr: NonNull<sys::ggml_backend_buffer>,
+    _mapping: Option<Arc<memmap2::Mmap>>,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: ours, freed once, before the mapping it may point into.
+        unsafe { sys::ggml_backend_buffer_free(self.ptr.as_ptr()) }
+    }
+}
+
+/// Where a weight's bytes are: a mapped file and an offset in it.
+#[derive(Debug, Clone)]
+pub struct Mapped {
+    /// The mapping.
+    pub file: Arc<memmap2::Mmap>,
+    /// Byte offset of the data.
+    pub offset: usize,
+}
+
+impl Store {
+    /// Allocates zeroed, writable tensors.
+    pub fn new(device: Device, defs: Vec<TensorDef>, what: &str) -> Result<Arc<Store>> {
+        let mut store = Store::headers(device, defs, false)?;
+        store.allocate(what, true)?;
+        Ok(Arc::new(store))
+    }
+
+    /// Weights from mapped files. On devices that can, tensors point into the mapping; elsewhere the bytes are uploaded.
+    pub fn from_mapped(device: Device, entries: Vec<(TensorDef, Mapped)>) -> Result<Arc<Store>> {
+        let (defs, sources): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
+        for (def, source) in defs.iter().zip(&sources) {
+            let end = source.offset.checked_add(def.n_bytes()?);
+            if end.is_none_or(|e| e > source.file.len()) {
+                return Err(Error::Argument(format!("{}: its data lies outside its file", def.name)));
+            }
+        }
+        let mut store = Store::headers(device, defs, true)?;
+        // Kernels load whole vectors: ggml wants its own alignment, which a file with a smaller one cannot promise.
+        let aligned =
+            sources.iter().all(|s| s.offset % 32 == 0 && (s.file.as_ptr() as usize).is_multiple_of(32));
+        if device.is_cpu() && aligned {
+            store.map(&sources)?;
+        } else {
+            store.allocate("weights", false)?;
+            for (i, source) in sources.iter().enumerate() {
+                let n = store.defs[i].n_bytes()?;
+                let bytes = &source.file[source.offset..source.offset + n];
+                // SAFETY: the tensor is allocated and holds exactly `n` bytes; nobody else has the store yet.
+                unsafe {
+                    sys::ggml_backend_tensor_set(store.tensors[i].as_ptr(), bytes.as_ptr().cast(), 0, n)
+                };
+            }
+        }
+        Ok(Arc::new(store))
+    }
+
+    fn headers(device: Device, defs: Vec<TensorDef>, read_only: bool) -> Result<Store> {
+        let arena = Arena::new(defs.len() + 1, 1024)?;
+        let mut tensors = Vec::with_capacity(defs.len());
+        let mut n_bytes = 0usize;
+        for def in &defs {
+            n_bytes = n_bytes
+                .checked_add(def.n_bytes()?)
+                .ok_or_else(|| Error::Argument(format!("{}: all tensors together overflow", def.name)))?;
+            let ne = def.ne.map(|n| n as i64);
+            // SAFETY: the arena has room for each header, and `n_bytes` has shown that the shape suits the type.
+            let t = unsafe { sys::ggml_new_tensor(arena.as_ptr(), def.dtype.sys(), 4, ne.as_ptr()) };
+            let t =
+                NonNull::new(t).ok_or_else(|| Error::Backend(format!("{}: no tensor header", def.name)))?;
+            let name = CString::new(def.name.replace('\0', "?")).unwrap_or_default();
+            // SAFETY: ggml copies the name, cut to its field.
+            unsafe { sys::ggml_set_name(t.as_ptr(), name.as_ptr()) };
+            tensors.push(t);
+        }
+        Ok(Store {
+            device,
+            defs,
+            tensors,
+            n_bytes,
+            access: Mutex::new(()),
+            read_only,
+            _arena: arena,
+            buffers: Vec::new(),
+        })
+    }
+
+    fn allocate(&mut self, what: &str, zero: bool) -> Result<()> {
+        if self.defs.is_empty() {
+            return Ok(());
+        }
+        let out_of_memory =
+            || Error::OutOfMemory { device: self.device.name(), bytes: self.n_bytes, what: what.to_string() };
+        if self.n_bytes > self.device.memory_free() {
+            return Err(out_of_memory());
+        }
+        // SAFETY: the arena's tensors have no data yet; the buffer type is the device's.
+        let buffer = unsafe {
+            sys::ggml_backend_alloc_ctx_tensors_from_buft(self._arena.as_ptr(), self.device.buffer_type())
+        };
+        let ptr = NonNull::new(buffer).ok_or_else(out_of_memory)?;
+        if zero {
+            // SAFETY: the buffer is ours and new.
+            unsafe { sys::ggml_backend_buffer_clear(ptr.as_ptr(), 0) };
+        }
+        if self.read_only {
+            // SAFETY: the buffer is valid.
+            unsafe {
+                sys::ggml_backend_buffer_set_usage(ptr.as_ptr(), sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+            };
+        }
+        self.buffers.push(Buffer { ptr, _mapping: None });
+        Ok(())
+    }
+
+    fn map(&mut self, sources: &[Mapped]) -> Result<()> {
+        let mut bases: Vec<(*const u8, NonNull<sys::ggml_backend_buffer>)> = Vec::new();
+        for (i, source) in sources.iter().enumerate() {
+            let base = source.file.as_ptr();
+            let buffer = match bases.iter().find(|(b, _)| *b == base) {
+                Some((_, buffer)) => *buffer,
+                None => {
+                    // SAFETY: the mapping is readable for its whole length and kept alive by the Buffer below. ggml takes a
+                    // mutable pointer but weights are only read: no op of ours has a read-only store's tensor as destination.
+                    let raw = unsafe {
+                        sys::ggml_backend_dev_buffer_from_host_ptr(
+                            self.device.as_ptr(),
+                            base as *mut std::ffi::c_void,
+                            source.file.len(),
+                            source.file.len(),
+                        )
+                    };
+                    let ptr = NonNull::new(raw).ok_or_else(|| {
+                        Error::Backend(format!("{}: cannot use mapped memory", self.device.name()))
+                    })?;
+                    // SAFETY: the buffer is valid.
+                    unsafe {
+                        sys::ggml_backend_buffer_set_usage(
+                            ptr.as_ptr(),
+                            sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS,
+                        )
+                    };
+                    self.buffers.push(Buffer { ptr, _mapping: Some(Arc::clone(&source.file)) });
+                    bases.push((base, ptr));
+                    ptr
+                }
+            };
+            // SAFETY: `from_mapped` checked that offset and size lie inside the mapping.
+            let address = unsafe { base.add(source.offset) } as *mut std::ffi::c_void;
+            // SAFETY: the header is new (no data, no buffer) and the address range lies inside the buffer.
+            let status =
+                unsafe { sys::ggml_backend_tensor_alloc(buffer.as_ptr(), self.tensors[i].as_ptr(), address) };
+            if status != sys::GGML_STATUS_SUCCESS {
+                return Err(Error::Backend(format!("{}: ggml refused the mapped data", self.defs[i].name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the tensors are.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The definitions, in order.
+    pub fn defs(&self) -> &[TensorDef] {
+        &self.defs
+    }
+
+    /// Bytes of all tensors' data.
+    pub fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+
+    pub(crate) fn tensor(&self, index: usize) -> Option<NonNull<sys::ggml_tensor>> {
+        self.tensors.get(index).copied()
+    }
+
+    fn range(&self, index: usize, offset: usize, n: usize) -> Result<NonNull<sys::ggml_tensor>> {
+        let def =
+            self.defs.get(index).ok_or_else(|| Error::Argument(format!("no tensor {index} in the store")))?;
+        if offset.checked_add(n).is_none_or(|end| end > def.n_bytes().unwrap_or(0)) {
+            return Err(Error::Argument(format!("{}: bytes {offset}+{n} lie outside it", def.name)));
+        }
+        Ok(self.tensors[index])
+    }
+
+    /// Reads bytes of tensor `index`.
+    pub fn read(&self, index: usize, offset: usize, out: &mut [u8]) -> Result<()> {
+        let t = self.range(index, offset, out.len())?;
+        let _guard = self.access.lock().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: the range was checked; the lock keeps graphs from writing meanwhile.
+        unsafe { sys::ggml_backend_tensor_get(t.as_ptr(), out.as_mut_ptr().cast(), offset, out.len()) };
+        Ok(())
+    }
+
+    /// Writes bytes of tensor `index` of a writable store.
+    pub fn write(&self, index: usize, offset: usize, bytes: &[u8]) -> Result<()> {
+        let t = self.range(index, offset, bytes.len())?;
+        if self.read_only {
+            return Err(Error::Argument(format!("{}: weights are read-only", self.defs[index].name)));
+        }
+        let _guard = self.access.lock().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: the range was checked; the lock keeps graphs and other hosts' accesses out meanwhile.
+        unsafe { sys::ggml_backend_tensor_set(t.as_ptr(), bytes.as_ptr().cast(), offset, bytes.len()) };
+        Ok(())
+    }
+}
+
+/// One tensor of a store.
+#[derive(Debug, Clone)]
+pub struct StoreTensor {
+    /// The store.
+    pub store: Arc<Store>,
+    /// Index in it.
+    pub index: usize,
+}
+
+impl StoreTensor {
+    /// Type and shape.
+    pub fn def(&self) -> &TensorDef {
+        &self.store.defs[self.index]
+    }
+}

@@ -1,0 +1,215 @@
+//! What the op and graph tests share: seeded numbers, one-shot graphs, error measures.
+#![allow(dead_code, unreachable_pub)]
+
+use std::sync::Arc;
+
+use ggml::backend::{Backend, Device};
+use ggml::graph::{Builder, Executor, InputId, Outcome};
+use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
+use ggml::{dtype, DType, Error, Result};
+
+pub fn cpu() -> Device {
+    Device::find("cpu").unwrap()
+}
+
+pub fn executor(n_threads: usize) -> Executor {
+    Executor::new(Backend::new(cpu(), n_threads).unwrap()).unwrap()
+}
+
+/// SplitMix64.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    /// In `lo..=hi`.
+    pub fn int(&mut self, lo: usize, hi: usize) -> usize {
+        lo + (self.next() % (hi - lo + 1) as u64) as usize
+    }
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.int(0, of.len() - 1)]
+    }
+    /// In `-1..1`.
+    pub fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+    pub fn values(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.unit()).collect()
+    }
+}
+
+enum Values {
+    F32(Vec<f32>),
+    I32(Vec<i32>),
+    I64(Vec<i64>),
+    F16(Vec<u16>),
+}
+
+/// Inputs of a one-shot graph with what fills them.
+#[derive(Default)]
+pub struct Feed(Vec<(InputId, Values)>);
+
+impl Feed {
+    pub fn f32<'c>(&mut self, b: &Builder<'c>, shape: &[usize], v: &[f32]) -> Result<Tensor<'c>> {
+        let (id, t) = b.input("f32", DType::F32, shape)?;
+        self.0.push((id, Values::F32(v.to_vec())));
+        Ok(t)
+    }
+    pub fn i32<'c>(&mut self, b: &Builder<'c>, v: &[i32]) -> Result<Tensor<'c>> {
+        let (id, t) = b.input("i32", DType::I32, &[v.len()])?;
+        self.0.push((id, Values::I32(v.to_vec())));
+        Ok(t)
+    }
+    pub fn i64<'c>(&mut self, b: &Builder<'c>, v: &[i64]) -> Result<Tensor<'c>> {
+        let (id, t) = b.input("i64", DType::I64, &[v.len()])?;
+        self.0.push((id, Values::I64(v.to_vec())));
+        Ok(t)
+    }
+    pub fn f16<'c>(&mut self, b: &Builder<'c>, shape: &[usize], v: &[f32]) -> Result<Tensor<'c>> {
+        let (id, t) = b.input("f16", DType::F16, shape)?;
+        let bits = v.iter().map(|&x| half::f16::from_f32(x).to_bits()).collect();
+        self.0.push((id, Values::F16(bits)));
+        Ok(t)
+    }
+}
+
+/// Builds, fills, computes, reads.
+pub fn eval(
+    exec: &mut Executor,
+    f: impl for<'c> FnOnce(&Builder<'c>, &mut Feed) -> Result<Tensor<'c>>,
+) -> Result<Vec<f32>> {
+    let mut feed = Feed::default();
+    let id = exec.build::<_, Error>(128, |b| Ok(b.output(f(b, &mut feed)?)))?;
+    for (id, values) in &feed.0 {
+        match values {
+            Values::F32(v) => exec.set(*id, v)?,
+            Values::I32(v) => exec.set(*id, v)?,
+            Values::I64(v) => exec.set(*id, v)?,
+            Values::F16(v) => exec.set(*id, v)?,
+        }
+    }
+    assert_eq!(exec.compute()?, Outcome::Done);
+    let mut out = Vec::new();
+    exec.read_f32(id, &mut out)?;
+    Ok(out)
+}
+
+/// A writable stored tensor of this type, and the values it really holds.
+pub fn stored(dtype: DType, shape: &[usize], values: &[f32]) -> (StoreTensor, Vec<f32>) {
+    let store = Store::new(cpu(), vec![TensorDef::new("w", dtype, shape).unwrap()], "a test").unwrap();
+    let bytes = dtype::quantize(dtype, shape[0], values).unwrap();
+    store.write(0, 0, &bytes).unwrap();
+    let mut held = vec![0.0; values.len()];
+    dtype::dequantize(dtype, &bytes, &mut held).unwrap();
+    (StoreTensor { store, index: 0 }, held)
+}
+
+/// What a stored tensor holds now.
+pub fn contents(t: &StoreTensor) -> Vec<f32> {
+    let def = t.def();
+    let mut bytes = vec![0u8; def.n_bytes().unwrap()];
+    t.store.read(t.index, 0, &mut bytes).unwrap();
+    let mut out = vec![0.0; def.ne.iter().product()];
+    dtype::dequantize(def.dtype, &bytes, &mut out).unwrap();
+    out
+}
+
+/// The first `used` cells of a cache whose cells hold their heads side by side, as `[d, used, n_heads]`.
+pub fn heads_of<'c>(b: &Builder<'c>, t: Tensor<'c>, d: usize, used: usize, n: usize) -> Result<Tensor<'c>> {
+    let head = t.dtype().row_bytes(d).unwrap();
+    b.view(t, [d, used, n, 1], [t.nb()[1], head, t.nb()[2]], 0)
+}
+
+/// Heads to rotate: x `[d, n_head, T]`, the first `n_rot` dimensions by `pos * theta(head, pair)`.
+pub struct Heads {
+    pub d: usize,
+    pub n_head: usize,
+    pub n_rot: usize,
+    /// Pairs `(j, j + n_rot/2)` rather than `(2j, 2j + 1)`.
+    pub halves: bool,
+}
+
+impl Heads {
+    /// Where the two members of a pair are in a head.
+    pub fn pair(&self, j: usize) -> (usize, usize) {
+        if self.halves {
+            (j, j + self.n_rot / 2)
+        } else {
+            (2 * j, 2 * j + 1)
+        }
+    }
+
+    /// The rotation by definition, in f64.
+    pub fn rotate(
+        &self,
+        x: &[f64],
+        pos: &[i32],
+        theta: impl Fn(usize, usize) -> f64,
+        mscale: f64,
+    ) -> Vec<f64> {
+        let mut y = x.to_vec();
+        for (t, &p) in pos.iter().enumerate() {
+            for h in 0..self.n_head {
+                let at = (t * self.n_head + h) * self.d;
+                for j in 0..self.n_rot / 2 {
+                    let (a, b) = self.pair(j);
+                    let (sin, cos) = (f64::from(p) * theta(h, j)).sin_cos();
+                    y[at + a] = (x[at + a] * cos - x[at + b] * sin) * mscale;
+                    y[at + b] = (x[at + a] * sin + x[at + b] * cos) * mscale;
+                }
+            }
+        }
+        y
+    }
+}
+
+/// `[T][n_tables][n_rot]`: cosines then sines, rounded once from f64.
+pub fn table(pos: &[i32], n_tables: usize, n_rot: usize, theta: impl Fn(usize, usize) -> f64) -> Vec<f32> {
+    let mut out = Vec::new();
+    for &p in pos {
+        for i in 0..n_tables {
+            let angle = |j: usize| f64::from(p) * theta(i, j);
+            out.extend((0..n_rot / 2).map(|j| angle(j).cos() as f32));
+            out.extend((0..n_rot / 2).map(|j| angle(j).sin() as f32));
+        }
+    }
+    out
+}
+
+pub fn widened(x: &[f32]) -> Vec<f64> {
+    x.iter().map(|&x| f64::from(x)).collect()
+}
+
+pub fn one(store: &Arc<Store>, index: usize) -> StoreTensor {
+    StoreTensor { store: Arc::clone(store), index }
+}
+
+/// Every value within its bound of the expected one.
+pub fn assert_within(got: &[f32], want: &[f64], bound: impl Fn(usize) -> f64, what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}: lengths");
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        let off = (f64::from(*g) - w).abs();
+        assert!(off <= bound(i), "{what}: [{i}] is {g}, expected {w}, off by {off:e}, bound {:e}", bound(i));
+    }
+}
+
+pub fn max_error(got: &[f32], want: &[f64]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    got.iter().zip(want).map(|(g, w)| (f64::from(*g) - w).abs()).fold(0.0, f64::max)
+}
+
+/// Fails unless it is an error of this op, with a message.
+pub fn refused<T>(result: Result<T>, op: &str) {
+    match result {
+        Err(Error::Op { op: found, what }) => {
+            assert_eq!(found, op, "{what}");
+            assert!(!what.is_empty());
+        }
+        Err(other) => panic!("{op}: another error: {other}"),
+        Ok(_) => panic!("{op}: accepted"),
+    }
+}

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Installs what building needs and this machine lacks, by package name through apt-get. Touches nothing that is there.
+#   scripts/setup.sh build        a C++ compiler, cmake, libclang (the C bindings are generated at build time)
+#   scripts/setup.sh lint         rustfmt and clippy
+set -euo pipefail
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# libclang with its headers, as bindgen looks for it.
+have_libclang() {
+    [ -n "${LIBCLANG_PATH:-}" ] && return 0
+    local f
+    for f in /usr/lib/llvm-*/lib/libclang.so /usr/lib/*/libclang.so /usr/lib64/libclang.so /usr/lib64/llvm*/lib*/libclang.so \
+        /usr/lib/libclang.so /usr/local/lib/libclang.so /usr/local/opt/llvm/lib/libclang.dylib \
+        /opt/homebrew/opt/llvm/lib/libclang.dylib /Library/Developer/CommandLineTools/usr/lib/libclang.dylib \
+        /Applications/Xcode.app/Contents/Developer/Toolchains/XcodeDefault.xctoolchain/usr/lib/libclang.dylib; do
+        [ -e "$f" ] && return 0
+    done
+    return 1
+}
+
+build() {
+    if ! have cargo; then
+        say "cargo is not on the PATH: install Rust (rustup) first"
+        exit 1
+    fi
+    local missing=()
+    have c++ || have g++ || have clang++ || missing+=(g++)
+    have cmake || missing+=(cmake)
+    have_libclang || missing+=(libclang-dev)
+    [ ${#missing[@]} -eq 0 ] && return 0
+
+    if ! have apt-get; then
+        say "missing: ${missing[*]} (names as Debian has them), and there is no apt-get here: install them by hand," \
+            "or point LIBCLANG_PATH at a folder with libclang"
+        exit 1
+    fi
+    local as_root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        if ! have sudo; then
+            say "missing: ${missing[*]}; run as root: apt-get update && apt-get install -y ${missing[*]}"
+            exit 1
+        fi
+        as_root=(sudo)
+    fi
+    say "installing ${missing[*]}"
+    # An index that cannot be refreshed may still be good enough to install from.
+    ${as_root[@]+"${as_root[@]}"} apt-get update -qq >&2 || say "apt-get update failed; trying with the index at hand"
+    ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+}
+
+lint() {
+    local missing=()
+    cargo fmt --version >/dev/null 2>&1 || missing+=(rustfmt)
+    cargo clippy --version >/dev/null 2>&1 || missing+=(clippy)
+    [ ${#missing[@]} -eq 0 ] && return 0
+    if ! have rustup; then
+        say "missing: ${missing[*]}; they come with the Rust toolchain"
+        exit 1
+    fi
+    say "adding ${missing[*]} to the toolchain"
+    rustup component add "${missing[@]}" >&2
+}
+
+case "${1:-}" in
+build | lint) "$1" ;;
+*)
+    say "usage: scripts/setup.sh build|lint"
+    exit 2
+    ;;
+esac

@@ -1,0 +1,303 @@
+//! Chat templates: from messages to a prompt, through the Jinja template in the model's file.
+//!
+//! The environment is that of Hugging Face's `apply_chat_template`: `trim_blocks` and `lstrip_blocks`, loop controls,
+//! Python's methods on strings, lists and dicts, `raise_exception`, `strftime_now`, and a `tojson` that leaves
+//! characters as they are.
+
+use std::time::{Duration, SystemTime};
+
+use minijinja::value::{Kwargs, Value};
+use minijinja::{context, Environment, ErrorKind};
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Error, Model, Result};
+use crate::vocab::Vocab;
+use crate::Token;
+
+/// Instructions a template may take for one conversation: a hostile one ends instead of hanging.
+const FUEL: u64 = 20_000_000;
+
+/// What models without a template get: ChatML, the most common form, and libllama's own fallback.
+const CHATML: &str =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                      {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// `system`, `user` or `assistant`.
+    pub role: String,
+    /// The text.
+    pub content: String,
+}
+impl Message {
+    /// A message.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Message { role: role.into(), content: content.into() }
+    }
+}
+
+/// A model's chat template, ready to render.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.gguf");
+/// # convert::random::write(&convert::random::Shape::named("llama-tiny")?, ropewalk::DType::Q8_0, 1, &path)?;
+/// use ropewalk::chat::{Message, Template};
+/// use ropewalk::model::{Model, ModelParams};
+///
+/// let model = Model::load(&path, &ModelParams::cpu())?;
+/// let template = Template::of(&model)?;
+/// let messages = [Message::new("system", "You are terse."), Message::new("user", "What is a rope walk?")];
+/// // The prompt for `Session::generate`, with the assistant's turn open; `template.stop()` goes into its stop strings.
+/// let prompt = template.tokens(model.vocab(), &messages, true)?;
+/// assert!(template.render(&messages, true)?.contains("What is a rope walk?"));
+/// assert!(!prompt.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// From a template's own text:
+///
+/// ```
+/// use ropewalk::chat::{Message, Template};
+/// let t = Template::new(Some("{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"), "<s>", "</s>")?;
+/// assert_eq!(t.render(&[Message::new("user", "Hello")], true)?, "[user] Hello\n");
+/// # Ok::<(), ropewalk::model::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Template {
+    env: Environment<'static>,
+    bos: String,
+    eos: String,
+    fallback: bool,
+}
+
+impl Template {
+    /// The template of a model, with the texts of its special tokens.
+    pub fn of(model: &Model) -> Result<Template> {
+        let vocab = model.vocab();
+        let text = |token: Option<Token>| -> Result<String> {
+            match token {
+                Some(t) => Ok(String::from_utf8_lossy(&vocab.piece(t, true)?).into_owned()),
+                None => Ok(String::new()),
+            }
+        };
+        Template::new(model.chat_template(), &text(vocab.bos())?, &text(vocab.eos())?)
+    }
+
+    /// A template from its source; without one, the ChatML form. Dates in the prompt are today's.
+    ///
+    /// # Errors
+    /// A template that does not parse.
+    pub fn new(source: Option<&str>, bos: &str, eos: &str) -> Result<Template> {
+        Template::at(source, bos, eos, SystemTime::now())
+    }
+
+    /// [`Template::new`] at a given time: with it, what is rendered depends on the arguments alone.
+    pub fn at(source: Option<&str>, bos: &str, eos: &str, now: SystemTime) -> Result<Template> {
+        let mut env = Environment::new();
+        env.set_trim_blocks(true);
+        env.set_lstrip_blocks(true);
+        env.set_fuel(Some(FUEL));
+        env.set_recursion_limit(200);
+        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        env.add_function("raise_exception", raise_exception);
+        env.add_function("strftime_now", move |format: &str| strftime(format, now));
+        env.add_filter("tojson", tojson);
+        let text = source.unwrap_or(CHATML);
+        env.add_template_owned("chat", without_generation_marks(text)).map_err(|e| error(&e))?;
+        Ok(Template { env, bos: bos.to_owned(), eos: eos.to_owned(), fallback: source.is_none() })
+    }
+
+    /// Whether the model has no template, and ChatML stands in.
+    pub fn is_fallback(&self) -> bool {
+        self.fallback
+    }
+
+    /// Texts that end a turn where the vocabulary may have no token for it.
+    pub fn stop(&self) -> Vec<String> {
+        if self.fallback {
+            vec!["<|im_end|>".to_owned()]
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The conversation as the model wants it; `add_generation_prompt` opens the assistant's turn.
+    ///
+    /// # Errors
+    /// What the template raises (such as roles out of order), or its own faults, in one line.
+    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        let template = self.env.get_template("chat").map_err(|e| error(&e))?;
+        // Transformers passes `tools` and `documents` as None: templates ask `is not none` as well as `is defined`.
+        let none = Value::from(());
+        template
+            .render(context! {
+                messages,
+                add_generation_prompt,
+                bos_token => self.bos,
+                eos_token => self.eos,
+                tools => none,
+                documents => none,
+            })
+            .map_err(|e| error(&e))
+    }
+
+    /// The conversation as tokens: special tokens in the text count as such, and BOS comes first exactly once.
+    pub fn tokens(
+        &self,
+        vocab: &Vocab,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<Vec<Token>> {
+        let text = self.render(messages, add_generation_prompt)?;
+        let mut tokens = vocab.tokenize(&text, false, true)?;
+        if let Some(bos) = vocab.bos().filter(|&b| vocab.add_bos() && tokens.first() != Some(&b)) {
+            tokens.insert(0, bos);
+        }
+        Ok(tokens)
+    }
+}
+
+fn error(e: &minijinja::Error) -> Error {
+    let what = e.detail().map_or_else(|| e.kind().to_string(), str::to_owned);
+    let line = e.line().map(|l| format!(" line {l}")).unwrap_or_default();
+    Error::Invalid(format!("chat template{line}: {}", what.lines().collect::<Vec<_>>().join(" ")))
+}
+
+fn raise_exception(message: String) -> Result<Value, minijinja::Error> {
+    Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+}
+
+/// Python's `json.dumps(x, ensure_ascii=False)`: separators with a blank behind, nothing escaped for HTML.
+fn tojson(value: &Value, args: Kwargs) -> Result<Value, minijinja::Error> {
+    let indent: Option<usize> = args.get("indent")?;
+    let fail = |e: &dyn std::fmt::Display| minijinja::Error::new(ErrorKind::InvalidOperation, e.to_string());
+    // The other arguments of json.dumps change nothing for what templates print.
+    for name in ["ensure_ascii", "separators", "sort_keys"] {
+        let _: Option<Value> = args.get(name)?;
+    }
+    let json = serde_json::to_value(value).map_err(|e| fail(&e))?;
+    let mut out = Vec::new();
+    let done = match indent {
+        Some(n) => {
+            let blanks = " ".repeat(n.min(16));
+            let style = serde_json::ser::PrettyFormatter::with_indent(blanks.as_bytes());
+            json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style))
+        }
+        None => json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, PythonJson)),
+    };
+    done.map_err(|e| fail(&e))?;
+    Ok(Value::from_safe_string(String::from_utf8(out).map_err(|e| fail(&e))?))
+}
+
+/// Python's default separators.
+struct PythonJson;
+impl serde_json::ser::Formatter for PythonJson {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        w: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        w.write_all(if first { b"" } else { b", " })
+    }
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        w: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        w.write_all(if first { b"" } else { b", " })
+    }
+    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
+        w.write_all(b": ")
+    }
+}
+
+/// Removes `{% generation %}` and `{% endgeneration %}`, with which Transformers marks the assistant's text for
+/// training masks; they print nothing.
+fn without_generation_marks(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("{%") {
+        let Some(len) = rest[at..].find("%}") else { break };
+        let (tag, inner) = (&rest[at..at + len + 2], &rest[at + 2..at + len]);
+        out.push_str(&rest[..at]);
+        let word = inner.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
+        if matches!(word, "generation" | "endgeneration") {
+            // An empty `if` keeps the tag's white-space control.
+            let open = if inner.starts_with('-') { "{%-" } else { "{%" };
+            let close = if inner.ends_with('-') { "-%}" } else { "%}" };
+            out.push_str(&format!("{open} if true %}}{{% endif {close}"));
+        } else {
+            out.push_str(tag);
+        }
+        rest = &rest[at + len + 2..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The date directives templates use, in UTC; others stay as they are.
+fn strftime(format: &str, now: SystemTime) -> String {
+    const MONTHS: [&str; 12] = [
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
+        "December",
+    ];
+    const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+    let secs = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    let (days, of_day) = (secs / 86_400, secs % 86_400);
+    let (year, month, day) = civil(days);
+    let name = |names: &[&'static str], i: usize| names.get(i).copied().unwrap_or_default();
+    let (month_name, day_name) = (name(&MONTHS, month as usize - 1), name(&DAYS, (days % 7) as usize));
+    let mut out = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('Y') => out += &year.to_string(),
+            Some('y') => out += &format!("{:02}", year % 100),
+            Some('m') => out += &format!("{month:02}"),
+            Some('d') => out += &format!("{day:02}"),
+            Some('B') => out += month_name,
+            Some('b') => out += &month_name[..3],
+            Some('A') => out += day_name,
+            Some('a') => out += &day_name[..3],
+            Some('H') => out += &format!("{:02}", of_day / 3600),
+            Some('M') => out += &format!("{:02}", of_day / 60 % 60),
+            Some('S') => out += &format!("{:02}", of_day % 60),
+            Some('%') => out.push('%'),
+            Some(other) => out.extend(['%', other]),
+            None => out.push('%'),
+        }
+    }
+    out
+}
+
+/// Year, month and day of a count of days since 1970-01-01 (Hinnant's days-to-civil, for dates from 1970 on).
+fn civil(days: u64) -> (u64, u64, u64) {
+    let z = days + 719_468;
+    let (era, doe) = (z / 146_097, z % 146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    (yoe + era * 400 + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+#[path = "chat_tests.rs"]
+mod tests;

@@ -1,0 +1,172 @@
+//! `ropewalk bench`: tokens per second, like llama-bench, for several rope methods and against libllama in one run.
+
+mod contender;
+mod report;
+
+use std::time::Instant;
+
+use anyhow::bail;
+use clap::{Args as _, FromArgMatches};
+use rand::{Rng, SeedableRng};
+use ropewalk::model::Model;
+use ropewalk::session::Session;
+use ropewalk::Token;
+
+use super::interrupt::Interrupt;
+use super::options::{tokens, tokens_or_zero, ModelArgs, RopesArgs};
+use super::output::{self, OutputArgs, Unit};
+use super::{models, usage, Command};
+use contender::{Contender, Libllama, Ours};
+use report::{Report, Row, Test};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "bench",
+    about: "Measure tokens per second: prefill, decode, at depth, against libllama",
+    details: "Every -p is a test that reads so many tokens at once, every -n one that writes so many one by one, each \
+              after every -d tokens that are already there. Tests of all methods and of libllama alternate within each \
+              repetition, so that a busy machine hurts all of them alike. Times leave out tokenisation and sampling. \
+              The table says how much arithmetic or memory traffic that makes, and how far it is from the floor.",
+    example: "bench -m smollm2 -p 512,2048 -n 128 -d 0,4096 --rope plain --rope harpe --against libllama",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// Prompt lengths to read; 0 leaves the test out
+    #[arg(short = 'p', long, value_name = "N,...", value_delimiter = ',', default_value = "512", value_parser = tokens_or_zero)]
+    n_prompt: Vec<usize>,
+    /// Numbers of tokens to write; 0 leaves the test out
+    #[arg(short = 'n', long, value_name = "N,...", value_delimiter = ',', default_value = "128", value_parser = tokens_or_zero)]
+    n_gen: Vec<usize>,
+    /// Tokens already in the context
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "0", value_parser = tokens_or_zero)]
+    depth: Vec<usize>,
+    /// Repetitions
+    #[arg(short, long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
+    /// Context in tokens; default: what the longest test needs
+    #[arg(short, long, value_name = "N", value_parser = tokens)]
+    ctx: Option<usize>,
+    /// Run the same tests through libllama as well
+    #[arg(long, value_name = "ENGINE", value_parser = ["libllama"])]
+    against: Option<String>,
+    /// Skip the warm-up run of each test
+    #[arg(long)]
+    no_warmup: bool,
+    /// Seed of the tokens read and written
+    #[arg(short, long, value_name = "S", default_value_t = 42)]
+    seed: u64,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    rope: RopesArgs,
+    #[command(flatten)]
+    out: OutputArgs,
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let specs = args.rope.specs()?;
+    let tests = tests(args);
+    if tests.is_empty() {
+        return Err(usage("nothing to measure: every -p and -n is 0"));
+    }
+    let need = tests.iter().map(|t| t.depth.saturating_add(t.n_prompt.max(t.n_gen))).max().unwrap_or(1);
+    let n_ctx = args.ctx.unwrap_or(need.div_ceil(256).saturating_mul(256));
+    if n_ctx < need {
+        bail!("--ctx {n_ctx}: the longest test needs {need}");
+    }
+    let choice = args.model.resolve()?;
+    let interrupt = Interrupt::install()?;
+    let model = models::load(&choice)?;
+    let mut sessions: Vec<Session<'_>> = Vec::new();
+    for spec in &specs {
+        let session = Session::new(&model, &choice.session(n_ctx, spec.as_ref()))?;
+        interrupt.watch(&session);
+        models::announce(&args.out, &choice, &session, spec.is_some());
+        sessions.push(session);
+    }
+    let settings = sessions[0].params().clone();
+    let mut contenders: Vec<Box<dyn Contender + '_>> = Vec::new();
+    for session in sessions {
+        contenders.push(Box::new(Ours::new(session)));
+    }
+    if args.against.is_some() {
+        contenders.push(Box::new(Libllama::open(&choice.path, &model, &settings)?));
+    }
+
+    let mut bar = args.out.progress(
+        tests.len() as u64
+            * contenders.len() as u64
+            * u64::from(args.repetitions + u32::from(!args.no_warmup)),
+        "measuring",
+        Unit::Steps,
+    );
+    let mut steps = 0;
+    let mut rows: Vec<Row> = Vec::new();
+    'all: for test in &tests {
+        let text = random_tokens(args.seed, &model, test.depth + test.n_prompt.max(test.n_gen));
+        let mut samples = vec![Vec::new(); contenders.len()];
+        let warmups = u32::from(!args.no_warmup);
+        for repetition in 0..args.repetitions + warmups {
+            for (contender, samples) in contenders.iter_mut().zip(&mut samples) {
+                match measure(contender.as_mut(), test, &text) {
+                    Ok(seconds) if repetition >= warmups => samples.push(test.n_tokens() as f64 / seconds),
+                    Ok(_) => {}
+                    Err(_) if interrupt.requested() => break 'all,
+                    Err(e) => return Err(e),
+                }
+                steps += 1;
+                bar.set(steps);
+            }
+        }
+        for (i, (contender, samples)) in contenders.iter().zip(samples).enumerate() {
+            rows.push(Row::new(i, contender.as_ref(), test, samples));
+        }
+    }
+    drop(bar);
+    let interrupted = interrupt.requested();
+    let report = Report::new(&choice, &model, &settings, rows, interrupted);
+    if args.out.json {
+        output::print_json(&report.json())?;
+    } else {
+        output::print(&report.text())?;
+    }
+    if interrupted {
+        bail!("interrupted: tests that were not finished are missing");
+    }
+    Ok(())
+}
+
+/// Depth by depth: prompts, then generations.
+fn tests(args: &Args) -> Vec<Test> {
+    let mut tests = Vec::new();
+    for &depth in &args.depth {
+        let p = args.n_prompt.iter().filter(|&&n| n > 0).map(|&n| Test { n_prompt: n, n_gen: 0, depth });
+        let n = args.n_gen.iter().filter(|&&n| n > 0).map(|&n| Test { n_prompt: 0, n_gen: n, depth });
+        tests.extend(p.chain(n));
+    }
+    tests
+}
+
+/// Seconds of one run of a test; filling the depth is not part of it.
+fn measure(contender: &mut dyn Contender, test: &Test, text: &[Token]) -> anyhow::Result<f64> {
+    let (filler, rest) = text.split_at(test.depth);
+    contender.hold(filler)?;
+    let started = Instant::now();
+    if test.n_prompt > 0 {
+        contender.append(&rest[..test.n_prompt])?;
+    } else {
+        for token in &rest[..test.n_gen] {
+            contender.append(std::slice::from_ref(token))?;
+        }
+    }
+    Ok(started.elapsed().as_secs_f64())
+}
+
+/// Speed does not depend on the text, but caches of a tokenizer's common tokens could: tokens are drawn evenly.
+fn random_tokens(seed: u64, model: &Model, n: usize) -> Vec<Token> {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    let n_vocab = Token::try_from(model.hparams().n_vocab).unwrap_or(Token::MAX).max(1);
+    (0..n).map(|_| rng.random_range(0..n_vocab)).collect()
+}

@@ -1,0 +1,343 @@
+//! What a bench says: statistics, the work behind a test, the floor under its time, markdown and JSON.
+
+use std::fmt::Write;
+
+use rayon::prelude::*;
+use ropewalk::model::Model;
+use ropewalk::session::SessionParams;
+use serde_json::{json, Value as Json};
+
+use super::contender::Contender;
+use crate::cli::models;
+use crate::cli::options::ModelChoice;
+use crate::cli::output::{bytes, count};
+
+/// One test: tokens to read at once, or to write one by one, after `depth` others.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Test {
+    pub(super) n_prompt: usize,
+    pub(super) n_gen: usize,
+    pub(super) depth: usize,
+}
+impl Test {
+    /// Tokens the clock runs for.
+    pub(super) fn n_tokens(&self) -> usize {
+        self.n_prompt.max(self.n_gen)
+    }
+    /// As llama-bench names it.
+    fn name(&self) -> String {
+        let what =
+            if self.n_prompt > 0 { format!("pp{}", self.n_prompt) } else { format!("tg{}", self.n_gen) };
+        if self.depth == 0 {
+            what
+        } else {
+            format!("{what} @ d{}", self.depth)
+        }
+    }
+}
+
+/// The samples of one test by one contender.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    contender: usize,
+    engine: &'static str,
+    rope: String,
+    label: String,
+    test: Test,
+    /// Tokens per second, one for each repetition.
+    samples: Vec<f64>,
+}
+impl Row {
+    pub(super) fn new(i: usize, contender: &dyn Contender, test: &Test, samples: Vec<f64>) -> Self {
+        let (engine, rope, label) = (contender.engine(), contender.rope(), contender.label());
+        Row { contender: i, engine, rope, label, test: *test, samples }
+    }
+}
+
+pub(super) fn mean(x: &[f64]) -> f64 {
+    x.iter().sum::<f64>() / x.len().max(1) as f64
+}
+
+/// Standard deviation of a sample (n - 1).
+pub(super) fn stddev(x: &[f64]) -> f64 {
+    if x.len() < 2 {
+        return 0.0;
+    }
+    let m = mean(x);
+    (x.iter().map(|v| (v - m).powi(2)).sum::<f64>() / (x.len() - 1) as f64).sqrt()
+}
+
+pub(super) fn median(x: &[f64]) -> f64 {
+    let mut sorted = x.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
+}
+
+/// What a model's tests cost at least.
+#[derive(Debug, Clone)]
+struct Work {
+    /// Elements of the matrices every token passes through.
+    layer_elements: f64,
+    /// Elements of the output matrix, which only tokens whose logits are wanted pass through.
+    output_elements: f64,
+    /// Bytes of both: what writing one token reads.
+    weight_bytes: f64,
+    /// Bytes of keys and values for one position.
+    kv_bytes: f64,
+    /// Multiply-adds of attention for one query and one key, over all layers, times 2.
+    attention_flops: f64,
+}
+impl Work {
+    fn of(model: &Model, settings: &SessionParams) -> Work {
+        let hp = model.hparams();
+        let (mut w, mut embd) = (
+            Work {
+                layer_elements: 0.0,
+                output_elements: 0.0,
+                weight_bytes: 0.0,
+                kv_bytes: 0.0,
+                attention_flops: 0.0,
+            },
+            (0.0, 0.0),
+        );
+        for t in model.file().tensors().iter().filter(|t| t.shape.len() >= 2) {
+            let (n, size) = (t.n_elements() as f64, t.n_bytes as f64);
+            match t.name.as_str() {
+                "token_embd.weight" => embd = (n, size),
+                "output.weight" => (w.output_elements, w.weight_bytes) = (n, w.weight_bytes + size),
+                _ => (w.layer_elements, w.weight_bytes) = (w.layer_elements + n, w.weight_bytes + size),
+            }
+        }
+        if w.output_elements == 0.0 {
+            // Tied: the embedding is the output matrix too.
+            (w.output_elements, w.weight_bytes) = (embd.0, w.weight_bytes + embd.1);
+        }
+        let row = settings.kv_type.row_bytes(hp.n_embd_head * hp.n_head_kv).unwrap_or(0);
+        w.kv_bytes = (2 * hp.n_layer * row) as f64;
+        w.attention_flops = (4 * hp.n_layer * hp.n_head * hp.n_embd_head) as f64;
+        w
+    }
+    /// Floating-point operations of a test.
+    fn flops(&self, test: &Test) -> f64 {
+        let (n, d) = (test.n_tokens() as f64, test.depth as f64);
+        let pairs = n * d + n * (n + 1.0) / 2.0;
+        let outputs = if test.n_prompt > 0 { 1.0 } else { n };
+        2.0 * (n * self.layer_elements + outputs * self.output_elements) + self.attention_flops * pairs
+    }
+    /// Bytes that writing one token reads, in the middle of the test.
+    fn bytes_per_token(&self, test: &Test) -> f64 {
+        self.weight_bytes + self.kv_bytes * (test.depth as f64 + test.n_gen as f64 / 2.0)
+    }
+}
+
+/// Bytes per second that the cores together read from memory: the best of five passes over a block that no cache holds.
+fn memory_bandwidth() -> f64 {
+    let block = vec![1u64; 1 << 25];
+    (0..5)
+        .map(|_| {
+            let started = std::time::Instant::now();
+            let sum: u64 =
+                block.par_chunks(1 << 16).map(|c| c.iter().fold(0u64, |a, b| a.wrapping_add(*b))).sum();
+            std::hint::black_box(sum);
+            (block.len() * 8) as f64 / started.elapsed().as_secs_f64()
+        })
+        .fold(0.0, f64::max)
+}
+
+/// Everything measured.
+#[derive(Debug)]
+pub(super) struct Report {
+    model: String,
+    device: String,
+    settings: SessionParams,
+    work: Work,
+    n_elements: u64,
+    /// Measured on the CPU only.
+    bandwidth: Option<f64>,
+    rows: Vec<Row>,
+    interrupted: bool,
+}
+impl Report {
+    pub(super) fn new(
+        choice: &ModelChoice,
+        model: &Model,
+        settings: &SessionParams,
+        rows: Vec<Row>,
+        interrupted: bool,
+    ) -> Self {
+        Report {
+            model: models::name(&choice.path),
+            device: model.device().to_owned(),
+            settings: settings.clone(),
+            work: Work::of(model, settings),
+            n_elements: model.file().tensors().iter().map(|t| t.n_elements() as u64).sum(),
+            bandwidth: (model.device() == "cpu").then(memory_bandwidth),
+            rows,
+            interrupted,
+        }
+    }
+
+    /// Median speed against the reference of the same test: libllama where it ran, else the first method.
+    fn ratio(&self, row: &Row) -> Option<f64> {
+        let same = |r: &&Row| r.test.name() == row.test.name();
+        let reference = self
+            .rows
+            .iter()
+            .filter(same)
+            .find(|r| r.engine == "libllama")
+            .or_else(|| self.rows.iter().filter(same).find(|r| r.contender == 0))?;
+        (reference.contender != row.contender).then(|| median(&row.samples) / median(&reference.samples))
+    }
+
+    /// Median speed as a part of what the memory allows, for tests that write token by token.
+    fn of_floor(&self, row: &Row) -> Option<f64> {
+        let bandwidth = self.bandwidth.filter(|_| row.test.n_gen > 0)?;
+        Some(median(&row.samples) * self.work.bytes_per_token(&row.test) / bandwidth)
+    }
+
+    /// One JSON object.
+    pub(super) fn json(&self) -> Json {
+        let results: Vec<Json> = self
+            .rows
+            .iter()
+            .map(|r| {
+                let speed = median(&r.samples);
+                let seconds = r.test.n_tokens() as f64 / speed;
+                json!({
+                    "test": r.test.name(),
+                    "n_prompt": r.test.n_prompt,
+                    "n_gen": r.test.n_gen,
+                    "depth": r.test.depth,
+                    "engine": r.engine,
+                    "rope": r.rope,
+                    "avg_ts": mean(&r.samples),
+                    "stddev_ts": stddev(&r.samples),
+                    "median_ts": speed,
+                    "samples_ts": r.samples,
+                    "ratio": self.ratio(r),
+                    "gflops": self.work.flops(&r.test) / seconds / 1e9,
+                    "bytes_per_token": (r.test.n_gen > 0).then(|| self.work.bytes_per_token(&r.test)),
+                    "of_memory_bandwidth": self.of_floor(r),
+                })
+            })
+            .collect();
+        json!({
+            "model": self.model,
+            "rope": self.rows.first().map(|r| r.rope.clone()),
+            "device": self.device,
+            "n_ctx": self.settings.n_ctx,
+            "n_batch": self.settings.n_batch,
+            "n_ubatch": self.settings.n_ubatch,
+            "threads": self.settings.n_threads,
+            "kv": self.settings.kv_type.name(),
+            "weight_bytes": self.work.weight_bytes,
+            "parameters": self.n_elements,
+            "memory_bandwidth": self.bandwidth,
+            "interrupted": self.interrupted,
+            "results": results,
+        })
+    }
+
+    /// A markdown table with what is needed to read it above.
+    pub(super) fn text(&self) -> String {
+        let mut s = String::new();
+        let set = &self.settings;
+        let _ = writeln!(
+            s,
+            "{}: {} parameters, {} of weights read for each token; device {}, {} threads, {} cache, batches {}/{}, context {}",
+            self.model,
+            count(self.n_elements),
+            bytes(self.work.weight_bytes as u64),
+            self.device,
+            set.n_threads,
+            set.kv_type.name(),
+            set.n_batch,
+            set.n_ubatch,
+            count(set.n_ctx as u64),
+        );
+        if let Some(b) = self.bandwidth {
+            let _ = writeln!(
+                s,
+                "Memory reads at {:.1} GB/s here, so at depth 0 at most {:.1} tokens/s can be written.",
+                b / 1e9,
+                b / self.work.weight_bytes
+            );
+        }
+        let libllama = self.rows.iter().any(|r| r.engine == "libllama");
+        let against = if libllama { "x libllama" } else { "x first" };
+        let _ = writeln!(s, "\n| test | engine | rope | tokens/s | median | {against} | work |\n|---|---|---|---|---|---|---|");
+        for r in &self.rows {
+            let speed = median(&r.samples);
+            let ratio = self.ratio(r).map_or_else(|| "-".to_owned(), |x| format!("{x:.3}"));
+            let work = match self.of_floor(r) {
+                Some(part) => format!(
+                    "{:.1} GB/s, {:.0} % of memory's",
+                    speed * self.work.bytes_per_token(&r.test) / 1e9,
+                    100.0 * part
+                ),
+                None => {
+                    let seconds = r.test.n_tokens() as f64 / speed;
+                    format!("{:.0} GFLOP/s", self.work.flops(&r.test) / seconds / 1e9)
+                }
+            };
+            let _ = writeln!(
+                s,
+                "| {} | {} | {} | {:.2} ± {:.2} | {speed:.2} | {ratio} | {work} |",
+                r.test.name(),
+                r.engine,
+                r.label,
+                mean(&r.samples),
+                stddev(&r.samples)
+            );
+        }
+        s
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics() {
+        let x = [1.0, 2.0, 4.0, 9.0];
+        assert_eq!(mean(&x), 4.0);
+        assert_eq!(median(&x), 3.0);
+        assert_eq!(median(&x[..3]), 2.0);
+        assert!((stddev(&x) - (38.0f64 / 3.0).sqrt()).abs() < 1e-12);
+        assert_eq!(stddev(&x[..1]), 0.0);
+    }
+
+    #[test]
+    fn names_are_llama_benchs() {
+        assert_eq!(Test { n_prompt: 512, n_gen: 0, depth: 0 }.name(), "pp512");
+        assert_eq!(Test { n_prompt: 0, n_gen: 128, depth: 4096 }.name(), "tg128 @ d4096");
+    }
+
+    #[test]
+    fn work_counts_pairs_and_outputs() {
+        let w = Work {
+            layer_elements: 10.0,
+            output_elements: 100.0,
+            weight_bytes: 60.0,
+            kv_bytes: 2.0,
+            attention_flops: 4.0,
+        };
+        // 3 tokens after 5: pairs 15 + 6, one output row when reading, three when writing.
+        let read = Test { n_prompt: 3, n_gen: 0, depth: 5 };
+        assert_eq!(w.flops(&read), 2.0 * (30.0 + 100.0) + 4.0 * 21.0);
+        let write = Test { n_prompt: 0, n_gen: 3, depth: 5 };
+        assert_eq!(w.flops(&write), 2.0 * (30.0 + 300.0) + 4.0 * 21.0);
+        assert_eq!(w.bytes_per_token(&write), 60.0 + 2.0 * 6.5);
+    }
+
+    #[test]
+    fn memory_has_a_speed() {
+        let b = memory_bandwidth();
+        assert!(b > 1e8 && b < 1e13, "{b}");
+    }
+}

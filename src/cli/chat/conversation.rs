@@ -1,0 +1,400 @@
+//! A conversation over a session: messages are what is kept, and the session follows them.
+//!
+//! Every turn renders all messages through the template; the session computes only what differs from what it holds.
+//! So a change of method or context is a new session under the same messages.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{anyhow, bail, Context};
+use ropewalk::chat::{Message, Template};
+use ropewalk::model::{Error, Model};
+use ropewalk::rope::{Plan, Spec};
+use ropewalk::sampler::SamplerParams;
+use ropewalk::session::{GenerateParams, Session};
+use ropewalk::Token;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::interrupt::Interrupt;
+use crate::cli::options::ModelChoice;
+use crate::cli::output::OutputArgs;
+use crate::cli::{engine, models};
+
+/// How to talk.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) n_ctx: usize,
+    /// What was asked for; `None` is what the file declares.
+    pub(super) spec: Option<Spec>,
+    pub(super) sampler: SamplerParams,
+    /// Tokens of one answer, at most.
+    pub(super) n_predict: usize,
+    pub(super) ignore_eos: bool,
+}
+
+/// What one answer took.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Turn {
+    pub(super) n_prompt: usize,
+    /// Tokens of the prompt that the session held already.
+    pub(super) reused: usize,
+    pub(super) n_generated: usize,
+    pub(super) prefill_s: f64,
+    pub(super) decode_s: f64,
+    pub(super) stop: &'static str,
+}
+
+/// Beside a saved session: the messages its tokens came from.
+#[derive(Debug, Serialize, Deserialize)]
+struct Saved {
+    model: String,
+    rope: String,
+    n_ctx: usize,
+    messages: Vec<Message>,
+}
+
+/// Where a reader of tokens as text writes them.
+pub(super) type Sink<'a> = &'a mut dyn FnMut(&str) -> anyhow::Result<()>;
+
+pub(super) struct Conversation<'m> {
+    model: &'m Model,
+    choice: &'m ModelChoice,
+    interrupt: &'m Interrupt,
+    out: OutputArgs,
+    template: Template,
+    settings: Settings,
+    /// `None` only while one session is exchanged for another.
+    session: Option<Session<'m>>,
+    messages: Vec<Message>,
+    /// Files that go into the next message: name and text.
+    loaded: Vec<(String, String)>,
+    last: Option<Turn>,
+    /// Answers given again, so that each try draws differently.
+    tries: u32,
+}
+
+impl<'m> Conversation<'m> {
+    pub(super) fn open(
+        model: &'m Model,
+        choice: &'m ModelChoice,
+        settings: Settings,
+        interrupt: &'m Interrupt,
+        out: OutputArgs,
+    ) -> anyhow::Result<Self> {
+        let mut chat = Conversation {
+            model,
+            choice,
+            interrupt,
+            out,
+            template: Template::of(model)?,
+            settings,
+            session: None,
+            messages: Vec::new(),
+            loaded: Vec::new(),
+            last: None,
+            tries: 0,
+        };
+        chat.session = Some(chat.new_session(&chat.settings)?);
+        Ok(chat)
+    }
+
+    fn new_session(&self, settings: &Settings) -> anyhow::Result<Session<'m>> {
+        let session = Session::new(self.model, &self.choice.session(settings.n_ctx, settings.spec.as_ref()))?;
+        self.interrupt.watch(&session);
+        models::announce(&self.out, self.choice, &session, settings.spec.is_some());
+        Ok(session)
+    }
+
+    fn session(&mut self) -> anyhow::Result<&mut Session<'m>> {
+        self.session.as_mut().ok_or_else(|| anyhow!("no session is open"))
+    }
+
+    pub(super) fn template(&self) -> &Template {
+        &self.template
+    }
+    pub(super) fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+    pub(super) fn n_ctx(&self) -> usize {
+        self.settings.n_ctx
+    }
+    pub(super) fn model(&self) -> &'m Model {
+        self.model
+    }
+    pub(super) fn last_turn(&self) -> Option<&Turn> {
+        self.last.as_ref()
+    }
+    /// The spec in force, with defaults filled in.
+    pub(super) fn spec(&self) -> anyhow::Result<String> {
+        Ok(self.opened()?.plan().spec.to_string())
+    }
+    pub(super) fn opened(&self) -> anyhow::Result<&Session<'m>> {
+        self.session.as_ref().ok_or_else(|| anyhow!("no session is open"))
+    }
+
+    /// Sets, replaces or removes the system message.
+    pub(super) fn set_system(&mut self, text: Option<String>) {
+        self.messages.retain(|m| m.role != "system");
+        if let Some(text) = text {
+            self.messages.insert(0, Message::new("system", text));
+        }
+    }
+    pub(super) fn system(&self) -> Option<&str> {
+        self.messages.first().filter(|m| m.role == "system").map(|m| m.content.as_str())
+    }
+
+    /// Takes back the last message of the user and what followed; returns it.
+    pub(super) fn undo(&mut self) -> Option<Message> {
+        let at = self.messages.iter().rposition(|m| m.role == "user")?;
+        let taken = self.messages.drain(at..).next();
+        self.last = None;
+        taken
+    }
+
+    /// Forgets everything but the system message.
+    pub(super) fn clear(&mut self) {
+        self.messages.retain(|m| m.role == "system");
+        self.loaded.clear();
+        self.last = None;
+    }
+
+    /// Takes back the last answer; false when the last message is not one.
+    pub(super) fn drop_answer(&mut self) -> bool {
+        let is_answer = self.messages.last().is_some_and(|m| m.role == "assistant");
+        if is_answer {
+            self.messages.pop();
+            self.tries = self.tries.wrapping_add(1);
+        }
+        is_answer || self.messages.last().is_some_and(|m| m.role == "user")
+    }
+
+    /// Puts a text into the next message.
+    pub(super) fn load_text(&mut self, path: &Path, text: String) -> anyhow::Result<usize> {
+        let n = self.model.vocab().tokenize(&text, false, false)?.len();
+        self.loaded.push((path.display().to_string(), text));
+        Ok(n)
+    }
+
+    /// Sends a message and gets its answer. A message that does not fit is not sent, and nothing is lost.
+    pub(super) fn say(&mut self, text: &str, show: Sink<'_>) -> anyhow::Result<Turn> {
+        let mut content = String::new();
+        for (name, text) in &self.loaded {
+            content += &format!("{name}:\n\n{}\n\n", text.trim_end());
+        }
+        content += text;
+        self.messages.push(Message::new("user", content));
+        match self.answer(show) {
+            Ok(turn) => {
+                self.loaded.clear();
+                Ok(turn)
+            }
+            Err(e) => {
+                if self.messages.last().is_some_and(|m| m.role == "user") {
+                    self.messages.pop();
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Answers the last message.
+    pub(super) fn answer(&mut self, show: Sink<'_>) -> anyhow::Result<Turn> {
+        let prompt = self.tokens(true)?;
+        let n_ctx = self.settings.n_ctx;
+        if prompt.len() >= n_ctx {
+            bail!(
+                "the conversation needs {} tokens and the context holds {n_ctx}: {}; the message was not sent, nothing else is lost",
+                prompt.len() + 1,
+                self.ways_out(prompt.len() + 1),
+            );
+        }
+        let params = GenerateParams {
+            n_predict: self.settings.n_predict,
+            sampler: SamplerParams {
+                seed: self.settings.sampler.seed.wrapping_add(self.tries),
+                ..self.settings.sampler.clone()
+            },
+            stop: self.template.stop(),
+            ignore_eos: self.settings.ignore_eos,
+            special: false,
+        };
+        let out = self.out;
+        let started = Instant::now();
+        let session = self.session()?;
+        let reused = match engine::prefill(session, &prompt, &out) {
+            Err(Error::Interrupted) => bail!("stopped before the answer began: the message was not sent"),
+            other => other?,
+        };
+        let prefill_s = started.elapsed().as_secs_f64();
+
+        let started = Instant::now();
+        let (mut answer, mut n_generated, mut failure) = (String::new(), 0, None);
+        let mut generation = session.generate(&prompt, &params)?;
+        for piece in generation.by_ref() {
+            match piece {
+                Ok(piece) => {
+                    n_generated += usize::from(piece.token.is_some());
+                    answer.push_str(&piece.text);
+                    if let Err(e) = show(&piece.text) {
+                        failure = Some(e);
+                        break;
+                    }
+                }
+                Err(e) => {
+                    failure = Some(e.into());
+                    break;
+                }
+            }
+        }
+        let stop = engine::stop_name(generation.stop_reason());
+        drop(generation);
+        let turn = Turn {
+            n_prompt: prompt.len(),
+            reused,
+            n_generated,
+            prefill_s,
+            decode_s: started.elapsed().as_secs_f64(),
+            stop,
+        };
+        // What was said stays, however it ended.
+        self.messages.push(Message::new("assistant", answer));
+        self.last = Some(turn.clone());
+        match failure {
+            Some(e) => Err(e),
+            None => Ok(turn),
+        }
+    }
+
+    /// The conversation so far; nothing before the first message (templates may refuse to render that).
+    fn held(&self) -> anyhow::Result<Vec<Token>> {
+        if self.messages.iter().all(|m| m.role == "system") {
+            return Ok(Vec::new());
+        }
+        self.tokens(false)
+    }
+
+    fn tokens(&self, prompt: bool) -> anyhow::Result<Vec<Token>> {
+        Ok(self.template.tokens(self.model.vocab(), &self.messages, prompt)?)
+    }
+
+    /// What to type when the context is too small.
+    fn ways_out(&self, needed: usize) -> String {
+        let n_ctx = needed.max(self.settings.n_ctx.saturating_mul(2)).next_multiple_of(256);
+        let trained = self.model.hparams().n_ctx_train;
+        if n_ctx > trained {
+            format!("/ctx {n_ctx} makes it larger, and past the trained {trained} tokens /rope yarn or /rope harpe helps")
+        } else {
+            format!("/ctx {n_ctx} makes it larger (past the trained {trained} tokens see /rope)")
+        }
+    }
+
+    /// A word on how a turn ended, when it did not end by itself.
+    pub(super) fn note_on(&self, turn: &Turn) -> Option<String> {
+        match turn.stop {
+            "context" => Some(format!(
+                "(the context of {} tokens is full: the answer stops here; {}, then /regen; nothing is lost)",
+                self.settings.n_ctx,
+                self.ways_out(0)
+            )),
+            "cancelled" => Some("(stopped)".to_owned()),
+            "length" => Some(format!("(stopped after {} tokens, see -n)", turn.n_generated)),
+            _ => None,
+        }
+    }
+
+    /// Opens the conversation again under another method or context, and reads it in. On an error all is as before.
+    pub(super) fn reopen(&mut self, n_ctx: usize, spec: Option<Spec>) -> anyhow::Result<()> {
+        let settings = Settings { n_ctx, spec, ..self.settings.clone() };
+        let effective = models::effective_spec(self.model, settings.spec.as_ref())?;
+        // A spec that cannot be is found out before anything is given up.
+        Plan::new(&effective, self.model.hparams(), n_ctx)?;
+        let messages = self.held()?;
+        if messages.len() >= n_ctx {
+            bail!(
+                "the conversation has {} tokens already: it does not fit a context of {n_ctx}",
+                messages.len()
+            );
+        }
+        // Two caches at once may not fit where each of them does.
+        self.session = None;
+        let opened = self.new_session(&settings);
+        match opened {
+            Ok(session) => {
+                self.session = Some(session);
+                self.settings = settings;
+                self.read_in(&messages)
+            }
+            Err(e) => {
+                let quiet = OutputArgs { quiet: true, ..self.out };
+                let loud = std::mem::replace(&mut self.out, quiet);
+                let back = self.new_session(&self.settings);
+                self.out = loud;
+                self.session = Some(back.context("the session cannot be opened again")?);
+                self.read_in(&messages)?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Computes the messages' keys now rather than at the next turn. Stopping that does no harm.
+    fn read_in(&mut self, messages: &[Token]) -> anyhow::Result<()> {
+        let out = self.out;
+        if messages.is_empty() {
+            return Ok(());
+        }
+        match engine::prefill(self.session()?, messages, &out) {
+            Err(Error::Interrupted) | Ok(_) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The method asked for, as opposed to the file's own.
+    pub(super) fn asked_spec(&self) -> Option<Spec> {
+        self.settings.spec.clone()
+    }
+
+    /// Saves tokens and cache to `path`, messages beside it.
+    pub(super) fn save(&mut self, path: &Path) -> anyhow::Result<()> {
+        let saved = Saved {
+            model: models::name(&self.choice.path),
+            rope: self.spec()?,
+            n_ctx: self.settings.n_ctx,
+            messages: self.messages.clone(),
+        };
+        self.session()?.save(path)?;
+        let beside = beside(path);
+        std::fs::write(&beside, serde_json::to_vec_pretty(&saved)?)
+            .with_context(|| beside.display().to_string())
+    }
+
+    /// Goes on from what [`Conversation::save`] wrote, under its method and context.
+    pub(super) fn restore(&mut self, path: &Path) -> anyhow::Result<()> {
+        let beside = beside(path);
+        let name = beside.display().to_string();
+        let text = std::fs::read(&beside).with_context(|| name.clone())?;
+        let saved: Saved = serde_json::from_slice(&text).map_err(|e| anyhow!("{name}: {e}"))?;
+        let here = models::name(&self.choice.path);
+        if saved.model != here {
+            bail!("{name}: a conversation with {}, not with {here}", saved.model);
+        }
+        if saved.rope != self.spec()? || saved.n_ctx != self.settings.n_ctx {
+            let spec: Spec = saved.rope.parse().map_err(|e| anyhow!("{name}: rope: {e}"))?;
+            let messages = std::mem::take(&mut self.messages);
+            let reopened = self.reopen(saved.n_ctx, Some(spec));
+            self.messages = messages;
+            reopened?;
+        }
+        self.session()?.restore(path)?;
+        self.messages = saved.messages;
+        self.loaded.clear();
+        self.last = None;
+        Ok(())
+    }
+}
+
+/// Where the messages of a saved session are.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".json");
+    PathBuf::from(name)
+}

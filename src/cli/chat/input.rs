@@ -1,0 +1,189 @@
+//! Where messages come from: an editor with history and completion on a terminal, plain lines otherwise.
+
+use std::io::BufRead;
+use std::path::PathBuf;
+
+use rustyline::completion::{Completer, FilenameCompleter, Pair};
+use rustyline::error::ReadlineError;
+use rustyline::history::DefaultHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{Config, Context, Editor, Helper, Highlighter, Hinter};
+
+use ropewalk::rope::METHODS;
+
+use super::slash::SLASHES;
+use crate::cli::output::OutputArgs;
+
+/// What begins and ends a block of lines.
+const QUOTES: &str = "\"\"\"";
+
+/// Something read.
+pub(super) enum Line {
+    /// A whole message or command.
+    Text(String),
+    /// Ctrl-C with nothing to stop.
+    Hint,
+    /// No more.
+    End,
+}
+
+/// The source of lines.
+pub(super) enum Input {
+    Editor { editor: Box<Editor<Keys, DefaultHistory>>, history: Option<PathBuf> },
+    Lines,
+}
+
+impl Input {
+    /// An editor when people type.
+    pub(super) fn new(people: bool, out: &OutputArgs) -> anyhow::Result<Input> {
+        if !people {
+            return Ok(Input::Lines);
+        }
+        let config =
+            Config::builder().history_ignore_space(true).max_history_size(1000)?.auto_add_history(true);
+        let mut editor: Editor<Keys, DefaultHistory> = Editor::with_config(config.build())?;
+        editor.set_helper(Some(Keys { files: FilenameCompleter::new() }));
+        let history = dirs::data_dir().map(|d| d.join("ropewalk").join("chat_history"));
+        if let Some(path) = &history {
+            let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+            if let Err(e) = made {
+                out.note(format_args!("note: no history is kept: {}: {e}", path.display()));
+            }
+            // A first conversation has no history to load.
+            let _ = editor.load_history(path);
+        }
+        Ok(Input::Editor { editor: Box::new(editor), history })
+    }
+
+    /// The next message.
+    pub(super) fn read(&mut self) -> anyhow::Result<Line> {
+        match self {
+            Input::Editor { editor, history } => match editor.readline("> ") {
+                Ok(text) => {
+                    if let Some(path) = history {
+                        // Losing history is no reason to stop talking.
+                        let _ = editor.append_history(path);
+                    }
+                    Ok(Line::Text(unwrap(&text)))
+                }
+                Err(ReadlineError::Interrupted) => Ok(Line::Hint),
+                Err(ReadlineError::Eof) => Ok(Line::End),
+                Err(e) => Err(e.into()),
+            },
+            Input::Lines => {
+                let mut text = String::new();
+                let mut stdin = std::io::stdin().lock();
+                loop {
+                    if stdin.read_line(&mut text)? == 0 {
+                        // What was begun counts even if its end is missing.
+                        let rest = unwrap(&text);
+                        return Ok(if rest.trim().is_empty() { Line::End } else { Line::Text(rest) });
+                    }
+                    if is_whole(text.trim_end_matches(['\n', '\r'])) {
+                        return Ok(Line::Text(unwrap(text.trim_end_matches(['\n', '\r']))));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether a message is complete: no backslash at its end, no open block.
+fn is_whole(text: &str) -> bool {
+    match text.trim_start().strip_prefix(QUOTES) {
+        Some(rest) => rest.contains(QUOTES),
+        None => !text.ends_with('\\'),
+    }
+}
+
+/// The message without the marks that kept it together.
+fn unwrap(text: &str) -> String {
+    match text.trim().strip_prefix(QUOTES) {
+        Some(rest) => rest.strip_suffix(QUOTES).unwrap_or(rest).trim_matches('\n').to_owned(),
+        None => text.replace("\\\r\n", "\n").replace("\\\n", "\n"),
+    }
+}
+
+/// Completion and continuation for the editor.
+#[derive(Helper, Hinter, Highlighter)]
+pub(super) struct Keys {
+    files: FilenameCompleter,
+}
+
+impl Validator for Keys {
+    fn validate(&self, ctx: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        Ok(if is_whole(ctx.input()) { ValidationResult::Valid(None) } else { ValidationResult::Incomplete })
+    }
+}
+
+impl Completer for Keys {
+    type Candidate = Pair;
+    fn complete(&self, line: &str, pos: usize, ctx: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+        match candidates(&line[..pos]) {
+            Candidates::Files => self.files.complete(line, pos, ctx),
+            Candidates::Words(start, words) => {
+                Ok((start, words.into_iter().map(|w| Pair { display: w.clone(), replacement: w }).collect()))
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Candidates {
+    Files,
+    /// Where the word begins, and what it may become.
+    Words(usize, Vec<String>),
+}
+
+/// What may stand at the end of a line.
+fn candidates(line: &str) -> Candidates {
+    let Some(rest) = line.strip_prefix('/') else { return Candidates::Words(line.len(), Vec::new()) };
+    let Some((name, arg)) = rest.split_once(' ') else {
+        let names = SLASHES.iter().filter(|s| s.name.starts_with(rest));
+        let words =
+            names.map(|s| if s.arg.is_empty() { format!("/{}", s.name) } else { format!("/{} ", s.name) });
+        return Candidates::Words(0, words.collect());
+    };
+    if SLASHES.iter().any(|s| s.name == name && s.arg == "FILE") {
+        return Candidates::Files;
+    }
+    if name == "rope" {
+        // Behind a plus another method begins.
+        let part = arg.rsplit('+').next().unwrap_or(arg);
+        let words = METHODS.iter().map(|m| m.name()).filter(|m| m.starts_with(part)).map(str::to_owned);
+        return Candidates::Words(line.len() - part.len(), words.collect());
+    }
+    Candidates::Words(line.len(), Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_go_on() {
+        for (text, whole, message) in [
+            ("hello", true, "hello"),
+            ("one\\", false, ""),
+            ("one\\\ntwo", true, "one\ntwo"),
+            ("\"\"\"", false, ""),
+            ("\"\"\"a\nb\\", false, ""),
+            ("\"\"\"\na\nb\n\"\"\"", true, "a\nb"),
+            ("\"\"\"a\"\"\"", true, "a"),
+        ] {
+            assert_eq!(is_whole(text), whole, "{text:?}");
+            if whole {
+                assert_eq!(unwrap(text), message, "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn completion_knows_commands_files_and_methods() {
+        assert_eq!(candidates("/re"), Candidates::Words(0, vec!["/restore ".into(), "/regen".into()]));
+        assert_eq!(candidates("/load some/fi"), Candidates::Files);
+        let Candidates::Words(6, words) = candidates("/rope ya") else { panic!() };
+        assert_eq!(words, ["yarn"]);
+        assert_eq!(candidates("hello"), Candidates::Words(5, Vec::new()));
+    }
+}

@@ -1,0 +1,176 @@
+//! `ropewalk chat`: a conversation in the terminal, or line by line from a pipe.
+
+mod conversation;
+mod input;
+mod slash;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::{Args as _, FromArgMatches};
+use serde_json::json;
+
+use super::interrupt::Interrupt;
+use super::options::{read_text, tokens, ModelArgs, RopeArgs, SamplingArgs};
+use super::output::{self, OutputArgs};
+use super::{engine, models, usage, Command};
+use conversation::{Conversation, Settings, Turn};
+use input::{Input, Line};
+
+/// Contexts are not made larger than this unless the user asks.
+const CTX_CAP: usize = 8192;
+
+pub(crate) const COMMAND: Command = Command {
+    name: "chat",
+    about: "Talk with a model",
+    details: "Messages go through the model's own chat template. A line that ends in a backslash goes on, and so does \
+              everything between \"\"\" and \"\"\"; pasted lines stay together. Commands begin with a slash: /help lists \
+              them, /rope and /ctx change the method and the context of the running conversation, /load puts a file \
+              into the next message. Ctrl-C stops an answer and keeps the conversation; Ctrl-D leaves. Without a \
+              terminal, messages and commands are read from stdin in the same form.",
+    example: "chat -m smollm2 --ctx 16384 --rope yarn:factor=2",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// System message
+    #[arg(long, value_name = "TEXT", conflicts_with = "system_file")]
+    system: Option<String>,
+    /// Read the system message from a file
+    #[arg(long, value_name = "FILE")]
+    system_file: Option<PathBuf>,
+    /// Tokens of one answer, at most; -1 is as many as fit
+    #[arg(short = 'n', long = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    n_predict: i64,
+    /// Go on past end-of-turn tokens, until -n or the context ends the answer
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Context in tokens; default: the trained length, up to 8192
+    #[arg(short, long, value_name = "N", value_parser = tokens)]
+    ctx: Option<usize>,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    rope: RopeArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    out: OutputArgs,
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let n_predict = match args.n_predict {
+        -1 => usize::MAX,
+        n => usize::try_from(n).map_err(|_| usage(format!("-n {n}: expected -1, 0 or more")))?,
+    };
+    let spec = args.rope.spec()?;
+    let system = match (&args.system, &args.system_file) {
+        (Some(text), _) => Some(text.clone()),
+        (None, Some(path)) => Some(read_text(path)?),
+        (None, None) => None,
+    };
+    let choice = args.model.resolve()?;
+    let people = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !args.out.json;
+    // The editor takes SIGINT for itself when it is made, though it reads Ctrl-C as a key: whoever comes last has it.
+    let mut input = Input::new(people, &args.out)?;
+    let interrupt = Interrupt::install()?;
+    let model = models::load(&choice)?;
+    let settings = Settings {
+        n_ctx: args.ctx.unwrap_or_else(|| engine::default_ctx(&model, CTX_CAP, 1)),
+        spec,
+        sampler: args.sampling.params(),
+        n_predict,
+        ignore_eos: args.ignore_eos,
+    };
+    let mut chat = Conversation::open(&model, &choice, settings, &interrupt, args.out)?;
+    if chat.template().is_fallback() {
+        args.out.note("note: the file has no chat template; using the ChatML form");
+    }
+    chat.set_system(system);
+
+    if people {
+        args.out.note("/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves\n");
+    }
+    let (mut turns, mut failed) = (Vec::new(), 0);
+    loop {
+        let line = match input.read()? {
+            Line::End => break,
+            Line::Hint => {
+                args.out.note("(Ctrl-D or /quit leaves)");
+                continue;
+            }
+            Line::Text(text) => text,
+        };
+        interrupt.clear();
+        match step(&mut chat, line.trim(), args, &mut turns) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(e) if e.chain().any(|c| c.is::<std::io::Error>() && super::is_broken_pipe(&e)) => {
+                return Err(e)
+            }
+            Err(e) => {
+                failed += 1;
+                super::report(&super::one_line(&format!("{e:#}")));
+            }
+        }
+    }
+    if args.out.json {
+        output::print_json(&json!({
+            "model": models::name(&choice.path),
+            "rope": chat.spec()?,
+            "n_ctx": chat.n_ctx(),
+            "messages": chat.messages(),
+            "turns": turns,
+        }))?;
+    }
+    if failed > 0 && !people {
+        bail!("{failed} of the lines could not be carried out");
+    }
+    Ok(())
+}
+
+/// One line: a command or a message. False ends the conversation.
+fn step(chat: &mut Conversation<'_>, line: &str, args: &Args, turns: &mut Vec<Turn>) -> anyhow::Result<bool> {
+    let message = match line.strip_prefix('/') {
+        _ if line.is_empty() => return Ok(true),
+        // Two slashes are a message that begins with one.
+        Some(rest) if !rest.starts_with('/') => match slash::run(chat, rest)? {
+            slash::After::Show(text) if args.out.json => {
+                args.out.note(text);
+                return Ok(true);
+            }
+            slash::After::Show(text) => {
+                output::print(&format!("{text}\n"))?;
+                return Ok(true);
+            }
+            slash::After::Quit => return Ok(false),
+            slash::After::Answer => None,
+        },
+        Some(rest) => Some(rest),
+        None => Some(line),
+    };
+    let (mut shown, mut ends_line) = (false, true);
+    let mut show = |text: &str| {
+        if !args.out.json && !text.is_empty() {
+            (shown, ends_line) = (true, text.ends_with('\n'));
+            output::print(text)?;
+        }
+        Ok(())
+    };
+    let turn = match message {
+        Some(text) => chat.say(text, &mut show),
+        None => chat.answer(&mut show),
+    };
+    if shown && !ends_line {
+        output::print("\n")?;
+    }
+    let turn = turn?;
+    if let Some(note) = chat.note_on(&turn) {
+        args.out.note(note);
+    }
+    turns.push(turn);
+    Ok(true)
+}

@@ -1,0 +1,213 @@
+//! The commands inside a conversation: one slice, which help and completion walk.
+
+use std::path::Path;
+
+use anyhow::{anyhow, bail};
+use ropewalk::rope::METHODS;
+use ropewalk::session::{is_session_file, MemoryUse};
+
+use super::conversation::Conversation;
+use crate::cli::options::{parse_spec, read_text, tokens};
+use crate::cli::output::{bytes, count};
+
+/// One command.
+pub(super) struct Slash {
+    /// Without the slash.
+    pub(super) name: &'static str,
+    /// Its argument in help; empty when it takes none.
+    pub(super) arg: &'static str,
+    /// One line.
+    pub(super) about: &'static str,
+    run: fn(&mut Conversation<'_>, &str) -> anyhow::Result<After>,
+}
+
+/// What comes after a command.
+pub(super) enum After {
+    /// A text for the user.
+    Show(String),
+    /// The model's answer to the last message.
+    Answer,
+    /// The end.
+    Quit,
+}
+
+pub(super) static SLASHES: &[Slash] = &[
+    Slash { name: "help", arg: "", about: "list these commands", run: help },
+    Slash { name: "rope", arg: "[SPEC]", about: "show the rope method, or go on under another", run: rope },
+    Slash { name: "ctx", arg: "[N]", about: "show the context, or go on in one of N tokens", run: ctx },
+    Slash {
+        name: "load",
+        arg: "FILE",
+        about: "put a text file into the next message; or restore a saved session",
+        run: load,
+    },
+    Slash {
+        name: "save",
+        arg: "FILE",
+        about: "save the session to FILE and the messages to FILE.json",
+        run: save,
+    },
+    Slash { name: "restore", arg: "FILE", about: "go on from a saved session", run: restore },
+    Slash {
+        name: "system",
+        arg: "[TEXT]",
+        about: "show the system message, or set it; - removes it",
+        run: system,
+    },
+    Slash { name: "regen", arg: "", about: "answer the last message again", run: regen },
+    Slash { name: "undo", arg: "", about: "take back the last message and its answer", run: undo },
+    Slash { name: "clear", arg: "", about: "forget all but the system message", run: clear },
+    Slash { name: "stats", arg: "", about: "show tokens, speed and memory", run: stats },
+    Slash { name: "quit", arg: "", about: "leave (Ctrl-D too)", run: |_, _| Ok(After::Quit) },
+];
+
+/// Carries out a line that began with a slash.
+pub(super) fn run(chat: &mut Conversation<'_>, line: &str) -> anyhow::Result<After> {
+    let (name, arg) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let name = if name == "exit" { "quit" } else { name };
+    let Some(slash) = SLASHES.iter().find(|s| s.name == name) else {
+        let known: Vec<String> = SLASHES.iter().map(|s| format!("/{}", s.name)).collect();
+        bail!("unknown command /{name}; known: {}", known.join(", "));
+    };
+    let arg = arg.trim();
+    if slash.arg.is_empty() && !arg.is_empty() {
+        bail!("/{name} takes no argument, found '{arg}'");
+    }
+    if slash.arg == "FILE" && arg.is_empty() {
+        bail!("/{name} needs a file");
+    }
+    (slash.run)(chat, arg)
+}
+
+fn show(text: impl Into<String>) -> anyhow::Result<After> {
+    Ok(After::Show(text.into()))
+}
+
+fn help(_: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
+    let mut text = String::new();
+    for s in SLASHES {
+        text += &format!("{:18} {}\n", format!("/{} {}", s.name, s.arg), s.about);
+    }
+    text += "A line that ends in \\ goes on; \"\"\" begins and ends a block of lines; // begins a message with a slash.";
+    show(text)
+}
+
+fn rope(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
+    if arg.is_empty() {
+        let known: Vec<&str> = METHODS.iter().map(|m| m.name()).collect();
+        return show(format!("rope {}\nknown: {}", chat.spec()?, known.join(", ")));
+    }
+    let spec = parse_spec(arg)?;
+    chat.reopen(chat.n_ctx(), Some(spec))?;
+    show(format!("rope {}", chat.spec()?))
+}
+
+fn ctx(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
+    if !arg.is_empty() {
+        let n = tokens(arg).map_err(|e| anyhow!("/ctx {arg}: {e}"))?;
+        chat.reopen(n, chat.asked_spec())?;
+    }
+    let used = chat.opened()?.tokens(0).len();
+    show(format!("context {} tokens, {} in use", count(chat.n_ctx() as u64), count(used as u64)))
+}
+
+fn load(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
+    let path = Path::new(arg);
+    if is_session_file(path) {
+        return restore(chat, arg);
+    }
+    let text = read_text(path)?;
+    let n = chat.load_text(path, text)?;
+    show(format!("{arg}: {} tokens, sent with the next message", count(n as u64)))
+}
+
+fn save(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
+    chat.save(Path::new(arg))?;
+    show(format!("saved to {arg} and {arg}.json"))
+}
+
+fn restore(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
+    let path = Path::new(arg);
+    if path.exists() && !is_session_file(path) {
+        bail!("{arg}: not a saved session");
+    }
+    chat.restore(path)?;
+    let n = chat.opened()?.tokens(0).len();
+    show(format!("{arg}: {} messages, {} tokens restored", chat.messages().len(), count(n as u64)))
+}
+
+fn system(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
+    match arg {
+        "" => show(chat.system().unwrap_or("(no system message)").to_owned()),
+        "-" => {
+            chat.set_system(None);
+            show("system message removed")
+        }
+        text => {
+            chat.set_system(Some(text.to_owned()));
+            show("system message set")
+        }
+    }
+}
+
+fn regen(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
+    if chat.drop_answer() {
+        Ok(After::Answer)
+    } else {
+        Err(anyhow!("nothing was asked yet"))
+    }
+}
+
+fn undo(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
+    let Some(message) = chat.undo() else { bail!("nothing to take back") };
+    let start: String = message.content.chars().take(60).collect();
+    show(format!("taken back: {}", start.replace('\n', " ")))
+}
+
+fn clear(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
+    chat.clear();
+    show("cleared")
+}
+
+fn stats(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
+    let session = chat.opened()?;
+    let MemoryUse { weights, kv, compute } = session.memory();
+    let trained = session.plan().n_ctx_orig(chat.model().hparams());
+    let mut text = format!(
+        "{} messages, {} of {} tokens in use (trained for {}), rope {}\nmemory: {} weights + {} cache + {} compute",
+        chat.messages().len(),
+        count(session.tokens(0).len() as u64),
+        count(chat.n_ctx() as u64),
+        count(trained as u64),
+        chat.spec()?,
+        bytes(weights as u64),
+        bytes(kv as u64),
+        bytes(compute as u64),
+    );
+    if let Some(t) = chat.last_turn() {
+        let fresh = t.n_prompt - t.reused;
+        let rate = |n: usize, s: f64| if s > 0.0 { n as f64 / s } else { 0.0 };
+        text += &format!(
+            "\nlast answer: {} tokens reused, {fresh} read at {:.1}/s, {} written at {:.1}/s",
+            t.reused,
+            rate(fresh, t.prefill_s),
+            t.n_generated,
+            rate(t.n_generated, t.decode_s),
+        );
+    }
+    show(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_documented() {
+        let mut names: Vec<_> = SLASHES.iter().map(|s| s.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), SLASHES.len());
+        assert!(SLASHES.iter().all(|s| !s.about.is_empty()));
+    }
+}

@@ -1,0 +1,296 @@
+//! `ropewalk inspect`: what a GGUF file holds. Needs no architecture this program can run.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::{Args as _, FromArgMatches};
+use ropewalk::gguf::{Array, File, TensorInfo, Value};
+use ropewalk::hparams::Hparams;
+use ropewalk::rope::Spec;
+use serde_json::{json, Map, Value as Json};
+
+use super::output::{self, bytes, count, OutputArgs};
+use super::{models, Command};
+
+/// Elements of an array that are shown, and characters of a text, unless `--all`.
+const SHORT_ARRAY: usize = 6;
+const SHORT_TEXT: usize = 100;
+
+pub(crate) const COMMAND: Command = Command {
+    name: "inspect",
+    about: "Show a GGUF file: metadata, tensors, sizes, declared rope",
+    details:
+        "Works on every valid GGUF file, whatever its architecture, and checks the whole structure while it \
+              reads. Long arrays and texts are cut unless --all is given.",
+    example: "inspect models/SmolLM2-135M-Instruct.Q4_1.gguf",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// A GGUF file (the first part of a split model shows all), or the name of a pulled model
+    file: String,
+    /// Show arrays and texts in full
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    out: OutputArgs,
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let path: PathBuf = models::find(&args.file)?;
+    let file = File::open(&path)?;
+    // The rope line is extra: a file that is no language model still has metadata and tensors to show.
+    let rope = Hparams::from_gguf(&file)
+        .map_err(|e| e.to_string())
+        .and_then(|hp| Spec::declared(&hp).map(|s| s.to_string()).map_err(|e| e.to_string()));
+    if args.out.json {
+        output::print_json(&as_json(&file, &rope, args.all))
+    } else {
+        output::print(&as_text(&file, &rope, args.all))
+    }
+}
+
+/// Tensors, elements and bytes of each type.
+fn totals(tensors: &[TensorInfo]) -> BTreeMap<&'static str, (u64, u64, u64)> {
+    let mut by_type = BTreeMap::new();
+    for t in tensors {
+        let row: &mut (u64, u64, u64) = by_type.entry(t.dtype.name()).or_default();
+        *row = (row.0 + 1, row.1 + t.n_elements() as u64, row.2 + t.n_bytes as u64);
+    }
+    by_type
+}
+
+fn as_text(file: &File, rope: &Result<String, String>, all: bool) -> String {
+    let mut s = String::new();
+    let (tensors, metadata) = (file.tensors(), file.metadata());
+    let n_elements: u64 = tensors.iter().map(|t| t.n_elements() as u64).sum();
+    let n_bytes: u64 = tensors.iter().map(|t| t.n_bytes as u64).sum();
+    let size: u64 = file.shards().iter().map(|m| m.len() as u64).sum();
+    let parts = file.shards().len();
+    let _ = writeln!(
+        s,
+        "{}: GGUF version {}, alignment {}, {}{}",
+        file.path().display(),
+        file.version(),
+        file.alignment(),
+        bytes(size),
+        if parts > 1 { format!(" in {parts} parts") } else { String::new() },
+    );
+    let _ = match rope {
+        Ok(spec) => writeln!(s, "declared rope: {spec}"),
+        Err(why) => writeln!(s, "declared rope: not known ({why})"),
+    };
+    let _ = writeln!(s, "\nmetadata, {} keys", metadata.len());
+    let width = metadata.iter().map(|(k, _)| k.chars().count()).max().unwrap_or(0).min(48);
+    for (key, value) in metadata {
+        let _ = writeln!(s, "  {:width$}  {:8}  {}", clean(key), type_name(value), show(value, all));
+    }
+    let _ = writeln!(s, "\ntensors, {}", tensors.len());
+    let width = tensors.iter().map(|t| t.name.chars().count()).max().unwrap_or(0).min(48);
+    for t in tensors {
+        let shape = t.shape.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let row = format!("[{shape}]");
+        let _ = writeln!(
+            s,
+            "  {:width$}  {:7}  {row:22}  {}",
+            clean(&t.name),
+            t.dtype.name(),
+            bytes(t.n_bytes as u64)
+        );
+    }
+    let _ = writeln!(s, "\ntotals");
+    for (name, (n, elements, size)) in totals(tensors) {
+        let _ = writeln!(s, "  {name:8}  {n:5} tensors  {:>16} elements  {}", count(elements), bytes(size));
+    }
+    let bits = if n_elements == 0 { 0.0 } else { n_bytes as f64 * 8.0 / n_elements as f64 };
+    let _ = writeln!(
+        s,
+        "  {:8}  {:5} tensors  {:>16} elements  {} ({bits:.2} bits each)",
+        "all",
+        tensors.len(),
+        count(n_elements),
+        bytes(n_bytes)
+    );
+    s
+}
+
+fn as_json(file: &File, rope: &Result<String, String>, all: bool) -> Json {
+    let metadata: Map<String, Json> =
+        file.metadata().iter().map(|(k, v)| (k.clone(), value_json(v, all))).collect();
+    let tensors: Vec<Json> = file
+        .tensors()
+        .iter()
+        .map(|t| {
+            json!({ "name": t.name, "type": t.dtype.name(), "shape": t.shape, "shard": t.shard,
+                    "offset": t.offset, "bytes": t.n_bytes })
+        })
+        .collect();
+    let totals: Map<String, Json> = totals(file.tensors())
+        .into_iter()
+        .map(|(name, (n, elements, size))| {
+            (name.to_owned(), json!({ "tensors": n, "elements": elements, "bytes": size }))
+        })
+        .collect();
+    json!({
+        "file": file.path(),
+        "version": file.version(),
+        "alignment": file.alignment(),
+        "bytes": file.shards().iter().map(|m| m.len() as u64).sum::<u64>(),
+        "parts": file.shards().len(),
+        "rope": rope.as_ref().ok(),
+        "rope_error": rope.as_ref().err(),
+        "n_elements": file.tensors().iter().map(|t| t.n_elements() as u64).sum::<u64>(),
+        "metadata": metadata,
+        "tensors": tensors,
+        "totals": totals,
+    })
+}
+
+fn type_name(value: &Value) -> String {
+    match value {
+        Value::U8(_) => "u8",
+        Value::I8(_) => "i8",
+        Value::U16(_) => "u16",
+        Value::I16(_) => "i16",
+        Value::U32(_) => "u32",
+        Value::I32(_) => "i32",
+        Value::F32(_) => "f32",
+        Value::Bool(_) => "bool",
+        Value::String(_) => "string",
+        Value::U64(_) => "u64",
+        Value::I64(_) => "i64",
+        Value::F64(_) => "f64",
+        Value::Array(a) => return format!("{}[{}]", array_type(a), array_len(a)),
+    }
+    .to_owned()
+}
+
+/// Calls `$f` with the vector inside an array and the name of its element type.
+macro_rules! on_array {
+    ($array:expr, $f:expr) => {
+        match $array {
+            Array::U8(v) => $f("u8", v.len(), &|i| json!(v[i])),
+            Array::I8(v) => $f("i8", v.len(), &|i| json!(v[i])),
+            Array::U16(v) => $f("u16", v.len(), &|i| json!(v[i])),
+            Array::I16(v) => $f("i16", v.len(), &|i| json!(v[i])),
+            Array::U32(v) => $f("u32", v.len(), &|i| json!(v[i])),
+            Array::I32(v) => $f("i32", v.len(), &|i| json!(v[i])),
+            Array::F32(v) => $f("f32", v.len(), &|i| float(f64::from(v[i]))),
+            Array::Bool(v) => $f("bool", v.len(), &|i| json!(v[i])),
+            Array::String(v) => $f("string", v.len(), &|i| json!(String::from_utf8_lossy(&v[i]))),
+            Array::U64(v) => $f("u64", v.len(), &|i| json!(v[i])),
+            Array::I64(v) => $f("i64", v.len(), &|i| json!(v[i])),
+            Array::F64(v) => $f("f64", v.len(), &|i| float(v[i])),
+            Array::Array(v) => $f("array", v.len(), &|i| array_json(&v[i], SHORT_ARRAY)),
+        }
+    };
+}
+
+type Element<'a> = &'a dyn Fn(usize) -> Json;
+
+fn array_type(a: &Array) -> &'static str {
+    on_array!(a, |name, _: usize, _: Element<'_>| name)
+}
+
+fn array_len(a: &Array) -> usize {
+    on_array!(a, |_: &str, n: usize, _: Element<'_>| n)
+}
+
+/// At most `limit` elements; a cut array says how long it was.
+fn array_json(a: &Array, limit: usize) -> Json {
+    on_array!(a, |name: &str, n: usize, at: Element<'_>| {
+        let shown: Vec<Json> = (0..n.min(limit)).map(at).collect();
+        if n > limit {
+            json!({ "type": name, "length": n, "first": shown })
+        } else {
+            Json::Array(shown)
+        }
+    })
+}
+
+/// JSON has no NaN and no infinity: they become text.
+fn float(x: f64) -> Json {
+    if x.is_finite() {
+        json!(x)
+    } else {
+        json!(x.to_string())
+    }
+}
+
+fn value_json(value: &Value, all: bool) -> Json {
+    match value {
+        Value::U8(v) => json!(v),
+        Value::I8(v) => json!(v),
+        Value::U16(v) => json!(v),
+        Value::I16(v) => json!(v),
+        Value::U32(v) => json!(v),
+        Value::I32(v) => json!(v),
+        Value::F32(v) => float(f64::from(*v)),
+        Value::Bool(v) => json!(v),
+        Value::String(v) => json!(String::from_utf8_lossy(v)),
+        Value::U64(v) => json!(v),
+        Value::I64(v) => json!(v),
+        Value::F64(v) => float(*v),
+        Value::Array(a) => array_json(a, if all { usize::MAX } else { SHORT_ARRAY }),
+    }
+}
+
+/// One line for people.
+fn show(value: &Value, all: bool) -> String {
+    match value {
+        Value::F32(v) => v.to_string(),
+        Value::String(v) => cut(&String::from_utf8_lossy(v), all),
+        Value::Array(a) => {
+            let limit = if all { usize::MAX } else { SHORT_ARRAY };
+            on_array!(a, |_: &str, n: usize, at: Element<'_>| {
+                let mut items: Vec<String> = (0..n.min(limit)).map(|i| cut(&plain(&at(i)), all)).collect();
+                if n > limit {
+                    items.push("...".to_owned());
+                }
+                format!("[{}]", items.join(", "))
+            })
+        }
+        other => plain(&value_json(other, all)),
+    }
+}
+
+fn plain(v: &Json) -> String {
+    v.as_str().map_or_else(|| v.to_string(), str::to_owned)
+}
+
+fn cut(text: &str, all: bool) -> String {
+    let text = clean(text);
+    match text.char_indices().nth(SHORT_TEXT) {
+        Some((at, _)) if !all => format!("{}...", &text[..at]),
+        _ => text,
+    }
+}
+
+/// Control characters of a file must not reach a terminal as they are.
+fn clean(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_arrays_are_cut_and_say_so() {
+        let a = Value::Array(Array::U32((0..100).collect()));
+        assert_eq!(type_name(&a), "u32[100]");
+        assert_eq!(show(&a, false), "[0, 1, 2, 3, 4, 5, ...]");
+        assert_eq!(value_json(&a, false)["length"], 100);
+        assert_eq!(value_json(&a, true).as_array().unwrap().len(), 100);
+    }
+
+    #[test]
+    fn nothing_in_a_file_reaches_the_terminal_raw() {
+        let v = Value::String(b"a\x1b[31m\n\xff".to_vec());
+        assert_eq!(show(&v, false), "a\\u{1b}[31m\\n\u{fffd}");
+        assert_eq!(value_json(&Value::F32(f32::NAN), false), json!("NaN"));
+    }
+}

@@ -1,0 +1,220 @@
+//! The command line: a registry of subcommands, one file each, and what they share.
+//!
+//! Two stages, after ripgrep: clap derives hold what was typed (`Args` of each file), and `options` turns
+//! that into what the library takes. Nothing below `cli` prints, reads the environment or parses arguments.
+
+mod bench;
+mod chat;
+mod completions;
+mod engine;
+mod inspect;
+mod interrupt;
+mod lm;
+mod models;
+mod options;
+mod output;
+mod passkey;
+mod perplexity;
+mod pull;
+mod rope;
+mod run;
+
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind as ClapKind;
+use clap::ArgMatches;
+
+/// One subcommand.
+pub(crate) struct Command {
+    /// What the user types.
+    pub(crate) name: &'static str,
+    /// One line for the list of commands.
+    pub(crate) about: &'static str,
+    /// More, for `--help` of the command itself.
+    pub(crate) details: &'static str,
+    /// One command line to copy, without the leading `ropewalk`.
+    pub(crate) example: &'static str,
+    /// Adds the arguments.
+    pub(crate) args: fn(clap::Command) -> clap::Command,
+    /// Runs it.
+    pub(crate) run: fn(&ArgMatches) -> anyhow::Result<()>,
+}
+
+/// Every subcommand, in the order help lists them.
+pub(crate) static COMMANDS: &[Command] = &[
+    run::COMMAND,
+    chat::COMMAND,
+    perplexity::COMMAND,
+    passkey::COMMAND,
+    bench::COMMAND,
+    rope::COMMAND,
+    inspect::COMMAND,
+    pull::COMMAND,
+    completions::COMMAND,
+];
+
+/// A mistake in what was typed: exit code 2 instead of 1.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+/// An error of exit code 2.
+pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
+    Usage(text.into()).into()
+}
+
+/// The whole command line as clap sees it.
+pub(crate) fn app() -> clap::Command {
+    let mut app = clap::Command::new("ropewalk")
+        .version(version())
+        .about("Long context for quantised GGUF language models: extend, measure, ship")
+        .after_help(
+            "Start with:  ropewalk pull smollm2\n             ropewalk run -m smollm2 -p \"Once upon a time\"\n\n\
+             Exit codes: 0 done, 1 failed, 2 wrong usage.",
+        )
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true);
+    for c in COMMANDS {
+        let sub = (c.args)(clap::Command::new(c.name))
+            .about(c.about)
+            .long_about(format!("{}\n\n{}", c.about, c.details))
+            .after_help(format!("Example:\n  ropewalk {}", c.example));
+        app = app.subcommand(sub);
+    }
+    app
+}
+
+fn version() -> &'static str {
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("ROPEWALK_BUILD"), ")")
+}
+
+/// Parses, dispatches, prints the error if there is one, and says how it ended.
+pub(crate) fn main() -> ExitCode {
+    let matches = match app().try_get_matches() {
+        Ok(m) => m,
+        Err(e) => return clap_exit(&e),
+    };
+    let Some((name, sub)) = matches.subcommand() else { return ExitCode::from(2) };
+    let Some(command) = COMMANDS.iter().find(|c| c.name == name) else { return ExitCode::from(2) };
+    match (command.run)(sub) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
+        Err(e) => {
+            report(&one_line(&chain(&e)));
+            ExitCode::from(if e.downcast_ref::<Usage>().is_some() { 2 } else { 1 })
+        }
+    }
+}
+
+/// The one place that prints an error. A closed stderr is no reason to panic.
+fn report(line: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "error: {line}");
+}
+
+/// Help and version go to stdout as they are; mistakes become one line.
+fn clap_exit(e: &clap::Error) -> ExitCode {
+    if !e.use_stderr() || e.kind() == ClapKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = e.print();
+        return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
+    }
+    let text = e.to_string();
+    let body = text.strip_prefix("error: ").unwrap_or(&text);
+    let what = body.split("\n\nUsage:").next().unwrap_or(body);
+    let typed = std::env::args().nth(1).unwrap_or_default();
+    let help = match COMMANDS.iter().find(|c| c.name == typed) {
+        Some(c) => format!("ropewalk {} --help", c.name),
+        None => "ropewalk --help".to_owned(),
+    };
+    let what = what.split("\n\nFor more information").next().unwrap_or(what);
+    report(&format!("{} (see `{help}`)", one_line(what)));
+    ExitCode::from(2)
+}
+
+/// The error and its causes, less those that say what the next or the one before says already: a path, as a rule.
+fn chain(e: &anyhow::Error) -> String {
+    let mut said: Vec<String> = Vec::new();
+    for cause in e.chain().map(ToString::to_string) {
+        match said.last_mut() {
+            Some(last) if last.ends_with(&cause) => {}
+            Some(last) if cause.starts_with(&*last) => *last = cause,
+            _ => said.push(cause),
+        }
+    }
+    said.join(": ")
+}
+
+/// Errors are one line each: lines are joined, with a semicolon where nothing else divides them.
+fn one_line(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines().map(str::trim).filter(|l| !l.is_empty()) {
+        let open = out.is_empty() || out.ends_with([':', ';', ',']) || line.starts_with('[');
+        out += match (out.is_empty(), open) {
+            (true, _) => "",
+            (_, true) => " ",
+            (_, false) => "; ",
+        };
+        // What comes from a file must not speak to the terminal.
+        for c in line.chars() {
+            match c.is_control() {
+                true => out.extend(c.escape_default()),
+                false => out.push(c),
+            }
+        }
+    }
+    out
+}
+
+fn is_broken_pipe(e: &anyhow::Error) -> bool {
+    e.chain().any(|c| c.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == ErrorKind::BrokenPipe))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definitions_are_sound() {
+        app().debug_assert();
+    }
+
+    #[test]
+    fn every_command_is_documented_and_its_example_parses() {
+        for c in COMMANDS {
+            assert!(c.example.starts_with(c.name), "{}: example", c.name);
+            assert!(c.details.len() > 40, "{}: details", c.name);
+            assert!(app().try_get_matches_from([vec!["ropewalk"], shell_words(c.example)].concat()).is_ok());
+        }
+    }
+
+    /// Splits a command line with simple double quotes.
+    fn shell_words(line: &'static str) -> Vec<&'static str> {
+        let mut words = Vec::new();
+        for (i, part) in line.split('"').enumerate() {
+            if i % 2 == 1 {
+                words.push(part);
+            } else {
+                words.extend(part.split_whitespace());
+            }
+        }
+        words
+    }
+
+    #[test]
+    fn causes_that_repeat_are_said_once() {
+        let path = anyhow::anyhow!("x.gguf: is short").context("x.gguf");
+        assert_eq!(chain(&path), "x.gguf: is short");
+        let io = std::io::Error::other("is not a regular file");
+        let ggml = ggml::Error::io("x.gguf", io);
+        assert_eq!(chain(&anyhow::Error::from(ggml).context("x.gguf")), "x.gguf: is not a regular file");
+        assert_eq!(chain(&anyhow::anyhow!("no space").context("out")), "out: no space");
+    }
+
+    #[test]
+    fn errors_are_one_line() {
+        assert_eq!(one_line("a\n  b:\n\nc\n"), "a; b: c");
+        assert_eq!(one_line("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
+    }
+}

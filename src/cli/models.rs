@@ -1,0 +1,95 @@
+//! From what was typed after `-m` to a file, and from a file to a loaded model.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, bail, Context};
+use ropewalk::fetch::{Manifest, Source};
+use ropewalk::model::Model;
+use ropewalk::rope::Spec;
+use ropewalk::session::{MemoryUse, Session};
+
+use super::options::ModelChoice;
+use super::output::{bytes, count, OutputArgs};
+
+/// Where `pull` puts models: `$ROPEWALK_MODELS`, else `models` under the user's cache folder.
+pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("ROPEWALK_MODELS").filter(|d| !d.is_empty()) {
+        return Ok(PathBuf::from(dir));
+    }
+    dirs::cache_dir()
+        .map(|d| d.join("ropewalk").join("models"))
+        .ok_or_else(|| anyhow!("no cache folder: set ROPEWALK_MODELS to a folder for models"))
+}
+
+/// The file a user means: a path; or a name of the manifest, or an `hf:` source, already pulled.
+pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
+    let path = Path::new(model);
+    if path.exists() {
+        return Ok(path.to_owned());
+    }
+    let manifest = Manifest::builtin()?;
+    let file = match (manifest.get(model), model.parse::<Source>()) {
+        (Some(entry), _) => entry.file_name().to_owned(),
+        (None, Ok(source)) => source.file_name().to_owned(),
+        (None, Err(_)) if looks_like_a_path(model) => bail!("{model}: no such file"),
+        (None, Err(_)) => {
+            let known: Vec<&str> = manifest.models.iter().map(|m| m.name.as_str()).collect();
+            bail!("{model}: no such file, and no model of that name (known: {})", known.join(", "));
+        }
+    };
+    let places = [PathBuf::from("models"), cache_dir()?];
+    places
+        .iter()
+        .map(|dir| dir.join(&file))
+        .find(|p| p.is_file())
+        .ok_or_else(|| anyhow!("{model}: not here yet; fetch it with `ropewalk pull {model}`"))
+}
+
+fn looks_like_a_path(model: &str) -> bool {
+    model.contains(['/', '\\']) || Path::new(model).extension().is_some_and(|e| e == "gguf")
+}
+
+/// Loads the model; the error names the file.
+pub(crate) fn load(choice: &ModelChoice) -> anyhow::Result<Model> {
+    // Looked for first: a device that is not there is no fault of the file's.
+    ggml::backend::Device::find(&choice.params.device)?;
+    let name = choice.path.display().to_string();
+    match Model::load(&choice.path, &choice.params) {
+        Err(e) if !e.to_string().contains(&name) => Err(e).context(name),
+        loaded => Ok(loaded?),
+    }
+}
+
+/// The file's own name for the model in reports: its path's last part.
+pub(crate) fn name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// The spec in force for a model: what was asked for, else what the file declares.
+pub(crate) fn effective_spec(model: &Model, asked: Option<&Spec>) -> anyhow::Result<Spec> {
+    match asked {
+        Some(spec) => Ok(spec.clone()),
+        None => Spec::declared(model.hparams()).with_context(|| model.file().path().display().to_string()),
+    }
+}
+
+/// One line on what runs, then the plan's own notes: all on stderr, nothing under `-q`.
+pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session<'_>, asked: bool) {
+    let plan = session.plan();
+    let MemoryUse { weights, kv, compute } = session.memory();
+    out.note(format_args!(
+        "{}: {}, rope {} ({}), context {} of {} trained, memory {} weights + {} cache + {} compute",
+        name(&choice.path),
+        session.model().device(),
+        plan.spec,
+        if asked { "asked for" } else { "the file's own" },
+        count(plan.n_ctx as u64),
+        count(plan.n_ctx_orig(session.model().hparams()) as u64),
+        bytes(weights as u64),
+        bytes(kv as u64),
+        bytes(compute as u64),
+    ));
+    for note in &plan.notes {
+        out.note(format_args!("note: {note}"));
+    }
+}

@@ -1,0 +1,294 @@
+//! Options that several commands share, and their way from text to what the library takes.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, Context};
+use ropewalk::model::ModelParams;
+use ropewalk::rope::Spec;
+use ropewalk::sampler::SamplerParams;
+use ropewalk::session::{Attention, SessionParams};
+use ropewalk::DType;
+
+use super::{models, usage};
+
+/// Which model, where, and with what memory.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelArgs {
+    /// A GGUF file, or the name of a model that `ropewalk pull` fetched
+    #[arg(short, long, value_name = "MODEL")]
+    model: String,
+    /// Where to compute: auto, cpu, cuda:0
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: String,
+    /// Threads; 0 is one for each physical core
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// Type of the cached keys and values
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = ["f32", "f16", "q8_0", "q4_0"])]
+    kv: String,
+    /// Tokens handed to the model at once, at most
+    #[arg(short, long, value_name = "N", default_value = "2048", value_parser = tokens)]
+    batch: usize,
+    /// Tokens computed at once
+    #[arg(short, long, value_name = "N", default_value = "512", value_parser = tokens)]
+    ubatch: usize,
+    /// Attention: flash where it can be, or with the whole score matrix
+    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = ["auto", "explicit"])]
+    attention: String,
+    /// Only operations that every backend has, in the weights' own types
+    #[arg(long)]
+    portable: bool,
+}
+
+/// Everything about a model but its rope method and its context.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelChoice {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// How to load it.
+    pub(crate) params: ModelParams,
+    /// How to open sessions; `n_ctx` and `rope` are the command's to set.
+    session: SessionParams,
+}
+
+impl ModelArgs {
+    /// Finds the file and reads the options.
+    pub(crate) fn resolve(&self) -> anyhow::Result<ModelChoice> {
+        let kv_type = DType::parse(&self.kv).with_context(|| format!("--kv {}: unknown type", self.kv))?;
+        let mut session = SessionParams::new(0);
+        session.n_batch = self.batch;
+        session.n_ubatch = self.ubatch.min(self.batch);
+        // Settled here, so that reports and libllama get the same number.
+        session.n_threads = if self.threads == 0 { ggml::backend::physical_cores() } else { self.threads };
+        session.kv_type = kv_type;
+        session.attention = if self.attention == "explicit" { Attention::Explicit } else { Attention::Auto };
+        session.portable = self.portable;
+        Ok(ModelChoice {
+            path: models::find(&self.model)?,
+            params: ModelParams { device: self.device.clone() },
+            session,
+        })
+    }
+}
+
+impl ModelChoice {
+    /// Parameters of a session of this context under this spec.
+    pub(crate) fn session(&self, n_ctx: usize, rope: Option<&Spec>) -> SessionParams {
+        SessionParams { n_ctx, rope: rope.cloned(), ..self.session.clone() }
+    }
+}
+
+/// The rope method.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Rope")]
+pub(crate) struct RopeArgs {
+    /// Rope method, `name[:key=value,...]`, joined by `+`: plain, yarn:factor=4, harpe; default: what the file declares
+    #[arg(long, value_name = "SPEC")]
+    rope: Option<String>,
+}
+impl RopeArgs {
+    /// The spec, if one was asked for; a mistake in it is wrong usage, and its error lists what exists.
+    pub(crate) fn spec(&self) -> anyhow::Result<Option<Spec>> {
+        self.rope.as_deref().map(parse_spec).transpose()
+    }
+}
+
+/// Several rope methods, to be compared.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Rope")]
+pub(crate) struct RopesArgs {
+    /// Rope method, `name[:key=value,...]`, joined by `+`; repeat it to compare several; default: what the file declares
+    #[arg(long, value_name = "SPEC")]
+    rope: Vec<String>,
+}
+impl RopesArgs {
+    /// The specs in the order given; one `None`, what the file declares, when none was.
+    pub(crate) fn specs(&self) -> anyhow::Result<Vec<Option<Spec>>> {
+        if self.rope.is_empty() {
+            return Ok(vec![None]);
+        }
+        self.rope.iter().map(|s| parse_spec(s).map(Some)).collect()
+    }
+}
+
+/// One JSON object of several reports: the first one's, with everybody's results (each names its own rope).
+pub(crate) fn joined(reports: &[impl serde::Serialize]) -> anyhow::Result<serde_json::Value> {
+    let mut all: Option<serde_json::Value> = None;
+    for report in reports {
+        let mut value = serde_json::to_value(report)?;
+        match &mut all {
+            None => all = Some(value),
+            Some(first) => {
+                for key in ["results", "notes"] {
+                    if let (Some(a), Some(b)) = (first[key].as_array_mut(), value[key].as_array_mut()) {
+                        a.append(b);
+                    }
+                }
+                if value["interrupted"] == true {
+                    first["interrupted"] = true.into();
+                }
+            }
+        }
+    }
+    Ok(all.unwrap_or_default())
+}
+
+/// Reads a rope spec from the command line.
+pub(crate) fn parse_spec(text: &str) -> anyhow::Result<Spec> {
+    text.parse::<Spec>().map_err(|e| usage(format!("rope '{text}': {e}")))
+}
+
+/// How to choose tokens.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingArgs {
+    /// Temperature; 0 always takes the most likely token
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    temp: f32,
+    /// Keep the K most likely tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    top_k: i32,
+    /// Keep the most likely tokens that together have probability P; 1 keeps all
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    top_p: f32,
+    /// Keep tokens at least P times as likely as the most likely one; 0 keeps all
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    min_p: f32,
+    /// Locally typical sampling; 1 is off
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    typical: f32,
+    /// Divides the logits of tokens that were seen; 1 is off
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    repeat_penalty: f32,
+    /// Tokens the penalties look back at; 0 is off, -1 is the whole context
+    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
+    repeat_last_n: i32,
+    /// Penalty for each time a token was seen; 0 is off
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    frequency_penalty: f32,
+    /// Penalty for tokens seen at all; 0 is off
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    presence_penalty: f32,
+    /// DRY: penalty against repeating whole sequences; 0 is off
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    dry_multiplier: f32,
+    /// DRY: how fast the penalty grows with length
+    #[arg(long, value_name = "X", default_value_t = 1.75)]
+    dry_base: f32,
+    /// DRY: repeats up to this many tokens are free
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    dry_allowed_length: i32,
+    /// DRY: tokens it looks back at; 0 is off, -1 is the whole context
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    dry_last_n: i32,
+    /// Seed of every random choice
+    #[arg(short, long, value_name = "S", default_value_t = 42)]
+    seed: u32,
+}
+impl SamplingArgs {
+    /// As the sampler takes it; it checks the ranges.
+    pub(crate) fn params(&self) -> SamplerParams {
+        SamplerParams {
+            temp: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            typical_p: self.typical,
+            penalty_last_n: self.repeat_last_n,
+            penalty_repeat: self.repeat_penalty,
+            penalty_freq: self.frequency_penalty,
+            penalty_present: self.presence_penalty,
+            dry_multiplier: self.dry_multiplier,
+            dry_base: self.dry_base,
+            dry_allowed_length: self.dry_allowed_length,
+            dry_penalty_last_n: self.dry_last_n,
+            seed: self.seed,
+        }
+    }
+}
+
+/// A number of tokens, at least one: `4096`, or `4k` for 4 times 1,024.
+pub(crate) fn tokens(text: &str) -> Result<usize, String> {
+    match tokens_or_zero(text)? {
+        0 => Err("must be at least 1".to_owned()),
+        n => Ok(n),
+    }
+}
+
+/// A number of tokens that may be none.
+pub(crate) fn tokens_or_zero(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(d) => (d, 1024),
+        None => (text, 1),
+    };
+    let n: usize = digits.parse().map_err(|_| "expected a number of tokens such as 4096 or 4k".to_owned())?;
+    // ggml positions are i32, so no context is longer than that.
+    n.checked_mul(unit).filter(|&n| n <= i32::MAX as usize).ok_or_else(|| "too large".to_owned())
+}
+
+/// Texts are read whole; larger ones than this are not texts somebody means to run a model on.
+const MAX_TEXT_BYTES: u64 = 1 << 30;
+
+/// The name and the bytes of a file, or of stdin for `-`: at most a GiB, so that `/dev/zero` does not fill the memory.
+pub(crate) fn read_file(path: &Path) -> anyhow::Result<(String, Vec<u8>)> {
+    if path == Path::new("-") {
+        return Ok(("stdin".into(), read_at_most(std::io::stdin().lock(), "stdin", MAX_TEXT_BYTES)?));
+    }
+    let name = path.display().to_string();
+    let file = std::fs::File::open(path).with_context(|| name.clone())?;
+    let bytes = read_at_most(file, &name, MAX_TEXT_BYTES)?;
+    Ok((name, bytes))
+}
+
+fn read_at_most(source: impl Read, name: &str, most: u64) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(most + 1).read_to_end(&mut bytes).with_context(|| name.to_owned())?;
+    if bytes.len() as u64 > most {
+        bail!("{name}: expected a text of at most {most} bytes, found more");
+    }
+    Ok(bytes)
+}
+
+/// Reads a text file, or stdin for `-`. What is not UTF-8 is an error that says where.
+pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
+    let (name, data) = read_file(path)?;
+    match String::from_utf8(data) {
+        Ok(text) => Ok(text),
+        Err(e) => {
+            bail!("{name}: expected UTF-8 text, found byte {} that is not", e.utf8_error().valid_up_to())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_counts() {
+        assert_eq!(tokens("4096"), Ok(4096));
+        assert_eq!(tokens("4k"), Ok(4096));
+        assert_eq!(tokens_or_zero("0"), Ok(0));
+        for bad in ["0", "", "k", "-1", "4.5", "99999999999", "9999999k", "18446744073709551615k"] {
+            assert!(tokens(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn endless_files_are_refused() {
+        assert_eq!(read_at_most(&b"four"[..], "f", 4).unwrap(), b"four");
+        let e = read_at_most(std::io::repeat(0), "zeros", 1000).unwrap_err().to_string();
+        assert_eq!(e, "zeros: expected a text of at most 1000 bytes, found more");
+    }
+
+    #[test]
+    fn text_that_is_not_utf8_is_refused_with_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.txt");
+        std::fs::write(&path, b"abc\xff").unwrap();
+        let e = read_text(&path).unwrap_err().to_string();
+        assert!(e.contains("x.txt") && e.contains("byte 3"), "{e}");
+    }
+}

@@ -1,0 +1,121 @@
+//! What commands print with: stdout that can break, one JSON object, progress bars, and numbers for people.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+/// Work shorter than this shows no bar.
+const QUIET_FOR: Duration = Duration::from_secs(2);
+
+/// Where results go, and whether people are watching.
+#[derive(Debug, Clone, Copy, clap::Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArgs {
+    /// Print one JSON object on stdout and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress, no notes: results and errors only
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+impl OutputArgs {
+    /// A line for people, on stderr; nothing under `-q`. A closed stderr is not an error.
+    pub(crate) fn note(&self, text: impl std::fmt::Display) {
+        if !self.quiet {
+            let _ = writeln!(std::io::stderr(), "{text}");
+        }
+    }
+
+    /// A bar over `len` steps, shown once the work has lasted two seconds, on a terminal, without `-q`.
+    pub(crate) fn progress(&self, len: u64, what: &str, unit: Unit) -> Progress {
+        let watched = !self.quiet && std::io::stderr().is_terminal();
+        let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::hidden());
+        let template = match unit {
+            Unit::Bytes => "{msg} [{wide_bar:.cyan/blue}] {bytes}/{total_bytes} {bytes_per_sec}, {eta} left",
+            Unit::Tokens => "{msg} [{wide_bar:.cyan/blue}] {pos}/{len} tokens, {per_sec}, {eta} left",
+            Unit::Steps => "{msg} [{wide_bar:.cyan/blue}] {pos}/{len}, {eta} left",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(what.to_owned());
+        Progress { bar, started: Instant::now(), waiting: watched }
+    }
+}
+
+/// What a bar counts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Unit {
+    /// Bytes, as KiB, MiB...
+    Bytes,
+    /// Tokens, with a rate.
+    Tokens,
+    /// Anything else.
+    Steps,
+}
+
+/// A progress bar that stays out of sight for the first two seconds. Wiped when dropped.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    started: Instant,
+    waiting: bool,
+}
+impl Progress {
+    /// Where the work is now.
+    pub(crate) fn set(&mut self, position: u64) {
+        if self.waiting && self.started.elapsed() >= QUIET_FOR {
+            self.waiting = false;
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.set_position(position);
+    }
+    /// A new total.
+    pub(crate) fn set_len(&mut self, len: u64) {
+        self.bar.set_length(len);
+    }
+    /// A new label.
+    pub(crate) fn set_message(&mut self, text: String) {
+        self.bar.set_message(text);
+    }
+}
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A plot's name is checked before minutes of work, not after.
+pub(crate) fn check_plot_name(path: &std::path::Path) -> anyhow::Result<()> {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
+    if matches!(extension.as_str(), "svg" | "png") {
+        return Ok(());
+    }
+    Err(super::usage(format!("--plot {}: expected a name ending in .svg or .png", path.display())))
+}
+
+/// Writes to stdout and flushes; the error keeps its kind, so that a broken pipe is recognised.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// One JSON object on one line.
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    print(&format!("{}\n", serde_json::to_string(value)?))
+}
+
+/// `12.3 MiB`.
+pub(crate) fn bytes(n: u64) -> String {
+    indicatif::HumanBytes(n).to_string()
+}
+
+/// Digits in groups of three: `12,345`.
+pub(crate) fn count(n: u64) -> String {
+    indicatif::HumanCount(n).to_string()
+}

@@ -1,0 +1,108 @@
+//! `ropewalk passkey`: whether a model finds a number in a long text of nothing.
+
+use anyhow::anyhow;
+use clap::builder::PossibleValuesParser;
+use clap::{Args as _, FromArgMatches};
+use ropewalk::eval::passkey::{self, by_name, Depth, Params, KEYS, SCORINGS, SIZINGS};
+use ropewalk::eval::Control;
+
+use super::interrupt::Interrupt;
+use super::lm::SessionSource;
+use super::options::{joined, tokens, ModelArgs, RopesArgs};
+use super::output::{self, OutputArgs, Unit};
+use super::{models, Command};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "passkey",
+    about: "Measure passkey retrieval: a number hidden in a long text, asked for at its end",
+    details: "The prompt is that of landmark attention, which YaRN, LongLoRA and LongRoPE use too. Lengths x depths x \
+              samples are counted exactly, with Wilson's 95 % interval; every prompt follows from the seed; several --rope are compared in one run. Ctrl-C \
+              prints what is done.",
+    example: "passkey -m smollm2 --lengths 4096,12288 --samples 10 --rope plain --rope yarn:factor=2",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// Lengths in tokens, prompt and answer together
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', required = true, value_parser = tokens)]
+    lengths: Vec<usize>,
+    /// Samples for each length and depth
+    #[arg(short = 'n', long, value_name = "N", default_value = "20", value_parser = tokens)]
+    samples: usize,
+    /// Where the key stands: random, start, or a fraction from 0 to 1
+    #[arg(long, value_name = "DEPTH,...", value_delimiter = ',', default_value = "random", value_parser = depth)]
+    depth: Vec<Depth>,
+    /// How much text a length means
+    #[arg(long, value_name = "RULE", default_value = SIZINGS[0].0, value_parser = names(SIZINGS))]
+    sizing: String,
+    /// When an answer is right: its first number is the key, or its tokens are the key's
+    #[arg(long, value_name = "RULE", default_value = SCORINGS[0].0, value_parser = names(SCORINGS))]
+    scoring: String,
+    /// Which numbers are keys
+    #[arg(long, value_name = "RULE", default_value = KEYS[0].0, value_parser = names(KEYS))]
+    keys: String,
+    /// Seed of keys and places
+    #[arg(short, long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    rope: RopesArgs,
+    #[command(flatten)]
+    out: OutputArgs,
+}
+
+fn names<T>(known: &'static [(&'static str, T)]) -> PossibleValuesParser {
+    PossibleValuesParser::new(known.iter().map(|(name, _)| *name))
+}
+
+fn depth(text: &str) -> Result<Depth, String> {
+    text.parse().map_err(|_| "expected random, start or a number from 0 to 1".to_owned())
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let specs = args.rope.specs()?;
+    let params = Params {
+        depths: args.depth.clone(),
+        samples: args.samples,
+        seed: args.seed,
+        sizing: by_name("sizing", &args.sizing, SIZINGS)?,
+        scoring: by_name("scoring", &args.scoring, SCORINGS)?,
+        keys: by_name("keys", &args.keys, KEYS)?,
+        ..Params::new(args.lengths.clone())
+    };
+    let choice = args.model.resolve()?;
+    let interrupt = Interrupt::install()?;
+    let model = models::load(&choice)?;
+    let mut reports = Vec::new();
+    for spec in specs {
+        let source =
+            SessionSource { model: &model, choice: &choice, spec, interrupt: &interrupt, out: args.out };
+        let mut bar = args.out.progress(0, "measuring", Unit::Tokens);
+        let mut watch = |p: &ropewalk::eval::Progress| {
+            bar.set_len(p.tokens_total as u64);
+            let percent = 100.0 * p.value;
+            bar.set_message(format!(
+                "length {} sample {}/{} accuracy {percent:.0} %",
+                p.n_ctx, p.done, p.total
+            ));
+            bar.set(p.tokens_done as u64);
+        };
+        let mut control = Control { cancel: Some(interrupt.flag()), progress: Some(&mut watch) };
+        reports.push(passkey::run(&source, &models::name(&choice.path), &params, &mut control)?);
+        if interrupt.requested() {
+            break;
+        }
+    }
+    if args.out.json {
+        output::print_json(&joined(&reports)?)?;
+    } else {
+        output::print(&reports.iter().map(|r| r.text()).collect::<Vec<_>>().join("\n"))?;
+    }
+    if interrupt.requested() {
+        return Err(anyhow!("interrupted: the figures cover what was done"));
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! `ropewalk perplexity`: how well a model predicts a text, by a named protocol.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Args as _, FromArgMatches};
+use ropewalk::eval::perplexity::{self, Params, Report};
+use ropewalk::eval::protocol::{default_protocol, protocol, PROTOCOLS};
+use ropewalk::eval::{documents, Control, Document};
+use ropewalk::plot::{Axis, Chart, Scale, Series};
+use ropewalk::rope::Spec;
+
+use super::interrupt::Interrupt;
+use super::lm::SessionSource;
+use super::options::{joined, read_file, tokens, ModelArgs, RopesArgs};
+use super::output::{self, check_plot_name, OutputArgs, Unit};
+use super::{models, Command};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "perplexity",
+    about: "Measure perplexity on texts, by a named protocol, at several context lengths",
+    details: "Published \"sliding-window\" perplexities follow incompatible rules, so the rule is chosen by name and \
+              the report says which it was. Every length of --ctx is a context of its own, and methods that depend \
+              on the length are worked out anew for it; several --rope are compared in one run. Ctrl-C prints what is done.",
+    example: "perplexity -m smollm2 -f essays.txt --ctx 16384 --rope plain --rope yarn:factor=2 --plot ppl.svg",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// Texts: each file is a document; in .jsonl files each line's "text" is one; - is stdin
+    #[arg(short, long, value_name = "FILE", required = true, num_args = 1..)]
+    file: Vec<PathBuf>,
+    /// Context lengths in tokens; default: the trained one
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = tokens)]
+    ctx: Vec<usize>,
+    /// Which rule; default: window, or stride when --stride is given
+    #[arg(long, value_name = "NAME", value_parser = protocols())]
+    protocol: Option<String>,
+    /// Tokens between the starts of windows; default: the protocol's own
+    #[arg(long, value_name = "N", value_parser = tokens)]
+    stride: Option<usize>,
+    /// At most this many windows for each length, spread evenly
+    #[arg(long, value_name = "N", value_parser = tokens)]
+    max_windows: Option<usize>,
+    /// Width of the buckets of perplexity by position; default: an eighth of the context
+    #[arg(long, value_name = "N", value_parser = tokens)]
+    bucket: Option<usize>,
+    /// Draw perplexity by position to this file (.svg or .png)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Leave out documents of fewer tokens
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    min_tokens: usize,
+    /// Use at most this many documents
+    #[arg(long, value_name = "N", value_parser = tokens)]
+    max_documents: Option<usize>,
+    /// Put BOS in front where the protocol would not
+    #[arg(long, conflicts_with = "no_bos")]
+    bos: bool,
+    /// Leave BOS out where the protocol would put it
+    #[arg(long)]
+    no_bos: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    rope: RopesArgs,
+    #[command(flatten)]
+    out: OutputArgs,
+}
+
+fn protocols() -> PossibleValuesParser {
+    PossibleValuesParser::new(PROTOCOLS.iter().map(|p| PossibleValue::new(p.name).help(p.about)))
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let specs = args.rope.specs()?;
+    if let Some(path) = &args.plot {
+        check_plot_name(path)?;
+    }
+    let rule = match &args.protocol {
+        Some(name) => protocol(name)?,
+        None => default_protocol(args.stride),
+    };
+    let mut texts: Vec<Document> = Vec::new();
+    for path in &args.file {
+        texts.extend(read_documents(path)?);
+    }
+    let choice = args.model.resolve()?;
+    let interrupt = Interrupt::install()?;
+    let model = models::load(&choice)?;
+    let ctx = if args.ctx.is_empty() { vec![model.hparams().n_ctx_train] } else { args.ctx.clone() };
+    let params = Params {
+        stride: args.stride,
+        max_windows: args.max_windows,
+        bucket: args.bucket,
+        bos: (args.bos || args.no_bos).then_some(args.bos),
+        min_tokens: args.min_tokens,
+        max_documents: args.max_documents,
+        ..Params::new(rule, ctx)
+    };
+    let mut reports: Vec<(Option<&Spec>, Report)> = Vec::new();
+    for spec in &specs {
+        let source = SessionSource {
+            model: &model,
+            choice: &choice,
+            spec: spec.clone(),
+            interrupt: &interrupt,
+            out: args.out,
+        };
+        let mut bar = args.out.progress(0, "measuring", Unit::Tokens);
+        let mut watch = |p: &ropewalk::eval::Progress| {
+            bar.set_len(p.tokens_total as u64);
+            bar.set_message(format!("ctx {} window {}/{} ppl {:.3}", p.n_ctx, p.done, p.total, p.value));
+            bar.set(p.tokens_done as u64);
+        };
+        let mut control = Control { cancel: Some(interrupt.flag()), progress: Some(&mut watch) };
+        let name = models::name(&choice.path);
+        reports.push((spec.as_ref(), perplexity::run(&source, &name, &texts, &params, &mut control)?));
+        if interrupt.requested() {
+            break;
+        }
+    }
+    if args.out.json {
+        output::print_json(&joined(&reports.iter().map(|r| &r.1).collect::<Vec<_>>())?)?;
+    } else {
+        output::print(&reports.iter().map(|r| r.1.text()).collect::<Vec<_>>().join("\n"))?;
+    }
+    if let Some(path) = &args.plot {
+        chart(&reports, model.hparams().n_ctx_orig()).write(path)?;
+        args.out.note(format_args!("drawn to {}", path.display()));
+    }
+    if interrupt.requested() {
+        return Err(anyhow!("interrupted: the figures cover what was done"));
+    }
+    Ok(())
+}
+
+/// Perplexity by position: a line for each method and length.
+fn chart(reports: &[(Option<&Spec>, Report)], n_ctx_train: usize) -> Chart {
+    let mut series = Vec::new();
+    for (spec, report) in reports {
+        let name = spec.map_or_else(|| report.rope.clone(), ToString::to_string);
+        for row in &report.results {
+            let middle = |b: &perplexity::Bucket| (b.start + b.end) as f64 / 2.0;
+            let points = row.buckets.iter().map(|b| (middle(b), b.value.ppl)).collect();
+            let name =
+                if report.results.len() > 1 { format!("{name}, ctx {}", row.ctx) } else { name.clone() };
+            series.push(Series::new(name, points));
+        }
+    }
+    let title = reports
+        .first()
+        .map_or_else(String::new, |(_, r)| format!("{}: perplexity by position ({})", r.model, r.protocol));
+    let longest = reports.iter().flat_map(|r| &r.1.results).map(|r| r.ctx).max().unwrap_or(0);
+    let mut x = Axis::new("position in the window, tokens", Scale::Linear);
+    if longest > n_ctx_train {
+        x = x.mark(n_ctx_train as f64, format!("trained {n_ctx_train}"));
+    }
+    Chart { title, x, y: Axis::new("perplexity", Scale::Log), series }
+}
+
+fn read_documents(path: &std::path::Path) -> anyhow::Result<Vec<Document>> {
+    let (name, bytes) = read_file(path)?;
+    Ok(documents(&name, bytes)?)
+}

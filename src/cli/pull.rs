@@ -1,0 +1,142 @@
+//! `ropewalk pull`: brings a model file here, checked.
+
+use std::path::PathBuf;
+
+use anyhow::{anyhow, Context};
+use clap::{Args as _, FromArgMatches};
+use ropewalk::fetch::{self, Hub, Manifest, Source, Step};
+use serde_json::json;
+
+use super::output::{self, bytes, OutputArgs, Unit};
+use super::{models, usage, Command};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "pull",
+    about: "Fetch a model file, resumably, and check its sha256",
+    details: "NAME is one of the manifest (`--list` shows it); any file of a public model hub repository is \
+              hf:ORG/REPO/FILE, and the first part of a split model brings the others. An interrupted pull goes on \
+              where it stopped. A file that is already there and right is left alone. Files land in \
+              $ROPEWALK_MODELS, else in the user's cache folder, where `-m NAME` finds them. HF_ENDPOINT and \
+              HF_TOKEN are honoured.",
+    example: "pull smollm2",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// A name of the manifest, or hf:ORG/REPO/FILE
+    #[arg(value_name = "NAME|hf:ORG/REPO/FILE", required_unless_present = "list")]
+    what: Option<String>,
+    /// Put the file into this folder
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Demand this checksum (names of the manifest have one already)
+    #[arg(long, value_name = "HEX", conflicts_with = "list")]
+    sha256: Option<String>,
+    /// Read another manifest than the one built in
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// List the manifest
+    #[arg(long, conflicts_with = "what")]
+    list: bool,
+    #[command(flatten)]
+    out: OutputArgs,
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let manifest = match &args.manifest {
+        None => Manifest::builtin()?,
+        Some(path) => {
+            let name = path.display().to_string();
+            Manifest::parse(&std::fs::read_to_string(path).with_context(|| name.clone())?, &name)?
+        }
+    };
+    let Some(what) = &args.what else { return list(&manifest, &args.out) };
+    let (source, known) = match manifest.get(what) {
+        Some(entry) => (entry.source.parse::<Source>()?, Some(entry.sha256.clone())),
+        None if what.starts_with("hf:") => (what.parse::<Source>().map_err(|e| usage(e.to_string()))?, None),
+        None => {
+            let names: Vec<&str> = manifest.models.iter().map(|m| m.name.as_str()).collect();
+            return Err(usage(format!(
+                "{what}: not in the manifest (known: {}; or hf:ORG/REPO/FILE)",
+                names.join(", ")
+            )));
+        }
+    };
+    let asked = args.sha256.as_ref().map(|s| s.to_ascii_lowercase());
+    if let Some(sum) = asked.as_ref().filter(|s| !fetch::is_sha256(s)) {
+        return Err(usage(format!("--sha256 {sum}: expected 64 hexadecimal digits")));
+    }
+    if let (Some(a), Some(k)) = (&asked, &known) {
+        if a != k {
+            return Err(anyhow!("{what}: --sha256 is {a}, the manifest says {k}"));
+        }
+    }
+    let sum = known.or(asked);
+    let parts = source.parts();
+    if parts.len() > 1 && sum.is_some() {
+        return Err(usage("a checksum fits one file, and this model is split into several"));
+    }
+    let dir = match &args.dir {
+        Some(dir) => dir.clone(),
+        None => models::cache_dir()?,
+    };
+    let var = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+    let hub = Hub { endpoint: var("HF_ENDPOINT"), token: var("HF_TOKEN") };
+    let mut files = Vec::new();
+    for part in &parts {
+        let pulled = {
+            let mut bar = args.out.progress(0, part.file_name(), Unit::Bytes);
+            let mut last = Step::Download;
+            fetch::pull(&hub, part, &dir, sum.as_deref(), &mut |step, done, total| {
+                if step != last {
+                    bar.set_message(format!("{}: checking sha256", part.file_name()));
+                    last = step;
+                }
+                bar.set_len(total);
+                bar.set(done);
+            })?
+        };
+        args.out.note(format_args!(
+            "{}: {}, {}, sha256 {} ({})",
+            pulled.path.display(),
+            if pulled.fresh { "fetched" } else { "already here" },
+            bytes(pulled.bytes),
+            pulled.sha256,
+            if pulled.verified { "as expected" } else { "nothing to compare it with" },
+        ));
+        files.push(pulled);
+    }
+    if args.out.json {
+        let files: Vec<_> = files
+            .iter()
+            .map(|f| {
+                json!({ "path": f.path, "bytes": f.bytes, "sha256": f.sha256, "verified": f.verified, "fetched": f.fresh })
+            })
+            .collect();
+        return output::print_json(&json!({ "source": source.to_string(), "files": files }));
+    }
+    // The path alone on stdout, for scripts: model=$(ropewalk pull smollm2).
+    output::print(&format!("{}\n", files[0].path.display()))
+}
+
+fn list(manifest: &Manifest, out: &OutputArgs) -> anyhow::Result<()> {
+    if out.json {
+        let rows: Vec<_> = manifest
+            .models
+            .iter()
+            .map(|m| {
+                json!({ "name": m.name, "aliases": m.aliases, "source": m.source, "sha256": m.sha256,
+                        "bytes": m.bytes, "licence": m.licence, "notes": m.notes })
+            })
+            .collect();
+        return output::print_json(&json!({ "models": rows }));
+    }
+    let mut text = String::new();
+    for m in &manifest.models {
+        let names = std::iter::once(&m.name).chain(&m.aliases).cloned().collect::<Vec<_>>().join(", ");
+        text += &format!("{names}\n    {}, {}, {}\n    {}\n", bytes(m.bytes), m.licence, m.source, m.notes);
+    }
+    output::print(&text)
+}

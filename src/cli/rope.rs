@@ -1,0 +1,210 @@
+//! `ropewalk rope`: what a method does to a model, pair by pair.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args as _, FromArgMatches};
+use ropewalk::gguf::File;
+use ropewalk::hparams::Hparams;
+use ropewalk::plot;
+use ropewalk::rope::{Inspection, Pair, PairKind, Plan, RopeError, Spec, Table, METHODS};
+use serde_json::json;
+
+use super::options::{parse_spec, tokens};
+use super::output::{self, check_plot_name, count, OutputArgs};
+use super::{models, usage, Command};
+
+/// Pairs of a table that are shown, unless `--all`.
+const SHOWN: usize = 16;
+/// Columns and rows of the plot in the terminal.
+const PLOT_WIDTH: usize = 78;
+const PLOT_HEIGHT: usize = 16;
+
+pub(crate) const COMMAND: Command = Command {
+    name: "rope",
+    about: "Show what a rope method does to a model: frequencies, wavelengths, turns, a plot",
+    details: "For every pair of rotary dimensions: its frequency, its wavelength in tokens, how often it turned within \
+              the trained window and how often it will within the target, and what that makes of it. A pair that did \
+              not complete a turn in training and goes further now meets angles the model has never seen. Needs only \
+              the model's metadata. --methods lists the methods and their parameters.",
+    example: "rope harpe -m smollm2 --ctx 32768",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// Method, `name[:key=value,...]`; default: what the file declares
+    #[arg(value_name = "SPEC")]
+    spec: Option<String>,
+    /// A GGUF file, or the name of a model that `ropewalk pull` fetched
+    #[arg(short, long, value_name = "MODEL", required_unless_present = "methods")]
+    model: Option<String>,
+    /// Target context in tokens; default: the trained one
+    #[arg(short, long, value_name = "N", value_parser = tokens)]
+    ctx: Option<usize>,
+    /// Every pair of every table
+    #[arg(long)]
+    all: bool,
+    /// Draw wavelengths to this file (.svg or .png)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// List the methods and their parameters
+    #[arg(long, conflicts_with_all = ["spec", "model"])]
+    methods: bool,
+    #[command(flatten)]
+    out: OutputArgs,
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    if args.methods {
+        return list_methods(&args.out);
+    }
+    let spec = args.spec.as_deref().map(parse_spec).transpose()?;
+    if let Some(path) = &args.plot {
+        check_plot_name(path)?;
+    }
+    let Some(model) = &args.model else { return Err(usage("a model is needed: -m MODEL")) };
+    let path = models::find(model)?;
+    let hp = Hparams::from_gguf(&File::open(&path)?)?;
+    // What a file declares need not be of use where it is replaced.
+    let declared = Spec::declared(&hp);
+    let in_force = match &spec {
+        Some(spec) => spec.clone(),
+        None => declared.clone().with_context(|| path.display().to_string())?,
+    };
+    let plan = Plan::new(&in_force, &hp, args.ctx.unwrap_or(hp.n_ctx_train))?;
+    let inspection = plan.inspect(&hp)?;
+    let name = models::name(&path);
+    let chart = plot::rope(&inspection);
+    if let Some(path) = &args.plot {
+        chart.write(path)?;
+        args.out.note(format_args!("drawn to {}", path.display()));
+    }
+    if args.out.json {
+        let freqs: Vec<&[f64]> = plan.freqs.tables().collect();
+        return output::print_json(&json!({
+            "model": name,
+            "rope": plan.spec.to_string(),
+            "declared": declared.ok().map(|s| s.to_string()),
+            "n_ctx": inspection.n_ctx,
+            "n_ctx_orig": inspection.n_ctx_orig,
+            "n_head_kv": inspection.n_head_kv,
+            "n_rot": inspection.n_rot,
+            "mscale": plan.mscale,
+            "bases": plan.bases,
+            "freqs": freqs,
+            "tables": inspection.tables,
+            "notes": inspection.notes,
+        }));
+    }
+    let drawn = chart.text(PLOT_WIDTH, PLOT_HEIGHT)?;
+    output::print(&format!("{}\n{drawn}", text(&name, declared.as_ref(), &inspection, args.all)))
+}
+
+fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, all: bool) -> String {
+    let mut s = String::new();
+    let declared = declared.map_or_else(|e| format!("nothing that can be used: {e}"), Spec::to_string);
+    let _ = writeln!(s, "{name}: rope {} (the file declares {declared})", i.rope);
+    let _ = writeln!(
+        s,
+        "trained window {}, target context {}, {} rotary dimensions, {} KV heads, magnitude {}",
+        count(i.n_ctx_orig as u64),
+        count(i.n_ctx as u64),
+        i.n_rot,
+        i.n_head_kv,
+        i.mscale
+    );
+    for note in &i.notes {
+        let _ = writeln!(s, "note: {note}");
+    }
+    if i.tables.len() > 1 {
+        let _ = writeln!(
+            s,
+            "\n{:>4}  {:>14}  {:>16}  {:>12}  {:>6}",
+            "head", "base", "longest wave", "interpolated", "unseen"
+        );
+        for t in &i.tables {
+            let longest = t.pairs.iter().filter_map(|p| p.wavelength).fold(0.0, f64::max);
+            let slower = t.pairs.iter().filter(|p| p.kind == PairKind::Interpolated).count();
+            let unseen = t.pairs.iter().filter(|p| p.unseen).count();
+            let base = t.base.map_or_else(|| "-".to_owned(), |b| format!("{b:.2}"));
+            let head = t.head.map_or_else(String::new, |h| h.to_string());
+            let _ = writeln!(s, "{head:>4}  {base:>14}  {longest:>16.1}  {slower:>12}  {unseen:>6}");
+        }
+    }
+    // Heads differ in their base alone: the first one's pairs tell how to read the others'.
+    for t in i.tables.iter().take(if all { usize::MAX } else { 1 }) {
+        table(&mut s, t, all);
+    }
+    s
+}
+
+fn table(s: &mut String, t: &Table, all: bool) {
+    let of = t.head.map_or_else(|| "all heads".to_owned(), |h| format!("KV head {h}"));
+    let _ = writeln!(s, "\n{of}");
+    let _ = writeln!(
+        s,
+        "{:>4}  {:>12}  {:>14}  {:>7}  {:>10}  {:>10}",
+        "pair", "rad/token", "wave (tokens)", "slower", "turns then", "turns now"
+    );
+    let n = t.pairs.len();
+    let mut skipped = false;
+    for (i, p) in t.pairs.iter().enumerate() {
+        // The ends, and evenly what is between: where the table bends is seen in the plot.
+        if !all && n > SHOWN && !(i < 2 || i + 2 >= n || i % n.div_ceil(SHOWN - 4) == 0) {
+            skipped = true;
+            continue;
+        }
+        row(s, p);
+    }
+    if skipped {
+        let _ = writeln!(s, "(some of {n} pairs; --all shows every one)");
+    }
+}
+
+fn row(s: &mut String, p: &Pair) {
+    let kind = match p.kind {
+        PairKind::Unchanged => "unchanged",
+        PairKind::Interpolated => "interpolated",
+        PairKind::Extrapolated => "extrapolated",
+    };
+    let wave = p.wavelength.map_or_else(|| "not rotated".to_owned(), |w| format!("{w:.1}"));
+    let slower = if p.theta > 0.0 { format!("{:.3}", p.theta_file / p.theta) } else { "-".to_owned() };
+    let _ = writeln!(
+        s,
+        "{:>4}  {:>12.5e}  {wave:>14}  {slower:>7}  {:>10.3}  {:>10.3}  {kind}{}",
+        p.index,
+        p.theta,
+        p.turns_trained,
+        p.turns_target,
+        if p.unseen { ", to unseen angles" } else { "" }
+    );
+}
+
+fn list_methods(out: &OutputArgs) -> anyhow::Result<()> {
+    if out.json {
+        let rows: Vec<_> = METHODS
+            .iter()
+            .map(|m| {
+                let params: Vec<_> = m
+                    .params()
+                    .iter()
+                    .map(|p| json!({ "key": p.key, "default": p.default, "unit": p.unit, "about": p.about }))
+                    .collect();
+                json!({ "name": m.name(), "about": m.about(), "axis": m.axis().to_string(), "params": params })
+            })
+            .collect();
+        return output::print_json(&json!({ "methods": rows }));
+    }
+    let mut s = String::new();
+    for m in METHODS {
+        let _ = writeln!(s, "{} ({}): {}", m.name(), m.axis(), m.about());
+        for p in m.params() {
+            let unit = if p.unit.is_empty() { String::new() } else { format!(", {}", p.unit) };
+            let _ = writeln!(s, "    {:12} {}{unit} (default: {})", p.key, p.about, p.default);
+        }
+    }
+    output::print(&s)
+}

@@ -1,0 +1,200 @@
+//! `ropewalk run`: completes one prompt.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{anyhow, bail};
+use clap::{Args as _, FromArgMatches};
+use ropewalk::chat::{Message, Template};
+use ropewalk::model::{Error, Model};
+use ropewalk::session::{GenerateParams, Session, StopReason};
+use ropewalk::Token;
+use serde_json::json;
+
+use super::interrupt::Interrupt;
+use super::options::{read_text, tokens, ModelArgs, RopeArgs, SamplingArgs};
+use super::output::{self, OutputArgs};
+use super::{engine, models, usage, Command};
+
+/// Contexts are not made larger than this unless the prompt or the user needs it.
+const CTX_CAP: usize = 4096;
+
+pub(crate) const COMMAND: Command = Command {
+    name: "run",
+    about: "Complete a prompt",
+    details: "The text after the prompt goes to stdout as it comes; what runs, and how fast, goes to stderr. The \
+              prompt is continued as it stands; --chat wraps it into the model's own chat template as one question. \
+              Without --ctx the context is the trained length or 4096, whichever is less, or as much as the prompt \
+              and -n need: a prompt past the trained length is where --rope comes in.",
+    example: "run -m smollm2 -p \"Once upon a time\" -n 64",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// The prompt
+    #[arg(short, long, value_name = "TEXT", required_unless_present = "file", conflicts_with = "file")]
+    prompt: Option<String>,
+    /// Read the prompt from a file; - is stdin
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Tokens to generate; -1 goes on until the model ends or the context is full
+    #[arg(
+        short = 'n',
+        long = "predict",
+        value_name = "N",
+        default_value_t = 128,
+        allow_negative_numbers = true
+    )]
+    n_predict: i64,
+    /// Context in tokens
+    #[arg(short, long, value_name = "N", value_parser = tokens)]
+    ctx: Option<usize>,
+    /// Ask as one question, through the model's chat template
+    #[arg(long)]
+    chat: bool,
+    /// System message, with --chat
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    /// End when this text appears (repeatable)
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Go on past end-of-text tokens
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Read special tokens such as <|im_start|> in the prompt as tokens, and show them in the output
+    #[arg(long)]
+    special: bool,
+    /// Print the prompt before its continuation
+    #[arg(long)]
+    echo: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    rope: RopeArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    out: OutputArgs,
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let n_predict = match args.n_predict {
+        -1 => usize::MAX,
+        n => usize::try_from(n).map_err(|_| usage(format!("-n {n}: expected -1, 0 or more")))?,
+    };
+    let spec = args.rope.spec()?;
+    let text = match (&args.prompt, &args.file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => read_text(path)?,
+        (None, None) => return Err(usage("a prompt is needed: -p TEXT or -f FILE")),
+    };
+    let choice = args.model.resolve()?;
+    let interrupt = Interrupt::install()?;
+
+    let started = Instant::now();
+    let model = models::load(&choice)?;
+    let (prompt, mut stop) = prompt_tokens(args, &model, &text)?;
+    stop.extend(args.stop.iter().cloned());
+    if prompt.is_empty() {
+        bail!("the prompt is empty and the model has no token to begin with: nothing to continue");
+    }
+    let wanted = if n_predict == usize::MAX { 1 } else { n_predict.max(1) };
+    let n_ctx =
+        args.ctx.unwrap_or_else(|| engine::default_ctx(&model, CTX_CAP, prompt.len().saturating_add(wanted)));
+    engine::check_fits(prompt.len(), n_ctx)?;
+    let mut session = Session::new(&model, &choice.session(n_ctx, spec.as_ref()))?;
+    interrupt.watch(&session);
+    let load_s = started.elapsed().as_secs_f64();
+    models::announce(&args.out, &choice, &session, spec.is_some());
+    args.out.note("");
+
+    let started = Instant::now();
+    engine::prefill(&mut session, &prompt, &args.out)?;
+    let prefill_s = started.elapsed().as_secs_f64();
+    if args.echo && !args.out.json {
+        output::print(&text)?;
+    }
+
+    let params = GenerateParams {
+        n_predict,
+        sampler: args.sampling.params(),
+        stop,
+        ignore_eos: args.ignore_eos,
+        special: args.special,
+    };
+    let started = Instant::now();
+    let (mut generated, mut written) = (Vec::new(), String::new());
+    let mut generation = session.generate(&prompt, &params)?;
+    for piece in generation.by_ref() {
+        let piece = match piece {
+            Ok(piece) => piece,
+            Err(Error::Interrupted) => break,
+            Err(e) => return Err(e.into()),
+        };
+        generated.extend(piece.token);
+        written.push_str(&piece.text);
+        if !args.out.json {
+            output::print(&piece.text)?;
+        }
+    }
+    let reason = generation.stop_reason();
+    drop(generation);
+    let decode_s = started.elapsed().as_secs_f64();
+
+    let rate = |n: usize, s: f64| if s > 0.0 { n as f64 / s } else { 0.0 };
+    if args.out.json {
+        output::print_json(&json!({
+            "model": models::name(&choice.path),
+            "rope": session.plan().spec.to_string(),
+            "device": model.device(),
+            "n_ctx": n_ctx,
+            "text": written,
+            "tokens": generated,
+            "n_prompt": prompt.len(),
+            "stop": engine::stop_name(reason),
+            "timings": {
+                "load_s": load_s,
+                "prefill_s": prefill_s,
+                "prefill_tokens_per_s": rate(prompt.len(), prefill_s),
+                "decode_s": decode_s,
+                "decode_tokens_per_s": rate(generated.len(), decode_s),
+            },
+        }))?;
+    } else {
+        if !written.ends_with('\n') {
+            output::print("\n")?;
+        }
+        args.out.note(format_args!(
+            "\nread {} tokens in {prefill_s:.2} s ({:.1}/s), wrote {} in {decode_s:.2} s ({:.1}/s), loaded in {load_s:.2} s",
+            prompt.len(),
+            rate(prompt.len(), prefill_s),
+            generated.len(),
+            rate(generated.len(), decode_s),
+        ));
+        if reason == Some(StopReason::ContextFull) {
+            args.out
+                .note(format_args!("stopped: the context of {n_ctx} tokens is full (see --ctx and --rope)"));
+        }
+    }
+    if interrupt.requested() {
+        return Err(anyhow!("interrupted"));
+    }
+    Ok(())
+}
+
+/// The prompt's tokens, and texts that end a turn when the model has no token for it.
+fn prompt_tokens(args: &Args, model: &Model, text: &str) -> anyhow::Result<(Vec<Token>, Vec<String>)> {
+    if !args.chat {
+        return Ok((model.vocab().tokenize(text, true, args.special)?, Vec::new()));
+    }
+    let template = Template::of(model)?;
+    if template.is_fallback() {
+        args.out.note("note: the file has no chat template; using the ChatML form");
+    }
+    let mut messages = Vec::new();
+    messages.extend(args.system.as_deref().map(|s| Message::new("system", s)));
+    messages.push(Message::new("user", text));
+    Ok((template.tokens(model.vocab(), &messages, true)?, template.stop()))
+}

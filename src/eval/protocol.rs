@@ -1,0 +1,416 @@
+//! Perplexity protocols by name: which tokens each window feeds, which of them it scores, and how the scores are averaged.
+//!
+//! "Perplexity at 8k, stride 256" means at least five different things in the literature. Each [`Protocol`] is one of
+//! them, taken from the code that produced the published numbers: pure planning over token counts, no model in sight.
+//!
+//! This project's own figures, one window from the start of a text with every token but the first scored, are `window`.
+//! On one document `yarn-trunc` differs from it only by the BOS which YaRN's script puts in front wherever the
+//! vocabulary has one, whether or not the model was trained with it.
+
+use crate::model::Result;
+
+use super::invalid;
+
+/// One published way to measure perplexity.
+#[derive(Debug)]
+pub struct Protocol {
+    /// What users write and reports say.
+    pub name: &'static str,
+    /// The file it is taken from.
+    pub source: &'static str,
+    /// One line for help texts.
+    pub about: &'static str,
+    /// Whether windows stay inside a document.
+    pub text: Text,
+    /// When BOS is put in front.
+    pub bos: BosRule,
+    /// The stride used when none is given; `None` when the protocol has no stride.
+    pub stride: Option<usize>,
+    /// How the headline number is averaged.
+    pub average: Average,
+    /// Whether windows score tokens that other windows score too, which makes standard errors too small.
+    pub overlaps: bool,
+    sweep: fn(&Geometry) -> std::result::Result<Sweep, String>,
+}
+
+/// What windows are cut from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Text {
+    /// Each document by itself; BOS in front of every window.
+    Documents,
+    /// All documents as one stream of tokens; BOS in front of every document.
+    Stream,
+}
+
+/// When BOS is put in front.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BosRule {
+    /// Whenever the vocabulary has one, whatever the model's flags say.
+    Vocabulary,
+    /// When the model's flags ask for it.
+    Flags,
+}
+
+/// How the headline number is averaged.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Average {
+    /// exp of the mean over all scored tokens.
+    Tokens,
+    /// `base` to the mean, over windows, of each window's mean: a short window weighs as much as a full one.
+    Windows {
+        /// e, or what the source wrote for it.
+        base: f64,
+    },
+}
+
+/// What a plan is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Geometry {
+    /// Tokens of the document or stream.
+    pub n_tokens: usize,
+    /// Tokens a window may feed, BOS among them.
+    pub n_ctx: usize,
+    /// Tokens between the starts of windows, for protocols that have a stride.
+    pub stride: usize,
+    /// Whether BOS is used.
+    pub bos: bool,
+}
+
+/// What stands in front of a window's tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bos {
+    /// Nothing that is not in the text.
+    None,
+    /// BOS, one token more.
+    Prepended,
+    /// BOS, in place of the window's first token.
+    Replacing,
+}
+
+/// One forward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Which text: the document's index, 0 for a stream.
+    pub text: usize,
+    /// First token of the text.
+    pub start: usize,
+    /// One past the last token of the text.
+    pub end: usize,
+    /// What stands in front.
+    pub bos: Bos,
+    /// First scored index among the tokens fed; all from there on are scored. At least 1.
+    pub from: usize,
+}
+
+impl Window {
+    /// Tokens fed, BOS among them.
+    pub fn n_fed(&self) -> usize {
+        self.end - self.start + usize::from(self.bos == Bos::Prepended)
+    }
+    /// Tokens scored.
+    pub fn n_scored(&self) -> usize {
+        self.n_fed().saturating_sub(self.from)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Scored {
+    /// Tokens that no window before has held.
+    Unseen,
+    /// Fed tokens from this index on.
+    From(usize),
+}
+
+/// The windows of one text: `[i*step, i*step + width)`, cut at the text's end.
+#[derive(Debug, Clone, Copy)]
+struct Sweep {
+    n_tokens: usize,
+    width: usize,
+    step: usize,
+    count: usize,
+    bos: Bos,
+    scored: Scored,
+}
+
+impl Sweep {
+    fn window(&self, text: usize, i: usize) -> Window {
+        let start = i * self.step;
+        let end = self.n_tokens.min(start.saturating_add(self.width));
+        let prepended = usize::from(self.bos == Bos::Prepended);
+        let from = match self.scored {
+            Scored::From(from) => from,
+            Scored::Unseen if i == 0 => prepended,
+            // Every planner has step <= width.
+            Scored::Unseen => self.width - self.step + prepended,
+        };
+        // Nothing predicts the first token fed.
+        Window { text, start, end, bos: self.bos, from: from.max(1) }
+    }
+}
+
+/// All protocols. The first is the default.
+pub static PROTOCOLS: &[Protocol] = &[
+    Protocol {
+        name: "window",
+        source: "no published one: the document's first tokens, each predicted from all before it",
+        about: "one window of ctx tokens from the start of each document, every token scored, token-weighted; BOS only if the model's flags ask",
+        text: Text::Documents,
+        bos: BosRule::Flags,
+        stride: None,
+        average: Average::Tokens,
+        overlaps: false,
+        sweep: one_window,
+    },
+    Protocol {
+        name: "yarn",
+        source: "jquesnelle/yarn eval/perplexity.py",
+        about: "per document, windows every S tokens, tokens not seen before are scored, unweighted mean over windows; BOS before every window, ctx counts it",
+        text: Text::Documents,
+        bos: BosRule::Vocabulary,
+        stride: Some(256),
+        average: Average::Windows { base: std::f64::consts::E },
+        overlaps: false,
+        sweep: |g| sliding(g, per_document(g)),
+    },
+    Protocol {
+        name: "yarn-trunc",
+        source: "jquesnelle/yarn eval/perplexity.py --truncate",
+        about: "documents cut to one window, mean over documents of the document's mean; one BOS, ctx counts it (YaRN's long Proof-pile curves)",
+        text: Text::Documents,
+        bos: BosRule::Vocabulary,
+        stride: None,
+        average: Average::Windows { base: std::f64::consts::E },
+        overlaps: false,
+        sweep: one_window,
+    },
+    Protocol {
+        name: "longlora",
+        source: "dvlab-research/LongLoRA eval.py",
+        about: "one stream, a window every S tokens, every token of every window scored, mean over windows, 2.71828^mean; the last start is dropped (LongLoRA, LCEG)",
+        text: Text::Stream,
+        bos: BosRule::Flags,
+        stride: Some(256),
+        // Not e: the source raises this very constant to the mean.
+        #[allow(clippy::approx_constant)]
+        average: Average::Windows { base: 2.71828 },
+        overlaps: true,
+        sweep: longlora,
+    },
+    Protocol {
+        name: "stride",
+        source: "ggml-org/llama.cpp tools/perplexity --ppl-stride (perplexity_v2)",
+        about: "one stream, a window of ctx tokens every S, its last S tokens scored (of the first window too), token-weighted",
+        text: Text::Stream,
+        bos: BosRule::Flags,
+        stride: Some(256),
+        average: Average::Tokens,
+        overlaps: false,
+        sweep: llama_cpp_stride,
+    },
+    Protocol {
+        name: "press",
+        source: "Press et al. 2021 (ALiBi), appendix B; fairseq lm_context_window_dataset.py",
+        about: "one stream, windows every S tokens, every token scored once (all of the first window, the last S of the others), token-weighted",
+        text: Text::Stream,
+        bos: BosRule::Flags,
+        stride: Some(256),
+        average: Average::Tokens,
+        overlaps: false,
+        sweep: |g| sliding(g, (g.n_ctx, Bos::None)),
+    },
+    Protocol {
+        name: "llama-cpp",
+        source: "ggml-org/llama.cpp tools/perplexity (perplexity)",
+        about: "one stream in disjoint chunks of ctx tokens, second half of each scored, token-weighted; BOS takes the place of each chunk's first token if the flags ask",
+        text: Text::Stream,
+        bos: BosRule::Flags,
+        stride: None,
+        average: Average::Tokens,
+        overlaps: false,
+        sweep: llama_cpp,
+    },
+];
+
+/// A protocol by name.
+///
+/// # Errors
+/// An unknown name; the message lists the known ones.
+pub fn protocol(name: &str) -> Result<&'static Protocol> {
+    PROTOCOLS.iter().find(|p| p.name == name).ok_or_else(|| {
+        let known: Vec<_> = PROTOCOLS.iter().map(|p| p.name).collect();
+        invalid(format!("unknown protocol {name:?}: known are {}", known.join(", ")))
+    })
+}
+
+/// What is meant when no protocol is named: `stride` when a stride is given, as for llama.cpp's tool, else `window`.
+pub fn default_protocol(stride: Option<usize>) -> &'static Protocol {
+    let name = if stride.is_some() { "stride" } else { "window" };
+    PROTOCOLS.iter().find(|p| p.name == name).unwrap_or(&PROTOCOLS[0])
+}
+
+/// Text tokens a window takes and what stands before them: BOS, when used, counts towards `n_ctx`.
+fn per_document(g: &Geometry) -> (usize, Bos) {
+    if g.bos {
+        (g.n_ctx - 1, Bos::Prepended)
+    } else {
+        (g.n_ctx, Bos::None)
+    }
+}
+
+fn one_window(g: &Geometry) -> std::result::Result<Sweep, String> {
+    let (width, bos) = per_document(g);
+    Ok(Sweep { n_tokens: g.n_tokens, width, step: width, count: 1, bos, scored: Scored::Unseen })
+}
+
+/// `yarn` and `press`: windows until one reaches the end of the text. In fairseq the first tokens come in blocks of S
+/// with all that precedes as context, which scores them as one first window of `width` does.
+fn sliding(g: &Geometry, (width, bos): (usize, Bos)) -> std::result::Result<Sweep, String> {
+    no_gaps(g.stride, width)?;
+    let count = 1 + g.n_tokens.saturating_sub(width).div_ceil(g.stride);
+    let mut sweep = Sweep { n_tokens: g.n_tokens, width, step: g.stride, count, bos, scored: Scored::Unseen };
+    // A tail of one token that shares nothing with the window before has nothing to predict it.
+    if sweep.window(0, count - 1).n_scored() == 0 {
+        sweep.count -= 1;
+    }
+    Ok(sweep)
+}
+
+fn longlora(g: &Geometry) -> std::result::Result<Sweep, String> {
+    no_gaps(g.stride, g.n_ctx)?;
+    let starts = g.n_tokens.saturating_sub(g.n_ctx).div_ceil(g.stride);
+    if starts < 2 {
+        let need = g.n_ctx.saturating_add(g.stride).saturating_add(1);
+        return Err(format!(
+            "{} tokens are too few: ctx {} and stride {} need {need}",
+            g.n_tokens, g.n_ctx, g.stride
+        ));
+    }
+    let (width, step) = (g.n_ctx, g.stride);
+    Ok(Sweep {
+        n_tokens: g.n_tokens,
+        width,
+        step,
+        count: starts - 1,
+        bos: Bos::None,
+        scored: Scored::From(1),
+    })
+}
+
+/// llama.cpp's tool grows its window by S/2 (and, for small ones, to its batch): here it is exactly `n_ctx`, what that
+/// tool logs as "Calculation chunk". It writes BOS over a chunk's first token only after the chunk was
+/// decoded, so no chunk but the first sees one. It refuses texts below two windows; one whole window and a token do here.
+fn llama_cpp_stride(g: &Geometry) -> std::result::Result<Sweep, String> {
+    if g.stride >= g.n_ctx {
+        return Err(format!("stride {} must be below ctx {}", g.stride, g.n_ctx));
+    }
+    if g.n_tokens <= g.n_ctx {
+        return Err(format!("{} tokens are too few: ctx {} needs one more than that", g.n_tokens, g.n_ctx));
+    }
+    let count = (g.n_tokens - g.n_ctx).div_ceil(g.stride);
+    let scored = Scored::From(g.n_ctx - g.stride);
+    Ok(Sweep { n_tokens: g.n_tokens, width: g.n_ctx, step: g.stride, count, bos: Bos::None, scored })
+}
+
+/// Refuses only what holds no whole chunk; llama.cpp's tool wants two.
+fn llama_cpp(g: &Geometry) -> std::result::Result<Sweep, String> {
+    if g.n_ctx < 3 {
+        return Err(format!(
+            "ctx {} is too small: half a chunk less one token is scored, which takes 3",
+            g.n_ctx
+        ));
+    }
+    let count = g.n_tokens / g.n_ctx;
+    if count == 0 {
+        return Err(format!("{} tokens are too few: ctx {} needs that many", g.n_tokens, g.n_ctx));
+    }
+    let bos = if g.bos { Bos::Replacing } else { Bos::None };
+    let scored = Scored::From(g.n_ctx / 2 + 1);
+    Ok(Sweep { n_tokens: g.n_tokens, width: g.n_ctx, step: g.n_ctx, count, bos, scored })
+}
+
+fn no_gaps(stride: usize, width: usize) -> std::result::Result<(), String> {
+    if stride > width {
+        return Err(format!("stride {stride} is larger than the {width} text tokens of a window: tokens between windows would never be scored"));
+    }
+    Ok(())
+}
+
+/// The windows of all texts, in order. Takes memory per text, not per window.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    sweeps: Vec<Sweep>,
+    /// Windows before each sweep, and at the end their number.
+    before: Vec<usize>,
+    /// Texts shorter than one window.
+    pub n_short: usize,
+}
+
+/// Why a text cannot be planned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanError {
+    /// The text at fault.
+    pub text: usize,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl Plan {
+    /// Plans texts of these lengths in tokens; `stride` only matters to protocols that have one.
+    ///
+    /// # Errors
+    /// `n_ctx` below 2, a stride of 0 or so large that tokens would be skipped, a text too short to score.
+    pub fn new(
+        protocol: &Protocol,
+        texts: &[usize],
+        n_ctx: usize,
+        stride: usize,
+        bos: bool,
+    ) -> std::result::Result<Plan, PlanError> {
+        let mut plan = Plan { sweeps: Vec::with_capacity(texts.len()), before: vec![0], n_short: 0 };
+        for (text, &n_tokens) in texts.iter().enumerate() {
+            let fail = |reason| PlanError { text, reason };
+            if n_ctx < 2 {
+                return Err(fail(format!("ctx {n_ctx} is too small: a token and what precedes it take 2")));
+            }
+            if protocol.stride.is_some() && stride == 0 {
+                return Err(fail("stride 0 never advances".into()));
+            }
+            let sweep = (protocol.sweep)(&Geometry { n_tokens, n_ctx, stride, bos }).map_err(fail)?;
+            if sweep.count == 0 || sweep.window(text, 0).n_scored() == 0 {
+                return Err(fail(format!("{n_tokens} tokens are too few: nothing to score")));
+            }
+            plan.n_short += usize::from(n_tokens < sweep.width);
+            plan.before.push(plan.len() + sweep.count);
+            plan.sweeps.push(sweep);
+        }
+        Ok(plan)
+    }
+
+    /// Number of windows.
+    pub fn len(&self) -> usize {
+        self.before.last().copied().unwrap_or(0)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Window `i`, if there is one.
+    pub fn get(&self, i: usize) -> Option<Window> {
+        let text = self.before.partition_point(|&n| n <= i).checked_sub(1)?;
+        let sweep = self.sweeps.get(text)?;
+        Some(sweep.window(text, i - self.before[text]))
+    }
+
+    /// At most `max` windows, spread evenly over the plan: the first, and then one every `len / max`.
+    pub fn sample(&self, max: Option<usize>) -> impl ExactSizeIterator<Item = Window> + '_ {
+        let total = self.len();
+        let n = max.map_or(total, |max| max.min(total));
+        (0..n).map(move |k| {
+            let i = (k as u128 * total as u128 / n as u128) as usize;
+            // `i < total`, for which every index has a window.
+            self.get(i).unwrap_or_else(|| unreachable!("window {i} of {total}"))
+        })
+    }
+}

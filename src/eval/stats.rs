@@ -1,0 +1,86 @@
+//! Means with their standard errors, and the Wilson interval.
+
+use serde::Serialize;
+
+use super::invalid;
+use crate::model::Result;
+
+/// Running mean and spread of f64 values (Welford's update).
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Mean {
+    n: usize,
+    mean: f64,
+    m2: f64,
+}
+
+impl Mean {
+    /// Takes in a value.
+    pub fn push(&mut self, x: f64) {
+        self.n += 1;
+        let delta = x - self.mean;
+        self.mean += delta / self.n as f64;
+        self.m2 += delta * (x - self.mean);
+    }
+    /// Number of values.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+    /// Their mean; 0 when there are none.
+    pub fn mean(&self) -> f64 {
+        self.mean
+    }
+    /// Standard error of the mean, taking the values as independent; `None` below two values.
+    pub fn stderr(&self) -> Option<f64> {
+        (self.n >= 2).then(|| (self.m2.max(0.0) / (self.n as f64 * (self.n - 1) as f64)).sqrt())
+    }
+}
+
+/// A mean negative log-likelihood and the perplexity it means.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Perplexity {
+    /// `base ^ nll`.
+    pub ppl: f64,
+    /// Nats.
+    pub nll: f64,
+    /// Standard error of `ppl` to first order: `ppl * nll_stderr`.
+    pub ppl_stderr: Option<f64>,
+    /// Standard error of `nll`.
+    pub nll_stderr: Option<f64>,
+}
+
+impl Perplexity {
+    /// From a mean in nats. `base` is e, but for protocols that say otherwise.
+    ///
+    /// # Errors
+    /// A mean so large that its power is no finite number.
+    pub fn new(mean: &Mean, base: f64) -> Result<Perplexity> {
+        let nll = mean.mean();
+        // `exp` rather than `powf`, so that the usual case is as exact as it can be.
+        let ppl = if base == std::f64::consts::E { nll.exp() } else { base.powf(nll) };
+        if !ppl.is_finite() {
+            return Err(invalid(format!(
+                "perplexity overflows: mean negative log-likelihood {nll} over {} values",
+                mean.n()
+            )));
+        }
+        let nll_stderr = mean.stderr();
+        Ok(Perplexity { ppl, nll, ppl_stderr: nll_stderr.map(|e| e * ppl), nll_stderr })
+    }
+}
+
+/// Wilson's 95 % score interval of `k` successes in `n` trials (Wilson 1927); `(0, 1)` when nothing was tried.
+pub fn wilson(k: usize, n: usize) -> (f64, f64) {
+    const Z: f64 = 1.959_963_984_540_054;
+    if n == 0 {
+        return (0.0, 1.0);
+    }
+    let (k, n) = (k as f64, n as f64);
+    let (p, z2) = (k / n, Z * Z);
+    let centre = p + z2 / (2.0 * n);
+    let half = Z * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt();
+    let scale = 1.0 + z2 / n;
+    // At k = 0 and k = n the bound is exactly 0 or 1; rounding would miss it by an ulp.
+    let low = if k == 0.0 { 0.0 } else { ((centre - half) / scale).max(0.0) };
+    let high = if k == n { 1.0 } else { ((centre + half) / scale).min(1.0) };
+    (low, high)
+}

@@ -1,0 +1,216 @@
+//! The plan's frequencies as graph ops: the only file that rotates.
+//!
+//! On the CPU, by a table of cosines and sines made once a micro-batch (angles in f64). Elsewhere, by one `ggml_rope_ext`:
+//! a geometric series is its base and scale, any other frequency per pair a factor dividing an angle of base 1, and a base
+//! per head is the same op over a tensor seen as one head of `n_embd_head * n_head` dimensions.
+
+use ggml::graph::{Builder, Executor, InputId};
+use ggml::ops::RopeParams;
+use ggml::tensor::Tensor;
+use ggml::{DType, Error, Result};
+use rayon::prelude::*;
+
+use crate::hparams::Hparams;
+use crate::rope::{Freqs, Plan};
+
+/// Which dimensions of a head form a pair. A property of an architecture's weights, not of a method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pairing {
+    /// `(2j, 2j+1)`: Llama.
+    Adjacent,
+    /// `(j, j + n_rot/2)`: GPT-NeoX, Qwen2.
+    Halves,
+}
+
+/// Inputs to fill before a graph runs.
+#[derive(Debug, Clone, Copy)]
+pub enum RotationInputs {
+    /// F32 `[n_rot, n_tables, T]`: cosines, then sines.
+    Table(InputId),
+    /// For `ggml_rope_ext`.
+    Scalars {
+        /// Positions, I32 `[T]`.
+        pos: InputId,
+        /// What divides the angles, F32: of all query heads, or of any head when there is one table. None for a series.
+        q: Option<InputId>,
+        /// The same of all key heads, when there is a table for each.
+        k: Option<InputId>,
+    },
+}
+
+/// The rotation of one graph, its inputs declared.
+#[derive(Debug, Clone, Copy)]
+pub struct Rotation<'c>(Lowering<'c>);
+
+#[derive(Debug, Clone, Copy)]
+enum Lowering<'c> {
+    Table {
+        table: Tensor<'c>,
+        neox: bool,
+    },
+    Scalars {
+        pos: Tensor<'c>,
+        q: Option<Tensor<'c>>,
+        k: Option<Tensor<'c>>,
+        params: RopeParams,
+        permute: bool,
+    },
+}
+
+impl<'c> Rotation<'c> {
+    /// Declares the inputs: a table where the device runs our op, else positions and factors for `ggml_rope_ext`.
+    ///
+    /// # Errors
+    /// A base for each head where the device has no table op and only part of a head is rotated, in halves or with a magnitude.
+    pub fn new(
+        b: &Builder<'c>,
+        hp: &Hparams,
+        plan: &Plan,
+        pairing: Pairing,
+        n_tokens: usize,
+        by_table: bool,
+    ) -> Result<(Self, RotationInputs)> {
+        let neox = pairing == Pairing::Halves;
+        let n_tables = plan.freqs.n_tables;
+        if by_table {
+            let (id, table) = b.input("rope_table", DType::F32, &[hp.n_rot, n_tables, n_tokens])?;
+            return Ok((Rotation(Lowering::Table { table, neox }), RotationInputs::Table(id)));
+        }
+        let per_head = n_tables > 1;
+        if per_head && hp.n_rot != hp.n_embd_head && (neox || plan.mscale != 1.0) {
+            let what = format!(
+                "a base for each head needs all {} dimensions rotated, the model rotates {}",
+                hp.n_embd_head, hp.n_rot
+            );
+            return Err(Error::Op { op: "rope", what });
+        }
+        let (pos_id, pos) = b.input("pos", DType::I32, &[n_tokens])?;
+        let len = |heads: usize| hp.n_embd_head / 2 * if per_head { heads } else { 1 };
+        let series = geometric(&plan.freqs, hp.n_rot);
+        let q = match series {
+            Some(_) => None,
+            None => Some(b.input("rope_factors_q", DType::F32, &[len(hp.n_head)])?),
+        };
+        let k = per_head.then(|| b.input("rope_factors_k", DType::F32, &[len(hp.n_head_kv)])).transpose()?;
+        let (freq_scale, freq_base) = series.unwrap_or((1.0, 1.0));
+        let params = RopeParams {
+            n_dims: hp.n_rot,
+            neox: neox && !per_head,
+            freq_base,
+            freq_scale,
+            mscale: plan.mscale as f32,
+        };
+        let inputs = RotationInputs::Scalars { pos: pos_id, q: q.map(|(id, _)| id), k: k.map(|(id, _)| id) };
+        let (q, k, permute) = (q.map(|(_, t)| t), k.map(|(_, t)| t), neox && per_head);
+        Ok((Rotation(Lowering::Scalars { pos, q, k, params, permute }), inputs))
+    }
+
+    /// Rotates query heads F32 `[d, n_head, T]`. Without the table op, halves with a base for each head come back with
+    /// pairs side by side, in queries and keys alike.
+    pub fn queries(&self, b: &Builder<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.apply(b, x, false)
+    }
+
+    /// Rotates key heads F32 `[d, n_head_kv, T]`.
+    pub fn keys(&self, b: &Builder<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.apply(b, x, true)
+    }
+
+    fn apply(&self, b: &Builder<'c>, x: Tensor<'c>, keys: bool) -> Result<Tensor<'c>> {
+        let [d, heads, n, _] = x.ne();
+        match self.0 {
+            Lowering::Table { table, neox } => b.rope_table(x, table, neox),
+            Lowering::Scalars { pos, q, k: None, params, .. } => b.rope(x, pos, q, &params),
+            Lowering::Scalars { pos, q, k, params, permute } => {
+                // Queries and keys permuted alike have the same products, so pairs side by side need no way back.
+                let x = if permute {
+                    let halves = b.reshape(b.cont(x)?, &[d / 2, 2, heads * n])?;
+                    b.cont(b.permute(halves, [1, 0, 2, 3])?)?
+                } else {
+                    b.cont(x)?
+                };
+                let one_head = b.reshape(x, &[d * heads, 1, n])?;
+                let params = RopeParams { n_dims: d * heads, ..params };
+                let rotated = b.rope(one_head, pos, if keys { k } else { q }, &params)?;
+                b.reshape(rotated, &[d, heads, n])
+            }
+        }
+    }
+}
+
+impl RotationInputs {
+    /// Fills the inputs for tokens at these positions.
+    pub fn fill(
+        &self,
+        exec: &mut Executor,
+        hp: &Hparams,
+        plan: &Plan,
+        pos: &[i32],
+        scratch: &mut Vec<f32>,
+    ) -> Result<()> {
+        match *self {
+            RotationInputs::Table(id) => {
+                table(&plan.freqs, plan.mscale, hp.n_rot, pos, scratch);
+                exec.set(id, scratch)
+            }
+            RotationInputs::Scalars { pos: pos_id, q, k } => {
+                exec.set(pos_id, pos)?;
+                let heads = |n: usize| k.is_some().then_some(n);
+                if let Some(q) = q {
+                    exec.set(q, &factors(&plan.freqs, hp, heads(hp.n_head)))?;
+                }
+                if let Some(k) = k {
+                    exec.set(k, &factors(&plan.freqs, hp, heads(hp.n_head_kv)))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// `(scale, base)` of a single table that is `scale * base^(-2j/n_rot)`, as ggml's scalars have it.
+fn geometric(freqs: &Freqs, n_rot: usize) -> Option<(f32, f32)> {
+    let [first, .., last] = freqs.theta[..] else { return None };
+    if freqs.n_tables != 1 || first <= 0.0 || last <= 0.0 {
+        return None;
+    }
+    let half = n_rot as f64 / 2.0;
+    let base = (first / last).powf(half / (half - 1.0));
+    let fits = |(j, t): (usize, &f64)| (t / (first * base.powf(-(j as f64) / half)) - 1.0).abs() < 1e-9;
+    freqs.theta.iter().enumerate().all(fits).then_some((first as f32, base as f32))
+}
+
+/// `[T][n_tables][n_rot]`: cosines then sines, times the plan's magnitude.
+fn table(freqs: &Freqs, mscale: f64, n_rot: usize, pos: &[i32], out: &mut Vec<f32>) {
+    let per_token = n_rot * freqs.n_tables;
+    out.resize(per_token * pos.len(), 0.0);
+    let fill = |(row, &p): (&mut [f32], &i32)| {
+        for (row, theta) in row.chunks_exact_mut(n_rot).zip(freqs.theta.chunks_exact(n_rot / 2)) {
+            let (cos, sin) = row.split_at_mut(n_rot / 2);
+            for ((c, s), t) in cos.iter_mut().zip(sin).zip(theta) {
+                let (y, x) = (f64::from(p) * t).sin_cos();
+                (*c, *s) = ((x * mscale) as f32, (y * mscale) as f32);
+            }
+        }
+    };
+    if out.len() > 1 << 14 {
+        out.par_chunks_exact_mut(per_token).zip(pos).for_each(fill);
+    } else {
+        out.chunks_exact_mut(per_token).zip(pos).for_each(fill);
+    }
+}
+
+/// What `ggml_rope_ext` divides an angle of base 1 by: `1/theta`, infinite for what is not rotated. One entry per pair of
+/// one head, or of all `n_heads` heads, each group of which shares a table.
+fn factors(freqs: &Freqs, hp: &Hparams, n_heads: Option<usize>) -> Vec<f32> {
+    let half = hp.n_rot / 2;
+    let inverse = |t: &f64| if *t == 0.0 { f32::INFINITY } else { (1.0 / t) as f32 };
+    let n_heads = n_heads.unwrap_or(1);
+    let mut out = Vec::with_capacity(n_heads * hp.n_embd_head / 2);
+    for head in 0..n_heads {
+        let at = head * freqs.n_tables / n_heads * half;
+        out.extend(freqs.theta[at..at + half].iter().map(inverse));
+        out.resize((head + 1) * hp.n_embd_head / 2, f32::INFINITY);
+    }
+    out
+}

@@ -1,0 +1,22 @@
+//! Long context for quantised GGUF language models. Modules in layer order: each may use only those above it.
+#![forbid(unsafe_code)]
+
+pub mod hparams;
+pub mod rope;
+pub mod weights;
+pub mod kv;
+pub mod graph;
+pub mod arch;
+pub mod model;
+pub mod session;
+pub mod chat;
+pub mod eval;
+pub mod fetch;
+pub mod plot;
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+pub use ggml::{gguf, sampler, vocab, DType, Token};

@@ -1,0 +1,148 @@
+//! Ranges, ticks and tick labels.
+
+use super::{Axis, Chart, PlotError, Scale};
+
+/// An axis with its range: maps values to 0..1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Span {
+    scale: Scale,
+    /// In mapped units: the value itself, or its decimal logarithm.
+    lo: f64,
+    hi: f64,
+}
+
+/// Values beyond would overflow when subtracted.
+const LIMIT: f64 = 1e150;
+
+impl Span {
+    /// Of both axes, around all points that both can show.
+    pub(super) fn both(chart: &Chart) -> Result<(Span, Span), PlotError> {
+        let shown =
+            |p: &&(f64, f64)| mapped(chart.x.scale, p.0).is_some() && mapped(chart.y.scale, p.1).is_some();
+        let points: Vec<(f64, f64)> =
+            chart.series.iter().flat_map(|s| s.points.iter().filter(shown).copied()).collect();
+        if points.is_empty() {
+            return Err(PlotError::Empty(format!("\"{}\"", chart.title)));
+        }
+        Ok((
+            Span::around(&chart.x, points.iter().map(|p| p.0), 0.0),
+            Span::around(&chart.y, points.iter().map(|p| p.1), 0.05),
+        ))
+    }
+
+    fn around(axis: &Axis, values: impl Iterator<Item = f64>, pad: f64) -> Span {
+        let all = values.chain(axis.markers.iter().map(|m| m.at)).filter_map(|v| mapped(axis.scale, v));
+        let (mut lo, mut hi) =
+            all.fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(v), hi.max(v)));
+        // Room around a flat line, and more of it than rounding eats.
+        let least = match axis.scale {
+            Scale::Linear => (lo.abs().max(hi.abs()) * 1e-6).max(1e-12),
+            Scale::Log => 0.05,
+        };
+        if hi - lo < least {
+            let half = if axis.scale == Scale::Linear { lo.abs().max(1.0) / 2.0 } else { 0.5 };
+            (lo, hi) = (lo - half, hi + half);
+        }
+        let room = (hi - lo) * pad;
+        // Counts start at 0: room below them would only show numbers that cannot occur.
+        let floor = if axis.scale == Scale::Linear && lo >= 0.0 { 0.0 } else { f64::NEG_INFINITY };
+        Span { scale: axis.scale, lo: (lo - room).max(floor), hi: hi + room }
+    }
+
+    /// Where a value lies, 0 at the axis' start and 1 at its end.
+    pub(super) fn at(&self, value: f64) -> Option<f64> {
+        mapped(self.scale, value).map(|v| (v - self.lo) / (self.hi - self.lo))
+    }
+
+    /// About `n` ticks: values and labels.
+    pub(super) fn ticks(&self, n: usize) -> Vec<(f64, String)> {
+        let n = n.max(2) as f64;
+        let decades = self.hi - self.lo;
+        let values: Vec<f64> = if self.scale == Scale::Log && decades >= 2.0 {
+            let step = (decades / n).ceil().max(1.0);
+            every(self.lo, self.hi, step).map(|e| 10f64.powf(e)).collect()
+        } else if self.scale == Scale::Log && decades >= 0.7 {
+            (self.lo.floor() as i32..=self.hi.floor() as i32)
+                .flat_map(|e| [1.0, 2.0, 5.0].map(|m| m * 10f64.powi(e)))
+                .filter(|v| self.at(*v).is_some_and(|a| (-1e-9..=1.0 + 1e-9).contains(&a)))
+                .collect()
+        } else {
+            let (lo, hi) = match self.scale {
+                Scale::Linear => (self.lo, self.hi),
+                Scale::Log => (10f64.powf(self.lo), 10f64.powf(self.hi)),
+            };
+            let rough = (hi - lo) / n;
+            let unit = 10f64.powf(rough.log10().floor());
+            let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * unit).into_iter().find(|s| *s >= rough * 0.999);
+            every(lo, hi, step.unwrap_or(rough)).collect()
+        };
+        values.into_iter().map(|v| (v, label(v))).collect()
+    }
+}
+
+/// Multiples of `step` from `lo` to `hi`; never more than a few dozen.
+fn every(lo: f64, hi: f64, step: f64) -> impl Iterator<Item = f64> {
+    let first = (lo / step - 1e-9).ceil();
+    (0..64).map(move |i| (first + f64::from(i)) * step).take_while(move |v| *v <= hi + step * 1e-9)
+}
+
+fn mapped(scale: Scale, v: f64) -> Option<f64> {
+    match scale {
+        Scale::Linear => (v.abs() < LIMIT).then_some(v),
+        Scale::Log => (v > 1.0 / LIMIT && v < LIMIT).then(|| v.log10()),
+    }
+}
+
+/// A number short enough for a tick: 0.05, 300, 20k, 1.5M, 1e12.
+pub(super) fn label(v: f64) -> String {
+    let a = v.abs();
+    let short = |x: f64| {
+        let t = format!("{x:.3}");
+        t.trim_end_matches('0').trim_end_matches('.').to_owned()
+    };
+    match a {
+        _ if a < 1e-12 => "0".into(),
+        _ if a < 1e-3 => format!("{v:.0e}"),
+        _ if a < 1e4 => short(v),
+        _ if a < 1e6 => format!("{}k", short(v / 1e3)),
+        _ if a < 1e9 => format!("{}M", short(v / 1e6)),
+        _ => format!("{v:.3e}").replace(".000e", "e"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(scale: Scale, lo: f64, hi: f64) -> Span {
+        Span::around(&Axis::new("", scale), [lo, hi].into_iter(), 0.0)
+    }
+
+    #[test]
+    fn ticks_are_round_and_inside() {
+        let labels = |s: Span, n| s.ticks(n).into_iter().map(|t| t.1).collect::<Vec<_>>().join(" ");
+        assert_eq!(labels(span(Scale::Linear, 0.0, 16384.0), 5), "0 5000 10k 15k");
+        assert_eq!(labels(span(Scale::Linear, 0.0, 63.0), 7), "0 10 20 30 40 50 60");
+        assert_eq!(labels(span(Scale::Log, 6.5, 2e6), 8), "10 100 1000 10k 100k 1M");
+        assert_eq!(labels(span(Scale::Log, 10.0, 500.0), 6), "10 20 50 100 200 500");
+        assert_eq!(labels(span(Scale::Log, 20.0, 30.0), 5), "20 22 24 26 28 30");
+        for (lo, hi) in [(0.0, 0.0), (5.0, 5.0), (-1e149, 1e149), (1e-9, 2e-9), (1e9, 1e9 + 1.0)] {
+            let s = span(Scale::Linear, lo, hi);
+            let ticks = s.ticks(6);
+            assert!(ticks.len() < 30, "{ticks:?}");
+            assert!(
+                ticks.iter().all(|t| s.at(t.0).is_some_and(|a| (-1e-6..=1.000001).contains(&a))),
+                "{lo} {hi} {ticks:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_an_axis_cannot_show_is_left_out() {
+        let s = span(Scale::Log, 1.0, 100.0);
+        assert_eq!(
+            (s.at(10.0), s.at(0.0), s.at(-1.0), s.at(f64::NAN), s.at(f64::INFINITY)),
+            (Some(0.5), None, None, None, None)
+        );
+    }
+}

@@ -1,0 +1,53 @@
+//! `abf`: Adjusted Base Frequency.
+
+use super::method::MAX_BASE;
+use super::value::approx;
+use super::{Args, Axis, Draft, Geometry, Kind, Method, Param, RopeError};
+
+/// A new base, usually followed by fine-tuning (Xiong et al. 2023, arXiv:2309.16039). `rope_freqs` factors stay divided in.
+///
+/// The default base is b * s^(ln 500 / ln 32): the power law through the single-stage ABF baseline of the HARPE paper (1e4 to 5e6 for 4096 to 131072
+/// tokens). At 8 times it gives 42 times the base, where Xiong et al. took 50.
+pub(super) struct Abf;
+
+impl Method for Abf {
+    fn name(&self) -> &'static str {
+        "abf"
+    }
+    fn about(&self) -> &'static str {
+        "Adjusted Base Frequency: another base for all pairs"
+    }
+    fn axis(&self) -> Axis {
+        Axis::Frequency
+    }
+    fn params(&self) -> &'static [Param] {
+        const PARAMS: &[Param] = &[
+            Param {
+                key: "base",
+                kind: Kind::Number { min: 1.0 + 1e-6, max: MAX_BASE },
+                default: "freq_base * factor^(ln 500 / ln 32)",
+                unit: "",
+                about: "the new base",
+            },
+            Param::FACTOR,
+            Param::ORIGINAL,
+        ];
+        PARAMS
+    }
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
+        let base = if args.is_given("base") {
+            args.number("base", || geo.freq_base)?
+        } else {
+            let s = args.factor(geo, draft)?;
+            args.absorb("factor");
+            args.number("base", || geo.scaled_base(500.0, s))?
+        };
+        draft.freqs.theta = geo.table(base)?;
+        draft.notes.push(format!(
+            "abf: base {}, {} times the model's.",
+            approx(base),
+            approx(base / geo.freq_base)
+        ));
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! The published table and what note and paper say on the way to it.
+
+use super::search::{algorithm1, bases, Search};
+use super::waveform::Waveform;
+use super::TABLE2;
+
+const PAPER: Search =
+    Search { base_min: 1e6, base_max: 5e6, stride: 3e4, lo: 1000, hi: 131_072, n_rot: 128, n_bases: 32 };
+
+#[test]
+fn search_gives_table_2_in_the_known_order() {
+    let picks = bases(&PAPER);
+    let millions: Vec<String> = picks.iter().map(|p| format!("{:.2}", p.base / 1e6)).collect();
+    assert_eq!(
+        millions.join(" "),
+        "1.00 3.88 1.30 1.45 1.15 4.54 3.46 4.15 2.47 2.17 3.13 4.51 2.50 3.04 3.10 2.20 2.65 3.43 2.83 2.74 2.23 \
+         3.16 2.68 4.45 2.92 3.22 3.01 2.80 3.61 2.71 4.09 4.39"
+    );
+    let n: Vec<u64> = picks[1..].iter().map(|p| p.n).collect();
+    assert_eq!(
+        n,
+        [
+            3, 4, 5, 6, 7, 8, 8, 8, 10, 12, 13, 13, 14, 14, 16, 18, 16, 17, 18, 19, 19, 21, 22, 21, 24, 25,
+            24, 24, 27, 26, 27
+        ]
+    );
+    let mut sorted: Vec<u64> = picks.iter().map(|p| p.base.round() as u64).collect();
+    sorted.sort_unstable();
+    assert_eq!(sorted, TABLE2.map(|b| u64::from(b) * 10_000));
+}
+
+#[test]
+fn extrema_of_the_first_base() {
+    let w = Waveform::new(1e6, 128, 1000, 131_072);
+    let (peaks, valleys) = (w.peaks(), w.valleys());
+    assert_eq!(peaks[..8], [1162, 1238, 1420, 1791, 1848, 2293, 2759, 2846]);
+    assert_eq!(peaks[peaks.len() - 2..], [7634, 8118]);
+    assert_eq!(valleys[..5], [2133, 2529, 2648, 3138, 3894]);
+    assert_eq!(valleys[valleys.len() - 4..], [99018, 103_399, 122_876, 128_312]);
+    assert_eq!(Waveform::new(2.77e6, 128, 1000, 131_072).peaks().len(), 11);
+    assert_eq!(Waveform::new(3.04e6, 128, 1000, 131_072).peaks().len(), 27);
+}
+
+#[test]
+fn the_recurrence_agrees_with_direct_cosines() {
+    for (base, d, lo, hi) in [(5e6, 128, 1000, 131_072), (1e4, 64, 3, 5000), (1.5, 2, 0, 0), (1e30, 6, 7, 40)]
+    {
+        let w = Waveform::new(base, d, lo, hi);
+        for m in (lo..=hi).step_by(61).chain([hi]) {
+            let direct: f64 =
+                (0..d / 2).map(|j| (m as f64 * base.powf(-2.0 * j as f64 / d as f64)).cos()).sum();
+            let got = w.at(m).expect("position is in range");
+            assert!((got - direct * 2.0 / (d as f64).sqrt()).abs() < 1e-10, "base {base} position {m}");
+        }
+        assert_eq!(w.at(hi + 1), None);
+    }
+}
+
+/// The printed rule, written a second time without sums of beginnings.
+#[test]
+fn algorithm_1_minimises_the_sum_over_all_pairs() {
+    let s = Search { base_min: 2e5, base_max: 1e6, stride: 2e4, lo: 100, hi: 6000, n_rot: 64, n_bases: 6 };
+    let wave = |i: usize| Waveform::new(s.base_min + i as f64 * s.stride, s.n_rot, s.lo, s.hi);
+    let all: Vec<_> = (0..=40).map(|i| (wave(i).peaks(), wave(i).valleys())).collect();
+    let sum = |a: &[usize], b: &std::collections::BTreeSet<usize>| -> usize {
+        a.iter().flat_map(|x| b.iter().map(|y| x.abs_diff(*y))).sum()
+    };
+    let mut taken = vec![0];
+    while taken.len() < 6 {
+        let p = taken.iter().flat_map(|i: &usize| all[*i].0.clone()).collect();
+        let v = taken.iter().flat_map(|i: &usize| all[*i].1.clone()).collect();
+        let rest = (0..all.len()).filter(|i| !taken.contains(i));
+        taken.push(
+            rest.min_by_key(|i| sum(&all[*i].0, &v) + sum(&all[*i].1, &p)).expect("candidates are left"),
+        );
+    }
+    let want: Vec<f64> = taken.iter().map(|i| s.base_min + *i as f64 * s.stride).collect();
+    assert_eq!(algorithm1(&s).iter().map(|p| p.base).collect::<Vec<_>>(), want);
+    let printed = algorithm1(&PAPER);
+    let found = printed.iter().filter(|p| TABLE2.contains(&((p.base / 1e4).round() as u16))).count();
+    assert!(found <= 15, "the printed rule does not give Table 2, yet {found} of 32 are there");
+}
+
+#[test]
+fn a_flat_or_short_waveform_has_no_extrema() {
+    for (lo, hi) in [(0, 0), (5, 6), (1, 2)] {
+        let w = Waveform::new(1e4, 128, lo, hi);
+        assert!(w.peaks().is_empty() && w.valleys().is_empty());
+    }
+}

@@ -1,0 +1,344 @@
+//! What a rope method is, what it is given, and what it fills in.
+
+use super::value::{number, rounded};
+use super::{Branch, Freqs, Kind, Part, RopeError, Value};
+use crate::hparams::{Hparams, RopeScaling};
+
+/// Which half of a plan a method decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Axis {
+    /// What angle one unit of position means.
+    Frequency,
+    /// Which query-key pairs see each other, and at which positions.
+    Reach,
+}
+impl std::fmt::Display for Axis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Axis::Frequency => "frequency",
+            Axis::Reach => "reach",
+        })
+    }
+}
+
+/// A parameter of a method.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Param {
+    /// Name in a spec.
+    pub key: &'static str,
+    /// What it accepts.
+    pub kind: Kind,
+    /// Where its default comes from, for help.
+    pub default: &'static str,
+    /// Unit, empty for plain numbers.
+    pub unit: &'static str,
+    /// One line.
+    pub about: &'static str,
+}
+impl Param {
+    /// `original`: every method takes it.
+    pub const ORIGINAL: Param = Param {
+        key: "original",
+        kind: Kind::Count { min: 1, max: MAX_CTX },
+        default: "the file's original_context_length, else its context_length",
+        unit: "tokens",
+        about: "window the model was trained for",
+    };
+    /// `factor`: every method that scales takes it.
+    pub const FACTOR: Param = Param {
+        key: "factor",
+        kind: Kind::Number { min: 1.0, max: 1e6 },
+        default: "context / original, at least 1",
+        unit: "",
+        about: "how many times longer than the trained window the context is to be",
+    };
+}
+
+/// Longest context and window: ggml's positions are 32-bit.
+pub(super) const MAX_CTX: u64 = i32::MAX as u64;
+/// Bases this large make the slowest pair's factor overflow the f32 that ggml takes.
+pub(super) const MAX_BASE: f64 = 1e30;
+/// Frequencies a plan may hold, over all heads.
+const MAX_FREQS: usize = 1 << 22;
+
+/// A rope method: one file, one line of the registry.
+pub trait Method: Sync {
+    /// Name in a spec.
+    fn name(&self) -> &'static str;
+    /// One line for help.
+    fn about(&self) -> &'static str;
+    /// Which half of the plan it decides.
+    fn axis(&self) -> Axis;
+    /// Its parameters, in printing order; `original` last.
+    fn params(&self) -> &'static [Param];
+    /// Works its parameters out through `args` and changes the draft, which starts as the plain model.
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError>;
+}
+
+/// The numbers of model and target that methods work from; checked once.
+#[derive(Debug, Clone, Copy)]
+pub struct Geometry<'a> {
+    /// Rotary dimensions `d`: even, at least 2.
+    pub n_rot: usize,
+    /// Key-value heads.
+    pub n_head_kv: usize,
+    /// The file's base.
+    pub freq_base: f64,
+    /// The file's `rope_freqs.weight`: angles are divided by it, `[n_rot/2]`.
+    pub freq_factors: Option<&'a [f32]>,
+    /// What the file declares; methods use only its factor tensors and what belongs to them.
+    pub scaling: &'a RopeScaling,
+    /// `context_length` of the file.
+    pub n_ctx_train: usize,
+    /// Trained window, tokens: `original` of the spec, else the file's.
+    pub n_ctx_orig: usize,
+    /// Target context, tokens.
+    pub n_ctx: usize,
+}
+
+impl<'a> Geometry<'a> {
+    pub(super) fn new(hp: &'a Hparams, n_ctx: usize, original: Option<usize>) -> Result<Self, RopeError> {
+        let bad = |key: &str, expected: &str, found: &dyn std::fmt::Display| {
+            Err(RopeError(format!("{key}: expected {expected}, found {found}")))
+        };
+        let n_ctx_orig = original.unwrap_or_else(|| hp.n_ctx_orig());
+        for (key, n) in
+            [("context", n_ctx), ("context_length", hp.n_ctx_train), ("original_context_length", n_ctx_orig)]
+        {
+            if n == 0 || n as u64 > MAX_CTX {
+                return bad(key, &format!("1 to {MAX_CTX} tokens"), &n);
+            }
+        }
+        if hp.n_rot < 2 || !hp.n_rot.is_multiple_of(2) {
+            return bad("rope.dimension_count", "an even number, at least 2", &hp.n_rot);
+        }
+        if hp.n_head_kv == 0 {
+            return bad("attention.head_count_kv", "at least 1", &0);
+        }
+        if hp.n_rot.checked_mul(hp.n_head_kv).is_none_or(|n| n > MAX_FREQS) {
+            return bad(
+                "rope.dimension_count x attention.head_count_kv",
+                &format!("at most {MAX_FREQS}"),
+                &format!("{} x {}", hp.n_rot, hp.n_head_kv),
+            );
+        }
+        if !(hp.freq_base > 1.0 && hp.freq_base <= MAX_BASE) {
+            return bad("rope.freq_base", "a number above 1, at most 1e30", &hp.freq_base);
+        }
+        let geo = Geometry {
+            n_rot: hp.n_rot,
+            n_head_kv: hp.n_head_kv,
+            freq_base: hp.freq_base,
+            freq_factors: hp.rope_scaling.freq_factors.as_deref(),
+            scaling: &hp.rope_scaling,
+            n_ctx_train: hp.n_ctx_train,
+            n_ctx_orig,
+            n_ctx,
+        };
+        if let Some(ff) = geo.freq_factors {
+            geo.check_factors("rope_freqs.weight", ff)?;
+        }
+        Ok(geo)
+    }
+
+    /// Pairs of rotary dimensions.
+    pub fn n_pairs(&self) -> usize {
+        self.n_rot / 2
+    }
+
+    /// An error unless `factors` are `n_rot/2` positive numbers (infinite is allowed: that pair is not rotated).
+    pub fn check_factors(&self, tensor: &str, factors: &[f32]) -> Result<(), RopeError> {
+        if factors.len() != self.n_pairs() {
+            return Err(RopeError(format!(
+                "{tensor}: expected {} values (rope.dimension_count / 2), found {}",
+                self.n_pairs(),
+                factors.len()
+            )));
+        }
+        match factors.iter().position(|f| f.is_nan() || *f <= 0.0) {
+            Some(i) => Err(RopeError(format!(
+                "{tensor}: expected positive values, found {} at index {i}",
+                factors[i]
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// `base^(-2j/d)`, radians per position, `[n_rot/2]`.
+    pub fn powers(&self, base: f64) -> Result<Vec<f64>, RopeError> {
+        if !(base > 1.0 && base <= MAX_BASE) {
+            return Err(RopeError(format!(
+                "rope base: expected a number above 1, at most 1e30, found {}",
+                number(base)
+            )));
+        }
+        Ok((0..self.n_pairs()).map(|j| base.powf(-2.0 * j as f64 / self.n_rot as f64)).collect())
+    }
+
+    /// The table of a base with the file's `rope_freqs.weight` divided in, `[n_rot/2]`.
+    ///
+    /// Every method but `longrope` keeps those factors: they belong to the trained model, and the methods act on top of what it was trained with.
+    pub fn table(&self, base: f64) -> Result<Vec<f64>, RopeError> {
+        let mut theta = self.powers(base)?;
+        if let Some(ff) = self.freq_factors {
+            theta.iter_mut().zip(ff).for_each(|(t, f)| *t /= f64::from(*f));
+        }
+        Ok(theta)
+    }
+
+    /// `base * scale^(d/(d-2))`: the base under which the slowest pair is interpolated `scale` times (NTK-aware scaling).
+    pub fn ntk_base(&self, scale: f64) -> Result<f64, RopeError> {
+        if self.n_rot < 4 {
+            return Err(RopeError(
+                "rope.dimension_count: expected at least 4 to change the base for, found 2".into(),
+            ));
+        }
+        let d = self.n_rot as f64;
+        Ok(self.freq_base * scale.powf(d / (d - 2.0)))
+    }
+
+    /// The base, `ratio` times larger for 32 times the window, at `factor`: b * factor^(ln ratio / ln 32), to six digits; b itself at 1.
+    pub fn scaled_base(&self, ratio: f64, factor: f64) -> f64 {
+        if factor == 1.0 {
+            self.freq_base
+        } else {
+            rounded(self.freq_base * factor.powf(ratio.ln() / 32f64.ln()))
+        }
+    }
+}
+
+/// A method's parameters: takes what was given, fills in defaults, and keeps both for the plan's spec.
+pub struct Args<'a> {
+    method: &'static dyn Method,
+    given: &'a Part,
+    asked: Vec<&'static str>,
+    used: Vec<(&'static str, Value)>,
+}
+
+impl<'a> Args<'a> {
+    pub(super) fn new(method: &'static dyn Method, given: &'a Part) -> Args<'a> {
+        Args { method, given, asked: Vec::new(), used: Vec::new() }
+    }
+
+    /// Whether the user gave it.
+    pub fn is_given(&self, key: &str) -> bool {
+        self.given.get(key).is_some()
+    }
+
+    /// The value given, or the default, which must be allowed too.
+    pub fn value(&mut self, key: &str, default: impl FnOnce() -> Value) -> Result<Value, RopeError> {
+        let name = self.method.name();
+        let param = self
+            .method
+            .params()
+            .iter()
+            .find(|p| p.key == key)
+            .ok_or_else(|| RopeError(format!("rope method {name}: {key} is not among its parameters")))?;
+        self.asked.push(param.key);
+        let value = match self.given.get(key) {
+            Some(text) => param.kind.parse(name, key, text)?,
+            None => {
+                let value = default();
+                if !param.kind.accepts(&value) {
+                    return Err(param.kind.refusal(
+                        name,
+                        key,
+                        &format!("{value} (its default: {})", param.default),
+                    ));
+                }
+                value
+            }
+        };
+        if !self.used.iter().any(|(k, _)| *k == key) {
+            self.used.push((param.key, value.clone()));
+        }
+        Ok(value)
+    }
+
+    /// A [`Kind::Number`].
+    pub fn number(&mut self, key: &str, default: impl FnOnce() -> f64) -> Result<f64, RopeError> {
+        match self.value(key, || Value::Number(default()))? {
+            Value::Number(x) => Ok(x),
+            other => Err(self.mismatch(key, &other)),
+        }
+    }
+
+    /// A [`Kind::Count`].
+    pub fn count(&mut self, key: &str, default: impl FnOnce() -> u64) -> Result<u64, RopeError> {
+        match self.value(key, || Value::Count(default()))? {
+            Value::Count(n) => Ok(n),
+            other => Err(self.mismatch(key, &other)),
+        }
+    }
+
+    /// A [`Kind::Choice`].
+    pub fn word(&mut self, key: &str, default: &'static str) -> Result<String, RopeError> {
+        match self.value(key, || Value::Word(default.into()))? {
+            Value::Word(w) => Ok(w),
+            other => Err(self.mismatch(key, &other)),
+        }
+    }
+
+    /// `factor`, by default the target context over the trained window, at least 1; notes what it covers.
+    pub fn factor(&mut self, geo: &Geometry<'_>, draft: &mut Draft) -> Result<f64, RopeError> {
+        let given = self.is_given("factor");
+        let factor = self.number("factor", || (geo.n_ctx as f64 / geo.n_ctx_orig as f64).max(1.0))?;
+        let (name, reach) = (self.method.name(), factor * geo.n_ctx_orig as f64);
+        if !given {
+            draft.notes.push(format!(
+                "{name}: factor {} = context {} over the trained window of {} tokens, at least 1.",
+                number(factor),
+                geo.n_ctx,
+                geo.n_ctx_orig
+            ));
+        } else if geo.n_ctx as f64 > reach * (1.0 + 1e-9) {
+            draft.notes.push(format!(
+                "{name}: the context of {} tokens is longer than factor x original = {} tokens.",
+                geo.n_ctx,
+                reach.floor()
+            ));
+        }
+        Ok(factor)
+    }
+
+    /// Replaces what a parameter was by what it came to (`auto` by its choice).
+    pub fn settle(&mut self, key: &'static str, value: Value) {
+        self.used.retain(|(k, _)| *k != key);
+        self.used.push((key, value));
+    }
+
+    /// Leaves a parameter that others now stand for out of the plan's spec.
+    pub fn absorb(&mut self, key: &str) {
+        self.used.retain(|(k, _)| *k != key);
+    }
+
+    fn mismatch(&self, key: &str, value: &Value) -> RopeError {
+        RopeError(format!("rope method {}: {key} has the wrong kind: {value}", self.method.name()))
+    }
+
+    /// The part with every default filled in; an error when something given had no effect.
+    pub(super) fn settled(self) -> Result<Part, RopeError> {
+        match self.given.args().iter().find(|(k, _)| !self.asked.contains(k)) {
+            Some((key, _)) => Err(RopeError(format!(
+                "rope method {}: {key} has no effect together with the other parameters given; leave it out",
+                self.method.name()
+            ))),
+            None => Ok(Part::new(self.method, &self.used)),
+        }
+    }
+}
+
+/// A plan in the making; starts as the model as its file has it.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    /// Frequencies.
+    pub freqs: Freqs,
+    /// Factor on rotated q and k.
+    pub mscale: f64,
+    /// Reach.
+    pub branches: Vec<Branch>,
+    /// One base per KV head, for methods that have them.
+    pub bases: Option<Vec<f64>>,
+    /// Whole sentences for the user.
+    pub notes: Vec<String>,
+}

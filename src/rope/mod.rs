@@ -1,0 +1,48 @@
+//! Rope methods as data: a `Spec` (what the user wrote) becomes a `Plan` (frequencies x reach). Pure: no tensors, no files.
+//!
+//! A method is one file here and one line of [`METHODS`]; help, errors, benches and the property tests walk that slice.
+
+mod abf;
+mod declared;
+mod dynamic_ntk;
+mod harpe;
+mod inspect;
+mod longrope;
+mod method;
+mod ntk;
+mod pi;
+mod plain;
+mod plan;
+mod sba;
+mod spec;
+mod value;
+mod yarn;
+
+pub use harpe::search::{bases as harpe_search, Pick, Search};
+pub use harpe::waveform::Waveform;
+pub use inspect::{Inspection, Pair, PairKind, Table};
+pub use method::{Args, Axis, Draft, Geometry, Method, Param};
+pub use plan::{Branch, Freqs, Plan, PosMap, Reach};
+pub use spec::{Part, Spec};
+pub use value::{Kind, Value};
+
+/// Why a spec cannot be used. One line; names the method, the parameter, what is allowed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub struct RopeError(pub String);
+
+/// Every method of this build, in the order help shows them.
+pub static METHODS: &[&dyn Method] = &[
+    &plain::Plain,
+    &pi::Pi,
+    &ntk::Ntk,
+    &dynamic_ntk::DynamicNtk,
+    &yarn::Yarn,
+    &abf::Abf,
+    &longrope::LongRope,
+    &sba::Sba,
+    &harpe::Harpe,
+];
+
+/// Methods this project names but this build does not have: asking for one is no spelling mistake. [`METHODS`] is looked up first.
+pub const PLANNED: &[&str] = &["clex", "self-extend", "lm-infinite", "dca", "streaming"];

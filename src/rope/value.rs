@@ -1,0 +1,176 @@
+//! Values of method parameters: what is allowed, how it is read, how it is written back.
+
+use super::RopeError;
+
+/// What a parameter accepts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A real number from `min` to `max`, both included.
+    Number {
+        /// Smallest.
+        min: f64,
+        /// Largest.
+        max: f64,
+    },
+    /// A whole number from `min` to `max`, both included.
+    Count {
+        /// Smallest.
+        min: u64,
+        /// Largest.
+        max: u64,
+    },
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// One of these words, or numbers from `min` to `max` joined by `/`.
+    ChoiceOrList {
+        /// The words.
+        choices: &'static [&'static str],
+        /// Smallest number.
+        min: f64,
+        /// Largest number.
+        max: f64,
+    },
+}
+
+/// A value that its [`Kind`] accepted.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Value {
+    /// Of [`Kind::Number`].
+    Number(f64),
+    /// Of [`Kind::Count`].
+    Count(u64),
+    /// Of [`Kind::Choice`] and [`Kind::ChoiceOrList`].
+    Word(String),
+    /// Of [`Kind::ChoiceOrList`].
+    List(Vec<f64>),
+}
+
+impl Kind {
+    /// What is allowed, for help and errors.
+    pub fn allowed(&self) -> String {
+        match self {
+            Kind::Number { min, max } => format!("a number from {} to {}", number(*min), number(*max)),
+            Kind::Count { min, max } => format!("a whole number from {min} to {max}"),
+            Kind::Choice(words) => words.join(", "),
+            Kind::ChoiceOrList { choices, min, max } => {
+                format!(
+                    "{}, or numbers from {} to {} joined by `/`",
+                    choices.join(", "),
+                    number(*min),
+                    number(*max)
+                )
+            }
+        }
+    }
+
+    /// Reads a value; the error names `method`, `key`, what is allowed and what was found.
+    pub fn parse(&self, method: &str, key: &str, text: &str) -> Result<Value, RopeError> {
+        let value = match self {
+            Kind::Number { .. } => text.parse().ok().map(Value::Number),
+            Kind::Count { .. } => text.parse().ok().map(Value::Count).or_else(|| {
+                let x = text.parse::<f64>().ok()?;
+                (x.fract() == 0.0 && (0.0..=9e15).contains(&x)).then_some(Value::Count(x as u64))
+            }),
+            Kind::Choice(words) => words.contains(&text).then(|| Value::Word(text.into())),
+            Kind::ChoiceOrList { choices, .. } => {
+                if choices.contains(&text) {
+                    Some(Value::Word(text.into()))
+                } else {
+                    text.split('/').map(|x| x.parse().ok()).collect::<Option<_>>().map(Value::List)
+                }
+            }
+        };
+        match value {
+            Some(v) if self.accepts(&v) => Ok(v),
+            _ => Err(self.refusal(method, key, &shown(text))),
+        }
+    }
+
+    /// Whether the value has this kind and lies in its range.
+    pub fn accepts(&self, value: &Value) -> bool {
+        match (self, value) {
+            (Kind::Number { min, max }, Value::Number(x)) => (*min..=*max).contains(x),
+            (Kind::Count { min, max }, Value::Count(n)) => (min..=max).contains(&n),
+            (Kind::Choice(words), Value::Word(w)) => words.contains(&w.as_str()),
+            (Kind::ChoiceOrList { choices, .. }, Value::Word(w)) => choices.contains(&w.as_str()),
+            (Kind::ChoiceOrList { min, max, .. }, Value::List(xs)) => {
+                !xs.is_empty() && xs.iter().all(|x| (*min..=*max).contains(x))
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn refusal(&self, method: &str, key: &str, found: &str) -> RopeError {
+        RopeError(format!("rope method {method}: {key}: expected {}, found {found}", self.allowed()))
+    }
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Value::Number(x) => f.write_str(&number(*x)),
+            Value::Count(n) => write!(f, "{n}"),
+            Value::Word(w) => f.write_str(w),
+            Value::List(xs) => f.write_str(&xs.iter().map(|x| number(*x)).collect::<Vec<_>>().join("/")),
+        }
+    }
+}
+
+/// Shortest text that reads back as the same number; never contains `+`, which joins methods.
+pub(super) fn number(x: f64) -> String {
+    let a = x.abs();
+    if a == 0.0 {
+        "0".into()
+    } else if (1e-4..1e15).contains(&a) {
+        format!("{x}")
+    } else {
+        format!("{x:e}")
+    }
+}
+
+/// User text made fit for a one-line message.
+pub(super) fn shown(text: &str) -> String {
+    let mut cut: String = text.chars().take(48).flat_map(char::escape_debug).collect();
+    if text.chars().nth(48).is_some() {
+        cut.push_str("...");
+    }
+    format!("`{cut}`")
+}
+
+/// ` (did you mean ...?)` when a known name is close to `name`, else nothing.
+pub(super) fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let name: Vec<char> = name.chars().take(64).collect();
+    known
+        .map(|k| (edits(&name, k), k))
+        .min()
+        .filter(|(n, k)| *n <= 1 + k.len() / 3)
+        .map(|(_, k)| format!(" (did you mean `{k}`?)"))
+        .unwrap_or_default()
+}
+
+/// Levenshtein distance.
+fn edits(a: &[char], b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=a.len()).collect();
+    for (i, cb) in b.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, ca) in a.iter().enumerate() {
+            let replaced = diagonal + usize::from(*ca != cb);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[a.len()]
+}
+
+/// Rounded to six significant digits: for derived parameters and notes, which claim no more.
+pub(super) fn rounded(x: f64) -> f64 {
+    format!("{x:.5e}").parse().unwrap_or(x)
+}
+
+/// [`rounded`], as text.
+pub(super) fn approx(x: f64) -> String {
+    number(rounded(x))
+}

@@ -1,0 +1,345 @@
+//! Decoding: micro-batches through the graph, rows of logits out.
+
+use std::ops::Range;
+
+use ggml::graph::{Builder, Outcome};
+use rayon::prelude::*;
+
+use super::batch::Item;
+use super::{Batch, SeqId, Session};
+use crate::graph::{Graph, GraphInputs, Shape};
+use crate::model::{Error, Result};
+use crate::{weights, Token};
+
+/// Tensors a layer's graph may take, and those of the rest: a bound for arenas, not a count.
+const TENSORS_PER_LAYER: usize = 80;
+const TENSORS_ELSEWHERE: usize = 64;
+
+/// `-inf` as F16.
+const F16_NEG_INF: u16 = 0xfc00;
+
+/// Buffers kept between calls.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    angles: Vec<f32>,
+    visible: Vec<i32>,
+}
+
+/// Rows of logits, in the order they were asked for.
+#[derive(Debug)]
+pub struct Logits<'a> {
+    rows: &'a [f32],
+    n_vocab: usize,
+}
+
+impl<'a> Logits<'a> {
+    /// Number of rows.
+    pub fn n_rows(&self) -> usize {
+        self.rows.len() / self.n_vocab
+    }
+
+    /// Row `i`, `n_vocab` long.
+    ///
+    /// # Panics
+    /// Past the last row, as slices do.
+    pub fn row(&self, i: usize) -> &'a [f32] {
+        &self.rows[i * self.n_vocab..(i + 1) * self.n_vocab]
+    }
+}
+
+/// What to do with each micro-batch's logits: the indices (into the decoded items) and the rows.
+type Sink<'s> = &'s mut dyn FnMut(&[usize], &[f32]) -> Result<()>;
+
+impl Session<'_> {
+    /// Decodes a batch of at most `n_batch` tokens. On an error nothing of the batch is kept.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.gguf");
+    /// # convert::random::write(&convert::random::Shape::named("llama-tiny")?, ropewalk::DType::Q8_0, 1, &path)?;
+    /// use ropewalk::model::{Model, ModelParams};
+    /// use ropewalk::session::{Batch, Session, SessionParams};
+    ///
+    /// let model = Model::load(&path, &ModelParams::cpu())?;
+    /// let params = SessionParams { n_threads: 1, ..SessionParams::new(512) };
+    /// let mut session = Session::new(&model, &params)?;
+    ///
+    /// let mut batch = Batch::new();
+    /// let tokens = model.vocab().tokenize("Two texts at once", true, false)?;
+    /// for (i, &token) in tokens.iter().enumerate() {
+    ///     let last = i + 1 == tokens.len();
+    ///     batch.push(token, 0, last); // sequence 0; logits for the last token only
+    ///     batch.push(token, 1, last); // sequence 1
+    /// }
+    /// let logits = session.decode(&batch)?;
+    /// assert_eq!(logits.n_rows(), 2);
+    /// assert_eq!(logits.row(0).len(), model.hparams().n_vocab);
+    /// assert_eq!(session.tokens(1), tokens);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn decode(&mut self, batch: &Batch) -> Result<Logits<'_>> {
+        if batch.len() > self.params.n_batch {
+            let most = self.params.n_batch;
+            return Err(Error::Invalid(format!(
+                "batch: expected at most {most} tokens, found {}",
+                batch.len()
+            )));
+        }
+        let mut logits = std::mem::take(&mut self.logits);
+        logits.clear();
+        let done = self.run(&batch.items, &mut |_, rows| {
+            logits.extend_from_slice(rows);
+            Ok(())
+        });
+        self.logits = logits;
+        done?;
+        Ok(Logits { rows: &self.logits, n_vocab: self.model.hparams().n_vocab })
+    }
+
+    /// Appends tokens to sequence 0, any number of them, and returns the last one's logits.
+    pub fn append(&mut self, tokens: &[Token]) -> Result<&[f32]> {
+        let Some(last) = tokens.len().checked_sub(1) else {
+            return Err(Error::Invalid("append: expected at least one token, found none".into()));
+        };
+        let items: Vec<Item> =
+            tokens.iter().enumerate().map(|(i, &token)| Item { token, seq: 0, logits: i == last }).collect();
+        let mut logits = std::mem::take(&mut self.logits);
+        logits.clear();
+        let done = self.run(&items, &mut |_, rows| {
+            logits.extend_from_slice(rows);
+            Ok(())
+        });
+        self.logits = logits;
+        done?;
+        Ok(&self.logits)
+    }
+
+    /// Makes sequence 0 hold exactly `tokens`, reusing the cached prefix they share; returns the last one's logits and how
+    /// many tokens were reused (the last is always computed). On an error only the shared prefix is held.
+    pub fn prompt(&mut self, tokens: &[Token]) -> Result<(&[f32], usize)> {
+        if tokens.is_empty() {
+            return Err(Error::Invalid("prompt: expected at least one token, found none".into()));
+        }
+        let held = self.tokens(0);
+        let shared = held.iter().zip(tokens).take_while(|(a, b)| a == b).count().min(tokens.len() - 1);
+        self.truncate(0, shared)?;
+        Ok((self.append(&tokens[shared..])?, shared))
+    }
+
+    /// Appends tokens to sequence 0 and hands over each row of logits in `wanted` (indices into `tokens`) as it is computed.
+    pub fn score(
+        &mut self,
+        tokens: &[Token],
+        wanted: Range<usize>,
+        f: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<()> {
+        let n_vocab = self.model.hparams().n_vocab;
+        self.run(&wanted_items(tokens, &wanted), &mut |indices, rows| {
+            indices.iter().zip(rows.chunks_exact(n_vocab)).for_each(|(&i, row)| f(i, row));
+            Ok(())
+        })
+    }
+
+    /// Appends tokens to sequence 0; gives `-ln p(tokens[i])` for each `i` in `scored` (from 1 on), computed in f64.
+    pub fn nll(&mut self, tokens: &[Token], scored: Range<usize>) -> Result<Vec<f32>> {
+        if scored.start == 0 || scored.end > tokens.len() || scored.is_empty() {
+            let n = tokens.len();
+            return Err(Error::Invalid(format!(
+                "nll: expected token indices inside 1..{n}, found {scored:?}"
+            )));
+        }
+        let n_vocab = self.model.hparams().n_vocab;
+        let mut out = vec![0f32; scored.len()];
+        let wanted = scored.start - 1..scored.end - 1;
+        let first = wanted.start;
+        self.run(&wanted_items(tokens, &wanted), &mut |indices, rows| {
+            let Some(&at) = indices.first() else { return Ok(()) };
+            let out = &mut out[at - first..at - first + indices.len()];
+            out.par_iter_mut().zip(rows.par_chunks_exact(n_vocab)).zip(indices).for_each(
+                |((out, row), &i)| {
+                    *out = negative_log_likelihood(row, tokens[i + 1]);
+                },
+            );
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    /// Runs items micro-batch by micro-batch; undoes all of them when one fails.
+    fn run(&mut self, items: &[Item], sink: Sink<'_>) -> Result<()> {
+        if items.is_empty() {
+            return Err(Error::Invalid("expected at least one token, found none".into()));
+        }
+        if items.len() > self.kv.n_free() {
+            let (n, free, n_ctx) = (items.len(), self.kv.n_free(), self.params.n_ctx);
+            return Err(Error::Invalid(format!(
+                "the context is full: {n} tokens do not fit in the {free} free of ctx {n_ctx}"
+            )));
+        }
+        let mut before: Vec<(SeqId, usize)> = Vec::new();
+        for item in items {
+            let n_vocab = self.model.hparams().n_vocab;
+            if item.token < 0 || item.token as usize >= n_vocab {
+                return Err(Error::Invalid(format!(
+                    "token: expected 0 to {}, found {}",
+                    n_vocab - 1,
+                    item.token
+                )));
+            }
+            if !before.iter().any(|(s, _)| *s == item.seq) {
+                let len = self.sequence(item.seq)?.len();
+                before.push((item.seq, len));
+            }
+        }
+        let mut at = 0;
+        for part in items.chunks(self.params.n_ubatch) {
+            if let Err(e) = self.micro_batch(part, at, sink) {
+                for (seq, len) in before {
+                    self.kv.remove(seq, len as i32);
+                    self.tokens[seq as usize].truncate(len);
+                }
+                return Err(e);
+            }
+            at += part.len();
+        }
+        Ok(())
+    }
+
+    fn micro_batch(&mut self, items: &[Item], first: usize, sink: Sink<'_>) -> Result<()> {
+        if self.cancelled() {
+            return Err(Error::Interrupted);
+        }
+        let mut places = Vec::with_capacity(items.len());
+        for item in items {
+            let tokens = &mut self.tokens[item.seq as usize];
+            places.push((item.seq, tokens.len() as i32));
+            tokens.push(item.token);
+        }
+        let cells = self.kv.allocate(&places).ok_or_else(|| Error::Invalid("the context is full".into()))?;
+        let wanted: Vec<usize> = (0..items.len()).filter(|&i| items[i].logits).collect();
+        self.prepare(Shape { n_tokens: items.len(), n_kv: self.kv.n_kv(), n_out: wanted.len() })?;
+        let Some((_, inputs, output)) = self.current else {
+            return Err(Error::Invalid("no graph".into()));
+        };
+        self.fill(&inputs, items, &places, &cells, &wanted)?;
+        if self.exec.compute()? == Outcome::Cancelled {
+            return Err(Error::Interrupted);
+        }
+        let Some(output) = output else { return Ok(()) };
+        let indices: Vec<usize> = wanted.iter().map(|i| i + first).collect();
+        if let Some(rows) = self.exec.borrow_f32(output)? {
+            return sink(&indices, rows);
+        }
+        let mut rows = Vec::new();
+        self.exec.read_f32(output, &mut rows)?;
+        sink(&indices, &rows)
+    }
+
+    fn fill(
+        &mut self,
+        ids: &GraphInputs,
+        items: &[Item],
+        places: &[(SeqId, i32)],
+        cells: &[usize],
+        wanted: &[usize],
+    ) -> Result<()> {
+        let hp = self.model.hparams();
+        let tokens: Vec<Token> = items.iter().map(|i| i.token).collect();
+        let mut embedded = Ok(());
+        self.exec.fill(ids.embd, |rows| embedded = weights::embed(self.model.file(), hp, &tokens, rows))?;
+        embedded?;
+        self.exec.set(ids.cells, &cells.iter().map(|&c| c as i64).collect::<Vec<_>>())?;
+        let pos: Vec<i32> = places.iter().map(|p| p.1).collect();
+        ids.rotation.fill(&mut self.exec, hp, &self.plan, &pos, &mut self.scratch.angles)?;
+        if let Some(out_ids) = ids.out_ids {
+            self.exec.set(out_ids, &wanted.iter().map(|&i| i as i32).collect::<Vec<_>>())?;
+        }
+        let (kv, visible, n_kv) = (self.kv.cells(), &mut self.scratch.visible, self.kv.n_kv());
+        self.exec.fill(ids.mask, |mask: &mut [u16]| {
+            let mut seen_by = None;
+            for (row, &(seq, pos)) in mask.chunks_exact_mut(n_kv).zip(places) {
+                if seen_by != Some(seq) {
+                    visible.clear();
+                    visible.extend(kv.iter().take(n_kv).map(|c| {
+                        if c.seqs & (1 << seq) != 0 {
+                            c.pos
+                        } else {
+                            i32::MAX
+                        }
+                    }));
+                    visible.resize(n_kv, i32::MAX);
+                    seen_by = Some(seq);
+                }
+                row.iter_mut()
+                    .zip(visible.iter())
+                    .for_each(|(m, &p)| *m = if p <= pos { 0 } else { F16_NEG_INF });
+            }
+        })?;
+        Ok(())
+    }
+
+    fn max_tensors(&self) -> usize {
+        self.model.hparams().n_layer * TENSORS_PER_LAYER + TENSORS_ELSEWHERE
+    }
+
+    /// Bytes a graph of this shape needs beside weights and cache.
+    pub(super) fn measure(&mut self, shape: Shape) -> Result<usize> {
+        let parts = Parts { model: self.model, abilities: self.abilities };
+        let n = self.max_tensors();
+        Ok(self.exec.measure(n, |b| parts.build(b, &self.kv, &self.plan, shape).map(|_| ()))?)
+    }
+
+    /// Makes the executor hold a graph of this shape.
+    pub(super) fn prepare(&mut self, shape: Shape) -> Result<()> {
+        if self.current.is_some_and(|(s, ..)| s == shape) {
+            return Ok(());
+        }
+        self.current = None;
+        let parts = Parts { model: self.model, abilities: self.abilities };
+        let n = self.max_tensors();
+        let (inputs, output) = self.exec.build(n, |b| parts.build(b, &self.kv, &self.plan, shape))?;
+        self.current = Some((shape, inputs, output));
+        Ok(())
+    }
+}
+
+fn wanted_items(tokens: &[Token], wanted: &Range<usize>) -> Vec<Item> {
+    tokens.iter().enumerate().map(|(i, &token)| Item { token, seq: 0, logits: wanted.contains(&i) }).collect()
+}
+
+/// `ln(sum exp(x)) - x[token]`, summed in f64.
+fn negative_log_likelihood(row: &[f32], token: Token) -> f32 {
+    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = row.chunks(256).map(|c| c.iter().map(|x| (x - max).exp()).sum::<f32>() as f64).sum();
+    (f64::from(max) + sum.ln() - f64::from(row[token as usize])) as f32
+}
+
+/// What a graph is built from.
+#[derive(Clone, Copy)]
+struct Parts<'m> {
+    model: &'m crate::model::Model,
+    abilities: crate::graph::Abilities,
+}
+
+impl Parts<'_> {
+    fn build<'c>(
+        &self,
+        b: &Builder<'c>,
+        kv: &crate::kv::KvCache,
+        plan: &crate::rope::Plan,
+        shape: Shape,
+    ) -> ggml::Result<(GraphInputs, Option<ggml::graph::OutputId>)> {
+        let (hp, arch) = (self.model.hparams(), self.model.arch());
+        let (g, inputs, mut x) =
+            Graph::new(b, hp, self.model.weights(), kv, plan, arch.pairing, shape, self.abilities)?;
+        for il in 0..hp.n_layer {
+            x = (arch.layer)(&g, il, x)?;
+        }
+        // Without a wanted row the graph ends where the last layer's keys and values are stored.
+        let output = match shape.n_out {
+            0 => None,
+            _ => Some(b.output((arch.head)(&g, x)?)),
+        };
+        Ok((inputs, output))
+    }
+}

@@ -1,0 +1,265 @@
+//! Generation as an iterator: stop strings, whole characters, cancellation.
+
+use std::collections::VecDeque;
+
+use super::Session;
+use crate::model::{Error, Result};
+use crate::sampler::{Sampler, SamplerParams};
+use crate::Token;
+
+/// How to generate.
+#[derive(Debug, Clone)]
+pub struct GenerateParams {
+    /// At most this many tokens; stops at the context's end too.
+    pub n_predict: usize,
+    /// Sampler settings.
+    pub sampler: SamplerParams,
+    /// Texts that end generation (not part of what is returned).
+    pub stop: Vec<String>,
+    /// Go on past end-of-generation tokens.
+    pub ignore_eos: bool,
+    /// Render special tokens.
+    pub special: bool,
+}
+
+impl GenerateParams {
+    /// The most likely tokens, at most `n_predict` of them.
+    pub fn greedy(n_predict: usize) -> Self {
+        GenerateParams {
+            n_predict,
+            sampler: SamplerParams::greedy(),
+            stop: Vec::new(),
+            ignore_eos: false,
+            special: false,
+        }
+    }
+}
+
+/// Why a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// The model ended its text or turn.
+    EndOfGeneration,
+    /// A stop string came up.
+    StopString,
+    /// `n_predict` tokens were made.
+    Length,
+    /// The context is full.
+    ContextFull,
+    /// The cancel flag was set.
+    Cancelled,
+}
+
+/// A generated piece: text is whole UTF-8 (bytes wait for the rest of their character or for a possible stop string).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// The token, `None` for text released at the end.
+    pub token: Option<Token>,
+    /// Text ready to show; may be empty.
+    pub text: String,
+}
+
+/// Iterator over generated pieces. Tokens it has yielded are in the session's sequence 0, but for the last one, which is
+/// decoded when the next is asked for.
+#[derive(Debug)]
+pub struct Generation<'s, 'm> {
+    session: &'s mut Session<'m>,
+    params: GenerateParams,
+    sampler: Sampler,
+    next: Option<Token>,
+    made: usize,
+    pending: Vec<u8>,
+    out: VecDeque<Piece>,
+    reason: Option<StopReason>,
+}
+
+impl<'m> Session<'m> {
+    /// Makes sequence 0 hold `prompt` (the cached prefix it shares is reused), then generates after it.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.gguf");
+    /// # convert::random::write(&convert::random::Shape::named("llama-tiny")?, ropewalk::DType::Q8_0, 1, &path)?;
+    /// use std::sync::atomic::Ordering;
+    /// use ropewalk::model::{Model, ModelParams};
+    /// use ropewalk::session::{GenerateParams, Session, SessionParams, StopReason};
+    ///
+    /// let model = Model::load(&path, &ModelParams::cpu())?;
+    /// let mut params = SessionParams::new(1024);
+    /// params.rope = Some("harpe".parse()?);
+    /// # params.n_threads = 1;
+    /// let mut session = Session::new(&model, &params)?;
+    /// let cancel = session.cancel_flag(); // for another thread, or a handler of Ctrl-C
+    ///
+    /// let prompt = model.vocab().tokenize("Once upon a time", true, false)?;
+    /// let mut how = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(64) };
+    /// how.stop.push("The end".into());
+    /// let mut pieces = session.generate(&prompt, &how)?;
+    /// for piece in pieces.by_ref() {
+    ///     print!("{}", piece?.text);
+    ///     cancel.store(true, Ordering::Relaxed); // enough: this stops it
+    /// }
+    /// assert_eq!(pieces.stop_reason(), Some(StopReason::Cancelled));
+    ///
+    /// // The session is as good as before; the prompt is still in its cache.
+    /// cancel.store(false, Ordering::Relaxed);
+    /// assert!(session.tokens(0).starts_with(&prompt));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn generate(&mut self, prompt: &[Token], params: &GenerateParams) -> Result<Generation<'_, 'm>> {
+        let mut sampler =
+            Sampler::new(&params.sampler, self.model.vocab(), self.model.hparams().n_ctx_train)?;
+        if params.stop.iter().any(String::is_empty) {
+            return Err(Error::Invalid("stop: expected a text, found an empty one".into()));
+        }
+        prompt.iter().for_each(|&t| sampler.accept(t));
+        let (logits, _) = self.prompt(prompt)?;
+        let next = (params.n_predict > 0).then(|| sampler.sample(logits)).transpose()?;
+        let reason = next.is_none().then_some(StopReason::Length);
+        Ok(Generation {
+            session: self,
+            params: params.clone(),
+            sampler,
+            next,
+            made: 0,
+            pending: Vec::new(),
+            out: VecDeque::new(),
+            reason,
+        })
+    }
+}
+
+impl Generation<'_, '_> {
+    /// Set once the iterator has ended.
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.reason
+    }
+
+    fn end(&mut self, reason: StopReason) {
+        self.reason = Some(reason);
+        self.next = None;
+    }
+
+    fn step(&mut self) -> Result<()> {
+        let Some(token) = self.next.take() else {
+            self.reason.get_or_insert(StopReason::Length);
+            return Ok(());
+        };
+        if !self.params.ignore_eos && self.session.model.vocab().is_eog(token) {
+            self.end(StopReason::EndOfGeneration);
+            return Ok(());
+        }
+        self.made += 1;
+        self.pending.extend(self.session.model.vocab().piece(token, self.params.special)?);
+        let text = self.release();
+        self.out.push_back(Piece { token: Some(token), text });
+        if self.reason.is_some() {
+            return Ok(());
+        }
+        if self.made >= self.params.n_predict {
+            self.end(StopReason::Length);
+        } else if self.session.kv.n_free() == 0 {
+            self.end(StopReason::ContextFull);
+        } else {
+            match self.session.append(&[token]) {
+                Ok(logits) => self.next = Some(self.sampler.sample(logits)?),
+                Err(Error::Interrupted) => self.end(StopReason::Cancelled),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes from the pending bytes what can be shown: whole characters that cannot become part of a stop string. A stop
+    /// string found ends the generation.
+    fn release(&mut self) -> String {
+        let found = self.params.stop.iter().filter_map(|s| find(&self.pending, s.as_bytes())).min();
+        if let Some(at) = found {
+            let text = String::from_utf8_lossy(&self.pending[..at]).into_owned();
+            self.pending.clear();
+            self.end(StopReason::StopString);
+            return text;
+        }
+        let n = self.pending.len();
+        let held =
+            self.params.stop.iter().map(|s| longest_start(&self.pending, s.as_bytes())).max().unwrap_or(0);
+        let ready = whole_characters(&self.pending[..n - held]);
+        let rest = self.pending.split_off(ready);
+        let shown = std::mem::replace(&mut self.pending, rest);
+        String::from_utf8_lossy(&shown).into_owned()
+    }
+}
+
+impl Iterator for Generation<'_, '_> {
+    type Item = Result<Piece>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(piece) = self.out.pop_front() {
+            return Some(Ok(piece));
+        }
+        if self.reason.is_none() {
+            if let Err(e) = self.step() {
+                self.end(StopReason::Cancelled);
+                self.pending.clear();
+                return Some(Err(e));
+            }
+            if let Some(piece) = self.out.pop_front() {
+                return Some(Ok(piece));
+            }
+        }
+        if self.pending.is_empty() {
+            return None;
+        }
+        let text = String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned();
+        Some(Ok(Piece { token: None, text }))
+    }
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|w| w == what)
+}
+
+/// Length of the longest end of `text` that is a start of `what`, shorter than all of it.
+fn longest_start(text: &[u8], what: &[u8]) -> usize {
+    (1..what.len().min(text.len() + 1)).rev().find(|&n| text.ends_with(&what[..n])).unwrap_or(0)
+}
+
+/// Bytes up to the last character's end: an unfinished character at the end waits.
+fn whole_characters(bytes: &[u8]) -> usize {
+    for back in 1..=bytes.len().min(3) {
+        let b = bytes[bytes.len() - back];
+        let need = match b {
+            0xc0..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf7 => 4,
+            0x80..=0xbf => continue,
+            _ => 1,
+        };
+        return if need > back { bytes.len() - back } else { bytes.len() };
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unfinished_characters_wait() {
+        let text = "aé漢😀".as_bytes();
+        for end in 0..=text.len() {
+            let ready = whole_characters(&text[..end]);
+            assert!(std::str::from_utf8(&text[..ready]).is_ok(), "cut at {end}");
+            assert!(end - ready < 4);
+        }
+        assert_eq!(whole_characters(&[0x80, 0x80, 0x80, 0x80]), 4, "stray bytes do not wait for ever");
+    }
+
+    #[test]
+    fn starts_of_stop_strings_are_held() {
+        assert_eq!(longest_start(b"hello <|en", b"<|end|>"), 4);
+        assert_eq!(longest_start(b"hello", b"<|end|>"), 0);
+        assert_eq!(longest_start(b"aa", b"aaa"), 2);
+        assert_eq!(find(b"xx<|end|>yy", b"<|end|>"), Some(2));
+    }
+}

@@ -1,0 +1,251 @@
+//! A session: a model, a plan, a KV cache. Prefill, decode, generate, save and restore.
+
+mod batch;
+mod decode;
+mod generate;
+mod memory;
+mod state;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use ggml::backend::Backend;
+use ggml::graph::{Executor, OutputId};
+
+use crate::graph::{Abilities, GraphInputs, Shape};
+use crate::kv::{KvCache, MAX_SEQS};
+use crate::model::{Error, Model, Result};
+use crate::rope::{Plan, RopeError, Spec};
+use crate::{DType, Token};
+
+pub use batch::Batch;
+pub use decode::Logits;
+pub use generate::{GenerateParams, Generation, Piece, StopReason};
+pub use state::is_session_file;
+
+/// A sequence of a session.
+pub type SeqId = u32;
+
+/// Which attention to compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attention {
+    /// Flash attention where the device has it for this head width, explicit elsewhere.
+    Auto,
+    /// With the whole score matrix.
+    Explicit,
+}
+
+/// How to open a session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionParams {
+    /// Tokens the cache holds, over all sequences.
+    pub n_ctx: usize,
+    /// Tokens handed to `decode` at once, at most.
+    pub n_batch: usize,
+    /// Tokens computed at once.
+    pub n_ubatch: usize,
+    /// Threads; 0 is all physical cores.
+    pub n_threads: usize,
+    /// Type of cached keys and values: f32, f16, q8_0, q4_0.
+    pub kv_type: DType,
+    /// `None` is what the file declares.
+    pub rope: Option<Spec>,
+    /// Which attention to compute.
+    pub attention: Attention,
+    /// Only ops every backend has: on the CPU too, rotate with ggml's rope and multiply in the weights' own types.
+    pub portable: bool,
+}
+
+impl SessionParams {
+    /// Defaults of the command line at this context: batches of 2048 computed 512 at a time, f16 cache.
+    pub fn new(n_ctx: usize) -> Self {
+        SessionParams {
+            n_ctx,
+            n_batch: 2048,
+            n_ubatch: 512,
+            n_threads: 0,
+            kv_type: DType::F16,
+            rope: None,
+            attention: Attention::Auto,
+            portable: false,
+        }
+    }
+}
+
+/// Bytes a session uses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Weights (mapped or uploaded).
+    pub weights: usize,
+    /// KV cache.
+    pub kv: usize,
+    /// Compute buffers.
+    pub compute: usize,
+}
+
+/// A running context over a model.
+#[derive(Debug)]
+pub struct Session<'m> {
+    model: &'m Model,
+    params: SessionParams,
+    plan: Plan,
+    exec: Executor,
+    kv: KvCache,
+    abilities: Abilities,
+    /// The graph the executor holds.
+    current: Option<(Shape, GraphInputs, Option<OutputId>)>,
+    /// Tokens of each sequence, by position.
+    tokens: Vec<Vec<Token>>,
+    /// Rows of logits of the last decode.
+    logits: Vec<f32>,
+    scratch: decode::Scratch,
+    cancel: Arc<AtomicBool>,
+}
+
+impl<'m> Session<'m> {
+    /// Opens a session; an error says how many bytes are needed and which settings would fit.
+    pub fn new(model: &'m Model, params: &SessionParams) -> Result<Session<'m>> {
+        let hp = model.hparams();
+        let mut params = params.clone();
+        // Positions are i32.
+        let most = i32::MAX as usize;
+        if params.n_ctx == 0 || params.n_ctx > most {
+            return Err(Error::Invalid(format!("ctx: expected 1 to {most} tokens, found {}", params.n_ctx)));
+        }
+        if params.n_ubatch == 0 || params.n_batch == 0 {
+            return Err(Error::Invalid("batch and ubatch: expected at least 1 token, found 0".into()));
+        }
+        if !matches!(params.kv_type, DType::F32 | DType::F16 | DType::Q8_0 | DType::Q4_0) {
+            let found = params.kv_type.name();
+            return Err(Error::Invalid(format!("kv type: expected f32, f16, q8_0 or q4_0, found {found}")));
+        }
+        params.n_batch = params.n_batch.min(params.n_ctx);
+        params.n_ubatch = params.n_ubatch.min(params.n_batch);
+        let device = model.backend_device();
+        let cells = memory::n_cells(params.n_ctx);
+        if let Some(cost) = memory::per_cell(hp, &params) {
+            let (kv, rest, free) =
+                (cost.kv.saturating_mul(cells), cost.rest.saturating_mul(cells), device.memory_free());
+            if kv.saturating_add(rest) > free {
+                return Err(Error::Invalid(memory::does_not_fit(hp, &params, kv, rest, free)));
+            }
+        }
+        let plan = match &params.rope {
+            Some(spec) => Plan::new(spec, hp, params.n_ctx)?,
+            None => Spec::declared(hp)
+                .and_then(|spec| Plan::new(&spec, hp, params.n_ctx))
+                .map_err(|e| RopeError(format!("{}: {e}", model.file().path().display())))?,
+        };
+        let own_ops = device.is_cpu() && !params.portable;
+        let abilities = Abilities {
+            custom_ops: own_ops,
+            widen: if own_ops { device.widest_product() } else { None },
+            flash: params.attention == Attention::Auto,
+        };
+        let exec = Executor::new(Backend::new(device, params.n_threads)?)?;
+        let kv = KvCache::new(device, hp, params.n_ctx, params.kv_type)?;
+        let mut session = Session {
+            model,
+            plan,
+            exec,
+            kv,
+            abilities,
+            current: None,
+            tokens: vec![Vec::new(); MAX_SEQS as usize],
+            logits: Vec::new(),
+            scratch: decode::Scratch::default(),
+            cancel: Arc::default(),
+            params,
+        };
+        session.cancel = session.exec.backend().cancel_flag();
+        session.reserve()?;
+        Ok(session)
+    }
+
+    /// Measures the largest graph before it is ever built, and settles which attention the device can run.
+    fn reserve(&mut self) -> Result<()> {
+        let n_kv = memory::n_cells(self.params.n_ctx);
+        let largest = Shape { n_tokens: self.params.n_ubatch, n_kv, n_out: 1 };
+        let compute = self.measure(largest)?;
+        let free = self.model.backend_device().memory_free();
+        if compute > free {
+            let (hp, kv) = (self.model.hparams(), self.kv.n_bytes());
+            let total = free.saturating_add(kv);
+            return Err(Error::Invalid(memory::does_not_fit(hp, &self.params, kv, compute, total)));
+        }
+        match self.prepare(largest) {
+            Err(Error::Ggml(ggml::Error::Backend(_))) if self.abilities.flash => {
+                self.abilities.flash = false;
+                self.prepare(largest)
+            }
+            other => other,
+        }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &'m Model {
+        self.model
+    }
+
+    /// The plan in force.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The parameters, with defaults filled in.
+    pub fn params(&self) -> &SessionParams {
+        &self.params
+    }
+
+    /// Tokens held for a sequence, in order; empty for one that does not exist.
+    pub fn tokens(&self, seq: SeqId) -> &[Token] {
+        self.tokens.get(seq as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Drops a sequence's tokens from position `n` on.
+    pub fn truncate(&mut self, seq: SeqId, n: usize) -> Result<()> {
+        let tokens = self.sequence(seq)?;
+        if n < tokens.len() {
+            tokens.truncate(n);
+            self.kv.remove(seq, n as i32);
+        }
+        Ok(())
+    }
+
+    /// Makes `dst` share all that `src` holds (no data is copied).
+    pub fn copy_seq(&mut self, src: SeqId, dst: SeqId) -> Result<()> {
+        let tokens = self.sequence(src)?.clone();
+        if src != dst {
+            self.truncate(dst, 0)?;
+            *self.sequence(dst)? = tokens;
+            self.kv.copy(src, dst);
+        }
+        Ok(())
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.tokens.iter_mut().for_each(Vec::clear);
+        self.kv.clear();
+    }
+
+    /// Bytes in use.
+    pub fn memory(&self) -> MemoryUse {
+        MemoryUse { weights: self.model.n_bytes(), kv: self.kv.n_bytes(), compute: self.exec.buffer_bytes() }
+    }
+
+    /// A flag that stops `decode` with [`Error::Interrupted`] when set: between micro-batches, and on the CPU inside them.
+    /// What the interrupted call was adding is dropped. Whoever sets it resets it.
+    pub fn cancel_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.cancel)
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    fn sequence(&mut self, seq: SeqId) -> Result<&mut Vec<Token>> {
+        let found = self.tokens.get_mut(seq as usize);
+        found.ok_or_else(|| Error::Invalid(format!("sequence: expected 0 to {}, found {seq}", MAX_SEQS - 1)))
+    }
+}

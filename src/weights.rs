@@ -1,0 +1,116 @@
+//! A model's tensors: which ones an architecture wants, and where they are on the device.
+
+use std::collections::HashMap;
+
+use ggml::backend::Device;
+use ggml::tensor::{Mapped, Store, StoreTensor, TensorDef};
+use ggml::{gguf, DType, Token};
+
+use crate::hparams::Hparams;
+
+/// A tensor an architecture reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Name in the file.
+    pub name: String,
+    /// Shape, `ne[0]` first.
+    pub shape: Vec<usize>,
+    /// Whether a file may lack it.
+    pub required: bool,
+}
+
+impl TensorSpec {
+    /// A tensor that must be there.
+    pub fn required(name: impl Into<String>, shape: &[usize]) -> Self {
+        TensorSpec { name: name.into(), shape: shape.to_vec(), required: true }
+    }
+
+    /// A tensor that may be missing.
+    pub fn optional(name: impl Into<String>, shape: &[usize]) -> Self {
+        TensorSpec { name: name.into(), shape: shape.to_vec(), required: false }
+    }
+}
+
+/// Name of the token embedding, which is also the output matrix where a file has none.
+pub const TOKEN_EMBD: &str = "token_embd.weight";
+
+/// Loaded tensors by name.
+#[derive(Debug)]
+pub struct Weights {
+    tensors: HashMap<String, StoreTensor>,
+    n_bytes: usize,
+}
+
+impl Weights {
+    /// Checks every tensor against its spec and brings it to the device: mapped on the CPU, uploaded elsewhere. The token
+    /// embedding stays in the file unless it is also the output matrix: rows are read from there.
+    pub fn load(file: &gguf::File, specs: &[TensorSpec], device: Device) -> Result<Weights, ggml::Error> {
+        let tied = file.tensor("output.weight").is_none();
+        let mut entries = Vec::new();
+        for spec in specs {
+            let Some(info) = file.tensor(&spec.name) else {
+                if spec.required {
+                    let what = format!("expected a tensor of shape {:?}, found none", spec.shape);
+                    return Err(file.error(&spec.name, what));
+                }
+                continue;
+            };
+            let found: Vec<usize> = info.shape.iter().map(|&n| n as usize).collect();
+            let trimmed = |s: &[usize]| s.iter().rposition(|&n| n != 1).map_or(0, |i| i + 1);
+            if found[..trimmed(&found)] != spec.shape[..trimmed(&spec.shape)] {
+                return Err(
+                    file.error(&spec.name, format!("expected shape {:?}, found {found:?}", spec.shape))
+                );
+            }
+            let vector = spec.shape.len() == 1;
+            let computable = if vector { info.dtype == DType::F32 } else { info.dtype.can_dequantize() };
+            if !computable {
+                let wanted = if vector { "f32" } else { "a float or quantised type" };
+                return Err(file.error(&spec.name, format!("expected {wanted}, found {}", info.dtype.name())));
+            }
+            if spec.name == TOKEN_EMBD && !tied && !device.is_cpu() {
+                continue;
+            }
+            let def = TensorDef::new(&spec.name, info.dtype, &spec.shape)?;
+            let mapped = Mapped { file: file.shards()[info.shard].clone(), offset: info.offset };
+            entries.push((def, mapped));
+        }
+        let store = Store::from_mapped(device, entries)?;
+        let tensors = store
+            .defs()
+            .iter()
+            .enumerate()
+            .map(|(index, def)| (def.name.clone(), StoreTensor { store: store.clone(), index }))
+            .collect();
+        Ok(Weights { tensors, n_bytes: store.n_bytes() })
+    }
+
+    /// The tensor of this name, if the file has it.
+    pub fn get(&self, name: &str) -> Option<&StoreTensor> {
+        self.tensors.get(name)
+    }
+
+    /// Bytes of all tensors.
+    pub fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+}
+
+/// Fills `out` with the embedding rows of tokens, F32 `[n_embd, T]`, read from the file.
+pub fn embed(file: &gguf::File, hp: &Hparams, tokens: &[Token], out: &mut [f32]) -> Result<(), ggml::Error> {
+    let info =
+        file.tensor(TOKEN_EMBD).ok_or_else(|| file.error(TOKEN_EMBD, "expected a tensor, found none"))?;
+    let row = info
+        .dtype
+        .row_bytes(hp.n_embd)
+        .ok_or_else(|| file.error(TOKEN_EMBD, format!("rows of {} are not whole blocks", hp.n_embd)))?;
+    let data = file.data(info);
+    for (&token, out) in tokens.iter().zip(out.chunks_exact_mut(hp.n_embd)) {
+        let bytes =
+            usize::try_from(token).ok().and_then(|t| data.get(t * row..(t + 1) * row)).ok_or_else(|| {
+                ggml::Error::Argument(format!("token {token} is outside the vocabulary of {}", hp.n_vocab))
+            })?;
+        ggml::dtype::dequantize(info.dtype, bytes, out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! What engine tests share: the default model and texts, small random models, ways to compare logits.
+#![allow(dead_code, unreachable_pub)] // Each test program includes this and uses its part.
+
+use std::path::{Path, PathBuf};
+
+use convert::random::{write, Shape};
+use ropewalk::model::{Model, ModelParams};
+use ropewalk::session::{Session, SessionParams};
+use ropewalk::{DType, Token};
+
+/// Threads of an engine under test: ggml's threads wait for each other by spinning, which two tests at once make slow.
+pub const N_THREADS: usize = 1;
+
+/// A file the Makefile fetches.
+pub fn fetched(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(name);
+    assert!(path.exists(), "{} is missing: `make models` fetches it", path.display());
+    path
+}
+
+/// The default model.
+pub fn default_model() -> PathBuf {
+    fetched("SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+/// The needle essays.
+pub fn essays() -> String {
+    std::fs::read_to_string(fetched("texts/essays.txt")).expect("readable essays")
+}
+
+/// A path for a file this test writes.
+pub fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// A random-weight model of a shape of `convert --random`.
+pub fn random_model(shape: &str, dtype: DType, tag: &str) -> PathBuf {
+    let path = scratch(&format!("{tag}-{shape}-{}.gguf", dtype.name()));
+    write(&Shape::named(shape).expect("a known shape"), dtype, 7, &path).expect("a written model");
+    path
+}
+
+/// The model at a path, on the CPU.
+pub fn load(path: &Path) -> Model {
+    Model::load(path, &ModelParams::cpu()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Session settings of the tests.
+pub fn params(n_ctx: usize) -> SessionParams {
+    SessionParams { n_threads: N_THREADS, ..SessionParams::new(n_ctx) }
+}
+
+/// All rows of logits of `tokens` in a fresh session.
+pub fn all_logits(model: &Model, params: &SessionParams, tokens: &[Token]) -> Vec<f32> {
+    let mut session = Session::new(model, params).unwrap_or_else(|e| panic!("{e}"));
+    let mut rows = Vec::new();
+    session
+        .score(tokens, 0..tokens.len(), &mut |_, row| rows.extend_from_slice(row))
+        .unwrap_or_else(|e| panic!("{e}"));
+    rows
+}
+
+/// Tokens below `n_vocab` from a fixed sequence.
+pub fn some_tokens(n: usize, n_vocab: usize) -> Vec<Token> {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % n_vocab as u64) as Token
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// Index of the largest.
+pub fn top(row: &[f32]) -> usize {
+    row.iter().enumerate().fold(0, |best, (i, x)| if *x > row[best] { i } else { best })
+}
+
+/// `ln softmax`, in f64.
+pub fn log_softmax(row: &[f32]) -> Vec<f64> {
+    let max = f64::from(row[top(row)]);
+    let sum: f64 = row.iter().map(|&x| (f64::from(x) - max).exp()).sum();
+    row.iter().map(|&x| f64::from(x) - max - sum.ln()).collect()
+}
+
+/// How two sets of logits over the same tokens differ.
+#[derive(Debug, Clone, Copy)]
+pub struct Difference {
+    /// Perplexity of the first over tokens 1.. .
+    pub ppl_a: f64,
+    /// Perplexity of the second.
+    pub ppl_b: f64,
+    /// Mean Kullback-Leibler divergence of the second from the first, nats.
+    pub kl: f64,
+    /// Positions whose most likely token differs.
+    pub top_differs: usize,
+    /// Largest difference of two logits.
+    pub max_abs: f64,
+}
+
+impl Difference {
+    /// `|ppl_b / ppl_a - 1|`.
+    pub fn ppl_ratio(&self) -> f64 {
+        (self.ppl_b / self.ppl_a - 1.0).abs()
+    }
+}
+
+/// Compares logits `a` and `b`, rows of `n_vocab` for each of `tokens`.
+pub fn compare(a: &[f32], b: &[f32], tokens: &[Token], n_vocab: usize) -> Difference {
+    assert_eq!(a.len(), tokens.len() * n_vocab);
+    assert_eq!(b.len(), a.len());
+    let (mut nll, mut kl, mut top_differs, mut max_abs) = ([0.0f64; 2], 0.0, 0, 0.0f64);
+    for (i, (x, y)) in a.chunks_exact(n_vocab).zip(b.chunks_exact(n_vocab)).enumerate() {
+        let (p, q) = (log_softmax(x), log_softmax(y));
+        if let Some(&next) = tokens.get(i + 1) {
+            nll[0] -= p[next as usize];
+            nll[1] -= q[next as usize];
+        }
+        kl += p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
+        top_differs += usize::from(top(x) != top(y));
+        max_abs = x.iter().zip(y).fold(max_abs, |m, (x, y)| m.max(f64::from((x - y).abs())));
+    }
+    let scored = (tokens.len() - 1) as f64;
+    Difference {
+        ppl_a: (nll[0] / scored).exp(),
+        ppl_b: (nll[1] / scored).exp(),
+        kl: kl / tokens.len() as f64,
+        top_differs,
+        max_abs,
+    }
+}

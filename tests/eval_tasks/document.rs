@@ -1,0 +1,31 @@
+//! Bytes to documents.
+
+use ropewalk::eval::{documents, Document};
+
+fn error(name: &str, bytes: &[u8]) -> String {
+    documents(name, bytes.to_vec()).unwrap_err().to_string()
+}
+
+#[test]
+fn one_per_file_or_line() {
+    let doc = |name: &str, text: &str| Document { name: name.into(), text: text.into() };
+    assert_eq!(documents("a.txt", b"one\ntwo".to_vec()).unwrap(), [doc("a.txt", "one\ntwo")]);
+    let lines = b"{\"text\":\"x\\ny\",\"id\":3}\r\n\n{\"text\":\"\xc3\xa9\"}\n";
+    assert_eq!(
+        documents("a.JSONL", lines.to_vec()).unwrap(),
+        [doc("a.JSONL:1", "x\ny"), doc("a.JSONL:3", "é")]
+    );
+}
+
+#[test]
+fn bad_bytes_are_one_line_naming_the_place() {
+    assert_eq!(error("a.txt", b"abc\xffdef"), "a.txt: not UTF-8: bad byte at offset 3");
+    assert_eq!(error("a.txt", b"ab\xc3"), "a.txt: not UTF-8: bad byte at offset 2");
+    assert_eq!(error("a.txt", b""), "a.txt: the text is empty");
+    assert!(error("a.jsonl", b"\n\n").starts_with("a.jsonl: no documents"));
+    assert!(error("a.jsonl", b"{\"text\":\"x\"}\n{\"text\"").starts_with("a.jsonl:2: not JSON: "));
+    assert_eq!(error("a.jsonl", b"[1]"), "a.jsonl:1: expected a JSON object, found an array");
+    assert_eq!(error("a.jsonl", b"{\"text\":7}"), "a.jsonl:1: \"text\": expected a string, found a number");
+    assert_eq!(error("a.jsonl", b"{\"txt\":\"\"}"), "a.jsonl:1: no \"text\" field");
+    assert_eq!(error("a.jsonl", b"{\"text\":\"\"}"), "a.jsonl:1: the text is empty");
+}

@@ -1,0 +1,241 @@
+//! Perplexity of models whose log-likelihoods are known.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ropewalk::eval::perplexity::{run, Params, Report};
+use ropewalk::eval::protocol::{protocol, PROTOCOLS};
+use ropewalk::eval::{Control, Document, Progress};
+
+use crate::fakes::{letters, Fake, BOS};
+
+fn params(name: &str, ctx: &[usize], stride: Option<usize>) -> Params {
+    Params { stride, ..Params::new(protocol(name).unwrap(), ctx.to_vec()) }
+}
+
+fn measure(fake: &Fake, documents: &[Document], params: &Params) -> Report {
+    run(fake, "m.gguf", documents, params, &mut Control::default()).unwrap()
+}
+
+fn error(fake: &Fake, documents: &[Document], params: &Params) -> String {
+    run(fake, "m.gguf", documents, params, &mut Control::default()).unwrap_err().to_string()
+}
+
+/// What longlora's source raises to the mean.
+#[allow(clippy::approx_constant)]
+const SHORT_E: f64 = 2.71828;
+
+fn near(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-12 * b.abs().max(1.0)
+}
+
+#[test]
+fn a_uniform_model_has_the_perplexity_of_its_vocabulary() {
+    let fake = Fake::with_nll(|_, _| 257f32.ln());
+    let exact = f64::from(257f32.ln()).exp();
+    assert!((exact - 257.0).abs() < 1e-4);
+    for p in PROTOCOLS {
+        let report =
+            measure(&fake, &[letters("a", 900), letters("b", 500)], &Params::new(p, vec![300, 64 * 5]));
+        assert_eq!((report.protocol, report.stride, report.results.len()), (p.name, p.stride, 2));
+        for row in &report.results {
+            assert!(near(row.token_weighted.ppl, exact) && near(row.window_mean.ppl, exact), "{row:?}");
+            assert_eq!((row.windows, row.interrupted), (row.windows_total, false));
+            // The source of longlora rounds e to five decimals.
+            assert!((row.headline.ppl - exact).abs() < if p.name == "longlora" { 2e-3 } else { 1e-9 });
+            assert!(row.buckets.iter().all(|b| near(b.value.ppl, exact)));
+            assert_eq!(row.buckets.iter().map(|b| b.tokens).sum::<usize>(), row.tokens);
+            assert!(row.token_weighted.nll_stderr.unwrap() < 1e-12);
+        }
+    }
+}
+
+/// Log-likelihood: the square of the position. 10 letters, ctx 4, stride 2; all figures worked out by hand.
+#[test]
+fn each_protocol_averages_as_it_says() {
+    let square = || Fake::with_nll(|_, i| (i * i) as f32);
+    let check = |name: &str,
+                 bos: Option<bool>,
+                 documents: &[Document],
+                 by_token: f64,
+                 by_window: f64,
+                 tokens: usize| {
+        let p = protocol(name).unwrap();
+        let stride = p.stride.map(|_| 2);
+        let report = measure(&square(), documents, &Params { bos, ..params(name, &[4], stride) });
+        let row = &report.results[0];
+        assert!(near(row.token_weighted.nll, by_token), "{name}: {row:?}");
+        assert!(near(row.window_mean.nll, by_window), "{name}: {row:?}");
+        assert_eq!(row.tokens, tokens, "{name}");
+        row.clone()
+    };
+    let one = [letters("a", 10)];
+    let two = [letters("a", 10), letters("b", 2)];
+    let row = check("window", None, &one, 14.0 / 3.0, 14.0 / 3.0, 3);
+    assert!(near(row.headline.nll, 14.0 / 3.0) && row.headline.nll_stderr.is_some());
+    assert_eq!(row.window_mean.nll_stderr, None);
+    // Windows: 1 4 9 | 4 9 | 4 9 | 4 9.
+    let row = check("yarn", Some(false), &one, 53.0 / 9.0, (14.0 / 3.0 + 3.0 * 6.5) / 4.0, 9);
+    assert!(near(row.headline.nll, row.window_mean.nll) && near(row.headline.ppl, row.headline.nll.exp()));
+    // Two documents with BOS: 1 4 9 | 4 9 | 4 9 | 4 9 | 4, and 1 4.
+    let row = check("yarn", None, &two, 62.0 / 12.0, (14.0 / 3.0 + 3.0 * 6.5 + 4.0 + 2.5) / 6.0, 12);
+    assert_eq!((row.windows, row.short_documents), (6, 1));
+    // 1 4 9 and 1 4.
+    let row = check("yarn-trunc", None, &two, 19.0 / 5.0, (14.0 / 3.0 + 2.5) / 2.0, 5);
+    assert!(near(row.headline.nll, (14.0 / 3.0 + 2.5) / 2.0));
+    assert!(near(row.headline.nll_stderr.unwrap(), (14.0 / 3.0 - 2.5) / 2.0));
+    let row = check("longlora", None, &one, 14.0 / 3.0, 14.0 / 3.0, 6);
+    assert!(near(row.headline.ppl, SHORT_E.powf(14.0 / 3.0)) && row.headline.ppl < row.window_mean.ppl);
+    let row = check("stride", None, &one, 6.5, 6.5, 6);
+    // Four and nine, three times each: population variance 6.25.
+    assert!(near(row.headline.nll_stderr.unwrap(), (6.25f64 / 5.0).sqrt()));
+    assert!(near(row.headline.ppl_stderr.unwrap(), (6.25f64 / 5.0).sqrt() * 6.5f64.exp()));
+    let row = check("press", None, &one, 53.0 / 9.0, (14.0 / 3.0 + 3.0 * 6.5) / 4.0, 9);
+    assert!(near(row.headline.nll, 53.0 / 9.0));
+    check("llama-cpp", None, &one, 9.0, 9.0, 2);
+    // Streams run over documents: 12 letters make three chunks of 4.
+    check("llama-cpp", None, &two, 9.0, 9.0, 3);
+}
+
+#[test]
+fn buckets_go_by_position_in_the_window() {
+    let fake = Fake::with_nll(|_, i| i as f32);
+    let report =
+        measure(&fake, &[letters("a", 40)], &Params { bucket: Some(4), ..params("window", &[10], None) });
+    let buckets: Vec<_> =
+        report.results[0].buckets.iter().map(|b| (b.start, b.end, b.tokens, b.value.nll)).collect();
+    assert_eq!(buckets, [(0, 4, 3, 2.0), (4, 8, 4, 5.5), (8, 10, 2, 8.5)]);
+    let report = measure(&fake, &[letters("a", 40)], &params("window", &[16], None));
+    assert_eq!(report.results[0].buckets.len(), 8);
+    // The second half of chunks of 16 is positions 9 to 15: the buckets before are left out.
+    let report = measure(&fake, &[letters("a", 40)], &params("llama-cpp", &[16], None));
+    let buckets: Vec<_> = report.results[0].buckets.iter().map(|b| (b.start, b.end, b.tokens)).collect();
+    assert_eq!(buckets, [(8, 10, 2), (10, 12, 4), (12, 14, 4), (14, 16, 4)]);
+}
+
+#[test]
+fn bos_stands_where_each_protocol_puts_it() {
+    let fed = |name: &str, has_bos, add_bos, bos, documents: &[Document]| {
+        let fake = Fake { has_bos, add_bos, ..Fake::new() };
+        let stride = protocol(name).unwrap().stride.map(|_| 2);
+        let report = measure(&fake, documents, &Params { bos, ..params(name, &[4], stride) });
+        let text = |(tokens, from): &(Vec<i32>, usize)| {
+            let text: String =
+                tokens.iter().map(|t| if *t == BOS { '^' } else { *t as u8 as char }).collect();
+            format!("{text} {from}")
+        };
+        (report.bos, fake.calls().iter().map(text).collect::<Vec<_>>().join(", "))
+    };
+    let one = [letters("a", 8)];
+    let no = |s: &str| (false, s.to_owned());
+    let yes = |s: &str| (true, s.to_owned());
+    // `yarn` takes BOS whenever there is one; the others when the model's flags ask for it.
+    assert_eq!(fed("window", true, false, None, &one), no("abcd 1"));
+    assert_eq!(fed("window", true, true, None, &one), yes("^abc 1"));
+    assert_eq!(fed("yarn-trunc", true, false, None, &one), yes("^abc 1"));
+    assert_eq!(fed("yarn-trunc", false, false, None, &one), no("abcd 1"));
+    assert_eq!(fed("yarn", true, false, None, &one), yes("^abc 1, ^cde 2, ^efg 2, ^gh 2"));
+    assert_eq!(fed("yarn", true, false, Some(false), &one), no("abcd 1, cdef 2, efgh 2"));
+    assert_eq!(fed("llama-cpp", true, false, None, &one), no("abcd 3, efgh 3"));
+    assert_eq!(fed("llama-cpp", true, true, None, &one), yes("^abc 3, ^efg 3"));
+    assert_eq!(fed("stride", true, true, None, &one), yes("^abc 2, bcde 2, defg 2"));
+    let two = [letters("a", 5), letters("b", 4)];
+    assert_eq!(fed("press", true, true, None, &two), yes("^abc 1, bcde 2, de^a 2, ^abc 2, bcd 2"));
+    assert_eq!(fed("longlora", true, true, None, &two), yes("^abc 1, bcde 1, de^a 1"));
+    let fake = Fake { has_bos: false, ..Fake::new() };
+    let e = error(&fake, &one, &Params { bos: Some(true), ..params("window", &[4], None) });
+    assert_eq!(e, "BOS is asked for, but the vocabulary has none");
+}
+
+#[test]
+fn several_lengths_are_planned_before_any_is_measured() {
+    let fake = Fake::new();
+    let report = measure(&fake, &[letters("a", 100)], &params("stride", &[8, 32], Some(4)));
+    assert_eq!(fake.log.borrow().opened, [8, 32]);
+    let rows: Vec<_> = report.results.iter().map(|r| (r.ctx, r.windows, r.rope.as_str())).collect();
+    assert_eq!(rows, [(8, 23, "fake at 8"), (32, 17, "fake at 32")]);
+    let e = error(&fake, &[letters("a.txt", 100)], &params("stride", &[8, 100], Some(4)));
+    assert_eq!(e, "a.txt: protocol stride: 100 tokens are too few: ctx 100 needs one more than that");
+    assert_eq!(fake.calls().len(), 23 + 17);
+}
+
+#[test]
+fn documents_can_be_chosen_and_windows_sampled() {
+    let documents = [letters("a", 4), letters("b", 20), letters("c", 30), letters("d", 40)];
+    let p = Params { min_tokens: 10, max_documents: Some(2), ..params("window", &[16], None) };
+    let report = measure(&Fake::new(), &documents, &p);
+    assert_eq!((report.documents, report.document_tokens, report.results[0].windows), (2, 50, 2));
+    let e = error(&Fake::new(), &documents, &Params { min_tokens: 50, ..p });
+    assert_eq!(e, "no documents of at least 50 tokens among the 4 given");
+    let fake = Fake::new();
+    let p = Params { max_windows: Some(3), ..params("llama-cpp", &[4], None) };
+    let row = measure(&fake, &[letters("a", 26)], &p).results.remove(0);
+    assert_eq!((row.windows, row.windows_planned, row.windows_total, row.tokens), (3, 3, 6, 3));
+    assert_eq!(fake.calls().iter().map(|(t, _)| t[0] as u8 as char).collect::<String>(), "aiq");
+    for (name, p) in [
+        ("max-windows", Params { max_windows: Some(0), ..params("window", &[4], None) }),
+        ("bucket", Params { bucket: Some(0), ..params("window", &[4], None) }),
+        ("stride", params("window", &[4], Some(0))),
+    ] {
+        assert_eq!(error(&Fake::new(), &documents, &p), format!("{name}: expected at least 1, found 0"));
+    }
+    assert!(error(&Fake::new(), &documents, &params("window", &[], None)).contains("no context length"));
+    assert!(error(&Fake::new(), &[], &params("window", &[4], None)).contains("no documents"));
+}
+
+#[test]
+fn a_bad_log_likelihood_is_an_error_that_says_where() {
+    let fake = Fake::with_nll(|t, i| if t[i] == i32::from(b'h') { f32::NAN } else { 1.0 });
+    let e = error(&fake, &[letters("a.txt", 10)], &params("yarn", &[4], Some(2)));
+    assert_eq!(e, "a.txt: ctx 4: window 3 (tokens 6..9), position 2: negative log-likelihood is NaN");
+    let fake = Fake::with_nll(|_, _| f32::INFINITY);
+    assert!(error(&fake, &[letters("a", 10)], &params("window", &[4], None))
+        .contains("position 1: negative log-likelihood is inf"));
+    let fake = Fake::with_nll(|_, _| 1e4);
+    assert!(error(&fake, &[letters("a", 10)], &params("window", &[4], None))
+        .starts_with("ctx 4: up to window 0: perplexity overflows"));
+}
+
+#[test]
+fn stopping_returns_what_is_done() {
+    let documents = [letters("a", 26)];
+    let p = params("llama-cpp", &[4, 8], None);
+    let cancel = AtomicBool::new(false);
+    let mut seen: Vec<Progress> = Vec::new();
+    let mut progress = |p: &Progress| {
+        seen.push(p.clone());
+        cancel.store(seen.len() == 2, Ordering::Relaxed);
+    };
+    let mut control = Control { cancel: Some(&cancel), progress: Some(&mut progress) };
+    let report = run(&Fake::new(), "m", &documents, &p, &mut control).unwrap();
+    assert!(report.interrupted && report.results.len() == 1 && report.results[0].interrupted);
+    assert_eq!((report.results[0].windows, report.results[0].windows_planned), (2, 6));
+    assert!(report.text().contains("2 of 6") && report.text().contains("interrupted"));
+    let last = &seen[1];
+    assert_eq!((last.n_ctx, last.done, last.total, last.tokens_done, last.tokens_total), (4, 2, 6, 8, 48));
+    assert!((last.value - 1f64.exp()).abs() < 1e-12);
+
+    // Stopped inside the second length's first window: nothing of that length is reported.
+    let fake = Fake { interrupt_at: Some(6), ..Fake::new() };
+    let report = measure(&fake, &documents, &p);
+    assert!(report.interrupted && report.results.len() == 1 && !report.results[0].interrupted);
+    let fake = Fake { interrupt_at: Some(7), ..Fake::new() };
+    let report = measure(&fake, &documents, &p);
+    assert!(report.results[1].interrupted && report.results[1].windows == 1);
+}
+
+#[test]
+fn the_json_keeps_its_keys() {
+    let report = measure(&Fake::new(), &[letters("a", 40)], &params("stride", &[8], Some(4)));
+    let json = serde_json::to_value(&report).unwrap();
+    for key in ["model", "rope", "protocol", "stride", "results"] {
+        assert!(!json[key].is_null(), "{key}");
+    }
+    for key in ["ctx", "ppl", "nll", "tokens", "windows", "tokens_per_s", "ppl_stderr", "nll_stderr"] {
+        assert!(json["results"][0][key].is_number(), "{key}: {json}");
+    }
+    assert_eq!(json["results"][0]["buckets"][0]["ppl"], json["results"][0]["token_weighted"]["ppl"]);
+    let report = measure(&Fake::new(), &[letters("a", 40)], &params("window", &[8], Some(4)));
+    assert!(serde_json::to_value(&report).unwrap()["stride"].is_null());
+    assert_eq!(report.notes, ["protocol window has no stride: 4 is not used"]);
+    assert!(report.text().contains("|   8 | 2.718 |"), "{}", report.text());
+}

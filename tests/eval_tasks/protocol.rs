@@ -1,0 +1,242 @@
+//! The planners against their sources' loops, written out naively.
+
+use proptest::prelude::*;
+use ropewalk::eval::protocol::{default_protocol, protocol, Bos, Plan, Text, Window, PROTOCOLS};
+
+/// A forward pass: text indices fed (`None` is BOS) and the fed indices that are scored.
+type Pass = (Vec<Option<usize>>, Vec<usize>);
+
+fn passes(plan: &Plan) -> Vec<Pass> {
+    plan.sample(None).map(|w| pass(&w)).collect()
+}
+
+fn pass(w: &Window) -> Pass {
+    let mut fed: Vec<Option<usize>> = (w.start..w.end).map(Some).collect();
+    match w.bos {
+        Bos::None => {}
+        Bos::Prepended => fed.insert(0, None),
+        Bos::Replacing => fed[0] = None,
+    }
+    assert_eq!((w.n_fed(), w.n_scored()), (fed.len(), (w.from..fed.len()).len()));
+    let scored = (w.from..fed.len()).collect();
+    (fed, scored)
+}
+
+/// What each source does with one text of `n` tokens; `None` where it cannot or should not run.
+fn by_source(name: &str, n: usize, n_ctx: usize, stride: usize, bos: bool) -> Option<Vec<Pass>> {
+    let mut out: Vec<Pass> = Vec::new();
+    let prepended = usize::from(bos);
+    match name {
+        "window" | "yarn-trunc" => {
+            let mut fed: Vec<Option<usize>> = bos.then_some(None).into_iter().collect();
+            fed.extend((0..n).map(Some));
+            fed.truncate(n_ctx);
+            let scored = (1..fed.len()).collect();
+            out.push((fed, scored));
+        }
+        "yarn" | "press" => {
+            let bos = bos && name == "yarn";
+            let width = if bos { n_ctx.checked_sub(prepended)? } else { n_ctx };
+            if stride == 0 || stride > width {
+                return None;
+            }
+            let mut prev_end = 0;
+            for begin in (0..n).step_by(stride) {
+                let end = (begin + width).min(n);
+                let target = end - prev_end;
+                let mut fed: Vec<Option<usize>> = bos.then_some(None).into_iter().collect();
+                fed.extend((begin..end).map(Some));
+                let masked = fed.len().saturating_sub(target);
+                let scored: Vec<usize> = (1..fed.len()).filter(|i| *i >= masked).collect();
+                if !scored.is_empty() {
+                    out.push((fed, scored));
+                }
+                prev_end = end;
+                if end == n {
+                    break;
+                }
+            }
+        }
+        "longlora" => {
+            if stride == 0 || stride > n_ctx || n_ctx > n {
+                return None;
+            }
+            let mut starts: Vec<usize> = (0..n - n_ctx).step_by(stride).collect();
+            starts.pop()?;
+            for start in starts {
+                assert!(start + n_ctx < n);
+                out.push(((start..start + n_ctx).map(Some).collect(), (1..n_ctx).collect()));
+            }
+        }
+        "stride" => {
+            if stride == 0 || stride >= n_ctx || n <= n_ctx {
+                return None;
+            }
+            for i in 0..(n - n_ctx).div_ceil(stride) {
+                let start = i * stride;
+                let scored = (n_ctx - stride - 1..n_ctx - 1).map(|j| j + 1).collect();
+                out.push(((start..start + n_ctx).map(Some).collect(), scored));
+            }
+        }
+        "llama-cpp" => {
+            for i in 0..n.checked_div(n_ctx)? {
+                let mut fed: Vec<Option<usize>> = (i * n_ctx..(i + 1) * n_ctx).map(Some).collect();
+                if bos {
+                    fed[0] = None;
+                }
+                let first = n_ctx / 2;
+                let scored = (first..n_ctx - 1).map(|j| j + 1).collect();
+                out.push((fed, scored));
+            }
+        }
+        _ => panic!("no source loop for {name}"),
+    }
+    // A run that scores nothing, or feeds what predicts nothing, is no measurement.
+    (n_ctx >= 2 && !out.is_empty() && out.iter().all(|(_, scored)| !scored.is_empty())).then_some(out)
+}
+
+#[test]
+fn planners_do_what_their_sources_do() {
+    let mut compared = 0;
+    for p in PROTOCOLS {
+        for (n, n_ctx, stride, bos) in (0..30).flat_map(|n| {
+            (0..10).flat_map(move |c| (0..12).flat_map(move |s| [false, true].map(|b| (n, c, s, b))))
+        }) {
+            let plan = Plan::new(p, &[n], n_ctx, stride, bos).map(|plan| passes(&plan));
+            let expected = by_source(p.name, n, n_ctx, stride, bos);
+            compared += usize::from(expected.is_some());
+            let found = plan.as_ref().ok();
+            assert_eq!(
+                found,
+                expected.as_ref(),
+                "{}: n {n}, ctx {n_ctx}, stride {stride}, bos {bos}: {plan:?}",
+                p.name
+            );
+        }
+    }
+    assert!(compared > 10_000, "{compared}");
+}
+
+/// Examples by hand, so that the loops above are not their own witness.
+#[test]
+fn windows_by_hand() {
+    let plan = |name, n, n_ctx, stride, bos| {
+        let plan = Plan::new(protocol(name).unwrap(), &[n], n_ctx, stride, bos).unwrap();
+        plan.sample(None).map(|w| (w.start, w.end, w.from)).collect::<Vec<_>>()
+    };
+    assert_eq!(plan("window", 10, 4, 1, false), [(0, 4, 1)]);
+    assert_eq!(plan("window", 10, 4, 1, true), [(0, 3, 1)]);
+    assert_eq!(plan("yarn", 10, 4, 2, true), [(0, 3, 1), (2, 5, 2), (4, 7, 2), (6, 9, 2), (8, 10, 2)]);
+    assert_eq!(plan("yarn", 10, 4, 3, false), [(0, 4, 1), (3, 7, 1), (6, 10, 1)]);
+    assert_eq!(plan("longlora", 10, 4, 2, false), [(0, 4, 1), (2, 6, 1)]);
+    assert_eq!(plan("stride", 10, 4, 2, false), [(0, 4, 2), (2, 6, 2), (4, 8, 2)]);
+    assert_eq!(plan("press", 9, 4, 2, false), [(0, 4, 1), (2, 6, 2), (4, 8, 2), (6, 9, 2)]);
+    assert_eq!(plan("llama-cpp", 11, 5, 1, true), [(0, 5, 3), (5, 10, 3)]);
+}
+
+proptest! {
+    #[test]
+    fn windows_stay_inside_and_score_what_they_say(
+        which in 0..PROTOCOLS.len(),
+        texts in prop::collection::vec(0usize..5000, 1..4),
+        n_ctx in 0usize..600,
+        stride in 0usize..700,
+        bos: bool,
+        max in prop::option::of(1usize..50),
+    ) {
+        let p = &PROTOCOLS[which];
+        let Ok(plan) = Plan::new(p, &texts, n_ctx, stride, bos) else { return Ok(()) };
+        let mut times: Vec<Vec<u8>> = texts.iter().map(|n| vec![0; *n]).collect();
+        for w in plan.sample(None) {
+            prop_assert!(w.start < w.end && w.end <= texts[w.text]);
+            prop_assert!(w.n_fed() <= n_ctx && w.from >= 1 && w.n_scored() >= 1);
+            let (fed, scored) = pass(&w);
+            for token in scored.iter().filter_map(|i| fed[*i]) {
+                times[w.text][token] = times[w.text][token].saturating_add(1);
+            }
+        }
+        for (text, times) in times.iter().enumerate() {
+            let width = n_ctx - usize::from(bos && p.text == Text::Documents);
+            match p.name {
+                // Every token once; without BOS nothing predicts the first, nor any that opens a window.
+                "yarn" if bos => prop_assert!(times.iter().all(|t| *t == 1)),
+                "yarn" | "press" if stride < n_ctx => prop_assert!(times[0] == 0 && times[1..].iter().all(|t| *t == 1)),
+                "yarn" | "press" => prop_assert!(times.iter().enumerate().all(|(i, t)| *t == u8::from(i % n_ctx != 0))),
+                "window" | "yarn-trunc" => {
+                    let head = width.min(times.len());
+                    prop_assert!(times[1..head].iter().all(|t| *t == 1) && times[head..].iter().all(|t| *t == 0));
+                }
+                "stride" => {
+                    prop_assert!(times[..n_ctx - stride].iter().all(|t| *t == 0), "{text}");
+                    let end = n_ctx + (plan_len(p.name, times.len(), n_ctx, stride) - 1) * stride;
+                    prop_assert!(times[n_ctx - stride..end].iter().all(|t| *t == 1) && end < times.len());
+                    prop_assert!(times.len() - end <= stride);
+                }
+                "llama-cpp" => {
+                    let scored = |i: usize| i < times.len() / n_ctx * n_ctx && i % n_ctx > n_ctx / 2;
+                    prop_assert!(times.iter().enumerate().all(|(i, t)| *t == u8::from(scored(i))));
+                }
+                _ => {}
+            }
+        }
+        let sampled: Vec<Window> = plan.sample(max).collect();
+        prop_assert_eq!(sampled.len(), max.unwrap_or(usize::MAX).min(plan.len()));
+        prop_assert_eq!(sampled.first().copied(), plan.get(0));
+        let all: Vec<(usize, usize)> = plan.sample(None).map(|w| (w.text, w.start)).collect();
+        let index: Vec<usize> = sampled.iter().map(|w| all.binary_search(&(w.text, w.start)).unwrap()).collect();
+        let gaps: Vec<usize> = index.windows(2).map(|w| w[1] - w[0]).collect();
+        let (least, most) = (gaps.iter().min().copied().unwrap_or(1), gaps.iter().max().copied().unwrap_or(1));
+        prop_assert!(least >= 1 && most - least <= 1, "{index:?}");
+        prop_assert!(plan.get(plan.len()).is_none());
+    }
+}
+
+fn plan_len(name: &str, n: usize, n_ctx: usize, stride: usize) -> usize {
+    Plan::new(protocol(name).unwrap(), &[n], n_ctx, stride, false).unwrap().len()
+}
+
+#[test]
+fn what_cannot_be_planned_says_why() {
+    let err = |name, n, n_ctx, stride| {
+        Plan::new(protocol(name).unwrap(), &[1000, n], n_ctx, stride, false)
+            .map(|plan| plan.len())
+            .unwrap_err()
+    };
+    for p in PROTOCOLS {
+        assert!(err(p.name, 1000, 1, 1).reason.contains("ctx 1 is too small"));
+        if p.stride.is_some() {
+            assert_eq!(err(p.name, 1000, 8, 0).reason, "stride 0 never advances");
+        }
+    }
+    for name in ["yarn", "press", "longlora", "stride"] {
+        assert!(err(name, 1000, 8, 9).reason.contains("stride 9"), "{name}");
+    }
+    let e = err("longlora", 12, 8, 4);
+    assert_eq!((e.text, e.reason.as_str()), (1, "12 tokens are too few: ctx 8 and stride 4 need 13"));
+    assert!(err("llama-cpp", 7, 8, 1).reason.contains("needs that many"));
+    assert!(err("yarn", 1, 8, 4).reason.contains("nothing to score"));
+    assert!(protocol("yran").unwrap_err().to_string().contains("known are window, yarn, yarn-trunc"));
+}
+
+#[test]
+fn extreme_numbers_do_not_overflow() {
+    for p in PROTOCOLS {
+        for n in [0, 1, 2, 1000] {
+            for (n_ctx, stride) in [(usize::MAX, 1), (usize::MAX, usize::MAX), (2, usize::MAX), (3, 1)] {
+                if let Ok(plan) = Plan::new(p, &[n], n_ctx, stride, true) {
+                    assert!(plan.sample(None).all(|w| w.end <= n));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_default_is_a_window_or_with_a_stride_stride() {
+    assert_eq!(default_protocol(None).name, "window");
+    assert_eq!(default_protocol(Some(256)).name, "stride");
+    let mut names: Vec<_> = PROTOCOLS.iter().map(|p| p.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), PROTOCOLS.len());
+}

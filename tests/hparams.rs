@@ -1,0 +1,258 @@
+//! Hparams from files: what is read, and every way to be refused.
+
+use ggml::gguf::{Array, File, Value, Writer};
+use ggml::DType;
+use ropewalk::hparams::{keys, Hparams};
+
+/// A file of metadata, one embedding table and whatever else a case adds.
+struct Case {
+    keys: Vec<(String, Value)>,
+    tensors: Vec<(String, DType, Vec<u64>, Vec<u8>)>,
+}
+
+fn text(s: &str) -> Value {
+    Value::String(s.as_bytes().to_vec())
+}
+
+fn f32s(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+impl Case {
+    fn new() -> Case {
+        let mut case = Case { keys: Vec::new(), tensors: Vec::new() };
+        case.keys.push(("general.architecture".into(), text("llama")));
+        for (key, n) in [
+            ("block_count", 3),
+            ("embedding_length", 32),
+            ("feed_forward_length", 64),
+            ("attention.head_count", 4),
+            ("attention.head_count_kv", 2),
+            ("context_length", 512),
+        ] {
+            case.keys.push((format!("llama.{key}"), Value::U32(n)));
+        }
+        case.keys.push(("llama.attention.layer_norm_rms_epsilon".into(), Value::F32(1e-5)));
+        case.tensors.push(("token_embd.weight".into(), DType::F32, vec![32, 10], vec![0; 32 * 10 * 4]));
+        case
+    }
+    /// Sets a key; one that starts with a dot is the architecture's.
+    fn set(mut self, key: &str, value: Value) -> Case {
+        let key = if key.starts_with('.') { format!("llama{key}") } else { key.to_owned() };
+        self.keys.retain(|(k, _)| *k != key);
+        self.keys.push((key, value));
+        self
+    }
+    fn without(mut self, key: &str) -> Case {
+        self.keys.retain(|(k, _)| *k != format!("llama{key}"));
+        self
+    }
+    fn tensor(mut self, name: &str, dtype: DType, shape: &[u64], data: Vec<u8>) -> Case {
+        self.tensors.retain(|t| t.0 != name);
+        self.tensors.push((name.into(), dtype, shape.into(), data));
+        self
+    }
+    fn with_file<T>(self, f: impl FnOnce(&File) -> T) -> T {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("case.gguf");
+        let mut writer = Writer::new();
+        for (key, value) in self.keys {
+            writer.set(&key, value);
+        }
+        for (name, dtype, shape, data) in self.tensors {
+            writer.tensor_bytes(&name, dtype, &shape, data).unwrap();
+        }
+        writer.write(&path).unwrap();
+        f(&File::open(&path).unwrap())
+    }
+    fn read(self) -> Hparams {
+        self.with_file(Hparams::from_gguf).unwrap()
+    }
+    /// The refusal is one line that names the file and holds every one of `parts`.
+    fn refused(self, parts: &[&str]) {
+        let error = self.with_file(Hparams::from_gguf).unwrap_err().to_string();
+        assert!(!error.contains('\n'), "{error:?}");
+        for part in ["case.gguf"].iter().chain(parts) {
+            assert!(error.contains(part), "{error:?} lacks {part:?}");
+        }
+    }
+}
+
+#[test]
+fn reads_numbers_and_defaults() {
+    let hp = Case::new().read();
+    assert_eq!((hp.n_layer, hp.n_embd, hp.n_ff, hp.n_vocab), (3, 32, 64, 10));
+    assert_eq!((hp.n_head, hp.n_head_kv, hp.n_embd_head, hp.n_rot), (4, 2, 8, 8));
+    assert_eq!((hp.n_ctx_train, hp.freq_base, hp.rms_eps), (512, 10_000.0, 1e-5));
+    assert_eq!(hp.rope_scaling, Default::default());
+    assert_eq!(Case::new().without(".attention.head_count_kv").read().n_head_kv, 4);
+}
+
+#[test]
+fn reads_key_length_and_partial_rotation() {
+    let hp = Case::new()
+        .set(".attention.key_length", Value::U32(16))
+        .set(".attention.value_length", Value::U64(16))
+        .set(".rope.dimension_count", Value::I32(6))
+        .read();
+    assert_eq!((hp.n_embd_head, hp.n_rot), (16, 6));
+}
+
+#[test]
+fn per_layer_counts_must_agree() {
+    let array = |v: &[i32]| Value::Array(Array::I32(v.to_vec()));
+    assert_eq!(Case::new().set(".attention.head_count", array(&[4, 4, 4])).read().n_head, 4);
+    let differ = Case::new().set(".attention.head_count", array(&[4, 4, 2]));
+    differ.refused(&["head_count", "found 4 and, at layer 2, 2"]);
+    Case::new().set(".attention.head_count", array(&[4, 4])).refused(&["expected 3 entries", "found 2"]);
+    Case::new().set(".feed_forward_length", array(&[])).refused(&["expected 3 entries", "found 0"]);
+    Case::new().set(".attention.head_count_kv", array(&[-1, -1, -1])).refused(&["head_count_kv", "integer"]);
+    let floats = Value::Array(Array::F32(vec![4.0; 3]));
+    Case::new().set(".attention.head_count", floats).refused(&["head_count", "integer"]);
+}
+
+#[test]
+fn refuses_missing_keys_and_wrong_types() {
+    for key in
+        ["block_count", "embedding_length", "feed_forward_length", "attention.head_count", "context_length"]
+    {
+        Case::new().without(&format!(".{key}")).refused(&[&format!("llama.{key}"), "expected"]);
+        Case::new().set(&format!(".{key}"), text("x")).refused(&[&format!("llama.{key}"), "string"]);
+        Case::new().set(&format!(".{key}"), Value::U32(0)).refused(&[&format!("llama.{key}"), "found 0"]);
+    }
+    Case::new().without(".attention.layer_norm_rms_epsilon").refused(&["layer_norm_rms_epsilon"]);
+    Case::new().set("general.architecture", text("")).refused(&["general.architecture"]);
+    Case::new().set("general.architecture", text("a\nb")).refused(&["general.architecture"]);
+}
+
+#[test]
+fn refuses_numbers_out_of_range() {
+    let u = Value::U64;
+    Case::new().set(".block_count", u(u64::MAX)).refused(&["block_count", "expected 1 to 512"]);
+    Case::new().set(".embedding_length", u(1 << 40)).refused(&["embedding_length"]);
+    Case::new().set(".context_length", u(1 << 31)).refused(&["context_length", "2147483648"]);
+    Case::new().set(".attention.head_count", u(5)).refused(&["head_count_kv", "divisor", "5"]);
+    let three = Case::new().set(".attention.head_count_kv", u(3));
+    three.refused(&["head_count_kv", "divisor", "found 3"]);
+    Case::new().set(".attention.head_count_kv", u(8)).refused(&["head_count_kv", "expected 1 to 4"]);
+    Case::new().set(".attention.head_count", u(64)).refused(&["head_count", "embedding_length = 32"]);
+    Case::new().set(".rope.dimension_count", u(7)).refused(&["dimension_count", "even", "7"]);
+    Case::new().set(".rope.dimension_count", u(10)).refused(&["dimension_count", "expected 2 to 8"]);
+    Case::new().set(".attention.key_length", u(16)).refused(&["value_length", "16", "8"]);
+    let (key, value) = (".attention.key_length", ".attention.value_length");
+    let wide = Case::new().set(key, u(1 << 24)).set(value, u(1 << 24));
+    wide.refused(&["head_count", "4 heads of width 16777216"]);
+}
+
+#[test]
+fn refuses_what_is_not_a_positive_number() {
+    for key in ["attention.layer_norm_rms_epsilon", "rope.freq_base"] {
+        for bad in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+            Case::new().set(&format!(".{key}"), Value::F32(bad)).refused(&[key, "above 0"]);
+        }
+        Case::new().set(&format!(".{key}"), Value::F64(1e-300)).refused(&[key, "above 0"]);
+        Case::new().set(&format!(".{key}"), Value::Bool(true)).refused(&[key]);
+    }
+    Case::new().set(".rope.scaling.factor", Value::F32(-2.0)).refused(&["scaling.factor", "-2"]);
+    let nan = Case::new().set(".rope.scaling.yarn_ext_factor", Value::F32(f32::NAN));
+    nan.refused(&["yarn_ext_factor", "NaN"]);
+}
+
+#[test]
+fn the_embedding_table_must_agree() {
+    let table = |shape: &[u64]| {
+        let n = shape.iter().product::<u64>() as usize;
+        Case::new().tensor("token_embd.weight", DType::F32, shape, vec![0; 4 * n])
+    };
+    table(&[16, 10]).refused(&["token_embd.weight", "[32, number of tokens]", "[16, 10]"]);
+    table(&[32]).refused(&["token_embd.weight", "[32]"]);
+    table(&[32, 5, 2]).refused(&["token_embd.weight", "[32, 5, 2]"]);
+    let tokens = |n| Value::Array(Array::String(vec![b"t".to_vec(); n]));
+    assert_eq!(Case::new().set("tokenizer.ggml.tokens", tokens(10)).read().n_vocab, 10);
+    Case::new().set("tokenizer.ggml.tokens", tokens(9)).refused(&["tokenizer.ggml.tokens", "10", "found 9"]);
+    Case::new().set("tokenizer.ggml.tokens", Value::U32(1)).refused(&["tokenizer.ggml.tokens"]);
+    let mut none = Case::new();
+    none.tensors.clear();
+    none.refused(&["token_embd.weight"]);
+}
+
+#[test]
+fn reads_declared_scaling() {
+    let hp = Case::new()
+        .set(".rope.freq_base", Value::F32(5e5))
+        .set(".rope.scaling.type", text("yarn"))
+        .set(".rope.scaling.factor", Value::F32(4.0))
+        .set(".rope.scaling.original_context_length", Value::U32(128))
+        .set(".rope.scaling.yarn_ext_factor", Value::F32(-1.0))
+        .set(".rope.scaling.yarn_beta_fast", Value::F32(24.0))
+        .read();
+    assert_eq!(hp.freq_base, 5e5);
+    let s = hp.rope_scaling;
+    assert_eq!((s.kind.as_deref(), s.factor, s.n_ctx_orig), (Some("yarn"), Some(4.0), Some(128)));
+    assert_eq!((s.yarn_ext_factor, s.yarn_beta_fast), (None, Some(24.0)));
+
+    let s = Case::new().set(".rope.scale_linear", Value::F32(2.0)).read().rope_scaling;
+    assert_eq!((s.kind.as_deref(), s.factor), (Some("linear"), Some(2.0)));
+    let s = Case::new().set(".rope.scale_linear", Value::F32(0.0)).read().rope_scaling;
+    assert_eq!((s.kind, s.factor), (None, None));
+    Case::new().set(".rope.scaling.type", text("dynamic")).refused(&["scaling.type", "yarn", "dynamic"]);
+}
+
+#[test]
+fn reads_factor_tensors() {
+    let name = "rope_freqs.weight";
+    let with = |v: &[f32]| Case::new().tensor(name, DType::F32, &[v.len() as u64], f32s(v));
+    let s = with(&[1.0, 2.0, 4.0, 8.0]).read().rope_scaling;
+    assert_eq!(s.freq_factors.as_deref(), Some(&[1.0, 2.0, 4.0, 8.0][..]));
+    with(&[1.0, 2.0]).refused(&[name, "f32 [4]", "[2]"]);
+    with(&[1.0, 2.0, 0.0, 8.0]).refused(&[name, "above 0", "at 2"]);
+    with(&[1.0, f32::NAN, 1.0, 8.0]).refused(&[name, "NaN", "at 1"]);
+    with(&[1.0, 1.0, 1.0, f32::INFINITY]).refused(&[name, "inf"]);
+    let halves = Case::new().tensor(name, DType::F16, &[4], vec![0; 8]);
+    halves.refused(&[name, "f16"]);
+    let long = Case::new().tensor("rope_factors_long.weight", DType::F32, &[2, 2], f32s(&[1.0; 4]));
+    long.refused(&["rope_factors_long.weight", "[2, 2]"]);
+}
+
+/// A file as `convert` writes it: the standard keys say the method, the kept ones the model.
+fn converted() -> Case {
+    Case::new()
+        .set(".context_length", Value::U32(2048))
+        .set(".rope.freq_base", Value::F32(40_000.0))
+        .set(".rope.scaling.type", text("linear"))
+        .set(".rope.scaling.factor", Value::F32(4.0))
+        .set(keys::ORIG_CONTEXT_LENGTH, Value::U32(512))
+        .set("ropewalk.orig.rope.freq_base", Value::F32(20_000.0))
+}
+
+#[test]
+fn a_spec_of_ours_counts_from_the_model_as_trained() {
+    let hp = converted().set(keys::SPEC, text("ntk:factor=4")).read();
+    assert_eq!((hp.n_ctx_train, hp.freq_base), (2048, 20_000.0));
+    let s = hp.rope_scaling;
+    assert_eq!((s.spec.as_deref(), s.n_ctx_orig, s.kind), (Some("ntk:factor=4"), Some(512), None));
+    Case::new().set(keys::SPEC, text("")).refused(&[keys::SPEC]);
+    Case::new().set(keys::SPEC, Value::U8(1)).refused(&[keys::SPEC]);
+
+    // Without one, the standard keys are the method.
+    let hp = converted().read();
+    assert_eq!((hp.n_ctx_train, hp.freq_base), (2048, 40_000.0));
+    assert_eq!(hp.rope_scaling.kind.as_deref(), Some("linear"));
+}
+
+#[test]
+fn as_trained_undoes_both_kinds_of_conversion() {
+    let baked = f32s(&[1.0, 2.0, 3.0, 4.0]);
+    for original in [vec![], vec![2.0; 4]] {
+        let case = converted().tensor("rope_freqs.weight", DType::F32, &[4], baked.clone());
+        let case = case.set(keys::ORIG_ROPE_FREQS, Value::Array(Array::F32(original.clone())));
+        let hp = case.with_file(Hparams::as_trained).unwrap();
+        assert_eq!((hp.n_ctx_train, hp.freq_base), (512, 20_000.0));
+        let expected = (!original.is_empty()).then_some(original);
+        assert_eq!((hp.rope_scaling.freq_factors, hp.rope_scaling.kind), (expected, None));
+    }
+    let hp = converted().set(keys::SPEC, text("plain")).with_file(Hparams::as_trained).unwrap();
+    assert_eq!((hp.n_ctx_train, hp.rope_scaling.spec), (512, None));
+    let plain = Case::new().with_file(|f| (Hparams::as_trained(f).unwrap(), Hparams::from_gguf(f).unwrap()));
+    assert_eq!(plain.0, plain.1);
+}

@@ -1,0 +1,172 @@
+//! The cache against a naive one: for each cell, the position and the set of sequences that see it.
+
+use std::collections::BTreeSet;
+
+use ggml::backend::Device;
+use ggml::DType;
+use proptest::prelude::*;
+use ropewalk::hparams::{Hparams, RopeScaling};
+use ropewalk::kv::{Cell, KvCache, CELL_BLOCK, MAX_SEQS};
+
+fn model() -> Hparams {
+    Hparams {
+        arch: "llama".into(),
+        n_layer: 2,
+        n_embd: 64,
+        n_ff: 64,
+        n_head: 2,
+        n_head_kv: 1,
+        n_embd_head: 32,
+        n_rot: 32,
+        n_vocab: 100,
+        n_ctx_train: 2048,
+        rms_eps: 1e-5,
+        freq_base: 1e4,
+        rope_scaling: RopeScaling::default(),
+    }
+}
+
+fn cache(n_ctx: usize, dtype: DType) -> KvCache {
+    KvCache::new(Device::find("cpu").unwrap(), &model(), n_ctx, dtype).unwrap()
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Allocate(Vec<(u32, i32)>),
+    Remove(u32, i32),
+    Copy(u32, u32),
+    Clear,
+}
+
+fn seq() -> impl Strategy<Value = u32> {
+    prop_oneof![4 => 0u32..3, 1 => Just(MAX_SEQS - 1)]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let token = (seq(), 0i32..600);
+    prop_oneof![
+        6 => prop::collection::vec(token, 0..90).prop_map(Op::Allocate),
+        4 => (seq(), 0i32..600).prop_map(|(s, from)| Op::Remove(s, from)),
+        2 => (seq(), seq()).prop_map(|(a, b)| Op::Copy(a, b)),
+        1 => Just(Op::Clear),
+    ]
+}
+
+#[derive(Debug, Clone, Default)]
+struct Naive(Vec<(i32, BTreeSet<u32>)>);
+
+impl Naive {
+    fn used(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.0.len()).filter(|&i| !self.0[i].1.is_empty())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn the_cache_is_the_naive_cache(n_ctx in prop_oneof![1usize..40, 250usize..530], ops in prop::collection::vec(op(), 1..30)) {
+        let mut cache = cache(n_ctx, DType::F16);
+        let mut naive = Naive(vec![Default::default(); n_ctx]);
+        for op in ops {
+            match op {
+                Op::Allocate(wanted) => {
+                    let before = cache.cells().to_vec();
+                    let free = n_ctx - naive.used().count();
+                    match cache.allocate(&wanted) {
+                        None => {
+                            prop_assert!(wanted.len() > free, "{} of {free} refused", wanted.len());
+                            prop_assert_eq!(&before, cache.cells(), "a refusal changes nothing");
+                        }
+                        Some(taken) => {
+                            prop_assert_eq!(taken.len(), wanted.len());
+                            for (&at, &(seq, pos)) in taken.iter().zip(&wanted) {
+                                prop_assert!(naive.0[at].1.is_empty(), "cell {at} given out twice");
+                                naive.0[at] = (pos, BTreeSet::from([seq]));
+                            }
+                        }
+                    }
+                }
+                Op::Remove(seq, from) => {
+                    cache.remove(seq, from);
+                    naive.0.iter_mut().filter(|c| c.0 >= from).for_each(|c| { c.1.remove(&seq); });
+                }
+                Op::Copy(src, dst) => {
+                    cache.copy(src, dst);
+                    naive.0.iter_mut().filter(|c| c.1.contains(&src)).for_each(|c| { c.1.insert(dst); });
+                }
+                Op::Clear => {
+                    cache.clear();
+                    naive.0.iter_mut().for_each(|c| c.1.clear());
+                }
+            }
+            prop_assert_eq!(cache.cells().len(), n_ctx);
+            for (cell, (pos, seqs)) in cache.cells().iter().zip(&naive.0) {
+                prop_assert_eq!(cell.seqs, seqs.iter().fold(0, |bits, s| bits | 1u64 << s));
+                prop_assert!(seqs.is_empty() || cell.pos == *pos);
+            }
+            let end = naive.used().last().map_or(0, |i| i + 1);
+            prop_assert_eq!(cache.n_free(), n_ctx - naive.used().count());
+            prop_assert_eq!(cache.n_end(), end);
+            // Whole blocks, at least one, none past the last used cell, and all inside the tensors.
+            let n_kv = cache.n_kv();
+            prop_assert!(n_kv.is_multiple_of(CELL_BLOCK) && n_kv >= end.max(1) && n_kv < end.max(1) + CELL_BLOCK);
+            prop_assert!(n_kv <= cache.k(0).def().ne[1]);
+        }
+    }
+}
+
+#[test]
+fn exported_cells_come_back() {
+    for dtype in [DType::F32, DType::F16, DType::Q8_0, DType::Q4_0] {
+        let mut a = cache(300, dtype);
+        a.allocate(&(0..270).map(|p| (0, p)).collect::<Vec<_>>()).unwrap();
+        a.copy(0, 5);
+        a.remove(0, 100);
+        for (i, t) in [a.k(0), a.v(0), a.k(1), a.v(1)].iter().enumerate() {
+            let bytes: Vec<u8> = (0..a.row_bytes() * 270).map(|j| (i * 31 + j) as u8).collect();
+            t.store.write(t.index, 0, &bytes).unwrap();
+        }
+        let mut exported = Vec::new();
+        a.export::<ggml::Error>(|bytes| {
+            exported.push(bytes.to_vec());
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(exported.len(), 4);
+        assert!(exported.iter().all(|e| e.len() == 270 * a.row_bytes()));
+
+        let mut b = cache(270, dtype);
+        b.allocate(&[(3, 9)]).unwrap();
+        let mut parts = exported.iter();
+        b.import::<ggml::Error>(&a.cells()[..a.n_end()], |bytes| {
+            bytes.copy_from_slice(parts.next().unwrap());
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(b.cells(), &a.cells()[..270]);
+        assert_eq!((b.n_end(), b.n_free()), (270, 0));
+        assert!(b.allocate(&[(0, 0)]).is_none());
+        let mut back = vec![0u8; 270 * b.row_bytes()];
+        b.v(1).store.read(b.v(1).index, 0, &mut back).unwrap();
+        assert_eq!(back, exported[3]);
+
+        // A failed import leaves an empty cache, not half of one.
+        let failed = b.import::<ggml::Error>(&[Cell { pos: 0, seqs: 1 }], |_| {
+            Err(ggml::Error::Argument("short".into()))
+        });
+        assert!(failed.is_err() && b.n_free() == 270 && b.n_end() == 0);
+    }
+}
+
+#[test]
+fn shapes_a_cache_cannot_have() {
+    let cpu = Device::find("cpu").unwrap();
+    let odd = Hparams { n_embd_head: 20, n_rot: 20, ..model() };
+    let error = KvCache::new(cpu, &odd, 256, DType::Q8_0).unwrap_err().to_string();
+    assert!(error.contains("q8_0") && error.contains("20") && error.contains("32"), "{error}");
+    for n_ctx in [0, usize::MAX, usize::MAX / 2, 1 << 50] {
+        assert!(KvCache::new(cpu, &model(), n_ctx, DType::F16).is_err(), "{n_ctx} cells");
+    }
+    assert_eq!(cache(1, DType::F16).n_bytes(), 2 * 2 * 32 * 2 * CELL_BLOCK);
+}

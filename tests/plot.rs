@@ -1,0 +1,157 @@
+//! Charts: that they are written whole, hold what they were given, and bear any numbers.
+
+use ropewalk::hparams::{Hparams, RopeScaling};
+use ropewalk::plot::{rope, Axis, Chart, PlotError, Scale, Series};
+use ropewalk::rope::Plan;
+
+fn hparams(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -> Hparams {
+    Hparams {
+        arch: "llama".into(),
+        n_layer: 2,
+        n_embd: 64,
+        n_ff: 128,
+        n_head: n_head_kv,
+        n_head_kv,
+        n_embd_head: n_rot,
+        n_rot,
+        n_vocab: 256,
+        n_ctx_train,
+        rms_eps: 1e-5,
+        freq_base,
+        rope_scaling: RopeScaling::default(),
+    }
+}
+
+fn of(spec: &str, hp: &Hparams, n_ctx: usize) -> Chart {
+    let plan = Plan::new(&spec.parse().expect("a spec"), hp, n_ctx).expect("a plan");
+    rope(&plan.inspect(hp).expect("its own model"))
+}
+
+fn perplexity() -> Chart {
+    let curve =
+        |f: &dyn Fn(f64) -> f64| (1..=32).map(|i| (f64::from(i) * 512.0, f(f64::from(i) * 512.0))).collect();
+    Chart {
+        title: "SmolLM2-135M, perplexity by position".into(),
+        x: Axis::new("position, tokens", Scale::Linear).mark(8192.0, "trained window 8192"),
+        y: Axis::new("perplexity", Scale::Log),
+        series: vec![
+            Series::new("plain", curve(&|p| 22.0 * (1.0 + (p / 9000.0).powi(6)))),
+            Series::new("yarn:factor=2", curve(&|p| 23.0 - p / 9000.0)),
+            Series::new("pi:factor=2", curve(&|p| 63.0 - p / 4000.0)),
+            Series::new("sba:factor=2", curve(&|p| 26.0 - p / 9000.0 + (p / 900.0).sin())),
+        ],
+    }
+}
+
+fn charts() -> Vec<(&'static str, Chart)> {
+    let smol = hparams(1e5, 64, 3, 8192);
+    let llama2 = hparams(1e4, 128, 32, 4096);
+    vec![
+        ("perplexity", perplexity()),
+        ("yarn", of("yarn:factor=4", &smol, 32768)),
+        ("sba", of("sba", &smol, 16384)),
+        ("plain", of("plain", &smol, 8192)),
+        ("harpe3", of("harpe", &smol, 16384)),
+        ("harpe32", of("harpe:bases=table2", &llama2, 131_072)),
+    ]
+}
+
+#[test]
+fn files_are_written_whole_and_replaced() {
+    let dir = tempfile::tempdir().expect("a folder");
+    // For looking at them: a folder to keep the pictures in, set when this is compiled.
+    let keep = option_env!("ROPEWALK_KEEP_CHARTS");
+    for (name, chart) in charts() {
+        for (extension, magic) in [("svg", &b"<svg"[..]), ("png", b"\x89PNG\r\n\x1a\n")] {
+            let path = dir.path().join(format!("{name}.{extension}"));
+            std::fs::write(&path, "old").expect("writable");
+            chart.write(&path).expect("a chart");
+            let bytes = std::fs::read(&path).expect("the chart");
+            assert!(bytes.starts_with(magic), "{name}.{extension}");
+            if extension == "svg" {
+                let text = String::from_utf8(bytes).expect("SVG is text");
+                assert!(text.trim_end().ends_with("</svg>"));
+                assert!(
+                    chart.series.iter().all(|s| text.contains(&s.name)),
+                    "{name}: a legend entry is missing"
+                );
+                assert!(chart.x.markers.iter().chain(&chart.y.markers).all(|m| text.contains(&m.label)));
+            }
+            if let Some(folder) = keep {
+                std::fs::copy(&path, std::path::Path::new(folder).join(format!("{name}.{extension}")))
+                    .expect("copied");
+            }
+        }
+        println!("{}", chart.text(90, 18).expect("a text plot"));
+    }
+    assert_eq!(
+        std::fs::read_dir(dir.path()).expect("listed").count(),
+        12,
+        "a temporary file was left behind"
+    );
+}
+
+#[test]
+fn what_cannot_be_written_is_an_error_that_names_the_file() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let chart = perplexity();
+    for (path, word) in
+        [("chart.pdf", ".svg or .png"), ("chart", ".svg or .png"), ("missing/chart.png", "missing")]
+    {
+        let e = chart.write(&dir.path().join(path)).expect_err(path).to_string();
+        assert!(e.contains(word) && e.contains("chart") && e.lines().count() == 1, "{e}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 0);
+}
+
+#[test]
+fn any_numbers_are_borne() {
+    let hostile =
+        [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 0.0, 1e-300, 1e300, f64::MAX, 1.0, 1.0, 1e12];
+    for scale in [Scale::Linear, Scale::Log] {
+        let points: Vec<(f64, f64)> =
+            hostile.iter().flat_map(|a| hostile.iter().map(move |b| (*a, *b))).collect();
+        let mut chart = Chart {
+            title: "t\u{2192}".repeat(300),
+            x: Axis::new("x", scale).mark(f64::NAN, "nowhere").mark(-5.0, "left"),
+            y: Axis::new("y", scale).mark(1e300, "far").mark(2.0, "z".repeat(500)),
+            series: (0..40)
+                .map(|i| Series::new(format!("{i} {}", "n".repeat(300)), points.clone()))
+                .collect(),
+        };
+        chart.to_svg().expect("drawn");
+        for (w, h) in [(0, 0), (1, 1000), (usize::MAX, 7), (80, 20)] {
+            let text = chart.text(w, h).expect("drawn");
+            assert!(text.lines().all(|l| l.chars().count() <= w.clamp(24, 400)), "{w}");
+        }
+        chart.series = vec![Series::new("one point", vec![(3.0, 3.0)])];
+        chart.to_svg().expect("drawn");
+        for none in [vec![], vec![Series::new("none", vec![(f64::NAN, 1.0)])]] {
+            chart.series = none;
+            assert!(matches!(chart.to_svg(), Err(PlotError::Empty(_))));
+            assert!(matches!(chart.text(80, 20), Err(PlotError::Empty(_))));
+        }
+    }
+}
+
+#[test]
+fn the_text_plot_follows_the_line() {
+    let chart = Chart {
+        title: "up".into(),
+        x: Axis::new("x", Scale::Linear),
+        y: Axis::new("y", Scale::Linear),
+        series: vec![Series::new("line", vec![(0.0, 0.0), (10.0, 10.0)])],
+    };
+    let text = chart.text(40, 8).expect("drawn");
+    let rows: Vec<&str> = text.lines().filter(|l| l.contains(['\u{2502}', '\u{2524}'])).collect();
+    assert_eq!(rows.len(), 8);
+    let first = |row: &str| {
+        row.chars()
+            .skip_while(|c| !"\u{2502}\u{2524}".contains(*c))
+            .skip(1)
+            .position(|c| c > '\u{2800}' && c <= '\u{28ff}')
+    };
+    let starts: Vec<usize> = rows.iter().filter_map(|r| first(r)).collect();
+    assert!(starts.len() >= 7 && starts.windows(2).all(|w| w[1] < w[0]), "{starts:?}\n{text}");
+    assert!(rows[..2].iter().any(|r| r.ends_with('A')) && text.contains("A line"), "{text}");
+}

@@ -1,0 +1,423 @@
+//! Every frequency table against formulas written a second time here; declared scaling; errors.
+
+use std::f64::consts::{PI, TAU};
+
+use ropewalk::hparams::{Hparams, RopeScaling};
+use ropewalk::rope::{PairKind, Plan, RopeError, Spec, METHODS, PLANNED};
+
+/// Llama-2-7B's shape.
+fn llama2() -> Hparams {
+    Hparams {
+        arch: "llama".into(),
+        n_layer: 32,
+        n_embd: 4096,
+        n_ff: 11008,
+        n_head: 32,
+        n_head_kv: 32,
+        n_embd_head: 128,
+        n_rot: 128,
+        n_vocab: 32000,
+        n_ctx_train: 4096,
+        rms_eps: 1e-5,
+        freq_base: 1e4,
+        rope_scaling: RopeScaling::default(),
+    }
+}
+
+fn model(freq_base: f64, n_rot: usize, n_ctx_train: usize) -> Hparams {
+    Hparams { freq_base, n_rot, n_embd_head: n_rot, n_ctx_train, n_head_kv: 3, n_head: 9, ..llama2() }
+}
+
+fn factors(n: usize) -> Vec<f32> {
+    (0..n).map(|j| 1.0 + j as f32 / 4.0).collect()
+}
+
+fn plan(spec: &str, hp: &Hparams, n_ctx: usize) -> Result<Plan, RopeError> {
+    Plan::new(&spec.parse()?, hp, n_ctx)
+}
+
+fn theta(spec: &str, hp: &Hparams, n_ctx: usize) -> Vec<f64> {
+    plan(spec, hp, n_ctx).unwrap_or_else(|e| panic!("{spec}: {e}")).freqs.theta
+}
+
+/// b^(-2j/d), by logarithms.
+fn powers(b: f64, d: usize) -> Vec<f64> {
+    (0..d / 2).map(|j| (-(2.0 * j as f64) / d as f64 * b.ln()).exp()).collect()
+}
+
+fn divided(t: Vec<f64>, ff: &Option<Vec<f32>>) -> Vec<f64> {
+    t.iter().enumerate().map(|(j, t)| t / ff.as_ref().map_or(1.0, |f| f64::from(f[j]))).collect()
+}
+
+#[track_caller]
+fn assert_close(got: &[f64], want: &[f64]) {
+    assert_eq!(got.len(), want.len());
+    for (j, (a, b)) in got.iter().zip(want).enumerate() {
+        assert!((a - b).abs() <= 1e-11 * b.abs(), "pair {j}: {a} and {b}");
+    }
+}
+
+fn with_and_without_factors(hp: Hparams) -> [Hparams; 2] {
+    let mut other = hp.clone();
+    other.rope_scaling.freq_factors = Some(factors(hp.n_rot / 2));
+    [hp, other]
+}
+
+#[test]
+fn plain_pi_ntk_and_abf() {
+    for hp in with_and_without_factors(model(5e5, 64, 8192)) {
+        let ff = &hp.rope_scaling.freq_factors;
+        let own = divided(powers(5e5, 64), ff);
+        assert_close(&theta("plain", &hp, 32768), &own);
+        assert_close(&theta("pi", &hp, 32768), &own.iter().map(|t| t / 4.0).collect::<Vec<_>>());
+        assert_close(&theta("pi:factor=2.5", &hp, 32768), &own.iter().map(|t| t / 2.5).collect::<Vec<_>>());
+        let ntk = divided(powers(5e5 * 4f64.powf(64.0 / 62.0), 64), ff);
+        assert_close(&theta("ntk:factor=4", &hp, 100), &ntk);
+        assert_close(&theta("abf:base=5e6", &hp, 100), &divided(powers(5e6, 64), ff));
+    }
+    let five_million = theta("abf", &llama2(), 131_072);
+    assert_close(&five_million, &powers(5e6, 128));
+}
+
+/// Bases of the controlled study: 29 is its NTK-32K, 121 what its code does for NTK-64K, 57 what its table says.
+#[test]
+fn dynamic_ntk_takes_its_base_from_the_session_length() {
+    let hp = llama2();
+    for (spec, n_ctx, t) in [
+        ("dynamic-ntk:factor=4", 32768, 29.0),
+        ("dynamic-ntk:factor=8", 65536, 121.0),
+        ("dynamic-ntk:factor=2", 4096, 1.0),
+        ("dynamic-ntk:factor=2", 100, 1.0),
+        ("dynamic-ntk:factor=2", 65536, 31.0),
+        ("dynamic-ntk", 8192, 3.0),
+        ("dynamic-ntk:t=57", 65536, 57.0),
+    ] {
+        assert_close(&theta(spec, &hp, n_ctx), &powers(1e4 * f64::powf(t, 128.0 / 126.0), 128));
+    }
+    let base = |spec, n| theta(spec, &hp, n)[1].powf(-64.0);
+    assert!((base("dynamic-ntk:factor=4", 32768) - 305_922.0).abs() < 1.0);
+    assert!((base("dynamic-ntk:factor=8", 65536) - 1_305_706.0).abs() < 1.0);
+}
+
+/// ggml's `rope_yarn` and `ggml_rope_yarn_corr_dims`, f32 replaced by f64: (angle per position, magnitude).
+#[allow(clippy::too_many_arguments)]
+fn ggml_yarn(
+    d: usize,
+    base: f64,
+    ff: f64,
+    i0: usize,
+    scale: f64,
+    orig: f64,
+    ext: f64,
+    attn: f64,
+    fast: f64,
+    slow: f64,
+) -> (f64, f64) {
+    let corr = |n_rot: f64| d as f64 * (orig / (n_rot * 2.0 * PI)).ln() / (2.0 * base.ln());
+    let (low, high) = (corr(fast).floor().max(0.0), corr(slow).ceil().min(d as f64 - 1.0));
+    let extrap = base.powf(-(i0 as f64) / d as f64) / ff;
+    let interp = scale * extrap;
+    if ext == 0.0 {
+        return (interp, attn);
+    }
+    let y = ((i0 / 2) as f64 - low) / f64::max(0.001, high - low);
+    let mix = (1.0 - y.clamp(0.0, 1.0)) * ext;
+    (interp * (1.0 - mix) + extrap * mix, attn * (1.0 + 0.1 * (1.0 / scale).ln()))
+}
+
+#[test]
+fn yarn_is_what_ggml_computes() {
+    for hp in with_and_without_factors(model(1e5, 64, 8192)) {
+        for (spec, n_ctx, s, orig, ext, attn, fast, slow) in [
+            ("yarn:factor=2", 16384, 2.0, 8192.0, 1.0, 1.0, 32.0, 1.0),
+            ("yarn", 65536, 8.0, 8192.0, 1.0, 1.0, 32.0, 1.0),
+            (
+                "yarn:factor=4,original=300,beta-fast=16,beta-slow=2,ext-factor=0.5,attn-factor=1.5",
+                9,
+                4.0,
+                300.0,
+                0.5,
+                1.5,
+                16.0,
+                2.0,
+            ),
+            ("yarn:factor=4,ext-factor=0,attn-factor=0.75", 9, 4.0, 8192.0, 0.0, 0.75, 32.0, 1.0),
+            ("yarn:factor=4,original=3", 9, 4.0, 3.0, 1.0, 1.0, 32.0, 1.0),
+        ] {
+            let plan = plan(spec, &hp, n_ctx).expect("valid");
+            let ff = |j: usize| hp.rope_scaling.freq_factors.as_ref().map_or(1.0, |f| f64::from(f[j]));
+            let all: Vec<(f64, f64)> = (0..32)
+                .map(|j| ggml_yarn(64, 1e5, ff(j), 2 * j, 1.0 / s, orig, ext, attn, fast, slow))
+                .collect();
+            assert_close(&plan.freqs.theta, &all.iter().map(|x| x.0).collect::<Vec<_>>());
+            assert!((plan.mscale - all[0].1).abs() < 1e-12, "{spec}");
+        }
+    }
+}
+
+#[test]
+fn yarn_as_a_file_declares_it() {
+    let mut hp = model(1e6, 128, 131_072);
+    hp.rope_scaling = RopeScaling {
+        kind: Some("yarn".into()),
+        factor: Some(4.0),
+        n_ctx_orig: Some(32768),
+        attn_factor: Some(1.25),
+        yarn_ext_factor: Some(-1.0),
+        yarn_attn_factor: Some(3.0),
+        yarn_beta_fast: Some(24.0),
+        ..RopeScaling::default()
+    };
+    let spec = Spec::declared(&hp).expect("valid");
+    assert_eq!(spec.to_string(), "yarn:factor=4,beta-fast=24,attn-factor=1.25,original=32768");
+    let plan = Plan::new(&spec, &hp, 131_072).expect("valid");
+    for (j, t) in plan.freqs.theta.iter().enumerate() {
+        let (want, m) = ggml_yarn(128, 1e6, 1.0, 2 * j, 0.25, 32768.0, 1.0, 1.25, 24.0, 1.0);
+        assert!((t - want).abs() < 1e-12 * want && (plan.mscale - m).abs() < 1e-12);
+    }
+    assert!(plan.notes.is_empty(), "{:?}", plan.notes);
+    // Explicit: nothing of it stays but the trained window.
+    let own = self::plan("yarn", &hp, 65536).expect("valid");
+    assert_eq!(
+        own.spec.to_string(),
+        "yarn:factor=2,beta-fast=32,beta-slow=1,ext-factor=1,attn-factor=1,original=32768"
+    );
+    assert!(own.notes.iter().any(|n| n.contains("replaces")), "{:?}", own.notes);
+    assert_close(&theta("plain", &hp, 10), &powers(1e6, 128));
+}
+
+#[test]
+fn sba_test_vectors() {
+    for (b, d, l, target, dim, base) in [
+        (1e4, 128, 4096, 32768, 46, 180_551.9),
+        (1e4, 128, 4096, 8192, 46, 26_236.0),
+        (1e4, 20, 2048, 4096, 7, 26_927.4),
+        (1e4, 20, 2048, 8192, 7, 72_495.8),
+        (5e5, 64, 8192, 32768, 18, 5_879_895.0),
+    ] {
+        let hp = model(b, d, l);
+        let t = theta("sba", &hp, target);
+        assert_eq!(t[..dim], theta("plain", &hp, target)[..dim]);
+        assert_close(&t[dim..], &powers(t[dim].powf(-(d as f64) / (2.0 * dim as f64)), d)[dim..]);
+        let got = t[dim].powf(-(d as f64) / (2.0 * dim as f64));
+        assert!((got / base - 1.0).abs() < 2e-6, "base* {got}, expected {base}");
+        let plain = theta("plain", &hp, target)[dim];
+        assert!(((target as f64 - 1.0) * t[dim] / ((l as f64 - 1.0) * plain) - 1.0).abs() < 1e-12);
+    }
+    let last = theta("plain", &llama2(), 32768)[63] / theta("sba", &llama2(), 32768)[63];
+    assert!((last - 17.26).abs() < 0.005, "{last}");
+}
+
+#[test]
+fn sba_finds_its_pair_on_the_angles_the_model_was_trained_with() {
+    let mut hp = model(5e5, 64, 8192);
+    hp.rope_scaling.freq_factors = Some(vec![8.0; 32]);
+    let own = theta("plain", &hp, 1);
+    let dim = own.iter().position(|t| 8191.0 * t < TAU).expect("slow pairs exist");
+    assert!(dim < 18);
+    let base = 5e5 * f64::powf(16383.0 / 8191.0, 64.0 / (2.0 * dim as f64));
+    let want: Vec<f64> = powers(base, 64).iter().map(|t| t / 8.0).collect();
+    let got = theta("sba:factor=2", &hp, 1);
+    assert_close(&got[dim..], &want[dim..]);
+    assert_eq!(got[..dim], own[..dim]);
+}
+
+#[test]
+fn longrope_uses_the_tensors_of_the_file() {
+    let mut hp = model(1e4, 96, 131_072);
+    assert!(plan("longrope", &hp, 9).expect_err("no tensors").0.contains("rope_factors_short.weight"));
+    hp.rope_scaling.kind = Some("longrope".into());
+    hp.rope_scaling.n_ctx_orig = Some(4096);
+    hp.rope_scaling.long_factors = Some((0..48).map(|j| 1.0 + j as f32).collect());
+    hp.rope_scaling.short_factors = Some(factors(48));
+    hp.rope_scaling.freq_factors = Some(vec![7.0; 48]);
+    let by = |f: &Option<Vec<f32>>| divided(powers(1e4, 96), f);
+    let declared = Spec::declared(&hp).expect("valid").to_string();
+    for (spec, n_ctx, want) in [
+        (declared.as_str(), 4096, by(&hp.rope_scaling.short_factors)),
+        (declared.as_str(), 4097, by(&hp.rope_scaling.long_factors)),
+        ("longrope:factors=short", 9999, by(&hp.rope_scaling.short_factors)),
+        ("longrope:factors=long", 1, by(&hp.rope_scaling.long_factors)),
+    ] {
+        let plan = plan(spec, &hp, n_ctx).expect("valid");
+        assert_close(&plan.freqs.theta, &want);
+        let su = (1.0 + 32f64.ln() / 4096f64.ln()).sqrt();
+        assert!((plan.mscale - su).abs() < 1e-12);
+    }
+    hp.rope_scaling.attn_factor = Some(1.5);
+    assert_eq!(plan("longrope", &hp, 9).expect("valid").mscale, 1.5);
+    hp.rope_scaling.long_factors = Some(vec![1.0; 47]);
+    assert!(plan("longrope:factors=long", &hp, 9).expect_err("short tensor").0.contains("expected 48"));
+}
+
+#[test]
+fn harpe_has_a_table_for_each_kv_head() {
+    let hp = llama2();
+    let published = plan("harpe:bases=table2", &hp, 131_072).expect("valid");
+    let found = plan("harpe", &hp, 131_072).expect("valid");
+    assert_eq!(
+        found.spec.to_string(),
+        "harpe:bases=search,base-min=1000000,base-max=5000000,stride=30000,lo=1000,hi=131072,original=4096"
+    );
+    assert_eq!(published.freqs, found.freqs);
+    assert_eq!((found.freqs.n_tables, found.freqs.theta.len()), (32, 32 * 64));
+    for (table, base) in found.freqs.tables().zip(found.bases.expect("harpe has bases")) {
+        assert_close(table, &powers(base, 128));
+    }
+    let small = model(1e5, 64, 8192);
+    let bases = |spec: &str| plan(spec, &small, 16384).expect("valid").bases.expect("harpe has bases");
+    assert_eq!(bases("harpe:bases=uniform,base-min=1e6,base-max=5e6"), [1e6, 3e6, 5e6]);
+    assert_eq!(bases("harpe:bases=uniform-desc,base-min=1e6,base-max=5e6"), [5e6, 3e6, 1e6]);
+    let mut one = small.clone();
+    one.n_head_kv = 1;
+    for way in ["search", "algorithm1", "uniform"] {
+        let plan = plan(&format!("harpe:bases={way},base-min=2e5"), &one, 16384).expect("valid");
+        assert_eq!(plan.bases, Some(vec![2e5]));
+    }
+    for hp in with_and_without_factors(small) {
+        let abf = theta("abf:base=7e5", &hp, 1);
+        assert_eq!(theta("harpe:bases=7e5/7e5/7e5", &hp, 1), abf.repeat(3));
+        assert_eq!(theta("harpe:bases=1e5/1e5/1e5", &hp, 1), theta("plain", &hp, 1).repeat(3));
+        assert_eq!(theta("harpe:factor=1", &hp, 1), theta("plain", &hp, 1).repeat(3));
+    }
+}
+
+#[test]
+fn a_factor_of_one_changes_nothing() {
+    for hp in with_and_without_factors(model(1e5, 64, 8192)) {
+        let own = theta("plain", &hp, 8192);
+        for m in METHODS.iter().filter(|m| m.params().iter().any(|p| p.key == "factor")) {
+            if m.name() == "longrope" {
+                continue;
+            }
+            let plan = plan(&format!("{}:factor=1", m.name()), &hp, 4096).expect("valid");
+            plan.freqs.tables().for_each(|t| assert_close(t, &own));
+            assert_eq!(plan.mscale, 1.0, "{}", m.name());
+        }
+    }
+}
+
+#[test]
+fn inspection_says_what_became_of_each_pair() {
+    let hp = llama2();
+    let sba = plan("sba", &hp, 32768).expect("valid").inspect(&hp).expect("same model");
+    assert_eq!((sba.tables.len(), sba.n_ctx_orig, sba.n_ctx), (1, 4096, 32768));
+    for p in &sba.tables[0].pairs {
+        assert_eq!(p.kind, if p.index < 46 { PairKind::Extrapolated } else { PairKind::Interpolated });
+        assert!(!p.unseen, "pair {}", p.index);
+        assert!((p.wavelength.expect("rotated") * p.theta - TAU).abs() < 1e-9);
+        assert!((p.turns_target - 32768.0 * p.theta / TAU).abs() < 1e-9 * p.turns_target);
+    }
+    let plain = plan("plain", &hp, 8192).expect("valid").inspect(&hp).expect("same model");
+    assert!(plain.tables[0]
+        .pairs
+        .iter()
+        .all(|p| p.kind == PairKind::Extrapolated && p.unseen == (p.index >= 46)));
+    let short = plan("plain", &hp, 4096).expect("valid").inspect(&hp).expect("same model");
+    assert!(short.tables[0].pairs.iter().all(|p| p.kind == PairKind::Unchanged && !p.unseen));
+    let harpe = plan("harpe:bases=table2", &hp, 4096).expect("valid").inspect(&hp).expect("same model");
+    assert_eq!((harpe.tables[31].head, harpe.tables[31].base), (Some(31), Some(4.54e6)));
+    let json = serde_json::to_value(&harpe).expect("serialises");
+    assert_eq!(json["rope"], "harpe:bases=table2,original=4096");
+    assert_eq!(json["tables"][0]["pairs"][0]["kind"], "unchanged");
+    assert!(plan("plain", &hp, 1).expect("valid").inspect(&model(1e4, 64, 10)).is_err());
+}
+
+#[test]
+fn declared_scaling_is_the_default_spec() {
+    let with =
+        |s: RopeScaling| Spec::declared(&Hparams { rope_scaling: s, ..llama2() }).map(|s| s.to_string());
+    let kind = |k: &str, factor| RopeScaling { kind: Some(k.into()), factor, ..RopeScaling::default() };
+    assert_eq!(with(RopeScaling::default()), Ok("plain".into()));
+    assert_eq!(with(kind("none", Some(4.0))), Ok("plain".into()));
+    assert_eq!(with(kind("linear", Some(4.0))), Ok("pi:factor=4".into()));
+    assert_eq!(with(kind("linear", Some(0.0))), Ok("plain".into()));
+    assert_eq!(with(RopeScaling { factor: Some(2.0), ..RopeScaling::default() }), Ok("pi:factor=2".into()));
+    let text = Some("sba:original=4096,factor=2".into());
+    assert_eq!(
+        with(RopeScaling { spec: text, ..kind("yarn", Some(4.0)) }),
+        Ok("sba:factor=2,original=4096".into())
+    );
+    for bad in [
+        kind("su", None),
+        kind("linear", Some(f64::NAN)),
+        kind("linear", Some(-2.0)),
+        RopeScaling { attn_factor: Some(1.5), ..kind("linear", Some(2.0)) },
+        kind("yarn", Some(0.5)),
+    ] {
+        let e = with(bad).expect_err("not usable").0;
+        assert!(e.contains("rope.scaling"), "{e}");
+    }
+    let broken = RopeScaling { spec: Some("nonsense".into()), ..RopeScaling::default() };
+    assert!(with(broken).expect_err("not a spec").0.starts_with("ropewalk.rope.spec: "));
+}
+
+#[test]
+fn errors_name_what_is_known() {
+    let hp = model(1e5, 64, 8192);
+    for (spec, words) in [
+        (
+            "yarm",
+            &[
+                "`yarm`",
+                "did you mean `yarn`",
+                "plain, pi, ntk, dynamic-ntk, yarn, abf, longrope, sba, harpe",
+            ][..],
+        ),
+        ("", &["unknown rope method ``"]),
+        ("yarn:factr=2", &["`factr`", "did you mean `factor`", "beta-fast", "original"]),
+        ("yarn:factor", &["key=value"]),
+        ("yarn:", &["key=value"]),
+        ("yarn:factor=2,factor=3", &["twice"]),
+        ("yarn+pi", &["yarn", "pi", "frequency"]),
+        ("yarn:factor=0.5", &["yarn", "factor", "from 1 to 1000000", "`0.5`"]),
+        ("pi:factor=nan", &["number from 1", "`nan`"]),
+        ("pi:factor=inf", &["`inf`"]),
+        ("pi:factor=1e300", &["`1e300`"]),
+        ("pi:original=0", &["whole number from 1"]),
+        ("pi:original=2.5", &["`2.5`"]),
+        ("longrope:factors=both", &["auto, long, short"]),
+        ("harpe:bases=1e5/x/2", &["search", "`1e5/x/2`"]),
+        ("harpe:bases=1e5/2e5", &["3 bases, one per KV head", "found 2"]),
+        ("harpe:bases=table2", &["32 bases", "3 KV heads", "uniform"]),
+        ("harpe:bases=uniform,stride=5", &["stride", "no effect"]),
+        ("harpe:base-min=1e6,base-max=1e5", &["base-max", "1000000"]),
+        ("harpe:stride=1e-6", &["stride", "4096"]),
+        ("harpe:stride=1e9", &["stride", "at least 3"]),
+        ("harpe:lo=500,hi=400", &["lo", "400"]),
+        ("harpe:hi=2000000000", &["hi - lo", "4194304"]),
+        ("harpe:hi=4000000,stride=250", &["cosines"]),
+        ("abf:base=1e6,factor=2", &["factor", "no effect"]),
+        ("abf:base=1e31", &["1e30"]),
+        ("dynamic-ntk:t=5,factor=2", &["factor", "no effect"]),
+        ("yarn:beta-fast=1,beta-slow=2", &["beta-fast", "beta-slow"]),
+        ("sba:original=1", &["sba", "1 tokens"]),
+    ] {
+        let e = plan(spec, &hp, 16384).expect_err(spec).0;
+        assert!(words.iter().all(|w| e.contains(w)) && e.lines().count() == 1, "{spec}: {e}");
+    }
+    for name in PLANNED {
+        let e = format!("yarn+{name}:window=4").parse::<Spec>().expect_err(name).0;
+        assert!(e.contains("does not have it yet") && !e.contains("unknown"), "{e}");
+    }
+    let wrong = [
+        Hparams { freq_base: f64::NAN, ..llama2() },
+        Hparams { freq_base: -1.0, ..llama2() },
+        Hparams { n_rot: 0, ..llama2() },
+        Hparams { n_rot: 3, ..llama2() },
+        Hparams { n_rot: usize::MAX - 1, ..llama2() },
+        Hparams { n_head_kv: 0, ..llama2() },
+        Hparams { n_head_kv: usize::MAX, ..llama2() },
+        Hparams { n_ctx_train: 0, ..llama2() },
+    ];
+    for hp in wrong {
+        for m in METHODS {
+            assert!(plan(m.name(), &hp, 16384).is_err(), "{}", m.name());
+        }
+    }
+    for (n_ctx, ff) in [(0, 1.0), (usize::MAX, 1.0), (1, f32::NAN), (1, 0.0)] {
+        let mut hp = llama2();
+        hp.rope_scaling.freq_factors = Some(vec![ff; 64]);
+        assert!(plan("plain", &hp, n_ctx).is_err());
+    }
+}

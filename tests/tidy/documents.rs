@@ -1,0 +1,127 @@
+//! Documents and other tracked files: what they name must be there, on every machine.
+
+use std::process::Command;
+
+use super::{check, read, root};
+
+/// Files git tracks; `None` outside a clone.
+fn tracked() -> Option<Vec<String>> {
+    let out = Command::new("git").arg("-C").arg(root()).args(["ls-files", "-z"]).output().ok()?;
+    let list = String::from_utf8(out.stdout).ok()?;
+    out.status.success().then(|| list.split('\0').filter(|p| !p.is_empty()).map(str::to_owned).collect())
+}
+
+#[test]
+fn no_registry_hosts_and_no_paths_of_one_machine() {
+    // In pieces, or this file would be the first to fail.
+    let hosts = [
+        ["crates", "io"],
+        ["pypi", "org"],
+        ["pythonhosted", "org"],
+        ["debian", "org"],
+        ["huggingface", "co"],
+    ]
+    .map(|parts| parts.join("."));
+    let folders = ["root", "home", "Users", "tmp", "work"].map(|f| format!("/{f}/"));
+    let Some(tracked) = tracked() else { return println!("skipped: not a git clone") };
+    let mut faults = Vec::new();
+    for path in tracked.iter().filter(|p| !p.ends_with("Cargo.lock")) {
+        let Ok(text) = std::fs::read_to_string(root().join(path)) else { continue };
+        for (n, line) in text.lines().enumerate() {
+            for host in hosts.iter().filter(|h| line.contains(h.as_str())) {
+                let what = "name the package; which registry serves it is the reader's choice";
+                faults.push(format!("{path}:{}: {host}: {what}", n + 1));
+            }
+            for folder in &folders {
+                let inside = |c: char| c.is_alphanumeric() || "._-~}$*/".contains(c);
+                if line.match_indices(folder.as_str()).any(|(at, _)| !line[..at].ends_with(inside)) {
+                    faults
+                        .push(format!("{path}:{}: {folder}: a path of one machine; make it relative", n + 1));
+                }
+            }
+        }
+    }
+    check("Tracked files must mean the same everywhere.", faults);
+}
+
+#[test]
+fn the_architecture_document_names_every_module() {
+    let text = read("ARCHITECTURE.md");
+    let mut faults = Vec::new();
+    for folder in ["src", "ggml/src", "convert/src"] {
+        for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().to_string_lossy().into_owned();
+            let module = name.strip_suffix(".rs").unwrap_or(&name);
+            if ["lib", "main", "tests"].contains(&module) || module.ends_with("_tests") {
+                continue;
+            }
+            let known = [format!("`{module}`"), format!("`{module}.rs`"), format!("`{module}/`")];
+            if !known.iter().any(|k| text.contains(k)) {
+                faults.push(format!("{folder}/{name}: say in ARCHITECTURE.md what `{module}` is for"));
+            }
+        }
+    }
+    check("The code map must show all of the code.", faults);
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut faults = Vec::new();
+    for path in tracked().unwrap_or_default().iter().filter(|p| p.ends_with(".md")) {
+        let text = read(path);
+        let folder = root().join(path).parent().unwrap().to_owned();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#', ' ']).next()) {
+            if !target.is_empty() && !target.contains("://") && !folder.join(target).exists() {
+                faults.push(format!("{path}: {target} is not there"));
+            }
+        }
+    }
+    check("Links are relative to the file they stand in.", faults);
+}
+
+fn help(args: &[&str]) -> String {
+    let out = Command::new(env!("CARGO_BIN_EXE_ropewalk")).args(args).arg("--help").output().unwrap();
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// Command lines in a document's code blocks, or shown by a script, without the program's name.
+fn command_lines(path: &str) -> Vec<String> {
+    let text = read(path).replace("\\\n", " ");
+    let mut in_fence = false;
+    let mut out = Vec::new();
+    for line in text.lines() {
+        in_fence ^= line.starts_with("```");
+        let code = in_fence || line.starts_with("    ") || line.starts_with("show ");
+        let line = line.trim().trim_start_matches("$ ").trim_start_matches("show ");
+        if let Some(words) = line.strip_prefix("ropewalk ").filter(|_| code) {
+            out.push(words.split(['#', '|']).next().unwrap_or_default().to_owned());
+        }
+    }
+    out
+}
+
+#[test]
+fn documents_show_commands_and_flags_that_exist() {
+    let commands = help(&[]);
+    let (mut faults, mut found) = (Vec::new(), 0);
+    for path in ["README.md", "models/README.md", "docs/results.md", "scripts/demo.sh"] {
+        for line in command_lines(path) {
+            found += 1;
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let Some(command) = words.first().filter(|c| !c.starts_with('-')) else { continue };
+            if !commands.lines().any(|l| l.split_whitespace().next() == Some(*command)) {
+                faults.push(format!("{path}: no command `{command}`: {line}"));
+                continue;
+            }
+            let known = help(&[command]);
+            for flag in words.iter().filter(|w| w.starts_with("--")) {
+                let flag = flag.split('=').next().unwrap_or_default();
+                if !known.split(|c: char| c.is_whitespace() || ",[]<>=".contains(c)).any(|w| w == flag) {
+                    faults.push(format!("{path}: `{command}` has no {flag}: {line}"));
+                }
+            }
+        }
+    }
+    check("What the documents tell people to type must work.", faults);
+    assert!(found > 5, "only {found} command lines found: this test looks for the wrong thing");
+}
