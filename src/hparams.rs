@@ -84,6 +84,8 @@ pub struct Hparams {
     pub n_vocab: usize,
     /// `context_length`: tokens the model was trained for (or says it handles).
     pub n_ctx_train: usize,
+    /// `attention.sliding_window`: tokens that layers with a sliding window see, in models that have such layers.
+    pub n_swa: Option<usize>,
     /// Epsilon of the RMS norms.
     pub rms_eps: f32,
     /// `rope.freq_base`, 10000 when absent; in a file with a spec of ours, what it was before `convert` put a method's base there.
@@ -183,6 +185,7 @@ impl Hparams {
                 false => Some(checked_factors(file, self::keys::ORIG_ROPE_FREQS, factors, n_rot)?),
             };
         }
+        let n_swa = keys.count_opt("attention.sliding_window", 0, MAX_CTX)?.filter(|&n| n > 0);
         Ok(Hparams {
             n_layer,
             n_embd,
@@ -193,6 +196,7 @@ impl Hparams {
             n_rot,
             n_vocab,
             n_ctx_train,
+            n_swa,
             rms_eps,
             freq_base,
             rope_scaling,

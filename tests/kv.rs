@@ -20,6 +20,7 @@ fn model() -> Hparams {
         n_rot: 32,
         n_vocab: 100,
         n_ctx_train: 2048,
+        n_swa: None,
         rms_eps: 1e-5,
         freq_base: 1e4,
         rope_scaling: RopeScaling::default(),

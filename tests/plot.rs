@@ -16,6 +16,7 @@ fn hparams(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -
         n_rot,
         n_vocab: 256,
         n_ctx_train,
+        n_swa: None,
         rms_eps: 1e-5,
         freq_base,
         rope_scaling: RopeScaling::default(),

@@ -18,6 +18,7 @@ fn llama2() -> Hparams {
         n_rot: 128,
         n_vocab: 32000,
         n_ctx_train: 4096,
+        n_swa: None,
         rms_eps: 1e-5,
         freq_base: 1e4,
         rope_scaling: RopeScaling::default(),

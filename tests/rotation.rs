@@ -28,6 +28,7 @@ fn model(n_head: usize, n_head_kv: usize, n_embd_head: usize, n_rot: usize) -> H
         n_rot,
         n_vocab: 100,
         n_ctx_train: 2048,
+        n_swa: None,
         rms_eps: 1e-5,
         freq_base: 1e4,
         rope_scaling: RopeScaling::default(),

@@ -53,8 +53,10 @@ pub fn frozen(plan: &Plan, hp: &Hparams) -> Result<Spec> {
     });
     let spec: Spec = parts.collect::<Vec<_>>().join("+").parse()?;
     let again = Plan::new(&spec, hp, plan.n_ctx)?;
-    if (&again.freqs, again.mscale, &again.branches) != (&plan.freqs, plan.mscale, &plan.branches) {
-        return Err(Error::Invalid(format!("{spec} does not give the frequencies of {}", plan.spec)));
+    let same =
+        Plan { spec: plan.spec.clone(), bases: plan.bases.clone(), notes: plan.notes.clone(), ..again };
+    if same != *plan {
+        return Err(Error::Invalid(format!("{spec} does not give the plan of {}", plan.spec)));
     }
     Ok(spec)
 }

@@ -335,8 +335,12 @@ pub struct Draft {
     pub freqs: Freqs,
     /// Factor on rotated q and k.
     pub mscale: f64,
+    /// Base of the logarithm that scales queries, if any does.
+    pub q_log_base: Option<f64>,
     /// Reach.
     pub branches: Vec<Branch>,
+    /// Keys that no later query sees leave the cache.
+    pub evict: bool,
     /// One base per KV head, for methods that have them.
     pub bases: Option<Vec<f64>>,
     /// Whole sentences for the user.

@@ -1,6 +1,7 @@
 //! A plan: frequencies x reach, worked out for one model and one context length.
 
 use super::method::{Args, Draft, Geometry};
+use super::reach::{Branch, MAX_BRANCHES};
 use super::{Part, RopeError, Spec};
 use crate::hparams::Hparams;
 
@@ -23,33 +24,6 @@ impl Freqs {
     }
 }
 
-/// An integer map of positions (a closed set: ggml positions are i32).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum PosMap {
-    /// The position itself.
-    Identity,
-}
-
-/// Which query-key pairs a branch lets see each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Reach {
-    /// Every key at or before the query.
-    Causal,
-}
-
-/// One attention branch: pairs in `reach`, rotated at `q_pos(i)` and `k_pos(j)`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Branch {
-    /// Query positions.
-    pub q_pos: PosMap,
-    /// Key positions.
-    pub k_pos: PosMap,
-    /// Pairs covered.
-    pub reach: Reach,
-}
-
 /// A rope method worked out for one model and one context length. Fixed for the life of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -61,8 +35,12 @@ pub struct Plan {
     pub freqs: Freqs,
     /// Factor on the rotated q and on the rotated k (YaRN, LongRoPE); logits get its square.
     pub mscale: f64,
-    /// Reach; covers each causal pair at most once.
+    /// Queries at position i are multiplied by max(1, ln(i+1) / ln of this), if anything.
+    pub q_log_base: Option<f64>,
+    /// Reach, one to three branches; each causal pair is covered by at most one.
     pub branches: Vec<Branch>,
+    /// Keys that no later query sees leave the cache.
+    pub evict: bool,
     /// One base per KV head, for methods that have them (HARPE).
     pub bases: Option<Vec<f64>>,
     /// Facts and warnings a user should see, whole sentences.
@@ -75,7 +53,9 @@ impl Plan {
         let mut draft = Draft {
             freqs: Freqs { n_tables: 1, theta: geo.table(geo.freq_base)? },
             mscale: 1.0,
-            branches: vec![Branch { q_pos: PosMap::Identity, k_pos: PosMap::Identity, reach: Reach::Causal }],
+            q_log_base: None,
+            branches: vec![Branch::PLAIN],
+            evict: false,
             bases: None,
             notes: Vec::new(),
         };
@@ -90,8 +70,30 @@ impl Plan {
             Err(e) => draft.notes.push(format!("{spec} replaces what the file declares ({e}).")),
         }
         check(&draft, &geo, &spec)?;
-        let Draft { freqs, mscale, branches, bases, notes } = draft;
-        Ok(Plan { spec, n_ctx, freqs, mscale, branches, bases, notes })
+        reach(&draft, hp, &spec)?;
+        let Draft { freqs, mscale, q_log_base, branches, evict, bases, notes } = draft;
+        Ok(Plan { spec, n_ctx, freqs, mscale, q_log_base, branches, evict, bases, notes })
+    }
+
+    /// The distance the model is shown between query `i` and key `j`; `None` where the query does not see the key.
+    pub fn distance(&self, i: i32, j: i32) -> Option<i32> {
+        self.branches.iter().find_map(|b| b.distance(i, j))
+    }
+
+    /// Whether query `from` or any after it may see key `j`.
+    pub fn needs(&self, j: i32, from: i32) -> bool {
+        self.branches.iter().any(|b| b.reach.needs(j, from))
+    }
+
+    /// Tokens a cache must hold for one sequence of any length, when keys are evicted.
+    pub fn n_held(&self) -> Option<usize> {
+        let counts = self.branches.iter().map(|b| b.reach.most_keys());
+        self.evict.then(|| counts.sum::<Option<usize>>()).flatten()
+    }
+
+    /// What queries at position `i` are multiplied by.
+    pub fn q_scale(&self, i: i32) -> f64 {
+        self.q_log_base.map_or(1.0, |base| (f64::from(i) + 1.0).ln() / base.ln()).max(1.0)
     }
 
     /// The trained window this plan counts from, tokens: `original` of its spec, else the file's.
@@ -138,4 +140,21 @@ fn check(draft: &Draft, geo: &Geometry<'_>, spec: &Spec) -> Result<(), RopeError
         )));
     }
     Ok(())
+}
+
+/// The other half: branches that every consumer can follow, on a model that they can act on.
+fn reach(draft: &Draft, hp: &Hparams, spec: &Spec) -> Result<(), RopeError> {
+    let n = draft.branches.len();
+    if n == 0 || n > MAX_BRANCHES {
+        return Err(RopeError(format!("rope spec {spec}: expected 1 to {MAX_BRANCHES} branches, found {n}")));
+    }
+    if draft.evict && draft.branches.iter().any(|b| b.reach.most_keys().is_none()) {
+        return Err(RopeError(format!("rope spec {spec}: evict: later tokens need every key")));
+    }
+    match hp.n_swa {
+        Some(swa) if draft.branches != [Branch::PLAIN] => Err(RopeError(format!(
+            "rope spec {spec}: expected a model whose layers all see every key, found attention.sliding_window {swa}"
+        ))),
+        _ => Ok(()),
+    }
 }

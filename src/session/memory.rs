@@ -90,6 +90,7 @@ mod tests {
             n_rot: 128,
             n_vocab: 128_256,
             n_ctx_train: 8192,
+            n_swa: None,
             rms_eps: 1e-5,
             freq_base: 5e5,
             rope_scaling: RopeScaling::default(),
