@@ -8,6 +8,7 @@
 
 mod kernel;
 mod tile;
+mod vector;
 mod view;
 
 use std::cell::RefCell;

@@ -67,7 +67,7 @@ impl Case {
                 let seen = match self.mask {
                     Mask::Open => true,
                     Mask::Causal => c + self.n_tokens <= n + t,
-                    Mask::Random(one_in) | Mask::Biased(one_in) => rng.next() % one_in == 0,
+                    Mask::Random(one_in) | Mask::Biased(one_in) => rng.next().is_multiple_of(one_in),
                     Mask::Patches => t != hidden_row && !(from..to).contains(&c),
                 };
                 let bias = if matches!(self.mask, Mask::Biased(_)) { rng.unit() * 4.0 } else { 0.0 };

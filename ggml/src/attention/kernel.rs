@@ -1,20 +1,18 @@
-//! The loops attention spends its time in, written so that the compiler turns the inner ones into vector instructions.
+//! The loops attention spends its time in.
 //!
-//! Sizes are chosen for twelve vectors of accumulators: what a fused multiply-add unit needs to stay busy, and what leaves
-//! room in 16 registers of 8 floats. On machines with 32 wider registers, blocks are twice as wide.
+//! Blocks are of twelve vectors of sums: what fused multiply-adds need to be busy, and what leaves room in 16 registers.
 
-const WIDE: bool = cfg!(target_feature = "avx512f");
+use super::vector::{Vector, N};
+use super::view::{pieces, pieces_mut};
 
-/// Query rows that are vector lanes of one block of scores.
-pub(super) const LANES: usize = if WIDE { 48 } else { 24 };
 /// Columns of values that are vector lanes of one block of sums.
-pub(super) const BLOCK: usize = if WIDE { 32 } else { 16 };
+pub(super) const BLOCK: usize = 2 * N;
 /// Rows of sums in a block.
 pub(super) const PANEL: usize = 6;
 
 /// `a * b + c`, fused where that is an instruction and not a function call.
 #[inline(always)]
-fn fma(a: f32, b: f32, c: f32) -> f32 {
+pub(super) fn fma(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
         a.mul_add(b, c)
     } else {
@@ -28,6 +26,7 @@ pub(super) fn exp2(x: f32) -> f32 {
     // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;
     // 2^r = 1 + r P(r) on -0.5..=0.5, least relative error: 9.1e-8.
+    #[allow(clippy::approx_constant)]
     const P: [f32; 5] = [0.693_147, 0.240_222_42, 0.055_507_336, 0.009_671_513, 0.001_326_472_7];
     let rounded = x + ROUND;
     let r = x - (rounded - ROUND);
@@ -40,21 +39,27 @@ pub(super) fn exp2(x: f32) -> f32 {
     }
 }
 
-/// Scores of K keys (rows of d floats) with W queries (transposed, `[d][W]`).
+/// Scores of K keys (rows of d floats, one after the other) with `L * N` queries (transposed, `[d][L * N]`), as
+/// `[K][L * N]`.
 #[inline]
-pub(super) fn scores<const W: usize, const K: usize>(q: &[[f32; W]], k: [&[f32]; K]) -> [[f32; W]; K] {
-    let d = q.len();
-    let k = k.map(|k| &k[..d]);
-    let mut sums = [[0.0; W]; K];
-    for (i, q) in q.iter().enumerate() {
-        for (sum, k) in sums.iter_mut().zip(k) {
-            let k = k[i];
-            for (s, q) in sum.iter_mut().zip(q) {
-                *s = fma(k, *q, *s);
+pub(super) fn scores<const L: usize, const K: usize>(q: &[f32], k: &[f32], out: &mut [f32]) {
+    let (q, out) = (pieces::<N>(q), pieces_mut::<N>(out));
+    let d = q.len() / L;
+    assert!(k.len() == K * d && out.len() == K * L);
+    let mut sums = [[Vector::splat(0.0); L]; K];
+    for (i, q) in q.chunks_exact(L).enumerate() {
+        let q: [Vector; L] = std::array::from_fn(|l| Vector::load(&q[l]));
+        for (j, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: j < K and i < d, and there are K * d floats; the compiler does not see it.
+            let k = Vector::splat(unsafe { *k.get_unchecked(j * d + i) });
+            for (sum, q) in sums.iter_mut().zip(q) {
+                *sum = sum.add_product(k, q);
             }
         }
     }
-    sums
+    for (out, sum) in out.iter_mut().zip(sums.as_flattened()) {
+        sum.store(out);
+    }
 }
 
 /// One step of the running softmax for W queries: scores `[n_keys][W]`, in units of log 2, become weights relative to the new
@@ -75,12 +80,14 @@ pub(super) fn soften<const W: usize>(
     *max = new;
     // A row that has seen nothing yet: -inf - -inf would not be a number.
     let base = new.map(|m| if m == f32::NEG_INFINITY { 0.0 } else { m });
-    let mut total = [0.0; W];
+    // Three passes: in one, blocks of few lanes are unrolled and then not made vectors of.
     for s in s.iter_mut() {
-        for ((s, base), total) in s.iter_mut().zip(&base).zip(&mut total) {
-            *s = exp2(*s - base);
-            *total += *s;
-        }
+        s.iter_mut().zip(&base).for_each(|(s, base)| *s -= base);
+    }
+    s.as_flattened_mut().iter_mut().for_each(|s| *s = exp2(*s));
+    let mut total = [0.0; W];
+    for s in s.iter() {
+        total.iter_mut().zip(s).for_each(|(total, s)| *total += s);
     }
     let mut factor = [1.0; W];
     if new != old {
@@ -105,17 +112,20 @@ pub(super) fn weigh<const W: usize, const R: usize>(
     stride: usize,
 ) {
     assert!(lane + R <= W);
-    let mut sums: [[f32; BLOCK]; R] = std::array::from_fn(|r| out[r * stride]);
+    let load = |x: &[f32; BLOCK]| [0, 1].map(|i| Vector::load(&pieces::<N>(x)[i]));
+    let mut sums: [[Vector; 2]; R] = std::array::from_fn(|r| load(&out[r * stride]));
     for (p, v) in p.iter().zip(v) {
-        for (r, sum) in sums.iter_mut().enumerate() {
-            let p = p[lane + r];
-            for (s, v) in sum.iter_mut().zip(v) {
-                *s = fma(p, *v, *s);
+        let v = load(v);
+        for (r, sums) in sums.iter_mut().enumerate() {
+            let p = Vector::splat(p[lane + r]);
+            for (sum, v) in sums.iter_mut().zip(v) {
+                *sum = sum.add_product(p, v);
             }
         }
     }
-    for (r, sum) in sums.iter().enumerate() {
-        out[r * stride] = *sum;
+    for (r, sums) in sums.iter().enumerate() {
+        let out = pieces_mut::<N>(&mut out[r * stride]);
+        sums.iter().zip(out).for_each(|(sum, out)| sum.store(out));
     }
 }
 

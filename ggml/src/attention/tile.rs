@@ -7,11 +7,16 @@ use std::ops::Range;
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use super::kernel::{scores, soften, weigh, BLOCK, LANES, PANEL};
+use super::kernel::{scores, soften, weigh, BLOCK, PANEL};
+use super::vector::N;
 use super::view::{pieces, pieces_mut, Rows};
 
 /// Keys converted at a time.
 pub(super) const KEYS: usize = 64;
+/// Rows of keys and values asked for before they are needed.
+const AHEAD: usize = 16;
+/// Columns of the mask looked at together, so that it is read in long runs.
+const SPAN: usize = 16 * KEYS;
 /// Half-precision -infinity.
 const NEVER: u16 = 0xfc00;
 
@@ -55,6 +60,7 @@ pub(super) struct Scratch {
     row: Vec<f32>,
     /// `[KEYS][W]`
     scores: Vec<f32>,
+    /// `[SPAN / KEYS][token]`
     seen: Vec<Seen>,
     max: Vec<f32>,
     sum: Vec<f32>,
@@ -79,20 +85,21 @@ impl Scratch {
         tile: &Tile,
         f: impl FnMut(usize, usize, f32, f32, &[f32]),
     ) {
-        match tile.tokens.len() * x.n_rep {
-            ..=8 => self.run::<8, 8>(x, tile, f),
-            9..=16 => self.run::<16, 4>(x, tile, f),
-            _ => self.run::<LANES, 4>(x, tile, f),
+        match (tile.tokens.len() * x.n_rep).div_ceil(N) {
+            1 => self.run::<1, N, 8>(x, tile, f),
+            2 => self.run::<2, { 2 * N }, 4>(x, tile, f),
+            _ => self.run::<3, { 3 * N }, 4>(x, tile, f),
         }
     }
 
-    fn run<const W: usize, const K: usize>(
+    /// With queries in groups of W, which is L vectors, and K keys at a time.
+    fn run<const L: usize, const W: usize, const K: usize>(
         &mut self,
         x: &Inputs<'_>,
         tile: &Tile,
         mut f: impl FnMut(usize, usize, f32, f32, &[f32]),
     ) {
-        const { assert!(KEYS % K == 0) };
+        const { assert!(KEYS.is_multiple_of(K) && W == L * N) };
         let n_rows = tile.tokens.len() * x.n_rep;
         let padded = n_rows.next_multiple_of(W);
         let n_blocks = x.d_v.div_ceil(BLOCK);
@@ -101,7 +108,7 @@ impl Scratch {
         refill(&mut self.out, n_rows * n_blocks, [0.0; BLOCK]);
         self.scores.resize(KEYS * W, 0.0);
         for part in x.parts.iter().flatten() {
-            self.part::<W, K>(x, tile, part);
+            self.part::<L, W, K>(x, tile, part);
         }
         for row in 0..n_rows {
             let (t, h) = (tile.tokens.start + row / x.n_rep, tile.head_kv * x.n_rep + row % x.n_rep);
@@ -110,36 +117,46 @@ impl Scratch {
         }
     }
 
-    fn part<const W: usize, const K: usize>(&mut self, x: &Inputs<'_>, tile: &Tile, part: &Part<'_>) {
+    fn part<const L: usize, const W: usize, const K: usize>(
+        &mut self,
+        x: &Inputs<'_>,
+        tile: &Tile,
+        part: &Part<'_>,
+    ) {
         let start = tile.columns.start.max(part.first);
         let end = tile.columns.end.min(part.first + part.k.n1);
         let d = part.k.d;
         let n_rows = tile.tokens.len() * x.n_rep;
         let n_blocks = x.d_v.div_ceil(BLOCK);
         let mut queries_ready = false;
+        let mut used = [0u16; SPAN];
         for first in (start..end).step_by(KEYS) {
+            let at = (first - start) % SPAN;
+            if at == 0 {
+                self.look(x, tile, first, &mut used[..SPAN.min(end - first)]);
+            }
             let n = KEYS.min(end - first);
-            let mut used = [0u16; KEYS];
-            if !self.look(x, tile, first, &mut used[..n]) {
+            let used = &used[at..][..n];
+            let tokens = at / KEYS * tile.tokens.len();
+            if !self.seen[tokens..][..tile.tokens.len()].iter().any(|s| s.any) {
                 continue;
             }
             if !queries_ready {
                 self.load_queries::<W>(x, tile, part);
                 queries_ready = true;
             }
-            self.load_keys(x, part, tile.head_kv, first - part.first, &used[..n]);
+            self.load_keys(x, part, tile.head_kv, first - part.first, used);
             for group in 0..n_rows.div_ceil(W) {
                 let rows = group * W..n_rows.min((group + 1) * W);
-                let seen = &self.seen[rows.start / x.n_rep..rows.end.div_ceil(x.n_rep)];
+                let seen = &self.seen[tokens + rows.start / x.n_rep..tokens + rows.end.div_ceil(x.n_rep)];
                 if !seen.iter().any(|s| s.any) {
                     continue;
                 }
                 let plain = seen.iter().all(|s| s.plain);
-                let q = &pieces::<W>(&self.q)[group * d..][..d];
+                let q = &self.q[group * d * W..][..d * W];
+                let blocks = self.scores.chunks_exact_mut(K * W).zip(self.k.chunks_exact(K * d));
+                blocks.take(n.div_ceil(K)).for_each(|(s, k)| scores::<L, K>(q, k, s));
                 let s = pieces_mut::<W>(&mut self.scores);
-                for (s, k) in s.chunks_exact_mut(K).zip(self.k.chunks_exact(K * d)).take(n.div_ceil(K)) {
-                    s.copy_from_slice(&scores::<W, K>(q, std::array::from_fn(|i| &k[i * d..][..d])));
-                }
                 let s = &mut s[..n];
                 if !plain {
                     bias(x, tile, first, &rows, s);
@@ -171,23 +188,24 @@ impl Scratch {
         }
     }
 
-    /// Reads the mask at these columns: what each token sees, and in `used` (not 0) which columns are seen at all. False
-    /// when nothing is.
-    fn look(&mut self, x: &Inputs<'_>, tile: &Tile, first: usize, used: &mut [u16]) -> bool {
-        self.seen.clear();
-        let mut any = 0;
-        for t in tile.tokens.clone() {
+    /// Reads the mask at these columns: what each token sees of each `KEYS` of them, and in `used` (not 0) which columns are
+    /// seen at all.
+    fn look(&mut self, x: &Inputs<'_>, tile: &Tile, first: usize, used: &mut [u16]) {
+        let n_tokens = tile.tokens.len();
+        refill(&mut self.seen, SPAN / KEYS * n_tokens, Seen::default());
+        used.fill(0);
+        for (token, t) in tile.tokens.clone().enumerate() {
             let mask = &x.mask[t * x.n_columns + first..][..used.len()];
-            let (mut sees, mut biased) = (0, 0);
-            for (used, m) in used.iter_mut().zip(mask) {
-                *used |= m ^ NEVER;
-                sees |= m ^ NEVER;
-                biased |= m << 1; // Either zero is none.
+            for (i, (used, mask)) in used.chunks_mut(KEYS).zip(mask.chunks(KEYS)).enumerate() {
+                let (mut sees, mut biased) = (0, 0);
+                for (used, m) in used.iter_mut().zip(mask) {
+                    *used |= m ^ NEVER;
+                    sees |= m ^ NEVER;
+                    biased |= m << 1; // Either zero is none.
+                }
+                self.seen[i * n_tokens + token] = Seen { any: sees != 0, plain: biased == 0 };
             }
-            any |= sees;
-            self.seen.push(Seen { any: sees != 0, plain: biased == 0 });
         }
-        any != 0
     }
 
     /// Scale includes the factor that turns powers of e into powers of 2.
@@ -215,6 +233,8 @@ impl Scratch {
         // The end of the last block of columns stays zero.
         refill(&mut self.row, n_blocks * BLOCK, 0.0);
         for (i, (k, used)) in self.k.chunks_exact_mut(d).zip(used).enumerate() {
+            part.k.prefetch(first + i + AHEAD, head);
+            part.v.prefetch(first + i + AHEAD, head);
             if *used == 0 {
                 k.fill(0.0);
                 self.row.fill(0.0);

@@ -15,6 +15,7 @@ pub(super) struct Rows<'a> {
     data: *const u8,
     nb1: usize,
     nb2: usize,
+    row_bytes: usize,
     dtype: sys::ggml_type,
     to_float: sys::ggml_to_float_t,
     alive: PhantomData<&'a [u8]>,
@@ -34,13 +35,34 @@ impl<'a> Rows<'a> {
             data: t.data as *const u8,
             nb1: t.nb[1],
             nb2: t.nb[2],
+            // SAFETY: the row is whole blocks of a type ggml knows.
+            row_bytes: unsafe { sys::ggml_row_size(t.type_, t.ne[0]) },
             dtype: t.type_,
             to_float,
             alive: PhantomData,
         }
     }
 
-    /// Row `(i, j)` as floats.
+    /// Has row `(i, j)` on its way from memory: rows of one head lie apart, which processors do not foresee.
+    #[inline]
+    pub(super) fn prefetch(&self, i: usize, j: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if i < self.n1 && j < self.n2 {
+            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+            for at in (0..self.row_bytes).step_by(64) {
+                // SAFETY: inside the tensor, and a prefetch has no effect that could be seen.
+                unsafe {
+                    let line = self.data.add(i * self.nb1 + j * self.nb2 + at);
+                    _mm_prefetch::<_MM_HINT_T0>(line.cast());
+                }
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (i, j);
+    }
+
+    /// Row `(i, j)` as floats. The types caches mostly have are read here: ggml's conversions in its base library are not
+    /// made for the host's instructions.
     #[inline]
     pub(super) fn read(&self, i: usize, j: usize, out: &mut [f32]) {
         assert!(i < self.n1 && j < self.n2 && out.len() == self.d);
@@ -51,6 +73,15 @@ impl<'a> Rows<'a> {
                 // SAFETY: a row of d halves, which lie at even addresses as offsets and strides are whole elements.
                 let bits = unsafe { std::slice::from_raw_parts(row.cast::<u16>(), self.d) };
                 bits.reinterpret_cast::<half::f16>().convert_to_f32_slice(out);
+            }
+            (sys::GGML_TYPE_Q8_0, _) => {
+                // SAFETY: a row of d elements in whole blocks.
+                let blocks = unsafe { std::slice::from_raw_parts(row, self.d / 32 * 34) };
+                // Not `chunks_exact`: loops of a known 32 steps are unrolled, and then not made vectors of.
+                for (block, out) in blocks.chunks(34).zip(out.chunks_mut(32)) {
+                    let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
+                    out.iter_mut().zip(&block[2..]).for_each(|(o, b)| *o = scale * f32::from(*b as i8));
+                }
             }
             // SAFETY: a row of d elements in whole blocks, and `out` has room for as many floats.
             (_, Some(to_float)) => unsafe { to_float(row.cast(), out.as_mut_ptr(), self.d as i64) },
