@@ -1,7 +1,9 @@
 //! The reach axis: pairs worked out by hand from each method's definition, defaults, refusals, and methods of both axes together.
 
+use std::f64::consts::TAU;
+
 use ropewalk::hparams::Hparams;
-use ropewalk::rope::{Axis, METHODS};
+use ropewalk::rope::{Axis, PairKind, METHODS};
 
 use super::{llama2, model, plan, theta};
 
@@ -218,4 +220,98 @@ fn one_method_of_each_axis() {
     // Llama-2's 32 key-value heads keep their own bases under a reach method.
     let heads = plan("harpe:bases=table2+dca", &llama2(), 32768).expect("a plan");
     assert_eq!((heads.freqs.n_tables, heads.branches.len()), (32, 3));
+}
+
+/// Branches as (pairs, shown, largest), then largest distance, most keys and the cache's bound.
+#[track_caller]
+fn inspected(
+    spec: &str,
+    n_ctx: usize,
+    branches: &[(&str, &str, Option<i32>)],
+    totals: (i32, usize, Option<usize>),
+) {
+    let hp = smol();
+    let reach = plan(spec, &hp, n_ctx).expect(spec).inspect(&hp).expect("its own model").reach;
+    let found: Vec<_> =
+        reach.branches.iter().map(|b| (b.pairs.as_str(), b.shown.as_str(), b.largest)).collect();
+    assert_eq!(found, branches, "{spec}");
+    assert_eq!(
+        (reach.largest_distance, reach.most_keys, reach.n_held),
+        (Some(totals.0), Some(totals.1), totals.2)
+    );
+}
+
+#[test]
+fn inspection_says_what_a_query_sees() {
+    inspected("yarn:factor=2", 16384, &[("all keys", "as it is", Some(16383))], (16383, 16384, None));
+    inspected(
+        "plain",
+        i32::MAX as usize,
+        &[("all keys", "as it is", Some(i32::MAX - 1))],
+        (i32::MAX - 1, i32::MAX as usize, None),
+    );
+    let self_extend = [
+        ("distance 0..1023", "as it is", Some(1023)),
+        ("distance 1024..", "floor(i/8) + 896 - floor(j/8)", Some(2943)),
+    ];
+    inspected("self-extend", 16384, &self_extend, (2943, 16384, None));
+    let lm_infinite =
+        |largest| [("distance 0..5", "as it is", Some(5)), ("keys 0..1, distance 6..", "always 6", largest)];
+    inspected("lm-infinite:window=6,global=2", 100, &lm_infinite(Some(6)), (6, 8, None));
+    inspected("lm-infinite:window=6,global=2,evict=true", 6, &lm_infinite(None), (5, 6, Some(8)));
+    let dca = [
+        ("keys of the query's own chunk of 6", "as it is", Some(5)),
+        ("keys of the chunk of 6 before", "min((i mod 6) + 6, 8) - (j mod 6)", Some(8)),
+        ("keys 2 or more chunks of 6 back", "8 - (j mod 6)", Some(8)),
+    ];
+    inspected("dca:chunk=8,local=2", 40, &dca, (8, 40, None));
+    let streaming = [("keys 1.., distance 0..2", "as it is", Some(2)), ("keys 0", "min(i, 3) - j", Some(3))];
+    inspected("streaming:sinks=1,window=3", 50, &streaming, (3, 4, Some(4)));
+    // Counting queries has an end; the rest is still told.
+    let hp = smol();
+    let long =
+        plan("dca", &hp, i32::MAX as usize).expect("a plan").inspect(&hp).expect("its own model").reach;
+    assert_eq!((long.largest_distance, long.most_keys, long.branches.len()), (None, None, 3));
+}
+
+#[test]
+fn pairs_are_judged_by_the_distances_shown() {
+    let hp = smol();
+    for (spec, unseen) in [
+        ("plain", true),
+        ("self-extend", false),
+        ("lm-infinite", false),
+        ("dca", false),
+        ("streaming", false),
+    ] {
+        let pairs =
+            plan(spec, &hp, 16384).expect(spec).inspect(&hp).expect("its own model").tables.remove(0).pairs;
+        assert_eq!(pairs.iter().any(|p| p.unseen), unseen, "{spec}");
+        assert_eq!(pairs.iter().all(|p| p.kind == PairKind::Unchanged), !unseen, "{spec}");
+    }
+    let dca = plan("dca", &hp, 16384).expect("a plan").inspect(&hp).expect("its own model");
+    assert!((dca.tables[0].pairs[0].turns_target - 6145.0 / TAU).abs() < 1e-9);
+}
+
+#[test]
+fn the_largest_distance_is_found_without_looking_at_every_key() {
+    let hp = smol();
+    for spec in [
+        "self-extend:window=12,group=3",
+        "lm-infinite:window=9,global=3",
+        "dca:chunk=17,local=4",
+        "streaming:sinks=3,window=7",
+    ] {
+        let plan = plan(spec, &hp, 100).expect(spec);
+        for b in &plan.branches {
+            for i in 0..100 {
+                for from in (0..100).step_by(3) {
+                    for end in [from, from + 1, from + 5, from + 40] {
+                        let slow = (from..end).filter_map(|j| b.distance(i, j)).max();
+                        assert_eq!(b.largest(i, from..end), slow, "{spec}: query {i}, keys {from}..{end}");
+                    }
+                }
+            }
+        }
+    }
 }
