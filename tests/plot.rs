@@ -1,7 +1,7 @@
 //! Charts: that they are written whole, hold what they were given, and bear any numbers.
 
 use ropewalk::hparams::{Hparams, RopeScaling};
-use ropewalk::plot::{rope, Axis, Chart, PlotError, Scale, Series};
+use ropewalk::plot::{rope, Axis, Chart, Map, PlotError, Scale, Series};
 use ropewalk::rope::Plan;
 
 fn hparams(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -> Hparams {
@@ -155,4 +155,106 @@ fn the_text_plot_follows_the_line() {
     let starts: Vec<usize> = rows.iter().filter_map(|r| first(r)).collect();
     assert!(starts.len() >= 7 && starts.windows(2).all(|w| w[1] < w[0]), "{starts:?}\n{text}");
     assert!(rows[..2].iter().any(|r| r.ends_with('A')) && text.contains("A line"), "{text}");
+}
+
+fn plan(spec: &str, hp: &Hparams, n_ctx: usize) -> Plan {
+    Plan::new(&spec.parse().expect("a spec"), hp, n_ctx).expect("a plan")
+}
+
+/// The rows of a text map without their labels.
+fn rows(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|l| Some(l.split_once('\u{2502}')?.1)).collect()
+}
+
+#[test]
+fn the_text_map_shows_the_distance_of_every_pair() {
+    // Ten tokens trained, so that a digit is a distance, and a cell for each pair.
+    let hp = hparams(1e4, 8, 1, 10);
+    let map = |spec: &str| Map::new(&[&plan(spec, &hp, 12)], &hp).expect("a map").text(80, 12);
+    let se = map("self-extend:window=4,group=2");
+    let want = [
+        "0",
+        "10",
+        "210",
+        "3210",
+        "43210",
+        "443210",
+        "5543210",
+        "55443210",
+        "665543210",
+        "6655443210",
+        "77665543210",
+        "776655443210",
+    ];
+    assert_eq!(rows(&se), want, "{se}");
+    assert!(se.contains("trained window of 10 tokens") && se.contains("11 \u{2502}"), "{se}");
+    let lm = map("lm-infinite:window=3,global=1");
+    assert_eq!(rows(&lm)[4..7], ["3.210", "3..210", "3...210"], "{lm}");
+    let dca = map("dca:chunk=4,local=1");
+    assert_eq!(rows(&dca)[3..8], ["3210", "43210", "432210", "4323210", "43243210"][..], "{dca}");
+    let plain = map("plain");
+    assert_eq!(rows(&plain)[11], "#99876543210", "{plain}");
+    // Sinks of 4 tokens stay in sight where a cell is a thousand of them.
+    let wide = hparams(1e4, 8, 1, 8192);
+    let streaming =
+        Map::new(&[&plan("streaming:window=2000", &wide, 65536)], &wide).expect("a map").text(70, 24);
+    assert!(
+        rows(&streaming).iter().skip(3).all(|r| r.starts_with("2.") && r.ends_with(['0', '1'])),
+        "{streaming}"
+    );
+}
+
+#[test]
+fn maps_are_written_whole() {
+    let hp = hparams(1e5, 64, 3, 8192);
+    let dir = tempfile::tempdir().expect("a folder");
+    let both = [plan("self-extend", &hp, 16384), plan("dca", &hp, 16384)];
+    let map = Map::new(&[&both[0], &both[1]], &hp).expect("a map");
+    for (name, magic) in [("map.svg", &b"<svg"[..]), ("map.png", b"\x89PNG\r\n\x1a\n")] {
+        map.write(&dir.path().join(name)).expect("drawn");
+        assert!(std::fs::read(dir.path().join(name)).expect("there").starts_with(magic), "{name}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 2, "a temporary file was left behind");
+    let svg = map.to_svg().expect("drawn");
+    assert!(svg.trim_end().ends_with("</svg>") && svg.len() < 250_000, "{} bytes", svg.len());
+    for word in [
+        "self-extend:window=1024,group=8",
+        "dca:chunk=6144",
+        "16384",
+        "trained window 8192",
+        "distance shown",
+    ] {
+        assert!(svg.contains(word), "{word}");
+    }
+    // What lies beyond the trained window has colours and a legend of its own, only where there is any.
+    assert!(!svg.contains("never trained"));
+    let plain = Map::new(&[&plan("plain", &hp, 16384)], &hp).expect("a map").to_svg().expect("drawn");
+    assert!(plain.contains("never trained") && plain.contains("16383"));
+    assert!(matches!(map.write(&dir.path().join("map.pdf")), Err(PlotError::Extension(_))));
+}
+
+#[test]
+fn maps_bear_any_plan() {
+    let hp = hparams(1e4, 8, 1, 2048);
+    for n in [1, 2, 7, 100, 1 << 20, i32::MAX as usize] {
+        for spec in [
+            "plain",
+            "self-extend",
+            "lm-infinite",
+            "dca",
+            "streaming",
+            "dca:original=9+plain",
+            "streaming:original=1",
+        ] {
+            let plan = plan(spec, &hp, n);
+            let map = Map::new(&[&plan, &plan, &plan, &plan], &hp).expect("a map");
+            assert!(map.to_svg().expect("drawn").trim_end().ends_with("</svg>"), "{spec} at {n}");
+            for (w, h) in [(0, 0), (usize::MAX, 7), (70, 24)] {
+                let text = map.text(w, h);
+                assert!(text.lines().all(|l| l.chars().count() <= w.clamp(24, 400)), "{spec} at {n}: {text}");
+            }
+            assert!(matches!(Map::new(&[&plan; 5], &hp), Err(PlotError::Panels(5))));
+        }
+    }
+    assert!(matches!(Map::new(&[], &hp), Err(PlotError::Panels(0))));
 }

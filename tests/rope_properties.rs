@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use ropewalk::hparams::{Hparams, RopeScaling};
-use ropewalk::rope::{Kind, Param, Plan, Spec, METHODS};
+use ropewalk::rope::{Axis, Branch, Chunks, Kind, Param, Plan, Reach, Spec, METHODS};
 
 fn model(freq_base: f64, n_rot: usize, n_head_kv: usize) -> Hparams {
     let factors = Some((0..n_rot / 2).map(|j| 1.0 + j as f32 / 4.0).collect::<Vec<f32>>());
@@ -107,6 +107,160 @@ proptest! {
                 prop_assert_eq!(again.mscale, p.mscale);
                 prop_assert_eq!((&again.branches, again.q_log_base, again.evict), (&p.branches, p.q_log_base, p.evict));
                 prop_assert!(p.inspect(&hp).is_ok());
+            }
+        }
+    }
+}
+
+/// Positions looked at one by one.
+const N: i32 = 200;
+
+/// Reach methods with small parameters, sometimes on top of a frequency method.
+fn reach_specs() -> impl Strategy<Value = String> {
+    let reach: Vec<_> = METHODS.iter().filter(|m| m.axis() == Axis::Reach).collect();
+    (0..reach.len(), any::<bool>()).prop_flat_map(move |(m, composed)| {
+        let method = reach[m];
+        let args: Vec<_> = method
+            .params()
+            .iter()
+            .map(|p| {
+                let value = match p.kind {
+                    Kind::Count { min, .. } => {
+                        let few = vec![0u64, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 150];
+                        let few: Vec<u64> = few.into_iter().filter(|n| *n >= min).collect();
+                        proptest::sample::select(few).prop_map(|n| n.to_string()).boxed()
+                    }
+                    _ => value_of(p),
+                };
+                proptest::option::weighted(0.6, value).prop_map(move |v| v.map(|v| format!("{}={v}", p.key)))
+            })
+            .collect();
+        args.prop_map(move |args| {
+            let args: Vec<String> = args.into_iter().flatten().collect();
+            let (before, sep) =
+                (if composed { "pi:factor=2+" } else { "" }, if args.is_empty() { "" } else { ":" });
+            format!("{before}{}{sep}{}", method.name(), args.join(","))
+        })
+    })
+}
+
+/// The largest distance a method's own documentation allows within `n` tokens; `None` where it promises nothing.
+fn promised(plan: &Plan, n: i32) -> Option<i32> {
+    let part = plan.spec.parts().iter().find(|p| !["plain", "pi"].contains(&p.name()))?;
+    let of = |key: &str| -> i32 { part.get(key).and_then(|v| v.parse().ok()).expect(key) };
+    match part.name() {
+        // Up to (L - W) G + W tokens keep within trained distances, 0 to L-1.
+        "self-extend" => {
+            let (l, w, g) = (of("original"), of("window"), of("group"));
+            (w < l && n <= (l - w) * g + w).then_some(l - 1)
+        }
+        // Distances 0..M-1 as they are, the first tokens at exactly M.
+        "lm-infinite" => Some(of("window")),
+        // `chunk`: largest distance shown.
+        "dca" => Some(of("chunk")),
+        // Positions counted inside a cache of S + M tokens.
+        "streaming" => Some(of("sinks") + of("window") - 1),
+        other => panic!("what is the largest distance {other} promises?"),
+    }
+}
+
+fn reaches() -> impl Strategy<Value = Reach> {
+    let end = || prop_oneof![Just(i32::MAX), 0..N + 20];
+    let back = || prop_oneof![Just(i32::MAX), 0..6];
+    let chunks = (0..60i32, 0..6i32, back()).prop_map(|(len, min, max)| Chunks { len: len + 1, min, max });
+    (0..N, end(), 0..N, end(), proptest::option::of(chunks)).prop_map(
+        |(dist_min, dist_end, key_min, key_end, chunks)| Reach {
+            dist_min: dist_min / 4,
+            dist_end,
+            key_min: key_min / 4,
+            key_end,
+            chunks,
+        },
+    )
+}
+
+/// The conditions of a reach, one after the other.
+fn sees(r: &Reach, i: i32, j: i32) -> bool {
+    let chunks = r.chunks.is_none_or(|c| (c.min..=c.max).contains(&(i / c.len - j / c.len)));
+    j <= i && i - j >= r.dist_min && i - j < r.dist_end && j >= r.key_min && j < r.key_end && chunks
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn reach_keeps_its_promises(text in reach_specs(), l in 2usize..300, n in 1i32..=N) {
+        let hp = Hparams { n_ctx_train: l, ..model(1e4, 8, 2) };
+        let spec: Spec = text.parse().map_err(|e| TestCaseError::fail(format!("{text}: {e}")))?;
+        // Parameters that do not fit together.
+        let Ok(plan) = Plan::new(&spec, &hp, n as usize) else { return Ok(()) };
+        let most = promised(&plan, n);
+        let mut largest = None;
+        for i in 0..n {
+            prop_assert_eq!(plan.distance(i, i), Some(0), "{}: query {} and itself", plan.spec, i);
+            for j in 0..n {
+                let shown: Vec<i32> = plan.branches.iter().filter_map(|b| b.distance(i, j)).collect();
+                prop_assert!(shown.len() <= usize::from(j <= i), "{}: ({i}, {j}) shown as {shown:?}", plan.spec);
+                prop_assert_eq!(plan.distance(i, j), shown.first().copied());
+                for d in shown {
+                    prop_assert!(d >= 0 && most.is_none_or(|m| d <= m), "{}: ({i}, {j}) at {d}, promised {most:?}", plan.spec);
+                    largest = largest.max(Some(d));
+                }
+            }
+        }
+        prop_assert!(largest.is_some());
+    }
+
+    /// Exact for the registered methods: no key is kept that nobody sees, and none dropped that somebody does.
+    #[test]
+    fn needed_keys_are_those_that_later_queries_see(text in reach_specs(), l in 2usize..300) {
+        let hp = Hparams { n_ctx_train: l, ..model(1e4, 8, 2) };
+        let spec: Spec = text.parse().map_err(|e| TestCaseError::fail(format!("{text}: {e}")))?;
+        let Ok(plan) = Plan::new(&spec, &hp, 4 * N as usize) else { return Ok(()) };
+        for from in (0..N).step_by(3) {
+            let mut needed = 0;
+            for j in 0..=from {
+                // Far enough for what lies two chunks of at most 300 back.
+                let seen = (from..from + 4 * N).any(|i| plan.distance(i, j).is_some());
+                prop_assert_eq!(plan.needs(j, from), seen, "{}: key {} from query {} on", plan.spec, j, from);
+                needed += usize::from(seen);
+            }
+            prop_assert!(plan.n_held().is_none_or(|n| needed <= n), "{}: {needed} keys at {from}", plan.spec);
+        }
+        prop_assert_eq!(plan.evict, plan.n_held().is_some());
+    }
+
+    /// For any reach at all: `needs` may keep a key too many (where no query meets every condition), never one too few.
+    #[test]
+    fn keys_are_the_conditions_met(r in reaches()) {
+        for i in 0..N {
+            let keys = r.keys(i);
+            for j in 0..N {
+                prop_assert_eq!(keys.contains(&j), sees(&r, i, j), "{:?}: ({}, {})", r, i, j);
+                if keys.contains(&j) {
+                    for from in (0..=i).step_by(7) {
+                        prop_assert!(r.needs(j, from), "{:?}: key {} from {} on, seen by {}", r, j, from, i);
+                    }
+                }
+            }
+            let needed = (0..=i).filter(|j| r.needs(*j, i)).count();
+            prop_assert!(r.most_keys().is_none_or(|most| needed <= most), "{:?}: {} at {}", r, needed, i);
+        }
+    }
+
+    /// Within what the model was trained for, and a setting that asks for nothing, every key is seen as it is.
+    #[test]
+    fn neutral_settings_are_plain(l in 8usize..=N as usize) {
+        let hp = Hparams { n_ctx_train: l, ..model(1e4, 8, 2) };
+        let one_chunk = l * 3 / 4 - l / 8;
+        for (text, n) in [("self-extend", l), ("self-extend:group=1", l), ("lm-infinite", l), ("dca", one_chunk), ("streaming", l)] {
+            let spec: Spec = text.parse().map_err(|e| TestCaseError::fail(format!("{text}: {e}")))?;
+            let plan = Plan::new(&spec, &hp, n).map_err(|e| TestCaseError::fail(e.0))?;
+            for i in 0..n as i32 {
+                for j in 0..n as i32 {
+                    prop_assert_eq!(plan.distance(i, j), Branch::PLAIN.distance(i, j), "{} of {}: ({}, {})", text, l, i, j);
+                }
+                prop_assert_eq!(plan.q_scale(i), 1.0);
             }
         }
     }

@@ -89,12 +89,12 @@ impl Drop for Progress {
 }
 
 /// A plot's name is checked before minutes of work, not after.
-pub(crate) fn check_plot_name(path: &std::path::Path) -> anyhow::Result<()> {
+pub(crate) fn check_plot_name(option: &str, path: &std::path::Path) -> anyhow::Result<()> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
     if matches!(extension.as_str(), "svg" | "png") {
         return Ok(());
     }
-    Err(super::usage(format!("--plot {}: expected a name ending in .svg or .png", path.display())))
+    Err(super::usage(format!("{option} {}: expected a name ending in .svg or .png", path.display())))
 }
 
 /// Writes to stdout and flushes; the error keeps its kind, so that a broken pipe is recognised.

@@ -78,7 +78,7 @@ fn protocols() -> PossibleValuesParser {
 fn run(args: &Args) -> anyhow::Result<()> {
     let specs = args.rope.specs()?;
     if let Some(path) = &args.plot {
-        check_plot_name(path)?;
+        check_plot_name("--plot", path)?;
     }
     let rule = match &args.protocol {
         Some(name) => protocol(name)?,

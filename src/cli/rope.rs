@@ -8,7 +8,7 @@ use clap::{Args as _, FromArgMatches};
 use ropewalk::gguf::File;
 use ropewalk::hparams::Hparams;
 use ropewalk::plot;
-use ropewalk::rope::{Inspection, Pair, PairKind, Plan, RopeError, Spec, Table, METHODS};
+use ropewalk::rope::{Inspection, Pair, PairKind, Plan, ReachView, RopeError, Spec, Table, METHODS};
 use serde_json::json;
 
 use super::options::{parse_spec, tokens};
@@ -20,14 +20,18 @@ const SHOWN: usize = 16;
 /// Columns and rows of the plot in the terminal.
 const PLOT_WIDTH: usize = 78;
 const PLOT_HEIGHT: usize = 16;
+/// Columns and rows of the distance map in the terminal.
+const MAP_WIDTH: usize = 70;
+const MAP_HEIGHT: usize = 24;
 
 pub(crate) const COMMAND: Command = Command {
     name: "rope",
-    about: "Show what a rope method does to a model: frequencies, wavelengths, turns, a plot",
+    about: "Show what a rope method does to a model: frequencies, wavelengths, distances, a plot",
     details: "For every pair of rotary dimensions: its frequency, its wavelength in tokens, how often it turned within \
               the trained window and how often it will within the target, and what that makes of it. A pair that did \
-              not complete a turn in training and goes further now meets angles the model has never seen. Needs only \
-              the model's metadata. --methods lists the methods and their parameters.",
+              not complete a turn in training and goes further now meets angles the model has never seen. For a method \
+              of the reach axis also: which keys a query sees, the distance it is shown for them, and a map of that. \
+              --plot draws the wavelengths, --map the distances. Needs only the model's metadata. --methods lists the methods and their parameters.",
     example: "rope harpe -m smollm2 --ctx 32768",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
@@ -50,6 +54,12 @@ struct Args {
     /// Draw wavelengths to this file (.svg or .png)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Draw the distances shown, query by key, to this file (.svg or .png); SPEC must be of the reach axis
+    #[arg(long, value_name = "FILE")]
+    map: Option<PathBuf>,
+    /// Draw another method's distances next to SPEC's, any method's; may be repeated
+    #[arg(long, value_name = "SPEC", requires = "map")]
+    beside: Vec<String>,
     /// List the methods and their parameters
     #[arg(long, conflicts_with_all = ["spec", "model"])]
     methods: bool,
@@ -62,8 +72,15 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return list_methods(&args.out);
     }
     let spec = args.spec.as_deref().map(parse_spec).transpose()?;
-    if let Some(path) = &args.plot {
-        check_plot_name(path)?;
+    let beside = args.beside.iter().map(|s| parse_spec(s)).collect::<anyhow::Result<Vec<_>>>()?;
+    if beside.len() >= plot::Map::MAX_PANELS {
+        return Err(usage(format!(
+            "--beside: at most {} of them fit next to SPEC",
+            plot::Map::MAX_PANELS - 1
+        )));
+    }
+    for (option, path) in [("--plot", &args.plot), ("--map", &args.map)] {
+        path.as_ref().map_or(Ok(()), |p| check_plot_name(option, p))?;
     }
     let Some(model) = &args.model else { return Err(usage("a model is needed: -m MODEL")) };
     let path = models::find(model)?;
@@ -74,13 +91,26 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Some(spec) => spec.clone(),
         None => declared.clone().with_context(|| path.display().to_string())?,
     };
-    let plan = Plan::new(&in_force, &hp, args.ctx.unwrap_or(hp.n_ctx_train))?;
+    let n_ctx = args.ctx.unwrap_or(hp.n_ctx_train);
+    let plan = Plan::new(&in_force, &hp, n_ctx)?;
+    if args.map.is_some() && plan.is_plain_reach() {
+        return Err(usage(format!(
+            "--map: under {} every key before the query is seen at its own distance; --plot draws its wavelengths",
+            plan.spec
+        )));
+    }
     let inspection = plan.inspect(&hp)?;
     let name = models::name(&path);
     let chart = plot::rope(&inspection);
     if let Some(path) = &args.plot {
         chart.write(path)?;
         args.out.note(format_args!("drawn to {}", path.display()));
+    }
+    if let Some(path) = &args.map {
+        let others = beside.iter().map(|s| Plan::new(s, &hp, n_ctx)).collect::<Result<Vec<_>, _>>()?;
+        let all: Vec<&Plan> = std::iter::once(&plan).chain(&others).collect();
+        plot::Map::new(&all, &hp)?.write(path)?;
+        args.out.note(format_args!("map drawn to {}", path.display()));
     }
     if args.out.json {
         let freqs: Vec<&[f64]> = plan.freqs.tables().collect();
@@ -96,11 +126,20 @@ fn run(args: &Args) -> anyhow::Result<()> {
             "bases": plan.bases,
             "freqs": freqs,
             "tables": inspection.tables,
+            "branches": inspection.reach.branches,
+            "largest_distance": inspection.reach.largest_distance,
+            "most_keys": inspection.reach.most_keys,
+            "n_held": inspection.reach.n_held,
             "notes": inspection.notes,
         }));
     }
-    let drawn = chart.text(PLOT_WIDTH, PLOT_HEIGHT)?;
-    output::print(&format!("{}\n{drawn}", text(&name, declared.as_ref(), &inspection, args.all)))
+    let mut report = text(&name, declared.as_ref(), &inspection, args.all);
+    let _ = write!(report, "\n{}", chart.text(PLOT_WIDTH, PLOT_HEIGHT)?);
+    if !plan.is_plain_reach() {
+        let map = plot::Map::new(&[&plan], &hp)?.text(MAP_WIDTH, MAP_HEIGHT);
+        let _ = write!(report, "\n{}\n{map}", distances(&inspection.reach));
+    }
+    output::print(&report)
 }
 
 fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, all: bool) -> String {
@@ -138,6 +177,29 @@ fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, all: bo
     for t in i.tables.iter().take(if all { usize::MAX } else { 1 }) {
         table(&mut s, t, all);
     }
+    s
+}
+
+fn distances(reach: &ReachView) -> String {
+    let mut s = String::from("a query i sees these keys j, and each at this distance\n");
+    let wide = reach.branches.iter().map(|b| b.pairs.chars().count()).max().unwrap_or(0);
+    for b in &reach.branches {
+        let _ = writeln!(s, "    {:wide$}  {}", b.pairs, b.shown);
+    }
+    match (reach.largest_distance, reach.most_keys) {
+        (Some(d), Some(n)) => {
+            let (d, n) = (count(d.unsigned_abs().into()), count(n as u64));
+            let _ = writeln!(s, "largest distance within the context {d}; a query sees {n} keys at most");
+        }
+        _ => {
+            let _ =
+                writeln!(s, "largest distance: counted up to {} tokens", count(ReachView::COUNTED as u64));
+        }
+    }
+    let _ = match reach.n_held {
+        Some(n) => writeln!(s, "the cache holds {} keys at most, however long the text", count(n as u64)),
+        None => writeln!(s, "the cache keeps every key"),
+    };
     s
 }
 

@@ -1,13 +1,16 @@
-//! Line charts as SVG, PNG and terminal text. Just below `cli`: draws, never prints.
+//! Line charts and distance maps as SVG, PNG and terminal text. Just below `cli`: draws, never prints.
 
 mod axis;
 mod draw;
+mod map;
+mod map_draw;
+mod pen;
 mod rope;
 mod text;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
+pub use map::Map;
 pub use rope::rope;
 
 /// Why a chart could not be made.
@@ -17,6 +20,9 @@ pub enum PlotError {
     /// No point that the axes can show.
     #[error("chart {0}: expected at least one finite point, found none")]
     Empty(String),
+    /// A map of no plan, or of too many to stand beside each other.
+    #[error("map: expected 1 to {max} plans, found {0}", max = Map::MAX_PANELS)]
+    Panels(usize),
     /// The file name decides the format.
     #[error("{}: expected a name ending in .svg or .png", .0.display())]
     Extension(PathBuf),
@@ -127,42 +133,12 @@ pub struct Chart {
 impl Chart {
     /// Draws to a file, SVG or PNG by its extension: written beside, then renamed into place.
     pub fn write(&self, path: &Path) -> Result<(), PlotError> {
-        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
-        let io = |source| PlotError::Io { path: path.into(), source };
-        let folder = match path.parent() {
-            Some(p) if !p.as_os_str().is_empty() => p,
-            _ => Path::new("."),
-        };
-        let beside = |suffix| {
-            let mut b = tempfile::Builder::new();
-            b.prefix(".chart-").suffix(suffix);
-            // What the user's umask allows, not the private mode of temporary files.
-            #[cfg(unix)]
-            b.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-            b.tempfile_in(folder).map_err(io)
-        };
-        let file = match extension.as_str() {
-            "svg" => {
-                let svg = self.to_svg()?;
-                let mut file = beside(".svg")?;
-                file.write_all(svg.as_bytes()).map_err(io)?;
-                file
-            }
-            "png" => {
-                let image = draw::bitmap(self)?;
-                let file = beside(".png")?;
-                image.save(file.path())?;
-                file
-            }
-            _ => return Err(PlotError::Extension(path.into())),
-        };
-        file.as_file().sync_all().map_err(io)?;
-        file.persist(path).map(drop).map_err(|e| io(e.error))
+        pen::write(self, path)
     }
 
     /// The chart as SVG text.
     pub fn to_svg(&self) -> Result<String, PlotError> {
-        draw::svg(self)
+        pen::svg(self)
     }
 
     /// The chart in Braille dots for a terminal, at most `width` columns wide; `height` counts the rows of the plot itself.

@@ -66,7 +66,7 @@ impl Method for LongRope {
         geo.check_factors(tensor, factors)?;
         draft.freqs.theta =
             geo.powers(geo.freq_base)?.iter().zip(factors).map(|(t, f)| t / f64::from(*f)).collect();
-        draft.mscale = if args.is_given("attn-factor") || geo.scaling.attn_factor.is_some() {
+        draft.mscale *= if args.is_given("attn-factor") || geo.scaling.attn_factor.is_some() {
             args.number("attn-factor", || geo.scaling.attn_factor.unwrap_or(1.0))?
         } else {
             let l = geo.n_ctx_orig as f64;

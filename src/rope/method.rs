@@ -333,7 +333,7 @@ impl<'a> Args<'a> {
 pub struct Draft {
     /// Frequencies.
     pub freqs: Freqs,
-    /// Factor on rotated q and k.
+    /// Factor on rotated q and k. Methods multiply it: both axes may have one, in either order.
     pub mscale: f64,
     /// Base of the logarithm that scales queries, if any does.
     pub q_log_base: Option<f64>,

@@ -25,7 +25,7 @@ mod yarn;
 
 pub use harpe::search::{bases as harpe_search, Pick, Search};
 pub use harpe::waveform::Waveform;
-pub use inspect::{Inspection, Pair, PairKind, Table};
+pub use inspect::{BranchView, Inspection, Pair, PairKind, ReachView, Table};
 pub use method::{Args, Axis, Draft, Geometry, Method, Param};
 pub use plan::{Freqs, Plan};
 pub use reach::{Branch, Chunks, PosMap, Reach, MAX_BRANCHES};

@@ -48,6 +48,10 @@ pub struct Plan {
 }
 impl Plan {
     /// Works a spec out. The scaling that the file declares is replaced, not added to: only its trained window stays, as the default of `original`.
+    ///
+    /// Methods of both axes work their defaults out alone, each for the whole context: `yarn+self-extend` at twice the trained window has factor 2 and
+    /// the group that reaches it without yarn. No distance leaves the trained range, but positions are told apart less well than they need be:
+    /// give `factor` and `group` to share the work.
     pub fn new(spec: &Spec, hp: &Hparams, n_ctx: usize) -> Result<Plan, RopeError> {
         let geo = Geometry::new(hp, n_ctx, None)?;
         let mut draft = Draft {
@@ -73,6 +77,11 @@ impl Plan {
         reach(&draft, hp, &spec)?;
         let Draft { freqs, mscale, q_log_base, branches, evict, bases, notes } = draft;
         Ok(Plan { spec, n_ctx, freqs, mscale, q_log_base, branches, evict, bases, notes })
+    }
+
+    /// Whether every query sees every key before it, at its own distance.
+    pub fn is_plain_reach(&self) -> bool {
+        self.branches == [Branch::PLAIN]
     }
 
     /// The distance the model is shown between query `i` and key `j`; `None` where the query does not see the key.

@@ -1,5 +1,6 @@
 //! `self-extend`: near keys as they are, far keys at grouped positions (Jin et al. 2024).
 
+use super::method::MAX_CTX;
 use super::reach::{Branch, PosMap, Reach};
 use super::{Args, Axis, Draft, Geometry, Kind, Method, Param, RopeError};
 
@@ -11,7 +12,8 @@ use super::{Args, Axis, Draft, Geometry, Kind, Method, Param, RopeError};
 /// divisor of W, as asked here, they agree. `log-scale` multiplies queries by max(1, ln(i+1) / ln L), which the code has for long passkeys.
 ///
 /// Defaults: W is the largest power of two up to L/8; G the smallest divisor of W with W + (N-W)/G <= L/2, the cautious end of the paper's rule
-/// of thumb (1/2 to 2/3 of L).
+/// of thumb (1/2 to 2/3 of L). Next to a frequency method they stay so: each of the two then stretches to the whole context by itself, which is more than is
+/// needed; give `factor` or `group` to share it.
 pub(super) struct SelfExtend;
 
 impl Method for SelfExtend {
@@ -57,7 +59,7 @@ impl Method for SelfExtend {
         let g = args.count("group", || default_group(w, n, l))?;
         let log_scale = args.word("log-scale", "false")? == "true";
         if !w.is_multiple_of(g) {
-            let near = (1..=w).filter(|d| w.is_multiple_of(*d)).min_by_key(|d| d.abs_diff(g)).unwrap_or(1);
+            let near = divisors(w).min_by_key(|d| (d.abs_diff(g), *d)).unwrap_or(1);
             return Err(RopeError(format!(
                 "rope method self-extend: group: expected a divisor of window {w}, found {g}; the nearest is {near}"
             )));
@@ -72,14 +74,26 @@ impl Method for SelfExtend {
             draft.notes.push("self-extend: group 1 leaves every distance as it is.".into());
             return Ok(());
         }
-        let longest = l.saturating_sub(w).saturating_mul(g).saturating_add(w);
-        draft.notes.push(format!(
-            "self-extend: up to {longest} tokens keep within trained distances: (original - window) x group + window."
-        ));
-        if n > longest {
+        let longest = |g: u64| l.saturating_sub(w).saturating_mul(g).saturating_add(w).min(MAX_CTX);
+        if w >= l {
             draft.notes.push(format!(
-                "self-extend: the context of {n} tokens is longer than that; a larger group reaches it."
+                "self-extend: window {w} leaves no trained distance for far keys: original is {l}; a smaller window does."
             ));
+        } else {
+            draft.notes.push(format!(
+                "self-extend: up to {} tokens keep within trained distances: (original - window) x group + window.",
+                longest(g)
+            ));
+            if n > longest(g) {
+                let way = if n <= longest(w) {
+                    "a larger group reaches it"
+                } else {
+                    "no group reaches it with this window"
+                };
+                draft
+                    .notes
+                    .push(format!("self-extend: the context of {n} tokens is longer than that; {way}."));
+            }
         }
         let (w, g) = (w as i32, g as i32);
         let grouped = PosMap { div: g, ..PosMap::IDENTITY };
@@ -101,5 +115,10 @@ fn default_group(w: u64, n: u64, l: u64) -> u64 {
     }
     let room = (l / 2).saturating_sub(w).max(1);
     let least = n.saturating_sub(w).div_ceil(room).max(2);
-    (least..=w).find(|g| w.is_multiple_of(*g)).unwrap_or(w)
+    divisors(w).filter(|g| *g >= least).min().unwrap_or(w)
+}
+
+/// Every divisor, in pairs; about sqrt(w) steps, as windows may be as large as a flag says.
+fn divisors(w: u64) -> impl Iterator<Item = u64> {
+    (1..).take_while(move |d| d * d <= w).filter(move |d| w.is_multiple_of(*d)).flat_map(move |d| [d, w / d])
 }

@@ -74,7 +74,7 @@ impl Method for Yarn {
                 theta / s * (1.0 - mask) + theta * mask
             })
             .collect();
-        draft.mscale = if ext == 0.0 { attn } else { (0.1 * s.ln() + 1.0) * attn };
+        draft.mscale *= if ext == 0.0 { attn } else { (0.1 * s.ln() + 1.0) * attn };
         Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! Every frequency table against formulas written a second time here; declared scaling; errors.
 
+mod reach;
+
 use std::f64::consts::{PI, TAU};
 
 use ropewalk::hparams::{Hparams, RopeScaling};

@@ -1,6 +1,10 @@
 //! A plan laid open, pair by pair: what `ropewalk rope` prints and draws.
 
+mod reach;
+
 use std::f64::consts::TAU;
+
+pub use reach::{BranchView, ReachView};
 
 use super::method::Geometry;
 use super::{Plan, RopeError, Spec};
@@ -23,6 +27,8 @@ pub struct Inspection {
     pub mscale: f64,
     /// One for all heads, or one per KV head.
     pub tables: Vec<Table>,
+    /// Which keys queries see, and how far away they seem.
+    pub reach: ReachView,
     /// The plan's notes.
     pub notes: Vec<String>,
 }
@@ -51,11 +57,11 @@ pub struct Pair {
     pub wavelength: Option<f64>,
     /// Full turns in training: at the file's own frequency, within the trained window.
     pub turns_trained: f64,
-    /// Full turns under the plan within the target context.
+    /// Full turns under the plan over the distances it shows within the target context.
     pub turns_target: f64,
     /// Against the file's own table.
     pub kind: PairKind,
-    /// The target context turns it to angles that training never showed: it did not complete a turn there, and goes further here.
+    /// Distances shown within the target context turn it to angles that training never showed: it did not complete a turn there, and goes further here.
     pub unseen: bool,
 }
 
@@ -63,7 +69,7 @@ pub struct Pair {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PairKind {
-    /// As in the file, and the context is no longer than the trained window.
+    /// As in the file, and no distance is longer than the trained window.
     Unchanged,
     /// Slower than in the file.
     Interpolated,
@@ -85,13 +91,16 @@ impl Plan {
                 self.freqs.n_pairs()
             )));
         }
-        let (trained, target) = (n_ctx_orig as f64, self.n_ctx as f64);
+        let reach = ReachView::new(self);
+        // A distance of the whole trained window, one more than it has, counts as seen: lm-infinite is made of it.
+        let trained = n_ctx_orig as f64;
+        let largest = reach.largest_distance.map_or(self.n_ctx as f64 - 1.0, f64::from);
         let pair = |(index, (theta, own)): (usize, (&f64, &f64))| {
             // Relative, as a factor of 1 may still round.
             let same = (theta - own).abs() <= 1e-12 * own;
             let kind = match () {
                 () if !same && theta < own => PairKind::Interpolated,
-                () if same && target <= trained => PairKind::Unchanged,
+                () if same && largest <= trained => PairKind::Unchanged,
                 () => PairKind::Extrapolated,
             };
             let most_seen = (trained - 1.0) * own;
@@ -101,9 +110,9 @@ impl Plan {
                 theta_file: *own,
                 wavelength: (*theta > 0.0).then(|| TAU / theta),
                 turns_trained: own * trained / TAU,
-                turns_target: theta * target / TAU,
+                turns_target: theta * (largest + 1.0) / TAU,
                 kind,
-                unseen: most_seen < TAU && (target - 1.0) * theta > most_seen * (1.0 + 1e-9),
+                unseen: most_seen < TAU && largest * theta > trained * own * (1.0 + 1e-9),
             }
         };
         let tables = self.freqs.tables().enumerate().map(|(h, table)| Table {
@@ -119,6 +128,7 @@ impl Plan {
             n_ctx: self.n_ctx,
             mscale: self.mscale,
             tables: tables.collect(),
+            reach,
             notes: self.notes.clone(),
         })
     }

@@ -1,0 +1,140 @@
+//! Distance maps: how far away each key seems to each query under a plan. What is drawn; the picture is in `map_draw`.
+
+use std::path::Path;
+
+use super::{pen, PlotError};
+use crate::hparams::Hparams;
+use crate::rope::{Branch, Plan};
+
+/// The distances that plans show to a model, query by key, a panel for each plan.
+///
+/// ```
+/// # use ropewalk::{hparams::Hparams, plot::{Map, PlotError}, rope::Plan};
+/// # fn draw(plan: &Plan, hp: &Hparams) -> Result<(), PlotError> {
+/// let map = Map::new(&[plan], hp)?;
+/// println!("{}", map.text(64, 24));
+/// map.write("map.svg".as_ref())?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Map {
+    pub(super) panels: Vec<Panel>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Panel {
+    pub(super) title: String,
+    /// Tokens: queries down, keys across.
+    pub(super) n: i32,
+    /// Trained window, tokens.
+    pub(super) trained: i32,
+    branches: Vec<Branch>,
+}
+
+/// What one query sees of a few neighbouring keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cell {
+    /// All of them come after the query.
+    Later,
+    /// Keys before it, none of them seen.
+    Unseen,
+    /// The largest distance shown to those that are seen.
+    At(i32),
+}
+
+impl Map {
+    /// Panels beside each other, at most.
+    pub const MAX_PANELS: usize = 4;
+
+    /// A map of plans made for the model `hp`, in this order.
+    pub fn new(plans: &[&Plan], hp: &Hparams) -> Result<Map, PlotError> {
+        if plans.is_empty() || plans.len() > Self::MAX_PANELS {
+            return Err(PlotError::Panels(plans.len()));
+        }
+        let tokens = |n: usize| i32::try_from(n).unwrap_or(i32::MAX).max(1);
+        let panel = |p: &&Plan| Panel {
+            title: p.spec.to_string(),
+            n: tokens(p.n_ctx),
+            trained: tokens(p.n_ctx_orig(hp)),
+            branches: p.branches.clone(),
+        };
+        Ok(Map { panels: plans.iter().map(panel).collect() })
+    }
+
+    /// Draws to a file, SVG or PNG by its extension: written beside, then renamed into place.
+    pub fn write(&self, path: &Path) -> Result<(), PlotError> {
+        pen::write(self, path)
+    }
+
+    /// The map as SVG text.
+    pub fn to_svg(&self) -> Result<String, PlotError> {
+        pen::svg(self)
+    }
+
+    /// The map in characters, at most `width` columns wide; `height` counts the rows of a panel. Digits are tenths of the trained window.
+    pub fn text(&self, width: usize, height: usize) -> String {
+        let (width, height) = (width.clamp(24, 400), height.clamp(4, 100));
+        self.panels.iter().map(|p| p.text(width, height)).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Panel {
+    /// The map in `size` rows and columns, fewer when there are fewer tokens. A row is one query, the last of those it stands for; a column is all its keys,
+    /// so that a handful of keys seen from everywhere stays visible.
+    pub(super) fn cells(&self, rows: usize, columns: usize) -> Vec<Vec<Cell>> {
+        let edge = |at: usize, of: usize| (i64::from(self.n) * at as i64 / of as i64) as i32;
+        let (rows, columns) = (rows.min(self.n as usize), columns.min(self.n as usize));
+        let cell = |i: i32, keys: std::ops::Range<i32>| match keys.start > i {
+            true => Cell::Later,
+            false => {
+                let largest = self.branches.iter().filter_map(|b| b.largest(i, keys.clone())).max();
+                largest.map_or(Cell::Unseen, Cell::At)
+            }
+        };
+        (0..rows)
+            .map(|r| edge(r + 1, rows) - 1)
+            .map(|i| (0..columns).map(|c| cell(i, edge(c, columns)..edge(c + 1, columns))).collect())
+            .collect()
+    }
+
+    fn text(&self, width: usize, height: usize) -> String {
+        let last = (self.n - 1).to_string();
+        let gutter = last.len().max("query".len()) + 1;
+        let cells = self.cells(height, width - gutter - 1);
+        let mut lines = vec![
+            format!("tenths of the trained window of {} tokens: the distance shown", self.trained),
+            "# beyond it; . not seen; rows: one query; columns: the farthest key".into(),
+            format!("{:>1$}", "query", gutter - 1),
+        ];
+        let rows = cells.len();
+        for (r, row) in cells.iter().enumerate() {
+            let drawn: String = row.iter().map(|c| self.letter(*c)).collect();
+            let quarter = (r + 1) * 4 / rows > r * 4 / rows;
+            let at = i64::from(self.n) * (r as i64 + 1) / rows as i64 - 1;
+            let label = if quarter { at.to_string() } else { String::new() };
+            lines.push(format!("{label:>0$} \u{2502}{drawn}", gutter - 1));
+        }
+        let columns = cells.first().map_or(0, Vec::len);
+        lines.push(format!("{:gutter$}\u{2514}{}", "", "\u{2500}".repeat(columns)));
+        // The ends below the ends, where there is room.
+        lines.push(match columns.checked_sub(1 + last.len()) {
+            Some(middle) if middle > 3 => format!("{:gutter$} 0{:^middle$}{last}", "", "key"),
+            _ => format!("{:gutter$} key 0..{last}", ""),
+        });
+        let cut = |l: &String| l.chars().take(width).collect::<String>();
+        lines.iter().map(|l| format!("{}\n", cut(l).trim_end())).collect()
+    }
+
+    fn letter(&self, cell: Cell) -> char {
+        match cell {
+            Cell::Later => ' ',
+            Cell::Unseen => '.',
+            Cell::At(d) if d > self.trained => '#',
+            Cell::At(d) => {
+                let tenths = i64::from(d.max(0)) * 10 / i64::from(self.trained);
+                char::from_digit(tenths.min(9) as u32, 10).unwrap_or('9')
+            }
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The reach axis: pairs worked out by hand from each method's definition, defaults, refusals, and methods of both axes together.
+
+use std::f64::consts::TAU;
+
+use ropewalk::hparams::Hparams;
+use ropewalk::rope::{Axis, PairKind, METHODS};
+
+use super::{llama2, model, plan, theta};
+
+/// SmolLM2's numbers, as far as they matter here.
+fn smol() -> Hparams {
+    model(1e5, 64, 8192)
+}
+
+/// Queries and keys against the distance the model is to be shown.
+#[track_caller]
+fn shows(spec: &str, n_ctx: usize, pairs: &[(i32, i32, Option<i32>)]) {
+    let plan = plan(spec, &smol(), n_ctx).unwrap_or_else(|e| panic!("{spec}: {e}"));
+    for &(i, j, want) in pairs {
+        assert_eq!(plan.distance(i, j), want, "{spec}: query {i}, key {j}");
+    }
+}
+
+#[test]
+fn self_extend_groups_far_positions() {
+    // Below 4 as it is; beyond, floor(i/2) + 4 - 2 - floor(j/2).
+    let small = [
+        (3, 0, Some(3)),
+        (4, 1, Some(3)),
+        (4, 0, Some(4)),
+        (5, 0, Some(4)),
+        (6, 1, Some(5)),
+        (9, 5, Some(4)),
+        (9, 4, Some(4)),
+        (20, 0, Some(12)),
+        (5, 6, None),
+    ];
+    shows("self-extend:window=4,group=2", 32, &small);
+    // (8 - 4) x 2 + 4 = 12 tokens show distances to 7, and the thirteenth one 8.
+    shows("self-extend:window=4,group=2,original=8", 12, &[(11, 0, Some(7)), (12, 0, Some(8))]);
+    // 128 + 896; 625 + 896 - 12; 2047 + 896.
+    let smol =
+        [(1023, 0, Some(1023)), (1024, 0, Some(1024)), (5000, 100, Some(1509)), (16383, 0, Some(2943))];
+    shows("self-extend:window=1024,group=8", 16384, &smol);
+    let scaled = plan("self-extend:log-scale=true", &self::smol(), 16384).expect("a plan");
+    assert_eq!((scaled.q_scale(0), scaled.q_scale(8191)), (1.0, 1.0));
+    assert!((scaled.q_scale(16383) - 14.0 / 13.0).abs() < 1e-12, "ln 2^14 / ln 2^13");
+}
+
+#[test]
+fn lm_infinite_has_a_window_and_a_fixed_distance() {
+    let pairs = [
+        (5, 0, Some(5)),
+        (6, 0, Some(6)),
+        (6, 1, Some(5)),
+        (7, 1, Some(6)),
+        (900, 0, Some(6)),
+        (900, 1, Some(6)),
+        (900, 2, None),
+        (9, 3, None),
+        (9, 4, Some(5)),
+    ];
+    shows("lm-infinite:window=6,global=2", 1000, &pairs);
+    shows("lm-infinite:window=6,global=0", 1000, &[(5, 0, Some(5)), (6, 0, None), (6, 1, Some(5))]);
+    let held = |spec| plan(spec, &smol(), 16384).expect("a plan").n_held();
+    assert_eq!(held("lm-infinite:window=6,global=2"), None);
+    assert_eq!(held("lm-infinite:window=6,global=2,evict=true"), Some(8));
+}
+
+#[test]
+fn dca_has_chunks_neighbours_and_one_far_query() {
+    // Chunks of c = 8 - 2 = 6: keys at j mod 6; queries at i mod 6, min(i mod 6 + 6, 8), and min(11, 8).
+    let pairs = [
+        (5, 0, Some(5)),
+        (6, 5, Some(1)),
+        (6, 0, Some(6)),
+        (8, 0, Some(8)),
+        (11, 0, Some(8)),
+        (11, 5, Some(3)),
+        (11, 6, Some(5)),
+        (12, 11, Some(1)),
+        (12, 0, Some(8)),
+        (12, 5, Some(3)),
+        (100, 3, Some(5)),
+    ];
+    shows("dca:chunk=8,local=2", 128, &pairs);
+    // c = 5, so that 2c - 1 = 9 is below the chunk of 20.
+    shows("dca:chunk=20,local=15", 128, &[(9, 0, Some(9)), (10, 0, Some(9)), (14, 4, Some(5))]);
+}
+
+#[test]
+fn streaming_counts_positions_inside_its_cache() {
+    let pairs = [
+        (0, 0, Some(0)),
+        (4, 0, Some(4)),
+        (4, 1, Some(3)),
+        (4, 2, Some(2)),
+        (5, 0, Some(4)),
+        (5, 1, Some(3)),
+        (5, 2, None),
+        (5, 3, Some(2)),
+        (100, 1, Some(3)),
+        (100, 97, None),
+        (100, 98, Some(2)),
+    ];
+    shows("streaming:sinks=2,window=3", 128, &pairs);
+    let plan = plan("streaming:sinks=2,window=3", &smol(), 128).expect("a plan");
+    assert_eq!((plan.evict, plan.n_held()), (true, Some(5)));
+    assert!(plan.needs(1, 100) && plan.needs(98, 100) && !plan.needs(97, 100) && !plan.needs(2, 100));
+}
+
+#[test]
+fn defaults_follow_from_window_and_context() {
+    for (spec, l, n, want) in [
+        // (16384 - 1024) / (4096 - 1024) = 5, and 8 is the next divisor.
+        ("self-extend", 8192, 16384, "window=1024,group=8,log-scale=false,original=8192"),
+        ("self-extend", 8192, 8192, "window=1024,group=1,log-scale=false,original=8192"),
+        // 15872 / 1536 = 10.3; 32256 / 1536 = 21.
+        ("self-extend", 4096, 16384, "window=512,group=16,log-scale=false,original=4096"),
+        ("self-extend", 4096, 32768, "window=512,group=32,log-scale=false,original=4096"),
+        ("self-extend:window=96", 1000, 4000, "window=96,group=12,log-scale=false,original=1000"),
+        ("lm-infinite", 8192, 16384, "window=8192,global=10,evict=false,original=8192"),
+        ("dca", 8192, 16384, "chunk=6144,local=1024,mscale=1,original=8192"),
+        ("dca", 4096, 16384, "chunk=3072,local=512,mscale=1,original=4096"),
+        ("streaming", 8192, 16384, "sinks=4,window=8188,original=8192"),
+        ("streaming:sinks=1", 4096, 100, "sinks=1,window=4095,original=4096"),
+    ] {
+        let name = spec.split(':').next().unwrap_or_default();
+        let found = plan(spec, &model(1e5, 64, l), n).expect(spec).spec.to_string();
+        assert_eq!(found, format!("{name}:{want}"), "{spec}, trained for {l}, at {n}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    for (spec, words) in [
+        ("self-extend:window=1024,group=30", &["divisor of window 1024", "found 30", "nearest is 32"][..]),
+        // 8 from 16 and from 32: the smaller one.
+        ("self-extend:window=1024,group=24", &["nearest is 16"]),
+        ("self-extend:window=4,group=9", &["nearest is 4"]),
+        // A large prime: the divisors must not be looked for one by one.
+        ("self-extend:window=1073741789,group=2", &["nearest is 1"]),
+        ("self-extend:log-scale=true,original=1", &["log-scale", "original"]),
+        ("self-extend:evict=true", &["unknown parameter `evict`", "window, group, log-scale"]),
+        ("self-extend:window=0", &["window", "whole number from 1"]),
+        ("dca:chunk=100,local=100", &["local", "below chunk 100", "found 100"]),
+        ("dca:evict=true", &["unknown parameter `evict`"]),
+        ("lm-infinite:window=0", &["window"]),
+        ("lm-infinite:original=2000000000", &["window", "its default: original"]),
+        ("streaming:evict=true", &["unknown parameter `evict`"]),
+        ("self-extend+dca", &["self-extend and dca are both reach methods"]),
+    ] {
+        let e = plan(spec, &smol(), 16384).expect_err(spec).0;
+        assert!(words.iter().all(|w| e.contains(w)) && e.lines().count() == 1, "{spec}: {e}");
+    }
+    // Not given, it is held below chunk.
+    let clamped = plan("dca:chunk=8", &smol(), 16384).expect("a plan");
+    assert_eq!(clamped.spec.parts()[0].get("local"), Some("7"));
+    let sliding = Hparams { n_swa: Some(4096), ..smol() };
+    for m in METHODS {
+        let found = plan(m.name(), &sliding, 16384);
+        match m.axis() {
+            Axis::Reach => {
+                let e = found.expect_err(m.name()).0;
+                assert!(e.contains("attention.sliding_window 4096") && e.contains(m.name()), "{e}");
+            }
+            // longrope has nothing to take its factors from here.
+            Axis::Frequency => assert!(found.is_ok() || m.name() == "longrope", "{found:?}"),
+        }
+    }
+    assert!(plan("self-extend:group=1", &sliding, 16384).is_ok(), "nothing is changed there");
+}
+
+#[test]
+fn notes_say_how_far_it_goes() {
+    let notes = |spec: &str, n| plan(spec, &smol(), n).expect(spec).notes.join("\n");
+    assert!(notes("self-extend:window=1024,group=8", 16384).contains("up to 58368 tokens"));
+    let beyond = notes("self-extend:window=1024,group=2", 32768);
+    assert!(beyond.contains("up to 15360 tokens") && beyond.contains("a larger group"), "{beyond}");
+    let never = notes("self-extend:window=2,group=2", 32768);
+    assert!(never.contains("up to 16382 tokens") && never.contains("no group"), "{never}");
+    // A window beyond the trained one shows distances that no group can bring back.
+    let wide = notes("self-extend:window=16384,group=2", 16384);
+    assert!(wide.contains("16384") && wide.contains("8192") && !wide.contains("up to"), "{wide}");
+    assert!(notes("lm-infinite:window=9000", 16384).contains("longer than the trained window of 8192"));
+    assert!(notes("dca:chunk=8192", 16384).contains("more than the trained window"));
+    assert!(notes("streaming:window=8192", 16384).contains("8196 tokens are more"));
+}
+
+#[test]
+fn one_method_of_each_axis() {
+    let hp = smol();
+    let both = plan("sba:factor=4+self-extend:window=1024,group=8", &hp, 32768).expect("a plan");
+    let alone = plan("self-extend:window=1024,group=8", &hp, 32768).expect("a plan");
+    assert_eq!(both.freqs.theta, theta("sba:factor=4", &hp, 32768));
+    assert_eq!(both.branches, alone.branches);
+    assert_eq!(alone.freqs.theta, theta("plain", &hp, 8192));
+    assert_eq!(
+        both.spec.to_string(),
+        "sba:factor=4,original=8192+self-extend:window=1024,group=8,log-scale=false,original=8192"
+    );
+    // Defaults know nothing of the other axis: each stretches to the whole context.
+    let full = plan("yarn+self-extend", &hp, 16384).expect("a plan").spec.to_string();
+    assert!(
+        full.starts_with("yarn:factor=2,") && full.contains("+self-extend:window=1024,group=8,"),
+        "{full}"
+    );
+    // The order written changes nothing, though both axes have a magnitude here.
+    for (a, b) in [
+        ("yarn:factor=2", "dca:mscale=1.05"),
+        ("pi:factor=2", "streaming"),
+        ("harpe:bases=uniform", "lm-infinite"),
+    ] {
+        let (x, y) = (plan(&format!("{a}+{b}"), &hp, 16384), plan(&format!("{b}+{a}"), &hp, 16384));
+        let (x, y) = (x.expect(a), y.expect(a));
+        assert_eq!((&x.freqs, x.mscale, &x.branches, &x.bases), (&y.freqs, y.mscale, &y.branches, &y.bases));
+    }
+    let magnitude = plan("dca:mscale=1.05+yarn:factor=2", &hp, 16384).expect("a plan").mscale;
+    assert!((magnitude - 1.05 * (0.1 * 2f64.ln() + 1.0)).abs() < 1e-12, "{magnitude}");
+    // Llama-2's 32 key-value heads keep their own bases under a reach method.
+    let heads = plan("harpe:bases=table2+dca", &llama2(), 32768).expect("a plan");
+    assert_eq!((heads.freqs.n_tables, heads.branches.len()), (32, 3));
+}
+
+/// Branches as (pairs, shown, largest), then largest distance, most keys and the cache's bound.
+#[track_caller]
+fn inspected(
+    spec: &str,
+    n_ctx: usize,
+    branches: &[(&str, &str, Option<i32>)],
+    totals: (i32, usize, Option<usize>),
+) {
+    let hp = smol();
+    let reach = plan(spec, &hp, n_ctx).expect(spec).inspect(&hp).expect("its own model").reach;
+    let found: Vec<_> =
+        reach.branches.iter().map(|b| (b.pairs.as_str(), b.shown.as_str(), b.largest)).collect();
+    assert_eq!(found, branches, "{spec}");
+    assert_eq!(
+        (reach.largest_distance, reach.most_keys, reach.n_held),
+        (Some(totals.0), Some(totals.1), totals.2)
+    );
+}
+
+#[test]
+fn inspection_says_what_a_query_sees() {
+    inspected("yarn:factor=2", 16384, &[("all keys", "as it is", Some(16383))], (16383, 16384, None));
+    inspected(
+        "plain",
+        i32::MAX as usize,
+        &[("all keys", "as it is", Some(i32::MAX - 1))],
+        (i32::MAX - 1, i32::MAX as usize, None),
+    );
+    let self_extend = [
+        ("distance 0..1023", "as it is", Some(1023)),
+        ("distance 1024..", "floor(i/8) + 896 - floor(j/8)", Some(2943)),
+    ];
+    inspected("self-extend", 16384, &self_extend, (2943, 16384, None));
+    let lm_infinite =
+        |largest| [("distance 0..5", "as it is", Some(5)), ("keys 0..1, distance 6..", "always 6", largest)];
+    inspected("lm-infinite:window=6,global=2", 100, &lm_infinite(Some(6)), (6, 8, None));
+    inspected("lm-infinite:window=6,global=2,evict=true", 6, &lm_infinite(None), (5, 6, Some(8)));
+    let dca = [
+        ("keys of the query's own chunk of 6", "as it is", Some(5)),
+        ("keys of the chunk of 6 before", "min((i mod 6) + 6, 8) - (j mod 6)", Some(8)),
+        ("keys 2 or more chunks of 6 back", "8 - (j mod 6)", Some(8)),
+    ];
+    inspected("dca:chunk=8,local=2", 40, &dca, (8, 40, None));
+    let streaming = [("keys 1.., distance 0..2", "as it is", Some(2)), ("keys 0", "min(i, 3) - j", Some(3))];
+    inspected("streaming:sinks=1,window=3", 50, &streaming, (3, 4, Some(4)));
+    // Counting queries has an end; the rest is still told.
+    let hp = smol();
+    let long =
+        plan("dca", &hp, i32::MAX as usize).expect("a plan").inspect(&hp).expect("its own model").reach;
+    assert_eq!((long.largest_distance, long.most_keys, long.branches.len()), (None, None, 3));
+}
+
+#[test]
+fn pairs_are_judged_by_the_distances_shown() {
+    let hp = smol();
+    for (spec, unseen) in [
+        ("plain", true),
+        ("self-extend", false),
+        ("lm-infinite", false),
+        ("dca", false),
+        ("streaming", false),
+    ] {
+        let pairs =
+            plan(spec, &hp, 16384).expect(spec).inspect(&hp).expect("its own model").tables.remove(0).pairs;
+        assert_eq!(pairs.iter().any(|p| p.unseen), unseen, "{spec}");
+        assert_eq!(pairs.iter().all(|p| p.kind == PairKind::Unchanged), !unseen, "{spec}");
+    }
+    let dca = plan("dca", &hp, 16384).expect("a plan").inspect(&hp).expect("its own model");
+    assert!((dca.tables[0].pairs[0].turns_target - 6145.0 / TAU).abs() < 1e-9);
+}
+
+#[test]
+fn the_largest_distance_is_found_without_looking_at_every_key() {
+    let hp = smol();
+    for spec in [
+        "self-extend:window=12,group=3",
+        "lm-infinite:window=9,global=3",
+        "dca:chunk=17,local=4",
+        "streaming:sinks=3,window=7",
+    ] {
+        let plan = plan(spec, &hp, 100).expect(spec);
+        for b in &plan.branches {
+            for i in 0..100 {
+                for from in (0..100).step_by(3) {
+                    for end in [from, from + 1, from + 5, from + 40] {
+                        let slow = (from..end).filter_map(|j| b.distance(i, j)).max();
+                        assert_eq!(b.largest(i, from..end), slow, "{spec}: query {i}, keys {from}..{end}");
+                    }
+                }
+            }
+        }
+    }
+}
