@@ -150,6 +150,10 @@ pub(crate) const COMPOSED: &[Case] = &[
         mscale: || 1.1 * yarn4(),
         ..with(Theta::OfPlan, case("dca:chunk=48,local=8,mscale=1.1+yarn:factor=4,original=64", dca::<48, 8>))
     },
+    Case {
+        mscale: || 1.1 * 1.2,
+        ..with(Theta::OfPlan, case("dca:chunk=48,local=8,mscale=1.1+longrope:attn-factor=1.2", dca::<48, 8>))
+    },
     with(
         Theta::Bases,
         case(

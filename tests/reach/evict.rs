@@ -66,11 +66,12 @@ fn text_runs_past_the_context_at_constant_memory() {
     failures.none();
 }
 
-/// What is dropped is what nobody sees: the same method with and without.
+/// What is dropped is what nobody sees: the same method with and without. Cells differ, so sums have another order, which a cache of
+/// F16 or Q8_0 rounds apart: 6.6e-4 and 1.1e-2 measured.
 #[test]
 fn evicting_changes_nothing_but_memory() {
     let model = &twins()[0].model;
-    for kv in [DType::F32, DType::F16, DType::Q8_0] {
+    for (kv, bound) in [(DType::F32, BOUND), (DType::F16, 4e-3), (DType::Q8_0, 4e-2)] {
         let kept = "lm-infinite:window=24,global=3";
         let whole = all_logits(model, &under(kept, 640, kv), &text(600));
         let dropped = format!("{kept},evict=true");
@@ -78,8 +79,7 @@ fn evicting_changes_nothing_but_memory() {
             let p = SessionParams { n_ubatch: 16, ..under(&dropped, n_ctx, kv) };
             let off = apart(&whole, &all_logits(model, &p, &text(600)));
             println!("{kv} cache, ctx {n_ctx}: {off:.2e}");
-            // As in `exact`: values of an F16 cache are summed in F16 when few tokens run.
-            assert!(off < if kv == DType::F32 { BOUND } else { 6e-3 }, "{kv} cache, ctx {n_ctx}: {off:e}");
+            assert!(off < bound, "{kv} cache, ctx {n_ctx}: {off:e}");
         }
         let full = open(model, &under(kept, N_CTX, kv)).append(&text(N_CTX + 1)).unwrap_err().to_string();
         assert!(full.contains("the context is full"), "{full}");
@@ -175,15 +175,24 @@ fn a_cancelled_call_leaves_the_text_it_says() {
     failures.none();
 }
 
-/// A window that does not fit is an error, when the session opens or when it is full, and never wrong logits.
+/// A context smaller than the window is refused, when the session opens or when it is full, or does not matter: never wrong logits.
 #[test]
-fn a_context_smaller_than_its_window_is_an_error() {
+fn a_context_smaller_than_its_window_is_refused_or_right() {
+    let mut failures = Failures::default();
     for case in evicting() {
         let p = SessionParams { n_ctx: 16, ..small(case) };
-        let e = match Session::new(&twins()[0].model, &p) {
-            Err(e) => e,
-            Ok(mut s) => s.append(&text(100)).expect_err("16 cells hold no window of 20"),
-        };
-        assert!(matches!(e, Error::Invalid(_)) && !e.to_string().contains('\n'), "{}: {e}", case.spec);
+        let mut rows = Vec::new();
+        let done = Session::new(&twins()[0].model, &p)
+            .and_then(|mut s| s.score(&text(100), 0..100, &mut |_, row| rows.extend_from_slice(row)));
+        match done {
+            Ok(()) => assert_eq!(rows.len(), 100 * N_VOCAB),
+            Err(e) => {
+                assert!(matches!(e, Error::Invalid(_)) && !e.to_string().contains('\n'), "{}: {e}", case.spec)
+            }
+        }
+        let want = definition(&twins()[0], case, 100);
+        let what = format!("{}: 100 tokens in ctx 16", case.spec);
+        failures.at_most(BOUND, worst_row(&rows, &want, N_VOCAB), &what);
     }
+    failures.none();
 }
