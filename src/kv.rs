@@ -1,4 +1,6 @@
 //! The KV cache: which cell holds which position of which sequences, and the tensors behind the cells.
+//!
+//! Keys are cached rotated, so there is a copy of them for each distinct map of key positions that a plan has.
 
 use std::sync::Arc;
 
@@ -7,6 +9,7 @@ use ggml::tensor::{Store, StoreTensor, TensorDef};
 use ggml::DType;
 
 use crate::hparams::Hparams;
+use crate::rope::Reach;
 
 /// Sequences a cache can tell apart.
 pub const MAX_SEQS: u32 = 64;
@@ -33,12 +36,28 @@ pub struct KvCache {
     end: usize,
     used: usize,
     n_layer: usize,
+    n_maps: usize,
     store: Arc<Store>,
 }
 
+/// Whole blocks of cells.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Span {
+    /// First cell.
+    pub start: usize,
+    /// Number of cells; 0 is no cell at all.
+    pub len: usize,
+}
+
 impl KvCache {
-    /// Tensor definitions for `n_ctx` cells: for each layer keys then values, `[n_head_kv * n_embd_head, n_cells]`.
-    pub fn defs(hp: &Hparams, n_ctx: usize, dtype: DType) -> Result<Vec<TensorDef>, ggml::Error> {
+    /// Tensor definitions for `n_ctx` cells: for each layer `n_maps` times keys, then values, each
+    /// `[n_head_kv * n_embd_head, n_cells]`.
+    pub fn defs(
+        hp: &Hparams,
+        n_ctx: usize,
+        dtype: DType,
+        n_maps: usize,
+    ) -> Result<Vec<TensorDef>, ggml::Error> {
         let row = hp.n_head_kv * hp.n_embd_head;
         if dtype.row_bytes(hp.n_embd_head).is_none() {
             let what = format!(
@@ -52,23 +71,32 @@ impl KvCache {
         let n_cells = n_ctx
             .checked_next_multiple_of(CELL_BLOCK)
             .ok_or_else(|| ggml::Error::Argument(format!("ctx {n_ctx} is too large")))?;
-        let mut defs = Vec::with_capacity(2 * hp.n_layer);
+        let mut defs = Vec::with_capacity((n_maps + 1) * hp.n_layer);
         for il in 0..hp.n_layer {
-            defs.push(TensorDef::new(format!("cache_k.{il}"), dtype, &[row, n_cells])?);
+            for map in 0..n_maps {
+                defs.push(TensorDef::new(format!("cache_k.{il}.{map}"), dtype, &[row, n_cells])?);
+            }
             defs.push(TensorDef::new(format!("cache_v.{il}"), dtype, &[row, n_cells])?);
         }
         Ok(defs)
     }
 
     /// Allocates the cache.
-    pub fn new(device: Device, hp: &Hparams, n_ctx: usize, dtype: DType) -> Result<KvCache, ggml::Error> {
-        let store = Store::new(device, Self::defs(hp, n_ctx, dtype)?, "the KV cache")?;
+    pub fn new(
+        device: Device,
+        hp: &Hparams,
+        n_ctx: usize,
+        dtype: DType,
+        n_maps: usize,
+    ) -> Result<KvCache, ggml::Error> {
+        let store = Store::new(device, Self::defs(hp, n_ctx, dtype, n_maps)?, "the KV cache")?;
         Ok(KvCache {
             cells: vec![Cell::default(); n_ctx],
             first_free: 0,
             end: 0,
             used: 0,
             n_layer: hp.n_layer,
+            n_maps,
             store,
         })
     }
@@ -78,14 +106,19 @@ impl KvCache {
         self.store.n_bytes()
     }
 
-    /// Keys of a layer, `[n_head_kv * n_embd_head, n_cells]`.
-    pub fn k(&self, il: usize) -> StoreTensor {
-        StoreTensor { store: self.store.clone(), index: 2 * il }
+    /// Tensors of keys and values together.
+    pub fn n_tensors(&self) -> usize {
+        (self.n_maps + 1) * self.n_layer
+    }
+
+    /// Keys of a layer under one of the position maps, `[n_head_kv * n_embd_head, n_cells]`.
+    pub fn k(&self, il: usize, map: usize) -> StoreTensor {
+        StoreTensor { store: self.store.clone(), index: (self.n_maps + 1) * il + map }
     }
 
     /// Values of a layer, like the keys.
     pub fn v(&self, il: usize) -> StoreTensor {
-        StoreTensor { store: self.store.clone(), index: 2 * il + 1 }
+        StoreTensor { store: self.store.clone(), index: (self.n_maps + 1) * il + self.n_maps }
     }
 
     /// The cells.
@@ -98,9 +131,27 @@ impl KvCache {
         self.cells.len() - self.used
     }
 
-    /// Cells attention must look at: up to the last used one, in whole blocks.
-    pub fn n_kv(&self) -> usize {
-        self.end.max(1).next_multiple_of(CELL_BLOCK)
+    /// Whole blocks with every cell that one of these queries, `(sequence, position)`, reaches.
+    pub fn span(&self, queries: &[(u32, i32)], reach: &Reach) -> Span {
+        let (mut first, mut last) = (usize::MAX, 0);
+        let mut seqs = queries.iter().fold(0u64, |all, q| all | 1 << q.0);
+        while seqs != 0 {
+            let seq = seqs.trailing_zeros();
+            seqs &= seqs - 1;
+            let own = queries.iter().filter(|q| q.0 == seq);
+            let keys = own.map(|&(_, pos)| reach.keys(pos)).filter(|k| !k.is_empty());
+            let Some(keys) = keys.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { continue };
+            let seen = |c: &Cell| c.seqs & (1 << seq) != 0 && keys.contains(&c.pos);
+            let cells = &self.cells[..self.end];
+            if let (Some(a), Some(b)) = (cells.iter().position(seen), cells.iter().rposition(seen)) {
+                (first, last) = (first.min(a), last.max(b));
+            }
+        }
+        if first > last {
+            return Span::default();
+        }
+        let start = first / CELL_BLOCK * CELL_BLOCK;
+        Span { start, len: (last + 1).next_multiple_of(CELL_BLOCK) - start }
     }
 
     /// Takes a free cell for each `(sequence, position)`; `None`, and nothing changed, when there are too few.
@@ -128,6 +179,16 @@ impl KvCache {
     pub fn remove(&mut self, seq: u32, from: i32) {
         for cell in &mut self.cells[..self.end] {
             if cell.seqs & (1 << seq) != 0 && cell.pos >= from {
+                cell.seqs &= !(1 << seq);
+            }
+        }
+        self.recount();
+    }
+
+    /// Takes a sequence off every cell below position `before` that is not `needed`.
+    pub fn evict(&mut self, seq: u32, before: i32, needed: impl Fn(i32) -> bool) {
+        for cell in &mut self.cells[..self.end] {
+            if cell.seqs & (1 << seq) != 0 && cell.pos < before && !needed(cell.pos) {
                 cell.seqs &= !(1 << seq);
             }
         }
@@ -169,7 +230,7 @@ impl KvCache {
     /// Calls `f` with the bytes of the used part of every layer's keys and values in turn.
     pub fn export<E: From<ggml::Error>>(&self, mut f: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut bytes = vec![0u8; self.end * self.row_bytes()];
-        for index in 0..2 * self.n_layer {
+        for index in 0..self.n_tensors() {
             self.store.read(index, 0, &mut bytes)?;
             f(&bytes)?;
         }
@@ -184,7 +245,7 @@ impl KvCache {
     ) -> Result<(), E> {
         self.clear();
         let mut bytes = vec![0u8; cells.len() * self.row_bytes()];
-        for index in 0..2 * self.n_layer {
+        for index in 0..self.n_tensors() {
             f(&mut bytes)?;
             self.store.write(index, 0, &bytes)?;
         }

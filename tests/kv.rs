@@ -7,6 +7,7 @@ use ggml::DType;
 use proptest::prelude::*;
 use ropewalk::hparams::{Hparams, RopeScaling};
 use ropewalk::kv::{Cell, KvCache, CELL_BLOCK, MAX_SEQS};
+use ropewalk::rope::Reach;
 
 fn model() -> Hparams {
     Hparams {
@@ -28,13 +29,15 @@ fn model() -> Hparams {
 }
 
 fn cache(n_ctx: usize, dtype: DType) -> KvCache {
-    KvCache::new(Device::find("cpu").unwrap(), &model(), n_ctx, dtype).unwrap()
+    KvCache::new(Device::find("cpu").unwrap(), &model(), n_ctx, dtype, 2).unwrap()
 }
 
 #[derive(Debug, Clone)]
 enum Op {
     Allocate(Vec<(u32, i32)>),
     Remove(u32, i32),
+    /// Sequence, positions below, but for multiples of this.
+    Evict(u32, i32, i32),
     Copy(u32, u32),
     Clear,
 }
@@ -48,6 +51,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => prop::collection::vec(token, 0..90).prop_map(Op::Allocate),
         4 => (seq(), 0i32..600).prop_map(|(s, from)| Op::Remove(s, from)),
+        2 => (seq(), 0i32..600, 1i32..5).prop_map(|(s, before, n)| Op::Evict(s, before, n)),
         2 => (seq(), seq()).prop_map(|(a, b)| Op::Copy(a, b)),
         1 => Just(Op::Clear),
     ]
@@ -92,6 +96,14 @@ proptest! {
                     cache.remove(seq, from);
                     naive.0.iter_mut().filter(|c| c.0 >= from).for_each(|c| { c.1.remove(&seq); });
                 }
+                Op::Evict(seq, before, n) => {
+                    cache.evict(seq, before, |pos| pos % n == 0);
+                    for (pos, seqs) in &mut naive.0 {
+                        if *pos < before && *pos % n != 0 {
+                            seqs.remove(&seq);
+                        }
+                    }
+                }
                 Op::Copy(src, dst) => {
                     cache.copy(src, dst);
                     naive.0.iter_mut().filter(|c| c.1.contains(&src)).for_each(|c| { c.1.insert(dst); });
@@ -110,9 +122,21 @@ proptest! {
             prop_assert_eq!(cache.n_free(), n_ctx - naive.used().count());
             prop_assert_eq!(cache.n_end(), end);
             // Whole blocks, at least one, none past the last used cell, and all inside the tensors.
-            let n_kv = cache.n_kv();
-            prop_assert!(n_kv.is_multiple_of(CELL_BLOCK) && n_kv >= end.max(1) && n_kv < end.max(1) + CELL_BLOCK);
-            prop_assert!(n_kv <= cache.k(0).def().ne[1]);
+            for seq in 0..3 {
+                let query = (seq, 400);
+                for reach in [Reach::CAUSAL, Reach { dist_end: 90, ..Reach::CAUSAL }, Reach { key_end: 70, ..Reach::CAUSAL }] {
+                    let keys = reach.keys(query.1);
+                    let seen: Vec<usize> =
+                        naive.used().filter(|&i| naive.0[i].1.contains(&seq) && keys.contains(&naive.0[i].0)).collect();
+                    let span = cache.span(&[query], &reach);
+                    prop_assert!(span.start.is_multiple_of(CELL_BLOCK) && span.len.is_multiple_of(CELL_BLOCK));
+                    prop_assert!(span.start + span.len <= cache.k(0, 0).def().ne[1]);
+                    // As few blocks as hold them.
+                    let least = seen.first().map_or(0, |a| seen[seen.len() - 1] / CELL_BLOCK - a / CELL_BLOCK + 1);
+                    prop_assert_eq!(span.len, least * CELL_BLOCK);
+                    prop_assert!(seen.iter().all(|i| (span.start..span.start + span.len).contains(i)));
+                }
+            }
         }
     }
 }
@@ -124,7 +148,7 @@ fn exported_cells_come_back() {
         a.allocate(&(0..270).map(|p| (0, p)).collect::<Vec<_>>()).unwrap();
         a.copy(0, 5);
         a.remove(0, 100);
-        for (i, t) in [a.k(0), a.v(0), a.k(1), a.v(1)].iter().enumerate() {
+        for (i, t) in [a.k(0, 0), a.k(0, 1), a.v(0), a.k(1, 0), a.k(1, 1), a.v(1)].iter().enumerate() {
             let bytes: Vec<u8> = (0..a.row_bytes() * 270).map(|j| (i * 31 + j) as u8).collect();
             t.store.write(t.index, 0, &bytes).unwrap();
         }
@@ -134,7 +158,7 @@ fn exported_cells_come_back() {
             Ok(())
         })
         .unwrap();
-        assert_eq!(exported.len(), 4);
+        assert_eq!(exported.len(), 6);
         assert!(exported.iter().all(|e| e.len() == 270 * a.row_bytes()));
 
         let mut b = cache(270, dtype);
@@ -150,7 +174,7 @@ fn exported_cells_come_back() {
         assert!(b.allocate(&[(0, 0)]).is_none());
         let mut back = vec![0u8; 270 * b.row_bytes()];
         b.v(1).store.read(b.v(1).index, 0, &mut back).unwrap();
-        assert_eq!(back, exported[3]);
+        assert_eq!(back, exported[5]);
 
         // A failed import leaves an empty cache, not half of one.
         let failed = b.import::<ggml::Error>(&[Cell { pos: 0, seqs: 1 }], |_| {
@@ -164,10 +188,10 @@ fn exported_cells_come_back() {
 fn shapes_a_cache_cannot_have() {
     let cpu = Device::find("cpu").unwrap();
     let odd = Hparams { n_embd_head: 20, n_rot: 20, ..model() };
-    let error = KvCache::new(cpu, &odd, 256, DType::Q8_0).unwrap_err().to_string();
+    let error = KvCache::new(cpu, &odd, 256, DType::Q8_0, 1).unwrap_err().to_string();
     assert!(error.contains("q8_0") && error.contains("20") && error.contains("32"), "{error}");
     for n_ctx in [0, usize::MAX, usize::MAX / 2, 1 << 50] {
-        assert!(KvCache::new(cpu, &model(), n_ctx, DType::F16).is_err(), "{n_ctx} cells");
+        assert!(KvCache::new(cpu, &model(), n_ctx, DType::F16, 1).is_err(), "{n_ctx} cells");
     }
     assert_eq!(cache(1, DType::F16).n_bytes(), 2 * 2 * 32 * 2 * CELL_BLOCK);
 }

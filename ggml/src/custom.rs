@@ -14,6 +14,9 @@ use crate::{sys, DType, Error, Result};
 /// ggml: as many tasks as there are threads.
 const N_TASKS_MAX: i32 = -1;
 
+/// Most arguments of a custom op: `GGML_MAX_SRC`. ggml's own function takes one less.
+pub(crate) const MAX_ARGS: usize = 10;
+
 #[derive(Debug, Clone, Copy)]
 struct RopeTable {
     n_rot: usize,
@@ -74,7 +77,8 @@ impl<'c> Builder<'c> {
         self.custom(to, [n, rows, 1, 1], weights, run_widen, weights.len())
     }
 
-    fn custom<T: Send + 'static>(
+    /// A node computed by `f`, which every thread calls with `data`; at most [`MAX_ARGS`] arguments.
+    pub(crate) fn custom<T: Send + 'static>(
         &self,
         dtype: DType,
         ne: [usize; 4],
@@ -82,16 +86,20 @@ impl<'c> Builder<'c> {
         f: unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void),
         data: T,
     ) -> Result<Tensor<'c>> {
+        if args.len() > MAX_ARGS {
+            let what = format!("at most {MAX_ARGS} arguments, found {}", args.len());
+            return Err(Error::Op { op: "custom", what });
+        }
         self.spend()?;
         let mut data = Box::new(data);
         let userdata: *mut T = &mut *data;
         self.keep(data);
         let mut args: Vec<_> = args.iter().map(|t| t.ptr.as_ptr()).collect();
         let n = ne.map(|n| n as i64);
-        // SAFETY: the arena has room (`spend`); at most 8 arguments, fewer than GGML_MAX_SRC; the user data lives in a box
-        // that the graph keeps; `f` reads it as the type boxed here.
+        // SAFETY: the arena has room (`spend`); fewer arguments than GGML_MAX_SRC; the user data lives in a box that the
+        // graph keeps; `f` reads it as the type boxed here.
         let raw = unsafe {
-            let (args, count) = (args.as_mut_ptr(), args.len() as i32);
+            let (args, count) = (args.as_mut_ptr(), args.len().min(MAX_ARGS - 1) as i32);
             sys::ggml_custom_4d(
                 self.arena.as_ptr(),
                 dtype.sys(),
@@ -106,12 +114,17 @@ impl<'c> Builder<'c> {
                 userdata.cast(),
             )
         };
-        self.wrap("custom", raw)
+        let t = self.wrap("custom", raw)?;
+        if let Some(last) = args.get(MAX_ARGS - 1) {
+            // SAFETY: `src` has MAX_ARGS places, and the header is new: nothing has walked its sources yet.
+            unsafe { (*raw).src[MAX_ARGS - 1] = *last };
+        }
+        Ok(t)
     }
 }
 
 /// The part of `n` items that thread `ith` of `nth` does.
-fn share(n: usize, ith: i32, nth: i32) -> std::ops::Range<usize> {
+pub(crate) fn share(n: usize, ith: i32, nth: i32) -> std::ops::Range<usize> {
     let (ith, nth) = (ith as usize, (nth as usize).max(1));
     let chunk = n.div_ceil(nth);
     (ith * chunk).min(n)..((ith + 1) * chunk).min(n)

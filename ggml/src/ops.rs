@@ -7,7 +7,7 @@ use crate::{sys, DType, Error, Result};
 /// `GGML_ROPE_TYPE_NEOX` of ggml.h.
 const ROPE_TYPE_NEOX: i32 = 2;
 
-fn check(ok: bool, op: &'static str, expected: &str, tensors: &[Tensor<'_>]) -> Result<()> {
+pub(crate) fn check(ok: bool, op: &'static str, expected: &str, tensors: &[Tensor<'_>]) -> Result<()> {
     if ok {
         return Ok(());
     }
@@ -15,7 +15,7 @@ fn check(ok: bool, op: &'static str, expected: &str, tensors: &[Tensor<'_>]) -> 
     Err(Error::Op { op, what: format!("expected {expected}, found {}", found.join(", ")) })
 }
 
-fn contiguous(t: Tensor<'_>) -> bool {
+pub(crate) fn contiguous(t: Tensor<'_>) -> bool {
     // SAFETY: the tensor is valid.
     unsafe { sys::ggml_is_contiguous(t.ptr.as_ptr()) }
 }
@@ -31,12 +31,12 @@ fn even_rows(t: Tensor<'_>) -> bool {
     packed_rows(t) && unsafe { sys::ggml_is_contiguous_1(t.ptr.as_ptr()) }
 }
 
-fn f32_rows(t: Tensor<'_>) -> bool {
+pub(crate) fn f32_rows(t: Tensor<'_>) -> bool {
     t.dtype() == DType::F32 && packed_rows(t)
 }
 
 /// Weights, keys and values: any type with a product, elements of a row side by side.
-fn matrix(t: Tensor<'_>) -> bool {
+pub(crate) fn matrix(t: Tensor<'_>) -> bool {
     t.dtype().can_dequantize() && packed_rows(t)
 }
 
@@ -52,7 +52,7 @@ fn writable(t: Tensor<'_>) -> bool {
 }
 
 /// ggml aborts on a shape whose size overflows, and products of possible shapes can.
-fn possible(op: &'static str, dtype: DType, ne: [usize; 4]) -> Result<()> {
+pub(crate) fn possible(op: &'static str, dtype: DType, ne: [usize; 4]) -> Result<()> {
     match n_bytes(dtype, ne) {
         Some(_) => Ok(()),
         None => Err(Error::Op { op, what: format!("the result, {} {ne:?}, is too large", dtype.name()) }),
@@ -198,6 +198,18 @@ impl<'c> Builder<'c> {
         let whole = axes[0] == 0 || !a.dtype().is_quantized();
         check(seen == [0, 1, 2, 3] && whole, "permute", "each axis once, rows of blocks left whole", &[a])?;
         call!(self, "permute", ggml_permute(a.ptr.as_ptr(), axes[0], axes[1], axes[2], axes[3]))
+    }
+
+    /// `a` and then `b` along dimension `dim`; the other dimensions are equal.
+    pub fn concat(&self, a: Tensor<'c>, b: Tensor<'c>, dim: usize) -> Result<Tensor<'c>> {
+        let (x, y) = (a.ne(), b.ne());
+        let same = dim < 4 && (0..4).all(|i| i == dim || x[i] == y[i]);
+        let types = a.dtype() == DType::F32 && b.dtype() == DType::F32;
+        check(same && types, "concat", "f32, equal in every other dimension", &[a, b])?;
+        let mut ne = x;
+        ne[dim] = x[dim].saturating_add(y[dim]);
+        possible("concat", DType::F32, ne)?;
+        call!(self, "concat", ggml_concat(a.ptr.as_ptr(), b.ptr.as_ptr(), dim as i32))
     }
 
     /// A contiguous copy.

@@ -8,11 +8,11 @@ use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{DType, Result};
 
 use crate::hparams::Hparams;
-use crate::kv::KvCache;
-use crate::rope::Plan;
+use crate::kv::{KvCache, Span};
+use crate::rope::{Branch, Plan, PosMap, MAX_BRANCHES};
 use crate::weights::Weights;
 
-pub use rotate::{Pairing, Rotation, RotationInputs};
+pub use rotate::{Pairing, Rotation, RotationInputs, Rotations, RotationsInputs};
 
 /// Tokens from which on the product of a weight is faster once the weight is widened to F32, measured on Sapphire Rapids.
 /// K-quants and most i-quants have tiled kernels of their own that nothing beats.
@@ -33,10 +33,17 @@ const FUSED_MAX: usize = 4 << 20;
 pub struct Shape {
     /// Tokens computed.
     pub n_tokens: usize,
-    /// Cells attended to.
-    pub n_kv: usize,
     /// Rows of logits.
     pub n_out: usize,
+    /// Cells each branch of the plan attends to.
+    pub spans: [Span; MAX_BRANCHES],
+}
+
+impl Shape {
+    /// Columns of the mask: the cells of every branch side by side.
+    pub fn n_columns(&self) -> usize {
+        self.spans.iter().map(|s| s.len).sum()
+    }
 }
 
 /// What the device allows.
@@ -51,16 +58,16 @@ pub struct Abilities {
 }
 
 /// Inputs every graph has.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct GraphInputs {
     /// F32 `[n_embd, n_tokens]`.
     pub embd: InputId,
     /// I64 `[n_tokens]`: the cell each token's key goes to.
     pub cells: InputId,
-    /// F16 `[n_kv, n_tokens]`: 0 where a token sees a cell, -inf elsewhere.
+    /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, -inf elsewhere.
     pub mask: InputId,
     /// Angles.
-    pub rotation: RotationInputs,
+    pub rotation: RotationsInputs,
     /// I32 `[n_out]`: tokens whose logits are wanted, when not all are.
     pub out_ids: Option<InputId>,
 }
@@ -76,7 +83,9 @@ pub struct Graph<'a, 'c> {
     kv: &'a KvCache,
     shape: Shape,
     abilities: Abilities,
-    rotation: rotate::Rotation<'c>,
+    branches: &'a [Branch],
+    key_maps: Vec<PosMap>,
+    rotation: Rotations<'c>,
     cells: Tensor<'c>,
     mask: Tensor<'c>,
     out_ids: Option<Tensor<'c>>,
@@ -90,16 +99,19 @@ impl<'a, 'c> Graph<'a, 'c> {
         hp: &'a Hparams,
         weights: &'a Weights,
         kv: &'a KvCache,
-        plan: &Plan,
+        plan: &'a Plan,
         pairing: Pairing,
         shape: Shape,
         abilities: Abilities,
     ) -> Result<(Self, GraphInputs, Tensor<'c>)> {
         let (embd, x) = b.input("embd", DType::F32, &[hp.n_embd, shape.n_tokens])?;
         let (cells_id, cells) = b.input("cells", DType::I64, &[shape.n_tokens])?;
-        let (mask_id, mask) = b.input("mask", DType::F16, &[shape.n_kv, shape.n_tokens])?;
+        let (mask_id, mask) = b.input("mask", DType::F16, &[shape.n_columns(), shape.n_tokens])?;
+        let key_maps = plan.key_maps();
+        let used = plan.branches.iter().zip(&shape.spans).filter(|(_, span)| span.len > 0);
+        let maps = key_maps.iter().copied().chain(used.map(|(branch, _)| branch.q_pos));
         let (rotation, rotation_ids) =
-            rotate::Rotation::new(b, hp, plan, pairing, shape.n_tokens, abilities.custom_ops)?;
+            Rotations::new(b, hp, plan, pairing, shape.n_tokens, abilities.custom_ops, maps)?;
         let wanted = (shape.n_out > 0 && shape.n_out < shape.n_tokens)
             .then(|| b.input("out_ids", DType::I32, &[shape.n_out]))
             .transpose()?;
@@ -111,7 +123,20 @@ impl<'a, 'c> Graph<'a, 'c> {
             out_ids: wanted.as_ref().map(|(id, _)| *id),
         };
         let out_ids = wanted.map(|(_, t)| t);
-        let graph = Graph { b, hp, weights, kv, shape, abilities, rotation, cells, mask, out_ids };
+        let graph = Graph {
+            b,
+            hp,
+            weights,
+            kv,
+            shape,
+            abilities,
+            branches: &plan.branches,
+            key_maps,
+            rotation,
+            cells,
+            mask,
+            out_ids,
+        };
         Ok((graph, inputs, x))
     }
 

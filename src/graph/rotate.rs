@@ -11,7 +11,7 @@ use ggml::{DType, Error, Result};
 use rayon::prelude::*;
 
 use crate::hparams::Hparams;
-use crate::rope::{Freqs, Plan};
+use crate::rope::{Freqs, Plan, PosMap};
 
 /// Which dimensions of a head form a pair. A property of an architecture's weights, not of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,6 +164,88 @@ impl RotationInputs {
                 }
                 Ok(())
             }
+        }
+    }
+}
+
+/// The rotations of one graph: one for each position map in use.
+#[derive(Debug)]
+pub struct Rotations<'c> {
+    maps: Vec<(PosMap, Rotation<'c>)>,
+    q_scale: Option<Tensor<'c>>,
+}
+
+/// Inputs of [`Rotations`].
+#[derive(Debug, Clone)]
+pub struct RotationsInputs {
+    maps: Vec<(PosMap, RotationInputs)>,
+    /// F32 `[1, 1, T]`.
+    q_scale: Option<InputId>,
+}
+
+impl<'c> Rotations<'c> {
+    /// Declares the inputs of every map among `maps`, once each.
+    pub fn new(
+        b: &Builder<'c>,
+        hp: &Hparams,
+        plan: &Plan,
+        pairing: Pairing,
+        n_tokens: usize,
+        by_table: bool,
+        maps: impl Iterator<Item = PosMap>,
+    ) -> Result<(Self, RotationsInputs)> {
+        let (mut here, mut inputs) = (Vec::new(), Vec::new());
+        for map in maps {
+            if here.iter().all(|(m, _)| *m != map) {
+                let (rotation, ids) = Rotation::new(b, hp, plan, pairing, n_tokens, by_table)?;
+                here.push((map, rotation));
+                inputs.push((map, ids));
+            }
+        }
+        let scale = match plan.q_log_base {
+            Some(_) => Some(b.input("q_scale", DType::F32, &[1, 1, n_tokens])?),
+            None => None,
+        };
+        let ids = RotationsInputs { maps: inputs, q_scale: scale.as_ref().map(|(id, _)| *id) };
+        Ok((Rotations { maps: here, q_scale: scale.map(|(_, t)| t) }, ids))
+    }
+
+    fn at(&self, map: PosMap) -> Result<&Rotation<'c>> {
+        let found = self.maps.iter().find(|(m, _)| *m == map);
+        found
+            .map(|(_, r)| r)
+            .ok_or_else(|| Error::Op { op: "rope", what: format!("no input for positions under {map:?}") })
+    }
+
+    /// Query heads F32 `[d, n_head, T]` at positions under this map; see [`Rotation::queries`].
+    pub fn queries(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
+        let q = self.at(map)?.queries(b, x)?;
+        self.q_scale.map_or(Ok(q), |scale| b.mul(q, scale))
+    }
+
+    /// Key heads F32 `[d, n_head_kv, T]` at positions under this map.
+    pub fn keys(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
+        self.at(map)?.keys(b, x)
+    }
+}
+
+impl RotationsInputs {
+    /// Fills the inputs for tokens at these positions.
+    pub fn fill(
+        &self,
+        exec: &mut Executor,
+        hp: &Hparams,
+        plan: &Plan,
+        pos: &[i32],
+        scratch: &mut Vec<f32>,
+    ) -> Result<()> {
+        for (map, ids) in &self.maps {
+            let mapped: Vec<i32> = pos.iter().map(|&i| map.at(i)).collect();
+            ids.fill(exec, hp, plan, &mapped, scratch)?;
+        }
+        match self.q_scale {
+            Some(id) => exec.set(id, &pos.iter().map(|&i| plan.q_scale(i) as f32).collect::<Vec<_>>()),
+            None => Ok(()),
         }
     }
 }

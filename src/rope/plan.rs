@@ -1,7 +1,7 @@
 //! A plan: frequencies x reach, worked out for one model and one context length.
 
 use super::method::{Args, Draft, Geometry};
-use super::reach::{Branch, MAX_BRANCHES};
+use super::reach::{Branch, PosMap, MAX_BRANCHES};
 use super::{Part, RopeError, Spec};
 use crate::hparams::Hparams;
 
@@ -78,6 +78,17 @@ impl Plan {
     /// The distance the model is shown between query `i` and key `j`; `None` where the query does not see the key.
     pub fn distance(&self, i: i32, j: i32) -> Option<i32> {
         self.branches.iter().find_map(|b| b.distance(i, j))
+    }
+
+    /// The distinct maps of key positions; a cache keeps keys once under each.
+    pub fn key_maps(&self) -> Vec<PosMap> {
+        let mut maps: Vec<PosMap> = Vec::new();
+        for branch in &self.branches {
+            if !maps.contains(&branch.k_pos) {
+                maps.push(branch.k_pos);
+            }
+        }
+        maps
     }
 
     /// Whether query `from` or any after it may see key `j`.

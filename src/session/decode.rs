@@ -8,22 +8,14 @@ use rayon::prelude::*;
 use super::batch::Item;
 use super::{Batch, SeqId, Session};
 use crate::graph::{Graph, GraphInputs, Shape};
+use crate::kv::Span;
 use crate::model::{Error, Result};
-use crate::{weights, Token};
+use crate::rope::MAX_BRANCHES;
+use crate::Token;
 
 /// Tensors a layer's graph may take, and those of the rest: a bound for arenas, not a count.
 const TENSORS_PER_LAYER: usize = 80;
 const TENSORS_ELSEWHERE: usize = 64;
-
-/// `-inf` as F16.
-const F16_NEG_INF: u16 = 0xfc00;
-
-/// Buffers kept between calls.
-#[derive(Debug, Default)]
-pub(super) struct Scratch {
-    angles: Vec<f32>,
-    visible: Vec<i32>,
-}
 
 /// Rows of logits, in the order they were asked for.
 #[derive(Debug)]
@@ -122,6 +114,7 @@ impl Session<'_> {
         }
         let held = self.tokens(0);
         let shared = held.iter().zip(tokens).take_while(|(a, b)| a == b).count().min(tokens.len() - 1);
+        let shared = if self.holds(0, shared) { shared } else { 0 };
         self.truncate(0, shared)?;
         Ok((self.append(&tokens[shared..])?, shared))
     }
@@ -170,8 +163,8 @@ impl Session<'_> {
         if items.is_empty() {
             return Err(Error::Invalid("expected at least one token, found none".into()));
         }
-        if items.len() > self.kv.n_free() {
-            let (n, free, n_ctx) = (items.len(), self.kv.n_free(), self.params.n_ctx);
+        if items.len() > self.n_room() {
+            let (n, free, n_ctx) = (items.len(), self.n_room(), self.params.n_ctx);
             return Err(Error::Invalid(format!(
                 "the context is full: {n} tokens do not fit in the {free} free of ctx {n_ctx}"
             )));
@@ -195,6 +188,8 @@ impl Session<'_> {
         for part in items.chunks(self.params.n_ubatch) {
             if let Err(e) = self.micro_batch(part, at, sink) {
                 for (seq, len) in before {
+                    // Where earlier micro-batches have evicted what is needed there, nothing of the sequence is of use.
+                    let len = if self.holds(seq, len) { len } else { 0 };
                     self.kv.remove(seq, len as i32);
                     self.tokens[seq as usize].truncate(len);
                 }
@@ -215,13 +210,18 @@ impl Session<'_> {
             places.push((item.seq, tokens.len() as i32));
             tokens.push(item.token);
         }
+        self.evict(&places);
         let cells = self.kv.allocate(&places).ok_or_else(|| Error::Invalid("the context is full".into()))?;
         let wanted: Vec<usize> = (0..items.len()).filter(|&i| items[i].logits).collect();
-        self.prepare(Shape { n_tokens: items.len(), n_kv: self.kv.n_kv(), n_out: wanted.len() })?;
-        let Some((_, inputs, output)) = self.current else {
+        let mut spans = [Span::default(); MAX_BRANCHES];
+        for (span, branch) in spans.iter_mut().zip(&self.plan.branches) {
+            *span = self.kv.span(&places, &branch.reach);
+        }
+        self.prepare(Shape { n_tokens: items.len(), n_out: wanted.len(), spans })?;
+        let Some((_, inputs, output)) = self.current.clone() else {
             return Err(Error::Invalid("no graph".into()));
         };
-        self.fill(&inputs, items, &places, &cells, &wanted)?;
+        self.fill(&inputs, items, &places, &cells, &wanted, &spans)?;
         if self.exec.compute()? == Outcome::Cancelled {
             return Err(Error::Interrupted);
         }
@@ -233,49 +233,6 @@ impl Session<'_> {
         let mut rows = Vec::new();
         self.exec.read_f32(output, &mut rows)?;
         sink(&indices, &rows)
-    }
-
-    fn fill(
-        &mut self,
-        ids: &GraphInputs,
-        items: &[Item],
-        places: &[(SeqId, i32)],
-        cells: &[usize],
-        wanted: &[usize],
-    ) -> Result<()> {
-        let hp = self.model.hparams();
-        let tokens: Vec<Token> = items.iter().map(|i| i.token).collect();
-        let mut embedded = Ok(());
-        self.exec.fill(ids.embd, |rows| embedded = weights::embed(self.model.file(), hp, &tokens, rows))?;
-        embedded?;
-        self.exec.set(ids.cells, &cells.iter().map(|&c| c as i64).collect::<Vec<_>>())?;
-        let pos: Vec<i32> = places.iter().map(|p| p.1).collect();
-        ids.rotation.fill(&mut self.exec, hp, &self.plan, &pos, &mut self.scratch.angles)?;
-        if let Some(out_ids) = ids.out_ids {
-            self.exec.set(out_ids, &wanted.iter().map(|&i| i as i32).collect::<Vec<_>>())?;
-        }
-        let (kv, visible, n_kv) = (self.kv.cells(), &mut self.scratch.visible, self.kv.n_kv());
-        self.exec.fill(ids.mask, |mask: &mut [u16]| {
-            let mut seen_by = None;
-            for (row, &(seq, pos)) in mask.chunks_exact_mut(n_kv).zip(places) {
-                if seen_by != Some(seq) {
-                    visible.clear();
-                    visible.extend(kv.iter().take(n_kv).map(|c| {
-                        if c.seqs & (1 << seq) != 0 {
-                            c.pos
-                        } else {
-                            i32::MAX
-                        }
-                    }));
-                    visible.resize(n_kv, i32::MAX);
-                    seen_by = Some(seq);
-                }
-                row.iter_mut()
-                    .zip(visible.iter())
-                    .for_each(|(m, &p)| *m = if p <= pos { 0 } else { F16_NEG_INF });
-            }
-        })?;
-        Ok(())
     }
 
     fn max_tensors(&self) -> usize {
@@ -291,7 +248,7 @@ impl Session<'_> {
 
     /// Makes the executor hold a graph of this shape.
     pub(super) fn prepare(&mut self, shape: Shape) -> Result<()> {
-        if self.current.is_some_and(|(s, ..)| s == shape) {
+        if self.current.as_ref().is_some_and(|(s, ..)| *s == shape) {
             return Ok(());
         }
         self.current = None;

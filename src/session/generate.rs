@@ -158,7 +158,7 @@ impl Generation<'_, '_> {
         }
         if self.made >= self.params.n_predict {
             self.end(StopReason::Length);
-        } else if self.session.kv.n_free() == 0 {
+        } else if self.session.n_room() == 0 {
             self.end(StopReason::ContextFull);
         } else {
             match self.session.append(&[token]) {

@@ -2,80 +2,146 @@
 
 use super::{Attention, SessionParams};
 use crate::hparams::Hparams;
-use crate::kv::{Cell, CELL_BLOCK};
+use crate::kv::{Cell, Span, CELL_BLOCK};
+use crate::model::{Error, Result};
+use crate::rope::{Plan, MAX_BRANCHES};
 use crate::DType;
 
 /// Contexts an error proposes are multiples of this, tokens.
 const STEP: usize = CELL_BLOCK;
 
-/// Bytes that grow with the context, per cell; a lower bound of what is allocated but for its constant part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PerCell {
+/// Bytes that grow with the context; a lower bound of what is allocated but for its constant part.
+#[derive(Debug, Clone)]
+pub(super) struct Cost<'a> {
+    hp: &'a Hparams,
+    params: &'a SessionParams,
+    plan: &'a Plan,
+    /// Cells of the cache.
+    pub(super) n_cells: usize,
     /// Keys and values.
     pub(super) kv: usize,
-    /// The cell itself, and its part of mask and scores.
+    /// The cells themselves, masks and scores.
     pub(super) rest: usize,
 }
 
-/// What one cell costs under these settings; `None` when a head is not whole blocks of the cache's type.
-pub(super) fn per_cell(hp: &Hparams, p: &SessionParams) -> Option<PerCell> {
-    let row = hp.n_embd_head.checked_mul(hp.n_head_kv)?;
-    p.kv_type.row_bytes(hp.n_embd_head)?;
-    let kv = p.kv_type.row_bytes(row)?.checked_mul(2)?.checked_mul(hp.n_layer)?;
-    let mask = p.n_ubatch.saturating_mul(size_of::<u16>());
-    let scores = match p.attention {
-        Attention::Auto => 0,
-        Attention::Explicit => p.n_ubatch.saturating_mul(hp.n_head).saturating_mul(size_of::<f32>()),
-    };
-    // The cell, and its position once more for the mask.
-    let cell = size_of::<Cell>() + size_of::<i32>();
-    Some(PerCell { kv, rest: cell.saturating_add(mask).saturating_add(scores) })
-}
+impl<'a> Cost<'a> {
+    /// Sizes that overflow count as more than there can be.
+    pub(super) fn new(hp: &'a Hparams, params: &'a SessionParams, plan: &'a Plan) -> Cost<'a> {
+        // A micro-batch is stored before it is known what it makes superfluous.
+        let held = plan.n_held().map(|n| n.saturating_add(params.n_ubatch));
+        let n_cells = held.unwrap_or(params.n_ctx);
+        let n_rows = whole_blocks(n_cells);
+        let row = hp.n_embd_head.saturating_mul(hp.n_head_kv);
+        let kv = params.kv_type.row_bytes(row).unwrap_or(0);
+        let kv = [plan.key_maps().len() + 1, hp.n_layer, n_rows].iter().fold(kv, |n, &m| n.saturating_mul(m));
+        let mut cost = Cost { hp, params, plan, n_cells, kv, rest: 0 };
+        let scores = match params.attention {
+            Attention::Auto => 0,
+            Attention::Explicit => hp.n_head.saturating_mul(size_of::<f32>()),
+        };
+        let columns: usize = cost.spans().iter().map(|s| s.len).fold(0, usize::saturating_add);
+        let per_column = params.n_ubatch.saturating_mul(scores.saturating_add(size_of::<u16>()));
+        // The cell, and its position once more for the mask.
+        let cells = n_rows.saturating_mul(size_of::<Cell>() + size_of::<i32>());
+        cost.rest = cells.saturating_add(columns.saturating_mul(per_column));
+        cost
+    }
 
-/// Cells of a context, whole blocks of them.
-pub(super) fn n_cells(n_ctx: usize) -> usize {
-    n_ctx.div_ceil(CELL_BLOCK).saturating_mul(CELL_BLOCK)
-}
-
-/// One line: what is needed (`kv` bytes of cache and `rest`), what is free, and settings that fit.
-pub(super) fn does_not_fit(hp: &Hparams, p: &SessionParams, kv: usize, rest: usize, free: usize) -> String {
-    let need = kv.saturating_add(rest);
-    let mut line = format!(
-        "ctx {} needs {need} bytes ({kv} for the {} KV cache), {free} are free",
-        p.n_ctx,
-        p.kv_type.name()
-    );
-    // What does not grow with the context counts here too: that leaves room for it at shorter ones.
-    let rest = rest / n_cells(p.n_ctx).max(1);
-    let mut best = 0;
-    for kv_type in [p.kv_type, DType::Q8_0, DType::Q4_0] {
-        let n = longest(hp, &SessionParams { kv_type, ..p.clone() }, rest, free);
-        if n > best {
-            best = n;
-            line += &format!("; --ctx {} fits with --kv {}", n.min(p.n_ctx), kv_type.name());
+    /// Cells that branches attend to at most, where the cache is filled in the order of positions.
+    pub(super) fn spans(&self) -> [Span; MAX_BRANCHES] {
+        let (mut spans, n_rows) = ([Span::default(); MAX_BRANCHES], whole_blocks(self.n_cells));
+        for (span, branch) in spans.iter_mut().zip(&self.plan.branches) {
+            let keys = branch.reach.most_keys().map(|n| n.saturating_add(self.params.n_ubatch + CELL_BLOCK));
+            span.len = keys.map_or(n_rows, whole_blocks).min(n_rows);
         }
-        if n >= p.n_ctx {
-            return line;
+        spans
+    }
+
+    pub(super) fn total(&self) -> usize {
+        self.kv.saturating_add(self.rest)
+    }
+
+    /// An error when it does not fit into `free` bytes.
+    pub(super) fn check(&self, free: usize) -> Result<()> {
+        match self.total() > free {
+            true => Err(Error::Invalid(self.does_not_fit(self.kv, self.rest, free))),
+            false => Ok(()),
         }
     }
-    if best == 0 {
-        line += &format!("; not even --ctx {STEP} fits");
+
+    /// The same once the cache, `kv` bytes, is there, and graphs are known to need `compute` bytes more.
+    pub(super) fn check_measured(&self, kv: usize, compute: usize, free: usize) -> Result<()> {
+        match compute > free {
+            true => Err(Error::Invalid(self.does_not_fit(kv, compute, free.saturating_add(kv)))),
+            false => Ok(()),
+        }
     }
-    line
+
+    /// One line: what is needed (`kv` bytes of cache and `rest`), what is free, and settings that fit.
+    fn does_not_fit(&self, kv: usize, rest: usize, free: usize) -> String {
+        let (p, need) = (self.params, kv.saturating_add(rest));
+        let kv_type = p.kv_type.name();
+        if let Some(held) = self.plan.n_held() {
+            return format!(
+                "rope {} holds {held} tokens and needs {need} bytes ({kv} for the {kv_type} KV cache), {free} are free; \
+                 a smaller window needs less",
+                self.plan.spec
+            );
+        }
+        let mut line =
+            format!("ctx {} needs {need} bytes ({kv} for the {kv_type} KV cache), {free} are free", p.n_ctx);
+        // What does not grow with the context counts here too: that leaves room for it at shorter ones.
+        let per_cell = rest / whole_blocks(self.n_cells).max(1);
+        let mut best = 0;
+        for kv_type in [p.kv_type, DType::Q8_0, DType::Q4_0] {
+            let n = self.longest(kv_type, per_cell, free);
+            if n > best {
+                best = n;
+                line += &format!("; --ctx {} fits with --kv {}", n.min(p.n_ctx), kv_type.name());
+            }
+            if n >= p.n_ctx {
+                return line;
+            }
+        }
+        if best == 0 {
+            line += &format!("; not even --ctx {STEP} fits");
+        }
+        line
+    }
+
+    /// The longest context that fits into four fifths of `free`, in steps; 0 when none does.
+    fn longest(&self, kv_type: DType, per_cell: usize, free: usize) -> usize {
+        if kv_type.row_bytes(self.hp.n_embd_head).is_none() {
+            return 0;
+        }
+        let fits = |steps: usize| {
+            let params = SessionParams { n_ctx: steps * STEP, kv_type, ..self.params.clone() };
+            let cost = Cost::new(self.hp, &params, self.plan);
+            let rest = cost.rest.max(per_cell.saturating_mul(whole_blocks(cost.n_cells)));
+            cost.kv.saturating_add(rest) <= free / 5 * 4
+        };
+        let (mut low, mut high) = (0, self.params.n_ctx.div_ceil(STEP) + 1);
+        while low + 1 < high {
+            let middle = low + (high - low) / 2;
+            match fits(middle) {
+                true => low = middle,
+                false => high = middle,
+            }
+        }
+        low * STEP
+    }
 }
 
-/// The longest context that fits into four fifths of `free`, in steps; 0 when none does.
-fn longest(hp: &Hparams, p: &SessionParams, rest: usize, free: usize) -> usize {
-    per_cell(hp, p).map_or(0, |cost| {
-        let bytes = cost.kv.saturating_add(cost.rest.max(rest)).max(1);
-        free / 5 * 4 / bytes / STEP * STEP
-    })
+/// Cells for as many tokens, in whole blocks.
+fn whole_blocks(n: usize) -> usize {
+    n.div_ceil(CELL_BLOCK).saturating_mul(CELL_BLOCK)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::hparams::RopeScaling;
+    use crate::rope::Spec;
 
     /// Llama 3 8B.
     fn hp() -> Hparams {
@@ -105,24 +171,30 @@ mod tests {
             .collect()
     }
 
+    fn plan(spec: &str, n_ctx: usize) -> Plan {
+        Plan::new(&spec.parse::<Spec>().unwrap(), &hp(), n_ctx).unwrap()
+    }
+
     #[test]
     fn what_is_advised_fits() {
         let hp = hp();
-        for attention in [Attention::Auto, Attention::Explicit] {
-            for gib in [1usize, 4, 16, 64] {
-                let free = gib << 30;
-                let p = SessionParams { attention, ..SessionParams::new(1 << 20) };
-                let cost = per_cell(&hp, &p).unwrap();
-                let line =
-                    does_not_fit(&hp, &p, cost.kv * n_cells(p.n_ctx), cost.rest * n_cells(p.n_ctx), free);
-                let advice = advised(&line);
-                assert!(!advice.is_empty(), "{line}");
-                for (n_ctx, kv_type) in advice {
-                    let q = SessionParams { n_ctx, kv_type, ..p.clone() };
-                    let cost = per_cell(&hp, &q).unwrap();
-                    let need = (cost.kv + cost.rest) * n_cells(n_ctx);
-                    assert!(need < free, "{line}: {n_ctx} needs {need}");
-                    assert!(need > free / 2 || n_ctx == p.n_ctx, "{line}: {n_ctx} is far from what fits");
+        for spec in ["plain", "self-extend:window=1024,group=8", "dca"] {
+            let plan = plan(spec, 1 << 20);
+            for attention in [Attention::Auto, Attention::Explicit] {
+                for gib in [1usize, 4, 16, 64] {
+                    let free = gib << 30;
+                    let p = SessionParams { attention, ..SessionParams::new(1 << 20) };
+                    let Err(Error::Invalid(line)) = Cost::new(&hp, &p, &plan).check(free) else {
+                        panic!("{spec} in {gib} GiB fits");
+                    };
+                    let advice = advised(&line);
+                    assert!(!advice.is_empty(), "{line}");
+                    for (n_ctx, kv_type) in advice {
+                        let q = SessionParams { n_ctx, kv_type, ..p.clone() };
+                        let need = Cost::new(&hp, &q, &plan).total();
+                        assert!(need < free, "{line}: {n_ctx} needs {need}");
+                        assert!(need > free / 2 || n_ctx == p.n_ctx, "{line}: {n_ctx} is far from what fits");
+                    }
                 }
             }
         }
@@ -130,17 +202,32 @@ mod tests {
 
     #[test]
     fn a_cell_of_llama_8b_is_what_its_rows_are() {
-        let cost = per_cell(&hp(), &SessionParams::new(8192)).unwrap();
-        assert_eq!(cost.kv, 32 * 2 * 8 * 128 * 2);
+        let params = SessionParams::new(8192);
+        let (plain, extended) = (plan("plain", 8192), plan("self-extend:group=8", 8192));
+        assert_eq!(Cost::new(&hp(), &params, &plain).kv, 8192 * 32 * 2 * 8 * 128 * 2);
+        assert_eq!(Cost::new(&hp(), &params, &extended).kv, 8192 * 32 * 3 * 8 * 128 * 2);
         let q8 = SessionParams { kv_type: DType::Q8_0, ..SessionParams::new(8192) };
-        assert_eq!(per_cell(&hp(), &q8).unwrap().kv, 32 * 2 * 8 * 4 * 34);
-        let odd = Hparams { n_embd_head: 20, ..hp() };
-        assert_eq!(per_cell(&odd, &q8), None);
+        assert_eq!(Cost::new(&hp(), &q8, &plain).kv, 8192 * 32 * 2 * 8 * 4 * 34);
+    }
+
+    #[test]
+    fn an_evicting_plan_costs_the_same_at_any_length() {
+        let at = |n_ctx| {
+            let plan = plan("lm-infinite:window=4096,evict=true", n_ctx);
+            Cost::new(&hp(), &SessionParams::new(n_ctx), &plan).total()
+        };
+        assert_eq!(at(8192), at(1 << 20));
+        let plan = plan("streaming", 8192);
+        let line = Cost::new(&hp(), &SessionParams::new(8192), &plan).check(1 << 20).unwrap_err().to_string();
+        assert!(line.contains("streaming") && line.contains("smaller window"), "{line}");
     }
 
     #[test]
     fn without_room_nothing_is_advised() {
-        let line = does_not_fit(&hp(), &SessionParams::new(8192), 1 << 30, 0, 1000);
-        assert!(line.ends_with("not even --ctx 256 fits") && line.contains("1073741824 bytes"), "{line}");
+        let line = Cost::new(&hp(), &SessionParams::new(8192), &plan("plain", 8192))
+            .check(1000)
+            .unwrap_err()
+            .to_string();
+        assert!(line.ends_with("not even --ctx 256 fits") && line.contains("1073741824 for"), "{line}");
     }
 }

@@ -3,6 +3,7 @@
 mod batch;
 mod decode;
 mod generate;
+mod inputs;
 mod memory;
 mod state;
 
@@ -38,7 +39,7 @@ pub enum Attention {
 /// How to open a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionParams {
-    /// Tokens the cache holds, over all sequences.
+    /// Tokens the cache holds, over all sequences. A plan that evicts keys has a cache of its own size, and text of any length.
     pub n_ctx: usize,
     /// Tokens handed to `decode` at once, at most.
     pub n_batch: usize,
@@ -98,7 +99,7 @@ pub struct Session<'m> {
     tokens: Vec<Vec<Token>>,
     /// Rows of logits of the last decode.
     logits: Vec<f32>,
-    scratch: decode::Scratch,
+    scratch: inputs::Scratch,
     cancel: Arc<AtomicBool>,
 }
 
@@ -122,20 +123,22 @@ impl<'m> Session<'m> {
         params.n_batch = params.n_batch.min(params.n_ctx);
         params.n_ubatch = params.n_ubatch.min(params.n_batch);
         let device = model.backend_device();
-        let cells = memory::n_cells(params.n_ctx);
-        if let Some(cost) = memory::per_cell(hp, &params) {
-            let (kv, rest, free) =
-                (cost.kv.saturating_mul(cells), cost.rest.saturating_mul(cells), device.memory_free());
-            if kv.saturating_add(rest) > free {
-                return Err(Error::Invalid(memory::does_not_fit(hp, &params, kv, rest, free)));
-            }
-        }
         let plan = match &params.rope {
-            Some(spec) => Plan::new(spec, hp, params.n_ctx)?,
+            Some(spec) => Plan::new(spec, hp, params.n_ctx),
             None => Spec::declared(hp)
                 .and_then(|spec| Plan::new(&spec, hp, params.n_ctx))
-                .map_err(|e| RopeError(format!("{}: {e}", model.file().path().display())))?,
+                .map_err(|e| RopeError(format!("{}: {e}", model.file().path().display()))),
         };
+        let plan = plan.map_err(|e| match Plan::new(&Spec::plain(), hp, params.n_ctx) {
+            // A length that a method cannot serve may be one that no memory holds, and that says more.
+            Ok(plain) => {
+                memory::Cost::new(hp, &params, &plain).check(device.memory_free()).err().unwrap_or(e.into())
+            }
+            Err(_) => e.into(),
+        })?;
+        let cost = memory::Cost::new(hp, &params, &plan);
+        cost.check(device.memory_free())?;
+        let (n_cells, n_maps) = (cost.n_cells, plan.key_maps().len());
         let own_ops = device.is_cpu() && !params.portable;
         let abilities = Abilities {
             custom_ops: own_ops,
@@ -143,7 +146,7 @@ impl<'m> Session<'m> {
             flash: params.attention == Attention::Auto,
         };
         let exec = Executor::new(Backend::new(device, params.n_threads)?)?;
-        let kv = KvCache::new(device, hp, params.n_ctx, params.kv_type)?;
+        let kv = KvCache::new(device, hp, n_cells, params.kv_type, n_maps)?;
         let mut session = Session {
             model,
             plan,
@@ -153,7 +156,7 @@ impl<'m> Session<'m> {
             current: None,
             tokens: vec![Vec::new(); MAX_SEQS as usize],
             logits: Vec::new(),
-            scratch: decode::Scratch::default(),
+            scratch: inputs::Scratch::default(),
             cancel: Arc::default(),
             params,
         };
@@ -162,17 +165,16 @@ impl<'m> Session<'m> {
         Ok(session)
     }
 
+    fn cost(&self) -> memory::Cost<'_> {
+        memory::Cost::new(self.model.hparams(), &self.params, &self.plan)
+    }
+
     /// Measures the largest graph before it is ever built, and settles which attention the device can run.
     fn reserve(&mut self) -> Result<()> {
-        let n_kv = memory::n_cells(self.params.n_ctx);
-        let largest = Shape { n_tokens: self.params.n_ubatch, n_kv, n_out: 1 };
+        let spans = self.cost().spans();
+        let largest = Shape { n_tokens: self.params.n_ubatch, n_out: 1, spans };
         let compute = self.measure(largest)?;
-        let free = self.model.backend_device().memory_free();
-        if compute > free {
-            let (hp, kv) = (self.model.hparams(), self.kv.n_bytes());
-            let total = free.saturating_add(kv);
-            return Err(Error::Invalid(memory::does_not_fit(hp, &self.params, kv, compute, total)));
-        }
+        self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         match self.prepare(largest) {
             Err(Error::Ggml(ggml::Error::Backend(_))) if self.abilities.flash => {
                 self.abilities.flash = false;
@@ -203,10 +205,20 @@ impl<'m> Session<'m> {
     }
 
     /// Drops a sequence's tokens from position `n` on.
+    ///
+    /// # Errors
+    /// Under a plan that evicts keys, when some that later tokens would see are gone; then nothing is dropped. Dropping
+    /// all is always possible.
     pub fn truncate(&mut self, seq: SeqId, n: usize) -> Result<()> {
-        let tokens = self.sequence(seq)?;
-        if n < tokens.len() {
-            tokens.truncate(n);
+        let len = self.sequence(seq)?.len();
+        if n < len {
+            if !self.holds(seq, n) {
+                return Err(Error::Invalid(format!(
+                    "truncate: {} has evicted keys that tokens after {n} would see, of {len}; go back to 0 and decode again",
+                    self.plan.spec
+                )));
+            }
+            self.sequence(seq)?.truncate(n);
             self.kv.remove(seq, n as i32);
         }
         Ok(())

@@ -153,7 +153,7 @@ impl Session<'_> {
                 self.kv.cells().len()
             ));
         }
-        let bytes = (header.cells.len() * self.kv.row_bytes() * 2 * self.model.hparams().n_layer) as u64;
+        let bytes = (header.cells.len() * self.kv.row_bytes() * self.kv.n_tensors()) as u64;
         if data != bytes {
             return Err(format!("cache: expected {bytes} bytes, found {data}"));
         }
@@ -162,12 +162,16 @@ impl Session<'_> {
         if header.tokens.len() != MAX_SEQS as usize || !header.tokens.iter().flatten().all(in_vocab) {
             return Err("tokens: expected token ids of 64 sequences".into());
         }
-        // Each sequence's tokens must have exactly one cell for each of their positions.
+        // Each sequence's tokens must have exactly one cell for each of their positions, but for what may be evicted.
         for (seq, tokens) in header.tokens.iter().enumerate() {
             let mut positions: Vec<i32> =
                 header.cells.iter().filter(|c| c.1 & (1 << seq) != 0).map(|c| c.0).collect();
             positions.sort_unstable();
-            if positions.len() != tokens.len() || positions.iter().enumerate().any(|(i, &p)| p != i as i32) {
+            let n = tokens.len() as i32;
+            let once =
+                positions.windows(2).all(|w| w[0] < w[1]) && positions.iter().all(|p| (0..n).contains(p));
+            let missing = |j: i32| positions.binary_search(&j).is_err();
+            if !once || (0..n).any(|j| missing(j) && (!self.plan.evict || self.plan.needs(j, n))) {
                 return Err(format!(
                     "cells: sequence {seq} does not have one for each of its {} tokens",
                     tokens.len()

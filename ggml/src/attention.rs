@@ -1,0 +1,208 @@
+//! Branched attention, an op of our own for the CPU: one softmax over keys that are reached through up to three branches.
+//!
+//! A branch is the queries rotated for other positions, and the keys seen from there (Self-Extend, LM-Infinite, Dual Chunk
+//! Attention). ggml's flash attention has one branch and gives no sums that several could be merged from.
+//!
+//! Work is cut into tiles: queries of one KV head times, when there are few of them, ranges of columns. Tiles over a range
+//! give maximum, sum and weighted values, which a second node merges.
+
+mod kernel;
+mod tile;
+mod view;
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+
+use crate::custom::share;
+use crate::graph::Builder;
+use crate::ops::{check, contiguous, f32_rows, matrix, possible};
+use crate::tensor::Tensor;
+use crate::{sys, DType, Error, Result};
+
+use kernel::exp2;
+use tile::{Inputs, Part, Scratch, Tile, KEYS};
+use view::Rows;
+
+/// Rows of a tile: enough that converting a key costs little beside multiplying with it.
+const TILE_ROWS: usize = 96;
+/// Fewer tiles than this and columns are cut, into so many tiles: threads are given tiles in turn, so a few for each.
+const FEW_TILES: usize = 32;
+const CUT_TILES: usize = 64;
+/// Fewest columns worth a tile.
+const MIN_COLUMNS: usize = 4 * KEYS;
+/// Behind the weighted values of a row: maximum and sum.
+const STATS: usize = 2;
+
+/// One branch's part of the keys.
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionPart<'c> {
+    /// F32 `[d, n_head, T]`, rows contiguous.
+    pub q: Tensor<'c>,
+    /// `[d, n, n_head_kv]`, rows contiguous, of any type that converts to floats.
+    pub k: Tensor<'c>,
+    /// `[d_v, n, n_head_kv]`, like the keys.
+    pub v: Tensor<'c>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    n_parts: usize,
+    scale: f32,
+    n_head: usize,
+    n_head_kv: usize,
+    n_tokens: usize,
+    n_columns: usize,
+    d_v: usize,
+    /// Tokens of a tile.
+    tokens: usize,
+    /// Columns of a tile; tiles of all columns write the result, others partial ones.
+    columns: usize,
+}
+
+impl Plan {
+    fn cut(&mut self) {
+        self.tokens = (TILE_ROWS / (self.n_head / self.n_head_kv)).clamp(1, self.n_tokens);
+        let n_tiles = self.n_head_kv * self.n_tokens.div_ceil(self.tokens);
+        self.columns = self.n_columns;
+        if n_tiles < FEW_TILES {
+            let columns = self.n_columns.div_ceil(CUT_TILES.div_ceil(n_tiles)).next_multiple_of(KEYS);
+            self.columns = columns.max(MIN_COLUMNS).min(self.n_columns);
+        }
+    }
+
+    fn n_ranges(&self) -> usize {
+        self.n_columns.div_ceil(self.columns)
+    }
+}
+
+impl<'c> Builder<'c> {
+    /// Softmax over the columns of all parts (one to three), side by side, of `scale * q . k + mask`, times v: F32
+    /// `[d_v, n_head, T]`. The mask is F16 `[columns, T]`, finite or -inf; a row that is all -inf gives zeros. Query heads
+    /// `h * n_head_kv / n_head` share KV heads. For the CPU; elsewhere the graph is refused.
+    pub fn attention(&self, parts: &[AttentionPart<'c>], mask: Tensor<'c>, scale: f32) -> Result<Tensor<'c>> {
+        let op = "attention";
+        let mut args: Vec<Tensor<'c>> = parts.iter().flat_map(|p| [p.q, p.k, p.v]).collect();
+        args.push(mask);
+        if !(1..=3).contains(&parts.len()) || !scale.is_finite() {
+            let what = format!("expected 1 to 3 parts and a finite scale, found {} and {scale}", parts.len());
+            return Err(Error::Op { op, what });
+        }
+        let (q, k, v) = (parts[0].q.ne(), parts[0].k.ne(), parts[0].v.ne());
+        let fits = parts.iter().all(|p| {
+            let (n, types) = (p.k.ne()[1], f32_rows(p.q) && matrix(p.k) && matrix(p.v));
+            let keys = p.k.ne() == [q[0], n, k[2], 1] && p.v.ne() == [v[0], n, k[2], 1];
+            p.q.ne() == q && keys && types
+        });
+        let n_columns = parts.iter().map(|p| p.k.ne()[1]).sum();
+        let masked = mask.dtype() == DType::F16 && contiguous(mask) && mask.ne() == [n_columns, q[2], 1, 1];
+        check(
+            fits && masked && q[3] == 1 && q[1].is_multiple_of(k[2]),
+            op,
+            "parts of q f32 [d,n_head,T], k [d,n,n_head_kv], v [d_v,n,n_head_kv], and a mask f16 [sum of n,T]",
+            &args,
+        )?;
+        let mut plan = Plan {
+            n_parts: parts.len(),
+            scale,
+            n_head: q[1],
+            n_head_kv: k[2],
+            n_tokens: q[2],
+            n_columns,
+            d_v: v[0],
+            tokens: 0,
+            columns: 0,
+        };
+        plan.cut();
+        let ne = [v[0], q[1], q[2], 1];
+        possible(op, DType::F32, ne)?;
+        if plan.n_ranges() == 1 {
+            return self.custom(DType::F32, ne, &args, run_tiles, plan);
+        }
+        let partial = [v[0] + STATS, q[1], q[2], plan.n_ranges()];
+        possible(op, DType::F32, partial)?;
+        let partial = self.custom(DType::F32, partial, &args, run_tiles, plan)?;
+        self.custom(DType::F32, ne, &[partial], run_merge, plan)
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `attention`, whose user data is the plan boxed there. Both are alive while the
+    // graph is.
+    let (dst, plan) = unsafe { (&*dst, *(data as *const Plan)) };
+    let mut parts = [None, None, None];
+    let mut first = 0;
+    for (part, src) in parts[..plan.n_parts].iter_mut().zip(dst.src.chunks_exact(3)) {
+        // SAFETY: the sources are the tensors checked in `attention`, computed before this node.
+        let (q, k, v) = unsafe { (Rows::of(&*src[0]), Rows::of(&*src[1]), Rows::of(&*src[2])) };
+        let n = k.n1;
+        *part = Some(Part { q, k, v, first });
+        first += n;
+    }
+    // SAFETY: the last source is the mask, contiguous F16 [n_columns, n_tokens], also checked there.
+    let mask = unsafe {
+        let mask = &*dst.src[3 * plan.n_parts];
+        std::slice::from_raw_parts(mask.data as *const u16, plan.n_columns * plan.n_tokens)
+    };
+    let n_rep = plan.n_head / plan.n_head_kv;
+    let inputs = Inputs { parts, mask, n_columns: plan.n_columns, scale: plan.scale, n_rep, d_v: plan.d_v };
+    let (n_ranges, n_queries) = (plan.n_ranges(), plan.n_tokens.div_ceil(plan.tokens));
+    let stats = if n_ranges > 1 { STATS } else { 0 };
+    let row_len = plan.d_v + stats;
+    SCRATCH.with_borrow_mut(|scratch| {
+        let n_tiles = plan.n_head_kv * n_queries * n_ranges;
+        for i in (ith as usize..n_tiles).step_by(nth.max(1) as usize) {
+            let (range, queries, head_kv) =
+                (i % n_ranges, i / n_ranges % n_queries, i / n_ranges / n_queries);
+            let span = |i: usize, n: usize, of: usize| i * n..((i + 1) * n).min(of);
+            let tile = Tile {
+                head_kv,
+                tokens: span(queries, plan.tokens, plan.n_tokens),
+                columns: span(range, plan.columns, plan.n_columns),
+            };
+            scratch.attend(&inputs, &tile, |t, h, max, sum, values| {
+                let row = (range * plan.n_tokens + t) * plan.n_head + h;
+                // SAFETY: dst is contiguous F32 [row_len, n_head, n_tokens, n_ranges], and tiles are of disjoint rows.
+                let out = unsafe {
+                    std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * row_len), row_len)
+                };
+                let (out, stats) = out.split_at_mut(plan.d_v);
+                let factor = if !stats.is_empty() || sum == 0.0 { 1.0 } else { 1.0 / sum };
+                out.iter_mut().zip(values).for_each(|(o, v)| *o = v * factor);
+                stats.iter_mut().zip([max, sum]).for_each(|(s, v)| *s = v);
+            });
+        }
+    });
+}
+
+unsafe extern "C" fn run_merge(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the second node made in `attention`, whose user data is the plan boxed there.
+    let (dst, plan) = unsafe { (&*dst, *(data as *const Plan)) };
+    let (n_rows, row_len) = (plan.n_head * plan.n_tokens, plan.d_v + STATS);
+    // SAFETY: its source is the first node, contiguous F32 [row_len, n_head, n_tokens, n_ranges], computed before.
+    let partial = unsafe {
+        let data = (*dst.src[0]).data as *const f32;
+        std::slice::from_raw_parts(data, row_len * n_rows * plan.n_ranges())
+    };
+    for row in share(n_rows, ith, nth) {
+        // SAFETY: dst is contiguous F32 [d_v, n_head, n_tokens], and threads take disjoint rows.
+        let out =
+            unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * plan.d_v), plan.d_v) };
+        let ranges = || partial.chunks_exact(row_len).skip(row).step_by(n_rows).map(|r| r.split_at(plan.d_v));
+        let max = ranges().map(|(_, stats)| stats[0]).fold(f32::NEG_INFINITY, f32::max);
+        let mut sum = 0.0;
+        out.fill(0.0);
+        // A sum of 0 is a range of which nothing was seen; NaN is not 0 and gets through.
+        for (values, stats) in ranges().filter(|(_, stats)| stats[1] != 0.0) {
+            let factor = exp2(stats[0] - max);
+            sum += stats[1] * factor;
+            out.iter_mut().zip(values).for_each(|(o, v)| *o += v * factor);
+        }
+        if sum != 0.0 {
+            out.iter_mut().for_each(|o| *o /= sum);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What the host fills in before a graph runs, and what it drops from the cache.
+
+use super::batch::Item;
+use super::{SeqId, Session};
+use crate::graph::GraphInputs;
+use crate::kv::Span;
+use crate::model::Result;
+use crate::{weights, Token};
+
+/// `-inf` as F16.
+const F16_NEG_INF: u16 = 0xfc00;
+/// Stands in for the position of a cell that a sequence does not see.
+const UNSEEN: i32 = i32::MAX;
+
+/// Buffers kept between calls.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    angles: Vec<f32>,
+    visible: Vec<i32>,
+}
+
+impl Session<'_> {
+    pub(super) fn fill(
+        &mut self,
+        ids: &GraphInputs,
+        items: &[Item],
+        places: &[(SeqId, i32)],
+        cells: &[usize],
+        wanted: &[usize],
+        spans: &[Span],
+    ) -> Result<()> {
+        let hp = self.model.hparams();
+        let tokens: Vec<Token> = items.iter().map(|i| i.token).collect();
+        let mut embedded = Ok(());
+        self.exec.fill(ids.embd, |rows| embedded = weights::embed(self.model.file(), hp, &tokens, rows))?;
+        embedded?;
+        self.exec.set(ids.cells, &cells.iter().map(|&c| c as i64).collect::<Vec<_>>())?;
+        let pos: Vec<i32> = places.iter().map(|p| p.1).collect();
+        ids.rotation.fill(&mut self.exec, hp, &self.plan, &pos, &mut self.scratch.angles)?;
+        if let Some(out_ids) = ids.out_ids {
+            self.exec.set(out_ids, &wanted.iter().map(|&i| i as i32).collect::<Vec<_>>())?;
+        }
+        let (kv, visible, branches) = (self.kv.cells(), &mut self.scratch.visible, &self.plan.branches);
+        let n_columns: usize = spans.iter().map(|s| s.len).sum();
+        let end = spans.iter().map(|s| s.start + s.len).max().unwrap_or(0);
+        self.exec.fill(ids.mask, |mask: &mut [u16]| {
+            let mut seen_by = None;
+            for (mut row, &(seq, pos)) in mask.chunks_exact_mut(n_columns.max(1)).zip(places) {
+                if seen_by != Some(seq) {
+                    visible.clear();
+                    let cells = kv.iter().take(end);
+                    visible.extend(cells.map(|c| if c.seqs & (1 << seq) != 0 { c.pos } else { UNSEEN }));
+                    visible.resize(end, UNSEEN);
+                    seen_by = Some(seq);
+                }
+                for (branch, span) in branches.iter().zip(spans) {
+                    let keys = branch.reach.keys(pos);
+                    let (columns, rest) = row.split_at_mut(span.len);
+                    let cells = &visible[span.start..span.start + span.len];
+                    for (m, &p) in columns.iter_mut().zip(cells) {
+                        *m = if p >= keys.start && p < keys.end { 0 } else { F16_NEG_INF };
+                    }
+                    row = rest;
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Frees what none of these tokens nor any later one of their sequences sees.
+    pub(super) fn evict(&mut self, places: &[(SeqId, i32)]) {
+        if !self.plan.evict {
+            return;
+        }
+        let mut seen = 0u64;
+        for &(seq, pos) in places {
+            // The first place of a sequence is its lowest.
+            if seen & (1 << seq) == 0 {
+                seen |= 1 << seq;
+                self.kv.evict(seq, pos, |key| self.plan.needs(key, pos));
+            }
+        }
+    }
+
+    /// Whether the cache has every key of a sequence that tokens from position `n` on may see.
+    pub(super) fn holds(&self, seq: SeqId, n: usize) -> bool {
+        if !self.plan.evict {
+            return true;
+        }
+        let n = n as i32;
+        let own = self.kv.cells().iter().filter(|c| c.seqs & (1 << seq) != 0 && c.pos < n);
+        let held = own.filter(|c| self.plan.needs(c.pos, n)).count();
+        (0..n).filter(|&j| self.plan.needs(j, n)).count() == held
+    }
+
+    /// Tokens that can be added at once.
+    pub(super) fn n_room(&self) -> usize {
+        match self.plan.evict {
+            true => i32::MAX as usize - self.tokens.iter().map(Vec::len).max().unwrap_or(0),
+            false => self.kv.n_free(),
+        }
+    }
+}
