@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use ropewalk::model::Error;
-use ropewalk::session::{Attention, Session, SessionParams};
+use ropewalk::session::{Attention, Batch, Session, SessionParams};
 use ropewalk::DType;
 
 use crate::cases::{self, Case};
@@ -143,7 +143,11 @@ fn sequences_past_the_context() {
                 let rows = s.decode(&batch_of(seq, &text(400)[at..at + 10])).unwrap();
                 let got: Vec<f32> = (0..10).flat_map(|i| rows.row(i).to_vec()).collect();
                 let what = format!("{}: {how}, sequence {seq} from {at}", case.spec);
-                failures.at_most(BOUND, worst_row(&got, &want[at * N_VOCAB..], N_VOCAB), &what);
+                failures.at_most(
+                    BOUND,
+                    worst_row(&got, &want[at * N_VOCAB..(at + 10) * N_VOCAB], N_VOCAB),
+                    &what,
+                );
             }
         }
     }
@@ -175,6 +179,33 @@ fn a_cancelled_call_leaves_the_text_it_says() {
     failures.none();
 }
 
+/// More sequences than there are cells for: refused or not, the first one is the text that `tokens` tells.
+#[test]
+fn a_batch_of_too_many_sequences_leaves_the_text_it_says() {
+    let mut failures = Failures::default();
+    for case in evicting() {
+        let mut s = open(&twins()[0].model, &small(case));
+        s.append(&text(200)).unwrap();
+        let mut batch = Batch::new();
+        (0..40).for_each(|seq| {
+            let at = if seq == 0 { 200 } else { 0 };
+            text(203)[at..at + 3].iter().for_each(|&t| batch.push(t, seq, false));
+        });
+        let n = match s.decode(&batch) {
+            Ok(_) => 203,
+            Err(Error::Invalid(_)) => s.tokens(0).len(),
+            Err(e) => panic!("{}: {e}", case.spec),
+        };
+        assert_eq!(s.tokens(0), &text(203)[..n], "{}", case.spec);
+        (1..40).for_each(|seq| assert_eq!(s.tokens(seq).len(), if n == 203 { 3 } else { 0 }));
+        let want = definition(&twins()[0], case, n + 20);
+        let what = format!("{}: {n} tokens after too many sequences, then 20 more", case.spec);
+        let got = score(&mut s, &text(n + 20)[n..]);
+        failures.at_most(BOUND, worst_row(&got, &want[n * N_VOCAB..], N_VOCAB), &what);
+    }
+    failures.none();
+}
+
 /// A context smaller than the window is refused, when the session opens or when it is full, or does not matter: never wrong logits.
 #[test]
 fn a_context_smaller_than_its_window_is_refused_or_right() {
@@ -192,7 +223,7 @@ fn a_context_smaller_than_its_window_is_refused_or_right() {
         }
         let want = definition(&twins()[0], case, 100);
         let what = format!("{}: 100 tokens in ctx 16", case.spec);
-        failures.at_most(BOUND, worst_row(&rows, &want, N_VOCAB), &what);
+        failures.at_most(BOUND, worst_row(&rows, &want[..rows.len()], N_VOCAB), &what);
     }
     failures.none();
 }

@@ -99,7 +99,7 @@ fn under(spec: &str, n_ctx: usize, kv_type: DType) -> SessionParams {
     SessionParams { rope: Some(spec.parse().unwrap_or_else(|e| panic!("{e}"))), ..with_kv(n_ctx, kv_type) }
 }
 
-/// Largest difference of two rows of logits, relative to the first row's norm.
+/// Largest difference of two sets of logits in a row, relative to the first one's norm.
 fn apart(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     naive::worst_row(b, &a.iter().map(|&x| f64::from(x)).collect::<Vec<_>>(), N_VOCAB)

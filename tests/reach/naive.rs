@@ -156,7 +156,7 @@ fn add(x: &mut [f64], y: &[f64]) {
 
 /// Largest error of a row of logits, relative to the row's norm.
 pub(crate) fn worst_row(got: &[f32], want: &[f64], n_vocab: usize) -> f64 {
-    assert!(got.len() <= want.len() && got.len().is_multiple_of(n_vocab), "{} of {}", got.len(), want.len());
+    assert!(got.len() == want.len() && got.len().is_multiple_of(n_vocab), "{} of {}", got.len(), want.len());
     let error = |(got, want): (&[f32], &[f64])| {
         let off: f64 = got.iter().zip(want).map(|(g, w)| (f64::from(*g) - w).powi(2)).sum();
         let error = (off / dot(want, want)).sqrt();
