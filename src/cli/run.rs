@@ -103,8 +103,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let wanted = if n_predict == usize::MAX { 1 } else { n_predict.max(1) };
     let n_ctx =
         args.ctx.unwrap_or_else(|| engine::default_ctx(&model, CTX_CAP, prompt.len().saturating_add(wanted)));
-    engine::check_fits(prompt.len(), n_ctx)?;
     let mut session = Session::new(&model, &choice.session(n_ctx, spec.as_ref()))?;
+    engine::check_fits(prompt.len(), session.n_max())?;
     interrupt.watch(&session);
     let load_s = started.elapsed().as_secs_f64();
     models::announce(&args.out, &choice, &session, spec.is_some());

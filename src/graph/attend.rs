@@ -48,11 +48,11 @@ impl<'c> Graph<'_, 'c> {
         }
         let scale = 1.0 / (d as f32).sqrt();
         let out = match parts[..] {
-            [Part { q, k, v }] if self.abilities.flash => {
-                b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, self.mask, scale)?
-            }
             _ if self.abilities.flash && self.abilities.custom_ops => {
                 b.attention(&parts, self.mask, scale)?
+            }
+            [Part { q, k, v }] if self.abilities.flash => {
+                b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, self.mask, scale)?
             }
             _ => self.explicit(&parts, scale)?,
         };

@@ -43,7 +43,8 @@ impl<'a> Logits<'a> {
 type Sink<'s> = &'s mut dyn FnMut(&[usize], &[f32]) -> Result<()>;
 
 impl Session<'_> {
-    /// Decodes a batch of at most `n_batch` tokens. On an error nothing of the batch is kept.
+    /// Decodes a batch of at most `n_batch` tokens. On an error nothing of the batch is kept (what that means where keys are
+    /// evicted: [`Session::cancel_flag`]).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

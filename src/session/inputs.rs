@@ -7,6 +7,9 @@ use crate::kv::Span;
 use crate::model::Result;
 use crate::{weights, Token};
 
+/// Tokens that can be taken back though keys are evicted: a chat template may end an answer in other tokens than it was made of.
+pub(super) const REWIND: usize = 32;
+
 /// `-inf` as F16.
 const F16_NEG_INF: u16 = 0xfc00;
 /// Stands in for the position of a cell that a sequence does not see.
@@ -77,7 +80,8 @@ impl Session<'_> {
             // The first place of a sequence is its lowest.
             if seen & (1 << seq) == 0 {
                 seen |= 1 << seq;
-                self.kv.evict(seq, pos, |key| self.plan.needs(key, pos));
+                let from = pos.saturating_sub(REWIND as i32);
+                self.kv.evict(seq, from, |key| self.plan.needs(key, from));
             }
         }
     }
@@ -96,7 +100,7 @@ impl Session<'_> {
     /// Tokens that can be added at once.
     pub(super) fn n_room(&self) -> usize {
         match self.plan.evict {
-            true => i32::MAX as usize - self.tokens.iter().map(Vec::len).max().unwrap_or(0),
+            true => self.n_max() - self.tokens.iter().map(Vec::len).max().unwrap_or(0),
             false => self.kv.n_free(),
         }
     }

@@ -1,5 +1,6 @@
 //! What a session is going to need, before any of it is asked for, and what to say when it does not fit.
 
+use super::inputs::REWIND;
 use super::{Attention, SessionParams};
 use crate::hparams::Hparams;
 use crate::kv::{Cell, Span, CELL_BLOCK};
@@ -28,7 +29,9 @@ impl<'a> Cost<'a> {
     /// Sizes that overflow count as more than there can be.
     pub(super) fn new(hp: &'a Hparams, params: &'a SessionParams, plan: &'a Plan) -> Cost<'a> {
         // A micro-batch is stored before it is known what it makes superfluous.
-        let held = plan.n_held().map(|n| n.saturating_add(params.n_ubatch));
+        let held = plan.n_held().map(|n| {
+            n.saturating_add(REWIND).saturating_mul(params.n_seq_max).saturating_add(params.n_ubatch)
+        });
         let n_cells = held.unwrap_or(params.n_ctx);
         let n_rows = whole_blocks(n_cells);
         let row = hp.n_embd_head.saturating_mul(hp.n_head_kv);
@@ -51,7 +54,10 @@ impl<'a> Cost<'a> {
     pub(super) fn spans(&self) -> [Span; MAX_BRANCHES] {
         let (mut spans, n_rows) = ([Span::default(); MAX_BRANCHES], whole_blocks(self.n_cells));
         for (span, branch) in spans.iter_mut().zip(&self.plan.branches) {
-            let keys = branch.reach.most_keys().map(|n| n.saturating_add(self.params.n_ubatch + CELL_BLOCK));
+            let keys = branch
+                .reach
+                .most_keys()
+                .map(|n| n.saturating_add(self.params.n_ubatch + REWIND + CELL_BLOCK));
             span.len = keys.map_or(n_rows, whole_blocks).min(n_rows);
         }
         spans

@@ -39,8 +39,11 @@ pub enum Attention {
 /// How to open a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionParams {
-    /// Tokens the cache holds, over all sequences. A plan that evicts keys has a cache of its own size, and text of any length.
+    /// Tokens the cache holds, over all sequences. Under a plan that evicts keys the cache is as large as `n_seq_max`
+    /// sequences need, whatever this says, and text may be of any length.
     pub n_ctx: usize,
+    /// Sequences that a cache of evicted keys has room for.
+    pub n_seq_max: usize,
     /// Tokens handed to `decode` at once, at most.
     pub n_batch: usize,
     /// Tokens computed at once.
@@ -62,6 +65,7 @@ impl SessionParams {
     pub fn new(n_ctx: usize) -> Self {
         SessionParams {
             n_ctx,
+            n_seq_max: 1,
             n_batch: 2048,
             n_ubatch: 512,
             n_threads: 0,
@@ -115,6 +119,10 @@ impl<'m> Session<'m> {
         }
         if params.n_ubatch == 0 || params.n_batch == 0 {
             return Err(Error::Invalid("batch and ubatch: expected at least 1 token, found 0".into()));
+        }
+        if params.n_seq_max == 0 || params.n_seq_max > MAX_SEQS as usize {
+            let found = params.n_seq_max;
+            return Err(Error::Invalid(format!("sequences: expected 1 to {MAX_SEQS}, found {found}")));
         }
         if !matches!(params.kv_type, DType::F32 | DType::F16 | DType::Q8_0 | DType::Q4_0) {
             let found = params.kv_type.name();
@@ -199,6 +207,14 @@ impl<'m> Session<'m> {
         &self.params
     }
 
+    /// Tokens that one sequence may grow to: `n_ctx`, or what positions can count where the plan evicts keys.
+    pub fn n_max(&self) -> usize {
+        match self.plan.evict {
+            true => i32::MAX as usize,
+            false => self.params.n_ctx,
+        }
+    }
+
     /// Tokens held for a sequence, in order; empty for one that does not exist.
     pub fn tokens(&self, seq: SeqId) -> &[Token] {
         self.tokens.get(seq as usize).map_or(&[], Vec::as_slice)
@@ -247,7 +263,8 @@ impl<'m> Session<'m> {
     }
 
     /// A flag that stops `decode` with [`Error::Interrupted`] when set: between micro-batches, and on the CPU inside them.
-    /// What the interrupted call was adding is dropped. Whoever sets it resets it.
+    /// What the interrupted call was adding is dropped. Whoever sets it resets it. Where a plan evicts keys and the call
+    /// has already evicted some that the tokens before it need, its sequences are left empty: see [`Session::tokens`].
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
     }

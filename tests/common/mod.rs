@@ -5,11 +5,17 @@ use std::path::{Path, PathBuf};
 
 use convert::random::{write, Shape};
 use ropewalk::model::{Model, ModelParams};
-use ropewalk::session::{Session, SessionParams};
+use ropewalk::session::{Batch, Session, SessionParams};
 use ropewalk::{DType, Token};
 
 /// Threads of an engine under test: ggml's threads wait for each other by spinning, which two tests at once make slow.
 pub const N_THREADS: usize = 1;
+
+/// Cache types, with the largest difference of two logits (their deviation is near 2) that another order of the same sums
+/// may make. Measured: 6e-6, 2e-2, 6e-3, 2e-2. ggml's flash attention sums the values of an F16 cache in F16 when few
+/// tokens run; a key rounded to the next value of its type counts for more, the coarser the type.
+pub const KV: [(DType, f64); 4] =
+    [(DType::F32, 5e-5), (DType::F16, 6e-2), (DType::Q8_0, 5e-2), (DType::Q4_0, 0.2)];
 
 /// A file the Makefile fetches.
 pub fn fetched(name: &str) -> PathBuf {
@@ -48,6 +54,48 @@ pub fn load(path: &Path) -> Model {
 /// Session settings of the tests.
 pub fn params(n_ctx: usize) -> SessionParams {
     SessionParams { n_threads: N_THREADS, ..SessionParams::new(n_ctx) }
+}
+
+/// A session that must open.
+pub fn open<'m>(model: &'m Model, params: &SessionParams) -> Session<'m> {
+    Session::new(model, params).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// [`params`] with a type of cache.
+pub fn with_kv(n_ctx: usize, kv_type: DType) -> SessionParams {
+    SessionParams { kv_type, ..params(n_ctx) }
+}
+
+/// All logits of tokens added to sequence 0.
+pub fn score(session: &mut Session<'_>, tokens: &[Token]) -> Vec<f32> {
+    let mut rows = Vec::new();
+    let done = session.score(tokens, 0..tokens.len(), &mut |_, row| rows.extend_from_slice(row));
+    done.unwrap_or_else(|e| panic!("{e}"));
+    rows
+}
+
+/// Largest difference of two sets of logits; panics when one is not a number.
+pub fn distance(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).fold(0.0, |max, (a, b)| {
+        let d = f64::from((a - b).abs());
+        assert!(d.is_finite(), "{a} and {b}");
+        d.max(max)
+    })
+}
+
+#[track_caller]
+pub fn assert_close(a: &[f32], b: &[f32], bound: f64, what: &str) {
+    let d = distance(a, b);
+    println!("{what}: {d:.2e}");
+    assert!(d <= bound, "{what}: logits differ by {d}, allowed {bound}");
+}
+
+/// Tokens of one sequence, all rows wanted.
+pub fn batch_of(seq: u32, tokens: &[Token]) -> Batch {
+    let mut batch = Batch::new();
+    tokens.iter().for_each(|&t| batch.push(t, seq, true));
+    batch
 }
 
 /// All rows of logits of `tokens` in a fresh session.

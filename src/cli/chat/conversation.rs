@@ -200,7 +200,7 @@ impl<'m> Conversation<'m> {
     /// Answers the last message.
     pub(super) fn answer(&mut self, show: Sink<'_>) -> anyhow::Result<Turn> {
         let prompt = self.tokens(true)?;
-        let n_ctx = self.settings.n_ctx;
+        let n_ctx = self.session.as_ref().map_or(self.settings.n_ctx, Session::n_max);
         if prompt.len() >= n_ctx {
             bail!(
                 "the conversation needs {} tokens and the context holds {n_ctx}: {}; the message was not sent, nothing else is lost",
@@ -307,9 +307,9 @@ impl<'m> Conversation<'m> {
         let settings = Settings { n_ctx, spec, ..self.settings.clone() };
         let effective = models::effective_spec(self.model, settings.spec.as_ref())?;
         // A spec that cannot be is found out before anything is given up.
-        Plan::new(&effective, self.model.hparams(), n_ctx)?;
+        let plan = Plan::new(&effective, self.model.hparams(), n_ctx)?;
         let messages = self.held()?;
-        if messages.len() >= n_ctx {
+        if messages.len() >= n_ctx && !plan.evict {
             bail!(
                 "the conversation has {} tokens already: it does not fit a context of {n_ctx}",
                 messages.len()
