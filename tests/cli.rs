@@ -28,6 +28,9 @@ fn wrong_usage_is_exit_2_in_one_line() {
         (&["run", "-m", "x", "-p", "a", "--ctx", "99999999999999999999"], &["--ctx"]),
         (&["run", "-m", "x", "-p", "a", "--kv", "q3"], &["--kv", "q8_0"]),
         (&["run", "-m", "x", "-p", "a", "--temp", "warm"], &["--temp"]),
+        (&["run", "-m", "x", "-p", "a", "--top-p", "1.5"], &["top_p", "1.5"]),
+        (&["chat", "-m", "x", "--repeat-penalty", "0"], &["penalty_repeat", "found 0"]),
+        (&["run", "-m", "x", "-p", "a", "-t", "9999"], &["--threads", "512"]),
         (
             &["perplexity", "-m", "x", "-f", "y", "--protocol", "zz"],
             &["--protocol", "yarn-trunc", "ropewalk perplexity"],

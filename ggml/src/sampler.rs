@@ -210,7 +210,8 @@ impl Sampler {
 }
 
 impl SamplerParams {
-    fn check(&self) -> Result<()> {
+    /// An error that names the first value out of its range.
+    pub fn check(&self) -> Result<()> {
         fn within(name: &str, x: f32, min: f32, max: f32) -> Result<()> {
             match (min..=max).contains(&x) {
                 true => Ok(()),

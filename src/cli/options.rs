@@ -23,7 +23,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
     /// Threads; 0 is one for each physical core
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = threads)]
     threads: usize,
     /// Type of the cached keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = ["f32", "f16", "q8_0", "q4_0"])]
@@ -188,9 +188,9 @@ pub(crate) struct SamplingArgs {
     seed: u32,
 }
 impl SamplingArgs {
-    /// As the sampler takes it; it checks the ranges.
-    pub(crate) fn params(&self) -> SamplerParams {
-        SamplerParams {
+    /// As the sampler takes it; a value out of its range is wrong usage.
+    pub(crate) fn params(&self) -> anyhow::Result<SamplerParams> {
+        let params = SamplerParams {
             temp: self.temp,
             top_k: self.top_k,
             top_p: self.top_p,
@@ -205,8 +205,15 @@ impl SamplingArgs {
             dry_allowed_length: self.dry_allowed_length,
             dry_penalty_last_n: self.dry_last_n,
             seed: self.seed,
-        }
+        };
+        params.check().map_err(|e| usage(e.to_string()))?;
+        Ok(params)
     }
+}
+
+/// A number of threads; ggml has room for so many.
+fn threads(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n <= 512).ok_or_else(|| "expected 0 to 512".to_owned())
 }
 
 /// A number of tokens, at least one: `4096`, or `4k` for 4 times 1,024.

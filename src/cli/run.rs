@@ -84,7 +84,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         -1 => usize::MAX,
         n => usize::try_from(n).map_err(|_| usage(format!("-n {n}: expected -1, 0 or more")))?,
     };
-    let spec = args.rope.spec()?;
+    let (spec, sampler) = (args.rope.spec()?, args.sampling.params()?);
     let text = match (&args.prompt, &args.file) {
         (Some(text), _) => text.clone(),
         (None, Some(path)) => read_text(path)?,
@@ -117,13 +117,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         output::print(&text)?;
     }
 
-    let params = GenerateParams {
-        n_predict,
-        sampler: args.sampling.params(),
-        stop,
-        ignore_eos: args.ignore_eos,
-        special: args.special,
-    };
+    let params =
+        GenerateParams { n_predict, sampler, stop, ignore_eos: args.ignore_eos, special: args.special };
     let started = Instant::now();
     let (mut generated, mut written) = (Vec::new(), String::new());
     let mut generation = session.generate(&prompt, &params)?;

@@ -47,13 +47,13 @@ impl Contender for Ours<'_> {
         self.label.clone()
     }
     fn hold(&mut self, tokens: &[Token]) -> anyhow::Result<()> {
-        if self.session.tokens(0).starts_with(tokens) {
-            self.session.truncate(0, tokens.len())?;
-        } else {
-            self.session.clear();
-            self.append(tokens)?;
+        let held = self.session.tokens(0).starts_with(tokens);
+        // Where keys are evicted there may be no way back.
+        if held && self.session.truncate(0, tokens.len()).is_ok() {
+            return Ok(());
         }
-        Ok(())
+        self.session.clear();
+        self.append(tokens)
     }
     fn append(&mut self, tokens: &[Token]) -> anyhow::Result<()> {
         for batch in tokens.chunks(self.session.params().n_batch.max(1)) {

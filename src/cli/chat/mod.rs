@@ -66,7 +66,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         -1 => usize::MAX,
         n => usize::try_from(n).map_err(|_| usage(format!("-n {n}: expected -1, 0 or more")))?,
     };
-    let spec = args.rope.spec()?;
+    let (spec, sampler) = (args.rope.spec()?, args.sampling.params()?);
     let system = match (&args.system, &args.system_file) {
         (Some(text), _) => Some(text.clone()),
         (None, Some(path)) => Some(read_text(path)?),
@@ -81,7 +81,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let settings = Settings {
         n_ctx: args.ctx.unwrap_or_else(|| engine::default_ctx(&model, CTX_CAP, 1)),
         spec,
-        sampler: args.sampling.params(),
+        sampler,
         n_predict,
         ignore_eos: args.ignore_eos,
     };
