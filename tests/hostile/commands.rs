@@ -233,7 +233,7 @@ fn arguments_that_cannot_be() {
     fails(&run(&["--ctx", "2147483647"]), 1, &["ctx 2147483647 needs", "bytes", "--ctx"]);
     fails(&run(&["--ctx", "1024m"]), 2, &["--ctx"]);
     fails(&run(&["--ctx", "1"]), 1, &["--ctx"]);
-    fails(&run(&["--threads", "100000"]), 1, &["threads", "512", "100000"]);
+    fails(&run(&["--threads", "100000"]), 2, &["threads", "512", "100000"]);
     fails(&run(&["--threads", "-1"]), 2, &["-1"]);
     fails(&run(&["--device", "tpu:3"]), 1, &["tpu:3", "cpu"]);
     fails(&run(&["--device", "cpu:7"]), 1, &["cpu:7"]);
@@ -248,9 +248,9 @@ fn arguments_that_cannot_be() {
     fails(&run(&["--rope", ""]), 2, &["plain"]);
     fails(&run(&["--rope", "harpe:bases=1e4/2e4/3e4"]), 1, &["harpe", "KV head"]);
     fails(&run(&["--rope", "longrope"]), 1, &["longrope"]);
-    fails(&run(&["--temp", "NaN"]), 1, &["temp"]);
-    fails(&run(&["--temp", "inf"]), 1, &["temp"]);
-    fails(&run(&["--top-p", "7"]), 1, &["top_p"]);
+    fails(&run(&["--temp", "NaN"]), 2, &["temp"]);
+    fails(&run(&["--temp", "inf"]), 2, &["temp"]);
+    fails(&run(&["--top-p", "7"]), 2, &["top_p"]);
     fails(&run(&["--stop", ""]), 1, &["stop"]);
     fails(
         &["perplexity", "-m", m, "-f", "x", "--ctx", "32", "--protocol", "nonesuch"],
