@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use ropewalk::hparams::Hparams;
-use ropewalk::rope::{Branch, Plan};
+use ropewalk::rope::Plan;
 
 /// Architectures whose llama.cpp graph both loads and passes on `rope_freqs.weight` (`src/models/*.cpp` of the version this
 /// build contains: those that create LLM_TENSOR_ROPE_FREQS and call `get_rope_factors`). Elsewhere the tensor is ignored or refused.
@@ -49,7 +49,7 @@ pub struct Stock {
 /// # Errors
 /// The reason it cannot be said, as the end of a sentence.
 pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
-    if plan.branches != [Branch::PLAIN] || plan.q_log_base.is_some() {
+    if !plan.is_plain_reach() || plan.q_log_base.is_some() {
         return Err("it has no attention over changed positions or a limited reach".into());
     }
     let tables = &plan.freqs;

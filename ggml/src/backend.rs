@@ -7,8 +7,8 @@ use std::sync::{Arc, Once};
 
 use crate::{sys, Error, Result};
 
-/// `GGML_MAX_N_THREADS` of ggml.h.
-const MAX_N_THREADS: usize = 512;
+/// `GGML_MAX_N_THREADS` of ggml.h: threads a CPU backend takes at most.
+pub const MAX_N_THREADS: usize = 512;
 
 /// A device ggml can compute on. Devices live as long as the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -213,7 +213,8 @@ impl SamplingArgs {
 
 /// A number of threads; ggml has room for so many.
 fn threads(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| *n <= 512).ok_or_else(|| "expected 0 to 512".to_owned())
+    let most = ggml::backend::MAX_N_THREADS;
+    text.parse().ok().filter(|n| *n <= most).ok_or_else(|| format!("expected 0 to {most}"))
 }
 
 /// A number of tokens, at least one: `4096`, or `4k` for 4 times 1,024.
