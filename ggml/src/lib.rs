@@ -9,6 +9,7 @@ mod builder;
 mod custom;
 pub mod dtype;
 mod error;
+mod gemm;
 pub mod gguf;
 pub mod graph;
 pub mod logging;
