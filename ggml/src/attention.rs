@@ -20,7 +20,7 @@ use crate::ops::{check, contiguous, f32_rows, matrix, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
-use kernel::exp2;
+pub(crate) use kernel::exp2;
 use tile::{Inputs, Part, Scratch, Tile, KEYS};
 use view::Rows;
 

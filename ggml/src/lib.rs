@@ -14,6 +14,7 @@ pub mod gguf;
 pub mod graph;
 pub mod logging;
 pub mod ops;
+mod ops_back;
 pub mod oracle;
 pub mod sampler;
 pub mod tensor;

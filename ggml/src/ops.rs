@@ -21,12 +21,12 @@ pub(crate) fn contiguous(t: Tensor<'_>) -> bool {
 }
 
 /// Elements of a row lie side by side (ggml lets rows of one element off; its kernels do not).
-fn packed_rows(t: Tensor<'_>) -> bool {
+pub(crate) fn packed_rows(t: Tensor<'_>) -> bool {
     t.nb()[0] == t.dtype().block_bytes()
 }
 
 /// Rows at one distance from each other through all outer dimensions.
-fn even_rows(t: Tensor<'_>) -> bool {
+pub(crate) fn even_rows(t: Tensor<'_>) -> bool {
     // SAFETY: the tensor is valid.
     packed_rows(t) && unsafe { sys::ggml_is_contiguous_1(t.ptr.as_ptr()) }
 }
@@ -41,7 +41,7 @@ pub(crate) fn matrix(t: Tensor<'_>) -> bool {
 }
 
 /// False for weights, which lie in memory that may not be written.
-fn writable(t: Tensor<'_>) -> bool {
+pub(crate) fn writable(t: Tensor<'_>) -> bool {
     let raw = t.raw();
     // SAFETY: a view's source outlives the view.
     let root = if raw.view_src.is_null() { raw } else { unsafe { &*raw.view_src } };
@@ -59,7 +59,7 @@ pub(crate) fn possible(op: &'static str, dtype: DType, ne: [usize; 4]) -> Result
     }
 }
 
-fn broadcasts(small: [usize; 4], large: [usize; 4]) -> bool {
+pub(crate) fn broadcasts(small: [usize; 4], large: [usize; 4]) -> bool {
     small.iter().zip(large).all(|(&s, l)| s > 0 && l % s == 0)
 }
 
@@ -73,6 +73,7 @@ macro_rules! call {
         $b.wrap($op, raw)
     }};
 }
+pub(crate) use call;
 
 /// Scalars of [`Builder::rope`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -292,22 +293,7 @@ impl<'c> Builder<'c> {
         factors: Option<Tensor<'c>>,
         p: &RopeParams,
     ) -> Result<Tensor<'c>> {
-        let (n, i) = (x.ne(), pos.ne());
-        // ggml copies what is not rotated two by two, and makes an angle for it.
-        let dims = n[0].is_multiple_of(2)
-            && p.n_dims.is_multiple_of(2)
-            && (1..=n[0].min(1 << 30)).contains(&p.n_dims);
-        let shapes = i == [n[2], 1, 1, 1] && dims;
-        let types = f32_rows(x) && pos.dtype() == DType::I32 && contiguous(pos);
-        let table = factors.is_none_or(|f| f.dtype() == DType::F32 && f.ne()[0] >= n[0] / 2 && contiguous(f));
-        check(
-            shapes && types && table,
-            "rope",
-            "f32 [d,H,T] with d even, i32 [T], f32 factors [>= d/2]",
-            &[x, pos],
-        )?;
-        let mode = if p.neox { ROPE_TYPE_NEOX } else { 0 };
-        let factors = factors.map_or(std::ptr::null_mut(), |f| f.ptr.as_ptr());
+        let (mode, factors) = self.rope_args("rope", x, pos, factors, p)?;
         let (x, pos, n_dims) = (x.ptr.as_ptr(), pos.ptr.as_ptr(), p.n_dims as i32);
         call!(
             self,
@@ -327,6 +313,33 @@ impl<'c> Builder<'c> {
                 1.0
             )
         )
+    }
+
+    /// Checks the arguments of a rotation; ggml's mode and factors.
+    pub(crate) fn rope_args(
+        &self,
+        op: &'static str,
+        x: Tensor<'c>,
+        pos: Tensor<'c>,
+        factors: Option<Tensor<'c>>,
+        p: &RopeParams,
+    ) -> Result<(i32, *mut sys::ggml_tensor)> {
+        let (n, i) = (x.ne(), pos.ne());
+        // ggml copies what is not rotated two by two, and makes an angle for it.
+        let dims = n[0].is_multiple_of(2)
+            && p.n_dims.is_multiple_of(2)
+            && (1..=n[0].min(1 << 30)).contains(&p.n_dims);
+        let shapes = i == [n[2], 1, 1, 1] && dims;
+        let types = f32_rows(x) && pos.dtype() == DType::I32 && contiguous(pos);
+        let table = factors.is_none_or(|f| f.dtype() == DType::F32 && f.ne()[0] >= n[0] / 2 && contiguous(f));
+        check(
+            shapes && types && table,
+            op,
+            "f32 [d,H,T] with d even, i32 [T], f32 factors [>= d/2]",
+            &[x, pos],
+        )?;
+        let mode = if p.neox { ROPE_TYPE_NEOX } else { 0 };
+        Ok((mode, factors.map_or(std::ptr::null_mut(), |f| f.ptr.as_ptr())))
     }
 
     /// A copy as F32.

@@ -225,6 +225,10 @@ fn weights_are_not_written() {
             let (src, index) = (t(b, DType::F32, &[8, 1]), t(b, DType::I64, &[1]));
             refused(b.set_rows(w, src, index), "set_rows");
             refused(b.set_rows(b.view(w, [8, 2, 1, 1], [32, 64, 64], 32)?, src, index), "set_rows");
+            let x = t(b, DType::F32, &[8, 4]);
+            refused(b.add_into(w, x), "add_into");
+            refused(b.cpy_into(w, x), "cpy_into");
+            refused(b.add_into(b.view(w, [8, 1, 1, 1], [32, 32, 32], 32)?, src), "add_into");
             refused(b.stored(&StoreTensor { store: store.clone(), index: 1 }), "stored");
             Ok(())
         });

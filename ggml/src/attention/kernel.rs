@@ -22,7 +22,7 @@ pub(super) fn fma(a: f32, b: f32, c: f32) -> f32 {
 
 /// `2^x` for x <= 0 within 2e-7 of its value; 0 below -125 (of which `e^x` is -86.6), so for -inf too.
 #[inline(always)]
-pub(super) fn exp2(x: f32) -> f32 {
+pub(crate) fn exp2(x: f32) -> f32 {
     // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;
     // 2^r = 1 + r P(r) on -0.5..=0.5, least relative error: 9.1e-8.

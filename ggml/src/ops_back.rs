@@ -1,0 +1,230 @@
+//! Ops that training needs: gradients of the forward ones, sums, and results written or added into a store.
+//!
+//! `grad` is the gradient of a result; an op named after another with `_back` gives that of its input.
+
+use std::ffi::c_void;
+
+use crate::attention::exp2;
+use crate::custom::share;
+use crate::graph::Builder;
+use crate::ops::{
+    broadcasts, call, check, contiguous, even_rows, f32_rows, packed_rows, possible, writable, RopeParams,
+};
+use crate::tensor::Tensor;
+use crate::{sys, DType, Result};
+
+/// A stored tensor that may be written, or a view of one, no element of which is there twice.
+fn target(t: Tensor<'_>) -> bool {
+    let raw = t.raw();
+    // SAFETY: a view's source outlives the view.
+    let root = if raw.view_src.is_null() { raw } else { unsafe { &*raw.view_src } };
+    // Dimensions from the innermost out: each must step over all of the one before.
+    let mut steps: Vec<(usize, usize)> = (1..4).map(|i| (t.nb()[i], t.ne()[i])).filter(|s| s.1 > 1).collect();
+    steps.sort_unstable();
+    let row = t.dtype().row_bytes(t.ne()[0]);
+    let apart = row.and_then(|row| {
+        steps.iter().try_fold(row, |extent, &(step, n)| step.checked_mul(n).filter(|_| step >= extent))
+    });
+    // Tensors of the graph itself have no buffer before it is built.
+    !root.buffer.is_null() && writable(t) && packed_rows(t) && apart.is_some()
+}
+
+/// True if the two cannot share memory: at most one is of a store, or they are different stored tensors.
+fn distinct(a: Tensor<'_>, b: Tensor<'_>) -> bool {
+    let root = |t: Tensor<'_>| {
+        let raw = t.raw();
+        // SAFETY: a view's source outlives the view.
+        let root = if raw.view_src.is_null() { raw } else { unsafe { &*raw.view_src } };
+        root.data
+    };
+    root(a) != root(b)
+}
+
+impl<'c> Builder<'c> {
+    /// `a - b`, `b` repeated to `a`'s shape.
+    pub fn sub(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
+        let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;
+        check(ok, "sub", "f32 rows, b to repeat into a", &[a, b])?;
+        call!(self, "sub", ggml_sub(a.ptr.as_ptr(), b.ptr.as_ptr()))
+    }
+
+    /// The square of each element.
+    pub fn sqr(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(f32_rows(a), "sqr", "f32 rows", &[a])?;
+        call!(self, "sqr", ggml_sqr(a.ptr.as_ptr()))
+    }
+
+    /// The natural logarithm of each element; -inf of 0, NaN of less.
+    pub fn log(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(f32_rows(a), "log", "f32 rows", &[a])?;
+        call!(self, "log", ggml_log(a.ptr.as_ptr()))
+    }
+
+    /// The sum of each row: `[n, ..]` to `[1, ..]`.
+    pub fn sum_rows(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(f32_rows(a), "sum_rows", "f32 rows", &[a])?;
+        call!(self, "sum_rows", ggml_sum_rows(a.ptr.as_ptr()))
+    }
+
+    /// `a` repeated to the shape of `like`, of which nothing else matters.
+    pub fn repeat(&self, a: Tensor<'c>, like: Tensor<'c>) -> Result<Tensor<'c>> {
+        let ok = broadcasts(a.ne(), like.ne()) && f32_rows(a);
+        check(ok, "repeat", "f32 rows, a to repeat into the shape", &[a, like])?;
+        possible("repeat", DType::F32, like.ne())?;
+        call!(self, "repeat", ggml_repeat(a.ptr.as_ptr(), like.ptr.as_ptr()))
+    }
+
+    /// `F32 [a.ne0, b.ne0, ..]`: the sum over `i` of row `i` of `a` by row `i` of `b`; `a`'s outer dimensions are repeated to
+    /// `b`'s. On the CPU [`Builder::gemm_outer`] is faster for matrices.
+    pub fn out_prod(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (x, y) = (a.ne(), b.ne());
+        let fits = x[1] == y[1] && y[2].is_multiple_of(x[2]) && y[3].is_multiple_of(x[3]);
+        let ne = [x[0], y[0], y[2], y[3]];
+        possible("out_prod", DType::F32, ne)?;
+        // ggml clears the result with a count of 31 bits.
+        let few = ne.iter().product::<usize>() <= i32::MAX as usize;
+        check(
+            fits && few && f32_rows(a) && f32_rows(b) && a.nb()[0] <= a.nb()[1],
+            "out_prod",
+            "f32 rows, equal ne[1], a's outer dimensions dividing b's",
+            &[a, b],
+        )?;
+        call!(self, "out_prod", ggml_out_prod(a.ptr.as_ptr(), b.ptr.as_ptr()))
+    }
+
+    /// The gradient of `x` where `grad` is that of `rms_norm(x, eps)`: `(grad - y mean(grad * y)) / rms`, `y` the result.
+    pub fn rms_norm_back(&self, grad: Tensor<'c>, x: Tensor<'c>, eps: f32) -> Result<Tensor<'c>> {
+        let ok = grad.ne() == x.ne() && f32_rows(grad) && f32_rows(x) && eps >= 0.0;
+        check(ok, "rms_norm_back", "f32 rows of one shape, eps >= 0", &[grad, x])?;
+        call!(self, "rms_norm_back", ggml_rms_norm_back(grad.ptr.as_ptr(), x.ptr.as_ptr(), eps))
+    }
+
+    /// `x / (1 + exp(-x))`, element by element.
+    pub fn silu(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(f32_rows(x) && even_rows(x), "silu", "f32 rows at one distance", &[x])?;
+        call!(self, "silu", ggml_silu(x.ptr.as_ptr()))
+    }
+
+    /// The gradient of `x` where `grad` is that of `silu(x)`.
+    pub fn silu_back(&self, grad: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let rows = |t| f32_rows(t) && even_rows(t);
+        let ok = grad.ne() == x.ne() && rows(grad) && rows(x);
+        check(ok, "silu_back", "f32 rows of one shape at one distance", &[grad, x])?;
+        call!(self, "silu_back", ggml_silu_back(grad.ptr.as_ptr(), x.ptr.as_ptr()))
+    }
+
+    /// The gradients of `gate` and `up` where `grad` is that of `swiglu(gate, up)`, all `[n, T]` F32: `[2n, T]`, each row
+    /// the gate's gradient and then the other's. For the CPU; elsewhere the graph is refused.
+    pub fn swiglu_back(&self, grad: Tensor<'c>, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
+        let op = "swiglu_back";
+        let args = [grad, gate, up];
+        let n = grad.ne();
+        let ok = args.iter().all(|&t| f32_rows(t) && t.ne() == n && t.nb()[1].is_multiple_of(4));
+        check(ok && n[2] * n[3] == 1, op, "three f32 matrices of one shape", &args)?;
+        let ne = [n[0].saturating_mul(2), n[1], 1, 1];
+        possible(op, DType::F32, ne)?;
+        self.custom(DType::F32, ne, &args, run_swiglu_back, ())
+    }
+
+    /// The gradient of `x` where `y = soft_max(scale * x)` and `grad` is that of `y`: `scale * y (grad - sum(grad * y))`.
+    pub fn soft_max_back(&self, grad: Tensor<'c>, y: Tensor<'c>, scale: f32) -> Result<Tensor<'c>> {
+        let plain = |t: Tensor<'_>| t.dtype() == DType::F32 && contiguous(t);
+        let ok = grad.ne() == y.ne() && plain(grad) && plain(y) && scale.is_finite();
+        check(ok, "soft_max_back", "contiguous f32 of one shape, a finite scale", &[grad, y])?;
+        call!(self, "soft_max_back", ggml_soft_max_ext_back(grad.ptr.as_ptr(), y.ptr.as_ptr(), scale, 0.0))
+    }
+
+    /// The gradient of `x` where `grad` is that of [`Builder::rope`] with these arguments: the rotation by the opposite angles.
+    pub fn rope_back(
+        &self,
+        grad: Tensor<'c>,
+        pos: Tensor<'c>,
+        factors: Option<Tensor<'c>>,
+        p: &RopeParams,
+    ) -> Result<Tensor<'c>> {
+        let (mode, factors) = self.rope_args("rope_back", grad, pos, factors, p)?;
+        let (grad, pos, n_dims) = (grad.ptr.as_ptr(), pos.ptr.as_ptr(), p.n_dims as i32);
+        let (base, scale, mscale) = (p.freq_base, p.freq_scale, p.mscale);
+        call!(
+            self,
+            "rope_back",
+            ggml_rope_ext_back(grad, pos, factors, n_dims, mode, 0, base, scale, 0.0, mscale, 32.0, 1.0)
+        )
+    }
+
+    /// Adds `x` to `stored`, an F32 tensor of a writable store or a view of one, in place; the result is `stored` after it.
+    pub fn add_into(&self, stored: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let ok = stored.ne() == x.ne() && f32_rows(stored) && x.dtype() == DType::F32;
+        check(
+            ok && target(stored) && distinct(stored, x),
+            "add_into",
+            "f32 rows of a writable store, and f32 of their shape that is not of that tensor",
+            &[stored, x],
+        )?;
+        call!(self, "add_into", ggml_add_inplace(stored.ptr.as_ptr(), x.ptr.as_ptr()))
+    }
+
+    /// Writes `x` (F32 rows) over `stored`, a tensor of a writable store or a view of one, in its type; the result is
+    /// `stored` after it. Quantised types take whole tensors only.
+    pub fn cpy_into(&self, stored: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let to = stored.dtype();
+        let types = f32_rows(x) && to.can_quantize() && (!to.is_quantized() || contiguous(stored));
+        check(
+            stored.ne() == x.ne() && types && target(stored) && distinct(stored, x),
+            "cpy_into",
+            "a tensor of a writable store, and f32 rows of its shape that are not of that tensor",
+            &[stored, x],
+        )?;
+        call!(self, "cpy_into", ggml_cpy(x.ptr.as_ptr(), stored.ptr.as_ptr()))
+    }
+}
+
+/// `1 / (1 + exp(-x))` within a few units in the last place.
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    let z = exp2(-x.abs() * std::f32::consts::LOG2_E);
+    let near = if x < 0.0 { z } else { 1.0 };
+    near / (1.0 + z)
+}
+
+unsafe extern "C" fn run_swiglu_back(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
+    // SAFETY: ggml passes the node made in `swiglu_back`, alive while the graph is, with the three sources checked there.
+    let (dst, args) = unsafe {
+        let dst = &*dst;
+        (dst, [&*dst.src[0], &*dst.src[1], &*dst.src[2]])
+    };
+    let n = args[0].ne[0] as usize;
+    for row in share(dst.ne[1] as usize, ith, nth) {
+        // SAFETY: each source has n contiguous f32 in this row, computed before this node.
+        let [d, gate, up] = args.map(|t| unsafe {
+            let at = (t.data as *const u8).add(row * t.nb[1]);
+            std::slice::from_raw_parts(at.cast::<f32>(), n)
+        });
+        // SAFETY: dst is contiguous [2n, T]; threads take disjoint rows, and custom ops do not run in place.
+        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * 2 * n), 2 * n) };
+        let (d_gate, d_up) = out.split_at_mut(n);
+        let inputs = d.iter().zip(gate).zip(up);
+        for (((d, &g), u), (d_gate, d_up)) in inputs.zip(d_gate.iter_mut().zip(d_up)) {
+            let s = sigmoid(g);
+            *d_gate = d * u * s * (1.0 + g * (1.0 - s));
+            *d_up = d * g * s;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sigmoids() {
+        for i in -100_000..100_000 {
+            let x = i as f32 / 1000.0;
+            let exact = 1.0 / (1.0 + (-f64::from(x)).exp());
+            // Below exp(-86.6) it is 0.
+            assert!((f64::from(sigmoid(x)) - exact).abs() <= 5e-6 * exact + 1e-37, "{x}");
+        }
+        assert!(sigmoid(f32::NAN).is_nan());
+        assert_eq!([sigmoid(f32::INFINITY), sigmoid(f32::NEG_INFINITY)], [1.0, 0.0]);
+    }
+}
