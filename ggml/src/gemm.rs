@@ -40,6 +40,12 @@ impl<'a> Matrix<'a> {
         Matrix { data, rs, cs, rows, cols, alive: PhantomData }
     }
 
+    /// Rows of `cols` elements in a slice, `rs` apart.
+    pub(crate) fn rows(data: &'a [f32], rows: usize, cols: usize, rs: usize) -> Matrix<'a> {
+        assert!(rows > 0 && cols > 0 && (rows - 1) * rs + cols <= data.len());
+        Matrix { data: data.as_ptr(), rs, cs: 1, rows, cols, alive: PhantomData }
+    }
+
     /// Rows as columns.
     pub(crate) fn transposed(self) -> Matrix<'a> {
         Matrix { rs: self.cs, cs: self.rs, rows: self.cols, cols: self.rows, ..self }
@@ -103,6 +109,20 @@ pub(crate) unsafe fn multiply(
             );
         }
     }
+}
+
+/// [`multiply`] with the result in a slice.
+pub(crate) fn multiply_into(
+    out: &mut [f32],
+    cs: usize,
+    add: bool,
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    factor: f32,
+) {
+    assert!(a.rows <= cs && (b.cols - 1) * cs + a.rows <= out.len());
+    // SAFETY: the result lies in the slice, and the borrow keeps everybody else, a and b too, out of it.
+    unsafe { multiply(out.as_mut_ptr(), cs, add, a, b, factor) }
 }
 
 /// What is transposed, for the user data of a node.

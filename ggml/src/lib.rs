@@ -4,6 +4,7 @@
 //! here first, because ggml aborts the process on a wrong shape. Tensors borrow the arena that holds them.
 
 pub mod attention;
+pub mod attention_train;
 pub mod backend;
 mod builder;
 mod custom;

@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
 /// A stored tensor that may be written, or a view of one, no element of which is there twice.
-fn target(t: Tensor<'_>) -> bool {
+pub(crate) fn target(t: Tensor<'_>) -> bool {
     let raw = t.raw();
     // SAFETY: a view's source outlives the view.
     let root = if raw.view_src.is_null() { raw } else { unsafe { &*raw.view_src } };
@@ -30,7 +30,7 @@ fn target(t: Tensor<'_>) -> bool {
 }
 
 /// True if the two cannot share memory: at most one is of a store, or they are different stored tensors.
-fn distinct(a: Tensor<'_>, b: Tensor<'_>) -> bool {
+pub(crate) fn distinct(a: Tensor<'_>, b: Tensor<'_>) -> bool {
     let root = |t: Tensor<'_>| {
         let raw = t.raw();
         // SAFETY: a view's source outlives the view.

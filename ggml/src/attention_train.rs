@@ -1,0 +1,254 @@
+//! Attention for training, ops of our own for the CPU: forward with the log-sum-exp of each row, and backward from it.
+//!
+//! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, so nothing as large as the scores
+//! is ever held. Query heads that share a KV head are the rows of one tile. Which keys a query sees is a run of them, a pair
+//! of numbers: causal attention, windows, and documents that do not see each other.
+//!
+//! Backward (Dao et al., FlashAttention, algorithm 4): with P = exp(S - lse) and D = rowsum(dO * O),
+//! dV = P^T dO, dS = P * (dO V^T - D), dK = scale dS^T Q, dQ = scale dS K. Work is divided by keys, whose gradients are added
+//! up in place; queries get sums from all keys, so each of a few lanes of keys has sums of its own, added by a second node.
+//! Lanes are given by the shapes, so no bit depends on the number of threads.
+
+mod backward;
+mod forward;
+mod view;
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::custom::share;
+use crate::graph::Builder;
+use crate::ops::{check, contiguous, f32_rows, possible};
+use crate::ops_back::{distinct, target};
+use crate::tensor::Tensor;
+use crate::{sys, DType, Error, Result};
+
+use view::{Heads, HeadsMut, Runs};
+
+/// Rows of a tile of queries, as near as whole tokens come.
+const TILE_ROWS: usize = 192;
+/// Keys of a tile.
+const KEYS: usize = 256;
+/// Backward work is in about as many units, a lane of one KV head each.
+const UNITS: usize = 24;
+/// Most query heads that share a KV head: a tile has at least one token's.
+const MAX_REP: usize = 1024;
+
+/// Operands of [`Builder::attention_back`].
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionBack<'c> {
+    /// Queries, F32 `[d, n_head, T]`.
+    pub q: Tensor<'c>,
+    /// Keys, F32 `[d, n_head_kv, N]`.
+    pub k: Tensor<'c>,
+    /// Values, F32 `[d_v, n_head_kv, N]`.
+    pub v: Tensor<'c>,
+    /// Which keys each query sees, I32 `[2, T]`.
+    pub runs: Tensor<'c>,
+    /// The result of [`Builder::attention_lse`] with the same operands, `[d_v + 1, n_head, T]`.
+    pub o_lse: Tensor<'c>,
+    /// The gradient of its output, F32 `[d_v, n_head, T]`.
+    pub d_out: Tensor<'c>,
+    /// The keys' gradient is added to it: of a writable store, F32 `[d, n_head_kv, N]`.
+    pub d_k: Tensor<'c>,
+    /// The values' gradient is added to it: of a writable store, F32 `[d_v, n_head_kv, N]`.
+    pub d_v: Tensor<'c>,
+}
+
+/// Numbers of a node.
+#[derive(Debug)]
+struct Plan {
+    scale: f32,
+    n_rep: usize,
+    /// Tokens of a tile.
+    tokens: usize,
+    /// Backward: lanes of keys.
+    lanes: usize,
+    /// Pieces of work not begun, and threads that have found none left.
+    next: AtomicUsize,
+    done: AtomicUsize,
+}
+
+impl Plan {
+    fn new(scale: f32, n_rep: usize, lanes: usize) -> Plan {
+        let tokens = (TILE_ROWS / n_rep).max(1);
+        Plan { scale, n_rep, tokens, lanes, next: AtomicUsize::new(0), done: AtomicUsize::new(0) }
+    }
+
+    /// Does pieces `0..n`, shared between the threads as they find time.
+    fn work(&self, n: usize, nth: i32, mut f: impl FnMut(usize)) {
+        loop {
+            let i = self.next.fetch_add(1, Ordering::Relaxed);
+            if i >= n {
+                break;
+            }
+            f(i);
+        }
+        // The last to leave sets the stage for the next compute.
+        if self.done.fetch_add(1, Ordering::AcqRel) + 1 == nth.max(1) as usize {
+            self.next.store(0, Ordering::Relaxed);
+            self.done.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// F32 `[d, heads, tokens]` in rows.
+fn heads(t: Tensor<'_>) -> bool {
+    f32_rows(t) && t.ne()[3] == 1 && t.nb()[1].is_multiple_of(4) && t.nb()[2].is_multiple_of(4)
+}
+
+/// Queries that share a KV head, if all shapes agree.
+fn n_rep([q, k, v, runs]: [Tensor<'_>; 4]) -> Option<usize> {
+    let (a, b, c) = (q.ne(), k.ne(), v.ne());
+    let shapes = a[0] == b[0] && b[1..] == c[1..] && a[1].is_multiple_of(b[1]) && a[1] / b[1] <= MAX_REP;
+    let seen = runs.dtype() == DType::I32 && runs.ne() == [2, a[2], 1, 1] && contiguous(runs);
+    (shapes && seen && [q, k, v].into_iter().all(heads)).then(|| a[1] / b[1])
+}
+
+impl<'c> Builder<'c> {
+    /// Attention of q (F32 `[d, n_head, T]`) over k and v (F32 `[d, n_head_kv, N]`, `[d_v, n_head_kv, N]`, rows contiguous):
+    /// query `t` sees keys `runs[0][t] .. runs[1][t]` (I32 `[2, T]`, clamped to `0..N`). Gives F32 `[d_v + 1, n_head, T]`: the
+    /// output, then the natural logarithm of the sum of the exponentials of `scale * q . k`; zeros and -inf where nothing is
+    /// seen. Query head `h` has KV head `h * n_head_kv / n_head`. For the CPU; elsewhere the graph is refused.
+    pub fn attention_lse(
+        &self,
+        q: Tensor<'c>,
+        k: Tensor<'c>,
+        v: Tensor<'c>,
+        runs: Tensor<'c>,
+        scale: f32,
+    ) -> Result<Tensor<'c>> {
+        let op = "attention_lse";
+        let args = [q, k, v, runs];
+        let expected =
+            "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N] f32, runs i32 [2,T], a finite scale";
+        let Some(n_rep) = n_rep(args).filter(|_| scale.is_finite()) else {
+            return Err(refusal(op, expected, &args));
+        };
+        let ne = [v.ne()[0] + 1, q.ne()[1], q.ne()[2], 1];
+        possible(op, DType::F32, ne)?;
+        self.custom(DType::F32, ne, &args, run_forward, Plan::new(scale, n_rep, 0))
+    }
+
+    /// The gradient of q, F32 `[d, n_head, T]`, from that of [`Builder::attention_lse`]'s output; those of k and v are added
+    /// to `d_k` and `d_v`, once for each compute of a graph that has the result in it. `d_k` and `d_v` are stored tensors (or
+    /// views) of their own, none of the other operands. For the CPU; elsewhere the graph is refused.
+    pub fn attention_back(&self, a: AttentionBack<'c>, scale: f32) -> Result<Tensor<'c>> {
+        let op = "attention_back";
+        let args = [a.q, a.k, a.v, a.runs, a.o_lse, a.d_out, a.d_k, a.d_v];
+        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], runs i32 [2,T], o_lse [d_v+1,n_head,T], \
+            d_out [d_v,n_head,T] and, of a writable store, d_k and d_v like k and v, f32, a finite scale";
+        let (q, k, v) = (a.q.ne(), a.k.ne(), a.v.ne());
+        let shapes = a.d_out.ne() == [v[0], q[1], q[2], 1]
+            && a.o_lse.ne() == [v[0] + 1, q[1], q[2], 1]
+            && a.d_k.ne() == k
+            && a.d_v.ne() == v
+            && [a.o_lse, a.d_out, a.d_k, a.d_v].into_iter().all(heads);
+        let apart =
+            args[..7].iter().all(|&t| distinct(t, a.d_v)) && args[..6].iter().all(|&t| distinct(t, a.d_k));
+        let ok = shapes && scale.is_finite() && target(a.d_k) && target(a.d_v) && apart;
+        let Some(n_rep) = n_rep([a.q, a.k, a.v, a.runs]).filter(|_| ok) else {
+            return Err(refusal(op, expected, &args));
+        };
+        let lanes = UNITS.div_ceil(k[1]).min(k[2].div_ceil(KEYS));
+        let ne = [q[0], q[2].saturating_mul(n_rep), k[1], lanes];
+        possible(op, DType::F32, ne)?;
+        let partial = self.custom(DType::F32, ne, &args, run_backward, Plan::new(scale, n_rep, lanes))?;
+        self.custom(DType::F32, [q[0], q[1], q[2], 1], &[partial], run_sum, ())
+    }
+}
+
+fn refusal(op: &'static str, expected: &str, args: &[Tensor<'_>]) -> Error {
+    match check(false, op, expected, args) {
+        Err(e) => e,
+        Ok(()) => Error::Op { op, what: expected.into() },
+    }
+}
+
+thread_local! {
+    static FORWARD: RefCell<forward::Scratch> = RefCell::default();
+    static BACKWARD: RefCell<backward::Scratch> = RefCell::default();
+}
+
+unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `attention_lse`, whose user data is the plan boxed there and whose sources are the
+    // tensors checked there, computed before. All are alive, and the sources as they are, while it runs.
+    let (dst, plan, inputs) = unsafe {
+        let (dst, plan) = (&*dst, &*(data as *const Plan));
+        let [q, k, v] = [0, 1, 2].map(|i| Heads::of(&*dst.src[i]));
+        let runs = Runs::of(&*dst.src[3], k.n);
+        (dst, plan, forward::Inputs { q, k, v, runs, scale: plan.scale, n_rep: plan.n_rep })
+    };
+    let (n_tokens, n_head_kv) = (inputs.q.n, inputs.k.n_head);
+    let n_tiles = n_tokens.div_ceil(plan.tokens);
+    // SAFETY: dst is contiguous F32 [d_v + 1, n_head, T], and custom ops do not run in place.
+    let mut out = unsafe { HeadsMut::of(dst) };
+    FORWARD.with_borrow_mut(|scratch| {
+        plan.work(n_tiles * n_head_kv, nth, |i| {
+            // Last tokens first: causal, they see most.
+            let tile = n_tiles - 1 - i / n_head_kv;
+            let tokens = tile * plan.tokens..((tile + 1) * plan.tokens).min(n_tokens);
+            scratch.attend(&inputs, i % n_head_kv, tokens, |h, t, row| {
+                // SAFETY: pieces of work are different tiles, and each writes its own rows.
+                row(unsafe { out.row(h, t) });
+            });
+        });
+    });
+}
+
+unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: as in `run_forward`, of the first node made in `attention_back`; the last two sources are of writable stores,
+    // which the executor has locked, and no other source is in their memory.
+    let (dst, plan, inputs) = unsafe {
+        let (dst, plan) = (&*dst, &*(data as *const Plan));
+        let [q, k, v] = [0, 1, 2].map(|i| Heads::of(&*dst.src[i]));
+        let [o_lse, d_out] = [4, 5].map(|i| Heads::of(&*dst.src[i]));
+        let [d_k, d_v] = [6, 7].map(|i| HeadsMut::of(&*dst.src[i]));
+        let runs = Runs::of(&*dst.src[3], k.n);
+        let (scale, n_rep, tokens) = (plan.scale, plan.n_rep, plan.tokens);
+        (dst, plan, backward::Inputs { q, k, v, runs, o_lse, d_out, d_k, d_v, scale, n_rep, tokens })
+    };
+    let (d, n_head_kv) = (inputs.q.d, inputs.k.n_head);
+    let len = d * plan.n_rep * inputs.q.n;
+    BACKWARD.with_borrow_mut(|scratch| {
+        plan.work(plan.lanes * n_head_kv, nth, |i| {
+            let (lane, head) = (i / n_head_kv, i % n_head_kv);
+            // SAFETY: dst is contiguous F32 [d, n_rep * T, n_head_kv, lanes], and pieces of work are different pairs of the last
+            // two.
+            let d_q = unsafe {
+                std::slice::from_raw_parts_mut(
+                    (dst.data as *mut f32).add((lane * n_head_kv + head) * len),
+                    len,
+                )
+            };
+            d_q.fill(0.0);
+            for tile in (lane..inputs.k.n.div_ceil(KEYS)).step_by(plan.lanes) {
+                let keys = tile * KEYS..((tile + 1) * KEYS).min(inputs.k.n);
+                // SAFETY: each tile of keys of each head is in one piece of work, so its gradients are this thread's.
+                unsafe { scratch.differentiate(&inputs, head, keys, d_q) };
+            }
+        });
+    });
+}
+
+unsafe extern "C" fn run_sum(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
+    // SAFETY: ggml passes the second node made in `attention_back` and its source, the first, both alive.
+    let (dst, partial) = unsafe { (&*dst, &*(*dst).src[0]) };
+    let (d, n_head, n_tokens) = (dst.ne[0] as usize, dst.ne[1] as usize, dst.ne[2] as usize);
+    let (n_head_kv, lanes) = (partial.ne[2] as usize, partial.ne[3] as usize);
+    let n_rep = n_head / n_head_kv;
+    // SAFETY: the source is contiguous F32 [d, n_rep * T, n_head_kv, lanes], computed before.
+    let sums =
+        unsafe { std::slice::from_raw_parts(partial.data as *const f32, d * n_head * n_tokens * lanes) };
+    for row in share(n_head * n_tokens, ith, nth) {
+        let (t, h) = (row / n_head, row % n_head);
+        // SAFETY: dst is contiguous F32 [d, n_head, T], and threads take disjoint rows.
+        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * d), d) };
+        let at = ((h / n_rep * n_tokens + t) * n_rep + h % n_rep) * d;
+        out.copy_from_slice(&sums[at..at + d]);
+        for lane in sums.chunks_exact(d * n_head * n_tokens).skip(1) {
+            out.iter_mut().zip(&lane[at..]).for_each(|(o, s)| *o += s);
+        }
+    }
+}
