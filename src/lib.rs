@@ -4,6 +4,7 @@
 pub mod hparams;
 pub mod rope;
 pub mod weights;
+pub mod adapter;
 pub mod kv;
 pub mod graph;
 pub mod arch;
@@ -12,6 +13,7 @@ pub mod session;
 pub mod chat;
 pub mod eval;
 pub mod fetch;
+pub mod train;
 pub mod plot;
 
 /// The README's example compiles.

@@ -6,6 +6,7 @@ use ggml::backend::Device;
 use ggml::tensor::StoreTensor;
 
 use crate::arch::{self, Arch, ARCHS};
+use crate::graph::Tensors;
 use crate::hparams::Hparams;
 use crate::weights::Weights;
 use crate::{gguf, vocab::Vocab};
@@ -128,8 +129,17 @@ impl Model {
         self.weights.get(name)
     }
 
+    /// The tensors its architecture may have.
+    pub(crate) fn tensor_specs(&self) -> Vec<crate::weights::TensorSpec> {
+        (self.arch.tensors)(&self.hparams)
+    }
+
     pub(crate) fn weights(&self) -> &Weights {
         &self.weights
+    }
+
+    pub(crate) fn tensors(&self) -> Tensors<'_> {
+        Tensors { weights: &self.weights, adapters: &[] }
     }
 
     pub(crate) fn arch(&self) -> &'static Arch {

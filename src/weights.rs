@@ -114,3 +114,13 @@ pub fn embed(file: &gguf::File, hp: &Hparams, tokens: &[Token], out: &mut [f32])
     }
     Ok(())
 }
+
+/// All of a tensor of the file, as floats in its own order.
+pub fn dequantized(file: &gguf::File, name: &str, out: &mut [f32]) -> Result<(), ggml::Error> {
+    let info = file.tensor(name).ok_or_else(|| file.error(name, "expected a tensor, found none"))?;
+    let n: usize = info.shape.iter().map(|&n| n as usize).product();
+    if n != out.len() {
+        return Err(file.error(name, format!("expected {} numbers, found {n}", out.len())));
+    }
+    ggml::dtype::dequantize(info.dtype, file.data(info), out)
+}

@@ -21,12 +21,23 @@ pub(crate) const MAX_ARGS: usize = 10;
 struct RopeTable {
     n_rot: usize,
     neox: bool,
+    /// By the opposite angles.
+    back: bool,
 }
 
 impl<'c> Builder<'c> {
     /// Rotates x (F32 `[d, H, T]`) by a table F32 `[n_rot, n_tables, T]` whose rows are `n_rot/2` cosines and then as many
     /// sines; consecutive groups of `H / n_tables` heads share a table. Dimensions past `n_rot` are copied.
     pub fn rope_table(&self, x: Tensor<'c>, table: Tensor<'c>, neox: bool) -> Result<Tensor<'c>> {
+        self.by_table(x, table, neox, false)
+    }
+
+    /// The gradient of x where that of [`Builder::rope_table`]'s result is `grad`: the rotation by the opposite angles.
+    pub fn rope_table_back(&self, grad: Tensor<'c>, table: Tensor<'c>, neox: bool) -> Result<Tensor<'c>> {
+        self.by_table(grad, table, neox, true)
+    }
+
+    fn by_table(&self, x: Tensor<'c>, table: Tensor<'c>, neox: bool, back: bool) -> Result<Tensor<'c>> {
         let (n, t) = (x.ne(), table.ne());
         let shapes = t[0] % 2 == 0
             && t[0] <= n[0]
@@ -49,7 +60,7 @@ impl<'c> Builder<'c> {
             [n[0], n[1], n[2], 1],
             &[x, table],
             run_rope_table,
-            RopeTable { n_rot: t[0], neox },
+            RopeTable { n_rot: t[0], neox, back },
         )
     }
 
@@ -140,6 +151,7 @@ unsafe extern "C" fn run_rope_table(dst: *mut sys::ggml_tensor, ith: i32, nth: i
     let (d, n_head, n_tokens) = (dst.ne[0] as usize, dst.ne[1] as usize, dst.ne[2] as usize);
     let n_tables = table.ne[1] as usize;
     let group = n_head / n_tables;
+    let sign = if p.back { -1.0 } else { 1.0 };
     for row in share(n_head * n_tokens, ith, nth) {
         let (t, h) = (row / n_head, row % n_head);
         // SAFETY: row (h, t) of x has d contiguous f32 at these strides.
@@ -158,24 +170,26 @@ unsafe extern "C" fn run_rope_table(dst: *mut sys::ggml_tensor, ith: i32, nth: i
         let (cos, sin) = angles.split_at(p.n_rot / 2);
         output[p.n_rot..].copy_from_slice(&input[p.n_rot..]);
         if p.neox {
-            rotate_halves(&input[..p.n_rot], cos, sin, &mut output[..p.n_rot]);
+            rotate_halves(&input[..p.n_rot], cos, sin, sign, &mut output[..p.n_rot]);
         } else {
-            rotate_adjacent(&input[..p.n_rot], cos, sin, &mut output[..p.n_rot]);
+            rotate_adjacent(&input[..p.n_rot], cos, sin, sign, &mut output[..p.n_rot]);
         }
     }
 }
 
-fn rotate_adjacent(x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) {
+fn rotate_adjacent(x: &[f32], cos: &[f32], sin: &[f32], sign: f32, y: &mut [f32]) {
     for (((y, x), c), s) in y.chunks_exact_mut(2).zip(x.chunks_exact(2)).zip(cos).zip(sin) {
+        let s = sign * s;
         (y[0], y[1]) = (x[0] * c - x[1] * s, x[0] * s + x[1] * c);
     }
 }
 
-fn rotate_halves(x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) {
+fn rotate_halves(x: &[f32], cos: &[f32], sin: &[f32], sign: f32, y: &mut [f32]) {
     let half = x.len() / 2;
     let ((xa, xb), (ya, yb)) = (x.split_at(half), y.split_at_mut(half));
     let (inputs, outputs) = (xa.iter().zip(xb), ya.iter_mut().zip(yb));
     for (((ya, yb), (xa, xb)), (c, s)) in outputs.zip(inputs).zip(cos.iter().zip(sin)) {
+        let s = sign * s;
         (*ya, *yb) = (xa * c - xb * s, xa * s + xb * c);
     }
 }

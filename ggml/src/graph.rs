@@ -111,6 +111,9 @@ impl Executor {
         f: impl for<'c> FnOnce(&Builder<'c>) -> Result<R, E>,
     ) -> Result<R, E> {
         let (built, result) = self.construct(max_tensors, f)?;
+        if built.stores.iter().any(|s| s.planned) {
+            return Err(Error::Argument("a graph over planned tensors can only be measured".into()).into());
+        }
         self.check_supported(&built)?;
         self.built = None;
         // SAFETY: the graph is valid; the allocator's former graph is gone.

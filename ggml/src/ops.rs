@@ -257,6 +257,12 @@ impl<'c> Builder<'c> {
         call!(self, "soft_max", ggml_soft_max_ext(a.ptr.as_ptr(), mask.ptr.as_ptr(), scale, 0.0))
     }
 
+    /// `softmax(a)` over rows.
+    pub fn soft_max_plain(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(a.dtype() == DType::F32 && contiguous(a), "soft_max", "contiguous f32", &[a])?;
+        call!(self, "soft_max", ggml_soft_max(a.ptr.as_ptr()))
+    }
+
     /// Attention without the score matrix: q `[d, T, H]`, k and v `[d, n_kv, H_kv]`, mask F16 `[n_kv, T]`; gives `[d, H, T]`.
     pub fn flash_attn(
         &self,

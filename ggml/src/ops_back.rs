@@ -25,8 +25,8 @@ pub(crate) fn target(t: Tensor<'_>) -> bool {
     let apart = row.and_then(|row| {
         steps.iter().try_fold(row, |extent, &(step, n)| step.checked_mul(n).filter(|_| step >= extent))
     });
-    // Tensors of the graph itself have no buffer before it is built.
-    !root.buffer.is_null() && writable(t) && packed_rows(t) && apart.is_some()
+    // Tensors of the graph itself have no memory before it is built; those of planned stores have an address, but no buffer.
+    !root.data.is_null() && writable(t) && packed_rows(t) && apart.is_some()
 }
 
 /// True if the two cannot share memory: at most one is of a store, or they are different stored tensors.

@@ -56,6 +56,11 @@ impl Tensor<'_> {
         unsafe { self.ptr.as_ref() }
     }
 
+    /// Tells the tensors of a graph apart.
+    pub fn id(&self) -> usize {
+        self.ptr.as_ptr() as usize
+    }
+
     /// Shape, `ne[0]` first.
     pub fn ne(&self) -> [usize; 4] {
         self.raw().ne.map(|n| n as usize)
@@ -164,6 +169,8 @@ pub struct Store {
     /// Held by whoever reads or writes a store's data from the host or runs a graph that may write it.
     pub(crate) access: Mutex<()>,
     pub(crate) read_only: bool,
+    /// Headers only.
+    pub(crate) planned: bool,
     _arena: Arena,
     buffers: Vec<Buffer>,
 }
@@ -201,6 +208,18 @@ impl Store {
     pub fn new(device: Device, defs: Vec<TensorDef>, what: &str) -> Result<Arc<Store>> {
         let mut store = Store::headers(device, defs, false)?;
         store.allocate(what, true)?;
+        Ok(Arc::new(store))
+    }
+
+    /// The headers of [`Store::new`] without memory: graphs over them can be measured, not built.
+    pub fn planned(device: Device, defs: Vec<TensorDef>) -> Result<Arc<Store>> {
+        let mut store = Store::headers(device, defs, false)?;
+        store.planned = true;
+        for t in &store.tensors {
+            // SAFETY: the headers are ours alone. An address, each tensor's own, keeps the graph allocator from giving it memory.
+            // It is never followed: executors refuse to build graphs over planned stores, and `range` reads and writes.
+            unsafe { (*t.as_ptr()).data = t.as_ptr().cast() };
+        }
         Ok(Arc::new(store))
     }
 
@@ -258,6 +277,7 @@ impl Store {
             n_bytes,
             access: Mutex::new(()),
             read_only,
+            planned: false,
             _arena: arena,
             buffers: Vec::new(),
         })
@@ -360,7 +380,48 @@ impl Store {
         if offset.checked_add(n).is_none_or(|end| end > def.n_bytes().unwrap_or(0)) {
             return Err(Error::Argument(format!("{}: bytes {offset}+{n} lie outside it", def.name)));
         }
+        if self.planned {
+            return Err(Error::Argument(format!("{}: it is only planned", def.name)));
+        }
         Ok(self.tensors[index])
+    }
+
+    /// Sets all of tensor `index` of a writable store to zero.
+    pub fn zero(&self, index: usize) -> Result<()> {
+        let n = self.defs.get(index).map_or(Ok(0), TensorDef::n_bytes)?;
+        let t = self.range(index, 0, n)?;
+        if self.read_only {
+            return Err(Error::Argument(format!("{}: weights are read-only", self.defs[index].name)));
+        }
+        let _guard = self.access.lock().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: the whole of an allocated tensor; the lock keeps graphs and other hosts' accesses out meanwhile.
+        unsafe { sys::ggml_backend_tensor_memset(t.as_ptr(), 0, 0, n) };
+        Ok(())
+    }
+
+    /// Reads floats of tensor `index` (F32), from element `first` on.
+    pub fn read_f32(&self, index: usize, first: usize, out: &mut [f32]) -> Result<()> {
+        self.is_f32(index)?;
+        // SAFETY: every bit pattern is an f32, and f32 have no padding.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u8>(), std::mem::size_of_val(out))
+        };
+        self.read(index, first * 4, bytes)
+    }
+
+    /// Writes floats of tensor `index` (F32) of a writable store, from element `first` on.
+    pub fn write_f32(&self, index: usize, first: usize, values: &[f32]) -> Result<()> {
+        self.is_f32(index)?;
+        self.write(index, first * 4, crate::graph::Plain::bytes(values))
+    }
+
+    fn is_f32(&self, index: usize) -> Result<()> {
+        match self.defs.get(index) {
+            Some(def) if def.dtype != DType::F32 => {
+                Err(Error::Argument(format!("{}: expected f32, found {}", def.name, def.dtype.name())))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Reads bytes of tensor `index`.

@@ -10,7 +10,7 @@ use crate::weights::{TensorSpec, TOKEN_EMBD};
 
 /// The descriptor.
 pub(super) static LLAMA: Arch =
-    Arch { name: "llama", pairing: Pairing::Adjacent, tensors, layer, head: |g, x| g.logits(x) };
+    Arch { name: "llama", pairing: Pairing::Adjacent, tensors, qkv, rest, head: |g, x| g.logits(x) };
 
 fn tensors(hp: &Hparams) -> Vec<TensorSpec> {
     transformer(hp, &["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"], &[])
@@ -49,9 +49,13 @@ pub(super) fn transformer(hp: &Hparams, may_bias: &[&str], must_bias: &[&str]) -
     specs
 }
 
-/// One layer, as Llama and its kin have it.
-pub(super) fn layer<'c>(g: &Graph<'_, 'c>, il: usize, x: Tensor<'c>) -> Result<Tensor<'c>> {
-    let attn = g.attention(x, il)?;
-    let x = g.b.add(attn, g.wanted(x, il)?)?;
-    g.b.add(g.swiglu_ffn(x, il)?, x)
+/// A layer's queries, keys and values, as Llama and its kin have them.
+pub(super) fn qkv<'c>(g: &Graph<'_, 'c>, il: usize, x: Tensor<'c>) -> Result<[Tensor<'c>; 3]> {
+    g.qkv(x, il)
+}
+
+/// The layer's two residuals.
+pub(super) fn rest<'c>(g: &Graph<'_, 'c>, il: usize, x: Tensor<'c>, attn: Tensor<'c>) -> Result<Tensor<'c>> {
+    let x = g.add(g.attn_output(attn, il)?, x)?;
+    g.add(g.swiglu_ffn(x, il)?, x)
 }

@@ -1,4 +1,4 @@
-//! Architectures: which tensors a file must have, and how one layer is built. One file each, one registry line.
+//! Architectures: which tensors a file must have, and how one layer is built around attention. One file each, one registry line.
 
 mod llama;
 mod qwen2;
@@ -19,8 +19,12 @@ pub struct Arch {
     pub pairing: Pairing,
     /// The tensors of a file, besides the rope factors that `hparams` reads.
     pub tensors: fn(&Hparams) -> Vec<TensorSpec>,
-    /// Layer `il`: F32 `[n_embd, T]` to the same.
-    pub layer: for<'a, 'c> fn(&Graph<'a, 'c>, il: usize, x: Tensor<'c>) -> Result<Tensor<'c>>,
+    /// Layer `il` up to attention: F32 `[n_embd, T]` to queries `[n_head * d, T]`, keys and values `[n_head_kv * d, T]`,
+    /// not yet rotated. Local to each token, and built from blocks that know their gradient.
+    pub qkv: for<'a, 'c> fn(&Graph<'a, 'c>, il: usize, x: Tensor<'c>) -> Result<[Tensor<'c>; 3]>,
+    /// The rest of the layer, of its input and what attention found (`[n_head * d, T]`): F32 `[n_embd, T]`. Local, too.
+    pub rest:
+        for<'a, 'c> fn(&Graph<'a, 'c>, il: usize, x: Tensor<'c>, attn: Tensor<'c>) -> Result<Tensor<'c>>,
     /// F32 `[n_embd, T]` to logits `[n_vocab, T]`.
     pub head: for<'a, 'c> fn(&Graph<'a, 'c>, x: Tensor<'c>) -> Result<Tensor<'c>>,
 }

@@ -8,6 +8,7 @@ pub(super) static QWEN2: Arch = Arch {
     name: "qwen2",
     pairing: Pairing::Halves,
     tensors: |hp| llama::transformer(hp, &[], &["attn_q", "attn_k", "attn_v"]),
-    layer: llama::layer,
+    qkv: llama::qkv,
+    rest: llama::rest,
     head: |g, x| g.logits(x),
 };

@@ -116,6 +116,25 @@ impl<'c> Rotation<'c> {
         self.apply(b, x, true)
     }
 
+    /// The gradient of what [`Rotation::queries`] (or keys) was given, where that of its result is `grad`.
+    fn back(&self, b: &Builder<'c>, grad: Tensor<'c>, keys: bool) -> Result<Tensor<'c>> {
+        let [d, heads, n, _] = grad.ne();
+        match self.0 {
+            Lowering::Table { table, neox } => b.rope_table_back(grad, table, neox),
+            Lowering::Scalars { pos, q, k: None, params, .. } => b.rope_back(grad, pos, q, &params),
+            Lowering::Scalars { pos, q, k, params, permute } => {
+                let one_head = b.reshape(b.cont(grad)?, &[d * heads, 1, n])?;
+                let params = RopeParams { n_dims: d * heads, ..params };
+                let back = b.rope_back(one_head, pos, if keys { k } else { q }, &params)?;
+                if !permute {
+                    return b.reshape(back, &[d, heads, n]);
+                }
+                let pairs = b.reshape(back, &[2, d / 2, heads * n])?;
+                b.reshape(b.cont(b.permute(pairs, [1, 0, 2, 3])?)?, &[d, heads, n])
+            }
+        }
+    }
+
     fn apply(&self, b: &Builder<'c>, x: Tensor<'c>, keys: bool) -> Result<Tensor<'c>> {
         let [d, heads, n, _] = x.ne();
         match self.0 {
@@ -221,6 +240,17 @@ impl<'c> Rotations<'c> {
     pub fn queries(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
         let q = self.at(map)?.queries(b, x)?;
         self.q_scale.map_or(Ok(q), |scale| b.mul(q, scale))
+    }
+
+    /// The gradient of the queries given, where that of [`Rotations::queries`]' result is `grad`.
+    pub fn queries_back(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
+        let grad = self.q_scale.map_or(Ok(grad), |scale| b.mul(grad, scale))?;
+        self.at(map)?.back(b, grad, false)
+    }
+
+    /// The same of keys.
+    pub fn keys_back(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
+        self.at(map)?.back(b, grad, true)
     }
 
     /// Key heads F32 `[d, n_head_kv, T]` at positions under this map.

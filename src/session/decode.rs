@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::batch::Item;
 use super::{Batch, SeqId, Session};
-use crate::graph::{Graph, GraphInputs, Shape};
+use crate::graph::{Cached, Graph, GraphInputs, Shape};
 use crate::kv::Span;
 use crate::model::{Error, Result};
 use crate::rope::MAX_BRANCHES;
@@ -288,10 +288,12 @@ impl Parts<'_> {
         shape: Shape,
     ) -> ggml::Result<(GraphInputs, Option<ggml::graph::OutputId>)> {
         let (hp, arch) = (self.model.hparams(), self.model.arch());
-        let (g, inputs, mut x) =
-            Graph::new(b, hp, self.model.weights(), kv, plan, arch.pairing, shape, self.abilities)?;
+        let g = Graph::new(b, hp, self.model.tensors(), self.abilities);
+        let (cached, inputs, mut x) = Cached::new(&g, kv, plan, arch.pairing, shape)?;
         for il in 0..hp.n_layer {
-            x = (arch.layer)(&g, il, x)?;
+            let [q, k, v] = (arch.qkv)(&g, il, x)?;
+            let attn = cached.wanted(&g, cached.attend(&g, q, k, v, il)?, il)?;
+            x = (arch.rest)(&g, il, cached.wanted(&g, x, il)?, attn)?;
         }
         // Without a wanted row the graph ends where the last layer's keys and values are stored.
         let output = match shape.n_out {

@@ -13,6 +13,7 @@ use ropewalk::Token;
 use crate::cases::Case;
 
 /// The weights of a model, as f64.
+#[derive(Clone)]
 pub(crate) struct Naive {
     hp: Hparams,
     /// Pairs are `(2j, 2j+1)`; else `(j, j + n_rot/2)`.
@@ -44,6 +45,12 @@ impl Naive {
             adjacent: model.hparams().arch == "llama",
             tensors: file.tensors().iter().map(|t| (t.name.clone(), values(t))).collect(),
         }
+    }
+
+    /// A tensor, to be changed.
+    #[allow(dead_code)] // Of use in one of the test programs this is part of.
+    pub(crate) fn tensor_mut(&mut self, name: &str) -> &mut Vec<f64> {
+        self.tensors.get_mut(name).unwrap()
     }
 
     /// All rows of logits, `[n][n_vocab]`. As no token sees a later one, the first rows are those of a shorter text.
@@ -155,6 +162,7 @@ fn add(x: &mut [f64], y: &[f64]) {
 }
 
 /// Largest error of a row of logits, relative to the row's norm.
+#[allow(dead_code)]
 pub(crate) fn worst_row(got: &[f32], want: &[f64], n_vocab: usize) -> f64 {
     assert!(got.len() == want.len() && got.len().is_multiple_of(n_vocab), "{} of {}", got.len(), want.len());
     let error = |(got, want): (&[f32], &[f64])| {

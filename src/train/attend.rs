@@ -1,0 +1,301 @@
+//! Attention of one layer in blocks of queries, forwards and backwards; nothing is tokens x tokens.
+//!
+//! Blocks go forwards first to last, each adding its keys and values, and backwards last to first: when a block's turn comes,
+//! all later queries have added to the gradients of its keys and values.
+
+use std::sync::Arc;
+
+use ggml::attention_train::AttentionBack;
+use ggml::graph::{Builder, Executor, InputId};
+use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
+use ggml::{DType, Result};
+
+use crate::hparams::Hparams;
+
+/// Bytes that scores of a piece of queries may take, where attention holds them: one matrix of several.
+const SCORE_BYTES: usize = 128 << 20;
+
+/// `-inf` as F16.
+const F16_NEG_INF: u16 = 0xfc00;
+
+/// Keys, values and their gradients of one layer, F32 `[n_head_kv * d, n_ctx]` each.
+#[derive(Debug)]
+pub(super) struct Cache {
+    store: Arc<Store>,
+}
+
+impl Cache {
+    pub(super) fn defs(hp: &Hparams, n_ctx: usize) -> Result<Vec<TensorDef>> {
+        let row = hp.n_head_kv * hp.n_embd_head;
+        ["k", "v", "dk", "dv"].iter().map(|name| TensorDef::new(*name, DType::F32, &[row, n_ctx])).collect()
+    }
+
+    pub(super) fn new(store: Arc<Store>) -> Cache {
+        Cache { store }
+    }
+
+    fn at(&self, index: usize) -> StoreTensor {
+        StoreTensor { store: Arc::clone(&self.store), index }
+    }
+
+    pub(super) fn k(&self) -> StoreTensor {
+        self.at(0)
+    }
+
+    pub(super) fn v(&self) -> StoreTensor {
+        self.at(1)
+    }
+
+    pub(super) fn dk(&self) -> StoreTensor {
+        self.at(2)
+    }
+
+    pub(super) fn dv(&self) -> StoreTensor {
+        self.at(3)
+    }
+
+    /// Forgets the gradients.
+    pub(super) fn zero_grads(&self) -> Result<()> {
+        self.store.zero(2)?;
+        self.store.zero(3)
+    }
+
+    pub(super) fn n_bytes(&self) -> usize {
+        self.store.n_bytes()
+    }
+}
+
+/// Which keys the queries of a block see: one run of positions each.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum SeenInput {
+    /// I32 `[2, n]`: first key and the one behind the last.
+    Runs(InputId),
+    /// F16 `[n_keys, n]`: 0 or -inf.
+    Mask(InputId),
+}
+
+impl SeenInput {
+    /// `firsts`: the first key that each query sees; the first query is at position `start`.
+    pub(super) fn fill(&self, exec: &mut Executor, start: usize, firsts: &[i32]) -> Result<()> {
+        let run = |(i, &first): (usize, &i32)| [first, (start + i + 1) as i32];
+        match *self {
+            SeenInput::Runs(id) => exec.set(id, &firsts.iter().enumerate().flat_map(run).collect::<Vec<_>>()),
+            SeenInput::Mask(id) => exec.fill(id, |mask: &mut [u16]| {
+                let n_keys = start + firsts.len();
+                for (row, run) in mask.chunks_exact_mut(n_keys).zip(firsts.iter().enumerate().map(run)) {
+                    row.fill(F16_NEG_INF);
+                    row[run[0] as usize..run[1] as usize].fill(0);
+                }
+            }),
+        }
+    }
+}
+
+/// Attention of one block of queries, in one of two ways: ops of our own, or ops every backend has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attend<'c> {
+    own: bool,
+    d: usize,
+    n_head: usize,
+    n_head_kv: usize,
+    n_keys: usize,
+    seen: Tensor<'c>,
+}
+
+/// What attention gives to the layer below.
+pub(super) struct Grads<'c> {
+    /// `[d, n_head, n]`.
+    pub(super) q: Tensor<'c>,
+    /// All rows, after what this block adds.
+    pub(super) k: Tensor<'c>,
+    /// The same of values.
+    pub(super) v: Tensor<'c>,
+}
+
+impl<'c> Attend<'c> {
+    pub(super) fn new(
+        b: &Builder<'c>,
+        hp: &Hparams,
+        own: bool,
+        n: usize,
+        n_keys: usize,
+    ) -> Result<(Self, SeenInput)> {
+        let (seen, id) = if own {
+            let (id, t) = b.input("runs", DType::I32, &[2, n])?;
+            (t, SeenInput::Runs(id))
+        } else {
+            let (id, t) = b.input("mask", DType::F16, &[n_keys, n])?;
+            (t, SeenInput::Mask(id))
+        };
+        let (d, n_head, n_head_kv) = (hp.n_embd_head, hp.n_head, hp.n_head_kv);
+        Ok((Attend { own, d, n_head, n_head_kv, n_keys, seen }, id))
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.d as f32).sqrt()
+    }
+
+    /// The first `n_keys` rows of keys or values as heads: `[d, n_head_kv, n_keys]`.
+    fn heads(&self, b: &Builder<'c>, all: Tensor<'c>) -> Result<Tensor<'c>> {
+        b.view(
+            all,
+            [self.d, self.n_head_kv, self.n_keys, 1],
+            [4 * self.d, all.nb()[1], all.nb()[1] * self.n_keys],
+            0,
+        )
+    }
+
+    /// One head of the same: `[d, n_keys]`.
+    fn head(&self, b: &Builder<'c>, all: Tensor<'c>, head: usize) -> Result<Tensor<'c>> {
+        let nb = all.nb();
+        b.view(
+            all,
+            [self.d, self.n_keys, 1, 1],
+            [nb[1], nb[1] * self.n_keys, nb[1] * self.n_keys],
+            4 * self.d * head,
+        )
+    }
+
+    /// Rotated queries `[d, n_head, n]` and rows of keys and values to F32 `[d + 1, n_head, n]`: behind each head what its
+    /// backward run needs (the log-sum-exp where ops are our own).
+    pub(super) fn forward(
+        &self,
+        b: &Builder<'c>,
+        q: Tensor<'c>,
+        k: Tensor<'c>,
+        v: Tensor<'c>,
+    ) -> Result<Tensor<'c>> {
+        if self.own {
+            return b.attention_lse(q, self.heads(b, k)?, self.heads(b, v)?, self.seen, self.scale());
+        }
+        let mut heads: Option<Tensor<'c>> = None;
+        for h in 0..self.n_head_kv {
+            let values = transposed(b, self.head(b, v, h)?)?;
+            let mut pieces: Option<Tensor<'c>> = None;
+            for piece in self.pieces(q) {
+                let (p, n) = self.probabilities(b, piece.of(b, self, q, h)?, k, h, &piece)?;
+                let o = b.reshape(b.mul_mat(values, p)?, &[self.d, n, self.n_rep()])?;
+                let o = b.cont(b.permute(o, [0, 2, 1, 3])?)?;
+                pieces = Some(pieces.map_or(Ok(o), |before| b.concat(before, o, 2))?);
+            }
+            heads = joined(b, heads, pieces, 1)?;
+        }
+        let out = heads.ok_or_else(nothing)?;
+        // Room for the log-sum-exp, which this way does not need.
+        let [_, n_head, n, _] = out.ne();
+        let pad = b.view(out, [1, n_head, n, 1], [out.nb()[1], out.nb()[2], out.nb()[3]], 0)?;
+        b.concat(out, b.cont(pad)?, 0)
+    }
+
+    /// Given what [`Attend::forward`] gave and the gradient of its heads, `[d, n_head, n]`.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn backward(
+        &self,
+        b: &Builder<'c>,
+        q: Tensor<'c>,
+        [k, v]: [Tensor<'c>; 2],
+        out: Tensor<'c>,
+        d_out: Tensor<'c>,
+        [dk, dv]: [Tensor<'c>; 2],
+    ) -> Result<Grads<'c>> {
+        if self.own {
+            let (k, v, d_k, d_v) =
+                (self.heads(b, k)?, self.heads(b, v)?, self.heads(b, dk)?, self.heads(b, dv)?);
+            let all = AttentionBack { q, k, v, runs: self.seen, o_lse: out, d_out, d_k, d_v };
+            let q = b.attention_back(all, self.scale())?;
+            // What is added to the stored gradients is read by nodes that come after this one.
+            b.expand(q);
+            return Ok(Grads { q, k: dk, v: dv });
+        }
+        let mut heads: Option<Tensor<'c>> = None;
+        for h in 0..self.n_head_kv {
+            let keys = transposed(b, self.head(b, k, h)?)?;
+            let mut pieces: Option<Tensor<'c>> = None;
+            for piece in self.pieces(q) {
+                let (q_h, d_h) = (piece.of(b, self, q, h)?, piece.of(b, self, d_out, h)?);
+                let (p, n) = self.probabilities(b, q_h, k, h, &piece)?;
+                let d_p = b.mul_mat(self.head(b, v, h)?, d_h)?;
+                let d_s = b.soft_max_back(d_p, p, self.scale())?;
+                let (p_t, s_t) = (transposed(b, p)?, transposed(b, d_s)?);
+                let more_k = b.mul_mat(transposed(b, q_h)?, s_t)?;
+                let more_v = b.mul_mat(transposed(b, d_h)?, p_t)?;
+                b.expand(b.add_into(self.head(b, dk, h)?, more_k)?);
+                b.expand(b.add_into(self.head(b, dv, h)?, more_v)?);
+                let d_q = b.reshape(b.mul_mat(keys, d_s)?, &[self.d, n, self.n_rep()])?;
+                let d_q = b.cont(b.permute(d_q, [0, 2, 1, 3])?)?;
+                pieces = Some(pieces.map_or(Ok(d_q), |before| b.concat(before, d_q, 2))?);
+            }
+            heads = joined(b, heads, pieces, 1)?;
+        }
+        let q = heads.ok_or_else(nothing)?;
+        Ok(Grads { q, k: dk, v: dv })
+    }
+
+    fn n_rep(&self) -> usize {
+        self.n_head / self.n_head_kv
+    }
+
+    /// Queries in pieces whose scores fit.
+    fn pieces(&self, q: Tensor<'c>) -> Vec<Piece> {
+        let n = q.ne()[2];
+        let most = (SCORE_BYTES / (4 * self.n_keys * self.n_rep()).max(1)).clamp(1, n);
+        (0..n).step_by(most).map(|first| Piece { first, n: most.min(n - first) }).collect()
+    }
+
+    /// Softmax of scores of queries `[d, n * n_rep]`: `[n_keys, n * n_rep]`.
+    fn probabilities(
+        &self,
+        b: &Builder<'c>,
+        q: Tensor<'c>,
+        k: Tensor<'c>,
+        head: usize,
+        piece: &Piece,
+    ) -> Result<(Tensor<'c>, usize)> {
+        let s = b.mul_mat(self.head(b, k, head)?, q)?;
+        let s = b.reshape(s, &[self.n_keys, piece.n, self.n_rep()])?;
+        let row = self.seen.nb()[1];
+        let mask = b.view(
+            self.seen,
+            [self.n_keys, piece.n, 1, 1],
+            [row, row * piece.n, row * piece.n],
+            row * piece.first,
+        )?;
+        let p = b.soft_max(s, mask, self.scale())?;
+        Ok((b.reshape(p, &[self.n_keys, piece.n * self.n_rep()])?, piece.n))
+    }
+}
+
+struct Piece {
+    first: usize,
+    n: usize,
+}
+
+impl Piece {
+    /// The queries (or gradients) `[d, n_head, n]` that share a key head, as `[d, n * n_rep]`, tokens fastest.
+    fn of<'c>(&self, b: &Builder<'c>, a: &Attend<'c>, x: Tensor<'c>, head: usize) -> Result<Tensor<'c>> {
+        let (nb, n_rep) = (x.nb(), a.n_rep());
+        let offset = head * n_rep * nb[1] + self.first * nb[2];
+        let view = b.view(x, [a.d, n_rep, self.n, 1], [nb[1], nb[2], nb[2] * self.n], offset)?;
+        b.reshape(b.cont(b.permute(view, [0, 2, 1, 3])?)?, &[a.d, self.n * n_rep])
+    }
+}
+
+fn transposed<'c>(b: &Builder<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+    b.cont(b.permute(x, [1, 0, 2, 3])?)
+}
+
+fn joined<'c>(
+    b: &Builder<'c>,
+    before: Option<Tensor<'c>>,
+    more: Option<Tensor<'c>>,
+    dim: usize,
+) -> Result<Option<Tensor<'c>>> {
+    match (before, more) {
+        (Some(a), Some(c)) => Ok(Some(b.concat(a, c, dim)?)),
+        (a, c) => Ok(a.or(c)),
+    }
+}
+
+fn nothing() -> ggml::Error {
+    ggml::Error::Op { op: "attention", what: "expected at least one head, found none".into() }
+}

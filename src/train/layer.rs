@@ -1,0 +1,270 @@
+//! The graphs of one layer over one block of tokens: forwards, its keys and values alone, and backwards.
+
+use ggml::graph::{Builder, InputId, OutputId};
+use ggml::tensor::Tensor;
+use ggml::{DType, Result};
+
+use super::attend::{Attend, Cache, SeenInput};
+use super::keep::{self, Keep};
+use super::params::Params;
+use crate::graph::{Abilities, Gradient, Graph, Handover, Recording, Rotations, RotationsInputs, Tensors};
+use crate::model::Model;
+use crate::rope::{Plan, PosMap};
+
+/// Upper bound of a layer graph's tensors, but for pieces of explicit attention.
+pub(super) const MAX_TENSORS: usize = 1 << 14;
+
+/// What all graphs of a run share.
+#[derive(Clone, Copy)]
+pub(super) struct Ctx<'a> {
+    pub(super) model: &'a Model,
+    pub(super) plan: &'a Plan,
+    pub(super) params: &'a Params,
+    pub(super) cache: &'a Cache,
+    pub(super) abilities: Abilities,
+    pub(super) keep: Keep,
+    pub(super) dropout: f32,
+}
+
+/// A layer and some of its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) il: usize,
+    /// Position of the first token.
+    pub(super) start: usize,
+    /// Tokens.
+    pub(super) n: usize,
+}
+
+impl Block {
+    fn end(&self) -> usize {
+        self.start + self.n
+    }
+}
+
+/// Inputs and outputs of a layer's graph.
+#[derive(Debug)]
+pub(super) struct Ids {
+    /// F32 `[n_embd, n]`: the layer's input.
+    pub(super) x: InputId,
+    /// Of the layer's output, in a backward run.
+    pub(super) d_y: Option<InputId>,
+    /// I64 `[n]`: rows of the cache.
+    pub(super) cells: Option<InputId>,
+    pub(super) rotation: RotationsInputs,
+    pub(super) seen: Option<SeenInput>,
+    /// What products gave, and under its own name what attention did.
+    pub(super) kept: Vec<(String, Handover)>,
+    pub(super) masks: Vec<(String, InputId)>,
+    pub(super) row_ids: Vec<(usize, InputId)>,
+    /// The layer's output, or the gradient of its input.
+    pub(super) out: Option<OutputId>,
+}
+
+/// The part of a weight's name that says what it is in its layer: `attn_q` of `blk.3.attn_q.weight`.
+pub(super) fn part(weight: &str) -> &str {
+    weight.strip_suffix(".weight").and_then(|w| w.rsplit('.').next()).unwrap_or(weight)
+}
+
+impl Ctx<'_> {
+    fn recorded<'g, 'c, R>(
+        &'g self,
+        b: &'g Builder<'c>,
+        load: bool,
+        f: impl FnOnce(&Graph<'_, 'c>) -> Result<R>,
+    ) -> Result<R> {
+        let widths = keep::widths(self.model.hparams(), self.keep);
+        let keep = |weight: &str| widths.iter().any(|(name, _)| *name == part(weight));
+        let whole = |name: &str| self.params.is_whole(name);
+        let how = Recording { keep: &keep, load, whole: &whole, dropout: self.dropout };
+        let tensors = Tensors { weights: self.model.weights(), adapters: self.params.adapters() };
+        f(&Graph::recorded(b, self.model.hparams(), tensors, self.abilities, how))
+    }
+
+    /// The loss's side of it: a graph from the last layer's output.
+    pub(super) fn head<'c, R>(
+        &self,
+        b: &Builder<'c>,
+        f: impl FnOnce(&Graph<'_, 'c>) -> Result<R>,
+    ) -> Result<R> {
+        let none = Ctx { keep: Keep::Inputs, ..*self };
+        none.recorded(b, false, f)
+    }
+
+    /// The layer's output; keys and values go into the cache.
+    pub(super) fn forward(&self, b: &Builder<'_>, block: Block) -> Result<Ids> {
+        self.recorded(b, false, |g| {
+            let mut layer = Layer::new(g, self, block)?;
+            let [q, k, v] = (self.model.arch().qkv)(g, block.il, layer.x)?;
+            let [k, v] = layer.store(k, v)?;
+            let found = layer.attend()?.forward(b, layer.rotated(q)?, k, v)?;
+            if self.keep >= Keep::Attention {
+                layer.ids.kept.push((keep::ATTENTION.into(), Handover::Save(b.output(found))));
+            }
+            let attn = layer.values(found)?;
+            let y = (self.model.arch().rest)(g, block.il, layer.x, attn)?;
+            layer.ids.out = Some(b.output(y));
+            Ok(layer.finish())
+        })
+    }
+
+    /// Keys and values into the cache, for a layer that is about to be run backwards.
+    pub(super) fn keys(&self, b: &Builder<'_>, block: Block) -> Result<Ids> {
+        self.recorded(b, true, |g| {
+            let mut layer = Layer::new(g, self, block)?;
+            let [_, k, v] = (self.model.arch().qkv)(g, block.il, layer.x)?;
+            layer.store(k, v)?;
+            Ok(layer.finish())
+        })
+    }
+
+    /// The gradient of the layer's input and of what is trained in it. Blocks come last to first; `alone` is one that is all
+    /// there is, whose keys and values are stored in the same graph.
+    pub(super) fn backward(&self, b: &Builder<'_>, block: Block, alone: bool) -> Result<Ids> {
+        self.recorded(b, true, |g| {
+            let mut layer = Layer::new(g, self, block)?;
+            let hp = g.hp;
+            let (d_y_id, d_y) = b.input("d_y", DType::F32, &[hp.n_embd, block.n])?;
+            layer.ids.d_y = Some(d_y_id);
+            let [q, k, v] = (self.model.arch().qkv)(g, block.il, layer.x)?;
+            let stored = match alone {
+                true => layer.store(k, v)?,
+                false => [b.stored(&self.cache.k())?, b.stored(&self.cache.v())?],
+            };
+            let (q_r, attend) = (layer.rotated(q)?, layer.attend()?);
+            let found = match self.keep >= Keep::Attention {
+                true => {
+                    let shape = [hp.n_embd_head + 1, hp.n_head, block.n];
+                    let (id, found) = b.input("attention", DType::F32, &shape)?;
+                    layer.ids.kept.push((keep::ATTENTION.into(), Handover::Load(id)));
+                    found
+                }
+                false => attend.forward(b, q_r, stored[0], stored[1])?,
+            };
+            let attn = layer.values(found)?;
+            let y = (self.model.arch().rest)(g, block.il, layer.x, attn)?;
+            let (above, trained) = g.backward(&[(y, d_y)], &[layer.x, attn])?;
+            self.sum(b, &trained)?;
+            let d_attn = above[1].ok_or_else(|| unreached("attention"))?;
+            let d_attn = b.reshape(d_attn, &[hp.n_embd_head, hp.n_head, block.n])?;
+            let sums = [b.stored(&self.cache.dk())?, b.stored(&self.cache.dv())?];
+            let below = attend.backward(b, q_r, stored, found, d_attn, sums)?;
+            let d_q = layer.rotation.queries_back(b, below.q, PosMap::IDENTITY)?;
+            let d_k = layer.rotation.keys_back(b, layer.block_rows(below.k)?, PosMap::IDENTITY)?;
+            let d_v = b.cont(layer.block_rows(below.v)?)?;
+            let flat = |t: Tensor<'_>| t.ne()[0] * t.ne()[1];
+            let seeds = [
+                (q, b.reshape(d_q, &[flat(d_q), block.n])?),
+                (k, b.reshape(d_k, &[flat(d_k), block.n])?),
+                (v, b.reshape(d_v, &[flat(d_v), block.n])?),
+            ];
+            let (through, trained) = g.backward(&seeds, &[layer.x])?;
+            self.sum(b, &trained)?;
+            let d_x = match (above[0], through[0]) {
+                (Some(a), Some(c)) => b.add(a, c)?,
+                (a, c) => a.or(c).ok_or_else(|| unreached("the layer's input"))?,
+            };
+            layer.ids.out = Some(b.output(d_x));
+            Ok(layer.finish())
+        })
+    }
+
+    /// Adds gradients to the sums of the step.
+    pub(super) fn sum<'c>(&self, b: &Builder<'c>, trained: &[Gradient<'c>]) -> Result<()> {
+        for Gradient { name, value } in trained {
+            let sum = self.params.grad(name).ok_or_else(|| unreached(name))?;
+            b.expand(b.add_into(b.stored(&sum)?, *value)?);
+        }
+        Ok(())
+    }
+}
+
+fn unreached(what: &str) -> ggml::Error {
+    ggml::Error::Op { op: "backward", what: format!("no gradient for {what}") }
+}
+
+/// A layer's graph under construction.
+struct Layer<'g, 'a, 'c> {
+    g: &'g Graph<'a, 'c>,
+    ctx: &'g Ctx<'g>,
+    block: Block,
+    x: Tensor<'c>,
+    rotation: Rotations<'c>,
+    ids: Ids,
+}
+
+impl<'g, 'a, 'c> Layer<'g, 'a, 'c> {
+    fn new(g: &'g Graph<'a, 'c>, ctx: &'g Ctx<'g>, block: Block) -> Result<Self> {
+        let (b, hp) = (g.b, g.hp);
+        let (x_id, x) = b.input("x", DType::F32, &[hp.n_embd, block.n])?;
+        let pairing = ctx.model.arch().pairing;
+        let maps = std::iter::once(PosMap::IDENTITY);
+        let (rotation, rotation_ids) =
+            Rotations::new(b, hp, ctx.plan, pairing, block.n, ctx.abilities.custom_ops, maps)?;
+        let ids = Ids {
+            x: x_id,
+            d_y: None,
+            cells: None,
+            rotation: rotation_ids,
+            seen: None,
+            kept: Vec::new(),
+            masks: Vec::new(),
+            row_ids: Vec::new(),
+            out: None,
+        };
+        Ok(Layer { g, ctx, block, x, rotation, ids })
+    }
+
+    /// `[heads * d, n]` as `[d, heads, n]`.
+    fn heads(&self, t: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (d, nb) = (self.g.hp.n_embd_head, t.nb());
+        let heads = t.ne()[0] / d;
+        self.g.b.view(t, [d, heads, self.block.n, 1], [4 * d, nb[1], nb[1] * self.block.n], 0)
+    }
+
+    fn rotated(&self, q: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.rotation.queries(self.g.b, self.heads(q)?, PosMap::IDENTITY)
+    }
+
+    /// Rotates keys, stores keys and values in the block's rows of the cache; gives the cache after it.
+    fn store(&mut self, k: Tensor<'c>, v: Tensor<'c>) -> Result<[Tensor<'c>; 2]> {
+        let b = self.g.b;
+        let (id, cells) = b.input("cells", DType::I64, &[self.block.n])?;
+        self.ids.cells = Some(id);
+        let k = self.rotation.keys(b, self.heads(k)?, PosMap::IDENTITY)?;
+        let k = b.reshape(k, &[k.ne()[0] * k.ne()[1], self.block.n])?;
+        let k = b.set_rows(b.stored(&self.ctx.cache.k())?, k, cells)?;
+        let v = b.set_rows(b.stored(&self.ctx.cache.v())?, v, cells)?;
+        b.expand(k);
+        b.expand(v);
+        Ok([k, v])
+    }
+
+    fn attend(&mut self) -> Result<Attend<'c>> {
+        let own = self.ctx.abilities.custom_ops;
+        let (attend, seen) = Attend::new(self.g.b, self.g.hp, own, self.block.n, self.block.end())?;
+        self.ids.seen = Some(seen);
+        Ok(attend)
+    }
+
+    /// The heads of what attention found, side by side: `[n_head * d, n]`.
+    fn values(&self, found: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (b, d) = (self.g.b, self.g.hp.n_embd_head);
+        let heads = b.cont(b.columns(found, 0, d)?)?;
+        b.reshape(heads, &[d * self.g.hp.n_head, self.block.n])
+    }
+
+    /// The block's rows of a tensor of the cache, as heads.
+    fn block_rows(&self, all: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (d, nb, n) = (self.g.hp.n_embd_head, all.nb(), self.block.n);
+        let ne = [d, self.g.hp.n_head_kv, n, 1];
+        self.g.b.view(all, ne, [4 * d, nb[1], nb[1] * n], self.block.start * nb[1])
+    }
+
+    fn finish(mut self) -> Ids {
+        self.ids.kept.extend(self.g.kept());
+        self.ids.masks = self.g.masks();
+        self.ids.row_ids = self.g.row_ids();
+        self.ids
+    }
+}

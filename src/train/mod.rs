@@ -1,0 +1,450 @@
+//! LoRA fine-tuning on quantised weights, a layer at a time.
+//!
+//! Forwards, only each layer's input is kept (and, where memory allows, more: [`Keep`]). The loss is taken over blocks of
+//! tokens. Backwards, from the last layer down, one layer is brought back and differentiated, in blocks of tokens, attention in
+//! blocks of queries against all keys before them. So what a step needs grows linearly with the context: each layer's input
+//! on the host, and keys, values and their gradients of one layer on the device.
+
+mod attend;
+mod head;
+mod keep;
+mod layer;
+mod memory;
+pub mod optim;
+mod params;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use ggml::backend::Backend;
+use ggml::graph::{Executor, Outcome, OutputId};
+use ggml::tensor::Store;
+use rand::Rng;
+
+use crate::graph::{Abilities, Handover};
+use crate::model::{Error, Model, Result};
+use crate::rope::{Plan, Spec};
+use crate::{weights, Token};
+
+use attend::Cache;
+use keep::Rows;
+use layer::{Block, Ctx, MAX_TENSORS};
+
+pub use keep::{Keep, KeepType};
+pub use memory::MemoryPlan;
+pub use params::{LoraParams, Params, Trained, TARGETS};
+
+/// How to train, as far as the engine is concerned; data, schedule and steps are the caller's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainParams {
+    /// Tokens of a sequence.
+    pub n_ctx: usize,
+    /// The plan trained under; `None` is what the file declares.
+    pub rope: Option<Spec>,
+    /// What is trained.
+    pub lora: LoraParams,
+    /// Tokens computed at once.
+    pub n_block: usize,
+    /// Threads; 0 is all physical cores.
+    pub n_threads: usize,
+    /// What is kept between the runs; `None` is as much as fits into half of the memory that is free.
+    pub keep: Option<Keep>,
+    /// How kept numbers are stored.
+    pub keep_type: KeepType,
+    /// Only ops every backend has.
+    pub portable: bool,
+}
+
+impl TrainParams {
+    /// Defaults at this context.
+    pub fn new(n_ctx: usize) -> TrainParams {
+        TrainParams {
+            n_ctx,
+            rope: None,
+            lora: LoraParams::default(),
+            n_block: 512,
+            n_threads: 0,
+            keep: None,
+            keep_type: KeepType::F32,
+            portable: false,
+        }
+    }
+}
+
+/// Text to learn from: `tokens[i + 1]` is predicted from `tokens[..=i]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Sequence<'a> {
+    /// Two to `n_ctx + 1` tokens.
+    pub tokens: &'a [Token],
+    /// How much the loss at each of `tokens[1..]` counts; empty: each 1.
+    pub weights: &'a [f32],
+    /// Where attention starts anew, ascending positions; empty: nowhere.
+    pub borders: &'a [u32],
+}
+
+impl<'a> Sequence<'a> {
+    /// Plain text.
+    pub fn new(tokens: &'a [Token]) -> Self {
+        Sequence { tokens, weights: &[], borders: &[] }
+    }
+}
+
+/// A model in training.
+#[derive(Debug)]
+pub struct Trainer<'m> {
+    model: &'m Model,
+    settings: TrainParams,
+    plan: Plan,
+    exec: Executor,
+    abilities: Abilities,
+    params: Params,
+    cache: Cache,
+    keep: Keep,
+    /// Each layer's input.
+    inputs: Vec<Rows>,
+    /// What else is kept of each layer.
+    kept: Vec<Vec<(&'static str, Rows)>>,
+    /// The gradient of the current layer's output.
+    grad: Rows,
+    /// Sequences so far, which dropout depends on.
+    n_seen: u64,
+    cancel: Arc<AtomicBool>,
+    scratch: Vec<f32>,
+}
+
+impl<'m> Trainer<'m> {
+    /// Sets a model up to be trained; an error says what does not fit.
+    pub fn new(model: &'m Model, settings: &TrainParams) -> Result<Trainer<'m>> {
+        let need = MemoryPlan::new(model, settings)?;
+        need.check(model)?;
+        let (hp, device) = (model.hparams(), model.backend_device());
+        let settings = TrainParams { n_block: settings.n_block.min(settings.n_ctx), ..settings.clone() };
+        let n = settings.n_ctx;
+        let rows = |width| Rows::new(width, n, settings.keep_type);
+        let inputs = (0..hp.n_layer).map(|_| rows(hp.n_embd)).collect::<Result<_>>()?;
+        let kept = (0..hp.n_layer)
+            .map(|_| keep::widths(hp, need.keep).into_iter().map(|(name, w)| Ok((name, rows(w)?))).collect())
+            .collect::<Result<_>>()?;
+        let cache = Cache::new(Store::new(device, Cache::defs(hp, n)?, "keys and values in training")?);
+        let exec = Executor::new(Backend::new(device, settings.n_threads)?)?;
+        Ok(Trainer {
+            model,
+            plan: memory::plan(model, &settings)?,
+            abilities: memory::abilities(model, &settings),
+            params: Params::new(model, &settings.lora)?,
+            cache,
+            keep: need.keep,
+            inputs,
+            kept,
+            grad: Rows::new(hp.n_embd, n, KeepType::F32)?,
+            n_seen: 0,
+            cancel: exec.backend().cancel_flag(),
+            scratch: Vec::new(),
+            exec,
+            settings,
+        })
+    }
+
+    /// The plan trained under.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What is trained.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The same, to be changed.
+    pub fn params_mut(&mut self) -> &mut Params {
+        &mut self.params
+    }
+
+    /// What is kept between the runs.
+    pub fn keep(&self) -> Keep {
+        self.keep
+    }
+
+    /// A flag that ends the running call with [`Error::Interrupted`] when set. Whoever sets it resets it.
+    pub fn cancel_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.cancel)
+    }
+
+    /// Sequences trained on so far; dropout depends on it, so a resumed run sets it.
+    pub fn set_seen(&mut self, n: u64) {
+        self.n_seen = n;
+    }
+
+    /// The mean loss of a sequence, nats a token, under the adapter as it is; nothing is trained.
+    pub fn loss(&mut self, sequence: Sequence<'_>) -> Result<f64> {
+        self.run(sequence, None)
+    }
+
+    /// The mean loss of a sequence; `factor` times its gradient is added to the sums of the step.
+    pub fn accumulate(&mut self, sequence: Sequence<'_>, factor: f32) -> Result<f64> {
+        let loss = self.run(sequence, Some(factor))?;
+        self.n_seen += 1;
+        Ok(loss)
+    }
+
+    fn run(&mut self, sequence: Sequence<'_>, factor: Option<f32>) -> Result<f64> {
+        let (n, weights, total) = self.check(&sequence)?;
+        let (hp, targets) = (self.model.hparams(), &sequence.tokens[1..]);
+        let firsts = first_keys(sequence.borders, n);
+        self.embed(&sequence.tokens[..n])?;
+        let mut loss = 0.0;
+        for il in 0..hp.n_layer {
+            for block in self.blocks(il, n) {
+                let y = self.forward(block, &firsts, factor.is_some())?;
+                if il + 1 < hp.n_layer {
+                    let y = read(&self.exec, y, &mut self.scratch)?;
+                    self.inputs[il + 1].put(block.start, y);
+                    continue;
+                }
+                let mut y_rows = std::mem::take(&mut self.scratch);
+                self.exec.read_f32(y, &mut y_rows)?;
+                let at = block.start..block.start + block.n;
+                let counts: Vec<f32> = weights[at.clone()].iter().map(|w| w / total as f32).collect();
+                let p = self.head(&y_rows, block, &targets[at], &counts, factor)?;
+                self.scratch = y_rows;
+                loss += p.iter().zip(&counts).map(|(&p, &w)| head::nll(p) * f64::from(w)).sum::<f64>();
+            }
+        }
+        if !loss.is_finite() {
+            return Err(Error::Invalid(format!("the loss is {loss}: {}", self.blame(n))));
+        }
+        if factor.is_some() {
+            for il in (0..hp.n_layer).rev() {
+                self.backward(il, n, &firsts)?;
+            }
+            self.embedding_gradient(&sequence.tokens[..n])?;
+        }
+        Ok(loss)
+    }
+
+    fn check(&self, sequence: &Sequence<'_>) -> Result<(usize, Vec<f32>, f64)> {
+        let invalid = |what| Err(Error::Invalid(what));
+        let (n, n_ctx) = (sequence.tokens.len().saturating_sub(1), self.settings.n_ctx);
+        if n == 0 || n > n_ctx {
+            let found = sequence.tokens.len();
+            return invalid(format!("sequence: expected 2 to {} tokens, found {found}", n_ctx + 1));
+        }
+        let n_vocab = self.model.hparams().n_vocab;
+        if let Some(t) = sequence.tokens.iter().find(|&&t| t < 0 || t as usize >= n_vocab) {
+            return invalid(format!("token: expected 0 to {}, found {t}", n_vocab - 1));
+        }
+        let weights = match sequence.weights.len() {
+            0 => vec![1.0; n],
+            len if len == n => sequence.weights.to_vec(),
+            len => return invalid(format!("weights: expected {n}, one a target, found {len}")),
+        };
+        let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+        if weights.iter().any(|w| !w.is_finite() || *w < 0.0) || total <= 0.0 {
+            return invalid("weights: expected numbers from 0 on, not all 0".into());
+        }
+        Ok((n, weights, total))
+    }
+
+    fn blocks(&self, il: usize, n: usize) -> Vec<Block> {
+        let size = self.settings.n_block;
+        (0..n).step_by(size).map(|start| Block { il, start, n: size.min(n - start) }).collect()
+    }
+
+    fn embed(&mut self, tokens: &[Token]) -> Result<()> {
+        let hp = self.model.hparams();
+        let mut rows = vec![0.0; hp.n_embd * self.settings.n_block];
+        for (i, part) in tokens.chunks(self.settings.n_block).enumerate() {
+            let rows = &mut rows[..part.len() * hp.n_embd];
+            match self.params.embedding() {
+                Some(all) => {
+                    for (row, &t) in rows.chunks_exact_mut(hp.n_embd).zip(part) {
+                        row.copy_from_slice(&all[t as usize * hp.n_embd..][..hp.n_embd]);
+                    }
+                }
+                None => weights::embed(self.model.file(), hp, part, rows)?,
+            }
+            self.inputs[0].put(i * self.settings.n_block, rows);
+        }
+        Ok(())
+    }
+
+    fn embedding_gradient(&mut self, tokens: &[Token]) -> Result<()> {
+        if self.params.embedding().is_none() {
+            return Ok(());
+        }
+        let n_embd = self.model.hparams().n_embd;
+        let (grad, mut row) = (&self.grad, vec![0.0; n_embd]);
+        self.params.add_to_grad(weights::TOKEN_EMBD, |sum| {
+            for (i, &token) in tokens.iter().enumerate() {
+                grad.get(i, &mut row);
+                let to = &mut sum[token as usize * n_embd..][..n_embd];
+                to.iter_mut().zip(&row).for_each(|(s, g)| *s += g);
+            }
+        })
+    }
+
+    fn forward(&mut self, block: Block, firsts: &[i32], keep: bool) -> Result<OutputId> {
+        let training = keep;
+        let keep = if keep { self.keep } else { Keep::Inputs };
+        let ids = {
+            let (exec, ctx) = self.parts(keep, training);
+            exec.build(MAX_TENSORS, |b| ctx.forward(b, block))?
+        };
+        self.fill(&ids, block, firsts)?;
+        self.compute()?;
+        for (name, handover) in &ids.kept {
+            if let Handover::Save(id) = *handover {
+                let rows = read(&self.exec, id, &mut self.scratch)?;
+                kept(&mut self.kept[block.il], name)?.put(block.start, rows);
+            }
+        }
+        output(ids.out)
+    }
+
+    fn head(
+        &mut self,
+        y: &[f32],
+        block: Block,
+        targets: &[Token],
+        weights: &[f32],
+        factor: Option<f32>,
+    ) -> Result<Vec<f32>> {
+        let ids = {
+            let (exec, ctx) = self.parts(Keep::Inputs, false);
+            exec.build(MAX_TENSORS, |b| ctx.loss(b, block.n, factor.is_some()))?
+        };
+        let scaled: Vec<f32> = weights.iter().map(|w| w * factor.unwrap_or(0.0)).collect();
+        ids.fill(&mut self.exec, self.model.hparams().n_vocab, targets, &scaled)?;
+        self.exec.set(ids.x, y)?;
+        self.compute()?;
+        let mut p = Vec::new();
+        self.exec.read_f32(ids.p, &mut p)?;
+        if let Some(id) = ids.d_x {
+            let mut rows = Vec::new();
+            self.grad.put(block.start, read(&self.exec, id, &mut rows)?);
+        }
+        Ok(p)
+    }
+
+    fn backward(&mut self, il: usize, n: usize, firsts: &[i32]) -> Result<()> {
+        let blocks = self.blocks(il, n);
+        let alone = blocks.len() == 1;
+        for &block in blocks.iter().filter(|_| !alone) {
+            let ids = {
+                let (exec, ctx) = self.parts(self.keep, true);
+                exec.build(MAX_TENSORS, |b| ctx.keys(b, block))?
+            };
+            self.fill(&ids, block, firsts)?;
+            self.compute()?;
+        }
+        self.cache.zero_grads()?;
+        for &block in blocks.iter().rev() {
+            let ids = {
+                let (exec, ctx) = self.parts(self.keep, true);
+                exec.build(MAX_TENSORS, |b| ctx.backward(b, block, alone))?
+            };
+            self.fill(&ids, block, firsts)?;
+            if let Some(d_y) = ids.d_y {
+                let grad = &self.grad;
+                self.exec.fill(d_y, |rows: &mut [f32]| grad.get(block.start, rows))?;
+            }
+            self.compute()?;
+            let rows = read(&self.exec, output(ids.out)?, &mut self.scratch)?;
+            self.grad.put(block.start, rows);
+        }
+        Ok(())
+    }
+
+    fn parts(&mut self, keep: Keep, training: bool) -> (&mut Executor, Ctx<'_>) {
+        let ctx = Ctx {
+            model: self.model,
+            plan: &self.plan,
+            params: &self.params,
+            cache: &self.cache,
+            abilities: self.abilities,
+            keep,
+            dropout: if training { self.settings.lora.dropout } else { 0.0 },
+        };
+        (&mut self.exec, ctx)
+    }
+
+    fn fill(&mut self, ids: &layer::Ids, block: Block, firsts: &[i32]) -> Result<()> {
+        let (exec, hp) = (&mut self.exec, self.model.hparams());
+        let at = block.start..block.start + block.n;
+        let x = &self.inputs[block.il];
+        exec.fill(ids.x, |rows: &mut [f32]| x.get(block.start, rows))?;
+        let pos: Vec<i32> = at.clone().map(|i| i as i32).collect();
+        ids.rotation.fill(exec, hp, &self.plan, &pos, &mut self.scratch)?;
+        if let Some(cells) = ids.cells {
+            exec.set(cells, &at.clone().map(|i| i as i64).collect::<Vec<_>>())?;
+        }
+        if let Some(seen) = &ids.seen {
+            seen.fill(exec, block.start, &firsts[at])?;
+        }
+        for (name, handover) in &ids.kept {
+            if let Handover::Load(id) = *handover {
+                let rows = kept(&mut self.kept[block.il], name)?;
+                exec.fill(id, |out: &mut [f32]| rows.get(block.start, out))?;
+            }
+        }
+        for (name, id) in &ids.masks {
+            let keep = 1.0 - self.settings.lora.dropout;
+            let what = format!("dropout {} {name} {}", self.n_seen, block.start);
+            let mut rng = params::generator(self.settings.lora.seed, &what);
+            let mut value = || if rng.random::<f32>() < keep { 1.0 / keep } else { 0.0 };
+            exec.fill(*id, |out: &mut [f32]| out.iter_mut().for_each(|m| *m = value()))?;
+        }
+        head::fill_row_ids(exec, &ids.row_ids)?;
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<()> {
+        if self.cancel.load(Ordering::Relaxed) || self.exec.compute()? == Outcome::Cancelled {
+            return Err(Error::Interrupted);
+        }
+        Ok(())
+    }
+
+    /// The first place where numbers stopped being numbers.
+    fn blame(&self, n: usize) -> String {
+        let mut row = vec![0.0; self.model.hparams().n_embd];
+        for (il, rows) in self.inputs.iter().enumerate() {
+            for i in 0..n {
+                rows.get(i, &mut row);
+                if row.iter().any(|x| !x.is_finite()) {
+                    let before = il.checked_sub(1);
+                    let what = before.map_or("the embedding".into(), |il| format!("the output of blk.{il}"));
+                    return format!("{what} is not finite at token {i}");
+                }
+            }
+        }
+        "the last layer's output or the logits are not finite".into()
+    }
+}
+
+fn output(id: Option<OutputId>) -> Result<OutputId> {
+    id.ok_or_else(|| Error::Invalid("a training graph without output".into()))
+}
+
+fn kept<'r>(rows: &'r mut [(&'static str, Rows)], name: &str) -> Result<&'r mut Rows> {
+    let found = rows.iter_mut().find(|(n, _)| *n == layer::part(name)).map(|(_, r)| r);
+    found.ok_or_else(|| Error::Invalid(format!("{name}: nothing is kept under this name")))
+}
+
+/// An output's values, without a copy where it is in host memory.
+fn read<'e>(exec: &'e Executor, id: OutputId, scratch: &'e mut Vec<f32>) -> Result<&'e [f32]> {
+    if let Some(rows) = exec.borrow_f32(id)? {
+        return Ok(rows);
+    }
+    exec.read_f32(id, scratch)?;
+    Ok(scratch)
+}
+
+/// The first key that each of `n` queries sees.
+fn first_keys(borders: &[u32], n: usize) -> Vec<i32> {
+    let mut firsts = vec![0; n];
+    for &border in borders.iter().filter(|&&b| (b as usize) < n) {
+        firsts[border as usize..].fill(border as i32);
+    }
+    firsts
+}

@@ -1,0 +1,148 @@
+//! AdamW, learning-rate schedules, clipping, and a moving average of what is trained. On the host: what is trained is small.
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Error, Result};
+
+/// AdamW (arXiv 1711.05101) as PyTorch computes it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AdamW {
+    /// Decay of the mean of gradients.
+    pub beta1: f64,
+    /// Decay of the mean of squared gradients.
+    pub beta2: f64,
+    /// Added to the root of the latter.
+    pub eps: f64,
+    /// Decay of the weights, times the learning rate.
+    pub weight_decay: f64,
+}
+
+impl Default for AdamW {
+    fn default() -> Self {
+        AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.0 }
+    }
+}
+
+/// Means of one tensor's gradients.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Moments {
+    /// Of the gradient.
+    pub m: Vec<f32>,
+    /// Of its square.
+    pub v: Vec<f32>,
+}
+
+impl Moments {
+    /// All zero.
+    pub fn new(n: usize) -> Moments {
+        Moments { m: vec![0.0; n], v: vec![0.0; n] }
+    }
+}
+
+impl AdamW {
+    /// One step (the first is 1) of one tensor, its gradient times `factor`.
+    pub fn step(
+        &self,
+        step: u64,
+        lr: f64,
+        factor: f64,
+        value: &mut [f32],
+        grad: &[f32],
+        state: &mut Moments,
+    ) {
+        let t = step.max(1) as f64;
+        let (c1, c2) = (1.0 - self.beta1.powf(t), (1.0 - self.beta2.powf(t)).sqrt());
+        let keep = 1.0 - lr * self.weight_decay;
+        let all = value.par_iter_mut().zip(grad).zip(state.m.par_iter_mut().zip(&mut state.v));
+        all.for_each(|((p, &g), (m, v))| {
+            let g = f64::from(g) * factor;
+            let m64 = self.beta1 * f64::from(*m) + (1.0 - self.beta1) * g;
+            let v64 = self.beta2 * f64::from(*v) + (1.0 - self.beta2) * g * g;
+            (*m, *v) = (m64 as f32, v64 as f32);
+            *p = (f64::from(*p) * keep - lr / c1 * m64 / (v64.sqrt() / c2 + self.eps)) as f32;
+        });
+    }
+}
+
+/// How the learning rate goes on after warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decay {
+    /// Stays.
+    Constant,
+    /// Falls in a line.
+    Linear,
+    /// Falls along half a cosine.
+    Cosine,
+}
+
+/// Learning rate by step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// The highest rate.
+    pub lr: f64,
+    /// The rate at the last step, for schedules that fall.
+    pub lr_min: f64,
+    /// Steps in which the rate rises in a line from 0.
+    pub warmup: u64,
+    /// Steps in all.
+    pub steps: u64,
+    /// What follows.
+    pub decay: Decay,
+}
+
+impl Schedule {
+    /// The rate of a step, the first being 0. As in Hugging Face's schedules, the first step of a warm-up has rate 0.
+    pub fn lr(&self, step: u64) -> f64 {
+        if step < self.warmup {
+            return self.lr * step as f64 / self.warmup as f64;
+        }
+        let left = self.steps.saturating_sub(self.warmup).max(1) as f64;
+        let done = ((step - self.warmup) as f64 / left).min(1.0);
+        let share = match self.decay {
+            Decay::Constant => return self.lr,
+            Decay::Linear => 1.0 - done,
+            Decay::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * done).cos()),
+        };
+        self.lr_min + (self.lr - self.lr_min) * share
+    }
+
+    /// Numbers that can be a schedule.
+    ///
+    /// # Errors
+    /// Names the one that cannot.
+    pub fn check(&self) -> Result<()> {
+        for (name, value) in [("lr", self.lr), ("lr-min", self.lr_min)] {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(Error::Invalid(format!("{name}: expected a number from 0 on, found {value}")));
+            }
+        }
+        if self.lr_min > self.lr {
+            let what = format!("lr-min: expected at most lr = {}, found {}", self.lr, self.lr_min);
+            return Err(Error::Invalid(what));
+        }
+        Ok(())
+    }
+}
+
+/// The norm of all gradients together.
+pub fn global_norm(grads: &[Vec<f32>]) -> f64 {
+    let square = |g: &Vec<f32>| g.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+    grads.iter().map(square).sum::<f64>().sqrt()
+}
+
+/// What gradients are multiplied by so that their norm is at most `max` (0: no limit), as PyTorch's `clip_grad_norm_` does.
+pub fn clip_factor(norm: f64, max: f64) -> f64 {
+    if max > 0.0 {
+        (max / (norm + 1e-6)).min(1.0)
+    } else {
+        1.0
+    }
+}
+
+/// `average = decay * average + (1 - decay) * value`.
+pub fn average(decay: f64, average: &mut [f32], value: &[f32]) {
+    let mix = |a: f32, v: f32| (decay * f64::from(a) + (1.0 - decay) * f64::from(v)) as f32;
+    average.par_iter_mut().zip(value).for_each(|(a, v)| *a = mix(*a, *v));
+}

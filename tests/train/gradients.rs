@@ -1,0 +1,189 @@
+//! Every gradient of small models against central differences of the loss in f64.
+
+use std::path::Path;
+
+use convert::random::{write, Shape};
+use ggml::gguf::{File, Value, Writer};
+use ropewalk::model::Model;
+use ropewalk::train::{Keep, LoraParams, Sequence, TrainParams, Trainer};
+use ropewalk::{DType, Token};
+
+use crate::cases::Case;
+use crate::common::{load, scratch, some_tokens};
+use crate::naive::Naive;
+
+pub(crate) const N_VOCAB: usize = 260;
+pub(crate) const ALL: [&str; 7] = ["q", "k", "v", "o", "gate", "up", "down"];
+
+pub(crate) fn targets(names: &[&str]) -> Vec<String> {
+    names.iter().map(|s| s.to_string()).collect()
+}
+
+/// Random models: heads in groups, both pairings, biases, heads turned in part, output matrix of its own or not.
+pub(crate) fn models() -> Vec<(&'static str, Model)> {
+    let base = Shape {
+        n_layer: 2,
+        n_embd: 64,
+        n_head: 4,
+        n_head_kv: 2,
+        n_embd_head: 32,
+        n_ff: 96,
+        n_vocab: N_VOCAB,
+        n_ctx_train: 64,
+        ..Shape::named("llama-tiny").unwrap()
+    };
+    let qwen2 = Shape { n_vocab: N_VOCAB, n_ctx_train: 64, n_ff: 96, ..Shape::named("qwen2-tiny").unwrap() };
+    let qwen2 = Shape { n_embd: 96, n_head: 3, n_head_kv: 3, n_embd_head: 32, n_layer: 1, ..qwen2 };
+    let one = Shape { n_head: 6, n_head_kv: 1, n_layer: 1, ..base.clone() };
+    let list = [
+        ("llama, 4 heads on 2", base, 32),
+        ("llama, 6 heads on 1, 20 of 32 turned", one, 20),
+        ("qwen2", qwen2, 32),
+    ];
+    list.into_iter().enumerate().map(|(i, (about, shape, n_rot))| (about, model(i, &shape, n_rot))).collect()
+}
+
+fn model(i: usize, shape: &Shape, n_rot: usize) -> Model {
+    let (whole, path) = (scratch(&format!("train-whole-{i}.gguf")), scratch(&format!("train-{i}.gguf")));
+    write(shape, DType::F32, 31 + i as u64, &whole).unwrap();
+    let file = File::open(&whole).unwrap();
+    let mut out = Writer::with_metadata_of(&file);
+    out.set(&format!("{}.rope.dimension_count", shape.arch), Value::U32(n_rot as u32));
+    for t in file.tensors() {
+        out.copy_tensor(&file, t).unwrap();
+    }
+    out.write(&path).unwrap();
+    load(Path::new(&path))
+}
+
+/// Settings under which every block and piece border is crossed.
+pub(crate) fn settings(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams {
+    TrainParams {
+        n_block,
+        n_threads: 1,
+        rope: Some(spec.parse().unwrap()),
+        keep: Some(Keep::Inputs),
+        lora: LoraParams { targets: targets(&ALL), rank: 3, alpha: 5.0, ..LoraParams::default() },
+        ..TrainParams::new(n_ctx)
+    }
+}
+
+/// Gives B values, so that every gradient has some.
+pub(crate) fn fill(trainer: &mut Trainer<'_>) {
+    for t in trainer.params_mut().list_mut().iter_mut().filter(|t| t.name.ends_with(".lora_b")) {
+        let mut state = t.name.len() as u32 + t.value.len() as u32;
+        for v in &mut t.value {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *v = (state >> 8) as f32 / (1 << 24) as f32 * 0.2 - 0.1;
+        }
+    }
+    trainer.params().upload().unwrap();
+}
+
+/// The naive model with everything the trainer holds merged in, one number moved.
+fn moved(base: &Naive, trainer: &Trainer<'_>, scale: f64, tensor: &str, at: usize, by: f64) -> Naive {
+    let mut naive = base.clone();
+    let list = trainer.params().list();
+    let value = |name: &str| -> Vec<f64> {
+        let t = list.iter().find(|t| t.name == name).unwrap();
+        let mut v: Vec<f64> = t.value.iter().map(|&x| f64::from(x)).collect();
+        if name == tensor {
+            v[at] += by;
+        }
+        v
+    };
+    for t in list {
+        if let Some(weight) = t.name.strip_suffix(".lora_a") {
+            let ([n_in, rank], a) = (t.shape, value(&t.name));
+            let b = value(&format!("{weight}.lora_b"));
+            let w = naive.tensor_mut(weight);
+            for (o, row) in w.chunks_exact_mut(n_in).enumerate() {
+                for (r, a) in a.chunks_exact(n_in).enumerate() {
+                    row.iter_mut().zip(a).for_each(|(w, a)| *w += scale * b[o * rank + r] * a);
+                }
+            }
+        } else if !t.name.ends_with(".lora_b") {
+            *naive.tensor_mut(&t.name) = value(&t.name);
+        }
+    }
+    naive
+}
+
+fn loss(naive: &Naive, tokens: &[Token], weights: &[f32], case: &Case, plan: &ropewalk::rope::Plan) -> f64 {
+    let n = tokens.len() - 1;
+    let logits = naive.logits(&tokens[..n], case, plan);
+    let (mut sum, mut total) = (0.0, 0.0);
+    for (i, row) in logits.chunks_exact(logits.len() / n).enumerate() {
+        let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let lse = top + row.iter().map(|x| (x - top).exp()).sum::<f64>().ln();
+        let w = f64::from(weights[i]);
+        sum += w * (lse - row[tokens[i + 1] as usize]);
+        total += w;
+    }
+    sum / total
+}
+
+/// Every trained tensor at a few places, and the loss; gives the worst error, relative to the tensor's gradient.
+fn check(about: &str, model: &Model, settings: &TrainParams, n: usize, borders: &[u32], weighted: bool) {
+    let base = Naive::of(model);
+    let mut trainer = Trainer::new(model, settings).unwrap_or_else(|e| panic!("{about}: {e}"));
+    fill(&mut trainer);
+    let tokens = some_tokens(n + 1, N_VOCAB);
+    let weights: Vec<f32> = (0..n).map(|i| if weighted { (i % 4) as f32 * 0.5 } else { 1.0 }).collect();
+    let sequence = Sequence { tokens: &tokens, weights: &weights, borders };
+    let got = trainer.accumulate(sequence, 1.0).unwrap();
+    let grads = trainer.params().grads().unwrap();
+    let (plan, scale) = (trainer.plan().clone(), f64::from(settings.lora.scale()));
+    let case = Case::new(&plan, borders);
+    let at = |tensor: &str, at: usize, by: f64| {
+        loss(&moved(&base, &trainer, scale, tensor, at, by), &tokens, &weights, &case, &plan)
+    };
+    let want = at("", 0, 0.0);
+    assert!((got - want).abs() < 2e-6 * want, "{about}: loss {got}, expected {want}");
+    assert!((trainer.params().list().len()) == grads.len());
+    for (t, grad) in trainer.params().list().iter().zip(&grads) {
+        let norm = grad.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+        let typical = norm / (grad.len() as f64).sqrt();
+        assert!(norm > 0.0 && norm.is_finite(), "{about}: {} has no gradient", t.name);
+        // The largest, and some anywhere.
+        let largest = (0..grad.len()).max_by(|&i, &j| grad[i].abs().total_cmp(&grad[j].abs())).unwrap();
+        for i in [largest, grad.len() / 3, grad.len() - 1] {
+            let h = 1e-4;
+            let difference = (at(&t.name, i, h) - at(&t.name, i, -h)) / (2.0 * h);
+            let off = (f64::from(grad[i]) - difference).abs() / (difference.abs() + typical);
+            assert!(off < 2e-4, "{about}: {}[{i}] is {}, expected {difference}: {off:.1e}", t.name, grad[i]);
+        }
+    }
+}
+
+#[test]
+fn gradients_are_those_of_finite_differences() {
+    for (about, model) in models() {
+        for (portable, spec) in
+            [(false, "plain"), (true, "plain"), (false, "harpe"), (false, "yarn:factor=4")]
+        {
+            let settings = TrainParams { portable, ..settings(40, 16, spec) };
+            check(&format!("{about}, {spec}, portable {portable}"), &model, &settings, 37, &[], false);
+        }
+    }
+}
+
+#[test]
+fn weights_of_tokens_and_borders_of_documents_count() {
+    let (about, model) = models().remove(0);
+    for portable in [false, true] {
+        let settings = TrainParams { portable, ..settings(40, 16, "plain") };
+        check(about, &model, &settings, 40, &[0, 7, 16, 30], true);
+    }
+}
+
+#[test]
+fn norms_and_embeddings_have_gradients() {
+    for (about, model) in models() {
+        for portable in [false, true] {
+            let mut settings = TrainParams { portable, ..settings(24, 10, "plain") };
+            (settings.lora.norms, settings.lora.embeddings) = (true, true);
+            check(about, &model, &settings, 24, &[], false);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Different ways to the same gradients: blocks of any size, whatever is kept, one sequence after the other.
+
+use ropewalk::train::{Keep, KeepType, Sequence, TrainParams, Trainer};
+
+use crate::common::some_tokens;
+use crate::gradients::{fill, models, settings, N_VOCAB};
+
+fn gradients(model: &ropewalk::model::Model, settings: &TrainParams, n: usize) -> (f64, Vec<Vec<f32>>) {
+    let mut trainer = Trainer::new(model, settings).unwrap();
+    fill(&mut trainer);
+    let loss = trainer.accumulate(Sequence::new(&some_tokens(n + 1, N_VOCAB)), 1.0).unwrap();
+    (loss, trainer.params().grads().unwrap())
+}
+
+/// Largest distance of two sets of gradients, relative to the tensor's norm.
+fn distance(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
+    let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+    let off = |(a, b): (&Vec<f32>, &Vec<f32>)| {
+        let off = norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied());
+        assert!(off.is_finite());
+        off
+    };
+    a.iter().zip(b).map(off).fold(0.0, f64::max)
+}
+
+#[test]
+fn blocks_and_what_is_kept_do_not_matter() {
+    for (about, model) in models() {
+        for portable in [false, true] {
+            let whole = TrainParams { portable, ..settings(96, 96, "plain") };
+            let (loss, want) = gradients(&model, &whole, 90);
+            for n_block in [1, 7, 32, 89, 90] {
+                for keep in [Keep::Inputs, Keep::Attention, Keep::Products] {
+                    if n_block == 1 && keep != Keep::Attention {
+                        continue;
+                    }
+                    let cut = TrainParams { n_block, keep: Some(keep), ..whole.clone() };
+                    let (l, got) = gradients(&model, &cut, 90);
+                    let off = distance(&got, &want);
+                    assert!(off < 3e-6 && (l - loss).abs() < 1e-6, "{about}: {n_block} {keep:?}: {off:.1e}");
+                }
+            }
+            for (keep_type, bound) in [(KeepType::F16, 6e-3), (KeepType::Bf16, 5e-2)] {
+                let half = TrainParams { keep_type, keep: Some(Keep::Products), ..whole.clone() };
+                let off = distance(&gradients(&model, &half, 90).1, &want);
+                assert!(off < bound && off > 1e-6, "{about}: {keep_type:?}: {off:.1e}");
+            }
+        }
+    }
+}
