@@ -29,6 +29,21 @@ pub mod keys {
     pub const ORIG_CONTEXT_LENGTH: &str = "ropewalk.orig.context_length";
     /// `rope_freqs.weight` before a method was baked into it (f32 array; empty when there was none).
     pub const ORIG_ROPE_FREQS: &str = "ropewalk.orig.rope_freqs";
+
+    /// llama.cpp's alpha of a LoRA adapter, to be divided by the rank (f32).
+    pub const LORA_ALPHA: &str = "adapter.lora.alpha";
+    /// The resolved spec an adapter was trained under (string).
+    pub const LORA_ROPE: &str = "ropewalk.lora.rope";
+    /// The context it was trained at, tokens (u32).
+    pub const LORA_N_CTX: &str = "ropewalk.lora.n_ctx";
+    /// Fingerprint of the model it was trained on (string).
+    pub const LORA_BASE: &str = "ropewalk.lora.base";
+    /// Optimiser steps (u64).
+    pub const LORA_STEPS: &str = "ropewalk.lora.steps";
+    /// What it was trained on (string).
+    pub const LORA_DATA: &str = "ropewalk.lora.data";
+    /// Whether its alpha was meant over the square root of the rank (bool).
+    pub const LORA_RSLORA: &str = "ropewalk.lora.rslora";
 }
 
 /// The rope scaling a file declares for itself (`{arch}.rope.scaling.*`), with its factor tensors.

@@ -115,12 +115,15 @@ pub fn embed(file: &gguf::File, hp: &Hparams, tokens: &[Token], out: &mut [f32])
     Ok(())
 }
 
-/// All of a tensor of the file, as floats in its own order.
-pub fn dequantized(file: &gguf::File, name: &str, out: &mut [f32]) -> Result<(), ggml::Error> {
-    let info = file.tensor(name).ok_or_else(|| file.error(name, "expected a tensor, found none"))?;
-    let n: usize = info.shape.iter().map(|&n| n as usize).product();
-    if n != out.len() {
-        return Err(file.error(name, format!("expected {} numbers, found {n}", out.len())));
+/// The same from a stored tensor, F32 `[n_embd, n_vocab]`.
+pub fn embed_stored(table: &StoreTensor, tokens: &[Token], out: &mut [f32]) -> Result<(), ggml::Error> {
+    let n_embd = table.def().ne[0];
+    let mut bytes = vec![0u8; n_embd * 4];
+    for (&token, out) in tokens.iter().zip(out.chunks_exact_mut(n_embd)) {
+        let row = usize::try_from(token).ok().and_then(|t| t.checked_mul(bytes.len()));
+        let row = row.ok_or_else(|| ggml::Error::Argument(format!("token {token} is not in the vocabulary")))?;
+        table.store.read(table.index, row, &mut bytes)?;
+        ggml::dtype::dequantize(DType::F32, &bytes, out)?;
     }
-    ggml::dtype::dequantize(info.dtype, file.data(info), out)
+    Ok(())
 }

@@ -14,7 +14,8 @@ const LAYERS: &[&[&str]] = &[
     &["ggml"],
     &["sample", "hparams", "vocab"],
     &["rope"],
-    &["weights", "adapter"],
+    &["weights"],
+    &["adapter"],
     &["kv"],
     &["graph"],
     &["arch"],
@@ -30,7 +31,7 @@ const APART: &[(&str, &str, &str)] =
     &[("rope", "ggml", "a method is data: no tensor type in it; graph/rotate.rs turns plans into tensors")];
 
 /// What of the library `convert` may use: it works on files and specs, never on a running model.
-const CONVERT_MAY_USE: &[&str] = &["rope", "hparams", "gguf", "DType"];
+const CONVERT_MAY_USE: &[&str] = &["rope", "hparams", "adapter", "gguf", "DType"];
 
 /// Lines of a file, tests included.
 const MAX_LINES: usize = 500;

@@ -252,6 +252,27 @@ impl Store {
         Ok(Arc::new(store))
     }
 
+    /// Read-only tensors with data from the host; `bytes` gives those of each, in order.
+    pub fn from_bytes(
+        device: Device,
+        defs: Vec<TensorDef>,
+        what: &str,
+        bytes: &mut dyn FnMut(usize) -> Result<Vec<u8>>,
+    ) -> Result<Arc<Store>> {
+        let mut store = Store::headers(device, defs, true)?;
+        store.allocate(what, false)?;
+        for (i, def) in store.defs.iter().enumerate() {
+            let (data, n) = (bytes(i)?, def.n_bytes()?);
+            if data.len() != n {
+                let found = data.len();
+                return Err(Error::Argument(format!("{}: expected {n} bytes, found {found}", def.name)));
+            }
+            // SAFETY: the tensor is allocated and holds exactly `n` bytes; nobody else has the store yet.
+            unsafe { sys::ggml_backend_tensor_set(store.tensors[i].as_ptr(), data.as_ptr().cast(), 0, n) };
+        }
+        Ok(Arc::new(store))
+    }
+
     fn headers(device: Device, defs: Vec<TensorDef>, read_only: bool) -> Result<Store> {
         let arena = Arena::new(defs.len() + 1, 1024)?;
         let mut tensors = Vec::with_capacity(defs.len());

@@ -37,7 +37,12 @@ pub struct Tensors<'a> {
 impl<'a> Tensors<'a> {
     /// The tensor of this name, or what an adapter puts in its place.
     pub fn get(&self, name: &str) -> Option<&'a StoreTensor> {
-        self.adapters.iter().rev().find_map(|a| a.whole(name)).or_else(|| self.weights.get(name))
+        self.whole(name).or_else(|| self.weights.get(name))
+    }
+
+    /// What an adapter puts in a tensor's place.
+    pub fn whole(&self, name: &str) -> Option<&'a StoreTensor> {
+        self.adapters.iter().rev().find_map(|a| a.whole(name))
     }
 
     pub(super) fn pairs<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a Pair> + use<'a, 'n> {

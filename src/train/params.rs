@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::adapter::{Adapter, Pair};
 use crate::model::{Error, Model, Result};
-use crate::weights::{self, TensorSpec, TOKEN_EMBD};
+use crate::weights::{TensorSpec, TOKEN_EMBD};
 
 /// Names that users have for the weights of a layer, and what files call them.
 pub const TARGETS: &[(&str, &str)] = &[
@@ -167,9 +167,9 @@ fn start(model: &Model, how: &LoraParams, name: &str, [n0, n1]: [usize; 2]) -> R
         let (bound, mut rng) = (1.0 / (n0 as f32).sqrt(), generator(how.seed, name));
         return Ok((0..n0 * n1).map(|_| rng.random_range(-bound..bound)).collect());
     }
-    let mut value = vec![0.0; n0 * n1];
-    weights::dequantized(model.file(), name, &mut value)?;
-    Ok(value)
+    let file = model.file();
+    let info = file.tensor(name).ok_or_else(|| file.error(name, "expected a tensor, found none"))?;
+    Ok(file.dequantized(info)?)
 }
 
 impl Params {
