@@ -5,11 +5,13 @@ use std::path::Path;
 use ggml::backend::Device;
 use ggml::tensor::StoreTensor;
 
+use crate::adapter::{self, Adapter, AdapterSpec};
 use crate::arch::{self, Arch, ARCHS};
 use crate::graph::Tensors;
-use crate::hparams::Hparams;
-use crate::weights::Weights;
-use crate::{gguf, vocab::Vocab};
+use crate::hparams::{keys, Hparams};
+use crate::rope::{Plan, RopeError, Spec};
+use crate::weights::{self, Weights, TOKEN_EMBD};
+use crate::{gguf, vocab::Vocab, Token};
 
 /// Why a model or session cannot be had, or failed. One line: file, key, expected, found.
 #[derive(Debug, thiserror::Error)]
@@ -33,21 +35,25 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// How to load a model.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ModelParams {
     /// `auto`, `cpu`, `cuda:0`: see [`ggml::backend::Device::find`].
     pub device: String,
+    /// Adapters in force, all at once.
+    pub adapters: Vec<AdapterSpec>,
+    /// Takes adapters of another model with the same tensors, and runs them under another rope than they were trained under.
+    pub force_adapter: bool,
 }
 
 impl ModelParams {
     /// The best device.
     pub fn auto() -> Self {
-        ModelParams { device: "auto".into() }
+        ModelParams { device: "auto".into(), adapters: Vec::new(), force_adapter: false }
     }
 
     /// The CPU.
     pub fn cpu() -> Self {
-        ModelParams { device: "cpu".into() }
+        ModelParams { device: "cpu".into(), ..ModelParams::auto() }
     }
 }
 
@@ -58,6 +64,8 @@ pub struct Model {
     hparams: Hparams,
     vocab: Vocab,
     weights: Weights,
+    adapters: Vec<Adapter>,
+    force_adapter: bool,
     arch: &'static Arch,
     device: Device,
     device_name: String,
@@ -89,9 +97,24 @@ impl Model {
         for key in ["tokens", "merges", "scores", "token_type"] {
             file.forget(&format!("tokenizer.ggml.{key}"));
         }
-        let weights = Weights::load(&file, &(arch.tensors)(&hparams), device)?;
+        let specs = (arch.tensors)(&hparams);
+        let opened = adapter::open_all(&params.adapters, &file, params.force_adapter)?;
+        let weights = Weights::load(&file, &specs, device)?;
+        let adapters = opened.iter().map(|(o, strength)| Adapter::load(o, *strength, &file, &specs, device));
+        let adapters = adapters.collect::<ggml::Result<Vec<_>>>()?;
         let chat_template = file.get_opt::<String>("tokenizer.chat_template")?;
-        Ok(Model { file, hparams, vocab, weights, arch, device, device_name: device.name(), chat_template })
+        Ok(Model {
+            file,
+            hparams,
+            vocab,
+            weights,
+            adapters,
+            force_adapter: params.force_adapter,
+            arch,
+            device,
+            device_name: device.name(),
+            chat_template,
+        })
     }
 
     /// Its numbers.
@@ -119,9 +142,53 @@ impl Model {
         self.chat_template.as_deref()
     }
 
-    /// Bytes of its weights on the device.
+    /// Bytes of its weights and adapters on the device.
     pub fn n_bytes(&self) -> usize {
-        self.weights.n_bytes()
+        self.weights.n_bytes() + self.adapters.iter().map(Adapter::n_bytes).sum::<usize>()
+    }
+
+    /// Adapters in force.
+    pub fn adapters(&self) -> &[Adapter] {
+        &self.adapters
+    }
+
+    /// The spec sessions open under when none is asked for: what the file declares; where that is nothing, what the first
+    /// adapter that says so was trained under.
+    pub fn default_rope(&self) -> Result<Spec> {
+        let of_file = |e: RopeError| RopeError(format!("{}: {e}", self.file.path().display()));
+        let declared = Spec::declared(&self.hparams).map_err(of_file)?;
+        let trained = self.adapters.iter().find_map(Adapter::trained);
+        match trained {
+            Some((_, spec)) if declared == Spec::plain() => Ok(spec.clone()),
+            _ => Ok(declared),
+        }
+    }
+
+    /// Holds a session's plan against what the adapters were trained under: specs that come to the same are the same.
+    ///
+    /// # Errors
+    /// An adapter of another plan, unless forced.
+    pub fn check_rope(&self, plan: &Plan) -> Result<()> {
+        for (path, spec) in self.adapters.iter().filter_map(Adapter::trained).filter(|_| !self.force_adapter) {
+            let key = keys::LORA_ROPE;
+            let trained = Plan::new(spec, &self.hparams, plan.n_ctx)
+                .map_err(|e| RopeError(format!("{}: {key}: {e}", path.display())))?;
+            if !trained.same_positions(plan) {
+                let (path, found) = (path.display(), &plan.spec);
+                return Err(Error::Invalid(format!(
+                    "{path}: {key}: it was trained under {spec}, found {found} (force it to run it all the same)"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Embedding rows of tokens, F32 `[n_embd, T]`: an adapter's where one replaces them.
+    pub(crate) fn embed(&self, tokens: &[Token], out: &mut [f32]) -> Result<(), ggml::Error> {
+        match self.tensors().whole(TOKEN_EMBD) {
+            Some(table) => weights::embed_stored(table, tokens, out),
+            None => weights::embed(&self.file, &self.hparams, tokens, out),
+        }
     }
 
     /// A tensor of it, if it has one of this name.
@@ -139,7 +206,7 @@ impl Model {
     }
 
     pub(crate) fn tensors(&self) -> Tensors<'_> {
-        Tensors { weights: &self.weights, adapters: &[] }
+        Tensors { weights: &self.weights, adapters: &self.adapters }
     }
 
     pub(crate) fn arch(&self) -> &'static Arch {

@@ -37,30 +37,6 @@ pub fn default_ctx(spec: &Spec, hp: &Hparams) -> (usize, String) {
     }
 }
 
-/// The spec to store: the plan's own, with the bases themselves in place of the rule that found them, so that no later
-/// version of the rule changes what the file means.
-///
-/// # Errors
-/// When the spec does not give the plan again, which would be a defect of the method.
-pub fn frozen(plan: &Plan, hp: &Hparams) -> Result<Spec> {
-    let parts = plan.spec.parts().iter().map(|part| match (&plan.bases, part.get("bases")) {
-        (Some(bases), Some(_)) => {
-            let bases: Vec<String> = bases.iter().map(f64::to_string).collect();
-            let original = part.get("original").map(|n| format!(",original={n}")).unwrap_or_default();
-            format!("{}:bases={}{original}", part.name(), bases.join("/"))
-        }
-        _ => part.to_string(),
-    });
-    let spec: Spec = parts.collect::<Vec<_>>().join("+").parse()?;
-    let again = Plan::new(&spec, hp, plan.n_ctx)?;
-    let same =
-        Plan { spec: plan.spec.clone(), bases: plan.bases.clone(), notes: plan.notes.clone(), ..again };
-    if same != *plan {
-        return Err(Error::Invalid(format!("{spec} does not give the plan of {}", plan.spec)));
-    }
-    Ok(spec)
-}
-
 /// Makes a writer's metadata that of the model before any conversion by this program.
 pub fn restore(writer: &mut Writer<'_>, file: &File, arch: &str) {
     if file.value(keys::ORIG_CONTEXT_LENGTH).is_some() {
@@ -117,7 +93,7 @@ pub fn apply(
     }
     writer.set(keys::VERSION, text(env!("CARGO_PKG_VERSION")));
     if !for_llama_cpp {
-        let spec = frozen(plan, hp)?;
+        let spec = plan.frozen(hp)?;
         writer.set(keys::SPEC, text(&spec.to_string()));
         if spec != plan.spec {
             writer.set(keys::DERIVED_FROM, text(&plan.spec.to_string()));

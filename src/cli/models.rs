@@ -65,11 +65,17 @@ pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// The spec in force for a model: what was asked for, else what the file declares.
+/// What runs, in reports: the model's file and the adapters'.
+pub(crate) fn label(choice: &ModelChoice) -> String {
+    let adapters = choice.params.adapters.iter().map(|a| format!(" + {}:{}", name(&a.path), a.strength));
+    std::iter::once(name(&choice.path)).chain(adapters).collect()
+}
+
+/// The spec in force for a model: what was asked for, else what the file declares or an adapter was trained under.
 pub(crate) fn effective_spec(model: &Model, asked: Option<&Spec>) -> anyhow::Result<Spec> {
     match asked {
         Some(spec) => Ok(spec.clone()),
-        None => Spec::declared(model.hparams()).with_context(|| model.file().path().display().to_string()),
+        None => Ok(model.default_rope()?),
     }
 }
 
@@ -79,10 +85,14 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
     let MemoryUse { weights, kv, compute } = session.memory();
     out.note(format_args!(
         "{}: {}, rope {} ({}), context {} of {} trained, memory {} weights + {} cache + {} compute",
-        name(&choice.path),
+        label(choice),
         session.model().device(),
         plan.spec,
-        if asked { "asked for" } else { "the file's own" },
+        match asked {
+            true => "asked for",
+            false if Spec::declared(session.model().hparams()).is_ok_and(|own| plan.spec.contains(&own)) => "the file's own",
+            false => "the adapter's own",
+        },
         count(plan.n_ctx as u64),
         count(plan.n_ctx_orig(session.model().hparams()) as u64),
         bytes(weights as u64),

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context};
+use ropewalk::adapter::AdapterSpec;
 use ropewalk::model::ModelParams;
 use ropewalk::rope::Spec;
 use ropewalk::sampler::SamplerParams;
@@ -40,6 +41,12 @@ pub(crate) struct ModelArgs {
     /// Only operations that every backend has, in the weights' own types
     #[arg(long)]
     portable: bool,
+    /// An adapter, FILE or FILE:STRENGTH; repeat it for several. Where there is no --rope and the model declares none, the rope is the one the first adapter was trained under
+    #[arg(long, value_name = "FILE[:S]")]
+    lora: Vec<AdapterSpec>,
+    /// Take adapters that were trained on another model or under another rope
+    #[arg(long, requires = "lora")]
+    force_lora: bool,
 }
 
 /// Everything about a model but its rope method and its context.
@@ -67,7 +74,11 @@ impl ModelArgs {
         session.portable = self.portable;
         Ok(ModelChoice {
             path: models::find(&self.model)?,
-            params: ModelParams { device: self.device.clone() },
+            params: ModelParams {
+                device: self.device.clone(),
+                adapters: self.lora.clone(),
+                force_adapter: self.force_lora,
+            },
             session,
         })
     }

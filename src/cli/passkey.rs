@@ -91,7 +91,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             bar.set(p.tokens_done as u64);
         };
         let mut control = Control { cancel: Some(interrupt.flag()), progress: Some(&mut watch) };
-        reports.push(passkey::run(&source, &models::name(&choice.path), &params, &mut control)?);
+        reports.push(passkey::run(&source, &models::label(&choice), &params, &mut control)?);
         if interrupt.requested() {
             break;
         }

@@ -117,7 +117,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             bar.set(p.tokens_done as u64);
         };
         let mut control = Control { cancel: Some(interrupt.flag()), progress: Some(&mut watch) };
-        let name = models::name(&choice.path);
+        let name = models::label(&choice);
         reports.push((spec.as_ref(), perplexity::run(&source, &name, &texts, &params, &mut control)?));
         if interrupt.requested() {
             break;

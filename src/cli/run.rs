@@ -141,7 +141,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let rate = |n: usize, s: f64| if s > 0.0 { n as f64 / s } else { 0.0 };
     if args.out.json {
         output::print_json(&json!({
-            "model": models::name(&choice.path),
+            "model": models::label(&choice),
             "rope": session.plan().spec.to_string(),
             "device": model.device(),
             "n_ctx": n_ctx,

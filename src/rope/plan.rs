@@ -79,6 +79,33 @@ impl Plan {
         Ok(Plan { spec, n_ctx, freqs, mscale, q_log_base, branches, evict, bases, notes })
     }
 
+    /// Whether tokens are rotated and see each other as under another plan, whatever the specs are called.
+    pub fn same_positions(&self, other: &Plan) -> bool {
+        let of = |p: &Plan| (p.freqs.clone(), p.mscale, p.q_log_base, p.branches.clone(), p.evict);
+        of(self) == of(other)
+    }
+
+    /// The spec with the bases themselves in place of the rule that found them, so that no later version of the rule changes
+    /// what a file that declares it means.
+    ///
+    /// # Errors
+    /// When the spec does not give the plan again, which would be a defect of the method.
+    pub fn frozen(&self, hp: &Hparams) -> Result<Spec, RopeError> {
+        let parts = self.spec.parts().iter().map(|part| match (&self.bases, part.get("bases")) {
+            (Some(bases), Some(_)) => {
+                let bases: Vec<String> = bases.iter().map(f64::to_string).collect();
+                let original = part.get("original").map(|n| format!(",original={n}")).unwrap_or_default();
+                format!("{}:bases={}{original}", part.name(), bases.join("/"))
+            }
+            _ => part.to_string(),
+        });
+        let spec: Spec = parts.collect::<Vec<_>>().join("+").parse()?;
+        match Plan::new(&spec, hp, self.n_ctx)?.same_positions(self) {
+            true => Ok(spec),
+            false => Err(RopeError(format!("{spec} does not give the plan of {}", self.spec))),
+        }
+    }
+
     /// Whether every query sees every key before it, at its own distance.
     pub fn is_plain_reach(&self) -> bool {
         self.branches == [Branch::PLAIN]

@@ -16,6 +16,7 @@ use crate::Token;
 /// Tensors a layer's graph may take, and those of the rest: a bound for arenas, not a count.
 const TENSORS_PER_LAYER: usize = 80;
 const TENSORS_ELSEWHERE: usize = 64;
+const TENSORS_PER_PAIR: usize = 8;
 
 /// Rows of logits, in the order they were asked for.
 #[derive(Debug)]
@@ -237,7 +238,8 @@ impl Session<'_> {
     }
 
     fn max_tensors(&self) -> usize {
-        self.model.hparams().n_layer * TENSORS_PER_LAYER + TENSORS_ELSEWHERE
+        let n_pairs: usize = self.model.adapters().iter().map(|a| a.n_pairs()).sum();
+        self.model.hparams().n_layer * TENSORS_PER_LAYER + n_pairs * TENSORS_PER_PAIR + TENSORS_ELSEWHERE
     }
 
     /// Bytes a graph of this shape needs beside weights and cache.

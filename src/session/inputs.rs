@@ -5,7 +5,7 @@ use super::{SeqId, Session};
 use crate::graph::GraphInputs;
 use crate::kv::Span;
 use crate::model::Result;
-use crate::{weights, Token};
+use crate::Token;
 
 /// Tokens that can be taken back though keys are evicted: a chat template may end an answer in other tokens than it was made of.
 pub(super) const REWIND: usize = 32;
@@ -35,7 +35,7 @@ impl Session<'_> {
         let hp = self.model.hparams();
         let tokens: Vec<Token> = items.iter().map(|i| i.token).collect();
         let mut embedded = Ok(());
-        self.exec.fill(ids.embd, |rows| embedded = weights::embed(self.model.file(), hp, &tokens, rows))?;
+        self.exec.fill(ids.embd, |rows| embedded = self.model.embed(&tokens, rows))?;
         embedded?;
         self.exec.set(ids.cells, &cells.iter().map(|&c| c as i64).collect::<Vec<_>>())?;
         let pos: Vec<i32> = places.iter().map(|p| p.1).collect();

@@ -52,7 +52,7 @@ pub struct SessionParams {
     pub n_threads: usize,
     /// Type of cached keys and values: f32, f16, q8_0, q4_0.
     pub kv_type: DType,
-    /// `None` is what the file declares.
+    /// `None` is what the file declares, or an adapter: [`Model::default_rope`].
     pub rope: Option<Spec>,
     /// Which attention to compute.
     pub attention: Attention,
@@ -133,8 +133,7 @@ impl<'m> Session<'m> {
         let device = model.backend_device();
         let plan = match &params.rope {
             Some(spec) => Plan::new(spec, hp, params.n_ctx),
-            None => Spec::declared(hp)
-                .and_then(|spec| Plan::new(&spec, hp, params.n_ctx))
+            None => Plan::new(&model.default_rope()?, hp, params.n_ctx)
                 .map_err(|e| RopeError(format!("{}: {e}", model.file().path().display()))),
         };
         let plan = plan.map_err(|e| match Plan::new(&Spec::plain(), hp, params.n_ctx) {
@@ -144,6 +143,7 @@ impl<'m> Session<'m> {
             }
             Err(_) => e.into(),
         })?;
+        model.check_rope(&plan)?;
         let cost = memory::Cost::new(hp, &params, &plan);
         cost.check(device.memory_free())?;
         let (n_cells, n_maps) = (cost.n_cells, plan.key_maps().len());

@@ -37,7 +37,7 @@ struct Header {
     row_bytes: usize,
 }
 
-/// What a cache depends on: the model's metadata, and its tensors' names, types and shapes with a sample of their bytes.
+/// What a cache depends on: the model's metadata and adapters, and its tensors' names, types and shapes with a sample of their bytes.
 fn fingerprint(model: &Model) -> String {
     let mut hash = Sha256::new();
     for info in model.file().tensors() {
@@ -46,6 +46,7 @@ fn fingerprint(model: &Model) -> String {
         hash.update(&data[..data.len().min(4096)]);
     }
     hash.update(format!("{:?}", model.hparams()));
+    model.adapters().iter().for_each(|a| hash.update(a.digest()));
     format!("{:x}", hash.finalize())
 }
 

@@ -3,6 +3,7 @@
 //! Plain `llama` and `qwen2` files (no experts), which are what ropewalk runs itself.
 
 mod check;
+mod lora;
 
 use std::ffi::CString;
 use std::path::Path;
@@ -100,6 +101,7 @@ pub struct Oracle {
     n_past: usize,
     /// Which tokens of a batch give logits, as llama_batch wants it; kept to be reused.
     outputs: Vec<i8>,
+    loras: lora::Loras,
 }
 
 // SAFETY: a context may be used from any one thread at a time; `Oracle` owns it, and all that changes it takes `&mut`.
@@ -164,6 +166,7 @@ impl Oracle {
             n_ctx: params.n_ctx as usize,
             n_past: 0,
             outputs: Vec::new(),
+            loras: lora::Loras::default(),
         })
     }
 

@@ -1,12 +1,12 @@
 //! Who is measured: a session of ours, or libllama on the same file with the same settings.
 
-use std::path::Path;
-
 use anyhow::anyhow;
 use ggml::oracle::{Oracle, OracleParams};
 use ropewalk::model::Model;
 use ropewalk::session::{Session, SessionParams};
 use ropewalk::Token;
+
+use super::super::options::ModelChoice;
 
 /// An engine at one context.
 pub(super) trait Contender {
@@ -69,12 +69,13 @@ pub(super) struct Libllama {
     n_batch: usize,
 }
 impl Libllama {
-    pub(super) fn open(path: &Path, model: &Model, settings: &SessionParams) -> anyhow::Result<Self> {
+    /// With the adapters of `choice`, at the same strengths.
+    pub(super) fn open(choice: &ModelChoice, model: &Model, settings: &SessionParams) -> anyhow::Result<Self> {
         let small = |n: usize, what: &str| {
             u32::try_from(n).map_err(|_| anyhow!("{what} {n}: too large for libllama"))
         };
-        let oracle = Oracle::open(
-            path,
+        let mut oracle = Oracle::open(
+            &choice.path,
             &OracleParams {
                 n_batch: small(settings.n_batch, "--batch")?,
                 n_ubatch: small(settings.n_ubatch, "--ubatch")?,
@@ -84,6 +85,9 @@ impl Libllama {
                 ..OracleParams::new(small(settings.n_ctx, "context")?)
             },
         )?;
+        for adapter in &choice.params.adapters {
+            oracle.lora(&adapter.path, adapter.strength)?;
+        }
         Ok(Libllama { oracle, n_batch: settings.n_batch.max(1) })
     }
 }

@@ -92,7 +92,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         contenders.push(Box::new(Ours::new(session)));
     }
     if args.against.is_some() {
-        contenders.push(Box::new(Libllama::open(&choice.path, &model, &settings)?));
+        contenders.push(Box::new(Libllama::open(&choice, &model, &settings)?));
     }
 
     let mut bar = args.out.progress(

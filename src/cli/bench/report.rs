@@ -170,7 +170,7 @@ impl Report {
         interrupted: bool,
     ) -> Self {
         Report {
-            model: models::name(&choice.path),
+            model: models::label(&choice),
             device: model.device().to_owned(),
             settings: settings.clone(),
             work: Work::of(model, settings),

@@ -356,7 +356,7 @@ impl<'m> Conversation<'m> {
     /// Saves tokens and cache to `path`, messages beside it.
     pub(super) fn save(&mut self, path: &Path) -> anyhow::Result<()> {
         let saved = Saved {
-            model: models::name(&self.choice.path),
+            model: models::label(self.choice),
             rope: self.spec()?,
             n_ctx: self.settings.n_ctx,
             messages: self.messages.clone(),
@@ -373,7 +373,7 @@ impl<'m> Conversation<'m> {
         let name = beside.display().to_string();
         let text = std::fs::read(&beside).with_context(|| name.clone())?;
         let saved: Saved = serde_json::from_slice(&text).map_err(|e| anyhow!("{name}: {e}"))?;
-        let here = models::name(&self.choice.path);
+        let here = models::label(self.choice);
         if saved.model != here {
             bail!("{name}: a conversation with {}, not with {here}", saved.model);
         }

@@ -119,7 +119,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     if args.out.json {
         output::print_json(&json!({
-            "model": models::name(&choice.path),
+            "model": models::label(&choice),
             "rope": chat.spec()?,
             "n_ctx": chat.n_ctx(),
             "messages": chat.messages(),
