@@ -179,6 +179,11 @@ impl Adapter {
 }
 
 /// An error of an adapter's file.
-fn refuse(file: &gguf::File, key: &str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> Error {
+fn refuse(
+    file: &gguf::File,
+    key: &str,
+    expected: impl std::fmt::Display,
+    found: impl std::fmt::Display,
+) -> Error {
     file.error(key, format!("expected {expected}, found {found}"))
 }

@@ -164,12 +164,19 @@ impl Model {
         }
     }
 
+    /// Whether [`Model::default_rope`] is an adapter's.
+    pub fn takes_trained_rope(&self) -> bool {
+        let none_declared = Spec::declared(&self.hparams).is_ok_and(|own| own == Spec::plain());
+        none_declared && self.adapters.iter().any(|a| a.trained().is_some())
+    }
+
     /// Holds a session's plan against what the adapters were trained under: specs that come to the same are the same.
     ///
     /// # Errors
     /// An adapter of another plan, unless forced.
     pub fn check_rope(&self, plan: &Plan) -> Result<()> {
-        for (path, spec) in self.adapters.iter().filter_map(Adapter::trained).filter(|_| !self.force_adapter) {
+        for (path, spec) in self.adapters.iter().filter_map(Adapter::trained).filter(|_| !self.force_adapter)
+        {
             let key = keys::LORA_ROPE;
             let trained = Plan::new(spec, &self.hparams, plan.n_ctx)
                 .map_err(|e| RopeError(format!("{}: {key}: {e}", path.display())))?;

@@ -121,7 +121,8 @@ pub fn embed_stored(table: &StoreTensor, tokens: &[Token], out: &mut [f32]) -> R
     let mut bytes = vec![0u8; n_embd * 4];
     for (&token, out) in tokens.iter().zip(out.chunks_exact_mut(n_embd)) {
         let row = usize::try_from(token).ok().and_then(|t| t.checked_mul(bytes.len()));
-        let row = row.ok_or_else(|| ggml::Error::Argument(format!("token {token} is not in the vocabulary")))?;
+        let row =
+            row.ok_or_else(|| ggml::Error::Argument(format!("token {token} is not in the vocabulary")))?;
         table.store.read(table.index, row, &mut bytes)?;
         ggml::dtype::dequantize(DType::F32, &bytes, out)?;
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use clap::{CommandFactory, Parser};
 use ggml::DType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ropewalk::adapter::AdapterSpec;
 use ropewalk::rope::{Spec, METHODS};
 use serde_json::{json, Value};
 
@@ -21,6 +22,7 @@ Examples:
   convert --rope harpe model.gguf -o long.gguf          opens under HARPE by itself
   convert --rope yarn --ctx 32768 --llama-cpp model.gguf -o yarn.gguf
   convert --type q4_k model-f16.gguf -o model-q4_k.gguf
+  convert --lora a.gguf:0.8 --type q4_k model.gguf -o merged.gguf
   convert --random llama-tiny --type q8_0 -o tiny.gguf
 
 Metadata written: the standard rope keys as far as they can say the method, and
@@ -55,8 +57,14 @@ struct Args {
     /// Type of all tensors that are not vectors
     #[arg(long = "type", value_name = "TYPE")]
     dtype: Option<String>,
+    /// Merge an adapter, FILE or FILE:STRENGTH, into the weights; repeat it for several. Without --rope the file declares what the first was trained under
+    #[arg(long, value_name = "FILE[:S]")]
+    lora: Vec<AdapterSpec>,
+    /// Take adapters that were trained on another model
+    #[arg(long, requires = "lora")]
+    force_lora: bool,
     /// Make a random-weight model of this shape. Large tensors repeat one pool of random blocks, which changes no speed
-    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["input", "rope", "ctx", "llama_cpp"])]
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["input", "rope", "ctx", "llama_cpp", "lora"])]
     random: Option<String>,
     /// Seed of the random weights [default: 0]
     #[arg(long, value_name = "S", requires = "random")]
@@ -159,7 +167,14 @@ fn act(args: &Args) -> Result<()> {
         Some(text) => Some(text.parse::<Spec>().map_err(|e| Error::Usage(format!("--rope: {e}")))?),
         None => None,
     };
-    let options = Options { rope, n_ctx: args.ctx.map(|n| n as usize), dtype, llama_cpp: args.llama_cpp };
+    let options = Options {
+        rope,
+        n_ctx: args.ctx.map(|n| n as usize),
+        dtype,
+        llama_cpp: args.llama_cpp,
+        adapters: args.lora.clone(),
+        force_adapter: args.force_lora,
+    };
     let report = crate::convert(input, output, &options, &terminal);
     terminal.done();
     let report = report?;
@@ -200,6 +215,13 @@ fn show(report: &Report, terminal: &Terminal, output: &std::path::Path) {
         terminal.say(&format!(
             "{n} tensors converted; the worst is {} with an rmse of {percent:.3} %",
             worst.name
+        ));
+    }
+    for m in &report.merged {
+        let percent = 100.0 * m.rel_rmse;
+        terminal.say(&format!(
+            "{} merged tensors in {}: rmse {percent:.4} % of the exact merged weights",
+            m.n_tensors, m.dtype
         ));
     }
     if let Some(rope) = &report.rope {

@@ -7,12 +7,14 @@ use std::path::Path;
 
 use ggml::gguf::{same_file, File, TensorInfo, Value, Writer};
 use ggml::DType;
+use ropewalk::adapter::AdapterSpec;
 use ropewalk::hparams::Hparams;
 use ropewalk::rope::{Plan, Spec};
 use serde::Serialize;
 
 use crate::llama_cpp::{self, Stock};
-use crate::requantize::{self, TensorError};
+use crate::merge::{self, Change, Merge, MergeError};
+use crate::requantize::{self, Sums, TensorError};
 use crate::rope::{self, Factors};
 use crate::{types, Error, Result, Watch};
 
@@ -27,6 +29,11 @@ pub struct Options {
     pub dtype: Option<DType>,
     /// Only what stock llama.cpp understands, or an error that says why not.
     pub llama_cpp: bool,
+    /// Adapters to merge into the weights. Without [`Options::rope`] the file declares what the first that says so was
+    /// trained under.
+    pub adapters: Vec<AdapterSpec>,
+    /// Takes adapters of another model with the same tensors.
+    pub force_adapter: bool,
 }
 
 /// The method that was written.
@@ -61,6 +68,8 @@ pub struct Report {
     pub dtype: Option<&'static str>,
     /// Tensors whose type changed, in file order.
     pub converted: Vec<TensorError>,
+    /// For each type of the tensors that adapters changed, what writing them in it costs.
+    pub merged: Vec<MergeError>,
     /// Facts and warnings, whole sentences.
     pub notes: Vec<String>,
 }
@@ -71,7 +80,8 @@ pub struct Report {
 /// [`Error::Usage`] for options that make no sense; otherwise what is wrong with the file, the spec for this model, the
 /// disk; [`Error::Interrupted`] when the watch asked for it.
 pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch) -> Result<Report> {
-    if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp {
+    let trained = !options.adapters.is_empty();
+    if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp && !trained {
         return Err(Error::Usage("a context needs a rope method to be written for: add --rope SPEC".into()));
     }
     let file_type = match options.dtype {
@@ -83,15 +93,18 @@ pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch
         None => None,
     };
     let file = File::open(input)?;
-    for part in file.paths() {
+    for part in file.paths().iter().chain(options.adapters.iter().map(|a| &a.path)) {
         if same_file(part, output)? {
-            let what = format!("{}: the output is the input; name another file", output.display());
+            let what = if part == input { "the input" } else { "one of the inputs" };
+            let what = format!("{}: the output is {what}; name another file", output.display());
             return Err(Error::Usage(what));
         }
     }
 
     let mut notes = Vec::new();
-    let errors = RefCell::new(Vec::new());
+    let merge = Merge::open(&options.adapters, &file, options.force_adapter)?;
+    let options = &with_trained_rope(options, &merge, &file, &mut notes)?;
+    let errors = Errors::default();
     if let Some(dtype) = options.dtype {
         note_fallbacks(&file, dtype, &mut notes);
     }
@@ -139,14 +152,28 @@ pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch
             Some(dtype) => target(&file, t, dtype, &mut notes)?,
             None => t.dtype,
         };
-        quantized |= to.is_quantized();
-        let row = t.shape.first().map_or(0, |&n| n as usize);
-        let row_bytes =
-            to.row_bytes(row).ok_or_else(|| file.error(&t.name, format!("rows do not divide into {to}")))?;
-        n_bytes += (t.n_elements() / row.max(1) * row_bytes) as u64;
-        n_tensors += 1;
-        let (file, errors) = (&file, &errors);
-        writer.tensor(&t.name, to, &t.shape, data_of(file, t, to, errors, watch))?;
+        let tied = t.name == TOKEN_EMBD && file.tensor(merge::OUTPUT).is_none();
+        let output = if tied { merge.of_tied_output(TOKEN_EMBD)? } else { None };
+        let mut outputs = vec![(t.name.as_str(), merge.of(&t.name)?)];
+        if let Some(change) = output {
+            notes.push("The output is no longer the embedding: output.weight is a tensor of its own.".into());
+            outputs.push((merge::OUTPUT, Some(change)));
+        }
+        for (name, change) in outputs {
+            if change.is_some() && !to.can_quantize() {
+                let what =
+                    format!("{to} cannot be written, and an adapter changes it: name another with --type");
+                return Err(file.error(name, what).into());
+            }
+            quantized |= to.is_quantized();
+            let row = t.shape.first().map_or(0, |&n| n as usize);
+            let row_bytes =
+                to.row_bytes(row).ok_or_else(|| file.error(name, format!("rows do not divide into {to}")))?;
+            n_bytes += (t.n_elements() / row.max(1) * row_bytes) as u64;
+            n_tensors += 1;
+            let (file, errors) = (&file, &errors);
+            writer.tensor(name, to, &t.shape, data_of(file, t, to, change, errors, watch))?;
+        }
     }
     if let Some((_, number)) = file_type {
         writer.set("general.file_type", Value::U32(number));
@@ -160,10 +187,54 @@ pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch
         done => done?,
     };
     let dtype = options.dtype.map(DType::name);
-    Ok(Report { bytes, n_tensors, rope: rope_report, dtype, converted: errors.into_inner(), notes })
+    let (converted, merged) = (errors.converted.into_inner(), merge::by_type(&errors.merged.into_inner()));
+    Ok(Report { bytes, n_tensors, rope: rope_report, dtype, converted, merged, notes })
 }
 
 const FREQS: &str = "rope_freqs.weight";
+const TOKEN_EMBD: &str = "token_embd.weight";
+
+/// What writing tensors costs, filled in as they are written.
+#[derive(Default)]
+struct Errors {
+    converted: RefCell<Vec<TensorError>>,
+    merged: RefCell<Vec<(DType, Sums)>>,
+}
+
+/// The options, with the rope method that an adapter was trained under where none is given and it is not the file's own.
+fn with_trained_rope(
+    options: &Options,
+    merge: &Merge,
+    file: &File,
+    notes: &mut Vec<String>,
+) -> Result<Options> {
+    let mut options = options.clone();
+    let mut all = merge.ropes();
+    let Some((opened, trained)) = all.next() else { return Ok(options) };
+    let from = opened.file().path().display();
+    if let Some(spec) = &options.rope {
+        if spec != trained {
+            notes.push(format!("{from} was trained under {trained}; {spec} is written as asked."));
+        }
+        return Ok(options);
+    }
+    if let Some((other, spec)) = all.find(|(_, spec)| *spec != trained).filter(|_| !options.force_adapter) {
+        let other = other.file().path().display();
+        let what = format!("{other} was trained under {spec}, {from} under {trained}: say which with --rope");
+        return Err(Error::Invalid(what));
+    }
+    let declared = Hparams::from_gguf(file)?;
+    let plan = |spec: &Spec| Plan::new(spec, &declared, declared.n_ctx_train);
+    let own = Spec::declared(&declared).and_then(|own| plan(&own));
+    if !own.is_ok_and(|own| plan(trained).is_ok_and(|trained| trained.same_positions(&own))) {
+        let as_trained = Hparams::as_trained(file)?;
+        let n_ctx = opened.keys().n_ctx.unwrap_or(0).max(as_trained.n_ctx_train);
+        notes.push(format!("{from} was trained under {trained}: the file declares that."));
+        options.n_ctx = options.n_ctx.or(Some(n_ctx));
+        options.rope = Some(trained.clone());
+    }
+    Ok(options)
+}
 
 fn is_longrope(report: &Option<RopeReport>) -> bool {
     let keys = report.as_ref().and_then(|r| r.llama_cpp.as_ref());
@@ -267,15 +338,21 @@ fn data_of<'a>(
     file: &'a File,
     t: &'a TensorInfo,
     to: DType,
-    errors: &'a RefCell<Vec<TensorError>>,
+    change: Option<Change<'a>>,
+    errors: &'a Errors,
     watch: &'a dyn Watch,
 ) -> ggml::gguf::DataFn<'a> {
     Box::new(move |out: &mut dyn Write| {
+        if let Some(change) = &change {
+            let sums = merge::write(file, t, to, change, out, watch)?;
+            errors.merged.borrow_mut().push((to, sums));
+            return Ok(());
+        }
         if t.dtype == to {
             return requantize::copy(file, t, out, watch);
         }
         let error = requantize::convert(file, t, to, out, watch)?;
-        errors.borrow_mut().push(error);
+        errors.converted.borrow_mut().push(error);
         Ok(())
     })
 }

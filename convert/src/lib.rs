@@ -6,12 +6,14 @@
 pub mod cli;
 mod job;
 pub mod llama_cpp;
+mod merge;
 pub mod random;
 mod requantize;
 pub mod rope;
 pub mod types;
 
 pub use job::{convert, Options, Report, RopeReport};
+pub use merge::MergeError;
 pub use requantize::TensorError;
 
 /// Why a conversion failed. One line: file, key or tensor, expected, found.

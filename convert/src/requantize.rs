@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::{interrupted, Watch};
 
 /// Values one thread converts at a time: whole blocks of every type.
-const RUN: usize = 1 << 14;
+pub(crate) const RUN: usize = 1 << 14;
 /// Values converted before they are written: what bounds memory.
 const BATCH: usize = 64 * RUN;
 /// Bytes copied between two looks at [`Watch::cancelled`].
@@ -38,7 +38,7 @@ pub struct TensorError {
 
 /// Sums over one piece.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sums {
+pub(crate) struct Sums {
     error: f64,
     power: f64,
     max_error: f64,
@@ -46,7 +46,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn of(old: &[f32], new: &[f32]) -> Sums {
+    pub(crate) fn of(old: &[f32], new: &[f32]) -> Sums {
         old.iter().zip(new).fold(Sums::default(), |s, (&a, &b)| {
             let (a, d) = (f64::from(a), f64::from(a) - f64::from(b));
             Sums {
@@ -57,7 +57,18 @@ impl Sums {
             }
         })
     }
-    fn plus(self, o: Sums) -> Sums {
+    pub(crate) fn is_finite(&self) -> bool {
+        self.max_error.is_finite() && self.error.is_finite()
+    }
+    /// Root mean square of the differences over that of the old values; 0 for zeros.
+    pub(crate) fn relative(&self) -> f64 {
+        if self.power > 0.0 {
+            (self.error / self.power).sqrt()
+        } else {
+            0.0
+        }
+    }
+    pub(crate) fn plus(self, o: Sums) -> Sums {
         Sums {
             error: self.error + o.error,
             power: self.power + o.power,
@@ -107,7 +118,7 @@ pub(crate) fn convert(
             sums = sums.plus(piece);
         }
     }
-    if !sums.max_error.is_finite() || !sums.error.is_finite() {
+    if !sums.is_finite() {
         let what = format!("its values do not survive as {to}: they become infinite or not numbers");
         return Err(io::Error::other(what));
     }
@@ -117,7 +128,7 @@ pub(crate) fn convert(
         from: t.dtype.name(),
         to: to.name(),
         rmse: (sums.error / n.max(1) as f64).sqrt(),
-        rel_rmse: ratio(sums.error, sums.power).sqrt(),
+        rel_rmse: sums.relative(),
         max: sums.max_error,
         rel_max: ratio(sums.max_error, sums.max),
     })

@@ -51,7 +51,7 @@ proptest! {
             }
         }
         for (spec, dtype, llama_cpp) in [("sba", None, true), ("harpe", Some(DType::Q8_0), false)] {
-            let options = Options { rope: Some(spec.parse().unwrap()), n_ctx: Some(2048), dtype, llama_cpp };
+            let options = Options { rope: Some(spec.parse().unwrap()), n_ctx: Some(2048), dtype, llama_cpp, ..Options::default() };
             match convert(&path, &out, &options, &Quiet) {
                 Ok(_) => drop(File::open(&out).unwrap()),
                 Err(e) => prop_assert!(!e.to_string().contains('\n'), "{e}"),

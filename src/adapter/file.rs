@@ -94,7 +94,12 @@ impl Opened {
         }
         let activated = "adapter.alora.invocation_tokens";
         if file.value(activated).is_some() {
-            return Err(refuse(&file, activated, "an adapter that is always on", "one that tokens switch on"));
+            return Err(refuse(
+                &file,
+                activated,
+                "an adapter that is always on",
+                "one that tokens switch on",
+            ));
         }
         let arch: String = file.get("general.architecture")?;
         // None is 0 to llama.cpp, and 0 leaves the strength alone to be the scale.
@@ -202,9 +207,7 @@ impl Opened {
         let info = self.file.tensor(name).ok_or_else(|| refuse(&self.file, name, "a tensor", "none"))?;
         let values = self.file.dequantized(info)?;
         match values.iter().position(|x| !x.is_finite()) {
-            Some(i) => {
-                Err(refuse(&self.file, name, "finite values", format_args!("{} at {i}", values[i])))
-            }
+            Some(i) => Err(refuse(&self.file, name, "finite values", format_args!("{} at {i}", values[i]))),
             None => Ok(values),
         }
     }

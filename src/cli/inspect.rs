@@ -1,10 +1,11 @@
 //! `ropewalk inspect`: what a GGUF file holds. Needs no architecture this program can run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::{Args as _, FromArgMatches};
+use ropewalk::adapter::Opened;
 use ropewalk::gguf::{Array, File, TensorInfo, Value};
 use ropewalk::hparams::Hparams;
 use ropewalk::rope::Spec;
@@ -46,11 +47,80 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let rope = Hparams::from_gguf(&file)
         .map_err(|e| e.to_string())
         .and_then(|hp| Spec::declared(&hp).map(|s| s.to_string()).map_err(|e| e.to_string()));
+    let is_adapter = file.get_opt::<String>("general.type").is_ok_and(|t| t.as_deref() == Some("adapter"));
+    let adapter = is_adapter.then(|| Opened::open(&path).map_err(|e| e.to_string()));
     if args.out.json {
-        output::print_json(&as_json(&file, &rope, args.all))
+        let mut json = as_json(&file, &rope, args.all);
+        if let Some(adapter) = &adapter {
+            json["adapter"] = adapter_json(adapter);
+        }
+        output::print_json(&json)
     } else {
-        output::print(&as_text(&file, &rope, args.all))
+        let about = match &adapter {
+            Some(adapter) => format!("adapter: {}\n", adapter_text(adapter)),
+            None => rope_text(&rope),
+        };
+        output::print(&as_text(&file, &about, args.all))
     }
+}
+
+fn rope_text(rope: &Result<String, String>) -> String {
+    match rope {
+        Ok(spec) => format!("declared rope: {spec}\n"),
+        Err(why) => format!("declared rope: not known ({why})\n"),
+    }
+}
+
+/// Ranks of the pairs, each once.
+fn ranks(adapter: &Opened) -> BTreeSet<usize> {
+    adapter.pairs().iter().map(|p| p.rank).collect()
+}
+
+/// Alpha as its maker gave it: rsLoRA's is stored times the square root of the rank.
+fn alpha(adapter: &Opened) -> f32 {
+    match (adapter.keys().rslora, ranks(adapter).first()) {
+        (true, Some(&rank)) => adapter.alpha() / (rank as f32).sqrt(),
+        _ => adapter.alpha(),
+    }
+}
+
+fn adapter_json(adapter: &Result<Opened, String>) -> Json {
+    let o = match adapter {
+        Ok(o) => o,
+        Err(why) => return json!({ "error": why }),
+    };
+    let k = o.keys();
+    json!({
+        "architecture": o.arch(), "ranks": ranks(o), "alpha": alpha(o), "rslora": k.rslora,
+        "pairs": o.pairs().len(), "whole": o.whole().iter().map(|w| &w.name).collect::<Vec<_>>(),
+        "rope": k.rope.as_ref().map(ToString::to_string), "n_ctx": k.n_ctx, "steps": k.steps,
+        "data": k.data, "base": k.base,
+    })
+}
+
+fn adapter_text(adapter: &Result<Opened, String>) -> String {
+    let o = match adapter {
+        Ok(o) => o,
+        Err(why) => return format!("cannot be used ({})", clean(why)),
+    };
+    let k = o.keys();
+    let ranks = ranks(o).iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let mut s = format!("LoRA for {}, {} pairs of rank {ranks}", clean(o.arch()), o.pairs().len());
+    let _ = write!(s, ", alpha {}{}", alpha(o), if k.rslora { " (rsLoRA)" } else { "" });
+    if !o.whole().is_empty() {
+        let _ = write!(s, ", {} whole tensors", o.whole().len());
+    }
+    match &k.rope {
+        Some(spec) => _ = write!(s, "\ntrained under: {spec}"),
+        None => s.push_str("\ntrained under: not said"),
+    }
+    if let Some(n) = k.n_ctx {
+        let _ = write!(s, ", context {}", count(n as u64));
+    }
+    if let Some(n) = k.steps {
+        let _ = write!(s, ", {} steps", count(n));
+    }
+    s
 }
 
 /// Tensors, elements and bytes of each type.
@@ -63,7 +133,8 @@ fn totals(tensors: &[TensorInfo]) -> BTreeMap<&'static str, (u64, u64, u64)> {
     by_type
 }
 
-fn as_text(file: &File, rope: &Result<String, String>, all: bool) -> String {
+/// `about` is a line or two after the first.
+fn as_text(file: &File, about: &str, all: bool) -> String {
     let mut s = String::new();
     let (tensors, metadata) = (file.tensors(), file.metadata());
     let n_elements: u64 = tensors.iter().map(|t| t.n_elements() as u64).sum();
@@ -79,10 +150,7 @@ fn as_text(file: &File, rope: &Result<String, String>, all: bool) -> String {
         bytes(size),
         if parts > 1 { format!(" in {parts} parts") } else { String::new() },
     );
-    let _ = match rope {
-        Ok(spec) => writeln!(s, "declared rope: {spec}"),
-        Err(why) => writeln!(s, "declared rope: not known ({why})"),
-    };
+    s.push_str(about);
     let _ = writeln!(s, "\nmetadata, {} keys", metadata.len());
     let width = metadata.iter().map(|(k, _)| k.chars().count()).max().unwrap_or(0).min(48);
     for (key, value) in metadata {

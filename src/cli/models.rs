@@ -90,8 +90,8 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
         plan.spec,
         match asked {
             true => "asked for",
-            false if Spec::declared(session.model().hparams()).is_ok_and(|own| plan.spec.contains(&own)) => "the file's own",
-            false => "the adapter's own",
+            false if session.model().takes_trained_rope() => "the adapter's own",
+            false => "the file's own",
         },
         count(plan.n_ctx as u64),
         count(plan.n_ctx_orig(session.model().hparams()) as u64),

@@ -78,7 +78,7 @@ impl Spec {
         Spec { parts }
     }
     /// Whether every method and parameter of `other` is here with the same value.
-    pub fn contains(&self, other: &Spec) -> bool {
+    pub(super) fn contains(&self, other: &Spec) -> bool {
         self.parts.len() == other.parts.len()
             && other.parts.iter().all(|o| {
                 self.part(o.name).is_some_and(|p| o.args.iter().all(|(k, v)| p.get(k) == Some(v.as_str())))

@@ -22,7 +22,10 @@ impl Oracle {
     /// What libllama would abort on, and what it refuses: an adapter of another model, whole tensors that are not norms.
     pub fn lora(&mut self, path: &Path, strength: f32) -> Result<()> {
         if !strength.is_finite() {
-            return Err(Error::Argument(format!("{}: expected a finite strength, found {strength}", path.display())));
+            return Err(Error::Argument(format!(
+                "{}: expected a finite strength, found {strength}",
+                path.display()
+            )));
         }
         check(&File::open(path)?)?;
         let c_path = CString::new(path.as_os_str().as_encoded_bytes())
@@ -50,7 +53,10 @@ impl Oracle {
         };
         match status {
             0 => Ok(()),
-            _ => Err(Error::Backend(format!("{}: libllama: cannot use the adapter ({status})", path.display()))),
+            _ => Err(Error::Backend(format!(
+                "{}: libllama: cannot use the adapter ({status})",
+                path.display()
+            ))),
         }
     }
 }

@@ -70,7 +70,11 @@ pub(super) struct Libllama {
 }
 impl Libllama {
     /// With the adapters of `choice`, at the same strengths.
-    pub(super) fn open(choice: &ModelChoice, model: &Model, settings: &SessionParams) -> anyhow::Result<Self> {
+    pub(super) fn open(
+        choice: &ModelChoice,
+        model: &Model,
+        settings: &SessionParams,
+    ) -> anyhow::Result<Self> {
         let small = |n: usize, what: &str| {
             u32::try_from(n).map_err(|_| anyhow!("{what} {n}: too large for libllama"))
         };

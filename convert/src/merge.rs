@@ -1,0 +1,170 @@
+//! Adapters merged into weights: `W + scale * B A` in F32, row by row, then written in the type asked for.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use ggml::dtype::{dequantize, quantize};
+use ggml::gguf::{File, TensorInfo};
+use ggml::DType;
+use rayon::prelude::*;
+use ropewalk::adapter::{self, AdapterSpec, Opened, PairInfo, WholeInfo};
+use ropewalk::rope::Spec;
+use serde::Serialize;
+
+use crate::requantize::{Sums, RUN};
+use crate::{interrupted, Result, Watch};
+
+/// Runs converted before they are written: what bounds memory.
+const RUNS: usize = 64;
+/// The output matrix, which a file whose output is its embedding does not have.
+pub(crate) const OUTPUT: &str = "output.weight";
+
+/// How far merged tensors of one type are from the exact F32 ones.
+#[derive(Debug, Clone, Serialize)]
+pub struct MergeError {
+    /// The type they are written in.
+    #[serde(rename = "type")]
+    pub dtype: &'static str,
+    /// How many.
+    pub n_tensors: usize,
+    /// Root mean square of the differences over that of the exact values, all tensors together.
+    pub rel_rmse: f64,
+}
+
+/// Adapters to be merged into one file.
+#[derive(Debug)]
+pub(crate) struct Merge {
+    adapters: Vec<(Opened, f32)>,
+}
+
+/// What becomes of one tensor.
+#[derive(Debug, Clone)]
+pub(crate) struct Change<'m> {
+    whole: Option<(&'m Opened, &'m WholeInfo, f32)>,
+    pairs: Vec<(&'m Opened, &'m PairInfo, f32)>,
+}
+
+impl Merge {
+    pub(crate) fn open(specs: &[AdapterSpec], file: &File, force: bool) -> Result<Merge> {
+        Ok(Merge { adapters: adapter::open_all(specs, file, force)? })
+    }
+
+    /// The specs adapters were trained under, where they say.
+    pub(crate) fn ropes(&self) -> impl Iterator<Item = (&Opened, &Spec)> {
+        self.adapters.iter().filter_map(|(o, _)| o.keys().rope.as_ref().map(|spec| (o, spec)))
+    }
+
+    /// What becomes of a tensor of the file: nothing, for most.
+    pub(crate) fn of(&self, name: &str) -> Result<Option<Change<'_>>> {
+        let found = self.adapters.iter().find_map(|(o, strength)| {
+            o.whole().iter().find(|w| w.name == name).map(|whole| (o, whole, *strength))
+        });
+        let pairs = self.pairs(name)?;
+        let change = Change { whole: found, pairs };
+        Ok((change.whole.is_some() || !change.pairs.is_empty()).then_some(change))
+    }
+
+    /// What becomes of the embedding as output, where that is the same tensor of the file.
+    pub(crate) fn of_tied_output(&self, embedding: &str) -> Result<Option<Change<'_>>> {
+        let pairs = self.pairs(OUTPUT)?;
+        if pairs.is_empty() {
+            return Ok(None);
+        }
+        let whole = self.of(embedding)?.and_then(|c| c.whole);
+        Ok(Some(Change { whole, pairs }))
+    }
+
+    fn pairs(&self, name: &str) -> Result<Vec<(&Opened, &PairInfo, f32)>> {
+        let mut pairs = Vec::new();
+        for (opened, strength) in &self.adapters {
+            for pair in opened.pairs().iter().filter(|p| p.weight == name) {
+                pairs.push((opened, pair, opened.scale(pair, *strength)?));
+            }
+        }
+        Ok(pairs)
+    }
+}
+
+/// Values of a low-rank pair: `a` is `[n_in, rank]`, `b` is `[rank, n_out]`.
+struct Factors {
+    a: Vec<f32>,
+    b: Vec<f32>,
+    rank: usize,
+    scale: f32,
+}
+
+impl Factors {
+    /// Adds `scale * B A` to row `at` of the weight.
+    fn add(&self, at: usize, row: &mut [f32]) {
+        let b = &self.b[at * self.rank..(at + 1) * self.rank];
+        for (&b, a) in b.iter().zip(self.a.chunks_exact(row.len())) {
+            let factor = self.scale * b;
+            row.iter_mut().zip(a).for_each(|(w, &a)| *w += factor * a);
+        }
+    }
+}
+
+/// Writes a changed tensor as `to`; adds to the sums of its type how far that is from the exact values.
+pub(crate) fn write(
+    file: &File,
+    t: &TensorInfo,
+    to: DType,
+    change: &Change<'_>,
+    out: &mut dyn Write,
+    watch: &dyn Watch,
+) -> io::Result<Sums> {
+    let whole = change.whole.map(|(opened, info, strength)| opened.whole_values(info, strength, file));
+    let whole = whole.transpose().map_err(io::Error::other)?;
+    let load = |&(opened, pair, scale): &(&Opened, &PairInfo, f32)| -> ggml::Result<Factors> {
+        let (a, b) = (opened.values(&pair.name_a())?, opened.values(&pair.name_b())?);
+        Ok(Factors { a, b, rank: pair.rank, scale })
+    };
+    let pairs = change.pairs.iter().map(load).collect::<ggml::Result<Vec<_>>>().map_err(io::Error::other)?;
+    let data = file.data(t);
+    let width = t.shape.first().map_or(1, |&n| n as usize).max(1);
+    let no_rows = || io::Error::other(format!("rows of {width} are not whole blocks of {}", t.dtype));
+    let row_bytes = t.dtype.row_bytes(width).ok_or_else(no_rows)?;
+    let (n_rows, step) = (t.n_elements() / width, (RUN / width).max(1));
+    let mut sums = Sums::default();
+    for start in (0..n_rows).step_by(step * RUNS) {
+        interrupted(watch)?;
+        let end = n_rows.min(start + step * RUNS);
+        let runs = (start..end).into_par_iter().step_by(step).map(|at| -> ggml::Result<(Vec<u8>, Sums)> {
+            let rows = at..end.min(at + step);
+            let mut exact = vec![0f32; rows.len() * width];
+            match &whole {
+                Some(values) => exact.copy_from_slice(&values[rows.start * width..rows.end * width]),
+                None => dequantize(t.dtype, &data[rows.start * row_bytes..rows.end * row_bytes], &mut exact)?,
+            }
+            for (row, i) in exact.chunks_exact_mut(width).zip(rows.clone()) {
+                pairs.iter().for_each(|pair| pair.add(i, row));
+            }
+            let bytes = quantize(to, width, &exact)?;
+            let mut new = vec![0f32; exact.len()];
+            dequantize(to, &bytes, &mut new)?;
+            Ok((bytes, Sums::of(&exact, &new)))
+        });
+        for (bytes, piece) in runs.collect::<ggml::Result<Vec<_>>>().map_err(io::Error::other)? {
+            out.write_all(&bytes)?;
+            watch.wrote(bytes.len() as u64);
+            sums = sums.plus(piece);
+        }
+    }
+    match sums.is_finite() {
+        true => Ok(sums),
+        false => Err(io::Error::other(format!("the merged values do not survive as {to}"))),
+    }
+}
+
+/// The errors by type.
+pub(crate) fn by_type(sums: &[(DType, Sums)]) -> Vec<MergeError> {
+    let mut types: BTreeMap<&'static str, (usize, Sums)> = BTreeMap::new();
+    for (dtype, s) in sums {
+        let entry = types.entry(dtype.name()).or_default();
+        *entry = (entry.0 + 1, entry.1.plus(*s));
+    }
+    types
+        .into_iter()
+        .map(|(dtype, (n_tensors, s))| MergeError { dtype, n_tensors, rel_rmse: s.relative() })
+        .collect()
+}
