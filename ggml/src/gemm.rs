@@ -12,9 +12,9 @@ use crate::ops::{check, f32_rows, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
-/// Rows or columns of the result a thread takes at a time: a multiple of what the kernels hold in registers (24 or 48 x 4
-/// or 8). Small results are other kernels' work and those sum in another order, so with few columns or rows a unit is
-/// large enough never to be one of them.
+/// Rows or columns of the result a thread takes at a time: a multiple of what the kernels hold in registers, 16 x 6 with
+/// AVX2. Small results are other kernels' work and those sum in another order, so with few columns or rows a unit is large
+/// enough never to be one of them.
 const UNIT: usize = 48;
 const THIN_UNIT: usize = 288;
 /// Fewer rows or columns than this are few.
