@@ -11,6 +11,7 @@ pub mod arch;
 pub mod model;
 pub mod session;
 pub mod chat;
+pub mod data;
 pub mod eval;
 pub mod fetch;
 pub mod train;

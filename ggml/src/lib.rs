@@ -14,6 +14,7 @@ mod gemm;
 pub mod gguf;
 pub mod graph;
 pub mod logging;
+pub mod map;
 pub mod ops;
 mod ops_back;
 pub mod oracle;

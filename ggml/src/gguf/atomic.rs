@@ -7,12 +7,19 @@ use std::path::Path;
 
 use crate::{Error, Result};
 
-/// Lets `body` write a temporary file beside `path`, syncs it, renames it to `path` and syncs the folder.
+/// Lets `body` write a temporary file beside `path`, syncs it, renames it to `path` and syncs the folder. For files of
+/// any format; the error is the caller's.
 ///
 /// A symbolic link at `path` is replaced, not followed. On an error `path` is as it was and the temporary file is
 /// gone; the one exception is a failing sync of the folder, reported although the new file is already in place.
-pub(super) fn replace(path: &Path, body: impl FnOnce(&mut dyn Write) -> Result<u64>) -> Result<u64> {
-    let io = |source| Error::io(path, source);
+///
+/// # Errors
+/// Those of `body`, and [`Error::Io`] with `path`: also when what is there is not a regular file.
+pub fn replace<T, E: From<Error>>(
+    path: &Path,
+    body: impl FnOnce(&mut dyn Write) -> Result<T, E>,
+) -> Result<T, E> {
+    let io = |source| E::from(Error::io(path, source));
     let refuse = |why: &str| io(io::Error::new(ErrorKind::InvalidInput, why));
     if path.file_name().is_none() {
         return Err(refuse("is not the name of a file"));
@@ -38,11 +45,11 @@ pub(super) fn replace(path: &Path, body: impl FnOnce(&mut dyn Write) -> Result<u
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
     let mut temporary = builder.tempfile_in(folder).map_err(io)?;
-    let total = {
+    let done = {
         let mut out = BufWriter::with_capacity(1 << 16, temporary.as_file_mut());
-        let total = body(&mut out)?;
+        let done = body(&mut out)?;
         out.flush().map_err(io)?;
-        total
+        done
     };
     if let Some(before) = before.filter(|m| m.is_file()) {
         temporary.as_file().set_permissions(before.permissions()).map_err(io)?;
@@ -50,7 +57,7 @@ pub(super) fn replace(path: &Path, body: impl FnOnce(&mut dyn Write) -> Result<u
     temporary.as_file().sync_all().map_err(io)?;
     temporary.persist(path).map_err(|e| io(e.error))?;
     sync_folder(folder).map_err(io)?;
-    Ok(total)
+    Ok(done)
 }
 
 #[cfg(unix)]

@@ -13,7 +13,7 @@ mod write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use atomic::same_file;
+pub use atomic::{replace, same_file};
 pub use error::{Defect, GgufError};
 pub use parse::{
     parse, Header, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_ARRAY_LEN, MAX_DEPTH, MAX_KEYS, MAX_KEY_BYTES,
@@ -21,6 +21,7 @@ pub use parse::{
 };
 pub use split::MAX_PARTS;
 pub use value::{Array, FromValue, Value};
+pub(crate) use write::encoded;
 pub use write::{DataFn, Writer};
 
 use crate::{DType, Error, Result};
@@ -209,17 +210,7 @@ fn refuse(path: &Path, defect: Defect) -> Error {
 
 /// Maps and parses one file.
 fn open_part(path: &Path) -> Result<(memmap2::Mmap, Header)> {
-    let io = |source| Error::io(path, source);
-    // Looked at before opening: opening a pipe would wait for somebody to write into it.
-    if !std::fs::metadata(path).map_err(io)?.is_file() {
-        return Err(io(std::io::Error::new(std::io::ErrorKind::InvalidInput, "is not a regular file")));
-    }
-    let file = std::fs::File::open(path).map_err(io)?;
-    // SAFETY: the map is read-only and of a regular file; what it needs, that nobody changes or truncates the
-    // file meanwhile, no program can enforce: it is the documented contract of `File::open`. All that later
-    // accesses rely on (offsets, lengths) is copied out and checked once, so a change cannot move an access
-    // out of the map; it can only change the numbers read, or end the process with SIGBUS.
-    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
+    let map = crate::map::open(path)?;
     let header = parse(&map).map_err(|defect| refuse(path, defect))?;
     Ok((map, header))
 }

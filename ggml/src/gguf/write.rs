@@ -201,6 +201,15 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// The bytes a key and its value take in a file: what can be hashed to tell two of them apart.
+pub(crate) fn encoded(key: &str, value: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_string(&mut out, key.as_bytes());
+    put(&mut out, value.type_number().to_le_bytes());
+    put_value(&mut out, value);
+    out
+}
+
 fn at_most(found: u64, limit: u64, at: impl Fn() -> String) -> Result<(), Defect> {
     match found > limit {
         true => Err(Defect::Limit { at: at(), found, limit }),

@@ -7,6 +7,8 @@ mod native;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+
 use crate::gguf::{self, Value};
 use crate::{sys, Error, Result, Token};
 
@@ -24,6 +26,7 @@ pub struct Vocab(Arc<Inner>);
 struct Inner {
     origin: PathBuf,
     n_tokens: usize,
+    fingerprint: [u8; 32],
     /// Absent when the file has no vocabulary. Declared before the model it points into, so dropped first.
     handle: Option<Handle>,
     _model: Option<native::Model>,
@@ -40,16 +43,23 @@ impl Vocab {
     pub fn from_metadata(origin: &Path, metadata: &[(String, Value)]) -> Result<Vocab> {
         let facts = check::inspect(origin, metadata)?;
         let n_tokens = facts.n_tokens;
+        let fingerprint = fingerprint(metadata);
         let origin = origin.to_path_buf();
         if facts.kind == check::Kind::None {
-            return Ok(Vocab(Arc::new(Inner { origin, n_tokens, handle: None, _model: None })));
+            return Ok(Vocab(Arc::new(Inner { origin, n_tokens, fingerprint, handle: None, _model: None })));
         }
         let model = native::load(&origin, metadata)?;
         let vocab =
             Handle::of(&model).ok_or_else(|| Error::Vocab(format!("{}: no vocabulary", origin.display())))?;
         // SAFETY: `Inner` keeps the model as long as the handle, and `facts` are of the keys it was loaded from.
         let handle = unsafe { Handle::new(vocab, facts) };
-        Ok(Vocab(Arc::new(Inner { origin, n_tokens, handle: Some(handle), _model: Some(model) })))
+        Ok(Vocab(Arc::new(Inner {
+            origin,
+            n_tokens,
+            fingerprint,
+            handle: Some(handle),
+            _model: Some(model),
+        })))
     }
 
     /// Calls on the same keys' vocabulary inside another model of libllama; `None` when there is none.
@@ -86,6 +96,11 @@ impl Vocab {
     /// Number of tokens; 0 when the file has no vocabulary and does not say.
     pub fn n_tokens(&self) -> usize {
         self.0.n_tokens
+    }
+
+    /// SHA-256 of the keys the tokenizer was made from: vocabularies of the same one cut every text alike.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        self.0.fingerprint
     }
 
     /// Text to tokens. `add_special`: BOS/EOS as the model's flags say. `parse_special`: text such as `<|im_start|>` becomes its token.
@@ -153,6 +168,18 @@ impl Vocab {
     pub fn add_eos(&self) -> bool {
         self.flag(sys::llama_vocab_get_add_eos)
     }
+}
+
+/// What libllama is given (see [`Vocab::from_metadata`]), in the order of the keys' names: files that list them in another
+/// order have the same tokenizer.
+fn fingerprint(metadata: &[(String, Value)]) -> [u8; 32] {
+    let named = |k: &str| k == "general.name" || k == "general.architecture";
+    let mut keys: Vec<&(String, Value)> =
+        metadata.iter().filter(|(k, _)| k.starts_with("tokenizer.ggml.") || named(k)).collect();
+    keys.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut hash = Sha256::new();
+    keys.iter().for_each(|(key, value)| hash.update(gguf::encoded(key, value)));
+    hash.finalize().into()
 }
 
 #[cfg(test)]

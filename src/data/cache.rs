@@ -1,0 +1,310 @@
+//! The cache file: tokens of all documents, written once, mapped ever after.
+//!
+//! Layout, little endian: magic (8 bytes) and version (u64); tokens (u32 each); a record for each document (first token u64,
+//! hash of its text u64, number of its source u32, line u32); a JSON description; numbers of tokens, documents and bytes of
+//! JSON (u64 each); a digest (32 bytes). The digest is SHA-256 over the SHA-256 of each 4 MiB before it. The lengths stand at the
+//! end because only a file that is whole has one, and because tokens are written before anybody knows how many there will be.
+
+use std::io::{self, Write};
+
+use ggml::map::Map;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::Token;
+
+pub(super) const MAGIC: &[u8; 8] = b"ropedata";
+/// Version of the layout, and of what the tokens are: raised when either changes.
+const VERSION: u64 = 1;
+const HEAD: usize = 16;
+const TAIL: usize = 24 + 32;
+const RECORD: usize = 24;
+/// Bytes hashed at a time, so that many can be hashed side by side.
+const CHUNK: usize = 1 << 22;
+
+/// What the tokens depend on. Two equal keys have equal tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Key {
+    /// Fingerprint of the vocabulary.
+    pub tokenizer: String,
+    pub before: Vec<Token>,
+    pub after: Vec<Token>,
+    pub text_field: String,
+    pub replace_invalid: bool,
+    pub sources: Vec<SourceKey>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SourceKey {
+    pub path: String,
+    pub n_bytes: u64,
+    pub sha256: String,
+}
+
+impl Key {
+    /// Why tokens under `self` are not those under `wanted`; `None` when they are. Moved files are the same texts.
+    pub(super) fn differs(&self, wanted: &Key) -> Option<String> {
+        if self.tokenizer != wanted.tokenizer {
+            return Some("another tokenizer".into());
+        }
+        if (&self.before, &self.after) != (&wanted.before, &wanted.after) {
+            return Some("another separator".into());
+        }
+        if (&self.text_field, self.replace_invalid) != (&wanted.text_field, wanted.replace_invalid) {
+            return Some("texts are read in another way".into());
+        }
+        if self.sources.len() != wanted.sources.len() {
+            return Some(format!("{} files then, {} now", self.sources.len(), wanted.sources.len()));
+        }
+        let mut pairs = self.sources.iter().zip(&wanted.sources);
+        let changed = pairs.find(|(a, b)| (a.n_bytes, &a.sha256) != (b.n_bytes, &b.sha256));
+        changed.map(|(_, now)| format!("{} has changed", now.path))
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Description {
+    pub key: Key,
+    pub notes: Vec<String>,
+}
+
+/// A document's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Record {
+    pub start: u64,
+    pub text_hash: u64,
+    pub source: u32,
+    pub line: u32,
+}
+
+/// Writes a cache from its first byte to its last.
+pub(super) struct Writer<W> {
+    out: W,
+    chunk: Sha256,
+    in_chunk: usize,
+    chunks: Sha256,
+    records: Vec<Record>,
+    n_tokens: u64,
+}
+
+impl<W: Write> Writer<W> {
+    pub(super) fn new(out: W) -> io::Result<Self> {
+        let (chunk, chunks) = (Sha256::new(), Sha256::new());
+        let mut writer = Writer { out, chunk, in_chunk: 0, chunks, records: Vec::new(), n_tokens: 0 };
+        writer.put(MAGIC)?;
+        writer.put(&VERSION.to_le_bytes())?;
+        Ok(writer)
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        self.out.write_all(bytes)?;
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK - self.in_chunk));
+            self.chunk.update(now);
+            self.in_chunk += now.len();
+            if self.in_chunk == CHUNK {
+                self.chunks.update(self.chunk.finalize_reset());
+                self.in_chunk = 0;
+            }
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// The next document: its tokens, in parts.
+    pub(super) fn document<'t>(
+        &mut self,
+        about: Record,
+        parts: impl IntoIterator<Item = &'t [Token]>,
+    ) -> io::Result<()> {
+        self.records.push(Record { start: self.n_tokens, ..about });
+        for part in parts {
+            let bytes: Vec<u8> = part.iter().flat_map(|t| t.to_le_bytes()).collect();
+            self.put(&bytes)?;
+            self.n_tokens += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    pub(super) fn n_tokens(&self) -> u64 {
+        self.n_tokens
+    }
+
+    pub(super) fn n_documents(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(super) fn finish(mut self, description: &Description) -> io::Result<()> {
+        let records = std::mem::take(&mut self.records);
+        for record in &records {
+            self.put(&record.start.to_le_bytes())?;
+            self.put(&record.text_hash.to_le_bytes())?;
+            self.put(&record.source.to_le_bytes())?;
+            self.put(&record.line.to_le_bytes())?;
+        }
+        let json = serde_json::to_vec(description)?;
+        self.put(&json)?;
+        for n in [self.n_tokens, records.len() as u64, json.len() as u64] {
+            self.put(&n.to_le_bytes())?;
+        }
+        if self.in_chunk > 0 {
+            self.chunks.update(self.chunk.finalize());
+        }
+        self.out.write_all(&self.chunks.finalize())?;
+        self.out.flush()
+    }
+}
+
+/// A cache that was read and found whole.
+#[derive(Debug)]
+pub(super) struct Cache {
+    map: Map,
+    n_tokens: u64,
+    n_documents: usize,
+    pub description: Description,
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at.checked_add(8)?)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+impl Cache {
+    /// Checks everything about the file that later reads rely on: lengths, digest, order of documents, tokens below `n_vocab`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn check(map: Map, n_vocab: usize) -> Result<Cache, String> {
+        let bytes: &[u8] = &map;
+        if !bytes.starts_with(MAGIC) {
+            return Err("other first bytes".into());
+        }
+        match u64_at(bytes, 8) {
+            None => return Err("cut off".into()),
+            Some(VERSION) => {}
+            Some(found) => return Err(format!("version {found}, expected {VERSION}")),
+        }
+        let Some(tail) = bytes.len().checked_sub(TAIL).filter(|&at| at >= HEAD) else {
+            return Err("cut off".into());
+        };
+        let (covered, digest) = bytes.split_at(bytes.len() - 32);
+        let sums: Vec<_> = covered.par_chunks(CHUNK).map(Sha256::digest).collect();
+        let mut all = Sha256::new();
+        sums.iter().for_each(|sum| all.update(sum));
+        if all.finalize().as_slice() != digest {
+            return Err("cut off or damaged: its checksum differs".into());
+        }
+        let number = |i: usize| u64_at(bytes, tail + 8 * i).unwrap_or(u64::MAX);
+        let (n_tokens, n_documents, n_json) = (number(0), number(1), number(2));
+        let end = || {
+            let tokens = n_tokens.checked_mul(4)?;
+            let records = n_documents.checked_mul(RECORD as u64)?;
+            (HEAD as u64).checked_add(tokens)?.checked_add(records)?.checked_add(n_json)
+        };
+        if end() != Some(tail as u64) || n_documents > u64::from(u32::MAX) {
+            return Err("its lengths do not add up".into());
+        }
+        let json = &bytes[tail - n_json as usize..tail];
+        let description = serde_json::from_slice(json).map_err(|e| format!("its description: {e}"))?;
+        let cache = Cache { n_tokens, n_documents: n_documents as usize, description, map };
+        let n_sources = cache.description.key.sources.len();
+        let ordered = (0..cache.n_documents).all(|i| {
+            let (record, end) = (cache.record(i), cache.end(i));
+            (i > 0 || record.start == 0) && record.start < end && (record.source as usize) < n_sources
+        });
+        if !ordered || (cache.n_documents == 0 && n_tokens > 0) {
+            return Err("its documents are out of order".into());
+        }
+        let tokens = &cache.map[HEAD..HEAD + 4 * n_tokens as usize];
+        let known = |t: &[u8]| (u32::from_le_bytes([t[0], t[1], t[2], t[3]]) as usize) < n_vocab;
+        if !tokens.par_chunks(CHUNK).all(|part| part.chunks_exact(4).all(known)) {
+            return Err("it has tokens that are not in the vocabulary".into());
+        }
+        Ok(cache)
+    }
+
+    pub(super) fn n_tokens(&self) -> u64 {
+        self.n_tokens
+    }
+
+    pub(super) fn n_documents(&self) -> usize {
+        self.n_documents
+    }
+
+    /// Record `i`, which must be below [`Cache::n_documents`].
+    pub(super) fn record(&self, i: usize) -> Record {
+        let at = HEAD + 4 * self.n_tokens as usize + RECORD * i;
+        let number = |at: usize| u64_at(&self.map, at).unwrap_or_default();
+        let place = number(at + 16);
+        let (source, line) = (place as u32, (place >> 32) as u32);
+        Record { start: number(at), text_hash: number(at + 8), source, line }
+    }
+
+    /// Where document `i` ends.
+    pub(super) fn end(&self, i: usize) -> u64 {
+        if i + 1 < self.n_documents {
+            self.record(i + 1).start
+        } else {
+            self.n_tokens
+        }
+    }
+
+    /// Appends tokens `start..start + n`, as far as there are any, to `out`.
+    pub(super) fn read(&self, start: u64, n: u64, out: &mut Vec<Token>) {
+        let start = start.min(self.n_tokens);
+        let end = start.saturating_add(n).min(self.n_tokens);
+        let bytes = &self.map[HEAD + 4 * start as usize..HEAD + 4 * end as usize];
+        out.extend(bytes.chunks_exact(4).map(|t| Token::from_le_bytes([t[0], t[1], t[2], t[3]])));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for so many bytes.
+    struct Full(usize);
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.0 == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let n = bytes.len().min(self.0);
+            self.0 -= n;
+            Ok(n)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn write(room: usize) -> io::Result<()> {
+        let key = Key {
+            tokenizer: String::new(),
+            before: vec![],
+            after: vec![2],
+            text_field: "text".into(),
+            replace_invalid: false,
+            sources: vec![],
+        };
+        let mut writer = Writer::new(Full(room))?;
+        let about = Record { start: 0, text_hash: 1, source: 0, line: 0 };
+        writer.document(about, [[1, 2, 3].as_slice(), &[4]])?;
+        writer.finish(&Description { key, notes: vec![] })
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_wherever_it_happens() {
+        let size = (0..4096).find(|&room| write(room).is_ok()).expect("it fits");
+        assert!(size > HEAD + 4 * 4 + RECORD + TAIL);
+        for room in 0..size {
+            assert_eq!(
+                write(room).unwrap_err().kind(),
+                io::ErrorKind::StorageFull,
+                "room for {room} of {size}"
+            );
+        }
+    }
+}

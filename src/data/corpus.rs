@@ -1,0 +1,302 @@
+//! Texts as tokens: made once, kept in a cache file, read from it.
+
+use std::cell::Cell;
+use std::io::Read;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::rc::Rc;
+
+use ggml::map::Map;
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+use super::cache::{Cache, Description, Key, Record, SourceKey, Writer, MAGIC};
+use super::read::{documents, Document};
+use super::separator::{Ends, Separator};
+use super::sources::Sources;
+use super::{hex, invalid, io, pieces};
+use crate::model::{Error, Result};
+use crate::vocab::Vocab;
+use crate::Token;
+
+/// Bytes of text tokenised at a time, for each thread.
+const BATCH: usize = 1 << 21;
+
+/// How far tokenising is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the files that have been read (packed ones as they lie there).
+    pub bytes: u64,
+    /// Bytes of all files.
+    pub n_bytes: u64,
+    /// Documents tokenised.
+    pub documents: usize,
+    /// Tokens written.
+    pub tokens: u64,
+}
+
+/// Where a corpus came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Built {
+    /// Tokenised now: there was no cache.
+    New,
+    /// Tokenised now: there was a cache that could not serve, for this reason.
+    Again(String),
+    /// Read from the cache, of the same texts and tokenizer, and whole.
+    Reused,
+}
+
+/// Documents as tokens. `Send + Sync`; the tokens stay in the mapped cache file.
+#[derive(Debug)]
+pub struct Corpus {
+    cache: Cache,
+    built: Built,
+    /// Names of the sources as they are now; those in the cache may be of another folder.
+    sources: Vec<String>,
+    n_vocab: usize,
+}
+
+impl Corpus {
+    /// Opens the cache at `path`; makes it first when there is none, or when it is cut off, damaged, of another tokenizer
+    /// or separator, or of texts that have changed since. The new file takes its place only when it is whole.
+    ///
+    /// Documents are tokenised in parallel on rayon's current pool, about 2 MB of text for each thread at a time; text that
+    /// looks like a special token stays text. The cache is mapped: nobody may write into it meanwhile (replacing it is harmless).
+    ///
+    /// # Errors
+    /// A text that cannot be read or tokenised, no text but blanks, a full disk, [`Error::Interrupted`] when `progress`
+    /// breaks; then `path` is as it was. A file at `path` that is no cache is left alone, and an error too.
+    pub fn open(
+        path: &Path,
+        vocab: &Vocab,
+        sources: &Sources,
+        separator: &Separator,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Corpus> {
+        let ends = separator.ends(vocab)?;
+        let key = key(vocab, sources, &ends);
+        let names = key.sources.iter().map(|s| s.path.clone()).collect();
+        let n_vocab = vocab.n_tokens();
+        let built = match std::fs::metadata(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Built::New,
+            Err(e) => return Err(io(path, e)),
+            Ok(_) => {
+                check_ours(path)?;
+                match reuse(path, &key, n_vocab)? {
+                    Ok(cache) => return Ok(Corpus { cache, built: Built::Reused, sources: names, n_vocab }),
+                    Err(why) => Built::Again(why),
+                }
+            }
+        };
+        ggml::gguf::replace(path, |out| {
+            let mut writer = Writer::new(out).map_err(|e| io(path, e))?;
+            let mut build = Build { path, vocab, ends: &ends, sources, progress, notes: Vec::new() };
+            build.run(&mut writer)?;
+            let notes = build.notes;
+            writer.finish(&Description { key: key.clone(), notes }).map_err(|e| io(path, e))
+        })?;
+        let cache = reuse(path, &key, n_vocab)?
+            .map_err(|why| invalid(format!("{}: just written, and not to be used: {why}", path.display())))?;
+        Ok(Corpus { cache, built, sources: names, n_vocab })
+    }
+
+    /// A name for the cache of these paths under this tokenizer, the same when the texts in them change:
+    /// `0123456789abcdef.tokens`.
+    ///
+    /// # Errors
+    /// The vocabulary lacks the separator.
+    pub fn file_name(vocab: &Vocab, sources: &Sources, separator: &Separator) -> Result<String> {
+        let mut key = key(vocab, sources, &separator.ends(vocab)?);
+        key.sources.iter_mut().for_each(|s| (s.n_bytes, s.sha256) = (0, String::new()));
+        let key = serde_json::to_vec(&key).map_err(|e| invalid(e.to_string()))?;
+        Ok(format!("{}.tokens", hex(&Sha256::digest(key)[..8])))
+    }
+
+    /// Whether the cache served.
+    pub fn built(&self) -> &Built {
+        &self.built
+    }
+
+    /// What was put right in the texts, a line each.
+    pub fn notes(&self) -> &[String] {
+        &self.cache.description.notes
+    }
+
+    /// Tokens of all documents, separators included.
+    pub fn n_tokens(&self) -> u64 {
+        self.cache.n_tokens()
+    }
+
+    /// Number of documents; at least one, none of them empty.
+    pub fn n_documents(&self) -> usize {
+        self.cache.n_documents()
+    }
+
+    /// Size of the vocabulary the tokens are from.
+    pub fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
+
+    /// The tokens of a document, BOS and separator included. Panics when there is no such document.
+    pub fn range(&self, document: usize) -> Range<u64> {
+        self.record(document).start..self.cache.end(document)
+    }
+
+    /// Appends tokens of the corpus to `out`; those beyond its end are not there.
+    pub fn read(&self, range: Range<u64>, out: &mut Vec<Token>) {
+        self.cache.read(range.start, range.end.saturating_sub(range.start), out);
+    }
+
+    /// The file of a document, and for JSONL its line: `notes.txt`, `pages.jsonl:12`. Panics when there is no such document.
+    pub fn name(&self, document: usize) -> String {
+        let record = self.record(document);
+        let file = &self.sources[record.source as usize];
+        if record.line == 0 {
+            file.clone()
+        } else {
+            format!("{file}:{}", record.line)
+        }
+    }
+
+    /// Equal for documents of equal text. Panics when there is no such document.
+    pub fn text_hash(&self, document: usize) -> u64 {
+        self.record(document).text_hash
+    }
+
+    fn record(&self, document: usize) -> Record {
+        assert!(document < self.n_documents(), "document {document} of {}", self.n_documents());
+        self.cache.record(document)
+    }
+}
+
+fn key(vocab: &Vocab, sources: &Sources, ends: &Ends) -> Key {
+    let files = sources.files().iter().map(|f| SourceKey {
+        path: f.path.display().to_string(),
+        n_bytes: f.n_bytes,
+        sha256: hex(&f.sha256),
+    });
+    Key {
+        tokenizer: hex(&vocab.fingerprint()),
+        before: ends.before.clone(),
+        after: ends.after.clone(),
+        text_field: sources.options().text_field.clone(),
+        replace_invalid: sources.options().replace_invalid,
+        sources: files.collect(),
+    }
+}
+
+/// A file that does not begin as a cache does is somebody else's, and not to be replaced.
+fn check_ours(path: &Path) -> Result<()> {
+    if !std::fs::metadata(path).map_err(|e| io(path, e))?.is_file() {
+        return Err(invalid(format!("{}: expected a token cache, found no regular file", path.display())));
+    }
+    let mut start = Vec::new();
+    let file = std::fs::File::open(path).map_err(|e| io(path, e))?;
+    file.take(MAGIC.len() as u64).read_to_end(&mut start).map_err(|e| io(path, e))?;
+    match MAGIC.starts_with(&start) {
+        true => Ok(()),
+        false => Err(invalid(format!(
+            "{}: not a token cache: other first bytes; remove it or name another file",
+            path.display()
+        ))),
+    }
+}
+
+/// The cache at `path`, or why it cannot serve.
+fn reuse(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, String>> {
+    let cache = match Cache::check(Map::open(path)?, n_vocab) {
+        Ok(cache) => cache,
+        Err(why) => return Ok(Err(why)),
+    };
+    Ok(match cache.description.key.differs(key) {
+        None => Ok(cache),
+        Some(why) => Err(why),
+    })
+}
+
+/// One making of a cache.
+struct Build<'a> {
+    path: &'a Path,
+    vocab: &'a Vocab,
+    ends: &'a Ends,
+    sources: &'a Sources,
+    progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
+    notes: Vec<String>,
+}
+
+impl Build<'_> {
+    fn run<W: std::io::Write>(&mut self, writer: &mut Writer<W>) -> Result<()> {
+        let room = BATCH * rayon::current_num_threads();
+        let read = Rc::new(Cell::new(0));
+        let mut notes = Vec::new();
+        for (source, file) in self.sources.files().iter().enumerate() {
+            let (mut batch, mut n_bytes) = (Vec::new(), 0);
+            let options = self.sources.options();
+            documents(&file.path, options, Rc::clone(&read), &mut notes, &mut |document| {
+                n_bytes += document.text.len();
+                batch.push(document);
+                if n_bytes >= room {
+                    self.write(source, &batch, writer)?;
+                    self.tell(read.get(), writer)?;
+                    batch.clear();
+                    n_bytes = 0;
+                }
+                Ok(())
+            })?;
+            self.write(source, &batch, writer)?;
+            self.tell(read.get(), writer)?;
+        }
+        self.notes = notes;
+        if writer.n_documents() == 0 {
+            let n = self.sources.files().len();
+            return Err(invalid(format!("no text to train on: all of {n} files are blank")));
+        }
+        Ok(())
+    }
+
+    fn tell<W: std::io::Write>(&mut self, bytes: u64, writer: &Writer<W>) -> Result<()> {
+        let (documents, tokens) = (writer.n_documents(), writer.n_tokens());
+        // A file may have grown since it was listed.
+        let n_bytes = self.sources.n_bytes().max(bytes);
+        match (self.progress)(Progress { bytes, n_bytes, documents, tokens }) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
+        }
+    }
+
+    /// Tokenises documents of one source side by side, and writes them in order.
+    fn write<W: std::io::Write>(
+        &self,
+        source: usize,
+        batch: &[Document],
+        writer: &mut Writer<W>,
+    ) -> Result<()> {
+        let named = |document: &Document, e: ggml::Error| {
+            let file = self.sources.files()[source].path.display();
+            let place = if document.line == 0 { String::new() } else { format!(":{}", document.line) };
+            invalid(format!("{file}{place}: {e}"))
+        };
+        // Cut first: a batch may be one long document.
+        let cut: Vec<Vec<&str>> = batch
+            .par_iter()
+            .map(|d| pieces::cut(self.vocab, &d.text).map_err(|e| named(d, e)))
+            .collect::<Result<_>>()?;
+        let flat: Vec<(usize, &str)> =
+            cut.iter().enumerate().flat_map(|(i, parts)| parts.iter().map(move |p| (i, *p))).collect();
+        let tokens: Vec<Vec<Token>> = flat
+            .par_iter()
+            .map(|&(i, part)| self.vocab.tokenize(part, false, false).map_err(|e| named(&batch[i], e)))
+            .collect::<Result<_>>()?;
+        let mut tokens = tokens.into_iter();
+        for (document, parts) in batch.iter().zip(&cut) {
+            let hash = Sha256::digest(document.text.as_bytes());
+            let text_hash = hash.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b));
+            let record = Record { start: 0, text_hash, source: source as u32, line: document.line };
+            let inner: Vec<Vec<Token>> = tokens.by_ref().take(parts.len()).collect();
+            let ends = self.ends;
+            let all = std::iter::once(&ends.before).chain(&inner).chain(std::iter::once(&ends.after));
+            writer.document(record, all.map(Vec::as_slice)).map_err(|e| io(self.path, e))?;
+        }
+        Ok(())
+    }
+}

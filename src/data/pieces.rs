@@ -1,0 +1,77 @@
+//! Long texts cut where it makes no difference to the tokenizer, so that their pieces can be tokenised side by side.
+
+use crate::vocab::Vocab;
+use ggml::Result;
+
+/// Bytes of a piece, or a little less. libllama's memory and, under some pre-tokenizers, its stack grow with its text.
+const PIECE: usize = 1 << 18;
+/// How far back from its end a piece may be cut.
+const REACH: usize = 1 << 14;
+/// Text on each side of a cut on which it is tried.
+const AROUND: usize = 512;
+/// Cuts tried of each kind.
+const TRIES: usize = 8;
+
+/// Ranges of the text, in order, whose tokens side by side are the tokens of the whole. Bytes between two ranges, if any, are
+/// the blank that a SentencePiece tokenizer puts in front of any text by itself.
+///
+/// A cut is made only where the text around it has the same tokens with it and without it. Where no such place is found the
+/// piece gets longer, at worst the whole text. So no assumption about the tokenizer is made but that it looks no further than
+/// 512 bytes.
+pub(super) fn cut<'t>(vocab: &Vocab, text: &'t str) -> Result<Vec<&'t str>> {
+    let mut pieces = Vec::new();
+    let (mut start, mut end) = (0, PIECE);
+    while end < text.len() {
+        match neutral(vocab, text, start, end)? {
+            Some((left, right)) => {
+                pieces.push(&text[start..left]);
+                (start, end) = (right, right + PIECE);
+            }
+            None => end += PIECE,
+        }
+    }
+    pieces.push(&text[start..]);
+    Ok(pieces)
+}
+
+/// A cut in the last bytes before `end`: where the left side ends, where the right one begins.
+fn neutral(vocab: &Vocab, text: &str, start: usize, end: usize) -> Result<Option<(usize, usize)>> {
+    let from = boundary(text, start.max(end.saturating_sub(REACH)) + 1);
+    let end = boundary(text, end);
+    let Some(window) = text.get(from..end) else { return Ok(None) };
+    let word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    let at = |i: usize| (text[..i].chars().next_back(), text[i..].chars().next());
+    // Best first: a paragraph's end, a line's, a word's; then anywhere, for scripts without blanks.
+    let kinds: [&dyn Fn(usize) -> bool; 4] = [
+        &|i| text[i..].starts_with("\n\n") && !text[..i].ends_with('\n'),
+        &|i| at(i).1 == Some('\n') && word(at(i).0),
+        &|i| at(i).1 == Some(' ') && word(at(i).0),
+        &|_| true,
+    ];
+    for kind in kinds {
+        let places = window.char_indices().rev().map(|(i, _)| from + i).filter(|&i| kind(i)).take(TRIES);
+        for left in places {
+            let blank = text[left..].starts_with(' ');
+            for right in [Some(left), blank.then_some(left + 1)].into_iter().flatten() {
+                if is_neutral(vocab, text, left, right)? {
+                    return Ok(Some((left, right)));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn is_neutral(vocab: &Vocab, text: &str, left: usize, right: usize) -> Result<bool> {
+    let from = boundary(text, left.saturating_sub(AROUND));
+    let to = boundary(text, right.saturating_add(AROUND));
+    let tokens = |part: &str| vocab.tokenize(part, false, false);
+    let mut apart = tokens(&text[from..left])?;
+    apart.extend(tokens(&text[right..to])?);
+    Ok(apart == tokens(&text[from..to])?)
+}
+
+/// The character that begins at or after `at`.
+fn boundary(text: &str, at: usize) -> usize {
+    (at..text.len()).find(|&i| text.is_char_boundary(i)).unwrap_or(text.len())
+}

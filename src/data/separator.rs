@@ -1,0 +1,101 @@
+//! What stands between two documents.
+
+use std::str::FromStr;
+
+use super::invalid;
+use crate::model::{Error, Result};
+use crate::vocab::Vocab;
+use crate::Token;
+
+/// What ends a document. BOS stands in front of each document under every choice, if the model's flag
+/// (`tokenizer.ggml.add_bos_token`) asks for it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Separator {
+    /// EOS; in a vocabulary without it, the end-of-turn token; without that, BOS in front if the flag asks for it; without
+    /// any, an empty line.
+    #[default]
+    Auto,
+    /// EOS only if the model's flag (`tokenizer.ggml.add_eos_token`) asks for it.
+    Flags,
+    /// EOS.
+    Eos,
+    /// The end-of-turn token.
+    Eot,
+    /// BOS in front, whatever the flag says, and EOS as its flag says.
+    Bos,
+    /// The token of this text, such as `<|endoftext|>`.
+    Token(String),
+}
+
+impl FromStr for Separator {
+    type Err = Error;
+
+    /// `auto`, `flags`, `eos`, `eot`, `bos`, or else the text of a token.
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "auto" => Separator::Auto,
+            "flags" => Separator::Flags,
+            "eos" => Separator::Eos,
+            "eot" => Separator::Eot,
+            "bos" => Separator::Bos,
+            "" => return Err(invalid("separator: expected auto, flags, eos, eot, bos or a token's text")),
+            token => Separator::Token(token.to_owned()),
+        })
+    }
+}
+
+/// Tokens around each document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ends {
+    pub before: Vec<Token>,
+    pub after: Vec<Token>,
+}
+
+impl Separator {
+    /// The tokens it means.
+    ///
+    /// # Errors
+    /// The vocabulary lacks the token asked for, or under [`Separator::Flags`] nothing would stand between documents.
+    pub(super) fn ends(&self, vocab: &Vocab) -> Result<Ends> {
+        let need = |token: Option<Token>, what: &str| {
+            token.ok_or_else(|| invalid(format!("the vocabulary has no {what}; choose another separator")))
+        };
+        let mut before = match vocab.add_bos() || *self == Separator::Bos {
+            true => vec![need(vocab.bos(), "beginning-of-text token")?],
+            false => Vec::new(),
+        };
+        let by_flag = || match vocab.add_eos() {
+            true => need(vocab.eos(), "end-of-text token").map(|t| vec![t]),
+            false => Ok(Vec::new()),
+        };
+        let after = match self {
+            Separator::Auto => match vocab.eos().or_else(|| vocab.eot()) {
+                Some(end) => vec![end],
+                None if before.is_empty() => vocab.tokenize("\n\n", false, false)?,
+                None => Vec::new(),
+            },
+            Separator::Flags | Separator::Bos => by_flag()?,
+            Separator::Eos => vec![need(vocab.eos(), "end-of-text token")?],
+            Separator::Eot => vec![need(vocab.eot(), "end-of-turn token")?],
+            Separator::Token(text) => match vocab.tokenize(text, false, true)?[..] {
+                [token] => vec![token],
+                ref found => {
+                    return Err(invalid(format!(
+                        "separator '{text}': expected one token of the vocabulary, found {}",
+                        found.len()
+                    )))
+                }
+            },
+        };
+        // A BOS right behind the same token would be a second separator.
+        if before == after {
+            before.clear();
+        }
+        if before.is_empty() && after.is_empty() {
+            return Err(invalid(
+                "by the model's flags nothing stands between two documents; choose another separator",
+            ));
+        }
+        Ok(Ends { before, after })
+    }
+}

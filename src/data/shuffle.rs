@@ -1,0 +1,62 @@
+//! Random numbers that are the same in every version, on every machine.
+
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use sha2::{Digest, Sha256};
+
+/// A generator of its own for each seed, purpose and pair of numbers. (Other crates' ways from a `u64` to a seed, and from
+/// random bits to a number in a range, may change with their versions.)
+pub(super) fn rng(seed: u64, purpose: &str, a: u64, b: u64) -> ChaCha8Rng {
+    let mut hash = Sha256::new();
+    [seed, a, b].iter().for_each(|n| hash.update(n.to_le_bytes()));
+    hash.update(purpose);
+    ChaCha8Rng::from_seed(hash.finalize().into())
+}
+
+/// A number below `n`, each as likely: draws from the end of the range that does not divide are thrown away.
+fn below(rng: &mut ChaCha8Rng, n: u64) -> u64 {
+    let end = u64::MAX - u64::MAX % n;
+    loop {
+        let x = rng.next_u64();
+        if x < end {
+            return x % n;
+        }
+    }
+}
+
+/// Fisher and Yates.
+pub(super) fn shuffle<T>(items: &mut [T], rng: &mut ChaCha8Rng) {
+    for i in (1..items.len()).rev() {
+        items.swap(i, below(rng, i as u64 + 1) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_is_this_one_for_good() {
+        let order = |seed, epoch| {
+            let mut items: Vec<u32> = (0..10).collect();
+            shuffle(&mut items, &mut rng(seed, "samples", epoch, 0));
+            items
+        };
+        assert_eq!(order(1, 0), [0; 10]);
+        assert_ne!(order(1, 0), order(1, 1));
+        assert_ne!(order(1, 0), order(2, 0));
+    }
+
+    #[test]
+    fn every_order_is_as_likely() {
+        let mut count = std::collections::HashMap::new();
+        for seed in 0..6000 {
+            let mut items = [0, 1, 2];
+            shuffle(&mut items, &mut rng(seed, "test", 0, 0));
+            *count.entry(items).or_insert(0u32) += 1;
+        }
+        assert_eq!(count.len(), 6);
+        // Five standard deviations of a binomial with 6000 draws of 1/6.
+        assert!(count.values().all(|n| n.abs_diff(1000) < 145), "{count:?}");
+    }
+}

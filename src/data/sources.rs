@@ -1,0 +1,193 @@
+//! Which files are trained on: those named, and those in the folders named.
+
+use std::collections::HashSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+use super::{invalid, io, read};
+use crate::model::Result;
+
+/// How the bytes of files become texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextOptions {
+    /// The field of a JSONL line that holds its text.
+    pub text_field: String,
+    /// Bytes that are not UTF-8 become U+FFFD, and a note says so. Otherwise they are an error.
+    pub replace_invalid: bool,
+}
+
+impl Default for TextOptions {
+    /// Field `text`; bytes that are not UTF-8 are an error.
+    fn default() -> Self {
+        TextOptions { text_field: "text".into(), replace_invalid: false }
+    }
+}
+
+/// A file of texts, as it was when it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length.
+    pub n_bytes: u64,
+    /// SHA-256 of its bytes, before any unpacking.
+    pub sha256: [u8; 32],
+}
+
+/// Files of texts in a fixed order: as named, each folder's in byte order of their names, going down.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    files: Vec<SourceFile>,
+    notes: Vec<String>,
+    options: TextOptions,
+}
+
+impl Sources {
+    /// Finds and hashes the files. A folder stands for all files below it but hidden ones (`.name`) and binary ones, for
+    /// which there is a note. A file is text whatever its name is, `.jsonl` and `.ndjson` one text a line; `.gz` is unpacked.
+    ///
+    /// # Errors
+    /// A path that is not there or cannot be read; a file named by itself that is binary (has a zero byte early on);
+    /// no file at all.
+    pub fn find(paths: &[PathBuf], options: &TextOptions) -> Result<Sources> {
+        let mut walk = Walk::default();
+        for path in paths {
+            let about = std::fs::metadata(path).map_err(|e| io(path, e))?;
+            if about.is_dir() {
+                walk.folder(path)?;
+            } else if about.is_file() {
+                walk.file(path, true)?;
+            } else {
+                return Err(invalid(format!("{}: is neither a file nor a folder", path.display())));
+            }
+        }
+        let Walk { found, mut notes, .. } = walk;
+        let looked: Vec<Result<(Option<u64>, SourceFile)>> =
+            found.par_iter().map(|(path, _)| look(path)).collect();
+        let mut files = Vec::new();
+        for ((path, named), looked) in found.iter().zip(looked) {
+            match looked? {
+                (None, file) => files.push(file),
+                (Some(at), _) if *named => {
+                    return Err(invalid(format!(
+                        "{}: binary (a zero byte at offset {at}): expected text",
+                        path.display()
+                    )))
+                }
+                (Some(at), _) => {
+                    notes.push(format!("{}: skipped: binary (a zero byte at offset {at})", path.display()))
+                }
+            }
+        }
+        if files.is_empty() {
+            let where_: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
+            return Err(invalid(format!(
+                "no text to train on in {}: {} files skipped",
+                if where_.is_empty() { "no path".into() } else { where_.join(", ") },
+                notes.len()
+            )));
+        }
+        Ok(Sources { files, notes, options: options.clone() })
+    }
+
+    /// The files.
+    pub fn files(&self) -> &[SourceFile] {
+        &self.files
+    }
+
+    /// What was left out and why, a line each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// How they are read.
+    pub fn options(&self) -> &TextOptions {
+        &self.options
+    }
+
+    /// Bytes of all files.
+    pub fn n_bytes(&self) -> u64 {
+        self.files.iter().map(|f| f.n_bytes).sum()
+    }
+}
+
+#[derive(Default)]
+struct Walk {
+    /// Paths, and whether each was named by itself.
+    found: Vec<(PathBuf, bool)>,
+    notes: Vec<String>,
+    /// What was met, links resolved: a loop of links ends, and no text is trained on twice because two paths lead to it.
+    seen: HashSet<PathBuf>,
+}
+
+impl Walk {
+    fn is_new(&mut self, path: &Path) -> Result<bool> {
+        let real = std::fs::canonicalize(path).map_err(|e| io(path, e))?;
+        let new = self.seen.insert(real);
+        if !new {
+            self.notes.push(format!("{}: skipped: met before", path.display()));
+        }
+        Ok(new)
+    }
+
+    fn file(&mut self, path: &Path, named: bool) -> Result<()> {
+        if self.is_new(path)? {
+            self.found.push((path.to_owned(), named));
+        }
+        Ok(())
+    }
+
+    fn folder(&mut self, path: &Path) -> Result<()> {
+        // A list and not recursion: how deep folders go is not for us to say.
+        let mut open = vec![path.to_owned()];
+        while let Some(path) = open.pop() {
+            let about = std::fs::metadata(&path).map_err(|e| io(&path, e))?;
+            if about.is_file() {
+                self.file(&path, false)?;
+                continue;
+            }
+            if !about.is_dir() {
+                self.notes.push(format!("{}: skipped: neither a file nor a folder", path.display()));
+                continue;
+            }
+            if !self.is_new(&path)? {
+                continue;
+            }
+            let entries = std::fs::read_dir(&path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+            let mut names: Vec<_> =
+                entries.map_err(|e| io(&path, e))?.iter().map(std::fs::DirEntry::file_name).collect();
+            names.retain(|n| !n.as_encoded_bytes().starts_with(b"."));
+            names.sort_by(|a, b| b.as_encoded_bytes().cmp(a.as_encoded_bytes()));
+            open.extend(names.iter().map(|n| path.join(n)));
+        }
+        Ok(())
+    }
+}
+
+/// The file's length and hash, and where its text has a zero byte, looking at its beginning only.
+fn look(path: &Path) -> Result<(Option<u64>, SourceFile)> {
+    let failed = |e| io(path, e);
+    let mut head = Vec::new();
+    read::unpacked(path, None)?.take(1 << 16).read_to_end(&mut head).map_err(failed)?;
+    let zero = head.iter().position(|&b| b == 0).map(|at| at as u64);
+    let mut hash = Sha256::new();
+    let mut n_bytes = 0u64;
+    let mut file = std::fs::File::open(path).map_err(failed)?;
+    let mut buffer = vec![0u8; 1 << 18];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => {
+                hash.update(&buffer[..n]);
+                n_bytes += n as u64;
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    let sha256 = hash.finalize().into();
+    Ok((zero, SourceFile { path: path.to_owned(), n_bytes, sha256 }))
+}

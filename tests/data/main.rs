@@ -1,0 +1,11 @@
+//! Training data: what is found, tokenised, kept in the cache, split and packed.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cache;
+mod packing;
+mod sources;
+mod split;
+mod tokens;
+mod world;

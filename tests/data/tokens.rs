@@ -1,0 +1,140 @@
+//! Texts to tokens: what stands around documents, and long texts cut into pieces.
+
+use std::str::FromStr;
+
+use ropewalk::data::{Separator, TextOptions};
+use ropewalk::gguf::{self, Value};
+use ropewalk::vocab::Vocab;
+use ropewalk::{DType, Token};
+
+use crate::world::{document, prose, refused, vocab, words, World};
+
+/// The vocabulary of a small model with some keys set or, with `None`, taken out.
+fn changed(keys: &[(&str, Option<Value>)]) -> Vocab {
+    let file = gguf::File::open(&crate::common::random_model("llama-tiny", DType::F32, "data-ends")).unwrap();
+    let mut metadata = file.metadata().to_vec();
+    for (key, value) in keys {
+        let key = format!("tokenizer.ggml.{key}");
+        metadata.retain(|(k, _)| *k != key);
+        metadata.extend(value.clone().map(|v| (key, v)));
+    }
+    Vocab::from_metadata(file.path(), &metadata).unwrap()
+}
+
+/// What stands before and behind the text of a document.
+fn ends(vocab: &Vocab, separator: &Separator) -> Result<(Vec<Token>, Vec<Token>), String> {
+    let world = World::of(&[("a.txt", "middle"), ("b.txt", "other")]);
+    let corpus = world.open_with(vocab, separator, &TextOptions::default()).map_err(|e| e.to_string())?;
+    let (tokens, inner) = (document(&corpus, 0), vocab.tokenize("middle", false, false).unwrap());
+    let at = tokens.windows(inner.len()).position(|w| w == inner).expect("the text is there");
+    Ok((tokens[..at].to_vec(), tokens[at + inner.len()..].to_vec()))
+}
+
+#[test]
+fn documents_begin_and_end_by_the_flags_and_the_choice() {
+    let v = vocab();
+    let (bos, eos) = (v.bos().unwrap(), v.eos().unwrap());
+    assert_ne!(bos, eos);
+    let flags = |add_bos, add_eos| {
+        changed(&[
+            ("add_bos_token", Some(Value::Bool(add_bos))),
+            ("add_eos_token", Some(Value::Bool(add_eos))),
+        ])
+    };
+    let (none, with_bos, with_both) = (flags(false, false), flags(true, false), flags(true, true));
+    for (vocab, separator, want) in [
+        (&none, Separator::Auto, (vec![], vec![eos])),
+        (&with_bos, Separator::Auto, (vec![bos], vec![eos])),
+        (&with_both, Separator::Auto, (vec![bos], vec![eos])),
+        (&with_bos, Separator::Flags, (vec![bos], vec![])),
+        (&with_both, Separator::Flags, (vec![bos], vec![eos])),
+        (&none, Separator::Bos, (vec![bos], vec![])),
+        (&with_both, Separator::Bos, (vec![bos], vec![eos])),
+        (&none, Separator::Eos, (vec![], vec![eos])),
+        (&with_bos, Separator::Eos, (vec![bos], vec![eos])),
+    ] {
+        assert_eq!(ends(vocab, &separator), Ok(want), "{separator:?}");
+    }
+    let e = ends(&none, &Separator::Flags).unwrap_err();
+    assert!(e.contains("nothing stands between two documents"), "{e}");
+}
+
+#[test]
+fn a_vocabulary_without_end_tokens_still_separates() {
+    let none = u32::MAX;
+    let bare = changed(&[
+        ("add_bos_token", Some(Value::Bool(false))),
+        ("add_eos_token", Some(Value::Bool(false))),
+        ("eos_token_id", Some(Value::U32(none))),
+        ("eot_token_id", Some(Value::U32(none))),
+    ]);
+    if bare.eos().is_none() && bare.eot().is_none() {
+        let line = bare.tokenize("\n\n", false, false).unwrap();
+        assert_eq!(ends(&bare, &Separator::Auto), Ok((vec![], line)));
+        assert!(ends(&bare, &Separator::Eos).unwrap_err().contains("no end-of-text token"));
+        assert!(ends(&bare, &Separator::Eot).unwrap_err().contains("no end-of-turn token"));
+    } else {
+        panic!("eos {:?}, eot {:?}: this test looks at nothing", bare.eos(), bare.eot());
+    }
+}
+
+#[test]
+fn a_separator_can_be_any_token() {
+    let separator = Separator::from_str("<|endoftext|>").unwrap();
+    let end = words().tokenize("<|endoftext|>", false, true).unwrap();
+    assert_eq!(end.len(), 1);
+    assert_eq!(ends(words(), &separator), Ok((vec![], end)));
+    let e = ends(words(), &Separator::Token("two words".into())).unwrap_err();
+    assert!(e.contains("separator 'two words': expected one token of the vocabulary, found 2"), "{e}");
+    for (text, want) in [("auto", Separator::Auto), ("flags", Separator::Flags), ("eot", Separator::Eot)] {
+        assert_eq!(Separator::from_str(text).unwrap(), want);
+    }
+    refused(Separator::from_str(""));
+}
+
+#[test]
+fn text_that_looks_like_a_special_token_stays_text() {
+    let world = World::of(&[("a.txt", "one<|im_end|>two")]);
+    let corpus = world.open_with(words(), &Separator::Auto, &TextOptions::default()).unwrap();
+    let tokens = document(&corpus, 0);
+    let eos = words().eos().unwrap();
+    assert_eq!(tokens.iter().filter(|&&t| t == eos).count(), 1, "{tokens:?}");
+    assert_eq!(words().detokenize(&tokens[..tokens.len() - 1], false).unwrap(), "one<|im_end|>two");
+}
+
+#[test]
+fn a_model_without_a_vocabulary_is_an_error() {
+    let origin = std::path::Path::new("bare.gguf");
+    let none = [("tokenizer.ggml.model".to_owned(), Value::String(b"no_vocab".to_vec()))];
+    let vocab = Vocab::from_metadata(origin, &none).unwrap();
+    let world = World::of(&[("a.txt", "a")]);
+    let e = refused(world.open_with(&vocab, &Separator::Auto, &TextOptions::default()));
+    assert!(e.contains("no vocabulary"), "{e}");
+}
+
+/// A long text makes the tokens it makes in one piece.
+fn same_in_pieces(vocab: &Vocab, text: &str) {
+    let world = World::of(&[("a.txt", text)]);
+    let corpus = world.open_with(vocab, &Separator::Auto, &TextOptions::default()).unwrap();
+    let tokens = document(&corpus, 0);
+    let whole = vocab.tokenize(text, false, false).unwrap();
+    assert_eq!(tokens.len(), whole.len() + 1);
+    assert!(tokens[..whole.len()] == whole[..], "tokens of pieces differ from those of the whole");
+}
+
+#[test]
+fn pieces_have_the_tokens_of_the_whole() {
+    let long = prose(12_000, 9);
+    assert!(long.len() > 600_000);
+    same_in_pieces(words(), &long);
+    same_in_pieces(words(), &long.replace(['\n', '\r'], " "));
+    same_in_pieces(words(), &"\n \n\t".repeat(120_000));
+    same_in_pieces(words(), &"船は綱を引く。".repeat(30_000));
+    same_in_pieces(words(), &"1234567890".repeat(60_000));
+    same_in_pieces(vocab(), &long);
+}
+
+#[test]
+fn a_run_without_any_break_is_one_piece() {
+    same_in_pieces(words(), &"ab".repeat(150_000));
+}
