@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install models texts demo test fmt lint doc unit bench check-cuda clean
+.PHONY: help setup build install models texts train-texts demo test fmt lint doc unit bench check-cuda clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -34,6 +34,9 @@ models: ## the default model (93 MB) and the essays, into models/
 
 texts: models ## a second text to evaluate on
 	@scripts/fetch.sh play
+
+train-texts: ## texts to train on and novels to measure on, out of Debian packages (28 MB), into models/texts/
+	@scripts/texts.sh
 
 demo: build models ## break the default model past its trained length, repair it, draw it (about ten minutes)
 	@scripts/demo.sh

@@ -12,7 +12,8 @@ pub enum HeldOut {
     /// Nothing.
     #[default]
     None,
-    /// This part of the tokens that can be trained on, between 0 and 1: at most that much, but at least one sample.
+    /// This part of the tokens that can be trained on, between 0 and 1: as many whole documents as fit in it, and where those
+    /// make no sample, the smallest document that does.
     Fraction(f64),
     /// At least as many documents as make so many samples; the part has exactly so many.
     Samples(usize),

@@ -42,7 +42,7 @@ mod tests {
             shuffle(&mut items, &mut rng(seed, "samples", epoch, 0));
             items
         };
-        assert_eq!(order(1, 0), [0; 10]);
+        assert_eq!(order(1, 0), [7, 0, 5, 9, 6, 1, 4, 2, 3, 8]);
         assert_ne!(order(1, 0), order(1, 1));
         assert_ne!(order(1, 0), order(2, 0));
     }

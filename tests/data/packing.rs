@@ -136,7 +136,7 @@ fn the_order_is_the_same_on_every_machine() {
     let data = dataset(&world.corpus(), DatasetParams { seed: 1, ..DatasetParams::new(4) });
     let text = |s: &Sample| crate::world::vocab().detokenize(&s.tokens, false).unwrap();
     let texts: Vec<String> = epoch(&data, 0).iter().map(text).collect();
-    assert_eq!(texts, [""; 9]);
+    assert_eq!(texts, ["89ab", "rstuv", "45678", "jklmn", "vwxyz", "bcdef", "01234", "fghij", "nopqr"]);
 }
 
 #[test]
@@ -222,8 +222,8 @@ fn transforms_change_what_is_trained_on_reproducibly_and_nothing_else() {
     assert!(dropped.values().collect::<HashSet<_>>().len() > 3, "every sample draws anew: {dropped:?}");
     assert_eq!(plain.held_out(0).unwrap(), turned.held_out(0).unwrap());
     let spoils: [fn(&mut Sample); 6] = [
-        |s| drop(s.tokens.pop()),
-        |s| drop(s.weights.pop()),
+        |s| s.tokens.truncate(3),
+        |s| s.weights.truncate(3),
         |s| s.tokens[0] = -1,
         |s| s.tokens[0] = Token::MAX,
         |s| s.weights[0] = f32::NAN,

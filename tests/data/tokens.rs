@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use ropewalk::data::{Separator, TextOptions};
-use ropewalk::gguf::{self, Value};
+use ropewalk::gguf::{self, Array, Value};
 use ropewalk::vocab::Vocab;
 use ropewalk::{DType, Token};
 
@@ -32,14 +32,16 @@ fn ends(vocab: &Vocab, separator: &Separator) -> Result<(Vec<Token>, Vec<Token>)
 
 #[test]
 fn documents_begin_and_end_by_the_flags_and_the_choice() {
-    let v = vocab();
-    let (bos, eos) = (v.bos().unwrap(), v.eos().unwrap());
-    assert_ne!(bos, eos);
+    let (bos, eos) = (257, 258);
     let flags = |add_bos, add_eos| {
-        changed(&[
+        let vocab = changed(&[
+            ("bos_token_id", Some(Value::U32(257))),
+            ("eos_token_id", Some(Value::U32(258))),
             ("add_bos_token", Some(Value::Bool(add_bos))),
             ("add_eos_token", Some(Value::Bool(add_eos))),
-        ])
+        ]);
+        assert_eq!((vocab.bos(), vocab.eos()), (Some(bos), Some(eos)));
+        vocab
     };
     let (none, with_bos, with_both) = (flags(false, false), flags(true, false), flags(true, true));
     for (vocab, separator, want) in [
@@ -60,22 +62,30 @@ fn documents_begin_and_end_by_the_flags_and_the_choice() {
 }
 
 #[test]
+fn one_token_for_both_ends_stands_between_documents_once() {
+    let both =
+        changed(&[("add_bos_token", Some(Value::Bool(true))), ("add_eos_token", Some(Value::Bool(true)))]);
+    assert_eq!(both.bos(), both.eos());
+    assert_eq!(ends(&both, &Separator::Auto), Ok((vec![], vec![both.eos().unwrap()])));
+}
+
+#[test]
 fn a_vocabulary_without_end_tokens_still_separates() {
-    let none = u32::MAX;
-    let bare = changed(&[
-        ("add_bos_token", Some(Value::Bool(false))),
-        ("add_eos_token", Some(Value::Bool(false))),
-        ("eos_token_id", Some(Value::U32(none))),
-        ("eot_token_id", Some(Value::U32(none))),
-    ]);
-    if bare.eos().is_none() && bare.eot().is_none() {
-        let line = bare.tokenize("\n\n", false, false).unwrap();
-        assert_eq!(ends(&bare, &Separator::Auto), Ok((vec![], line)));
-        assert!(ends(&bare, &Separator::Eos).unwrap_err().contains("no end-of-text token"));
-        assert!(ends(&bare, &Separator::Eot).unwrap_err().contains("no end-of-turn token"));
-    } else {
-        panic!("eos {:?}, eot {:?}: this test looks at nothing", bare.eos(), bare.eot());
-    }
+    // RWKV's has no special tokens.
+    let tokens = (0..256).map(|b| format!("\\x{b:02x}").into_bytes());
+    let tokens: Vec<Vec<u8>> = std::iter::once(b"<s>".to_vec()).chain(tokens).collect();
+    let metadata = [
+        ("tokenizer.ggml.model".to_owned(), Value::String(b"rwkv".to_vec())),
+        ("tokenizer.ggml.tokens".to_owned(), Value::Array(Array::String(tokens))),
+    ];
+    let bare = Vocab::from_metadata(std::path::Path::new("rwkv.gguf"), &metadata).unwrap();
+    assert_eq!((bare.bos(), bare.eos(), bare.eot()), (None, None, None));
+    let line = bare.tokenize("\n\n", false, false).unwrap();
+    assert_eq!(line.len(), 2);
+    assert_eq!(ends(&bare, &Separator::Auto), Ok((vec![], line)));
+    assert!(ends(&bare, &Separator::Eos).unwrap_err().contains("no end-of-text token"));
+    assert!(ends(&bare, &Separator::Eot).unwrap_err().contains("no end-of-turn token"));
+    assert!(ends(&bare, &Separator::Bos).unwrap_err().contains("no beginning-of-text token"));
 }
 
 #[test]
@@ -124,11 +134,11 @@ fn same_in_pieces(vocab: &Vocab, text: &str) {
 
 #[test]
 fn pieces_have_the_tokens_of_the_whole() {
-    let long = prose(12_000, 9);
+    let long = prose(18_000, 9);
     assert!(long.len() > 600_000);
     same_in_pieces(words(), &long);
     same_in_pieces(words(), &long.replace(['\n', '\r'], " "));
-    same_in_pieces(words(), &"\n \n\t".repeat(120_000));
+    same_in_pieces(words(), &format!("a{}b", "\n \n\t".repeat(80_000)));
     same_in_pieces(words(), &"船は綱を引く。".repeat(30_000));
     same_in_pieces(words(), &"1234567890".repeat(60_000));
     same_in_pieces(vocab(), &long);

@@ -1,5 +1,6 @@
 //! A folder of small texts, and the vocabulary of a random model.
 
+#![allow(unreachable_pub)] // One program: everything is reachable, and nothing is from outside.
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
