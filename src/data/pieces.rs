@@ -76,3 +76,53 @@ fn is_neutral(vocab: &Vocab, text: &str, left: usize, right: usize) -> Result<bo
 fn boundary(text: &str, at: usize) -> usize {
     (at..text.len()).find(|&i| text.is_char_boundary(i)).unwrap_or(text.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use ggml::gguf::{Array, Value};
+
+    use super::*;
+
+    /// A SentencePiece vocabulary of bytes, letters and a few words, which puts a blank in front of every text.
+    fn spm() -> Vocab {
+        let mut tokens: Vec<(String, f32, i32)> =
+            vec![("<unk>".into(), 0.0, 2), ("<s>".into(), 0.0, 3), ("</s>".into(), 0.0, 3)];
+        tokens.extend((0..256).map(|b| (format!("<0x{b:02X}>"), 0.0, 6)));
+        tokens.extend(('a'..='z').chain(['\u{2581}', '.']).map(|c| (c.to_string(), -9.0, 1)));
+        for (i, word) in
+            ["ro", "pe", "rope", "\u{2581}r", "\u{2581}rope", "s.", "\u{2581}\u{2581}"].iter().enumerate()
+        {
+            tokens.push(((*word).into(), -(i as f32) / 4.0, 1));
+        }
+        let strings = tokens.iter().map(|t| t.0.clone().into_bytes()).collect();
+        let metadata = [
+            ("model", Value::String(b"llama".to_vec())),
+            ("tokens", Value::Array(Array::String(strings))),
+            ("scores", Value::Array(Array::F32(tokens.iter().map(|t| t.1).collect()))),
+            ("token_type", Value::Array(Array::I32(tokens.iter().map(|t| t.2).collect()))),
+        ]
+        .map(|(key, value)| (format!("tokenizer.ggml.{key}"), value));
+        Vocab::from_metadata(std::path::Path::new("spm.gguf"), &metadata).unwrap()
+    }
+
+    #[test]
+    fn pieces_are_cut_and_leave_out_only_the_blank_the_tokenizer_adds() {
+        let vocab = spm();
+        assert_eq!(vocab.tokenize("rope", false, false).unwrap().len(), 1, "a blank is put in front");
+        for unit in ["rope ropes. a ropewalk\n", "rope  walk ropes. "] {
+            let text = unit.repeat(3 * PIECE / unit.len());
+            let pieces = cut(&vocab, &text).unwrap();
+            assert!(pieces.len() >= 3, "{} pieces", pieces.len());
+            assert!(pieces.iter().all(|p| p.len() <= PIECE));
+            let mut at = 0;
+            for piece in &pieces {
+                let start = piece.as_ptr() as usize - text.as_ptr() as usize;
+                assert!([at, at + 1].contains(&start) && text[at..start].trim_matches(' ').is_empty());
+                at = start + piece.len();
+            }
+            assert_eq!(at, text.len());
+            let parts = pieces.iter().flat_map(|p| vocab.tokenize(p, false, false).unwrap());
+            assert!(parts.eq(vocab.tokenize(&text, false, false).unwrap()));
+        }
+    }
+}
