@@ -93,9 +93,9 @@ pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch
         None => None,
     };
     let file = File::open(input)?;
-    for part in file.paths().iter().chain(options.adapters.iter().map(|a| &a.path)) {
-        if same_file(part, output)? {
-            let what = if part == input { "the input" } else { "one of the inputs" };
+    let parts = file.paths().iter().map(|p| (p, "the input"));
+    for (path, what) in parts.chain(options.adapters.iter().map(|a| (&a.path, "an adapter to be merged"))) {
+        if same_file(path, output)? {
             let what = format!("{}: the output is {what}; name another file", output.display());
             return Err(Error::Usage(what));
         }

@@ -24,14 +24,17 @@ pub fn noise(n: usize, deviation: f32, seed: u64) -> Vec<f32> {
     (0..n).map(|_| (next() - 0.5) * 12f32.sqrt() * deviation).collect()
 }
 
+/// Weight, n_in, n_out, a, b.
+pub type MadePair = (String, usize, usize, Vec<f32>, Vec<f32>);
+
 /// An adapter in memory.
 #[derive(Debug, Clone)]
 pub struct Made {
     pub arch: String,
     pub rank: usize,
     pub alpha: f32,
-    /// Weight, n_in, n_out, a, b.
-    pub pairs: Vec<(String, usize, usize, Vec<f32>, Vec<f32>)>,
+    pub pairs: Vec<MadePair>,
+    /// Name, shape, values.
     pub whole: Vec<(String, Vec<usize>, Vec<f32>)>,
     pub keys: Keys,
     pub dtype: DType,

@@ -170,7 +170,7 @@ impl Report {
         interrupted: bool,
     ) -> Self {
         Report {
-            model: models::label(&choice),
+            model: models::label(choice),
             device: model.device().to_owned(),
             settings: settings.clone(),
             work: Work::of(model, settings),
