@@ -6,12 +6,14 @@
 //! on the host, and keys, values and their gradients of one layer on the device.
 
 mod attend;
+pub mod checkpoint;
 mod head;
 mod keep;
 mod layer;
 mod memory;
 pub mod optim;
 mod params;
+pub mod recipe;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;

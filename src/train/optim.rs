@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::params::Params;
 use crate::model::{Error, Result};
 
 /// AdamW (arXiv 1711.05101) as PyTorch computes it.
@@ -145,4 +146,94 @@ pub fn clip_factor(norm: f64, max: f64) -> f64 {
 pub fn average(decay: f64, average: &mut [f32], value: &[f32]) {
     let mix = |a: f32, v: f32| (decay * f64::from(a) + (1.0 - decay) * f64::from(v)) as f32;
     average.par_iter_mut().zip(value).for_each(|(a, v)| *a = mix(*a, *v));
+}
+
+/// How what is trained follows its gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OptimParams {
+    /// The rule.
+    pub adamw: AdamW,
+    /// Its learning rate.
+    pub schedule: Schedule,
+    /// Gradients are scaled down to this norm, all together; 0: never.
+    pub clip: f64,
+    /// Decay of the moving average of what is trained; 0: none is kept.
+    pub ema: f64,
+}
+
+/// What a step did.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Step {
+    /// Steps so far, this one included.
+    pub step: u64,
+    /// Its learning rate.
+    pub lr: f64,
+    /// The norm of all gradients together, before clipping.
+    pub grad_norm: f64,
+}
+
+/// An optimiser's state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Optimizer {
+    /// Its settings.
+    pub params: OptimParams,
+    /// Steps so far.
+    pub step: u64,
+    /// Means of gradients, in the order of [`Params::list`].
+    pub moments: Vec<Moments>,
+    /// The moving average, if one is kept.
+    pub average: Option<Vec<Vec<f32>>>,
+}
+
+impl Optimizer {
+    /// At the start.
+    ///
+    /// # Errors
+    /// Settings that cannot be.
+    pub fn new(params: OptimParams, trained: &Params) -> Result<Optimizer> {
+        params.schedule.check()?;
+        let AdamW { beta1, beta2, eps, weight_decay } = params.adamw;
+        let below_one = |x: f64| (0.0..1.0).contains(&x);
+        for (name, value, ok) in [
+            ("beta1", beta1, below_one(beta1)),
+            ("beta2", beta2, below_one(beta2)),
+            ("ema", params.ema, below_one(params.ema)),
+            ("eps", eps, eps.is_finite() && eps > 0.0),
+            ("weight-decay", weight_decay, weight_decay.is_finite() && weight_decay >= 0.0),
+            ("clip", params.clip, params.clip.is_finite() && params.clip >= 0.0),
+        ] {
+            if !ok {
+                return Err(Error::Invalid(format!("{name}: {value} is out of range")));
+            }
+        }
+        let moments = trained.list().iter().map(|t| Moments::new(t.value.len())).collect();
+        let average = (params.ema > 0.0).then(|| trained.list().iter().map(|t| t.value.clone()).collect());
+        Ok(Optimizer { params, step: 0, moments, average })
+    }
+
+    /// Takes the gradients summed so far, moves what is trained, and forgets them.
+    ///
+    /// # Errors
+    /// A gradient that is not finite: its tensor is named, and nothing has moved.
+    pub fn step(&mut self, trained: &mut Params) -> Result<Step> {
+        let grads = trained.grads()?;
+        let grad_norm = global_norm(&grads);
+        if !grad_norm.is_finite() {
+            let bad = trained.list().iter().zip(&grads).find(|(_, g)| g.iter().any(|x| !x.is_finite()));
+            let name = bad.map_or("all together", |(t, _)| t.name.as_str());
+            return Err(Error::Invalid(format!("step {}: the gradient of {name} is not finite", self.step)));
+        }
+        let OptimParams { adamw, schedule, clip, ema } = self.params;
+        let (lr, factor) = (schedule.lr(self.step), clip_factor(grad_norm, clip));
+        self.step += 1;
+        for ((t, grad), state) in trained.list_mut().iter_mut().zip(&grads).zip(&mut self.moments) {
+            adamw.step(self.step, lr, factor, &mut t.value, grad, state);
+        }
+        for (mean, t) in self.average.iter_mut().flatten().zip(trained.list()) {
+            average(ema, mean, &t.value);
+        }
+        trained.upload()?;
+        trained.zero_grads()?;
+        Ok(Step { step: self.step, lr, grad_norm })
+    }
 }
