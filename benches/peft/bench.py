@@ -59,19 +59,23 @@ def case(args):
         return loss.item()
 
     seconds, losses, begin = [], [], time.monotonic()
+    n_warm = 0
     for n in range(args.warmup + args.steps):
         start = time.monotonic()
         losses.append(step(n))
-        if n >= args.warmup:
+        late = time.monotonic() - begin > args.seconds
+        # A step of warm-up counts where there is no time for another.
+        if n >= args.warmup or late:
             seconds.append(time.monotonic() - start)
-        if len(seconds) >= 3 and time.monotonic() - begin > args.seconds:
+            n_warm = min(n, args.warmup)
+        if late:
             break
     median = statistics.median(seconds)
     steps_peak = rss()[1]
     print(json.dumps({
         "ctx": args.ctx, "dtype": args.dtype, "checkpointing": args.checkpointing, "threads": args.threads,
         "tokens_per_s": round(args.ctx / median, 2), "step_s": round(median, 3),
-        "step_s_all": [round(s, 3) for s in seconds], "losses": [round(x, 4) for x in losses],
+        "warmup": n_warm, "step_s_all": [round(s, 3) for s in seconds], "losses": [round(x, 4) for x in losses],
         "trained": sum(p.numel() for p in trained),
         "rss_imported_mib": round(imported), "rss_loaded_mib": round(loaded),
         "peak_loading_mib": round(peak_loading), "peak_steps_mib": round(steps_peak),
@@ -124,9 +128,7 @@ def main():
         p.add_argument("--threads", type=int, default=2)
         p.add_argument("--steps", type=int, default=7)
         p.add_argument("--warmup", type=int, default=2)
-        p.add_argument(
-            "--seconds", type=float, default=120, help="no further step after this, once three are measured"
-        )
+        p.add_argument("--seconds", type=float, default=120, help="no further step after this")
     one.add_argument("--ctx", type=int, required=True)
     one.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     one.add_argument("--checkpointing", action="store_true")
