@@ -30,10 +30,14 @@ impl Interrupt {
 
     /// Makes Ctrl-C stop what this session computes.
     pub(crate) fn watch(&self, session: &Session<'_>) {
-        let flag = session.cancel_flag();
+        self.watch_flag(&session.cancel_flag());
+    }
+
+    /// Makes Ctrl-C set this flag, which [`Interrupt::clear`] resets.
+    pub(crate) fn watch_flag(&self, flag: &Arc<AtomicBool>) {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|s| s.strong_count() > 0);
-        sessions.push(Arc::downgrade(&flag));
+        sessions.push(Arc::downgrade(flag));
         flag.store(self.requested(), Ordering::SeqCst);
     }
 

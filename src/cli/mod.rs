@@ -7,6 +7,7 @@ mod bench;
 mod chat;
 mod completions;
 mod engine;
+mod finetune;
 mod inspect;
 mod interrupt;
 mod lm;
@@ -48,6 +49,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     perplexity::COMMAND,
     passkey::COMMAND,
     bench::COMMAND,
+    finetune::COMMAND,
     rope::COMMAND,
     inspect::COMMAND,
     pull::COMMAND,

@@ -85,6 +85,11 @@ impl ModelArgs {
 }
 
 impl ModelChoice {
+    /// A file, for commands that open no session of the usual kind.
+    pub(crate) fn plain(path: PathBuf, params: ModelParams) -> ModelChoice {
+        ModelChoice { path, params, session: SessionParams::new(0) }
+    }
+
     /// Parameters of a session of this context under this spec.
     pub(crate) fn session(&self, n_ctx: usize, rope: Option<&Spec>) -> SessionParams {
         SessionParams { n_ctx, rope: rope.cloned(), ..self.session.clone() }

@@ -44,10 +44,8 @@ pub fn save(path: &Path, state: &State, params: &Params, optimizer: &Optimizer) 
         }
     }
     rows.sort_by(|a, b| a.0.cmp(&b.0));
-    let bytes: Vec<(String, Vec<u8>)> = rows
-        .into_iter()
-        .map(|(name, v)| (name, v.iter().flat_map(|x| x.to_le_bytes()).collect()))
-        .collect();
+    let bytes: Vec<(String, Vec<u8>)> =
+        rows.into_iter().map(|(name, v)| (name, v.iter().flat_map(|x| x.to_le_bytes()).collect())).collect();
     let views = bytes
         .iter()
         .map(|(name, b)| Ok((name.clone(), TensorView::new(Dtype::F32, vec![b.len() / 4], b)?)))
@@ -101,7 +99,8 @@ pub fn load(
         return Err(failed(format!("expected a checkpoint, found {size} bytes")));
     }
     let bytes = std::fs::read(path).map_err(|e| failed(e.to_string()))?;
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| failed(format!("not a checkpoint: {e}")))?;
+    let (_, header) =
+        SafeTensors::read_metadata(&bytes).map_err(|e| failed(format!("not a checkpoint: {e}")))?;
     let meta = header.metadata().clone().unwrap_or_default();
     let version = meta.get("format").map_or("none", String::as_str);
     if version != VERSION.to_string() {

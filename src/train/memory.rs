@@ -24,6 +24,25 @@ pub struct MemoryPlan {
     pub n_ctx: usize,
 }
 
+/// Memory to fit into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Bytes on the device.
+    pub device: usize,
+    /// Bytes on the host; `None` where they are the same memory.
+    pub host: Option<usize>,
+}
+
+impl Budget {
+    /// What is free where a model is, and its weights.
+    pub fn of(model: &Model) -> Budget {
+        let device = model.backend_device();
+        let host = (!device.is_cpu())
+            .then(|| ggml::backend::Device::find("cpu").map_or(usize::MAX, |d| d.memory_free()));
+        Budget { device: device.memory_free().saturating_add(model.n_bytes()), host }
+    }
+}
+
 pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
     let hp = model.hparams();
     let spec = settings.rope.clone().map_or_else(|| Spec::declared(hp), Ok)?;
@@ -115,29 +134,26 @@ impl MemoryPlan {
         (sum(|p| p.1), sum(|p| p.2))
     }
 
-    fn fits(&self, is_cpu: bool, device: usize, host: usize) -> bool {
-        let (need_device, need_host) = self.totals();
-        match is_cpu {
-            true => need_device.saturating_add(need_host) <= device,
-            false => need_device <= device && need_host <= host,
+    /// Whether it fits.
+    pub fn fits(&self, budget: Budget) -> bool {
+        let (device, host) = self.totals();
+        match budget.host {
+            None => device.saturating_add(host) <= budget.device,
+            Some(most) => device <= budget.device && host <= most,
         }
     }
 
-    /// The longest context, in steps of 256 tokens, that fits into so many bytes (on the CPU `device` counts alone); `None`
-    /// when not even the shortest does.
-    pub fn largest(
-        model: &Model,
-        settings: &TrainParams,
-        device: usize,
-        host: usize,
-    ) -> Result<Option<usize>> {
+    /// The longest context that fits, in steps of 256 tokens; `None` when not even the shortest does.
+    ///
+    /// # Errors
+    /// Settings that cannot be, whatever the context.
+    pub fn largest(model: &Model, settings: &TrainParams, budget: Budget) -> Result<Option<usize>> {
         const STEP: usize = 256;
-        let is_cpu = model.backend_device().is_cpu();
         let fits = |steps: usize| -> Result<bool> {
             let keep = settings.keep.or(Some(Keep::Inputs));
             let settings = TrainParams { n_ctx: steps * STEP, keep, ..settings.clone() };
             // Under a method that cannot serve a length, it does not fit.
-            Ok(MemoryPlan::new(model, &settings).is_ok_and(|plan| plan.fits(is_cpu, device, host)))
+            Ok(MemoryPlan::new(model, &settings).is_ok_and(|plan| plan.fits(budget)))
         };
         let (mut low, mut high) = (0, 1);
         while high < i32::MAX as usize / STEP / 2 && fits(high)? {

@@ -33,7 +33,7 @@ use keep::Rows;
 use layer::{Block, Ctx, MAX_TENSORS};
 
 pub use keep::{Keep, KeepType};
-pub use memory::MemoryPlan;
+pub use memory::{Budget, MemoryPlan};
 pub use params::{LoraParams, Params, Trained, TARGETS};
 
 /// How to train, as far as the engine is concerned; data, schedule and steps are the caller's.
@@ -117,6 +117,11 @@ pub struct Trainer<'m> {
 impl<'m> Trainer<'m> {
     /// Sets a model up to be trained; an error says what does not fit.
     pub fn new(model: &'m Model, settings: &TrainParams) -> Result<Trainer<'m>> {
+        if !model.adapters().is_empty() {
+            return Err(Error::Invalid(
+                "training goes on a model as its file is; merge the adapters first".into(),
+            ));
+        }
         let need = MemoryPlan::new(model, settings)?;
         need.check(model)?;
         let (hp, device) = (model.hparams(), model.backend_device());
@@ -145,6 +150,11 @@ impl<'m> Trainer<'m> {
             exec,
             settings,
         })
+    }
+
+    /// How it trains.
+    pub fn settings(&self) -> &TrainParams {
+        &self.settings
     }
 
     /// The plan trained under.

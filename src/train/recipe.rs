@@ -119,6 +119,12 @@ impl Recipe {
 
     /// The learning rate over so many steps.
     pub fn schedule(&self, steps: u64) -> Schedule {
-        Schedule { lr: self.lr, lr_min: self.lr_min, warmup: self.warmup.min(steps), steps, decay: self.decay }
+        Schedule {
+            lr: self.lr,
+            lr_min: self.lr_min,
+            warmup: self.warmup.min(steps),
+            steps,
+            decay: self.decay,
+        }
     }
 }

@@ -1,0 +1,352 @@
+//! What was typed, and its way to what the library takes.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use ropewalk::data::{HeldOut, Packing, Separator};
+use ropewalk::model::ModelParams;
+use ropewalk::train::optim::{AdamW, Decay, OptimParams, Schedule};
+use ropewalk::train::recipe::{Recipe, RECIPES};
+use ropewalk::train::{Keep, KeepType, LoraParams, TrainParams};
+
+use super::super::options::{tokens, ModelChoice, RopeArgs};
+use super::super::output::{check_plot_name, OutputArgs};
+use super::super::{models, usage};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A GGUF file, or the name of a model that `ropewalk pull` fetched
+    #[arg(short, long, value_name = "MODEL")]
+    model: String,
+    /// Texts to learn from: files, folders, .gz, .jsonl
+    #[arg(short, long, value_name = "PATH", num_args = 1.., required_unless_present = "plan_memory")]
+    pub(super) data: Vec<PathBuf>,
+    /// The adapter to write
+    #[arg(short, long, value_name = "FILE", required_unless_present = "plan_memory")]
+    output: Option<PathBuf>,
+    /// Tokens of a sequence; default: the trained context
+    #[arg(short, long, value_name = "N", value_parser = tokens)]
+    ctx: Option<usize>,
+    #[command(flatten)]
+    rope: RopeArgs,
+    #[command(flatten)]
+    pub(super) what: WhatArgs,
+    #[command(flatten)]
+    pub(super) how: HowArgs,
+    #[command(flatten)]
+    pub(super) text: TextArgs,
+    #[command(flatten)]
+    pub(super) files: FileArgs,
+    #[command(flatten)]
+    run: RunArgs,
+    /// Print what memory training needs, part by part, and the longest context that fits; train nothing
+    #[arg(long)]
+    pub(super) plan_memory: bool,
+    /// With --plan-memory: for a GPU of so much memory (12GiB) instead of this device, everything else on the host
+    #[arg(long, value_name = "SIZE", requires = "plan_memory", value_parser = size)]
+    pub(super) memory: Option<usize>,
+    #[command(flatten)]
+    pub(super) out: OutputArgs,
+}
+
+/// What is trained.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Adapter")]
+pub(super) struct WhatArgs {
+    /// Rank of the low-rank pairs
+    #[arg(short, long, value_name = "R", default_value_t = 8)]
+    rank: usize,
+    /// The pairs count alpha / rank times; default: twice the rank
+    #[arg(short, long, value_name = "A")]
+    alpha: Option<f64>,
+    /// alpha / sqrt(rank) instead
+    #[arg(long)]
+    rslora: bool,
+    /// Weights that get a pair: q, k, v, o, gate, up, down, output, or all (but output)
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "q,k,v,o")]
+    targets: Vec<String>,
+    /// Train these whole, too: norms, embeddings
+    #[arg(long, value_name = "PART,...", value_delimiter = ',')]
+    train: Vec<Whole>,
+    /// Probability with which an input of a pair is 0 in training
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    dropout: f32,
+    /// Seed of the pairs, the order of texts and dropout
+    #[arg(short, long, value_name = "S", default_value_t = 42)]
+    pub(super) seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Whole {
+    Norms,
+    Embeddings,
+}
+
+/// How it is trained.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Recipe")]
+pub(super) struct HowArgs {
+    /// Figures of a paper: sba, lceg, harpe, utk; options given beside it win
+    #[arg(long, value_name = "NAME", value_parser = RECIPES.iter().map(|r| r.name).collect::<Vec<_>>())]
+    recipe: Option<String>,
+    /// Steps of the optimiser; default: 100, or the recipe's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// Sequences of a step; default: 1, or the recipe's
+    #[arg(short, long, value_name = "N")]
+    batch: Option<usize>,
+    /// Learning rate; default: 2e-4, or the recipe's
+    #[arg(long, value_name = "X")]
+    lr: Option<f64>,
+    /// Learning rate at the last step; default: 0, or the recipe's
+    #[arg(long, value_name = "X")]
+    lr_min: Option<f64>,
+    /// Steps in which the rate rises; default: 0, or the recipe's
+    #[arg(long, value_name = "N")]
+    warmup: Option<u64>,
+    /// What follows: constant, linear, cosine
+    #[arg(long, value_name = "NAME", value_parser = ["constant", "linear", "cosine"])]
+    schedule: Option<String>,
+    /// Decay of the mean of gradients
+    #[arg(long, value_name = "X", default_value_t = 0.9)]
+    beta1: f64,
+    /// Decay of the mean of their squares
+    #[arg(long, value_name = "X", default_value_t = 0.95)]
+    beta2: f64,
+    /// Decay of what is trained
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    weight_decay: f64,
+    /// Scale gradients down to this norm; 0: never
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    clip: f64,
+    /// Decay of the moving average of what is trained, which is what is written then; 0: none
+    #[arg(long, value_name = "X")]
+    ema: Option<f64>,
+}
+
+/// The texts.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Texts")]
+pub(super) struct TextArgs {
+    /// pack: documents joined and cut; long: windows of documents longer than the context
+    #[arg(long, value_name = "HOW", default_value = "pack")]
+    pub(super) packing: Packing,
+    /// No attention across documents
+    #[arg(long)]
+    pub(super) doc_mask: bool,
+    /// Held out to validate on, by document: a fraction of the text, or a number of sequences; 0: nothing
+    #[arg(long, value_name = "X", default_value = "4", value_parser = held_out)]
+    pub(super) held_out: HeldOut,
+    /// What ends a document: auto, flags, eos, eot, bos, or a token's text
+    #[arg(long, value_name = "TOKEN", default_value = "auto", value_parser = separator)]
+    pub(super) separator: Separator,
+    /// The field of .jsonl lines
+    #[arg(long, value_name = "NAME", default_value = "text")]
+    pub(super) text_field: String,
+    /// Replace what is not UTF-8 instead of refusing it
+    #[arg(long)]
+    pub(super) replace_invalid: bool,
+    /// Where the tokens are kept; default: beside the adapter
+    #[arg(long, value_name = "FILE")]
+    pub(super) cache: Option<PathBuf>,
+}
+
+/// What is written on the way.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Files")]
+pub(super) struct FileArgs {
+    /// Go on from the newest checkpoint
+    #[arg(long)]
+    pub(super) resume: bool,
+    /// Where checkpoints go; default: the adapter's name with .checkpoints
+    #[arg(long, value_name = "FOLDER")]
+    checkpoints: Option<PathBuf>,
+    /// Steps between checkpoints; 0: none but the last
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub(super) save_every: u64,
+    /// Checkpoints that are kept
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(super) keep_last: usize,
+    /// Steps between validations; default: a tenth of all
+    #[arg(long, value_name = "N")]
+    pub(super) eval_every: Option<u64>,
+    /// A line of JSON for each step; default: the adapter's name with .jsonl
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// The loss curve (.svg or .png); default: the adapter's name with .svg
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// Where and with what memory.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Computing")]
+struct RunArgs {
+    /// Where to compute: auto, cpu, cuda:0
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: String,
+    /// Threads; 0 is one for each physical core
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// Tokens computed at once
+    #[arg(long, value_name = "N", default_value = "512", value_parser = tokens)]
+    block: usize,
+    /// What is kept of a layer until it is run backwards; the rest is computed again
+    #[arg(long, value_name = "WHAT", default_value = "auto", value_parser = ["auto", "inputs", "attention", "products"])]
+    keep: String,
+    /// How kept numbers are stored
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "f16", "bf16"])]
+    keep_type: String,
+    /// Only operations that every backend has
+    #[arg(long)]
+    portable: bool,
+}
+
+impl Args {
+    /// The model to open.
+    pub(super) fn model(&self) -> anyhow::Result<ModelChoice> {
+        let params = ModelParams { device: self.run.device.clone(), ..ModelParams::auto() };
+        Ok(ModelChoice::plain(models::find(&self.model)?, params))
+    }
+
+    /// The engine's settings; the context is 0 where it was not given.
+    pub(super) fn settings(&self) -> anyhow::Result<TrainParams> {
+        let all = self.what.targets.iter().any(|t| t == "all");
+        let targets = match all {
+            true => ["q", "k", "v", "o", "gate", "up", "down"].map(String::from).to_vec(),
+            false => self.what.targets.iter().filter(|t| !t.is_empty() && *t != "none").cloned().collect(),
+        };
+        if self.run.threads > ggml::backend::MAX_N_THREADS {
+            return Err(usage(format!("--threads: expected 0 to {}", ggml::backend::MAX_N_THREADS)));
+        }
+        Ok(TrainParams {
+            rope: self.rope.spec()?,
+            lora: LoraParams {
+                targets,
+                rank: self.what.rank,
+                alpha: self.what.alpha.unwrap_or(2.0 * self.what.rank as f64),
+                rslora: self.what.rslora,
+                dropout: self.what.dropout,
+                norms: self.what.train.contains(&Whole::Norms),
+                embeddings: self.what.train.contains(&Whole::Embeddings),
+                seed: self.what.seed,
+            },
+            n_block: self.run.block,
+            n_threads: if self.run.threads == 0 { ggml::backend::physical_cores() } else { self.run.threads },
+            keep: match self.run.keep.as_str() {
+                "inputs" => Some(Keep::Inputs),
+                "attention" => Some(Keep::Attention),
+                "products" => Some(Keep::Products),
+                _ => None,
+            },
+            keep_type: match self.run.keep_type.as_str() {
+                "f16" => KeepType::F16,
+                "bf16" => KeepType::Bf16,
+                _ => KeepType::F32,
+            },
+            portable: self.run.portable,
+            ..TrainParams::new(self.ctx.unwrap_or(0))
+        })
+    }
+
+    /// The adapter's path; clap has seen to it that there is one.
+    pub(super) fn output(&self) -> &Path {
+        self.output.as_deref().unwrap_or(Path::new("adapter.gguf"))
+    }
+
+    fn beside(&self, given: Option<&PathBuf>, extension: &str) -> PathBuf {
+        given.cloned().unwrap_or_else(|| self.output().with_extension(extension))
+    }
+
+    pub(super) fn checkpoints(&self) -> PathBuf {
+        self.beside(self.files.checkpoints.as_ref(), "checkpoints")
+    }
+
+    pub(super) fn log(&self) -> PathBuf {
+        self.beside(self.files.log.as_ref(), "jsonl")
+    }
+
+    pub(super) fn plot(&self) -> PathBuf {
+        self.beside(self.files.plot.as_ref(), "svg")
+    }
+
+    /// Names are checked before hours of work, not after.
+    pub(super) fn check_outputs(&self) -> anyhow::Result<()> {
+        check_plot_name("--plot", &self.plot())?;
+        let folder = self.output().parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            return Err(usage(format!("--output {}: no such folder", self.output().display())));
+        }
+        if self.how.batch == Some(0) {
+            return Err(usage("--batch: expected at least 1, found 0"));
+        }
+        Ok(())
+    }
+
+    /// Sequences of a step, and how the optimiser goes; with what a recipe set, for people.
+    pub(super) fn recipe(&self, n_ctx: usize) -> (usize, OptimParams, Option<String>) {
+        let how = &self.how;
+        let recipe = how.recipe.as_deref().and_then(Recipe::find);
+        let batch = how.batch.or(recipe.map(|r| r.batch(n_ctx))).unwrap_or(1);
+        let steps = how.steps.or(recipe.map(|r| r.steps(n_ctx, batch))).unwrap_or(100);
+        let base = recipe
+            .map_or(Schedule { lr: 2e-4, lr_min: 0.0, warmup: 0, steps, decay: Decay::Constant }, |r| {
+                r.schedule(steps)
+            });
+        let decay = match how.schedule.as_deref() {
+            Some("linear") => Decay::Linear,
+            Some("cosine") => Decay::Cosine,
+            Some(_) => Decay::Constant,
+            None => base.decay,
+        };
+        let schedule = Schedule {
+            lr: how.lr.unwrap_or(base.lr),
+            lr_min: how.lr_min.unwrap_or(base.lr_min),
+            warmup: how.warmup.unwrap_or(base.warmup),
+            decay,
+            ..base
+        };
+        let adamw =
+            AdamW { beta1: how.beta1, beta2: how.beta2, weight_decay: how.weight_decay, ..AdamW::default() };
+        let ema = how.ema.or(recipe.map(|r| r.ema)).unwrap_or(0.0);
+        let said = recipe.map(|r| {
+            format!(
+                "recipe {} ({}; {}): lr {:e} to {:e} {:?}, {} steps of warm-up, {steps} steps of {batch} sequences, ema {ema}",
+                r.name, r.about, r.source, schedule.lr, schedule.lr_min, schedule.decay, schedule.warmup
+            )
+        });
+        (batch, OptimParams { adamw, schedule, clip: how.clip, ema }, said)
+    }
+}
+
+fn held_out(text: &str) -> Result<HeldOut, String> {
+    let bad = || "expected a fraction below 1 (0.01) or a number of sequences (4)".to_owned();
+    match (text.parse::<usize>(), text.parse::<f64>()) {
+        (Ok(0), _) => Ok(HeldOut::None),
+        (Ok(n), _) => Ok(HeldOut::Samples(n)),
+        (_, Ok(f)) if f > 0.0 && f < 1.0 => Ok(HeldOut::Fraction(f)),
+        _ => Err(bad()),
+    }
+}
+
+fn separator(text: &str) -> Result<Separator, String> {
+    text.parse().map_err(|e: ropewalk::model::Error| e.to_string())
+}
+
+/// `12GiB`, `512MiB`, `8GB`, or bytes.
+fn size(text: &str) -> Result<usize, String> {
+    let units = [
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+        ("GB", 1_000_000_000),
+        ("MB", 1_000_000),
+        ("", 1),
+    ];
+    let (unit, factor) = units.into_iter().find(|(u, _)| text.ends_with(u)).unwrap_or(("", 1));
+    let number = text[..text.len() - unit.len()].trim().parse::<f64>();
+    match number {
+        Ok(n) if n > 0.0 && n * f64::from(factor) < 1e18 => Ok((n * f64::from(factor)) as usize),
+        _ => Err("expected a size such as 12GiB".to_owned()),
+    }
+}

@@ -1,0 +1,388 @@
+//! One run: texts in, steps, validations and checkpoints, an adapter out.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{anyhow, Context};
+use ropewalk::adapter::{self, AdapterFile, Keys, NewPair, NewTensor};
+use ropewalk::data::{Built, Corpus, Dataset, DatasetParams, Sample, Sources, TextOptions};
+use ropewalk::model::{Error, Model};
+use ropewalk::train::checkpoint::{self, State};
+use ropewalk::train::optim::{Optimizer, Step};
+use ropewalk::train::{Sequence, TrainParams, Trainer};
+use ropewalk::DType;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::super::interrupt::Interrupt;
+use super::super::models;
+use super::super::options::ModelChoice;
+use super::super::output::{self, bytes, count, Unit};
+use super::args::Args;
+use super::log::Log;
+
+struct Job<'a> {
+    args: &'a Args,
+    trainer: Trainer<'a>,
+    optimizer: Optimizer,
+    data: Dataset,
+    batch: usize,
+    settings: BTreeMap<String, String>,
+    log: Log,
+    /// Sequences trained on.
+    n_seen: u64,
+    stop: Arc<AtomicBool>,
+}
+
+pub(super) fn run(
+    args: &Args,
+    choice: &ModelChoice,
+    model: &Model,
+    settings: &TrainParams,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
+    let mut settings = settings.clone();
+    if settings.n_ctx == 0 {
+        settings.n_ctx = model.hparams().n_ctx_train;
+    }
+    let (batch, optim, recipe) = args.recipe(settings.n_ctx);
+    if let Some(recipe) = recipe {
+        args.out.note(recipe);
+    }
+    // Whatever cannot be is said before texts are tokenised.
+    let trainer = Trainer::new(model, &settings)?;
+    let optimizer = Optimizer::new(optim, trainer.params())?;
+    let data = dataset(args, model, &settings, interrupt)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    interrupt.watch_flag(&trainer.cancel_flag());
+    interrupt.watch_flag(&stop);
+    terminate(&[trainer.cancel_flag(), Arc::clone(&stop)])?;
+    announce(args, choice, model, &trainer, &data, batch);
+    let settings = fixed(args, model, &settings, &trainer, &data, batch)?;
+    let log = Log::new(&args.log());
+    let mut job = Job { args, trainer, optimizer, data, batch, settings, log, n_seen: 0, stop };
+    if args.files.resume {
+        job.resume()?;
+    } else {
+        job.log.start(None)?;
+    }
+    let done = job.steps();
+    if !matches!(done, Ok(())) && job.stopped() {
+        job.save()?;
+        let step = job.optimizer.step;
+        return Err(anyhow!("interrupted at step {step}: saved; --resume goes on from there"));
+    }
+    done?;
+    let report = job.finish(choice, model)?;
+    if args.out.json {
+        output::print_json(&report)?;
+    }
+    Ok(())
+}
+
+/// SIGTERM is a Ctrl-C here: hours of work are saved.
+fn terminate(flags: &[Arc<AtomicBool>]) -> anyhow::Result<()> {
+    for flag in flags {
+        signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(flag))
+            .context("cannot listen for SIGTERM")?;
+    }
+    Ok(())
+}
+
+fn dataset(
+    args: &Args,
+    model: &Model,
+    settings: &TrainParams,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Dataset> {
+    let text = &args.text;
+    let options = TextOptions { text_field: text.text_field.clone(), replace_invalid: text.replace_invalid };
+    let sources = Sources::find(&args.data, &options)?;
+    let path = match &text.cache {
+        Some(path) => path.clone(),
+        None => {
+            let name = Corpus::file_name(model.vocab(), &sources, &text.separator)?;
+            args.output().parent().unwrap_or(Path::new("")).join(name)
+        }
+    };
+    sources.notes().iter().for_each(|n| args.out.note(format_args!("note: {n}")));
+    let mut bar = args.out.progress(sources.n_bytes(), "tokenising", Unit::Bytes);
+    let mut watch = |p: ropewalk::data::Progress| {
+        bar.set(p.bytes);
+        match interrupt.requested() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    };
+    let open = || Corpus::open(&path, model.vocab(), &sources, &text.separator, &mut watch);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(settings.n_threads).build()?;
+    let corpus = pool.install(open)?;
+    drop(bar);
+    corpus.notes().iter().for_each(|n| args.out.note(format_args!("note: {n}")));
+    if let Built::Again(why) = corpus.built() {
+        args.out.note(format_args!("note: {} was made again: {why}", path.display()));
+    }
+    let params = DatasetParams {
+        n_ctx: settings.n_ctx,
+        packing: text.packing,
+        held_out: text.held_out,
+        seed: args.what.seed,
+    };
+    Ok(Dataset::new(Arc::new(corpus), &params)?)
+}
+
+fn announce(args: &Args, choice: &ModelChoice, model: &Model, t: &Trainer<'_>, data: &Dataset, batch: usize) {
+    let plan = t.plan();
+    let n: usize = t.params().list().iter().map(|p| p.value.len()).sum();
+    args.out.note(format_args!(
+        "{}: {}, rope {}, context {} of {} trained; {} numbers trained in {} tensors; keeps {:?}",
+        models::label(choice),
+        model.device(),
+        plan.spec,
+        count(plan.n_ctx as u64),
+        count(plan.n_ctx_orig(model.hparams()) as u64),
+        count(n as u64),
+        t.params().list().len(),
+        t.keep(),
+    ));
+    plan.notes.iter().for_each(|n| args.out.note(format_args!("note: {n}")));
+    let corpus = data.corpus();
+    args.out.note(format_args!(
+        "{} tokens in {} documents: {} sequences to train on, {} held out, {batch} a step",
+        count(corpus.n_tokens()),
+        count(corpus.n_documents() as u64),
+        count(data.n_train() as u64),
+        count(data.n_held_out() as u64),
+    ));
+}
+
+/// What must not change when a run goes on.
+fn fixed(
+    args: &Args,
+    model: &Model,
+    settings: &TrainParams,
+    trainer: &Trainer<'_>,
+    data: &Dataset,
+    batch: usize,
+) -> anyhow::Result<BTreeMap<String, String>> {
+    let lora = &settings.lora;
+    let (_, optim, _) = args.recipe(settings.n_ctx);
+    let mut hash = Sha256::new();
+    let corpus = data.corpus();
+    for d in 0..corpus.n_documents() {
+        hash.update(corpus.text_hash(d).to_le_bytes());
+    }
+    let mut schedule = serde_json::to_value(optim)?;
+    if optim.schedule.decay == ropewalk::train::optim::Decay::Constant {
+        // More steps of the same are no other run.
+        schedule["schedule"]["steps"] = "any".into();
+    }
+    let text = |v: &dyn ToString| v.to_string();
+    let all = [
+        ("model", adapter::fingerprint(model.file())),
+        ("rope", trainer.plan().frozen(model.hparams())?.to_string()),
+        ("ctx", text(&settings.n_ctx)),
+        ("targets", lora.targets.join(",")),
+        ("rank", text(&lora.rank)),
+        ("alpha", text(&lora.alpha)),
+        ("rslora", text(&lora.rslora)),
+        ("dropout", text(&lora.dropout)),
+        ("norms", text(&lora.norms)),
+        ("embeddings", text(&lora.embeddings)),
+        ("seed", text(&lora.seed)),
+        ("batch", text(&batch)),
+        ("block", text(&settings.n_block)),
+        ("keep-type", format!("{:?}", settings.keep_type)),
+        ("portable", text(&settings.portable)),
+        ("optimiser", schedule.to_string()),
+        ("data", hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect()),
+        ("packing", text(&args.text.packing)),
+        ("held-out", format!("{:?}", args.text.held_out)),
+        ("doc-mask", text(&args.text.doc_mask)),
+    ];
+    Ok(all.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
+}
+
+fn sequence<'s>(sample: &'s Sample, doc_mask: bool) -> Sequence<'s> {
+    let borders: &[u32] = if doc_mask { &sample.doc_starts } else { &[] };
+    Sequence { tokens: &sample.tokens, weights: &sample.weights, borders }
+}
+
+impl Job<'_> {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn resume(&mut self) -> anyhow::Result<()> {
+        let folder = self.args.checkpoints();
+        let newest = checkpoint::list(&folder).pop();
+        let path = newest.with_context(|| format!("--resume: {}: no checkpoint there", folder.display()))?;
+        let params = self.trainer.params_mut();
+        let state = checkpoint::load(&path, &self.settings, params, &mut self.optimizer)?;
+        self.n_seen = state.n_seen;
+        self.trainer.set_seen(state.n_seen);
+        self.log.start(Some(state.step))?;
+        self.args.out.note(format_args!("goes on after step {} of {}", state.step, path.display()));
+        Ok(())
+    }
+
+    fn save(&mut self) -> anyhow::Result<PathBuf> {
+        let folder = self.args.checkpoints();
+        let path = checkpoint::path(&folder, self.optimizer.step);
+        let state = State { step: self.optimizer.step, n_seen: self.n_seen, settings: self.settings.clone() };
+        checkpoint::save(&path, &state, self.trainer.params(), &self.optimizer)?;
+        checkpoint::prune(&folder, self.args.files.keep_last);
+        Ok(path)
+    }
+
+    fn steps(&mut self) -> anyhow::Result<()> {
+        let n_steps = self.optimizer.params.schedule.steps;
+        let eval_every = self.args.files.eval_every.unwrap_or(n_steps.div_ceil(10)).max(1);
+        let mut bar = self.args.out.progress(n_steps, "training", Unit::Steps);
+        let tokens = self.batch * self.data.params().n_ctx;
+        if self.optimizer.step == 0 {
+            self.validate()?;
+        }
+        while self.optimizer.step < n_steps {
+            let started = Instant::now();
+            let (loss, step) = self.step()?;
+            let rate = tokens as f64 / started.elapsed().as_secs_f64();
+            self.log.step(&step, loss, rate, peak_bytes())?;
+            if step.step.is_multiple_of(eval_every) || step.step == n_steps {
+                self.validate()?;
+            }
+            let memory = peak_bytes().map_or(String::new(), |n| format!(", {}", bytes(n)));
+            let val = self.log.last_val().map_or(String::new(), |v| format!(", val ppl {:.3}", v.exp()));
+            bar.set_message(format!("loss {loss:.4}{val}, {rate:.0} tokens/s{memory}"));
+            bar.set(step.step);
+            let every = self.args.files.save_every;
+            if step.step == n_steps || (every > 0 && step.step.is_multiple_of(every)) {
+                self.save()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One step of the optimiser, and the mean loss of its sequences.
+    fn step(&mut self) -> anyhow::Result<(f64, Step)> {
+        self.trainer.params().zero_grads()?;
+        self.trainer.set_seen(self.n_seen);
+        let mut loss = 0.0;
+        for i in 0..self.batch {
+            let sample = self.data.nth(self.n_seen + i as u64)?;
+            let one = sequence(&sample, self.args.text.doc_mask);
+            let at = self.optimizer.step + 1;
+            let failed = |e: Error| match e {
+                Error::Interrupted => anyhow!(e),
+                e => anyhow!("step {at}: {e}; the last checkpoint is as it was"),
+            };
+            loss += self.trainer.accumulate(one, 1.0 / self.batch as f32).map_err(failed)?;
+        }
+        let step = self.optimizer.step(self.trainer.params_mut())?;
+        self.n_seen += self.batch as u64;
+        Ok((loss / self.batch as f64, step))
+    }
+
+    /// The mean loss of what is held out.
+    fn validate(&mut self) -> anyhow::Result<()> {
+        let n = self.data.n_held_out();
+        if n == 0 {
+            return Ok(());
+        }
+        let mut sum = 0.0;
+        for i in 0..n {
+            let sample = self.data.held_out(i)?;
+            sum += self.trainer.loss(sequence(&sample, self.args.text.doc_mask))?;
+        }
+        self.log.validation(self.optimizer.step, sum / n as f64)?;
+        self.args.out.note(format_args!(
+            "step {}: loss {:.4} and perplexity {:.3} on {n} held-out sequences",
+            self.optimizer.step,
+            sum / n as f64,
+            (sum / n as f64).exp()
+        ));
+        Ok(())
+    }
+
+    fn finish(&mut self, choice: &ModelChoice, model: &Model) -> anyhow::Result<serde_json::Value> {
+        let path = self.args.output();
+        let n_bytes = self.write(model, path)?;
+        let plot = self.args.plot();
+        self.log.chart(&format!("{}: {}", models::label(choice), self.trainer.plan().spec))?.write(&plot)?;
+        self.args.out.note(format_args!(
+            "{} ({}), curve in {}, log in {}; use it with --lora {}",
+            path.display(),
+            bytes(n_bytes),
+            plot.display(),
+            self.args.log().display(),
+            path.display()
+        ));
+        let (first, last) = self.log.val_ends();
+        Ok(json!({
+            "model": models::label(choice),
+            "rope": self.trainer.plan().spec.to_string(),
+            "adapter": path.display().to_string(),
+            "ctx": self.data.params().n_ctx,
+            "steps": self.optimizer.step,
+            "tokens": self.n_seen * self.data.params().n_ctx as u64,
+            "loss": self.log.last_loss(),
+            "val_before": first,
+            "val_after": last,
+            "tokens_per_s": self.log.tokens_per_s(),
+            "peak_bytes": peak_bytes(),
+        }))
+    }
+
+    /// Writes the adapter: the moving average where one is kept.
+    fn write(&self, model: &Model, path: &Path) -> anyhow::Result<u64> {
+        let list = self.trainer.params().list();
+        let values = |i: usize| match &self.optimizer.average {
+            Some(average) => average[i].as_slice(),
+            None => list[i].value.as_slice(),
+        };
+        let lora = &self.trainer.settings().lora;
+        let (mut pairs, mut whole) = (Vec::new(), Vec::new());
+        for (i, t) in list.iter().enumerate() {
+            if let Some(weight) = t.name.strip_suffix(".lora_a") {
+                let other = format!("{weight}.lora_b");
+                let b = list.iter().position(|t| t.name == other).context("half a pair")?;
+                let (n_in, n_out) = (t.shape[0], list[b].shape[1]);
+                pairs.push(NewPair { weight: weight.to_owned(), n_in, n_out, a: values(i), b: values(b) });
+            } else if !t.name.ends_with(".lora_b") {
+                let shape = if t.shape[1] == 1 { vec![t.shape[0]] } else { t.shape.to_vec() };
+                whole.push(NewTensor { name: t.name.clone(), shape, values: values(i) });
+            }
+        }
+        let names: Vec<String> = self.args.data.iter().map(|p| models::name(p)).collect();
+        let keys = Keys {
+            rope: Some(self.trainer.plan().frozen(model.hparams())?),
+            n_ctx: Some(self.data.params().n_ctx),
+            base: Some(adapter::fingerprint(model.file())),
+            steps: Some(self.optimizer.step),
+            data: Some(names.join(", ")),
+            rslora: lora.rslora,
+        };
+        let arch = &model.hparams().arch;
+        let file = AdapterFile {
+            arch,
+            rank: lora.rank,
+            alpha: lora.alpha as f32,
+            pairs,
+            whole,
+            keys,
+            dtype: DType::F32,
+        };
+        Ok(adapter::write(path, &file)?)
+    }
+}
+
+/// The most memory this process has held, where the system says.
+fn peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
+    Some(line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+}

@@ -1,0 +1,62 @@
+//! `--plan-memory`: what training is going to need, before any of it is asked for.
+
+use std::fmt::Write;
+
+use ropewalk::model::Model;
+use ropewalk::train::{Budget, Keep, MemoryPlan, TrainParams};
+use serde_json::json;
+
+use super::super::output::{self, bytes, count};
+use super::args::Args;
+
+pub(super) fn show(args: &Args, model: &Model, settings: &TrainParams) -> anyhow::Result<()> {
+    let mut settings = settings.clone();
+    if settings.n_ctx == 0 {
+        settings.n_ctx = model.hparams().n_ctx_train;
+    }
+    if args.memory.is_some() {
+        // A GPU runs ordinary ops, and keeps what it can on the host.
+        settings.portable = true;
+        settings.keep = settings.keep.or(Some(Keep::Inputs));
+    }
+    let plan = MemoryPlan::new(model, &settings)?;
+    let (device, host) = plan.totals();
+    let budget = match args.memory {
+        Some(device) => Budget { device, host: Some(usize::MAX) },
+        None => Budget::of(model),
+    };
+    let longest = MemoryPlan::largest(model, &settings, budget)?;
+    if args.out.json {
+        let parts: Vec<_> = plan
+            .parts
+            .iter()
+            .map(|(name, device, host)| json!({ "part": name, "device": device, "host": host }))
+            .collect();
+        return output::print_json(&json!({
+            "ctx": plan.n_ctx,
+            "keep": plan.keep,
+            "parts": parts,
+            "device": device,
+            "host": host,
+            "memory": budget.device,
+            "longest_ctx": longest,
+        }));
+    }
+    let mut text = format!("training at context {} keeps {:?}\n\n", count(plan.n_ctx as u64), plan.keep);
+    let mut row = |name: &str, device: usize, host: usize| {
+        let cell = |n: usize| if n == 0 { "-".to_owned() } else { bytes(n as u64) };
+        writeln!(text, "{name:44} {:>12} {:>12}", cell(device), cell(host))
+    };
+    row("", 0, 0).and_then(|()| {
+        plan.parts.iter().try_for_each(|(name, device, host)| row(name, *device, *host))?;
+        row("all together", device, host)
+    })?;
+    let text = text.replacen(
+        &format!("{:44} {:>12} {:>12}", "", "-", "-"),
+        &format!("{:44} {:>12} {:>12}", "", "device", "host"),
+        1,
+    );
+    let longest =
+        longest.map_or("not even 256 tokens fit".to_owned(), |n| format!("{} tokens", count(n as u64)));
+    output::print(&format!("{text}\nlongest context in {}: {longest}\n", bytes(budget.device as u64)))
+}
