@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use ggml::graph::{Builder, InputId, OutputId};
 use ggml::tensor::Tensor;
@@ -25,6 +26,8 @@ pub struct Recording<'a> {
     pub whole: &'a dyn Fn(&str) -> bool,
     /// Probability with which an input of a low-rank pair is set to 0.
     pub dropout: f32,
+    /// A weight is widened in pieces of so many bytes: output matrices of large vocabularies take gigabytes whole.
+    pub wide_bytes: usize,
 }
 
 /// Where an output kept between the runs is handed over.
@@ -72,8 +75,11 @@ pub(super) struct Tape<'a, 'c> {
     kept: RefCell<Vec<(String, Handover)>>,
     masks: RefCell<Vec<(String, InputId)>>,
     widened: RefCell<HashMap<String, Tensor<'c>>>,
-    row_ids: RefCell<HashMap<usize, (InputId, Tensor<'c>)>>,
+    row_ids: RefCell<HashMap<Rows, (InputId, Tensor<'c>)>>,
 }
+
+/// Rows of a weight: the first, and how many.
+type Rows = (usize, usize);
 
 impl std::fmt::Debug for Tape<'_, '_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -129,7 +135,12 @@ impl<'c> Tape<'_, 'c> {
             self.kept.borrow_mut().push((weight.to_string(), Handover::Load(id)));
             out
         } else {
-            let mut out = g.times(self.wide(g, weight)?, x)?;
+            let mut whole: Option<Tensor<'c>> = None;
+            for rows in self.pieces(g, weight)? {
+                let part = g.times(self.wide(g, weight, rows)?, x)?;
+                whole = Some(whole.map_or(Ok(part), |before| b.concat(before, part, 0))?);
+            }
+            let mut out = whole.ok_or_else(|| none(weight))?;
             for pair in &pairs {
                 out = b.add(out, b.scale(g.times(pair.b, pair.h)?, pair.scale)?)?;
             }
@@ -143,29 +154,46 @@ impl<'c> Tape<'_, 'c> {
         Ok(out)
     }
 
-    /// A weight as F32 `[n_in, n_out]`. On the CPU once a graph; elsewhere memory counts more than the work.
-    fn wide(&self, g: &Graph<'_, 'c>, weight: &str) -> Result<Tensor<'c>> {
+    /// Rows of a weight as F32 `[n_in, n]`. On the CPU a whole weight is widened once a graph; elsewhere, and of a large one,
+    /// memory counts more than the work.
+    fn wide(&self, g: &Graph<'_, 'c>, weight: &str, rows: Rows) -> Result<Tensor<'c>> {
         if let Some(&wide) = self.widened.borrow().get(weight) {
             return Ok(wide);
         }
         let b = g.b;
         let stored = g.stored(weight)?;
-        let w = b.stored(stored)?;
+        let (w, (first, n)) = (b.stored(stored)?, rows);
+        let is_whole = n == w.ne()[1];
+        let row = w.nb()[1];
+        let part = |w: Tensor<'c>| match is_whole {
+            true => Ok(w),
+            false => b.view(w, [w.ne()[0], n, 1, 1], [row, row * n, row * n], row * first),
+        };
         if stored.def().dtype == DType::F32 {
-            return Ok(w);
+            return part(w);
         }
         if g.abilities.custom_ops {
-            let wide = b.widen(&[w], DType::F32)?;
-            self.widened.borrow_mut().insert(weight.to_string(), wide);
+            let wide = b.widen(&[part(w)?], DType::F32)?;
+            if is_whole {
+                self.widened.borrow_mut().insert(weight.to_string(), wide);
+            }
             return Ok(wide);
         }
-        let n = w.ne()[1];
-        let known = self.row_ids.borrow().get(&n).copied();
+        let known = self.row_ids.borrow().get(&rows).copied();
         let (_, ids) = match known {
             Some(ids) => ids,
-            None => *self.row_ids.borrow_mut().entry(n).or_insert(b.input("rows", DType::I32, &[n])?),
+            None => *self.row_ids.borrow_mut().entry(rows).or_insert(b.input("rows", DType::I32, &[n])?),
         };
         b.get_rows(w, ids)
+    }
+
+    /// The rows of a weight, in pieces that may be widened.
+    fn pieces(&self, g: &Graph<'_, 'c>, weight: &str) -> Result<Vec<Rows>> {
+        let def = g.stored(weight)?.def();
+        let (n_in, n_out) = (def.ne[0], def.ne[1]);
+        let whole = def.dtype == DType::F32;
+        let most = if whole { n_out } else { (self.how.wide_bytes / (4 * n_in)).clamp(1, n_out) };
+        Ok((0..n_out).step_by(most).map(|first| (first, most.min(n_out - first))).collect())
     }
 
     fn back(
@@ -206,7 +234,13 @@ impl<'c> Tape<'_, 'c> {
             }
             Step::Linear { out, x, weight, pairs } => {
                 let Some(d) = grads.of(*out) else { return Ok(()) };
-                let mut d_x = g.times_transposed(self.wide(g, weight)?, d)?;
+                let mut sum: Option<Tensor<'c>> = None;
+                for rows in self.pieces(g, weight)? {
+                    let part = if rows.1 == d.ne()[0] { d } else { b.columns(d, rows.0, rows.1)? };
+                    let part = g.times_transposed(self.wide(g, weight, rows)?, part)?;
+                    sum = Some(sum.map_or(Ok(part), |before| b.add(before, part))?);
+                }
+                let mut d_x = sum.ok_or_else(|| none(weight))?;
                 for p in pairs {
                     let d_h = b.scale(g.times_transposed(p.b, d)?, p.scale)?;
                     let d_b = b.scale(g.outer(p.h, d)?, p.scale)?;
@@ -223,6 +257,10 @@ impl<'c> Tape<'_, 'c> {
         }
         Ok(())
     }
+}
+
+fn none(weight: &str) -> ggml::Error {
+    ggml::Error::Op { op: "linear", what: format!("{weight} has no rows") }
 }
 
 impl<'a, 'c> Graph<'a, 'c> {
@@ -275,9 +313,11 @@ impl<'a, 'c> Graph<'a, 'c> {
         self.tape.as_ref().map_or_else(Vec::new, |t| t.masks.borrow().clone())
     }
 
-    /// Inputs I32 `[n]` that hold `0..n`.
-    pub fn row_ids(&self) -> Vec<(usize, InputId)> {
-        let all = |t: &Tape<'a, 'c>| t.row_ids.borrow().iter().map(|(&n, &(id, _))| (n, id)).collect();
+    /// Inputs I32 `[n]` that hold so many numbers from a first on.
+    pub fn row_ids(&self) -> Vec<(Range<usize>, InputId)> {
+        let range = |(first, n): Rows| first..first + n;
+        let all =
+            |t: &Tape<'a, 'c>| t.row_ids.borrow().iter().map(|(&rows, &(id, _))| (range(rows), id)).collect();
         self.tape.as_ref().map_or_else(Vec::new, all)
     }
 

@@ -176,6 +176,8 @@ impl<'c> Attend<'c> {
                 let (p, n) = self.probabilities(b, piece.of(b, self, q, h)?, k, h, &piece)?;
                 let o = b.reshape(b.mul_mat(values, p)?, &[self.d, n, self.n_rep()])?;
                 let o = b.cont(b.permute(o, [0, 2, 1, 3])?)?;
+                // In this order: else all pieces' scores would be there at once.
+                b.expand(o);
                 pieces = Some(pieces.map_or(Ok(o), |before| b.concat(before, o, 2))?);
             }
             heads = joined(b, heads, pieces, 1)?;
@@ -223,6 +225,7 @@ impl<'c> Attend<'c> {
                 b.expand(b.add_into(self.head(b, dv, h)?, more_v)?);
                 let d_q = b.reshape(b.mul_mat(keys, d_s)?, &[self.d, n, self.n_rep()])?;
                 let d_q = b.cont(b.permute(d_q, [0, 2, 1, 3])?)?;
+                b.expand(d_q);
                 pieces = Some(pieces.map_or(Ok(d_q), |before| b.concat(before, d_q, 2))?);
             }
             heads = joined(b, heads, pieces, 1)?;

@@ -1,5 +1,7 @@
 //! The loss over one block of tokens: logits of the whole sequence never exist.
 
+use std::ops::Range;
+
 use ggml::graph::{Builder, Executor, InputId, OutputId};
 use ggml::{DType, Result};
 
@@ -13,7 +15,7 @@ pub(super) struct Ids {
     pub(super) x: InputId,
     targets: InputId,
     back: Option<BackInputs>,
-    row_ids: Vec<(usize, InputId)>,
+    row_ids: Vec<(Range<usize>, InputId)>,
     /// F32 `[1, n]`: the probability of each target.
     pub(super) p: OutputId,
     /// The gradient of x, in a backward run.
@@ -80,9 +82,9 @@ impl Ids {
     }
 }
 
-/// `0..n` for each.
-pub(super) fn fill_row_ids(exec: &mut Executor, ids: &[(usize, InputId)]) -> Result<()> {
-    ids.iter().try_for_each(|&(n, id)| exec.set(id, &(0..n as i32).collect::<Vec<_>>()))
+/// The numbers of each.
+pub(super) fn fill_row_ids(exec: &mut Executor, ids: &[(Range<usize>, InputId)]) -> Result<()> {
+    ids.iter().try_for_each(|(rows, id)| exec.set(*id, &rows.clone().map(|i| i as i32).collect::<Vec<_>>()))
 }
 
 /// Nats, of a probability.

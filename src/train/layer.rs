@@ -1,5 +1,7 @@
 //! The graphs of one layer over one block of tokens: forwards, its keys and values alone, and backwards.
 
+use std::ops::Range;
+
 use ggml::graph::{Builder, InputId, OutputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Result};
@@ -24,6 +26,7 @@ pub(super) struct Ctx<'a> {
     pub(super) abilities: Abilities,
     pub(super) keep: Keep,
     pub(super) dropout: f32,
+    pub(super) wide_bytes: usize,
 }
 
 /// A layer and some of its tokens.
@@ -56,7 +59,7 @@ pub(super) struct Ids {
     /// What products gave, and under its own name what attention did.
     pub(super) kept: Vec<(String, Handover)>,
     pub(super) masks: Vec<(String, InputId)>,
-    pub(super) row_ids: Vec<(usize, InputId)>,
+    pub(super) row_ids: Vec<(Range<usize>, InputId)>,
     /// The layer's output, or the gradient of its input.
     pub(super) out: Option<OutputId>,
 }
@@ -76,7 +79,13 @@ impl Ctx<'_> {
         let widths = keep::widths(self.model.hparams(), self.keep);
         let keep = |weight: &str| widths.iter().any(|(name, _)| *name == part(weight));
         let whole = |name: &str| self.params.is_whole(name);
-        let how = Recording { keep: &keep, load, whole: &whole, dropout: self.dropout };
+        let how = Recording {
+            keep: &keep,
+            load,
+            whole: &whole,
+            dropout: self.dropout,
+            wide_bytes: self.wide_bytes,
+        };
         let tensors = Tensors { weights: self.model.weights(), adapters: self.params.adapters() };
         f(&Graph::recorded(b, self.model.hparams(), tensors, self.abilities, how))
     }

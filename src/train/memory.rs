@@ -97,6 +97,7 @@ impl MemoryPlan {
             abilities,
             keep,
             dropout: settings.lora.dropout,
+            wide_bytes: settings.wide_bytes,
         };
         let mut exec = Executor::new(Backend::new(device, 1)?)?;
         let n = settings.n_block.min(n_ctx);

@@ -53,6 +53,8 @@ pub struct TrainParams {
     pub keep: Option<Keep>,
     /// How kept numbers are stored.
     pub keep_type: KeepType,
+    /// Bytes that a weight widened to floats may take at once.
+    pub wide_bytes: usize,
     /// Only ops every backend has.
     pub portable: bool,
 }
@@ -68,6 +70,7 @@ impl TrainParams {
             n_threads: 0,
             keep: None,
             keep_type: KeepType::F32,
+            wide_bytes: 128 << 20,
             portable: false,
         }
     }
@@ -376,6 +379,7 @@ impl<'m> Trainer<'m> {
             abilities: self.abilities,
             keep,
             dropout: if training { self.settings.lora.dropout } else { 0.0 },
+            wide_bytes: self.settings.wide_bytes,
         };
         (&mut self.exec, ctx)
     }

@@ -43,6 +43,14 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
     list.into_iter().enumerate().map(|(i, (about, shape, n_rot))| (about, model(i, &shape, n_rot))).collect()
 }
 
+/// A model whose weights are quantised, with an output matrix of its own or not.
+fn quantised(shape: &str) -> Model {
+    let path = scratch(&format!("train-{shape}-q8_0.gguf"));
+    let shape = Shape { n_vocab: N_VOCAB, n_layer: 1, ..Shape::named(shape).unwrap() };
+    write(&shape, DType::Q8_0, 3, &path).unwrap();
+    load(&path)
+}
+
 fn model(i: usize, shape: &Shape, n_rot: usize) -> Model {
     let (whole, path) = (scratch(&format!("train-whole-{i}.gguf")), scratch(&format!("train-{i}.gguf")));
     write(shape, DType::F32, 31 + i as u64, &whole).unwrap();
@@ -184,6 +192,17 @@ fn norms_and_embeddings_have_gradients() {
             let mut settings = TrainParams { portable, ..settings(24, 10, "plain") };
             (settings.lora.norms, settings.lora.embeddings) = (true, true);
             check(about, &model, &settings, 24, &[], false);
+        }
+    }
+}
+
+#[test]
+fn quantised_weights_widened_in_pieces_give_the_same() {
+    for shape in ["llama-tiny", "qwen2-tiny"] {
+        let model = quantised(shape);
+        for (portable, wide_bytes) in [(false, 1 << 30), (false, 40_000), (true, 40_000), (true, 9_000)] {
+            let settings = TrainParams { portable, wide_bytes, ..settings(24, 10, "plain") };
+            check(&format!("{shape} {wide_bytes} {portable}"), &model, &settings, 24, &[], false);
         }
     }
 }
