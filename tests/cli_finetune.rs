@@ -195,7 +195,7 @@ fn what_cannot_be_is_said_in_one_line() {
         (&["--targets", "q,z"], 1, "targets: expected some of q, k, v"),
         (&["--rope", "self-extend:window=16,group=4"], 1, "plain attention"),
         (&["--rope", "nope"], 2, "rope 'nope'"),
-        (&["--lr", "nan"], 1, "lr: expected a number"),
+        (&["--lr-min", "nan"], 1, "lr-min: expected a number"),
         (&["--resume"], 1, "no checkpoint there"),
         (&["--plot", "x.pdf"], 2, "expected a name ending in .svg or .png"),
         (&["--batch", "0"], 2, "--batch: expected at least 1"),
@@ -206,7 +206,7 @@ fn what_cannot_be_is_said_in_one_line() {
         let said = fails(&out, code);
         assert!(said.contains(says), "{more:?}: {said}");
     }
-    for (text, says) in [(&short, "tokens"), (&empty, "empty.txt"), (&bad, "bad.jsonl:2")] {
+    for (text, says) in [(&short, "tokens"), (&empty, "blank"), (&bad, "bad.jsonl:2")] {
         let model = folder.path("tiny.gguf");
         let out = folder.path("x.gguf");
         let out = run(&["finetune", "-m", &model, "-d", text, "-o", &out, "--ctx", "48"]);

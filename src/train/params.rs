@@ -133,11 +133,7 @@ pub(super) fn shapes(model: &Model, how: &LoraParams) -> Result<Vec<(String, [us
             out.push((format!("{}.lora_b", spec.name), [how.rank, n_out]));
         }
         if out.len() == before {
-            let hint = match part {
-                "output" => "; its output matrix is the token embedding: --train embeddings trains that",
-                _ => "",
-            };
-            return Err(Error::Invalid(format!("targets: the model has no tensor {part}.weight{hint}")));
+            return Err(Error::Invalid(format!("targets: the model has no tensor {part}.weight")));
         }
     }
     if how.norms {

@@ -186,11 +186,15 @@ fn weights_of_tokens_and_borders_of_documents_count() {
 }
 
 #[test]
-fn norms_and_embeddings_have_gradients() {
+fn norms_embeddings_and_the_output_have_gradients() {
     for (about, model) in models() {
         for portable in [false, true] {
             let mut settings = TrainParams { portable, ..settings(24, 10, "plain") };
             (settings.lora.norms, settings.lora.embeddings) = (true, true);
+            check(about, &model, &settings, 24, &[], false);
+            // A pair beside the output matrix, which may be the embedding.
+            (settings.lora.norms, settings.lora.embeddings) = (false, false);
+            settings.lora.targets = targets(&["v", "output"]);
             check(about, &model, &settings, 24, &[], false);
         }
     }

@@ -312,7 +312,9 @@ impl Job<'_> {
         let path = self.args.output();
         let n_bytes = self.write(model, path)?;
         let plot = self.args.plot();
-        self.log.chart(&format!("{}: {}", models::label(choice), self.trainer.plan().spec))?.write(&plot)?;
+        let chart = self.log.chart(&format!("{}: {}", models::label(choice), self.trainer.plan().spec));
+        chart.write(&plot)?;
+        self.args.out.note(chart.text(80, 10)?);
         self.args.out.note(format_args!(
             "{} ({}), curve in {}, log in {}; use it with --lora {}",
             path.display(),

@@ -86,17 +86,17 @@ impl Log {
         rates.get(rates.len() / 2).copied()
     }
 
-    pub(super) fn chart(&self, title: &str) -> anyhow::Result<Chart> {
+    pub(super) fn chart(&self, title: &str) -> Chart {
         let points = |list: &[(u64, f64)]| list.iter().map(|&(s, v)| (s as f64, v)).collect::<Vec<_>>();
         let mut series = vec![Series::new("training", points(&self.losses))];
         if !self.vals.is_empty() {
             series.push(Series::new("held out", points(&self.vals)));
         }
-        Ok(Chart {
+        Chart {
             title: title.to_owned(),
             x: Axis::new("step", Scale::Linear),
             y: Axis::new("loss, nats a token", Scale::Linear),
             series,
-        })
+        }
     }
 }
