@@ -124,10 +124,13 @@ fn a_resumed_run_is_the_run_that_never_stopped() {
     let mut left: Vec<_> = std::fs::read_dir(folder.file("cut.checkpoints"))
         .unwrap()
         .map(|e| e.unwrap().file_name().into_string().unwrap())
-        .filter(|n| !n.starts_with(".checkpoint"))
         .collect();
     left.sort();
     assert_eq!(left, ["step-00000008.safetensors", "step-00000012.safetensors"]);
+
+    // Nor is it started anew over what is there.
+    let again = folder.finetune("cut.gguf", &all);
+    assert!(fails(&again, 1).contains("an earlier run got to step-00000012.safetensors"));
 
     // Under other settings it is another run.
     let other = folder.finetune("cut.gguf", &["--steps", "12", "--batch", "3", "--resume"]);

@@ -14,6 +14,8 @@ use crate::model::{Error, Result};
 
 /// Of the file's layout.
 const VERSION: u32 = 1;
+/// How files begin that are being written.
+const BESIDE: &str = ".checkpoint-";
 /// More bytes are no checkpoint of ours.
 const MAX_BYTES: u64 = 1 << 40;
 
@@ -63,7 +65,7 @@ pub fn save(path: &Path, state: &State, params: &Params, optimizer: &Optimizer) 
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let written = || -> std::io::Result<()> {
         std::fs::create_dir_all(folder)?;
-        let mut file = tempfile::Builder::new().prefix(".checkpoint").tempfile_in(folder)?;
+        let mut file = tempfile::Builder::new().prefix(BESIDE).tempfile_in(folder)?;
         file.write_all(&all)?;
         file.as_file().sync_all()?;
         file.persist(path).map_err(|e| e.error)?;
@@ -165,11 +167,14 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Removes all but the `keep` newest.
+/// Removes all but the `keep` newest, and what a process that was killed while it wrote one has left.
 pub fn prune(folder: &Path, keep: usize) {
     let all = list(folder);
-    for old in &all[..all.len().saturating_sub(keep.max(1))] {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let half_written = entries.filter(|e| e.file_name().to_string_lossy().starts_with(BESIDE));
+    let old = all[..all.len().saturating_sub(keep.max(1))].iter().cloned();
+    for path in half_written.map(|e| e.path()).chain(old) {
         // What cannot be removed does no harm.
-        let _ = std::fs::remove_file(old);
+        let _ = std::fs::remove_file(path);
     }
 }

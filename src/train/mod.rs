@@ -196,6 +196,10 @@ impl<'m> Trainer<'m> {
     }
 
     /// The mean loss of a sequence; `factor` times its gradient is added to the sums of the step.
+    ///
+    /// # Errors
+    /// A loss that is not finite, [`Error::Interrupted`], the device: then the sums hold part of a gradient and are to be
+    /// forgotten ([`Params::zero_grads`]).
     pub fn accumulate(&mut self, sequence: Sequence<'_>, factor: f32) -> Result<f64> {
         let loss = self.run(sequence, Some(factor))?;
         self.n_seen += 1;

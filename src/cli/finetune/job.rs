@@ -54,6 +54,14 @@ pub(super) fn run(
         args.out.note(recipe);
     }
     // Whatever cannot be is said before texts are tokenised.
+    let folder = args.checkpoints();
+    if let Some(last) = checkpoint::list(&folder).pop().filter(|_| !args.files.resume) {
+        let last = models::name(&last);
+        return Err(anyhow!(
+            "{}: an earlier run got to {last}: --resume goes on with it; for a new one remove it, or name another --output",
+            folder.display()
+        ));
+    }
     let trainer = Trainer::new(model, &settings)?;
     let optimizer = Optimizer::new(optim, trainer.params())?;
     let data = dataset(args, model, &settings, interrupt)?;
