@@ -132,6 +132,13 @@ pub fn load(
         }
         Ok(t.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
     };
+    let expected = params.list().len() * if optimizer.average.is_some() { 4 } else { 3 };
+    if tensors.len() > expected {
+        return Err(failed(format!(
+            "tensors: expected {expected}, found {}: more was trained",
+            tensors.len()
+        )));
+    }
     let (mut values, mut fresh) = (Vec::new(), optimizer.clone());
     for (i, t) in params.list().iter().enumerate() {
         let n = t.value.len();
@@ -157,17 +164,18 @@ pub fn path(folder: &Path, step: u64) -> PathBuf {
 /// The checkpoints of a folder, oldest first.
 pub fn list(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let is_ours = |p: &PathBuf| {
-        let name = p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let digits = name.strip_prefix("step-").and_then(|n| n.strip_suffix(".safetensors"));
-        digits.is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
+    let step = |p: PathBuf| -> Option<(u64, PathBuf)> {
+        let name = p.file_name()?.to_str()?;
+        let digits = name.strip_prefix("step-")?.strip_suffix(".safetensors")?;
+        let is_ours = digits.bytes().all(|b| b.is_ascii_digit());
+        Some((digits.parse().ok().filter(|_| is_ours)?, p))
     };
-    let mut all: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(is_ours).collect();
+    let mut all: Vec<(u64, PathBuf)> = entries.flatten().filter_map(|e| step(e.path())).collect();
     all.sort();
-    all
+    all.into_iter().map(|(_, p)| p).collect()
 }
 
-/// Removes all but the `keep` newest, and what a process that was killed while it wrote one has left.
+/// Removes all but the `keep` newest (the last one always stays), and what a process that was killed while it wrote one has left.
 pub fn prune(folder: &Path, keep: usize) {
     let all = list(folder);
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();

@@ -261,6 +261,9 @@ impl<'m> Trainer<'m> {
         if weights.iter().any(|w| !w.is_finite() || *w < 0.0) || total <= 0.0 {
             return invalid("weights: expected numbers from 0 on, not all 0".into());
         }
+        if !sequence.borders.is_sorted() {
+            return invalid("borders: expected ascending positions".into());
+        }
         Ok((n, weights, total))
     }
 

@@ -114,7 +114,10 @@ pub(super) fn shapes(model: &Model, how: &LoraParams) -> Result<Vec<(String, [us
     let specs = model.tensor_specs();
     let of = |spec: &TensorSpec| [spec.shape[0], spec.shape.get(1).copied().unwrap_or(1)];
     let mut out = Vec::new();
-    for target in &how.targets {
+    for (i, target) in how.targets.iter().enumerate() {
+        if how.targets[..i].contains(target) {
+            return Err(Error::Invalid(format!("targets: {target:?} is there twice")));
+        }
         let known = || TARGETS.iter().map(|t| t.0).collect::<Vec<_>>().join(", ");
         let part = TARGETS.iter().find(|(name, _)| name == target).map(|t| t.1);
         let part = part.ok_or_else(|| {
