@@ -51,6 +51,15 @@ fn quantised(shape: &str) -> Model {
     load(&path)
 }
 
+/// Another one, of one layer, in a file of this name.
+pub(crate) fn named_model(name: &str) -> Model {
+    let path = scratch(&format!("train-{name}.gguf"));
+    let shape =
+        Shape { n_layer: 1, n_vocab: N_VOCAB, n_ctx_train: 64, ..Shape::named("llama-tiny").unwrap() };
+    write(&shape, DType::F32, 77, &path).unwrap();
+    load(&path)
+}
+
 fn model(i: usize, shape: &Shape, n_rot: usize) -> Model {
     let (whole, path) = (scratch(&format!("train-whole-{i}.gguf")), scratch(&format!("train-{i}.gguf")));
     write(shape, DType::F32, 31 + i as u64, &whole).unwrap();

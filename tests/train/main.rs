@@ -1,4 +1,5 @@
-//! Training: gradients against finite differences of a naive f64 model, and different ways to the same gradients.
+//! Training: gradients against finite differences of a naive f64 model, and different ways to the same
+//! gradients; the optimiser, checkpoints, memory, bad input.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -6,7 +7,13 @@ mod common;
 #[path = "../reach/naive.rs"]
 mod naive;
 
+mod adapter_file;
+mod checkpoint;
 mod gradients;
+mod invalid;
+mod memory;
+mod optim;
+mod overfit;
 mod same;
 
 /// What `naive` wants to know of a method.

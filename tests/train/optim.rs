@@ -1,0 +1,206 @@
+//! The optimiser against what PyTorch and transformers give (`tests/reference/optimiser.py`), and on a trainer against a plain
+//! loop in f64.
+
+use ropewalk::train::optim::{
+    clip_factor, global_norm, AdamW, Decay, Moments, OptimParams, Optimizer, Schedule,
+};
+use ropewalk::train::{Sequence, Trainer};
+
+use crate::common::some_tokens;
+use crate::gradients::{models, settings, N_VOCAB};
+
+#[derive(serde::Deserialize)]
+struct Recording {
+    /// By step and tensor.
+    gradients: Vec<Vec<Vec<f32>>>,
+    adamw: Vec<Rule>,
+    schedules: Vec<Rates>,
+}
+
+#[derive(serde::Deserialize)]
+struct Rule {
+    lr: f64,
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    weight_decay: f64,
+    clip: f64,
+    start: Vec<Vec<f32>>,
+    norms: Vec<f64>,
+    values: Vec<Vec<Vec<f64>>>,
+    m: Vec<Vec<f64>>,
+    v: Vec<Vec<f64>>,
+}
+
+#[derive(serde::Deserialize)]
+struct Rates {
+    decay: Decay,
+    lr: f64,
+    lr_min: f64,
+    warmup: u64,
+    steps: u64,
+    rates: Vec<f64>,
+}
+
+fn recording() -> Recording {
+    serde_json::from_str(include_str!("../reference/optimiser.json")).expect("the recording")
+}
+
+#[track_caller]
+fn close(found: &[f32], want: &[f64], what: &str) {
+    assert_eq!(found.len(), want.len());
+    for (i, (f, w)) in found.iter().zip(want).enumerate() {
+        // Values and moments are rounded to f32 in each step.
+        assert!((f64::from(*f) - w).abs() <= 2e-6 * w.abs() + 1e-20, "{what}[{i}]: {f}, recorded {w}");
+    }
+}
+
+#[test]
+fn adamw_and_clipping_are_pytorchs() {
+    let all = recording();
+    assert_eq!(all.adamw.len(), 3);
+    for (case, rule) in all.adamw.iter().enumerate() {
+        let Rule { lr, beta1, beta2, eps, weight_decay, .. } = *rule;
+        let adamw = AdamW { beta1, beta2, eps, weight_decay };
+        let mut values = rule.start.clone();
+        let mut moments: Vec<Moments> = values.iter().map(|v| Moments::new(v.len())).collect();
+        let mut n_clipped = 0;
+        for (step, grads) in all.gradients.iter().enumerate() {
+            let norm = global_norm(grads);
+            assert!((norm / rule.norms[step] - 1.0).abs() < 1e-12, "{norm}");
+            let factor = clip_factor(norm, rule.clip);
+            n_clipped += usize::from(factor < 1.0);
+            for (t, value) in values.iter_mut().enumerate() {
+                adamw.step(step as u64 + 1, lr, factor, value, &grads[t], &mut moments[t]);
+                close(value, &rule.values[step][t], &format!("case {case}, step {step}, tensor {t}"));
+            }
+        }
+        assert_eq!(n_clipped > 0, rule.clip > 0.0, "clipping must bite where there is any");
+        for (t, state) in moments.iter().enumerate() {
+            close(&state.m, &rule.m[t], &format!("case {case}: m of {t}"));
+            close(&state.v, &rule.v[t], &format!("case {case}: v of {t}"));
+        }
+    }
+    assert_eq!(clip_factor(7.0, 0.0), 1.0);
+    assert_eq!(clip_factor(0.5, 1.0), 1.0);
+    assert_eq!(clip_factor(0.0, 1.0), 1.0);
+}
+
+#[test]
+fn schedules_are_those_of_transformers() {
+    let mut kinds = Vec::new();
+    for Rates { decay, lr, lr_min, warmup, steps, rates } in recording().schedules {
+        let schedule = Schedule { lr, lr_min, warmup, steps, decay };
+        schedule.check().unwrap();
+        assert_eq!(rates.len() as u64, steps + 1);
+        for (step, want) in rates.iter().enumerate() {
+            let found = schedule.lr(step as u64);
+            assert!((found - want).abs() < 1e-15, "{schedule:?}, step {step}: {found}, recorded {want}");
+        }
+        // Beyond the end it stays.
+        assert_eq!(schedule.lr(steps + 5), schedule.lr(steps));
+        kinds.push(decay);
+    }
+    for decay in [Decay::Constant, Decay::Linear, Decay::Cosine] {
+        assert!(kinds.iter().filter(|k| **k == decay).count() >= 2, "{decay:?}");
+    }
+    // A line to a rate above 0, and warm-up that takes all steps: by hand.
+    let line = Schedule { lr: 1.0, lr_min: 0.5, warmup: 2, steps: 6, decay: Decay::Linear };
+    let found: Vec<f64> = (0..8).map(|i| line.lr(i)).collect();
+    assert_eq!(found, [0.0, 0.5, 1.0, 0.875, 0.75, 0.625, 0.5, 0.5]);
+    let all = Schedule { warmup: 6, ..line };
+    assert_eq!((all.lr(3), all.lr(6), all.lr(9)), (0.5, 1.0, 0.5));
+}
+
+fn params() -> OptimParams {
+    OptimParams {
+        adamw: AdamW { weight_decay: 0.1, ..AdamW::default() },
+        schedule: Schedule { lr: 1e-2, lr_min: 1e-3, warmup: 1, steps: 6, decay: Decay::Cosine },
+        clip: 0.05,
+        ema: 0.75,
+    }
+}
+
+/// With accumulation, clipping, decay, a schedule and the moving average, which starts from what there is at the start.
+#[test]
+fn steps_of_a_trainer_are_those_of_a_plain_loop() {
+    let (_, model) = models().remove(0);
+    let mut trainer = Trainer::new(&model, &settings(24, 24, "plain")).unwrap();
+    let p = params();
+    let mut optimizer = Optimizer::new(p, trainer.params()).unwrap();
+    let wide = |v: &[f32]| v.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+    let mut values: Vec<Vec<f64>> = trainer.params().list().iter().map(|t| wide(&t.value)).collect();
+    let mut means = values.clone();
+    let zero: Vec<Vec<f64>> = values.iter().map(|v| vec![0.0; v.len()]).collect();
+    let (mut m, mut v) = (zero.clone(), zero);
+    for step in 0..6u64 {
+        for part in some_tokens(50, N_VOCAB).chunks(25) {
+            trainer.accumulate(Sequence::new(part), 0.5).unwrap();
+        }
+        let grads: Vec<Vec<f64>> = trainer.params().grads().unwrap().iter().map(|g| wide(g)).collect();
+        let norm = grads.iter().flatten().map(|g| g * g).sum::<f64>().sqrt();
+        let factor = (p.clip / (norm + 1e-6)).min(1.0);
+        assert!(factor < 1.0, "clipping does not bite");
+        let lr = p.schedule.lr(step);
+        let AdamW { beta1, beta2, eps, weight_decay } = p.adamw;
+        let t = step as i32 + 1;
+        for (i, grad) in grads.iter().enumerate() {
+            for (j, g) in grad.iter().enumerate() {
+                let g = g * factor;
+                m[i][j] = beta1 * m[i][j] + (1.0 - beta1) * g;
+                v[i][j] = beta2 * v[i][j] + (1.0 - beta2) * g * g;
+                let up = (m[i][j] / (1.0 - beta1.powi(t))) / ((v[i][j] / (1.0 - beta2.powi(t))).sqrt() + eps);
+                values[i][j] -= lr * weight_decay * values[i][j] + lr * up;
+                means[i][j] = p.ema * means[i][j] + (1.0 - p.ema) * values[i][j];
+            }
+        }
+        let said = optimizer.step(trainer.params_mut()).unwrap();
+        assert_eq!((said.step, said.lr), (step + 1, lr));
+        assert!((said.grad_norm / norm - 1.0).abs() < 1e-9);
+        assert!(trainer.params().grads().unwrap().iter().flatten().all(|g| *g == 0.0), "not forgotten");
+        for (i, t) in trainer.params().list().iter().enumerate() {
+            let off = |a: &[f32], b: &[f64]| {
+                a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max)
+            };
+            let mean = &optimizer.average.as_ref().unwrap()[i];
+            let (value, mean) = (off(&t.value, &values[i]), off(mean, &means[i]));
+            assert!(value < 1e-6 && mean < 1e-6, "step {step}: {} is {value:.1e} off, {mean:.1e}", t.name);
+        }
+    }
+    // The device has the new values: they change the loss.
+    let tokens = some_tokens(25, N_VOCAB);
+    let moved = trainer.loss(Sequence::new(&tokens)).unwrap();
+    let fresh =
+        Trainer::new(&model, &settings(24, 24, "plain")).unwrap().loss(Sequence::new(&tokens)).unwrap();
+    assert!(moved < fresh - 1e-3, "{moved}, {fresh} untrained");
+}
+
+#[test]
+fn impossible_settings_are_named() {
+    let (_, model) = models().remove(1);
+    let trainer = Trainer::new(&model, &settings(8, 8, "plain")).unwrap();
+    let good = params();
+    let with = |f: &dyn Fn(&mut OptimParams)| {
+        let mut p = good;
+        f(&mut p);
+        p
+    };
+    let bad = [
+        ("beta1", with(&|p| p.adamw.beta1 = 1.0)),
+        ("beta1", with(&|p| p.adamw.beta1 = -0.1)),
+        ("beta2", with(&|p| p.adamw.beta2 = f64::NAN)),
+        ("eps", with(&|p| p.adamw.eps = 0.0)),
+        ("weight-decay", with(&|p| p.adamw.weight_decay = -1.0)),
+        ("weight-decay", with(&|p| p.adamw.weight_decay = f64::INFINITY)),
+        ("clip", with(&|p| p.clip = f64::NAN)),
+        ("ema", with(&|p| p.ema = 1.0)),
+        ("lr:", with(&|p| p.schedule.lr = f64::NAN)),
+        ("lr:", with(&|p| p.schedule.lr = -1e-3)),
+        ("lr-min", with(&|p| p.schedule.lr_min = 2e-2)),
+    ];
+    for (name, p) in bad {
+        let e = Optimizer::new(p, trainer.params()).expect_err(name).to_string();
+        assert!(e.starts_with(name), "{e}");
+    }
+    Optimizer::new(good, trainer.params()).unwrap();
+}

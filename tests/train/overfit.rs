@@ -1,0 +1,72 @@
+//! A text learnt by heart, and the adapter of it in a session.
+
+use ropewalk::adapter::AdapterSpec;
+use ropewalk::model::{Model, ModelParams};
+use ropewalk::session::SessionParams;
+use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
+use ropewalk::train::{Keep, Sequence, TrainParams, Trainer};
+use ropewalk::{DType, Token};
+
+use crate::adapter_file;
+use crate::common::{essays, open, params, scratch};
+use crate::gradients::{models, settings, targets, ALL};
+
+/// 512 letters of a text, on a model of random weights: from the loss of guessing to nearly none.
+#[test]
+fn a_text_is_learnt_by_heart() {
+    let (_, model) = models().remove(0);
+    let tokens: Vec<Token> = essays().bytes().take(513).map(|b| Token::from(b) + 3).collect();
+    let mut how = TrainParams { keep: Some(Keep::Products), n_block: 512, ..settings(512, 512, "plain") };
+    how.lora.targets = targets(&ALL);
+    (how.lora.rank, how.lora.alpha, how.lora.norms, how.lora.embeddings) = (16, 32.0, true, true);
+    let mut trainer = Trainer::new(&model, &how).unwrap();
+    let schedule = Schedule { lr: 1e-2, lr_min: 1e-3, warmup: 5, steps: 110, decay: Decay::Cosine };
+    let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
+    let mut optimizer = Optimizer::new(optim, trainer.params()).unwrap();
+    let sequence = Sequence::new(&tokens);
+    let first = trainer.loss(sequence).unwrap();
+    assert!(first > 3.0, "{first}");
+    for _ in 0..schedule.steps {
+        trainer.accumulate(sequence, 1.0).unwrap();
+        optimizer.step(trainer.params_mut()).unwrap();
+    }
+    let last = trainer.loss(sequence).unwrap();
+    println!("{first} before, {last} after");
+    assert!(last < 0.05, "{first} before, {last} after");
+}
+
+/// After steps on pairs, norms and embeddings, in ropes of each kind; the session's rope is the adapter's.
+#[test]
+fn an_adapter_has_in_a_session_the_loss_it_was_trained_to() {
+    for (i, (about, model)) in models().iter().enumerate() {
+        for (spec, rslora) in [("plain", false), ("harpe", true), ("sba:factor=4", false)] {
+            let mut how = settings(48, 20, spec);
+            (how.lora.norms, how.lora.embeddings, how.lora.rslora) = (true, i != 1, rslora);
+            let mut trainer = Trainer::new(model, &how).unwrap();
+            let schedule = Schedule { lr: 5e-3, lr_min: 0.0, warmup: 0, steps: 9, decay: Decay::Constant };
+            let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 0.0, ema: 0.0 };
+            let mut optimizer = Optimizer::new(optim, trainer.params()).unwrap();
+            let tokens = crate::common::some_tokens(48, crate::gradients::N_VOCAB);
+            let fresh = trainer.loss(Sequence::new(&tokens)).unwrap();
+            for _ in 0..4 {
+                trainer.accumulate(Sequence::new(&tokens), 1.0).unwrap();
+                optimizer.step(trainer.params_mut()).unwrap();
+            }
+            let want = trainer.loss(Sequence::new(&tokens)).unwrap();
+            assert!(want < 0.98 * fresh, "{about}: {want}, {fresh} untrained");
+            let path = scratch(&format!("train-adapter-{i}.gguf"));
+            adapter_file::write(&path, model, &trainer, &how.lora);
+            let adapters = vec![AdapterSpec { path: path.clone(), strength: 1.0 }];
+            let base = scratch(&format!("train-{i}.gguf"));
+            let with = Model::load(&base, &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
+            let mut session = open(&with, &SessionParams { kv_type: DType::F32, ..params(48) });
+            let nll = session.nll(&tokens, 1..tokens.len()).unwrap();
+            let found = nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64;
+            let about = format!("{about}, {spec}");
+            assert!((found / want - 1.0).abs() < 1e-5, "{about}: {found} in a session, {want} in training");
+            drop(session);
+            drop(with);
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+}
