@@ -174,12 +174,7 @@ fn start(model: &Model, how: &LoraParams, name: &str, [n0, n1]: [usize; 2]) -> R
 impl Params {
     /// Fresh: A random, B zero, whole tensors as they are in the file.
     pub fn new(model: &Model, how: &LoraParams) -> Result<Params> {
-        let params = Params::with(
-            model,
-            how,
-            |device, defs, what| Store::new(device, defs, what),
-            |name, shape| start(model, how, name, shape),
-        )?;
+        let params = Params::with(model, how, Store::new, |name, shape| start(model, how, name, shape))?;
         params.upload()?;
         Ok(params)
     }
