@@ -1,7 +1,7 @@
 //! What training needs is planned: linear in the context, in the order of what is kept, and never beyond what there is.
 
 use ropewalk::model::Model;
-use ropewalk::train::{Keep, KeepType, MemoryPlan, TrainParams, Trainer};
+use ropewalk::train::{Budget, Keep, KeepType, MemoryPlan, TrainParams, Trainer};
 
 use crate::gradients::{models, settings};
 
@@ -67,7 +67,8 @@ fn the_largest_context_fits_and_the_next_does_not() {
             let settings = with(64, keep, false);
             let need = |n: usize| total(&model, &with(n, keep, false)) as usize;
             for n in [256, 2048, 2560] {
-                let largest = |bytes| MemoryPlan::largest(&model, &settings, bytes, 0).unwrap();
+                let budget = |device| Budget { device, host: None };
+                let largest = |bytes| MemoryPlan::largest(&model, &settings, budget(bytes)).unwrap();
                 assert_eq!(largest(need(n)), Some(n), "{about} {keep:?}");
                 assert_eq!(largest(need(n + 256) - 1), Some(n), "{about} {keep:?}");
                 assert_eq!(largest(need(n) - 1), Some(n - 256).filter(|&n| n > 0), "{about} {keep:?}");
