@@ -202,6 +202,16 @@ pub struct Backend {
 // SAFETY: a ggml backend may be used from any thread, one at a time; all use is through `&mut Backend`.
 unsafe impl Send for Backend {}
 
+/// As many threads as asked for, or as there are physical cores.
+pub(crate) fn thread_count(asked: usize) -> Result<usize> {
+    let max = MAX_N_THREADS;
+    let n = if asked == 0 { physical_cores() } else { asked };
+    if n > max {
+        return Err(Error::Argument(format!("threads: at most {max}, found {n}")));
+    }
+    Ok(n)
+}
+
 impl Backend {
     /// Opens a backend with `n_threads` threads (ignored by GPUs; 0 is all physical cores).
     pub fn new(device: Device, n_threads: usize) -> Result<Backend> {
@@ -217,11 +227,7 @@ impl Backend {
     }
 
     fn start_threads(&mut self, n_threads: usize) -> Result<()> {
-        let max = MAX_N_THREADS;
-        let n = if n_threads == 0 { physical_cores() } else { n_threads };
-        if n > max {
-            return Err(Error::Argument(format!("threads: at most {max}, found {n}")));
-        }
+        let n = thread_count(n_threads)?;
         let missing =
             |what: &str| Error::Backend(format!("{}: the backend lacks {what}", self.device.name()));
         let set_n = self

@@ -7,9 +7,12 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
+use rayon::prelude::*;
+
+use crate::crew;
 use crate::graph::Builder;
 use crate::tensor::{n_bytes, Tensor};
-use crate::{sys, DType, Error, Result};
+use crate::{sys, widen, DType, Error, Result};
 
 /// ggml: as many tasks as there are threads.
 const N_TASKS_MAX: i32 = -1;
@@ -94,7 +97,7 @@ impl<'c> Builder<'c> {
         dtype: DType,
         ne: [usize; 4],
         args: &[Tensor<'c>],
-        f: unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void),
+        f: Op,
         data: T,
     ) -> Result<Tensor<'c>> {
         if args.len() > MAX_ARGS {
@@ -102,13 +105,13 @@ impl<'c> Builder<'c> {
             return Err(Error::Op { op: "custom", what });
         }
         self.spend()?;
-        let mut data = Box::new(data);
-        let userdata: *mut T = &mut *data;
-        self.keep(data);
+        let mut node = Box::new(Node { f, data });
+        let userdata: *mut Node<T> = &mut *node;
+        self.keep(node);
         let mut args: Vec<_> = args.iter().map(|t| t.ptr.as_ptr()).collect();
         let n = ne.map(|n| n as i64);
         // SAFETY: the arena has room (`spend`); fewer arguments than GGML_MAX_SRC; the user data lives in a box that the
-        // graph keeps; `f` reads it as the type boxed here.
+        // graph keeps; `run` reads it as the type boxed here.
         let raw = unsafe {
             let (args, count) = (args.as_mut_ptr(), args.len().min(MAX_ARGS - 1) as i32);
             sys::ggml_custom_4d(
@@ -120,7 +123,7 @@ impl<'c> Builder<'c> {
                 n[3],
                 args,
                 count,
-                Some(f),
+                Some(run::<T>),
                 N_TASKS_MAX,
                 userdata.cast(),
             )
@@ -132,6 +135,38 @@ impl<'c> Builder<'c> {
         }
         Ok(t)
     }
+}
+
+/// What computes a node: each of its threads calls it, with the thread's number and their count.
+type Op = unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void);
+
+struct Node<T> {
+    f: Op,
+    data: T,
+}
+
+/// What the threads of a crew are given of a node.
+struct Shared {
+    dst: *mut sys::ggml_tensor,
+    data: *mut c_void,
+}
+
+// SAFETY: ops take these pointers from several of ggml's threads at once as it is: each writes its own part of dst, and
+// reads its data, or changes it as atomics.
+unsafe impl Sync for Shared {}
+
+unsafe extern "C" fn run<T>(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, node: *mut c_void) {
+    let node = node.cast::<Node<T>>();
+    // SAFETY: ggml passes the user data given to it in `custom`, alive while the graph is.
+    let (f, data) = unsafe { ((*node).f, (&raw mut (*node).data).cast::<c_void>()) };
+    let n = crew::size() as i32;
+    if nth > 1 || n == 1 {
+        // SAFETY: what ggml promises to `f`: all threads of the node call it, each with its own number.
+        return unsafe { f(dst, ith, nth, data) };
+    }
+    let shared = &Shared { dst, data };
+    // SAFETY: the same: each number below n once, and all are done when this returns.
+    (0..n).into_par_iter().with_max_len(1).for_each(move |i| unsafe { f(shared.dst, i, n, shared.data) });
 }
 
 /// The part of `n` items that thread `ith` of `nth` does.
@@ -212,14 +247,20 @@ unsafe extern "C" fn run_widen(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
             let rows = w.ne[1] as usize;
             // SAFETY: a static table with an entry for every type.
             let to_float = unsafe { (*sys::ggml_get_type_traits(w.type_)).to_float };
+            let ours = widen::convert(w.type_);
             for row in mine.start.max(first)..mine.end.min(first + rows) {
                 // SAFETY: row `row - first` of w has n elements in whole blocks.
                 let at = unsafe { (w.data as *const u8).add((row - first) * w.nb[1]) };
-                let convert = |out: *mut f32| match to_float {
-                    // SAFETY: `out` has room for n f32: a row of dst, or the scratch.
-                    Some(to_float) => unsafe { to_float(at.cast(), out, n as i64) },
+                let convert = |out: *mut f32| match (ours, to_float) {
+                    // SAFETY: `out` has room for n f32: a row of dst, or the scratch. The row has nb[1] bytes (`widen`).
+                    (Some(convert), _) => unsafe {
+                        let row = std::slice::from_raw_parts(at, w.nb[1]);
+                        convert(row, std::slice::from_raw_parts_mut(out, n));
+                    },
+                    // SAFETY: `out` as above.
+                    (_, Some(to_float)) => unsafe { to_float(at.cast(), out, n as i64) },
                     // SAFETY: as above; only f32, of the types `widen` takes, needs no conversion.
-                    None => unsafe { out.copy_from_nonoverlapping(at.cast(), n) },
+                    _ => unsafe { out.copy_from_nonoverlapping(at.cast(), n) },
                 };
                 if dst.type_ == sys::GGML_TYPE_F32 {
                     // SAFETY: dst is contiguous F32, and threads take disjoint rows of n elements.

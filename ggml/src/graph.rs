@@ -6,8 +6,9 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::{Arc, MutexGuard};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Device};
 use crate::builder::Input;
+use crate::crew::Crew;
 use crate::tensor::{Arena, Store, Tensor};
 
 use crate::{sys, DType, Error, Result};
@@ -35,6 +36,7 @@ pub struct Executor {
     built: Option<Built>,
     galloc: Galloc,
     backend: Backend,
+    crew: Option<Crew>,
 }
 
 #[derive(Debug)]
@@ -62,7 +64,17 @@ unsafe impl Send for Executor {}
 impl Executor {
     /// An executor on a backend.
     pub fn new(backend: Backend) -> Result<Executor> {
-        Ok(Executor { built: None, galloc: Galloc::new(&backend)?, backend })
+        Ok(Executor { built: None, galloc: Galloc::new(&backend)?, backend, crew: None })
+    }
+
+    /// An executor on a device, on the CPU for graphs whose work is in ops of our own: those are shared by `n_threads` (0 is all
+    /// physical cores) that sleep while they wait, and ggml's run on one. Results are the same as without.
+    pub fn with_crew(device: Device, n_threads: usize) -> Result<Executor> {
+        if !device.is_cpu() || n_threads == 1 {
+            return Executor::new(Backend::new(device, n_threads)?);
+        }
+        let exec = Executor::new(Backend::new(device, 1)?)?;
+        Ok(Executor { crew: Some(Crew::new(n_threads)?), ..exec })
     }
 
     /// The backend.
@@ -289,8 +301,10 @@ impl Executor {
         }
         built.computed = false;
         let _guards = lock(&built.stores);
+        let job = Job(self.backend.as_ptr(), built.graph.as_ptr());
         // SAFETY: graph, buffers and stores are alive; writable stores are locked; inputs were allocated by `build`.
-        let status = unsafe { sys::ggml_backend_graph_compute(self.backend.as_ptr(), built.graph.as_ptr()) };
+        let run = || unsafe { job.compute() };
+        let status = self.crew.as_ref().map_or_else(run, |crew| crew.run(run));
         built.computed = status == sys::GGML_STATUS_SUCCESS;
         match status {
             sys::GGML_STATUS_SUCCESS => Ok(Outcome::Done),
@@ -352,6 +366,24 @@ impl Executor {
         // SAFETY: host memory of n contiguous f32 in our own compute buffer; the borrow of self keeps the graph and
         // excludes another compute.
         Ok(Some(unsafe { std::slice::from_raw_parts(raw.data.cast::<f32>(), n) }))
+    }
+}
+
+/// A backend and a graph to be computed.
+#[derive(Clone, Copy)]
+struct Job(sys::ggml_backend_t, *mut sys::ggml_cgraph);
+
+// SAFETY: neither belongs to a thread, and whoever hands a job over waits for its end.
+unsafe impl Send for Job {}
+// SAFETY: as above; one thread computes it.
+unsafe impl Sync for Job {}
+
+impl Job {
+    /// # Safety
+    /// Both are valid, and the graph's tensors have memory that nobody else uses meanwhile.
+    unsafe fn compute(&self) -> sys::ggml_status {
+        // SAFETY: the caller's promise.
+        unsafe { sys::ggml_backend_graph_compute(self.0, self.1) }
     }
 }
 

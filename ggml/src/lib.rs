@@ -7,6 +7,7 @@ pub mod attention;
 pub mod attention_train;
 pub mod backend;
 mod builder;
+mod crew;
 mod custom;
 pub mod dtype;
 mod error;
@@ -21,6 +22,7 @@ pub mod oracle;
 pub mod sampler;
 pub mod tensor;
 pub mod vocab;
+mod widen;
 
 pub(crate) use llama_cpp_sys_2 as sys;
 

@@ -136,7 +136,10 @@ impl<'m> Trainer<'m> {
             .map(|_| keep::widths(hp, need.keep).into_iter().map(|(name, w)| Ok((name, rows(w)?))).collect())
             .collect::<Result<_>>()?;
         let cache = Cache::new(Store::new(device, Cache::defs(hp, n)?, "keys and values in training")?);
-        let exec = Executor::new(Backend::new(device, settings.n_threads)?)?;
+        let exec = match memory::abilities(model, &settings).custom_ops {
+            true => Executor::with_crew(device, settings.n_threads)?,
+            false => Executor::new(Backend::new(device, settings.n_threads)?)?,
+        };
         Ok(Trainer {
             model,
             plan: memory::plan(model, &settings)?,
