@@ -135,6 +135,31 @@ impl<'c> Builder<'c> {
         }
         Ok(t)
     }
+    /// A node that `f` computes in the memory of `over`, its first source, before `args`: at most `MAX_ARGS - 2`.
+    pub(crate) fn custom_over<T: Send + 'static>(
+        &self,
+        over: Tensor<'c>,
+        args: &[Tensor<'c>],
+        f: Op,
+        data: T,
+    ) -> Result<Tensor<'c>> {
+        if args.len() > MAX_ARGS - 2 {
+            let what = format!("at most {} arguments, found {}", MAX_ARGS - 2, args.len());
+            return Err(Error::Op { op: "custom", what });
+        }
+        self.spend()?;
+        let mut node = Box::new(Node { f, data });
+        let userdata: *mut Node<T> = &mut *node;
+        self.keep(node);
+        let mut args: Vec<_> = args.iter().map(|t| t.ptr.as_ptr()).collect();
+        // SAFETY: as in `custom`; the result is a view of `over`.
+        let raw = unsafe {
+            let (args, count) = (args.as_mut_ptr(), args.len() as i32);
+            let (arena, over) = (self.arena.as_ptr(), over.ptr.as_ptr());
+            sys::ggml_custom_inplace(arena, over, args, count, Some(run::<T>), N_TASKS_MAX, userdata.cast())
+        };
+        self.wrap("custom", raw)
+    }
 }
 
 /// What computes a node: each of its threads calls it, with the thread's number and their count.

@@ -15,6 +15,7 @@ mod gemm;
 pub mod gguf;
 pub mod graph;
 pub mod logging;
+mod loss;
 pub mod map;
 pub mod ops;
 mod ops_back;

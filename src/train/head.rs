@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use ggml::graph::{Builder, Executor, InputId, OutputId};
+use ggml::tensor::Tensor;
 use ggml::{DType, Result};
 
 use super::layer::Ctx;
@@ -16,17 +17,49 @@ pub(super) struct Ids {
     targets: InputId,
     back: Option<BackInputs>,
     row_ids: Vec<(Range<usize>, InputId)>,
-    /// F32 `[1, n]`: the probability of each target.
-    pub(super) p: OutputId,
+    /// Of each target, one number a row: the loss, or where ops are every backend's the probability.
+    found: OutputId,
+    own: bool,
     /// The gradient of x, in a backward run.
     pub(super) d_x: Option<OutputId>,
 }
 
 #[derive(Debug)]
 struct BackInputs {
-    targets: InputId,
-    one: InputId,
     weights: InputId,
+    /// Rows of the targets, and 1; where ops are every backend's.
+    rows: Option<(InputId, InputId)>,
+}
+
+/// What is found of each target, inputs of a backward run, and the gradient of the logits.
+type Loss<'c> = (OutputId, Option<BackInputs>, Option<Tensor<'c>>);
+
+fn own_loss<'c>(b: &Builder<'c>, logits: Tensor<'c>, targets: Tensor<'c>, back: bool) -> Result<Loss<'c>> {
+    let stats = b.cross_entropy(logits, targets)?;
+    let found = b.output(b.cont(b.columns(stats, 0, 1)?)?);
+    if !back {
+        return Ok((found, None, None));
+    }
+    let (id, weights) = b.input("weights", DType::F32, &[logits.ne()[1]])?;
+    let d_logits = b.cross_entropy_back(logits, targets, stats, weights)?;
+    Ok((found, Some(BackInputs { weights: id, rows: None }), Some(d_logits)))
+}
+
+fn any_loss<'c>(b: &Builder<'c>, logits: Tensor<'c>, at: Tensor<'c>, back: bool) -> Result<Loss<'c>> {
+    let [n_vocab, n, ..] = logits.ne();
+    let p = b.reshape(b.soft_max_plain(logits)?, &[1, n_vocab * n])?;
+    let picked = b.get_rows(p, at)?;
+    let found = b.output(picked);
+    if !back {
+        return Ok((found, None, None));
+    }
+    let (rows_id, rows) = b.input("target_rows", DType::I64, &[n])?;
+    let (one_id, one) = b.input("one", DType::F32, &[1])?;
+    let (id, weights) = b.input("weights", DType::F32, &[1, n])?;
+    // The gradient of -ln softmax is softmax, less 1 at the target.
+    let d = b.set_rows(p, b.sub(picked, one)?, rows)?;
+    let d_logits = b.mul(b.reshape(d, &[n_vocab, n])?, weights)?;
+    Ok((found, Some(BackInputs { weights: id, rows: Some((rows_id, one_id)) }), Some(d_logits)))
 }
 
 /// Probabilities are at least this, so that no loss is infinite: e^-87.
@@ -39,19 +72,13 @@ impl Ctx<'_> {
             let (x_id, x) = b.input("x", DType::F32, &[g.hp.n_embd, n])?;
             let (targets, at) = b.input("targets", DType::I32, &[n])?;
             let logits = (self.model.arch().head)(g, x)?;
-            let n_vocab = logits.ne()[0];
-            let p = b.reshape(b.soft_max_plain(logits)?, &[1, n_vocab * n])?;
-            let picked = b.get_rows(p, at)?;
-            let mut ids =
-                Ids { x: x_id, targets, back: None, row_ids: Vec::new(), p: b.output(picked), d_x: None };
-            if back {
-                let (rows_id, rows) = b.input("target_rows", DType::I64, &[n])?;
-                let (one_id, one) = b.input("one", DType::F32, &[1])?;
-                let (weights_id, weights) = b.input("weights", DType::F32, &[1, n])?;
-                ids.back = Some(BackInputs { targets: rows_id, one: one_id, weights: weights_id });
-                // The gradient of -ln softmax is softmax, less 1 at the target.
-                let d = b.set_rows(p, b.sub(picked, one)?, rows)?;
-                let d_logits = b.mul(b.reshape(d, &[n_vocab, n])?, weights)?;
+            let own = self.abilities.custom_ops;
+            let (found, back, d_logits) = match own {
+                true => own_loss(b, logits, at, back)?,
+                false => any_loss(b, logits, at, back)?,
+            };
+            let mut ids = Ids { x: x_id, targets, back, row_ids: Vec::new(), found, own, d_x: None };
+            if let Some(d_logits) = d_logits {
                 let (d_x, trained) = g.backward(&[(logits, d_logits)], &[x])?;
                 self.sum(b, &trained)?;
                 ids.d_x = d_x[0].map(|t| b.output(t));
@@ -71,14 +98,26 @@ impl Ids {
         targets: &[Token],
         weights: &[f32],
     ) -> Result<()> {
-        let at = || targets.iter().enumerate().map(|(i, &t)| (i * n_vocab) as i64 + i64::from(t));
+        // Ordinary ops take the probabilities as one long column.
+        let step = if self.own { 0 } else { n_vocab };
+        let at = || targets.iter().enumerate().map(|(i, &t)| (i * step) as i64 + i64::from(t));
         exec.set(self.targets, &at().map(|i| i as i32).collect::<Vec<_>>())?;
         if let Some(back) = &self.back {
-            exec.set(back.targets, &at().collect::<Vec<_>>())?;
-            exec.set(back.one, &[1.0f32])?;
             exec.set(back.weights, weights)?;
+            if let Some((rows, one)) = back.rows {
+                exec.set(rows, &at().collect::<Vec<_>>())?;
+                exec.set(one, &[1.0f32])?;
+            }
         }
         fill_row_ids(exec, &self.row_ids)
+    }
+
+    /// The loss of each token, nats, after a run.
+    pub(super) fn losses(&self, exec: &Executor) -> Result<Vec<f64>> {
+        let mut found = Vec::new();
+        exec.read_f32(self.found, &mut found)?;
+        let nll = if self.own { f64::from } else { nll };
+        Ok(found.into_iter().map(nll).collect())
     }
 }
 
@@ -88,7 +127,7 @@ pub(super) fn fill_row_ids(exec: &mut Executor, ids: &[(Range<usize>, InputId)])
 }
 
 /// Nats, of a probability.
-pub(super) fn nll(p: f32) -> f64 {
+fn nll(p: f32) -> f64 {
     // `max` would turn NaN into a number.
     let p = if p < MIN_P { MIN_P } else { p };
     -f64::from(p).ln()

@@ -227,9 +227,11 @@ impl<'m> Trainer<'m> {
                 self.exec.read_f32(y, &mut y_rows)?;
                 let at = block.start..block.start + block.n;
                 let counts: Vec<f32> = weights[at.clone()].iter().map(|w| w / total as f32).collect();
-                let p = self.head(&y_rows, block, &targets[at], &counts, factor)?;
+                let losses = self.head(&y_rows, block, &targets[at], &counts, factor)?;
                 self.scratch = y_rows;
-                loss += p.iter().zip(&counts).map(|(&p, &w)| head::nll(p) * f64::from(w)).sum::<f64>();
+                // What does not count may be infinite, but must be a number: its gradient is multiplied by 0.
+                let counted = losses.iter().zip(&counts).filter(|(nll, &w)| w > 0.0 || nll.is_nan());
+                loss += counted.map(|(&nll, &w)| nll * f64::from(w)).sum::<f64>();
             }
         }
         if !loss.is_finite() {
@@ -333,7 +335,7 @@ impl<'m> Trainer<'m> {
         targets: &[Token],
         weights: &[f32],
         factor: Option<f32>,
-    ) -> Result<Vec<f32>> {
+    ) -> Result<Vec<f64>> {
         let ids = {
             let (exec, ctx) = self.parts(Keep::Inputs, false);
             exec.build(MAX_TENSORS, |b| ctx.loss(b, block.n, factor.is_some()))?
@@ -342,13 +344,12 @@ impl<'m> Trainer<'m> {
         ids.fill(&mut self.exec, self.model.hparams().n_vocab, targets, &scaled)?;
         self.exec.set(ids.x, y)?;
         self.compute()?;
-        let mut p = Vec::new();
-        self.exec.read_f32(ids.p, &mut p)?;
+        let losses = ids.losses(&self.exec)?;
         if let Some(id) = ids.d_x {
             let mut rows = Vec::new();
             self.grad.put(block.start, read(&self.exec, id, &mut rows)?);
         }
-        Ok(p)
+        Ok(losses)
     }
 
     fn backward(&mut self, il: usize, n: usize, firsts: &[i32]) -> Result<()> {
