@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use ropewalk::model::{Model, ModelParams};
-use ropewalk::train::optim::{clip_factor, global_norm, AdamW, Moments};
+use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Keep, Sequence, TrainParams, Trainer};
 
 type Error = Box<dyn std::error::Error>;
@@ -52,20 +52,15 @@ impl Case {
         let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"))?;
         let tokens: Vec<i32> = model.vocab().tokenize(&text.repeat(20), false, false)?;
         let tokens = tokens.get(..=self.ctx).ok_or("the text is too short for this context")?;
-        let (adam, mut states) = (AdamW::default(), Vec::new());
-        states.extend(trainer.params().list().iter().map(|t| Moments::new(t.value.len())));
+        let steps = self.steps.max(1) as u64;
+        let schedule = Schedule { lr: 1e-4, lr_min: 0.0, warmup: 0, steps, decay: Decay::Constant };
+        let params = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
+        let mut optimizer = Optimizer::new(params, trainer.params())?;
         let (mut loss, mut walls, mut cpus) = (0.0, Vec::new(), Vec::new());
-        for step in 1..=self.steps.max(1) as u64 {
+        for _ in 0..steps {
             let (began, before) = (Instant::now(), processor_seconds());
-            trainer.params().zero_grads()?;
             loss = trainer.accumulate(Sequence::new(tokens), 1.0)?;
-            let grads = trainer.params().grads()?;
-            let factor = clip_factor(global_norm(&grads), 1.0);
-            let params = trainer.params_mut();
-            for ((t, grad), state) in params.list_mut().iter_mut().zip(&grads).zip(&mut states) {
-                adam.step(step, 1e-4, factor, &mut t.value, grad, state);
-            }
-            params.upload()?;
+            optimizer.step(trainer.params_mut())?;
             walls.push(began.elapsed().as_secs_f64());
             cpus.push(processor_seconds() - before);
         }
