@@ -65,7 +65,7 @@ pub(super) struct LowRank<'c> {
     /// The input, with dropout.
     x: Tensor<'c>,
     mask: Option<Tensor<'c>>,
-    /// `A x`.
+    /// `scale * A x`.
     h: Tensor<'c>,
 }
 
@@ -125,7 +125,7 @@ impl<'c> Tape<'_, 'c> {
                 (dropped, mask) = (b.mul(x, m)?, Some(m));
             }
             let (a, low_b) = (b.stored(&pair.a)?, b.stored(&pair.b)?);
-            let h = g.times(a, dropped)?;
+            let h = b.scale(g.times(a, dropped)?, pair.scale)?;
             pairs.push(LowRank { a, b: low_b, scale: pair.scale, x: dropped, mask, h });
         }
         let keep = (self.how.keep)(weight);
@@ -142,7 +142,7 @@ impl<'c> Tape<'_, 'c> {
             }
             let mut out = whole.ok_or_else(|| none(weight))?;
             for pair in &pairs {
-                out = b.add(out, b.scale(g.times(pair.b, pair.h)?, pair.scale)?)?;
+                out = b.add(out, g.times(pair.b, pair.h)?)?;
             }
             let out = bias(out)?;
             if keep {
@@ -243,9 +243,8 @@ impl<'c> Tape<'_, 'c> {
                 let mut d_x = sum.ok_or_else(|| none(weight))?;
                 for p in pairs {
                     let d_h = b.scale(g.times_transposed(p.b, d)?, p.scale)?;
-                    let d_b = b.scale(g.outer(p.h, d)?, p.scale)?;
                     trained.push(Gradient { name: format!("{weight}.lora_a"), value: g.outer(p.x, d_h)? });
-                    trained.push(Gradient { name: format!("{weight}.lora_b"), value: d_b });
+                    trained.push(Gradient { name: format!("{weight}.lora_b"), value: g.outer(p.h, d)? });
                     let through = g.times_transposed(p.a, d_h)?;
                     d_x = b.add(d_x, p.mask.map_or(Ok(through), |m| b.mul(through, m))?)?;
                 }
