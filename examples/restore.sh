@@ -27,6 +27,7 @@ printf '| rope | before | after %s steps |\n|---|---|---|\n' "$steps" | tee "$ta
 for rope in "${methods[@]}"; do
   adapter="$out/${rope%%:*}.gguf"
   before=$(ppl --rope "$rope")
+  rm -rf "${adapter%.gguf}.checkpoints"
   "$ropewalk" finetune -m "$model" -d "${train[@]}" --rope "$rope" --ctx 1024 -o "$adapter" --cache "$out/prose.tokens" \
     --rank 16 --lr 1e-3 --warmup 5 --schedule cosine --steps "$steps" --held-out 2 --eval-every 20 --seed 1 \
     --device cpu -t "$threads"

@@ -78,9 +78,9 @@ fn a_run_writes_an_adapter_that_helps() {
     assert!(after < before - 0.5, "{before} to {after}");
     assert_eq!((report["steps"].as_u64(), report["tokens"].as_u64()), (Some(30), Some(30 * 48)));
     assert!(report["tokens_per_s"].as_f64().unwrap() > 0.0);
-    let log = folder.log("a.jsonl");
+    let log = folder.log("a.log.jsonl");
     assert_eq!(log.iter().filter(|l| l["loss"].is_number()).count(), 30);
-    assert!(std::fs::read_to_string(folder.file("a.svg")).unwrap().contains("<svg"));
+    assert!(std::fs::read_to_string(folder.file("a.loss.svg")).unwrap().contains("<svg"));
 
     // It says what it was trained under, and the text it learnt is likelier with it.
     let (model, a) = (folder.path("tiny.gguf"), folder.path("a.gguf"));
@@ -119,7 +119,7 @@ fn a_resumed_run_is_the_run_that_never_stopped() {
 
     folder.finetune("cut.gguf", &[&all[..], &["--resume"]].concat()).json();
     assert_eq!(std::fs::read(folder.file("cut.gguf")).unwrap(), whole);
-    assert_eq!(figures(&folder.log("cut.jsonl")), figures(&folder.log("whole.jsonl")));
+    assert_eq!(figures(&folder.log("cut.log.jsonl")), figures(&folder.log("whole.log.jsonl")));
     // The last two checkpoints are kept, and nothing half-written lies about.
     let mut left: Vec<_> = std::fs::read_dir(folder.file("cut.checkpoints"))
         .unwrap()
@@ -144,7 +144,7 @@ fn a_signal_saves_and_stops() {
     for signal in ["-INT", "-TERM"] {
         let output = format!("{}.gguf", &signal[1..]);
         let args = folder.args(&output, &["--steps", "100000", "--save-every", "0"]);
-        let log = folder.file(&output).with_extension("jsonl");
+        let log = folder.file(&output).with_extension("log.jsonl");
         let child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
             .args(&args)
             .stdout(Stdio::null())
@@ -192,13 +192,18 @@ fn what_cannot_be_is_said_in_one_line() {
     std::fs::write(folder.file("bad.jsonl"), "{\"text\": \"one\"}\n{\"body\": \"two\"}\n").unwrap();
     let short = folder.path("short.txt");
     let (empty, bad) = (folder.path("empty.txt"), folder.path("bad.jsonl"));
-    let cases: [(&[&str], i32, &str); 10] = [
+    let (texts, model) = (folder.path("texts/x.log"), folder.path("tiny.gguf"));
+    let cases: [(&[&str], i32, &str); 14] = [
+        (&["--log", &texts], 2, "--log"),
+        (&["--cache", &model], 2, "--cache"),
+        (&["--lr-min", "0.001"], 2, "--schedule linear or cosine only"),
+        (&["--warmup", "200"], 1, "warmup: expected at most the 100 steps"),
         (&["--rank", "0"], 1, "rank: expected at least 1"),
         (&["--rank", "100000"], 1, "rank: expected at most"),
-        (&["--targets", "q,z"], 1, "targets: expected some of q, k, v"),
+        (&["--targets", "all,z"], 1, "targets: expected some of q, k, v"),
         (&["--rope", "self-extend:window=16,group=4"], 1, "plain attention"),
         (&["--rope", "nope"], 2, "rope 'nope'"),
-        (&["--lr-min", "nan"], 1, "lr-min: expected a number"),
+        (&["--lr-min", "nan", "--schedule", "cosine"], 1, "lr-min: expected a number"),
         (&["--resume"], 1, "no checkpoint there"),
         (&["--plot", "x.pdf"], 2, "expected a name ending in .svg or .png"),
         (&["--batch", "0"], 2, "--batch: expected at least 1"),

@@ -300,10 +300,13 @@ impl Executor {
             return Err(Error::Argument("row indices of the graph are not set".into()));
         }
         built.computed = false;
-        let _guards = lock(&built.stores);
-        let job = Job(self.backend.as_ptr(), built.graph.as_ptr());
-        // SAFETY: graph, buffers and stores are alive; writable stores are locked; inputs were allocated by `build`.
-        let run = || unsafe { job.compute() };
+        let (job, stores) = (Job(self.backend.as_ptr(), built.graph.as_ptr()), &built.stores);
+        let run = || {
+            // On the thread that computes: one that waits for a crew may be lent to work that wants the same stores.
+            let _guards = lock(stores);
+            // SAFETY: graph, buffers and stores are alive; writable stores are locked; inputs were allocated by `build`.
+            unsafe { job.compute() }
+        };
         let status = self.crew.as_ref().map_or_else(run, |crew| crew.run(run));
         built.computed = status == sys::GGML_STATUS_SUCCESS;
         match status {

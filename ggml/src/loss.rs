@@ -54,7 +54,7 @@ impl<'c> Builder<'c> {
             && plain(stats, DType::F32, [STATS, t, 1, 1])
             && plain(weights, DType::F32, [t, 1, 1, 1]);
         // Inputs and stored tensors are others' to keep; both are leaves, without an op.
-        let apart = args[1..].iter().all(|t| t.raw().view_src != logits.ptr.as_ptr());
+        let apart = args[1..].iter().all(|t| t.ptr != logits.ptr && t.raw().view_src != logits.ptr.as_ptr());
         let result = logits.raw().op != sys::GGML_OP_NONE && logits.raw().view_src.is_null();
         check(
             ok && result && apart,

@@ -427,13 +427,13 @@ impl Store {
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u8>(), std::mem::size_of_val(out))
         };
-        self.read(index, first * 4, bytes)
+        self.read(index, first.saturating_mul(4), bytes)
     }
 
     /// Writes floats of tensor `index` (F32) of a writable store, from element `first` on.
     pub fn write_f32(&self, index: usize, first: usize, values: &[f32]) -> Result<()> {
         self.is_f32(index)?;
-        self.write(index, first * 4, crate::graph::Plain::bytes(values))
+        self.write(index, first.saturating_mul(4), crate::graph::Plain::bytes(values))
     }
 
     fn is_f32(&self, index: usize) -> Result<()> {

@@ -13,9 +13,6 @@ use crate::graph::{Abilities, Gradient, Graph, Handover, Recording, Rotations, R
 use crate::model::Model;
 use crate::rope::{Plan, PosMap};
 
-/// Upper bound of a layer graph's tensors, but for pieces of explicit attention.
-pub(super) const MAX_TENSORS: usize = 1 << 14;
-
 /// What all graphs of a run share.
 #[derive(Clone, Copy)]
 pub(super) struct Ctx<'a> {
@@ -70,6 +67,15 @@ pub(super) fn part(weight: &str) -> &str {
 }
 
 impl Ctx<'_> {
+    /// Upper bound of a graph's tensors: explicit attention is in pieces, the more the longer the context.
+    pub(super) fn max_tensors(&self) -> usize {
+        if self.abilities.custom_ops {
+            1 << 12
+        } else {
+            1 << 16
+        }
+    }
+
     fn recorded<'g, 'c, R>(
         &'g self,
         b: &'g Builder<'c>,

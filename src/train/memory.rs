@@ -6,7 +6,7 @@ use ggml::tensor::Store;
 
 use super::attend::Cache;
 use super::keep::{self, Keep};
-use super::layer::{Block, Ctx, MAX_TENSORS};
+use super::layer::{Block, Ctx};
 use super::params::{self, Params};
 use super::TrainParams;
 use crate::graph::Abilities;
@@ -68,13 +68,14 @@ impl MemoryPlan {
     /// Settings that cannot be: what they say names them.
     pub fn new(model: &Model, settings: &TrainParams) -> Result<MemoryPlan> {
         check(settings)?;
-        let free = model.backend_device().memory_free();
+        // As much again is left to others.
+        let Budget { device, host } = Budget::of(model);
+        let half = Budget { device: device / 2, host: host.map(|n| n / 2) };
         let Some(keep) = settings.keep else {
             let all = [Keep::Products, Keep::Attention, Keep::Inputs];
             for keep in all {
                 let plan = MemoryPlan::with(model, settings, keep)?;
-                let (device, host) = plan.totals();
-                if keep == Keep::Inputs || device.saturating_add(host) <= free / 2 {
+                if keep == Keep::Inputs || plan.fits(half) {
                     return Ok(plan);
                 }
             }
@@ -103,10 +104,10 @@ impl MemoryPlan {
         let n = settings.n_block.min(n_ctx);
         let last = Block { il: hp.n_layer - 1, start: n_ctx - n, n };
         let graphs = [
-            exec.measure(MAX_TENSORS, |b| ctx.forward(b, last).map(|_| ()))?,
-            exec.measure(MAX_TENSORS, |b| ctx.keys(b, last).map(|_| ()))?,
-            exec.measure(MAX_TENSORS, |b| ctx.backward(b, last, n == n_ctx).map(|_| ()))?,
-            exec.measure(MAX_TENSORS, |b| ctx.loss(b, n, true).map(|_| ()))?,
+            exec.measure(ctx.max_tensors(), |b| ctx.forward(b, last).map(|_| ()))?,
+            exec.measure(ctx.max_tensors(), |b| ctx.keys(b, last).map(|_| ()))?,
+            exec.measure(ctx.max_tensors(), |b| ctx.backward(b, last, n == n_ctx).map(|_| ()))?,
+            exec.measure(ctx.max_tensors(), |b| ctx.loss(b, n, true).map(|_| ()))?,
         ];
         let trained: usize = params::shapes(model, &settings.lora)?.iter().map(|(_, s)| s[0] * s[1]).sum();
         let kept: usize = keep::widths(hp, keep).iter().map(|(_, w)| w).sum();
@@ -118,6 +119,7 @@ impl MemoryPlan {
             ("weights", model.n_bytes(), 0),
             ("trained tensors and gradients", trained * 8, trained * 8),
             ("optimiser", 0, trained * 8),
+            ("a checkpoint while it is written", 0, trained * 24),
             ("keys, values and their gradients of a layer", cache.n_bytes(), 0),
             ("graphs", graphs.into_iter().max().unwrap_or(0), 0),
             ("layer inputs", 0, rows(hp.n_embd)),
@@ -172,17 +174,15 @@ impl MemoryPlan {
 
     /// An error when it does not fit into what is free.
     pub fn check(&self, model: &Model) -> Result<()> {
-        let device = model.backend_device();
-        let weights = self.parts.iter().find(|p| p.0 == "weights").map_or(0, |p| p.1);
-        let (on_device, on_host) = self.totals();
-        // Weights are there already, or mapped.
-        let need = on_device.saturating_sub(weights) + if device.is_cpu() { on_host } else { 0 };
-        let free = device.memory_free();
-        if need > free {
-            let name = device.name();
+        let budget = Budget::of(model);
+        if !self.fits(budget) {
+            let (device, host) = self.totals();
+            let there = budget.host.map_or(String::new(), |n| format!(" and {n} on the host"));
             return Err(Error::Invalid(format!(
-                "training at ctx {} needs {need} bytes more on {name}, {free} are free; --plan-memory shows what for",
-                self.n_ctx
+                "training at ctx {} needs {device} bytes on {} and {host} on the host, {} are there{there}; --plan-memory shows what for",
+                self.n_ctx,
+                model.device(),
+                budget.device
             )));
         }
         Ok(())

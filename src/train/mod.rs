@@ -30,7 +30,7 @@ use crate::{weights, Token};
 
 use attend::Cache;
 use keep::Rows;
-use layer::{Block, Ctx, MAX_TENSORS};
+use layer::{Block, Ctx};
 
 pub use keep::{Keep, KeepType};
 pub use memory::{Budget, MemoryPlan};
@@ -315,7 +315,7 @@ impl<'m> Trainer<'m> {
         let keep = if keep { self.keep } else { Keep::Inputs };
         let ids = {
             let (exec, ctx) = self.parts(keep, training);
-            exec.build(MAX_TENSORS, |b| ctx.forward(b, block))?
+            exec.build(ctx.max_tensors(), |b| ctx.forward(b, block))?
         };
         self.fill(&ids, block, firsts)?;
         self.compute()?;
@@ -338,7 +338,7 @@ impl<'m> Trainer<'m> {
     ) -> Result<Vec<f64>> {
         let ids = {
             let (exec, ctx) = self.parts(Keep::Inputs, false);
-            exec.build(MAX_TENSORS, |b| ctx.loss(b, block.n, factor.is_some()))?
+            exec.build(ctx.max_tensors(), |b| ctx.loss(b, block.n, factor.is_some()))?
         };
         let scaled: Vec<f32> = weights.iter().map(|w| w * factor.unwrap_or(0.0)).collect();
         ids.fill(&mut self.exec, self.model.hparams().n_vocab, targets, &scaled)?;
@@ -358,7 +358,7 @@ impl<'m> Trainer<'m> {
         for &block in blocks.iter().filter(|_| !alone) {
             let ids = {
                 let (exec, ctx) = self.parts(self.keep, true);
-                exec.build(MAX_TENSORS, |b| ctx.keys(b, block))?
+                exec.build(ctx.max_tensors(), |b| ctx.keys(b, block))?
             };
             self.fill(&ids, block, firsts)?;
             self.compute()?;
@@ -367,7 +367,7 @@ impl<'m> Trainer<'m> {
         for &block in blocks.iter().rev() {
             let ids = {
                 let (exec, ctx) = self.parts(self.keep, true);
-                exec.build(MAX_TENSORS, |b| ctx.backward(b, block, alone))?
+                exec.build(ctx.max_tensors(), |b| ctx.backward(b, block, alone))?
             };
             self.fill(&ids, block, firsts)?;
             if let Some(d_y) = ids.d_y {

@@ -119,6 +119,10 @@ impl Schedule {
                 return Err(Error::Invalid(format!("{name}: expected a number from 0 on, found {value}")));
             }
         }
+        if self.warmup > self.steps {
+            let what = format!("warmup: expected at most the {} steps, found {}", self.steps, self.warmup);
+            return Err(Error::Invalid(what));
+        }
         if self.lr_min > self.lr {
             let what = format!("lr-min: expected at most lr = {}, found {}", self.lr, self.lr_min);
             return Err(Error::Invalid(what));
@@ -214,14 +218,16 @@ impl Optimizer {
     /// Takes the gradients summed so far, moves what is trained, and forgets them.
     ///
     /// # Errors
-    /// A gradient that is not finite: its tensor is named, and nothing has moved.
+    /// A gradient that is not finite: its tensor is named, and nothing has moved. A value that is not finite after the step:
+    /// all is to be taken from the last checkpoint.
     pub fn step(&mut self, trained: &mut Params) -> Result<Step> {
         let grads = trained.grads()?;
         let grad_norm = global_norm(&grads);
         if !grad_norm.is_finite() {
             let bad = trained.list().iter().zip(&grads).find(|(_, g)| g.iter().any(|x| !x.is_finite()));
             let name = bad.map_or("all together", |(t, _)| t.name.as_str());
-            return Err(Error::Invalid(format!("step {}: the gradient of {name} is not finite", self.step)));
+            let step = self.step + 1;
+            return Err(Error::Invalid(format!("step {step}: the gradient of {name} is not finite")));
         }
         let OptimParams { adamw, schedule, clip, ema } = self.params;
         let (lr, factor) = (schedule.lr(self.step), clip_factor(grad_norm, clip));
@@ -231,6 +237,10 @@ impl Optimizer {
         }
         for (mean, t) in self.average.iter_mut().flatten().zip(trained.list()) {
             average(ema, mean, &t.value);
+        }
+        if let Some(t) = trained.list().iter().find(|t| t.value.iter().any(|x| !x.is_finite())) {
+            let what = format!("step {}: {} is not finite after it: the rate is too high", self.step, t.name);
+            return Err(Error::Invalid(what));
         }
         trained.upload()?;
         trained.zero_grads()?;

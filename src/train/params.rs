@@ -123,8 +123,12 @@ pub(super) fn shapes(model: &Model, how: &LoraParams) -> Result<Vec<(String, [us
         let part = part.ok_or_else(|| {
             Error::Invalid(format!("targets: expected some of {}, found {target:?}", known()))
         })?;
-        let fits =
-            |name: &str| name == format!("{part}.weight") || name.ends_with(&format!(".{part}.weight"));
+        // The head of a model without an output matrix of its own is its embedding, and goes by that name in graphs.
+        let tied = part == "output" && model.tensor("output.weight").is_none();
+        let fits = |name: &str| match tied {
+            true => name == TOKEN_EMBD,
+            false => name == format!("{part}.weight") || name.ends_with(&format!(".{part}.weight")),
+        };
         let before = out.len();
         for spec in specs.iter().filter(|s| fits(&s.name) && model.tensor(&s.name).is_some()) {
             let [n_in, n_out] = of(spec);

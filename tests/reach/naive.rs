@@ -53,6 +53,13 @@ impl Naive {
         self.tensors.get_mut(name).unwrap()
     }
 
+    /// Gives the model an output matrix of its own, if its embedding was that.
+    #[allow(dead_code)]
+    pub(crate) fn untie(&mut self) {
+        let embedding = self.tensors["token_embd.weight"].clone();
+        self.tensors.entry("output.weight".into()).or_insert(embedding);
+    }
+
     /// All rows of logits, `[n][n_vocab]`. As no token sees a later one, the first rows are those of a shorter text.
     pub(crate) fn logits(&self, tokens: &[Token], case: &Case, plan: &Plan) -> Vec<f64> {
         let (hp, n) = (&self.hp, tokens.len());

@@ -98,13 +98,13 @@ pub(super) struct HowArgs {
     /// Learning rate; default: 2e-4, or the recipe's
     #[arg(long, value_name = "X")]
     lr: Option<f64>,
-    /// Learning rate at the last step; default: 0, or the recipe's
+    /// Learning rate at the last step of a schedule that falls; default: 0, or the recipe's
     #[arg(long, value_name = "X")]
     lr_min: Option<f64>,
     /// Steps in which the rate rises; default: 0, or the recipe's
     #[arg(long, value_name = "N")]
     warmup: Option<u64>,
-    /// What follows: constant, linear, cosine
+    /// What follows: constant, linear, cosine; default: constant, or the recipe's
     #[arg(long, value_name = "NAME", value_parser = ["constant", "linear", "cosine"])]
     schedule: Option<String>,
     /// Decay of the mean of gradients
@@ -167,13 +167,13 @@ pub(super) struct FileArgs {
     /// Checkpoints that are kept
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(super) keep_last: usize,
-    /// Steps between validations; default: a tenth of all
+    /// Steps between validations; 0: at the start and the end only; default: a tenth of all
     #[arg(long, value_name = "N")]
     pub(super) eval_every: Option<u64>,
-    /// A line of JSON for each step; default: the adapter's name with .jsonl
+    /// A line of JSON for each step; default: the adapter's name with .log.jsonl
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// The loss curve (.svg or .png); default: the adapter's name with .svg
+    /// The loss curve (.svg or .png); default: the adapter's name with .loss.svg
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -211,11 +211,13 @@ impl Args {
 
     /// The engine's settings; the context is 0 where it was not given.
     pub(super) fn settings(&self) -> anyhow::Result<TrainParams> {
-        let all = self.what.targets.iter().any(|t| t == "all");
-        let targets = match all {
-            true => ["q", "k", "v", "o", "gate", "up", "down"].map(String::from).to_vec(),
-            false => self.what.targets.iter().filter(|t| !t.is_empty() && *t != "none").cloned().collect(),
-        };
+        let mut targets: Vec<String> = Vec::new();
+        for name in self.what.targets.iter().map(String::as_str).filter(|t| !t.is_empty() && *t != "none") {
+            let all = ["q", "k", "v", "o", "gate", "up", "down"];
+            let names = if name == "all" { &all[..] } else { &[name][..] };
+            let new = names.iter().filter(|n| !targets.iter().any(|t| t == *n)).map(|n| n.to_string());
+            targets.extend(new.collect::<Vec<_>>());
+        }
         if self.run.threads > ggml::backend::MAX_N_THREADS {
             return Err(usage(format!("--threads: expected 0 to {}", ggml::backend::MAX_N_THREADS)));
         }
@@ -254,24 +256,27 @@ impl Args {
         self.output.as_deref().unwrap_or(Path::new("adapter.gguf"))
     }
 
-    fn beside(&self, given: Option<&PathBuf>, extension: &str) -> PathBuf {
-        given.cloned().unwrap_or_else(|| self.output().with_extension(extension))
+    /// The adapter's name with this in place of `.gguf`; dots inside the name stay.
+    fn beside(&self, given: Option<&PathBuf>, ending: &str) -> PathBuf {
+        let name = self.output().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let stem = name.strip_suffix(".gguf").unwrap_or(&name);
+        given.cloned().unwrap_or_else(|| self.output().with_file_name(format!("{stem}{ending}")))
     }
 
     pub(super) fn checkpoints(&self) -> PathBuf {
-        self.beside(self.files.checkpoints.as_ref(), "checkpoints")
+        self.beside(self.files.checkpoints.as_ref(), ".checkpoints")
     }
 
     pub(super) fn log(&self) -> PathBuf {
-        self.beside(self.files.log.as_ref(), "jsonl")
+        self.beside(self.files.log.as_ref(), ".log.jsonl")
     }
 
     pub(super) fn plot(&self) -> PathBuf {
-        self.beside(self.files.plot.as_ref(), "svg")
+        self.beside(self.files.plot.as_ref(), ".loss.svg")
     }
 
     /// Names are checked before hours of work, not after.
-    pub(super) fn check_outputs(&self) -> anyhow::Result<()> {
+    pub(super) fn check_outputs(&self, model: &Path) -> anyhow::Result<()> {
         check_plot_name("--plot", &self.plot())?;
         let folder = self.output().parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
@@ -279,6 +284,40 @@ impl Args {
         }
         if self.how.batch == Some(0) {
             return Err(usage("--batch: expected at least 1, found 0"));
+        }
+        if self.how.lr_min.is_some() && matches!(self.recipe(1).1.schedule.decay, Decay::Constant) {
+            return Err(usage("--lr-min: the rate falls to it under --schedule linear or cosine only"));
+        }
+        self.check_apart(model)
+    }
+
+    /// Nothing that is read is written over, and no output becomes a text of the next run.
+    fn check_apart(&self, model: &Path) -> anyhow::Result<()> {
+        // What does not exist yet is where its folder is.
+        let whole = |p: &Path| -> PathBuf {
+            let folder = p.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let beside = || Some(folder.canonicalize().ok()?.join(p.file_name()?));
+            p.canonicalize().ok().or_else(beside).unwrap_or_else(|| p.to_owned())
+        };
+        let mut outputs = vec![
+            ("--output", self.output().to_owned()),
+            ("--log", self.log()),
+            ("--plot", self.plot()),
+            ("--checkpoints", self.checkpoints()),
+        ];
+        outputs.extend(self.text.cache.clone().map(|p| ("--cache", p)));
+        let read: Vec<PathBuf> = self.data.iter().map(|p| whole(p)).chain([whole(model)]).collect();
+        for (i, (option, path)) in outputs.iter().enumerate() {
+            let at = whole(path);
+            if let Some(input) = read.iter().find(|r| at.starts_with(r)) {
+                let (path, input) = (path.display(), input.display());
+                return Err(usage(format!(
+                    "{option} {path}: expected a place apart from what is read, {input}"
+                )));
+            }
+            if let Some((other, _)) = outputs[..i].iter().find(|(_, p)| whole(p) == at) {
+                return Err(usage(format!("{option} {}: the same as {other}", path.display())));
+            }
         }
         Ok(())
     }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,7 +12,7 @@ use ropewalk::data::{Built, Corpus, Dataset, DatasetParams, Sample, Sources, Tex
 use ropewalk::model::{Error, Model};
 use ropewalk::train::checkpoint::{self, State};
 use ropewalk::train::optim::{Optimizer, Step};
-use ropewalk::train::{Sequence, TrainParams, Trainer};
+use ropewalk::train::{KeepType, Sequence, TrainParams, Trainer};
 use ropewalk::DType;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -35,7 +34,6 @@ struct Job<'a> {
     log: Log,
     /// Sequences trained on.
     n_seen: u64,
-    stop: Arc<AtomicBool>,
 }
 
 pub(super) fn run(
@@ -65,38 +63,38 @@ pub(super) fn run(
     let trainer = Trainer::new(model, &settings)?;
     let optimizer = Optimizer::new(optim, trainer.params())?;
     let data = dataset(args, model, &settings, interrupt)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    interrupt.watch_flag(&trainer.cancel_flag());
-    interrupt.watch_flag(&stop);
-    terminate(&[trainer.cancel_flag(), Arc::clone(&stop)])?;
+    let cancel = trainer.cancel_flag();
+    interrupt.watch_flag(&cancel);
+    // SIGTERM is a Ctrl-C here: hours of work are saved.
+    signal_hook::flag::register(signal_hook::consts::SIGTERM, cancel).context("cannot listen for SIGTERM")?;
     announce(args, choice, model, &trainer, &data, batch);
     let settings = fixed(args, model, &settings, &trainer, &data, batch)?;
+    let start = optim.ema.powf(optim.schedule.steps as f64);
+    if optim.ema > 0.0 && start > 0.1 {
+        args.out.note(format_args!(
+            "note: after {} steps the moving average is {:.0} % of what training starts from: a smaller --ema or more steps",
+            optim.schedule.steps,
+            100.0 * start
+        ));
+    }
     let log = Log::new(&args.log());
-    let mut job = Job { args, trainer, optimizer, data, batch, settings, log, n_seen: 0, stop };
+    let mut job = Job { args, trainer, optimizer, data, batch, settings, log, n_seen: 0 };
     if args.files.resume {
         job.resume()?;
     } else {
         job.log.start(None)?;
     }
-    let done = job.steps();
-    if !matches!(done, Ok(())) && job.stopped() {
+    if let Err(e) = job.steps() {
+        if !matches!(e.downcast_ref::<Error>(), Some(Error::Interrupted)) {
+            return Err(e.context("the checkpoints before are as they were"));
+        }
         job.save()?;
         let step = job.optimizer.step;
         return Err(anyhow!("interrupted at step {step}: saved; --resume goes on from there"));
     }
-    done?;
     let report = job.finish(choice, model)?;
     if args.out.json {
         output::print_json(&report)?;
-    }
-    Ok(())
-}
-
-/// SIGTERM is a Ctrl-C here: hours of work are saved.
-fn terminate(flags: &[Arc<AtomicBool>]) -> anyhow::Result<()> {
-    for flag in flags {
-        signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(flag))
-            .context("cannot listen for SIGTERM")?;
     }
     Ok(())
 }
@@ -205,8 +203,18 @@ fn fixed(
         ("batch", text(&batch)),
         ("block", text(&settings.n_block)),
         ("keep-type", format!("{:?}", settings.keep_type)),
+        // As computed or as kept is the same, but for what is rounded.
+        (
+            "keep",
+            match settings.keep_type {
+                KeepType::F32 => "any".to_owned(),
+                _ => format!("{:?}", trainer.keep()),
+            },
+        ),
         ("portable", text(&settings.portable)),
         ("optimiser", schedule.to_string()),
+        ("tokens", text(&corpus.n_tokens())),
+        ("separator", format!("{:?}", args.text.separator)),
         ("data", hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect()),
         ("packing", text(&args.text.packing)),
         ("held-out", format!("{:?}", args.text.held_out)),
@@ -221,10 +229,6 @@ fn sequence<'s>(sample: &'s Sample, doc_mask: bool) -> Sequence<'s> {
 }
 
 impl Job<'_> {
-    fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
     fn resume(&mut self) -> anyhow::Result<()> {
         let folder = self.args.checkpoints();
         let newest = checkpoint::list(&folder).pop();
@@ -249,10 +253,12 @@ impl Job<'_> {
 
     fn steps(&mut self) -> anyhow::Result<()> {
         let n_steps = self.optimizer.params.schedule.steps;
-        let eval_every = self.args.files.eval_every.unwrap_or(n_steps.div_ceil(10)).max(1);
+        let eval_every = self.args.files.eval_every.unwrap_or(n_steps.div_ceil(10));
+        let due =
+            |step: u64| step == 0 || step == n_steps || (eval_every > 0 && step.is_multiple_of(eval_every));
         let mut bar = self.args.out.progress(n_steps, "training", Unit::Steps);
         let tokens = self.batch * self.data.params().n_ctx;
-        if self.optimizer.step == 0 {
+        if due(self.optimizer.step) && !self.log.has_val(self.optimizer.step) {
             self.validate()?;
         }
         while self.optimizer.step < n_steps {
@@ -260,7 +266,7 @@ impl Job<'_> {
             let (loss, step) = self.step()?;
             let rate = tokens as f64 / started.elapsed().as_secs_f64();
             self.log.step(&step, loss, rate, peak_bytes())?;
-            if step.step.is_multiple_of(eval_every) || step.step == n_steps {
+            if due(step.step) {
                 self.validate()?;
             }
             let memory = peak_bytes().map_or(String::new(), |n| format!(", {}", bytes(n)));
@@ -286,7 +292,7 @@ impl Job<'_> {
             let at = self.optimizer.step + 1;
             let failed = |e: Error| match e {
                 Error::Interrupted => anyhow!(e),
-                e => anyhow!("step {at}: {e}; the last checkpoint is as it was"),
+                e => anyhow!("step {at}: {e}"),
             };
             loss += self.trainer.accumulate(one, 1.0 / self.batch as f32).map_err(failed)?;
         }
@@ -295,17 +301,34 @@ impl Job<'_> {
         Ok((loss / self.batch as f64, step))
     }
 
-    /// The mean loss of what is held out.
+    /// Puts the moving average, where one is kept, in the place of what is trained, and the other way round.
+    fn swap_average(&mut self) -> anyhow::Result<()> {
+        let params = self.trainer.params_mut();
+        if let Some(average) = &mut self.optimizer.average {
+            params.list_mut().iter_mut().zip(average).for_each(|(t, a)| std::mem::swap(&mut t.value, a));
+            params.upload()?;
+        }
+        Ok(())
+    }
+
+    /// The mean loss of what is held out, under what would be written now.
     fn validate(&mut self) -> anyhow::Result<()> {
         let n = self.data.n_held_out();
         if n == 0 {
             return Ok(());
         }
-        let mut sum = 0.0;
+        self.swap_average()?;
+        let mut sum = Ok(0.0);
         for i in 0..n {
             let sample = self.data.held_out(i)?;
-            sum += self.trainer.loss(sequence(&sample, self.args.text.doc_mask))?;
+            let loss = self.trainer.loss(sequence(&sample, self.args.text.doc_mask));
+            sum = sum.and_then(|s| Ok(s + loss?));
         }
+        self.swap_average()?;
+        let sum = sum.map_err(|e: Error| match e {
+            Error::Interrupted => anyhow!(e),
+            e => anyhow!("validation after step {}: {e}", self.optimizer.step),
+        })?;
         self.log.validation(self.optimizer.step, sum / n as f64)?;
         self.args.out.note(format_args!(
             "step {}: loss {:.4} and perplexity {:.3} on {n} held-out sequences",

@@ -75,6 +75,10 @@ impl Log {
         self.vals.last().map(|v| v.1)
     }
 
+    pub(super) fn has_val(&self, step: u64) -> bool {
+        self.vals.last().is_some_and(|v| v.0 == step)
+    }
+
     pub(super) fn val_ends(&self) -> (Option<f64>, Option<f64>) {
         (self.vals.first().map(|v| v.1), self.last_val())
     }

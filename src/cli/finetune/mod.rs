@@ -31,7 +31,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.plan_memory {
         return memory::show(args, &models::load(&choice)?, &settings);
     }
-    args.check_outputs()?;
+    args.check_outputs(&choice.path)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;
     job::run(args, &choice, &model, &settings, &interrupt)
