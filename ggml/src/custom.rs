@@ -105,9 +105,7 @@ impl<'c> Builder<'c> {
             return Err(Error::Op { op: "custom", what });
         }
         self.spend()?;
-        let mut node = Box::new(Node { f, data });
-        let userdata: *mut Node<T> = &mut *node;
-        self.keep(node);
+        let userdata = self.boxed(f, data);
         let mut args: Vec<_> = args.iter().map(|t| t.ptr.as_ptr()).collect();
         let n = ne.map(|n| n as i64);
         // SAFETY: the arena has room (`spend`); fewer arguments than GGML_MAX_SRC; the user data lives in a box that the
@@ -125,7 +123,7 @@ impl<'c> Builder<'c> {
                 count,
                 Some(run::<T>),
                 N_TASKS_MAX,
-                userdata.cast(),
+                userdata,
             )
         };
         let t = self.wrap("custom", raw)?;
@@ -135,6 +133,15 @@ impl<'c> Builder<'c> {
         }
         Ok(t)
     }
+
+    /// What a node of `f` is handed when it runs; the graph keeps it.
+    fn boxed<T: Send + 'static>(&self, f: Op, data: T) -> *mut c_void {
+        let mut node = Box::new(Node { f, data });
+        let userdata: *mut Node<T> = &mut *node;
+        self.keep(node);
+        userdata.cast()
+    }
+
     /// A node that `f` computes in the memory of `over`, its first source, before `args`: at most `MAX_ARGS - 2`.
     pub(crate) fn custom_over<T: Send + 'static>(
         &self,
@@ -148,15 +155,13 @@ impl<'c> Builder<'c> {
             return Err(Error::Op { op: "custom", what });
         }
         self.spend()?;
-        let mut node = Box::new(Node { f, data });
-        let userdata: *mut Node<T> = &mut *node;
-        self.keep(node);
+        let userdata = self.boxed(f, data);
         let mut args: Vec<_> = args.iter().map(|t| t.ptr.as_ptr()).collect();
         // SAFETY: as in `custom`; the result is a view of `over`.
         let raw = unsafe {
             let (args, count) = (args.as_mut_ptr(), args.len() as i32);
             let (arena, over) = (self.arena.as_ptr(), over.ptr.as_ptr());
-            sys::ggml_custom_inplace(arena, over, args, count, Some(run::<T>), N_TASKS_MAX, userdata.cast())
+            sys::ggml_custom_inplace(arena, over, args, count, Some(run::<T>), N_TASKS_MAX, userdata)
         };
         self.wrap("custom", raw)
     }

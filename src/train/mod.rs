@@ -283,11 +283,7 @@ impl<'m> Trainer<'m> {
         for (i, part) in tokens.chunks(self.settings.n_block).enumerate() {
             let rows = &mut rows[..part.len() * hp.n_embd];
             match self.params.embedding() {
-                Some(all) => {
-                    for (row, &t) in rows.chunks_exact_mut(hp.n_embd).zip(part) {
-                        row.copy_from_slice(&all[t as usize * hp.n_embd..][..hp.n_embd]);
-                    }
-                }
+                Some(table) => weights::embed_stored(table, part, rows)?,
                 None => weights::embed(self.model.file(), hp, part, rows)?,
             }
             self.inputs[0].put(i * self.settings.n_block, rows);
@@ -310,9 +306,8 @@ impl<'m> Trainer<'m> {
         })
     }
 
-    fn forward(&mut self, block: Block, firsts: &[i32], keep: bool) -> Result<OutputId> {
-        let training = keep;
-        let keep = if keep { self.keep } else { Keep::Inputs };
+    fn forward(&mut self, block: Block, firsts: &[i32], training: bool) -> Result<OutputId> {
+        let keep = if training { self.keep } else { Keep::Inputs };
         let ids = {
             let (exec, ctx) = self.parts(keep, training);
             exec.build(ctx.max_tensors(), |b| ctx.forward(b, block))?

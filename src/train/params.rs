@@ -292,8 +292,8 @@ impl Params {
         self.values.n_bytes() + self.grads.n_bytes()
     }
 
-    /// Whether the embedding rows are trained.
-    pub(super) fn embedding(&self) -> Option<&[f32]> {
-        self.value(TOKEN_EMBD)
+    /// The embedding on the device, if it is trained.
+    pub(super) fn embedding(&self) -> Option<&StoreTensor> {
+        self.adapters[0].whole(TOKEN_EMBD)
     }
 }

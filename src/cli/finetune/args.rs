@@ -62,7 +62,7 @@ pub(super) struct WhatArgs {
     /// alpha / sqrt(rank) instead
     #[arg(long)]
     rslora: bool,
-    /// Weights that get a pair: q, k, v, o, gate, up, down, output, or all (but output)
+    /// Weights that get a pair: q, k, v, o, gate, up, down, output; all (but output), or none
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "q,k,v,o")]
     targets: Vec<String>,
     /// Train these whole, too: norms, embeddings

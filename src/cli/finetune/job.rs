@@ -11,7 +11,7 @@ use ropewalk::adapter::{self, AdapterFile, Keys, NewPair, NewTensor};
 use ropewalk::data::{Built, Corpus, Dataset, DatasetParams, Sample, Sources, TextOptions};
 use ropewalk::model::{Error, Model};
 use ropewalk::train::checkpoint::{self, State};
-use ropewalk::train::optim::{Optimizer, Step};
+use ropewalk::train::optim::{Decay, OptimParams, Optimizer, Step};
 use ropewalk::train::{KeepType, Sequence, TrainParams, Trainer};
 use ropewalk::DType;
 use serde_json::json;
@@ -68,7 +68,7 @@ pub(super) fn run(
     // SIGTERM is a Ctrl-C here: hours of work are saved.
     signal_hook::flag::register(signal_hook::consts::SIGTERM, cancel).context("cannot listen for SIGTERM")?;
     announce(args, choice, model, &trainer, &data, batch);
-    let settings = fixed(args, model, &settings, &trainer, &data, batch)?;
+    let settings = fixed(args, model, &trainer, &optim, &data, batch)?;
     let start = optim.ema.powf(optim.schedule.steps as f64);
     if optim.ema > 0.0 && start > 0.1 {
         args.out.note(format_args!(
@@ -170,20 +170,19 @@ fn announce(args: &Args, choice: &ModelChoice, model: &Model, t: &Trainer<'_>, d
 fn fixed(
     args: &Args,
     model: &Model,
-    settings: &TrainParams,
     trainer: &Trainer<'_>,
+    optim: &OptimParams,
     data: &Dataset,
     batch: usize,
 ) -> anyhow::Result<BTreeMap<String, String>> {
-    let lora = &settings.lora;
-    let (_, optim, _) = args.recipe(settings.n_ctx);
+    let (settings, lora) = (trainer.settings(), &trainer.settings().lora);
     let mut hash = Sha256::new();
     let corpus = data.corpus();
     for d in 0..corpus.n_documents() {
         hash.update(corpus.text_hash(d).to_le_bytes());
     }
     let mut schedule = serde_json::to_value(optim)?;
-    if optim.schedule.decay == ropewalk::train::optim::Decay::Constant {
+    if optim.schedule.decay == Decay::Constant {
         // More steps of the same are no other run.
         schedule["schedule"]["steps"] = "any".into();
     }
