@@ -1,4 +1,4 @@
-//! Tests of `fetch` that need no server; `tests/cli_pull.rs` runs the whole against one on this machine.
+//! Tests of `fetch` that need no server; `tests/cli/pull.rs` runs the whole against one on this machine.
 
 use super::*;
 

@@ -1,5 +1,10 @@
-//! What engine tests share: the default model and texts, small random models, ways to compare logits.
+//! Shared by the test programs: the default model and texts, small random models, ways to compare logits, and, in modules,
+//! a naive model, runs of the built program, and tests that need a process of their own.
 #![allow(dead_code, unreachable_pub)] // Each test program includes this and uses its part.
+
+pub mod naive;
+pub mod process;
+pub mod program;
 
 use std::path::{Path, PathBuf};
 
@@ -34,9 +39,11 @@ pub fn essays() -> String {
     std::fs::read_to_string(fetched("texts/essays.txt")).expect("readable essays")
 }
 
-/// A path for a file this test writes.
+/// A path for a file that a test writes, in a folder of this test program's own.
 pub fn scratch(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(env!("CARGO_CRATE_NAME"));
+    std::fs::create_dir_all(&folder).expect("a folder for the files of tests");
+    folder.join(name)
 }
 
 /// A random-weight model of a shape of `convert --random`.

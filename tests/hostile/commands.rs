@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 use crate::{common, rewritten, small_model, text, with_key, LONG};
@@ -20,9 +20,7 @@ struct Ended {
 /// Runs the program; it must end by itself, in time.
 #[track_caller]
 fn ropewalk(args: &[&str], stdin: &[u8]) -> Ended {
-    let nowhere = std::env::temp_dir().join("ropewalk-tests-no-such-folder");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk"));
-    command.args(args).env("XDG_CACHE_HOME", &nowhere).env("XDG_DATA_HOME", &nowhere);
+    let mut command = common::program::command(args);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), stdin).ok();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use proptest::prelude::*;
 use ropewalk::model::Model;
@@ -10,6 +11,7 @@ use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{LoraParams, Params, Sequence, TrainParams, Trainer};
 use safetensors::SafeTensors;
 
+use crate::common::process::{alone, run_alone, test_program};
 use crate::common::some_tokens;
 use crate::gradients::{models, settings, targets, N_VOCAB};
 
@@ -292,15 +294,11 @@ fn files_that_are_not_there_or_cannot_be_are_errors() {
     assert!(try_load(model, &deep).is_ok());
 }
 
-/// Set for the process that may write little.
-const LIMITED: &str = "ROPEWALK_TEST_LIMITED";
-
 /// As on a full disk, writing stops half way: in a process whose files may not grow beyond a limit.
 #[cfg(unix)]
 #[test]
 fn writing_that_fails_leaves_the_old_checkpoint() {
-    let name = "checkpoint::writing_that_fails_leaves_the_old_checkpoint";
-    if let Some(file) = std::env::var_os(LIMITED) {
+    if let Some(file) = alone() {
         let how =
             TrainParams { lora: LoraParams { rank: 16, ..LoraParams::default() }, ..settings(8, 8, "plain") };
         // The other process has written it.
@@ -318,12 +316,10 @@ fn writing_that_fails_leaves_the_old_checkpoint() {
     let before = std::fs::read(&file).unwrap();
     assert!(before.len() < 40_000);
     // A signal that is ignored leaves write() with an error. 80 blocks of 512 or 1024 bytes.
-    let line = format!("trap '' XFSZ; ulimit -f 80; exec \"$0\" --exact {name} --nocapture --test-threads=1");
-    let me = std::env::current_exe().unwrap();
-    let child =
-        std::process::Command::new("sh").arg("-c").arg(line).arg(me).env(LIMITED, &file).output().unwrap();
-    let said = String::from_utf8_lossy(&child.stdout).into_owned();
-    assert!(child.status.success(), "{said}{}", String::from_utf8_lossy(&child.stderr));
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 80; exec \"$0\" \"$@\""]).arg(test_program());
+    let test = "writing_that_fails_leaves_the_old_checkpoint";
+    let said = run_alone(limited, module_path!(), test, file.to_str().unwrap());
     assert!(said.contains("said: ") && said.contains("step-00000009"), "{said}");
     assert_eq!(std::fs::read(&file).unwrap(), before);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "something was left behind");

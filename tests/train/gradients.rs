@@ -4,13 +4,14 @@ use std::path::Path;
 
 use convert::random::{write, Shape};
 use ggml::gguf::{File, Value, Writer};
+use ropewalk::hparams::Hparams;
 use ropewalk::model::Model;
+use ropewalk::rope::Plan;
 use ropewalk::train::{Keep, LoraParams, Sequence, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
-use crate::cases::Case;
+use crate::common::naive::{Definition, Naive};
 use crate::common::{load, scratch, some_tokens};
-use crate::naive::Naive;
 
 pub(crate) const N_VOCAB: usize = 260;
 pub(crate) const ALL: [&str; 7] = ["q", "k", "v", "o", "gate", "up", "down"];
@@ -129,7 +130,7 @@ fn moved(base: &Naive, trainer: &Trainer<'_>, scale: f64, tensor: &str, at: usiz
     naive
 }
 
-fn loss(naive: &Naive, tokens: &[Token], weights: &[f32], case: &Case, plan: &ropewalk::rope::Plan) -> f64 {
+fn loss(naive: &Naive, tokens: &[Token], weights: &[f32], case: &Documents, plan: &Plan) -> f64 {
     let n = tokens.len() - 1;
     let logits = naive.logits(&tokens[..n], case, plan);
     let (mut sum, mut total) = (0.0, 0.0);
@@ -143,6 +144,31 @@ fn loss(naive: &Naive, tokens: &[Token], weights: &[f32], case: &Case, plan: &ro
     sum / total
 }
 
+/// Plain causal attention within documents, which begin at `borders`, under the frequencies of a plan.
+struct Documents<'a> {
+    borders: &'a [u32],
+    plan: &'a Plan,
+}
+
+impl Definition for Documents<'_> {
+    fn distance(&self, i: i64, j: i64) -> Option<i64> {
+        let first = self.borders.iter().map(|&b| i64::from(b)).filter(|&b| b <= i).max().unwrap_or(0);
+        (first..=i).contains(&j).then_some(i - j)
+    }
+
+    fn mscale(&self) -> f64 {
+        self.plan.mscale
+    }
+
+    fn q_scale(&self, i: i64) -> f64 {
+        self.plan.q_scale(i as i32)
+    }
+
+    fn tables(&self, _: &Hparams, plan: &Plan) -> Vec<Vec<f64>> {
+        plan.freqs.tables().map(<[f64]>::to_vec).collect()
+    }
+}
+
 /// Every trained tensor at a few places, and the loss; gives the worst error, relative to the tensor's gradient.
 fn check(about: &str, model: &Model, settings: &TrainParams, n: usize, borders: &[u32], weighted: bool) {
     let base = Naive::of(model);
@@ -154,7 +180,7 @@ fn check(about: &str, model: &Model, settings: &TrainParams, n: usize, borders: 
     let got = trainer.accumulate(sequence, 1.0).unwrap();
     let grads = trainer.params().grads().unwrap();
     let (plan, scale) = (trainer.plan().clone(), f64::from(settings.lora.scale()));
-    let case = Case::new(&plan, borders);
+    let case = Documents { borders, plan: &plan };
     let at = |tensor: &str, at: usize, by: f64| {
         loss(&moved(&base, &trainer, scale, tensor, at, by), &tokens, &weights, &case, &plan)
     };

@@ -1,0 +1,8 @@
+//! Files that `convert` writes: rope methods, element types, random models; and the program from the outside.
+
+mod cli;
+mod hostile;
+mod oracle;
+mod random;
+mod rope;
+mod types;

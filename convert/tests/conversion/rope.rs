@@ -1,0 +1,299 @@
+//! Rope methods in files: opened again they are the same plan, a second method takes the first one's place.
+
+use std::path::{Path, PathBuf};
+
+use convert::random::{self, Shape};
+use convert::{convert, Options, Quiet, Report};
+use ggml::gguf::{Array, File, Value, Writer};
+use ggml::DType;
+use ropewalk::hparams::{keys, Hparams};
+use ropewalk::rope::{Plan, Spec};
+
+const N_CTX: usize = 2048;
+const SPECS: &[&str] = &[
+    "plain",
+    "pi",
+    "pi:factor=3",
+    "ntk",
+    "dynamic-ntk",
+    "yarn",
+    "yarn:factor=4,beta-fast=20,attn-factor=1.1",
+    "abf:base=5e6",
+    "sba",
+    "harpe",
+    "harpe:bases=40000/90000",
+];
+
+/// A folder with `in.gguf`, a random model of a tiny shape.
+struct Lab {
+    dir: tempfile::TempDir,
+}
+
+impl Lab {
+    fn new(shape: &str) -> Lab {
+        let lab = Lab { dir: tempfile::tempdir().unwrap() };
+        random::write(&Shape::named(shape).unwrap(), DType::Q8_0, 1, &lab.path("in")).unwrap();
+        lab
+    }
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.gguf"))
+    }
+    fn open(&self, name: &str) -> File {
+        File::open(&self.path(name)).unwrap()
+    }
+    fn hp(&self, name: &str) -> Hparams {
+        Hparams::from_gguf(&self.open(name)).unwrap()
+    }
+    fn try_convert(&self, from: &str, to: &str, spec: &str, llama_cpp: bool) -> convert::Result<Report> {
+        let rope = Some(spec.parse().unwrap());
+        let options = Options { rope, n_ctx: Some(N_CTX), llama_cpp, ..Options::default() };
+        convert(&self.path(from), &self.path(to), &options, &Quiet)
+    }
+    fn convert(&self, from: &str, to: &str, spec: &str) -> Report {
+        self.try_convert(from, to, spec, false).unwrap()
+    }
+    fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+    /// Adds keys and tensors to `in.gguf`.
+    fn extend(&self, new_keys: &[(&str, Value)], tensors: &[(&str, Vec<f32>)]) {
+        let file = self.open("in");
+        let mut writer = Writer::with_metadata_of(&file);
+        for (key, value) in new_keys {
+            writer.set(key, value.clone());
+        }
+        for t in file.tensors() {
+            writer.copy_tensor(&file, t).unwrap();
+        }
+        for (name, values) in tensors {
+            let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+            writer.tensor_bytes(name, DType::F32, &[values.len() as u64], bytes).unwrap();
+        }
+        writer.write(&self.path("extended")).unwrap();
+        drop(file);
+        std::fs::rename(self.path("extended"), self.path("in")).unwrap();
+    }
+}
+
+fn declared(hp: &Hparams) -> Plan {
+    Plan::new(&Spec::declared(hp).unwrap(), hp, N_CTX).unwrap()
+}
+
+fn plan(spec: &str, hp: &Hparams) -> Plan {
+    Plan::new(&spec.parse().unwrap(), hp, N_CTX).unwrap()
+}
+
+fn assert_same_plan(a: &Plan, b: &Plan, what: &str) {
+    assert_eq!((a.n_ctx, a.mscale, &a.freqs), (b.n_ctx, b.mscale, &b.freqs), "{what}");
+    assert_eq!((&a.branches, &a.bases), (&b.branches, &b.bases), "{what}");
+}
+
+fn data(file: &File) -> Vec<(&str, DType, &[u64], &[u8])> {
+    file.tensors().iter().map(|t| (&t.name[..], t.dtype, &t.shape[..], file.data(t))).collect()
+}
+
+#[test]
+fn a_converted_file_opens_under_its_method() {
+    for shape in ["llama-tiny", "llama-tiny-gqa", "qwen2-tiny"] {
+        let lab = Lab::new(shape);
+        let before = lab.hp("in");
+        for spec in SPECS {
+            let report = lab.convert("in", "out", spec).rope.unwrap();
+            let (old, new) = (lab.open("in"), lab.open("out"));
+            assert!(data(&old) == data(&new), "{shape} {spec}: tensors changed");
+            let hp = lab.hp("out");
+            assert_eq!((hp.n_ctx_train, hp.freq_base), (N_CTX, before.freq_base));
+            let expected = plan(spec, &before);
+            assert_same_plan(&declared(&hp), &expected, spec);
+            assert_eq!((&report.bases, report.n_ctx, report.n_ctx_orig), (&expected.bases, N_CTX, 512));
+            assert_eq!(new.get_opt::<Vec<f64>>(keys::BASES).unwrap(), expected.bases);
+            assert_eq!(new.get::<u32>(keys::N_CTX_ORIG).unwrap(), 512);
+            // Any other method on the converted file counts from the original numbers, too.
+            for other in SPECS {
+                assert_same_plan(&plan(other, &hp), &plan(other, &before), &format!("{other} on {spec}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn everything_but_rope_is_kept_in_order() {
+    let lab = Lab::new("llama-tiny");
+    let odd = Value::Array(Array::Array(vec![Array::I8(vec![-1]), Array::I8(vec![])]));
+    lab.extend(
+        &[("a.nested.thing", odd), ("general.alignment", Value::U32(64))],
+        &[("extra.weight", vec![1.5; 7])],
+    );
+    lab.convert("in", "out", "harpe");
+    let (old, new) = (lab.open("in"), lab.open("out"));
+    let changed = ["llama.context_length"];
+    let kept = |f: &File| -> Vec<(String, Value)> {
+        let keep =
+            |k: &str| !k.starts_with("ropewalk.rope") && !k.starts_with(keys::ORIG) && !changed.contains(&k);
+        f.metadata().iter().filter(|(k, _)| keep(k) && k != keys::VERSION).cloned().collect()
+    };
+    assert_eq!(kept(&old), kept(&new));
+    assert!(data(&old) == data(&new));
+    let order = |f: &File| f.metadata().iter().position(|(k, _)| k == "llama.context_length");
+    assert_eq!(order(&old), order(&new));
+}
+
+#[test]
+fn a_second_method_replaces_the_first() {
+    for shape in ["llama-tiny", "llama-tiny-gqa"] {
+        let lab = Lab::new(shape);
+        for (first, llama_cpp) in
+            [("harpe", false), ("ntk", false), ("yarn", true), ("abf", true), ("sba", true)]
+        {
+            lab.try_convert("in", "first", first, llama_cpp).unwrap();
+            for second in ["sba", "ntk", "pi"] {
+                lab.convert("first", "then", second);
+                lab.convert("in", "direct", second);
+                // The very same file, rope_freqs.weight included, however the first was written.
+                assert!(lab.bytes("then") == lab.bytes("direct"), "{shape}: {first}, then {second}");
+            }
+        }
+    }
+}
+
+#[test]
+fn declared_scaling_is_replaced_and_kept() {
+    let lab = Lab::new("llama-tiny");
+    let text = |s: &str| Value::String(s.as_bytes().to_vec());
+    let yarn = [
+        ("llama.rope.scaling.type", text("yarn")),
+        ("llama.rope.scaling.factor", Value::F32(4.0)),
+        ("llama.rope.scaling.original_context_length", Value::U32(128)),
+    ];
+    lab.extend(&yarn, &[]);
+    let before = lab.hp("in");
+    let report = convert(
+        &lab.path("in"),
+        &lab.path("out"),
+        &Options { rope: Some("sba".parse().unwrap()), ..Options::default() },
+        &Quiet,
+    );
+    // No context given: the one the file was extended to.
+    assert_eq!(report.unwrap().rope.unwrap().n_ctx, 512);
+    lab.convert("in", "out", "ntk");
+    let (file, hp) = (lab.open("out"), lab.hp("out"));
+    assert_same_plan(&declared(&hp), &plan("ntk", &before), "ntk");
+    assert_eq!(plan("ntk", &hp).n_ctx_orig(&hp), 128);
+    assert!(file.value("llama.rope.scaling.type").is_none());
+    assert_eq!(Hparams::as_trained(&file).unwrap(), before);
+    lab.convert("out", "again", "plain");
+    assert_eq!(Hparams::as_trained(&lab.open("again")).unwrap(), before);
+}
+
+#[test]
+fn contexts_chosen_when_none_is_given() {
+    let lab = Lab::new("llama-tiny");
+    for (spec, n_ctx) in
+        [("harpe", 2048), ("pi:factor=2", 1024), ("yarn:factor=3,original=256", 768), ("plain", 512)]
+    {
+        let options = Options { rope: Some(spec.parse().unwrap()), ..Options::default() };
+        let report = convert(&lab.path("in"), &lab.path("out"), &options, &Quiet).unwrap();
+        assert_eq!(report.rope.unwrap().n_ctx, n_ctx, "{spec}");
+        assert!(report.notes.iter().any(|n| n.contains("--ctx")), "{:?}", report.notes);
+    }
+}
+
+#[test]
+fn llama_cpp_files_say_the_same_in_standard_keys() {
+    let close = |a: f64, b: f64| (a - b).abs() <= 3e-6 * b.abs();
+    for shape in ["llama-tiny", "llama-tiny-gqa", "qwen2-tiny"] {
+        let lab = Lab::new(shape);
+        let before = lab.hp("in");
+        for spec in ["plain", "pi", "ntk", "abf", "yarn", "yarn:factor=4,beta-fast=20", "sba", "sba+plain"] {
+            let Ok(spec) = spec.parse::<Spec>() else { continue };
+            let spec = spec.to_string();
+            let bakes = spec.contains("sba") || spec.contains("beta-fast");
+            match lab.try_convert("in", "out", &spec, true) {
+                Err(e) => {
+                    assert!(shape == "qwen2-tiny" && bakes, "{shape} {spec}: {e}");
+                    assert!(e.to_string().contains("qwen2 graph does not read rope_freqs.weight"), "{e}");
+                }
+                Ok(_) => {
+                    assert!(shape != "qwen2-tiny" || !bakes, "{shape} {spec}");
+                    let (file, hp) = (lab.open("out"), lab.hp("out"));
+                    assert!(file.value(keys::SPEC).is_none());
+                    // Our own reading of the standard keys stands in for llama.cpp's, which `oracle` asks.
+                    let (found, expected) = (declared(&hp), plan(&spec, &before));
+                    let pairs = found.freqs.theta.iter().zip(&expected.freqs.theta);
+                    assert!(pairs.clone().all(|(a, b)| close(*a, *b)), "{shape} {spec}: {:?}", found.freqs);
+                    assert!(close(found.mscale, expected.mscale), "{shape} {spec}: {}", found.mscale);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn llama_cpp_cannot_say_everything() {
+    let lab = Lab::new("llama-tiny");
+    for (spec, why) in [
+        ("harpe", "differ from head to head"),
+        ("dynamic-ntk", "abf:base="),
+        ("dynamic-ntk", "depends on the length"),
+    ] {
+        let error = lab.try_convert("in", "out", spec, true).unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains("in.gguf"), "{error}");
+    }
+    assert!(!lab.path("out").exists());
+    // A HARPE of equal bases is one base.
+    lab.try_convert("in", "out", "harpe:bases=40000/40000", true).unwrap();
+    assert_eq!(lab.open("out").get::<f32>("llama.rope.freq_base").unwrap(), 40_000.0);
+}
+
+#[test]
+fn llama_cpp_alone_exports_what_the_file_declares() {
+    let lab = Lab::new("llama-tiny");
+    lab.convert("in", "ours", "sba");
+    let options = Options { llama_cpp: true, ..Options::default() };
+    convert(&lab.path("ours"), &lab.path("stock"), &options, &Quiet).unwrap();
+    lab.try_convert("in", "direct", "sba", true).unwrap();
+    assert!(lab.bytes("stock") == lab.bytes("direct"));
+}
+
+#[test]
+fn longrope_uses_the_files_factors() {
+    let lab = Lab::new("llama-tiny");
+    let factors = |scale: f32| (0..32).map(|i| 1.0 + scale * i as f32).collect::<Vec<f32>>();
+    let tensors = [("rope_factors_long.weight", factors(0.5)), ("rope_factors_short.weight", factors(0.01))];
+    lab.extend(&[], &tensors);
+    let before = lab.hp("in");
+    lab.convert("in", "out", "longrope");
+    let expected = plan("longrope", &before);
+    assert!(expected.mscale > 1.0);
+    assert_same_plan(&declared(&lab.hp("out")), &expected, "longrope");
+    let report = lab.try_convert("in", "out", "longrope", true).unwrap();
+    assert_eq!(lab.open("out").get::<String>("llama.rope.scaling.type").unwrap(), "longrope");
+    assert!(report.notes.iter().all(|n| !n.contains("left out")));
+    // The short ones at this length are no llama.cpp key; they are baked, and the tensors it would refuse go.
+    let report = lab.try_convert("in", "out", "longrope:factors=short", true).unwrap();
+    let file = lab.open("out");
+    assert!(file.tensor("rope_freqs.weight").is_some() && file.tensor("rope_factors_long.weight").is_none());
+    assert_eq!(report.notes.iter().filter(|n| n.contains("left out")).count(), 2);
+}
+
+#[test]
+fn a_split_model_becomes_one_file() {
+    let lab = Lab::new("llama-tiny");
+    let file = lab.open("in");
+    let part = |no: u16| lab.dir.path().join(format!("s-0000{}-of-00002.gguf", no + 1));
+    let half = file.tensors().len() / 2;
+    for (no, tensors) in [(0u16, &file.tensors()[..half]), (1, &file.tensors()[half..])] {
+        let mut writer = if no == 0 { Writer::with_metadata_of(&file) } else { Writer::new() };
+        writer.set("split.no", Value::U16(no)).set("split.count", Value::U16(2));
+        writer.set("split.tensors.count", Value::I32(file.tensors().len() as i32));
+        for t in tensors {
+            writer.copy_tensor(&file, t).unwrap();
+        }
+        writer.write(&part(no)).unwrap();
+    }
+    let run = |out: &Path| convert(&part(0), out, &Options::default(), &Quiet);
+    run(&lab.path("whole")).unwrap();
+    assert!(lab.bytes("whole") == lab.bytes("in"));
+    let error = run(&part(1)).unwrap_err().to_string();
+    assert!(error.contains("the output is the input"), "{error}");
+}

@@ -1,0 +1,223 @@
+//! `ropewalk finetune` from the outside: what it writes, how it goes on, what it refuses.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::program::{run, Output};
+use convert::random::{write, Shape};
+use ropewalk::DType;
+use serde_json::Value;
+
+/// A tiny model and a few texts.
+struct Folder {
+    dir: tempfile::TempDir,
+}
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder { dir: tempfile::tempdir().unwrap() };
+        write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 7, &folder.file("tiny.gguf")).unwrap();
+        std::fs::create_dir(folder.file("texts")).unwrap();
+        for i in 0..6 {
+            let words = (0..400).map(|n| ["sea", "rope", "walk", "hemp", "tar"][(n * (i + 2) + n / 7) % 5]);
+            let text = words.collect::<Vec<_>>().join(" ");
+            std::fs::write(folder.file(&format!("texts/{i}.txt")), format!("{i}. {text}\n")).unwrap();
+        }
+        folder
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.file(name).to_str().unwrap().to_owned()
+    }
+
+    fn args(&self, output: &str, more: &[&str]) -> Vec<String> {
+        let texts = self.path("texts");
+        let (model, output) = (self.path("tiny.gguf"), self.path(output));
+        let head = ["finetune", "-m", &model, "-d", &texts, "-o", &output, "--ctx", "48", "--block", "20"];
+        let tail =
+            ["--device", "cpu", "-t", "1", "--lr", "0.01", "--dropout", "0.1", "--held-out", "2", "--json"];
+        [&head[..], &tail, more].concat().into_iter().map(String::from).collect()
+    }
+
+    fn finetune(&self, output: &str, more: &[&str]) -> Output {
+        let args = self.args(output, more);
+        run(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn log(&self, name: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.file(name)).unwrap();
+        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+    }
+}
+
+/// What was said on the way out with this code.
+#[track_caller]
+fn fails(out: &Output, code: i32) -> &str {
+    assert_eq!((out.code, out.stderr.matches("error:").count()), (code, 1), "{out:?}");
+    &out.stderr
+}
+
+/// What decides the next step, of a log's lines: losses and validations, without speed.
+fn figures(log: &[Value]) -> Vec<(u64, Option<f64>, Option<f64>)> {
+    log.iter().map(|l| (l["step"].as_u64().unwrap(), l["loss"].as_f64(), l["val_loss"].as_f64())).collect()
+}
+
+#[test]
+fn a_run_writes_an_adapter_that_helps() {
+    let folder = Folder::new();
+    let report =
+        folder.finetune("a.gguf", &["--steps", "30", "--rope", "pi:factor=2", "--ema", "0.5"]).json();
+    let (before, after) = (report["val_before"].as_f64().unwrap(), report["val_after"].as_f64().unwrap());
+    assert!(after < before - 0.5, "{before} to {after}");
+    assert_eq!((report["steps"].as_u64(), report["tokens"].as_u64()), (Some(30), Some(30 * 48)));
+    assert!(report["tokens_per_s"].as_f64().unwrap() > 0.0);
+    let log = folder.log("a.log.jsonl");
+    assert_eq!(log.iter().filter(|l| l["loss"].is_number()).count(), 30);
+    assert!(std::fs::read_to_string(folder.file("a.loss.svg")).unwrap().contains("<svg"));
+
+    // It says what it was trained under, and the text it learnt is likelier with it.
+    let (model, a) = (folder.path("tiny.gguf"), folder.path("a.gguf"));
+    let inspect = run(&["inspect", &a, "--json"]).stdout;
+    assert!(inspect.contains("pi:factor=2"), "{inspect}");
+    let text = folder.path("texts/1.txt");
+    let ppl = |more: &[&str]| {
+        let head =
+            ["perplexity", "-m", &model, "-f", &text, "--ctx", "48", "--device", "cpu", "-t", "1", "--json"];
+        run(&[&head[..], more].concat()).json()["results"][0]["ppl"].as_f64().unwrap()
+    };
+    let (plain, trained) = (ppl(&["--rope", "pi:factor=2"]), ppl(&["--lora", &a]));
+    assert!(trained < plain * 0.6, "{plain} to {trained}");
+}
+
+#[test]
+fn a_resumed_run_is_the_run_that_never_stopped() {
+    let folder = Folder::new();
+    let all = ["--steps", "12", "--batch", "2", "--schedule", "cosine", "--warmup", "3", "--save-every", "4"];
+    folder.finetune("whole.gguf", &all).json();
+    let whole = std::fs::read(folder.file("whole.gguf")).unwrap();
+
+    // Killed as soon as the first checkpoint is there, without any chance to do something about it.
+    let binary = env!("CARGO_BIN_EXE_ropewalk");
+    let args = folder.args("cut.gguf", &all);
+    let mut child =
+        Command::new(binary).args(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let started = Instant::now();
+    let first = folder.file("cut.checkpoints/step-00000004.safetensors");
+    while !first.exists() && started.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(first.exists() || folder.file("cut.checkpoints/step-00000008.safetensors").exists());
+
+    folder.finetune("cut.gguf", &[&all[..], &["--resume"]].concat()).json();
+    assert_eq!(std::fs::read(folder.file("cut.gguf")).unwrap(), whole);
+    assert_eq!(figures(&folder.log("cut.log.jsonl")), figures(&folder.log("whole.log.jsonl")));
+    // The last two checkpoints are kept, and nothing half-written lies about.
+    let mut left: Vec<_> = std::fs::read_dir(folder.file("cut.checkpoints"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["step-00000008.safetensors", "step-00000012.safetensors"]);
+
+    // Nor is it started anew over what is there.
+    let again = folder.finetune("cut.gguf", &all);
+    assert!(fails(&again, 1).contains("an earlier run got to step-00000012.safetensors"));
+
+    // Under other settings it is another run.
+    let other = folder.finetune("cut.gguf", &["--steps", "12", "--batch", "3", "--resume"]);
+    assert!(fails(&other, 1).contains("batch: the run was started with 2, this is 3"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_saves_and_stops() {
+    let folder = Folder::new();
+    for signal in ["-INT", "-TERM"] {
+        let output = format!("{}.gguf", &signal[1..]);
+        let args = folder.args(&output, &["--steps", "100000", "--save-every", "0"]);
+        let log = folder.file(&output).with_extension("log.jsonl");
+        let child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
+            .args(&args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let started = Instant::now();
+        while std::fs::read_to_string(&log).unwrap_or_default().lines().count() < 4 {
+            assert!(started.elapsed() < Duration::from_secs(60), "no step in a minute");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        let out = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.code() == Some(1) && said.contains("saved; --resume goes on"), "{signal}: {said}");
+        let saved = std::fs::read_dir(folder.file(&output).with_extension("checkpoints")).unwrap().count();
+        assert_eq!(saved, 1, "{signal}");
+    }
+}
+
+#[test]
+fn memory_is_planned_and_nothing_is_done() {
+    let folder = Folder::new();
+    let model = folder.path("tiny.gguf");
+    let plan = |more: &[&str]| {
+        let head = ["finetune", "-m", &model, "--device", "cpu", "--plan-memory", "--json"];
+        run(&[&head[..], more].concat()).json()
+    };
+    let here = plan(&["--ctx", "2048"]);
+    let sum: u64 = here["parts"].as_array().unwrap().iter().map(|p| p["device"].as_u64().unwrap()).sum();
+    assert_eq!(here["device"].as_u64(), Some(sum));
+    let small = plan(&["--ctx", "2048", "--memory", "64MiB"]);
+    let longest = small["longest_ctx"].as_u64().unwrap();
+    assert!(
+        plan(&["--ctx", &longest.to_string(), "--memory", "64MiB"])["device"].as_u64().unwrap() <= 64 << 20
+    );
+    assert_eq!(std::fs::read_dir(folder.dir.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn what_cannot_be_is_said_in_one_line() {
+    let folder = Folder::new();
+    std::fs::write(folder.file("short.txt"), "too short").unwrap();
+    std::fs::write(folder.file("empty.txt"), "").unwrap();
+    std::fs::write(folder.file("bad.jsonl"), "{\"text\": \"one\"}\n{\"body\": \"two\"}\n").unwrap();
+    let short = folder.path("short.txt");
+    let (empty, bad) = (folder.path("empty.txt"), folder.path("bad.jsonl"));
+    let (texts, model) = (folder.path("texts/x.log"), folder.path("tiny.gguf"));
+    let cases: [(&[&str], i32, &str); 14] = [
+        (&["--log", &texts], 2, "--log"),
+        (&["--cache", &model], 2, "--cache"),
+        (&["--lr-min", "0.001"], 2, "--schedule linear or cosine only"),
+        (&["--warmup", "200"], 1, "warmup: expected at most the 100 steps"),
+        (&["--rank", "0"], 1, "rank: expected at least 1"),
+        (&["--rank", "100000"], 1, "rank: expected at most"),
+        (&["--targets", "all,z"], 1, "targets: expected some of q, k, v"),
+        (&["--rope", "self-extend:window=16,group=4"], 1, "plain attention"),
+        (&["--rope", "nope"], 2, "rope 'nope'"),
+        (&["--lr-min", "nan", "--schedule", "cosine"], 1, "lr-min: expected a number"),
+        (&["--resume"], 1, "no checkpoint there"),
+        (&["--plot", "x.pdf"], 2, "expected a name ending in .svg or .png"),
+        (&["--batch", "0"], 2, "--batch: expected at least 1"),
+        (&["--recipe", "none"], 2, "--recipe"),
+    ];
+    for (more, code, says) in cases {
+        let out = folder.finetune("x.gguf", more);
+        let said = fails(&out, code);
+        assert!(said.contains(says), "{more:?}: {said}");
+    }
+    for (text, says) in [(&short, "tokens"), (&empty, "blank"), (&bad, "bad.jsonl:2")] {
+        let model = folder.path("tiny.gguf");
+        let out = folder.path("x.gguf");
+        let out = run(&["finetune", "-m", &model, "-d", text, "-o", &out, "--ctx", "48"]);
+        let said = fails(&out, 1);
+        assert!(said.contains(says), "{text}: {said}");
+    }
+    assert!(!folder.file("x.gguf").exists());
+}

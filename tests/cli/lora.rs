@@ -1,0 +1,145 @@
+//! Adapters on the command line: `--lora`, `--force-lora`, `inspect` of one, `convert --lora`.
+
+use std::path::Path;
+
+use crate::common::program::{run, Output};
+use convert::random::{write, Shape};
+use ropewalk::adapter::{self, AdapterFile, Keys, NewPair};
+use ropewalk::gguf::File;
+use ropewalk::DType;
+
+/// A tiny model and an adapter for it, trained under `rope`.
+struct Folder {
+    dir: tempfile::TempDir,
+}
+
+impl Folder {
+    fn new(rope: &str) -> Folder {
+        let folder = Folder { dir: tempfile::tempdir().unwrap() };
+        let model = folder.dir.path().join("tiny.gguf");
+        write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 7, &model).unwrap();
+        let base = Some(adapter::fingerprint(&File::open(&model).unwrap()));
+        // Signs that follow no row and no column: the pair must not be a constant.
+        let values = |n: usize, k: usize| -> Vec<f32> {
+            (0..n).map(|i| ((i * i + k) % 7) as f32 / 7.0 - 0.4).collect()
+        };
+        let (a, b) = (values(256 * 2, 1), values(2 * 256, 2));
+        let pair = |il: usize| NewPair {
+            weight: format!("blk.{il}.attn_output.weight"),
+            n_in: 256,
+            n_out: 256,
+            a: &a,
+            b: &b,
+        };
+        let keys = Keys { rope: Some(rope.parse().unwrap()), n_ctx: Some(4096), base, ..Keys::default() };
+        let file = AdapterFile {
+            arch: "llama",
+            rank: 2,
+            alpha: 4.0,
+            pairs: vec![pair(0), pair(1)],
+            whole: Vec::new(),
+            keys,
+            dtype: DType::F32,
+        };
+        adapter::write(&folder.dir.path().join("a.gguf"), &file).unwrap();
+        folder
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn run(&self, more: &[&str]) -> Output {
+        let model = self.path("tiny.gguf");
+        let head = ["run", "-m", &model, "-p", "hello", "-n", "8", "--ignore-eos", "--temp", "0"];
+        run(&[&head[..], &["--device", "cpu", "-t", "1", "--json"], more].concat())
+    }
+}
+
+#[test]
+fn an_adapter_changes_what_is_written() {
+    let folder = Folder::new("plain");
+    let a = folder.path("a.gguf");
+    let text = |more: &[&str]| folder.run(more).json()["tokens"].clone();
+    let base = text(&[]);
+    assert_ne!(text(&["--lora", &a]), base);
+    assert_eq!(text(&["--lora", &format!("{a}:0")]), base);
+    // Taken away again.
+    assert_eq!(text(&["--lora", &format!("{a}:3"), "--lora", &format!("{a}:-3")]), base);
+    let with = folder.run(&["--lora", &format!("{a}:2")]).json();
+    assert_eq!(with["model"], "tiny.gguf + a.gguf:2");
+
+    let odd = folder.path("a:5");
+    std::fs::copy(&a, &odd).unwrap();
+    assert_eq!(text(&["--lora", &odd]), text(&["--lora", &a]));
+    assert_eq!(text(&["--lora", &format!("{odd}:2")]), with["tokens"]);
+}
+
+#[test]
+fn another_rope_than_the_trained_one_is_an_error_unless_forced() {
+    let folder = Folder::new("pi:factor=2");
+    let a = folder.path("a.gguf");
+    let own = folder.run(&["--lora", &a]);
+    assert!(own.json()["rope"].as_str().unwrap().starts_with("pi:factor=2"));
+    assert!(own.stderr.contains("the adapter's own"), "{}", own.stderr);
+    let wrong = folder.run(&["--lora", &a, "--rope", "plain"]);
+    assert_eq!(wrong.code, 1, "{wrong:?}");
+    assert!(wrong.stderr.contains("a.gguf") && wrong.stderr.contains("pi:factor=2"), "{}", wrong.stderr);
+    let forced = folder.run(&["--lora", &a, "--rope", "plain", "--force-lora"]);
+    assert_eq!(forced.json()["rope"], "plain");
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    let folder = Folder::new("plain");
+    let missing = folder.run(&["--lora", &folder.path("none.gguf")]);
+    assert!(missing.code == 1 && missing.stderr.contains("none.gguf"), "{missing:?}");
+    assert_eq!(folder.run(&["--lora", "a.gguf:nan"]).code, 2);
+    assert_eq!(folder.run(&["--force-lora"]).code, 2);
+    let model = folder.run(&["--lora", &folder.path("tiny.gguf")]);
+    assert!(model.code == 1 && model.stderr.contains("general.type"), "{model:?}");
+}
+
+#[test]
+fn measurements_name_their_adapters() {
+    let folder = Folder::new("plain");
+    let (model, a) = (folder.path("tiny.gguf"), folder.path("a.gguf"));
+    let text = folder.path("text.txt");
+    std::fs::write(&text, "the rope walks on. ".repeat(60)).unwrap();
+    let perplexity = |more: &[&str]| {
+        let head = ["perplexity", "-m", &model, "-f", &text, "--ctx", "256", "--device", "cpu", "-t", "1"];
+        run(&[&head[..], &["-q", "--json"], more].concat()).json()
+    };
+    let (base, with) = (perplexity(&[]), perplexity(&["--lora", &a]));
+    assert_eq!(with["model"], "tiny.gguf + a.gguf:1");
+    assert_ne!(base["results"], with["results"]);
+
+    let bench = ["bench", "-m", &model, "-p", "16", "-n", "0", "-r", "1", "--device", "cpu", "-t", "1"];
+    let bench = run(&[&bench[..], &["-q", "--json", "--against", "libllama", "--lora", &a]].concat()).json();
+    assert_eq!(bench["model"], "tiny.gguf + a.gguf:1");
+}
+
+#[test]
+fn inspect_shows_an_adapter() {
+    let folder = Folder::new("pi:factor=2");
+    let a = folder.path("a.gguf");
+    let shown = run(&["inspect", &a]).stdout;
+    for part in ["LoRA for llama", "rank 2", "alpha 4", "trained under: pi:factor=2", "4,096"] {
+        assert!(shown.contains(part), "no {part:?} in: {shown}");
+    }
+    let json = run(&["inspect", &a, "--json"]).json();
+    assert_eq!((&json["adapter"]["ranks"][0], &json["adapter"]["pairs"]), (&2.into(), &2.into()));
+    assert!(run(&["inspect", &folder.path("tiny.gguf"), "--json"]).json()["adapter"].is_null());
+}
+
+#[test]
+fn convert_merges() {
+    let folder = Folder::new("pi:factor=2");
+    let (model, a, out) = (folder.path("tiny.gguf"), folder.path("a.gguf"), folder.path("merged.gguf"));
+    // The other program of the workspace, run as its own tests do.
+    let code = convert::cli::run(["convert", "--lora", &a, &model, "-o", &out, "-q"].map(Into::into));
+    assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
+    assert!(Path::new(&out).exists());
+    let inspect = run(&["inspect", &out]).stdout;
+    assert!(inspect.contains("declared rope: pi:factor=2"), "{inspect}");
+}

@@ -1,0 +1,11 @@
+//! The program `ropewalk` from the outside: what each command prints, writes and refuses, its exit codes and its signals.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod finetune;
+mod lora;
+mod models;
+mod pull;
+mod rope;
+mod usage;

@@ -1,0 +1,126 @@
+//! `ropewalk rope` for methods of the reach axis: what it prints, draws and refuses.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::common::program::run;
+use ropewalk::DType;
+
+/// A small random model, made once.
+fn model() -> &'static str {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| crate::common::random_model("llama-tiny", DType::F32, "cli-rope"))
+        .to_str()
+        .expect("text")
+}
+
+#[test]
+fn a_reach_method_shows_its_branches_and_a_map() {
+    let output = run(&["rope", "self-extend:window=64,group=4,original=256", "-m", model(), "--ctx", "600"]);
+    assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{output:?}");
+    for text in [
+        "distance 0..63  as it is",
+        "floor(i/4) + 48 - floor(j/4)",
+        "largest distance within the context 197",
+        "a query sees 600 keys at most",
+        "the cache keeps every key",
+        "tenths of the trained window of 256 tokens",
+        "wavelength",
+    ] {
+        assert!(output.stdout.contains(text), "{text}: {}", output.stdout);
+    }
+    let streaming = run(&["rope", "streaming:sinks=4,window=96", "-m", model(), "--ctx", "600"]);
+    assert!(
+        streaming.stdout.contains("the cache holds 100 keys at most, however long the text"),
+        "{streaming:?}"
+    );
+    let plain = run(&["rope", "yarn:factor=2", "-m", model(), "--ctx", "600"]);
+    assert!(plain.code == 0 && !plain.stdout.contains("tenths of"), "{plain:?}");
+}
+
+#[test]
+fn json_has_the_branches() {
+    let json =
+        run(&["rope", "lm-infinite:window=64,global=2,evict=true", "-m", model(), "--ctx", "600", "--json"])
+            .json();
+    assert_eq!(
+        json["branches"],
+        serde_json::json!([
+            { "pairs": "distance 0..63", "shown": "as it is", "largest": 63 },
+            { "pairs": "keys 0..1, distance 64..", "shown": "always 64", "largest": 64 },
+        ])
+    );
+    let number = |key: &str| json[key].as_u64();
+    assert_eq!(
+        (number("largest_distance"), number("most_keys"), number("n_held")),
+        (Some(64), Some(66), Some(66))
+    );
+    let plain = run(&["rope", "plain", "-m", model(), "--ctx", "600", "--json"]).json();
+    assert_eq!(plain["branches"][0]["pairs"], "all keys");
+    assert_eq!((plain["largest_distance"].as_u64(), plain["n_held"].as_u64()), (Some(599), None));
+    let methods = run(&["rope", "--methods", "--json"]).json();
+    let axis = |name: &str| {
+        let all = methods["methods"].as_array().unwrap();
+        all.iter().find(|m| m["name"] == name).unwrap()["axis"].as_str().unwrap().to_owned()
+    };
+    assert_eq!((axis("dca").as_str(), axis("yarn").as_str()), ("reach", "frequency"));
+    assert!(run(&["rope", "--methods"]).stdout.contains("streaming (reach): "));
+}
+
+#[test]
+fn maps_are_drawn_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let (map, plot) = (dir.path().join("map.svg"), dir.path().join("plot.png"));
+    let (map, plot) = (map.to_str().unwrap(), plot.to_str().unwrap());
+    let spec = "self-extend:window=64,group=4,original=256";
+    let output = run(&[
+        "rope",
+        spec,
+        "-m",
+        model(),
+        "--ctx",
+        "600",
+        "--map",
+        map,
+        "--beside",
+        "dca:original=256",
+        "--beside",
+        "plain",
+        "--plot",
+        plot,
+        "--json",
+    ]);
+    assert_eq!(output.json()["rope"], "self-extend:window=64,group=4,log-scale=false,original=256");
+    assert!(output.stderr.contains("map.svg") && output.stderr.contains("plot.png"), "{output:?}");
+    let svg = std::fs::read_to_string(map).unwrap();
+    assert!(svg.contains("self-extend:window=64") && svg.contains("dca:chunk=192") && svg.contains("plain"));
+    assert!(std::fs::read(plot).unwrap().starts_with(b"\x89PNG"));
+}
+
+#[test]
+fn what_cannot_be_drawn_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let map = dir.path().join("map.svg");
+    let map = map.to_str().unwrap();
+    for (args, words) in [
+        (&["yarn:factor=2", "--map", map][..], &["--map", "yarn:factor=2", "its own distance", "--plot"][..]),
+        (&["dca", "--map", "map.pdf"], &["--map map.pdf", ".svg or .png"]),
+        (&["dca", "--beside", "streaming"], &["--map"]),
+        (&["dca", "--map", map, "--beside", "yarm"], &["yarm", "yarn"]),
+        (
+            &[
+                "dca", "--map", map, "--beside", "dca", "--beside", "dca", "--beside", "dca", "--beside",
+                "dca",
+            ],
+            &["--beside", "3"],
+        ),
+    ] {
+        let output = run(&[&["rope", "-m", model(), "--ctx", "600"], args].concat());
+        assert!(output.code == 2 && output.stdout.is_empty(), "{args:?}: {output:?}");
+        assert!(words.iter().all(|w| output.stderr.contains(w)), "{args:?}: {output:?}");
+    }
+    let late =
+        run(&["rope", "dca", "-m", model(), "--ctx", "600", "--map", map, "--beside", "dca:chunk=9,local=9"]);
+    assert!(late.code == 1 && late.stderr.contains("local"), "{late:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}

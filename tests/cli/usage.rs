@@ -1,0 +1,158 @@
+//! The program as a user meets it: usage errors, exit codes, one-line messages, help, completions, inspect, rope.
+
+use crate::common::program::{run, run_in, Output};
+
+/// What a failed call must look like: this exit code, nothing on stdout, one line on stderr that holds each of these.
+fn fails(output: &Output, code: i32, holds: &[&str]) {
+    assert_eq!(output.code, code, "{output:?}");
+    assert_eq!(output.stdout, "", "{output:?}");
+    assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+    assert!(output.stderr.starts_with("error: "), "{output:?}");
+    for text in holds {
+        assert!(output.stderr.contains(text), "{text:?} is not in {output:?}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_exit_2_in_one_line() {
+    for (args, holds) in [
+        (&["nonesuch"][..], &["nonesuch"][..]),
+        (&["run", "--nonesuch"], &["--nonesuch", "ropewalk run --help"]),
+        (&["run", "-p", "x"], &["--model", "ropewalk run --help"]),
+        (&["run", "-m", "x"], &["--prompt"]),
+        (&["run", "-m", "x", "-p", "a", "-f", "b"], &["cannot be used with"]),
+        (&["run", "-m", "x", "-p", "a", "-n", "-5"], &["-n -5"]),
+        (&["run", "-m", "x", "-p", "a", "--ctx", "0"], &["--ctx", "at least 1"]),
+        (&["run", "-m", "x", "-p", "a", "--ctx", "99999999999999999999"], &["--ctx"]),
+        (&["run", "-m", "x", "-p", "a", "--kv", "q3"], &["--kv", "q8_0"]),
+        (&["run", "-m", "x", "-p", "a", "--temp", "warm"], &["--temp"]),
+        (&["run", "-m", "x", "-p", "a", "--top-p", "1.5"], &["top_p", "1.5"]),
+        (&["chat", "-m", "x", "--repeat-penalty", "0"], &["penalty_repeat", "found 0"]),
+        (&["run", "-m", "x", "-p", "a", "-t", "9999"], &["--threads", "512"]),
+        (
+            &["perplexity", "-m", "x", "-f", "y", "--protocol", "zz"],
+            &["--protocol", "yarn-trunc", "ropewalk perplexity"],
+        ),
+        (&["perplexity", "-m", "x"], &["--file"]),
+        (&["passkey", "-m", "x", "--lengths", "1k,zero"], &["--lengths"]),
+        (&["passkey", "-m", "x", "--lengths", "1k", "--depth", "1.5"], &["--depth", "random, start"]),
+        (&["bench", "-m", "x", "-p", "0", "-n", "0"], &["nothing to measure"]),
+        (&["bench", "-m", "x", "--against", "nobody"], &["libllama"]),
+        (&["completions", "csh"], &["bash"]),
+        (&["pull", "nonesuch"], &["nonesuch", "smollm2"]),
+        (&["pull", "hf:just/two"], &["hf:ORG/REPO/FILE"]),
+        (&["pull", "smollm2", "--sha256", "12"], &["--sha256", "64"]),
+        (&["rope", "yarn"], &["--model"]),
+    ] {
+        fails(&run(args), 2, holds);
+    }
+}
+
+#[test]
+fn an_unknown_rope_method_is_exit_2_and_lists_the_known_ones() {
+    for args in [
+        &["run", "-m", "x", "-p", "a", "--rope", "yarm:factor=2"][..],
+        &["chat", "-m", "x", "--rope", "yarm"],
+        &["perplexity", "-m", "x", "-f", "y", "--rope", "yarm"],
+        &["passkey", "-m", "x", "--lengths", "64", "--rope", "yarm"],
+        &["bench", "-m", "x", "--rope", "yarm"],
+        &["rope", "yarm", "-m", "x"],
+    ] {
+        fails(&run(args), 2, &["yarm", "plain", "harpe", "dynamic-ntk"]);
+    }
+    fails(&run(&["run", "-m", "x", "-p", "a", "--rope", "yarn:nonesuch=2"]), 2, &["nonesuch", "factor"]);
+}
+
+#[test]
+fn without_a_command_help_is_shown_and_it_is_exit_2() {
+    let output = run(&[]);
+    assert_eq!(output.code, 2);
+    assert!(output.stderr.contains("perplexity") && output.stderr.contains("Exit codes"), "{output:?}");
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    for name in ["run", "chat", "perplexity", "passkey", "bench", "rope", "inspect", "pull", "completions"] {
+        let output = run(&[name, "--help"]);
+        assert_eq!(output.code, 0, "{output:?}");
+        assert!(output.stdout.contains("Example:\n  ropewalk"), "{output:?}");
+    }
+    let version = run(&["--version"]);
+    assert!(version.code == 0 && version.stdout.starts_with("ropewalk "), "{version:?}");
+}
+
+#[test]
+fn completions_know_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = run(&["completions", shell]);
+        assert_eq!(output.code, 0, "{output:?}");
+        for name in ["perplexity", "passkey", "inspect", "protocol"] {
+            assert!(output.stdout.contains(name), "{shell}: {name}");
+        }
+    }
+}
+
+#[test]
+fn a_model_that_is_not_there_is_exit_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    fails(&run_in(path, &["run", "-m", "no/such.gguf", "-p", "a"]), 1, &["no/such.gguf", "no such file"]);
+    fails(&run_in(path, &["inspect", "nonesuch"]), 1, &["nonesuch", "known: smollm2"]);
+    fails(&run_in(path, &["run", "-m", "smollm2", "-p", "a"]), 1, &["ropewalk pull smollm2"]);
+    fails(&run_in(path, &["run", "-m", "hf:o/r/f.gguf", "-p", "a"]), 1, &["ropewalk pull hf:o/r/f.gguf"]);
+}
+
+#[test]
+fn files_that_are_no_models_are_exit_1() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, bytes) in [
+        ("empty.gguf", &b""[..]),
+        ("text.gguf", b"hello, this is not a model at all, but long enough"),
+        ("short.gguf", b"GGUF\x03\0\0\0"),
+        ("huge.gguf", b"GGUF\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x7f"),
+    ] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let path = path.to_str().unwrap();
+        fails(&run(&["inspect", path]), 1, &[name]);
+        fails(&run(&["rope", "yarn", "-m", path, "--ctx", "4096"]), 1, &[name]);
+        fails(&run(&["run", "-m", path, "-p", "a"]), 1, &[name]);
+    }
+    let folder = dir.path().to_str().unwrap();
+    fails(&run(&["inspect", folder]), 1, &[folder]);
+}
+
+#[test]
+fn texts_that_cannot_be_read_are_exit_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("latin1.txt");
+    std::fs::write(&path, b"caf\xe9").unwrap();
+    let path = path.to_str().unwrap();
+    fails(&run(&["run", "-m", "x.gguf", "-f", path]), 1, &["latin1.txt", "UTF-8", "3"]);
+    fails(&run(&["perplexity", "-m", "x.gguf", "-f", path]), 1, &["latin1.txt", "UTF-8", "3"]);
+    fails(&run(&["run", "-m", "x.gguf", "-f", "no-such.txt"]), 1, &["no-such.txt"]);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    use std::process::{Command, Stdio};
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
+        .args(["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+#[test]
+fn methods_are_listed_with_their_parameters() {
+    let text = run(&["rope", "--methods"]);
+    assert!(text.code == 0 && text.stdout.contains("harpe") && text.stdout.contains("base-max"), "{text:?}");
+    let json = run(&["rope", "--methods", "--json"]).json();
+    let names: Vec<_> =
+        json["methods"].as_array().unwrap().iter().map(|m| m["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"yarn") && names.contains(&"sba"), "{names:?}");
+}

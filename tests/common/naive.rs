@@ -1,0 +1,190 @@
+//! A decoder in plain f64, straight from the definitions: nothing cached, nothing fused, no plan's branches.
+//!
+//! Attention knows a method only as a function from a pair of positions to the distance the model is shown, and turns the
+//! query by it: q_i^T R(rel) k_j, the form every paper defines its method in. The engine rotates queries and keys apart.
+
+use std::collections::HashMap;
+
+use ropewalk::hparams::Hparams;
+use ropewalk::model::Model;
+use ropewalk::rope::Plan;
+use ropewalk::Token;
+
+/// The attention a naive model computes: which keys a query sees, at which distance, and how both are rotated.
+pub(crate) trait Definition {
+    /// The distance query `i` is shown to key `j <= i`; `None` where it does not see it.
+    fn distance(&self, i: i64, j: i64) -> Option<i64>;
+    /// Factor on rotated queries and on rotated keys.
+    fn mscale(&self) -> f64;
+    /// Factor on the scores of query `i`.
+    fn q_scale(&self, i: i64) -> f64;
+    /// Radians per unit of distance for each pair of dimensions: one table, or one for each key head.
+    fn tables(&self, hp: &Hparams, plan: &Plan) -> Vec<Vec<f64>>;
+}
+
+/// The weights of a model, as f64.
+#[derive(Clone)]
+pub(crate) struct Naive {
+    hp: Hparams,
+    /// Pairs are `(2j, 2j+1)`; else `(j, j + n_rot/2)`.
+    adjacent: bool,
+    tensors: HashMap<String, Vec<f64>>,
+}
+
+/// Angles of the distances a text can show, one table for each key head or for all: `[distance][pair]`, cosine and sine.
+struct Turns(Vec<Vec<Vec<(f64, f64)>>>);
+
+impl Turns {
+    fn new(tables: &[Vec<f64>], mscale: f64, farthest: usize) -> Turns {
+        // The magnitude is on rotated q and on rotated k.
+        let m = mscale * mscale;
+        let at = |rel: usize, table: &Vec<f64>| {
+            let angle = |theta: &f64| (rel as f64 * theta).sin_cos();
+            table.iter().map(angle).map(|(sin, cos)| (cos * m, sin * m)).collect()
+        };
+        Turns(tables.iter().map(|t| (0..=farthest).map(|rel| at(rel, t)).collect()).collect())
+    }
+}
+
+impl Naive {
+    pub(crate) fn of(model: &Model) -> Naive {
+        let file = model.file();
+        let values = |t| file.dequantized(t).unwrap().into_iter().map(f64::from).collect();
+        Naive {
+            hp: model.hparams().clone(),
+            adjacent: model.hparams().arch == "llama",
+            tensors: file.tensors().iter().map(|t| (t.name.clone(), values(t))).collect(),
+        }
+    }
+
+    /// A tensor, to be changed.
+    pub(crate) fn tensor_mut(&mut self, name: &str) -> &mut Vec<f64> {
+        self.tensors.get_mut(name).unwrap()
+    }
+
+    /// Gives the model an output matrix of its own, if its embedding was that.
+    pub(crate) fn untie(&mut self) {
+        let embedding = self.tensors["token_embd.weight"].clone();
+        self.tensors.entry("output.weight".into()).or_insert(embedding);
+    }
+
+    /// All rows of logits, `[n][n_vocab]`. As no token sees a later one, the first rows are those of a shorter text.
+    pub(crate) fn logits(&self, tokens: &[Token], case: &dyn Definition, plan: &Plan) -> Vec<f64> {
+        let (hp, n) = (&self.hp, tokens.len());
+        // A distance never exceeds the true one by more than a constant of the method.
+        let turns = Turns::new(&case.tables(hp, plan), case.mscale(), n + 100);
+        let embd = &self.tensors["token_embd.weight"];
+        let mut x: Vec<f64> = tokens
+            .iter()
+            .flat_map(|&t| embd[t as usize * hp.n_embd..(t as usize + 1) * hp.n_embd].to_vec())
+            .collect();
+        for il in 0..hp.n_layer {
+            let name = |part: &str| format!("blk.{il}.{part}");
+            let normed = self.norm(&x, &name("attn_norm"));
+            let [q, k, v] = ["attn_q", "attn_k", "attn_v"].map(|part| self.linear(&normed, n, &name(part)));
+            let attended = self.attend(&q, &k, &v, case, &turns);
+            add(&mut x, &self.linear(&attended, n, &name("attn_output")));
+            let normed = self.norm(&x, &name("ffn_norm"));
+            let mut gate = self.linear(&normed, n, &name("ffn_gate"));
+            let up = self.linear(&normed, n, &name("ffn_up"));
+            gate.iter_mut().zip(&up).for_each(|(g, u)| *g = *g / (1.0 + (-*g).exp()) * u);
+            add(&mut x, &self.linear(&gate, n, &name("ffn_down")));
+        }
+        let normed = self.norm(&x, "output_norm");
+        let own = self.tensors.contains_key("output.weight");
+        self.linear(&normed, n, if own { "output" } else { "token_embd" })
+    }
+
+    /// `x W^T + bias` for each of `n` rows.
+    fn linear(&self, x: &[f64], n: usize, name: &str) -> Vec<f64> {
+        let w = &self.tensors[&format!("{name}.weight")];
+        let n_in = x.len() / n;
+        let bias = self.tensors.get(&format!("{name}.bias"));
+        let mut out = Vec::with_capacity(n * w.len() / n_in);
+        for x in x.chunks_exact(n_in) {
+            for (o, row) in w.chunks_exact(n_in).enumerate() {
+                out.push(dot(row, x) + bias.map_or(0.0, |b| b[o]));
+            }
+        }
+        out
+    }
+
+    fn norm(&self, x: &[f64], name: &str) -> Vec<f64> {
+        let w = &self.tensors[&format!("{name}.weight")];
+        let one = |row: &[f64]| {
+            let mean = dot(row, row) / row.len() as f64;
+            let scale = 1.0 / (mean + f64::from(self.hp.rms_eps)).sqrt();
+            row.iter().zip(w).map(|(x, w)| x * scale * w).collect::<Vec<_>>()
+        };
+        x.chunks_exact(w.len()).flat_map(one).collect()
+    }
+
+    /// q `[n][n_head * d]`, k and v `[n][n_head_kv * d]` to `[n][n_head * d]`.
+    fn attend(&self, q: &[f64], k: &[f64], v: &[f64], case: &dyn Definition, turns: &Turns) -> Vec<f64> {
+        let (hp, d) = (&self.hp, self.hp.n_embd_head);
+        let (q_row, kv_row) = (hp.n_head * d, hp.n_head_kv * d);
+        let n = q.len() / q_row;
+        let mut out = vec![0.0; q.len()];
+        for i in 0..n {
+            let seen: Vec<(usize, usize)> = (0..=i)
+                .filter_map(|j| Some((j, case.distance(i as i64, j as i64)?)))
+                .map(|(j, rel)| (j, usize::try_from(rel).expect("no key lies ahead of its query")))
+                .collect();
+            let scale = case.q_scale(i as i64) / (d as f64).sqrt();
+            for h in 0..hp.n_head {
+                // Query heads in groups share a key head, and its table.
+                let g = h / (hp.n_head / hp.n_head_kv);
+                let table = &turns.0[g.min(turns.0.len() - 1)];
+                let q = &q[i * q_row + h * d..][..d];
+                let key = |j: usize| &k[j * kv_row + g * d..][..d];
+                let scores: Vec<f64> =
+                    seen.iter().map(|&(j, rel)| self.score(q, key(j), &table[rel]) * scale).collect();
+                let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+                let out = &mut out[i * q_row + h * d..][..d];
+                for (&(j, _), s) in seen.iter().zip(&scores) {
+                    let p = (s - top).exp() / sum;
+                    out.iter_mut().zip(&v[j * kv_row + g * d..][..d]).for_each(|(o, v)| *o += p * v);
+                }
+            }
+        }
+        out
+    }
+
+    /// `(R(rel) q) . k`; dimensions past `n_rot` are not turned and have no magnitude.
+    fn score(&self, q: &[f64], k: &[f64], turn: &[(f64, f64)]) -> f64 {
+        let half = self.hp.n_rot / 2;
+        let pair = |j: usize| if self.adjacent { (2 * j, 2 * j + 1) } else { (j, j + half) };
+        let turned = turn.iter().enumerate().map(|(j, (cos, sin))| {
+            let (a, b) = pair(j);
+            (q[a] * cos - q[b] * sin) * k[a] + (q[a] * sin + q[b] * cos) * k[b]
+        });
+        turned.sum::<f64>() + dot(&q[2 * half..], &k[2 * half..])
+    }
+}
+
+/// In four sums, as one would wait for itself at every step.
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    let mut sums = [0.0; 4];
+    for (a, b) in a.chunks(4).zip(b.chunks(4)) {
+        sums.iter_mut().zip(a.iter().zip(b)).for_each(|(s, (a, b))| *s += a * b);
+    }
+    sums.iter().sum()
+}
+
+fn add(x: &mut [f64], y: &[f64]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+
+/// Largest error of a row of logits, relative to the row's norm.
+pub(crate) fn worst_row(got: &[f32], want: &[f64], n_vocab: usize) -> f64 {
+    assert!(got.len() == want.len() && got.len().is_multiple_of(n_vocab), "{} of {}", got.len(), want.len());
+    let error = |(got, want): (&[f32], &[f64])| {
+        let off: f64 = got.iter().zip(want).map(|(g, w)| (f64::from(*g) - w).powi(2)).sum();
+        let error = (off / dot(want, want)).sqrt();
+        // `max` would pass over a NaN.
+        assert!(error.is_finite(), "logits that are no numbers");
+        error
+    };
+    got.chunks_exact(n_vocab).zip(want.chunks_exact(n_vocab)).map(error).fold(0.0, f64::max)
+}

@@ -1,0 +1,69 @@
+//! Runs the built program. It neither reads nor writes the user's own folders: its caches and history go elsewhere.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What a run left behind.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Output {
+    /// The one JSON object on stdout.
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        assert_eq!(self.code, 0, "{self:?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+}
+
+/// A call that is not run yet.
+pub(crate) fn command(args: &[&str]) -> Command {
+    let nowhere = std::env::temp_dir().join("ropewalk-tests-no-such-folder");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk"));
+    command.args(args).stdin(Stdio::null());
+    for name in ["HF_ENDPOINT", "HF_TOKEN", "ROPEWALK_MODELS"] {
+        command.env_remove(name);
+    }
+    command.env("XDG_CACHE_HOME", &nowhere).env("XDG_DATA_HOME", &nowhere);
+    command
+}
+
+/// Runs it.
+pub(crate) fn finish(mut command: Command) -> Output {
+    let output = command.output().unwrap();
+    Output {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+pub(crate) fn run(args: &[&str]) -> Output {
+    finish(command(args))
+}
+
+/// Runs in a folder.
+pub(crate) fn run_in(dir: &Path, args: &[&str]) -> Output {
+    let mut command = command(args);
+    command.current_dir(dir);
+    finish(command)
+}
+
+/// Runs with this text on stdin.
+pub(crate) fn run_with(args: &[&str], stdin: &str) -> Output {
+    let mut command = command(args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    Output {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}

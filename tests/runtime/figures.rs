@@ -1,0 +1,18 @@
+//! Published figures of the default model on the needle essays, measured by others through libllama.
+
+use crate::common::*;
+use ropewalk::session::{Session, SessionParams};
+
+/// One window of 4,096 tokens from the start, every token from the second on, no BOS.
+#[test]
+fn essays_at_4096_tokens() {
+    let model = load(&default_model());
+    let tokens = model.vocab().tokenize(&essays()[..40_000], false, false).unwrap()[..4096].to_vec();
+    for (rope, published) in [("plain", 24.09), ("yarn:factor=2", 24.59), ("pi:factor=2", 63.4)] {
+        let params = SessionParams { rope: Some(rope.parse().unwrap()), ..SessionParams::new(4096) };
+        let nll = Session::new(&model, &params).unwrap().nll(&tokens, 1..4096).unwrap();
+        let ppl = (nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64).exp();
+        println!("{rope}: {ppl:.3}, published {published}");
+        assert!((ppl / published - 1.0).abs() < 0.01, "{rope}: expected {published} within 1 %, found {ppl}");
+    }
+}

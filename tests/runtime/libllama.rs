@@ -1,0 +1,159 @@
+//! Logits against libllama's, in one process: the same tokens, the same file, the same rope.
+
+use std::path::Path;
+use std::sync::Mutex;
+
+use crate::common::*;
+use convert::{convert, Options, Quiet};
+use ggml::oracle::{Oracle, OracleParams};
+use ropewalk::session::SessionParams;
+use ropewalk::{DType, Token};
+
+/// Tokens of the essays compared on the default model.
+const N_TOKENS: usize = 2048;
+
+/// The heavy comparisons take turns: each holds two sets of 2,048 rows of logits.
+static HEAVY: Mutex<()> = Mutex::new(());
+
+fn oracle_logits(path: &Path, params: &OracleParams, tokens: &[Token]) -> Vec<f32> {
+    let mut oracle = Oracle::open(path, params).unwrap_or_else(|e| panic!("{e}"));
+    let mut rows = Vec::with_capacity(tokens.len() * oracle.n_vocab());
+    oracle
+        .eval_with(tokens, true, &mut |_, row| rows.extend_from_slice(row))
+        .unwrap_or_else(|e| panic!("{e}"));
+    rows
+}
+
+/// libllama with weights as they lie in the file (repacked ones go through other products), and without flash attention
+/// over an F32 cache, which it would round to F16.
+fn oracle_params(n_ctx: usize, kv: DType) -> OracleParams {
+    OracleParams {
+        n_threads: N_THREADS as u32,
+        kv,
+        use_extra_bufts: false,
+        flash_attn: kv != DType::F32,
+        ..OracleParams::new(n_ctx as u32)
+    }
+}
+
+#[test]
+fn random_models_agree() {
+    let shapes = [
+        "llama-tiny",
+        "llama-tiny-mha",
+        "llama-tiny-gqa",
+        "llama-tiny-tied",
+        "qwen2-tiny",
+        "qwen2-tiny-tied",
+    ];
+    for shape in shapes {
+        for dtype in [DType::F32, DType::F16, DType::Q8_0, DType::Q4_1, DType::Q4_K] {
+            let path = random_model(shape, dtype, "agree");
+            let model = load(&path);
+            let n_vocab = model.hparams().n_vocab;
+            let tokens = some_tokens(200, n_vocab);
+            let theirs = oracle_logits(&path, &oracle_params(256, DType::F32), &tokens);
+            let spread = theirs.iter().map(|x| x.abs()).fold(0.0, f32::max);
+            for portable in [false, true] {
+                let p = SessionParams { kv_type: DType::F32, portable, n_ubatch: 96, ..params(256) };
+                let d = compare(&theirs, &all_logits(&model, &p, &tokens), &tokens, n_vocab);
+                // Rounding activations to 8 bits makes large differences of small ones; widened weights avoid it.
+                let (abs, kl) = match (dtype, portable) {
+                    (DType::F32, _) => (1e-4, 1e-8),
+                    (_, true) => (0.05, 1e-3),
+                    (_, false) => (0.2, 1e-2),
+                };
+                let what =
+                    format!("{shape} {} portable={portable}: {d:?}, largest logit {spread}", dtype.name());
+                assert!(d.max_abs < abs * f64::from(spread).max(1.0) && d.kl < kl, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn default_model_in_f32_agrees_under_every_stock_method() {
+    let _turn = HEAVY.lock().unwrap_or_else(|e| e.into_inner());
+    let f32_path = scratch("agree-default-f32.gguf");
+    let to_f32 = Options { dtype: Some(DType::F32), ..Options::default() };
+    convert(&default_model(), &f32_path, &to_f32, &Quiet).unwrap_or_else(|e| panic!("{e}"));
+    let sba_path = scratch("agree-default-f32-sba.gguf");
+    let sba = Options {
+        rope: Some("sba:factor=2".parse().unwrap()),
+        n_ctx: Some(16384),
+        llama_cpp: true,
+        ..Options::default()
+    };
+    convert(&f32_path, &sba_path, &sba, &Quiet).unwrap_or_else(|e| panic!("{e}"));
+
+    let model = load(&f32_path);
+    let n_vocab = model.hparams().n_vocab;
+    let tokens = model.vocab().tokenize(&essays()[..20_000], false, false).unwrap()[..N_TOKENS].to_vec();
+    let base = oracle_params(N_TOKENS, DType::F32);
+    // NTK's base for 2 times the context: b * s^(d/(d-2)), d = 64.
+    let ntk_base = (1e5 * 2f64.powf(64.0 / 62.0)) as f32;
+    let cases: [(&str, &Path, OracleParams); 5] = [
+        ("plain", &f32_path, base.clone()),
+        (
+            "pi:factor=2",
+            &f32_path,
+            OracleParams { rope_scaling: Some("linear"), rope_freq_scale: 0.5, ..base.clone() },
+        ),
+        ("ntk:factor=2", &f32_path, OracleParams { rope_freq_base: ntk_base, ..base.clone() }),
+        (
+            "yarn:factor=2",
+            &f32_path,
+            OracleParams {
+                rope_scaling: Some("yarn"),
+                rope_freq_scale: 0.5,
+                yarn_ext_factor: 1.0,
+                yarn_orig_ctx: 8192,
+                ..base.clone()
+            },
+        ),
+        ("sba:factor=2", &sba_path, base.clone()),
+    ];
+    for (rope, path, oracle) in cases {
+        let theirs = oracle_logits(path, &oracle, &tokens);
+        let p = SessionParams { kv_type: DType::F32, rope: Some(rope.parse().unwrap()), ..params(N_TOKENS) };
+        if path != f32_path {
+            // The baked file opens under the method by itself, here as there.
+            let baked = load(path);
+            let alone = all_logits(&baked, &SessionParams { rope: None, ..p.clone() }, &tokens);
+            let d = compare(&theirs, &alone, &tokens, n_vocab);
+            assert!(d.ppl_ratio() < 2e-4 && d.top_differs == 0, "{rope}, from the file: {d:?}");
+        }
+        let d = compare(&theirs, &all_logits(&model, &p, &tokens), &tokens, n_vocab);
+        println!("f32 {rope}: {d:?}");
+        assert!(d.ppl_ratio() < 2e-4 && d.top_differs == 0, "{rope}: {d:?}");
+    }
+    for path in [f32_path, sba_path] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn default_model_in_q4_1_agrees_with_the_same_products_and_beats_them_without() {
+    let _turn = HEAVY.lock().unwrap_or_else(|e| e.into_inner());
+    let path = default_model();
+    let model = load(&path);
+    let n_vocab = model.hparams().n_vocab;
+    let tokens = model.vocab().tokenize(&essays()[..20_000], false, false).unwrap()[..N_TOKENS].to_vec();
+    let theirs = oracle_logits(&path, &oracle_params(N_TOKENS, DType::F16), &tokens);
+
+    let same = SessionParams { portable: true, ..params(N_TOKENS) };
+    let d = compare(&theirs, &all_logits(&model, &same, &tokens), &tokens, n_vocab);
+    println!("q4_1, same products: {d:?}");
+    assert!(d.ppl_ratio() < 5e-3 && d.kl < 1e-3, "same products: {d:?}");
+
+    // The path without rounded activations must be nearer to the same weights computed in F32.
+    let f32_path = scratch("beats-default-f32.gguf");
+    let to_f32 = Options { dtype: Some(DType::F32), ..Options::default() };
+    convert(&path, &f32_path, &to_f32, &Quiet).unwrap_or_else(|e| panic!("{e}"));
+    let exact = oracle_logits(&f32_path, &oracle_params(N_TOKENS, DType::F32), &tokens);
+    std::fs::remove_file(f32_path).unwrap();
+    let ours = compare(&exact, &all_logits(&model, &params(N_TOKENS), &tokens), &tokens, n_vocab);
+    let libllama = compare(&exact, &theirs, &tokens, n_vocab);
+    println!("q4_1 to f32: ours {ours:?}, libllama {libllama:?}");
+    assert!(ours.kl <= libllama.kl, "ours {ours:?}, libllama {libllama:?}");
+}

@@ -1,0 +1,12 @@
+//! Running a model: sessions, their cache and rotation, every rope method, and the logits of independent programs.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod figures;
+mod kv;
+mod libllama;
+mod reach;
+mod reference;
+mod rotation;
+mod session;

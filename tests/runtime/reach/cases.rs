@@ -1,0 +1,191 @@
+//! Methods with windows so small that a few hundred tokens cross every border, and what each means, from its paper.
+
+use ropewalk::hparams::Hparams;
+use ropewalk::rope::Plan;
+
+use crate::common::naive::Definition;
+
+/// Frequencies: written down here, or the plan's where its own tests settle them.
+pub(crate) enum Theta {
+    /// The model's series, slowed so many times.
+    Over(f64),
+    /// A series for each key head, of the plan's bases.
+    Bases,
+    /// As the plan has them: `tests/rope/tables` compares those with papers.
+    OfPlan,
+}
+
+/// A spec and its definition.
+pub(crate) struct Case {
+    pub(crate) spec: &'static str,
+    pub(crate) theta: Theta,
+    /// Factor on rotated q and on rotated k.
+    pub(crate) mscale: fn() -> f64,
+    /// What query `i` is multiplied by.
+    pub(crate) q_scale: fn(i64) -> f64,
+    /// The distance query `i` is shown to key `j <= i`; `None` where it does not see it.
+    pub(crate) rel: fn(i64, i64) -> Option<i64>,
+}
+
+impl Definition for Case {
+    fn distance(&self, i: i64, j: i64) -> Option<i64> {
+        (self.rel)(i, j)
+    }
+
+    fn mscale(&self) -> f64 {
+        (self.mscale)()
+    }
+
+    fn q_scale(&self, i: i64) -> f64 {
+        (self.q_scale)(i)
+    }
+
+    fn tables(&self, hp: &Hparams, plan: &Plan) -> Vec<Vec<f64>> {
+        let pairs = 0..hp.n_rot / 2;
+        let series =
+            |base: f64| pairs.clone().map(|j| base.powf(-2.0 * j as f64 / hp.n_rot as f64)).collect();
+        match self.theta {
+            Theta::Over(s) => {
+                let table: Vec<f64> = series(hp.freq_base);
+                vec![table.iter().map(|t| t / s).collect()]
+            }
+            Theta::Bases => plan.bases.as_ref().expect("bases").iter().map(|b| series(*b)).collect(),
+            Theta::OfPlan => plan.freqs.tables().map(<[f64]>::to_vec).collect(),
+        }
+    }
+}
+
+const fn case(spec: &'static str, rel: fn(i64, i64) -> Option<i64>) -> Case {
+    Case { spec, theta: Theta::Over(1.0), mscale: || 1.0, q_scale: |_| 1.0, rel }
+}
+
+const fn with(theta: Theta, case: Case) -> Case {
+    Case { spec: case.spec, theta, mscale: case.mscale, q_scale: case.q_scale, rel: case.rel }
+}
+
+fn causal(i: i64, j: i64) -> Option<i64> {
+    Some(i - j)
+}
+
+/// Self-Extend: near keys as they are, far ones by the difference of their groups.
+fn self_extend<const W: i64, const G: i64>(i: i64, j: i64) -> Option<i64> {
+    Some(if i - j < W { i - j } else { i / G - j / G + W - W / G })
+}
+
+/// LM-Infinite: a window, and the first tokens at its length.
+fn lm_infinite<const M: i64, const G: i64>(i: i64, j: i64) -> Option<i64> {
+    if i - j < M {
+        Some(i - j)
+    } else {
+        (j < G).then_some(M)
+    }
+}
+
+/// Dual Chunk Attention: within a chunk, to the one before, to all older ones.
+fn dca<const C: i64, const W: i64>(i: i64, j: i64) -> Option<i64> {
+    let c = C - W;
+    let q = match i / c - j / c {
+        0 => i % c,
+        1 => (i % c + c).min(C),
+        _ => (2 * c - 1).min(C),
+    };
+    Some(q - j % c)
+}
+
+/// StreamingLLM: sinks and a window, places counted inside the cache.
+fn streaming<const S: i64, const M: i64>(i: i64, j: i64) -> Option<i64> {
+    if j < S {
+        Some(i.min(S + M - 1) - j)
+    } else {
+        (i - j < M).then_some(i - j)
+    }
+}
+
+/// YaRN's magnitude at 4 times.
+fn yarn4() -> f64 {
+    0.1 * 4f64.ln() + 1.0
+}
+
+pub(crate) const FREQUENCIES: &[Case] = &[
+    case("plain", causal),
+    with(Theta::Over(4.0), case("pi:factor=4", causal)),
+    with(Theta::OfPlan, case("ntk:factor=4", causal)),
+    with(Theta::OfPlan, case("dynamic-ntk:t=9", causal)),
+    Case { mscale: yarn4, ..with(Theta::OfPlan, case("yarn:factor=4,original=64", causal)) },
+    with(Theta::OfPlan, case("abf:base=300000", causal)),
+    with(Theta::OfPlan, case("longrope:attn-factor=1", causal)),
+    with(Theta::OfPlan, case("sba:factor=4,original=64", causal)),
+    with(Theta::Bases, case("harpe:bases=uniform,base-min=20000,base-max=900000", causal)),
+];
+
+pub(crate) const SELF_EXTEND: &[Case] = &[
+    case("self-extend:window=16,group=4", self_extend::<16, 4>),
+    case("self-extend:window=24,group=3", self_extend::<24, 3>),
+    Case {
+        q_scale: |i| (((i + 1) as f64).ln() / 64f64.ln()).max(1.0),
+        ..case("self-extend:window=32,group=8,log-scale=true,original=64", self_extend::<32, 8>)
+    },
+];
+
+pub(crate) const LM_INFINITE: &[Case] = &[
+    case("lm-infinite:window=24,global=3", lm_infinite::<24, 3>),
+    case("lm-infinite:window=24,global=3,evict=true", lm_infinite::<24, 3>),
+    case("lm-infinite:window=40,global=0", lm_infinite::<40, 0>),
+];
+
+pub(crate) const DCA: &[Case] = &[
+    case("dca:chunk=48,local=8", dca::<48, 8>),
+    Case { mscale: || 1.1, ..case("dca:chunk=48,local=8,mscale=1.1", dca::<48, 8>) },
+    // Chunks of 7: the last local tokens are more than a chunk, and 2c - 1 is below C.
+    case("dca:chunk=20,local=13", dca::<20, 13>),
+];
+
+pub(crate) const STREAMING: &[Case] = &[
+    case("streaming:sinks=4,window=20", streaming::<4, 20>),
+    case("streaming:sinks=0,window=33", streaming::<0, 33>),
+];
+
+/// Both axes at once.
+pub(crate) const COMPOSED: &[Case] = &[
+    with(Theta::Over(2.0), case("pi:factor=2+self-extend:window=16,group=4", self_extend::<16, 4>)),
+    Case {
+        mscale: yarn4,
+        ..with(
+            Theta::OfPlan,
+            case("yarn:factor=4,original=64+self-extend:window=16,group=4", self_extend::<16, 4>),
+        )
+    },
+    Case {
+        mscale: || 1.1 * yarn4(),
+        ..with(Theta::OfPlan, case("yarn:factor=4,original=64+dca:chunk=48,local=8,mscale=1.1", dca::<48, 8>))
+    },
+    Case {
+        mscale: || 1.1 * yarn4(),
+        ..with(Theta::OfPlan, case("dca:chunk=48,local=8,mscale=1.1+yarn:factor=4,original=64", dca::<48, 8>))
+    },
+    Case {
+        mscale: || 1.1 * 1.2,
+        ..with(Theta::OfPlan, case("dca:chunk=48,local=8,mscale=1.1+longrope:attn-factor=1.2", dca::<48, 8>))
+    },
+    with(
+        Theta::Bases,
+        case(
+            "harpe:bases=uniform,base-min=20000,base-max=900000+self-extend:window=16,group=4",
+            self_extend::<16, 4>,
+        ),
+    ),
+    with(
+        Theta::Bases,
+        case("dca:chunk=48,local=8+harpe:bases=uniform-desc,base-min=20000,base-max=900000", dca::<48, 8>),
+    ),
+    with(
+        Theta::Bases,
+        case("harpe:bases=search,factor=4,original=64+lm-infinite:window=24,global=3", lm_infinite::<24, 3>),
+    ),
+    with(Theta::OfPlan, case("sba:factor=4,original=64+streaming:sinks=4,window=20", streaming::<4, 20>)),
+];
+
+/// Every case.
+pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
+    [FREQUENCIES, SELF_EXTEND, LM_INFINITE, DCA, STREAMING, COMPOSED].into_iter().flatten()
+}

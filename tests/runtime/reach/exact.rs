@@ -1,0 +1,154 @@
+//! Sessions against the naive model: every method, every way to compute it.
+
+use ropewalk::rope::Plan;
+use ropewalk::session::Attention::{self, Auto, Explicit};
+use ropewalk::session::SessionParams;
+use ropewalk::DType;
+
+use super::cases::{Case, COMPOSED, DCA, FREQUENCIES, LM_INFINITE, SELF_EXTEND, STREAMING};
+use super::{text, twins, under, Failures, Twin, N_VOCAB};
+use crate::common::naive::worst_row;
+use crate::common::{all_logits, open, score};
+
+/// More than two blocks of 256 cells, and than ten of every window and chunk.
+const LONG: usize = 600;
+/// More than a block.
+const SHORT: usize = 300;
+const N_CTX: usize = 640;
+
+/// A way to compute, and what it may be off by: a row's error over the row's norm.
+struct Way {
+    kv: DType,
+    n_ubatch: usize,
+    attention: Attention,
+    portable: bool,
+}
+
+const fn way(kv: DType, n_ubatch: usize, attention: Attention, portable: bool) -> Way {
+    Way { kv, n_ubatch, attention, portable }
+}
+
+/// Measured on plain: 1.3e-6 by table and 9.2e-6 by ggml's rope, whose angles are f32 (600 * 2^-24 is 3.6e-5 radians); 1.2e-3 of keys
+/// and values rounded to F16, 3.2e-3 where ggml's flash attention also sums them in F16; 2.6e-2, of keys and values that
+/// are off by up to 1/254 of their block's largest. A wrong distance, anywhere, is seen with the first of these.
+fn bound(way: &Way) -> f64 {
+    match (way.kv, way.portable) {
+        (DType::F32, false) => 4e-6,
+        (DType::F32, true) => 2e-5,
+        (DType::F16, false) => 2.5e-3,
+        (DType::F16, true) => 6e-3,
+        _ => 5e-2,
+    }
+}
+
+/// The long text: chunks of every size, and token by token, which is decoding.
+const ALL: &[Way] = &[
+    way(DType::F32, LONG, Auto, false),
+    way(DType::F32, 64, Explicit, true),
+    way(DType::F32, 7, Auto, false),
+    way(DType::F32, 1, Auto, false),
+    way(DType::F16, 512, Auto, true),
+    way(DType::F16, 7, Auto, false),
+    way(DType::Q8_0, 64, Explicit, false),
+];
+
+/// The others.
+const SOME: &[Way] = &[
+    way(DType::F32, 512, Auto, false),
+    way(DType::F32, 64, Explicit, false),
+    way(DType::F32, 31, Auto, true),
+    way(DType::F16, 64, Auto, false),
+    way(DType::Q8_0, 100, Auto, false),
+];
+
+fn params(case: &Case, way: &Way) -> SessionParams {
+    SessionParams {
+        n_ubatch: way.n_ubatch,
+        attention: way.attention,
+        portable: way.portable,
+        ..under(case.spec, N_CTX, way.kv)
+    }
+}
+
+/// All rows of a text, from the naive model.
+pub(crate) fn definition(twin: &Twin, case: &Case, n: usize) -> Vec<f64> {
+    let spec = case.spec.parse().unwrap();
+    let plan = Plan::new(&spec, twin.model.hparams(), N_CTX).unwrap_or_else(|e| panic!("{e}"));
+    twin.naive.logits(&text(n), case, &plan)
+}
+
+/// The first case at length and on every model; the others on the first model and, in turn, one more.
+#[track_caller]
+fn follows_its_definition(cases: &[Case]) {
+    let mut failures = Failures::default();
+    for (c, case) in cases.iter().enumerate() {
+        for (i, twin) in twins().iter().enumerate() {
+            if c > 0 && i > 0 && i != 1 + c % (twins().len() - 1) {
+                continue;
+            }
+            let (n, ways) = if c == 0 && i == 0 { (LONG, ALL) } else { (SHORT, SOME) };
+            let want = definition(twin, case, n);
+            for way in ways {
+                let got = all_logits(&twin.model, &params(case, way), &text(n));
+                let Way { kv, n_ubatch, attention, portable } = way;
+                let what = format!(
+                    "{}: {}, {n} tokens, {kv} cache, {n_ubatch} at once, {attention:?}, portable {portable}",
+                    case.spec, twin.about
+                );
+                failures.at_most(bound(way), worst_row(&got, &want, N_VOCAB), &what);
+            }
+        }
+    }
+    failures.none();
+}
+
+#[test]
+fn frequencies_follow_their_definitions() {
+    follows_its_definition(FREQUENCIES);
+}
+
+#[test]
+fn self_extend_follows_its_definition() {
+    follows_its_definition(SELF_EXTEND);
+}
+
+#[test]
+fn lm_infinite_follows_its_definition() {
+    follows_its_definition(LM_INFINITE);
+}
+
+#[test]
+fn dca_follows_its_definition() {
+    follows_its_definition(DCA);
+}
+
+#[test]
+fn streaming_follows_its_definition() {
+    follows_its_definition(STREAMING);
+}
+
+#[test]
+fn both_axes_together_follow_their_definitions() {
+    follows_its_definition(COMPOSED);
+}
+
+/// Texts that end before, at and after each border, then tokens one by one over it.
+#[test]
+fn lengths_at_every_border() {
+    let twin = &twins()[0];
+    let mut failures = Failures::default();
+    for case in [&FREQUENCIES[..1], SELF_EXTEND, LM_INFINITE, DCA, STREAMING].into_iter().flatten() {
+        let (want, tokens) = (definition(twin, case, 264), text(264));
+        let way = way(DType::F32, 512, Auto, false);
+        for n in [1, 2, 15, 16, 17, 23, 24, 25, 39, 40, 41, 47, 48, 49, 79, 80, 81, 255, 256, 257] {
+            let mut s = open(&twin.model, &params(case, &way));
+            let mut rows = score(&mut s, &tokens[..n]);
+            for i in n..n + 3 {
+                rows.extend_from_slice(s.append(&tokens[i..=i]).unwrap());
+            }
+            let what = format!("{}: {n} tokens and 3 one by one", case.spec);
+            failures.at_most(bound(&way), worst_row(&rows, &want[..(n + 3) * N_VOCAB], N_VOCAB), &what);
+        }
+    }
+    failures.none();
+}

@@ -1,0 +1,89 @@
+//! The recorded output of `tests/reference/attention.py`: reach methods by their own formulas on the default model, in f64.
+
+use crate::common::*;
+use convert::{convert, Options, Quiet};
+use ropewalk::model::Model;
+use ropewalk::session::{Attention, Session, SessionParams};
+use ropewalk::{DType, Token};
+
+#[derive(serde::Deserialize)]
+struct Recording {
+    tokens: Vec<Token>,
+    cases: Vec<Case>,
+    variants: Vec<Variant>,
+}
+
+#[derive(serde::Deserialize)]
+struct Case {
+    name: String,
+    spec: String,
+    nll: f64,
+}
+
+/// Another reading of a method, which must not be what we compute.
+#[derive(serde::Deserialize)]
+struct Variant {
+    name: String,
+    of: String,
+    nll: f64,
+}
+
+fn recording() -> Recording {
+    serde_json::from_str(include_str!("../reference/attention.json")).expect("the recording")
+}
+
+/// The cases that stand for a method each; they are run in more ways than the rest.
+fn is_named(case: &Case) -> bool {
+    ["self-extend", "lm-infinite", "dca"].contains(&case.name.as_str())
+}
+
+fn mean_nll(model: &Model, tokens: &[Token], params: &SessionParams) -> f64 {
+    let mut session = Session::new(model, params).unwrap_or_else(|e| panic!("{e}"));
+    let nll = session.nll(tokens, 1..tokens.len()).unwrap_or_else(|e| panic!("{e}"));
+    nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64
+}
+
+/// 0.05 % of perplexity were asked for; the rest is rounding of f32, and other readings of a method are 4e-4 away.
+#[test]
+fn on_the_model_in_f32_perplexities_are_the_recorded_ones() {
+    let (recording, wide) = (recording(), scratch("reference-f32.gguf"));
+    convert(&default_model(), &wide, &Options { dtype: Some(DType::F32), ..Options::default() }, &Quiet)
+        .unwrap();
+    let model = load(&wide);
+    for case in &recording.cases {
+        let both = [(Attention::Auto, 512), (Attention::Explicit, 96)];
+        for &(attention, n_ubatch) in if is_named(case) { &both[..] } else { &both[..1] } {
+            let params = SessionParams {
+                rope: Some(case.spec.parse().unwrap()),
+                kv_type: DType::F32,
+                attention,
+                n_ubatch,
+                ..params(1024)
+            };
+            let found = mean_nll(&model, &recording.tokens, &params);
+            println!("{} {attention:?}: {found:.8}, recorded {:.8}", case.name, case.nll);
+            assert!((found - case.nll).abs() < 1e-5, "{}: {found}, recorded {}", case.name, case.nll);
+            let others = recording.variants.iter().filter(|v| v.of == case.name && v.nll != case.nll);
+            for other in others {
+                assert!((found - other.nll).abs() > 1e-4, "{}: reads like {}", case.name, other.name);
+            }
+        }
+    }
+    drop(model);
+    std::fs::remove_file(wide).unwrap();
+}
+
+/// 8-bit activations alone move these figures by up to 2 %.
+#[test]
+fn on_the_quantised_file_they_are_within_three_percent() {
+    let (recording, model) = (recording(), load(&default_model()));
+    for case in &recording.cases {
+        let both = [DType::F16, DType::Q8_0];
+        for &kv_type in if is_named(case) { &both[..] } else { &both[..1] } {
+            let params = SessionParams { rope: Some(case.spec.parse().unwrap()), kv_type, ..params(1024) };
+            let off = (mean_nll(&model, &recording.tokens, &params) - case.nll).exp() - 1.0;
+            println!("{} {}: {:+.3} %", case.name, kv_type.name(), off * 100.0);
+            assert!(off.abs() < 0.03, "{} {}: {:+.3} %", case.name, kv_type.name(), off * 100.0);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Small and impossible contexts, and what memory is reported.
+
+use std::time::{Duration, Instant};
+
+use ropewalk::model::Error;
+use ropewalk::session::{Attention, Session, SessionParams};
+use ropewalk::DType;
+
+use super::{assert_close, model, open, with_kv, KV};
+use crate::common::process::is_alone;
+use crate::common::{all_logits, params, some_tokens};
+
+#[test]
+fn a_context_of_one_token() {
+    let m = model("llama-tiny", DType::F32);
+    let mut s = open(m, &params(1));
+    let row = s.append(&[7]).unwrap().to_vec();
+    assert_close(&row, &all_logits(m, &params(64), &[7]), KV[1].1, "one token");
+    let full = s.append(&[8]).unwrap_err().to_string();
+    assert!(full.contains("the context is full") && full.contains("ctx 1"), "{full}");
+    assert_eq!(s.prompt(&[9]).unwrap().1, 0);
+    assert_eq!(s.tokens(0), [9]);
+}
+
+/// The most resident memory this process ever had, bytes.
+#[cfg(target_os = "linux")]
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find(|l| l.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn a_context_beyond_memory_is_refused_at_once_with_one_that_fits() {
+    // What is measured is the memory of the process, in which no other test may take any.
+    if !is_alone(module_path!(), "a_context_beyond_memory_is_refused_at_once_with_one_that_fits") {
+        return;
+    }
+    let m = model("llama-tiny", DType::F32);
+    for (n_ctx, attention, rope) in [
+        (1 << 30, Attention::Auto, None),
+        (1 << 30, Attention::Explicit, None),
+        (i32::MAX as usize, Attention::Auto, None),
+        (1 << 30, Attention::Auto, Some("harpe")),
+    ] {
+        #[cfg(target_os = "linux")]
+        let before = resident();
+        let start = Instant::now();
+        let p = SessionParams { attention, rope: rope.map(|r| r.parse().unwrap()), ..params(n_ctx) };
+        let e = Session::new(m, &p).unwrap_err();
+        let took = start.elapsed();
+        assert!(matches!(e, Error::Invalid(_)), "{e:?}");
+        let e = e.to_string();
+        for part in [&format!("ctx {n_ctx} needs "), " bytes", " are free", "; --ctx ", " fits with --kv "] {
+            assert!(e.contains(part), "{e:?} lacks {part:?}");
+        }
+        assert!(!e.contains('\n') && took < Duration::from_secs(1), "{took:?}: {e}");
+        // 2^30 tokens of 1 KiB each in the cache.
+        #[cfg(target_os = "linux")]
+        assert!(resident() - before < 1 << 30, "memory was taken");
+    }
+    let e = Session::new(m, &params(i32::MAX as usize + 1)).unwrap_err().to_string();
+    assert!(e.contains("2147483647") && e.contains("2147483648"), "{e}");
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    let m = model("llama-tiny", DType::F32);
+    for (p, holds) in [
+        (params(0), "ctx"),
+        (SessionParams { n_batch: 0, ..params(8) }, "batch"),
+        (SessionParams { n_ubatch: 0, ..params(8) }, "ubatch"),
+        (with_kv(8, DType::Q4_K), "q4_k"),
+        (with_kv(8, DType::I32), "i32"),
+        (SessionParams { n_threads: 100_000, ..params(8) }, "threads"),
+        (SessionParams { rope: Some("longrope".parse().unwrap()), ..params(8) }, "longrope"),
+        (SessionParams { rope: Some("harpe:bases=1e4/2e4/3e4".parse().unwrap()), ..params(8) }, "harpe"),
+    ] {
+        let e = Session::new(m, &p).unwrap_err().to_string();
+        assert!(e.contains(holds) && !e.contains('\n'), "{holds}: {e}");
+    }
+}
+
+#[test]
+fn memory_is_what_the_tensors_take() {
+    let m = model("llama-tiny", DType::F32);
+    let hp = m.hparams();
+    let weights: usize = m.file().tensors().iter().map(|t| t.n_bytes).sum();
+    for (kv_type, row) in
+        [(DType::F32, 512), (DType::F16, 256), (DType::Q8_0, 2 * 2 * 34), (DType::Q4_0, 2 * 2 * 18)]
+    {
+        let mut s = open(m, &with_kv(300, kv_type));
+        let memory = s.memory();
+        assert_eq!(memory.weights, weights);
+        // Two heads of 64 make a row; keys and values of 512 cells, 300 in whole blocks, in each layer.
+        assert_eq!(memory.kv, row * 2 * 512 * hp.n_layer, "{kv_type}");
+        assert!(memory.compute >= 512 * 300 * 2, "the mask alone takes this: {memory:?}");
+        // The largest shape was reserved when the session opened.
+        s.append(&some_tokens(300, hp.n_vocab)).unwrap();
+        assert_eq!(s.memory(), memory, "{kv_type}");
+    }
+    let small = open(m, &SessionParams { n_ubatch: 8, ..params(300) }).memory().compute;
+    assert!(small < open(m, &params(300)).memory().compute, "a smaller micro-batch takes less");
+}

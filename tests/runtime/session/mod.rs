@@ -1,0 +1,29 @@
+//! Properties of sessions: different ways to the same state give the same logits, and failed calls leave no trace.
+
+mod decode;
+mod generate;
+mod limits;
+mod ropes;
+mod sequences;
+mod state;
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use ropewalk::model::Model;
+use ropewalk::DType;
+
+use crate::common::{assert_close, batch_of, distance, load, open, random_model, score, with_kv, KV};
+
+/// Both architectures.
+const SHAPES: [&str; 2] = ["llama-tiny", "qwen2-tiny"];
+
+/// A random model, made once.
+fn model(shape: &str, dtype: DType) -> &'static Model {
+    static MODELS: Mutex<Option<HashMap<(String, DType), &'static Model>>> = Mutex::new(None);
+    let mut models = MODELS.lock().unwrap_or_else(|e| e.into_inner());
+    models
+        .get_or_insert_default()
+        .entry((shape.to_owned(), dtype))
+        .or_insert_with(|| Box::leak(Box::new(load(&random_model(shape, dtype, "session")))))
+}

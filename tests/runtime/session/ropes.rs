@@ -1,0 +1,153 @@
+//! Every rope method through a session: both lowerings, GQA or not, pairs side by side or in halves.
+
+use ropewalk::session::{Session, SessionParams};
+use ropewalk::{DType, Token};
+
+use super::{assert_close, distance, model, open, with_kv, KV};
+use crate::common::{all_logits, params, some_tokens};
+
+const N_CTX: usize = 1024;
+const N: usize = 300;
+
+/// By table, angles are made in f64; by ggml's rope, in f32, where the fastest pair's is off by 300 * 2^-24 at the end.
+const LOWERINGS: f64 = 5e-4;
+
+/// What two methods must differ by to be told apart from rounding.
+const VISIBLE: f64 = 0.05;
+
+/// Two heads of keys; the trained window is 512.
+const SPECS: [&str; 12] = [
+    "plain",
+    "pi:factor=4",
+    "ntk:factor=4",
+    "dynamic-ntk:factor=2",
+    "yarn:factor=4",
+    "abf:base=300000",
+    "sba:factor=4",
+    "harpe",
+    "harpe:bases=search",
+    "harpe:bases=uniform",
+    "harpe:bases=uniform-desc,base-min=20000,base-max=900000",
+    "harpe:bases=30000/700000",
+];
+
+fn under(rope: &str, kv_type: DType, portable: bool) -> SessionParams {
+    SessionParams { rope: Some(rope.parse().unwrap()), portable, ..with_kv(N_CTX, kv_type) }
+}
+
+fn logits(shape: &str, rope: &str, portable: bool, tokens: &[Token]) -> Vec<f32> {
+    all_logits(model(shape, DType::F32), &under(rope, DType::F32, portable), tokens)
+}
+
+#[test]
+fn both_lowerings_of_every_method_agree() {
+    for shape in ["llama-tiny", "qwen2-tiny", "llama-tiny-gqa"] {
+        let tokens = some_tokens(N, 320);
+        let plain = logits(shape, "plain", false, &tokens);
+        for rope in SPECS {
+            let table = logits(shape, rope, false, &tokens);
+            let scalars = logits(shape, rope, true, &tokens);
+            assert_close(&table, &scalars, LOWERINGS, &format!("{shape}, {rope}"));
+            if rope != "plain" {
+                let d = distance(&plain, &table);
+                assert!(d > VISIBLE, "{shape}: {rope} is plain but for {d}");
+            }
+        }
+    }
+}
+
+#[test]
+fn decode_is_prefill_under_every_method() {
+    for shape in ["llama-tiny", "qwen2-tiny"] {
+        let tokens = some_tokens(100, 320);
+        for rope in SPECS {
+            for portable in [false, true] {
+                let p = SessionParams { n_ubatch: 1, ..under(rope, DType::F32, portable) };
+                let one = all_logits(model(shape, DType::F32), &p, &tokens);
+                let what = format!("{shape}, {rope}, portable {portable}, token by token");
+                assert_close(&one, &logits(shape, rope, portable, &tokens), KV[0].1, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_bases_are_one_base() {
+    for (shape, n) in [("llama-tiny", 2), ("llama-tiny-mha", 4), ("llama-tiny-gqa", 2), ("qwen2-tiny", 2)] {
+        let tokens = some_tokens(N, 320);
+        for base in ["10000", "750000"] {
+            let bases = format!("harpe:bases={}", vec![base; n].join("/"));
+            for portable in [false, true] {
+                let abf = logits(shape, &format!("abf:base={base}"), portable, &tokens);
+                let harpe = logits(shape, &bases, portable, &tokens);
+                let bound = if portable { LOWERINGS } else { 0.0 };
+                assert_close(&abf, &harpe, bound, &format!("{shape}, base {base}, portable {portable}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_factor_of_one_is_plain() {
+    for shape in ["llama-tiny", "qwen2-tiny", "llama-tiny-gqa"] {
+        let tokens = some_tokens(200, 320);
+        let plain = logits(shape, "plain", false, &tokens);
+        for rope in [
+            "pi:factor=1",
+            "ntk:factor=1",
+            "yarn:factor=1",
+            "abf:factor=1",
+            "sba:factor=1",
+            "dynamic-ntk:t=1",
+        ] {
+            let got = logits(shape, rope, false, &tokens);
+            assert_close(&plain, &got, KV[0].1, &format!("{shape}, {rope}"));
+        }
+    }
+}
+
+/// The heads of one model under HARPE do differ: swapping the bases is another model.
+#[test]
+fn each_head_has_its_own_base() {
+    for shape in ["llama-tiny", "qwen2-tiny"] {
+        let tokens = some_tokens(N, 320);
+        for portable in [false, true] {
+            let one = logits(shape, "harpe:bases=20000/900000", portable, &tokens);
+            let other = logits(shape, "harpe:bases=900000/20000", portable, &tokens);
+            assert!(distance(&one, &other) > VISIBLE, "{shape}");
+        }
+    }
+}
+
+/// The base comes from the length the session was opened for, not from what it holds.
+#[test]
+fn dynamic_ntk_keeps_its_base_for_life() {
+    let m = model("llama-tiny", DType::F32);
+    let tokens = some_tokens(900, 320);
+    let rope = "dynamic-ntk:factor=2";
+    let whole = all_logits(m, &under(rope, DType::F32, false), &tokens);
+    let p = SessionParams { n_ubatch: 50, ..under(rope, DType::F32, false) };
+    assert_close(&whole, &all_logits(m, &p, &tokens), KV[0].1, "in chunks, past the trained window");
+    let mut s = open(m, &p);
+    let before = s.plan().clone();
+    s.append(&tokens).unwrap();
+    assert_eq!(*s.plan(), before);
+    let short = SessionParams { n_ctx: 512, ..under(rope, DType::F32, false) };
+    assert_ne!(open(m, &short).plan().freqs, before.freqs, "another promise, another base");
+}
+
+#[test]
+fn the_plan_says_what_is_in_force() {
+    let m = model("llama-tiny", DType::F32);
+    for rope in SPECS {
+        let s = open(m, &under(rope, DType::F16, false));
+        let spec = s.plan().spec.to_string();
+        let again = open(m, &under(&spec, DType::F16, false));
+        assert_eq!(
+            (s.plan().freqs.clone(), s.plan().mscale),
+            (again.plan().freqs.clone(), again.plan().mscale)
+        );
+    }
+    let declared = Session::new(m, &params(64)).unwrap();
+    assert_eq!(declared.plan().spec.to_string(), "plain");
+}

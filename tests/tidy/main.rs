@@ -1,0 +1,392 @@
+//! The shape of the code, checked: layers, registries, file sizes, where `unsafe` and printing may stand; and, in `documents`,
+//! that the documents tell the truth. A failure says what to do; ARCHITECTURE.md says why.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+mod documents;
+
+/// Modules of the library, low to high. A module may use those of earlier lines only: not later ones, not its neighbours.
+/// A new module gets a place here, in src/lib.rs and in ARCHITECTURE.md.
+const LAYERS: &[&[&str]] = &[
+    &["ggml"],
+    &["sample", "hparams", "vocab"],
+    &["rope"],
+    &["weights"],
+    &["adapter"],
+    &["kv"],
+    &["graph"],
+    &["arch"],
+    &["model"],
+    &["session"],
+    &["eval", "train", "data", "chat", "fetch"],
+    &["plot"],
+    &["cli"],
+];
+
+/// Edges the order would allow and the design does not: (module, what it must not use, why).
+const APART: &[(&str, &str, &str)] =
+    &[("rope", "ggml", "a method is data: no tensor type in it; graph/rotate.rs turns plans into tensors")];
+
+/// What of the library `convert` may use: it works on files and specs, never on a running model.
+const CONVERT_MAY_USE: &[&str] = &["rope", "hparams", "adapter", "gguf", "DType"];
+
+/// Lines of a file, tests included.
+const MAX_LINES: usize = 500;
+
+/// Folders where every file that defines an entry must be in the slice that lists them:
+/// (folder, what a file with an entry contains, the slice, the file it is in).
+const REGISTRIES: &[(&str, &str, &str, &str)] = &[
+    ("src/rope", "impl Method for", "METHODS", "src/rope/mod.rs"),
+    ("src/arch", ": Arch =", "ARCHS", "src/arch/mod.rs"),
+    ("src/cli", "COMMAND: Command =", "COMMANDS", "src/cli/mod.rs"),
+];
+
+struct Source {
+    /// Relative to the repository, with `/`.
+    path: String,
+    text: String,
+    /// The text with comments and the insides of literals blanked: same lines, same columns.
+    code: String,
+}
+
+impl Source {
+    /// The library module a file of `src/` belongs to: `src/rope/pi.rs` is of `rope`.
+    fn module(&self) -> Option<&str> {
+        let inside = self.path.strip_prefix("src/")?;
+        let name = inside.split('/').next()?;
+        Some(name.strip_suffix(".rs").unwrap_or(name).trim_end_matches("_tests"))
+            .filter(|n| *n != "lib" && *n != "main")
+    }
+
+    fn line_of(&self, at: usize) -> usize {
+        self.code[..at].matches('\n').count() + 1
+    }
+
+    /// Where a word stands in the code by itself.
+    fn words<'a>(&'a self, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+        self.code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
+            let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
+            let (before, after) = (&self.code[..at], &self.code[at + word.len()..]);
+            let goes_on = word.ends_with(part_of_name) && after.starts_with(part_of_name);
+            !before.ends_with(part_of_name) && !goes_on
+        })
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[track_caller]
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// Every Rust file of the project.
+fn sources() -> Vec<Source> {
+    let mut paths = vec![root().join("build.rs")];
+    for folder in ["src", "ggml", "convert", "tests", "benches", "fuzz"] {
+        walk(&root().join(folder), &mut paths);
+    }
+    let mut out: Vec<Source> = paths
+        .into_iter()
+        .filter(|p| p.extension().is_some_and(|e| e == "rs") && p.is_file())
+        .map(|p| {
+            let path = p.strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
+            let text = std::fs::read_to_string(&p).unwrap();
+            let code = blank(&text);
+            Source { path, text, code }
+        })
+        .collect();
+    out.sort_by(|a, b| a.path.cmp(&b.path));
+    assert!(out.len() > 20, "tidy found only {} Rust files: it looks in the wrong place", out.len());
+    out
+}
+
+fn walk(folder: &Path, out: &mut Vec<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for path in entries.map(|e| e.unwrap().path()).filter(|p| !p.ends_with("target")) {
+        if path.is_dir() {
+            walk(&path, out);
+        } else {
+            out.push(path);
+        }
+    }
+}
+
+/// Blanks comments and string and character literals with spaces.
+fn blank(text: &str) -> String {
+    let b = text.as_bytes();
+    let mut out = b.to_vec();
+    let mut i = 0;
+    while i < b.len() {
+        let rest = &b[i..];
+        let in_name = i > 0 && (b[i - 1].is_ascii_alphanumeric() || b[i - 1] == b'_');
+        let hashes = rest.iter().skip(1).take_while(|c| **c == b'#').count();
+        let end = if rest.starts_with(b"//") {
+            i + rest.iter().position(|c| *c == b'\n').unwrap_or(rest.len())
+        } else if rest.starts_with(b"/*") {
+            let (mut depth, mut j) = (1, i + 2);
+            while depth > 0 && j < b.len() {
+                match &b[j..] {
+                    [b'/', b'*', ..] => (depth, j) = (depth + 1, j + 2),
+                    [b'*', b'/', ..] => (depth, j) = (depth - 1, j + 2),
+                    _ => j += 1,
+                }
+            }
+            j
+        } else if rest[0] == b'r' && rest.get(1 + hashes) == Some(&b'"') && (!in_name || b[i - 1] == b'b') {
+            let close = [b"\"".as_slice(), &b"#".repeat(hashes)].concat();
+            let from = i + 2 + hashes;
+            (from..b.len()).find(|&j| b[j..].starts_with(&close)).map_or(b.len(), |j| j + close.len())
+        } else if rest[0] == b'"' {
+            let mut j = i + 1;
+            while j < b.len() && b[j] != b'"' {
+                j += if b[j] == b'\\' { 2 } else { 1 };
+            }
+            j + 1
+        } else if rest.starts_with(b"'\\") {
+            i + 3 + rest[3..].iter().position(|c| *c == b'\'').unwrap_or(0) + 1
+        } else if rest[0] == b'\'' {
+            // A character, unless it is a lifetime: then no quote follows the next character.
+            match text[i + 1..].chars().next() {
+                Some(c) if b.get(i + 1 + c.len_utf8()) == Some(&b'\'') => i + 2 + c.len_utf8(),
+                _ => i,
+            }
+        } else {
+            i
+        };
+        let end = end.min(b.len());
+        out[i..end].iter_mut().filter(|c| **c != b'\n').for_each(|c| *c = b' ');
+        i = end.max(i + 1);
+    }
+    // Only whole characters were replaced, byte by byte.
+    String::from_utf8(out).unwrap()
+}
+
+/// The first names of the paths that begin here, with a group taken apart: `{a::b, c}` gives `a` and `c`.
+fn first_names(code: &str, at: usize) -> Vec<String> {
+    let rest = &code[at..];
+    let name = |s: &str| -> String { s.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
+    if !rest.starts_with('{') {
+        return vec![name(rest)];
+    }
+    let (mut depth, mut out, mut expect) = (0, Vec::new(), false);
+    for (i, c) in rest.char_indices() {
+        match c {
+            '{' => (depth, expect) = (depth + 1, depth == 0),
+            '}' => depth -= 1,
+            ',' => expect = depth == 1,
+            c if expect && !c.is_whitespace() => {
+                out.push(name(&rest[i..]));
+                expect = false;
+            }
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    out
+}
+
+/// Names the library's root takes over from `ggml`.
+fn from_ggml() -> BTreeSet<String> {
+    let code = blank(&read("src/lib.rs"));
+    code.match_indices("pub use ggml::").flat_map(|(at, m)| first_names(&code, at + m.len())).collect()
+}
+
+fn layer(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|l| l.contains(&module))
+}
+
+fn order() -> String {
+    LAYERS.iter().map(|l| l.join(", ")).collect::<Vec<_>>().join(" < ")
+}
+
+#[track_caller]
+fn check(what: &str, mut faults: Vec<String>) {
+    faults.dedup();
+    let mut message = String::new();
+    faults.iter().for_each(|f| writeln!(message, "  {f}").unwrap());
+    assert!(faults.is_empty(), "\n{what}\n{message}");
+}
+
+#[test]
+fn modules_use_only_lower_layers() {
+    let aliases = from_ggml();
+    let mut faults = Vec::new();
+    for source in sources() {
+        let Some(module) = source.module() else { continue };
+        let Some(own) = layer(module) else {
+            faults.push(format!("{}: `{module}` has no place in LAYERS of tests/tidy/main.rs", source.path));
+            continue;
+        };
+        for prefix in ["crate::", "ropewalk::", "ggml::", "super::"] {
+            for at in source.words(prefix) {
+                let names = match prefix {
+                    "ggml::" => vec!["ggml".to_owned()],
+                    _ => first_names(&source.code, at + prefix.len()),
+                };
+                for name in names {
+                    let other = if aliases.contains(&name) { "ggml" } else { &name };
+                    let Some(theirs) = layer(other).filter(|_| other != module) else { continue };
+                    // As a rule `super::x` is a neighbour inside the module's own folder.
+                    let mut local =
+                        [format!("src/{module}/{name}.rs"), format!("src/{module}/{name}")].into_iter();
+                    if prefix == "super::" && local.any(|p| root().join(p).exists()) {
+                        continue;
+                    }
+                    let place = format!("{}:{}", source.path, source.line_of(at));
+                    if theirs >= own {
+                        faults.push(format!("{place}: `{module}` uses `{name}`, which is not below it"));
+                    }
+                    for (_, _, why) in APART.iter().filter(|(m, o, _)| *m == module && *o == other) {
+                        faults.push(format!("{place}: `{module}` uses `{name}`: {why}"));
+                    }
+                }
+            }
+        }
+    }
+    let what = "Pass what is needed in as an argument or a trait, or move what both need further down.";
+    check(&format!("A module may use only lower ones: {}.\n{what}", order()), faults);
+}
+
+#[test]
+fn the_library_lists_its_modules_in_layer_order() {
+    let code = blank(&read("src/lib.rs"));
+    let listed: Vec<&str> =
+        code.split(';').filter_map(|s| s.trim().rsplit_once("mod ").map(|(_, name)| name.trim())).collect();
+    let mut faults: Vec<String> = listed
+        .iter()
+        .filter(|m| layer(m).is_none())
+        .map(|m| format!("src/lib.rs: `{m}` has no place in LAYERS of tests/tidy/main.rs"))
+        .collect();
+    for pair in listed.windows(2).filter(|p| layer(p[0]) > layer(p[1])) {
+        faults.push(format!("src/lib.rs: `{}` stands before `{}`, which is below it", pair[0], pair[1]));
+    }
+    check(&format!("The order is {}.", order()), faults);
+}
+
+#[test]
+fn convert_uses_specs_and_files_only() {
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|s| s.path.starts_with("convert/src/")) {
+        for at in source.words("ropewalk::") {
+            for name in first_names(&source.code, at + "ropewalk::".len()) {
+                if !CONVERT_MAY_USE.contains(&name.as_str()) {
+                    faults.push(format!("{}:{}: ropewalk::{name}", source.path, source.line_of(at)));
+                }
+            }
+        }
+    }
+    check(&format!("`convert` may use of `ropewalk` only: {}.", CONVERT_MAY_USE.join(", ")), faults);
+}
+
+#[test]
+fn files_begin_with_what_they_are_and_stay_short() {
+    let mut faults = Vec::new();
+    for source in sources() {
+        if !source.text.starts_with("//! ") {
+            faults.push(format!("{}: begin it with a `//!` line that says what the file is", source.path));
+        }
+        let n = source.text.lines().count();
+        if n > MAX_LINES {
+            faults.push(format!("{}: {n} lines, at most {MAX_LINES}: split it by what it does", source.path));
+        }
+    }
+    check("Every file says what it is and fits in one reading.", faults);
+}
+
+#[test]
+fn unsafe_stands_only_in_the_ggml_crate() {
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|s| !s.path.starts_with("ggml/")) {
+        for at in source.words("unsafe") {
+            faults.push(format!("{}:{}", source.path, source.line_of(at)));
+        }
+    }
+    for path in ["src/lib.rs", "src/main.rs", "convert/src/lib.rs", "convert/src/main.rs"] {
+        if !blank(&read(path)).contains("#![forbid(unsafe_code)]") {
+            faults.push(format!("{path}: begin it with #![forbid(unsafe_code)]"));
+        }
+    }
+    check("`unsafe` belongs into crate ggml, behind a safe function that checks what it is given.", faults);
+}
+
+#[test]
+fn only_the_command_lines_print_and_read_the_environment() {
+    let mut faults = Vec::new();
+    for source in sources() {
+        let p = source.path.as_str();
+        let library = ["src/", "ggml/src/", "convert/src/"].iter().any(|f| p.starts_with(f));
+        let may = ["src/cli/", "convert/src/cli"].iter().any(|f| p.starts_with(f)) || p.ends_with("main.rs");
+        if !library || may {
+            continue;
+        }
+        for word in ["println!", "eprintln!", "print!", "eprint!", "dbg!", "std::env", "env::var"] {
+            for at in source.words(word) {
+                // Where the program lies is not the environment: backend modules are looked for beside it.
+                if !source.code[at..].starts_with("std::env::current_exe") {
+                    faults.push(format!("{p}:{}: {word}", source.line_of(at)));
+                }
+            }
+        }
+    }
+    let what = "Below the command line nothing prints or reads the environment: return it, or take it as an argument.";
+    check(what, faults);
+}
+
+#[test]
+fn nothing_is_left_undone_or_switched_off() {
+    let mut faults = Vec::new();
+    for source in sources() {
+        for word in ["todo!", "unimplemented!", "#[ignore"] {
+            for at in source.words(word) {
+                faults.push(format!("{}:{}: {word}", source.path, source.line_of(at)));
+            }
+        }
+    }
+    check(
+        "What cannot be done is an error that says so; a test that cannot run says so aloud and passes.",
+        faults,
+    );
+}
+
+#[test]
+fn every_entry_is_in_its_registry() {
+    let all = sources();
+    for (folder, marker, slice, registry) in REGISTRIES {
+        let text = blank(&read(registry));
+        let (_, after) = text
+            .split_once(&format!("static {slice}:"))
+            .unwrap_or_else(|| panic!("{registry}: expected `static {slice}: ... = &[...];`, found none"));
+        let listed = after.split(';').next().unwrap_or_default();
+        let (mut faults, mut found) = (Vec::new(), 0);
+        for source in all.iter().filter(|s| s.path.starts_with(&format!("{folder}/")) && s.path != *registry)
+        {
+            if !source.code.contains(marker) {
+                continue;
+            }
+            found += 1;
+            let name = source.path[folder.len() + 1..].split('/').next().unwrap_or_default();
+            let name = name.strip_suffix(".rs").unwrap_or(name);
+            if !listed.contains(&format!("{name}::")) {
+                faults.push(format!("{}: no `{name}::` in {slice}", source.path));
+            }
+        }
+        check(&format!("What is in {folder} but not in {slice} of {registry} cannot be reached."), faults);
+        assert!(found > 0, "no file of {folder} contains `{marker}`: this test looks for the wrong thing");
+    }
+}
+
+#[test]
+fn blanking_hides_comments_and_literals_and_nothing_else() {
+    let text = "a/*x/*y*/z*/b // c\n\"d\\\"e\" 'f' '\\'' '\\u{1}' &'g h r#\"i\"j\"# for br\"k\\\" l\n\"m\"";
+    assert_eq!(blank(text).split_whitespace().collect::<Vec<_>>(), ["a", "b", "&'g", "h", "for", "b", "l"]);
+    assert_eq!(blank(text).len(), text.len());
+    assert_eq!(first_names("crate::{a::{b, c}, d, e::F} g", 7), ["a", "d", "e"]);
+    assert_eq!(first_names("crate::kv::KvCache", 7), ["kv"]);
+}

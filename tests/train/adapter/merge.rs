@@ -1,0 +1,131 @@
+//! `convert --lora`: merged weights against the adapter beside the model, and the errors it reports.
+
+use std::path::Path;
+
+use convert::{convert, Options, Quiet, Report};
+use ropewalk::gguf::File;
+use ropewalk::DType;
+
+use super::make::{load_with, spec, Made};
+use crate::common::*;
+
+fn merge(path: &Path, adapters: &[(&Path, f32)], options: Options, to: &Path) -> Report {
+    let adapters = adapters.iter().map(|(p, s)| spec(p, *s)).collect();
+    convert(path, to, &Options { adapters, ..options }, &Quiet).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn a_merged_f32_model_gives_the_adapted_models_logits() {
+    for shape in ["llama-tiny", "llama-tiny-tied", "qwen2-tiny", "qwen2-tiny-tied"] {
+        let path = random_model(shape, DType::F32, "merge-base");
+        let one = Made::on(&path, 8, true, 1).with_whole(&path).write(&format!("merge-1-{shape}.gguf"));
+        let two = Made::on(&path, 3, true, 2).write(&format!("merge-2-{shape}.gguf"));
+        // One at full strength, one whose whole tensors are mixed with the model's.
+        for adapters in [&[(one.as_path(), 1.0)][..], &[(one.as_path(), 0.6), (two.as_path(), -0.4)]] {
+            let merged = scratch(&format!("merged-{shape}.gguf"));
+            let report = merge(&path, adapters, Options::default(), &merged);
+            assert_eq!(report.merged.len(), 1, "{:?}", report.merged);
+            assert_eq!((report.merged[0].dtype, report.merged[0].rel_rmse), ("f32", 0.0));
+            // Seven maps in two layers, the output, three norms, and the embedding.
+            assert_eq!(report.merged[0].n_tensors, 2 * 7 + 1 + 3 + 1);
+            let (adapted, merged) = (load_with(&path, adapters), load(&merged));
+            let tokens = some_tokens(120, adapted.hparams().n_vocab);
+            for portable in [false, true] {
+                let p = ropewalk::session::SessionParams { portable, ..with_kv(256, DType::F32) };
+                let (a, b) = (all_logits(&adapted, &p, &tokens), all_logits(&merged, &p, &tokens));
+                assert_close(&a, &b, 1e-4, shape);
+                let base = all_logits(&load(&path), &p, &tokens);
+                assert!(distance(&a, &base) > 1.0, "{shape}: the adapter changes too little to be missed");
+            }
+        }
+    }
+}
+
+#[test]
+fn each_type_says_what_it_costs() {
+    for (dtype, bound) in [(DType::F32, 0.0), (DType::F16, 5e-4), (DType::Q8_0, 1e-2), (DType::Q4_1, 0.11)] {
+        let path = random_model("llama-tiny", dtype, "merge-type");
+        let made = Made::on(&path, 4, false, 3);
+        let adapter = made.write(&format!("merge-type-{}.gguf", dtype.name()));
+        let merged = scratch(&format!("merge-type-merged-{}.gguf", dtype.name()));
+        let report = merge(&path, &[(&adapter, 0.5)], Options::default(), &merged);
+        let (old, new) = (File::open(&path).unwrap(), File::open(&merged).unwrap());
+        // 0.5 * alpha / rank is 1: the exact weights by a naive loop, and how far the file is from them.
+        let (mut error, mut power) = (0f64, 0f64);
+        for (weight, n_in, _, a, b) in &made.pairs {
+            let (was, is) = (old.tensor(weight).unwrap(), new.tensor(weight).unwrap());
+            assert_eq!((is.dtype, &is.shape), (was.dtype, &was.shape));
+            let (was, is) = (old.dequantized(was).unwrap(), new.dequantized(is).unwrap());
+            for (i, (w, m)) in was.iter().zip(&is).enumerate() {
+                let (row, column) = (i / n_in, i % n_in);
+                let delta: f64 = (0..made.rank)
+                    .map(|k| f64::from(b[row * made.rank + k]) * f64::from(a[k * n_in + column]))
+                    .sum();
+                let exact = f64::from(*w) + delta;
+                error += (exact - f64::from(*m)).powi(2);
+                power += exact.powi(2);
+            }
+        }
+        let found = (error / power).sqrt();
+        assert_eq!((report.merged.len(), report.merged[0].n_tensors), (1, 14));
+        let said = report.merged[0].rel_rmse;
+        println!("{dtype}: {said:.3e}, by the loop {found:.3e}");
+        assert_eq!(report.merged[0].dtype, dtype.name());
+        assert!(said <= bound && (said - found).abs() < 1e-6 + 1e-3 * found, "{dtype}: {said}, {found}");
+        assert!(dtype == DType::F32 || said > bound / 1000.0, "{dtype}: {said}");
+        // What no adapter touches is copied.
+        let embedding = |f: &File| f.data(f.tensor("token_embd.weight").unwrap()).to_vec();
+        assert_eq!(embedding(&old), embedding(&new));
+    }
+}
+
+#[test]
+fn a_merged_file_may_have_another_type() {
+    let path = random_model("llama-tiny", DType::F32, "merge-to");
+    let adapter = Made::on(&path, 4, true, 4).write("merge-to.gguf");
+    let merged = scratch("merge-to-merged.gguf");
+    let to = Options { dtype: Some(DType::Q8_0), ..Options::default() };
+    let report = merge(&path, &[(&adapter, 1.0)], to, &merged);
+    assert_eq!(report.merged[0].dtype, "q8_0");
+    assert_eq!(report.converted.len(), 1, "the embedding alone was not merged: {:?}", report.converted);
+    let (adapted, merged) = (load_with(&path, &[(&adapter, 1.0)]), load(&merged));
+    let (tokens, n_vocab) = (some_tokens(64, adapted.hparams().n_vocab), adapted.hparams().n_vocab);
+    let p = with_kv(128, DType::F32);
+    let d = compare(&all_logits(&adapted, &p, &tokens), &all_logits(&merged, &p, &tokens), &tokens, n_vocab);
+    assert!(d.kl < 1e-2, "{d:?}");
+}
+
+#[test]
+fn a_merged_file_declares_what_it_was_trained_under() {
+    let path = random_model("llama-tiny", DType::Q8_0, "merge-rope");
+    let mut made = Made::on(&path, 2, false, 5);
+    made.keys.rope = Some("pi:factor=2".parse().unwrap());
+    made.keys.n_ctx = Some(8192);
+    let adapter = made.write("merge-rope.gguf");
+    let merged = scratch("merge-rope-merged.gguf");
+    let adapters: [(&Path, f32); 1] = [(&adapter, 1.0)];
+    let report = merge(&path, &adapters, Options::default(), &merged);
+    assert!(report.rope.as_ref().is_some_and(|r| r.rope.starts_with("pi:factor=2") && r.n_ctx == 8192));
+    let spec = open(&load(&merged), &params(256)).plan().spec.to_string();
+    assert!(spec.starts_with("pi:factor=2"), "{spec}");
+
+    let plain = Options { rope: Some("plain".parse().unwrap()), ..Options::default() };
+    let report = merge(&path, &adapters, plain, &merged);
+    assert!(report.notes.iter().any(|n| n.contains("trained under pi:factor=2")), "{:?}", report.notes);
+    assert_eq!(open(&load(&merged), &params(256)).plan().spec.to_string(), "plain");
+
+    // Merged weights are another model: the adapter does not go on them again.
+    let again = Options { adapters: vec![spec_of(&adapter)], ..Options::default() };
+    let e = convert(&merged, &scratch("merge-again.gguf"), &again, &Quiet).unwrap_err().to_string();
+    assert!(e.contains("ropewalk.lora.base"), "{e}");
+    // Two that want different ropes need a word.
+    made.keys.rope = Some("plain".parse().unwrap());
+    let other = made.write("merge-rope-other.gguf");
+    let both = Options { adapters: vec![spec_of(&adapter), spec_of(&other)], ..Options::default() };
+    let e = convert(&path, &scratch("merge-both.gguf"), &both, &Quiet).unwrap_err().to_string();
+    assert!(e.contains("--rope"), "{e}");
+}
+
+fn spec_of(path: &Path) -> ropewalk::adapter::AdapterSpec {
+    spec(path, 1.0)
+}

@@ -1,0 +1,140 @@
+//! Fifty steps of AdamW against the recording, and a run that goes on from a checkpoint.
+
+use std::collections::BTreeMap;
+
+use ropewalk::train::checkpoint::{self, State};
+use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
+use ropewalk::train::{Keep, Sequence, TrainParams, Trainer};
+use ropewalk::Token;
+
+use super::recording::{recording, trainer, Curve, Recording};
+use super::shipped;
+use crate::common::scratch;
+
+/// How far the recorded curve is followed, where the run is saved, and where the one that goes on from there is compared.
+struct Length {
+    steps: usize,
+    stop: usize,
+    compared: usize,
+}
+
+/// A step is a second of one core: all fifty, and other minutes, are for whoever sets ROPEWALK_LONG_TESTS.
+fn is_long() -> bool {
+    std::env::var_os("ROPEWALK_LONG_TESTS").is_some()
+}
+
+fn length() -> Length {
+    match is_long() {
+        true => Length { steps: 50, stop: 20, compared: 50 },
+        false => Length { steps: 10, stop: 4, compared: 6 },
+    }
+}
+
+fn optim(curve: &Curve) -> OptimParams {
+    let Curve { lr, beta1, beta2, eps, weight_decay, clip, .. } = *curve;
+    OptimParams {
+        adamw: AdamW { beta1, beta2, eps, weight_decay },
+        schedule: Schedule { lr, lr_min: 0.0, warmup: 0, steps: curve.steps as u64, decay: Decay::Constant },
+        clip,
+        ema: 0.0,
+    }
+}
+
+fn settings(recording: &Recording) -> TrainParams {
+    TrainParams {
+        rope: Some("plain".parse().unwrap()),
+        n_threads: 1,
+        keep: Some(Keep::Products),
+        lora: recording.lora(&recording.curve.targets),
+        ..TrainParams::new(recording.curve.tokens_per_step)
+    }
+}
+
+/// The tokens of a step, the one predicted last included.
+fn tokens(recording: &Recording, step: usize) -> &[Token] {
+    let n = recording.curve.tokens_per_step;
+    &recording.tokens[n * step..n * (step + 1) + 1]
+}
+
+fn step(trainer: &mut Trainer<'_>, optimizer: &mut Optimizer, tokens: &[Token]) -> (f64, f64) {
+    let loss = trainer.accumulate(Sequence::new(tokens), 1.0).unwrap();
+    (loss, optimizer.step(trainer.params_mut()).unwrap().grad_norm)
+}
+
+/// On the file as shipped: its weights are widened exactly.
+#[test]
+fn steps_follow_the_recorded_losses_and_resume_bit_by_bit() {
+    let recording = recording();
+    let (curve, settings) = (&recording.curve, settings(&recording));
+    let mut run = trainer(shipped(), &settings, false);
+    let mut optimizer = Optimizer::new(optim(curve), run.params()).unwrap();
+    let path = scratch("train-reference-curve.safetensors");
+    let names = BTreeMap::from([("rank".to_string(), recording.rank.to_string())]);
+    let Length { steps, stop, compared } = length();
+    println!("{steps} of {} steps; ROPEWALK_LONG_TESTS=1 takes all", curve.steps);
+    let (mut at_compared, mut worst) = (None, (0.0f64, 0.0f64));
+    for i in 0..steps {
+        if i == stop {
+            let state = State { step: i as u64, n_seen: i as u64, settings: names.clone() };
+            checkpoint::save(&path, &state, run.params(), &optimizer).unwrap();
+        }
+        let (loss, norm) = step(&mut run, &mut optimizer, tokens(&recording, i));
+        let off = (loss / curve.losses[i] - 1.0).abs();
+        assert!(off < 0.01, "step {i}: loss {loss}, recorded {}", curve.losses[i]);
+        worst = (worst.0.max(off), worst.1.max((norm / curve.gradient_norms[i] - 1.0).abs()));
+        if i + 1 == compared {
+            at_compared = Some((run.params().list().to_vec(), optimizer.clone()));
+        }
+    }
+    println!("losses {:.1e} off at most, norms of gradients {:.1e}", worst.0, worst.1);
+    assert!(worst.0 < 1e-4 && worst.1 < 1e-3, "{worst:?}");
+    // A run that learns nothing does not follow the curve.
+    assert!(curve.losses[steps - 1] < 0.96 * curve.base_losses[steps - 1]);
+    let ends = [(".lora_a", curve.final_norms.a), (".lora_b", curve.final_norms.b)];
+    for (side, want) in ends.into_iter().filter(|_| steps == curve.steps) {
+        let halves = run.params().list().iter().filter(|t| t.name.ends_with(side));
+        let norm = halves.flat_map(|t| &t.value).map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        assert!((norm / want - 1.0).abs() < 1e-3, "{side}: norm {norm}, recorded {want}");
+    }
+
+    let mut fresh = Trainer::new(shipped(), &settings).unwrap();
+    let mut optimizer = Optimizer::new(optim(curve), fresh.params()).unwrap();
+    let state = checkpoint::load(&path, &names, fresh.params_mut(), &mut optimizer).unwrap();
+    assert_eq!((state.step, optimizer.step), (stop as u64, stop as u64));
+    fresh.set_seen(state.n_seen);
+    for i in stop..compared {
+        step(&mut fresh, &mut optimizer, tokens(&recording, i));
+    }
+    let (values, there) = at_compared.unwrap();
+    assert!(fresh.params().list() == values, "values differ from those of the run that never stopped");
+    assert!(optimizer == there, "moments differ from those of the run that never stopped");
+    std::fs::remove_file(path).unwrap();
+}
+
+/// 512 tokens to a loss near nothing, on the default model; `tests/train/overfit.rs` has what runs always.
+#[test]
+fn the_default_model_learns_a_text_by_heart() {
+    if !is_long() {
+        println!("left out: minutes long; ROPEWALK_LONG_TESTS=1 runs it");
+        return;
+    }
+    let recording = recording();
+    let mut lora = recording.lora(&recording.case("plain-all").targets);
+    (lora.rank, lora.alpha) = (16, 32.0);
+    let mut trainer = Trainer::new(
+        shipped(),
+        &TrainParams { n_threads: 1, keep: Some(Keep::Products), lora, ..TrainParams::new(512) },
+    )
+    .unwrap();
+    let schedule = Schedule { lr: 3e-3, lr_min: 3e-4, warmup: 2, steps: 25, decay: Decay::Cosine };
+    let params = OptimParams { schedule, ..optim(&recording.curve) };
+    let mut optimizer = Optimizer::new(params, trainer.params()).unwrap();
+    for i in 0..schedule.steps {
+        let (loss, norm) = step(&mut trainer, &mut optimizer, &recording.tokens[..513]);
+        println!("step {i}: loss {loss:.5}, gradient {norm:.3}");
+        assert!(i > 0 || loss > 3.0, "{loss} before training");
+    }
+    let last = trainer.loss(Sequence::new(&recording.tokens[..513])).unwrap();
+    println!("{last:.5} at the end");
+    assert!(last < 0.05, "{last} at the end");
+}

@@ -1,0 +1,39 @@
+//! Training on the default model against what `tests/reference/training.py` found by automatic differentiation in f64: losses,
+//! gradients, fifty steps. And an adapter that training made, in a session.
+
+mod curve;
+mod gradients;
+mod recording;
+mod session;
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use convert::{convert, Options, Quiet};
+use ropewalk::model::Model;
+use ropewalk::DType;
+
+use crate::common::{default_model, load, scratch};
+
+/// The default model's file with all weights in F32, written once in a run of the tests.
+fn wide_file() -> &'static Path {
+    static FILE: OnceLock<std::path::PathBuf> = OnceLock::new();
+    FILE.get_or_init(|| {
+        let path = scratch("train-reference-f32.gguf");
+        let options = Options { dtype: Some(DType::F32), ..Options::default() };
+        convert(&default_model(), &path, &options, &Quiet).unwrap();
+        path
+    })
+}
+
+/// The same, loaded.
+fn wide() -> &'static Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL.get_or_init(|| load(wide_file()))
+}
+
+/// The default model as shipped, in Q4_1.
+fn shipped() -> &'static Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL.get_or_init(|| load(&default_model()))
+}
