@@ -1,60 +1,20 @@
 //! Adapters: low-rank pairs beside a model's weights, and small tensors that take the place of the model's own.
 //!
-//! Files are llama.cpp's LoRA files with a few keys and tensors more; [`Opened`] reads them, [`write()`] makes them.
-
-mod file;
-mod fingerprint;
-mod write;
+//! This module brings the adapters of files to a device. The files themselves are read and written by
+//! [`ropewalk_core::adapter`], whose items are available here too.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use ggml::backend::Device;
+use ggml::dtype::dequantize_tensor;
 use ggml::tensor::{Store, StoreTensor, TensorDef};
-use ggml::{gguf, DType, Error, Result};
+use ggml::{DType, Result};
 
 use crate::rope::Spec;
 use crate::weights::TensorSpec;
 
-pub use file::{open_all, target, Keys, Opened, PairInfo, WholeInfo};
-pub use fingerprint::fingerprint;
-pub use write::{write, AdapterFile, NewPair, NewTensor};
-
-/// An adapter a user asks for.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AdapterSpec {
-    /// The file.
-    pub path: PathBuf,
-    /// Factor on what it adds: 1 as trained, 0 nothing.
-    pub strength: f32,
-}
-
-impl FromStr for AdapterSpec {
-    type Err = String;
-    /// `FILE` or `FILE:STRENGTH`. Where a file has the whole text for its name, that is it.
-    fn from_str(text: &str) -> Result<AdapterSpec, String> {
-        let whole = AdapterSpec { path: text.into(), strength: 1.0 };
-        let Some((path, number)) = text.rsplit_once(':') else { return Ok(whole) };
-        if Path::new(text).exists() {
-            return Ok(whole);
-        }
-        match number.parse::<f32>() {
-            Ok(strength) if strength.is_finite() && !path.is_empty() => {
-                Ok(AdapterSpec { path: path.into(), strength })
-            }
-            Ok(_) => Err(format!("'{text}': expected a finite strength after FILE:, found {number}")),
-            Err(_) => Ok(whole),
-        }
-    }
-}
-
-/// As it was written.
-impl std::fmt::Display for AdapterSpec {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.path.display(), self.strength)
-    }
-}
+pub use ropewalk_core::adapter::*;
 
 /// One low-rank pair: the weight's product becomes `W x + scale * B (A x)`.
 #[derive(Debug, Clone)]
@@ -102,7 +62,9 @@ impl Adapter {
     ) -> Result<Adapter> {
         let is_known = |name: &str| match known.iter().any(|spec| spec.name == name) {
             true => Ok(()),
-            false => Err(refuse(opened.file(), name, "a tensor the model computes with", "another")),
+            false => {
+                Err(opened.file().error(name, "expected a tensor the model computes with, found another"))
+            }
         };
         let (mut defs, mut parts) = (Vec::new(), Vec::new());
         for pair in opened.pairs() {
@@ -118,9 +80,9 @@ impl Adapter {
         }
         let store = Store::from_bytes(device, defs, "an adapter", &mut |i| {
             let values = match parts[i] {
-                Part::A(pair) => opened.values(&pair.name_a()),
-                Part::B(pair) => opened.values(&pair.name_b()),
-                Part::Whole(whole) => opened.whole_values(whole, strength, base),
+                Part::A(pair) => opened.values(&pair.name_a(), dequantize_tensor),
+                Part::B(pair) => opened.values(&pair.name_b(), dequantize_tensor),
+                Part::Whole(whole) => opened.whole_values(whole, strength, base, dequantize_tensor),
             };
             Ok(values?.iter().flat_map(|x| x.to_le_bytes()).collect())
         })?;
@@ -176,14 +138,4 @@ impl Adapter {
     pub fn digest(&self) -> &str {
         &self.digest
     }
-}
-
-/// An error of an adapter's file.
-fn refuse(
-    file: &gguf::File,
-    key: &str,
-    expected: impl std::fmt::Display,
-    found: impl std::fmt::Display,
-) -> Error {
-    file.error(key, format!("expected {expected}, found {found}"))
 }

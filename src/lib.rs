@@ -1,8 +1,6 @@
 //! Long context for quantised GGUF language models. Modules in layer order: each may use only those above it.
 #![forbid(unsafe_code)]
 
-pub mod hparams;
-pub mod rope;
 pub mod weights;
 pub mod adapter;
 pub mod kv;
@@ -22,4 +20,7 @@ pub mod plot;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-pub use ggml::{gguf, sampler, vocab, DType, Token};
+pub use ggml::DType;
+pub use gguf;
+pub use llama::{sampler, vocab, Token};
+pub use ropewalk_core::{hparams, rope};

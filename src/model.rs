@@ -31,6 +31,18 @@ pub enum Error {
     Interrupted,
 }
 
+impl From<gguf::Error> for Error {
+    fn from(e: gguf::Error) -> Self {
+        Error::Ggml(e.into())
+    }
+}
+
+impl From<files::Error> for Error {
+    fn from(e: files::Error) -> Self {
+        Error::Ggml(e.into())
+    }
+}
+
 /// Results of the runtime.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use ggml::backend::Device;
 use ggml::tensor::{Mapped, Store, StoreTensor, TensorDef};
-use ggml::{gguf, DType, Token};
+use ggml::DType;
+use llama::Token;
 
 use crate::hparams::Hparams;
 
@@ -51,22 +52,24 @@ impl Weights {
             let Some(info) = file.tensor(&spec.name) else {
                 if spec.required {
                     let what = format!("expected a tensor of shape {:?}, found none", spec.shape);
-                    return Err(file.error(&spec.name, what));
+                    return Err(file.error(&spec.name, what).into());
                 }
                 continue;
             };
             let found: Vec<usize> = info.shape.iter().map(|&n| n as usize).collect();
             let trimmed = |s: &[usize]| s.iter().rposition(|&n| n != 1).map_or(0, |i| i + 1);
             if found[..trimmed(&found)] != spec.shape[..trimmed(&spec.shape)] {
-                return Err(
-                    file.error(&spec.name, format!("expected shape {:?}, found {found:?}", spec.shape))
-                );
+                return Err(file
+                    .error(&spec.name, format!("expected shape {:?}, found {found:?}", spec.shape))
+                    .into());
             }
             let vector = spec.shape.len() == 1;
             let computable = if vector { info.dtype == DType::F32 } else { info.dtype.can_dequantize() };
             if !computable {
                 let wanted = if vector { "f32" } else { "a float or quantised type" };
-                return Err(file.error(&spec.name, format!("expected {wanted}, found {}", info.dtype.name())));
+                return Err(file
+                    .error(&spec.name, format!("expected {wanted}, found {}", info.dtype.name()))
+                    .into());
             }
             if spec.name == TOKEN_EMBD && !tied && !device.is_cpu() {
                 continue;

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
-use ggml::DType;
+use gguf::DType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use ropewalk::adapter::AdapterSpec;
-use ropewalk::rope::{Spec, METHODS};
+use ropewalk_core::adapter::AdapterSpec;
+use ropewalk_core::rope::{Spec, METHODS};
 use serde_json::{json, Value};
 
 use crate::random::{self, Shape, SHAPES};

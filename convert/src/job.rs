@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-use ggml::gguf::{same_file, File, TensorInfo, Value, Writer};
-use ggml::DType;
-use ropewalk::adapter::AdapterSpec;
-use ropewalk::hparams::Hparams;
-use ropewalk::rope::{Plan, Spec};
+use files::same_file;
+use gguf::{DType, File, TensorInfo, Value, Writer};
+use ropewalk_core::adapter::AdapterSpec;
+use ropewalk_core::hparams::Hparams;
+use ropewalk_core::rope::{Plan, Spec};
 use serde::Serialize;
 
 use crate::llama_cpp::{self, Stock};
 use crate::merge::{self, Change, Merge, MergeError};
 use crate::requantize::{self, Sums, TensorError};
 use crate::rope::{self, Factors};
-use crate::{types, Error, Result, Watch};
+use crate::{rows, types, Error, Result, Watch};
 
 /// What to do to a file. Nothing set: it is rewritten as one file, GGUF version 3.
 #[derive(Debug, Clone, Default)]
@@ -83,6 +83,12 @@ pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch
     let trained = !options.adapters.is_empty();
     if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp && !trained {
         return Err(Error::Usage("a context needs a rope method to be written for: add --rope SPEC".into()));
+    }
+    if options.dtype.is_some() {
+        rows::available("another element type")?;
+    }
+    if !options.adapters.is_empty() {
+        rows::available("merging an adapter")?;
     }
     let file_type = match options.dtype {
         Some(dtype) => Some((
@@ -341,7 +347,7 @@ fn data_of<'a>(
     change: Option<Change<'a>>,
     errors: &'a Errors,
     watch: &'a dyn Watch,
-) -> ggml::gguf::DataFn<'a> {
+) -> gguf::DataFn<'a> {
     Box::new(move |out: &mut dyn Write| {
         if let Some(change) = &change {
             let sums = merge::write(file, t, to, change, out, watch)?;

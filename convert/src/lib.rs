@@ -10,6 +10,7 @@ mod merge;
 pub mod random;
 mod requantize;
 pub mod rope;
+mod rows;
 pub mod types;
 
 pub use job::{convert, Options, Report, RopeReport};
@@ -20,12 +21,16 @@ pub use requantize::TensorError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// From the ggml layer: files and element types.
+    /// A file that cannot be read or written, or is not as it should be.
+    #[error(transparent)]
+    File(#[from] gguf::Error),
+    /// From ggml: values of element types.
+    #[cfg(feature = "ggml")]
     #[error(transparent)]
     Ggml(#[from] ggml::Error),
     /// From the rope layer: a spec that cannot be used.
     #[error(transparent)]
-    Rope(#[from] ropewalk::rope::RopeError),
+    Rope(#[from] ropewalk_core::rope::RopeError),
     /// The caller asked for something that makes no sense, whatever the file (exit code 2).
     #[error("{0}")]
     Usage(String),
@@ -35,6 +40,12 @@ pub enum Error {
     /// Cancelled through [`Watch::cancelled`].
     #[error("interrupted")]
     Interrupted,
+}
+
+impl From<files::Error> for Error {
+    fn from(e: files::Error) -> Self {
+        Error::File(e.into())
+    }
 }
 
 /// Results of this crate.

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk::hparams::Hparams;
-use ropewalk::rope::Plan;
+use ropewalk_core::hparams::Hparams;
+use ropewalk_core::rope::Plan;
 
 /// Architectures whose llama.cpp graph both loads and passes on `rope_freqs.weight` (`src/models/*.cpp` of the version this
 /// build contains: those that create LLM_TENSOR_ROPE_FREQS and call `get_rope_factors`). Elsewhere the tensor is ignored or refused.

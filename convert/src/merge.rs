@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use ggml::dtype::{dequantize, quantize};
-use ggml::gguf::{File, TensorInfo};
-use ggml::DType;
+use gguf::{DType, File, TensorInfo};
 use rayon::prelude::*;
-use ropewalk::adapter::{self, AdapterSpec, Opened, PairInfo, WholeInfo};
-use ropewalk::rope::Spec;
+use ropewalk_core::adapter::{self, AdapterSpec, Opened, PairInfo, WholeInfo};
+use ropewalk_core::rope::Spec;
 use serde::Serialize;
 
 use crate::requantize::{Sums, RUN};
+use crate::rows::{self, dequantize, dequantize_tensor, quantize};
 use crate::{interrupted, Result, Watch};
 
 /// Runs converted before they are written: what bounds memory.
@@ -113,13 +112,18 @@ pub(crate) fn write(
     out: &mut dyn Write,
     watch: &dyn Watch,
 ) -> io::Result<Sums> {
-    let whole = change.whole.map(|(opened, info, strength)| opened.whole_values(info, strength, file));
+    let whole = change
+        .whole
+        .map(|(opened, info, strength)| opened.whole_values(info, strength, file, dequantize_tensor));
     let whole = whole.transpose().map_err(io::Error::other)?;
-    let load = |&(opened, pair, scale): &(&Opened, &PairInfo, f32)| -> ggml::Result<Factors> {
-        let (a, b) = (opened.values(&pair.name_a())?, opened.values(&pair.name_b())?);
+    let load = |&(opened, pair, scale): &(&Opened, &PairInfo, f32)| -> rows::Result<Factors> {
+        let (a, b) = (
+            opened.values(&pair.name_a(), dequantize_tensor)?,
+            opened.values(&pair.name_b(), dequantize_tensor)?,
+        );
         Ok(Factors { a, b, rank: pair.rank, scale })
     };
-    let pairs = change.pairs.iter().map(load).collect::<ggml::Result<Vec<_>>>().map_err(io::Error::other)?;
+    let pairs = change.pairs.iter().map(load).collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)?;
     let data = file.data(t);
     let width = t.shape.first().map_or(1, |&n| n as usize).max(1);
     let no_rows = || io::Error::other(format!("rows of {width} are not whole blocks of {}", t.dtype));
@@ -129,7 +133,7 @@ pub(crate) fn write(
     for start in (0..n_rows).step_by(step * RUNS) {
         interrupted(watch)?;
         let end = n_rows.min(start + step * RUNS);
-        let runs = (start..end).into_par_iter().step_by(step).map(|at| -> ggml::Result<(Vec<u8>, Sums)> {
+        let runs = (start..end).into_par_iter().step_by(step).map(|at| -> rows::Result<(Vec<u8>, Sums)> {
             let rows = at..end.min(at + step);
             let mut exact = vec![0f32; rows.len() * width];
             match &whole {
@@ -144,7 +148,7 @@ pub(crate) fn write(
             dequantize(to, &bytes, &mut new)?;
             Ok((bytes, Sums::of(&exact, &new)))
         });
-        for (bytes, piece) in runs.collect::<ggml::Result<Vec<_>>>().map_err(io::Error::other)? {
+        for (bytes, piece) in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
             out.write_all(&bytes)?;
             watch.wrote(bytes.len() as u64);
             sums = sums.plus(piece);

@@ -2,12 +2,11 @@
 
 use std::io::{self, Write};
 
-use ggml::dtype::{dequantize, quantize};
-use ggml::gguf::{File, TensorInfo};
-use ggml::DType;
+use gguf::{DType, File, TensorInfo};
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::rows::{self, at_index, dequantize, quantize};
 use crate::{interrupted, Watch};
 
 /// Values one thread converts at a time: whole blocks of every type.
@@ -104,7 +103,7 @@ pub(crate) fn convert(
     for start in (0..n).step_by(BATCH) {
         interrupted(watch)?;
         let end = n.min(start + BATCH);
-        let runs = (start..end).into_par_iter().step_by(RUN).map(|at| -> ggml::Result<(Vec<u8>, Sums)> {
+        let runs = (start..end).into_par_iter().step_by(RUN).map(|at| -> rows::Result<(Vec<u8>, Sums)> {
             let mut old = vec![0f32; RUN.min(end - at)];
             dequantize(t.dtype, &data[bytes_at(at)..bytes_at(at + old.len())], &mut old)?;
             let bytes = quantize(to, old.len(), &old).map_err(|e| at_index(e, at))?;
@@ -112,7 +111,7 @@ pub(crate) fn convert(
             dequantize(to, &bytes, &mut new)?;
             Ok((bytes, Sums::of(&old, &new)))
         });
-        for (bytes, piece) in runs.collect::<ggml::Result<Vec<_>>>().map_err(io::Error::other)? {
+        for (bytes, piece) in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
             out.write_all(&bytes)?;
             watch.wrote(bytes.len() as u64);
             sums = sums.plus(piece);
@@ -132,14 +131,4 @@ pub(crate) fn convert(
         max: sums.max_error,
         rel_max: ratio(sums.max_error, sums.max),
     })
-}
-
-/// Indices in errors count from the start of the tensor, not of the piece.
-fn at_index(e: ggml::Error, start: usize) -> ggml::Error {
-    match e {
-        ggml::Error::NotQuantizable { dtype, index, value, limit } => {
-            ggml::Error::NotQuantizable { dtype, index: index + start, value, limit }
-        }
-        other => other,
-    }
 }

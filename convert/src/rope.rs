@@ -1,9 +1,9 @@
 //! Writing a rope method into a file's metadata, and taking out the one that is there.
 
-use ggml::gguf::{Array, File, Value, Writer};
-use ggml::DType;
-use ropewalk::hparams::{keys, Hparams};
-use ropewalk::rope::{Plan, Spec};
+use gguf::DType;
+use gguf::{Array, File, Value, Writer};
+use ropewalk_core::hparams::{keys, Hparams};
+use ropewalk_core::rope::{Plan, Spec};
 
 use crate::llama_cpp::Stock;
 use crate::{Error, Result};

@@ -1,6 +1,6 @@
 //! Which element type a tensor gets.
 
-use ggml::DType;
+use gguf::DType;
 
 /// Types `--type` takes, with the number each has in `general.file_type` (llama.cpp's `llama_ftype`; of the K-quant
 /// mixtures the small one, which like ours is nearly pure).

@@ -2,7 +2,7 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    match ggml::gguf::parse(bytes) {
+    match gguf::parse(bytes) {
         Ok(header) => assert!(header.tensors.iter().all(|t| t.offset + t.n_bytes <= bytes.len())),
         Err(defect) => assert!(!defect.to_string().contains('\n')),
     }

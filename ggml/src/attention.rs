@@ -6,23 +6,16 @@
 //! Work is cut into tiles: queries of one KV head times, when there are few of them, ranges of columns. Tiles over a range
 //! give maximum, sum and weighted values, which a second node merges.
 
-mod kernel;
-mod tile;
-mod vector;
-mod view;
-
 use std::cell::RefCell;
 use std::ffi::c_void;
+
+use kernels::attention::{exp2, Format, Inputs, Part, Rows, Scratch, Tile, KEYS};
 
 use crate::custom::share;
 use crate::graph::Builder;
 use crate::ops::{check, contiguous, f32_rows, matrix, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
-
-pub(crate) use kernel::exp2;
-use tile::{Inputs, Part, Scratch, Tile, KEYS};
-use view::Rows;
 
 /// Rows of a tile: enough that converting a key costs little beside multiplying with it.
 const TILE_ROWS: usize = 96;
@@ -130,6 +123,28 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
+/// A tensor as rows of floats.
+///
+/// # Safety
+/// A computed source of a running node, three-dimensional, of a type that converts to f32, its elements side by side within
+/// rows; it stays as it is for `'a`.
+unsafe fn rows(t: &sys::ggml_tensor) -> Rows<'_> {
+    // SAFETY: a static table with an entry for every type.
+    let to_float = unsafe { (*sys::ggml_get_type_traits(t.type_)).to_float };
+    let format = match (t.type_, to_float) {
+        (sys::GGML_TYPE_F16, _) => Format::F16,
+        (sys::GGML_TYPE_Q8_0, _) => Format::Q8_0,
+        (_, Some(to_float)) => Format::Other(to_float),
+        // Of the types that convert, only f32 needs no conversion.
+        (_, None) => Format::F32,
+    };
+    let ne = [0, 1, 2].map(|i| t.ne[i] as usize);
+    // SAFETY: the row is whole blocks of a type ggml knows.
+    let row_bytes = unsafe { sys::ggml_row_size(t.type_, t.ne[0]) };
+    // SAFETY: the caller's promise; the type's conversion reads its own blocks.
+    unsafe { Rows::new(t.data as *const u8, ne, [t.nb[1], t.nb[2]], row_bytes, format) }
+}
+
 unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
     // SAFETY: ggml passes the node made in `attention`, whose user data is the plan boxed there. Both are alive while the
     // graph is.
@@ -138,8 +153,8 @@ unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
     let mut first = 0;
     for (part, src) in parts[..plan.n_parts].iter_mut().zip(dst.src.chunks_exact(3)) {
         // SAFETY: the sources are the tensors checked in `attention`, computed before this node.
-        let (q, k, v) = unsafe { (Rows::of(&*src[0]), Rows::of(&*src[1]), Rows::of(&*src[2])) };
-        let n = k.n1;
+        let (q, k, v) = unsafe { (rows(&*src[0]), rows(&*src[1]), rows(&*src[2])) };
+        let n = k.n_rows();
         *part = Some(Part { q, k, v, first });
         first += n;
     }

@@ -9,13 +9,11 @@
 //! up in place; queries get sums from all keys, so each of a few lanes of keys has sums of its own, added by a second node.
 //! Lanes are given by the shapes, so no bit depends on the number of threads.
 
-mod backward;
-mod forward;
-mod view;
-
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kernels::attention_train::{backward, forward, Heads, HeadsMut, Runs, KEYS};
 
 use crate::custom::share;
 use crate::graph::Builder;
@@ -24,12 +22,8 @@ use crate::ops_back::{distinct, target};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
-use view::{Heads, HeadsMut, Runs};
-
 /// Rows of a tile of queries, as near as whole tokens come.
 const TILE_ROWS: usize = 192;
-/// Keys of a tile.
-const KEYS: usize = 256;
 /// Backward work is in about as many units, a lane of one KV head each.
 const UNITS: usize = 24;
 /// Most query heads that share a KV head: a tile has at least one token's.
@@ -171,19 +165,44 @@ thread_local! {
     static BACKWARD: RefCell<backward::Scratch> = RefCell::default();
 }
 
+/// # Safety
+/// A computed source of a running node, F32 with contiguous rows and strides of whole floats, that stays as it is for `'a`.
+unsafe fn heads_of(t: &sys::ggml_tensor) -> Heads<'_> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        Heads::new(t.data as *const f32, [0, 1, 2].map(|i| t.ne[i] as usize), [t.nb[1] / 4, t.nb[2] / 4])
+    }
+}
+
+/// # Safety
+/// As for [`heads_of`], in memory that this node alone uses, as far as the view's methods are asked for it.
+unsafe fn heads_mut(t: &sys::ggml_tensor) -> HeadsMut<'_> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        HeadsMut::new(t.data as *mut f32, [0, 1, 2].map(|i| t.ne[i] as usize), [t.nb[1] / 4, t.nb[2] / 4])
+    }
+}
+
+/// # Safety
+/// A computed source of a running node, contiguous I32 `[2, T]`, that stays as it is for `'a`.
+unsafe fn runs_of(t: &sys::ggml_tensor, n_keys: usize) -> Runs<'_> {
+    // SAFETY: the caller's promise.
+    Runs::new(unsafe { std::slice::from_raw_parts(t.data as *const i32, 2 * t.ne[1] as usize) }, n_keys)
+}
+
 unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
     // SAFETY: ggml passes the node made in `attention_lse`, whose user data is the plan boxed there and whose sources are the
     // tensors checked there, computed before. All are alive, and the sources as they are, while it runs.
     let (dst, plan, inputs) = unsafe {
         let (dst, plan) = (&*dst, &*(data as *const Plan));
-        let [q, k, v] = [0, 1, 2].map(|i| Heads::of(&*dst.src[i]));
-        let runs = Runs::of(&*dst.src[3], k.n);
+        let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
+        let runs = runs_of(&*dst.src[3], k.shape()[2]);
         (dst, plan, forward::Inputs { q, k, v, runs, scale: plan.scale, n_rep: plan.n_rep })
     };
-    let (n_tokens, n_head_kv) = (inputs.q.n, inputs.k.n_head);
+    let (n_tokens, n_head_kv) = (inputs.q.shape()[2], inputs.k.shape()[1]);
     let n_tiles = n_tokens.div_ceil(plan.tokens);
     // SAFETY: dst is contiguous F32 [d_v + 1, n_head, T], and custom ops do not run in place.
-    let mut out = unsafe { HeadsMut::of(dst) };
+    let mut out = unsafe { heads_mut(dst) };
     FORWARD.with_borrow_mut(|scratch| {
         plan.work(n_tiles * n_head_kv, nth, |i| {
             // Last tokens first: causal, they see most.
@@ -202,15 +221,15 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
     // which the executor has locked, and no other source is in their memory.
     let (dst, plan, inputs) = unsafe {
         let (dst, plan) = (&*dst, &*(data as *const Plan));
-        let [q, k, v] = [0, 1, 2].map(|i| Heads::of(&*dst.src[i]));
-        let [o_lse, d_out] = [4, 5].map(|i| Heads::of(&*dst.src[i]));
-        let [d_k, d_v] = [6, 7].map(|i| HeadsMut::of(&*dst.src[i]));
-        let runs = Runs::of(&*dst.src[3], k.n);
+        let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
+        let [o_lse, d_out] = [4, 5].map(|i| heads_of(&*dst.src[i]));
+        let [d_k, d_v] = [6, 7].map(|i| heads_mut(&*dst.src[i]));
+        let runs = runs_of(&*dst.src[3], k.shape()[2]);
         let (scale, n_rep, tokens) = (plan.scale, plan.n_rep, plan.tokens);
         (dst, plan, backward::Inputs { q, k, v, runs, o_lse, d_out, d_k, d_v, scale, n_rep, tokens })
     };
-    let (d, n_head_kv) = (inputs.q.d, inputs.k.n_head);
-    let len = d * plan.n_rep * inputs.q.n;
+    let ([d, _, n_tokens], [_, n_head_kv, n_keys]) = (inputs.q.shape(), inputs.k.shape());
+    let len = d * plan.n_rep * n_tokens;
     BACKWARD.with_borrow_mut(|scratch| {
         plan.work(plan.lanes * n_head_kv, nth, |i| {
             let (lane, head) = (i / n_head_kv, i % n_head_kv);
@@ -223,8 +242,8 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
                 )
             };
             d_q.fill(0.0);
-            for tile in (lane..inputs.k.n.div_ceil(KEYS)).step_by(plan.lanes) {
-                let keys = tile * KEYS..((tile + 1) * KEYS).min(inputs.k.n);
+            for tile in (lane..n_keys.div_ceil(KEYS)).step_by(plan.lanes) {
+                let keys = tile * KEYS..((tile + 1) * KEYS).min(n_keys);
                 // SAFETY: each tile of keys of each head is in one piece of work, so its gradients are this thread's.
                 unsafe { scratch.differentiate(&inputs, head, keys, d_q) };
             }

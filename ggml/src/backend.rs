@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 
-use crate::{sys, Error, Result};
+pub use crate::machine::physical_cores;
+use crate::{machine, sys, Error, Result};
 
 /// `GGML_MAX_N_THREADS` of ggml.h: threads a CPU backend takes at most.
 pub const MAX_N_THREADS: usize = 512;
@@ -109,20 +110,19 @@ impl Device {
         kind == sys::GGML_BACKEND_DEVICE_TYPE_GPU || kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU
     }
 
-    /// Free bytes, as far as the system says. ggml calls all of a machine's memory free, so on Linux the kernel is asked.
+    /// Free bytes, as far as the driver says; of the CPU, what the operating system has available, for ggml calls all memory
+    /// of a machine free.
     pub fn memory_free(self) -> usize {
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: both pointers are valid for writes.
         unsafe { sys::ggml_backend_dev_memory(self.ptr.as_ptr(), &mut free, &mut total) };
-        if self.is_cpu() {
-            if let Some(kib) = std::fs::read_to_string("/proc/meminfo").ok().and_then(|s| {
-                let line = s.lines().find(|l| l.starts_with("MemAvailable:"))?;
-                line.split_ascii_whitespace().nth(1)?.parse::<usize>().ok()
-            }) {
-                return kib.saturating_mul(1024);
-            }
+        if !self.is_cpu() {
+            return free;
         }
-        free
+        match machine::memory_available() {
+            0 => free,
+            available => usize::try_from(available).unwrap_or(usize::MAX),
+        }
     }
 
     /// Whether the backend reports this CPU feature (`AVX512_BF16`, ...).
@@ -285,20 +285,6 @@ impl Backend {
     pub(crate) fn as_ptr(&self) -> sys::ggml_backend_t {
         self.ptr.as_ptr()
     }
-}
-
-/// Threads that have a core of their own: hyper-threads of one core share its multipliers.
-pub fn physical_cores() -> usize {
-    let logical = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let mut cores = std::collections::HashSet::new();
-    for cpu in 0..logical {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-        match std::fs::read_to_string(path) {
-            Ok(siblings) => cores.insert(siblings),
-            Err(_) => return logical,
-        };
-    }
-    cores.len().clamp(1, logical)
 }
 
 unsafe extern "C" fn is_cancelled(data: *mut c_void) -> bool {

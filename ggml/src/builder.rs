@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::backend::Device;
+use crate::dtype::SysType;
 use crate::tensor::{Arena, Brand, Store, StoreTensor, Tensor};
 use crate::{sys, DType, Error, Result};
 

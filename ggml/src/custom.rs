@@ -7,12 +7,13 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
+use kernels::{dequantize, pool, rotate};
 use rayon::prelude::*;
 
-use crate::crew;
+use crate::dtype::SysType;
 use crate::graph::Builder;
 use crate::tensor::{n_bytes, Tensor};
-use crate::{sys, widen, DType, Error, Result};
+use crate::{sys, DType, Error, Result};
 
 /// ggml: as many tasks as there are threads.
 const N_TASKS_MAX: i32 = -1;
@@ -175,7 +176,7 @@ struct Node<T> {
     data: T,
 }
 
-/// What the threads of a crew are given of a node.
+/// A node as the threads of a pool are given it.
 struct Shared {
     dst: *mut sys::ggml_tensor,
     data: *mut c_void,
@@ -189,7 +190,7 @@ unsafe extern "C" fn run<T>(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, node
     let node = node.cast::<Node<T>>();
     // SAFETY: ggml passes the user data given to it in `custom`, alive while the graph is.
     let (f, data) = unsafe { ((*node).f, (&raw mut (*node).data).cast::<c_void>()) };
-    let n = crew::size() as i32;
+    let n = pool::size() as i32;
     if nth > 1 || n == 1 {
         // SAFETY: what ggml promises to `f`: all threads of the node call it, each with its own number.
         return unsafe { f(dst, ith, nth, data) };
@@ -199,11 +200,9 @@ unsafe extern "C" fn run<T>(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, node
     (0..n).into_par_iter().with_max_len(1).for_each(move |i| unsafe { f(shared.dst, i, n, shared.data) });
 }
 
-/// The part of `n` items that thread `ith` of `nth` does.
+/// [`kernels::share`] of the numbers that ggml passes.
 pub(crate) fn share(n: usize, ith: i32, nth: i32) -> std::ops::Range<usize> {
-    let (ith, nth) = (ith as usize, (nth as usize).max(1));
-    let chunk = n.div_ceil(nth);
-    (ith * chunk).min(n)..((ith + 1) * chunk).min(n)
+    kernels::share(n, ith as usize, nth as usize)
 }
 
 unsafe extern "C" fn run_rope_table(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
@@ -235,27 +234,10 @@ unsafe extern "C" fn run_rope_table(dst: *mut sys::ggml_tensor, ith: i32, nth: i
         let (cos, sin) = angles.split_at(p.n_rot / 2);
         output[p.n_rot..].copy_from_slice(&input[p.n_rot..]);
         if p.neox {
-            rotate_halves(&input[..p.n_rot], cos, sin, sign, &mut output[..p.n_rot]);
+            rotate::halves(&input[..p.n_rot], cos, sin, sign, &mut output[..p.n_rot]);
         } else {
-            rotate_adjacent(&input[..p.n_rot], cos, sin, sign, &mut output[..p.n_rot]);
+            rotate::adjacent(&input[..p.n_rot], cos, sin, sign, &mut output[..p.n_rot]);
         }
-    }
-}
-
-fn rotate_adjacent(x: &[f32], cos: &[f32], sin: &[f32], sign: f32, y: &mut [f32]) {
-    for (((y, x), c), s) in y.chunks_exact_mut(2).zip(x.chunks_exact(2)).zip(cos).zip(sin) {
-        let s = sign * s;
-        (y[0], y[1]) = (x[0] * c - x[1] * s, x[0] * s + x[1] * c);
-    }
-}
-
-fn rotate_halves(x: &[f32], cos: &[f32], sin: &[f32], sign: f32, y: &mut [f32]) {
-    let half = x.len() / 2;
-    let ((xa, xb), (ya, yb)) = (x.split_at(half), y.split_at_mut(half));
-    let (inputs, outputs) = (xa.iter().zip(xb), ya.iter_mut().zip(yb));
-    for (((ya, yb), (xa, xb)), (c, s)) in outputs.zip(inputs).zip(cos.iter().zip(sin)) {
-        let s = sign * s;
-        (*ya, *yb) = (xa * c - xb * s, xa * s + xb * c);
     }
 }
 
@@ -277,7 +259,7 @@ unsafe extern "C" fn run_widen(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
             let rows = w.ne[1] as usize;
             // SAFETY: a static table with an entry for every type.
             let to_float = unsafe { (*sys::ggml_get_type_traits(w.type_)).to_float };
-            let ours = widen::convert(w.type_);
+            let ours = fast_rows(w.type_);
             for row in mine.start.max(first)..mine.end.min(first + rows) {
                 // SAFETY: row `row - first` of w has n elements in whole blocks.
                 let at = unsafe { (w.data as *const u8).add((row - first) * w.nb[1]) };
@@ -300,7 +282,7 @@ unsafe extern "C" fn run_widen(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
                     // SAFETY: dst is contiguous BF16 (two bytes an element), and threads take disjoint rows.
                     let out =
                         unsafe { std::slice::from_raw_parts_mut((dst.data as *mut u16).add(row * n), n) };
-                    to_bf16(scratch, out);
+                    dequantize::to_bf16(scratch, out);
                 }
             }
             first += rows;
@@ -308,37 +290,35 @@ unsafe extern "C" fn run_widen(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
     });
 }
 
-/// Nearest, ties to even; NaN stays NaN.
-fn to_bf16(x: &[f32], y: &mut [u16]) {
-    for (y, x) in y.iter_mut().zip(x) {
-        let bits = x.to_bits();
-        let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
-        *y = if x.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded };
+/// The conversion of rows that is faster than ggml's, for the types that have one.
+fn fast_rows(dtype: sys::ggml_type) -> Option<dequantize::Convert> {
+    match dtype {
+        sys::GGML_TYPE_Q4_0 => Some(dequantize::q4_0),
+        sys::GGML_TYPE_Q4_1 => Some(dequantize::q4_1),
+        sys::GGML_TYPE_Q8_0 => Some(dequantize::q8_0),
+        _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::{dequantize, quantize};
 
     #[test]
-    fn bf16_rounds_as_half_does() {
-        let values: Vec<f32> = (0..100_000u32)
-            .map(|i| f32::from_bits(i.wrapping_mul(42_949)))
-            .chain([f32::INFINITY, 1e38, -0.0])
-            .collect();
-        let mut ours = vec![0u16; values.len()];
-        to_bf16(&values, &mut ours);
-        for (v, o) in values.iter().zip(ours) {
-            assert_eq!(o, half::bf16::from_f32(*v).to_bits(), "{v}");
+    fn the_same_bits_as_ggml() {
+        let n = 32 * 70;
+        let values: Vec<f32> =
+            (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 9) as f32 / 1e6 - 4.0).collect();
+        for dtype in [DType::Q4_0, DType::Q4_1, DType::Q8_0] {
+            let row = quantize(dtype, n, &values).unwrap();
+            let mut theirs = vec![f32::NAN; n];
+            dequantize(dtype, &row, &mut theirs).unwrap();
+            let mut ours = vec![f32::NAN; n];
+            fast_rows(dtype.sys()).unwrap()(&row, &mut ours);
+            let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&ours), bits(&theirs), "{dtype:?}");
         }
-    }
-
-    #[test]
-    fn shares_cover_everything_once() {
-        for (n, nth) in [(0, 3), (1, 4), (7, 2), (8, 8), (100, 7)] {
-            let all: Vec<usize> = (0..nth).flat_map(|i| share(n, i, nth)).collect();
-            assert_eq!(all, (0..n).collect::<Vec<_>>());
-        }
+        assert!(fast_rows(DType::Q6_K.sys()).is_none());
     }
 }

@@ -9,17 +9,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file system refused.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// A GGUF file is malformed, or lacks what was asked of it.
+    /// A file cannot be read or written, or is not as it should be.
     #[error(transparent)]
-    Gguf(#[from] crate::gguf::GgufError),
+    File(#[from] gguf::Error),
     /// An op was given tensors it cannot take.
     #[error("{op}: {what}")]
     Op {
@@ -64,6 +56,12 @@ pub enum Error {
 impl Error {
     /// Wraps an I/O error with the path it happened at.
     pub fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
-        Error::Io { path: path.into(), source }
+        Error::File(gguf::Error::io(path, source))
+    }
+}
+
+impl From<files::Error> for Error {
+    fn from(e: files::Error) -> Self {
+        Error::File(e.into())
     }
 }

@@ -6,9 +6,10 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::{Arc, MutexGuard};
 
-use crate::backend::{Backend, Device};
+use kernels::pool::ThreadPool;
+
+use crate::backend::{thread_count, Backend, Device};
 use crate::builder::Input;
-use crate::crew::Crew;
 use crate::tensor::{Arena, Store, Tensor};
 
 use crate::{sys, DType, Error, Result};
@@ -36,7 +37,7 @@ pub struct Executor {
     built: Option<Built>,
     galloc: Galloc,
     backend: Backend,
-    crew: Option<Crew>,
+    pool: Option<ThreadPool>,
 }
 
 #[derive(Debug)]
@@ -64,7 +65,7 @@ unsafe impl Send for Executor {}
 impl Executor {
     /// An executor on a backend.
     pub fn new(backend: Backend) -> Result<Executor> {
-        Ok(Executor { built: None, galloc: Galloc::new(&backend)?, backend, crew: None })
+        Ok(Executor { built: None, galloc: Galloc::new(&backend)?, backend, pool: None })
     }
 
     /// An executor on a device, on the CPU for graphs whose work is in ops of our own: those are shared by `n_threads` (0 is all
@@ -74,7 +75,8 @@ impl Executor {
             return Executor::new(Backend::new(device, n_threads)?);
         }
         let exec = Executor::new(Backend::new(device, 1)?)?;
-        Ok(Executor { crew: Some(Crew::new(n_threads)?), ..exec })
+        let pool = ThreadPool::new(thread_count(n_threads)?);
+        Ok(Executor { pool: Some(pool.map_err(|e| Error::Backend(format!("threads: {e}")))?), ..exec })
     }
 
     /// The backend.
@@ -302,12 +304,12 @@ impl Executor {
         built.computed = false;
         let (job, stores) = (Job(self.backend.as_ptr(), built.graph.as_ptr()), &built.stores);
         let run = || {
-            // On the thread that computes: one that waits for a crew may be lent to work that wants the same stores.
+            // On the thread that computes: one that waits for a pool may be lent to work that wants the same stores.
             let _guards = lock(stores);
             // SAFETY: graph, buffers and stores are alive; writable stores are locked; inputs were allocated by `build`.
             unsafe { job.compute() }
         };
-        let status = self.crew.as_ref().map_or_else(run, |crew| crew.run(run));
+        let status = self.pool.as_ref().map_or_else(run, |pool| pool.run(run));
         built.computed = status == sys::GGML_STATUS_SUCCESS;
         match status {
             sys::GGML_STATUS_SUCCESS => Ok(Outcome::Done),

@@ -26,7 +26,7 @@ pub fn set_verbose(on: bool) {
 
 /// Sends the log of ggml and libllama here. Must come before any other call into either, because the C side stores the
 /// callback without a lock.
-pub(crate) fn install() {
+pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: `receive` has the signature of ggml_log_callback, lives as long as the program and takes no user data.
@@ -36,12 +36,12 @@ pub(crate) fn install() {
 }
 
 /// Forgets this thread's error lines: call before an operation whose errors matter.
-pub(crate) fn clear_errors() {
+pub fn clear_errors() {
     let _ = ERRORS.try_with(|e| e.borrow_mut().clear());
 }
 
 /// What libllama said went wrong on this thread since `clear_errors`, as one line; `otherwise` when it said nothing.
-pub(crate) fn errors_or(otherwise: &str) -> String {
+pub fn errors_or(otherwise: &str) -> String {
     let lines = ERRORS.try_with(|e| std::mem::take(&mut *e.borrow_mut())).unwrap_or_default();
     // The last line is always the general one ("failed to load model"); the first says why.
     match lines.first() {

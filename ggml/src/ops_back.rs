@@ -4,7 +4,8 @@
 
 use std::ffi::c_void;
 
-use crate::attention::exp2;
+use kernels::attention::exp2;
+
 use crate::custom::share;
 use crate::graph::Builder;
 use crate::ops::{

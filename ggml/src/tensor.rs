@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use crate::backend::Device;
+use crate::dtype::SysType;
 use crate::{sys, DType, Error, Result};
 
 /// Ties a tensor to one builder: invariant in `'c`, so that the brands of two builders have no common lifetime.
@@ -184,7 +185,7 @@ unsafe impl Sync for Store {}
 #[derive(Debug)]
 struct Buffer {
     ptr: NonNull<sys::ggml_backend_buffer>,
-    _mapping: Option<Arc<memmap2::Mmap>>,
+    _mapping: Option<Arc<files::Map>>,
 }
 
 impl Drop for Buffer {
@@ -198,7 +199,7 @@ impl Drop for Buffer {
 #[derive(Debug, Clone)]
 pub struct Mapped {
     /// The mapping.
-    pub file: Arc<memmap2::Mmap>,
+    pub file: Arc<files::Map>,
     /// Byte offset of the data.
     pub offset: usize,
 }

@@ -7,7 +7,7 @@
 
 use std::io::{self, Write};
 
-use ggml::map::Map;
+use files::Map;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

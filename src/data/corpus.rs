@@ -6,7 +6,7 @@ use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::rc::Rc;
 
-use ggml::map::Map;
+use files::Map;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -88,7 +88,7 @@ impl Corpus {
                 }
             }
         };
-        ggml::gguf::replace(path, |out| {
+        files::replace(path, |out| {
             let mut writer = Writer::new(out).map_err(|e| io(path, e))?;
             let mut build = Build { path, vocab, ends: &ends, sources, progress, notes: Vec::new() };
             build.run(&mut writer)?;

@@ -2,7 +2,7 @@
 //!
 //! Layout: magic, header length (u64 LE), JSON header, each layer's keys and values for the cells in use, SHA-256 of all that.
 
-use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -65,24 +65,18 @@ impl Session<'_> {
             row_bytes: self.kv.row_bytes(),
         };
         let header = serde_json::to_vec(&header).map_err(|e| io(e.into()))?;
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
-        let mut out = BufWriter::new(file.as_file_mut());
-        let mut hash = Sha256::new();
-        let mut write = |bytes: &[u8]| {
-            hash.update(bytes);
-            out.write_all(bytes).map_err(io)
-        };
-        write(MAGIC)?;
-        write(&(header.len() as u64).to_le_bytes())?;
-        write(&header)?;
-        self.kv.export(write)?;
-        out.write_all(&hash.finalize()).map_err(io)?;
-        out.flush().map_err(io)?;
-        drop(out);
-        file.as_file().sync_all().map_err(io)?;
-        file.persist(path).map_err(|e| io(e.error))?;
-        Ok(())
+        files::replace(path, |out| {
+            let mut hash = Sha256::new();
+            let mut write = |bytes: &[u8]| {
+                hash.update(bytes);
+                out.write_all(bytes).map_err(io)
+            };
+            write(MAGIC)?;
+            write(&(header.len() as u64).to_le_bytes())?;
+            write(&header)?;
+            self.kv.export(write)?;
+            out.write_all(&hash.finalize()).map_err(io)
+        })
     }
 
     /// Restores what `save` wrote, replacing what the session holds. Refuses a file of another model, rope or cache type, one

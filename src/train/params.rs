@@ -172,7 +172,7 @@ fn start(model: &Model, how: &LoraParams, name: &str, [n0, n1]: [usize; 2]) -> R
     }
     let file = model.file();
     let info = file.tensor(name).ok_or_else(|| file.error(name, "expected a tensor, found none"))?;
-    Ok(file.dequantized(info)?)
+    Ok(ggml::dtype::dequantize_tensor(file, info)?)
 }
 
 impl Params {

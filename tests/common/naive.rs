@@ -49,7 +49,8 @@ impl Turns {
 impl Naive {
     pub(crate) fn of(model: &Model) -> Naive {
         let file = model.file();
-        let values = |t| file.dequantized(t).unwrap().into_iter().map(f64::from).collect();
+        let values =
+            |t| ggml::dtype::dequantize_tensor(file, t).unwrap().into_iter().map(f64::from).collect();
         Naive {
             hp: model.hparams().clone(),
             adjacent: model.hparams().arch == "llama",

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use crate::common::*;
 use convert::{convert, Options, Quiet};
-use ggml::oracle::{Oracle, OracleParams};
+use llama::oracle::{Oracle, OracleParams};
 use ropewalk::session::SessionParams;
 use ropewalk::{DType, Token};
 

@@ -1,36 +1,47 @@
 //! The shape of the code, checked: layers, registries, file sizes, where `unsafe` and printing may stand; and, in `documents`,
 //! that the documents tell the truth. A failure says what to do; ARCHITECTURE.md says why.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 mod documents;
 
-/// Modules of the library, low to high. A module may use those of earlier lines only: not later ones, not its neighbours.
-/// A new module gets a place here, in src/lib.rs and in ARCHITECTURE.md.
-const LAYERS: &[&[&str]] = &[
-    &["ggml"],
-    &["sample", "hparams", "vocab"],
-    &["rope"],
-    &["weights"],
-    &["adapter"],
-    &["kv"],
-    &["graph"],
-    &["arch"],
-    &["model"],
-    &["session"],
-    &["eval", "train", "data", "chat", "fetch"],
-    &["plot"],
-    &["cli"],
+/// The crates of the workspace, low to high, and the ones among them that each may depend on (for its tests, any). A new crate
+/// gets a line here and in ARCHITECTURE.md.
+const CRATES: &[(&str, &[&str])] = &[
+    ("ropewalk-files", &[]),
+    ("ropewalk-gguf", &["ropewalk-files"]),
+    ("ropewalk-core", &["ropewalk-files", "ropewalk-gguf"]),
+    ("ropewalk-kernels", &[]),
+    ("ropewalk-ggml", &["ropewalk-files", "ropewalk-gguf", "ropewalk-kernels"]),
+    ("ropewalk-llama", &["ropewalk-gguf", "ropewalk-ggml"]),
+    ("convert", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-ggml"]),
+    ("ropewalk", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-ggml", "ropewalk-llama"]),
 ];
 
-/// Edges the order would allow and the design does not: (module, what it must not use, why).
-const APART: &[(&str, &str, &str)] =
-    &[("rope", "ggml", "a method is data: no tensor type in it; graph/rotate.rs turns plans into tensors")];
+/// The crates that may depend on the C code; without them the others compile in seconds.
+const C_CODE: (&str, &[&str]) = ("llama-cpp-sys-2", &["ropewalk-ggml", "ropewalk-llama"]);
 
-/// What of the library `convert` may use: it works on files and specs, never on a running model.
-const CONVERT_MAY_USE: &[&str] = &["rope", "hparams", "adapter", "gguf", "DType"];
+/// Modules of a crate, by the folder of its sources, low to high. A module may use those of earlier lines only: not later ones,
+/// not its neighbours. A new module gets a place here, in the crate's lib.rs and in ARCHITECTURE.md.
+const LAYERS: &[(&str, &[&[&str]])] = &[
+    ("src/core", &[&["hparams"], &["rope"], &["adapter"]]),
+    (
+        "src",
+        &[
+            &["weights"],
+            &["adapter"],
+            &["kv"],
+            &["graph"],
+            &["arch"],
+            &["model"],
+            &["session"],
+            &["eval", "train", "data", "chat", "fetch"],
+            &["plot"],
+            &["cli"],
+        ],
+    ),
+];
 
 /// Lines of a file, tests included.
 const MAX_LINES: usize = 500;
@@ -38,7 +49,7 @@ const MAX_LINES: usize = 500;
 /// Folders where every file that defines an entry must be in the slice that lists them:
 /// (folder, what a file with an entry contains, the slice, the file it is in).
 const REGISTRIES: &[(&str, &str, &str, &str)] = &[
-    ("src/rope", "impl Method for", "METHODS", "src/rope/mod.rs"),
+    ("src/core/rope", "impl Method for", "METHODS", "src/core/rope/mod.rs"),
     ("src/arch", ": Arch =", "ARCHS", "src/arch/mod.rs"),
     ("src/cli", "COMMAND: Command =", "COMMANDS", "src/cli/mod.rs"),
 ];
@@ -52,12 +63,15 @@ struct Source {
 }
 
 impl Source {
-    /// The library module a file of `src/` belongs to: `src/rope/pi.rs` is of `rope`.
-    fn module(&self) -> Option<&str> {
-        let inside = self.path.strip_prefix("src/")?;
+    /// The folder of [`LAYERS`] a file belongs to, and its module there: `src/core/rope/pi.rs` is of `rope` in `src/core`.
+    fn module(&self) -> Option<(&'static str, &str)> {
+        // Folders that hold others come last.
+        let (folder, inside) = LAYERS
+            .iter()
+            .find_map(|(folder, _)| Some((*folder, self.path.strip_prefix(folder)?.strip_prefix('/')?)))?;
         let name = inside.split('/').next()?;
-        Some(name.strip_suffix(".rs").unwrap_or(name).trim_end_matches("_tests"))
-            .filter(|n| *n != "lib" && *n != "main")
+        Some((folder, name.strip_suffix(".rs").unwrap_or(name).trim_end_matches("_tests")))
+            .filter(|(_, name)| *name != "lib" && *name != "main")
     }
 
     fn line_of(&self, at: usize) -> usize {
@@ -192,18 +206,17 @@ fn first_names(code: &str, at: usize) -> Vec<String> {
     out
 }
 
-/// Names the library's root takes over from `ggml`.
-fn from_ggml() -> BTreeSet<String> {
-    let code = blank(&read("src/lib.rs"));
-    code.match_indices("pub use ggml::").flat_map(|(at, m)| first_names(&code, at + m.len())).collect()
+/// The place of a module in the order of its crate.
+fn layer(folder: &str, module: &str) -> Option<usize> {
+    layers(folder).iter().position(|l| l.contains(&module))
 }
 
-fn layer(module: &str) -> Option<usize> {
-    LAYERS.iter().position(|l| l.contains(&module))
+fn layers(folder: &str) -> &'static [&'static [&'static str]] {
+    LAYERS.iter().find(|(f, _)| *f == folder).map_or(&[], |(_, layers)| layers)
 }
 
-fn order() -> String {
-    LAYERS.iter().map(|l| l.join(", ")).collect::<Vec<_>>().join(" < ")
+fn order(folder: &str) -> String {
+    layers(folder).iter().map(|l| l.join(", ")).collect::<Vec<_>>().join(" < ")
 }
 
 #[track_caller]
@@ -214,75 +227,97 @@ fn check(what: &str, mut faults: Vec<String>) {
     assert!(faults.is_empty(), "\n{what}\n{message}");
 }
 
+/// The packages of the workspace as Cargo knows them.
+fn packages() -> Vec<serde_json::Value> {
+    let cargo = std::process::Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(cargo.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&cargo.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&cargo.stdout).unwrap();
+    metadata["packages"].as_array().unwrap().clone()
+}
+
+#[test]
+fn crates_depend_only_on_lower_ones() {
+    let packages = packages();
+    let mut faults = Vec::new();
+    for package in &packages {
+        let name = package["name"].as_str().unwrap();
+        let Some((_, allowed)) = CRATES.iter().find(|(n, _)| *n == name) else {
+            faults.push(format!("{name} has no place in CRATES of tests/tidy/main.rs"));
+            continue;
+        };
+        let dependencies = package["dependencies"].as_array().unwrap();
+        for on in dependencies.iter().filter(|d| d["kind"].as_str() != Some("dev")) {
+            let on = on["name"].as_str().unwrap();
+            if CRATES.iter().any(|(n, _)| *n == on) && !allowed.contains(&on) {
+                faults.push(format!("{name} depends on {on}"));
+            }
+            if on == C_CODE.0 && !C_CODE.1.contains(&name) {
+                faults.push(format!("{name} depends on the C code"));
+            }
+        }
+    }
+    assert_eq!(packages.len(), CRATES.len(), "CRATES of tests/tidy/main.rs names a crate that is gone");
+    check("A crate may use only those that CRATES of tests/tidy/main.rs allows it.", faults);
+}
+
 #[test]
 fn modules_use_only_lower_layers() {
-    let aliases = from_ggml();
     let mut faults = Vec::new();
     for source in sources() {
-        let Some(module) = source.module() else { continue };
-        let Some(own) = layer(module) else {
+        let Some((folder, module)) = source.module() else { continue };
+        let Some(own) = layer(folder, module) else {
             faults.push(format!("{}: `{module}` has no place in LAYERS of tests/tidy/main.rs", source.path));
             continue;
         };
-        for prefix in ["crate::", "ropewalk::", "ggml::", "super::"] {
+        // The program sees its library by name.
+        for prefix in ["crate::", "ropewalk::", "super::"] {
             for at in source.words(prefix) {
-                let names = match prefix {
-                    "ggml::" => vec!["ggml".to_owned()],
-                    _ => first_names(&source.code, at + prefix.len()),
-                };
-                for name in names {
-                    let other = if aliases.contains(&name) { "ggml" } else { &name };
-                    let Some(theirs) = layer(other).filter(|_| other != module) else { continue };
+                for name in first_names(&source.code, at + prefix.len()) {
+                    let Some(theirs) = layer(folder, &name).filter(|_| name != module) else { continue };
                     // As a rule `super::x` is a neighbour inside the module's own folder.
                     let mut local =
-                        [format!("src/{module}/{name}.rs"), format!("src/{module}/{name}")].into_iter();
+                        [format!("{folder}/{module}/{name}.rs"), format!("{folder}/{module}/{name}")]
+                            .into_iter();
                     if prefix == "super::" && local.any(|p| root().join(p).exists()) {
                         continue;
                     }
-                    let place = format!("{}:{}", source.path, source.line_of(at));
                     if theirs >= own {
+                        let place = format!("{}:{}", source.path, source.line_of(at));
                         faults.push(format!("{place}: `{module}` uses `{name}`, which is not below it"));
-                    }
-                    for (_, _, why) in APART.iter().filter(|(m, o, _)| *m == module && *o == other) {
-                        faults.push(format!("{place}: `{module}` uses `{name}`: {why}"));
                     }
                 }
             }
         }
     }
     let what = "Pass what is needed in as an argument or a trait, or move what both need further down.";
-    check(&format!("A module may use only lower ones: {}.\n{what}", order()), faults);
+    let orders: Vec<String> =
+        LAYERS.iter().map(|(folder, _)| format!("{folder}: {}", order(folder))).collect();
+    check(&format!("A module may use only lower ones. {}.\n{what}", orders.join(". ")), faults);
 }
 
 #[test]
-fn the_library_lists_its_modules_in_layer_order() {
-    let code = blank(&read("src/lib.rs"));
-    let listed: Vec<&str> =
-        code.split(';').filter_map(|s| s.trim().rsplit_once("mod ").map(|(_, name)| name.trim())).collect();
-    let mut faults: Vec<String> = listed
-        .iter()
-        .filter(|m| layer(m).is_none())
-        .map(|m| format!("src/lib.rs: `{m}` has no place in LAYERS of tests/tidy/main.rs"))
-        .collect();
-    for pair in listed.windows(2).filter(|p| layer(p[0]) > layer(p[1])) {
-        faults.push(format!("src/lib.rs: `{}` stands before `{}`, which is below it", pair[0], pair[1]));
-    }
-    check(&format!("The order is {}.", order()), faults);
-}
-
-#[test]
-fn convert_uses_specs_and_files_only() {
-    let mut faults = Vec::new();
-    for source in sources().iter().filter(|s| s.path.starts_with("convert/src/")) {
-        for at in source.words("ropewalk::") {
-            for name in first_names(&source.code, at + "ropewalk::".len()) {
-                if !CONVERT_MAY_USE.contains(&name.as_str()) {
-                    faults.push(format!("{}:{}: ropewalk::{name}", source.path, source.line_of(at)));
-                }
-            }
+fn libraries_list_their_modules_in_layer_order() {
+    for (folder, _) in LAYERS {
+        let path = format!("{folder}/lib.rs");
+        let code = blank(&read(&path));
+        let listed: Vec<&str> = code
+            .split(';')
+            .filter_map(|s| s.trim().rsplit_once("mod ").map(|(_, name)| name.trim()))
+            .collect();
+        let mut faults: Vec<String> = listed
+            .iter()
+            .filter(|m| layer(folder, m).is_none())
+            .map(|m| format!("{path}: `{m}` has no place in LAYERS of tests/tidy/main.rs"))
+            .collect();
+        for pair in listed.windows(2).filter(|p| layer(folder, p[0]) > layer(folder, p[1])) {
+            faults.push(format!("{path}: `{}` stands before `{}`, which is below it", pair[0], pair[1]));
         }
+        check(&format!("The order is {}.", order(folder)), faults);
     }
-    check(&format!("`convert` may use of `ropewalk` only: {}.", CONVERT_MAY_USE.join(", ")), faults);
 }
 
 #[test]
@@ -301,19 +336,23 @@ fn files_begin_with_what_they_are_and_stay_short() {
 }
 
 #[test]
-fn unsafe_stands_only_in_the_ggml_crate() {
+fn unsafe_stands_only_in_the_crates_around_ggml() {
     let mut faults = Vec::new();
     for source in sources().iter().filter(|s| !s.path.starts_with("ggml/")) {
         for at in source.words("unsafe") {
             faults.push(format!("{}:{}", source.path, source.line_of(at)));
         }
     }
-    for path in ["src/lib.rs", "src/main.rs", "convert/src/lib.rs", "convert/src/main.rs"] {
+    for path in ["src/lib.rs", "src/main.rs", "src/core/lib.rs", "convert/src/lib.rs", "convert/src/main.rs"]
+    {
         if !blank(&read(path)).contains("#![forbid(unsafe_code)]") {
             faults.push(format!("{path}: begin it with #![forbid(unsafe_code)]"));
         }
     }
-    check("`unsafe` belongs into crate ggml, behind a safe function that checks what it is given.", faults);
+    check(
+        "`unsafe` belongs into the crates of ggml/, behind a safe function that checks what it is given.",
+        faults,
+    );
 }
 
 #[test]
@@ -321,7 +360,8 @@ fn only_the_command_lines_print_and_read_the_environment() {
     let mut faults = Vec::new();
     for source in sources() {
         let p = source.path.as_str();
-        let library = ["src/", "ggml/src/", "convert/src/"].iter().any(|f| p.starts_with(f));
+        let library = ["src/", "convert/src/"].iter().any(|f| p.starts_with(f))
+            || p.starts_with("ggml/") && p.contains("/src/");
         let may = ["src/cli/", "convert/src/cli"].iter().any(|f| p.starts_with(f)) || p.ends_with("main.rs");
         if !library || may {
             continue;

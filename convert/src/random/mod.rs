@@ -6,10 +6,10 @@ mod values;
 
 use std::path::Path;
 
-use ggml::gguf::{Value, Writer};
-use ggml::DType;
+use gguf::DType;
+use gguf::{Value, Writer};
 
-use crate::{types, Error, Quiet, Result, Watch};
+use crate::{rows, types, Error, Quiet, Result, Watch};
 pub use shapes::{NamedShape, Shape, SHAPES};
 use values::{normal, Source};
 
@@ -47,6 +47,7 @@ pub fn write(shape: &Shape, dtype: DType, seed: u64, path: &Path) -> Result<u64>
 /// # Errors
 /// As [`write()`], and [`Error::Interrupted`].
 pub fn write_watched(shape: &Shape, dtype: DType, seed: u64, path: &Path, watch: &dyn Watch) -> Result<u64> {
+    rows::available("random models")?;
     shape.check()?;
     let Some(file_type) = types::file_type(dtype) else {
         return Err(Error::Invalid(format!("random models cannot be written as {}", dtype.name())));

@@ -1,6 +1,6 @@
 //! A byte-level tokenizer for models without one: 256 byte tokens, three special ones, unused ones to fill up.
 
-use ggml::gguf::{Array, Value, Writer};
+use gguf::{Array, Value, Writer};
 
 /// Tokens there are at least: one for each byte, and the special ones.
 pub const N_MIN: usize = 256 + SPECIAL.len();

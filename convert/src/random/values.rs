@@ -9,13 +9,13 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::rc::Rc;
 
-use ggml::dtype::quantize;
-use ggml::DType;
+use gguf::DType;
 use rand::RngCore;
 use rand_chacha::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
+use crate::rows::{self, quantize};
 use crate::{interrupted, Watch};
 
 /// Values of one block: whole blocks of every type.
@@ -134,7 +134,7 @@ impl<'w> Source<'w> {
                 let values = normal(seed, stream, start + i * RUN, n, 0.0, std);
                 quantize(dtype, n, &values)
             })
-            .collect::<ggml::Result<_>>()
+            .collect::<rows::Result<_>>()
             .map_err(std::io::Error::other)?;
         Ok(runs.concat())
     }

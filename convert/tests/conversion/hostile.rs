@@ -7,7 +7,7 @@ use convert::{convert, Options, Quiet};
 use ggml::gguf::File;
 use ggml::DType;
 use proptest::prelude::*;
-use ropewalk::hparams::Hparams;
+use ropewalk_core::hparams::Hparams;
 
 /// A converted model, so that our own keys are damaged too, and where its tensor data begins.
 fn model() -> &'static (Vec<u8>, usize) {

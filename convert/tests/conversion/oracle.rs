@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use convert::random::{self, Shape, SHAPES};
 use convert::{convert, Options, Quiet};
-use ggml::oracle::{Oracle, OracleParams};
 use ggml::DType;
+use llama::oracle::{Oracle, OracleParams};
 
 const N_TOKENS: usize = 200;
 

@@ -2,9 +2,9 @@
 
 use convert::random::{self, Shape, SHAPES};
 use ggml::gguf::File;
-use ggml::vocab::Vocab;
 use ggml::DType;
-use ropewalk::hparams::Hparams;
+use llama::vocab::Vocab;
+use ropewalk_core::hparams::Hparams;
 
 fn tiny(arch: &str) -> Shape {
     Shape::named(&format!("{arch}-tiny")).unwrap()
@@ -63,7 +63,7 @@ fn values_are_as_intended() {
             ("blk.1.attn_norm.weight", 1.0, 0.1),
             ("blk.1.attn_q.bias", 0.0, 0.5),
         ] {
-            let v = file.dequantized(file.tensor(name).unwrap()).unwrap();
+            let v = ggml::dtype::dequantize_tensor(&file, file.tensor(name).unwrap()).unwrap();
             let n = v.len() as f64;
             let m = v.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
             let s = (v.iter().map(|x| (f64::from(*x) - m).powi(2)).sum::<f64>() / n).sqrt();
@@ -71,7 +71,9 @@ fn values_are_as_intended() {
             assert!((m - mean).abs() < 5.0 * std / n.sqrt(), "{name}: mean {m}");
             assert!((s / std - 1.0).abs() < 5.0 / (2.0 * n).sqrt(), "{name}: deviation {s}");
         }
-        let row = |name: &str| file.dequantized(file.tensor(name).unwrap()).unwrap()[..64].to_vec();
+        let row = |name: &str| {
+            ggml::dtype::dequantize_tensor(&file, file.tensor(name).unwrap()).unwrap()[..64].to_vec()
+        };
         assert_ne!(row("blk.0.ffn_gate.weight"), row("blk.0.ffn_up.weight"));
     });
 }

@@ -6,8 +6,8 @@ use convert::random::{self, Shape};
 use convert::{convert, Options, Quiet, Report};
 use ggml::gguf::{Array, File, Value, Writer};
 use ggml::DType;
-use ropewalk::hparams::{keys, Hparams};
-use ropewalk::rope::{Plan, Spec};
+use ropewalk_core::hparams::{keys, Hparams};
+use ropewalk_core::rope::{Plan, Spec};
 
 const N_CTX: usize = 2048;
 const SPECS: &[&str] = &[

@@ -83,7 +83,10 @@ fn every_type_is_within_its_bounds_and_reported_truly() {
                 continue;
             }
             assert_eq!(b.dtype, *dtype);
-            let (x, y) = (old.dequantized(a).unwrap(), new.dequantized(b).unwrap());
+            let (x, y) = (
+                ggml::dtype::dequantize_tensor(&old, a).unwrap(),
+                ggml::dtype::dequantize_tensor(&new, b).unwrap(),
+            );
             assert!(
                 new.data(b) == quantize(*dtype, a.shape[0] as usize, &x).unwrap(),
                 "{}: rows differ",

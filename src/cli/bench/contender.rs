@@ -1,7 +1,7 @@
 //! Who is measured: a session of ours, or libllama on the same file with the same settings.
 
 use anyhow::anyhow;
-use ggml::oracle::{Oracle, OracleParams};
+use llama::oracle::{Oracle, OracleParams};
 use ropewalk::model::Model;
 use ropewalk::session::{Session, SessionParams};
 use ropewalk::Token;

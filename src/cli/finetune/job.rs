@@ -264,11 +264,11 @@ impl Job<'_> {
             let started = Instant::now();
             let (loss, step) = self.step()?;
             let rate = tokens as f64 / started.elapsed().as_secs_f64();
-            self.log.step(&step, loss, rate, peak_bytes())?;
+            self.log.step(&step, loss, rate, ggml::machine::peak_memory())?;
             if due(step.step) {
                 self.validate()?;
             }
-            let memory = peak_bytes().map_or(String::new(), |n| format!(", {}", bytes(n)));
+            let memory = ggml::machine::peak_memory().map_or(String::new(), |n| format!(", {}", bytes(n)));
             let val = self.log.last_val().map_or(String::new(), |v| format!(", val ppl {:.3}", v.exp()));
             bar.set_message(format!("loss {loss:.4}{val}, {rate:.0} tokens/s{memory}"));
             bar.set(step.step);
@@ -365,7 +365,7 @@ impl Job<'_> {
             "val_before": first,
             "val_after": last,
             "tokens_per_s": self.log.tokens_per_s(),
-            "peak_bytes": peak_bytes(),
+            "peak_bytes": ggml::machine::peak_memory(),
         }))
     }
 
@@ -410,11 +410,4 @@ impl Job<'_> {
         };
         Ok(adapter::write(path, &file)?)
     }
-}
-
-/// The most memory this process has held, where the system says.
-fn peak_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
-    Some(line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
 }

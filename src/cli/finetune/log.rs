@@ -36,8 +36,8 @@ impl Log {
                 kept += "\n";
             }
         }
-        ggml::gguf::replace(&self.path, |out| {
-            out.write_all(kept.as_bytes()).map_err(|e| ggml::Error::io(&self.path, e))
+        files::replace(&self.path, |out| {
+            out.write_all(kept.as_bytes()).map_err(|e| files::Error::new(&self.path, e))
         })?;
         Ok(())
     }

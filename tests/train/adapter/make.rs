@@ -75,7 +75,7 @@ impl Made {
             ["blk.0.attn_norm.weight", "blk.1.ffn_norm.weight", "output_norm.weight", "token_embd.weight"];
         for (i, name) in names.into_iter().enumerate() {
             let t = file.tensor(name).unwrap();
-            let mut values = file.dequantized(t).unwrap();
+            let mut values = ggml::dtype::dequantize_tensor(&file, t).unwrap();
             let changes = noise(values.len(), 0.1, 77 + i as u64);
             values.iter_mut().zip(changes).for_each(|(v, n)| *v += n);
             self.whole.push((name.into(), t.shape.iter().map(|&n| n as usize).collect(), values));
@@ -83,7 +83,7 @@ impl Made {
         self
     }
 
-    pub fn try_write(&self, path: &Path) -> ggml::Result<u64> {
+    pub fn try_write(&self, path: &Path) -> gguf::Result<u64> {
         let pairs = self.pairs.iter().map(|(weight, n_in, n_out, a, b)| NewPair {
             weight: weight.clone(),
             n_in: *n_in,

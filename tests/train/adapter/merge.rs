@@ -55,7 +55,10 @@ fn each_type_says_what_it_costs() {
         for (weight, n_in, _, a, b) in &made.pairs {
             let (was, is) = (old.tensor(weight).unwrap(), new.tensor(weight).unwrap());
             assert_eq!((is.dtype, &is.shape), (was.dtype, &was.shape));
-            let (was, is) = (old.dequantized(was).unwrap(), new.dequantized(is).unwrap());
+            let (was, is) = (
+                ggml::dtype::dequantize_tensor(&old, was).unwrap(),
+                ggml::dtype::dequantize_tensor(&new, is).unwrap(),
+            );
             for (i, (w, m)) in was.iter().zip(&is).enumerate() {
                 let (row, column) = (i / n_in, i % n_in);
                 let delta: f64 = (0..made.rank)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ggml::oracle::{Oracle, OracleParams};
+use llama::oracle::{Oracle, OracleParams};
 use ropewalk::adapter::{self, AdapterSpec, Keys, Opened};
 use ropewalk::gguf::{File, Writer};
 use ropewalk::model::{Model, ModelParams};

@@ -1,0 +1,29 @@
+//! Files replaced atomically, and files mapped into memory.
+
+mod atomic;
+mod map;
+
+use std::path::PathBuf;
+
+pub use atomic::{replace, same_file, PREFIX};
+pub use map::Map;
+
+/// Results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An operation of the file system that failed, and the path it was asked for. Shown as `PATH: REASON`.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", path.display())]
+pub struct Error {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// The error the system gave.
+    pub source: std::io::Error,
+}
+
+impl Error {
+    /// Adds the path to an I/O error.
+    pub fn new(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+        Error { path: path.into(), source }
+    }
+}

@@ -1,0 +1,58 @@
+//! Conversion of the float types F32, F16 and BF16 to and from `f32`, without ggml.
+#![forbid(unsafe_code)]
+
+use half::{bf16, f16};
+
+use crate::DType;
+
+/// Reads little-endian values of a float type into `out`. False, and nothing is written, for another type and for a
+/// number of bytes that is not that of `out.len()` values.
+pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> bool {
+    if dtype.is_quantized() || dtype.row_bytes(out.len()) != Some(bytes.len()) {
+        return false;
+    }
+    match dtype {
+        DType::F32 => read(bytes, out, f32::from_le_bytes),
+        DType::F16 => read(bytes, out, |b| f16::from_le_bytes(b).to_f32()),
+        DType::BF16 => read(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
+        _ => return false,
+    }
+    true
+}
+
+fn read<const N: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> f32) {
+    out.iter_mut().zip(bytes.as_chunks::<N>().0).for_each(|(out, &bytes)| *out = value(bytes));
+}
+
+/// Little-endian bytes of the values in a float type, rounded to nearest, ties to even. `None` for another type.
+pub fn encode(dtype: DType, values: &[f32]) -> Option<Vec<u8>> {
+    match dtype {
+        DType::F32 => Some(values.iter().flat_map(|x| x.to_le_bytes()).collect()),
+        DType::F16 => Some(values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect()),
+        DType::BF16 => Some(values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_come_back_and_other_types_are_refused() {
+        let values = [0.0, -1.5, 65504.0, f32::INFINITY];
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let bytes = encode(dtype, &values).unwrap();
+            let mut out = [f32::NAN; 4];
+            assert!(decode(dtype, &bytes, &mut out));
+            let exact = values.iter().zip(&out).filter(|(a, b)| a == b).count();
+            assert_eq!(exact, if dtype == DType::BF16 { 3 } else { 4 }, "{dtype}");
+            assert!(!decode(dtype, &bytes, &mut [0.0; 3]), "{dtype}: too many bytes");
+        }
+        assert!(encode(DType::Q8_0, &values).is_none());
+        for dtype in [DType::I32, DType::F64, DType::Q8_0] {
+            assert!(!decode(dtype, &[0; 34], &mut [0.0; 32]), "{dtype}");
+            assert!(!decode(dtype, &[0; 32], &mut [0.0; 8]), "{dtype}");
+        }
+    }
+}

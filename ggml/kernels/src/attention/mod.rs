@@ -1,0 +1,10 @@
+//! Attention under one softmax over keys reached through up to three branches, a tile of queries and keys at a time.
+
+mod kernel;
+mod tile;
+mod vector;
+mod view;
+
+pub use kernel::exp2;
+pub use tile::{Inputs, Part, Scratch, Tile, KEYS};
+pub use view::{Format, Rows, ToFloat};

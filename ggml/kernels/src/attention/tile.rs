@@ -1,0 +1,280 @@
+//! Attention of one tile: the queries of a few tokens that share a KV head, over a range of columns.
+//!
+//! Keys and values are converted to floats once for the whole tile. Queries are vector lanes, so they are transposed once,
+//! keys and values never, and maxima and sums of the softmax need no sums across lanes.
+
+use std::ops::Range;
+
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+
+use super::kernel::{scores, soften, weigh, BLOCK, PANEL};
+use super::vector::N;
+use super::view::{pieces, pieces_mut, Rows};
+
+/// Keys converted at a time.
+pub const KEYS: usize = 64;
+/// Rows of keys and values asked for before they are needed.
+const AHEAD: usize = 16;
+/// Columns of the mask looked at together, so that it is read in long runs.
+const SPAN: usize = 16 * KEYS;
+/// Half-precision -infinity.
+const NEVER: u16 = 0xfc00;
+
+/// One branch: queries `[d, n_head, T]`, keys and values `[.., n, n_head_kv]`, and its first column of the mask.
+pub struct Part<'a> {
+    /// Queries, `[d, n_head, T]`.
+    pub q: Rows<'a>,
+    /// Keys, `[d, n, n_head_kv]`.
+    pub k: Rows<'a>,
+    /// Values, `[d_v, n, n_head_kv]`.
+    pub v: Rows<'a>,
+    /// The branch's first column of the mask.
+    pub first: usize,
+}
+
+/// Operands of attention: up to three branches side by side.
+pub struct Inputs<'a> {
+    /// The branches, the ones there are first.
+    pub parts: [Option<Part<'a>>; 3],
+    /// Half-precision bits, `[T][n_columns]`.
+    pub mask: &'a [u16],
+    /// Keys of all branches together.
+    pub n_columns: usize,
+    /// Factor on the products of queries and keys.
+    pub scale: f32,
+    /// Query heads of a KV head.
+    pub n_rep: usize,
+    /// Width of a value.
+    pub d_v: usize,
+}
+
+/// Which queries, and which columns of the mask.
+#[derive(Clone)]
+pub struct Tile {
+    /// The KV head.
+    pub head_kv: usize,
+    /// The tokens whose queries are taken, all heads that share the KV head.
+    pub tokens: Range<usize>,
+    /// The columns of the mask.
+    pub columns: Range<usize>,
+}
+
+/// Buffers a thread keeps between calls, as large as its largest tile.
+#[derive(Default)]
+pub struct Scratch {
+    /// Queries times scale, `[group][d][W]`.
+    q: Vec<f32>,
+    /// `[KEYS][d]`
+    k: Vec<f32>,
+    /// `[d_v / BLOCK][KEYS]`
+    v: Vec<[f32; BLOCK]>,
+    row: Vec<f32>,
+    /// `[KEYS][W]`
+    scores: Vec<f32>,
+    /// `[SPAN / KEYS][token]`
+    seen: Vec<Seen>,
+    max: Vec<f32>,
+    sum: Vec<f32>,
+    /// `[row][d_v / BLOCK]`
+    out: Vec<[f32; BLOCK]>,
+}
+
+/// How a token sees the keys at hand.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    any: bool,
+    /// All of them, and none with a bias.
+    plain: bool,
+}
+
+impl Scratch {
+    /// Calls `f` with token, head, maximum (of scores in units of log 2), sum of weights and weighted sum of values of each
+    /// row of the tile. No key seen: -inf, 0 and zeros.
+    pub fn attend(&mut self, x: &Inputs<'_>, tile: &Tile, f: impl FnMut(usize, usize, f32, f32, &[f32])) {
+        match (tile.tokens.len() * x.n_rep).div_ceil(N) {
+            1 => self.run::<1, N, 8>(x, tile, f),
+            2 => self.run::<2, { 2 * N }, 4>(x, tile, f),
+            _ => self.run::<3, { 3 * N }, 4>(x, tile, f),
+        }
+    }
+
+    /// With queries in groups of W, which is L vectors, and K keys at a time.
+    fn run<const L: usize, const W: usize, const K: usize>(
+        &mut self,
+        x: &Inputs<'_>,
+        tile: &Tile,
+        mut f: impl FnMut(usize, usize, f32, f32, &[f32]),
+    ) {
+        const { assert!(KEYS.is_multiple_of(K) && W == L * N) };
+        let n_rows = tile.tokens.len() * x.n_rep;
+        let padded = n_rows.next_multiple_of(W);
+        let n_blocks = x.d_v.div_ceil(BLOCK);
+        refill(&mut self.max, padded, f32::NEG_INFINITY);
+        refill(&mut self.sum, padded, 0.0);
+        refill(&mut self.out, n_rows * n_blocks, [0.0; BLOCK]);
+        self.scores.resize(KEYS * W, 0.0);
+        for part in x.parts.iter().flatten() {
+            self.part::<L, W, K>(x, tile, part);
+        }
+        for row in 0..n_rows {
+            let (t, h) = (tile.tokens.start + row / x.n_rep, tile.head_kv * x.n_rep + row % x.n_rep);
+            let out = self.out[row * n_blocks..][..n_blocks].as_flattened();
+            f(t, h, self.max[row], self.sum[row], &out[..x.d_v]);
+        }
+    }
+
+    fn part<const L: usize, const W: usize, const K: usize>(
+        &mut self,
+        x: &Inputs<'_>,
+        tile: &Tile,
+        part: &Part<'_>,
+    ) {
+        let start = tile.columns.start.max(part.first);
+        let end = tile.columns.end.min(part.first + part.k.n1);
+        let d = part.k.d;
+        let n_rows = tile.tokens.len() * x.n_rep;
+        let n_blocks = x.d_v.div_ceil(BLOCK);
+        let mut queries_ready = false;
+        let mut used = [0u16; SPAN];
+        for first in (start..end).step_by(KEYS) {
+            let at = (first - start) % SPAN;
+            if at == 0 {
+                self.look(x, tile, first, &mut used[..SPAN.min(end - first)]);
+            }
+            let n = KEYS.min(end - first);
+            let used = &used[at..][..n];
+            let tokens = at / KEYS * tile.tokens.len();
+            if !self.seen[tokens..][..tile.tokens.len()].iter().any(|s| s.any) {
+                continue;
+            }
+            if !queries_ready {
+                self.load_queries::<W>(x, tile, part);
+                queries_ready = true;
+            }
+            self.load_keys(x, part, tile.head_kv, first - part.first, used);
+            for group in 0..n_rows.div_ceil(W) {
+                let rows = group * W..n_rows.min((group + 1) * W);
+                let seen = &self.seen[tokens + rows.start / x.n_rep..tokens + rows.end.div_ceil(x.n_rep)];
+                if !seen.iter().any(|s| s.any) {
+                    continue;
+                }
+                let plain = seen.iter().all(|s| s.plain);
+                let q = &self.q[group * d * W..][..d * W];
+                let blocks = self.scores.chunks_exact_mut(K * W).zip(self.k.chunks_exact(K * d));
+                blocks.take(n.div_ceil(K)).for_each(|(s, k)| scores::<L, K>(q, k, s));
+                let s = pieces_mut::<W>(&mut self.scores);
+                let s = &mut s[..n];
+                if !plain {
+                    bias(x, tile, first, &rows, s);
+                }
+                let (max, sum) = (pieces_mut::<W>(&mut self.max), pieces_mut::<W>(&mut self.sum));
+                let factor = soften(s, &mut max[group], &mut sum[group]);
+                let out = &mut self.out[rows.start * n_blocks..rows.end * n_blocks];
+                if let Some(factor) = factor {
+                    for (out, f) in out.chunks_exact_mut(n_blocks).zip(factor) {
+                        if f != 1.0 {
+                            out.as_flattened_mut().iter_mut().for_each(|o| *o *= f);
+                        }
+                    }
+                }
+                for lane in (0..rows.len()).step_by(PANEL) {
+                    for (block, v) in self.v.chunks_exact(KEYS).enumerate() {
+                        let (v, out) = (&v[..n], &mut out[lane * n_blocks + block..]);
+                        match rows.len() - lane {
+                            1 => weigh::<W, 1>(s, lane, v, out, n_blocks),
+                            2 => weigh::<W, 2>(s, lane, v, out, n_blocks),
+                            3 => weigh::<W, 3>(s, lane, v, out, n_blocks),
+                            4 => weigh::<W, 4>(s, lane, v, out, n_blocks),
+                            5 => weigh::<W, 5>(s, lane, v, out, n_blocks),
+                            _ => weigh::<W, PANEL>(s, lane, v, out, n_blocks),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the mask at these columns: what each token sees of each `KEYS` of them, and in `used` (not 0) which columns are
+    /// seen at all.
+    fn look(&mut self, x: &Inputs<'_>, tile: &Tile, first: usize, used: &mut [u16]) {
+        let n_tokens = tile.tokens.len();
+        refill(&mut self.seen, SPAN / KEYS * n_tokens, Seen::default());
+        used.fill(0);
+        for (token, t) in tile.tokens.clone().enumerate() {
+            let mask = &x.mask[t * x.n_columns + first..][..used.len()];
+            for (i, (used, mask)) in used.chunks_mut(KEYS).zip(mask.chunks(KEYS)).enumerate() {
+                let (mut sees, mut biased) = (0, 0);
+                for (used, m) in used.iter_mut().zip(mask) {
+                    *used |= m ^ NEVER;
+                    sees |= m ^ NEVER;
+                    biased |= m << 1; // Either zero is none.
+                }
+                self.seen[i * n_tokens + token] = Seen { any: sees != 0, plain: biased == 0 };
+            }
+        }
+    }
+
+    /// Scale includes the factor that turns powers of e into powers of 2.
+    fn load_queries<const W: usize>(&mut self, x: &Inputs<'_>, tile: &Tile, part: &Part<'_>) {
+        let d = part.q.d;
+        let n_rows = tile.tokens.len() * x.n_rep;
+        let scale = x.scale * std::f32::consts::LOG2_E;
+        refill(&mut self.q, n_rows.div_ceil(W) * d * W, 0.0);
+        self.row.resize(d, 0.0);
+        for row in 0..n_rows {
+            let (t, h) = (tile.tokens.start + row / x.n_rep, tile.head_kv * x.n_rep + row % x.n_rep);
+            part.q.read(h, t, &mut self.row);
+            let q = &mut pieces_mut::<W>(&mut self.q)[row / W * d..][..d];
+            for (q, value) in q.iter_mut().zip(&self.row) {
+                q[row % W] = value * scale;
+            }
+        }
+    }
+
+    /// Rows nobody sees become zeros: what lies in an unused cell may not be a number, and 0 times that is not 0.
+    fn load_keys(&mut self, x: &Inputs<'_>, part: &Part<'_>, head: usize, first: usize, used: &[u16]) {
+        let (d, n_blocks) = (part.k.d, x.d_v.div_ceil(BLOCK));
+        self.k.resize(KEYS * d, 0.0);
+        self.v.resize(n_blocks * KEYS, [0.0; BLOCK]);
+        // The end of the last block of columns stays zero.
+        refill(&mut self.row, n_blocks * BLOCK, 0.0);
+        for (i, (k, used)) in self.k.chunks_exact_mut(d).zip(used).enumerate() {
+            part.k.prefetch(first + i + AHEAD, head);
+            part.v.prefetch(first + i + AHEAD, head);
+            if *used == 0 {
+                k.fill(0.0);
+                self.row.fill(0.0);
+            } else {
+                part.k.read(first + i, head, k);
+                part.v.read(first + i, head, &mut self.row[..x.d_v]);
+            }
+            for (block, values) in pieces::<BLOCK>(&self.row).iter().enumerate() {
+                self.v[block * KEYS + i] = *values;
+            }
+        }
+    }
+}
+
+/// Adds the mask to scores `[n_keys][W]` of these rows; what is not seen is -inf whatever its score.
+fn bias<const W: usize>(x: &Inputs<'_>, tile: &Tile, first: usize, rows: &Range<usize>, s: &mut [[f32; W]]) {
+    let mut values = [0.0f32; KEYS];
+    let values = &mut values[..s.len()];
+    for token in rows.start / x.n_rep..rows.end.div_ceil(x.n_rep) {
+        let t = tile.tokens.start + token;
+        let mask = &x.mask[t * x.n_columns + first..][..values.len()];
+        mask.reinterpret_cast::<half::f16>().convert_to_f32_slice(values);
+        let from = (token * x.n_rep).max(rows.start) - rows.start;
+        let to = ((token + 1) * x.n_rep).min(rows.end) - rows.start;
+        for (s, value) in s.iter_mut().zip(&*values) {
+            for s in &mut s[from..to] {
+                let sum = *s + value * std::f32::consts::LOG2_E;
+                *s = if *value == f32::NEG_INFINITY { *value } else { sum };
+            }
+        }
+    }
+}
+
+fn refill<T: Clone>(v: &mut Vec<T>, n: usize, value: T) {
+    v.clear();
+    v.resize(n, value);
+}

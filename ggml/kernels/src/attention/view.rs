@@ -1,0 +1,123 @@
+//! Rows of any element type in memory read as floats: the only file of attention that touches memory it was not lent.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+
+/// Converts a row of `n` values to floats: what ggml's table of types has for a type.
+///
+/// # Safety
+/// The first pointer leads to a row of whole blocks that hold `n` values, the second to room for as many floats.
+pub type ToFloat = unsafe extern "C" fn(row: *const c_void, out: *mut f32, n: i64);
+
+/// How the elements of a row are stored.
+#[derive(Clone, Copy)]
+pub enum Format {
+    /// Floats, native endian.
+    F32,
+    /// IEEE half-precision floats.
+    F16,
+    /// ggml's `block_q8_0`: blocks of 32, a half-precision scale and then signed bytes.
+    Q8_0,
+    /// Something that a function converts.
+    Other(ToFloat),
+}
+
+/// Rows of a tensor `[d, n1, n2]` in host memory, whatever their element type.
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    pub(super) d: usize,
+    pub(super) n1: usize,
+    pub(super) n2: usize,
+    data: *const u8,
+    nb1: usize,
+    nb2: usize,
+    row_bytes: usize,
+    format: Format,
+    alive: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Rows<'a> {
+    /// Rows of `ne[0]` elements, `row_bytes` long, row `(i, j)` of `ne[1]` by `ne[2]` at byte `i * nb[0] + j * nb[1]`.
+    ///
+    /// # Safety
+    /// All rows lie in memory that can be read and that nobody writes during `'a`, aligned as the format wants, and are whole
+    /// blocks of it.
+    pub unsafe fn new(
+        data: *const u8,
+        ne: [usize; 3],
+        nb: [usize; 2],
+        row_bytes: usize,
+        format: Format,
+    ) -> Rows<'a> {
+        let ([d, n1, n2], [nb1, nb2]) = (ne, nb);
+        Rows { d, n1, n2, data, nb1, nb2, row_bytes, format, alive: PhantomData }
+    }
+
+    /// Rows of a plane: the second dimension.
+    pub fn n_rows(&self) -> usize {
+        self.n1
+    }
+
+    /// Has row `(i, j)` on its way from memory: rows of one head lie apart, which processors do not foresee.
+    #[inline]
+    pub(super) fn prefetch(&self, i: usize, j: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if i < self.n1 && j < self.n2 {
+            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+            for at in (0..self.row_bytes).step_by(64) {
+                // SAFETY: inside the tensor, and a prefetch has no effect that could be seen.
+                unsafe {
+                    let line = self.data.add(i * self.nb1 + j * self.nb2 + at);
+                    _mm_prefetch::<_MM_HINT_T0>(line.cast());
+                }
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (i, j);
+    }
+
+    /// Row `(i, j)` as floats. The types caches mostly have are read here: ggml's conversions in its base library are not
+    /// made for the host's instructions.
+    #[inline]
+    pub(super) fn read(&self, i: usize, j: usize, out: &mut [f32]) {
+        assert!(i < self.n1 && j < self.n2 && out.len() == self.d);
+        // SAFETY: inside the tensor by the assertion.
+        let row = unsafe { self.data.add(i * self.nb1 + j * self.nb2) };
+        match self.format {
+            Format::F16 => {
+                // SAFETY: a row of d halves, which lie at even addresses as offsets and strides are whole elements.
+                let bits = unsafe { std::slice::from_raw_parts(row.cast::<u16>(), self.d) };
+                bits.reinterpret_cast::<half::f16>().convert_to_f32_slice(out);
+            }
+            Format::Q8_0 => {
+                // SAFETY: a row of d elements in whole blocks.
+                let blocks = unsafe { std::slice::from_raw_parts(row, self.d / 32 * 34) };
+                // Not `chunks_exact`: loops of a known 32 steps are unrolled, and then not made vectors of.
+                for (block, out) in blocks.chunks(34).zip(out.chunks_mut(32)) {
+                    let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
+                    out.iter_mut().zip(&block[2..]).for_each(|(o, b)| *o = scale * f32::from(*b as i8));
+                }
+            }
+            // SAFETY: a row of d elements in whole blocks, and `out` has room for as many floats.
+            Format::Other(to_float) => unsafe { to_float(row.cast(), out.as_mut_ptr(), self.d as i64) },
+            // SAFETY: as above, of floats.
+            Format::F32 => unsafe { out.as_mut_ptr().copy_from_nonoverlapping(row.cast(), self.d) },
+        }
+    }
+}
+
+/// `x` in pieces of W; what is left over is left out.
+#[inline(always)]
+pub(super) fn pieces<const W: usize>(x: &[f32]) -> &[[f32; W]] {
+    // SAFETY: an array of W floats is laid out as W floats, and that many pieces are inside x.
+    unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), x.len() / W) }
+}
+
+/// Like [`pieces`].
+#[inline(always)]
+pub(super) fn pieces_mut<const W: usize>(x: &mut [f32]) -> &mut [[f32; W]] {
+    // SAFETY: as in `pieces`; the borrow is unique.
+    unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), x.len() / W) }
+}

@@ -1,0 +1,131 @@
+//! Memory as heads of rows, and the run of keys that each query sees.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::gemm::Matrix;
+
+/// F32 `[d, n_head, n]` in host memory, rows contiguous.
+#[derive(Clone, Copy)]
+pub struct Heads<'a> {
+    pub(super) d: usize,
+    n_head: usize,
+    pub(super) n: usize,
+    data: *const f32,
+    /// Floats from a head to the next, and from a token to the next.
+    steps: [usize; 2],
+    alive: PhantomData<&'a [f32]>,
+}
+
+impl<'a> Heads<'a> {
+    /// Rows of `ne[0]` floats: head `h` of token `t` begins `h * steps[0] + t * steps[1]` floats behind `data`.
+    ///
+    /// # Safety
+    /// All rows lie in memory that can be read and that nobody writes during `'a`.
+    pub unsafe fn new(data: *const f32, ne: [usize; 3], steps: [usize; 2]) -> Heads<'a> {
+        let [d, n_head, n] = ne;
+        Heads { d, n_head, n, data, steps, alive: PhantomData }
+    }
+
+    /// Width of a head, number of heads and number of tokens.
+    pub fn shape(&self) -> [usize; 3] {
+        [self.d, self.n_head, self.n]
+    }
+
+    /// One head of one token.
+    pub(super) fn row(&self, head: usize, token: usize) -> &'a [f32] {
+        assert!(head < self.n_head && token < self.n);
+        // SAFETY: inside the tensor, which stays as it is (`new`).
+        unsafe {
+            std::slice::from_raw_parts(self.data.add(head * self.steps[0] + token * self.steps[1]), self.d)
+        }
+    }
+
+    /// One head of a range of tokens, which are the rows.
+    pub(super) fn head(&self, head: usize, tokens: Range<usize>) -> Matrix<'a> {
+        assert!(head < self.n_head && tokens.end <= self.n && !tokens.is_empty());
+        // SAFETY: as above.
+        unsafe {
+            let first = self.data.add(head * self.steps[0] + tokens.start * self.steps[1]);
+            Matrix::at(first, tokens.len(), self.d, self.steps[1], 1)
+        }
+    }
+}
+
+/// The same in memory that is written.
+#[derive(Clone, Copy)]
+pub struct HeadsMut<'a> {
+    d: usize,
+    n_head: usize,
+    n: usize,
+    data: *mut f32,
+    steps: [usize; 2],
+    alive: PhantomData<&'a mut [f32]>,
+}
+
+impl<'a> HeadsMut<'a> {
+    /// # Safety
+    /// As for [`Heads::new`], in memory that this view alone uses, as far as its methods are asked for it.
+    pub unsafe fn new(data: *mut f32, ne: [usize; 3], steps: [usize; 2]) -> HeadsMut<'a> {
+        let [d, n_head, n] = ne;
+        HeadsMut { d, n_head, n, data, steps, alive: PhantomData }
+    }
+
+    /// One head of one token.
+    ///
+    /// # Safety
+    /// No other thread uses the row.
+    pub unsafe fn row(&mut self, head: usize, token: usize) -> &mut [f32] {
+        // SAFETY: `at` is inside the tensor; the row is the caller's.
+        unsafe { std::slice::from_raw_parts_mut(self.at(head, token), self.d) }
+    }
+
+    /// The first float of a head of a token, and with [`HeadsMut::step`] those of the tokens after it.
+    pub(super) fn at(&self, head: usize, token: usize) -> *mut f32 {
+        assert!(head < self.n_head && token < self.n);
+        self.data.wrapping_add(head * self.steps[0] + token * self.steps[1])
+    }
+
+    /// Floats from a token to the next.
+    pub(super) fn step(&self) -> usize {
+        self.steps[1]
+    }
+}
+
+/// What each query sees: keys from the first to before the last.
+#[derive(Clone, Copy)]
+pub struct Runs<'a> {
+    pairs: &'a [i32],
+    n_keys: usize,
+}
+
+impl<'a> Runs<'a> {
+    /// From `[T][2]`: the first key each token sees, and the one after its last; clamped to `0..n_keys` where they are used.
+    pub fn new(pairs: &'a [i32], n_keys: usize) -> Runs<'a> {
+        Runs { pairs, n_keys }
+    }
+
+    /// The keys among `keys` that a token sees; whatever its run says, they exist.
+    pub(super) fn seen(&self, token: usize, keys: &Range<usize>) -> Range<usize> {
+        let clamp = |i: i32| usize::try_from(i).unwrap_or(0).min(self.n_keys);
+        let (first, end) = (clamp(self.pairs[2 * token]), clamp(self.pairs[2 * token + 1]));
+        let start = first.clamp(keys.start, keys.end);
+        start..end.min(keys.end).max(start)
+    }
+
+    /// The tokens from the first that sees any of `keys` to the last, and the keys that these see.
+    pub(super) fn window(
+        &self,
+        tokens: Range<usize>,
+        keys: &Range<usize>,
+    ) -> Option<(Range<usize>, Range<usize>)> {
+        let mut seeing = tokens.map(|t| (t, self.seen(t, keys))).filter(|(_, seen)| !seen.is_empty());
+        let (first, mut seen) = seeing.next()?;
+        let mut last = first;
+        for (t, run) in seeing {
+            last = t;
+            seen = seen.start.min(run.start)..seen.end.max(run.end);
+        }
+        Some((first..last + 1, seen))
+    }
+}

@@ -1,0 +1,139 @@
+//! Products of float matrices by the kernels of crate `gemm`, which take any strides.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Rows or columns of the result a thread takes at a time: a multiple of what the kernels hold in registers, 16 x 6 with
+/// AVX2. Small results are other kernels' work and those sum in another order, so with few columns or rows a unit is large
+/// enough never to be one of them.
+const UNIT: usize = 48;
+const THIN_UNIT: usize = 288;
+/// Fewer rows or columns than this are few.
+const THIN: usize = 9;
+/// Terms summed in one go, given to the kernels so that it does not depend on the part's shape.
+const DEPTH: usize = 512;
+
+/// Floats in memory: element `(i, j)` lies `i * rs + j * cs` behind the first.
+#[derive(Debug, Clone, Copy)]
+pub struct Matrix<'a> {
+    data: *const f32,
+    rs: usize,
+    cs: usize,
+    rows: usize,
+    cols: usize,
+    alive: PhantomData<&'a [f32]>,
+}
+
+impl<'a> Matrix<'a> {
+    /// # Safety
+    /// All elements lie in memory that can be read, and that nobody writes, during `'a`.
+    pub unsafe fn at(data: *const f32, rows: usize, cols: usize, rs: usize, cs: usize) -> Matrix<'a> {
+        Matrix { data, rs, cs, rows, cols, alive: PhantomData }
+    }
+
+    /// Rows of `cols` elements in a slice, `rs` apart.
+    pub fn rows(data: &'a [f32], rows: usize, cols: usize, rs: usize) -> Matrix<'a> {
+        assert!(rows > 0 && cols > 0 && (rows - 1) * rs + cols <= data.len());
+        Matrix { data: data.as_ptr(), rs, cs: 1, rows, cols, alive: PhantomData }
+    }
+
+    /// Number of rows.
+    pub fn n_rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn n_cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Rows as columns.
+    pub fn transposed(self) -> Matrix<'a> {
+        Matrix { rs: self.cs, cs: self.rs, rows: self.cols, cols: self.rows, ..self }
+    }
+
+    /// The elements of these rows and columns.
+    pub fn part(self, rows: Range<usize>, cols: Range<usize>) -> Matrix<'a> {
+        debug_assert!(rows.end <= self.rows && cols.end <= self.cols);
+        let data = self.data.wrapping_add(rows.start * self.rs + cols.start * self.cs);
+        Matrix { data, rows: rows.len(), cols: cols.len(), ..self }
+    }
+}
+
+/// `out = a b`, or `out += a b` if `add`, times `factor`; element `(i, j)` of the result lies `i + j * cs` behind `out`.
+///
+/// # Safety
+/// Those elements may be written, by nobody else meanwhile, and are none of `a`'s or `b`'s; `add` reads them, too.
+pub unsafe fn multiply(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Matrix<'_>, factor: f32) {
+    assert_eq!(a.cols, b.rows, "the caller's shapes agree");
+    let step = |n: usize| n as isize;
+    for from in (0..a.cols).step_by(DEPTH) {
+        let to = (from + DEPTH).min(a.cols);
+        let (a, b) = (a.part(0..a.rows, from..to), b.part(from..to, 0..b.cols));
+        // SAFETY: a and b can be read (`Matrix::at`), the result can be written (the caller's promise), and shapes agree.
+        unsafe {
+            gemm::gemm(
+                a.rows,
+                b.cols,
+                a.cols,
+                out,
+                step(cs),
+                1,
+                add || from > 0,
+                a.data,
+                step(a.cs),
+                step(a.rs),
+                b.data,
+                step(b.cs),
+                step(b.rs),
+                1.0,
+                factor,
+                false,
+                false,
+                false,
+                gemm::Parallelism::None,
+            );
+        }
+    }
+}
+
+/// [`multiply`] with the result in a slice.
+pub fn multiply_into(out: &mut [f32], cs: usize, add: bool, a: Matrix<'_>, b: Matrix<'_>, factor: f32) {
+    assert!(a.rows <= cs && (b.cols - 1) * cs + a.rows <= out.len());
+    // SAFETY: the result lies in the slice, and the borrow keeps everybody else, a and b too, out of it.
+    unsafe { multiply(out.as_mut_ptr(), cs, add, a, b, factor) }
+}
+
+/// The part of `n` rows or columns that thread `ith` of `nth` does, in whole units, the last one larger by what is left.
+fn units(n: usize, unit: usize, ith: usize, nth: usize) -> Range<usize> {
+    let n_units = (n / unit).max(1);
+    let bound = |i: usize| if i >= nth { n } else { n_units * i / nth * unit };
+    bound(ith)..bound(ith + 1)
+}
+
+/// The rows and columns of an `m` by `n` result that thread `ith` of `nth` computes: a share of the longer side in whole units.
+pub fn divide(m: usize, n: usize, ith: usize, nth: usize) -> (Range<usize>, Range<usize>) {
+    let unit = if m.min(n) < THIN { THIN_UNIT } else { UNIT };
+    let mine = units(m.max(n), unit, ith, nth.max(1));
+    if m > n {
+        (mine, 0..n)
+    } else {
+        (0..m, mine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_cover_everything_once() {
+        for (n, unit, nth) in
+            [(1, 48, 3), (47, 48, 2), (96, 48, 2), (1000, 48, 7), (300, 288, 4), (2000, 288, 5)]
+        {
+            let parts: Vec<_> = (0..nth).map(|i| units(n, unit, i, nth)).collect();
+            assert!(parts.iter().all(|p| p.is_empty() || p.len() >= unit.min(n)));
+            assert_eq!(parts.into_iter().flatten().collect::<Vec<_>>(), (0..n).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! CPU kernels of ropewalk, in pure Rust: arithmetic over slices and over views of memory that the caller vouches for.
+//!
+//! Nothing here knows a tensor of ggml; crate `ggml` makes ops of these functions.
+
+pub mod attention;
+pub mod attention_train;
+pub mod cross_entropy;
+pub mod dequantize;
+pub mod gemm;
+pub mod pool;
+pub mod rotate;
+
+use std::ops::Range;
+
+/// The part of `n` items that thread `ith` of `nth` does: runs of equal length, the last ones shorter or empty.
+pub fn share(n: usize, ith: usize, nth: usize) -> Range<usize> {
+    let chunk = n.div_ceil(nth.max(1));
+    (ith * chunk).min(n)..((ith + 1) * chunk).min(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_cover_everything_once() {
+        for (n, nth) in [(0, 3), (1, 4), (7, 2), (8, 8), (100, 7)] {
+            let all: Vec<usize> = (0..nth).flat_map(|i| share(n, i, nth)).collect();
+            assert_eq!(all, (0..n).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What must hold of a file and of the settings before libllama builds a model from them: where it would abort
+//! (`GGML_ASSERT` in `llama_model_base::load_hparams`, the graph builders and the ops) instead of failing.
+
+use super::OracleParams;
+use crate::{Error, Result};
+use gguf::DType;
+use gguf::{File, FromValue, TensorInfo};
+
+/// `LLAMA_MAX_LAYERS`.
+const MAX_LAYERS: u64 = 512;
+/// `GGML_MAX_N_THREADS`.
+const MAX_THREADS: u32 = 512;
+/// Types ggml's caches and attention take.
+const KV_TYPES: &[DType] = &[
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::IQ4_NL,
+];
+const ROPE_SCALINGS: &[&str] = &["none", "linear", "yarn", "longrope"];
+
+/// Checks the settings that need no file.
+pub(super) fn params(p: &OracleParams) -> Result<()> {
+    let bad = |name: &str, expected: &str, found: &dyn std::fmt::Display| {
+        Err(Error::Argument(format!("{name}: expected {expected}, found {found}")))
+    };
+    // libllama pads the context to 256 in a u32 and counts positions in an i32.
+    if p.n_ctx == 0 || p.n_ctx > (1 << 30) {
+        return bad("n_ctx", "1 to 2^30", &p.n_ctx);
+    }
+    for (name, n) in [("n_batch", p.n_batch), ("n_ubatch", p.n_ubatch)] {
+        if n == 0 || n > (1 << 24) {
+            return bad(name, "1 to 2^24", &n);
+        }
+    }
+    if p.n_threads == 0 || p.n_threads > MAX_THREADS {
+        return bad("n_threads", "1 to 512", &p.n_threads);
+    }
+    if !KV_TYPES.contains(&p.kv) {
+        let known: Vec<&str> = KV_TYPES.iter().map(|t| t.name()).collect();
+        return bad("kv", &format!("one of {}", known.join(", ")), &p.kv.name());
+    }
+    if p.kv.is_quantized() && !p.flash_attn {
+        return bad("kv", "f32, f16 or bf16 without flash attention", &p.kv.name());
+    }
+    if let Some(kind) = p.rope_scaling {
+        if !ROPE_SCALINGS.contains(&kind) {
+            return bad("rope_scaling", &format!("one of {}", ROPE_SCALINGS.join(", ")), &kind);
+        }
+    }
+    for (name, x) in [("rope_freq_base", p.rope_freq_base), ("rope_freq_scale", p.rope_freq_scale)] {
+        if x != 0.0 && !(1e-6..=1e30).contains(&x) {
+            return bad(name, "0 (the file's) or 1e-6 to 1e30", &x);
+        }
+    }
+    let yarn = [
+        ("yarn_ext_factor", p.yarn_ext_factor),
+        ("yarn_attn_factor", p.yarn_attn_factor),
+        ("yarn_beta_fast", p.yarn_beta_fast),
+        ("yarn_beta_slow", p.yarn_beta_slow),
+    ];
+    for (name, x) in yarn {
+        if !x.is_finite() {
+            return bad(name, "a number, negative for the file's", &x);
+        }
+    }
+    Ok(())
+}
+
+/// What was read of the file on the way.
+pub(super) struct Shape {
+    /// Bytes of keys and values per position.
+    pub kv_bytes_per_token: u64,
+    /// Rows of the output matrix.
+    pub n_vocab: usize,
+}
+
+/// Checks the file as a model of libllama's `llama` or `qwen2`.
+pub(super) fn file(f: &File, p: &OracleParams) -> gguf::Result<Shape> {
+    let arch = f.get::<String>("general.architecture")?;
+    if !matches!(arch.as_str(), "llama" | "qwen2") {
+        return Err(f.error("general.architecture", format!("expected llama or qwen2, found {arch}")));
+    }
+    let key = |k: &str| format!("{arch}.{k}");
+    let within = |k: &str, x: u64, max: u64| match x {
+        x if (1..=max).contains(&x) => Ok(x),
+        x => Err(f.error(&key(k), format!("expected 1 to {max}, found {x}"))),
+    };
+    let number = |k: &str, max: u64| within(k, f.get::<u64>(&key(k))?, max);
+    let or = |k: &str, default: u64| within(k, f.get_opt::<u64>(&key(k))?.unwrap_or(default), 1 << 20);
+
+    let n_layer = number("block_count", MAX_LAYERS)?;
+    let n_embd = number("embedding_length", 1 << 20)?;
+    number("context_length", u32::MAX as u64)?;
+    number("feed_forward_length", 1 << 24)?;
+    let n_head = number("attention.head_count", 1 << 16)?;
+    let n_head_kv = or("attention.head_count_kv", n_head)?;
+    if n_head % n_head_kv != 0 {
+        let what = format!("expected a divisor of {n_head} heads, found {n_head_kv}");
+        return Err(f.error(&key("attention.head_count_kv"), what));
+    }
+    let d_head = or("attention.key_length", (n_embd / n_head).max(1))?;
+    if arch == "qwen2" && d_head * n_head != n_embd {
+        return Err(f.error(
+            &key("attention.head_count"),
+            format!("{n_head} heads of {d_head} do not make {n_embd}"),
+        ));
+    }
+    for (k, default) in [("attention.value_length", n_embd / n_head), ("rope.dimension_count", d_head)] {
+        let n = or(k, default)?;
+        if n != d_head || n % 2 != 0 {
+            return Err(f.error(&key(k), format!("expected the even head width {d_head}, found {n}")));
+        }
+    }
+    let off = |k: &str| absent_or_zero::<u64>(f, &key(k), |n| *n == 0);
+    for k in
+        ["expert_count", "expert_used_count", "expert_group_count", "nextn_predict_layers", "pooling_type"]
+    {
+        off(k)?;
+    }
+    absent_or_zero::<bool>(f, &key("attention.causal"), |causal| *causal)?;
+    let eps = f.get::<f32>(&key("attention.layer_norm_rms_epsilon"))?;
+    if !(0.0..1.0).contains(&eps) {
+        let what = format!("expected 0 to 1, found {eps}");
+        return Err(f.error(&key("attention.layer_norm_rms_epsilon"), what));
+    }
+    if let Some(kind) = f.get_opt::<String>(&key("rope.scaling.type"))? {
+        if !ROPE_SCALINGS.contains(&kind.as_str()) {
+            let what = format!("expected one of {}, found {kind}", ROPE_SCALINGS.join(", "));
+            return Err(f.error(&key("rope.scaling.type"), what));
+        }
+    }
+
+    if p.kv.is_quantized() && d_head % p.kv.block_size() as u64 != 0 {
+        let what = format!("a {} cache needs heads of whole blocks of {}", p.kv.name(), p.kv.block_size());
+        return Err(f.error(&key("attention.key_length"), format!("{what}, found {d_head}")));
+    }
+    let embd = f.tensor("token_embd.weight").ok_or_else(|| f.error("token_embd.weight", "missing"))?;
+    let n_vocab = usize::try_from(embd.shape.get(1).copied().unwrap_or(1)).unwrap_or(usize::MAX);
+    f.tensors().iter().try_for_each(|t| tensor(f, t))?;
+
+    // At most 2^20 * 2^16 * 4: fits.
+    let row = p.kv.row_bytes((n_head_kv * d_head) as usize).unwrap_or(usize::MAX) as u64;
+    Ok(Shape { kv_bytes_per_token: row.saturating_mul(2 * n_layer), n_vocab })
+}
+
+/// The CPU's ops take vectors (norms, biases, rope factors) as F32 only, and matrices of types with a product.
+fn tensor(f: &File, t: &TensorInfo) -> gguf::Result<()> {
+    let matrix = t.shape.len() > 1 && t.shape[1..].iter().any(|&n| n > 1);
+    if matrix && t.dtype.can_dequantize() || t.dtype == DType::F32 {
+        return Ok(());
+    }
+    let expected = if matrix { "a floating-point or quantised type" } else { "f32 for a vector" };
+    Err(f.error(&t.name, format!("expected {expected}, found {}", t.dtype.name())))
+}
+
+/// Refuses what this oracle does not run; `fine` is the value that means "not in use".
+fn absent_or_zero<T: FromValue + std::fmt::Debug>(
+    f: &File,
+    key: &str,
+    fine: impl Fn(&T) -> bool,
+) -> gguf::Result<()> {
+    match f.get_opt::<T>(key)? {
+        Some(v) if !fine(&v) => {
+            Err(f.error(key, format!("{v:?} is not something libllama is asked to run here")))
+        }
+        _ => Ok(()),
+    }
+}

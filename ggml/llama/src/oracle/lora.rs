@@ -1,0 +1,89 @@
+//! LoRA adapters in libllama.
+
+use std::ffi::CString;
+use std::path::Path;
+use std::ptr::NonNull;
+
+use super::Oracle;
+use crate::{sys, Error, Result};
+use ggml::logging;
+use gguf::{File, Value};
+
+/// Adapters in force. They are the model's: freed with it, which is after the context.
+#[derive(Debug, Default)]
+pub(super) struct Loras {
+    adapters: Vec<*mut sys::llama_adapter_lora>,
+    scales: Vec<f32>,
+}
+
+impl Oracle {
+    /// Adds an adapter at a strength to those in force.
+    ///
+    /// # Errors
+    /// What libllama would abort on, and what it refuses: an adapter of another model, whole tensors that are not norms.
+    pub fn lora(&mut self, path: &Path, strength: f32) -> Result<()> {
+        if !strength.is_finite() {
+            return Err(Error::Argument(format!(
+                "{}: expected a finite strength, found {strength}",
+                path.display()
+            )));
+        }
+        check(&File::open(path)?)?;
+        let c_path = CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| Error::Argument(format!("{}: a path with a NUL byte", path.display())))?;
+        logging::clear_errors();
+        // SAFETY: the model is valid, the path NUL-terminated. The file was validated by our reader, and what libllama asserts
+        // on by `check`; it catches its exceptions.
+        let adapter = unsafe { sys::llama_adapter_lora_init(self._model.0.as_ptr(), c_path.as_ptr()) };
+        let adapter = NonNull::new(adapter).ok_or_else(|| {
+            let what = logging::errors_or("cannot load the adapter");
+            Error::Backend(format!("{}: libllama: {what}", path.display()))
+        })?;
+        let Loras { adapters, scales } = &mut self.loras;
+        adapters.push(adapter.as_ptr());
+        scales.push(strength);
+        // SAFETY: context and adapters are valid, the adapters of the context's own model; both lists hold as many entries as
+        // is said, and are copied.
+        let status = unsafe {
+            sys::llama_set_adapters_lora(
+                self.ctx.0.as_ptr(),
+                adapters.as_mut_ptr(),
+                adapters.len(),
+                scales.as_mut_ptr(),
+            )
+        };
+        match status {
+            0 => Ok(()),
+            _ => Err(Error::Backend(format!(
+                "{}: libllama: cannot use the adapter ({status})",
+                path.display()
+            ))),
+        }
+    }
+}
+
+/// libllama reads these keys without looking at their type, looks at two dimensions only, and multiplies by a pair beside
+/// the embedding as if it stood beside the output.
+fn check(file: &File) -> gguf::Result<()> {
+    for key in ["general.type", "general.architecture", "adapter.type"] {
+        file.get::<String>(key)?;
+    }
+    match file.value("adapter.lora.alpha") {
+        None | Some(Value::F32(_)) => {}
+        Some(other) => {
+            return Err(file.error("adapter.lora.alpha", format!("expected f32, found {}", other.describe())))
+        }
+    }
+    for t in file.tensors() {
+        if t.shape.iter().skip(2).any(|&n| n != 1) {
+            return Err(file.error(&t.name, format!("expected two dimensions, found {:?}", t.shape)));
+        }
+        if t.name.contains("token_embd") {
+            return Err(file.error(&t.name, "expected no tensor beside the embedding, found one"));
+        }
+        if !t.dtype.can_dequantize() {
+            return Err(file.error(&t.name, format!("expected floats, found {}", t.dtype.name())));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,457 @@
+//! What must hold of a file's tokenizer keys before libllama reads them.
+//!
+//! libllama throws on many bad keys, and a load turns that into an error; but it aborts on some (duplicate tokens, byte
+//! tokens in a BERT vocabulary), loops or allocates without end on others (RWKV tokens without their first byte, long
+//! tokens in its tries), and some only throw later, when a text is tokenized, where nothing catches. Those are refused
+//! here. The reference is `src/llama-vocab.cpp` of the libllama in use.
+#![forbid(unsafe_code)]
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use super::charsmap;
+use crate::{Error, Result, Token};
+use gguf::{Array, Value};
+
+/// Tokens a vocabulary may have; the largest published ones have about a million.
+const MAX_TOKENS: usize = 1 << 22;
+/// BPE merges a vocabulary may have.
+const MAX_MERGES: usize = 1 << 24;
+/// Bytes of one token. Published vocabularies stay below a few hundred.
+const MAX_TOKEN_BYTES: usize = 1 << 16;
+/// Bytes of one token where libllama puts it into a trie: it recurses once per byte to build and to free it.
+const MAX_TRIE_TOKEN_BYTES: usize = 1 << 10;
+/// Bytes of all tokens in a trie, each of which costs a map node of about 120 bytes.
+const MAX_TRIE_BYTES: usize = 1 << 24;
+/// Bytes that the readable forms of broken BPE tokens may take: each bad character repeats its whole token.
+const MAX_BROKEN_BYTES: usize = 1 << 28;
+/// Bound of the work on PLaMo-2's table of suffixes and their prefixes, which is cubic in the length of a token.
+const MAX_SUFFIX_WORK: usize = 1 << 32;
+
+/// `tokenizer.ggml.token_type` numbers that matter here.
+const TYPE_NORMAL: i32 = 1;
+const TYPE_BYTE: i32 = 6;
+/// Unknown, control and user-defined tokens are searched for in the text itself.
+const TYPES_SPECIAL: std::ops::RangeInclusive<i32> = 2..=4;
+
+/// The families of tokenizers libllama knows, with their `tokenizer.ggml.model` names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// No vocabulary: a model that is fed token numbers.
+    None,
+    Spm,
+    Wpm,
+    Bpe,
+    Ugm,
+    Rwkv,
+    Plamo2,
+    Test,
+}
+
+const KINDS: &[(&str, Kind)] = &[
+    ("no_vocab", Kind::None),
+    ("none", Kind::None),
+    ("llama", Kind::Spm),
+    ("bert", Kind::Wpm),
+    ("gpt2", Kind::Bpe),
+    ("hybriddna", Kind::Bpe),
+    ("whitespace", Kind::Bpe),
+    ("gemma4", Kind::Bpe),
+    ("t5", Kind::Ugm),
+    ("rwkv", Kind::Rwkv),
+    ("plamo2", Kind::Plamo2),
+    ("test", Kind::Test),
+];
+
+/// What tokenizing with a checked vocabulary has to know.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub kind: Kind,
+    pub n_tokens: usize,
+    /// Characters a SentencePiece vocabulary cannot express, if there are any: libllama throws on meeting one.
+    pub gaps: Option<Gaps>,
+    /// The token that ends a turn, going by its text.
+    pub eot: Option<Token>,
+}
+
+/// A SentencePiece vocabulary without a token for every byte.
+#[derive(Debug)]
+pub(super) struct Gaps {
+    byte_known: Box<[bool; 256]>,
+    chars: HashSet<char>,
+}
+
+impl Gaps {
+    /// The first character of the text that has neither a token nor tokens for its bytes.
+    pub(super) fn first_unknown(&self, text: &str) -> Option<char> {
+        // A blank is looked up as U+2581, and one may be put in front.
+        std::iter::once(' ').chain(text.chars()).map(|c| if c == ' ' { '\u{2581}' } else { c }).find(|c| {
+            let mut buf = [0; 4];
+            !self.chars.contains(c) && !c.encode_utf8(&mut buf).bytes().all(|b| self.byte_known[b as usize])
+        })
+    }
+}
+
+/// The metadata of one file, and how to complain about it.
+struct Keys<'a> {
+    origin: &'a Path,
+    metadata: &'a [(String, Value)],
+}
+
+impl<'a> Keys<'a> {
+    fn get(&self, key: &str) -> Option<&'a Value> {
+        self.metadata.iter().find(|(k, _)| k == key).map(|(_, v)| v)
+    }
+    fn error(&self, key: &str, what: impl std::fmt::Display) -> Error {
+        Error::Vocab(format!("{}: {key}: {what}", self.origin.display()))
+    }
+    fn string(&self, key: &str) -> Result<Option<&'a [u8]>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(s)) => Ok(Some(until_nul(s))),
+            Some(v) => Err(self.error(key, format_args!("expected a string, found {}", v.describe()))),
+        }
+    }
+    fn strings(&self, key: &str, max: usize) -> Result<Option<&'a [Vec<u8>]>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Array(Array::String(a))) if a.len() <= max => Ok(Some(a)),
+            Some(Value::Array(Array::String(a))) => {
+                Err(self.error(key, format_args!("expected at most {max} entries, found {}", a.len())))
+            }
+            Some(v) => {
+                Err(self.error(key, format_args!("expected an array of strings, found {}", v.describe())))
+            }
+        }
+    }
+    /// Refuses an array shorter than the list of tokens it describes.
+    fn long_enough(&self, key: &str, n: usize, n_tokens: usize) -> Result<()> {
+        if n < n_tokens {
+            return Err(
+                self.error(key, format_args!("expected {n_tokens} entries, one per token, found {n}"))
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Checks the tokenizer keys of `metadata`; `origin` is named in errors.
+pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Facts> {
+    let keys = Keys { origin, metadata };
+    const MODEL: &str = "tokenizer.ggml.model";
+    let name = keys.string(MODEL)?.ok_or_else(|| keys.error(MODEL, "missing; the file has no tokenizer"))?;
+    let Some(&(name, kind)) = KINDS.iter().find(|(n, _)| n.as_bytes() == name) else {
+        let known: Vec<&str> = KINDS.iter().map(|(n, _)| *n).collect();
+        let found = String::from_utf8_lossy(&name[..name.len().min(40)]);
+        return Err(keys.error(
+            MODEL,
+            format_args!("expected one of {}, found '{}'", known.join(", "), found.escape_debug()),
+        ));
+    };
+    if kind == Kind::None {
+        return Ok(Facts { kind, n_tokens: declared_size(&keys)?, gaps: None, eot: None });
+    }
+
+    let tokens = check_tokens(&keys)?;
+    let types = check_types(&keys, tokens.len())?;
+    check_scores(&keys, tokens.len())?;
+    check_special_ids(&keys, tokens.len())?;
+    check_texts(&keys, kind, &tokens, types)?;
+    let mut gaps = None;
+    match kind {
+        Kind::Bpe => check_bpe(&keys, name, &tokens, types)?,
+        Kind::Spm => gaps = find_gaps(&tokens),
+        Kind::Ugm => check_charsmap(&keys)?,
+        Kind::Rwkv => check_rwkv(&keys, &tokens)?,
+        Kind::Plamo2 => check_plamo2(&keys, &tokens)?,
+        Kind::Wpm | Kind::Test | Kind::None => {}
+    }
+    Ok(Facts { kind, n_tokens: tokens.len(), gaps, eot: find_eot(&keys, &tokens) })
+}
+
+/// Texts of end-of-turn tokens, the more telling first.
+const EOT_TEXTS: &[&str] = &[
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|end|>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+];
+
+/// libllama, when no key says, takes whichever of a similar list its hash table has first, `<|endoftext|>` included.
+fn find_eot(keys: &Keys, tokens: &[Cow<[u8]>]) -> Option<Token> {
+    if keys.get("tokenizer.ggml.eot_token_id").is_some() {
+        return None;
+    }
+    let rank = |t: &[u8]| EOT_TEXTS.iter().position(|e| e.as_bytes() == t);
+    let (_, id) = tokens.iter().enumerate().filter_map(|(i, t)| Some((rank(t)?, i))).min()?;
+    Token::try_from(id).ok()
+}
+
+/// The `vocab_size` a file without a vocabulary declares for its architecture; 0 when it does not say.
+fn declared_size(keys: &Keys) -> Result<usize> {
+    let arch = keys.string("general.architecture")?.unwrap_or_default();
+    let key = format!("{}.vocab_size", String::from_utf8_lossy(arch));
+    match keys.get(&key) {
+        None => Ok(0),
+        Some(Value::U32(n)) if *n <= i32::MAX as u32 => Ok(*n as usize),
+        Some(v) => Err(keys.error(&key, format_args!("expected a u32 below 2^31, found {}", v.describe()))),
+    }
+}
+
+const TOKENS: &str = "tokenizer.ggml.tokens";
+
+/// The tokens as libllama reads them (C strings; an empty one gets a name), all different.
+fn check_tokens<'a>(keys: &Keys<'a>) -> Result<Vec<Cow<'a, [u8]>>> {
+    let raw = keys.strings(TOKENS, MAX_TOKENS)?.ok_or_else(|| keys.error(TOKENS, "missing"))?;
+    if raw.is_empty() {
+        return Err(keys.error(TOKENS, "the vocabulary is empty"));
+    }
+    let tokens: Vec<Cow<[u8]>> = raw
+        .iter()
+        .enumerate()
+        .map(|(i, t)| match until_nul(t) {
+            [] => Cow::Owned(format!("[EMPTY_{i}]").into_bytes()),
+            t => Cow::Borrowed(t),
+        })
+        .collect();
+    let mut seen = HashMap::with_capacity(tokens.len());
+    for (i, t) in tokens.iter().enumerate() {
+        if t.len() > MAX_TOKEN_BYTES {
+            let what = format_args!("token {i} has {} bytes, more than {MAX_TOKEN_BYTES}", t.len());
+            return Err(keys.error(TOKENS, what));
+        }
+        if let Some(first) = seen.insert(&**t, i) {
+            return Err(keys.error(TOKENS, format_args!("token {i} repeats token {first} ({})", quoted(t))));
+        }
+    }
+    Ok(tokens)
+}
+
+fn check_types<'a>(keys: &Keys<'a>, n_tokens: usize) -> Result<Option<&'a [i32]>> {
+    const KEY: &str = "tokenizer.ggml.token_type";
+    match keys.get(KEY) {
+        None => Ok(None),
+        Some(Value::Array(Array::I32(types))) => {
+            keys.long_enough(KEY, types.len(), n_tokens)?;
+            Ok(Some(&types[..n_tokens]))
+        }
+        Some(v) => Err(keys.error(KEY, format_args!("expected an array of i32, found {}", v.describe()))),
+    }
+}
+
+fn check_scores(keys: &Keys, n_tokens: usize) -> Result<()> {
+    const KEY: &str = "tokenizer.ggml.scores";
+    match keys.get(KEY) {
+        None => Ok(()),
+        Some(Value::Array(Array::I32(scores))) => keys.long_enough(KEY, scores.len(), n_tokens),
+        Some(Value::Array(Array::F32(scores))) => {
+            keys.long_enough(KEY, scores.len(), n_tokens)?;
+            match scores.iter().position(|s| s.is_nan()) {
+                Some(i) => Err(keys.error(KEY, format_args!("the score of token {i} is not a number"))),
+                None => Ok(()),
+            }
+        }
+        Some(v) => {
+            Err(keys.error(KEY, format_args!("expected an array of f32 or i32, found {}", v.describe())))
+        }
+    }
+}
+
+/// libllama replaces an id out of range by a default, which would be some other token: for those that start and end
+/// a text that is refused. (Padding ids out of range are common and harmless.)
+fn check_special_ids(keys: &Keys, n_tokens: usize) -> Result<()> {
+    for key in ["bos", "eos", "eot", "eom"].map(|k| format!("tokenizer.ggml.{k}_token_id")) {
+        match keys.get(&key) {
+            Some(Value::U32(id)) if *id as usize >= n_tokens => {
+                return Err(keys.error(&key, format_args!("expected a token below {n_tokens}, found {id}")));
+            }
+            Some(Value::U32(_)) | None => {}
+            Some(v) => return Err(keys.error(&key, format_args!("expected a u32, found {}", v.describe()))),
+        }
+    }
+    Ok(())
+}
+
+/// Tokens against their types.
+fn check_texts(keys: &Keys, kind: Kind, tokens: &[Cow<[u8]>], types: Option<&[i32]>) -> Result<()> {
+    for (i, (t, ty)) in tokens.iter().zip(types.unwrap_or_default()).enumerate() {
+        if TYPES_SPECIAL.contains(ty) && std::str::from_utf8(t).is_err() {
+            // It is cut out of texts, and would cut them inside a character.
+            return Err(
+                keys.error(TOKENS, format_args!("special token {i} ({}) is not valid UTF-8", quoted(t)))
+            );
+        }
+        let is_byte_text = t.len() >= 5;
+        if *ty == TYPE_BYTE && (kind == Kind::Wpm || (kind != Kind::Plamo2 && !is_byte_text)) {
+            return Err(
+                keys.error(TOKENS, format_args!("byte token {i} ({}) is not of the form <0xHH>", quoted(t)))
+            );
+        }
+    }
+    if matches!(kind, Kind::Ugm | Kind::Rwkv) {
+        if let Some(i) = tokens.iter().position(|t| t.len() > MAX_TRIE_TOKEN_BYTES) {
+            let what =
+                format_args!("token {i} has {} bytes, more than {MAX_TRIE_TOKEN_BYTES}", tokens[i].len());
+            return Err(keys.error(TOKENS, what));
+        }
+        let total: usize = tokens.iter().map(|t| t.len()).sum();
+        if total > MAX_TRIE_BYTES {
+            return Err(
+                keys.error(TOKENS, format_args!("{total} bytes of tokens, more than {MAX_TRIE_BYTES}"))
+            );
+        }
+    }
+    Ok(())
+}
+
+fn check_bpe(keys: &Keys, model: &str, tokens: &[Cow<[u8]>], types: Option<&[i32]>) -> Result<()> {
+    const MERGES: &str = "tokenizer.ggml.merges";
+    const PRE: &str = "tokenizer.ggml.pre";
+    let pre = keys.string(PRE)?.unwrap_or_default();
+    match keys.strings(MERGES, MAX_MERGES)? {
+        None if pre == b"kimi-k2" && model != "gemma4" => {}
+        None => return Err(keys.error(MERGES, "missing")),
+        Some(merges) => {
+            for (i, m) in merges.iter().enumerate() {
+                if !until_nul(m).iter().skip(1).any(|&b| b == b' ') {
+                    let what =
+                        format_args!("merge {i} ({}) is not two tokens with a blank between", quoted(m));
+                    return Err(keys.error(MERGES, what));
+                }
+            }
+        }
+    }
+    if pre == b"whitespace" && model != "whitespace" {
+        // libllama would look up blanks as BPE symbols, which it asserts not to do.
+        let what = format_args!("'whitespace' goes with the tokenizer 'whitespace', not '{model}'");
+        return Err(keys.error(PRE, what));
+    }
+    let mut broken = 0usize;
+    for (i, t) in tokens.iter().enumerate() {
+        if types.is_some_and(|ty| ty[i] != TYPE_NORMAL) {
+            continue;
+        }
+        let bad = match std::str::from_utf8(t) {
+            // The alphabet byte-level BPE writes the 256 bytes in.
+            Ok(s) => s.chars().filter(|&c| !matches!(c, '!'..='~' | '¡'..='¬' | '®'..='\u{143}')).count(),
+            Err(_) => t.len(),
+        };
+        broken = broken.saturating_add(bad * (t.len() + 20));
+        if broken > MAX_BROKEN_BYTES {
+            return Err(keys
+                .error(TOKENS, format_args!("token {i} ({}) and others are not byte-level BPE", quoted(t))));
+        }
+    }
+    Ok(())
+}
+
+fn find_gaps(tokens: &[Cow<[u8]>]) -> Option<Gaps> {
+    let known: HashSet<&[u8]> = tokens.iter().map(|t| &**t).filter(|t| t.len() <= 6).collect();
+    let mut byte_known = Box::new([false; 256]);
+    for b in 0..=255u8 {
+        byte_known[b as usize] =
+            known.contains(format!("<0x{b:02X}>").as_bytes()) || known.contains(&[b][..]);
+    }
+    let in_utf8 = |b: usize| !matches!(b, 0xC0 | 0xC1 | 0xF5..=0xFF);
+    if (0..256).all(|b| byte_known[b] || !in_utf8(b)) {
+        return None;
+    }
+    let one_char = |t: &&[u8]| {
+        let mut chars = std::str::from_utf8(t).ok()?.chars();
+        chars.next().filter(|_| chars.next().is_none())
+    };
+    Some(Gaps { byte_known, chars: known.iter().filter_map(one_char).collect() })
+}
+
+fn check_charsmap(keys: &Keys) -> Result<()> {
+    const KEY: &str = "tokenizer.ggml.precompiled_charsmap";
+    let map: Cow<[u8]> = match keys.get(KEY) {
+        None => return Ok(()),
+        Some(Value::Array(Array::U8(map))) => Cow::Borrowed(map),
+        Some(Value::Array(Array::I8(map))) => Cow::Owned(map.iter().map(|&b| b as u8).collect()),
+        Some(v) => {
+            return Err(keys.error(KEY, format_args!("expected an array of u8 or i8, found {}", v.describe())))
+        }
+    };
+    charsmap::check(&map).map_err(|what| keys.error(KEY, what))
+}
+
+/// libllama's RWKV tokenizer starts over, for ever, at a byte that begins tokens but is none.
+fn check_rwkv(keys: &Keys, tokens: &[Cow<[u8]>]) -> Result<()> {
+    let mut begins = [None; 256];
+    let mut alone = [false; 256];
+    for (i, t) in tokens.iter().enumerate() {
+        match unescape_rwkv(t)[..] {
+            [] => {}
+            [b] => alone[b as usize] = true,
+            [b, ..] => begins[b as usize] = Some(i),
+        }
+    }
+    for b in 0..256 {
+        if let (Some(i), false) = (begins[b], alone[b]) {
+            return Err(keys.error(
+                TOKENS,
+                format_args!("token {i} begins with byte {b:#04x}, which is no token itself"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The bytes an RWKV token stands for, as `llama_unescape_rwkv_token` reads it.
+fn unescape_rwkv(token: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(token.len());
+    let mut bytes = token.iter().copied();
+    while let Some(b) = bytes.next() {
+        if b != b'\\' {
+            out.push(b);
+            continue;
+        }
+        match bytes.next() {
+            Some(b't') => out.push(b'\t'),
+            Some(b'n') => out.push(b'\n'),
+            Some(b'r') => out.push(b'\r'),
+            Some(b'x') => {
+                let digit =
+                    |c: u8| if (b'a'..0x80).contains(&c) { c - b'a' + 10 } else { c.wrapping_sub(b'0') };
+                if let (Some(hi), Some(lo)) = (bytes.next(), bytes.next()) {
+                    out.push((digit(hi) << 4).wrapping_add(digit(lo)));
+                }
+            }
+            Some(other) => out.push(other),
+            None => {}
+        }
+    }
+    out
+}
+
+fn check_plamo2(keys: &Keys, tokens: &[Cow<[u8]>]) -> Result<()> {
+    let mut work = 0usize;
+    for (i, t) in tokens.iter().enumerate() {
+        if std::str::from_utf8(t).is_err() {
+            return Err(keys.error(TOKENS, format_args!("token {i} ({}) is not valid UTF-8", quoted(t))));
+        }
+        work = work.saturating_add(t.len().saturating_pow(3));
+        if work > MAX_SUFFIX_WORK {
+            return Err(
+                keys.error(TOKENS, format_args!("token {i} and others are too long for this tokenizer"))
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What a C string of these bytes is.
+fn until_nul(s: &[u8]) -> &[u8] {
+    &s[..s.iter().position(|&b| b == 0).unwrap_or(s.len())]
+}
+
+fn quoted(token: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(&token[..token.len().min(40)]))
+}

@@ -1,0 +1,245 @@
+//! Vocabularies: tokenizer keys that libllama must never see, and the tokenizers it has.
+
+use std::path::Path;
+
+use gguf::{Array, Value};
+use llama::vocab::Vocab;
+
+type Metadata = Vec<(String, Value)>;
+
+fn strings<S: AsRef<[u8]>>(items: &[S]) -> Value {
+    Value::Array(Array::String(items.iter().map(|s| s.as_ref().to_vec()).collect()))
+}
+
+fn with(mut m: Metadata, key: &str, value: Value) -> Metadata {
+    let key = format!("tokenizer.ggml.{key}");
+    m.retain(|(k, _)| *k != key);
+    m.push((key, value));
+    m
+}
+
+fn without(mut m: Metadata, key: &str) -> Metadata {
+    m.retain(|(k, _)| *k != format!("tokenizer.ggml.{key}"));
+    m
+}
+
+fn vocabulary<S: AsRef<[u8]>>(model: &str, tokens: &[S]) -> Metadata {
+    let m = vec![("general.architecture".to_string(), Value::String(b"llama".to_vec()))];
+    with(with(m, "model", Value::String(model.into())), "tokens", strings(tokens))
+}
+
+/// The 256 letters byte-level BPE writes bytes in.
+fn byte_letters() -> Vec<String> {
+    let plain = |b: u32| matches!(b, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
+    let mut next = 256;
+    let letter = |b: u32| {
+        let c = if plain(b) { b } else { next };
+        next += u32::from(!plain(b));
+        char::from_u32(c).unwrap().to_string()
+    };
+    (0..256).map(letter).collect()
+}
+
+/// Byte-level BPE with a few merges and two control tokens at 259 and 260.
+fn bpe(pre: &str) -> Metadata {
+    let mut tokens = byte_letters();
+    tokens.extend(["ab", "Ġa", "Ġab", "<|im_start|>", "<|im_end|>"].map(String::from));
+    let mut types = vec![1; tokens.len()];
+    types[259..].fill(3);
+    let m = with(vocabulary("gpt2", &tokens), "merges", strings(&["a b", "Ġ a", "Ġa b", "Ġ ab"]));
+    let m = with(m, "token_type", Value::Array(Array::I32(types)));
+    let m = with(m, "eos_token_id", Value::U32(260));
+    with(m, "pre", Value::String(pre.into()))
+}
+
+/// SentencePiece with `<0xHH>` for every byte.
+fn spm() -> Metadata {
+    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(String::from).to_vec();
+    tokens.extend((0..256).map(|b| format!("<0x{b:02X}>")));
+    tokens.extend(["▁", "a", "b", "ab", "▁ab"].map(String::from));
+    let mut types = vec![6; tokens.len()];
+    types[..3].copy_from_slice(&[2, 3, 3]);
+    types[259..].fill(1);
+    let scores = (0..tokens.len()).map(|i| i as f32).collect();
+    let m = with(vocabulary("llama", &tokens), "scores", Value::Array(Array::F32(scores)));
+    with(m, "token_type", Value::Array(Array::I32(types)))
+}
+
+fn load(m: &Metadata) -> ggml::Result<Vocab> {
+    Vocab::from_metadata(Path::new("some.gguf"), m)
+}
+
+#[track_caller]
+fn refused(m: Metadata, expected: &str) {
+    match load(&m) {
+        Ok(_) => panic!("accepted; expected an error with '{expected}'"),
+        Err(e) => {
+            let e = e.to_string();
+            assert!(e.contains(expected) && e.contains("some.gguf") && !e.contains('\n'), "{e}");
+        }
+    }
+}
+
+#[test]
+fn byte_level_bpe_is_read_and_round_trips() {
+    let v = load(&bpe("smollm")).unwrap();
+    assert_eq!(v.n_tokens(), 261);
+    assert_eq!(v.tokenize("ab ab", false, false).unwrap(), [256, 258]);
+    assert_eq!(v.tokenize("ab<|im_end|>", false, true).unwrap(), [256, 260]);
+    assert!(v.tokenize("ab<|im_end|>", false, false).unwrap().len() > 2);
+    assert_eq!(v.piece(258, false).unwrap(), b" ab");
+    assert_eq!(v.piece(260, true).unwrap(), b"<|im_end|>");
+    assert_eq!(v.piece(260, false).unwrap(), b"");
+    assert_eq!(v.eos(), Some(260));
+    assert_eq!(v.eot(), Some(260));
+    assert!(v.is_eog(260) && !v.is_eog(0) && !v.is_eog(-1) && !v.is_eog(i32::MAX));
+    let text = "nul \0 tab\t é \u{10FFFF} 日本 \u{FEFF} \r\n";
+    let tokens = v.tokenize(text, false, false).unwrap();
+    assert_eq!(v.detokenize(&tokens, false).unwrap(), text);
+    assert_eq!(v.tokenize("", false, false).unwrap(), []);
+    assert_eq!(v.detokenize(&[], true).unwrap(), "");
+}
+
+#[test]
+fn tokens_outside_the_vocabulary_are_errors() {
+    let v = load(&bpe("smollm")).unwrap();
+    for t in [-1, i32::MIN, 261, i32::MAX] {
+        assert!(v.piece(t, true).unwrap_err().to_string().contains("not in the vocabulary"), "{t}");
+        assert!(v.detokenize(&[0, t], true).is_err(), "{t}");
+    }
+}
+
+#[test]
+fn long_runs_do_not_overflow_the_stack() {
+    // 'tekken' goes through std::regex, which recurses per character; test threads have small stacks.
+    for pre in ["tekken", "gpt-4o", "bloom"] {
+        let v = load(&bpe(pre)).unwrap();
+        for unit in ["a", "A", " ", "é", "!", "\n", "aB"] {
+            let text = unit.repeat(14_000 / unit.len());
+            let tokens = v.tokenize(&text, false, false).unwrap();
+            assert!(!tokens.is_empty(), "{pre} {unit:?}");
+        }
+    }
+}
+
+#[test]
+fn sentencepiece_is_read_and_falls_back_to_bytes() {
+    let v = load(&spm()).unwrap();
+    let tokens = v.tokenize("ab é", true, false).unwrap();
+    assert_eq!(tokens, [1, 263, 259, 3 + 0xC3, 3 + 0xA9]);
+    assert_eq!(v.detokenize(&tokens, false).unwrap(), "ab é");
+    assert_eq!((v.bos(), v.eos(), v.add_bos(), v.add_eos()), (Some(1), Some(2), true, false));
+}
+
+#[test]
+fn sentencepiece_without_bytes_says_what_it_cannot_express() {
+    let tokens = ["<unk>", "<s>", "</s>", "▁", "a", "b", "é", "▁a"];
+    let v = load(&vocabulary("llama", &tokens)).unwrap();
+    assert_eq!(v.tokenize("a é", false, false).unwrap(), [7, 3, 6]);
+    for text in ["z", "a日", "\n", "a\0"] {
+        let e = v.tokenize(text, false, false).unwrap_err().to_string();
+        assert!(e.contains("no tokens for the character"), "{text:?}: {e}");
+    }
+}
+
+#[test]
+fn missing_ends_are_errors() {
+    let m = with(bpe("smollm"), "add_bos_token", Value::Bool(true));
+    let v = load(&m).unwrap();
+    assert!(v.add_bos());
+    assert_eq!(v.tokenize("a", true, false).unwrap().len(), 2, "libllama's default BOS");
+    let m = with(vocabulary("t5", &["a", "b", "c"]), "add_bos_token", Value::Bool(true));
+    let v = load(&m).unwrap();
+    let e = v.tokenize("a", true, false).unwrap_err().to_string();
+    assert!(e.contains("beginning-of-text"), "{e}");
+    assert!(v.tokenize("a", false, false).is_ok());
+}
+
+#[test]
+fn a_file_without_a_vocabulary_loads_and_refuses_text() {
+    let mut m = with(vocabulary("none", &["x"]), "model", Value::String(b"no_vocab".to_vec()));
+    m.push(("llama.vocab_size".into(), Value::U32(1 << 30)));
+    let v = load(&m).unwrap();
+    assert_eq!(v.n_tokens(), 1 << 30);
+    assert!(!v.has_text() && v.bos().is_none() && !v.add_bos() && !v.is_eog(0));
+    for e in [v.tokenize("a", false, false).unwrap_err(), v.piece(0, true).unwrap_err()] {
+        assert!(e.to_string().contains("no vocabulary"), "{e}");
+    }
+    assert!(v.detokenize(&[], false).is_err());
+}
+
+#[test]
+fn broken_token_lists_are_refused() {
+    refused(without(bpe("smollm"), "model"), "tokenizer.ggml.model: missing");
+    refused(with(bpe("smollm"), "model", Value::String(b"gpt5".to_vec())), "'gpt5'");
+    refused(with(bpe("smollm"), "model", Value::U8(1)), "expected a string");
+    refused(without(bpe("smollm"), "tokens"), "tokenizer.ggml.tokens: missing");
+    refused(with(bpe("smollm"), "tokens", Value::Array(Array::I32(vec![1]))), "expected an array of strings");
+    refused(vocabulary("test", &[""; 0]), "empty");
+    refused(vocabulary("test", &["a", "b", "a"]), "token 2 repeats token 0 (\"a\")");
+    refused(vocabulary("test", &["a\0b", "a\0c"]), "token 1 repeats token 0");
+    refused(vocabulary("test", &["[EMPTY_1]", ""]), "token 1 repeats token 0");
+    refused(vocabulary("test", &["\0", "[EMPTY_0]"]), "token 1 repeats token 0");
+    refused(vocabulary("test", &["x".repeat(100_000)]), "100000 bytes");
+    refused(vocabulary("t5", &["x".repeat(2_000)]), "2000 bytes");
+    assert!(load(&vocabulary("test", &["", "a", "b"])).is_ok());
+}
+
+#[test]
+fn broken_companions_of_the_tokens_are_refused() {
+    let types = |t: Vec<i32>| Value::Array(Array::I32(t));
+    let scores = |s: Vec<f32>| Value::Array(Array::F32(s));
+    refused(with(spm(), "token_type", types(vec![1; 10])), "expected 264 entries");
+    refused(with(spm(), "token_type", Value::Array(Array::U32(vec![1; 264]))), "expected an array of i32");
+    refused(with(spm(), "scores", scores(vec![0.0; 263])), "expected 264 entries");
+    refused(with(spm(), "scores", scores(vec![f32::NAN; 264])), "token 0 is not a number");
+    refused(with(spm(), "scores", Value::Array(Array::F64(vec![0.0; 264]))), "expected an array of f32");
+    refused(with(bpe("smollm"), "bos_token_id", Value::U32(261)), "expected a token below 261, found 261");
+    refused(with(bpe("smollm"), "eos_token_id", Value::I32(-1)), "expected a u32");
+    refused(with(vocabulary("bert", &["a", "b"]), "token_type", types(vec![1, 6])), "byte token 1");
+    refused(with(vocabulary("llama", &["a", "b"]), "token_type", types(vec![1, 6])), "byte token 1");
+    let split: [&[u8]; 2] = [b"a", b"\xC3"];
+    refused(with(vocabulary("test", &split), "token_type", types(vec![1, 4])), "special token 1");
+    assert!(
+        load(&with(bpe("smollm"), "padding_token_id", Value::U32(u32::MAX))).is_ok(),
+        "harmless and common"
+    );
+}
+
+#[test]
+fn broken_bpe_is_refused() {
+    refused(without(bpe("smollm"), "merges"), "tokenizer.ggml.merges: missing");
+    refused(with(bpe("smollm"), "merges", strings(&["a b", "ab"])), "merge 1 (\"ab\")");
+    refused(with(bpe("smollm"), "merges", Value::Array(Array::U8(vec![]))), "expected an array of strings");
+    refused(bpe("no-such-pre"), "no-such-pre");
+    refused(bpe("whitespace"), "goes with the tokenizer 'whitespace'");
+    let blanks: Vec<String> = (1..3000).map(|n| " ".repeat(n)).collect();
+    let m = with(vocabulary("gpt2", &blanks), "merges", strings(&["a b"]));
+    refused(m, "not byte-level BPE");
+}
+
+#[test]
+fn broken_tries_are_refused() {
+    refused(vocabulary("rwkv", &["a", "b", "cd"]), "token 2 begins with byte 0x63");
+    refused(vocabulary("rwkv", &[r"\x63d"]), "byte 0x63");
+    let v = load(&vocabulary("rwkv", &["a", r"\n", "c", "cd"])).unwrap();
+    assert_eq!(v.tokenize("acdca\n", false, false).unwrap(), [0, 3, 2, 0, 1]);
+    assert!(v.tokenize("z", false, false).unwrap_err().to_string().contains("no token"));
+    let map = |bytes: Vec<u8>| {
+        with(vocabulary("t5", &["a", "b", "c"]), "precompiled_charsmap", Value::Array(Array::U8(bytes)))
+    };
+    refused(map(vec![1, 2]), "precompiled_charsmap");
+    refused(map(vec![4, 0, 0, 0, 255, 255, 255, 255, 0, 0]), "a path leads to node");
+    assert!(load(&map(vec![0, 0, 0, 0, 0, 0])).is_ok());
+    refused(vocabulary("plamo2", &["a", "b"]), "not set");
+}
+
+#[test]
+fn unigram_vocabularies_tokenize() {
+    let m = vocabulary("t5", &["<pad>", "</s>", "<unk>", "▁", "a", "b", "▁ab"]);
+    let m = with(m, "scores", Value::Array(Array::F32(vec![0.0, 0.0, 0.0, -2.0, -3.0, -3.0, -1.0])));
+    let m = with(m, "token_type", Value::Array(Array::I32(vec![3, 3, 2, 1, 1, 1, 1])));
+    let v = load(&m).unwrap();
+    assert_eq!(v.tokenize("ab", true, false).unwrap().last(), Some(&1), "T5 ends with </s>");
+    assert!(v.tokenize("zz日", false, false).unwrap().contains(&2), "unknown becomes <unk>");
+}

@@ -1,0 +1,33 @@
+//! The machine's memory, its cores, and this process's largest memory: figures of the operating system.
+
+use std::collections::HashSet;
+
+/// Bytes that programs can still take without making the machine swap; 0 where the system does not say.
+pub fn memory_available() -> u64 {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory_specifics(sysinfo::MemoryRefreshKind::nothing().with_ram());
+    system.available_memory()
+}
+
+/// Threads that have a core of their own: hyper-threads of one core share its multipliers. Only those count that this process
+/// may run on.
+pub fn physical_cores() -> usize {
+    let logical = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut cores = HashSet::new();
+    for cpu in 0..logical {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        match std::fs::read_to_string(path) {
+            Ok(siblings) => cores.insert(siblings),
+            Err(_) => return logical,
+        };
+    }
+    cores.len().clamp(1, logical)
+}
+
+/// The most memory this process has held, bytes; `None` where the system does not say (it is read from Linux's
+/// `/proc/self/status`, for crate `sysinfo` tells only what is held now).
+pub fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
+    Some(line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+}

@@ -1,0 +1,384 @@
+//! Branched attention against a naive one in f64 that reads the same rounded keys and values.
+
+use crate::common::*;
+use ggml::attention::AttentionPart;
+use ggml::graph::{Builder, Executor};
+use ggml::tensor::{StoreTensor, Tensor};
+use ggml::{DType, Error, Result};
+use proptest::prelude::{any, prop, prop_oneof, proptest, Just, ProptestConfig, Strategy};
+
+const HIDDEN: f32 = f32::NEG_INFINITY;
+
+/// Numbers of everything, and the pattern of the mask.
+#[derive(Debug, Clone)]
+struct Case {
+    d: usize,
+    d_v: usize,
+    n_head_kv: usize,
+    n_rep: usize,
+    n_tokens: usize,
+    /// Keys of each part.
+    n: Vec<usize>,
+    types: (DType, DType),
+    mask: Mask,
+    threads: usize,
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Mask {
+    /// Everything is seen.
+    Open,
+    /// Columns up to the token's place, as in a prompt.
+    Causal,
+    /// One in so many is seen.
+    Random(u64),
+    /// Like `Random`, with finite biases.
+    Biased(u64),
+    /// Whole stretches of columns and whole rows are hidden.
+    Patches,
+}
+
+/// A part as stored: queries, and caches with a few cells more than are attended to.
+struct Stored {
+    q: Vec<f32>,
+    k: (StoreTensor, Vec<f32>),
+    v: (StoreTensor, Vec<f32>),
+}
+
+impl Case {
+    fn n_head(&self) -> usize {
+        self.n_head_kv * self.n_rep
+    }
+
+    fn columns(&self) -> usize {
+        self.n.iter().sum()
+    }
+
+    fn mask(&self, rng: &mut Rng) -> Vec<f32> {
+        let n = self.columns();
+        let (hidden_row, from) = (rng.int(0, self.n_tokens - 1), rng.int(0, n - 1));
+        let to = rng.int(from, n);
+        let mut mask = Vec::with_capacity(n * self.n_tokens);
+        for t in 0..self.n_tokens {
+            for c in 0..n {
+                let seen = match self.mask {
+                    Mask::Open => true,
+                    Mask::Causal => c + self.n_tokens <= n + t,
+                    Mask::Random(one_in) | Mask::Biased(one_in) => rng.next().is_multiple_of(one_in),
+                    Mask::Patches => t != hidden_row && !(from..to).contains(&c),
+                };
+                let bias = if matches!(self.mask, Mask::Biased(_)) { rng.unit() * 4.0 } else { 0.0 };
+                mask.push(if seen { half::f16::from_f32(bias).to_f32() } else { HIDDEN });
+            }
+        }
+        mask
+    }
+
+    fn stored(&self, rng: &mut Rng) -> Vec<Stored> {
+        let caches = |rng: &mut Rng, dtype, d: usize, n: usize| {
+            let shape = [d * self.n_head_kv, n + 3];
+            stored(dtype, &shape, &rng.values(shape[0] * shape[1]))
+        };
+        let part = |&n| Stored {
+            q: rng.values(self.d * self.n_head() * self.n_tokens).iter().map(|q| q * 3.0).collect(),
+            k: caches(rng, self.types.0, self.d, n),
+            v: caches(rng, self.types.1, self.d_v, n),
+        };
+        self.n.iter().map(part).collect()
+    }
+
+    fn build<'c>(
+        &self,
+        b: &Builder<'c>,
+        feed: &mut Feed,
+        parts: &[Stored],
+        mask: &[f32],
+    ) -> Result<Tensor<'c>> {
+        let mut with_tensors = Vec::new();
+        for (p, &n) in parts.iter().zip(&self.n) {
+            let q = feed.f32(b, &[self.d, self.n_head(), self.n_tokens], &p.q)?;
+            let k = heads_of(b, b.stored(&p.k.0)?, self.d, n, self.n_head_kv)?;
+            let v = heads_of(b, b.stored(&p.v.0)?, self.d_v, n, self.n_head_kv)?;
+            with_tensors.push(AttentionPart { q, k, v });
+        }
+        let mask = feed.f16(b, &[self.columns(), self.n_tokens], mask)?;
+        b.attention(&with_tensors, mask, self.scale())
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.d as f32).sqrt()
+    }
+
+    /// By definition.
+    fn naive(&self, parts: &[Stored], mask: &[f32]) -> Vec<f64> {
+        let dot =
+            |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let mut out = Vec::new();
+        for (t, mask) in mask.chunks(self.columns()).enumerate() {
+            for h in 0..self.n_head() {
+                let mut seen = Vec::new();
+                let mut mask = mask.iter();
+                for (p, &n) in parts.iter().zip(&self.n) {
+                    let q = &p.q[(t * self.n_head() + h) * self.d..][..self.d];
+                    for (c, &bias) in mask.by_ref().take(n).enumerate().filter(|(_, m)| **m != HIDDEN) {
+                        let row = c * self.n_head_kv + h / self.n_rep;
+                        let score = dot(q, &p.k.1[row * self.d..][..self.d]) * f64::from(self.scale());
+                        seen.push((score + f64::from(bias), &p.v.1[row * self.d_v..][..self.d_v]));
+                    }
+                }
+                let max = seen.iter().fold(f64::NEG_INFINITY, |m, (s, _)| m.max(*s));
+                let weights: Vec<f64> = seen.iter().map(|(s, _)| (s - max).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                let mut row = vec![0.0; self.d_v];
+                for (w, (_, v)) in weights.iter().zip(&seen) {
+                    row.iter_mut().zip(*v).for_each(|(r, v)| *r += w / sum * f64::from(*v));
+                }
+                out.extend(row);
+            }
+        }
+        out
+    }
+
+    fn check(&self, exec: &mut Executor) {
+        let mut rng = Rng(self.seed);
+        let (parts, mask) = (self.stored(&mut rng), self.mask(&mut rng));
+        let got = eval(exec, |b, feed| self.build(b, feed, &parts, &mask)).unwrap();
+        let want = self.naive(&parts, &mask);
+        let norms: Vec<f64> =
+            want.chunks(self.d_v).map(|r| r.iter().map(|x| x * x).sum::<f64>().sqrt()).collect();
+        assert_within(&got, &want, |i| 1e-5 * norms[i / self.d_v], &format!("{self:?}"));
+    }
+}
+
+fn cache_types() -> impl Strategy<Value = (DType, DType)> {
+    use DType::*;
+    let one = prop::sample::select(vec![F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL]);
+    (one.clone(), one)
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let mask = prop_oneof![
+        Just(Mask::Open),
+        Just(Mask::Causal),
+        (1u64..40).prop_map(Mask::Random),
+        (1u64..4).prop_map(Mask::Biased),
+        Just(Mask::Patches),
+    ];
+    let widths =
+        prop::sample::select(vec![(32, 32), (64, 64), (80, 80), (128, 128), (64, 32), (96, 160), (20, 7)]);
+    let shape = (widths, 1usize..=3, 1usize..=6, 1usize..=70, prop::collection::vec(1usize..330, 1..=3));
+    (shape, cache_types(), mask, prop::sample::select(vec![1usize, 2, 5]), any::<u64>()).prop_map(
+        |(((d, d_v), n_head_kv, n_rep, n_tokens, n), mut types, mask, threads, seed)| {
+            types.0 = if types.0.row_bytes(d).is_some() { types.0 } else { DType::F16 };
+            types.1 = if types.1.row_bytes(d_v).is_some() { types.1 } else { DType::F16 };
+            Case { d, d_v, n_head_kv, n_rep, n_tokens, n, types, mask, threads, seed }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn agrees_with_the_definition(case in case()) {
+        case.check(&mut executor(case.threads));
+    }
+}
+
+const PLAIN: Case = Case {
+    d: 64,
+    d_v: 64,
+    n_head_kv: 3,
+    n_rep: 3,
+    n_tokens: 1,
+    n: Vec::new(),
+    types: (DType::F16, DType::F16),
+    mask: Mask::Causal,
+    threads: 1,
+    seed: 7,
+};
+
+#[test]
+fn few_and_many_queries_over_many_columns() {
+    let mut exec = executor(3);
+    for (n_tokens, n) in
+        [(1, vec![2048]), (2, vec![513, 1]), (5, vec![700, 300, 65]), (33, vec![1000]), (400, vec![300, 256])]
+    {
+        for mask in [Mask::Causal, Mask::Patches] {
+            Case { n_tokens, n: n.clone(), mask, ..PLAIN }.check(&mut exec);
+        }
+    }
+}
+
+#[test]
+fn more_threads_than_tiles_and_heads_of_every_grouping() {
+    let mut exec = executor(7);
+    for (n_head_kv, n_rep) in [(1, 1), (1, 130), (5, 1), (2, 7), (1, 25)] {
+        Case { n_head_kv, n_rep, n_tokens: 3, n: vec![40], ..PLAIN }.check(&mut exec);
+    }
+}
+
+#[test]
+fn large_scores_and_a_maximum_that_keeps_growing() {
+    // One dimension, so a score is a product: keys 0, 1, 2 .. times 40, over several tiles, then far below.
+    let n = 400usize;
+    let keys: Vec<f32> = (0..n).map(|i| if i < 300 { i as f32 } else { -300.0 }).collect();
+    let values: Vec<f32> = (0..n).map(|i| 1.0 + i as f32).collect();
+    let (k, _) = stored(DType::F32, &[1, n], &keys);
+    let (v, _) = stored(DType::F32, &[1, n], &values);
+    for n_tokens in [1usize, 40] {
+        let got = eval(&mut executor(1), |b, feed| {
+            let q = feed.f32(b, &[1, 1, n_tokens], &vec![40.0; n_tokens])?;
+            let k = b.view(b.stored(&k)?, [1, n, 1, 1], [4, 4 * n, 4 * n], 0)?;
+            let v = b.view(b.stored(&v)?, [1, n, 1, 1], [4, 4 * n, 4 * n], 0)?;
+            let mask = feed.f16(b, &[n, n_tokens], &vec![0.0; n * n_tokens])?;
+            b.attention(&[AttentionPart { q, k, v }], mask, 1.0)
+        })
+        .unwrap();
+        assert_eq!(got, vec![300.0; n_tokens]);
+    }
+}
+
+#[test]
+fn what_nobody_sees_is_not_read_into_the_result() {
+    let n = 70usize;
+    let mut keys = Rng(9).values(32 * n);
+    keys[32 * 20..32 * 40].fill(f32::NAN);
+    keys[32 * 69] = f32::INFINITY;
+    let store = |values: &[f32]| {
+        let def = ggml::tensor::TensorDef::new("w", DType::F32, &[32, n]).unwrap();
+        let store = ggml::tensor::Store::new(cpu(), vec![def], "a test").unwrap();
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        store.write(0, 0, &bytes).unwrap();
+        one(&store, 0)
+    };
+    let hidden = |c: usize| (20..40).contains(&c) || c == 69;
+    for n_tokens in [1usize, 30] {
+        let mask: Vec<f32> = (0..n * n_tokens).map(|i| if hidden(i % n) { HIDDEN } else { 0.0 }).collect();
+        let run = |keys: &[f32]| {
+            let cache = store(keys);
+            eval(&mut executor(1), |b, feed| {
+                let q = feed.f32(b, &[32, 1, n_tokens], &vec![0.5; 32 * n_tokens])?;
+                let k = heads_of(b, b.stored(&cache)?, 32, n, 1)?;
+                let mask = feed.f16(b, &[n, n_tokens], &mask)?;
+                b.attention(&[AttentionPart { q, k, v: k }], mask, 0.2)
+            })
+            .unwrap()
+        };
+        let mut clean = keys.clone();
+        clean.iter_mut().filter(|x| !x.is_finite()).for_each(|x| *x = 0.0);
+        let got = run(&keys);
+        assert!(got.iter().all(|x| x.is_finite() && *x != 0.0));
+        assert_eq!(got, run(&clean));
+    }
+}
+
+#[test]
+fn queries_and_keys_through_other_strides() {
+    // Queries as [d, T, n_head] seen as [d, n_head, T]; a cache that keeps each head's cells together.
+    let (d, n_head, n_tokens, n) = (64usize, 4usize, 9usize, 100usize);
+    let mut rng = Rng(5);
+    let q = rng.values(d * n_head * n_tokens);
+    let (k, held) = stored(DType::Q8_0, &[d, n, 2], &rng.values(d * n * 2));
+    let mask = vec![0.0; n * n_tokens];
+    let ours = eval(&mut executor(2), |b, feed| {
+        let q = b.permute(feed.f32(b, &[d, n_tokens, n_head], &q)?, [0, 2, 1, 3])?;
+        let k = b.stored(&k)?;
+        b.attention(&[AttentionPart { q, k, v: k }], feed.f16(b, &[n, n_tokens], &mask)?, 0.125)
+    })
+    .unwrap();
+    let straight = eval(&mut executor(1), |b, feed| {
+        let q = b.permute(feed.f32(b, &[d, n_tokens, n_head], &q)?, [0, 2, 1, 3])?;
+        let k = feed.f32(b, &[d, n, 2], &held)?;
+        b.attention(&[AttentionPart { q: b.cont(q)?, k, v: k }], feed.f16(b, &[n, n_tokens], &mask)?, 0.125)
+    })
+    .unwrap();
+    assert_within(&ours, &widened(&straight), |_| 1e-6, "strides");
+}
+
+#[test]
+fn splitting_keys_into_parts_changes_nothing_and_repeats_are_equal() {
+    let case = Case { n_tokens: 12, n: vec![500], ..PLAIN };
+    let mut rng = Rng(3);
+    let (parts, mask) = (case.stored(&mut rng), case.mask(&mut rng));
+    let mut exec = executor(2);
+    let whole = eval(&mut exec, |b, feed| case.build(b, feed, &parts, &mask)).unwrap();
+    assert_eq!(whole, eval(&mut exec, |b, feed| case.build(b, feed, &parts, &mask)).unwrap());
+    let split = eval(&mut exec, |b, feed| {
+        let q = feed.f32(b, &[64, 9, 12], &parts[0].q)?;
+        let window = |t: &StoreTensor, from: usize, n: usize| {
+            let t = b.stored(t)?;
+            b.view(t, [64, n, 3, 1], [t.nb()[1], 128, t.nb()[2]], from * t.nb()[1])
+        };
+        let part = |from, n| -> Result<AttentionPart<'_>> {
+            Ok(AttentionPart { q, k: window(&parts[0].k.0, from, n)?, v: window(&parts[0].v.0, from, n)? })
+        };
+        let parts = [part(0, 37)?, part(37, 300)?, part(337, 163)?];
+        b.attention(&parts, feed.f16(b, &[500, 12], &mask)?, case.scale())
+    })
+    .unwrap();
+    assert_within(&split, &widened(&whole), |_| 1e-6, "parts");
+}
+
+#[test]
+fn wrong_shapes_and_types_are_refused() {
+    use DType::*;
+    executor(1)
+        .measure::<_, Error>(512, |b| {
+            let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
+            let (q, k, m) = (t(F32, &[32, 4, 3]), t(F16, &[32, 5, 2]), t(F16, &[5, 3]));
+            let good = AttentionPart { q, k, v: k };
+            let no = |p, mask| refused(b.attention(&[p], mask, 1.0), "attention");
+            b.attention(&[good], m, 1.0)?;
+            b.attention(&[good; 3], t(F16, &[15, 3]), 1.0)?;
+            b.attention(&[AttentionPart { v: t(Q8_0, &[64, 5, 2]), ..good }], m, 1.0)?;
+
+            refused(b.attention(&[], m, 1.0), "attention");
+            refused(b.attention(&[good; 4], t(F16, &[20, 3]), 1.0), "attention");
+            refused(b.attention(&[good; 2], m, 1.0), "attention");
+            refused(b.attention(&[good], m, f32::NAN), "attention");
+            refused(b.attention(&[good], m, f32::INFINITY), "attention");
+            for q in [
+                t(F16, &[32, 4, 3]),
+                t(F32, &[31, 4, 3]),
+                t(F32, &[32, 3, 3]),
+                t(F32, &[32, 4, 2]),
+                t(F32, &[32, 4, 3, 2]),
+                b.permute(t(F32, &[4, 32, 3]), [1, 0, 2, 3])?,
+            ] {
+                no(AttentionPart { q, ..good }, m);
+            }
+            let swapped = b.permute(t(F16, &[5, 32, 2]), [1, 0, 2, 3])?;
+            for wrong in [
+                t(F16, &[32, 6, 2]),
+                t(F16, &[32, 5, 1]),
+                t(F16, &[32, 5, 2, 2]),
+                t(I32, &[32, 5, 2]),
+                swapped,
+            ] {
+                no(AttentionPart { k: wrong, ..good }, m);
+                no(AttentionPart { v: wrong, ..good }, m);
+            }
+            no(AttentionPart { k: t(F16, &[16, 5, 2]), ..good }, m);
+            let gaps = b.columns(t(F16, &[6, 3]), 0, 5)?;
+            for mask in
+                [t(F32, &[5, 3]), t(F16, &[6, 3]), t(F16, &[5, 2]), t(F16, &[5, 4]), t(F16, &[5, 3, 2]), gaps]
+            {
+                no(good, mask);
+            }
+            // Parts must agree with each other.
+            let two = t(F16, &[10, 3]);
+            for other in [
+                AttentionPart { q: t(F32, &[32, 2, 3]), ..good },
+                AttentionPart { k: t(F16, &[32, 5, 4]), v: t(F16, &[32, 5, 4]), ..good },
+                AttentionPart { v: t(F16, &[16, 5, 2]), ..good },
+            ] {
+                refused(b.attention(&[good, other], two, 1.0), "attention");
+            }
+            let (many, long) = (t(F32, &[32, 64, 64]), t(F16, &[1 << 42, 5, 2]));
+            no(AttentionPart { q: many, v: long, ..good }, t(F16, &[5, 64]));
+            Ok(())
+        })
+        .unwrap();
+}

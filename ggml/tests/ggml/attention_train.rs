@@ -1,0 +1,464 @@
+//! Attention for training against its definition in f64, and its gradients against closed forms that are themselves held
+//! against finite differences.
+
+use crate::common::*;
+use ggml::attention_train::AttentionBack;
+use ggml::graph::{Executor, InputId};
+use ggml::tensor::{StoreTensor, Tensor};
+use ggml::{DType, Error};
+use proptest::prelude::{any, prop, proptest, ProptestConfig, Strategy};
+
+/// Numbers of everything, and what is seen.
+#[derive(Debug, Clone)]
+struct Case {
+    d: usize,
+    d_v: usize,
+    n_head_kv: usize,
+    n_rep: usize,
+    n_tokens: usize,
+    n_keys: usize,
+    seen: Seen,
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Seen {
+    All,
+    /// The last token sees all keys, the one before all but one.
+    Causal,
+    /// Causal, and not beyond borders this far apart.
+    Documents(usize),
+    /// Causal, and so many keys at most.
+    Window(usize),
+    /// Any pairs of numbers: empty, reversed, beyond the keys.
+    Wild,
+    Nothing,
+}
+
+/// Queries, keys, values, the gradient of the output, and the runs.
+struct Data {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    d_out: Vec<f32>,
+    runs: Vec<i32>,
+}
+
+/// In f64: output and log-sum-exp, gradients.
+#[derive(Default)]
+struct Exact {
+    o_lse: Vec<f64>,
+    d_q: Vec<f64>,
+    d_k: Vec<f64>,
+    d_v: Vec<f64>,
+    /// The magnitudes of all that is summed up in an element of `d_q`, `d_k` and `d_v`, which may cancel.
+    sizes: [Vec<f64>; 3],
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn magnitude(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum()
+}
+
+fn add(to: &mut [f64], x: &[f64], factor: f64) {
+    to.iter_mut().zip(x).for_each(|(t, x)| *t += x * factor);
+}
+
+impl Case {
+    fn n_head(&self) -> usize {
+        self.n_head_kv * self.n_rep
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.d as f32).sqrt()
+    }
+
+    fn data(&self) -> Data {
+        let mut rng = Rng(self.seed);
+        let rows = self.n_head() * self.n_tokens;
+        let runs = (0..self.n_tokens).flat_map(|t| {
+            let end = (self.n_keys + t + 1).saturating_sub(self.n_tokens);
+            let (first, end) = match self.seen {
+                Seen::All => (0, self.n_keys as i32),
+                Seen::Causal => (0, end as i32),
+                Seen::Documents(n) => (end.saturating_sub(1) as i32 / n as i32 * n as i32, end as i32),
+                Seen::Window(n) => (end.saturating_sub(n) as i32, end as i32),
+                Seen::Wild => {
+                    let mut any = || rng.int(0, 2 * self.n_keys) as i32 - self.n_keys as i32 / 3;
+                    (any(), if t % 5 == 0 { i32::MAX } else { any() })
+                }
+                Seen::Nothing => (t as i32, t as i32),
+            };
+            [first, end]
+        });
+        let runs = runs.collect();
+        Data {
+            q: rng.values(self.d * rows).iter().map(|q| 3.0 * q).collect(),
+            k: rng.values(self.d * self.n_head_kv * self.n_keys),
+            v: rng.values(self.d_v * self.n_head_kv * self.n_keys),
+            d_out: rng.values(self.d_v * rows),
+            runs,
+        }
+    }
+
+    /// The definition, on any numbers.
+    fn exact(&self, q: &[f64], k: &[f64], v: &[f64], d_out: &[f64], runs: &[i32]) -> Exact {
+        let (d, d_v, scale) = (self.d, self.d_v, f64::from(self.scale()));
+        let mut exact = Exact {
+            d_q: vec![0.0; q.len()],
+            d_k: vec![0.0; k.len()],
+            d_v: vec![0.0; v.len()],
+            sizes: [vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]],
+            ..Exact::default()
+        };
+        for t in 0..self.n_tokens {
+            let limit = |i: i32| i.clamp(0, self.n_keys as i32) as usize;
+            let (first, end) = (limit(runs[2 * t]), limit(runs[2 * t + 1]));
+            for h in 0..self.n_head() {
+                let row = t * self.n_head() + h;
+                let (q, g) = (&q[row * d..][..d], &d_out[row * d_v..][..d_v]);
+                let at = |c: usize| c * self.n_head_kv + h / self.n_rep;
+                let scores: Vec<f64> = (first..end).map(|c| scale * dot(q, &k[at(c) * d..][..d])).collect();
+                let max = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
+                let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+                let lse = if scores.is_empty() { f64::NEG_INFINITY } else { max + sum.ln() };
+                let mut out = vec![0.0; d_v];
+                for (c, s) in (first..end).zip(&scores) {
+                    add(&mut out, &v[at(c) * d_v..][..d_v], (s - lse).exp());
+                }
+                for (c, s) in (first..end).zip(&scores) {
+                    let p = (s - lse).exp();
+                    let ds = p * (dot(g, &v[at(c) * d_v..][..d_v]) - dot(g, &out)) * scale;
+                    add(&mut exact.d_v[at(c) * d_v..][..d_v], g, p);
+                    add(&mut exact.d_k[at(c) * d..][..d], q, ds);
+                    add(&mut exact.d_q[row * d..][..d], &k[at(c) * d..][..d], ds);
+                    let size = p * (magnitude(g, &v[at(c) * d_v..][..d_v]) + magnitude(g, &out)) * scale;
+                    let absolute = |x: &[f64]| x.iter().map(|x| x.abs()).collect::<Vec<f64>>();
+                    add(&mut exact.sizes[0][row * d..][..d], &absolute(&k[at(c) * d..][..d]), size);
+                    add(&mut exact.sizes[1][at(c) * d..][..d], &absolute(q), size);
+                    add(&mut exact.sizes[2][at(c) * d_v..][..d_v], &absolute(g), p);
+                }
+                exact.o_lse.extend(out);
+                exact.o_lse.push(lse);
+            }
+        }
+        exact
+    }
+
+    fn run(&self, exec: &mut Executor, data: &Data, blocks: &[usize]) -> Results {
+        let (h, g, d, d_v) = (self.n_head(), self.n_head_kv, self.d, self.d_v);
+        // Keys and values wider than they are used, as they are in a cache of a longer text.
+        let wide = |x: &[f32], d: usize| {
+            let mut x = x.to_vec();
+            x.resize(x.len() + 2 * d * g, f32::NAN);
+            x
+        };
+        let n = self.n_keys + 2;
+        let (k, v) = (wide(&data.k, d), wide(&data.v, d_v));
+        let (d_k, _) = stored(DType::F32, &[d, g, n], &vec![0.0; k.len()]);
+        let (d_v_store, _) = stored(DType::F32, &[d_v, g, n], &vec![0.0; v.len()]);
+        let mut results = Results { o_lse: vec![], d_q: vec![], d_k: vec![], d_v: vec![] };
+        let mut ends = blocks.to_vec();
+        while let Some(end) = ends.pop() {
+            let start = ends.last().copied().unwrap_or(0);
+            let t = end - start;
+            let both = exec
+                .build::<_, Error>(64, |b| {
+                    let (q_id, q) = b.input("q", DType::F32, &[d, h, t])?;
+                    let (k_id, k) = b.input("k", DType::F32, &[d, g, n])?;
+                    let (v_id, v) = b.input("v", DType::F32, &[d_v, g, n])?;
+                    let (g_id, d_out) = b.input("d_out", DType::F32, &[d_v, h, t])?;
+                    let (r_id, runs) = b.input("runs", DType::I32, &[2, t])?;
+                    let cut =
+                        |t: Tensor<'_>, d: usize| ([d, g, self.n_keys, 1], [t.nb()[1], t.nb()[2], t.nb()[3]]);
+                    let used = |t, d| {
+                        let (ne, nb) = cut(t, d);
+                        b.view(t, ne, nb, 0)
+                    };
+                    let (k, v) = (used(k, d)?, used(v, d_v)?);
+                    let o_lse = b.attention_lse(q, k, v, runs, self.scale())?;
+                    let (d_k, d_v) = (used(b.stored(&d_k)?, d)?, used(b.stored(&d_v_store)?, d_v)?);
+                    let operands = AttentionBack { q, k, v, runs, o_lse, d_out, d_k, d_v };
+                    let d_q = b.attention_back(operands, self.scale())?;
+                    Ok(([q_id, k_id, v_id, g_id], r_id, [b.output(o_lse), b.output(d_q)]))
+                })
+                .unwrap();
+            let (ids, runs, outputs) = both;
+            let rows = start * h..end * h;
+            let q = &data.q[rows.start * d..rows.end * d];
+            let d_out = &data.d_out[rows.start * d_v..rows.end * d_v];
+            for (id, values) in ids.into_iter().zip([q, &k, &v, d_out]) {
+                exec.set(id, values).unwrap();
+            }
+            exec.set(runs, &data.runs[2 * start..2 * end]).unwrap();
+            exec.compute().unwrap();
+            for (id, all) in outputs.into_iter().zip([&mut results.o_lse, &mut results.d_q]) {
+                let mut some = Vec::new();
+                exec.read_f32(id, &mut some).unwrap();
+                all.splice(0..0, some);
+            }
+        }
+        let part = |t: &StoreTensor, n: usize| {
+            let all = contents(t);
+            assert!(all[n..].iter().all(|x| *x == 0.0), "keys that are not there have gradients");
+            all[..n].to_vec()
+        };
+        results.d_k = part(&d_k, data.k.len());
+        results.d_v = part(&d_v_store, data.v.len());
+        results
+    }
+
+    fn check(&self, exec: &mut Executor) -> Results {
+        let data = self.data();
+        let [q, k, v, d_out] = [&data.q, &data.k, &data.v, &data.d_out].map(|x| widened(x));
+        let want = self.exact(&q, &k, &v, &d_out, &data.runs);
+        let got = self.run(exec, &data, &[self.n_tokens]);
+        got.agree(&want, 1e-5, &format!("{self:?}"));
+        got
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Results {
+    o_lse: Vec<f32>,
+    d_q: Vec<f32>,
+    d_k: Vec<f32>,
+    d_v: Vec<f32>,
+}
+
+impl Results {
+    /// Gradients within a part of their norm's share of an element, and of what was summed up; outputs of their own size.
+    fn agree(&self, want: &Exact, bound: f64, what: &str) {
+        let all =
+            [("d_q", &self.d_q, &want.d_q), ("d_k", &self.d_k, &want.d_k), ("d_v", &self.d_v, &want.d_v)];
+        for ((name, got, want), sizes) in all.into_iter().zip(&want.sizes) {
+            let mean = (dot(want, want) / want.len() as f64).sqrt();
+            let within = |i: usize| bound * (mean + 0.2 * sizes[i]);
+            assert_within(got, want, within, &format!("{name}: {what}"));
+        }
+        for (i, (got, want)) in self.o_lse.iter().zip(&want.o_lse).enumerate() {
+            let same =
+                f64::from(*got) == *want || (f64::from(*got) - want).abs() <= bound * (0.1 + want.abs());
+            assert!(same, "[{i}] of the output is {got}, expected {want}: {what}");
+        }
+        assert_eq!(self.o_lse.len(), want.o_lse.len());
+    }
+}
+
+#[test]
+fn closed_forms_are_the_derivatives() {
+    let case =
+        Case { d: 4, d_v: 3, n_head_kv: 2, n_rep: 2, n_tokens: 3, n_keys: 5, seen: Seen::Causal, seed: 1 };
+    let data = case.data();
+    let x = [&data.q, &data.k, &data.v, &data.d_out].map(|x| widened(x));
+    let loss = |x: &[Vec<f64>; 4]| {
+        let o_lse = case.exact(&x[0], &x[1], &x[2], &x[3], &data.runs).o_lse;
+        o_lse.chunks(4).zip(x[3].chunks(3)).map(|(o, g)| dot(&o[..3], g)).sum::<f64>()
+    };
+    let exact = case.exact(&x[0], &x[1], &x[2], &x[3], &data.runs);
+    for (which, grads) in [&exact.d_q, &exact.d_k, &exact.d_v].into_iter().enumerate() {
+        for (i, g) in grads.iter().enumerate() {
+            let at = |step: f64| {
+                let mut x = x.clone();
+                x[which][i] += step;
+                loss(&x)
+            };
+            let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
+            assert!((slope - g).abs() < 1e-8, "{which} {i}: {slope} {g}");
+        }
+    }
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let seen = prop::sample::select(vec![
+        Seen::All,
+        Seen::Causal,
+        Seen::Documents(37),
+        Seen::Documents(3),
+        Seen::Window(50),
+        Seen::Wild,
+        Seen::Nothing,
+    ]);
+    let widths = prop::sample::select(vec![(8, 8), (64, 64), (40, 24), (128, 128), (20, 7), (1, 1), (96, 2)]);
+    let grouping = prop::sample::select(vec![(1usize, 1usize), (3, 3), (2, 4), (1, 7), (3, 1), (1, 200)]);
+    let shape = (widths, grouping, 1usize..230, 1usize..600);
+    (shape, seen, any::<u64>()).prop_map(|(((d, d_v), (n_head_kv, n_rep), n_tokens, n_keys), seen, seed)| {
+        let n_tokens = if n_rep > 7 { n_tokens.min(5) } else { n_tokens };
+        Case { d, d_v, n_head_kv, n_rep, n_tokens, n_keys, seen, seed }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn agrees_with_the_definition(case in case(), threads in prop::sample::select(vec![1usize, 3])) {
+        case.check(&mut executor(threads));
+    }
+}
+
+const PLAIN: Case =
+    Case { d: 64, d_v: 64, n_head_kv: 3, n_rep: 3, n_tokens: 150, n_keys: 700, seen: Seen::Causal, seed: 5 };
+
+#[test]
+fn threads_change_no_bit() {
+    for case in [PLAIN, Case { seen: Seen::Wild, d: 32, ..PLAIN }, Case { n_head_kv: 1, n_rep: 4, ..PLAIN }] {
+        let data = case.data();
+        let alone = case.run(&mut executor(1), &data, &[case.n_tokens]);
+        for threads in [2, 3, 5] {
+            let mut exec = executor(threads);
+            assert_eq!(case.run(&mut exec, &data, &[case.n_tokens]), alone, "{threads} threads, {case:?}");
+        }
+    }
+}
+
+#[test]
+fn blocks_of_queries_last_to_first_are_one_piece() {
+    for seen in [Seen::Causal, Seen::Documents(100), Seen::Window(90)] {
+        let case = Case { n_tokens: 300, n_keys: 300, seen, ..PLAIN };
+        let data = case.data();
+        let mut exec = executor(2);
+        let whole = case.check(&mut exec);
+        let blocks = case.run(&mut exec, &data, &[64, 128, 200, 300]);
+        let sizes =
+            [&whole.d_q, &whole.d_k, &whole.d_v].map(|x| widened(x).iter().map(|x| x.abs()).collect());
+        let exact = Exact {
+            o_lse: widened(&whole.o_lse),
+            d_q: widened(&whole.d_q),
+            d_k: widened(&whole.d_k),
+            d_v: widened(&whole.d_v),
+            sizes,
+        };
+        blocks.agree(&exact, 1e-5, "blocks");
+    }
+}
+
+#[test]
+fn a_second_compute_adds_again() {
+    let case = Case { n_tokens: 70, n_keys: 90, ..PLAIN };
+    let data = case.data();
+    let (h, g, d) = (case.n_head(), case.n_head_kv, case.d);
+    let acc = [0, 1].map(|_| stored(DType::F32, &[d, g, case.n_keys], &vec![1.0; d * g * case.n_keys]).0);
+    let mut exec = executor(3);
+    let (ids, runs) = exec
+        .build::<([InputId; 4], InputId), Error>(64, |b| {
+            let (q_id, q) = b.input("q", DType::F32, &[d, h, case.n_tokens])?;
+            let (k_id, k) = b.input("k", DType::F32, &[d, g, case.n_keys])?;
+            let (v_id, v) = b.input("v", DType::F32, &[d, g, case.n_keys])?;
+            let (g_id, d_out) = b.input("d_out", DType::F32, &[d, h, case.n_tokens])?;
+            let (r_id, runs) = b.input("runs", DType::I32, &[2, case.n_tokens])?;
+            let o_lse = b.attention_lse(q, k, v, runs, case.scale())?;
+            let (d_k, d_v) = (b.stored(&acc[0])?, b.stored(&acc[1])?);
+            b.output(
+                b.attention_back(AttentionBack { q, k, v, runs, o_lse, d_out, d_k, d_v }, case.scale())?,
+            );
+            Ok(([q_id, k_id, v_id, g_id], r_id))
+        })
+        .unwrap();
+    for _ in 0..2 {
+        for (id, x) in ids.into_iter().zip([&data.q, &data.k, &data.v, &data.d_out]) {
+            exec.set(id, x).unwrap();
+        }
+        exec.set(runs, &data.runs).unwrap();
+        exec.compute().unwrap();
+    }
+    let [q, k, v, d_out] = [&data.q, &data.k, &data.v, &data.d_out].map(|x| widened(x));
+    let want = case.exact(&q, &k, &v, &d_out, &data.runs);
+    for (acc, want) in acc.iter().zip([&want.d_k, &want.d_v]) {
+        let twice: Vec<f64> = want.iter().map(|w| 1.0 + 2.0 * w).collect();
+        assert_within(&contents(acc), &twice, |i| 1e-5 * (1.0 + twice[i].abs()), "twice");
+    }
+}
+
+#[test]
+fn large_scores_and_other_strides() {
+    // Queries as [d, T, n_head] seen as [d, n_head, T]; keys whose heads each lie together; scores up to hundreds.
+    let (d, h, g, t, n) = (16usize, 4usize, 2usize, 50usize, 300usize);
+    let case =
+        Case { d, d_v: d, n_head_kv: g, n_rep: h / g, n_tokens: t, n_keys: n, seen: Seen::Causal, seed: 2 };
+    let mut data = case.data();
+    data.q.iter_mut().for_each(|q| *q *= 40.0);
+    let turned = |x: &[f32], heads: usize, n: usize| -> Vec<f32> {
+        let row = |i: usize| &x[(i % n * heads + i / n) * d..][..d];
+        (0..heads * n).flat_map(row).copied().collect()
+    };
+    let [q, k, v, d_out] = [&data.q, &data.k, &data.v, &data.d_out].map(|x| widened(x));
+    let want = case.exact(&q, &k, &v, &d_out, &data.runs);
+    let got = eval(&mut executor(2), |b, feed| {
+        let q = b.permute(feed.f32(b, &[d, t, h], &turned(&data.q, h, t))?, [0, 2, 1, 3])?;
+        let k = b.permute(feed.f32(b, &[d, n, g], &turned(&data.k, g, n))?, [0, 2, 1, 3])?;
+        let v = b.permute(feed.f32(b, &[d, n, g], &turned(&data.v, g, n))?, [0, 2, 1, 3])?;
+        let runs = b.reshape(feed.i32(b, &data.runs)?, &[2, t])?;
+        b.attention_lse(q, k, v, runs, case.scale())
+    })
+    .unwrap();
+    assert_within(&got, &want.o_lse, |i| 1e-4 + 1e-5 * want.o_lse[i].abs(), "large scores");
+}
+
+#[test]
+fn wrong_shapes_and_types_are_refused() {
+    use DType::*;
+    let new = |shape: &[usize]| stored(F32, shape, &vec![0.0; shape.iter().product()]).0;
+    let (d_k, d_v, kept) = (new(&[8, 2, 5]), new(&[6, 2, 5]), new(&[8, 2, 5]));
+    executor(1)
+        .measure::<_, Error>(256, |b| {
+            let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
+            let (q, k, v) = (t(F32, &[8, 4, 3]), t(F32, &[8, 2, 5]), t(F32, &[6, 2, 5]));
+            let runs = t(I32, &[2, 3]);
+            let o_lse = b.attention_lse(q, k, v, runs, 1.0)?;
+            assert_eq!(o_lse.ne(), [7, 4, 3, 1]);
+            let no = |q, k, v, runs| refused(b.attention_lse(q, k, v, runs, 1.0), "attention_lse");
+            let turned = b.permute(t(F32, &[4, 8, 3]), [1, 0, 2, 3])?;
+            for wrong in
+                [t(F16, &[8, 4, 3]), t(F32, &[7, 4, 3]), t(F32, &[8, 3, 3]), t(F32, &[8, 4, 2]), turned]
+            {
+                no(wrong, k, v, runs);
+            }
+            for wrong in [t(F16, &[8, 2, 5]), t(F32, &[8, 2, 4]), t(F32, &[8, 1, 5]), t(F32, &[8, 2, 5, 2])] {
+                no(q, wrong, v, runs);
+                no(q, k, wrong, runs);
+            }
+            for wrong in [t(I64, &[2, 3]), t(I32, &[3, 2]), t(I32, &[2, 4]), t(I32, &[6])] {
+                no(q, k, v, wrong);
+            }
+            refused(b.attention_lse(q, k, v, runs, f32::NAN), "attention_lse");
+            no(t(F32, &[8, 2050, 3]), k, v, runs);
+
+            let d_out = t(F32, &[6, 4, 3]);
+            let (d_k, d_v, kept) = (b.stored(&d_k)?, b.stored(&d_v)?, b.stored(&kept)?);
+            let good = AttentionBack { q, k, v, runs, o_lse, d_out, d_k, d_v };
+            assert_eq!(b.attention_back(good, 1.0)?.ne(), [8, 4, 3, 1]);
+            refused(b.attention_back(good, f32::INFINITY), "attention_back");
+            for wrong in [
+                AttentionBack { q: t(F32, &[8, 4, 2]), ..good },
+                AttentionBack { k: t(F32, &[8, 2, 4]), ..good },
+                AttentionBack { v: t(F32, &[5, 2, 5]), ..good },
+                AttentionBack { runs: t(I32, &[2, 2]), ..good },
+                AttentionBack { o_lse: t(F32, &[6, 4, 3]), ..good },
+                AttentionBack { o_lse: t(F16, &[7, 4, 3]), ..good },
+                AttentionBack { d_out: t(F32, &[6, 4, 4]), ..good },
+                AttentionBack { d_out: t(F32, &[7, 4, 3]), ..good },
+                // Not of a store, of another shape, in the memory of another operand.
+                AttentionBack { d_k: t(F32, &[8, 2, 5]), ..good },
+                AttentionBack { d_v: t(F32, &[6, 2, 5]), ..good },
+                AttentionBack { d_k: b.view(d_k, [8, 2, 4, 1], [32, 64, 256], 0)?, ..good },
+                AttentionBack { d_k: kept, k: kept, ..good },
+                AttentionBack { d_k, v: d_k, d_v: kept, ..good },
+                AttentionBack {
+                    v: k,
+                    o_lse: t(F32, &[9, 4, 3]),
+                    d_out: t(F32, &[8, 4, 3]),
+                    d_v: d_k,
+                    ..good
+                },
+                AttentionBack { d_k: b.view(d_k, [8, 2, 5, 1], [0, 32, 160], 0)?, ..good },
+            ] {
+                refused(b.attention_back(wrong, 1.0), "attention_back");
+            }
+            Ok(())
+        })
+        .unwrap();
+}

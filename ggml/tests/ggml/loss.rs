@@ -1,0 +1,150 @@
+//! Cross entropy against its definition in f64.
+
+use crate::common::executor;
+use ggml::graph::{Executor, InputId, OutputId};
+use ggml::{DType, Error};
+
+struct Ids {
+    x: InputId,
+    targets: InputId,
+    weights: InputId,
+    stats: OutputId,
+    grad: OutputId,
+}
+
+/// The logits are `scale` times an input, as they must be a result.
+fn build(exec: &mut Executor, n_vocab: usize, t: usize, scale: f32) -> Ids {
+    exec.build::<_, Error>(32, |b| {
+        let (x_id, x) = b.input("x", DType::F32, &[n_vocab, t])?;
+        let (targets_id, targets) = b.input("targets", DType::I32, &[t])?;
+        let (weights_id, weights) = b.input("weights", DType::F32, &[t])?;
+        let logits = b.scale(x, scale)?;
+        let stats = b.cross_entropy(logits, targets)?;
+        let grad = b.cross_entropy_back(logits, targets, stats, weights)?;
+        Ok(Ids {
+            x: x_id,
+            targets: targets_id,
+            weights: weights_id,
+            stats: b.output(stats),
+            grad: b.output(grad),
+        })
+    })
+    .unwrap()
+}
+
+fn run(
+    exec: &mut Executor,
+    n_vocab: usize,
+    t: usize,
+    x: &[f32],
+    targets: &[i32],
+    weights: &[f32],
+) -> (Vec<f32>, Vec<f32>) {
+    let ids = build(exec, n_vocab, t, 0.5);
+    exec.set(ids.x, x).unwrap();
+    exec.set(ids.targets, targets).unwrap();
+    exec.set(ids.weights, weights).unwrap();
+    exec.compute().unwrap();
+    let (mut stats, mut grad) = (Vec::new(), Vec::new());
+    exec.read_f32(ids.stats, &mut stats).unwrap();
+    exec.read_f32(ids.grad, &mut grad).unwrap();
+    (stats, grad)
+}
+
+fn logits(n: usize, spread: f32) -> Vec<f32> {
+    (0..n as u32)
+        .map(|i| ((i.wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0) * spread)
+        .collect()
+}
+
+#[test]
+fn agrees_with_the_definition() {
+    for (n_vocab, t, spread, threads) in
+        [(49_152, 3, 20.0, 2), (1, 2, 1.0, 1), (7, 5, 300.0, 3), (1000, 4, 0.0, 1)]
+    {
+        let x = logits(n_vocab * t, spread);
+        let targets: Vec<i32> = (0..t).map(|i| (i * 7919 % n_vocab) as i32).collect();
+        let weights: Vec<f32> = (0..t).map(|i| i as f32 * 0.25).collect();
+        let (stats, grad) = run(&mut executor(threads), n_vocab, t, &x, &targets, &weights);
+        for i in 0..t {
+            let row: Vec<f64> =
+                x[i * n_vocab..(i + 1) * n_vocab].iter().map(|&x| f64::from(x * 0.5)).collect();
+            let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = row.iter().map(|x| (x - max).exp()).sum();
+            let loss = sum.ln() + max - row[targets[i] as usize];
+            let found = f64::from(stats[3 * i]);
+            assert!((found - loss).abs() <= 1e-6 * loss.abs() + 1e-6, "{n_vocab}: {found}, {loss}");
+            let (mut error, mut norm) = (0.0, 0.0);
+            for (j, x) in row.iter().enumerate() {
+                let p = (x - max).exp() / sum - if j == targets[i] as usize { 1.0 } else { 0.0 };
+                let (exact, found) = (f64::from(weights[i]) * p, f64::from(grad[i * n_vocab + j]));
+                error += (found - exact).powi(2);
+                norm += exact * exact;
+            }
+            assert!(
+                error.sqrt() <= 2e-6 * norm.sqrt() + 1e-7 * f64::from(weights[i]),
+                "{n_vocab} row {i}: {error} of {norm}"
+            );
+        }
+    }
+}
+
+#[test]
+fn threads_change_no_bit() {
+    let (n_vocab, t) = (5000, 9);
+    let (x, targets, weights) = (logits(n_vocab * t, 9.0), [3; 9], [0.1; 9]);
+    let one = run(&mut executor(1), n_vocab, t, &x, &targets, &weights);
+    let crew = Executor::with_crew(ggml::backend::Device::find("cpu").unwrap(), 3);
+    for mut exec in [executor(4), crew.unwrap()] {
+        let other = run(&mut exec, n_vocab, t, &x, &targets, &weights);
+        assert!(one.0 == other.0 && one.1 == other.1);
+    }
+}
+
+#[test]
+fn what_is_not_a_number_stays_visible() {
+    let weights = [1.0];
+    for bad in [f32::NAN, f32::INFINITY] {
+        let (stats, _) =
+            run(&mut executor(1), 20, 1, &[&[0.5; 17][..], &[bad, 0.0, 1.0]].concat(), &[2], &weights);
+        assert!(stats[0].is_nan(), "{bad}: {stats:?}");
+    }
+    // A token that cannot be: no loss unless it is the target, then an infinite one.
+    let x = [f32::NEG_INFINITY, 0.0, 0.0];
+    let (stats, grad) = run(&mut executor(1), 3, 1, &x, &[1], &weights);
+    assert!((stats[0] - std::f32::consts::LN_2).abs() < 1e-6 && grad[0] == 0.0);
+    assert_eq!(run(&mut executor(1), 3, 1, &x, &[0], &weights).0[0], f32::INFINITY);
+}
+
+#[test]
+fn refused() {
+    let mut exec = executor(1);
+    let ids = build(&mut exec, 10, 2, 1.0);
+    assert!(exec.set(ids.targets, &[0, 10]).is_err(), "a target beyond the vocabulary");
+    let inputs = exec.build::<_, Error>(32, |b| {
+        let (_, x) = b.input("x", DType::F32, &[10, 2])?;
+        let (_, targets) = b.input("targets", DType::I32, &[2])?;
+        let (_, weights) = b.input("weights", DType::F32, &[2])?;
+        let stats = b.cross_entropy(x, targets)?;
+        b.output(b.cross_entropy_back(x, targets, stats, weights)?);
+        Ok(())
+    });
+    assert!(inputs.is_err(), "an input must not be written over");
+    let views = exec.build::<_, Error>(32, |b| {
+        let (_, x) = b.input("x", DType::F32, &[2, 2])?;
+        let (_, targets) = b.input("targets", DType::I32, &[2])?;
+        let logits = b.scale(x, 2.0)?;
+        let weights = b.view(logits, [2, 1, 1, 1], [8, 8, 8], 0)?;
+        let stats = b.cross_entropy(logits, targets)?;
+        b.output(b.cross_entropy_back(logits, targets, stats, weights)?);
+        Ok(())
+    });
+    assert!(views.is_err(), "what is read must not be written over");
+    let shapes = exec.build::<_, Error>(32, |b| {
+        let (_, x) = b.input("x", DType::F32, &[10, 2])?;
+        let (_, targets) = b.input("targets", DType::I32, &[3])?;
+        b.output(b.cross_entropy(x, targets)?);
+        Ok(())
+    });
+    assert!(shapes.is_err());
+}

@@ -1,0 +1,14 @@
+//! The tests of tensors, ops and graphs, one program.
+
+mod attention;
+mod attention_train;
+mod common;
+mod dtype;
+mod gemm;
+mod gguf;
+mod graph;
+mod loss;
+mod ops;
+mod ops_back;
+mod ops_refuse;
+mod ops_rope;

@@ -1,0 +1,342 @@
+//! Ops against naive ones in f64 on random shapes: products, norms, gates, rows, softmax, attention.
+
+use crate::common::*;
+use ggml::{DType, Error};
+
+/// Largest magnitude in each block of `n` of a row.
+fn block_max(row: &[f32], n: usize) -> Vec<f64> {
+    let max = |c: &[f32]| c.iter().fold(0.0f64, |m, &x| m.max(f64::from(x.abs())));
+    row.chunks(n).flat_map(|c| std::iter::repeat_n(max(c), c.len())).collect()
+}
+
+/// How far a product may be off: what rounding the activations (and summing in f32) can do at most.
+fn product_bound(dtype: DType, w: &[f32], x: &[f32]) -> f64 {
+    let terms: f64 = w.iter().zip(x).map(|(w, x)| f64::from((w * x).abs())).sum();
+    let f32_sum = terms * 1e-6 * 4.0 + 1e-9;
+    match dtype {
+        DType::F32 => f32_sum,
+        DType::F16 => terms * 2f64.powi(-10) + f32_sum,
+        DType::BF16 => terms * 2f64.powi(-8) + f32_sum,
+        _ => {
+            // 8-bit activations: half a step of the block, and scales and sums kept as f16.
+            let block = if dtype.block_size() == 256 { 256 } else { 32 };
+            let w_max = w.iter().fold(0.0f64, |m, &w| m.max(f64::from(w.abs())));
+            let steps: f64 =
+                w.iter().zip(block_max(x, block)).map(|(w, m)| f64::from(w.abs()) * m / 254.0).sum();
+            let scales: f64 = x.iter().map(|x| f64::from(x.abs())).sum::<f64>() * w_max * 2f64.powi(-10);
+            1.02 * steps + scales + f32_sum
+        }
+    }
+}
+
+#[test]
+fn mul_mat_of_every_weight_type() {
+    let mut rng = Rng(1);
+    for threads in [1, 3] {
+        let mut exec = executor(threads);
+        for &dtype in DType::ALL.iter().filter(|d| d.can_quantize()) {
+            let unit = dtype.block_size().max(16);
+            let (k, m) = (unit * rng.int(1, 3), rng.pick(&[1, 3, 17, 48, 64]));
+            let n = rng.pick(&[1, 2, 5, 8, 33, 64]);
+            let (wt, w) = stored(dtype, &[k, m], &rng.values(k * m));
+            let x = rng.values(k * n);
+            let got =
+                eval(&mut exec, |b, feed| b.mul_mat(b.stored(&wt)?, feed.f32(b, &[k, n], &x)?)).unwrap();
+            let mut want = Vec::new();
+            let mut bounds = Vec::new();
+            for x in x.chunks(k) {
+                for w in w.chunks(k) {
+                    want.push(w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum());
+                    bounds.push(product_bound(dtype, w, x));
+                }
+            }
+            assert_within(
+                &got,
+                &want,
+                |i| bounds[i],
+                &format!("{dtype} [{k},{m}] x [{k},{n}], {threads} threads"),
+            );
+        }
+    }
+}
+
+#[test]
+fn mul_mat_with_grouped_heads_and_strided_views() {
+    let mut rng = Rng(2);
+    let mut exec = executor(2);
+    for dtype in [DType::F32, DType::F16, DType::Q8_0] {
+        for _ in 0..8 {
+            // Keys as a cache has them: a cell's heads side by side, seen as [d, cells, heads].
+            let (d, kv, group) = (32 * rng.int(1, 3), rng.int(1, 3), rng.int(1, 4));
+            let (cells, used, n) = (rng.int(8, 40), rng.int(1, 8), rng.int(1, 9));
+            let heads = kv * group;
+            let (cache, held) = stored(dtype, &[d * kv, cells], &rng.values(d * kv * cells));
+            let q = rng.values(d * heads * n);
+            let got = eval(&mut exec, |b, feed| {
+                let k = heads_of(b, b.stored(&cache)?, d, used, kv)?;
+                let q = b.permute(feed.f32(b, &[d, heads, n], &q)?, [0, 2, 1, 3])?;
+                b.mul_mat(k, q)
+            })
+            .unwrap();
+            let mut want = Vec::new();
+            let mut bounds = Vec::new();
+            for h in 0..heads {
+                for t in 0..n {
+                    for c in 0..used {
+                        let k = &held[c * d * kv + h / group * d..][..d];
+                        let q = &q[(t * heads + h) * d..][..d];
+                        want.push(k.iter().zip(q).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum());
+                        bounds.push(product_bound(dtype, k, q));
+                    }
+                }
+            }
+            assert_within(&got, &want, |i| bounds[i], &format!("{dtype} d {d} kv {kv} heads {heads} n {n}"));
+        }
+    }
+}
+
+#[test]
+fn norms_sums_and_gates() {
+    let mut rng = Rng(3);
+    for threads in [1, 3] {
+        let mut exec = executor(threads);
+        for _ in 0..10 {
+            let (n, t) = (rng.int(1, 70), rng.int(1, 9));
+            let (x, y, w) = (rng.values(2 * n * t), rng.values(n * t), rng.values(n));
+            let half = |i: usize| f64::from(x[i / n * 2 * n + i % n]);
+            let gate = |g: f64, u: f64| g / (1.0 + (-g).exp()) * u;
+
+            // The norm of a view of every row's first half, times a weight.
+            let got = eval(&mut exec, |b, feed| {
+                let v = b.columns(feed.f32(b, &[2 * n, t], &x)?, 0, n)?;
+                b.mul(b.rms_norm(v, 1e-5)?, feed.f32(b, &[n], &w)?)
+            })
+            .unwrap();
+            let rms = |row: usize| {
+                let sum: f64 = (0..n).map(|i| half(row * n + i).powi(2)).sum();
+                (sum / n as f64 + 1e-5).sqrt()
+            };
+            let want: Vec<f64> = (0..n * t).map(|i| half(i) / rms(i / n) * f64::from(w[i % n])).collect();
+            assert_within(&got, &want, |i| 1e-5 * want[i].abs() + 1e-6, "rms_norm");
+
+            let got = eval(&mut exec, |b, feed| b.swiglu_fused(feed.f32(b, &[2 * n, t], &x)?)).unwrap();
+            let want: Vec<f64> =
+                (0..n * t).map(|i| gate(half(i), f64::from(x[i / n * 2 * n + n + i % n]))).collect();
+            assert_within(&got, &want, |_| 2e-6, "swiglu_fused");
+
+            let got = eval(&mut exec, |b, feed| {
+                let g = b.columns(feed.f32(b, &[2 * n, t], &x)?, 0, n)?;
+                b.swiglu(g, feed.f32(b, &[n, t], &y)?)
+            })
+            .unwrap();
+            let want: Vec<f64> = (0..n * t).map(|i| gate(half(i), f64::from(y[i]))).collect();
+            assert_within(&got, &want, |_| 2e-6, "swiglu");
+
+            let got = eval(&mut exec, |b, feed| {
+                let v = b.columns(feed.f32(b, &[2 * n, t], &x)?, 0, n)?;
+                b.scale(b.add(v, feed.f32(b, &[n], &w)?)?, -0.5)
+            })
+            .unwrap();
+            let want: Vec<f64> = (0..n * t).map(|i| -0.5 * (half(i) + f64::from(w[i % n]))).collect();
+            assert_within(&got, &want, |_| 1e-6, "add, scale");
+        }
+    }
+}
+
+#[test]
+fn rows_are_written_where_the_index_says_and_read_back() {
+    let mut rng = Rng(4);
+    let mut exec = executor(2);
+    let types = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q5_1];
+    for dtype in types {
+        let (n, cells, t) = (64, rng.int(9, 30), rng.int(1, 6));
+        let before = rng.values(n * cells);
+        let (cache, held) = stored(dtype, &[n, cells], &before);
+        let x = rng.values(2 * n * t);
+        let mut free: Vec<i64> = (0..cells as i64).collect();
+        let index: Vec<i64> = (0..t).map(|_| free.swap_remove(rng.int(0, free.len() - 1))).collect();
+        let back: Vec<i32> = index.iter().rev().map(|&i| i as i32).collect();
+
+        // From a view with gaps between its rows; read back in the same graph, after the write.
+        let got = eval(&mut exec, |b, feed| {
+            let rows = b.columns(feed.f32(b, &[2 * n, t], &x)?, n, n)?;
+            let written = b.set_rows(b.stored(&cache)?, rows, feed.i64(b, &index)?)?;
+            b.get_rows(written, feed.i32(b, &back)?)
+        })
+        .unwrap();
+
+        let after = contents(&cache);
+        let mut want = held.clone();
+        for (j, &cell) in index.iter().enumerate() {
+            let row = &x[j * 2 * n + n..][..n];
+            let bytes = ggml::dtype::quantize(dtype, n, row).unwrap();
+            ggml::dtype::dequantize(dtype, &bytes, &mut want[cell as usize * n..][..n]).unwrap();
+        }
+        let want64: Vec<f64> = want.iter().map(|&w| f64::from(w)).collect();
+        // ggml's vector quantisers may break a tie the other way: one step of the coarsest type here.
+        let step = if dtype.is_quantized() { 2.2 / 15.0 } else { 0.0 };
+        assert_within(&after, &want64, |_| step, dtype.name());
+        for (cell, (a, h)) in after.chunks(n).zip(held.chunks(n)).enumerate() {
+            assert!(index.contains(&(cell as i64)) || a == h, "{dtype}: cell {cell} was not to be written");
+        }
+        for (row, &cell) in got.chunks(n).zip(&back) {
+            assert_eq!(row, &after[cell as usize * n..][..n], "{dtype}: cell {cell} read back");
+        }
+    }
+}
+
+#[test]
+fn row_indices_out_of_range_or_unset_are_refused() {
+    let mut exec = executor(1);
+    let (w, _) = stored(DType::Q8_0, &[32, 5], &[0.5; 160]);
+    let build = |exec: &mut ggml::graph::Executor| {
+        exec.build::<_, Error>(8, |b| {
+            let (id, rows) = b.input("rows", DType::I32, &[2])?;
+            let (other, _) = b.input("unused", DType::F32, &[3])?;
+            Ok((id, other, b.output(b.get_rows(b.stored(&w)?, rows)?)))
+        })
+        .unwrap()
+    };
+    let (id, other, out) = build(&mut exec);
+    assert!(exec.compute().is_err(), "indices never set");
+    for bad in [[0, 5], [-1, 0], [i32::MAX, i32::MIN]] {
+        refused(exec.set(id, &bad), "set");
+    }
+    refused(exec.set(id, &[1i64]), "set");
+    refused(exec.set(id, &[1.0f32, 2.0]), "set");
+    exec.set(other, &[1.0f32; 3]).unwrap();
+    exec.set(id, &[4, 0]).unwrap();
+    for _ in 0..3 {
+        exec.compute().unwrap(); // Indices stay what they were: no later node is lent their memory.
+    }
+    assert_eq!(exec.borrow_f32(out).unwrap().unwrap().len(), 64);
+}
+
+#[test]
+fn soft_max_under_a_mask() {
+    let mut rng = Rng(5);
+    let mut exec = executor(2);
+    for half in [false, true] {
+        let (n, t, h) = (rng.int(1, 90), rng.int(1, 7), rng.int(1, 4));
+        let (x, scale) = (rng.values(n * t * h), 3.0);
+        let mask: Vec<f32> = (0..n * t)
+            .map(|i| if i % n > 0 && rng.int(0, 2) == 0 { f32::NEG_INFINITY } else { 0.0 })
+            .collect();
+        let got = eval(&mut exec, |b, feed| {
+            let m = if half { feed.f16(b, &[n, t], &mask)? } else { feed.f32(b, &[n, t], &mask)? };
+            b.soft_max(feed.f32(b, &[n, t, h], &x)?, m, scale)
+        })
+        .unwrap();
+        let mut want = Vec::new();
+        for (r, row) in x.chunks(n).enumerate() {
+            let e: Vec<f64> = row
+                .iter()
+                .zip(&mask[r % t * n..])
+                .map(|(x, m)| (f64::from(*x) * f64::from(scale) + f64::from(*m)).exp())
+                .collect();
+            let sum: f64 = e.iter().sum();
+            want.extend(e.iter().map(|e| e / sum));
+        }
+        assert_within(&got, &want, |_| 2e-6, "soft_max");
+    }
+}
+
+struct Attention {
+    d: usize,
+    dv: usize,
+    kv: usize,
+    group: usize,
+    cells: usize,
+    n: usize,
+}
+
+/// Causal over random positions, with whole blocks of cells hidden from some tokens; every token sees cell 0.
+fn mask(rng: &mut Rng, a: &Attention) -> Vec<f32> {
+    let mut mask = vec![0.0; a.cells * a.n];
+    for row in mask.chunks_mut(a.cells) {
+        for block in row.chunks_mut(64) {
+            match rng.int(0, 3) {
+                0 => block.fill(f32::NEG_INFINITY),
+                1 => block
+                    .iter_mut()
+                    .for_each(|m| *m = if rng.int(0, 1) == 0 { f32::NEG_INFINITY } else { 0.0 }),
+                _ => {}
+            }
+        }
+        row[0] = 0.0;
+    }
+    mask
+}
+
+#[test]
+fn flash_attention_is_attention() {
+    let mut rng = Rng(6);
+    let same = |d| (d, d);
+    // Kinds of keys and values, and how far the result may be off in units of the largest value: f16 sums in f16.
+    let kinds = [
+        (same(DType::F32), 1e-6),
+        (same(DType::F16), 2e-3),
+        (same(DType::BF16), 5e-3),
+        (same(DType::Q8_0), 1e-2),
+        (same(DType::Q4_0), 4e-3),
+        ((DType::Q8_0, DType::F16), 1e-2),
+    ];
+    for threads in [1, 3] {
+        let mut exec = executor(threads);
+        for ((tk, tv), bound) in kinds {
+            for round in 0..4 {
+                let d = rng.pick(&[32, 64, 96, 128]);
+                let a = Attention {
+                    d,
+                    dv: if round == 0 { 64 } else { d },
+                    kv: rng.int(1, 3),
+                    group: rng.int(1, 4),
+                    cells: rng.pick(&[1, 7, 64, 256, 300, 768]),
+                    n: rng.pick(&[1, 2, 5, 33, 70]),
+                };
+                let err = attention_error(&mut exec, &mut rng, &a, tk, tv);
+                let what = format!("{tk}/{tv} d {} {} kv {}x{}", a.d, a.dv, a.kv, a.group);
+                assert!(err <= bound, "{what} cells {} tokens {}: off by {err:e}", a.cells, a.n);
+            }
+        }
+    }
+}
+
+fn attention_error(
+    exec: &mut ggml::graph::Executor,
+    rng: &mut Rng,
+    a: &Attention,
+    tk: DType,
+    tv: DType,
+) -> f64 {
+    let heads = a.kv * a.group;
+    let (k, hk) = stored(tk, &[a.d * a.kv, a.cells], &rng.values(a.d * a.kv * a.cells));
+    let (v, hv) = stored(tv, &[a.dv * a.kv, a.cells], &rng.values(a.dv * a.kv * a.cells));
+    let q: Vec<f32> = rng.values(a.d * heads * a.n).iter().map(|x| 3.0 * x).collect();
+    let mask = mask(rng, a);
+    let scale = 1.0 / (a.d as f32).sqrt();
+    let got = eval(exec, |b, feed| {
+        let k = heads_of(b, b.stored(&k)?, a.d, a.cells, a.kv)?;
+        let v = heads_of(b, b.stored(&v)?, a.dv, a.cells, a.kv)?;
+        let q = b.permute(feed.f32(b, &[a.d, heads, a.n], &q)?, [0, 2, 1, 3])?;
+        b.flash_attn(q, k, v, feed.f16(b, &[a.cells, a.n], &mask)?, scale)
+    })
+    .unwrap();
+    let mut want = Vec::new();
+    for t in 0..a.n {
+        for h in 0..heads {
+            let q = &q[(t * heads + h) * a.d..][..a.d];
+            let score = |c: usize| {
+                let k = &hk[(c * a.kv + h / a.group) * a.d..][..a.d];
+                let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+                (dot * f64::from(scale) + f64::from(mask[t * a.cells + c])).exp()
+            };
+            let p: Vec<f64> = (0..a.cells).map(score).collect();
+            let sum: f64 = p.iter().sum();
+            let value = |c: usize, i: usize| f64::from(hv[(c * a.kv + h / a.group) * a.dv + i]);
+            want.extend((0..a.dv).map(|i| (0..a.cells).map(|c| p[c] / sum * value(c, i)).sum::<f64>()));
+        }
+    }
+    let largest = hv.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    max_error(&got, &want) / f64::from(largest)
+}

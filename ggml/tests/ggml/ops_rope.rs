@@ -1,0 +1,249 @@
+//! Rotations against the definition in f64, by table and by ggml's own op, plain and with a base for each head; and widening.
+
+use crate::common::*;
+use ggml::ops::RopeParams;
+use ggml::DType;
+
+const FAR: usize = 26_000;
+
+fn positions(rng: &mut Rng, n: usize) -> Vec<i32> {
+    (0..n).map(|i| if i == 0 { FAR as i32 } else { rng.int(0, FAR) as i32 }).collect()
+}
+
+/// Table results differ from f64 by the rounding of cosine, sine and two products.
+const TABLE_BOUND: f64 = 4e-7;
+
+#[test]
+fn by_table() {
+    let mut rng = Rng(11);
+    for threads in [1, 2, 5] {
+        let mut exec = executor(threads);
+        for round in 0..16 {
+            let n_tables = rng.int(1, 4);
+            let d = 2 * rng.int(1, 40);
+            let heads = Heads {
+                d,
+                n_head: n_tables * rng.int(1, 3),
+                n_rot: if round % 3 == 0 { 2 * rng.int(1, d / 2) } else { d },
+                halves: round % 2 == 0,
+            };
+            let n = rng.pick(&[1, 1, 2, 7, 30]);
+            let pos = positions(&mut rng, n);
+            let theta: Vec<f64> = (0..n_tables * heads.n_rot / 2).map(|_| f64::from(rng.unit())).collect();
+            let by = |table: usize, j: usize| theta[table * heads.n_rot / 2 + j];
+            let group = heads.n_head / n_tables;
+            let x = rng.values((d + 6) * heads.n_head * n);
+            let angles = table(&pos, n_tables, heads.n_rot, by);
+            // x lies in wider rows, as queries do in a product of all projections.
+            let row = (d + 6) * heads.n_head;
+            let got = eval(&mut exec, |b, feed| {
+                let wide = feed.f32(b, &[row, n], &x)?;
+                let x = b.view(wide, [d, heads.n_head, n, 1], [4 * d, 4 * row, 4 * row * n], 24)?;
+                b.rope_table(x, feed.f32(b, &[heads.n_rot, n_tables, n], &angles)?, heads.halves)
+            })
+            .unwrap();
+            let inside: Vec<f32> = x.chunks(row).flat_map(|r| r[6..][..d * heads.n_head].to_vec()).collect();
+            let want = heads.rotate(&widened(&inside), &pos, |h, j| by(h / group, j), 1.0);
+            let off = max_error(&got, &want);
+            assert!(
+                off <= TABLE_BOUND,
+                "d {d} n_rot {} heads {} tables {n_tables}: {off:e}",
+                heads.n_rot,
+                heads.n_head
+            );
+        }
+    }
+}
+
+#[test]
+fn twice_is_once_by_the_sum() {
+    let mut rng = Rng(12);
+    let mut exec = executor(2);
+    for halves in [false, true] {
+        let heads = Heads { d: 64, n_head: 3, n_rot: 64, halves };
+        let theta = |_: usize, j: usize| 10_000f64.powf(-(j as f64) / 32.0);
+        let (one, two) = (positions(&mut rng, 9), positions(&mut rng, 9));
+        let sum: Vec<i32> = one.iter().zip(&two).map(|(a, b)| a + b).collect();
+        let back: Vec<i32> = one.iter().map(|a| -a).collect();
+        let x = rng.values(64 * 3 * 9);
+        let mut rotated = |order: &[&[i32]]| {
+            eval(&mut exec, |b, feed| {
+                let mut y = feed.f32(b, &[64, 3, 9], &x)?;
+                for pos in order {
+                    y =
+                        b.rope_table(y, feed.f32(b, &[64, 1, 9], &table(pos, 1, 64, theta))?, heads.halves)?;
+                }
+                Ok(y)
+            })
+            .unwrap()
+        };
+        let at_once = widened(&rotated(&[&sum]));
+        assert!(max_error(&rotated(&[&one, &two]), &at_once) < 1e-6);
+        assert!(max_error(&rotated(&[&one, &back]), &widened(&x)) < 1e-6, "there and back");
+        // What attention rests on: a product of rotated vectors depends on the distance alone.
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+        let (far, near) = (rotated(&[&[20_005; 9]]), rotated(&[&[20_000; 9]]));
+        let (five, zero) = (rotated(&[&[5; 9]]), rotated(&[&[0; 9]]));
+        assert!((dot(&far[..64], &near[64..128]) - dot(&five[..64], &zero[64..128])).abs() < 1e-5);
+    }
+}
+
+#[test]
+fn by_ggml_with_a_geometric_series() {
+    let mut rng = Rng(13);
+    for threads in [1, 3] {
+        let mut exec = executor(threads);
+        for round in 0..12 {
+            let d = 2 * rng.int(1, 64);
+            let n_rot = if round % 3 == 0 { 2 * rng.int(1, d / 2) } else { d };
+            let heads = Heads { d, n_head: rng.int(1, 5), n_rot, halves: round % 2 == 0 };
+            let n = rng.pick(&[1, 3, 20]);
+            let (pos, mscale) = (positions(&mut rng, n), rng.pick(&[1.0f32, 1.25]));
+            let base = rng.pick(&[10_000.0f32, 500_000.0]);
+            let x = rng.values(d * heads.n_head * n);
+            let p =
+                RopeParams { n_dims: n_rot, neox: heads.halves, freq_base: base, freq_scale: 1.0, mscale };
+            let got = eval(&mut exec, |b, feed| {
+                b.rope(feed.f32(b, &[d, heads.n_head, n], &x)?, feed.i32(b, &pos)?, None, &p)
+            })
+            .unwrap();
+            let theta = |_: usize, j: usize| f64::from(base).powf(-2.0 * j as f64 / n_rot as f64);
+            let want = heads.rotate(&widened(&x), &pos, theta, f64::from(mscale));
+            // ggml multiplies the ratio up in f32: a rounding for each pair, on angles of up to 26000.
+            let rounding = |j: usize| (j as f64 + 2.0) * 2f64.powi(-24) * theta(0, j) * FAR as f64;
+            let worst = (0..n_rot / 2).map(rounding).fold(0.0, f64::max);
+            let off = max_error(&got, &want);
+            assert!(
+                off <= 1.5 * 1.3 * worst + 1e-6,
+                "d {d} n_rot {n_rot} base {base}: {off:e}, worst {worst:e}"
+            );
+        }
+    }
+}
+
+/// Angles as ggml makes them from factors: a division in f32, of a position by a rounded factor.
+fn factor_bound(theta: f64) -> f64 {
+    1.5 * 2.0 * 2f64.powi(-24) * theta * FAR as f64 + 1e-6
+}
+
+fn base_one(n_dims: usize, neox: bool) -> RopeParams {
+    RopeParams { n_dims, neox, freq_base: 1.0, freq_scale: 1.0, mscale: 1.0 }
+}
+
+#[test]
+fn by_ggml_with_a_factor_for_each_pair() {
+    let mut rng = Rng(14);
+    let mut exec = executor(2);
+    for round in 0..12 {
+        let d = 2 * rng.int(1, 64);
+        let n_rot = if round % 3 == 0 { 2 * rng.int(1, d / 2) } else { d };
+        let heads = Heads { d, n_head: rng.int(1, 5), n_rot, halves: round % 2 == 0 };
+        let n = rng.pick(&[1, 3, 20]);
+        let pos = positions(&mut rng, n);
+        let mut theta: Vec<f64> = (0..n_rot / 2).map(|_| f64::from(rng.unit()).abs()).collect();
+        theta[0] = 0.0; // Not rotated: an infinite factor.
+        let factors: Vec<f32> = (0..d / 2)
+            .map(|j| theta.get(j).map_or(1.0, |t| if *t == 0.0 { f32::INFINITY } else { (1.0 / t) as f32 }))
+            .collect();
+        let x = rng.values(d * heads.n_head * n);
+        let got = eval(&mut exec, |b, feed| {
+            let factors = feed.f32(b, &[d / 2], &factors)?;
+            let x = feed.f32(b, &[d, heads.n_head, n], &x)?;
+            b.rope(x, feed.i32(b, &pos)?, Some(factors), &base_one(n_rot, heads.halves))
+        })
+        .unwrap();
+        let want = heads.rotate(&widened(&x), &pos, |_, j| theta[j], 1.0);
+        let largest = theta.iter().fold(0.0f64, |m, &t| m.max(t));
+        let off = max_error(&got, &want);
+        assert!(off <= factor_bound(largest), "d {d} n_rot {n_rot}: {off:e}");
+    }
+}
+
+#[test]
+fn a_base_for_each_head_is_one_rope_over_all_heads() {
+    let mut rng = Rng(15);
+    for threads in [1, 3] {
+        let mut exec = executor(threads);
+        for _ in 0..8 {
+            let (d, n_head, n) = (2 * rng.int(1, 40), rng.int(1, 9), rng.pick(&[1, 2, 17]));
+            let heads = Heads { d, n_head, n_rot: d, halves: false };
+            let bases: Vec<f64> = (0..n_head).map(|_| rng.int(1_000, 500_000) as f64).collect();
+            let theta = |h: usize, j: usize| bases[h].powf(-2.0 * j as f64 / d as f64);
+            let pos = positions(&mut rng, n);
+            let x = rng.values(d * n_head * n);
+            let factors: Vec<f32> =
+                (0..n_head * d / 2).map(|i| (1.0 / theta(i / (d / 2), i % (d / 2))) as f32).collect();
+            let got = eval(&mut exec, |b, feed| {
+                let all = b.reshape(feed.f32(b, &[d, n_head, n], &x)?, &[d * n_head, 1, n])?;
+                let factors = feed.f32(b, &[d * n_head / 2], &factors)?;
+                let y = b.rope(all, feed.i32(b, &pos)?, Some(factors), &base_one(d * n_head, false))?;
+                b.reshape(y, &[d, n_head, n])
+            })
+            .unwrap();
+            let want = heads.rotate(&widened(&x), &pos, theta, 1.0);
+            let off = max_error(&got, &want);
+            assert!(off <= factor_bound(1.0), "d {d} heads {n_head}: {off:e}");
+
+            let by_table = eval(&mut exec, |b, feed| {
+                let angles = table(&pos, n_head, d, theta);
+                b.rope_table(feed.f32(b, &[d, n_head, n], &x)?, feed.f32(b, &[d, n_head, n], &angles)?, false)
+            })
+            .unwrap();
+            assert!(max_error(&by_table, &want) <= TABLE_BOUND);
+        }
+    }
+}
+
+#[test]
+fn widening_is_dequantising_and_rounding() {
+    let mut rng = Rng(16);
+    let types: Vec<DType> = DType::ALL.iter().copied().filter(|d| d.can_quantize()).collect();
+    for threads in [1, 5] {
+        let mut exec = executor(threads);
+        for &dtype in &types {
+            let n = 256;
+            let all = [dtype, rng.pick(&types), rng.pick(&types)];
+            let weights: Vec<_> = all
+                .iter()
+                .map(|&t| {
+                    let rows = rng.int(1, 5);
+                    stored(t, &[n, rows], &rng.values(n * rows))
+                })
+                .collect();
+            let held = || weights.iter().flat_map(|(_, held)| held);
+            let mut widen = |to: DType| {
+                eval(&mut exec, |b, _| {
+                    let ws = weights.iter().map(|(w, _)| b.stored(w)).collect::<Result<Vec<_>, _>>()?;
+                    b.to_f32(b.widen(&ws, to)?)
+                })
+                .unwrap()
+            };
+            assert_eq!(widen(DType::F32), held().copied().collect::<Vec<f32>>(), "{all:?}");
+            let rounded: Vec<f32> = held().map(|&x| half::bf16::from_f32(x).to_f32()).collect();
+            assert_eq!(widen(DType::BF16), rounded, "{all:?}");
+        }
+    }
+}
+
+#[test]
+fn a_widened_product_is_the_product() {
+    let mut rng = Rng(17);
+    let mut exec = executor(2);
+    let (k, m, n) = (320, 40, 33);
+    let (wt, w) = stored(DType::Q4_1, &[k, m], &rng.values(k * m));
+    let x = rng.values(k * n);
+    // F32 rounds sums only; with BF16 weight and activation are each rounded to 8 bits.
+    for (to, bound) in [(DType::F32, 1e-6), (DType::BF16, 2f64.powi(-8) * 1.01)] {
+        let got =
+            eval(&mut exec, |b, feed| b.mul_mat(b.widen(&[b.stored(&wt)?], to)?, feed.f32(b, &[k, n], &x)?))
+                .unwrap();
+        for (i, got) in got.iter().enumerate() {
+            let terms = w[i % m * k..][..k].iter().zip(&x[i / m * k..][..k]);
+            let (sum, abs) = terms.fold((0.0, 0.0), |(s, a), (w, x)| {
+                let p = f64::from(*w) * f64::from(*x);
+                (s + p, a + p.abs())
+            });
+            assert!((f64::from(*got) - sum).abs() <= abs * bound, "{to} [{i}]");
+        }
+    }
+}

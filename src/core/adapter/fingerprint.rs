@@ -1,0 +1,31 @@
+//! What tells one model file from another, cheaply.
+
+use sha2::{Digest, Sha256};
+
+/// Places of a tensor that are looked at, and bytes at each.
+const N_SAMPLES: usize = 8;
+const SAMPLE: usize = 64;
+
+/// SHA-256, in hex, of every tensor's name, type and shape and of samples of its bytes, in the order of names. Metadata and
+/// factor tensors of rope (`rope_*`) do not count, so that a file and what `convert --rope` makes of it have the same.
+pub fn fingerprint(file: &gguf::File) -> String {
+    let mut tensors: Vec<_> = file.tensors().iter().filter(|t| !t.name.starts_with("rope_")).collect();
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut hash = Sha256::new();
+    for t in tensors {
+        hash.update((t.name.len() as u64).to_le_bytes());
+        hash.update(&t.name);
+        hash.update(t.dtype.raw().to_le_bytes());
+        hash.update((t.shape.len() as u64).to_le_bytes());
+        t.shape.iter().for_each(|n| hash.update(n.to_le_bytes()));
+        let data = file.data(t);
+        match data.len() <= N_SAMPLES * SAMPLE {
+            true => hash.update(data),
+            false => (0..N_SAMPLES).for_each(|i| {
+                let at = (data.len() - SAMPLE) / (N_SAMPLES - 1) * i;
+                hash.update(&data[at..at + SAMPLE]);
+            }),
+        }
+    }
+    format!("{:x}", hash.finalize())
+}

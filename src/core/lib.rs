@@ -1,0 +1,8 @@
+//! The numbers of a model, rope methods, and adapter files: all that is known of a model without computing with it.
+//!
+//! No C is needed to compile this crate. Values of quantised types are handed out as bytes; whoever can dequantize them does.
+#![forbid(unsafe_code)]
+
+pub mod adapter;
+pub mod hparams;
+pub mod rope;
