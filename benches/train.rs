@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{Keep, Sequence, TrainParams, Trainer};
+use ropewalk::train::{Checkpointing, Sequence, TrainParams, Trainer};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -38,16 +38,20 @@ impl Case {
     fn run(&self) -> Result<(), Error> {
         let keep = match self.keep.as_str() {
             "auto" => None,
-            "inputs" => Some(Keep::Inputs),
-            "attention" => Some(Keep::Attention),
-            "products" => Some(Keep::Products),
+            "inputs" => Some(Checkpointing::Inputs),
+            "attention" => Some(Checkpointing::Attention),
+            "products" => Some(Checkpointing::Products),
             other => {
                 return Err(format!("--keep {other}: expected inputs, attention, products or auto").into())
             }
         };
         let model = Model::load(&self.model, &ModelParams::cpu())?;
-        let settings =
-            TrainParams { n_block: self.block, n_threads: self.threads, keep, ..TrainParams::new(self.ctx) };
+        let settings = TrainParams {
+            n_block: self.block,
+            n_threads: self.threads,
+            checkpointing: keep,
+            ..TrainParams::new(self.ctx)
+        };
         let mut trainer = Trainer::new(&model, &settings)?;
         let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"))?;
         let tokens: Vec<i32> = model.vocab().tokenize(&text.repeat(20), false, false)?;
@@ -70,7 +74,7 @@ impl Case {
             self.ctx,
             self.threads,
             self.block,
-            format!("{:?}", trainer.keep()).to_lowercase(),
+            format!("{:?}", trainer.checkpointing()).to_lowercase(),
             self.ctx as f64 / wall,
             cpu,
             status("VmHWM:").map_or("?".into(), |kib| (kib / 1024).to_string()),

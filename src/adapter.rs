@@ -11,6 +11,7 @@ use ggml::dtype::dequantize_tensor;
 use ggml::tensor::{Store, StoreTensor, TensorDef};
 use ggml::{DType, Result};
 
+use crate::ids::{LinearId, ParamId};
 use crate::rope::Spec;
 use crate::weights::TensorSpec;
 
@@ -18,7 +19,7 @@ pub use ropewalk_core::adapter::*;
 
 /// One low-rank pair: the weight's product becomes `W x + scale * B (A x)`.
 #[derive(Debug, Clone)]
-pub struct Pair {
+pub struct LowRankPair {
     /// F32 `[n_in, rank]`.
     pub a: StoreTensor,
     /// F32 `[rank, n_out]`.
@@ -27,26 +28,30 @@ pub struct Pair {
     pub scale: f32,
 }
 
-/// What a stored tensor of an adapter is.
-enum Part<'a> {
+/// One tensor of an adapter's file.
+enum Stored<'a> {
     A(&'a PairInfo),
     B(&'a PairInfo),
-    Whole(&'a WholeInfo),
+    Module(&'a WholeInfo),
 }
 
-/// What an adapter changes, by the name of the model's tensor.
+/// An adapter on a model's device: pairs beside linear maps, and tensors in place of the model's own.
 #[derive(Debug, Clone, Default)]
 pub struct Adapter {
-    pairs: HashMap<String, Pair>,
-    whole: HashMap<String, StoreTensor>,
+    pairs: HashMap<LinearId, LowRankPair>,
+    modules_to_save: HashMap<ParamId, StoreTensor>,
     trained: Option<(PathBuf, Spec)>,
     digest: String,
 }
 
 impl Adapter {
-    /// From tensors that are on the model's device already; `whole` are F32 of the shape of what they replace.
-    pub fn from_parts(pairs: HashMap<String, Pair>, whole: HashMap<String, StoreTensor>) -> Adapter {
-        Adapter { pairs, whole, ..Adapter::default() }
+    /// From tensors that are on the model's device already. `modules_to_save` take the place of the model's tensors: F32, of
+    /// the same shape.
+    pub fn from_parts(
+        pairs: HashMap<LinearId, LowRankPair>,
+        modules_to_save: HashMap<ParamId, StoreTensor>,
+    ) -> Adapter {
+        Adapter { pairs, modules_to_save, ..Adapter::default() }
     }
 
     /// Brings an adapter that suits `base` (see [`open_all`]) to the device, as F32.
@@ -60,62 +65,55 @@ impl Adapter {
         known: &[TensorSpec],
         device: Device,
     ) -> Result<Adapter> {
-        let is_known = |name: &str| match known.iter().any(|spec| spec.name == name) {
-            true => Ok(()),
-            false => {
-                Err(opened.file().error(name, "expected a tensor the model computes with, found another"))
-            }
-        };
-        let (mut defs, mut parts) = (Vec::new(), Vec::new());
+        let unknown =
+            |name: &str| opened.file().error(name, "expected a tensor the model computes with, found another");
+        let is_known = |name: &str| known.iter().any(|spec| spec.name == name);
+        let (mut defs, mut stored) = (Vec::new(), Vec::new());
+        let (mut pairs, mut modules) = (Vec::new(), Vec::new());
         for pair in opened.pairs() {
-            is_known(target(base, &pair.weight))?;
+            let id = LinearId::from_weight(&pair.weight).filter(|_| is_known(&pair.weight));
+            pairs.push((
+                id.ok_or_else(|| unknown(&pair.weight))?,
+                stored.len(),
+                opened.scale(pair, strength)?,
+            ));
             defs.push(TensorDef::new(pair.name_a(), DType::F32, &[pair.n_in, pair.rank])?);
             defs.push(TensorDef::new(pair.name_b(), DType::F32, &[pair.rank, pair.n_out])?);
-            parts.extend([Part::A(pair), Part::B(pair)]);
+            stored.extend([Stored::A(pair), Stored::B(pair)]);
         }
-        for whole in opened.whole() {
-            is_known(&whole.name)?;
-            defs.push(TensorDef::new(&whole.name, DType::F32, &whole.shape)?);
-            parts.push(Part::Whole(whole));
+        for module in opened.whole() {
+            let id = ParamId::replaced(&module.name).filter(|_| is_known(&module.name));
+            modules.push((id.ok_or_else(|| unknown(&module.name))?, stored.len()));
+            defs.push(TensorDef::new(&module.name, DType::F32, &module.shape)?);
+            stored.push(Stored::Module(module));
         }
         let store = Store::from_bytes(device, defs, "an adapter", &mut |i| {
-            let values = match parts[i] {
-                Part::A(pair) => opened.values(&pair.name_a(), dequantize_tensor),
-                Part::B(pair) => opened.values(&pair.name_b(), dequantize_tensor),
-                Part::Whole(whole) => opened.whole_values(whole, strength, base, dequantize_tensor),
+            let values = match stored[i] {
+                Stored::A(pair) => opened.values(&pair.name_a(), dequantize_tensor),
+                Stored::B(pair) => opened.values(&pair.name_b(), dequantize_tensor),
+                Stored::Module(module) => opened.whole_values(module, strength, base, dequantize_tensor),
             };
             Ok(values?.iter().flat_map(|x| x.to_le_bytes()).collect())
         })?;
         let at = |index: usize| StoreTensor { store: store.clone(), index };
-        let mut adapter = Adapter {
+        let pair =
+            |(id, i, scale): (LinearId, usize, f32)| (id, LowRankPair { a: at(i), b: at(i + 1), scale });
+        Ok(Adapter {
+            pairs: pairs.into_iter().map(pair).collect(),
+            modules_to_save: modules.into_iter().map(|(id, i)| (id, at(i))).collect(),
             trained: opened.keys().rope.clone().map(|spec| (opened.file().path().to_owned(), spec)),
             digest: format!("{}:{strength}", fingerprint(opened.file())),
-            ..Adapter::default()
-        };
-        for (i, part) in parts.iter().enumerate() {
-            match part {
-                Part::A(pair) => {
-                    let scale = opened.scale(pair, strength)?;
-                    let pair_here = Pair { a: at(i), b: at(i + 1), scale };
-                    adapter.pairs.insert(target(base, &pair.weight).to_owned(), pair_here);
-                }
-                Part::B(_) => {}
-                Part::Whole(whole) => {
-                    adapter.whole.insert(whole.name.clone(), at(i));
-                }
-            }
-        }
-        Ok(adapter)
+        })
     }
 
-    /// The pair beside a weight.
-    pub fn pair(&self, weight: &str) -> Option<&Pair> {
-        self.pairs.get(weight)
+    /// The pair beside a linear map.
+    pub fn pair(&self, map: LinearId) -> Option<&LowRankPair> {
+        self.pairs.get(&map)
     }
 
-    /// What takes the place of a tensor.
-    pub fn whole(&self, name: &str) -> Option<&StoreTensor> {
-        self.whole.get(name)
+    /// The tensor that takes the place of the model's own.
+    pub fn module(&self, id: ParamId) -> Option<&StoreTensor> {
+        self.modules_to_save.get(&id)
     }
 
     /// Pairs in it.
@@ -126,7 +124,7 @@ impl Adapter {
     /// Bytes of its tensors.
     pub fn n_bytes(&self) -> usize {
         let pairs = self.pairs.values().flat_map(|p| [&p.a, &p.b]);
-        pairs.chain(self.whole.values()).map(|t| t.def().n_bytes().unwrap_or(0)).sum()
+        pairs.chain(self.modules_to_save.values()).map(|t| t.def().n_bytes().unwrap_or(0)).sum()
     }
 
     /// Its file and the spec it was trained under, where it says.

@@ -3,6 +3,7 @@
 
 pub mod weights;
 pub mod adapter;
+pub mod layers;
 pub mod kv;
 pub mod graph;
 pub mod arch;
@@ -23,4 +24,4 @@ struct Readme;
 pub use ggml::DType;
 pub use gguf;
 pub use llama::{sampler, vocab, Token};
-pub use ropewalk_core::{hparams, rope};
+pub use ropewalk_core::{hparams, ids, rope};

@@ -6,11 +6,10 @@ use ggml::backend::Device;
 use ggml::tensor::StoreTensor;
 
 use crate::adapter::{self, Adapter, AdapterSpec};
-use crate::arch::{self, Arch, ARCHS};
-use crate::graph::Tensors;
+use crate::arch::{self, Arch, Transformer, ARCHS};
 use crate::hparams::{keys, Hparams};
 use crate::rope::{Plan, RopeError, Spec};
-use crate::weights::{self, Weights, TOKEN_EMBD};
+use crate::weights::{self, Weights};
 use crate::{gguf, vocab::Vocab, Token};
 
 /// Why a model or session cannot be had, or failed. One line: file, key, expected, found.
@@ -79,6 +78,7 @@ pub struct Model {
     adapters: Vec<Adapter>,
     force_adapter: bool,
     arch: &'static Arch,
+    transformer: Transformer,
     device: Device,
     device_name: String,
     chat_template: Option<String>,
@@ -109,11 +109,12 @@ impl Model {
         for key in ["tokens", "merges", "scores", "token_type"] {
             file.forget(&format!("tokenizer.ggml.{key}"));
         }
-        let specs = (arch.tensors)(&hparams);
+        let specs = Transformer::tensors(arch, &hparams)?;
         let opened = adapter::open_all(&params.adapters, &file, params.force_adapter)?;
         let weights = Weights::load(&file, &specs, device)?;
         let adapters = opened.iter().map(|(o, strength)| Adapter::load(o, *strength, &file, &specs, device));
         let adapters = adapters.collect::<ggml::Result<Vec<_>>>()?;
+        let transformer = Transformer::load(arch, &hparams, &weights, &adapters)?;
         let chat_template = file.get_opt::<String>("tokenizer.chat_template")?;
         Ok(Model {
             file,
@@ -123,6 +124,7 @@ impl Model {
             adapters,
             force_adapter: params.force_adapter,
             arch,
+            transformer,
             device,
             device_name: device.name(),
             chat_template,
@@ -204,28 +206,31 @@ impl Model {
 
     /// Embedding rows of tokens, F32 `[n_embd, T]`: an adapter's where one replaces them.
     pub(crate) fn embed(&self, tokens: &[Token], out: &mut [f32]) -> Result<(), ggml::Error> {
-        match self.tensors().whole(TOKEN_EMBD) {
+        self.embed_with(self.transformer.embedding.as_ref(), tokens, out)
+    }
+
+    /// Embedding rows from `table`, F32 `[n_embd, n_vocab]`, or from the file where there is none.
+    pub(crate) fn embed_with(
+        &self,
+        table: Option<&StoreTensor>,
+        tokens: &[Token],
+        out: &mut [f32],
+    ) -> Result<(), ggml::Error> {
+        match table {
             Some(table) => weights::embed_stored(table, tokens, out),
             None => weights::embed(&self.file, &self.hparams, tokens, out),
         }
     }
 
-    /// A tensor of it, if it has one of this name.
-    pub fn tensor(&self, name: &str) -> Option<&StoreTensor> {
-        self.weights.get(name)
+    /// The layers, with the adapters in force.
+    pub(crate) fn transformer(&self) -> &Transformer {
+        &self.transformer
     }
 
-    /// The tensors its architecture may have.
-    pub(crate) fn tensor_specs(&self) -> Vec<crate::weights::TensorSpec> {
-        (self.arch.tensors)(&self.hparams)
-    }
-
-    pub(crate) fn weights(&self) -> &Weights {
-        &self.weights
-    }
-
-    pub(crate) fn tensors(&self) -> Tensors<'_> {
-        Tensors { weights: &self.weights, adapters: &self.adapters }
+    /// The layers with another adapter, which is the only one then.
+    pub(crate) fn with_adapter(&self, adapter: &Adapter) -> Result<Transformer> {
+        let adapters = std::slice::from_ref(adapter);
+        Ok(Transformer::load(self.arch, &self.hparams, &self.weights, adapters)?)
     }
 
     pub(crate) fn arch(&self) -> &'static Arch {

@@ -8,6 +8,7 @@ use ggml::DType;
 use llama::Token;
 
 use crate::hparams::Hparams;
+use crate::ids::TOKEN_EMBD;
 
 /// A tensor an architecture reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,21 +20,6 @@ pub struct TensorSpec {
     /// Whether a file may lack it.
     pub required: bool,
 }
-
-impl TensorSpec {
-    /// A tensor that must be there.
-    pub fn required(name: impl Into<String>, shape: &[usize]) -> Self {
-        TensorSpec { name: name.into(), shape: shape.to_vec(), required: true }
-    }
-
-    /// A tensor that may be missing.
-    pub fn optional(name: impl Into<String>, shape: &[usize]) -> Self {
-        TensorSpec { name: name.into(), shape: shape.to_vec(), required: false }
-    }
-}
-
-/// Name of the token embedding, which is also the output matrix where a file has none.
-pub const TOKEN_EMBD: &str = "token_embd.weight";
 
 /// Loaded tensors by name.
 #[derive(Debug)]

@@ -3,59 +3,67 @@
 use ggml::tensor::Tensor;
 use ggml::Result;
 
-use super::Arch;
+use super::{Arch, Layer, Qkv};
 use crate::graph::{Graph, Pairing};
-use crate::hparams::Hparams;
-use crate::weights::{TensorSpec, TOKEN_EMBD};
+use crate::ids::{NormRole, Role};
+use crate::layers::{Bias, LayerLoader, Linear, Norm};
 
-/// The descriptor.
-pub(super) static LLAMA: Arch =
-    Arch { name: "llama", pairing: Pairing::Adjacent, tensors, qkv, rest, head: |g, x| g.logits(x) };
+pub(super) static LLAMA: Arch = Arch {
+    name: "llama",
+    pairing: Pairing::Adjacent,
+    layer: |loader| Ok(Box::new(LlamaLayer::load(loader, Bias::No)?)),
+};
 
-fn tensors(hp: &Hparams) -> Vec<TensorSpec> {
-    transformer(hp, &["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"], &[])
+/// The layer that Llama and its kin share.
+#[derive(Debug)]
+pub(super) struct LlamaLayer {
+    attn_norm: Norm,
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    o: Linear,
+    ffn_norm: Norm,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
 }
 
-/// The checklist Llama-like files share; biases of the parts named may or must be there.
-pub(super) fn transformer(hp: &Hparams, may_bias: &[&str], must_bias: &[&str]) -> Vec<TensorSpec> {
-    let (n, q, kv) = (hp.n_embd, hp.n_head * hp.n_embd_head, hp.n_head_kv * hp.n_embd_head);
-    let mut specs = vec![
-        TensorSpec::required(TOKEN_EMBD, &[n, hp.n_vocab]),
-        TensorSpec::required("output_norm.weight", &[n]),
-        TensorSpec::optional("output.weight", &[n, hp.n_vocab]),
-    ];
-    let matrices = [
-        ("attn_q", n, q),
-        ("attn_k", n, kv),
-        ("attn_v", n, kv),
-        ("attn_output", q, n),
-        ("ffn_gate", n, hp.n_ff),
-        ("ffn_up", n, hp.n_ff),
-        ("ffn_down", hp.n_ff, n),
-    ];
-    for il in 0..hp.n_layer {
-        specs.push(TensorSpec::required(format!("blk.{il}.attn_norm.weight"), &[n]));
-        specs.push(TensorSpec::required(format!("blk.{il}.ffn_norm.weight"), &[n]));
-        for (name, n_in, n_out) in matrices {
-            specs.push(TensorSpec::required(format!("blk.{il}.{name}.weight"), &[n_in, n_out]));
-            let bias = format!("blk.{il}.{name}.bias");
-            if must_bias.contains(&name) {
-                specs.push(TensorSpec::required(bias, &[n_out]));
-            } else if may_bias.contains(&name) {
-                specs.push(TensorSpec::optional(bias, &[n_out]));
-            }
-        }
+impl LlamaLayer {
+    /// `qkv_bias`: whether queries, keys and values have biases.
+    pub(super) fn load(loader: &LayerLoader<'_, '_>, qkv_bias: Bias) -> Result<LlamaLayer> {
+        let hp = loader.hp();
+        let (n_embd, n_ff) = (hp.n_embd, hp.n_ff);
+        let (n_q, n_kv) = (hp.n_head * hp.n_embd_head, hp.n_head_kv * hp.n_embd_head);
+        Ok(LlamaLayer {
+            attn_norm: loader.norm(NormRole::Attn, n_embd)?,
+            q: loader.linear(Role::Q, n_embd, n_q, qkv_bias)?,
+            k: loader.linear(Role::K, n_embd, n_kv, qkv_bias)?,
+            v: loader.linear(Role::V, n_embd, n_kv, qkv_bias)?,
+            o: loader.linear(Role::O, n_q, n_embd, Bias::No)?,
+            ffn_norm: loader.norm(NormRole::Ffn, n_embd)?,
+            gate: loader.linear(Role::Gate, n_embd, n_ff, Bias::No)?,
+            up: loader.linear(Role::Up, n_embd, n_ff, Bias::No)?,
+            down: loader.linear(Role::Down, n_ff, n_embd, Bias::No)?,
+        })
     }
-    specs
 }
 
-/// A layer's queries, keys and values, as Llama and its kin have them.
-pub(super) fn qkv<'c>(g: &Graph<'_, 'c>, il: usize, x: Tensor<'c>) -> Result<[Tensor<'c>; 3]> {
-    g.qkv(x, il)
-}
+impl Layer for LlamaLayer {
+    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
+        let h = g.norm(x, &self.attn_norm)?;
+        let [q, k, v] = g.linears(h, [&self.q, &self.k, &self.v])?;
+        Ok(Qkv { q, k, v })
+    }
 
-/// The layer's two residuals.
-pub(super) fn rest<'c>(g: &Graph<'_, 'c>, il: usize, x: Tensor<'c>, attn: Tensor<'c>) -> Result<Tensor<'c>> {
-    let x = g.add(g.attn_output(attn, il)?, x)?;
-    g.add(g.swiglu_ffn(x, il)?, x)
+    fn after_attention<'c>(
+        &self,
+        g: &Graph<'_, 'c>,
+        x: Tensor<'c>,
+        attn_out: Tensor<'c>,
+    ) -> Result<Tensor<'c>> {
+        let x = g.add(g.linear(attn_out, &self.o)?, x)?;
+        let h = g.norm(x, &self.ffn_norm)?;
+        let [gate, up] = g.linears(h, [&self.gate, &self.up])?;
+        g.add(g.linear(g.swiglu(gate, up)?, &self.down)?, x)
+    }
 }

@@ -1,14 +1,20 @@
-//! Architectures: which tensors a file must have, and how one layer is built around attention. One file each, one registry line.
+//! Architectures: the tensors of a layer, and the layer itself around attention. One file each, and one line of the registry.
 
 mod llama;
 mod qwen2;
+mod qwen3;
 
-use ggml::tensor::Tensor;
+use std::fmt::Debug;
+
+use ggml::tensor::{StoreTensor, Tensor};
 use ggml::Result;
 
+use crate::adapter::Adapter;
 use crate::graph::{Graph, Pairing};
 use crate::hparams::Hparams;
-use crate::weights::TensorSpec;
+use crate::ids::NormId;
+use crate::layers::{LayerLoader, Linear, LinearShape, Loader, Norm};
+use crate::weights::{TensorSpec, Weights};
 
 /// One architecture.
 #[derive(Debug)]
@@ -17,22 +23,102 @@ pub struct Arch {
     pub name: &'static str,
     /// Which dimensions of a head are rotated together.
     pub pairing: Pairing,
-    /// The tensors of a file, besides the rope factors that `hparams` reads.
-    pub tensors: fn(&Hparams) -> Vec<TensorSpec>,
-    /// Layer `il` up to attention: F32 `[n_embd, T]` to queries `[n_head * d, T]`, keys and values `[n_head_kv * d, T]`,
-    /// not yet rotated. Local to each token, and built from blocks that know their gradient.
-    pub qkv: for<'a, 'c> fn(&Graph<'a, 'c>, il: usize, x: Tensor<'c>) -> Result<[Tensor<'c>; 3]>,
-    /// The rest of the layer, of its input and what attention found (`[n_head * d, T]`): F32 `[n_embd, T]`. Local, too.
-    pub rest:
-        for<'a, 'c> fn(&Graph<'a, 'c>, il: usize, x: Tensor<'c>, attn: Tensor<'c>) -> Result<Tensor<'c>>,
-    /// F32 `[n_embd, T]` to logits `[n_vocab, T]`.
-    pub head: for<'a, 'c> fn(&Graph<'a, 'c>, x: Tensor<'c>) -> Result<Tensor<'c>>,
+    /// Resolves the tensors of one layer.
+    pub layer: fn(&LayerLoader<'_, '_>) -> Result<Box<dyn Layer>>,
+}
+
+/// Queries, keys and values of some tokens, not yet rotated.
+#[derive(Debug, Clone, Copy)]
+pub struct Qkv<'c> {
+    /// F32 `[n_head * d, T]`.
+    pub q: Tensor<'c>,
+    /// F32 `[n_head_kv * d, T]`.
+    pub k: Tensor<'c>,
+    /// F32 `[n_head_kv * d, T]`.
+    pub v: Tensor<'c>,
+}
+
+/// One layer of a model, its tensors resolved. Both functions work on each token alone and are built from the blocks of
+/// [`Graph`], which know their gradients: what can be run can be trained.
+pub trait Layer: Debug + Send + Sync {
+    /// The layer up to attention, of its input `x`, F32 `[n_embd, T]`.
+    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>>;
+
+    /// The rest of the layer, of its input and of what attention gave, `[n_head * d, T]`: F32 `[n_embd, T]`.
+    fn after_attention<'c>(
+        &self,
+        g: &Graph<'_, 'c>,
+        x: Tensor<'c>,
+        attn_out: Tensor<'c>,
+    ) -> Result<Tensor<'c>>;
 }
 
 /// All architectures.
-pub static ARCHS: &[&Arch] = &[&llama::LLAMA, &qwen2::QWEN2];
+pub static ARCHS: &[&Arch] = &[&llama::LLAMA, &qwen2::QWEN2, &qwen3::QWEN3];
 
 /// The architecture of this name.
 pub fn find(name: &str) -> Option<&'static Arch> {
     ARCHS.iter().copied().find(|a| a.name == name)
+}
+
+/// The layers of a model and what stands before and behind them.
+#[derive(Debug)]
+pub struct Transformer {
+    /// The token embedding F32 `[n_embd, n_vocab]`, where an adapter replaces the file's.
+    pub embedding: Option<StoreTensor>,
+    /// The layers, first to last.
+    pub layers: Vec<Box<dyn Layer>>,
+    output_norm: Norm,
+    output: Linear,
+    linears: Vec<LinearShape>,
+    norms: Vec<(NormId, usize)>,
+}
+
+impl Transformer {
+    fn resolve(
+        arch: &Arch,
+        loader: &Loader<'_>,
+    ) -> Result<(Option<StoreTensor>, Vec<Box<dyn Layer>>, Norm, Linear)> {
+        let embedding = loader.embedding()?;
+        let layers =
+            (0..loader.hp.n_layer).map(|il| (arch.layer)(&loader.layer(il))).collect::<Result<_>>()?;
+        Ok((embedding, layers, loader.output_norm()?, loader.output()?))
+    }
+
+    /// A loaded model's layers under these adapters.
+    ///
+    /// # Errors
+    /// A tensor that is missing.
+    pub fn load(arch: &Arch, hp: &Hparams, weights: &Weights, adapters: &[Adapter]) -> Result<Transformer> {
+        let loader = Loader::model(hp, weights, adapters);
+        let (embedding, layers, output_norm, output) = Transformer::resolve(arch, &loader)?;
+        let (linears, norms) = loader.into_shapes();
+        Ok(Transformer { embedding, layers, output_norm, output, linears, norms })
+    }
+
+    /// The tensors that a file of this architecture has, besides the rope factors: the embedding, layer by layer, then norm
+    /// and matrix of the output.
+    ///
+    /// # Errors
+    /// The CPU backend cannot be loaded.
+    pub fn tensors(arch: &Arch, hp: &Hparams) -> Result<Vec<TensorSpec>> {
+        let loader = Loader::listing(hp)?;
+        Transformer::resolve(arch, &loader)?;
+        Ok(loader.into_specs())
+    }
+
+    /// Final norm and output matrix: F32 `[n_embd, T]` to logits `[n_vocab, T]`.
+    pub fn logits<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        g.linear(g.norm(x, &self.output_norm)?, &self.output)
+    }
+
+    /// Every linear map, layer by layer, the output matrix last.
+    pub fn linears(&self) -> &[LinearShape] {
+        &self.linears
+    }
+
+    /// Every norm with its width, layer by layer, that of the output last.
+    pub fn norms(&self) -> &[(NormId, usize)] {
+        &self.norms
+    }
 }

@@ -1,14 +1,12 @@
-//! Qwen2: Llama's layer with biases on q, k and v, and pairs formed of halves.
+//! Qwen2 and Qwen2.5: Llama's layer with biases on q, k and v, and pairs of dimensions formed of halves.
 
-use super::{llama, Arch};
+use super::llama::LlamaLayer;
+use super::Arch;
 use crate::graph::Pairing;
+use crate::layers::Bias;
 
-/// The descriptor.
 pub(super) static QWEN2: Arch = Arch {
     name: "qwen2",
     pairing: Pairing::Halves,
-    tensors: |hp| llama::transformer(hp, &[], &["attn_q", "attn_k", "attn_v"]),
-    qkv: llama::qkv,
-    rest: llama::rest,
-    head: |g, x| g.logits(x),
+    layer: |loader| Ok(Box::new(LlamaLayer::load(loader, Bias::Yes)?)),
 };

@@ -3,6 +3,7 @@
 //! No C is needed to compile this crate. Values of quantised types are handed out as bytes; whoever can dequantize them does.
 #![forbid(unsafe_code)]
 
-pub mod adapter;
+pub mod ids;
 pub mod hparams;
 pub mod rope;
+pub mod adapter;

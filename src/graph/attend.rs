@@ -7,6 +7,7 @@ use ggml::{DType, Error, Result};
 
 use super::rotate::{Rotations, RotationsInputs};
 use super::{Graph, Pairing, Shape};
+use crate::hparams::Hparams;
 use crate::kv::KvCache;
 use crate::rope::{Branch, Plan, PosMap};
 
@@ -28,6 +29,7 @@ pub struct GraphInputs {
 /// Attention through a cache, its inputs declared.
 #[derive(Debug)]
 pub struct Cached<'a, 'c> {
+    hp: &'a Hparams,
     kv: &'a KvCache,
     shape: Shape,
     branches: &'a [Branch],
@@ -42,12 +44,13 @@ impl<'a, 'c> Cached<'a, 'c> {
     /// Declares the inputs; gives them, and the embedded tokens F32 `[n_embd, n_tokens]`.
     pub fn new(
         g: &Graph<'a, 'c>,
+        hp: &'a Hparams,
         kv: &'a KvCache,
         plan: &'a Plan,
         pairing: Pairing,
         shape: Shape,
     ) -> Result<(Self, GraphInputs, Tensor<'c>)> {
-        let (b, hp) = (g.b, g.hp);
+        let b = g.b;
         let (embd, x) = b.input("embd", DType::F32, &[hp.n_embd, shape.n_tokens])?;
         let (cells_id, cells) = b.input("cells", DType::I64, &[shape.n_tokens])?;
         let (mask_id, mask) = b.input("mask", DType::F16, &[shape.n_columns(), shape.n_tokens])?;
@@ -55,7 +58,7 @@ impl<'a, 'c> Cached<'a, 'c> {
         let used = plan.branches.iter().zip(&shape.spans).filter(|(_, span)| span.len > 0);
         let maps = key_maps.iter().copied().chain(used.map(|(branch, _)| branch.q_pos));
         let (rotation, rotation_ids) =
-            Rotations::new(b, hp, plan, pairing, shape.n_tokens, g.abilities.custom_ops, maps)?;
+            Rotations::new(b, hp, plan, pairing, shape.n_tokens, g.capabilities.custom_ops, maps)?;
         let wanted = (shape.n_out > 0 && shape.n_out < shape.n_tokens)
             .then(|| b.input("out_ids", DType::I32, &[shape.n_out]))
             .transpose()?;
@@ -68,13 +71,13 @@ impl<'a, 'c> Cached<'a, 'c> {
         };
         let out_ids = wanted.map(|(_, t)| t);
         let branches = &plan.branches;
-        Ok((Cached { kv, shape, branches, key_maps, rotation, cells, mask, out_ids }, inputs, x))
+        Ok((Cached { hp, kv, shape, branches, key_maps, rotation, cells, mask, out_ids }, inputs, x))
     }
 
     /// In the last layer, once keys and values are stored, only tokens whose logits are wanted go on.
     pub fn wanted(&self, g: &Graph<'a, 'c>, x: Tensor<'c>, il: usize) -> Result<Tensor<'c>> {
         match self.out_ids {
-            Some(ids) if il + 1 == g.hp.n_layer => g.b.get_rows(x, ids),
+            Some(ids) if il + 1 == self.hp.n_layer => g.b.get_rows(x, ids),
             _ => Ok(x),
         }
     }
@@ -89,7 +92,7 @@ impl<'a, 'c> Cached<'a, 'c> {
         v: Tensor<'c>,
         il: usize,
     ) -> Result<Tensor<'c>> {
-        let (b, hp) = (g.b, g.hp);
+        let (b, hp) = (g.b, self.hp);
         let (d, n, row) = (hp.n_embd_head, self.shape.n_tokens, hp.n_embd_head * hp.n_head_kv);
         let heads = |x: Tensor<'c>, n_heads: usize| {
             b.view(x, [d, n_heads, n, 1], [4 * d, x.nb()[1], x.nb()[1] * n], 0)
@@ -121,8 +124,10 @@ impl<'a, 'c> Cached<'a, 'c> {
         }
         let scale = 1.0 / (d as f32).sqrt();
         let out = match parts[..] {
-            _ if g.abilities.flash && g.abilities.custom_ops => b.attention(&parts, self.mask, scale)?,
-            [Part { q, k, v }] if g.abilities.flash => {
+            _ if g.capabilities.flash && g.capabilities.custom_ops => {
+                b.attention(&parts, self.mask, scale)?
+            }
+            [Part { q, k, v }] if g.capabilities.flash => {
                 b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, self.mask, scale)?
             }
             _ => explicit(b, &parts, self.mask, scale)?,

@@ -1,19 +1,22 @@
-//! What works on each token alone: norms, linear maps, feed-forward, the head. With a tape, each is recorded as it is built.
+//! The blocks that layers are built from, each working on one token alone: norms, linear maps, feed-forward. With a tape,
+//! each is recorded as it is built, so that the graph can be run backwards.
 
-use ggml::graph::Builder;
-use ggml::tensor::{StoreTensor, Tensor};
+use std::ops::Range;
+
+use ggml::graph::{Builder, InputId};
+use ggml::tensor::Tensor;
 use ggml::{DType, Result};
 
-use super::tape::{Step, Tape};
-use super::Abilities;
-use crate::adapter::{Adapter, Pair};
-use crate::hparams::Hparams;
-use crate::weights::{Weights, TOKEN_EMBD};
+use super::products::Products;
+use super::tape::{Gradient, Recording, SavedActivation, Step, Tape};
+use super::Capabilities;
+use crate::ids::LinearId;
+use crate::layers::{Linear, Norm};
 
-/// Tokens from which on the product of a weight is faster once the weight is widened to F32, measured on Sapphire Rapids;
-/// on an AVX2 machine prefill is 1.4 times faster with them too.
+/// Tokens from which on a product is faster with the weight dequantised to F32 first, measured on Sapphire Rapids; on an
+/// AVX2 machine prefill is 1.4 times faster with the same thresholds.
 /// K-quants and most i-quants have tiled kernels of their own that nothing beats.
-fn widen_from(dtype: DType) -> Option<usize> {
+fn dequantize_from(dtype: DType) -> Option<usize> {
     match dtype {
         DType::Q4_1 | DType::Q5_1 | DType::F16 => Some(64),
         DType::Q5_0 | DType::IQ4_NL | DType::BF16 => Some(128),
@@ -22,56 +25,31 @@ fn widen_from(dtype: DType) -> Option<usize> {
     }
 }
 
-/// Widened weights are joined into one product up to this many bytes: beyond, the memory counts more than the saved op.
+/// Dequantised weights are joined into one product up to this many bytes: beyond, the memory counts more than the saved op.
 const FUSED_MAX: usize = 4 << 20;
 
-/// A model's tensors and what adapters change of them.
-#[derive(Debug, Clone, Copy)]
-pub struct Tensors<'a> {
-    /// The model's own.
-    pub weights: &'a Weights,
-    /// Adapters in force, all at once.
-    pub adapters: &'a [Adapter],
-}
-
-impl<'a> Tensors<'a> {
-    /// The tensor of this name, or what an adapter puts in its place.
-    pub fn get(&self, name: &str) -> Option<&'a StoreTensor> {
-        self.whole(name).or_else(|| self.weights.get(name))
-    }
-
-    /// What an adapter puts in a tensor's place.
-    pub fn whole(&self, name: &str) -> Option<&'a StoreTensor> {
-        self.adapters.iter().rev().find_map(|a| a.whole(name))
-    }
-
-    pub(super) fn pairs<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a Pair> + use<'a, 'n> {
-        self.adapters.iter().filter_map(move |a| a.pair(name))
-    }
-}
-
-/// A model's graph under construction, as far as it is local to a token.
+/// A model's graph under construction, as far as it works on one token at a time.
 #[derive(Debug)]
 pub struct Graph<'a, 'c> {
-    /// ggml's side.
+    /// The graph that ggml is going to compute.
     pub b: &'a Builder<'c>,
-    /// The model's numbers.
-    pub hp: &'a Hparams,
-    pub(super) tensors: Tensors<'a>,
-    pub(super) abilities: Abilities,
-    pub(super) tape: Option<Tape<'a, 'c>>,
+    pub(super) capabilities: Capabilities,
+    tape: Option<Tape<'a, 'c>>,
 }
 
 impl<'a, 'c> Graph<'a, 'c> {
     /// A graph that only runs forwards.
-    pub fn new(b: &'a Builder<'c>, hp: &'a Hparams, tensors: Tensors<'a>, abilities: Abilities) -> Self {
-        Graph { b, hp, tensors, abilities, tape: None }
+    pub fn new(b: &'a Builder<'c>, capabilities: Capabilities) -> Self {
+        Graph { b, capabilities, tape: None }
     }
 
-    pub(super) fn stored(&self, name: &str) -> Result<&'a StoreTensor> {
-        self.tensors
-            .get(name)
-            .ok_or_else(|| ggml::Error::Op { op: "weight", what: format!("the model has no tensor {name}") })
+    /// A graph that can be run backwards.
+    pub fn recorded(b: &'a Builder<'c>, capabilities: Capabilities, how: Recording<'a>) -> Self {
+        Graph { tape: Some(Tape::new(how)), ..Graph::new(b, capabilities) }
+    }
+
+    fn products(&self) -> Products<'a, 'c> {
+        Products { b: self.b, capabilities: self.capabilities }
     }
 
     fn record(&self, step: impl FnOnce() -> Step<'c>) {
@@ -80,83 +58,91 @@ impl<'a, 'c> Graph<'a, 'c> {
         }
     }
 
-    fn bias(&self, x: Tensor<'c>, name: &str) -> Result<Tensor<'c>> {
-        match self.tensors.get(&format!("{name}.bias")) {
+    fn bias(&self, x: Tensor<'c>, map: &Linear) -> Result<Tensor<'c>> {
+        match &map.bias {
             Some(bias) => self.b.add(x, self.b.stored(bias)?),
             None => Ok(x),
         }
     }
 
-    /// What a weight of this type is better widened to for a product over `n` tokens.
-    fn widens(&self, dtype: DType, n: usize) -> Option<DType> {
-        self.abilities.widen.filter(|&to| to != dtype && widen_from(dtype).is_some_and(|from| n >= from))
+    /// The type a weight is better dequantised to for a product over `n` tokens.
+    fn dequantizes(&self, map: &Linear, n: usize) -> Option<DType> {
+        let dtype = map.weight.def().dtype;
+        let faster = |to: DType| to != dtype && dequantize_from(dtype).is_some_and(|from| n >= from);
+        self.capabilities.dequantize.filter(|&to| faster(to))
     }
 
-    /// `W x + bias`, and what adapters add to it: `[n_in, T]` to `[n_out, T]` with the tensors `{name}.weight` and, where the
-    /// file has it, `{name}.bias`.
-    pub fn linear(&self, x: Tensor<'c>, name: &str) -> Result<Tensor<'c>> {
-        let weight = format!("{name}.weight");
-        if let Some(tape) = &self.tape {
-            return tape.linear(self, x, &weight, |y| self.bias(y, name));
-        }
-        let y = self.product(x, &weight)?;
-        self.bias(self.low_rank(y, x, &weight)?, name)
+    /// `W x + bias`, and what adapters add to it: `[n_in, T]` to `[n_out, T]`.
+    pub fn linear(&self, x: Tensor<'c>, map: &Linear) -> Result<Tensor<'c>> {
+        let out = if let Some(tape) = &self.tape {
+            tape.linear(&self.products(), x, map, |y| self.bias(y, map))?
+        } else {
+            let w = self.b.stored(&map.weight)?;
+            let y = match self.dequantizes(map, x.ne()[1]) {
+                Some(to) => self.b.mul_mat(self.b.widen(&[w], to)?, x)?,
+                None => self.b.mul_mat(w, x)?,
+            };
+            self.bias(self.low_rank(y, x, map)?, map)?
+        };
+        self.b.name(out, &map.id.to_string());
+        Ok(out)
     }
 
-    fn product(&self, x: Tensor<'c>, weight: &str) -> Result<Tensor<'c>> {
-        let stored = self.stored(weight)?;
-        let w = self.b.stored(stored)?;
-        match self.widens(stored.def().dtype, x.ne()[1]) {
-            Some(to) => self.b.mul_mat(self.b.widen(&[w], to)?, x),
-            None => self.b.mul_mat(w, x),
-        }
-    }
-
-    fn low_rank(&self, mut y: Tensor<'c>, x: Tensor<'c>, weight: &str) -> Result<Tensor<'c>> {
-        for Pair { a, b, scale } in self.tensors.pairs(weight) {
-            let h = self.b.scale(self.b.mul_mat(self.b.stored(a)?, x)?, *scale)?;
-            y = self.b.add(y, self.b.mul_mat(self.b.stored(b)?, h)?)?;
+    fn low_rank(&self, mut y: Tensor<'c>, x: Tensor<'c>, map: &Linear) -> Result<Tensor<'c>> {
+        for pair in &map.adapters {
+            let h = self.b.scale(self.b.mul_mat(self.b.stored(&pair.a)?, x)?, pair.scale)?;
+            y = self.b.add(y, self.b.mul_mat(self.b.stored(&pair.b)?, h)?)?;
         }
         Ok(y)
     }
 
-    /// Several linear maps of one input, as one product where the weights are widened and small.
-    pub fn linears<const N: usize>(&self, x: Tensor<'c>, names: [&str; N]) -> Result<[Tensor<'c>; N]> {
+    /// Several linear maps of one input, as one product where the weights are dequantised and small.
+    pub fn linears<const N: usize>(&self, x: Tensor<'c>, maps: [&Linear; N]) -> Result<[Tensor<'c>; N]> {
+        let all_dequantized = maps.iter().all(|map| self.dequantizes(map, x.ne()[1]).is_some());
+        let bytes: usize = maps.iter().map(|map| map.n_in() * map.n_out() * size_of::<f32>()).sum();
+        let fused = self.capabilities.dequantize.filter(|_| all_dequantized && bytes <= FUSED_MAX);
         let mut out = [x; N];
-        let mut ws = Vec::with_capacity(N);
-        let mut bytes = 0;
-        for name in names.iter().filter(|_| self.tape.is_none()) {
-            let stored = self.stored(&format!("{name}.weight"))?;
-            if self.widens(stored.def().dtype, x.ne()[1]).is_some() {
-                let w = self.b.stored(stored)?;
-                bytes += w.ne()[0] * w.ne()[1] * 4;
-                ws.push(w);
+        match fused {
+            Some(to) if self.tape.is_none() => {
+                let weights =
+                    maps.iter().map(|map| self.b.stored(&map.weight)).collect::<Result<Vec<_>>>()?;
+                let all = self.b.mul_mat(self.b.widen(&weights, to)?, x)?;
+                let mut from = 0;
+                for (out, map) in out.iter_mut().zip(maps) {
+                    let y = self.b.columns(all, from, map.n_out())?;
+                    *out = self.bias(self.low_rank(y, x, map)?, map)?;
+                    from += map.n_out();
+                }
             }
-        }
-        let to = self.abilities.widen.filter(|_| ws.len() == N && bytes <= FUSED_MAX);
-        if let Some(to) = to {
-            let all = self.b.mul_mat(self.b.widen(&ws, to)?, x)?;
-            let mut from = 0;
-            for ((out, w), name) in out.iter_mut().zip(&ws).zip(names) {
-                let y = self.b.columns(all, from, w.ne()[1])?;
-                *out = self.bias(self.low_rank(y, x, &format!("{name}.weight"))?, name)?;
-                from += w.ne()[1];
-            }
-        } else {
-            for (out, name) in out.iter_mut().zip(names) {
-                *out = self.linear(x, name)?;
+            _ => {
+                for (out, map) in out.iter_mut().zip(maps) {
+                    *out = self.linear(x, map)?;
+                }
             }
         }
         Ok(out)
     }
 
-    /// RMS norm with the scale `{name}.weight`.
-    pub fn norm(&self, x: Tensor<'c>, name: &str) -> Result<Tensor<'c>> {
-        let name = format!("{name}.weight");
-        let w = self.b.stored(self.stored(&name)?)?;
-        let normed = self.b.rms_norm(x, self.hp.rms_eps)?;
-        let out = self.b.mul(normed, w)?;
-        self.record(|| Step::Norm { out, x, normed, w, name });
+    /// RMS norm over the first dimension, scaled.
+    pub fn norm(&self, x: Tensor<'c>, norm: &Norm) -> Result<Tensor<'c>> {
+        let weight = self.b.stored(&norm.weight)?;
+        let normed = self.b.rms_norm(x, norm.eps)?;
+        let out = self.b.mul(normed, weight)?;
+        if let Some(tape) = &self.tape {
+            tape.norm(norm, x, normed, weight, out);
+        }
+        Ok(out)
+    }
+
+    /// RMS norm of each head alone: `[n_head * d, T]` to the same, with a scale `[d]`.
+    pub fn head_norm(&self, x: Tensor<'c>, norm: &Norm) -> Result<Tensor<'c>> {
+        let ([width, n, ..], d) = (x.ne(), norm.weight.def().ne[0]);
+        // Maps of one input may have been computed as one product, and then their rows lie apart.
+        let x_rows = self.b.view(x, [d, width / d, n, 1], [4 * d, x.nb()[1], x.nb()[1] * n], 0)?;
+        self.record(|| Step::Reshape { out: x_rows, x });
+        let normed = self.norm(x_rows, norm)?;
+        let out = self.b.reshape(normed, &[width, n])?;
+        self.record(|| Step::Reshape { out, x: normed });
         Ok(out)
     }
 
@@ -174,34 +160,32 @@ impl<'a, 'c> Graph<'a, 'c> {
         Ok(out)
     }
 
-    /// Pre-norm projections `attn_{q,k,v}`: `[n_embd, T]` to q, k and v.
-    pub fn qkv(&self, x: Tensor<'c>, il: usize) -> Result<[Tensor<'c>; 3]> {
-        let blk = |part: &str| format!("blk.{il}.{part}");
-        let normed = self.norm(x, &blk("attn_norm"))?;
-        self.linears(normed, [&blk("attn_q"), &blk("attn_k"), &blk("attn_v")])
+    /// Gradients, given those of some of the graph's tensors: of the tensors `wanted` (`None` where nothing reaches them),
+    /// and of what is trained.
+    #[allow(clippy::type_complexity)]
+    pub fn backward(
+        &self,
+        seeds: &[(Tensor<'c>, Tensor<'c>)],
+        wanted: &[Tensor<'c>],
+    ) -> Result<(Vec<Option<Tensor<'c>>>, Vec<Gradient<'c>>)> {
+        let tape = self.tape.as_ref();
+        let tape = tape
+            .ok_or_else(|| ggml::Error::Op { op: "backward", what: "the graph was not recorded".into() })?;
+        tape.backward(&self.products(), seeds, wanted)
     }
 
-    /// What attention found, projected by `attn_output`: the residual to add.
-    pub fn attn_output(&self, attn: Tensor<'c>, il: usize) -> Result<Tensor<'c>> {
-        let out = self.linear(attn, &format!("blk.{il}.attn_output"))?;
-        self.b.name(out, &format!("attn_out-{il}"));
-        Ok(out)
+    /// Activations saved between the runs, by the map they come from.
+    pub fn saved(&self) -> Vec<(LinearId, SavedActivation)> {
+        self.tape.as_ref().map_or_else(Vec::new, Tape::saved)
     }
 
-    /// Pre-norm gated feed-forward `ffn_{gate,up,down}`: `[n_embd, T]` to the residual to add.
-    pub fn swiglu_ffn(&self, x: Tensor<'c>, il: usize) -> Result<Tensor<'c>> {
-        let blk = |part: &str| format!("blk.{il}.{part}");
-        let normed = self.norm(x, &blk("ffn_norm"))?;
-        let [gate, up] = self.linears(normed, [&blk("ffn_gate"), &blk("ffn_up")])?;
-        let out = self.linear(self.swiglu(gate, up)?, &blk("ffn_down"))?;
-        self.b.name(out, &format!("ffn_out-{il}"));
-        Ok(out)
+    /// Inputs F32 `[n_in, T]` that hold 0 or `1 / (1 - dropout)`, by the map.
+    pub fn dropout_masks(&self) -> Vec<(LinearId, InputId)> {
+        self.tape.as_ref().map_or_else(Vec::new, Tape::dropout_masks)
     }
 
-    /// Final norm and logits; the output matrix is the token embedding where the file has none of its own.
-    pub fn logits(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        let x = self.norm(x, "output_norm")?;
-        let tied = self.tensors.get("output.weight").is_none();
-        self.linear(x, if tied { TOKEN_EMBD.trim_end_matches(".weight") } else { "output" })
+    /// Inputs I32 `[n]` that hold the numbers of a range.
+    pub fn row_ids(&self) -> Vec<(Range<usize>, InputId)> {
+        self.tape.as_ref().map_or_else(Vec::new, Tape::row_ids)
     }
 }

@@ -1,8 +1,9 @@
-//! What an architecture builds its layers from. All but attention works on each token alone: `blocks` has that, `tape` runs it
-//! backwards. `attend` is attention through a cache under the plan in force, `rotate` its positions.
+//! Graphs of a model. `blocks` has all that works on each token alone, `tape` runs that backwards with the products of
+//! `products`; `attend` is attention through a cache under the plan in force, `rotate` its positions.
 
 mod attend;
 mod blocks;
+mod products;
 mod rotate;
 mod tape;
 
@@ -12,9 +13,9 @@ use crate::kv::Span;
 use crate::rope::MAX_BRANCHES;
 
 pub use attend::{Cached, GraphInputs};
-pub use blocks::{Graph, Tensors};
+pub use blocks::Graph;
 pub use rotate::{Pairing, Rotation, RotationInputs, Rotations, RotationsInputs};
-pub use tape::{Gradient, Handover, Recording};
+pub use tape::{Gradient, Recording, SavedActivation};
 
 /// What of a graph can change between micro-batches; graphs of equal shape are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,13 +35,13 @@ impl Shape {
     }
 }
 
-/// What the device allows.
+/// Ways of computing that a device and the settings of a session allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Abilities {
-    /// Ops of our own (CPU only).
+pub struct Capabilities {
+    /// Ops of our own, which exist on the CPU.
     pub custom_ops: bool,
-    /// The type weights are widened to for large batches, where that is faster than their own product.
-    pub widen: Option<DType>,
+    /// The type weights are dequantised to for large batches, where that is faster than their own product.
+    pub dequantize: Option<DType>,
     /// Attention without the score matrix.
     pub flash: bool,
 }

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use super::batch::Item;
 use super::{Batch, SeqId, Session};
+use crate::arch::Qkv;
 use crate::graph::{Cached, Graph, GraphInputs, Shape};
 use crate::kv::Span;
 use crate::model::{Error, Result};
@@ -244,7 +245,7 @@ impl Session<'_> {
 
     /// Bytes a graph of this shape needs beside weights and cache.
     pub(super) fn measure(&mut self, shape: Shape) -> Result<usize> {
-        let parts = Parts { model: self.model, abilities: self.abilities };
+        let parts = Parts { model: self.model, capabilities: self.capabilities };
         let n = self.max_tensors();
         Ok(self.exec.measure(n, |b| parts.build(b, &self.kv, &self.plan, shape).map(|_| ()))?)
     }
@@ -255,7 +256,7 @@ impl Session<'_> {
             return Ok(());
         }
         self.current = None;
-        let parts = Parts { model: self.model, abilities: self.abilities };
+        let parts = Parts { model: self.model, capabilities: self.capabilities };
         let n = self.max_tensors();
         let (inputs, output) = self.exec.build(n, |b| parts.build(b, &self.kv, &self.plan, shape))?;
         self.current = Some((shape, inputs, output));
@@ -278,7 +279,7 @@ fn negative_log_likelihood(row: &[f32], token: Token) -> f32 {
 #[derive(Clone, Copy)]
 struct Parts<'m> {
     model: &'m crate::model::Model,
-    abilities: crate::graph::Abilities,
+    capabilities: crate::graph::Capabilities,
 }
 
 impl Parts<'_> {
@@ -289,19 +290,16 @@ impl Parts<'_> {
         plan: &crate::rope::Plan,
         shape: Shape,
     ) -> ggml::Result<(GraphInputs, Option<ggml::graph::OutputId>)> {
-        let (hp, arch) = (self.model.hparams(), self.model.arch());
-        let g = Graph::new(b, hp, self.model.tensors(), self.abilities);
-        let (cached, inputs, mut x) = Cached::new(&g, kv, plan, arch.pairing, shape)?;
-        for il in 0..hp.n_layer {
-            let [q, k, v] = (arch.qkv)(&g, il, x)?;
-            let attn = cached.wanted(&g, cached.attend(&g, q, k, v, il)?, il)?;
-            x = (arch.rest)(&g, il, cached.wanted(&g, x, il)?, attn)?;
+        let (hp, transformer) = (self.model.hparams(), self.model.transformer());
+        let g = Graph::new(b, self.capabilities);
+        let (cached, inputs, mut x) = Cached::new(&g, hp, kv, plan, self.model.arch().pairing, shape)?;
+        for (il, layer) in transformer.layers.iter().enumerate() {
+            let Qkv { q, k, v } = layer.before_attention(&g, x)?;
+            let attn_out = cached.wanted(&g, cached.attend(&g, q, k, v, il)?, il)?;
+            x = layer.after_attention(&g, cached.wanted(&g, x, il)?, attn_out)?;
         }
         // Without a wanted row the graph ends where the last layer's keys and values are stored.
-        let output = match shape.n_out {
-            0 => None,
-            _ => Some(b.output((arch.head)(&g, x)?)),
-        };
+        let output = if shape.n_out > 0 { Some(b.output(transformer.logits(&g, x)?)) } else { None };
         Ok((inputs, output))
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ggml::backend::Backend;
 use ggml::graph::{Executor, OutputId};
 
-use crate::graph::{Abilities, GraphInputs, Shape};
+use crate::graph::{Capabilities, GraphInputs, Shape};
 use crate::kv::{KvCache, MAX_SEQS};
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, RopeError, Spec};
@@ -96,7 +96,7 @@ pub struct Session<'m> {
     plan: Plan,
     exec: Executor,
     kv: KvCache,
-    abilities: Abilities,
+    capabilities: Capabilities,
     /// The graph the executor holds.
     current: Option<(Shape, GraphInputs, Option<OutputId>)>,
     /// Tokens of each sequence, by position.
@@ -148,9 +148,9 @@ impl<'m> Session<'m> {
         cost.check(device.memory_free())?;
         let (n_cells, n_maps) = (cost.n_cells, plan.key_maps().len());
         let own_ops = device.is_cpu() && !params.portable;
-        let abilities = Abilities {
+        let capabilities = Capabilities {
             custom_ops: own_ops,
-            widen: if own_ops { device.widest_product() } else { None },
+            dequantize: if own_ops { device.widest_product() } else { None },
             flash: params.attention == Attention::Auto,
         };
         let exec = Executor::new(Backend::new(device, params.n_threads)?)?;
@@ -160,7 +160,7 @@ impl<'m> Session<'m> {
             plan,
             exec,
             kv,
-            abilities,
+            capabilities,
             current: None,
             tokens: vec![Vec::new(); MAX_SEQS as usize],
             logits: Vec::new(),
@@ -184,8 +184,8 @@ impl<'m> Session<'m> {
         let compute = self.measure(largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         match self.prepare(largest) {
-            Err(Error::Ggml(ggml::Error::Backend(_))) if self.abilities.flash => {
-                self.abilities.flash = false;
+            Err(Error::Ggml(ggml::Error::Backend(_))) if self.capabilities.flash => {
+                self.capabilities.flash = false;
                 self.prepare(largest)
             }
             other => other,

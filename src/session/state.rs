@@ -123,7 +123,7 @@ impl Session<'_> {
     }
 
     fn key_layout(&self) -> &'static str {
-        if self.abilities.custom_ops {
+        if self.capabilities.custom_ops {
             "table"
         } else {
             "ggml"

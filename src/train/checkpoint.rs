@@ -38,11 +38,11 @@ pub fn save(path: &Path, state: &State, params: &Params, optimizer: &Optimizer) 
     let failed = |e: &dyn std::fmt::Display| Error::Invalid(format!("{}: {e}", path.display()));
     let mut rows: Vec<(String, &[f32])> = Vec::new();
     for (i, (t, m)) in params.list().iter().zip(&optimizer.moments).enumerate() {
-        rows.push((format!("value.{}", t.name), &t.value));
-        rows.push((format!("m.{}", t.name), &m.m));
-        rows.push((format!("v.{}", t.name), &m.v));
+        rows.push((format!("value.{}", t.id), &t.value));
+        rows.push((format!("m.{}", t.id), &m.m));
+        rows.push((format!("v.{}", t.id), &m.v));
         if let Some(average) = &optimizer.average {
-            rows.push((format!("average.{}", t.name), &average[i]));
+            rows.push((format!("average.{}", t.id), &average[i]));
         }
     }
     rows.sort_by(|a, b| a.0.cmp(&b.0));
@@ -142,11 +142,11 @@ pub fn load(
     let (mut values, mut fresh) = (Vec::new(), optimizer.clone());
     for (i, t) in params.list().iter().enumerate() {
         let n = t.value.len();
-        values.push(read("value", &t.name, n)?);
-        fresh.moments[i].m = read("m", &t.name, n)?;
-        fresh.moments[i].v = read("v", &t.name, n)?;
+        values.push(read("value", &t.id.to_string(), n)?);
+        fresh.moments[i].m = read("m", &t.id.to_string(), n)?;
+        fresh.moments[i].v = read("v", &t.id.to_string(), n)?;
         if let Some(average) = &mut fresh.average {
-            average[i] = read("average", &t.name, n)?;
+            average[i] = read("average", &t.id.to_string(), n)?;
         }
     }
     fresh.step = state.step;

@@ -18,7 +18,7 @@ pub(super) struct Ids {
     back: Option<BackInputs>,
     row_ids: Vec<(Range<usize>, InputId)>,
     /// Of each target, one number a row: the loss, or where ops are every backend's the probability.
-    found: OutputId,
+    per_target: OutputId,
     own: bool,
     /// The gradient of x, in a backward run.
     pub(super) d_x: Option<OutputId>,
@@ -31,27 +31,27 @@ struct BackInputs {
     rows: Option<(InputId, InputId)>,
 }
 
-/// What is found of each target, inputs of a backward run, and the gradient of the logits.
+/// One number for each target (see [`Ids`]), inputs of a backward run, and the gradient of the logits.
 type Loss<'c> = (OutputId, Option<BackInputs>, Option<Tensor<'c>>);
 
 fn own_loss<'c>(b: &Builder<'c>, logits: Tensor<'c>, targets: Tensor<'c>, back: bool) -> Result<Loss<'c>> {
     let stats = b.cross_entropy(logits, targets)?;
-    let found = b.output(b.cont(b.columns(stats, 0, 1)?)?);
+    let nll = b.output(b.cont(b.columns(stats, 0, 1)?)?);
     if !back {
-        return Ok((found, None, None));
+        return Ok((nll, None, None));
     }
     let (id, weights) = b.input("weights", DType::F32, &[logits.ne()[1]])?;
     let d_logits = b.cross_entropy_back(logits, targets, stats, weights)?;
-    Ok((found, Some(BackInputs { weights: id, rows: None }), Some(d_logits)))
+    Ok((nll, Some(BackInputs { weights: id, rows: None }), Some(d_logits)))
 }
 
 fn any_loss<'c>(b: &Builder<'c>, logits: Tensor<'c>, at: Tensor<'c>, back: bool) -> Result<Loss<'c>> {
     let [n_vocab, n, ..] = logits.ne();
     let p = b.reshape(b.soft_max_plain(logits)?, &[1, n_vocab * n])?;
     let picked = b.get_rows(p, at)?;
-    let found = b.output(picked);
+    let probabilities = b.output(picked);
     if !back {
-        return Ok((found, None, None));
+        return Ok((probabilities, None, None));
     }
     let (rows_id, rows) = b.input("target_rows", DType::I64, &[n])?;
     let (one_id, one) = b.input("one", DType::F32, &[1])?;
@@ -59,7 +59,7 @@ fn any_loss<'c>(b: &Builder<'c>, logits: Tensor<'c>, at: Tensor<'c>, back: bool)
     // The gradient of -ln softmax is softmax, less 1 at the target.
     let d = b.set_rows(p, b.sub(picked, one)?, rows)?;
     let d_logits = b.mul(b.reshape(d, &[n_vocab, n])?, weights)?;
-    Ok((found, Some(BackInputs { weights: id, rows: Some((rows_id, one_id)) }), Some(d_logits)))
+    Ok((probabilities, Some(BackInputs { weights: id, rows: Some((rows_id, one_id)) }), Some(d_logits)))
 }
 
 /// Probabilities are at least this, so that no loss is infinite: e^-87.
@@ -69,15 +69,13 @@ impl Ctx<'_> {
     /// The loss of `n` tokens; `back`: the gradient of x, too, and of what is trained in the head.
     pub(super) fn loss(&self, b: &Builder<'_>, n: usize, back: bool) -> Result<Ids> {
         self.head(b, |g| {
-            let (x_id, x) = b.input("x", DType::F32, &[g.hp.n_embd, n])?;
+            let (x_id, x) = b.input("x", DType::F32, &[self.hp.n_embd, n])?;
             let (targets, at) = b.input("targets", DType::I32, &[n])?;
-            let logits = (self.model.arch().head)(g, x)?;
-            let own = self.abilities.custom_ops;
-            let (found, back, d_logits) = match own {
-                true => own_loss(b, logits, at, back)?,
-                false => any_loss(b, logits, at, back)?,
-            };
-            let mut ids = Ids { x: x_id, targets, back, row_ids: Vec::new(), found, own, d_x: None };
+            let logits = self.transformer.logits(g, x)?;
+            let own = self.capabilities.custom_ops;
+            let build = if own { own_loss } else { any_loss };
+            let (per_target, back, d_logits) = build(b, logits, at, back)?;
+            let mut ids = Ids { x: x_id, targets, back, row_ids: Vec::new(), per_target, own, d_x: None };
             if let Some(d_logits) = d_logits {
                 let (d_x, trained) = g.backward(&[(logits, d_logits)], &[x])?;
                 self.sum(b, &trained)?;
@@ -114,10 +112,10 @@ impl Ids {
 
     /// The loss of each token, nats, after a run.
     pub(super) fn losses(&self, exec: &Executor) -> Result<Vec<f64>> {
-        let mut found = Vec::new();
-        exec.read_f32(self.found, &mut found)?;
+        let mut per_target = Vec::new();
+        exec.read_f32(self.per_target, &mut per_target)?;
         let nll = if self.own { f64::from } else { nll };
-        Ok(found.into_iter().map(nll).collect())
+        Ok(per_target.into_iter().map(nll).collect())
     }
 }
 

@@ -6,24 +6,31 @@ use ggml::graph::{Builder, InputId, OutputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Result};
 
-use super::attend::{Attend, Cache, SeenInput};
-use super::keep::{self, Keep};
+use super::attention::{Attend, Cache, SeenInput};
 use super::params::Params;
-use crate::graph::{Abilities, Gradient, Graph, Handover, Recording, Rotations, RotationsInputs, Tensors};
-use crate::model::Model;
+use super::saved::{self, Activation, Checkpointing};
+use crate::arch::{Qkv, Transformer};
+use crate::graph::{
+    Capabilities, Gradient, Graph, Pairing, Recording, Rotations, RotationsInputs, SavedActivation,
+};
+use crate::hparams::Hparams;
+use crate::ids::{LinearId, ParamId};
 use crate::rope::{Plan, PosMap};
 
 /// What all graphs of a run share.
 #[derive(Clone, Copy)]
 pub(super) struct Ctx<'a> {
-    pub(super) model: &'a Model,
+    pub(super) hp: &'a Hparams,
+    pub(super) pairing: Pairing,
+    /// The model's layers with what is trained in its place.
+    pub(super) transformer: &'a Transformer,
     pub(super) plan: &'a Plan,
     pub(super) params: &'a Params,
     pub(super) cache: &'a Cache,
-    pub(super) abilities: Abilities,
-    pub(super) keep: Keep,
+    pub(super) capabilities: Capabilities,
+    pub(super) checkpointing: Checkpointing,
     pub(super) dropout: f32,
-    pub(super) wide_bytes: usize,
+    pub(super) dequantize_bytes: usize,
 }
 
 /// A layer and some of its tokens.
@@ -53,23 +60,17 @@ pub(super) struct Ids {
     pub(super) cells: Option<InputId>,
     pub(super) rotation: RotationsInputs,
     pub(super) seen: Option<SeenInput>,
-    /// What products gave, and under its own name what attention did.
-    pub(super) kept: Vec<(String, Handover)>,
-    pub(super) masks: Vec<(String, InputId)>,
+    pub(super) saved: Vec<(Activation, SavedActivation)>,
+    pub(super) dropout_masks: Vec<(LinearId, InputId)>,
     pub(super) row_ids: Vec<(Range<usize>, InputId)>,
     /// The layer's output, or the gradient of its input.
     pub(super) out: Option<OutputId>,
 }
 
-/// The part of a weight's name that says what it is in its layer: `attn_q` of `blk.3.attn_q.weight`.
-pub(super) fn part(weight: &str) -> &str {
-    weight.strip_suffix(".weight").and_then(|w| w.rsplit('.').next()).unwrap_or(weight)
-}
-
 impl Ctx<'_> {
     /// Upper bound of a graph's tensors: explicit attention is in pieces, the more the longer the context.
     pub(super) fn max_tensors(&self) -> usize {
-        if self.abilities.custom_ops {
+        if self.capabilities.custom_ops {
             1 << 12
         } else {
             1 << 16
@@ -82,18 +83,16 @@ impl Ctx<'_> {
         load: bool,
         f: impl FnOnce(&Graph<'_, 'c>) -> Result<R>,
     ) -> Result<R> {
-        let widths = keep::widths(self.model.hparams(), self.keep);
-        let keep = |weight: &str| widths.iter().any(|(name, _)| *name == part(weight));
-        let whole = |name: &str| self.params.is_whole(name);
+        let saves = |map: LinearId| self.checkpointing >= Checkpointing::Products && saved::saves(map);
+        let trains = |id: ParamId| self.params.trains(id);
         let how = Recording {
-            keep: &keep,
+            saves: &saves,
             load,
-            whole: &whole,
+            trains: &trains,
             dropout: self.dropout,
-            wide_bytes: self.wide_bytes,
+            dequantize_bytes: self.dequantize_bytes,
         };
-        let tensors = Tensors { weights: self.model.weights(), adapters: self.params.adapters() };
-        f(&Graph::recorded(b, self.model.hparams(), tensors, self.abilities, how))
+        f(&Graph::recorded(b, self.capabilities, how))
     }
 
     /// The loss's side of it: a graph from the last layer's output.
@@ -102,22 +101,23 @@ impl Ctx<'_> {
         b: &Builder<'c>,
         f: impl FnOnce(&Graph<'_, 'c>) -> Result<R>,
     ) -> Result<R> {
-        let none = Ctx { keep: Keep::Inputs, ..*self };
+        let none = Ctx { checkpointing: Checkpointing::Inputs, ..*self };
         none.recorded(b, false, f)
     }
 
     /// The layer's output; keys and values go into the cache.
     pub(super) fn forward(&self, b: &Builder<'_>, block: Block) -> Result<Ids> {
         self.recorded(b, false, |g| {
-            let mut layer = Layer::new(g, self, block)?;
-            let [q, k, v] = (self.model.arch().qkv)(g, block.il, layer.x)?;
+            let net = &self.transformer.layers[block.il];
+            let mut layer = LayerGraph::new(g, self, block)?;
+            let Qkv { q, k, v } = net.before_attention(g, layer.x)?;
             let [k, v] = layer.store(k, v)?;
-            let found = layer.attend()?.forward(b, layer.rotated(q)?, k, v)?;
-            if self.keep >= Keep::Attention {
-                layer.ids.kept.push((keep::ATTENTION.into(), Handover::Save(b.output(found))));
+            let attn_out = layer.attend()?.forward(b, layer.rotated(q)?, k, v)?;
+            if self.checkpointing >= Checkpointing::Attention {
+                layer.ids.saved.push((Activation::AttnOut, SavedActivation::Save(b.output(attn_out))));
             }
-            let attn = layer.values(found)?;
-            let y = (self.model.arch().rest)(g, block.il, layer.x, attn)?;
+            let attn = layer.values(attn_out)?;
+            let y = net.after_attention(g, layer.x, attn)?;
             layer.ids.out = Some(b.output(y));
             Ok(layer.finish())
         })
@@ -126,8 +126,9 @@ impl Ctx<'_> {
     /// Keys and values into the cache, for a layer that is about to be run backwards.
     pub(super) fn keys(&self, b: &Builder<'_>, block: Block) -> Result<Ids> {
         self.recorded(b, true, |g| {
-            let mut layer = Layer::new(g, self, block)?;
-            let [_, k, v] = (self.model.arch().qkv)(g, block.il, layer.x)?;
+            let net = &self.transformer.layers[block.il];
+            let mut layer = LayerGraph::new(g, self, block)?;
+            let Qkv { k, v, .. } = net.before_attention(g, layer.x)?;
             layer.store(k, v)?;
             Ok(layer.finish())
         })
@@ -137,33 +138,34 @@ impl Ctx<'_> {
     /// there is, whose keys and values are stored in the same graph.
     pub(super) fn backward(&self, b: &Builder<'_>, block: Block, alone: bool) -> Result<Ids> {
         self.recorded(b, true, |g| {
-            let mut layer = Layer::new(g, self, block)?;
-            let hp = g.hp;
+            let net = &self.transformer.layers[block.il];
+            let mut layer = LayerGraph::new(g, self, block)?;
+            let hp = self.hp;
             let (d_y_id, d_y) = b.input("d_y", DType::F32, &[hp.n_embd, block.n])?;
             layer.ids.d_y = Some(d_y_id);
-            let [q, k, v] = (self.model.arch().qkv)(g, block.il, layer.x)?;
-            let stored = match alone {
-                true => layer.store(k, v)?,
-                false => [b.stored(&self.cache.k())?, b.stored(&self.cache.v())?],
+            let Qkv { q, k, v } = net.before_attention(g, layer.x)?;
+            let stored = if alone {
+                layer.store(k, v)?
+            } else {
+                [b.stored(&self.cache.k())?, b.stored(&self.cache.v())?]
             };
             let (q_r, attend) = (layer.rotated(q)?, layer.attend()?);
-            let found = match self.keep >= Keep::Attention {
-                true => {
-                    let shape = [hp.n_embd_head + 1, hp.n_head, block.n];
-                    let (id, found) = b.input("attention", DType::F32, &shape)?;
-                    layer.ids.kept.push((keep::ATTENTION.into(), Handover::Load(id)));
-                    found
-                }
-                false => attend.forward(b, q_r, stored[0], stored[1])?,
+            let attn_out = if self.checkpointing >= Checkpointing::Attention {
+                let shape = [hp.n_embd_head + 1, hp.n_head, block.n];
+                let (id, attn_out) = b.input("attn_out", DType::F32, &shape)?;
+                layer.ids.saved.push((Activation::AttnOut, SavedActivation::Load(id)));
+                attn_out
+            } else {
+                attend.forward(b, q_r, stored[0], stored[1])?
             };
-            let attn = layer.values(found)?;
-            let y = (self.model.arch().rest)(g, block.il, layer.x, attn)?;
+            let attn = layer.values(attn_out)?;
+            let y = net.after_attention(g, layer.x, attn)?;
             let (above, trained) = g.backward(&[(y, d_y)], &[layer.x, attn])?;
             self.sum(b, &trained)?;
             let d_attn = above[1].ok_or_else(|| unreached("attention"))?;
             let d_attn = b.reshape(d_attn, &[hp.n_embd_head, hp.n_head, block.n])?;
             let sums = [b.stored(&self.cache.dk())?, b.stored(&self.cache.dv())?];
-            let below = attend.backward(b, q_r, stored, found, d_attn, sums)?;
+            let below = attend.backward(b, q_r, stored, attn_out, d_attn, sums)?;
             let d_q = layer.rotation.queries_back(b, below.q, PosMap::IDENTITY)?;
             let d_k = layer.rotation.keys_back(b, layer.block_rows(below.k)?, PosMap::IDENTITY)?;
             let d_v = b.cont(layer.block_rows(below.v)?)?;
@@ -186,8 +188,8 @@ impl Ctx<'_> {
 
     /// Adds gradients to the sums of the step.
     pub(super) fn sum<'c>(&self, b: &Builder<'c>, trained: &[Gradient<'c>]) -> Result<()> {
-        for Gradient { name, value } in trained {
-            let sum = self.params.grad(name).ok_or_else(|| unreached(name))?;
+        for Gradient { id, value } in trained {
+            let sum = self.params.grad(*id).ok_or_else(|| unreached(&id.to_string()))?;
             b.expand(b.add_into(b.stored(&sum)?, *value)?);
         }
         Ok(())
@@ -199,7 +201,7 @@ fn unreached(what: &str) -> ggml::Error {
 }
 
 /// A layer's graph under construction.
-struct Layer<'g, 'a, 'c> {
+struct LayerGraph<'g, 'a, 'c> {
     g: &'g Graph<'a, 'c>,
     ctx: &'g Ctx<'g>,
     block: Block,
@@ -208,31 +210,30 @@ struct Layer<'g, 'a, 'c> {
     ids: Ids,
 }
 
-impl<'g, 'a, 'c> Layer<'g, 'a, 'c> {
+impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
     fn new(g: &'g Graph<'a, 'c>, ctx: &'g Ctx<'g>, block: Block) -> Result<Self> {
-        let (b, hp) = (g.b, g.hp);
+        let (b, hp) = (g.b, ctx.hp);
         let (x_id, x) = b.input("x", DType::F32, &[hp.n_embd, block.n])?;
-        let pairing = ctx.model.arch().pairing;
         let maps = std::iter::once(PosMap::IDENTITY);
         let (rotation, rotation_ids) =
-            Rotations::new(b, hp, ctx.plan, pairing, block.n, ctx.abilities.custom_ops, maps)?;
+            Rotations::new(b, hp, ctx.plan, ctx.pairing, block.n, ctx.capabilities.custom_ops, maps)?;
         let ids = Ids {
             x: x_id,
             d_y: None,
             cells: None,
             rotation: rotation_ids,
             seen: None,
-            kept: Vec::new(),
-            masks: Vec::new(),
+            saved: Vec::new(),
+            dropout_masks: Vec::new(),
             row_ids: Vec::new(),
             out: None,
         };
-        Ok(Layer { g, ctx, block, x, rotation, ids })
+        Ok(LayerGraph { g, ctx, block, x, rotation, ids })
     }
 
     /// `[heads * d, n]` as `[d, heads, n]`.
     fn heads(&self, t: Tensor<'c>) -> Result<Tensor<'c>> {
-        let (d, nb) = (self.g.hp.n_embd_head, t.nb());
+        let (d, nb) = (self.ctx.hp.n_embd_head, t.nb());
         let heads = t.ne()[0] / d;
         self.g.b.view(t, [d, heads, self.block.n, 1], [4 * d, nb[1], nb[1] * self.block.n], 0)
     }
@@ -256,29 +257,30 @@ impl<'g, 'a, 'c> Layer<'g, 'a, 'c> {
     }
 
     fn attend(&mut self) -> Result<Attend<'c>> {
-        let own = self.ctx.abilities.custom_ops;
-        let (attend, seen) = Attend::new(self.g.b, self.g.hp, own, self.block.n, self.block.end())?;
+        let own = self.ctx.capabilities.custom_ops;
+        let (attend, seen) = Attend::new(self.g.b, self.ctx.hp, own, self.block.n, self.block.end())?;
         self.ids.seen = Some(seen);
         Ok(attend)
     }
 
-    /// The heads of what attention found, side by side: `[n_head * d, n]`.
-    fn values(&self, found: Tensor<'c>) -> Result<Tensor<'c>> {
-        let (b, d) = (self.g.b, self.g.hp.n_embd_head);
-        let heads = b.cont(b.columns(found, 0, d)?)?;
-        b.reshape(heads, &[d * self.g.hp.n_head, self.block.n])
+    /// The heads of attention's output side by side, without what the backward run needs behind each: `[n_head * d, n]`.
+    fn values(&self, attn_out: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (b, d) = (self.g.b, self.ctx.hp.n_embd_head);
+        let heads = b.cont(b.columns(attn_out, 0, d)?)?;
+        b.reshape(heads, &[d * self.ctx.hp.n_head, self.block.n])
     }
 
     /// The block's rows of a tensor of the cache, as heads.
     fn block_rows(&self, all: Tensor<'c>) -> Result<Tensor<'c>> {
-        let (d, nb, n) = (self.g.hp.n_embd_head, all.nb(), self.block.n);
-        let ne = [d, self.g.hp.n_head_kv, n, 1];
+        let (d, nb, n) = (self.ctx.hp.n_embd_head, all.nb(), self.block.n);
+        let ne = [d, self.ctx.hp.n_head_kv, n, 1];
         self.g.b.view(all, ne, [4 * d, nb[1], nb[1] * n], self.block.start * nb[1])
     }
 
     fn finish(mut self) -> Ids {
-        self.ids.kept.extend(self.g.kept());
-        self.ids.masks = self.g.masks();
+        let of_maps = self.g.saved().into_iter();
+        self.ids.saved.extend(of_maps.map(|(id, saved)| (Activation::Linear(id), saved)));
+        self.ids.dropout_masks = self.g.dropout_masks();
         self.ids.row_ids = self.g.row_ids();
         self.ids
     }

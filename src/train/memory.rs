@@ -4,20 +4,20 @@ use ggml::backend::Backend;
 use ggml::graph::Executor;
 use ggml::tensor::Store;
 
-use super::attend::Cache;
-use super::keep::{self, Keep};
+use super::attention::Cache;
 use super::layer::{Block, Ctx};
 use super::params::{self, Params};
+use super::saved::{self, Checkpointing};
 use super::TrainParams;
-use crate::graph::Abilities;
+use crate::graph::Capabilities;
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, Spec};
 
 /// Bytes, on the device and on the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemoryPlan {
-    /// What is kept between the runs.
-    pub keep: Keep,
+    /// Which activations are saved.
+    pub checkpointing: Checkpointing,
     /// Part by part: what it is, bytes on the device, bytes on the host.
     pub parts: Vec<(&'static str, usize, usize)>,
     /// Tokens of a sequence.
@@ -55,9 +55,9 @@ pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
     Ok(plan)
 }
 
-pub(super) fn abilities(model: &Model, settings: &TrainParams) -> Abilities {
+pub(super) fn capabilities(model: &Model, settings: &TrainParams) -> Capabilities {
     let custom_ops = model.backend_device().is_cpu() && !settings.portable;
-    Abilities { custom_ops, widen: None, flash: false }
+    Capabilities { custom_ops, dequantize: None, flash: false }
 }
 
 impl MemoryPlan {
@@ -71,34 +71,37 @@ impl MemoryPlan {
         // As much again is left to others.
         let Budget { device, host } = Budget::of(model);
         let half = Budget { device: device / 2, host: host.map(|n| n / 2) };
-        let Some(keep) = settings.keep else {
-            let all = [Keep::Products, Keep::Attention, Keep::Inputs];
-            for keep in all {
-                let plan = MemoryPlan::with(model, settings, keep)?;
-                if keep == Keep::Inputs || plan.fits(half) {
+        let Some(checkpointing) = settings.checkpointing else {
+            let all = [Checkpointing::Products, Checkpointing::Attention, Checkpointing::Inputs];
+            for checkpointing in all {
+                let plan = MemoryPlan::with(model, settings, checkpointing)?;
+                if checkpointing == Checkpointing::Inputs || plan.fits(half) {
                     return Ok(plan);
                 }
             }
-            return MemoryPlan::with(model, settings, Keep::Inputs);
+            return MemoryPlan::with(model, settings, Checkpointing::Inputs);
         };
-        MemoryPlan::with(model, settings, keep)
+        MemoryPlan::with(model, settings, checkpointing)
     }
 
-    fn with(model: &Model, settings: &TrainParams, keep: Keep) -> Result<MemoryPlan> {
+    fn with(model: &Model, settings: &TrainParams, checkpointing: Checkpointing) -> Result<MemoryPlan> {
         let (hp, device, n_ctx) = (model.hparams(), model.backend_device(), settings.n_ctx);
         let rope = plan(model, settings)?;
         let params = Params::planned(model, &settings.lora)?;
         let cache = Cache::new(Store::planned(device, Cache::defs(hp, n_ctx)?)?);
-        let abilities = abilities(model, settings);
+        let capabilities = capabilities(model, settings);
+        let transformer = model.with_adapter(params.adapter())?;
         let ctx = Ctx {
-            model,
+            hp,
+            pairing: model.arch().pairing,
+            transformer: &transformer,
             plan: &rope,
             params: &params,
             cache: &cache,
-            abilities,
-            keep,
+            capabilities,
+            checkpointing,
             dropout: settings.lora.dropout,
-            wide_bytes: settings.wide_bytes,
+            dequantize_bytes: settings.dequantize_bytes,
         };
         let mut exec = Executor::new(Backend::new(device, 1)?)?;
         let n = settings.n_block.min(n_ctx);
@@ -110,11 +113,10 @@ impl MemoryPlan {
             exec.measure(ctx.max_tensors(), |b| ctx.loss(b, n, true).map(|_| ()))?,
         ];
         let trained: usize = params::shapes(model, &settings.lora)?.iter().map(|(_, s)| s[0] * s[1]).sum();
-        let kept: usize = keep::widths(hp, keep).iter().map(|(_, w)| w).sum();
-        let rows = |width: usize| {
-            let per_token = width.saturating_mul(settings.keep_type.bytes());
-            per_token.saturating_mul(n_ctx).saturating_mul(hp.n_layer)
-        };
+        let of_layer =
+            |il| saved::widths(&transformer, hp, il, checkpointing).iter().map(|(_, w)| w).sum::<usize>();
+        let saved_width: usize = (0..hp.n_layer).map(of_layer).sum();
+        let rows = |width: usize| width.saturating_mul(settings.saved_type.bytes()).saturating_mul(n_ctx);
         let parts = vec![
             ("weights", model.n_bytes(), 0),
             ("trained tensors and gradients", trained * 8, trained * 8),
@@ -122,11 +124,11 @@ impl MemoryPlan {
             ("a checkpoint while it is written", 0, trained * 24),
             ("keys, values and their gradients of a layer", cache.n_bytes(), 0),
             ("graphs", graphs.into_iter().max().unwrap_or(0), 0),
-            ("layer inputs", 0, rows(hp.n_embd)),
-            ("kept results of layers", 0, rows(kept)),
+            ("layer inputs", 0, rows(hp.n_embd * hp.n_layer)),
+            ("saved activations of layers", 0, rows(saved_width)),
             ("gradient between layers", 0, hp.n_embd.saturating_mul(n_ctx).saturating_mul(4)),
         ];
-        Ok(MemoryPlan { keep, parts, n_ctx })
+        Ok(MemoryPlan { checkpointing, parts, n_ctx })
     }
 
     /// Bytes on the device and on the host. On the CPU they are the same memory.
@@ -153,8 +155,8 @@ impl MemoryPlan {
     pub fn largest(model: &Model, settings: &TrainParams, budget: Budget) -> Result<Option<usize>> {
         const STEP: usize = 256;
         let fits = |steps: usize| -> Result<bool> {
-            let keep = settings.keep.or(Some(Keep::Inputs));
-            let settings = TrainParams { n_ctx: steps * STEP, keep, ..settings.clone() };
+            let checkpointing = settings.checkpointing.or(Some(Checkpointing::Inputs));
+            let settings = TrainParams { n_ctx: steps * STEP, checkpointing, ..settings.clone() };
             // Under a method that cannot serve a length, it does not fit.
             Ok(MemoryPlan::new(model, &settings).is_ok_and(|plan| plan.fits(budget)))
         };
@@ -164,9 +166,10 @@ impl MemoryPlan {
         }
         while low + 1 < high {
             let middle = low + (high - low) / 2;
-            match fits(middle)? {
-                true => low = middle,
-                false => high = middle,
+            if fits(middle)? {
+                low = middle;
+            } else {
+                high = middle;
             }
         }
         Ok(Some(low * STEP).filter(|&n| n > 0))

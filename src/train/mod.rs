@@ -1,19 +1,19 @@
 //! LoRA fine-tuning on quantised weights, a layer at a time.
 //!
-//! Forwards, only each layer's input is kept (and, where memory allows, more: [`Keep`]). The loss is taken over blocks of
+//! Forwards, only each layer's input is saved (and, where memory allows, more: [`Checkpointing`]). The loss is taken over blocks of
 //! tokens. Backwards, from the last layer down, one layer is brought back and differentiated, in blocks of tokens, attention in
 //! blocks of queries against all keys before them. So what a step needs grows linearly with the context: each layer's input
 //! on the host, and keys, values and their gradients of one layer on the device.
 
-mod attend;
+mod attention;
 pub mod checkpoint;
 mod head;
-mod keep;
 mod layer;
 mod memory;
 pub mod optim;
 mod params;
 pub mod recipe;
+mod saved;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -23,18 +23,20 @@ use ggml::graph::{Executor, Outcome, OutputId};
 use ggml::tensor::Store;
 use rand::Rng;
 
-use crate::graph::{Abilities, Handover};
+use crate::arch::Transformer;
+use crate::graph::{Capabilities, SavedActivation};
+use crate::ids::ParamId;
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, Spec};
-use crate::{weights, Token};
+use crate::Token;
 
-use attend::Cache;
-use keep::Rows;
+use attention::Cache;
 use layer::{Block, Ctx};
+use saved::{Activation, Rows};
 
-pub use keep::{Keep, KeepType};
 pub use memory::{Budget, MemoryPlan};
-pub use params::{LoraParams, Params, Trained, TARGETS};
+pub use params::{LoraParams, Params, Trained};
+pub use saved::{Checkpointing, SavedType};
 
 /// How to train, as far as the engine is concerned; data, schedule and steps are the caller's.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,12 +51,12 @@ pub struct TrainParams {
     pub n_block: usize,
     /// Threads; 0 is all physical cores.
     pub n_threads: usize,
-    /// What is kept between the runs; `None` is as much as fits into half of the memory that is free.
-    pub keep: Option<Keep>,
-    /// How kept numbers are stored.
-    pub keep_type: KeepType,
-    /// Bytes that a weight widened to floats may take at once.
-    pub wide_bytes: usize,
+    /// Activation checkpointing; `None` saves as much as fits into half of the memory that is free.
+    pub checkpointing: Option<Checkpointing>,
+    /// The type activations are saved as.
+    pub saved_type: SavedType,
+    /// Bytes that a weight dequantised to floats may take at once.
+    pub dequantize_bytes: usize,
     /// Only ops every backend has.
     pub portable: bool,
 }
@@ -68,9 +70,9 @@ impl TrainParams {
             lora: LoraParams::default(),
             n_block: 512,
             n_threads: 0,
-            keep: None,
-            keep_type: KeepType::F32,
-            wide_bytes: 128 << 20,
+            checkpointing: None,
+            saved_type: SavedType::F32,
+            dequantize_bytes: 128 << 20,
             portable: false,
         }
     }
@@ -101,14 +103,16 @@ pub struct Trainer<'m> {
     settings: TrainParams,
     plan: Plan,
     exec: Executor,
-    abilities: Abilities,
+    capabilities: Capabilities,
     params: Params,
+    /// The model's layers with the trained tensors in them.
+    transformer: Transformer,
     cache: Cache,
-    keep: Keep,
+    checkpointing: Checkpointing,
     /// Each layer's input.
     inputs: Vec<Rows>,
-    /// What else is kept of each layer.
-    kept: Vec<Vec<(&'static str, Rows)>>,
+    /// What else is saved of each layer.
+    saved: Vec<Vec<(Activation, Rows)>>,
     /// The gradient of the current layer's output.
     grad: Rows,
     /// Sequences so far, which dropout depends on.
@@ -130,26 +134,33 @@ impl<'m> Trainer<'m> {
         let (hp, device) = (model.hparams(), model.backend_device());
         let settings = TrainParams { n_block: settings.n_block.min(settings.n_ctx), ..settings.clone() };
         let n = settings.n_ctx;
-        let rows = |width| Rows::new(width, n, settings.keep_type);
+        let params = Params::new(model, &settings.lora)?;
+        let transformer = model.with_adapter(params.adapter())?;
+        let rows = |width| Rows::new(width, n, settings.saved_type);
         let inputs = (0..hp.n_layer).map(|_| rows(hp.n_embd)).collect::<Result<_>>()?;
-        let kept = (0..hp.n_layer)
-            .map(|_| keep::widths(hp, need.keep).into_iter().map(|(name, w)| Ok((name, rows(w)?))).collect())
-            .collect::<Result<_>>()?;
+        let saved_of = |il| {
+            let widths = saved::widths(&transformer, hp, il, need.checkpointing);
+            widths.into_iter().map(|(what, width)| Ok((what, rows(width)?))).collect()
+        };
+        let saved = (0..hp.n_layer).map(saved_of).collect::<Result<_>>()?;
         let cache = Cache::new(Store::new(device, Cache::defs(hp, n)?, "keys and values in training")?);
-        let exec = match memory::abilities(model, &settings).custom_ops {
-            true => Executor::with_crew(device, settings.n_threads)?,
-            false => Executor::new(Backend::new(device, settings.n_threads)?)?,
+        let capabilities = memory::capabilities(model, &settings);
+        let exec = if capabilities.custom_ops {
+            Executor::with_crew(device, settings.n_threads)?
+        } else {
+            Executor::new(Backend::new(device, settings.n_threads)?)?
         };
         Ok(Trainer {
             model,
             plan: memory::plan(model, &settings)?,
-            abilities: memory::abilities(model, &settings),
-            params: Params::new(model, &settings.lora)?,
+            capabilities,
+            params,
+            transformer,
             cache,
-            keep: need.keep,
+            checkpointing: need.checkpointing,
             inputs,
-            kept,
-            grad: Rows::new(hp.n_embd, n, KeepType::F32)?,
+            saved,
+            grad: Rows::new(hp.n_embd, n, SavedType::F32)?,
             n_seen: 0,
             cancel: exec.backend().cancel_flag(),
             scratch: Vec::new(),
@@ -178,9 +189,9 @@ impl<'m> Trainer<'m> {
         &mut self.params
     }
 
-    /// What is kept between the runs.
-    pub fn keep(&self) -> Keep {
-        self.keep
+    /// Which activations are saved between the runs.
+    pub fn checkpointing(&self) -> Checkpointing {
+        self.checkpointing
     }
 
     /// A flag that ends the running call with [`Error::Interrupted`] when set. Whoever sets it resets it.
@@ -235,7 +246,7 @@ impl<'m> Trainer<'m> {
             }
         }
         if !loss.is_finite() {
-            return Err(Error::Invalid(format!("the loss is {loss}: {}", self.blame(n))));
+            return Err(Error::Invalid(format!("the loss is {loss}: {}", self.find_nonfinite(n))));
         }
         if factor.is_some() {
             for il in (0..hp.n_layer).rev() {
@@ -282,22 +293,19 @@ impl<'m> Trainer<'m> {
         let mut rows = vec![0.0; hp.n_embd * self.settings.n_block];
         for (i, part) in tokens.chunks(self.settings.n_block).enumerate() {
             let rows = &mut rows[..part.len() * hp.n_embd];
-            match self.params.embedding() {
-                Some(table) => weights::embed_stored(table, part, rows)?,
-                None => weights::embed(self.model.file(), hp, part, rows)?,
-            }
+            self.model.embed_with(self.transformer.embedding.as_ref(), part, rows)?;
             self.inputs[0].put(i * self.settings.n_block, rows);
         }
         Ok(())
     }
 
     fn embedding_gradient(&mut self, tokens: &[Token]) -> Result<()> {
-        if self.params.embedding().is_none() {
+        if !self.params.trains(ParamId::Embedding) {
             return Ok(());
         }
         let n_embd = self.model.hparams().n_embd;
         let (grad, mut row) = (&self.grad, vec![0.0; n_embd]);
-        self.params.add_to_grad(weights::TOKEN_EMBD, |sum| {
+        self.params.add_to_grad(ParamId::Embedding, |sum| {
             for (i, &token) in tokens.iter().enumerate() {
                 grad.get(i, &mut row);
                 let to = &mut sum[token as usize * n_embd..][..n_embd];
@@ -307,17 +315,17 @@ impl<'m> Trainer<'m> {
     }
 
     fn forward(&mut self, block: Block, firsts: &[i32], training: bool) -> Result<OutputId> {
-        let keep = if training { self.keep } else { Keep::Inputs };
+        let checkpointing = if training { self.checkpointing } else { Checkpointing::Inputs };
         let ids = {
-            let (exec, ctx) = self.parts(keep, training);
+            let (exec, ctx) = self.parts(checkpointing, training);
             exec.build(ctx.max_tensors(), |b| ctx.forward(b, block))?
         };
         self.fill(&ids, block, firsts)?;
         self.compute()?;
-        for (name, handover) in &ids.kept {
-            if let Handover::Save(id) = *handover {
+        for &(what, activation) in &ids.saved {
+            if let SavedActivation::Save(id) = activation {
                 let rows = read(&self.exec, id, &mut self.scratch)?;
-                kept(&mut self.kept[block.il], name)?.put(block.start, rows);
+                saved_rows(&mut self.saved[block.il], what)?.put(block.start, rows);
             }
         }
         output(ids.out)
@@ -332,7 +340,7 @@ impl<'m> Trainer<'m> {
         factor: Option<f32>,
     ) -> Result<Vec<f64>> {
         let ids = {
-            let (exec, ctx) = self.parts(Keep::Inputs, false);
+            let (exec, ctx) = self.parts(Checkpointing::Inputs, false);
             exec.build(ctx.max_tensors(), |b| ctx.loss(b, block.n, factor.is_some()))?
         };
         let scaled: Vec<f32> = weights.iter().map(|w| w * factor.unwrap_or(0.0)).collect();
@@ -352,7 +360,7 @@ impl<'m> Trainer<'m> {
         let alone = blocks.len() == 1;
         for &block in blocks.iter().filter(|_| !alone) {
             let ids = {
-                let (exec, ctx) = self.parts(self.keep, true);
+                let (exec, ctx) = self.parts(self.checkpointing, true);
                 exec.build(ctx.max_tensors(), |b| ctx.keys(b, block))?
             };
             self.fill(&ids, block, firsts)?;
@@ -361,7 +369,7 @@ impl<'m> Trainer<'m> {
         self.cache.zero_grads()?;
         for &block in blocks.iter().rev() {
             let ids = {
-                let (exec, ctx) = self.parts(self.keep, true);
+                let (exec, ctx) = self.parts(self.checkpointing, true);
                 exec.build(ctx.max_tensors(), |b| ctx.backward(b, block, alone))?
             };
             self.fill(&ids, block, firsts)?;
@@ -376,16 +384,18 @@ impl<'m> Trainer<'m> {
         Ok(())
     }
 
-    fn parts(&mut self, keep: Keep, training: bool) -> (&mut Executor, Ctx<'_>) {
+    fn parts(&mut self, checkpointing: Checkpointing, training: bool) -> (&mut Executor, Ctx<'_>) {
         let ctx = Ctx {
-            model: self.model,
+            hp: self.model.hparams(),
+            pairing: self.model.arch().pairing,
+            transformer: &self.transformer,
             plan: &self.plan,
             params: &self.params,
             cache: &self.cache,
-            abilities: self.abilities,
-            keep,
+            capabilities: self.capabilities,
+            checkpointing,
             dropout: if training { self.settings.lora.dropout } else { 0.0 },
-            wide_bytes: self.settings.wide_bytes,
+            dequantize_bytes: self.settings.dequantize_bytes,
         };
         (&mut self.exec, ctx)
     }
@@ -403,15 +413,15 @@ impl<'m> Trainer<'m> {
         if let Some(seen) = &ids.seen {
             seen.fill(exec, block.start, &firsts[at])?;
         }
-        for (name, handover) in &ids.kept {
-            if let Handover::Load(id) = *handover {
-                let rows = kept(&mut self.kept[block.il], name)?;
+        for &(what, activation) in &ids.saved {
+            if let SavedActivation::Load(id) = activation {
+                let rows = saved_rows(&mut self.saved[block.il], what)?;
                 exec.fill(id, |out: &mut [f32]| rows.get(block.start, out))?;
             }
         }
-        for (name, id) in &ids.masks {
+        for (map, id) in &ids.dropout_masks {
             let keep = 1.0 - self.settings.lora.dropout;
-            let what = format!("dropout {} {name} {}", self.n_seen, block.start);
+            let what = format!("dropout {} {} {}", self.n_seen, map.weight(), block.start);
             let mut rng = params::generator(self.settings.lora.seed, &what);
             let mut value = || if rng.random::<f32>() < keep { 1.0 / keep } else { 0.0 };
             exec.fill(*id, |out: &mut [f32]| out.iter_mut().for_each(|m| *m = value()))?;
@@ -427,8 +437,8 @@ impl<'m> Trainer<'m> {
         Ok(())
     }
 
-    /// The first place where numbers stopped being numbers.
-    fn blame(&self, n: usize) -> String {
+    /// The first place where activations stop being finite numbers, in words.
+    fn find_nonfinite(&self, n: usize) -> String {
         let mut row = vec![0.0; self.model.hparams().n_embd];
         for (il, rows) in self.inputs.iter().enumerate() {
             for i in 0..n {
@@ -448,9 +458,9 @@ fn output(id: Option<OutputId>) -> Result<OutputId> {
     id.ok_or_else(|| Error::Invalid("a training graph without output".into()))
 }
 
-fn kept<'r>(rows: &'r mut [(&'static str, Rows)], name: &str) -> Result<&'r mut Rows> {
-    let found = rows.iter_mut().find(|(n, _)| *n == layer::part(name)).map(|(_, r)| r);
-    found.ok_or_else(|| Error::Invalid(format!("{name}: nothing is kept under this name")))
+fn saved_rows(rows: &mut [(Activation, Rows)], what: Activation) -> Result<&mut Rows> {
+    let found = rows.iter_mut().find(|(a, _)| *a == what).map(|(_, rows)| rows);
+    found.ok_or_else(|| Error::Invalid(format!("{what:?}: this activation is not saved")))
 }
 
 /// An output's values, without a copy where it is in host memory.

@@ -225,7 +225,7 @@ impl Optimizer {
         let grad_norm = global_norm(&grads);
         if !grad_norm.is_finite() {
             let bad = trained.list().iter().zip(&grads).find(|(_, g)| g.iter().any(|x| !x.is_finite()));
-            let name = bad.map_or("all together", |(t, _)| t.name.as_str());
+            let name = bad.map_or("all together".into(), |(t, _)| t.id.to_string());
             let step = self.step + 1;
             return Err(Error::Invalid(format!("step {step}: the gradient of {name} is not finite")));
         }
@@ -239,7 +239,7 @@ impl Optimizer {
             average(ema, mean, &t.value);
         }
         if let Some(t) = trained.list().iter().find(|t| t.value.iter().any(|x| !x.is_finite())) {
-            let what = format!("step {}: {} is not finite after it: the rate is too high", self.step, t.name);
+            let what = format!("step {}: {} is not finite after it: the rate is too high", self.step, t.id);
             return Err(Error::Invalid(what));
         }
         trained.upload()?;

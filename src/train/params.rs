@@ -1,4 +1,4 @@
-//! What is trained: low-rank pairs, and, where asked for, norms and the embedding whole.
+//! The trained tensors: low-rank pairs, and, where asked for, norms and the embedding as a whole (`modules_to_save`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,26 +10,15 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
-use crate::adapter::{Adapter, Pair};
+use crate::adapter::{Adapter, LowRankPair};
+use crate::ids::{ParamId, Role};
+use crate::layers::LinearShape;
 use crate::model::{Error, Model, Result};
-use crate::weights::{TensorSpec, TOKEN_EMBD};
 
-/// Names that users have for the weights of a layer, and what files call them.
-pub const TARGETS: &[(&str, &str)] = &[
-    ("q", "attn_q"),
-    ("k", "attn_k"),
-    ("v", "attn_v"),
-    ("o", "attn_output"),
-    ("gate", "ffn_gate"),
-    ("up", "ffn_up"),
-    ("down", "ffn_down"),
-    ("output", "output"),
-];
-
-/// What to train.
+/// LoRA settings: which tensors are trained, and from where they start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoraParams {
-    /// Weights that get a low-rank pair: names of [`TARGETS`].
+    /// Linear maps that get a low-rank pair, by name: [`Role::target`].
     pub targets: Vec<String>,
     /// Rows of A, columns of B.
     pub rank: usize,
@@ -90,65 +79,61 @@ impl LoraParams {
 /// A tensor that is trained.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
-    /// `{weight}.lora_a`, `{weight}.lora_b`, or the tensor's own name.
-    pub name: String,
+    /// Which one. Adapter files and checkpoints have it by this identifier's name.
+    pub id: ParamId,
     /// Shape, `ne[0]` first.
     pub shape: [usize; 2],
     /// Values, `ne[0]` fastest.
     pub value: Vec<f32>,
 }
 
-/// All that is trained: on the host, and as an adapter on the device.
+/// The trained tensors: on the host, and as an adapter on the device.
 #[derive(Debug)]
 pub struct Params {
     list: Vec<Trained>,
-    index: HashMap<String, usize>,
+    index: HashMap<ParamId, usize>,
     values: Arc<Store>,
     grads: Arc<Store>,
-    adapters: [Adapter; 1],
+    adapter: Adapter,
 }
 
-/// What would be trained, as shapes: the pairs' halves, then whole tensors.
-pub(super) fn shapes(model: &Model, how: &LoraParams) -> Result<Vec<(String, [usize; 2])>> {
+/// The tensors that would be trained, with their shapes: the pairs' halves, then tensors as a whole.
+pub(super) fn shapes(model: &Model, how: &LoraParams) -> Result<Vec<(ParamId, [usize; 2])>> {
     how.check()?;
-    let specs = model.tensor_specs();
-    let of = |spec: &TensorSpec| [spec.shape[0], spec.shape.get(1).copied().unwrap_or(1)];
+    let transformer = model.transformer();
     let mut out = Vec::new();
     for (i, target) in how.targets.iter().enumerate() {
         if how.targets[..i].contains(target) {
             return Err(Error::Invalid(format!("targets: {target:?} is there twice")));
         }
-        let known = || TARGETS.iter().map(|t| t.0).collect::<Vec<_>>().join(", ");
-        let part = TARGETS.iter().find(|(name, _)| name == target).map(|t| t.1);
-        let part = part.ok_or_else(|| {
-            Error::Invalid(format!("targets: expected some of {}, found {target:?}", known()))
+        let role = Role::from_target(target).ok_or_else(|| {
+            let known = Role::all().map(Role::target).collect::<Vec<_>>().join(", ");
+            Error::Invalid(format!("targets: expected some of {known}, found {target:?}"))
         })?;
-        // The head of a model without an output matrix of its own is its embedding, and goes by that name in graphs.
-        let tied = part == "output" && model.tensor("output.weight").is_none();
-        let fits = |name: &str| match tied {
-            true => name == TOKEN_EMBD,
-            false => name == format!("{part}.weight") || name.ends_with(&format!(".{part}.weight")),
-        };
         let before = out.len();
-        for spec in specs.iter().filter(|s| fits(&s.name) && model.tensor(&s.name).is_some()) {
-            let [n_in, n_out] = of(spec);
+        for &LinearShape { id, n_in, n_out, .. } in transformer.linears().iter().filter(|m| m.id.role == role)
+        {
             if how.rank > n_in.min(n_out) {
                 let what = format!("rank: expected at most {}, found {}", n_in.min(n_out), how.rank);
-                return Err(Error::Invalid(format!("{what}: {} is {n_in} x {n_out}", spec.name)));
+                return Err(Error::Invalid(format!("{what}: {} is {n_in} x {n_out}", id.weight())));
             }
-            out.push((format!("{}.lora_a", spec.name), [n_in, how.rank]));
-            out.push((format!("{}.lora_b", spec.name), [how.rank, n_out]));
+            out.push((ParamId::LoraA(id), [n_in, how.rank]));
+            out.push((ParamId::LoraB(id), [how.rank, n_out]));
         }
         if out.len() == before {
-            return Err(Error::Invalid(format!("targets: the model has no tensor {part}.weight")));
+            let weight = format!("{}.weight", role.gguf());
+            return Err(Error::Invalid(format!("targets: the model has no tensor {weight}")));
         }
     }
     if how.norms {
-        let norms = specs.iter().filter(|s| s.name.ends_with("norm.weight"));
-        out.extend(norms.map(|s| (s.name.clone(), of(s))));
+        let mut norms = transformer.norms().to_vec();
+        // The output norm first, then layer by layer.
+        norms.sort();
+        out.extend(norms.iter().map(|&(id, n)| (ParamId::Norm(id), [n, 1])));
     }
     if how.embeddings {
-        out.extend(specs.iter().filter(|s| s.name == TOKEN_EMBD).map(|s| (s.name.clone(), of(s))));
+        let hp = model.hparams();
+        out.push((ParamId::Embedding, [hp.n_embd, hp.n_vocab]));
     }
     Ok(out)
 }
@@ -161,14 +146,17 @@ pub(super) fn generator(seed: u64, what: &str) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(hash.finalize().into())
 }
 
-fn start(model: &Model, how: &LoraParams, name: &str, [n0, n1]: [usize; 2]) -> Result<Vec<f32>> {
-    if name.ends_with(".lora_b") {
-        return Ok(vec![0.0; n0 * n1]);
-    }
-    if name.ends_with(".lora_a") {
-        // Kaiming's uniform with a = sqrt(5), as in PEFT and in LoRA's own code.
-        let (bound, mut rng) = (1.0 / (n0 as f32).sqrt(), generator(how.seed, name));
-        return Ok((0..n0 * n1).map(|_| rng.random_range(-bound..bound)).collect());
+/// The values a tensor starts from: A random, B zero, others as they are in the model's file.
+fn initial(model: &Model, how: &LoraParams, id: ParamId, [n0, n1]: [usize; 2]) -> Result<Vec<f32>> {
+    let name = &id.to_string();
+    match id {
+        ParamId::LoraB(_) => return Ok(vec![0.0; n0 * n1]),
+        ParamId::LoraA(_) => {
+            // Kaiming's uniform with a = sqrt(5), as in PEFT and in LoRA's own code.
+            let (bound, mut rng) = (1.0 / (n0 as f32).sqrt(), generator(how.seed, name));
+            return Ok((0..n0 * n1).map(|_| rng.random_range(-bound..bound)).collect());
+        }
+        ParamId::Weight(_) | ParamId::Bias(_) | ParamId::Norm(_) | ParamId::Embedding => {}
     }
     let file = model.file();
     let info = file.tensor(name).ok_or_else(|| file.error(name, "expected a tensor, found none"))?;
@@ -178,7 +166,7 @@ fn start(model: &Model, how: &LoraParams, name: &str, [n0, n1]: [usize; 2]) -> R
 impl Params {
     /// Fresh: A random, B zero, whole tensors as they are in the file.
     pub fn new(model: &Model, how: &LoraParams) -> Result<Params> {
-        let params = Params::with(model, how, Store::new, |name, shape| start(model, how, name, shape))?;
+        let params = Params::with(model, how, Store::new, |id, shape| initial(model, how, id, shape))?;
         params.upload()?;
         Ok(params)
     }
@@ -192,40 +180,44 @@ impl Params {
         model: &Model,
         how: &LoraParams,
         store: impl Fn(Device, Vec<TensorDef>, &str) -> ggml::Result<Arc<Store>>,
-        value: impl Fn(&str, [usize; 2]) -> Result<Vec<f32>>,
+        value: impl Fn(ParamId, [usize; 2]) -> Result<Vec<f32>>,
     ) -> Result<Params> {
         let shapes = shapes(model, how)?;
         let defs: Vec<TensorDef> = shapes
             .iter()
-            .map(|(name, shape)| TensorDef::new(name, DType::F32, shape))
+            .map(|(id, shape)| TensorDef::new(id.to_string(), DType::F32, shape))
             .collect::<ggml::Result<_>>()?;
         let device = model.backend_device();
         let values = store(device, defs.clone(), "trained tensors")?;
         let grads = store(device, defs, "gradients")?;
         let mut list = Vec::with_capacity(shapes.len());
-        for (name, shape) in shapes {
-            let value = value(&name, shape)?;
-            list.push(Trained { name, shape, value });
+        for (id, shape) in shapes {
+            let value = value(id, shape)?;
+            list.push(Trained { id, shape, value });
         }
-        let index: HashMap<String, usize> =
-            list.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
+        let index: HashMap<ParamId, usize> = list.iter().enumerate().map(|(i, t)| (t.id, i)).collect();
         let at = |i: usize| StoreTensor { store: Arc::clone(&values), index: i };
-        let (mut pairs, mut whole) = (HashMap::new(), HashMap::new());
+        let (mut pairs, mut modules) = (HashMap::new(), HashMap::new());
         for (i, t) in list.iter().enumerate() {
-            if let Some(weight) = t.name.strip_suffix(".lora_a") {
-                let b = index.get(&format!("{weight}.lora_b")).copied().unwrap_or(i);
-                pairs.insert(weight.to_string(), Pair { a: at(i), b: at(b), scale: how.scale() });
-            } else if !t.name.ends_with(".lora_b") {
-                whole.insert(t.name.clone(), at(i));
+            match t.id {
+                ParamId::LoraA(map) => {
+                    let b = index.get(&ParamId::LoraB(map)).copied();
+                    let b = b.ok_or_else(|| Error::Invalid(format!("{}: a pair without B", t.id)))?;
+                    pairs.insert(map, LowRankPair { a: at(i), b: at(b), scale: how.scale() });
+                }
+                ParamId::LoraB(_) => {}
+                id => {
+                    modules.insert(id, at(i));
+                }
             }
         }
-        let adapters = [Adapter::from_parts(pairs, whole)];
-        Ok(Params { list, index, values, grads, adapters })
+        let adapter = Adapter::from_parts(pairs, modules);
+        Ok(Params { list, index, values, grads, adapter })
     }
 
-    /// As the graphs take them.
-    pub(super) fn adapters(&self) -> &[Adapter] {
-        &self.adapters
+    /// The trained tensors on the device, as an adapter.
+    pub(super) fn adapter(&self) -> &Adapter {
+        &self.adapter
     }
 
     /// The trained tensors.
@@ -238,19 +230,19 @@ impl Params {
         &mut self.list
     }
 
-    /// Whether a tensor of this name is trained whole.
-    pub fn is_whole(&self, name: &str) -> bool {
-        self.adapters[0].whole(name).is_some()
+    /// Whether this tensor is trained.
+    pub fn trains(&self, id: ParamId) -> bool {
+        self.index.contains_key(&id)
     }
 
-    /// Values of a tensor by name.
-    pub fn value(&self, name: &str) -> Option<&[f32]> {
-        self.index.get(name).map(|&i| self.list[i].value.as_slice())
+    /// Values of a trained tensor.
+    pub fn value(&self, id: ParamId) -> Option<&[f32]> {
+        self.index.get(&id).map(|&i| self.list[i].value.as_slice())
     }
 
     /// Where the gradient of a tensor is summed.
-    pub(super) fn grad(&self, name: &str) -> Option<StoreTensor> {
-        self.index.get(name).map(|&i| StoreTensor { store: Arc::clone(&self.grads), index: i })
+    pub(super) fn grad(&self, id: ParamId) -> Option<StoreTensor> {
+        self.index.get(&id).map(|&i| StoreTensor { store: Arc::clone(&self.grads), index: i })
     }
 
     /// Brings the host's values to the device.
@@ -262,8 +254,8 @@ impl Params {
     }
 
     /// Adds to the gradient of a tensor, from the host.
-    pub(super) fn add_to_grad(&self, name: &str, f: impl FnOnce(&mut [f32])) -> Result<()> {
-        let Some(&i) = self.index.get(name) else { return Ok(()) };
+    pub(super) fn add_to_grad(&self, id: ParamId, f: impl FnOnce(&mut [f32])) -> Result<()> {
+        let Some(&i) = self.index.get(&id) else { return Ok(()) };
         let [n0, n1] = self.list[i].shape;
         let mut grad = vec![0.0; n0 * n1];
         self.grads.read_f32(i, 0, &mut grad)?;
@@ -290,10 +282,5 @@ impl Params {
     /// Bytes on the device.
     pub fn n_bytes(&self) -> usize {
         self.values.n_bytes() + self.grads.n_bytes()
-    }
-
-    /// The embedding on the device, if it is trained.
-    pub(super) fn embedding(&self) -> Option<&StoreTensor> {
-        self.adapters[0].whole(TOKEN_EMBD)
     }
 }

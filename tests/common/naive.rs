@@ -82,7 +82,16 @@ impl Naive {
         for il in 0..hp.n_layer {
             let name = |part: &str| format!("blk.{il}.{part}");
             let normed = self.norm(&x, &name("attn_norm"));
-            let [q, k, v] = ["attn_q", "attn_k", "attn_v"].map(|part| self.linear(&normed, n, &name(part)));
+            let [q, k, v] = ["attn_q", "attn_k", "attn_v"].map(|part| {
+                let x = self.linear(&normed, n, &name(part));
+                // Of each head, where the model has it.
+                let norm = name(&format!("{part}_norm"));
+                if self.tensors.contains_key(&format!("{norm}.weight")) {
+                    self.norm(&x, &norm)
+                } else {
+                    x
+                }
+            });
             let attended = self.attend(&q, &k, &v, case, &turns);
             add(&mut x, &self.linear(&attended, n, &name("attn_output")));
             let normed = self.norm(&x, &name("ffn_norm"));

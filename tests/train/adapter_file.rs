@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use ropewalk::adapter::{self, AdapterFile, Keys, NewPair, NewTensor};
+use ropewalk::ids::ParamId;
 use ropewalk::model::Model;
 use ropewalk::train::{LoraParams, Trainer};
 use ropewalk::DType;
@@ -12,19 +13,18 @@ pub(crate) fn write(path: &Path, model: &Model, trainer: &Trainer<'_>, lora: &Lo
     let params = trainer.params();
     let (mut pairs, mut whole) = (Vec::new(), Vec::new());
     for t in params.list() {
-        if let Some(weight) = t.name.strip_suffix(".lora_a") {
-            let name_b = format!("{weight}.lora_b");
-            let b = params.list().iter().find(|t| t.name == name_b).unwrap();
+        if let ParamId::LoraA(map) = t.id {
+            let b = params.list().iter().find(|t| t.id == ParamId::LoraB(map)).unwrap();
             pairs.push(NewPair {
-                weight: weight.to_string(),
+                weight: map.weight(),
                 n_in: t.shape[0],
                 n_out: b.shape[1],
                 a: &t.value,
                 b: &b.value,
             });
-        } else if params.is_whole(&t.name) {
+        } else if !t.id.is_lora() {
             let shape = if t.shape[1] == 1 { vec![t.shape[0]] } else { t.shape.to_vec() };
-            whole.push(NewTensor { name: t.name.clone(), shape, values: &t.value });
+            whole.push(NewTensor { name: t.id.to_string(), shape, values: &t.value });
         }
     }
     assert_eq!(2 * pairs.len() + whole.len(), params.list().len());

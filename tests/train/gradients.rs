@@ -5,9 +5,10 @@ use std::path::Path;
 use convert::random::{write, Shape};
 use ggml::gguf::{File, Value, Writer};
 use ropewalk::hparams::Hparams;
+use ropewalk::ids::ParamId;
 use ropewalk::model::Model;
 use ropewalk::rope::Plan;
-use ropewalk::train::{Keep, LoraParams, Sequence, TrainParams, Trainer};
+use ropewalk::train::{Checkpointing, LoraParams, Sequence, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
 use crate::common::naive::{Definition, Naive};
@@ -80,7 +81,7 @@ pub(crate) fn settings(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams 
         n_block,
         n_threads: 1,
         rope: Some(spec.parse().unwrap()),
-        keep: Some(Keep::Inputs),
+        checkpointing: Some(Checkpointing::Inputs),
         lora: LoraParams { targets: targets(&ALL), rank: 3, alpha: 5.0, ..LoraParams::default() },
         ..TrainParams::new(n_ctx)
     }
@@ -88,8 +89,8 @@ pub(crate) fn settings(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams 
 
 /// Gives B values, so that every gradient has some.
 pub(crate) fn fill(trainer: &mut Trainer<'_>) {
-    for t in trainer.params_mut().list_mut().iter_mut().filter(|t| t.name.ends_with(".lora_b")) {
-        let mut state = t.name.len() as u32 + t.value.len() as u32;
+    for t in trainer.params_mut().list_mut().iter_mut().filter(|t| matches!(t.id, ParamId::LoraB(_))) {
+        let mut state = t.id.to_string().len() as u32 + t.value.len() as u32;
         for v in &mut t.value {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             *v = (state >> 8) as f32 / (1 << 24) as f32 * 0.2 - 0.1;
@@ -99,32 +100,30 @@ pub(crate) fn fill(trainer: &mut Trainer<'_>) {
 }
 
 /// The naive model with everything the trainer holds merged in, one number moved.
-fn moved(base: &Naive, trainer: &Trainer<'_>, scale: f64, tensor: &str, at: usize, by: f64) -> Naive {
+fn moved(base: &Naive, trainer: &Trainer<'_>, scale: f64, tensor: ParamId, at: usize, by: f64) -> Naive {
     let mut naive = base.clone();
     let list = trainer.params().list();
-    let value = |name: &str| -> Vec<f64> {
-        let t = list.iter().find(|t| t.name == name).unwrap();
+    let value = |id: ParamId| -> Vec<f64> {
+        let t = list.iter().find(|t| t.id == id).unwrap();
         let mut v: Vec<f64> = t.value.iter().map(|&x| f64::from(x)).collect();
-        if name == tensor {
+        if id == tensor {
             v[at] += by;
         }
         v
     };
     for t in list {
-        if let Some(weight) = t.name.strip_suffix(".lora_a") {
-            let ([n_in, rank], a) = (t.shape, value(&t.name));
-            let b = value(&format!("{weight}.lora_b"));
-            // A pair beside the embedding is one beside the output that it also is, not beside the rows looked up.
-            let weight = if weight == "token_embd.weight" { "output.weight" } else { weight };
+        if let ParamId::LoraA(map) = t.id {
+            let ([n_in, rank], a, b) = (t.shape, value(t.id), value(ParamId::LoraB(map)));
+            // A pair beside the output matrix does not change the rows looked up where the embedding is that matrix, too.
             naive.untie();
-            let w = naive.tensor_mut(weight);
+            let w = naive.tensor_mut(&map.weight());
             for (o, row) in w.chunks_exact_mut(n_in).enumerate() {
                 for (r, a) in a.chunks_exact(n_in).enumerate() {
                     row.iter_mut().zip(a).for_each(|(w, a)| *w += scale * b[o * rank + r] * a);
                 }
             }
-        } else if !t.name.ends_with(".lora_b") {
-            *naive.tensor_mut(&t.name) = value(&t.name);
+        } else if !t.id.is_lora() {
+            *naive.tensor_mut(&t.id.to_string()) = value(t.id);
         }
     }
     naive
@@ -181,23 +180,23 @@ fn check(about: &str, model: &Model, settings: &TrainParams, n: usize, borders: 
     let grads = trainer.params().grads().unwrap();
     let (plan, scale) = (trainer.plan().clone(), f64::from(settings.lora.scale()));
     let case = Documents { borders, plan: &plan };
-    let at = |tensor: &str, at: usize, by: f64| {
+    let at = |tensor: ParamId, at: usize, by: f64| {
         loss(&moved(&base, &trainer, scale, tensor, at, by), &tokens, &weights, &case, &plan)
     };
-    let want = at("", 0, 0.0);
+    let want = at(trainer.params().list()[0].id, 0, 0.0);
     assert!((got - want).abs() < 2e-6 * want, "{about}: loss {got}, expected {want}");
     assert!((trainer.params().list().len()) == grads.len());
     for (t, grad) in trainer.params().list().iter().zip(&grads) {
         let norm = grad.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
         let typical = norm / (grad.len() as f64).sqrt();
-        assert!(norm > 0.0 && norm.is_finite(), "{about}: {} has no gradient", t.name);
+        assert!(norm > 0.0 && norm.is_finite(), "{about}: {} has no gradient", t.id);
         // The largest, and some anywhere.
         let largest = (0..grad.len()).max_by(|&i, &j| grad[i].abs().total_cmp(&grad[j].abs())).unwrap();
         for i in [largest, grad.len() / 3, grad.len() - 1] {
             let h = 1e-4;
-            let difference = (at(&t.name, i, h) - at(&t.name, i, -h)) / (2.0 * h);
+            let difference = (at(t.id, i, h) - at(t.id, i, -h)) / (2.0 * h);
             let off = (f64::from(grad[i]) - difference).abs() / (difference.abs() + typical);
-            assert!(off < 2e-4, "{about}: {}[{i}] is {}, expected {difference}: {off:.1e}", t.name, grad[i]);
+            assert!(off < 2e-4, "{about}: {}[{i}] is {}, expected {difference}: {off:.1e}", t.id, grad[i]);
         }
     }
 }
@@ -242,10 +241,11 @@ fn norms_embeddings_and_the_output_have_gradients() {
 fn quantised_weights_widened_in_pieces_give_the_same() {
     for shape in ["llama-tiny", "qwen2-tiny", "llama-tiny-tied"] {
         let model = quantised(shape);
-        for (portable, wide_bytes) in [(false, 1 << 30), (false, 40_000), (true, 40_000), (true, 9_000)] {
-            let mut settings = TrainParams { portable, wide_bytes, ..settings(24, 10, "plain") };
+        for (portable, dequantize_bytes) in [(false, 1 << 30), (false, 40_000), (true, 40_000), (true, 9_000)]
+        {
+            let mut settings = TrainParams { portable, dequantize_bytes, ..settings(24, 10, "plain") };
             settings.lora.targets.push("output".into());
-            check(&format!("{shape} {wide_bytes} {portable}"), &model, &settings, 24, &[], false);
+            check(&format!("{shape} {dequantize_bytes} {portable}"), &model, &settings, 24, &[], false);
         }
     }
 }

@@ -106,8 +106,12 @@ fn what_is_no_number_in_a_trained_tensor_is_found_where_it_is() {
         let mut trainer = Trainer::new(&model, &how).unwrap();
         let tokens = some_tokens(17, N_VOCAB);
         let good = trainer.loss(sequence(&tokens)).unwrap();
-        let at =
-            trainer.params().list().iter().position(|t| t.name == name).unwrap_or_else(|| panic!("{name}"));
+        let at = trainer
+            .params()
+            .list()
+            .iter()
+            .position(|t| t.id.to_string() == name)
+            .unwrap_or_else(|| panic!("{name}"));
         let place = if name == "token_embd.weight" { tokens[0] as usize * model.hparams().n_embd } else { 2 };
         let was = std::mem::replace(&mut trainer.params_mut().list_mut()[at].value[place], f32::NAN);
         trainer.params().upload().unwrap();

@@ -1,12 +1,12 @@
 //! What training needs is planned: linear in the context, in the order of what is kept, and never beyond what there is.
 
 use ropewalk::model::Model;
-use ropewalk::train::{Budget, Keep, KeepType, MemoryPlan, TrainParams, Trainer};
+use ropewalk::train::{Budget, Checkpointing, MemoryPlan, SavedType, TrainParams, Trainer};
 
 use crate::gradients::{models, settings};
 
-fn with(n_ctx: usize, keep: Keep, portable: bool) -> TrainParams {
-    TrainParams { keep: Some(keep), portable, ..settings(n_ctx, 128, "plain") }
+fn with(n_ctx: usize, keep: Checkpointing, portable: bool) -> TrainParams {
+    TrainParams { checkpointing: Some(keep), portable, ..settings(n_ctx, 128, "plain") }
 }
 
 fn total(model: &Model, settings: &TrainParams) -> i64 {
@@ -17,7 +17,7 @@ fn total(model: &Model, settings: &TrainParams) -> i64 {
 #[test]
 fn need_grows_in_a_line_with_the_context() {
     for (about, model) in models() {
-        for keep in [Keep::Inputs, Keep::Attention, Keep::Products] {
+        for keep in [Checkpointing::Inputs, Checkpointing::Attention, Checkpointing::Products] {
             for portable in [false, true] {
                 let at = |n: usize| total(&model, &with(n, keep, portable));
                 let found: Vec<i64> = (2..6).map(|i| at(4096 * i)).collect();
@@ -42,28 +42,29 @@ fn need_grows_in_a_line_with_the_context() {
 fn what_is_kept_costs_in_order_and_half_types_cost_half() {
     for (about, model) in models() {
         let at = |keep| total(&model, &with(2048, keep, false));
-        let (inputs, attention, products) = (at(Keep::Inputs), at(Keep::Attention), at(Keep::Products));
+        let (inputs, attention, products) =
+            (at(Checkpointing::Inputs), at(Checkpointing::Attention), at(Checkpointing::Products));
         assert!(inputs < attention && attention < products, "{about}: {inputs} {attention} {products}");
-        let part = |keep_type, name: &str| {
-            let settings = TrainParams { keep_type, ..with(2048, Keep::Products, false) };
+        let part = |saved_type, name: &str| {
+            let settings = TrainParams { saved_type, ..with(2048, Checkpointing::Products, false) };
             let plan = MemoryPlan::new(&model, &settings).unwrap();
-            assert_eq!((plan.keep, plan.n_ctx), (Keep::Products, 2048));
+            assert_eq!((plan.checkpointing, plan.n_ctx), (Checkpointing::Products, 2048));
             plan.parts.iter().find(|p| p.0 == name).unwrap_or_else(|| panic!("{name}")).2
         };
-        for name in ["layer inputs", "kept results of layers"] {
-            let whole = part(KeepType::F32, name);
-            assert_eq!(part(KeepType::F16, name) * 2, whole, "{about}: {name}");
-            assert_eq!(part(KeepType::Bf16, name) * 2, whole, "{about}: {name}");
+        for name in ["layer inputs", "saved activations of layers"] {
+            let whole = part(SavedType::F32, name);
+            assert_eq!(part(SavedType::F16, name) * 2, whole, "{about}: {name}");
+            assert_eq!(part(SavedType::Bf16, name) * 2, whole, "{about}: {name}");
         }
         let hp = model.hparams();
-        assert_eq!(part(KeepType::F32, "layer inputs"), 4 * 2048 * hp.n_embd * hp.n_layer);
+        assert_eq!(part(SavedType::F32, "layer inputs"), 4 * 2048 * hp.n_embd * hp.n_layer);
     }
 }
 
 #[test]
 fn the_largest_context_fits_and_the_next_does_not() {
     for (about, model) in models() {
-        for keep in [Keep::Inputs, Keep::Products] {
+        for keep in [Checkpointing::Inputs, Checkpointing::Products] {
             let settings = with(64, keep, false);
             let need = |n: usize| total(&model, &with(n, keep, false)) as usize;
             for n in [256, 2048, 2560] {
@@ -80,11 +81,11 @@ fn the_largest_context_fits_and_the_next_does_not() {
 #[test]
 fn the_plan_holds_what_a_trainer_allocates() {
     for (about, model) in models() {
-        for keep in [Keep::Inputs, Keep::Products] {
+        for keep in [Checkpointing::Inputs, Checkpointing::Products] {
             let settings = with(512, keep, false);
             let plan = MemoryPlan::new(&model, &settings).unwrap();
             let trainer = Trainer::new(&model, &settings).unwrap();
-            assert_eq!(trainer.keep(), keep);
+            assert_eq!(trainer.checkpointing(), keep);
             let (_, device, host) =
                 plan.parts.iter().find(|p| p.0 == "trained tensors and gradients").copied().unwrap();
             let numbers: usize = trainer.params().list().iter().map(|t| t.value.len()).sum();
@@ -97,9 +98,12 @@ fn the_plan_holds_what_a_trainer_allocates() {
             );
         }
         // With room for all, all is kept.
-        let plan =
-            MemoryPlan::new(&model, &TrainParams { keep: None, ..with(64, Keep::Inputs, false) }).unwrap();
-        assert_eq!(plan.keep, Keep::Products, "{about}");
+        let plan = MemoryPlan::new(
+            &model,
+            &TrainParams { checkpointing: None, ..with(64, Checkpointing::Inputs, false) },
+        )
+        .unwrap();
+        assert_eq!(plan.checkpointing, Checkpointing::Products, "{about}");
     }
 }
 
@@ -107,17 +111,21 @@ fn the_plan_holds_what_a_trainer_allocates() {
 fn what_cannot_be_is_refused_before_anything_is_allocated() {
     let (_, model) = models().remove(0);
     let error = |settings: TrainParams| Trainer::new(&model, &settings).map(|_| ()).unwrap_err().to_string();
-    assert!(error(with(0, Keep::Inputs, false)).starts_with("ctx: expected 1 to"));
-    assert!(error(with(usize::MAX, Keep::Inputs, false)).starts_with("ctx: expected 1 to"));
-    assert!(error(TrainParams { n_block: 0, ..with(8, Keep::Inputs, false) }).starts_with("block: "));
+    assert!(error(with(0, Checkpointing::Inputs, false)).starts_with("ctx: expected 1 to"));
+    assert!(error(with(usize::MAX, Checkpointing::Inputs, false)).starts_with("ctx: expected 1 to"));
+    assert!(error(TrainParams { n_block: 0, ..with(8, Checkpointing::Inputs, false) }).starts_with("block: "));
     for portable in [false, true] {
-        for keep in [Some(Keep::Inputs), Some(Keep::Products), None] {
-            let settings = TrainParams { keep, ..with(i32::MAX as usize, Keep::Inputs, portable) };
+        for keep in [Some(Checkpointing::Inputs), Some(Checkpointing::Products), None] {
+            let settings = TrainParams {
+                checkpointing: keep,
+                ..with(i32::MAX as usize, Checkpointing::Inputs, portable)
+            };
             let e = error(settings);
             assert!(e.contains("training at ctx 2147483647 needs") && e.contains("are there"), "{e}");
         }
     }
-    let e = error(TrainParams { n_block: usize::MAX, ..with(i32::MAX as usize, Keep::Inputs, false) });
+    let e =
+        error(TrainParams { n_block: usize::MAX, ..with(i32::MAX as usize, Checkpointing::Inputs, false) });
     assert!(e.contains("needs"), "{e}");
     let reach = TrainParams {
         rope: Some("self-extend:window=8,group=2".parse().unwrap()),

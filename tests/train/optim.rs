@@ -164,7 +164,7 @@ fn steps_of_a_trainer_are_those_of_a_plain_loop() {
             };
             let mean = &optimizer.average.as_ref().unwrap()[i];
             let (value, mean) = (off(&t.value, &values[i]), off(mean, &means[i]));
-            assert!(value < 1e-6 && mean < 1e-6, "step {step}: {} is {value:.1e} off, {mean:.1e}", t.name);
+            assert!(value < 1e-6 && mean < 1e-6, "step {step}: {} is {value:.1e} off, {mean:.1e}", t.id);
         }
     }
     // The device has the new values: they change the loss.

@@ -4,7 +4,7 @@ use ropewalk::adapter::AdapterSpec;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::session::SessionParams;
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{Keep, Sequence, TrainParams, Trainer};
+use ropewalk::train::{Checkpointing, Sequence, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
 use crate::adapter_file;
@@ -16,7 +16,11 @@ use crate::gradients::{models, settings, targets, ALL};
 fn a_text_is_learnt_by_heart() {
     let (_, model) = models().remove(0);
     let tokens: Vec<Token> = essays().bytes().take(513).map(|b| Token::from(b) + 3).collect();
-    let mut how = TrainParams { keep: Some(Keep::Products), n_block: 512, ..settings(512, 512, "plain") };
+    let mut how = TrainParams {
+        checkpointing: Some(Checkpointing::Products),
+        n_block: 512,
+        ..settings(512, 512, "plain")
+    };
     how.lora.targets = targets(&ALL);
     (how.lora.rank, how.lora.alpha, how.lora.norms, how.lora.embeddings) = (16, 32.0, true, true);
     let mut trainer = Trainer::new(&model, &how).unwrap();

@@ -1,6 +1,6 @@
 //! Different ways to the same gradients: blocks of any size, whatever is kept, one sequence after the other.
 
-use ropewalk::train::{Keep, KeepType, Sequence, TrainParams, Trainer};
+use ropewalk::train::{Checkpointing, SavedType, Sequence, TrainParams, Trainer};
 
 use crate::common::some_tokens;
 use crate::gradients::{fill, models, settings, N_VOCAB};
@@ -31,8 +31,8 @@ fn blocks_and_what_is_kept_do_not_matter() {
             let (loss, want) = gradients(&model, &whole, 90);
             for n_block in [7, 32, 89, 90] {
                 let mut first = None;
-                for keep in [Keep::Inputs, Keep::Attention, Keep::Products] {
-                    let cut = TrainParams { n_block, keep: Some(keep), ..whole.clone() };
+                for keep in [Checkpointing::Inputs, Checkpointing::Attention, Checkpointing::Products] {
+                    let cut = TrainParams { n_block, checkpointing: Some(keep), ..whole.clone() };
                     let (l, got) = gradients(&model, &cut, 90);
                     let off = distance(&got, &want);
                     assert!(off < 3e-6 && (l - loss).abs() < 1e-6, "{about}: {n_block} {keep:?}: {off:.1e}");
@@ -41,10 +41,11 @@ fn blocks_and_what_is_kept_do_not_matter() {
                     assert!(*first == got, "{about}: {n_block} {keep:?} is not the same to the bit");
                 }
             }
-            for (keep_type, bound) in [(KeepType::F16, 6e-3), (KeepType::Bf16, 5e-2)] {
-                let half = TrainParams { keep_type, keep: Some(Keep::Products), ..whole.clone() };
+            for (saved_type, bound) in [(SavedType::F16, 6e-3), (SavedType::Bf16, 5e-2)] {
+                let half =
+                    TrainParams { saved_type, checkpointing: Some(Checkpointing::Products), ..whole.clone() };
                 let off = distance(&gradients(&model, &half, 90).1, &want);
-                assert!(off < bound && off > 1e-6, "{about}: {keep_type:?}: {off:.1e}");
+                assert!(off < bound && off > 1e-6, "{about}: {saved_type:?}: {off:.1e}");
             }
         }
     }

@@ -7,7 +7,7 @@ use ropewalk::data::{HeldOut, Packing, Separator};
 use ropewalk::model::ModelParams;
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Schedule};
 use ropewalk::train::recipe::{Recipe, RECIPES};
-use ropewalk::train::{Keep, KeepType, LoraParams, TrainParams};
+use ropewalk::train::{Checkpointing, LoraParams, SavedType, TrainParams};
 
 use super::super::options::{tokens, ModelChoice, RopeArgs};
 use super::super::output::{check_plot_name, OutputArgs};
@@ -235,16 +235,16 @@ impl Args {
             },
             n_block: self.run.block,
             n_threads: if self.run.threads == 0 { ggml::backend::physical_cores() } else { self.run.threads },
-            keep: match self.run.keep.as_str() {
-                "inputs" => Some(Keep::Inputs),
-                "attention" => Some(Keep::Attention),
-                "products" => Some(Keep::Products),
+            checkpointing: match self.run.keep.as_str() {
+                "inputs" => Some(Checkpointing::Inputs),
+                "attention" => Some(Checkpointing::Attention),
+                "products" => Some(Checkpointing::Products),
                 _ => None,
             },
-            keep_type: match self.run.keep_type.as_str() {
-                "f16" => KeepType::F16,
-                "bf16" => KeepType::Bf16,
-                _ => KeepType::F32,
+            saved_type: match self.run.keep_type.as_str() {
+                "f16" => SavedType::F16,
+                "bf16" => SavedType::Bf16,
+                _ => SavedType::F32,
             },
             portable: self.run.portable,
             ..TrainParams::new(self.ctx.unwrap_or(0))

@@ -9,10 +9,11 @@ use std::time::Instant;
 use anyhow::{anyhow, Context};
 use ropewalk::adapter::{self, AdapterFile, Keys, NewPair, NewTensor};
 use ropewalk::data::{Built, Corpus, Dataset, DatasetParams, Sample, Sources, TextOptions};
+use ropewalk::ids::ParamId;
 use ropewalk::model::{Error, Model};
 use ropewalk::train::checkpoint::{self, State};
 use ropewalk::train::optim::{Decay, OptimParams, Optimizer, Step};
-use ropewalk::train::{KeepType, Sequence, TrainParams, Trainer};
+use ropewalk::train::{SavedType, Sequence, TrainParams, Trainer};
 use ropewalk::DType;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -153,7 +154,7 @@ fn announce(args: &Args, choice: &ModelChoice, model: &Model, t: &Trainer<'_>, d
         count(plan.n_ctx_orig(model.hparams()) as u64),
         count(n as u64),
         t.params().list().len(),
-        t.keep(),
+        t.checkpointing(),
     ));
     plan.notes.iter().for_each(|n| args.out.note(format_args!("note: {n}")));
     let corpus = data.corpus();
@@ -201,13 +202,13 @@ fn fixed(
         ("seed", text(&lora.seed)),
         ("batch", text(&batch)),
         ("block", text(&settings.n_block)),
-        ("keep-type", format!("{:?}", settings.keep_type)),
+        ("keep-type", format!("{:?}", settings.saved_type)),
         // As computed or as kept is the same, but for what is rounded.
         (
             "keep",
-            match settings.keep_type {
-                KeepType::F32 => "any".to_owned(),
-                _ => format!("{:?}", trainer.keep()),
+            match settings.saved_type {
+                SavedType::F32 => "any".to_owned(),
+                _ => format!("{:?}", trainer.checkpointing()),
             },
         ),
         ("portable", text(&settings.portable)),
@@ -379,14 +380,13 @@ impl Job<'_> {
         let lora = &self.trainer.settings().lora;
         let (mut pairs, mut whole) = (Vec::new(), Vec::new());
         for (i, t) in list.iter().enumerate() {
-            if let Some(weight) = t.name.strip_suffix(".lora_a") {
-                let other = format!("{weight}.lora_b");
-                let b = list.iter().position(|t| t.name == other).context("half a pair")?;
+            if let ParamId::LoraA(map) = t.id {
+                let b = list.iter().position(|t| t.id == ParamId::LoraB(map)).context("half a pair")?;
                 let (n_in, n_out) = (t.shape[0], list[b].shape[1]);
-                pairs.push(NewPair { weight: weight.to_owned(), n_in, n_out, a: values(i), b: values(b) });
-            } else if !t.name.ends_with(".lora_b") {
+                pairs.push(NewPair { weight: map.weight(), n_in, n_out, a: values(i), b: values(b) });
+            } else if !t.id.is_lora() {
                 let shape = if t.shape[1] == 1 { vec![t.shape[0]] } else { t.shape.to_vec() };
-                whole.push(NewTensor { name: t.name.clone(), shape, values: values(i) });
+                whole.push(NewTensor { name: t.id.to_string(), shape, values: values(i) });
             }
         }
         let names: Vec<String> = self.args.data.iter().map(|p| models::name(p)).collect();

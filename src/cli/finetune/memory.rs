@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use ropewalk::model::Model;
-use ropewalk::train::{Budget, Keep, MemoryPlan, TrainParams};
+use ropewalk::train::{Budget, Checkpointing, MemoryPlan, TrainParams};
 use serde_json::json;
 
 use super::super::output::{self, bytes, count};
@@ -17,7 +17,7 @@ pub(super) fn show(args: &Args, model: &Model, settings: &TrainParams) -> anyhow
     if args.memory.is_some() {
         // A GPU runs ordinary ops, and keeps what it can on the host.
         settings.portable = true;
-        settings.keep = settings.keep.or(Some(Keep::Inputs));
+        settings.checkpointing = settings.checkpointing.or(Some(Checkpointing::Inputs));
     }
     let plan = MemoryPlan::new(model, &settings)?;
     let (device, host) = plan.totals();
@@ -34,7 +34,7 @@ pub(super) fn show(args: &Args, model: &Model, settings: &TrainParams) -> anyhow
             .collect();
         return output::print_json(&json!({
             "ctx": plan.n_ctx,
-            "keep": plan.keep,
+            "keep": plan.checkpointing,
             "parts": parts,
             "device": device,
             "host": host,
@@ -42,7 +42,8 @@ pub(super) fn show(args: &Args, model: &Model, settings: &TrainParams) -> anyhow
             "longest_ctx": longest,
         }));
     }
-    let mut text = format!("training at context {} keeps {:?}\n\n", count(plan.n_ctx as u64), plan.keep);
+    let mut text =
+        format!("training at context {} keeps {:?}\n\n", count(plan.n_ctx as u64), plan.checkpointing);
     let mut row = |name: &str, device: usize, host: usize| {
         let cell = |n: usize| if n == 0 { "-".to_owned() } else { bytes(n as u64) };
         writeln!(text, "{name:44} {:>12} {:>12}", cell(device), cell(host))

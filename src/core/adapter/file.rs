@@ -5,8 +5,9 @@ use std::path::Path;
 
 use gguf::{Error, File, Result, TensorInfo};
 
-use super::{fingerprint, refuse, AdapterSpec, TOKEN_EMBD};
+use super::{fingerprint, refuse, AdapterSpec};
 use crate::hparams::keys;
+use crate::ids::TOKEN_EMBD;
 use crate::rope::Spec;
 
 const OUTPUT: &str = "output.weight";

@@ -13,9 +13,6 @@ pub use file::{open_all, target, Keys, Opened, PairInfo, WholeInfo};
 pub use fingerprint::fingerprint;
 pub use write::{write, AdapterFile, NewPair, NewTensor};
 
-/// The token embedding, which is also the output matrix of a model without one.
-pub(crate) const TOKEN_EMBD: &str = "token_embd.weight";
-
 /// An adapter a user asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterSpec {

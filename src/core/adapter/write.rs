@@ -9,8 +9,8 @@ use std::path::Path;
 use gguf::{float, DType, Error, Result, Writer};
 
 use super::file::{Keys, PairInfo};
-use super::TOKEN_EMBD;
 use crate::hparams::keys;
+use crate::ids::TOKEN_EMBD;
 
 /// A pair to be written.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ropewalk::train::checkpoint::{self, State};
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{Keep, Sequence, TrainParams, Trainer};
+use ropewalk::train::{Checkpointing, Sequence, TrainParams, Trainer};
 use ropewalk::Token;
 
 use super::recording::{recording, trainer, Curve, Recording};
@@ -44,7 +44,7 @@ fn settings(recording: &Recording) -> TrainParams {
     TrainParams {
         rope: Some("plain".parse().unwrap()),
         n_threads: 1,
-        keep: Some(Keep::Products),
+        checkpointing: Some(Checkpointing::Products),
         lora: recording.lora(&recording.curve.targets),
         ..TrainParams::new(recording.curve.tokens_per_step)
     }
@@ -92,7 +92,7 @@ fn steps_follow_the_recorded_losses_and_resume_bit_by_bit() {
     assert!(curve.losses[steps - 1] < 0.96 * curve.base_losses[steps - 1]);
     let ends = [(".lora_a", curve.final_norms.a), (".lora_b", curve.final_norms.b)];
     for (side, want) in ends.into_iter().filter(|_| steps == curve.steps) {
-        let halves = run.params().list().iter().filter(|t| t.name.ends_with(side));
+        let halves = run.params().list().iter().filter(|t| t.id.to_string().ends_with(side));
         let norm = halves.flat_map(|t| &t.value).map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
         assert!((norm / want - 1.0).abs() < 1e-3, "{side}: norm {norm}, recorded {want}");
     }
@@ -123,7 +123,12 @@ fn the_default_model_learns_a_text_by_heart() {
     (lora.rank, lora.alpha) = (16, 32.0);
     let mut trainer = Trainer::new(
         shipped(),
-        &TrainParams { n_threads: 1, keep: Some(Keep::Products), lora, ..TrainParams::new(512) },
+        &TrainParams {
+            n_threads: 1,
+            checkpointing: Some(Checkpointing::Products),
+            lora,
+            ..TrainParams::new(512)
+        },
     )
     .unwrap();
     let schedule = Schedule { lr: 3e-3, lr_min: 3e-4, warmup: 2, steps: 25, decay: Decay::Cosine };

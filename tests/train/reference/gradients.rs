@@ -1,7 +1,7 @@
 //! Loss and every gradient of 256 tokens of the default model against the recording.
 
 use ropewalk::model::Model;
-use ropewalk::train::{Keep, Sequence, TrainParams};
+use ropewalk::train::{Checkpointing, Sequence, TrainParams};
 
 use super::recording::{recording, trainer, word, Case, Gradient, Recording};
 use super::{shipped, wide};
@@ -31,7 +31,7 @@ impl Found {
         let loss = trainer.accumulate(Sequence::new(recording.text()), 1.0).unwrap();
         let grads = trainer.params().grads().unwrap();
         let list = trainer.params().list().iter().zip(grads);
-        Found { loss, grads: list.map(|(t, g)| (t.name.clone(), t.shape, g)).collect() }
+        Found { loss, grads: list.map(|(t, g)| (t.id.to_string(), t.shape, g)).collect() }
     }
 }
 
@@ -41,7 +41,7 @@ fn settings(case: &Case, portable: bool, n_block: usize) -> TrainParams {
         rope: Some(case.spec.parse().unwrap()),
         n_threads: 1,
         n_block,
-        keep: Some(Keep::Products),
+        checkpointing: Some(Checkpointing::Products),
         portable,
         ..TrainParams::new(256)
     }

@@ -1,7 +1,8 @@
 //! The recording, read, and the numbers it is made from: see `tests/reference/README.md`.
 
+use ropewalk::ids::Role;
 use ropewalk::model::Model;
-use ropewalk::train::{LoraParams, TrainParams, Trainer, TARGETS};
+use ropewalk::train::{LoraParams, TrainParams, Trainer};
 use ropewalk::Token;
 
 /// `training.bin`.
@@ -93,8 +94,8 @@ impl Recording {
     /// What the recording's adapter is, on weights that it names as files do.
     pub(crate) fn lora(&self, targets: &[String]) -> LoraParams {
         let users = |file: &String| {
-            let found = TARGETS.iter().find(|(_, part)| part == file);
-            found.unwrap_or_else(|| panic!("{file}: no target")).0.to_string()
+            let found = Role::all().find(|role| role.gguf() == file);
+            found.unwrap_or_else(|| panic!("{file}: no target")).target().to_string()
         };
         LoraParams {
             targets: targets.iter().map(users).collect(),
@@ -141,11 +142,11 @@ fn seeded(name: &str, n: usize) -> Option<Vec<f32>> {
 /// A trainer whose pairs have the recording's values, B only with `b`.
 pub(crate) fn trainer<'m>(model: &'m Model, settings: &TrainParams, b: bool) -> Trainer<'m> {
     let mut trainer = Trainer::new(model, settings).unwrap_or_else(|e| panic!("{e}"));
-    let pairs = trainer.params_mut().list_mut().iter_mut().filter(|t| t.name.contains(".lora_"));
+    let pairs = trainer.params_mut().list_mut().iter_mut().filter(|t| t.id.to_string().contains(".lora_"));
     for t in pairs {
-        if b || t.name.ends_with("a") {
+        if b || t.id.to_string().ends_with("a") {
             let n = t.value.len();
-            t.value = seeded(&t.name, n).unwrap_or_else(|| panic!("{}: not recorded", t.name));
+            t.value = seeded(&t.id.to_string(), n).unwrap_or_else(|| panic!("{}: not recorded", t.id));
         }
     }
     trainer.params().upload().unwrap();

@@ -29,7 +29,9 @@ fn a_session_with_the_adapter_has_the_loss_of_the_trainer() {
         let before = trainer.loss(Sequence::new(tokens)).unwrap();
         if whole {
             // Norms up, embeddings down, by amounts that differ from element to element.
-            for t in trainer.params_mut().list_mut().iter_mut().filter(|t| !t.name.contains(".lora_")) {
+            for t in
+                trainer.params_mut().list_mut().iter_mut().filter(|t| !t.id.to_string().contains(".lora_"))
+            {
                 t.value.iter_mut().enumerate().for_each(|(i, v)| *v *= 1.0 + (i % 7) as f32 * 0.01 - 0.02);
             }
             trainer.params().upload().unwrap();

@@ -1,29 +1,31 @@
-//! What the backward run of a layer finds of its forward run: kept on the host, grows with the context.
+//! Activations of a layer that are saved on the host between its forward and its backward run.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::arch::Transformer;
 use crate::hparams::Hparams;
+use crate::ids::{LinearId, Role};
 use crate::model::{Error, Result};
 
-/// What is kept of a layer beside its input; the rest is computed again.
+/// Activation checkpointing: the activations of a layer that are saved beside its input. The rest is computed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Keep {
-    /// Nothing: the least memory.
+pub enum Checkpointing {
+    /// None: the least memory.
     Inputs,
-    /// What attention found.
+    /// The output of attention.
     Attention,
-    /// All that products gave: nothing expensive is computed twice.
+    /// The output of attention and of every product: nothing expensive is computed twice.
     Products,
 }
 
-/// How kept numbers are stored.
+/// The type activations are saved as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum KeepType {
+pub enum SavedType {
     /// As computed.
     F32,
     /// Half the memory, 11 bits.
@@ -32,12 +34,12 @@ pub enum KeepType {
     Bf16,
 }
 
-impl KeepType {
+impl SavedType {
     /// Bytes of a number.
     pub fn bytes(self) -> usize {
         match self {
-            KeepType::F32 => 4,
-            KeepType::F16 | KeepType::Bf16 => 2,
+            SavedType::F32 => 4,
+            SavedType::F16 | SavedType::Bf16 => 2,
         }
     }
 }
@@ -57,20 +59,20 @@ enum Data {
 }
 
 impl Rows {
-    pub(super) fn new(width: usize, n_tokens: usize, dtype: KeepType) -> Result<Rows> {
+    pub(super) fn new(width: usize, n_tokens: usize, dtype: SavedType) -> Result<Rows> {
         let n = width.saturating_mul(n_tokens);
         fn zeros<T: Clone>(n: usize, zero: T) -> Result<Vec<T>> {
             let mut v = Vec::new();
             v.try_reserve_exact(n).map_err(|_| {
-                Error::Invalid(format!("out of memory on the host: {n} numbers for kept activations"))
+                Error::Invalid(format!("out of memory on the host: {n} numbers for saved activations"))
             })?;
             v.resize(n, zero);
             Ok(v)
         }
         let data = match dtype {
-            KeepType::F32 => Data::F32(zeros(n, 0.0)?),
-            KeepType::F16 => Data::F16(zeros(n, f16::ZERO)?),
-            KeepType::Bf16 => Data::Bf16(zeros(n, bf16::ZERO)?),
+            SavedType::F32 => Data::F32(zeros(n, 0.0)?),
+            SavedType::F16 => Data::F16(zeros(n, f16::ZERO)?),
+            SavedType::Bf16 => Data::Bf16(zeros(n, bf16::ZERO)?),
         };
         Ok(Rows { width, data })
     }
@@ -101,19 +103,34 @@ impl Rows {
     }
 }
 
-/// Numbers kept of one layer for one token, beside its input.
-pub(super) fn widths(hp: &Hparams, keep: Keep) -> Vec<(&'static str, usize)> {
-    let (q, kv) = (hp.n_head * hp.n_embd_head, hp.n_head_kv * hp.n_embd_head);
+/// An activation of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Activation {
+    /// The output of attention: each token's heads, each followed by its log-sum-exp.
+    AttnOut,
+    /// The output of a linear map.
+    Linear(LinearId),
+}
+
+/// The activations of layer `il` that are saved beside its input, with their width: numbers for each token.
+pub(super) fn widths(
+    transformer: &Transformer,
+    hp: &Hparams,
+    il: usize,
+    checkpointing: Checkpointing,
+) -> Vec<(Activation, usize)> {
     let mut out = Vec::new();
-    if keep >= Keep::Attention {
-        out.push((ATTENTION, q + hp.n_head));
+    if checkpointing >= Checkpointing::Attention {
+        out.push((Activation::AttnOut, (hp.n_embd_head + 1) * hp.n_head));
     }
-    if keep >= Keep::Products {
-        out.extend([("attn_q", q), ("attn_k", kv), ("attn_v", kv), ("attn_output", hp.n_embd)]);
-        out.extend([("ffn_gate", hp.n_ff), ("ffn_up", hp.n_ff)]);
+    if checkpointing >= Checkpointing::Products {
+        let of_layer = transformer.linears().iter().filter(|map| saves(map.id) && map.id.layer == Some(il));
+        out.extend(of_layer.map(|map| (Activation::Linear(map.id), map.n_out)));
     }
     out
 }
 
-/// Under this name, what attention found: each token's heads, each followed by its log-sum-exp.
-pub(super) const ATTENTION: &str = "attention";
+/// Whether the backward run needs the output of a linear map: the last one of a layer is only added to the residual stream.
+pub(super) fn saves(map: LinearId) -> bool {
+    map.layer.is_some() && map.role != Role::Down
+}

@@ -1,0 +1,271 @@
+//! The identity of a model's tensors: which layer they belong to and what they do there, and their names in GGUF and
+//! adapter files. Inside the program only these identifiers travel; names are made and parsed where files are.
+
+use std::fmt;
+
+/// What a linear map does in its layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// Queries.
+    Q,
+    /// Keys.
+    K,
+    /// Values.
+    V,
+    /// Output projection of attention.
+    O,
+    /// Gate of a gated feed-forward.
+    Gate,
+    /// Up projection of the feed-forward.
+    Up,
+    /// Down projection of the feed-forward.
+    Down,
+    /// Output matrix, from the residual stream to logits; belongs to no layer.
+    Output,
+}
+
+/// One linear map of a model: the key of LoRA pairs, saved activations, gradients and optimiser state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinearId {
+    /// The layer; `None` for [`Role::Output`].
+    pub layer: Option<usize>,
+    /// What the map does there.
+    pub role: Role,
+}
+
+/// What a norm is applied to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NormRole {
+    /// The input of attention.
+    Attn,
+    /// The input of the feed-forward.
+    Ffn,
+    /// Each query head.
+    Q,
+    /// Each key head.
+    K,
+    /// The residual stream before the output matrix; belongs to no layer.
+    Output,
+}
+
+/// One norm of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NormId {
+    /// The layer; `None` for [`NormRole::Output`].
+    pub layer: Option<usize>,
+    /// What is normalised.
+    pub role: NormRole,
+}
+
+/// A tensor that an adapter adds or replaces, and that fine-tuning can train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ParamId {
+    /// A of the low-rank pair beside a weight, `[n_in, rank]`.
+    LoraA(LinearId),
+    /// B of the low-rank pair beside a weight, `[rank, n_out]`.
+    LoraB(LinearId),
+    /// The weight of a linear map, replaced as a whole.
+    Weight(LinearId),
+    /// The bias of a linear map.
+    Bias(LinearId),
+    /// The scale of a norm.
+    Norm(NormId),
+    /// The token embedding, which is also the output matrix of models with tied embeddings.
+    Embedding,
+}
+
+/// Name of the token embedding, which is also the output matrix where a file has none.
+pub const TOKEN_EMBD: &str = "token_embd.weight";
+
+/// Role, its name in GGUF files, and the short name users give it as a LoRA target.
+const ROLES: &[(Role, &str, &str)] = &[
+    (Role::Q, "attn_q", "q"),
+    (Role::K, "attn_k", "k"),
+    (Role::V, "attn_v", "v"),
+    (Role::O, "attn_output", "o"),
+    (Role::Gate, "ffn_gate", "gate"),
+    (Role::Up, "ffn_up", "up"),
+    (Role::Down, "ffn_down", "down"),
+    (Role::Output, "output", "output"),
+];
+
+const NORM_ROLES: &[(NormRole, &str)] = &[
+    (NormRole::Attn, "attn_norm"),
+    (NormRole::Ffn, "ffn_norm"),
+    (NormRole::Q, "attn_q_norm"),
+    (NormRole::K, "attn_k_norm"),
+    (NormRole::Output, "output_norm"),
+];
+
+impl Role {
+    /// Every role, in the order of a layer.
+    pub fn all() -> impl Iterator<Item = Role> {
+        ROLES.iter().map(|r| r.0)
+    }
+
+    fn entry(self) -> (&'static str, &'static str) {
+        ROLES.iter().find(|r| r.0 == self).map_or(("", ""), |r| (r.1, r.2))
+    }
+
+    /// Name in GGUF files, without layer and suffix: `attn_q`.
+    pub fn gguf(self) -> &'static str {
+        self.entry().0
+    }
+
+    /// Name as a LoRA target: `q`.
+    pub fn target(self) -> &'static str {
+        self.entry().1
+    }
+
+    /// The role of a LoRA target.
+    pub fn from_target(target: &str) -> Option<Role> {
+        ROLES.iter().find(|r| r.2 == target).map(|r| r.0)
+    }
+}
+
+impl LinearId {
+    /// The map from the residual stream to logits.
+    pub const OUTPUT: LinearId = LinearId { layer: None, role: Role::Output };
+
+    /// A map of layer `il`.
+    pub fn layer(il: usize, role: Role) -> LinearId {
+        LinearId { layer: Some(il), role }
+    }
+
+    /// The name of its weight in GGUF files: `blk.3.attn_q.weight`, `output.weight`.
+    pub fn weight(self) -> String {
+        format!("{self}.weight")
+    }
+
+    /// The map whose weight has this name in GGUF files.
+    pub fn from_weight(name: &str) -> Option<LinearId> {
+        let (layer, part) = split(name)?;
+        let role = ROLES.iter().find(|r| r.1 == part)?.0;
+        (layer.is_none() == (role == Role::Output)).then_some(LinearId { layer, role })
+    }
+}
+
+impl NormId {
+    /// The norm of the residual stream before the output matrix.
+    pub const OUTPUT: NormId = NormId { layer: None, role: NormRole::Output };
+
+    /// A norm of layer `il`.
+    pub fn layer(il: usize, role: NormRole) -> NormId {
+        NormId { layer: Some(il), role }
+    }
+
+    /// The name of its scale in GGUF files: `blk.3.attn_norm.weight`.
+    pub fn weight(self) -> String {
+        format!("{self}.weight")
+    }
+
+    /// The norm whose scale has this name in GGUF files.
+    pub fn from_weight(name: &str) -> Option<NormId> {
+        let (layer, part) = split(name)?;
+        let role = NORM_ROLES.iter().find(|r| r.1 == part)?.0;
+        (layer.is_none() == (role == NormRole::Output)).then_some(NormId { layer, role })
+    }
+}
+
+impl ParamId {
+    /// Whether it is half of a low-rank pair.
+    pub fn is_lora(self) -> bool {
+        matches!(self, ParamId::LoraA(_) | ParamId::LoraB(_))
+    }
+
+    /// The tensor of a model's file that an adapter replaces under this name; `None` for other tensors, pairs included.
+    pub fn replaced(name: &str) -> Option<ParamId> {
+        if name == TOKEN_EMBD {
+            return Some(ParamId::Embedding);
+        }
+        if let Some(map) = name.strip_suffix(".bias") {
+            return LinearId::from_weight(&format!("{map}.weight")).map(ParamId::Bias);
+        }
+        let weight = || LinearId::from_weight(name).map(ParamId::Weight);
+        NormId::from_weight(name).map(ParamId::Norm).or_else(weight)
+    }
+}
+
+/// Layer and part of `blk.3.attn_q.weight`; no layer for `output.weight`.
+fn split(name: &str) -> Option<(Option<usize>, &str)> {
+    let name = name.strip_suffix(".weight")?;
+    let Some(rest) = name.strip_prefix("blk.") else { return Some((None, name)) };
+    let (layer, part) = rest.split_once('.')?;
+    let il: usize = layer.parse().ok()?;
+    // One spelling for each layer: `blk.03.attn_q` is no name of layer 3.
+    (il.to_string() == layer).then_some((Some(il), part))
+}
+
+fn in_layer(f: &mut fmt::Formatter<'_>, layer: Option<usize>, part: &str) -> fmt::Result {
+    match layer {
+        Some(il) => write!(f, "blk.{il}.{part}"),
+        None => f.write_str(part),
+    }
+}
+
+/// The name in GGUF files, without its suffix: `blk.3.attn_q`.
+impl fmt::Display for LinearId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_layer(f, self.layer, self.role.gguf())
+    }
+}
+
+/// The name in GGUF files, without its suffix: `blk.3.attn_norm`.
+impl fmt::Display for NormId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = NORM_ROLES.iter().find(|r| r.0 == self.role).map_or("", |r| r.1);
+        in_layer(f, self.layer, part)
+    }
+}
+
+/// The name in adapter files and checkpoints: `blk.3.attn_q.weight.lora_a`, `output_norm.weight`.
+impl fmt::Display for ParamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParamId::LoraA(id) => write!(f, "{id}.weight.lora_a"),
+            ParamId::LoraB(id) => write!(f, "{id}.weight.lora_b"),
+            ParamId::Weight(id) => write!(f, "{id}.weight"),
+            ParamId::Bias(id) => write!(f, "{id}.bias"),
+            ParamId::Norm(id) => write!(f, "{id}.weight"),
+            ParamId::Embedding => f.write_str(TOKEN_EMBD),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for role in Role::all() {
+            let layer = if role == Role::Output { None } else { Some(17) };
+            let id = LinearId { layer, role };
+            assert_eq!(LinearId::from_weight(&id.weight()), Some(id));
+            assert_eq!(Role::from_target(role.target()), Some(role));
+            for param in [ParamId::Weight(id), ParamId::Bias(id)] {
+                assert_eq!(ParamId::replaced(&param.to_string()), Some(param));
+            }
+        }
+        for &(role, _) in NORM_ROLES {
+            let layer = if role == NormRole::Output { None } else { Some(0) };
+            let id = NormId { layer, role };
+            assert_eq!(NormId::from_weight(&id.weight()), Some(id));
+            assert_eq!(ParamId::replaced(&id.weight()), Some(ParamId::Norm(id)));
+        }
+    }
+
+    #[test]
+    fn other_names_are_no_identifiers() {
+        for name in [
+            "attn_q.weight",
+            "blk.0.output.weight",
+            "blk.0.attn_q",
+            "blk.00.attn_q.weight",
+            "blk.x.attn_q.weight",
+        ] {
+            assert_eq!(LinearId::from_weight(name), None, "{name}");
+        }
+        assert_eq!(ParamId::replaced("rope_freqs.weight"), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! The parts that layers are made of, resolved when a model is loaded: what is missing or misshapen fails here, never while
+//! a graph is built.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use ggml::backend::Device;
+use ggml::tensor::{Store, StoreTensor};
+use ggml::{Error, Result};
+
+use crate::adapter::{Adapter, LowRankPair};
+use crate::hparams::Hparams;
+use crate::ids::{LinearId, NormId, NormRole, ParamId, Role};
+use crate::weights::{TensorSpec, Weights};
+
+/// A linear map: `W x + bias`, and what adapters add to it.
+#[derive(Debug, Clone)]
+pub struct Linear {
+    /// Which map of the model it is.
+    pub id: LinearId,
+    /// `[n_in, n_out]`, of any type a row can be dequantised from.
+    pub weight: StoreTensor,
+    /// The tensor the weight is: the map's own, or the embedding where that is the output matrix too.
+    pub weight_id: ParamId,
+    /// F32 `[n_out]`.
+    pub bias: Option<StoreTensor>,
+    /// Low-rank pairs of the adapters in force.
+    pub adapters: Vec<LowRankPair>,
+}
+
+impl Linear {
+    /// Width of its input.
+    pub fn n_in(&self) -> usize {
+        self.weight.def().ne[0]
+    }
+
+    /// Width of its output.
+    pub fn n_out(&self) -> usize {
+        self.weight.def().ne[1]
+    }
+}
+
+/// An RMS norm.
+#[derive(Debug, Clone)]
+pub struct Norm {
+    /// Which norm of the model it is.
+    pub id: NormId,
+    /// The scale, F32 `[n]`.
+    pub weight: StoreTensor,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// Whether a linear map has a bias in the model's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bias {
+    /// It has none.
+    No,
+    /// Files with and without one exist.
+    Maybe,
+    /// It must have one.
+    Yes,
+}
+
+/// A linear map of a model, as its architecture declares it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinearShape {
+    /// Which one.
+    pub id: LinearId,
+    /// The tensor its weight is.
+    pub weight_id: ParamId,
+    /// Width of its input.
+    pub n_in: usize,
+    /// Width of its output.
+    pub n_out: usize,
+}
+
+/// Hands an architecture its tensors, and remembers which it asked for.
+#[derive(Debug)]
+pub struct Loader<'a> {
+    /// The model's numbers.
+    pub hp: &'a Hparams,
+    source: Source<'a>,
+    linears: RefCell<Vec<LinearShape>>,
+    norms: RefCell<Vec<(NormId, usize)>>,
+}
+
+#[derive(Debug)]
+enum Source<'a> {
+    /// Only writes down what is asked for: before a file's tensors are brought to the device, and for files yet to be made.
+    /// The handles it gives point into an empty store; layers made of them are dropped.
+    Listing { specs: RefCell<Vec<TensorSpec>>, nowhere: Arc<Store> },
+    /// A loaded model, with the adapters in force.
+    Model { weights: &'a Weights, adapters: &'a [Adapter] },
+}
+
+impl<'a> Loader<'a> {
+    pub(crate) fn listing(hp: &'a Hparams) -> Result<Loader<'a>> {
+        let nowhere = Store::planned(Device::find("cpu")?, Vec::new())?;
+        Ok(Loader::from(hp, Source::Listing { specs: RefCell::default(), nowhere }))
+    }
+
+    pub(crate) fn model(hp: &'a Hparams, weights: &'a Weights, adapters: &'a [Adapter]) -> Loader<'a> {
+        Loader::from(hp, Source::Model { weights, adapters })
+    }
+
+    fn from(hp: &'a Hparams, source: Source<'a>) -> Loader<'a> {
+        Loader { hp, source, linears: RefCell::default(), norms: RefCell::default() }
+    }
+
+    /// The tensors asked for, in that order; empty for a loaded model.
+    pub(crate) fn into_specs(self) -> Vec<TensorSpec> {
+        match self.source {
+            Source::Listing { specs, .. } => specs.into_inner(),
+            Source::Model { .. } => Vec::new(),
+        }
+    }
+
+    /// The linear maps and norms (with their width) asked for, in that order.
+    pub(crate) fn into_shapes(self) -> (Vec<LinearShape>, Vec<(NormId, usize)>) {
+        (self.linears.into_inner(), self.norms.into_inner())
+    }
+
+    /// A tensor of the file, or what an adapter puts in its place.
+    fn optional(&self, id: ParamId, shape: &[usize], required: bool) -> Result<Option<StoreTensor>> {
+        let name = id.to_string();
+        match &self.source {
+            Source::Listing { specs, nowhere } => {
+                specs.borrow_mut().push(TensorSpec { name, shape: shape.to_vec(), required });
+                Ok(Some(StoreTensor { store: Arc::clone(nowhere), index: 0 }))
+            }
+            Source::Model { weights, adapters } => {
+                let replaced = adapters.iter().rev().find_map(|a| a.module(id));
+                Ok(replaced.or_else(|| weights.get(&name)).cloned())
+            }
+        }
+    }
+
+    fn required(&self, id: ParamId, shape: &[usize]) -> Result<StoreTensor> {
+        let found = self.optional(id, shape, true)?;
+        found
+            .ok_or_else(|| Error::Argument(format!("{id}: expected a tensor of shape {shape:?}, found none")))
+    }
+
+    fn pairs(&self, id: LinearId) -> Vec<LowRankPair> {
+        match &self.source {
+            Source::Listing { .. } => Vec::new(),
+            Source::Model { adapters, .. } => adapters.iter().filter_map(|a| a.pair(id)).cloned().collect(),
+        }
+    }
+
+    fn linear(&self, id: LinearId, [n_in, n_out]: [usize; 2], bias: Bias) -> Result<Linear> {
+        let weight = self.required(ParamId::Weight(id), &[n_in, n_out])?;
+        let bias = match bias {
+            Bias::No => None,
+            Bias::Maybe => self.optional(ParamId::Bias(id), &[n_out], false)?,
+            Bias::Yes => Some(self.required(ParamId::Bias(id), &[n_out])?),
+        };
+        let weight_id = ParamId::Weight(id);
+        self.linears.borrow_mut().push(LinearShape { id, weight_id, n_in, n_out });
+        Ok(Linear { id, weight, weight_id, bias, adapters: self.pairs(id) })
+    }
+
+    fn norm(&self, id: NormId, n: usize) -> Result<Norm> {
+        self.norms.borrow_mut().push((id, n));
+        Ok(Norm { id, weight: self.required(ParamId::Norm(id), &[n])?, eps: self.hp.rms_eps })
+    }
+
+    /// The view of one layer.
+    pub fn layer(&self, il: usize) -> LayerLoader<'_, 'a> {
+        LayerLoader { loader: self, il }
+    }
+
+    /// The token embedding `[n_embd, n_vocab]`, when an adapter replaces it; else its rows are read from the file.
+    pub(crate) fn embedding(&self) -> Result<Option<StoreTensor>> {
+        let shape = [self.hp.n_embd, self.hp.n_vocab];
+        match &self.source {
+            Source::Listing { .. } => self.optional(ParamId::Embedding, &shape, true).map(|_| None),
+            Source::Model { adapters, .. } => {
+                Ok(adapters.iter().rev().find_map(|a| a.module(ParamId::Embedding)).cloned())
+            }
+        }
+    }
+
+    /// The norm before the output matrix.
+    pub(crate) fn output_norm(&self) -> Result<Norm> {
+        self.norm(NormId::OUTPUT, self.hp.n_embd)
+    }
+
+    /// The output matrix: the token embedding where the file has none of its own.
+    pub(crate) fn output(&self) -> Result<Linear> {
+        let (id, shape) = (LinearId::OUTPUT, [self.hp.n_embd, self.hp.n_vocab]);
+        let own = self.optional(ParamId::Weight(id), &shape, false)?;
+        let (weight, weight_id) = match own {
+            Some(weight) => (weight, ParamId::Weight(id)),
+            None => (self.required(ParamId::Embedding, &shape)?, ParamId::Embedding),
+        };
+        self.linears.borrow_mut().push(LinearShape { id, weight_id, n_in: shape[0], n_out: shape[1] });
+        Ok(Linear { id, weight, weight_id, bias: None, adapters: self.pairs(id) })
+    }
+}
+
+/// A [`Loader`] for the tensors of one layer.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerLoader<'l, 'a> {
+    loader: &'l Loader<'a>,
+    il: usize,
+}
+
+impl LayerLoader<'_, '_> {
+    /// The model's numbers.
+    pub fn hp(&self) -> &Hparams {
+        self.loader.hp
+    }
+
+    /// The layer's index, from 0.
+    pub fn il(&self) -> usize {
+        self.il
+    }
+
+    /// A linear map from `n_in` to `n_out` values.
+    pub fn linear(&self, role: Role, n_in: usize, n_out: usize, bias: Bias) -> Result<Linear> {
+        self.loader.linear(LinearId::layer(self.il, role), [n_in, n_out], bias)
+    }
+
+    /// A norm over `n` values.
+    pub fn norm(&self, role: NormRole, n: usize) -> Result<Norm> {
+        self.loader.norm(NormId::layer(self.il, role), n)
+    }
+}
