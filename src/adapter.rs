@@ -65,8 +65,9 @@ impl Adapter {
         known: &[TensorSpec],
         device: Device,
     ) -> Result<Adapter> {
-        let unknown =
-            |name: &str| opened.file().error(name, "expected a tensor the model computes with, found another");
+        let unknown = |name: &str| {
+            opened.file().error(name, "expected a tensor the model computes with, found another")
+        };
         let is_known = |name: &str| known.iter().any(|spec| spec.name == name);
         let (mut defs, mut stored) = (Vec::new(), Vec::new());
         let (mut pairs, mut modules) = (Vec::new(), Vec::new());

@@ -61,7 +61,13 @@ fn the_architecture_document_names_every_module() {
     for folder in folders {
         for entry in std::fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
-            if !path.is_dir() && path.extension().is_none_or(|e| e != "rs") {
+            // Modules, not crates inside the folder or other files.
+            let module = if path.is_dir() {
+                !path.join("Cargo.toml").exists()
+            } else {
+                path.extension().is_some_and(|e| e == "rs")
+            };
+            if !module {
                 continue;
             }
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
