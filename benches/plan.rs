@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{criterion_group, criterion_main, Criterion};
-use ropewalk::hparams::{Hparams, RopeScaling};
+use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
 use ropewalk::rope::{Plan, Spec, METHODS};
 
 fn model(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -> Hparams {
@@ -16,16 +16,11 @@ fn model(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -> 
         arch: "llama".into(),
         n_layer: 32,
         n_embd: 4096,
-        n_ff: 11008,
-        n_head: n_head_kv,
-        n_head_kv,
-        n_embd_head: n_rot,
-        n_rot,
         n_vocab: 32000,
         n_ctx_train,
-        n_swa: None,
         rms_eps: 1e-5,
-        freq_base,
+        attention: vec![LayerAttention::new(n_head_kv, n_head_kv, n_rot).rotated(freq_base, n_rot)],
+        layers: LayerHparams::alike(32, 11008),
         rope_scaling: RopeScaling {
             long_factors: factors.clone(),
             short_factors: factors,

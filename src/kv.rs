@@ -1,6 +1,6 @@
 //! The KV cache: which cell holds which position of which sequences, and the tensors behind the cells.
 //!
-//! Keys are cached rotated, so there is a copy of them for each distinct map of key positions that a plan has.
+//! Keys are cached rotated, so a layer has a copy of them for each distinct map of key positions in its plan.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use ggml::tensor::{Store, StoreTensor, TensorDef};
 use ggml::DType;
 
 use crate::hparams::Hparams;
-use crate::rope::Reach;
+use crate::rope::{Plan, Reach};
 
 /// Sequences a cache can tell apart.
 pub const MAX_SEQS: u32 = 64;
@@ -35,8 +35,8 @@ pub struct KvCache {
     /// No used cell lies at or above.
     end: usize,
     used: usize,
-    n_layer: usize,
-    n_maps: usize,
+    /// For each layer, the index of its first tensor; then the number of all.
+    first: Vec<usize>,
     store: Arc<Store>,
 }
 
@@ -50,30 +50,31 @@ pub struct Span {
 }
 
 impl KvCache {
-    /// Tensor definitions for `n_ctx` cells: for each layer `n_maps` times keys, then values, each
-    /// `[n_head_kv * n_embd_head, n_cells]`.
+    /// Tensor definitions for `n_ctx` cells: for each layer its keys, once for each map of key positions of its plan, then
+    /// its values, each `[n_head_kv * n_embd_head, n_cells]`.
+    ///
+    /// # Errors
+    /// A type of whose blocks a head of some layer is no multiple; a context too large to count.
     pub fn defs(
         hp: &Hparams,
+        plan: &Plan,
         n_ctx: usize,
         dtype: DType,
-        n_maps: usize,
     ) -> Result<Vec<TensorDef>, ggml::Error> {
-        let row = hp.n_head_kv * hp.n_embd_head;
-        if dtype.row_bytes(hp.n_embd_head).is_none() {
-            let what = format!(
-                "kv type {}: a head of {} is not whole blocks of {}",
-                dtype.name(),
-                hp.n_embd_head,
-                dtype.block_size()
-            );
-            return Err(ggml::Error::Argument(what));
+        for layer in &hp.attention {
+            if dtype.row_bytes(layer.n_embd_head).is_none() {
+                let (name, d, block) = (dtype.name(), layer.n_embd_head, dtype.block_size());
+                let what = format!("kv type {name}: a head of {d} is not whole blocks of {block}");
+                return Err(ggml::Error::Argument(what));
+            }
         }
         let n_cells = n_ctx
             .checked_next_multiple_of(CELL_BLOCK)
             .ok_or_else(|| ggml::Error::Argument(format!("ctx {n_ctx} is too large")))?;
-        let mut defs = Vec::with_capacity((n_maps + 1) * hp.n_layer);
+        let mut defs = Vec::new();
         for il in 0..hp.n_layer {
-            for map in 0..n_maps {
+            let row = hp.layer_attention(il).n_embd_kv();
+            for map in 0..plan.layer(il).key_maps().len() {
                 defs.push(TensorDef::new(format!("cache_k.{il}.{map}"), dtype, &[row, n_cells])?);
             }
             defs.push(TensorDef::new(format!("cache_v.{il}"), dtype, &[row, n_cells])?);
@@ -81,24 +82,23 @@ impl KvCache {
         Ok(defs)
     }
 
-    /// Allocates the cache.
+    /// Allocates the cache of a model under a plan.
+    ///
+    /// # Errors
+    /// As [`KvCache::defs`]; too little memory.
     pub fn new(
         device: Device,
         hp: &Hparams,
+        plan: &Plan,
         n_ctx: usize,
         dtype: DType,
-        n_maps: usize,
     ) -> Result<KvCache, ggml::Error> {
-        let store = Store::new(device, Self::defs(hp, n_ctx, dtype, n_maps)?, "the KV cache")?;
-        Ok(KvCache {
-            cells: vec![Cell::default(); n_ctx],
-            first_free: 0,
-            end: 0,
-            used: 0,
-            n_layer: hp.n_layer,
-            n_maps,
-            store,
-        })
+        let store = Store::new(device, Self::defs(hp, plan, n_ctx, dtype)?, "the KV cache")?;
+        let mut first = vec![0];
+        for il in 0..hp.n_layer {
+            first.push(first[il] + plan.layer(il).key_maps().len() + 1);
+        }
+        Ok(KvCache { cells: vec![Cell::default(); n_ctx], first_free: 0, end: 0, used: 0, first, store })
     }
 
     /// Bytes of keys and values.
@@ -106,19 +106,14 @@ impl KvCache {
         self.store.n_bytes()
     }
 
-    /// Tensors of keys and values together.
-    pub fn n_tensors(&self) -> usize {
-        (self.n_maps + 1) * self.n_layer
-    }
-
     /// Keys of a layer under one of the position maps, `[n_head_kv * n_embd_head, n_cells]`.
     pub fn k(&self, il: usize, map: usize) -> StoreTensor {
-        StoreTensor { store: self.store.clone(), index: (self.n_maps + 1) * il + map }
+        StoreTensor { store: self.store.clone(), index: self.first[il] + map }
     }
 
     /// Values of a layer, like the keys.
     pub fn v(&self, il: usize) -> StoreTensor {
-        StoreTensor { store: self.store.clone(), index: (self.n_maps + 1) * il + self.n_maps }
+        StoreTensor { store: self.store.clone(), index: self.first[il + 1] - 1 }
     }
 
     /// The cells.
@@ -216,10 +211,14 @@ impl KvCache {
         self.first_free = self.cells.iter().position(|c| c.seqs == 0).unwrap_or(self.cells.len());
     }
 
-    /// Bytes of one cell's keys (or values) in one layer.
-    pub fn row_bytes(&self) -> usize {
-        let def = &self.store.defs()[0];
-        def.dtype.row_bytes(def.ne[0]).unwrap_or(0)
+    /// Bytes of one cell's row in each tensor: for each layer its keys, then its values.
+    fn row_bytes(&self) -> impl Iterator<Item = usize> + '_ {
+        self.store.defs().iter().map(|def| def.dtype.row_bytes(def.ne[0]).unwrap_or(0))
+    }
+
+    /// Bytes of one cell: keys and values of every layer.
+    pub fn cell_bytes(&self) -> usize {
+        self.row_bytes().sum()
     }
 
     /// Cells up to the last used one.
@@ -229,8 +228,9 @@ impl KvCache {
 
     /// Calls `f` with the bytes of the used part of every layer's keys and values in turn.
     pub fn export<E: From<ggml::Error>>(&self, mut f: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        let mut bytes = vec![0u8; self.end * self.row_bytes()];
-        for index in 0..self.n_tensors() {
+        let mut bytes = Vec::new();
+        for (index, row) in self.row_bytes().enumerate() {
+            bytes.resize(self.end * row, 0);
             self.store.read(index, 0, &mut bytes)?;
             f(&bytes)?;
         }
@@ -244,8 +244,10 @@ impl KvCache {
         mut f: impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         self.clear();
-        let mut bytes = vec![0u8; cells.len() * self.row_bytes()];
-        for index in 0..self.n_tensors() {
+        let mut bytes = Vec::new();
+        let rows: Vec<usize> = self.row_bytes().collect();
+        for (index, row) in rows.into_iter().enumerate() {
+            bytes.resize(cells.len() * row, 0);
             f(&mut bytes)?;
             self.store.write(index, 0, &bytes)?;
         }

@@ -9,7 +9,7 @@ use ggml::tensor::{Store, StoreTensor};
 use ggml::{Error, Result};
 
 use crate::adapter::{Adapter, LowRankPair};
-use crate::hparams::Hparams;
+use crate::hparams::{Hparams, LayerAttention};
 use crate::ids::{LinearId, NormId, NormRole, ParamId, Role};
 use crate::weights::{TensorSpec, Weights};
 
@@ -213,9 +213,14 @@ impl LayerLoader<'_, '_> {
         self.loader.hp
     }
 
-    /// The layer's index, from 0.
-    pub fn il(&self) -> usize {
-        self.il
+    /// Width of the layer's feed-forward.
+    pub fn n_ff(&self) -> usize {
+        self.loader.hp.layers[self.il].n_ff
+    }
+
+    /// The layer's attention.
+    pub fn attention(&self) -> &LayerAttention {
+        self.loader.hp.layer_attention(self.il)
     }
 
     /// A linear map from `n_in` to `n_out` values.

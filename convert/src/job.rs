@@ -127,8 +127,8 @@ pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch
             rope: plan.spec.to_string(),
             n_ctx: plan.n_ctx,
             n_ctx_orig: plan.n_ctx_orig(&hp),
-            mscale: plan.mscale,
-            bases: plan.bases,
+            mscale: plan.main().mscale,
+            bases: plan.bases().map(<[f64]>::to_vec),
             llama_cpp: stock.as_ref().map(Stock::describe),
         });
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_core::hparams::Hparams;
+use ropewalk_core::hparams::{Hparams, LayerRotation};
 use ropewalk_core::rope::Plan;
 
 /// Architectures whose llama.cpp graph both loads and passes on `rope_freqs.weight` (`src/models/*.cpp` of the version this
@@ -49,10 +49,19 @@ pub struct Stock {
 /// # Errors
 /// The reason it cannot be said, as the end of a sentence.
 pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
-    if !plan.is_plain_reach() || plan.q_log_base.is_some() {
+    let ([layer], [positions]) = (&hp.attention[..], plan.kinds()) else {
+        return Err(
+            "the layers of the model see positions in different ways, and its keys are for all of them"
+                .into(),
+        );
+    };
+    let Some(LayerRotation { freq_base, .. }) = layer.rotation else {
+        return Err("the model has no rotation".into());
+    };
+    if !positions.is_own_reach(layer) || positions.q_log_base.is_some() {
         return Err("it has no attention over changed positions or a limited reach".into());
     }
-    let tables = &plan.freqs;
+    let tables = &positions.freqs;
     if tables.tables().skip(1).any(|t| Some(t) != tables.tables().next()) {
         return Err("the frequencies differ from head to head, and it has one base and one rope_freqs.weight for all heads".into());
     }
@@ -65,7 +74,7 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
         n_ctx_orig,
         ..Stock::default()
     };
-    let attn_factor = (plan.mscale != 1.0).then_some(plan.mscale as f32);
+    let attn_factor = (positions.mscale != 1.0).then_some(positions.mscale as f32);
     let stock = attn_factor.map_or_else(Stock::default, magnitude);
     let bakes = READS_ROPE_FREQS.contains(&hp.arch.as_str());
 
@@ -103,7 +112,7 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     if !bake {
         return Err("no scaling key gives these frequencies".into());
     }
-    let factors = powers(hp, hp.freq_base).zip(&tables.theta).map(|(p, t)| (p / t) as f32).collect();
+    let factors = powers(hp, freq_base).zip(&tables.theta).map(|(p, t)| (p / t) as f32).collect();
     let baked = Stock { rope_freqs: Some(factors), ..stock };
     match baked.reads_as(plan, hp) {
         true => Ok(baked),
@@ -111,17 +120,24 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     }
 }
 
+/// The base of the model, whose layers are alike.
+fn own_base(hp: &Hparams) -> f64 {
+    hp.layer_attention(0).rotation.map_or(1.0, |r| r.freq_base)
+}
+
 /// `base^(-2j/d)`.
 fn powers(hp: &Hparams, base: f64) -> impl Iterator<Item = f64> {
-    let d = hp.n_rot as f64;
-    (0..hp.n_rot / 2).map(move |j| base.powf(-2.0 * j as f64 / d))
+    let n_rot = hp.layer_attention(0).n_rot();
+    let d = n_rot as f64;
+    (0..n_rot / 2).map(move |j| base.powf(-2.0 * j as f64 / d))
 }
 
 /// The base whose slowest pair is the plan's, if there is more than one pair.
 pub(crate) fn base_of(plan: &Plan, hp: &Hparams) -> Option<f64> {
-    let j = (hp.n_rot / 2).checked_sub(1).filter(|&j| j > 0)?;
+    let n_rot = hp.layer_attention(0).n_rot();
+    let j = (n_rot / 2).checked_sub(1).filter(|&j| j > 0)?;
     let factor = hp.rope_scaling.freq_factors.as_ref().map_or(1.0, |f| f64::from(f[j]));
-    let base = (plan.freqs.theta[j] * factor).powf(-(hp.n_rot as f64) / (2.0 * j as f64));
+    let base = (plan.layer(0).freqs.theta.get(j)? * factor).powf(-(n_rot as f64) / (2.0 * j as f64));
     (base > 1.0 && base < f64::from(f32::MAX)).then_some(base)
 }
 
@@ -134,7 +150,7 @@ impl Stock {
             _ if self.rope_freqs.is_some() => &self.rope_freqs,
             _ => &s.freq_factors,
         };
-        let base = self.freq_base.map_or(hp.freq_base, f64::from);
+        let base = self.freq_base.map_or_else(|| own_base(hp), f64::from);
         powers(hp, base)
             .enumerate()
             .map(|(j, p)| p / factors.as_ref().map_or(1.0, |f| f64::from(f[j])))
@@ -169,7 +185,8 @@ impl Stock {
             _ => {}
         }
         let same = |a: f64, b: f64| (a - b).abs() <= SAME * a.abs().max(b.abs());
-        same(mscale, plan.mscale) && theta.iter().zip(&plan.freqs.theta).all(|(a, b)| same(*a, *b))
+        let positions = plan.layer(0);
+        same(mscale, positions.mscale) && theta.iter().zip(&positions.freqs.theta).all(|(a, b)| same(*a, *b))
     }
 
     /// The keys in words, for reports.
@@ -189,10 +206,10 @@ impl Stock {
 /// Where YaRN's ramp begins and ends at 32 and 1 turns, in f32 as ggml does. The graphs of our architectures do not read
 /// the keys that would move them.
 fn corr_dims(hp: &Hparams, n_ctx_orig: usize) -> (f64, f64) {
-    let d = hp.n_rot as f32;
+    let d = hp.layer_attention(0).n_rot() as f32;
     let dim = |turns: f32| {
         let pi = std::f32::consts::PI;
-        d * (n_ctx_orig as f32 / (turns * 2.0 * pi)).ln() / (2.0 * (hp.freq_base as f32).ln())
+        d * (n_ctx_orig as f32 / (turns * 2.0 * pi)).ln() / (2.0 * (own_base(hp) as f32).ln())
     };
     (f64::from(dim(32.0).floor().max(0.0)), f64::from(dim(1.0).ceil().min(d - 1.0)))
 }

@@ -98,8 +98,8 @@ pub fn apply(
         if spec != plan.spec {
             writer.set(keys::DERIVED_FROM, text(&plan.spec.to_string()));
         }
-        if let Some(bases) = &plan.bases {
-            writer.set(keys::BASES, Value::Array(Array::F64(bases.clone())));
+        if let Some(bases) = plan.bases() {
+            writer.set(keys::BASES, Value::Array(Array::F64(bases.to_vec())));
         }
         writer.set(keys::N_CTX, Value::U32(n_ctx));
         writer.set(keys::N_CTX_ORIG, Value::U32(u32_of(plan.n_ctx_orig(hp), "original")?));

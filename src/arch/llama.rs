@@ -3,8 +3,8 @@
 use ggml::tensor::Tensor;
 use ggml::Result;
 
-use super::{Arch, Layer, Qkv};
-use crate::graph::{Graph, Pairing};
+use super::{Arch, Layer};
+use crate::graph::{Graph, Pairing, Qkv};
 use crate::ids::{NormRole, Role};
 use crate::layers::{Bias, LayerLoader, Linear, Norm};
 
@@ -31,9 +31,8 @@ pub(super) struct LlamaLayer {
 impl LlamaLayer {
     /// `qkv_bias`: whether queries, keys and values have biases.
     pub(super) fn load(loader: &LayerLoader<'_, '_>, qkv_bias: Bias) -> Result<LlamaLayer> {
-        let hp = loader.hp();
-        let (n_embd, n_ff) = (hp.n_embd, hp.n_ff);
-        let (n_q, n_kv) = (hp.n_head * hp.n_embd_head, hp.n_head_kv * hp.n_embd_head);
+        let (n_embd, n_ff) = (loader.hp().n_embd, loader.n_ff());
+        let (n_q, n_kv) = (loader.attention().n_embd_q(), loader.attention().n_embd_kv());
         Ok(LlamaLayer {
             attn_norm: loader.norm(NormRole::Attn, n_embd)?,
             q: loader.linear(Role::Q, n_embd, n_q, qkv_bias)?,

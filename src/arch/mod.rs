@@ -3,6 +3,7 @@
 mod llama;
 mod qwen2;
 mod qwen3;
+mod smollm3;
 
 use std::fmt::Debug;
 
@@ -10,7 +11,7 @@ use ggml::tensor::{StoreTensor, Tensor};
 use ggml::Result;
 
 use crate::adapter::Adapter;
-use crate::graph::{Graph, Pairing};
+use crate::graph::{Graph, Pairing, Qkv};
 use crate::hparams::Hparams;
 use crate::ids::NormId;
 use crate::layers::{LayerLoader, Linear, LinearShape, Loader, Norm};
@@ -25,17 +26,6 @@ pub struct Arch {
     pub pairing: Pairing,
     /// Resolves the tensors of one layer.
     pub layer: fn(&LayerLoader<'_, '_>) -> Result<Box<dyn Layer>>,
-}
-
-/// Queries, keys and values of some tokens, not yet rotated.
-#[derive(Debug, Clone, Copy)]
-pub struct Qkv<'c> {
-    /// F32 `[n_head * d, T]`.
-    pub q: Tensor<'c>,
-    /// F32 `[n_head_kv * d, T]`.
-    pub k: Tensor<'c>,
-    /// F32 `[n_head_kv * d, T]`.
-    pub v: Tensor<'c>,
 }
 
 /// One layer of a model, its tensors resolved. Both functions work on each token alone and are built from the blocks of
@@ -54,7 +44,7 @@ pub trait Layer: Debug + Send + Sync {
 }
 
 /// All architectures.
-pub static ARCHS: &[&Arch] = &[&llama::LLAMA, &qwen2::QWEN2, &qwen3::QWEN3];
+pub static ARCHS: &[&Arch] = &[&llama::LLAMA, &qwen2::QWEN2, &qwen3::QWEN3, &smollm3::SMOLLM3];
 
 /// The architecture of this name.
 pub fn find(name: &str) -> Option<&'static Arch> {

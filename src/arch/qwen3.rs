@@ -4,8 +4,8 @@ use ggml::tensor::Tensor;
 use ggml::Result;
 
 use super::llama::LlamaLayer;
-use super::{Arch, Layer, Qkv};
-use crate::graph::{Graph, Pairing};
+use super::{Arch, Layer};
+use crate::graph::{Graph, Pairing, Qkv};
 use crate::ids::NormRole;
 use crate::layers::{Bias, LayerLoader, Norm};
 
@@ -21,7 +21,7 @@ struct Qwen3Layer {
 
 impl Qwen3Layer {
     fn load(loader: &LayerLoader<'_, '_>) -> Result<Qwen3Layer> {
-        let d = loader.hp().n_embd_head;
+        let d = loader.attention().n_embd_head;
         Ok(Qwen3Layer {
             llama: LlamaLayer::load(loader, Bias::No)?,
             q_norm: loader.norm(NormRole::Q, d)?,

@@ -8,8 +8,10 @@ use clap::{Args as _, FromArgMatches};
 use ropewalk::gguf::File;
 use ropewalk::hparams::Hparams;
 use ropewalk::plot;
-use ropewalk::rope::{Inspection, Pair, PairKind, Plan, ReachView, RopeError, Spec, Table, METHODS};
-use serde_json::json;
+use ropewalk::rope::{
+    Inspection, KindView, LayerPlan, Pair, PairKind, Plan, ReachView, RopeError, Spec, Table, METHODS,
+};
+use serde_json::{json, Value};
 
 use super::options::{parse_spec, tokens};
 use super::output::{self, check_plot_name, count, OutputArgs};
@@ -113,58 +115,102 @@ fn run(args: &Args) -> anyhow::Result<()> {
         args.out.note(format_args!("map drawn to {}", path.display()));
     }
     if args.out.json {
-        let freqs: Vec<&[f64]> = plan.freqs.tables().collect();
-        return output::print_json(&json!({
-            "model": name,
-            "rope": plan.spec.to_string(),
-            "declared": declared.ok().map(|s| s.to_string()),
-            "n_ctx": inspection.n_ctx,
-            "n_ctx_orig": inspection.n_ctx_orig,
-            "n_head_kv": inspection.n_head_kv,
-            "n_rot": inspection.n_rot,
-            "mscale": plan.mscale,
-            "bases": plan.bases,
-            "freqs": freqs,
-            "tables": inspection.tables,
-            "branches": inspection.reach.branches,
-            "largest_distance": inspection.reach.largest_distance,
-            "most_keys": inspection.reach.most_keys,
-            "n_held": inspection.reach.n_held,
-            "notes": inspection.notes,
-        }));
+        let declared = declared.ok().map(|s| s.to_string());
+        return output::print_json(&report(&name, declared, &plan, &inspection));
     }
     let mut report = text(&name, declared.as_ref(), &inspection, args.all);
     let _ = write!(report, "\n{}", chart.text(PLOT_WIDTH, PLOT_HEIGHT)?);
     if !plan.is_plain_reach() {
         let map = plot::Map::new(&[&plan], &hp)?.text(MAP_WIDTH, MAP_HEIGHT);
-        let _ = write!(report, "\n{}\n{map}", distances(&inspection.reach));
+        for kind in &inspection.kinds {
+            let _ = write!(report, "\n{}", distances(kind, &inspection));
+        }
+        let _ = write!(report, "\n{map}");
     }
     output::print(&report)
+}
+
+/// Everything as JSON. What differs by layer stands beside the rest when all layers are alike, else in a list
+/// `layers`.
+fn report(name: &str, declared: Option<String>, plan: &Plan, inspection: &Inspection) -> Value {
+    let mut report = json!({
+        "model": name,
+        "rope": plan.spec.to_string(),
+        "declared": declared,
+        "n_ctx": inspection.n_ctx,
+        "n_ctx_orig": inspection.n_ctx_orig,
+    });
+    let of_kind = |(view, plan): (&KindView, &LayerPlan)| {
+        json!({
+            "n_head_kv": view.n_head_kv,
+            "n_rot": view.n_rot,
+            "mscale": plan.mscale,
+            "bases": plan.bases,
+            "freqs": plan.freqs.tables().collect::<Vec<_>>(),
+            "tables": view.tables,
+            "branches": view.reach.branches,
+            "largest_distance": view.reach.largest_distance,
+            "most_keys": view.reach.most_keys,
+        })
+    };
+    let mut kinds: Vec<Value> = inspection.kinds.iter().zip(plan.kinds()).map(of_kind).collect();
+    if let ([Value::Object(kind)], Value::Object(report)) = (&mut kinds[..], &mut report) {
+        report.append(kind);
+    } else {
+        for (kind, view) in kinds.iter_mut().zip(&inspection.kinds) {
+            kind["layers"] = json!(view.layers);
+            kind["applies"] = json!(view.applies);
+            kind["window"] = json!(view.window);
+        }
+        report["layers"] = Value::Array(kinds);
+    }
+    report["n_held"] = json!(inspection.n_held);
+    report["notes"] = json!(inspection.notes);
+    report
 }
 
 fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, all: bool) -> String {
     let mut s = String::new();
     let declared = declared.map_or_else(|e| format!("nothing that can be used: {e}"), Spec::to_string);
     let _ = writeln!(s, "{name}: rope {} (the file declares {declared})", i.rope);
-    let _ = writeln!(
-        s,
-        "trained window {}, target context {}, {} rotary dimensions, {} KV heads, magnitude {}",
-        count(i.n_ctx_orig as u64),
-        count(i.n_ctx as u64),
-        i.n_rot,
-        i.n_head_kv,
-        i.mscale
-    );
+    let (trained, target) = (count(i.n_ctx_orig as u64), count(i.n_ctx as u64));
+    let _ = write!(s, "trained window {trained}, target context {target}");
+    if let [kind] = &i.kinds[..] {
+        let _ = writeln!(s, ", {}", heads(kind));
+    } else {
+        let _ = writeln!(s, ", {} kinds of layer", i.kinds.len());
+    }
     for note in &i.notes {
         let _ = writeln!(s, "note: {note}");
     }
-    if i.tables.len() > 1 {
+    for kind in &i.kinds {
+        if i.kinds.len() > 1 {
+            let window =
+                kind.window.map_or_else(|| "every key".into(), |n| format!("{} tokens", count(n as u64)));
+            let own = if kind.applies { "" } else { ", as in the file" };
+            let _ = writeln!(s, "\nlayers {}: see {window}, {}{own}", numbers(&kind.layers), heads(kind));
+        }
+        tables(&mut s, kind, all);
+    }
+    s
+}
+
+fn numbers(layers: &[usize]) -> String {
+    layers.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn heads(kind: &KindView) -> String {
+    format!("{} rotary dimensions, {} KV heads, magnitude {}", kind.n_rot, kind.n_head_kv, kind.mscale)
+}
+
+fn tables(s: &mut String, kind: &KindView, all: bool) {
+    if kind.tables.len() > 1 {
         let _ = writeln!(
             s,
             "\n{:>4}  {:>14}  {:>16}  {:>12}  {:>6}",
             "head", "base", "longest wave", "interpolated", "unseen"
         );
-        for t in &i.tables {
+        for t in &kind.tables {
             let longest = t.pairs.iter().filter_map(|p| p.wavelength).fold(0.0, f64::max);
             let slower = t.pairs.iter().filter(|p| p.kind == PairKind::Interpolated).count();
             let unseen = t.pairs.iter().filter(|p| p.unseen).count();
@@ -174,14 +220,18 @@ fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, all: bo
         }
     }
     // Heads differ in their base alone: the first one's pairs tell how to read the others'.
-    for t in i.tables.iter().take(if all { usize::MAX } else { 1 }) {
-        table(&mut s, t, all);
+    for t in kind.tables.iter().take(if all { usize::MAX } else { 1 }) {
+        table(s, t, all);
     }
-    s
 }
 
-fn distances(reach: &ReachView) -> String {
-    let mut s = String::from("a query i sees these keys j, and each at this distance\n");
+fn distances(kind: &KindView, inspection: &Inspection) -> String {
+    let reach = &kind.reach;
+    let mut s = String::new();
+    if inspection.kinds.len() > 1 {
+        let _ = write!(s, "layers {}: ", numbers(&kind.layers));
+    }
+    s.push_str("a query i sees these keys j, and each at this distance\n");
     let wide = reach.branches.iter().map(|b| b.pairs.chars().count()).max().unwrap_or(0);
     for b in &reach.branches {
         let _ = writeln!(s, "    {:wide$}  {}", b.pairs, b.shown);
@@ -196,7 +246,7 @@ fn distances(reach: &ReachView) -> String {
                 writeln!(s, "largest distance: counted up to {} tokens", count(ReachView::COUNTED as u64));
         }
     }
-    let _ = match reach.n_held {
+    let _ = match inspection.n_held {
         Some(n) => writeln!(s, "the cache holds {} keys at most, however long the text", count(n as u64)),
         None => writeln!(s, "the cache keeps every key"),
     };

@@ -5,25 +5,32 @@ use ggml::graph::{Builder, InputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 
-use super::rotate::{Rotations, RotationsInputs};
-use super::{Graph, Pairing, Shape};
-use crate::hparams::Hparams;
+use super::rotate::{Rotation, RotationInputs};
+use super::{n_columns, Graph, Pairing, Qkv, Shape, Spans};
+use crate::hparams::{Hparams, LayerAttention};
 use crate::kv::KvCache;
 use crate::rope::{Branch, Plan, PosMap};
 
-/// Inputs every graph has.
+/// Inputs of a graph that attends through a cache.
 #[derive(Debug, Clone)]
 pub struct GraphInputs {
     /// F32 `[n_embd, n_tokens]`.
     pub embd: InputId,
     /// I64 `[n_tokens]`: the cell each token's key goes to.
     pub cells: InputId,
+    /// For each kind of layer.
+    pub kinds: Vec<KindInputs>,
+    /// I32 `[n_out]`: tokens whose logits are wanted, when not all are.
+    pub out_ids: Option<InputId>,
+}
+
+/// The inputs of one kind of layer.
+#[derive(Debug, Clone)]
+pub struct KindInputs {
     /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, -inf elsewhere.
     pub mask: InputId,
     /// Angles.
-    pub rotation: RotationsInputs,
-    /// I32 `[n_out]`: tokens whose logits are wanted, when not all are.
-    pub out_ids: Option<InputId>,
+    pub rotation: RotationInputs,
 }
 
 /// Attention through a cache, its inputs declared.
@@ -31,13 +38,21 @@ pub struct GraphInputs {
 pub struct Cached<'a, 'c> {
     hp: &'a Hparams,
     kv: &'a KvCache,
-    shape: Shape,
+    n_tokens: usize,
+    kinds: Vec<Kind<'a, 'c>>,
+    cells: Tensor<'c>,
+    out_ids: Option<Tensor<'c>>,
+}
+
+/// The attention of one kind of layer.
+#[derive(Debug)]
+struct Kind<'a, 'c> {
+    layer: &'a LayerAttention,
     branches: &'a [Branch],
     key_maps: Vec<PosMap>,
-    rotation: Rotations<'c>,
-    cells: Tensor<'c>,
+    spans: Spans,
+    rotation: Rotation<'c>,
     mask: Tensor<'c>,
-    out_ids: Option<Tensor<'c>>,
 }
 
 impl<'a, 'c> Cached<'a, 'c> {
@@ -48,30 +63,28 @@ impl<'a, 'c> Cached<'a, 'c> {
         kv: &'a KvCache,
         plan: &'a Plan,
         pairing: Pairing,
-        shape: Shape,
+        shape: &Shape,
     ) -> Result<(Self, GraphInputs, Tensor<'c>)> {
-        let b = g.b;
-        let (embd, x) = b.input("embd", DType::F32, &[hp.n_embd, shape.n_tokens])?;
-        let (cells_id, cells) = b.input("cells", DType::I64, &[shape.n_tokens])?;
-        let (mask_id, mask) = b.input("mask", DType::F16, &[shape.n_columns(), shape.n_tokens])?;
-        let key_maps = plan.key_maps();
-        let used = plan.branches.iter().zip(&shape.spans).filter(|(_, span)| span.len > 0);
-        let maps = key_maps.iter().copied().chain(used.map(|(branch, _)| branch.q_pos));
-        let (rotation, rotation_ids) =
-            Rotations::new(b, hp, plan, pairing, shape.n_tokens, g.capabilities.custom_ops, maps)?;
-        let wanted = (shape.n_out > 0 && shape.n_out < shape.n_tokens)
+        let (b, n_tokens) = (g.b, shape.n_tokens);
+        let (embd, x) = b.input("embd", DType::F32, &[hp.n_embd, n_tokens])?;
+        let (cells_id, cells) = b.input("cells", DType::I64, &[n_tokens])?;
+        let (mut kinds, mut inputs) = (Vec::new(), Vec::new());
+        for ((layer, plan), &spans) in hp.attention.iter().zip(plan.kinds()).zip(&shape.spans) {
+            let (mask_id, mask) = b.input("mask", DType::F16, &[n_columns(&spans), n_tokens])?;
+            let key_maps = plan.key_maps();
+            let used = plan.branches.iter().zip(&spans).filter(|(_, span)| span.len > 0);
+            let maps = key_maps.iter().copied().chain(used.map(|(branch, _)| branch.q_pos));
+            let by_table = g.capabilities.custom_ops;
+            let (rotation, ids) = Rotation::new(b, layer, plan, pairing, n_tokens, by_table, maps)?;
+            kinds.push(Kind { layer, branches: &plan.branches, key_maps, spans, rotation, mask });
+            inputs.push(KindInputs { mask: mask_id, rotation: ids });
+        }
+        let wanted = (shape.n_out > 0 && shape.n_out < n_tokens)
             .then(|| b.input("out_ids", DType::I32, &[shape.n_out]))
             .transpose()?;
-        let inputs = GraphInputs {
-            embd,
-            cells: cells_id,
-            mask: mask_id,
-            rotation: rotation_ids,
-            out_ids: wanted.as_ref().map(|(id, _)| *id),
-        };
-        let out_ids = wanted.map(|(_, t)| t);
-        let branches = &plan.branches;
-        Ok((Cached { hp, kv, shape, branches, key_maps, rotation, cells, mask, out_ids }, inputs, x))
+        let out_ids = wanted.as_ref().map(|(id, _)| *id);
+        let inputs = GraphInputs { embd, cells: cells_id, kinds: inputs, out_ids };
+        Ok((Cached { hp, kv, n_tokens, kinds, cells, out_ids: wanted.map(|(_, t)| t) }, inputs, x))
     }
 
     /// In the last layer, once keys and values are stored, only tokens whose logits are wanted go on.
@@ -84,55 +97,49 @@ impl<'a, 'c> Cached<'a, 'c> {
 
     /// Rotates and stores keys, stores values, attends: q `[n_head * d, T]`, k and v `[n_head_kv * d, T]` (rows may lie
     /// apart) to `[n_head * d, T]`.
-    pub fn attend(
-        &self,
-        g: &Graph<'a, 'c>,
-        q: Tensor<'c>,
-        k: Tensor<'c>,
-        v: Tensor<'c>,
-        il: usize,
-    ) -> Result<Tensor<'c>> {
-        let (b, hp) = (g.b, self.hp);
-        let (d, n, row) = (hp.n_embd_head, self.shape.n_tokens, hp.n_embd_head * hp.n_head_kv);
+    pub fn attend(&self, g: &Graph<'a, 'c>, Qkv { q, k, v }: Qkv<'c>, il: usize) -> Result<Tensor<'c>> {
+        let (b, n) = (g.b, self.n_tokens);
+        let no_layer = || Error::Op { op: "attention", what: format!("the model has no layer {il}") };
+        let record = self.hp.layers.get(il).ok_or_else(no_layer)?;
+        let kind = self.kinds.get(record.kind).ok_or_else(no_layer)?;
+        let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, .. } = *kind.layer;
         let heads = |x: Tensor<'c>, n_heads: usize| {
             b.view(x, [d, n_heads, n, 1], [4 * d, x.nb()[1], x.nb()[1] * n], 0)
         };
-        let (q, k) = (heads(q, hp.n_head)?, heads(k, hp.n_head_kv)?);
-        let mut keys = Vec::with_capacity(self.key_maps.len());
-        for (i, &map) in self.key_maps.iter().enumerate() {
-            let k = self.rotation.keys(b, k, map)?;
+        let (q, k) = (heads(q, n_head)?, heads(k, n_head_kv)?);
+        let mut keys = Vec::with_capacity(kind.key_maps.len());
+        for (i, &map) in kind.key_maps.iter().enumerate() {
+            let k = kind.rotation.keys(b, k, map)?;
             b.name(k, &format!("k_rope-{il}"));
-            keys.push(b.set_rows(b.stored(&self.kv.k(il, i))?, b.reshape(k, &[row, n])?, self.cells)?);
+            let row = b.reshape(k, &[d * n_head_kv, n])?;
+            keys.push(b.set_rows(b.stored(&self.kv.k(il, i))?, row, self.cells)?);
         }
         let v = b.set_rows(b.stored(&self.kv.v(il))?, v, self.cells)?;
         keys.iter().for_each(|&k| b.expand(k));
         b.expand(v);
         let cached = |t: Tensor<'c>, start: usize, len: usize| {
             let head = t.dtype().row_bytes(d).unwrap_or(0);
-            b.view(t, [d, len, hp.n_head_kv, 1], [t.nb()[1], head, t.nb()[2]], start * t.nb()[1])
+            b.view(t, [d, len, n_head_kv, 1], [t.nb()[1], head, t.nb()[2]], start * t.nb()[1])
         };
-        let mut parts = Vec::with_capacity(self.branches.len());
-        for (branch, span) in self.branches.iter().zip(&self.shape.spans).filter(|(_, s)| s.len > 0) {
-            let q = self.rotation.queries(b, q, branch.q_pos)?;
+        let mut parts = Vec::with_capacity(kind.branches.len());
+        for (branch, span) in kind.branches.iter().zip(&kind.spans).filter(|(_, s)| s.len > 0) {
+            let q = kind.rotation.queries(b, q, branch.q_pos)?;
             b.name(q, &format!("q_rope-{il}"));
-            let at = self.key_maps.iter().position(|m| *m == branch.k_pos).unwrap_or(0);
+            let at = kind.key_maps.iter().position(|m| *m == branch.k_pos).unwrap_or(0);
             parts.push(Part {
                 q,
                 k: cached(keys[at], span.start, span.len)?,
                 v: cached(v, span.start, span.len)?,
             });
         }
-        let scale = 1.0 / (d as f32).sqrt();
         let out = match parts[..] {
-            _ if g.capabilities.flash && g.capabilities.custom_ops => {
-                b.attention(&parts, self.mask, scale)?
-            }
+            _ if g.capabilities.flash && g.capabilities.custom_ops => b.attention(&parts, kind.mask, scale)?,
             [Part { q, k, v }] if g.capabilities.flash => {
-                b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, self.mask, scale)?
+                b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, kind.mask, scale)?
             }
-            _ => explicit(b, &parts, self.mask, scale)?,
+            _ => explicit(b, &parts, kind.mask, scale)?,
         };
-        b.reshape(out, &[d * hp.n_head, n])
+        b.reshape(out, &[d * n_head, n])
     }
 }
 

@@ -7,32 +7,45 @@ mod products;
 mod rotate;
 mod tape;
 
+use ggml::tensor::Tensor;
 use ggml::DType;
 
 use crate::kv::Span;
 use crate::rope::MAX_BRANCHES;
 
-pub use attend::{Cached, GraphInputs};
+pub use attend::{Cached, GraphInputs, KindInputs};
 pub use blocks::Graph;
-pub use rotate::{Pairing, Rotation, RotationInputs, Rotations, RotationsInputs};
+pub use rotate::{Pairing, Rotation, RotationInputs};
 pub use tape::{Gradient, Recording, SavedActivation};
 
-/// What of a graph can change between micro-batches; graphs of equal shape are reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The cells that each branch of one kind of layer attends to.
+pub type Spans = [Span; MAX_BRANCHES];
+
+/// The numbers of a graph that can change between micro-batches; graphs of equal shape are reused.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     /// Tokens computed.
     pub n_tokens: usize,
     /// Rows of logits.
     pub n_out: usize,
-    /// Cells each branch of the plan attends to.
-    pub spans: [Span; MAX_BRANCHES],
+    /// For each kind of layer, the cells attended to.
+    pub spans: Vec<Spans>,
 }
 
-impl Shape {
-    /// Columns of the mask: the cells of every branch side by side.
-    pub fn n_columns(&self) -> usize {
-        self.spans.iter().map(|s| s.len).sum()
-    }
+/// Columns of a mask: the cells of every branch side by side.
+pub fn n_columns(spans: &Spans) -> usize {
+    spans.iter().map(|s| s.len).sum()
+}
+
+/// Queries, keys and values of some tokens, not yet rotated.
+#[derive(Debug, Clone, Copy)]
+pub struct Qkv<'c> {
+    /// F32 `[n_head * d, T]`.
+    pub q: Tensor<'c>,
+    /// F32 `[n_head_kv * d, T]`.
+    pub k: Tensor<'c>,
+    /// F32 `[n_head_kv * d, T]`.
+    pub v: Tensor<'c>,
 }
 
 /// Ways of computing that a device and the settings of a session allow.

@@ -10,8 +10,8 @@ use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 use rayon::prelude::*;
 
-use crate::hparams::Hparams;
-use crate::rope::{Freqs, Plan, PosMap};
+use crate::hparams::LayerAttention;
+use crate::rope::{Freqs, LayerPlan, PosMap};
 
 /// Which dimensions of a head form a pair. A property of an architecture's weights, not of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,9 +22,36 @@ pub enum Pairing {
     Halves,
 }
 
-/// Inputs to fill before a graph runs.
+/// The rotation of one kind of layer in one graph, its inputs declared: one lowering for each position map in use.
+#[derive(Debug)]
+pub struct Rotation<'c> {
+    maps: Vec<(PosMap, Lowering<'c>)>,
+    /// Factor on queries, F32 `[1, 1, T]`.
+    q_scale: Option<Tensor<'c>>,
+}
+
+/// The inputs of a [`Rotation`], to be filled before the graph runs.
+#[derive(Debug, Clone)]
+pub struct RotationInputs {
+    maps: Vec<(PosMap, LoweringInputs)>,
+    /// F32 `[1, 1, T]`.
+    q_scale: Option<InputId>,
+}
+
+/// The ops that rotate under one position map.
 #[derive(Debug, Clone, Copy)]
-pub enum RotationInputs {
+enum Lowering<'c> {
+    /// Layers without rotation: queries and keys as they are.
+    Nothing,
+    /// Our op, by a table of cosines and sines.
+    Table { table: Tensor<'c>, neox: bool },
+    /// `ggml_rope_ext`.
+    Scalars { pos: Tensor<'c>, q: Option<Tensor<'c>>, k: Option<Tensor<'c>>, params: RopeParams, permute: bool },
+}
+
+#[derive(Debug, Clone, Copy)]
+enum LoweringInputs {
+    Nothing,
     /// F32 `[n_rot, n_tables, T]`: cosines, then sines.
     Table(InputId),
     /// For `ggml_rope_ext`.
@@ -38,88 +65,117 @@ pub enum RotationInputs {
     },
 }
 
-/// The rotation of one graph, its inputs declared.
-#[derive(Debug, Clone, Copy)]
-pub struct Rotation<'c>(Lowering<'c>);
-
-#[derive(Debug, Clone, Copy)]
-enum Lowering<'c> {
-    Table {
-        table: Tensor<'c>,
-        neox: bool,
-    },
-    Scalars {
-        pos: Tensor<'c>,
-        q: Option<Tensor<'c>>,
-        k: Option<Tensor<'c>>,
-        params: RopeParams,
-        permute: bool,
-    },
-}
-
 impl<'c> Rotation<'c> {
-    /// Declares the inputs: a table where the device runs our op, else positions and factors for `ggml_rope_ext`.
+    /// Declares the inputs of every map among `maps`, once each: a table where the device runs our op, else positions and
+    /// factors for `ggml_rope_ext`.
     ///
     /// # Errors
     /// A base for each head where the device has no table op and only part of a head is rotated, in halves or with a magnitude.
     pub fn new(
         b: &Builder<'c>,
-        hp: &Hparams,
-        plan: &Plan,
+        layer: &LayerAttention,
+        plan: &LayerPlan,
         pairing: Pairing,
         n_tokens: usize,
         by_table: bool,
+        maps: impl Iterator<Item = PosMap>,
     ) -> Result<(Self, RotationInputs)> {
+        let (mut here, mut inputs) = (Vec::new(), Vec::new());
+        for map in maps {
+            if here.iter().all(|(m, _)| *m != map) {
+                let (lowering, ids) = Lowering::new(b, layer, plan, pairing, n_tokens, by_table)?;
+                here.push((map, lowering));
+                inputs.push((map, ids));
+            }
+        }
+        let scales = plan.scales_queries();
+        let scale = scales.then(|| b.input("q_scale", DType::F32, &[1, 1, n_tokens])).transpose()?;
+        let ids = RotationInputs { maps: inputs, q_scale: scale.as_ref().map(|(id, _)| *id) };
+        Ok((Rotation { maps: here, q_scale: scale.map(|(_, t)| t) }, ids))
+    }
+
+    fn at(&self, map: PosMap) -> Result<&Lowering<'c>> {
+        let of_map = self.maps.iter().find(|(m, _)| *m == map).map(|(_, lowering)| lowering);
+        of_map
+            .ok_or_else(|| Error::Op { op: "rope", what: format!("no input for positions under {map:?}") })
+    }
+
+    /// Rotates query heads F32 `[d, n_head, T]` at positions under this map. Without the table op, halves with a base for
+    /// each head come back with pairs side by side, in queries and keys alike.
+    pub fn queries(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
+        let q = self.at(map)?.apply(b, x, false)?;
+        self.q_scale.map_or(Ok(q), |scale| b.mul(q, scale))
+    }
+
+    /// Rotates key heads F32 `[d, n_head_kv, T]` at positions under this map.
+    pub fn keys(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
+        self.at(map)?.apply(b, x, true)
+    }
+
+    /// The gradient of the queries given, where that of [`Rotation::queries`]' result is `grad`.
+    pub fn queries_back(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
+        let grad = self.q_scale.map_or(Ok(grad), |scale| b.mul(grad, scale))?;
+        self.at(map)?.back(b, grad, false)
+    }
+
+    /// The gradient of the keys given, where that of [`Rotation::keys`]' result is `grad`.
+    pub fn keys_back(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
+        self.at(map)?.back(b, grad, true)
+    }
+}
+
+impl<'c> Lowering<'c> {
+    fn new(
+        b: &Builder<'c>,
+        layer: &LayerAttention,
+        plan: &LayerPlan,
+        pairing: Pairing,
+        n_tokens: usize,
+        by_table: bool,
+    ) -> Result<(Self, LoweringInputs)> {
+        let (n_rot, d) = (plan.freqs.n_rot(), layer.n_embd_head);
+        if n_rot == 0 {
+            return Ok((Lowering::Nothing, LoweringInputs::Nothing));
+        }
         let neox = pairing == Pairing::Halves;
         let n_tables = plan.freqs.n_tables;
         if by_table {
-            let (id, table) = b.input("rope_table", DType::F32, &[hp.n_rot, n_tables, n_tokens])?;
-            return Ok((Rotation(Lowering::Table { table, neox }), RotationInputs::Table(id)));
+            let (id, table) = b.input("rope_table", DType::F32, &[n_rot, n_tables, n_tokens])?;
+            return Ok((Lowering::Table { table, neox }, LoweringInputs::Table(id)));
         }
         let per_head = n_tables > 1;
-        if per_head && hp.n_rot != hp.n_embd_head && (neox || plan.mscale != 1.0) {
-            let what = format!(
-                "a base for each head needs all {} dimensions rotated, the model rotates {}",
-                hp.n_embd_head, hp.n_rot
-            );
+        if per_head && n_rot != d && (neox || plan.mscale != 1.0) {
+            let what =
+                format!("a base for each head needs all {d} dimensions rotated, the model rotates {n_rot}");
             return Err(Error::Op { op: "rope", what });
         }
         let (pos_id, pos) = b.input("pos", DType::I32, &[n_tokens])?;
-        let len = |heads: usize| hp.n_embd_head / 2 * if per_head { heads } else { 1 };
-        let series = geometric(&plan.freqs, hp.n_rot);
+        let len = |heads: usize| d / 2 * if per_head { heads } else { 1 };
+        let series = geometric(&plan.freqs);
         let q = match series {
             Some(_) => None,
-            None => Some(b.input("rope_factors_q", DType::F32, &[len(hp.n_head)])?),
+            None => Some(b.input("rope_factors_q", DType::F32, &[len(layer.n_head)])?),
         };
-        let k = per_head.then(|| b.input("rope_factors_k", DType::F32, &[len(hp.n_head_kv)])).transpose()?;
+        let k =
+            per_head.then(|| b.input("rope_factors_k", DType::F32, &[len(layer.n_head_kv)])).transpose()?;
         let (freq_scale, freq_base) = series.unwrap_or((1.0, 1.0));
         let params = RopeParams {
-            n_dims: hp.n_rot,
+            n_dims: n_rot,
             neox: neox && !per_head,
             freq_base,
             freq_scale,
             mscale: plan.mscale as f32,
         };
-        let inputs = RotationInputs::Scalars { pos: pos_id, q: q.map(|(id, _)| id), k: k.map(|(id, _)| id) };
+        let inputs = LoweringInputs::Scalars { pos: pos_id, q: q.map(|(id, _)| id), k: k.map(|(id, _)| id) };
         let (q, k, permute) = (q.map(|(_, t)| t), k.map(|(_, t)| t), neox && per_head);
-        Ok((Rotation(Lowering::Scalars { pos, q, k, params, permute }), inputs))
+        Ok((Lowering::Scalars { pos, q, k, params, permute }, inputs))
     }
 
-    /// Rotates query heads F32 `[d, n_head, T]`. Without the table op, halves with a base for each head come back with
-    /// pairs side by side, in queries and keys alike.
-    pub fn queries(&self, b: &Builder<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.apply(b, x, false)
-    }
-
-    /// Rotates key heads F32 `[d, n_head_kv, T]`.
-    pub fn keys(&self, b: &Builder<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.apply(b, x, true)
-    }
-
-    /// The gradient of what [`Rotation::queries`] (or keys) was given, where that of its result is `grad`.
+    /// The gradient of what [`Lowering::apply`] was given.
     fn back(&self, b: &Builder<'c>, grad: Tensor<'c>, keys: bool) -> Result<Tensor<'c>> {
         let [d, heads, n, _] = grad.ne();
-        match self.0 {
+        match *self {
+            Lowering::Nothing => b.cont(grad),
             Lowering::Table { table, neox } => b.rope_table_back(grad, table, neox),
             Lowering::Scalars { pos, q, k: None, params, .. } => b.rope_back(grad, pos, q, &params),
             Lowering::Scalars { pos, q, k, params, permute } => {
@@ -137,7 +193,8 @@ impl<'c> Rotation<'c> {
 
     fn apply(&self, b: &Builder<'c>, x: Tensor<'c>, keys: bool) -> Result<Tensor<'c>> {
         let [d, heads, n, _] = x.ne();
-        match self.0 {
+        match *self {
+            Lowering::Nothing => b.cont(x),
             Lowering::Table { table, neox } => b.rope_table(x, table, neox),
             Lowering::Scalars { pos, q, k: None, params, .. } => b.rope(x, pos, q, &params),
             Lowering::Scalars { pos, q, k, params, permute } => {
@@ -158,120 +215,18 @@ impl<'c> Rotation<'c> {
 }
 
 impl RotationInputs {
-    /// Fills the inputs for tokens at these positions.
+    /// Fills the inputs for tokens at these positions, under the layer and plan the rotation was declared with.
     pub fn fill(
         &self,
         exec: &mut Executor,
-        hp: &Hparams,
-        plan: &Plan,
-        pos: &[i32],
-        scratch: &mut Vec<f32>,
-    ) -> Result<()> {
-        match *self {
-            RotationInputs::Table(id) => {
-                table(&plan.freqs, plan.mscale, hp.n_rot, pos, scratch);
-                exec.set(id, scratch)
-            }
-            RotationInputs::Scalars { pos: pos_id, q, k } => {
-                exec.set(pos_id, pos)?;
-                let heads = |n: usize| k.is_some().then_some(n);
-                if let Some(q) = q {
-                    exec.set(q, &factors(&plan.freqs, hp, heads(hp.n_head)))?;
-                }
-                if let Some(k) = k {
-                    exec.set(k, &factors(&plan.freqs, hp, heads(hp.n_head_kv)))?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-/// The rotations of one graph: one for each position map in use.
-#[derive(Debug)]
-pub struct Rotations<'c> {
-    maps: Vec<(PosMap, Rotation<'c>)>,
-    q_scale: Option<Tensor<'c>>,
-}
-
-/// Inputs of [`Rotations`].
-#[derive(Debug, Clone)]
-pub struct RotationsInputs {
-    maps: Vec<(PosMap, RotationInputs)>,
-    /// F32 `[1, 1, T]`.
-    q_scale: Option<InputId>,
-}
-
-impl<'c> Rotations<'c> {
-    /// Declares the inputs of every map among `maps`, once each.
-    pub fn new(
-        b: &Builder<'c>,
-        hp: &Hparams,
-        plan: &Plan,
-        pairing: Pairing,
-        n_tokens: usize,
-        by_table: bool,
-        maps: impl Iterator<Item = PosMap>,
-    ) -> Result<(Self, RotationsInputs)> {
-        let (mut here, mut inputs) = (Vec::new(), Vec::new());
-        for map in maps {
-            if here.iter().all(|(m, _)| *m != map) {
-                let (rotation, ids) = Rotation::new(b, hp, plan, pairing, n_tokens, by_table)?;
-                here.push((map, rotation));
-                inputs.push((map, ids));
-            }
-        }
-        let scale = match plan.q_log_base {
-            Some(_) => Some(b.input("q_scale", DType::F32, &[1, 1, n_tokens])?),
-            None => None,
-        };
-        let ids = RotationsInputs { maps: inputs, q_scale: scale.as_ref().map(|(id, _)| *id) };
-        Ok((Rotations { maps: here, q_scale: scale.map(|(_, t)| t) }, ids))
-    }
-
-    fn at(&self, map: PosMap) -> Result<&Rotation<'c>> {
-        let found = self.maps.iter().find(|(m, _)| *m == map);
-        found
-            .map(|(_, r)| r)
-            .ok_or_else(|| Error::Op { op: "rope", what: format!("no input for positions under {map:?}") })
-    }
-
-    /// Query heads F32 `[d, n_head, T]` at positions under this map; see [`Rotation::queries`].
-    pub fn queries(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
-        let q = self.at(map)?.queries(b, x)?;
-        self.q_scale.map_or(Ok(q), |scale| b.mul(q, scale))
-    }
-
-    /// The gradient of the queries given, where that of [`Rotations::queries`]' result is `grad`.
-    pub fn queries_back(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
-        let grad = self.q_scale.map_or(Ok(grad), |scale| b.mul(grad, scale))?;
-        self.at(map)?.back(b, grad, false)
-    }
-
-    /// The same of keys.
-    pub fn keys_back(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
-        self.at(map)?.back(b, grad, true)
-    }
-
-    /// Key heads F32 `[d, n_head_kv, T]` at positions under this map.
-    pub fn keys(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
-        self.at(map)?.keys(b, x)
-    }
-}
-
-impl RotationsInputs {
-    /// Fills the inputs for tokens at these positions.
-    pub fn fill(
-        &self,
-        exec: &mut Executor,
-        hp: &Hparams,
-        plan: &Plan,
+        layer: &LayerAttention,
+        plan: &LayerPlan,
         pos: &[i32],
         scratch: &mut Vec<f32>,
     ) -> Result<()> {
         for (map, ids) in &self.maps {
             let mapped: Vec<i32> = pos.iter().map(|&i| map.at(i)).collect();
-            ids.fill(exec, hp, plan, &mapped, scratch)?;
+            ids.fill(exec, layer, plan, &mapped, scratch)?;
         }
         match self.q_scale {
             Some(id) => exec.set(id, &pos.iter().map(|&i| plan.q_scale(i) as f32).collect::<Vec<_>>()),
@@ -280,20 +235,51 @@ impl RotationsInputs {
     }
 }
 
+impl LoweringInputs {
+    fn fill(
+        &self,
+        exec: &mut Executor,
+        layer: &LayerAttention,
+        plan: &LayerPlan,
+        pos: &[i32],
+        scratch: &mut Vec<f32>,
+    ) -> Result<()> {
+        match *self {
+            LoweringInputs::Nothing => Ok(()),
+            LoweringInputs::Table(id) => {
+                table(&plan.freqs, plan.mscale, pos, scratch);
+                exec.set(id, scratch)
+            }
+            LoweringInputs::Scalars { pos: pos_id, q, k } => {
+                exec.set(pos_id, pos)?;
+                let heads = |n: usize| k.is_some().then_some(n);
+                if let Some(q) = q {
+                    exec.set(q, &factors(&plan.freqs, layer.n_embd_head, heads(layer.n_head)))?;
+                }
+                if let Some(k) = k {
+                    exec.set(k, &factors(&plan.freqs, layer.n_embd_head, heads(layer.n_head_kv)))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
 /// `(scale, base)` of a single table that is `scale * base^(-2j/n_rot)`, as ggml's scalars have it.
-fn geometric(freqs: &Freqs, n_rot: usize) -> Option<(f32, f32)> {
+fn geometric(freqs: &Freqs) -> Option<(f32, f32)> {
     let [first, .., last] = freqs.theta[..] else { return None };
     if freqs.n_tables != 1 || first <= 0.0 || last <= 0.0 {
         return None;
     }
-    let half = n_rot as f64 / 2.0;
+    let half = freqs.n_pairs() as f64;
     let base = (first / last).powf(half / (half - 1.0));
     let fits = |(j, t): (usize, &f64)| (t / (first * base.powf(-(j as f64) / half)) - 1.0).abs() < 1e-9;
     freqs.theta.iter().enumerate().all(fits).then_some((first as f32, base as f32))
 }
 
 /// `[T][n_tables][n_rot]`: cosines then sines, times the plan's magnitude.
-fn table(freqs: &Freqs, mscale: f64, n_rot: usize, pos: &[i32], out: &mut Vec<f32>) {
+fn table(freqs: &Freqs, mscale: f64, pos: &[i32], out: &mut Vec<f32>) {
+    let n_rot = freqs.n_rot();
     let per_token = n_rot * freqs.n_tables;
     out.resize(per_token * pos.len(), 0.0);
     let fill = |(row, &p): (&mut [f32], &i32)| {
@@ -314,15 +300,15 @@ fn table(freqs: &Freqs, mscale: f64, n_rot: usize, pos: &[i32], out: &mut Vec<f3
 
 /// What `ggml_rope_ext` divides an angle of base 1 by: `1/theta`, infinite for what is not rotated. One entry per pair of
 /// one head, or of all `n_heads` heads, each group of which shares a table.
-fn factors(freqs: &Freqs, hp: &Hparams, n_heads: Option<usize>) -> Vec<f32> {
-    let half = hp.n_rot / 2;
+fn factors(freqs: &Freqs, n_embd_head: usize, n_heads: Option<usize>) -> Vec<f32> {
+    let half = freqs.n_pairs();
     let inverse = |t: &f64| if *t == 0.0 { f32::INFINITY } else { (1.0 / t) as f32 };
     let n_heads = n_heads.unwrap_or(1);
-    let mut out = Vec::with_capacity(n_heads * hp.n_embd_head / 2);
+    let mut out = Vec::with_capacity(n_heads * n_embd_head / 2);
     for head in 0..n_heads {
         let at = head * freqs.n_tables / n_heads * half;
         out.extend(freqs.theta[at..at + half].iter().map(inverse));
-        out.resize((head + 1) * hp.n_embd_head / 2, f32::INFINITY);
+        out.resize((head + 1) * n_embd_head / 2, f32::INFINITY);
     }
     out
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{pen, PlotError};
 use crate::hparams::Hparams;
-use crate::rope::{Branch, Plan};
+use crate::rope::{Branch, LayerPlan, Plan};
 
 /// The distances that plans show to a model, query by key, a panel for each plan.
 ///
@@ -57,7 +57,7 @@ impl Map {
             title: p.spec.to_string(),
             n: tokens(p.n_ctx),
             trained: tokens(p.n_ctx_orig(hp)),
-            branches: p.branches.clone(),
+            branches: shown(p).branches.clone(),
         };
         Ok(Map { panels: plans.iter().map(panel).collect() })
     }
@@ -77,6 +77,12 @@ impl Map {
         let (width, height) = (width.clamp(24, 400), height.clamp(4, 100));
         self.panels.iter().map(|p| p.text(width, height)).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// The first kind of layer whose reach the spec changes, else the first that does not see every key.
+fn shown(plan: &Plan) -> &LayerPlan {
+    let limited = || plan.kinds().iter().filter(|k| !k.is_plain_reach());
+    limited().find(|k| k.applies).or_else(|| limited().next()).unwrap_or_else(|| plan.main())
 }
 
 impl Panel {

@@ -1,24 +1,36 @@
 //! The chart of a rope plan: how long each pair takes for a turn.
 
 use super::{Axis, Chart, Scale, Series, Stroke};
-use crate::rope::{Inspection, Table};
+use crate::rope::{Inspection, KindView, Table};
 
 /// Heads drawn at most.
 const MAX_HEADS: usize = 8;
 
-/// Wavelength in tokens by pair, of the file's own table and of the plan, with the trained window and the target context as lines across.
+/// Wavelength in tokens by pair, of the file's own table and of the plan, with the trained window and the
+/// target context as lines across.
 ///
-/// A plan with a table per KV head gets a line for each head, for at most eight, evenly spread from the first to the last.
+/// A plan with a table per KV head gets a line for each head, for at most eight, evenly spread from the first
+/// to the last. Kinds of layer that are rotated have lines of their own.
 pub fn rope(inspection: &Inspection) -> Chart {
-    let tables = &inspection.tables;
-    let n = tables.len().min(MAX_HEADS);
-    let mut series: Vec<Series> = (0..n)
-        .filter_map(|i| tables.get(if n > 1 { i * (tables.len() - 1) / (n - 1) } else { 0 }))
-        .map(|t| Series::new(name(inspection, t), points(t, |p| p.wavelength)))
-        .collect();
-    if let Some(table) = tables.first() {
-        let own = points(table, |p| (p.theta_file > 0.0).then(|| std::f64::consts::TAU / p.theta_file));
-        series.push(Series { stroke: Stroke::Reference, ..Series::new("as in the file", own) });
+    let rotated: Vec<&KindView> = inspection.kinds.iter().filter(|k| !k.tables.is_empty()).collect();
+    let mut series = Vec::new();
+    for kind in &rotated {
+        let of = match kind.layers.first() {
+            Some(first) if rotated.len() > 1 => format!(", as layer {first}"),
+            _ => String::new(),
+        };
+        let tables = &kind.tables;
+        let n = tables.len().min(MAX_HEADS);
+        let heads =
+            (0..n).filter_map(|i| tables.get(if n > 1 { i * (tables.len() - 1) / (n - 1) } else { 0 }));
+        series.extend(
+            heads.map(|t| Series::new(format!("{}{of}", name(inspection, t)), points(t, |p| p.wavelength))),
+        );
+        if let Some(table) = tables.first() {
+            let own = points(table, |p| (p.theta_file > 0.0).then(|| std::f64::consts::TAU / p.theta_file));
+            let own = Series::new(format!("as in the file{of}"), own);
+            series.push(Series { stroke: Stroke::Reference, ..own });
+        }
     }
     let windows = [("trained", inspection.n_ctx_orig), ("target", inspection.n_ctx)];
     let mut y = Axis::new("wavelength, tokens", Scale::Log);

@@ -7,11 +7,8 @@ use rayon::prelude::*;
 
 use super::batch::Item;
 use super::{Batch, SeqId, Session};
-use crate::arch::Qkv;
-use crate::graph::{Cached, Graph, GraphInputs, Shape};
-use crate::kv::Span;
+use crate::graph::{Cached, Graph, GraphInputs, Shape, Spans};
 use crate::model::{Error, Result};
-use crate::rope::MAX_BRANCHES;
 use crate::Token;
 
 /// Tensors a layer's graph may take, and those of the rest: a bound for arenas, not a count.
@@ -216,11 +213,15 @@ impl Session<'_> {
         self.evict(&places);
         let cells = self.kv.allocate(&places).ok_or_else(|| Error::Invalid("the context is full".into()))?;
         let wanted: Vec<usize> = (0..items.len()).filter(|&i| items[i].logits).collect();
-        let mut spans = [Span::default(); MAX_BRANCHES];
-        for (span, branch) in spans.iter_mut().zip(&self.plan.branches) {
-            *span = self.kv.span(&places, &branch.reach);
-        }
-        self.prepare(Shape { n_tokens: items.len(), n_out: wanted.len(), spans })?;
+        let spans = self.plan.kinds().iter().map(|kind| {
+            let mut spans = Spans::default();
+            for (span, branch) in spans.iter_mut().zip(&kind.branches) {
+                *span = self.kv.span(&places, &branch.reach);
+            }
+            spans
+        });
+        let spans: Vec<Spans> = spans.collect();
+        self.prepare(&Shape { n_tokens: items.len(), n_out: wanted.len(), spans: spans.clone() })?;
         let Some((_, inputs, output)) = self.current.clone() else {
             return Err(Error::Invalid("no graph".into()));
         };
@@ -244,22 +245,22 @@ impl Session<'_> {
     }
 
     /// Bytes a graph of this shape needs beside weights and cache.
-    pub(super) fn measure(&mut self, shape: Shape) -> Result<usize> {
+    pub(super) fn measure(&mut self, shape: &Shape) -> Result<usize> {
         let parts = Parts { model: self.model, capabilities: self.capabilities };
         let n = self.max_tensors();
         Ok(self.exec.measure(n, |b| parts.build(b, &self.kv, &self.plan, shape).map(|_| ()))?)
     }
 
     /// Makes the executor hold a graph of this shape.
-    pub(super) fn prepare(&mut self, shape: Shape) -> Result<()> {
-        if self.current.as_ref().is_some_and(|(s, ..)| *s == shape) {
+    pub(super) fn prepare(&mut self, shape: &Shape) -> Result<()> {
+        if self.current.as_ref().is_some_and(|(s, ..)| s == shape) {
             return Ok(());
         }
         self.current = None;
         let parts = Parts { model: self.model, capabilities: self.capabilities };
         let n = self.max_tensors();
         let (inputs, output) = self.exec.build(n, |b| parts.build(b, &self.kv, &self.plan, shape))?;
-        self.current = Some((shape, inputs, output));
+        self.current = Some((shape.clone(), inputs, output));
         Ok(())
     }
 }
@@ -288,14 +289,14 @@ impl Parts<'_> {
         b: &Builder<'c>,
         kv: &crate::kv::KvCache,
         plan: &crate::rope::Plan,
-        shape: Shape,
+        shape: &Shape,
     ) -> ggml::Result<(GraphInputs, Option<ggml::graph::OutputId>)> {
         let (hp, transformer) = (self.model.hparams(), self.model.transformer());
         let g = Graph::new(b, self.capabilities);
         let (cached, inputs, mut x) = Cached::new(&g, hp, kv, plan, self.model.arch().pairing, shape)?;
         for (il, layer) in transformer.layers.iter().enumerate() {
-            let Qkv { q, k, v } = layer.before_attention(&g, x)?;
-            let attn_out = cached.wanted(&g, cached.attend(&g, q, k, v, il)?, il)?;
+            let qkv = layer.before_attention(&g, x)?;
+            let attn_out = cached.wanted(&g, cached.attend(&g, qkv, il)?, il)?;
             x = layer.after_attention(&g, cached.wanted(&g, x, il)?, attn_out)?;
         }
         // Without a wanted row the graph ends where the last layer's keys and values are stored.

@@ -1,10 +1,11 @@
-//! What the host fills in before a graph runs, and what it drops from the cache.
+//! Filling a graph's inputs before it runs, and freeing the cells that no later token sees.
 
 use super::batch::Item;
 use super::{SeqId, Session};
-use crate::graph::GraphInputs;
-use crate::kv::Span;
+use crate::graph::{n_columns, GraphInputs, Spans};
+use crate::kv::Cell;
 use crate::model::Result;
+use crate::rope::LayerPlan;
 use crate::Token;
 
 /// Tokens that can be taken back though keys are evicted: a chat template may end an answer in other tokens than it was made of.
@@ -22,6 +23,38 @@ pub(super) struct Scratch {
     visible: Vec<i32>,
 }
 
+/// Fills the mask of one kind of layer, F16 `[n_columns, n_tokens]`: a token sees a cell of its own sequence whose position
+/// the column's branch reaches.
+fn fill_mask(
+    mask: &mut [u16],
+    cells: &[Cell],
+    plan: &LayerPlan,
+    spans: &Spans,
+    places: &[(SeqId, i32)],
+    visible: &mut Vec<i32>,
+) {
+    let end = spans.iter().map(|s| s.start + s.len).max().unwrap_or(0);
+    let mut seen_by = None;
+    for (mut row, &(seq, pos)) in mask.chunks_exact_mut(n_columns(spans).max(1)).zip(places) {
+        if seen_by != Some(seq) {
+            visible.clear();
+            let cells = cells.iter().take(end);
+            visible.extend(cells.map(|c| if c.seqs & (1 << seq) != 0 { c.pos } else { UNSEEN }));
+            visible.resize(end, UNSEEN);
+            seen_by = Some(seq);
+        }
+        for (branch, span) in plan.branches.iter().zip(spans) {
+            let keys = branch.reach.keys(pos);
+            let (columns, others) = row.split_at_mut(span.len);
+            let cells = &visible[span.start..span.start + span.len];
+            for (m, &p) in columns.iter_mut().zip(cells) {
+                *m = if p >= keys.start && p < keys.end { 0 } else { F16_NEG_INF };
+            }
+            row = others;
+        }
+    }
+}
+
 impl Session<'_> {
     pub(super) fn fill(
         &mut self,
@@ -30,7 +63,7 @@ impl Session<'_> {
         places: &[(SeqId, i32)],
         cells: &[usize],
         wanted: &[usize],
-        spans: &[Span],
+        spans: &[Spans],
     ) -> Result<()> {
         let hp = self.model.hparams();
         let tokens: Vec<Token> = items.iter().map(|i| i.token).collect();
@@ -39,34 +72,16 @@ impl Session<'_> {
         embedded?;
         self.exec.set(ids.cells, &cells.iter().map(|&c| c as i64).collect::<Vec<_>>())?;
         let pos: Vec<i32> = places.iter().map(|p| p.1).collect();
-        ids.rotation.fill(&mut self.exec, hp, &self.plan, &pos, &mut self.scratch.angles)?;
         if let Some(out_ids) = ids.out_ids {
             self.exec.set(out_ids, &wanted.iter().map(|&i| i as i32).collect::<Vec<_>>())?;
         }
-        let (kv, visible, branches) = (self.kv.cells(), &mut self.scratch.visible, &self.plan.branches);
-        let n_columns: usize = spans.iter().map(|s| s.len).sum();
-        let end = spans.iter().map(|s| s.start + s.len).max().unwrap_or(0);
-        self.exec.fill(ids.mask, |mask: &mut [u16]| {
-            let mut seen_by = None;
-            for (mut row, &(seq, pos)) in mask.chunks_exact_mut(n_columns.max(1)).zip(places) {
-                if seen_by != Some(seq) {
-                    visible.clear();
-                    let cells = kv.iter().take(end);
-                    visible.extend(cells.map(|c| if c.seqs & (1 << seq) != 0 { c.pos } else { UNSEEN }));
-                    visible.resize(end, UNSEEN);
-                    seen_by = Some(seq);
-                }
-                for (branch, span) in branches.iter().zip(spans) {
-                    let keys = branch.reach.keys(pos);
-                    let (columns, rest) = row.split_at_mut(span.len);
-                    let cells = &visible[span.start..span.start + span.len];
-                    for (m, &p) in columns.iter_mut().zip(cells) {
-                        *m = if p >= keys.start && p < keys.end { 0 } else { F16_NEG_INF };
-                    }
-                    row = rest;
-                }
-            }
-        })?;
+        for (((ids, layer), plan), spans) in
+            ids.kinds.iter().zip(&hp.attention).zip(self.plan.kinds()).zip(spans)
+        {
+            ids.rotation.fill(&mut self.exec, layer, plan, &pos, &mut self.scratch.angles)?;
+            let (cells, visible) = (self.kv.cells(), &mut self.scratch.visible);
+            self.exec.fill(ids.mask, |mask| fill_mask(mask, cells, plan, spans, places, visible))?;
+        }
         Ok(())
     }
 
@@ -99,9 +114,10 @@ impl Session<'_> {
 
     /// Tokens that can be added at once.
     pub(super) fn n_room(&self) -> usize {
-        match self.plan.evict {
-            true => self.n_max() - self.tokens.iter().map(Vec::len).max().unwrap_or(0),
-            false => self.kv.n_free(),
+        if self.plan.evict {
+            self.n_max() - self.tokens.iter().map(Vec::len).max().unwrap_or(0)
+        } else {
+            self.kv.n_free()
         }
     }
 }

@@ -1,11 +1,12 @@
-//! What a session is going to need, before any of it is asked for, and what to say when it does not fit.
+//! The memory a session needs, worked out before any of it is allocated, and the error that names settings which fit.
 
 use super::inputs::REWIND;
 use super::{Attention, SessionParams};
+use crate::graph::Spans;
 use crate::hparams::Hparams;
-use crate::kv::{Cell, Span, CELL_BLOCK};
+use crate::kv::{Cell, CELL_BLOCK};
 use crate::model::{Error, Result};
-use crate::rope::{Plan, MAX_BRANCHES};
+use crate::rope::{LayerPlan, Plan};
 use crate::DType;
 
 /// Contexts an error proposes are multiples of this, tokens.
@@ -22,7 +23,7 @@ pub(super) struct Cost<'a> {
     /// Keys and values.
     pub(super) kv: usize,
     /// The cells themselves, masks and scores.
-    pub(super) rest: usize,
+    pub(super) other: usize,
 }
 
 impl<'a> Cost<'a> {
@@ -34,58 +35,66 @@ impl<'a> Cost<'a> {
         });
         let n_cells = held.unwrap_or(params.n_ctx);
         let n_rows = whole_blocks(n_cells);
-        let row = hp.n_embd_head.saturating_mul(hp.n_head_kv);
-        let kv = params.kv_type.row_bytes(row).unwrap_or(0);
-        let kv = [plan.key_maps().len() + 1, hp.n_layer, n_rows].iter().fold(kv, |n, &m| n.saturating_mul(m));
-        let mut cost = Cost { hp, params, plan, n_cells, kv, rest: 0 };
-        let scores = match params.attention {
-            Attention::Auto => 0,
-            Attention::Explicit => hp.n_head.saturating_mul(size_of::<f32>()),
-        };
-        let columns: usize = cost.spans().iter().map(|s| s.len).fold(0, usize::saturating_add);
-        let per_column = params.n_ubatch.saturating_mul(scores.saturating_add(size_of::<u16>()));
+        let per_cell = (0..hp.n_layer).map(|il| {
+            let row = params.kv_type.row_bytes(hp.layer_attention(il).n_embd_kv()).unwrap_or(0);
+            row.saturating_mul(plan.layer(il).key_maps().len() + 1)
+        });
+        let kv = per_cell.fold(0, usize::saturating_add).saturating_mul(n_rows);
+        let mut cost = Cost { hp, params, plan, n_cells, kv, other: 0 };
         // The cell, and its position once more for the mask.
         let cells = n_rows.saturating_mul(size_of::<Cell>() + size_of::<i32>());
-        cost.rest = cells.saturating_add(columns.saturating_mul(per_column));
+        let of_kinds = hp.attention.iter().zip(cost.spans()).map(|(layer, spans)| {
+            let scores = match params.attention {
+                Attention::Auto => 0,
+                Attention::Explicit => layer.n_head.saturating_mul(size_of::<f32>()),
+            };
+            let per_column = params.n_ubatch.saturating_mul(scores.saturating_add(size_of::<u16>()));
+            spans.iter().fold(0, |n: usize, s| n.saturating_add(s.len)).saturating_mul(per_column)
+        });
+        cost.other = of_kinds.fold(cells, usize::saturating_add);
         cost
     }
 
-    /// Cells that branches attend to at most, where the cache is filled in the order of positions.
-    pub(super) fn spans(&self) -> [Span; MAX_BRANCHES] {
-        let (mut spans, n_rows) = ([Span::default(); MAX_BRANCHES], whole_blocks(self.n_cells));
-        for (span, branch) in spans.iter_mut().zip(&self.plan.branches) {
-            let keys = branch
-                .reach
-                .most_keys()
-                .map(|n| n.saturating_add(self.params.n_ubatch + REWIND + CELL_BLOCK));
-            span.len = keys.map_or(n_rows, whole_blocks).min(n_rows);
-        }
-        spans
+    /// For each kind of layer, the cells that branches attend to at most, where the cache is filled in the order of positions.
+    pub(super) fn spans(&self) -> Vec<Spans> {
+        let n_rows = whole_blocks(self.n_cells);
+        let of_kind = |kind: &LayerPlan| {
+            let mut spans = Spans::default();
+            for (span, branch) in spans.iter_mut().zip(&kind.branches) {
+                let keys = branch
+                    .reach
+                    .most_keys()
+                    .map(|n| n.saturating_add(self.params.n_ubatch + REWIND + CELL_BLOCK));
+                span.len = keys.map_or(n_rows, whole_blocks).min(n_rows);
+            }
+            spans
+        };
+        self.plan.kinds().iter().map(of_kind).collect()
     }
 
     pub(super) fn total(&self) -> usize {
-        self.kv.saturating_add(self.rest)
+        self.kv.saturating_add(self.other)
     }
 
     /// An error when it does not fit into `free` bytes.
     pub(super) fn check(&self, free: usize) -> Result<()> {
-        match self.total() > free {
-            true => Err(Error::Invalid(self.does_not_fit(self.kv, self.rest, free))),
-            false => Ok(()),
+        if self.total() > free {
+            return Err(Error::Invalid(self.does_not_fit(self.kv, self.other, free)));
         }
+        Ok(())
     }
 
     /// The same once the cache, `kv` bytes, is there, and graphs are known to need `compute` bytes more.
     pub(super) fn check_measured(&self, kv: usize, compute: usize, free: usize) -> Result<()> {
-        match compute > free {
-            true => Err(Error::Invalid(self.does_not_fit(kv, compute, free.saturating_add(kv)))),
-            false => Ok(()),
+        if compute > free {
+            return Err(Error::Invalid(self.does_not_fit(kv, compute, free.saturating_add(kv))));
         }
+        Ok(())
     }
 
-    /// One line: what is needed (`kv` bytes of cache and `rest`), what is free, and settings that fit.
-    fn does_not_fit(&self, kv: usize, rest: usize, free: usize) -> String {
-        let (p, need) = (self.params, kv.saturating_add(rest));
+    /// One line: what is needed (`kv` bytes of cache and `other`), what is free, and settings that fit.
+    fn does_not_fit(&self, kv: usize, other: usize, free: usize) -> String {
+        let (p, need) = (self.params, kv.saturating_add(other));
         let kv_type = p.kv_type.name();
         if let Some(held) = self.plan.n_held() {
             return format!(
@@ -97,7 +106,7 @@ impl<'a> Cost<'a> {
         let mut line =
             format!("ctx {} needs {need} bytes ({kv} for the {kv_type} KV cache), {free} are free", p.n_ctx);
         // What does not grow with the context counts here too: that leaves room for it at shorter ones.
-        let per_cell = rest / whole_blocks(self.n_cells).max(1);
+        let per_cell = other / whole_blocks(self.n_cells).max(1);
         let mut best = 0;
         for kv_type in [p.kv_type, DType::Q8_0, DType::Q4_0] {
             let n = self.longest(kv_type, per_cell, free);
@@ -117,21 +126,22 @@ impl<'a> Cost<'a> {
 
     /// The longest context that fits into four fifths of `free`, in steps; 0 when none does.
     fn longest(&self, kv_type: DType, per_cell: usize, free: usize) -> usize {
-        if kv_type.row_bytes(self.hp.n_embd_head).is_none() {
+        if self.hp.attention.iter().any(|layer| kv_type.row_bytes(layer.n_embd_head).is_none()) {
             return 0;
         }
         let fits = |steps: usize| {
             let params = SessionParams { n_ctx: steps * STEP, kv_type, ..self.params.clone() };
             let cost = Cost::new(self.hp, &params, self.plan);
-            let rest = cost.rest.max(per_cell.saturating_mul(whole_blocks(cost.n_cells)));
-            cost.kv.saturating_add(rest) <= free / 5 * 4
+            let other = cost.other.max(per_cell.saturating_mul(whole_blocks(cost.n_cells)));
+            cost.kv.saturating_add(other) <= free / 5 * 4
         };
         let (mut low, mut high) = (0, self.params.n_ctx.div_ceil(STEP) + 1);
         while low + 1 < high {
             let middle = low + (high - low) / 2;
-            match fits(middle) {
-                true => low = middle,
-                false => high = middle,
+            if fits(middle) {
+                low = middle;
+            } else {
+                high = middle;
             }
         }
         low * STEP
@@ -146,7 +156,7 @@ fn whole_blocks(n: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hparams::RopeScaling;
+    use crate::hparams::{LayerAttention, LayerHparams, RopeScaling};
     use crate::rope::Spec;
 
     /// Llama 3 8B.
@@ -155,16 +165,11 @@ mod tests {
             arch: "llama".into(),
             n_layer: 32,
             n_embd: 4096,
-            n_ff: 14336,
-            n_head: 32,
-            n_head_kv: 8,
-            n_embd_head: 128,
-            n_rot: 128,
             n_vocab: 128_256,
             n_ctx_train: 8192,
-            n_swa: None,
             rms_eps: 1e-5,
-            freq_base: 5e5,
+            attention: vec![LayerAttention::new(32, 8, 128).rotated(5e5, 128)],
+            layers: LayerHparams::alike(32, 14336),
             rope_scaling: RopeScaling::default(),
         }
     }

@@ -146,7 +146,7 @@ impl<'m> Session<'m> {
         model.check_rope(&plan)?;
         let cost = memory::Cost::new(hp, &params, &plan);
         cost.check(device.memory_free())?;
-        let (n_cells, n_maps) = (cost.n_cells, plan.key_maps().len());
+        let n_cells = cost.n_cells;
         let own_ops = device.is_cpu() && !params.portable;
         let capabilities = Capabilities {
             custom_ops: own_ops,
@@ -154,7 +154,7 @@ impl<'m> Session<'m> {
             flash: params.attention == Attention::Auto,
         };
         let exec = Executor::new(Backend::new(device, params.n_threads)?)?;
-        let kv = KvCache::new(device, hp, n_cells, params.kv_type, n_maps)?;
+        let kv = KvCache::new(device, hp, &plan, n_cells, params.kv_type)?;
         let mut session = Session {
             model,
             plan,
@@ -177,16 +177,16 @@ impl<'m> Session<'m> {
         memory::Cost::new(self.model.hparams(), &self.params, &self.plan)
     }
 
-    /// Measures the largest graph before it is ever built, and settles which attention the device can run.
+    /// Measures the largest graph before it is ever built, and finds out which attention the device can run.
     fn reserve(&mut self) -> Result<()> {
         let spans = self.cost().spans();
         let largest = Shape { n_tokens: self.params.n_ubatch, n_out: 1, spans };
-        let compute = self.measure(largest)?;
+        let compute = self.measure(&largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
-        match self.prepare(largest) {
+        match self.prepare(&largest) {
             Err(Error::Ggml(ggml::Error::Backend(_))) if self.capabilities.flash => {
                 self.capabilities.flash = false;
-                self.prepare(largest)
+                self.prepare(&largest)
             }
             other => other,
         }
@@ -209,10 +209,7 @@ impl<'m> Session<'m> {
 
     /// Tokens that one sequence may grow to: `n_ctx`, or what positions can count where the plan evicts keys.
     pub fn n_max(&self) -> usize {
-        match self.plan.evict {
-            true => i32::MAX as usize,
-            false => self.params.n_ctx,
-        }
+        if self.plan.evict { i32::MAX as usize } else { self.params.n_ctx }
     }
 
     /// Tokens held for a sequence, in order; empty for one that does not exist.

@@ -14,7 +14,7 @@ use crate::model::{Error, Model, Result};
 use crate::Token;
 
 /// First bytes of a session file.
-pub(super) const MAGIC: &[u8; 8] = b"ropewlk1";
+pub(super) const MAGIC: &[u8; 8] = b"ropewlk2";
 
 /// Bytes before the header.
 const START: u64 = 16;
@@ -34,7 +34,7 @@ struct Header {
     tokens: Vec<Vec<Token>>,
     /// Position and sequences of each cell.
     cells: Vec<(i32, u64)>,
-    row_bytes: usize,
+    cell_bytes: usize,
 }
 
 /// What a cache depends on: the model's metadata and adapters, and its tensors' names, types and shapes with a sample of their bytes.
@@ -62,7 +62,7 @@ impl Session<'_> {
             keys: self.key_layout().into(),
             tokens: self.tokens.clone(),
             cells: cells.iter().map(|c| (c.pos, c.seqs)).collect(),
-            row_bytes: self.kv.row_bytes(),
+            cell_bytes: self.kv.cell_bytes(),
         };
         let header = serde_json::to_vec(&header).map_err(|e| io(e.into()))?;
         files::replace(path, |out| {
@@ -140,7 +140,7 @@ impl Session<'_> {
         expect("rope", &self.plan.spec.to_string(), &header.rope)?;
         expect("keys", self.key_layout(), &header.keys)?;
         expect("kv type", self.params.kv_type.name(), &header.kv_type)?;
-        expect("row bytes", &self.kv.row_bytes().to_string(), &header.row_bytes.to_string())?;
+        expect("cell bytes", &self.kv.cell_bytes().to_string(), &header.cell_bytes.to_string())?;
         if header.cells.len() > self.kv.cells().len() {
             return Err(format!(
                 "ctx: expected at least {}, found {}",
@@ -148,7 +148,7 @@ impl Session<'_> {
                 self.kv.cells().len()
             ));
         }
-        let bytes = (header.cells.len() * self.kv.row_bytes() * self.kv.n_tensors()) as u64;
+        let bytes = (header.cells.len() * self.kv.cell_bytes()) as u64;
         if data != bytes {
             return Err(format!("cache: expected {bytes} bytes, found {data}"));
         }

@@ -10,7 +10,7 @@ use ggml::graph::{Builder, Executor, InputId};
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{DType, Result};
 
-use crate::hparams::Hparams;
+use crate::hparams::{Hparams, LayerAttention};
 
 /// Bytes that scores of a piece of queries may take, where attention holds them: one matrix of several.
 const SCORE_BYTES: usize = 128 << 20;
@@ -18,50 +18,63 @@ const SCORE_BYTES: usize = 128 << 20;
 /// `-inf` as F16.
 const F16_NEG_INF: u16 = 0xfc00;
 
-/// Keys, values and their gradients of one layer, F32 `[n_head_kv * d, n_ctx]` each.
+/// Keys, values and their gradients of one layer, F32 `[n_head_kv * d, n_ctx]` each. Layers take turns; those with rows of
+/// another width have tensors of their own.
 #[derive(Debug)]
 pub(super) struct Cache {
     store: Arc<Store>,
+    widths: Vec<usize>,
+}
+
+/// The tensors of a [`Cache`] that a layer uses.
+#[derive(Debug, Clone)]
+pub(super) struct LayerCache {
+    pub(super) k: StoreTensor,
+    pub(super) v: StoreTensor,
+    /// Gradient of the keys.
+    pub(super) dk: StoreTensor,
+    /// Gradient of the values.
+    pub(super) dv: StoreTensor,
 }
 
 impl Cache {
-    pub(super) fn defs(hp: &Hparams, n_ctx: usize) -> Result<Vec<TensorDef>> {
-        let row = hp.n_head_kv * hp.n_embd_head;
-        ["k", "v", "dk", "dv"].iter().map(|name| TensorDef::new(*name, DType::F32, &[row, n_ctx])).collect()
+    /// The widths of keys that layers of the model have, each once.
+    fn widths(hp: &Hparams) -> Vec<usize> {
+        let mut widths: Vec<usize> = hp.attention.iter().map(LayerAttention::n_embd_kv).collect();
+        widths.sort_unstable();
+        widths.dedup();
+        widths
     }
 
-    pub(super) fn new(store: Arc<Store>) -> Cache {
-        Cache { store }
+    /// A cache whose tensors `store` makes of their definitions.
+    pub(super) fn new(
+        hp: &Hparams,
+        n_ctx: usize,
+        store: impl FnOnce(Vec<TensorDef>) -> Result<Arc<Store>>,
+    ) -> Result<Cache> {
+        let widths = Cache::widths(hp);
+        let tensors = widths.iter().flat_map(|&row| ["k", "v", "dk", "dv"].map(|name| (name, row)));
+        let defs = tensors.map(|(name, row)| TensorDef::new(name, DType::F32, &[row, n_ctx]));
+        Ok(Cache { store: store(defs.collect::<Result<_>>()?)?, widths })
     }
 
-    fn at(&self, index: usize) -> StoreTensor {
-        StoreTensor { store: Arc::clone(&self.store), index }
-    }
-
-    pub(super) fn k(&self) -> StoreTensor {
-        self.at(0)
-    }
-
-    pub(super) fn v(&self) -> StoreTensor {
-        self.at(1)
-    }
-
-    pub(super) fn dk(&self) -> StoreTensor {
-        self.at(2)
-    }
-
-    pub(super) fn dv(&self) -> StoreTensor {
-        self.at(3)
-    }
-
-    /// Forgets the gradients.
-    pub(super) fn zero_grads(&self) -> Result<()> {
-        self.store.zero(2)?;
-        self.store.zero(3)
+    /// The tensors for layers with this attention.
+    pub(super) fn of(&self, layer: &LayerAttention) -> LayerCache {
+        let width = layer.n_embd_kv();
+        let first = 4 * self.widths.iter().position(|&w| w == width).unwrap_or(0);
+        let at = |i: usize| StoreTensor { store: Arc::clone(&self.store), index: first + i };
+        LayerCache { k: at(0), v: at(1), dk: at(2), dv: at(3) }
     }
 
     pub(super) fn n_bytes(&self) -> usize {
         self.store.n_bytes()
+    }
+}
+
+impl LayerCache {
+    /// Sets the gradients to 0.
+    pub(super) fn zero_grads(&self) -> Result<()> {
+        [&self.dk, &self.dv].into_iter().try_for_each(|t| t.store.zero(t.index))
     }
 }
 
@@ -75,14 +88,25 @@ pub(super) enum SeenInput {
 }
 
 impl SeenInput {
-    /// `firsts`: the first key that each query sees; the first query is at position `start`.
-    pub(super) fn fill(&self, exec: &mut Executor, start: usize, firsts: &[i32]) -> Result<()> {
-        let run = |(i, &first): (usize, &i32)| [first, (start + i + 1) as i32];
+    /// `first_keys`: the first key of each query's segment; the first query is at position `start`. A query sees `window` keys
+    /// at most, itself among them.
+    pub(super) fn fill(
+        &self,
+        exec: &mut Executor,
+        start: usize,
+        first_keys: &[i32],
+        window: Option<usize>,
+    ) -> Result<()> {
+        let run = |(i, &first): (usize, &i32)| {
+            let end = start + i + 1;
+            let in_window = window.map_or(0, |n| end.saturating_sub(n));
+            [first.max(in_window as i32), end as i32]
+        };
         match *self {
-            SeenInput::Runs(id) => exec.set(id, &firsts.iter().enumerate().flat_map(run).collect::<Vec<_>>()),
+            SeenInput::Runs(id) => exec.set(id, &first_keys.iter().enumerate().flat_map(run).collect::<Vec<_>>()),
             SeenInput::Mask(id) => exec.fill(id, |mask: &mut [u16]| {
-                let n_keys = start + firsts.len();
-                for (row, run) in mask.chunks_exact_mut(n_keys).zip(firsts.iter().enumerate().map(run)) {
+                let n_keys = start + first_keys.len();
+                for (row, run) in mask.chunks_exact_mut(n_keys).zip(first_keys.iter().enumerate().map(run)) {
                     row.fill(F16_NEG_INF);
                     row[run[0] as usize..run[1] as usize].fill(0);
                 }
@@ -98,6 +122,7 @@ pub(super) struct Attend<'c> {
     d: usize,
     n_head: usize,
     n_head_kv: usize,
+    scale: f32,
     n_keys: usize,
     seen: Tensor<'c>,
 }
@@ -115,7 +140,7 @@ pub(super) struct Grads<'c> {
 impl<'c> Attend<'c> {
     pub(super) fn new(
         b: &Builder<'c>,
-        hp: &Hparams,
+        layer: &LayerAttention,
         own: bool,
         n: usize,
         n_keys: usize,
@@ -127,12 +152,8 @@ impl<'c> Attend<'c> {
             let (id, t) = b.input("mask", DType::F16, &[n_keys, n])?;
             (t, SeenInput::Mask(id))
         };
-        let (d, n_head, n_head_kv) = (hp.n_embd_head, hp.n_head, hp.n_head_kv);
-        Ok((Attend { own, d, n_head, n_head_kv, n_keys, seen }, id))
-    }
-
-    fn scale(&self) -> f32 {
-        1.0 / (self.d as f32).sqrt()
+        let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, .. } = *layer;
+        Ok((Attend { own, d, n_head, n_head_kv, scale, n_keys, seen }, id))
     }
 
     /// The first `n_keys` rows of keys or values as heads: `[d, n_head_kv, n_keys]`.
@@ -166,7 +187,7 @@ impl<'c> Attend<'c> {
         v: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
         if self.own {
-            return b.attention_lse(q, self.heads(b, k)?, self.heads(b, v)?, self.seen, self.scale());
+            return b.attention_lse(q, self.heads(b, k)?, self.heads(b, v)?, self.seen, self.scale);
         }
         let mut heads: Option<Tensor<'c>> = None;
         for h in 0..self.n_head_kv {
@@ -204,7 +225,7 @@ impl<'c> Attend<'c> {
             let (k, v, d_k, d_v) =
                 (self.heads(b, k)?, self.heads(b, v)?, self.heads(b, dk)?, self.heads(b, dv)?);
             let all = AttentionBack { q, k, v, runs: self.seen, o_lse: out, d_out, d_k, d_v };
-            let q = b.attention_back(all, self.scale())?;
+            let q = b.attention_back(all, self.scale)?;
             // What is added to the stored gradients is read by nodes that come after this one.
             b.expand(q);
             return Ok(Grads { q, k: dk, v: dv });
@@ -217,7 +238,7 @@ impl<'c> Attend<'c> {
                 let (q_h, d_h) = (piece.of(b, self, q, h)?, piece.of(b, self, d_out, h)?);
                 let (p, n) = self.probabilities(b, q_h, k, h, &piece)?;
                 let d_p = b.mul_mat(self.head(b, v, h)?, d_h)?;
-                let d_s = b.soft_max_back(d_p, p, self.scale())?;
+                let d_s = b.soft_max_back(d_p, p, self.scale)?;
                 let (p_t, s_t) = (transposed(b, p)?, transposed(b, d_s)?);
                 let more_k = b.mul_mat(transposed(b, q_h)?, s_t)?;
                 let more_v = b.mul_mat(transposed(b, d_h)?, p_t)?;
@@ -263,7 +284,7 @@ impl<'c> Attend<'c> {
             [row, row * piece.n, row * piece.n],
             row * piece.first,
         )?;
-        let p = b.soft_max(s, mask, self.scale())?;
+        let p = b.soft_max(s, mask, self.scale)?;
         Ok((b.reshape(p, &[self.n_keys, piece.n * self.n_rep()])?, piece.n))
     }
 }

@@ -6,14 +6,14 @@ use ggml::graph::{Builder, InputId, OutputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Result};
 
-use super::attention::{Attend, Cache, SeenInput};
+use super::attention::{Attend, Cache, LayerCache, SeenInput};
 use super::params::Params;
 use super::saved::{self, Activation, Checkpointing};
-use crate::arch::{Qkv, Transformer};
+use crate::arch::Transformer;
 use crate::graph::{
-    Capabilities, Gradient, Graph, Pairing, Recording, Rotations, RotationsInputs, SavedActivation,
+    Capabilities, Gradient, Graph, Pairing, Qkv, Recording, Rotation, RotationInputs, SavedActivation,
 };
-use crate::hparams::Hparams;
+use crate::hparams::{Hparams, LayerAttention};
 use crate::ids::{LinearId, ParamId};
 use crate::rope::{Plan, PosMap};
 
@@ -58,7 +58,7 @@ pub(super) struct Ids {
     pub(super) d_y: Option<InputId>,
     /// I64 `[n]`: rows of the cache.
     pub(super) cells: Option<InputId>,
-    pub(super) rotation: RotationsInputs,
+    pub(super) rotation: RotationInputs,
     pub(super) seen: Option<SeenInput>,
     pub(super) saved: Vec<(Activation, SavedActivation)>,
     pub(super) dropout_masks: Vec<(LinearId, InputId)>,
@@ -140,18 +140,18 @@ impl Ctx<'_> {
         self.recorded(b, true, |g| {
             let net = &self.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
-            let hp = self.hp;
-            let (d_y_id, d_y) = b.input("d_y", DType::F32, &[hp.n_embd, block.n])?;
+            let (n_embd, d, n_head) = (self.hp.n_embd, layer.layer.n_embd_head, layer.layer.n_head);
+            let (d_y_id, d_y) = b.input("d_y", DType::F32, &[n_embd, block.n])?;
             layer.ids.d_y = Some(d_y_id);
             let Qkv { q, k, v } = net.before_attention(g, layer.x)?;
             let stored = if alone {
                 layer.store(k, v)?
             } else {
-                [b.stored(&self.cache.k())?, b.stored(&self.cache.v())?]
+                [b.stored(&layer.cache.k)?, b.stored(&layer.cache.v)?]
             };
             let (q_r, attend) = (layer.rotated(q)?, layer.attend()?);
             let attn_out = if self.checkpointing >= Checkpointing::Attention {
-                let shape = [hp.n_embd_head + 1, hp.n_head, block.n];
+                let shape = [d + 1, n_head, block.n];
                 let (id, attn_out) = b.input("attn_out", DType::F32, &shape)?;
                 layer.ids.saved.push((Activation::AttnOut, SavedActivation::Load(id)));
                 attn_out
@@ -163,8 +163,8 @@ impl Ctx<'_> {
             let (above, trained) = g.backward(&[(y, d_y)], &[layer.x, attn])?;
             self.sum(b, &trained)?;
             let d_attn = above[1].ok_or_else(|| unreached("attention"))?;
-            let d_attn = b.reshape(d_attn, &[hp.n_embd_head, hp.n_head, block.n])?;
-            let sums = [b.stored(&self.cache.dk())?, b.stored(&self.cache.dv())?];
+            let d_attn = b.reshape(d_attn, &[d, n_head, block.n])?;
+            let sums = [b.stored(&layer.cache.dk)?, b.stored(&layer.cache.dv)?];
             let below = attend.backward(b, q_r, stored, attn_out, d_attn, sums)?;
             let d_q = layer.rotation.queries_back(b, below.q, PosMap::IDENTITY)?;
             let d_k = layer.rotation.keys_back(b, layer.block_rows(below.k)?, PosMap::IDENTITY)?;
@@ -205,18 +205,21 @@ struct LayerGraph<'g, 'a, 'c> {
     g: &'g Graph<'a, 'c>,
     ctx: &'g Ctx<'g>,
     block: Block,
+    layer: &'g LayerAttention,
+    cache: LayerCache,
     x: Tensor<'c>,
-    rotation: Rotations<'c>,
+    rotation: Rotation<'c>,
     ids: Ids,
 }
 
 impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
     fn new(g: &'g Graph<'a, 'c>, ctx: &'g Ctx<'g>, block: Block) -> Result<Self> {
         let (b, hp) = (g.b, ctx.hp);
+        let (layer, plan) = (hp.layer_attention(block.il), ctx.plan.layer(block.il));
         let (x_id, x) = b.input("x", DType::F32, &[hp.n_embd, block.n])?;
         let maps = std::iter::once(PosMap::IDENTITY);
         let (rotation, rotation_ids) =
-            Rotations::new(b, hp, ctx.plan, ctx.pairing, block.n, ctx.capabilities.custom_ops, maps)?;
+            Rotation::new(b, layer, plan, ctx.pairing, block.n, ctx.capabilities.custom_ops, maps)?;
         let ids = Ids {
             x: x_id,
             d_y: None,
@@ -228,12 +231,12 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
             row_ids: Vec::new(),
             out: None,
         };
-        Ok(LayerGraph { g, ctx, block, x, rotation, ids })
+        Ok(LayerGraph { g, ctx, block, layer, cache: ctx.cache.of(layer), x, rotation, ids })
     }
 
     /// `[heads * d, n]` as `[d, heads, n]`.
     fn heads(&self, t: Tensor<'c>) -> Result<Tensor<'c>> {
-        let (d, nb) = (self.ctx.hp.n_embd_head, t.nb());
+        let (d, nb) = (self.layer.n_embd_head, t.nb());
         let heads = t.ne()[0] / d;
         self.g.b.view(t, [d, heads, self.block.n, 1], [4 * d, nb[1], nb[1] * self.block.n], 0)
     }
@@ -249,8 +252,8 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         self.ids.cells = Some(id);
         let k = self.rotation.keys(b, self.heads(k)?, PosMap::IDENTITY)?;
         let k = b.reshape(k, &[k.ne()[0] * k.ne()[1], self.block.n])?;
-        let k = b.set_rows(b.stored(&self.ctx.cache.k())?, k, cells)?;
-        let v = b.set_rows(b.stored(&self.ctx.cache.v())?, v, cells)?;
+        let k = b.set_rows(b.stored(&self.cache.k)?, k, cells)?;
+        let v = b.set_rows(b.stored(&self.cache.v)?, v, cells)?;
         b.expand(k);
         b.expand(v);
         Ok([k, v])
@@ -258,22 +261,22 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
 
     fn attend(&mut self) -> Result<Attend<'c>> {
         let own = self.ctx.capabilities.custom_ops;
-        let (attend, seen) = Attend::new(self.g.b, self.ctx.hp, own, self.block.n, self.block.end())?;
+        let (attend, seen) = Attend::new(self.g.b, self.layer, own, self.block.n, self.block.end())?;
         self.ids.seen = Some(seen);
         Ok(attend)
     }
 
     /// The heads of attention's output side by side, without what the backward run needs behind each: `[n_head * d, n]`.
     fn values(&self, attn_out: Tensor<'c>) -> Result<Tensor<'c>> {
-        let (b, d) = (self.g.b, self.ctx.hp.n_embd_head);
+        let (b, d) = (self.g.b, self.layer.n_embd_head);
         let heads = b.cont(b.columns(attn_out, 0, d)?)?;
-        b.reshape(heads, &[d * self.ctx.hp.n_head, self.block.n])
+        b.reshape(heads, &[d * self.layer.n_head, self.block.n])
     }
 
     /// The block's rows of a tensor of the cache, as heads.
     fn block_rows(&self, all: Tensor<'c>) -> Result<Tensor<'c>> {
-        let (d, nb, n) = (self.ctx.hp.n_embd_head, all.nb(), self.block.n);
-        let ne = [d, self.ctx.hp.n_head_kv, n, 1];
+        let (d, nb, n) = (self.layer.n_embd_head, all.nb(), self.block.n);
+        let ne = [d, self.layer.n_head_kv, n, 1];
         self.g.b.view(all, ne, [4 * d, nb[1], nb[1] * n], self.block.start * nb[1])
     }
 

@@ -10,8 +10,9 @@ use super::params::{self, Params};
 use super::saved::{self, Checkpointing};
 use super::TrainParams;
 use crate::graph::Capabilities;
+use crate::hparams::LayerAttention;
 use crate::model::{Error, Model, Result};
-use crate::rope::{Plan, Spec};
+use crate::rope::{LayerPlan, Plan, Spec};
 
 /// Bytes, on the device and on the host.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,9 +48,10 @@ pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
     let hp = model.hparams();
     let spec = settings.rope.clone().map_or_else(|| Spec::declared(hp), Ok)?;
     let plan = Plan::new(&spec, hp, settings.n_ctx)?;
-    if !plan.is_plain_reach() {
+    let own_reach = |(layer, plan): (&LayerAttention, &LayerPlan)| plan.is_own_reach(layer);
+    if !hp.attention.iter().zip(plan.kinds()).all(own_reach) {
         return Err(Error::Invalid(format!(
-            "rope {spec}: training is under plain attention; expected frequencies only (pi, ntk, yarn, abf, sba, harpe ...)"
+            "rope {spec}: training is under the model's own attention; expected frequencies only (pi, ntk, yarn, abf, sba, harpe ...)"
         )));
     }
     Ok(plan)
@@ -88,7 +90,7 @@ impl MemoryPlan {
         let (hp, device, n_ctx) = (model.hparams(), model.backend_device(), settings.n_ctx);
         let rope = plan(model, settings)?;
         let params = Params::planned(model, &settings.lora)?;
-        let cache = Cache::new(Store::planned(device, Cache::defs(hp, n_ctx)?)?);
+        let cache = Cache::new(hp, n_ctx, |defs| Store::planned(device, defs))?;
         let capabilities = capabilities(model, settings);
         let transformer = model.with_adapter(params.adapter())?;
         let ctx = Ctx {
@@ -105,13 +107,18 @@ impl MemoryPlan {
         };
         let mut exec = Executor::new(Backend::new(device, 1)?)?;
         let n = settings.n_block.min(n_ctx);
-        let last = Block { il: hp.n_layer - 1, start: n_ctx - n, n };
-        let graphs = [
-            exec.measure(ctx.max_tensors(), |b| ctx.forward(b, last).map(|_| ()))?,
-            exec.measure(ctx.max_tensors(), |b| ctx.keys(b, last).map(|_| ()))?,
-            exec.measure(ctx.max_tensors(), |b| ctx.backward(b, last, n == n_ctx).map(|_| ()))?,
-            exec.measure(ctx.max_tensors(), |b| ctx.loss(b, n, true).map(|_| ()))?,
-        ];
+        let mut most = exec.measure(ctx.max_tensors(), |b| ctx.loss(b, n, true).map(|_| ()))?;
+        // Layers that are alike need the same.
+        let firsts = (0..hp.n_layer).filter(|&il| !hp.layers[..il].contains(&hp.layers[il]));
+        for il in firsts {
+            let last = Block { il, start: n_ctx - n, n };
+            let graphs = [
+                exec.measure(ctx.max_tensors(), |b| ctx.forward(b, last).map(|_| ()))?,
+                exec.measure(ctx.max_tensors(), |b| ctx.keys(b, last).map(|_| ()))?,
+                exec.measure(ctx.max_tensors(), |b| ctx.backward(b, last, n == n_ctx).map(|_| ()))?,
+            ];
+            most = graphs.into_iter().fold(most, usize::max);
+        }
         let trained: usize = params::shapes(model, &settings.lora)?.iter().map(|(_, s)| s[0] * s[1]).sum();
         let of_layer =
             |il| saved::widths(&transformer, hp, il, checkpointing).iter().map(|(_, w)| w).sum::<usize>();
@@ -123,7 +130,7 @@ impl MemoryPlan {
             ("optimiser", 0, trained * 8),
             ("a checkpoint while it is written", 0, trained * 24),
             ("keys, values and their gradients of a layer", cache.n_bytes(), 0),
-            ("graphs", graphs.into_iter().max().unwrap_or(0), 0),
+            ("graphs", most, 0),
             ("layer inputs", 0, rows(hp.n_embd * hp.n_layer)),
             ("saved activations of layers", 0, rows(saved_width)),
             ("gradient between layers", 0, hp.n_embd.saturating_mul(n_ctx).saturating_mul(4)),

@@ -143,7 +143,7 @@ impl<'m> Trainer<'m> {
             widths.into_iter().map(|(what, width)| Ok((what, rows(width)?))).collect()
         };
         let saved = (0..hp.n_layer).map(saved_of).collect::<Result<_>>()?;
-        let cache = Cache::new(Store::new(device, Cache::defs(hp, n)?, "keys and values in training")?);
+        let cache = Cache::new(hp, n, |defs| Store::new(device, defs, "keys and values in training"))?;
         let capabilities = memory::capabilities(model, &settings);
         let exec = if capabilities.custom_ops {
             Executor::with_crew(device, settings.n_threads)?
@@ -223,12 +223,12 @@ impl<'m> Trainer<'m> {
     fn run(&mut self, sequence: Sequence<'_>, factor: Option<f32>) -> Result<f64> {
         let (n, weights, total) = self.check(&sequence)?;
         let (hp, targets) = (self.model.hparams(), &sequence.tokens[1..]);
-        let firsts = first_keys(sequence.borders, n);
+        let first_keys = first_keys(sequence.borders, n);
         self.embed(&sequence.tokens[..n])?;
         let mut loss = 0.0;
         for il in 0..hp.n_layer {
             for block in self.blocks(il, n) {
-                let y = self.forward(block, &firsts, factor.is_some())?;
+                let y = self.forward(block, &first_keys, factor.is_some())?;
                 if il + 1 < hp.n_layer {
                     let y = read(&self.exec, y, &mut self.scratch)?;
                     self.inputs[il + 1].put(block.start, y);
@@ -250,7 +250,7 @@ impl<'m> Trainer<'m> {
         }
         if factor.is_some() {
             for il in (0..hp.n_layer).rev() {
-                self.backward(il, n, &firsts)?;
+                self.backward(il, n, &first_keys)?;
             }
             self.embedding_gradient(&sequence.tokens[..n])?;
         }
@@ -314,13 +314,13 @@ impl<'m> Trainer<'m> {
         })
     }
 
-    fn forward(&mut self, block: Block, firsts: &[i32], training: bool) -> Result<OutputId> {
+    fn forward(&mut self, block: Block, first_keys: &[i32], training: bool) -> Result<OutputId> {
         let checkpointing = if training { self.checkpointing } else { Checkpointing::Inputs };
         let ids = {
             let (exec, ctx) = self.parts(checkpointing, training);
             exec.build(ctx.max_tensors(), |b| ctx.forward(b, block))?
         };
-        self.fill(&ids, block, firsts)?;
+        self.fill(&ids, block, first_keys)?;
         self.compute()?;
         for &(what, activation) in &ids.saved {
             if let SavedActivation::Save(id) = activation {
@@ -355,7 +355,7 @@ impl<'m> Trainer<'m> {
         Ok(losses)
     }
 
-    fn backward(&mut self, il: usize, n: usize, firsts: &[i32]) -> Result<()> {
+    fn backward(&mut self, il: usize, n: usize, first_keys: &[i32]) -> Result<()> {
         let blocks = self.blocks(il, n);
         let alone = blocks.len() == 1;
         for &block in blocks.iter().filter(|_| !alone) {
@@ -363,16 +363,16 @@ impl<'m> Trainer<'m> {
                 let (exec, ctx) = self.parts(self.checkpointing, true);
                 exec.build(ctx.max_tensors(), |b| ctx.keys(b, block))?
             };
-            self.fill(&ids, block, firsts)?;
+            self.fill(&ids, block, first_keys)?;
             self.compute()?;
         }
-        self.cache.zero_grads()?;
+        self.cache.of(self.model.hparams().layer_attention(il)).zero_grads()?;
         for &block in blocks.iter().rev() {
             let ids = {
                 let (exec, ctx) = self.parts(self.checkpointing, true);
                 exec.build(ctx.max_tensors(), |b| ctx.backward(b, block, alone))?
             };
-            self.fill(&ids, block, firsts)?;
+            self.fill(&ids, block, first_keys)?;
             if let Some(d_y) = ids.d_y {
                 let grad = &self.grad;
                 self.exec.fill(d_y, |rows: &mut [f32]| grad.get(block.start, rows))?;
@@ -400,18 +400,19 @@ impl<'m> Trainer<'m> {
         (&mut self.exec, ctx)
     }
 
-    fn fill(&mut self, ids: &layer::Ids, block: Block, firsts: &[i32]) -> Result<()> {
+    fn fill(&mut self, ids: &layer::Ids, block: Block, first_keys: &[i32]) -> Result<()> {
         let (exec, hp) = (&mut self.exec, self.model.hparams());
         let at = block.start..block.start + block.n;
         let x = &self.inputs[block.il];
         exec.fill(ids.x, |rows: &mut [f32]| x.get(block.start, rows))?;
         let pos: Vec<i32> = at.clone().map(|i| i as i32).collect();
-        ids.rotation.fill(exec, hp, &self.plan, &pos, &mut self.scratch)?;
+        let (layer, plan) = (hp.layer_attention(block.il), self.plan.layer(block.il));
+        ids.rotation.fill(exec, layer, plan, &pos, &mut self.scratch)?;
         if let Some(cells) = ids.cells {
             exec.set(cells, &at.clone().map(|i| i as i64).collect::<Vec<_>>())?;
         }
         if let Some(seen) = &ids.seen {
-            seen.fill(exec, block.start, &firsts[at])?;
+            seen.fill(exec, block.start, &first_keys[at], layer.window)?;
         }
         for &(what, activation) in &ids.saved {
             if let SavedActivation::Load(id) = activation {
@@ -474,9 +475,9 @@ fn read<'e>(exec: &'e Executor, id: OutputId, scratch: &'e mut Vec<f32>) -> Resu
 
 /// The first key that each of `n` queries sees.
 fn first_keys(borders: &[u32], n: usize) -> Vec<i32> {
-    let mut firsts = vec![0; n];
+    let mut first_keys = vec![0; n];
     for &border in borders.iter().filter(|&&b| (b as usize) < n) {
-        firsts[border as usize..].fill(border as i32);
+        first_keys[border as usize..].fill(border as i32);
     }
-    firsts
+    first_keys
 }

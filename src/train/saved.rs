@@ -121,7 +121,8 @@ pub(super) fn widths(
 ) -> Vec<(Activation, usize)> {
     let mut out = Vec::new();
     if checkpointing >= Checkpointing::Attention {
-        out.push((Activation::AttnOut, (hp.n_embd_head + 1) * hp.n_head));
+        let layer = hp.layer_attention(il);
+        out.push((Activation::AttnOut, (layer.n_embd_head + 1) * layer.n_head));
     }
     if checkpointing >= Checkpointing::Products {
         let of_layer = transformer.linears().iter().filter(|map| saves(map.id) && map.id.layer == Some(il));

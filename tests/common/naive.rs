@@ -131,8 +131,8 @@ impl Naive {
 
     /// q `[n][n_head * d]`, k and v `[n][n_head_kv * d]` to `[n][n_head * d]`.
     fn attend(&self, q: &[f64], k: &[f64], v: &[f64], case: &dyn Definition, turns: &Turns) -> Vec<f64> {
-        let (hp, d) = (&self.hp, self.hp.n_embd_head);
-        let (q_row, kv_row) = (hp.n_head * d, hp.n_head_kv * d);
+        let (hp, d) = (&self.hp, self.hp.layer_attention(0).n_embd_head);
+        let (q_row, kv_row) = (hp.layer_attention(0).n_head * d, hp.layer_attention(0).n_head_kv * d);
         let n = q.len() / q_row;
         let mut out = vec![0.0; q.len()];
         for i in 0..n {
@@ -141,9 +141,9 @@ impl Naive {
                 .map(|(j, rel)| (j, usize::try_from(rel).expect("no key lies ahead of its query")))
                 .collect();
             let scale = case.q_scale(i as i64) / (d as f64).sqrt();
-            for h in 0..hp.n_head {
+            for h in 0..hp.layer_attention(0).n_head {
                 // Query heads in groups share a key head, and its table.
-                let g = h / (hp.n_head / hp.n_head_kv);
+                let g = h / (hp.layer_attention(0).n_head / hp.layer_attention(0).n_head_kv);
                 let table = &turns.0[g.min(turns.0.len() - 1)];
                 let q = &q[i * q_row + h * d..][..d];
                 let key = |j: usize| &k[j * kv_row + g * d..][..d];
@@ -163,7 +163,7 @@ impl Naive {
 
     /// `(R(rel) q) . k`; dimensions past `n_rot` are not turned and have no magnitude.
     fn score(&self, q: &[f64], k: &[f64], turn: &[(f64, f64)]) -> f64 {
-        let half = self.hp.n_rot / 2;
+        let half = self.hp.layer_attention(0).n_rot() / 2;
         let pair = |j: usize| if self.adjacent { (2 * j, 2 * j + 1) } else { (j, j + half) };
         let turned = turn.iter().enumerate().map(|(j, (cos, sin))| {
             let (a, b) = pair(j);

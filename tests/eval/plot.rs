@@ -1,6 +1,6 @@
 //! Charts: that they are written whole, hold what they were given, and bear any numbers.
 
-use ropewalk::hparams::{Hparams, RopeScaling};
+use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
 use ropewalk::plot::{rope, Axis, Chart, Map, PlotError, Scale, Series};
 use ropewalk::rope::Plan;
 
@@ -9,16 +9,11 @@ fn hparams(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -
         arch: "llama".into(),
         n_layer: 2,
         n_embd: 64,
-        n_ff: 128,
-        n_head: n_head_kv,
-        n_head_kv,
-        n_embd_head: n_rot,
-        n_rot,
         n_vocab: 256,
         n_ctx_train,
-        n_swa: None,
         rms_eps: 1e-5,
-        freq_base,
+        attention: vec![LayerAttention::new(n_head_kv, n_head_kv, n_rot).rotated(freq_base, n_rot)],
+        layers: LayerHparams::alike(2, 128),
         rope_scaling: RopeScaling::default(),
     }
 }

@@ -2,7 +2,7 @@
 
 use ggml::gguf::{Array, File, Value, Writer};
 use ggml::DType;
-use ropewalk::hparams::{keys, Hparams};
+use ropewalk::hparams::{keys, Hparams, KeyReader, LayerAttention};
 
 /// A file of metadata, one embedding table and whatever else a case adds.
 struct Case {
@@ -81,11 +81,22 @@ impl Case {
 #[test]
 fn reads_numbers_and_defaults() {
     let hp = Case::new().read();
-    assert_eq!((hp.n_layer, hp.n_embd, hp.n_ff, hp.n_vocab), (3, 32, 64, 10));
-    assert_eq!((hp.n_head, hp.n_head_kv, hp.n_embd_head, hp.n_rot), (4, 2, 8, 8));
-    assert_eq!((hp.n_ctx_train, hp.freq_base, hp.rms_eps), (512, 10_000.0, 1e-5));
+    assert_eq!((hp.n_layer, hp.n_embd, hp.layers[0].n_ff, hp.n_vocab), (3, 32, 64, 10));
+    assert_eq!(
+        (
+            hp.layer_attention(0).n_head,
+            hp.layer_attention(0).n_head_kv,
+            hp.layer_attention(0).n_embd_head,
+            hp.layer_attention(0).n_rot()
+        ),
+        (4, 2, 8, 8)
+    );
+    assert_eq!(
+        (hp.n_ctx_train, hp.layer_attention(0).rotation.unwrap().freq_base, hp.rms_eps),
+        (512, 10_000.0, 1e-5)
+    );
     assert_eq!(hp.rope_scaling, Default::default());
-    assert_eq!(Case::new().without(".attention.head_count_kv").read().n_head_kv, 4);
+    assert_eq!(Case::new().without(".attention.head_count_kv").read().layer_attention(0).n_head_kv, 4);
 }
 
 #[test]
@@ -95,20 +106,76 @@ fn reads_key_length_and_partial_rotation() {
         .set(".attention.value_length", Value::U64(16))
         .set(".rope.dimension_count", Value::I32(6))
         .read();
-    assert_eq!((hp.n_embd_head, hp.n_rot), (16, 6));
+    assert_eq!((hp.layer_attention(0).n_embd_head, hp.layer_attention(0).n_rot()), (16, 6));
 }
 
 #[test]
-fn per_layer_counts_must_agree() {
+fn counts_may_be_given_per_layer() {
     let array = |v: &[i32]| Value::Array(Array::I32(v.to_vec()));
-    assert_eq!(Case::new().set(".attention.head_count", array(&[4, 4, 4])).read().n_head, 4);
-    let differ = Case::new().set(".attention.head_count", array(&[4, 4, 2]));
-    differ.refused(&["head_count", "found 4 and, at layer 2, 2"]);
+    let hp = Case::new().set(".attention.head_count", array(&[4, 4, 4])).read();
+    assert_eq!((hp.layer_attention(2).n_head, hp.attention.len()), (4, 1));
     Case::new().set(".attention.head_count", array(&[4, 4])).refused(&["expected 3 entries", "found 2"]);
     Case::new().set(".feed_forward_length", array(&[])).refused(&["expected 3 entries", "found 0"]);
     Case::new().set(".attention.head_count_kv", array(&[-1, -1, -1])).refused(&["head_count_kv", "integer"]);
     let floats = Value::Array(Array::F32(vec![4.0; 3]));
     Case::new().set(".attention.head_count", floats).refused(&["head_count", "integer"]);
+    Case::new()
+        .set(".attention.head_count_kv", array(&[2, 2, 3]))
+        .refused(&["layer 2", "divisor", "found 3"]);
+    Case::new().set(".attention.head_count", array(&[4, 0, 4])).refused(&["head_count", "found 0"]);
+}
+
+#[test]
+fn layers_that_differ_have_records_of_their_own() {
+    let array = |v: &[i32]| Value::Array(Array::I32(v.to_vec()));
+    let hp = Case::new()
+        .set(".attention.head_count", array(&[4, 2, 4]))
+        .set(".attention.head_count_kv", array(&[2, 1, 2]))
+        .set(".feed_forward_length", array(&[64, 64, 96]))
+        .read();
+    let heads = |il| (hp.layer_attention(il).n_head, hp.layer_attention(il).n_head_kv);
+    assert_eq!([heads(0), heads(1), heads(2)], [(4, 2), (2, 1), (4, 2)]);
+    assert_eq!((hp.attention.len(), hp.layers[2].kind, hp.layers[2].n_ff), (2, 0, 96));
+    assert_eq!(hp.layers_of(0).collect::<Vec<_>>(), [0, 2]);
+    // The width of a head is that of the first layer, as in llama.cpp.
+    assert_eq!((hp.layer_attention(1).n_embd_head, hp.layer_attention(1).n_embd_kv()), (8, 8));
+    let wide = Case::new().set(".feed_forward_length", array(&[64, 64, 96])).read();
+    assert_eq!((wide.attention.len(), wide.layers[1].n_ff, wide.layers[2].n_ff), (1, 64, 96));
+}
+
+/// Every second layer without rotation, the others with a sliding window and a base of their own.
+fn alternating(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> ropewalk::gguf::Result<()> {
+    if il % 2 == 1 {
+        layer.rotation = None;
+    } else if let Some(rotation) = &mut layer.rotation {
+        layer.window = keys.count_opt("attention.sliding_window", 0, 1 << 30)?;
+        rotation.freq_base = keys.positive("rope.freq_base_swa")?.unwrap_or(rotation.freq_base);
+        rotation.scaled = false;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_architecture_says_how_its_layers_see_positions() {
+    let case = || {
+        Case::new()
+            .set(".attention.sliding_window", Value::U32(16))
+            .set(".rope.freq_base_swa", Value::F32(500.0))
+            .tensor("rope_freqs.weight", DType::F32, &[3], f32s(&[1.0; 3]))
+    };
+    let read = |case: Case| case.with_file(|f| Hparams::from_gguf_by(f, alternating));
+    let hp = read(case()).unwrap();
+    assert_eq!((hp.attention.len(), hp.attention[0].window), (2, Some(16)));
+    assert_eq!(hp.attention[0].rotation.map(|r| (r.freq_base, r.n_rot)), Some((500.0, 8)));
+    assert_eq!((hp.layer_attention(1).rotation, hp.layer_attention(1).n_rot()), (None, 0));
+    // The factors are for layers that are scaled, of which there are none here: their length says nothing.
+    assert_eq!(hp.rope_scaling.freq_factors, None);
+    assert_eq!(case().with_file(|f| Hparams::as_trained_by(f, alternating)).unwrap(), hp);
+    // A rule is held to the same bounds as a file.
+    let error = |c: Case| read(c).unwrap_err().to_string();
+    assert!(error(case().set(".attention.sliding_window", Value::U32(0))).contains("sliding_window"));
+    assert!(error(case().set(".rope.freq_base_swa", Value::F32(0.5))).contains("above 1"));
+    assert!(error(case().set(".rope.freq_base_swa", Value::F32(-1.0))).contains("freq_base_swa"));
 }
 
 #[test]
@@ -186,7 +253,7 @@ fn reads_declared_scaling() {
         .set(".rope.scaling.yarn_ext_factor", Value::F32(-1.0))
         .set(".rope.scaling.yarn_beta_fast", Value::F32(24.0))
         .read();
-    assert_eq!(hp.freq_base, 5e5);
+    assert_eq!(hp.layer_attention(0).rotation.unwrap().freq_base, 5e5);
     let s = hp.rope_scaling;
     assert_eq!((s.kind.as_deref(), s.factor, s.n_ctx_orig), (Some("yarn"), Some(4.0), Some(128)));
     assert_eq!((s.yarn_ext_factor, s.yarn_beta_fast), (None, Some(24.0)));
@@ -228,7 +295,7 @@ fn converted() -> Case {
 #[test]
 fn a_spec_of_ours_counts_from_the_model_as_trained() {
     let hp = converted().set(keys::SPEC, text("ntk:factor=4")).read();
-    assert_eq!((hp.n_ctx_train, hp.freq_base), (2048, 20_000.0));
+    assert_eq!((hp.n_ctx_train, hp.layer_attention(0).rotation.unwrap().freq_base), (2048, 20_000.0));
     let s = hp.rope_scaling;
     assert_eq!((s.spec.as_deref(), s.n_ctx_orig, s.kind), (Some("ntk:factor=4"), Some(512), None));
     Case::new().set(keys::SPEC, text("")).refused(&[keys::SPEC]);
@@ -236,7 +303,7 @@ fn a_spec_of_ours_counts_from_the_model_as_trained() {
 
     // Without one, the standard keys are the method.
     let hp = converted().read();
-    assert_eq!((hp.n_ctx_train, hp.freq_base), (2048, 40_000.0));
+    assert_eq!((hp.n_ctx_train, hp.layer_attention(0).rotation.unwrap().freq_base), (2048, 40_000.0));
     assert_eq!(hp.rope_scaling.kind.as_deref(), Some("linear"));
 }
 
@@ -247,7 +314,7 @@ fn as_trained_undoes_both_kinds_of_conversion() {
         let case = converted().tensor("rope_freqs.weight", DType::F32, &[4], baked.clone());
         let case = case.set(keys::ORIG_ROPE_FREQS, Value::Array(Array::F32(original.clone())));
         let hp = case.with_file(Hparams::as_trained).unwrap();
-        assert_eq!((hp.n_ctx_train, hp.freq_base), (512, 20_000.0));
+        assert_eq!((hp.n_ctx_train, hp.layer_attention(0).rotation.unwrap().freq_base), (512, 20_000.0));
         let expected = (!original.is_empty()).then_some(original);
         assert_eq!((hp.rope_scaling.freq_factors, hp.rope_scaling.kind), (expected, None));
     }

@@ -1,7 +1,7 @@
 //! What must hold of every registered rope method, whatever its parameters.
 
 use proptest::prelude::*;
-use ropewalk::hparams::{Hparams, RopeScaling};
+use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
 use ropewalk::rope::{Axis, Branch, Chunks, Kind, Param, Plan, Reach, Spec, METHODS};
 
 fn model(freq_base: f64, n_rot: usize, n_head_kv: usize) -> Hparams {
@@ -10,16 +10,11 @@ fn model(freq_base: f64, n_rot: usize, n_head_kv: usize) -> Hparams {
         arch: "llama".into(),
         n_layer: 2,
         n_embd: 64,
-        n_ff: 128,
-        n_head: n_head_kv,
-        n_head_kv,
-        n_embd_head: n_rot,
-        n_rot,
         n_vocab: 256,
         n_ctx_train: 2048,
-        n_swa: None,
         rms_eps: 1e-5,
-        freq_base,
+        attention: vec![LayerAttention::new(n_head_kv, n_head_kv, n_rot).rotated(freq_base, n_rot)],
+        layers: LayerHparams::alike(2, 128),
         rope_scaling: RopeScaling {
             long_factors: factors.clone(),
             short_factors: factors,
@@ -95,17 +90,17 @@ proptest! {
         match Plan::new(&spec, &hp, n_ctx) {
             Err(e) => prop_assert!(e.0.lines().count() == 1 && e.0.len() < 1000, "{}", e.0),
             Ok(p) => {
-                prop_assert!(p.freqs.n_tables == 1 || p.freqs.n_tables == n_head_kv);
-                prop_assert_eq!(p.freqs.theta.len(), p.freqs.n_tables * half);
-                prop_assert!(p.freqs.theta.iter().all(|t| t.is_finite() && *t >= 0.0 && *t <= 1.0));
-                prop_assert!(p.freqs.tables().all(|t| t.windows(2).all(|w| w[1] <= w[0])), "{:?}", p.freqs);
-                prop_assert!(p.mscale.is_finite() && p.mscale > 0.0);
+                prop_assert!(p.layer(0).freqs.n_tables == 1 || p.layer(0).freqs.n_tables == n_head_kv);
+                prop_assert_eq!(p.layer(0).freqs.theta.len(), p.layer(0).freqs.n_tables * half);
+                prop_assert!(p.layer(0).freqs.theta.iter().all(|t| t.is_finite() && *t >= 0.0 && *t <= 1.0));
+                prop_assert!(p.layer(0).freqs.tables().all(|t| t.windows(2).all(|w| w[1] <= w[0])), "{:?}", p.layer(0).freqs);
+                prop_assert!(p.layer(0).mscale.is_finite() && p.layer(0).mscale > 0.0);
                 // The filled-in spec stands for itself, at whatever context.
                 let again = Plan::new(&p.spec, &hp, 77).map_err(|e| TestCaseError::fail(e.0))?;
                 prop_assert_eq!(&again.spec, &p.spec);
-                prop_assert_eq!(&again.freqs, &p.freqs);
-                prop_assert_eq!(again.mscale, p.mscale);
-                prop_assert_eq!((&again.branches, again.q_log_base, again.evict), (&p.branches, p.q_log_base, p.evict));
+                prop_assert_eq!(&again.layer(0).freqs, &p.layer(0).freqs);
+                prop_assert_eq!(again.layer(0).mscale, p.layer(0).mscale);
+                prop_assert_eq!((&again.layer(0).branches, again.layer(0).q_log_base, again.evict), (&p.layer(0).branches, p.layer(0).q_log_base, p.evict));
                 prop_assert!(p.inspect(&hp).is_ok());
             }
         }
@@ -197,11 +192,11 @@ proptest! {
         let most = promised(&plan, n);
         let mut largest = None;
         for i in 0..n {
-            prop_assert_eq!(plan.distance(i, i), Some(0), "{}: query {} and itself", plan.spec, i);
+            prop_assert_eq!(plan.layer(0).distance(i, i), Some(0), "{}: query {} and itself", plan.spec, i);
             for j in 0..n {
-                let shown: Vec<i32> = plan.branches.iter().filter_map(|b| b.distance(i, j)).collect();
+                let shown: Vec<i32> = plan.layer(0).branches.iter().filter_map(|b| b.distance(i, j)).collect();
                 prop_assert!(shown.len() <= usize::from(j <= i), "{}: ({i}, {j}) shown as {shown:?}", plan.spec);
-                prop_assert_eq!(plan.distance(i, j), shown.first().copied());
+                prop_assert_eq!(plan.layer(0).distance(i, j), shown.first().copied());
                 for d in shown {
                     prop_assert!(d >= 0 && most.is_none_or(|m| d <= m), "{}: ({i}, {j}) at {d}, promised {most:?}", plan.spec);
                     largest = largest.max(Some(d));
@@ -221,7 +216,7 @@ proptest! {
             let mut needed = 0;
             for j in 0..=from {
                 // Far enough for what lies two chunks of at most 300 back.
-                let seen = (from..from + 4 * N).any(|i| plan.distance(i, j).is_some());
+                let seen = (from..from + 4 * N).any(|i| plan.layer(0).distance(i, j).is_some());
                 prop_assert_eq!(plan.needs(j, from), seen, "{}: key {} from query {} on", plan.spec, j, from);
                 needed += usize::from(seen);
             }
@@ -258,9 +253,9 @@ proptest! {
             let plan = Plan::new(&spec, &hp, n).map_err(|e| TestCaseError::fail(e.0))?;
             for i in 0..n as i32 {
                 for j in 0..n as i32 {
-                    prop_assert_eq!(plan.distance(i, j), Branch::PLAIN.distance(i, j), "{} of {}: ({}, {})", text, l, i, j);
+                    prop_assert_eq!(plan.layer(0).distance(i, j), Branch::PLAIN.distance(i, j), "{} of {}: ({}, {})", text, l, i, j);
                 }
-                prop_assert_eq!(plan.q_scale(i), 1.0);
+                prop_assert_eq!(plan.layer(0).q_scale(i), 1.0);
             }
         }
     }

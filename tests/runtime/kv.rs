@@ -5,31 +5,31 @@ use std::collections::BTreeSet;
 use ggml::backend::Device;
 use ggml::DType;
 use proptest::prelude::*;
-use ropewalk::hparams::{Hparams, RopeScaling};
+use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
 use ropewalk::kv::{Cell, KvCache, CELL_BLOCK, MAX_SEQS};
-use ropewalk::rope::Reach;
+use ropewalk::rope::{Plan, Reach};
 
 fn model() -> Hparams {
     Hparams {
         arch: "llama".into(),
         n_layer: 2,
         n_embd: 64,
-        n_ff: 64,
-        n_head: 2,
-        n_head_kv: 1,
-        n_embd_head: 32,
-        n_rot: 32,
         n_vocab: 100,
         n_ctx_train: 2048,
-        n_swa: None,
         rms_eps: 1e-5,
-        freq_base: 1e4,
+        attention: vec![LayerAttention::new(2, 1, 32).rotated(1e4, 32)],
+        layers: LayerHparams::alike(2, 64),
         rope_scaling: RopeScaling::default(),
     }
 }
 
+/// Two maps of key positions.
+fn plan(hp: &Hparams) -> Plan {
+    Plan::new(&"self-extend:window=64,group=4".parse().unwrap(), hp, 4096).unwrap()
+}
+
 fn cache(n_ctx: usize, dtype: DType) -> KvCache {
-    KvCache::new(Device::find("cpu").unwrap(), &model(), n_ctx, dtype, 2).unwrap()
+    KvCache::new(Device::find("cpu").unwrap(), &model(), &plan(&model()), n_ctx, dtype).unwrap()
 }
 
 #[derive(Debug, Clone)]
@@ -145,11 +145,13 @@ proptest! {
 fn exported_cells_come_back() {
     for dtype in [DType::F32, DType::F16, DType::Q8_0, DType::Q4_0] {
         let mut a = cache(300, dtype);
+        // The rows of all six tensors are alike.
+        let row = a.cell_bytes() / 6;
         a.allocate(&(0..270).map(|p| (0, p)).collect::<Vec<_>>()).unwrap();
         a.copy(0, 5);
         a.remove(0, 100);
         for (i, t) in [a.k(0, 0), a.k(0, 1), a.v(0), a.k(1, 0), a.k(1, 1), a.v(1)].iter().enumerate() {
-            let bytes: Vec<u8> = (0..a.row_bytes() * 270).map(|j| (i * 31 + j) as u8).collect();
+            let bytes: Vec<u8> = (0..row * 270).map(|j| (i * 31 + j) as u8).collect();
             t.store.write(t.index, 0, &bytes).unwrap();
         }
         let mut exported = Vec::new();
@@ -159,7 +161,7 @@ fn exported_cells_come_back() {
         })
         .unwrap();
         assert_eq!(exported.len(), 6);
-        assert!(exported.iter().all(|e| e.len() == 270 * a.row_bytes()));
+        assert!(exported.iter().all(|e| e.len() == 270 * row));
 
         let mut b = cache(270, dtype);
         b.allocate(&[(3, 9)]).unwrap();
@@ -172,7 +174,7 @@ fn exported_cells_come_back() {
         assert_eq!(b.cells(), &a.cells()[..270]);
         assert_eq!((b.n_end(), b.n_free()), (270, 0));
         assert!(b.allocate(&[(0, 0)]).is_none());
-        let mut back = vec![0u8; 270 * b.row_bytes()];
+        let mut back = vec![0u8; 270 * row];
         b.v(1).store.read(b.v(1).index, 0, &mut back).unwrap();
         assert_eq!(back, exported[5]);
 
@@ -187,11 +189,11 @@ fn exported_cells_come_back() {
 #[test]
 fn shapes_a_cache_cannot_have() {
     let cpu = Device::find("cpu").unwrap();
-    let odd = Hparams { n_embd_head: 20, n_rot: 20, ..model() };
-    let error = KvCache::new(cpu, &odd, 256, DType::Q8_0, 1).unwrap_err().to_string();
+    let odd = Hparams { attention: vec![LayerAttention::new(2, 1, 20).rotated(1e4, 20)], ..model() };
+    let error = KvCache::new(cpu, &odd, &plan(&odd), 256, DType::Q8_0).unwrap_err().to_string();
     assert!(error.contains("q8_0") && error.contains("20") && error.contains("32"), "{error}");
     for n_ctx in [0, usize::MAX, usize::MAX / 2, 1 << 50] {
-        assert!(KvCache::new(cpu, &model(), n_ctx, DType::F16, 1).is_err(), "{n_ctx} cells");
+        assert!(KvCache::new(cpu, &model(), &plan(&model()), n_ctx, DType::F16).is_err(), "{n_ctx} cells");
     }
     // Two layers of keys under two maps, and values.
     assert_eq!(cache(1, DType::F16).n_bytes(), 2 * 3 * 32 * 2 * CELL_BLOCK);

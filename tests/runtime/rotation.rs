@@ -4,8 +4,8 @@ use ggml::backend::{Backend, Device};
 use ggml::graph::{Builder, Executor};
 use ggml::{DType, Error};
 use ropewalk::graph::{Pairing, Rotation};
-use ropewalk::hparams::{Hparams, RopeScaling};
-use ropewalk::rope::Plan;
+use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
+use ropewalk::rope::{Plan, PosMap};
 
 /// One more than the farthest position.
 const N_CTX: usize = 26_001;
@@ -21,16 +21,11 @@ fn model(n_head: usize, n_head_kv: usize, n_embd_head: usize, n_rot: usize) -> H
         arch: "llama".into(),
         n_layer: 1,
         n_embd: n_head * n_embd_head,
-        n_ff: 64,
-        n_head,
-        n_head_kv,
-        n_embd_head,
-        n_rot,
         n_vocab: 100,
         n_ctx_train: 2048,
-        n_swa: None,
         rms_eps: 1e-5,
-        freq_base: 1e4,
+        attention: vec![LayerAttention::new(n_head, n_head_kv, n_embd_head).rotated(1e4, n_rot)],
+        layers: LayerHparams::alike(1, 64),
         rope_scaling: RopeScaling::default(),
     }
 }
@@ -62,17 +57,17 @@ fn pair(pairing: Pairing, n_rot: usize, j: usize) -> (usize, usize) {
 /// Heads `[d, n_heads, T]` rotated by definition.
 fn naive(x: &[f32], n_heads: usize, hp: &Hparams, plan: &Plan, pairing: Pairing, pos: &[i32]) -> Vec<f64> {
     let mut y: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-    let tables: Vec<&[f64]> = plan.freqs.tables().collect();
-    for (at, head) in y.chunks_mut(hp.n_embd_head).enumerate() {
+    let tables: Vec<&[f64]> = plan.layer(0).freqs.tables().collect();
+    for (at, head) in y.chunks_mut(hp.layer_attention(0).n_embd_head).enumerate() {
         let (t, h) = (at / n_heads, at % n_heads);
         // Query heads share the table of their key head.
         let theta = tables[h / (n_heads / tables.len())];
         let x = head.to_vec();
         for (j, theta) in theta.iter().enumerate() {
-            let (a, b) = pair(pairing, hp.n_rot, j);
+            let (a, b) = pair(pairing, hp.layer_attention(0).n_rot(), j);
             let (sin, cos) = (f64::from(pos[t]) * theta).sin_cos();
-            head[a] = (x[a] * cos - x[b] * sin) * plan.mscale;
-            head[b] = (x[a] * sin + x[b] * cos) * plan.mscale;
+            head[a] = (x[a] * cos - x[b] * sin) * plan.layer(0).mscale;
+            head[b] = (x[a] * sin + x[b] * cos) * plan.layer(0).mscale;
         }
     }
     y
@@ -92,19 +87,20 @@ fn rotate(
     q: &[f32],
     k: &[f32],
 ) -> Result<Rotated, Error> {
-    let n = pos.len();
+    let (n, layer, plan) = (pos.len(), hp.layer_attention(0), plan.layer(0));
     let mut exec = Executor::new(Backend::new(Device::find("cpu")?, 2)?)?;
     let build = |b: &Builder<'_>| {
-        let (q_id, q) = b.input("q", DType::F32, &[hp.n_embd_head, hp.n_head, n])?;
-        let (k_id, k) = b.input("k", DType::F32, &[hp.n_embd_head, hp.n_head_kv, n])?;
-        let (rotation, inputs) = Rotation::new(b, hp, plan, pairing, n, by_table)?;
-        let (q, k) = (rotation.queries(b, q)?, rotation.keys(b, k)?);
+        let (q_id, q) = b.input("q", DType::F32, &[layer.n_embd_head, layer.n_head, n])?;
+        let (k_id, k) = b.input("k", DType::F32, &[layer.n_embd_head, layer.n_head_kv, n])?;
+        let maps = std::iter::once(PosMap::IDENTITY);
+        let (rotation, inputs) = Rotation::new(b, layer, plan, pairing, n, by_table, maps)?;
+        let (q, k) = (rotation.queries(b, q, PosMap::IDENTITY)?, rotation.keys(b, k, PosMap::IDENTITY)?);
         Ok::<_, Error>((q_id, k_id, inputs, b.output(q), b.output(k)))
     };
     let (q_id, k_id, inputs, q_out, k_out) = exec.build(64, build)?;
     exec.set(q_id, q)?;
     exec.set(k_id, k)?;
-    inputs.fill(&mut exec, hp, plan, pos, &mut Vec::new())?;
+    inputs.fill(&mut exec, layer, plan, pos, &mut Vec::new())?;
     exec.compute()?;
     let mut out = Rotated { q: Vec::new(), k: Vec::new() };
     exec.read_f32(q_out, &mut out.q)?;
@@ -149,14 +145,17 @@ fn both_lowerings_are_the_rotation() {
 
                     let got = rotate(&hp, &plan, pairing, pos, true, &q, &k).unwrap();
                     let off = max_error(&got.q, &want_q).max(max_error(&got.k, &want_k));
-                    assert!(off <= TABLE_BOUND * plan.mscale, "{what}: by table off by {off:e}");
+                    assert!(off <= TABLE_BOUND * plan.layer(0).mscale, "{what}: by table off by {off:e}");
 
                     let got = rotate(&hp, &plan, pairing, pos, false, &q, &k).unwrap();
-                    if plan.freqs.n_tables > 1 && pairing == Pairing::Halves {
+                    if plan.layer(0).freqs.n_tables > 1 && pairing == Pairing::Halves {
                         (want_q, want_k) = (side_by_side(&want_q, d), side_by_side(&want_k, d));
                     }
                     let off = max_error(&got.q, &want_q).max(max_error(&got.k, &want_k));
-                    assert!(off <= ANGLE_BOUND * plan.mscale, "{what}: by ggml_rope_ext off by {off:e}");
+                    assert!(
+                        off <= ANGLE_BOUND * plan.layer(0).mscale,
+                        "{what}: by ggml_rope_ext off by {off:e}"
+                    );
                 }
             }
         }
@@ -173,13 +172,13 @@ fn dimensions_that_are_not_rotated_stay() {
         for pairing in [Pairing::Adjacent, Pairing::Halves] {
             for by_table in [true, false] {
                 let got = rotate(&hp, &plan, pairing, &pos, by_table, &q, &k);
-                if !by_table && plan.freqs.n_tables > 1 && pairing == Pairing::Halves {
+                if !by_table && plan.layer(0).freqs.n_tables > 1 && pairing == Pairing::Halves {
                     let Err(Error::Op { op: "rope", what }) = got else { panic!("{spec}: accepted") };
                     assert!(what.contains("32") && what.contains("20"), "{what}");
                     continue;
                 }
                 let got = got.unwrap();
-                let bound = if by_table { TABLE_BOUND } else { ANGLE_BOUND } * plan.mscale;
+                let bound = if by_table { TABLE_BOUND } else { ANGLE_BOUND } * plan.layer(0).mscale;
                 let off = max_error(&got.q, &naive(&q, 6, &hp, &plan, pairing, &pos));
                 assert!(off <= bound, "{spec} {pairing:?} by table {by_table}: queries off by {off:e}");
                 let off = max_error(&got.k, &naive(&k, 3, &hp, &plan, pairing, &pos));
@@ -196,7 +195,7 @@ fn dimensions_that_are_not_rotated_stay() {
 fn harpe_with_equal_bases_is_plain() {
     let hp = model(9, 3, 64, 64);
     let (plain, harpe) = (plan("plain", &hp), plan("harpe:bases=10000/10000/10000", &hp));
-    assert_eq!((plain.freqs.n_tables, harpe.freqs.n_tables), (1, 3));
+    assert_eq!((plain.layer(0).freqs.n_tables, harpe.layer(0).freqs.n_tables), (1, 3));
     let pos: Vec<i32> = (0..5).map(|i| i * 6_500).collect();
     let (q, k) = (values(64 * 9 * 5, 5), values(64 * 3 * 5, 6));
     let both = |by_table| {

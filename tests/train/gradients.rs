@@ -156,15 +156,15 @@ impl Definition for Documents<'_> {
     }
 
     fn mscale(&self) -> f64 {
-        self.plan.mscale
+        self.plan.layer(0).mscale
     }
 
     fn q_scale(&self, i: i64) -> f64 {
-        self.plan.q_scale(i as i32)
+        self.plan.layer(0).q_scale(i as i32)
     }
 
     fn tables(&self, _: &Hparams, plan: &Plan) -> Vec<Vec<f64>> {
-        plan.freqs.tables().map(<[f64]>::to_vec).collect()
+        plan.layer(0).freqs.tables().map(<[f64]>::to_vec).collect()
     }
 }
 

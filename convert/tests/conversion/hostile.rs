@@ -46,8 +46,8 @@ proptest! {
         std::fs::write(&path, bytes).unwrap();
         if let Ok(file) = File::open(&path) {
             for hp in [Hparams::from_gguf(&file), Hparams::as_trained(&file)].into_iter().flatten() {
-                prop_assert!(hp.n_rot >= 2 && hp.n_rot <= hp.n_embd_head && hp.n_head % hp.n_head_kv == 0);
-                prop_assert!(hp.freq_base > 0.0 && hp.rms_eps > 0.0);
+                prop_assert!(hp.layer_attention(0).n_rot() >= 2 && hp.layer_attention(0).n_rot() <= hp.layer_attention(0).n_embd_head && hp.layer_attention(0).n_head % hp.layer_attention(0).n_head_kv == 0);
+                prop_assert!(hp.layer_attention(0).rotation.unwrap().freq_base > 0.0 && hp.rms_eps > 0.0);
             }
         }
         for (spec, dtype, llama_cpp) in [("sba", None, true), ("harpe", Some(DType::Q8_0), false)] {

@@ -34,9 +34,18 @@ fn every_tiny_shape_reads_back_in_every_type() {
                 assert_eq!(n, std::fs::metadata(&path).unwrap().len());
                 let file = File::open(&path).unwrap();
                 let hp = Hparams::from_gguf(&file).unwrap();
-                assert_eq!((hp.n_layer, hp.n_embd, hp.n_ff), (shape.n_layer, shape.n_embd, shape.n_ff));
-                assert_eq!((hp.n_head, hp.n_head_kv), (shape.n_head, shape.n_head_kv));
-                assert_eq!((hp.n_embd_head, hp.n_vocab), (shape.n_embd_head, shape.n_vocab));
+                assert_eq!(
+                    (hp.n_layer, hp.n_embd, hp.layers[0].n_ff),
+                    (shape.n_layer, shape.n_embd, shape.n_ff)
+                );
+                assert_eq!(
+                    (hp.layer_attention(0).n_head, hp.layer_attention(0).n_head_kv),
+                    (shape.n_head, shape.n_head_kv)
+                );
+                assert_eq!(
+                    (hp.layer_attention(0).n_embd_head, hp.n_vocab),
+                    (shape.n_embd_head, shape.n_vocab)
+                );
                 assert_eq!(hp.rope_scaling.freq_factors, shape.rope_factors);
                 assert_eq!(file.get::<u32>("general.file_type").unwrap(), *file_type);
                 assert_eq!(file.tensor("output.weight").is_none(), shape.tied);

@@ -116,9 +116,13 @@ impl Work {
             // Tied: the embedding is the output matrix too.
             (w.output_elements, w.weight_bytes) = (embd.0, w.weight_bytes + embd.1);
         }
-        let row = settings.kv_type.row_bytes(hp.n_embd_head * hp.n_head_kv).unwrap_or(0);
+        let row = settings
+            .kv_type
+            .row_bytes(hp.layer_attention(0).n_embd_head * hp.layer_attention(0).n_head_kv)
+            .unwrap_or(0);
         w.kv_bytes = (2 * hp.n_layer * row) as f64;
-        w.attention_flops = (4 * hp.n_layer * hp.n_head * hp.n_embd_head) as f64;
+        w.attention_flops =
+            (4 * hp.n_layer * hp.layer_attention(0).n_head * hp.layer_attention(0).n_embd_head) as f64;
         w
     }
     /// Floating-point operations of a test.

@@ -2,7 +2,7 @@
 
 use super::method::MAX_BASE;
 use super::value::approx;
-use super::{Args, Axis, Draft, Geometry, Kind, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
 /// A new base, usually followed by fine-tuning (Xiong et al. 2023, arXiv:2309.16039). `rope_freqs` factors stay divided in.
 ///
@@ -34,20 +34,16 @@ impl Method for Abf {
         ];
         PARAMS
     }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
         let base = if args.is_given("base") {
             args.number("base", || geo.freq_base)?
         } else {
-            let s = args.factor(geo, draft)?;
+            let s = args.factor(geo)?;
             args.absorb("factor");
             args.number("base", || geo.scaled_base(500.0, s))?
         };
-        draft.freqs.theta = geo.table(base)?;
-        draft.notes.push(format!(
-            "abf: base {}, {} times the model's.",
-            approx(base),
-            approx(base / geo.freq_base)
-        ));
+        plan.freqs.theta = geo.table(base)?;
+        args.note(format!("abf: base {}, {} times the model's.", approx(base), approx(base / geo.freq_base)));
         Ok(())
     }
 }

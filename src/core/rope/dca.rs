@@ -1,7 +1,7 @@
 //! `dca`: Dual Chunk Attention (An et al. 2024).
 
 use super::reach::{Branch, Chunks, PosMap, Reach};
-use super::{Args, Axis, Draft, Geometry, Kind, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
 /// Keys at j mod c, c = C - w, always. Queries at i mod c for keys of their own chunk, min(i mod c + c, C) for those of the chunk before, and min(2c-1, C)
 /// for older ones; one softmax over the three.
@@ -49,18 +49,18 @@ impl Method for Dca {
             Param::ORIGINAL,
         ]
     }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
         let l = geo.n_ctx_orig as u64;
         let chunk = args.count("chunk", || (l * 3 / 4).max(2))?;
         let local = args.count("local", || (l / 8).clamp(1, chunk.saturating_sub(1).max(1)))?;
-        draft.mscale *= args.number("mscale", || 1.0)?;
+        plan.mscale *= args.number("mscale", || 1.0)?;
         if local >= chunk {
             return Err(RopeError(format!(
                 "rope method dca: local: expected below chunk {chunk}, found {local}"
             )));
         }
         if chunk >= l {
-            draft.notes.push(format!(
+            args.note(format!(
                 "dca: chunk {chunk} shows distances up to {chunk}, more than the trained window of {l} tokens has."
             ));
         }
@@ -71,7 +71,7 @@ impl Method for Dca {
             k_pos: key,
             reach: Reach { chunks: Some(Chunks { len: c, min, max }), ..Reach::CAUSAL },
         };
-        draft.branches = vec![
+        plan.branches = vec![
             branch(key, 0, 0),
             branch(PosMap { add: c, max: top, ..key }, 1, 1),
             branch(PosMap::constant((2 * i64::from(c) - 1).min(i64::from(top)) as i32), 2, i32::MAX),

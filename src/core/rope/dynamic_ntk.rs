@@ -1,7 +1,7 @@
 //! `dynamic-ntk`: NTK-aware scaling by the length at hand, fixed when a session opens.
 
 use super::value::approx;
-use super::{Args, Axis, Draft, Geometry, Kind, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
 /// Base b * t^(d/(d-2)) with t = s*l/L - (s-1), l = the session's length if above L, else L.
 ///
@@ -35,22 +35,18 @@ impl Method for DynamicNtk {
             Param::ORIGINAL,
         ]
     }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
         let t = if args.is_given("t") {
             args.number("t", || 1.0)?
         } else {
-            let s = args.factor(geo, draft)?;
+            let s = args.factor(geo)?;
             let l = geo.n_ctx.max(geo.n_ctx_orig) as f64;
             args.absorb("factor");
             args.number("t", || s * l / geo.n_ctx_orig as f64 - (s - 1.0))?
         };
         let base = geo.ntk_base(t)?;
-        draft.freqs.theta = geo.table(base)?;
-        draft.notes.push(format!(
-            "dynamic-ntk: t = {}, base {}, fixed for the session.",
-            approx(t),
-            approx(base)
-        ));
+        plan.freqs.theta = geo.table(base)?;
+        args.note(format!("dynamic-ntk: t = {}, base {}, fixed for the session.", approx(t), approx(base)));
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! `lm-infinite`: a window, and the first tokens at one fixed distance (Han et al. 2024).
 
 use super::reach::{Branch, PosMap, Reach};
-use super::{Args, Axis, Draft, Geometry, Kind, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
 /// Distances 0..M-1 as they are, the first G tokens beyond them at distance exactly M, all else unseen; one softmax.
 ///
@@ -41,20 +41,22 @@ impl Method for LmInfinite {
             Param::ORIGINAL,
         ]
     }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
         let m = args.count("window", || geo.n_ctx_orig as u64)? as i32;
         let g = args.count("global", || 10)? as i32;
-        draft.evict = args.word("evict", "false")? == "true";
-        draft.branches = vec![Branch { reach: Reach { dist_end: m, ..Reach::CAUSAL }, ..Branch::PLAIN }];
+        if args.word("evict", "false")? == "true" {
+            args.evict();
+        }
+        plan.branches = vec![Branch { reach: Reach { dist_end: m, ..Reach::CAUSAL }, ..Branch::PLAIN }];
         if g > 0 {
-            draft.branches.push(Branch {
+            plan.branches.push(Branch {
                 q_pos: PosMap::constant(m),
                 k_pos: PosMap::constant(0),
                 reach: Reach { dist_min: m, key_end: g, ..Reach::CAUSAL },
             });
         }
         if m as usize > geo.n_ctx_orig {
-            draft.notes.push(format!(
+            args.note(format!(
                 "lm-infinite: window {m} is longer than the trained window of {} tokens.",
                 geo.n_ctx_orig
             ));

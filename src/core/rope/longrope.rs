@@ -1,6 +1,6 @@
 //! `longrope`: searched per-pair factors that come with the file.
 
-use super::{Args, Axis, Draft, Geometry, Kind, Method, Param, RopeError, Value};
+use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError, Value};
 
 /// theta_j / lambda_j (Ding et al. 2024, arXiv:2402.13753) with lambda from `rope_factors_long.weight` or `rope_factors_short.weight`.
 ///
@@ -44,19 +44,20 @@ impl Method for LongRope {
         ];
         PARAMS
     }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
         let mut which = args.word("factors", "auto")?;
         if which == "auto" {
             which = if geo.n_ctx > geo.n_ctx_orig { "long" } else { "short" }.into();
-            draft.notes.push(format!(
+            args.note(format!(
                 "longrope: {which} factors for a context of {} tokens (trained window {}).",
                 geo.n_ctx, geo.n_ctx_orig
             ));
         }
         args.settle("factors", Value::Word(which.clone()));
+        let scaling = geo.scaling;
         let (tensor, factors) = match which.as_str() {
-            "long" => ("rope_factors_long.weight", &geo.scaling.long_factors),
-            _ => ("rope_factors_short.weight", &geo.scaling.short_factors),
+            "long" => ("rope_factors_long.weight", scaling.and_then(|s| s.long_factors.as_ref())),
+            _ => ("rope_factors_short.weight", scaling.and_then(|s| s.short_factors.as_ref())),
         };
         let Some(factors) = factors else {
             return Err(RopeError(format!(
@@ -64,10 +65,11 @@ impl Method for LongRope {
             )));
         };
         geo.check_factors(tensor, factors)?;
-        draft.freqs.theta =
+        plan.freqs.theta =
             geo.powers(geo.freq_base)?.iter().zip(factors).map(|(t, f)| t / f64::from(*f)).collect();
-        draft.mscale *= if args.is_given("attn-factor") || geo.scaling.attn_factor.is_some() {
-            args.number("attn-factor", || geo.scaling.attn_factor.unwrap_or(1.0))?
+        let attn_factor = scaling.and_then(|s| s.attn_factor);
+        plan.mscale *= if args.is_given("attn-factor") || attn_factor.is_some() {
+            args.number("attn-factor", || attn_factor.unwrap_or(1.0))?
         } else {
             let l = geo.n_ctx_orig as f64;
             let trained = geo.n_ctx_train.max(geo.n_ctx_orig) as f64 / l;

@@ -1,8 +1,8 @@
 //! What a rope method is, what it is given, and what it fills in.
 
 use super::value::{number, rounded};
-use super::{Branch, Freqs, Kind, Part, RopeError, Value};
-use crate::hparams::{Hparams, RopeScaling};
+use super::{Kind, LayerPlan, Part, RopeError, Value};
+use crate::hparams::{Hparams, LayerAttention, LayerRotation, RopeScaling};
 
 /// Which half of a plan a method decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,11 +71,12 @@ pub trait Method: Sync {
     fn axis(&self) -> Axis;
     /// Its parameters, in printing order; `original` last.
     fn params(&self) -> &'static [Param];
-    /// Works its parameters out through `args` and changes the draft, which starts as the plain model.
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError>;
+    /// Works its parameters out through `args` and changes the plan of one kind of layer, which starts as the
+    /// model's own frequencies and attention to every key.
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError>;
 }
 
-/// The numbers of model and target that methods work from; checked once.
+/// The numbers of a model, of one kind of its layers and of the target that methods work from; checked once.
 #[derive(Debug, Clone, Copy)]
 pub struct Geometry<'a> {
     /// Rotary dimensions `d`: even, at least 2.
@@ -86,8 +87,8 @@ pub struct Geometry<'a> {
     pub freq_base: f64,
     /// The file's `rope_freqs.weight`: angles are divided by it, `[n_rot/2]`.
     pub freq_factors: Option<&'a [f32]>,
-    /// What the file declares; methods use only its factor tensors and what belongs to them.
-    pub scaling: &'a RopeScaling,
+    /// What the file declares for these layers; methods use only its factor tensors and what belongs to them.
+    pub scaling: Option<&'a RopeScaling>,
     /// `context_length` of the file.
     pub n_ctx_train: usize,
     /// Trained window, tokens: `original` of the spec, else the file's.
@@ -96,49 +97,56 @@ pub struct Geometry<'a> {
     pub n_ctx: usize,
 }
 
+/// An error unless a context, and the windows of the model it is for, can be counted in 32 bits.
+pub(super) fn check_contexts(hp: &Hparams, n_ctx: usize, n_ctx_orig: usize) -> Result<(), RopeError> {
+    let lengths =
+        [("context", n_ctx), ("context_length", hp.n_ctx_train), ("original_context_length", n_ctx_orig)];
+    match lengths.into_iter().find(|(_, n)| *n == 0 || *n as u64 > MAX_CTX) {
+        Some((key, n)) => Err(RopeError(format!("{key}: expected 1 to {MAX_CTX} tokens, found {n}"))),
+        None => Ok(()),
+    }
+}
+
 impl<'a> Geometry<'a> {
-    pub(super) fn new(hp: &'a Hparams, n_ctx: usize, original: Option<usize>) -> Result<Self, RopeError> {
+    /// For the layers of one kind; `None` for those that are not rotated.
+    pub(super) fn new(
+        hp: &'a Hparams,
+        layer: &LayerAttention,
+        n_ctx: usize,
+        original: Option<usize>,
+    ) -> Result<Option<Self>, RopeError> {
         let bad = |key: &str, expected: &str, found: &dyn std::fmt::Display| {
             Err(RopeError(format!("{key}: expected {expected}, found {found}")))
         };
         let n_ctx_orig = original.unwrap_or_else(|| hp.n_ctx_orig());
-        for (key, n) in
-            [("context", n_ctx), ("context_length", hp.n_ctx_train), ("original_context_length", n_ctx_orig)]
-        {
-            if n == 0 || n as u64 > MAX_CTX {
-                return bad(key, &format!("1 to {MAX_CTX} tokens"), &n);
-            }
+        check_contexts(hp, n_ctx, n_ctx_orig)?;
+        let Some(LayerRotation { freq_base, n_rot, scaled }) = layer.rotation else { return Ok(None) };
+        let n_head_kv = layer.n_head_kv;
+        if n_rot < 2 || !n_rot.is_multiple_of(2) {
+            return bad("rope.dimension_count", "an even number, at least 2", &n_rot);
         }
-        if hp.n_rot < 2 || !hp.n_rot.is_multiple_of(2) {
-            return bad("rope.dimension_count", "an even number, at least 2", &hp.n_rot);
-        }
-        if hp.n_head_kv == 0 {
+        if n_head_kv == 0 {
             return bad("attention.head_count_kv", "at least 1", &0);
         }
-        if hp.n_rot.checked_mul(hp.n_head_kv).is_none_or(|n| n > MAX_FREQS) {
+        if n_rot.checked_mul(n_head_kv).is_none_or(|n| n > MAX_FREQS) {
             return bad(
                 "rope.dimension_count x attention.head_count_kv",
                 &format!("at most {MAX_FREQS}"),
-                &format!("{} x {}", hp.n_rot, hp.n_head_kv),
+                &format!("{n_rot} x {n_head_kv}"),
             );
         }
-        if !(hp.freq_base > 1.0 && hp.freq_base <= MAX_BASE) {
-            return bad("rope.freq_base", "a number above 1, at most 1e30", &hp.freq_base);
+        if !(freq_base > 1.0 && freq_base <= MAX_BASE) {
+            return bad("rope.freq_base", "a number above 1, at most 1e30", &freq_base);
         }
-        let geo = Geometry {
-            n_rot: hp.n_rot,
-            n_head_kv: hp.n_head_kv,
-            freq_base: hp.freq_base,
-            freq_factors: hp.rope_scaling.freq_factors.as_deref(),
-            scaling: &hp.rope_scaling,
-            n_ctx_train: hp.n_ctx_train,
-            n_ctx_orig,
-            n_ctx,
-        };
+        let scaling = scaled.then_some(&hp.rope_scaling);
+        let freq_factors = scaling.and_then(|s| s.freq_factors.as_deref());
+        let n_ctx_train = hp.n_ctx_train;
+        let geo =
+            Geometry { n_rot, n_head_kv, freq_base, freq_factors, scaling, n_ctx_train, n_ctx_orig, n_ctx };
         if let Some(ff) = geo.freq_factors {
             geo.check_factors("rope_freqs.weight", ff)?;
         }
-        Ok(geo)
+        Ok(Some(geo))
     }
 
     /// Pairs of rotary dimensions.
@@ -146,7 +154,8 @@ impl<'a> Geometry<'a> {
         self.n_rot / 2
     }
 
-    /// An error unless `factors` are `n_rot/2` positive numbers (infinite is allowed: that pair is not rotated).
+    /// An error unless `factors` are `n_rot/2` positive numbers (infinite is allowed: that pair is not
+    /// rotated).
     pub fn check_factors(&self, tensor: &str, factors: &[f32]) -> Result<(), RopeError> {
         if factors.len() != self.n_pairs() {
             return Err(RopeError(format!(
@@ -177,7 +186,8 @@ impl<'a> Geometry<'a> {
 
     /// The table of a base with the file's `rope_freqs.weight` divided in, `[n_rot/2]`.
     ///
-    /// Every method but `longrope` keeps those factors: they belong to the trained model, and the methods act on top of what it was trained with.
+    /// Every method but `longrope` keeps those factors: they belong to the trained model, and the methods act
+    /// on top of what it was trained with.
     pub fn table(&self, base: f64) -> Result<Vec<f64>, RopeError> {
         let mut theta = self.powers(base)?;
         if let Some(ff) = self.freq_factors {
@@ -186,7 +196,8 @@ impl<'a> Geometry<'a> {
         Ok(theta)
     }
 
-    /// `base * scale^(d/(d-2))`: the base under which the slowest pair is interpolated `scale` times (NTK-aware scaling).
+    /// `base * scale^(d/(d-2))`: the base under which the slowest pair is interpolated `scale` times
+    /// (NTK-aware scaling).
     pub fn ntk_base(&self, scale: f64) -> Result<f64, RopeError> {
         if self.n_rot < 4 {
             return Err(RopeError(
@@ -197,7 +208,8 @@ impl<'a> Geometry<'a> {
         Ok(self.freq_base * scale.powf(d / (d - 2.0)))
     }
 
-    /// The base, `ratio` times larger for 32 times the window, at `factor`: b * factor^(ln ratio / ln 32), to six digits; b itself at 1.
+    /// The base, `ratio` times larger for 32 times the window, at `factor`: b * factor^(ln ratio / ln 32), to
+    /// six digits; b itself at 1.
     pub fn scaled_base(&self, ratio: f64, factor: f64) -> f64 {
         if factor == 1.0 {
             self.freq_base
@@ -207,17 +219,40 @@ impl<'a> Geometry<'a> {
     }
 }
 
-/// A method's parameters: takes what was given, fills in defaults, and keeps both for the plan's spec.
+/// A method's parameters: takes what was given, fills in defaults, and keeps both for the plan's spec. It
+/// also gathers what a method has to say beside the plan.
 pub struct Args<'a> {
     method: &'static dyn Method,
     given: &'a Part,
     asked: Vec<&'static str>,
     used: Vec<(&'static str, Value)>,
+    notes: Vec<String>,
+    evict: bool,
+}
+
+/// What a method left behind beside the plan.
+pub(super) struct Settled {
+    /// The method with every default filled in.
+    pub part: Part,
+    /// Whole sentences for the user.
+    pub notes: Vec<String>,
+    /// Whether keys that no later query sees are to leave the cache.
+    pub evict: bool,
 }
 
 impl<'a> Args<'a> {
     pub(super) fn new(method: &'static dyn Method, given: &'a Part) -> Args<'a> {
-        Args { method, given, asked: Vec::new(), used: Vec::new() }
+        Args { method, given, asked: Vec::new(), used: Vec::new(), notes: Vec::new(), evict: false }
+    }
+
+    /// A whole sentence that the user should see.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// Keys that no later query sees are to leave the cache.
+    pub fn evict(&mut self) {
+        self.evict = true;
     }
 
     /// Whether the user gave it.
@@ -280,19 +315,19 @@ impl<'a> Args<'a> {
     }
 
     /// `factor`, by default the target context over the trained window, at least 1; notes what it covers.
-    pub fn factor(&mut self, geo: &Geometry<'_>, draft: &mut Draft) -> Result<f64, RopeError> {
+    pub fn factor(&mut self, geo: &Geometry<'_>) -> Result<f64, RopeError> {
         let given = self.is_given("factor");
         let factor = self.number("factor", || (geo.n_ctx as f64 / geo.n_ctx_orig as f64).max(1.0))?;
         let (name, reach) = (self.method.name(), factor * geo.n_ctx_orig as f64);
         if !given {
-            draft.notes.push(format!(
+            self.note(format!(
                 "{name}: factor {} = context {} over the trained window of {} tokens, at least 1.",
                 number(factor),
                 geo.n_ctx,
                 geo.n_ctx_orig
             ));
         } else if geo.n_ctx as f64 > reach * (1.0 + 1e-9) {
-            draft.notes.push(format!(
+            self.note(format!(
                 "{name}: the context of {} tokens is longer than factor x original = {} tokens.",
                 geo.n_ctx,
                 reach.floor()
@@ -317,32 +352,16 @@ impl<'a> Args<'a> {
     }
 
     /// The part with every default filled in; an error when something given had no effect.
-    pub(super) fn settled(self) -> Result<Part, RopeError> {
+    pub(super) fn settled(self) -> Result<Settled, RopeError> {
         match self.given.args().iter().find(|(k, _)| !self.asked.contains(k)) {
             Some((key, _)) => Err(RopeError(format!(
                 "rope method {}: {key} has no effect together with the other parameters given; leave it out",
                 self.method.name()
             ))),
-            None => Ok(Part::new(self.method, &self.used)),
+            None => {
+                let part = Part::new(self.method, &self.used);
+                Ok(Settled { part, notes: self.notes, evict: self.evict })
+            }
         }
     }
-}
-
-/// A plan in the making; starts as the model as its file has it.
-#[derive(Debug, Clone)]
-pub struct Draft {
-    /// Frequencies.
-    pub freqs: Freqs,
-    /// Factor on rotated q and k. Methods multiply it: both axes may have one, in either order.
-    pub mscale: f64,
-    /// Base of the logarithm that scales queries, if any does.
-    pub q_log_base: Option<f64>,
-    /// Reach.
-    pub branches: Vec<Branch>,
-    /// Keys that no later query sees leave the cache.
-    pub evict: bool,
-    /// One base per KV head, for methods that have them.
-    pub bases: Option<Vec<f64>>,
-    /// Whole sentences for the user.
-    pub notes: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! `ntk`: NTK-aware scaling of the base.
 
 use super::value::approx;
-use super::{Args, Axis, Draft, Geometry, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// Base b * s^(d/(d-2)): the fastest pair is kept, the slowest interpolated s times. Recomputed from the base; `rope_freqs` factors stay divided in.
 pub(super) struct Ntk;
@@ -19,10 +19,10 @@ impl Method for Ntk {
     fn params(&self) -> &'static [Param] {
         &[Param::FACTOR, Param::ORIGINAL]
     }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
-        let base = geo.ntk_base(args.factor(geo, draft)?)?;
-        draft.freqs.theta = geo.table(base)?;
-        draft.notes.push(format!("ntk: base {}.", approx(base)));
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+        let base = geo.ntk_base(args.factor(geo)?)?;
+        plan.freqs.theta = geo.table(base)?;
+        args.note(format!("ntk: base {}.", approx(base)));
         Ok(())
     }
 }

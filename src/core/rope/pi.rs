@@ -1,6 +1,6 @@
 //! `pi`: Position Interpolation.
 
-use super::{Args, Axis, Draft, Geometry, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// theta_j / s: every position counts as 1/s (Chen et al. 2023, arXiv:2306.15595). Acts on the file's table, `rope_freqs` included, as ggml's `freq_scale` does.
 pub(super) struct Pi;
@@ -18,9 +18,9 @@ impl Method for Pi {
     fn params(&self) -> &'static [Param] {
         &[Param::FACTOR, Param::ORIGINAL]
     }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
-        let s = args.factor(geo, draft)?;
-        draft.freqs.theta = geo.table(geo.freq_base)?.iter().map(|t| t / s).collect();
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+        let s = args.factor(geo)?;
+        plan.freqs.theta = geo.table(geo.freq_base)?.iter().map(|t| t / s).collect();
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::f64::consts::TAU;
 
 use super::value::approx;
-use super::{Args, Axis, Draft, Geometry, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// SBA-RoPE, equations 7-12, with d the rotary dimension.
 ///
@@ -25,12 +25,12 @@ impl Method for Sba {
     fn params(&self) -> &'static [Param] {
         &[Param::FACTOR, Param::ORIGINAL]
     }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
-        let factor = args.factor(geo, draft)?;
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+        let factor = args.factor(geo)?;
         let (l, target) = (geo.n_ctx_orig as f64, factor * geo.n_ctx_orig as f64);
         let mut theta = geo.table(geo.freq_base)?;
         match theta.iter().position(|t| (l - 1.0) * t < TAU) {
-            None => draft.notes.push(format!(
+            None => args.note(format!(
                 "sba: every pair turns at least once within the trained window of {l} tokens, so nothing changes."
             )),
             Some(0) => {
@@ -42,10 +42,10 @@ impl Method for Sba {
                 let base = geo.freq_base
                     * ((target - 1.0) / (l - 1.0)).powf(geo.n_rot as f64 / (2.0 * dim as f64));
                 theta[dim..].copy_from_slice(&geo.table(base)?[dim..]);
-                draft.notes.push(format!("sba: base {} from pair {dim} on.", approx(base)));
+                args.note(format!("sba: base {} from pair {dim} on.", approx(base)));
             }
         }
-        draft.freqs.theta = theta;
+        plan.freqs.theta = theta;
         Ok(())
     }
 }

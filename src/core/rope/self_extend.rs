@@ -2,7 +2,7 @@
 
 use super::method::MAX_CTX;
 use super::reach::{Branch, PosMap, Reach};
-use super::{Args, Axis, Draft, Geometry, Kind, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
 /// Distances below W as they are; beyond, floor(i/G) + W - W/G - floor(j/G); one softmax over both.
 ///
@@ -53,7 +53,7 @@ impl Method for SelfExtend {
             Param::ORIGINAL,
         ]
     }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
         let (l, n) = (geo.n_ctx_orig as u64, geo.n_ctx as u64);
         let w = args.count("window", || ((l / 8).max(1) + 1).next_power_of_two() / 2)?;
         let g = args.count("group", || default_group(w, n, l))?;
@@ -68,19 +68,19 @@ impl Method for SelfExtend {
             if l < 2 {
                 return Err(RopeError("rope method self-extend: log-scale: original must be above 1".into()));
             }
-            draft.q_log_base = Some(l as f64);
+            plan.q_log_base = Some(l as f64);
         }
         if g == 1 {
-            draft.notes.push("self-extend: group 1 leaves every distance as it is.".into());
+            args.note("self-extend: group 1 leaves every distance as it is.");
             return Ok(());
         }
         let longest = |g: u64| l.saturating_sub(w).saturating_mul(g).saturating_add(w).min(MAX_CTX);
         if w >= l {
-            draft.notes.push(format!(
+            args.note(format!(
                 "self-extend: window {w} leaves no trained distance for far keys: original is {l}; a smaller window does."
             ));
         } else {
-            draft.notes.push(format!(
+            args.note(format!(
                 "self-extend: up to {} tokens keep within trained distances: (original - window) x group + window.",
                 longest(g)
             ));
@@ -90,14 +90,12 @@ impl Method for SelfExtend {
                 } else {
                     "no group reaches it with this window"
                 };
-                draft
-                    .notes
-                    .push(format!("self-extend: the context of {n} tokens is longer than that; {way}."));
+                args.note(format!("self-extend: the context of {n} tokens is longer than that; {way}."));
             }
         }
         let (w, g) = (w as i32, g as i32);
         let grouped = PosMap { div: g, ..PosMap::IDENTITY };
-        draft.branches = vec![
+        plan.branches = vec![
             Branch { reach: Reach { dist_end: w, ..Reach::CAUSAL }, ..Branch::PLAIN },
             Branch {
                 q_pos: PosMap { add: w - w / g, ..grouped },

@@ -1,7 +1,7 @@
 //! `streaming`: attention sinks and a window, positions counted inside the cache (Xiao et al. 2024, StreamingLLM).
 
 use super::reach::{Branch, PosMap, Reach};
-use super::{Args, Axis, Draft, Geometry, Kind, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
 /// The first S tokens and the last M are seen, all else is dropped from the cache; a query stands at position min(i, S+M-1), as if the cache were all the text.
 ///
@@ -39,22 +39,22 @@ impl Method for Streaming {
             Param::ORIGINAL,
         ]
     }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
         let sinks = args.count("sinks", || 4)?;
         let window = args.count("window", || (geo.n_ctx_orig as u64).saturating_sub(sinks).max(1))?;
         let (s, m) = (sinks as i32, window as i32);
-        draft.evict = true;
-        draft.branches =
+        args.evict();
+        plan.branches =
             vec![Branch { reach: Reach { dist_end: m, key_min: s, ..Reach::CAUSAL }, ..Branch::PLAIN }];
         if s > 0 {
-            draft.branches.push(Branch {
+            plan.branches.push(Branch {
                 q_pos: PosMap { max: s + m - 1, ..PosMap::IDENTITY },
                 reach: Reach { key_end: s, ..Reach::CAUSAL },
                 ..Branch::PLAIN
             });
         }
         if sinks + window > geo.n_ctx_orig as u64 {
-            draft.notes.push(format!(
+            args.note(format!(
                 "streaming: sinks + window = {} tokens are more than the trained window of {}.",
                 sinks + window,
                 geo.n_ctx_orig

@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use super::{Args, Axis, Draft, Geometry, Kind, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
 /// YaRN (Peng et al. 2023, arXiv:2309.00071) as jquesnelle/yarn and ggml compute it.
 ///
@@ -48,8 +48,8 @@ impl Method for Yarn {
         ];
         PARAMS
     }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
-        let s = args.factor(geo, draft)?;
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+        let s = args.factor(geo)?;
         let fast = args.number("beta-fast", || 32.0)?;
         let slow = args.number("beta-slow", || 1.0)?;
         let ext = args.number("ext-factor", || 1.0)?;
@@ -64,7 +64,7 @@ impl Method for Yarn {
             |turns: f64| d * (geo.n_ctx_orig as f64 / (turns * 2.0 * PI)).ln() / (2.0 * geo.freq_base.ln());
         let low = corr_dim(fast).floor().max(0.0);
         let high = corr_dim(slow).ceil().min(d - 1.0);
-        draft.freqs.theta = geo
+        plan.freqs.theta = geo
             .table(geo.freq_base)?
             .iter()
             .enumerate()
@@ -74,7 +74,7 @@ impl Method for Yarn {
                 theta / s * (1.0 - mask) + theta * mask
             })
             .collect();
-        draft.mscale *= if ext == 0.0 { attn } else { (0.1 * s.ln() + 1.0) * attn };
+        plan.mscale *= if ext == 0.0 { attn } else { (0.1 * s.ln() + 1.0) * attn };
         Ok(())
     }
 }

@@ -1,10 +1,11 @@
 //! Every frequency table against formulas written a second time here; declared scaling; errors.
 
+mod kinds;
 mod reach;
 
 use std::f64::consts::{PI, TAU};
 
-use ropewalk::hparams::{Hparams, RopeScaling};
+use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, LayerRotation, RopeScaling};
 use ropewalk::rope::{PairKind, Plan, RopeError, Spec, METHODS, PLANNED};
 
 /// Llama-2-7B's shape.
@@ -13,22 +14,18 @@ fn llama2() -> Hparams {
         arch: "llama".into(),
         n_layer: 32,
         n_embd: 4096,
-        n_ff: 11008,
-        n_head: 32,
-        n_head_kv: 32,
-        n_embd_head: 128,
-        n_rot: 128,
         n_vocab: 32000,
         n_ctx_train: 4096,
-        n_swa: None,
         rms_eps: 1e-5,
-        freq_base: 1e4,
+        attention: vec![LayerAttention::new(32, 32, 128).rotated(1e4, 128)],
+        layers: LayerHparams::alike(32, 11008),
         rope_scaling: RopeScaling::default(),
     }
 }
 
 fn model(freq_base: f64, n_rot: usize, n_ctx_train: usize) -> Hparams {
-    Hparams { freq_base, n_rot, n_embd_head: n_rot, n_ctx_train, n_head_kv: 3, n_head: 9, ..llama2() }
+    let attention = vec![LayerAttention::new(9, 3, n_rot).rotated(freq_base, n_rot)];
+    Hparams { n_ctx_train, attention, ..llama2() }
 }
 
 fn factors(n: usize) -> Vec<f32> {
@@ -40,7 +37,7 @@ fn plan(spec: &str, hp: &Hparams, n_ctx: usize) -> Result<Plan, RopeError> {
 }
 
 fn theta(spec: &str, hp: &Hparams, n_ctx: usize) -> Vec<f64> {
-    plan(spec, hp, n_ctx).unwrap_or_else(|e| panic!("{spec}: {e}")).freqs.theta
+    plan(spec, hp, n_ctx).unwrap_or_else(|e| panic!("{spec}: {e}")).layer(0).freqs.theta.clone()
 }
 
 /// b^(-2j/d), by logarithms.
@@ -62,7 +59,7 @@ fn assert_close(got: &[f64], want: &[f64]) {
 
 fn with_and_without_factors(hp: Hparams) -> [Hparams; 2] {
     let mut other = hp.clone();
-    other.rope_scaling.freq_factors = Some(factors(hp.n_rot / 2));
+    other.rope_scaling.freq_factors = Some(factors(hp.layer_attention(0).n_rot() / 2));
     [hp, other]
 }
 
@@ -152,8 +149,8 @@ fn yarn_is_what_ggml_computes() {
             let all: Vec<(f64, f64)> = (0..32)
                 .map(|j| ggml_yarn(64, 1e5, ff(j), 2 * j, 1.0 / s, orig, ext, attn, fast, slow))
                 .collect();
-            assert_close(&plan.freqs.theta, &all.iter().map(|x| x.0).collect::<Vec<_>>());
-            assert!((plan.mscale - all[0].1).abs() < 1e-12, "{spec}");
+            assert_close(&plan.layer(0).freqs.theta, &all.iter().map(|x| x.0).collect::<Vec<_>>());
+            assert!((plan.layer(0).mscale - all[0].1).abs() < 1e-12, "{spec}");
         }
     }
 }
@@ -174,9 +171,9 @@ fn yarn_as_a_file_declares_it() {
     let spec = Spec::declared(&hp).expect("valid");
     assert_eq!(spec.to_string(), "yarn:factor=4,beta-fast=24,attn-factor=1.25,original=32768");
     let plan = Plan::new(&spec, &hp, 131_072).expect("valid");
-    for (j, t) in plan.freqs.theta.iter().enumerate() {
+    for (j, t) in plan.layer(0).freqs.theta.iter().enumerate() {
         let (want, m) = ggml_yarn(128, 1e6, 1.0, 2 * j, 0.25, 32768.0, 1.0, 1.25, 24.0, 1.0);
-        assert!((t - want).abs() < 1e-12 * want && (plan.mscale - m).abs() < 1e-12);
+        assert!((t - want).abs() < 1e-12 * want && (plan.layer(0).mscale - m).abs() < 1e-12);
     }
     assert!(plan.notes.is_empty(), "{:?}", plan.notes);
     // Explicit: nothing of it stays but the trained window.
@@ -243,12 +240,12 @@ fn longrope_uses_the_tensors_of_the_file() {
         ("longrope:factors=long", 1, by(&hp.rope_scaling.long_factors)),
     ] {
         let plan = plan(spec, &hp, n_ctx).expect("valid");
-        assert_close(&plan.freqs.theta, &want);
+        assert_close(&plan.layer(0).freqs.theta, &want);
         let su = (1.0 + 32f64.ln() / 4096f64.ln()).sqrt();
-        assert!((plan.mscale - su).abs() < 1e-12);
+        assert!((plan.layer(0).mscale - su).abs() < 1e-12);
     }
     hp.rope_scaling.attn_factor = Some(1.5);
-    assert_eq!(plan("longrope", &hp, 9).expect("valid").mscale, 1.5);
+    assert_eq!(plan("longrope", &hp, 9).expect("valid").layer(0).mscale, 1.5);
     hp.rope_scaling.long_factors = Some(vec![1.0; 47]);
     assert!(plan("longrope:factors=long", &hp, 9).expect_err("short tensor").0.contains("expected 48"));
 }
@@ -262,20 +259,21 @@ fn harpe_has_a_table_for_each_kv_head() {
         found.spec.to_string(),
         "harpe:bases=search,base-min=1000000,base-max=5000000,stride=30000,lo=1000,hi=131072,original=4096"
     );
-    assert_eq!(published.freqs, found.freqs);
-    assert_eq!((found.freqs.n_tables, found.freqs.theta.len()), (32, 32 * 64));
-    for (table, base) in found.freqs.tables().zip(found.bases.expect("harpe has bases")) {
-        assert_close(table, &powers(base, 128));
+    assert_eq!(published.layer(0).freqs, found.layer(0).freqs);
+    assert_eq!((found.layer(0).freqs.n_tables, found.layer(0).freqs.theta.len()), (32, 32 * 64));
+    for (table, base) in found.layer(0).freqs.tables().zip(found.bases().expect("harpe has bases")) {
+        assert_close(table, &powers(*base, 128));
     }
     let small = model(1e5, 64, 8192);
-    let bases = |spec: &str| plan(spec, &small, 16384).expect("valid").bases.expect("harpe has bases");
+    let bases =
+        |spec: &str| plan(spec, &small, 16384).expect("valid").bases().expect("harpe has bases").to_vec();
     assert_eq!(bases("harpe:bases=uniform,base-min=1e6,base-max=5e6"), [1e6, 3e6, 5e6]);
     assert_eq!(bases("harpe:bases=uniform-desc,base-min=1e6,base-max=5e6"), [5e6, 3e6, 1e6]);
     let mut one = small.clone();
-    one.n_head_kv = 1;
+    one.attention[0].n_head_kv = 1;
     for way in ["search", "algorithm1", "uniform"] {
         let plan = plan(&format!("harpe:bases={way},base-min=2e5"), &one, 16384).expect("valid");
-        assert_eq!(plan.bases, Some(vec![2e5]));
+        assert_eq!(plan.bases(), Some(&[2e5][..]));
     }
     for hp in with_and_without_factors(small) {
         let abf = theta("abf:base=7e5", &hp, 1);
@@ -294,8 +292,8 @@ fn a_factor_of_one_changes_nothing() {
                 continue;
             }
             let plan = plan(&format!("{}:factor=1", m.name()), &hp, 4096).expect("valid");
-            plan.freqs.tables().for_each(|t| assert_close(t, &own));
-            assert_eq!(plan.mscale, 1.0, "{}", m.name());
+            plan.layer(0).freqs.tables().for_each(|t| assert_close(t, &own));
+            assert_eq!(plan.layer(0).mscale, 1.0, "{}", m.name());
         }
     }
 }
@@ -304,25 +302,25 @@ fn a_factor_of_one_changes_nothing() {
 fn inspection_says_what_became_of_each_pair() {
     let hp = llama2();
     let sba = plan("sba", &hp, 32768).expect("valid").inspect(&hp).expect("same model");
-    assert_eq!((sba.tables.len(), sba.n_ctx_orig, sba.n_ctx), (1, 4096, 32768));
-    for p in &sba.tables[0].pairs {
+    assert_eq!((sba.kinds[0].tables.len(), sba.n_ctx_orig, sba.n_ctx), (1, 4096, 32768));
+    for p in &sba.kinds[0].tables[0].pairs {
         assert_eq!(p.kind, if p.index < 46 { PairKind::Extrapolated } else { PairKind::Interpolated });
         assert!(!p.unseen, "pair {}", p.index);
         assert!((p.wavelength.expect("rotated") * p.theta - TAU).abs() < 1e-9);
         assert!((p.turns_target - 32768.0 * p.theta / TAU).abs() < 1e-9 * p.turns_target);
     }
     let plain = plan("plain", &hp, 8192).expect("valid").inspect(&hp).expect("same model");
-    assert!(plain.tables[0]
+    assert!(plain.kinds[0].tables[0]
         .pairs
         .iter()
         .all(|p| p.kind == PairKind::Extrapolated && p.unseen == (p.index >= 46)));
     let short = plan("plain", &hp, 4096).expect("valid").inspect(&hp).expect("same model");
-    assert!(short.tables[0].pairs.iter().all(|p| p.kind == PairKind::Unchanged && !p.unseen));
+    assert!(short.kinds[0].tables[0].pairs.iter().all(|p| p.kind == PairKind::Unchanged && !p.unseen));
     let harpe = plan("harpe:bases=table2", &hp, 4096).expect("valid").inspect(&hp).expect("same model");
-    assert_eq!((harpe.tables[31].head, harpe.tables[31].base), (Some(31), Some(4.54e6)));
+    assert_eq!((harpe.kinds[0].tables[31].head, harpe.kinds[0].tables[31].base), (Some(31), Some(4.54e6)));
     let json = serde_json::to_value(&harpe).expect("serialises");
     assert_eq!(json["rope"], "harpe:bases=table2,original=4096");
-    assert_eq!(json["tables"][0]["pairs"][0]["kind"], "unchanged");
+    assert_eq!(json["kinds"][0]["tables"][0]["pairs"][0]["kind"], "unchanged");
     assert!(plan("plain", &hp, 1).expect("valid").inspect(&model(1e4, 64, 10)).is_err());
 }
 
@@ -403,14 +401,21 @@ fn errors_name_what_is_known() {
         let e = format!("yarn+{name}:window=4").parse::<Spec>().expect_err(name).0;
         assert!(e.contains("does not have it yet") && !e.contains("unknown"), "{e}");
     }
+    let with = |change: fn(&mut LayerAttention, &mut LayerRotation)| {
+        let mut hp = llama2();
+        let mut rotation = hp.attention[0].rotation.expect("rotated");
+        change(&mut hp.attention[0], &mut rotation);
+        hp.attention[0].rotation = Some(rotation);
+        hp
+    };
     let wrong = [
-        Hparams { freq_base: f64::NAN, ..llama2() },
-        Hparams { freq_base: -1.0, ..llama2() },
-        Hparams { n_rot: 0, ..llama2() },
-        Hparams { n_rot: 3, ..llama2() },
-        Hparams { n_rot: usize::MAX - 1, ..llama2() },
-        Hparams { n_head_kv: 0, ..llama2() },
-        Hparams { n_head_kv: usize::MAX, ..llama2() },
+        with(|_, r| r.freq_base = f64::NAN),
+        with(|_, r| r.freq_base = -1.0),
+        with(|_, r| r.n_rot = 0),
+        with(|_, r| r.n_rot = 3),
+        with(|_, r| r.n_rot = usize::MAX - 1),
+        with(|a, _| a.n_head_kv = 0),
+        with(|a, _| a.n_head_kv = usize::MAX),
         Hparams { n_ctx_train: 0, ..llama2() },
     ];
     for hp in wrong {

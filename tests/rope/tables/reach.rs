@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-use ropewalk::hparams::Hparams;
+use ropewalk::hparams::{Hparams, LayerAttention};
 use ropewalk::rope::{Axis, PairKind, METHODS};
 
 use super::{llama2, model, plan, theta};
@@ -17,7 +17,7 @@ fn smol() -> Hparams {
 fn shows(spec: &str, n_ctx: usize, pairs: &[(i32, i32, Option<i32>)]) {
     let plan = plan(spec, &smol(), n_ctx).unwrap_or_else(|e| panic!("{spec}: {e}"));
     for &(i, j, want) in pairs {
-        assert_eq!(plan.distance(i, j), want, "{spec}: query {i}, key {j}");
+        assert_eq!(plan.layer(0).distance(i, j), want, "{spec}: query {i}, key {j}");
     }
 }
 
@@ -43,8 +43,8 @@ fn self_extend_groups_far_positions() {
         [(1023, 0, Some(1023)), (1024, 0, Some(1024)), (5000, 100, Some(1509)), (16383, 0, Some(2943))];
     shows("self-extend:window=1024,group=8", 16384, &smol);
     let scaled = plan("self-extend:log-scale=true", &self::smol(), 16384).expect("a plan");
-    assert_eq!((scaled.q_scale(0), scaled.q_scale(8191)), (1.0, 1.0));
-    assert!((scaled.q_scale(16383) - 14.0 / 13.0).abs() < 1e-12, "ln 2^14 / ln 2^13");
+    assert_eq!((scaled.layer(0).q_scale(0), scaled.layer(0).q_scale(8191)), (1.0, 1.0));
+    assert!((scaled.layer(0).q_scale(16383) - 14.0 / 13.0).abs() < 1e-12, "ln 2^14 / ln 2^13");
 }
 
 #[test]
@@ -156,19 +156,32 @@ fn what_does_not_fit_is_refused() {
     // Not given, it is held below chunk.
     let clamped = plan("dca:chunk=8", &smol(), 16384).expect("a plan");
     assert_eq!(clamped.spec.parts()[0].get("local"), Some("7"));
-    let sliding = Hparams { n_swa: Some(4096), ..smol() };
+    // A window of more than the trained length is acted on, but no method of the reach axis can be combined with it.
+    let sliding = |window| {
+        let attention = vec![LayerAttention { window: Some(window), ..smol().attention.remove(0) }];
+        Hparams { attention, ..smol() }
+    };
     for m in METHODS {
-        let found = plan(m.name(), &sliding, 16384);
+        let found = plan(m.name(), &sliding(10_000), 16384);
         match m.axis() {
             Axis::Reach => {
                 let e = found.expect_err(m.name()).0;
-                assert!(e.contains("attention.sliding_window 4096") && e.contains(m.name()), "{e}");
+                assert!(e.contains("attention.sliding_window 10000") && e.contains(m.name()), "{e}");
             }
             // longrope has nothing to take its factors from here.
             Axis::Frequency => assert!(found.is_ok() || m.name() == "longrope", "{found:?}"),
         }
+        // Within a window of no more than the trained length nothing is ever too far away.
+        let found = plan(m.name(), &sliding(8192), 16384);
+        if m.name() == "plain" {
+            assert!(found.is_ok(), "{found:?}");
+        } else {
+            let e = found.expect_err(m.name()).0;
+            assert!(e.contains("attention.sliding_window 8192") && e.contains("change nothing"), "{e}");
+        }
     }
-    assert!(plan("self-extend:group=1", &sliding, 16384).is_ok(), "nothing is changed there");
+    let plan = plan("self-extend:group=1", &sliding(10_000), 16384).expect("nothing is changed there");
+    assert_eq!((plan.layer(0).distance(9999, 0), plan.layer(0).distance(10_000, 0)), (Some(9999), None));
 }
 
 #[test]
@@ -192,9 +205,9 @@ fn one_method_of_each_axis() {
     let hp = smol();
     let both = plan("sba:factor=4+self-extend:window=1024,group=8", &hp, 32768).expect("a plan");
     let alone = plan("self-extend:window=1024,group=8", &hp, 32768).expect("a plan");
-    assert_eq!(both.freqs.theta, theta("sba:factor=4", &hp, 32768));
-    assert_eq!(both.branches, alone.branches);
-    assert_eq!(alone.freqs.theta, theta("plain", &hp, 8192));
+    assert_eq!(both.layer(0).freqs.theta, theta("sba:factor=4", &hp, 32768));
+    assert_eq!(both.layer(0).branches, alone.layer(0).branches);
+    assert_eq!(alone.layer(0).freqs.theta, theta("plain", &hp, 8192));
     assert_eq!(
         both.spec.to_string(),
         "sba:factor=4,original=8192+self-extend:window=1024,group=8,log-scale=false,original=8192"
@@ -213,13 +226,13 @@ fn one_method_of_each_axis() {
     ] {
         let (x, y) = (plan(&format!("{a}+{b}"), &hp, 16384), plan(&format!("{b}+{a}"), &hp, 16384));
         let (x, y) = (x.expect(a), y.expect(a));
-        assert_eq!((&x.freqs, x.mscale, &x.branches, &x.bases), (&y.freqs, y.mscale, &y.branches, &y.bases));
+        assert_eq!(x.kinds(), y.kinds());
     }
-    let magnitude = plan("dca:mscale=1.05+yarn:factor=2", &hp, 16384).expect("a plan").mscale;
+    let magnitude = plan("dca:mscale=1.05+yarn:factor=2", &hp, 16384).expect("a plan").layer(0).mscale;
     assert!((magnitude - 1.05 * (0.1 * 2f64.ln() + 1.0)).abs() < 1e-12, "{magnitude}");
     // Llama-2's 32 key-value heads keep their own bases under a reach method.
     let heads = plan("harpe:bases=table2+dca", &llama2(), 32768).expect("a plan");
-    assert_eq!((heads.freqs.n_tables, heads.branches.len()), (32, 3));
+    assert_eq!((heads.layer(0).freqs.n_tables, heads.layer(0).branches.len()), (32, 3));
 }
 
 /// Branches as (pairs, shown, largest), then largest distance, most keys and the cache's bound.
@@ -231,12 +244,13 @@ fn inspected(
     totals: (i32, usize, Option<usize>),
 ) {
     let hp = smol();
-    let reach = plan(spec, &hp, n_ctx).expect(spec).inspect(&hp).expect("its own model").reach;
+    let mut inspection = plan(spec, &hp, n_ctx).expect(spec).inspect(&hp).expect("its own model");
+    let reach = inspection.kinds.remove(0).reach;
     let found: Vec<_> =
         reach.branches.iter().map(|b| (b.pairs.as_str(), b.shown.as_str(), b.largest)).collect();
     assert_eq!(found, branches, "{spec}");
     assert_eq!(
-        (reach.largest_distance, reach.most_keys, reach.n_held),
+        (reach.largest_distance, reach.most_keys, inspection.n_held),
         (Some(totals.0), Some(totals.1), totals.2)
     );
 }
@@ -269,8 +283,13 @@ fn inspection_says_what_a_query_sees() {
     inspected("streaming:sinks=1,window=3", 50, &streaming, (3, 4, Some(4)));
     // Counting queries has an end; the rest is still told.
     let hp = smol();
-    let long =
-        plan("dca", &hp, i32::MAX as usize).expect("a plan").inspect(&hp).expect("its own model").reach;
+    let long = plan("dca", &hp, i32::MAX as usize)
+        .expect("a plan")
+        .inspect(&hp)
+        .expect("its own model")
+        .kinds
+        .remove(0)
+        .reach;
     assert_eq!((long.largest_distance, long.most_keys, long.branches.len()), (None, None, 3));
 }
 
@@ -284,13 +303,20 @@ fn pairs_are_judged_by_the_distances_shown() {
         ("dca", false),
         ("streaming", false),
     ] {
-        let pairs =
-            plan(spec, &hp, 16384).expect(spec).inspect(&hp).expect("its own model").tables.remove(0).pairs;
+        let pairs = plan(spec, &hp, 16384)
+            .expect(spec)
+            .inspect(&hp)
+            .expect("its own model")
+            .kinds
+            .remove(0)
+            .tables
+            .remove(0)
+            .pairs;
         assert_eq!(pairs.iter().any(|p| p.unseen), unseen, "{spec}");
         assert_eq!(pairs.iter().all(|p| p.kind == PairKind::Unchanged), !unseen, "{spec}");
     }
     let dca = plan("dca", &hp, 16384).expect("a plan").inspect(&hp).expect("its own model");
-    assert!((dca.tables[0].pairs[0].turns_target - 6145.0 / TAU).abs() < 1e-9);
+    assert!((dca.kinds[0].tables[0].pairs[0].turns_target - 6145.0 / TAU).abs() < 1e-9);
 }
 
 #[test]
@@ -303,7 +329,7 @@ fn the_largest_distance_is_found_without_looking_at_every_key() {
         "streaming:sinks=3,window=7",
     ] {
         let plan = plan(spec, &hp, 100).expect(spec);
-        for b in &plan.branches {
+        for b in &plan.layer(0).branches {
             for i in 0..100 {
                 for from in (0..100).step_by(3) {
                     for end in [from, from + 1, from + 5, from + 40] {

@@ -41,16 +41,17 @@ impl Definition for Case {
     }
 
     fn tables(&self, hp: &Hparams, plan: &Plan) -> Vec<Vec<f64>> {
-        let pairs = 0..hp.n_rot / 2;
-        let series =
-            |base: f64| pairs.clone().map(|j| base.powf(-2.0 * j as f64 / hp.n_rot as f64)).collect();
+        let pairs = 0..hp.layer_attention(0).n_rot() / 2;
+        let series = |base: f64| {
+            pairs.clone().map(|j| base.powf(-2.0 * j as f64 / hp.layer_attention(0).n_rot() as f64)).collect()
+        };
         match self.theta {
             Theta::Over(s) => {
-                let table: Vec<f64> = series(hp.freq_base);
+                let table: Vec<f64> = series(hp.layer_attention(0).rotation.unwrap().freq_base);
                 vec![table.iter().map(|t| t / s).collect()]
             }
-            Theta::Bases => plan.bases.as_ref().expect("bases").iter().map(|b| series(*b)).collect(),
-            Theta::OfPlan => plan.freqs.tables().map(<[f64]>::to_vec).collect(),
+            Theta::Bases => plan.bases().expect("bases").iter().map(|b| series(*b)).collect(),
+            Theta::OfPlan => plan.layer(0).freqs.tables().map(<[f64]>::to_vec).collect(),
         }
     }
 }

@@ -81,7 +81,7 @@ fn twin(i: usize, about: &'static str, shape: &Shape, n_rot: usize) -> Twin {
     }
     out.write(&path).unwrap();
     let model = load(&path);
-    assert_eq!(model.hparams().n_rot, n_rot);
+    assert_eq!(model.hparams().layer_attention(0).n_rot(), n_rot);
     Twin { about, naive: Naive::of(&model), model }
 }
 
@@ -140,19 +140,25 @@ fn plans_are_what_the_definitions_say() {
             for i in 0..N {
                 for j in 0..=i {
                     let want = case.distance(i.into(), j.into());
-                    assert_eq!(plan.distance(i, j).map(i64::from), want, "{}: {i}, {j}", case.spec);
-                    let covering = plan.branches.iter().filter(|b| b.distance(i, j).is_some()).count();
+                    assert_eq!(plan.layer(0).distance(i, j).map(i64::from), want, "{}: {i}, {j}", case.spec);
+                    let covering =
+                        plan.layer(0).branches.iter().filter(|b| b.distance(i, j).is_some()).count();
                     assert!(covering <= 1, "{}: {i}, {j} in {covering} branches", case.spec);
                 }
-                let (plan, want) = (plan.q_scale(i), case.q_scale(i.into()));
+                let (plan, want) = (plan.layer(0).q_scale(i), case.q_scale(i.into()));
                 assert!((plan - want).abs() < 1e-12, "{}: query {i} times {plan}, not {want}", case.spec);
             }
             let want = case.mscale();
-            assert!((plan.mscale - want).abs() < 1e-12, "{}: {}, not {want}", case.spec, plan.mscale);
+            assert!(
+                (plan.layer(0).mscale - want).abs() < 1e-12,
+                "{}: {}, not {want}",
+                case.spec,
+                plan.layer(0).mscale
+            );
             let tables = case.tables(hp, &plan).concat();
             let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * b;
-            assert!(tables.len() == plan.freqs.theta.len(), "{}", case.spec);
-            assert!(tables.iter().zip(&plan.freqs.theta).all(close), "{}: frequencies", case.spec);
+            assert!(tables.len() == plan.layer(0).freqs.theta.len(), "{}", case.spec);
+            assert!(tables.iter().zip(&plan.layer(0).freqs.theta).all(close), "{}: frequencies", case.spec);
         }
     }
 }

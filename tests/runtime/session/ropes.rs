@@ -133,7 +133,7 @@ fn dynamic_ntk_keeps_its_base_for_life() {
     s.append(&tokens).unwrap();
     assert_eq!(*s.plan(), before);
     let short = SessionParams { n_ctx: 512, ..under(rope, DType::F32, false) };
-    assert_ne!(open(m, &short).plan().freqs, before.freqs, "another promise, another base");
+    assert_ne!(open(m, &short).plan().layer(0).freqs, before.layer(0).freqs, "another promise, another base");
 }
 
 #[test]
@@ -144,8 +144,8 @@ fn the_plan_says_what_is_in_force() {
         let spec = s.plan().spec.to_string();
         let again = open(m, &under(&spec, DType::F16, false));
         assert_eq!(
-            (s.plan().freqs.clone(), s.plan().mscale),
-            (again.plan().freqs.clone(), again.plan().mscale)
+            (s.plan().layer(0).freqs.clone(), s.plan().layer(0).mscale),
+            (again.plan().layer(0).freqs.clone(), again.plan().layer(0).mscale)
         );
     }
     let declared = Session::new(m, &params(64)).unwrap();

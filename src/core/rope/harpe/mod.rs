@@ -7,7 +7,7 @@ pub(super) mod waveform;
 
 use super::method::{MAX_BASE, MAX_CTX};
 use super::value::{approx, number, rounded};
-use super::{Args, Axis, Draft, Geometry, Kind, Method, Param, RopeError, Value};
+use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError, Value};
 use search::Search;
 
 /// HARPE: theta_{h,j} = b_h^(-2j/d), the same bases in every layer, one per **KV** head (the paper has as many of either; under grouped-query attention a
@@ -80,7 +80,7 @@ impl Method for Harpe {
         ];
         PARAMS
     }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, draft: &mut Draft) -> Result<(), RopeError> {
+    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
         let bases = match args.value("bases", || Value::Word("search".into()))? {
             Value::List(bases) => {
                 if bases.len() != geo.n_head_kv {
@@ -101,14 +101,14 @@ impl Method for Harpe {
                 }
                 TABLE2.iter().map(|b| f64::from(*b) * 1e4).collect()
             }
-            word => self.derive(&word.to_string(), geo, args, draft)?,
+            word => self.derive(&word.to_string(), geo, args)?,
         };
-        draft.freqs.theta.clear();
+        plan.freqs.theta.clear();
         for b in &bases {
-            draft.freqs.theta.extend(geo.table(*b)?);
+            plan.freqs.theta.extend(geo.table(*b)?);
         }
-        draft.freqs.n_tables = bases.len();
-        draft.bases = Some(bases);
+        plan.freqs.n_tables = bases.len();
+        plan.bases = Some(bases);
         Ok(())
     }
 }
@@ -119,18 +119,12 @@ fn bad(key: &str, expected: &str, found: impl std::fmt::Display) -> RopeError {
 
 impl Harpe {
     /// Bases between a smallest and a largest one.
-    fn derive(
-        &self,
-        word: &str,
-        geo: &Geometry<'_>,
-        args: &mut Args<'_>,
-        draft: &mut Draft,
-    ) -> Result<Vec<f64>, RopeError> {
+    fn derive(&self, word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64>, RopeError> {
         let n = geo.n_head_kv;
         let searched = !word.starts_with("uniform");
         let all_given =
             args.is_given("base-min") && args.is_given("base-max") && (!searched || args.is_given("hi"));
-        let factor = if all_given { 1.0 } else { args.factor(geo, draft)? };
+        let factor = if all_given { 1.0 } else { args.factor(geo)? };
         args.absorb("factor");
         let base_min = args.number("base-min", || geo.scaled_base(100.0, factor))?;
         let base_max = args.number("base-max", || geo.scaled_base(500.0, factor))?;
@@ -142,7 +136,7 @@ impl Harpe {
             ));
         }
         if !(args.is_given("base-min") && args.is_given("base-max")) {
-            draft.notes.push(format!(
+            args.note(format!(
                 "harpe: bases from {} to {}; the paper's 100 and 500 times the model's base for 32 times the window, as a power law, come to {} and {} times for {} times.",
                 approx(base_min),
                 approx(base_max),
@@ -167,7 +161,7 @@ impl Harpe {
         let hi = args.count("hi", || target as u64)?;
         let lo = args.count("lo", || (hi / 8).min(1000))?;
         if range == 0.0 {
-            draft.notes.push("harpe: base-min equals base-max, so every head has that base.".into());
+            args.note("harpe: base-min equals base-max, so every head has that base.");
             return Ok(vec![base_min; n]);
         }
         if lo >= hi {

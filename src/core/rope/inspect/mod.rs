@@ -7,7 +7,7 @@ use std::f64::consts::TAU;
 pub use reach::{BranchView, ReachView};
 
 use super::method::Geometry;
-use super::{Plan, RopeError, Spec};
+use super::{LayerPlan, Plan, RopeError, Spec};
 use crate::hparams::Hparams;
 
 /// A plan against the file's own frequencies.
@@ -15,22 +15,44 @@ use crate::hparams::Hparams;
 pub struct Inspection {
     /// The spec with defaults filled in.
     pub rope: Spec,
-    /// Rotary dimensions.
-    pub n_rot: usize,
-    /// Key-value heads.
-    pub n_head_kv: usize,
     /// Trained window, tokens.
     pub n_ctx_orig: usize,
     /// Target context, tokens.
     pub n_ctx: usize,
+    /// Tokens that the cache holds at most, however long the text, when keys are evicted.
+    pub n_held: Option<usize>,
+    /// Each kind of layer, in the order of the first layer of each.
+    pub kinds: Vec<KindView>,
+    /// The plan's notes.
+    pub notes: Vec<String>,
+}
+
+/// What a plan does in the layers of one kind.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct KindView {
+    /// The layers, ascending.
+    pub layers: Vec<usize>,
+    /// Whether the spec acts on them; elsewhere they are as the file has them.
+    pub applies: bool,
+    /// Rotary dimensions, 0 in layers without rotation.
+    pub n_rot: usize,
+    /// Key-value heads.
+    pub n_head_kv: usize,
+    /// The model's own sliding window, tokens.
+    pub window: Option<usize>,
     /// Factor on rotated q and k.
     pub mscale: f64,
-    /// One for all heads, or one per KV head.
+    /// One for all heads, or one per KV head; none in layers without rotation.
     pub tables: Vec<Table>,
     /// Which keys queries see, and how far away they seem.
     pub reach: ReachView,
-    /// The plan's notes.
-    pub notes: Vec<String>,
+}
+
+impl Inspection {
+    /// The first kind that the spec acts on, else the first: what there is to look at when only one is shown.
+    pub fn main(&self) -> &KindView {
+        self.kinds.iter().find(|k| k.applies).unwrap_or(&self.kinds[0])
+    }
 }
 
 /// The frequencies of one KV head, or of all.
@@ -61,7 +83,8 @@ pub struct Pair {
     pub turns_target: f64,
     /// Against the file's own table.
     pub kind: PairKind,
-    /// Distances shown within the target context turn it to angles that training never showed: it did not complete a turn there, and goes further here.
+    /// Distances shown within the target context turn it to angles that training never showed: it did not
+    /// complete a turn there, and goes further here.
     pub unseen: bool,
 }
 
@@ -80,28 +103,49 @@ pub enum PairKind {
 impl Plan {
     /// Lays the plan open. `hp` is the model it was made for.
     pub fn inspect(&self, hp: &Hparams) -> Result<Inspection, RopeError> {
+        let kinds = self.kinds().iter().enumerate().map(|(k, plan)| self.inspect_kind(hp, k, plan));
+        Ok(Inspection {
+            rope: self.spec.clone(),
+            n_ctx_orig: self.n_ctx_orig(hp),
+            n_ctx: self.n_ctx,
+            n_held: self.n_held(),
+            kinds: kinds.collect::<Result<_, _>>()?,
+            notes: self.notes.clone(),
+        })
+    }
+
+    fn inspect_kind(&self, hp: &Hparams, kind: usize, plan: &LayerPlan) -> Result<KindView, RopeError> {
         let n_ctx_orig = self.n_ctx_orig(hp);
-        let geo = Geometry::new(hp, self.n_ctx, Some(n_ctx_orig))?;
-        let file = geo.table(geo.freq_base)?;
-        if self.freqs.n_pairs() != file.len() {
-            return Err(RopeError(format!(
-                "plan {}: expected {} frequencies a table, found {}: it was made for another model",
-                self.spec,
-                file.len(),
-                self.freqs.n_pairs()
-            )));
+        let unlike = |expected: usize, found: usize, what: &str| {
+            let spec = &self.spec;
+            RopeError(format!(
+                "plan {spec}: expected {expected} {what}, found {found}: it was made for another model"
+            ))
+        };
+        let n_kinds = self.kinds().len();
+        let layer =
+            hp.attention.get(kind).ok_or_else(|| unlike(hp.attention.len(), n_kinds, "kinds of layer"))?;
+        let file = match Geometry::new(hp, layer, self.n_ctx, Some(n_ctx_orig))? {
+            Some(geo) => geo.table(geo.freq_base)?,
+            None => Vec::new(),
+        };
+        if plan.freqs.n_pairs() != file.len() {
+            return Err(unlike(file.len(), plan.freqs.n_pairs(), "frequencies a table"));
         }
-        let reach = ReachView::new(self);
-        // A distance of the whole trained window, one more than it has, counts as seen: lm-infinite is made of it.
+        let reach = ReachView::new(plan, self.n_ctx);
+        // A distance of the whole trained window, one more than it has, counts as seen: lm-infinite is made
+        // of it.
         let trained = n_ctx_orig as f64;
         let largest = reach.largest_distance.map_or(self.n_ctx as f64 - 1.0, f64::from);
         let pair = |(index, (theta, own)): (usize, (&f64, &f64))| {
             // Relative, as a factor of 1 may still round.
             let same = (theta - own).abs() <= 1e-12 * own;
-            let kind = match () {
-                () if !same && theta < own => PairKind::Interpolated,
-                () if same && largest <= trained => PairKind::Unchanged,
-                () => PairKind::Extrapolated,
+            let kind = if !same && theta < own {
+                PairKind::Interpolated
+            } else if same && largest <= trained {
+                PairKind::Unchanged
+            } else {
+                PairKind::Extrapolated
             };
             let most_seen = (trained - 1.0) * own;
             Pair {
@@ -115,21 +159,20 @@ impl Plan {
                 unseen: most_seen < TAU && largest * theta > trained * own * (1.0 + 1e-9),
             }
         };
-        let tables = self.freqs.tables().enumerate().map(|(h, table)| Table {
-            head: (self.freqs.n_tables > 1).then_some(h),
-            base: self.bases.as_ref().and_then(|b| b.get(h).copied()),
+        let tables = plan.freqs.tables().enumerate().map(|(h, table)| Table {
+            head: (plan.freqs.n_tables > 1).then_some(h),
+            base: plan.bases.as_ref().and_then(|b| b.get(h).copied()),
             pairs: table.iter().zip(&file).enumerate().map(pair).collect(),
         });
-        Ok(Inspection {
-            rope: self.spec.clone(),
-            n_rot: geo.n_rot,
-            n_head_kv: geo.n_head_kv,
-            n_ctx_orig,
-            n_ctx: self.n_ctx,
-            mscale: self.mscale,
+        Ok(KindView {
+            layers: self.layers_of(kind).collect(),
+            applies: plan.applies,
+            n_rot: plan.freqs.n_rot(),
+            n_head_kv: layer.n_head_kv,
+            window: layer.window,
+            mscale: plan.mscale,
             tables: tables.collect(),
             reach,
-            notes: self.notes.clone(),
         })
     }
 }

@@ -1,18 +1,17 @@
-//! The reach of a plan in words and numbers.
+//! The reach of one kind of layer in words and numbers.
 
-use crate::rope::{Branch, Plan, PosMap, Reach};
+use crate::rope::{Branch, LayerPlan, PosMap, Reach};
 
-/// What a plan's branches come to within its context.
+/// What the branches of a kind of layer come to within its context.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct ReachView {
     /// Each branch.
     pub branches: Vec<BranchView>,
-    /// Largest distance the model is shown within the context; `None` above [`ReachView::COUNTED`] tokens, unless plain.
+    /// Largest distance the model is shown within the context; `None` above [`ReachView::COUNTED`] tokens,
+    /// unless plain.
     pub largest_distance: Option<i32>,
     /// Keys that one query sees within the context, at most; `None` as above.
     pub most_keys: Option<usize>,
-    /// Tokens that the cache holds at most, however long the text, when keys are evicted.
-    pub n_held: Option<usize>,
 }
 
 /// One branch.
@@ -22,7 +21,8 @@ pub struct BranchView {
     pub pairs: String,
     /// The distance they are shown at, of query i and key j: `floor(i/8) + 896 - floor(j/8)`.
     pub shown: String,
-    /// The largest that comes to within the context; `None` where no pair is covered, or above [`ReachView::COUNTED`] tokens.
+    /// The largest that comes to within the context; `None` where no pair is covered, or above
+    /// [`ReachView::COUNTED`] tokens.
     pub largest: Option<i32>,
 }
 
@@ -30,13 +30,13 @@ impl ReachView {
     /// Queries are gone through one by one, up to this many.
     pub const COUNTED: usize = 1 << 22;
 
-    pub(super) fn new(plan: &Plan) -> ReachView {
-        let n = i32::try_from(plan.n_ctx).unwrap_or(i32::MAX);
+    pub(super) fn new(plan: &LayerPlan, n_ctx: usize) -> ReachView {
+        let n = i32::try_from(n_ctx).unwrap_or(i32::MAX);
         let mut largest: Vec<Option<i32>> = vec![None; plan.branches.len()];
         let mut most_keys = None;
         if plan.is_plain_reach() {
-            (largest[0], most_keys) = (Some(n - 1), Some(plan.n_ctx));
-        } else if plan.n_ctx <= Self::COUNTED {
+            (largest[0], most_keys) = (Some(n - 1), Some(n_ctx));
+        } else if n_ctx <= Self::COUNTED {
             for i in 0..n {
                 let mut seen = 0;
                 for (branch, largest) in plan.branches.iter().zip(&mut largest) {
@@ -56,7 +56,6 @@ impl ReachView {
             branches: plan.branches.iter().zip(&largest).map(view).collect(),
             largest_distance: largest.iter().copied().max().flatten(),
             most_keys,
-            n_held: plan.n_held(),
         }
     }
 }

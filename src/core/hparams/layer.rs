@@ -1,0 +1,170 @@
+//! What one layer needs to know about itself: its attention heads, how it sees positions, the width of its
+//! feed-forward.
+//!
+//! Layers of one model may differ: some architectures rotate only part of their layers, or limit the
+//! attention of most of them to a sliding window. Layers with equal attention form a *kind*, and a rope
+//! method is planned once for each.
+
+/// The numbers of one layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayerHparams {
+    /// Index into [`Hparams::attention`](super::Hparams::attention).
+    pub kind: usize,
+    /// Width of the feed-forward.
+    pub n_ff: usize,
+}
+
+impl LayerHparams {
+    /// The layers of a model in which all are alike.
+    pub fn alike(n_layer: usize, n_ff: usize) -> Vec<LayerHparams> {
+        vec![LayerHparams { kind: 0, n_ff }; n_layer]
+    }
+}
+
+/// The attention of one kind of layer: its heads, and how queries and keys see positions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerAttention {
+    /// Query heads.
+    pub n_head: usize,
+    /// Key-value heads; a divisor of `n_head`.
+    pub n_head_kv: usize,
+    /// Width of one head, of queries, keys and values alike.
+    pub n_embd_head: usize,
+    /// How queries and keys are rotated; `None` in layers without position embedding (NoPE).
+    pub rotation: Option<LayerRotation>,
+    /// Sliding window: a query sees the keys at distances below this many tokens. `None`: every key before
+    /// it.
+    pub window: Option<usize>,
+    /// Factor on queries that grows with their position.
+    pub temperature: Option<AttentionTemperature>,
+    /// Factor on the products of queries and keys; `1/sqrt(n_embd_head)` in most architectures.
+    pub scale: f32,
+}
+
+/// The rotary position embedding of one kind of layer, as the file has it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerRotation {
+    /// Base of the frequencies, above 1.
+    pub freq_base: f64,
+    /// Rotary dimensions of a head: even, at most the width of the head.
+    pub n_rot: usize,
+    /// Whether the scaling that the file declares ([`RopeScaling`](super::RopeScaling), its factor tensors
+    /// included) is meant for this kind. Some architectures scale only the layers that see the whole text.
+    pub scaled: bool,
+}
+
+/// Queries at position i are multiplied by `1 + scale * ln(floor((i + offset) / length) + 1)`.
+///
+/// The attention temperature of Llama 4 and Ministral 3, as `llm_graph_input_attn_temp` of llama.cpp computes
+/// it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionTemperature {
+    /// Factor on the logarithm.
+    pub scale: f64,
+    /// Tokens after which the logarithm grows, above 0.
+    pub length: f64,
+    /// Added to positions.
+    pub offset: f64,
+}
+
+impl AttentionTemperature {
+    /// What queries at position `i` (0 or more) are multiplied by.
+    pub fn at(&self, i: i32) -> f64 {
+        1.0 + self.scale * (((f64::from(i) + self.offset) / self.length).floor() + 1.0).ln()
+    }
+}
+
+impl LayerAttention {
+    /// Attention over every earlier key, without rotation and with the usual scale.
+    pub fn new(n_head: usize, n_head_kv: usize, n_embd_head: usize) -> LayerAttention {
+        let scale = 1.0 / (n_embd_head as f32).sqrt();
+        let (rotation, window, temperature) = (None, None, None);
+        LayerAttention { n_head, n_head_kv, n_embd_head, rotation, window, temperature, scale }
+    }
+
+    /// The same with a rotation, to which the file's scaling applies.
+    pub fn rotated(self, freq_base: f64, n_rot: usize) -> LayerAttention {
+        LayerAttention { rotation: Some(LayerRotation { freq_base, n_rot, scaled: true }), ..self }
+    }
+
+    /// Rotary dimensions of a head, 0 in layers without rotation.
+    pub fn n_rot(&self) -> usize {
+        self.rotation.map_or(0, |r| r.n_rot)
+    }
+
+    /// Width of the queries of one token: all heads side by side.
+    pub fn n_embd_q(&self) -> usize {
+        self.n_head.saturating_mul(self.n_embd_head)
+    }
+
+    /// Width of the keys of one token, and of its values.
+    pub fn n_embd_kv(&self) -> usize {
+        self.n_head_kv.saturating_mul(self.n_embd_head)
+    }
+
+    /// Whether attention is plain but for its rotation: every earlier key is seen, under the usual scale.
+    pub fn is_plain(&self) -> bool {
+        *self
+            == LayerAttention {
+                rotation: self.rotation,
+                ..Self::new(self.n_head, self.n_head_kv, self.n_embd_head)
+            }
+    }
+
+    /// Whether it can be computed at all. The error is the metadata key at fault, without the architecture's
+    /// prefix, and what was expected there.
+    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
+        let (n_head, n_kv, d) = (self.n_head, self.n_head_kv, self.n_embd_head);
+        let heads_key = "attention.head_count";
+        if n_head == 0 || d == 0 || n_head.saturating_mul(d) > super::MAX_DIM {
+            return Err((
+                heads_key,
+                format!("{n_head} heads of width {d} are more than {} values", super::MAX_DIM),
+            ));
+        }
+        check_heads(n_head, n_kv)?;
+        if let Some(LayerRotation { freq_base, n_rot, .. }) = self.rotation {
+            let key = "rope.dimension_count";
+            if !(2..=d).contains(&n_rot) {
+                return Err((key, format!("expected 2 to {d}, found {n_rot}")));
+            }
+            if !n_rot.is_multiple_of(2) {
+                return Err((key, format!("expected an even number, found {n_rot}")));
+            }
+            if !(freq_base > 1.0 && freq_base <= super::MAX_FREQ_BASE) {
+                let max = super::MAX_FREQ_BASE;
+                let what = format!("expected a number above 1, at most {max:e}, found {freq_base:e}");
+                return Err(("rope.freq_base", what));
+            }
+        }
+        if let Some(window) = self.window.filter(|w| !(1..=super::MAX_CTX).contains(w)) {
+            return Err((
+                "attention.sliding_window",
+                format!("expected 1 to {}, found {window}", super::MAX_CTX),
+            ));
+        }
+        if !(self.scale.is_finite() && self.scale > 0.0) {
+            return Err(("attention.scale", format!("expected a number above 0, found {}", self.scale)));
+        }
+        match self.temperature {
+            Some(t)
+                if !(t.length > 0.0 && t.length.is_finite() && t.scale.is_finite() && t.offset >= 0.0) =>
+            {
+                Err(("attention.temperature_length", format!("expected numbers above 0, found {t:?}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether query heads can share key-value heads evenly; the error as that of [`LayerAttention::check`].
+pub(super) fn check_heads(n_head: usize, n_kv: usize) -> Result<(), (&'static str, String)> {
+    let key = "attention.head_count_kv";
+    if !(1..=n_head).contains(&n_kv) {
+        return Err((key, format!("expected 1 to {n_head}, found {n_kv}")));
+    }
+    if !n_head.is_multiple_of(n_kv) {
+        return Err((key, format!("expected a divisor of attention.head_count = {n_head}, found {n_kv}")));
+    }
+    Ok(())
+}

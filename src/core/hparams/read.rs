@@ -1,0 +1,213 @@
+//! Reading numbers out of GGUF metadata, each with its range and an error that names the key.
+
+use gguf::{Array, DType, File, FromValue, Result, Value};
+
+use super::{MAX_CTX, MAX_DIM};
+
+/// Longer specs are not written by anything.
+const MAX_SPEC: usize = 1 << 16;
+
+/// Reads metadata keys under one prefix: the architecture's name, or that of the keys which `convert` kept.
+///
+/// Every error names the file, the key, what was expected and what was found.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyReader<'a> {
+    pub(super) file: &'a File,
+    pub(super) prefix: &'a str,
+}
+
+impl KeyReader<'_> {
+    /// The whole key: prefix and name.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.prefix)
+    }
+
+    /// An error at a key.
+    pub fn error(&self, name: &str, what: impl Into<String>) -> gguf::Error {
+        self.file.error(&self.key(name), what)
+    }
+
+    /// The error of a number that must be there.
+    pub fn missing(&self, name: &str) -> gguf::Error {
+        self.error(name, "expected a number, found no such key")
+    }
+
+    /// A whole number from `min` to `max`, which must be there.
+    pub fn count(&self, name: &str, min: usize, max: usize) -> Result<usize> {
+        self.count_opt(name, min, max)?.ok_or_else(|| self.missing(name))
+    }
+
+    /// A whole number from `min` to `max`, if there is one.
+    pub fn count_opt(&self, name: &str, min: usize, max: usize) -> Result<Option<usize>> {
+        count(self.file, &self.key(name), min, max)
+    }
+
+    /// A count of at least 1 for each layer: one number for all of them, or an array with an entry for each.
+    pub fn per_layer(&self, name: &str, n_layer: usize, max: usize) -> Result<Option<Vec<usize>>> {
+        let key = self.key(name);
+        let Some(Value::Array(array)) = self.file.value(&key) else {
+            return Ok(count(self.file, &key, 1, max)?.map(|n| vec![n; n_layer]));
+        };
+        let values = integers(array)
+            .ok_or_else(|| self.file.error(&key, "expected an integer or an array of integers"))?;
+        if values.len() != n_layer {
+            let what = format!("expected {n_layer} entries, one per layer, found {}", values.len());
+            return Err(self.file.error(&key, what));
+        }
+        values.map(|n| in_range(self.file, &key, n, 1, max)).collect::<Result<_>>().map(Some)
+    }
+
+    /// Width of a head: `attention.key_length`, which the values must share; else `n_embd / n_head`.
+    pub(super) fn head_width(&self, n_embd: usize, n_head: usize) -> Result<usize> {
+        let n_key = self.count_opt("attention.key_length", 2, MAX_DIM)?;
+        let n_value = self.count_opt("attention.value_length", 2, MAX_DIM)?;
+        let from_embd = |what: &str| -> Result<usize> {
+            if !n_embd.is_multiple_of(n_head) || n_embd / n_head < 2 {
+                let text = format!(
+                    "expected a divisor of embedding_length = {n_embd} (no {what} is given), found {n_head}"
+                );
+                return Err(self.error("attention.head_count", text));
+            }
+            Ok(n_embd / n_head)
+        };
+        let n_key = n_key.map_or_else(|| from_embd("attention.key_length"), Ok)?;
+        let n_value = n_value.map_or_else(|| from_embd("attention.value_length"), Ok)?;
+        if n_key != n_value {
+            let what = format!("expected the width of the keys, {n_key}, found {n_value}");
+            return Err(self.error("attention.value_length", what));
+        }
+        Ok(n_key)
+    }
+
+    /// A number above 0, also once it is rounded to f32.
+    pub fn positive(&self, name: &str) -> Result<Option<f64>> {
+        positive(self.file, &self.key(name))
+    }
+
+    /// A number of 0 or more.
+    pub fn non_negative(&self, name: &str) -> Result<Option<f64>> {
+        match self.finite(name)? {
+            Some(x) if x < 0.0 => Err(self.error(name, format!("expected a number not below 0, found {x}"))),
+            x => Ok(x),
+        }
+    }
+
+    /// A finite number.
+    pub fn finite(&self, name: &str) -> Result<Option<f64>> {
+        match self.file.get_opt::<f64>(&self.key(name))? {
+            Some(x) if !x.is_finite() => {
+                Err(self.error(name, format!("expected a finite number, found {x}")))
+            }
+            x => Ok(x),
+        }
+    }
+}
+
+fn positive(file: &File, key: &str) -> Result<Option<f64>> {
+    match file.get_opt::<f64>(key)? {
+        // f32 is what the graph computes in: a number that is 0 or infinite there is no better than one that
+        // is so here.
+        Some(x) if !(x as f32).is_finite() || (x as f32) <= 0.0 => {
+            Err(file.error(key, format!("expected a number above 0, found {x}")))
+        }
+        x => Ok(x),
+    }
+}
+
+fn count(file: &File, key: &str, min: usize, max: usize) -> Result<Option<usize>> {
+    match file.get_opt::<u64>(key)? {
+        Some(n) => in_range(file, key, n, min, max).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn in_range(file: &File, key: &str, n: u64, min: usize, max: usize) -> Result<usize> {
+    match usize::try_from(n) {
+        Ok(n) if (min..=max).contains(&n) => Ok(n),
+        _ => Err(file.error(key, format!("expected {min} to {max}, found {n}"))),
+    }
+}
+
+/// The entries of an integer array, without a copy; `None` for other arrays and negative entries.
+fn integers(array: &Array) -> Option<Box<dyn ExactSizeIterator<Item = u64> + '_>> {
+    fn all<'a, T: Copy>(
+        v: &'a [T],
+        f: fn(T) -> Value,
+    ) -> Option<Box<dyn ExactSizeIterator<Item = u64> + 'a>> {
+        if v.iter().any(|&x| u64::from_value(&f(x)).is_none()) {
+            return None;
+        }
+        Some(Box::new(v.iter().map(move |&x| u64::from_value(&f(x)).unwrap_or(0))))
+    }
+    match array {
+        Array::U8(v) => all(v, Value::U8),
+        Array::I8(v) => all(v, Value::I8),
+        Array::U16(v) => all(v, Value::U16),
+        Array::I16(v) => all(v, Value::I16),
+        Array::U32(v) => all(v, Value::U32),
+        Array::I32(v) => all(v, Value::I32),
+        Array::U64(v) => all(v, Value::U64),
+        Array::I64(v) => all(v, Value::I64),
+        _ => None,
+    }
+}
+
+/// Number of tokens: the rows of the embedding table. The tokenizer's list must have as many.
+pub(super) fn n_vocab(file: &File, n_embd: usize) -> Result<usize> {
+    let name = "token_embd.weight";
+    let tensor = file.tensor(name).ok_or_else(|| file.error(name, "expected this tensor, found none"))?;
+    let n = match tensor.shape[..] {
+        [ne0, n] | [ne0, n, 1] | [ne0, n, 1, 1] if ne0 == n_embd as u64 => {
+            in_range(file, name, n, 1, MAX_CTX)?
+        }
+        _ => {
+            let what = format!("expected shape [{n_embd}, number of tokens], found {:?}", tensor.shape);
+            return Err(file.error(name, what));
+        }
+    };
+    let key = "tokenizer.ggml.tokens";
+    match file.value(key) {
+        Some(Value::Array(Array::String(tokens))) if tokens.len() != n => Err(file.error(
+            key,
+            format!("expected {n} tokens, as token_embd.weight has rows, found {}", tokens.len()),
+        )),
+        None | Some(Value::Array(Array::String(_))) => Ok(n),
+        Some(_) => Err(file.error(key, "expected an array of strings")),
+    }
+}
+
+/// The frequency factors in a tensor, which must be F32 `[n_rot/2]`; `None` when the file has no such tensor.
+pub(super) fn factors(file: &File, name: &str, n_rot: usize) -> Result<Option<Vec<f32>>> {
+    let Some(tensor) = file.tensor(name) else { return Ok(None) };
+    let n = n_rot / 2;
+    if tensor.dtype != DType::F32 || tensor.n_elements() != n || tensor.shape.first() != Some(&(n as u64)) {
+        let what = format!("expected f32 [{n}], found {} {:?}", tensor.dtype.name(), tensor.shape);
+        return Err(file.error(name, what));
+    }
+    checked_factors(file, name, file.floats(tensor)?, n_rot).map(Some)
+}
+
+/// One factor per rotated pair, each finite and above 0.
+pub(super) fn checked_factors(file: &File, name: &str, values: Vec<f32>, n_rot: usize) -> Result<Vec<f32>> {
+    if values.len() != n_rot / 2 {
+        return Err(file.error(name, format!("expected {} values, found {}", n_rot / 2, values.len())));
+    }
+    match values.iter().position(|x| !x.is_finite() || *x <= 0.0) {
+        Some(i) => Err(file.error(name, format!("expected numbers above 0, found {} at {i}", values[i]))),
+        None => Ok(values),
+    }
+}
+
+/// The rope spec that `convert` wrote into the file.
+pub(super) fn read_spec(file: &File) -> Result<Option<String>> {
+    let spec: Option<String> = file.get_opt(super::keys::SPEC)?;
+    if spec.as_ref().is_some_and(|s| s.is_empty() || s.len() > MAX_SPEC) {
+        return Err(file.error(super::keys::SPEC, format!("expected a spec of 1 to {MAX_SPEC} bytes")));
+    }
+    Ok(spec)
+}
+
+/// The first 40 characters, for error messages.
+pub(super) fn clip(text: &str) -> &str {
+    text.char_indices().nth(40).map_or(text, |(i, _)| &text[..i])
+}
