@@ -133,7 +133,9 @@ impl<'a, 'c> Cached<'a, 'c> {
             });
         }
         let out = match parts[..] {
-            _ if g.capabilities.flash && g.capabilities.custom_ops => b.attention(&parts, kind.mask, scale)?,
+            _ if g.capabilities.flash && g.capabilities.custom_ops => {
+                b.attention(&parts, kind.mask, scale)?
+            }
             [Part { q, k, v }] if g.capabilities.flash => {
                 b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, kind.mask, scale)?
             }

@@ -46,7 +46,13 @@ enum Lowering<'c> {
     /// Our op, by a table of cosines and sines.
     Table { table: Tensor<'c>, neox: bool },
     /// `ggml_rope_ext`.
-    Scalars { pos: Tensor<'c>, q: Option<Tensor<'c>>, k: Option<Tensor<'c>>, params: RopeParams, permute: bool },
+    Scalars {
+        pos: Tensor<'c>,
+        q: Option<Tensor<'c>>,
+        k: Option<Tensor<'c>>,
+        params: RopeParams,
+        permute: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -96,8 +102,7 @@ impl<'c> Rotation<'c> {
 
     fn at(&self, map: PosMap) -> Result<&Lowering<'c>> {
         let of_map = self.maps.iter().find(|(m, _)| *m == map).map(|(_, lowering)| lowering);
-        of_map
-            .ok_or_else(|| Error::Op { op: "rope", what: format!("no input for positions under {map:?}") })
+        of_map.ok_or_else(|| Error::Op { op: "rope", what: format!("no input for positions under {map:?}") })
     }
 
     /// Rotates query heads F32 `[d, n_head, T]` at positions under this map. Without the table op, halves with a base for

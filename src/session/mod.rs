@@ -209,7 +209,11 @@ impl<'m> Session<'m> {
 
     /// Tokens that one sequence may grow to: `n_ctx`, or what positions can count where the plan evicts keys.
     pub fn n_max(&self) -> usize {
-        if self.plan.evict { i32::MAX as usize } else { self.params.n_ctx }
+        if self.plan.evict {
+            i32::MAX as usize
+        } else {
+            self.params.n_ctx
+        }
     }
 
     /// Tokens held for a sequence, in order; empty for one that does not exist.

@@ -103,7 +103,9 @@ impl SeenInput {
             [first.max(in_window as i32), end as i32]
         };
         match *self {
-            SeenInput::Runs(id) => exec.set(id, &first_keys.iter().enumerate().flat_map(run).collect::<Vec<_>>()),
+            SeenInput::Runs(id) => {
+                exec.set(id, &first_keys.iter().enumerate().flat_map(run).collect::<Vec<_>>())
+            }
             SeenInput::Mask(id) => exec.fill(id, |mask: &mut [u16]| {
                 let n_keys = start + first_keys.len();
                 for (row, run) in mask.chunks_exact_mut(n_keys).zip(first_keys.iter().enumerate().map(run)) {

@@ -16,6 +16,10 @@ pub(crate) trait Definition {
     fn distance(&self, i: i64, j: i64) -> Option<i64>;
     /// Factor on rotated queries and on rotated keys.
     fn mscale(&self) -> f64;
+    /// Whether query `i` sees key `j <= i` in layers without rotation, on which no rope method acts.
+    fn sees_unrotated(&self, _i: i64, _j: i64) -> bool {
+        true
+    }
     /// Factor on the scores of query `i`.
     fn q_scale(&self, i: i64) -> f64;
     /// Radians per unit of distance for each pair of dimensions: one table, or one for each key head.
@@ -53,7 +57,7 @@ impl Naive {
             |t| ggml::dtype::dequantize_tensor(file, t).unwrap().into_iter().map(f64::from).collect();
         Naive {
             hp: model.hparams().clone(),
-            adjacent: model.hparams().arch == "llama",
+            adjacent: ["llama", "smollm3"].contains(&model.hparams().arch.as_str()),
             tensors: file.tensors().iter().map(|t| (t.name.clone(), values(t))).collect(),
         }
     }
@@ -92,7 +96,7 @@ impl Naive {
                     x
                 }
             });
-            let attended = self.attend(&q, &k, &v, case, &turns);
+            let attended = self.attend(il, [&q, &k, &v], case, &turns);
             add(&mut x, &self.linear(&attended, n, &name("attn_output")));
             let normed = self.norm(&x, &name("ffn_norm"));
             let mut gate = self.linear(&normed, n, &name("ffn_gate"));
@@ -130,25 +134,35 @@ impl Naive {
     }
 
     /// q `[n][n_head * d]`, k and v `[n][n_head_kv * d]` to `[n][n_head * d]`.
-    fn attend(&self, q: &[f64], k: &[f64], v: &[f64], case: &dyn Definition, turns: &Turns) -> Vec<f64> {
-        let (hp, d) = (&self.hp, self.hp.layer_attention(0).n_embd_head);
-        let (q_row, kv_row) = (hp.layer_attention(0).n_head * d, hp.layer_attention(0).n_head_kv * d);
+    fn attend(&self, il: usize, [q, k, v]: [&[f64]; 3], case: &dyn Definition, turns: &Turns) -> Vec<f64> {
+        let layer = self.hp.layer_attention(il);
+        let (d, q_row, kv_row) = (layer.n_embd_head, layer.n_embd_q(), layer.n_embd_kv());
         let n = q.len() / q_row;
         let mut out = vec![0.0; q.len()];
         for i in 0..n {
-            let seen: Vec<(usize, usize)> = (0..=i)
-                .filter_map(|j| Some((j, case.distance(i as i64, j as i64)?)))
-                .map(|(j, rel)| (j, usize::try_from(rel).expect("no key lies ahead of its query")))
-                .collect();
-            let scale = case.q_scale(i as i64) / (d as f64).sqrt();
-            for h in 0..hp.layer_attention(0).n_head {
+            // A key, and its distance where the layer is rotated.
+            let sees = |j: usize| {
+                let (i, j) = (i as i64, j as i64);
+                if layer.rotation.is_none() {
+                    return case.sees_unrotated(i, j).then_some(None);
+                }
+                case.distance(i, j)
+                    .map(|rel| Some(usize::try_from(rel).expect("no key lies ahead of its query")))
+            };
+            let seen: Vec<(usize, Option<usize>)> = (0..=i).filter_map(|j| Some((j, sees(j)?))).collect();
+            let q_scale = if layer.rotation.is_some() { case.q_scale(i as i64) } else { 1.0 };
+            let scale = q_scale / (d as f64).sqrt();
+            for h in 0..layer.n_head {
                 // Query heads in groups share a key head, and its table.
-                let g = h / (hp.layer_attention(0).n_head / hp.layer_attention(0).n_head_kv);
+                let g = h / (layer.n_head / layer.n_head_kv);
                 let table = &turns.0[g.min(turns.0.len() - 1)];
                 let q = &q[i * q_row + h * d..][..d];
                 let key = |j: usize| &k[j * kv_row + g * d..][..d];
-                let scores: Vec<f64> =
-                    seen.iter().map(|&(j, rel)| self.score(q, key(j), &table[rel]) * scale).collect();
+                let score = |&(j, rel): &(usize, Option<usize>)| match rel {
+                    Some(rel) => self.score(q, key(j), &table[rel]) * scale,
+                    None => dot(q, key(j)) * scale,
+                };
+                let scores: Vec<f64> = seen.iter().map(score).collect();
                 let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
                 let out = &mut out[i * q_row + h * d..][..d];
@@ -161,9 +175,9 @@ impl Naive {
         out
     }
 
-    /// `(R(rel) q) . k`; dimensions past `n_rot` are not turned and have no magnitude.
+    /// `(R(rel) q) . k`; dimensions past those that `turn` has pairs for are not turned and have no magnitude.
     fn score(&self, q: &[f64], k: &[f64], turn: &[(f64, f64)]) -> f64 {
-        let half = self.hp.layer_attention(0).n_rot() / 2;
+        let half = turn.len();
         let pair = |j: usize| if self.adjacent { (2 * j, 2 * j + 1) } else { (j, j + half) };
         let turned = turn.iter().enumerate().map(|(j, (cos, sin))| {
             let (a, b) = pair(j);

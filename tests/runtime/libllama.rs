@@ -45,6 +45,8 @@ fn random_models_agree() {
         "llama-tiny-tied",
         "qwen2-tiny",
         "qwen2-tiny-tied",
+        "qwen3-tiny",
+        "smollm3-tiny",
     ];
     for shape in shapes {
         for dtype in [DType::F32, DType::F16, DType::Q8_0, DType::Q4_1, DType::Q4_K] {

@@ -37,10 +37,15 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
     let qwen2 = Shape { n_vocab: N_VOCAB, n_ctx_train: 64, n_ff: 96, ..Shape::named("qwen2-tiny").unwrap() };
     let qwen2 = Shape { n_embd: 96, n_head: 3, n_head_kv: 3, n_embd_head: 32, n_layer: 1, ..qwen2 };
     let one = Shape { n_head: 6, n_head_kv: 1, n_layer: 1, ..base.clone() };
+    let qwen3 = Shape { n_layer: 1, arch: "qwen3".into(), qk_norm: true, ..base.clone() };
+    // Of five layers the fourth is not rotated.
+    let smollm3 = Shape { n_layer: 5, arch: "smollm3".into(), n_embd: 48, n_ff: 64, ..one.clone() };
     let list = [
         ("llama, 4 heads on 2", base, 32),
         ("llama, 6 heads on 1, 20 of 32 turned", one, 20),
         ("qwen2", qwen2, 32),
+        ("qwen3, a norm of each head", qwen3, 32),
+        ("smollm3, a layer without rotation", smollm3, 32),
     ];
     list.into_iter().enumerate().map(|(i, (about, shape, n_rot))| (about, model(i, &shape, n_rot))).collect()
 }
@@ -153,6 +158,10 @@ impl Definition for Documents<'_> {
     fn distance(&self, i: i64, j: i64) -> Option<i64> {
         let first = self.borders.iter().map(|&b| i64::from(b)).filter(|&b| b <= i).max().unwrap_or(0);
         (first..=i).contains(&j).then_some(i - j)
+    }
+
+    fn sees_unrotated(&self, i: i64, j: i64) -> bool {
+        self.distance(i, j).is_some()
     }
 
     fn mscale(&self) -> f64 {

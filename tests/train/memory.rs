@@ -131,5 +131,5 @@ fn what_cannot_be_is_refused_before_anything_is_allocated() {
         rope: Some("self-extend:window=8,group=2".parse().unwrap()),
         ..settings(64, 16, "plain")
     };
-    assert!(error(reach).contains("training is under plain attention"));
+    assert!(error(reach).contains("training is under the model's own attention"));
 }

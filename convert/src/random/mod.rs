@@ -10,6 +10,7 @@ use gguf::DType;
 use gguf::{Value, Writer};
 
 use crate::{rows, types, Error, Quiet, Result, Watch};
+use ropewalk_core::ids::{LinearId, NormId, NormRole, ParamId, Role, TOKEN_EMBD};
 pub use shapes::{NamedShape, Shape, SHAPES};
 use values::{normal, Source};
 
@@ -109,28 +110,32 @@ pub fn tensors(shape: &Shape) -> Vec<TensorSpec> {
 
     let head = matrix(2.0, embd);
     let embedding = if shape.tied { head.clone() } else { Fill::Normal(0.0, 1.0) };
-    add("token_embd.weight".into(), vec![embd, vocab], embedding);
+    add(TOKEN_EMBD.into(), vec![embd, vocab], embedding);
     if let Some(factors) = &shape.rope_factors {
         add("rope_freqs.weight".into(), vec![factors.len() as u64], Fill::Values(factors.clone()));
     }
-    for i in 0..shape.n_layer {
-        let name = |what: &str| format!("blk.{i}.{what}");
-        add(name("attn_norm.weight"), vec![embd], norm.clone());
-        for (what, n_out, gain) in [("attn_q", q, 1.5), ("attn_k", kv, 1.5), ("attn_v", kv, 1.0)] {
-            add(name(&format!("{what}.weight")), vec![embd, n_out], matrix(gain, embd));
+    for il in 0..shape.n_layer {
+        let linear = |role| LinearId::layer(il, role).weight();
+        let layer_norm = |role| NormId::layer(il, role).weight();
+        add(layer_norm(NormRole::Attn), vec![embd], norm.clone());
+        for (role, n_out, gain) in [(Role::Q, q, 1.5), (Role::K, kv, 1.5), (Role::V, kv, 1.0)] {
+            add(linear(role), vec![embd, n_out], matrix(gain, embd));
             if shape.qkv_bias {
-                add(name(&format!("{what}.bias")), vec![n_out], bias.clone());
+                add(ParamId::Bias(LinearId::layer(il, role)).to_string(), vec![n_out], bias.clone());
             }
         }
-        add(name("attn_output.weight"), vec![q, embd], matrix(1.0, q));
-        add(name("ffn_norm.weight"), vec![embd], norm.clone());
-        add(name("ffn_gate.weight"), vec![embd, ff], matrix(1.0, embd));
-        add(name("ffn_up.weight"), vec![embd, ff], matrix(1.0, embd));
-        add(name("ffn_down.weight"), vec![ff, embd], matrix(1.0, ff));
+        for role in [NormRole::Q, NormRole::K].into_iter().filter(|_| shape.qk_norm) {
+            add(layer_norm(role), vec![shape.n_embd_head as u64], norm.clone());
+        }
+        add(linear(Role::O), vec![q, embd], matrix(1.0, q));
+        add(layer_norm(NormRole::Ffn), vec![embd], norm.clone());
+        add(linear(Role::Gate), vec![embd, ff], matrix(1.0, embd));
+        add(linear(Role::Up), vec![embd, ff], matrix(1.0, embd));
+        add(linear(Role::Down), vec![ff, embd], matrix(1.0, ff));
     }
-    add("output_norm.weight".into(), vec![embd], norm);
+    add(NormId::OUTPUT.weight(), vec![embd], norm);
     if !shape.tied {
-        add("output.weight".into(), vec![embd, vocab], head);
+        add(LinearId::OUTPUT.weight(), vec![embd, vocab], head);
     }
     list
 }

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 
-/// The numbers a random model is made from. Architecture is `llama` or `qwen2`.
+/// The numbers a random model is made from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shape {
     /// `general.architecture`; decides the prefix of the keys.
@@ -25,8 +25,10 @@ pub struct Shape {
     pub n_ctx_train: usize,
     /// The output matrix is the embedding table.
     pub tied: bool,
-    /// Biases on q, k and v.
+    /// Biases on q, k and v (qwen2).
     pub qkv_bias: bool,
+    /// A norm of each query and key head (qwen3).
+    pub qk_norm: bool,
     /// `rope.freq_base`.
     pub freq_base: f32,
     /// Epsilon of the RMS norms.
@@ -77,6 +79,22 @@ pub const SHAPES: &[NamedShape] = &[
         name: "qwen2-tiny-tied",
         about: "qwen2-tiny whose output matrix is its embedding table",
         shape: || Shape { tied: true, ..qwen2_tiny() },
+    },
+    NamedShape {
+        name: "qwen3-tiny",
+        about: "2 layers of 256, 4 heads of 96 on 2 kv heads, head norms",
+        shape: || Shape {
+            arch: "qwen3".into(),
+            qkv_bias: false,
+            qk_norm: true,
+            n_embd_head: 96,
+            ..qwen2_tiny()
+        },
+    },
+    NamedShape {
+        name: "smollm3-tiny",
+        about: "llama-tiny with 5 layers, of which the fourth is not rotated",
+        shape: || Shape { arch: "smollm3".into(), n_layer: 5, ..llama_tiny() },
     },
     NamedShape {
         name: "smollm2-135m",
@@ -158,6 +176,7 @@ fn llama_tiny() -> Shape {
         n_ctx_train: 512,
         tied: false,
         qkv_bias: false,
+        qk_norm: false,
         freq_base: 10_000.0,
         rms_eps: 1e-5,
         rope_factors: None,

@@ -47,12 +47,14 @@ fn twins() -> &'static [Twin] {
         let qwen2 =
             Shape { n_embd: 192, n_head: 6, n_head_kv: 3, n_layer: 1, ..Shape::named("qwen2-tiny").unwrap() };
         let qwen2 = Shape { n_embd_head: 32, n_ff: 96, n_vocab: N_VOCAB, n_ctx_train: 64, ..qwen2 };
+        let qwen3 = Shape { arch: "qwen3".into(), qk_norm: true, ..heads(&base, 4, 2, 32) };
         [
             ("llama, 4 heads of 32 on 2", base.clone(), 32),
             ("llama, 6 heads of 64 on 3, 40 of 64 turned", heads(&base, 6, 3, 64), 40),
             ("llama, 4 heads of 32 on 4", heads(&base, 4, 4, 32), 32),
             ("llama, 4 heads of 64 on 1", heads(&base, 4, 1, 64), 64),
             ("qwen2, 6 heads of 32 on 3", qwen2, 32),
+            ("qwen3, 4 heads of 32 on 2", qwen3, 32),
         ]
         .into_iter()
         .enumerate()

@@ -168,7 +168,7 @@ fn parts(bytes: &[u8]) -> (String, &[u8]) {
 
 /// A session file of this header, with lengths and digest that agree with it.
 fn sealed(header: &[u8], cache: &[u8]) -> Vec<u8> {
-    let mut bytes = b"ropewlk1".to_vec();
+    let mut bytes = b"ropewlk2".to_vec();
     bytes.extend((header.len() as u64).to_le_bytes());
     bytes.extend(header);
     bytes.extend(cache);
@@ -198,7 +198,7 @@ fn headers_that_contradict_themselves_are_refused() {
         ("cells: sequence 0", json(&|h| h["cells"][5] = serde_json::json!([-5, 1]))),
         ("cells: sequence 0", json(&|h| h["cells"][5] = serde_json::json!([5, 0]))),
         ("cells: sequence 63", json(&|h| h["cells"][5] = serde_json::json!([5, 1u64 << 63 | 1]))),
-        ("row bytes", json(&|h| h["row_bytes"] = 0.into())),
+        ("cell bytes", json(&|h| h["cell_bytes"] = 0.into())),
         ("cache: expected", json(&|h| h["cells"] = serde_json::json!([]))),
         ("header", json(&|h| h["cells"] = serde_json::json!("many"))),
         ("header", "[".repeat(10_000)),

@@ -22,6 +22,8 @@ const KV_TYPES: &[DType] = &[
     DType::Q5_1,
     DType::IQ4_NL,
 ];
+/// Architectures whose graphs were read for what they assume of a file.
+const ARCHS: &[&str] = &["llama", "qwen2", "qwen3", "smollm3"];
 const ROPE_SCALINGS: &[&str] = &["none", "linear", "yarn", "longrope"];
 
 /// Checks the settings that need no file.
@@ -80,11 +82,12 @@ pub(super) struct Shape {
     pub n_vocab: usize,
 }
 
-/// Checks the file as a model of libllama's `llama` or `qwen2`.
+/// Checks the file as a model of one of libllama's architectures that ropewalk runs itself, without experts.
 pub(super) fn file(f: &File, p: &OracleParams) -> gguf::Result<Shape> {
     let arch = f.get::<String>("general.architecture")?;
-    if !matches!(arch.as_str(), "llama" | "qwen2") {
-        return Err(f.error("general.architecture", format!("expected llama or qwen2, found {arch}")));
+    if !ARCHS.contains(&arch.as_str()) {
+        let what = format!("expected one of {}, found {arch}", ARCHS.join(", "));
+        return Err(f.error("general.architecture", what));
     }
     let key = |k: &str| format!("{arch}.{k}");
     let within = |k: &str, x: u64, max: u64| match x {

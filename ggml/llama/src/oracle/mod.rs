@@ -1,6 +1,6 @@
 //! libllama's own inference: what ropewalk's logits, tokens and speed are held against. Used by tests and `bench --against libllama`.
 //!
-//! Plain `llama` and `qwen2` files (no experts), which are what ropewalk runs itself.
+//! Files of the dense architectures that ropewalk runs itself.
 
 mod check;
 mod lora;
