@@ -24,4 +24,4 @@ struct Readme;
 pub use ggml::DType;
 pub use gguf;
 pub use llama::{sampler, vocab, Token};
-pub use ropewalk_core::{hparams, ids, rope};
+pub use ropewalk_core::{control, hparams, ids, rope};
