@@ -233,6 +233,21 @@ fn perplexity_reports_what_the_contract_says() {
     assert!(bad.code == 2 && bad.stderr.contains(".svg"), "{bad:?}");
 }
 
+/// The windows share BOS and nothing else. Under a plan that evicts keys the cache cannot go back to behind it, and is
+/// filled again from the start.
+#[test]
+fn perplexity_goes_from_window_to_window_where_keys_are_evicted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = text_file(dir.path(), 300);
+    let base = ["perplexity", "-m", model(), "-f", &path, "--device", "cpu", "-t", "1", "-q", "--json"];
+    let windows = ["--ctx", "400", "--protocol", "yarn", "--stride", "128", "--max-windows", "3", "--bos"];
+    for rope in ["streaming:sinks=0,window=32", "lm-infinite:window=32,global=0,evict=true"] {
+        let more = ["--rope", rope, "--batch", "64", "--ubatch", "32"];
+        let json = run(&[&base[..], &windows, &more].concat()).json();
+        assert_eq!(json["results"][0]["windows"], 3, "{rope}: {json}");
+    }
+}
+
 #[test]
 fn passkey_reports_what_the_contract_says() {
     let base =

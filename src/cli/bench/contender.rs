@@ -6,7 +6,7 @@ use ropewalk::model::Model;
 use ropewalk::session::{Session, SessionParams};
 use ropewalk::Token;
 
-use super::super::options::ModelChoice;
+use super::super::models::ModelChoice;
 
 /// An engine at one context.
 pub(super) trait Contender {

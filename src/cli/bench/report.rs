@@ -8,8 +8,7 @@ use ropewalk::session::SessionParams;
 use serde_json::{json, Value as Json};
 
 use super::contender::Contender;
-use crate::cli::models;
-use crate::cli::options::ModelChoice;
+use crate::cli::models::{self, ModelChoice};
 use crate::cli::output::{bytes, count};
 
 /// One test: tokens to read at once, or to write one by one, after `depth` others.
