@@ -1,38 +1,40 @@
-//! What commands that run a model share: prefill with progress, sizes of contexts, and the end of a stream.
+//! What commands that run a model share: progress bars, prefill, sizes of contexts, and the end of a stream.
+
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::bail;
+use ropewalk::control::{Control, Progress};
 use ropewalk::model::Model;
 use ropewalk::session::{Session, StopReason};
 use ropewalk::Token;
 
-use super::output::{OutputArgs, Unit};
+use super::output::{self, OutputArgs, Unit};
 
 /// Contexts that nobody asked for are rounded up to this many tokens.
 const ROUND: usize = 256;
 
-/// Makes the session hold exactly `tokens`, batch by batch with a progress bar. Returns how many were there already.
+/// Draws what a call of the library reports onto a bar, for as long as the function lives.
+pub(crate) fn draw(bar: output::Progress) -> impl Fn(&Progress<'_>) + Sync {
+    let bar = Mutex::new(bar);
+    move |p| {
+        let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
+        bar.set_len(p.total);
+        bar.set_message(p.what.to_string());
+        bar.set(p.done);
+    }
+}
+
+/// Makes the session hold exactly `tokens`, with a progress bar. Returns how many it held already.
 pub(crate) fn prefill(
     session: &mut Session<'_>,
     tokens: &[Token],
     out: &OutputArgs,
 ) -> ropewalk::model::Result<usize> {
-    let held = session.tokens(0);
-    let reused = held.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-    let step = session.params().n_batch.max(1);
-    let mut bar = out.progress(tokens.len() as u64, "reading", Unit::Tokens);
-    let mut end = reused;
-    bar.set(end as u64);
-    loop {
-        end = (end + step).min(tokens.len());
-        session.prompt(&tokens[..end])?;
-        bar.set(end as u64);
-        if end == tokens.len() {
-            return Ok(reused);
-        }
-    }
+    let draw = draw(out.progress(tokens.len() as u64, "reading", Unit::Tokens));
+    session.prefill(tokens, &Control::default().with_progress(&draw))
 }
 
-/// The context for a prompt when the user names none: the trained length up to `cap`, or what the prompt needs.
+/// The context for a prompt when the user names none: the trained length up to `cap`, or as much as the prompt needs.
 pub(crate) fn default_ctx(model: &Model, cap: usize, needed: usize) -> usize {
     model.hparams().n_ctx_train.min(cap).max(needed.div_ceil(ROUND).saturating_mul(ROUND))
 }
@@ -48,7 +50,7 @@ pub(crate) fn check_fits(n_prompt: usize, n_ctx: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As reports name it.
+/// The name of a reason in reports.
 pub(crate) fn stop_name(reason: Option<StopReason>) -> &'static str {
     match reason {
         Some(StopReason::EndOfGeneration) => "end",

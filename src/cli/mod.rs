@@ -5,12 +5,12 @@
 
 mod bench;
 mod chat;
+mod compare;
 mod completions;
 mod engine;
 mod finetune;
 mod inspect;
 mod interrupt;
-mod lm;
 mod models;
 mod options;
 mod output;

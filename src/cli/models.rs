@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail, Context};
 use ropewalk::fetch::{Manifest, Source};
-use ropewalk::model::Model;
+use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::Spec;
-use ropewalk::session::{MemoryUse, Session};
+use ropewalk::session::{MemoryUse, Session, SessionParams};
 
-use super::options::ModelChoice;
 use super::output::{bytes, count, OutputArgs};
 
 /// Where `pull` puts models: `$ROPEWALK_MODELS`, else `models` under the user's cache folder.
@@ -47,6 +46,29 @@ pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
 
 fn looks_like_a_path(model: &str) -> bool {
     model.contains(['/', '\\']) || Path::new(model).extension().is_some_and(|e| e == "gguf")
+}
+
+/// Everything about a model but its rope method and its context.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelChoice {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// How to load it.
+    pub(crate) params: ModelParams,
+    /// How to open sessions; `n_ctx` and `rope` are the command's to set.
+    pub(crate) session: SessionParams,
+}
+
+impl ModelChoice {
+    /// A file, for commands that open no session of the usual kind.
+    pub(crate) fn plain(path: PathBuf, params: ModelParams) -> ModelChoice {
+        ModelChoice { path, params, session: SessionParams::new(0) }
+    }
+
+    /// Parameters of a session of this context under this spec.
+    pub(crate) fn session(&self, n_ctx: usize, rope: Option<&Spec>) -> SessionParams {
+        SessionParams { n_ctx, rope: rope.cloned(), ..self.session.clone() }
+    }
 }
 
 /// Loads the model; the error names the file.

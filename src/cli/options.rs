@@ -1,7 +1,7 @@
 //! Options that several commands share, and their way from text to what the library takes.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{bail, Context};
 use ropewalk::adapter::AdapterSpec;
@@ -11,7 +11,8 @@ use ropewalk::sampler::SamplerParams;
 use ropewalk::session::{Attention, SessionParams};
 use ropewalk::DType;
 
-use super::{models, usage};
+use super::models::{self, ModelChoice};
+use super::usage;
 
 /// Which model, where, and with what memory.
 #[derive(Debug, Clone, clap::Args)]
@@ -49,17 +50,6 @@ pub(crate) struct ModelArgs {
     force_lora: bool,
 }
 
-/// Everything about a model but its rope method and its context.
-#[derive(Debug, Clone)]
-pub(crate) struct ModelChoice {
-    /// The file.
-    pub(crate) path: PathBuf,
-    /// How to load it.
-    pub(crate) params: ModelParams,
-    /// How to open sessions; `n_ctx` and `rope` are the command's to set.
-    session: SessionParams,
-}
-
 impl ModelArgs {
     /// Finds the file and reads the options.
     pub(crate) fn resolve(&self) -> anyhow::Result<ModelChoice> {
@@ -67,7 +57,7 @@ impl ModelArgs {
         let mut session = SessionParams::new(0);
         session.n_batch = self.batch;
         session.n_ubatch = self.ubatch.min(self.batch);
-        // Settled here, so that reports and libllama get the same number.
+        // Resolved here, so that reports and libllama get the same number.
         session.n_threads = if self.threads == 0 { ggml::backend::physical_cores() } else { self.threads };
         session.kv_type = kv_type;
         session.attention = if self.attention == "explicit" { Attention::Explicit } else { Attention::Auto };
@@ -81,18 +71,6 @@ impl ModelArgs {
             },
             session,
         })
-    }
-}
-
-impl ModelChoice {
-    /// A file, for commands that open no session of the usual kind.
-    pub(crate) fn plain(path: PathBuf, params: ModelParams) -> ModelChoice {
-        ModelChoice { path, params, session: SessionParams::new(0) }
-    }
-
-    /// Parameters of a session of this context under this spec.
-    pub(crate) fn session(&self, n_ctx: usize, rope: Option<&Spec>) -> SessionParams {
-        SessionParams { n_ctx, rope: rope.cloned(), ..self.session.clone() }
     }
 }
 
@@ -127,28 +105,6 @@ impl RopesArgs {
         }
         self.rope.iter().map(|s| parse_spec(s).map(Some)).collect()
     }
-}
-
-/// One JSON object of several reports: the first one's, with everybody's results (each names its own rope).
-pub(crate) fn joined(reports: &[impl serde::Serialize]) -> anyhow::Result<serde_json::Value> {
-    let mut all: Option<serde_json::Value> = None;
-    for report in reports {
-        let mut value = serde_json::to_value(report)?;
-        match &mut all {
-            None => all = Some(value),
-            Some(first) => {
-                for key in ["results", "notes"] {
-                    if let (Some(a), Some(b)) = (first[key].as_array_mut(), value[key].as_array_mut()) {
-                        a.append(b);
-                    }
-                }
-                if value["interrupted"] == true {
-                    first["interrupted"] = true.into();
-                }
-            }
-        }
-    }
-    Ok(all.unwrap_or_default())
 }
 
 /// Reads a rope spec from the command line.

@@ -1,15 +1,13 @@
 //! `ropewalk passkey`: whether a model finds a number in a long text of nothing.
 
-use anyhow::anyhow;
 use clap::builder::PossibleValuesParser;
 use clap::{Args as _, FromArgMatches};
-use ropewalk::eval::passkey::{self, by_name, Depth, Params, KEYS, SCORINGS, SIZINGS};
-use ropewalk::eval::Control;
+use ropewalk::eval::passkey::{self, by_name, Depth, Params, Report, KEY_RANGES, SCORINGS, SIZINGS};
 
+use super::compare::Comparison;
 use super::interrupt::Interrupt;
-use super::lm::SessionSource;
-use super::options::{joined, tokens, ModelArgs, RopesArgs};
-use super::output::{self, OutputArgs, Unit};
+use super::options::{tokens, ModelArgs, RopesArgs};
+use super::output::OutputArgs;
 use super::{models, Command};
 
 pub(crate) const COMMAND: Command = Command {
@@ -41,7 +39,7 @@ struct Args {
     #[arg(long, value_name = "RULE", default_value = SCORINGS[0].0, value_parser = names(SCORINGS))]
     scoring: String,
     /// Which numbers are keys
-    #[arg(long, value_name = "RULE", default_value = KEYS[0].0, value_parser = names(KEYS))]
+    #[arg(long, value_name = "RULE", default_value = KEY_RANGES[0].0, value_parser = names(KEY_RANGES))]
     keys: String,
     /// Seed of keys and places
     #[arg(short, long, value_name = "S", default_value_t = 0)]
@@ -70,39 +68,15 @@ fn run(args: &Args) -> anyhow::Result<()> {
         seed: args.seed,
         sizing: by_name("sizing", &args.sizing, SIZINGS)?,
         scoring: by_name("scoring", &args.scoring, SCORINGS)?,
-        keys: by_name("keys", &args.keys, KEYS)?,
+        keys: by_name("keys", &args.keys, KEY_RANGES)?,
         ..Params::new(args.lengths.clone())
     };
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;
-    let mut reports = Vec::new();
-    for spec in specs {
-        let source =
-            SessionSource { model: &model, choice: &choice, spec, interrupt: &interrupt, out: args.out };
-        let mut bar = args.out.progress(0, "measuring", Unit::Tokens);
-        let mut watch = |p: &ropewalk::eval::Progress| {
-            bar.set_len(p.tokens_total as u64);
-            let percent = 100.0 * p.value;
-            bar.set_message(format!(
-                "length {} sample {}/{} accuracy {percent:.0} %",
-                p.n_ctx, p.done, p.total
-            ));
-            bar.set(p.tokens_done as u64);
-        };
-        let mut control = Control { cancel: Some(interrupt.flag()), progress: Some(&mut watch) };
-        reports.push(passkey::run(&source, &models::label(&choice), &params, &mut control)?);
-        if interrupt.requested() {
-            break;
-        }
-    }
-    if args.out.json {
-        output::print_json(&joined(&reports)?)?;
-    } else {
-        output::print(&reports.iter().map(|r| r.text()).collect::<Vec<_>>().join("\n"))?;
-    }
-    if interrupt.requested() {
-        return Err(anyhow!("interrupted: the figures cover what was done"));
-    }
-    Ok(())
+    let name = models::label(&choice);
+    let comparison = Comparison { model: &model, choice: &choice, interrupt: &interrupt, out: args.out };
+    let reports = comparison.run(&specs, |source, control| passkey::run(source, &name, &params, control))?;
+    comparison.print(&reports, Report::text)?;
+    comparison.check_finished()
 }

@@ -1,20 +1,19 @@
 //! `ropewalk perplexity`: how well a model predicts a text, by a named protocol.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::perplexity::{self, Params, Report};
 use ropewalk::eval::protocol::{default_protocol, protocol, PROTOCOLS};
-use ropewalk::eval::{documents, Control, Document};
+use ropewalk::eval::{documents, Document};
 use ropewalk::plot::{Axis, Chart, Scale, Series};
 use ropewalk::rope::Spec;
 
+use super::compare::Comparison;
 use super::interrupt::Interrupt;
-use super::lm::SessionSource;
-use super::options::{joined, read_file, tokens, ModelArgs, RopesArgs};
-use super::output::{self, check_plot_name, OutputArgs, Unit};
+use super::options::{read_file, tokens, ModelArgs, RopesArgs};
+use super::output::{check_plot_name, OutputArgs};
 use super::{models, Command};
 
 pub(crate) const COMMAND: Command = Command {
@@ -101,48 +100,23 @@ fn run(args: &Args) -> anyhow::Result<()> {
         max_documents: args.max_documents,
         ..Params::new(rule, ctx)
     };
-    let mut reports: Vec<(Option<&Spec>, Report)> = Vec::new();
-    for spec in &specs {
-        let source = SessionSource {
-            model: &model,
-            choice: &choice,
-            spec: spec.clone(),
-            interrupt: &interrupt,
-            out: args.out,
-        };
-        let mut bar = args.out.progress(0, "measuring", Unit::Tokens);
-        let mut watch = |p: &ropewalk::eval::Progress| {
-            bar.set_len(p.tokens_total as u64);
-            bar.set_message(format!("ctx {} window {}/{} ppl {:.3}", p.n_ctx, p.done, p.total, p.value));
-            bar.set(p.tokens_done as u64);
-        };
-        let mut control = Control { cancel: Some(interrupt.flag()), progress: Some(&mut watch) };
-        let name = models::label(&choice);
-        reports.push((spec.as_ref(), perplexity::run(&source, &name, &texts, &params, &mut control)?));
-        if interrupt.requested() {
-            break;
-        }
-    }
-    if args.out.json {
-        output::print_json(&joined(&reports.iter().map(|r| &r.1).collect::<Vec<_>>())?)?;
-    } else {
-        output::print(&reports.iter().map(|r| r.1.text()).collect::<Vec<_>>().join("\n"))?;
-    }
+    let name = models::label(&choice);
+    let comparison = Comparison { model: &model, choice: &choice, interrupt: &interrupt, out: args.out };
+    let reports =
+        comparison.run(&specs, |source, control| perplexity::run(source, &name, &texts, &params, control))?;
+    comparison.print(&reports, Report::text)?;
     if let Some(path) = &args.plot {
-        chart(&reports, model.hparams().n_ctx_orig()).write(path)?;
+        chart(&specs, &reports, model.hparams().n_ctx_orig()).write(path)?;
         args.out.note(format_args!("drawn to {}", path.display()));
     }
-    if interrupt.requested() {
-        return Err(anyhow!("interrupted: the figures cover what was done"));
-    }
-    Ok(())
+    comparison.check_finished()
 }
 
 /// Perplexity by position: a line for each method and length.
-fn chart(reports: &[(Option<&Spec>, Report)], n_ctx_train: usize) -> Chart {
+fn chart(specs: &[Option<Spec>], reports: &[Report], n_ctx_train: usize) -> Chart {
     let mut series = Vec::new();
-    for (spec, report) in reports {
-        let name = spec.map_or_else(|| report.rope.clone(), ToString::to_string);
+    for (spec, report) in specs.iter().zip(reports) {
+        let name = spec.as_ref().map_or_else(|| report.rope.clone(), ToString::to_string);
         for row in &report.results {
             let middle = |b: &perplexity::Bucket| (b.start + b.end) as f64 / 2.0;
             let points = row.buckets.iter().map(|b| (middle(b), b.value.ppl)).collect();
@@ -153,8 +127,8 @@ fn chart(reports: &[(Option<&Spec>, Report)], n_ctx_train: usize) -> Chart {
     }
     let title = reports
         .first()
-        .map_or_else(String::new, |(_, r)| format!("{}: perplexity by position ({})", r.model, r.protocol));
-    let longest = reports.iter().flat_map(|r| &r.1.results).map(|r| r.ctx).max().unwrap_or(0);
+        .map_or_else(String::new, |r| format!("{}: perplexity by position ({})", r.model, r.protocol));
+    let longest = reports.iter().flat_map(|r| &r.results).map(|r| r.ctx).max().unwrap_or(0);
     let mut x = Axis::new("position in the window, tokens", Scale::Linear);
     if longest > n_ctx_train {
         x = x.mark(n_ctx_train as f64, format!("trained {n_ctx_train}"));
@@ -162,7 +136,7 @@ fn chart(reports: &[(Option<&Spec>, Report)], n_ctx_train: usize) -> Chart {
     Chart { title, x, y: Axis::new("perplexity", Scale::Log), series }
 }
 
-fn read_documents(path: &std::path::Path) -> anyhow::Result<Vec<Document>> {
+fn read_documents(path: &Path) -> anyhow::Result<Vec<Document>> {
     let (name, bytes) = read_file(path)?;
     Ok(documents(&name, bytes)?)
 }

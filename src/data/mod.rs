@@ -17,10 +17,11 @@ mod sources;
 pub use corpus::{Built, Corpus, Progress};
 pub use dataset::{Dataset, DatasetParams, Packing};
 pub use hold_out::HeldOut;
-pub use read::MAX_TEXT;
 pub use sample::{Sample, Transform};
 pub use separator::Separator;
 pub use sources::{SourceFile, Sources, TextOptions};
+
+pub use crate::jsonl::MAX_TEXT;
 
 /// The generator a [`Transform`] draws from.
 pub use rand_chacha::ChaCha8Rng;

@@ -7,13 +7,10 @@ use std::path::Path;
 use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
-use serde_json::Value;
 
-use super::{invalid, io, TextOptions};
+use super::{io, TextOptions};
+use crate::jsonl::{self, Texts, MAX_TEXT};
 use crate::model::Result;
-
-/// Bytes of one document, unpacked. A gzip file of a megabyte can hold a gigabyte.
-pub const MAX_TEXT: u64 = 1 << 30;
 
 /// A text to train on.
 pub(super) struct Document {
@@ -65,29 +62,18 @@ pub(super) fn documents(
 ) -> Result<()> {
     let mut input = unpacked(path, Some(counter))?;
     let mut replaced = 0u64;
-    let endings = [".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"];
-    if has_ending(path, &endings) {
-        let (mut line, mut offset) = (0u32, 0u64);
-        loop {
-            let mut bytes = Vec::new();
-            let n = (&mut input).take(MAX_TEXT + 1).read_until(b'\n', &mut bytes).map_err(|e| io(path, e))?;
-            if n == 0 {
-                break;
-            }
-            line = line
-                .checked_add(1)
-                .ok_or_else(|| invalid(format!("{}: more than {} lines", path.display(), u32::MAX)))?;
-            let name = format!("{}:{line}", path.display());
-            let text = utf8(&name, bytes, offset, options, &mut replaced)?;
-            offset += n as u64;
-            if !text.trim().is_empty() {
-                give(Document { line, text: field(&name, &text, &options.text_field)? }, each)?;
-            }
+    if jsonl::is_jsonl(path) {
+        let mut texts = Texts::new(path, input, &options.text_field, options.replace_invalid);
+        for text in texts.by_ref() {
+            let (line, text) = text?;
+            give(Document { line, text }, each)?;
         }
+        replaced = texts.n_replaced();
     } else {
         let mut bytes = Vec::new();
         (&mut input).take(MAX_TEXT + 1).read_to_end(&mut bytes).map_err(|e| io(path, e))?;
-        let text = utf8(&path.display().to_string(), bytes, 0, options, &mut replaced)?;
+        let name = path.display().to_string();
+        let text = jsonl::utf8(&name, bytes, 0, options.replace_invalid, &mut replaced)?;
         give(Document { line: 0, text }, each)?;
     }
     if replaced > 0 {
@@ -100,56 +86,5 @@ fn give(document: Document, each: &mut dyn FnMut(Document) -> Result<()>) -> Res
     match document.text.trim().is_empty() {
         true => Ok(()),
         false => each(document),
-    }
-}
-
-/// Bytes to text. A byte-order mark at the start of a file is no part of it.
-fn utf8(
-    name: &str,
-    mut bytes: Vec<u8>,
-    offset: u64,
-    options: &TextOptions,
-    replaced: &mut u64,
-) -> Result<String> {
-    if bytes.len() as u64 > MAX_TEXT {
-        return Err(invalid(format!("{name}: a text of more than {MAX_TEXT} bytes; break it")));
-    }
-    let mark = if offset == 0 && bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
-    bytes.drain(..mark);
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok(text),
-        Err(e) if options.replace_invalid => {
-            *replaced += 1;
-            Ok(String::from_utf8_lossy(e.as_bytes()).into_owned())
-        }
-        Err(e) => {
-            let at = offset + (mark + e.utf8_error().valid_up_to()) as u64;
-            Err(invalid(format!("{name}: not UTF-8: bad byte at offset {at}")))
-        }
-    }
-}
-
-fn field(name: &str, line: &str, field: &str) -> Result<String> {
-    let value: Value = serde_json::from_str(line).map_err(|e| invalid(format!("{name}: not JSON: {e}")))?;
-    let Value::Object(mut object) = value else {
-        return Err(invalid(format!("{name}: expected a JSON object, found {}", kind(&value))));
-    };
-    match object.remove(field) {
-        Some(Value::String(text)) => Ok(text),
-        Some(other) => {
-            Err(invalid(format!("{name}: \"{field}\": expected a string, found {}", kind(&other))))
-        }
-        None => Err(invalid(format!("{name}: no \"{field}\" field"))),
-    }
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
     }
 }

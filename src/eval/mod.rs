@@ -1,10 +1,38 @@
-//! Measurements. A task never sees a model: it works through [`Lm`], which a session implements.
+//! Measurements of language models: perplexity by named [`protocol`]s, passkey retrieval.
 //!
-//! A task is one module: parameters in, `run(source, model, ..., control) -> report` out. Reports serialise to the
-//! JSON the command line promises and format themselves as text; nothing here prints or opens files.
+//! A task is one module: parameters in, `run(source, model, ..., control) -> report` out. It works through the traits
+//! [`Lm`] and [`LmSource`], which [`SessionSource`] implements for sessions of a model. Reports serialise to the JSON
+//! that the command line promises and format themselves as text; nothing here prints or opens files.
+//!
+//! ```
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("model.gguf");
+//! # convert::random::write(&convert::random::Shape::named("llama-tiny")?, ropewalk::DType::Q8_0, 1, &path)?;
+//! use ropewalk::control::Control;
+//! use ropewalk::eval::{perplexity, protocol::protocol, Document, SessionSource};
+//! use ropewalk::model::{Model, ModelParams};
+//! use ropewalk::session::SessionParams;
+//!
+//! let model = Model::load(&path, &ModelParams::cpu())?;
+//! let mut how = SessionParams::new(0); // the task opens a context for each length
+//! how.rope = Some("yarn:factor=2".parse()?);
+//! # how.n_threads = 1;
+//! let source = SessionSource::new(&model, how);
+//!
+//! let text = "To be, or not to be, that is the question. ".repeat(20);
+//! let documents = [Document { name: "a soliloquy".into(), text }];
+//! let params = perplexity::Params::new(protocol("window")?, vec![128, 256]);
+//! let report = perplexity::run(&source, "model.gguf", &documents, &params, &Control::default())?;
+//! assert_eq!(report.results.len(), 2);
+//! assert!(report.results[1].headline.ppl > 1.0);
+//! println!("{}", report.text());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 
+use crate::control::Control;
 use crate::model::{Error, Result};
 use crate::Token;
 
@@ -12,18 +40,20 @@ mod document;
 pub mod passkey;
 pub mod perplexity;
 pub mod protocol;
+mod session;
 pub mod stats;
 mod table;
 
 pub use document::{documents, Document};
+pub use session::SessionSource;
 
 /// A language model at one context length, as evaluations see it.
 pub trait Lm {
-    /// Tokens that fit.
+    /// Tokens that fit into the context.
     fn n_ctx(&self) -> usize;
-    /// The rope spec in force, with defaults filled in, and notes for the reader.
+    /// The rope spec in force, with defaults filled in.
     fn rope(&self) -> String;
-    /// Text to tokens; `add_special` puts BOS/EOS as the model's flags say.
+    /// Text to tokens; `add_special` puts BOS and EOS where the model's flags ask for them.
     fn tokenize(&self, text: &str, add_special: bool) -> Result<Vec<Token>>;
     /// Tokens to text.
     fn detokenize(&self, tokens: &[Token]) -> Result<String>;
@@ -31,11 +61,16 @@ pub trait Lm {
     fn bos(&self) -> Option<Token>;
     /// Whether the model's flags ask for BOS.
     fn add_bos(&self) -> bool;
-    /// In a fresh context: `-ln p(tokens[i] | tokens[..i])` for each `i` in `from.max(1)..tokens.len()`.
-    /// Keys shared with the previous call's tokens may be reused: the result is the same.
+    /// In a fresh context: `-ln p(tokens[i] | tokens[..i])` in nats for each `i` in `from.max(1)..tokens.len()`. The
+    /// keys of a beginning shared with the previous call's tokens may be used again: the result is the same.
     fn nll(&mut self, tokens: &[Token], from: usize) -> Result<Vec<f32>>;
-    /// Greedy continuation of a prompt in a fresh context, at most `n` tokens, ended early by an end-of-generation token (not returned).
+    /// Greedy continuation of a prompt in a fresh context: at most `n` tokens, ended early by an end-of-generation
+    /// token (not returned).
     fn generate(&mut self, prompt: &[Token], n: usize) -> Result<Vec<Token>>;
+    /// A flag that makes a running call return [`Error::Interrupted`] when it is set; `None` where calls run to their end.
+    fn cancel_flag(&self) -> Option<Arc<AtomicBool>> {
+        None
+    }
 }
 
 /// Opens an [`Lm`] at a context length: methods whose frequencies depend on the length are worked out anew for each.
@@ -44,56 +79,14 @@ pub trait LmSource {
     fn open(&self, n_ctx: usize) -> Result<Box<dyn Lm + '_>>;
 }
 
-/// How far a task is.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Progress {
-    /// Context length being measured, in tokens.
-    pub n_ctx: usize,
-    /// Cases (windows, samples) done at this length.
-    pub done: usize,
-    /// Cases at this length.
-    pub total: usize,
-    /// Tokens fed so far, over all lengths of the run.
-    pub tokens_done: usize,
-    /// Tokens the whole run will feed; for passkey an upper estimate. With `tokens_per_s`, the time left.
-    pub tokens_total: usize,
-    /// The measure so far at this length: perplexity, accuracy.
-    pub value: f64,
-    /// Tokens fed per second at this length.
-    pub tokens_per_s: f64,
-}
-
-/// How the caller watches and stops a task.
-#[derive(Default)]
-pub struct Control<'a> {
-    /// Checked between cases: when set, the task returns what is done, marked interrupted.
-    pub cancel: Option<&'a AtomicBool>,
-    /// Called after every case.
-    pub progress: Option<&'a mut dyn FnMut(&Progress)>,
-}
-
-impl std::fmt::Debug for Control<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Control").field("cancel", &self.cancel).finish_non_exhaustive()
-    }
-}
-
-impl Control<'_> {
-    fn cancelled(&self) -> bool {
-        self.cancel.is_some_and(|flag| flag.load(Ordering::Relaxed))
-    }
-    fn report(&mut self, progress: Progress) {
-        if let Some(f) = self.progress.as_mut() {
-            f(&progress);
-        }
-    }
-}
-
-/// Opens a length and holds the source to its word.
-fn open(source: &dyn LmSource, n_ctx: usize) -> Result<Box<dyn Lm + '_>> {
+/// Opens a context that `control` can stop; an error if it is smaller than was asked for.
+fn open<'s>(source: &'s dyn LmSource, n_ctx: usize, control: &Control<'_>) -> Result<Box<dyn Lm + 's>> {
     let lm = source.open(n_ctx)?;
     if lm.n_ctx() < n_ctx {
         return Err(invalid(format!("context opened for {n_ctx} tokens takes only {}", lm.n_ctx())));
+    }
+    if let Some(flag) = lm.cancel_flag() {
+        control.bind(&flag);
     }
     Ok(lm)
 }

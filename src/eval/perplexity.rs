@@ -4,14 +4,15 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::protocol::{Average, Bos, BosRule, Plan, Protocol, Text, Window};
+use super::protocol::{Average, Bos, BosRule, Protocol, Text, Window, WindowPlan};
 use super::stats::{Mean, Perplexity};
 use super::table::{number, table};
-use super::{invalid, open, per_second, tokenize, uninterrupted, Control, Document, Lm, LmSource, Progress};
+use super::{invalid, open, per_second, tokenize, uninterrupted, Document, Lm, LmSource};
+use crate::control::Control;
 use crate::model::Result;
 use crate::Token;
 
-/// What to measure.
+/// Texts are measured by this protocol, at these lengths.
 #[derive(Debug, Clone)]
 pub struct Params {
     /// The protocol.
@@ -24,7 +25,7 @@ pub struct Params {
     pub max_windows: Option<usize>,
     /// Width in tokens of the buckets of perplexity by position; `None` is an eighth of the context.
     pub bucket: Option<usize>,
-    /// `None` is the protocol's rule.
+    /// Whether BOS is put in front; `None` is the protocol's rule.
     pub bos: Option<bool>,
     /// Documents of fewer tokens are left out (`--dataset-min-tokens` of YaRN's script).
     pub min_tokens: usize,
@@ -48,7 +49,7 @@ impl Params {
     }
 }
 
-/// What came out. Serialises to the JSON the command line promises.
+/// Result of a run. Serialises to the JSON that the command line promises.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The model's file.
@@ -71,7 +72,7 @@ pub struct Report {
     pub document_tokens: usize,
     /// Whether the run was stopped: lengths may be missing, and the last one may lack windows.
     pub interrupted: bool,
-    /// What the reader must know.
+    /// Remarks that a reader of the figures must know.
     pub notes: Vec<String>,
 }
 
@@ -128,16 +129,18 @@ pub struct Bucket {
 /// Measures perplexity. `model` is only copied to the report.
 ///
 /// All lengths are planned before the first is measured, so that a text too short for the last one is an error at once.
+/// Progress is counted in tokens fed to the model, over all lengths, and reported after every window.
 ///
 /// # Errors
-/// No documents or lengths; a plan that cannot be (naming the document); a log-likelihood that is no finite number,
-/// naming window and position; whatever the model reports. Being stopped is no error: see [`Report::interrupted`].
+/// No documents or lengths; a text that the protocol has no window for (naming the document); a log-likelihood that is
+/// no finite number, naming window and position; whatever the model reports. Being stopped is no error: see
+/// [`Report::interrupted`].
 pub fn run(
     source: &dyn LmSource,
     model: &str,
     documents: &[Document],
     params: &Params,
-    control: &mut Control<'_>,
+    control: &Control<'_>,
 ) -> Result<Report> {
     let protocol = params.protocol;
     for (name, value) in
@@ -150,16 +153,9 @@ pub fn run(
     let Some(&first) = params.ctx.first() else { return Err(invalid("no context length given")) };
     let stride = params.stride.or(protocol.stride).unwrap_or(1);
 
-    let lm = open(source, first)?;
+    let lm = open(source, first, control)?;
     let texts = Texts::new(&*lm, documents, params)?;
-    let mut plans = Vec::with_capacity(params.ctx.len());
-    for &ctx in &params.ctx {
-        let plan = Plan::new(protocol, &texts.lengths(), ctx, stride, texts.bos.is_some()).map_err(|e| {
-            invalid(format!("{}: protocol {}: {}", texts.names[e.text], protocol.name, e.reason))
-        })?;
-        plans.push((ctx, plan));
-    }
-    let fed = |plan: &Plan| plan.sample(params.max_windows).map(|w| w.n_fed()).sum::<usize>();
+    let plans = plan(&texts, params, stride)?;
     let mut report = Report {
         model: model.into(),
         rope: lm.rope(),
@@ -173,19 +169,20 @@ pub fn run(
         interrupted: false,
         notes: notes(params, &plans),
     };
+    let to_feed = |plan: &WindowPlan| plan.sample(params.max_windows).map(|w| w.n_fed()).sum::<usize>();
+    let mut fed = Fed { done: 0, total: plans.iter().map(|(_, plan)| to_feed(plan)).sum() };
     let mut lm = Some(lm);
-    let mut budget = Budget { done: 0, total: plans.iter().map(|(_, plan)| fed(plan)).sum() };
     for (ctx, plan) in &plans {
-        if control.cancelled() {
+        if control.stopped() {
             report.interrupted = true;
             break;
         }
         let opened = match lm.take() {
             Some(lm) => Some(lm),
-            None => uninterrupted(open(source, *ctx))?,
+            None => uninterrupted(open(source, *ctx, control))?,
         };
         let row = match opened {
-            Some(mut lm) => measure(&mut *lm, *ctx, &texts, plan, params, &mut budget, control)?,
+            Some(mut lm) => measure(&mut *lm, *ctx, &texts, plan, params, &mut fed, control)?,
             None => None,
         };
         report.interrupted |= row.as_ref().is_none_or(|row| row.interrupted);
@@ -197,13 +194,25 @@ pub fn run(
     Ok(report)
 }
 
+/// The windows of every length.
+fn plan(texts: &Texts, params: &Params, stride: usize) -> Result<Vec<(usize, WindowPlan)>> {
+    let (protocol, lengths, bos) = (params.protocol, texts.lengths(), texts.bos.is_some());
+    let plan = |&ctx: &usize| {
+        let plan = WindowPlan::new(protocol, &lengths, ctx, stride, bos).map_err(|e| {
+            invalid(format!("{}: protocol {}: {}", texts.names[e.text], protocol.name, e.reason))
+        })?;
+        Ok((ctx, plan))
+    };
+    params.ctx.iter().map(plan).collect()
+}
+
 /// Tokens fed by the whole run.
-struct Budget {
+struct Fed {
     done: usize,
     total: usize,
 }
 
-/// Tokens to cut windows from: one text per document, or one of all.
+/// The documents as tokens, from which windows are cut: a text for each document, or one of all.
 struct Texts {
     names: Vec<String>,
     tokens: Vec<Vec<Token>>,
@@ -262,6 +271,7 @@ impl Texts {
         self.tokens.iter().map(Vec::len).collect()
     }
 
+    /// Puts the tokens of a window in place of what `tokens` holds.
     fn feed(&self, w: &Window, tokens: &mut Vec<Token>) {
         tokens.clear();
         tokens.extend(self.bos.filter(|_| w.bos == Bos::Prepended));
@@ -272,7 +282,7 @@ impl Texts {
     }
 }
 
-fn notes(params: &Params, plans: &[(usize, Plan)]) -> Vec<String> {
+fn notes(params: &Params, plans: &[(usize, WindowPlan)]) -> Vec<String> {
     let protocol = params.protocol;
     let mut notes = Vec::new();
     if let (None, Some(stride)) = (protocol.stride, params.stride) {
@@ -287,100 +297,120 @@ fn notes(params: &Params, plans: &[(usize, Plan)]) -> Vec<String> {
     notes
 }
 
-/// One length; `None` when stopped before the first window was done.
+/// Negative log-likelihoods of one length, averaged in every way that is reported.
+struct Sums {
+    /// Width in tokens of a bucket.
+    width: usize,
+    /// By position in the window.
+    buckets: Vec<Mean>,
+    by_token: Mean,
+    by_window: Mean,
+}
+
+impl Sums {
+    fn new(ctx: usize, params: &Params) -> Sums {
+        let width = params.bucket.unwrap_or(ctx.div_ceil(8)).clamp(1, ctx);
+        let buckets = vec![Mean::default(); ctx.div_ceil(width)];
+        Sums { width, buckets, by_token: Mean::default(), by_window: Mean::default() }
+    }
+
+    /// Takes in the values of one window, whose first is at position `from`.
+    ///
+    /// # Errors
+    /// The position and value of one that is not finite.
+    fn window(&mut self, from: usize, nll: &[f32]) -> Result<(), (usize, f32)> {
+        let mut mean = Mean::default();
+        for (position, &x) in (from..).zip(nll) {
+            if !x.is_finite() {
+                return Err((position, x));
+            }
+            let x = f64::from(x);
+            mean.push(x);
+            self.by_token.push(x);
+            self.buckets[position / self.width].push(x);
+        }
+        self.by_window.push(mean.mean());
+        Ok(())
+    }
+
+    fn headline(&self, protocol: &Protocol) -> Result<Perplexity> {
+        match protocol.average {
+            Average::Tokens => Perplexity::new(&self.by_token, std::f64::consts::E),
+            Average::Windows { base } => Perplexity::new(&self.by_window, base),
+        }
+    }
+
+    /// The buckets that hold anything.
+    fn buckets(&self, ctx: usize) -> Result<Vec<Bucket>> {
+        let bucket = |(i, mean): (usize, &Mean)| -> Result<Bucket> {
+            let (start, end) = (i * self.width, ((i + 1) * self.width).min(ctx));
+            let value = Perplexity::new(mean, std::f64::consts::E)
+                .map_err(|e| invalid(format!("ctx {ctx}: positions {start} to {}: {e}", end - 1)))?;
+            Ok(Bucket { start, end, value, tokens: mean.n() })
+        };
+        self.buckets.iter().enumerate().filter(|(_, m)| m.n() > 0).map(bucket).collect()
+    }
+}
+
+/// Measures one length; `None` when stopped before the first window was done.
 fn measure(
     lm: &mut dyn Lm,
     ctx: usize,
     texts: &Texts,
-    plan: &Plan,
+    plan: &WindowPlan,
     params: &Params,
-    budget: &mut Budget,
-    control: &mut Control<'_>,
+    fed: &mut Fed,
+    control: &Control<'_>,
 ) -> Result<Option<Row>> {
-    let width = params.bucket.unwrap_or(ctx.div_ceil(8)).clamp(1, ctx);
-    let mut buckets = vec![Mean::default(); ctx.div_ceil(width)];
-    let (mut by_token, mut by_window) = (Mean::default(), Mean::default());
-    let (mut tokens, mut fed) = (Vec::new(), 0);
+    let mut sums = Sums::new(ctx, params);
+    let (mut tokens, mut tokens_fed) = (Vec::new(), 0);
     let start = Instant::now();
     let windows = plan.sample(params.max_windows);
     let n_windows = windows.len();
-    for (done, w) in windows.enumerate() {
-        if control.cancelled() {
+    for (i, w) in windows.enumerate() {
+        if control.stopped() {
             break;
         }
         texts.feed(&w, &mut tokens);
         let Some(nll) = uninterrupted(lm.nll(&tokens, w.from))? else { break };
         if nll.len() != w.n_scored() {
-            return Err(invalid(format!(
-                "window {done}: expected {} log-likelihoods, found {}",
-                w.n_scored(),
-                nll.len()
-            )));
+            let (expected, found) = (w.n_scored(), nll.len());
+            return Err(invalid(format!("window {i}: expected {expected} log-likelihoods, found {found}")));
         }
-        let mut mean = Mean::default();
-        for (position, &x) in (w.from..).zip(&nll) {
-            if !x.is_finite() {
-                let text = &texts.names[w.text];
-                return Err(invalid(format!(
-                    "{text}: ctx {ctx}: window {done} (tokens {}..{}), position {position}: negative log-likelihood is {x}",
-                    w.start, w.end
-                )));
-            }
-            let x = f64::from(x);
-            mean.push(x);
-            by_token.push(x);
-            buckets[position / width].push(x);
-        }
-        by_window.push(mean.mean());
-        fed += tokens.len();
-        budget.done += tokens.len();
-        control.report(Progress {
-            n_ctx: ctx,
-            done: done + 1,
-            total: n_windows,
-            tokens_done: budget.done,
-            tokens_total: budget.total,
-            value: headline(params.protocol, &by_token, &by_window)
-                .map_err(|e| invalid(format!("ctx {ctx}: up to window {done}: {e}")))?
-                .ppl,
-            tokens_per_s: per_second(fed, start.elapsed().as_secs_f64()),
-        });
+        sums.window(w.from, &nll).map_err(|(position, x)| {
+            let (text, Window { start, end, .. }) = (&texts.names[w.text], w);
+            invalid(format!(
+                "{text}: ctx {ctx}: window {i} (tokens {start}..{end}), position {position}: negative log-likelihood is {x}"
+            ))
+        })?;
+        tokens_fed += tokens.len();
+        fed.done += tokens.len();
+        let so_far = sums.headline(params.protocol);
+        let so_far = so_far.map_err(|e| invalid(format!("ctx {ctx}: up to window {i}: {e}")))?.ppl;
+        let what = format_args!("ctx {ctx} window {}/{n_windows} ppl {so_far:.3}", i + 1);
+        control.report(what, fed.done as u64, fed.total as u64);
     }
-    if by_window.n() == 0 {
+    if sums.by_window.n() == 0 {
         return Ok(None);
     }
     let seconds = start.elapsed().as_secs_f64();
-    let e = std::f64::consts::E;
-    let bucket = |(i, mean): (usize, &Mean)| -> Result<Bucket> {
-        let (start, end) = (i * width, ((i + 1) * width).min(ctx));
-        let value = Perplexity::new(mean, e)
-            .map_err(|e| invalid(format!("ctx {ctx}: positions {start} to {}: {e}", end - 1)))?;
-        Ok(Bucket { start, end, value, tokens: mean.n() })
-    };
     Ok(Some(Row {
         ctx,
-        headline: headline(params.protocol, &by_token, &by_window)?,
-        tokens: by_token.n(),
-        windows: by_window.n(),
-        tokens_per_s: per_second(fed, seconds),
-        token_weighted: Perplexity::new(&by_token, e)?,
-        window_mean: Perplexity::new(&by_window, e)?,
-        buckets: buckets.iter().enumerate().filter(|(_, m)| m.n() > 0).map(bucket).collect::<Result<_>>()?,
+        headline: sums.headline(params.protocol)?,
+        tokens: sums.by_token.n(),
+        windows: sums.by_window.n(),
+        tokens_per_s: per_second(tokens_fed, seconds),
+        token_weighted: Perplexity::new(&sums.by_token, std::f64::consts::E)?,
+        window_mean: Perplexity::new(&sums.by_window, std::f64::consts::E)?,
+        buckets: sums.buckets(ctx)?,
         windows_planned: n_windows,
         windows_total: plan.len(),
         short_documents: plan.n_short,
-        tokens_fed: fed,
+        tokens_fed,
         seconds,
         rope: lm.rope(),
-        interrupted: by_window.n() < n_windows,
+        interrupted: sums.by_window.n() < n_windows,
     }))
-}
-
-fn headline(protocol: &Protocol, by_token: &Mean, by_window: &Mean) -> Result<Perplexity> {
-    match protocol.average {
-        Average::Tokens => Perplexity::new(by_token, std::f64::consts::E),
-        Average::Windows { base } => Perplexity::new(by_window, base),
-    }
 }
 
 impl Report {

@@ -14,7 +14,7 @@ use super::invalid;
 /// One published way to measure perplexity.
 #[derive(Debug)]
 pub struct Protocol {
-    /// What users write and reports say.
+    /// Name, as users write it and reports give it.
     pub name: &'static str,
     /// The file it is taken from.
     pub source: &'static str,
@@ -33,7 +33,7 @@ pub struct Protocol {
     sweep: fn(&Geometry) -> std::result::Result<Sweep, String>,
 }
 
-/// What windows are cut from.
+/// The text that windows are cut from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Text {
     /// Each document by itself; BOS in front of every window.
@@ -63,7 +63,7 @@ pub enum Average {
     },
 }
 
-/// What a plan is made for.
+/// The text and the lengths that windows are planned for.
 #[derive(Debug, Clone, Copy)]
 pub struct Geometry {
     /// Tokens of the document or stream.
@@ -76,7 +76,7 @@ pub struct Geometry {
     pub bos: bool,
 }
 
-/// What stands in front of a window's tokens.
+/// Whether BOS stands in front of a window's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bos {
     /// Nothing that is not in the text.
@@ -96,7 +96,7 @@ pub struct Window {
     pub start: usize,
     /// One past the last token of the text.
     pub end: usize,
-    /// What stands in front.
+    /// Whether BOS stands in front.
     pub bos: Bos,
     /// First scored index among the tokens fed; all from there on are scored. At least 1.
     pub from: usize,
@@ -242,13 +242,13 @@ pub fn protocol(name: &str) -> Result<&'static Protocol> {
     })
 }
 
-/// What is meant when no protocol is named: `stride` when a stride is given, as for llama.cpp's tool, else `window`.
+/// The protocol meant when none is named: `stride` when a stride is given, as for llama.cpp's tool, else `window`.
 pub fn default_protocol(stride: Option<usize>) -> &'static Protocol {
     let name = if stride.is_some() { "stride" } else { "window" };
     PROTOCOLS.iter().find(|p| p.name == name).unwrap_or(&PROTOCOLS[0])
 }
 
-/// Text tokens a window takes and what stands before them: BOS, when used, counts towards `n_ctx`.
+/// Text tokens that a window takes, and whether BOS stands before them: BOS, when used, counts towards `n_ctx`.
 fn per_document(g: &Geometry) -> (usize, Bos) {
     if g.bos {
         (g.n_ctx - 1, Bos::Prepended)
@@ -337,7 +337,7 @@ fn no_gaps(stride: usize, width: usize) -> std::result::Result<(), String> {
 
 /// The windows of all texts, in order. Takes memory per text, not per window.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct WindowPlan {
     sweeps: Vec<Sweep>,
     /// Windows before each sweep, and at the end their number.
     before: Vec<usize>,
@@ -350,11 +350,11 @@ pub struct Plan {
 pub struct PlanError {
     /// The text at fault.
     pub text: usize,
-    /// What is wrong.
+    /// What is wrong with it, in words.
     pub reason: String,
 }
 
-impl Plan {
+impl WindowPlan {
     /// Plans texts of these lengths in tokens; `stride` only matters to protocols that have one.
     ///
     /// # Errors
@@ -365,8 +365,8 @@ impl Plan {
         n_ctx: usize,
         stride: usize,
         bos: bool,
-    ) -> std::result::Result<Plan, PlanError> {
-        let mut plan = Plan { sweeps: Vec::with_capacity(texts.len()), before: vec![0], n_short: 0 };
+    ) -> std::result::Result<WindowPlan, PlanError> {
+        let mut plan = WindowPlan { sweeps: Vec::with_capacity(texts.len()), before: vec![0], n_short: 0 };
         for (text, &n_tokens) in texts.iter().enumerate() {
             let fail = |reason| PlanError { text, reason };
             if n_ctx < 2 {

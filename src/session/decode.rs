@@ -106,19 +106,6 @@ impl Session<'_> {
         Ok(&self.logits)
     }
 
-    /// Makes sequence 0 hold exactly `tokens`, reusing the cached prefix they share; returns the last one's logits and how
-    /// many tokens were reused (the last is always computed). On an error only the shared prefix is held.
-    pub fn prompt(&mut self, tokens: &[Token]) -> Result<(&[f32], usize)> {
-        if tokens.is_empty() {
-            return Err(Error::Invalid("prompt: expected at least one token, found none".into()));
-        }
-        let held = self.tokens(0);
-        let shared = held.iter().zip(tokens).take_while(|(a, b)| a == b).count().min(tokens.len() - 1);
-        let shared = if self.holds(0, shared) { shared } else { 0 };
-        self.truncate(0, shared)?;
-        Ok((self.append(&tokens[shared..])?, shared))
-    }
-
     /// Appends tokens to sequence 0 and hands over each row of logits in `wanted` (indices into `tokens`) as it is computed.
     pub fn score(
         &mut self,

@@ -5,6 +5,7 @@ mod decode;
 mod generate;
 mod inputs;
 mod memory;
+mod prefix;
 mod state;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,12 +7,15 @@
 
 mod attention;
 pub mod checkpoint;
+mod export;
 mod head;
 mod layer;
+mod log;
 mod memory;
 pub mod optim;
 mod params;
 pub mod recipe;
+mod run;
 mod saved;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,8 +37,11 @@ use attention::Cache;
 use layer::{Block, Ctx};
 use saved::{Activation, Rows};
 
+pub use export::write_adapter;
+pub use log::History;
 pub use memory::{Budget, MemoryPlan};
 pub use params::{LoraParams, Params, Trained};
+pub use run::{Run, RunParams, RunReport};
 pub use saved::{Checkpointing, SavedType};
 
 /// How to train, as far as the engine is concerned; data, schedule and steps are the caller's.

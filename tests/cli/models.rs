@@ -233,6 +233,21 @@ fn perplexity_reports_what_the_contract_says() {
     assert!(bad.code == 2 && bad.stderr.contains(".svg"), "{bad:?}");
 }
 
+/// The windows share BOS and nothing else. Under a plan that evicts keys the cache cannot go back to behind it, and is
+/// filled again from the start.
+#[test]
+fn perplexity_goes_from_window_to_window_where_keys_are_evicted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = text_file(dir.path(), 300);
+    let base = ["perplexity", "-m", model(), "-f", &path, "--device", "cpu", "-t", "1", "-q", "--json"];
+    let windows = ["--ctx", "400", "--protocol", "yarn", "--stride", "128", "--max-windows", "3", "--bos"];
+    for rope in ["streaming:sinks=0,window=32", "lm-infinite:window=32,global=0,evict=true"] {
+        let more = ["--rope", rope, "--batch", "64", "--ubatch", "32"];
+        let json = run(&[&base[..], &windows, &more].concat()).json();
+        assert_eq!(json["results"][0]["windows"], 3, "{rope}: {json}");
+    }
+}
+
 #[test]
 fn passkey_reports_what_the_contract_says() {
     let base =
@@ -296,6 +311,65 @@ fn bench_measures_ours_and_libllama() {
     assert!(text.stdout.contains("| pp32 | ropewalk | plain |"), "{text:?}");
     let small = run(&[&base[..], &["--ctx", "8"]].concat());
     assert!(small.code == 1 && small.stderr.contains("needs 48"), "{small:?}");
+}
+
+/// Processes whose parent is this one.
+#[cfg(target_os = "linux")]
+fn children(parent: u32) -> Vec<u32> {
+    let ids =
+        std::fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
+    let is_child = |id: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        // The name stands in brackets and may hold anything: what follows it is state and parent.
+        let after = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().nth(1).map(str::to_owned));
+        after.flatten() == Some(parent.to_string())
+    };
+    ids.filter(is_child).collect()
+}
+
+/// libllama dies of a signal in the midst of a test: what is ours is reported, and its rows say what happened.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_in_libllama_does_not_take_the_bench_with_it() {
+    use std::time::{Duration, Instant};
+    for more in [&["--json"][..], &[]] {
+        let head = ["bench", "-m", model(), "-p", "64", "-n", "0", "-r", "400", "--against", "libllama"];
+        let args = [&head[..], &["--device", "cpu", "-t", "1", "-q"], more].concat();
+        let mut command = command(&args);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let started = Instant::now();
+        let libllama = loop {
+            if let [one] = children(child.id())[..] {
+                break one;
+            }
+            assert!(started.elapsed() < Duration::from_secs(60), "no process for libllama in a minute");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        std::thread::sleep(Duration::from_millis(200));
+        let kill = std::process::Command::new("kill").args(["-ILL", &libllama.to_string()]).status().unwrap();
+        assert!(kill.success());
+        let output = child.wait_with_output().unwrap();
+        let (stdout, stderr) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert_eq!(output.status.code(), Some(1), "{stdout}{stderr}");
+        assert!(
+            stderr.ends_with("error: libllama died of signal 4 (SIGILL): its figures are missing\n"),
+            "{stderr}"
+        );
+        if more.is_empty() {
+            assert!(
+                stdout.contains("| pp64 | libllama | the file's own | died of signal 4 (SIGILL) |"),
+                "{stdout}"
+            );
+            continue;
+        }
+        let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        let [ours, theirs] = &json["results"].as_array().unwrap()[..] else { panic!("{json}") };
+        assert_eq!(ours["samples_ts"].as_array().unwrap().len(), 400);
+        assert!(ours["died"].is_null() && ours["ratio"].is_null(), "{ours}");
+        assert_eq!(theirs["died"], "died of signal 4 (SIGILL)");
+        assert!(theirs["avg_ts"].is_null() && theirs["median_ts"].is_null(), "{theirs}");
+    }
 }
 
 #[test]

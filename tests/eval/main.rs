@@ -1,4 +1,5 @@
-//! Measurements on fake models, whose scores are known beforehand, and the charts drawn of results.
+//! Measurements on fake models, whose scores are known beforehand, and on sessions of a random one; the charts drawn of
+//! results.
 
 mod document;
 mod fakes;
@@ -6,3 +7,4 @@ mod passkey;
 mod perplexity;
 mod plot;
 mod protocol;
+mod session;

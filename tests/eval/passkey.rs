@@ -1,15 +1,15 @@
 //! Passkey on models that know, do not answer, or forget.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
 
 use proptest::prelude::*;
+use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::eval::passkey::{
-    by_name, first_number, largest_fitting, run, Depth, Draw, Keys, Params, Report, Scoring, Sizing, KEYS,
-    SCORINGS, SIZINGS,
+    by_name, first_number, largest_fitting, run, Depth, Draw, KeyRange, Params, Report, Scoring, Sizing,
+    KEY_RANGES, SCORINGS, SIZINGS,
 };
 use ropewalk::eval::stats::wilson;
-use ropewalk::eval::{Control, Progress};
 use ropewalk::Token;
 
 use crate::fakes::{Fake, Tokenizer};
@@ -26,7 +26,7 @@ fn forgetful(tokenizer: Tokenizer, prompt: &[Token]) -> String {
 }
 
 fn measure(fake: &Fake, params: &Params) -> Report {
-    run(fake, "m.gguf", params, &mut Control::default()).unwrap()
+    run(fake, "m.gguf", params, &Control::default()).unwrap()
 }
 
 fn counts(report: &Report) -> Vec<(usize, &str, usize, usize)> {
@@ -35,7 +35,7 @@ fn counts(report: &Report) -> Vec<(usize, &str, usize, usize)> {
 
 #[test]
 fn the_prompt_is_the_published_one() {
-    let draw = Draw::new(1, 512, Depth::At(0.5), 0, Keys::Landmark);
+    let draw = Draw::new(1, 512, Depth::At(0.5), 0, KeyRange::Landmark);
     let prompt = draw.prompt(187, Depth::At(0.5));
     let expected = format!(
         "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. \
@@ -56,7 +56,7 @@ fn the_prompt_is_the_published_one() {
 
 #[test]
 fn draws_follow_from_their_own_arguments() {
-    let draw = |seed, length, depth, sample| Draw::new(seed, length, depth, sample, Keys::Landmark);
+    let draw = |seed, length, depth, sample| Draw::new(seed, length, depth, sample, KeyRange::Landmark);
     let base = draw(7, 1024, Depth::Random, 3);
     assert_eq!(base, draw(7, 1024, Depth::Random, 3));
     let others = [
@@ -74,7 +74,7 @@ fn draws_follow_from_their_own_arguments() {
     assert!((mean - 25_000.0).abs() < 1_200.0, "{mean}");
     let prefixes: HashSet<usize> = draws.iter().map(|d| d.prompt(3, Depth::Random).n_prefix).collect();
     assert_eq!(prefixes, HashSet::from([0, 1, 2, 3]));
-    let five = (0..2000).map(|i| Draw::new(0, 1, Depth::Start, i, Keys::FiveDigit).key);
+    let five = (0..2000).map(|i| Draw::new(0, 1, Depth::Start, i, KeyRange::FiveDigit).key);
     assert!(five.into_iter().all(|key| (10_000..=99_999).contains(&key)));
 }
 
@@ -84,7 +84,7 @@ const FIRST_KEY: u32 = 3609;
 fn bisection_finds_the_n_that_growing_by_128_finds() {
     for tokenizer in [Tokenizer::Bytes, Tokenizer::Words] {
         for (sample, depth) in [(0, Depth::Random), (1, Depth::Start), (2, Depth::At(0.3))] {
-            let draw = Draw::new(0, 0, depth, sample, Keys::Landmark);
+            let draw = Draw::new(0, 0, depth, sample, KeyRange::Landmark);
             let mut count = |n| Ok(tokenizer.encode(&draw.prompt(n, depth).text).len());
             for budget in (0..2500).step_by(37) {
                 let mut n = 0;
@@ -185,32 +185,35 @@ fn longlora_sizes_by_characters_and_opens_what_they_need() {
 fn a_length_too_short_says_what_is_enough() {
     let fake = Fake::with_answer(oracle);
     let p = |length| Params { samples: 1, ..Params::new(vec![length]) };
-    let e = run(&fake, "m", &p(100), &mut Control::default()).unwrap_err().to_string();
+    let e = run(&fake, "m", &p(100), &Control::default()).unwrap_err().to_string();
     let least: usize = e.rsplit(' ').next().unwrap().parse().unwrap();
     assert!(e.starts_with("passkey: length 100 is too short: the prompt without garbage is "), "{e}");
-    assert!(run(&fake, "m", &p(least - 1), &mut Control::default()).is_err());
+    assert!(run(&fake, "m", &p(least - 1), &Control::default()).is_err());
     assert_eq!(measure(&fake, &p(least)).results[0].cases[0].garbage, 0);
-    assert!(run(&fake, "m", &p(5), &mut Control::default()).is_err());
-    assert!(run(&fake, "m", &Params { samples: 0, ..p(500) }, &mut Control::default()).is_err());
+    assert!(run(&fake, "m", &p(5), &Control::default()).is_err());
+    assert!(run(&fake, "m", &Params { samples: 0, ..p(500) }, &Control::default()).is_err());
 }
 
 #[test]
 fn stopping_returns_what_is_done() {
     let p = Params { samples: 4, depths: vec![Depth::Start, Depth::At(0.5)], ..Params::new(vec![500, 600]) };
-    let cancel = AtomicBool::new(false);
-    let mut seen: Vec<Progress> = Vec::new();
-    let mut progress = |p: &Progress| {
-        seen.push(p.clone());
-        cancel.store(seen.len() == 6, Ordering::Relaxed);
+    let (stop, seen) = (Stop::default(), Mutex::new(Vec::new()));
+    let progress = |p: &Progress<'_>| {
+        let mut seen = seen.lock().unwrap();
+        seen.push((p.what.to_string(), p.done, p.total));
+        if seen.len() == 6 {
+            stop.request();
+        }
     };
-    let mut control = Control { cancel: Some(&cancel), progress: Some(&mut progress) };
-    let report = run(&Fake::with_answer(oracle), "m", &p, &mut control).unwrap();
+    let control = Control::default().with_stop(&stop).with_progress(&progress);
+    let report = run(&Fake::with_answer(oracle), "m", &p, &control).unwrap();
     assert!(report.interrupted);
     assert_eq!(counts(&report), [(500, "start", 4, 4), (500, "0.5", 2, 2)]);
     assert!(report.results[1].interrupted && report.results[1].samples_planned == 4);
     assert!(report.text().contains("interrupted"));
-    assert_eq!((seen[5].done, seen[5].total, seen[5].value), (2, 4, 1.0));
-    assert!(seen.iter().all(|p| p.tokens_done <= p.tokens_total));
+    let seen = seen.into_inner().unwrap();
+    assert_eq!(seen[5].0, "length 500 sample 2/4 accuracy 100 %");
+    assert!(seen.iter().all(|(_, done, total)| done <= total));
 
     let fake = Fake { interrupt_at: Some(8), ..Fake::with_answer(oracle) };
     let stopped = measure(&fake, &p);
@@ -234,7 +237,7 @@ fn names_parse_and_print() {
         assert_eq!(e, format!("depth: expected random, start or a number from 0 to 1, found {text:?}"));
     }
     assert_eq!("-0".parse::<Depth>().unwrap().to_string(), "0");
-    assert_eq!(by_name("keys", "five-digit", KEYS).unwrap(), Keys::FiveDigit);
+    assert_eq!(by_name("keys", "five-digit", KEY_RANGES).unwrap(), KeyRange::FiveDigit);
     let e = by_name("sizing", "x", SIZINGS).unwrap_err().to_string();
     assert_eq!(e, "sizing: expected one of yarn, longlora, found \"x\"");
 }
@@ -277,7 +280,7 @@ proptest! {
             depths: vec![Depth::Random, Depth::At(at)],
             samples: 3,
             seed,
-            keys: if five { Keys::FiveDigit } else { Keys::Landmark },
+            keys: if five { KeyRange::FiveDigit } else { KeyRange::Landmark },
             scoring: if by_tokens { Scoring::Tokens } else { Scoring::Number },
             ..Params::new(vec![length])
         };

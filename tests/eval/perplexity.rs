@@ -1,10 +1,11 @@
 //! Perplexity of models whose log-likelihoods are known.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
 
+use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::eval::perplexity::{run, Params, Report};
 use ropewalk::eval::protocol::{protocol, PROTOCOLS};
-use ropewalk::eval::{Control, Document, Progress};
+use ropewalk::eval::Document;
 
 use crate::fakes::{letters, Fake, BOS};
 
@@ -13,11 +14,11 @@ fn params(name: &str, ctx: &[usize], stride: Option<usize>) -> Params {
 }
 
 fn measure(fake: &Fake, documents: &[Document], params: &Params) -> Report {
-    run(fake, "m.gguf", documents, params, &mut Control::default()).unwrap()
+    run(fake, "m.gguf", documents, params, &Control::default()).unwrap()
 }
 
 fn error(fake: &Fake, documents: &[Document], params: &Params) -> String {
-    run(fake, "m.gguf", documents, params, &mut Control::default()).unwrap_err().to_string()
+    run(fake, "m.gguf", documents, params, &Control::default()).unwrap_err().to_string()
 }
 
 /// What longlora's source raises to the mean.
@@ -199,20 +200,23 @@ fn a_bad_log_likelihood_is_an_error_that_says_where() {
 fn stopping_returns_what_is_done() {
     let documents = [letters("a", 26)];
     let p = params("llama-cpp", &[4, 8], None);
-    let cancel = AtomicBool::new(false);
-    let mut seen: Vec<Progress> = Vec::new();
-    let mut progress = |p: &Progress| {
-        seen.push(p.clone());
-        cancel.store(seen.len() == 2, Ordering::Relaxed);
+    let (stop, seen) = (Stop::default(), Mutex::new(Vec::new()));
+    let progress = |p: &Progress<'_>| {
+        let mut seen = seen.lock().unwrap();
+        seen.push((p.what.to_string(), p.done, p.total));
+        if seen.len() == 2 {
+            stop.request();
+        }
     };
-    let mut control = Control { cancel: Some(&cancel), progress: Some(&mut progress) };
-    let report = run(&Fake::new(), "m", &documents, &p, &mut control).unwrap();
+    let control = Control::default().with_stop(&stop).with_progress(&progress);
+    let report = run(&Fake::new(), "m", &documents, &p, &control).unwrap();
     assert!(report.interrupted && report.results.len() == 1 && report.results[0].interrupted);
     assert_eq!((report.results[0].windows, report.results[0].windows_planned), (2, 6));
     assert!(report.text().contains("2 of 6") && report.text().contains("interrupted"));
-    let last = &seen[1];
-    assert_eq!((last.n_ctx, last.done, last.total, last.tokens_done, last.tokens_total), (4, 2, 6, 8, 48));
-    assert!((last.value - 1f64.exp()).abs() < 1e-12);
+    // Eight of the 48 tokens of both lengths.
+    let seen = seen.into_inner().unwrap();
+    assert_eq!(seen[1], ("ctx 4 window 2/6 ppl 2.718".to_owned(), 8, 48));
+    assert_eq!(seen.len(), 2);
 
     // Stopped inside the second length's first window: nothing of that length is reported.
     let fake = Fake { interrupt_at: Some(6), ..Fake::new() };

@@ -1,12 +1,12 @@
 //! The planners against their sources' loops, written out naively.
 
 use proptest::prelude::*;
-use ropewalk::eval::protocol::{default_protocol, protocol, Bos, Plan, Text, Window, PROTOCOLS};
+use ropewalk::eval::protocol::{default_protocol, protocol, Bos, Text, Window, WindowPlan, PROTOCOLS};
 
 /// A forward pass: text indices fed (`None` is BOS) and the fed indices that are scored.
 type Pass = (Vec<Option<usize>>, Vec<usize>);
 
-fn passes(plan: &Plan) -> Vec<Pass> {
+fn passes(plan: &WindowPlan) -> Vec<Pass> {
     plan.sample(None).map(|w| pass(&w)).collect()
 }
 
@@ -102,7 +102,7 @@ fn planners_do_what_their_sources_do() {
         for (n, n_ctx, stride, bos) in (0..30).flat_map(|n| {
             (0..10).flat_map(move |c| (0..12).flat_map(move |s| [false, true].map(|b| (n, c, s, b))))
         }) {
-            let plan = Plan::new(p, &[n], n_ctx, stride, bos).map(|plan| passes(&plan));
+            let plan = WindowPlan::new(p, &[n], n_ctx, stride, bos).map(|plan| passes(&plan));
             let expected = by_source(p.name, n, n_ctx, stride, bos);
             compared += usize::from(expected.is_some());
             let found = plan.as_ref().ok();
@@ -121,7 +121,7 @@ fn planners_do_what_their_sources_do() {
 #[test]
 fn windows_by_hand() {
     let plan = |name, n, n_ctx, stride, bos| {
-        let plan = Plan::new(protocol(name).unwrap(), &[n], n_ctx, stride, bos).unwrap();
+        let plan = WindowPlan::new(protocol(name).unwrap(), &[n], n_ctx, stride, bos).unwrap();
         plan.sample(None).map(|w| (w.start, w.end, w.from)).collect::<Vec<_>>()
     };
     assert_eq!(plan("window", 10, 4, 1, false), [(0, 4, 1)]);
@@ -145,7 +145,7 @@ proptest! {
         max in prop::option::of(1usize..50),
     ) {
         let p = &PROTOCOLS[which];
-        let Ok(plan) = Plan::new(p, &texts, n_ctx, stride, bos) else { return Ok(()) };
+        let Ok(plan) = WindowPlan::new(p, &texts, n_ctx, stride, bos) else { return Ok(()) };
         let mut times: Vec<Vec<u8>> = texts.iter().map(|n| vec![0; *n]).collect();
         for w in plan.sample(None) {
             prop_assert!(w.start < w.end && w.end <= texts[w.text]);
@@ -192,13 +192,13 @@ proptest! {
 }
 
 fn plan_len(name: &str, n: usize, n_ctx: usize, stride: usize) -> usize {
-    Plan::new(protocol(name).unwrap(), &[n], n_ctx, stride, false).unwrap().len()
+    WindowPlan::new(protocol(name).unwrap(), &[n], n_ctx, stride, false).unwrap().len()
 }
 
 #[test]
 fn what_cannot_be_planned_says_why() {
     let err = |name, n, n_ctx, stride| {
-        Plan::new(protocol(name).unwrap(), &[1000, n], n_ctx, stride, false)
+        WindowPlan::new(protocol(name).unwrap(), &[1000, n], n_ctx, stride, false)
             .map(|plan| plan.len())
             .unwrap_err()
     };
@@ -223,7 +223,7 @@ fn extreme_numbers_do_not_overflow() {
     for p in PROTOCOLS {
         for n in [0, 1, 2, 1000] {
             for (n_ctx, stride) in [(usize::MAX, 1), (usize::MAX, usize::MAX), (2, usize::MAX), (3, 1)] {
-                if let Ok(plan) = Plan::new(p, &[n], n_ctx, stride, true) {
+                if let Ok(plan) = WindowPlan::new(p, &[n], n_ctx, stride, true) {
                     assert!(plan.sample(None).all(|w| w.end <= n));
                 }
             }

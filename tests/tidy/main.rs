@@ -25,7 +25,7 @@ const C_CODE: (&str, &[&str]) = ("llama-cpp-sys-2", &["ropewalk-ggml", "ropewalk
 /// Modules of a crate, by the folder of its sources, low to high. A module may use those of earlier lines only: not later ones,
 /// not its neighbours. A new module gets a place here, in the crate's lib.rs and in ARCHITECTURE.md.
 const LAYERS: &[(&str, &[&[&str]])] = &[
-    ("src/core", &[&["ids"], &["hparams"], &["rope"], &["adapter"]]),
+    ("src/core", &[&["control"], &["ids"], &["hparams"], &["rope"], &["adapter"]]),
     (
         "src",
         &[
@@ -36,8 +36,9 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["graph"],
             &["arch"],
             &["model"],
-            &["session"],
-            &["eval", "train", "data", "chat", "fetch"],
+            &["session", "jsonl"],
+            &["data"],
+            &["eval", "train", "chat", "fetch"],
             &["plot"],
             &["cli"],
         ],

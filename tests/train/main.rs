@@ -5,7 +5,6 @@
 mod common;
 
 mod adapter;
-mod adapter_file;
 mod checkpoint;
 mod gradients;
 mod invalid;
@@ -13,4 +12,5 @@ mod memory;
 mod optim;
 mod overfit;
 mod reference;
+mod run;
 mod same;

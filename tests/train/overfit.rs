@@ -4,10 +4,9 @@ use ropewalk::adapter::AdapterSpec;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::session::SessionParams;
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{Checkpointing, Sequence, TrainParams, Trainer};
+use ropewalk::train::{write_adapter, Checkpointing, Sequence, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
-use crate::adapter_file;
 use crate::common::{essays, open, params, scratch};
 use crate::gradients::{models, settings, targets, ALL};
 
@@ -59,7 +58,7 @@ fn an_adapter_has_in_a_session_the_loss_it_was_trained_to() {
             let want = trainer.loss(Sequence::new(&tokens)).unwrap();
             assert!(want < 0.98 * fresh, "{about}: {want}, {fresh} untrained");
             let path = scratch(&format!("train-adapter-{i}.gguf"));
-            adapter_file::write(&path, model, &trainer, &how.lora);
+            write_adapter(&path, &trainer, None, 4, None).unwrap();
             let adapters = vec![AdapterSpec { path: path.clone(), strength: 1.0 }];
             let base = scratch(&format!("train-{i}.gguf"));
             let with = Model::load(&base, &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();

@@ -1,118 +1,86 @@
-//! Who is measured: a session of ours, or libllama on the same file with the same settings.
+//! The engines that are measured: sessions of ours, and libllama on the same file with the same settings.
 
-use anyhow::anyhow;
-use llama::oracle::{Oracle, OracleParams};
-use ropewalk::model::Model;
-use ropewalk::session::{Session, SessionParams};
+use std::time::Instant;
+
+use ropewalk::session::Session;
 use ropewalk::Token;
 
-use super::super::options::ModelChoice;
+use super::child::{Child, Outcome};
+use super::report::Test;
 
-/// An engine at one context.
-pub(super) trait Contender {
-    /// Its name in reports.
-    fn engine(&self) -> &'static str;
-    /// The rope spec in force.
-    fn rope(&self) -> String;
-    /// As it was asked for: short, for tables.
-    fn label(&self) -> String;
+/// An engine with a context to fill.
+pub(super) trait Engine {
     /// Makes the context hold exactly these tokens.
     fn hold(&mut self, tokens: &[Token]) -> anyhow::Result<()>;
-    /// Appends tokens and computes the last one's logits.
+    /// Appends tokens, however many, and computes the last one's logits.
     fn append(&mut self, tokens: &[Token]) -> anyhow::Result<()>;
 }
 
-/// A ropewalk session.
-pub(super) struct Ours<'m> {
-    session: Session<'m>,
-    label: String,
-}
-impl<'m> Ours<'m> {
-    pub(super) fn new(session: Session<'m>) -> Self {
-        let label = match &session.params().rope {
-            Some(asked) => asked.to_string(),
-            None => session.plan().spec.to_string(),
-        };
-        Ours { session, label }
-    }
-}
-impl Contender for Ours<'_> {
-    fn engine(&self) -> &'static str {
-        "ropewalk"
-    }
-    fn rope(&self) -> String {
-        self.session.plan().spec.to_string()
-    }
-    fn label(&self) -> String {
-        self.label.clone()
-    }
+impl Engine for Session<'_> {
     fn hold(&mut self, tokens: &[Token]) -> anyhow::Result<()> {
-        let held = self.session.tokens(0).starts_with(tokens);
-        // Where keys are evicted there may be no way back.
-        if held && self.session.truncate(0, tokens.len()).is_ok() {
-            return Ok(());
-        }
-        self.session.clear();
-        self.append(tokens)
+        let held = self.reuse_prefix(tokens, tokens.len())?;
+        Engine::append(self, &tokens[held..])
     }
+
     fn append(&mut self, tokens: &[Token]) -> anyhow::Result<()> {
-        for batch in tokens.chunks(self.session.params().n_batch.max(1)) {
-            self.session.append(batch)?;
+        for batch in tokens.chunks(self.params().n_batch) {
+            Session::append(self, batch)?;
         }
         Ok(())
     }
 }
 
-/// libllama, under the rope its file declares.
-pub(super) struct Libllama {
-    oracle: Oracle,
-    n_batch: usize,
-}
-impl Libllama {
-    /// With the adapters of `choice`, at the same strengths.
-    pub(super) fn open(
-        choice: &ModelChoice,
-        model: &Model,
-        settings: &SessionParams,
-    ) -> anyhow::Result<Self> {
-        let small = |n: usize, what: &str| {
-            u32::try_from(n).map_err(|_| anyhow!("{what} {n}: too large for libllama"))
-        };
-        let mut oracle = Oracle::open(
-            &choice.path,
-            &OracleParams {
-                n_batch: small(settings.n_batch, "--batch")?,
-                n_ubatch: small(settings.n_ubatch, "--ubatch")?,
-                n_threads: small(settings.n_threads, "--threads")?,
-                kv: settings.kv_type,
-                n_gpu_layers: if model.device() == "cpu" { 0 } else { i32::MAX },
-                ..OracleParams::new(small(settings.n_ctx, "context")?)
-            },
-        )?;
-        for adapter in &choice.params.adapters {
-            oracle.lora(&adapter.path, adapter.strength)?;
+/// Seconds of one run of a test; filling the depth is not part of it.
+pub(super) fn time(engine: &mut dyn Engine, test: &Test, text: &[Token]) -> anyhow::Result<f64> {
+    let (filler, rest) = text.split_at(test.depth);
+    engine.hold(filler)?;
+    let started = Instant::now();
+    if test.n_prompt > 0 {
+        engine.append(&rest[..test.n_prompt])?;
+    } else {
+        for token in &rest[..test.n_gen] {
+            engine.append(std::slice::from_ref(token))?;
         }
-        Ok(Libllama { oracle, n_batch: settings.n_batch.max(1) })
     }
+    Ok(started.elapsed().as_secs_f64())
 }
-impl Contender for Libllama {
-    fn engine(&self) -> &'static str {
-        "libllama"
+
+/// Where the work of a contender is done.
+enum Runner<'m> {
+    Session(Session<'m>),
+    Child(Child),
+}
+
+/// An engine under one rope method, as reports name it.
+pub(super) struct Contender<'m> {
+    /// Name of the engine.
+    pub(super) engine: &'static str,
+    /// The rope spec in force.
+    pub(super) rope: String,
+    /// The same as it was asked for: short, for tables.
+    pub(super) label: String,
+    runner: Runner<'m>,
+}
+
+impl<'m> Contender<'m> {
+    /// A session of ours.
+    pub(super) fn ours(session: Session<'m>) -> Self {
+        let rope = session.plan().spec.to_string();
+        let label = session.params().rope.as_ref().map_or_else(|| rope.clone(), ToString::to_string);
+        Contender { engine: "ropewalk", rope, label, runner: Runner::Session(session) }
     }
-    fn rope(&self) -> String {
-        "the file's own".to_owned()
+
+    /// libllama, under the rope that its file declares.
+    pub(super) fn libllama(child: Child) -> Self {
+        let rope = "the file's own".to_owned();
+        Contender { engine: "libllama", label: rope.clone(), rope, runner: Runner::Child(child) }
     }
-    fn label(&self) -> String {
-        self.rope()
-    }
-    fn hold(&mut self, tokens: &[Token]) -> anyhow::Result<()> {
-        self.oracle.clear();
-        self.append(tokens)
-    }
-    fn append(&mut self, tokens: &[Token]) -> anyhow::Result<()> {
-        for batch in tokens.chunks(self.n_batch) {
-            self.oracle.eval(batch, false)?;
+
+    /// Runs a test once on `text`, the tokens of its depth and those read or written.
+    pub(super) fn run(&mut self, test: &Test, text: &[Token]) -> anyhow::Result<Outcome> {
+        match &mut self.runner {
+            Runner::Session(session) => Ok(Outcome::Seconds(time(session, test, text)?)),
+            Runner::Child(child) => child.run(test, text),
         }
-        Ok(())
     }
 }

@@ -1,9 +1,8 @@
 //! `ropewalk bench`: tokens per second, like llama-bench, for several rope methods and against libllama in one run.
 
+mod child;
 mod contender;
 mod report;
-
-use std::time::Instant;
 
 use anyhow::bail;
 use clap::{Args as _, FromArgMatches};
@@ -16,7 +15,8 @@ use super::interrupt::Interrupt;
 use super::options::{tokens, tokens_or_zero, ModelArgs, RopesArgs};
 use super::output::{self, OutputArgs, Unit};
 use super::{models, usage, Command};
-use contender::{Contender, Libllama, Ours};
+use child::{Child, Open, Outcome};
+use contender::Contender;
 use report::{Report, Row, Test};
 
 pub(crate) const COMMAND: Command = Command {
@@ -57,6 +57,8 @@ struct Args {
     /// Seed of the tokens read and written
     #[arg(short, long, value_name = "S", default_value_t = 42)]
     seed: u64,
+    #[arg(long = SERVE, hide = true)]
+    serve_libllama: bool,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -64,6 +66,9 @@ struct Args {
     #[command(flatten)]
     out: OutputArgs,
 }
+
+/// The hidden flag under which this program is libllama's side of the measurement: see [`child`].
+const SERVE: &str = "serve-libllama";
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let specs = args.rope.specs()?;
@@ -77,6 +82,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
         bail!("--ctx {n_ctx}: the longest test needs {need}");
     }
     let choice = args.model.resolve()?;
+    if args.serve_libllama {
+        return child::serve(&choice);
+    }
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;
     let mut sessions: Vec<Session<'_>> = Vec::new();
@@ -87,44 +95,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
         sessions.push(session);
     }
     let settings = sessions[0].params().clone();
-    let mut contenders: Vec<Box<dyn Contender + '_>> = Vec::new();
-    for session in sessions {
-        contenders.push(Box::new(Ours::new(session)));
-    }
+    let mut contenders: Vec<Contender<'_>> = sessions.into_iter().map(Contender::ours).collect();
     if args.against.is_some() {
-        contenders.push(Box::new(Libllama::open(&choice, &model, &settings)?));
+        contenders.push(Contender::libllama(Child::start(Open::like(&settings, &model)?)?));
     }
 
-    let mut bar = args.out.progress(
-        tests.len() as u64
-            * contenders.len() as u64
-            * u64::from(args.repetitions + u32::from(!args.no_warmup)),
-        "measuring",
-        Unit::Steps,
-    );
-    let mut steps = 0;
-    let mut rows: Vec<Row> = Vec::new();
-    'all: for test in &tests {
-        let text = random_tokens(args.seed, &model, test.depth + test.n_prompt.max(test.n_gen));
-        let mut samples = vec![Vec::new(); contenders.len()];
-        let warmups = u32::from(!args.no_warmup);
-        for repetition in 0..args.repetitions + warmups {
-            for (contender, samples) in contenders.iter_mut().zip(&mut samples) {
-                match measure(contender.as_mut(), test, &text) {
-                    Ok(seconds) if repetition >= warmups => samples.push(test.n_tokens() as f64 / seconds),
-                    Ok(_) => {}
-                    Err(_) if interrupt.requested() => break 'all,
-                    Err(e) => return Err(e),
-                }
-                steps += 1;
-                bar.set(steps);
-            }
-        }
-        for (i, (contender, samples)) in contenders.iter().zip(samples).enumerate() {
-            rows.push(Row::new(i, contender.as_ref(), test, samples));
-        }
-    }
-    drop(bar);
+    let rows = measure(args, &model, &tests, &mut contenders, &interrupt)?;
+    let died = rows.iter().find_map(|r| Some(format!("{} {}", r.engine, r.died.as_ref()?)));
     let interrupted = interrupt.requested();
     let report = Report::new(&choice, &model, &settings, rows, interrupted);
     if args.out.json {
@@ -135,7 +112,50 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if interrupted {
         bail!("interrupted: tests that were not finished are missing");
     }
+    if let Some(died) = died {
+        bail!("{died}: its figures are missing");
+    }
     Ok(())
+}
+
+/// Runs every test of every contender, in turns; ends early, without the test it is at, when Ctrl-C stops it.
+fn measure(
+    args: &Args,
+    model: &Model,
+    tests: &[Test],
+    contenders: &mut [Contender<'_>],
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<Row>> {
+    let warmups = u32::from(!args.no_warmup);
+    let n_runs = tests.len() as u64 * contenders.len() as u64 * u64::from(args.repetitions + warmups);
+    let mut bar = args.out.progress(n_runs, "measuring", Unit::Steps);
+    let mut done = 0;
+    let mut rows: Vec<Row> = Vec::new();
+    for test in tests {
+        let text = random_tokens(args.seed, model, test.depth + test.n_prompt.max(test.n_gen));
+        let mut of_test: Vec<Row> =
+            contenders.iter().enumerate().map(|(i, contender)| Row::new(i, contender, test)).collect();
+        for repetition in 0..args.repetitions + warmups {
+            for (contender, row) in contenders.iter_mut().zip(&mut of_test) {
+                // Where a test has killed an engine once, it would do so again.
+                if row.died.is_none() {
+                    match contender.run(test, &text) {
+                        Err(_) | Ok(Outcome::Died(_)) if interrupt.requested() => return Ok(rows),
+                        Ok(Outcome::Died(how)) => row.died = Some(how),
+                        Ok(Outcome::Seconds(seconds)) if repetition >= warmups => {
+                            row.samples.push(test.n_tokens() as f64 / seconds);
+                        }
+                        Ok(Outcome::Seconds(_)) => {}
+                        Err(e) => return Err(e),
+                    }
+                }
+                done += 1;
+                bar.set(done);
+            }
+        }
+        rows.extend(of_test);
+    }
+    Ok(rows)
 }
 
 /// Depth by depth: prompts, then generations.
@@ -147,21 +167,6 @@ fn tests(args: &Args) -> Vec<Test> {
         tests.extend(p.chain(n));
     }
     tests
-}
-
-/// Seconds of one run of a test; filling the depth is not part of it.
-fn measure(contender: &mut dyn Contender, test: &Test, text: &[Token]) -> anyhow::Result<f64> {
-    let (filler, rest) = text.split_at(test.depth);
-    contender.hold(filler)?;
-    let started = Instant::now();
-    if test.n_prompt > 0 {
-        contender.append(&rest[..test.n_prompt])?;
-    } else {
-        for token in &rest[..test.n_gen] {
-            contender.append(std::slice::from_ref(token))?;
-        }
-    }
-    Ok(started.elapsed().as_secs_f64())
 }
 
 /// Speed does not depend on the text, but caches of a tokenizer's common tokens could: tokens are drawn evenly.

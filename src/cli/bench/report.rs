@@ -1,19 +1,19 @@
-//! What a bench says: statistics, the work behind a test, the floor under its time, markdown and JSON.
+//! The report of a bench: statistics, the work behind a test and the floor under its time, as Markdown and as JSON.
 
 use std::fmt::Write;
 
 use rayon::prelude::*;
 use ropewalk::model::Model;
 use ropewalk::session::SessionParams;
+use serde::{Deserialize, Serialize};
 use serde_json::{json, Value as Json};
 
 use super::contender::Contender;
-use crate::cli::models;
-use crate::cli::options::ModelChoice;
+use crate::cli::models::{self, ModelChoice};
 use crate::cli::output::{bytes, count};
 
 /// One test: tokens to read at once, or to write one by one, after `depth` others.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Test {
     pub(super) n_prompt: usize,
     pub(super) n_gen: usize,
@@ -40,17 +40,25 @@ impl Test {
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     contender: usize,
-    engine: &'static str,
+    pub(super) engine: &'static str,
     rope: String,
     label: String,
     test: Test,
     /// Tokens per second, one for each repetition.
-    samples: Vec<f64>,
+    pub(super) samples: Vec<f64>,
+    /// How the engine's process died of the test, if it did; its samples do not count then.
+    pub(super) died: Option<String>,
 }
 impl Row {
-    pub(super) fn new(i: usize, contender: &dyn Contender, test: &Test, samples: Vec<f64>) -> Self {
-        let (engine, rope, label) = (contender.engine(), contender.rope(), contender.label());
-        Row { contender: i, engine, rope, label, test: *test, samples }
+    /// A row without samples; `i` is the contender's index.
+    pub(super) fn new(i: usize, contender: &Contender<'_>, test: &Test) -> Self {
+        let (engine, rope, label) = (contender.engine, contender.rope.clone(), contender.label.clone());
+        Row { contender: i, engine, rope, label, test: *test, samples: Vec::new(), died: None }
+    }
+
+    /// The samples, if the engine lived to give all of them.
+    fn figures(&self) -> Option<&[f64]> {
+        self.died.is_none().then_some(self.samples.as_slice())
     }
 }
 
@@ -77,7 +85,7 @@ pub(super) fn median(x: &[f64]) -> f64 {
     }
 }
 
-/// What a model's tests cost at least.
+/// The least that a model's tests cost.
 #[derive(Debug, Clone)]
 struct Work {
     /// Elements of the matrices every token passes through.
@@ -185,50 +193,56 @@ impl Report {
         }
     }
 
-    /// Median speed against the reference of the same test: libllama where it ran, else the first method.
-    fn ratio(&self, row: &Row) -> Option<f64> {
-        let same = |r: &&Row| r.test.name() == row.test.name();
-        let reference = self
-            .rows
-            .iter()
-            .filter(same)
-            .find(|r| r.engine == "libllama")
-            .or_else(|| self.rows.iter().filter(same).find(|r| r.contender == 0))?;
-        (reference.contender != row.contender).then(|| median(&row.samples) / median(&reference.samples))
+    /// Whether libllama is what others are compared with: where it gave figures, instead of the first method.
+    fn is_against_libllama(&self) -> bool {
+        self.rows.iter().any(|r| r.engine == "libllama" && r.figures().is_some())
     }
 
-    /// Median speed as a part of what the memory allows, for tests that write token by token.
-    fn of_floor(&self, row: &Row) -> Option<f64> {
-        let bandwidth = self.bandwidth.filter(|_| row.test.n_gen > 0)?;
-        Some(median(&row.samples) * self.work.bytes_per_token(&row.test) / bandwidth)
+    /// Median speed against that of the reference in the same test; `None` for the reference, or where it has none.
+    fn ratio(&self, row: &Row) -> Option<f64> {
+        let against_libllama = self.is_against_libllama();
+        let is_reference =
+            |r: &&Row| if against_libllama { r.engine == "libllama" } else { r.contender == 0 };
+        let same_test = self.rows.iter().filter(|r| r.test.name() == row.test.name());
+        let reference = same_test.filter(|r| r.figures().is_some()).find(is_reference)?;
+        let figures = row.figures().filter(|_| reference.contender != row.contender)?;
+        Some(median(figures) / median(&reference.samples))
+    }
+
+    /// A median speed as a part of the one that memory allows, for tests that write token by token.
+    fn of_floor(&self, test: &Test, speed: f64) -> Option<f64> {
+        let bandwidth = self.bandwidth.filter(|_| test.n_gen > 0)?;
+        Some(speed * self.work.bytes_per_token(test) / bandwidth)
+    }
+
+    /// Floating-point operations per second, in thousands of millions, at a median speed.
+    fn gflops(&self, test: &Test, speed: f64) -> f64 {
+        self.work.flops(test) / (test.n_tokens() as f64 / speed) / 1e9
     }
 
     /// One JSON object.
     pub(super) fn json(&self) -> Json {
-        let results: Vec<Json> = self
-            .rows
-            .iter()
-            .map(|r| {
-                let speed = median(&r.samples);
-                let seconds = r.test.n_tokens() as f64 / speed;
-                json!({
-                    "test": r.test.name(),
-                    "n_prompt": r.test.n_prompt,
-                    "n_gen": r.test.n_gen,
-                    "depth": r.test.depth,
-                    "engine": r.engine,
-                    "rope": r.rope,
-                    "avg_ts": mean(&r.samples),
-                    "stddev_ts": stddev(&r.samples),
-                    "median_ts": speed,
-                    "samples_ts": r.samples,
-                    "ratio": self.ratio(r),
-                    "gflops": self.work.flops(&r.test) / seconds / 1e9,
-                    "bytes_per_token": (r.test.n_gen > 0).then(|| self.work.bytes_per_token(&r.test)),
-                    "of_memory_bandwidth": self.of_floor(r),
-                })
+        let row = |r: &Row| {
+            let figures = r.figures();
+            let speed = figures.map(median);
+            json!({
+                "test": r.test.name(),
+                "n_prompt": r.test.n_prompt,
+                "n_gen": r.test.n_gen,
+                "depth": r.test.depth,
+                "engine": r.engine,
+                "rope": r.rope,
+                "avg_ts": figures.map(mean),
+                "stddev_ts": figures.map(stddev),
+                "median_ts": speed,
+                "samples_ts": figures,
+                "died": r.died,
+                "ratio": self.ratio(r),
+                "gflops": speed.map(|s| self.gflops(&r.test, s)),
+                "bytes_per_token": (r.test.n_gen > 0).then(|| self.work.bytes_per_token(&r.test)),
+                "of_memory_bandwidth": speed.and_then(|s| self.of_floor(&r.test, s)),
             })
-            .collect();
+        };
         json!({
             "model": self.model,
             "rope": self.rows.first().map(|r| r.rope.clone()),
@@ -242,11 +256,11 @@ impl Report {
             "parameters": self.n_elements,
             "memory_bandwidth": self.bandwidth,
             "interrupted": self.interrupted,
-            "results": results,
+            "results": self.rows.iter().map(row).collect::<Vec<Json>>(),
         })
     }
 
-    /// A markdown table with what is needed to read it above.
+    /// A markdown table, below the facts needed to read it.
     pub(super) fn text(&self) -> String {
         let mut s = String::new();
         let set = &self.settings;
@@ -271,34 +285,30 @@ impl Report {
                 b / self.work.weight_bytes
             );
         }
-        let libllama = self.rows.iter().any(|r| r.engine == "libllama");
-        let against = if libllama { "x libllama" } else { "x first" };
+        let against = if self.is_against_libllama() { "x libllama" } else { "x first" };
         let _ = writeln!(s, "\n| test | engine | rope | tokens/s | median | {against} | work |\n|---|---|---|---|---|---|---|");
-        for r in &self.rows {
-            let speed = median(&r.samples);
-            let ratio = self.ratio(r).map_or_else(|| "-".to_owned(), |x| format!("{x:.3}"));
-            let work = match self.of_floor(r) {
-                Some(part) => format!(
-                    "{:.1} GB/s, {:.0} % of memory's",
-                    speed * self.work.bytes_per_token(&r.test) / 1e9,
-                    100.0 * part
-                ),
-                None => {
-                    let seconds = r.test.n_tokens() as f64 / speed;
-                    format!("{:.0} GFLOP/s", self.work.flops(&r.test) / seconds / 1e9)
-                }
-            };
-            let _ = writeln!(
-                s,
-                "| {} | {} | {} | {:.2} ± {:.2} | {speed:.2} | {ratio} | {work} |",
-                r.test.name(),
-                r.engine,
-                r.label,
-                mean(&r.samples),
-                stddev(&r.samples)
-            );
-        }
+        self.rows.iter().for_each(|r| s += &self.table_row(r));
         s
+    }
+
+    fn table_row(&self, r: &Row) -> String {
+        let (test, engine, label) = (r.test.name(), r.engine, &r.label);
+        let Some(figures) = r.figures() else {
+            let died = r.died.as_deref().unwrap_or("-");
+            return format!("| {test} | {engine} | {label} | {died} | - | - | - |\n");
+        };
+        let speed = median(figures);
+        let ratio = self.ratio(r).map_or_else(|| "-".to_owned(), |x| format!("{x:.3}"));
+        let work = match self.of_floor(&r.test, speed) {
+            Some(part) => format!(
+                "{:.1} GB/s, {:.0} % of memory's",
+                speed * self.work.bytes_per_token(&r.test) / 1e9,
+                100.0 * part
+            ),
+            None => format!("{:.0} GFLOP/s", self.gflops(&r.test, speed)),
+        };
+        let (mean, stddev) = (mean(figures), stddev(figures));
+        format!("| {test} | {engine} | {label} | {mean:.2} ± {stddev:.2} | {speed:.2} | {ratio} | {work} |\n")
     }
 }
 

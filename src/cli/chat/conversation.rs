@@ -15,10 +15,10 @@ use ropewalk::session::{GenerateParams, Session};
 use ropewalk::Token;
 use serde::{Deserialize, Serialize};
 
+use crate::cli::engine;
 use crate::cli::interrupt::Interrupt;
-use crate::cli::options::ModelChoice;
+use crate::cli::models::{self, ModelChoice};
 use crate::cli::output::OutputArgs;
-use crate::cli::{engine, models};
 
 /// How to talk.
 #[derive(Debug, Clone)]

@@ -9,9 +9,10 @@ use ropewalk::train::optim::{AdamW, Decay, OptimParams, Schedule};
 use ropewalk::train::recipe::{Recipe, RECIPES};
 use ropewalk::train::{Checkpointing, LoraParams, SavedType, TrainParams};
 
-use super::super::options::{tokens, ModelChoice, RopeArgs};
+use super::super::models::{self, ModelChoice};
+use super::super::options::{tokens, RopeArgs};
 use super::super::output::{check_plot_name, OutputArgs};
-use super::super::{models, usage};
+use super::super::usage;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -30,9 +31,9 @@ pub(super) struct Args {
     #[command(flatten)]
     rope: RopeArgs,
     #[command(flatten)]
-    pub(super) what: WhatArgs,
+    pub(super) adapter: AdapterArgs,
     #[command(flatten)]
-    pub(super) how: HowArgs,
+    pub(super) recipe: RecipeArgs,
     #[command(flatten)]
     pub(super) text: TextArgs,
     #[command(flatten)]
@@ -52,7 +53,7 @@ pub(super) struct Args {
 /// What is trained.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Adapter")]
-pub(super) struct WhatArgs {
+pub(super) struct AdapterArgs {
     /// Rank of the low-rank pairs
     #[arg(short, long, value_name = "R", default_value_t = 8)]
     rank: usize,
@@ -85,7 +86,7 @@ enum Whole {
 /// How it is trained.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
-pub(super) struct HowArgs {
+pub(super) struct RecipeArgs {
     /// Figures of a paper: sba, lceg, harpe, utk; options given beside it win
     #[arg(long, value_name = "NAME", value_parser = RECIPES.iter().map(|r| r.name).collect::<Vec<_>>())]
     recipe: Option<String>,
@@ -212,7 +213,8 @@ impl Args {
     /// The engine's settings; the context is 0 where it was not given.
     pub(super) fn settings(&self) -> anyhow::Result<TrainParams> {
         let mut targets: Vec<String> = Vec::new();
-        for name in self.what.targets.iter().map(String::as_str).filter(|t| !t.is_empty() && *t != "none") {
+        for name in self.adapter.targets.iter().map(String::as_str).filter(|t| !t.is_empty() && *t != "none")
+        {
             let all = ["q", "k", "v", "o", "gate", "up", "down"];
             let names = if name == "all" { &all[..] } else { &[name][..] };
             let new = names.iter().filter(|n| !targets.iter().any(|t| t == *n)).map(|n| n.to_string());
@@ -225,13 +227,13 @@ impl Args {
             rope: self.rope.spec()?,
             lora: LoraParams {
                 targets,
-                rank: self.what.rank,
-                alpha: self.what.alpha.unwrap_or(2.0 * self.what.rank as f64),
-                rslora: self.what.rslora,
-                dropout: self.what.dropout,
-                norms: self.what.train.contains(&Whole::Norms),
-                embeddings: self.what.train.contains(&Whole::Embeddings),
-                seed: self.what.seed,
+                rank: self.adapter.rank,
+                alpha: self.adapter.alpha.unwrap_or(2.0 * self.adapter.rank as f64),
+                rslora: self.adapter.rslora,
+                dropout: self.adapter.dropout,
+                norms: self.adapter.train.contains(&Whole::Norms),
+                embeddings: self.adapter.train.contains(&Whole::Embeddings),
+                seed: self.adapter.seed,
             },
             n_block: self.run.block,
             n_threads: if self.run.threads == 0 { ggml::backend::physical_cores() } else { self.run.threads },
@@ -282,10 +284,10 @@ impl Args {
         if !folder.is_dir() {
             return Err(usage(format!("--output {}: no such folder", self.output().display())));
         }
-        if self.how.batch == Some(0) {
+        if self.recipe.batch == Some(0) {
             return Err(usage("--batch: expected at least 1, found 0"));
         }
-        if self.how.lr_min.is_some() && matches!(self.recipe(1).1.schedule.decay, Decay::Constant) {
+        if self.recipe.lr_min.is_some() && matches!(self.optimiser(1).1.schedule.decay, Decay::Constant) {
             return Err(usage("--lr-min: the rate falls to it under --schedule linear or cosine only"));
         }
         self.check_apart(model)
@@ -323,8 +325,8 @@ impl Args {
     }
 
     /// Sequences of a step, and how the optimiser goes; with what a recipe set, for people.
-    pub(super) fn recipe(&self, n_ctx: usize) -> (usize, OptimParams, Option<String>) {
-        let how = &self.how;
+    pub(super) fn optimiser(&self, n_ctx: usize) -> (usize, OptimParams, Option<String>) {
+        let how = &self.recipe;
         let recipe = how.recipe.as_deref().and_then(Recipe::find);
         let batch = how.batch.or(recipe.map(|r| r.batch(n_ctx))).unwrap_or(1);
         let steps = how.steps.or(recipe.map(|r| r.steps(n_ctx, batch))).unwrap_or(100);

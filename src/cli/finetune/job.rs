@@ -1,41 +1,23 @@
-//! One run: texts in, steps, validations and checkpoints, an adapter out.
+//! Sets a training run up from what was typed, shows it while it goes, and reports how it ended.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{anyhow, Context};
-use ropewalk::adapter::{self, AdapterFile, Keys, NewPair, NewTensor};
-use ropewalk::data::{Built, Corpus, Dataset, DatasetParams, Sample, Sources, TextOptions};
-use ropewalk::ids::ParamId;
+use ropewalk::data::{Built, Corpus, Dataset, DatasetParams, Sources, TextOptions};
 use ropewalk::model::{Error, Model};
-use ropewalk::train::checkpoint::{self, State};
-use ropewalk::train::optim::{Decay, OptimParams, Optimizer, Step};
-use ropewalk::train::{SavedType, Sequence, TrainParams, Trainer};
-use ropewalk::DType;
-use serde_json::json;
-use sha2::{Digest, Sha256};
+use ropewalk::plot::{Axis, Chart, Scale, Series};
+use ropewalk::train::checkpoint;
+use ropewalk::train::optim::{OptimParams, Optimizer};
+use ropewalk::train::{History, Run, RunParams, RunReport, TrainParams, Trainer};
+use serde::Serialize;
 
+use super::super::engine::draw;
 use super::super::interrupt::Interrupt;
-use super::super::models;
-use super::super::options::ModelChoice;
+use super::super::models::{self, ModelChoice};
 use super::super::output::{self, bytes, count, Unit};
 use super::args::Args;
-use super::log::Log;
-
-struct Job<'a> {
-    args: &'a Args,
-    trainer: Trainer<'a>,
-    optimizer: Optimizer,
-    data: Dataset,
-    batch: usize,
-    settings: BTreeMap<String, String>,
-    log: Log,
-    /// Sequences trained on.
-    n_seen: u64,
-}
 
 pub(super) fn run(
     args: &Args,
@@ -48,56 +30,60 @@ pub(super) fn run(
     if settings.n_ctx == 0 {
         settings.n_ctx = model.hparams().n_ctx_train;
     }
-    let (batch, optim, recipe) = args.recipe(settings.n_ctx);
+    let (batch, optim, recipe) = args.optimiser(settings.n_ctx);
     if let Some(recipe) = recipe {
         args.out.note(recipe);
     }
     // Whatever cannot be is said before texts are tokenised.
-    let folder = args.checkpoints();
-    if let Some(last) = checkpoint::list(&folder).pop().filter(|_| !args.files.resume) {
-        let last = models::name(&last);
-        return Err(anyhow!(
-            "{}: an earlier run got to {last}: --resume goes on with it; for a new one remove it, or name another --output",
-            folder.display()
-        ));
-    }
+    check_no_earlier_run(args)?;
     let trainer = Trainer::new(model, &settings)?;
     let optimizer = Optimizer::new(optim, trainer.params())?;
     let data = dataset(args, model, &settings, interrupt)?;
-    let cancel = trainer.cancel_flag();
-    interrupt.watch_flag(&cancel);
     // SIGTERM is a Ctrl-C here: hours of work are saved.
-    signal_hook::flag::register(signal_hook::consts::SIGTERM, cancel).context("cannot listen for SIGTERM")?;
+    signal_hook::flag::register(signal_hook::consts::SIGTERM, trainer.cancel_flag())
+        .context("cannot listen for SIGTERM")?;
     announce(args, choice, model, &trainer, &data, batch);
-    let settings = fixed(args, model, &trainer, &optim, &data, batch)?;
-    let start = optim.ema.powf(optim.schedule.steps as f64);
-    if optim.ema > 0.0 && start > 0.1 {
-        args.out.note(format_args!(
-            "note: after {} steps the moving average is {:.0} % of what training starts from: a smaller --ema or more steps",
-            optim.schedule.steps,
-            100.0 * start
-        ));
-    }
-    let log = Log::new(&args.log());
-    let mut job = Job { args, trainer, optimizer, data, batch, settings, log, n_seen: 0 };
-    if args.files.resume {
-        job.resume()?;
+    note_on_average(args, &optim);
+    let mut run = if args.files.resume {
+        let run = Run::resume(trainer, optimizer, data, params(args, batch))?;
+        let newest = checkpoint::path(&args.checkpoints(), run.step());
+        args.out.note(format_args!("goes on after step {} of {}", run.step(), newest.display()));
+        run
     } else {
-        job.log.start(None)?;
+        Run::new(trainer, optimizer, data, params(args, batch))?
+    };
+    train(args, &mut run, &optim, interrupt)?;
+    finish(args, choice, &run)
+}
+
+fn params(args: &Args, batch: usize) -> RunParams {
+    let names: Vec<String> = args.data.iter().map(|p| models::name(p)).collect();
+    RunParams {
+        batch,
+        doc_mask: args.text.doc_mask,
+        eval_every: args.files.eval_every,
+        checkpoints: Some(args.checkpoints()),
+        save_every: args.files.save_every,
+        keep_last: args.files.keep_last,
+        log: Some(args.log()),
+        texts: Some(names.join(", ")),
+        settings: [("separator".to_owned(), format!("{:?}", args.text.separator))].into(),
     }
-    if let Err(e) = job.steps() {
-        if !matches!(e.downcast_ref::<Error>(), Some(Error::Interrupted)) {
-            return Err(e.context("the checkpoints before are as they were"));
-        }
-        job.save()?;
-        let step = job.optimizer.step;
-        return Err(anyhow!("interrupted at step {step}: saved; --resume goes on from there"));
+}
+
+/// A folder with checkpoints is gone on with, or left alone.
+fn check_no_earlier_run(args: &Args) -> anyhow::Result<()> {
+    let folder = args.checkpoints();
+    let last = checkpoint::list(&folder).pop();
+    match last {
+        None if args.files.resume => Err(anyhow!("--resume: {}: no checkpoint there", folder.display())),
+        Some(last) if !args.files.resume => Err(anyhow!(
+            "{}: an earlier run got to {}: --resume goes on with it; for a new one remove it, or name another --output",
+            folder.display(),
+            models::name(&last)
+        )),
+        _ => Ok(()),
     }
-    let report = job.finish(choice, model)?;
-    if args.out.json {
-        output::print_json(&report)?;
-    }
-    Ok(())
 }
 
 fn dataset(
@@ -120,9 +106,10 @@ fn dataset(
     let mut bar = args.out.progress(sources.n_bytes(), "tokenising", Unit::Bytes);
     let mut watch = |p: ropewalk::data::Progress| {
         bar.set(p.bytes);
-        match interrupt.requested() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        if interrupt.requested() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     };
     let open = || Corpus::open(&path, model.vocab(), &sources, &text.separator, &mut watch);
@@ -137,7 +124,7 @@ fn dataset(
         n_ctx: settings.n_ctx,
         packing: text.packing,
         held_out: text.held_out,
-        seed: args.what.seed,
+        seed: args.adapter.seed,
     };
     Ok(Dataset::new(Arc::new(corpus), &params)?)
 }
@@ -167,247 +154,85 @@ fn announce(args: &Args, choice: &ModelChoice, model: &Model, t: &Trainer<'_>, d
     ));
 }
 
-/// What must not change when a run goes on.
-fn fixed(
-    args: &Args,
-    model: &Model,
-    trainer: &Trainer<'_>,
-    optim: &OptimParams,
-    data: &Dataset,
-    batch: usize,
-) -> anyhow::Result<BTreeMap<String, String>> {
-    let (settings, lora) = (trainer.settings(), &trainer.settings().lora);
-    let mut hash = Sha256::new();
-    let corpus = data.corpus();
-    for d in 0..corpus.n_documents() {
-        hash.update(corpus.text_hash(d).to_le_bytes());
+/// Says so when a run is too short for its moving average to forget the values it starts from.
+fn note_on_average(args: &Args, optim: &OptimParams) {
+    let start = optim.ema.powf(optim.schedule.steps as f64);
+    if optim.ema > 0.0 && start > 0.1 {
+        args.out.note(format_args!(
+            "note: after {} steps the moving average is {:.0} % of what training starts from: a smaller --ema or more steps",
+            optim.schedule.steps,
+            100.0 * start
+        ));
     }
-    let mut schedule = serde_json::to_value(optim)?;
-    if optim.schedule.decay == Decay::Constant {
-        // More steps of the same are no other run.
-        schedule["schedule"]["steps"] = "any".into();
-    }
-    let text = |v: &dyn ToString| v.to_string();
-    let all = [
-        ("model", adapter::fingerprint(model.file())),
-        ("rope", trainer.plan().frozen(model.hparams())?.to_string()),
-        ("ctx", text(&settings.n_ctx)),
-        ("targets", lora.targets.join(",")),
-        ("rank", text(&lora.rank)),
-        ("alpha", text(&lora.alpha)),
-        ("rslora", text(&lora.rslora)),
-        ("dropout", text(&lora.dropout)),
-        ("norms", text(&lora.norms)),
-        ("embeddings", text(&lora.embeddings)),
-        ("seed", text(&lora.seed)),
-        ("batch", text(&batch)),
-        ("block", text(&settings.n_block)),
-        ("keep-type", format!("{:?}", settings.saved_type)),
-        // As computed or as kept is the same, but for what is rounded.
-        (
-            "keep",
-            match settings.saved_type {
-                SavedType::F32 => "any".to_owned(),
-                _ => format!("{:?}", trainer.checkpointing()),
-            },
-        ),
-        ("portable", text(&settings.portable)),
-        ("optimiser", schedule.to_string()),
-        ("tokens", text(&corpus.n_tokens())),
-        ("separator", format!("{:?}", args.text.separator)),
-        ("data", hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect()),
-        ("packing", text(&args.text.packing)),
-        ("held-out", format!("{:?}", args.text.held_out)),
-        ("doc-mask", text(&args.text.doc_mask)),
-    ];
-    Ok(all.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
 }
 
-fn sequence<'s>(sample: &'s Sample, doc_mask: bool) -> Sequence<'s> {
-    let borders: &[u32] = if doc_mask { &sample.doc_starts } else { &[] };
-    Sequence { tokens: &sample.tokens, weights: &sample.weights, borders }
+fn train(args: &Args, run: &mut Run<'_>, optim: &OptimParams, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let draw = draw(args.out.progress(optim.schedule.steps, "training", Unit::Steps));
+    let progress = |p: &ropewalk::control::Progress<'_>| {
+        let memory = ggml::machine::peak_memory().map_or(String::new(), |n| format!(", {}", bytes(n)));
+        let what = format_args!("{}{memory}", p.what);
+        draw(&ropewalk::control::Progress { what, ..*p });
+    };
+    let notes = |text: std::fmt::Arguments<'_>| args.out.note(text);
+    let control = interrupt.control().with_progress(&progress).with_notes(&notes);
+    match run.train(&control) {
+        Ok(()) => Ok(()),
+        Err(Error::Interrupted) => {
+            Err(anyhow!("interrupted at step {}: saved; --resume goes on from there", run.step()))
+        }
+        Err(e) => Err(anyhow!(e).context("the checkpoints before are as they were")),
+    }
 }
 
-impl Job<'_> {
-    fn resume(&mut self) -> anyhow::Result<()> {
-        let folder = self.args.checkpoints();
-        let newest = checkpoint::list(&folder).pop();
-        let path = newest.with_context(|| format!("--resume: {}: no checkpoint there", folder.display()))?;
-        let params = self.trainer.params_mut();
-        let state = checkpoint::load(&path, &self.settings, params, &mut self.optimizer)?;
-        self.n_seen = state.n_seen;
-        self.trainer.set_seen(state.n_seen);
-        self.log.start(Some(state.step))?;
-        self.args.out.note(format_args!("goes on after step {} of {}", state.step, path.display()));
-        Ok(())
-    }
+/// The one JSON object of `--json`.
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    rope: String,
+    adapter: String,
+    ctx: usize,
+    #[serde(flatten)]
+    run: RunReport,
+}
 
-    fn save(&mut self) -> anyhow::Result<PathBuf> {
-        let folder = self.args.checkpoints();
-        let path = checkpoint::path(&folder, self.optimizer.step);
-        let state = State { step: self.optimizer.step, n_seen: self.n_seen, settings: self.settings.clone() };
-        checkpoint::save(&path, &state, self.trainer.params(), &self.optimizer)?;
-        checkpoint::prune(&folder, self.args.files.keep_last);
-        Ok(path)
-    }
-
-    fn steps(&mut self) -> anyhow::Result<()> {
-        let n_steps = self.optimizer.params.schedule.steps;
-        let eval_every = self.args.files.eval_every.unwrap_or(n_steps.div_ceil(10));
-        let due =
-            |step: u64| step == 0 || step == n_steps || (eval_every > 0 && step.is_multiple_of(eval_every));
-        let mut bar = self.args.out.progress(n_steps, "training", Unit::Steps);
-        let tokens = self.batch * self.data.params().n_ctx;
-        if due(self.optimizer.step) && !self.log.has_val(self.optimizer.step) {
-            self.validate()?;
-        }
-        while self.optimizer.step < n_steps {
-            let started = Instant::now();
-            let (loss, step) = self.step()?;
-            let rate = tokens as f64 / started.elapsed().as_secs_f64();
-            self.log.step(&step, loss, rate, ggml::machine::peak_memory())?;
-            if due(step.step) {
-                self.validate()?;
-            }
-            let memory = ggml::machine::peak_memory().map_or(String::new(), |n| format!(", {}", bytes(n)));
-            let val = self.log.last_val().map_or(String::new(), |v| format!(", val ppl {:.3}", v.exp()));
-            bar.set_message(format!("loss {loss:.4}{val}, {rate:.0} tokens/s{memory}"));
-            bar.set(step.step);
-            let every = self.args.files.save_every;
-            if step.step == n_steps || (every > 0 && step.step.is_multiple_of(every)) {
-                self.save()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// One step of the optimiser, and the mean loss of its sequences.
-    fn step(&mut self) -> anyhow::Result<(f64, Step)> {
-        self.trainer.params().zero_grads()?;
-        self.trainer.set_seen(self.n_seen);
-        let mut loss = 0.0;
-        for i in 0..self.batch {
-            let sample = self.data.nth(self.n_seen + i as u64)?;
-            let one = sequence(&sample, self.args.text.doc_mask);
-            let at = self.optimizer.step + 1;
-            let failed = |e: Error| match e {
-                Error::Interrupted => anyhow!(e),
-                e => anyhow!("step {at}: {e}"),
-            };
-            loss += self.trainer.accumulate(one, 1.0 / self.batch as f32).map_err(failed)?;
-        }
-        let step = self.optimizer.step(self.trainer.params_mut())?;
-        self.n_seen += self.batch as u64;
-        Ok((loss / self.batch as f64, step))
-    }
-
-    /// Puts the moving average, where one is kept, in the place of what is trained, and the other way round.
-    fn swap_average(&mut self) -> anyhow::Result<()> {
-        let params = self.trainer.params_mut();
-        if let Some(average) = &mut self.optimizer.average {
-            params.list_mut().iter_mut().zip(average).for_each(|(t, a)| std::mem::swap(&mut t.value, a));
-            params.upload()?;
-        }
-        Ok(())
-    }
-
-    /// The mean loss of what is held out, under what would be written now.
-    fn validate(&mut self) -> anyhow::Result<()> {
-        let n = self.data.n_held_out();
-        if n == 0 {
-            return Ok(());
-        }
-        self.swap_average()?;
-        let mut sum = Ok(0.0);
-        for i in 0..n {
-            let sample = self.data.held_out(i)?;
-            let loss = self.trainer.loss(sequence(&sample, self.args.text.doc_mask));
-            sum = sum.and_then(|s| Ok(s + loss?));
-        }
-        self.swap_average()?;
-        let sum = sum.map_err(|e: Error| match e {
-            Error::Interrupted => anyhow!(e),
-            e => anyhow!("validation after step {}: {e}", self.optimizer.step),
+/// Writes the adapter and the loss curve, and reports.
+fn finish(args: &Args, choice: &ModelChoice, run: &Run<'_>) -> anyhow::Result<()> {
+    let (path, plot, rope) = (args.output(), args.plot(), run.trainer().plan().spec.to_string());
+    let n_bytes = run.write_adapter(path)?;
+    let chart = chart(run.history(), &format!("{}: {rope}", models::label(choice)));
+    chart.write(&plot)?;
+    args.out.note(chart.text(80, 10)?);
+    args.out.note(format_args!(
+        "{} ({}), curve in {}, log in {}; use it with --lora {}",
+        path.display(),
+        bytes(n_bytes),
+        plot.display(),
+        args.log().display(),
+        path.display()
+    ));
+    if args.out.json {
+        output::print_json(&Report {
+            model: models::label(choice),
+            rope,
+            adapter: path.display().to_string(),
+            ctx: run.data().params().n_ctx,
+            run: run.report(),
         })?;
-        self.log.validation(self.optimizer.step, sum / n as f64)?;
-        self.args.out.note(format_args!(
-            "step {}: loss {:.4} and perplexity {:.3} on {n} held-out sequences",
-            self.optimizer.step,
-            sum / n as f64,
-            (sum / n as f64).exp()
-        ));
-        Ok(())
     }
+    Ok(())
+}
 
-    fn finish(&mut self, choice: &ModelChoice, model: &Model) -> anyhow::Result<serde_json::Value> {
-        let path = self.args.output();
-        let n_bytes = self.write(model, path)?;
-        let plot = self.args.plot();
-        let chart = self.log.chart(&format!("{}: {}", models::label(choice), self.trainer.plan().spec));
-        chart.write(&plot)?;
-        self.args.out.note(chart.text(80, 10)?);
-        self.args.out.note(format_args!(
-            "{} ({}), curve in {}, log in {}; use it with --lora {}",
-            path.display(),
-            bytes(n_bytes),
-            plot.display(),
-            self.args.log().display(),
-            path.display()
-        ));
-        let (first, last) = self.log.val_ends();
-        Ok(json!({
-            "model": models::label(choice),
-            "rope": self.trainer.plan().spec.to_string(),
-            "adapter": path.display().to_string(),
-            "ctx": self.data.params().n_ctx,
-            "steps": self.optimizer.step,
-            "tokens": self.n_seen * self.data.params().n_ctx as u64,
-            "loss": self.log.last_loss(),
-            "val_before": first,
-            "val_after": last,
-            "tokens_per_s": self.log.tokens_per_s(),
-            "peak_bytes": ggml::machine::peak_memory(),
-        }))
+/// The loss by step, in training and on held-out sequences.
+fn chart(history: &History, title: &str) -> Chart {
+    let points = |list: &[(u64, f64)]| list.iter().map(|&(s, v)| (s as f64, v)).collect::<Vec<_>>();
+    let mut series = vec![Series::new("training", points(&history.losses))];
+    if !history.validations.is_empty() {
+        series.push(Series::new("held out", points(&history.validations)));
     }
-
-    /// Writes the adapter: the moving average where one is kept.
-    fn write(&self, model: &Model, path: &Path) -> anyhow::Result<u64> {
-        let list = self.trainer.params().list();
-        let values = |i: usize| match &self.optimizer.average {
-            Some(average) => average[i].as_slice(),
-            None => list[i].value.as_slice(),
-        };
-        let lora = &self.trainer.settings().lora;
-        let (mut pairs, mut whole) = (Vec::new(), Vec::new());
-        for (i, t) in list.iter().enumerate() {
-            if let ParamId::LoraA(map) = t.id {
-                let b = list.iter().position(|t| t.id == ParamId::LoraB(map)).context("half a pair")?;
-                let (n_in, n_out) = (t.shape[0], list[b].shape[1]);
-                pairs.push(NewPair { weight: map.weight(), n_in, n_out, a: values(i), b: values(b) });
-            } else if !t.id.is_lora() {
-                let shape = if t.shape[1] == 1 { vec![t.shape[0]] } else { t.shape.to_vec() };
-                whole.push(NewTensor { name: t.id.to_string(), shape, values: values(i) });
-            }
-        }
-        let names: Vec<String> = self.args.data.iter().map(|p| models::name(p)).collect();
-        let keys = Keys {
-            rope: Some(self.trainer.plan().frozen(model.hparams())?),
-            n_ctx: Some(self.data.params().n_ctx),
-            base: Some(adapter::fingerprint(model.file())),
-            steps: Some(self.optimizer.step),
-            data: Some(names.join(", ")),
-            rslora: lora.rslora,
-        };
-        let arch = &model.hparams().arch;
-        let file = AdapterFile {
-            arch,
-            rank: lora.rank,
-            alpha: lora.alpha as f32,
-            pairs,
-            whole,
-            keys,
-            dtype: DType::F32,
-        };
-        Ok(adapter::write(path, &file)?)
+    Chart {
+        title: title.to_owned(),
+        x: Axis::new("step", Scale::Linear),
+        y: Axis::new("loss, nats a token", Scale::Linear),
+        series,
     }
 }

@@ -2,7 +2,6 @@
 
 mod args;
 mod job;
-mod log;
 mod memory;
 
 use clap::{Args as _, FromArgMatches};

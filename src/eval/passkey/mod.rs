@@ -9,13 +9,14 @@ use serde::Serialize;
 
 use super::stats::wilson;
 use super::table::table;
-use super::{invalid, open, per_second, tokenize, uninterrupted, Control, Lm, LmSource, Progress};
+use super::{invalid, open, per_second, tokenize, uninterrupted, Lm, LmSource};
+use crate::control::Control;
 use crate::model::Result;
 use crate::Token;
 
 mod prompt;
 
-pub use prompt::{first_number, largest_fitting, Depth, Draw, Keys, Prompt, KEYS, QUESTION};
+pub use prompt::{first_number, largest_fitting, Depth, Draw, KeyRange, Prompt, KEY_RANGES, QUESTION};
 
 /// How much garbage a length means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub const SCORINGS: &[(&str, Scoring)] = &[("number", Scoring::Number), ("tokens
 /// New tokens in which landmark-attention and YaRN look for the key.
 const N_NEW: usize = 10;
 
-/// What to measure.
+/// Lengths, depths and rules of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params {
     /// Lengths in tokens, prompt and answer together.
@@ -63,7 +64,7 @@ pub struct Params {
     /// When an answer is right.
     pub scoring: Scoring,
     /// Which numbers are keys.
-    pub keys: Keys,
+    pub keys: KeyRange,
 }
 
 impl Params {
@@ -76,12 +77,12 @@ impl Params {
             seed: 0,
             sizing: Sizing::Yarn,
             scoring: Scoring::Number,
-            keys: Keys::Landmark,
+            keys: KeyRange::Landmark,
         }
     }
 }
 
-/// An entry of [`SIZINGS`], [`SCORINGS`] or [`KEYS`] by name.
+/// An entry of [`SIZINGS`], [`SCORINGS`] or [`KEY_RANGES`] by name.
 ///
 /// # Errors
 /// An unknown name; the message lists the known ones.
@@ -92,7 +93,7 @@ pub fn by_name<T: Copy>(what: &str, name: &str, known: &[(&str, T)]) -> Result<T
     })
 }
 
-/// What came out. Serialises to the JSON the command line promises.
+/// Result of a run. Serialises to the JSON that the command line promises.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The model's file.
@@ -161,18 +162,19 @@ pub struct Case {
     pub prefix: usize,
     /// Tokens of the prompt.
     pub tokens: usize,
-    /// What the model said.
+    /// The model's answer.
     pub answer: String,
     /// Whether that is the key.
     pub correct: bool,
 }
 
-/// Measures passkey retrieval. `model` is only copied to the report.
+/// Measures passkey retrieval. `model` is only copied to the report. Progress is counted in tokens of prompts, over all
+/// lengths (in all: an upper estimate), and reported after every sample.
 ///
 /// # Errors
 /// Nothing to do; a length too short for the prompt's frame, naming the least that is enough; whatever the model
 /// reports. Being stopped is no error: see [`Report::interrupted`].
-pub fn run(source: &dyn LmSource, model: &str, params: &Params, control: &mut Control<'_>) -> Result<Report> {
+pub fn run(source: &dyn LmSource, model: &str, params: &Params, control: &Control<'_>) -> Result<Report> {
     if params.lengths.is_empty() || params.depths.is_empty() || params.samples == 0 {
         return Err(invalid("passkey: expected at least one length, one depth and one sample"));
     }
@@ -187,13 +189,13 @@ pub fn run(source: &dyn LmSource, model: &str, params: &Params, control: &mut Co
         results: Vec::new(),
         sizing: name_of(params.sizing, SIZINGS),
         scoring: name_of(params.scoring, SCORINGS),
-        keys: name_of(params.keys, KEYS),
+        keys: name_of(params.keys, KEY_RANGES),
         seed: params.seed,
         interrupted: false,
     };
     for &length in &params.lengths {
         let sized =
-            if control.cancelled() { None } else { uninterrupted(size(source, length, params, control))? };
+            if control.stopped() { None } else { uninterrupted(size(source, length, params, control))? };
         let Some((mut lm, n)) = sized else {
             report.interrupted = true;
             break;
@@ -253,7 +255,7 @@ fn size<'s>(
     params: &Params,
     control: &Control<'_>,
 ) -> Result<(Box<dyn Lm + 's>, usize)> {
-    let lm = open(source, length)?;
+    let lm = open(source, length, control)?;
     let new = n_new(&*lm, Draw::PROBE.key, params.scoring)?;
     match params.sizing {
         Sizing::Yarn => {
@@ -273,7 +275,7 @@ fn size<'s>(
             let mut need = length;
             for &depth in &params.depths {
                 for sample in 0..params.samples {
-                    if control.cancelled() {
+                    if control.stopped() {
                         return Err(crate::model::Error::Interrupted);
                     }
                     let draw = Draw::new(params.seed, length, depth, sample, params.keys);
@@ -285,7 +287,7 @@ fn size<'s>(
                 return Ok((lm, n));
             }
             drop(lm);
-            Ok((open(source, need)?, n))
+            Ok((open(source, need, control)?, n))
         }
     }
 }
@@ -305,14 +307,14 @@ fn cell(
     n: usize,
     params: &Params,
     tally: &mut Tally,
-    control: &mut Control<'_>,
+    control: &Control<'_>,
 ) -> Result<Option<Row>> {
     let mut cases: Vec<Case> = Vec::new();
     let (mut correct, mut fed) = (0, 0);
     let start = Instant::now();
     let seconds = || start.elapsed().as_secs_f64();
     for sample in 0..params.samples {
-        if control.cancelled() {
+        if control.stopped() {
             break;
         }
         let draw = Draw::new(params.seed, length, depth, sample, params.keys);
@@ -321,15 +323,9 @@ fn cell(
         tally.fed += case.tokens;
         correct += usize::from(case.correct);
         cases.push(case);
-        control.report(Progress {
-            n_ctx: length,
-            done: cases.len(),
-            total: params.samples,
-            tokens_done: tally.fed,
-            tokens_total: tally.total,
-            value: correct as f64 / cases.len() as f64,
-            tokens_per_s: per_second(fed, seconds()),
-        });
+        let (done, percent) = (cases.len(), 100.0 * correct as f64 / cases.len() as f64);
+        let what = format_args!("length {length} sample {done}/{} accuracy {percent:.0} %", params.samples);
+        control.report(what, tally.fed as u64, tally.total as u64);
     }
     if cases.is_empty() {
         return Ok(None);

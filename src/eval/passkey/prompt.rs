@@ -61,15 +61,16 @@ impl FromStr for Depth {
 
 /// Which numbers are keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keys {
+pub enum KeyRange {
     /// `randint(1, 50000)`: one to five digits, as in the source.
     Landmark,
     /// 10000 to 99999, as in SBA.
     FiveDigit,
 }
 
-/// `Keys` by name.
-pub const KEYS: &[(&str, Keys)] = &[("landmark", Keys::Landmark), ("five-digit", Keys::FiveDigit)];
+/// `KeyRange` by name.
+pub const KEY_RANGES: &[(&str, KeyRange)] =
+    &[("landmark", KeyRange::Landmark), ("five-digit", KeyRange::FiveDigit)];
 
 /// The random choices of one sample, the same however much garbage there will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,18 +84,18 @@ pub struct Draw {
 impl Draw {
     /// The choices of sample `sample` at a length and depth. Each depends on nothing but these arguments: runs
     /// over other lengths, in other orders, or stopped and repeated, meet the same prompts.
-    pub fn new(seed: u64, length: usize, depth: Depth, sample: usize, keys: Keys) -> Draw {
+    pub fn new(seed: u64, length: usize, depth: Depth, sample: usize, keys: KeyRange) -> Draw {
         let digest = Sha256::digest(format!("passkey/{seed}/{length}/{depth}/{sample}"));
         let mut rng = ChaCha8Rng::from_seed(digest.into());
         let place = rng.next_u64();
         let (low, high): (u32, u32) = match keys {
-            Keys::Landmark => (1, 50_000),
-            Keys::FiveDigit => (10_000, 99_999),
+            KeyRange::Landmark => (1, 50_000),
+            KeyRange::FiveDigit => (10_000, 99_999),
         };
         Draw { key: low + below(rng.next_u64(), u64::from(high - low) + 1) as u32, place }
     }
 
-    /// The longest key in the middle: what prompts are sized by.
+    /// The longest key, in the middle of the garbage. Prompts are sized with it.
     pub(super) const PROBE: Draw = Draw { key: 50_000, place: 1 << 63 };
 
     /// The prompt with `n` characters of garbage in all. Both pieces start at the garbage's beginning, as in the source.

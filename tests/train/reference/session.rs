@@ -3,12 +3,11 @@
 use ropewalk::adapter::AdapterSpec;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::session::SessionParams;
-use ropewalk::train::{Sequence, TrainParams};
+use ropewalk::train::{write_adapter, Sequence, TrainParams};
 use ropewalk::DType;
 
 use super::recording::{recording, trainer};
 use super::{wide, wide_file};
-use crate::adapter_file;
 use crate::common::{open, params, scratch};
 
 /// On the file in F32, with an F32 cache; the session takes the rope from the adapter.
@@ -22,7 +21,7 @@ fn a_session_with_the_adapter_has_the_loss_of_the_trainer() {
         let settings = TrainParams {
             rope: Some(case.spec.parse().unwrap()),
             n_threads: 1,
-            lora: lora.clone(),
+            lora,
             ..TrainParams::new(tokens.len())
         };
         let mut trainer = trainer(wide(), &settings, true);
@@ -39,7 +38,7 @@ fn a_session_with_the_adapter_has_the_loss_of_the_trainer() {
         let want = trainer.loss(Sequence::new(tokens)).unwrap();
         assert!(!whole || (want / before - 1.0).abs() > 1e-3, "{name}: {want} beside {before}");
         let path = scratch(&format!("train-reference-{name}.gguf"));
-        adapter_file::write(&path, wide(), &trainer, &lora);
+        write_adapter(&path, &trainer, None, 0, None).unwrap();
         drop(trainer);
         let adapters = vec![AdapterSpec { path: path.clone(), strength: 1.0 }];
         let model = Model::load(wide_file(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();

@@ -1,0 +1,98 @@
+//! The log of a run: its losses and speeds, in memory and as a file with a line of JSON for each step and validation.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde_json::{json, Value};
+
+use super::optim::Step;
+use crate::model::{Error, Result};
+
+/// Losses by step, in nats a token, and speeds.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct History {
+    /// Step and mean training loss of its sequences.
+    pub losses: Vec<(u64, f64)>,
+    /// Step and mean loss of the held-out sequences after it; step 0 is before the first.
+    pub validations: Vec<(u64, f64)>,
+    /// Tokens per second of each step of this process.
+    pub rates: Vec<f64>,
+}
+
+impl History {
+    /// The last training loss.
+    pub fn last_loss(&self) -> Option<f64> {
+        self.losses.last().map(|l| l.1)
+    }
+
+    /// The loss of the last validation.
+    pub fn last_validation(&self) -> Option<f64> {
+        self.validations.last().map(|v| v.1)
+    }
+
+    /// The median speed of this process's steps, in tokens per second.
+    pub fn tokens_per_s(&self) -> Option<f64> {
+        let mut rates = self.rates.clone();
+        rates.sort_by(f64::total_cmp);
+        rates.get(rates.len() / 2).copied()
+    }
+}
+
+/// Writes the log's file, where one is wanted, and remembers its figures.
+#[derive(Debug)]
+pub(super) struct Log {
+    path: Option<PathBuf>,
+    pub(super) history: History,
+}
+
+impl Log {
+    /// Starts the file anew, or, when a run is resumed, cuts it back to the step it goes on from.
+    pub(super) fn start(path: Option<PathBuf>, resumed: Option<u64>) -> Result<Log> {
+        let mut log = Log { path, history: History::default() };
+        let Some(path) = &log.path else { return Ok(log) };
+        let mut kept = String::new();
+        if let Some(last) = resumed {
+            // A run whose log is gone can be resumed all the same.
+            for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
+                let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
+                let Some(step) = entry["step"].as_u64().filter(|s| *s <= last) else { continue };
+                log.history.losses.extend(entry["loss"].as_f64().map(|v| (step, v)));
+                log.history.validations.extend(entry["val_loss"].as_f64().map(|v| (step, v)));
+                kept += line;
+                kept += "\n";
+            }
+        }
+        files::replace(path, |out| {
+            out.write_all(kept.as_bytes()).map_err(|e| files::Error::new(path, e))
+        })?;
+        Ok(log)
+    }
+
+    /// Notes a step: the mean loss of its sequences, tokens per second.
+    pub(super) fn step(&mut self, step: &Step, loss: f64, rate: f64) -> Result<()> {
+        self.history.losses.push((step.step, loss));
+        self.history.rates.push(rate);
+        self.append(&json!({
+            "step": step.step,
+            "loss": loss,
+            "lr": step.lr,
+            "grad_norm": step.grad_norm,
+            "tokens_per_s": rate,
+            "peak_bytes": ggml::machine::peak_memory(),
+        }))
+    }
+
+    /// Notes a validation after a step.
+    pub(super) fn validation(&mut self, step: u64, loss: f64) -> Result<()> {
+        self.history.validations.push((step, loss));
+        self.append(&json!({ "step": step, "val_loss": loss, "val_ppl": loss.exp() }))
+    }
+
+    fn append(&self, entry: &Value) -> Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let file = OpenOptions::new().append(true).create(true).open(path);
+        let written = file.and_then(|mut f| writeln!(f, "{entry}"));
+        written.map_err(|e| Error::Ggml(ggml::Error::io(path, e)))
+    }
+}

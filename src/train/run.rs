@@ -1,0 +1,406 @@
+//! A training run: steps over a data set, validations, checkpoints and a log on the way, an adapter at its end.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::checkpoint::{self, State};
+use super::export::write_adapter;
+use super::log::{History, Log};
+use super::optim::{Decay, Optimizer, Step};
+use super::{SavedType, Sequence, Trainer};
+use crate::adapter;
+use crate::control::Control;
+use crate::data::{Dataset, Sample};
+use crate::model::{Error, Result};
+
+/// How a run goes, beside what its trainer, optimiser and data were made with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunParams {
+    /// Sequences of a step.
+    pub batch: usize,
+    /// Attention stays within documents: it starts anew where one begins.
+    pub doc_mask: bool,
+    /// Steps between validations. `Some(0)`: only before the first step and after the last; `None`: a tenth of all.
+    pub eval_every: Option<u64>,
+    /// The folder for checkpoints; `None` writes none, and such a run cannot be resumed.
+    pub checkpoints: Option<PathBuf>,
+    /// Steps between checkpoints; 0: only after the last step, and when the run is stopped.
+    pub save_every: u64,
+    /// Newest checkpoints that stay in the folder.
+    pub keep_last: usize,
+    /// A file that gets a line of JSON for each step and each validation.
+    pub log: Option<PathBuf>,
+    /// The names of the texts, for the adapter's metadata.
+    pub texts: Option<String>,
+    /// Settings by name that must be the same when the run is resumed, beyond those that the run knows by itself.
+    pub settings: BTreeMap<String, String>,
+}
+
+impl Default for RunParams {
+    /// One sequence a step; ten validations; no files but the adapter.
+    fn default() -> Self {
+        RunParams {
+            batch: 1,
+            doc_mask: false,
+            eval_every: None,
+            checkpoints: None,
+            save_every: 50,
+            keep_last: 2,
+            log: None,
+            texts: None,
+            settings: BTreeMap::new(),
+        }
+    }
+}
+
+/// The figures of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunReport {
+    /// Steps of the optimiser.
+    pub steps: u64,
+    /// Tokens trained on.
+    pub tokens: u64,
+    /// The training loss of the last step, nats a token.
+    pub loss: Option<f64>,
+    /// The loss on held-out sequences at the first validation.
+    pub val_before: Option<f64>,
+    /// The loss on held-out sequences at the last validation.
+    pub val_after: Option<f64>,
+    /// The median speed of this process's steps.
+    pub tokens_per_s: Option<f64>,
+    /// The most memory this process has held, in bytes, where the system says.
+    pub peak_bytes: Option<u64>,
+}
+
+/// A run of fine-tuning.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.gguf");
+/// # convert::random::write(&convert::random::Shape::named("llama-tiny")?, ropewalk::DType::Q8_0, 1, &path)?;
+/// # let texts = dir.path().join("texts.txt");
+/// # std::fs::write(&texts, "A rope is walked, a yarn is spun. ".repeat(20))?;
+/// # let (cache, output) = (dir.path().join("texts.tokens"), dir.path().join("adapter.gguf"));
+/// use std::ops::ControlFlow;
+/// use std::sync::Arc;
+///
+/// use ropewalk::control::Control;
+/// use ropewalk::data::{Corpus, Dataset, DatasetParams, Separator, Sources, TextOptions};
+/// use ropewalk::model::{Model, ModelParams};
+/// use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
+/// use ropewalk::train::{Run, RunParams, TrainParams, Trainer};
+///
+/// let model = Model::load(&path, &ModelParams::cpu())?;
+/// let mut how = TrainParams::new(64); // tokens of a sequence
+/// how.rope = Some("pi:factor=2".parse()?);
+/// # how.n_threads = 1;
+/// let trainer = Trainer::new(&model, &how)?;
+/// let schedule = Schedule { lr: 1e-2, lr_min: 0.0, warmup: 1, steps: 4, decay: Decay::Cosine };
+/// let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
+/// let optimizer = Optimizer::new(optim, trainer.params())?;
+///
+/// let sources = Sources::find(&[texts], &TextOptions::default())?;
+/// let go_on = &mut |_| ControlFlow::Continue(());
+/// let corpus = Corpus::open(&cache, model.vocab(), &sources, &Separator::Auto, go_on)?;
+/// let data = Dataset::new(Arc::new(corpus), &DatasetParams::new(64))?;
+///
+/// let mut run = Run::new(trainer, optimizer, data, RunParams::default())?;
+/// let show = |p: &ropewalk::control::Progress<'_>| println!("step {} of {}: {}", p.done, p.total, p.what);
+/// run.train(&Control::default().with_progress(&show))?;
+/// run.write_adapter(&output)?;
+/// assert_eq!(run.report().steps, 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Run<'m> {
+    trainer: Trainer<'m>,
+    optimizer: Optimizer,
+    data: Dataset,
+    params: RunParams,
+    /// What must be the same when the run is resumed.
+    settings: BTreeMap<String, String>,
+    log: Log,
+    /// Sequences trained on.
+    n_seen: u64,
+}
+
+impl<'m> Run<'m> {
+    /// A run from its first step.
+    ///
+    /// # Errors
+    /// A batch of 0; samples of another context than the trainer's; a folder that holds checkpoints of an earlier run;
+    /// the disk.
+    pub fn new(
+        trainer: Trainer<'m>,
+        optimizer: Optimizer,
+        data: Dataset,
+        params: RunParams,
+    ) -> Result<Run<'m>> {
+        if let Some(last) = params.checkpoints.as_deref().and_then(|f| checkpoint::list(f).pop()) {
+            return Err(Error::Invalid(format!(
+                "{}: a checkpoint of an earlier run: resume that run, or name another folder",
+                last.display()
+            )));
+        }
+        let mut run = Run::with(trainer, optimizer, data, params)?;
+        run.log = Log::start(run.params.log.clone(), None)?;
+        Ok(run)
+    }
+
+    /// A run that goes on from its newest checkpoint, as if it had never stopped. Everything must be set up as it was
+    /// when the run was started, but for the number of steps under a constant rate.
+    ///
+    /// # Errors
+    /// No checkpoint; one that is damaged, or of a run with other settings, which are named.
+    pub fn resume(
+        trainer: Trainer<'m>,
+        optimizer: Optimizer,
+        data: Dataset,
+        params: RunParams,
+    ) -> Result<Run<'m>> {
+        let mut run = Run::with(trainer, optimizer, data, params)?;
+        let folder = run.params.checkpoints.clone().unwrap_or_default();
+        let newest = checkpoint::list(&folder).pop();
+        let path =
+            newest.ok_or_else(|| Error::Invalid(format!("{}: no checkpoint there", folder.display())))?;
+        let state = checkpoint::load(&path, &run.settings, run.trainer.params_mut(), &mut run.optimizer)?;
+        run.n_seen = state.n_seen;
+        run.trainer.set_seen(state.n_seen);
+        run.log = Log::start(run.params.log.clone(), Some(state.step))?;
+        Ok(run)
+    }
+
+    fn with(trainer: Trainer<'m>, optimizer: Optimizer, data: Dataset, params: RunParams) -> Result<Run<'m>> {
+        if params.batch == 0 {
+            return Err(Error::Invalid("batch: expected at least 1, found 0".into()));
+        }
+        let (expected, found) = (trainer.settings().n_ctx, data.params().n_ctx);
+        if expected != found {
+            return Err(Error::Invalid(format!(
+                "samples: expected the trainer's context of {expected} tokens, found {found}"
+            )));
+        }
+        let settings = settings(&trainer, &optimizer, &data, &params)?;
+        let log = Log::start(None, None)?;
+        Ok(Run { trainer, optimizer, data, params, settings, log, n_seen: 0 })
+    }
+
+    /// The trainer.
+    pub fn trainer(&self) -> &Trainer<'m> {
+        &self.trainer
+    }
+
+    /// The data set.
+    pub fn data(&self) -> &Dataset {
+        &self.data
+    }
+
+    /// Steps done so far, those before it was resumed included.
+    pub fn step(&self) -> u64 {
+        self.optimizer.step
+    }
+
+    /// Losses and speeds so far.
+    pub fn history(&self) -> &History {
+        &self.log.history
+    }
+
+    /// The figures so far.
+    pub fn report(&self) -> RunReport {
+        let history = self.history();
+        RunReport {
+            steps: self.optimizer.step,
+            tokens: self.n_seen * self.data.params().n_ctx as u64,
+            loss: history.last_loss(),
+            val_before: history.validations.first().map(|v| v.1),
+            val_after: history.last_validation(),
+            tokens_per_s: history.tokens_per_s(),
+            peak_bytes: ggml::machine::peak_memory(),
+        }
+    }
+
+    /// Trains up to the last step of the optimiser's schedule. Validates on the held-out sequences before the first
+    /// step, as often as asked for, and after the last, under the moving average where one is kept; saves checkpoints.
+    /// Progress is counted in steps; a note gives the figures of each validation.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] when `control` or the trainer's `cancel_flag` stops it: a checkpoint was saved then. A
+    /// loss or a gradient that is not finite, naming the step; the disk. Earlier checkpoints are as they were.
+    pub fn train(&mut self, control: &Control<'_>) -> Result<()> {
+        control.bind(&self.trainer.cancel_flag());
+        match self.steps(control) {
+            Err(Error::Interrupted) => self.save().and(Err(Error::Interrupted)),
+            other => other,
+        }
+    }
+
+    fn steps(&mut self, control: &Control<'_>) -> Result<()> {
+        let n_steps = self.optimizer.params.schedule.steps;
+        let eval_every = self.params.eval_every.unwrap_or(n_steps.div_ceil(10));
+        let is_due =
+            |step: u64| step == 0 || step == n_steps || (eval_every > 0 && step.is_multiple_of(eval_every));
+        let tokens = self.params.batch * self.data.params().n_ctx;
+        let validated = self.history().validations.last().map(|v| v.0);
+        if is_due(self.optimizer.step) && validated != Some(self.optimizer.step) {
+            self.validate(control)?;
+        }
+        while self.optimizer.step < n_steps {
+            let started = Instant::now();
+            let (loss, step) = self.one_step()?;
+            let rate = tokens as f64 / started.elapsed().as_secs_f64();
+            self.log.step(&step, loss, rate)?;
+            if is_due(step.step) {
+                self.validate(control)?;
+            }
+            let val = self.history().last_validation();
+            let val = val.map_or(String::new(), |v| format!(", val ppl {:.3}", v.exp()));
+            control.report(format_args!("loss {loss:.4}{val}, {rate:.0} tokens/s"), step.step, n_steps);
+            let every = self.params.save_every;
+            if step.step == n_steps || (every > 0 && step.step.is_multiple_of(every)) {
+                self.save()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One step of the optimiser, and the mean loss of its sequences.
+    fn one_step(&mut self) -> Result<(f64, Step)> {
+        self.trainer.params().zero_grads()?;
+        self.trainer.set_seen(self.n_seen);
+        let at = self.optimizer.step + 1;
+        let mut loss = 0.0;
+        for i in 0..self.params.batch {
+            let sample = self.data.nth(self.n_seen + i as u64)?;
+            let sequence = sequence(&sample, self.params.doc_mask);
+            let one = self.trainer.accumulate(sequence, 1.0 / self.params.batch as f32);
+            loss += one.map_err(|e| during(&format!("step {at}"), e))?;
+        }
+        let step = self.optimizer.step(self.trainer.params_mut())?;
+        self.n_seen += self.params.batch as u64;
+        Ok((loss / self.params.batch as f64, step))
+    }
+
+    /// Measures the mean loss of the held-out sequences under the values that would be written now.
+    fn validate(&mut self, control: &Control<'_>) -> Result<()> {
+        let n = self.data.n_held_out();
+        if n == 0 {
+            return Ok(());
+        }
+        self.swap_average()?;
+        let sum = self.held_out_loss(n);
+        self.swap_average()?;
+        let step = self.optimizer.step;
+        let loss = sum.map_err(|e| during(&format!("validation after step {step}"), e))? / n as f64;
+        self.log.validation(step, loss)?;
+        control.note(format_args!(
+            "step {step}: loss {loss:.4} and perplexity {:.3} on {n} held-out sequences",
+            loss.exp()
+        ));
+        Ok(())
+    }
+
+    fn held_out_loss(&mut self, n: usize) -> Result<f64> {
+        let mut sum = 0.0;
+        for i in 0..n {
+            let sample = self.data.held_out(i)?;
+            sum += self.trainer.loss(sequence(&sample, self.params.doc_mask))?;
+        }
+        Ok(sum)
+    }
+
+    /// Exchanges what is trained and its moving average, where one is kept.
+    fn swap_average(&mut self) -> Result<()> {
+        let params = self.trainer.params_mut();
+        if let Some(average) = &mut self.optimizer.average {
+            params.list_mut().iter_mut().zip(average).for_each(|(t, a)| std::mem::swap(&mut t.value, a));
+            params.upload()?;
+        }
+        Ok(())
+    }
+
+    fn save(&self) -> Result<()> {
+        let Some(folder) = &self.params.checkpoints else { return Ok(()) };
+        let path = checkpoint::path(folder, self.optimizer.step);
+        let state = State { step: self.optimizer.step, n_seen: self.n_seen, settings: self.settings.clone() };
+        checkpoint::save(&path, &state, self.trainer.params(), &self.optimizer)?;
+        checkpoint::prune(folder, self.params.keep_last);
+        Ok(())
+    }
+
+    /// Writes the adapter, atomically: the moving average where one is kept. Gives its size in bytes.
+    ///
+    /// # Errors
+    /// A value that is not finite, the disk: then whatever was at `path` still is.
+    pub fn write_adapter(&self, path: &Path) -> Result<u64> {
+        let average = self.optimizer.average.as_deref();
+        write_adapter(path, &self.trainer, average, self.optimizer.step, self.params.texts.as_deref())
+    }
+}
+
+/// An error with the place where it happened; an interruption stays one.
+fn during(place: &str, e: Error) -> Error {
+    match e {
+        Error::Interrupted => e,
+        e => Error::Invalid(format!("{place}: {e}")),
+    }
+}
+
+fn sequence(sample: &Sample, doc_mask: bool) -> Sequence<'_> {
+    let borders: &[u32] = if doc_mask { &sample.doc_starts } else { &[] };
+    Sequence { tokens: &sample.tokens, weights: &sample.weights, borders }
+}
+
+/// The settings that must be the same when a run is resumed, by name.
+fn settings(
+    trainer: &Trainer<'_>,
+    optimizer: &Optimizer,
+    data: &Dataset,
+    params: &RunParams,
+) -> Result<BTreeMap<String, String>> {
+    let (model, settings, lora) = (trainer.model, trainer.settings(), &trainer.settings().lora);
+    let corpus = data.corpus();
+    let mut hash = Sha256::new();
+    (0..corpus.n_documents()).for_each(|d| hash.update(corpus.text_hash(d).to_le_bytes()));
+    let mut optim =
+        serde_json::to_value(optimizer.params).map_err(|e| Error::Invalid(format!("optimiser: {e}")))?;
+    if optimizer.params.schedule.decay == Decay::Constant {
+        // Under a constant rate a longer run begins as a shorter one does.
+        optim["schedule"]["steps"] = "any".into();
+    }
+    // Results that are stored exactly are the same as computed again; rounded ones are not.
+    let saved = match settings.saved_type {
+        SavedType::F32 => "any".to_owned(),
+        _ => format!("{:?}", trainer.checkpointing()),
+    };
+    let text = |v: &dyn ToString| v.to_string();
+    let known = [
+        ("model", adapter::fingerprint(model.file())),
+        ("rope", trainer.plan().frozen(model.hparams())?.to_string()),
+        ("ctx", text(&settings.n_ctx)),
+        ("targets", lora.targets.join(",")),
+        ("rank", text(&lora.rank)),
+        ("alpha", text(&lora.alpha)),
+        ("rslora", text(&lora.rslora)),
+        ("dropout", text(&lora.dropout)),
+        ("norms", text(&lora.norms)),
+        ("embeddings", text(&lora.embeddings)),
+        ("seed", text(&lora.seed)),
+        ("batch", text(&params.batch)),
+        ("block", text(&settings.n_block)),
+        ("keep-type", format!("{:?}", settings.saved_type)),
+        ("keep", saved),
+        ("portable", text(&settings.portable)),
+        ("optimiser", optim.to_string()),
+        ("tokens", text(&corpus.n_tokens())),
+        ("data", hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect()),
+        ("packing", text(&data.params().packing)),
+        ("held-out", format!("{:?}", data.params().held_out)),
+        ("doc-mask", text(&params.doc_mask)),
+    ];
+    let known = known.into_iter().map(|(name, value)| (name.to_owned(), value));
+    Ok(params.settings.clone().into_iter().chain(known).collect())
+}

@@ -1,0 +1,162 @@
+//! Training runs through the library: what they report, how they stop and go on, what they refuse.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use ropewalk::control::{Control, Progress, Stop};
+use ropewalk::data::{Corpus, Dataset, DatasetParams, HeldOut, Separator, Sources, TextOptions};
+use ropewalk::model::{Error, Model};
+use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
+use ropewalk::train::{Run, RunParams, Trainer};
+
+use crate::gradients::{named_model, settings};
+
+const N_CTX: usize = 32;
+const STEPS: u64 = 8;
+
+struct World {
+    dir: tempfile::TempDir,
+    model: Model,
+}
+
+impl World {
+    fn new(name: &str) -> World {
+        let world = World { dir: tempfile::tempdir().unwrap(), model: named_model(name) };
+        std::fs::create_dir(world.path("texts")).unwrap();
+        for i in 0..5 {
+            let words = (0..120).map(|n| ["sea", "rope", "walk", "hemp"][(n * (i + 2) + n / 7) % 4]);
+            let text = format!("{i}. {}", words.collect::<Vec<_>>().join(" "));
+            std::fs::write(world.path("texts").join(format!("{i}.txt")), text).unwrap();
+        }
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn data(&self, n_ctx: usize) -> Dataset {
+        let sources = Sources::find(&[self.path("texts")], &TextOptions::default()).unwrap();
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let (vocab, cache) = (self.model.vocab(), self.path("texts.tokens"));
+        let corpus = Corpus::open(&cache, vocab, &sources, &Separator::Auto, go_on).unwrap();
+        let held_out = HeldOut::Samples(2);
+        Dataset::new(Arc::new(corpus), &DatasetParams { held_out, ..DatasetParams::new(n_ctx) }).unwrap()
+    }
+
+    fn parts(&self) -> (Trainer<'_>, Optimizer, Dataset) {
+        let mut how = settings(N_CTX, 20, "pi:factor=2");
+        how.lora.dropout = 0.1;
+        let trainer = Trainer::new(&self.model, &how).unwrap();
+        let schedule = Schedule { lr: 1e-2, lr_min: 0.0, warmup: 2, steps: STEPS, decay: Decay::Cosine };
+        let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.5 };
+        let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
+        (trainer, optimizer, self.data(N_CTX))
+    }
+
+    fn params(&self, name: &str) -> RunParams {
+        RunParams {
+            batch: 2,
+            eval_every: Some(4),
+            checkpoints: Some(self.path(name).join("checkpoints")),
+            save_every: 3,
+            log: Some(self.path(name).join("log.jsonl")),
+            ..RunParams::default()
+        }
+    }
+
+    fn new_run(&self, params: RunParams) -> ropewalk::model::Result<Run<'_>> {
+        let (trainer, optimizer, data) = self.parts();
+        Run::new(trainer, optimizer, data, params)
+    }
+}
+
+fn adapter(run: &Run<'_>, path: &Path) -> Vec<u8> {
+    let n_bytes = run.write_adapter(path).unwrap();
+    let bytes = std::fs::read(path).unwrap();
+    assert_eq!(bytes.len() as u64, n_bytes);
+    bytes
+}
+
+#[test]
+fn a_stopped_run_goes_on_as_if_it_had_not_stopped() {
+    let world = World::new("run");
+    std::fs::create_dir(world.path("whole")).unwrap();
+    std::fs::create_dir(world.path("cut")).unwrap();
+
+    let (seen, notes) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let progress = |p: &Progress<'_>| seen.lock().unwrap().push((p.what.to_string(), p.done, p.total));
+    let note = |text: std::fmt::Arguments<'_>| notes.lock().unwrap().push(text.to_string());
+    let mut whole = world.new_run(world.params("whole")).unwrap();
+    whole.train(&Control::default().with_progress(&progress).with_notes(&note)).unwrap();
+    let seen = seen.into_inner().unwrap();
+    assert_eq!(
+        seen.iter().map(|s| (s.1, s.2)).collect::<Vec<_>>(),
+        (1..=8).map(|i| (i, 8)).collect::<Vec<_>>()
+    );
+    assert!(seen[0].0.starts_with("loss ") && seen[0].0.contains(", val ppl "), "{seen:?}");
+    let notes = notes.into_inner().unwrap();
+    assert_eq!(notes.len(), 3);
+    assert!(
+        notes[1].starts_with("step 4: loss ") && notes[1].ends_with("on 2 held-out sequences"),
+        "{notes:?}"
+    );
+    let history = whole.history();
+    assert_eq!(history.validations.iter().map(|v| v.0).collect::<Vec<_>>(), [0, 4, 8]);
+    assert_eq!((history.losses.len(), history.rates.len()), (8, 8));
+    let report = whole.report();
+    assert_eq!((report.steps, report.tokens), (STEPS, STEPS * 2 * N_CTX as u64));
+    assert!(report.val_after.unwrap() < report.val_before.unwrap(), "{report:?}");
+
+    // Stopped while its third step is shown.
+    let stop = Stop::default();
+    let third = |p: &Progress<'_>| {
+        if p.done == 3 {
+            stop.request();
+        }
+    };
+    let mut cut = world.new_run(world.params("cut")).unwrap();
+    let ended = cut.train(&Control::default().with_stop(&stop).with_progress(&third));
+    assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
+    assert_eq!(cut.step(), 3);
+    drop(cut);
+    let e = world.new_run(world.params("cut")).unwrap_err().to_string();
+    assert!(e.contains("step-00000003") && e.contains("an earlier run"), "{e}");
+
+    let (trainer, optimizer, data) = world.parts();
+    let mut resumed = Run::resume(trainer, optimizer, data, world.params("cut")).unwrap();
+    assert_eq!((resumed.step(), resumed.history().losses.len()), (3, 3));
+    resumed.train(&Control::default()).unwrap();
+    assert_eq!(adapter(&resumed, &world.path("cut.gguf")), adapter(&whole, &world.path("whole.gguf")));
+    assert_eq!(resumed.history().losses, whole.history().losses);
+    assert_eq!(resumed.history().validations, whole.history().validations);
+}
+
+#[test]
+fn without_folders_nothing_but_the_adapter_is_written() {
+    let world = World::new("run-bare");
+    let mut run = world.new_run(RunParams { eval_every: Some(0), ..RunParams::default() }).unwrap();
+    run.train(&Control::default()).unwrap();
+    assert_eq!(run.history().validations.len(), 2, "before and after");
+    run.write_adapter(&world.path("a.gguf")).unwrap();
+    let mut names: Vec<_> =
+        std::fs::read_dir(world.dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["a.gguf", "texts", "texts.tokens"]);
+}
+
+#[test]
+fn what_cannot_be_a_run_is_said() {
+    let world = World::new("run-refused");
+    let e = world.new_run(RunParams { batch: 0, ..RunParams::default() }).unwrap_err().to_string();
+    assert_eq!(e, "batch: expected at least 1, found 0");
+    let (trainer, optimizer, _) = world.parts();
+    let e = Run::new(trainer, optimizer, world.data(16), RunParams::default()).unwrap_err().to_string();
+    assert_eq!(e, "samples: expected the trainer's context of 32 tokens, found 16");
+    let (trainer, optimizer, data) = world.parts();
+    let e = Run::resume(trainer, optimizer, data, world.params("none")).unwrap_err().to_string();
+    assert!(e.ends_with("checkpoints: no checkpoint there"), "{e}");
+    let nowhere = RunParams { log: Some(world.path("no/such/log")), ..RunParams::default() };
+    assert!(world.new_run(nowhere).unwrap_err().to_string().contains("log"));
+}
