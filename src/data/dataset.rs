@@ -237,12 +237,12 @@ impl Dataset {
             Packing::Long => (place - before) * n_ctx,
         };
         let mut tokens = Vec::with_capacity(self.params.n_ctx + 1);
-        let mut doc_starts = Vec::new();
+        let mut segment_starts = Vec::new();
         let mut missing = n_ctx + 1;
         while missing > 0 {
             let range = self.corpus.range(part.documents[next] as usize);
             if offset == 0 {
-                doc_starts.push(tokens.len() as u32);
+                segment_starts.push(tokens.len() as u32);
             }
             let start = range.start + offset;
             let end = range.end.min(start + missing);
@@ -250,7 +250,7 @@ impl Dataset {
             missing -= end - start;
             (next, offset) = (next + 1, 0);
         }
-        Sample::new(tokens, doc_starts)
+        Sample::new(tokens, segment_starts)
     }
 }
 

@@ -11,18 +11,19 @@ use crate::Token;
 pub struct Sample {
     /// `n_ctx + 1` tokens: the inputs are all but the last, the target of input `i` is token `i + 1`.
     pub tokens: Vec<Token>,
-    /// Where in `tokens` a document starts, ascending. A sample that begins inside a document has no 0 here. The last
+    /// Positions in `tokens` at which a document starts, ascending; attention that keeps documents apart starts anew there
+    /// (`cu_seqlens` without its first and last entry). A sample that begins inside a document has no 0 here. The last
     /// possible one, `n_ctx`, is a document of which the sample holds only the first token, as a target.
-    pub doc_starts: Vec<u32>,
+    pub segment_starts: Vec<u32>,
     /// Weight of each target in the loss, `n_ctx` of them; 1 unless a [`Transform`] says otherwise.
     pub weights: Vec<f32>,
 }
 
 impl Sample {
     /// A sample in which every target counts.
-    pub fn new(tokens: Vec<Token>, doc_starts: Vec<u32>) -> Self {
+    pub fn new(tokens: Vec<Token>, segment_starts: Vec<u32>) -> Self {
         let weights = vec![1.0; tokens.len().saturating_sub(1)];
-        Sample { tokens, doc_starts, weights }
+        Sample { tokens, segment_starts, weights }
     }
 
     /// What each input is to predict.
@@ -39,8 +40,8 @@ impl Sample {
     pub(super) fn check(&self, n_ctx: usize, n_vocab: usize) -> Result<()> {
         let lengths = self.tokens.len() == n_ctx + 1 && self.weights.len() == n_ctx;
         let known = self.tokens.iter().all(|&t| usize::try_from(t).is_ok_and(|t| t < n_vocab));
-        let ordered = self.doc_starts.windows(2).all(|w| w[0] < w[1]);
-        let inside = self.doc_starts.last().is_none_or(|&last| last as usize <= n_ctx);
+        let ordered = self.segment_starts.windows(2).all(|w| w[0] < w[1]);
+        let inside = self.segment_starts.last().is_none_or(|&last| last as usize <= n_ctx);
         let weighed = self.weights.iter().all(|w| w.is_finite() && *w >= 0.0);
         match lengths && known && ordered && inside && weighed {
             true => Ok(()),

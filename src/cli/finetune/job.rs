@@ -224,8 +224,8 @@ fn fixed(
 }
 
 fn sequence<'s>(sample: &'s Sample, doc_mask: bool) -> Sequence<'s> {
-    let borders: &[u32] = if doc_mask { &sample.doc_starts } else { &[] };
-    Sequence { tokens: &sample.tokens, weights: &sample.weights, borders }
+    let segment_starts: &[u32] = if doc_mask { &sample.segment_starts } else { &[] };
+    Sequence { tokens: &sample.tokens, weights: &sample.weights, segment_starts }
 }
 
 impl Job<'_> {
