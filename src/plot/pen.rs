@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use plotters::coord::Shift;
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -183,37 +184,26 @@ impl<B: DrawingBackend> Pen<'_, B> {
         }
         String::new()
     }
+    /// A line's width is given in quarters of a unit.
+    fn stroke(&self, colour: RGBColor, quarters: i32) -> ShapeStyle {
+        colour.stroke_width((self.unit * quarters / 4).max(1) as u32)
+    }
     pub(super) fn line(&self, points: Vec<Point>, colour: RGBColor, quarters: i32) -> Result<(), PlotError> {
-        let style = colour.stroke_width((self.unit * quarters / 4).max(1) as u32);
-        self.area.draw(&PathElement::new(points, style)).map_err(failed)
+        self.area.draw(&PathElement::new(points, self.stroke(colour, quarters))).map_err(failed)
     }
     pub(super) fn dashed(
         &self,
         points: &[Point],
         colour: RGBColor,
         quarters: i32,
-        on_off: (f64, f64),
+        (on, off): (i32, i32),
     ) -> Result<(), PlotError> {
-        let (on, off) = (on_off.0 * f64::from(self.unit), on_off.1 * f64::from(self.unit));
-        let mut along = 0.0;
-        let mut dash: Vec<Point> = Vec::new();
-        for w in points.windows(2) {
-            let (dx, dy) = (f64::from(w[1].0 - w[0].0), f64::from(w[1].1 - w[0].1));
-            let length = dx.hypot(dy);
-            let steps = length.ceil().max(1.0) as usize;
-            for i in 0..steps {
-                let t = i as f64 / steps as f64;
-                if (along + t * length) % (on + off) < on {
-                    dash.push((w[0].0 + (dx * t).round() as i32, w[0].1 + (dy * t).round() as i32));
-                } else if !dash.is_empty() {
-                    self.line(std::mem::take(&mut dash), colour, quarters)?;
-                }
-            }
-            along += length;
-        }
-        if dash.len() > 1 {
-            self.line(dash, colour, quarters)?;
-        }
-        Ok(())
+        let dashes = DashedPathElement::new(
+            points.to_vec(),
+            on * self.unit,
+            off * self.unit,
+            self.stroke(colour, quarters),
+        );
+        self.area.draw(&dashes).map_err(failed)
     }
 }
