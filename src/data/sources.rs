@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
+use walkdir::WalkDir;
 
 use super::{invalid, io, read};
 use crate::model::Result;
@@ -119,16 +120,20 @@ struct Walk {
     /// Paths, and whether each was named by itself.
     found: Vec<(PathBuf, bool)>,
     notes: Vec<String>,
-    /// What was met, links resolved: a loop of links ends, and no text is trained on twice because two paths lead to it.
+    /// Files and folders met so far, links resolved: no text is trained on twice because two paths lead to it.
     seen: HashSet<PathBuf>,
 }
 
 impl Walk {
+    fn skip(&mut self, path: &Path, why: &str) {
+        self.notes.push(format!("{}: skipped: {why}", path.display()));
+    }
+
     fn is_new(&mut self, path: &Path) -> Result<bool> {
         let real = std::fs::canonicalize(path).map_err(|e| io(path, e))?;
         let new = self.seen.insert(real);
         if !new {
-            self.notes.push(format!("{}: skipped: met before", path.display()));
+            self.skip(path, "met before");
         }
         Ok(new)
     }
@@ -140,28 +145,26 @@ impl Walk {
         Ok(())
     }
 
-    fn folder(&mut self, path: &Path) -> Result<()> {
-        // A list and not recursion: how deep folders go is not for us to say.
-        let mut open = vec![path.to_owned()];
-        while let Some(path) = open.pop() {
-            let about = std::fs::metadata(&path).map_err(|e| io(&path, e))?;
-            if about.is_file() {
-                self.file(&path, false)?;
-                continue;
+    fn folder(&mut self, folder: &Path) -> Result<()> {
+        let mut entries = WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
+        while let Some(entry) = entries.next() {
+            let path = entry.as_ref().map_or_else(|e| e.path().unwrap_or(folder), |e| e.path()).to_owned();
+            let hidden = path != folder && path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+            match entry {
+                Ok(entry) if entry.file_type().is_dir() => {
+                    if hidden || !self.is_new(&path)? {
+                        entries.skip_current_dir();
+                    }
+                }
+                _ if hidden => {}
+                Ok(entry) if entry.file_type().is_file() => self.file(&path, false)?,
+                Ok(_) => self.skip(&path, "neither a file nor a folder"),
+                Err(e) => match e.into_io_error() {
+                    Some(e) => return Err(io(&path, e)),
+                    // A link to a folder that it lies in.
+                    None => self.skip(&path, "met before"),
+                },
             }
-            if !about.is_dir() {
-                self.notes.push(format!("{}: skipped: neither a file nor a folder", path.display()));
-                continue;
-            }
-            if !self.is_new(&path)? {
-                continue;
-            }
-            let entries = std::fs::read_dir(&path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
-            let mut names: Vec<_> =
-                entries.map_err(|e| io(&path, e))?.iter().map(std::fs::DirEntry::file_name).collect();
-            names.retain(|n| !n.as_encoded_bytes().starts_with(b"."));
-            names.sort_by(|a, b| b.as_encoded_bytes().cmp(a.as_encoded_bytes()));
-            open.extend(names.iter().map(|n| path.join(n)));
         }
         Ok(())
     }
