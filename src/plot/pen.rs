@@ -1,9 +1,10 @@
 //! What drawings are made with, through plotters: one layout in units, for SVG and for PNG; files written whole.
 
-use std::io::Write;
+use std::io::Cursor;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use image::RgbImage;
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
@@ -65,81 +66,30 @@ pub(super) fn svg(drawing: &impl Drawing) -> Result<String, PlotError> {
     Ok(out)
 }
 
-/// Draws to a file, SVG or PNG by its extension: written beside, then renamed into place.
+/// Draws to a file, SVG or PNG by its extension, which is replaced atomically.
 pub(super) fn write(drawing: &impl Drawing, path: &Path) -> Result<(), PlotError> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let io = |source| PlotError::Io { path: path.into(), source };
-    let folder = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    let beside = |suffix| {
-        let mut b = tempfile::Builder::new();
-        b.prefix(".chart-").suffix(suffix);
-        // What the user's umask allows, not the private mode of temporary files.
-        #[cfg(unix)]
-        b.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        b.tempfile_in(folder).map_err(io)
-    };
-    let file = match extension.as_str() {
-        "svg" => {
-            let svg = svg(drawing)?;
-            let mut file = beside(".svg")?;
-            file.write_all(svg.as_bytes()).map_err(io)?;
-            file
-        }
-        "png" => {
-            let image = bitmap(drawing)?;
-            let file = beside(".png")?;
-            image.save(file.path())?;
-            file
-        }
+    let bytes = match extension.as_str() {
+        "svg" => svg(drawing)?.into_bytes(),
+        "png" => png(drawing)?,
         _ => return Err(PlotError::Extension(path.into())),
     };
-    file.as_file().sync_all().map_err(io)?;
-    file.persist(path).map(drop).map_err(|e| io(e.error))
+    files::replace(path, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))
+        .map_err(|files::Error { path, source }| PlotError::Io { path, source })
 }
 
-/// A picture, RGB.
-struct Bitmap {
-    size: (u32, u32),
-    rgb: Vec<u8>,
-}
-
-fn bitmap(drawing: &impl Drawing) -> Result<Bitmap, PlotError> {
+fn png(drawing: &impl Drawing) -> Result<Vec<u8>, PlotError> {
     let scale = DENSITY * OVERSAMPLING;
-    let units = drawing.size();
-    let large = (units.0 * scale, units.1 * scale);
-    let mut drawn = vec![0u8; large.0 as usize * large.1 as usize * 3];
-    on(
-        drawing,
-        &BitMapBackend::with_buffer(&mut drawn, large).into_drawing_area(),
-        scale as i32,
-        BITMAP_DROP,
-    )?;
-    let size = (units.0 * DENSITY, units.1 * DENSITY);
-    let (n, row) = (OVERSAMPLING as usize, large.0 as usize * 3);
-    let mut rgb = Vec::with_capacity(size.0 as usize * size.1 as usize * 3);
-    for y in 0..size.1 as usize {
-        for x in 0..size.0 as usize {
-            for c in 0..3 {
-                let sum: usize = (0..n * n)
-                    .map(|i| usize::from(drawn[(y * n + i / n) * row + (x * n + i % n) * 3 + c]))
-                    .sum();
-                rgb.push((sum / (n * n)) as u8);
-            }
-        }
-    }
-    Ok(Bitmap { size, rgb })
-}
-
-impl Bitmap {
-    /// Writes a PNG; the name must end so.
-    fn save(&self, path: &Path) -> Result<(), PlotError> {
-        let mut file = BitMapBackend::new(path, self.size);
-        file.blit_bitmap((0, 0), self.size, &self.rgb).map_err(failed)?;
-        file.present().map_err(failed)
-    }
+    let (width, height) = drawing.size();
+    let large = (width * scale, height * scale);
+    let mut drawn = RgbImage::new(large.0, large.1);
+    let area = BitMapBackend::with_buffer(&mut drawn, large).into_drawing_area();
+    on(drawing, &area, scale as i32, BITMAP_DROP)?;
+    drop(area);
+    let mut out = Cursor::new(Vec::new());
+    let small = image::imageops::thumbnail(&drawn, width * DENSITY, height * DENSITY);
+    small.write_to(&mut out, image::ImageFormat::Png).map_err(failed)?;
+    Ok(out.into_inner())
 }
 
 pub(super) type Point = (i32, i32);

@@ -1,4 +1,4 @@
-//! Checkpoints of training: the trained values, the state of the optimiser and the settings of a run, in one safetensors
+//! Checkpoints of training: the trained values, the state of the optimiser and the settings of a run in one safetensors
 //! file, so that a run that was stopped goes on to the same bits.
 
 use std::borrow::Cow;
@@ -16,8 +16,6 @@ use crate::model::{Error, Result};
 
 /// Version of the file's layout, in the metadata under `format`.
 const VERSION: u32 = 1;
-/// Prefix of the names of files that are still being written.
-const TEMPORARY: &str = ".checkpoint-";
 
 /// The part of a checkpoint that is not tensors. A run goes on only under the same `settings`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,10 +52,10 @@ impl View for Row<'_> {
     }
 }
 
-/// Writes a checkpoint: to a temporary file beside `path`, which is synced and then renamed. The numbers are not copied.
+/// Writes a checkpoint, replacing the file at `path` atomically. The numbers are written from where they lie, not copied.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the path when it cannot be written; the file that was there before is still there.
+/// An error with the path when it cannot be written; the file that was there before is still there.
 pub fn save(path: &Path, state: &State, params: &Params, optimizer: &Optimizer) -> Result<()> {
     let failed = |e: &dyn std::fmt::Display| Error::Invalid(format!("{}: {e}", path.display()));
     let mut rows: Vec<(String, Row<'_>)> = Vec::new();
@@ -81,16 +79,10 @@ pub fn save(path: &Path, state: &State, params: &Params, optimizer: &Optimizer) 
     ];
     let meta = meta.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let temporary = std::fs::create_dir_all(folder)
-        .and_then(|()| tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(folder))
-        .map_err(|e| failed(&e))?;
-    safetensors::serialize_to_file(rows, Some(meta), temporary.path()).map_err(|e| failed(&e))?;
-    let placed = || -> std::io::Result<()> {
-        temporary.as_file().sync_all()?;
-        temporary.persist(path).map_err(|e| e.error)?;
-        std::fs::File::open(folder)?.sync_all()
-    };
-    placed().map_err(|e| failed(&e))
+    std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
+    files::replace_by_path(path, |temporary| {
+        safetensors::serialize_to_file(rows, Some(meta), temporary).map_err(|e| failed(&e))
+    })
 }
 
 /// SHA-256 over the state and, for each tensor in order, its name, its length in bytes and its bytes; in hexadecimal.
@@ -207,7 +199,7 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
 pub fn prune(folder: &Path, keep: usize) {
     let all = list(folder);
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let half_written = entries.filter(|e| e.file_name().to_string_lossy().starts_with(TEMPORARY));
+    let half_written = entries.filter(|e| e.file_name().to_string_lossy().starts_with(files::PREFIX));
     let old = all[..all.len().saturating_sub(keep.max(1))].iter().cloned();
     for path in half_written.map(|e| e.path()).chain(old) {
         // An old checkpoint that stays does no harm.
