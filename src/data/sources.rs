@@ -1,4 +1,4 @@
-//! Which files are trained on: those named, and those in the folders named.
+//! Finds the files to train on: those named, and those in the folders named.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -11,12 +11,12 @@ use walkdir::WalkDir;
 use super::{invalid, io, read};
 use crate::model::Result;
 
-/// How the bytes of files become texts.
+/// The way bytes of files become texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextOptions {
     /// The field of a JSONL line that holds its text.
     pub text_field: String,
-    /// Bytes that are not UTF-8 become U+FFFD, and a note says so. Otherwise they are an error.
+    /// Whether bytes that are not UTF-8 become U+FFFD, with a note; otherwise they are an error.
     pub replace_invalid: bool,
 }
 
@@ -27,18 +27,18 @@ impl Default for TextOptions {
     }
 }
 
-/// A file of texts, as it was when it was found.
+/// A file of texts, as it was when it was hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFile {
-    /// Where it is.
+    /// The path by which it was found.
     pub path: PathBuf,
-    /// Its length.
+    /// Its length in bytes.
     pub n_bytes: u64,
-    /// SHA-256 of its bytes, before any unpacking.
+    /// SHA-256 of its bytes before unpacking.
     pub sha256: [u8; 32],
 }
 
-/// Files of texts in a fixed order: as named, each folder's in byte order of their names, going down.
+/// Files of texts in a fixed order: as named, and within a folder depth first in byte order of their names.
 #[derive(Debug, Clone)]
 pub struct Sources {
     files: Vec<SourceFile>,
@@ -47,12 +47,13 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Finds and hashes the files. A folder stands for all files below it but hidden ones (`.name`) and binary ones, for
-    /// which there is a note. A file is text whatever its name is, `.jsonl` and `.ndjson` one text a line; `.gz` is unpacked.
+    /// Finds and hashes the files. A folder stands for all files below it except hidden ones (`.name`) and
+    /// binary ones; notes tell which binary files were left out. Any file name is a text's, `.jsonl` and
+    /// `.ndjson` have one text on each line, and `.gz` is unpacked.
     ///
     /// # Errors
-    /// A path that is not there or cannot be read; a file named by itself that is binary (has a zero byte early on);
-    /// no file at all.
+    /// A path that is not there or cannot be read; a file named by itself that is binary (has a zero byte in
+    /// its first 64 KiB); no file at all.
     pub fn find(paths: &[PathBuf], options: &TextOptions) -> Result<Sources> {
         let mut walk = Walk::default();
         for path in paths {
@@ -99,17 +100,17 @@ impl Sources {
         &self.files
     }
 
-    /// What was left out and why, a line each.
+    /// Files and folders that were left out, and why, a line each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// How they are read.
+    /// The way they are read.
     pub fn options(&self) -> &TextOptions {
         &self.options
     }
 
-    /// Bytes of all files.
+    /// Length of all files in bytes.
     pub fn n_bytes(&self) -> u64 {
         self.files.iter().map(|f| f.n_bytes).sum()
     }
@@ -120,7 +121,8 @@ struct Walk {
     /// Paths, and whether each was named by itself.
     found: Vec<(PathBuf, bool)>,
     notes: Vec<String>,
-    /// Files and folders met so far, links resolved: no text is trained on twice because two paths lead to it.
+    /// Files and folders met so far, links resolved: no text is trained on twice because two paths lead to
+    /// it.
     seen: HashSet<PathBuf>,
 }
 
@@ -149,7 +151,8 @@ impl Walk {
         let mut entries = WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
         while let Some(entry) = entries.next() {
             let path = entry.as_ref().map_or_else(|e| e.path().unwrap_or(folder), |e| e.path()).to_owned();
-            let hidden = path != folder && path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+            let hidden =
+                path != folder && path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
             match entry {
                 Ok(entry) if entry.file_type().is_dir() => {
                     if hidden || !self.is_new(&path)? {
@@ -170,7 +173,8 @@ impl Walk {
     }
 }
 
-/// The file's length and hash, and where its text has a zero byte, looking at its beginning only.
+/// A file's length and hash, and the offset of the first zero byte in the first 64 KiB of its text, if there
+/// is one.
 fn look(path: &Path) -> Result<(Option<u64>, SourceFile)> {
     let failed = |e| io(path, e);
     let mut head = Vec::new();

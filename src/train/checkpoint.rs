@@ -1,5 +1,5 @@
-//! Checkpoints of training: the trained values, the state of the optimiser and the settings of a run in one safetensors
-//! file, so that a run that was stopped goes on to the same bits.
+//! Checkpoints of training: the trained values, the state of the optimiser and the settings of a run in one
+//! safetensors file, so that a run that was stopped goes on to the same bits.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -52,7 +52,8 @@ impl View for Row<'_> {
     }
 }
 
-/// Writes a checkpoint, replacing the file at `path` atomically. The numbers are written from where they lie, not copied.
+/// Writes a checkpoint, replacing the file at `path` atomically. The numbers are written from where they lie,
+/// not copied.
 ///
 /// # Errors
 /// An error with the path when it cannot be written; the file that was there before is still there.
@@ -61,8 +62,12 @@ pub fn save(path: &Path, state: &State, params: &Params, optimizer: &Optimizer) 
     let mut rows: Vec<(String, Row<'_>)> = Vec::new();
     for (i, (t, moments)) in params.list().iter().zip(&optimizer.moments).enumerate() {
         let average = optimizer.average.as_ref().map(|all| all[i].as_slice());
-        let vectors =
-            [("value", Some(&*t.value)), ("m", Some(&moments.m)), ("v", Some(&moments.v)), ("average", average)];
+        let vectors = [
+            ("value", Some(&*t.value)),
+            ("m", Some(&moments.m)),
+            ("v", Some(&moments.v)),
+            ("average", average),
+        ];
         rows.extend(vectors.into_iter().filter_map(|(kind, values)| {
             let values = values?;
             Some((format!("{kind}.{}", t.id), Row { values, shape: [values.len()] }))
@@ -85,7 +90,8 @@ pub fn save(path: &Path, state: &State, params: &Params, optimizer: &Optimizer) 
     })
 }
 
-/// SHA-256 over the state and, for each tensor in order, its name, its length in bytes and its bytes; in hexadecimal.
+/// SHA-256 over the state and, for each tensor in order, its name, its length in bytes and its bytes; in
+/// hexadecimal.
 fn digest<'a>(state: &str, tensors: impl Iterator<Item = (&'a str, Cow<'a, [u8]>)>) -> String {
     let mut hash = Sha256::new();
     hash.update(state);
@@ -114,11 +120,12 @@ fn vectors<'a>(params: &'a mut Params, optimizer: &'a mut Optimizer) -> Vec<(Str
     out
 }
 
-/// Reads a checkpoint into `params` and `optimizer`, which must have been set up as those were that it was saved from.
+/// Reads a checkpoint into `params` and `optimizer`, which must have been set up as those were that it was
+/// saved from.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the path: a file that is damaged, of another version, of other `settings` or of other
-/// tensors. Nothing has changed then.
+/// [`Error::Invalid`] with the path: a file that is damaged, of another version, of other `settings` or of
+/// other tensors. Nothing has changed then.
 pub fn load(
     path: &Path,
     settings: &BTreeMap<String, String>,
@@ -194,8 +201,8 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
     all.into_iter().map(|(_, p)| p).collect()
 }
 
-/// Removes all but the `keep` newest checkpoints of a folder (at least one stays), and temporary files left by a process that
-/// was killed while it wrote one. A file that cannot be removed stays.
+/// Removes all but the `keep` newest checkpoints of a folder (at least one stays), and temporary files left
+/// by a process that was killed while it wrote one. A file that cannot be removed stays.
 pub fn prune(folder: &Path, keep: usize) {
     let all = list(folder);
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();

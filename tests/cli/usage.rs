@@ -31,10 +31,7 @@ fn wrong_usage_is_exit_2() {
         (&["run", "-m", "x", "-p", "a", "--top-p", "1.5"], &["top_p", "1.5"]),
         (&["chat", "-m", "x", "--repeat-penalty", "0"], &["penalty_repeat", "found 0"]),
         (&["run", "-m", "x", "-p", "a", "-t", "9999"], &["--threads", "512"]),
-        (
-            &["perplexity", "-m", "x", "-f", "y", "--protocol", "zz"],
-            &["--protocol", "yarn-trunc"],
-        ),
+        (&["perplexity", "-m", "x", "-f", "y", "--protocol", "zz"], &["--protocol", "yarn-trunc"]),
         (&["perplexity", "-m", "x"], &["--file"]),
         (&["passkey", "-m", "x", "--lengths", "1k,zero"], &["--lengths"]),
         (&["passkey", "-m", "x", "--lengths", "1k", "--depth", "1.5"], &["--depth", "random, start"]),

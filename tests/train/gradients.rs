@@ -169,7 +169,14 @@ impl Definition for Documents<'_> {
 }
 
 /// Every trained tensor at a few places, and the loss; gives the worst error, relative to the tensor's gradient.
-fn check(about: &str, model: &Model, settings: &TrainParams, n: usize, segment_starts: &[u32], weighted: bool) {
+fn check(
+    about: &str,
+    model: &Model,
+    settings: &TrainParams,
+    n: usize,
+    segment_starts: &[u32],
+    weighted: bool,
+) {
     let base = Naive::of(model);
     let mut trainer = Trainer::new(model, settings).unwrap_or_else(|e| panic!("{about}: {e}"));
     fill(&mut trainer);
