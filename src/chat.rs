@@ -4,8 +4,10 @@
 //! Python's methods on strings, lists and dicts, `raise_exception`, `strftime_now`, and a `tojson` that leaves
 //! characters as they are.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use jiff::fmt::strtime::{BrokenDownTime, Config};
+use jiff::{tz::TimeZone, Timestamp};
 use minijinja::value::{Kwargs, Value};
 use minijinja::{context, Environment, ErrorKind};
 use serde::{Deserialize, Serialize};
@@ -237,65 +239,12 @@ fn without_generation_marks(text: &str) -> String {
     out
 }
 
-/// The date directives templates use, in UTC; others stay as they are.
+/// Python's `strftime`, in UTC. Directives that are not known stay as they are.
 fn strftime(format: &str, now: SystemTime) -> String {
-    const MONTHS: [&str; 12] = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ];
-    const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
-    let secs = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    let (days, of_day) = (secs / 86_400, secs % 86_400);
-    let (year, month, day) = civil(days);
-    let name = |names: &[&'static str], i: usize| names.get(i).copied().unwrap_or_default();
-    let (month_name, day_name) = (name(&MONTHS, month as usize - 1), name(&DAYS, (days % 7) as usize));
-    let mut out = String::new();
-    let mut chars = format.chars();
-    while let Some(c) = chars.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
-        }
-        match chars.next() {
-            Some('Y') => out += &year.to_string(),
-            Some('y') => out += &format!("{:02}", year % 100),
-            Some('m') => out += &format!("{month:02}"),
-            Some('d') => out += &format!("{day:02}"),
-            Some('B') => out += month_name,
-            Some('b') => out += &month_name[..3],
-            Some('A') => out += day_name,
-            Some('a') => out += &day_name[..3],
-            Some('H') => out += &format!("{:02}", of_day / 3600),
-            Some('M') => out += &format!("{:02}", of_day / 60 % 60),
-            Some('S') => out += &format!("{:02}", of_day % 60),
-            Some('%') => out.push('%'),
-            Some(other) => out.extend(['%', other]),
-            None => out.push('%'),
-        }
-    }
-    out
-}
-
-/// Year, month and day of a count of days since 1970-01-01 (Hinnant's days-to-civil, for dates from 1970 on).
-fn civil(days: u64) -> (u64, u64, u64) {
-    let z = days + 719_468;
-    let (era, doe) = (z / 146_097, z % 146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    (yoe + era * 400 + u64::from(month <= 2), month, day)
+    // No clock shows a time outside jiff's range of years -9999 to 9999.
+    let now = Timestamp::try_from(now).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(TimeZone::UTC);
+    let config = Config::new().lenient(true);
+    BrokenDownTime::from(&now).to_string_with_config(&config, format).unwrap_or_else(|_| format.to_owned())
 }
 
 #[cfg(test)]

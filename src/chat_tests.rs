@@ -1,5 +1,7 @@
 //! Templates of the families this runtime loads, with the features each of them uses.
 
+use std::time::Duration;
+
 use super::*;
 
 /// 2024-07-26 12:34:56 UTC, a Friday.
@@ -144,10 +146,14 @@ fn hostile_templates_end_in_one_line() {
 #[test]
 fn dates() {
     assert_eq!(
-        strftime("%Y-%m-%d %H:%M:%S %A %a %B %b %y %% %q %", day()),
-        "2024-07-26 12:34:56 Friday Fri July Jul 24 % %q %"
+        strftime("%Y-%m-%d %H:%M:%S %A %a %B %b %y %-d %j %% %K %", day()),
+        "2024-07-26 12:34:56 Friday Fri July Jul 24 26 208 % %K %"
     );
-    assert_eq!(civil(0), (1970, 1, 1));
-    assert_eq!(civil(11_016), (2000, 2, 29));
-    assert_eq!(civil(20_088), (2024, 12, 31));
+    for (days, date) in [(0, "1970-01-01"), (11_016, "2000-02-29"), (20_088, "2024-12-31")] {
+        let then = SystemTime::UNIX_EPOCH + Duration::from_secs(days * 86_400);
+        assert_eq!(strftime("%Y-%m-%d", then), date);
+    }
+    for hostile in ["%99999999999d", "%:::::z", "%.999999f", "%\u{e9}", "%^#-_0Y"] {
+        strftime(hostile, day());
+    }
 }

@@ -82,12 +82,14 @@ struct Args {
 
 /// Runs the program; `args` start with its name.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let args = match Args::command().mut_args(describe).try_get_matches_from(args) {
-        Ok(matches) => match <Args as clap::FromArgMatches>::from_arg_matches(&matches) {
-            Ok(args) => args,
-            Err(e) => return usage(&e),
-        },
-        Err(e) => return usage(&e),
+    let matches = Args::command().mut_args(describe).try_get_matches_from(args);
+    let args = match matches.and_then(|m| <Args as clap::FromArgMatches>::from_arg_matches(&m)) {
+        Ok(args) => args,
+        Err(e) => {
+            // A closed stdout or stderr is no reason to fail.
+            let _ = e.print();
+            return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
+        }
     };
     match act(&args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -120,22 +122,6 @@ fn tokens(text: &str) -> std::result::Result<u32, String> {
     let n: u32 = digits.parse().map_err(|_| "expected a number of tokens such as 4096 or 4k".to_owned())?;
     let n = n.checked_mul(unit).filter(|&n| n <= i32::MAX as u32);
     n.filter(|&n| n > 0).ok_or_else(|| format!("expected 1 to {} tokens", i32::MAX))
-}
-
-/// Help and version go to stdout with code 0, mistakes as one line to stderr with code 2.
-fn usage(e: &clap::Error) -> ExitCode {
-    if !e.use_stderr() {
-        // A closed pipe is no reason to fail.
-        let _ = e.print();
-        return ExitCode::SUCCESS;
-    }
-    let text = e.to_string();
-    let what = text.strip_prefix("error: ").unwrap_or(&text);
-    let what = what.split("\n\nUsage:").next().unwrap_or(what);
-    let what = what.split("\n\nFor more information").next().unwrap_or(what);
-    let line = what.split_whitespace().collect::<Vec<_>>().join(" ");
-    complain(&format!("{line} (see `convert --help`)"));
-    ExitCode::from(2)
 }
 
 fn complain(e: &dyn std::fmt::Display) {

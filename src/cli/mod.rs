@@ -23,7 +23,6 @@ mod run;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind as ClapKind;
 use clap::ArgMatches;
 
 /// One subcommand.
@@ -96,7 +95,11 @@ fn version() -> &'static str {
 pub(crate) fn main() -> ExitCode {
     let matches = match app().try_get_matches() {
         Ok(m) => m,
-        Err(e) => return clap_exit(&e),
+        Err(e) => {
+            // A closed stdout or stderr is no reason to fail.
+            let _ = e.print();
+            return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
+        }
     };
     let Some((name, sub)) = matches.subcommand() else { return ExitCode::from(2) };
     let Some(command) = COMMANDS.iter().find(|c| c.name == name) else { return ExitCode::from(2) };
@@ -114,25 +117,6 @@ pub(crate) fn main() -> ExitCode {
 fn report(line: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "error: {line}");
-}
-
-/// Help and version go to stdout as they are; mistakes become one line.
-fn clap_exit(e: &clap::Error) -> ExitCode {
-    if !e.use_stderr() || e.kind() == ClapKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let _ = e.print();
-        return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
-    }
-    let text = e.to_string();
-    let body = text.strip_prefix("error: ").unwrap_or(&text);
-    let what = body.split("\n\nUsage:").next().unwrap_or(body);
-    let typed = std::env::args().nth(1).unwrap_or_default();
-    let help = match COMMANDS.iter().find(|c| c.name == typed) {
-        Some(c) => format!("ropewalk {} --help", c.name),
-        None => "ropewalk --help".to_owned(),
-    };
-    let what = what.split("\n\nFor more information").next().unwrap_or(what);
-    report(&format!("{} (see `{help}`)", one_line(what)));
-    ExitCode::from(2)
 }
 
 /// The error and its causes, less those that say what the next or the one before says already: a path, as a rule.
@@ -158,11 +142,12 @@ fn one_line(text: &str) -> String {
             (_, true) => " ",
             (_, false) => "; ",
         };
-        // What comes from a file must not speak to the terminal.
+        // Text that comes from a file must not control the terminal.
         for c in line.chars() {
-            match c.is_control() {
-                true => out.extend(c.escape_default()),
-                false => out.push(c),
+            if c.is_control() {
+                out.extend(c.escape_default());
+            } else {
+                out.push(c);
             }
         }
     }

@@ -1,9 +1,10 @@
-//! The cache file: tokens of all documents, written once, mapped ever after.
+//! The cache file of a corpus: the tokens of all documents, written once and then mapped.
 //!
-//! Layout, little endian: magic (8 bytes) and version (u64); tokens (u32 each); a record for each document (first token u64,
-//! hash of its text u64, number of its source u32, line u32); a JSON description; numbers of tokens, documents and bytes of
-//! JSON (u64 each); a digest (32 bytes). The digest is SHA-256 over the SHA-256 of each 4 MiB before it. The lengths stand at the
-//! end because only a file that is whole has one, and because tokens are written before anybody knows how many there will be.
+//! Layout, little endian: magic (8 bytes) and version (u64); tokens (u32 each); a record for each document
+//! (first token u64, hash of its text u64, number of its source u32, line u32); a JSON description; numbers
+//! of tokens, documents and bytes of JSON (u64 each); a digest (32 bytes). The digest is SHA-256 over the
+//! SHA-256 of each 4 MiB before it. The lengths stand at the end because tokens are written before their
+//! number is known, and because a file that was cut off then lacks them.
 
 use std::io::{self, Write};
 
@@ -15,19 +16,20 @@ use sha2::{Digest, Sha256};
 use crate::Token;
 
 pub(super) const MAGIC: &[u8; 8] = b"ropedata";
-/// Version of the layout, and of what the tokens are: raised when either changes.
+/// Version of the layout and of how texts become tokens; raised when either changes.
 const VERSION: u64 = 1;
 const HEAD: usize = 16;
 const TAIL: usize = 24 + 32;
 const RECORD: usize = 24;
-/// Bytes hashed at a time, so that many can be hashed side by side.
-const CHUNK: usize = 1 << 22;
+/// Bytes hashed at a time, so that several threads can hash.
+const HASH_CHUNK: usize = 1 << 22;
 
-/// What the tokens depend on. Two equal keys have equal tokens.
+/// Everything the tokens of a corpus depend on: equal keys have equal tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Key {
     /// Fingerprint of the vocabulary.
     pub tokenizer: String,
+    /// Tokens before and after each document.
     pub before: Vec<Token>,
     pub after: Vec<Token>,
     pub text_field: String,
@@ -43,7 +45,8 @@ pub(super) struct SourceKey {
 }
 
 impl Key {
-    /// Why tokens under `self` are not those under `wanted`; `None` when they are. Moved files are the same texts.
+    /// The reason why tokens made under `self` do not serve `wanted`; `None` when they do. A file that was
+    /// moved is the same text.
     pub(super) fn differs(&self, wanted: &Key) -> Option<String> {
         if self.tokenizer != wanted.tokenizer {
             return Some("another tokenizer".into());
@@ -69,7 +72,7 @@ pub(super) struct Description {
     pub notes: Vec<String>,
 }
 
-/// A document's place.
+/// A document's first token, the hash of its text, and its source: file number and line (0 for a whole file).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
     pub start: u64,
@@ -100,10 +103,10 @@ impl<W: Write> Writer<W> {
     fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         self.out.write_all(bytes)?;
         while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(CHUNK - self.in_chunk));
+            let (now, later) = bytes.split_at(bytes.len().min(HASH_CHUNK - self.in_chunk));
             self.chunk.update(now);
             self.in_chunk += now.len();
-            if self.in_chunk == CHUNK {
+            if self.in_chunk == HASH_CHUNK {
                 self.chunks.update(self.chunk.finalize_reset());
                 self.in_chunk = 0;
             }
@@ -112,17 +115,17 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// The next document: its tokens, in parts.
+    /// Adds the next document; its tokens are `spans`, joined. `about.start` is not read.
     pub(super) fn document<'t>(
         &mut self,
         about: Record,
-        parts: impl IntoIterator<Item = &'t [Token]>,
+        spans: impl IntoIterator<Item = &'t [Token]>,
     ) -> io::Result<()> {
         self.records.push(Record { start: self.n_tokens, ..about });
-        for part in parts {
-            let bytes: Vec<u8> = part.iter().flat_map(|t| t.to_le_bytes()).collect();
+        for span in spans {
+            let bytes: Vec<u8> = span.iter().flat_map(|t| t.to_le_bytes()).collect();
             self.put(&bytes)?;
-            self.n_tokens += part.len() as u64;
+            self.n_tokens += span.len() as u64;
         }
         Ok(())
     }
@@ -135,6 +138,7 @@ impl<W: Write> Writer<W> {
         self.records.len()
     }
 
+    /// Writes records, description, lengths and digest.
     pub(super) fn finish(mut self, description: &Description) -> io::Result<()> {
         let records = std::mem::take(&mut self.records);
         for record in &records {
@@ -156,7 +160,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// A cache that was read and found whole.
+/// A cache file, mapped, that passed every check.
 #[derive(Debug)]
 pub(super) struct Cache {
     map: Map,
@@ -170,10 +174,11 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl Cache {
-    /// Checks everything about the file that later reads rely on: lengths, digest, order of documents, tokens below `n_vocab`.
+    /// Checks everything about the file that later reads rely on: lengths, digest, order of documents, tokens
+    /// below `n_vocab`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A text that says what is wrong with the file.
     pub(super) fn check(map: Map, n_vocab: usize) -> Result<Cache, String> {
         let bytes: &[u8] = &map;
         if !bytes.starts_with(MAGIC) {
@@ -188,7 +193,7 @@ impl Cache {
             return Err("cut off".into());
         };
         let (covered, digest) = bytes.split_at(bytes.len() - 32);
-        let sums: Vec<_> = covered.par_chunks(CHUNK).map(Sha256::digest).collect();
+        let sums: Vec<_> = covered.par_chunks(HASH_CHUNK).map(Sha256::digest).collect();
         let mut all = Sha256::new();
         sums.iter().for_each(|sum| all.update(sum));
         if all.finalize().as_slice() != digest {
@@ -216,8 +221,8 @@ impl Cache {
             return Err("its documents are out of order".into());
         }
         let tokens = &cache.map[HEAD..HEAD + 4 * n_tokens as usize];
-        let known = |t: &[u8]| (u32::from_le_bytes([t[0], t[1], t[2], t[3]]) as usize) < n_vocab;
-        if !tokens.par_chunks(CHUNK).all(|part| part.chunks_exact(4).all(known)) {
+        let known = |t: &[u8; 4]| (u32::from_le_bytes(*t) as usize) < n_vocab;
+        if !tokens.as_chunks().0.par_iter().all(known) {
             return Err("it has tokens that are not in the vocabulary".into());
         }
         Ok(cache)
@@ -254,7 +259,7 @@ impl Cache {
         let start = start.min(self.n_tokens);
         let end = start.saturating_add(n).min(self.n_tokens);
         let bytes = &self.map[HEAD + 4 * start as usize..HEAD + 4 * end as usize];
-        out.extend(bytes.chunks_exact(4).map(|t| Token::from_le_bytes([t[0], t[1], t[2], t[3]])));
+        out.extend(bytes.as_chunks().0.iter().map(|t| Token::from_le_bytes(*t)));
     }
 }
 
@@ -262,7 +267,7 @@ impl Cache {
 mod tests {
     use super::*;
 
-    /// A disk with room for so many bytes.
+    /// A writer that is full after this many bytes.
     struct Full(usize);
 
     impl Write for Full {

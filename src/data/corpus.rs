@@ -1,4 +1,4 @@
-//! Texts as tokens: made once, kept in a cache file, read from it.
+//! A corpus: documents as tokens, made once, stored in a cache file and read from it.
 
 use std::cell::Cell;
 use std::io::Read;
@@ -14,18 +14,18 @@ use super::cache::{Cache, Description, Key, Record, SourceKey, Writer, MAGIC};
 use super::read::{documents, Document};
 use super::separator::{Ends, Separator};
 use super::sources::Sources;
-use super::{hex, invalid, io, pieces};
+use super::{chunks, hex, invalid, io};
 use crate::model::{Error, Result};
 use crate::vocab::Vocab;
 use crate::Token;
 
-/// Bytes of text tokenised at a time, for each thread.
+/// Bytes of text tokenised in one batch, for each thread.
 const BATCH: usize = 1 << 21;
 
-/// How far tokenising is.
+/// Progress of tokenising.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the files that have been read (packed ones as they lie there).
+    /// Bytes of the files that have been read; of gzip files the packed bytes.
     pub bytes: u64,
     /// Bytes of all files.
     pub n_bytes: u64,
@@ -35,14 +35,14 @@ pub struct Progress {
     pub tokens: u64,
 }
 
-/// Where a corpus came from.
+/// How a corpus was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Built {
-    /// Tokenised now: there was no cache.
+    /// Tokenised now, because there was no cache.
     New,
-    /// Tokenised now: there was a cache that could not serve, for this reason.
+    /// Tokenised now, because the cache that was there could not serve, for this reason.
     Again(String),
-    /// Read from the cache, of the same texts and tokenizer, and whole.
+    /// Read from the cache, which is whole and of the same texts and tokenizer.
     Reused,
 }
 
@@ -51,21 +51,23 @@ pub enum Built {
 pub struct Corpus {
     cache: Cache,
     built: Built,
-    /// Names of the sources as they are now; those in the cache may be of another folder.
+    /// Paths of the sources as they are now; those in the cache may be of another folder.
     sources: Vec<String>,
     n_vocab: usize,
 }
 
 impl Corpus {
-    /// Opens the cache at `path`; makes it first when there is none, or when it is cut off, damaged, of another tokenizer
-    /// or separator, or of texts that have changed since. The new file takes its place only when it is whole.
+    /// Opens the cache at `path`. It is made first when there is none, or when it is cut off, damaged, of
+    /// another tokenizer or separator, or of texts that have changed since. The file is replaced atomically.
     ///
-    /// Documents are tokenised in parallel on rayon's current pool, about 2 MB of text for each thread at a time; text that
-    /// looks like a special token stays text. The cache is mapped: nobody may write into it meanwhile (replacing it is harmless).
+    /// Documents are tokenised in parallel on rayon's current pool, about 2 MB of text for each thread at a
+    /// time. Text that looks like a special token stays text. The cache is mapped, so no other program may
+    /// write into it meanwhile; replacing it is harmless.
     ///
     /// # Errors
-    /// A text that cannot be read or tokenised, no text but blanks, a full disk, [`Error::Interrupted`] when `progress`
-    /// breaks; then `path` is as it was. A file at `path` that is no cache is left alone, and an error too.
+    /// A text that cannot be read or tokenised, texts that are all blank, a full disk, [`Error::Interrupted`]
+    /// when `progress` breaks; then `path` is as it was. A file at `path` that is no cache is an error too,
+    /// and is left alone.
     pub fn open(
         path: &Path,
         vocab: &Vocab,
@@ -81,7 +83,7 @@ impl Corpus {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Built::New,
             Err(e) => return Err(io(path, e)),
             Ok(_) => {
-                check_ours(path)?;
+                check_is_cache(path)?;
                 match reuse(path, &key, n_vocab)? {
                     Ok(cache) => return Ok(Corpus { cache, built: Built::Reused, sources: names, n_vocab }),
                     Err(why) => Built::Again(why),
@@ -100,8 +102,8 @@ impl Corpus {
         Ok(Corpus { cache, built, sources: names, n_vocab })
     }
 
-    /// A name for the cache of these paths under this tokenizer, the same when the texts in them change:
-    /// `0123456789abcdef.tokens`.
+    /// A file name for the cache of these paths under this tokenizer, such as `0123456789abcdef.tokens`. It
+    /// stays the same when the texts change.
     ///
     /// # Errors
     /// The vocabulary lacks the separator.
@@ -112,17 +114,17 @@ impl Corpus {
         Ok(format!("{}.tokens", hex(&Sha256::digest(key)[..8])))
     }
 
-    /// Whether the cache served.
+    /// How the corpus was opened: from the cache or from the texts.
     pub fn built(&self) -> &Built {
         &self.built
     }
 
-    /// What was put right in the texts, a line each.
+    /// Notes on what was corrected in the texts, a line each.
     pub fn notes(&self) -> &[String] {
         &self.cache.description.notes
     }
 
-    /// Tokens of all documents, separators included.
+    /// Number of tokens of all documents, separators included.
     pub fn n_tokens(&self) -> u64 {
         self.cache.n_tokens()
     }
@@ -137,17 +139,23 @@ impl Corpus {
         self.n_vocab
     }
 
-    /// The tokens of a document, BOS and separator included. Panics when there is no such document.
+    /// Positions of a document's tokens in the corpus, BOS and separator included.
+    ///
+    /// # Panics
+    /// When there is no such document.
     pub fn range(&self, document: usize) -> Range<u64> {
         self.record(document).start..self.cache.end(document)
     }
 
-    /// Appends tokens of the corpus to `out`; those beyond its end are not there.
+    /// Appends the tokens at `range` to `out`. Positions beyond the end of the corpus give none.
     pub fn read(&self, range: Range<u64>, out: &mut Vec<Token>) {
         self.cache.read(range.start, range.end.saturating_sub(range.start), out);
     }
 
-    /// The file of a document, and for JSONL its line: `notes.txt`, `pages.jsonl:12`. Panics when there is no such document.
+    /// The file of a document, with its line for JSONL: `notes.txt`, `pages.jsonl:12`.
+    ///
+    /// # Panics
+    /// When there is no such document.
     pub fn name(&self, document: usize) -> String {
         let record = self.record(document);
         let file = &self.sources[record.source as usize];
@@ -158,7 +166,10 @@ impl Corpus {
         }
     }
 
-    /// Equal for documents of equal text. Panics when there is no such document.
+    /// A hash of a document's text.
+    ///
+    /// # Panics
+    /// When there is no such document.
     pub fn text_hash(&self, document: usize) -> u64 {
         self.record(document).text_hash
     }
@@ -185,24 +196,24 @@ fn key(vocab: &Vocab, sources: &Sources, ends: &Ends) -> Key {
     }
 }
 
-/// A file that does not begin as a cache does is somebody else's, and not to be replaced.
-fn check_ours(path: &Path) -> Result<()> {
+/// Refuses a file that does not begin as a cache does: it must not be replaced.
+fn check_is_cache(path: &Path) -> Result<()> {
     if !std::fs::metadata(path).map_err(|e| io(path, e))?.is_file() {
         return Err(invalid(format!("{}: expected a token cache, found no regular file", path.display())));
     }
     let mut start = Vec::new();
     let file = std::fs::File::open(path).map_err(|e| io(path, e))?;
     file.take(MAGIC.len() as u64).read_to_end(&mut start).map_err(|e| io(path, e))?;
-    match MAGIC.starts_with(&start) {
-        true => Ok(()),
-        false => Err(invalid(format!(
+    if !MAGIC.starts_with(&start) {
+        return Err(invalid(format!(
             "{}: not a token cache: other first bytes; remove it or name another file",
             path.display()
-        ))),
+        )));
     }
+    Ok(())
 }
 
-/// The cache at `path`, or why it cannot serve.
+/// Opens the cache at `path`; the inner error is the reason why it cannot serve.
 fn reuse(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, String>> {
     let cache = match Cache::check(Map::open(path)?, n_vocab) {
         Ok(cache) => cache,
@@ -214,7 +225,7 @@ fn reuse(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, String>
     })
 }
 
-/// One making of a cache.
+/// Tokenises the sources into a new cache.
 struct Build<'a> {
     path: &'a Path,
     vocab: &'a Vocab,
@@ -226,7 +237,7 @@ struct Build<'a> {
 
 impl Build<'_> {
     fn run<W: std::io::Write>(&mut self, writer: &mut Writer<W>) -> Result<()> {
-        let room = BATCH * rayon::current_num_threads();
+        let batch_bytes = BATCH * rayon::current_num_threads();
         let read = Rc::new(Cell::new(0));
         let mut notes = Vec::new();
         for (source, file) in self.sources.files().iter().enumerate() {
@@ -235,7 +246,7 @@ impl Build<'_> {
             documents(&file.path, options, Rc::clone(&read), &mut notes, &mut |document| {
                 n_bytes += document.text.len();
                 batch.push(document);
-                if n_bytes >= room {
+                if n_bytes >= batch_bytes {
                     self.write(source, &batch, writer)?;
                     self.tell(read.get(), writer)?;
                     batch.clear();
@@ -264,7 +275,7 @@ impl Build<'_> {
         }
     }
 
-    /// Tokenises documents of one source side by side, and writes them in order.
+    /// Tokenises documents of one source in parallel, and writes them in order.
     fn write<W: std::io::Write>(
         &self,
         source: usize,
@@ -276,23 +287,23 @@ impl Build<'_> {
             let place = if document.line == 0 { String::new() } else { format!(":{}", document.line) };
             invalid(format!("{file}{place}: {e}"))
         };
-        // Cut first: a batch may be one long document.
-        let cut: Vec<Vec<&str>> = batch
+        // Chunks of all documents are tokenised together, because a batch may be one long document.
+        let chunks: Vec<Vec<&str>> = batch
             .par_iter()
-            .map(|d| pieces::cut(self.vocab, &d.text).map_err(|e| named(d, e)))
+            .map(|d| chunks::split(self.vocab, &d.text).map_err(|e| named(d, e)))
             .collect::<Result<_>>()?;
         let flat: Vec<(usize, &str)> =
-            cut.iter().enumerate().flat_map(|(i, parts)| parts.iter().map(move |p| (i, *p))).collect();
+            chunks.iter().enumerate().flat_map(|(i, of)| of.iter().map(move |chunk| (i, *chunk))).collect();
         let tokens: Vec<Vec<Token>> = flat
             .par_iter()
-            .map(|&(i, part)| self.vocab.tokenize(part, false, false).map_err(|e| named(&batch[i], e)))
+            .map(|&(i, chunk)| self.vocab.tokenize(chunk, false, false).map_err(|e| named(&batch[i], e)))
             .collect::<Result<_>>()?;
         let mut tokens = tokens.into_iter();
-        for (document, parts) in batch.iter().zip(&cut) {
+        for (document, chunks) in batch.iter().zip(&chunks) {
             let hash = Sha256::digest(document.text.as_bytes());
             let text_hash = hash.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b));
             let record = Record { start: 0, text_hash, source: source as u32, line: document.line };
-            let inner: Vec<Vec<Token>> = tokens.by_ref().take(parts.len()).collect();
+            let inner: Vec<Vec<Token>> = tokens.by_ref().take(chunks.len()).collect();
             let ends = self.ends;
             let all = std::iter::once(&ends.before).chain(&inner).chain(std::iter::once(&ends.after));
             writer.document(record, all.map(Vec::as_slice)).map_err(|e| io(self.path, e))?;

@@ -1,4 +1,4 @@
-//! Samples of one context, cut from a corpus: any of any epoch, at once.
+//! Samples of one context length from a corpus: any sample of any epoch, without computing those before it.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -10,14 +10,15 @@ use super::sample::{Sample, Transform};
 use super::{invalid, shuffle};
 use crate::model::{Error, Result};
 
-/// How documents become samples.
+/// The way documents become samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Packing {
-    /// All documents joined, in one seeded order, and cut every `n_ctx` tokens. What is left at the end is dropped.
+    /// All documents are joined in one seeded order and cut every `n_ctx` tokens. The remainder at the end is
+    /// dropped.
     #[default]
     Pack,
-    /// Each document of more than `n_ctx` tokens cut into windows of its own; shorter ones and what is left of longer ones
-    /// are dropped. No sample has two documents in it.
+    /// Each document of more than `n_ctx` tokens is cut into windows of its own. Shorter documents, and the
+    /// remainder of longer ones, are dropped. No sample has two documents in it.
     Long,
 }
 
@@ -42,16 +43,16 @@ impl FromStr for Packing {
     }
 }
 
-/// What a data set is made from a corpus by.
+/// Parameters of a [`Dataset`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DatasetParams {
-    /// Inputs of a sample, in tokens.
+    /// Context length: inputs of a sample, in tokens.
     pub n_ctx: usize,
-    /// How documents become samples.
+    /// The way documents become samples.
     pub packing: Packing,
-    /// How much is kept from training.
+    /// The part of the documents that is not trained on.
     pub held_out: HeldOut,
-    /// Of the split, the order of documents and of samples, and what transforms draw.
+    /// Seed of the split, of the order of documents and samples, and of the random numbers of transforms.
     pub seed: u64,
 }
 
@@ -62,33 +63,34 @@ impl DatasetParams {
     }
 }
 
-/// Samples to train on and samples held out. Everything it gives is a function of corpus, parameters and the numbers asked
-/// with; only the order of the last epoch asked for is kept.
+/// Samples to train on and held-out samples. Each is a function of corpus, parameters, epoch and index. The
+/// only state is the order of samples of the last epoch asked for.
 #[derive(Debug)]
 pub struct Dataset {
     corpus: Arc<Corpus>,
     params: DatasetParams,
-    train: Part,
-    held_out: Part,
+    train: Split,
+    held_out: Split,
     transform: Option<Box<dyn Transform>>,
-    /// The order of samples in an epoch.
+    /// An epoch and the order of its samples.
     order: Mutex<Option<(u64, Arc<[u32]>)>>,
 }
 
-/// Samples from some of the documents.
+/// The samples of one side of the split into training and held-out documents.
 #[derive(Debug, Default)]
-struct Part {
+struct Split {
     documents: Vec<u32>,
-    /// For each document, how many tokens (packed) or windows (long) it and those before it make.
+    /// For each document, the number of tokens (packed) or windows (long) that it and those before it make.
     ends: Vec<u64>,
     n_samples: usize,
 }
 
 impl Dataset {
-    /// Splits and packs; no token is read yet.
+    /// Splits the documents and counts their samples; no token is read yet.
     ///
     /// # Errors
-    /// Fewer tokens than one sample takes, saying how many there are and what they allow; texts that cannot be split.
+    /// [`Error::Invalid`] when there are fewer tokens than one sample takes (the error says how many there
+    /// are and which context they allow), and when texts cannot be split as asked.
     pub fn new(corpus: Arc<Corpus>, params: &DatasetParams) -> Result<Dataset> {
         let n_ctx = params.n_ctx;
         if n_ctx == 0 || u32::try_from(n_ctx).is_err() {
@@ -101,11 +103,11 @@ impl Dataset {
             Packing::Pack => length(d),
             Packing::Long => windows(d) * n_ctx as u64,
         };
-        // Packed, the last sample wants a token after it; a window was counted without it.
+        // A packed sample needs one token after it as the last target; windows are counted with theirs.
         let last = u64::from(params.packing == Packing::Pack);
         let needed = |n: u64| n.saturating_mul(n_ctx as u64).saturating_add(last);
         let (train, held_out) = params.held_out.split(&corpus, params.seed, &size, &needed)?;
-        let part = |mut documents: Vec<u32>, purpose: &str| -> Result<Part> {
+        let count_samples = |mut documents: Vec<u32>, purpose: &str| -> Result<Split> {
             shuffle::shuffle(&mut documents, &mut shuffle::rng(params.seed, purpose, 0, 0));
             let mut sum = 0;
             let count = |d: &u32| match params.packing {
@@ -126,10 +128,10 @@ impl Dataset {
             let n_samples = u32::try_from(n).map_err(|_| {
                 invalid(format!("{n} samples of context {n_ctx}: expected at most {}", u32::MAX))
             })? as usize;
-            Ok(Part { documents, ends, n_samples })
+            Ok(Split { documents, ends, n_samples })
         };
-        let train = part(train, "documents")?;
-        let mut held_out = part(held_out, "held-out documents")?;
+        let train = count_samples(train, "documents")?;
+        let mut held_out = count_samples(held_out, "held-out documents")?;
         if let HeldOut::Samples(n) = params.held_out {
             held_out.n_samples = held_out.n_samples.min(n);
         }
@@ -137,7 +139,7 @@ impl Dataset {
         Ok(Dataset { corpus, params, train, held_out, transform: None, order: Mutex::new(None) })
     }
 
-    /// Has samples to train on changed; held-out ones stay as they are.
+    /// Applies a transform to training samples; held-out samples stay as they are.
     pub fn with_transform(self, transform: Box<dyn Transform>) -> Self {
         Dataset { transform: Some(transform), ..self }
     }
@@ -147,22 +149,23 @@ impl Dataset {
         &self.corpus
     }
 
-    /// What it was made by.
+    /// The parameters it was made with.
     pub fn params(&self) -> &DatasetParams {
         &self.params
     }
 
-    /// Samples in an epoch; at least one.
+    /// Number of training samples in an epoch; at least one.
     pub fn n_train(&self) -> usize {
         self.train.n_samples
     }
 
-    /// Held-out samples.
+    /// Number of held-out samples.
     pub fn n_held_out(&self) -> usize {
         self.held_out.n_samples
     }
 
-    /// Documents to train on, in the order they are joined. Under [`Packing::Long`] some may be too short to be used.
+    /// Documents to train on, in the order in which they are joined. Under [`Packing::Long`] some may be too
+    /// short to be used.
     pub fn train_documents(&self) -> &[u32] {
         &self.train.documents
     }
@@ -172,10 +175,11 @@ impl Dataset {
         &self.held_out.documents
     }
 
-    /// Sample `i` of an epoch. Every epoch has the same samples, each in its own order.
+    /// Training sample `i` of an epoch. Every epoch has the same samples, in an order of its own.
     ///
     /// # Errors
-    /// `i` is not below [`Dataset::n_train`]; a transform that made something that is no sample.
+    /// [`Error::Invalid`] when `i` is not below [`Dataset::n_train`], and when a transform made an invalid
+    /// sample.
     pub fn train(&self, epoch: u64, i: usize) -> Result<Sample> {
         if i >= self.train.n_samples {
             return Err(invalid(format!("sample {i} of {}", self.train.n_samples)));
@@ -188,10 +192,10 @@ impl Dataset {
         Ok(sample)
     }
 
-    /// Sample `n` of a training that goes on through epoch after epoch.
+    /// Training sample `n`, counted through all epochs.
     ///
     /// # Errors
-    /// As [`Dataset::train`].
+    /// Those of [`Dataset::train`].
     pub fn nth(&self, n: u64) -> Result<Sample> {
         let per_epoch = self.train.n_samples as u64;
         self.train(n / per_epoch, (n % per_epoch) as usize)
@@ -200,7 +204,7 @@ impl Dataset {
     /// Held-out sample `i`, in an order that never changes.
     ///
     /// # Errors
-    /// `i` is not below [`Dataset::n_held_out`].
+    /// [`Error::Invalid`] when `i` is not below [`Dataset::n_held_out`].
     pub fn held_out(&self, i: usize) -> Result<Sample> {
         if i >= self.held_out.n_samples {
             return Err(invalid(format!("held-out sample {i} of {}", self.held_out.n_samples)));
@@ -209,7 +213,7 @@ impl Dataset {
     }
 
     fn order(&self, epoch: u64) -> Arc<[u32]> {
-        // What is inside is always whole, even if another thread panicked.
+        // The value is replaced as a whole, so that it is valid even if another thread panicked.
         let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         match &*order {
             Some((of, samples)) if *of == epoch => Arc::clone(samples),
@@ -223,26 +227,26 @@ impl Dataset {
         }
     }
 
-    /// Sample `i` of a part, before any shuffling of samples.
-    fn cut(&self, part: &Part, i: usize) -> Sample {
+    /// Sample `i` of a split, before samples are shuffled.
+    fn cut(&self, split: &Split, i: usize) -> Sample {
         let (i, n_ctx) = (i as u64, self.params.n_ctx as u64);
         let place = match self.params.packing {
             Packing::Pack => i * n_ctx,
             Packing::Long => i,
         };
-        let mut next = part.ends.partition_point(|&end| end <= place);
-        let before = if next == 0 { 0 } else { part.ends[next - 1] };
+        let mut next = split.ends.partition_point(|&end| end <= place);
+        let before = if next == 0 { 0 } else { split.ends[next - 1] };
         let mut offset = match self.params.packing {
             Packing::Pack => place - before,
             Packing::Long => (place - before) * n_ctx,
         };
         let mut tokens = Vec::with_capacity(self.params.n_ctx + 1);
-        let mut doc_starts = Vec::new();
+        let mut segment_starts = Vec::new();
         let mut missing = n_ctx + 1;
         while missing > 0 {
-            let range = self.corpus.range(part.documents[next] as usize);
+            let range = self.corpus.range(split.documents[next] as usize);
             if offset == 0 {
-                doc_starts.push(tokens.len() as u32);
+                segment_starts.push(tokens.len() as u32);
             }
             let start = range.start + offset;
             let end = range.end.min(start + missing);
@@ -250,11 +254,11 @@ impl Dataset {
             missing -= end - start;
             (next, offset) = (next + 1, 0);
         }
-        Sample::new(tokens, doc_starts)
+        Sample::new(tokens, segment_starts)
     }
 }
 
-/// Whether the whole corpus makes one sample.
+/// Refuses a corpus that does not make one sample.
 fn check_size(corpus: &Corpus, params: &DatasetParams) -> Result<()> {
     let n_ctx = params.n_ctx as u64;
     let (found, what) = match params.packing {

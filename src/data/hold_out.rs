@@ -1,4 +1,4 @@
-//! Which documents are kept from training, to measure on.
+//! The split of documents into those to train on and those held out to measure on.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,30 @@ use super::corpus::Corpus;
 use super::{invalid, shuffle};
 use crate::model::Result;
 
-/// How much to hold out.
+/// The part of the documents that is held out.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum HeldOut {
     /// Nothing.
     #[default]
     None,
-    /// This part of the tokens that can be trained on, between 0 and 1: as many whole documents as fit in it, and where those
-    /// make no sample, the smallest document that does.
+    /// This fraction of the tokens that can be trained on, between 0 and 1: as many whole documents as fit in
+    /// it, and the smallest document that makes a sample where those make none.
     Fraction(f64),
-    /// At least as many documents as make so many samples; the part has exactly so many.
+    /// Documents that make at least this many samples; exactly this many are used.
     Samples(usize),
 }
 
 impl HeldOut {
-    /// Splits the documents in two: to train on, held out. No text is in both: documents of equal text go together.
+    /// Splits the documents into those to train on and those held out, each in ascending order. No text is in
+    /// both: documents of equal text stay together.
     ///
-    /// `size` is what a document adds to the samples, in tokens, and `needed` how many of those make so many samples.
-    /// Documents are taken in a seeded random order as long as they fit; when those do not make up what is needed, the
-    /// smallest one that does is added.
+    /// `size` gives the tokens that a document adds to the samples, `needed` the tokens that a number of
+    /// samples takes. Documents are taken in a seeded random order as long as they fit. Where those are fewer
+    /// tokens than needed, the smallest document that makes up for it is added.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::model::Error::Invalid) when the texts cannot be split so that each side has
+    /// a sample.
     pub(super) fn split(
         self,
         corpus: &Corpus,
@@ -80,8 +85,9 @@ impl HeldOut {
         }
         if taken < least || total - taken < sample {
             return Err(invalid(format!(
-                "held-out part: {n_groups} different texts of {total} tokens cannot be split into {least} tokens to hold out \
-                 and {sample} to train on, each text on one side; give more texts, or hold out less or nothing"
+                "held-out part: {n_groups} different texts of {total} tokens cannot be split into {least} \
+                 tokens to hold out and {sample} to train on, each text on one side; give more texts, or hold \
+                 out less or nothing"
             )));
         }
         held.sort_unstable();

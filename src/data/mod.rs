@@ -1,13 +1,15 @@
-//! Texts to train on: found, tokenised once into a cache file, held out in part, cut into samples of one context.
+//! Training data: files of text, tokenised once into a cache file, split into training and held-out
+//! documents, and packed into samples of one context length.
 //!
-//! [`Sources::find`] lists files, [`Corpus::open`] has them as tokens, [`Dataset`] gives sample `i` of epoch `e` as a
-//! function of those two numbers and a seed: whoever resumes a training asks for the next one.
+//! [`Sources::find`] lists and hashes the files. [`Corpus::open`] tokenises them or opens the cache. A
+//! [`Dataset`] gives sample `i` of epoch `e` as a function of those two numbers and a seed, so that a resumed
+//! run asks for the next one.
 
 mod cache;
+mod chunks;
 mod corpus;
 mod dataset;
 mod hold_out;
-mod pieces;
 mod read;
 mod sample;
 mod separator;

@@ -1,4 +1,5 @@
-//! The documents of one file: a text, or one text a line of a JSONL file; unpacked when it is gzip.
+//! Reads the documents of one file: a text file is one document, a JSONL file has one on each line. Gzip is
+//! unpacked.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -14,12 +15,12 @@ use crate::model::Result;
 
 /// A text to train on.
 pub(super) struct Document {
-    /// Line of the JSONL file it is from, counted from 1; 0 for a file that is one text.
+    /// Line of the JSONL file, counted from 1; 0 for a file that is one text.
     pub line: u32,
     pub text: String,
 }
 
-/// Bytes read of the files so far, whatever they unpack to.
+/// Counts the bytes read of the files so far, before unpacking.
 pub(super) type Counter = Rc<Cell<u64>>;
 
 struct Counting {
@@ -42,17 +43,22 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
     endings.iter().any(|e| name.ends_with(e))
 }
 
-/// The file's bytes, unpacked if its name ends in `.gz`.
+/// Opens a file, unpacking it if its name ends in `.gz`. `read` counts its bytes.
 pub(super) fn unpacked(path: &Path, read: Option<Counter>) -> Result<Box<dyn BufRead>> {
     let file = Counting { file: File::open(path).map_err(|e| io(path, e))?, read };
     let file = BufReader::with_capacity(1 << 16, file);
-    Ok(match has_ending(path, &[".gz"]) {
-        true => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
-        false => Box::new(file),
-    })
+    if has_ending(path, &[".gz"]) {
+        return Ok(Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))));
+    }
+    Ok(Box::new(file))
 }
 
-/// Hands on the documents of a file, one at a time. Blank texts are passed over; `notes` takes what else was put right.
+/// Passes the documents of a file to `each`, one at a time. Blank texts are left out. `notes` gets a line
+/// when bytes that are not UTF-8 were replaced.
+///
+/// # Errors
+/// A file that cannot be read, a text that is too long or not UTF-8, a JSONL line without the text field;
+/// those of `each`.
 pub(super) fn documents(
     path: &Path,
     options: &TextOptions,
@@ -83,8 +89,8 @@ pub(super) fn documents(
 }
 
 fn give(document: Document, each: &mut dyn FnMut(Document) -> Result<()>) -> Result<()> {
-    match document.text.trim().is_empty() {
-        true => Ok(()),
-        false => each(document),
+    if document.text.trim().is_empty() {
+        return Ok(());
     }
+    each(document)
 }

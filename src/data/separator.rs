@@ -1,4 +1,4 @@
-//! What stands between two documents.
+//! The tokens between two documents.
 
 use std::str::FromStr;
 
@@ -7,12 +7,12 @@ use crate::model::{Error, Result};
 use crate::vocab::Vocab;
 use crate::Token;
 
-/// What ends a document. BOS stands in front of each document under every choice, if the model's flag
-/// (`tokenizer.ggml.add_bos_token`) asks for it.
+/// The tokens that end a document. Under every choice BOS stands in front of each document if the model's
+/// flag (`tokenizer.ggml.add_bos_token`) asks for it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Separator {
-    /// EOS; in a vocabulary without it, the end-of-turn token; without that, BOS in front if the flag asks for it; without
-    /// any, an empty line.
+    /// EOS; in a vocabulary without EOS, the end-of-turn token; without that, BOS in front if the flag asks
+    /// for it; without any of these, an empty line.
     #[default]
     Auto,
     /// EOS only if the model's flag (`tokenizer.ggml.add_eos_token`) asks for it.
@@ -21,7 +21,7 @@ pub enum Separator {
     Eos,
     /// The end-of-turn token.
     Eot,
-    /// BOS in front, whatever the flag says, and EOS as its flag says.
+    /// BOS in front, whatever its flag says, and EOS as its flag says.
     Bos,
     /// The token of this text, such as `<|endoftext|>`.
     Token(String),
@@ -52,30 +52,28 @@ pub(super) struct Ends {
 }
 
 impl Separator {
-    /// The tokens it means.
+    /// The tokens before and after each document.
     ///
     /// # Errors
-    /// The vocabulary lacks the token asked for, or under [`Separator::Flags`] nothing would stand between documents.
+    /// [`Error::Invalid`] when the vocabulary lacks the token asked for, or when under [`Separator::Flags`]
+    /// nothing would stand between documents.
     pub(super) fn ends(&self, vocab: &Vocab) -> Result<Ends> {
         let need = |token: Option<Token>, what: &str| {
             token.ok_or_else(|| invalid(format!("the vocabulary has no {what}; choose another separator")))
         };
-        let mut before = match vocab.add_bos() || *self == Separator::Bos {
-            true => vec![need(vocab.bos(), "beginning-of-text token")?],
-            false => Vec::new(),
-        };
-        let by_flag = || match vocab.add_eos() {
-            true => need(vocab.eos(), "end-of-text token").map(|t| vec![t]),
-            false => Ok(Vec::new()),
-        };
+        let mut before = Vec::new();
+        if vocab.add_bos() || *self == Separator::Bos {
+            before.push(need(vocab.bos(), "beginning-of-text token")?);
+        }
+        let eos = || need(vocab.eos(), "end-of-text token").map(|t| vec![t]);
         let after = match self {
             Separator::Auto => match vocab.eos().or_else(|| vocab.eot()) {
                 Some(end) => vec![end],
                 None if before.is_empty() => vocab.tokenize("\n\n", false, false)?,
                 None => Vec::new(),
             },
-            Separator::Flags | Separator::Bos => by_flag()?,
-            Separator::Eos => vec![need(vocab.eos(), "end-of-text token")?],
+            Separator::Flags | Separator::Bos if !vocab.add_eos() => Vec::new(),
+            Separator::Flags | Separator::Bos | Separator::Eos => eos()?,
             Separator::Eot => vec![need(vocab.eot(), "end-of-turn token")?],
             Separator::Token(text) => match vocab.tokenize(text, false, true)?[..] {
                 [token] => vec![token],
@@ -87,7 +85,7 @@ impl Separator {
                 }
             },
         };
-        // A BOS right behind the same token would be a second separator.
+        // A BOS that follows the same token as EOS would be a second separator.
         if before == after {
             before.clear();
         }

@@ -1,11 +1,11 @@
-//! Random numbers that are the same in every version, on every machine.
+//! Random numbers and shuffles that are the same in every version and on every machine.
 
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
-/// A generator of its own for each seed, purpose and pair of numbers. (Other crates' ways from a `u64` to a seed, and from
-/// random bits to a number in a range, may change with their versions.)
+/// A generator for this seed, purpose and pair of numbers, seeded by a hash of them. (The ways of crate
+/// `rand` from a `u64` to a seed, and from random bits to a number in a range, may change with its versions.)
 pub(super) fn rng(seed: u64, purpose: &str, a: u64, b: u64) -> ChaCha8Rng {
     let mut hash = Sha256::new();
     [seed, a, b].iter().for_each(|n| hash.update(n.to_le_bytes()));
@@ -13,7 +13,8 @@ pub(super) fn rng(seed: u64, purpose: &str, a: u64, b: u64) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(hash.finalize().into())
 }
 
-/// A number below `n`, each as likely: draws from the end of the range that does not divide are thrown away.
+/// A uniform number below `n`, by rejection: draws from the incomplete end of the range of `u64` are thrown
+/// away.
 fn below(rng: &mut ChaCha8Rng, n: u64) -> u64 {
     let end = u64::MAX - u64::MAX % n;
     loop {
@@ -24,7 +25,7 @@ fn below(rng: &mut ChaCha8Rng, n: u64) -> u64 {
     }
 }
 
-/// Fisher and Yates.
+/// Shuffles in place (Fisher and Yates).
 pub(super) fn shuffle<T>(items: &mut [T], rng: &mut ChaCha8Rng) {
     for i in (1..items.len()).rev() {
         items.swap(i, below(rng, i as u64 + 1) as usize);

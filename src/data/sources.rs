@@ -1,4 +1,4 @@
-//! Which files are trained on: those named, and those in the folders named.
+//! Finds the files to train on: those named, and those in the folders named.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
+use walkdir::WalkDir;
 
 use super::{invalid, io, read};
 use crate::model::Result;
 
-/// How the bytes of files become texts.
+/// The way bytes of files become texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextOptions {
     /// The field of a JSONL line that holds its text.
     pub text_field: String,
-    /// Bytes that are not UTF-8 become U+FFFD, and a note says so. Otherwise they are an error.
+    /// Whether bytes that are not UTF-8 become U+FFFD, with a note; otherwise they are an error.
     pub replace_invalid: bool,
 }
 
@@ -26,18 +27,18 @@ impl Default for TextOptions {
     }
 }
 
-/// A file of texts, as it was when it was found.
+/// A file of texts, as it was when it was hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFile {
-    /// Where it is.
+    /// The path by which it was found.
     pub path: PathBuf,
-    /// Its length.
+    /// Its length in bytes.
     pub n_bytes: u64,
-    /// SHA-256 of its bytes, before any unpacking.
+    /// SHA-256 of its bytes before unpacking.
     pub sha256: [u8; 32],
 }
 
-/// Files of texts in a fixed order: as named, each folder's in byte order of their names, going down.
+/// Files of texts in a fixed order: as named, and within a folder depth first in byte order of their names.
 #[derive(Debug, Clone)]
 pub struct Sources {
     files: Vec<SourceFile>,
@@ -46,12 +47,13 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Finds and hashes the files. A folder stands for all files below it but hidden ones (`.name`) and binary ones, for
-    /// which there is a note. A file is text whatever its name is, `.jsonl` and `.ndjson` one text a line; `.gz` is unpacked.
+    /// Finds and hashes the files. A folder stands for all files below it except hidden ones (`.name`) and
+    /// binary ones; notes tell which binary files were left out. Any file name is a text's, `.jsonl` and
+    /// `.ndjson` have one text on each line, and `.gz` is unpacked.
     ///
     /// # Errors
-    /// A path that is not there or cannot be read; a file named by itself that is binary (has a zero byte early on);
-    /// no file at all.
+    /// A path that is not there or cannot be read; a file named by itself that is binary (has a zero byte in
+    /// its first 64 KiB); no file at all.
     pub fn find(paths: &[PathBuf], options: &TextOptions) -> Result<Sources> {
         let mut walk = Walk::default();
         for path in paths {
@@ -98,17 +100,17 @@ impl Sources {
         &self.files
     }
 
-    /// What was left out and why, a line each.
+    /// Files and folders that were left out, and why, a line each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// How they are read.
+    /// The way they are read.
     pub fn options(&self) -> &TextOptions {
         &self.options
     }
 
-    /// Bytes of all files.
+    /// Length of all files in bytes.
     pub fn n_bytes(&self) -> u64 {
         self.files.iter().map(|f| f.n_bytes).sum()
     }
@@ -119,16 +121,21 @@ struct Walk {
     /// Paths, and whether each was named by itself.
     found: Vec<(PathBuf, bool)>,
     notes: Vec<String>,
-    /// What was met, links resolved: a loop of links ends, and no text is trained on twice because two paths lead to it.
+    /// Files and folders met so far, links resolved: no text is trained on twice because two paths lead to
+    /// it.
     seen: HashSet<PathBuf>,
 }
 
 impl Walk {
+    fn skip(&mut self, path: &Path, why: &str) {
+        self.notes.push(format!("{}: skipped: {why}", path.display()));
+    }
+
     fn is_new(&mut self, path: &Path) -> Result<bool> {
         let real = std::fs::canonicalize(path).map_err(|e| io(path, e))?;
         let new = self.seen.insert(real);
         if !new {
-            self.notes.push(format!("{}: skipped: met before", path.display()));
+            self.skip(path, "met before");
         }
         Ok(new)
     }
@@ -140,34 +147,34 @@ impl Walk {
         Ok(())
     }
 
-    fn folder(&mut self, path: &Path) -> Result<()> {
-        // A list and not recursion: how deep folders go is not for us to say.
-        let mut open = vec![path.to_owned()];
-        while let Some(path) = open.pop() {
-            let about = std::fs::metadata(&path).map_err(|e| io(&path, e))?;
-            if about.is_file() {
-                self.file(&path, false)?;
-                continue;
+    fn folder(&mut self, folder: &Path) -> Result<()> {
+        let mut entries = WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
+        while let Some(entry) = entries.next() {
+            let path = entry.as_ref().map_or_else(|e| e.path().unwrap_or(folder), |e| e.path()).to_owned();
+            let hidden =
+                path != folder && path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+            match entry {
+                Ok(entry) if entry.file_type().is_dir() => {
+                    if hidden || !self.is_new(&path)? {
+                        entries.skip_current_dir();
+                    }
+                }
+                _ if hidden => {}
+                Ok(entry) if entry.file_type().is_file() => self.file(&path, false)?,
+                Ok(_) => self.skip(&path, "neither a file nor a folder"),
+                Err(e) => match e.into_io_error() {
+                    Some(e) => return Err(io(&path, e)),
+                    // A link to a folder that it lies in.
+                    None => self.skip(&path, "met before"),
+                },
             }
-            if !about.is_dir() {
-                self.notes.push(format!("{}: skipped: neither a file nor a folder", path.display()));
-                continue;
-            }
-            if !self.is_new(&path)? {
-                continue;
-            }
-            let entries = std::fs::read_dir(&path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
-            let mut names: Vec<_> =
-                entries.map_err(|e| io(&path, e))?.iter().map(std::fs::DirEntry::file_name).collect();
-            names.retain(|n| !n.as_encoded_bytes().starts_with(b"."));
-            names.sort_by(|a, b| b.as_encoded_bytes().cmp(a.as_encoded_bytes()));
-            open.extend(names.iter().map(|n| path.join(n)));
         }
         Ok(())
     }
 }
 
-/// The file's length and hash, and where its text has a zero byte, looking at its beginning only.
+/// A file's length and hash, and the offset of the first zero byte in the first 64 KiB of its text, if there
+/// is one.
 fn look(path: &Path) -> Result<(Option<u64>, SourceFile)> {
     let failed = |e| io(path, e);
     let mut head = Vec::new();

@@ -102,7 +102,7 @@ fn chart_on<B: DrawingBackend>(chart: &Chart, pen: &Pen<'_, B>) -> Result<(), Pl
         let swatch = [(left.min(30 * unit) + e.x, y), (left.min(30 * unit) + e.x + 28 * unit, y)];
         match e.stroke {
             Stroke::Solid => pen.line(swatch.to_vec(), e.colour, 12)?,
-            Stroke::Reference => pen.dashed(&swatch, e.colour, 8, (7.0, 5.0))?,
+            Stroke::Reference => pen.dashed(&swatch, e.colour, 8, (7, 5))?,
         }
         let at = (swatch[1].0 + 8 * unit, y);
         pen.text(&e.text, at, &pen.style(14, INK, (HPos::Left, VPos::Center)))?;
@@ -161,7 +161,7 @@ fn markers<B: DrawingBackend>(
     across.sort_by_key(|a| std::cmp::Reverse(a.0));
     let mut lowest_free = i32::MAX;
     for (y, label) in across {
-        pen.dashed(&[(left, y), (right, y)], MARKER, 5, (3.0, 3.0))?;
+        pen.dashed(&[(left, y), (right, y)], MARKER, 5, (3, 3))?;
         let at = y.min(lowest_free);
         lowest_free = at - 17 * unit;
         let label = pen.fit(label, 13, 200 * unit);
@@ -173,7 +173,7 @@ fn markers<B: DrawingBackend>(
     up.sort_by_key(|a| a.0);
     let mut free = 0;
     for (x, label) in up {
-        pen.dashed(&[(x, top), (x, bottom)], MARKER, 5, (3.0, 3.0))?;
+        pen.dashed(&[(x, top), (x, bottom)], MARKER, 5, (3, 3))?;
         let label = pen.fit(label, 13, 260 * unit);
         let wide = pen.width(&label, 13);
         let from = (x - wide / 2).min(SIZE.0 as i32 * unit - wide - 8 * unit).max(free);
@@ -202,7 +202,7 @@ fn lines<B: DrawingBackend>(
                     pen.area.draw(&dot).map_err(failed)?;
                 }
                 (_, Stroke::Solid) => pen.line(run, colour, 9)?,
-                (_, Stroke::Reference) => pen.dashed(&run, colour, 7, (7.0, 5.0))?,
+                (_, Stroke::Reference) => pen.dashed(&run, colour, 7, (7, 5))?,
             }
         }
     }

@@ -169,7 +169,7 @@ fn frame<B: DrawingBackend>(pen: &Pen<'_, B>, panel: &Panel, (x, y): Point) -> R
     pen.text("key, tokens", (x + side / 2, y + side + 28 * unit), &name)?;
     if panel.trained < panel.n {
         let at = y + (i64::from(side) * i64::from(panel.trained) / i64::from(panel.n)) as i32;
-        pen.dashed(&[(x, at), (x + side, at)], MARKER, 5, (3.0, 3.0))?;
+        pen.dashed(&[(x, at), (x + side, at)], MARKER, 5, (3, 3))?;
         // Right of the diagonal nothing is drawn.
         let room = x + side - (x + at - y) - 8 * unit;
         let label = format!("trained window {}", panel.trained);

@@ -1,10 +1,12 @@
 //! What drawings are made with, through plotters: one layout in units, for SVG and for PNG; files written whole.
 
-use std::io::Write;
+use std::io::Cursor;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use image::RgbImage;
 use plotters::coord::Shift;
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -64,81 +66,30 @@ pub(super) fn svg(drawing: &impl Drawing) -> Result<String, PlotError> {
     Ok(out)
 }
 
-/// Draws to a file, SVG or PNG by its extension: written beside, then renamed into place.
+/// Draws to a file, SVG or PNG by its extension, which is replaced atomically.
 pub(super) fn write(drawing: &impl Drawing, path: &Path) -> Result<(), PlotError> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let io = |source| PlotError::Io { path: path.into(), source };
-    let folder = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    let beside = |suffix| {
-        let mut b = tempfile::Builder::new();
-        b.prefix(".chart-").suffix(suffix);
-        // What the user's umask allows, not the private mode of temporary files.
-        #[cfg(unix)]
-        b.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        b.tempfile_in(folder).map_err(io)
-    };
-    let file = match extension.as_str() {
-        "svg" => {
-            let svg = svg(drawing)?;
-            let mut file = beside(".svg")?;
-            file.write_all(svg.as_bytes()).map_err(io)?;
-            file
-        }
-        "png" => {
-            let image = bitmap(drawing)?;
-            let file = beside(".png")?;
-            image.save(file.path())?;
-            file
-        }
+    let bytes = match extension.as_str() {
+        "svg" => svg(drawing)?.into_bytes(),
+        "png" => png(drawing)?,
         _ => return Err(PlotError::Extension(path.into())),
     };
-    file.as_file().sync_all().map_err(io)?;
-    file.persist(path).map(drop).map_err(|e| io(e.error))
+    files::replace(path, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))
+        .map_err(|files::Error { path, source }| PlotError::Io { path, source })
 }
 
-/// A picture, RGB.
-struct Bitmap {
-    size: (u32, u32),
-    rgb: Vec<u8>,
-}
-
-fn bitmap(drawing: &impl Drawing) -> Result<Bitmap, PlotError> {
+fn png(drawing: &impl Drawing) -> Result<Vec<u8>, PlotError> {
     let scale = DENSITY * OVERSAMPLING;
-    let units = drawing.size();
-    let large = (units.0 * scale, units.1 * scale);
-    let mut drawn = vec![0u8; large.0 as usize * large.1 as usize * 3];
-    on(
-        drawing,
-        &BitMapBackend::with_buffer(&mut drawn, large).into_drawing_area(),
-        scale as i32,
-        BITMAP_DROP,
-    )?;
-    let size = (units.0 * DENSITY, units.1 * DENSITY);
-    let (n, row) = (OVERSAMPLING as usize, large.0 as usize * 3);
-    let mut rgb = Vec::with_capacity(size.0 as usize * size.1 as usize * 3);
-    for y in 0..size.1 as usize {
-        for x in 0..size.0 as usize {
-            for c in 0..3 {
-                let sum: usize = (0..n * n)
-                    .map(|i| usize::from(drawn[(y * n + i / n) * row + (x * n + i % n) * 3 + c]))
-                    .sum();
-                rgb.push((sum / (n * n)) as u8);
-            }
-        }
-    }
-    Ok(Bitmap { size, rgb })
-}
-
-impl Bitmap {
-    /// Writes a PNG; the name must end so.
-    fn save(&self, path: &Path) -> Result<(), PlotError> {
-        let mut file = BitMapBackend::new(path, self.size);
-        file.blit_bitmap((0, 0), self.size, &self.rgb).map_err(failed)?;
-        file.present().map_err(failed)
-    }
+    let (width, height) = drawing.size();
+    let large = (width * scale, height * scale);
+    let mut drawn = RgbImage::new(large.0, large.1);
+    let area = BitMapBackend::with_buffer(&mut drawn, large).into_drawing_area();
+    on(drawing, &area, scale as i32, BITMAP_DROP)?;
+    drop(area);
+    let mut out = Cursor::new(Vec::new());
+    let small = image::imageops::thumbnail(&drawn, width * DENSITY, height * DENSITY);
+    small.write_to(&mut out, image::ImageFormat::Png).map_err(failed)?;
+    Ok(out.into_inner())
 }
 
 pub(super) type Point = (i32, i32);
@@ -183,37 +134,26 @@ impl<B: DrawingBackend> Pen<'_, B> {
         }
         String::new()
     }
+    /// A line's width is given in quarters of a unit.
+    fn stroke(&self, colour: RGBColor, quarters: i32) -> ShapeStyle {
+        colour.stroke_width((self.unit * quarters / 4).max(1) as u32)
+    }
     pub(super) fn line(&self, points: Vec<Point>, colour: RGBColor, quarters: i32) -> Result<(), PlotError> {
-        let style = colour.stroke_width((self.unit * quarters / 4).max(1) as u32);
-        self.area.draw(&PathElement::new(points, style)).map_err(failed)
+        self.area.draw(&PathElement::new(points, self.stroke(colour, quarters))).map_err(failed)
     }
     pub(super) fn dashed(
         &self,
         points: &[Point],
         colour: RGBColor,
         quarters: i32,
-        on_off: (f64, f64),
+        (on, off): (i32, i32),
     ) -> Result<(), PlotError> {
-        let (on, off) = (on_off.0 * f64::from(self.unit), on_off.1 * f64::from(self.unit));
-        let mut along = 0.0;
-        let mut dash: Vec<Point> = Vec::new();
-        for w in points.windows(2) {
-            let (dx, dy) = (f64::from(w[1].0 - w[0].0), f64::from(w[1].1 - w[0].1));
-            let length = dx.hypot(dy);
-            let steps = length.ceil().max(1.0) as usize;
-            for i in 0..steps {
-                let t = i as f64 / steps as f64;
-                if (along + t * length) % (on + off) < on {
-                    dash.push((w[0].0 + (dx * t).round() as i32, w[0].1 + (dy * t).round() as i32));
-                } else if !dash.is_empty() {
-                    self.line(std::mem::take(&mut dash), colour, quarters)?;
-                }
-            }
-            along += length;
-        }
-        if dash.len() > 1 {
-            self.line(dash, colour, quarters)?;
-        }
-        Ok(())
+        let dashes = DashedPathElement::new(
+            points.to_vec(),
+            on * self.unit,
+            off * self.unit,
+            self.stroke(colour, quarters),
+        );
+        self.area.draw(&dashes).map_err(failed)
     }
 }

@@ -1,10 +1,12 @@
-//! Checkpoints: all that a run needs to go on as if it had never stopped. One file each, written beside and renamed.
+//! Checkpoints of training: the trained values, the state of the optimiser and the settings of a run in one
+//! safetensors file, so that a run that was stopped goes on to the same bits.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use files::Map;
+use safetensors::tensor::{Dtype, SafeTensors, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -12,83 +14,118 @@ use super::optim::Optimizer;
 use super::params::Params;
 use crate::model::{Error, Result};
 
-/// Of the file's layout.
+/// Version of the file's layout, in the metadata under `format`.
 const VERSION: u32 = 1;
-/// How files begin that are being written.
-const BESIDE: &str = ".checkpoint-";
-/// More bytes are no checkpoint of ours.
-const MAX_BYTES: u64 = 1 << 40;
 
-/// What a checkpoint says of its run; `settings` must be the same when the run goes on.
+/// The part of a checkpoint that is not tensors. A run goes on only under the same `settings`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Steps done.
+    /// Optimiser steps taken.
     pub step: u64,
     /// Sequences trained on.
     pub n_seen: u64,
-    /// What the run was started with, by name.
+    /// Settings of the run, by name.
     pub settings: BTreeMap<String, String>,
 }
 
-/// Writes a checkpoint.
+/// A tensor of one dimension, written from where its numbers lie.
+struct Row<'a> {
+    values: &'a [f32],
+    shape: [usize; 1],
+}
+
+impl View for Row<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+    fn data(&self) -> Cow<'_, [u8]> {
+        if cfg!(target_endian = "little") {
+            return Cow::Borrowed(bytemuck::cast_slice(self.values));
+        }
+        Cow::Owned(self.values.iter().flat_map(|x| x.to_le_bytes()).collect())
+    }
+    fn data_len(&self) -> usize {
+        size_of_val(self.values)
+    }
+}
+
+/// Writes a checkpoint, replacing the file at `path` atomically. The numbers are written from where they lie,
+/// not copied.
 ///
 /// # Errors
-/// The disk: the file names it, and whatever was there before still is.
+/// An error with the path when it cannot be written; the file that was there before is still there.
 pub fn save(path: &Path, state: &State, params: &Params, optimizer: &Optimizer) -> Result<()> {
     let failed = |e: &dyn std::fmt::Display| Error::Invalid(format!("{}: {e}", path.display()));
-    let mut rows: Vec<(String, &[f32])> = Vec::new();
-    for (i, (t, m)) in params.list().iter().zip(&optimizer.moments).enumerate() {
-        rows.push((format!("value.{}", t.id), &t.value));
-        rows.push((format!("m.{}", t.id), &m.m));
-        rows.push((format!("v.{}", t.id), &m.v));
-        if let Some(average) = &optimizer.average {
-            rows.push((format!("average.{}", t.id), &average[i]));
-        }
+    let mut rows: Vec<(String, Row<'_>)> = Vec::new();
+    for (i, (t, moments)) in params.list().iter().zip(&optimizer.moments).enumerate() {
+        let average = optimizer.average.as_ref().map(|all| all[i].as_slice());
+        let vectors = [
+            ("value", Some(&*t.value)),
+            ("m", Some(&moments.m)),
+            ("v", Some(&moments.v)),
+            ("average", average),
+        ];
+        rows.extend(vectors.into_iter().filter_map(|(kind, values)| {
+            let values = values?;
+            Some((format!("{kind}.{}", t.id), Row { values, shape: [values.len()] }))
+        }));
     }
     rows.sort_by(|a, b| a.0.cmp(&b.0));
-    let bytes: Vec<(String, Vec<u8>)> =
-        rows.into_iter().map(|(name, v)| (name, v.iter().flat_map(|x| x.to_le_bytes()).collect())).collect();
-    let views = bytes
-        .iter()
-        .map(|(name, b)| Ok((name.clone(), TensorView::new(Dtype::F32, vec![b.len() / 4], b)?)))
-        .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>()
-        .map_err(|e| failed(&e))?;
     let json = serde_json::to_string(state).map_err(|e| failed(&e))?;
+    let sha256 = digest(&json, rows.iter().map(|(name, row)| (name.as_str(), row.data())));
     let meta = [
         ("format", VERSION.to_string()),
         ("program", env!("CARGO_PKG_VERSION").to_string()),
-        ("sha256", digest(&json, bytes.iter().map(|(n, b)| (n.as_str(), b.as_slice())))),
+        ("sha256", sha256),
         ("state", json),
     ];
     let meta = meta.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
-    let all = safetensors::serialize(views, Some(meta)).map_err(|e| failed(&e))?;
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let written = || -> std::io::Result<()> {
-        std::fs::create_dir_all(folder)?;
-        let mut file = tempfile::Builder::new().prefix(BESIDE).tempfile_in(folder)?;
-        file.write_all(&all)?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|e| e.error)?;
-        std::fs::File::open(folder)?.sync_all()
-    };
-    written().map_err(|e| failed(&e))
+    std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
+    files::replace_by_path(path, |temporary| {
+        safetensors::serialize_to_file(rows, Some(meta), temporary).map_err(|e| failed(&e))
+    })
 }
 
-fn digest<'a>(state: &str, tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> String {
+/// SHA-256 over the state and, for each tensor in order, its name, its length in bytes and its bytes; in
+/// hexadecimal.
+fn digest<'a>(state: &str, tensors: impl Iterator<Item = (&'a str, Cow<'a, [u8]>)>) -> String {
     let mut hash = Sha256::new();
     hash.update(state);
     for (name, bytes) in tensors {
         hash.update(name);
         hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
+        hash.update(&bytes);
     }
     hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Reads a checkpoint into what is trained and its optimiser, which must have been set up as they were then.
+/// The vectors of a checkpoint by the name of their tensor in the file, to be read into.
+fn vectors<'a>(params: &'a mut Params, optimizer: &'a mut Optimizer) -> Vec<(String, &'a mut Vec<f32>)> {
+    let names: Vec<String> = params.list().iter().map(|t| t.id.to_string()).collect();
+    let mut out = Vec::new();
+    for (name, t) in names.iter().zip(params.list_mut()) {
+        out.push((format!("value.{name}"), &mut t.value));
+    }
+    for (name, moments) in names.iter().zip(&mut optimizer.moments) {
+        out.push((format!("m.{name}"), &mut moments.m));
+        out.push((format!("v.{name}"), &mut moments.v));
+    }
+    for (name, average) in names.iter().zip(optimizer.average.iter_mut().flatten()) {
+        out.push((format!("average.{name}"), average));
+    }
+    out
+}
+
+/// Reads a checkpoint into `params` and `optimizer`, which must have been set up as those were that it was
+/// saved from.
 ///
 /// # Errors
-/// A file that is damaged, of another version, of other settings or tensors; nothing has changed then.
+/// [`Error::Invalid`] with the path: a file that is damaged, of another version, of other `settings` or of
+/// other tensors. Nothing has changed then.
 pub fn load(
     path: &Path,
     settings: &BTreeMap<String, String>,
@@ -96,11 +133,7 @@ pub fn load(
     optimizer: &mut Optimizer,
 ) -> Result<State> {
     let failed = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
-    let size = std::fs::metadata(path).map_err(|e| failed(e.to_string()))?.len();
-    if size > MAX_BYTES {
-        return Err(failed(format!("expected a checkpoint, found {size} bytes")));
-    }
-    let bytes = std::fs::read(path).map_err(|e| failed(e.to_string()))?;
+    let bytes = Map::open(path)?;
     let (_, header) =
         SafeTensors::read_metadata(&bytes).map_err(|e| failed(format!("not a checkpoint: {e}")))?;
     let meta = header.metadata().clone().unwrap_or_default();
@@ -112,7 +145,7 @@ pub fn load(
     let json = meta.get("state").ok_or_else(|| failed("state: expected a description, found none".into()))?;
     let mut tensors = file.tensors();
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    let sum = digest(json, tensors.iter().map(|(n, t)| (n.as_str(), t.data())));
+    let sum = digest(json, tensors.iter().map(|(name, t)| (name.as_str(), Cow::Borrowed(t.data()))));
     if meta.get("sha256") != Some(&sum) {
         return Err(failed("sha256: the file is damaged".into()));
     }
@@ -124,14 +157,6 @@ pub fn load(
             return Err(failed(format!("{key}: the run was started with {then}, this is {now}")));
         }
     }
-    let read = |kind: &str, name: &str, n: usize| -> Result<Vec<f32>> {
-        let key = format!("{kind}.{name}");
-        let t = file.tensor(&key).map_err(|_| failed(format!("{key}: expected a tensor, found none")))?;
-        if t.dtype() != Dtype::F32 || t.data().len() != n * 4 {
-            return Err(failed(format!("{key}: expected {n} numbers, found {:?}", t.shape())));
-        }
-        Ok(t.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
-    };
     let expected = params.list().len() * if optimizer.average.is_some() { 4 } else { 3 };
     if tensors.len() > expected {
         return Err(failed(format!(
@@ -139,29 +164,30 @@ pub fn load(
             tensors.len()
         )));
     }
-    let (mut values, mut fresh) = (Vec::new(), optimizer.clone());
-    for (i, t) in params.list().iter().enumerate() {
-        let n = t.value.len();
-        values.push(read("value", &t.id.to_string(), n)?);
-        fresh.moments[i].m = read("m", &t.id.to_string(), n)?;
-        fresh.moments[i].v = read("v", &t.id.to_string(), n)?;
-        if let Some(average) = &mut fresh.average {
-            average[i] = read("average", &t.id.to_string(), n)?;
+    // Looked at whole before anything changes.
+    let mut pairs = Vec::new();
+    for (key, values) in vectors(params, optimizer) {
+        let t = file.tensor(&key).map_err(|_| failed(format!("{key}: expected a tensor, found none")))?;
+        if t.dtype() != Dtype::F32 || t.data().len() != values.len() * 4 {
+            return Err(failed(format!("{key}: expected {} numbers, found {:?}", values.len(), t.shape())));
         }
+        pairs.push((t, values));
     }
-    fresh.step = state.step;
-    *optimizer = fresh;
-    params.list_mut().iter_mut().zip(values).for_each(|(t, v)| t.value = v);
+    for (t, values) in pairs {
+        let numbers = t.data().as_chunks::<4>().0;
+        values.iter_mut().zip(numbers).for_each(|(x, bytes)| *x = f32::from_le_bytes(*bytes));
+    }
+    optimizer.step = state.step;
     params.upload()?;
     Ok(state)
 }
 
-/// Where the checkpoint of a step is in a folder.
+/// The path of a step's checkpoint in a folder: `step-00000100.safetensors`.
 pub fn path(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("step-{step:08}.safetensors"))
 }
 
-/// The checkpoints of a folder, oldest first.
+/// The checkpoints in a folder by their names, oldest first; none when the folder cannot be read.
 pub fn list(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let step = |p: PathBuf| -> Option<(u64, PathBuf)> {
@@ -175,14 +201,15 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
     all.into_iter().map(|(_, p)| p).collect()
 }
 
-/// Removes all but the `keep` newest (the last one always stays), and what a process that was killed while it wrote one has left.
+/// Removes all but the `keep` newest checkpoints of a folder (at least one stays), and temporary files left
+/// by a process that was killed while it wrote one. A file that cannot be removed stays.
 pub fn prune(folder: &Path, keep: usize) {
     let all = list(folder);
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let half_written = entries.filter(|e| e.file_name().to_string_lossy().starts_with(BESIDE));
+    let half_written = entries.filter(|e| e.file_name().to_string_lossy().starts_with(files::PREFIX));
     let old = all[..all.len().saturating_sub(keep.max(1))].iter().cloned();
     for path in half_written.map(|e| e.path()).chain(old) {
-        // What cannot be removed does no harm.
+        // An old checkpoint that stays does no harm.
         let _ = std::fs::remove_file(path);
     }
 }

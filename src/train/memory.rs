@@ -128,7 +128,6 @@ impl MemoryPlan {
             ("weights", model.n_bytes(), 0),
             ("trained tensors and gradients", trained * 8, trained * 8),
             ("optimiser", 0, trained * 8),
-            ("a checkpoint while it is written", 0, trained * 24),
             ("keys, values and their gradients of a layer", cache.n_bytes(), 0),
             ("graphs", most, 0),
             ("layer inputs", 0, rows(hp.n_embd * hp.n_layer)),

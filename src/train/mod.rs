@@ -91,14 +91,15 @@ pub struct Sequence<'a> {
     pub tokens: &'a [Token],
     /// How much the loss at each of `tokens[1..]` counts; empty: each 1.
     pub weights: &'a [f32],
-    /// Where attention starts anew, ascending positions; empty: nowhere.
-    pub borders: &'a [u32],
+    /// Positions, ascending, at which attention starts anew; empty for one segment. These are cumulative sequence lengths
+    /// (`cu_seqlens`) without their first and last entry.
+    pub segment_starts: &'a [u32],
 }
 
 impl<'a> Sequence<'a> {
     /// Plain text.
     pub fn new(tokens: &'a [Token]) -> Self {
-        Sequence { tokens, weights: &[], borders: &[] }
+        Sequence { tokens, weights: &[], segment_starts: &[] }
     }
 }
 
@@ -229,7 +230,7 @@ impl<'m> Trainer<'m> {
     fn run(&mut self, sequence: Sequence<'_>, factor: Option<f32>) -> Result<f64> {
         let (n, weights, total) = self.check(&sequence)?;
         let (hp, targets) = (self.model.hparams(), &sequence.tokens[1..]);
-        let first_keys = first_keys(sequence.borders, n);
+        let first_keys = first_keys(sequence.segment_starts, n);
         self.embed(&sequence.tokens[..n])?;
         let mut loss = 0.0;
         for il in 0..hp.n_layer {
@@ -283,8 +284,8 @@ impl<'m> Trainer<'m> {
         if weights.iter().any(|w| !w.is_finite() || *w < 0.0) || total <= 0.0 {
             return invalid("weights: expected numbers from 0 on, not all 0".into());
         }
-        if !sequence.borders.is_sorted() {
-            return invalid("borders: expected ascending positions".into());
+        if !sequence.segment_starts.is_sorted() {
+            return invalid("segment_starts: expected ascending positions".into());
         }
         Ok((n, weights, total))
     }
@@ -480,10 +481,10 @@ fn read<'e>(exec: &'e Executor, id: OutputId, scratch: &'e mut Vec<f32>) -> Resu
 }
 
 /// The first key that each of `n` queries sees.
-fn first_keys(borders: &[u32], n: usize) -> Vec<i32> {
+fn first_keys(segment_starts: &[u32], n: usize) -> Vec<i32> {
     let mut first_keys = vec![0; n];
-    for &border in borders.iter().filter(|&&b| (b as usize) < n) {
-        first_keys[border as usize..].fill(border as i32);
+    for &start in segment_starts.iter().filter(|&&s| (s as usize) < n) {
+        first_keys[start as usize..].fill(start as i32);
     }
     first_keys
 }

@@ -350,8 +350,8 @@ fn during(place: &str, e: Error) -> Error {
 }
 
 fn sequence(sample: &Sample, doc_mask: bool) -> Sequence<'_> {
-    let borders: &[u32] = if doc_mask { &sample.doc_starts } else { &[] };
-    Sequence { tokens: &sample.tokens, weights: &sample.weights, borders }
+    let segment_starts: &[u32] = if doc_mask { &sample.segment_starts } else { &[] };
+    Sequence { tokens: &sample.tokens, weights: &sample.weights, segment_starts }
 }
 
 /// The settings that must be the same when a run is resumed, by name.

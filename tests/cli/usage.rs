@@ -2,11 +2,13 @@
 
 use crate::common::program::{run, run_in, Output};
 
-/// What a failed call must look like: this exit code, nothing on stdout, one line on stderr that holds each of these.
+/// What a failed call must look like: this exit code, nothing on stdout, a message on stderr that holds each of these. The
+/// message is one line, or clap's own with the usage below it.
 fn fails(output: &Output, code: i32, holds: &[&str]) {
     assert_eq!(output.code, code, "{output:?}");
     assert_eq!(output.stdout, "", "{output:?}");
-    assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+    let is_claps = code == 2 && output.stderr.contains("'--help'");
+    assert!(output.stderr.lines().count() == 1 || is_claps, "{output:?}");
     assert!(output.stderr.starts_with("error: "), "{output:?}");
     for text in holds {
         assert!(output.stderr.contains(text), "{text:?} is not in {output:?}");
@@ -14,11 +16,11 @@ fn fails(output: &Output, code: i32, holds: &[&str]) {
 }
 
 #[test]
-fn wrong_usage_is_exit_2_in_one_line() {
+fn wrong_usage_is_exit_2() {
     for (args, holds) in [
         (&["nonesuch"][..], &["nonesuch"][..]),
-        (&["run", "--nonesuch"], &["--nonesuch", "ropewalk run --help"]),
-        (&["run", "-p", "x"], &["--model", "ropewalk run --help"]),
+        (&["run", "--nonesuch"], &["--nonesuch", "Usage: ropewalk run"]),
+        (&["run", "-p", "x"], &["--model", "Usage: ropewalk run"]),
         (&["run", "-m", "x"], &["--prompt"]),
         (&["run", "-m", "x", "-p", "a", "-f", "b"], &["cannot be used with"]),
         (&["run", "-m", "x", "-p", "a", "-n", "-5"], &["-n -5"]),
@@ -29,10 +31,7 @@ fn wrong_usage_is_exit_2_in_one_line() {
         (&["run", "-m", "x", "-p", "a", "--top-p", "1.5"], &["top_p", "1.5"]),
         (&["chat", "-m", "x", "--repeat-penalty", "0"], &["penalty_repeat", "found 0"]),
         (&["run", "-m", "x", "-p", "a", "-t", "9999"], &["--threads", "512"]),
-        (
-            &["perplexity", "-m", "x", "-f", "y", "--protocol", "zz"],
-            &["--protocol", "yarn-trunc", "ropewalk perplexity"],
-        ),
+        (&["perplexity", "-m", "x", "-f", "y", "--protocol", "zz"], &["--protocol", "yarn-trunc"]),
         (&["perplexity", "-m", "x"], &["--file"]),
         (&["passkey", "-m", "x", "--lengths", "1k,zero"], &["--lengths"]),
         (&["passkey", "-m", "x", "--lengths", "1k", "--depth", "1.5"], &["--depth", "random, start"]),

@@ -1,4 +1,4 @@
-//! Samples: every token once, borders kept, the same for ever.
+//! Samples: every token once, starts of documents kept, the same for ever.
 
 use std::collections::{BTreeMap, HashSet};
 use std::str::FromStr;
@@ -40,8 +40,8 @@ fn check_shape(sample: &Sample, n_ctx: usize) {
     assert_eq!(sample.tokens.len(), n_ctx + 1);
     assert_eq!((sample.inputs().len(), sample.targets().len()), (n_ctx, n_ctx));
     assert_eq!(sample.weights, vec![1.0; n_ctx]);
-    assert!(sample.doc_starts.windows(2).all(|w| w[0] < w[1]), "{:?}", sample.doc_starts);
-    assert!(sample.doc_starts.iter().all(|&s| s as usize <= n_ctx), "{:?}", sample.doc_starts);
+    assert!(sample.segment_starts.windows(2).all(|w| w[0] < w[1]), "{:?}", sample.segment_starts);
+    assert!(sample.segment_starts.iter().all(|&s| s as usize <= n_ctx), "{:?}", sample.segment_starts);
 }
 
 proptest! {
@@ -79,7 +79,7 @@ proptest! {
             })
             .collect();
         let mut found: Vec<(&[Token], Vec<u32>)> =
-            samples.iter().map(|s| (s.tokens.as_slice(), s.doc_starts.clone())).collect();
+            samples.iter().map(|s| (s.tokens.as_slice(), s.segment_starts.clone())).collect();
         expected.sort();
         found.sort();
         prop_assert_eq!(found, expected);
@@ -104,7 +104,7 @@ proptest! {
             (0..n).map(move |w| (d[w * n_ctx..=(w + 1) * n_ctx].to_vec(), if w == 0 { vec![0] } else { vec![] }))
         });
         let mut expected: Vec<(Vec<Token>, Vec<u32>)> = windows.collect();
-        let mut found: Vec<_> = samples.iter().map(|s| (s.tokens.clone(), s.doc_starts.clone())).collect();
+        let mut found: Vec<_> = samples.iter().map(|s| (s.tokens.clone(), s.segment_starts.clone())).collect();
         expected.sort();
         found.sort();
         prop_assert_eq!(found, expected);
@@ -227,7 +227,7 @@ fn transforms_change_what_is_trained_on_reproducibly_and_nothing_else() {
         |s| s.tokens[0] = -1,
         |s| s.tokens[0] = Token::MAX,
         |s| s.weights[0] = f32::NAN,
-        |s| s.doc_starts = vec![3, 3],
+        |s| s.segment_starts = vec![3, 3],
     ];
     for spoil in spoils {
         let data = dataset(&world.corpus(), params).with_transform(Box::new(Spoil(spoil)));

@@ -124,8 +124,11 @@ fn command_lines(path: &str) -> Vec<String> {
 fn documents_show_commands_and_flags_that_exist() {
     let commands = help(&[]);
     let (mut faults, mut found) = (Vec::new(), 0);
-    for path in ["README.md", "models/README.md", "docs/results.md", "scripts/demo.sh"] {
-        for line in command_lines(path) {
+    let named = ["README.md", "models/README.md", "docs/results.md", "scripts/demo.sh"].map(str::to_owned);
+    let guide = std::fs::read_dir(root().join("docs/guide")).unwrap();
+    let guide = guide.map(|e| format!("docs/guide/{}", e.unwrap().file_name().to_string_lossy()));
+    for path in named.into_iter().chain(guide) {
+        for line in command_lines(&path) {
             found += 1;
             let words: Vec<&str> = line.split_whitespace().collect();
             let Some(command) = words.first().filter(|c| !c.starts_with('-')) else { continue };

@@ -148,15 +148,15 @@ fn loss(naive: &Naive, tokens: &[Token], weights: &[f32], case: &Documents, plan
     sum / total
 }
 
-/// Plain causal attention within documents, which begin at `borders`, under the frequencies of a plan.
+/// Plain causal attention within documents, which begin at `segment_starts`, under the frequencies of a plan.
 struct Documents<'a> {
-    borders: &'a [u32],
+    segment_starts: &'a [u32],
     plan: &'a Plan,
 }
 
 impl Definition for Documents<'_> {
     fn distance(&self, i: i64, j: i64) -> Option<i64> {
-        let first = self.borders.iter().map(|&b| i64::from(b)).filter(|&b| b <= i).max().unwrap_or(0);
+        let first = self.segment_starts.iter().map(|&s| i64::from(s)).filter(|&s| s <= i).max().unwrap_or(0);
         (first..=i).contains(&j).then_some(i - j)
     }
 
@@ -178,17 +178,24 @@ impl Definition for Documents<'_> {
 }
 
 /// Every trained tensor at a few places, and the loss; gives the worst error, relative to the tensor's gradient.
-fn check(about: &str, model: &Model, settings: &TrainParams, n: usize, borders: &[u32], weighted: bool) {
+fn check(
+    about: &str,
+    model: &Model,
+    settings: &TrainParams,
+    n: usize,
+    segment_starts: &[u32],
+    weighted: bool,
+) {
     let base = Naive::of(model);
     let mut trainer = Trainer::new(model, settings).unwrap_or_else(|e| panic!("{about}: {e}"));
     fill(&mut trainer);
     let tokens = some_tokens(n + 1, N_VOCAB);
     let weights: Vec<f32> = (0..n).map(|i| if weighted { (i % 4) as f32 * 0.5 } else { 1.0 }).collect();
-    let sequence = Sequence { tokens: &tokens, weights: &weights, borders };
+    let sequence = Sequence { tokens: &tokens, weights: &weights, segment_starts };
     let got = trainer.accumulate(sequence, 1.0).unwrap();
     let grads = trainer.params().grads().unwrap();
     let (plan, scale) = (trainer.plan().clone(), f64::from(settings.lora.scale()));
-    let case = Documents { borders, plan: &plan };
+    let case = Documents { segment_starts, plan: &plan };
     let at = |tensor: ParamId, at: usize, by: f64| {
         loss(&moved(&base, &trainer, scale, tensor, at, by), &tokens, &weights, &case, &plan)
     };
@@ -223,7 +230,7 @@ fn gradients_are_those_of_finite_differences() {
 }
 
 #[test]
-fn weights_of_tokens_and_borders_of_documents_count() {
+fn weights_of_tokens_and_segment_starts_count() {
     let (about, model) = models().remove(0);
     for portable in [false, true] {
         let settings = TrainParams { portable, ..settings(40, 16, "plain") };

@@ -19,8 +19,8 @@ fn sequences_that_cannot_be_are_refused() {
     let (_, model) = models().remove(1);
     let mut trainer = Trainer::new(&model, &settings(16, 8, "plain")).unwrap();
     let good = some_tokens(17, N_VOCAB);
-    let mut error = |tokens: &[Token], weights: &[f32], borders: &[u32], start: &str| {
-        let sequence = Sequence { tokens, weights, borders };
+    let mut error = |tokens: &[Token], weights: &[f32], segment_starts: &[u32], start: &str| {
+        let sequence = Sequence { tokens, weights, segment_starts };
         for e in
             [trainer.loss(sequence).expect_err(start), trainer.accumulate(sequence, 1.0).expect_err(start)]
         {
@@ -45,10 +45,10 @@ fn sequences_that_cannot_be_are_refused() {
         weights[5] = bad;
         error(&good, &weights, &[], "weights: expected numbers from 0 on");
     }
-    error(&good, &[], &[0, 9, 4], "borders: expected ascending positions");
-    // Borders behind the end do not matter, and the trainer still works.
+    error(&good, &[], &[0, 9, 4], "segment_starts: expected ascending positions");
+    // Segments that start behind the end do not matter, and the trainer still works.
     let plain = trainer.loss(sequence(&good)).unwrap();
-    let far = Sequence { borders: &[16, 999, u32::MAX], ..sequence(&good) };
+    let far = Sequence { segment_starts: &[16, 999, u32::MAX], ..sequence(&good) };
     assert_eq!(trainer.loss(far).unwrap(), plain);
 }
 

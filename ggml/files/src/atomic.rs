@@ -22,6 +22,29 @@ pub fn replace<T, E: From<Error>>(
     path: &Path,
     body: impl FnOnce(&mut dyn Write) -> Result<T, E>,
 ) -> Result<T, E> {
+    replace_with(path, |temporary| {
+        let mut out = BufWriter::with_capacity(1 << 16, temporary.as_file_mut());
+        let done = body(&mut out)?;
+        out.flush().map_err(|e| E::from(Error::new(path, e)))?;
+        Ok(done)
+    })
+}
+
+/// As [`replace`], for a `body` that opens the temporary file by its path.
+///
+/// # Errors
+/// Those of [`replace`].
+pub fn replace_by_path<T, E: From<Error>>(
+    path: &Path,
+    body: impl FnOnce(&Path) -> Result<T, E>,
+) -> Result<T, E> {
+    replace_with(path, |temporary| body(temporary.path()))
+}
+
+fn replace_with<T, E: From<Error>>(
+    path: &Path,
+    body: impl FnOnce(&mut tempfile::NamedTempFile) -> Result<T, E>,
+) -> Result<T, E> {
     let io = |source| E::from(Error::new(path, source));
     let refuse = |why: &str| io(io::Error::new(ErrorKind::InvalidInput, why));
     if path.file_name().is_none() {
@@ -48,12 +71,7 @@ pub fn replace<T, E: From<Error>>(
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
     let mut temporary = builder.tempfile_in(folder).map_err(io)?;
-    let done = {
-        let mut out = BufWriter::with_capacity(1 << 16, temporary.as_file_mut());
-        let done = body(&mut out)?;
-        out.flush().map_err(io)?;
-        done
-    };
+    let done = body(&mut temporary)?;
     if let Some(before) = before.filter(|m| m.is_file()) {
         temporary.as_file().set_permissions(before.permissions()).map_err(io)?;
     }

@@ -5,7 +5,7 @@ mod map;
 
 use std::path::PathBuf;
 
-pub use atomic::{replace, same_file, PREFIX};
+pub use atomic::{replace, replace_by_path, same_file, PREFIX};
 pub use map::Map;
 
 /// Results of this crate.
