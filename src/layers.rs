@@ -116,9 +116,14 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The linear maps and norms (with their width) asked for, in that order.
-    pub(crate) fn into_shapes(self) -> (Vec<LinearShape>, Vec<(NormId, usize)>) {
-        (self.linears.into_inner(), self.norms.into_inner())
+    /// The linear maps asked for, in that order.
+    pub(crate) fn linears(&self) -> Vec<LinearShape> {
+        self.linears.borrow().clone()
+    }
+
+    /// The norms asked for with their width, in that order.
+    pub(crate) fn norms(&self) -> Vec<(NormId, usize)> {
+        self.norms.borrow().clone()
     }
 
     /// A tensor of the file, or what an adapter puts in its place.

@@ -65,14 +65,19 @@ pub struct Transformer {
 }
 
 impl Transformer {
-    fn resolve(
-        arch: &Arch,
-        loader: &Loader<'_>,
-    ) -> Result<(Option<StoreTensor>, Vec<Box<dyn Layer>>, Norm, Linear)> {
+    fn resolve(arch: &Arch, loader: &Loader<'_>) -> Result<Transformer> {
         let embedding = loader.embedding()?;
         let layers =
             (0..loader.hp.n_layer).map(|il| (arch.layer)(&loader.layer(il))).collect::<Result<_>>()?;
-        Ok((embedding, layers, loader.output_norm()?, loader.output()?))
+        let (output_norm, output) = (loader.output_norm()?, loader.output()?);
+        Ok(Transformer {
+            embedding,
+            layers,
+            output_norm,
+            output,
+            linears: loader.linears(),
+            norms: loader.norms(),
+        })
     }
 
     /// A loaded model's layers under these adapters.
@@ -80,10 +85,7 @@ impl Transformer {
     /// # Errors
     /// A tensor that is missing.
     pub fn load(arch: &Arch, hp: &Hparams, weights: &Weights, adapters: &[Adapter]) -> Result<Transformer> {
-        let loader = Loader::model(hp, weights, adapters);
-        let (embedding, layers, output_norm, output) = Transformer::resolve(arch, &loader)?;
-        let (linears, norms) = loader.into_shapes();
-        Ok(Transformer { embedding, layers, output_norm, output, linears, norms })
+        Transformer::resolve(arch, &Loader::model(hp, weights, adapters))
     }
 
     /// The tensors that a file of this architecture has, besides the rope factors: the embedding, layer by layer, then norm

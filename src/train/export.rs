@@ -28,9 +28,8 @@ pub fn write_adapter(
     for (i, t) in list.iter().enumerate() {
         if let ParamId::LoraA(map) = t.id {
             let b = list.iter().position(|t| t.id == ParamId::LoraB(map));
-            let b = b.ok_or_else(|| {
-                Error::Invalid(format!("{}: expected, found none", ParamId::LoraB(map)))
-            })?;
+            let b =
+                b.ok_or_else(|| Error::Invalid(format!("{}: expected, found none", ParamId::LoraB(map))))?;
             let (n_in, n_out) = (t.shape[0], list[b].shape[1]);
             pairs.push(NewPair { weight: map.weight(), n_in, n_out, a: values(i), b: values(b) });
         } else if !t.id.is_lora() {

@@ -63,9 +63,7 @@ impl Log {
                 kept += "\n";
             }
         }
-        files::replace(path, |out| {
-            out.write_all(kept.as_bytes()).map_err(|e| files::Error::new(path, e))
-        })?;
+        files::replace(path, |out| out.write_all(kept.as_bytes()).map_err(|e| files::Error::new(path, e)))?;
         Ok(log)
     }
 

@@ -47,7 +47,7 @@ pub(super) fn time(engine: &mut dyn Engine, test: &Test, text: &[Token]) -> anyh
 
 /// Where the work of a contender is done.
 enum Runner<'m> {
-    Session(Session<'m>),
+    Session(Box<Session<'m>>),
     Child(Child),
 }
 
@@ -67,7 +67,7 @@ impl<'m> Contender<'m> {
     pub(super) fn ours(session: Session<'m>) -> Self {
         let rope = session.plan().spec.to_string();
         let label = session.params().rope.as_ref().map_or_else(|| rope.clone(), ToString::to_string);
-        Contender { engine: "ropewalk", rope, label, runner: Runner::Session(session) }
+        Contender { engine: "ropewalk", rope, label, runner: Runner::Session(Box::new(session)) }
     }
 
     /// libllama, under the rope that its file declares.
@@ -79,7 +79,7 @@ impl<'m> Contender<'m> {
     /// Runs a test once on `text`, the tokens of its depth and those read or written.
     pub(super) fn run(&mut self, test: &Test, text: &[Token]) -> anyhow::Result<Outcome> {
         match &mut self.runner {
-            Runner::Session(session) => Ok(Outcome::Seconds(time(session, test, text)?)),
+            Runner::Session(session) => Ok(Outcome::Seconds(time(session.as_mut(), test, text)?)),
             Runner::Child(child) => child.run(test, text),
         }
     }
