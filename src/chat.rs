@@ -1,8 +1,8 @@
-//! Chat templates: from messages to a prompt, through the Jinja template in the model's file.
+//! Chat templates: renders messages to a prompt through the Jinja template in the model's file.
 //!
-//! The environment is that of Hugging Face's `apply_chat_template`: `trim_blocks` and `lstrip_blocks`, loop controls,
-//! Python's methods on strings, lists and dicts, `raise_exception`, `strftime_now`, and a `tojson` that leaves
-//! characters as they are.
+//! The environment is that of Hugging Face's `apply_chat_template`: `trim_blocks` and `lstrip_blocks`, loop
+//! controls, Python's methods on strings, lists and dicts, `raise_exception`, `strftime_now`, and a `tojson`
+//! that leaves characters as they are.
 
 use std::time::SystemTime;
 
@@ -16,10 +16,10 @@ use crate::model::{Error, Model, Result};
 use crate::vocab::Vocab;
 use crate::Token;
 
-/// Instructions a template may take for one conversation: a hostile one ends instead of hanging.
+/// Most instructions that a template may execute, so that a hostile one ends.
 const FUEL: u64 = 20_000_000;
 
-/// What models without a template get: ChatML, the most common form, and libllama's own fallback.
+/// The template of models without one: ChatML, the most common form and libllama's own fallback.
 const CHATML: &str =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
                       {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -51,7 +51,8 @@ impl Message {
 /// let model = Model::load(&path, &ModelParams::cpu())?;
 /// let template = Template::of(&model)?;
 /// let messages = [Message::new("system", "You are terse."), Message::new("user", "What is a rope walk?")];
-/// // The prompt for `Session::generate`, with the assistant's turn open; `template.stop()` goes into its stop strings.
+/// // The prompt for `Session::generate`, with the assistant's turn open.
+/// // `template.stop()` goes into its stop strings.
 /// let prompt = template.tokens(model.vocab(), &messages, true)?;
 /// assert!(template.render(&messages, true)?.contains("What is a rope walk?"));
 /// assert!(!prompt.is_empty());
@@ -62,7 +63,8 @@ impl Message {
 ///
 /// ```
 /// use ropewalk::chat::{Message, Template};
-/// let t = Template::new(Some("{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"), "<s>", "</s>")?;
+/// let source = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}";
+/// let t = Template::new(Some(source), "<s>", "</s>")?;
 /// assert_eq!(t.render(&[Message::new("user", "Hello")], true)?, "[user] Hello\n");
 /// # Ok::<(), ropewalk::model::Error>(())
 /// ```
@@ -76,6 +78,9 @@ pub struct Template {
 
 impl Template {
     /// The template of a model, with the texts of its special tokens.
+    ///
+    /// # Errors
+    /// Those of [`Template::new`].
     pub fn of(model: &Model) -> Result<Template> {
         let vocab = model.vocab();
         let text = |token: Option<Token>| -> Result<String> {
@@ -87,15 +92,15 @@ impl Template {
         Template::new(model.chat_template(), &text(vocab.bos())?, &text(vocab.eos())?)
     }
 
-    /// A template from its source; without one, the ChatML form. Dates in the prompt are today's.
+    /// A template from its source; ChatML when `source` is `None`. Dates in the prompt are today's, in UTC.
     ///
     /// # Errors
-    /// A template that does not parse.
+    /// [`Error::Invalid`] for a template that does not parse.
     pub fn new(source: Option<&str>, bos: &str, eos: &str) -> Result<Template> {
         Template::at(source, bos, eos, SystemTime::now())
     }
 
-    /// [`Template::new`] at a given time: with it, what is rendered depends on the arguments alone.
+    /// [`Template::new`] at a given time, so that the rendered text depends on the arguments alone.
     pub fn at(source: Option<&str>, bos: &str, eos: &str, now: SystemTime) -> Result<Template> {
         let mut env = Environment::new();
         env.set_trim_blocks(true);
@@ -111,12 +116,12 @@ impl Template {
         Ok(Template { env, bos: bos.to_owned(), eos: eos.to_owned(), fallback: source.is_none() })
     }
 
-    /// Whether the model has no template, and ChatML stands in.
+    /// Whether the model has no template and ChatML is used.
     pub fn is_fallback(&self) -> bool {
         self.fallback
     }
 
-    /// Texts that end a turn where the vocabulary may have no token for it.
+    /// Texts that end a turn, for templates whose end of turn the vocabulary may not have as a token.
     pub fn stop(&self) -> Vec<String> {
         if self.fallback {
             vec!["<|im_end|>".to_owned()]
@@ -125,13 +130,15 @@ impl Template {
         }
     }
 
-    /// The conversation as the model wants it; `add_generation_prompt` opens the assistant's turn.
+    /// The conversation as text. `add_generation_prompt` opens the assistant's turn at its end.
     ///
     /// # Errors
-    /// What the template raises (such as roles out of order), or its own faults, in one line.
+    /// [`Error::Invalid`] with an error that the template raises (such as roles out of order) or has, in one
+    /// line.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let template = self.env.get_template("chat").map_err(|e| error(&e))?;
-        // Transformers passes `tools` and `documents` as None: templates ask `is not none` as well as `is defined`.
+        // Transformers passes `tools` and `documents` as None: templates ask `is not none` as well as
+        // `is defined`.
         let none = Value::from(());
         template
             .render(context! {
@@ -145,7 +152,11 @@ impl Template {
             .map_err(|e| error(&e))
     }
 
-    /// The conversation as tokens: special tokens in the text count as such, and BOS comes first exactly once.
+    /// The conversation as tokens. Special tokens in the text are parsed as such, and BOS comes first exactly
+    /// once.
+    ///
+    /// # Errors
+    /// Those of [`Template::render`] and of the tokenizer.
     pub fn tokens(
         &self,
         vocab: &Vocab,
@@ -171,11 +182,12 @@ fn raise_exception(message: String) -> Result<Value, minijinja::Error> {
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// Python's `json.dumps(x, ensure_ascii=False)`: separators with a blank behind, nothing escaped for HTML.
+/// Python's `json.dumps(x, ensure_ascii=False)`: separators are followed by a space, and nothing is escaped
+/// for HTML.
 fn tojson(value: &Value, args: Kwargs) -> Result<Value, minijinja::Error> {
     let indent: Option<usize> = args.get("indent")?;
     let fail = |e: &dyn std::fmt::Display| minijinja::Error::new(ErrorKind::InvalidOperation, e.to_string());
-    // The other arguments of json.dumps change nothing for what templates print.
+    // The other arguments of json.dumps do not change what templates print.
     for name in ["ensure_ascii", "separators", "sort_keys"] {
         let _: Option<Value> = args.get(name)?;
     }
@@ -215,8 +227,8 @@ impl serde_json::ser::Formatter for PythonJson {
     }
 }
 
-/// Removes `{% generation %}` and `{% endgeneration %}`, with which Transformers marks the assistant's text for
-/// training masks; they print nothing.
+/// Removes `{% generation %}` and `{% endgeneration %}`, with which Transformers marks the assistant's text
+/// for training masks; they print nothing.
 fn without_generation_marks(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,7 +1,8 @@
-//! Fetching model files: the manifest of known ones, model hub sources, checksums, and placing a file only when it is whole.
+//! Fetches model files: the manifest of known models, sources on a model hub, checksums.
 //!
-//! The transfer itself is hf-hub's. Its unfinished files live in `.partial` inside the target folder, so a
-//! pull that was cut off goes on where it stopped, and the last step is a rename inside one file system.
+//! The transfer is crate hf-hub's. Its unfinished files are in `.partial` inside the target folder, so that a
+//! pull that was cut off is resumed and the last step is a rename inside one file system. A file is in place
+//! only when it is complete and its checksum was compared.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,19 +14,19 @@ use hf_hub::{Cache, Repo, RepoType};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-/// Why a file cannot be had. One line.
+/// An error of fetching a file, in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// The manifest does not say what it should.
+    /// A manifest is malformed.
     #[error("manifest {origin}: {what}")]
     Manifest {
-        /// Where the text came from.
+        /// Name of the manifest.
         origin: String,
-        /// Entry, key, expected, found.
+        /// The entry, its key, the value expected and the value found.
         what: String,
     },
-    /// Not a source.
+    /// The text is not a source.
     #[error("source '{0}': expected hf:ORG/REPO/FILE")]
     Source(String),
     /// The file system refused.
@@ -33,25 +34,25 @@ pub enum FetchError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// The other side refused, or cannot be reached.
+    /// The hub refused, or cannot be reached.
     #[error("{from}: {what}")]
     Remote {
-        /// The source asked.
+        /// The source asked for.
         from: String,
-        /// What it said.
+        /// The hub's answer, or the error of the connection.
         what: String,
     },
-    /// The file is not the one it should be.
+    /// The file has another checksum than expected.
     #[error("{}: expected sha256 {expected}, found {found}", path.display())]
     Checksum {
         /// The file.
         path: PathBuf,
-        /// The sum it should have.
+        /// The checksum expected.
         expected: String,
-        /// The sum it has.
+        /// The checksum found.
         found: String,
     },
 }
@@ -91,12 +92,13 @@ impl std::fmt::Display for Source {
     }
 }
 impl Source {
-    /// The name the file gets here.
+    /// The name of the file in the target folder.
     pub fn file_name(&self) -> &str {
         self.file.rsplit('/').next().unwrap_or(&self.file)
     }
 
-    /// All parts of a split model when this is its first part (`NAME-00001-of-0000N.gguf`), else just this.
+    /// All parts of a split model when this is its first part (`NAME-00001-of-0000N.gguf`), else this source
+    /// alone.
     pub fn parts(&self) -> Vec<Source> {
         let split = || {
             let (stem, total) = self.file.strip_suffix(".gguf")?.rsplit_once("-00001-of-")?;
@@ -114,29 +116,29 @@ impl Source {
     }
 }
 
-/// A known model.
+/// A model of the manifest.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// What the user types.
+    /// The name that a user types.
     pub name: String,
     /// Other names for it.
     #[serde(default)]
     pub aliases: Vec<String>,
-    /// Where to look, `hf:ORG/REPO/FILE`.
+    /// The source, `hf:ORG/REPO/FILE`.
     pub source: String,
-    /// The file's checksum, in lower-case hexadecimal.
+    /// SHA-256 of the file, in lower-case hexadecimal.
     pub sha256: String,
-    /// The file's size.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// SPDX identifier, or a name.
+    /// SPDX identifier or name of the licence.
     pub licence: String,
-    /// For people.
+    /// Notes for a reader of the list.
     #[serde(default)]
     pub notes: String,
 }
 impl Entry {
-    /// The name the file gets here.
+    /// The name of the file in the target folder.
     pub fn file_name(&self) -> &str {
         self.source.rsplit('/').next().unwrap_or(&self.source)
     }
@@ -146,17 +148,21 @@ impl Entry {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// In file order.
+    /// The models, in the order of the file.
     #[serde(default, rename = "model")]
     pub models: Vec<Entry>,
 }
 impl Manifest {
-    /// The one compiled into the program: `models/manifest.toml`.
+    /// The manifest compiled into the program, `models/manifest.toml`.
     pub fn builtin() -> Result<Manifest> {
         Manifest::parse(include_str!("../models/manifest.toml"), "models/manifest.toml")
     }
 
     /// Reads and checks a manifest; `origin` names it in errors.
+    ///
+    /// # Errors
+    /// [`FetchError::Manifest`] for a text that is not TOML, an unknown or missing key, a bad source or
+    /// checksum, or a name that is there twice.
     pub fn parse(text: &str, origin: &str) -> Result<Manifest> {
         let fail = |what: String| FetchError::Manifest { origin: origin.to_owned(), what };
         let manifest: Manifest = toml::from_str(text).map_err(|e| {
@@ -179,55 +185,59 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The entry of this name or alias.
+    /// The entry with this name or alias.
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.models.iter().find(|m| m.name == name || m.aliases.iter().any(|a| a == name))
     }
 }
 
-/// Whether a text is a sha256 as this module writes it.
+/// Whether a text is a SHA-256 as this module writes it: 64 lower-case hexadecimal digits.
 pub fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// What a pull is doing.
+/// A phase of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// Bytes arrive.
+pub enum Phase {
+    /// The file is being downloaded.
     Download,
-    /// The checksum is worked out.
+    /// The checksum is being computed.
     Verify,
 }
 
-/// Told of `(step, bytes done, bytes in all)`.
-pub type Watch<'a> = &'a mut dyn FnMut(Step, u64, u64);
+/// Progress of a pull, called with the phase, the bytes done and all bytes of the phase.
+pub type Watch<'a> = &'a mut dyn FnMut(Phase, u64, u64);
 
-/// Where to ask.
+/// The model hub to fetch from.
 #[derive(Debug, Clone)]
 pub struct Hub {
-    /// Another address than hf-hub's own.
+    /// Address of the hub; `None` for hf-hub's default.
     pub endpoint: Option<String>,
-    /// Token for files that are not public.
+    /// Access token for files that are not public.
     pub token: Option<String>,
 }
 
-/// A file that is here.
+/// A file that is in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulled {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// Its checksum.
+    /// Its SHA-256.
     pub sha256: String,
-    /// Whether it was compared with a checksum known before.
+    /// Whether its checksum was compared with one known before.
     pub verified: bool,
-    /// False when it was here already.
+    /// Whether it was downloaded now; false when it was there already.
     pub fresh: bool,
 }
 
-/// Brings one file into `dir`. A file that is there already is only checked; one that is not what it should be
-/// is an error, never replaced. `sha256` is what it must have; without it, what the hub says, if it says.
+/// Fetches one file into `dir`. A file that is there already is only checked, and never replaced. Its
+/// checksum must be `sha256`; when that is `None`, the one recorded beside the file or the one that the hub
+/// gives, if there is any.
+///
+/// # Errors
+/// A file that cannot be written, a hub that refuses or cannot be reached, another checksum than expected.
 pub fn pull(
     hub: &Hub,
     source: &Source,
@@ -250,7 +260,7 @@ pub fn pull(
     let pulled = match check(blob.clone(), sha256.or(etag.as_deref()), true, watch) {
         Ok(pulled) => pulled,
         Err(e) => {
-            // What arrived is not the file: it would only fail again.
+            // The download is not the file asked for; it would fail again.
             let _ = std::fs::remove_file(&blob);
             return Err(match e {
                 FetchError::Checksum { expected, found, .. } => {
@@ -270,7 +280,7 @@ pub fn pull(
     Ok(Pulled { path, ..pulled })
 }
 
-/// Works out a file's sha256 and compares it.
+/// Computes a file's SHA-256 and compares it with the one expected.
 fn check(path: PathBuf, expected: Option<&str>, fresh: bool, watch: Watch<'_>) -> Result<Pulled> {
     let (found, bytes) = sha256_of(&path, watch)?;
     match expected {
@@ -279,7 +289,10 @@ fn check(path: PathBuf, expected: Option<&str>, fresh: bool, watch: Watch<'_>) -
     }
 }
 
-/// A file's sha256 and size.
+/// A file's SHA-256 and its size in bytes.
+///
+/// # Errors
+/// [`FetchError::Io`] for a file that cannot be read.
 pub fn sha256_of(path: &Path, watch: Watch<'_>) -> Result<(String, u64)> {
     let mut file = std::fs::File::open(path).map_err(io(path))?;
     let total = file.metadata().map_err(io(path))?.len();
@@ -293,17 +306,17 @@ pub fn sha256_of(path: &Path, watch: Watch<'_>) -> Result<(String, u64)> {
         }
         hash.update(&buffer[..n]);
         done += n as u64;
-        watch(Step::Verify, done, total);
+        watch(Phase::Verify, done, total);
     }
     Ok((hash.finalize().iter().map(|b| format!("{b:02x}")).collect(), done))
 }
 
-/// Hands hf-hub's progress on.
+/// Passes hf-hub's progress to a [`Watch`].
 struct Relay<'a, 'w> {
     watch: &'a mut Watch<'w>,
     done: u64,
     total: u64,
-    /// Reads that brought bytes, after the first report (which is what an earlier try left).
+    /// Reads that brought bytes. The first report is not counted: it is what an earlier try had downloaded.
     reads: &'a mut u64,
     resumed: bool,
 }
@@ -315,15 +328,15 @@ impl hf_hub::api::Progress for Relay<'_, '_> {
         self.done += size as u64;
         *self.reads += u64::from(self.resumed && size > 0);
         self.resumed = true;
-        (self.watch)(Step::Download, self.done, self.total);
+        (self.watch)(Phase::Download, self.done, self.total);
     }
     fn finish(&mut self) {}
 }
 
-/// Downloads into hf-hub's cache at `cache` and returns the file with the content.
+/// Downloads into hf-hub's cache at `cache` and returns the path of the content.
 fn download(hub: &Hub, source: &Source, cache: &Path, mut watch: Watch<'_>) -> Result<PathBuf> {
     let remote = |what: String| FetchError::Remote { from: source.to_string(), what };
-    // hf-hub wants an absolute path for its links.
+    // hf-hub makes symbolic links, which need an absolute path.
     std::fs::create_dir_all(cache).map_err(io(cache))?;
     let cache = cache.canonicalize().map_err(io(cache))?;
     let mut builder = ApiBuilder::from_cache(Cache::new(cache.clone())).with_token(hub.token.clone());
@@ -354,11 +367,11 @@ fn download(hub: &Hub, source: &Source, cache: &Path, mut watch: Watch<'_>) -> R
 }
 
 enum Failure {
-    /// What an earlier pull left is longer than the file.
+    /// The unfinished file of an earlier pull is longer than the file.
     BadPartial,
-    /// The connection failed; going on may help when bytes had arrived.
+    /// The connection failed; another try may help when bytes had arrived.
     Dropped(String),
-    /// The answer was no.
+    /// The hub refused.
     Refused(String),
 }
 

@@ -1,4 +1,4 @@
-//! `ropewalk completions`: scripts for shells, made from the same definitions as the help.
+//! `ropewalk completions`: completion scripts for shells, made from the same definitions as the help.
 
 use clap::{Args as _, FromArgMatches};
 

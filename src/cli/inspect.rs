@@ -1,4 +1,4 @@
-//! `ropewalk inspect`: what a GGUF file holds. Needs no architecture this program can run.
+//! `ropewalk inspect`: shows the metadata and tensors of a GGUF file of any architecture.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use serde_json::{json, Map, Value as Json};
 use super::output::{self, bytes, count, OutputArgs};
 use super::{models, Command};
 
-/// Elements of an array that are shown, and characters of a text, unless `--all`.
+/// Elements of an array and characters of a text that are shown without `--all`.
 const SHORT_ARRAY: usize = 6;
 const SHORT_TEXT: usize = 100;
 
@@ -43,7 +43,7 @@ struct Args {
 fn run(args: &Args) -> anyhow::Result<()> {
     let path: PathBuf = models::find(&args.file)?;
     let file = File::open(&path)?;
-    // The rope line is extra: a file that is no language model still has metadata and tensors to show.
+    // A file that is no language model has no rope, but still has metadata and tensors to show.
     let rope = Hparams::from_gguf(&file)
         .map_err(|e| e.to_string())
         .and_then(|hp| Spec::declared(&hp).map(|s| s.to_string()).map_err(|e| e.to_string()));
@@ -71,15 +71,15 @@ fn rope_text(rope: &Result<String, String>) -> String {
     }
 }
 
-/// Ranks of the pairs, each once.
+/// The different ranks of the adapter's pairs.
 fn ranks(adapter: &Opened) -> BTreeSet<usize> {
     adapter.pairs().iter().map(|p| p.rank).collect()
 }
 
-/// Alpha as its maker gave it: rsLoRA's is stored times the square root of the rank.
+/// Alpha as it was given for training. For rsLoRA the file has it times the square root of the rank.
 fn alpha(adapter: &Opened) -> f32 {
-    match (adapter.keys().rslora, ranks(adapter).first()) {
-        (true, Some(&rank)) => adapter.alpha() / (rank as f32).sqrt(),
+    match ranks(adapter).first() {
+        Some(&rank) if adapter.keys().rslora => adapter.alpha() / (rank as f32).sqrt(),
         _ => adapter.alpha(),
     }
 }
@@ -123,7 +123,7 @@ fn adapter_text(adapter: &Result<Opened, String>) -> String {
     s
 }
 
-/// Tensors, elements and bytes of each type.
+/// Numbers of tensors, elements and bytes of each element type.
 fn totals(tensors: &[TensorInfo]) -> BTreeMap<&'static str, (u64, u64, u64)> {
     let mut by_type = BTreeMap::new();
     for t in tensors {
@@ -133,7 +133,7 @@ fn totals(tensors: &[TensorInfo]) -> BTreeMap<&'static str, (u64, u64, u64)> {
     by_type
 }
 
-/// `about` is a line or two after the first.
+/// The report for people. `about` goes after its first line.
 fn as_text(file: &File, about: &str, all: bool) -> String {
     let mut s = String::new();
     let (tensors, metadata) = (file.tensors(), file.metadata());
@@ -267,7 +267,8 @@ fn array_len(a: &Array) -> usize {
     on_array!(a, |_: &str, n: usize, _: Element<'_>| n)
 }
 
-/// At most `limit` elements; a cut array says how long it was.
+/// An array of at most `limit` elements; for one that was cut, an object with its type, length and first
+/// elements.
 fn array_json(a: &Array, limit: usize) -> Json {
     on_array!(a, |name: &str, n: usize, at: Element<'_>| {
         let shown: Vec<Json> = (0..n.min(limit)).map(at).collect();
@@ -279,7 +280,7 @@ fn array_json(a: &Array, limit: usize) -> Json {
     })
 }
 
-/// JSON has no NaN and no infinity: they become text.
+/// A number. NaN and infinities become text, because JSON has none.
 fn float(x: f64) -> Json {
     if x.is_finite() {
         json!(x)
@@ -306,7 +307,7 @@ fn value_json(value: &Value, all: bool) -> Json {
     }
 }
 
-/// One line for people.
+/// A value in one line for people.
 fn show(value: &Value, all: bool) -> String {
     match value {
         Value::F32(v) => v.to_string(),
@@ -337,7 +338,7 @@ fn cut(text: &str, all: bool) -> String {
     }
 }
 
-/// Control characters of a file must not reach a terminal as they are.
+/// Escapes control characters, so that a file cannot control the terminal.
 fn clean(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }

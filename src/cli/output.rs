@@ -1,4 +1,4 @@
-//! What commands print with: stdout that can break, one JSON object, progress bars, and numbers for people.
+//! Output of commands: text and JSON on stdout, notes and progress bars on stderr, numbers for people.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-/// Work shorter than this shows no bar.
+/// Work that takes less time shows no progress bar.
 const QUIET_FOR: Duration = Duration::from_secs(2);
 
-/// Where results go, and whether people are watching.
+/// The output options of every command.
 #[derive(Debug, Clone, Copy, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {
@@ -22,14 +22,15 @@ pub(crate) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// A line for people, on stderr; nothing under `-q`. A closed stderr is not an error.
+    /// Prints a line for people on stderr, unless `-q` is given. A closed stderr is not an error.
     pub(crate) fn note(&self, text: impl std::fmt::Display) {
         if !self.quiet {
             let _ = writeln!(std::io::stderr(), "{text}");
         }
     }
 
-    /// A bar over `len` steps, shown once the work has lasted two seconds, on a terminal, without `-q`.
+    /// A progress bar over `len` steps. It is shown on a terminal, without `-q`, once the work has taken two
+    /// seconds.
     pub(crate) fn progress(&self, len: u64, what: &str, unit: Unit) -> Progress {
         let watched = !self.quiet && std::io::stderr().is_terminal();
         let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::hidden());
@@ -46,18 +47,18 @@ impl OutputArgs {
     }
 }
 
-/// What a bar counts.
+/// The unit that a progress bar counts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Unit {
-    /// Bytes, as KiB, MiB...
+    /// Bytes, shown as KiB, MiB and so on.
     Bytes,
-    /// Tokens, with a rate.
+    /// Tokens, shown with their rate.
     Tokens,
-    /// Anything else.
+    /// Steps of any other kind.
     Steps,
 }
 
-/// A progress bar that stays out of sight for the first two seconds. Wiped when dropped.
+/// A progress bar that is hidden for the first two seconds, and removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -65,7 +66,7 @@ pub(crate) struct Progress {
     waiting: bool,
 }
 impl Progress {
-    /// Where the work is now.
+    /// Sets the position.
     pub(crate) fn set(&mut self, position: u64) {
         if self.waiting && self.started.elapsed() >= QUIET_FOR {
             self.waiting = false;
@@ -73,11 +74,11 @@ impl Progress {
         }
         self.bar.set_position(position);
     }
-    /// A new total.
+    /// Sets the total.
     pub(crate) fn set_len(&mut self, len: u64) {
         self.bar.set_length(len);
     }
-    /// A new label.
+    /// Sets the label.
     pub(crate) fn set_message(&mut self, text: String) {
         self.bar.set_message(text);
     }
@@ -88,7 +89,7 @@ impl Drop for Progress {
     }
 }
 
-/// A plot's name is checked before minutes of work, not after.
+/// Checks the extension of a plot's file name before minutes of work rather than after.
 pub(crate) fn check_plot_name(option: &str, path: &std::path::Path) -> anyhow::Result<()> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
     if matches!(extension.as_str(), "svg" | "png") {
@@ -97,7 +98,8 @@ pub(crate) fn check_plot_name(option: &str, path: &std::path::Path) -> anyhow::R
     Err(super::usage(format!("{option} {}: expected a name ending in .svg or .png", path.display())))
 }
 
-/// Writes to stdout and flushes; the error keeps its kind, so that a broken pipe is recognised.
+/// Writes to stdout and flushes. The error keeps its kind, so that a broken pipe can be told from other
+/// errors.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -105,17 +107,17 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One JSON object on one line.
+/// Prints one JSON object on one line.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&format!("{}\n", serde_json::to_string(value)?))
 }
 
-/// `12.3 MiB`.
+/// A number of bytes as `12.3 MiB`.
 pub(crate) fn bytes(n: u64) -> String {
     indicatif::HumanBytes(n).to_string()
 }
 
-/// Digits in groups of three: `12,345`.
+/// A count with its digits in groups of three: `12,345`.
 pub(crate) fn count(n: u64) -> String {
     indicatif::HumanCount(n).to_string()
 }

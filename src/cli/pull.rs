@@ -1,10 +1,10 @@
-//! `ropewalk pull`: brings a model file here, checked.
+//! `ropewalk pull`: fetches a model file and checks its SHA-256.
 
 use std::path::PathBuf;
 
 use anyhow::{anyhow, Context};
 use clap::{Args as _, FromArgMatches};
-use ropewalk::fetch::{self, Hub, Manifest, Source, Step};
+use ropewalk::fetch::{self, Hub, Manifest, Phase, Source};
 use serde_json::json;
 
 use super::output::{self, bytes, OutputArgs, Unit};
@@ -14,8 +14,8 @@ pub(crate) const COMMAND: Command = Command {
     name: "pull",
     about: "Fetch a model file, resumably, and check its sha256",
     details: "NAME is one of the manifest (`--list` shows it); any file of a public model hub repository is \
-              hf:ORG/REPO/FILE, and the first part of a split model brings the others. An interrupted pull goes on \
-              where it stopped. A file that is already there and right is left alone. Files land in \
+              hf:ORG/REPO/FILE, and the first part of a split model brings the others. An interrupted pull \
+              goes on where it stopped. A file that is already there and right is left alone. Files land in \
               $ROPEWALK_MODELS, else in the user's cache folder, where `-m NAME` finds them. HF_ENDPOINT and \
               HF_TOKEN are honoured.",
     example: "pull smollm2",
@@ -88,11 +88,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
     for part in &parts {
         let pulled = {
             let mut bar = args.out.progress(0, part.file_name(), Unit::Bytes);
-            let mut last = Step::Download;
-            fetch::pull(&hub, part, &dir, sum.as_deref(), &mut |step, done, total| {
-                if step != last {
+            let mut last = Phase::Download;
+            fetch::pull(&hub, part, &dir, sum.as_deref(), &mut |phase, done, total| {
+                if phase != last {
                     bar.set_message(format!("{}: checking sha256", part.file_name()));
-                    last = step;
+                    last = phase;
                 }
                 bar.set_len(total);
                 bar.set(done);
@@ -112,7 +112,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         let files: Vec<_> = files
             .iter()
             .map(|f| {
-                json!({ "path": f.path, "bytes": f.bytes, "sha256": f.sha256, "verified": f.verified, "fetched": f.fresh })
+                json!({ "path": f.path, "bytes": f.bytes, "sha256": f.sha256, "verified": f.verified,
+                        "fetched": f.fresh })
             })
             .collect();
         return output::print_json(&json!({ "source": source.to_string(), "files": files }));

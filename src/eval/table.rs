@@ -1,6 +1,6 @@
 //! Markdown tables whose columns also line up in a terminal.
 
-/// Rows under headers, numbers to the right: every cell is padded to its column's width.
+/// A Markdown table, aligned to the right. Every cell is padded to the width of its column.
 pub(super) fn table(headers: &[&str], rows: &[Vec<String>]) -> String {
     let width = |c: usize| {
         rows.iter()
@@ -25,7 +25,7 @@ fn line<'a>(widths: &[usize], cells: impl Iterator<Item = &'a str>) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// A perplexity as people read it: four significant digits or more, no exponent below a million.
+/// A perplexity with at least four significant digits, and no exponent below a million.
 pub(super) fn number(x: f64) -> String {
     match x.abs() {
         a if a >= 1e6 => format!("{x:.3e}"),

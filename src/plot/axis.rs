@@ -1,21 +1,24 @@
-//! Ranges, ticks and tick labels.
+//! Ranges of axes, ticks and tick labels.
 
 use super::{Axis, Chart, PlotError, Scale};
 
-/// An axis with its range: maps values to 0..1.
+/// A scale with its range, which maps values to 0..1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Span {
     scale: Scale,
-    /// In mapped units: the value itself, or its decimal logarithm.
+    /// The ends of the range: values, or their decimal logarithms on a logarithmic scale.
     lo: f64,
     hi: f64,
 }
 
-/// Values beyond would overflow when subtracted.
+/// Largest magnitude shown; differences of larger values could overflow.
 const LIMIT: f64 = 1e150;
 
 impl Span {
-    /// Of both axes, around all points that both can show.
+    /// The ranges of both axes, around all points that both can show.
+    ///
+    /// # Errors
+    /// [`PlotError::Empty`] when there is no such point.
     pub(super) fn both(chart: &Chart) -> Result<(Span, Span), PlotError> {
         let shown =
             |p: &&(f64, f64)| mapped(chart.x.scale, p.0).is_some() && mapped(chart.y.scale, p.1).is_some();
@@ -34,7 +37,7 @@ impl Span {
         let all = values.chain(axis.markers.iter().map(|m| m.at)).filter_map(|v| mapped(axis.scale, v));
         let (mut lo, mut hi) =
             all.fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(v), hi.max(v)));
-        // Room around a flat line, and more of it than rounding eats.
+        // A flat line gets a range around it that is larger than rounding errors.
         let least = match axis.scale {
             Scale::Linear => (lo.abs().max(hi.abs()) * 1e-6).max(1e-12),
             Scale::Log => 0.05,
@@ -44,17 +47,18 @@ impl Span {
             (lo, hi) = (lo - half, hi + half);
         }
         let room = (hi - lo) * pad;
-        // Counts start at 0: room below them would only show numbers that cannot occur.
+        // Values from 0 on are counts or sizes: the axis does not go below 0.
         let floor = if axis.scale == Scale::Linear && lo >= 0.0 { 0.0 } else { f64::NEG_INFINITY };
         Span { scale: axis.scale, lo: (lo - room).max(floor), hi: hi + room }
     }
 
-    /// Where a value lies, 0 at the axis' start and 1 at its end.
+    /// The place of a value, 0 at the start of the axis and 1 at its end; `None` for one that the scale
+    /// cannot show.
     pub(super) fn at(&self, value: f64) -> Option<f64> {
         mapped(self.scale, value).map(|v| (v - self.lo) / (self.hi - self.lo))
     }
 
-    /// About `n` ticks: values and labels.
+    /// About `n` ticks at round values, with their labels.
     pub(super) fn ticks(&self, n: usize) -> Vec<(f64, String)> {
         let n = n.max(2) as f64;
         let decades = self.hi - self.lo;
@@ -80,7 +84,7 @@ impl Span {
     }
 }
 
-/// Multiples of `step` from `lo` to `hi`; never more than a few dozen.
+/// Multiples of `step` from `lo` to `hi`, at most 64.
 fn every(lo: f64, hi: f64, step: f64) -> impl Iterator<Item = f64> {
     let first = (lo / step - 1e-9).ceil();
     (0..64).map(move |i| (first + f64::from(i)) * step).take_while(move |v| *v <= hi + step * 1e-9)
@@ -93,7 +97,7 @@ fn mapped(scale: Scale, v: f64) -> Option<f64> {
     }
 }
 
-/// A number short enough for a tick: 0.05, 300, 20k, 1.5M, 1e12.
+/// A number as a short label: 0.05, 300, 20k, 1.5M, 1e12.
 pub(super) fn label(v: f64) -> String {
     let a = v.abs();
     let short = |x: f64| {

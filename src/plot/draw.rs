@@ -1,4 +1,4 @@
-//! Line charts.
+//! Draws line charts: title, axes with ticks and grid, markers, lines, and a legend below.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -8,10 +8,10 @@ use super::axis::Span;
 use super::pen::{failed, Drawing, Pen, Point, GRID, INK, MARKER};
 use super::{Chart, PlotError, Stroke};
 
-/// Size in units.
+/// Width and height in units.
 const SIZE: (u32, u32) = (960, 600);
 
-/// Okabe and Ito's colours, which differ for colour-blind readers too, without yellow and black.
+/// The colour-blind safe palette of Okabe and Ito, without yellow and black.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -20,7 +20,7 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
 ];
-/// From dark violet over green to amber: for more lines than there are colours, in order.
+/// A ramp from dark violet over green to amber, for charts with more lines than the palette has colours.
 const RAMP: [RGBColor; 5] = [
     RGBColor(68, 1, 84),
     RGBColor(59, 82, 139),
@@ -36,7 +36,7 @@ fn colour(i: usize, n: usize) -> RGBColor {
     ramp(i as f64 / (n - 1) as f64)
 }
 
-/// The ramp's colour at a place in 0..1.
+/// The ramp's colour at `place`, from 0 to 1.
 pub(super) fn ramp(place: f64) -> RGBColor {
     let at = place.clamp(0.0, 1.0) * (RAMP.len() - 1) as f64;
     let (a, t) = (at as usize, at.fract());
@@ -60,7 +60,7 @@ fn chart_on<B: DrawingBackend>(chart: &Chart, pen: &Pen<'_, B>) -> Result<(), Pl
     let (xs, ys) = Span::both(chart)?;
     let (xticks, yticks) = (xs.ticks(9), ys.ticks(8));
 
-    // Legend first: its rows decide how much height is left.
+    // The legend is laid out first, because its rows decide how much height is left.
     let entries = legend(pen, chart, width - 60 * unit);
     let rows = entries.last().map_or(0, |e| e.row + 1);
     let y_labels = yticks.iter().map(|t| pen.width(&t.1, 14)).max().unwrap_or(0);
@@ -118,7 +118,7 @@ struct Entry {
     stroke: Stroke,
 }
 
-/// Legend entries in rows below the chart, where they cover nothing.
+/// Lays out the legend's entries in rows below the chart, where they cover no line.
 fn legend<B: DrawingBackend>(pen: &Pen<'_, B>, chart: &Chart, width: i32) -> Vec<Entry> {
     let (mut x, mut row) = (0, 0);
     let mut entries = Vec::new();
@@ -167,7 +167,7 @@ fn markers<B: DrawingBackend>(
         let label = pen.fit(label, 13, 200 * unit);
         pen.text(&label, (right + 8 * unit, at), &pen.style(13, INK, (HPos::Left, VPos::Center)))?;
     }
-    // Those of vertical lines stand above it; one that would touch the last is left out of the row, its line stays.
+    // Labels of vertical lines stand above the frame; one that would touch the one before is left out.
     let mut up: Vec<(i32, &str)> =
         chart.x.markers.iter().filter_map(|m| Some((px(m.at)?, m.label.as_str()))).collect();
     up.sort_by_key(|a| a.0);

@@ -1,4 +1,4 @@
-//! Distance maps: how far away each key seems to each query under a plan. What is drawn; the picture is in `map_draw`.
+//! Distance maps: the distance at which each query sees each key under a plan, as cells and as text.
 
 use std::path::Path;
 
@@ -32,22 +32,25 @@ pub(super) struct Panel {
     branches: Vec<Branch>,
 }
 
-/// What one query sees of a few neighbouring keys.
+/// The distance at which one query sees a few neighbouring keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cell {
-    /// All of them come after the query.
+    /// All of the keys come after the query.
     Later,
-    /// Keys before it, none of them seen.
+    /// Some keys come before the query, and it sees none of them.
     Unseen,
-    /// The largest distance shown to those that are seen.
+    /// The largest distance, in tokens, at which one of the keys is seen.
     At(i32),
 }
 
 impl Map {
-    /// Panels beside each other, at most.
+    /// Largest number of panels side by side.
     pub const MAX_PANELS: usize = 4;
 
-    /// A map of plans made for the model `hp`, in this order.
+    /// A map of plans made for the model `hp`, a panel for each in this order.
+    ///
+    /// # Errors
+    /// [`PlotError::Panels`] for no plan or more than [`Map::MAX_PANELS`].
     pub fn new(plans: &[&Plan], hp: &Hparams) -> Result<Map, PlotError> {
         if plans.is_empty() || plans.len() > Self::MAX_PANELS {
             return Err(PlotError::Panels(plans.len()));
@@ -62,7 +65,10 @@ impl Map {
         Ok(Map { panels: plans.iter().map(panel).collect() })
     }
 
-    /// Draws to a file, SVG or PNG by its extension: written beside, then renamed into place.
+    /// Draws to a file, SVG or PNG by its extension, which is replaced atomically.
+    ///
+    /// # Errors
+    /// Another extension, a file that cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), PlotError> {
         pen::write(self, path)
     }
@@ -72,7 +78,8 @@ impl Map {
         pen::svg(self)
     }
 
-    /// The map in characters, at most `width` columns wide; `height` counts the rows of a panel. Digits are tenths of the trained window.
+    /// The map in characters, at most `width` columns wide; `height` counts the rows of a panel. Digits are
+    /// tenths of the trained window.
     pub fn text(&self, width: usize, height: usize) -> String {
         let (width, height) = (width.clamp(24, 400), height.clamp(4, 100));
         self.panels.iter().map(|p| p.text(width, height)).collect::<Vec<_>>().join("\n")
@@ -86,17 +93,18 @@ fn shown(plan: &Plan) -> &LayerPlan {
 }
 
 impl Panel {
-    /// The map in `size` rows and columns, fewer when there are fewer tokens. A row is one query, the last of those it stands for; a column is all its keys,
-    /// so that a handful of keys seen from everywhere stays visible.
+    /// The map in cells, not more rows and columns than tokens. A row is the last of the queries it stands
+    /// for. A column stands for all of its keys, so that a handful of keys that every query sees stays
+    /// visible.
     pub(super) fn cells(&self, rows: usize, columns: usize) -> Vec<Vec<Cell>> {
         let edge = |at: usize, of: usize| (i64::from(self.n) * at as i64 / of as i64) as i32;
         let (rows, columns) = (rows.min(self.n as usize), columns.min(self.n as usize));
-        let cell = |i: i32, keys: std::ops::Range<i32>| match keys.start > i {
-            true => Cell::Later,
-            false => {
-                let largest = self.branches.iter().filter_map(|b| b.largest(i, keys.clone())).max();
-                largest.map_or(Cell::Unseen, Cell::At)
+        let cell = |i: i32, keys: std::ops::Range<i32>| {
+            if keys.start > i {
+                return Cell::Later;
             }
+            let largest = self.branches.iter().filter_map(|b| b.largest(i, keys.clone())).max();
+            largest.map_or(Cell::Unseen, Cell::At)
         };
         (0..rows)
             .map(|r| edge(r + 1, rows) - 1)
@@ -123,7 +131,7 @@ impl Panel {
         }
         let columns = cells.first().map_or(0, Vec::len);
         lines.push(format!("{:gutter$}\u{2514}{}", "", "\u{2500}".repeat(columns)));
-        // The ends below the ends, where there is room.
+        // First and last key under the ends of the axis, where there is room.
         lines.push(match columns.checked_sub(1 + last.len()) {
             Some(middle) if middle > 3 => format!("{:gutter$} 0{:^middle$}{last}", "", "key"),
             _ => format!("{:gutter$} key 0..{last}", ""),

@@ -1,4 +1,4 @@
-//! Distance maps as pictures: bands of colour up to the trained window, another hue beyond.
+//! Draws distance maps: bands of colour up to the trained window, and another hue beyond it.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -9,19 +9,19 @@ use super::map::{Cell, Map, Panel};
 use super::pen::{failed, Drawing, Pen, Point, INK, MARKER};
 use super::PlotError;
 
-/// Side of a panel in units, and its cells.
+/// Side of a panel in units, and in cells.
 const SIDE: i32 = 384;
 const CELLS: usize = 96;
-/// Around the panels, in units.
+/// Margins around the panels, the gap between them and the width of the colour scale, in units.
 const LEFT: i32 = 76;
 const TOP: i32 = 66;
 const GAP: i32 = 70;
 const SCALE: i32 = 150;
 const BOTTOM: i32 = 86;
-/// Bands of colour within the trained window, and beyond.
+/// Numbers of colour bands within the trained window and beyond it.
 const BANDS: i32 = 16;
 const BEYOND: i32 = 4;
-/// Key not seen.
+/// Colour of keys that are not seen.
 const UNSEEN: RGBColor = RGBColor(224, 224, 224);
 
 impl Drawing for Map {
@@ -57,12 +57,13 @@ impl Drawing for Map {
     }
 }
 
-/// A distance in trained windows.
+/// A distance in multiples of the trained window.
 fn windows(d: i32, panel: &Panel) -> f64 {
     f64::from(d) / f64::from(panel.trained)
 }
 
-/// The band of a distance in trained windows; those from `BANDS` on are beyond.
+/// The colour band of a distance, both in multiples of the trained window; bands from `BANDS` on are beyond
+/// it.
 fn band(distance: f64, end: f64) -> i32 {
     if distance <= 1.0 {
         ((distance * f64::from(BANDS)) as i32).clamp(0, BANDS - 1)
@@ -81,7 +82,7 @@ fn colour(band: i32) -> RGBColor {
     RGBColor(mix(226.0, 96.0), mix(72.0, 0.0), mix(60.0, 24.0))
 }
 
-/// The spec, on up to three lines, broken where parameters are.
+/// Writes the spec above a panel, on up to three lines, broken between parameters.
 fn title<B: DrawingBackend>(pen: &Pen<'_, B>, panel: &Panel, at: Point) -> Result<(), PlotError> {
     const SIZE: i32 = 13;
     let width = (SIDE + GAP - 16) * pen.unit;
@@ -104,7 +105,8 @@ fn title<B: DrawingBackend>(pen: &Pen<'_, B>, panel: &Panel, at: Point) -> Resul
     Ok(())
 }
 
-/// Cells, as few rectangles as rows of equal neighbours allow: what repeats from row to row grows downwards.
+/// Fills the cells. Equal neighbours in a row are one rectangle, which grows downwards while the rows below
+/// repeat it.
 fn fill<B: DrawingBackend>(
     pen: &Pen<'_, B>,
     panel: &Panel,
@@ -149,7 +151,7 @@ fn fill<B: DrawingBackend>(
     open.into_iter().try_for_each(|run| close(run, cells.len()))
 }
 
-/// Frame, ticks at quarters, names of the axes, and the trained window as a line across.
+/// Draws the frame, ticks at quarters, the names of the axes, and the trained window as a line across.
 fn frame<B: DrawingBackend>(pen: &Pen<'_, B>, panel: &Panel, (x, y): Point) -> Result<(), PlotError> {
     let (unit, side) = (pen.unit, SIDE * pen.unit);
     let corners = vec![(x, y), (x, y + side), (x + side, y + side)];
@@ -170,7 +172,7 @@ fn frame<B: DrawingBackend>(pen: &Pen<'_, B>, panel: &Panel, (x, y): Point) -> R
     if panel.trained < panel.n {
         let at = y + (i64::from(side) * i64::from(panel.trained) / i64::from(panel.n)) as i32;
         pen.dashed(&[(x, at), (x + side, at)], MARKER, 5, (3, 3))?;
-        // Right of the diagonal nothing is drawn.
+        // The label stands right of the diagonal, where no cell is drawn.
         let room = x + side - (x + at - y) - 8 * unit;
         let label = format!("trained window {}", panel.trained);
         if pen.width(&label, 13) <= room {
@@ -181,7 +183,7 @@ fn frame<B: DrawingBackend>(pen: &Pen<'_, B>, panel: &Panel, (x, y): Point) -> R
     Ok(())
 }
 
-/// The colour scale, distances growing upwards.
+/// Draws the colour scale, with distances growing upwards.
 fn scale<B: DrawingBackend>(pen: &Pen<'_, B>, map: &Map, end: f64, (x, y): Point) -> Result<(), PlotError> {
     let unit = pen.unit;
     let (wide, foot) = (20 * unit, y + SIDE * unit);

@@ -1,4 +1,4 @@
-//! Line charts and distance maps as SVG, PNG and terminal text. Just below `cli`: draws, never prints.
+//! Line charts and distance maps as SVG files, PNG files and terminal text.
 
 mod axis;
 mod draw;
@@ -13,58 +13,59 @@ use std::path::{Path, PathBuf};
 pub use map::Map;
 pub use rope::rope;
 
-/// Why a chart could not be made.
+/// An error of drawing a chart or a map, in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlotError {
-    /// No point that the axes can show.
+    /// The chart has no point that its axes can show.
     #[error("chart {0}: expected at least one finite point, found none")]
     Empty(String),
-    /// A map of no plan, or of too many to stand beside each other.
+    /// A map was asked for with no plan, or with more than [`Map::MAX_PANELS`].
     #[error("map: expected 1 to {max} plans, found {0}", max = Map::MAX_PANELS)]
     Panels(usize),
-    /// The file name decides the format.
+    /// The file name has no known extension; it selects the format.
     #[error("{}: expected a name ending in .svg or .png", .0.display())]
     Extension(PathBuf),
     /// The file cannot be written.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// What was being written.
+        /// The file to be written.
         path: PathBuf,
-        /// The cause.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// The drawing library's own complaint.
+    /// An error of the drawing library.
     #[error("cannot draw the chart: {0}")]
     Draw(String),
 }
 
-/// How an axis maps values.
+/// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly.
+    /// Linear.
     Linear,
-    /// By the logarithm; values at or below 0 are left out.
+    /// Logarithmic; values at or below 0 are left out.
     Log,
 }
 
-/// How a line is drawn.
+/// The stroke of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stroke {
-    /// In the series' own colour.
+    /// A solid line in the series' own colour.
     Solid,
-    /// In dark grey dashes: what the others are compared with.
+    /// A dashed line in dark grey, for a reference that the other lines are compared with.
     Reference,
 }
 
-/// One line.
+/// One line of a chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// For the legend.
+    /// Name in the legend.
     pub name: String,
-    /// In drawing order; a point that is not finite (or not above 0 on a log axis) breaks the line.
+    /// Points in drawing order. One that is not finite (or not above 0 on a logarithmic axis) breaks the
+    /// line.
     pub points: Vec<(f64, f64)>,
-    /// How it is drawn.
+    /// Stroke of the line.
     pub stroke: Stroke,
 }
 impl Series {
@@ -77,18 +78,18 @@ impl Series {
 /// A line across the chart at one value of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Marker {
-    /// Where; the axis is stretched to show it.
+    /// Value on the axis, which is extended to show it.
     pub at: f64,
-    /// Written at its end.
+    /// Text at the end of the line.
     pub label: String,
 }
 
 /// An axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// Name and unit.
+    /// Name and unit of the values.
     pub label: String,
-    /// Mapping.
+    /// Linear or logarithmic.
     pub scale: Scale,
     /// Lines across at these values: vertical ones for the x axis, horizontal ones for y.
     pub markers: Vec<Marker>,
@@ -120,30 +121,39 @@ impl Axis {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
-    /// Above the plot; cut to fit.
+    /// Title above the plot, cut to fit.
     pub title: String,
     /// Horizontal axis.
     pub x: Axis,
     /// Vertical axis.
     pub y: Axis,
-    /// Lines.
+    /// Lines, in the order of the legend.
     pub series: Vec<Series>,
 }
 
 impl Chart {
-    /// Draws to a file, SVG or PNG by its extension: written beside, then renamed into place.
+    /// Draws to a file, SVG or PNG by its extension, which is replaced atomically.
+    ///
+    /// # Errors
+    /// A chart without a point to show, another extension, a file that cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), PlotError> {
         pen::write(self, path)
     }
 
     /// The chart as SVG text.
+    ///
+    /// # Errors
+    /// [`PlotError::Empty`] for a chart without a point to show.
     pub fn to_svg(&self) -> Result<String, PlotError> {
         pen::svg(self)
     }
 
-    /// The chart in Braille dots for a terminal, at most `width` columns wide; `height` counts the rows of the plot itself.
+    /// The chart in Braille dots for a terminal, at most `width` columns wide; `height` counts the rows of
+    /// the plot itself. Letters at the right edge mark the ends of lines, and a key below the plot names
+    /// them.
     ///
-    /// Letters at the right edge name the lines where they end; below stands what they mean.
+    /// # Errors
+    /// [`PlotError::Empty`] for a chart without a point to show.
     pub fn text(&self, width: usize, height: usize) -> Result<String, PlotError> {
         text::text(self, width, height)
     }

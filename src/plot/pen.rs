@@ -1,4 +1,4 @@
-//! What drawings are made with, through plotters: one layout in units, for SVG and for PNG; files written whole.
+//! Drawing through crate plotters: one layout in units serves SVG and PNG.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -15,22 +15,22 @@ use super::PlotError;
 
 /// Pixels of a PNG per unit.
 const DENSITY: u32 = 2;
-/// A PNG is drawn this much larger, then averaged down: the drawing library does not smooth thick lines.
+/// A PNG is drawn larger by this factor and averaged down, because plotters does not smooth thick lines.
 const OVERSAMPLING: u32 = 2;
 
 pub(super) const INK: RGBColor = RGBColor(38, 38, 38);
 pub(super) const GRID: RGBColor = RGBColor(226, 226, 226);
 pub(super) const MARKER: RGBColor = RGBColor(130, 130, 130);
 
-/// Something that can be drawn.
+/// A chart or a map, to be drawn on any backend of plotters.
 pub(super) trait Drawing {
     /// Width and height in units.
     fn size(&self) -> (u32, u32);
-    /// Draws onto white.
+    /// Draws on a white area.
     fn draw<B: DrawingBackend>(&self, pen: &Pen<'_, B>) -> Result<(), PlotError>;
 }
 
-/// The generic family: an SVG viewer has one, and here it is the font that comes with the program.
+/// The font family. An SVG viewer takes its own sans-serif font; bitmaps take the font that is built in.
 const FAMILY: &str = "sans-serif";
 
 fn font() -> Result<(), PlotError> {
@@ -94,15 +94,16 @@ fn png(drawing: &impl Drawing) -> Result<Vec<u8>, PlotError> {
 
 pub(super) type Point = (i32, i32);
 
-/// A drawing area with one unit of length.
+/// A drawing area and its unit of length in pixels.
 pub(super) struct Pen<'a, B: DrawingBackend> {
     pub(super) area: &'a DrawingArea<B, Shift>,
     pub(super) unit: i32,
-    /// What vertically centred text is lowered by, in hundredths of its size: the bitmap font sets it above the middle.
+    /// Vertically centred text is lowered by this many hundredths of its size, because plotters sets it above
+    /// the middle in bitmaps.
     drop: i32,
 }
 
-/// [`Pen::drop`] of a bitmap; an SVG viewer centres text itself.
+/// [`Pen::drop`] of a bitmap. An SVG viewer centres text itself.
 const BITMAP_DROP: i32 = 20;
 
 impl<B: DrawingBackend> Pen<'_, B> {
@@ -119,7 +120,7 @@ impl<B: DrawingBackend> Pen<'_, B> {
         let style = self.style(size, INK, (HPos::Left, VPos::Top));
         self.area.estimate_text_size(text, &style).map_or(0, |s| s.0 as i32)
     }
-    /// The text, cut so that it takes at most `width`.
+    /// The text, cut so that it is at most `width` pixels wide.
     pub(super) fn fit(&self, text: &str, size: i32, width: i32) -> String {
         let mut chars: Vec<char> = text.chars().take(400).collect();
         if chars.len() == text.chars().count() && self.width(text, size) <= width {
@@ -134,7 +135,7 @@ impl<B: DrawingBackend> Pen<'_, B> {
         }
         String::new()
     }
-    /// A line's width is given in quarters of a unit.
+    /// The style of a line that is `quarters` of a unit wide.
     fn stroke(&self, colour: RGBColor, quarters: i32) -> ShapeStyle {
         colour.stroke_width((self.unit * quarters / 4).max(1) as u32)
     }

@@ -1,16 +1,16 @@
-//! The chart of a rope plan: how long each pair takes for a turn.
+//! The chart of a rope plan: the wavelength of each rotary pair.
 
 use super::{Axis, Chart, Scale, Series, Stroke};
 use crate::rope::{Inspection, KindView, Table};
 
-/// Heads drawn at most.
+/// Largest number of KV heads drawn.
 const MAX_HEADS: usize = 8;
 
-/// Wavelength in tokens by pair, of the file's own table and of the plan, with the trained window and the
-/// target context as lines across.
+/// A chart of the wavelength in tokens by rotary pair, of the file's own frequencies and of the plan, with
+/// the trained window and the target context as markers.
 ///
-/// A plan with a table per KV head gets a line for each head, for at most eight, evenly spread from the first
-/// to the last. Kinds of layer that are rotated have lines of their own.
+/// A plan with frequencies for each KV head gets a line for each of at most eight heads, evenly spread from
+/// the first to the last. Each kind of layer that is rotated has lines of its own.
 pub fn rope(inspection: &Inspection) -> Chart {
     let rotated: Vec<&KindView> = inspection.kinds.iter().filter(|k| !k.tables.is_empty()).collect();
     let mut series = Vec::new();

@@ -1,12 +1,12 @@
-//! Charts in Braille dots.
+//! Draws line charts in Braille dots for a terminal.
 
 use super::axis::Span;
 use super::{Chart, PlotError};
 
-/// Dots of the Braille cell, by row and column, as bits of U+2800.
+/// Bits of the dots of a Braille cell, by row and column, to be added to U+2800.
 const DOTS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
-/// Cells of 2 x 4 dots.
+/// Braille cells of 2 x 4 dots.
 struct Canvas {
     columns: usize,
     rows: usize,
@@ -16,7 +16,7 @@ impl Canvas {
     fn new(columns: usize, rows: usize) -> Canvas {
         Canvas { columns, rows, cells: vec![0; columns * rows] }
     }
-    /// Dot at a place in 0..1 on both axes, y upwards.
+    /// Sets the dot at a place from 0 to 1 on both axes, with y upwards.
     fn dot(&mut self, x: f64, y: f64) {
         if !(0.0..=1.0).contains(&x) || !(0.0..=1.0).contains(&y) {
             return;
@@ -34,11 +34,12 @@ impl Canvas {
             self.dot(a.0 + t * (b.0 - a.0), a.1 + t * (b.1 - a.1));
         }
     }
-    /// Every `step`-th dot of a line across.
+    /// Sets every `step`-th dot of a horizontal line.
     fn across(&mut self, at: f64, step: usize) {
         let n = self.columns * 2 - 1;
         (0..=n).step_by(step).for_each(|i| self.dot(i as f64 / n as f64, at));
     }
+    /// Sets every `step`-th dot of a vertical line.
     fn up(&mut self, at: f64, step: usize) {
         let n = self.rows * 4 - 1;
         (0..=n).step_by(step).for_each(|i| self.dot(at, i as f64 / n as f64));
@@ -48,13 +49,14 @@ impl Canvas {
     }
 }
 
-pub(super) fn text(chart: &Chart, width: usize, height: usize) -> Result<String, PlotError> {
-    let (width, rows) = (width.clamp(24, 400), height.clamp(4, 100));
-    let (xs, ys) = Span::both(chart)?;
-    let yticks = ys.ticks(rows.div_ceil(3).min(8));
-    let gutter = yticks.iter().map(|t| t.1.chars().count()).max().unwrap_or(0).min(12);
-    // Two columns for the frame, three for letters at the right.
-    let columns = width.saturating_sub(gutter + 5).max(8);
+/// The plot itself, the letters at the right end of its rows, and the key that explains them.
+struct Plot {
+    canvas: Canvas,
+    ends: Vec<String>,
+    key: Vec<String>,
+}
+
+fn plot(chart: &Chart, xs: &Span, ys: &Span, columns: usize, rows: usize) -> Plot {
     let mut canvas = Canvas::new(columns, rows);
     let mut ends: Vec<String> = vec![String::new(); rows];
     let mut key: Vec<String> = Vec::new();
@@ -89,6 +91,35 @@ pub(super) fn text(chart: &Chart, width: usize, height: usize) -> Result<String,
     if hidden > 0 {
         key.push(format!("and {hidden} more, not drawn"));
     }
+    Plot { canvas, ends, key }
+}
+
+/// The horizontal axis and, below it, as many tick labels as fit.
+fn x_axis(xs: &Span, columns: usize) -> (String, String) {
+    let mut axis: Vec<char> = vec!['\u{2500}'; columns];
+    let mut labels: Vec<char> = vec![' '; columns + 3];
+    let mut free = 0;
+    for (v, text) in xs.ticks((columns / 9).clamp(2, 10)) {
+        let Some(x) = xs.at(v) else { continue };
+        let column = (x.clamp(0.0, 1.0) * (columns - 1) as f64).round() as usize;
+        let from = column.saturating_sub(text.chars().count() / 2);
+        if from >= free && from + text.chars().count() <= labels.len() {
+            axis[column] = '\u{252c}';
+            labels.splice(from..from + text.chars().count(), text.chars());
+            free = from + text.chars().count() + 1;
+        }
+    }
+    (axis.into_iter().collect(), labels.into_iter().collect())
+}
+
+pub(super) fn text(chart: &Chart, width: usize, height: usize) -> Result<String, PlotError> {
+    let (width, rows) = (width.clamp(24, 400), height.clamp(4, 100));
+    let (xs, ys) = Span::both(chart)?;
+    let yticks = ys.ticks(rows.div_ceil(3).min(8));
+    let gutter = yticks.iter().map(|t| t.1.chars().count()).max().unwrap_or(0).min(12);
+    // Two columns for the frame, three for letters at the right.
+    let columns = width.saturating_sub(gutter + 5).max(8);
+    let Plot { canvas, ends, key } = plot(chart, &xs, &ys, columns, rows);
 
     let mut out = String::new();
     let cut = |s: &str| s.chars().take(width).collect::<String>();
@@ -106,7 +137,7 @@ pub(super) fn text(chart: &Chart, width: usize, height: usize) -> Result<String,
     }
     for row in 0..rows {
         let cells = &canvas.cells[row * columns..(row + 1) * columns];
-        // A space where no dot is: some fonts draw the empty cell.
+        // An empty cell is a space, because some fonts draw the empty Braille cell.
         let shown = |c: &u8| if *c == 0 { Some(' ') } else { char::from_u32(0x2800 + u32::from(*c)) };
         let dots: String = cells.iter().filter_map(shown).collect();
         let label = labels[row].unwrap_or_default();
@@ -114,22 +145,9 @@ pub(super) fn text(chart: &Chart, width: usize, height: usize) -> Result<String,
         let end: String = ends[row].chars().take(3).collect();
         push(&format!("{label:>gutter$}{edge}{dots}{}{end}", if end.is_empty() { "" } else { " " }));
     }
-    // Tick labels under the axis, as many as fit.
-    let mut axis: Vec<char> = vec!['\u{2500}'; columns];
-    let mut under: Vec<char> = vec![' '; columns + 3];
-    let mut free = 0;
-    for (v, text) in xs.ticks((columns / 9).clamp(2, 10)) {
-        let Some(x) = xs.at(v) else { continue };
-        let column = (x.clamp(0.0, 1.0) * (columns - 1) as f64).round() as usize;
-        let from = column.saturating_sub(text.chars().count() / 2);
-        if from >= free && from + text.chars().count() <= under.len() {
-            axis[column] = '\u{252c}';
-            under.splice(from..from + text.chars().count(), text.chars());
-            free = from + text.chars().count() + 1;
-        }
-    }
-    push(&format!("{:gutter$}\u{2514}{}", "", axis.into_iter().collect::<String>()));
-    push(&format!("{:gutter$} {}", "", under.into_iter().collect::<String>()));
+    let (axis, labels) = x_axis(&xs, columns);
+    push(&format!("{:gutter$}\u{2514}{axis}", ""));
+    push(&format!("{:gutter$} {labels}", ""));
     push(&format!("{:gutter$} {}", "", cut(&chart.x.label)));
     let mut line = String::new();
     for entry in key {

@@ -1,7 +1,7 @@
-//! A conversation over a session: messages are what is kept, and the session follows them.
+//! A conversation: its messages, and the session that answers them.
 //!
-//! Every turn renders all messages through the template; the session computes only what differs from what it holds.
-//! So a change of method or context is a new session under the same messages.
+//! Every turn renders all messages through the template, and the session computes only the tokens it does not
+//! hold already. A change of method or context opens a new session under the same messages.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -20,23 +20,23 @@ use crate::cli::interrupt::Interrupt;
 use crate::cli::models::{self, ModelChoice};
 use crate::cli::output::OutputArgs;
 
-/// How to talk.
+/// Settings of a conversation.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) n_ctx: usize,
-    /// What was asked for; `None` is what the file declares.
+    /// The spec that the user asked for; `None` for the one that the file declares.
     pub(super) spec: Option<Spec>,
     pub(super) sampler: SamplerParams,
-    /// Tokens of one answer, at most.
+    /// Largest number of tokens of one answer.
     pub(super) n_predict: usize,
     pub(super) ignore_eos: bool,
 }
 
-/// What one answer took.
+/// Tokens and times of one answer.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Turn {
     pub(super) n_prompt: usize,
-    /// Tokens of the prompt that the session held already.
+    /// Tokens of the prompt that the session had in its cache.
     pub(super) reused: usize,
     pub(super) n_generated: usize,
     pub(super) prefill_s: f64,
@@ -44,7 +44,7 @@ pub(super) struct Turn {
     pub(super) stop: &'static str,
 }
 
-/// Beside a saved session: the messages its tokens came from.
+/// The file beside a saved session: its messages and settings.
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved {
     model: String,
@@ -53,7 +53,7 @@ struct Saved {
     messages: Vec<Message>,
 }
 
-/// Where a reader of tokens as text writes them.
+/// Takes the text of an answer as it is generated.
 pub(super) type Sink<'a> = &'a mut dyn FnMut(&str) -> anyhow::Result<()>;
 
 pub(super) struct Conversation<'m> {
@@ -63,13 +63,13 @@ pub(super) struct Conversation<'m> {
     out: OutputArgs,
     template: Template,
     settings: Settings,
-    /// `None` only while one session is exchanged for another.
+    /// `None` only while one session is replaced by another.
     session: Option<Session<'m>>,
     messages: Vec<Message>,
     /// Files that go into the next message: name and text.
     loaded: Vec<(String, String)>,
     last: Option<Turn>,
-    /// Answers given again, so that each try draws differently.
+    /// Number of answers that were replaced. It is added to the seed, so that each try samples other tokens.
     tries: u32,
 }
 
@@ -124,7 +124,7 @@ impl<'m> Conversation<'m> {
     pub(super) fn last_turn(&self) -> Option<&Turn> {
         self.last.as_ref()
     }
-    /// The spec in force, with defaults filled in.
+    /// The spec of the open session, with defaults filled in.
     pub(super) fn spec(&self) -> anyhow::Result<String> {
         Ok(self.opened()?.plan().spec.to_string())
     }
@@ -143,7 +143,7 @@ impl<'m> Conversation<'m> {
         self.messages.first().filter(|m| m.role == "system").map(|m| m.content.as_str())
     }
 
-    /// Takes back the last message of the user and what followed; returns it.
+    /// Removes the last message of the user and everything after it; returns that message.
     pub(super) fn undo(&mut self) -> Option<Message> {
         let at = self.messages.iter().rposition(|m| m.role == "user")?;
         let taken = self.messages.drain(at..).next();
@@ -151,14 +151,14 @@ impl<'m> Conversation<'m> {
         taken
     }
 
-    /// Forgets everything but the system message.
+    /// Removes all messages but the system message.
     pub(super) fn clear(&mut self) {
         self.messages.retain(|m| m.role == "system");
         self.loaded.clear();
         self.last = None;
     }
 
-    /// Takes back the last answer; false when the last message is not one.
+    /// Removes the last answer; false when there is no message to answer again.
     pub(super) fn drop_answer(&mut self) -> bool {
         let is_answer = self.messages.last().is_some_and(|m| m.role == "assistant");
         if is_answer {
@@ -168,14 +168,15 @@ impl<'m> Conversation<'m> {
         is_answer || self.messages.last().is_some_and(|m| m.role == "user")
     }
 
-    /// Puts a text into the next message.
+    /// Adds a text to the next message; returns its number of tokens.
     pub(super) fn load_text(&mut self, path: &Path, text: String) -> anyhow::Result<usize> {
         let n = self.model.vocab().tokenize(&text, false, false)?.len();
         self.loaded.push((path.display().to_string(), text));
         Ok(n)
     }
 
-    /// Sends a message and gets its answer. A message that does not fit is not sent, and nothing is lost.
+    /// Sends a message and gets its answer. When there is an error before the answer begins, the message is
+    /// removed again.
     pub(super) fn say(&mut self, text: &str, show: Sink<'_>) -> anyhow::Result<Turn> {
         let mut content = String::new();
         for (name, text) in &self.loaded {
@@ -203,7 +204,8 @@ impl<'m> Conversation<'m> {
         let n_ctx = self.session.as_ref().map_or(self.settings.n_ctx, Session::n_max);
         if prompt.len() >= n_ctx {
             bail!(
-                "the conversation needs {} tokens and the context holds {n_ctx}: {}; the message was not sent, nothing else is lost",
+                "the conversation needs {} tokens and the context holds {n_ctx}: {}; the message was not \
+                 sent, nothing else is lost",
                 prompt.len() + 1,
                 self.ways_out(prompt.len() + 1),
             );
@@ -256,7 +258,7 @@ impl<'m> Conversation<'m> {
             decode_s: started.elapsed().as_secs_f64(),
             stop,
         };
-        // What was said stays, however it ended.
+        // The text generated so far is kept, however the answer ended.
         self.messages.push(Message::new("assistant", answer));
         self.last = Some(turn.clone());
         match failure {
@@ -265,8 +267,9 @@ impl<'m> Conversation<'m> {
         }
     }
 
-    /// The conversation so far; nothing before the first message (templates may refuse to render that).
-    fn held(&self) -> anyhow::Result<Vec<Token>> {
+    /// The tokens of the conversation so far; none before the first message, which templates may refuse to
+    /// render.
+    fn rendered(&self) -> anyhow::Result<Vec<Token>> {
         if self.messages.iter().all(|m| m.role == "system") {
             return Ok(Vec::new());
         }
@@ -277,18 +280,21 @@ impl<'m> Conversation<'m> {
         Ok(self.template.tokens(self.model.vocab(), &self.messages, prompt)?)
     }
 
-    /// What to type when the context is too small.
+    /// Advice for a context that is too small for `needed` tokens.
     fn ways_out(&self, needed: usize) -> String {
         let n_ctx = needed.max(self.settings.n_ctx.saturating_mul(2)).next_multiple_of(256);
         let trained = self.model.hparams().n_ctx_train;
         if n_ctx > trained {
-            format!("/ctx {n_ctx} makes it larger, and past the trained {trained} tokens /rope yarn or /rope harpe helps")
+            format!(
+                "/ctx {n_ctx} makes it larger, and past the trained {trained} tokens /rope yarn or /rope \
+                 harpe helps"
+            )
         } else {
             format!("/ctx {n_ctx} makes it larger (past the trained {trained} tokens see /rope)")
         }
     }
 
-    /// A word on how a turn ended, when it did not end by itself.
+    /// A note on the end of a turn that the model did not end by itself.
     pub(super) fn note_on(&self, turn: &Turn) -> Option<String> {
         match turn.stop {
             "context" => Some(format!(
@@ -302,20 +308,21 @@ impl<'m> Conversation<'m> {
         }
     }
 
-    /// Opens the conversation again under another method or context, and reads it in. On an error all is as before.
+    /// Opens a session under another method or context and computes the conversation in it. On an error the
+    /// conversation goes on in a session with the old settings.
     pub(super) fn reopen(&mut self, n_ctx: usize, spec: Option<Spec>) -> anyhow::Result<()> {
         let settings = Settings { n_ctx, spec, ..self.settings.clone() };
         let effective = models::effective_spec(self.model, settings.spec.as_ref())?;
-        // A spec that cannot be is found out before anything is given up.
+        // An invalid spec must be an error while the old session is still open.
         let plan = Plan::new(&effective, self.model.hparams(), n_ctx)?;
-        let messages = self.held()?;
+        let messages = self.rendered()?;
         if messages.len() >= n_ctx && !plan.evict {
             bail!(
                 "the conversation has {} tokens already: it does not fit a context of {n_ctx}",
                 messages.len()
             );
         }
-        // Two caches at once may not fit where each of them does.
+        // The old session is closed first, because memory may not hold two caches.
         self.session = None;
         let opened = self.new_session(&settings);
         match opened {
@@ -336,7 +343,7 @@ impl<'m> Conversation<'m> {
         }
     }
 
-    /// Computes the messages' keys now rather than at the next turn. Stopping that does no harm.
+    /// Computes the messages now rather than at the next turn. It may be interrupted.
     fn read_in(&mut self, messages: &[Token]) -> anyhow::Result<()> {
         let out = self.out;
         if messages.is_empty() {
@@ -348,12 +355,12 @@ impl<'m> Conversation<'m> {
         }
     }
 
-    /// The method asked for, as opposed to the file's own.
+    /// The spec that the user asked for; `None` for the file's own.
     pub(super) fn asked_spec(&self) -> Option<Spec> {
         self.settings.spec.clone()
     }
 
-    /// Saves tokens and cache to `path`, messages beside it.
+    /// Saves tokens and cache to `path`, and the messages to a file beside it.
     pub(super) fn save(&mut self, path: &Path) -> anyhow::Result<()> {
         let saved = Saved {
             model: models::label(self.choice),
@@ -367,7 +374,7 @@ impl<'m> Conversation<'m> {
             .with_context(|| beside.display().to_string())
     }
 
-    /// Goes on from what [`Conversation::save`] wrote, under its method and context.
+    /// Restores what [`Conversation::save`] wrote, with its method and context.
     pub(super) fn restore(&mut self, path: &Path) -> anyhow::Result<()> {
         let beside = beside(path);
         let name = beside.display().to_string();
@@ -392,7 +399,7 @@ impl<'m> Conversation<'m> {
     }
 }
 
-/// Where the messages of a saved session are.
+/// The path of a saved session's messages: `.json` is added.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".json");

@@ -1,4 +1,4 @@
-//! Where messages come from: an editor with history and completion on a terminal, plain lines otherwise.
+//! Reads messages: with an editor that has history and completion on a terminal, line by line otherwise.
 
 use std::io::BufRead;
 use std::path::PathBuf;
@@ -14,54 +14,54 @@ use ropewalk::rope::METHODS;
 use super::slash::SLASHES;
 use crate::cli::output::OutputArgs;
 
-/// What begins and ends a block of lines.
+/// The mark at the beginning and the end of a block of lines.
 const QUOTES: &str = "\"\"\"";
 
-/// Something read.
+/// The result of reading a line.
 pub(super) enum Line {
     /// A whole message or command.
     Text(String),
-    /// Ctrl-C with nothing to stop.
+    /// Ctrl-C while nothing was being generated.
     Hint,
-    /// No more.
+    /// The end of the input.
     End,
 }
 
 /// The source of lines.
 pub(super) enum Input {
-    Editor { editor: Box<Editor<Keys, DefaultHistory>>, history: Option<PathBuf> },
+    Editor { editor: Box<Editor<ChatHelper, DefaultHistory>>, history: Option<PathBuf> },
     Lines,
 }
 
 impl Input {
-    /// An editor when people type.
+    /// An editor when a person types, else plain lines.
     pub(super) fn new(people: bool, out: &OutputArgs) -> anyhow::Result<Input> {
         if !people {
             return Ok(Input::Lines);
         }
         let config =
             Config::builder().history_ignore_space(true).max_history_size(1000)?.auto_add_history(true);
-        let mut editor: Editor<Keys, DefaultHistory> = Editor::with_config(config.build())?;
-        editor.set_helper(Some(Keys { files: FilenameCompleter::new() }));
+        let mut editor: Editor<ChatHelper, DefaultHistory> = Editor::with_config(config.build())?;
+        editor.set_helper(Some(ChatHelper { files: FilenameCompleter::new() }));
         let history = dirs::data_dir().map(|d| d.join("ropewalk").join("chat_history"));
         if let Some(path) = &history {
             let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
             if let Err(e) = made {
                 out.note(format_args!("note: no history is kept: {}: {e}", path.display()));
             }
-            // A first conversation has no history to load.
+            // There is no history before the first conversation.
             let _ = editor.load_history(path);
         }
         Ok(Input::Editor { editor: Box::new(editor), history })
     }
 
-    /// The next message.
+    /// Reads the next message or command.
     pub(super) fn read(&mut self) -> anyhow::Result<Line> {
         match self {
             Input::Editor { editor, history } => match editor.readline("> ") {
                 Ok(text) => {
                     if let Some(path) = history {
-                        // Losing history is no reason to stop talking.
+                        // A history that cannot be written is no reason to end the conversation.
                         let _ = editor.append_history(path);
                     }
                     Ok(Line::Text(unwrap(&text)))
@@ -75,7 +75,7 @@ impl Input {
                 let mut stdin = std::io::stdin().lock();
                 loop {
                     if stdin.read_line(&mut text)? == 0 {
-                        // What was begun counts even if its end is missing.
+                        // A message counts even if the end of its block is missing.
                         let rest = unwrap(&text);
                         return Ok(if rest.trim().is_empty() { Line::End } else { Line::Text(rest) });
                     }
@@ -88,7 +88,7 @@ impl Input {
     }
 }
 
-/// Whether a message is complete: no backslash at its end, no open block.
+/// Whether a message is complete: it has no backslash at its end and no open block.
 fn is_whole(text: &str) -> bool {
     match text.trim_start().strip_prefix(QUOTES) {
         Some(rest) => rest.contains(QUOTES),
@@ -96,7 +96,7 @@ fn is_whole(text: &str) -> bool {
     }
 }
 
-/// The message without the marks that kept it together.
+/// The message without backslashes at the ends of lines and without the marks of a block.
 fn unwrap(text: &str) -> String {
     match text.trim().strip_prefix(QUOTES) {
         Some(rest) => rest.strip_suffix(QUOTES).unwrap_or(rest).trim_matches('\n').to_owned(),
@@ -104,19 +104,19 @@ fn unwrap(text: &str) -> String {
     }
 }
 
-/// Completion and continuation for the editor.
+/// Completion and continuation of lines for the editor.
 #[derive(Helper, Hinter, Highlighter)]
-pub(super) struct Keys {
+pub(super) struct ChatHelper {
     files: FilenameCompleter,
 }
 
-impl Validator for Keys {
+impl Validator for ChatHelper {
     fn validate(&self, ctx: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
         Ok(if is_whole(ctx.input()) { ValidationResult::Valid(None) } else { ValidationResult::Incomplete })
     }
 }
 
-impl Completer for Keys {
+impl Completer for ChatHelper {
     type Candidate = Pair;
     fn complete(&self, line: &str, pos: usize, ctx: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
         match candidates(&line[..pos]) {
@@ -131,11 +131,11 @@ impl Completer for Keys {
 #[derive(Debug, PartialEq, Eq)]
 enum Candidates {
     Files,
-    /// Where the word begins, and what it may become.
+    /// The position where the word begins, and its completions.
     Words(usize, Vec<String>),
 }
 
-/// What may stand at the end of a line.
+/// Completions of the last word of a line.
 fn candidates(line: &str) -> Candidates {
     let Some(rest) = line.strip_prefix('/') else { return Candidates::Words(line.len(), Vec::new()) };
     let Some((name, arg)) = rest.split_once(' ') else {
@@ -148,7 +148,7 @@ fn candidates(line: &str) -> Candidates {
         return Candidates::Files;
     }
     if name == "rope" {
-        // Behind a plus another method begins.
+        // A plus joins two methods.
         let part = arg.rsplit('+').next().unwrap_or(arg);
         let words = METHODS.iter().map(|m| m.name()).filter(|m| m.starts_with(part)).map(str::to_owned);
         return Candidates::Words(line.len() - part.len(), words.collect());

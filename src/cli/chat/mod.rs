@@ -18,17 +18,18 @@ use super::{engine, models, usage, Command};
 use conversation::{Conversation, Settings, Turn};
 use input::{Input, Line};
 
-/// Contexts are not made larger than this unless the user asks.
+/// Largest default context in tokens.
 const CTX_CAP: usize = 8192;
 
 pub(crate) const COMMAND: Command = Command {
     name: "chat",
     about: "Talk with a model",
-    details: "Messages go through the model's own chat template. A line that ends in a backslash goes on, and so does \
-              everything between \"\"\" and \"\"\"; pasted lines stay together. Commands begin with a slash: /help lists \
-              them, /rope and /ctx change the method and the context of the running conversation, /load puts a file \
-              into the next message. Ctrl-C stops an answer and keeps the conversation; Ctrl-D leaves. Without a \
-              terminal, messages and commands are read from stdin in the same form.",
+    details: "Messages go through the model's own chat template. A line that ends in a backslash goes on, \
+              and so does everything between \"\"\" and \"\"\"; pasted lines stay together. Commands begin \
+              with a slash: /help lists them, /rope and /ctx change the method and the context of the running \
+              conversation, /load puts a file into the next message. Ctrl-C stops an answer and keeps the \
+              conversation; Ctrl-D leaves. Without a terminal, messages and commands are read from stdin in \
+              the same form.",
     example: "chat -m smollm2 --ctx 16384 --rope yarn:factor=2",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
@@ -74,7 +75,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     };
     let choice = args.model.resolve()?;
     let people = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !args.out.json;
-    // The editor takes SIGINT for itself when it is made, though it reads Ctrl-C as a key: whoever comes last has it.
+    // The editor installs a SIGINT handler though it reads Ctrl-C as a key. The handler installed last is
+    // called.
     let mut input = Input::new(people, &args.out)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;
@@ -132,11 +134,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One line: a command or a message. False ends the conversation.
+/// Handles one line, a command or a message. False ends the conversation.
 fn step(chat: &mut Conversation<'_>, line: &str, args: &Args, turns: &mut Vec<Turn>) -> anyhow::Result<bool> {
     let message = match line.strip_prefix('/') {
         _ if line.is_empty() => return Ok(true),
-        // Two slashes are a message that begins with one.
+        // Two slashes begin a message whose text begins with one.
         Some(rest) if !rest.starts_with('/') => match slash::run(chat, rest)? {
             slash::After::Show(text) if args.out.json => {
                 args.out.note(text);

@@ -1,4 +1,4 @@
-//! The commands inside a conversation: one slice, which help and completion walk.
+//! The slash commands of a conversation, in one slice that help and completion read.
 
 use std::path::Path;
 
@@ -10,24 +10,24 @@ use super::conversation::Conversation;
 use crate::cli::options::{parse_spec, read_text, tokens};
 use crate::cli::output::{bytes, count};
 
-/// One command.
+/// One slash command.
 pub(super) struct Slash {
-    /// Without the slash.
+    /// Name, without the slash.
     pub(super) name: &'static str,
     /// Its argument in help; empty when it takes none.
     pub(super) arg: &'static str,
-    /// One line.
+    /// Help in one line.
     pub(super) about: &'static str,
     run: fn(&mut Conversation<'_>, &str) -> anyhow::Result<After>,
 }
 
-/// What comes after a command.
+/// The action that follows a command.
 pub(super) enum After {
-    /// A text for the user.
+    /// Show a text to the user.
     Show(String),
-    /// The model's answer to the last message.
+    /// Answer the last message.
     Answer,
-    /// The end.
+    /// End the conversation.
     Quit,
 }
 
@@ -61,7 +61,7 @@ pub(super) static SLASHES: &[Slash] = &[
     Slash { name: "quit", arg: "", about: "leave (Ctrl-D too)", run: |_, _| Ok(After::Quit) },
 ];
 
-/// Carries out a line that began with a slash.
+/// Runs the command in a line, without its slash.
 pub(super) fn run(chat: &mut Conversation<'_>, line: &str) -> anyhow::Result<After> {
     let (name, arg) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let name = if name == "exit" { "quit" } else { name };
@@ -88,7 +88,8 @@ fn help(_: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
     for s in SLASHES {
         text += &format!("{:18} {}\n", format!("/{} {}", s.name, s.arg), s.about);
     }
-    text += "A line that ends in \\ goes on; \"\"\" begins and ends a block of lines; // begins a message with a slash.";
+    text += "A line that ends in \\ goes on; \"\"\" begins and ends a block of lines; \
+             // begins a message with a slash.";
     show(text)
 }
 
@@ -174,7 +175,8 @@ fn stats(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
     let MemoryUse { weights, kv, compute } = session.memory();
     let trained = session.plan().n_ctx_orig(chat.model().hparams());
     let mut text = format!(
-        "{} messages, {} of {} tokens in use (trained for {}), rope {}\nmemory: {} weights + {} cache + {} compute",
+        "{} messages, {} of {} tokens in use (trained for {}), rope {}\n\
+         memory: {} weights + {} cache + {} compute",
         chat.messages().len(),
         count(session.tokens(0).len() as u64),
         count(chat.n_ctx() as u64),
