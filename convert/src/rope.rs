@@ -23,7 +23,9 @@ pub fn default_ctx(spec: &Spec, hp: &Hparams) -> (usize, String) {
     let n_ctx_file = hp.rope_scaling.n_ctx_orig.map_or(hp.n_ctx_train, |n| n as usize);
     let trained = number("original").map_or(n_ctx_file, |n| n as usize);
     let clip = |n: f64| n.clamp(1.0, f64::from(i32::MAX)) as usize;
-    if let Some(factor) = number("factor") {
+    if let Some(trained) = number("trained") {
+        (clip(trained), format!("the {trained} tokens the spec says it was trained at"))
+    } else if let Some(factor) = number("factor") {
         (
             clip(trained as f64 * factor),
             format!("factor {factor} times the trained window of {trained} tokens"),

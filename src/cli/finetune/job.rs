@@ -30,10 +30,7 @@ pub(super) fn run(
     if settings.n_ctx == 0 {
         settings.n_ctx = model.hparams().n_ctx_train;
     }
-    let (batch, optim, recipe) = args.optimiser(settings.n_ctx);
-    if let Some(recipe) = recipe {
-        args.out.note(recipe);
-    }
+    let (batch, optim) = args.optimiser(settings.n_ctx);
     // Whatever cannot be is said before texts are tokenised.
     check_no_earlier_run(args)?;
     let trainer = Trainer::new(model, &settings)?;
@@ -67,7 +64,7 @@ fn params(args: &Args, batch: usize) -> RunParams {
         keep_last: args.files.keep_last,
         log: Some(args.log()),
         texts: Some(names.join(", ")),
-        settings: [("separator".to_owned(), format!("{:?}", args.text.separator))].into(),
+        settings: [("separator".to_owned(), format!("{:?}", args.separator()))].into(),
     }
 }
 
@@ -92,13 +89,13 @@ fn dataset(
     settings: &TrainParams,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Dataset> {
-    let text = &args.text;
+    let (text, separator) = (&args.text, args.separator());
     let options = TextOptions { text_field: text.text_field.clone(), replace_invalid: text.replace_invalid };
     let sources = Sources::find(&args.data, &options)?;
     let path = match &text.cache {
         Some(path) => path.clone(),
         None => {
-            let name = Corpus::file_name(model.vocab(), &sources, &text.separator)?;
+            let name = Corpus::file_name(model.vocab(), &sources, &separator)?;
             args.output().parent().unwrap_or(Path::new("")).join(name)
         }
     };
@@ -112,7 +109,7 @@ fn dataset(
             ControlFlow::Continue(())
         }
     };
-    let open = || Corpus::open(&path, model.vocab(), &sources, &text.separator, &mut watch);
+    let open = || Corpus::open(&path, model.vocab(), &sources, &separator, &mut watch);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(settings.n_threads).build()?;
     let corpus = pool.install(open)?;
     drop(bar);
@@ -189,6 +186,9 @@ fn train(args: &Args, run: &mut Run<'_>, optim: &OptimParams, interrupt: &Interr
 struct Report {
     model: String,
     rope: String,
+    /// The recipe and how it differs from its paper, where one was named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    recipe: Vec<String>,
     adapter: String,
     ctx: usize,
     #[serde(flatten)]
@@ -214,6 +214,7 @@ fn finish(args: &Args, choice: &ModelChoice, run: &Run<'_>) -> anyhow::Result<()
         output::print_json(&Report {
             model: models::label(choice),
             rope,
+            recipe: args.recipe_notes()?,
             adapter: path.display().to_string(),
             ctx: run.data().params().n_ctx,
             run: run.report(),

@@ -3,6 +3,7 @@
 mod args;
 mod job;
 mod memory;
+mod recipe;
 
 use clap::{Args as _, FromArgMatches};
 
@@ -27,6 +28,7 @@ pub(crate) const COMMAND: Command = Command {
 fn run(args: &Args) -> anyhow::Result<()> {
     let choice = args.model()?;
     let settings = args.settings()?;
+    args.recipe_notes()?.iter().for_each(|note| args.out.note(note));
     if args.plan_memory {
         return memory::show(args, &models::load(&choice)?, &settings);
     }

@@ -8,8 +8,9 @@ use crate::hparams::{Hparams, LayerAttention};
 /// A rope method worked out for one model and one context length. Fixed for the life of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The spec with every default filled in; parsing it again gives this plan, notes aside, at any context
-    /// length.
+    /// The spec with every default filled in. Parsing it again gives this plan, notes aside: at any context
+    /// length, but for `dynamic-ntk` with `trained`, which is to follow the context and gives it at the same
+    /// one.
     pub spec: Spec,
     /// Tokens the plan was made for.
     pub n_ctx: usize,

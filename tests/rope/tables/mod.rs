@@ -99,6 +99,37 @@ fn dynamic_ntk_takes_its_base_from_the_session_length() {
     assert!((base("dynamic-ntk:factor=8", 65536) - 1_305_706.0).abs() < 1.0);
 }
 
+/// The controlled study's Table 8: one spec of its NTK-32K gives every column, and so does the spec of a plan
+/// made at any of them, which is what an adapter records.
+#[test]
+fn dynamic_ntk_keeps_the_base_it_was_trained_with() {
+    let hp = llama2();
+    let lengths = [4096, 8192, 16384, 32768, 65536];
+    for at in lengths {
+        let made = plan("dynamic-ntk:trained=32768", &hp, at).expect("valid");
+        assert_eq!(made.spec.to_string(), "dynamic-ntk:factor=4,trained=32768,original=4096");
+        assert_eq!(made.frozen(&hp).as_ref(), Ok(&made.spec));
+        for (n_ctx, t) in lengths.into_iter().zip([29.0, 29.0, 29.0, 29.0, 61.0]) {
+            let again = Plan::new(&made.spec, &hp, n_ctx).expect("valid");
+            assert_close(&again.layer(0).freqs.theta, &powers(1e4 * f64::powf(t, 128.0 / 126.0), 128));
+            assert!(again.same_positions(&plan(&format!("dynamic-ntk:t={t}"), &hp, n_ctx).expect("valid")));
+        }
+    }
+    let base = |n| theta("dynamic-ntk:trained=32768", &hp, n)[1].powf(-64.0);
+    assert!((base(8192) - 305_922.0).abs() < 1.0 && (base(65536) - 651_131.0).abs() < 1.0);
+    // The study's code rounds the factor up, and NTK-64K is what its code computes.
+    for (spec, n_ctx, factor, t) in [
+        ("dynamic-ntk:trained=65536", 4096, "8", 121.0),
+        ("dynamic-ntk:trained=20480", 4096, "3", 13.0),
+        ("dynamic-ntk:trained=100", 4096, "1", 1.0),
+        ("dynamic-ntk:trained=32768,factor=2", 4096, "2", 15.0),
+    ] {
+        let made = plan(spec, &hp, n_ctx).expect("valid");
+        assert_eq!(made.spec.parts()[0].get("factor").map(|v| v.to_string()).as_deref(), Some(factor));
+        assert_close(&made.layer(0).freqs.theta, &powers(1e4 * f64::powf(t, 128.0 / 126.0), 128));
+    }
+}
+
 /// ggml's `rope_yarn` and `ggml_rope_yarn_corr_dims`, f32 replaced by f64: (angle per position, magnitude).
 #[allow(clippy::too_many_arguments)]
 fn ggml_yarn(
@@ -391,6 +422,7 @@ fn errors_name_what_is_known() {
         ("abf:base=1e6,factor=2", &["factor", "no effect"]),
         ("abf:base=1e31", &["1e30"]),
         ("dynamic-ntk:t=5,factor=2", &["factor", "no effect"]),
+        ("dynamic-ntk:t=5,trained=32768", &["trained", "no effect"]),
         ("yarn:beta-fast=1,beta-slow=2", &["beta-fast", "beta-slow"]),
         ("sba:original=1", &["sba", "1 tokens"]),
     ] {
