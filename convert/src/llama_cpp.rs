@@ -86,7 +86,7 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     }
     candidates.extend(base_of(plan, hp).map(|b| Stock { freq_base: Some(b as f32), ..stock.clone() }));
     if let Some(yarn) = plan.spec.part("yarn") {
-        let number = |key: &str| yarn.get(key).and_then(|v| v.parse::<f32>().ok());
+        let number = |key: &str| yarn.get(key)?.as_f64().map(|x| x as f32);
         let attn_factor = number("attn-factor").filter(|a| *a != 1.0);
         candidates.push(Stock {
             kind: Some("yarn"),

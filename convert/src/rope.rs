@@ -19,7 +19,7 @@ fn is_rope_key(name: &str) -> bool {
 /// The context to convert for when none is given, and why: what the spec's own factor reaches; for `plain` the trained one;
 /// what the file says it was extended to; else four times the trained window. `hp` is the model as trained.
 pub fn default_ctx(spec: &Spec, hp: &Hparams) -> (usize, String) {
-    let number = |key: &str| spec.parts().iter().find_map(|p| p.get(key)).and_then(|v| v.parse::<f64>().ok());
+    let number = |key: &str| spec.parts().iter().find_map(|p| p.get(key)?.as_f64());
     let n_ctx_file = hp.rope_scaling.n_ctx_orig.map_or(hp.n_ctx_train, |n| n as usize);
     let trained = number("original").map_or(n_ctx_file, |n| n as usize);
     let clip = |n: f64| n.clamp(1.0, f64::from(i32::MAX)) as usize;

@@ -301,19 +301,19 @@ fn list_methods(out: &OutputArgs) -> anyhow::Result<()> {
             .iter()
             .map(|m| {
                 let params: Vec<_> = m
-                    .params()
+                    .params
                     .iter()
                     .map(|p| json!({ "key": p.key, "default": p.default, "unit": p.unit, "about": p.about }))
                     .collect();
-                json!({ "name": m.name(), "about": m.about(), "axis": m.axis().to_string(), "params": params })
+                json!({ "name": m.name, "about": m.about, "axis": m.axis.to_string(), "params": params })
             })
             .collect();
         return output::print_json(&json!({ "methods": rows }));
     }
     let mut s = String::new();
     for m in METHODS {
-        let _ = writeln!(s, "{} ({}): {}", m.name(), m.axis(), m.about());
-        for p in m.params() {
+        let _ = writeln!(s, "{} ({}): {}", m.name, m.axis, m.about);
+        for p in m.params {
             let unit = if p.unit.is_empty() { String::new() } else { format!(", {}", p.unit) };
             let _ = writeln!(s, "    {:12} {}{unit} (default: {})", p.key, p.about, p.default);
         }

@@ -49,7 +49,7 @@ fn specs() -> impl Strategy<Value = String> {
     (0..METHODS.len()).prop_flat_map(|m| {
         let method = METHODS[m];
         let args: Vec<_> = method
-            .params()
+            .params
             .iter()
             .map(|p| {
                 proptest::option::weighted(0.4, value_of(p))
@@ -58,7 +58,7 @@ fn specs() -> impl Strategy<Value = String> {
             .collect();
         args.prop_map(move |args| {
             let args: Vec<String> = args.into_iter().flatten().collect();
-            format!("{}{}{}", method.name(), if args.is_empty() { "" } else { ":" }, args.join(","))
+            format!("{}{}{}", method.name, if args.is_empty() { "" } else { ":" }, args.join(","))
         })
     })
 }
@@ -113,11 +113,11 @@ const N: i32 = 200;
 
 /// Reach methods with small parameters, sometimes on top of a frequency method.
 fn reach_specs() -> impl Strategy<Value = String> {
-    let reach: Vec<_> = METHODS.iter().filter(|m| m.axis() == Axis::Reach).collect();
+    let reach: Vec<_> = METHODS.iter().filter(|m| m.axis == Axis::Reach).collect();
     (0..reach.len(), any::<bool>()).prop_flat_map(move |(m, composed)| {
         let method = reach[m];
         let args: Vec<_> = method
-            .params()
+            .params
             .iter()
             .map(|p| {
                 let value = match p.kind {
@@ -135,7 +135,7 @@ fn reach_specs() -> impl Strategy<Value = String> {
             let args: Vec<String> = args.into_iter().flatten().collect();
             let (before, sep) =
                 (if composed { "pi:factor=2+" } else { "" }, if args.is_empty() { "" } else { ":" });
-            format!("{before}{}{sep}{}", method.name(), args.join(","))
+            format!("{before}{}{sep}{}", method.name, args.join(","))
         })
     })
 }
@@ -143,7 +143,7 @@ fn reach_specs() -> impl Strategy<Value = String> {
 /// The largest distance a method's own documentation allows within `n` tokens; `None` where it promises nothing.
 fn promised(plan: &Plan, n: i32) -> Option<i32> {
     let part = plan.spec.parts().iter().find(|p| !["plain", "pi"].contains(&p.name()))?;
-    let of = |key: &str| -> i32 { part.get(key).and_then(|v| v.parse().ok()).expect(key) };
+    let of = |key: &str| -> i32 { part.get(key).and_then(|v| v.as_f64()).expect(key) as i32 };
     match part.name() {
         // Up to (L - W) G + W tokens keep within trained distances, 0 to L-1.
         "self-extend" => {

@@ -18,57 +18,49 @@ use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 ///
 /// Tables and code of the study disagree on its NTK-64K: t = 57 in the tables, while the formula gives 121.
 /// Hence `t` can be given outright, and the value in force is noted.
-pub(super) struct DynamicNtk;
+pub(super) static METHOD: Method = Method {
+    name: "dynamic-ntk",
+    about: "NTK-aware with the base set by the session's length, fixed when it opens",
+    axis: Axis::Frequency,
+    params: &[
+        Param::FACTOR,
+        Param {
+            key: "t",
+            kind: Kind::Number { min: 1.0, max: 1e13 },
+            default: "factor * max(context, trained, original) / original - (factor - 1)",
+            unit: "",
+            about: "scale of the base, instead of the one that factor and context give",
+        },
+        Param {
+            key: "trained",
+            kind: Kind::Count { min: 1, max: MAX_CTX },
+            default: "none; given, factor is trained / (2 * original), rounded up",
+            unit: "tokens",
+            about: "length the model was fine-tuned at under this method; its base stays up to there",
+        },
+        Param::ORIGINAL,
+    ],
+    apply,
+};
 
-impl Method for DynamicNtk {
-    fn name(&self) -> &'static str {
-        "dynamic-ntk"
-    }
-    fn about(&self) -> &'static str {
-        "NTK-aware with the base set by the session's length, fixed when it opens"
-    }
-    fn axis(&self) -> Axis {
-        Axis::Frequency
-    }
-    fn params(&self) -> &'static [Param] {
-        &[
-            Param::FACTOR,
-            Param {
-                key: "t",
-                kind: Kind::Number { min: 1.0, max: 1e13 },
-                default: "factor * max(context, trained, original) / original - (factor - 1)",
-                unit: "",
-                about: "scale of the base, instead of the one that factor and context give",
-            },
-            Param {
-                key: "trained",
-                kind: Kind::Count { min: 1, max: MAX_CTX },
-                default: "none; given, factor is trained / (2 * original), rounded up",
-                unit: "tokens",
-                about: "length the model was fine-tuned at under this method; its base stays up to there",
-            },
-            Param::ORIGINAL,
-        ]
-    }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
-        let original = geo.n_ctx_orig as f64;
-        let scale = |s: f64, length: usize| s * length.max(geo.n_ctx_orig) as f64 / original - (s - 1.0);
-        let t = if args.is_given("t") {
-            args.number("t", || 1.0)?
-        } else if args.is_given("trained") {
-            let trained = args.count("trained", || geo.n_ctx_orig as u64)? as usize;
-            let s = args.number("factor", || (trained as f64 / (2.0 * original)).ceil())?;
-            let t = args.number("t", || scale(s, geo.n_ctx.max(trained)))?;
-            args.absorb("t");
-            t
-        } else {
-            let s = args.factor(geo)?;
-            args.absorb("factor");
-            args.number("t", || scale(s, geo.n_ctx))?
-        };
-        let base = geo.ntk_base(t)?;
-        plan.freqs.theta = geo.table(base)?;
-        args.note(format!("dynamic-ntk: t = {}, base {}, fixed for the session.", approx(t), approx(base)));
-        Ok(())
-    }
+fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+    let original = geo.n_ctx_orig as f64;
+    let scale = |s: f64, length: usize| s * length.max(geo.n_ctx_orig) as f64 / original - (s - 1.0);
+    let t = if args.is_given("t") {
+        args.number("t", || 1.0)?
+    } else if args.is_given("trained") {
+        let trained = args.count("trained", || geo.n_ctx_orig as u64)? as usize;
+        let s = args.number("factor", || (trained as f64 / (2.0 * original)).ceil())?;
+        let t = args.number("t", || scale(s, geo.n_ctx.max(trained)))?;
+        args.absorb("t");
+        t
+    } else {
+        let s = args.factor(geo)?;
+        args.absorb("factor");
+        args.number("t", || scale(s, geo.n_ctx))?
+    };
+    let base = geo.ntk_base(t)?;
+    plan.freqs.theta = geo.table(base)?;
+    args.note(format!("dynamic-ntk: t = {}, base {}, fixed for the session.", approx(t), approx(base)));
+    Ok(())
 }

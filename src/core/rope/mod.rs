@@ -40,20 +40,20 @@ pub use value::{Kind, Value};
 pub struct RopeError(pub String);
 
 /// Every method of this build, in the order help shows them.
-pub static METHODS: &[&dyn Method] = &[
-    &plain::Plain,
-    &pi::Pi,
-    &ntk::Ntk,
-    &dynamic_ntk::DynamicNtk,
-    &yarn::Yarn,
-    &abf::Abf,
-    &longrope::LongRope,
-    &sba::Sba,
-    &harpe::Harpe,
-    &self_extend::SelfExtend,
-    &lm_infinite::LmInfinite,
-    &dca::Dca,
-    &streaming::Streaming,
+pub static METHODS: &[&Method] = &[
+    &plain::METHOD,
+    &pi::METHOD,
+    &ntk::METHOD,
+    &dynamic_ntk::METHOD,
+    &yarn::METHOD,
+    &abf::METHOD,
+    &longrope::METHOD,
+    &sba::METHOD,
+    &harpe::METHOD,
+    &self_extend::METHOD,
+    &lm_infinite::METHOD,
+    &dca::METHOD,
+    &streaming::METHOD,
 ];
 
 /// Methods this project names but this build does not have: asking for one is no spelling mistake. [`METHODS`] is looked up first.

@@ -318,13 +318,13 @@ fn harpe_has_a_table_for_each_kv_head() {
 fn a_factor_of_one_changes_nothing() {
     for hp in with_and_without_factors(model(1e5, 64, 8192)) {
         let own = theta("plain", &hp, 8192);
-        for m in METHODS.iter().filter(|m| m.params().iter().any(|p| p.key == "factor")) {
-            if m.name() == "longrope" {
+        for m in METHODS.iter().filter(|m| m.params.iter().any(|p| p.key == "factor")) {
+            if m.name == "longrope" {
                 continue;
             }
-            let plan = plan(&format!("{}:factor=1", m.name()), &hp, 4096).expect("valid");
+            let plan = plan(&format!("{}:factor=1", m.name), &hp, 4096).expect("valid");
             plan.layer(0).freqs.tables().for_each(|t| assert_close(t, &own));
-            assert_eq!(plan.layer(0).mscale, 1.0, "{}", m.name());
+            assert_eq!(plan.layer(0).mscale, 1.0, "{}", m.name);
         }
     }
 }
@@ -452,7 +452,7 @@ fn errors_name_what_is_known() {
     ];
     for hp in wrong {
         for m in METHODS {
-            assert!(plan(m.name(), &hp, 16384).is_err(), "{}", m.name());
+            assert!(plan(m.name, &hp, 16384).is_err(), "{}", m.name);
         }
     }
     for (n_ctx, ff) in [(0, 1.0), (usize::MAX, 1.0), (1, f32::NAN), (1, 0.0)] {
