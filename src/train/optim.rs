@@ -1,4 +1,5 @@
-//! AdamW, learning-rate schedules, clipping, and a moving average of what is trained. On the host: what is trained is small.
+//! AdamW, learning-rate schedules, clipping, and a moving average of the trained tensors. All of it runs on
+//! the host: these tensors are small.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -66,8 +67,8 @@ impl AdamW {
     }
 }
 
-/// The course of the learning rate in the steps of warm-up, as a share of the highest rate, for a step k from 0
-/// and a warm-up of w steps.
+/// The course of the learning rate in the steps of warm-up, as a share of the highest rate, for a step k from
+/// 0 and a warm-up of w steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WarmupShape {
@@ -105,7 +106,8 @@ pub struct Schedule {
     pub lr_min: f64,
     /// Steps in which the rate rises from 0.
     pub warmup: u64,
-    /// How it rises in them. Left out of checkpoints where it is linear, as it is in those that do not name it.
+    /// How it rises in them. Left out of checkpoints where it is linear, as it is in those that do not name
+    /// it.
     #[serde(default, skip_serializing_if = "WarmupShape::is_linear")]
     pub warmup_shape: WarmupShape,
     /// Steps in all.
@@ -127,8 +129,8 @@ impl Schedule {
         }
     }
 
-    /// The rate of a step, the first being 0. The first step of a warm-up has rate 0, as in Hugging Face's and
-    /// DeepSpeed's schedules.
+    /// The rate of a step, the first being 0. The first step of a warm-up has rate 0, as in Hugging Face's
+    /// and DeepSpeed's schedules.
     pub fn lr(&self, step: u64) -> f64 {
         if step < self.warmup {
             return match self.warmup_shape {
@@ -175,7 +177,8 @@ pub fn global_norm(grads: &[Vec<f32>]) -> f64 {
     grads.iter().map(square).sum::<f64>().sqrt()
 }
 
-/// What gradients are multiplied by so that their norm is at most `max` (0: no limit), as PyTorch's `clip_grad_norm_` does.
+/// The factor on gradients under which their norm is at most `max` (0: no limit), as PyTorch's
+/// `clip_grad_norm_` does.
 pub fn clip_factor(norm: f64, max: f64) -> f64 {
     if max > 0.0 {
         (max / (norm + 1e-6)).min(1.0)
@@ -190,7 +193,7 @@ pub fn average(decay: f64, average: &mut [f32], value: &[f32]) {
     average.par_iter_mut().zip(value).for_each(|(a, v)| *a = mix(*a, *v));
 }
 
-/// How what is trained follows its gradients.
+/// Settings of the optimiser.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OptimParams {
     /// The rule.
@@ -199,11 +202,11 @@ pub struct OptimParams {
     pub schedule: Schedule,
     /// Gradients are scaled down to this norm, all together; 0: never.
     pub clip: f64,
-    /// Decay of the moving average of what is trained; 0: none is kept.
+    /// Decay of the moving average of the trained tensors; 0: none is kept.
     pub ema: f64,
 }
 
-/// What a step did.
+/// The figures of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Step {
     /// Steps so far, this one included.
@@ -253,11 +256,11 @@ impl Optimizer {
         Ok(Optimizer { params, step: 0, moments, average })
     }
 
-    /// Takes the gradients summed so far, moves what is trained, and forgets them.
+    /// Takes the gradients summed so far, changes the trained tensors by them, and sets them to zero.
     ///
     /// # Errors
-    /// A gradient that is not finite: its tensor is named, and nothing has moved. A value that is not finite after the step:
-    /// all is to be taken from the last checkpoint.
+    /// A gradient that is not finite: its tensor is named, and nothing has moved. A value that is not finite
+    /// after the step: all is to be taken from the last checkpoint.
     pub fn step(&mut self, trained: &mut Params) -> Result<Step> {
         let grads = trained.grads()?;
         let grad_norm = global_norm(&grads);

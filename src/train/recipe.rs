@@ -4,11 +4,11 @@ use super::optim::{AdamW, Decay, OptimParams, Schedule, WarmupShape};
 
 /// Said of every recipe: the rates and steps of the papers are for another kind of training.
 pub const ALL_PARAMETERS: &str =
-    "the paper trained all parameters of the model; here low-rank pairs are trained, and the \
-     tensors that --train names";
+    "the paper trained all parameters of the model; here low-rank pairs are trained, and the tensors that \
+     --train names";
 
-/// The settings that a paper or its code states. `source` says where they are from, and which of them it leaves
-/// open.
+/// The settings that a paper or its code states. `source` says where they are from, and which of them it
+/// leaves open.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipe {
     /// Its name.
@@ -85,10 +85,11 @@ const LCEG: Recipe = Recipe {
     length: Amount::Tokens(1_000_000_000),
     batch: Batch::Sequences(32),
     ema: 0.999,
-    source: "paper, section 4 and appendix 9.2: rate, linear warm-up, no weight decay, a moving average of the weights with \
-             a constant that it does not state (0.999 here), 32 sequences a step. It names no decay of the rate. Betas, \
-             clipping and the 20 steps of warm-up are those of the released script. The rope is the study's best, \
-             NTK-32K; name another with --rope. BOS before each document is the form of its data",
+    source: "paper, section 4 and appendix 9.2: rate, linear warm-up, no weight decay, a moving average of \
+             the weights with a constant that it does not state (0.999 here), 32 sequences a step. It names \
+             no decay of the rate. Betas, clipping and the 20 steps of warm-up are those of the released \
+             script. The rope is the study's best, NTK-32K; name another with --rope. BOS before each \
+             document is the form of its data",
 };
 
 /// All recipes.
@@ -109,21 +110,22 @@ pub static RECIPES: &[Recipe] = &[
         length: Amount::Steps(1250),
         batch: Batch::Sequences(8),
         ema: 0.0,
-        source: "paper, section 3.1; it names a linear warm-up and no decay after it, and no clipping (1 here). Its other \
-                 models have sba:factor=4, trained on 4,096 tokens as well. It cuts each text to one sequence between BOS \
-                 and EOS, which no packing here does",
+        source: "paper, section 3.1; it names a linear warm-up and no decay after it, and no clipping (1 \
+                 here). Its other models have sba:factor=4, trained on 4,096 tokens as well. It cuts each \
+                 text to one sequence between BOS and EOS, which no packing here does",
     },
     LCEG,
     Recipe {
         name: "lceg-code",
-        about: "the controlled study (LCEG) as released: 1B tokens, 256 sequences a step, logarithmic warm-up, linear decay",
+        about: "the controlled study (LCEG) as released: 1B tokens, 256 sequences a step, logarithmic \
+                warm-up, linear decay",
         warmup_shape: WarmupShape::Log,
         decay: Decay::Linear,
         batch: Batch::Sequences(256),
         ema: 0.0,
-        source: "finetune.sh, fine-tune.py and ds_configs/stage3_offload.json of the released code, which state all of it; \
-                 `auto` there is the default of Hugging Face's trainer. No moving average is kept. That this script made \
-                 the published models is likely, and not said",
+        source: "finetune.sh, fine-tune.py and ds_configs/stage3_offload.json of the released code, which \
+                 state all of it; `auto` there is the default of Hugging Face's trainer. No moving average \
+                 is kept. That this script made the published models is likely, and not said",
         ..LCEG
     },
     Recipe {
@@ -142,9 +144,9 @@ pub static RECIPES: &[Recipe] = &[
         length: Amount::Tokens(6_000_000_000),
         batch: Batch::Tokens(FOUR_MILLION),
         ema: 0.0,
-        source: "paper, section 4.4: rate, betas and tokens; it refers to Fu et al. 2024 for the rest, who take 4M tokens a \
-                 step (2^22 here), a constant rate, and BOS before each document. No weight decay and clipping to 1 are \
-                 set here",
+        source: "paper, section 4.4: rate, betas and tokens; it refers to Fu et al. 2024 for the rest, who \
+                 take 4M tokens a step (2^22 here), a constant rate, and BOS before each document. No weight \
+                 decay and clipping to 1 are set here",
     },
     Recipe {
         name: "utk",
@@ -162,9 +164,9 @@ pub static RECIPES: &[Recipe] = &[
         length: Amount::Tokens(20_000_000_000),
         batch: Batch::Tokens(FOUR_MILLION),
         ema: 0.0,
-        source: "paper, section 4.2: rates, warm-up, betas, tokens, 4M tokens a step (2^22 here); the base is that of section \
-                 4.3. No weight decay and clipping to 1 are set here. The text is not augmented: no chunk is split or \
-                 shuffled",
+        source: "paper, section 4.2: rates, warm-up, betas, tokens, 4M tokens a step (2^22 here); the base \
+                 is that of section 4.3. No weight decay and clipping to 1 are set here. The text is not \
+                 augmented: no chunk is split or shuffled",
     },
 ];
 
@@ -174,8 +176,8 @@ impl Recipe {
         RECIPES.iter().find(|r| r.name == name)
     }
 
-    /// Sequences of a step at a context of so many tokens: tokens of a step are rounded to the nearest number of
-    /// sequences, at least one.
+    /// Sequences of a step at a context of so many tokens: tokens of a step are rounded to the nearest number
+    /// of sequences, at least one.
     pub fn batch(&self, n_ctx: usize) -> usize {
         match self.batch {
             Batch::Sequences(n) => n,

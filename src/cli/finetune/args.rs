@@ -1,4 +1,4 @@
-//! What was typed, and its way to what the library takes.
+//! The options of `finetune`, and the settings of the library that they come to.
 
 use std::path::{Path, PathBuf};
 
@@ -42,14 +42,15 @@ pub(super) struct Args {
     /// Print what memory training needs, part by part, and the longest context that fits; train nothing
     #[arg(long)]
     pub(super) plan_memory: bool,
-    /// With --plan-memory: for a GPU of so much memory (12GiB) instead of this device, everything else on the host
+    /// With --plan-memory: for a GPU of so much memory (12GiB) instead of this device, everything else on the
+    /// host
     #[arg(long, value_name = "SIZE", requires = "plan_memory", value_parser = size)]
     pub(super) memory: Option<usize>,
     #[command(flatten)]
     pub(super) out: OutputArgs,
 }
 
-/// What is trained.
+/// The tensors trained.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Adapter")]
 pub(super) struct AdapterArgs {
@@ -95,9 +96,9 @@ pub(super) struct TextArgs {
     /// Held out to validate on, by document: a fraction of the text, or a number of sequences; 0: nothing
     #[arg(long, value_name = "X", default_value = "4", value_parser = held_out)]
     pub(super) held_out: HeldOut,
-    /// The end of a document: auto, flags, eos, eot, bos, or a token's text; default: auto, or the recipe's. `bos` puts
-    /// BOS before each document and, unless the model's flag asks for it, no EOS behind: the form of the data of Fu
-    /// et al., LCEG and HARPE
+    /// The end of a document: auto, flags, eos, eot, bos, or a token's text; default: auto, or the recipe's.
+    /// `bos` puts BOS before each document and, unless the model's flag asks for it, no EOS behind: the form
+    /// of the data of Fu et al., LCEG and HARPE
     #[arg(long, value_name = "TOKEN", value_parser = separator)]
     pub(super) separator: Option<Separator>,
     /// The field of .jsonl lines
@@ -111,7 +112,7 @@ pub(super) struct TextArgs {
     pub(super) cache: Option<PathBuf>,
 }
 
-/// What is written on the way.
+/// Files written during the run.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Files")]
 pub(super) struct FileArgs {
@@ -151,10 +152,10 @@ struct RunArgs {
     /// Tokens computed at once
     #[arg(long, value_name = "N", default_value = "512", value_parser = tokens)]
     block: usize,
-    /// What is kept of a layer until it is run backwards; the rest is computed again
+    /// Activations saved of a layer until its backward pass; the rest is computed again
     #[arg(long, value_name = "WHAT", default_value = "auto", value_parser = ["auto", "inputs", "attention", "products"])]
     keep: String,
-    /// How kept numbers are stored
+    /// The type in which they are saved
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "f16", "bf16"])]
     keep_type: String,
     /// Only operations that every backend has
@@ -252,7 +253,7 @@ impl Args {
 
     /// Nothing that is read is written over, and no output becomes a text of the next run.
     fn check_apart(&self, model: &Path) -> anyhow::Result<()> {
-        // What does not exist yet is where its folder is.
+        // A path that does not exist yet lies where its folder does.
         let whole = |p: &Path| -> PathBuf {
             let folder = p.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
             let beside = || Some(folder.canonicalize().ok()?.join(p.file_name()?));

@@ -1,4 +1,4 @@
-//! Sets a training run up from what was typed, shows it while it goes, and reports how it ended.
+//! Sets a training run up from the options, shows it while it goes, and reports how it ended.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) fn run(
         settings.n_ctx = model.hparams().n_ctx_train;
     }
     let (batch, optim) = args.optimiser(settings.n_ctx);
-    // Whatever cannot be is said before texts are tokenised.
+    // Impossible settings are refused before texts are tokenised.
     check_no_earlier_run(args)?;
     let trainer = Trainer::new(model, &settings)?;
     let optimizer = Optimizer::new(optim, trainer.params())?;
@@ -75,7 +75,8 @@ fn check_no_earlier_run(args: &Args) -> anyhow::Result<()> {
     match last {
         None if args.files.resume => Err(anyhow!("--resume: {}: no checkpoint there", folder.display())),
         Some(last) if !args.files.resume => Err(anyhow!(
-            "{}: an earlier run got to {}: --resume goes on with it; for a new one remove it, or name another --output",
+            "{}: an earlier run got to {}: --resume goes on with it; for a new one remove it, or name \
+             another --output",
             folder.display(),
             models::name(&last)
         )),
@@ -156,7 +157,8 @@ fn note_on_average(args: &Args, optim: &OptimParams) {
     let start = optim.ema.powf(optim.schedule.steps as f64);
     if optim.ema > 0.0 && start > 0.1 {
         args.out.note(format_args!(
-            "note: after {} steps the moving average is {:.0} % of what training starts from: a smaller --ema or more steps",
+            "note: after {} steps the moving average is {:.0} % of what training starts from: a smaller \
+             --ema or more steps",
             optim.schedule.steps,
             100.0 * start
         ));

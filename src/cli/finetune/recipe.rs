@@ -11,8 +11,8 @@ use super::args::Args;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(super) struct RecipeArgs {
-    /// Settings of a paper, rope and context included: sba, lceg (its words), lceg-code (as released), harpe, utk;
-    /// options given beside it win
+    /// Settings of a paper, rope and context included: sba, lceg (its words), lceg-code (as released), harpe,
+    /// utk; options given beside it win
     #[arg(long, value_name = "NAME", value_parser = RECIPES.iter().map(|r| r.name).collect::<Vec<_>>())]
     recipe: Option<String>,
     /// Steps of the optimiser; default: 100, or the recipe's
@@ -33,7 +33,7 @@ pub(super) struct RecipeArgs {
     /// How it rises: linear, or log (DeepSpeed's WarmupLR); default: linear, or the recipe's
     #[arg(long, value_name = "NAME", value_parser = ["linear", "log"])]
     warmup_shape: Option<String>,
-    /// What follows: constant, linear, cosine; default: constant, or the recipe's
+    /// The rate after that: constant, linear, cosine; default: constant, or the recipe's
     #[arg(long, value_name = "NAME", value_parser = ["constant", "linear", "cosine"])]
     schedule: Option<String>,
     /// Decay of the mean of gradients; default: 0.9, or the recipe's
@@ -48,8 +48,8 @@ pub(super) struct RecipeArgs {
     /// Scale gradients down to this norm; 0: never; default: 1, or the recipe's
     #[arg(long, value_name = "X")]
     clip: Option<f64>,
-    /// Decay of the moving average of the trained tensors, which is then written in their place; 0: none; default: 0,
-    /// or the recipe's
+    /// Decay of the moving average of the trained tensors, which is then written in their place; 0: none;
+    /// default: 0, or the recipe's
     #[arg(long, value_name = "X")]
     ema: Option<f64>,
 }
@@ -116,8 +116,8 @@ impl Args {
         (batch, OptimParams { adamw, schedule, clip, ema })
     }
 
-    /// The settings a recipe brings, where they are from, that its paper trained otherwise, and each option given that
-    /// replaces one of them.
+    /// The settings a recipe brings, where they are from, that its paper trained otherwise, and each option
+    /// given that replaces one of them.
     pub(super) fn recipe_notes(&self) -> anyhow::Result<Vec<String>> {
         let Some(recipe) = self.recipe() else { return Ok(Vec::new()) };
         let n_ctx = self.ctx.unwrap_or(recipe.n_ctx);
@@ -127,9 +127,9 @@ impl Args {
         let separator = recipe.separator.unwrap_or("auto");
         let mut notes = vec![
             format!(
-                "recipe {} ({}): rope {}, context {}, separator {separator}, {steps} steps of {sequences} sequences at \
-                 context {n_ctx}, lr {:e} to {:e} {:?}, {} steps of {:?} warm-up, betas {} and {}, weight decay {}, clip \
-                 {clip}, ema {ema}",
+                "recipe {} ({}): rope {}, context {}, separator {separator}, {steps} steps of {sequences} \
+                 sequences at context {n_ctx}, lr {:e} to {:e} {:?}, {} steps of {:?} warm-up, betas {} and \
+                 {}, weight decay {}, clip {clip}, ema {ema}",
                 recipe.name,
                 recipe.about,
                 recipe.rope,

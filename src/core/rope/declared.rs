@@ -7,9 +7,10 @@ use crate::hparams::Hparams;
 impl Spec {
     /// The model as its file declares it: `ropewalk.rope.spec`, else its `rope.scaling.*`, else `plain`.
     ///
-    /// As llama.cpp reads the keys: a factor without a type is linear, a factor of 0 is none, and `yarn_attn_factor` counts only where `yarn_ext_factor`
-    /// is 0 (elsewhere llama.cpp recomputes it); `attn_factor` always multiplies, so beside a type that has no magnitude here it is an error. Under `longrope`
-    /// a `factor` says nothing that the factor tensors do not, and is not used.
+    /// As llama.cpp reads the keys: a factor without a type is linear, a factor of 0 is none, and
+    /// `yarn_attn_factor` counts only where `yarn_ext_factor` is 0 (elsewhere llama.cpp recomputes it);
+    /// `attn_factor` always multiplies, so beside a type that has no magnitude here it is an error. Under
+    /// `longrope` a `factor` says nothing that the factor tensors do not, and is not used.
     pub fn declared(hp: &Hparams) -> Result<Spec, RopeError> {
         let s = &hp.rope_scaling;
         if let Some(text) = &s.spec {
@@ -21,7 +22,8 @@ impl Spec {
         let attn = s.attn_factor.filter(|a| *a != 1.0);
         if let (None | Some("none" | "linear"), Some(attn)) = (s.kind.as_deref(), attn) {
             return Err(RopeError(format!(
-                "rope.scaling.attn_factor: expected 1 or none with rope.scaling.type {}, found {attn}; name a rope spec to use instead",
+                "rope.scaling.attn_factor: expected 1 or none with rope.scaling.type {}, found {attn}; name \
+                 a rope spec to use instead",
                 s.kind.as_deref().unwrap_or("linear")
             )));
         }
@@ -52,7 +54,8 @@ impl Spec {
             }
             Some(other) => {
                 return Err(RopeError(format!(
-                    "rope.scaling.type: expected none, linear, yarn or longrope, found {}; name a rope spec to use instead",
+                    "rope.scaling.type: expected none, linear, yarn or longrope, found {}; name a rope spec \
+                     to use instead",
                     shown(other)
                 )))
             }

@@ -6,12 +6,12 @@ use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
 /// Base b * t^(d/(d-2)) with t = s*l/L - (s-1) and l = max(context, trained, L).
 ///
-/// The published code recomputes t as text grows, which rotates cached keys under another base than the query.
-/// Here l counts the context a session was opened for, so the base never moves while it is open.
+/// The published code recomputes t as text grows, which rotates cached keys under another base than the
+/// query. Here l counts the context a session was opened for, so the base never moves while it is open.
 ///
 /// `trained` is the length C' a model was fine-tuned at under this method (the controlled study, LCEG,
-/// arXiv:2409.12181, appendix 9.2). Up to that length it keeps the base it was trained with, and beyond it the
-/// base grows. The paper's s is then C'/(2L); its code rounds that up to a whole number, and the code is
+/// arXiv:2409.12181, appendix 9.2). Up to that length it keeps the base it was trained with, and beyond it
+/// the base grows. The paper's s is then C'/(2L); its code rounds that up to a whole number, and the code is
 /// followed. The resolved spec keeps `factor` and `trained` in place of t, so that one spec, and an adapter
 /// trained under it, has the right base at every length: t = 29, 29, 29, 29, 61 at 4k, 8k, 16k, 32k, 64k for
 /// `trained=32768` and L = 4096. Without `trained` the resolved spec states t itself.

@@ -3,12 +3,14 @@
 use super::reach::{Branch, PosMap, Reach};
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
-/// Distances 0..M-1 as they are, the first G tokens beyond them at distance exactly M, all else unseen; one softmax.
+/// Distances 0..M-1 as they are, the first G tokens beyond them at distance exactly M, all else unseen; one
+/// softmax.
 ///
-/// Source: the authors' code, `convert_llama_model(local_branch, global_branch)`: global keys are not rotated and the query is rotated at position
-/// min(M, keys - 1). The controlled study (LCEG) writes min(distance, L) for them, which is the same where M = L, the default here. With another M
-/// the two differ; the code is followed, and the other reading's figure is in `tests/reference/README.md`. The code repeats keys for every head and so knows no
-/// grouped queries; here they are as everywhere. Its default G is 10.
+/// Source: the authors' code, `convert_llama_model(local_branch, global_branch)`: global keys are not rotated
+/// and the query is rotated at position min(M, keys - 1). The controlled study (LCEG) writes min(distance, L)
+/// for them, which is the same where M = L, the default here. With another M the two differ; the code is
+/// followed, and the other reading's figure is in `tests/reference/README.md`. The code repeats keys for
+/// every head and so knows no grouped queries; here they are as everywhere. Its default G is 10.
 pub(super) static METHOD: Method = Method {
     name: "lm-infinite",
     about: "a window of keys, and the first tokens at a fixed distance; needs no training",

@@ -2,12 +2,15 @@
 
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError, Value};
 
-/// theta_j / lambda_j (Ding et al. 2024, arXiv:2402.13753) with lambda from `rope_factors_long.weight` or `rope_factors_short.weight`.
+/// theta_j / lambda_j (Ding et al. 2024, arXiv:2402.13753) with lambda from `rope_factors_long.weight` or
+/// `rope_factors_short.weight`.
 ///
-/// These stand in place of `rope_freqs.weight`, not on top of it. `factors=auto` takes the long ones when the target context is above the trained
-/// window, once for the session, as llama.cpp does by the allocated context (the original code decides by the length of each prompt). Magnitude: the file's
-/// `scaling.attn_factor`, else sqrt(1 + ln s / ln L), with either set of factors, as the published model code has it. The s in it belongs to the trained
-/// factors, so it is the file's context_length over its original one when it declares both.
+/// These stand in place of `rope_freqs.weight`, not on top of it. `factors=auto` takes the long ones when the
+/// target context is above the trained window, once for the session, as llama.cpp does by the allocated
+/// context (the original code decides by the length of each prompt). Magnitude: the file's
+/// `scaling.attn_factor`, else sqrt(1 + ln s / ln L), with either set of factors, as the published model code
+/// has it. The s in it belongs to the trained factors, so it is the file's context_length over its original
+/// one when it declares both.
 pub(super) static METHOD: Method = Method {
     name: "longrope",
     about: "LongRoPE: the file's own long or short factor for each pair",
@@ -50,7 +53,8 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     };
     let Some(factors) = factors else {
         return Err(RopeError(format!(
-            "rope method longrope: expected the tensor {tensor} in the file, found none; its factors come from training and cannot be derived"
+            "rope method longrope: expected the tensor {tensor} in the file, found none; its factors come \
+             from training and cannot be derived"
         )));
     };
     geo.check_factors(tensor, factors)?;

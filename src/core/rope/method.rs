@@ -95,7 +95,8 @@ pub struct Geometry<'a> {
     pub freq_base: f64,
     /// The file's `rope_freqs.weight`: angles are divided by it, `[n_rot/2]`.
     pub freq_factors: Option<&'a [f32]>,
-    /// The scaling that the file declares for these layers; methods use only its factor tensors and what belongs to them.
+    /// The scaling that the file declares for these layers; methods use only its factor tensors and what
+    /// belongs to them.
     pub scaling: Option<&'a RopeScaling>,
     /// `context_length` of the file.
     pub n_ctx_train: usize,

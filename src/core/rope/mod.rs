@@ -1,6 +1,8 @@
-//! Rope methods as data: a `Spec` (what the user wrote) becomes a `Plan` (frequencies x reach). Pure: no tensors, no files.
+//! Rope methods as data: a `Spec`, as the user writes it, becomes a `Plan` (frequencies x reach). Pure: no
+//! tensors, no files.
 //!
-//! A method is one file here and one line of [`METHODS`]; help, errors, benches and the property tests walk that slice.
+//! A method is one file here and one line of [`METHODS`]; help, errors, benches and the property tests walk
+//! that slice.
 
 mod abf;
 mod dca;
@@ -56,5 +58,6 @@ pub static METHODS: &[&Method] = &[
     &streaming::METHOD,
 ];
 
-/// Methods this project names but this build does not have: asking for one is no spelling mistake. [`METHODS`] is looked up first.
+/// Methods this project names but this build does not have: asking for one is no spelling mistake.
+/// [`METHODS`] is looked up first.
 pub const PLANNED: &[&str] = &["clex"];

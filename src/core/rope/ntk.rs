@@ -3,7 +3,8 @@
 use super::value::approx;
 use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
-/// Base b * s^(d/(d-2)): the fastest pair is kept, the slowest interpolated s times. Recomputed from the base; `rope_freqs` factors stay divided in.
+/// Base b * s^(d/(d-2)): the fastest pair is kept, the slowest interpolated s times. Recomputed from the
+/// base; `rope_freqs` factors stay divided in.
 pub(super) static METHOD: Method = Method {
     name: "ntk",
     about: "NTK-aware: a larger base that interpolates the slowest pair factor times",

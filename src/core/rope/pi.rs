@@ -2,7 +2,8 @@
 
 use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
-/// theta_j / s: every position counts as 1/s (Chen et al. 2023, arXiv:2306.15595). Acts on the file's table, `rope_freqs` included, as ggml's `freq_scale` does.
+/// theta_j / s: every position counts as 1/s (Chen et al. 2023, arXiv:2306.15595). Acts on the file's table,
+/// `rope_freqs` included, as ggml's `freq_scale` does.
 pub(super) static METHOD: Method = Method {
     name: "pi",
     about: "Position Interpolation: every frequency divided by factor",

@@ -2,7 +2,8 @@
 
 use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
-/// theta_j = b^(-2j/d) / f_j, with b the file's `rope.freq_base` and f its `rope_freqs.weight` (Llama 3), 1 when it has none.
+/// theta_j = b^(-2j/d) / f_j, with b the file's `rope.freq_base` and f its `rope_freqs.weight` (Llama 3), 1
+/// when it has none.
 pub(super) static METHOD: Method = Method {
     name: "plain",
     about: "the model's own frequencies, nothing changed",

@@ -204,7 +204,8 @@ impl Work<'_> {
                 Some((k, other)) => {
                     let (a, b) = (layer_list(hp.layers_of(*k)), layer_list(hp.layers_of(kind)));
                     return Err(RopeError(format!(
-                        "rope spec {spec}: its defaults come to {other} in {a} and to {part} in {b}; give the parameters \
+                        "rope spec {spec}: its defaults come to {other} in {a} and to {part} in {b}; give \
+                         the parameters \
                          that differ"
                     )));
                 }
@@ -239,7 +240,8 @@ fn without_effect(part: &Part, hp: &Hparams) -> RopeError {
     RopeError(match widest {
         None => format!("rope method {}: it would change nothing: the model has no rotation", part.name()),
         Some(window) => format!(
-            "rope method {}: it would change nothing: rotated layers see attention.sliding_window {window} tokens, no \
+            "rope method {}: it would change nothing: rotated layers see attention.sliding_window {window} \
+             tokens, no \
              more than the trained window of {n}",
             part.name()
         ),

@@ -7,9 +7,11 @@ use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// SBA-RoPE, equations 7-12, with d the rotary dimension.
 ///
-/// dim* is the first pair that does not turn once within the trained window: (L-1) theta_j < 2 pi. Pairs before it keep the base, the rest take
-/// base* = b ((L'-1)/(L-1))^(d/(2 dim*)), with L' = factor * L, so that pair dim* reaches at L'-1 the angle it had at L-1. `rope_freqs` factors stay
-/// divided in, and dim* is found on the angles so divided: they are what the model was trained with. Equation 12 switches at dim*, the text above it after dim*; the equation holds.
+/// dim* is the first pair that does not turn once within the trained window: (L-1) theta_j < 2 pi. Pairs
+/// before it keep the base, the rest take base* = b ((L'-1)/(L-1))^(d/(2 dim*)), with L' = factor * L, so
+/// that pair dim* reaches at L'-1 the angle it had at L-1. `rope_freqs` factors stay divided in, and dim* is
+/// found on the angles so divided: they are what the model was trained with. Equation 12 switches at dim*,
+/// the text above it after dim*; the equation holds.
 pub(super) static METHOD: Method = Method {
     name: "sba",
     about: "SBA-RoPE: pairs that turned fully in training kept, the rest under a larger base",
@@ -28,12 +30,13 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         )),
         Some(0) => {
             return Err(RopeError(format!(
-                "rope method sba: original: expected a trained window in which the first pair turns at least once, found {l} tokens"
+                "rope method sba: original: expected a trained window in which the first pair turns at \
+                 least once, found {l} tokens"
             )))
         }
         Some(dim) => {
-            let base = geo.freq_base
-                * ((target - 1.0) / (l - 1.0)).powf(geo.n_rot as f64 / (2.0 * dim as f64));
+            let base =
+                geo.freq_base * ((target - 1.0) / (l - 1.0)).powf(geo.n_rot as f64 / (2.0 * dim as f64));
             theta[dim..].copy_from_slice(&geo.table(base)?[dim..]);
             args.note(format!("sba: base {} from pair {dim} on.", approx(base)));
         }

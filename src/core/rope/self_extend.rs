@@ -8,14 +8,17 @@ const COUNT: Kind = Kind::Count { min: 1, max: 1 << 30 };
 
 /// Distances below W as they are; beyond, floor(i/G) + W - W/G - floor(j/G); one softmax over both.
 ///
-/// Source: the authors' code, LongLM, `self_extend_patch`. Two readings exist. It groups *positions*; the controlled study (LCEG, eq. 15) groups the
-/// *distance*, floor((i-j)/G), which differs by at most one position. And near is a distance below W there, while eq. 15 has up to W. The code is followed; the
-/// other readings' figures are in `tests/reference/README.md`. In the code W/G is a true division in prefill and a whole one in decoding; with G a
-/// divisor of W, as asked here, they agree. `log-scale` multiplies queries by max(1, ln(i+1) / ln L), which the code has for long passkeys.
+/// Source: the authors' code, LongLM, `self_extend_patch`. Two readings exist. It groups *positions*; the
+/// controlled study (LCEG, eq. 15) groups the *distance*, floor((i-j)/G), which differs by at most one
+/// position. And near is a distance below W there, while eq. 15 has up to W. The code is followed; the other
+/// readings' figures are in `tests/reference/README.md`. In the code W/G is a true division in prefill and a
+/// whole one in decoding; with G a divisor of W, as asked here, they agree. `log-scale` multiplies queries by
+/// max(1, ln(i+1) / ln L), which the code has for long passkeys.
 ///
-/// Defaults: W is the largest power of two up to L/8; G the smallest divisor of W with W + (N-W)/G <= L/2, the cautious end of the paper's rule
-/// of thumb (1/2 to 2/3 of L). Next to a frequency method they stay so: each of the two then stretches to the whole context by itself, which is more than is
-/// needed; give `factor` or `group` to share it.
+/// Defaults: W is the largest power of two up to L/8; G the smallest divisor of W with W + (N-W)/G <= L/2,
+/// the cautious end of the paper's rule of thumb (1/2 to 2/3 of L). Next to a frequency method they stay so:
+/// each of the two then stretches to the whole context by itself, which is more than is needed; give `factor`
+/// or `group` to share it.
 pub(super) static METHOD: Method = Method {
     name: "self-extend",
     about: "near keys as they are, far keys at grouped positions; needs no training",
@@ -55,7 +58,8 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     if !w.is_multiple_of(g) {
         let near = divisors(w).min_by_key(|d| (d.abs_diff(g), *d)).unwrap_or(1);
         return Err(RopeError(format!(
-            "rope method self-extend: group: expected a divisor of window {w}, found {g}; the nearest is {near}"
+            "rope method self-extend: group: expected a divisor of window {w}, found {g}; the nearest is \
+             {near}"
         )));
     }
     if log_scale {
@@ -71,11 +75,13 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let longest = |g: u64| l.saturating_sub(w).saturating_mul(g).saturating_add(w).min(MAX_CTX);
     if w >= l {
         args.note(format!(
-            "self-extend: window {w} leaves no trained distance for far keys: original is {l}; a smaller window does."
+            "self-extend: window {w} leaves no trained distance for far keys: original is {l}; a smaller \
+             window does."
         ));
     } else {
         args.note(format!(
-            "self-extend: up to {} tokens keep within trained distances: (original - window) x group + window.",
+            "self-extend: up to {} tokens keep within trained distances: (original - window) x group + \
+             window.",
             longest(g)
         ));
         if n > longest(g) {

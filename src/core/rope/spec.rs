@@ -11,8 +11,8 @@ const MAX_LEN: usize = 1 << 16;
 
 /// A rope spec as a user writes it: `name[:key=value,...]` joined by `+`. `parse(print(s)) == s`.
 ///
-/// It holds known names, checked values, and parameters in the method's own order; printed, numbers have their
-/// shortest spelling.
+/// It holds known names, checked values, and parameters in the method's own order; printed, numbers have
+/// their shortest spelling.
 ///
 /// ```
 /// use ropewalk_core::rope::Spec;

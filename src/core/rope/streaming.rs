@@ -1,13 +1,16 @@
-//! `streaming`: attention sinks and a window, positions counted inside the cache (Xiao et al. 2024, StreamingLLM).
+//! `streaming`: attention sinks and a window, positions counted inside the cache (Xiao et al. 2024,
+//! StreamingLLM).
 
 use super::reach::{Branch, PosMap, Reach};
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
-/// The first S tokens and the last M are seen, all else is dropped from the cache; a query stands at position min(i, S+M-1), as if the cache were all the text.
+/// The first S tokens and the last M are seen, all else is dropped from the cache; a query stands at position
+/// min(i, S+M-1), as if the cache were all the text.
 ///
-/// Source: the authors' code, `StartRecentKVCache(start_size, recent_size)`, whose cache keeps keys unrotated and rotates them at their place in it. Near
-/// keys are then at their true distance, and sink j is at min(i, S+M-1) - j, which is what is done here without rotating a cached key again. The cache is
-/// bounded, so text may go on for ever.
+/// Source: the authors' code, `StartRecentKVCache(start_size, recent_size)`, whose cache keeps keys unrotated
+/// and rotates them at their place in it. Near keys are then at their true distance, and sink j is at min(i,
+/// S+M-1) - j, which is what is done here without rotating a cached key again. The cache is bounded, so text
+/// may go on for ever.
 pub(super) static METHOD: Method = Method {
     name: "streaming",
     about: "attention sinks and a window in a bounded cache: text without end at constant memory",

@@ -10,15 +10,16 @@ const fn beta(key: &'static str, default: &'static str, about: &'static str) -> 
 
 /// YaRN (Peng et al. 2023, arXiv:2309.00071) as jquesnelle/yarn and ggml compute it.
 ///
-/// Pair j goes from theta_j/s to theta_j by the mask `(1 - ramp(j)) * ext`, the ramp running between the pairs
-/// that turn `beta-fast` and `beta-slow` times in the trained window, floored and ceiled; both bounds are clamped
-/// in units of d, not d/2, as in both codes. Magnitude 0.1 ln s + 1 on q and on k. With `ext-factor=0` ggml
-/// leaves the magnitude alone, and so does this. `rope_freqs` factors stay divided in, as ggml divides the angle
-/// before mixing.
+/// Pair j goes from theta_j/s to theta_j by the mask `(1 - ramp(j)) * ext`, the ramp running between the
+/// pairs that turn `beta-fast` and `beta-slow` times in the trained window, floored and ceiled; both bounds
+/// are clamped in units of d, not d/2, as in both codes. Magnitude 0.1 ln s + 1 on q and on k. With
+/// `ext-factor=0` ggml leaves the magnitude alone, and so does this. `rope_freqs` factors stay divided in, as
+/// ggml divides the angle before mixing.
 ///
-/// The papers print another form: YaRN's own and LCEG's equations 10 and 11 let the ramp run over the frequency
-/// of a pair, and LCEG's divide the frequencies by sqrt(T), where T is the attention temperature. Every
-/// published code lets it run over the index of the pair and scales q and k instead; the code is followed.
+/// The papers print another form: YaRN's own and LCEG's equations 10 and 11 let the ramp run over the
+/// frequency of a pair, and LCEG's divide the frequencies by sqrt(T), where T is the attention temperature.
+/// Every published code lets it run over the index of the pair and scales q and k instead; the code is
+/// followed.
 pub(super) static METHOD: Method = Method {
     name: "yarn",
     about: "YaRN: fast pairs kept, slow ones interpolated, attention sharpened",

@@ -79,7 +79,8 @@ fn plain_pi_ntk_and_abf() {
     assert_close(&five_million, &powers(5e6, 128));
 }
 
-/// Bases of the controlled study: 29 is its NTK-32K, 121 what its code does for NTK-64K, 57 what its table says.
+/// Bases of the controlled study: 29 is its NTK-32K, 121 what its code does for NTK-64K, 57 what its table
+/// says.
 #[test]
 fn dynamic_ntk_takes_its_base_from_the_session_length() {
     let hp = llama2();

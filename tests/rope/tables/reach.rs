@@ -1,4 +1,5 @@
-//! The reach axis: pairs worked out by hand from each method's definition, defaults, refusals, and methods of both axes together.
+//! The reach axis: pairs worked out by hand from each method's definition, defaults, refusals, and methods of
+//! both axes together.
 
 use std::f64::consts::TAU;
 
@@ -156,7 +157,8 @@ fn what_does_not_fit_is_refused() {
     // Not given, it is held below chunk.
     let clamped = plan("dca:chunk=8", &smol(), 16384).expect("a plan");
     assert_eq!(clamped.spec.parts()[0].get("local"), Some(&Value::Count(7)));
-    // A window of more than the trained length is acted on, but no method of the reach axis can be combined with it.
+    // A window of more than the trained length is acted on, but no method of the reach axis can be combined
+    // with it.
     let sliding = |window| {
         let attention = vec![LayerAttention { window: Some(window), ..smol().attention.remove(0) }];
         Hparams { attention, ..smol() }

@@ -32,17 +32,21 @@ const fn position(key: &'static str, default: &'static str, about: &'static str)
     Param { key, kind: Kind::Count { min: 0, max: MAX_CTX }, default, unit: "tokens", about }
 }
 
-/// HARPE: theta_{h,j} = b_h^(-2j/d), the same bases in every layer, one per **KV** head (the paper has as many of either; under grouped-query attention a
-/// query head must share its key head's base). `rope_freqs` factors stay divided in.
+/// HARPE: theta_{h,j} = b_h^(-2j/d), the same bases in every layer, one per **KV** head (the paper has as
+/// many of either; under grouped-query attention a query head must share its key head's base). `rope_freqs`
+/// factors stay divided in.
 ///
-/// Bases are `search`: the rule that makes the published table (32 of 32 bases); `algorithm1`: the printed rule; `table2`: the published list;
-/// `uniform`, `uniform-desc`: equation 9, ascending and descending; or a list.
+/// Bases are `search`: the rule that makes the published table (32 of 32 bases); `algorithm1`: the printed
+/// rule; `table2`: the published list; `uniform`, `uniform-desc`: equation 9, ascending and descending; or a
+/// list.
 ///
-/// Defaults scale the paper's ratios. It takes a base of 1e4 to 1e6..5e6, 100 and 500 times, for 32 times the window. For s times the window these are
-/// s^(ln 100 / ln 32) and s^(ln 500 / ln 32): a power law in s is what keeps meaning when extensions follow each other (s1 then s2 equals s1 s2) and what
-/// NTK-aware scaling is too, b s^(d/(d-2)); it gives 1 at s = 1, where HARPE is then plain, and the paper's numbers at 32. Both exponents (1.33, 1.79) lie above
-/// NTK's 1.02, so even the smallest base lets no pair turn further than in training. The stride keeps the paper's 133 candidates above base-min, and `hi`
-/// is the target window, as the paper's 131072 is. `lo` is the rule's 1000, or an eighth of `hi` where that is less.
+/// Defaults scale the paper's ratios. It takes a base of 1e4 to 1e6..5e6, 100 and 500 times, for 32 times the
+/// window. For s times the window these are s^(ln 100 / ln 32) and s^(ln 500 / ln 32): a power law in s is
+/// what keeps meaning when extensions follow each other (s1 then s2 equals s1 s2) and what NTK-aware scaling
+/// is too, b s^(d/(d-2)); it gives 1 at s = 1, where HARPE is then plain, and the paper's numbers at 32. Both
+/// exponents (1.33, 1.79) lie above NTK's 1.02, so even the smallest base lets no pair turn further than in
+/// training. The stride keeps the paper's 133 candidates above base-min, and `hi` is the target window, as
+/// the paper's 131072 is. `lo` is the rule's 1000, or an eighth of `hi` where that is less.
 pub(super) static METHOD: Method = Method {
     name: "harpe",
     about: "HARPE: a base for each KV head, chosen so that their waveforms fill each other's valleys",
@@ -83,7 +87,8 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         Value::Word(w) if w == "table2" => {
             if geo.n_head_kv != TABLE2.len() {
                 return Err(RopeError(format!(
-                    "rope method harpe: bases: table2 lists 32 bases, the model has {} KV heads; use bases=search or bases=uniform",
+                    "rope method harpe: bases: table2 lists 32 bases, the model has {} KV heads; use \
+                     bases=search or bases=uniform",
                     geo.n_head_kv
                 )));
             }
@@ -119,7 +124,8 @@ fn derive(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64
     }
     if !(args.is_given("base-min") && args.is_given("base-max")) {
         args.note(format!(
-            "harpe: bases from {} to {}; the paper's 100 and 500 times the model's base for 32 times the window, as a power law, come to {} and {} times for {} times.",
+            "harpe: bases from {} to {}; the paper's 100 and 500 times the model's base for 32 times the \
+             window, as a power law, come to {} and {} times for {} times.",
             approx(base_min),
             approx(base_max),
             approx(geo.scaled_base(100.0, factor) / geo.freq_base),
