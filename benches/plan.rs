@@ -39,7 +39,7 @@ fn plans(c: &mut Criterion) {
         group.bench_function(name, |b| b.iter(|| Plan::new(black_box(&spec), hp, n_ctx).expect("a plan")));
     };
     for m in METHODS {
-        bench(format!("{}/3 heads, 16384", m.name()), m.name(), &small, 16384);
+        bench(format!("{}/3 heads, 16384", m.name), m.name, &small, 16384);
     }
     for bases in ["search", "algorithm1", "table2"] {
         bench(format!("harpe {bases}/32 heads, 131072"), &format!("harpe:bases={bases}"), &llama2, 131_072);

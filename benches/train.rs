@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use ropewalk::model::{Model, ModelParams};
-use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
+use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Checkpointing, Sequence, TrainParams, Trainer};
 
 type Error = Box<dyn std::error::Error>;
@@ -57,7 +57,7 @@ impl Case {
         let tokens: Vec<i32> = model.vocab().tokenize(&text.repeat(20), false, false)?;
         let tokens = tokens.get(..=self.ctx).ok_or("the text is too short for this context")?;
         let steps = self.steps.max(1) as u64;
-        let schedule = Schedule { lr: 1e-4, lr_min: 0.0, warmup: 0, steps, decay: Decay::Constant };
+        let schedule = Schedule::constant(1e-4, steps);
         let params = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
         let mut optimizer = Optimizer::new(params, trainer.params())?;
         let (mut loss, mut walls, mut cpus) = (0.0, Vec::new(), Vec::new());

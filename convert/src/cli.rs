@@ -105,7 +105,7 @@ fn describe(arg: clap::Arg) -> clap::Arg {
     let id = arg.get_id().as_str().to_owned();
     let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
     let names: Vec<&str> = match id.as_str() {
-        "rope" => METHODS.iter().map(|m| m.name()).collect(),
+        "rope" => METHODS.iter().map(|m| m.name).collect(),
         "dtype" => types::TARGETS.iter().map(|t| t.0.name()).collect(),
         "random" => SHAPES.iter().map(|s| s.name).collect(),
         _ => return arg,

@@ -1,15 +1,18 @@
-//! What stock llama.cpp can say of a plan: which standard keys, or which `rope_freqs.weight`, make it compute the same angles.
+//! A plan in the terms of stock llama.cpp: the standard keys, or which `rope_freqs.weight`, make it compute
+//! the same angles.
 //!
-//! Methods are not looked up by name. Candidates are tried in turn, each is worked out the way llama.cpp would read it
-//! ([`Stock::reads_as`]), and the first that gives the plan's own angles and magnitude is taken.
+//! Methods are not looked up by name. Candidates are tried in turn, each is worked out the way llama.cpp
+//! would read it ([`Stock::reads_as`]), and the first that gives the plan's own angles and magnitude is
+//! taken.
 
 use std::collections::BTreeMap;
 
 use ropewalk_core::hparams::{Hparams, LayerRotation};
 use ropewalk_core::rope::Plan;
 
-/// Architectures whose llama.cpp graph both loads and passes on `rope_freqs.weight` (`src/models/*.cpp` of the version this
-/// build contains: those that create LLM_TENSOR_ROPE_FREQS and call `get_rope_factors`). Elsewhere the tensor is ignored or refused.
+/// Architectures whose llama.cpp graph both loads and passes on `rope_freqs.weight` (`src/models/*.cpp` of
+/// the version this build contains: those that create LLM_TENSOR_ROPE_FREQS and call `get_rope_factors`).
+/// Elsewhere the tensor is ignored or refused.
 pub const READS_ROPE_FREQS: &[&str] = &[
     "llama",
     "llama4",
@@ -27,7 +30,8 @@ pub const READS_ROPE_FREQS: &[&str] = &[
 /// Largest relative difference of an angle that counts as the same: that of f32 numbers.
 const SAME: f64 = 2e-6;
 
-/// The standard keys (less the architecture's prefix) and tensor that say a method; `None` is left out of the file.
+/// The standard keys (less the architecture's prefix) and tensor that say a method; `None` is left out of the
+/// file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Stock {
     /// `rope.freq_base`, when it is not the model's own.
@@ -63,10 +67,13 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     }
     let tables = &positions.freqs;
     if tables.tables().skip(1).any(|t| Some(t) != tables.tables().next()) {
-        return Err("the frequencies differ from head to head, and it has one base and one rope_freqs.weight for all heads".into());
+        let why = "the frequencies differ from head to head, and it has one base and one \
+                   rope_freqs.weight for all heads";
+        return Err(why.into());
     }
     let n_ctx_orig = u32::try_from(plan.n_ctx_orig(hp)).ok();
-    // A magnitude alone is a YaRN that scales by 1: llama.cpp multiplies by attn_factor under any type, other readers under this one.
+    // A magnitude alone is a YaRN that scales by 1: llama.cpp multiplies by attn_factor under any type, other
+    // readers under this one.
     let magnitude = |attn_factor| Stock {
         kind: Some("yarn"),
         factor: Some(1.0),
@@ -86,7 +93,7 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     }
     candidates.extend(base_of(plan, hp).map(|b| Stock { freq_base: Some(b as f32), ..stock.clone() }));
     if let Some(yarn) = plan.spec.part("yarn") {
-        let number = |key: &str| yarn.get(key).and_then(|v| v.parse::<f32>().ok());
+        let number = |key: &str| yarn.get(key)?.as_f64().map(|x| x as f32);
         let attn_factor = number("attn-factor").filter(|a| *a != 1.0);
         candidates.push(Stock {
             kind: Some("yarn"),
@@ -104,7 +111,8 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     }
     if !bakes {
         return Err(format!(
-            "no scaling key gives these frequencies, and its {} graph does not read rope_freqs.weight (those that do: {})",
+            "no scaling key gives these frequencies, and its {} graph does not read rope_freqs.weight (those \
+             that do: {})",
             hp.arch,
             READS_ROPE_FREQS.join(" ")
         ));
@@ -142,7 +150,8 @@ pub(crate) fn base_of(plan: &Plan, hp: &Hparams) -> Option<f64> {
 }
 
 impl Stock {
-    /// Angle per position before scaling, as ggml forms it: powers of the base divided by the factors the graph passes.
+    /// Angle per position before scaling, as ggml forms it: powers of the base divided by the factors the
+    /// graph passes.
     fn angles(&self, hp: &Hparams) -> Vec<f64> {
         let s = &hp.rope_scaling;
         let factors = match self.kind {
@@ -157,7 +166,8 @@ impl Stock {
             .collect()
     }
 
-    /// Whether llama.cpp, reading these, computes what the plan says (`llama_context`'s reading of the keys, `rope_yarn` in ggml).
+    /// Whether llama.cpp, reading these, computes what the plan says (`llama_context`'s reading of the keys,
+    /// `rope_yarn` in ggml).
     pub fn reads_as(&self, plan: &Plan, hp: &Hparams) -> bool {
         let mut theta = self.angles(hp);
         let mut mscale = f64::from(self.attn_factor.unwrap_or(1.0));
@@ -175,7 +185,8 @@ impl Stock {
                 }
                 mscale *= if s > 1.0 { 1.0 + 0.1 * s.ln() } else { 1.0 };
             }
-            // Chosen by the allocated context; a model with both tensors loads no rope_freqs.weight, and is refused if it has one.
+            // Chosen by the allocated context; a model with both tensors loads no rope_freqs.weight, and is
+            // refused if it has one.
             Some("longrope") => {
                 let f = &hp.rope_scaling;
                 if f.long_factors.is_none() || f.freq_factors.is_some() || plan.n_ctx <= plan.n_ctx_orig(hp) {
@@ -203,8 +214,8 @@ impl Stock {
     }
 }
 
-/// Where YaRN's ramp begins and ends at 32 and 1 turns, in f32 as ggml does. The graphs of our architectures do not read
-/// the keys that would move them.
+/// Where YaRN's ramp begins and ends at 32 and 1 turns, in f32 as ggml does. The graphs of our architectures
+/// do not read the keys that would move them.
 fn corr_dims(hp: &Hparams, n_ctx_orig: usize) -> (f64, f64) {
     let d = hp.layer_attention(0).n_rot() as f32;
     let dim = |turns: f32| {

@@ -8,7 +8,8 @@ use ropewalk_core::rope::{Plan, Spec};
 use crate::llama_cpp::Stock;
 use crate::{Error, Result};
 
-/// Standard keys that say a rope method, less the architecture's prefix; with everything under `rope.scaling.`.
+/// Standard keys that say a rope method, less the architecture's prefix; with everything under
+/// `rope.scaling.`.
 const STANDARD: &[&str] = &["context_length", "rope.freq_base", "rope.scale_linear"];
 const SCALING: &str = "rope.scaling.";
 
@@ -16,14 +17,17 @@ fn is_rope_key(name: &str) -> bool {
     STANDARD.contains(&name) || name.starts_with(SCALING)
 }
 
-/// The context to convert for when none is given, and why: what the spec's own factor reaches; for `plain` the trained one;
-/// what the file says it was extended to; else four times the trained window. `hp` is the model as trained.
+/// The context to convert for when none is given, and why: what the spec's own factor reaches; for `plain`
+/// the trained one; what the file says it was extended to; else four times the trained window. `hp` is the
+/// model as trained.
 pub fn default_ctx(spec: &Spec, hp: &Hparams) -> (usize, String) {
-    let number = |key: &str| spec.parts().iter().find_map(|p| p.get(key)).and_then(|v| v.parse::<f64>().ok());
+    let number = |key: &str| spec.parts().iter().find_map(|p| p.get(key)?.as_f64());
     let n_ctx_file = hp.rope_scaling.n_ctx_orig.map_or(hp.n_ctx_train, |n| n as usize);
     let trained = number("original").map_or(n_ctx_file, |n| n as usize);
     let clip = |n: f64| n.clamp(1.0, f64::from(i32::MAX)) as usize;
-    if let Some(factor) = number("factor") {
+    if let Some(trained) = number("trained") {
+        (clip(trained), format!("the {trained} tokens the spec says it was trained at"))
+    } else if let Some(factor) = number("factor") {
         (
             clip(trained as f64 * factor),
             format!("factor {factor} times the trained window of {trained} tokens"),
@@ -40,7 +44,7 @@ pub fn default_ctx(spec: &Spec, hp: &Hparams) -> (usize, String) {
 /// Makes a writer's metadata that of the model before any conversion by this program.
 pub fn restore(writer: &mut Writer<'_>, file: &File, arch: &str) {
     if file.value(keys::ORIG_CONTEXT_LENGTH).is_some() {
-        // What is kept goes back to its place; what the model never had goes.
+        // Values kept aside go back to their keys; keys that the model never had are removed.
         let kept = |name: &str| file.value(&format!("{}.{name}", keys::ORIG)).is_some();
         remove(writer, |key| own(arch, key).is_some_and(|name| is_rope_key(name) && !kept(name)));
         for (key, value) in file.metadata() {
@@ -56,8 +60,8 @@ pub fn restore(writer: &mut Writer<'_>, file: &File, arch: &str) {
     });
 }
 
-/// Writes a plan into metadata that [`restore`] has made: standard keys as far as `stock` goes, what they replace, and
-/// (unless the file is for llama.cpp alone) the whole plan. `hp` is the model as trained.
+/// Writes a plan into metadata that [`restore`] has made: standard keys as far as `stock` goes, what they
+/// replace, and (unless the file is for llama.cpp alone) the whole plan. `hp` is the model as trained.
 pub fn apply(
     writer: &mut Writer<'_>,
     hp: &Hparams,
@@ -114,7 +118,7 @@ pub fn apply(
     Ok(())
 }
 
-/// What becomes of one factor tensor.
+/// The fate of one factor tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Factors {
     /// Copied with the others, or absent as before.
@@ -125,7 +129,8 @@ pub enum Factors {
     New(Vec<f32>),
 }
 
-/// What `rope_freqs.weight` is to be: the one of `stock`, else the model's own from before a method was baked into it.
+/// The values that `rope_freqs.weight` is to have: those of `stock`, else the model's own from before a
+/// method was baked into it.
 pub fn rope_freqs(file: &File, hp: &Hparams, stock: Option<&Stock>) -> Factors {
     match stock.and_then(|s| s.rope_freqs.clone()) {
         Some(factors) => Factors::New(factors),

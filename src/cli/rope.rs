@@ -29,11 +29,12 @@ const MAP_HEIGHT: usize = 24;
 pub(crate) const COMMAND: Command = Command {
     name: "rope",
     about: "Show what a rope method does to a model: frequencies, wavelengths, distances, a plot",
-    details: "For every pair of rotary dimensions: its frequency, its wavelength in tokens, how often it turned within \
-              the trained window and how often it will within the target, and what that makes of it. A pair that did \
-              not complete a turn in training and goes further now meets angles the model has never seen. For a method \
-              of the reach axis also: which keys a query sees, the distance it is shown for them, and a map of that. \
-              --plot draws the wavelengths, --map the distances. Needs only the model's metadata. --methods lists the methods and their parameters.",
+    details: "For every pair of rotary dimensions: its frequency, its wavelength in tokens, how often it \
+              turned within the trained window and how often it will within the target, and what that makes \
+              of it. A pair that did not complete a turn in training and goes further now meets angles the \
+              model has never seen. For a method of the reach axis also: which keys a query sees, the \
+              distance it is shown for them, and a map of that. --plot draws the wavelengths, --map the \
+              distances. Needs only the model's metadata. --methods lists the methods and their parameters.",
     example: "rope harpe -m smollm2 --ctx 32768",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
@@ -87,7 +88,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let Some(model) = &args.model else { return Err(usage("a model is needed: -m MODEL")) };
     let path = models::find(model)?;
     let hp = Hparams::from_gguf(&File::open(&path)?)?;
-    // What a file declares need not be of use where it is replaced.
+    // A declared scaling may be unusable where it is replaced.
     let declared = Spec::declared(&hp);
     let in_force = match &spec {
         Some(spec) => spec.clone(),
@@ -97,7 +98,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let plan = Plan::new(&in_force, &hp, n_ctx)?;
     if args.map.is_some() && plan.is_plain_reach() {
         return Err(usage(format!(
-            "--map: under {} every key before the query is seen at its own distance; --plot draws its wavelengths",
+            "--map: under {} every key before the query is seen at its own distance; --plot draws its \
+             wavelengths",
             plan.spec
         )));
     }
@@ -301,19 +303,19 @@ fn list_methods(out: &OutputArgs) -> anyhow::Result<()> {
             .iter()
             .map(|m| {
                 let params: Vec<_> = m
-                    .params()
+                    .params
                     .iter()
                     .map(|p| json!({ "key": p.key, "default": p.default, "unit": p.unit, "about": p.about }))
                     .collect();
-                json!({ "name": m.name(), "about": m.about(), "axis": m.axis().to_string(), "params": params })
+                json!({ "name": m.name, "about": m.about, "axis": m.axis.to_string(), "params": params })
             })
             .collect();
         return output::print_json(&json!({ "methods": rows }));
     }
     let mut s = String::new();
     for m in METHODS {
-        let _ = writeln!(s, "{} ({}): {}", m.name(), m.axis(), m.about());
-        for p in m.params() {
+        let _ = writeln!(s, "{} ({}): {}", m.name, m.axis, m.about);
+        for p in m.params {
             let unit = if p.unit.is_empty() { String::new() } else { format!(", {}", p.unit) };
             let _ = writeln!(s, "    {:12} {}{unit} (default: {})", p.key, p.about, p.default);
         }

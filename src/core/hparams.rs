@@ -50,7 +50,7 @@ pub mod keys {
     pub const LORA_BASE: &str = "ropewalk.lora.base";
     /// Optimiser steps (u64).
     pub const LORA_STEPS: &str = "ropewalk.lora.steps";
-    /// What it was trained on (string).
+    /// The texts it was trained on (string).
     pub const LORA_DATA: &str = "ropewalk.lora.data";
     /// Whether its alpha was meant over the square root of the rank (bool).
     pub const LORA_RSLORA: &str = "ropewalk.lora.rslora";
@@ -75,7 +75,7 @@ pub struct Hparams {
     pub attention: Vec<LayerAttention>,
     /// A record for each layer, `[n_layer]`.
     pub layers: Vec<LayerHparams>,
-    /// What the file declares about rope scaling.
+    /// The rope scaling that the file declares.
     pub rope_scaling: RopeScaling,
 }
 

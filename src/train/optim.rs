@@ -1,4 +1,5 @@
-//! AdamW, learning-rate schedules, clipping, and a moving average of what is trained. On the host: what is trained is small.
+//! AdamW, learning-rate schedules, clipping, and a moving average of the trained tensors. All of it runs on
+//! the host: these tensors are small.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -66,15 +67,33 @@ impl AdamW {
     }
 }
 
-/// How the learning rate goes on after warm-up.
+/// The course of the learning rate in the steps of warm-up, as a share of the highest rate, for a step k from
+/// 0 and a warm-up of w steps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WarmupShape {
+    /// k / w, as in Hugging Face's schedules.
+    #[default]
+    Linear,
+    /// ln(k + 1) / ln(w), as in DeepSpeed's `WarmupLR` and `WarmupDecayLR`.
+    Log,
+}
+
+impl WarmupShape {
+    fn is_linear(&self) -> bool {
+        *self == WarmupShape::Linear
+    }
+}
+
+/// The course of the learning rate after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decay {
-    /// Stays.
+    /// It stays the highest rate.
     Constant,
-    /// Falls in a line.
+    /// It falls in a straight line to `lr_min` at the last step.
     Linear,
-    /// Falls along half a cosine.
+    /// It falls along half a cosine to `lr_min` at the last step.
     Cosine,
 }
 
@@ -85,19 +104,40 @@ pub struct Schedule {
     pub lr: f64,
     /// The rate at the last step, for schedules that fall.
     pub lr_min: f64,
-    /// Steps in which the rate rises in a line from 0.
+    /// Steps in which the rate rises from 0.
     pub warmup: u64,
+    /// How it rises in them. Left out of checkpoints where it is linear, as it is in those that do not name
+    /// it.
+    #[serde(default, skip_serializing_if = "WarmupShape::is_linear")]
+    pub warmup_shape: WarmupShape,
     /// Steps in all.
     pub steps: u64,
-    /// What follows.
+    /// How the rate goes on after the warm-up.
     pub decay: Decay,
 }
 
 impl Schedule {
-    /// The rate of a step, the first being 0. As in Hugging Face's schedules, the first step of a warm-up has rate 0.
+    /// The same rate at each of so many steps.
+    pub fn constant(lr: f64, steps: u64) -> Schedule {
+        Schedule {
+            lr,
+            lr_min: 0.0,
+            warmup: 0,
+            warmup_shape: WarmupShape::Linear,
+            steps,
+            decay: Decay::Constant,
+        }
+    }
+
+    /// The rate of a step, the first being 0. The first step of a warm-up has rate 0, as in Hugging Face's
+    /// and DeepSpeed's schedules.
     pub fn lr(&self, step: u64) -> f64 {
         if step < self.warmup {
-            return self.lr * step as f64 / self.warmup as f64;
+            return match self.warmup_shape {
+                WarmupShape::Linear => self.lr * step as f64 / self.warmup as f64,
+                // DeepSpeed counts a warm-up of one step as two.
+                WarmupShape::Log => self.lr * (step as f64 + 1.0).ln() / (self.warmup.max(2) as f64).ln(),
+            };
         }
         let left = self.steps.saturating_sub(self.warmup).max(1) as f64;
         let done = ((step - self.warmup) as f64 / left).min(1.0);
@@ -109,7 +149,7 @@ impl Schedule {
         self.lr_min + (self.lr - self.lr_min) * share
     }
 
-    /// Numbers that can be a schedule.
+    /// Checks that the numbers can be a schedule.
     ///
     /// # Errors
     /// Names the one that cannot.
@@ -137,7 +177,8 @@ pub fn global_norm(grads: &[Vec<f32>]) -> f64 {
     grads.iter().map(square).sum::<f64>().sqrt()
 }
 
-/// What gradients are multiplied by so that their norm is at most `max` (0: no limit), as PyTorch's `clip_grad_norm_` does.
+/// The factor on gradients under which their norm is at most `max` (0: no limit), as PyTorch's
+/// `clip_grad_norm_` does.
 pub fn clip_factor(norm: f64, max: f64) -> f64 {
     if max > 0.0 {
         (max / (norm + 1e-6)).min(1.0)
@@ -152,7 +193,7 @@ pub fn average(decay: f64, average: &mut [f32], value: &[f32]) {
     average.par_iter_mut().zip(value).for_each(|(a, v)| *a = mix(*a, *v));
 }
 
-/// How what is trained follows its gradients.
+/// Settings of the optimiser.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OptimParams {
     /// The rule.
@@ -161,11 +202,11 @@ pub struct OptimParams {
     pub schedule: Schedule,
     /// Gradients are scaled down to this norm, all together; 0: never.
     pub clip: f64,
-    /// Decay of the moving average of what is trained; 0: none is kept.
+    /// Decay of the moving average of the trained tensors; 0: none is kept.
     pub ema: f64,
 }
 
-/// What a step did.
+/// The figures of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Step {
     /// Steps so far, this one included.
@@ -215,11 +256,11 @@ impl Optimizer {
         Ok(Optimizer { params, step: 0, moments, average })
     }
 
-    /// Takes the gradients summed so far, moves what is trained, and forgets them.
+    /// Takes the gradients summed so far, changes the trained tensors by them, and sets them to zero.
     ///
     /// # Errors
-    /// A gradient that is not finite: its tensor is named, and nothing has moved. A value that is not finite after the step:
-    /// all is to be taken from the last checkpoint.
+    /// A gradient that is not finite: its tensor is named, and nothing has moved. A value that is not finite
+    /// after the step: all is to be taken from the last checkpoint.
     pub fn step(&mut self, trained: &mut Params) -> Result<Step> {
         let grads = trained.grads()?;
         let grad_norm = global_norm(&grads);

@@ -1,95 +1,172 @@
 //! Training recipes of the papers, under their names.
 
-use super::optim::{AdamW, Decay, Schedule};
+use super::optim::{AdamW, Decay, OptimParams, Schedule, WarmupShape};
 
-/// A recipe: what a paper or its code states, and nothing it does not.
+/// Said of every recipe: the rates and steps of the papers are for another kind of training.
+pub const ALL_PARAMETERS: &str =
+    "the paper trained all parameters of the model; here low-rank pairs are trained, and the tensors that \
+     --train names";
+
+/// The settings that a paper or its code states. `source` says where they are from, and which of them it
+/// leaves open.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipe {
     /// Its name.
     pub name: &'static str,
     /// One line about it.
     pub about: &'static str,
+    /// The spec of the rope method.
+    pub rope: &'static str,
+    /// Tokens of a sequence.
+    pub n_ctx: usize,
+    /// The tokens around documents, as `--separator` takes them, where the source says.
+    pub separator: Option<&'static str>,
     /// The highest learning rate.
     pub lr: f64,
-    /// The rate at the end.
+    /// The rate at the end, for schedules that fall.
     pub lr_min: f64,
     /// Steps of warm-up.
     pub warmup: u64,
-    /// What follows.
+    /// How the rate rises in them.
+    pub warmup_shape: WarmupShape,
+    /// How the rate goes on after them.
     pub decay: Decay,
-    /// Steps, where the source says.
-    pub steps: Option<u64>,
-    /// Tokens in all, where the source counts those instead.
-    pub tokens: Option<u64>,
-    /// Sequences of a step.
-    pub batch: Option<usize>,
-    /// Tokens of a step, where the source counts those instead.
-    pub batch_tokens: Option<u64>,
-    /// Decay of the moving average of weights (0: none).
+    /// Betas, epsilon and weight decay.
+    pub adamw: AdamW,
+    /// Gradients are scaled down to this norm, all together; 0: never.
+    pub clip: f64,
+    /// The length of training.
+    pub length: Amount,
+    /// The size of a step.
+    pub batch: Batch,
+    /// Decay of the moving average of weights; 0: none is kept.
     pub ema: f64,
     /// Where the figures are from, and what they leave open.
     pub source: &'static str,
 }
+
+/// How long a recipe trains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    /// Steps of the optimiser.
+    Steps(u64),
+    /// Tokens.
+    Tokens(u64),
+}
+
+/// How much text a recipe takes a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batch {
+    /// Sequences.
+    Sequences(usize),
+    /// Tokens.
+    Tokens(u64),
+}
+
+const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.0 };
+
+/// The "4M tokens" of a step: 32 sequences of 128k tokens.
+const FOUR_MILLION: u64 = 1 << 22;
+
+/// The study's NTK-32K, as its authors' words have it.
+const LCEG: Recipe = Recipe {
+    name: "lceg",
+    about: "the controlled study (LCEG) in the paper's words: 1B tokens, 32 sequences a step",
+    rope: "dynamic-ntk:trained=32768",
+    n_ctx: 32_768,
+    separator: Some("bos"),
+    lr: 2e-5,
+    lr_min: 0.0,
+    warmup: 20,
+    warmup_shape: WarmupShape::Linear,
+    decay: Decay::Constant,
+    adamw: AdamW { beta2: 0.999, ..ADAMW },
+    clip: 1.0,
+    length: Amount::Tokens(1_000_000_000),
+    batch: Batch::Sequences(32),
+    ema: 0.999,
+    source: "paper, section 4 and appendix 9.2: rate, linear warm-up, no weight decay, a moving average of \
+             the weights with a constant that it does not state (0.999 here), 32 sequences a step. It names \
+             no decay of the rate. Betas, clipping and the 20 steps of warm-up are those of the released \
+             script. The rope is the study's best, NTK-32K; name another with --rope. BOS before each \
+             document is the form of its data",
+};
 
 /// All recipes.
 pub static RECIPES: &[Recipe] = &[
     Recipe {
         name: "sba",
         about: "SBA-RoPE: 1,250 steps of 8 sequences",
+        rope: "sba:factor=2",
+        n_ctx: 4096,
+        separator: None,
         lr: 2e-5,
         lr_min: 0.0,
         warmup: 60,
+        warmup_shape: WarmupShape::Linear,
         decay: Decay::Constant,
-        steps: Some(1250),
-        tokens: None,
-        batch: Some(8),
-        batch_tokens: None,
+        adamw: ADAMW,
+        clip: 1.0,
+        length: Amount::Steps(1250),
+        batch: Batch::Sequences(8),
         ema: 0.0,
-        source: "paper, section 3.1; it names a linear warm-up and no decay after it",
+        source: "paper, section 3.1; it names a linear warm-up and no decay after it, and no clipping (1 \
+                 here). Its other models have sba:factor=4, trained on 4,096 tokens as well. It cuts each \
+                 text to one sequence between BOS and EOS, which no packing here does",
     },
+    LCEG,
     Recipe {
-        name: "lceg",
-        about: "the controlled study: 1B tokens, 32 sequences a step",
-        lr: 2e-5,
-        lr_min: 0.0,
-        warmup: 20,
-        decay: Decay::Constant,
-        steps: None,
-        tokens: Some(1_000_000_000),
-        batch: Some(32),
-        batch_tokens: None,
-        ema: 0.999,
-        source: "paper, and the schedule of its fine-tuning script; the paper keeps an average of the weights with a constant \
-                 decay that it does not state (0.999 here), its script keeps none, and takes 256 sequences a step",
+        name: "lceg-code",
+        about: "the controlled study (LCEG) as released: 1B tokens, 256 sequences a step, logarithmic \
+                warm-up, linear decay",
+        warmup_shape: WarmupShape::Log,
+        decay: Decay::Linear,
+        batch: Batch::Sequences(256),
+        ema: 0.0,
+        source: "finetune.sh, fine-tune.py and ds_configs/stage3_offload.json of the released code, which \
+                 state all of it; `auto` there is the default of Hugging Face's trainer. No moving average \
+                 is kept. That this script made the published models is likely, and not said",
+        ..LCEG
     },
     Recipe {
         name: "harpe",
         about: "HARPE: one stage of 6B tokens",
+        rope: "harpe",
+        n_ctx: 131_072,
+        separator: Some("bos"),
         lr: 2e-5,
         lr_min: 0.0,
         warmup: 0,
+        warmup_shape: WarmupShape::Linear,
         decay: Decay::Constant,
-        steps: None,
-        tokens: Some(6_000_000_000),
-        batch: None,
-        batch_tokens: Some(4_000_000),
+        adamw: ADAMW,
+        clip: 1.0,
+        length: Amount::Tokens(6_000_000_000),
+        batch: Batch::Tokens(FOUR_MILLION),
         ema: 0.0,
-        source: "paper, implementation details; it refers to Fu et al. 2024 for the rest, who take 4M tokens a step and a \
-                 constant rate",
+        source: "paper, section 4.4: rate, betas and tokens; it refers to Fu et al. 2024 for the rest, who \
+                 take 4M tokens a step (2^22 here), a constant rate, and BOS before each document. No weight \
+                 decay and clipping to 1 are set here",
     },
     Recipe {
         name: "utk",
         about: "Untie the Knots: 20B tokens, 4M a step, cosine",
+        rope: "abf:base=5000000",
+        n_ctx: 131_072,
+        separator: None,
         lr: 1e-5,
         lr_min: 1e-6,
         warmup: 200,
+        warmup_shape: WarmupShape::Linear,
         decay: Decay::Cosine,
-        steps: None,
-        tokens: Some(20_000_000_000),
-        batch: None,
-        batch_tokens: Some(4_000_000),
+        adamw: ADAMW,
+        clip: 1.0,
+        length: Amount::Tokens(20_000_000_000),
+        batch: Batch::Tokens(FOUR_MILLION),
         ema: 0.0,
-        source: "paper, section 4.1",
+        source: "paper, section 4.2: rates, warm-up, betas, tokens, 4M tokens a step (2^22 here); the base \
+                 is that of section 4.3. No weight decay and clipping to 1 are set here. The text is not \
+                 augmented: no chunk is split or shuffled",
     },
 ];
 
@@ -99,32 +176,34 @@ impl Recipe {
         RECIPES.iter().find(|r| r.name == name)
     }
 
-    /// Sequences of a step at a context.
+    /// Sequences of a step at a context of so many tokens: tokens of a step are rounded to the nearest number
+    /// of sequences, at least one.
     pub fn batch(&self, n_ctx: usize) -> usize {
-        let by_tokens = self.batch_tokens.map(|n| (n / n_ctx.max(1) as u64).max(1) as usize);
-        self.batch.or(by_tokens).unwrap_or(1)
+        match self.batch {
+            Batch::Sequences(n) => n,
+            Batch::Tokens(n) => (n as f64 / n_ctx.max(1) as f64).round().max(1.0) as usize,
+        }
     }
 
-    /// Steps at a context and batch.
+    /// Steps at a context, in tokens, and a batch, in sequences.
     pub fn steps(&self, n_ctx: usize, batch: usize) -> u64 {
         let per_step = (n_ctx.max(1) as u64).saturating_mul(batch.max(1) as u64);
-        let by_tokens = self.tokens.map(|n| n.div_ceil(per_step));
-        self.steps.or(by_tokens).unwrap_or(1)
+        match self.length {
+            Amount::Steps(n) => n,
+            Amount::Tokens(n) => n.div_ceil(per_step),
+        }
     }
 
-    /// The optimiser all of them state.
-    pub fn adamw(&self) -> AdamW {
-        AdamW::default()
-    }
-
-    /// The learning rate over so many steps.
-    pub fn schedule(&self, steps: u64) -> Schedule {
-        Schedule {
+    /// The optimiser's settings for so many steps; a warm-up longer than these is cut.
+    pub fn optimiser(&self, steps: u64) -> OptimParams {
+        let schedule = Schedule {
             lr: self.lr,
             lr_min: self.lr_min,
             warmup: self.warmup.min(steps),
+            warmup_shape: self.warmup_shape,
             steps,
             decay: self.decay,
-        }
+        };
+        OptimParams { adamw: self.adamw, schedule, clip: self.clip, ema: self.ema }
     }
 }

@@ -99,7 +99,7 @@ pub struct RunReport {
 /// how.rope = Some("pi:factor=2".parse()?);
 /// # how.n_threads = 1;
 /// let trainer = Trainer::new(&model, &how)?;
-/// let schedule = Schedule { lr: 1e-2, lr_min: 0.0, warmup: 1, steps: 4, decay: Decay::Cosine };
+/// let schedule = Schedule { warmup: 1, decay: Decay::Cosine, ..Schedule::constant(1e-2, 4) };
 /// let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
 /// let optimizer = Optimizer::new(optim, trainer.params())?;
 ///

@@ -182,6 +182,41 @@ fn memory_is_planned_and_nothing_is_done() {
     assert_eq!(std::fs::read_dir(folder.dir.path()).unwrap().count(), 2);
 }
 
+/// A recipe brings rope, context and separator; it says how its paper trained, and which of its settings are replaced.
+#[test]
+fn a_recipe_says_what_it_is_and_what_replaces_it() {
+    let folder = Folder::new();
+    let more = ["--recipe", "lceg-code", "--steps", "2", "--batch", "1", "--weight-decay", "0"];
+    let out = folder.finetune("recipe.gguf", &more);
+    let report = out.json();
+    let rope = "dynamic-ntk:factor=32,trained=32768,original=512";
+    assert_eq!((&report["rope"], &report["ctx"]), (&rope.into(), &48.into()));
+    for says in [
+        "recipe lceg-code, source: finetune.sh",
+        "the paper trained all parameters of the model",
+        "--ctx 48 replaces its 32768",
+        "--lr 0.01 replaces its 0.00002",
+        "--batch 1 replaces its 256",
+        "--steps 2 replaces its",
+    ] {
+        assert!(out.stderr.contains(says), "{says}: {}", out.stderr);
+        assert!(report["recipe"].to_string().contains(says), "{says}: {report}");
+    }
+    assert!(!out.stderr.contains("--weight-decay"), "{}", out.stderr);
+    // Memory is planned for the recipe's context.
+    let model = folder.path("tiny.gguf");
+    let plan = |more: &[&str]| {
+        let head =
+            ["finetune", "-m", &model, "--device", "cpu", "--plan-memory", "--memory", "1GiB", "--json"];
+        run(&[&head[..], more].concat()).json()
+    };
+    assert_eq!(plan(&["--recipe", "sba"])["ctx"], 4096);
+    assert_eq!(plan(&["--recipe", "sba", "--ctx", "512"])["ctx"], 512);
+    let other = folder.finetune("other.gguf", &["--recipe", "lceg", "--rope", "pi:factor=2", "--steps", "1"]);
+    assert!(other.stderr.contains("--rope pi:factor=2 replaces its dynamic-ntk:trained=32768"));
+    assert!(other.json()["rope"].as_str().unwrap().starts_with("pi:factor=2"));
+}
+
 #[test]
 fn what_cannot_be_is_said_in_one_line() {
     let folder = Folder::new();

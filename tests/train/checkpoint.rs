@@ -18,7 +18,7 @@ use crate::gradients::{models, settings, targets, N_VOCAB};
 fn optim(ema: f64) -> OptimParams {
     OptimParams {
         adamw: AdamW { weight_decay: 0.01, ..AdamW::default() },
-        schedule: Schedule { lr: 1e-2, lr_min: 0.0, warmup: 3, steps: 16, decay: Decay::Cosine },
+        schedule: Schedule { warmup: 3, decay: Decay::Cosine, ..Schedule::constant(1e-2, 16) },
         clip: 1.0,
         ema,
     }

@@ -3,7 +3,7 @@
 use convert::random::{write, Shape};
 use ggml::gguf::{File, Writer};
 use ropewalk::model::Model;
-use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
+use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Sequence, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
@@ -81,7 +81,7 @@ fn adapters_that_cannot_be_are_refused() {
 }
 
 fn optimizer(trainer: &Trainer<'_>) -> Optimizer {
-    let schedule = Schedule { lr: 1e-3, lr_min: 0.0, warmup: 0, steps: 9, decay: Decay::Constant };
+    let schedule = Schedule::constant(1e-3, 9);
     let params = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.5 };
     Optimizer::new(params, trainer.params()).unwrap()
 }

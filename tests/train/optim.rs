@@ -1,9 +1,12 @@
 //! The optimiser against what PyTorch and transformers give (`tests/reference/optimiser.py`), and on a trainer against a plain
 //! loop in f64.
 
+use ropewalk::data::Separator;
+use ropewalk::rope::Spec;
 use ropewalk::train::optim::{
     clip_factor, global_norm, AdamW, Decay, Moments, OptimParams, Optimizer, Schedule,
 };
+use ropewalk::train::recipe::{Recipe, RECIPES};
 use ropewalk::train::{Sequence, Trainer};
 
 use crate::common::some_tokens;
@@ -90,7 +93,7 @@ fn adamw_and_clipping_are_pytorchs() {
 fn schedules_are_those_of_transformers() {
     let mut kinds = Vec::new();
     for Rates { decay, lr, lr_min, warmup, steps, rates } in recording().schedules {
-        let schedule = Schedule { lr, lr_min, warmup, steps, decay };
+        let schedule = Schedule { lr_min, warmup, decay, ..Schedule::constant(lr, steps) };
         schedule.check().unwrap();
         assert_eq!(rates.len() as u64, steps + 1);
         for (step, want) in rates.iter().enumerate() {
@@ -105,17 +108,63 @@ fn schedules_are_those_of_transformers() {
         assert!(kinds.iter().filter(|k| **k == decay).count() >= 2, "{decay:?}");
     }
     // A line to a rate above 0, and warm-up that takes all steps: by hand.
-    let line = Schedule { lr: 1.0, lr_min: 0.5, warmup: 2, steps: 6, decay: Decay::Linear };
+    let line = Schedule { lr_min: 0.5, warmup: 2, decay: Decay::Linear, ..Schedule::constant(1.0, 6) };
     let found: Vec<f64> = (0..8).map(|i| line.lr(i)).collect();
     assert_eq!(found, [0.0, 0.5, 1.0, 0.875, 0.75, 0.625, 0.5, 0.5]);
     let all = Schedule { warmup: 6, ..line };
     assert_eq!((all.lr(3), all.lr(6), all.lr(9)), (0.5, 1.0, 0.5));
 }
 
+/// Recipes state what their sources do; figures of the controlled study's script are worked out by hand from DeepSpeed's
+/// `WarmupDecayLR`.
+#[test]
+fn recipes_are_those_of_the_papers() {
+    for r in RECIPES {
+        let spec: Spec = r.rope.parse().unwrap();
+        assert_eq!(spec.to_string(), r.rope, "{}", r.name);
+        r.separator.into_iter().for_each(|s| assert_ne!(s.parse::<Separator>().unwrap(), Separator::Auto));
+        let batch = r.batch(r.n_ctx);
+        r.optimiser(r.steps(r.n_ctx, batch)).schedule.check().unwrap();
+    }
+    let at = |name: &str| {
+        let r = Recipe::find(name).unwrap();
+        let batch = r.batch(r.n_ctx);
+        (batch, r.steps(r.n_ctx, batch))
+    };
+    // 4M tokens are 32 sequences of 128k tokens.
+    assert_eq!((at("sba"), at("utk"), at("harpe")), ((8, 1250), (32, 4769), (32, 1431)));
+    assert_eq!((at("lceg"), at("lceg-code")), ((32, 954), (256, 120)));
+    let code = Recipe::find("lceg-code").unwrap().optimiser(120);
+    let rates = [(0, 0.0), (4, 2e-5 * 5f64.ln() / 20f64.ln()), (20, 2e-5), (70, 1e-5), (120, 0.0)];
+    for (step, want) in rates {
+        let found = code.schedule.lr(step);
+        assert!((found - want).abs() < 1e-18, "step {step}: {found}, expected {want}");
+    }
+    assert!((code.schedule.lr(4) - 1.0745e-5).abs() < 1e-9);
+    let AdamW { beta1, beta2, eps, weight_decay } = code.adamw;
+    assert_eq!((beta1, beta2, eps, weight_decay), (0.9, 0.999, 1e-8, 0.0));
+    assert_eq!((code.clip, code.ema), (1.0, 0.0));
+    let paper = Recipe::find("lceg").unwrap().optimiser(954);
+    assert_eq!((paper.schedule.lr(10), paper.schedule.lr(953)), (1e-5, 2e-5));
+    // A warm-up of one step starts from 0, as DeepSpeed's does, and from nothing that is no number.
+    assert_eq!(Schedule { warmup: 1, ..code.schedule }.lr(0), 0.0);
+}
+
+/// Checkpoints name the shape of a warm-up only where it is not linear, so that those of before it could be another
+/// can still be resumed.
+#[test]
+fn a_linear_warmup_is_not_written() {
+    let json = |s: Schedule| serde_json::to_value(s).unwrap();
+    assert_eq!(json(Schedule::constant(1.0, 9)).as_object().unwrap().len(), 5);
+    let log = Recipe::find("lceg-code").unwrap().optimiser(120).schedule;
+    assert_eq!(json(log)["warmup_shape"], "log");
+    assert_eq!(serde_json::from_value::<Schedule>(json(log)).unwrap(), log);
+}
+
 fn params() -> OptimParams {
     OptimParams {
         adamw: AdamW { weight_decay: 0.1, ..AdamW::default() },
-        schedule: Schedule { lr: 1e-2, lr_min: 1e-3, warmup: 1, steps: 6, decay: Decay::Cosine },
+        schedule: Schedule { lr_min: 1e-3, warmup: 1, decay: Decay::Cosine, ..Schedule::constant(1e-2, 6) },
         clip: 0.05,
         ema: 0.75,
     }

@@ -23,7 +23,8 @@ fn a_text_is_learnt_by_heart() {
     how.lora.targets = targets(&ALL);
     (how.lora.rank, how.lora.alpha, how.lora.norms, how.lora.embeddings) = (16, 32.0, true, true);
     let mut trainer = Trainer::new(&model, &how).unwrap();
-    let schedule = Schedule { lr: 1e-2, lr_min: 1e-3, warmup: 5, steps: 110, decay: Decay::Cosine };
+    let schedule =
+        Schedule { lr_min: 1e-3, warmup: 5, decay: Decay::Cosine, ..Schedule::constant(1e-2, 110) };
     let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
     let mut optimizer = Optimizer::new(optim, trainer.params()).unwrap();
     let sequence = Sequence::new(&tokens);
@@ -46,7 +47,7 @@ fn an_adapter_has_in_a_session_the_loss_it_was_trained_to() {
             let mut how = settings(48, 20, spec);
             (how.lora.norms, how.lora.embeddings, how.lora.rslora) = (true, i != 1, rslora);
             let mut trainer = Trainer::new(model, &how).unwrap();
-            let schedule = Schedule { lr: 5e-3, lr_min: 0.0, warmup: 0, steps: 9, decay: Decay::Constant };
+            let schedule = Schedule::constant(5e-3, 9);
             let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 0.0, ema: 0.0 };
             let mut optimizer = Optimizer::new(optim, trainer.params()).unwrap();
             let tokens = crate::common::some_tokens(48, crate::gradients::N_VOCAB);

@@ -49,7 +49,7 @@ impl World {
         let mut how = settings(N_CTX, 20, "pi:factor=2");
         how.lora.dropout = 0.1;
         let trainer = Trainer::new(&self.model, &how).unwrap();
-        let schedule = Schedule { lr: 1e-2, lr_min: 0.0, warmup: 2, steps: STEPS, decay: Decay::Cosine };
+        let schedule = Schedule { warmup: 2, decay: Decay::Cosine, ..Schedule::constant(1e-2, STEPS) };
         let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.5 };
         let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
         (trainer, optimizer, self.data(N_CTX))

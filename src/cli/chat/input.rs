@@ -150,7 +150,7 @@ fn candidates(line: &str) -> Candidates {
     if name == "rope" {
         // A plus joins two methods.
         let part = arg.rsplit('+').next().unwrap_or(arg);
-        let words = METHODS.iter().map(|m| m.name()).filter(|m| m.starts_with(part)).map(str::to_owned);
+        let words = METHODS.iter().map(|m| m.name).filter(|m| m.starts_with(part)).map(str::to_owned);
         return Candidates::Words(line.len() - part.len(), words.collect());
     }
     Candidates::Words(line.len(), Vec::new())

@@ -95,7 +95,7 @@ fn help(_: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
 
 fn rope(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
     if arg.is_empty() {
-        let known: Vec<&str> = METHODS.iter().map(|m| m.name()).collect();
+        let known: Vec<&str> = METHODS.iter().map(|m| m.name).collect();
         return show(format!("rope {}\nknown: {}", chat.spec()?, known.join(", ")));
     }
     let spec = parse_spec(arg)?;

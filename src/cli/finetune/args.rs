@@ -1,18 +1,17 @@
-//! What was typed, and its way to what the library takes.
+//! The options of `finetune`, and the settings of the library that they come to.
 
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use ropewalk::data::{HeldOut, Packing, Separator};
 use ropewalk::model::ModelParams;
-use ropewalk::train::optim::{AdamW, Decay, OptimParams, Schedule};
-use ropewalk::train::recipe::{Recipe, RECIPES};
 use ropewalk::train::{Checkpointing, LoraParams, SavedType, TrainParams};
 
 use super::super::models::{self, ModelChoice};
-use super::super::options::{tokens, RopeArgs};
+use super::super::options::{parse_spec, tokens, RopeArgs};
 use super::super::output::{check_plot_name, OutputArgs};
 use super::super::usage;
+use super::recipe::RecipeArgs;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -25,11 +24,11 @@ pub(super) struct Args {
     /// The adapter to write
     #[arg(short, long, value_name = "FILE", required_unless_present = "plan_memory")]
     output: Option<PathBuf>,
-    /// Tokens of a sequence; default: the trained context
+    /// Tokens of a sequence; default: the recipe's, or the trained context
     #[arg(short, long, value_name = "N", value_parser = tokens)]
-    ctx: Option<usize>,
+    pub(super) ctx: Option<usize>,
     #[command(flatten)]
-    rope: RopeArgs,
+    pub(super) rope: RopeArgs,
     #[command(flatten)]
     pub(super) adapter: AdapterArgs,
     #[command(flatten)]
@@ -43,14 +42,15 @@ pub(super) struct Args {
     /// Print what memory training needs, part by part, and the longest context that fits; train nothing
     #[arg(long)]
     pub(super) plan_memory: bool,
-    /// With --plan-memory: for a GPU of so much memory (12GiB) instead of this device, everything else on the host
+    /// With --plan-memory: for a GPU of so much memory (12GiB) instead of this device, everything else on the
+    /// host
     #[arg(long, value_name = "SIZE", requires = "plan_memory", value_parser = size)]
     pub(super) memory: Option<usize>,
     #[command(flatten)]
     pub(super) out: OutputArgs,
 }
 
-/// What is trained.
+/// The tensors trained.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Adapter")]
 pub(super) struct AdapterArgs {
@@ -83,48 +83,6 @@ enum Whole {
     Embeddings,
 }
 
-/// How it is trained.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Recipe")]
-pub(super) struct RecipeArgs {
-    /// Figures of a paper: sba, lceg, harpe, utk; options given beside it win
-    #[arg(long, value_name = "NAME", value_parser = RECIPES.iter().map(|r| r.name).collect::<Vec<_>>())]
-    recipe: Option<String>,
-    /// Steps of the optimiser; default: 100, or the recipe's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    steps: Option<u64>,
-    /// Sequences of a step; default: 1, or the recipe's
-    #[arg(short, long, value_name = "N")]
-    batch: Option<usize>,
-    /// Learning rate; default: 2e-4, or the recipe's
-    #[arg(long, value_name = "X")]
-    lr: Option<f64>,
-    /// Learning rate at the last step of a schedule that falls; default: 0, or the recipe's
-    #[arg(long, value_name = "X")]
-    lr_min: Option<f64>,
-    /// Steps in which the rate rises; default: 0, or the recipe's
-    #[arg(long, value_name = "N")]
-    warmup: Option<u64>,
-    /// What follows: constant, linear, cosine; default: constant, or the recipe's
-    #[arg(long, value_name = "NAME", value_parser = ["constant", "linear", "cosine"])]
-    schedule: Option<String>,
-    /// Decay of the mean of gradients
-    #[arg(long, value_name = "X", default_value_t = 0.9)]
-    beta1: f64,
-    /// Decay of the mean of their squares
-    #[arg(long, value_name = "X", default_value_t = 0.95)]
-    beta2: f64,
-    /// Decay of what is trained
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    weight_decay: f64,
-    /// Scale gradients down to this norm; 0: never
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    clip: f64,
-    /// Decay of the moving average of what is trained, which is what is written then; 0: none
-    #[arg(long, value_name = "X")]
-    ema: Option<f64>,
-}
-
 /// The texts.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Texts")]
@@ -138,9 +96,11 @@ pub(super) struct TextArgs {
     /// Held out to validate on, by document: a fraction of the text, or a number of sequences; 0: nothing
     #[arg(long, value_name = "X", default_value = "4", value_parser = held_out)]
     pub(super) held_out: HeldOut,
-    /// What ends a document: auto, flags, eos, eot, bos, or a token's text
-    #[arg(long, value_name = "TOKEN", default_value = "auto", value_parser = separator)]
-    pub(super) separator: Separator,
+    /// The end of a document: auto, flags, eos, eot, bos, or a token's text; default: auto, or the recipe's.
+    /// `bos` puts BOS before each document and, unless the model's flag asks for it, no EOS behind: the form
+    /// of the data of Fu et al., LCEG and HARPE
+    #[arg(long, value_name = "TOKEN", value_parser = separator)]
+    pub(super) separator: Option<Separator>,
     /// The field of .jsonl lines
     #[arg(long, value_name = "NAME", default_value = "text")]
     pub(super) text_field: String,
@@ -152,7 +112,7 @@ pub(super) struct TextArgs {
     pub(super) cache: Option<PathBuf>,
 }
 
-/// What is written on the way.
+/// Files written during the run.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Files")]
 pub(super) struct FileArgs {
@@ -192,10 +152,10 @@ struct RunArgs {
     /// Tokens computed at once
     #[arg(long, value_name = "N", default_value = "512", value_parser = tokens)]
     block: usize,
-    /// What is kept of a layer until it is run backwards; the rest is computed again
+    /// Activations saved of a layer until its backward pass; the rest is computed again
     #[arg(long, value_name = "WHAT", default_value = "auto", value_parser = ["auto", "inputs", "attention", "products"])]
     keep: String,
-    /// How kept numbers are stored
+    /// The type in which they are saved
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "f16", "bf16"])]
     keep_type: String,
     /// Only operations that every backend has
@@ -224,7 +184,10 @@ impl Args {
             return Err(usage(format!("--threads: expected 0 to {}", ggml::backend::MAX_N_THREADS)));
         }
         Ok(TrainParams {
-            rope: self.rope.spec()?,
+            rope: match (self.rope.spec()?, self.recipe()) {
+                (None, Some(recipe)) => Some(parse_spec(recipe.rope)?),
+                (given, _) => given,
+            },
             lora: LoraParams {
                 targets,
                 rank: self.adapter.rank,
@@ -249,7 +212,7 @@ impl Args {
                 _ => SavedType::F32,
             },
             portable: self.run.portable,
-            ..TrainParams::new(self.ctx.unwrap_or(0))
+            ..TrainParams::new(self.ctx.or(self.recipe().map(|r| r.n_ctx)).unwrap_or(0))
         })
     }
 
@@ -284,18 +247,13 @@ impl Args {
         if !folder.is_dir() {
             return Err(usage(format!("--output {}: no such folder", self.output().display())));
         }
-        if self.recipe.batch == Some(0) {
-            return Err(usage("--batch: expected at least 1, found 0"));
-        }
-        if self.recipe.lr_min.is_some() && matches!(self.optimiser(1).1.schedule.decay, Decay::Constant) {
-            return Err(usage("--lr-min: the rate falls to it under --schedule linear or cosine only"));
-        }
+        self.check_recipe()?;
         self.check_apart(model)
     }
 
     /// Nothing that is read is written over, and no output becomes a text of the next run.
     fn check_apart(&self, model: &Path) -> anyhow::Result<()> {
-        // What does not exist yet is where its folder is.
+        // A path that does not exist yet lies where its folder does.
         let whole = |p: &Path| -> PathBuf {
             let folder = p.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
             let beside = || Some(folder.canonicalize().ok()?.join(p.file_name()?));
@@ -322,41 +280,6 @@ impl Args {
             }
         }
         Ok(())
-    }
-
-    /// Sequences of a step, and how the optimiser goes; with what a recipe set, for people.
-    pub(super) fn optimiser(&self, n_ctx: usize) -> (usize, OptimParams, Option<String>) {
-        let how = &self.recipe;
-        let recipe = how.recipe.as_deref().and_then(Recipe::find);
-        let batch = how.batch.or(recipe.map(|r| r.batch(n_ctx))).unwrap_or(1);
-        let steps = how.steps.or(recipe.map(|r| r.steps(n_ctx, batch))).unwrap_or(100);
-        let base = recipe
-            .map_or(Schedule { lr: 2e-4, lr_min: 0.0, warmup: 0, steps, decay: Decay::Constant }, |r| {
-                r.schedule(steps)
-            });
-        let decay = match how.schedule.as_deref() {
-            Some("linear") => Decay::Linear,
-            Some("cosine") => Decay::Cosine,
-            Some(_) => Decay::Constant,
-            None => base.decay,
-        };
-        let schedule = Schedule {
-            lr: how.lr.unwrap_or(base.lr),
-            lr_min: how.lr_min.unwrap_or(base.lr_min),
-            warmup: how.warmup.unwrap_or(base.warmup),
-            decay,
-            ..base
-        };
-        let adamw =
-            AdamW { beta1: how.beta1, beta2: how.beta2, weight_decay: how.weight_decay, ..AdamW::default() };
-        let ema = how.ema.or(recipe.map(|r| r.ema)).unwrap_or(0.0);
-        let said = recipe.map(|r| {
-            format!(
-                "recipe {} ({}; {}): lr {:e} to {:e} {:?}, {} steps of warm-up, {steps} steps of {batch} sequences, ema {ema}",
-                r.name, r.about, r.source, schedule.lr, schedule.lr_min, schedule.decay, schedule.warmup
-            )
-        });
-        (batch, OptimParams { adamw, schedule, clip: how.clip, ema }, said)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sets a training run up from what was typed, shows it while it goes, and reports how it ended.
+//! Sets a training run up from the options, shows it while it goes, and reports how it ended.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -30,11 +30,8 @@ pub(super) fn run(
     if settings.n_ctx == 0 {
         settings.n_ctx = model.hparams().n_ctx_train;
     }
-    let (batch, optim, recipe) = args.optimiser(settings.n_ctx);
-    if let Some(recipe) = recipe {
-        args.out.note(recipe);
-    }
-    // Whatever cannot be is said before texts are tokenised.
+    let (batch, optim) = args.optimiser(settings.n_ctx);
+    // Impossible settings are refused before texts are tokenised.
     check_no_earlier_run(args)?;
     let trainer = Trainer::new(model, &settings)?;
     let optimizer = Optimizer::new(optim, trainer.params())?;
@@ -67,7 +64,7 @@ fn params(args: &Args, batch: usize) -> RunParams {
         keep_last: args.files.keep_last,
         log: Some(args.log()),
         texts: Some(names.join(", ")),
-        settings: [("separator".to_owned(), format!("{:?}", args.text.separator))].into(),
+        settings: [("separator".to_owned(), format!("{:?}", args.separator()))].into(),
     }
 }
 
@@ -78,7 +75,8 @@ fn check_no_earlier_run(args: &Args) -> anyhow::Result<()> {
     match last {
         None if args.files.resume => Err(anyhow!("--resume: {}: no checkpoint there", folder.display())),
         Some(last) if !args.files.resume => Err(anyhow!(
-            "{}: an earlier run got to {}: --resume goes on with it; for a new one remove it, or name another --output",
+            "{}: an earlier run got to {}: --resume goes on with it; for a new one remove it, or name \
+             another --output",
             folder.display(),
             models::name(&last)
         )),
@@ -92,13 +90,13 @@ fn dataset(
     settings: &TrainParams,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Dataset> {
-    let text = &args.text;
+    let (text, separator) = (&args.text, args.separator());
     let options = TextOptions { text_field: text.text_field.clone(), replace_invalid: text.replace_invalid };
     let sources = Sources::find(&args.data, &options)?;
     let path = match &text.cache {
         Some(path) => path.clone(),
         None => {
-            let name = Corpus::file_name(model.vocab(), &sources, &text.separator)?;
+            let name = Corpus::file_name(model.vocab(), &sources, &separator)?;
             args.output().parent().unwrap_or(Path::new("")).join(name)
         }
     };
@@ -112,7 +110,7 @@ fn dataset(
             ControlFlow::Continue(())
         }
     };
-    let open = || Corpus::open(&path, model.vocab(), &sources, &text.separator, &mut watch);
+    let open = || Corpus::open(&path, model.vocab(), &sources, &separator, &mut watch);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(settings.n_threads).build()?;
     let corpus = pool.install(open)?;
     drop(bar);
@@ -159,7 +157,8 @@ fn note_on_average(args: &Args, optim: &OptimParams) {
     let start = optim.ema.powf(optim.schedule.steps as f64);
     if optim.ema > 0.0 && start > 0.1 {
         args.out.note(format_args!(
-            "note: after {} steps the moving average is {:.0} % of what training starts from: a smaller --ema or more steps",
+            "note: after {} steps the moving average is {:.0} % of what training starts from: a smaller \
+             --ema or more steps",
             optim.schedule.steps,
             100.0 * start
         ));
@@ -189,6 +188,9 @@ fn train(args: &Args, run: &mut Run<'_>, optim: &OptimParams, interrupt: &Interr
 struct Report {
     model: String,
     rope: String,
+    /// The recipe and how it differs from its paper, where one was named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    recipe: Vec<String>,
     adapter: String,
     ctx: usize,
     #[serde(flatten)]
@@ -214,6 +216,7 @@ fn finish(args: &Args, choice: &ModelChoice, run: &Run<'_>) -> anyhow::Result<()
         output::print_json(&Report {
             model: models::label(choice),
             rope,
+            recipe: args.recipe_notes()?,
             adapter: path.display().to_string(),
             ctx: run.data().params().n_ctx,
             run: run.report(),

@@ -1,4 +1,4 @@
-//! What one layer needs to know about itself: its attention heads, how it sees positions, the width of its
+//! The hyper-parameters of one layer: its attention heads, how it sees positions, the width of its
 //! feed-forward.
 //!
 //! Layers of one model may differ: some architectures rotate only part of their layers, or limit the
@@ -68,7 +68,7 @@ pub struct AttentionTemperature {
 }
 
 impl AttentionTemperature {
-    /// What queries at position `i` (0 or more) are multiplied by.
+    /// The factor on queries at position `i` (0 or more).
     pub fn at(&self, i: i32) -> f64 {
         1.0 + self.scale * (((f64::from(i) + self.offset) / self.length).floor() + 1.0).ln()
     }

@@ -1,4 +1,4 @@
-//! What a file declares about rope scaling.
+//! The rope scaling that a file declares.
 
 use gguf::{File, Result};
 

@@ -3,79 +3,75 @@
 use super::reach::{Branch, Chunks, PosMap, Reach};
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
-/// Keys at j mod c, c = C - w, always. Queries at i mod c for keys of their own chunk, min(i mod c + c, C) for those of the chunk before, and min(2c-1, C)
-/// for older ones; one softmax over the three.
+/// Keys at j mod c, c = C - w, always. Queries at i mod c for keys of their own chunk, min(i mod c + c, C)
+/// for those of the chunk before, and min(2c-1, C) for older ones; one softmax over the three.
 ///
-/// Source: the authors' code, ChunkLlama (`chunk_size` C, `local_window` w, `chunk_len` c). The text speaks of chunks of C; the code's are c long, so that the last w
-/// tokens of a chunk and the next one stay at true distances. The code is followed; the other reading's figure is in `tests/reference/README.md`. The code also multiplies
-/// rotated queries and keys by 0.05 ln(N/L) + 1, with a remark that the paper did not: `mscale` gives it, 1 by default.
+/// Source: the authors' code, ChunkLlama (`chunk_size` C, `local_window` w, `chunk_len` c). The text speaks
+/// of chunks of C; the code's are c long, so that the last w tokens of a chunk and the next one stay at true
+/// distances. The code is followed; the other reading's figure is in `tests/reference/README.md`. The code
+/// also multiplies rotated queries and keys by 0.05 ln(N/L) + 1, with a remark that the paper did not:
+/// `mscale` gives it, 1 by default.
 ///
 /// Defaults: C = 3/4 L and w = L/8, those of the code for Llama.
-pub(super) struct Dca;
+pub(super) static METHOD: Method = Method {
+    name: "dca",
+    about: "Dual Chunk Attention: positions within chunks, between neighbours, and one distance beyond; \
+            needs no training",
+    axis: Axis::Reach,
+    params: &[
+        Param {
+            key: "chunk",
+            kind: Kind::Count { min: 2, max: 1 << 30 },
+            default: "3/4 of original",
+            unit: "tokens",
+            about: "largest distance shown; chunks are chunk - local long",
+        },
+        Param {
+            key: "local",
+            kind: Kind::Count { min: 1, max: 1 << 30 },
+            default: "original / 8",
+            unit: "tokens",
+            about: "true distances kept across the border of a chunk",
+        },
+        Param {
+            key: "mscale",
+            kind: Kind::Number { min: 0.1, max: 10.0 },
+            default: "1; the authors' code has 0.05 ln(context / original) + 1",
+            unit: "",
+            about: "factor on rotated q and on rotated k",
+        },
+        Param::ORIGINAL,
+    ],
+    apply,
+};
 
-impl Method for Dca {
-    fn name(&self) -> &'static str {
-        "dca"
+fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+    let l = geo.n_ctx_orig as u64;
+    let chunk = args.count("chunk", || (l * 3 / 4).max(2))?;
+    let local = args.count("local", || (l / 8).clamp(1, chunk.saturating_sub(1).max(1)))?;
+    plan.mscale *= args.number("mscale", || 1.0)?;
+    if local >= chunk {
+        return Err(RopeError(format!(
+            "rope method dca: local: expected below chunk {chunk}, found {local}"
+        )));
     }
-    fn about(&self) -> &'static str {
-        "Dual Chunk Attention: positions within chunks, between neighbours, and one distance beyond; needs no training"
+    if chunk >= l {
+        args.note(format!(
+            "dca: chunk {chunk} shows distances up to {chunk}, more than the trained window of {l} tokens \
+             has."
+        ));
     }
-    fn axis(&self) -> Axis {
-        Axis::Reach
-    }
-    fn params(&self) -> &'static [Param] {
-        &[
-            Param {
-                key: "chunk",
-                kind: Kind::Count { min: 2, max: 1 << 30 },
-                default: "3/4 of original",
-                unit: "tokens",
-                about: "largest distance shown; chunks are chunk - local long",
-            },
-            Param {
-                key: "local",
-                kind: Kind::Count { min: 1, max: 1 << 30 },
-                default: "original / 8",
-                unit: "tokens",
-                about: "true distances kept across the border of a chunk",
-            },
-            Param {
-                key: "mscale",
-                kind: Kind::Number { min: 0.1, max: 10.0 },
-                default: "1; the authors' code has 0.05 ln(context / original) + 1",
-                unit: "",
-                about: "factor on rotated q and on rotated k",
-            },
-            Param::ORIGINAL,
-        ]
-    }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
-        let l = geo.n_ctx_orig as u64;
-        let chunk = args.count("chunk", || (l * 3 / 4).max(2))?;
-        let local = args.count("local", || (l / 8).clamp(1, chunk.saturating_sub(1).max(1)))?;
-        plan.mscale *= args.number("mscale", || 1.0)?;
-        if local >= chunk {
-            return Err(RopeError(format!(
-                "rope method dca: local: expected below chunk {chunk}, found {local}"
-            )));
-        }
-        if chunk >= l {
-            args.note(format!(
-                "dca: chunk {chunk} shows distances up to {chunk}, more than the trained window of {l} tokens has."
-            ));
-        }
-        let (top, c) = (chunk as i32, (chunk - local) as i32);
-        let key = PosMap { modulo: c, ..PosMap::IDENTITY };
-        let branch = |q_pos, min, max| Branch {
-            q_pos,
-            k_pos: key,
-            reach: Reach { chunks: Some(Chunks { len: c, min, max }), ..Reach::CAUSAL },
-        };
-        plan.branches = vec![
-            branch(key, 0, 0),
-            branch(PosMap { add: c, max: top, ..key }, 1, 1),
-            branch(PosMap::constant((2 * i64::from(c) - 1).min(i64::from(top)) as i32), 2, i32::MAX),
-        ];
-        Ok(())
-    }
+    let (top, c) = (chunk as i32, (chunk - local) as i32);
+    let key = PosMap { modulo: c, ..PosMap::IDENTITY };
+    let branch = |q_pos, min, max| Branch {
+        q_pos,
+        k_pos: key,
+        reach: Reach { chunks: Some(Chunks { len: c, min, max }), ..Reach::CAUSAL },
+    };
+    plan.branches = vec![
+        branch(key, 0, 0),
+        branch(PosMap { add: c, max: top, ..key }, 1, 1),
+        branch(PosMap::constant((2 * i64::from(c) - 1).min(i64::from(top)) as i32), 2, i32::MAX),
+    ];
+    Ok(())
 }

@@ -1,26 +1,29 @@
-//! What a file declares about rope scaling, as a spec.
+//! The rope scaling that a file declares, as a spec.
 
-use super::value::{number, shown};
-use super::{RopeError, Spec};
+use super::value::shown;
+use super::{Part, RopeError, Spec, Value};
 use crate::hparams::Hparams;
 
 impl Spec {
     /// The model as its file declares it: `ropewalk.rope.spec`, else its `rope.scaling.*`, else `plain`.
     ///
-    /// As llama.cpp reads the keys: a factor without a type is linear, a factor of 0 is none, and `yarn_attn_factor` counts only where `yarn_ext_factor`
-    /// is 0 (elsewhere llama.cpp recomputes it); `attn_factor` always multiplies, so beside a type that has no magnitude here it is an error. Under `longrope`
-    /// a `factor` says nothing that the factor tensors do not, and is not used.
+    /// As llama.cpp reads the keys: a factor without a type is linear, a factor of 0 is none, and
+    /// `yarn_attn_factor` counts only where `yarn_ext_factor` is 0 (elsewhere llama.cpp recomputes it);
+    /// `attn_factor` always multiplies, so beside a type that has no magnitude here it is an error. Under
+    /// `longrope` a `factor` says nothing that the factor tensors do not, and is not used.
     pub fn declared(hp: &Hparams) -> Result<Spec, RopeError> {
         let s = &hp.rope_scaling;
         if let Some(text) = &s.spec {
             return text.parse().map_err(|e: RopeError| RopeError(format!("ropewalk.rope.spec: {e}")));
         }
         let factor = s.factor.filter(|f| *f != 0.0).unwrap_or(1.0);
-        let mut args: Vec<(&str, Option<f64>)> = Vec::new();
+        let mut args: Vec<(&str, Option<Value>)> = Vec::new();
+        let number = |x: Option<f64>| x.map(Value::Number);
         let attn = s.attn_factor.filter(|a| *a != 1.0);
         if let (None | Some("none" | "linear"), Some(attn)) = (s.kind.as_deref(), attn) {
             return Err(RopeError(format!(
-                "rope.scaling.attn_factor: expected 1 or none with rope.scaling.type {}, found {attn}; name a rope spec to use instead",
+                "rope.scaling.attn_factor: expected 1 or none with rope.scaling.type {}, found {attn}; name \
+                 a rope spec to use instead",
                 s.kind.as_deref().unwrap_or("linear")
             )));
         }
@@ -28,7 +31,7 @@ impl Spec {
             Some("none") => return Ok(Spec::plain()),
             None | Some("linear") if factor == 1.0 => return Ok(Spec::plain()),
             None | Some("linear") => {
-                args.push(("factor", Some(factor)));
+                args.push(("factor", number(Some(factor))));
                 "pi"
             }
             Some("yarn") => {
@@ -38,28 +41,29 @@ impl Spec {
                     (None, None) => None,
                     (a, b) => Some(a.unwrap_or(1.0) * b.unwrap_or(1.0)),
                 };
-                args.push(("factor", Some(factor)));
-                args.push(("beta-fast", s.yarn_beta_fast.filter(|b| *b >= 0.0)));
-                args.push(("beta-slow", s.yarn_beta_slow.filter(|b| *b >= 0.0)));
-                args.push(("ext-factor", ext));
-                args.push(("attn-factor", attn));
+                args.push(("factor", number(Some(factor))));
+                args.push(("beta-fast", number(s.yarn_beta_fast.filter(|b| *b >= 0.0))));
+                args.push(("beta-slow", number(s.yarn_beta_slow.filter(|b| *b >= 0.0))));
+                args.push(("ext-factor", number(ext)));
+                args.push(("attn-factor", number(attn)));
                 "yarn"
             }
             Some("longrope") => {
-                args.push(("attn-factor", s.attn_factor));
+                args.push(("attn-factor", number(s.attn_factor)));
                 "longrope"
             }
             Some(other) => {
                 return Err(RopeError(format!(
-                    "rope.scaling.type: expected none, linear, yarn or longrope, found {}; name a rope spec to use instead",
+                    "rope.scaling.type: expected none, linear, yarn or longrope, found {}; name a rope spec \
+                     to use instead",
                     shown(other)
                 )))
             }
         };
-        args.push(("original", s.n_ctx_orig.filter(|n| *n > 0).map(f64::from)));
-        let args: Vec<String> =
-            args.iter().filter_map(|(k, v)| v.map(|v| format!("{k}={}", number(v)))).collect();
-        let text = if args.is_empty() { name.into() } else { format!("{name}:{}", args.join(",")) };
-        text.parse().map_err(|e: RopeError| RopeError(format!("rope.scaling of the file: {e}")))
+        let original = s.n_ctx_orig.filter(|n| *n > 0);
+        args.push(("original", original.map(|n| Value::Count(n.into()))));
+        let part = Part::from_values(name, &args);
+        let part = part.map_err(|e| RopeError(format!("rope.scaling of the file: {e}")))?;
+        Ok(Spec::from_parts(vec![part]))
     }
 }

@@ -1,52 +1,66 @@
 //! `dynamic-ntk`: NTK-aware scaling by the length at hand, fixed when a session opens.
 
+use super::method::MAX_CTX;
 use super::value::approx;
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
-/// Base b * t^(d/(d-2)) with t = s*l/L - (s-1), l = the session's length if above L, else L.
+/// Base b * t^(d/(d-2)) with t = s*l/L - (s-1) and l = max(context, trained, L).
 ///
-/// The published code recomputes t as text grows, which rotates cached keys under another base than the query. Here l is the context a session
-/// was opened for, so the base never moves.
+/// The published code recomputes t as text grows, which rotates cached keys under another base than the
+/// query. Here l counts the context a session was opened for, so the base never moves while it is open.
 ///
-/// In the controlled study (LCEG) tables and code disagree: its NTK-64K is listed with t = 57, while its code floors l at 65536 and gets 121; its
-/// NTK-32K runs with t = 29 at every length up to 32768. Hence `t` can be given outright, and the value in force is noted.
-pub(super) struct DynamicNtk;
+/// `trained` is the length C' a model was fine-tuned at under this method (the controlled study, LCEG,
+/// arXiv:2409.12181, appendix 9.2). Up to that length it keeps the base it was trained with, and beyond it
+/// the base grows. The paper's s is then C'/(2L); its code rounds that up to a whole number, and the code is
+/// followed. The resolved spec keeps `factor` and `trained` in place of t, so that one spec, and an adapter
+/// trained under it, has the right base at every length: t = 29, 29, 29, 29, 61 at 4k, 8k, 16k, 32k, 64k for
+/// `trained=32768` and L = 4096. Without `trained` the resolved spec states t itself.
+///
+/// Tables and code of the study disagree on its NTK-64K: t = 57 in the tables, while the formula gives 121.
+/// Hence `t` can be given outright, and the value in force is noted.
+pub(super) static METHOD: Method = Method {
+    name: "dynamic-ntk",
+    about: "NTK-aware with the base set by the session's length, fixed when it opens",
+    axis: Axis::Frequency,
+    params: &[
+        Param::FACTOR,
+        Param {
+            key: "t",
+            kind: Kind::Number { min: 1.0, max: 1e13 },
+            default: "factor * max(context, trained, original) / original - (factor - 1)",
+            unit: "",
+            about: "scale of the base, instead of the one that factor and context give",
+        },
+        Param {
+            key: "trained",
+            kind: Kind::Count { min: 1, max: MAX_CTX },
+            default: "none; given, factor is trained / (2 * original), rounded up",
+            unit: "tokens",
+            about: "length the model was fine-tuned at under this method; its base stays up to there",
+        },
+        Param::ORIGINAL,
+    ],
+    apply,
+};
 
-impl Method for DynamicNtk {
-    fn name(&self) -> &'static str {
-        "dynamic-ntk"
-    }
-    fn about(&self) -> &'static str {
-        "NTK-aware with the base set by the session's length, fixed when it opens"
-    }
-    fn axis(&self) -> Axis {
-        Axis::Frequency
-    }
-    fn params(&self) -> &'static [Param] {
-        &[
-            Param::FACTOR,
-            Param {
-                key: "t",
-                kind: Kind::Number { min: 1.0, max: 1e13 },
-                default: "factor * max(context, original) / original - (factor - 1)",
-                unit: "",
-                about: "scale of the base, instead of the one that factor and context give",
-            },
-            Param::ORIGINAL,
-        ]
-    }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
-        let t = if args.is_given("t") {
-            args.number("t", || 1.0)?
-        } else {
-            let s = args.factor(geo)?;
-            let l = geo.n_ctx.max(geo.n_ctx_orig) as f64;
-            args.absorb("factor");
-            args.number("t", || s * l / geo.n_ctx_orig as f64 - (s - 1.0))?
-        };
-        let base = geo.ntk_base(t)?;
-        plan.freqs.theta = geo.table(base)?;
-        args.note(format!("dynamic-ntk: t = {}, base {}, fixed for the session.", approx(t), approx(base)));
-        Ok(())
-    }
+fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+    let original = geo.n_ctx_orig as f64;
+    let scale = |s: f64, length: usize| s * length.max(geo.n_ctx_orig) as f64 / original - (s - 1.0);
+    let t = if args.is_given("t") {
+        args.number("t", || 1.0)?
+    } else if args.is_given("trained") {
+        let trained = args.count("trained", || geo.n_ctx_orig as u64)? as usize;
+        let s = args.number("factor", || (trained as f64 / (2.0 * original)).ceil())?;
+        let t = args.number("t", || scale(s, geo.n_ctx.max(trained)))?;
+        args.absorb("t");
+        t
+    } else {
+        let s = args.factor(geo)?;
+        args.absorb("factor");
+        args.number("t", || scale(s, geo.n_ctx))?
+    };
+    let base = geo.ntk_base(t)?;
+    plan.freqs.theta = geo.table(base)?;
+    args.note(format!("dynamic-ntk: t = {}, base {}, fixed for the session.", approx(t), approx(base)));
+    Ok(())
 }

@@ -32,7 +32,7 @@ impl Freqs {
     }
 }
 
-/// What the layers of one kind do with positions.
+/// How the layers of one kind rotate positions, and which keys their queries see.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerPlan {
     /// Whether the spec acts on these layers; elsewhere they are as the file has them.
@@ -105,13 +105,13 @@ impl LayerPlan {
         self.q_log_base.is_some() || self.temperature.is_some()
     }
 
-    /// What queries at position `i` are multiplied by.
+    /// The factor on queries at position `i`.
     pub fn q_scale(&self, i: i32) -> f64 {
         let by_log = self.q_log_base.map_or(1.0, |base| (f64::from(i) + 1.0).ln() / base.ln()).max(1.0);
         by_log * self.temperature.map_or(1.0, |t| t.at(i))
     }
 
-    /// What every consumer of a plan relies on, checked for every method alike.
+    /// Checks, for every method alike, the facts that users of a plan rely on.
     pub(super) fn check(
         &self,
         geo: &Geometry<'_>,
@@ -141,7 +141,8 @@ impl LayerPlan {
         }
         match layer.window {
             Some(window) if !self.is_own_reach(layer) => error(format!(
-                "expected layers that see every key, or no more than the trained window, found attention.sliding_window \
+                "expected layers that see every key, or no more than the trained window, found \
+                 attention.sliding_window \
                  {window}"
             )),
             _ => Ok(()),

@@ -3,66 +3,60 @@
 use super::reach::{Branch, PosMap, Reach};
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
-/// Distances 0..M-1 as they are, the first G tokens beyond them at distance exactly M, all else unseen; one softmax.
+/// Distances 0..M-1 as they are, the first G tokens beyond them at distance exactly M, all else unseen; one
+/// softmax.
 ///
-/// Source: the authors' code, `convert_llama_model(local_branch, global_branch)`: global keys are not rotated and the query is rotated at position
-/// min(M, keys - 1). The controlled study (LCEG) writes min(distance, L) for them, which is the same where M = L, the default here. With another M
-/// the two differ; the code is followed, and the other reading's figure is in `tests/reference/README.md`. The code repeats keys for every head and so knows no
-/// grouped queries; here they are as everywhere. Its default G is 10.
-pub(super) struct LmInfinite;
+/// Source: the authors' code, `convert_llama_model(local_branch, global_branch)`: global keys are not rotated
+/// and the query is rotated at position min(M, keys - 1). The controlled study (LCEG) writes min(distance, L)
+/// for them, which is the same where M = L, the default here. With another M the two differ; the code is
+/// followed, and the other reading's figure is in `tests/reference/README.md`. The code repeats keys for
+/// every head and so knows no grouped queries; here they are as everywhere. Its default G is 10.
+pub(super) static METHOD: Method = Method {
+    name: "lm-infinite",
+    about: "a window of keys, and the first tokens at a fixed distance; needs no training",
+    axis: Axis::Reach,
+    params: &[
+        Param {
+            key: "window",
+            kind: Kind::Count { min: 1, max: 1 << 30 },
+            default: "original",
+            unit: "tokens",
+            about: "distances below it are seen as they are",
+        },
+        Param {
+            key: "global",
+            kind: Kind::Count { min: 0, max: 1 << 20 },
+            default: "10",
+            unit: "tokens",
+            about: "first tokens that are always seen, at distance window",
+        },
+        EVICT,
+        Param::ORIGINAL,
+    ],
+    apply,
+};
 
-impl Method for LmInfinite {
-    fn name(&self) -> &'static str {
-        "lm-infinite"
+fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+    let m = args.count("window", || geo.n_ctx_orig as u64)? as i32;
+    let g = args.count("global", || 10)? as i32;
+    if args.word("evict", "false")? == "true" {
+        args.evict();
     }
-    fn about(&self) -> &'static str {
-        "a window of keys, and the first tokens at a fixed distance; needs no training"
+    plan.branches = vec![Branch { reach: Reach { dist_end: m, ..Reach::CAUSAL }, ..Branch::PLAIN }];
+    if g > 0 {
+        plan.branches.push(Branch {
+            q_pos: PosMap::constant(m),
+            k_pos: PosMap::constant(0),
+            reach: Reach { dist_min: m, key_end: g, ..Reach::CAUSAL },
+        });
     }
-    fn axis(&self) -> Axis {
-        Axis::Reach
+    if m as usize > geo.n_ctx_orig {
+        args.note(format!(
+            "lm-infinite: window {m} is longer than the trained window of {} tokens.",
+            geo.n_ctx_orig
+        ));
     }
-    fn params(&self) -> &'static [Param] {
-        &[
-            Param {
-                key: "window",
-                kind: Kind::Count { min: 1, max: 1 << 30 },
-                default: "original",
-                unit: "tokens",
-                about: "distances below it are seen as they are",
-            },
-            Param {
-                key: "global",
-                kind: Kind::Count { min: 0, max: 1 << 20 },
-                default: "10",
-                unit: "tokens",
-                about: "first tokens that are always seen, at distance window",
-            },
-            EVICT,
-            Param::ORIGINAL,
-        ]
-    }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
-        let m = args.count("window", || geo.n_ctx_orig as u64)? as i32;
-        let g = args.count("global", || 10)? as i32;
-        if args.word("evict", "false")? == "true" {
-            args.evict();
-        }
-        plan.branches = vec![Branch { reach: Reach { dist_end: m, ..Reach::CAUSAL }, ..Branch::PLAIN }];
-        if g > 0 {
-            plan.branches.push(Branch {
-                q_pos: PosMap::constant(m),
-                k_pos: PosMap::constant(0),
-                reach: Reach { dist_min: m, key_end: g, ..Reach::CAUSAL },
-            });
-        }
-        if m as usize > geo.n_ctx_orig {
-            args.note(format!(
-                "lm-infinite: window {m} is longer than the trained window of {} tokens.",
-                geo.n_ctx_orig
-            ));
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// `evict`: drop what no later token sees.

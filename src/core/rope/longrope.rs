@@ -2,82 +2,74 @@
 
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError, Value};
 
-/// theta_j / lambda_j (Ding et al. 2024, arXiv:2402.13753) with lambda from `rope_factors_long.weight` or `rope_factors_short.weight`.
+/// theta_j / lambda_j (Ding et al. 2024, arXiv:2402.13753) with lambda from `rope_factors_long.weight` or
+/// `rope_factors_short.weight`.
 ///
-/// These stand in place of `rope_freqs.weight`, not on top of it. `factors=auto` takes the long ones when the target context is above the trained
-/// window, once for the session, as llama.cpp does by the allocated context (the original code decides by the length of each prompt). Magnitude: the file's
-/// `scaling.attn_factor`, else sqrt(1 + ln s / ln L), with either set of factors, as the published model code has it. The s in it belongs to the trained
-/// factors, so it is the file's context_length over its original one when it declares both.
-pub(super) struct LongRope;
+/// These stand in place of `rope_freqs.weight`, not on top of it. `factors=auto` takes the long ones when the
+/// target context is above the trained window, once for the session, as llama.cpp does by the allocated
+/// context (the original code decides by the length of each prompt). Magnitude: the file's
+/// `scaling.attn_factor`, else sqrt(1 + ln s / ln L), with either set of factors, as the published model code
+/// has it. The s in it belongs to the trained factors, so it is the file's context_length over its original
+/// one when it declares both.
+pub(super) static METHOD: Method = Method {
+    name: "longrope",
+    about: "LongRoPE: the file's own long or short factor for each pair",
+    axis: Axis::Frequency,
+    params: &[
+        Param {
+            key: "factors",
+            kind: Kind::Choice(&["auto", "long", "short"]),
+            default: "auto: long when the context is above original",
+            unit: "",
+            about: "which of the file's factor tensors",
+        },
+        Param { default: "the file's context_length / original, else context / original", ..Param::FACTOR },
+        Param {
+            key: "attn-factor",
+            kind: Kind::Number { min: 1e-6, max: 1e6 },
+            default: "the file's attn_factor, else sqrt(1 + ln factor / ln original)",
+            unit: "",
+            about: "magnitude of rotated q and k",
+        },
+        Param::ORIGINAL,
+    ],
+    apply,
+};
 
-impl Method for LongRope {
-    fn name(&self) -> &'static str {
-        "longrope"
+fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+    let mut which = args.word("factors", "auto")?;
+    if which == "auto" {
+        which = if geo.n_ctx > geo.n_ctx_orig { "long" } else { "short" }.into();
+        args.note(format!(
+            "longrope: {which} factors for a context of {} tokens (trained window {}).",
+            geo.n_ctx, geo.n_ctx_orig
+        ));
     }
-    fn about(&self) -> &'static str {
-        "LongRoPE: the file's own long or short factor for each pair"
-    }
-    fn axis(&self) -> Axis {
-        Axis::Frequency
-    }
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            Param {
-                key: "factors",
-                kind: Kind::Choice(&["auto", "long", "short"]),
-                default: "auto: long when the context is above original",
-                unit: "",
-                about: "which of the file's factor tensors",
-            },
-            Param {
-                default: "the file's context_length / original, else context / original",
-                ..Param::FACTOR
-            },
-            Param {
-                key: "attn-factor",
-                kind: Kind::Number { min: 1e-6, max: 1e6 },
-                default: "the file's attn_factor, else sqrt(1 + ln factor / ln original)",
-                unit: "",
-                about: "magnitude of rotated q and k",
-            },
-            Param::ORIGINAL,
-        ];
-        PARAMS
-    }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
-        let mut which = args.word("factors", "auto")?;
-        if which == "auto" {
-            which = if geo.n_ctx > geo.n_ctx_orig { "long" } else { "short" }.into();
-            args.note(format!(
-                "longrope: {which} factors for a context of {} tokens (trained window {}).",
-                geo.n_ctx, geo.n_ctx_orig
-            ));
-        }
-        args.settle("factors", Value::Word(which.clone()));
-        let scaling = geo.scaling;
-        let (tensor, factors) = match which.as_str() {
-            "long" => ("rope_factors_long.weight", scaling.and_then(|s| s.long_factors.as_ref())),
-            _ => ("rope_factors_short.weight", scaling.and_then(|s| s.short_factors.as_ref())),
-        };
-        let Some(factors) = factors else {
-            return Err(RopeError(format!(
-                "rope method longrope: expected the tensor {tensor} in the file, found none; its factors come from training and cannot be derived"
-            )));
-        };
-        geo.check_factors(tensor, factors)?;
-        plan.freqs.theta =
-            geo.powers(geo.freq_base)?.iter().zip(factors).map(|(t, f)| t / f64::from(*f)).collect();
-        let attn_factor = scaling.and_then(|s| s.attn_factor);
-        plan.mscale *= if args.is_given("attn-factor") || attn_factor.is_some() {
-            args.number("attn-factor", || attn_factor.unwrap_or(1.0))?
-        } else {
-            let l = geo.n_ctx_orig as f64;
-            let trained = geo.n_ctx_train.max(geo.n_ctx_orig) as f64 / l;
-            let derived = if trained > 1.0 { trained } else { (geo.n_ctx as f64 / l).max(1.0) };
-            let s = args.number("factor", || derived)?;
-            args.absorb("factor");
-            args.number("attn-factor", || if s > 1.0 { (1.0 + s.ln() / l.ln()).sqrt() } else { 1.0 })?
-        };
-        Ok(())
-    }
+    args.resolve("factors", Value::Word(which.clone()));
+    let scaling = geo.scaling;
+    let (tensor, factors) = match which.as_str() {
+        "long" => ("rope_factors_long.weight", scaling.and_then(|s| s.long_factors.as_ref())),
+        _ => ("rope_factors_short.weight", scaling.and_then(|s| s.short_factors.as_ref())),
+    };
+    let Some(factors) = factors else {
+        return Err(RopeError(format!(
+            "rope method longrope: expected the tensor {tensor} in the file, found none; its factors come \
+             from training and cannot be derived"
+        )));
+    };
+    geo.check_factors(tensor, factors)?;
+    plan.freqs.theta =
+        geo.powers(geo.freq_base)?.iter().zip(factors).map(|(t, f)| t / f64::from(*f)).collect();
+    let attn_factor = scaling.and_then(|s| s.attn_factor);
+    plan.mscale *= if args.is_given("attn-factor") || attn_factor.is_some() {
+        args.number("attn-factor", || attn_factor.unwrap_or(1.0))?
+    } else {
+        let l = geo.n_ctx_orig as f64;
+        let trained = geo.n_ctx_train.max(geo.n_ctx_orig) as f64 / l;
+        let derived = if trained > 1.0 { trained } else { (geo.n_ctx as f64 / l).max(1.0) };
+        let s = args.number("factor", || derived)?;
+        args.absorb("factor");
+        args.number("attn-factor", || if s > 1.0 { (1.0 + s.ln() / l.ln()).sqrt() } else { 1.0 })?
+    };
+    Ok(())
 }

@@ -1,15 +1,15 @@
-//! What a rope method is, what it is given, and what it fills in.
+//! The record of a rope method, the numbers it works from, and the parameters it resolves.
 
 use super::value::{number, rounded};
 use super::{Kind, LayerPlan, Part, RopeError, Value};
 use crate::hparams::{Hparams, LayerAttention, LayerRotation, RopeScaling};
 
-/// Which half of a plan a method decides.
+/// The half of a plan that a method decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Axis {
-    /// What angle one unit of position means.
+    /// The angle that one unit of position means.
     Frequency,
-    /// Which query-key pairs see each other, and at which positions.
+    /// The pairs of query and key that see each other, and at which positions.
     Reach,
 }
 impl std::fmt::Display for Axis {
@@ -26,9 +26,9 @@ impl std::fmt::Display for Axis {
 pub struct Param {
     /// Name in a spec.
     pub key: &'static str,
-    /// What it accepts.
+    /// The values it accepts.
     pub kind: Kind,
-    /// Where its default comes from, for help.
+    /// Its default and where that comes from, for help.
     pub default: &'static str,
     /// Unit, empty for plain numbers.
     pub unit: &'static str,
@@ -61,19 +61,27 @@ pub(super) const MAX_BASE: f64 = 1e30;
 /// Frequencies a plan may hold, over all heads.
 const MAX_FREQS: usize = 1 << 22;
 
-/// A rope method: one file, one line of the registry.
-pub trait Method: Sync {
+/// A rope method: one file, one line of the registry [`METHODS`](super::METHODS).
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Method {
     /// Name in a spec.
-    fn name(&self) -> &'static str;
+    pub name: &'static str,
     /// One line for help.
-    fn about(&self) -> &'static str;
-    /// Which half of the plan it decides.
-    fn axis(&self) -> Axis;
+    pub about: &'static str,
+    /// The half of the plan it decides.
+    pub axis: Axis,
     /// Its parameters, in printing order; `original` last.
-    fn params(&self) -> &'static [Param];
-    /// Works its parameters out through `args` and changes the plan of one kind of layer, which starts as the
+    pub params: &'static [Param],
+    /// Resolves its parameters through `args` and changes the plan of one kind of layer, which starts as the
     /// model's own frequencies and attention to every key.
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError>;
+    pub(super) apply: fn(&Geometry<'_>, &mut Args<'_>, &mut LayerPlan) -> Result<(), RopeError>,
+}
+
+impl PartialEq for Method {
+    fn eq(&self, other: &Method) -> bool {
+        self.name == other.name
+    }
 }
 
 /// The numbers of a model, of one kind of its layers and of the target that methods work from; checked once.
@@ -87,7 +95,8 @@ pub struct Geometry<'a> {
     pub freq_base: f64,
     /// The file's `rope_freqs.weight`: angles are divided by it, `[n_rot/2]`.
     pub freq_factors: Option<&'a [f32]>,
-    /// What the file declares for these layers; methods use only its factor tensors and what belongs to them.
+    /// The scaling that the file declares for these layers; methods use only its factor tensors and what
+    /// belongs to them.
     pub scaling: Option<&'a RopeScaling>,
     /// `context_length` of the file.
     pub n_ctx_train: usize,
@@ -222,7 +231,7 @@ impl<'a> Geometry<'a> {
 /// A method's parameters: takes what was given, fills in defaults, and keeps both for the plan's spec. It
 /// also gathers what a method has to say beside the plan.
 pub struct Args<'a> {
-    method: &'static dyn Method,
+    method: &'static Method,
     given: &'a Part,
     asked: Vec<&'static str>,
     used: Vec<(&'static str, Value)>,
@@ -230,8 +239,8 @@ pub struct Args<'a> {
     evict: bool,
 }
 
-/// What a method left behind beside the plan.
-pub(super) struct Settled {
+/// The outcome of a method beside the plan that it changed.
+pub(super) struct Resolved {
     /// The method with every default filled in.
     pub part: Part,
     /// Whole sentences for the user.
@@ -241,7 +250,7 @@ pub(super) struct Settled {
 }
 
 impl<'a> Args<'a> {
-    pub(super) fn new(method: &'static dyn Method, given: &'a Part) -> Args<'a> {
+    pub(super) fn new(method: &'static Method, given: &'a Part) -> Args<'a> {
         Args { method, given, asked: Vec::new(), used: Vec::new(), notes: Vec::new(), evict: false }
     }
 
@@ -262,28 +271,21 @@ impl<'a> Args<'a> {
 
     /// The value given, or the default, which must be allowed too.
     pub fn value(&mut self, key: &str, default: impl FnOnce() -> Value) -> Result<Value, RopeError> {
-        let name = self.method.name();
+        let name = self.method.name;
         let param = self
             .method
-            .params()
+            .params
             .iter()
             .find(|p| p.key == key)
             .ok_or_else(|| RopeError(format!("rope method {name}: {key} is not among its parameters")))?;
         self.asked.push(param.key);
-        let value = match self.given.get(key) {
-            Some(text) => param.kind.parse(name, key, text)?,
-            None => {
-                let value = default();
-                if !param.kind.accepts(&value) {
-                    return Err(param.kind.refusal(
-                        name,
-                        key,
-                        &format!("{value} (its default: {})", param.default),
-                    ));
-                }
-                value
-            }
+        let (value, source) = match self.given.get(key) {
+            Some(value) => (value.clone(), String::new()),
+            None => (default(), format!(" (its default: {})", param.default)),
         };
+        if !param.kind.accepts(&value) {
+            return Err(param.kind.refusal(name, key, &format!("{value}{source}")));
+        }
         if !self.used.iter().any(|(k, _)| *k == key) {
             self.used.push((param.key, value.clone()));
         }
@@ -318,7 +320,7 @@ impl<'a> Args<'a> {
     pub fn factor(&mut self, geo: &Geometry<'_>) -> Result<f64, RopeError> {
         let given = self.is_given("factor");
         let factor = self.number("factor", || (geo.n_ctx as f64 / geo.n_ctx_orig as f64).max(1.0))?;
-        let (name, reach) = (self.method.name(), factor * geo.n_ctx_orig as f64);
+        let (name, reach) = (self.method.name, factor * geo.n_ctx_orig as f64);
         if !given {
             self.note(format!(
                 "{name}: factor {} = context {} over the trained window of {} tokens, at least 1.",
@@ -336,8 +338,8 @@ impl<'a> Args<'a> {
         Ok(factor)
     }
 
-    /// Replaces what a parameter was by what it came to (`auto` by its choice).
-    pub fn settle(&mut self, key: &'static str, value: Value) {
+    /// Replaces the value of a parameter by the one it came to (`auto` by its choice).
+    pub fn resolve(&mut self, key: &'static str, value: Value) {
         self.used.retain(|(k, _)| *k != key);
         self.used.push((key, value));
     }
@@ -348,19 +350,19 @@ impl<'a> Args<'a> {
     }
 
     fn mismatch(&self, key: &str, value: &Value) -> RopeError {
-        RopeError(format!("rope method {}: {key} has the wrong kind: {value}", self.method.name()))
+        RopeError(format!("rope method {}: {key} has the wrong kind: {value}", self.method.name))
     }
 
     /// The part with every default filled in; an error when something given had no effect.
-    pub(super) fn settled(self) -> Result<Settled, RopeError> {
+    pub(super) fn resolved(self) -> Result<Resolved, RopeError> {
         match self.given.args().iter().find(|(k, _)| !self.asked.contains(k)) {
             Some((key, _)) => Err(RopeError(format!(
                 "rope method {}: {key} has no effect together with the other parameters given; leave it out",
-                self.method.name()
+                self.method.name
             ))),
             None => {
-                let part = Part::new(self.method, &self.used);
-                Ok(Settled { part, notes: self.notes, evict: self.evict })
+                let part = Part::new(self.method, self.used);
+                Ok(Resolved { part, notes: self.notes, evict: self.evict })
             }
         }
     }

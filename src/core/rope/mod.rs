@@ -1,6 +1,8 @@
-//! Rope methods as data: a `Spec` (what the user wrote) becomes a `Plan` (frequencies x reach). Pure: no tensors, no files.
+//! Rope methods as data: a `Spec`, as the user writes it, becomes a `Plan` (frequencies x reach). Pure: no
+//! tensors, no files.
 //!
-//! A method is one file here and one line of [`METHODS`]; help, errors, benches and the property tests walk that slice.
+//! A method is one file here and one line of [`METHODS`]; help, errors, benches and the property tests walk
+//! that slice.
 
 mod abf;
 mod dca;
@@ -40,21 +42,22 @@ pub use value::{Kind, Value};
 pub struct RopeError(pub String);
 
 /// Every method of this build, in the order help shows them.
-pub static METHODS: &[&dyn Method] = &[
-    &plain::Plain,
-    &pi::Pi,
-    &ntk::Ntk,
-    &dynamic_ntk::DynamicNtk,
-    &yarn::Yarn,
-    &abf::Abf,
-    &longrope::LongRope,
-    &sba::Sba,
-    &harpe::Harpe,
-    &self_extend::SelfExtend,
-    &lm_infinite::LmInfinite,
-    &dca::Dca,
-    &streaming::Streaming,
+pub static METHODS: &[&Method] = &[
+    &plain::METHOD,
+    &pi::METHOD,
+    &ntk::METHOD,
+    &dynamic_ntk::METHOD,
+    &yarn::METHOD,
+    &abf::METHOD,
+    &longrope::METHOD,
+    &sba::METHOD,
+    &harpe::METHOD,
+    &self_extend::METHOD,
+    &lm_infinite::METHOD,
+    &dca::METHOD,
+    &streaming::METHOD,
 ];
 
-/// Methods this project names but this build does not have: asking for one is no spelling mistake. [`METHODS`] is looked up first.
+/// Methods this project names but this build does not have: asking for one is no spelling mistake.
+/// [`METHODS`] is looked up first.
 pub const PLANNED: &[&str] = &["clex"];

@@ -1,15 +1,16 @@
-//! A plan: what each kind of layer does with positions, worked out for one model and one context length.
+//! The plan of a rope spec for one model and one context length, by kind of layer.
 
 use super::layer_plan::LayerPlan;
-use super::method::{check_contexts, Args, Geometry, Settled};
-use super::{Part, Reach, RopeError, Spec};
+use super::method::{check_contexts, Args, Geometry, Resolved};
+use super::{Part, Reach, RopeError, Spec, Value};
 use crate::hparams::{Hparams, LayerAttention};
 
 /// A rope method worked out for one model and one context length. Fixed for the life of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The spec with every default filled in; parsing it again gives this plan, notes aside, at any context
-    /// length.
+    /// The spec with every default filled in. Parsing it again gives this plan, notes aside: at any context
+    /// length, but for `dynamic-ntk` with `trained`, which is to follow the context and gives it at the same
+    /// one.
     pub spec: Spec,
     /// Tokens the plan was made for.
     pub n_ctx: usize,
@@ -44,7 +45,7 @@ impl Plan {
         let resolved = parts.into_iter().zip(spec.parts());
         let resolved = resolved.map(|(part, given)| match part {
             Some((_, part)) => Ok(part),
-            None if given.name() == super::plain::NAME => Ok(given.clone()),
+            None if *given.method() == super::plain::METHOD => Ok(given.clone()),
             None => Err(without_effect(given, hp)),
         });
         let spec = Spec::from_parts(resolved.collect::<Result<_, _>>()?);
@@ -69,7 +70,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What layer `il` does; `il` must be a layer of the model.
+    /// The plan of layer `il`; `il` must be a layer of the model.
     pub fn layer(&self, il: usize) -> &LayerPlan {
         &self.kinds[self.layers[il]]
     }
@@ -108,13 +109,12 @@ impl Plan {
     pub fn frozen(&self, hp: &Hparams) -> Result<Spec, RopeError> {
         let parts = self.spec.parts().iter().map(|part| match (self.bases(), part.get("bases")) {
             (Some(bases), Some(_)) => {
-                let bases: Vec<String> = bases.iter().map(f64::to_string).collect();
-                let original = part.get("original").map(|n| format!(",original={n}")).unwrap_or_default();
-                format!("{}:bases={}{original}", part.name(), bases.join("/"))
+                let (bases, original) = (Value::List(bases.to_vec()), part.get("original").cloned());
+                Part::from_values(part.name(), &[("bases", Some(bases)), ("original", original)])
             }
-            _ => part.to_string(),
+            _ => Ok(part.clone()),
         });
-        let spec: Spec = parts.collect::<Vec<_>>().join("+").parse()?;
+        let spec = Spec::from_parts(parts.collect::<Result<_, _>>()?);
         if Plan::new(&spec, hp, self.n_ctx)?.same_positions(self) {
             Ok(spec)
         } else {
@@ -145,7 +145,7 @@ impl Plan {
 
     /// The trained window this plan counts from, tokens: `original` of its spec, else the file's.
     pub fn n_ctx_orig(&self, hp: &Hparams) -> usize {
-        original(self.spec.parts()).unwrap_or_else(|| hp.n_ctx_orig())
+        self.spec.parts().iter().find_map(Part::original).unwrap_or_else(|| hp.n_ctx_orig())
     }
 
     /// The distinct sets of pairs that some layer covers.
@@ -180,7 +180,7 @@ impl Work<'_> {
         };
         let mut plan = LayerPlan::new(layer, geo.table(geo.freq_base)?);
         let acts = |part: &Part| {
-            let trained = original(std::slice::from_ref(part)).unwrap_or_else(|| hp.n_ctx_orig());
+            let trained = part.original().unwrap_or_else(|| hp.n_ctx_orig());
             layer.window.is_none_or(|window| window > trained)
         };
         plan.applies = spec.parts().iter().any(acts);
@@ -191,7 +191,7 @@ impl Work<'_> {
             }
         }
         for (i, given) in spec.parts().iter().enumerate().filter(|(_, part)| acts(part)) {
-            let Settled { part, notes, evict } = apply(given, hp, layer, self.n_ctx, &mut plan)?;
+            let Resolved { part, notes, evict } = apply(given, hp, layer, self.n_ctx, &mut plan)?;
             self.evict |= evict;
             for note in notes {
                 if !self.notes.contains(&note) {
@@ -204,7 +204,8 @@ impl Work<'_> {
                 Some((k, other)) => {
                     let (a, b) = (layer_list(hp.layers_of(*k)), layer_list(hp.layers_of(kind)));
                     return Err(RopeError(format!(
-                        "rope spec {spec}: its defaults come to {other} in {a} and to {part} in {b}; give the parameters \
+                        "rope spec {spec}: its defaults come to {other} in {a} and to {part} in {b}; give \
+                         the parameters \
                          that differ"
                     )));
                 }
@@ -215,10 +216,6 @@ impl Work<'_> {
     }
 }
 
-fn original(parts: &[Part]) -> Option<usize> {
-    parts.iter().find_map(|p| p.get("original")).and_then(|v| v.parse().ok())
-}
-
 /// Lets a method change the plan of one kind of rotated layer.
 fn apply(
     part: &Part,
@@ -226,24 +223,25 @@ fn apply(
     layer: &LayerAttention,
     n_ctx: usize,
     plan: &mut LayerPlan,
-) -> Result<Settled, RopeError> {
-    let method = part.method()?;
+) -> Result<Resolved, RopeError> {
+    let method = part.method();
     let mut args = Args::new(method, part);
-    let geo = Geometry::new(hp, layer, n_ctx, original(std::slice::from_ref(part)))?
-        .ok_or_else(|| RopeError(format!("rope method {}: the layer has no rotation", method.name())))?;
+    let geo = Geometry::new(hp, layer, n_ctx, part.original())?
+        .ok_or_else(|| RopeError(format!("rope method {}: the layer has no rotation", method.name)))?;
     args.count("original", || geo.n_ctx_orig as u64)?;
-    method.apply(&geo, &mut args, plan)?;
-    args.settled()
+    (method.apply)(&geo, &mut args, plan)?;
+    args.resolved()
 }
 
 /// The refusal of a method that would act on no layer.
 fn without_effect(part: &Part, hp: &Hparams) -> RopeError {
-    let n = original(std::slice::from_ref(part)).unwrap_or_else(|| hp.n_ctx_orig());
+    let n = part.original().unwrap_or_else(|| hp.n_ctx_orig());
     let widest = hp.attention.iter().filter(|a| a.rotation.is_some()).filter_map(|a| a.window).max();
     RopeError(match widest {
         None => format!("rope method {}: it would change nothing: the model has no rotation", part.name()),
         Some(window) => format!(
-            "rope method {}: it would change nothing: rotated layers see attention.sliding_window {window} tokens, no \
+            "rope method {}: it would change nothing: rotated layers see attention.sliding_window {window} \
+             tokens, no \
              more than the trained window of {n}",
             part.name()
         ),

@@ -9,7 +9,7 @@ pub struct PosMap {
     pub modulo: i32,
     /// Neighbours that share a position.
     pub div: i32,
-    /// What is added then.
+    /// Added after that.
     pub add: i32,
     /// The largest position there is.
     pub max: i32,
@@ -123,11 +123,13 @@ impl Branch {
         self.reach.keys(i).contains(&j).then(|| self.q_pos.at(i) - self.k_pos.at(j))
     }
 
-    /// The largest distance that query `i` is shown to any of `keys` (of those this branch covers); `None` when it covers none.
+    /// The largest distance that query `i` is shown to any of `keys` (of those this branch covers); `None`
+    /// when it covers none.
     pub fn largest(&self, i: i32, keys: Range<i32>) -> Option<i32> {
         let covered = self.reach.keys(i);
         let (from, end) = (covered.start.max(keys.start), covered.end.min(keys.end));
-        // Positions only grow within a period: the smallest is at its start, if that is among the keys, else at the first key.
+        // Positions only grow within a period: the smallest is at its start, if that is among the keys, else
+        // at the first key.
         let period = i64::from(self.k_pos.modulo.max(1));
         let start = (i64::from(from) + period - 1) / period * period;
         let lowest = i32::try_from(start).ok().filter(|s| *s < end).unwrap_or(from);

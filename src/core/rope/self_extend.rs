@@ -4,107 +4,106 @@ use super::method::MAX_CTX;
 use super::reach::{Branch, PosMap, Reach};
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
+const COUNT: Kind = Kind::Count { min: 1, max: 1 << 30 };
+
 /// Distances below W as they are; beyond, floor(i/G) + W - W/G - floor(j/G); one softmax over both.
 ///
-/// Source: the authors' code, LongLM, `self_extend_patch`. Two readings exist. It groups *positions*; the controlled study (LCEG, eq. 15) groups the
-/// *distance*, floor((i-j)/G), which differs by at most one position. And near is a distance below W there, while eq. 15 has up to W. The code is followed; the
-/// other readings' figures are in `tests/reference/README.md`. In the code W/G is a true division in prefill and a whole one in decoding; with G a
-/// divisor of W, as asked here, they agree. `log-scale` multiplies queries by max(1, ln(i+1) / ln L), which the code has for long passkeys.
+/// Source: the authors' code, LongLM, `self_extend_patch`. Two readings exist. It groups *positions*; the
+/// controlled study (LCEG, eq. 15) groups the *distance*, floor((i-j)/G), which differs by at most one
+/// position. And near is a distance below W there, while eq. 15 has up to W. The code is followed; the other
+/// readings' figures are in `tests/reference/README.md`. In the code W/G is a true division in prefill and a
+/// whole one in decoding; with G a divisor of W, as asked here, they agree. `log-scale` multiplies queries by
+/// max(1, ln(i+1) / ln L), which the code has for long passkeys.
 ///
-/// Defaults: W is the largest power of two up to L/8; G the smallest divisor of W with W + (N-W)/G <= L/2, the cautious end of the paper's rule
-/// of thumb (1/2 to 2/3 of L). Next to a frequency method they stay so: each of the two then stretches to the whole context by itself, which is more than is
-/// needed; give `factor` or `group` to share it.
-pub(super) struct SelfExtend;
+/// Defaults: W is the largest power of two up to L/8; G the smallest divisor of W with W + (N-W)/G <= L/2,
+/// the cautious end of the paper's rule of thumb (1/2 to 2/3 of L). Next to a frequency method they stay so:
+/// each of the two then stretches to the whole context by itself, which is more than is needed; give `factor`
+/// or `group` to share it.
+pub(super) static METHOD: Method = Method {
+    name: "self-extend",
+    about: "near keys as they are, far keys at grouped positions; needs no training",
+    axis: Axis::Reach,
+    params: &[
+        Param {
+            key: "window",
+            kind: COUNT,
+            default: "the largest power of two up to original / 8",
+            unit: "tokens",
+            about: "distances below it stay as they are",
+        },
+        Param {
+            key: "group",
+            kind: COUNT,
+            default: "the smallest divisor of window that brings the context within original / 2",
+            unit: "tokens",
+            about: "far tokens that share a position; must divide window",
+        },
+        Param {
+            key: "log-scale",
+            kind: Kind::Choice(&["false", "true"]),
+            default: "false",
+            unit: "",
+            about: "multiply queries by max(1, ln(position + 1) / ln original)",
+        },
+        Param::ORIGINAL,
+    ],
+    apply,
+};
 
-impl Method for SelfExtend {
-    fn name(&self) -> &'static str {
-        "self-extend"
+fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+    let (l, n) = (geo.n_ctx_orig as u64, geo.n_ctx as u64);
+    let w = args.count("window", || ((l / 8).max(1) + 1).next_power_of_two() / 2)?;
+    let g = args.count("group", || default_group(w, n, l))?;
+    let log_scale = args.word("log-scale", "false")? == "true";
+    if !w.is_multiple_of(g) {
+        let near = divisors(w).min_by_key(|d| (d.abs_diff(g), *d)).unwrap_or(1);
+        return Err(RopeError(format!(
+            "rope method self-extend: group: expected a divisor of window {w}, found {g}; the nearest is \
+             {near}"
+        )));
     }
-    fn about(&self) -> &'static str {
-        "near keys as they are, far keys at grouped positions; needs no training"
-    }
-    fn axis(&self) -> Axis {
-        Axis::Reach
-    }
-    fn params(&self) -> &'static [Param] {
-        const COUNT: Kind = Kind::Count { min: 1, max: 1 << 30 };
-        &[
-            Param {
-                key: "window",
-                kind: COUNT,
-                default: "the largest power of two up to original / 8",
-                unit: "tokens",
-                about: "distances below it stay as they are",
-            },
-            Param {
-                key: "group",
-                kind: COUNT,
-                default: "the smallest divisor of window that brings the context within original / 2",
-                unit: "tokens",
-                about: "far tokens that share a position; must divide window",
-            },
-            Param {
-                key: "log-scale",
-                kind: Kind::Choice(&["false", "true"]),
-                default: "false",
-                unit: "",
-                about: "multiply queries by max(1, ln(position + 1) / ln original)",
-            },
-            Param::ORIGINAL,
-        ]
-    }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
-        let (l, n) = (geo.n_ctx_orig as u64, geo.n_ctx as u64);
-        let w = args.count("window", || ((l / 8).max(1) + 1).next_power_of_two() / 2)?;
-        let g = args.count("group", || default_group(w, n, l))?;
-        let log_scale = args.word("log-scale", "false")? == "true";
-        if !w.is_multiple_of(g) {
-            let near = divisors(w).min_by_key(|d| (d.abs_diff(g), *d)).unwrap_or(1);
-            return Err(RopeError(format!(
-                "rope method self-extend: group: expected a divisor of window {w}, found {g}; the nearest is {near}"
-            )));
+    if log_scale {
+        if l < 2 {
+            return Err(RopeError("rope method self-extend: log-scale: original must be above 1".into()));
         }
-        if log_scale {
-            if l < 2 {
-                return Err(RopeError("rope method self-extend: log-scale: original must be above 1".into()));
-            }
-            plan.q_log_base = Some(l as f64);
-        }
-        if g == 1 {
-            args.note("self-extend: group 1 leaves every distance as it is.");
-            return Ok(());
-        }
-        let longest = |g: u64| l.saturating_sub(w).saturating_mul(g).saturating_add(w).min(MAX_CTX);
-        if w >= l {
-            args.note(format!(
-                "self-extend: window {w} leaves no trained distance for far keys: original is {l}; a smaller window does."
-            ));
-        } else {
-            args.note(format!(
-                "self-extend: up to {} tokens keep within trained distances: (original - window) x group + window.",
-                longest(g)
-            ));
-            if n > longest(g) {
-                let way = if n <= longest(w) {
-                    "a larger group reaches it"
-                } else {
-                    "no group reaches it with this window"
-                };
-                args.note(format!("self-extend: the context of {n} tokens is longer than that; {way}."));
-            }
-        }
-        let (w, g) = (w as i32, g as i32);
-        let grouped = PosMap { div: g, ..PosMap::IDENTITY };
-        plan.branches = vec![
-            Branch { reach: Reach { dist_end: w, ..Reach::CAUSAL }, ..Branch::PLAIN },
-            Branch {
-                q_pos: PosMap { add: w - w / g, ..grouped },
-                k_pos: grouped,
-                reach: Reach { dist_min: w, ..Reach::CAUSAL },
-            },
-        ];
-        Ok(())
+        plan.q_log_base = Some(l as f64);
     }
+    if g == 1 {
+        args.note("self-extend: group 1 leaves every distance as it is.");
+        return Ok(());
+    }
+    let longest = |g: u64| l.saturating_sub(w).saturating_mul(g).saturating_add(w).min(MAX_CTX);
+    if w >= l {
+        args.note(format!(
+            "self-extend: window {w} leaves no trained distance for far keys: original is {l}; a smaller \
+             window does."
+        ));
+    } else {
+        args.note(format!(
+            "self-extend: up to {} tokens keep within trained distances: (original - window) x group + \
+             window.",
+            longest(g)
+        ));
+        if n > longest(g) {
+            let way = if n <= longest(w) {
+                "a larger group reaches it"
+            } else {
+                "no group reaches it with this window"
+            };
+            args.note(format!("self-extend: the context of {n} tokens is longer than that; {way}."));
+        }
+    }
+    let (w, g) = (w as i32, g as i32);
+    let grouped = PosMap { div: g, ..PosMap::IDENTITY };
+    plan.branches = vec![
+        Branch { reach: Reach { dist_end: w, ..Reach::CAUSAL }, ..Branch::PLAIN },
+        Branch {
+            q_pos: PosMap { add: w - w / g, ..grouped },
+            k_pos: grouped,
+            reach: Reach { dist_min: w, ..Reach::CAUSAL },
+        },
+    ];
+    Ok(())
 }
 
 fn default_group(w: u64, n: u64, l: u64) -> u64 {

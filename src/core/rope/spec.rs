@@ -4,14 +4,15 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::value::{shown, suggestion};
-use super::{Method, RopeError, Value, METHODS, PLANNED};
+use super::{Method, Param, RopeError, Value, METHODS, PLANNED};
 
 /// Longest spec read; 128 HARPE bases written in full take about 3 kB.
 const MAX_LEN: usize = 1 << 16;
 
-/// What the user wrote: `name[:key=value[,key=value]...]` joined by `+`. `parse(print(s)) == s`.
+/// A rope spec as a user writes it: `name[:key=value,...]` joined by `+`. `parse(print(s)) == s`.
 ///
-/// Held in canonical form: known names, valid values, parameters in the method's own order, numbers in their shortest spelling.
+/// It holds known names, checked values, and parameters in the method's own order; printed, numbers have
+/// their shortest spelling.
 ///
 /// ```
 /// use ropewalk_core::rope::Spec;
@@ -19,52 +20,66 @@ const MAX_LEN: usize = 1 << 16;
 /// assert_eq!(spec.to_string(), "yarn:factor=4,original=8192");
 /// # Ok::<(), ropewalk_core::rope::RopeError>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     parts: Vec<Part>,
 }
 
 /// One method of a spec with the parameters given for it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Part {
-    name: &'static str,
-    args: Vec<(&'static str, String)>,
+    method: &'static Method,
+    args: Vec<(&'static str, Value)>,
 }
 
 impl Part {
     /// The method's name.
     pub fn name(&self) -> &'static str {
-        self.name
+        self.method.name
     }
-    /// Keys and canonical values, in the method's own order.
-    pub fn args(&self) -> &[(&'static str, String)] {
+    /// Keys and values, in the method's own order.
+    pub fn args(&self) -> &[(&'static str, Value)] {
         &self.args
     }
-    /// A parameter's canonical text, if given.
-    pub fn get(&self, key: &str) -> Option<&str> {
-        self.args.iter().find(|(k, _)| *k == key).map(|(_, v)| v.as_str())
+    /// The value of a parameter, if given.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.args.iter().find(|(k, _)| *k == key).map(|(_, v)| v)
     }
     /// The registered method.
-    pub(super) fn method(&self) -> Result<&'static dyn Method, RopeError> {
-        find(self.name)
+    pub(super) fn method(&self) -> &'static Method {
+        self.method
     }
-    /// A part from checked values, put into the method's order.
-    pub(super) fn new(method: &'static dyn Method, values: &[(&'static str, Value)]) -> Part {
-        let args = method
-            .params()
-            .iter()
-            .filter_map(|p| {
-                values.iter().find(|(k, _)| *k == p.key).map(|(_, value)| (p.key, value.to_string()))
-            })
-            .collect();
-        Part { name: method.name(), args }
+    /// The trained window in tokens, if given.
+    pub(super) fn original(&self) -> Option<usize> {
+        self.get("original").and_then(Value::as_f64).map(|n| n as usize)
+    }
+    /// A part from checked values, which are put into the method's order.
+    pub(super) fn new(method: &'static Method, mut args: Vec<(&'static str, Value)>) -> Part {
+        args.sort_by_key(|(key, _)| method.params.iter().position(|p| p.key == *key));
+        Part { method, args }
+    }
+    /// The part of the method of that name, with the values that are there.
+    ///
+    /// # Errors
+    /// A value that the method does not take.
+    pub(super) fn from_values(name: &str, args: &[(&str, Option<Value>)]) -> Result<Part, RopeError> {
+        let method = find(name)?;
+        let given = args.iter().filter_map(|(key, value)| Some((*key, value.clone()?)));
+        let checked = given.map(|(key, value)| {
+            let param = param(method, key)?;
+            if !param.kind.accepts(&value) {
+                return Err(param.kind.refusal(name, key, &value.to_string()));
+            }
+            Ok((param.key, value))
+        });
+        Ok(Part::new(method, checked.collect::<Result<_, _>>()?))
     }
 }
 
 impl Spec {
     /// The model's own frequencies and plain causal attention.
     pub fn plain() -> Spec {
-        Spec { parts: vec![Part { name: super::plain::NAME, args: Vec::new() }] }
+        Spec::from_parts(vec![Part::new(&super::plain::METHOD, Vec::new())])
     }
     /// Its methods, at most one per axis, in the order written.
     pub fn parts(&self) -> &[Part] {
@@ -72,17 +87,16 @@ impl Spec {
     }
     /// The part of that method, if the spec has it.
     pub fn part(&self, name: &str) -> Option<&Part> {
-        self.parts.iter().find(|p| p.name == name)
+        self.parts.iter().find(|p| p.name() == name)
     }
     pub(super) fn from_parts(parts: Vec<Part>) -> Spec {
         Spec { parts }
     }
     /// Whether every method and parameter of `other` is here with the same value.
     pub(super) fn contains(&self, other: &Spec) -> bool {
-        self.parts.len() == other.parts.len()
-            && other.parts.iter().all(|o| {
-                self.part(o.name).is_some_and(|p| o.args.iter().all(|(k, v)| p.get(k) == Some(v.as_str())))
-            })
+        let has =
+            |o: &Part| self.part(o.name()).is_some_and(|p| o.args.iter().all(|(k, v)| p.get(k) == Some(v)));
+        self.parts.len() == other.parts.len() && other.parts.iter().all(has)
     }
 }
 
@@ -95,14 +109,13 @@ impl FromStr for Spec {
         let mut parts: Vec<Part> = Vec::new();
         for text in s.split('+') {
             let part = parse_part(text.trim())?;
-            let axis = part.method()?.axis();
-            for other in &parts {
-                if other.method()?.axis() == axis {
-                    return Err(RopeError(format!(
-                        "rope spec: {} and {} are both {axis} methods; a spec takes one of each axis",
-                        other.name, part.name
-                    )));
-                }
+            let axis = part.method.axis;
+            if let Some(other) = parts.iter().find(|other| other.method.axis == axis) {
+                return Err(RopeError(format!(
+                    "rope spec: {} and {} are both {axis} methods; a spec takes one of each axis",
+                    other.name(),
+                    part.name()
+                )));
             }
             parts.push(part);
         }
@@ -119,28 +132,34 @@ fn parse_part(text: &str) -> Result<Part, RopeError> {
             return Err(RopeError(format!("rope method {name}: expected key=value, found {}", shown(pair))));
         };
         let key = key.trim();
-        let Some(param) = method.params().iter().find(|p| p.key == key) else {
-            let known = || method.params().iter().map(|p| p.key);
-            return Err(RopeError(format!(
-                "rope method {name}: unknown parameter {}{}; known: {}",
-                shown(key),
-                suggestion(key, known()),
-                known().collect::<Vec<_>>().join(", ")
-            )));
-        };
+        let param = param(method, key)?;
         if values.iter().any(|(k, _)| *k == key) {
             return Err(RopeError(format!("rope method {name}: {key} is given twice")));
         }
         values.push((param.key, param.kind.parse(name, key, value.trim())?));
     }
-    Ok(Part::new(method, &values))
+    Ok(Part::new(method, values))
 }
 
-fn find(name: &str) -> Result<&'static dyn Method, RopeError> {
-    if let Some(m) = METHODS.iter().find(|m| m.name() == name) {
+/// The parameter of this name; the error lists those there are.
+fn param(method: &'static Method, key: &str) -> Result<&'static Param, RopeError> {
+    let known = || method.params.iter().map(|p| p.key);
+    method.params.iter().find(|p| p.key == key).ok_or_else(|| {
+        RopeError(format!(
+            "rope method {}: unknown parameter {}{}; known: {}",
+            method.name,
+            shown(key),
+            suggestion(key, known()),
+            known().collect::<Vec<_>>().join(", ")
+        ))
+    })
+}
+
+fn find(name: &str) -> Result<&'static Method, RopeError> {
+    if let Some(m) = METHODS.iter().find(|m| m.name == name) {
         return Ok(*m);
     }
-    let known = METHODS.iter().map(|m| m.name()).collect::<Vec<_>>();
+    let known = METHODS.iter().map(|m| m.name).collect::<Vec<_>>();
     if PLANNED.contains(&name) {
         return Err(RopeError(format!(
             "rope method {name}: this build does not have it yet; it has: {}",
@@ -166,7 +185,7 @@ impl fmt::Display for Spec {
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)?;
+        f.write_str(self.name())?;
         for (i, (key, value)) in self.args.iter().enumerate() {
             write!(f, "{}{key}={value}", if i == 0 { ':' } else { ',' })?;
         }

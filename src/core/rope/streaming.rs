@@ -1,65 +1,60 @@
-//! `streaming`: attention sinks and a window, positions counted inside the cache (Xiao et al. 2024, StreamingLLM).
+//! `streaming`: attention sinks and a window, positions counted inside the cache (Xiao et al. 2024,
+//! StreamingLLM).
 
 use super::reach::{Branch, PosMap, Reach};
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
-/// The first S tokens and the last M are seen, all else is dropped from the cache; a query stands at position min(i, S+M-1), as if the cache were all the text.
+/// The first S tokens and the last M are seen, all else is dropped from the cache; a query stands at position
+/// min(i, S+M-1), as if the cache were all the text.
 ///
-/// Source: the authors' code, `StartRecentKVCache(start_size, recent_size)`, whose cache keeps keys unrotated and rotates them at their place in it. Near
-/// keys are then at their true distance, and sink j is at min(i, S+M-1) - j, which is what is done here without rotating a cached key again. The cache is
-/// bounded, so text may go on for ever.
-pub(super) struct Streaming;
+/// Source: the authors' code, `StartRecentKVCache(start_size, recent_size)`, whose cache keeps keys unrotated
+/// and rotates them at their place in it. Near keys are then at their true distance, and sink j is at min(i,
+/// S+M-1) - j, which is what is done here without rotating a cached key again. The cache is bounded, so text
+/// may go on for ever.
+pub(super) static METHOD: Method = Method {
+    name: "streaming",
+    about: "attention sinks and a window in a bounded cache: text without end at constant memory",
+    axis: Axis::Reach,
+    params: &[
+        Param {
+            key: "sinks",
+            kind: Kind::Count { min: 0, max: 1 << 20 },
+            default: "4",
+            unit: "tokens",
+            about: "first tokens that stay",
+        },
+        Param {
+            key: "window",
+            kind: Kind::Count { min: 1, max: 1 << 30 },
+            default: "original - sinks",
+            unit: "tokens",
+            about: "last tokens that are seen, the query's own included",
+        },
+        Param::ORIGINAL,
+    ],
+    apply,
+};
 
-impl Method for Streaming {
-    fn name(&self) -> &'static str {
-        "streaming"
+fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+    let sinks = args.count("sinks", || 4)?;
+    let window = args.count("window", || (geo.n_ctx_orig as u64).saturating_sub(sinks).max(1))?;
+    let (s, m) = (sinks as i32, window as i32);
+    args.evict();
+    plan.branches =
+        vec![Branch { reach: Reach { dist_end: m, key_min: s, ..Reach::CAUSAL }, ..Branch::PLAIN }];
+    if s > 0 {
+        plan.branches.push(Branch {
+            q_pos: PosMap { max: s + m - 1, ..PosMap::IDENTITY },
+            reach: Reach { key_end: s, ..Reach::CAUSAL },
+            ..Branch::PLAIN
+        });
     }
-    fn about(&self) -> &'static str {
-        "attention sinks and a window in a bounded cache: text without end at constant memory"
+    if sinks + window > geo.n_ctx_orig as u64 {
+        args.note(format!(
+            "streaming: sinks + window = {} tokens are more than the trained window of {}.",
+            sinks + window,
+            geo.n_ctx_orig
+        ));
     }
-    fn axis(&self) -> Axis {
-        Axis::Reach
-    }
-    fn params(&self) -> &'static [Param] {
-        &[
-            Param {
-                key: "sinks",
-                kind: Kind::Count { min: 0, max: 1 << 20 },
-                default: "4",
-                unit: "tokens",
-                about: "first tokens that stay",
-            },
-            Param {
-                key: "window",
-                kind: Kind::Count { min: 1, max: 1 << 30 },
-                default: "original - sinks",
-                unit: "tokens",
-                about: "last tokens that are seen, the query's own included",
-            },
-            Param::ORIGINAL,
-        ]
-    }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
-        let sinks = args.count("sinks", || 4)?;
-        let window = args.count("window", || (geo.n_ctx_orig as u64).saturating_sub(sinks).max(1))?;
-        let (s, m) = (sinks as i32, window as i32);
-        args.evict();
-        plan.branches =
-            vec![Branch { reach: Reach { dist_end: m, key_min: s, ..Reach::CAUSAL }, ..Branch::PLAIN }];
-        if s > 0 {
-            plan.branches.push(Branch {
-                q_pos: PosMap { max: s + m - 1, ..PosMap::IDENTITY },
-                reach: Reach { key_end: s, ..Reach::CAUSAL },
-                ..Branch::PLAIN
-            });
-        }
-        if sinks + window > geo.n_ctx_orig as u64 {
-            args.note(format!(
-                "streaming: sinks + window = {} tokens are more than the trained window of {}.",
-                sinks + window,
-                geo.n_ctx_orig
-            ));
-        }
-        Ok(())
-    }
+    Ok(())
 }

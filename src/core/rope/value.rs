@@ -1,8 +1,8 @@
-//! Values of method parameters: what is allowed, how it is read, how it is written back.
+//! Values of method parameters: which are allowed, how they are read and printed.
 
 use super::RopeError;
 
-/// What a parameter accepts.
+/// The values that a parameter accepts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -48,7 +48,7 @@ pub enum Value {
 }
 
 impl Kind {
-    /// What is allowed, for help and errors.
+    /// The values allowed, in words, for help and errors.
     pub fn allowed(&self) -> String {
         match self {
             Kind::Number { min, max } => format!("a number from {} to {}", number(*min), number(*max)),
@@ -65,10 +65,10 @@ impl Kind {
         }
     }
 
-    /// Reads a value; the error names `method`, `key`, what is allowed and what was found.
+    /// Reads a value; the error names `method`, `key`, the values allowed and the text found.
     pub fn parse(&self, method: &str, key: &str, text: &str) -> Result<Value, RopeError> {
         let value = match self {
-            Kind::Number { .. } => text.parse().ok().map(Value::Number),
+            Kind::Number { .. } => text.parse().ok().map(|x: f64| Value::Number(x + 0.0)),
             Kind::Count { .. } => text.parse().ok().map(Value::Count).or_else(|| {
                 let x = text.parse::<f64>().ok()?;
                 (x.fract() == 0.0 && (0.0..=9e15).contains(&x)).then_some(Value::Count(x as u64))
@@ -107,6 +107,17 @@ impl Kind {
     }
 }
 
+impl Value {
+    /// A single number, whole or not; `None` for words and lists.
+    pub fn as_f64(&self) -> Option<f64> {
+        match self {
+            Value::Number(x) => Some(*x),
+            Value::Count(n) => Some(*n as f64),
+            Value::Word(_) | Value::List(_) => None,
+        }
+    }
+}
+
 impl std::fmt::Display for Value {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -141,28 +152,13 @@ pub(super) fn shown(text: &str) -> String {
 
 /// ` (did you mean ...?)` when a known name is close to `name`, else nothing.
 pub(super) fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let name: Vec<char> = name.chars().take(64).collect();
+    let name: String = name.chars().take(64).collect();
     known
-        .map(|k| (edits(&name, k), k))
+        .map(|k| (strsim::levenshtein(&name, k), k))
         .min()
         .filter(|(n, k)| *n <= 1 + k.len() / 3)
         .map(|(_, k)| format!(" (did you mean `{k}`?)"))
         .unwrap_or_default()
-}
-
-/// Levenshtein distance.
-fn edits(a: &[char], b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=a.len()).collect();
-    for (i, cb) in b.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, ca) in a.iter().enumerate() {
-            let replaced = diagonal + usize::from(*ca != cb);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[a.len()]
 }
 
 /// Rounded to six significant digits: for derived parameters and notes, which claim no more.

@@ -4,77 +4,75 @@ use std::f64::consts::PI;
 
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
-/// YaRN (Peng et al. 2023, arXiv:2309.00071) as jquesnelle/yarn and ggml compute it.
-///
-/// Pair j goes from theta_j/s to theta_j by the mask `(1 - ramp(j)) * ext`, the ramp running between the pairs that turn `beta-fast` and `beta-slow`
-/// times in the trained window, floored and ceiled; both bounds are clamped in units of d, not d/2, as in both codes. Magnitude 0.1 ln s + 1 on q and
-/// on k. With `ext-factor=0` ggml leaves the magnitude alone, and so does this. `rope_freqs` factors stay divided in, as ggml divides the angle before mixing.
-pub(super) struct Yarn;
-
 const fn beta(key: &'static str, default: &'static str, about: &'static str) -> Param {
     Param { key, kind: Kind::Number { min: 1e-3, max: 1e6 }, default, unit: "turns", about }
 }
 
-impl Method for Yarn {
-    fn name(&self) -> &'static str {
-        "yarn"
+/// YaRN (Peng et al. 2023, arXiv:2309.00071) as jquesnelle/yarn and ggml compute it.
+///
+/// Pair j goes from theta_j/s to theta_j by the mask `(1 - ramp(j)) * ext`, the ramp running between the
+/// pairs that turn `beta-fast` and `beta-slow` times in the trained window, floored and ceiled; both bounds
+/// are clamped in units of d, not d/2, as in both codes. Magnitude 0.1 ln s + 1 on q and on k. With
+/// `ext-factor=0` ggml leaves the magnitude alone, and so does this. `rope_freqs` factors stay divided in, as
+/// ggml divides the angle before mixing.
+///
+/// The papers print another form: YaRN's own and LCEG's equations 10 and 11 let the ramp run over the
+/// frequency of a pair, and LCEG's divide the frequencies by sqrt(T), where T is the attention temperature.
+/// Every published code lets it run over the index of the pair and scales q and k instead; the code is
+/// followed.
+pub(super) static METHOD: Method = Method {
+    name: "yarn",
+    about: "YaRN: fast pairs kept, slow ones interpolated, attention sharpened",
+    axis: Axis::Frequency,
+    params: &[
+        Param::FACTOR,
+        beta("beta-fast", "32", "pairs that turn more often in the trained window are kept"),
+        beta("beta-slow", "1", "pairs that turn less often in the trained window are interpolated"),
+        Param {
+            key: "ext-factor",
+            kind: Kind::Number { min: 0.0, max: 1.0 },
+            default: "1",
+            unit: "",
+            about: "how much of the ramp is applied; 0 is Position Interpolation",
+        },
+        Param {
+            key: "attn-factor",
+            kind: Kind::Number { min: 1e-6, max: 1e6 },
+            default: "1",
+            unit: "",
+            about: "multiplies the magnitude 0.1 ln(factor) + 1",
+        },
+        Param::ORIGINAL,
+    ],
+    apply,
+};
+
+fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+    let s = args.factor(geo)?;
+    let fast = args.number("beta-fast", || 32.0)?;
+    let slow = args.number("beta-slow", || 1.0)?;
+    let ext = args.number("ext-factor", || 1.0)?;
+    let attn = args.number("attn-factor", || 1.0)?;
+    if fast < slow {
+        return Err(RopeError(format!(
+            "rope method yarn: beta-fast: expected at least beta-slow = {slow}, found {fast}"
+        )));
     }
-    fn about(&self) -> &'static str {
-        "YaRN: fast pairs kept, slow ones interpolated, attention sharpened"
-    }
-    fn axis(&self) -> Axis {
-        Axis::Frequency
-    }
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            Param::FACTOR,
-            beta("beta-fast", "32", "pairs that turn more often in the trained window are kept"),
-            beta("beta-slow", "1", "pairs that turn less often in the trained window are interpolated"),
-            Param {
-                key: "ext-factor",
-                kind: Kind::Number { min: 0.0, max: 1.0 },
-                default: "1",
-                unit: "",
-                about: "how much of the ramp is applied; 0 is Position Interpolation",
-            },
-            Param {
-                key: "attn-factor",
-                kind: Kind::Number { min: 1e-6, max: 1e6 },
-                default: "1",
-                unit: "",
-                about: "multiplies the magnitude 0.1 ln(factor) + 1",
-            },
-            Param::ORIGINAL,
-        ];
-        PARAMS
-    }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
-        let s = args.factor(geo)?;
-        let fast = args.number("beta-fast", || 32.0)?;
-        let slow = args.number("beta-slow", || 1.0)?;
-        let ext = args.number("ext-factor", || 1.0)?;
-        let attn = args.number("attn-factor", || 1.0)?;
-        if fast < slow {
-            return Err(RopeError(format!(
-                "rope method yarn: beta-fast: expected at least beta-slow = {slow}, found {fast}"
-            )));
-        }
-        let d = geo.n_rot as f64;
-        let corr_dim =
-            |turns: f64| d * (geo.n_ctx_orig as f64 / (turns * 2.0 * PI)).ln() / (2.0 * geo.freq_base.ln());
-        let low = corr_dim(fast).floor().max(0.0);
-        let high = corr_dim(slow).ceil().min(d - 1.0);
-        plan.freqs.theta = geo
-            .table(geo.freq_base)?
-            .iter()
-            .enumerate()
-            .map(|(j, theta)| {
-                let ramp = ((j as f64 - low) / (high - low).max(1e-3)).clamp(0.0, 1.0);
-                let mask = (1.0 - ramp) * ext;
-                theta / s * (1.0 - mask) + theta * mask
-            })
-            .collect();
-        plan.mscale *= if ext == 0.0 { attn } else { (0.1 * s.ln() + 1.0) * attn };
-        Ok(())
-    }
+    let d = geo.n_rot as f64;
+    let corr_dim =
+        |turns: f64| d * (geo.n_ctx_orig as f64 / (turns * 2.0 * PI)).ln() / (2.0 * geo.freq_base.ln());
+    let low = corr_dim(fast).floor().max(0.0);
+    let high = corr_dim(slow).ceil().min(d - 1.0);
+    plan.freqs.theta = geo
+        .table(geo.freq_base)?
+        .iter()
+        .enumerate()
+        .map(|(j, theta)| {
+            let ramp = ((j as f64 - low) / (high - low).max(1e-3)).clamp(0.0, 1.0);
+            let mask = (1.0 - ramp) * ext;
+            theta / s * (1.0 - mask) + theta * mask
+        })
+        .collect();
+    plan.mscale *= if ext == 0.0 { attn } else { (0.1 * s.ln() + 1.0) * attn };
+    Ok(())
 }

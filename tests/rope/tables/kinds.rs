@@ -127,7 +127,7 @@ fn defaults_that_differ_from_kind_to_kind_must_be_given() {
     assert!(e.contains("layers 0, 1, 3, 4") && e.contains("layers 2, 5") && e.lines().count() == 1, "{e}");
     let found = plan("abf:base=5e6", &hp, 32768).expect("a plan");
     assert_eq!(frequencies(found.layer(0)), frequencies(found.layer(2)));
-    // What does not depend on the base is the same for both.
+    // Everything that does not depend on the base is the same for both.
     let found = plan("ntk", &hp, 32768).expect("a plan");
     assert_ne!(frequencies(found.layer(0)), frequencies(found.layer(2)));
 }

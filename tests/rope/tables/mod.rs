@@ -79,7 +79,8 @@ fn plain_pi_ntk_and_abf() {
     assert_close(&five_million, &powers(5e6, 128));
 }
 
-/// Bases of the controlled study: 29 is its NTK-32K, 121 what its code does for NTK-64K, 57 what its table says.
+/// Bases of the controlled study: 29 is its NTK-32K, 121 what its code does for NTK-64K, 57 what its table
+/// says.
 #[test]
 fn dynamic_ntk_takes_its_base_from_the_session_length() {
     let hp = llama2();
@@ -97,6 +98,37 @@ fn dynamic_ntk_takes_its_base_from_the_session_length() {
     let base = |spec, n| theta(spec, &hp, n)[1].powf(-64.0);
     assert!((base("dynamic-ntk:factor=4", 32768) - 305_922.0).abs() < 1.0);
     assert!((base("dynamic-ntk:factor=8", 65536) - 1_305_706.0).abs() < 1.0);
+}
+
+/// The controlled study's Table 8: one spec of its NTK-32K gives every column, and so does the spec of a plan
+/// made at any of them, which is what an adapter records.
+#[test]
+fn dynamic_ntk_keeps_the_base_it_was_trained_with() {
+    let hp = llama2();
+    let lengths = [4096, 8192, 16384, 32768, 65536];
+    for at in lengths {
+        let made = plan("dynamic-ntk:trained=32768", &hp, at).expect("valid");
+        assert_eq!(made.spec.to_string(), "dynamic-ntk:factor=4,trained=32768,original=4096");
+        assert_eq!(made.frozen(&hp).as_ref(), Ok(&made.spec));
+        for (n_ctx, t) in lengths.into_iter().zip([29.0, 29.0, 29.0, 29.0, 61.0]) {
+            let again = Plan::new(&made.spec, &hp, n_ctx).expect("valid");
+            assert_close(&again.layer(0).freqs.theta, &powers(1e4 * f64::powf(t, 128.0 / 126.0), 128));
+            assert!(again.same_positions(&plan(&format!("dynamic-ntk:t={t}"), &hp, n_ctx).expect("valid")));
+        }
+    }
+    let base = |n| theta("dynamic-ntk:trained=32768", &hp, n)[1].powf(-64.0);
+    assert!((base(8192) - 305_922.0).abs() < 1.0 && (base(65536) - 651_131.0).abs() < 1.0);
+    // The study's code rounds the factor up, and NTK-64K is what its code computes.
+    for (spec, n_ctx, factor, t) in [
+        ("dynamic-ntk:trained=65536", 4096, "8", 121.0),
+        ("dynamic-ntk:trained=20480", 4096, "3", 13.0),
+        ("dynamic-ntk:trained=100", 4096, "1", 1.0),
+        ("dynamic-ntk:trained=32768,factor=2", 4096, "2", 15.0),
+    ] {
+        let made = plan(spec, &hp, n_ctx).expect("valid");
+        assert_eq!(made.spec.parts()[0].get("factor").map(|v| v.to_string()).as_deref(), Some(factor));
+        assert_close(&made.layer(0).freqs.theta, &powers(1e4 * f64::powf(t, 128.0 / 126.0), 128));
+    }
 }
 
 /// ggml's `rope_yarn` and `ggml_rope_yarn_corr_dims`, f32 replaced by f64: (angle per position, magnitude).
@@ -287,13 +319,13 @@ fn harpe_has_a_table_for_each_kv_head() {
 fn a_factor_of_one_changes_nothing() {
     for hp in with_and_without_factors(model(1e5, 64, 8192)) {
         let own = theta("plain", &hp, 8192);
-        for m in METHODS.iter().filter(|m| m.params().iter().any(|p| p.key == "factor")) {
-            if m.name() == "longrope" {
+        for m in METHODS.iter().filter(|m| m.params.iter().any(|p| p.key == "factor")) {
+            if m.name == "longrope" {
                 continue;
             }
-            let plan = plan(&format!("{}:factor=1", m.name()), &hp, 4096).expect("valid");
+            let plan = plan(&format!("{}:factor=1", m.name), &hp, 4096).expect("valid");
             plan.layer(0).freqs.tables().for_each(|t| assert_close(t, &own));
-            assert_eq!(plan.layer(0).mscale, 1.0, "{}", m.name());
+            assert_eq!(plan.layer(0).mscale, 1.0, "{}", m.name);
         }
     }
 }
@@ -391,6 +423,7 @@ fn errors_name_what_is_known() {
         ("abf:base=1e6,factor=2", &["factor", "no effect"]),
         ("abf:base=1e31", &["1e30"]),
         ("dynamic-ntk:t=5,factor=2", &["factor", "no effect"]),
+        ("dynamic-ntk:t=5,trained=32768", &["trained", "no effect"]),
         ("yarn:beta-fast=1,beta-slow=2", &["beta-fast", "beta-slow"]),
         ("sba:original=1", &["sba", "1 tokens"]),
     ] {
@@ -420,7 +453,7 @@ fn errors_name_what_is_known() {
     ];
     for hp in wrong {
         for m in METHODS {
-            assert!(plan(m.name(), &hp, 16384).is_err(), "{}", m.name());
+            assert!(plan(m.name, &hp, 16384).is_err(), "{}", m.name);
         }
     }
     for (n_ctx, ff) in [(0, 1.0), (usize::MAX, 1.0), (1, f32::NAN), (1, 0.0)] {

@@ -1,9 +1,10 @@
-//! The reach axis: pairs worked out by hand from each method's definition, defaults, refusals, and methods of both axes together.
+//! The reach axis: pairs worked out by hand from each method's definition, defaults, refusals, and methods of
+//! both axes together.
 
 use std::f64::consts::TAU;
 
 use ropewalk::hparams::{Hparams, LayerAttention};
-use ropewalk::rope::{Axis, PairKind, METHODS};
+use ropewalk::rope::{Axis, PairKind, Value, METHODS};
 
 use super::{llama2, model, plan, theta};
 
@@ -155,28 +156,29 @@ fn what_does_not_fit_is_refused() {
     }
     // Not given, it is held below chunk.
     let clamped = plan("dca:chunk=8", &smol(), 16384).expect("a plan");
-    assert_eq!(clamped.spec.parts()[0].get("local"), Some("7"));
-    // A window of more than the trained length is acted on, but no method of the reach axis can be combined with it.
+    assert_eq!(clamped.spec.parts()[0].get("local"), Some(&Value::Count(7)));
+    // A window of more than the trained length is acted on, but no method of the reach axis can be combined
+    // with it.
     let sliding = |window| {
         let attention = vec![LayerAttention { window: Some(window), ..smol().attention.remove(0) }];
         Hparams { attention, ..smol() }
     };
     for m in METHODS {
-        let found = plan(m.name(), &sliding(10_000), 16384);
-        match m.axis() {
+        let found = plan(m.name, &sliding(10_000), 16384);
+        match m.axis {
             Axis::Reach => {
-                let e = found.expect_err(m.name()).0;
-                assert!(e.contains("attention.sliding_window 10000") && e.contains(m.name()), "{e}");
+                let e = found.expect_err(m.name).0;
+                assert!(e.contains("attention.sliding_window 10000") && e.contains(m.name), "{e}");
             }
             // longrope has nothing to take its factors from here.
-            Axis::Frequency => assert!(found.is_ok() || m.name() == "longrope", "{found:?}"),
+            Axis::Frequency => assert!(found.is_ok() || m.name == "longrope", "{found:?}"),
         }
         // Within a window of no more than the trained length nothing is ever too far away.
-        let found = plan(m.name(), &sliding(8192), 16384);
-        if m.name() == "plain" {
+        let found = plan(m.name, &sliding(8192), 16384);
+        if m.name == "plain" {
             assert!(found.is_ok(), "{found:?}");
         } else {
-            let e = found.expect_err(m.name()).0;
+            let e = found.expect_err(m.name).0;
             assert!(e.contains("attention.sliding_window 8192") && e.contains("change nothing"), "{e}");
         }
     }

@@ -193,6 +193,34 @@ fn a_session_runs_under_the_rope_of_its_adapter() {
     open(&forced, &rope("plain")).restore(&saved).unwrap_or_else(|e| panic!("{e}"));
 }
 
+/// Dynamic NTK with the length it was trained at: the session's length decides the base, and an adapter trained at
+/// 32k of a model of 4k opens without force at every length (the controlled study, Table 8).
+#[test]
+fn an_adapter_of_dynamic_ntk_opens_at_every_length() {
+    let path = random_model("llama-tiny", DType::F32, "lora-dynamic");
+    let bare = load(&path);
+    let of = |text: &str, n_ctx: usize| SessionParams { rope: Some(text.parse().unwrap()), ..params(n_ctx) };
+    let (l, given) = (128, "dynamic-ntk:trained=1024,original=128");
+    let mut made = Made::on(&path, 2, false, 9);
+    made.keys = Keys {
+        rope: Some(open(&bare, &of(given, 1024)).plan().frozen(bare.hparams()).unwrap()),
+        n_ctx: Some(1024),
+        ..made.keys
+    };
+    let adapter = made.write("lora-dynamic.gguf");
+    let model = load_with(&path, &[(&adapter, 1.0)]);
+    for (n_ctx, t) in [(l, 29), (2 * l, 29), (4 * l, 29), (8 * l, 29), (16 * l, 61)] {
+        let own = open(&model, &params(n_ctx));
+        assert_eq!(own.plan().spec.to_string(), "dynamic-ntk:factor=4,trained=1024,original=128");
+        for same in [given.to_owned(), format!("dynamic-ntk:t={t},original=128")] {
+            assert!(open(&model, &of(&same, n_ctx)).plan().same_positions(own.plan()), "{same} at {n_ctx}");
+        }
+        let other = format!("dynamic-ntk:t={},original=128", 90 - t);
+        let e = Session::new(&model, &of(&other, n_ctx)).unwrap_err().to_string();
+        assert!(e.contains("trained under dynamic-ntk:factor=4,trained=1024"), "{e}");
+    }
+}
+
 #[test]
 fn bases_are_told_apart_by_their_weights_alone() {
     let path = random_model("llama-tiny-gqa", DType::Q8_0, "print");

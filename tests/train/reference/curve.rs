@@ -34,7 +34,7 @@ fn optim(curve: &Curve) -> OptimParams {
     let Curve { lr, beta1, beta2, eps, weight_decay, clip, .. } = *curve;
     OptimParams {
         adamw: AdamW { beta1, beta2, eps, weight_decay },
-        schedule: Schedule { lr, lr_min: 0.0, warmup: 0, steps: curve.steps as u64, decay: Decay::Constant },
+        schedule: Schedule::constant(lr, curve.steps as u64),
         clip,
         ema: 0.0,
     }
@@ -131,7 +131,7 @@ fn the_default_model_learns_a_text_by_heart() {
         },
     )
     .unwrap();
-    let schedule = Schedule { lr: 3e-3, lr_min: 3e-4, warmup: 2, steps: 25, decay: Decay::Cosine };
+    let schedule = Schedule { lr_min: 3e-4, warmup: 2, decay: Decay::Cosine, ..Schedule::constant(3e-3, 25) };
     let params = OptimParams { schedule, ..optim(&recording.curve) };
     let mut optimizer = Optimizer::new(params, trainer.params()).unwrap();
     for i in 0..schedule.steps {

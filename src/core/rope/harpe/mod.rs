@@ -10,19 +10,6 @@ use super::value::{approx, number, rounded};
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError, Value};
 use search::Search;
 
-/// HARPE: theta_{h,j} = b_h^(-2j/d), the same bases in every layer, one per **KV** head (the paper has as many of either; under grouped-query attention a
-/// query head must share its key head's base). `rope_freqs` factors stay divided in.
-///
-/// Bases are `search`: the rule that makes the published table (32 of 32 bases); `algorithm1`: the printed rule; `table2`: the published list;
-/// `uniform`, `uniform-desc`: equation 9, ascending and descending; or a list.
-///
-/// Defaults scale the paper's ratios. It takes a base of 1e4 to 1e6..5e6, 100 and 500 times, for 32 times the window. For s times the window these are
-/// s^(ln 100 / ln 32) and s^(ln 500 / ln 32): a power law in s is what keeps meaning when extensions follow each other (s1 then s2 equals s1 s2) and what
-/// NTK-aware scaling is too, b s^(d/(d-2)); it gives 1 at s = 1, where HARPE is then plain, and the paper's numbers at 32. Both exponents (1.33, 1.79) lie above
-/// NTK's 1.02, so even the smallest base lets no pair turn further than in training. The stride keeps the paper's 133 candidates above base-min, and `hi`
-/// is the target window, as the paper's 131072 is. `lo` is the rule's 1000, or an eighth of `hi` where that is less.
-pub(super) struct Harpe;
-
 const WORDS: &[&str] = &["search", "algorithm1", "table2", "uniform", "uniform-desc"];
 
 /// The paper's Table 2, in 1e4.
@@ -45,168 +32,169 @@ const fn position(key: &'static str, default: &'static str, about: &'static str)
     Param { key, kind: Kind::Count { min: 0, max: MAX_CTX }, default, unit: "tokens", about }
 }
 
-impl Method for Harpe {
-    fn name(&self) -> &'static str {
-        "harpe"
-    }
-    fn about(&self) -> &'static str {
-        "HARPE: a base for each KV head, chosen so that their waveforms fill each other's valleys"
-    }
-    fn axis(&self) -> Axis {
-        Axis::Frequency
-    }
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            Param {
-                key: "bases",
-                kind: Kind::ChoiceOrList { choices: WORDS, min: 1.0 + 1e-6, max: MAX_BASE },
-                default: "search",
-                unit: "",
-                about: "how bases are chosen, or one per KV head",
-            },
-            base("base-min", "freq_base * factor^(ln 100 / ln 32)", "smallest base"),
-            base("base-max", "freq_base * factor^(ln 500 / ln 32)", "no base lies above"),
-            Param {
-                key: "stride",
-                kind: Kind::Number { min: 1e-6, max: MAX_BASE },
-                default: "(base-max - base-min) * 3/400",
-                unit: "",
-                about: "distance between candidate bases",
-            },
-            position("lo", "1000, at most hi / 8", "first position of the waveforms compared"),
-            position("hi", "factor * original", "last position of the waveforms compared"),
-            Param::FACTOR,
-            Param::ORIGINAL,
-        ];
-        PARAMS
-    }
-    fn apply(&self, geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
-        let bases = match args.value("bases", || Value::Word("search".into()))? {
-            Value::List(bases) => {
-                if bases.len() != geo.n_head_kv {
-                    return Err(bad(
-                        "bases",
-                        &format!("{} bases, one per KV head", geo.n_head_kv),
-                        bases.len(),
-                    ));
-                }
-                bases
+/// HARPE: theta_{h,j} = b_h^(-2j/d), the same bases in every layer, one per **KV** head (the paper has as
+/// many of either; under grouped-query attention a query head must share its key head's base). `rope_freqs`
+/// factors stay divided in.
+///
+/// Bases are `search`: the rule that makes the published table (32 of 32 bases); `algorithm1`: the printed
+/// rule; `table2`: the published list; `uniform`, `uniform-desc`: equation 9, ascending and descending; or a
+/// list.
+///
+/// Defaults scale the paper's ratios. It takes a base of 1e4 to 1e6..5e6, 100 and 500 times, for 32 times the
+/// window. For s times the window these are s^(ln 100 / ln 32) and s^(ln 500 / ln 32): a power law in s is
+/// what keeps meaning when extensions follow each other (s1 then s2 equals s1 s2) and what NTK-aware scaling
+/// is too, b s^(d/(d-2)); it gives 1 at s = 1, where HARPE is then plain, and the paper's numbers at 32. Both
+/// exponents (1.33, 1.79) lie above NTK's 1.02, so even the smallest base lets no pair turn further than in
+/// training. The stride keeps the paper's 133 candidates above base-min, and `hi` is the target window, as
+/// the paper's 131072 is. `lo` is the rule's 1000, or an eighth of `hi` where that is less.
+pub(super) static METHOD: Method = Method {
+    name: "harpe",
+    about: "HARPE: a base for each KV head, chosen so that their waveforms fill each other's valleys",
+    axis: Axis::Frequency,
+    params: &[
+        Param {
+            key: "bases",
+            kind: Kind::ChoiceOrList { choices: WORDS, min: 1.0 + 1e-6, max: MAX_BASE },
+            default: "search",
+            unit: "",
+            about: "how bases are chosen, or one per KV head",
+        },
+        base("base-min", "freq_base * factor^(ln 100 / ln 32)", "smallest base"),
+        base("base-max", "freq_base * factor^(ln 500 / ln 32)", "no base lies above"),
+        Param {
+            key: "stride",
+            kind: Kind::Number { min: 1e-6, max: MAX_BASE },
+            default: "(base-max - base-min) * 3/400",
+            unit: "",
+            about: "distance between candidate bases",
+        },
+        position("lo", "1000, at most hi / 8", "first position of the waveforms compared"),
+        position("hi", "factor * original", "last position of the waveforms compared"),
+        Param::FACTOR,
+        Param::ORIGINAL,
+    ],
+    apply,
+};
+
+fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
+    let bases = match args.value("bases", || Value::Word("search".into()))? {
+        Value::List(bases) => {
+            if bases.len() != geo.n_head_kv {
+                return Err(bad("bases", &format!("{} bases, one per KV head", geo.n_head_kv), bases.len()));
             }
-            Value::Word(w) if w == "table2" => {
-                if geo.n_head_kv != TABLE2.len() {
-                    return Err(RopeError(format!(
-                        "rope method harpe: bases: table2 lists 32 bases, the model has {} KV heads; use bases=search or bases=uniform",
-                        geo.n_head_kv
-                    )));
-                }
-                TABLE2.iter().map(|b| f64::from(*b) * 1e4).collect()
-            }
-            word => self.derive(&word.to_string(), geo, args)?,
-        };
-        plan.freqs.theta.clear();
-        for b in &bases {
-            plan.freqs.theta.extend(geo.table(*b)?);
+            bases
         }
-        plan.freqs.n_tables = bases.len();
-        plan.bases = Some(bases);
-        Ok(())
+        Value::Word(w) if w == "table2" => {
+            if geo.n_head_kv != TABLE2.len() {
+                return Err(RopeError(format!(
+                    "rope method harpe: bases: table2 lists 32 bases, the model has {} KV heads; use \
+                     bases=search or bases=uniform",
+                    geo.n_head_kv
+                )));
+            }
+            TABLE2.iter().map(|b| f64::from(*b) * 1e4).collect()
+        }
+        word => derive(&word.to_string(), geo, args)?,
+    };
+    plan.freqs.theta.clear();
+    for b in &bases {
+        plan.freqs.theta.extend(geo.table(*b)?);
     }
+    plan.freqs.n_tables = bases.len();
+    plan.bases = Some(bases);
+    Ok(())
 }
 
 fn bad(key: &str, expected: &str, found: impl std::fmt::Display) -> RopeError {
     RopeError(format!("rope method harpe: {key}: expected {expected}, found {found}"))
 }
 
-impl Harpe {
-    /// Bases between a smallest and a largest one.
-    fn derive(&self, word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64>, RopeError> {
-        let n = geo.n_head_kv;
-        let searched = !word.starts_with("uniform");
-        let all_given =
-            args.is_given("base-min") && args.is_given("base-max") && (!searched || args.is_given("hi"));
-        let factor = if all_given { 1.0 } else { args.factor(geo)? };
-        args.absorb("factor");
-        let base_min = args.number("base-min", || geo.scaled_base(100.0, factor))?;
-        let base_max = args.number("base-max", || geo.scaled_base(500.0, factor))?;
-        if base_max < base_min {
-            return Err(bad(
-                "base-max",
-                &format!("at least base-min = {}", number(base_min)),
-                number(base_max),
-            ));
-        }
-        if !(args.is_given("base-min") && args.is_given("base-max")) {
-            args.note(format!(
-                "harpe: bases from {} to {}; the paper's 100 and 500 times the model's base for 32 times the window, as a power law, come to {} and {} times for {} times.",
-                approx(base_min),
-                approx(base_max),
-                approx(geo.scaled_base(100.0, factor) / geo.freq_base),
-                approx(geo.scaled_base(500.0, factor) / geo.freq_base),
-                approx(factor)
-            ));
-        }
-        if !searched {
-            let last = n.saturating_sub(1).max(1) as f64;
-            let mut bases: Vec<f64> =
-                (0..n).map(|h| base_min + h as f64 * (base_max - base_min) / last).collect();
-            if word == "uniform-desc" {
-                bases.reverse();
-            }
-            return Ok(bases);
-        }
-        let range = base_max - base_min;
-        let stride =
-            args.number("stride", || if range > 0.0 { rounded(range * 3.0 / 400.0) } else { 1.0 })?;
-        let target = (factor * geo.n_ctx_orig as f64).min(MAX_CTX as f64);
-        let hi = args.count("hi", || target as u64)?;
-        let lo = args.count("lo", || (hi / 8).min(1000))?;
-        if range == 0.0 {
-            args.note("harpe: base-min equals base-max, so every head has that base.");
-            return Ok(vec![base_min; n]);
-        }
-        if lo >= hi {
-            return Err(bad("lo", &format!("less than hi = {hi}"), lo));
-        }
-        if hi - lo > MAX_SPAN {
-            return Err(bad("hi - lo", &format!("at most {MAX_SPAN} positions"), hi - lo));
-        }
-        let steps = range / stride;
-        if steps > MAX_STEPS {
-            return Err(bad(
-                "stride",
-                &format!("at most {MAX_STEPS} candidate bases"),
-                approx(steps.floor()),
-            ));
-        }
-        let search = Search {
-            base_min,
-            base_max,
-            stride,
-            lo: lo as usize,
-            hi: hi as usize,
-            n_rot: geo.n_rot,
-            n_bases: n,
-        };
-        if search.n_steps() + 1 < n {
-            return Err(bad(
-                "stride",
-                &format!("at least {n} candidate bases, one per KV head"),
-                search.n_steps() + 1,
-            ));
-        }
-        if n == 1 {
-            return Ok(vec![base_min]);
-        }
-        if search.cost() > MAX_COST {
-            return Err(bad(
-                "search",
-                "at most 2e10 cosines (candidates x positions x pairs); narrow lo..hi or widen stride",
-                approx(search.cost()),
-            ));
-        }
-        let picks = if word == "algorithm1" { search::algorithm1(&search) } else { search::bases(&search) };
-        let mut bases: Vec<f64> = picks.iter().map(|p| p.base).collect();
-        bases.sort_by(f64::total_cmp);
-        Ok(bases)
+/// Bases between a smallest and a largest one.
+fn derive(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64>, RopeError> {
+    let n = geo.n_head_kv;
+    let searched = !word.starts_with("uniform");
+    let all_given =
+        args.is_given("base-min") && args.is_given("base-max") && (!searched || args.is_given("hi"));
+    let factor = if all_given { 1.0 } else { args.factor(geo)? };
+    args.absorb("factor");
+    let base_min = args.number("base-min", || geo.scaled_base(100.0, factor))?;
+    let base_max = args.number("base-max", || geo.scaled_base(500.0, factor))?;
+    if base_max < base_min {
+        return Err(bad("base-max", &format!("at least base-min = {}", number(base_min)), number(base_max)));
     }
+    if !(args.is_given("base-min") && args.is_given("base-max")) {
+        args.note(format!(
+            "harpe: bases from {} to {}; the paper's 100 and 500 times the model's base for 32 times the \
+             window, as a power law, come to {} and {} times for {} times.",
+            approx(base_min),
+            approx(base_max),
+            approx(geo.scaled_base(100.0, factor) / geo.freq_base),
+            approx(geo.scaled_base(500.0, factor) / geo.freq_base),
+            approx(factor)
+        ));
+    }
+    if !searched {
+        let last = n.saturating_sub(1).max(1) as f64;
+        let mut bases: Vec<f64> =
+            (0..n).map(|h| base_min + h as f64 * (base_max - base_min) / last).collect();
+        if word == "uniform-desc" {
+            bases.reverse();
+        }
+        return Ok(bases);
+    }
+    search_between(word, base_min, base_max, factor, geo, args)
+}
+
+/// Bases searched between a smallest and a largest one for `factor` times the trained window.
+fn search_between(
+    word: &str,
+    base_min: f64,
+    base_max: f64,
+    factor: f64,
+    geo: &Geometry<'_>,
+    args: &mut Args<'_>,
+) -> Result<Vec<f64>, RopeError> {
+    let n = geo.n_head_kv;
+    let range = base_max - base_min;
+    let stride = args.number("stride", || if range > 0.0 { rounded(range * 3.0 / 400.0) } else { 1.0 })?;
+    let target = (factor * geo.n_ctx_orig as f64).min(MAX_CTX as f64);
+    let hi = args.count("hi", || target as u64)?;
+    let lo = args.count("lo", || (hi / 8).min(1000))?;
+    if range == 0.0 {
+        args.note("harpe: base-min equals base-max, so every head has that base.");
+        return Ok(vec![base_min; n]);
+    }
+    if lo >= hi {
+        return Err(bad("lo", &format!("less than hi = {hi}"), lo));
+    }
+    if hi - lo > MAX_SPAN {
+        return Err(bad("hi - lo", &format!("at most {MAX_SPAN} positions"), hi - lo));
+    }
+    let steps = range / stride;
+    if steps > MAX_STEPS {
+        return Err(bad("stride", &format!("at most {MAX_STEPS} candidate bases"), approx(steps.floor())));
+    }
+    let search =
+        Search { base_min, base_max, stride, lo: lo as usize, hi: hi as usize, n_rot: geo.n_rot, n_bases: n };
+    if search.n_steps() + 1 < n {
+        return Err(bad(
+            "stride",
+            &format!("at least {n} candidate bases, one per KV head"),
+            search.n_steps() + 1,
+        ));
+    }
+    if n == 1 {
+        return Ok(vec![base_min]);
+    }
+    if search.cost() > MAX_COST {
+        return Err(bad(
+            "search",
+            "at most 2e10 cosines (candidates x positions x pairs); narrow lo..hi or widen stride",
+            approx(search.cost()),
+        ));
+    }
+    let picks = if word == "algorithm1" { search::algorithm1(&search) } else { search::bases(&search) };
+    let mut bases: Vec<f64> = picks.iter().map(|p| p.base).collect();
+    bases.sort_by(f64::total_cmp);
+    Ok(bases)
 }

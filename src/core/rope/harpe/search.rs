@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::waveform::Waveform;
 
-/// What a search runs over.
+/// The candidates and positions of a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Search {
     /// Smallest base; always in the result.
@@ -28,7 +28,8 @@ pub struct Search {
 pub struct Pick {
     /// The base taken.
     pub base: f64,
-    /// Pairs of a peak and a valley at most 3 positions apart that it brought; 0 for the first, and under Algorithm 1.
+    /// Pairs of a peak and a valley at most 3 positions apart that it brought; 0 for the first, and under
+    /// Algorithm 1.
     pub n: u64,
 }
 
@@ -67,9 +68,10 @@ const RADIUS: usize = 3;
 
 /// The search that makes Table 2, in the order it picks; sort the bases to give them to heads.
 ///
-/// From `base_min`, again and again the candidate that has the most (its peak, a valley held) and (its valley, a peak held) pairs at most 3 positions
-/// apart, ties by the smallest mean square of their distances, then by the smallest base. Its extrema join those held, with repeats, and every position
-/// then held as a peak and as a valley is dropped from both. Fewer bases than wanted when candidates run out.
+/// From `base_min`, again and again the candidate that has the most (its peak, a valley held) and (its
+/// valley, a peak held) pairs at most 3 positions apart, ties by the smallest mean square of their distances,
+/// then by the smallest base. Its extrema join those held, with repeats, and every position then held as a
+/// peak and as a valley is dropped from both. Fewer bases than wanted when candidates run out.
 pub fn bases(search: &Search) -> Vec<Pick> {
     let mut free = search.candidates();
     if free.is_empty() || search.n_bases == 0 {
@@ -133,10 +135,12 @@ impl Held {
     }
 }
 
-/// Algorithm 1 as printed: the candidate of the smallest sum of |peak - valley| over all pairs with what is held, ties by the smallest base.
+/// Algorithm 1 as printed: the candidate of the smallest sum of |peak - valley| over all pairs with what is
+/// held, ties by the smallest base.
 ///
-/// The paper defines neither waveform nor extrema; they are those of the other search here. Read as sets, P and V take each position once. It does not
-/// produce Table 2 (no reading tried gives more than 13 of the 32 bases): a sum over all pairs favours candidates with few extrema.
+/// The paper defines neither waveform nor extrema; they are those of the other search here. Read as sets, P
+/// and V take each position once. It does not produce Table 2 (no reading tried gives more than 13 of the 32
+/// bases): a sum over all pairs favours candidates with few extrema.
 pub(super) fn algorithm1(search: &Search) -> Vec<Pick> {
     let mut free = search.candidates();
     if free.is_empty() || search.n_bases == 0 {

@@ -1,7 +1,8 @@
 //! The attention waveform of a base, its peaks and its valleys.
 //!
-//! Formula and extremum rules follow the base search of Attention Buckets (attention-buckets/basic.py of AlibabaResearch/DAMO-ConvAI), the work HARPE
-//! cites, with the two constants under which it yields HARPE's Table 2: 30 extrema of each kind, and an upper position of about 131072.
+//! Formula and extremum rules follow the base search of Attention Buckets (attention-buckets/basic.py of
+//! AlibabaResearch/DAMO-ConvAI), the work HARPE cites, with the two constants under which it yields HARPE's
+//! Table 2: 30 extrema of each kind, and an upper position of about 131072.
 
 /// Most peaks, and most valleys, taken from a waveform.
 pub(super) const MAX_EXTREMA: usize = 30;
@@ -31,8 +32,8 @@ pub struct Waveform {
 impl Waveform {
     /// Evaluates it. `d` is the rotary dimension; `lo <= hi`.
     ///
-    /// Within a block cos((m+32)θ) = 2 cos(32θ) cos(mθ) - cos((m-32)θ), started exactly; the error of 64 such steps stays below 1e-11, and the search
-    /// bears 1e-7.
+    /// Within a block cos((m+32)θ) = 2 cos(32θ) cos(mθ) - cos((m-32)θ), started exactly; the error of 64 such
+    /// steps stays below 1e-11, and the search bears 1e-7.
     pub fn new(base: f64, d: usize, lo: usize, hi: usize) -> Waveform {
         let n = hi.saturating_sub(lo) + 1;
         let mut f = vec![0.0; n.next_multiple_of(LANES)];
@@ -75,10 +76,12 @@ impl Waveform {
         self.f.get(position.checked_sub(self.lo)?).copied()
     }
 
-    /// At most 30 peaks, ascending: scanned from the left, each the highest point of the 500 positions after the one before.
+    /// At most 30 peaks, ascending: scanned from the left, each the highest point of the 500 positions after
+    /// the one before.
     ///
-    /// Among the strict local maxima, ends excluded, one within 1e-3 of the target (at first the highest of all) sets the next target, and is taken if more
-    /// than 50 beyond the last one taken. While the target is not met it stands.
+    /// Among the strict local maxima, ends excluded, one within 1e-3 of the target (at first the highest of
+    /// all) sets the next target, and is taken if more than 50 beyond the last one taken. While the target is
+    /// not met it stands.
     pub fn peaks(&self) -> Vec<usize> {
         let f = &self.f;
         let tops = self.strict(|y, x| y < x);
@@ -102,7 +105,8 @@ impl Waveform {
         taken.iter().map(|i| i + self.lo).collect()
     }
 
-    /// At most 30 valleys, ascending: scanned from the right, each the lowest point of everything before the one after. No mirror image of [`Self::peaks`].
+    /// At most 30 valleys, ascending: scanned from the right, each the lowest point of everything before the
+    /// one after. No mirror image of [`Self::peaks`].
     pub fn valleys(&self) -> Vec<usize> {
         let f = &self.f;
         let bottoms = self.strict(|y, x| y > x);

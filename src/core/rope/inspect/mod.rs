@@ -27,7 +27,7 @@ pub struct Inspection {
     pub notes: Vec<String>,
 }
 
-/// What a plan does in the layers of one kind.
+/// A plan as it applies to the layers of one kind.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct KindView {
     /// The layers, ascending.
@@ -88,7 +88,7 @@ pub struct Pair {
     pub unseen: bool,
 }
 
-/// What a plan does to a pair.
+/// How a plan changes the frequency of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PairKind {

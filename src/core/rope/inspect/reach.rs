@@ -2,7 +2,7 @@
 
 use crate::rope::{Branch, LayerPlan, PosMap, Reach};
 
-/// What the branches of a kind of layer come to within its context.
+/// The attention that the branches of a kind of layer give within its context.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct ReachView {
     /// Each branch.
