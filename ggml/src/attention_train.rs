@@ -1,8 +1,8 @@
 //! Attention for training, ops of our own for the CPU: forward with the log-sum-exp of each row, and backward from it.
 //!
 //! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, so nothing as large as the scores
-//! is ever held. Query heads that share a KV head are the rows of one tile. Which keys a query sees is a run of them, a pair
-//! of numbers: causal attention, windows, and documents that do not see each other.
+//! is ever held. Query heads that share a KV head are the rows of one tile. Each query sees one contiguous range of keys,
+//! given as a pair of numbers: enough for causal attention, sliding windows, and documents that do not see each other.
 //!
 //! Backward (Dao et al., FlashAttention, algorithm 4): with P = exp(S - lse) and D = rowsum(dO * O),
 //! dV = P^T dO, dS = P * (dO V^T - D), dK = scale dS^T Q, dQ = scale dS K. Work is divided by keys, whose gradients are added
@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kernels::attention_train::{backward, forward, Heads, HeadsMut, Runs, KEYS};
+use kernels::attention_train::{backward, forward, Heads, HeadsMut, KeyRanges, KEYS};
 
 use crate::custom::share;
 use crate::graph::Builder;
@@ -39,7 +39,7 @@ pub struct AttentionBack<'c> {
     /// Values, F32 `[d_v, n_head_kv, N]`.
     pub v: Tensor<'c>,
     /// Which keys each query sees, I32 `[2, T]`.
-    pub runs: Tensor<'c>,
+    pub key_ranges: Tensor<'c>,
     /// The result of [`Builder::attention_lse`] with the same operands, `[d_v + 1, n_head, T]`.
     pub o_lse: Tensor<'c>,
     /// The gradient of its output, F32 `[d_v, n_head, T]`.
@@ -93,16 +93,17 @@ fn heads(t: Tensor<'_>) -> bool {
 }
 
 /// Queries that share a KV head, if all shapes agree.
-fn n_rep([q, k, v, runs]: [Tensor<'_>; 4]) -> Option<usize> {
+fn n_rep([q, k, v, key_ranges]: [Tensor<'_>; 4]) -> Option<usize> {
     let (a, b, c) = (q.ne(), k.ne(), v.ne());
     let shapes = a[0] == b[0] && b[1..] == c[1..] && a[1].is_multiple_of(b[1]) && a[1] / b[1] <= MAX_REP;
-    let seen = runs.dtype() == DType::I32 && runs.ne() == [2, a[2], 1, 1] && contiguous(runs);
+    let seen =
+        key_ranges.dtype() == DType::I32 && key_ranges.ne() == [2, a[2], 1, 1] && contiguous(key_ranges);
     (shapes && seen && [q, k, v].into_iter().all(heads)).then(|| a[1] / b[1])
 }
 
 impl<'c> Builder<'c> {
     /// Attention of q (F32 `[d, n_head, T]`) over k and v (F32 `[d, n_head_kv, N]`, `[d_v, n_head_kv, N]`, rows contiguous):
-    /// query `t` sees keys `runs[0][t] .. runs[1][t]` (I32 `[2, T]`, clamped to `0..N`). Gives F32 `[d_v + 1, n_head, T]`: the
+    /// query `t` sees keys `key_ranges[0][t] .. key_ranges[1][t]` (I32 `[2, T]`, clamped to `0..N`). Gives F32 `[d_v + 1, n_head, T]`: the
     /// output, then the natural logarithm of the sum of the exponentials of `scale * q . k`; zeros and -inf where nothing is
     /// seen. Query head `h` has KV head `h * n_head_kv / n_head`. For the CPU; elsewhere the graph is refused.
     pub fn attention_lse(
@@ -110,13 +111,13 @@ impl<'c> Builder<'c> {
         q: Tensor<'c>,
         k: Tensor<'c>,
         v: Tensor<'c>,
-        runs: Tensor<'c>,
+        key_ranges: Tensor<'c>,
         scale: f32,
     ) -> Result<Tensor<'c>> {
         let op = "attention_lse";
-        let args = [q, k, v, runs];
+        let args = [q, k, v, key_ranges];
         let expected =
-            "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N] f32, runs i32 [2,T], a finite scale";
+            "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N] f32, key_ranges i32 [2,T], a finite scale";
         let Some(n_rep) = n_rep(args).filter(|_| scale.is_finite()) else {
             return Err(refusal(op, expected, &args));
         };
@@ -130,8 +131,8 @@ impl<'c> Builder<'c> {
     /// views) of their own, none of the other operands. For the CPU; elsewhere the graph is refused.
     pub fn attention_back(&self, a: AttentionBack<'c>, scale: f32) -> Result<Tensor<'c>> {
         let op = "attention_back";
-        let args = [a.q, a.k, a.v, a.runs, a.o_lse, a.d_out, a.d_k, a.d_v];
-        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], runs i32 [2,T], o_lse [d_v+1,n_head,T], \
+        let args = [a.q, a.k, a.v, a.key_ranges, a.o_lse, a.d_out, a.d_k, a.d_v];
+        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], key_ranges i32 [2,T], o_lse [d_v+1,n_head,T], \
             d_out [d_v,n_head,T] and, of a writable store, d_k and d_v like k and v, f32, a finite scale";
         let (q, k, v) = (a.q.ne(), a.k.ne(), a.v.ne());
         let shapes = a.d_out.ne() == [v[0], q[1], q[2], 1]
@@ -142,7 +143,7 @@ impl<'c> Builder<'c> {
         let apart =
             args[..7].iter().all(|&t| distinct(t, a.d_v)) && args[..6].iter().all(|&t| distinct(t, a.d_k));
         let ok = shapes && scale.is_finite() && target(a.d_k) && target(a.d_v) && apart;
-        let Some(n_rep) = n_rep([a.q, a.k, a.v, a.runs]).filter(|_| ok) else {
+        let Some(n_rep) = n_rep([a.q, a.k, a.v, a.key_ranges]).filter(|_| ok) else {
             return Err(refusal(op, expected, &args));
         };
         let lanes = UNITS.div_ceil(k[1]).min(k[2].div_ceil(KEYS));
@@ -185,9 +186,9 @@ unsafe fn heads_mut(t: &sys::ggml_tensor) -> HeadsMut<'_> {
 
 /// # Safety
 /// A computed source of a running node, contiguous I32 `[2, T]`, that stays as it is for `'a`.
-unsafe fn runs_of(t: &sys::ggml_tensor, n_keys: usize) -> Runs<'_> {
+unsafe fn key_ranges_of(t: &sys::ggml_tensor, n_keys: usize) -> KeyRanges<'_> {
     // SAFETY: the caller's promise.
-    Runs::new(unsafe { std::slice::from_raw_parts(t.data as *const i32, 2 * t.ne[1] as usize) }, n_keys)
+    KeyRanges::new(unsafe { std::slice::from_raw_parts(t.data as *const i32, 2 * t.ne[1] as usize) }, n_keys)
 }
 
 unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
@@ -196,8 +197,8 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
     let (dst, plan, inputs) = unsafe {
         let (dst, plan) = (&*dst, &*(data as *const Plan));
         let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
-        let runs = runs_of(&*dst.src[3], k.shape()[2]);
-        (dst, plan, forward::Inputs { q, k, v, runs, scale: plan.scale, n_rep: plan.n_rep })
+        let key_ranges = key_ranges_of(&*dst.src[3], k.shape()[2]);
+        (dst, plan, forward::Inputs { q, k, v, key_ranges, scale: plan.scale, n_rep: plan.n_rep })
     };
     let (n_tokens, n_head_kv) = (inputs.q.shape()[2], inputs.k.shape()[1]);
     let n_tiles = n_tokens.div_ceil(plan.tokens);
@@ -224,9 +225,9 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
         let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
         let [o_lse, d_out] = [4, 5].map(|i| heads_of(&*dst.src[i]));
         let [d_k, d_v] = [6, 7].map(|i| heads_mut(&*dst.src[i]));
-        let runs = runs_of(&*dst.src[3], k.shape()[2]);
+        let key_ranges = key_ranges_of(&*dst.src[3], k.shape()[2]);
         let (scale, n_rep, tokens) = (plan.scale, plan.n_rep, plan.tokens);
-        (dst, plan, backward::Inputs { q, k, v, runs, o_lse, d_out, d_k, d_v, scale, n_rep, tokens })
+        (dst, plan, backward::Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, scale, n_rep, tokens })
     };
     let ([d, _, n_tokens], [_, n_head_kv, n_keys]) = (inputs.q.shape(), inputs.k.shape());
     let len = d * plan.n_rep * n_tokens;

@@ -150,7 +150,7 @@ impl Device {
 
     /// The float type whose matrix product this CPU does best, where it beats quantised ones: BF16 where two BF16 units a
     /// core double the rate (AMD with AVX512-BF16), F32 on other cores with AVX2 or AVX-512, none elsewhere.
-    pub fn widest_product(self) -> Option<crate::DType> {
+    pub fn fastest_product_type(self) -> Option<crate::DType> {
         let amd = self.description().to_ascii_lowercase().contains("amd");
         match () {
             () if !self.is_cpu() => None,

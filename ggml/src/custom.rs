@@ -69,8 +69,8 @@ impl<'c> Builder<'c> {
     }
 
     /// The rows of one or more weight matrices of equal `ne[0]`, one after the other, as F32 or BF16 `[ne0, sum of ne1]`.
-    pub fn widen(&self, weights: &[Tensor<'c>], to: DType) -> Result<Tensor<'c>> {
-        let first = weights.first().ok_or(Error::Op { op: "widen", what: "no weights".into() })?;
+    pub fn dequantize(&self, weights: &[Tensor<'c>], to: DType) -> Result<Tensor<'c>> {
+        let first = weights.first().ok_or(Error::Op { op: "dequantize", what: "no weights".into() })?;
         let n = first.ne()[0];
         let ok = |w: &Tensor<'_>| {
             let (ne, nb) = (w.ne(), w.nb());
@@ -83,13 +83,13 @@ impl<'c> Builder<'c> {
             let found: Vec<String> = weights.iter().map(|w| w.describe()).collect();
             let what =
                 format!("expected up to 8 weight matrices of one row length, found {}", found.join(", "));
-            return Err(Error::Op { op: "widen", what });
+            return Err(Error::Op { op: "dequantize", what });
         }
         let rows = weights.iter().map(|w| w.ne()[1]).sum();
         if n_bytes(to, [n, rows, 1, 1]).is_none() {
-            return Err(Error::Op { op: "widen", what: format!("{rows} rows of {n} are too many") });
+            return Err(Error::Op { op: "dequantize", what: format!("{rows} rows of {n} are too many") });
         }
-        self.custom(to, [n, rows, 1, 1], weights, run_widen, weights.len())
+        self.custom(to, [n, rows, 1, 1], weights, run_dequantize, weights.len())
     }
 
     /// A node computed by `f`, which every thread calls with `data`; at most [`MAX_ARGS`] arguments.
@@ -245,8 +245,8 @@ thread_local! {
     static ROW: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-unsafe extern "C" fn run_widen(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `widen`: dst is contiguous F32 or BF16, the user data the number of its sources.
+unsafe extern "C" fn run_dequantize(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `dequantize`: dst is contiguous F32 or BF16, the user data the number of its sources.
     let (dst, n_args) = unsafe { (&*dst, *(data as *const usize)) };
     let n = dst.ne[0] as usize;
     let mut first = 0usize;
@@ -254,7 +254,7 @@ unsafe extern "C" fn run_widen(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
         scratch.resize(n, 0.0);
         let mine = share(dst.ne[1] as usize, ith, nth);
         for &source in &dst.src[..n_args] {
-            // SAFETY: the sources are the weights checked in `widen`, alive while the graph is.
+            // SAFETY: the sources are the weights checked in `dequantize`, alive while the graph is.
             let w = unsafe { &*source };
             let rows = w.ne[1] as usize;
             // SAFETY: a static table with an entry for every type.
@@ -264,14 +264,14 @@ unsafe extern "C" fn run_widen(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
                 // SAFETY: row `row - first` of w has n elements in whole blocks.
                 let at = unsafe { (w.data as *const u8).add((row - first) * w.nb[1]) };
                 let convert = |out: *mut f32| match (ours, to_float) {
-                    // SAFETY: `out` has room for n f32: a row of dst, or the scratch. The row has nb[1] bytes (`widen`).
+                    // SAFETY: `out` has room for n f32: a row of dst, or the scratch. The row has nb[1] bytes (`dequantize`).
                     (Some(convert), _) => unsafe {
                         let row = std::slice::from_raw_parts(at, w.nb[1]);
                         convert(row, std::slice::from_raw_parts_mut(out, n));
                     },
                     // SAFETY: `out` as above.
                     (_, Some(to_float)) => unsafe { to_float(at.cast(), out, n as i64) },
-                    // SAFETY: as above; only f32, of the types `widen` takes, needs no conversion.
+                    // SAFETY: as above; only f32, of the types `dequantize` takes, needs no conversion.
                     _ => unsafe { out.copy_from_nonoverlapping(at.cast(), n) },
                 };
                 if dst.type_ == sys::GGML_TYPE_F32 {

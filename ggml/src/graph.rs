@@ -70,7 +70,7 @@ impl Executor {
 
     /// An executor on a device, on the CPU for graphs whose work is in ops of our own: those are shared by `n_threads` (0 is all
     /// physical cores) that sleep while they wait, and ggml's run on one. Results are the same as without.
-    pub fn with_crew(device: Device, n_threads: usize) -> Result<Executor> {
+    pub fn with_thread_pool(device: Device, n_threads: usize) -> Result<Executor> {
         if !device.is_cpu() || n_threads == 1 {
             return Executor::new(Backend::new(device, n_threads)?);
         }

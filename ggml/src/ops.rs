@@ -139,13 +139,6 @@ impl<'c> Builder<'c> {
         call!(self, "swiglu", ggml_swiglu_split(gate.ptr.as_ptr(), up.ptr.as_ptr()))
     }
 
-    /// `silu(first half of each row) * second half`: `[2n, T]` to `[n, T]`.
-    pub fn swiglu_fused(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
-        let ok = f32_rows(a) && even_rows(a) && a.ne()[0].is_multiple_of(2);
-        check(ok, "swiglu", "f32 rows of even length", &[a])?;
-        call!(self, "swiglu", ggml_swiglu(a.ptr.as_ptr()))
-    }
-
     /// The same elements under another shape.
     pub fn reshape(&self, a: Tensor<'c>, shape: &[usize]) -> Result<Tensor<'c>> {
         let mut to = [1usize; 4];

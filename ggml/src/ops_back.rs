@@ -49,48 +49,10 @@ impl<'c> Builder<'c> {
         call!(self, "sub", ggml_sub(a.ptr.as_ptr(), b.ptr.as_ptr()))
     }
 
-    /// The square of each element.
-    pub fn sqr(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(f32_rows(a), "sqr", "f32 rows", &[a])?;
-        call!(self, "sqr", ggml_sqr(a.ptr.as_ptr()))
-    }
-
-    /// The natural logarithm of each element; -inf of 0, NaN of less.
-    pub fn log(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(f32_rows(a), "log", "f32 rows", &[a])?;
-        call!(self, "log", ggml_log(a.ptr.as_ptr()))
-    }
-
     /// The sum of each row: `[n, ..]` to `[1, ..]`.
     pub fn sum_rows(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         check(f32_rows(a), "sum_rows", "f32 rows", &[a])?;
         call!(self, "sum_rows", ggml_sum_rows(a.ptr.as_ptr()))
-    }
-
-    /// `a` repeated to the shape of `like`, of which nothing else matters.
-    pub fn repeat(&self, a: Tensor<'c>, like: Tensor<'c>) -> Result<Tensor<'c>> {
-        let ok = broadcasts(a.ne(), like.ne()) && f32_rows(a);
-        check(ok, "repeat", "f32 rows, a to repeat into the shape", &[a, like])?;
-        possible("repeat", DType::F32, like.ne())?;
-        call!(self, "repeat", ggml_repeat(a.ptr.as_ptr(), like.ptr.as_ptr()))
-    }
-
-    /// `F32 [a.ne0, b.ne0, ..]`: the sum over `i` of row `i` of `a` by row `i` of `b`; `a`'s outer dimensions are repeated to
-    /// `b`'s. On the CPU [`Builder::gemm_outer`] is faster for matrices.
-    pub fn out_prod(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
-        let (x, y) = (a.ne(), b.ne());
-        let fits = x[1] == y[1] && y[2].is_multiple_of(x[2]) && y[3].is_multiple_of(x[3]);
-        let ne = [x[0], y[0], y[2], y[3]];
-        possible("out_prod", DType::F32, ne)?;
-        // ggml clears the result with a count of 31 bits.
-        let few = ne.iter().product::<usize>() <= i32::MAX as usize;
-        check(
-            fits && few && f32_rows(a) && f32_rows(b) && a.nb()[0] <= a.nb()[1],
-            "out_prod",
-            "f32 rows, equal ne[1], a's outer dimensions dividing b's",
-            &[a, b],
-        )?;
-        call!(self, "out_prod", ggml_out_prod(a.ptr.as_ptr(), b.ptr.as_ptr()))
     }
 
     /// The gradient of `x` where `grad` is that of `rms_norm(x, eps)`: `(grad - y mean(grad * y)) / rms`, `y` the result.
@@ -163,20 +125,6 @@ impl<'c> Builder<'c> {
             &[stored, x],
         )?;
         call!(self, "add_into", ggml_add_inplace(stored.ptr.as_ptr(), x.ptr.as_ptr()))
-    }
-
-    /// Writes `x` (F32 rows) over `stored`, a tensor of a writable store or a view of one, in its type; the result is
-    /// `stored` after it. Quantised types take whole tensors only.
-    pub fn cpy_into(&self, stored: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        let to = stored.dtype();
-        let types = f32_rows(x) && to.can_quantize() && (!to.is_quantized() || contiguous(stored));
-        check(
-            stored.ne() == x.ne() && types && target(stored) && distinct(stored, x),
-            "cpy_into",
-            "a tensor of a writable store, and f32 rows of its shape that are not of that tensor",
-            &[stored, x],
-        )?;
-        call!(self, "cpy_into", ggml_cpy(x.ptr.as_ptr(), stored.ptr.as_ptr()))
     }
 }
 

@@ -294,7 +294,7 @@ fn queries_and_keys_through_other_strides() {
         b.attention(&[AttentionPart { q: b.cont(q)?, k, v: k }], feed.f16(b, &[n, n_tokens], &mask)?, 0.125)
     })
     .unwrap();
-    assert_within(&ours, &widened(&straight), |_| 1e-6, "strides");
+    assert_within(&ours, &to_f64(&straight), |_| 1e-6, "strides");
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn splitting_keys_into_parts_changes_nothing_and_repeats_are_equal() {
         b.attention(&parts, feed.f16(b, &[500, 12], &mask)?, case.scale())
     })
     .unwrap();
-    assert_within(&split, &widened(&whole), |_| 1e-6, "parts");
+    assert_within(&split, &to_f64(&whole), |_| 1e-6, "parts");
 }
 
 #[test]

@@ -180,7 +180,7 @@ pub fn table(pos: &[i32], n_tables: usize, n_rot: usize, theta: impl Fn(usize, u
     out
 }
 
-pub fn widened(x: &[f32]) -> Vec<f64> {
+pub fn to_f64(x: &[f32]) -> Vec<f64> {
     x.iter().map(|&x| f64::from(x)).collect()
 }
 
