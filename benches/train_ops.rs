@@ -1,5 +1,6 @@
-//! What a training step spends its time in, on one core, in operations a second (two for each multiply-add that is needed):
-//! products with a weight of SmolLM2's feed-forward, and attention forward and backward over a block of 512 queries.
+//! The ops that take most of a training step, on one core, in operations a second (two for each multiply-add
+//! that is needed): products with a weight of SmolLM2's feed-forward, and attention forward and backward over
+//! a block of 512 queries.
 
 // The macros of criterion expand to functions without documentation.
 #![allow(missing_docs)]

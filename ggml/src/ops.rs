@@ -67,8 +67,8 @@ pub(crate) fn broadcasts(small: [usize; 4], large: [usize; 4]) -> bool {
 macro_rules! call {
     ($b:expr, $op:literal, $f:ident ( $($arg:expr),* )) => {{
         $b.spend()?;
-        // SAFETY: the arena has room for the result (`spend`); operands live in it or in stores the graph keeps; this
-        // method has checked what the C function asserts.
+        // SAFETY: the arena has room for the result (`spend`); operands live in it or in stores the graph
+        // keeps; this method has checked what the C function asserts.
         let raw = unsafe { sys::$f($b.arena.as_ptr(), $($arg),*) };
         $b.wrap($op, raw)
     }};
@@ -221,7 +221,8 @@ impl<'c> Builder<'c> {
         call!(self, "get_rows", ggml_get_rows(a.ptr.as_ptr(), rows.ptr.as_ptr()))
     }
 
-    /// Writes the rows of `src` (F32) into rows `index` (I64, an input of the graph) of `dst`; the result is `dst` after the write.
+    /// Writes the rows of `src` (F32) into rows `index` (I64, an input of the graph) of `dst`; the result is
+    /// `dst` after the write.
     pub fn set_rows(&self, dst: Tensor<'c>, src: Tensor<'c>, index: Tensor<'c>) -> Result<Tensor<'c>> {
         let (d, s, i) = (dst.ne(), src.ne(), index.ne());
         let shapes = d[0] == s[0] && d[2..] == s[2..] && s[1] == i[0] && i[1..] == [1, 1, 1];
@@ -256,7 +257,8 @@ impl<'c> Builder<'c> {
         call!(self, "soft_max", ggml_soft_max(a.ptr.as_ptr()))
     }
 
-    /// Attention without the score matrix: q `[d, T, H]`, k and v `[d, n_kv, H_kv]`, mask F16 `[n_kv, T]`; gives `[d, H, T]`.
+    /// Attention without the score matrix: q `[d, T, H]`, k and v `[d, n_kv, H_kv]`, mask F16 `[n_kv, T]`;
+    /// gives `[d, H, T]`.
     pub fn flash_attn(
         &self,
         q: Tensor<'c>,
@@ -284,7 +286,8 @@ impl<'c> Builder<'c> {
         Ok(out)
     }
 
-    /// ggml's own rotation of x `[d, H, T]` at positions `[T]` (I32); `factors` (F32, at least d/2, of which n_dims/2 count) divide the angles.
+    /// ggml's own rotation of x `[d, H, T]` at positions `[T]` (I32); `factors` (F32, at least d/2, of which
+    /// n_dims/2 count) divide the angles.
     pub fn rope(
         &self,
         x: Tensor<'c>,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use convert::random::{write, Shape};
-use ggml::gguf::{File, Value, Writer};
+use gguf::{File, Value, Writer};
 use ropewalk::hparams::Hparams;
 use ropewalk::ids::ParamId;
 use ropewalk::model::Model;

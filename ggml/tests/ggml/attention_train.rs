@@ -1,5 +1,5 @@
-//! Attention for training against its definition in f64, and its gradients against closed forms that are themselves held
-//! against finite differences.
+//! Attention for training against its definition in f64, and its gradients against closed forms that are
+//! themselves held against finite differences.
 
 use crate::common::*;
 use ggml::attention_train::AttentionBack;
@@ -230,7 +230,8 @@ struct Results {
 }
 
 impl Results {
-    /// Gradients within a part of their norm's share of an element, and of what was summed up; outputs of their own size.
+    /// Gradients within a part of their norm's share of an element, and of what was summed up; outputs of
+    /// their own size.
     fn agree(&self, want: &Exact, bound: f64, what: &str) {
         let all =
             [("d_q", &self.d_q, &want.d_q), ("d_k", &self.d_k, &want.d_k), ("d_v", &self.d_v, &want.d_v)];
@@ -375,7 +376,8 @@ fn a_second_compute_adds_again() {
 
 #[test]
 fn large_scores_and_other_strides() {
-    // Queries as [d, T, n_head] seen as [d, n_head, T]; keys whose heads each lie together; scores up to hundreds.
+    // Queries as [d, T, n_head] seen as [d, n_head, T]; keys whose heads each lie together; scores up to
+    // hundreds.
     let (d, h, g, t, n) = (16usize, 4usize, 2usize, 50usize, 300usize);
     let case =
         Case { d, d_v: d, n_head_kv: g, n_rep: h / g, n_tokens: t, n_keys: n, seen: Seen::Causal, seed: 2 };

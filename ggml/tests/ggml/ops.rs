@@ -267,7 +267,8 @@ fn mask(rng: &mut Rng, a: &Attention) -> Vec<f32> {
 fn flash_attention_is_attention() {
     let mut rng = Rng(6);
     let same = |d| (d, d);
-    // Kinds of keys and values, and how far the result may be off in units of the largest value: f16 sums in f16.
+    // Kinds of keys and values, and how far the result may be off in units of the largest value: f16 sums in
+    // f16.
     let kinds = [
         (same(DType::F32), 1e-6),
         (same(DType::F16), 2e-3),

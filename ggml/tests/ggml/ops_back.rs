@@ -1,4 +1,5 @@
-//! Gradients of ops against finite differences of naive forward ones in f64, sums, and results added into stores.
+//! Gradients of ops against finite differences of naive forward ones in f64, sums, and results added into
+//! stores.
 
 use crate::common::*;
 use ggml::graph::Builder;
@@ -6,7 +7,8 @@ use ggml::ops::RopeParams;
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 
-/// The gradient of `sum(grad * f(x))` by central differences: of fourth order, so that the step need not be small.
+/// The gradient of `sum(grad * f(x))` by central differences: of fourth order, so that the step need not be
+/// small.
 fn differences(x: &[f64], grad: &[f64], f: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f64> {
     let loss = |x: &[f64]| f(x).iter().zip(grad).map(|(y, g)| y * g).sum::<f64>();
     let h = 1e-3;
@@ -22,7 +24,8 @@ fn differences(x: &[f64], grad: &[f64], f: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f
         .collect()
 }
 
-/// Random gradients and inputs of n rows, each as floats, and the op on them; then the same input's gradient by differences.
+/// Random gradients and inputs of n rows, each as floats, and the op on them; then the same input's gradient
+/// by differences.
 fn agree(
     n: usize,
     rows: usize,
@@ -151,7 +154,8 @@ fn gradient_of_rope() {
 
 #[test]
 fn gradient_of_a_norms_weight() {
-    // y = w * rms_norm(x): dw = sum over tokens of grad * rms_norm(x), by an outer product with ones and by sums of rows.
+    // y = w * rms_norm(x): dw = sum over tokens of grad * rms_norm(x), by an outer product with ones and by
+    // sums of rows.
     let (n, rows) = (37usize, 11usize);
     let mut rng = Rng(4);
     let (grad, x, w) = (rng.values(n * rows), rng.values(n * rows), rng.values(n));

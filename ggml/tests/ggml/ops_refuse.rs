@@ -1,5 +1,5 @@
-//! Wrong shapes, types and sizes are errors that name the op. In ggml they end the process, so reaching the end of each
-//! test is part of what it checks.
+//! Wrong shapes, types and sizes are errors that name the op. In ggml they end the process, so reaching the
+//! end of each test is part of what it checks.
 
 use crate::common::*;
 use ggml::backend::Device;
@@ -130,7 +130,8 @@ fn shapes_views_and_permutations() {
         for axes in [[0, 0, 1, 2], [0, 1, 2, 4], [-1, 0, 1, 2], [i32::MAX, 1, 2, 3]] {
             refused(b.permute(x, axes), "permute");
         }
-        refused(b.permute(q, [1, 0, 2, 3]), "permute"); // Would take blocks apart; cont would write past its end.
+        // Would take blocks apart; cont would write past its end.
+        refused(b.permute(q, [1, 0, 2, 3]), "permute");
         b.cont(b.permute(q, [0, 2, 1, 3])?)?;
         Ok(())
     });

@@ -1,4 +1,5 @@
-//! Rotations against the definition in f64, by table and by ggml's own op, plain and with a base for each head; and widening.
+//! Rotations against the definition in f64, by table and by ggml's own op, plain and with a base for each
+//! head; and dequantization.
 
 use crate::common::*;
 use ggml::ops::RopeParams;

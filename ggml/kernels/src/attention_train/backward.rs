@@ -97,8 +97,8 @@ impl Scratch {
             }
             let weights = Matrix::rows(&self.weights, n, keys.len(), KEYS);
             let d_scores = Matrix::rows(&self.d_scores, n, keys.len(), KEYS);
-            // SAFETY: keys.len() columns from the first key on, inside the tensors; they are the caller's, and apart from each
-            // other and from everything read here.
+            // SAFETY: keys.len() columns from the first key on, inside the tensors; they are the caller's,
+            // and apart from each other and from everything read here.
             unsafe {
                 let (to_v, to_k) = (d_v.at(head_kv, keys.start), d_k.at(head_kv, keys.start));
                 multiply(to_v, d_v.step(), true, grads.transposed(), weights, 1.0);

@@ -120,8 +120,8 @@ fn total(x: &[f32]) -> f32 {
     sum.into_iter().chain(rest.iter().copied()).sum()
 }
 
-/// One step of the running softmax of a row: scores inside `seen` become weights relative to the new maximum, others 0; what
-/// was summed before is made relative to it, too.
+/// One step of the running softmax of a row: scores inside `seen` become weights relative to the new maximum,
+/// others 0; what was summed before is made relative to it, too.
 #[inline]
 fn soften(row: &mut [f32], seen: Range<usize>, stats: &mut (f32, f32), sums: &mut [f32]) {
     row[..seen.start].fill(0.0);

@@ -1,8 +1,8 @@
 //! Attention for training: a forward pass that also gives the log-sum-exp of each row, and a backward pass
 //! that starts from it.
 //!
-//! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, so nothing as large as the scores
-//! is ever held.
+//! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, so nothing as
+//! large as the scores is ever held.
 
 pub mod backward;
 pub mod forward;

@@ -18,7 +18,8 @@ pub struct Heads<'a> {
 }
 
 impl<'a> Heads<'a> {
-    /// Rows of `ne[0]` floats: head `h` of token `t` begins `h * steps[0] + t * steps[1]` floats behind `data`.
+    /// Rows of `ne[0]` floats: head `h` of token `t` begins `h * steps[0] + t * steps[1]` floats behind
+    /// `data`.
     ///
     /// # Safety
     /// All rows lie in memory that can be read and that nobody writes during `'a`.
@@ -92,8 +93,8 @@ impl<'a> HeadsMut<'a> {
     }
 }
 
-/// For each query token, the contiguous range of keys that it attends to: causal attention, a sliding window, or the keys of
-/// the token's own document.
+/// For each query token, the contiguous range of keys that it attends to: causal attention, a sliding window,
+/// or the keys of the token's own document.
 #[derive(Clone, Copy)]
 pub struct KeyRanges<'a> {
     pairs: &'a [i32],
@@ -101,12 +102,14 @@ pub struct KeyRanges<'a> {
 }
 
 impl<'a> KeyRanges<'a> {
-    /// From `[T][2]`: the first key each token sees, and the one after its last; clamped to `0..n_keys` where they are used.
+    /// From `[T][2]`: the first key each token sees, and the one after its last; clamped to `0..n_keys` where
+    /// they are used.
     pub fn new(pairs: &'a [i32], n_keys: usize) -> KeyRanges<'a> {
         KeyRanges { pairs, n_keys }
     }
 
-    /// The keys among `keys` that a token sees. The result lies inside `keys` and `0..n_keys` whatever the pair says.
+    /// The keys among `keys` that a token sees. The result lies inside `keys` and `0..n_keys` whatever the
+    /// pair says.
     pub(super) fn seen(&self, token: usize, keys: &Range<usize>) -> Range<usize> {
         let clamp = |i: i32| usize::try_from(i).unwrap_or(0).min(self.n_keys);
         let (first, end) = (clamp(self.pairs[2 * token]), clamp(self.pairs[2 * token + 1]));
