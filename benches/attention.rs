@@ -1,5 +1,5 @@
-//! Attention on one core, ours and ggml's flash attention, in operations a second (two for each multiply-add of keys and
-//! values that are seen): a prompt's last 512 tokens, and a single one.
+//! Attention on one core, ours and ggml's flash attention, in operations a second (two for each multiply-add
+//! of keys and values that are seen): a prompt's last 512 tokens, and a single one.
 
 // The macros of criterion expand to functions without documentation.
 #![allow(missing_docs)]
@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
-use ggml::attention::AttentionPart;
+use ggml::attention::AttentionBranch;
 use ggml::backend::{Backend, Device};
 use ggml::graph::{Executor, InputId};
 use ggml::tensor::{Store, StoreTensor, TensorDef};
@@ -47,7 +47,7 @@ fn load(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Executor> {
         let (k, v, scale) = (heads(&k)?, heads(&v)?, 1.0 / (D as f32).sqrt());
         b.output(match parts {
             0 => b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, scale)?,
-            _ => b.attention(&vec![AttentionPart { q, k, v }; parts], mask, scale)?,
+            _ => b.attention(&vec![AttentionBranch { q, k, v }; parts], mask, scale)?,
         });
         Ok((q_id, mask_id))
     })?;

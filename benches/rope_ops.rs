@@ -1,5 +1,5 @@
-//! Rotation ops in bytes per second, to hold against a copy of the same bytes: by table, and by ggml's own op, which makes
-//! cosines and sines anew each time; with one base for all heads, and with a base for each.
+//! Rotation ops in bytes per second, to hold against a copy of the same bytes: by table, and by ggml's own
+//! op, which makes cosines and sines anew each time; with one base for all heads, and with a base for each.
 
 // The macros of criterion expand to functions without documentation.
 #![allow(missing_docs)]
@@ -14,7 +14,7 @@ use ggml::ops::RopeParams;
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 
-/// What fills a graph's inputs.
+/// The values of a graph's inputs.
 #[derive(Default)]
 struct Feed {
     values: Vec<(InputId, Vec<f32>)>,

@@ -1,7 +1,9 @@
-//! Whole training steps of the default model (forward, backward, clipping, AdamW), rank 8 on q, k, v and output, batch 1:
-//! tokens a second, processor time of a step and the largest resident set. Each case is a process of its own.
+//! Whole training steps of the default model (forward, backward, clipping, AdamW), rank 8 on q, k, v and
+//! output, batch 1: tokens a second, processor time of a step and the largest resident set. Each case is a
+//! process of its own.
 //!
-//!     cargo bench --bench train -- [--model FILE] [--ctx 512,2048] [--threads 2] [--block 512] [--keep products] [--steps 5]
+//!     cargo bench --bench train -- [--model FILE] [--ctx 512,2048] [--threads 2] [--block 512] \
+//!         [--keep products] [--steps 5]
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,7 +15,8 @@ use ropewalk::train::{Checkpointing, Sequence, TrainParams, Trainer};
 
 type Error = Box<dyn std::error::Error>;
 
-const USAGE: &str = "--model FILE, --ctx, --threads, --block, --steps N or --keep inputs|attention|products|auto, lists by comma";
+const USAGE: &str = "--model FILE, --ctx, --threads, --block, --steps N or \
+    --keep inputs|attention|products|auto, lists by comma";
 
 #[derive(Debug, Clone)]
 struct Case {

@@ -1,5 +1,6 @@
-//! What a training step spends its time in, on one core, in operations a second (two for each multiply-add that is needed):
-//! products with a weight of SmolLM2's feed-forward, and attention forward and backward over a block of 512 queries.
+//! The ops that take most of a training step, on one core, in operations a second (two for each multiply-add
+//! that is needed): products with a weight of SmolLM2's feed-forward, and attention forward and backward over
+//! a block of 512 queries.
 
 // The macros of criterion expand to functions without documentation.
 #![allow(missing_docs)]
@@ -63,20 +64,21 @@ fn attention(n: usize, backward: bool) -> Result<Executor> {
     let (k, v, d_k, d_v) = (k?, v?, d_k?, d_v?);
     let o_lse = stored(&[D + 1, N_HEAD, T])?;
     let mut exec = executor()?;
-    let runs = exec.build::<InputId, Error>(32, |b| {
-        let (id, runs) = b.input("runs", DType::I32, &[2, T])?;
+    let key_ranges = exec.build::<InputId, Error>(32, |b| {
+        let (id, key_ranges) = b.input("key_ranges", DType::I32, &[2, T])?;
         let (q, k, v) = (b.stored(&queries)?, b.stored(&k)?, b.stored(&v)?);
         if backward {
             let (d_k, d_v) = (b.stored(&d_k)?, b.stored(&d_v)?);
-            let operands = AttentionBack { q, k, v, runs, o_lse: b.stored(&o_lse)?, d_out: q, d_k, d_v };
+            let operands =
+                AttentionBack { q, k, v, key_ranges, o_lse: b.stored(&o_lse)?, d_out: q, d_k, d_v };
             b.output(b.attention_back(operands, scale)?);
         } else {
-            b.output(b.attention_lse(q, k, v, runs, scale)?);
+            b.output(b.attention_lse(q, k, v, key_ranges, scale)?);
         }
         Ok(id)
     })?;
-    let runs_of: Vec<i32> = (0..T).flat_map(|t| [0, (n - T + t + 1) as i32]).collect();
-    exec.set(runs, &runs_of)?;
+    let pairs: Vec<i32> = (0..T).flat_map(|t| [0, (n - T + t + 1) as i32]).collect();
+    exec.set(key_ranges, &pairs)?;
     Ok(exec)
 }
 

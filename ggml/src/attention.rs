@@ -1,15 +1,18 @@
-//! Branched attention, an op of our own for the CPU: one softmax over keys that are reached through up to three branches.
+//! Branched attention, an op of our own for the CPU: one softmax over keys that are reached through up to
+//! three branches.
 //!
-//! A branch is the queries rotated for other positions, and the keys seen from there (Self-Extend, LM-Infinite, Dual Chunk
-//! Attention). ggml's flash attention has one branch and gives no sums that several could be merged from.
+//! A branch is the queries rotated for one map of positions, and the keys seen under it (Self-Extend,
+//! LM-Infinite and Dual Chunk Attention have two or three). ggml's flash attention has one branch and does
+//! not return the maximum and sum of each row, from which the results of several calls could be merged.
 //!
-//! Work is cut into tiles: queries of one KV head times, when there are few of them, ranges of columns. Tiles over a range
-//! give maximum, sum and weighted values, which a second node merges.
+//! Work is cut into tiles of queries that share a KV head. When there are few such tiles, the columns (keys
+//! of all branches, side by side) are cut into ranges as well; tiles over a range write maximum, sum and
+//! weighted values, which a second node merges.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use kernels::attention::{exp2, Format, Inputs, Part, Rows, Scratch, Tile, KEYS};
+use kernels::attention::{exp2, BranchOperands, Format, Inputs, Rows, Scratch, Tile, KEYS};
 
 use crate::custom::share;
 use crate::graph::Builder;
@@ -17,19 +20,21 @@ use crate::ops::{check, contiguous, f32_rows, matrix, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
-/// Rows of a tile: enough that converting a key costs little beside multiplying with it.
+/// Rows of a tile (tokens times query heads of one KV head): enough that the time to convert a key to floats
+/// is small beside the products with it.
 const TILE_ROWS: usize = 96;
-/// Fewer tiles than this and columns are cut, into so many tiles: threads are given tiles in turn, so a few for each.
+/// With fewer tiles than this, columns are cut too.
 const FEW_TILES: usize = 32;
+/// The number of tiles aimed at when columns are cut: several for each thread, which take them in turn.
 const CUT_TILES: usize = 64;
 /// Fewest columns worth a tile.
 const MIN_COLUMNS: usize = 4 * KEYS;
-/// Behind the weighted values of a row: maximum and sum.
+/// Floats stored behind the weighted values of a row of a partial result: maximum and sum.
 const STATS: usize = 2;
 
-/// One branch's part of the keys.
+/// The operands of one branch.
 #[derive(Debug, Clone, Copy)]
-pub struct AttentionPart<'c> {
+pub struct AttentionBranch<'c> {
     /// F32 `[d, n_head, T]`, rows contiguous.
     pub q: Tensor<'c>,
     /// `[d, n, n_head_kv]`, rows contiguous, of any type that converts to floats.
@@ -38,9 +43,10 @@ pub struct AttentionPart<'c> {
     pub v: Tensor<'c>,
 }
 
+/// The shapes of an attention node and how its work is cut into tiles.
 #[derive(Debug, Clone, Copy)]
-struct Plan {
-    n_parts: usize,
+struct Tiling {
+    n_branches: usize,
     scale: f32,
     n_head: usize,
     n_head_kv: usize,
@@ -49,11 +55,12 @@ struct Plan {
     d_v: usize,
     /// Tokens of a tile.
     tokens: usize,
-    /// Columns of a tile; tiles of all columns write the result, others partial ones.
+    /// Columns of a tile. If these are all columns, tiles write the result, otherwise partial results.
     columns: usize,
 }
 
-impl Plan {
+impl Tiling {
+    /// Sets the size of the tiles from the shapes.
     fn cut(&mut self) {
         self.tokens = (TILE_ROWS / (self.n_head / self.n_head_kv)).clamp(1, self.n_tokens);
         let n_tiles = self.n_head_kv * self.n_tokens.div_ceil(self.tokens);
@@ -70,33 +77,41 @@ impl Plan {
 }
 
 impl<'c> Builder<'c> {
-    /// Softmax over the columns of all parts (one to three), side by side, of `scale * q . k + mask`, times v: F32
-    /// `[d_v, n_head, T]`. The mask is F16 `[columns, T]`, finite or -inf; a row that is all -inf gives zeros. Query heads
-    /// `h * n_head_kv / n_head` share KV heads. For the CPU; elsewhere the graph is refused.
-    pub fn attention(&self, parts: &[AttentionPart<'c>], mask: Tensor<'c>, scale: f32) -> Result<Tensor<'c>> {
+    /// Softmax over the columns of all branches (one to three), side by side, of `scale * q . k + mask`,
+    /// times v: F32 `[d_v, n_head, T]`. The mask is F16 `[columns, T]`, finite or -inf; a row that is all
+    /// -inf gives zeros. Query heads `h * n_head_kv / n_head` share KV heads. For the CPU; elsewhere the
+    /// graph is refused.
+    pub fn attention(
+        &self,
+        branches: &[AttentionBranch<'c>],
+        mask: Tensor<'c>,
+        scale: f32,
+    ) -> Result<Tensor<'c>> {
         let op = "attention";
-        let mut args: Vec<Tensor<'c>> = parts.iter().flat_map(|p| [p.q, p.k, p.v]).collect();
+        let mut args: Vec<Tensor<'c>> = branches.iter().flat_map(|p| [p.q, p.k, p.v]).collect();
         args.push(mask);
-        if !(1..=3).contains(&parts.len()) || !scale.is_finite() {
-            let what = format!("expected 1 to 3 parts and a finite scale, found {} and {scale}", parts.len());
+        if !(1..=3).contains(&branches.len()) || !scale.is_finite() {
+            let what =
+                format!("expected 1 to 3 branches and a finite scale, found {} and {scale}", branches.len());
             return Err(Error::Op { op, what });
         }
-        let (q, k, v) = (parts[0].q.ne(), parts[0].k.ne(), parts[0].v.ne());
-        let fits = parts.iter().all(|p| {
+        let (q, k, v) = (branches[0].q.ne(), branches[0].k.ne(), branches[0].v.ne());
+        let fits = branches.iter().all(|p| {
             let (n, types) = (p.k.ne()[1], f32_rows(p.q) && matrix(p.k) && matrix(p.v));
             let keys = p.k.ne() == [q[0], n, k[2], 1] && p.v.ne() == [v[0], n, k[2], 1];
             p.q.ne() == q && keys && types
         });
-        let n_columns = parts.iter().map(|p| p.k.ne()[1]).sum();
+        let n_columns = branches.iter().map(|p| p.k.ne()[1]).sum();
         let masked = mask.dtype() == DType::F16 && contiguous(mask) && mask.ne() == [n_columns, q[2], 1, 1];
         check(
             fits && masked && q[3] == 1 && q[1].is_multiple_of(k[2]),
             op,
-            "parts of q f32 [d,n_head,T], k [d,n,n_head_kv], v [d_v,n,n_head_kv], and a mask f16 [sum of n,T]",
+            "branches of q f32 [d,n_head,T], k [d,n,n_head_kv], v [d_v,n,n_head_kv], and a mask f16 \
+             [sum of n,T]",
             &args,
         )?;
-        let mut plan = Plan {
-            n_parts: parts.len(),
+        let mut tiling = Tiling {
+            n_branches: branches.len(),
             scale,
             n_head: q[1],
             n_head_kv: k[2],
@@ -106,16 +121,16 @@ impl<'c> Builder<'c> {
             tokens: 0,
             columns: 0,
         };
-        plan.cut();
+        tiling.cut();
         let ne = [v[0], q[1], q[2], 1];
         possible(op, DType::F32, ne)?;
-        if plan.n_ranges() == 1 {
-            return self.custom(DType::F32, ne, &args, run_tiles, plan);
+        if tiling.n_ranges() == 1 {
+            return self.custom(DType::F32, ne, &args, run_tiles, tiling);
         }
-        let partial = [v[0] + STATS, q[1], q[2], plan.n_ranges()];
+        let partial = [v[0] + STATS, q[1], q[2], tiling.n_ranges()];
         possible(op, DType::F32, partial)?;
-        let partial = self.custom(DType::F32, partial, &args, run_tiles, plan)?;
-        self.custom(DType::F32, ne, &[partial], run_merge, plan)
+        let partial = self.custom(DType::F32, partial, &args, run_tiles, tiling)?;
+        self.custom(DType::F32, ne, &[partial], run_merge, tiling)
     }
 }
 
@@ -126,8 +141,8 @@ thread_local! {
 /// A tensor as rows of floats.
 ///
 /// # Safety
-/// A computed source of a running node, three-dimensional, of a type that converts to f32, its elements side by side within
-/// rows; it stays as it is for `'a`.
+/// A computed source of a running node, three-dimensional, of a type that converts to f32, its elements side
+/// by side within rows; it stays as it is for `'a`.
 unsafe fn rows(t: &sys::ggml_tensor) -> Rows<'_> {
     // SAFETY: a static table with an entry for every type.
     let to_float = unsafe { (*sys::ggml_get_type_traits(t.type_)).to_float };
@@ -146,46 +161,48 @@ unsafe fn rows(t: &sys::ggml_tensor) -> Rows<'_> {
 }
 
 unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `attention`, whose user data is the plan boxed there. Both are alive while the
-    // graph is.
-    let (dst, plan) = unsafe { (&*dst, *(data as *const Plan)) };
-    let mut parts = [None, None, None];
+    // SAFETY: ggml passes the node made in `attention`, whose user data is the tiling boxed there. Both are
+    // alive while the graph is.
+    let (dst, tiling) = unsafe { (&*dst, *(data as *const Tiling)) };
+    let mut branches = [None, None, None];
     let mut first = 0;
-    for (part, src) in parts[..plan.n_parts].iter_mut().zip(dst.src.chunks_exact(3)) {
+    for (branch, src) in branches[..tiling.n_branches].iter_mut().zip(dst.src.chunks_exact(3)) {
         // SAFETY: the sources are the tensors checked in `attention`, computed before this node.
         let (q, k, v) = unsafe { (rows(&*src[0]), rows(&*src[1]), rows(&*src[2])) };
         let n = k.n_rows();
-        *part = Some(Part { q, k, v, first });
+        *branch = Some(BranchOperands { q, k, v, first });
         first += n;
     }
     // SAFETY: the last source is the mask, contiguous F16 [n_columns, n_tokens], also checked there.
     let mask = unsafe {
-        let mask = &*dst.src[3 * plan.n_parts];
-        std::slice::from_raw_parts(mask.data as *const u16, plan.n_columns * plan.n_tokens)
+        let mask = &*dst.src[3 * tiling.n_branches];
+        std::slice::from_raw_parts(mask.data as *const u16, tiling.n_columns * tiling.n_tokens)
     };
-    let n_rep = plan.n_head / plan.n_head_kv;
-    let inputs = Inputs { parts, mask, n_columns: plan.n_columns, scale: plan.scale, n_rep, d_v: plan.d_v };
-    let (n_ranges, n_queries) = (plan.n_ranges(), plan.n_tokens.div_ceil(plan.tokens));
+    let n_rep = tiling.n_head / tiling.n_head_kv;
+    let inputs =
+        Inputs { branches, mask, n_columns: tiling.n_columns, scale: tiling.scale, n_rep, d_v: tiling.d_v };
+    let (n_ranges, n_queries) = (tiling.n_ranges(), tiling.n_tokens.div_ceil(tiling.tokens));
     let stats = if n_ranges > 1 { STATS } else { 0 };
-    let row_len = plan.d_v + stats;
+    let row_len = tiling.d_v + stats;
     SCRATCH.with_borrow_mut(|scratch| {
-        let n_tiles = plan.n_head_kv * n_queries * n_ranges;
+        let n_tiles = tiling.n_head_kv * n_queries * n_ranges;
         for i in (ith as usize..n_tiles).step_by(nth.max(1) as usize) {
             let (range, queries, head_kv) =
                 (i % n_ranges, i / n_ranges % n_queries, i / n_ranges / n_queries);
             let span = |i: usize, n: usize, of: usize| i * n..((i + 1) * n).min(of);
             let tile = Tile {
                 head_kv,
-                tokens: span(queries, plan.tokens, plan.n_tokens),
-                columns: span(range, plan.columns, plan.n_columns),
+                tokens: span(queries, tiling.tokens, tiling.n_tokens),
+                columns: span(range, tiling.columns, tiling.n_columns),
             };
             scratch.attend(&inputs, &tile, |t, h, max, sum, values| {
-                let row = (range * plan.n_tokens + t) * plan.n_head + h;
-                // SAFETY: dst is contiguous F32 [row_len, n_head, n_tokens, n_ranges], and tiles are of disjoint rows.
+                let row = (range * tiling.n_tokens + t) * tiling.n_head + h;
+                // SAFETY: dst is contiguous F32 [row_len, n_head, n_tokens, n_ranges], and tiles are of
+                // disjoint rows.
                 let out = unsafe {
                     std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * row_len), row_len)
                 };
-                let (out, stats) = out.split_at_mut(plan.d_v);
+                let (out, stats) = out.split_at_mut(tiling.d_v);
                 let factor = if !stats.is_empty() || sum == 0.0 { 1.0 } else { 1.0 / sum };
                 out.iter_mut().zip(values).for_each(|(o, v)| *o = v * factor);
                 stats.iter_mut().zip([max, sum]).for_each(|(s, v)| *s = v);
@@ -195,19 +212,22 @@ unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
 }
 
 unsafe extern "C" fn run_merge(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the second node made in `attention`, whose user data is the plan boxed there.
-    let (dst, plan) = unsafe { (&*dst, *(data as *const Plan)) };
-    let (n_rows, row_len) = (plan.n_head * plan.n_tokens, plan.d_v + STATS);
-    // SAFETY: its source is the first node, contiguous F32 [row_len, n_head, n_tokens, n_ranges], computed before.
+    // SAFETY: ggml passes the second node made in `attention`, whose user data is the tiling boxed there.
+    let (dst, tiling) = unsafe { (&*dst, *(data as *const Tiling)) };
+    let (n_rows, row_len) = (tiling.n_head * tiling.n_tokens, tiling.d_v + STATS);
+    // SAFETY: its source is the first node, contiguous F32 [row_len, n_head, n_tokens, n_ranges], computed
+    // before.
     let partial = unsafe {
         let data = (*dst.src[0]).data as *const f32;
-        std::slice::from_raw_parts(data, row_len * n_rows * plan.n_ranges())
+        std::slice::from_raw_parts(data, row_len * n_rows * tiling.n_ranges())
     };
     for row in share(n_rows, ith, nth) {
         // SAFETY: dst is contiguous F32 [d_v, n_head, n_tokens], and threads take disjoint rows.
-        let out =
-            unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * plan.d_v), plan.d_v) };
-        let ranges = || partial.chunks_exact(row_len).skip(row).step_by(n_rows).map(|r| r.split_at(plan.d_v));
+        let out = unsafe {
+            std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * tiling.d_v), tiling.d_v)
+        };
+        let ranges =
+            || partial.chunks_exact(row_len).skip(row).step_by(n_rows).map(|r| r.split_at(tiling.d_v));
         let max = ranges().map(|(_, stats)| stats[0]).fold(f32::NEG_INFINITY, f32::max);
         let mut sum = 0.0;
         out.fill(0.0);

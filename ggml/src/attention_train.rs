@@ -1,19 +1,21 @@
-//! Attention for training, ops of our own for the CPU: forward with the log-sum-exp of each row, and backward from it.
+//! Attention for training, ops of our own for the CPU: forward with the log-sum-exp of each row, and backward
+//! from it.
 //!
-//! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, so nothing as large as the scores
-//! is ever held. Query heads that share a KV head are the rows of one tile. Which keys a query sees is a run of them, a pair
-//! of numbers: causal attention, windows, and documents that do not see each other.
+//! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, so nothing as
+//! large as the scores is ever held. Query heads that share a KV head are the rows of one tile. Each query
+//! sees one contiguous range of keys, given as a pair of numbers: enough for causal attention, sliding
+//! windows, and documents that do not see each other.
 //!
-//! Backward (Dao et al., FlashAttention, algorithm 4): with P = exp(S - lse) and D = rowsum(dO * O),
-//! dV = P^T dO, dS = P * (dO V^T - D), dK = scale dS^T Q, dQ = scale dS K. Work is divided by keys, whose gradients are added
-//! up in place; queries get sums from all keys, so each of a few lanes of keys has sums of its own, added by a second node.
-//! Lanes are given by the shapes, so no bit depends on the number of threads.
+//! Backward (Dao et al., FlashAttention, algorithm 4): with P = exp(S - lse) and D = rowsum(dO * O), dV = P^T
+//! dO, dS = P * (dO V^T - D), dK = scale dS^T Q, dQ = scale dS K. Work is divided by keys, whose gradients
+//! are added up in place; queries get sums from all keys, so each of a few lanes of keys has sums of its own,
+//! added by a second node. Lanes are given by the shapes, so no bit depends on the number of threads.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kernels::attention_train::{backward, forward, Heads, HeadsMut, Runs, KEYS};
+use kernels::attention_train::{backward, forward, Heads, HeadsMut, KeyRanges, KEYS};
 
 use crate::custom::share;
 use crate::graph::Builder;
@@ -22,11 +24,12 @@ use crate::ops_back::{distinct, target};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
-/// Rows of a tile of queries, as near as whole tokens come.
+/// Rows of a tile of queries (tokens times query heads of one KV head), rounded down to whole tokens.
 const TILE_ROWS: usize = 192;
-/// Backward work is in about as many units, a lane of one KV head each.
+/// The backward pass is cut into about this many units of work: a lane (every n-th tile of keys) of one KV
+/// head each.
 const UNITS: usize = 24;
-/// Most query heads that share a KV head: a tile has at least one token's.
+/// Most query heads that may share a KV head, since a tile holds at least those of one token.
 const MAX_REP: usize = 1024;
 
 /// Operands of [`Builder::attention_back`].
@@ -38,8 +41,8 @@ pub struct AttentionBack<'c> {
     pub k: Tensor<'c>,
     /// Values, F32 `[d_v, n_head_kv, N]`.
     pub v: Tensor<'c>,
-    /// Which keys each query sees, I32 `[2, T]`.
-    pub runs: Tensor<'c>,
+    /// The range of keys each query sees, as first and one past the last, I32 `[2, T]`.
+    pub key_ranges: Tensor<'c>,
     /// The result of [`Builder::attention_lse`] with the same operands, `[d_v + 1, n_head, T]`.
     pub o_lse: Tensor<'c>,
     /// The gradient of its output, F32 `[d_v, n_head, T]`.
@@ -50,27 +53,29 @@ pub struct AttentionBack<'c> {
     pub d_v: Tensor<'c>,
 }
 
-/// Numbers of a node.
+/// The scalars of a node, and the counters by which its threads share the work.
 #[derive(Debug)]
-struct Plan {
+struct Schedule {
     scale: f32,
     n_rep: usize,
     /// Tokens of a tile.
     tokens: usize,
-    /// Backward: lanes of keys.
+    /// Backward pass: lanes of keys (see [`UNITS`]).
     lanes: usize,
-    /// Pieces of work not begun, and threads that have found none left.
+    /// The next unit of work that no thread has taken.
     next: AtomicUsize,
+    /// Threads that found no unit left.
     done: AtomicUsize,
 }
 
-impl Plan {
-    fn new(scale: f32, n_rep: usize, lanes: usize) -> Plan {
+impl Schedule {
+    fn new(scale: f32, n_rep: usize, lanes: usize) -> Schedule {
         let tokens = (TILE_ROWS / n_rep).max(1);
-        Plan { scale, n_rep, tokens, lanes, next: AtomicUsize::new(0), done: AtomicUsize::new(0) }
+        Schedule { scale, n_rep, tokens, lanes, next: AtomicUsize::new(0), done: AtomicUsize::new(0) }
     }
 
-    /// Does pieces `0..n`, shared between the threads as they find time.
+    /// Calls `f` with units of work `0..n`; each thread takes the next one when it has finished the one
+    /// before.
     fn work(&self, n: usize, nth: i32, mut f: impl FnMut(usize)) {
         loop {
             let i = self.next.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +84,7 @@ impl Plan {
             }
             f(i);
         }
-        // The last to leave sets the stage for the next compute.
+        // The last thread to leave resets the counters for the next compute.
         if self.done.fetch_add(1, Ordering::AcqRel) + 1 == nth.max(1) as usize {
             self.next.store(0, Ordering::Relaxed);
             self.done.store(0, Ordering::Release);
@@ -87,51 +92,55 @@ impl Plan {
     }
 }
 
-/// F32 `[d, heads, tokens]` in rows.
+/// Whether a tensor is F32 `[d, heads, tokens]` with contiguous rows and strides of whole floats.
 fn heads(t: Tensor<'_>) -> bool {
     f32_rows(t) && t.ne()[3] == 1 && t.nb()[1].is_multiple_of(4) && t.nb()[2].is_multiple_of(4)
 }
 
-/// Queries that share a KV head, if all shapes agree.
-fn n_rep([q, k, v, runs]: [Tensor<'_>; 4]) -> Option<usize> {
+/// Number of query heads that share a KV head; `None` if shapes or types do not agree.
+fn n_rep([q, k, v, key_ranges]: [Tensor<'_>; 4]) -> Option<usize> {
     let (a, b, c) = (q.ne(), k.ne(), v.ne());
     let shapes = a[0] == b[0] && b[1..] == c[1..] && a[1].is_multiple_of(b[1]) && a[1] / b[1] <= MAX_REP;
-    let seen = runs.dtype() == DType::I32 && runs.ne() == [2, a[2], 1, 1] && contiguous(runs);
+    let seen =
+        key_ranges.dtype() == DType::I32 && key_ranges.ne() == [2, a[2], 1, 1] && contiguous(key_ranges);
     (shapes && seen && [q, k, v].into_iter().all(heads)).then(|| a[1] / b[1])
 }
 
 impl<'c> Builder<'c> {
-    /// Attention of q (F32 `[d, n_head, T]`) over k and v (F32 `[d, n_head_kv, N]`, `[d_v, n_head_kv, N]`, rows contiguous):
-    /// query `t` sees keys `runs[0][t] .. runs[1][t]` (I32 `[2, T]`, clamped to `0..N`). Gives F32 `[d_v + 1, n_head, T]`: the
-    /// output, then the natural logarithm of the sum of the exponentials of `scale * q . k`; zeros and -inf where nothing is
-    /// seen. Query head `h` has KV head `h * n_head_kv / n_head`. For the CPU; elsewhere the graph is refused.
+    /// Attention of q (F32 `[d, n_head, T]`) over k and v (F32 `[d, n_head_kv, N]`, `[d_v, n_head_kv, N]`,
+    /// rows contiguous): query `t` sees keys `key_ranges[0][t] .. key_ranges[1][t]` (I32 `[2, T]`, clamped to
+    /// `0..N`). Gives F32 `[d_v + 1, n_head, T]`: the output, then the natural logarithm of the sum of the
+    /// exponentials of `scale * q . k`; zeros and -inf where nothing is seen. Query head `h` has KV head `h *
+    /// n_head_kv / n_head`. For the CPU; elsewhere the graph is refused.
     pub fn attention_lse(
         &self,
         q: Tensor<'c>,
         k: Tensor<'c>,
         v: Tensor<'c>,
-        runs: Tensor<'c>,
+        key_ranges: Tensor<'c>,
         scale: f32,
     ) -> Result<Tensor<'c>> {
         let op = "attention_lse";
-        let args = [q, k, v, runs];
-        let expected =
-            "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N] f32, runs i32 [2,T], a finite scale";
+        let args = [q, k, v, key_ranges];
+        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N] f32, key_ranges i32 [2,T], \
+            a finite scale";
         let Some(n_rep) = n_rep(args).filter(|_| scale.is_finite()) else {
             return Err(refusal(op, expected, &args));
         };
         let ne = [v.ne()[0] + 1, q.ne()[1], q.ne()[2], 1];
         possible(op, DType::F32, ne)?;
-        self.custom(DType::F32, ne, &args, run_forward, Plan::new(scale, n_rep, 0))
+        self.custom(DType::F32, ne, &args, run_forward, Schedule::new(scale, n_rep, 0))
     }
 
-    /// The gradient of q, F32 `[d, n_head, T]`, from that of [`Builder::attention_lse`]'s output; those of k and v are added
-    /// to `d_k` and `d_v`, once for each compute of a graph that has the result in it. `d_k` and `d_v` are stored tensors (or
-    /// views) of their own, none of the other operands. For the CPU; elsewhere the graph is refused.
+    /// The gradient of q, F32 `[d, n_head, T]`, from that of [`Builder::attention_lse`]'s output; those of k
+    /// and v are added to `d_k` and `d_v`, once for each compute of a graph that has the result in it. `d_k`
+    /// and `d_v` are stored tensors (or views) of their own, none of the other operands. For the CPU;
+    /// elsewhere the graph is refused.
     pub fn attention_back(&self, a: AttentionBack<'c>, scale: f32) -> Result<Tensor<'c>> {
         let op = "attention_back";
-        let args = [a.q, a.k, a.v, a.runs, a.o_lse, a.d_out, a.d_k, a.d_v];
-        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], runs i32 [2,T], o_lse [d_v+1,n_head,T], \
+        let args = [a.q, a.k, a.v, a.key_ranges, a.o_lse, a.d_out, a.d_k, a.d_v];
+        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], key_ranges i32 [2,T], \
+            o_lse [d_v+1,n_head,T], \
             d_out [d_v,n_head,T] and, of a writable store, d_k and d_v like k and v, f32, a finite scale";
         let (q, k, v) = (a.q.ne(), a.k.ne(), a.v.ne());
         let shapes = a.d_out.ne() == [v[0], q[1], q[2], 1]
@@ -142,13 +151,13 @@ impl<'c> Builder<'c> {
         let apart =
             args[..7].iter().all(|&t| distinct(t, a.d_v)) && args[..6].iter().all(|&t| distinct(t, a.d_k));
         let ok = shapes && scale.is_finite() && target(a.d_k) && target(a.d_v) && apart;
-        let Some(n_rep) = n_rep([a.q, a.k, a.v, a.runs]).filter(|_| ok) else {
+        let Some(n_rep) = n_rep([a.q, a.k, a.v, a.key_ranges]).filter(|_| ok) else {
             return Err(refusal(op, expected, &args));
         };
         let lanes = UNITS.div_ceil(k[1]).min(k[2].div_ceil(KEYS));
         let ne = [q[0], q[2].saturating_mul(n_rep), k[1], lanes];
         possible(op, DType::F32, ne)?;
-        let partial = self.custom(DType::F32, ne, &args, run_backward, Plan::new(scale, n_rep, lanes))?;
+        let partial = self.custom(DType::F32, ne, &args, run_backward, Schedule::new(scale, n_rep, lanes))?;
         self.custom(DType::F32, [q[0], q[1], q[2], 1], &[partial], run_sum, ())
     }
 }
@@ -166,7 +175,8 @@ thread_local! {
 }
 
 /// # Safety
-/// A computed source of a running node, F32 with contiguous rows and strides of whole floats, that stays as it is for `'a`.
+/// A computed source of a running node, F32 with contiguous rows and strides of whole floats, that stays as
+/// it is for `'a`.
 unsafe fn heads_of(t: &sys::ggml_tensor) -> Heads<'_> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -185,31 +195,32 @@ unsafe fn heads_mut(t: &sys::ggml_tensor) -> HeadsMut<'_> {
 
 /// # Safety
 /// A computed source of a running node, contiguous I32 `[2, T]`, that stays as it is for `'a`.
-unsafe fn runs_of(t: &sys::ggml_tensor, n_keys: usize) -> Runs<'_> {
+unsafe fn key_ranges_of(t: &sys::ggml_tensor, n_keys: usize) -> KeyRanges<'_> {
     // SAFETY: the caller's promise.
-    Runs::new(unsafe { std::slice::from_raw_parts(t.data as *const i32, 2 * t.ne[1] as usize) }, n_keys)
+    KeyRanges::new(unsafe { std::slice::from_raw_parts(t.data as *const i32, 2 * t.ne[1] as usize) }, n_keys)
 }
 
 unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `attention_lse`, whose user data is the plan boxed there and whose sources are the
-    // tensors checked there, computed before. All are alive, and the sources as they are, while it runs.
-    let (dst, plan, inputs) = unsafe {
-        let (dst, plan) = (&*dst, &*(data as *const Plan));
+    // SAFETY: ggml passes the node made in `attention_lse`, whose user data is the schedule boxed there and
+    // whose sources are the tensors checked there, computed before. All are alive, and the sources as they
+    // are, while it runs.
+    let (dst, schedule, inputs) = unsafe {
+        let (dst, schedule) = (&*dst, &*(data as *const Schedule));
         let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
-        let runs = runs_of(&*dst.src[3], k.shape()[2]);
-        (dst, plan, forward::Inputs { q, k, v, runs, scale: plan.scale, n_rep: plan.n_rep })
+        let key_ranges = key_ranges_of(&*dst.src[3], k.shape()[2]);
+        (dst, schedule, forward::Inputs { q, k, v, key_ranges, scale: schedule.scale, n_rep: schedule.n_rep })
     };
     let (n_tokens, n_head_kv) = (inputs.q.shape()[2], inputs.k.shape()[1]);
-    let n_tiles = n_tokens.div_ceil(plan.tokens);
+    let n_tiles = n_tokens.div_ceil(schedule.tokens);
     // SAFETY: dst is contiguous F32 [d_v + 1, n_head, T], and custom ops do not run in place.
     let mut out = unsafe { heads_mut(dst) };
     FORWARD.with_borrow_mut(|scratch| {
-        plan.work(n_tiles * n_head_kv, nth, |i| {
+        schedule.work(n_tiles * n_head_kv, nth, |i| {
             // Last tokens first: causal, they see most.
             let tile = n_tiles - 1 - i / n_head_kv;
-            let tokens = tile * plan.tokens..((tile + 1) * plan.tokens).min(n_tokens);
+            let tokens = tile * schedule.tokens..((tile + 1) * schedule.tokens).min(n_tokens);
             scratch.attend(&inputs, i % n_head_kv, tokens, |h, t, row| {
-                // SAFETY: pieces of work are different tiles, and each writes its own rows.
+                // SAFETY: units of work are different tiles, and each writes its own rows.
                 row(unsafe { out.row(h, t) });
             });
         });
@@ -217,24 +228,28 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
 }
 
 unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: as in `run_forward`, of the first node made in `attention_back`; the last two sources are of writable stores,
-    // which the executor has locked, and no other source is in their memory.
-    let (dst, plan, inputs) = unsafe {
-        let (dst, plan) = (&*dst, &*(data as *const Plan));
+    // SAFETY: as in `run_forward`, of the first node made in `attention_back`; the last two sources are of
+    // writable stores, which the executor has locked, and no other source is in their memory.
+    let (dst, schedule, inputs) = unsafe {
+        let (dst, schedule) = (&*dst, &*(data as *const Schedule));
         let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
         let [o_lse, d_out] = [4, 5].map(|i| heads_of(&*dst.src[i]));
         let [d_k, d_v] = [6, 7].map(|i| heads_mut(&*dst.src[i]));
-        let runs = runs_of(&*dst.src[3], k.shape()[2]);
-        let (scale, n_rep, tokens) = (plan.scale, plan.n_rep, plan.tokens);
-        (dst, plan, backward::Inputs { q, k, v, runs, o_lse, d_out, d_k, d_v, scale, n_rep, tokens })
+        let key_ranges = key_ranges_of(&*dst.src[3], k.shape()[2]);
+        let (scale, n_rep, tokens) = (schedule.scale, schedule.n_rep, schedule.tokens);
+        (
+            dst,
+            schedule,
+            backward::Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, scale, n_rep, tokens },
+        )
     };
     let ([d, _, n_tokens], [_, n_head_kv, n_keys]) = (inputs.q.shape(), inputs.k.shape());
-    let len = d * plan.n_rep * n_tokens;
+    let len = d * schedule.n_rep * n_tokens;
     BACKWARD.with_borrow_mut(|scratch| {
-        plan.work(plan.lanes * n_head_kv, nth, |i| {
+        schedule.work(schedule.lanes * n_head_kv, nth, |i| {
             let (lane, head) = (i / n_head_kv, i % n_head_kv);
-            // SAFETY: dst is contiguous F32 [d, n_rep * T, n_head_kv, lanes], and pieces of work are different pairs of the last
-            // two.
+            // SAFETY: dst is contiguous F32 [d, n_rep * T, n_head_kv, lanes], and units of work are different
+            // pairs of the last two.
             let d_q = unsafe {
                 std::slice::from_raw_parts_mut(
                     (dst.data as *mut f32).add((lane * n_head_kv + head) * len),
@@ -242,9 +257,10 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
                 )
             };
             d_q.fill(0.0);
-            for tile in (lane..n_keys.div_ceil(KEYS)).step_by(plan.lanes) {
+            for tile in (lane..n_keys.div_ceil(KEYS)).step_by(schedule.lanes) {
                 let keys = tile * KEYS..((tile + 1) * KEYS).min(n_keys);
-                // SAFETY: each tile of keys of each head is in one piece of work, so its gradients are this thread's.
+                // SAFETY: each tile of keys of each head is in one unit of work, so its gradients are this
+                // thread's.
                 unsafe { scratch.differentiate(&inputs, head, keys, d_q) };
             }
         });

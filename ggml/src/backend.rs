@@ -17,13 +17,14 @@ pub struct Device {
     ptr: NonNull<sys::ggml_backend_device>,
 }
 
-// SAFETY: a ggml device is a static of its backend, never freed, and its functions take no mutable state of ours.
+// SAFETY: a ggml device is a static of its backend, never freed, and its functions take no mutable state of
+// ours.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// Registers the backends of this build: those linked in are there already; in a build with backends as modules, those
-/// beside the program (or where the build put them) are loaded. Runs once.
+/// Registers the backends of this build: those linked in are there already; in a build with backends as
+/// modules, those beside the program (or where the build put them) are loaded. Runs once.
 pub fn ensure_backends() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -59,7 +60,7 @@ impl Device {
             .collect()
     }
 
-    /// The device a user means: `auto` (first GPU, else the CPU), `cpu`, `cuda:0`, `vulkan:1`, ...
+    /// The device of a name: `auto` (first GPU, else the CPU), `cpu`, `cuda:0`, `vulkan:1`, ...
     pub fn find(name: &str) -> Result<Device> {
         let all = Device::all();
         let wanted = name.to_ascii_lowercase();
@@ -89,7 +90,7 @@ impl Device {
         }
     }
 
-    /// What the driver calls it.
+    /// The name the driver gives the device, such as the processor's model.
     pub fn description(self) -> String {
         // SAFETY: the device is valid; the description is a NUL-terminated string it owns.
         unsafe { CStr::from_ptr(sys::ggml_backend_dev_description(self.ptr.as_ptr())) }
@@ -110,8 +111,8 @@ impl Device {
         kind == sys::GGML_BACKEND_DEVICE_TYPE_GPU || kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU
     }
 
-    /// Free bytes, as far as the driver says; of the CPU, what the operating system has available, for ggml calls all memory
-    /// of a machine free.
+    /// Free bytes, as far as the driver says; of the CPU, what the operating system has available, for ggml
+    /// calls all memory of a machine free.
     pub fn memory_free(self) -> usize {
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: both pointers are valid for writes.
@@ -148,15 +149,17 @@ impl Device {
         }
     }
 
-    /// The float type whose matrix product this CPU does best, where it beats quantised ones: BF16 where two BF16 units a
-    /// core double the rate (AMD with AVX512-BF16), F32 on other cores with AVX2 or AVX-512, none elsewhere.
-    pub fn widest_product(self) -> Option<crate::DType> {
+    /// The float type whose matrix products are fastest on this CPU, where they beat products of quantised
+    /// weights: BF16 where two BF16 units a core double the rate (AMD with AVX512-BF16), F32 on other CPUs
+    /// with AVX2 or AVX-512. `None` elsewhere and on other devices.
+    pub fn fastest_product_type(self) -> Option<crate::DType> {
         let amd = self.description().to_ascii_lowercase().contains("amd");
-        match () {
-            () if !self.is_cpu() => None,
-            () if amd && self.has_feature("AVX512_BF16") => Some(crate::DType::BF16),
-            () if self.has_feature("AVX2") => Some(crate::DType::F32),
-            () => None,
+        if !self.is_cpu() {
+            None
+        } else if amd && self.has_feature("AVX512_BF16") {
+            Some(crate::DType::BF16)
+        } else {
+            self.has_feature("AVX2").then_some(crate::DType::F32)
         }
     }
 
@@ -277,7 +280,7 @@ impl Backend {
         self.device
     }
 
-    /// Set it to stop a running graph between two nodes (CPU); whoever sets it resets it.
+    /// A flag that stops a running graph between two nodes when it is set (CPU only). It is not reset here.
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
     }
@@ -294,7 +297,8 @@ unsafe extern "C" fn is_cancelled(data: *mut c_void) -> bool {
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        // SAFETY: the pointer is ours and this is its only free; no graph is running, as running one borrows us.
+        // SAFETY: the pointer is ours and this is its only free; no graph is running, as running one borrows
+        // us.
         unsafe { sys::ggml_backend_free(self.ptr.as_ptr()) };
         if let Some(pool) = self.threadpool.take() {
             // SAFETY: the backend that used the pool is gone.

@@ -23,7 +23,7 @@ pub struct OutputId(pub(crate) usize);
 /// Most bytes of all of a graph's tensors together, so that ggml's sums of them cannot overflow.
 const MAX_GRAPH_BYTES: usize = 1 << 60;
 
-/// What the executor must know of an input.
+/// An input tensor and what the executor checks when it is set.
 #[derive(Debug)]
 pub(crate) struct Input {
     pub(crate) ptr: NonNull<sys::ggml_tensor>,
@@ -44,7 +44,9 @@ pub struct Builder<'c> {
     pub(crate) outputs: RefCell<Vec<NonNull<sys::ggml_tensor>>>,
     pub(crate) stores: RefCell<Vec<Arc<Store>>>,
     pub(crate) userdata: RefCell<Vec<Box<dyn Any + Send>>>,
+    /// Tensor headers left of the arena's budget.
     pub(crate) left: Cell<usize>,
+    /// Nodes that are in the graph already.
     pub(crate) expanded: RefCell<HashSet<NonNull<sys::ggml_tensor>>>,
 }
 
@@ -70,18 +72,21 @@ impl<'c> Builder<'c> {
         Ok(t)
     }
 
-    /// Declares the values of an input to be row indices below `limit`: checked when it is set, as ggml aborts on others.
+    /// Declares the values of an input to be row indices below `limit`: checked when it is set, as ggml
+    /// aborts on others.
     pub(crate) fn index(&self, op: &'static str, t: Tensor<'c>, limit: usize) -> Result<()> {
         let mut inputs = self.inputs.borrow_mut();
         let input = inputs.iter_mut().find(|i| i.ptr == t.ptr);
         let what = || "row indices must be an input of the graph itself".to_string();
         let input = input.ok_or_else(|| Error::Op { op, what: what() })?;
         input.limit = Some(input.limit.map_or(limit, |l| l.min(limit)));
-        // SAFETY: the tensor is valid. An output's memory is not lent to later nodes, so indices stay what was checked.
+        // SAFETY: the tensor is valid. An output's memory is not lent to later nodes, so indices stay what
+        // was checked.
         unsafe { sys::ggml_set_output(t.ptr.as_ptr()) };
         Ok(())
     }
 
+    /// Keeps user data of a node alive as long as the graph.
     pub(crate) fn keep(&self, data: Box<dyn Any + Send>) {
         self.userdata.borrow_mut().push(data);
     }
@@ -118,8 +123,8 @@ impl<'c> Builder<'c> {
         let raw = unsafe { sys::ggml_new_tensor(self.arena.as_ptr(), source.type_, 4, source.ne.as_ptr()) };
         // Not counted: its memory is the store's.
         let ptr = NonNull::new(raw).ok_or_else(|| Error::Op { op, what: "no tensor header".into() })?;
-        // A header of the graph's own: building writes flags and names into headers, and stores are shared by threads.
-        // SAFETY: the header is new, ours alone, and describes the same memory as the source's.
+        // A header of the graph's own: building writes flags and names into headers, and stores are shared by
+        // threads. SAFETY: the header is new, ours alone, and describes the same memory as the source's.
         unsafe {
             (*raw).data = source.data;
             (*raw).buffer = source.buffer;
@@ -146,20 +151,23 @@ impl<'c> Builder<'c> {
     /// Adds a tensor and all it needs to the graph at this point of its order.
     pub fn expand(&self, t: Tensor<'c>) {
         let mut expanded = self.expanded.borrow_mut();
-        // ggml walks sources recursively, as deep as the graph: given them first, in its own order, it has nowhere to go.
+        // ggml walks sources recursively, as deep as the graph: given them first, in its own order, it has
+        // nowhere to go.
         let mut path = vec![(t.ptr, 0)];
         while let Some((node, next)) = path.pop() {
             if next == 0 && !expanded.insert(node) {
                 continue;
             }
-            // SAFETY: tensors of a graph and their sources live in its arena, or in the arena of a store it keeps.
+            // SAFETY: tensors of a graph and their sources live in its arena, or in the arena of a store it
+            // keeps.
             let sources = unsafe { node.as_ref() }.src;
             match sources.get(next) {
                 Some(&source) => {
                     path.push((node, next + 1));
                     path.extend(NonNull::new(source).map(|s| (s, 0)));
                 }
-                // SAFETY: graph and tensor belong to this arena; the graph has room for every header the arena can hold.
+                // SAFETY: graph and tensor belong to this arena; the graph has room for every header the
+                // arena can hold.
                 None => unsafe {
                     sys::ggml_build_forward_expand(self.graph.as_ptr(), node.as_ptr());
                 },

@@ -1,8 +1,10 @@
-//! Two ops of our own, for the CPU: rotation by a table, and weights widened to floats for large batches.
+//! Custom ops for the CPU: how they are made, and two of them, rotation by a table and dequantization of
+//! weights.
 //!
-//! ggml's rope computes sines anew in every layer, and for every head when each has a base of its own. The table op reads
-//! them from an input made once a micro-batch. Widening exists because a float product is up to three times faster than
-//! that of some quantised types, and does not round activations to 8 bits.
+//! ggml's rope computes sines anew in every layer, and for every head when each has a base of its own. The
+//! table op reads them from an input made once a micro-batch. Weights are dequantized before the product of a
+//! large batch because a float product is up to three times faster than that of some quantised types, and
+//! does not round activations to 8 bits.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -15,7 +17,7 @@ use crate::graph::Builder;
 use crate::tensor::{n_bytes, Tensor};
 use crate::{sys, DType, Error, Result};
 
-/// ggml: as many tasks as there are threads.
+/// `GGML_N_TASKS_MAX` of ggml.h: as many tasks as there are threads.
 const N_TASKS_MAX: i32 = -1;
 
 /// Most arguments of a custom op: `GGML_MAX_SRC`. ggml's own function takes one less.
@@ -25,18 +27,20 @@ pub(crate) const MAX_ARGS: usize = 10;
 struct RopeTable {
     n_rot: usize,
     neox: bool,
-    /// By the opposite angles.
+    /// Rotate by the opposite angles, for gradients.
     back: bool,
 }
 
 impl<'c> Builder<'c> {
-    /// Rotates x (F32 `[d, H, T]`) by a table F32 `[n_rot, n_tables, T]` whose rows are `n_rot/2` cosines and then as many
-    /// sines; consecutive groups of `H / n_tables` heads share a table. Dimensions past `n_rot` are copied.
+    /// Rotates x (F32 `[d, H, T]`) by a table F32 `[n_rot, n_tables, T]` whose rows are `n_rot/2` cosines and
+    /// then as many sines; consecutive groups of `H / n_tables` heads share a table. Dimensions past `n_rot`
+    /// are copied.
     pub fn rope_table(&self, x: Tensor<'c>, table: Tensor<'c>, neox: bool) -> Result<Tensor<'c>> {
         self.by_table(x, table, neox, false)
     }
 
-    /// The gradient of x where that of [`Builder::rope_table`]'s result is `grad`: the rotation by the opposite angles.
+    /// The gradient of x where that of [`Builder::rope_table`]'s result is `grad`: the rotation by the
+    /// opposite angles.
     pub fn rope_table_back(&self, grad: Tensor<'c>, table: Tensor<'c>, neox: bool) -> Result<Tensor<'c>> {
         self.by_table(grad, table, neox, true)
     }
@@ -68,9 +72,10 @@ impl<'c> Builder<'c> {
         )
     }
 
-    /// The rows of one or more weight matrices of equal `ne[0]`, one after the other, as F32 or BF16 `[ne0, sum of ne1]`.
-    pub fn widen(&self, weights: &[Tensor<'c>], to: DType) -> Result<Tensor<'c>> {
-        let first = weights.first().ok_or(Error::Op { op: "widen", what: "no weights".into() })?;
+    /// The rows of one or more weight matrices of equal `ne[0]`, one after the other, as F32 or BF16 `[ne0,
+    /// sum of ne1]`.
+    pub fn dequantize(&self, weights: &[Tensor<'c>], to: DType) -> Result<Tensor<'c>> {
+        let first = weights.first().ok_or(Error::Op { op: "dequantize", what: "no weights".into() })?;
         let n = first.ne()[0];
         let ok = |w: &Tensor<'_>| {
             let (ne, nb) = (w.ne(), w.nb());
@@ -83,22 +88,23 @@ impl<'c> Builder<'c> {
             let found: Vec<String> = weights.iter().map(|w| w.describe()).collect();
             let what =
                 format!("expected up to 8 weight matrices of one row length, found {}", found.join(", "));
-            return Err(Error::Op { op: "widen", what });
+            return Err(Error::Op { op: "dequantize", what });
         }
         let rows = weights.iter().map(|w| w.ne()[1]).sum();
         if n_bytes(to, [n, rows, 1, 1]).is_none() {
-            return Err(Error::Op { op: "widen", what: format!("{rows} rows of {n} are too many") });
+            return Err(Error::Op { op: "dequantize", what: format!("{rows} rows of {n} are too many") });
         }
-        self.custom(to, [n, rows, 1, 1], weights, run_widen, weights.len())
+        self.custom(to, [n, rows, 1, 1], weights, run_dequantize, weights.len())
     }
 
-    /// A node computed by `f`, which every thread calls with `data`; at most [`MAX_ARGS`] arguments.
+    /// A node of type `dtype` and shape `ne` computed by `f`, which every thread calls with `data`; an error
+    /// for more than [`MAX_ARGS`] arguments.
     pub(crate) fn custom<T: Send + 'static>(
         &self,
         dtype: DType,
         ne: [usize; 4],
         args: &[Tensor<'c>],
-        f: Op,
+        f: ComputeFn,
         data: T,
     ) -> Result<Tensor<'c>> {
         if args.len() > MAX_ARGS {
@@ -109,8 +115,8 @@ impl<'c> Builder<'c> {
         let userdata = self.boxed(f, data);
         let mut args: Vec<_> = args.iter().map(|t| t.ptr.as_ptr()).collect();
         let n = ne.map(|n| n as i64);
-        // SAFETY: the arena has room (`spend`); fewer arguments than GGML_MAX_SRC; the user data lives in a box that the
-        // graph keeps; `run` reads it as the type boxed here.
+        // SAFETY: the arena has room (`spend`); fewer arguments than GGML_MAX_SRC; the user data lives in a
+        // box that the graph keeps; `run` reads it as the type boxed here.
         let raw = unsafe {
             let (args, count) = (args.as_mut_ptr(), args.len().min(MAX_ARGS - 1) as i32);
             sys::ggml_custom_4d(
@@ -135,20 +141,21 @@ impl<'c> Builder<'c> {
         Ok(t)
     }
 
-    /// What a node of `f` is handed when it runs; the graph keeps it.
-    fn boxed<T: Send + 'static>(&self, f: Op, data: T) -> *mut c_void {
+    /// Boxes the user data of a node computed by `f`; the graph keeps it alive.
+    fn boxed<T: Send + 'static>(&self, f: ComputeFn, data: T) -> *mut c_void {
         let mut node = Box::new(Node { f, data });
         let userdata: *mut Node<T> = &mut *node;
         self.keep(node);
         userdata.cast()
     }
 
-    /// A node that `f` computes in the memory of `over`, its first source, before `args`: at most `MAX_ARGS - 2`.
+    /// A node that `f` computes in the memory of `over`, its first source, before `args`: at most `MAX_ARGS -
+    /// 2`.
     pub(crate) fn custom_over<T: Send + 'static>(
         &self,
         over: Tensor<'c>,
         args: &[Tensor<'c>],
-        f: Op,
+        f: ComputeFn,
         data: T,
     ) -> Result<Tensor<'c>> {
         if args.len() > MAX_ARGS - 2 {
@@ -168,22 +175,23 @@ impl<'c> Builder<'c> {
     }
 }
 
-/// What computes a node: each of its threads calls it, with the thread's number and their count.
-type Op = unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void);
+/// The function that computes a node: every thread calls it, with its number, the number of threads and the
+/// user data.
+type ComputeFn = unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void);
 
 struct Node<T> {
-    f: Op,
+    f: ComputeFn,
     data: T,
 }
 
-/// A node as the threads of a pool are given it.
+/// The arguments of a [`ComputeFn`] that all threads of a pool share.
 struct Shared {
     dst: *mut sys::ggml_tensor,
     data: *mut c_void,
 }
 
-// SAFETY: ops take these pointers from several of ggml's threads at once as it is: each writes its own part of dst, and
-// reads its data, or changes it as atomics.
+// SAFETY: ops take these pointers from several of ggml's threads at once as it is: each writes its own part
+// of dst, and reads its data, or changes it as atomics.
 unsafe impl Sync for Shared {}
 
 unsafe extern "C" fn run<T>(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, node: *mut c_void) {
@@ -206,8 +214,9 @@ pub(crate) fn share(n: usize, ith: i32, nth: i32) -> std::ops::Range<usize> {
 }
 
 unsafe extern "C" fn run_rope_table(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `rope_table`: dst is a contiguous F32 [d,H,T], its sources are x and the table,
-    // checked there; the user data is the RopeTable boxed there. All are alive while the graph is.
+    // SAFETY: ggml passes the node made in `rope_table`: dst is a contiguous F32 [d,H,T], its sources are x
+    // and the table, checked there; the user data is the RopeTable boxed there. All are alive while the graph
+    // is.
     let (dst, x, table, p) = unsafe {
         let dst = &*dst;
         (dst, &*dst.src[0], &*dst.src[1], *(data as *const RopeTable))
@@ -228,8 +237,8 @@ unsafe extern "C" fn run_rope_table(dst: *mut sys::ggml_tensor, ith: i32, nth: i
             let at = (table.data as *const f32).add((t * n_tables + h / group) * p.n_rot);
             std::slice::from_raw_parts(at, p.n_rot)
         };
-        // SAFETY: dst is contiguous, and threads take disjoint rows. x may be dst's own memory only if ggml ran the op in
-        // place, which it does not do for custom ops.
+        // SAFETY: dst is contiguous, and threads take disjoint rows. x may be dst's own memory only if ggml
+        // ran the op in place, which it does not do for custom ops.
         let output = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * d), d) };
         let (cos, sin) = angles.split_at(p.n_rot / 2);
         output[p.n_rot..].copy_from_slice(&input[p.n_rot..]);
@@ -245,8 +254,9 @@ thread_local! {
     static ROW: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-unsafe extern "C" fn run_widen(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `widen`: dst is contiguous F32 or BF16, the user data the number of its sources.
+unsafe extern "C" fn run_dequantize(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `dequantize`: dst is contiguous F32 or BF16, the user data the
+    // number of its sources.
     let (dst, n_args) = unsafe { (&*dst, *(data as *const usize)) };
     let n = dst.ne[0] as usize;
     let mut first = 0usize;
@@ -254,7 +264,7 @@ unsafe extern "C" fn run_widen(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
         scratch.resize(n, 0.0);
         let mine = share(dst.ne[1] as usize, ith, nth);
         for &source in &dst.src[..n_args] {
-            // SAFETY: the sources are the weights checked in `widen`, alive while the graph is.
+            // SAFETY: the sources are the weights checked in `dequantize`, alive while the graph is.
             let w = unsafe { &*source };
             let rows = w.ne[1] as usize;
             // SAFETY: a static table with an entry for every type.
@@ -264,14 +274,15 @@ unsafe extern "C" fn run_widen(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
                 // SAFETY: row `row - first` of w has n elements in whole blocks.
                 let at = unsafe { (w.data as *const u8).add((row - first) * w.nb[1]) };
                 let convert = |out: *mut f32| match (ours, to_float) {
-                    // SAFETY: `out` has room for n f32: a row of dst, or the scratch. The row has nb[1] bytes (`widen`).
+                    // SAFETY: `out` has room for n f32: a row of dst, or the scratch. The row has nb[1] bytes
+                    // (`dequantize`).
                     (Some(convert), _) => unsafe {
                         let row = std::slice::from_raw_parts(at, w.nb[1]);
                         convert(row, std::slice::from_raw_parts_mut(out, n));
                     },
                     // SAFETY: `out` as above.
                     (_, Some(to_float)) => unsafe { to_float(at.cast(), out, n as i64) },
-                    // SAFETY: as above; only f32, of the types `widen` takes, needs no conversion.
+                    // SAFETY: as above; only f32, of the types `dequantize` takes, needs no conversion.
                     _ => unsafe { out.copy_from_nonoverlapping(at.cast(), n) },
                 };
                 if dst.type_ == sys::GGML_TYPE_F32 {

@@ -1,4 +1,5 @@
-//! Rows of tensors converted to and from `f32`, by ggml.
+//! Element types: rows of tensors converted to and from `f32` by ggml, and the Rust numbers that tensors
+//! hold.
 
 use std::ffi::c_void;
 
@@ -8,7 +9,8 @@ use crate::{sys, Error, Result};
 
 pub use gguf::DType;
 
-/// Values converted at a time through a buffer that is aligned as ggml needs it, where the caller's may not be.
+/// Values converted at a time through a buffer that is aligned as ggml needs it, where the caller's may not
+/// be.
 const SCRATCH_ELEMENTS: usize = 16 * 1024;
 
 /// The C number of a type.
@@ -61,8 +63,8 @@ pub fn dequantize(dtype: DType, src: &[u8], dst: &mut [f32]) -> Result<()> {
         )));
     }
     if dtype == DType::F32 {
-        for (d, s) in dst.iter_mut().zip(src.chunks_exact(4)) {
-            *d = f32::from_le_bytes([s[0], s[1], s[2], s[3]]);
+        for (d, s) in dst.iter_mut().zip(src.as_chunks().0) {
+            *d = f32::from_le_bytes(*s);
         }
         return Ok(());
     }
@@ -74,14 +76,15 @@ pub fn dequantize(dtype: DType, src: &[u8], dst: &mut [f32]) -> Result<()> {
     let blocks = SCRATCH_ELEMENTS / dtype.block_size();
     let mut scratch = vec![0u64; (blocks * dtype.block_bytes()).div_ceil(8)];
     for (s, d) in src.chunks(blocks * dtype.block_bytes()).zip(dst.chunks_mut(blocks * dtype.block_size())) {
-        let bytes = &mut bytes_of_mut(&mut scratch)[..s.len()];
+        let bytes = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut scratch)[..s.len()];
         bytes.copy_from_slice(s);
         to_float(dtype, bytes, d)?;
     }
     Ok(())
 }
 
-/// Calls ggml's conversion. The caller has checked `src.len() == dtype.row_bytes(dst.len())` and the alignment.
+/// Calls ggml's conversion. The caller has checked `src.len() == dtype.row_bytes(dst.len())` and the
+/// alignment.
 fn to_float(dtype: DType, src: &[u8], dst: &mut [f32]) -> Result<()> {
     // SAFETY: the number is one of ggml's own (DType::ALL), so this indexes inside ggml's static table.
     let traits = unsafe { sys::ggml_get_type_traits(dtype.sys()) };
@@ -96,13 +99,14 @@ fn to_float(dtype: DType, src: &[u8], dst: &mut [f32]) -> Result<()> {
 
 /// Writes whole rows of `n_per_row` values as `dtype`. May be called from several threads at once.
 ///
-/// ggml's own quantisers do not look at what they are given. Tried on the pinned build: a NaN becomes some finite
-/// number without a word in most types; infinities, and values too large for a half-precision block scale, turn
-/// whole blocks into NaN; NaN and values whose squares overflow abort the process in `iq3_xxs` and `iq3_s`.
+/// ggml's own quantisers do not look at what they are given. Tried on the pinned build: a NaN becomes some
+/// finite number without a word in most types; infinities, and values too large for a half-precision block
+/// scale, turn whole blocks into NaN; NaN and values whose squares overflow abort the process in `iq3_xxs`
+/// and `iq3_s`.
 ///
 /// # Errors
-/// [`Error::NotQuantizable`] with the index of the first value that is not finite or beyond [`DType::max_abs`];
-/// [`Error::Argument`] when the type cannot be written or rows are not whole blocks.
+/// [`Error::NotQuantizable`] with the index of the first value that is not finite or beyond
+/// [`DType::max_abs`]; [`Error::Argument`] when the type cannot be written or rows are not whole blocks.
 pub fn quantize(dtype: DType, n_per_row: usize, src: &[f32]) -> Result<Vec<u8>> {
     if dtype.needs_importance() {
         return Err(Error::Argument(format!("{dtype} can only be written with an importance matrix")));
@@ -131,10 +135,10 @@ pub fn quantize(dtype: DType, n_per_row: usize, src: &[f32]) -> Result<Vec<u8>> 
     let mut scratch = vec![0u64; (rows.min(src.len() / n_per_row) * row_bytes).div_ceil(8)];
     for part in src.chunks(rows * n_per_row) {
         let n_rows = part.len() / n_per_row;
-        // SAFETY: reads n_rows * n_per_row floats, which is part.len(); writes n_rows * row_bytes bytes, which
-        // scratch holds (n_rows <= rows) at 8-byte alignment. The type has a quantiser and needs no importance
-        // matrix, rows are whole blocks and start is 0, so none of ggml's assertions fails. Its lazily built
-        // tables are guarded by ggml's critical section.
+        // SAFETY: reads n_rows * n_per_row floats, which is part.len(); writes n_rows * row_bytes bytes,
+        // which scratch holds (n_rows <= rows) at 8-byte alignment. The type has a quantiser and needs no
+        // importance matrix, rows are whole blocks and start is 0, so none of ggml's assertions fails. Its
+        // lazily built tables are guarded by ggml's critical section.
         let written = unsafe {
             sys::ggml_quantize_chunk(
                 dtype.sys(),
@@ -149,7 +153,7 @@ pub fn quantize(dtype: DType, n_per_row: usize, src: &[f32]) -> Result<Vec<u8>> 
         if written != n_rows * row_bytes {
             return Err(Error::Argument(format!("{dtype}: ggml wrote {written} bytes for {n_rows} rows")));
         }
-        out.extend_from_slice(&bytes_of_mut(&mut scratch)[..written]);
+        out.extend_from_slice(&bytemuck::cast_slice::<u64, u8>(&scratch)[..written]);
     }
     Ok(out)
 }
@@ -161,7 +165,33 @@ fn whole_blocks(dtype: DType, n: usize) -> Error {
     ))
 }
 
-fn bytes_of_mut(words: &mut [u64]) -> &mut [u8] {
-    // SAFETY: the same memory seen as bytes; u8 has no invalid values and no alignment, and the borrow is unique.
-    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), std::mem::size_of_val(words)) }
+/// Numbers that can be copied into a tensor as they are.
+pub trait Element: bytemuck::Pod + private::Sealed {
+    /// The types of tensors whose elements they are.
+    const HOLDS: &'static [DType];
+    /// The value as a row index, if it can be one.
+    fn index(self) -> Option<i64>;
+}
+
+mod private {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($t:ty: $holds:expr, $index:expr;)*) => {$(
+        impl private::Sealed for $t {}
+        impl Element for $t {
+            const HOLDS: &'static [DType] = $holds;
+            fn index(self) -> Option<i64> {
+                let index: fn(Self) -> Option<i64> = $index;
+                index(self)
+            }
+        }
+    )*};
+}
+elements! {
+    f32: &[DType::F32], |_| None;
+    i32: &[DType::I32], |i| Some(i64::from(i));
+    i64: &[DType::I64], Some;
+    u16: &[DType::F16, DType::BF16], |_| None;
 }

@@ -1,4 +1,4 @@
-//! What can go wrong below the model: one enum, each variant naming what was looked at, expected and found.
+//! The error type of this crate: each variant names what was checked, what was expected and what was found.
 
 use std::path::PathBuf;
 
@@ -20,17 +20,17 @@ pub enum Error {
         /// Shapes and types expected and found.
         what: String,
     },
-    /// Memory of a device could not be had.
+    /// An allocation on a device failed.
     #[error("{device}: cannot allocate {bytes} bytes for {what}")]
     OutOfMemory {
         /// The device's name.
         device: String,
         /// Bytes asked for.
         bytes: usize,
-        /// What they were for.
+        /// The purpose of the memory.
         what: String,
     },
-    /// A device or a backend refused.
+    /// A device or a backend reported an error.
     #[error("{0}")]
     Backend(String),
     /// The vocabulary of a file cannot be used.

@@ -1,7 +1,8 @@
-//! Products of floats, ops of our own for the CPU: a matrix with rows, with its transpose, and sums over tokens.
+//! Products of floats, ops of our own for the CPU: a matrix with rows, with its transpose, and sums over
+//! tokens.
 //!
-//! ggml's product of floats wants both operands contracted over their rows, and is slower; the kernels of crate `gemm` take
-//! any strides. Each of ggml's threads computes a part of the result with them alone.
+//! ggml's product of floats wants both operands contracted over their rows, and is slower; the kernels of
+//! crate `gemm` take any strides. Each of ggml's threads computes a part of the result with them alone.
 
 use std::ffi::c_void;
 
@@ -12,9 +13,9 @@ use crate::ops::{check, f32_rows, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
-/// What is transposed, for the user data of a node.
+/// Which dimension of each operand is summed over: the user data of a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+enum Contraction {
     /// Both contracted over `ne0`.
     Rows,
     /// `a` contracted over `ne1`.
@@ -24,31 +25,32 @@ enum Kind {
 }
 
 impl<'c> Builder<'c> {
-    /// F32 `[m, n]`: every row of `a` `[k, m]` times every row of `b` `[k, n]`, F32 matrices whose rows are contiguous. For
-    /// the CPU; elsewhere the graph is refused. The result does not depend on the number of threads.
+    /// F32 `[m, n]`: every row of `a` `[k, m]` times every row of `b` `[k, n]`, F32 matrices whose rows are
+    /// contiguous. For the CPU; elsewhere the graph is refused. The result does not depend on the number of
+    /// threads.
     pub fn gemm(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
         let ([k, m, ..], [l, n, ..]) = (a.ne(), b.ne());
-        self.product("gemm", Kind::Rows, [a, b], [k, l], [m, n])
+        self.product("gemm", Contraction::Rows, [a, b], [k, l], [m, n])
     }
 
-    /// F32 `[m, n]`: the rows of `a` `[m, k]` weighted by each row of `b` `[k, n]` and summed; with `a` a weight, the gradient
-    /// of the product's input from that of its result. As [`Builder::gemm`] otherwise.
+    /// F32 `[m, n]`: the rows of `a` `[m, k]` weighted by each row of `b` `[k, n]` and summed; with `a` a
+    /// weight, the gradient of the product's input from that of its result. As [`Builder::gemm`] otherwise.
     pub fn gemm_t(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
         let ([m, k, ..], [l, n, ..]) = (a.ne(), b.ne());
-        self.product("gemm_t", Kind::Transposed, [a, b], [k, l], [m, n])
+        self.product("gemm_t", Contraction::Transposed, [a, b], [k, l], [m, n])
     }
 
-    /// F32 `[m, n]`: the sum over tokens `i` of row `i` of `a` `[m, k]` by row `i` of `b` `[n, k]`; with inputs and gradients
-    /// of results, the gradient of a weight `[m, n]`. As [`Builder::gemm`] otherwise.
+    /// F32 `[m, n]`: the sum over tokens `i` of row `i` of `a` `[m, k]` by row `i` of `b` `[n, k]`; with
+    /// inputs and gradients of results, the gradient of a weight `[m, n]`. As [`Builder::gemm`] otherwise.
     pub fn gemm_outer(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
         let ([m, k, ..], [n, l, ..]) = (a.ne(), b.ne());
-        self.product("gemm_outer", Kind::Outer, [a, b], [k, l], [m, n])
+        self.product("gemm_outer", Contraction::Outer, [a, b], [k, l], [m, n])
     }
 
     fn product(
         &self,
         op: &'static str,
-        kind: Kind,
+        contraction: Contraction,
         [a, b]: [Tensor<'c>; 2],
         [k, l]: [usize; 2],
         [m, n]: [usize; 2],
@@ -61,7 +63,7 @@ impl<'c> Builder<'c> {
             &[a, b],
         )?;
         possible(op, DType::F32, [m, n, 1, 1])?;
-        self.custom(DType::F32, [m, n, 1, 1], &[a, b], run_product, kind)
+        self.custom(DType::F32, [m, n, 1, 1], &[a, b], run_product, contraction)
     }
 }
 
@@ -76,21 +78,22 @@ unsafe fn matrix(t: &sys::ggml_tensor) -> Matrix<'_> {
 }
 
 unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `product`, whose user data is the kind boxed there and whose sources are the
-    // two matrices checked there, computed before. All are alive, and the sources as they are, while it runs.
-    let (dst, kind, a, b) = unsafe {
+    // SAFETY: ggml passes the node made in `product`, whose user data is the `Contraction` boxed there and
+    // whose sources are the two matrices checked there, computed before. All are alive, and the sources as
+    // they are, while it runs.
+    let (dst, contraction, a, b) = unsafe {
         let dst = &*dst;
-        (dst, *(data as *const Kind), matrix(&*dst.src[0]), matrix(&*dst.src[1]))
+        (dst, *(data as *const Contraction), matrix(&*dst.src[0]), matrix(&*dst.src[1]))
     };
-    let a = if kind == Kind::Rows { a.transposed() } else { a };
-    let b = if kind == Kind::Outer { b.transposed() } else { b };
+    let a = if contraction == Contraction::Rows { a.transposed() } else { a };
+    let b = if contraction == Contraction::Outer { b.transposed() } else { b };
     let (m, n) = (a.n_rows(), b.n_cols());
     let (rows, cols) = divide(m, n, ith as usize, nth.max(1) as usize);
     if rows.is_empty() || cols.is_empty() {
         return;
     }
     let (a, b) = (a.part(rows.clone(), 0..a.n_cols()), b.part(0..b.n_rows(), cols.clone()));
-    // SAFETY: dst is contiguous F32 [m, n]; threads take disjoint parts of it; a custom op never runs in place, so it is
-    // nobody's source.
+    // SAFETY: dst is contiguous F32 [m, n]; threads take disjoint parts of it; a custom op never runs in
+    // place, so it is nobody's source.
     unsafe { multiply((dst.data as *mut f32).add(rows.start + cols.start * m), m, false, a, b, 1.0) };
 }

@@ -10,6 +10,7 @@ use kernels::pool::ThreadPool;
 
 use crate::backend::{thread_count, Backend, Device};
 use crate::builder::Input;
+use crate::dtype::Element;
 use crate::tensor::{Arena, Store, Tensor};
 
 use crate::{sys, DType, Error, Result};
@@ -58,8 +59,8 @@ impl Drop for Galloc {
     }
 }
 
-// SAFETY: all pointers are owned by the executor (or kept alive by the Arcs in it) and used only through `&mut self`
-// or for reads through `&self` while no compute runs.
+// SAFETY: all pointers are owned by the executor (or kept alive by the Arcs in it) and used only through
+// `&mut self` or for reads through `&self` while no compute runs.
 unsafe impl Send for Executor {}
 
 impl Executor {
@@ -68,9 +69,10 @@ impl Executor {
         Ok(Executor { built: None, galloc: Galloc::new(&backend)?, backend, pool: None })
     }
 
-    /// An executor on a device, on the CPU for graphs whose work is in ops of our own: those are shared by `n_threads` (0 is all
-    /// physical cores) that sleep while they wait, and ggml's run on one. Results are the same as without.
-    pub fn with_crew(device: Device, n_threads: usize) -> Result<Executor> {
+    /// An executor on a device for graphs whose work is mostly in custom ops. On the CPU a thread pool of
+    /// `n_threads` (0: all physical cores) shares those ops and sleeps while it waits, and ggml's own ops run
+    /// on one thread. Results are the same as those of [`Executor::new`].
+    pub fn with_thread_pool(device: Device, n_threads: usize) -> Result<Executor> {
         if !device.is_cpu() || n_threads == 1 {
             return Executor::new(Backend::new(device, n_threads)?);
         }
@@ -117,8 +119,8 @@ impl Executor {
         Ok(bytes[0])
     }
 
-    /// Builds a graph, replacing the one before, and gives its intermediate tensors memory. Every op must be one the
-    /// device can run: nothing moves to another device silently.
+    /// Builds a graph, replacing the one before, and gives its intermediate tensors memory. Every op must be
+    /// one the device can run: nothing moves to another device silently.
     pub fn build<R, E: From<Error>>(
         &mut self,
         max_tensors: usize,
@@ -234,7 +236,8 @@ impl Executor {
         }
         // SAFETY: the buffer is valid while the graph is.
         if unsafe { sys::ggml_backend_buffer_is_host(raw.buffer) } {
-            // SAFETY: host memory of `n` bytes owned by our compute buffer; `&mut self` excludes a running graph.
+            // SAFETY: host memory of `n` bytes owned by our compute buffer; `&mut self` excludes a running
+            // graph.
             f(unsafe { std::slice::from_raw_parts_mut(raw.data.cast::<u8>(), n) });
         } else {
             let mut staging = vec![0u8; n];
@@ -246,7 +249,7 @@ impl Executor {
     }
 
     /// Fills an input of any plain-data type; types and lengths must agree, and row indices lie in range.
-    pub fn set<T: Plain>(&mut self, id: InputId, values: &[T]) -> Result<()> {
+    pub fn set<T: Element>(&mut self, id: InputId, values: &[T]) -> Result<()> {
         let t = self.tensor(|b| Some(&b.inputs.get(id.0)?.ptr))?;
         let refuse = |what| Err(Error::Op { op: "set", what });
         if !T::HOLDS.contains(&t.dtype()) || values.len() != t.ne().iter().product::<usize>() {
@@ -260,15 +263,16 @@ impl Executor {
                 return refuse(format!("row {bad} of {limit}"));
             }
         }
-        self.fill_bytes(id, |bytes| bytes.copy_from_slice(T::bytes(values)))?;
+        self.fill_bytes(id, |bytes| bytes.copy_from_slice(bytemuck::cast_slice(values)))?;
         if let Some(input) = self.built.as_mut().and_then(|b| b.inputs.get_mut(id.0)) {
             input.is_set = true;
         }
         Ok(())
     }
 
-    /// Lets `f` fill an input (F16 as raw bits), without a copy on the CPU. Row indices go through [`Executor::set`].
-    pub fn fill<T: Plain>(&mut self, id: InputId, f: impl FnOnce(&mut [T])) -> Result<()> {
+    /// Lets `f` fill an input (F16 as raw bits), without a copy on the CPU. Row indices go through
+    /// [`Executor::set`].
+    pub fn fill<T: Element>(&mut self, id: InputId, f: impl FnOnce(&mut [T])) -> Result<()> {
         let t = self.tensor(|b| Some(&b.inputs.get(id.0)?.ptr))?;
         let indices =
             self.built.as_ref().is_some_and(|b| b.inputs.get(id.0).is_some_and(|i| i.limit.is_some()));
@@ -278,13 +282,9 @@ impl Executor {
             return Err(refused);
         }
         let mut aligned = true;
-        self.fill_bytes(id, |bytes| {
-            // SAFETY: every bit pattern is a valid number, and align_to_mut only yields what is aligned.
-            let (head, body, tail) = unsafe { bytes.align_to_mut::<T>() };
-            aligned = head.is_empty() && tail.is_empty();
-            if aligned {
-                f(body);
-            }
+        self.fill_bytes(id, |bytes| match bytemuck::try_cast_slice_mut(bytes) {
+            Ok(values) => f(values),
+            Err(_) => aligned = false,
         })?;
         if aligned {
             Ok(())
@@ -304,9 +304,11 @@ impl Executor {
         built.computed = false;
         let (job, stores) = (Job(self.backend.as_ptr(), built.graph.as_ptr()), &built.stores);
         let run = || {
-            // On the thread that computes: one that waits for a pool may be lent to work that wants the same stores.
+            // On the thread that computes: one that waits for a pool may be lent to work that wants the same
+            // stores.
             let _guards = lock(stores);
-            // SAFETY: graph, buffers and stores are alive; writable stores are locked; inputs were allocated by `build`.
+            // SAFETY: graph, buffers and stores are alive; writable stores are locked; inputs were allocated
+            // by `build`.
             unsafe { job.compute() }
         };
         let status = self.pool.as_ref().map_or_else(run, |pool| pool.run(run));
@@ -326,7 +328,7 @@ impl Executor {
         }
     }
 
-    /// An output that holds results, laid out without gaps.
+    /// The tensor of an output; an error if it was not computed, or is not contiguous F32.
     fn output(&self, id: OutputId) -> Result<Tensor<'_>> {
         if self.built.as_ref().is_some_and(|b| !b.computed) {
             return Err(Error::Argument("the graph has not been computed".into()));
@@ -347,12 +349,14 @@ impl Executor {
         let n = t.ne().iter().product::<usize>();
         out.resize(n, 0.0);
         let _guards = self.built.as_ref().map(|b| lock(&b.stores));
-        // SAFETY: outputs of a computed graph are allocated; `output` has shown that this one holds n f32 without gaps.
+        // SAFETY: outputs of a computed graph are allocated; `output` has shown that this one holds n f32
+        // without gaps.
         unsafe { sys::ggml_backend_tensor_get(t.ptr.as_ptr(), out.as_mut_ptr().cast(), 0, n * 4) };
         Ok(())
     }
 
-    /// An F32 output in host memory, without a copy; `None` when it is on a device or is a store's own tensor.
+    /// An F32 output in host memory, without a copy; `None` when it is on a device or is a store's own
+    /// tensor.
     pub fn borrow_f32(&self, id: OutputId) -> Result<Option<&[f32]>> {
         let t = self.output(id)?;
         let raw = t.raw();
@@ -368,8 +372,8 @@ impl Executor {
             return Ok(None);
         }
         let n = t.ne().iter().product::<usize>();
-        // SAFETY: host memory of n contiguous f32 in our own compute buffer; the borrow of self keeps the graph and
-        // excludes another compute.
+        // SAFETY: host memory of n contiguous f32 in our own compute buffer; the borrow of self keeps the
+        // graph and excludes another compute.
         Ok(Some(unsafe { std::slice::from_raw_parts(raw.data.cast::<f32>(), n) }))
     }
 }
@@ -392,7 +396,8 @@ impl Job {
     }
 }
 
-/// Keeps the host and other executors off the writable stores; `stores` is in the one order all executors lock in.
+/// Locks the writable stores against the host and other executors. `stores` is sorted by address, so that all
+/// executors lock in one order.
 fn lock(stores: &[Arc<Store>]) -> Vec<MutexGuard<'_, ()>> {
     let writable = stores.iter().filter(|s| !s.read_only);
     writable.map(|s| s.access.lock().unwrap_or_else(|e| e.into_inner())).collect()
@@ -405,41 +410,4 @@ pub enum Outcome {
     Done,
     /// The cancel flag stopped it; outputs and caches it was writing are unusable.
     Cancelled,
-}
-
-/// Plain numbers that can be copied into a tensor.
-pub trait Plain: Copy + private::Sealed {
-    /// Types of tensors whose elements they are.
-    const HOLDS: &'static [DType];
-    /// The values' bytes.
-    fn bytes(values: &[Self]) -> &[u8];
-    /// The value as a row index, if it can be one.
-    fn index(self) -> Option<i64>;
-}
-
-mod private {
-    pub trait Sealed {}
-}
-
-macro_rules! plain {
-    ($($t:ty: $holds:expr, $index:expr;)*) => {$(
-        impl private::Sealed for $t {}
-        impl Plain for $t {
-            const HOLDS: &'static [DType] = $holds;
-            fn bytes(values: &[Self]) -> &[u8] {
-                // SAFETY: a number type without padding; any of its bytes may be read.
-                unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), std::mem::size_of_val(values)) }
-            }
-            fn index(self) -> Option<i64> {
-                let index: fn(Self) -> Option<i64> = $index;
-                index(self)
-            }
-        }
-    )*};
-}
-plain! {
-    f32: &[DType::F32], |_| None;
-    i32: &[DType::I32], |i| Some(i64::from(i));
-    i64: &[DType::I64], Some;
-    u16: &[DType::F16, DType::BF16], |_| None;
 }

@@ -23,4 +23,3 @@ pub(crate) use llama_cpp_sys_2 as sys;
 
 pub use dtype::DType;
 pub use error::{Error, Result};
-pub use gguf;

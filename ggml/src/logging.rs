@@ -24,13 +24,13 @@ pub fn set_verbose(on: bool) {
     VERBOSE.store(on, Ordering::Relaxed);
 }
 
-/// Sends the log of ggml and libllama here. Must come before any other call into either, because the C side stores the
-/// callback without a lock.
+/// Sends the log of ggml and libllama here. Must come before any other call into either, because the C side
+/// stores the callback without a lock.
 pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: `receive` has the signature of ggml_log_callback, lives as long as the program and takes no user data.
-        // llama_log_set hands it to ggml too.
+        // SAFETY: `receive` has the signature of ggml_log_callback, lives as long as the program and takes no
+        // user data. llama_log_set hands it to ggml too.
         unsafe { sys::llama_log_set(Some(receive), std::ptr::null_mut()) };
     });
 }
@@ -40,7 +40,8 @@ pub fn clear_errors() {
     let _ = ERRORS.try_with(|e| e.borrow_mut().clear());
 }
 
-/// What libllama said went wrong on this thread since `clear_errors`, as one line; `otherwise` when it said nothing.
+/// The first error line that libllama logged on this thread since [`clear_errors`]; `otherwise` when there is
+/// none. Forgets the lines.
 pub fn errors_or(otherwise: &str) -> String {
     let lines = ERRORS.try_with(|e| std::mem::take(&mut *e.borrow_mut())).unwrap_or_default();
     // The last line is always the general one ("failed to load model"); the first says why.
@@ -79,7 +80,8 @@ extern "C" fn receive(level: sys::ggml_log_level, text: *const c_char, _user: *m
     });
 }
 
-/// One line, without the C function's name in front, and without control characters that a file brought into it.
+/// One line, without the C function's name in front, and without control characters that a file brought into
+/// it.
 fn tidy(line: &str) -> String {
     let line = line.split_whitespace().collect::<Vec<_>>().join(" ").replace(char::is_control, "?");
     match line.split_once(": ") {

@@ -1,5 +1,6 @@
-//! Cross entropy over a vocabulary, ops of our own for the CPU: the loss of each row of logits, and its gradient in the logits'
-//! own memory. Ordinary ops would go over the logits, the largest tensor of a training step, some five times.
+//! Cross entropy over a vocabulary, ops of our own for the CPU: the loss of each row of logits, and its
+//! gradient in the logits' own memory. Ordinary ops would go over the logits, the largest tensor of a
+//! training step, some five times.
 
 use std::ffi::c_void;
 
@@ -16,9 +17,9 @@ fn plain(t: Tensor<'_>, dtype: DType, ne: [usize; 4]) -> bool {
 }
 
 impl<'c> Builder<'c> {
-    /// Of logits (F32 `[n_vocab, T]`, contiguous) and targets (I32 `[T]`, an input of the graph, each below `n_vocab`): F32
-    /// `[3, T]`, each row the loss `ln(sum(exp(x))) - x[target]`, the largest logit m, and `ln(sum(exp(x - m)))`. For the CPU;
-    /// elsewhere the graph is refused.
+    /// Of logits (F32 `[n_vocab, T]`, contiguous) and targets (I32 `[T]`, an input of the graph, each below
+    /// `n_vocab`): F32 `[3, T]`, each row the loss `ln(sum(exp(x))) - x[target]`, the largest logit m, and
+    /// `ln(sum(exp(x - m)))`. For the CPU; elsewhere the graph is refused.
     pub fn cross_entropy(&self, logits: Tensor<'c>, targets: Tensor<'c>) -> Result<Tensor<'c>> {
         let (op, [n_vocab, t, ..]) = ("cross_entropy", logits.ne());
         let ok = plain(logits, DType::F32, [n_vocab, t, 1, 1]) && plain(targets, DType::I32, [t, 1, 1, 1]);
@@ -28,9 +29,10 @@ impl<'c> Builder<'c> {
         self.custom(DType::F32, [STATS, t, 1, 1], &[logits, targets], run_loss, ())
     }
 
-    /// The gradient of the logits where the loss of row `i` counts `weights[i]` (F32 `[T]`), over the logits themselves:
-    /// whoever needs those must come before. `stats` is what [`Builder::cross_entropy`] gave of these logits and targets; the
-    /// logits are a result of the graph. For the CPU; elsewhere the graph is refused.
+    /// The gradient of the logits where the loss of row `i` counts `weights[i]` (F32 `[T]`), over the logits
+    /// themselves: whoever needs those must come before. `stats` is what [`Builder::cross_entropy`] gave of
+    /// these logits and targets; the logits are a result of the graph. For the CPU; elsewhere the graph is
+    /// refused.
     pub fn cross_entropy_back(
         &self,
         logits: Tensor<'c>,
@@ -59,7 +61,8 @@ impl<'c> Builder<'c> {
 }
 
 unsafe extern "C" fn run_loss(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the node made in `cross_entropy` and its sources, checked there and alive while it runs.
+    // SAFETY: ggml passes the node made in `cross_entropy` and its sources, checked there and alive while it
+    // runs.
     let (dst, logits, targets) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1]) };
     let (n_vocab, t) = (logits.ne[0] as usize, logits.ne[1] as usize);
     // SAFETY: contiguous I32 [T].
@@ -75,7 +78,8 @@ unsafe extern "C" fn run_loss(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _:
 }
 
 unsafe extern "C" fn run_back(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the node made in `cross_entropy_back` and its sources, checked there and alive while it runs.
+    // SAFETY: ggml passes the node made in `cross_entropy_back` and its sources, checked there and alive
+    // while it runs.
     let (dst, targets, stats, weights) =
         unsafe { (&*dst, &*(*dst).src[1], &*(*dst).src[2], &*(*dst).src[3]) };
     let (n_vocab, t) = (dst.ne[0] as usize, dst.ne[1] as usize);

@@ -9,8 +9,8 @@ pub fn memory_available() -> u64 {
     system.available_memory()
 }
 
-/// Threads that have a core of their own: hyper-threads of one core share its multipliers. Only those count that this process
-/// may run on.
+/// Threads that have a core of their own: hyper-threads of one core share its multipliers. Only those count
+/// that this process may run on.
 pub fn physical_cores() -> usize {
     let logical = std::thread::available_parallelism().map_or(1, |n| n.get());
     let mut cores = HashSet::new();
@@ -24,8 +24,8 @@ pub fn physical_cores() -> usize {
     cores.len().clamp(1, logical)
 }
 
-/// The most memory this process has held, bytes; `None` where the system does not say (it is read from Linux's
-/// `/proc/self/status`, for crate `sysinfo` tells only what is held now).
+/// The most memory this process has held, bytes; `None` where the system does not say (it is read from
+/// Linux's `/proc/self/status`, for crate `sysinfo` tells only what is held now).
 pub fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;

@@ -67,8 +67,8 @@ pub(crate) fn broadcasts(small: [usize; 4], large: [usize; 4]) -> bool {
 macro_rules! call {
     ($b:expr, $op:literal, $f:ident ( $($arg:expr),* )) => {{
         $b.spend()?;
-        // SAFETY: the arena has room for the result (`spend`); operands live in it or in stores the graph keeps; this
-        // method has checked what the C function asserts.
+        // SAFETY: the arena has room for the result (`spend`); operands live in it or in stores the graph
+        // keeps; this method has checked what the C function asserts.
         let raw = unsafe { sys::$f($b.arena.as_ptr(), $($arg),*) };
         $b.wrap($op, raw)
     }};
@@ -137,13 +137,6 @@ impl<'c> Builder<'c> {
         let ok = gate.ne() == up.ne() && rows(gate) && rows(up);
         check(ok, "swiglu", "two f32 matrices of one shape", &[gate, up])?;
         call!(self, "swiglu", ggml_swiglu_split(gate.ptr.as_ptr(), up.ptr.as_ptr()))
-    }
-
-    /// `silu(first half of each row) * second half`: `[2n, T]` to `[n, T]`.
-    pub fn swiglu_fused(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
-        let ok = f32_rows(a) && even_rows(a) && a.ne()[0].is_multiple_of(2);
-        check(ok, "swiglu", "f32 rows of even length", &[a])?;
-        call!(self, "swiglu", ggml_swiglu(a.ptr.as_ptr()))
     }
 
     /// The same elements under another shape.
@@ -228,7 +221,8 @@ impl<'c> Builder<'c> {
         call!(self, "get_rows", ggml_get_rows(a.ptr.as_ptr(), rows.ptr.as_ptr()))
     }
 
-    /// Writes the rows of `src` (F32) into rows `index` (I64, an input of the graph) of `dst`; the result is `dst` after the write.
+    /// Writes the rows of `src` (F32) into rows `index` (I64, an input of the graph) of `dst`; the result is
+    /// `dst` after the write.
     pub fn set_rows(&self, dst: Tensor<'c>, src: Tensor<'c>, index: Tensor<'c>) -> Result<Tensor<'c>> {
         let (d, s, i) = (dst.ne(), src.ne(), index.ne());
         let shapes = d[0] == s[0] && d[2..] == s[2..] && s[1] == i[0] && i[1..] == [1, 1, 1];
@@ -263,7 +257,8 @@ impl<'c> Builder<'c> {
         call!(self, "soft_max", ggml_soft_max(a.ptr.as_ptr()))
     }
 
-    /// Attention without the score matrix: q `[d, T, H]`, k and v `[d, n_kv, H_kv]`, mask F16 `[n_kv, T]`; gives `[d, H, T]`.
+    /// Attention without the score matrix: q `[d, T, H]`, k and v `[d, n_kv, H_kv]`, mask F16 `[n_kv, T]`;
+    /// gives `[d, H, T]`.
     pub fn flash_attn(
         &self,
         q: Tensor<'c>,
@@ -291,7 +286,8 @@ impl<'c> Builder<'c> {
         Ok(out)
     }
 
-    /// ggml's own rotation of x `[d, H, T]` at positions `[T]` (I32); `factors` (F32, at least d/2, of which n_dims/2 count) divide the angles.
+    /// ggml's own rotation of x `[d, H, T]` at positions `[T]` (I32); `factors` (F32, at least d/2, of which
+    /// n_dims/2 count) divide the angles.
     pub fn rope(
         &self,
         x: Tensor<'c>,

@@ -1,6 +1,7 @@
-//! Ops that training needs: gradients of the forward ones, sums, and results written or added into a store.
+//! Ops for training: gradients of the forward ops, sums, and results added to stored tensors.
 //!
-//! `grad` is the gradient of a result; an op named after another with `_back` gives that of its input.
+//! An op named after another with `_back` takes `grad`, the gradient of the other's result, and returns the
+//! gradient of its input.
 
 use std::ffi::c_void;
 
@@ -14,7 +15,7 @@ use crate::ops::{
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
-/// A stored tensor that may be written, or a view of one, no element of which is there twice.
+/// Whether `t` is a tensor of a writable store or a view of one in which no two elements share memory.
 pub(crate) fn target(t: Tensor<'_>) -> bool {
     let raw = t.raw();
     // SAFETY: a view's source outlives the view.
@@ -26,11 +27,12 @@ pub(crate) fn target(t: Tensor<'_>) -> bool {
     let apart = row.and_then(|row| {
         steps.iter().try_fold(row, |extent, &(step, n)| step.checked_mul(n).filter(|_| step >= extent))
     });
-    // Tensors of the graph itself have no memory before it is built; those of planned stores have an address, but no buffer.
+    // Tensors of the graph itself have no memory before it is built; those of planned stores have an address,
+    // but no buffer.
     !root.data.is_null() && writable(t) && packed_rows(t) && apart.is_some()
 }
 
-/// True if the two cannot share memory: at most one is of a store, or they are different stored tensors.
+/// Whether two tensors cannot share memory: at most one is of a store, or they are different stored tensors.
 pub(crate) fn distinct(a: Tensor<'_>, b: Tensor<'_>) -> bool {
     let root = |t: Tensor<'_>| {
         let raw = t.raw();
@@ -49,51 +51,14 @@ impl<'c> Builder<'c> {
         call!(self, "sub", ggml_sub(a.ptr.as_ptr(), b.ptr.as_ptr()))
     }
 
-    /// The square of each element.
-    pub fn sqr(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(f32_rows(a), "sqr", "f32 rows", &[a])?;
-        call!(self, "sqr", ggml_sqr(a.ptr.as_ptr()))
-    }
-
-    /// The natural logarithm of each element; -inf of 0, NaN of less.
-    pub fn log(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(f32_rows(a), "log", "f32 rows", &[a])?;
-        call!(self, "log", ggml_log(a.ptr.as_ptr()))
-    }
-
     /// The sum of each row: `[n, ..]` to `[1, ..]`.
     pub fn sum_rows(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         check(f32_rows(a), "sum_rows", "f32 rows", &[a])?;
         call!(self, "sum_rows", ggml_sum_rows(a.ptr.as_ptr()))
     }
 
-    /// `a` repeated to the shape of `like`, of which nothing else matters.
-    pub fn repeat(&self, a: Tensor<'c>, like: Tensor<'c>) -> Result<Tensor<'c>> {
-        let ok = broadcasts(a.ne(), like.ne()) && f32_rows(a);
-        check(ok, "repeat", "f32 rows, a to repeat into the shape", &[a, like])?;
-        possible("repeat", DType::F32, like.ne())?;
-        call!(self, "repeat", ggml_repeat(a.ptr.as_ptr(), like.ptr.as_ptr()))
-    }
-
-    /// `F32 [a.ne0, b.ne0, ..]`: the sum over `i` of row `i` of `a` by row `i` of `b`; `a`'s outer dimensions are repeated to
-    /// `b`'s. On the CPU [`Builder::gemm_outer`] is faster for matrices.
-    pub fn out_prod(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
-        let (x, y) = (a.ne(), b.ne());
-        let fits = x[1] == y[1] && y[2].is_multiple_of(x[2]) && y[3].is_multiple_of(x[3]);
-        let ne = [x[0], y[0], y[2], y[3]];
-        possible("out_prod", DType::F32, ne)?;
-        // ggml clears the result with a count of 31 bits.
-        let few = ne.iter().product::<usize>() <= i32::MAX as usize;
-        check(
-            fits && few && f32_rows(a) && f32_rows(b) && a.nb()[0] <= a.nb()[1],
-            "out_prod",
-            "f32 rows, equal ne[1], a's outer dimensions dividing b's",
-            &[a, b],
-        )?;
-        call!(self, "out_prod", ggml_out_prod(a.ptr.as_ptr(), b.ptr.as_ptr()))
-    }
-
-    /// The gradient of `x` where `grad` is that of `rms_norm(x, eps)`: `(grad - y mean(grad * y)) / rms`, `y` the result.
+    /// The gradient of `x` where `grad` is that of `rms_norm(x, eps)`: `(grad - y mean(grad * y)) / rms`, `y`
+    /// the result.
     pub fn rms_norm_back(&self, grad: Tensor<'c>, x: Tensor<'c>, eps: f32) -> Result<Tensor<'c>> {
         let ok = grad.ne() == x.ne() && f32_rows(grad) && f32_rows(x) && eps >= 0.0;
         check(ok, "rms_norm_back", "f32 rows of one shape, eps >= 0", &[grad, x])?;
@@ -114,8 +79,8 @@ impl<'c> Builder<'c> {
         call!(self, "silu_back", ggml_silu_back(grad.ptr.as_ptr(), x.ptr.as_ptr()))
     }
 
-    /// The gradients of `gate` and `up` where `grad` is that of `swiglu(gate, up)`, all `[n, T]` F32: `[2n, T]`, each row
-    /// the gate's gradient and then the other's. For the CPU; elsewhere the graph is refused.
+    /// The gradients of `gate` and `up` where `grad` is that of `swiglu(gate, up)`, all `[n, T]` F32: `[2n,
+    /// T]`, each row the gate's gradient and then the other's. For the CPU; elsewhere the graph is refused.
     pub fn swiglu_back(&self, grad: Tensor<'c>, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
         let op = "swiglu_back";
         let args = [grad, gate, up];
@@ -127,7 +92,8 @@ impl<'c> Builder<'c> {
         self.custom(DType::F32, ne, &args, run_swiglu_back, ())
     }
 
-    /// The gradient of `x` where `y = soft_max(scale * x)` and `grad` is that of `y`: `scale * y (grad - sum(grad * y))`.
+    /// The gradient of `x` where `y = soft_max(scale * x)` and `grad` is that of `y`: `scale * y (grad -
+    /// sum(grad * y))`.
     pub fn soft_max_back(&self, grad: Tensor<'c>, y: Tensor<'c>, scale: f32) -> Result<Tensor<'c>> {
         let plain = |t: Tensor<'_>| t.dtype() == DType::F32 && contiguous(t);
         let ok = grad.ne() == y.ne() && plain(grad) && plain(y) && scale.is_finite();
@@ -135,7 +101,8 @@ impl<'c> Builder<'c> {
         call!(self, "soft_max_back", ggml_soft_max_ext_back(grad.ptr.as_ptr(), y.ptr.as_ptr(), scale, 0.0))
     }
 
-    /// The gradient of `x` where `grad` is that of [`Builder::rope`] with these arguments: the rotation by the opposite angles.
+    /// The gradient of `x` where `grad` is that of [`Builder::rope`] with these arguments: the rotation by
+    /// the opposite angles.
     pub fn rope_back(
         &self,
         grad: Tensor<'c>,
@@ -153,7 +120,8 @@ impl<'c> Builder<'c> {
         )
     }
 
-    /// Adds `x` to `stored`, an F32 tensor of a writable store or a view of one, in place; the result is `stored` after it.
+    /// Adds `x` to `stored`, an F32 tensor of a writable store or a view of one, in place; the result is
+    /// `stored` after it.
     pub fn add_into(&self, stored: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
         let ok = stored.ne() == x.ne() && f32_rows(stored) && x.dtype() == DType::F32;
         check(
@@ -164,23 +132,9 @@ impl<'c> Builder<'c> {
         )?;
         call!(self, "add_into", ggml_add_inplace(stored.ptr.as_ptr(), x.ptr.as_ptr()))
     }
-
-    /// Writes `x` (F32 rows) over `stored`, a tensor of a writable store or a view of one, in its type; the result is
-    /// `stored` after it. Quantised types take whole tensors only.
-    pub fn cpy_into(&self, stored: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        let to = stored.dtype();
-        let types = f32_rows(x) && to.can_quantize() && (!to.is_quantized() || contiguous(stored));
-        check(
-            stored.ne() == x.ne() && types && target(stored) && distinct(stored, x),
-            "cpy_into",
-            "a tensor of a writable store, and f32 rows of its shape that are not of that tensor",
-            &[stored, x],
-        )?;
-        call!(self, "cpy_into", ggml_cpy(x.ptr.as_ptr(), stored.ptr.as_ptr()))
-    }
 }
 
-/// `1 / (1 + exp(-x))` within a few units in the last place.
+/// `1 / (1 + exp(-x))`, within a few units in the last place.
 #[inline(always)]
 fn sigmoid(x: f32) -> f32 {
     let z = exp2(-x.abs() * std::f32::consts::LOG2_E);
@@ -189,7 +143,8 @@ fn sigmoid(x: f32) -> f32 {
 }
 
 unsafe extern "C" fn run_swiglu_back(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the node made in `swiglu_back`, alive while the graph is, with the three sources checked there.
+    // SAFETY: ggml passes the node made in `swiglu_back`, alive while the graph is, with the three sources
+    // checked there.
     let (dst, args) = unsafe {
         let dst = &*dst;
         (dst, [&*dst.src[0], &*dst.src[1], &*dst.src[2]])

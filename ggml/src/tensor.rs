@@ -1,4 +1,4 @@
-//! Handles on tensors, and the long-lived ones: weights and caches.
+//! Handles of a graph's tensors, and stores: tensors that outlive graphs, such as weights and caches.
 
 use std::ffi::CString;
 use std::marker::PhantomData;
@@ -9,10 +9,12 @@ use crate::backend::Device;
 use crate::dtype::SysType;
 use crate::{sys, DType, Error, Result};
 
-/// Ties a tensor to one builder: invariant in `'c`, so that the brands of two builders have no common lifetime.
+/// Ties a tensor to one builder: invariant in `'c`, so that the brands of two builders have no common
+/// lifetime.
 pub(crate) type Brand<'c> = PhantomData<fn(&'c ()) -> &'c ()>;
 
-/// Most elements of a tensor: more than a device holds, few enough that no size or shape made from it overflows.
+/// Most elements of a tensor: more than a device holds, few enough that no size or shape made from it
+/// overflows.
 const MAX_ELEMENTS: usize = 1 << 46;
 
 /// Bytes of a tensor of this type and shape; `None` when there can be no such tensor.
@@ -53,11 +55,12 @@ pub struct Tensor<'c> {
 
 impl Tensor<'_> {
     pub(crate) fn raw(&self) -> &sys::ggml_tensor {
-        // SAFETY: the tensor lives in an arena that outlives the handle's lifetime, and nobody writes its header meanwhile.
+        // SAFETY: the tensor lives in an arena that outlives the handle's lifetime, and nobody writes its
+        // header meanwhile.
         unsafe { self.ptr.as_ref() }
     }
 
-    /// Tells the tensors of a graph apart.
+    /// An identifier of the tensor, unique within its graph.
     pub fn id(&self) -> usize {
         self.ptr.as_ptr() as usize
     }
@@ -123,7 +126,7 @@ impl Drop for Arena {
     }
 }
 
-/// What a stored tensor looks like.
+/// Name, element type and shape of a stored tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorDef {
     /// Name, for messages and dumps.
@@ -160,7 +163,8 @@ impl TensorDef {
     }
 }
 
-/// Tensors with data of their own on one device: weights (written once, then shared) or caches (written by graphs).
+/// Tensors with data of their own on one device: weights (written once, then shared) or caches (written by
+/// graphs).
 #[derive(Debug)]
 pub struct Store {
     device: Device,
@@ -170,14 +174,14 @@ pub struct Store {
     /// Held by whoever reads or writes a store's data from the host or runs a graph that may write it.
     pub(crate) access: Mutex<()>,
     pub(crate) read_only: bool,
-    /// Headers only.
+    /// Headers without memory: graphs over it can be measured, not built.
     pub(crate) planned: bool,
     _arena: Arena,
     buffers: Vec<Buffer>,
 }
 
-// SAFETY: headers are immutable after construction; data of a writable store is touched only under `access`, and
-// read-only ones are never written after construction.
+// SAFETY: headers are immutable after construction; data of a writable store is touched only under `access`,
+// and read-only ones are never written after construction.
 unsafe impl Send for Store {}
 // SAFETY: as above.
 unsafe impl Sync for Store {}
@@ -195,7 +199,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Where a weight's bytes are: a mapped file and an offset in it.
+/// The place of a weight's bytes: a mapped file and an offset in it.
 #[derive(Debug, Clone)]
 pub struct Mapped {
     /// The mapping.
@@ -217,14 +221,16 @@ impl Store {
         let mut store = Store::headers(device, defs, false)?;
         store.planned = true;
         for t in &store.tensors {
-            // SAFETY: the headers are ours alone. An address, each tensor's own, keeps the graph allocator from giving it memory.
-            // It is never followed: executors refuse to build graphs over planned stores, and `range` reads and writes.
+            // SAFETY: the headers are ours alone. An address, each tensor's own, keeps the graph allocator
+            // from giving it memory. It is never followed: executors refuse to build graphs over planned
+            // stores, and `range` reads and writes.
             unsafe { (*t.as_ptr()).data = t.as_ptr().cast() };
         }
         Ok(Arc::new(store))
     }
 
-    /// Weights from mapped files. On devices that can, tensors point into the mapping; elsewhere the bytes are uploaded.
+    /// Weights from mapped files. On devices that can, tensors point into the mapping; elsewhere the bytes
+    /// are uploaded.
     pub fn from_mapped(device: Device, entries: Vec<(TensorDef, Mapped)>) -> Result<Arc<Store>> {
         let (defs, sources): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
         for (def, source) in defs.iter().zip(&sources) {
@@ -234,7 +240,8 @@ impl Store {
             }
         }
         let mut store = Store::headers(device, defs, true)?;
-        // Kernels load whole vectors: ggml wants its own alignment, which a file with a smaller one cannot promise.
+        // Kernels load whole vectors: ggml wants its own alignment, which a file with a smaller one cannot
+        // promise.
         let aligned =
             sources.iter().all(|s| s.offset % 32 == 0 && (s.file.as_ptr() as usize).is_multiple_of(32));
         if device.is_cpu() && aligned {
@@ -283,7 +290,8 @@ impl Store {
                 .checked_add(def.n_bytes()?)
                 .ok_or_else(|| Error::Argument(format!("{}: all tensors together overflow", def.name)))?;
             let ne = def.ne.map(|n| n as i64);
-            // SAFETY: the arena has room for each header, and `n_bytes` has shown that the shape suits the type.
+            // SAFETY: the arena has room for each header, and `n_bytes` has shown that the shape suits the
+            // type.
             let t = unsafe { sys::ggml_new_tensor(arena.as_ptr(), def.dtype.sys(), 4, ne.as_ptr()) };
             let t =
                 NonNull::new(t).ok_or_else(|| Error::Backend(format!("{}: no tensor header", def.name)))?;
@@ -340,8 +348,9 @@ impl Store {
             let buffer = match bases.iter().find(|(b, _)| *b == base) {
                 Some((_, buffer)) => *buffer,
                 None => {
-                    // SAFETY: the mapping is readable for its whole length and kept alive by the Buffer below. ggml takes a
-                    // mutable pointer but weights are only read: no op of ours has a read-only store's tensor as destination.
+                    // SAFETY: the mapping is readable for its whole length and kept alive by the Buffer
+                    // below. ggml takes a mutable pointer but weights are only read: no op of ours has a
+                    // read-only store's tensor as destination.
                     let raw = unsafe {
                         sys::ggml_backend_dev_buffer_from_host_ptr(
                             self.device.as_ptr(),
@@ -377,7 +386,7 @@ impl Store {
         Ok(())
     }
 
-    /// Where the tensors are.
+    /// The device that holds the tensors.
     pub fn device(&self) -> Device {
         self.device
     }
@@ -416,7 +425,8 @@ impl Store {
             return Err(Error::Argument(format!("{}: weights are read-only", self.defs[index].name)));
         }
         let _guard = self.access.lock().unwrap_or_else(|e| e.into_inner());
-        // SAFETY: the whole of an allocated tensor; the lock keeps graphs and other hosts' accesses out meanwhile.
+        // SAFETY: the whole of an allocated tensor; the lock keeps graphs and other hosts' accesses out
+        // meanwhile.
         unsafe { sys::ggml_backend_tensor_memset(t.as_ptr(), 0, 0, n) };
         Ok(())
     }
@@ -424,17 +434,13 @@ impl Store {
     /// Reads floats of tensor `index` (F32), from element `first` on.
     pub fn read_f32(&self, index: usize, first: usize, out: &mut [f32]) -> Result<()> {
         self.is_f32(index)?;
-        // SAFETY: every bit pattern is an f32, and f32 have no padding.
-        let bytes = unsafe {
-            std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u8>(), std::mem::size_of_val(out))
-        };
-        self.read(index, first.saturating_mul(4), bytes)
+        self.read(index, first.saturating_mul(4), bytemuck::cast_slice_mut(out))
     }
 
     /// Writes floats of tensor `index` (F32) of a writable store, from element `first` on.
     pub fn write_f32(&self, index: usize, first: usize, values: &[f32]) -> Result<()> {
         self.is_f32(index)?;
-        self.write(index, first.saturating_mul(4), crate::graph::Plain::bytes(values))
+        self.write(index, first.saturating_mul(4), bytemuck::cast_slice(values))
     }
 
     fn is_f32(&self, index: usize) -> Result<()> {

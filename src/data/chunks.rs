@@ -86,7 +86,7 @@ fn boundary(text: &str, at: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use ggml::gguf::{Array, Value};
+    use gguf::{Array, Value};
 
     use super::*;
 

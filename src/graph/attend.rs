@@ -1,6 +1,6 @@
 //! Keys and values into the cache, attention over what is there: one softmax over the keys of every branch.
 
-use ggml::attention::AttentionPart as Part;
+use ggml::attention::AttentionBranch;
 use ggml::graph::{Builder, InputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
@@ -126,7 +126,7 @@ impl<'a, 'c> Cached<'a, 'c> {
             let q = kind.rotation.queries(b, q, branch.q_pos)?;
             b.name(q, &format!("q_rope-{il}"));
             let at = kind.key_maps.iter().position(|m| *m == branch.k_pos).unwrap_or(0);
-            parts.push(Part {
+            parts.push(AttentionBranch {
                 q,
                 k: cached(keys[at], span.start, span.len)?,
                 v: cached(v, span.start, span.len)?,
@@ -136,7 +136,7 @@ impl<'a, 'c> Cached<'a, 'c> {
             _ if g.capabilities.flash && g.capabilities.custom_ops => {
                 b.attention(&parts, kind.mask, scale)?
             }
-            [Part { q, k, v }] if g.capabilities.flash => {
+            [AttentionBranch { q, k, v }] if g.capabilities.flash => {
                 b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, kind.mask, scale)?
             }
             _ => explicit(b, &parts, kind.mask, scale)?,
@@ -146,7 +146,12 @@ impl<'a, 'c> Cached<'a, 'c> {
 }
 
 /// With the whole score matrix, in ops that every backend has.
-fn explicit<'c>(b: &Builder<'c>, parts: &[Part<'c>], mask: Tensor<'c>, scale: f32) -> Result<Tensor<'c>> {
+fn explicit<'c>(
+    b: &Builder<'c>,
+    parts: &[AttentionBranch<'c>],
+    mask: Tensor<'c>,
+    scale: f32,
+) -> Result<Tensor<'c>> {
     let mut scores: Option<Tensor<'c>> = None;
     for part in parts {
         let s = b.mul_mat(part.k, b.permute(part.q, [0, 2, 1, 3])?)?;

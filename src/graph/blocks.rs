@@ -79,7 +79,7 @@ impl<'a, 'c> Graph<'a, 'c> {
         } else {
             let w = self.b.stored(&map.weight)?;
             let y = match self.dequantizes(map, x.ne()[1]) {
-                Some(to) => self.b.mul_mat(self.b.widen(&[w], to)?, x)?,
+                Some(to) => self.b.mul_mat(self.b.dequantize(&[w], to)?, x)?,
                 None => self.b.mul_mat(w, x)?,
             };
             self.bias(self.low_rank(y, x, map)?, map)?
@@ -106,7 +106,7 @@ impl<'a, 'c> Graph<'a, 'c> {
             Some(to) if self.tape.is_none() => {
                 let weights =
                     maps.iter().map(|map| self.b.stored(&map.weight)).collect::<Result<Vec<_>>>()?;
-                let all = self.b.mul_mat(self.b.widen(&weights, to)?, x)?;
+                let all = self.b.mul_mat(self.b.dequantize(&weights, to)?, x)?;
                 let mut from = 0;
                 for (out, map) in out.iter_mut().zip(maps) {
                     let y = self.b.columns(all, from, map.n_out())?;

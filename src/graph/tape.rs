@@ -247,7 +247,7 @@ impl<'a, 'c> Tape<'a, 'c> {
             return part(w);
         }
         if p.capabilities.custom_ops {
-            let floats = b.widen(&[part(w)?], DType::F32)?;
+            let floats = b.dequantize(&[part(w)?], DType::F32)?;
             if is_whole {
                 self.dequantized.borrow_mut().insert(id, floats);
             }

@@ -151,7 +151,7 @@ impl<'m> Session<'m> {
         let own_ops = device.is_cpu() && !params.portable;
         let capabilities = Capabilities {
             custom_ops: own_ops,
-            dequantize: if own_ops { device.widest_product() } else { None },
+            dequantize: if own_ops { device.fastest_product_type() } else { None },
             flash: params.attention == Attention::Auto,
         };
         let exec = Executor::new(Backend::new(device, params.n_threads)?)?;

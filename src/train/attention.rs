@@ -148,7 +148,7 @@ impl<'c> Attend<'c> {
         n_keys: usize,
     ) -> Result<(Self, SeenInput)> {
         let (seen, id) = if own {
-            let (id, t) = b.input("runs", DType::I32, &[2, n])?;
+            let (id, t) = b.input("key_ranges", DType::I32, &[2, n])?;
             (t, SeenInput::Runs(id))
         } else {
             let (id, t) = b.input("mask", DType::F16, &[n_keys, n])?;
@@ -226,7 +226,7 @@ impl<'c> Attend<'c> {
         if self.own {
             let (k, v, d_k, d_v) =
                 (self.heads(b, k)?, self.heads(b, v)?, self.heads(b, dk)?, self.heads(b, dv)?);
-            let all = AttentionBack { q, k, v, runs: self.seen, o_lse: out, d_out, d_k, d_v };
+            let all = AttentionBack { q, k, v, key_ranges: self.seen, o_lse: out, d_out, d_k, d_v };
             let q = b.attention_back(all, self.scale)?;
             // What is added to the stored gradients is read by nodes that come after this one.
             b.expand(q);

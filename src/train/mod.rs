@@ -153,7 +153,7 @@ impl<'m> Trainer<'m> {
         let cache = Cache::new(hp, n, |defs| Store::new(device, defs, "keys and values in training"))?;
         let capabilities = memory::capabilities(model, &settings);
         let exec = if capabilities.custom_ops {
-            Executor::with_crew(device, settings.n_threads)?
+            Executor::with_thread_pool(device, settings.n_threads)?
         } else {
             Executor::new(Backend::new(device, settings.n_threads)?)?
         };

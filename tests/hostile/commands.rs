@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use crate::{common, rewritten, small_model, text, with_key, LONG};
-use ggml::gguf::Value;
+use gguf::Value;
 use ropewalk::DType;
 
 /// How a call of the program ended.
@@ -158,7 +158,7 @@ fn parts_that_name_each_other_or_themselves() {
     let dir = tempfile::tempdir().unwrap();
     let path = |i: usize| dir.path().join(format!("m-0000{i}-of-00003.gguf"));
     let split = |no: u16| {
-        move |w: &mut ggml::gguf::Writer<'_>| {
+        move |w: &mut gguf::Writer<'_>| {
             w.set("split.no", Value::U16(no))
                 .set("split.count", Value::U16(3))
                 .set("split.tensors.count", Value::I32(36));

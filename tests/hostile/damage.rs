@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use ggml::gguf::File;
+use gguf::File;
 use proptest::prelude::*;
 
 use crate::{common, peak_memory, small_model, survives};

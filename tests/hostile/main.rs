@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use convert::random::{write, Shape};
-use ggml::gguf::{File, Value, Writer};
+use gguf::{File, Value, Writer};
 use ropewalk::model::{Model, ModelParams, Result};
 use ropewalk::session::{GenerateParams, Session, SessionParams};
 use ropewalk::DType;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ggml::gguf::File;
+use gguf::File;
 use ropewalk::DType;
 
 use crate::{common, rewritten, survives};
@@ -12,7 +12,7 @@ fn with_type(dtype: DType, tag: &str, shape: &convert::random::Shape, byte: impl
     let base = common::scratch(&format!("hostile-base-{}-{tag}.gguf", dtype.name()));
     convert::random::write(shape, DType::F32, 3, &base).unwrap();
     let file = File::open(&base).unwrap();
-    let mut writer = ggml::gguf::Writer::with_metadata_of(&file);
+    let mut writer = gguf::Writer::with_metadata_of(&file);
     for t in file.tensors() {
         if t.shape.len() == 1 {
             writer.copy_tensor(&file, t).unwrap();

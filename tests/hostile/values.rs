@@ -1,6 +1,6 @@
 //! Metadata that lies: one key at a time, and keys at random.
 
-use ggml::gguf::{Array, Value, Writer};
+use gguf::{Array, Value, Writer};
 use proptest::prelude::*;
 
 use crate::{rewritten, survives, text, with_key};

@@ -1,7 +1,7 @@
 //! Hparams from files: what is read, and every way to be refused.
 
-use ggml::gguf::{Array, File, Value, Writer};
 use ggml::DType;
+use gguf::{Array, File, Value, Writer};
 use ropewalk::hparams::{keys, Hparams, KeyReader, LayerAttention};
 
 /// A file of metadata, one embedding table and whatever else a case adds.

@@ -59,7 +59,7 @@ fn random_models_agree() {
             for portable in [false, true] {
                 let p = SessionParams { kv_type: DType::F32, portable, n_ubatch: 96, ..params(256) };
                 let d = compare(&theirs, &all_logits(&model, &p, &tokens), &tokens, n_vocab);
-                // Rounding activations to 8 bits makes large differences of small ones; widened weights avoid it.
+                // Rounding activations to 8 bits makes large differences of small ones; dequantized weights avoid it.
                 let (abs, kl) = match (dtype, portable) {
                     (DType::F32, _) => (1e-4, 1e-8),
                     (_, true) => (0.05, 1e-3),

@@ -1,13 +1,14 @@
-//! The shape of the code, checked: layers, registries, file sizes, where `unsafe` and printing may stand; and, in `documents`,
-//! that the documents tell the truth. A failure says what to do; ARCHITECTURE.md says why.
+//! The shape of the code, checked: layers, registries, file sizes, where `unsafe` and printing may stand;
+//! and, in `documents`, that the documents tell the truth. A failure says what to do; ARCHITECTURE.md says
+//! why.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 mod documents;
 
-/// The crates of the workspace, low to high, and the ones among them that each may depend on (for its tests, any). A new crate
-/// gets a line here and in ARCHITECTURE.md.
+/// The crates of the workspace, low to high, and the ones among them that each may depend on (for its tests,
+/// any). A new crate gets a line here and in ARCHITECTURE.md.
 const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-files", &[]),
     ("ropewalk-gguf", &["ropewalk-files"]),
@@ -22,8 +23,9 @@ const CRATES: &[(&str, &[&str])] = &[
 /// The crates that may depend on the C code; without them the others compile in seconds.
 const C_CODE: (&str, &[&str]) = ("llama-cpp-sys-2", &["ropewalk-ggml", "ropewalk-llama"]);
 
-/// Modules of a crate, by the folder of its sources, low to high. A module may use those of earlier lines only: not later ones,
-/// not its neighbours. A new module gets a place here, in the crate's lib.rs and in ARCHITECTURE.md.
+/// Modules of a crate, by the folder of its sources, low to high. A module may use those of earlier lines
+/// only: not later ones, not its neighbours. A new module gets a place here, in the crate's lib.rs and in
+/// ARCHITECTURE.md.
 const LAYERS: &[(&str, &[&[&str]])] = &[
     ("src/core", &[&["control"], &["ids"], &["hparams"], &["rope"], &["adapter"]]),
     (
@@ -65,7 +67,8 @@ struct Source {
 }
 
 impl Source {
-    /// The folder of [`LAYERS`] a file belongs to, and its module there: `src/core/rope/pi.rs` is of `rope` in `src/core`.
+    /// The folder of [`LAYERS`] a file belongs to, and its module there: `src/core/rope/pi.rs` is of `rope`
+    /// in `src/core`.
     fn module(&self) -> Option<(&'static str, &str)> {
         // Folders that hold others come last.
         let (folder, inside) = LAYERS
@@ -377,7 +380,8 @@ fn only_the_command_lines_print_and_read_the_environment() {
             }
         }
     }
-    let what = "Below the command line nothing prints or reads the environment: return it, or take it as an argument.";
+    let what = "Below the command line nothing prints or reads the environment: return it, or take it as an \
+        argument.";
     check(what, faults);
 }
 
@@ -391,10 +395,7 @@ fn nothing_is_left_undone_or_switched_off() {
             }
         }
     }
-    check(
-        "What cannot be done is an error that says so; a test that cannot run says so aloud and passes.",
-        faults,
-    );
+    check("What cannot be done is an error that says so, and a test that cannot run fails.", faults);
 }
 
 #[test]

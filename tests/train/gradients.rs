@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use convert::random::{write, Shape};
-use ggml::gguf::{File, Value, Writer};
+use gguf::{File, Value, Writer};
 use ropewalk::hparams::Hparams;
 use ropewalk::ids::ParamId;
 use ropewalk::model::Model;
@@ -254,7 +254,7 @@ fn norms_embeddings_and_the_output_have_gradients() {
 }
 
 #[test]
-fn quantised_weights_widened_in_pieces_give_the_same() {
+fn quantised_weights_dequantized_in_chunks_give_the_same() {
     for shape in ["llama-tiny", "qwen2-tiny", "llama-tiny-tied"] {
         let model = quantised(shape);
         for (portable, dequantize_bytes) in [(false, 1 << 30), (false, 40_000), (true, 40_000), (true, 9_000)]

@@ -1,7 +1,7 @@
 //! Bad input: every error names what is wrong, and what is trained has not moved.
 
 use convert::random::{write, Shape};
-use ggml::gguf::{File, Writer};
+use gguf::{File, Writer};
 use ropewalk::model::Model;
 use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Sequence, TrainParams, Trainer};

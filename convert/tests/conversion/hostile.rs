@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use convert::random::{self, Shape};
 use convert::{convert, Options, Quiet};
-use ggml::gguf::File;
 use ggml::DType;
+use gguf::File;
 use proptest::prelude::*;
 use ropewalk_core::hparams::Hparams;
 

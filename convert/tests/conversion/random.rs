@@ -1,8 +1,8 @@
 //! Random-weight models: deterministic, readable, sane.
 
 use convert::random::{self, Shape, SHAPES};
-use ggml::gguf::File;
 use ggml::DType;
+use gguf::File;
 use llama::vocab::Vocab;
 use ropewalk_core::hparams::Hparams;
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use convert::random::{self, Shape};
 use convert::{convert, Options, Quiet, Report};
-use ggml::gguf::{Array, File, Value, Writer};
 use ggml::DType;
+use gguf::{Array, File, Value, Writer};
 use ropewalk_core::hparams::{keys, Hparams};
 use ropewalk_core::rope::{Plan, Spec};
 

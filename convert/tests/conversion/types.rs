@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use convert::random::{self, Shape};
 use convert::{convert, Error, Options, Quiet, Watch};
 use ggml::dtype::quantize;
-use ggml::gguf::{File, Value, Writer};
 use ggml::DType;
+use gguf::{File, Value, Writer};
 
 struct Lab {
     dir: tempfile::TempDir,

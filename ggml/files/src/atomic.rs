@@ -7,14 +7,16 @@ use std::path::Path;
 
 use crate::{Error, Result};
 
-/// How the names of the temporary files of [`replace`] begin. A process that is killed leaves its file behind.
+/// How the names of the temporary files of [`replace`] begin. A process that is killed leaves its file
+/// behind.
 pub const PREFIX: &str = ".writing-";
 
-/// Lets `body` write a temporary file beside `path`, syncs it, renames it to `path` and syncs the folder. For files of
-/// any format; the error is the caller's.
+/// Lets `body` write a temporary file beside `path`, syncs it, renames it to `path` and syncs the folder. For
+/// files of any format; the error is the caller's.
 ///
-/// A symbolic link at `path` is replaced, not followed. On an error `path` is as it was and the temporary file is
-/// gone; the one exception is a failing sync of the folder, reported although the new file is already in place.
+/// A symbolic link at `path` is replaced, not followed. On an error `path` is as it was and the temporary
+/// file is gone; the one exception is a failing sync of the folder, reported although the new file is already
+/// in place.
 ///
 /// # Errors
 /// Those of `body`, and [`Error`] with `path`, also when something other than a regular file is there.
@@ -95,7 +97,8 @@ fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// True when both paths lead to the same existing file, through links too. A path without a file is no other's.
+/// True when both paths lead to the same existing file, through links too. A path without a file is no
+/// other's.
 ///
 /// # Errors
 /// When the system does not let one of them be looked at.

@@ -7,8 +7,9 @@ use crate::{Error, Result};
 
 /// The bytes of a file of any format, mapped and read-only.
 ///
-/// As with every memory map, whoever changes the file meanwhile changes what is read, and whoever truncates it makes the
-/// process fail with SIGBUS. Replacing it by renaming, as [`replace`](crate::replace) does, is harmless.
+/// As with every memory map, whoever changes the file meanwhile changes what is read, and whoever truncates
+/// it makes the process fail with SIGBUS. Replacing it by renaming, as [`replace`](crate::replace) does, is
+/// harmless.
 #[derive(Debug)]
 pub struct Map(memmap2::Mmap);
 
@@ -24,10 +25,10 @@ impl Map {
             return Err(io(std::io::Error::new(std::io::ErrorKind::InvalidInput, "is not a regular file")));
         }
         let file = std::fs::File::open(path).map_err(io)?;
-        // SAFETY: the map is read-only and of a regular file; what it needs, that nobody changes or truncates the
-        // file meanwhile, no program can enforce: it is the documented contract of `Map`. Readers copy out and check
-        // once all that later accesses rely on (offsets, lengths), so a change cannot move an access out of the map;
-        // it can only change the numbers read, or end the process with SIGBUS.
+        // SAFETY: the map is read-only and of a regular file; what it needs, that nobody changes or truncates
+        // the file meanwhile, no program can enforce: it is the documented contract of `Map`. Readers copy
+        // out and check once all that later accesses rely on (offsets, lengths), so a change cannot move an
+        // access out of the map; it can only change the numbers read, or end the process with SIGBUS.
         unsafe { memmap2::Mmap::map(&file) }.map(Map).map_err(io)
     }
 }

@@ -65,7 +65,8 @@ impl DType {
         ]
     };
 
-    /// Name, elements in a block, bytes of a block (`ggml-common.h`; a test compares them with the library's).
+    /// Name, elements in a block, bytes of a block (`ggml-common.h`; a test compares them with the
+    /// library's).
     const fn facts(self) -> (&'static str, usize, usize) {
         use DType::*;
         match self {

@@ -1,4 +1,4 @@
-//! Why a GGUF file is refused: one variant per way to be broken, each one line when shown.
+//! Errors of GGUF files: one variant for each way in which a file can be malformed, each shown as one line.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -6,22 +6,22 @@ use std::path::PathBuf;
 /// Results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a file cannot be read or written.
+/// An error of reading or writing a GGUF file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file system refused.
+    /// An operation of the file system failed.
     #[error(transparent)]
     Io(#[from] files::Error),
     /// A file is malformed, or lacks what was asked of it.
     #[error(transparent)]
     Gguf(Box<GgufError>),
-    /// Memory could not be had.
+    /// An allocation failed.
     #[error("CPU: cannot allocate {bytes} bytes for {what}")]
     OutOfMemory {
         /// Bytes asked for.
         bytes: usize,
-        /// What they were for.
+        /// The purpose of the memory.
         what: String,
     },
     /// A value a caller passed is out of range.
@@ -48,11 +48,12 @@ impl From<GgufError> for Error {
 pub struct GgufError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The first defect found.
     pub defect: Defect,
 }
 
-/// What is wrong with a file. Names in it are escaped and cut, so that a hostile one stays on one line.
+/// A way in which a file is malformed. Names in it are escaped and cut, so that a hostile one stays on one
+/// line.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -63,7 +64,10 @@ pub enum Defect {
     BigEndian,
     #[error("is GGUF version {found}, expected 2 or 3")]
     Version { found: u32 },
-    #[error("{at}: needs {needed} bytes at offset {offset}, expected at most the {left} that are left of the file")]
+    #[error(
+        "{at}: needs {needed} bytes at offset {offset}, expected at most the {left} that are left of the \
+         file"
+    )]
     Truncated { at: String, offset: u64, needed: u128, left: u64 },
     #[error("{at}: found {found}, expected at most {limit}")]
     Limit { at: String, found: u64, limit: u64 },

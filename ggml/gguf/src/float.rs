@@ -5,8 +5,8 @@ use half::{bf16, f16};
 
 use crate::DType;
 
-/// Reads little-endian values of a float type into `out`. False, and nothing is written, for another type and for a
-/// number of bytes that is not that of `out.len()` values.
+/// Reads little-endian values of a float type into `out`. False, and nothing is written, for another type and
+/// for a number of bytes that is not that of `out.len()` values.
 pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> bool {
     if dtype.is_quantized() || dtype.row_bytes(out.len()) != Some(bytes.len()) {
         return false;
@@ -24,7 +24,8 @@ fn read<const N: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -
     out.iter_mut().zip(bytes.as_chunks::<N>().0).for_each(|(out, &bytes)| *out = value(bytes));
 }
 
-/// Little-endian bytes of the values in a float type, rounded to nearest, ties to even. `None` for another type.
+/// Little-endian bytes of the values in a float type, rounded to nearest, ties to even. `None` for another
+/// type.
 pub fn encode(dtype: DType, values: &[f32]) -> Option<Vec<u8>> {
     match dtype {
         DType::F32 => Some(values.iter().flat_map(|x| x.to_le_bytes()).collect()),

@@ -1,7 +1,8 @@
-//! GGUF files: reading what cannot be trusted, writing what can.
+//! Reading and writing GGUF files. Files that are read are not trusted: every length and offset is checked.
 //!
-//! [`parse`] turns bytes into a validated [`Header`] and is pure; [`File`] maps a file, or all parts of a split
-//! one, and hands out metadata and tensor bytes; [`Writer`] streams a new file and puts it in place at once.
+//! [`parse`] turns bytes into a validated [`Header`] and is pure; [`File`] maps a file, or all parts of a
+//! split one, and hands out metadata and tensor bytes; [`Writer`] streams a new file and puts it in place at
+//! once.
 
 mod dtype;
 mod error;
@@ -66,9 +67,10 @@ pub struct File {
 impl File {
     /// Opens and validates; a first part `NAME-00001-of-0000N.gguf` opens the rest beside it.
     ///
-    /// The file stays mapped while the `File` or a clone of one of its [`shards`](File::shards) lives. As with
-    /// every memory map, whoever changes it meanwhile changes the tensor data under the reader, and whoever
-    /// truncates it makes the process fail with SIGBUS. Replacing it by renaming, as [`Writer`] does, is harmless.
+    /// The file stays mapped while the `File` or a clone of one of its [`shards`](File::shards) lives. As
+    /// with every memory map, whoever changes it meanwhile changes the tensor data under the reader, and
+    /// whoever truncates it makes the process fail with SIGBUS. Replacing it by renaming, as [`Writer`] does,
+    /// is harmless.
     ///
     /// # Errors
     /// [`Error::Io`] when a part cannot be opened, [`Error::Gguf`] with the [`Defect`] when it is not valid.
@@ -133,7 +135,8 @@ impl File {
     pub fn value(&self, key: &str) -> Option<&Value> {
         parse::find_key(&self.metadata, &self.keys, key).map(|i| &self.metadata[i].1)
     }
-    /// Empties a long array that will not be read again, such as a vocabulary's tokens, to give back its memory.
+    /// Empties a long array that will not be read again, such as a vocabulary's tokens, to give back its
+    /// memory.
     pub fn forget(&mut self, key: &str) {
         if let Some(i) = parse::find_key(&self.metadata, &self.keys, key) {
             if matches!(self.metadata[i].1, Value::Array(_)) {
@@ -167,14 +170,15 @@ impl File {
         let at = self.names.binary_search_by(|&i| self.tensors[i as usize].name.as_str().cmp(name)).ok()?;
         Some(&self.tensors[self.names[at] as usize])
     }
-    /// Its bytes, in the mapping.
+    /// The bytes of a tensor, in the mapping.
     ///
     /// # Panics
     /// When `t` is an entry of another file and does not fit this one.
     pub fn data(&self, t: &TensorInfo) -> &[u8] {
         &self.shards[t.shard][t.offset..t.offset + t.n_bytes]
     }
-    /// The values of a tensor of F32, F16 or BF16. Quantised types need ggml: see `dequantize_tensor` of crate `ggml`.
+    /// The values of a tensor of F32, F16 or BF16. Quantised types need ggml: see `dequantize_tensor` of
+    /// crate `ggml`.
     ///
     /// # Errors
     /// Another type, or memory for the values cannot be had.

@@ -1,8 +1,8 @@
-//! Bytes to header: pure, bounded by the bytes it is given, and the only code that interprets a GGUF file.
+//! Parsing of a GGUF file's header: a pure function of its bytes, and the only code that interprets them.
 //!
-//! Layout as in the GGUF specification and llama.cpp's `ggml/src/gguf.cpp`. More is accepted than there where the
-//! specification allows it (nested arrays, gaps between tensors), less where it forbids it (bools other than 0
-//! and 1) or where nothing sensible could follow (empty tensors).
+//! Layout as in the GGUF specification and llama.cpp's `ggml/src/gguf.cpp`. More is accepted than there where
+//! the specification allows it (nested arrays, gaps between tensors), less where it forbids it (bools other
+//! than 0 and 1) or where nothing sensible could follow (empty tensors).
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -27,12 +27,13 @@ pub const MAX_ARRAY_LEN: u64 = 1 << 30;
 pub const MAX_DEPTH: usize = 8;
 /// Largest `general.alignment`.
 pub const MAX_ALIGNMENT: usize = 1 << 20;
-/// `general.alignment` of files that do not say.
+/// Alignment of a file without `general.alignment`.
 pub const DEFAULT_ALIGNMENT: usize = 32;
 
 /// Fewest bytes of a metadata pair: key length, one byte of key, type, one byte of value.
 const MIN_PAIR: u64 = 8 + 1 + 4 + 1;
-/// Fewest bytes of a tensor entry: name length, one byte of name, dimension count, one dimension, type, offset.
+/// Fewest bytes of a tensor entry: name length, one byte of name, dimension count, one dimension, type,
+/// offset.
 const MIN_TENSOR: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
 /// Everything before the tensor data, validated against the length of the file.
@@ -97,7 +98,7 @@ pub fn parse(bytes: &[u8]) -> Result<Header, Defect> {
     Ok(Header { version, alignment, metadata, tensors, keys })
 }
 
-/// Indices of `items` sorted by name: the index of look-ups, and what shows duplicates.
+/// Indices of `items` sorted by name, for look-ups by binary search and to find duplicates.
 pub(super) fn order<T>(items: &[T], name: impl Fn(&T) -> &str) -> Vec<u32> {
     let mut indices: Vec<u32> = (0..items.len() as u32).collect();
     indices.sort_by(|&a, &b| name(&items[a as usize]).cmp(name(&items[b as usize])));
@@ -194,7 +195,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// A name that can be shown, compared, and handed to C.
+/// Checks that a name is not empty, is UTF-8 and has no NUL byte, as C strings need.
 pub(super) fn name(raw: &[u8]) -> Result<&str, &'static str> {
     match std::str::from_utf8(raw) {
         Ok("") => Err("an empty name"),
@@ -292,7 +293,8 @@ fn alignment(metadata: &[(String, Value)], keys: &[u32]) -> Result<usize, Defect
     }
 }
 
-/// The alignment a `general.alignment` value means, if it may mean one.
+/// The alignment that a value of `general.alignment` gives; `None` if it is not a u32 power of two within
+/// bounds.
 pub(super) fn valid_alignment(value: &Value) -> Option<usize> {
     match *value {
         Value::U32(v) if v.is_power_of_two() && v as usize <= MAX_ALIGNMENT => Some(v as usize),

@@ -10,7 +10,7 @@ use super::{FromValue, Value};
 /// Most parts of one model: `split.count` is a u16.
 pub const MAX_PARTS: u64 = u16::MAX as u64;
 
-/// What the first part says about the others.
+/// The keys of the first part that describe the others.
 pub(super) struct Split {
     /// Number of parts, this one included.
     pub(super) count: u64,

@@ -45,8 +45,8 @@ impl<'a> Writer<'a> {
     pub fn new() -> Self {
         Writer { metadata: Vec::new(), tensors: Vec::new(), names: HashSet::new() }
     }
-    /// A file with all metadata of `file`, in its order, but no tensors. Keys of a split (`split.*`) are left out:
-    /// what is written is whole.
+    /// A file with all metadata of `file`, in its order, but no tensors. Keys of a split (`split.*`) are left
+    /// out: what is written is whole.
     pub fn with_metadata_of(file: &File) -> Self {
         let kept = file.metadata().iter().filter(|(key, _)| !key.starts_with("split."));
         Writer { metadata: kept.cloned().collect(), ..Writer::new() }
@@ -119,8 +119,8 @@ impl<'a> Writer<'a> {
     /// Returns the size of the file in bytes.
     ///
     /// # Errors
-    /// [`Error::Io`] with `path`; [`Error::Gguf`] when a value cannot be written or a tensor's data is not as long
-    /// as its type and shape say.
+    /// [`Error::Io`] with `path`; [`Error::Gguf`] when a value cannot be written or a tensor's data is not as
+    /// long as its type and shape say.
     pub fn write(mut self, path: &Path) -> Result<u64> {
         let refuse = |defect| Error::from(GgufError { path: path.to_owned(), defect });
         let alignment = self.check().map_err(refuse)? as u64;
@@ -211,10 +211,10 @@ pub fn encoded(key: &str, value: &Value) -> Vec<u8> {
 }
 
 fn at_most(found: u64, limit: u64, at: impl Fn() -> String) -> Result<(), Defect> {
-    match found > limit {
-        true => Err(Defect::Limit { at: at(), found, limit }),
-        false => Ok(()),
+    if found > limit {
+        return Err(Defect::Limit { at: at(), found, limit });
     }
+    Ok(())
 }
 
 fn string_fits(key: &str, s: &[u8]) -> Result<(), Defect> {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::*;
 
-/// Most bytes the parser may hold at once for each byte of the file: an empty array in an array takes 12 bytes
-/// in the file and 32 in memory, twice while the list of them grows.
+/// Most bytes the parser may hold at once for each byte of the file: an empty array in an array takes 12
+/// bytes in the file and 32 in memory, twice while the list of them grows.
 const MOST_PER_BYTE: usize = 10;
 
 struct Counting;

@@ -1,19 +1,20 @@
-//! Cross entropy of a row of logits, and its gradient in the logits' own memory.
+//! Cross entropy of a row of logits, and its gradient, written over the logits.
 //!
-//! Sums are in f64 and exponents relative to the row's largest logit, so that tens of thousands of terms cost no digits.
+//! Sums are in f64 and exponents relative to the row's largest logit, so that tens of thousands of terms cost
+//! no digits.
 
 use std::f32::consts::LOG2_E;
 
 use crate::attention::exp2;
 
-/// Numbers that [`loss`] gives of a row.
+/// Number of values that [`loss`] returns for a row.
 pub const STATS: usize = 3;
 /// Terms summed in f32 before they are added in f64.
 const CHUNK: usize = 256;
-/// Sums beside each other, for vectors.
+/// Independent sums, so that the compiler can vectorise.
 const LANES: usize = 8;
 
-/// The largest element; NaN if there is a NaN, which comparisons alone would pass over.
+/// The largest element; NaN if any element is NaN, which comparisons alone would skip.
 fn largest(row: &[f32]) -> f32 {
     let (mut max, mut odd) = ([f32::NEG_INFINITY; LANES], [false; LANES]);
     let mut see = |part: &[f32]| {
@@ -48,8 +49,8 @@ fn sum_exp(row: &[f32], max: f32) -> f64 {
     row.chunks(CHUNK).map(chunk).sum()
 }
 
-/// Of a row of logits, where the target is index `target`: the loss `ln(sum(exp(x))) - x[target]` (NaN for a target outside the
-/// row), the largest logit m, and `ln(sum(exp(x - m)))`.
+/// Cross entropy of a row of logits `x` for the token `target`: returns the loss `ln(sum(exp(x))) -
+/// x[target]` (NaN for a target outside the row), the largest logit m, and `ln(sum(exp(x - m)))`.
 pub fn loss(row: &[f32], target: usize) -> [f32; STATS] {
     let max = largest(row);
     let log_sum = sum_exp(row, max).ln();
@@ -57,7 +58,8 @@ pub fn loss(row: &[f32], target: usize) -> [f32; STATS] {
     [(log_sum + (f64::from(max) - target)) as f32, max, log_sum as f32]
 }
 
-/// Replaces a row of logits by the gradient of `weight` times its loss; `stats` is what [`loss`] gave of the row and target.
+/// Replaces a row of logits by the gradient of `weight` times its loss; `stats` is the result of [`loss`] for
+/// the row and target.
 pub fn gradient(row: &mut [f32], target: usize, stats: [f32; STATS], weight: f32) {
     let [loss, max, log_sum] = stats;
     let factor = weight * (-log_sum).exp();

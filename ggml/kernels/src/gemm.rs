@@ -3,17 +3,19 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Rows or columns of the result a thread takes at a time: a multiple of what the kernels hold in registers, 16 x 6 with
-/// AVX2. Small results are other kernels' work and those sum in another order, so with few columns or rows a unit is large
-/// enough never to be one of them.
+/// Rows or columns of the result that a thread takes at a time: a multiple of the kernels' register block, 16
+/// x 6 with AVX2. Crate `gemm` computes small results by other kernels, which sum in another order; so with
+/// few columns or rows a unit is large enough (`THIN_UNIT`) never to be such a result, and no bit depends on
+/// the number of threads.
 const UNIT: usize = 48;
 const THIN_UNIT: usize = 288;
-/// Fewer rows or columns than this are few.
+/// A result with fewer rows or columns than this is cut in units of `THIN_UNIT`.
 const THIN: usize = 9;
-/// Terms summed in one go, given to the kernels so that it does not depend on the part's shape.
+/// Terms summed by one call of the kernels: fixed, so that the order of sums does not depend on the shape of
+/// a thread's part.
 const DEPTH: usize = 512;
 
-/// Floats in memory: element `(i, j)` lies `i * rs + j * cs` behind the first.
+/// A matrix of floats in memory: element `(i, j)` lies `i * rs + j * cs` floats behind the first.
 #[derive(Debug, Clone, Copy)]
 pub struct Matrix<'a> {
     data: *const f32,
@@ -47,12 +49,12 @@ impl<'a> Matrix<'a> {
         self.cols
     }
 
-    /// Rows as columns.
+    /// The transposed matrix, of the same memory.
     pub fn transposed(self) -> Matrix<'a> {
         Matrix { rs: self.cs, cs: self.rs, rows: self.cols, cols: self.rows, ..self }
     }
 
-    /// The elements of these rows and columns.
+    /// The submatrix of these rows and columns.
     pub fn part(self, rows: Range<usize>, cols: Range<usize>) -> Matrix<'a> {
         debug_assert!(rows.end <= self.rows && cols.end <= self.cols);
         let data = self.data.wrapping_add(rows.start * self.rs + cols.start * self.cs);
@@ -60,17 +62,20 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// `out = a b`, or `out += a b` if `add`, times `factor`; element `(i, j)` of the result lies `i + j * cs` behind `out`.
+/// `out = a b`, or `out += a b` if `add`, times `factor`; element `(i, j)` of the result lies `i + j * cs`
+/// behind `out`.
 ///
 /// # Safety
-/// Those elements may be written, by nobody else meanwhile, and are none of `a`'s or `b`'s; `add` reads them, too.
+/// Those elements may be written, by nobody else meanwhile, and are none of `a`'s or `b`'s; `add` reads them,
+/// too.
 pub unsafe fn multiply(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Matrix<'_>, factor: f32) {
     assert_eq!(a.cols, b.rows, "the caller's shapes agree");
     let step = |n: usize| n as isize;
     for from in (0..a.cols).step_by(DEPTH) {
         let to = (from + DEPTH).min(a.cols);
         let (a, b) = (a.part(0..a.rows, from..to), b.part(from..to, 0..b.cols));
-        // SAFETY: a and b can be read (`Matrix::at`), the result can be written (the caller's promise), and shapes agree.
+        // SAFETY: a and b can be read (`Matrix::at`), the result can be written (the caller's promise), and
+        // shapes agree.
         unsafe {
             gemm::gemm(
                 a.rows,
@@ -104,14 +109,16 @@ pub fn multiply_into(out: &mut [f32], cs: usize, add: bool, a: Matrix<'_>, b: Ma
     unsafe { multiply(out.as_mut_ptr(), cs, add, a, b, factor) }
 }
 
-/// The part of `n` rows or columns that thread `ith` of `nth` does, in whole units, the last one larger by what is left.
+/// The part of `n` rows or columns that thread `ith` of `nth` does, in whole units, the last one larger by
+/// what is left.
 fn units(n: usize, unit: usize, ith: usize, nth: usize) -> Range<usize> {
     let n_units = (n / unit).max(1);
     let bound = |i: usize| if i >= nth { n } else { n_units * i / nth * unit };
     bound(ith)..bound(ith + 1)
 }
 
-/// The rows and columns of an `m` by `n` result that thread `ith` of `nth` computes: a share of the longer side in whole units.
+/// The rows and columns of an `m` by `n` result that thread `ith` of `nth` computes: a share of the longer
+/// side in whole units.
 pub fn divide(m: usize, n: usize, ith: usize, nth: usize) -> (Range<usize>, Range<usize>) {
     let unit = if m.min(n) < THIN { THIN_UNIT } else { UNIT };
     let mine = units(m.max(n), unit, ith, nth.max(1));

@@ -1,4 +1,5 @@
-//! CPU kernels of ropewalk, in pure Rust: arithmetic over slices and over views of memory that the caller vouches for.
+//! CPU kernels of ropewalk in pure Rust: attention, matrix products, cross entropy, dequantization and
+//! rotation, over slices and over views of memory whose validity the caller promises.
 //!
 //! Nothing here knows a tensor of ggml; crate `ggml` makes ops of these functions.
 
@@ -12,7 +13,8 @@ pub mod rotate;
 
 use std::ops::Range;
 
-/// The part of `n` items that thread `ith` of `nth` does: runs of equal length, the last ones shorter or empty.
+/// The range of `n` items that thread `ith` of `nth` computes. All ranges have one length but the last, which
+/// may be shorter or empty.
 pub fn share(n: usize, ith: usize, nth: usize) -> Range<usize> {
     let chunk = n.div_ceil(nth.max(1));
     (ith * chunk).min(n)..((ith + 1) * chunk).min(n)

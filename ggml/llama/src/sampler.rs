@@ -8,51 +8,53 @@ use std::ptr::NonNull;
 use crate::{sys, vocab::Vocab, Error, Result, Token};
 use ggml::logging;
 
-/// Logits above this are no model's output; below its negative they count as minus infinity. It keeps libllama's
-/// bucket sort, which turns logits into an i32, within range.
+/// Logits above this are no model's output; below its negative they count as minus infinity. It keeps
+/// libllama's bucket sort, which turns logits into an i32, within range.
 const MAX_LOGIT: f32 = 1e6;
-/// Below the largest logit by more than this a probability is 0 in f32, on which libllama's typical step divides.
+/// Below the largest logit by more than this a probability is 0 in f32, on which libllama's typical step
+/// divides.
 const UNDERFLOW: f32 = 80.0;
-/// Tokens a penalty may look back at: libllama allocates them at once.
+/// Most tokens that a penalty may look at: libllama allocates memory for all of them at once.
 const MAX_LAST_N: i32 = 1 << 22;
-/// Texts across which DRY sees no repetition; llama.cpp's defaults.
+/// Sequence breakers of DRY, across which it sees no repetition: llama.cpp's defaults.
 const DRY_BREAKERS: [&std::ffi::CStr; 4] = [c"\n", c":", c"\"", c"*"];
 
-/// What the user asked of the sampler. Neutral values switch a step off.
+/// The settings of a sampler chain. A neutral value switches its step off.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplerParams {
-    /// 0 or less is greedy: penalties and DRY still apply, the steps that only remove unlikely tokens do not. Else at
-    /// least 1e-4.
+    /// Temperature, at least 1e-4. With 0 or less the most likely token is taken: penalties and DRY still
+    /// apply, the steps that only remove unlikely tokens do not.
     pub temp: f32,
-    /// 0 keeps all.
+    /// Number of most likely tokens kept; 0 keeps all.
     pub top_k: i32,
-    /// 1 keeps all.
+    /// The most likely tokens are kept until their probabilities sum to this; 1 keeps all.
     pub top_p: f32,
-    /// 0 keeps all.
+    /// Tokens are kept whose probability is at least this times the largest; 0 keeps all.
     pub min_p: f32,
-    /// 1 keeps all.
+    /// Mass of locally typical tokens kept (Meister et al. 2022); 1 keeps all.
     pub typical_p: f32,
-    /// Tokens looked back at for penalties; 0 is off, -1 is the context.
+    /// Number of last tokens that penalties look at; 0 is off, -1 is the context.
     pub penalty_last_n: i32,
-    /// 1 is off; 0.01 to 10.
+    /// Divisor of the positive logits (factor on the negative ones) of repeated tokens, 0.01 to 10; 1 is off.
     pub penalty_repeat: f32,
-    /// 0 is off; -10 to 10.
+    /// Taken from a token's logit for each time it occurred, -10 to 10; 0 is off.
     pub penalty_freq: f32,
-    /// 0 is off; -10 to 10.
+    /// Taken from a token's logit if it occurred at all, -10 to 10; 0 is off.
     pub penalty_present: f32,
-    /// 0 is off; up to 100.
+    /// Strength of DRY, the penalty on repeated sequences, up to 100; 0 is off.
     pub dry_multiplier: f32,
-    /// Base of DRY's exponential, 1 to 100.
+    /// Base of the exponential by which DRY grows with the length of a repeated sequence, 1 to 100.
     pub dry_base: f32,
-    /// Repeats up to this length are free.
+    /// Length in tokens up to which DRY does not penalise a repeated sequence.
     pub dry_allowed_length: i32,
-    /// Tokens DRY looks back at; 0 is off, -1 is the context.
+    /// Number of last tokens that DRY looks at; 0 is off, -1 is the context.
     pub dry_penalty_last_n: i32,
-    /// Seed of every random choice. The largest u32, which libllama takes as "from the clock", means the one below it.
+    /// Seed of every random choice. The largest u32, which libllama takes as "from the clock", means the one
+    /// below it.
     pub seed: u32,
 }
 impl SamplerParams {
-    /// Always the most likely token.
+    /// Settings that always take the most likely token.
     pub fn greedy() -> Self {
         SamplerParams {
             temp: 0.0,
@@ -79,7 +81,8 @@ struct Chain(NonNull<sys::llama_sampler>);
 
 impl Drop for Chain {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from llama_sampler_chain_init and is freed nowhere else; it frees what was added.
+        // SAFETY: the pointer came from llama_sampler_chain_init and is freed nowhere else; it frees what was
+        // added.
         unsafe { sys::llama_sampler_free(self.0.as_ptr()) };
     }
 }
@@ -98,7 +101,8 @@ impl Chain {
         Ok(())
     }
 
-    /// Runs the chain over the candidates, which it may reorder and cut. Answers with the index it drew, if it draws.
+    /// Runs the chain over the candidates, which it may reorder and cut. Answers with the index it drew, if
+    /// it draws.
     fn apply(&mut self, candidates: &mut Vec<sys::llama_token_data>) -> Option<usize> {
         let mut array = sys::llama_token_data_array {
             data: candidates.as_mut_ptr(),
@@ -106,8 +110,8 @@ impl Chain {
             selected: -1,
             sorted: false,
         };
-        // SAFETY: the chain is valid, and the array is the vector's. The candidates are not empty and their logits neither
-        // NaN nor out of range, which is what libllama's sorting and softmax rely on.
+        // SAFETY: the chain is valid, and the array is the vector's. The candidates are not empty and their
+        // logits neither NaN nor out of range, which is what libllama's sorting and softmax rely on.
         unsafe { sys::llama_sampler_apply(self.0.as_ptr(), &mut array) };
         candidates.truncate(array.size);
         usize::try_from(array.selected).ok().filter(|&i| i < candidates.len())
@@ -127,12 +131,13 @@ pub struct Sampler {
     candidates: Vec<sys::llama_token_data>,
 }
 
-// SAFETY: libllama's samplers hold plain memory of their own (DRY reads the vocabulary only while it is made); all use of
-// them takes `&mut self`.
+// SAFETY: libllama's samplers hold plain memory of their own (DRY reads the vocabulary only while it is
+// made); all use of them takes `&mut self`.
 unsafe impl Send for Sampler {}
 
 impl Sampler {
-    /// Builds the chain; out-of-range values are errors that name the parameter. `n_ctx_train` is how far back `-1` looks.
+    /// Builds the chain; out-of-range values are errors that name the parameter. `n_ctx_train` is how far
+    /// back `-1` looks.
     pub fn new(params: &SamplerParams, vocab: &Vocab, n_ctx_train: usize) -> Result<Sampler> {
         logging::install();
         params.check()?;
@@ -146,8 +151,9 @@ impl Sampler {
         })
     }
 
-    /// Picks a token from one row of logits, and remembers it. Logits past the vocabulary (padded output matrices) are
-    /// ignored. Errors: fewer logits than tokens, NaN or infinite ones, none above minus infinity.
+    /// Picks a token from one row of logits, and remembers it. Logits past the vocabulary (padded output
+    /// matrices) are ignored. Errors: fewer logits than tokens, NaN or infinite ones, none above minus
+    /// infinity.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Token> {
         if logits.len() < self.n_vocab {
             let (found, n_vocab) = (logits.len(), self.n_vocab);
@@ -193,7 +199,7 @@ impl Sampler {
         drawn.ok_or_else(|| Error::Backend("libllama: the samplers left no token".into()))
     }
 
-    /// Tells the chain of a token it did not pick (the prompt), for penalties.
+    /// Adds a token that the chain did not pick (one of the prompt) to the history that penalties look at.
     pub fn accept(&mut self, token: Token) {
         if let Some(memory) = &mut self.memory {
             // SAFETY: the chain is valid; penalties and DRY store the number and never index by it.
@@ -214,10 +220,10 @@ impl SamplerParams {
     /// An error that names the first value out of its range.
     pub fn check(&self) -> Result<()> {
         fn within(name: &str, x: f32, min: f32, max: f32) -> Result<()> {
-            match (min..=max).contains(&x) {
-                true => Ok(()),
-                false => Err(Error::Argument(format!("{name}: expected {min} to {max}, found {x}"))),
+            if (min..=max).contains(&x) {
+                return Ok(());
             }
+            Err(Error::Argument(format!("{name}: expected {min} to {max}, found {x}")))
         }
         if !self.temp.is_finite() || (self.temp > 0.0 && self.temp < 1e-4) {
             let what = format!("temp: expected 0 or less (greedy) or at least 0.0001, found {}", self.temp);
@@ -269,8 +275,9 @@ impl SamplerParams {
         if dry {
             let vocab = vocab.handle()?;
             let mut breakers = DRY_BREAKERS.map(|b| b.as_ptr() as *const c_char);
-            // SAFETY: the vocabulary is valid for the call, which does not keep it; the breakers are NUL-terminated and
-            // copied. Each is one byte, so libllama finds it within tokens and never tokenizes a rest of it.
+            // SAFETY: the vocabulary is valid for the call, which does not keep it; the breakers are
+            // NUL-terminated and copied. Each is one byte, so libllama finds it within tokens and never
+            // tokenizes a rest of it.
             chain.add(unsafe {
                 sys::llama_sampler_init_dry(
                     vocab.raw(),
@@ -330,7 +337,7 @@ fn no_logits() -> Error {
     Error::Argument("no token has a logit above minus infinity".into())
 }
 
-/// The first of the largest.
+/// Index of the largest logit, the first of equal ones.
 fn argmax(logits: &[f32]) -> Result<Token> {
     let (mut best, mut max) = (None, -MAX_LOGIT);
     for (id, &logit) in logits.iter().enumerate() {

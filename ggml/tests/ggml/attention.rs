@@ -1,7 +1,7 @@
 //! Branched attention against a naive one in f64 that reads the same rounded keys and values.
 
 use crate::common::*;
-use ggml::attention::AttentionPart;
+use ggml::attention::AttentionBranch;
 use ggml::graph::{Builder, Executor};
 use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{DType, Error, Result};
@@ -100,7 +100,7 @@ impl Case {
             let q = feed.f32(b, &[self.d, self.n_head(), self.n_tokens], &p.q)?;
             let k = heads_of(b, b.stored(&p.k.0)?, self.d, n, self.n_head_kv)?;
             let v = heads_of(b, b.stored(&p.v.0)?, self.d_v, n, self.n_head_kv)?;
-            with_tensors.push(AttentionPart { q, k, v });
+            with_tensors.push(AttentionBranch { q, k, v });
         }
         let mask = feed.f16(b, &[self.columns(), self.n_tokens], mask)?;
         b.attention(&with_tensors, mask, self.scale())
@@ -233,7 +233,7 @@ fn large_scores_and_a_maximum_that_keeps_growing() {
             let k = b.view(b.stored(&k)?, [1, n, 1, 1], [4, 4 * n, 4 * n], 0)?;
             let v = b.view(b.stored(&v)?, [1, n, 1, 1], [4, 4 * n, 4 * n], 0)?;
             let mask = feed.f16(b, &[n, n_tokens], &vec![0.0; n * n_tokens])?;
-            b.attention(&[AttentionPart { q, k, v }], mask, 1.0)
+            b.attention(&[AttentionBranch { q, k, v }], mask, 1.0)
         })
         .unwrap();
         assert_eq!(got, vec![300.0; n_tokens]);
@@ -262,7 +262,7 @@ fn what_nobody_sees_is_not_read_into_the_result() {
                 let q = feed.f32(b, &[32, 1, n_tokens], &vec![0.5; 32 * n_tokens])?;
                 let k = heads_of(b, b.stored(&cache)?, 32, n, 1)?;
                 let mask = feed.f16(b, &[n, n_tokens], &mask)?;
-                b.attention(&[AttentionPart { q, k, v: k }], mask, 0.2)
+                b.attention(&[AttentionBranch { q, k, v: k }], mask, 0.2)
             })
             .unwrap()
         };
@@ -285,16 +285,16 @@ fn queries_and_keys_through_other_strides() {
     let ours = eval(&mut executor(2), |b, feed| {
         let q = b.permute(feed.f32(b, &[d, n_tokens, n_head], &q)?, [0, 2, 1, 3])?;
         let k = b.stored(&k)?;
-        b.attention(&[AttentionPart { q, k, v: k }], feed.f16(b, &[n, n_tokens], &mask)?, 0.125)
+        b.attention(&[AttentionBranch { q, k, v: k }], feed.f16(b, &[n, n_tokens], &mask)?, 0.125)
     })
     .unwrap();
     let straight = eval(&mut executor(1), |b, feed| {
         let q = b.permute(feed.f32(b, &[d, n_tokens, n_head], &q)?, [0, 2, 1, 3])?;
         let k = feed.f32(b, &[d, n, 2], &held)?;
-        b.attention(&[AttentionPart { q: b.cont(q)?, k, v: k }], feed.f16(b, &[n, n_tokens], &mask)?, 0.125)
+        b.attention(&[AttentionBranch { q: b.cont(q)?, k, v: k }], feed.f16(b, &[n, n_tokens], &mask)?, 0.125)
     })
     .unwrap();
-    assert_within(&ours, &widened(&straight), |_| 1e-6, "strides");
+    assert_within(&ours, &to_f64(&straight), |_| 1e-6, "strides");
 }
 
 #[test]
@@ -311,14 +311,14 @@ fn splitting_keys_into_parts_changes_nothing_and_repeats_are_equal() {
             let t = b.stored(t)?;
             b.view(t, [64, n, 3, 1], [t.nb()[1], 128, t.nb()[2]], from * t.nb()[1])
         };
-        let part = |from, n| -> Result<AttentionPart<'_>> {
-            Ok(AttentionPart { q, k: window(&parts[0].k.0, from, n)?, v: window(&parts[0].v.0, from, n)? })
+        let part = |from, n| -> Result<AttentionBranch<'_>> {
+            Ok(AttentionBranch { q, k: window(&parts[0].k.0, from, n)?, v: window(&parts[0].v.0, from, n)? })
         };
         let parts = [part(0, 37)?, part(37, 300)?, part(337, 163)?];
         b.attention(&parts, feed.f16(b, &[500, 12], &mask)?, case.scale())
     })
     .unwrap();
-    assert_within(&split, &widened(&whole), |_| 1e-6, "parts");
+    assert_within(&split, &to_f64(&whole), |_| 1e-6, "parts");
 }
 
 #[test]
@@ -328,11 +328,11 @@ fn wrong_shapes_and_types_are_refused() {
         .measure::<_, Error>(512, |b| {
             let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
             let (q, k, m) = (t(F32, &[32, 4, 3]), t(F16, &[32, 5, 2]), t(F16, &[5, 3]));
-            let good = AttentionPart { q, k, v: k };
+            let good = AttentionBranch { q, k, v: k };
             let no = |p, mask| refused(b.attention(&[p], mask, 1.0), "attention");
             b.attention(&[good], m, 1.0)?;
             b.attention(&[good; 3], t(F16, &[15, 3]), 1.0)?;
-            b.attention(&[AttentionPart { v: t(Q8_0, &[64, 5, 2]), ..good }], m, 1.0)?;
+            b.attention(&[AttentionBranch { v: t(Q8_0, &[64, 5, 2]), ..good }], m, 1.0)?;
 
             refused(b.attention(&[], m, 1.0), "attention");
             refused(b.attention(&[good; 4], t(F16, &[20, 3]), 1.0), "attention");
@@ -347,7 +347,7 @@ fn wrong_shapes_and_types_are_refused() {
                 t(F32, &[32, 4, 3, 2]),
                 b.permute(t(F32, &[4, 32, 3]), [1, 0, 2, 3])?,
             ] {
-                no(AttentionPart { q, ..good }, m);
+                no(AttentionBranch { q, ..good }, m);
             }
             let swapped = b.permute(t(F16, &[5, 32, 2]), [1, 0, 2, 3])?;
             for wrong in [
@@ -357,10 +357,10 @@ fn wrong_shapes_and_types_are_refused() {
                 t(I32, &[32, 5, 2]),
                 swapped,
             ] {
-                no(AttentionPart { k: wrong, ..good }, m);
-                no(AttentionPart { v: wrong, ..good }, m);
+                no(AttentionBranch { k: wrong, ..good }, m);
+                no(AttentionBranch { v: wrong, ..good }, m);
             }
-            no(AttentionPart { k: t(F16, &[16, 5, 2]), ..good }, m);
+            no(AttentionBranch { k: t(F16, &[16, 5, 2]), ..good }, m);
             let gaps = b.columns(t(F16, &[6, 3]), 0, 5)?;
             for mask in
                 [t(F32, &[5, 3]), t(F16, &[6, 3]), t(F16, &[5, 2]), t(F16, &[5, 4]), t(F16, &[5, 3, 2]), gaps]
@@ -370,14 +370,14 @@ fn wrong_shapes_and_types_are_refused() {
             // Parts must agree with each other.
             let two = t(F16, &[10, 3]);
             for other in [
-                AttentionPart { q: t(F32, &[32, 2, 3]), ..good },
-                AttentionPart { k: t(F16, &[32, 5, 4]), v: t(F16, &[32, 5, 4]), ..good },
-                AttentionPart { v: t(F16, &[16, 5, 2]), ..good },
+                AttentionBranch { q: t(F32, &[32, 2, 3]), ..good },
+                AttentionBranch { k: t(F16, &[32, 5, 4]), v: t(F16, &[32, 5, 4]), ..good },
+                AttentionBranch { v: t(F16, &[16, 5, 2]), ..good },
             ] {
                 refused(b.attention(&[good, other], two, 1.0), "attention");
             }
             let (many, long) = (t(F32, &[32, 64, 64]), t(F16, &[1 << 42, 5, 2]));
-            no(AttentionPart { q: many, v: long, ..good }, t(F16, &[5, 64]));
+            no(AttentionBranch { q: many, v: long, ..good }, t(F16, &[5, 64]));
             Ok(())
         })
         .unwrap();

@@ -1,5 +1,5 @@
-//! Attention for training against its definition in f64, and its gradients against closed forms that are themselves held
-//! against finite differences.
+//! Attention for training against its definition in f64, and its gradients against closed forms that are
+//! themselves held against finite differences.
 
 use crate::common::*;
 use ggml::attention_train::AttentionBack;
@@ -35,13 +35,13 @@ enum Seen {
     Nothing,
 }
 
-/// Queries, keys, values, the gradient of the output, and the runs.
+/// Queries, keys, values, the gradient of the output, and the key ranges.
 struct Data {
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
     d_out: Vec<f32>,
-    runs: Vec<i32>,
+    key_ranges: Vec<i32>,
 }
 
 /// In f64: output and log-sum-exp, gradients.
@@ -79,7 +79,7 @@ impl Case {
     fn data(&self) -> Data {
         let mut rng = Rng(self.seed);
         let rows = self.n_head() * self.n_tokens;
-        let runs = (0..self.n_tokens).flat_map(|t| {
+        let key_ranges = (0..self.n_tokens).flat_map(|t| {
             let end = (self.n_keys + t + 1).saturating_sub(self.n_tokens);
             let (first, end) = match self.seen {
                 Seen::All => (0, self.n_keys as i32),
@@ -94,18 +94,18 @@ impl Case {
             };
             [first, end]
         });
-        let runs = runs.collect();
+        let key_ranges = key_ranges.collect();
         Data {
             q: rng.values(self.d * rows).iter().map(|q| 3.0 * q).collect(),
             k: rng.values(self.d * self.n_head_kv * self.n_keys),
             v: rng.values(self.d_v * self.n_head_kv * self.n_keys),
             d_out: rng.values(self.d_v * rows),
-            runs,
+            key_ranges,
         }
     }
 
     /// The definition, on any numbers.
-    fn exact(&self, q: &[f64], k: &[f64], v: &[f64], d_out: &[f64], runs: &[i32]) -> Exact {
+    fn exact(&self, q: &[f64], k: &[f64], v: &[f64], d_out: &[f64], key_ranges: &[i32]) -> Exact {
         let (d, d_v, scale) = (self.d, self.d_v, f64::from(self.scale()));
         let mut exact = Exact {
             d_q: vec![0.0; q.len()],
@@ -116,7 +116,7 @@ impl Case {
         };
         for t in 0..self.n_tokens {
             let limit = |i: i32| i.clamp(0, self.n_keys as i32) as usize;
-            let (first, end) = (limit(runs[2 * t]), limit(runs[2 * t + 1]));
+            let (first, end) = (limit(key_ranges[2 * t]), limit(key_ranges[2 * t + 1]));
             for h in 0..self.n_head() {
                 let row = t * self.n_head() + h;
                 let (q, g) = (&q[row * d..][..d], &d_out[row * d_v..][..d_v]);
@@ -171,7 +171,7 @@ impl Case {
                     let (k_id, k) = b.input("k", DType::F32, &[d, g, n])?;
                     let (v_id, v) = b.input("v", DType::F32, &[d_v, g, n])?;
                     let (g_id, d_out) = b.input("d_out", DType::F32, &[d_v, h, t])?;
-                    let (r_id, runs) = b.input("runs", DType::I32, &[2, t])?;
+                    let (r_id, key_ranges) = b.input("key_ranges", DType::I32, &[2, t])?;
                     let cut =
                         |t: Tensor<'_>, d: usize| ([d, g, self.n_keys, 1], [t.nb()[1], t.nb()[2], t.nb()[3]]);
                     let used = |t, d| {
@@ -179,21 +179,21 @@ impl Case {
                         b.view(t, ne, nb, 0)
                     };
                     let (k, v) = (used(k, d)?, used(v, d_v)?);
-                    let o_lse = b.attention_lse(q, k, v, runs, self.scale())?;
+                    let o_lse = b.attention_lse(q, k, v, key_ranges, self.scale())?;
                     let (d_k, d_v) = (used(b.stored(&d_k)?, d)?, used(b.stored(&d_v_store)?, d_v)?);
-                    let operands = AttentionBack { q, k, v, runs, o_lse, d_out, d_k, d_v };
+                    let operands = AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v };
                     let d_q = b.attention_back(operands, self.scale())?;
                     Ok(([q_id, k_id, v_id, g_id], r_id, [b.output(o_lse), b.output(d_q)]))
                 })
                 .unwrap();
-            let (ids, runs, outputs) = both;
+            let (ids, key_ranges, outputs) = both;
             let rows = start * h..end * h;
             let q = &data.q[rows.start * d..rows.end * d];
             let d_out = &data.d_out[rows.start * d_v..rows.end * d_v];
             for (id, values) in ids.into_iter().zip([q, &k, &v, d_out]) {
                 exec.set(id, values).unwrap();
             }
-            exec.set(runs, &data.runs[2 * start..2 * end]).unwrap();
+            exec.set(key_ranges, &data.key_ranges[2 * start..2 * end]).unwrap();
             exec.compute().unwrap();
             for (id, all) in outputs.into_iter().zip([&mut results.o_lse, &mut results.d_q]) {
                 let mut some = Vec::new();
@@ -213,8 +213,8 @@ impl Case {
 
     fn check(&self, exec: &mut Executor) -> Results {
         let data = self.data();
-        let [q, k, v, d_out] = [&data.q, &data.k, &data.v, &data.d_out].map(|x| widened(x));
-        let want = self.exact(&q, &k, &v, &d_out, &data.runs);
+        let [q, k, v, d_out] = [&data.q, &data.k, &data.v, &data.d_out].map(|x| to_f64(x));
+        let want = self.exact(&q, &k, &v, &d_out, &data.key_ranges);
         let got = self.run(exec, &data, &[self.n_tokens]);
         got.agree(&want, 1e-5, &format!("{self:?}"));
         got
@@ -230,7 +230,8 @@ struct Results {
 }
 
 impl Results {
-    /// Gradients within a part of their norm's share of an element, and of what was summed up; outputs of their own size.
+    /// Gradients within a part of their norm's share of an element, and of what was summed up; outputs of
+    /// their own size.
     fn agree(&self, want: &Exact, bound: f64, what: &str) {
         let all =
             [("d_q", &self.d_q, &want.d_q), ("d_k", &self.d_k, &want.d_k), ("d_v", &self.d_v, &want.d_v)];
@@ -253,12 +254,12 @@ fn closed_forms_are_the_derivatives() {
     let case =
         Case { d: 4, d_v: 3, n_head_kv: 2, n_rep: 2, n_tokens: 3, n_keys: 5, seen: Seen::Causal, seed: 1 };
     let data = case.data();
-    let x = [&data.q, &data.k, &data.v, &data.d_out].map(|x| widened(x));
+    let x = [&data.q, &data.k, &data.v, &data.d_out].map(|x| to_f64(x));
     let loss = |x: &[Vec<f64>; 4]| {
-        let o_lse = case.exact(&x[0], &x[1], &x[2], &x[3], &data.runs).o_lse;
+        let o_lse = case.exact(&x[0], &x[1], &x[2], &x[3], &data.key_ranges).o_lse;
         o_lse.chunks(4).zip(x[3].chunks(3)).map(|(o, g)| dot(&o[..3], g)).sum::<f64>()
     };
-    let exact = case.exact(&x[0], &x[1], &x[2], &x[3], &data.runs);
+    let exact = case.exact(&x[0], &x[1], &x[2], &x[3], &data.key_ranges);
     for (which, grads) in [&exact.d_q, &exact.d_k, &exact.d_v].into_iter().enumerate() {
         for (i, g) in grads.iter().enumerate() {
             let at = |step: f64| {
@@ -323,13 +324,12 @@ fn blocks_of_queries_last_to_first_are_one_piece() {
         let mut exec = executor(2);
         let whole = case.check(&mut exec);
         let blocks = case.run(&mut exec, &data, &[64, 128, 200, 300]);
-        let sizes =
-            [&whole.d_q, &whole.d_k, &whole.d_v].map(|x| widened(x).iter().map(|x| x.abs()).collect());
+        let sizes = [&whole.d_q, &whole.d_k, &whole.d_v].map(|x| to_f64(x).iter().map(|x| x.abs()).collect());
         let exact = Exact {
-            o_lse: widened(&whole.o_lse),
-            d_q: widened(&whole.d_q),
-            d_k: widened(&whole.d_k),
-            d_v: widened(&whole.d_v),
+            o_lse: to_f64(&whole.o_lse),
+            d_q: to_f64(&whole.d_q),
+            d_k: to_f64(&whole.d_k),
+            d_v: to_f64(&whole.d_v),
             sizes,
         };
         blocks.agree(&exact, 1e-5, "blocks");
@@ -343,18 +343,19 @@ fn a_second_compute_adds_again() {
     let (h, g, d) = (case.n_head(), case.n_head_kv, case.d);
     let acc = [0, 1].map(|_| stored(DType::F32, &[d, g, case.n_keys], &vec![1.0; d * g * case.n_keys]).0);
     let mut exec = executor(3);
-    let (ids, runs) = exec
+    let (ids, key_ranges) = exec
         .build::<([InputId; 4], InputId), Error>(64, |b| {
             let (q_id, q) = b.input("q", DType::F32, &[d, h, case.n_tokens])?;
             let (k_id, k) = b.input("k", DType::F32, &[d, g, case.n_keys])?;
             let (v_id, v) = b.input("v", DType::F32, &[d, g, case.n_keys])?;
             let (g_id, d_out) = b.input("d_out", DType::F32, &[d, h, case.n_tokens])?;
-            let (r_id, runs) = b.input("runs", DType::I32, &[2, case.n_tokens])?;
-            let o_lse = b.attention_lse(q, k, v, runs, case.scale())?;
+            let (r_id, key_ranges) = b.input("key_ranges", DType::I32, &[2, case.n_tokens])?;
+            let o_lse = b.attention_lse(q, k, v, key_ranges, case.scale())?;
             let (d_k, d_v) = (b.stored(&acc[0])?, b.stored(&acc[1])?);
-            b.output(
-                b.attention_back(AttentionBack { q, k, v, runs, o_lse, d_out, d_k, d_v }, case.scale())?,
-            );
+            b.output(b.attention_back(
+                AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v },
+                case.scale(),
+            )?);
             Ok(([q_id, k_id, v_id, g_id], r_id))
         })
         .unwrap();
@@ -362,11 +363,11 @@ fn a_second_compute_adds_again() {
         for (id, x) in ids.into_iter().zip([&data.q, &data.k, &data.v, &data.d_out]) {
             exec.set(id, x).unwrap();
         }
-        exec.set(runs, &data.runs).unwrap();
+        exec.set(key_ranges, &data.key_ranges).unwrap();
         exec.compute().unwrap();
     }
-    let [q, k, v, d_out] = [&data.q, &data.k, &data.v, &data.d_out].map(|x| widened(x));
-    let want = case.exact(&q, &k, &v, &d_out, &data.runs);
+    let [q, k, v, d_out] = [&data.q, &data.k, &data.v, &data.d_out].map(|x| to_f64(x));
+    let want = case.exact(&q, &k, &v, &d_out, &data.key_ranges);
     for (acc, want) in acc.iter().zip([&want.d_k, &want.d_v]) {
         let twice: Vec<f64> = want.iter().map(|w| 1.0 + 2.0 * w).collect();
         assert_within(&contents(acc), &twice, |i| 1e-5 * (1.0 + twice[i].abs()), "twice");
@@ -375,7 +376,8 @@ fn a_second_compute_adds_again() {
 
 #[test]
 fn large_scores_and_other_strides() {
-    // Queries as [d, T, n_head] seen as [d, n_head, T]; keys whose heads each lie together; scores up to hundreds.
+    // Queries as [d, T, n_head] seen as [d, n_head, T]; keys whose heads each lie together; scores up to
+    // hundreds.
     let (d, h, g, t, n) = (16usize, 4usize, 2usize, 50usize, 300usize);
     let case =
         Case { d, d_v: d, n_head_kv: g, n_rep: h / g, n_tokens: t, n_keys: n, seen: Seen::Causal, seed: 2 };
@@ -385,14 +387,14 @@ fn large_scores_and_other_strides() {
         let row = |i: usize| &x[(i % n * heads + i / n) * d..][..d];
         (0..heads * n).flat_map(row).copied().collect()
     };
-    let [q, k, v, d_out] = [&data.q, &data.k, &data.v, &data.d_out].map(|x| widened(x));
-    let want = case.exact(&q, &k, &v, &d_out, &data.runs);
+    let [q, k, v, d_out] = [&data.q, &data.k, &data.v, &data.d_out].map(|x| to_f64(x));
+    let want = case.exact(&q, &k, &v, &d_out, &data.key_ranges);
     let got = eval(&mut executor(2), |b, feed| {
         let q = b.permute(feed.f32(b, &[d, t, h], &turned(&data.q, h, t))?, [0, 2, 1, 3])?;
         let k = b.permute(feed.f32(b, &[d, n, g], &turned(&data.k, g, n))?, [0, 2, 1, 3])?;
         let v = b.permute(feed.f32(b, &[d, n, g], &turned(&data.v, g, n))?, [0, 2, 1, 3])?;
-        let runs = b.reshape(feed.i32(b, &data.runs)?, &[2, t])?;
-        b.attention_lse(q, k, v, runs, case.scale())
+        let key_ranges = b.reshape(feed.i32(b, &data.key_ranges)?, &[2, t])?;
+        b.attention_lse(q, k, v, key_ranges, case.scale())
     })
     .unwrap();
     assert_within(&got, &want.o_lse, |i| 1e-4 + 1e-5 * want.o_lse[i].abs(), "large scores");
@@ -407,36 +409,37 @@ fn wrong_shapes_and_types_are_refused() {
         .measure::<_, Error>(256, |b| {
             let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
             let (q, k, v) = (t(F32, &[8, 4, 3]), t(F32, &[8, 2, 5]), t(F32, &[6, 2, 5]));
-            let runs = t(I32, &[2, 3]);
-            let o_lse = b.attention_lse(q, k, v, runs, 1.0)?;
+            let key_ranges = t(I32, &[2, 3]);
+            let o_lse = b.attention_lse(q, k, v, key_ranges, 1.0)?;
             assert_eq!(o_lse.ne(), [7, 4, 3, 1]);
-            let no = |q, k, v, runs| refused(b.attention_lse(q, k, v, runs, 1.0), "attention_lse");
+            let no =
+                |q, k, v, key_ranges| refused(b.attention_lse(q, k, v, key_ranges, 1.0), "attention_lse");
             let turned = b.permute(t(F32, &[4, 8, 3]), [1, 0, 2, 3])?;
             for wrong in
                 [t(F16, &[8, 4, 3]), t(F32, &[7, 4, 3]), t(F32, &[8, 3, 3]), t(F32, &[8, 4, 2]), turned]
             {
-                no(wrong, k, v, runs);
+                no(wrong, k, v, key_ranges);
             }
             for wrong in [t(F16, &[8, 2, 5]), t(F32, &[8, 2, 4]), t(F32, &[8, 1, 5]), t(F32, &[8, 2, 5, 2])] {
-                no(q, wrong, v, runs);
-                no(q, k, wrong, runs);
+                no(q, wrong, v, key_ranges);
+                no(q, k, wrong, key_ranges);
             }
             for wrong in [t(I64, &[2, 3]), t(I32, &[3, 2]), t(I32, &[2, 4]), t(I32, &[6])] {
                 no(q, k, v, wrong);
             }
-            refused(b.attention_lse(q, k, v, runs, f32::NAN), "attention_lse");
-            no(t(F32, &[8, 2050, 3]), k, v, runs);
+            refused(b.attention_lse(q, k, v, key_ranges, f32::NAN), "attention_lse");
+            no(t(F32, &[8, 2050, 3]), k, v, key_ranges);
 
             let d_out = t(F32, &[6, 4, 3]);
             let (d_k, d_v, kept) = (b.stored(&d_k)?, b.stored(&d_v)?, b.stored(&kept)?);
-            let good = AttentionBack { q, k, v, runs, o_lse, d_out, d_k, d_v };
+            let good = AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v };
             assert_eq!(b.attention_back(good, 1.0)?.ne(), [8, 4, 3, 1]);
             refused(b.attention_back(good, f32::INFINITY), "attention_back");
             for wrong in [
                 AttentionBack { q: t(F32, &[8, 4, 2]), ..good },
                 AttentionBack { k: t(F32, &[8, 2, 4]), ..good },
                 AttentionBack { v: t(F32, &[5, 2, 5]), ..good },
-                AttentionBack { runs: t(I32, &[2, 2]), ..good },
+                AttentionBack { key_ranges: t(I32, &[2, 2]), ..good },
                 AttentionBack { o_lse: t(F32, &[6, 4, 3]), ..good },
                 AttentionBack { o_lse: t(F16, &[7, 4, 3]), ..good },
                 AttentionBack { d_out: t(F32, &[6, 4, 4]), ..good },

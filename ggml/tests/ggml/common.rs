@@ -1,4 +1,4 @@
-//! What the op and graph tests share: seeded numbers, one-shot graphs, error measures.
+//! Helpers of the op and graph tests: seeded numbers, one-shot graphs, error measures.
 #![allow(dead_code, unreachable_pub)]
 
 use std::sync::Arc;
@@ -108,7 +108,7 @@ pub fn stored(dtype: DType, shape: &[usize], values: &[f32]) -> (StoreTensor, Ve
     (StoreTensor { store, index: 0 }, held)
 }
 
-/// What a stored tensor holds now.
+/// The values of a stored tensor, as floats.
 pub fn contents(t: &StoreTensor) -> Vec<f32> {
     let def = t.def();
     let mut bytes = vec![0u8; def.n_bytes().unwrap()];
@@ -180,7 +180,7 @@ pub fn table(pos: &[i32], n_tables: usize, n_rot: usize, theta: impl Fn(usize, u
     out
 }
 
-pub fn widened(x: &[f32]) -> Vec<f64> {
+pub fn to_f64(x: &[f32]) -> Vec<f64> {
     x.iter().map(|&x| f64::from(x)).collect()
 }
 

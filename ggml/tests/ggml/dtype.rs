@@ -22,7 +22,8 @@ fn weights(n: usize, seed: u64) -> Vec<f32> {
 #[test]
 fn facts_are_ggmls() {
     for raw in 0..sys::GGML_TYPE_COUNT {
-        // SAFETY: the number is below GGML_TYPE_COUNT, so ggml's table has an entry, and that is never written.
+        // SAFETY: the number is below GGML_TYPE_COUNT, so ggml's table has an entry, and that is never
+        // written.
         let traits = unsafe { &*sys::ggml_get_type_traits(raw) };
         let Some(t) = DType::from_raw(raw) else {
             assert_eq!(traits.blck_size, 0, "type {raw} is not one that ggml removed");

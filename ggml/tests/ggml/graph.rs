@@ -115,7 +115,7 @@ fn results_are_read_only_when_there_are_some() {
             let half = b.output(b.columns(y, 0, 2)?);
             let turned = b.output(b.permute(y, [1, 0, 2, 3])?);
             let rows = b.output(b.view(y, [4, 2, 1, 1], [16, 32, 32], 16)?);
-            Ok([half, turned, b.output(b.widen(&[y], DType::BF16)?), rows])
+            Ok([half, turned, b.output(b.dequantize(&[y], DType::BF16)?), rows])
         })
         .unwrap();
     exec.set(first_input(), &[1.0f32; 12]).unwrap();

@@ -1,4 +1,5 @@
-//! Rotations against the definition in f64, by table and by ggml's own op, plain and with a base for each head; and widening.
+//! Rotations against the definition in f64, by table and by ggml's own op, plain and with a base for each
+//! head; and dequantization.
 
 use crate::common::*;
 use ggml::ops::RopeParams;
@@ -43,7 +44,7 @@ fn by_table() {
             })
             .unwrap();
             let inside: Vec<f32> = x.chunks(row).flat_map(|r| r[6..][..d * heads.n_head].to_vec()).collect();
-            let want = heads.rotate(&widened(&inside), &pos, |h, j| by(h / group, j), 1.0);
+            let want = heads.rotate(&to_f64(&inside), &pos, |h, j| by(h / group, j), 1.0);
             let off = max_error(&got, &want);
             assert!(
                 off <= TABLE_BOUND,
@@ -77,9 +78,9 @@ fn twice_is_once_by_the_sum() {
             })
             .unwrap()
         };
-        let at_once = widened(&rotated(&[&sum]));
+        let at_once = to_f64(&rotated(&[&sum]));
         assert!(max_error(&rotated(&[&one, &two]), &at_once) < 1e-6);
-        assert!(max_error(&rotated(&[&one, &back]), &widened(&x)) < 1e-6, "there and back");
+        assert!(max_error(&rotated(&[&one, &back]), &to_f64(&x)) < 1e-6, "there and back");
         // What attention rests on: a product of rotated vectors depends on the distance alone.
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
         let (far, near) = (rotated(&[&[20_005; 9]]), rotated(&[&[20_000; 9]]));
@@ -108,7 +109,7 @@ fn by_ggml_with_a_geometric_series() {
             })
             .unwrap();
             let theta = |_: usize, j: usize| f64::from(base).powf(-2.0 * j as f64 / n_rot as f64);
-            let want = heads.rotate(&widened(&x), &pos, theta, f64::from(mscale));
+            let want = heads.rotate(&to_f64(&x), &pos, theta, f64::from(mscale));
             // ggml multiplies the ratio up in f32: a rounding for each pair, on angles of up to 26000.
             let rounding = |j: usize| (j as f64 + 2.0) * 2f64.powi(-24) * theta(0, j) * FAR as f64;
             let worst = (0..n_rot / 2).map(rounding).fold(0.0, f64::max);
@@ -152,7 +153,7 @@ fn by_ggml_with_a_factor_for_each_pair() {
             b.rope(x, feed.i32(b, &pos)?, Some(factors), &base_one(n_rot, heads.halves))
         })
         .unwrap();
-        let want = heads.rotate(&widened(&x), &pos, |_, j| theta[j], 1.0);
+        let want = heads.rotate(&to_f64(&x), &pos, |_, j| theta[j], 1.0);
         let largest = theta.iter().fold(0.0f64, |m, &t| m.max(t));
         let off = max_error(&got, &want);
         assert!(off <= factor_bound(largest), "d {d} n_rot {n_rot}: {off:e}");
@@ -180,7 +181,7 @@ fn a_base_for_each_head_is_one_rope_over_all_heads() {
                 b.reshape(y, &[d, n_head, n])
             })
             .unwrap();
-            let want = heads.rotate(&widened(&x), &pos, theta, 1.0);
+            let want = heads.rotate(&to_f64(&x), &pos, theta, 1.0);
             let off = max_error(&got, &want);
             assert!(off <= factor_bound(1.0), "d {d} heads {n_head}: {off:e}");
 
@@ -195,7 +196,7 @@ fn a_base_for_each_head_is_one_rope_over_all_heads() {
 }
 
 #[test]
-fn widening_is_dequantising_and_rounding() {
+fn dequantize_gives_the_values_and_rounds_them() {
     let mut rng = Rng(16);
     let types: Vec<DType> = DType::ALL.iter().copied().filter(|d| d.can_quantize()).collect();
     for threads in [1, 5] {
@@ -211,22 +212,22 @@ fn widening_is_dequantising_and_rounding() {
                 })
                 .collect();
             let held = || weights.iter().flat_map(|(_, held)| held);
-            let mut widen = |to: DType| {
+            let mut dequantize = |to: DType| {
                 eval(&mut exec, |b, _| {
                     let ws = weights.iter().map(|(w, _)| b.stored(w)).collect::<Result<Vec<_>, _>>()?;
-                    b.to_f32(b.widen(&ws, to)?)
+                    b.to_f32(b.dequantize(&ws, to)?)
                 })
                 .unwrap()
             };
-            assert_eq!(widen(DType::F32), held().copied().collect::<Vec<f32>>(), "{all:?}");
+            assert_eq!(dequantize(DType::F32), held().copied().collect::<Vec<f32>>(), "{all:?}");
             let rounded: Vec<f32> = held().map(|&x| half::bf16::from_f32(x).to_f32()).collect();
-            assert_eq!(widen(DType::BF16), rounded, "{all:?}");
+            assert_eq!(dequantize(DType::BF16), rounded, "{all:?}");
         }
     }
 }
 
 #[test]
-fn a_widened_product_is_the_product() {
+fn a_dequantized_product_is_the_product() {
     let mut rng = Rng(17);
     let mut exec = executor(2);
     let (k, m, n) = (320, 40, 33);
@@ -234,9 +235,10 @@ fn a_widened_product_is_the_product() {
     let x = rng.values(k * n);
     // F32 rounds sums only; with BF16 weight and activation are each rounded to 8 bits.
     for (to, bound) in [(DType::F32, 1e-6), (DType::BF16, 2f64.powi(-8) * 1.01)] {
-        let got =
-            eval(&mut exec, |b, feed| b.mul_mat(b.widen(&[b.stored(&wt)?], to)?, feed.f32(b, &[k, n], &x)?))
-                .unwrap();
+        let got = eval(&mut exec, |b, feed| {
+            b.mul_mat(b.dequantize(&[b.stored(&wt)?], to)?, feed.f32(b, &[k, n], &x)?)
+        })
+        .unwrap();
         for (i, got) in got.iter().enumerate() {
             let terms = w[i % m * k..][..k].iter().zip(&x[i / m * k..][..k]);
             let (sum, abs) = terms.fold((0.0, 0.0), |(s, a), (w, x)| {

@@ -10,7 +10,7 @@ mod same;
 use std::sync::OnceLock;
 
 use convert::random::{write, Shape};
-use ggml::gguf::{File, Value, Writer};
+use gguf::{File, Value, Writer};
 use ropewalk::model::Model;
 use ropewalk::rope::{Plan, Spec, METHODS};
 use ropewalk::session::SessionParams;

@@ -14,7 +14,7 @@ use crate::common::*;
 
 const N_TOKENS: usize = 150;
 
-/// F32 cache, micro-batches on both sides of where weights are widened.
+/// F32 cache, micro-batches on both sides of where weights are dequantized.
 fn settings(portable: bool) -> SessionParams {
     SessionParams { kv_type: DType::F32, n_ubatch: 96, portable, ..params(256) }
 }
@@ -71,7 +71,7 @@ fn libllama_gives_the_same_logits() {
             let tag = format!("{shape}-{}", dtype.name());
             let path = random_model(shape, dtype, "lora-oracle");
             let mut one = Made::on(&path, 8, output, 2);
-            // libllama rounds activations to F16 for an F16 pair; ours are widened when they are loaded.
+            // libllama rounds activations to F16 for an F16 pair; ours are converted to F32 when they are loaded.
             one.dtype = if dtype == DType::F32 { DType::F32 } else { DType::F16 };
             let mut two = Made::on(&path, 3, output, 3);
             two.keys.rslora = true;

@@ -61,7 +61,7 @@ fn step(trainer: &mut Trainer<'_>, optimizer: &mut Optimizer, tokens: &[Token]) 
     (loss, optimizer.step(trainer.params_mut()).unwrap().grad_norm)
 }
 
-/// On the file as shipped: its weights are widened exactly.
+/// On the file as shipped: its weights are dequantized exactly.
 #[test]
 fn steps_follow_the_recorded_losses_and_resume_bit_by_bit() {
     let recording = recording();

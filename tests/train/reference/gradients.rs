@@ -140,7 +140,7 @@ fn same(about: &str, a: &Found, b: &Found, bound: f64) {
     println!("{about}: {:.1e} ({})", worst.0, worst.1);
 }
 
-/// The shipped file's weights are widened exactly, so the bound of 0.99 on cosines is met by far: the same figures hold.
+/// The shipped file's weights are dequantized exactly, so the bound of 0.99 on cosines is met by far: the same figures hold.
 #[test]
 fn all_linears_under_plain() {
     let recording = recording();

@@ -1,4 +1,4 @@
-//! Whatever can be written comes back: random metadata trees and tensors, all types.
+//! Random metadata trees and tensors of all types are written and read back unchanged.
 
 use gguf::{parse, Array, DType, File, Value, Writer};
 use proptest::collection::vec;
@@ -112,7 +112,13 @@ proptest! {
 
     /// Values keep their meaning when they are read as another type, or are not read at all.
     #[test]
-    fn integers_convert_when_they_fit(v in prop_oneof![any::<i64>().prop_map(i128::from), any::<u64>().prop_map(i128::from), -300i128..300]) {
+    fn integers_convert_when_they_fit(
+        v in prop_oneof![
+            any::<i64>().prop_map(i128::from),
+            any::<u64>().prop_map(i128::from),
+            -300i128..300,
+        ],
+    ) {
         let mut header = Writer::new();
         let stored: Vec<Value> = [
             i8::try_from(v).ok().map(Value::I8), u8::try_from(v).ok().map(Value::U8),

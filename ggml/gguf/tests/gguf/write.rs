@@ -21,7 +21,8 @@ fn listed(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Whatever `w` does wrong: an error that names the path and holds `needle`, and the old file untouched.
+/// Asserts that writing `w` fails with an error of one line that names the path and contains `needle`, and
+/// that the file written over is unchanged.
 fn assert_fails(w: Writer<'_>, needle: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.gguf");
@@ -124,7 +125,8 @@ fn a_full_disk_leaves_everything_as_it_was() {
     let status = std::process::Command::new("sh")
         .args([
             "-c",
-            "trap '' XFSZ; ulimit -f 2048; exec \"$0\" --exact write::a_full_disk_leaves_everything_as_it_was",
+            "trap '' XFSZ; ulimit -f 2048; \
+             exec \"$0\" --exact write::a_full_disk_leaves_everything_as_it_was",
         ])
         .arg(me)
         .env("GGUF_TEST_FULL_DISK", "1")

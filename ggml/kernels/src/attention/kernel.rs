@@ -1,24 +1,15 @@
-//! The loops attention spends its time in.
+//! The inner loops of attention: products of queries and keys, the running softmax, and sums of weighted
+//! values.
 //!
-//! Blocks are of twelve vectors of sums: what fused multiply-adds need to be busy, and what leaves room in 16 registers.
+//! Products keep a block of twelve vectors of sums: enough independent fused multiply-adds to hide their
+//! latency, and few enough that operands fit in the rest of 16 registers.
 
-use super::vector::{Vector, N};
-use super::view::{pieces, pieces_mut};
+use super::vector::{fma, Vector, N};
 
-/// Columns of values that are vector lanes of one block of sums.
+/// Columns of values in one block of sums: two vectors.
 pub(super) const BLOCK: usize = 2 * N;
 /// Rows of sums in a block.
 pub(super) const PANEL: usize = 6;
-
-/// `a * b + c`, fused where that is an instruction and not a function call.
-#[inline(always)]
-pub(super) fn fma(a: f32, b: f32, c: f32) -> f32 {
-    if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
-        a.mul_add(b, c)
-    } else {
-        a * b + c
-    }
-}
 
 /// `2^x` for x <= 0 within 2e-7 of its value; 0 below -125 (of which `e^x` is -86.6), so for -inf too.
 #[inline(always)]
@@ -39,11 +30,11 @@ pub fn exp2(x: f32) -> f32 {
     }
 }
 
-/// Scores of K keys (rows of d floats, one after the other) with `L * N` queries (transposed, `[d][L * N]`), as
-/// `[K][L * N]`.
+/// Scores of K keys (rows of d floats, one after the other) with `L * N` queries (transposed, `[d][L * N]`),
+/// as `[K][L * N]`.
 #[inline]
 pub(super) fn scores<const L: usize, const K: usize>(q: &[f32], k: &[f32], out: &mut [f32]) {
-    let (q, out) = (pieces::<N>(q), pieces_mut::<N>(out));
+    let (q, out) = (q.as_chunks::<N>().0, out.as_chunks_mut::<N>().0);
     let d = q.len() / L;
     assert!(k.len() == K * d && out.len() == K * L);
     let mut sums = [[Vector::splat(0.0); L]; K];
@@ -62,8 +53,9 @@ pub(super) fn scores<const L: usize, const K: usize>(q: &[f32], k: &[f32], out: 
     }
 }
 
-/// One step of the running softmax for W queries: scores `[n_keys][W]`, in units of log 2, become weights relative to the new
-/// maximum. Returns what the sums so far must be multiplied with, when a maximum has changed.
+/// One step of the running softmax for W queries: scores `[n_keys][W]`, in units of log 2, become weights
+/// relative to the new maximum. Returns the factors that the weighted sums so far must be multiplied by, if a
+/// maximum has changed.
 #[inline]
 pub(super) fn soften<const W: usize>(
     s: &mut [[f32; W]],
@@ -78,9 +70,9 @@ pub(super) fn soften<const W: usize>(
         }
     }
     *max = new;
-    // A row that has seen nothing yet: -inf - -inf would not be a number.
+    // In a row that has seen no key yet the maximum is -inf, and -inf - -inf would be NaN.
     let base = new.map(|m| if m == f32::NEG_INFINITY { 0.0 } else { m });
-    // Three passes: in one, blocks of few lanes are unrolled and then not made vectors of.
+    // Three passes: the compiler unrolls one pass over blocks of few lanes and then does not vectorise it.
     for s in s.iter_mut() {
         s.iter_mut().zip(&base).for_each(|(s, base)| *s -= base);
     }
@@ -101,8 +93,8 @@ pub(super) fn soften<const W: usize>(
     (new != old).then_some(factor)
 }
 
-/// Adds weighted values to R rows of sums, `stride` blocks apart: weights `[n_keys][W]` from lane `lane` on, values
-/// `[n_keys][BLOCK]`.
+/// Adds weighted values to R rows of sums, `stride` blocks apart: weights `[n_keys][W]` from lane `lane` on,
+/// values `[n_keys][BLOCK]`.
 #[inline]
 pub(super) fn weigh<const W: usize, const R: usize>(
     p: &[[f32; W]],
@@ -112,7 +104,7 @@ pub(super) fn weigh<const W: usize, const R: usize>(
     stride: usize,
 ) {
     assert!(lane + R <= W);
-    let load = |x: &[f32; BLOCK]| [0, 1].map(|i| Vector::load(&pieces::<N>(x)[i]));
+    let load = |x: &[f32; BLOCK]| [0, 1].map(|i| Vector::load(&x.as_chunks::<N>().0[i]));
     let mut sums: [[Vector; 2]; R] = std::array::from_fn(|r| load(&out[r * stride]));
     for (p, v) in p.iter().zip(v) {
         let v = load(v);
@@ -124,7 +116,7 @@ pub(super) fn weigh<const W: usize, const R: usize>(
         }
     }
     for (r, sums) in sums.iter().enumerate() {
-        let out = pieces_mut::<N>(&mut out[r * stride]);
+        let out = out[r * stride].as_chunks_mut::<N>().0;
         sums.iter().zip(out).for_each(|(sum, out)| sum.store(out));
     }
 }
@@ -150,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_softmax_of_nothing_and_of_one_piece_or_two() {
+    fn a_running_softmax_of_no_keys_and_of_several_blocks() {
         let inf = f32::NEG_INFINITY;
         let (mut max, mut sum) = ([inf; 2], [0.0; 2]);
         assert_eq!(soften(&mut [[inf, inf]], &mut max, &mut sum), None);

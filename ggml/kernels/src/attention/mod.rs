@@ -1,4 +1,5 @@
-//! Attention under one softmax over keys reached through up to three branches, a tile of queries and keys at a time.
+//! Attention under one softmax over keys reached through up to three branches, a tile of queries and keys at
+//! a time.
 
 mod kernel;
 mod tile;
@@ -6,5 +7,5 @@ mod vector;
 mod view;
 
 pub use kernel::exp2;
-pub use tile::{Inputs, Part, Scratch, Tile, KEYS};
+pub use tile::{BranchOperands, Inputs, Scratch, Tile, KEYS};
 pub use view::{Format, Rows, ToFloat};

@@ -1,7 +1,7 @@
 //! Attention of one tile: the queries of a few tokens that share a KV head, over a range of columns.
 //!
-//! Keys and values are converted to floats once for the whole tile. Queries are vector lanes, so they are transposed once,
-//! keys and values never, and maxima and sums of the softmax need no sums across lanes.
+//! Keys and values are converted to floats once for the whole tile. Queries are vector lanes, so they are
+//! transposed once, keys and values never, and maxima and sums of the softmax need no sums across lanes.
 
 use std::ops::Range;
 
@@ -9,19 +9,20 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 use super::kernel::{scores, soften, weigh, BLOCK, PANEL};
 use super::vector::N;
-use super::view::{pieces, pieces_mut, Rows};
+use super::view::Rows;
 
 /// Keys converted at a time.
 pub const KEYS: usize = 64;
 /// Rows of keys and values asked for before they are needed.
 const AHEAD: usize = 16;
-/// Columns of the mask looked at together, so that it is read in long runs.
+/// Columns of the mask scanned together, so that long stretches of memory are read.
 const SPAN: usize = 16 * KEYS;
 /// Half-precision -infinity.
 const NEVER: u16 = 0xfc00;
 
-/// One branch: queries `[d, n_head, T]`, keys and values `[.., n, n_head_kv]`, and its first column of the mask.
-pub struct Part<'a> {
+/// One branch: queries `[d, n_head, T]`, keys and values `[.., n, n_head_kv]`, and its first column of the
+/// mask.
+pub struct BranchOperands<'a> {
     /// Queries, `[d, n_head, T]`.
     pub q: Rows<'a>,
     /// Keys, `[d, n, n_head_kv]`.
@@ -35,7 +36,7 @@ pub struct Part<'a> {
 /// Operands of attention: up to three branches side by side.
 pub struct Inputs<'a> {
     /// The branches, the ones there are first.
-    pub parts: [Option<Part<'a>>; 3],
+    pub branches: [Option<BranchOperands<'a>>; 3],
     /// Half-precision bits, `[T][n_columns]`.
     pub mask: &'a [u16],
     /// Keys of all branches together.
@@ -48,7 +49,7 @@ pub struct Inputs<'a> {
     pub d_v: usize,
 }
 
-/// Which queries, and which columns of the mask.
+/// The queries and the columns of the mask that a tile covers.
 #[derive(Clone)]
 pub struct Tile {
     /// The KV head.
@@ -79,17 +80,18 @@ pub struct Scratch {
     out: Vec<[f32; BLOCK]>,
 }
 
-/// How a token sees the keys at hand.
+/// Which of a block of `KEYS` keys a token sees.
 #[derive(Clone, Copy, Default)]
 struct Seen {
+    /// At least one of them.
     any: bool,
     /// All of them, and none with a bias.
     plain: bool,
 }
 
 impl Scratch {
-    /// Calls `f` with token, head, maximum (of scores in units of log 2), sum of weights and weighted sum of values of each
-    /// row of the tile. No key seen: -inf, 0 and zeros.
+    /// Calls `f` with token, head, maximum (of scores in units of log 2), sum of weights and weighted sum of
+    /// values of each row of the tile. No key seen: -inf, 0 and zeros.
     pub fn attend(&mut self, x: &Inputs<'_>, tile: &Tile, f: impl FnMut(usize, usize, f32, f32, &[f32])) {
         match (tile.tokens.len() * x.n_rep).div_ceil(N) {
             1 => self.run::<1, N, 8>(x, tile, f),
@@ -98,7 +100,7 @@ impl Scratch {
         }
     }
 
-    /// With queries in groups of W, which is L vectors, and K keys at a time.
+    /// [`Scratch::attend`] with queries in groups of W, which is L vectors, and K keys at a time.
     fn run<const L: usize, const W: usize, const K: usize>(
         &mut self,
         x: &Inputs<'_>,
@@ -113,8 +115,8 @@ impl Scratch {
         refill(&mut self.sum, padded, 0.0);
         refill(&mut self.out, n_rows * n_blocks, [0.0; BLOCK]);
         self.scores.resize(KEYS * W, 0.0);
-        for part in x.parts.iter().flatten() {
-            self.part::<L, W, K>(x, tile, part);
+        for branch in x.branches.iter().flatten() {
+            self.branch::<L, W, K>(x, tile, branch);
         }
         for row in 0..n_rows {
             let (t, h) = (tile.tokens.start + row / x.n_rep, tile.head_kv * x.n_rep + row % x.n_rep);
@@ -123,15 +125,15 @@ impl Scratch {
         }
     }
 
-    fn part<const L: usize, const W: usize, const K: usize>(
+    fn branch<const L: usize, const W: usize, const K: usize>(
         &mut self,
         x: &Inputs<'_>,
         tile: &Tile,
-        part: &Part<'_>,
+        branch: &BranchOperands<'_>,
     ) {
-        let start = tile.columns.start.max(part.first);
-        let end = tile.columns.end.min(part.first + part.k.n1);
-        let d = part.k.d;
+        let start = tile.columns.start.max(branch.first);
+        let end = tile.columns.end.min(branch.first + branch.k.n1);
+        let d = branch.k.d;
         let n_rows = tile.tokens.len() * x.n_rep;
         let n_blocks = x.d_v.div_ceil(BLOCK);
         let mut queries_ready = false;
@@ -139,7 +141,7 @@ impl Scratch {
         for first in (start..end).step_by(KEYS) {
             let at = (first - start) % SPAN;
             if at == 0 {
-                self.look(x, tile, first, &mut used[..SPAN.min(end - first)]);
+                self.scan_mask(x, tile, first, &mut used[..SPAN.min(end - first)]);
             }
             let n = KEYS.min(end - first);
             let used = &used[at..][..n];
@@ -148,10 +150,10 @@ impl Scratch {
                 continue;
             }
             if !queries_ready {
-                self.load_queries::<W>(x, tile, part);
+                self.load_queries::<W>(x, tile, branch);
                 queries_ready = true;
             }
-            self.load_keys(x, part, tile.head_kv, first - part.first, used);
+            self.load_keys(x, branch, tile.head_kv, first - branch.first, used);
             for group in 0..n_rows.div_ceil(W) {
                 let rows = group * W..n_rows.min((group + 1) * W);
                 let seen = &self.seen[tokens + rows.start / x.n_rep..tokens + rows.end.div_ceil(x.n_rep)];
@@ -162,12 +164,12 @@ impl Scratch {
                 let q = &self.q[group * d * W..][..d * W];
                 let blocks = self.scores.chunks_exact_mut(K * W).zip(self.k.chunks_exact(K * d));
                 blocks.take(n.div_ceil(K)).for_each(|(s, k)| scores::<L, K>(q, k, s));
-                let s = pieces_mut::<W>(&mut self.scores);
+                let s = self.scores.as_chunks_mut::<W>().0;
                 let s = &mut s[..n];
                 if !plain {
                     bias(x, tile, first, &rows, s);
                 }
-                let (max, sum) = (pieces_mut::<W>(&mut self.max), pieces_mut::<W>(&mut self.sum));
+                let (max, sum) = (self.max.as_chunks_mut::<W>().0, self.sum.as_chunks_mut::<W>().0);
                 let factor = soften(s, &mut max[group], &mut sum[group]);
                 let out = &mut self.out[rows.start * n_blocks..rows.end * n_blocks];
                 if let Some(factor) = factor {
@@ -194,9 +196,9 @@ impl Scratch {
         }
     }
 
-    /// Reads the mask at these columns: what each token sees of each `KEYS` of them, and in `used` (not 0) which columns are
-    /// seen at all.
-    fn look(&mut self, x: &Inputs<'_>, tile: &Tile, first: usize, used: &mut [u16]) {
+    /// Reads the mask at `used.len()` columns from `first` on: sets `seen` for each token and each block of
+    /// `KEYS` columns, and makes the elements of `used` nonzero whose column any token sees.
+    fn scan_mask(&mut self, x: &Inputs<'_>, tile: &Tile, first: usize, used: &mut [u16]) {
         let n_tokens = tile.tokens.len();
         refill(&mut self.seen, SPAN / KEYS * n_tokens, Seen::default());
         used.fill(0);
@@ -214,48 +216,58 @@ impl Scratch {
         }
     }
 
-    /// Scale includes the factor that turns powers of e into powers of 2.
-    fn load_queries<const W: usize>(&mut self, x: &Inputs<'_>, tile: &Tile, part: &Part<'_>) {
-        let d = part.q.d;
+    /// Copies the tile's queries into `q`, multiplied by the scale and by log2(e), so that scores are
+    /// exponents of two.
+    fn load_queries<const W: usize>(&mut self, x: &Inputs<'_>, tile: &Tile, branch: &BranchOperands<'_>) {
+        let d = branch.q.d;
         let n_rows = tile.tokens.len() * x.n_rep;
         let scale = x.scale * std::f32::consts::LOG2_E;
         refill(&mut self.q, n_rows.div_ceil(W) * d * W, 0.0);
         self.row.resize(d, 0.0);
         for row in 0..n_rows {
             let (t, h) = (tile.tokens.start + row / x.n_rep, tile.head_kv * x.n_rep + row % x.n_rep);
-            part.q.read(h, t, &mut self.row);
-            let q = &mut pieces_mut::<W>(&mut self.q)[row / W * d..][..d];
+            branch.q.read(h, t, &mut self.row);
+            let q = &mut self.q.as_chunks_mut::<W>().0[row / W * d..][..d];
             for (q, value) in q.iter_mut().zip(&self.row) {
                 q[row % W] = value * scale;
             }
         }
     }
 
-    /// Rows nobody sees become zeros: what lies in an unused cell may not be a number, and 0 times that is not 0.
-    fn load_keys(&mut self, x: &Inputs<'_>, part: &Part<'_>, head: usize, first: usize, used: &[u16]) {
-        let (d, n_blocks) = (part.k.d, x.d_v.div_ceil(BLOCK));
+    /// Converts up to `KEYS` keys and values to floats. Rows that no token sees become zeros: an unused cell
+    /// may hold NaN, and 0 times NaN is not 0.
+    fn load_keys(
+        &mut self,
+        x: &Inputs<'_>,
+        branch: &BranchOperands<'_>,
+        head: usize,
+        first: usize,
+        used: &[u16],
+    ) {
+        let (d, n_blocks) = (branch.k.d, x.d_v.div_ceil(BLOCK));
         self.k.resize(KEYS * d, 0.0);
         self.v.resize(n_blocks * KEYS, [0.0; BLOCK]);
         // The end of the last block of columns stays zero.
         refill(&mut self.row, n_blocks * BLOCK, 0.0);
         for (i, (k, used)) in self.k.chunks_exact_mut(d).zip(used).enumerate() {
-            part.k.prefetch(first + i + AHEAD, head);
-            part.v.prefetch(first + i + AHEAD, head);
+            branch.k.prefetch(first + i + AHEAD, head);
+            branch.v.prefetch(first + i + AHEAD, head);
             if *used == 0 {
                 k.fill(0.0);
                 self.row.fill(0.0);
             } else {
-                part.k.read(first + i, head, k);
-                part.v.read(first + i, head, &mut self.row[..x.d_v]);
+                branch.k.read(first + i, head, k);
+                branch.v.read(first + i, head, &mut self.row[..x.d_v]);
             }
-            for (block, values) in pieces::<BLOCK>(&self.row).iter().enumerate() {
+            for (block, values) in self.row.as_chunks::<BLOCK>().0.iter().enumerate() {
                 self.v[block * KEYS + i] = *values;
             }
         }
     }
 }
 
-/// Adds the mask to scores `[n_keys][W]` of these rows; what is not seen is -inf whatever its score.
+/// Adds the mask to scores `[n_keys][W]` of these rows. A score whose mask is -inf becomes -inf, even if it
+/// was NaN.
 fn bias<const W: usize>(x: &Inputs<'_>, tile: &Tile, first: usize, rows: &Range<usize>, s: &mut [[f32; W]]) {
     let mut values = [0.0f32; KEYS];
     let values = &mut values[..s.len()];

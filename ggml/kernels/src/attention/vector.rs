@@ -1,8 +1,18 @@
-//! A register of floats. Left to itself, the compiler sometimes makes vectors of a block of sums and sometimes shuffles it
-//! to pieces, depending on what the loop is inlined into; so the two products of attention say what they mean.
+//! A SIMD register of floats, for the two products of attention. Without it, the compiler vectorises a block
+//! of sums or not depending on the code the loop is inlined into.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64 as arch;
+
+/// `a * b + c`, fused where that is an instruction and not a function call.
+#[inline(always)]
+pub(super) fn fma(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
+        a.mul_add(b, c)
+    } else {
+        a * b + c
+    }
+}
 
 /// Defines `Vector`: the register, its length, and its operations as expressions.
 macro_rules! vector {
@@ -16,7 +26,8 @@ macro_rules! vector {
         impl Vector {
             #[inline(always)]
             pub(super) fn splat(x: f32) -> Vector {
-                // SAFETY: the build is for processors that have the instruction (or this is plain arithmetic).
+                // SAFETY: the build is for processors that have the instruction (or this is plain
+                // arithmetic).
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $splat(x) })
             }
@@ -72,5 +83,5 @@ vector!(
     |x| [x; 8],
     |x: *const f32| *x.cast::<[f32; 8]>(),
     |to: *mut f32, x| *to.cast::<[f32; 8]>() = x,
-    |a: [f32; 8], b: [f32; 8], c: [f32; 8]| std::array::from_fn(|i| super::kernel::fma(a[i], b[i], c[i]))
+    |a: [f32; 8], b: [f32; 8], c: [f32; 8]| std::array::from_fn(|i| fma(a[i], b[i], c[i]))
 );

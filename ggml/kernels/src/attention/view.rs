@@ -1,4 +1,5 @@
-//! Rows of any element type in memory read as floats: the only file of attention that touches memory it was not lent.
+//! Rows of any element type in memory, read as floats. The only file of this module that reads memory through
+//! raw pointers.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -8,7 +9,8 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 /// Converts a row of `n` values to floats: what ggml's table of types has for a type.
 ///
 /// # Safety
-/// The first pointer leads to a row of whole blocks that hold `n` values, the second to room for as many floats.
+/// The first pointer leads to a row of whole blocks that hold `n` values, the second to room for as many
+/// floats.
 pub type ToFloat = unsafe extern "C" fn(row: *const c_void, out: *mut f32, n: i64);
 
 /// How the elements of a row are stored.
@@ -20,7 +22,7 @@ pub enum Format {
     F16,
     /// ggml's `block_q8_0`: blocks of 32, a half-precision scale and then signed bytes.
     Q8_0,
-    /// Something that a function converts.
+    /// A type that this function converts.
     Other(ToFloat),
 }
 
@@ -39,11 +41,12 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Rows of `ne[0]` elements, `row_bytes` long, row `(i, j)` of `ne[1]` by `ne[2]` at byte `i * nb[0] + j * nb[1]`.
+    /// Rows of `ne[0]` elements, `row_bytes` long, row `(i, j)` of `ne[1]` by `ne[2]` at byte `i * nb[0] + j
+    /// * nb[1]`.
     ///
     /// # Safety
-    /// All rows lie in memory that can be read and that nobody writes during `'a`, aligned as the format wants, and are whole
-    /// blocks of it.
+    /// All rows lie in memory that can be read and that nobody writes during `'a`, aligned as the format
+    /// wants, and are whole blocks of it.
     pub unsafe fn new(
         data: *const u8,
         ne: [usize; 3],
@@ -55,12 +58,13 @@ impl<'a> Rows<'a> {
         Rows { d, n1, n2, data, nb1, nb2, row_bytes, format, alive: PhantomData }
     }
 
-    /// Rows of a plane: the second dimension.
+    /// Number of rows of a plane: the second dimension.
     pub fn n_rows(&self) -> usize {
         self.n1
     }
 
-    /// Has row `(i, j)` on its way from memory: rows of one head lie apart, which processors do not foresee.
+    /// Prefetches row `(i, j)`: rows of one head do not lie side by side, which hardware prefetchers do not
+    /// predict.
     #[inline]
     pub(super) fn prefetch(&self, i: usize, j: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -78,8 +82,8 @@ impl<'a> Rows<'a> {
         let _ = (i, j);
     }
 
-    /// Row `(i, j)` as floats. The types caches mostly have are read here: ggml's conversions in its base library are not
-    /// made for the host's instructions.
+    /// Row `(i, j)` as floats. The types caches mostly have are read here: ggml's conversions in its base
+    /// library are not made for the host's instructions.
     #[inline]
     pub(super) fn read(&self, i: usize, j: usize, out: &mut [f32]) {
         assert!(i < self.n1 && j < self.n2 && out.len() == self.d);
@@ -87,18 +91,15 @@ impl<'a> Rows<'a> {
         let row = unsafe { self.data.add(i * self.nb1 + j * self.nb2) };
         match self.format {
             Format::F16 => {
-                // SAFETY: a row of d halves, which lie at even addresses as offsets and strides are whole elements.
+                // SAFETY: a row of d halves, which lie at even addresses as offsets and strides are whole
+                // elements.
                 let bits = unsafe { std::slice::from_raw_parts(row.cast::<u16>(), self.d) };
                 bits.reinterpret_cast::<half::f16>().convert_to_f32_slice(out);
             }
             Format::Q8_0 => {
                 // SAFETY: a row of d elements in whole blocks.
                 let blocks = unsafe { std::slice::from_raw_parts(row, self.d / 32 * 34) };
-                // Not `chunks_exact`: loops of a known 32 steps are unrolled, and then not made vectors of.
-                for (block, out) in blocks.chunks(34).zip(out.chunks_mut(32)) {
-                    let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
-                    out.iter_mut().zip(&block[2..]).for_each(|(o, b)| *o = scale * f32::from(*b as i8));
-                }
+                crate::dequantize::q8_0(blocks, out);
             }
             // SAFETY: a row of d elements in whole blocks, and `out` has room for as many floats.
             Format::Other(to_float) => unsafe { to_float(row.cast(), out.as_mut_ptr(), self.d as i64) },
@@ -106,18 +107,4 @@ impl<'a> Rows<'a> {
             Format::F32 => unsafe { out.as_mut_ptr().copy_from_nonoverlapping(row.cast(), self.d) },
         }
     }
-}
-
-/// `x` in pieces of W; what is left over is left out.
-#[inline(always)]
-pub(super) fn pieces<const W: usize>(x: &[f32]) -> &[[f32; W]] {
-    // SAFETY: an array of W floats is laid out as W floats, and that many pieces are inside x.
-    unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), x.len() / W) }
-}
-
-/// Like [`pieces`].
-#[inline(always)]
-pub(super) fn pieces_mut<const W: usize>(x: &mut [f32]) -> &mut [[f32; W]] {
-    // SAFETY: as in `pieces`; the borrow is unique.
-    unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), x.len() / W) }
 }

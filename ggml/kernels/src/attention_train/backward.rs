@@ -4,7 +4,7 @@ use std::f32::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
 use super::forward::pack;
-use super::view::{Heads, HeadsMut, Runs};
+use super::view::{Heads, HeadsMut, KeyRanges};
 use super::KEYS;
 use crate::attention::exp2;
 use crate::gemm::{multiply, multiply_into, Matrix};
@@ -17,9 +17,9 @@ pub struct Inputs<'a> {
     pub k: Heads<'a>,
     /// Values, `[d_v, n_head_kv, N]`.
     pub v: Heads<'a>,
-    /// The run of keys that each token sees.
-    pub runs: Runs<'a>,
-    /// Outputs of the forward run and the log-sum-exp of each row, `[d_v + 1, n_head, T]`.
+    /// The range of keys that each query token sees.
+    pub key_ranges: KeyRanges<'a>,
+    /// Outputs of the forward pass and the log-sum-exp of each row, `[d_v + 1, n_head, T]`.
     pub o_lse: Heads<'a>,
     /// Gradient of the outputs, `[d_v, n_head, T]`.
     pub d_out: Heads<'a>,
@@ -60,11 +60,11 @@ impl Scratch {
         keys: Range<usize>,
         d_q: &mut [f32],
     ) {
-        let Inputs { q, k, v, runs, o_lse, d_out, d_k, d_v, scale, n_rep, tokens } = *inputs;
+        let Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, scale, n_rep, tokens } = *inputs;
         let heads = head_kv * n_rep..(head_kv + 1) * n_rep;
         let (d, dv) = (q.d, v.d);
         for start in (0..q.n).step_by(tokens) {
-            let Some((tokens, keys)) = runs.window(start..(start + tokens).min(q.n), &keys) else {
+            let Some((tokens, keys)) = key_ranges.window(start..(start + tokens).min(q.n), &keys) else {
                 continue;
             };
             let n = tokens.len() * n_rep;
@@ -82,7 +82,7 @@ impl Scratch {
             for (((h, t), (p, ds)), grad) in ids.zip(rows).zip(self.d_out.chunks_exact(dv)) {
                 let (out, lse) = o_lse.row(h, t).split_at(dv);
                 let dot: f32 = out.iter().zip(grad).map(|(o, g)| o * g).sum();
-                let seen = runs.seen(t, &keys);
+                let seen = key_ranges.seen(t, &keys);
                 let seen = seen.start - keys.start..seen.end - keys.start;
                 let n_keys = keys.len();
                 for x in [&mut *p, &mut *ds] {
@@ -97,8 +97,8 @@ impl Scratch {
             }
             let weights = Matrix::rows(&self.weights, n, keys.len(), KEYS);
             let d_scores = Matrix::rows(&self.d_scores, n, keys.len(), KEYS);
-            // SAFETY: keys.len() columns from the first key on, inside the tensors; they are the caller's, and apart from each
-            // other and from everything read here.
+            // SAFETY: keys.len() columns from the first key on, inside the tensors; they are the caller's,
+            // and apart from each other and from everything read here.
             unsafe {
                 let (to_v, to_k) = (d_v.at(head_kv, keys.start), d_k.at(head_kv, keys.start));
                 multiply(to_v, d_v.step(), true, grads.transposed(), weights, 1.0);

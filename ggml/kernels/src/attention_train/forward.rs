@@ -3,7 +3,7 @@
 use std::f32::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
-use super::view::{Heads, Runs};
+use super::view::{Heads, KeyRanges};
 use super::KEYS;
 use crate::attention::exp2;
 use crate::gemm::{multiply_into, Matrix};
@@ -16,8 +16,8 @@ pub struct Inputs<'a> {
     pub k: Heads<'a>,
     /// Values, `[d_v, n_head_kv, N]`.
     pub v: Heads<'a>,
-    /// The run of keys that each token sees.
-    pub runs: Runs<'a>,
+    /// The range of keys that each query token sees.
+    pub key_ranges: KeyRanges<'a>,
     /// Factor on the products of queries and keys.
     pub scale: f32,
     /// Query heads of a KV head.
@@ -57,7 +57,7 @@ impl Scratch {
         tokens: Range<usize>,
         mut write: impl FnMut(usize, usize, &dyn Fn(&mut [f32])),
     ) {
-        let Inputs { q, k, v, runs, scale, n_rep } = *inputs;
+        let Inputs { q, k, v, key_ranges, scale, n_rep } = *inputs;
         let heads = head_kv * n_rep..(head_kv + 1) * n_rep;
         let (n_rows, d, d_v) = (tokens.len() * n_rep, q.d, v.d);
         pack(&q, heads.clone(), tokens.clone(), scale * LOG2_E, &mut self.q);
@@ -66,9 +66,9 @@ impl Scratch {
         self.sums.resize(n_rows * d_v, 0.0);
         self.stats.clear();
         self.stats.resize(n_rows, (f32::NEG_INFINITY, 0.0));
-        let all = runs.window(tokens.clone(), &(0..k.n)).map_or(0..0, |(_, seen)| seen);
+        let all = key_ranges.window(tokens.clone(), &(0..k.n)).map_or(0..0, |(_, seen)| seen);
         for start in all.clone().step_by(KEYS) {
-            let Some((some, keys)) = runs.window(tokens.clone(), &(start..(start + KEYS).min(all.end)))
+            let Some((some, keys)) = key_ranges.window(tokens.clone(), &(start..(start + KEYS).min(all.end)))
             else {
                 continue;
             };
@@ -76,7 +76,7 @@ impl Scratch {
             let queries = Matrix::rows(&self.q[first * d..], n, d, d).transposed();
             multiply_into(&mut self.scores, KEYS, false, k.head(head_kv, keys.clone()), queries, 1.0);
             for (i, row) in self.scores.chunks_exact_mut(KEYS).take(n).enumerate() {
-                let seen = runs.seen(some.start + i / n_rep, &keys);
+                let seen = key_ranges.seen(some.start + i / n_rep, &keys);
                 let (row, sums) = (&mut row[..keys.len()], &mut self.sums[(first + i) * d_v..][..d_v]);
                 soften(row, seen.start - keys.start..seen.end - keys.start, &mut self.stats[first + i], sums);
             }
@@ -120,8 +120,8 @@ fn total(x: &[f32]) -> f32 {
     sum.into_iter().chain(rest.iter().copied()).sum()
 }
 
-/// One step of the running softmax of a row: scores inside `seen` become weights relative to the new maximum, others 0; what
-/// was summed before is made relative to it, too.
+/// One step of the running softmax of a row: scores inside `seen` become weights relative to the new maximum,
+/// others 0; what was summed before is made relative to it, too.
 #[inline]
 fn soften(row: &mut [f32], seen: Range<usize>, stats: &mut (f32, f32), sums: &mut [f32]) {
     row[..seen.start].fill(0.0);

@@ -1,13 +1,14 @@
-//! Attention for training: a forward run that gives the log-sum-exp of each row, and a backward run from it.
+//! Attention for training: a forward pass that also gives the log-sum-exp of each row, and a backward pass
+//! that starts from it.
 //!
-//! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, so nothing as large as the scores
-//! is ever held.
+//! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, so nothing as
+//! large as the scores is ever held.
 
 pub mod backward;
 pub mod forward;
 mod view;
 
-pub use view::{Heads, HeadsMut, Runs};
+pub use view::{Heads, HeadsMut, KeyRanges};
 
 /// Keys of a tile.
 pub const KEYS: usize = 256;

@@ -1,4 +1,4 @@
-//! Memory as heads of rows, and the run of keys that each query sees.
+//! Tensors in memory as heads of rows, and the range of keys that each query sees.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -18,7 +18,8 @@ pub struct Heads<'a> {
 }
 
 impl<'a> Heads<'a> {
-    /// Rows of `ne[0]` floats: head `h` of token `t` begins `h * steps[0] + t * steps[1]` floats behind `data`.
+    /// Rows of `ne[0]` floats: head `h` of token `t` begins `h * steps[0] + t * steps[1]` floats behind
+    /// `data`.
     ///
     /// # Safety
     /// All rows lie in memory that can be read and that nobody writes during `'a`.
@@ -92,20 +93,23 @@ impl<'a> HeadsMut<'a> {
     }
 }
 
-/// What each query sees: keys from the first to before the last.
+/// For each query token, the contiguous range of keys that it attends to: causal attention, a sliding window,
+/// or the keys of the token's own document.
 #[derive(Clone, Copy)]
-pub struct Runs<'a> {
+pub struct KeyRanges<'a> {
     pairs: &'a [i32],
     n_keys: usize,
 }
 
-impl<'a> Runs<'a> {
-    /// From `[T][2]`: the first key each token sees, and the one after its last; clamped to `0..n_keys` where they are used.
-    pub fn new(pairs: &'a [i32], n_keys: usize) -> Runs<'a> {
-        Runs { pairs, n_keys }
+impl<'a> KeyRanges<'a> {
+    /// From `[T][2]`: the first key each token sees, and the one after its last; clamped to `0..n_keys` where
+    /// they are used.
+    pub fn new(pairs: &'a [i32], n_keys: usize) -> KeyRanges<'a> {
+        KeyRanges { pairs, n_keys }
     }
 
-    /// The keys among `keys` that a token sees; whatever its run says, they exist.
+    /// The keys among `keys` that a token sees. The result lies inside `keys` and `0..n_keys` whatever the
+    /// pair says.
     pub(super) fn seen(&self, token: usize, keys: &Range<usize>) -> Range<usize> {
         let clamp = |i: i32| usize::try_from(i).unwrap_or(0).min(self.n_keys);
         let (first, end) = (clamp(self.pairs[2 * token]), clamp(self.pairs[2 * token + 1]));
@@ -122,9 +126,9 @@ impl<'a> Runs<'a> {
         let mut seeing = tokens.map(|t| (t, self.seen(t, keys))).filter(|(_, seen)| !seen.is_empty());
         let (first, mut seen) = seeing.next()?;
         let mut last = first;
-        for (t, run) in seeing {
+        for (t, range) in seeing {
             last = t;
-            seen = seen.start.min(run.start)..seen.end.max(run.end);
+            seen = seen.start.min(range.start)..seen.end.max(range.end);
         }
         Some((first..last + 1, seen))
     }

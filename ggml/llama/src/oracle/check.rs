@@ -1,5 +1,6 @@
-//! What must hold of a file and of the settings before libllama builds a model from them: where it would abort
-//! (`GGML_ASSERT` in `llama_model_base::load_hparams`, the graph builders and the ops) instead of failing.
+//! Checks of a file and of the settings before libllama builds a model from them, where it would abort the
+//! process (`GGML_ASSERT` in `llama_model_base::load_hparams`, the graph builders and the ops) instead of
+//! failing.
 
 use super::OracleParams;
 use crate::{Error, Result};
@@ -74,7 +75,7 @@ pub(super) fn params(p: &OracleParams) -> Result<()> {
     Ok(())
 }
 
-/// What was read of the file on the way.
+/// Sizes read from a checked file.
 pub(super) struct Shape {
     /// Bytes of keys and values per position.
     pub kv_bytes_per_token: u64,
@@ -152,7 +153,8 @@ pub(super) fn file(f: &File, p: &OracleParams) -> gguf::Result<Shape> {
     Ok(Shape { kv_bytes_per_token: row.saturating_mul(2 * n_layer), n_vocab })
 }
 
-/// The CPU's ops take vectors (norms, biases, rope factors) as F32 only, and matrices of types with a product.
+/// The CPU's ops take vectors (norms, biases, rope factors) as F32 only, and matrices of types with a
+/// product.
 fn tensor(f: &File, t: &TensorInfo) -> gguf::Result<()> {
     let matrix = t.shape.len() > 1 && t.shape[1..].iter().any(|&n| n > 1);
     if matrix && t.dtype.can_dequantize() || t.dtype == DType::F32 {

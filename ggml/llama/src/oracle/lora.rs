@@ -9,7 +9,7 @@ use crate::{sys, Error, Result};
 use ggml::logging;
 use gguf::{File, Value};
 
-/// Adapters in force. They are the model's: freed with it, which is after the context.
+/// The adapters in force and their scales. libllama frees them with the model, which is after the context.
 #[derive(Debug, Default)]
 pub(super) struct Loras {
     adapters: Vec<*mut sys::llama_adapter_lora>,
@@ -17,14 +17,15 @@ pub(super) struct Loras {
 }
 
 impl Oracle {
-    /// Adds an adapter at a strength to those in force.
+    /// Adds the adapter file at `path`, times `scale`, to those in force.
     ///
     /// # Errors
-    /// What libllama would abort on, and what it refuses: an adapter of another model, whole tensors that are not norms.
-    pub fn lora(&mut self, path: &Path, strength: f32) -> Result<()> {
-        if !strength.is_finite() {
+    /// An adapter that libllama would abort on or refuses: one of another model, or with whole tensors that
+    /// are not norms.
+    pub fn lora(&mut self, path: &Path, scale: f32) -> Result<()> {
+        if !scale.is_finite() {
             return Err(Error::Argument(format!(
-                "{}: expected a finite strength, found {strength}",
+                "{}: expected a finite scale, found {scale}",
                 path.display()
             )));
         }
@@ -32,8 +33,8 @@ impl Oracle {
         let c_path = CString::new(path.as_os_str().as_encoded_bytes())
             .map_err(|_| Error::Argument(format!("{}: a path with a NUL byte", path.display())))?;
         logging::clear_errors();
-        // SAFETY: the model is valid, the path NUL-terminated. The file was validated by our reader, and what libllama asserts
-        // on by `check`; it catches its exceptions.
+        // SAFETY: the model is valid, the path NUL-terminated. The file was validated by our reader, and what
+        // libllama asserts on by `check`; it catches its exceptions.
         let adapter = unsafe { sys::llama_adapter_lora_init(self._model.0.as_ptr(), c_path.as_ptr()) };
         let adapter = NonNull::new(adapter).ok_or_else(|| {
             let what = logging::errors_or("cannot load the adapter");
@@ -41,9 +42,9 @@ impl Oracle {
         })?;
         let Loras { adapters, scales } = &mut self.loras;
         adapters.push(adapter.as_ptr());
-        scales.push(strength);
-        // SAFETY: context and adapters are valid, the adapters of the context's own model; both lists hold as many entries as
-        // is said, and are copied.
+        scales.push(scale);
+        // SAFETY: context and adapters are valid, the adapters of the context's own model; both lists hold as
+        // many entries as is said, and are copied.
         let status = unsafe {
             sys::llama_set_adapters_lora(
                 self.ctx.0.as_ptr(),
@@ -62,8 +63,8 @@ impl Oracle {
     }
 }
 
-/// libllama reads these keys without looking at their type, looks at two dimensions only, and multiplies by a pair beside
-/// the embedding as if it stood beside the output.
+/// libllama reads these keys without looking at their type, looks at two dimensions only, and multiplies by a
+/// pair beside the embedding as if it stood beside the output.
 fn check(file: &File) -> gguf::Result<()> {
     for key in ["general.type", "general.architecture", "adapter.type"] {
         file.get::<String>(key)?;

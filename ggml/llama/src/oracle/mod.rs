@@ -1,6 +1,5 @@
-//! libllama's own inference: what ropewalk's logits, tokens and speed are held against. Used by tests and `bench --against libllama`.
-//!
-//! Files of the dense architectures that ropewalk runs itself.
+//! libllama's own inference, the reference for ropewalk's logits, tokens and speed: used by tests and by
+//! `bench --against libllama`, with files of the dense architectures that ropewalk runs itself.
 
 mod check;
 mod lora;
@@ -15,7 +14,7 @@ use crate::{sys, Error, Result, Token};
 use ggml::backend::{ensure_backends, Device};
 use ggml::{logging, DType};
 
-/// How to open libllama's context.
+/// Settings of libllama's context, named as in `llama_context_params`.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
 pub struct OracleParams {
@@ -24,26 +23,27 @@ pub struct OracleParams {
     pub n_ubatch: u32,
     pub n_threads: u32,
     pub kv: DType,
-    /// Layers offloaded; 0 is CPU only.
+    /// Number of layers on the GPU; 0 is CPU only.
     pub n_gpu_layers: i32,
     pub flash_attn: bool,
-    /// `none`, `linear`, `yarn`, `longrope`; `None` leaves it to the file.
+    /// Scaling method: `none`, `linear`, `yarn` or `longrope`; `None` takes the file's.
     pub rope_scaling: Option<&'static str>,
-    /// 0 leaves it to the file.
+    /// Base of the rotation's frequencies; 0 takes the file's.
     pub rope_freq_base: f32,
-    /// 0 leaves it to the file.
+    /// Factor on positions, the inverse of a linear scaling factor; 0 takes the file's.
     pub rope_freq_scale: f32,
-    /// -1 leaves it to the file.
+    /// Weight of YaRN's extrapolation; -1 takes the file's.
     pub yarn_ext_factor: f32,
-    /// -1 leaves it to the file.
+    /// YaRN's factor on the rotated vectors; -1 takes the file's.
     pub yarn_attn_factor: f32,
-    /// -1 leaves it to the file.
+    /// Rotations within the trained context above which YaRN leaves a frequency as it is; -1 takes the
+    /// file's.
     pub yarn_beta_fast: f32,
-    /// -1 leaves it to the file.
+    /// Rotations within the trained context below which YaRN interpolates fully; -1 takes the file's.
     pub yarn_beta_slow: f32,
-    /// 0 leaves it to the file.
+    /// Context length the model was trained at, for YaRN; 0 takes the file's.
     pub yarn_orig_ctx: u32,
-    /// Repacked weights (libllama's default is true).
+    /// Whether weights may be repacked for the CPU (libllama's default is true).
     pub use_extra_bufts: bool,
 }
 
@@ -75,7 +75,8 @@ impl OracleParams {
 struct Model(NonNull<sys::llama_model>);
 impl Drop for Model {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from llama_model_load_from_file and is freed nowhere else; its context is gone.
+        // SAFETY: the pointer came from llama_model_load_from_file and is freed nowhere else; its context is
+        // gone.
         unsafe { sys::llama_model_free(self.0.as_ptr()) };
     }
 }
@@ -105,11 +106,13 @@ pub struct Oracle {
     loras: lora::Loras,
 }
 
-// SAFETY: a context may be used from any one thread at a time; `Oracle` owns it, and all that changes it takes `&mut`.
+// SAFETY: a context may be used from any one thread at a time; `Oracle` owns it, and all that changes it
+// takes `&mut`.
 unsafe impl Send for Oracle {}
 
 impl Oracle {
-    /// Opens the model. Everything libllama would abort on is checked first, and the memory of the context computed.
+    /// Opens the model. Everything libllama would abort on is checked first, and the memory of the context
+    /// computed.
     pub fn open(path: &Path, params: &OracleParams) -> Result<Oracle> {
         check::params(params)?;
         let file = gguf::File::open(path)?;
@@ -135,8 +138,9 @@ impl Oracle {
         mp.n_gpu_layers = params.n_gpu_layers;
         mp.use_extra_bufts = params.use_extra_bufts;
         logging::clear_errors();
-        // SAFETY: the path is NUL-terminated, the device list null-terminated and both are copied. The file was validated
-        // by our reader, and the keys and tensors that libllama asserts on by `check::file`; it catches its exceptions.
+        // SAFETY: the path is NUL-terminated, the device list null-terminated and both are copied. The file
+        // was validated by our reader, and the keys and tensors that libllama asserts on by `check::file`; it
+        // catches its exceptions.
         let model = unsafe { sys::llama_model_load_from_file(c_path.as_ptr(), mp) };
         let model =
             Model(NonNull::new(model).ok_or_else(|| failed(&logging::errors_or("cannot load the model")))?);
@@ -171,8 +175,9 @@ impl Oracle {
         })
     }
 
-    /// Appends tokens at the next positions of sequence 0. Returns logits of every one of them when `all`, else of the
-    /// last: rows of `n_vocab`. With `all` over many tokens prefer [`Oracle::eval_with`], which holds one batch at a time.
+    /// Appends tokens at the next positions of sequence 0. Returns logits of every one of them when `all`,
+    /// else of the last: rows of `n_vocab`. With `all` over many tokens prefer [`Oracle::eval_with`], which
+    /// holds one batch at a time.
     pub fn eval(&mut self, tokens: &[Token], all: bool) -> Result<Vec<f32>> {
         let rows = if all { tokens.len() } else { 1 };
         let mut out = Vec::new();
@@ -186,8 +191,8 @@ impl Oracle {
         Ok(out)
     }
 
-    /// As [`Oracle::eval`], but each row of logits is shown to `row` with the index of its token in `tokens`, in order,
-    /// where it lies in libllama. On an error nothing of `tokens` stays evaluated.
+    /// As [`Oracle::eval`], but each row of logits is shown to `row` with the index of its token in `tokens`,
+    /// in order, where it lies in libllama. On an error nothing of `tokens` stays evaluated.
     pub fn eval_with(
         &mut self,
         tokens: &[Token],
@@ -243,8 +248,9 @@ impl Oracle {
             logits: self.outputs.as_mut_ptr(),
         };
         logging::clear_errors();
-        // SAFETY: `token` and `logits` hold `n_tokens` entries and are only read; null positions and sequences mean the
-        // next ones of sequence 0. The batch is within the context's n_batch, which llama_decode asserts.
+        // SAFETY: `token` and `logits` hold `n_tokens` entries and are only read; null positions and
+        // sequences mean the next ones of sequence 0. The batch is within the context's n_batch, which
+        // llama_decode asserts.
         let status = unsafe { sys::llama_decode(self.ctx.0.as_ptr(), batch) };
         if status != 0 {
             let what = logging::errors_or("no room in its cache");
@@ -259,11 +265,12 @@ impl Oracle {
         // SAFETY: the context is valid; an entry without logits gives null.
         let row = unsafe { sys::llama_get_logits_ith(self.ctx.0.as_ptr(), i as i32) };
         let row = NonNull::new(row).ok_or_else(|| Error::Backend("libllama: no logits".into()))?;
-        // SAFETY: libllama's row holds n_vocab values and stays until the next decode, which needs `&mut self`.
+        // SAFETY: libllama's row holds n_vocab values and stays until the next decode, which needs `&mut
+        // self`.
         Ok(unsafe { std::slice::from_raw_parts(row.as_ptr(), self.n_vocab) })
     }
 
-    /// Forgets everything evaluated.
+    /// Clears the cache: no tokens are evaluated.
     pub fn clear(&mut self) {
         // SAFETY: the context is valid. Data need not be zeroed: cells without a position are masked.
         unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.ctx.0.as_ptr()), false) };
@@ -275,12 +282,12 @@ impl Oracle {
         self.n_past
     }
 
-    /// Size of the vocabulary.
+    /// Number of tokens of the vocabulary.
     pub fn n_vocab(&self) -> usize {
         self.n_vocab
     }
 
-    /// Tokens as libllama makes them.
+    /// Text to tokens by libllama's own tokenizer.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         let none = || Error::Vocab("the file has no vocabulary, so it cannot read text".into());
         self.vocab.as_ref().ok_or_else(none)?.tokenize(text, add_special, parse_special)
@@ -295,7 +302,8 @@ fn init() {
     ONCE.call_once(|| unsafe { sys::llama_backend_init() });
 }
 
-/// libllama clears its cache when it makes it, so too large a one would not fail but take the machine down.
+/// An error if the cache does not fit in free memory. libllama writes zeros over its cache when it is made,
+/// so one that is too large would not fail but exhaust the machine's memory.
 fn check_memory(shape: &check::Shape, p: &OracleParams) -> Result<()> {
     if p.n_gpu_layers != 0 {
         return Ok(());
@@ -339,10 +347,8 @@ fn context_params(p: &OracleParams) -> sys::llama_context_params {
     cp.yarn_orig_ctx = p.yarn_orig_ctx;
     cp.type_k = p.kv.raw() as sys::ggml_type;
     cp.type_v = p.kv.raw() as sys::ggml_type;
-    cp.flash_attn_type = match p.flash_attn {
-        true => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
-        false => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
-    };
+    cp.flash_attn_type =
+        if p.flash_attn { sys::LLAMA_FLASH_ATTN_TYPE_ENABLED } else { sys::LLAMA_FLASH_ATTN_TYPE_DISABLED };
     cp.offload_kqv = p.n_gpu_layers != 0;
     cp.op_offload = p.n_gpu_layers != 0;
     cp

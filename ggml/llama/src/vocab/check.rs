@@ -1,16 +1,18 @@
-//! What must hold of a file's tokenizer keys before libllama reads them.
+//! Checks of a file's tokenizer keys before libllama reads them.
 //!
-//! libllama throws on many bad keys, and a load turns that into an error; but it aborts on some (duplicate tokens, byte
-//! tokens in a BERT vocabulary), loops or allocates without end on others (RWKV tokens without their first byte, long
-//! tokens in its tries), and some only throw later, when a text is tokenized, where nothing catches. Those are refused
-//! here. The reference is `src/llama-vocab.cpp` of the libllama in use.
+//! libllama throws on many bad keys, and loading turns that into an error. But it aborts the process on some
+//! keys (duplicate tokens, byte tokens in a BERT vocabulary), and throws for others only when a text is
+//! tokenized, where nothing catches. Those are refused here. The reference is `src/llama-vocab.cpp` of the
+//! libllama in use.
+//!
+//! Tokenizers of models that ropewalk does not run (T5's unigram, RWKV, PLaMo-2) are refused by name: each
+//! would need checks of its own.
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use super::charsmap;
 use crate::{Error, Result, Token};
 use gguf::{Array, Value};
 
@@ -20,14 +22,8 @@ const MAX_TOKENS: usize = 1 << 22;
 const MAX_MERGES: usize = 1 << 24;
 /// Bytes of one token. Published vocabularies stay below a few hundred.
 const MAX_TOKEN_BYTES: usize = 1 << 16;
-/// Bytes of one token where libllama puts it into a trie: it recurses once per byte to build and to free it.
-const MAX_TRIE_TOKEN_BYTES: usize = 1 << 10;
-/// Bytes of all tokens in a trie, each of which costs a map node of about 120 bytes.
-const MAX_TRIE_BYTES: usize = 1 << 24;
 /// Bytes that the readable forms of broken BPE tokens may take: each bad character repeats its whole token.
 const MAX_BROKEN_BYTES: usize = 1 << 28;
-/// Bound of the work on PLaMo-2's table of suffixes and their prefixes, which is cubic in the length of a token.
-const MAX_SUFFIX_WORK: usize = 1 << 32;
 
 /// `tokenizer.ggml.token_type` numbers that matter here.
 const TYPE_NORMAL: i32 = 1;
@@ -35,41 +31,37 @@ const TYPE_BYTE: i32 = 6;
 /// Unknown, control and user-defined tokens are searched for in the text itself.
 const TYPES_SPECIAL: std::ops::RangeInclusive<i32> = 2..=4;
 
-/// The families of tokenizers libllama knows, with their `tokenizer.ggml.model` names.
+/// The algorithm of a tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Tokenizer {
     /// No vocabulary: a model that is fed token numbers.
     None,
     Spm,
     Wpm,
     Bpe,
-    Ugm,
-    Rwkv,
-    Plamo2,
     Test,
 }
 
-const KINDS: &[(&str, Kind)] = &[
-    ("no_vocab", Kind::None),
-    ("none", Kind::None),
-    ("llama", Kind::Spm),
-    ("bert", Kind::Wpm),
-    ("gpt2", Kind::Bpe),
-    ("hybriddna", Kind::Bpe),
-    ("whitespace", Kind::Bpe),
-    ("gemma4", Kind::Bpe),
-    ("t5", Kind::Ugm),
-    ("rwkv", Kind::Rwkv),
-    ("plamo2", Kind::Plamo2),
-    ("test", Kind::Test),
+/// The values of `tokenizer.ggml.model` that are accepted.
+const TOKENIZERS: &[(&str, Tokenizer)] = &[
+    ("no_vocab", Tokenizer::None),
+    ("none", Tokenizer::None),
+    ("llama", Tokenizer::Spm),
+    ("bert", Tokenizer::Wpm),
+    ("gpt2", Tokenizer::Bpe),
+    ("hybriddna", Tokenizer::Bpe),
+    ("whitespace", Tokenizer::Bpe),
+    ("gemma4", Tokenizer::Bpe),
+    ("test", Tokenizer::Test),
 ];
 
-/// What tokenizing with a checked vocabulary has to know.
+/// Facts about a vocabulary that passed its checks, which tokenizing with it relies on.
 #[derive(Debug)]
 pub(super) struct Facts {
-    pub kind: Kind,
+    pub kind: Tokenizer,
     pub n_tokens: usize,
-    /// Characters a SentencePiece vocabulary cannot express, if there are any: libllama throws on meeting one.
+    /// Characters a SentencePiece vocabulary cannot express, if there are any: libllama throws on meeting
+    /// one.
     pub gaps: Option<Gaps>,
     /// The token that ends a turn, going by its text.
     pub eot: Option<Token>,
@@ -93,13 +85,13 @@ impl Gaps {
     }
 }
 
-/// The metadata of one file, and how to complain about it.
-struct Keys<'a> {
+/// The metadata of one file, read with errors that name the file and the key.
+struct Metadata<'a> {
     origin: &'a Path,
     metadata: &'a [(String, Value)],
 }
 
-impl<'a> Keys<'a> {
+impl<'a> Metadata<'a> {
     fn get(&self, key: &str) -> Option<&'a Value> {
         self.metadata.iter().find(|(k, _)| k == key).map(|(_, v)| v)
     }
@@ -138,18 +130,22 @@ impl<'a> Keys<'a> {
 
 /// Checks the tokenizer keys of `metadata`; `origin` is named in errors.
 pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Facts> {
-    let keys = Keys { origin, metadata };
+    let keys = Metadata { origin, metadata };
     const MODEL: &str = "tokenizer.ggml.model";
     let name = keys.string(MODEL)?.ok_or_else(|| keys.error(MODEL, "missing; the file has no tokenizer"))?;
-    let Some(&(name, kind)) = KINDS.iter().find(|(n, _)| n.as_bytes() == name) else {
-        let known: Vec<&str> = KINDS.iter().map(|(n, _)| *n).collect();
+    let Some(&(name, kind)) = TOKENIZERS.iter().find(|(n, _)| n.as_bytes() == name) else {
+        let known: Vec<&str> = TOKENIZERS.iter().map(|(n, _)| *n).collect();
         let found = String::from_utf8_lossy(&name[..name.len().min(40)]);
         return Err(keys.error(
             MODEL,
-            format_args!("expected one of {}, found '{}'", known.join(", "), found.escape_debug()),
+            format_args!(
+                "expected a tokenizer that ropewalk supports ({}), found '{}'",
+                known.join(", "),
+                found.escape_debug()
+            ),
         ));
     };
-    if kind == Kind::None {
+    if kind == Tokenizer::None {
         return Ok(Facts { kind, n_tokens: declared_size(&keys)?, gaps: None, eot: None });
     }
 
@@ -160,12 +156,9 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
     check_texts(&keys, kind, &tokens, types)?;
     let mut gaps = None;
     match kind {
-        Kind::Bpe => check_bpe(&keys, name, &tokens, types)?,
-        Kind::Spm => gaps = find_gaps(&tokens),
-        Kind::Ugm => check_charsmap(&keys)?,
-        Kind::Rwkv => check_rwkv(&keys, &tokens)?,
-        Kind::Plamo2 => check_plamo2(&keys, &tokens)?,
-        Kind::Wpm | Kind::Test | Kind::None => {}
+        Tokenizer::Bpe => check_bpe(&keys, name, &tokens, types)?,
+        Tokenizer::Spm => gaps = find_gaps(&tokens),
+        Tokenizer::Wpm | Tokenizer::Test | Tokenizer::None => {}
     }
     Ok(Facts { kind, n_tokens: tokens.len(), gaps, eot: find_eot(&keys, &tokens) })
 }
@@ -183,8 +176,9 @@ const EOT_TEXTS: &[&str] = &[
     "[EOT]",
 ];
 
-/// libllama, when no key says, takes whichever of a similar list its hash table has first, `<|endoftext|>` included.
-fn find_eot(keys: &Keys, tokens: &[Cow<[u8]>]) -> Option<Token> {
+/// libllama, when no key says, takes whichever of a similar list its hash table has first, `<|endoftext|>`
+/// included.
+fn find_eot(keys: &Metadata, tokens: &[Cow<[u8]>]) -> Option<Token> {
     if keys.get("tokenizer.ggml.eot_token_id").is_some() {
         return None;
     }
@@ -194,7 +188,7 @@ fn find_eot(keys: &Keys, tokens: &[Cow<[u8]>]) -> Option<Token> {
 }
 
 /// The `vocab_size` a file without a vocabulary declares for its architecture; 0 when it does not say.
-fn declared_size(keys: &Keys) -> Result<usize> {
+fn declared_size(keys: &Metadata) -> Result<usize> {
     let arch = keys.string("general.architecture")?.unwrap_or_default();
     let key = format!("{}.vocab_size", String::from_utf8_lossy(arch));
     match keys.get(&key) {
@@ -207,7 +201,7 @@ fn declared_size(keys: &Keys) -> Result<usize> {
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
 /// The tokens as libllama reads them (C strings; an empty one gets a name), all different.
-fn check_tokens<'a>(keys: &Keys<'a>) -> Result<Vec<Cow<'a, [u8]>>> {
+fn check_tokens<'a>(keys: &Metadata<'a>) -> Result<Vec<Cow<'a, [u8]>>> {
     let raw = keys.strings(TOKENS, MAX_TOKENS)?.ok_or_else(|| keys.error(TOKENS, "missing"))?;
     if raw.is_empty() {
         return Err(keys.error(TOKENS, "the vocabulary is empty"));
@@ -233,7 +227,7 @@ fn check_tokens<'a>(keys: &Keys<'a>) -> Result<Vec<Cow<'a, [u8]>>> {
     Ok(tokens)
 }
 
-fn check_types<'a>(keys: &Keys<'a>, n_tokens: usize) -> Result<Option<&'a [i32]>> {
+fn check_types<'a>(keys: &Metadata<'a>, n_tokens: usize) -> Result<Option<&'a [i32]>> {
     const KEY: &str = "tokenizer.ggml.token_type";
     match keys.get(KEY) {
         None => Ok(None),
@@ -245,7 +239,7 @@ fn check_types<'a>(keys: &Keys<'a>, n_tokens: usize) -> Result<Option<&'a [i32]>
     }
 }
 
-fn check_scores(keys: &Keys, n_tokens: usize) -> Result<()> {
+fn check_scores(keys: &Metadata, n_tokens: usize) -> Result<()> {
     const KEY: &str = "tokenizer.ggml.scores";
     match keys.get(KEY) {
         None => Ok(()),
@@ -263,9 +257,9 @@ fn check_scores(keys: &Keys, n_tokens: usize) -> Result<()> {
     }
 }
 
-/// libllama replaces an id out of range by a default, which would be some other token: for those that start and end
-/// a text that is refused. (Padding ids out of range are common and harmless.)
-fn check_special_ids(keys: &Keys, n_tokens: usize) -> Result<()> {
+/// libllama replaces an id out of range by a default, which would be some other token: for those that start
+/// and end a text that is refused. (Padding ids out of range are common and harmless.)
+fn check_special_ids(keys: &Metadata, n_tokens: usize) -> Result<()> {
     for key in ["bos", "eos", "eot", "eom"].map(|k| format!("tokenizer.ggml.{k}_token_id")) {
         match keys.get(&key) {
             Some(Value::U32(id)) if *id as usize >= n_tokens => {
@@ -279,7 +273,7 @@ fn check_special_ids(keys: &Keys, n_tokens: usize) -> Result<()> {
 }
 
 /// Tokens against their types.
-fn check_texts(keys: &Keys, kind: Kind, tokens: &[Cow<[u8]>], types: Option<&[i32]>) -> Result<()> {
+fn check_texts(keys: &Metadata, kind: Tokenizer, tokens: &[Cow<[u8]>], types: Option<&[i32]>) -> Result<()> {
     for (i, (t, ty)) in tokens.iter().zip(types.unwrap_or_default()).enumerate() {
         if TYPES_SPECIAL.contains(ty) && std::str::from_utf8(t).is_err() {
             // It is cut out of texts, and would cut them inside a character.
@@ -288,29 +282,16 @@ fn check_texts(keys: &Keys, kind: Kind, tokens: &[Cow<[u8]>], types: Option<&[i3
             );
         }
         let is_byte_text = t.len() >= 5;
-        if *ty == TYPE_BYTE && (kind == Kind::Wpm || (kind != Kind::Plamo2 && !is_byte_text)) {
+        if *ty == TYPE_BYTE && (kind == Tokenizer::Wpm || !is_byte_text) {
             return Err(
                 keys.error(TOKENS, format_args!("byte token {i} ({}) is not of the form <0xHH>", quoted(t)))
-            );
-        }
-    }
-    if matches!(kind, Kind::Ugm | Kind::Rwkv) {
-        if let Some(i) = tokens.iter().position(|t| t.len() > MAX_TRIE_TOKEN_BYTES) {
-            let what =
-                format_args!("token {i} has {} bytes, more than {MAX_TRIE_TOKEN_BYTES}", tokens[i].len());
-            return Err(keys.error(TOKENS, what));
-        }
-        let total: usize = tokens.iter().map(|t| t.len()).sum();
-        if total > MAX_TRIE_BYTES {
-            return Err(
-                keys.error(TOKENS, format_args!("{total} bytes of tokens, more than {MAX_TRIE_BYTES}"))
             );
         }
     }
     Ok(())
 }
 
-fn check_bpe(keys: &Keys, model: &str, tokens: &[Cow<[u8]>], types: Option<&[i32]>) -> Result<()> {
+fn check_bpe(keys: &Metadata, model: &str, tokens: &[Cow<[u8]>], types: Option<&[i32]>) -> Result<()> {
     const MERGES: &str = "tokenizer.ggml.merges";
     const PRE: &str = "tokenizer.ggml.pre";
     let pre = keys.string(PRE)?.unwrap_or_default();
@@ -369,85 +350,7 @@ fn find_gaps(tokens: &[Cow<[u8]>]) -> Option<Gaps> {
     Some(Gaps { byte_known, chars: known.iter().filter_map(one_char).collect() })
 }
 
-fn check_charsmap(keys: &Keys) -> Result<()> {
-    const KEY: &str = "tokenizer.ggml.precompiled_charsmap";
-    let map: Cow<[u8]> = match keys.get(KEY) {
-        None => return Ok(()),
-        Some(Value::Array(Array::U8(map))) => Cow::Borrowed(map),
-        Some(Value::Array(Array::I8(map))) => Cow::Owned(map.iter().map(|&b| b as u8).collect()),
-        Some(v) => {
-            return Err(keys.error(KEY, format_args!("expected an array of u8 or i8, found {}", v.describe())))
-        }
-    };
-    charsmap::check(&map).map_err(|what| keys.error(KEY, what))
-}
-
-/// libllama's RWKV tokenizer starts over, for ever, at a byte that begins tokens but is none.
-fn check_rwkv(keys: &Keys, tokens: &[Cow<[u8]>]) -> Result<()> {
-    let mut begins = [None; 256];
-    let mut alone = [false; 256];
-    for (i, t) in tokens.iter().enumerate() {
-        match unescape_rwkv(t)[..] {
-            [] => {}
-            [b] => alone[b as usize] = true,
-            [b, ..] => begins[b as usize] = Some(i),
-        }
-    }
-    for b in 0..256 {
-        if let (Some(i), false) = (begins[b], alone[b]) {
-            return Err(keys.error(
-                TOKENS,
-                format_args!("token {i} begins with byte {b:#04x}, which is no token itself"),
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// The bytes an RWKV token stands for, as `llama_unescape_rwkv_token` reads it.
-fn unescape_rwkv(token: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(token.len());
-    let mut bytes = token.iter().copied();
-    while let Some(b) = bytes.next() {
-        if b != b'\\' {
-            out.push(b);
-            continue;
-        }
-        match bytes.next() {
-            Some(b't') => out.push(b'\t'),
-            Some(b'n') => out.push(b'\n'),
-            Some(b'r') => out.push(b'\r'),
-            Some(b'x') => {
-                let digit =
-                    |c: u8| if (b'a'..0x80).contains(&c) { c - b'a' + 10 } else { c.wrapping_sub(b'0') };
-                if let (Some(hi), Some(lo)) = (bytes.next(), bytes.next()) {
-                    out.push((digit(hi) << 4).wrapping_add(digit(lo)));
-                }
-            }
-            Some(other) => out.push(other),
-            None => {}
-        }
-    }
-    out
-}
-
-fn check_plamo2(keys: &Keys, tokens: &[Cow<[u8]>]) -> Result<()> {
-    let mut work = 0usize;
-    for (i, t) in tokens.iter().enumerate() {
-        if std::str::from_utf8(t).is_err() {
-            return Err(keys.error(TOKENS, format_args!("token {i} ({}) is not valid UTF-8", quoted(t))));
-        }
-        work = work.saturating_add(t.len().saturating_pow(3));
-        if work > MAX_SUFFIX_WORK {
-            return Err(
-                keys.error(TOKENS, format_args!("token {i} and others are too long for this tokenizer"))
-            );
-        }
-    }
-    Ok(())
-}
-
-/// What a C string of these bytes is.
+/// The bytes before the first NUL, which is where libllama ends its strings.
 fn until_nul(s: &[u8]) -> &[u8] {
     &s[..s.iter().position(|&b| b == 0).unwrap_or(s.len())]
 }

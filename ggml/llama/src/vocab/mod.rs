@@ -1,6 +1,6 @@
-//! The tokenizer of a GGUF file, through libllama (loaded vocab-only): every tokenizer it knows.
+//! The tokenizer of a GGUF file, through libllama (loaded vocab-only): SentencePiece, byte-level BPE and
+//! WordPiece.
 
-mod charsmap;
 mod check;
 mod native;
 
@@ -16,9 +16,9 @@ pub(crate) use native::Handle;
 
 /// A loaded vocabulary. Cheap to clone and to share: it is immutable and `Send + Sync`.
 ///
-/// A file may say that it has none (`tokenizer.ggml.model` is `no_vocab` or `none`): then there is a `Vocab` all the same,
-/// which knows how many tokens there are when the file does ([`Vocab::n_tokens`], from `{arch}.vocab_size`), has no
-/// special tokens, and answers everything about text with an error that says so.
+/// A file may say that it has none (`tokenizer.ggml.model` is `no_vocab` or `none`): then there is a `Vocab`
+/// all the same, which knows how many tokens there are when the file does ([`Vocab::n_tokens`], from
+/// `{arch}.vocab_size`), has no special tokens, and answers everything about text with an error that says so.
 #[derive(Debug, Clone)]
 pub struct Vocab(Arc<Inner>);
 
@@ -33,25 +33,28 @@ struct Inner {
 }
 
 impl Vocab {
-    /// Loads the vocabulary of an already validated file. Tokenizer keys are checked here first (libllama aborts on some of them).
+    /// Loads the vocabulary of an already validated file. Tokenizer keys are checked here first (libllama
+    /// aborts on some of them).
     pub fn load(file: &gguf::File) -> Result<Vocab> {
         Vocab::from_metadata(file.path(), file.metadata())
     }
 
-    /// Loads a vocabulary from the `tokenizer.ggml.*` keys of `metadata`; `origin` is named in errors. Other keys are not
-    /// looked at, but for `general.name` and `general.architecture`, to which libllama ties the quirks of a few models.
+    /// Loads a vocabulary from the `tokenizer.ggml.*` keys of `metadata`; `origin` is named in errors. Other
+    /// keys are not looked at, but for `general.name` and `general.architecture`, to which libllama ties the
+    /// quirks of a few models.
     pub fn from_metadata(origin: &Path, metadata: &[(String, Value)]) -> Result<Vocab> {
         let facts = check::inspect(origin, metadata)?;
         let n_tokens = facts.n_tokens;
         let fingerprint = fingerprint(metadata);
         let origin = origin.to_path_buf();
-        if facts.kind == check::Kind::None {
+        if facts.kind == check::Tokenizer::None {
             return Ok(Vocab(Arc::new(Inner { origin, n_tokens, fingerprint, handle: None, _model: None })));
         }
         let model = native::load(&origin, metadata)?;
         let vocab =
             Handle::of(&model).ok_or_else(|| Error::Vocab(format!("{}: no vocabulary", origin.display())))?;
-        // SAFETY: `Inner` keeps the model as long as the handle, and `facts` are of the keys it was loaded from.
+        // SAFETY: `Inner` keeps the model as long as the handle, and `facts` are of the keys it was loaded
+        // from.
         let handle = unsafe { Handle::new(vocab, facts) };
         Ok(Vocab(Arc::new(Inner {
             origin,
@@ -65,14 +68,15 @@ impl Vocab {
     /// Calls on the same keys' vocabulary inside another model of libllama; `None` when there is none.
     ///
     /// # Safety
-    /// `vocab` must stay valid as long as the handle, and belong to a model loaded from the keys of `metadata`.
+    /// `vocab` must stay valid as long as the handle, and belong to a model loaded from the keys of
+    /// `metadata`.
     pub(crate) unsafe fn handle_on(
         origin: &Path,
         metadata: &[(String, Value)],
         vocab: std::ptr::NonNull<sys::llama_vocab>,
     ) -> Result<Option<Handle>> {
         let facts = check::inspect(origin, metadata)?;
-        if facts.kind == check::Kind::None {
+        if facts.kind == check::Tokenizer::None {
             return Ok(None);
         }
         // SAFETY: the caller's promise.
@@ -103,15 +107,18 @@ impl Vocab {
         self.0.fingerprint
     }
 
-    /// Text to tokens. `add_special`: BOS/EOS as the model's flags say. `parse_special`: text such as `<|im_start|>` becomes its token.
+    /// Text to tokens. `add_special`: BOS/EOS as the model's flags say. `parse_special`: text such as
+    /// `<|im_start|>` becomes its token.
     ///
-    /// As in libllama, bytes for which a byte-level vocabulary has no token are dropped (SmolLM2 lacks six control
-    /// characters and the first byte of unassigned planes). Errors: a text over 2 GiB, a character the vocabulary cannot express, BOS or EOS wanted and missing.
+    /// As in libllama, bytes for which a byte-level vocabulary has no token are dropped (SmolLM2 lacks six
+    /// control characters and the first byte of unassigned planes). Errors: a text over 2 GiB, a character
+    /// the vocabulary cannot express, BOS or EOS wanted and missing.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         self.handle()?.tokenize(text, add_special, parse_special)
     }
 
-    /// The bytes of one token; special tokens render only when `special`. A token may hold a part of a character.
+    /// The bytes of one token; special tokens render only when `special`. A token may hold a part of a
+    /// character.
     pub fn piece(&self, token: Token, special: bool) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         self.piece_into(token, special, &mut out)?;
@@ -123,8 +130,8 @@ impl Vocab {
         self.handle()?.piece(token, special, out)
     }
 
-    /// Tokens to text, invalid UTF-8 replaced. Unlike pieces in a row it drops the blank SentencePiece models put in
-    /// front, and the ones some older models put before punctuation.
+    /// Tokens to text, invalid UTF-8 replaced. Unlike pieces in a row it drops the blank SentencePiece models
+    /// put in front, and the ones some older models put before punctuation.
     pub fn detokenize(&self, tokens: &[Token], special: bool) -> Result<String> {
         let bytes = self.handle()?.detokenize(tokens, special)?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
@@ -148,7 +155,8 @@ impl Vocab {
         self.special(sys::llama_vocab_eos)
     }
 
-    /// End-of-turn token: the file's, else the one whose text is known to mean that, else what libllama finds.
+    /// End-of-turn token: the file's, else the one whose text is known to mean that, else what libllama
+    /// finds.
     pub fn eot(&self) -> Option<Token> {
         let handle = self.0.handle.as_ref()?;
         handle.eot_by_text().or_else(|| handle.special(sys::llama_vocab_eot))
@@ -170,8 +178,8 @@ impl Vocab {
     }
 }
 
-/// What libllama is given (see [`Vocab::from_metadata`]), in the order of the keys' names: files that list them in another
-/// order have the same tokenizer.
+/// SHA-256 of the keys that libllama is given (see [`Vocab::from_metadata`]), sorted by name, so that files
+/// listing the same keys in another order have the same fingerprint.
 fn fingerprint(metadata: &[(String, Value)]) -> [u8; 32] {
     let named = |k: &str| k == "general.name" || k == "general.architecture";
     let mut keys: Vec<&(String, Value)> =

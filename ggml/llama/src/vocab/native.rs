@@ -4,15 +4,15 @@ use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::ptr::NonNull;
 
-use super::check::{Facts, Kind};
+use super::check::{Facts, Tokenizer};
 use crate::{sys, Error, Result, Token};
 use ggml::logging;
 use gguf::{Array, Value};
 
 /// Texts up to this many bytes are tokenized on the caller's stack; see `on_deep_stack`.
 const SHALLOW: usize = 1 << 10;
-/// Stack that libllama's pre-tokenizers may need per byte of an unbroken run: `std::regex` recurses for each character,
-/// and was seen to take 325 bytes.
+/// Stack that libllama's pre-tokenizers may need per byte of an unbroken run: `std::regex` recurses for each
+/// character, and was seen to take 325 bytes.
 const STACK_PER_BYTE: usize = 1 << 10;
 /// Largest stack asked for. It is address space; only what is used becomes memory.
 const MAX_STACK: usize = 1 << 36;
@@ -21,7 +21,8 @@ const MAX_STACK: usize = 1 << 36;
 #[derive(Debug)]
 pub(super) struct Model(NonNull<sys::llama_model>);
 
-// SAFETY: the model is only freed (once, in drop) and read through `Handle`; libllama keeps no thread-local state in it.
+// SAFETY: the model is only freed (once, in drop) and read through `Handle`; libllama keeps no thread-local
+// state in it.
 unsafe impl Send for Model {}
 // SAFETY: see `Handle`: all calls on the vocabulary are const.
 unsafe impl Sync for Model {}
@@ -119,8 +120,8 @@ pub(super) fn load(origin: &Path, metadata: &[(String, Value)]) -> Result<Model>
             ctx.set(&key, value);
         }
     }
-    // A vocabulary does not depend on the architecture, but for two encoders whose mask token eats blanks; libllama's
-    // not knowing one is no reason to refuse its tokenizer.
+    // A vocabulary does not depend on the architecture, but for two encoders whose mask token eats blanks;
+    // libllama's not knowing one is no reason to refuse its tokenizer.
     let arch = metadata.iter().find(|(k, _)| k == "general.architecture").map(|(_, v)| v);
     let special = matches!(arch, Some(Value::String(a)) if a == b"nomic-bert-moe" || a == b"jina-bert-v3");
     let llama = Value::String(b"llama".to_vec());
@@ -134,8 +135,9 @@ pub(super) fn load(origin: &Path, metadata: &[(String, Value)]) -> Result<Model>
     params.n_gpu_layers = 0;
     params.vocab_only = true;
     logging::clear_errors();
-    // SAFETY: the context is valid for the call and holds no tensors, so the tensor callback is never used (vocab_only);
-    // `devices` is null-terminated and copied. What aborts or runs wild for these keys was refused by `check::inspect`.
+    // SAFETY: the context is valid for the call and holds no tensors, so the tensor callback is never used
+    // (vocab_only); `devices` is null-terminated and copied. Keys that would make it abort were refused by
+    // `check::inspect`.
     let model =
         unsafe { sys::llama_model_init_from_user(ctx.0.as_ptr(), None, std::ptr::null_mut(), params) };
     NonNull::new(model).map(Model).ok_or_else(|| error(&logging::errors_or("libllama refused it")))
@@ -148,16 +150,18 @@ pub(crate) struct Handle {
     facts: Facts,
 }
 
-// SAFETY: the vocabulary is never written after loading: libllama's tokenizers build a session on the stack per call and
-// read `id_to_token`, `token_to_id`, `bpe_ranks` and the piece cache through const methods; function-local statics are
-// initialised once under the language's lock. The log callback is ours and thread-safe.
+// SAFETY: the vocabulary is never written after loading: libllama's tokenizers build a session on the stack
+// per call and read `id_to_token`, `token_to_id`, `bpe_ranks` and the piece cache through const methods;
+// function-local statics are initialised once under the language's lock. The log callback is ours and
+// thread-safe.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
 impl Handle {
     /// # Safety
-    /// `vocab` must stay valid as long as the handle, and come from keys that `check::inspect` passed as `facts`.
+    /// `vocab` must stay valid as long as the handle, and come from keys that `check::inspect` passed as
+    /// `facts`.
     pub(super) unsafe fn new(vocab: NonNull<sys::llama_vocab>, facts: Facts) -> Handle {
         Handle { vocab, facts }
     }
@@ -218,12 +222,14 @@ impl Handle {
             return Err(Error::Vocab(format!("the vocabulary has no tokens for the character {c:?}")));
         }
         let call = || {
-            // A token per three bytes fits most texts; libllama answers with the size needed when it does not.
+            // A token per three bytes fits most texts; libllama answers with the size needed when it does
+            // not.
             let mut tokens: Vec<Token> = vec![0; text.len() / 3 + 16];
             for _ in 0..2 {
                 let room = tokens.len() as i32;
-                // SAFETY: `len` and `room` are the lengths of the two buffers (room < 2^31 as text.len() is). What makes
-                // this throw (unknown bytes, a broken normalization map, missing BOS) was excluded above or on loading.
+                // SAFETY: `len` and `room` are the lengths of the two buffers (room < 2^31 as text.len() is).
+                // What makes this throw (unknown bytes, a broken normalization map, missing BOS) was excluded
+                // above or on loading.
                 let n = unsafe {
                     let (text, out) = (text.as_ptr().cast(), tokens.as_mut_ptr());
                     sys::llama_tokenize(self.raw(), text, len, out, room, add_special, parse_special)
@@ -239,7 +245,7 @@ impl Handle {
             }
             Err(Error::Vocab(format!("a text of {} bytes makes too many tokens", text.len())))
         };
-        let tokens = if self.facts.kind == Kind::Bpe { on_deep_stack(text, call)? } else { call()? };
+        let tokens = if self.facts.kind == Tokenizer::Bpe { on_deep_stack(text, call)? } else { call()? };
         // A vocabulary without an unknown token answers -1 for what it does not know.
         if let Some(at) = tokens.iter().position(|&t| !self.is_token(t)) {
             return Err(Error::Vocab(format!(
@@ -256,9 +262,9 @@ impl Handle {
         let (need_bos, need_eos) =
             (self.flag(sys::llama_vocab_get_add_bos), self.flag(sys::llama_vocab_get_add_eos));
         let missing = match self.facts.kind {
-            Kind::Wpm if !bos => "a beginning-of-text token",
-            Kind::Wpm if self.special(sys::llama_vocab_sep).is_none() => "a separator token",
-            Kind::Wpm | Kind::Rwkv | Kind::Test | Kind::None => return Ok(()),
+            Tokenizer::Wpm if !bos => "a beginning-of-text token",
+            Tokenizer::Wpm if self.special(sys::llama_vocab_sep).is_none() => "a separator token",
+            Tokenizer::Wpm | Tokenizer::Test | Tokenizer::None => return Ok(()),
             _ if need_bos && !bos => "a beginning-of-text token",
             _ if need_eos && !eos => "an end-of-text token",
             _ => return Ok(()),
@@ -296,7 +302,8 @@ impl Handle {
         let mut size = 0usize;
         for &t in tokens {
             self.check_token(t)?;
-            // SAFETY: the token is in the vocabulary; with no room nothing is written and the size comes back negated.
+            // SAFETY: the token is in the vocabulary; with no room nothing is written and the size comes back
+            // negated.
             let n = unsafe { sys::llama_token_to_piece(self.raw(), t, std::ptr::null_mut(), 0, 0, special) };
             size = size.saturating_add(n.unsigned_abs() as usize);
         }
@@ -318,9 +325,9 @@ impl Handle {
     }
 }
 
-/// Runs `call` where an unbroken run of the text cannot overflow the stack: libllama splits texts for BPE by `std::regex`
-/// for most pre-tokenizers, which recurses once per matched character. Matches end at the end of a line or of a run of
-/// white space, so the longest of those, and what it touches, bounds the depth.
+/// Runs `call` where an unbroken run of the text cannot overflow the stack: libllama splits texts for BPE by
+/// `std::regex` for most pre-tokenizers, which recurses once per matched character. Matches end at the end of
+/// a line or of a run of white space, so the longest of those, and what it touches, bounds the depth.
 fn on_deep_stack<T: Send>(text: &str, call: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let bytes = text.as_bytes();
     if bytes.len() <= SHALLOW {

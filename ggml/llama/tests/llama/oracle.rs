@@ -1,20 +1,12 @@
-//! libllama as the oracle, on the default model when it has been fetched; bad files and settings always.
+//! libllama as the oracle: its forward pass on the default model, and bad files and settings refused.
 
 use std::path::{Path, PathBuf};
 
+use crate::models;
 use gguf::DType;
 use gguf::{File, Value, Writer};
 use llama::oracle::{Oracle, OracleParams};
 use llama::Token;
-
-fn models(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models").join(name);
-    if !path.exists() {
-        eprintln!("skipped: {} is not there (`make model` fetches it)", path.display());
-        return None;
-    }
-    Some(path)
-}
 
 const MODEL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 

@@ -207,8 +207,12 @@ proptest! {
 
     #[test]
     fn any_settings_pick_a_token_that_may_be_picked(
-        logits in prop::collection::vec(prop_oneof![8 => -30f32..30.0, 1 => Just(f32::NEG_INFINITY), 1 => -1e6f32..1e6], 1..2000),
-        (temp, top_k, top_p, min_p, typical_p) in (1e-4f32..100.0, 0..300i32, 0f32..=1.0, 0f32..=1.0, 0f32..=1.0),
+        logits in prop::collection::vec(
+            prop_oneof![8 => -30f32..30.0, 1 => Just(f32::NEG_INFINITY), 1 => -1e6f32..1e6],
+            1..2000,
+        ),
+        (temp, top_k, top_p, min_p, typical_p) in
+            (1e-4f32..100.0, 0..300i32, 0f32..=1.0, 0f32..=1.0, 0f32..=1.0),
         (last_n, repeat, freq, present) in (-1..50i32, 0.01f32..10.0, -10f32..10.0, -10f32..10.0),
         (dry, base, allowed, dry_last) in (0f32..100.0, 1f32..100.0, 0..6i32, -1..50i32),
         seed in any::<u32>(),

@@ -148,7 +148,9 @@ fn missing_ends_are_errors() {
     let v = load(&m).unwrap();
     assert!(v.add_bos());
     assert_eq!(v.tokenize("a", true, false).unwrap().len(), 2, "libllama's default BOS");
-    let m = with(vocabulary("t5", &["a", "b", "c"]), "add_bos_token", Value::Bool(true));
+    // The default BOS of this tokenizer is token 11, which so small a vocabulary does not have.
+    let m = with(vocabulary("gpt2", &["a", "b", "ab"]), "merges", strings(&["a b"]));
+    let m = with(m, "add_bos_token", Value::Bool(true));
     let v = load(&m).unwrap();
     let e = v.tokenize("a", true, false).unwrap_err().to_string();
     assert!(e.contains("beginning-of-text"), "{e}");
@@ -181,7 +183,6 @@ fn broken_token_lists_are_refused() {
     refused(vocabulary("test", &["[EMPTY_1]", ""]), "token 1 repeats token 0");
     refused(vocabulary("test", &["\0", "[EMPTY_0]"]), "token 1 repeats token 0");
     refused(vocabulary("test", &["x".repeat(100_000)]), "100000 bytes");
-    refused(vocabulary("t5", &["x".repeat(2_000)]), "2000 bytes");
     assert!(load(&vocabulary("test", &["", "a", "b"])).is_ok());
 }
 
@@ -219,27 +220,10 @@ fn broken_bpe_is_refused() {
 }
 
 #[test]
-fn broken_tries_are_refused() {
-    refused(vocabulary("rwkv", &["a", "b", "cd"]), "token 2 begins with byte 0x63");
-    refused(vocabulary("rwkv", &[r"\x63d"]), "byte 0x63");
-    let v = load(&vocabulary("rwkv", &["a", r"\n", "c", "cd"])).unwrap();
-    assert_eq!(v.tokenize("acdca\n", false, false).unwrap(), [0, 3, 2, 0, 1]);
-    assert!(v.tokenize("z", false, false).unwrap_err().to_string().contains("no token"));
-    let map = |bytes: Vec<u8>| {
-        with(vocabulary("t5", &["a", "b", "c"]), "precompiled_charsmap", Value::Array(Array::U8(bytes)))
-    };
-    refused(map(vec![1, 2]), "precompiled_charsmap");
-    refused(map(vec![4, 0, 0, 0, 255, 255, 255, 255, 0, 0]), "a path leads to node");
-    assert!(load(&map(vec![0, 0, 0, 0, 0, 0])).is_ok());
-    refused(vocabulary("plamo2", &["a", "b"]), "not set");
-}
-
-#[test]
-fn unigram_vocabularies_tokenize() {
-    let m = vocabulary("t5", &["<pad>", "</s>", "<unk>", "▁", "a", "b", "▁ab"]);
-    let m = with(m, "scores", Value::Array(Array::F32(vec![0.0, 0.0, 0.0, -2.0, -3.0, -3.0, -1.0])));
-    let m = with(m, "token_type", Value::Array(Array::I32(vec![3, 3, 2, 1, 1, 1, 1])));
-    let v = load(&m).unwrap();
-    assert_eq!(v.tokenize("ab", true, false).unwrap().last(), Some(&1), "T5 ends with </s>");
-    assert!(v.tokenize("zz日", false, false).unwrap().contains(&2), "unknown becomes <unk>");
+fn tokenizers_of_models_that_are_not_run_are_refused_by_name() {
+    for name in ["t5", "rwkv", "plamo2"] {
+        let message = "tokenizer.ggml.model: expected a tokenizer that ropewalk supports";
+        refused(vocabulary(name, &["<pad>", "</s>", "<unk>", "a"]), message);
+        refused(vocabulary(name, &["a"]), &format!("found '{name}'"));
+    }
 }

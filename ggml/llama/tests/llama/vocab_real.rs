@@ -1,19 +1,9 @@
-//! The tokenizer of the default model, when it has been fetched: texts survive it, special tokens are special.
+//! The tokenizer of the default model: texts survive it, special tokens are special.
 
-use std::path::{Path, PathBuf};
-
+use crate::models;
 use gguf::File;
 use llama::vocab::Vocab;
 use proptest::prelude::*;
-
-fn models(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models").join(name);
-    if !path.exists() {
-        eprintln!("skipped: {} is not there (`make model` fetches it)", path.display());
-        return None;
-    }
-    Some(path)
-}
 
 fn vocab() -> Option<Vocab> {
     let path = models("SmolLM2-135M-Instruct.Q4_1.gguf")?;
@@ -81,7 +71,8 @@ fn random_unicode_round_trips() {
             known[b as usize] = true;
         }
     }
-    // Six control characters, and the first bytes of planes in which nothing is assigned; the rest is never in UTF-8.
+    // Six control characters, and the first bytes of planes in which nothing is assigned; the rest is never
+    // in UTF-8.
     let missing: Vec<u8> = (0..=0xF4).filter(|&b| !known[b as usize]).collect();
     assert_eq!(missing, [4, 6, 0x13, 0x14, 0x16, 0x1d, 0xc0, 0xc1, 0xf1, 0xf2]);
     let known = move |c: &char| c.encode_utf8(&mut [0; 4]).bytes().all(|b| known[b as usize]);
