@@ -78,7 +78,8 @@ fn check_no_earlier_run(args: &Args) -> anyhow::Result<()> {
     match last {
         None if args.files.resume => Err(anyhow!("--resume: {}: no checkpoint there", folder.display())),
         Some(last) if !args.files.resume => Err(anyhow!(
-            "{}: an earlier run got to {}: --resume goes on with it; for a new one remove it, or name another --output",
+            "{}: an earlier run got to {}: --resume goes on with it; for a new one remove it, or name \
+             another --output",
             folder.display(),
             models::name(&last)
         )),
@@ -159,7 +160,8 @@ fn note_on_average(args: &Args, optim: &OptimParams) {
     let start = optim.ema.powf(optim.schedule.steps as f64);
     if optim.ema > 0.0 && start > 0.1 {
         args.out.note(format_args!(
-            "note: after {} steps the moving average is {:.0} % of what training starts from: a smaller --ema or more steps",
+            "note: after {} steps the moving average is {:.0} % of what training starts from: a smaller \
+             --ema or more steps",
             optim.schedule.steps,
             100.0 * start
         ));

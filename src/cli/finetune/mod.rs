@@ -14,11 +14,11 @@ use args::Args;
 pub(crate) const COMMAND: Command = Command {
     name: "finetune",
     about: "Fine-tune a quantised model for a longer context: LoRA under any rope frequencies",
-    details: "Weights stay quantised; low-rank pairs beside them are trained, layer by layer and in blocks of tokens, so that \
-              memory grows slowly with the context (--plan-memory shows it before anything is allocated). The text is \
-              tokenised once. Checkpoints, a log and a loss curve are written beside the adapter; Ctrl-C saves and stops, \
-              --resume goes on. The adapter is a GGUF file that llama.cpp loads, too; use it with --lora, or merge it with \
-              `convert --lora`.",
+    details: "Weights stay quantised; low-rank pairs beside them are trained, layer by layer and in blocks \
+              of tokens, so that memory grows slowly with the context (--plan-memory shows it before \
+              anything is allocated). The text is tokenised once. Checkpoints, a log and a loss curve are \
+              written beside the adapter; Ctrl-C saves and stops, --resume goes on. The adapter is a GGUF \
+              file that llama.cpp loads, too; use it with --lora, or merge it with `convert --lora`.",
     example: "finetune -m smollm2 -d novels/ --rope sba:factor=4 --ctx 1024 --steps 200 -o sba.gguf",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
