@@ -10,14 +10,16 @@ use crate::model::{Error, Result};
 /// Bytes of one text, unpacked. A gzip file of a megabyte can hold a gigabyte.
 pub const MAX_TEXT: u64 = 1 << 30;
 
-/// Whether a file is JSON Lines by its name: `.jsonl` or `.ndjson`, packed (`.gz`) or not, in letters of either case.
+/// Whether a file is JSON Lines by its name: `.jsonl` or `.ndjson`, packed (`.gz`) or not, in letters of
+/// either case.
 pub fn is_jsonl(path: &Path) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     name.ends_with(".jsonl") || name.ends_with(".ndjson")
 }
 
-/// The texts of a file, each with the number of its line, counted from 1. Blank lines are passed over; an error ends it.
+/// The texts of a file, each with the number of its line, counted from 1. Blank lines are passed over; an
+/// error ends it.
 #[derive(Debug)]
 pub struct Texts<'a, R> {
     path: &'a Path,
@@ -31,8 +33,8 @@ pub struct Texts<'a, R> {
 }
 
 impl<'a, R: BufRead> Texts<'a, R> {
-    /// Reads field `field` of each line of `input`; `path` only names it in errors. Bytes that are not UTF-8 become
-    /// U+FFFD under `replace_invalid`, and are an error otherwise.
+    /// Reads field `field` of each line of `input`; `path` only names it in errors. Bytes that are not UTF-8
+    /// become U+FFFD under `replace_invalid`, and are an error otherwise.
     pub fn new(path: &'a Path, input: R, field: &'a str, replace_invalid: bool) -> Self {
         Texts { path, input, field, replace_invalid, line: 0, offset: 0, replaced: 0, failed: false }
     }
@@ -76,11 +78,12 @@ impl<R: BufRead> Iterator for Texts<'_, R> {
     }
 }
 
-/// Bytes at `offset` of a file to text; `replaced` counts texts in which bytes were replaced. A byte-order mark at the
-/// start of a file is no part of its text.
+/// Bytes at `offset` of a file to text; `replaced` counts texts in which bytes were replaced. A byte-order
+/// mark at the start of a file is no part of its text.
 ///
 /// # Errors
-/// More than [`MAX_TEXT`] bytes; unless `replace_invalid`, bytes that are not UTF-8: the offset of the first is named.
+/// More than [`MAX_TEXT`] bytes; unless `replace_invalid`, bytes that are not UTF-8: the offset of the first
+/// is named.
 pub(crate) fn utf8(
     name: &str,
     mut bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What commands that run a model share: progress bars, prefill, sizes of contexts, and the end of a stream.
+//! Shared by commands that run a model: progress bars, prefill, sizes of contexts, names of ends.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,7 +10,7 @@ use ropewalk::Token;
 
 use super::output::{self, OutputArgs, Unit};
 
-/// Contexts that nobody asked for are rounded up to this many tokens.
+/// Contexts of no given size are rounded up to a multiple of this many tokens.
 const ROUND: usize = 256;
 
 /// Draws what a call of the library reports onto a bar, for as long as the function lives.
@@ -34,7 +34,8 @@ pub(crate) fn prefill(
     session.prefill(tokens, &Control::default().with_progress(&draw))
 }
 
-/// The context for a prompt when the user names none: the trained length up to `cap`, or as much as the prompt needs.
+/// The context for a prompt when the user names none: the trained length up to `cap`, or as much as the
+/// prompt needs.
 pub(crate) fn default_ctx(model: &Model, cap: usize, needed: usize) -> usize {
     model.hparams().n_ctx_train.min(cap).max(needed.div_ceil(ROUND).saturating_mul(ROUND))
 }

@@ -1,7 +1,8 @@
 //! The command line: a registry of subcommands, one file each, and what they share.
 //!
-//! Two stages, after ripgrep: clap derives hold what was typed (`Args` of each file), and `options` turns
-//! that into what the library takes. Nothing below `cli` prints, reads the environment or parses arguments.
+//! There are two stages, as in ripgrep: clap derives hold the arguments as they were typed (`Args` of each
+//! file), and `options` turns them into the library's parameters. Nothing below `cli` prints, reads the
+//! environment or parses arguments.
 
 mod bench;
 mod chat;
@@ -27,17 +28,17 @@ use clap::ArgMatches;
 
 /// One subcommand.
 pub(crate) struct Command {
-    /// What the user types.
+    /// Its name, as the user types it.
     pub(crate) name: &'static str,
     /// One line for the list of commands.
     pub(crate) about: &'static str,
-    /// More, for `--help` of the command itself.
+    /// A paragraph for `--help` of the command itself.
     pub(crate) details: &'static str,
-    /// One command line to copy, without the leading `ropewalk`.
+    /// One command line to copy, without the `ropewalk` at its front.
     pub(crate) example: &'static str,
     /// Adds the arguments.
     pub(crate) args: fn(clap::Command) -> clap::Command,
-    /// Runs it.
+    /// Runs the command.
     pub(crate) run: fn(&ArgMatches) -> anyhow::Result<()>,
 }
 
@@ -60,7 +61,7 @@ pub(crate) static COMMANDS: &[Command] = &[
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
-/// An error of exit code 2.
+/// An error that ends the program with exit code 2.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
 }
@@ -71,7 +72,8 @@ pub(crate) fn app() -> clap::Command {
         .version(version())
         .about("Long context for quantised GGUF language models: extend, measure, ship")
         .after_help(
-            "Start with:  ropewalk pull smollm2\n             ropewalk run -m smollm2 -p \"Once upon a time\"\n\n\
+            "Start with:  ropewalk pull smollm2\n             \
+             ropewalk run -m smollm2 -p \"Once upon a time\"\n\n\
              Exit codes: 0 done, 1 failed, 2 wrong usage.",
         )
         .subcommand_required(true)
@@ -91,7 +93,7 @@ fn version() -> &'static str {
     concat!(env!("CARGO_PKG_VERSION"), " (", env!("ROPEWALK_BUILD"), ")")
 }
 
-/// Parses, dispatches, prints the error if there is one, and says how it ended.
+/// Parses the arguments, runs the command, prints its error if there is one; gives the exit code.
 pub(crate) fn main() -> ExitCode {
     let matches = match app().try_get_matches() {
         Ok(m) => m,
@@ -119,7 +121,8 @@ fn report(line: &str) {
     let _ = writeln!(std::io::stderr(), "error: {line}");
 }
 
-/// The error and its causes, less those that say what the next or the one before says already: a path, as a rule.
+/// The error and its causes in one line, without those that the next one, or the one before, repeats (a path,
+/// as a rule).
 fn chain(e: &anyhow::Error) -> String {
     let mut said: Vec<String> = Vec::new();
     for cause in e.chain().map(ToString::to_string) {
@@ -132,17 +135,15 @@ fn chain(e: &anyhow::Error) -> String {
     said.join(": ")
 }
 
-/// Errors are one line each: lines are joined, with a semicolon where nothing else divides them.
+/// Joins the lines of a text, with a semicolon where nothing else divides them: an error is one line.
 fn one_line(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines().map(str::trim).filter(|l| !l.is_empty()) {
-        let open = out.is_empty() || out.ends_with([':', ';', ',']) || line.starts_with('[');
-        out += match (out.is_empty(), open) {
-            (true, _) => "",
-            (_, true) => " ",
-            (_, false) => "; ",
-        };
-        // Text that comes from a file must not control the terminal.
+        let open = out.ends_with([':', ';', ',']) || line.starts_with('[');
+        if !out.is_empty() {
+            out += if open { " " } else { "; " };
+        }
+        // Text out of a file may hold escape sequences, which must not reach the terminal.
         for c in line.chars() {
             if c.is_control() {
                 out.extend(c.escape_default());

@@ -1,4 +1,4 @@
-//! From what was typed after `-m` to a file, and from a file to a loaded model.
+//! Finds the model file that a user means, loads it, and describes it in notes and reports.
 
 use std::path::{Path, PathBuf};
 
@@ -48,19 +48,19 @@ fn looks_like_a_path(model: &str) -> bool {
     model.contains(['/', '\\']) || Path::new(model).extension().is_some_and(|e| e == "gguf")
 }
 
-/// Everything about a model but its rope method and its context.
+/// A model file and how to load and run it, except for the rope method and the context.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelChoice {
     /// The file.
     pub(crate) path: PathBuf,
     /// How to load it.
     pub(crate) params: ModelParams,
-    /// How to open sessions; `n_ctx` and `rope` are the command's to set.
+    /// How to open sessions; `n_ctx` and `rope` are set by each command.
     pub(crate) session: SessionParams,
 }
 
 impl ModelChoice {
-    /// A file, for commands that open no session of the usual kind.
+    /// A file and how to load it, for commands that open no sessions.
     pub(crate) fn plain(path: PathBuf, params: ModelParams) -> ModelChoice {
         ModelChoice { path, params, session: SessionParams::new(0) }
     }
@@ -73,7 +73,7 @@ impl ModelChoice {
 
 /// Loads the model; the error names the file.
 pub(crate) fn load(choice: &ModelChoice) -> anyhow::Result<Model> {
-    // Looked for first: a device that is not there is no fault of the file's.
+    // The device first: if it is missing, the error must not name the file.
     ggml::backend::Device::find(&choice.params.device)?;
     let name = choice.path.display().to_string();
     match Model::load(&choice.path, &choice.params) {
@@ -82,18 +82,19 @@ pub(crate) fn load(choice: &ModelChoice) -> anyhow::Result<Model> {
     }
 }
 
-/// The file's own name for the model in reports: its path's last part.
+/// The last part of a path: the name of a model or an adapter in reports.
 pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// What runs, in reports: the model's file and the adapters'.
+/// The name of a model in reports: its file's, and those of its adapters.
 pub(crate) fn label(choice: &ModelChoice) -> String {
     let adapters = choice.params.adapters.iter().map(|a| format!(" + {}:{}", name(&a.path), a.strength));
     std::iter::once(name(&choice.path)).chain(adapters).collect()
 }
 
-/// The spec in force for a model: what was asked for, else what the file declares or an adapter was trained under.
+/// The spec in force for a model: what was asked for, else what the file declares or an adapter was trained
+/// under.
 pub(crate) fn effective_spec(model: &Model, asked: Option<&Spec>) -> anyhow::Result<Spec> {
     match asked {
         Some(spec) => Ok(spec.clone()),
@@ -101,20 +102,24 @@ pub(crate) fn effective_spec(model: &Model, asked: Option<&Spec>) -> anyhow::Res
     }
 }
 
-/// One line on what runs, then the plan's own notes: all on stderr, nothing under `-q`.
+/// Says on stderr, unless `-q`, which model runs where, under which rope, with how much memory; then the
+/// plan's notes.
 pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session<'_>, asked: bool) {
     let plan = session.plan();
     let MemoryUse { weights, kv, compute } = session.memory();
+    let source = if asked {
+        "asked for"
+    } else if session.model().takes_trained_rope() {
+        "the adapter's own"
+    } else {
+        "the file's own"
+    };
     out.note(format_args!(
         "{}: {}, rope {} ({}), context {} of {} trained, memory {} weights + {} cache + {} compute",
         label(choice),
         session.model().device(),
         plan.spec,
-        match asked {
-            true => "asked for",
-            false if session.model().takes_trained_rope() => "the adapter's own",
-            false => "the file's own",
-        },
+        source,
         count(plan.n_ctx as u64),
         count(plan.n_ctx_orig(session.model().hparams()) as u64),
         bytes(weights as u64),

@@ -1,4 +1,4 @@
-//! Options that several commands share, and their way from text to what the library takes.
+//! Options that several commands share, and how they become the library's parameters.
 
 use std::io::Read;
 use std::path::Path;
@@ -14,14 +14,14 @@ use ropewalk::DType;
 use super::models::{self, ModelChoice};
 use super::usage;
 
-/// Which model, where, and with what memory.
+/// The model, the device it runs on, and its memory.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
     /// A GGUF file, or the name of a model that `ropewalk pull` fetched
     #[arg(short, long, value_name = "MODEL")]
     model: String,
-    /// Where to compute: auto, cpu, cuda:0
+    /// Device to compute on: auto, cpu, cuda:0
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
     /// Threads; 0 is one for each physical core
@@ -42,7 +42,8 @@ pub(crate) struct ModelArgs {
     /// Only operations that every backend has, in the weights' own types
     #[arg(long)]
     portable: bool,
-    /// An adapter, FILE or FILE:STRENGTH; repeat it for several. Where there is no --rope and the model declares none, the rope is the one the first adapter was trained under
+    /// An adapter, FILE or FILE:STRENGTH; repeat it for several. Where there is no --rope and the model
+    /// declares none, the rope is the one the first adapter was trained under
     #[arg(long, value_name = "FILE[:S]")]
     lora: Vec<AdapterSpec>,
     /// Take adapters that were trained on another model or under another rope
@@ -78,7 +79,8 @@ impl ModelArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Rope")]
 pub(crate) struct RopeArgs {
-    /// Rope method, `name[:key=value,...]`, joined by `+`: plain, yarn:factor=4, harpe; default: what the file declares
+    /// Rope method, `name[:key=value,...]`, joined by `+`: plain, yarn:factor=4, harpe; default: what the
+    /// file declares
     #[arg(long, value_name = "SPEC")]
     rope: Option<String>,
 }
@@ -93,7 +95,8 @@ impl RopeArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Rope")]
 pub(crate) struct RopesArgs {
-    /// Rope method, `name[:key=value,...]`, joined by `+`; repeat it to compare several; default: what the file declares
+    /// Rope method, `name[:key=value,...]`, joined by `+`; repeat it to compare several; default: what the
+    /// file declares
     #[arg(long, value_name = "SPEC")]
     rope: Vec<String>,
 }
@@ -112,7 +115,7 @@ pub(crate) fn parse_spec(text: &str) -> anyhow::Result<Spec> {
     text.parse::<Spec>().map_err(|e| usage(format!("rope '{text}': {e}")))
 }
 
-/// How to choose tokens.
+/// How tokens are chosen.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
@@ -160,7 +163,7 @@ pub(crate) struct SamplingArgs {
     seed: u32,
 }
 impl SamplingArgs {
-    /// As the sampler takes it; a value out of its range is wrong usage.
+    /// The sampler's parameters; a value out of its range is wrong usage.
     pub(crate) fn params(&self) -> anyhow::Result<SamplerParams> {
         let params = SamplerParams {
             temp: self.temp,
@@ -183,7 +186,7 @@ impl SamplingArgs {
     }
 }
 
-/// A number of threads; ggml has room for so many.
+/// A number of threads, up to the most that ggml takes.
 fn threads(text: &str) -> Result<usize, String> {
     let most = ggml::backend::MAX_N_THREADS;
     text.parse().ok().filter(|n| *n <= most).ok_or_else(|| format!("expected 0 to {most}"))
@@ -208,10 +211,11 @@ pub(crate) fn tokens_or_zero(text: &str) -> Result<usize, String> {
     n.checked_mul(unit).filter(|&n| n <= i32::MAX as usize).ok_or_else(|| "too large".to_owned())
 }
 
-/// Texts are read whole; larger ones than this are not texts somebody means to run a model on.
+/// Most bytes of a text, which is read whole.
 const MAX_TEXT_BYTES: u64 = 1 << 30;
 
-/// The name and the bytes of a file, or of stdin for `-`: at most a GiB, so that `/dev/zero` does not fill the memory.
+/// The name and the bytes of a file, or of stdin for `-`: at most a GiB, so that `/dev/zero` does not fill
+/// the memory.
 pub(crate) fn read_file(path: &Path) -> anyhow::Result<(String, Vec<u8>)> {
     if path == Path::new("-") {
         return Ok(("stdin".into(), read_at_most(std::io::stdin().lock(), "stdin", MAX_TEXT_BYTES)?));
@@ -231,7 +235,8 @@ fn read_at_most(source: impl Read, name: &str, most: u64) -> anyhow::Result<Vec<
     Ok(bytes)
 }
 
-/// Reads a text file, or stdin for `-`. What is not UTF-8 is an error that says where.
+/// Reads a text file, or stdin for `-`. Bytes that are not UTF-8 are an error that names the place of the
+/// first.
 pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
     let (name, data) = read_file(path)?;
     match String::from_utf8(data) {

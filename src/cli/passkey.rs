@@ -13,9 +13,9 @@ use super::{models, Command};
 pub(crate) const COMMAND: Command = Command {
     name: "passkey",
     about: "Measure passkey retrieval: a number hidden in a long text, asked for at its end",
-    details: "The prompt is that of landmark attention, which YaRN, LongLoRA and LongRoPE use too. Lengths x depths x \
-              samples are counted exactly, with Wilson's 95 % interval; every prompt follows from the seed; several --rope are compared in one run. Ctrl-C \
-              prints what is done.",
+    details: "The prompt is that of landmark attention, which YaRN, LongLoRA and LongRoPE use too. Lengths \
+              x depths x samples are counted exactly, with Wilson's 95 % interval; every prompt follows \
+              from the seed; several --rope are compared in one run. Ctrl-C prints what is done.",
     example: "passkey -m smollm2 --lengths 4096,12288 --samples 10 --rope plain --rope yarn:factor=2",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
@@ -30,7 +30,13 @@ struct Args {
     #[arg(short = 'n', long, value_name = "N", default_value = "20", value_parser = tokens)]
     samples: usize,
     /// Where the key stands: random, start, or a fraction from 0 to 1
-    #[arg(long, value_name = "DEPTH,...", value_delimiter = ',', default_value = "random", value_parser = depth)]
+    #[arg(
+        long,
+        value_name = "DEPTH,...",
+        value_delimiter = ',',
+        default_value = "random",
+        value_parser = depth
+    )]
     depth: Vec<Depth>,
     /// How much text a length means
     #[arg(long, value_name = "RULE", default_value = SIZINGS[0].0, value_parser = names(SIZINGS))]

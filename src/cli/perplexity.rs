@@ -19,10 +19,12 @@ use super::{models, Command};
 pub(crate) const COMMAND: Command = Command {
     name: "perplexity",
     about: "Measure perplexity on texts, by a named protocol, at several context lengths",
-    details: "Published \"sliding-window\" perplexities follow incompatible rules, so the rule is chosen by name and \
-              the report says which it was. Every length of --ctx is a context of its own, and methods that depend \
-              on the length are worked out anew for it; several --rope are compared in one run. Ctrl-C prints what is done.",
-    example: "perplexity -m smollm2 -f essays.txt --ctx 16384 --rope plain --rope yarn:factor=2 --plot ppl.svg",
+    details: "Published \"sliding-window\" perplexities follow incompatible rules, so the rule is chosen by \
+              name and the report says which it was. Every length of --ctx is a context of its own, and \
+              methods that depend on the length are worked out anew for it; several --rope are compared in \
+              one run. Ctrl-C prints what is done.",
+    example:
+        "perplexity -m smollm2 -f essays.txt --ctx 16384 --rope plain --rope yarn:factor=2 --plot ppl.svg",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
 };
@@ -35,7 +37,7 @@ struct Args {
     /// Context lengths in tokens; default: the trained one
     #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = tokens)]
     ctx: Vec<usize>,
-    /// Which rule; default: window, or stride when --stride is given
+    /// Which protocol; default: window, or stride when --stride is given
     #[arg(long, value_name = "NAME", value_parser = protocols())]
     protocol: Option<String>,
     /// Tokens between the starts of windows; default: the protocol's own

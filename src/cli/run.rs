@@ -22,10 +22,11 @@ const CTX_CAP: usize = 4096;
 pub(crate) const COMMAND: Command = Command {
     name: "run",
     about: "Complete a prompt",
-    details: "The text after the prompt goes to stdout as it comes; what runs, and how fast, goes to stderr. The \
-              prompt is continued as it stands; --chat wraps it into the model's own chat template as one question. \
-              Without --ctx the context is the trained length or 4096, whichever is less, or as much as the prompt \
-              and -n need: a prompt past the trained length is where --rope comes in.",
+    details: "The text after the prompt goes to stdout as it comes; what runs, and how fast, goes to \
+              stderr. The prompt is continued as it stands; --chat wraps it into the model's own chat \
+              template as one question. Without --ctx the context is the trained length or 4096, whichever \
+              is less, or as much as the prompt and -n need: a prompt past the trained length is where \
+              --rope comes in.",
     example: "run -m smollm2 -p \"Once upon a time\" -n 64",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
@@ -119,56 +120,26 @@ fn run(args: &Args) -> anyhow::Result<()> {
 
     let params =
         GenerateParams { n_predict, sampler, stop, ignore_eos: args.ignore_eos, special: args.special };
-    let started = Instant::now();
-    let (mut generated, mut written) = (Vec::new(), String::new());
-    let mut generation = session.generate(&prompt, &params)?;
-    for piece in generation.by_ref() {
-        let piece = match piece {
-            Ok(piece) => piece,
-            Err(Error::Interrupted) => break,
-            Err(e) => return Err(e.into()),
-        };
-        generated.extend(piece.token);
-        written.push_str(&piece.text);
-        if !args.out.json {
-            output::print(&piece.text)?;
-        }
-    }
-    let reason = generation.stop_reason();
-    drop(generation);
-    let decode_s = started.elapsed().as_secs_f64();
-
-    let rate = |n: usize, s: f64| if s > 0.0 { n as f64 / s } else { 0.0 };
+    let answer = generate(&mut session, &prompt, &params, &args.out)?;
+    let timings = Timings { n_prompt: prompt.len(), n_generated: answer.tokens.len(), load_s, prefill_s };
     if args.out.json {
         output::print_json(&json!({
             "model": models::label(&choice),
             "rope": session.plan().spec.to_string(),
             "device": model.device(),
             "n_ctx": n_ctx,
-            "text": written,
-            "tokens": generated,
+            "text": answer.text,
+            "tokens": answer.tokens,
             "n_prompt": prompt.len(),
-            "stop": engine::stop_name(reason),
-            "timings": {
-                "load_s": load_s,
-                "prefill_s": prefill_s,
-                "prefill_tokens_per_s": rate(prompt.len(), prefill_s),
-                "decode_s": decode_s,
-                "decode_tokens_per_s": rate(generated.len(), decode_s),
-            },
+            "stop": engine::stop_name(answer.stop),
+            "timings": timings.json(answer.seconds),
         }))?;
     } else {
-        if !written.ends_with('\n') {
+        if !answer.text.ends_with('\n') {
             output::print("\n")?;
         }
-        args.out.note(format_args!(
-            "\nread {} tokens in {prefill_s:.2} s ({:.1}/s), wrote {} in {decode_s:.2} s ({:.1}/s), loaded in {load_s:.2} s",
-            prompt.len(),
-            rate(prompt.len(), prefill_s),
-            generated.len(),
-            rate(generated.len(), decode_s),
-        ));
-        if reason == Some(StopReason::ContextFull) {
+        args.out.note(timings.text(answer.seconds));
+        if answer.stop == Some(StopReason::ContextFull) {
             args.out
                 .note(format_args!("stopped: the context of {n_ctx} tokens is full (see --ctx and --rope)"));
         }
@@ -177,6 +148,79 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return Err(anyhow!("interrupted"));
     }
     Ok(())
+}
+
+/// The text that followed the prompt.
+struct Answer {
+    text: String,
+    tokens: Vec<Token>,
+    stop: Option<StopReason>,
+    seconds: f64,
+}
+
+/// Generates after the prompt and, unless the report is JSON, prints the text as it comes.
+fn generate(
+    session: &mut Session<'_>,
+    prompt: &[Token],
+    params: &GenerateParams,
+    out: &OutputArgs,
+) -> anyhow::Result<Answer> {
+    let started = Instant::now();
+    let (mut tokens, mut text) = (Vec::new(), String::new());
+    let mut generation = session.generate(prompt, params)?;
+    for piece in generation.by_ref() {
+        let piece = match piece {
+            Ok(piece) => piece,
+            Err(Error::Interrupted) => break,
+            Err(e) => return Err(e.into()),
+        };
+        tokens.extend(piece.token);
+        text.push_str(&piece.text);
+        if !out.json {
+            output::print(&piece.text)?;
+        }
+    }
+    let stop = generation.stop_reason();
+    drop(generation);
+    Ok(Answer { text, tokens, stop, seconds: started.elapsed().as_secs_f64() })
+}
+
+/// Numbers of tokens, and seconds before the first was generated.
+struct Timings {
+    n_prompt: usize,
+    n_generated: usize,
+    load_s: f64,
+    prefill_s: f64,
+}
+
+impl Timings {
+    fn rate(n: usize, seconds: f64) -> f64 {
+        if seconds > 0.0 {
+            n as f64 / seconds
+        } else {
+            0.0
+        }
+    }
+
+    fn json(&self, decode_s: f64) -> serde_json::Value {
+        json!({
+            "load_s": self.load_s,
+            "prefill_s": self.prefill_s,
+            "prefill_tokens_per_s": Timings::rate(self.n_prompt, self.prefill_s),
+            "decode_s": decode_s,
+            "decode_tokens_per_s": Timings::rate(self.n_generated, decode_s),
+        })
+    }
+
+    fn text(&self, decode_s: f64) -> String {
+        let Timings { n_prompt, n_generated, load_s, prefill_s } = *self;
+        format!(
+            "\nread {n_prompt} tokens in {prefill_s:.2} s ({:.1}/s), wrote {n_generated} in {decode_s:.2} s \
+             ({:.1}/s), loaded in {load_s:.2} s",
+            Timings::rate(n_prompt, prefill_s),
+            Timings::rate(n_generated, decode_s),
+        )
+    }
 }
 
 /// The prompt's tokens, and texts that end a turn when the model has no token for it.

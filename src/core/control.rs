@@ -1,7 +1,8 @@
 //! Progress and cancellation: how a caller watches work that takes long, and asks it to stop.
 //!
-//! Functions that take long take a `&Control`. They report how far they are, and look from time to time whether they
-//! were asked to stop; what they return then is documented at each. A default `Control` watches nothing:
+//! Functions that take long take a `&Control`. They report how far they are, and look from time to time
+//! whether they were asked to stop; what they return then is documented at each. A default `Control` watches
+//! nothing:
 //!
 //! ```
 //! use ropewalk_core::control::{Control, Progress, Stop};
@@ -130,9 +131,9 @@ impl Stop {
         self.shared.requested.load(Ordering::SeqCst)
     }
 
-    /// Has a flag follow the request from now on, and sets it if the stop was requested already. Sessions and trainers
-    /// have such flags (`cancel_flag`), which stop them in the midst of a call. A flag may be bound more than once, and
-    /// is forgotten when its owner is gone.
+    /// Has a flag follow the request from now on, and sets it if the stop was requested already. Sessions and
+    /// trainers have such flags (`cancel_flag`), which stop them in the midst of a call. A flag may be bound
+    /// more than once, and is forgotten when its owner is gone.
     pub fn bind(&self, flag: &Arc<AtomicBool>) {
         let mut flags = self.shared.flags.lock().unwrap_or_else(PoisonError::into_inner);
         flags.retain(|f| f.strong_count() > 0 && f.as_ptr() != Arc::as_ptr(flag));

@@ -1,11 +1,13 @@
-//! Perplexity protocols by name: which tokens each window feeds, which of them it scores, and how the scores are averaged.
+//! Perplexity protocols by name: which tokens each window feeds, which of them it scores, and how the scores
+//! are averaged.
 //!
-//! "Perplexity at 8k, stride 256" means at least five different things in the literature. Each [`Protocol`] is one of
-//! them, taken from the code that produced the published numbers: pure planning over token counts, no model in sight.
+//! "Perplexity at 8k, stride 256" means at least five different things in the literature. Each [`Protocol`]
+//! is one of them, taken from the code that produced the published numbers. Planning works on numbers of
+//! tokens alone.
 //!
-//! This project's own figures, one window from the start of a text with every token but the first scored, are `window`.
-//! On one document `yarn-trunc` differs from it only by the BOS which YaRN's script puts in front wherever the
-//! vocabulary has one, whether or not the model was trained with it.
+//! This project's own figures, one window from the start of a text with every token but the first scored, are
+//! `window`. On one document `yarn-trunc` differs from it only by the BOS which YaRN's script puts in front
+//! wherever the vocabulary has one, whether or not the model was trained with it.
 
 use crate::model::Result;
 
@@ -87,7 +89,7 @@ pub enum Bos {
     Replacing,
 }
 
-/// One forward pass.
+/// A window: tokens that go through the model in one pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// Which text: the document's index, 0 for a stream.
@@ -153,7 +155,8 @@ pub static PROTOCOLS: &[Protocol] = &[
     Protocol {
         name: "window",
         source: "no published one: the document's first tokens, each predicted from all before it",
-        about: "one window of ctx tokens from the start of each document, every token scored, token-weighted; BOS only if the model's flags ask",
+        about: "one window of ctx tokens from the start of each document, every token scored, \
+            token-weighted; BOS only if the model's flags ask",
         text: Text::Documents,
         bos: BosRule::Flags,
         stride: None,
@@ -164,7 +167,8 @@ pub static PROTOCOLS: &[Protocol] = &[
     Protocol {
         name: "yarn",
         source: "jquesnelle/yarn eval/perplexity.py",
-        about: "per document, windows every S tokens, tokens not seen before are scored, unweighted mean over windows; BOS before every window, ctx counts it",
+        about: "per document, windows every S tokens, tokens not seen before are scored, unweighted mean \
+            over windows; BOS before every window, ctx counts it",
         text: Text::Documents,
         bos: BosRule::Vocabulary,
         stride: Some(256),
@@ -175,7 +179,8 @@ pub static PROTOCOLS: &[Protocol] = &[
     Protocol {
         name: "yarn-trunc",
         source: "jquesnelle/yarn eval/perplexity.py --truncate",
-        about: "documents cut to one window, mean over documents of the document's mean; one BOS, ctx counts it (YaRN's long Proof-pile curves)",
+        about: "documents cut to one window, mean over documents of the document's mean; one BOS, ctx \
+            counts it (YaRN's long Proof-pile curves)",
         text: Text::Documents,
         bos: BosRule::Vocabulary,
         stride: None,
@@ -186,7 +191,8 @@ pub static PROTOCOLS: &[Protocol] = &[
     Protocol {
         name: "longlora",
         source: "dvlab-research/LongLoRA eval.py",
-        about: "one stream, a window every S tokens, every token of every window scored, mean over windows, 2.71828^mean; the last start is dropped (LongLoRA, LCEG)",
+        about: "one stream, a window every S tokens, every token of every window scored, mean over windows, \
+            2.71828^mean; the last start is dropped (LongLoRA, LCEG)",
         text: Text::Stream,
         bos: BosRule::Flags,
         stride: Some(256),
@@ -199,7 +205,8 @@ pub static PROTOCOLS: &[Protocol] = &[
     Protocol {
         name: "stride",
         source: "ggml-org/llama.cpp tools/perplexity --ppl-stride (perplexity_v2)",
-        about: "one stream, a window of ctx tokens every S, its last S tokens scored (of the first window too), token-weighted",
+        about: "one stream, a window of ctx tokens every S, its last S tokens scored (of the first window \
+            too), token-weighted",
         text: Text::Stream,
         bos: BosRule::Flags,
         stride: Some(256),
@@ -210,7 +217,8 @@ pub static PROTOCOLS: &[Protocol] = &[
     Protocol {
         name: "press",
         source: "Press et al. 2021 (ALiBi), appendix B; fairseq lm_context_window_dataset.py",
-        about: "one stream, windows every S tokens, every token scored once (all of the first window, the last S of the others), token-weighted",
+        about: "one stream, windows every S tokens, every token scored once (all of the first window, the \
+            last S of the others), token-weighted",
         text: Text::Stream,
         bos: BosRule::Flags,
         stride: Some(256),
@@ -221,7 +229,8 @@ pub static PROTOCOLS: &[Protocol] = &[
     Protocol {
         name: "llama-cpp",
         source: "ggml-org/llama.cpp tools/perplexity (perplexity)",
-        about: "one stream in disjoint chunks of ctx tokens, second half of each scored, token-weighted; BOS takes the place of each chunk's first token if the flags ask",
+        about: "one stream in disjoint chunks of ctx tokens, second half of each scored, token-weighted; \
+            BOS takes the place of each chunk's first token if the flags ask",
         text: Text::Stream,
         bos: BosRule::Flags,
         stride: None,
@@ -242,13 +251,15 @@ pub fn protocol(name: &str) -> Result<&'static Protocol> {
     })
 }
 
-/// The protocol meant when none is named: `stride` when a stride is given, as for llama.cpp's tool, else `window`.
+/// The protocol meant when none is named: `stride` when a stride is given, as for llama.cpp's tool, else
+/// `window`.
 pub fn default_protocol(stride: Option<usize>) -> &'static Protocol {
     let name = if stride.is_some() { "stride" } else { "window" };
     PROTOCOLS.iter().find(|p| p.name == name).unwrap_or(&PROTOCOLS[0])
 }
 
-/// Text tokens that a window takes, and whether BOS stands before them: BOS, when used, counts towards `n_ctx`.
+/// Text tokens that a window takes, and whether BOS stands before them: BOS, when used, counts towards
+/// `n_ctx`.
 fn per_document(g: &Geometry) -> (usize, Bos) {
     if g.bos {
         (g.n_ctx - 1, Bos::Prepended)
@@ -262,8 +273,8 @@ fn one_window(g: &Geometry) -> std::result::Result<Sweep, String> {
     Ok(Sweep { n_tokens: g.n_tokens, width, step: width, count: 1, bos, scored: Scored::Unseen })
 }
 
-/// `yarn` and `press`: windows until one reaches the end of the text. In fairseq the first tokens come in blocks of S
-/// with all that precedes as context, which scores them as one first window of `width` does.
+/// `yarn` and `press`: windows until one reaches the end of the text. In fairseq the first tokens come in
+/// blocks of S with all that precedes as context, which scores them as one first window of `width` does.
 fn sliding(g: &Geometry, (width, bos): (usize, Bos)) -> std::result::Result<Sweep, String> {
     no_gaps(g.stride, width)?;
     let count = 1 + g.n_tokens.saturating_sub(width).div_ceil(g.stride);
@@ -296,9 +307,10 @@ fn longlora(g: &Geometry) -> std::result::Result<Sweep, String> {
     })
 }
 
-/// llama.cpp's tool grows its window by S/2 (and, for small ones, to its batch): here it is exactly `n_ctx`, what that
-/// tool logs as "Calculation chunk". It writes BOS over a chunk's first token only after the chunk was
-/// decoded, so no chunk but the first sees one. It refuses texts below two windows; one whole window and a token do here.
+/// llama.cpp's tool grows its window by S/2 (and, for small ones, to its batch): here it is exactly `n_ctx`,
+/// what that tool logs as "Calculation chunk". It writes BOS over a chunk's first token only after the chunk
+/// was decoded, so no chunk but the first sees one. It refuses texts below two windows; one whole window and
+/// a token do here.
 fn llama_cpp_stride(g: &Geometry) -> std::result::Result<Sweep, String> {
     if g.stride >= g.n_ctx {
         return Err(format!("stride {} must be below ctx {}", g.stride, g.n_ctx));
@@ -330,7 +342,10 @@ fn llama_cpp(g: &Geometry) -> std::result::Result<Sweep, String> {
 
 fn no_gaps(stride: usize, width: usize) -> std::result::Result<(), String> {
     if stride > width {
-        return Err(format!("stride {stride} is larger than the {width} text tokens of a window: tokens between windows would never be scored"));
+        return Err(format!(
+            "stride {stride} is larger than the {width} text tokens of a window: tokens \
+            between windows would never be scored"
+        ));
     }
     Ok(())
 }

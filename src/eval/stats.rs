@@ -14,7 +14,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Takes in a value.
+    /// Adds a value.
     pub fn push(&mut self, x: f64) {
         self.n += 1;
         let delta = x - self.mean;
@@ -35,12 +35,12 @@ impl Mean {
     }
 }
 
-/// A mean negative log-likelihood and the perplexity it means.
+/// A mean negative log-likelihood and its perplexity.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Perplexity {
     /// `base ^ nll`.
     pub ppl: f64,
-    /// Nats.
+    /// Mean negative log-likelihood, nats a token.
     pub nll: f64,
     /// Standard error of `ppl` to first order: `ppl * nll_stderr`.
     pub ppl_stderr: Option<f64>,
@@ -68,7 +68,8 @@ impl Perplexity {
     }
 }
 
-/// Wilson's 95 % score interval of `k` successes in `n` trials (Wilson 1927); `(0, 1)` when nothing was tried.
+/// Wilson's 95 % score interval of `k` successes in `n` trials (Wilson 1927); `(0, 1)` when nothing was
+/// tried.
 pub fn wilson(k: usize, n: usize) -> (f64, f64) {
     const Z: f64 = 1.959_963_984_540_054;
     if n == 0 {

@@ -1,4 +1,4 @@
-//! Generation as an iterator: stop strings, whole characters, cancellation.
+//! Text generation as an iterator over tokens and their text: stop strings, whole characters, cancellation.
 
 use std::collections::VecDeque;
 
@@ -7,14 +7,14 @@ use crate::model::{Error, Result};
 use crate::sampler::{Sampler, SamplerParams};
 use crate::Token;
 
-/// How to generate.
+/// Limits and sampling of a generation.
 #[derive(Debug, Clone)]
 pub struct GenerateParams {
-    /// At most this many tokens; stops at the context's end too.
+    /// At most this many tokens; a generation ends at the end of the context, too.
     pub n_predict: usize,
     /// Sampler settings.
     pub sampler: SamplerParams,
-    /// Texts that end generation (not part of what is returned).
+    /// Texts that end the generation; they are not part of the text returned.
     pub stop: Vec<String>,
     /// Go on past end-of-generation tokens.
     pub ignore_eos: bool,
@@ -50,7 +50,8 @@ pub enum StopReason {
     Cancelled,
 }
 
-/// A generated piece: text is whole UTF-8 (bytes wait for the rest of their character or for a possible stop string).
+/// A generated token and the text that is ready with it. Text is whole UTF-8: bytes of an unfinished
+/// character, or of the possible beginning of a stop string, come with a later piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
     /// The token, `None` for text released at the end.
@@ -59,8 +60,8 @@ pub struct Piece {
     pub text: String,
 }
 
-/// Iterator over generated pieces. Tokens it has yielded are in the session's sequence 0, but for the last one, which is
-/// decoded when the next is asked for.
+/// Iterator over generated pieces. The tokens it has yielded are in the session's sequence 0, except the last
+/// one, which is decoded when the next is asked for.
 #[derive(Debug)]
 pub struct Generation<'s, 'm> {
     session: &'s mut Session<'m>,
@@ -74,7 +75,10 @@ pub struct Generation<'s, 'm> {
 }
 
 impl<'m> Session<'m> {
-    /// Makes sequence 0 hold `prompt` (the cached prefix it shares is reused), then generates after it.
+    /// Makes sequence 0 hold `prompt` (see [`Session::prompt`]), then generates after it.
+    ///
+    /// # Errors
+    /// An empty stop text, sampler settings out of range; those of [`Session::prompt`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -170,8 +174,8 @@ impl Generation<'_, '_> {
         Ok(())
     }
 
-    /// Takes from the pending bytes what can be shown: whole characters that cannot become part of a stop string. A stop
-    /// string found ends the generation.
+    /// Takes from the pending bytes those that can be shown: whole characters that cannot become part of a
+    /// stop string. A stop string among them ends the generation.
     fn release(&mut self) -> String {
         let found = self.params.stop.iter().filter_map(|s| find(&self.pending, s.as_bytes())).min();
         if let Some(at) = found {

@@ -1,6 +1,7 @@
 //! Saving a session to a file and restoring it.
 //!
-//! Layout: magic, header length (u64 LE), JSON header, each layer's keys and values for the cells in use, SHA-256 of all that.
+//! Layout: magic, header length (u64 LE), JSON header, each layer's keys and values for the cells in use,
+//! SHA-256 of all that.
 
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -21,7 +22,7 @@ const START: u64 = 16;
 /// Bytes of the digest at the end.
 const DIGEST: u64 = 32;
 
-/// A header larger than this is not one of ours: about 20 bytes for each of a million tokens and cells.
+/// Most bytes of a header: a sound one has about 20 for each token and each cell.
 const MAX_HEADER: u64 = 1 << 28;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,7 +30,8 @@ struct Header {
     model: String,
     rope: String,
     kv_type: String,
-    /// Whether rotated keys lie as the table op or as ggml's rope leaves them: they can differ in the order of dimensions.
+    /// `table` or `ggml`: the rotation that made the cached keys, since the two can differ in the order of
+    /// dimensions.
     keys: String,
     tokens: Vec<Vec<Token>>,
     /// Position and sequences of each cell.
@@ -37,7 +39,8 @@ struct Header {
     cell_bytes: usize,
 }
 
-/// What a cache depends on: the model's metadata and adapters, and its tensors' names, types and shapes with a sample of their bytes.
+/// A hash, in hexadecimal, of everything about the model that its cached keys and values depend on: its
+/// numbers, its adapters, and each tensor's name, type and shape with its first bytes.
 fn fingerprint(model: &Model) -> String {
     let mut hash = Sha256::new();
     for info in model.file().tensors() {
@@ -52,6 +55,9 @@ fn fingerprint(model: &Model) -> String {
 
 impl Session<'_> {
     /// Writes tokens and cache to a file, atomically.
+    ///
+    /// # Errors
+    /// The disk, naming the file; what was at `path` before still is.
     pub fn save(&self, path: &Path) -> Result<()> {
         let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
         let cells = &self.kv.cells()[..self.kv.n_end()];
@@ -79,12 +85,16 @@ impl Session<'_> {
         })
     }
 
-    /// Restores what `save` wrote, replacing what the session holds. Refuses a file of another model, rope or cache type, one
-    /// that needs more cells than this session has, and a damaged one; then the session keeps what it held.
+    /// Restores what [`Session::save`] wrote, in place of what the session holds.
+    ///
+    /// # Errors
+    /// A file of another model, rope or cache type, one that needs more cells than this session has, or a
+    /// damaged one; the session is as it was then. A file that cannot be read to its end leaves the session
+    /// empty.
     pub fn restore(&mut self, path: &Path) -> Result<()> {
         let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
         let refuse = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
-        // Asked before it is opened: opening a pipe would wait for a writer.
+        // Before it is opened, since opening a pipe would wait for a writer.
         let about = std::fs::metadata(path).map_err(io)?;
         let Some(most) = about.len().checked_sub(START + DIGEST).filter(|_| about.is_file()) else {
             return Err(refuse("not a saved session: too short".into()));
@@ -157,7 +167,8 @@ impl Session<'_> {
         if header.tokens.len() != MAX_SEQS as usize || !header.tokens.iter().flatten().all(in_vocab) {
             return Err("tokens: expected token ids of 64 sequences".into());
         }
-        // Each sequence's tokens must have exactly one cell for each of their positions, but for what may be evicted.
+        // Each sequence's tokens must have exactly one cell for each of their positions, but for what may be
+        // evicted.
         for (seq, tokens) in header.tokens.iter().enumerate() {
             let mut positions: Vec<i32> =
                 header.cells.iter().filter(|c| c.1 & (1 << seq) != 0).map(|c| c.0).collect();
@@ -195,7 +206,7 @@ fn is_whole(input: &mut impl Read, n: u64) -> std::io::Result<bool> {
 /// Whether a file begins like a saved session.
 pub fn is_session_file(path: &Path) -> bool {
     let mut start = [0u8; 8];
-    // A pipe is not opened: that would wait for a writer.
+    // Opening a pipe would wait for a writer.
     path.is_file()
         && std::fs::File::open(path).and_then(|mut f| f.read_exact(&mut start)).is_ok()
         && &start == MAGIC

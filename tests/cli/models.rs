@@ -1,4 +1,5 @@
-//! The commands that run a model, on a tiny one of random weights: what they print, how they end, how they are stopped.
+//! The commands that run a model, on a tiny one of random weights: what they print, how they end, how they
+//! are stopped.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,8 +10,9 @@ use crate::common::program::{command, run, run_with, Output};
 use convert::random::{write, Shape};
 use ropewalk::DType;
 
-/// The model, written once for all tests of this file. Byte tokens, ChatML template, trained (it says) to 2,048 tokens or more.
-fn model() -> &'static str {
+/// The model, written once for all tests. Byte tokens, ChatML template, trained (it says) to
+/// 2,048 tokens or more.
+pub(crate) fn model() -> &'static str {
     static MODEL: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = MODEL.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap();
@@ -29,7 +31,7 @@ fn text_file(dir: &Path, n: usize) -> String {
 }
 
 #[track_caller]
-fn ok(output: Output) -> Output {
+pub(crate) fn ok(output: Output) -> Output {
     assert_eq!(output.code, 0, "{output:?}");
     output
 }
@@ -233,8 +235,8 @@ fn perplexity_reports_what_the_contract_says() {
     assert!(bad.code == 2 && bad.stderr.contains(".svg"), "{bad:?}");
 }
 
-/// The windows share BOS and nothing else. Under a plan that evicts keys the cache cannot go back to behind it, and is
-/// filled again from the start.
+/// The windows share BOS and nothing else. Under a plan that evicts keys the cache cannot go back to behind
+/// it, and is filled again from the start.
 #[test]
 fn perplexity_goes_from_window_to_window_where_keys_are_evicted() {
     let dir = tempfile::tempdir().unwrap();
@@ -272,104 +274,6 @@ fn passkey_reports_what_the_contract_says() {
         }
         again
     });
-}
-
-#[test]
-fn bench_measures_ours_and_libllama() {
-    let base = [
-        "bench",
-        "-m",
-        model(),
-        "-p",
-        "32",
-        "-n",
-        "4",
-        "-d",
-        "0,16",
-        "-r",
-        "2",
-        "--device",
-        "cpu",
-        "-t",
-        "1",
-        "-q",
-    ];
-    let json = run(
-        &[&base[..], &["--json", "--against", "libllama", "--rope", "plain", "--rope", "harpe"]].concat()
-    )
-    .json();
-    assert_eq!((json["device"].as_str(), json["threads"].as_u64()), (Some("cpu"), Some(1)));
-    let rows = json["results"].as_array().unwrap();
-    assert_eq!(rows.len(), 4 * 3);
-    let names: Vec<&str> = rows.iter().step_by(3).map(|r| r["test"].as_str().unwrap()).collect();
-    assert_eq!(names, ["pp32", "tg4", "pp32 @ d16", "tg4 @ d16"]);
-    for row in rows {
-        assert!(row["avg_ts"].as_f64().unwrap() > 0.0 && row["stddev_ts"].as_f64().unwrap() >= 0.0, "{row}");
-        assert_eq!(row["ratio"].is_null(), row["engine"] == "libllama", "{row}");
-    }
-    let text = ok(run(&base));
-    assert!(text.stdout.contains("| pp32 | ropewalk | plain |"), "{text:?}");
-    let small = run(&[&base[..], &["--ctx", "8"]].concat());
-    assert!(small.code == 1 && small.stderr.contains("needs 48"), "{small:?}");
-}
-
-/// Processes whose parent is this one.
-#[cfg(target_os = "linux")]
-fn children(parent: u32) -> Vec<u32> {
-    let ids =
-        std::fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
-    let is_child = |id: &u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        // The name stands in brackets and may hold anything: what follows it is state and parent.
-        let after = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().nth(1).map(str::to_owned));
-        after.flatten() == Some(parent.to_string())
-    };
-    ids.filter(is_child).collect()
-}
-
-/// libllama dies of a signal in the midst of a test: what is ours is reported, and its rows say what happened.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_signal_in_libllama_does_not_take_the_bench_with_it() {
-    use std::time::{Duration, Instant};
-    for more in [&["--json"][..], &[]] {
-        let head = ["bench", "-m", model(), "-p", "64", "-n", "0", "-r", "400", "--against", "libllama"];
-        let args = [&head[..], &["--device", "cpu", "-t", "1", "-q"], more].concat();
-        let mut command = command(&args);
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let started = Instant::now();
-        let libllama = loop {
-            if let [one] = children(child.id())[..] {
-                break one;
-            }
-            assert!(started.elapsed() < Duration::from_secs(60), "no process for libllama in a minute");
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        std::thread::sleep(Duration::from_millis(200));
-        let kill = std::process::Command::new("kill").args(["-ILL", &libllama.to_string()]).status().unwrap();
-        assert!(kill.success());
-        let output = child.wait_with_output().unwrap();
-        let (stdout, stderr) =
-            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-        assert_eq!(output.status.code(), Some(1), "{stdout}{stderr}");
-        assert!(
-            stderr.ends_with("error: libllama died of signal 4 (SIGILL): its figures are missing\n"),
-            "{stderr}"
-        );
-        if more.is_empty() {
-            assert!(
-                stdout.contains("| pp64 | libllama | the file's own | died of signal 4 (SIGILL) |"),
-                "{stdout}"
-            );
-            continue;
-        }
-        let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-        let [ours, theirs] = &json["results"].as_array().unwrap()[..] else { panic!("{json}") };
-        assert_eq!(ours["samples_ts"].as_array().unwrap().len(), 400);
-        assert!(ours["died"].is_null() && ours["ratio"].is_null(), "{ours}");
-        assert_eq!(theirs["died"], "died of signal 4 (SIGILL)");
-        assert!(theirs["avg_ts"].is_null() && theirs["median_ts"].is_null(), "{theirs}");
-    }
 }
 
 #[test]
@@ -465,13 +369,15 @@ fn ctrl_c_stops_an_answer_and_keeps_the_conversation() {
     );
 }
 
-/// The editor's side of it: `script` gives the program a terminal, in which Ctrl-C is a key or a signal as its mode says.
+/// The editor's side of it: `script` gives the program a terminal, in which Ctrl-C is a key or a signal as
+/// its mode says.
 #[cfg(target_os = "linux")]
 #[test]
 fn at_a_terminal_ctrl_c_stops_an_answer_and_commands_complete() {
     use std::sync::mpsc;
     use std::time::{Duration, Instant};
-    // `exec`, so that no shell stays between: some shells end with 130 after an interrupt their child has survived.
+    // `exec`, so that no shell stays between: some shells end with 130 after an interrupt their child has
+    // survived.
     let line = format!(
         "exec {} chat -m {} --temp 0 --ignore-eos --ctx 65536 -t 1",
         env!("CARGO_BIN_EXE_ropewalk"),

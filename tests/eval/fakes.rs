@@ -11,7 +11,8 @@ pub(crate) const BOS: Token = -1;
 #[derive(Clone, Copy)]
 pub(crate) enum Tokenizer {
     Bytes,
-    /// A full stop, or a word with the space before it, in pieces of at most four bytes, packed into the token.
+    /// A full stop, or a word with the space before it, in pieces of at most four bytes, packed into the
+    /// token.
     Words,
 }
 

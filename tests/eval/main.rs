@@ -1,5 +1,5 @@
-//! Measurements on fake models, whose scores are known beforehand, and on sessions of a random one; the charts drawn of
-//! results.
+//! Measurements on fake models, whose scores are known beforehand, and on sessions of a random one; the
+//! charts drawn of results.
 
 mod document;
 mod fakes;

@@ -1,4 +1,5 @@
-//! Sessions as evaluations see them: whatever windows come one after another, each is measured as in a fresh context.
+//! Sessions as evaluations see them: whatever windows come one after another, each is measured as in a fresh
+//! context.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -41,7 +42,8 @@ fn window(start: usize, n: usize) -> Vec<Token> {
     std::iter::once(1).chain(text).collect()
 }
 
-/// Windows that share nothing but BOS, a long beginning, all of it; scored from the start and from further on.
+/// Windows that share nothing but BOS, a long beginning, all of it; scored from the start and from further
+/// on.
 #[test]
 fn a_window_after_others_is_measured_as_if_alone() {
     let windows = [

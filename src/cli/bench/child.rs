@@ -1,8 +1,8 @@
 //! libllama in a process of its own: a signal that ends it ends that process, and not the user's report.
 //!
-//! The process is this program again, with the same arguments and a hidden one. Both talk in lines of JSON: the parent
-//! sends one [`Open`] and then a [`Request`] for each run of a test, and gets a [`Reply`] to each. The child ends when
-//! its standard input does.
+//! The process is this program again, with the same arguments and a hidden one. Both talk in lines of JSON:
+//! the parent sends one [`Open`] and then a [`Request`] for each run of a test, and gets a [`Reply`] to each.
+//! The child ends when its standard input does.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -99,7 +99,7 @@ impl Child {
     /// Starts the process and opens the context. A process that dies of that has died of the first test.
     ///
     /// # Errors
-    /// What libllama says of the model or the settings; a program that cannot be started.
+    /// A model or settings that libllama refuses, in its words; a program that cannot be started.
     pub(super) fn start(open: Open) -> anyhow::Result<Child> {
         let mut child = Child { open, process: None, death: None };
         child.death = child.ready()?;

@@ -1,4 +1,5 @@
-//! `ropewalk bench`: tokens per second, like llama-bench, for several rope methods and against libllama in one run.
+//! `ropewalk bench`: tokens per second, like llama-bench, for several rope methods and against libllama in
+//! one run.
 
 mod child;
 mod contender;
@@ -22,10 +23,11 @@ use report::{Report, Row, Test};
 pub(crate) const COMMAND: Command = Command {
     name: "bench",
     about: "Measure tokens per second: prefill, decode, at depth, against libllama",
-    details: "Every -p is a test that reads so many tokens at once, every -n one that writes so many one by one, each \
-              after every -d tokens that are already there. Tests of all methods and of libllama alternate within each \
-              repetition, so that a busy machine hurts all of them alike. Times leave out tokenisation and sampling. \
-              The table says how much arithmetic or memory traffic that makes, and how far it is from the floor.",
+    details: "Every -p is a test that reads so many tokens at once, every -n one that writes so many one by \
+              one, each after every -d tokens that are already there. Tests of all methods and of libllama \
+              alternate within each repetition, so that a busy machine hurts all of them alike. Times leave \
+              out tokenisation and sampling. The table says how much arithmetic or memory traffic that \
+              makes, and how far it is from the floor.",
     example: "bench -m smollm2 -p 512,2048 -n 128 -d 0,4096 --rope plain --rope harpe --against libllama",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
@@ -34,16 +36,43 @@ pub(crate) const COMMAND: Command = Command {
 #[derive(Debug, clap::Args)]
 struct Args {
     /// Prompt lengths to read; 0 leaves the test out
-    #[arg(short = 'p', long, value_name = "N,...", value_delimiter = ',', default_value = "512", value_parser = tokens_or_zero)]
+    #[arg(
+        short = 'p',
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "512",
+        value_parser = tokens_or_zero
+    )]
     n_prompt: Vec<usize>,
     /// Numbers of tokens to write; 0 leaves the test out
-    #[arg(short = 'n', long, value_name = "N,...", value_delimiter = ',', default_value = "128", value_parser = tokens_or_zero)]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "128",
+        value_parser = tokens_or_zero
+    )]
     n_gen: Vec<usize>,
     /// Tokens already in the context
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "0", value_parser = tokens_or_zero)]
+    #[arg(
+        short,
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "0",
+        value_parser = tokens_or_zero
+    )]
     depth: Vec<usize>,
     /// Repetitions
-    #[arg(short, long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        default_value = "5",
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     repetitions: u32,
     /// Context in tokens; default: what the longest test needs
     #[arg(short, long, value_name = "N", value_parser = tokens)]
@@ -169,7 +198,8 @@ fn tests(args: &Args) -> Vec<Test> {
     tests
 }
 
-/// Speed does not depend on the text, but caches of a tokenizer's common tokens could: tokens are drawn evenly.
+/// Speed does not depend on the text, but caches of a tokenizer's common tokens could: tokens are drawn
+/// evenly.
 fn random_tokens(seed: u64, model: &Model, n: usize) -> Vec<Token> {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let n_vocab = Token::try_from(model.hparams().n_vocab).unwrap_or(Token::MAX).max(1);

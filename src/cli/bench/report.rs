@@ -1,4 +1,5 @@
-//! The report of a bench: statistics, the work behind a test and the floor under its time, as Markdown and as JSON.
+//! The report of a bench: statistics, the work behind a test and the floor under its time, as Markdown and as
+//! JSON.
 
 use std::fmt::Write;
 
@@ -12,7 +13,8 @@ use super::contender::Contender;
 use crate::cli::models::{self, ModelChoice};
 use crate::cli::output::{bytes, count};
 
-/// One test: tokens to read at once, or to write one by one, after `depth` others.
+/// One test: tokens to read at once, or to write one by one, after `depth` others that are in the context
+/// already.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Test {
     pub(super) n_prompt: usize,
@@ -20,11 +22,11 @@ pub(super) struct Test {
     pub(super) depth: usize,
 }
 impl Test {
-    /// Tokens the clock runs for.
+    /// Tokens that are timed.
     pub(super) fn n_tokens(&self) -> usize {
         self.n_prompt.max(self.n_gen)
     }
-    /// As llama-bench names it.
+    /// Its name, as llama-bench would give it: `pp512`, `tg128 @ d4096`.
     fn name(&self) -> String {
         let what =
             if self.n_prompt > 0 { format!("pp{}", self.n_prompt) } else { format!("tg{}", self.n_gen) };
@@ -146,7 +148,8 @@ impl Work {
     }
 }
 
-/// Bytes per second that the cores together read from memory: the best of five passes over a block that no cache holds.
+/// Bytes per second that the cores together read from memory: the best of five passes over a block that no
+/// cache holds.
 fn memory_bandwidth() -> f64 {
     let block = vec![1u64; 1 << 25];
     (0..5)
@@ -198,7 +201,8 @@ impl Report {
         self.rows.iter().any(|r| r.engine == "libllama" && r.figures().is_some())
     }
 
-    /// Median speed against that of the reference in the same test; `None` for the reference, or where it has none.
+    /// Median speed against that of the reference in the same test; `None` for the reference, or where it has
+    /// none.
     fn ratio(&self, row: &Row) -> Option<f64> {
         let against_libllama = self.is_against_libllama();
         let is_reference =
@@ -266,7 +270,8 @@ impl Report {
         let set = &self.settings;
         let _ = writeln!(
             s,
-            "{}: {} parameters, {} of weights read for each token; device {}, {} threads, {} cache, batches {}/{}, context {}",
+            "{}: {} parameters, {} of weights read for each token; device {}, {} threads, {} cache, batches \
+             {}/{}, context {}",
             self.model,
             count(self.n_elements),
             bytes(self.work.weight_bytes as u64),
@@ -286,7 +291,11 @@ impl Report {
             );
         }
         let against = if self.is_against_libllama() { "x libllama" } else { "x first" };
-        let _ = writeln!(s, "\n| test | engine | rope | tokens/s | median | {against} | work |\n|---|---|---|---|---|---|---|");
+        let _ = writeln!(
+            s,
+            "\n| test | engine | rope | tokens/s | median | {against} | work \
+            |\n|---|---|---|---|---|---|---|"
+        );
         self.rows.iter().for_each(|r| s += &self.table_row(r));
         s
     }

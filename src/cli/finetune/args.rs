@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use ropewalk::data::{HeldOut, Packing, Separator};
+use ropewalk::ids::Role;
 use ropewalk::model::ModelParams;
 use ropewalk::train::{Checkpointing, LoraParams, SavedType, TrainParams};
 
@@ -50,7 +51,7 @@ pub(super) struct Args {
     pub(super) out: OutputArgs,
 }
 
-/// The tensors trained.
+/// The adapter: which tensors are trained.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Adapter")]
 pub(super) struct AdapterArgs {
@@ -66,9 +67,9 @@ pub(super) struct AdapterArgs {
     /// Weights that get a pair: q, k, v, o, gate, up, down, output; all (but output), or none
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "q,k,v,o")]
     targets: Vec<String>,
-    /// Train these whole, too: norms, embeddings
-    #[arg(long, value_name = "PART,...", value_delimiter = ',')]
-    train: Vec<Whole>,
+    /// Modules trained as a whole, too: norms, embeddings
+    #[arg(long, visible_alias = "modules-to-save", value_name = "PART,...", value_delimiter = ',')]
+    train: Vec<Module>,
     /// Probability with which an input of a pair is 0 in training
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     dropout: f32,
@@ -78,7 +79,7 @@ pub(super) struct AdapterArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Whole {
+enum Module {
     Norms,
     Embeddings,
 }
@@ -104,10 +105,10 @@ pub(super) struct TextArgs {
     /// The field of .jsonl lines
     #[arg(long, value_name = "NAME", default_value = "text")]
     pub(super) text_field: String,
-    /// Replace what is not UTF-8 instead of refusing it
+    /// Replace bytes that are not UTF-8 instead of refusing them
     #[arg(long)]
     pub(super) replace_invalid: bool,
-    /// Where the tokens are kept; default: beside the adapter
+    /// The file that caches the tokens; default: beside the adapter
     #[arg(long, value_name = "FILE")]
     pub(super) cache: Option<PathBuf>,
 }
@@ -119,13 +120,13 @@ pub(super) struct FileArgs {
     /// Go on from the newest checkpoint
     #[arg(long)]
     pub(super) resume: bool,
-    /// Where checkpoints go; default: the adapter's name with .checkpoints
+    /// Folder of the checkpoints; default: the adapter's name with .checkpoints
     #[arg(long, value_name = "FOLDER")]
     checkpoints: Option<PathBuf>,
     /// Steps between checkpoints; 0: none but the last
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub(super) save_every: u64,
-    /// Checkpoints that are kept
+    /// Newest checkpoints that stay
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(super) keep_last: usize,
     /// Steps between validations; 0: at the start and the end only; default: a tenth of all
@@ -139,11 +140,11 @@ pub(super) struct FileArgs {
     plot: Option<PathBuf>,
 }
 
-/// Where and with what memory.
+/// Device and memory.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Computing")]
 struct RunArgs {
-    /// Where to compute: auto, cpu, cuda:0
+    /// Device to compute on: auto, cpu, cuda:0
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
     /// Threads; 0 is one for each physical core
@@ -152,11 +153,24 @@ struct RunArgs {
     /// Tokens computed at once
     #[arg(long, value_name = "N", default_value = "512", value_parser = tokens)]
     block: usize,
-    /// Activations saved of a layer until its backward pass; the rest is computed again
-    #[arg(long, value_name = "WHAT", default_value = "auto", value_parser = ["auto", "inputs", "attention", "products"])]
+    /// Activations of a layer that are saved until it is run backwards (activation checkpointing); the rest
+    /// is computed again
+    #[arg(
+        long,
+        visible_alias = "checkpointing",
+        value_name = "WHAT",
+        default_value = "auto",
+        value_parser = ["auto", "inputs", "attention", "products"]
+    )]
     keep: String,
-    /// The type in which they are saved
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "f16", "bf16"])]
+    /// Type that saved activations are stored in
+    #[arg(
+        long,
+        visible_alias = "saved-type",
+        value_name = "TYPE",
+        default_value = "f32",
+        value_parser = ["f32", "f16", "bf16"]
+    )]
     keep_type: String,
     /// Only operations that every backend has
     #[arg(long)]
@@ -170,15 +184,18 @@ impl Args {
         Ok(ModelChoice::plain(models::find(&self.model)?, params))
     }
 
-    /// The engine's settings; the context is 0 where it was not given.
+    /// The trainer's settings; the context is 0 where it was not given.
     pub(super) fn settings(&self) -> anyhow::Result<TrainParams> {
         let mut targets: Vec<String> = Vec::new();
         for name in self.adapter.targets.iter().map(String::as_str).filter(|t| !t.is_empty() && *t != "none")
         {
-            let all = ["q", "k", "v", "o", "gate", "up", "down"];
-            let names = if name == "all" { &all[..] } else { &[name][..] };
-            let new = names.iter().filter(|n| !targets.iter().any(|t| t == *n)).map(|n| n.to_string());
-            targets.extend(new.collect::<Vec<_>>());
+            let all = Role::all().filter(|role| *role != Role::Output).map(Role::target);
+            let names: Vec<&str> = if name == "all" { all.collect() } else { vec![name] };
+            for name in names {
+                if !targets.iter().any(|t| t == name) {
+                    targets.push(name.to_owned());
+                }
+            }
         }
         if self.run.threads > ggml::backend::MAX_N_THREADS {
             return Err(usage(format!("--threads: expected 0 to {}", ggml::backend::MAX_N_THREADS)));
@@ -194,8 +211,8 @@ impl Args {
                 alpha: self.adapter.alpha.unwrap_or(2.0 * self.adapter.rank as f64),
                 rslora: self.adapter.rslora,
                 dropout: self.adapter.dropout,
-                norms: self.adapter.train.contains(&Whole::Norms),
-                embeddings: self.adapter.train.contains(&Whole::Embeddings),
+                norms: self.adapter.train.contains(&Module::Norms),
+                embeddings: self.adapter.train.contains(&Module::Embeddings),
                 seed: self.adapter.seed,
             },
             n_block: self.run.block,
@@ -216,31 +233,35 @@ impl Args {
         })
     }
 
-    /// The adapter's path; clap has seen to it that there is one.
+    /// The adapter's path, which clap requires.
     pub(super) fn output(&self) -> &Path {
         self.output.as_deref().unwrap_or(Path::new("adapter.gguf"))
     }
 
-    /// The adapter's name with this in place of `.gguf`; dots inside the name stay.
+    /// The given path, or else the adapter's with this ending in place of `.gguf` (dots inside the name
+    /// stay).
     fn beside(&self, given: Option<&PathBuf>, ending: &str) -> PathBuf {
         let name = self.output().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let stem = name.strip_suffix(".gguf").unwrap_or(&name);
         given.cloned().unwrap_or_else(|| self.output().with_file_name(format!("{stem}{ending}")))
     }
 
+    /// The folder of the checkpoints.
     pub(super) fn checkpoints(&self) -> PathBuf {
         self.beside(self.files.checkpoints.as_ref(), ".checkpoints")
     }
 
+    /// The log's path.
     pub(super) fn log(&self) -> PathBuf {
         self.beside(self.files.log.as_ref(), ".log.jsonl")
     }
 
+    /// The path of the loss curve.
     pub(super) fn plot(&self) -> PathBuf {
         self.beside(self.files.plot.as_ref(), ".loss.svg")
     }
 
-    /// Names are checked before hours of work, not after.
+    /// Checks the names of the outputs, before hours of work and not after.
     pub(super) fn check_outputs(&self, model: &Path) -> anyhow::Result<()> {
         check_plot_name("--plot", &self.plot())?;
         let folder = self.output().parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -251,10 +272,10 @@ impl Args {
         self.check_apart(model)
     }
 
-    /// Nothing that is read is written over, and no output becomes a text of the next run.
+    /// An error if an output would replace a file that is read, or lie among the texts of the next run.
     fn check_apart(&self, model: &Path) -> anyhow::Result<()> {
-        // A path that does not exist yet lies where its folder does.
-        let whole = |p: &Path| -> PathBuf {
+        // A path that does not exist yet is taken with its folder's real name.
+        let real = |p: &Path| -> PathBuf {
             let folder = p.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
             let beside = || Some(folder.canonicalize().ok()?.join(p.file_name()?));
             p.canonicalize().ok().or_else(beside).unwrap_or_else(|| p.to_owned())
@@ -266,16 +287,16 @@ impl Args {
             ("--checkpoints", self.checkpoints()),
         ];
         outputs.extend(self.text.cache.clone().map(|p| ("--cache", p)));
-        let read: Vec<PathBuf> = self.data.iter().map(|p| whole(p)).chain([whole(model)]).collect();
+        let read: Vec<PathBuf> = self.data.iter().map(|p| real(p)).chain([real(model)]).collect();
         for (i, (option, path)) in outputs.iter().enumerate() {
-            let at = whole(path);
+            let at = real(path);
             if let Some(input) = read.iter().find(|r| at.starts_with(r)) {
                 let (path, input) = (path.display(), input.display());
                 return Err(usage(format!(
                     "{option} {path}: expected a place apart from what is read, {input}"
                 )));
             }
-            if let Some((other, _)) = outputs[..i].iter().find(|(_, p)| whole(p) == at) {
+            if let Some((other, _)) = outputs[..i].iter().find(|(_, p)| real(p) == at) {
                 return Err(usage(format!("{option} {}: the same as {other}", path.display())));
             }
         }

@@ -1,4 +1,4 @@
-//! `--plan-memory`: what training is going to need, before any of it is asked for.
+//! `--plan-memory`: the memory that training is going to need, part by part, before any of it is allocated.
 
 use std::fmt::Write;
 
@@ -44,19 +44,11 @@ pub(super) fn show(args: &Args, model: &Model, settings: &TrainParams) -> anyhow
     }
     let mut text =
         format!("training at context {} keeps {:?}\n\n", count(plan.n_ctx as u64), plan.checkpointing);
-    let mut row = |name: &str, device: usize, host: usize| {
-        let cell = |n: usize| if n == 0 { "-".to_owned() } else { bytes(n as u64) };
-        writeln!(text, "{name:44} {:>12} {:>12}", cell(device), cell(host))
-    };
-    row("", 0, 0).and_then(|()| {
-        plan.parts.iter().try_for_each(|(name, device, host)| row(name, *device, *host))?;
-        row("all together", device, host)
-    })?;
-    let text = text.replacen(
-        &format!("{:44} {:>12} {:>12}", "", "-", "-"),
-        &format!("{:44} {:>12} {:>12}", "", "device", "host"),
-        1,
-    );
+    let cell = |n: usize| if n == 0 { "-".to_owned() } else { bytes(n as u64) };
+    writeln!(text, "{:44} {:>12} {:>12}", "", "device", "host")?;
+    for (name, device, host) in plan.parts.iter().chain([&("all together", device, host)]) {
+        writeln!(text, "{name:44} {:>12} {:>12}", cell(*device), cell(*host))?;
+    }
     let longest =
         longest.map_or("not even 256 tokens fit".to_owned(), |n| format!("{} tokens", count(n as u64)));
     output::print(&format!("{text}\nlongest context in {}: {longest}\n", bytes(budget.device as u64)))

@@ -1,7 +1,7 @@
 //! Passkey retrieval: lengths x depths x samples of the landmark-attention prompt, counted exactly.
 //!
-//! Prompts are plain text for base models. A wrapper for instruction-tuned ones would go where [`run`] turns a prompt
-//! into tokens, and count towards the length there.
+//! Prompts are plain text for base models. A wrapper for instruction-tuned ones would go where [`run`] turns
+//! a prompt into tokens, and count towards the length there.
 
 use std::time::Instant;
 
@@ -18,14 +18,14 @@ mod prompt;
 
 pub use prompt::{first_number, largest_fitting, Depth, Draw, KeyRange, Prompt, KEY_RANGES, QUESTION};
 
-/// How much garbage a length means.
+/// How much garbage (filler text) a length stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sizing {
-    /// YaRN's `eval/passkey.py`: as much as fits, in steps of 128 characters. There the length bounds the prompt alone;
-    /// here prompt and answer, so that the context asked for is never exceeded.
+    /// YaRN's `eval/passkey.py`: as much as fits, in steps of 128 characters. There the length bounds the
+    /// prompt alone; here prompt and answer, so that the context asked for is never exceeded.
     Yarn,
-    /// LongLoRA's `passkey_retrivial.py`: 3.75 characters per token, rounded down to a multiple of 1024, whatever they
-    /// come to in tokens. The context is opened larger than the length where they need it.
+    /// LongLoRA's `passkey_retrivial.py`: 3.75 characters per token, rounded down to a multiple of 1024,
+    /// whatever they come to in tokens. The context is opened larger than the length where they need it.
     Longlora,
 }
 
@@ -37,8 +37,8 @@ pub const SIZINGS: &[(&str, Sizing)] = &[("yarn", Sizing::Yarn), ("longlora", Si
 pub enum Scoring {
     /// The first number in 10 new tokens equals the key (landmark-attention, YaRN).
     Number,
-    /// As many new tokens as the key has, all of them the key's (LongLoRA). The key's tokens are those that follow
-    /// the question with a space between; with Llama's tokenizer these are the ones LongLoRA compares.
+    /// As many new tokens as the key has, all of them the key's (LongLoRA). The key's tokens are those that
+    /// follow the question with a space between; with Llama's tokenizer these are the ones LongLoRA compares.
     Tokens,
 }
 
@@ -53,13 +53,13 @@ const N_NEW: usize = 10;
 pub struct Params {
     /// Lengths in tokens, prompt and answer together.
     pub lengths: Vec<usize>,
-    /// Where the key stands.
+    /// Positions of the key.
     pub depths: Vec<Depth>,
     /// Samples at each length and depth.
     pub samples: usize,
-    /// Everything random follows from it.
+    /// Seed of keys and places: the same seed gives the same prompts.
     pub seed: u64,
-    /// How much garbage a length means.
+    /// How much garbage (filler text) a length stands for.
     pub sizing: Sizing,
     /// When an answer is right.
     pub scoring: Scoring,
@@ -152,7 +152,7 @@ pub struct Row {
 /// One sample.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Case {
-    /// Its index, which with seed, length and depth makes its prompt.
+    /// Index of the sample; seed, length, depth and index determine the prompt.
     pub sample: usize,
     /// The key.
     pub key: u32,
@@ -168,12 +168,12 @@ pub struct Case {
     pub correct: bool,
 }
 
-/// Measures passkey retrieval. `model` is only copied to the report. Progress is counted in tokens of prompts, over all
-/// lengths (in all: an upper estimate), and reported after every sample.
+/// Measures passkey retrieval. `model` is only copied to the report. Progress is counted in tokens of
+/// prompts, over all lengths (in all: an upper estimate), and reported after every sample.
 ///
 /// # Errors
-/// Nothing to do; a length too short for the prompt's frame, naming the least that is enough; whatever the model
-/// reports. Being stopped is no error: see [`Report::interrupted`].
+/// Nothing to do; a length too short for the prompt's frame, naming the least that is enough; whatever the
+/// model reports. Being stopped is no error: see [`Report::interrupted`].
 pub fn run(source: &dyn LmSource, model: &str, params: &Params, control: &Control<'_>) -> Result<Report> {
     if params.lengths.is_empty() || params.depths.is_empty() || params.samples == 0 {
         return Err(invalid("passkey: expected at least one length, one depth and one sample"));
@@ -215,7 +215,7 @@ pub fn run(source: &dyn LmSource, model: &str, params: &Params, control: &Contro
     Ok(report)
 }
 
-/// Prompt tokens fed, and the most the run will feed.
+/// Prompt tokens fed so far, and the most that the run will feed.
 struct Tally {
     fed: usize,
     total: usize,
@@ -248,7 +248,7 @@ fn n_new(lm: &dyn Lm, key: u32, scoring: Scoring) -> Result<usize> {
     }
 }
 
-/// Opens a context for the length and says how many characters of garbage its prompts get.
+/// Opens a context for the length; with it, the number of characters of garbage that its prompts get.
 fn size<'s>(
     source: &'s dyn LmSource,
     length: usize,
@@ -294,12 +294,13 @@ fn size<'s>(
 
 fn too_short(length: usize, frame: usize, new: usize) -> crate::model::Error {
     invalid(format!(
-        "passkey: length {length} is too short: the prompt without garbage is {frame} tokens and its answer {new}, so expected at least {}",
+        "passkey: length {length} is too short: the prompt without garbage is {frame} tokens and its answer \
+         {new}, so expected at least {}",
         frame + new
     ))
 }
 
-/// One length and depth; `None` when stopped before the first sample was done.
+/// Measures one length and depth; `None` when stopped before the first sample was done.
 fn cell(
     lm: &mut dyn Lm,
     length: usize,
@@ -351,6 +352,7 @@ fn cell(
     }))
 }
 
+/// Asks one question and judges the answer.
 fn ask(
     lm: &mut dyn Lm,
     sample: usize,
@@ -365,7 +367,8 @@ fn ask(
         Sizing::Yarn => length,
         Sizing::Longlora => lm.n_ctx(),
     };
-    // Sized by a probe: where this key or this cut takes a few tokens more, a step or two less of garbage does.
+    // Prompts were sized with another key: where this one takes a few tokens more, the garbage is cut by
+    // steps.
     let (prompt, tokens) = loop {
         let prompt = draw.prompt(n, depth);
         let tokens = encode(lm, &prompt)?;

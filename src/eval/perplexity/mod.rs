@@ -2,15 +2,16 @@
 
 use std::time::Instant;
 
-use serde::Serialize;
-
 use super::protocol::{Average, Bos, BosRule, Protocol, Text, Window, WindowPlan};
 use super::stats::{Mean, Perplexity};
-use super::table::{number, table};
 use super::{invalid, open, per_second, tokenize, uninterrupted, Document, Lm, LmSource};
 use crate::control::Control;
 use crate::model::Result;
 use crate::Token;
+
+mod report;
+
+pub use report::{Bucket, Report, Row};
 
 /// Texts are measured by this protocol, at these lengths.
 #[derive(Debug, Clone)]
@@ -49,92 +50,16 @@ impl Params {
     }
 }
 
-/// Result of a run. Serialises to the JSON that the command line promises.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
-    /// The model's file.
-    pub model: String,
-    /// The rope spec in force, at the first length.
-    pub rope: String,
-    /// The protocol's name.
-    pub protocol: &'static str,
-    /// The stride in force; `null` for protocols without one.
-    pub stride: Option<usize>,
-    /// One entry per context length, in the order asked for.
-    pub results: Vec<Row>,
-    /// Where the protocol is defined.
-    pub source: &'static str,
-    /// Whether BOS was used.
-    pub bos: bool,
-    /// Documents measured.
-    pub documents: usize,
-    /// Tokens of these documents, without BOS.
-    pub document_tokens: usize,
-    /// Whether the run was stopped: lengths may be missing, and the last one may lack windows.
-    pub interrupted: bool,
-    /// Remarks that a reader of the figures must know.
-    pub notes: Vec<String>,
-}
-
-/// One context length.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
-    /// Tokens of a full window, BOS among them.
-    pub ctx: usize,
-    /// Perplexity, negative log-likelihood and their standard errors, averaged as the protocol says.
-    #[serde(flatten)]
-    pub headline: Perplexity,
-    /// Tokens scored.
-    pub tokens: usize,
-    /// Windows done.
-    pub windows: usize,
-    /// Tokens fed per second.
-    pub tokens_per_s: f64,
-    /// Every scored token weighs the same.
-    pub token_weighted: Perplexity,
-    /// Every window weighs the same.
-    pub window_mean: Perplexity,
-    /// By position in the window, empty buckets left out; token-weighted.
-    pub buckets: Vec<Bucket>,
-    /// Windows this run was to do.
-    pub windows_planned: usize,
-    /// Windows of the whole protocol, before sampling.
-    pub windows_total: usize,
-    /// Documents (or streams) shorter than one window.
-    pub short_documents: usize,
-    /// Tokens fed.
-    pub tokens_fed: usize,
-    /// Wall time in seconds.
-    pub seconds: f64,
-    /// The rope spec in force at this length.
-    pub rope: String,
-    /// Whether windows are missing because the run was stopped.
-    pub interrupted: bool,
-}
-
-/// Perplexity of the tokens at positions `start..end` of their windows.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Bucket {
-    /// First position; 0 is the first token fed.
-    pub start: usize,
-    /// One past the last position.
-    pub end: usize,
-    /// Perplexity and its standard error.
-    #[serde(flatten)]
-    pub value: Perplexity,
-    /// Tokens scored.
-    pub tokens: usize,
-}
-
 /// Measures perplexity. `model` is only copied to the report.
 ///
-/// All lengths are planned before the first is measured, so that a text too short for the last one is an error at once.
-/// Progress is counted in tokens fed to the model, over all lengths, and reported after every window.
+/// All lengths are planned before the first is measured, so that a text too short for the last one is an
+/// error at once. Progress is counted in tokens fed to the model, over all lengths, and reported after every
+/// window.
 ///
 /// # Errors
-/// No documents or lengths; a text that the protocol has no window for (naming the document); a log-likelihood that is
-/// no finite number, naming window and position; whatever the model reports. Being stopped is no error: see
-/// [`Report::interrupted`].
+/// No documents or lengths; a text that the protocol has no window for (naming the document); a
+/// log-likelihood that is no finite number, naming window and position; whatever the model reports. Being
+/// stopped is no error: see [`Report::interrupted`].
 pub fn run(
     source: &dyn LmSource,
     model: &str,
@@ -380,7 +305,8 @@ fn measure(
         sums.window(w.from, &nll).map_err(|(position, x)| {
             let (text, Window { start, end, .. }) = (&texts.names[w.text], w);
             invalid(format!(
-                "{text}: ctx {ctx}: window {i} (tokens {start}..{end}), position {position}: negative log-likelihood is {x}"
+                "{text}: ctx {ctx}: window {i} (tokens {start}..{end}), position {position}: negative \
+                 log-likelihood is {x}"
             ))
         })?;
         tokens_fed += tokens.len();
@@ -411,61 +337,4 @@ fn measure(
         rope: lm.rope(),
         interrupted: sums.by_window.n() < n_windows,
     }))
-}
-
-impl Report {
-    /// The report as text: what was measured, a markdown table of the lengths, one of perplexity by position, notes.
-    pub fn text(&self) -> String {
-        let stride = self.stride.map(|s| format!(", stride {s}")).unwrap_or_default();
-        let bos = if self.bos { "with BOS" } else { "no BOS" };
-        let mut out = format!("model     {}\nrope      {}\n", self.model, self.rope);
-        out += &format!("protocol  {}{stride}, {bos} ({})\n", self.protocol, self.source);
-        out += &format!("text      {} tokens in {} document(s)\n\n", self.document_tokens, self.documents);
-        let rows: Vec<_> = self.results.iter().map(Row::cells).collect();
-        out += &table(&["ctx", "ppl", "+/-", "by token", "by window", "tokens", "windows", "tok/s"], &rows);
-        let buckets: Vec<_> =
-            self.results.iter().filter(|r| r.buckets.len() > 1).flat_map(Row::bucket_cells).collect();
-        if !buckets.is_empty() {
-            out += "\n";
-            out += &table(&["ctx", "position", "ppl", "+/-", "tokens"], &buckets);
-        }
-        for note in &self.notes {
-            out += &format!("\nnote: {note}");
-        }
-        if self.interrupted {
-            out += "\ninterrupted: the figures cover what was done";
-        }
-        out.trim_end().to_owned() + "\n"
-    }
-}
-
-impl Row {
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.ctx.to_string(),
-            number(self.headline.ppl),
-            self.headline.ppl_stderr.map(number).unwrap_or("-".into()),
-            number(self.token_weighted.ppl),
-            number(self.window_mean.ppl),
-            self.tokens.to_string(),
-            if self.windows == self.windows_total {
-                self.windows.to_string()
-            } else {
-                format!("{} of {}", self.windows, self.windows_total)
-            },
-            format!("{:.1}", self.tokens_per_s),
-        ]
-    }
-
-    fn bucket_cells(&self) -> impl Iterator<Item = Vec<String>> + '_ {
-        self.buckets.iter().map(|b| {
-            vec![
-                self.ctx.to_string(),
-                format!("{}-{}", b.start, b.end - 1),
-                number(b.value.ppl),
-                b.value.ppl_stderr.map(number).unwrap_or("-".into()),
-                b.tokens.to_string(),
-            ]
-        })
-    }
 }
