@@ -112,7 +112,7 @@ impl Model {
         let specs = Transformer::tensors(arch, &hparams)?;
         let opened = adapter::open_all(&params.adapters, &file, params.force_adapter)?;
         let weights = Weights::load(&file, &specs, device)?;
-        let adapters = opened.iter().map(|(o, strength)| Adapter::load(o, *strength, &file, &specs, device));
+        let adapters = opened.iter().map(|(o, scale)| Adapter::load(o, *scale, &file, &specs, device));
         let adapters = adapters.collect::<ggml::Result<Vec<_>>>()?;
         let transformer = Transformer::load(arch, &hparams, &weights, &adapters)?;
         let chat_template = file.get_opt::<String>("tokenizer.chat_template")?;

@@ -57,7 +57,7 @@ struct Args {
     /// Type of all tensors that are not vectors
     #[arg(long = "type", value_name = "TYPE")]
     dtype: Option<String>,
-    /// Merge an adapter, FILE or FILE:STRENGTH, into the weights; repeat it for several. Without --rope the file declares what the first was trained under
+    /// Merge an adapter, FILE or FILE:SCALE, into the weights; repeat it for several. Without --rope the file declares what the first was trained under
     #[arg(long, value_name = "FILE[:S]")]
     lora: Vec<AdapterSpec>,
     /// Take adapters that were trained on another model

@@ -234,7 +234,7 @@ fn with_trained_rope(
     let own = Spec::declared(&declared).and_then(|own| plan(&own));
     if !own.is_ok_and(|own| plan(trained).is_ok_and(|trained| trained.same_positions(&own))) {
         let as_trained = Hparams::as_trained(file)?;
-        let n_ctx = opened.keys().n_ctx.unwrap_or(0).max(as_trained.n_ctx_train);
+        let n_ctx = opened.meta().n_ctx.unwrap_or(0).max(as_trained.n_ctx_train);
         notes.push(format!("{from} was trained under {trained}: the file declares that."));
         options.n_ctx = options.n_ctx.or(Some(n_ctx));
         options.rope = Some(trained.clone());

@@ -89,7 +89,7 @@ pub(crate) fn name(path: &Path) -> String {
 
 /// What runs, in reports: the model's file and the adapters'.
 pub(crate) fn label(choice: &ModelChoice) -> String {
-    let adapters = choice.params.adapters.iter().map(|a| format!(" + {}:{}", name(&a.path), a.strength));
+    let adapters = choice.params.adapters.iter().map(|a| format!(" + {}:{}", name(&a.path), a.scale));
     std::iter::once(name(&choice.path)).chain(adapters).collect()
 }
 

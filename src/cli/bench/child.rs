@@ -225,7 +225,7 @@ fn open(choice: &ModelChoice, settings: &Open) -> anyhow::Result<Libllama> {
     };
     let mut oracle = Oracle::open(&choice.path, &params)?;
     for adapter in &choice.params.adapters {
-        oracle.lora(&adapter.path, adapter.strength)?;
+        oracle.lora(&adapter.path, adapter.scale)?;
     }
     Ok(Libllama { oracle, n_batch: (settings.n_batch as usize).max(1) })
 }
