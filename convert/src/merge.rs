@@ -18,13 +18,13 @@ const RUNS: usize = 64;
 /// The output matrix, which a file whose output is its embedding does not have.
 pub(crate) const OUTPUT: &str = "output.weight";
 
-/// How far merged tensors of one type are from the exact F32 ones.
+/// The error of merged tensors of one type against the exact F32 values.
 #[derive(Debug, Clone, Serialize)]
 pub struct MergeError {
     /// The type they are written in.
     #[serde(rename = "type")]
     pub dtype: &'static str,
-    /// How many.
+    /// Number of tensors.
     pub n_tensors: usize,
     /// Root mean square of the differences over that of the exact values, all tensors together.
     pub rel_rmse: f64,

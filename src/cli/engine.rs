@@ -1,4 +1,4 @@
-//! What commands that run a model share: progress bars, prefill, sizes of contexts, and the end of a stream.
+//! Shared by commands that run a model: progress bars, prefill, sizes of contexts, and the end of a stream.
 
 use std::sync::{Mutex, PoisonError};
 

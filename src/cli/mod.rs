@@ -1,7 +1,7 @@
-//! The command line: a registry of subcommands, one file each, and what they share.
+//! The command line: a registry of subcommands, one file each, and the code they share.
 //!
 //! Two stages, after ripgrep: clap derives hold what was typed (`Args` of each file), and `options` turns
-//! that into what the library takes. Nothing below `cli` prints, reads the environment or parses arguments.
+//! that into arguments of the library. Nothing below `cli` prints, reads the environment or parses arguments.
 
 mod bench;
 mod chat;
@@ -27,7 +27,7 @@ use clap::ArgMatches;
 
 /// One subcommand.
 pub(crate) struct Command {
-    /// What the user types.
+    /// Its name, as the user types it.
     pub(crate) name: &'static str,
     /// One line for the list of commands.
     pub(crate) about: &'static str,

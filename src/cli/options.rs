@@ -14,7 +14,7 @@ use ropewalk::DType;
 use super::models::{self, ModelChoice};
 use super::usage;
 
-/// Which model, where, and with what memory.
+/// Options of the model: its file, adapters, device, and memory.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
@@ -112,7 +112,7 @@ pub(crate) fn parse_spec(text: &str) -> anyhow::Result<Spec> {
     text.parse::<Spec>().map_err(|e| usage(format!("rope '{text}': {e}")))
 }
 
-/// How to choose tokens.
+/// Options of sampling.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {

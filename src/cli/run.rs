@@ -12,6 +12,7 @@ use ropewalk::Token;
 use serde_json::json;
 
 use super::interrupt::Interrupt;
+use super::models::ModelChoice;
 use super::options::{read_text, tokens, ModelArgs, RopeArgs, SamplingArgs};
 use super::output::{self, OutputArgs};
 use super::{engine, models, usage, Command};
@@ -137,44 +138,61 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let reason = generation.stop_reason();
     drop(generation);
     let decode_s = started.elapsed().as_secs_f64();
+    let done = Done { n_prompt: prompt.len(), generated, text: written, reason, load_s, prefill_s, decode_s };
+    report(args, &choice, &session, &done)?;
+    if interrupt.requested() {
+        return Err(anyhow!("interrupted"));
+    }
+    Ok(())
+}
 
+/// A finished generation and its timings in seconds.
+struct Done {
+    n_prompt: usize,
+    generated: Vec<Token>,
+    text: String,
+    reason: Option<StopReason>,
+    load_s: f64,
+    prefill_s: f64,
+    decode_s: f64,
+}
+
+/// Prints the JSON object of `--json`, or ends the text and notes its speed.
+fn report(args: &Args, choice: &ModelChoice, session: &Session<'_>, done: &Done) -> anyhow::Result<()> {
+    let Done { n_prompt, generated, text, reason, load_s, prefill_s, decode_s } = done;
+    let n_ctx = session.params().n_ctx;
     let rate = |n: usize, s: f64| if s > 0.0 { n as f64 / s } else { 0.0 };
     if args.out.json {
-        output::print_json(&json!({
-            "model": models::label(&choice),
+        return output::print_json(&json!({
+            "model": models::label(choice),
             "rope": session.plan().spec.to_string(),
-            "device": model.device(),
+            "device": session.model().device(),
             "n_ctx": n_ctx,
-            "text": written,
+            "text": text,
             "tokens": generated,
-            "n_prompt": prompt.len(),
-            "stop": engine::stop_name(reason),
+            "n_prompt": n_prompt,
+            "stop": engine::stop_name(*reason),
             "timings": {
                 "load_s": load_s,
                 "prefill_s": prefill_s,
-                "prefill_tokens_per_s": rate(prompt.len(), prefill_s),
+                "prefill_tokens_per_s": rate(*n_prompt, *prefill_s),
                 "decode_s": decode_s,
-                "decode_tokens_per_s": rate(generated.len(), decode_s),
+                "decode_tokens_per_s": rate(generated.len(), *decode_s),
             },
-        }))?;
-    } else {
-        if !written.ends_with('\n') {
-            output::print("\n")?;
-        }
-        args.out.note(format_args!(
-            "\nread {} tokens in {prefill_s:.2} s ({:.1}/s), wrote {} in {decode_s:.2} s ({:.1}/s), loaded in {load_s:.2} s",
-            prompt.len(),
-            rate(prompt.len(), prefill_s),
-            generated.len(),
-            rate(generated.len(), decode_s),
-        ));
-        if reason == Some(StopReason::ContextFull) {
-            args.out
-                .note(format_args!("stopped: the context of {n_ctx} tokens is full (see --ctx and --rope)"));
-        }
+        }));
     }
-    if interrupt.requested() {
-        return Err(anyhow!("interrupted"));
+    if !text.ends_with('\n') {
+        output::print("\n")?;
+    }
+    args.out.note(format_args!(
+        "\nread {n_prompt} tokens in {prefill_s:.2} s ({:.1}/s), wrote {} in {decode_s:.2} s ({:.1}/s), loaded in \
+         {load_s:.2} s",
+        rate(*n_prompt, *prefill_s),
+        generated.len(),
+        rate(generated.len(), *decode_s),
+    ));
+    if *reason == Some(StopReason::ContextFull) {
+        args.out.note(format_args!("stopped: the context of {n_ctx} tokens is full (see --ctx and --rope)"));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// What a linear map does in its layer.
+/// The role of a linear map in its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// Queries.
@@ -29,11 +29,11 @@ pub enum Role {
 pub struct LinearId {
     /// The layer; `None` for [`Role::Output`].
     pub layer: Option<usize>,
-    /// What the map does there.
+    /// The role of the map in its layer.
     pub role: Role,
 }
 
-/// What a norm is applied to.
+/// The values that a norm is applied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NormRole {
     /// The input of attention.
@@ -53,7 +53,7 @@ pub enum NormRole {
 pub struct NormId {
     /// The layer; `None` for [`NormRole::Output`].
     pub layer: Option<usize>,
-    /// What is normalised.
+    /// The values that are normalised.
     pub role: NormRole,
 }
 

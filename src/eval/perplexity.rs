@@ -62,7 +62,7 @@ pub struct Report {
     pub stride: Option<usize>,
     /// One entry per context length, in the order asked for.
     pub results: Vec<Row>,
-    /// Where the protocol is defined.
+    /// The file that the protocol is taken from.
     pub source: &'static str,
     /// Whether BOS was used.
     pub bos: bool,

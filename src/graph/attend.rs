@@ -1,6 +1,6 @@
-//! Keys and values into the cache, attention over what is there: one softmax over the keys of every branch.
+//! Attention through the cache: keys and values are stored, then one softmax is taken over the keys of every branch.
 
-use ggml::attention::AttentionPart as Part;
+use ggml::attention::AttentionPart;
 use ggml::graph::{Builder, InputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
@@ -29,7 +29,7 @@ pub struct GraphInputs {
 pub struct KindInputs {
     /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, -inf elsewhere.
     pub mask: InputId,
-    /// Angles.
+    /// Inputs of the rotation.
     pub rotation: RotationInputs,
 }
 
@@ -39,14 +39,14 @@ pub struct Cached<'a, 'c> {
     hp: &'a Hparams,
     kv: &'a KvCache,
     n_tokens: usize,
-    kinds: Vec<Kind<'a, 'c>>,
+    kinds: Vec<KindAttention<'a, 'c>>,
     cells: Tensor<'c>,
     out_ids: Option<Tensor<'c>>,
 }
 
 /// The attention of one kind of layer.
 #[derive(Debug)]
-struct Kind<'a, 'c> {
+struct KindAttention<'a, 'c> {
     layer: &'a LayerAttention,
     branches: &'a [Branch],
     key_maps: Vec<PosMap>,
@@ -56,7 +56,7 @@ struct Kind<'a, 'c> {
 }
 
 impl<'a, 'c> Cached<'a, 'c> {
-    /// Declares the inputs; gives them, and the embedded tokens F32 `[n_embd, n_tokens]`.
+    /// Declares the inputs of a graph. Returns them and the embedded tokens, F32 `[n_embd, n_tokens]`.
     pub fn new(
         g: &Graph<'a, 'c>,
         hp: &'a Hparams,
@@ -76,7 +76,7 @@ impl<'a, 'c> Cached<'a, 'c> {
             let maps = key_maps.iter().copied().chain(used.map(|(branch, _)| branch.q_pos));
             let by_table = g.capabilities.custom_ops;
             let (rotation, ids) = Rotation::new(b, layer, plan, pairing, n_tokens, by_table, maps)?;
-            kinds.push(Kind { layer, branches: &plan.branches, key_maps, spans, rotation, mask });
+            kinds.push(KindAttention { layer, branches: &plan.branches, key_maps, spans, rotation, mask });
             inputs.push(KindInputs { mask: mask_id, rotation: ids });
         }
         let wanted = (shape.n_out > 0 && shape.n_out < n_tokens)
@@ -87,7 +87,8 @@ impl<'a, 'c> Cached<'a, 'c> {
         Ok((Cached { hp, kv, n_tokens, kinds, cells, out_ids: wanted.map(|(_, t)| t) }, inputs, x))
     }
 
-    /// In the last layer, once keys and values are stored, only tokens whose logits are wanted go on.
+    /// Selects the tokens whose logits are wanted, in the last layer; elsewhere returns `x` as it is. To be called once the
+    /// layer's keys and values are stored.
     pub fn wanted(&self, g: &Graph<'a, 'c>, x: Tensor<'c>, il: usize) -> Result<Tensor<'c>> {
         match self.out_ids {
             Some(ids) if il + 1 == self.hp.n_layer => g.b.get_rows(x, ids),
@@ -95,8 +96,8 @@ impl<'a, 'c> Cached<'a, 'c> {
         }
     }
 
-    /// Rotates and stores keys, stores values, attends: q `[n_head * d, T]`, k and v `[n_head_kv * d, T]` (rows may lie
-    /// apart) to `[n_head * d, T]`.
+    /// Rotates queries and keys, stores keys and values in the cache, and attends: q `[n_head * d, T]`, k and v
+    /// `[n_head_kv * d, T]` (their rows may be strided) to `[n_head * d, T]`.
     pub fn attend(&self, g: &Graph<'a, 'c>, Qkv { q, k, v }: Qkv<'c>, il: usize) -> Result<Tensor<'c>> {
         let (b, n) = (g.b, self.n_tokens);
         let no_layer = || Error::Op { op: "attention", what: format!("the model has no layer {il}") };
@@ -126,7 +127,7 @@ impl<'a, 'c> Cached<'a, 'c> {
             let q = kind.rotation.queries(b, q, branch.q_pos)?;
             b.name(q, &format!("q_rope-{il}"));
             let at = kind.key_maps.iter().position(|m| *m == branch.k_pos).unwrap_or(0);
-            parts.push(Part {
+            parts.push(AttentionPart {
                 q,
                 k: cached(keys[at], span.start, span.len)?,
                 v: cached(v, span.start, span.len)?,
@@ -136,7 +137,7 @@ impl<'a, 'c> Cached<'a, 'c> {
             _ if g.capabilities.flash && g.capabilities.custom_ops => {
                 b.attention(&parts, kind.mask, scale)?
             }
-            [Part { q, k, v }] if g.capabilities.flash => {
+            [AttentionPart { q, k, v }] if g.capabilities.flash => {
                 b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, kind.mask, scale)?
             }
             _ => explicit(b, &parts, kind.mask, scale)?,
@@ -145,8 +146,13 @@ impl<'a, 'c> Cached<'a, 'c> {
     }
 }
 
-/// With the whole score matrix, in ops that every backend has.
-fn explicit<'c>(b: &Builder<'c>, parts: &[Part<'c>], mask: Tensor<'c>, scale: f32) -> Result<Tensor<'c>> {
+/// Attention that computes the full score matrix, in ops that every backend has.
+fn explicit<'c>(
+    b: &Builder<'c>,
+    parts: &[AttentionPart<'c>],
+    mask: Tensor<'c>,
+    scale: f32,
+) -> Result<Tensor<'c>> {
     let mut scores: Option<Tensor<'c>> = None;
     for part in parts {
         let s = b.mul_mat(part.k, b.permute(part.q, [0, 2, 1, 3])?)?;

@@ -64,7 +64,8 @@ enum LoweringInputs {
     Scalars {
         /// Positions, I32 `[T]`.
         pos: InputId,
-        /// What divides the angles, F32: of all query heads, or of any head when there is one table. None for a series.
+        /// Divisors of the angles, F32: of all query heads, or of one head when there is one table. `None` for a
+        /// geometric series.
         q: Option<InputId>,
         /// The same of all key heads, when there is a table for each.
         k: Option<InputId>,
@@ -176,7 +177,7 @@ impl<'c> Lowering<'c> {
         Ok((Lowering::Scalars { pos, q, k, params, permute }, inputs))
     }
 
-    /// The gradient of what [`Lowering::apply`] was given.
+    /// The gradient of the argument of [`Lowering::apply`].
     fn back(&self, b: &Builder<'c>, grad: Tensor<'c>, keys: bool) -> Result<Tensor<'c>> {
         let [d, heads, n, _] = grad.ne();
         match *self {
@@ -303,8 +304,8 @@ fn table(freqs: &Freqs, mscale: f64, pos: &[i32], out: &mut Vec<f32>) {
     }
 }
 
-/// What `ggml_rope_ext` divides an angle of base 1 by: `1/theta`, infinite for what is not rotated. One entry per pair of
-/// one head, or of all `n_heads` heads, each group of which shares a table.
+/// The divisors that `ggml_rope_ext` applies to an angle of base 1: `1/theta`, infinite for pairs that are not rotated. One
+/// entry for each pair of one head, or of all `n_heads` heads, where heads of a group share a table.
 fn factors(freqs: &Freqs, n_embd_head: usize, n_heads: Option<usize>) -> Vec<f32> {
     let half = freqs.n_pairs();
     let inverse = |t: &f64| if *t == 0.0 { f32::INFINITY } else { (1.0 / t) as f32 };

@@ -1,4 +1,4 @@
-//! Generation as an iterator: stop strings, whole characters, cancellation.
+//! Generation as an iterator: stop strings, complete UTF-8 characters, cancellation.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use crate::model::{Error, Result};
 use crate::sampler::{Sampler, SamplerParams};
 use crate::Token;
 
-/// How to generate.
+/// Settings of a generation.
 #[derive(Debug, Clone)]
 pub struct GenerateParams {
     /// At most this many tokens; stops at the context's end too.
@@ -16,7 +16,7 @@ pub struct GenerateParams {
     pub sampler: SamplerParams,
     /// Texts that end generation (not part of what is returned).
     pub stop: Vec<String>,
-    /// Go on past end-of-generation tokens.
+    /// Continue past end-of-generation tokens.
     pub ignore_eos: bool,
     /// Render special tokens.
     pub special: bool,
@@ -50,7 +50,8 @@ pub enum StopReason {
     Cancelled,
 }
 
-/// A generated piece: text is whole UTF-8 (bytes wait for the rest of their character or for a possible stop string).
+/// A generated token and the text that became ready with it. Text is always complete characters: bytes are held back until
+/// their character is complete and cannot be part of a stop string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
     /// The token, `None` for text released at the end.
@@ -130,7 +131,7 @@ impl<'m> Session<'m> {
 }
 
 impl Generation<'_, '_> {
-    /// Set once the iterator has ended.
+    /// The reason, once the iterator has ended.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.reason
     }
@@ -170,8 +171,8 @@ impl Generation<'_, '_> {
         Ok(())
     }
 
-    /// Takes from the pending bytes what can be shown: whole characters that cannot become part of a stop string. A stop
-    /// string found ends the generation.
+    /// Takes the text that can be shown from the pending bytes: complete characters that cannot become part of a stop
+    /// string. A stop string ends the generation.
     fn release(&mut self) -> String {
         let found = self.params.stop.iter().filter_map(|s| find(&self.pending, s.as_bytes())).min();
         if let Some(at) = found {
@@ -219,12 +220,12 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     text.windows(what.len()).position(|w| w == what)
 }
 
-/// Length of the longest end of `text` that is a start of `what`, shorter than all of it.
+/// Length of the longest suffix of `text` that is a proper prefix of `what`.
 fn longest_start(text: &[u8], what: &[u8]) -> usize {
     (1..what.len().min(text.len() + 1)).rev().find(|&n| text.ends_with(&what[..n])).unwrap_or(0)
 }
 
-/// Bytes up to the last character's end: an unfinished character at the end waits.
+/// Length of `bytes` without an unfinished character at its end.
 fn whole_characters(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
         let b = bytes[bytes.len() - back];

@@ -1,4 +1,4 @@
-//! Prompts: what the cache holds of their beginning is used again, the rest is computed.
+//! Prompts: the prefix that is in the cache already is reused, and only the tokens after it are computed.
 
 use super::Session;
 use crate::control::Control;
@@ -7,7 +7,7 @@ use crate::Token;
 
 impl Session<'_> {
     /// Cuts sequence 0 back to the beginning it shares with `tokens`, of at most `most` tokens, and returns its length.
-    /// What follows it in `tokens` is then to be appended.
+    /// The caller then appends the tokens that follow it.
     ///
     /// Under a plan that evicts keys, those that the next token would see may be gone; then the sequence is emptied,
     /// and the length is 0.

@@ -37,7 +37,8 @@ struct Header {
     cell_bytes: usize,
 }
 
-/// What a cache depends on: the model's metadata and adapters, and its tensors' names, types and shapes with a sample of their bytes.
+/// A hash of all that a cache depends on: the model's numbers and adapters, and its tensors' names, types and shapes with a
+/// sample of their bytes.
 fn fingerprint(model: &Model) -> String {
     let mut hash = Sha256::new();
     for info in model.file().tensors() {
@@ -79,8 +80,11 @@ impl Session<'_> {
         })
     }
 
-    /// Restores what `save` wrote, replacing what the session holds. Refuses a file of another model, rope or cache type, one
-    /// that needs more cells than this session has, and a damaged one; then the session keeps what it held.
+    /// Restores a session from a file of [`Session::save`], replacing all its sequences.
+    ///
+    /// # Errors
+    /// A file that is damaged, of another model, rope or cache type, or that needs more cells than this session has: then
+    /// the session is unchanged. An error while the cache is read leaves it empty.
     pub fn restore(&mut self, path: &Path) -> Result<()> {
         let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
         let refuse = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
@@ -177,7 +181,7 @@ impl Session<'_> {
     }
 }
 
-/// Whether the digest after the first `n` bytes is theirs.
+/// Whether the first `n` bytes have the SHA-256 digest that follows them.
 fn is_whole(input: &mut impl Read, n: u64) -> std::io::Result<bool> {
     let (mut hash, mut block) = (Sha256::new(), vec![0u8; 1 << 16]);
     let mut left = n;

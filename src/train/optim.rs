@@ -1,9 +1,10 @@
-//! AdamW, learning-rate schedules, clipping, and a moving average of what is trained. On the host: what is trained is small.
+//! AdamW, learning-rate schedules, clipping, and a moving average of the trained values. All of it runs on the host, because
+//! LoRA trains few values.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::params::Params;
+use super::params::ParamSet;
 use crate::model::{Error, Result};
 
 /// AdamW (arXiv 1711.05101) as PyTorch computes it.
@@ -54,19 +55,19 @@ impl AdamW {
     ) {
         let t = step.max(1) as f64;
         let (c1, c2) = (1.0 - self.beta1.powf(t), (1.0 - self.beta2.powf(t)).sqrt());
-        let keep = 1.0 - lr * self.weight_decay;
+        let decay = 1.0 - lr * self.weight_decay;
         let all = value.par_iter_mut().zip(grad).zip(state.m.par_iter_mut().zip(&mut state.v));
         all.for_each(|((p, &g), (m, v))| {
             let g = f64::from(g) * factor;
             let m64 = self.beta1 * f64::from(*m) + (1.0 - self.beta1) * g;
             let v64 = self.beta2 * f64::from(*v) + (1.0 - self.beta2) * g * g;
             (*m, *v) = (m64 as f32, v64 as f32);
-            *p = (f64::from(*p) * keep - lr / c1 * m64 / (v64.sqrt() / c2 + self.eps)) as f32;
+            *p = (f64::from(*p) * decay - lr / c1 * m64 / (v64.sqrt() / c2 + self.eps)) as f32;
         });
     }
 }
 
-/// How the learning rate goes on after warm-up.
+/// The course of the learning rate after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decay {
@@ -89,7 +90,7 @@ pub struct Schedule {
     pub warmup: u64,
     /// Steps in all.
     pub steps: u64,
-    /// What follows.
+    /// The course after warm-up.
     pub decay: Decay,
 }
 
@@ -109,10 +110,10 @@ impl Schedule {
         self.lr_min + (self.lr - self.lr_min) * share
     }
 
-    /// Numbers that can be a schedule.
+    /// Checks that the numbers can be a schedule.
     ///
     /// # Errors
-    /// Names the one that cannot.
+    /// A number out of range, which is named.
     pub fn check(&self) -> Result<()> {
         for (name, value) in [("lr", self.lr), ("lr-min", self.lr_min)] {
             if !(value.is_finite() && value >= 0.0) {
@@ -137,7 +138,7 @@ pub fn global_norm(grads: &[Vec<f32>]) -> f64 {
     grads.iter().map(square).sum::<f64>().sqrt()
 }
 
-/// What gradients are multiplied by so that their norm is at most `max` (0: no limit), as PyTorch's `clip_grad_norm_` does.
+/// The factor that limits the norm of gradients to `max` (0: no limit), as PyTorch's `clip_grad_norm_` computes it.
 pub fn clip_factor(norm: f64, max: f64) -> f64 {
     if max > 0.0 {
         (max / (norm + 1e-6)).min(1.0)
@@ -152,7 +153,7 @@ pub fn average(decay: f64, average: &mut [f32], value: &[f32]) {
     average.par_iter_mut().zip(value).for_each(|(a, v)| *a = mix(*a, *v));
 }
 
-/// How what is trained follows its gradients.
+/// Settings of the optimiser.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OptimParams {
     /// The rule.
@@ -161,13 +162,13 @@ pub struct OptimParams {
     pub schedule: Schedule,
     /// Gradients are scaled down to this norm, all together; 0: never.
     pub clip: f64,
-    /// Decay of the moving average of what is trained; 0: none is kept.
+    /// Decay of the moving average of the trained values; 0: there is none.
     pub ema: f64,
 }
 
-/// What a step did.
+/// The figures of one optimiser step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Step {
+pub struct StepReport {
     /// Steps so far, this one included.
     pub step: u64,
     /// Its learning rate.
@@ -183,18 +184,18 @@ pub struct Optimizer {
     pub params: OptimParams,
     /// Steps so far.
     pub step: u64,
-    /// Means of gradients, in the order of [`Params::list`].
+    /// Means of gradients, in the order of [`ParamSet::list`].
     pub moments: Vec<Moments>,
-    /// The moving average, if one is kept.
+    /// The moving average of the trained values, in the order of [`ParamSet::list`], if there is one.
     pub average: Option<Vec<Vec<f32>>>,
 }
 
 impl Optimizer {
-    /// At the start.
+    /// An optimiser before its first step.
     ///
     /// # Errors
-    /// Settings that cannot be.
-    pub fn new(params: OptimParams, trained: &Params) -> Result<Optimizer> {
+    /// A setting out of range, which is named.
+    pub fn new(params: OptimParams, trained: &ParamSet) -> Result<Optimizer> {
         params.schedule.check()?;
         let AdamW { beta1, beta2, eps, weight_decay } = params.adamw;
         let below_one = |x: f64| (0.0..1.0).contains(&x);
@@ -215,12 +216,12 @@ impl Optimizer {
         Ok(Optimizer { params, step: 0, moments, average })
     }
 
-    /// Takes the gradients summed so far, moves what is trained, and forgets them.
+    /// Updates the trained values from the gradients summed so far, and sets those to 0.
     ///
     /// # Errors
-    /// A gradient that is not finite: its tensor is named, and nothing has moved. A value that is not finite after the step:
-    /// all is to be taken from the last checkpoint.
-    pub fn step(&mut self, trained: &mut Params) -> Result<Step> {
+    /// A gradient that is not finite (its tensor is named): nothing has changed. A value that is not finite after the step:
+    /// the run must go on from its last checkpoint.
+    pub fn step(&mut self, trained: &mut ParamSet) -> Result<StepReport> {
         let grads = trained.grads()?;
         let grad_norm = global_norm(&grads);
         if !grad_norm.is_finite() {
@@ -244,6 +245,6 @@ impl Optimizer {
         }
         trained.upload()?;
         trained.zero_grads()?;
-        Ok(Step { step: self.step, lr, grad_norm })
+        Ok(StepReport { step: self.step, lr, grad_norm })
     }
 }

@@ -1,4 +1,4 @@
-//! Activations of a layer that are saved on the host between its forward and its backward run.
+//! Activation checkpointing: activations of a layer that are saved on the host between its forward and backward run.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -10,7 +10,7 @@ use crate::hparams::Hparams;
 use crate::ids::{LinearId, Role};
 use crate::model::{Error, Result};
 
-/// Activation checkpointing: the activations of a layer that are saved beside its input. The rest is computed again.
+/// The activations of a layer that are saved beside its input. All others are computed again in the backward run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Checkpointing {

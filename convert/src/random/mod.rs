@@ -21,11 +21,11 @@ pub struct TensorSpec {
     pub name: String,
     /// Shape in ggml order.
     pub shape: Vec<u64>,
-    /// What it is filled with.
+    /// Its values.
     pub fill: Fill,
 }
 
-/// What a random tensor is filled with.
+/// The values of a random tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fill {
     /// Mean and standard deviation.

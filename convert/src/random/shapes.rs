@@ -19,7 +19,7 @@ pub struct Shape {
     pub n_embd_head: usize,
     /// Width of the feed-forward.
     pub n_ff: usize,
-    /// Tokens; at least [`super::tokens::N_MIN`], the rest are unused ones.
+    /// Tokens, at least [`super::tokens::N_MIN`]; those beyond are unused.
     pub n_vocab: usize,
     /// `context_length`, tokens.
     pub n_ctx_train: usize,
@@ -41,7 +41,7 @@ pub struct Shape {
 /// A shape `--random` knows.
 #[derive(Debug)]
 pub struct NamedShape {
-    /// What users write.
+    /// Its name, as users write it.
     pub name: &'static str,
     /// One line of help.
     pub about: &'static str,

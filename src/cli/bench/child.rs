@@ -65,7 +65,7 @@ enum Reply {
     Error(String),
 }
 
-/// How a run of a test ended.
+/// The result of one run of a test.
 pub(super) enum Outcome {
     /// It took so many seconds.
     Seconds(f64),
@@ -77,7 +77,7 @@ pub(super) enum Outcome {
 pub(super) struct Child {
     open: Open,
     process: Option<Process>,
-    /// How the process died when the context was opened, until a test has been told.
+    /// The way the process died when the context was opened, until a test has reported it.
     death: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl Child {
     /// Starts the process and opens the context. A process that dies of that has died of the first test.
     ///
     /// # Errors
-    /// What libllama says of the model or the settings; a program that cannot be started.
+    /// libllama refuses the model or the settings; the program cannot be started.
     pub(super) fn start(open: Open) -> anyhow::Result<Child> {
         let mut child = Child { open, process: None, death: None };
         child.death = child.ready()?;
@@ -167,7 +167,7 @@ impl Child {
     }
 }
 
-/// How a process ended, in words.
+/// The way a process ended, in words.
 fn ending(status: ExitStatus) -> String {
     #[cfg(unix)]
     {

@@ -186,7 +186,7 @@ fn train(args: &Args, run: &mut Run<'_>, optim: &OptimParams, interrupt: &Interr
 
 /// The one JSON object of `--json`.
 #[derive(Serialize)]
-struct Report {
+struct FinetuneReport {
     model: String,
     rope: String,
     adapter: String,
@@ -211,7 +211,7 @@ fn finish(args: &Args, choice: &ModelChoice, run: &Run<'_>) -> anyhow::Result<()
         path.display()
     ));
     if args.out.json {
-        output::print_json(&Report {
+        output::print_json(&FinetuneReport {
             model: models::label(choice),
             rope,
             adapter: path.display().to_string(),

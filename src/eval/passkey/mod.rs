@@ -18,7 +18,7 @@ mod prompt;
 
 pub use prompt::{first_number, largest_fitting, Depth, Draw, KeyRange, Prompt, KEY_RANGES, QUESTION};
 
-/// How much garbage a length means.
+/// The rule by which a length is turned into an amount of filler text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sizing {
     /// YaRN's `eval/passkey.py`: as much as fits, in steps of 128 characters. There the length bounds the prompt alone;
@@ -53,17 +53,17 @@ const N_NEW: usize = 10;
 pub struct Params {
     /// Lengths in tokens, prompt and answer together.
     pub lengths: Vec<usize>,
-    /// Where the key stands.
+    /// The place of the key in the filler text.
     pub depths: Vec<Depth>,
     /// Samples at each length and depth.
     pub samples: usize,
     /// Everything random follows from it.
     pub seed: u64,
-    /// How much garbage a length means.
+    /// The rule by which a length is turned into an amount of filler text.
     pub sizing: Sizing,
     /// When an answer is right.
     pub scoring: Scoring,
-    /// Which numbers are keys.
+    /// The range that keys are drawn from.
     pub keys: KeyRange,
 }
 
@@ -106,7 +106,7 @@ pub struct Report {
     pub sizing: &'static str,
     /// The rule that judged the answers.
     pub scoring: &'static str,
-    /// Which numbers were keys.
+    /// The range that keys were drawn from.
     pub keys: &'static str,
     /// The seed.
     pub seed: u64,

@@ -21,7 +21,7 @@ const GARBAGE: &str =
 /// The last line, which the answer continues.
 pub const QUESTION: &str = "What is the pass key? The pass key is";
 
-/// Where the key stands.
+/// The place of the key in the filler text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Depth {
     /// Anywhere: `randint(0, n)` of the `n` characters of garbage before it, as in the source.
@@ -59,7 +59,7 @@ impl FromStr for Depth {
     }
 }
 
-/// Which numbers are keys.
+/// The range that keys are drawn from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRange {
     /// `randint(1, 50000)`: one to five digits, as in the source.
@@ -77,7 +77,7 @@ pub const KEY_RANGES: &[(&str, KeyRange)] =
 pub struct Draw {
     /// The key.
     pub key: u32,
-    /// Where in the garbage, as a fraction of 2^64.
+    /// The place in the filler text, as a fraction of 2^64.
     place: u64,
 }
 
@@ -138,7 +138,7 @@ pub fn first_number(text: &str) -> Option<u64> {
     digits[..end].parse().ok()
 }
 
-/// How much garbage YaRN's script puts in: `n` grows by 128 characters while the prompt has at most `budget` tokens, and
+/// The amount of filler text that YaRN's script puts in: `n` grows by 128 characters while the prompt has at most `budget` tokens, and
 /// the last such `n` is used. Found by doubling and bisection, which is the same `n` wherever more garbage never
 /// means fewer tokens. `None` when not even `n = 0` fits.
 ///
