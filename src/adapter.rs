@@ -44,8 +44,8 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// An adapter of tensors that are on the model's device already. Those of `modules_to_save` replace the model's: F32, of
-    /// the same shapes.
+    /// An adapter of tensors that are on the model's device already. Those of `modules_to_save` replace the
+    /// model's: F32, of the same shapes.
     pub fn from_parts(
         pairs: HashMap<LinearId, LowRankPair>,
         modules_to_save: HashMap<ParamId, StoreTensor>,
@@ -53,8 +53,8 @@ impl Adapter {
         Adapter { pairs, modules_to_save, ..Adapter::default() }
     }
 
-    /// Uploads an adapter that suits `base` (see [`open_all`]) to the device, as F32. `known` are the tensors of the
-    /// architecture.
+    /// Uploads an adapter that suits `base` (see [`open_all`]) to the device, as F32. `known` are the tensors
+    /// of the architecture.
     ///
     /// # Errors
     /// A tensor that is none of `known`; a value that is not finite; too little memory.

@@ -14,7 +14,8 @@ use crate::rope::{Plan, Reach};
 /// Sequences a cache can tell apart.
 pub const MAX_SEQS: u32 = 64;
 
-/// Attention reads keys in whole blocks of this many cells, so that graphs can be reused while a context grows.
+/// Attention reads keys in whole blocks of this many cells, so that graphs can be reused while a context
+/// grows.
 pub const CELL_BLOCK: usize = 256;
 
 /// One cell: a position, and the sequences that see it (none: free).
@@ -50,8 +51,8 @@ pub struct Span {
 }
 
 impl KvCache {
-    /// Tensor definitions for `n_ctx` cells: for each layer its keys, once for each map of key positions of its plan, then
-    /// its values, each `[n_head_kv * n_embd_head, n_cells]`.
+    /// Tensor definitions for `n_ctx` cells: for each layer its keys, once for each map of key positions of
+    /// its plan, then its values, each `[n_head_kv * n_embd_head, n_cells]`.
     ///
     /// # Errors
     /// A head of some layer is no multiple of the type's blocks; the context is too large to count.
@@ -126,7 +127,8 @@ impl KvCache {
         self.cells.len() - self.used
     }
 
-    /// The range of cells, in whole blocks, that holds every key which one of these queries, `(sequence, position)`, sees.
+    /// The range of cells, in whole blocks, that holds every key which one of these queries, `(sequence,
+    /// position)`, sees.
     pub fn span(&self, queries: &[(u32, i32)], reach: &Reach) -> Span {
         let (mut first, mut last) = (usize::MAX, 0);
         let mut seqs = queries.iter().fold(0u64, |all, q| all | 1 << q.0);
@@ -149,7 +151,8 @@ impl KvCache {
         Span { start, len: (last + 1).next_multiple_of(CELL_BLOCK) - start }
     }
 
-    /// Takes a free cell for each `(sequence, position)`. If there are too few, returns `None` and changes nothing.
+    /// Takes a free cell for each `(sequence, position)`. If there are too few, returns `None` and changes
+    /// nothing.
     pub fn allocate(&mut self, wanted: &[(u32, i32)]) -> Option<Vec<usize>> {
         if wanted.len() > self.n_free() {
             return None;
@@ -237,8 +240,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Replaces cells and contents. `f` is called for the same buffers in the same order as by [`KvCache::export`], and
-    /// fills them.
+    /// Replaces cells and contents. `f` is called for the same buffers in the same order as by
+    /// [`KvCache::export`], and fills them.
     pub fn import<E: From<ggml::Error>>(
         &mut self,
         cells: &[Cell],

@@ -1,5 +1,5 @@
-//! The parts that layers are made of, resolved when a model is loaded: a missing or misshapen tensor is an error here,
-//! never while a graph is built.
+//! The parts that layers are made of, resolved when a model is loaded: a missing or misshapen tensor is an
+//! error here, never while a graph is built.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -87,8 +87,8 @@ pub struct Loader<'a> {
 
 #[derive(Debug)]
 enum Source<'a> {
-    /// Only records the tensors asked for: before those of a file are loaded, and for files yet to be written. The
-    /// handles it gives point into an empty store, and layers made of them are dropped.
+    /// Only records the tensors asked for: before those of a file are loaded, and for files yet to be
+    /// written. The handles it gives point into an empty store, and layers made of them are dropped.
     Listing { specs: RefCell<Vec<TensorSpec>>, nowhere: Arc<Store> },
     /// A loaded model, with the adapters in force.
     Model { weights: &'a Weights, adapters: &'a [Adapter] },
@@ -176,7 +176,8 @@ impl<'a> Loader<'a> {
         LayerLoader { loader: self, il }
     }
 
-    /// The token embedding `[n_embd, n_vocab]`, when an adapter replaces it; else its rows are read from the file.
+    /// The token embedding `[n_embd, n_vocab]`, when an adapter replaces it; else its rows are read from the
+    /// file.
     pub(crate) fn embedding(&self) -> Result<Option<StoreTensor>> {
         let shape = [self.hp.n_embd, self.hp.n_vocab];
         match &self.source {

@@ -52,8 +52,8 @@ pub struct ModelParams {
     pub device: String,
     /// Adapters in force, all at once.
     pub adapters: Vec<AdapterSpec>,
-    /// Accept adapters of another model with the same tensors, and run adapters under another rope spec than they were
-    /// trained under.
+    /// Accept adapters of another model with the same tensors, and run adapters under another rope spec than
+    /// they were trained under.
     pub force_adapter: bool,
 }
 
@@ -89,8 +89,8 @@ impl Model {
     /// Loads a model from a GGUF file. The structure of the whole file is checked before any of it is used.
     ///
     /// # Errors
-    /// A device that does not exist; a file that is broken or of another architecture; an adapter that does not suit it;
-    /// too little memory.
+    /// A device that does not exist; a file that is broken or of another architecture; an adapter that does
+    /// not suit it; too little memory.
     pub fn load(path: &Path, params: &ModelParams) -> Result<Model> {
         let device = Device::find(&params.device)?;
         let mut file = gguf::File::open(path)?;
@@ -171,8 +171,8 @@ impl Model {
         &self.adapters
     }
 
-    /// The spec that sessions open under when none is asked for: the one that the file declares, else the one that the
-    /// first adapter which names one was trained under.
+    /// The spec that sessions open under when none is asked for: the one that the file declares, else the one
+    /// that the first adapter which names one was trained under.
     pub fn default_rope(&self) -> Result<Spec> {
         let of_file = |e: RopeError| RopeError(format!("{}: {e}", self.file.path().display()));
         let declared = Spec::declared(&self.hparams).map_err(of_file)?;
@@ -189,7 +189,8 @@ impl Model {
         none_declared && self.adapters.iter().any(|a| a.trained().is_some())
     }
 
-    /// Checks that a session's plan is the one the adapters were trained under. Plans are compared, not the text of specs.
+    /// Checks that a session's plan is the one the adapters were trained under. Plans are compared, not the
+    /// text of specs.
     ///
     /// # Errors
     /// An adapter that was trained under another plan, unless adapters are forced.

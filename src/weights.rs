@@ -29,8 +29,8 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Checks every tensor against its spec and loads it: mapped on the CPU, uploaded elsewhere. The token embedding is
-    /// left in the file, from where its rows are read, unless it is also the output matrix.
+    /// Checks every tensor against its spec and loads it: mapped on the CPU, uploaded elsewhere. The token
+    /// embedding is left in the file, from where its rows are read, unless it is also the output matrix.
     ///
     /// # Errors
     /// A tensor that is missing, or of a shape or type that cannot be computed with; too little memory.
@@ -107,7 +107,8 @@ pub fn embed(file: &gguf::File, hp: &Hparams, tokens: &[Token], out: &mut [f32])
     Ok(())
 }
 
-/// Fills `out` with the embedding rows of tokens, F32 `[n_embd, T]`, from a stored table, F32 `[n_embd, n_vocab]`.
+/// Fills `out` with the embedding rows of tokens, F32 `[n_embd, T]`, from a stored table, F32 `[n_embd,
+/// n_vocab]`.
 pub fn embed_stored(table: &StoreTensor, tokens: &[Token], out: &mut [f32]) -> Result<(), ggml::Error> {
     let n_embd = table.def().ne[0];
     let mut bytes = vec![0u8; n_embd * 4];

@@ -29,8 +29,8 @@ pub struct Options {
     pub dtype: Option<DType>,
     /// Only what stock llama.cpp understands, or an error that says why not.
     pub llama_cpp: bool,
-    /// Adapters to merge into the weights. Without [`Options::rope`] the file declares what the first that says so was
-    /// trained under.
+    /// Adapters to merge into the weights. Without [`Options::rope`] the file declares what the first that
+    /// says so was trained under.
     pub adapters: Vec<AdapterSpec>,
     /// Takes adapters of another model with the same tensors.
     pub force_adapter: bool,
@@ -49,8 +49,8 @@ pub struct RopeReport {
     pub mscale: f64,
     /// One base per KV head, for methods that have them.
     pub bases: Option<Vec<f64>>,
-    /// The standard keys and values that stock llama.cpp reads: none for the model's own frequencies; `None` when llama.cpp
-    /// cannot express the method.
+    /// The standard keys and values that stock llama.cpp reads: none for the model's own frequencies; `None`
+    /// when llama.cpp cannot express the method.
     pub llama_cpp: Option<BTreeMap<&'static str, String>>,
 }
 
@@ -78,8 +78,8 @@ pub struct Report {
 /// Converts `input` to `output`, which is replaced only when everything has succeeded.
 ///
 /// # Errors
-/// [`Error::Usage`] for options that make no sense; otherwise what is wrong with the file, the spec for this model, the
-/// disk; [`Error::Interrupted`] when the watch asked for it.
+/// [`Error::Usage`] for options that make no sense; otherwise what is wrong with the file, the spec for this
+/// model, the disk; [`Error::Interrupted`] when the watch asked for it.
 pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch) -> Result<Report> {
     let file_type = check_options(options)?;
     let file = File::open(input)?;
@@ -93,7 +93,8 @@ pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch
     }
     let mut writer = Writer::with_metadata_of(&file);
     let (factors, rope_report) = write_rope(&mut writer, &file, options, &mut notes)?;
-    // A file for llama.cpp with factors baked in is longrope no more, and llama.cpp refuses tensors it does not load.
+    // A file for llama.cpp with factors baked in is longrope no more, and llama.cpp refuses tensors it does
+    // not load.
     let orphaned =
         |name: &str| options.llama_cpp && name.starts_with("rope_factors_") && !is_longrope(&rope_report);
 
@@ -187,8 +188,8 @@ fn check_output(file: &File, output: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Writes the rope method's metadata, if a method or a file for llama.cpp is asked for. Returns the factors to write as a
-/// tensor, and the report.
+/// Writes the rope method's metadata, if a method or a file for llama.cpp is asked for. Returns the factors
+/// to write as a tensor, and the report.
 fn write_rope(
     writer: &mut Writer<'_>,
     file: &File,
@@ -224,7 +225,8 @@ struct Errors {
     merged: RefCell<Vec<(DType, Sums)>>,
 }
 
-/// The options, with the rope method that an adapter was trained under where none is given and it is not the file's own.
+/// The options, with the rope method that an adapter was trained under where none is given and it is not the
+/// file's own.
 fn with_trained_rope(
     options: &Options,
     merge: &Merge,

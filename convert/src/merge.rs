@@ -63,7 +63,8 @@ impl Merge {
         Ok((change.module.is_some() || !change.pairs.is_empty()).then_some(change))
     }
 
-    /// The changes to the output matrix, where the embedding is that as well. `None` if no pair is added to it.
+    /// The changes to the output matrix, where the embedding is that as well. `None` if no pair is added to
+    /// it.
     pub(crate) fn of_tied_output(&self, embedding: &str) -> Result<Option<Change<'_>>> {
         let pairs = self.pairs(OUTPUT)?;
         if pairs.is_empty() {

@@ -1,4 +1,5 @@
-//! Tensor data from file to file: copied, or read as f32 and written as another type, in chunks of bounded size.
+//! Tensor data from file to file: copied, or read as f32 and written as another type, in chunks of bounded
+//! size.
 
 use std::io::{self, Write};
 

@@ -1,5 +1,5 @@
-//! Architectures: the tensors of a layer, and its computation before and after attention. One file and one line of
-//! [`ARCHS`] each.
+//! Architectures: the tensors of a layer, and its computation before and after attention. One file and one
+//! line of [`ARCHS`] each.
 
 mod llama;
 mod qwen2;
@@ -29,14 +29,14 @@ pub struct Arch {
     pub layer: fn(&LayerLoader<'_, '_>) -> Result<Box<dyn Layer>>,
 }
 
-/// One layer of a model, with its tensors resolved. Both functions work on each token alone and are built from the ops of
-/// [`Graph`], which have gradients, so a layer that can be run can be trained.
+/// One layer of a model, with its tensors resolved. Both functions work on each token alone and are built
+/// from the ops of [`Graph`], which have gradients, so a layer that can be run can be trained.
 pub trait Layer: Debug + Send + Sync {
     /// Computes queries, keys and values from the layer's input `x`, F32 `[n_embd, T]`.
     fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>>;
 
-    /// Computes the layer's output, F32 `[n_embd, T]`, from its input `x` of that shape and the output of attention,
-    /// `[n_head * d, T]`.
+    /// Computes the layer's output, F32 `[n_embd, T]`, from its input `x` of that shape and the output of
+    /// attention, `[n_head * d, T]`.
     fn after_attention<'c>(
         &self,
         g: &Graph<'_, 'c>,
@@ -90,8 +90,8 @@ impl Transformer {
         Transformer::resolve(arch, &Loader::model(hp, weights, adapters))
     }
 
-    /// The tensors that a file of this architecture has, besides the rope factors: the embedding, layer by layer, then norm
-    /// and matrix of the output.
+    /// The tensors that a file of this architecture has, besides the rope factors: the embedding, layer by
+    /// layer, then norm and matrix of the output.
     ///
     /// # Errors
     /// The CPU backend cannot be loaded.

@@ -1,4 +1,5 @@
-//! Runs an evaluation under each rope method asked for, and prints the reports as one: for `perplexity` and `passkey`.
+//! Runs an evaluation under each rope method asked for, and prints the reports as one: for `perplexity` and
+//! `passkey`.
 
 use anyhow::anyhow;
 use ropewalk::control::Control;
@@ -23,8 +24,8 @@ pub(crate) struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// The reports of a task under each spec in turn (`None`: what the file declares), up to the first that Ctrl-C
-    /// stopped.
+    /// The reports of a task under each spec in turn (`None`: what the file declares), up to the first that
+    /// Ctrl-C stopped.
     pub(crate) fn run<R>(
         &self,
         specs: &[Option<Spec>],

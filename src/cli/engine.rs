@@ -34,7 +34,8 @@ pub(crate) fn prefill(
     session.prefill(tokens, &Control::default().with_progress(&draw))
 }
 
-/// The context for a prompt when the user names none: the trained length up to `cap`, or as much as the prompt needs.
+/// The context for a prompt when the user names none: the trained length up to `cap`, or as much as the
+/// prompt needs.
 pub(crate) fn default_ctx(model: &Model, cap: usize, needed: usize) -> usize {
     model.hparams().n_ctx_train.min(cap).max(needed.div_ceil(ROUND).saturating_mul(ROUND))
 }

@@ -119,7 +119,8 @@ fn report(line: &str) {
     let _ = writeln!(std::io::stderr(), "error: {line}");
 }
 
-/// The error and its causes, less those that say what the next or the one before says already: a path, as a rule.
+/// The error and its causes, less those that say what the next or the one before says already: a path, as a
+/// rule.
 fn chain(e: &anyhow::Error) -> String {
     let mut said: Vec<String> = Vec::new();
     for cause in e.chain().map(ToString::to_string) {

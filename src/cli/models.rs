@@ -93,7 +93,8 @@ pub(crate) fn label(choice: &ModelChoice) -> String {
     std::iter::once(name(&choice.path)).chain(adapters).collect()
 }
 
-/// The spec in force for a model: what was asked for, else what the file declares or an adapter was trained under.
+/// The spec in force for a model: what was asked for, else what the file declares or an adapter was trained
+/// under.
 pub(crate) fn effective_spec(model: &Model, asked: Option<&Spec>) -> anyhow::Result<Spec> {
     match asked {
         Some(spec) => Ok(spec.clone()),

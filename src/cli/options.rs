@@ -42,7 +42,8 @@ pub(crate) struct ModelArgs {
     /// Only operations that every backend has, in the weights' own types
     #[arg(long)]
     portable: bool,
-    /// An adapter, FILE or FILE:SCALE; repeat it for several. Where there is no --rope and the model declares none, the rope is the one the first adapter was trained under
+    /// An adapter, FILE or FILE:SCALE; repeat it for several. Where there is no --rope and the model declares
+    /// none, the rope is the one the first adapter was trained under
     #[arg(long, value_name = "FILE[:S]")]
     lora: Vec<AdapterSpec>,
     /// Take adapters that were trained on another model or under another rope
@@ -78,7 +79,8 @@ impl ModelArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Rope")]
 pub(crate) struct RopeArgs {
-    /// Rope method, `name[:key=value,...]`, joined by `+`: plain, yarn:factor=4, harpe; default: what the file declares
+    /// Rope method, `name[:key=value,...]`, joined by `+`: plain, yarn:factor=4, harpe; default: what the
+    /// file declares
     #[arg(long, value_name = "SPEC")]
     rope: Option<String>,
 }
@@ -93,7 +95,8 @@ impl RopeArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Rope")]
 pub(crate) struct RopesArgs {
-    /// Rope method, `name[:key=value,...]`, joined by `+`; repeat it to compare several; default: what the file declares
+    /// Rope method, `name[:key=value,...]`, joined by `+`; repeat it to compare several; default: what the
+    /// file declares
     #[arg(long, value_name = "SPEC")]
     rope: Vec<String>,
 }
@@ -211,7 +214,8 @@ pub(crate) fn tokens_or_zero(text: &str) -> Result<usize, String> {
 /// Texts are read whole; larger ones than this are not texts somebody means to run a model on.
 const MAX_TEXT_BYTES: u64 = 1 << 30;
 
-/// The name and the bytes of a file, or of stdin for `-`: at most a GiB, so that `/dev/zero` does not fill the memory.
+/// The name and the bytes of a file, or of stdin for `-`: at most a GiB, so that `/dev/zero` does not fill
+/// the memory.
 pub(crate) fn read_file(path: &Path) -> anyhow::Result<(String, Vec<u8>)> {
     if path == Path::new("-") {
         return Ok(("stdin".into(), read_at_most(std::io::stdin().lock(), "stdin", MAX_TEXT_BYTES)?));

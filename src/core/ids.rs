@@ -1,5 +1,6 @@
-//! The identity of a model's tensors: which layer they belong to and what they do there, and their names in GGUF and
-//! adapter files. Inside the program only these identifiers travel; names are made and parsed where files are.
+//! The identity of a model's tensors: which layer they belong to and what they do there, and their names in
+//! GGUF and adapter files. Inside the program only these identifiers travel; names are made and parsed where
+//! files are.
 
 use std::fmt;
 
@@ -173,7 +174,8 @@ impl ParamId {
         matches!(self, ParamId::LoraA(_) | ParamId::LoraB(_))
     }
 
-    /// The tensor of a model's file that an adapter replaces under this name; `None` for other tensors, pairs included.
+    /// The tensor of a model's file that an adapter replaces under this name; `None` for other tensors, pairs
+    /// included.
     pub fn replaced(name: &str) -> Option<ParamId> {
         if name == TOKEN_EMBD {
             return Some(ParamId::Embedding);

@@ -19,8 +19,8 @@ pub struct Document {
 /// ([`jsonl::is_jsonl`]), the `text` field of each line that is not blank.
 ///
 /// # Errors
-/// Bytes that are not UTF-8 (naming the first bad byte's offset), an empty file, a line that is no JSON object with a
-/// string `text`, an empty text.
+/// Bytes that are not UTF-8 (naming the first bad byte's offset), an empty file, a line that is no JSON
+/// object with a string `text`, an empty text.
 pub fn documents(name: &str, bytes: Vec<u8>) -> Result<Vec<Document>> {
     let documents = if jsonl::is_jsonl(Path::new(name)) {
         jsonl::Texts::new(Path::new(name), bytes.as_slice(), "text", false)

@@ -1,8 +1,9 @@
 //! Measurements of language models: perplexity by named [`protocol`]s, passkey retrieval.
 //!
-//! A task is one module: parameters in, `run(source, model, ..., control) -> report` out. It works through the traits
-//! [`Lm`] and [`LmSource`], which [`SessionSource`] implements for sessions of a model. Reports serialise to the JSON
-//! that the command line promises and format themselves as text; nothing here prints or opens files.
+//! A task is one module: parameters in, `run(source, model, ..., control) -> report` out. It works through
+//! the traits [`Lm`] and [`LmSource`], which [`SessionSource`] implements for sessions of a model. Reports
+//! serialise to the JSON that the command line promises and format themselves as text; nothing here prints or
+//! opens files.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -61,19 +62,22 @@ pub trait Lm {
     fn bos(&self) -> Option<Token>;
     /// Whether the model's flags ask for BOS.
     fn add_bos(&self) -> bool;
-    /// In a fresh context: `-ln p(tokens[i] | tokens[..i])` in nats for each `i` in `from.max(1)..tokens.len()`. The
-    /// keys of a beginning shared with the previous call's tokens may be used again: the result is the same.
+    /// In a fresh context: `-ln p(tokens[i] | tokens[..i])` in nats for each `i` in
+    /// `from.max(1)..tokens.len()`. The keys of a beginning shared with the previous call's tokens may be
+    /// used again: the result is the same.
     fn nll(&mut self, tokens: &[Token], from: usize) -> Result<Vec<f32>>;
-    /// Greedy continuation of a prompt in a fresh context: at most `n` tokens, ended early by an end-of-generation
-    /// token (not returned).
+    /// Greedy continuation of a prompt in a fresh context: at most `n` tokens, ended early by an
+    /// end-of-generation token (not returned).
     fn generate(&mut self, prompt: &[Token], n: usize) -> Result<Vec<Token>>;
-    /// A flag that makes a running call return [`Error::Interrupted`] when it is set; `None` where calls run to their end.
+    /// A flag that makes a running call return [`Error::Interrupted`] when it is set; `None` where calls run
+    /// to their end.
     fn cancel_flag(&self) -> Option<Arc<AtomicBool>> {
         None
     }
 }
 
-/// Opens an [`Lm`] at a context length: methods whose frequencies depend on the length are worked out anew for each.
+/// Opens an [`Lm`] at a context length: methods whose frequencies depend on the length are worked out anew
+/// for each.
 pub trait LmSource {
     /// An `Lm` that takes `n_ctx` tokens.
     fn open(&self, n_ctx: usize) -> Result<Box<dyn Lm + '_>>;

@@ -128,13 +128,14 @@ pub struct Bucket {
 
 /// Measures perplexity. `model` is only copied to the report.
 ///
-/// All lengths are planned before the first is measured, so that a text too short for the last one is an error at once.
-/// Progress is counted in tokens fed to the model, over all lengths, and reported after every window.
+/// All lengths are planned before the first is measured, so that a text too short for the last one is an
+/// error at once. Progress is counted in tokens fed to the model, over all lengths, and reported after every
+/// window.
 ///
 /// # Errors
-/// No documents or lengths; a text that the protocol has no window for (naming the document); a log-likelihood that is
-/// no finite number, naming window and position; whatever the model reports. Being stopped is no error: see
-/// [`Report::interrupted`].
+/// No documents or lengths; a text that the protocol has no window for (naming the document); a
+/// log-likelihood that is no finite number, naming window and position; whatever the model reports. Being
+/// stopped is no error: see [`Report::interrupted`].
 pub fn run(
     source: &dyn LmSource,
     model: &str,
@@ -414,7 +415,8 @@ fn measure(
 }
 
 impl Report {
-    /// The report as text: what was measured, a markdown table of the lengths, one of perplexity by position, notes.
+    /// The report as text: what was measured, a markdown table of the lengths, one of perplexity by position,
+    /// notes.
     pub fn text(&self) -> String {
         let stride = self.stride.map(|s| format!(", stride {s}")).unwrap_or_default();
         let bos = if self.bos { "with BOS" } else { "no BOS" };

@@ -1,11 +1,13 @@
-//! Perplexity protocols by name: which tokens each window feeds, which of them it scores, and how the scores are averaged.
+//! Perplexity protocols by name: which tokens each window feeds, which of them it scores, and how the scores
+//! are averaged.
 //!
-//! "Perplexity at 8k, stride 256" means at least five different things in the literature. Each [`Protocol`] is one of
-//! them, taken from the code that produced the published numbers: they plan over token counts and never see a model.
+//! "Perplexity at 8k, stride 256" means at least five different things in the literature. Each [`Protocol`]
+//! is one of them, taken from the code that produced the published numbers: they plan over token counts and
+//! never see a model.
 //!
-//! This project's own figures, one window from the start of a text with every token but the first scored, are `window`.
-//! On one document `yarn-trunc` differs from it only by the BOS which YaRN's script puts in front wherever the
-//! vocabulary has one, whether or not the model was trained with it.
+//! This project's own figures, one window from the start of a text with every token but the first scored, are
+//! `window`. On one document `yarn-trunc` differs from it only by the BOS which YaRN's script puts in front
+//! wherever the vocabulary has one, whether or not the model was trained with it.
 
 use crate::model::Result;
 
@@ -242,13 +244,15 @@ pub fn protocol(name: &str) -> Result<&'static Protocol> {
     })
 }
 
-/// The protocol meant when none is named: `stride` when a stride is given, as for llama.cpp's tool, else `window`.
+/// The protocol meant when none is named: `stride` when a stride is given, as for llama.cpp's tool, else
+/// `window`.
 pub fn default_protocol(stride: Option<usize>) -> &'static Protocol {
     let name = if stride.is_some() { "stride" } else { "window" };
     PROTOCOLS.iter().find(|p| p.name == name).unwrap_or(&PROTOCOLS[0])
 }
 
-/// Text tokens that a window takes, and whether BOS stands before them: BOS, when used, counts towards `n_ctx`.
+/// Text tokens that a window takes, and whether BOS stands before them: BOS, when used, counts towards
+/// `n_ctx`.
 fn per_document(g: &WindowGeometry) -> (usize, Bos) {
     if g.bos {
         (g.n_ctx - 1, Bos::Prepended)
@@ -262,8 +266,8 @@ fn one_window(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     Ok(Sweep { n_tokens: g.n_tokens, width, step: width, count: 1, bos, scored: Scored::Unseen })
 }
 
-/// `yarn` and `press`: windows until one reaches the end of the text. In fairseq the first tokens come in blocks of S
-/// with all that precedes as context, which scores them as one first window of `width` does.
+/// `yarn` and `press`: windows until one reaches the end of the text. In fairseq the first tokens come in
+/// blocks of S with all that precedes as context, which scores them as one first window of `width` does.
 fn sliding(g: &WindowGeometry, (width, bos): (usize, Bos)) -> std::result::Result<Sweep, String> {
     no_gaps(g.stride, width)?;
     let count = 1 + g.n_tokens.saturating_sub(width).div_ceil(g.stride);
@@ -296,9 +300,10 @@ fn longlora(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     })
 }
 
-/// llama.cpp's tool grows its window by S/2 (and, for small ones, to its batch): here it is exactly `n_ctx`, what that
-/// tool logs as "Calculation chunk". It writes BOS over a chunk's first token only after the chunk was
-/// decoded, so no chunk but the first sees one. It refuses texts below two windows; one whole window and a token do here.
+/// llama.cpp's tool grows its window by S/2 (and, for small ones, to its batch): here it is exactly `n_ctx`,
+/// what that tool logs as "Calculation chunk". It writes BOS over a chunk's first token only after the chunk
+/// was decoded, so no chunk but the first sees one. It refuses texts below two windows; one whole window and
+/// a token do here.
 fn llama_cpp_stride(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     if g.stride >= g.n_ctx {
         return Err(format!("stride {} must be below ctx {}", g.stride, g.n_ctx));

@@ -68,7 +68,8 @@ impl Perplexity {
     }
 }
 
-/// Wilson's 95 % score interval of `k` successes in `n` trials (Wilson 1927); `(0, 1)` when nothing was tried.
+/// Wilson's 95 % score interval of `k` successes in `n` trials (Wilson 1927); `(0, 1)` when nothing was
+/// tried.
 pub fn wilson(k: usize, n: usize) -> (f64, f64) {
     const Z: f64 = 1.959_963_984_540_054;
     if n == 0 {

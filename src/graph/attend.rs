@@ -1,4 +1,5 @@
-//! Attention through the cache: keys and values are stored, then one softmax is taken over the keys of every branch.
+//! Attention through the cache: keys and values are stored, then one softmax is taken over the keys of every
+//! branch.
 
 use ggml::attention::AttentionPart;
 use ggml::graph::{Builder, InputId};
@@ -87,8 +88,8 @@ impl<'a, 'c> Cached<'a, 'c> {
         Ok((Cached { hp, kv, n_tokens, kinds, cells, out_ids: wanted.map(|(_, t)| t) }, inputs, x))
     }
 
-    /// Selects the tokens whose logits are wanted, in the last layer; elsewhere returns `x` as it is. To be called once the
-    /// layer's keys and values are stored.
+    /// Selects the tokens whose logits are wanted, in the last layer; elsewhere returns `x` as it is. To be
+    /// called once the layer's keys and values are stored.
     pub fn wanted(&self, g: &Graph<'a, 'c>, x: Tensor<'c>, il: usize) -> Result<Tensor<'c>> {
         match self.out_ids {
             Some(ids) if il + 1 == self.hp.n_layer => g.b.get_rows(x, ids),
@@ -96,8 +97,8 @@ impl<'a, 'c> Cached<'a, 'c> {
         }
     }
 
-    /// Rotates queries and keys, stores keys and values in the cache, and attends: q `[n_head * d, T]`, k and v
-    /// `[n_head_kv * d, T]` (their rows may be strided) to `[n_head * d, T]`.
+    /// Rotates queries and keys, stores keys and values in the cache, and attends: q `[n_head * d, T]`, k and
+    /// v `[n_head_kv * d, T]` (their rows may be strided) to `[n_head * d, T]`.
     pub fn attend(&self, g: &Graph<'a, 'c>, Qkv { q, k, v }: Qkv<'c>, il: usize) -> Result<Tensor<'c>> {
         let (b, n) = (g.b, self.n_tokens);
         let no_layer = || Error::Op { op: "attention", what: format!("the model has no layer {il}") };

@@ -1,5 +1,5 @@
-//! The blocks that layers are built from, each working on one token alone: norms, linear maps, feed-forward. With a tape,
-//! each is recorded as it is built, so that the graph can be run backwards.
+//! The blocks that layers are built from, each working on one token alone: norms, linear maps, feed-forward.
+//! With a tape, each is recorded as it is built, so that the graph can be run backwards.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use super::Capabilities;
 use crate::ids::LinearId;
 use crate::layers::{Linear, Norm};
 
-/// Tokens from which on a product is faster with the weight dequantised to F32 first, measured on Sapphire Rapids; on an
-/// AVX2 machine prefill is 1.4 times faster with the same thresholds.
-/// K-quants and most i-quants have tiled kernels of their own that nothing beats.
+/// Tokens from which on a product is faster with the weight dequantised to F32 first, measured on Sapphire
+/// Rapids; on an AVX2 machine prefill is 1.4 times faster with the same thresholds. K-quants and most
+/// i-quants have tiled kernels of their own that nothing beats.
 fn dequantize_from(dtype: DType) -> Option<usize> {
     match dtype {
         DType::Q4_1 | DType::Q5_1 | DType::F16 => Some(64),
@@ -25,7 +25,8 @@ fn dequantize_from(dtype: DType) -> Option<usize> {
     }
 }
 
-/// Dequantised weights are joined into one product up to this many bytes: beyond, the memory counts more than the saved op.
+/// Dequantised weights are joined into one product up to this many bytes: beyond, the memory counts more than
+/// the saved op.
 const FUSED_MAX: usize = 4 << 20;
 
 /// A model's graph under construction: the ops that work on each token alone.
@@ -65,7 +66,8 @@ impl<'a, 'c> Graph<'a, 'c> {
         }
     }
 
-    /// The type a weight is dequantized to for a product over `n` tokens, where that is faster than its own product.
+    /// The type a weight is dequantized to for a product over `n` tokens, where that is faster than its own
+    /// product.
     fn dequantizes(&self, map: &Linear, n: usize) -> Option<DType> {
         let dtype = map.weight.def().dtype;
         let faster = |to: DType| to != dtype && dequantize_from(dtype).is_some_and(|from| n >= from);
@@ -160,8 +162,8 @@ impl<'a, 'c> Graph<'a, 'c> {
         Ok(out)
     }
 
-    /// Runs the graph backwards from `seeds`, pairs of a tensor and its gradient. Returns the gradients of the tensors
-    /// `wanted` (`None` for one that no seed depends on), and those of the trained tensors.
+    /// Runs the graph backwards from `seeds`, pairs of a tensor and its gradient. Returns the gradients of
+    /// the tensors `wanted` (`None` for one that no seed depends on), and those of the trained tensors.
     ///
     /// # Errors
     /// The graph was not recorded; shapes that do not fit.
@@ -182,12 +184,14 @@ impl<'a, 'c> Graph<'a, 'c> {
         self.tape.as_ref().map_or_else(Vec::new, Tape::saved)
     }
 
-    /// Dropout masks with their linear map: inputs F32 `[n_in, T]` to be filled with 0 or `1 / (1 - dropout)`.
+    /// Dropout masks with their linear map: inputs F32 `[n_in, T]` to be filled with 0 or `1 / (1 -
+    /// dropout)`.
     pub fn dropout_masks(&self) -> Vec<(LinearId, InputId)> {
         self.tape.as_ref().map_or_else(Vec::new, Tape::dropout_masks)
     }
 
-    /// Row numbers for lookups of weight rows: each range with the input I32 `[n]` to be filled with its numbers.
+    /// Row numbers for lookups of weight rows: each range with the input I32 `[n]` to be filled with its
+    /// numbers.
     pub fn row_ids(&self) -> Vec<(Range<usize>, InputId)> {
         self.tape.as_ref().map_or_else(Vec::new, Tape::row_ids)
     }

@@ -1,7 +1,9 @@
-//! Reverse-mode differentiation of the ops in `blocks`: each is recorded on a tape, and its gradient is defined here.
+//! Reverse-mode differentiation of the ops in `blocks`: each is recorded on a tape, and its gradient is
+//! defined here.
 //!
-//! Weights stay quantised. A product and its gradient multiply by the weight dequantised to F32, because ggml's own
-//! products round activations to 8 bits, which changes the direction of gradients. A frozen weight gets no gradient.
+//! Weights stay quantised. A product and its gradient multiply by the weight dequantised to F32, because
+//! ggml's own products round activations to 8 bits, which changes the direction of gradients. A frozen weight
+//! gets no gradient.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +20,8 @@ use crate::layers::{Linear, Norm};
 /// Settings of a graph that is recorded in order to be run backwards.
 #[derive(Clone, Copy)]
 pub struct Recording<'a> {
-    /// Linear maps whose outputs are saved between the forward and the backward run of a layer (activation checkpointing).
+    /// Linear maps whose outputs are saved between the forward and the backward run of a layer (activation
+    /// checkpointing).
     pub saves: &'a dyn Fn(LinearId) -> bool,
     /// Whether saved outputs are read (backward run) rather than written.
     pub load: bool,
@@ -26,7 +29,8 @@ pub struct Recording<'a> {
     pub trains: &'a dyn Fn(ParamId) -> bool,
     /// Probability with which an input of a low-rank pair is set to 0.
     pub dropout: f32,
-    /// Bytes that a weight dequantised to floats may take at once: output matrices of large vocabularies take gigabytes.
+    /// Bytes that a weight dequantised to floats may take at once: output matrices of large vocabularies take
+    /// gigabytes.
     pub dequantize_bytes: usize,
 }
 
@@ -152,12 +156,14 @@ impl<'a, 'c> Tape<'a, 'c> {
         self.saved.borrow().clone()
     }
 
-    /// Dropout masks with their linear map: inputs F32 `[n_in, T]` to be filled with 0 or `1 / (1 - dropout)`.
+    /// Dropout masks with their linear map: inputs F32 `[n_in, T]` to be filled with 0 or `1 / (1 -
+    /// dropout)`.
     pub(super) fn dropout_masks(&self) -> Vec<(LinearId, InputId)> {
         self.dropout_masks.borrow().clone()
     }
 
-    /// Row numbers for lookups of weight rows: each range with the input I32 `[n]` to be filled with its numbers.
+    /// Row numbers for lookups of weight rows: each range with the input I32 `[n]` to be filled with its
+    /// numbers.
     pub(super) fn row_ids(&self) -> Vec<(Range<usize>, InputId)> {
         let ids = self.row_ids.borrow();
         ids.iter().map(|(&(first, n), &(id, _))| (first..first + n, id)).collect()
@@ -221,8 +227,8 @@ impl<'a, 'c> Tape<'a, 'c> {
         self.push(TapeEntry::Norm { out, x, normed, weight, id: ParamId::Norm(norm.id), eps: norm.eps });
     }
 
-    /// RowBlock of a weight as F32 `[n_in, n]`. On the CPU a whole weight is dequantised once a graph; elsewhere, and of a large
-    /// one, memory counts more than the work.
+    /// RowBlock of a weight as F32 `[n_in, n]`. On the CPU a whole weight is dequantised once a graph;
+    /// elsewhere, and of a large one, memory counts more than the work.
     fn dequantized(
         &self,
         p: &Products<'_, 'c>,

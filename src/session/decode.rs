@@ -11,7 +11,8 @@ use crate::graph::{Cached, Graph, GraphInputs, Shape, Spans};
 use crate::model::{Error, Result};
 use crate::Token;
 
-/// Upper bounds of the tensors in a graph, for the size of its arena: for each layer, outside layers, for each low-rank pair.
+/// Upper bounds of the tensors in a graph, for the size of its arena: for each layer, outside layers, for
+/// each low-rank pair.
 const TENSORS_PER_LAYER: usize = 80;
 const TENSORS_ELSEWHERE: usize = 64;
 const TENSORS_PER_PAIR: usize = 8;
@@ -42,8 +43,8 @@ impl<'a> Logits<'a> {
 type Sink<'s> = &'s mut dyn FnMut(&[usize], &[f32]) -> Result<()>;
 
 impl Session<'_> {
-    /// Decodes a batch of at most `n_batch` tokens and returns the rows of logits that were asked for. On an error the
-    /// session is as it was before (for plans that evict keys see [`Session::cancel_flag`]).
+    /// Decodes a batch of at most `n_batch` tokens and returns the rows of logits that were asked for. On an
+    /// error the session is as it was before (for plans that evict keys see [`Session::cancel_flag`]).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -106,8 +107,8 @@ impl Session<'_> {
         Ok(&self.logits)
     }
 
-    /// Appends tokens to sequence 0 and calls `f` with the index and the logits, `[n_vocab]`, of each token in `wanted`
-    /// (indices into `tokens`).
+    /// Appends tokens to sequence 0 and calls `f` with the index and the logits, `[n_vocab]`, of each token
+    /// in `wanted` (indices into `tokens`).
     pub fn score(
         &mut self,
         tokens: &[Token],
@@ -121,7 +122,8 @@ impl Session<'_> {
         })
     }
 
-    /// Appends tokens to sequence 0 and returns `-ln p(tokens[i])`, in nats, for each `i` in `scored` (from 1 on).
+    /// Appends tokens to sequence 0 and returns `-ln p(tokens[i])`, in nats, for each `i` in `scored` (from 1
+    /// on).
     pub fn nll(&mut self, tokens: &[Token], scored: Range<usize>) -> Result<Vec<f32>> {
         if scored.start == 0 || scored.end > tokens.len() || scored.is_empty() {
             let n = tokens.len();
@@ -176,7 +178,8 @@ impl Session<'_> {
         for part in items.chunks(self.params.n_ubatch) {
             if let Err(e) = self.micro_batch(part, at, sink) {
                 for (seq, len) in before {
-                    // Where earlier micro-batches have evicted what is needed there, nothing of the sequence is of use.
+                    // Where earlier micro-batches have evicted what is needed there, nothing of the sequence
+                    // is of use.
                     let len = if self.holds(seq, len) { len } else { 0 };
                     self.kv.remove(seq, len as i32);
                     self.tokens[seq as usize].truncate(len);

@@ -50,8 +50,8 @@ pub enum StopReason {
     Cancelled,
 }
 
-/// A generated token and the text that became ready with it. Text is always complete characters: bytes are held back until
-/// their character is complete and cannot be part of a stop string.
+/// A generated token and the text that became ready with it. Text is always complete characters: bytes are
+/// held back until their character is complete and cannot be part of a stop string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
     /// The token, `None` for text released at the end.
@@ -60,8 +60,8 @@ pub struct Piece {
     pub text: String,
 }
 
-/// Iterator over generated pieces. Tokens it has yielded are in the session's sequence 0, but for the last one, which is
-/// decoded when the next is asked for.
+/// Iterator over generated pieces. Tokens it has yielded are in the session's sequence 0, but for the last
+/// one, which is decoded when the next is asked for.
 #[derive(Debug)]
 pub struct Generation<'s, 'm> {
     session: &'s mut Session<'m>,
@@ -171,8 +171,8 @@ impl Generation<'_, '_> {
         Ok(())
     }
 
-    /// Takes the text that can be shown from the pending bytes: complete characters that cannot become part of a stop
-    /// string. A stop string ends the generation.
+    /// Takes the text that can be shown from the pending bytes: complete characters that cannot become part
+    /// of a stop string. A stop string ends the generation.
     fn release(&mut self) -> String {
         let found = self.params.stop.iter().filter_map(|s| find(&self.pending, s.as_bytes())).min();
         if let Some(at) = found {

@@ -8,8 +8,8 @@ use crate::model::Result;
 use crate::rope::LayerPlan;
 use crate::Token;
 
-/// Tokens that can be taken back under plans that evict keys: a chat template may end an answer with other tokens than those
-/// it was generated as.
+/// Tokens that can be taken back under plans that evict keys: a chat template may end an answer with other
+/// tokens than those it was generated as.
 pub(super) const REWIND: usize = 32;
 
 /// `-inf` as F16.
@@ -24,8 +24,8 @@ pub(super) struct Scratch {
     visible: Vec<i32>,
 }
 
-/// Fills the mask of one kind of layer, F16 `[n_columns, n_tokens]`: a token sees a cell of its own sequence whose position
-/// the column's branch reaches.
+/// Fills the mask of one kind of layer, F16 `[n_columns, n_tokens]`: a token sees a cell of its own sequence
+/// whose position the column's branch reaches.
 fn fill_mask(
     mask: &mut [u16],
     cells: &[Cell],

@@ -1,4 +1,5 @@
-//! The memory a session needs, worked out before any of it is allocated, and the error that names settings which fit.
+//! The memory a session needs, worked out before any of it is allocated, and the error that names settings
+//! which fit.
 
 use super::inputs::REWIND;
 use super::{Attention, SessionParams};
@@ -55,7 +56,8 @@ impl<'a> Cost<'a> {
         cost
     }
 
-    /// For each kind of layer, the cells that branches attend to at most, where the cache is filled in the order of positions.
+    /// For each kind of layer, the cells that branches attend to at most, where the cache is filled in the
+    /// order of positions.
     pub(super) fn spans(&self) -> Vec<Spans> {
         let n_rows = whole_blocks(self.n_cells);
         let of_kind = |kind: &LayerPlan| {
@@ -92,7 +94,8 @@ impl<'a> Cost<'a> {
         Ok(())
     }
 
-    /// One line with the bytes needed (`kv` for the cache, and `other`), the bytes free, and settings that fit.
+    /// One line with the bytes needed (`kv` for the cache, and `other`), the bytes free, and settings that
+    /// fit.
     fn does_not_fit(&self, kv: usize, other: usize, free: usize) -> String {
         let (p, need) = (self.params, kv.saturating_add(other));
         let kv_type = p.kv_type.name();

@@ -6,11 +6,11 @@ use crate::model::{Error, Result};
 use crate::Token;
 
 impl Session<'_> {
-    /// Cuts sequence 0 back to the beginning it shares with `tokens`, of at most `most` tokens, and returns its length.
-    /// The caller then appends the tokens that follow it.
+    /// Cuts sequence 0 back to the beginning it shares with `tokens`, of at most `most` tokens, and returns
+    /// its length. The caller then appends the tokens that follow it.
     ///
-    /// Under a plan that evicts keys, those that the next token would see may be gone; then the sequence is emptied,
-    /// and the length is 0.
+    /// Under a plan that evicts keys, those that the next token would see may be gone; then the sequence is
+    /// emptied, and the length is 0.
     ///
     /// # Errors
     /// None that a caller can cause; the sequence is as it was then.
@@ -21,9 +21,9 @@ impl Session<'_> {
         Ok(shared)
     }
 
-    /// Makes sequence 0 hold exactly `tokens`, using again the cached prefix they share. Returns the logits of the last
-    /// token, `n_vocab` of them, and how many tokens were used again: all but the last one at most, since its logits
-    /// are wanted. On an error only the shared prefix is held.
+    /// Makes sequence 0 hold exactly `tokens`, using again the cached prefix they share. Returns the logits
+    /// of the last token, `n_vocab` of them, and how many tokens were used again: all but the last one at
+    /// most, since its logits are wanted. On an error only the shared prefix is held.
     ///
     /// # Errors
     /// No tokens; those of [`Session::append`].
@@ -35,8 +35,8 @@ impl Session<'_> {
         Ok((self.append(&tokens[shared..])?, shared))
     }
 
-    /// As [`Session::prompt`], for long prompts: batch by batch, with the number of tokens held reported after each.
-    /// Returns how many tokens were used again. On an error the batches before it are held.
+    /// As [`Session::prompt`], for long prompts: batch by batch, with the number of tokens held reported
+    /// after each. Returns how many tokens were used again. On an error the batches before it are held.
     ///
     /// # Errors
     /// Those of [`Session::append`]: [`Error::Interrupted`] when `control` stops it.

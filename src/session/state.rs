@@ -1,6 +1,7 @@
 //! Saving a session to a file and restoring it.
 //!
-//! Layout: magic, header length (u64 LE), JSON header, each layer's keys and values for the cells in use, SHA-256 of all that.
+//! Layout: magic, header length (u64 LE), JSON header, each layer's keys and values for the cells in use,
+//! SHA-256 of all that.
 
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -29,7 +30,8 @@ struct Header {
     model: String,
     rope: String,
     kv_type: String,
-    /// Whether rotated keys lie as the table op or as ggml's rope leaves them: they can differ in the order of dimensions.
+    /// Whether rotated keys lie as the table op or as ggml's rope leaves them: they can differ in the order
+    /// of dimensions.
     keys: String,
     tokens: Vec<Vec<Token>>,
     /// Position and sequences of each cell.
@@ -37,8 +39,8 @@ struct Header {
     cell_bytes: usize,
 }
 
-/// A hash of all that a cache depends on: the model's numbers and adapters, and its tensors' names, types and shapes with a
-/// sample of their bytes.
+/// A hash of all that a cache depends on: the model's numbers and adapters, and its tensors' names, types and
+/// shapes with a sample of their bytes.
 fn fingerprint(model: &Model) -> String {
     let mut hash = Sha256::new();
     for info in model.file().tensors() {
@@ -83,8 +85,8 @@ impl Session<'_> {
     /// Restores a session from a file of [`Session::save`], replacing all its sequences.
     ///
     /// # Errors
-    /// A file that is damaged, of another model, rope or cache type, or that needs more cells than this session has: then
-    /// the session is unchanged. An error while the cache is read leaves it empty.
+    /// A file that is damaged, of another model, rope or cache type, or that needs more cells than this
+    /// session has: then the session is unchanged. An error while the cache is read leaves it empty.
     pub fn restore(&mut self, path: &Path) -> Result<()> {
         let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
         let refuse = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
@@ -161,7 +163,8 @@ impl Session<'_> {
         if header.tokens.len() != MAX_SEQS as usize || !header.tokens.iter().flatten().all(in_vocab) {
             return Err("tokens: expected token ids of 64 sequences".into());
         }
-        // Each sequence's tokens must have exactly one cell for each of their positions, but for what may be evicted.
+        // Each sequence's tokens must have exactly one cell for each of their positions, but for what may be
+        // evicted.
         for (seq, tokens) in header.tokens.iter().enumerate() {
             let mut positions: Vec<i32> =
                 header.cells.iter().filter(|c| c.1 & (1 << seq) != 0).map(|c| c.0).collect();

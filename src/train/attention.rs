@@ -1,7 +1,7 @@
 //! Attention of one layer in blocks of queries, forwards and backwards; nothing is tokens x tokens.
 //!
-//! Blocks go forwards first to last, each adding its keys and values, and backwards last to first: when a block's turn comes,
-//! all later queries have added to the gradients of its keys and values.
+//! Blocks go forwards first to last, each adding its keys and values, and backwards last to first: when a
+//! block's turn comes, all later queries have added to the gradients of its keys and values.
 
 use std::sync::Arc;
 
@@ -12,14 +12,15 @@ use ggml::{DType, Result};
 
 use crate::hparams::{Hparams, LayerAttention};
 
-/// Bytes that the scores of a chunk of queries may take in explicit attention, which holds several such matrices.
+/// Bytes that the scores of a chunk of queries may take in explicit attention, which holds several such
+/// matrices.
 const SCORE_BYTES: usize = 128 << 20;
 
 /// `-inf` as F16.
 const F16_NEG_INF: u16 = 0xfc00;
 
-/// Keys, values and their gradients of one layer, F32 `[n_head_kv * d, n_ctx]` each. Layers take turns; those with rows of
-/// another width have tensors of their own.
+/// Keys, values and their gradients of one layer, F32 `[n_head_kv * d, n_ctx]` each. Layers take turns; those
+/// with rows of another width have tensors of their own.
 #[derive(Debug)]
 pub(super) struct Cache {
     store: Arc<Store>,
@@ -88,8 +89,8 @@ pub(super) enum SeenInput {
 }
 
 impl SeenInput {
-    /// `first_keys`: the first key of each query's segment; the first query is at position `start`. A query sees `window` keys
-    /// at most, itself among them.
+    /// `first_keys`: the first key of each query's segment; the first query is at position `start`. A query
+    /// sees `window` keys at most, itself among them.
     pub(super) fn fill(
         &self,
         exec: &mut Executor,
@@ -179,8 +180,8 @@ impl<'c> Attend<'c> {
         )
     }
 
-    /// Attention of rotated queries `[d, n_head, n]` over rows of keys and values: F32 `[d + 1, n_head, n]`. The last value
-    /// of each head is the log-sum-exp of its scores, or unused where ops are not our own.
+    /// Attention of rotated queries `[d, n_head, n]` over rows of keys and values: F32 `[d + 1, n_head, n]`.
+    /// The last value of each head is the log-sum-exp of its scores, or unused where ops are not our own.
     pub(super) fn forward(
         &self,
         b: &Builder<'c>,
@@ -212,8 +213,8 @@ impl<'c> Attend<'c> {
         b.concat(out, b.cont(pad)?, 0)
     }
 
-    /// Gradients of queries, keys and values, from the output of [`Attend::forward`] and the gradient `d_out` of its heads,
-    /// `[d, n_head, n]`. Those of keys and values are added to `dk` and `dv`.
+    /// Gradients of queries, keys and values, from the output of [`Attend::forward`] and the gradient `d_out`
+    /// of its heads, `[d, n_head, n]`. Those of keys and values are added to `dk` and `dv`.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn backward(
         &self,
@@ -298,7 +299,8 @@ struct QueryChunk {
 }
 
 impl QueryChunk {
-    /// The queries (or gradients) `[d, n_head, n]` that share a key head, as `[d, n * n_rep]`, tokens fastest.
+    /// The queries (or gradients) `[d, n_head, n]` that share a key head, as `[d, n * n_rep]`, tokens
+    /// fastest.
     fn of<'c>(&self, b: &Builder<'c>, a: &Attend<'c>, x: Tensor<'c>, head: usize) -> Result<Tensor<'c>> {
         let (nb, n_rep) = (x.nb(), a.n_rep());
         let offset = head * n_rep * nb[1] + self.first * nb[2];

@@ -8,10 +8,10 @@ use crate::ids::ParamId;
 use crate::model::{Error, Result};
 use crate::DType;
 
-/// Writes what a trainer has trained as an adapter, atomically; gives its size in bytes. The file says which model it
-/// is for, under which plan and at which context it was trained, for how many `steps`, and, where given, on which
-/// texts (`data`). `average` is a moving average to be written instead of the values, in the order of
-/// [`ParamSet::list`](super::ParamSet::list).
+/// Writes what a trainer has trained as an adapter, atomically; gives its size in bytes. The file says which
+/// model it is for, under which plan and at which context it was trained, for how many `steps`, and, where
+/// given, on which texts (`data`). `average` is a moving average to be written instead of the values, in the
+/// order of [`ParamSet::list`](super::ParamSet::list).
 ///
 /// # Errors
 /// A value that is not finite, the disk: then whatever was at `path` still is.

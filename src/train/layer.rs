@@ -68,7 +68,8 @@ pub(super) struct LayerIds {
 }
 
 impl Ctx<'_> {
-    /// Upper bound of a graph's tensors: explicit attention works in chunks of queries, and a longer context has more of them.
+    /// Upper bound of a graph's tensors: explicit attention works in chunks of queries, and a longer context
+    /// has more of them.
     pub(super) fn max_tensors(&self) -> usize {
         if self.capabilities.custom_ops {
             1 << 12
@@ -134,8 +135,8 @@ impl Ctx<'_> {
         })
     }
 
-    /// Computes the gradients of the layer's input and of its trained tensors. Blocks must come last to first. `alone`: the
-    /// block is the only one, and its keys and values are stored in this same graph.
+    /// Computes the gradients of the layer's input and of its trained tensors. Blocks must come last to
+    /// first. `alone`: the block is the only one, and its keys and values are stored in this same graph.
     pub(super) fn backward(&self, b: &Builder<'_>, block: Block, alone: bool) -> Result<LayerIds> {
         self.recorded(b, true, |g| {
             let net = &self.transformer.layers[block.il];
@@ -245,8 +246,8 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         self.rotation.queries(self.g.b, self.heads(q)?, PosMap::IDENTITY)
     }
 
-    /// Rotates keys and stores keys and values in the block's rows of the cache. Returns the updated keys and values of the
-    /// whole cache.
+    /// Rotates keys and stores keys and values in the block's rows of the cache. Returns the updated keys and
+    /// values of the whole cache.
     fn store(&mut self, k: Tensor<'c>, v: Tensor<'c>) -> Result<[Tensor<'c>; 2]> {
         let b = self.g.b;
         let (id, cells) = b.input("cells", DType::I64, &[self.block.n])?;
@@ -267,7 +268,8 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         Ok(attend)
     }
 
-    /// The heads of attention's output side by side, `[n_head * d, n]`, without the log-sum-exp that follows each.
+    /// The heads of attention's output side by side, `[n_head * d, n]`, without the log-sum-exp that follows
+    /// each.
     fn values(&self, attn_out: Tensor<'c>) -> Result<Tensor<'c>> {
         let (b, d) = (self.g.b, self.layer.n_embd_head);
         let heads = b.cont(b.columns(attn_out, 0, d)?)?;

@@ -1,4 +1,5 @@
-//! The log of a run: its losses and speeds, in memory and as a file with a line of JSON for each step and validation.
+//! The log of a run: its losses and speeds, in memory and as a file with a line of JSON for each step and
+//! validation.
 
 use std::fs::OpenOptions;
 use std::io::Write;

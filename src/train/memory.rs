@@ -35,7 +35,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The free memory of a model's device (and of the host), plus that of the model's weights, which are part of the plan.
+    /// The free memory of a model's device (and of the host), plus that of the model's weights, which are
+    /// part of the plan.
     pub fn of(model: &Model) -> Budget {
         let device = model.backend_device();
         let host = (!device.is_cpu())
@@ -63,8 +64,8 @@ pub(super) fn capabilities(model: &Model, settings: &TrainParams) -> Capabilitie
 }
 
 impl MemoryPlan {
-    /// Computes the memory for training at `settings.n_ctx`. Nothing of that size is allocated: graphs are measured over
-    /// tensors that have no memory.
+    /// Computes the memory for training at `settings.n_ctx`. Nothing of that size is allocated: graphs are
+    /// measured over tensors that have no memory.
     ///
     /// # Errors
     /// Settings out of range, or a method that training does not support.

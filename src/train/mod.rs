@@ -1,10 +1,10 @@
 //! LoRA fine-tuning on quantised weights, a layer at a time.
 //!
-//! The forward run saves each layer's input and, where memory allows, more activations ([`Checkpointing`]). The loss is
-//! taken over blocks of tokens. The backward run goes from the last layer to the first: each is computed again and
-//! differentiated in blocks of tokens, attention in blocks of queries against all keys before them. So the memory of a
-//! step grows linearly with the context: each layer's input on the host, and the keys, values and their gradients of one
-//! layer on the device.
+//! The forward run saves each layer's input and, where memory allows, more activations ([`Checkpointing`]).
+//! The loss is taken over blocks of tokens. The backward run goes from the last layer to the first: each is
+//! computed again and differentiated in blocks of tokens, attention in blocks of queries against all keys
+//! before them. So the memory of a step grows linearly with the context: each layer's input on the host, and
+//! the keys, values and their gradients of one layer on the device.
 
 mod attention;
 pub mod checkpoint;
@@ -92,8 +92,8 @@ pub struct Sequence<'a> {
     pub tokens: &'a [Token],
     /// Weight of the loss at each of `tokens[1..]`; empty for 1 each.
     pub weights: &'a [f32],
-    /// Positions, ascending, at which attention starts anew; empty for one segment. These are cumulative sequence lengths
-    /// (`cu_seqlens`) without their first and last entry.
+    /// Positions, ascending, at which attention starts anew; empty for one segment. These are cumulative
+    /// sequence lengths (`cu_seqlens`) without their first and last entry.
     pub segment_starts: &'a [u32],
 }
 
@@ -133,7 +133,8 @@ impl<'m> Trainer<'m> {
     /// Prepares a model for training.
     ///
     /// # Errors
-    /// Settings out of range; a method that changes the attention pattern; a model with adapters; too little memory.
+    /// Settings out of range; a method that changes the attention pattern; a model with adapters; too little
+    /// memory.
     pub fn new(model: &'m Model, settings: &TrainParams) -> Result<Trainer<'m>> {
         if !model.adapters().is_empty() {
             return Err(Error::Invalid(
@@ -205,7 +206,8 @@ impl<'m> Trainer<'m> {
         self.checkpointing
     }
 
-    /// A flag that ends the running call with [`Error::Interrupted`] when set. The caller that sets it resets it.
+    /// A flag that ends the running call with [`Error::Interrupted`] when set. The caller that sets it resets
+    /// it.
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
     }
@@ -220,11 +222,12 @@ impl<'m> Trainer<'m> {
         self.run(sequence, None)
     }
 
-    /// The mean loss of a sequence, in nats per token. `factor` times its gradient is added to the sums of the step.
+    /// The mean loss of a sequence, in nats per token. `factor` times its gradient is added to the sums of
+    /// the step.
     ///
     /// # Errors
-    /// A loss that is not finite, [`Error::Interrupted`], the device: then the sums hold part of a gradient and are to be
-    /// discarded ([`ParamSet::zero_grads`]).
+    /// A loss that is not finite, [`Error::Interrupted`], the device: then the sums hold part of a gradient
+    /// and are to be discarded ([`ParamSet::zero_grads`]).
     pub fn accumulate(&mut self, sequence: Sequence<'_>, factor: f32) -> Result<f64> {
         let loss = self.run(sequence, Some(factor))?;
         self.n_seen += 1;

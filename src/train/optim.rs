@@ -1,5 +1,5 @@
-//! AdamW, learning-rate schedules, clipping, and a moving average of the trained values. All of it runs on the host, because
-//! LoRA trains few values.
+//! AdamW, learning-rate schedules, clipping, and a moving average of the trained values. All of it runs on
+//! the host, because LoRA trains few values.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -95,7 +95,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The rate of a step, the first being 0. As in Hugging Face's schedules, the first step of a warm-up has rate 0.
+    /// The rate of a step, the first being 0. As in Hugging Face's schedules, the first step of a warm-up has
+    /// rate 0.
     pub fn lr(&self, step: u64) -> f64 {
         if step < self.warmup {
             return self.lr * step as f64 / self.warmup as f64;
@@ -138,7 +139,8 @@ pub fn global_norm(grads: &[Vec<f32>]) -> f64 {
     grads.iter().map(square).sum::<f64>().sqrt()
 }
 
-/// The factor that limits the norm of gradients to `max` (0: no limit), as PyTorch's `clip_grad_norm_` computes it.
+/// The factor that limits the norm of gradients to `max` (0: no limit), as PyTorch's `clip_grad_norm_`
+/// computes it.
 pub fn clip_factor(norm: f64, max: f64) -> f64 {
     if max > 0.0 {
         (max / (norm + 1e-6)).min(1.0)
@@ -219,8 +221,8 @@ impl Optimizer {
     /// Updates the trained values from the gradients summed so far, and sets those to 0.
     ///
     /// # Errors
-    /// A gradient that is not finite (its tensor is named): nothing has changed. A value that is not finite after the step:
-    /// the run must go on from its last checkpoint.
+    /// A gradient that is not finite (its tensor is named): nothing has changed. A value that is not finite
+    /// after the step: the run must go on from its last checkpoint.
     pub fn step(&mut self, trained: &mut ParamSet) -> Result<StepReport> {
         let grads = trained.grads()?;
         let grad_norm = global_norm(&grads);

@@ -1,4 +1,5 @@
-//! A training run: steps over a data set, validations, checkpoints and a log on the way, an adapter at its end.
+//! A training run: steps over a data set, validations, checkpoints and a log on the way, an adapter at its
+//! end.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ pub struct RunParams {
     pub batch: usize,
     /// Attention stays within documents: it starts anew where one begins.
     pub doc_mask: bool,
-    /// Steps between validations. `Some(0)`: only before the first step and after the last; `None`: a tenth of all.
+    /// Steps between validations. `Some(0)`: only before the first step and after the last; `None`: a tenth
+    /// of all.
     pub eval_every: Option<u64>,
     /// The folder for checkpoints; `None` writes none, and such a run cannot be resumed.
     pub checkpoints: Option<PathBuf>,
@@ -36,7 +38,8 @@ pub struct RunParams {
     pub log: Option<PathBuf>,
     /// The names of the texts, for the adapter's metadata.
     pub texts: Option<String>,
-    /// Settings by name that must be the same when the run is resumed, beyond those that the run knows by itself.
+    /// Settings by name that must be the same when the run is resumed, beyond those that the run knows by
+    /// itself.
     pub settings: BTreeMap<String, String>,
 }
 
@@ -132,8 +135,8 @@ impl<'m> Run<'m> {
     /// A run from its first step.
     ///
     /// # Errors
-    /// A batch of 0; samples of another context than the trainer's; a folder that holds checkpoints of an earlier run;
-    /// the disk.
+    /// A batch of 0; samples of another context than the trainer's; a folder that holds checkpoints of an
+    /// earlier run; the disk.
     pub fn new(
         trainer: Trainer<'m>,
         optimizer: Optimizer,
@@ -151,8 +154,8 @@ impl<'m> Run<'m> {
         Ok(run)
     }
 
-    /// A run that goes on from its newest checkpoint, as if it had never stopped. Everything must be set up as it was
-    /// when the run was started, but for the number of steps under a constant rate.
+    /// A run that goes on from its newest checkpoint, as if it had never stopped. Everything must be set up
+    /// as it was when the run was started, but for the number of steps under a constant rate.
     ///
     /// # Errors
     /// No checkpoint; one that is damaged, or of a run with other settings, which are named.
@@ -223,13 +226,14 @@ impl<'m> Run<'m> {
         }
     }
 
-    /// Trains up to the last step of the optimiser's schedule. Validates on the held-out sequences before the first
-    /// step, as often as asked for, and after the last, under the moving average if there is one; saves checkpoints.
-    /// Progress is counted in steps; a note gives the figures of each validation.
+    /// Trains up to the last step of the optimiser's schedule. Validates on the held-out sequences before the
+    /// first step, as often as asked for, and after the last, under the moving average if there is one; saves
+    /// checkpoints. Progress is counted in steps; a note gives the figures of each validation.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] when `control` or the trainer's `cancel_flag` stops it: a checkpoint was saved then. A
-    /// loss or a gradient that is not finite, naming the step; the disk. Earlier checkpoints are as they were.
+    /// [`Error::Interrupted`] when `control` or the trainer's `cancel_flag` stops it: a checkpoint was saved
+    /// then. A loss or a gradient that is not finite, naming the step; the disk. Earlier checkpoints are as
+    /// they were.
     pub fn train(&mut self, control: &Control<'_>) -> Result<()> {
         control.bind(&self.trainer.cancel_flag());
         match self.steps(control) {

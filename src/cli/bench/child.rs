@@ -1,8 +1,8 @@
 //! libllama in a process of its own: a signal that ends it ends that process, and not the user's report.
 //!
-//! The process is this program again, with the same arguments and a hidden one. Both talk in lines of JSON: the parent
-//! sends one [`Open`] and then a [`Request`] for each run of a test, and gets a [`Reply`] to each. The child ends when
-//! its standard input does.
+//! The process is this program again, with the same arguments and a hidden one. Both talk in lines of JSON:
+//! the parent sends one [`Open`] and then a [`Request`] for each run of a test, and gets a [`Reply`] to each.
+//! The child ends when its standard input does.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};

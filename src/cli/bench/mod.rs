@@ -1,4 +1,5 @@
-//! `ropewalk bench`: tokens per second, like llama-bench, for several rope methods and against libllama in one run.
+//! `ropewalk bench`: tokens per second, like llama-bench, for several rope methods and against libllama in
+//! one run.
 
 mod child;
 mod contender;
@@ -169,7 +170,8 @@ fn tests(args: &Args) -> Vec<Test> {
     tests
 }
 
-/// Speed does not depend on the text, but caches of a tokenizer's common tokens could: tokens are drawn evenly.
+/// Speed does not depend on the text, but caches of a tokenizer's common tokens could: tokens are drawn
+/// evenly.
 fn random_tokens(seed: u64, model: &Model, n: usize) -> Vec<Token> {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let n_vocab = Token::try_from(model.hparams().n_vocab).unwrap_or(Token::MAX).max(1);

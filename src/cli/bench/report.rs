@@ -1,4 +1,5 @@
-//! The report of a bench: statistics, the work behind a test and the floor under its time, as Markdown and as JSON.
+//! The report of a bench: statistics, the work behind a test and the floor under its time, as Markdown and as
+//! JSON.
 
 use std::fmt::Write;
 
@@ -146,7 +147,8 @@ impl Work {
     }
 }
 
-/// Bytes per second that the cores together read from memory: the best of five passes over a block that no cache holds.
+/// Bytes per second that the cores together read from memory: the best of five passes over a block that no
+/// cache holds.
 fn memory_bandwidth() -> f64 {
     let block = vec![1u64; 1 << 25];
     (0..5)
@@ -198,7 +200,8 @@ impl Report {
         self.rows.iter().any(|r| r.engine == "libllama" && r.figures().is_some())
     }
 
-    /// Median speed against that of the reference in the same test; `None` for the reference, or where it has none.
+    /// Median speed against that of the reference in the same test; `None` for the reference, or where it has
+    /// none.
     fn ratio(&self, row: &Row) -> Option<f64> {
         let against_libllama = self.is_against_libllama();
         let is_reference =

@@ -1,5 +1,5 @@
-//! Reads adapter files: llama.cpp's LoRA files, with the metadata keys and replaced tensors that ropewalk adds to them.
-//! Structure, types and shapes are checked before any value is used.
+//! Reads adapter files: llama.cpp's LoRA files, with the metadata keys and replaced tensors that ropewalk
+//! adds to them. Structure, types and shapes are checked before any value is used.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,8 +17,8 @@ const LORA_B: &str = ".lora_b";
 /// Characters of a text from a file that an error shows.
 const SHOWN: usize = 64;
 
-/// The metadata of an adapter file that tells how it was trained (`ropewalk.lora.*`). Files of other programs have none of
-/// these keys.
+/// The metadata of an adapter file that tells how it was trained (`ropewalk.lora.*`). Files of other programs
+/// have none of these keys.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AdapterMeta {
     /// The spec it was trained under, every default filled in.
@@ -38,7 +38,8 @@ pub struct AdapterMeta {
 /// A low-rank pair of an adapter file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PairInfo {
-    /// Name of the weight it is added to, as the file has it: `output.weight` also for a model with tied embeddings.
+    /// Name of the weight it is added to, as the file has it: `output.weight` also for a model with tied
+    /// embeddings.
     pub weight: String,
     /// Width of the input.
     pub n_in: usize,
@@ -83,8 +84,8 @@ impl AdapterReader {
     /// Opens a file and checks all that can be checked without a model.
     ///
     /// # Errors
-    /// The file is no adapter or no LoRA; half of a pair is missing; ranks differ or exceed the weight's dimensions; alpha
-    /// is not finite; a tensor cannot be converted to F32; a metadata key has another type.
+    /// The file is no adapter or no LoRA; half of a pair is missing; ranks differ or exceed the weight's
+    /// dimensions; alpha is not finite; a tensor cannot be converted to F32; a metadata key has another type.
     pub fn open(path: &Path) -> Result<AdapterReader> {
         let file = File::open(path)?;
         for (key, expected) in [("general.type", "adapter"), ("adapter.type", "lora")] {
@@ -116,12 +117,12 @@ impl AdapterReader {
         Ok(AdapterReader { arch, alpha, meta, pairs, modules, file })
     }
 
-    /// Checks that the adapter suits `base`: the same architecture, and tensors of the same names and shapes. Unless
-    /// `force`, also that it was trained on this very model, whose [`fingerprint`] is `base_print`.
+    /// Checks that the adapter suits `base`: the same architecture, and tensors of the same names and shapes.
+    /// Unless `force`, also that it was trained on this very model, whose [`fingerprint`] is `base_print`.
     ///
     /// # Errors
-    /// Another architecture; a tensor that the model lacks or has in another shape; another model, where the adapter
-    /// tells which one it was trained on.
+    /// Another architecture; a tensor that the model lacks or has in another shape; another model, where the
+    /// adapter tells which one it was trained on.
     pub fn check(&self, base: &File, base_print: &str, force: bool) -> Result<()> {
         let arch: String = base.get("general.architecture")?;
         if arch != self.arch {
@@ -223,8 +224,8 @@ impl AdapterReader {
         }
     }
 
-    /// The values that replace the model's tensor at this scale, F32: `w + scale * (new - w)`, which at 1 is the new
-    /// tensor itself. `base` is the file the old values `w` are read from.
+    /// The values that replace the model's tensor at this scale, F32: `w + scale * (new - w)`, which at 1 is
+    /// the new tensor itself. `base` is the file the old values `w` are read from.
     ///
     /// # Errors
     /// As [`AdapterReader::values`].
@@ -246,7 +247,8 @@ impl AdapterReader {
     }
 }
 
-/// The tensor of `base` that a pair beside `weight` changes: with tied embeddings the output is the embedding's tensor.
+/// The tensor of `base` that a pair beside `weight` changes: with tied embeddings the output is the
+/// embedding's tensor.
 pub fn target<'a>(base: &File, weight: &'a str) -> &'a str {
     if weight == OUTPUT && base.tensor(OUTPUT).is_none() {
         TOKEN_EMBD
@@ -255,12 +257,12 @@ pub fn target<'a>(base: &File, weight: &'a str) -> &'a str {
     }
 }
 
-/// Opens adapters that are to be used together on `base`, and checks each against it. With `force`, adapters of another
-/// model with the same tensors are accepted. Returns each with the scale that was asked for.
+/// Opens adapters that are to be used together on `base`, and checks each against it. With `force`, adapters
+/// of another model with the same tensors are accepted. Returns each with the scale that was asked for.
 ///
 /// # Errors
-/// Those of [`AdapterReader::open`] and [`AdapterReader::check`]; a scale that is not finite; two adapters that replace
-/// the same tensor.
+/// Those of [`AdapterReader::open`] and [`AdapterReader::check`]; a scale that is not finite; two adapters
+/// that replace the same tensor.
 pub fn open_all(specs: &[AdapterSpec], base: &File, force: bool) -> Result<Vec<(AdapterReader, f32)>> {
     let base_print = if specs.is_empty() { String::new() } else { fingerprint(base) };
     let mut out: Vec<(AdapterReader, f32)> = Vec::with_capacity(specs.len());

@@ -6,8 +6,9 @@ use sha2::{Digest, Sha256};
 const N_SAMPLES: usize = 8;
 const SAMPLE: usize = 64;
 
-/// SHA-256, in hex, of every tensor's name, type and shape and of samples of its bytes, in the order of names. Metadata and
-/// factor tensors of rope (`rope_*`) do not count, so that a file and what `convert --rope` makes of it have the same.
+/// SHA-256, in hex, of every tensor's name, type and shape and of samples of its bytes, in the order of
+/// names. Metadata and factor tensors of rope (`rope_*`) do not count, so that a file and what `convert
+/// --rope` makes of it have the same.
 pub fn fingerprint(file: &gguf::File) -> String {
     let mut tensors: Vec<_> = file.tensors().iter().filter(|t| !t.name.starts_with("rope_")).collect();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,5 +1,5 @@
-//! Adapter files: llama.cpp's LoRA files with some metadata keys and tensors of our own. [`AdapterReader`] reads them,
-//! [`write()`] writes them.
+//! Adapter files: llama.cpp's LoRA files with some metadata keys and tensors of our own. [`AdapterReader`]
+//! reads them, [`write()`] writes them.
 
 mod file;
 mod fingerprint;
@@ -25,7 +25,8 @@ pub struct AdapterSpec {
 
 impl FromStr for AdapterSpec {
     type Err = String;
-    /// Parses `FILE` or `FILE:SCALE`. If a file has the whole text for its name, that file is meant, at scale 1.
+    /// Parses `FILE` or `FILE:SCALE`. If a file has the whole text for its name, that file is meant, at scale
+    /// 1.
     fn from_str(text: &str) -> Result<AdapterSpec, String> {
         let unscaled = AdapterSpec { path: text.into(), scale: 1.0 };
         let Some((path, number)) = text.rsplit_once(':') else { return Ok(unscaled) };

@@ -1,8 +1,9 @@
 //! Writes adapter files that llama.cpp loads, too.
 //!
-//! Stock llama.cpp applies every pair at the scale that we use. It ignores tensors whose names end in `_norm.weight`, so
-//! with trained norms its model differs from ours. It refuses a file that replaces any other tensor (trained embeddings or
-//! output), and one with a pair for `output.weight` if the model's output matrix is its embedding.
+//! Stock llama.cpp applies every pair at the scale that we use. It ignores tensors whose names end in
+//! `_norm.weight`, so with trained norms its model differs from ours. It refuses a file that replaces any
+//! other tensor (trained embeddings or output), and one with a pair for `output.weight` if the model's output
+//! matrix is its embedding.
 
 use std::path::Path;
 
@@ -15,8 +16,8 @@ use crate::ids::TOKEN_EMBD;
 /// A low-rank pair to be written.
 #[derive(Debug, Clone)]
 pub struct NewPair<'a> {
-    /// Name of the weight, such as `blk.0.attn_q.weight`. The output matrix of a model with tied embeddings is
-    /// `output.weight`; `token_embd.weight` is written under that name.
+    /// Name of the weight, such as `blk.0.attn_q.weight`. The output matrix of a model with tied embeddings
+    /// is `output.weight`; `token_embd.weight` is written under that name.
     pub weight: String,
     /// Width of the input.
     pub n_in: usize,
@@ -59,13 +60,13 @@ pub struct AdapterFile<'a> {
     pub dtype: DType,
 }
 
-/// Writes an adapter atomically and returns its size in bytes. llama.cpp only divides alpha by the rank, so for rsLoRA the
-/// alpha written is `alpha * sqrt(rank)`.
+/// Writes an adapter atomically and returns its size in bytes. llama.cpp only divides alpha by the rank, so
+/// for rsLoRA the alpha written is `alpha * sqrt(rank)`.
 ///
 /// # Errors
-/// A rank of 0 or beyond a weight's dimensions; an alpha that is 0 (readers take it for no factor) or not finite; values
-/// that do not fill the shape or that the type cannot hold (not finite, or too large for F16); no tensors; errors of the
-/// disk.
+/// A rank of 0 or beyond a weight's dimensions; an alpha that is 0 (readers take it for no factor) or not
+/// finite; values that do not fill the shape or that the type cannot hold (not finite, or too large for F16);
+/// no tensors; errors of the disk.
 pub fn write(path: &Path, adapter: &AdapterFile<'_>) -> Result<u64> {
     let bad = |what: String| Err(Error::Argument(format!("{}: {what}", path.display())));
     let AdapterFile { rank, dtype, .. } = *adapter;

@@ -1,7 +1,7 @@
 //! Passkey retrieval: lengths x depths x samples of the landmark-attention prompt, counted exactly.
 //!
-//! Prompts are plain text for base models. A wrapper for instruction-tuned ones would go where [`run`] turns a prompt
-//! into tokens, and count towards the length there.
+//! Prompts are plain text for base models. A wrapper for instruction-tuned ones would go where [`run`] turns
+//! a prompt into tokens, and count towards the length there.
 
 use std::time::Instant;
 
@@ -21,11 +21,11 @@ pub use prompt::{first_number, largest_fitting, Depth, Draw, KeyRange, Prompt, K
 /// The rule by which a length is turned into an amount of filler text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sizing {
-    /// YaRN's `eval/passkey.py`: as much as fits, in steps of 128 characters. There the length bounds the prompt alone;
-    /// here prompt and answer, so that the context asked for is never exceeded.
+    /// YaRN's `eval/passkey.py`: as much as fits, in steps of 128 characters. There the length bounds the
+    /// prompt alone; here prompt and answer, so that the context asked for is never exceeded.
     Yarn,
-    /// LongLoRA's `passkey_retrivial.py`: 3.75 characters per token, rounded down to a multiple of 1024, whatever they
-    /// come to in tokens. The context is opened larger than the length where they need it.
+    /// LongLoRA's `passkey_retrivial.py`: 3.75 characters per token, rounded down to a multiple of 1024,
+    /// whatever they come to in tokens. The context is opened larger than the length where they need it.
     Longlora,
 }
 
@@ -37,8 +37,8 @@ pub const SIZINGS: &[(&str, Sizing)] = &[("yarn", Sizing::Yarn), ("longlora", Si
 pub enum Scoring {
     /// The first number in 10 new tokens equals the key (landmark-attention, YaRN).
     Number,
-    /// As many new tokens as the key has, all of them the key's (LongLoRA). The key's tokens are those that follow
-    /// the question with a space between; with Llama's tokenizer these are the ones LongLoRA compares.
+    /// As many new tokens as the key has, all of them the key's (LongLoRA). The key's tokens are those that
+    /// follow the question with a space between; with Llama's tokenizer these are the ones LongLoRA compares.
     Tokens,
 }
 
@@ -168,12 +168,12 @@ pub struct Case {
     pub correct: bool,
 }
 
-/// Measures passkey retrieval. `model` is only copied to the report. Progress is counted in tokens of prompts, over all
-/// lengths (in all: an upper estimate), and reported after every sample.
+/// Measures passkey retrieval. `model` is only copied to the report. Progress is counted in tokens of
+/// prompts, over all lengths (in all: an upper estimate), and reported after every sample.
 ///
 /// # Errors
-/// Nothing to do; a length too short for the prompt's frame, naming the least that is enough; whatever the model
-/// reports. Being stopped is no error: see [`Report::interrupted`].
+/// Nothing to do; a length too short for the prompt's frame, naming the least that is enough; whatever the
+/// model reports. Being stopped is no error: see [`Report::interrupted`].
 pub fn run(source: &dyn LmSource, model: &str, params: &Params, control: &Control<'_>) -> Result<Report> {
     if params.lengths.is_empty() || params.depths.is_empty() || params.samples == 0 {
         return Err(invalid("passkey: expected at least one length, one depth and one sample"));
@@ -365,7 +365,8 @@ fn ask(
         Sizing::Yarn => length,
         Sizing::Longlora => lm.n_ctx(),
     };
-    // Sized by a probe: where this key or this cut takes a few tokens more, a step or two less of garbage does.
+    // Sized by a probe: where this key or this cut takes a few tokens more, a step or two less of garbage
+    // does.
     let (prompt, tokens) = loop {
         let prompt = draw.prompt(n, depth);
         let tokens = encode(lm, &prompt)?;

@@ -1,8 +1,8 @@
 //! The landmark-attention passkey prompt: a number hidden in repeated sentences, reproducible from a seed.
 //!
-//! The five lines and the rule for cutting the garbage are those of epfml/landmark-attention `llama/run_test.py`
-//! (Copyright 2023 Amirkeivan Mohtashami, Martin Jaggi; Apache-2.0), which YaRN's `eval/passkey.py` and LongLoRA's
-//! `passkey_retrivial.py` repeat word for word.
+//! The five lines and the rule for cutting the garbage are those of epfml/landmark-attention
+//! `llama/run_test.py` (Copyright 2023 Amirkeivan Mohtashami, Martin Jaggi; Apache-2.0), which YaRN's
+//! `eval/passkey.py` and LongLoRA's `passkey_retrivial.py` repeat word for word.
 
 use std::fmt;
 use std::str::FromStr;
@@ -82,8 +82,8 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// The choices of sample `sample` at a length and depth. Each depends on nothing but these arguments: runs
-    /// over other lengths, in other orders, or stopped and repeated, meet the same prompts.
+    /// The choices of sample `sample` at a length and depth. Each depends on nothing but these arguments:
+    /// runs over other lengths, in other orders, or stopped and repeated, meet the same prompts.
     pub fn new(seed: u64, length: usize, depth: Depth, sample: usize, keys: KeyRange) -> Draw {
         let digest = Sha256::digest(format!("passkey/{seed}/{length}/{depth}/{sample}"));
         let mut rng = ChaCha8Rng::from_seed(digest.into());
@@ -98,7 +98,8 @@ impl Draw {
     /// The longest key, in the middle of the garbage. Prompts are sized with it.
     pub(super) const PROBE: Draw = Draw { key: 50_000, place: 1 << 63 };
 
-    /// The prompt with `n` characters of garbage in all. Both pieces start at the garbage's beginning, as in the source.
+    /// The prompt with `n` characters of garbage in all. Both pieces start at the garbage's beginning, as in
+    /// the source.
     pub fn prompt(&self, n: usize, depth: Depth) -> Prompt {
         let n_prefix = match depth {
             Depth::Random => below(self.place, n as u64 + 1) as usize,
@@ -138,12 +139,13 @@ pub fn first_number(text: &str) -> Option<u64> {
     digits[..end].parse().ok()
 }
 
-/// The amount of filler text that YaRN's script puts in: `n` grows by 128 characters while the prompt has at most `budget` tokens, and
-/// the last such `n` is used. Found by doubling and bisection, which is the same `n` wherever more garbage never
-/// means fewer tokens. `None` when not even `n = 0` fits.
+/// The amount of filler text that YaRN's script puts in: `n` grows by 128 characters while the prompt has at
+/// most `budget` tokens, and the last such `n` is used. Found by doubling and bisection, which is the same
+/// `n` wherever more garbage never means fewer tokens. `None` when not even `n = 0` fits.
 ///
 /// # Errors
-/// Those of `count`, the tokens of the prompt with `n` characters; a tokenizer to which garbage costs nothing.
+/// Those of `count`, the tokens of the prompt with `n` characters; a tokenizer to which garbage costs
+/// nothing.
 pub fn largest_fitting(
     budget: usize,
     count: &mut dyn FnMut(usize) -> Result<usize>,
