@@ -1,7 +1,6 @@
-//! Adapters: low-rank pairs beside a model's weights, and small tensors that take the place of the model's own.
+//! LoRA adapters on a model's device: low-rank pairs added to its weights, and tensors that replace its own.
 //!
-//! This module brings the adapters of files to a device. The files themselves are read and written by
-//! [`ropewalk_core::adapter`], whose items are available here too.
+//! [`ropewalk_core::adapter`] reads and writes the files; its items are available here, too.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,25 +16,25 @@ use crate::weights::TensorSpec;
 
 pub use ropewalk_core::adapter::*;
 
-/// One low-rank pair: the weight's product becomes `W x + scale * B (A x)`.
+/// One low-rank pair: a linear map with it computes `W x + scale * B (A x)`.
 #[derive(Debug, Clone)]
 pub struct LowRankPair {
     /// F32 `[n_in, rank]`.
     pub a: StoreTensor,
     /// F32 `[rank, n_out]`.
     pub b: StoreTensor,
-    /// `alpha / rank` (or `alpha / sqrt(rank)`), times what the user asks for.
+    /// `alpha / rank`, or `alpha / sqrt(rank)` for rsLoRA, times the scale that the user asks for.
     pub scale: f32,
 }
 
-/// One tensor of an adapter's file.
+/// A tensor of an adapter file, in the order of the store it is uploaded to.
 enum Stored<'a> {
     A(&'a PairInfo),
     B(&'a PairInfo),
-    Module(&'a WholeInfo),
+    Module(&'a ModuleInfo),
 }
 
-/// An adapter on a model's device: pairs beside linear maps, and tensors in place of the model's own.
+/// An adapter on a model's device.
 #[derive(Debug, Clone, Default)]
 pub struct Adapter {
     pairs: HashMap<LinearId, LowRankPair>,
@@ -45,8 +44,8 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// From tensors that are on the model's device already. `modules_to_save` take the place of the model's tensors: F32, of
-    /// the same shape.
+    /// An adapter of tensors that are on the model's device already. Those of `modules_to_save` replace the
+    /// model's: F32, of the same shapes.
     pub fn from_parts(
         pairs: HashMap<LinearId, LowRankPair>,
         modules_to_save: HashMap<ParamId, StoreTensor>,
@@ -54,13 +53,14 @@ impl Adapter {
         Adapter { pairs, modules_to_save, ..Adapter::default() }
     }
 
-    /// Brings an adapter that suits `base` (see [`open_all`]) to the device, as F32.
+    /// Uploads an adapter that suits `base` (see [`open_all`]) to the device, as F32. `known` are the tensors
+    /// of the architecture.
     ///
     /// # Errors
-    /// A tensor that is none of `known`, the architecture's; a value that is not finite; memory.
+    /// A tensor that is none of `known`; a value that is not finite; too little memory.
     pub fn load(
-        opened: &Opened,
-        strength: f32,
+        opened: &AdapterReader,
+        scale: f32,
         base: &gguf::File,
         known: &[TensorSpec],
         device: Device,
@@ -76,13 +76,13 @@ impl Adapter {
             pairs.push((
                 id.ok_or_else(|| unknown(&pair.weight))?,
                 stored.len(),
-                opened.scale(pair, strength)?,
+                opened.pair_scale(pair, scale)?,
             ));
             defs.push(TensorDef::new(pair.name_a(), DType::F32, &[pair.n_in, pair.rank])?);
             defs.push(TensorDef::new(pair.name_b(), DType::F32, &[pair.rank, pair.n_out])?);
             stored.extend([Stored::A(pair), Stored::B(pair)]);
         }
-        for module in opened.whole() {
+        for module in opened.modules_to_save() {
             let id = ParamId::replaced(&module.name).filter(|_| is_known(&module.name));
             modules.push((id.ok_or_else(|| unknown(&module.name))?, stored.len()));
             defs.push(TensorDef::new(&module.name, DType::F32, &module.shape)?);
@@ -92,7 +92,7 @@ impl Adapter {
             let values = match stored[i] {
                 Stored::A(pair) => opened.values(&pair.name_a(), dequantize_tensor),
                 Stored::B(pair) => opened.values(&pair.name_b(), dequantize_tensor),
-                Stored::Module(module) => opened.whole_values(module, strength, base, dequantize_tensor),
+                Stored::Module(module) => opened.module_values(module, scale, base, dequantize_tensor),
             };
             Ok(values?.iter().flat_map(|x| x.to_le_bytes()).collect())
         })?;
@@ -102,22 +102,22 @@ impl Adapter {
         Ok(Adapter {
             pairs: pairs.into_iter().map(pair).collect(),
             modules_to_save: modules.into_iter().map(|(id, i)| (id, at(i))).collect(),
-            trained: opened.keys().rope.clone().map(|spec| (opened.file().path().to_owned(), spec)),
-            digest: format!("{}:{strength}", fingerprint(opened.file())),
+            trained: opened.meta().rope.clone().map(|spec| (opened.file().path().to_owned(), spec)),
+            digest: format!("{}:{scale}", fingerprint(opened.file())),
         })
     }
 
-    /// The pair beside a linear map.
+    /// The pair added to a linear map.
     pub fn pair(&self, map: LinearId) -> Option<&LowRankPair> {
         self.pairs.get(&map)
     }
 
-    /// The tensor that takes the place of the model's own.
+    /// The tensor that replaces one of the model.
     pub fn module(&self, id: ParamId) -> Option<&StoreTensor> {
         self.modules_to_save.get(&id)
     }
 
-    /// Pairs in it.
+    /// Number of pairs.
     pub fn n_pairs(&self) -> usize {
         self.pairs.len()
     }
@@ -128,12 +128,12 @@ impl Adapter {
         pairs.chain(self.modules_to_save.values()).map(|t| t.def().n_bytes().unwrap_or(0)).sum()
     }
 
-    /// Its file and the spec it was trained under, where it says.
+    /// Path of its file and the rope spec it was trained under, where the file names one.
     pub fn trained(&self) -> Option<(&Path, &Spec)> {
         self.trained.as_ref().map(|(path, spec)| (path.as_path(), spec))
     }
 
-    /// Tells adapters apart: a hash of the file, and the strength. Empty for one made from parts.
+    /// A hash of the file and the scale, by which adapters are told apart. Empty for one made of parts.
     pub fn digest(&self) -> &str {
         &self.digest
     }

@@ -14,7 +14,8 @@ use crate::rope::{Plan, Reach};
 /// Sequences a cache can tell apart.
 pub const MAX_SEQS: u32 = 64;
 
-/// Attention reads keys in whole blocks of this many cells, so that graphs can be reused while a context grows.
+/// Attention reads keys in whole blocks of this many cells, so that graphs can be reused while a context
+/// grows.
 pub const CELL_BLOCK: usize = 256;
 
 /// One cell: a position, and the sequences that see it (none: free).
@@ -40,7 +41,7 @@ pub struct KvCache {
     store: Arc<Store>,
 }
 
-/// Whole blocks of cells.
+/// A range of cells, in whole blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span {
     /// First cell.
@@ -50,11 +51,11 @@ pub struct Span {
 }
 
 impl KvCache {
-    /// Tensor definitions for `n_ctx` cells: for each layer its keys, once for each map of key positions of its plan, then
-    /// its values, each `[n_head_kv * n_embd_head, n_cells]`.
+    /// Tensor definitions for `n_ctx` cells: for each layer its keys, once for each map of key positions of
+    /// its plan, then its values, each `[n_head_kv * n_embd_head, n_cells]`.
     ///
     /// # Errors
-    /// A type of whose blocks a head of some layer is no multiple; a context too large to count.
+    /// A head of some layer is no multiple of the type's blocks; the context is too large to count.
     pub fn defs(
         hp: &Hparams,
         plan: &Plan,
@@ -126,7 +127,8 @@ impl KvCache {
         self.cells.len() - self.used
     }
 
-    /// Whole blocks with every cell that one of these queries, `(sequence, position)`, reaches.
+    /// The range of cells, in whole blocks, that holds every key which one of these queries, `(sequence,
+    /// position)`, sees.
     pub fn span(&self, queries: &[(u32, i32)], reach: &Reach) -> Span {
         let (mut first, mut last) = (usize::MAX, 0);
         let mut seqs = queries.iter().fold(0u64, |all, q| all | 1 << q.0);
@@ -149,7 +151,8 @@ impl KvCache {
         Span { start, len: (last + 1).next_multiple_of(CELL_BLOCK) - start }
     }
 
-    /// Takes a free cell for each `(sequence, position)`; `None`, and nothing changed, when there are too few.
+    /// Takes a free cell for each `(sequence, position)`. If there are too few, returns `None` and changes
+    /// nothing.
     pub fn allocate(&mut self, wanted: &[(u32, i32)]) -> Option<Vec<usize>> {
         if wanted.len() > self.n_free() {
             return None;
@@ -170,7 +173,7 @@ impl KvCache {
         Some(taken)
     }
 
-    /// Takes a sequence off every cell whose position is `from` or more.
+    /// Removes a sequence from every cell whose position is `from` or more.
     pub fn remove(&mut self, seq: u32, from: i32) {
         for cell in &mut self.cells[..self.end] {
             if cell.seqs & (1 << seq) != 0 && cell.pos >= from {
@@ -180,7 +183,7 @@ impl KvCache {
         self.recount();
     }
 
-    /// Takes a sequence off every cell below position `before` that is not `needed`.
+    /// Removes a sequence from every cell below position `before` that is not `needed`.
     pub fn evict(&mut self, seq: u32, before: i32, needed: impl Fn(i32) -> bool) {
         for cell in &mut self.cells[..self.end] {
             if cell.seqs & (1 << seq) != 0 && cell.pos < before && !needed(cell.pos) {
@@ -190,7 +193,7 @@ impl KvCache {
         self.recount();
     }
 
-    /// Lets `dst` see all that `src` sees.
+    /// Adds sequence `dst` to every cell of sequence `src`.
     pub fn copy(&mut self, src: u32, dst: u32) {
         for cell in &mut self.cells[..self.end] {
             if cell.seqs & (1 << src) != 0 {
@@ -237,7 +240,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Replaces cells and contents: `f` fills the bytes `export` gave, in the same order.
+    /// Replaces cells and contents. `f` is called for the same buffers in the same order as by
+    /// [`KvCache::export`], and fills them.
     pub fn import<E: From<ggml::Error>>(
         &mut self,
         cells: &[Cell],

@@ -1,5 +1,5 @@
-//! The parts that layers are made of, resolved when a model is loaded: what is missing or misshapen fails here, never while
-//! a graph is built.
+//! The parts that layers are made of, resolved when a model is loaded: a missing or misshapen tensor is an
+//! error here, never while a graph is built.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::hparams::{Hparams, LayerAttention};
 use crate::ids::{LinearId, NormId, NormRole, ParamId, Role};
 use crate::weights::{TensorSpec, Weights};
 
-/// A linear map: `W x + bias`, and what adapters add to it.
+/// A linear map, `W x + bias`, with the low-rank pairs that adapters add to it.
 #[derive(Debug, Clone)]
 pub struct Linear {
-    /// Which map of the model it is.
+    /// Identifies the map in the model.
     pub id: LinearId,
     /// `[n_in, n_out]`, of any type a row can be dequantised from.
     pub weight: StoreTensor,
-    /// The tensor the weight is: the map's own, or the embedding where that is the output matrix too.
+    /// The tensor that holds the weight: the map's own, or the embedding if that is the output matrix, too.
     pub weight_id: ParamId,
     /// F32 `[n_out]`.
     pub bias: Option<StoreTensor>,
@@ -43,7 +43,7 @@ impl Linear {
 /// An RMS norm.
 #[derive(Debug, Clone)]
 pub struct Norm {
-    /// Which norm of the model it is.
+    /// Identifies the norm in the model.
     pub id: NormId,
     /// The scale, F32 `[n]`.
     pub weight: StoreTensor,
@@ -65,7 +65,7 @@ pub enum Bias {
 /// A linear map of a model, as its architecture declares it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinearShape {
-    /// Which one.
+    /// Identifies the map in the model.
     pub id: LinearId,
     /// The tensor its weight is.
     pub weight_id: ParamId,
@@ -75,7 +75,7 @@ pub struct LinearShape {
     pub n_out: usize,
 }
 
-/// Hands an architecture its tensors, and remembers which it asked for.
+/// Gives an architecture its tensors and records which ones it asked for.
 #[derive(Debug)]
 pub struct Loader<'a> {
     /// The model's numbers.
@@ -87,8 +87,8 @@ pub struct Loader<'a> {
 
 #[derive(Debug)]
 enum Source<'a> {
-    /// Only writes down what is asked for: before a file's tensors are brought to the device, and for files yet to be made.
-    /// The handles it gives point into an empty store; layers made of them are dropped.
+    /// Only records the tensors asked for: before those of a file are loaded, and for files yet to be
+    /// written. The handles it gives point into an empty store, and layers made of them are dropped.
     Listing { specs: RefCell<Vec<TensorSpec>>, nowhere: Arc<Store> },
     /// A loaded model, with the adapters in force.
     Model { weights: &'a Weights, adapters: &'a [Adapter] },
@@ -126,7 +126,7 @@ impl<'a> Loader<'a> {
         self.norms.borrow().clone()
     }
 
-    /// A tensor of the file, or what an adapter puts in its place.
+    /// A tensor of the file, or the one that an adapter replaces it with.
     fn optional(&self, id: ParamId, shape: &[usize], required: bool) -> Result<Option<StoreTensor>> {
         let name = id.to_string();
         match &self.source {
@@ -176,7 +176,8 @@ impl<'a> Loader<'a> {
         LayerLoader { loader: self, il }
     }
 
-    /// The token embedding `[n_embd, n_vocab]`, when an adapter replaces it; else its rows are read from the file.
+    /// The token embedding `[n_embd, n_vocab]`, when an adapter replaces it; else its rows are read from the
+    /// file.
     pub(crate) fn embedding(&self) -> Result<Option<StoreTensor>> {
         let shape = [self.hp.n_embd, self.hp.n_vocab];
         match &self.source {

@@ -1,4 +1,6 @@
-//! Long context for quantised GGUF language models. Modules in layer order: each may use only those above it.
+//! Long context for quantised GGUF language models: run, train LoRA adapters, measure.
+//!
+//! Modules are listed in layer order: each uses only those above it.
 #![forbid(unsafe_code)]
 
 pub mod weights;

@@ -12,7 +12,7 @@ use crate::rope::{Plan, RopeError, Spec};
 use crate::weights::{self, Weights};
 use crate::{gguf, vocab::Vocab, Token};
 
-/// Why a model or session cannot be had, or failed. One line: file, key, expected, found.
+/// An error of loading, running or training a model. One line: file, key, expected, found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,7 +22,7 @@ pub enum Error {
     /// From the rope layer.
     #[error(transparent)]
     Rope(#[from] crate::rope::RopeError),
-    /// The caller asked for something that cannot be.
+    /// An argument is out of range, or the request cannot be met.
     #[error("{0}")]
     Invalid(String),
     /// Cancelled by the caller.
@@ -45,24 +45,25 @@ impl From<files::Error> for Error {
 /// Results of the runtime.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// How to load a model.
+/// Settings for loading a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelParams {
     /// `auto`, `cpu`, `cuda:0`: see [`ggml::backend::Device::find`].
     pub device: String,
     /// Adapters in force, all at once.
     pub adapters: Vec<AdapterSpec>,
-    /// Takes adapters of another model with the same tensors, and runs them under another rope than they were trained under.
+    /// Accept adapters of another model with the same tensors, and run adapters under another rope spec than
+    /// they were trained under.
     pub force_adapter: bool,
 }
 
 impl ModelParams {
-    /// The best device.
+    /// Loads onto the best device, without adapters.
     pub fn auto() -> Self {
         ModelParams { device: "auto".into(), adapters: Vec::new(), force_adapter: false }
     }
 
-    /// The CPU.
+    /// Loads onto the CPU, without adapters.
     pub fn cpu() -> Self {
         ModelParams { device: "cpu".into(), ..ModelParams::auto() }
     }
@@ -85,7 +86,11 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a GGUF file: every part of it is checked before any is used.
+    /// Loads a model from a GGUF file. The structure of the whole file is checked before any of it is used.
+    ///
+    /// # Errors
+    /// A device that does not exist; a file that is broken or of another architecture; an adapter that does
+    /// not suit it; too little memory.
     pub fn load(path: &Path, params: &ModelParams) -> Result<Model> {
         let device = Device::find(&params.device)?;
         let mut file = gguf::File::open(path)?;
@@ -112,7 +117,7 @@ impl Model {
         let specs = Transformer::tensors(arch, &hparams)?;
         let opened = adapter::open_all(&params.adapters, &file, params.force_adapter)?;
         let weights = Weights::load(&file, &specs, device)?;
-        let adapters = opened.iter().map(|(o, strength)| Adapter::load(o, *strength, &file, &specs, device));
+        let adapters = opened.iter().map(|(o, scale)| Adapter::load(o, *scale, &file, &specs, device));
         let adapters = adapters.collect::<ggml::Result<Vec<_>>>()?;
         let transformer = Transformer::load(arch, &hparams, &weights, &adapters)?;
         let chat_template = file.get_opt::<String>("tokenizer.chat_template")?;
@@ -166,8 +171,8 @@ impl Model {
         &self.adapters
     }
 
-    /// The spec sessions open under when none is asked for: what the file declares; where that is nothing, what the first
-    /// adapter that says so was trained under.
+    /// The spec that sessions open under when none is asked for: the one that the file declares, else the one
+    /// that the first adapter which names one was trained under.
     pub fn default_rope(&self) -> Result<Spec> {
         let of_file = |e: RopeError| RopeError(format!("{}: {e}", self.file.path().display()));
         let declared = Spec::declared(&self.hparams).map_err(of_file)?;
@@ -184,10 +189,11 @@ impl Model {
         none_declared && self.adapters.iter().any(|a| a.trained().is_some())
     }
 
-    /// Holds a session's plan against what the adapters were trained under: specs that come to the same are the same.
+    /// Checks that a session's plan is the one the adapters were trained under. Plans are compared, not the
+    /// text of specs.
     ///
     /// # Errors
-    /// An adapter of another plan, unless forced.
+    /// An adapter that was trained under another plan, unless adapters are forced.
     pub fn check_rope(&self, plan: &Plan) -> Result<()> {
         for (path, spec) in self.adapters.iter().filter_map(Adapter::trained).filter(|_| !self.force_adapter)
         {
@@ -227,7 +233,7 @@ impl Model {
         &self.transformer
     }
 
-    /// The layers with another adapter, which is the only one then.
+    /// The layers with `adapter` alone, instead of the adapters in force.
     pub(crate) fn with_adapter(&self, adapter: &Adapter) -> Result<Transformer> {
         let adapters = std::slice::from_ref(adapter);
         Ok(Transformer::load(self.arch, &self.hparams, &self.weights, adapters)?)

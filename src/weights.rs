@@ -1,4 +1,4 @@
-//! A model's tensors: which ones an architecture wants, and where they are on the device.
+//! A model's tensors on the device, checked against those that the architecture asks for.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use llama::Token;
 use crate::hparams::Hparams;
 use crate::ids::TOKEN_EMBD;
 
-/// A tensor an architecture reads.
+/// A tensor that an architecture reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
     /// Name in the file.
@@ -29,8 +29,11 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Checks every tensor against its spec and brings it to the device: mapped on the CPU, uploaded elsewhere. The token
-    /// embedding stays in the file unless it is also the output matrix: rows are read from there.
+    /// Checks every tensor against its spec and loads it: mapped on the CPU, uploaded elsewhere. The token
+    /// embedding is left in the file, from where its rows are read, unless it is also the output matrix.
+    ///
+    /// # Errors
+    /// A tensor that is missing, or of a shape or type that cannot be computed with; too little memory.
     pub fn load(file: &gguf::File, specs: &[TensorSpec], device: Device) -> Result<Weights, ggml::Error> {
         let tied = file.tensor("output.weight").is_none();
         let mut entries = Vec::new();
@@ -104,7 +107,8 @@ pub fn embed(file: &gguf::File, hp: &Hparams, tokens: &[Token], out: &mut [f32])
     Ok(())
 }
 
-/// The same from a stored tensor, F32 `[n_embd, n_vocab]`.
+/// Fills `out` with the embedding rows of tokens, F32 `[n_embd, T]`, from a stored table, F32 `[n_embd,
+/// n_vocab]`.
 pub fn embed_stored(table: &StoreTensor, tokens: &[Token], out: &mut [f32]) -> Result<(), ggml::Error> {
     let n_embd = table.def().ne[0];
     let mut bytes = vec![0u8; n_embd * 4];

@@ -48,22 +48,26 @@ struct Args {
     /// The rope method to write, NAME[:KEY=VALUE,...]
     #[arg(long, value_name = "SPEC")]
     rope: Option<String>,
-    /// The context to write it for, tokens [default: what the spec's factor reaches, else 4 times the trained window]
+    /// The context to write it for, tokens [default: what the spec's factor reaches, else 4 times the trained
+    /// window]
     #[arg(long, value_name = "N", value_parser = tokens)]
     ctx: Option<u32>,
-    /// Only what stock llama.cpp understands: scaling keys, or the frequencies baked into rope_freqs.weight; what it cannot say is refused
+    /// Only what stock llama.cpp understands: scaling keys, or the frequencies baked into rope_freqs.weight;
+    /// what it cannot say is refused
     #[arg(long)]
     llama_cpp: bool,
     /// Type of all tensors that are not vectors
     #[arg(long = "type", value_name = "TYPE")]
     dtype: Option<String>,
-    /// Merge an adapter, FILE or FILE:STRENGTH, into the weights; repeat it for several. Without --rope the file declares what the first was trained under
+    /// Merge an adapter, FILE or FILE:SCALE, into the weights; repeat it for several. Without --rope the file
+    /// declares what the first was trained under
     #[arg(long, value_name = "FILE[:S]")]
     lora: Vec<AdapterSpec>,
     /// Take adapters that were trained on another model
     #[arg(long, requires = "lora")]
     force_lora: bool,
-    /// Make a random-weight model of this shape. Large tensors repeat one pool of random blocks, which changes no speed
+    /// Make a random-weight model of this shape. Large tensors repeat one pool of random blocks, which
+    /// changes no speed
     #[arg(long, value_name = "SHAPE", conflicts_with_all = ["input", "rope", "ctx", "llama_cpp", "lora"])]
     random: Option<String>,
     /// Seed of the random weights [default: 0]

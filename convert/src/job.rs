@@ -18,7 +18,7 @@ use crate::requantize::{self, Sums, TensorError};
 use crate::rope::{self, Factors};
 use crate::{rows, types, Error, Result, Watch};
 
-/// What to do to a file. Nothing set: it is rewritten as one file, GGUF version 3.
+/// The changes to make to a file. With none, it is rewritten as one file of GGUF version 3.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The rope method to write; for [`Options::llama_cpp`] alone, the one the file declares.
@@ -29,8 +29,8 @@ pub struct Options {
     pub dtype: Option<DType>,
     /// Only what stock llama.cpp understands, or an error that says why not.
     pub llama_cpp: bool,
-    /// Adapters to merge into the weights. Without [`Options::rope`] the file declares what the first that says so was
-    /// trained under.
+    /// Adapters to merge into the weights. Without [`Options::rope`] the file declares what the first that
+    /// says so was trained under.
     pub adapters: Vec<AdapterSpec>,
     /// Takes adapters of another model with the same tensors.
     pub force_adapter: bool,
@@ -49,11 +49,12 @@ pub struct RopeReport {
     pub mscale: f64,
     /// One base per KV head, for methods that have them.
     pub bases: Option<Vec<f64>>,
-    /// What stock llama.cpp reads: standard keys and their values, none for the model's own frequencies; `None` when it cannot follow.
+    /// The standard keys and values that stock llama.cpp reads: none for the model's own frequencies; `None`
+    /// when llama.cpp cannot express the method.
     pub llama_cpp: Option<BTreeMap<&'static str, String>>,
 }
 
-/// What a conversion wrote.
+/// The report of a conversion.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Size of the new file.
@@ -77,36 +78,12 @@ pub struct Report {
 /// Converts `input` to `output`, which is replaced only when everything has succeeded.
 ///
 /// # Errors
-/// [`Error::Usage`] for options that make no sense; otherwise what is wrong with the file, the spec for this model, the
-/// disk; [`Error::Interrupted`] when the watch asked for it.
+/// [`Error::Usage`] for options that make no sense; otherwise what is wrong with the file, the spec for this
+/// model, the disk; [`Error::Interrupted`] when the watch asked for it.
 pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch) -> Result<Report> {
-    let trained = !options.adapters.is_empty();
-    if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp && !trained {
-        return Err(Error::Usage("a context needs a rope method to be written for: add --rope SPEC".into()));
-    }
-    if options.dtype.is_some() {
-        rows::available("another element type")?;
-    }
-    if !options.adapters.is_empty() {
-        rows::available("merging an adapter")?;
-    }
-    let file_type = match options.dtype {
-        Some(dtype) => Some((
-            dtype,
-            types::file_type(dtype)
-                .ok_or_else(|| Error::Usage(format!("{} is not a type to convert to", dtype.name())))?,
-        )),
-        None => None,
-    };
+    let file_type = check_options(options)?;
     let file = File::open(input)?;
-    let parts = file.paths().iter().map(|p| (p, "the input"));
-    for (path, what) in parts.chain(options.adapters.iter().map(|a| (&a.path, "an adapter to be merged"))) {
-        if same_file(path, output)? {
-            let what = format!("{}: the output is {what}; name another file", output.display());
-            return Err(Error::Usage(what));
-        }
-    }
-
+    check_output(&file, output, options)?;
     let mut notes = Vec::new();
     let merge = Merge::open(&options.adapters, &file, options.force_adapter)?;
     let options = &with_trained_rope(options, &merge, &file, &mut notes)?;
@@ -115,24 +92,9 @@ pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch
         note_fallbacks(&file, dtype, &mut notes);
     }
     let mut writer = Writer::with_metadata_of(&file);
-    let mut factors = Factors::Same;
-    let mut rope_report = None;
-    if options.rope.is_some() || options.llama_cpp {
-        let hp = Hparams::as_trained(&file)?;
-        let (plan, stock) = planned(&file, &hp, options, &mut notes)?;
-        rope::restore(&mut writer, &file, &hp.arch);
-        rope::apply(&mut writer, &hp, &plan, stock.as_ref(), options.llama_cpp)?;
-        factors = rope::rope_freqs(&file, &hp, stock.as_ref());
-        rope_report = Some(RopeReport {
-            rope: plan.spec.to_string(),
-            n_ctx: plan.n_ctx,
-            n_ctx_orig: plan.n_ctx_orig(&hp),
-            mscale: plan.main().mscale,
-            bases: plan.bases().map(<[f64]>::to_vec),
-            llama_cpp: stock.as_ref().map(Stock::describe),
-        });
-    }
-    // A file for llama.cpp with factors baked in is longrope no more, and llama.cpp refuses tensors it does not load.
+    let (factors, rope_report) = write_rope(&mut writer, &file, options, &mut notes)?;
+    // A file for llama.cpp with factors baked in is longrope no more, and llama.cpp refuses tensors it does
+    // not load.
     let orphaned =
         |name: &str| options.llama_cpp && name.starts_with("rope_factors_") && !is_longrope(&rope_report);
 
@@ -197,17 +159,74 @@ pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch
     Ok(Report { bytes, n_tensors, rope: rope_report, dtype, converted, merged, notes })
 }
 
+/// Checks options that need no file. Returns the type asked for with its number for `general.file_type`.
+fn check_options(options: &Options) -> Result<Option<(DType, u32)>> {
+    let trained = !options.adapters.is_empty();
+    if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp && !trained {
+        return Err(Error::Usage("a context needs a rope method to be written for: add --rope SPEC".into()));
+    }
+    if options.dtype.is_some() {
+        rows::available("another element type")?;
+    }
+    if !options.adapters.is_empty() {
+        rows::available("merging an adapter")?;
+    }
+    let Some(dtype) = options.dtype else { return Ok(None) };
+    let no_type = || Error::Usage(format!("{} is not a type to convert to", dtype.name()));
+    Ok(Some((dtype, types::file_type(dtype).ok_or_else(no_type)?)))
+}
+
+/// Checks that the output is none of the files that are read.
+fn check_output(file: &File, output: &Path, options: &Options) -> Result<()> {
+    let parts = file.paths().iter().map(|p| (p, "the input"));
+    for (path, what) in parts.chain(options.adapters.iter().map(|a| (&a.path, "an adapter to be merged"))) {
+        if same_file(path, output)? {
+            let what = format!("{}: the output is {what}; name another file", output.display());
+            return Err(Error::Usage(what));
+        }
+    }
+    Ok(())
+}
+
+/// Writes the rope method's metadata, if a method or a file for llama.cpp is asked for. Returns the factors
+/// to write as a tensor, and the report.
+fn write_rope(
+    writer: &mut Writer<'_>,
+    file: &File,
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<(Factors, Option<RopeReport>)> {
+    if options.rope.is_none() && !options.llama_cpp {
+        return Ok((Factors::Same, None));
+    }
+    let hp = Hparams::as_trained(file)?;
+    let (plan, stock) = planned(file, &hp, options, notes)?;
+    rope::restore(writer, file, &hp.arch);
+    rope::apply(writer, &hp, &plan, stock.as_ref(), options.llama_cpp)?;
+    let factors = rope::rope_freqs(file, &hp, stock.as_ref());
+    let report = RopeReport {
+        rope: plan.spec.to_string(),
+        n_ctx: plan.n_ctx,
+        n_ctx_orig: plan.n_ctx_orig(&hp),
+        mscale: plan.main().mscale,
+        bases: plan.bases().map(<[f64]>::to_vec),
+        llama_cpp: stock.as_ref().map(Stock::describe),
+    };
+    Ok((factors, Some(report)))
+}
+
 const FREQS: &str = "rope_freqs.weight";
 const TOKEN_EMBD: &str = "token_embd.weight";
 
-/// What writing tensors costs, filled in as they are written.
+/// Errors of converted and merged tensors, filled in as they are written.
 #[derive(Default)]
 struct Errors {
     converted: RefCell<Vec<TensorError>>,
     merged: RefCell<Vec<(DType, Sums)>>,
 }
 
-/// The options, with the rope method that an adapter was trained under where none is given and it is not the file's own.
+/// The options, with the rope method that an adapter was trained under where none is given and it is not the
+/// file's own.
 fn with_trained_rope(
     options: &Options,
     merge: &Merge,
@@ -234,7 +253,7 @@ fn with_trained_rope(
     let own = Spec::declared(&declared).and_then(|own| plan(&own));
     if !own.is_ok_and(|own| plan(trained).is_ok_and(|trained| trained.same_positions(&own))) {
         let as_trained = Hparams::as_trained(file)?;
-        let n_ctx = opened.keys().n_ctx.unwrap_or(0).max(as_trained.n_ctx_train);
+        let n_ctx = opened.meta().n_ctx.unwrap_or(0).max(as_trained.n_ctx_train);
         notes.push(format!("{from} was trained under {trained}: the file declares that."));
         options.n_ctx = options.n_ctx.or(Some(n_ctx));
         options.rope = Some(trained.clone());

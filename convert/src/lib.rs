@@ -51,7 +51,7 @@ impl From<files::Error> for Error {
 /// Results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a long job tells its caller and asks of it.
+/// Progress and cancellation of a conversion.
 pub trait Watch: Sync {
     /// Called once, with the bytes of tensor data to come.
     fn start(&self, _bytes: u64) {}

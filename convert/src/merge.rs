@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use gguf::{DType, File, TensorInfo};
 use rayon::prelude::*;
-use ropewalk_core::adapter::{self, AdapterSpec, Opened, PairInfo, WholeInfo};
+use ropewalk_core::adapter::{self, AdapterReader, AdapterSpec, ModuleInfo, PairInfo};
 use ropewalk_core::rope::Spec;
 use serde::Serialize;
 
@@ -18,13 +18,13 @@ const RUNS: usize = 64;
 /// The output matrix, which a file whose output is its embedding does not have.
 pub(crate) const OUTPUT: &str = "output.weight";
 
-/// How far merged tensors of one type are from the exact F32 ones.
+/// The error of merged tensors of one type against the exact F32 values.
 #[derive(Debug, Clone, Serialize)]
 pub struct MergeError {
     /// The type they are written in.
     #[serde(rename = "type")]
     pub dtype: &'static str,
-    /// How many.
+    /// Number of tensors.
     pub n_tensors: usize,
     /// Root mean square of the differences over that of the exact values, all tensors together.
     pub rel_rmse: f64,
@@ -33,14 +33,14 @@ pub struct MergeError {
 /// Adapters to be merged into one file.
 #[derive(Debug)]
 pub(crate) struct Merge {
-    adapters: Vec<(Opened, f32)>,
+    adapters: Vec<(AdapterReader, f32)>,
 }
 
-/// What becomes of one tensor.
+/// The changes that adapters make to one tensor.
 #[derive(Debug, Clone)]
 pub(crate) struct Change<'m> {
-    whole: Option<(&'m Opened, &'m WholeInfo, f32)>,
-    pairs: Vec<(&'m Opened, &'m PairInfo, f32)>,
+    module: Option<(&'m AdapterReader, &'m ModuleInfo, f32)>,
+    pairs: Vec<(&'m AdapterReader, &'m PairInfo, f32)>,
 }
 
 impl Merge {
@@ -49,35 +49,36 @@ impl Merge {
     }
 
     /// The specs adapters were trained under, where they say.
-    pub(crate) fn ropes(&self) -> impl Iterator<Item = (&Opened, &Spec)> {
-        self.adapters.iter().filter_map(|(o, _)| o.keys().rope.as_ref().map(|spec| (o, spec)))
+    pub(crate) fn ropes(&self) -> impl Iterator<Item = (&AdapterReader, &Spec)> {
+        self.adapters.iter().filter_map(|(o, _)| o.meta().rope.as_ref().map(|spec| (o, spec)))
     }
 
-    /// What becomes of a tensor of the file: nothing, for most.
+    /// The changes to a tensor of the file; `None` for most.
     pub(crate) fn of(&self, name: &str) -> Result<Option<Change<'_>>> {
-        let found = self.adapters.iter().find_map(|(o, strength)| {
-            o.whole().iter().find(|w| w.name == name).map(|whole| (o, whole, *strength))
+        let module = self.adapters.iter().find_map(|(o, scale)| {
+            o.modules_to_save().iter().find(|m| m.name == name).map(|module| (o, module, *scale))
         });
         let pairs = self.pairs(name)?;
-        let change = Change { whole: found, pairs };
-        Ok((change.whole.is_some() || !change.pairs.is_empty()).then_some(change))
+        let change = Change { module, pairs };
+        Ok((change.module.is_some() || !change.pairs.is_empty()).then_some(change))
     }
 
-    /// What becomes of the embedding as output, where that is the same tensor of the file.
+    /// The changes to the output matrix, where the embedding is that as well. `None` if no pair is added to
+    /// it.
     pub(crate) fn of_tied_output(&self, embedding: &str) -> Result<Option<Change<'_>>> {
         let pairs = self.pairs(OUTPUT)?;
         if pairs.is_empty() {
             return Ok(None);
         }
-        let whole = self.of(embedding)?.and_then(|c| c.whole);
-        Ok(Some(Change { whole, pairs }))
+        let module = self.of(embedding)?.and_then(|c| c.module);
+        Ok(Some(Change { module, pairs }))
     }
 
-    fn pairs(&self, name: &str) -> Result<Vec<(&Opened, &PairInfo, f32)>> {
+    fn pairs(&self, name: &str) -> Result<Vec<(&AdapterReader, &PairInfo, f32)>> {
         let mut pairs = Vec::new();
-        for (opened, strength) in &self.adapters {
+        for (opened, scale) in &self.adapters {
             for pair in opened.pairs().iter().filter(|p| p.weight == name) {
-                pairs.push((opened, pair, opened.scale(pair, *strength)?));
+                pairs.push((opened, pair, opened.pair_scale(pair, *scale)?));
             }
         }
         Ok(pairs)
@@ -112,11 +113,10 @@ pub(crate) fn write(
     out: &mut dyn Write,
     watch: &dyn Watch,
 ) -> io::Result<Sums> {
-    let whole = change
-        .whole
-        .map(|(opened, info, strength)| opened.whole_values(info, strength, file, dequantize_tensor));
-    let whole = whole.transpose().map_err(io::Error::other)?;
-    let load = |&(opened, pair, scale): &(&Opened, &PairInfo, f32)| -> rows::Result<Factors> {
+    let module =
+        change.module.map(|(opened, info, scale)| opened.module_values(info, scale, file, dequantize_tensor));
+    let module = module.transpose().map_err(io::Error::other)?;
+    let load = |&(opened, pair, scale): &(&AdapterReader, &PairInfo, f32)| -> rows::Result<Factors> {
         let (a, b) = (
             opened.values(&pair.name_a(), dequantize_tensor)?,
             opened.values(&pair.name_b(), dequantize_tensor)?,
@@ -136,7 +136,7 @@ pub(crate) fn write(
         let runs = (start..end).into_par_iter().step_by(step).map(|at| -> rows::Result<(Vec<u8>, Sums)> {
             let rows = at..end.min(at + step);
             let mut exact = vec![0f32; rows.len() * width];
-            match &whole {
+            match &module {
                 Some(values) => exact.copy_from_slice(&values[rows.start * width..rows.end * width]),
                 None => dequantize(t.dtype, &data[rows.start * row_bytes..rows.end * row_bytes], &mut exact)?,
             }
@@ -148,10 +148,10 @@ pub(crate) fn write(
             dequantize(to, &bytes, &mut new)?;
             Ok((bytes, Sums::of(&exact, &new)))
         });
-        for (bytes, piece) in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
+        for (bytes, chunk) in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
             out.write_all(&bytes)?;
             watch.wrote(bytes.len() as u64);
-            sums = sums.plus(piece);
+            sums = sums.plus(chunk);
         }
     }
     match sums.is_finite() {

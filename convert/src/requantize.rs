@@ -1,4 +1,5 @@
-//! Tensor data from file to file: copied, or read as f32 and written as another type, a bounded piece at a time.
+//! Tensor data from file to file: copied, or read as f32 and written as another type, in chunks of bounded
+//! size.
 
 use std::io::{self, Write};
 
@@ -16,7 +17,7 @@ const BATCH: usize = 64 * RUN;
 /// Bytes copied between two looks at [`Watch::cancelled`].
 const COPY: usize = 4 << 20;
 
-/// How far a tensor's new values are from its old ones (those its file holds, dequantised).
+/// The error of a tensor's new values against its old ones, dequantised.
 #[derive(Debug, Clone, Serialize)]
 pub struct TensorError {
     /// The tensor.
@@ -35,7 +36,7 @@ pub struct TensorError {
     pub rel_max: f64,
 }
 
-/// Sums over one piece.
+/// Sums over one chunk.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sums {
     error: f64,
@@ -79,10 +80,10 @@ impl Sums {
 
 /// Copies a tensor's bytes.
 pub(crate) fn copy(file: &File, t: &TensorInfo, out: &mut dyn Write, watch: &dyn Watch) -> io::Result<()> {
-    for piece in file.data(t).chunks(COPY) {
+    for chunk in file.data(t).chunks(COPY) {
         interrupted(watch)?;
-        out.write_all(piece)?;
-        watch.wrote(piece.len() as u64);
+        out.write_all(chunk)?;
+        watch.wrote(chunk.len() as u64);
     }
     Ok(())
 }
@@ -111,10 +112,10 @@ pub(crate) fn convert(
             dequantize(to, &bytes, &mut new)?;
             Ok((bytes, Sums::of(&old, &new)))
         });
-        for (bytes, piece) in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
+        for (bytes, chunk) in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
             out.write_all(&bytes)?;
             watch.wrote(bytes.len() as u64);
-            sums = sums.plus(piece);
+            sums = sums.plus(chunk);
         }
     }
     if !sums.is_finite() {

@@ -1,4 +1,5 @@
-//! Conversion of rows to and from `f32`: ggml's, or in a build without feature `ggml`, an error that names the feature.
+//! Conversion of rows to and from `f32`: ggml's, or in a build without feature `ggml`, an error that names
+//! the feature.
 
 #[cfg(feature = "ggml")]
 pub(crate) use ggml::{
@@ -19,7 +20,8 @@ pub(crate) fn available(wanted: &str) -> crate::Result<()> {
     Err(crate::Error::Usage(format!("{wanted}: this program was built without its feature `ggml`")))
 }
 
-/// The index of a value that cannot be written, counted from the start of the tensor and not of the run that begins at `start`.
+/// The index of a value that cannot be written, counted from the start of the tensor and not of the run that
+/// begins at `start`.
 #[cfg(feature = "ggml")]
 pub(crate) fn at_index(e: ggml::Error, start: usize) -> ggml::Error {
     match e {

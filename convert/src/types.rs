@@ -2,8 +2,8 @@
 
 use gguf::DType;
 
-/// Types `--type` takes, with the number each has in `general.file_type` (llama.cpp's `llama_ftype`; of the K-quant
-/// mixtures the small one, which like ours is nearly pure).
+/// Types `--type` takes, with the number each has in `general.file_type` (llama.cpp's `llama_ftype`; of the
+/// K-quant mixtures the small one, which like ours is nearly pure).
 pub const TARGETS: &[(DType, u32)] = &[
     (DType::F32, 0),
     (DType::F16, 1),
@@ -40,13 +40,15 @@ pub fn parse(name: &str) -> crate::Result<DType> {
     })
 }
 
-/// True for vectors: norms, biases and factor tensors, which the graphs want in F32. Trailing 1s do not count.
+/// True for vectors: norms, biases and factor tensors, which the graphs want in F32. Trailing 1s do not
+/// count.
 pub fn is_vector(shape: &[u64]) -> bool {
     shape.iter().skip(1).all(|&n| n == 1)
 }
 
-/// The type a tensor of this shape gets when `wanted` is asked for: F32 for vectors; where a row is not whole blocks,
-/// the type llama.cpp's quantiser falls back to (`tensor_type_fallback`), and F16 where that does not divide either.
+/// The type a tensor of this shape gets when `wanted` is asked for: F32 for vectors; where a row is not whole
+/// blocks, the type llama.cpp's quantiser falls back to (`tensor_type_fallback`), and F16 where that does not
+/// divide either.
 pub fn target(wanted: DType, shape: &[u64]) -> DType {
     if is_vector(shape) {
         return DType::F32;

@@ -1,4 +1,5 @@
-//! Architectures: the tensors of a layer, and the layer itself around attention. One file each, and one line of the registry.
+//! Architectures: the tensors of a layer, and its computation before and after attention. One file and one
+//! line of [`ARCHS`] each.
 
 mod llama;
 mod qwen2;
@@ -28,13 +29,14 @@ pub struct Arch {
     pub layer: fn(&LayerLoader<'_, '_>) -> Result<Box<dyn Layer>>,
 }
 
-/// One layer of a model, its tensors resolved. Both functions work on each token alone and are built from the blocks of
-/// [`Graph`], which know their gradients: what can be run can be trained.
+/// One layer of a model, with its tensors resolved. Both functions work on each token alone and are built
+/// from the ops of [`Graph`], which have gradients, so a layer that can be run can be trained.
 pub trait Layer: Debug + Send + Sync {
-    /// The layer up to attention, of its input `x`, F32 `[n_embd, T]`.
+    /// Computes queries, keys and values from the layer's input `x`, F32 `[n_embd, T]`.
     fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>>;
 
-    /// The rest of the layer, of its input and of what attention gave, `[n_head * d, T]`: F32 `[n_embd, T]`.
+    /// Computes the layer's output, F32 `[n_embd, T]`, from its input `x` of that shape and the output of
+    /// attention, `[n_head * d, T]`.
     fn after_attention<'c>(
         &self,
         g: &Graph<'_, 'c>,
@@ -51,7 +53,7 @@ pub fn find(name: &str) -> Option<&'static Arch> {
     ARCHS.iter().copied().find(|a| a.name == name)
 }
 
-/// The layers of a model and what stands before and behind them.
+/// The layers of a model, with the embedding before and the output matrix after them.
 #[derive(Debug)]
 pub struct Transformer {
     /// The token embedding F32 `[n_embd, n_vocab]`, where an adapter replaces the file's.
@@ -88,8 +90,8 @@ impl Transformer {
         Transformer::resolve(arch, &Loader::model(hp, weights, adapters))
     }
 
-    /// The tensors that a file of this architecture has, besides the rope factors: the embedding, layer by layer, then norm
-    /// and matrix of the output.
+    /// The tensors that a file of this architecture has, besides the rope factors: the embedding, layer by
+    /// layer, then norm and matrix of the output.
     ///
     /// # Errors
     /// The CPU backend cannot be loaded.

@@ -1,4 +1,5 @@
-//! Qwen3 (dense): Llama's layer with an RMS norm on each query and key head, and pairs of dimensions formed of halves.
+//! Qwen3 (dense): Llama's layer with an RMS norm on each query and key head, and pairs of dimensions formed
+//! of halves.
 
 use ggml::tensor::Tensor;
 use ggml::Result;

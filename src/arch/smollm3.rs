@@ -1,4 +1,5 @@
-//! SmolLM3: Llama's layers, of which every fourth is not rotated (`LAYER_RULES` in `core/hparams.rs` says which).
+//! SmolLM3: Llama's layers, of which every fourth is not rotated (`LAYER_RULES` in `core/hparams.rs` says
+//! which).
 
 use super::llama::LlamaLayer;
 use super::Arch;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::{Args as _, FromArgMatches};
-use ropewalk::adapter::Opened;
+use ropewalk::adapter::AdapterReader;
 use ropewalk::gguf::{Array, File, TensorInfo, Value};
 use ropewalk::hparams::Hparams;
 use ropewalk::rope::Spec;
@@ -48,7 +48,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         .map_err(|e| e.to_string())
         .and_then(|hp| Spec::declared(&hp).map(|s| s.to_string()).map_err(|e| e.to_string()));
     let is_adapter = file.get_opt::<String>("general.type").is_ok_and(|t| t.as_deref() == Some("adapter"));
-    let adapter = is_adapter.then(|| Opened::open(&path).map_err(|e| e.to_string()));
+    let adapter = is_adapter.then(|| AdapterReader::open(&path).map_err(|e| e.to_string()));
     if args.out.json {
         let mut json = as_json(&file, &rope, args.all);
         if let Some(adapter) = &adapter {
@@ -72,43 +72,45 @@ fn rope_text(rope: &Result<String, String>) -> String {
 }
 
 /// The different ranks of the adapter's pairs.
-fn ranks(adapter: &Opened) -> BTreeSet<usize> {
+fn ranks(adapter: &AdapterReader) -> BTreeSet<usize> {
     adapter.pairs().iter().map(|p| p.rank).collect()
 }
 
 /// Alpha as it was given for training. For rsLoRA the file has it times the square root of the rank.
-fn alpha(adapter: &Opened) -> f32 {
+fn alpha(adapter: &AdapterReader) -> f32 {
     match ranks(adapter).first() {
-        Some(&rank) if adapter.keys().rslora => adapter.alpha() / (rank as f32).sqrt(),
+        Some(&rank) if adapter.meta().rslora => adapter.alpha() / (rank as f32).sqrt(),
         _ => adapter.alpha(),
     }
 }
 
-fn adapter_json(adapter: &Result<Opened, String>) -> Json {
+fn adapter_json(adapter: &Result<AdapterReader, String>) -> Json {
     let o = match adapter {
         Ok(o) => o,
         Err(why) => return json!({ "error": why }),
     };
-    let k = o.keys();
+    let k = o.meta();
+    let modules: Vec<&String> = o.modules_to_save().iter().map(|m| &m.name).collect();
     json!({
         "architecture": o.arch(), "ranks": ranks(o), "alpha": alpha(o), "rslora": k.rslora,
-        "pairs": o.pairs().len(), "whole": o.whole().iter().map(|w| &w.name).collect::<Vec<_>>(),
+        // The same list under its older name, which stays.
+        "pairs": o.pairs().len(), "modules_to_save": modules, "whole": modules,
         "rope": k.rope.as_ref().map(ToString::to_string), "n_ctx": k.n_ctx, "steps": k.steps,
         "data": k.data, "base": k.base,
     })
 }
 
-fn adapter_text(adapter: &Result<Opened, String>) -> String {
+fn adapter_text(adapter: &Result<AdapterReader, String>) -> String {
     let o = match adapter {
         Ok(o) => o,
         Err(why) => return format!("cannot be used ({})", clean(why)),
     };
-    let k = o.keys();
+    let k = o.meta();
     let ranks = ranks(o).iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     let mut s = format!("LoRA for {}, {} pairs of rank {ranks}", clean(o.arch()), o.pairs().len());
     let _ = write!(s, ", alpha {}{}", alpha(o), if k.rslora { " (rsLoRA)" } else { "" });
-    if !o.whole().is_empty() {
-        let _ = write!(s, ", {} whole tensors", o.whole().len());
+    if !o.modules_to_save().is_empty() {
+        let _ = write!(s, ", {} replaced tensors (modules_to_save)", o.modules_to_save().len());
     }
     match &k.rope {
         Some(spec) => _ = write!(s, "\ntrained under: {spec}"),

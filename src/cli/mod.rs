@@ -1,4 +1,4 @@
-//! The command line: a registry of subcommands, one file each, and what they share.
+//! The command line: a registry of subcommands, one file each, and the code they share.
 //!
 //! There are two stages, as in ripgrep: clap derives hold the arguments as they were typed (`Args` of each
 //! file), and `options` turns them into the library's parameters. Nothing below `cli` prints, reads the

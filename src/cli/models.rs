@@ -10,7 +10,7 @@ use ropewalk::session::{MemoryUse, Session, SessionParams};
 
 use super::output::{bytes, count, OutputArgs};
 
-/// Where `pull` puts models: `$ROPEWALK_MODELS`, else `models` under the user's cache folder.
+/// The folder that `pull` puts models into: `$ROPEWALK_MODELS`, else `models` under the user's cache folder.
 pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
     if let Some(dir) = std::env::var_os("ROPEWALK_MODELS").filter(|d| !d.is_empty()) {
         return Ok(PathBuf::from(dir));
@@ -53,7 +53,7 @@ fn looks_like_a_path(model: &str) -> bool {
 pub(crate) struct ModelChoice {
     /// The file.
     pub(crate) path: PathBuf,
-    /// How to load it.
+    /// Settings for loading it.
     pub(crate) params: ModelParams,
     /// How to open sessions; `n_ctx` and `rope` are set by each command.
     pub(crate) session: SessionParams,
@@ -89,7 +89,7 @@ pub(crate) fn name(path: &Path) -> String {
 
 /// The name of a model in reports: its file's, and those of its adapters.
 pub(crate) fn label(choice: &ModelChoice) -> String {
-    let adapters = choice.params.adapters.iter().map(|a| format!(" + {}:{}", name(&a.path), a.strength));
+    let adapters = choice.params.adapters.iter().map(|a| format!(" + {}:{}", name(&a.path), a.scale));
     std::iter::once(name(&choice.path)).chain(adapters).collect()
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct ModelArgs {
     /// Only operations that every backend has, in the weights' own types
     #[arg(long)]
     portable: bool,
-    /// An adapter, FILE or FILE:STRENGTH; repeat it for several. Where there is no --rope and the model
+    /// An adapter, FILE or FILE:SCALE; repeat it for several. Where there is no --rope and the model
     /// declares none, the rope is the one the first adapter was trained under
     #[arg(long, value_name = "FILE[:S]")]
     lora: Vec<AdapterSpec>,

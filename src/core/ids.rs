@@ -1,9 +1,10 @@
-//! The identity of a model's tensors: which layer they belong to and what they do there, and their names in GGUF and
-//! adapter files. Inside the program only these identifiers travel; names are made and parsed where files are.
+//! The identity of a model's tensors: which layer they belong to and what they do there, and their names in
+//! GGUF and adapter files. Inside the program only these identifiers travel; names are made and parsed where
+//! files are.
 
 use std::fmt;
 
-/// What a linear map does in its layer.
+/// The role of a linear map in its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// Queries.
@@ -29,11 +30,11 @@ pub enum Role {
 pub struct LinearId {
     /// The layer; `None` for [`Role::Output`].
     pub layer: Option<usize>,
-    /// What the map does there.
+    /// The role of the map in its layer.
     pub role: Role,
 }
 
-/// What a norm is applied to.
+/// The values that a norm is applied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NormRole {
     /// The input of attention.
@@ -53,7 +54,7 @@ pub enum NormRole {
 pub struct NormId {
     /// The layer; `None` for [`NormRole::Output`].
     pub layer: Option<usize>,
-    /// What is normalised.
+    /// The values that are normalised.
     pub role: NormRole,
 }
 
@@ -173,7 +174,8 @@ impl ParamId {
         matches!(self, ParamId::LoraA(_) | ParamId::LoraB(_))
     }
 
-    /// The tensor of a model's file that an adapter replaces under this name; `None` for other tensors, pairs included.
+    /// The tensor of a model's file that an adapter replaces under this name; `None` for other tensors, pairs
+    /// included.
     pub fn replaced(name: &str) -> Option<ParamId> {
         if name == TOKEN_EMBD {
             return Some(ParamId::Embedding);

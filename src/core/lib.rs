@@ -1,7 +1,8 @@
-//! The numbers of a model, rope methods, and adapter files: all that is known of a model without computing with it. And
-//! [`control`], by which the other crates' long work is watched and stopped.
+//! A model's numbers, rope methods and adapter files: all that is known of a model without computing with it.
+//! Also [`control`], by which long functions of all crates report progress and are cancelled.
 //!
-//! No C is needed to compile this crate. Values of quantised types are handed out as bytes; whoever can dequantize them does.
+//! No C is needed to compile this crate. It hands out values of quantised types as bytes, for callers to
+//! dequantize.
 #![forbid(unsafe_code)]
 
 pub mod control;

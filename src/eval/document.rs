@@ -9,7 +9,7 @@ use crate::model::Result;
 /// A text to measure on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// Where it comes from: a file, or `file:line`. Errors name it.
+    /// Its source, a file or `file:line`, which errors name.
     pub name: String,
     /// The text.
     pub text: String,

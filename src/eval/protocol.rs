@@ -28,11 +28,11 @@ pub struct Protocol {
     pub bos: BosRule,
     /// The stride used when none is given; `None` when the protocol has no stride.
     pub stride: Option<usize>,
-    /// How the headline number is averaged.
+    /// The average that gives the headline number.
     pub average: Average,
     /// Whether windows score tokens that other windows score too, which makes standard errors too small.
     pub overlaps: bool,
-    sweep: fn(&Geometry) -> std::result::Result<Sweep, String>,
+    sweep: fn(&WindowGeometry) -> std::result::Result<Sweep, String>,
 }
 
 /// The text that windows are cut from.
@@ -53,7 +53,7 @@ pub enum BosRule {
     Flags,
 }
 
-/// How the headline number is averaged.
+/// The average that gives the headline number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Average {
     /// exp of the mean over all scored tokens.
@@ -67,7 +67,7 @@ pub enum Average {
 
 /// The text and the lengths that windows are planned for.
 #[derive(Debug, Clone, Copy)]
-pub struct Geometry {
+pub struct WindowGeometry {
     /// Tokens of the document or stream.
     pub n_tokens: usize,
     /// Tokens a window may feed, BOS among them.
@@ -260,7 +260,7 @@ pub fn default_protocol(stride: Option<usize>) -> &'static Protocol {
 
 /// Text tokens that a window takes, and whether BOS stands before them: BOS, when used, counts towards
 /// `n_ctx`.
-fn per_document(g: &Geometry) -> (usize, Bos) {
+fn per_document(g: &WindowGeometry) -> (usize, Bos) {
     if g.bos {
         (g.n_ctx - 1, Bos::Prepended)
     } else {
@@ -268,14 +268,14 @@ fn per_document(g: &Geometry) -> (usize, Bos) {
     }
 }
 
-fn one_window(g: &Geometry) -> std::result::Result<Sweep, String> {
+fn one_window(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     let (width, bos) = per_document(g);
     Ok(Sweep { n_tokens: g.n_tokens, width, step: width, count: 1, bos, scored: Scored::Unseen })
 }
 
 /// `yarn` and `press`: windows until one reaches the end of the text. In fairseq the first tokens come in
 /// blocks of S with all that precedes as context, which scores them as one first window of `width` does.
-fn sliding(g: &Geometry, (width, bos): (usize, Bos)) -> std::result::Result<Sweep, String> {
+fn sliding(g: &WindowGeometry, (width, bos): (usize, Bos)) -> std::result::Result<Sweep, String> {
     no_gaps(g.stride, width)?;
     let count = 1 + g.n_tokens.saturating_sub(width).div_ceil(g.stride);
     let mut sweep = Sweep { n_tokens: g.n_tokens, width, step: g.stride, count, bos, scored: Scored::Unseen };
@@ -286,7 +286,7 @@ fn sliding(g: &Geometry, (width, bos): (usize, Bos)) -> std::result::Result<Swee
     Ok(sweep)
 }
 
-fn longlora(g: &Geometry) -> std::result::Result<Sweep, String> {
+fn longlora(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     no_gaps(g.stride, g.n_ctx)?;
     let starts = g.n_tokens.saturating_sub(g.n_ctx).div_ceil(g.stride);
     if starts < 2 {
@@ -311,7 +311,7 @@ fn longlora(g: &Geometry) -> std::result::Result<Sweep, String> {
 /// what that tool logs as "Calculation chunk". It writes BOS over a chunk's first token only after the chunk
 /// was decoded, so no chunk but the first sees one. It refuses texts below two windows; one whole window and
 /// a token do here.
-fn llama_cpp_stride(g: &Geometry) -> std::result::Result<Sweep, String> {
+fn llama_cpp_stride(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     if g.stride >= g.n_ctx {
         return Err(format!("stride {} must be below ctx {}", g.stride, g.n_ctx));
     }
@@ -324,7 +324,7 @@ fn llama_cpp_stride(g: &Geometry) -> std::result::Result<Sweep, String> {
 }
 
 /// Refuses only what holds no whole chunk; llama.cpp's tool wants two.
-fn llama_cpp(g: &Geometry) -> std::result::Result<Sweep, String> {
+fn llama_cpp(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     if g.n_ctx < 3 {
         return Err(format!(
             "ctx {} is too small: half a chunk less one token is scored, which takes 3",
@@ -365,7 +365,7 @@ pub struct WindowPlan {
 pub struct PlanError {
     /// The text at fault.
     pub text: usize,
-    /// What is wrong with it, in words.
+    /// The fault, in words.
     pub reason: String,
 }
 
@@ -390,7 +390,7 @@ impl WindowPlan {
             if protocol.stride.is_some() && stride == 0 {
                 return Err(fail("stride 0 never advances".into()));
             }
-            let sweep = (protocol.sweep)(&Geometry { n_tokens, n_ctx, stride, bos }).map_err(fail)?;
+            let sweep = (protocol.sweep)(&WindowGeometry { n_tokens, n_ctx, stride, bos }).map_err(fail)?;
             if sweep.count == 0 || sweep.window(text, 0).n_scored() == 0 {
                 return Err(fail(format!("{n_tokens} tokens are too few: nothing to score")));
             }

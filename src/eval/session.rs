@@ -21,7 +21,7 @@ impl<'a> SessionSource<'a> {
         SessionSource { model, params, opened: None }
     }
 
-    /// Has each session shown to this function when it has been opened.
+    /// Calls this function with each session when it has been opened.
     pub fn on_open(self, opened: &'a dyn Fn(&Session<'_>)) -> Self {
         SessionSource { opened: Some(opened), ..self }
     }
@@ -43,7 +43,7 @@ impl LmSource for SessionSource<'_> {
     }
 }
 
-/// A session whose every call is one in a fresh context. (Not the session itself: its own `nll` appends.)
+/// A session in which every call starts from an empty context; `Session::nll` itself appends.
 struct SessionLm<'m> {
     session: Session<'m>,
 }

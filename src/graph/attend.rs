@@ -1,4 +1,5 @@
-//! Keys and values into the cache, attention over what is there: one softmax over the keys of every branch.
+//! Attention through the cache: keys and values are stored, then one softmax is taken over the keys of every
+//! branch.
 
 use ggml::attention::AttentionBranch;
 use ggml::graph::{Builder, InputId};
@@ -29,7 +30,7 @@ pub struct GraphInputs {
 pub struct KindInputs {
     /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, -inf elsewhere.
     pub mask: InputId,
-    /// Angles.
+    /// Inputs of the rotation.
     pub rotation: RotationInputs,
 }
 
@@ -39,14 +40,14 @@ pub struct Cached<'a, 'c> {
     hp: &'a Hparams,
     kv: &'a KvCache,
     n_tokens: usize,
-    kinds: Vec<Kind<'a, 'c>>,
+    kinds: Vec<KindAttention<'a, 'c>>,
     cells: Tensor<'c>,
     out_ids: Option<Tensor<'c>>,
 }
 
 /// The attention of one kind of layer.
 #[derive(Debug)]
-struct Kind<'a, 'c> {
+struct KindAttention<'a, 'c> {
     layer: &'a LayerAttention,
     branches: &'a [Branch],
     key_maps: Vec<PosMap>,
@@ -56,7 +57,7 @@ struct Kind<'a, 'c> {
 }
 
 impl<'a, 'c> Cached<'a, 'c> {
-    /// Declares the inputs; gives them, and the embedded tokens F32 `[n_embd, n_tokens]`.
+    /// Declares the inputs of a graph. Returns them and the embedded tokens, F32 `[n_embd, n_tokens]`.
     pub fn new(
         g: &Graph<'a, 'c>,
         hp: &'a Hparams,
@@ -76,7 +77,7 @@ impl<'a, 'c> Cached<'a, 'c> {
             let maps = key_maps.iter().copied().chain(used.map(|(branch, _)| branch.q_pos));
             let by_table = g.capabilities.custom_ops;
             let (rotation, ids) = Rotation::new(b, layer, plan, pairing, n_tokens, by_table, maps)?;
-            kinds.push(Kind { layer, branches: &plan.branches, key_maps, spans, rotation, mask });
+            kinds.push(KindAttention { layer, branches: &plan.branches, key_maps, spans, rotation, mask });
             inputs.push(KindInputs { mask: mask_id, rotation: ids });
         }
         let wanted = (shape.n_out > 0 && shape.n_out < n_tokens)
@@ -87,7 +88,8 @@ impl<'a, 'c> Cached<'a, 'c> {
         Ok((Cached { hp, kv, n_tokens, kinds, cells, out_ids: wanted.map(|(_, t)| t) }, inputs, x))
     }
 
-    /// In the last layer, once keys and values are stored, only tokens whose logits are wanted go on.
+    /// Selects the tokens whose logits are wanted, in the last layer; elsewhere returns `x` as it is. To be
+    /// called once the layer's keys and values are stored.
     pub fn wanted(&self, g: &Graph<'a, 'c>, x: Tensor<'c>, il: usize) -> Result<Tensor<'c>> {
         match self.out_ids {
             Some(ids) if il + 1 == self.hp.n_layer => g.b.get_rows(x, ids),
@@ -95,8 +97,8 @@ impl<'a, 'c> Cached<'a, 'c> {
         }
     }
 
-    /// Rotates and stores keys, stores values, attends: q `[n_head * d, T]`, k and v `[n_head_kv * d, T]` (rows may lie
-    /// apart) to `[n_head * d, T]`.
+    /// Rotates queries and keys, stores keys and values in the cache, and attends: q `[n_head * d, T]`, k and
+    /// v `[n_head_kv * d, T]` (their rows may be strided) to `[n_head * d, T]`.
     pub fn attend(&self, g: &Graph<'a, 'c>, Qkv { q, k, v }: Qkv<'c>, il: usize) -> Result<Tensor<'c>> {
         let (b, n) = (g.b, self.n_tokens);
         let no_layer = || Error::Op { op: "attention", what: format!("the model has no layer {il}") };

@@ -1,5 +1,5 @@
-//! The blocks that layers are built from, each working on one token alone: norms, linear maps, feed-forward. With a tape,
-//! each is recorded as it is built, so that the graph can be run backwards.
+//! The blocks that layers are built from, each working on one token alone: norms, linear maps, feed-forward.
+//! With a tape, each is recorded as it is built, so that the graph can be run backwards.
 
 use std::ops::Range;
 
@@ -8,14 +8,14 @@ use ggml::tensor::Tensor;
 use ggml::{DType, Result};
 
 use super::products::Products;
-use super::tape::{Gradient, Recording, SavedActivation, Step, Tape};
+use super::tape::{Gradient, Recording, SavedActivation, Tape, TapeEntry};
 use super::Capabilities;
 use crate::ids::LinearId;
 use crate::layers::{Linear, Norm};
 
-/// Tokens from which on a product is faster with the weight dequantised to F32 first, measured on Sapphire Rapids; on an
-/// AVX2 machine prefill is 1.4 times faster with the same thresholds.
-/// K-quants and most i-quants have tiled kernels of their own that nothing beats.
+/// Tokens from which on a product is faster with the weight dequantised to F32 first, measured on Sapphire
+/// Rapids; on an AVX2 machine prefill is 1.4 times faster with the same thresholds. K-quants and most
+/// i-quants have tiled kernels of their own that nothing beats.
 fn dequantize_from(dtype: DType) -> Option<usize> {
     match dtype {
         DType::Q4_1 | DType::Q5_1 | DType::F16 => Some(64),
@@ -25,13 +25,14 @@ fn dequantize_from(dtype: DType) -> Option<usize> {
     }
 }
 
-/// Dequantised weights are joined into one product up to this many bytes: beyond, the memory counts more than the saved op.
+/// Dequantised weights are joined into one product up to this many bytes: beyond, the memory counts more than
+/// the saved op.
 const FUSED_MAX: usize = 4 << 20;
 
-/// A model's graph under construction, as far as it works on one token at a time.
+/// A model's graph under construction: the ops that work on each token alone.
 #[derive(Debug)]
 pub struct Graph<'a, 'c> {
-    /// The graph that ggml is going to compute.
+    /// Builder of the underlying ggml graph, for ops that need no gradient.
     pub b: &'a Builder<'c>,
     pub(super) capabilities: Capabilities,
     tape: Option<Tape<'a, 'c>>,
@@ -52,9 +53,9 @@ impl<'a, 'c> Graph<'a, 'c> {
         Products { b: self.b, capabilities: self.capabilities }
     }
 
-    fn record(&self, step: impl FnOnce() -> Step<'c>) {
+    fn record(&self, entry: impl FnOnce() -> TapeEntry<'c>) {
         if let Some(tape) = &self.tape {
-            tape.push(step());
+            tape.push(entry());
         }
     }
 
@@ -65,14 +66,15 @@ impl<'a, 'c> Graph<'a, 'c> {
         }
     }
 
-    /// The type a weight is better dequantised to for a product over `n` tokens.
+    /// The type a weight is dequantized to for a product over `n` tokens, where that is faster than its own
+    /// product.
     fn dequantizes(&self, map: &Linear, n: usize) -> Option<DType> {
         let dtype = map.weight.def().dtype;
         let faster = |to: DType| to != dtype && dequantize_from(dtype).is_some_and(|from| n >= from);
         self.capabilities.dequantize.filter(|&to| faster(to))
     }
 
-    /// `W x + bias`, and what adapters add to it: `[n_in, T]` to `[n_out, T]`.
+    /// `W x + bias` plus the low-rank pairs of adapters: `[n_in, T]` to `[n_out, T]`.
     pub fn linear(&self, x: Tensor<'c>, map: &Linear) -> Result<Tensor<'c>> {
         let out = if let Some(tape) = &self.tape {
             tape.linear(&self.products(), x, map, |y| self.bias(y, map))?
@@ -137,31 +139,34 @@ impl<'a, 'c> Graph<'a, 'c> {
     /// RMS norm of each head alone: `[n_head * d, T]` to the same, with a scale `[d]`.
     pub fn head_norm(&self, x: Tensor<'c>, norm: &Norm) -> Result<Tensor<'c>> {
         let ([width, n, ..], d) = (x.ne(), norm.weight.def().ne[0]);
-        // Maps of one input may have been computed as one product, and then their rows lie apart.
+        // Maps of one input may have been computed as one product; then the rows of `x` are strided.
         let x_rows = self.b.view(x, [d, width / d, n, 1], [4 * d, x.nb()[1], x.nb()[1] * n], 0)?;
-        self.record(|| Step::Reshape { out: x_rows, x });
+        self.record(|| TapeEntry::Reshape { out: x_rows, x });
         let normed = self.norm(x_rows, norm)?;
         let out = self.b.reshape(normed, &[width, n])?;
-        self.record(|| Step::Reshape { out, x: normed });
+        self.record(|| TapeEntry::Reshape { out, x: normed });
         Ok(out)
     }
 
     /// `a + b`, of one shape.
     pub fn add(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
         let out = self.b.add(a, b)?;
-        self.record(|| Step::Add { out, a, b });
+        self.record(|| TapeEntry::Add { out, a, b });
         Ok(out)
     }
 
     /// `silu(gate) * up`.
     pub fn swiglu(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
         let out = self.b.swiglu(gate, up)?;
-        self.record(|| Step::SwiGlu { out, gate, up });
+        self.record(|| TapeEntry::SwiGlu { out, gate, up });
         Ok(out)
     }
 
-    /// Gradients, given those of some of the graph's tensors: of the tensors `wanted` (`None` where nothing reaches them),
-    /// and of what is trained.
+    /// Runs the graph backwards from `seeds`, pairs of a tensor and its gradient. Returns the gradients of
+    /// the tensors `wanted` (`None` for one that no seed depends on), and those of the trained tensors.
+    ///
+    /// # Errors
+    /// The graph was not recorded; shapes that do not fit.
     #[allow(clippy::type_complexity)]
     pub fn backward(
         &self,
@@ -174,17 +179,19 @@ impl<'a, 'c> Graph<'a, 'c> {
         tape.backward(&self.products(), seeds, wanted)
     }
 
-    /// Activations saved between the runs, by the map they come from.
+    /// Saved activations with the linear map each is the output of.
     pub fn saved(&self) -> Vec<(LinearId, SavedActivation)> {
         self.tape.as_ref().map_or_else(Vec::new, Tape::saved)
     }
 
-    /// Inputs F32 `[n_in, T]` that hold 0 or `1 / (1 - dropout)`, by the map.
+    /// Dropout masks with their linear map: inputs F32 `[n_in, T]` to be filled with 0 or `1 / (1 -
+    /// dropout)`.
     pub fn dropout_masks(&self) -> Vec<(LinearId, InputId)> {
         self.tape.as_ref().map_or_else(Vec::new, Tape::dropout_masks)
     }
 
-    /// Inputs I32 `[n]` that hold the numbers of a range.
+    /// Row numbers for lookups of weight rows: each range with the input I32 `[n]` to be filled with its
+    /// numbers.
     pub fn row_ids(&self) -> Vec<(Range<usize>, InputId)> {
         self.tape.as_ref().map_or_else(Vec::new, Tape::row_ids)
     }

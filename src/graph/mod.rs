@@ -1,5 +1,6 @@
-//! Graphs of a model. `blocks` has all that works on each token alone, `tape` runs that backwards with the products of
-//! `products`; `attend` is attention through a cache under the plan in force, `rotate` its positions.
+//! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
+//! the matrix products of both; `attend` is attention through a cache, and `rotate` the rotary position
+//! embedding.
 
 mod attend;
 mod blocks;

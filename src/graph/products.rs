@@ -1,4 +1,5 @@
-//! Products of floats for graphs that are run backwards: on the CPU by ops of our own, elsewhere by ops every backend has.
+//! Products of floats for graphs that are run backwards: on the CPU by ops of our own, elsewhere by ops every
+//! backend has.
 
 use ggml::graph::Builder;
 use ggml::tensor::Tensor;

@@ -1,8 +1,9 @@
 //! The plan's frequencies as graph ops: the only file that rotates.
 //!
-//! On the CPU, by a table of cosines and sines made once a micro-batch (angles in f64). Elsewhere, by one `ggml_rope_ext`:
-//! a geometric series is its base and scale, any other frequency per pair a factor dividing an angle of base 1, and a base
-//! per head is the same op over a tensor seen as one head of `n_embd_head * n_head` dimensions.
+//! On the CPU, by a table of cosines and sines made once a micro-batch (angles in f64). Elsewhere, by one
+//! `ggml_rope_ext`: a geometric series is its base and scale, any other frequency per pair a factor dividing
+//! an angle of base 1, and a base per head is the same op over a tensor seen as one head of `n_embd_head *
+//! n_head` dimensions.
 
 use ggml::graph::{Builder, Executor, InputId};
 use ggml::ops::RopeParams;
@@ -22,7 +23,8 @@ pub enum Pairing {
     Halves,
 }
 
-/// The rotation of one kind of layer in one graph, its inputs declared: one lowering for each position map in use.
+/// The rotation of one kind of layer in one graph, its inputs declared: one lowering for each position map in
+/// use.
 #[derive(Debug)]
 pub struct Rotation<'c> {
     maps: Vec<(PosMap, Lowering<'c>)>,
@@ -64,7 +66,8 @@ enum LoweringInputs {
     Scalars {
         /// Positions, I32 `[T]`.
         pos: InputId,
-        /// What divides the angles, F32: of all query heads, or of any head when there is one table. None for a series.
+        /// Divisors of the angles, F32: of all query heads, or of one head when there is one table. `None`
+        /// for a geometric series.
         q: Option<InputId>,
         /// The same of all key heads, when there is a table for each.
         k: Option<InputId>,
@@ -72,11 +75,12 @@ enum LoweringInputs {
 }
 
 impl<'c> Rotation<'c> {
-    /// Declares the inputs of every map among `maps`, once each: a table where the device runs our op, else positions and
-    /// factors for `ggml_rope_ext`.
+    /// Declares the inputs of every map among `maps`, once each: a table where the device runs our op, else
+    /// positions and factors for `ggml_rope_ext`.
     ///
     /// # Errors
-    /// A base for each head where the device has no table op and only part of a head is rotated, in halves or with a magnitude.
+    /// A base for each head where the device has no table op and only part of a head is rotated, in halves or
+    /// with a magnitude.
     pub fn new(
         b: &Builder<'c>,
         layer: &LayerAttention,
@@ -105,8 +109,8 @@ impl<'c> Rotation<'c> {
         of_map.ok_or_else(|| Error::Op { op: "rope", what: format!("no input for positions under {map:?}") })
     }
 
-    /// Rotates query heads F32 `[d, n_head, T]` at positions under this map. Without the table op, halves with a base for
-    /// each head come back with pairs side by side, in queries and keys alike.
+    /// Rotates query heads F32 `[d, n_head, T]` at positions under this map. Without the table op, halves
+    /// with a base for each head come back with pairs side by side, in queries and keys alike.
     pub fn queries(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
         let q = self.at(map)?.apply(b, x, false)?;
         self.q_scale.map_or(Ok(q), |scale| b.mul(q, scale))
@@ -176,7 +180,7 @@ impl<'c> Lowering<'c> {
         Ok((Lowering::Scalars { pos, q, k, params, permute }, inputs))
     }
 
-    /// The gradient of what [`Lowering::apply`] was given.
+    /// The gradient of the argument of [`Lowering::apply`].
     fn back(&self, b: &Builder<'c>, grad: Tensor<'c>, keys: bool) -> Result<Tensor<'c>> {
         let [d, heads, n, _] = grad.ne();
         match *self {
@@ -203,7 +207,8 @@ impl<'c> Lowering<'c> {
             Lowering::Table { table, neox } => b.rope_table(x, table, neox),
             Lowering::Scalars { pos, q, k: None, params, .. } => b.rope(x, pos, q, &params),
             Lowering::Scalars { pos, q, k, params, permute } => {
-                // Queries and keys permuted alike have the same products, so pairs side by side need no way back.
+                // Queries and keys permuted alike have the same products, so pairs side by side need no way
+                // back.
                 let x = if permute {
                     let halves = b.reshape(b.cont(x)?, &[d / 2, 2, heads * n])?;
                     b.cont(b.permute(halves, [1, 0, 2, 3])?)?
@@ -220,7 +225,8 @@ impl<'c> Lowering<'c> {
 }
 
 impl RotationInputs {
-    /// Fills the inputs for tokens at these positions, under the layer and plan the rotation was declared with.
+    /// Fills the inputs for tokens at these positions, under the layer and plan the rotation was declared
+    /// with.
     pub fn fill(
         &self,
         exec: &mut Executor,
@@ -303,8 +309,9 @@ fn table(freqs: &Freqs, mscale: f64, pos: &[i32], out: &mut Vec<f32>) {
     }
 }
 
-/// What `ggml_rope_ext` divides an angle of base 1 by: `1/theta`, infinite for what is not rotated. One entry per pair of
-/// one head, or of all `n_heads` heads, each group of which shares a table.
+/// The divisors that `ggml_rope_ext` applies to an angle of base 1: `1/theta`, infinite for pairs that are
+/// not rotated. One entry for each pair of one head, or of all `n_heads` heads, where heads of a group share
+/// a table.
 fn factors(freqs: &Freqs, n_embd_head: usize, n_heads: Option<usize>) -> Vec<f32> {
     let half = freqs.n_pairs();
     let inverse = |t: &f64| if *t == 0.0 { f32::INFINITY } else { (1.0 / t) as f32 };

@@ -1,7 +1,9 @@
-//! Reverse mode over the blocks of `blocks`: each records itself on a tape, and its gradient is given here.
+//! Reverse-mode differentiation of the ops in `blocks`: each is recorded on a tape, and its gradient is
+//! defined here.
 //!
-//! Weights stay quantised. A product and its gradient multiply by the weight dequantised to F32 (in ggml's own products
-//! activations are rounded to 8 bits, which leaves gradients that point elsewhere), and a frozen weight gets no gradient.
+//! Weights stay quantised. A product and its gradient multiply by the weight dequantised to F32, because
+//! ggml's own products round activations to 8 bits, which changes the direction of gradients. A frozen weight
+//! gets no gradient.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,27 +17,29 @@ use super::products::Products;
 use crate::ids::{LinearId, ParamId};
 use crate::layers::{Linear, Norm};
 
-/// What a graph that is going to be run backwards does beside computing its result.
+/// Settings of a graph that is recorded in order to be run backwards.
 #[derive(Clone, Copy)]
 pub struct Recording<'a> {
-    /// Linear maps whose outputs are saved between the forward and the backward run of a layer (activation checkpointing).
+    /// Linear maps whose outputs are saved between the forward and the backward run of a layer (activation
+    /// checkpointing).
     pub saves: &'a dyn Fn(LinearId) -> bool,
     /// Whether saved outputs are read (backward run) rather than written.
     pub load: bool,
-    /// Whether a norm's scale, or a weight as a whole, is trained. Low-rank pairs always are.
+    /// Whether a norm's scale or a full weight is trained. Low-rank pairs always are.
     pub trains: &'a dyn Fn(ParamId) -> bool,
     /// Probability with which an input of a low-rank pair is set to 0.
     pub dropout: f32,
-    /// Bytes that a weight dequantised to floats may take at once: output matrices of large vocabularies take gigabytes.
+    /// Bytes that a weight dequantised to floats may take at once: output matrices of large vocabularies take
+    /// gigabytes.
     pub dequantize_bytes: usize,
 }
 
-/// How a saved activation passes between the host and a graph.
+/// The output or input through which a saved activation passes between the host and a graph.
 #[derive(Debug, Clone, Copy)]
 pub enum SavedActivation {
-    /// Read it after the forward run.
+    /// To be read after the forward run.
     Save(OutputId),
-    /// Fill it before the backward run.
+    /// To be filled before the backward run.
     Load(InputId),
 }
 
@@ -48,9 +52,9 @@ pub struct Gradient<'c> {
     pub value: Tensor<'c>,
 }
 
-/// A block as it was built.
+/// An op as it was built: its result, its operands, and the settings that its gradient needs.
 #[derive(Debug)]
-pub(super) enum Step<'c> {
+pub(super) enum TapeEntry<'c> {
     Linear {
         out: Tensor<'c>,
         x: Tensor<'c>,
@@ -97,22 +101,22 @@ pub(super) struct LowRank<'c> {
     h: Tensor<'c>,
 }
 
-/// Rows of a weight: the first, and how many.
-type Rows = (usize, usize);
+/// A range of rows of a weight: the first, and their number.
+type RowBlock = (usize, usize);
 
-/// The blocks of a graph in the order they were built.
+/// The recorded ops of a graph, in the order they were built.
 pub(super) struct Tape<'a, 'c> {
     how: Recording<'a>,
-    steps: RefCell<Vec<Step<'c>>>,
+    entries: RefCell<Vec<TapeEntry<'c>>>,
     saved: RefCell<Vec<(LinearId, SavedActivation)>>,
     dropout_masks: RefCell<Vec<(LinearId, InputId)>>,
     dequantized: RefCell<HashMap<LinearId, Tensor<'c>>>,
-    row_ids: RefCell<HashMap<Rows, (InputId, Tensor<'c>)>>,
+    row_ids: RefCell<HashMap<RowBlock, (InputId, Tensor<'c>)>>,
 }
 
 impl std::fmt::Debug for Tape<'_, '_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tape").field("steps", &self.steps).finish_non_exhaustive()
+        f.debug_struct("Tape").field("entries", &self.entries).finish_non_exhaustive()
     }
 }
 
@@ -135,7 +139,7 @@ impl<'a, 'c> Tape<'a, 'c> {
     pub(super) fn new(how: Recording<'a>) -> Self {
         Tape {
             how,
-            steps: RefCell::default(),
+            entries: RefCell::default(),
             saved: RefCell::default(),
             dropout_masks: RefCell::default(),
             dequantized: RefCell::default(),
@@ -143,21 +147,23 @@ impl<'a, 'c> Tape<'a, 'c> {
         }
     }
 
-    pub(super) fn push(&self, step: Step<'c>) {
-        self.steps.borrow_mut().push(step);
+    pub(super) fn push(&self, entry: TapeEntry<'c>) {
+        self.entries.borrow_mut().push(entry);
     }
 
-    /// Outputs saved between the runs, by the map they come from.
+    /// Saved activations with the linear map each is the output of.
     pub(super) fn saved(&self) -> Vec<(LinearId, SavedActivation)> {
         self.saved.borrow().clone()
     }
 
-    /// Inputs F32 `[n_in, T]` that hold 0 or `1 / (1 - dropout)`, by the map.
+    /// Dropout masks with their linear map: inputs F32 `[n_in, T]` to be filled with 0 or `1 / (1 -
+    /// dropout)`.
     pub(super) fn dropout_masks(&self) -> Vec<(LinearId, InputId)> {
         self.dropout_masks.borrow().clone()
     }
 
-    /// Inputs I32 `[n]` that hold the numbers of a range.
+    /// Row numbers for lookups of weight rows: each range with the input I32 `[n]` to be filled with its
+    /// numbers.
     pub(super) fn row_ids(&self) -> Vec<(Range<usize>, InputId)> {
         let ids = self.row_ids.borrow();
         ids.iter().map(|(&(first, n), &(id, _))| (first..first + n, id)).collect()
@@ -206,7 +212,7 @@ impl<'a, 'c> Tape<'a, 'c> {
             out
         };
         let (id, weight_id, weight) = (map.id, map.weight_id, map.weight.clone());
-        self.push(Step::Linear { out, x, id, weight_id, weight, pairs });
+        self.push(TapeEntry::Linear { out, x, id, weight_id, weight, pairs });
         Ok(out)
     }
 
@@ -218,17 +224,17 @@ impl<'a, 'c> Tape<'a, 'c> {
         weight: Tensor<'c>,
         out: Tensor<'c>,
     ) {
-        self.push(Step::Norm { out, x, normed, weight, id: ParamId::Norm(norm.id), eps: norm.eps });
+        self.push(TapeEntry::Norm { out, x, normed, weight, id: ParamId::Norm(norm.id), eps: norm.eps });
     }
 
-    /// Rows of a weight as F32 `[n_in, n]`. On the CPU a whole weight is dequantised once a graph; elsewhere, and of a large
-    /// one, memory counts more than the work.
+    /// RowBlock of a weight as F32 `[n_in, n]`. On the CPU a whole weight is dequantised once a graph;
+    /// elsewhere, and of a large one, memory counts more than the work.
     fn dequantized(
         &self,
         p: &Products<'_, 'c>,
         id: LinearId,
         stored: &StoreTensor,
-        rows: Rows,
+        rows: RowBlock,
     ) -> Result<Tensor<'c>> {
         if let Some(&floats) = self.dequantized.borrow().get(&id) {
             return Ok(floats);
@@ -262,7 +268,7 @@ impl<'a, 'c> Tape<'a, 'c> {
     }
 
     /// The rows of a weight, in blocks that may be dequantised at once.
-    fn row_blocks(&self, weight: &StoreTensor) -> Vec<Rows> {
+    fn row_blocks(&self, weight: &StoreTensor) -> Vec<RowBlock> {
         let def = weight.def();
         let (n_in, n_out) = (def.ne[0], def.ne[1]);
         let is_f32 = def.dtype == DType::F32;
@@ -270,8 +276,7 @@ impl<'a, 'c> Tape<'a, 'c> {
         (0..n_out).step_by(most).map(|first| (first, most.min(n_out - first))).collect()
     }
 
-    /// Gradients, given those of some of the graph's tensors: of the tensors `wanted` (`None` where nothing reaches them),
-    /// and of what is trained.
+    /// See [`Graph::backward`](super::Graph::backward).
     #[allow(clippy::type_complexity)]
     pub(super) fn backward(
         &self,
@@ -283,33 +288,33 @@ impl<'a, 'c> Tape<'a, 'c> {
         for &(tensor, grad) in seeds {
             grads.add(p, tensor, grad)?;
         }
-        for step in self.steps.borrow().iter().rev() {
-            self.step_back(p, step, &mut grads, &mut trained)?;
+        for entry in self.entries.borrow().iter().rev() {
+            self.entry_back(p, entry, &mut grads, &mut trained)?;
         }
         Ok((wanted.iter().map(|&t| grads.of(t)).collect(), trained))
     }
 
-    fn step_back(
+    fn entry_back(
         &self,
         p: &Products<'_, 'c>,
-        step: &Step<'c>,
+        entry: &TapeEntry<'c>,
         grads: &mut Grads<'c>,
         trained: &mut Vec<Gradient<'c>>,
     ) -> Result<()> {
         let b = p.b;
-        let (Step::Add { out, .. }
-        | Step::SwiGlu { out, .. }
-        | Step::Norm { out, .. }
-        | Step::Reshape { out, .. }
-        | Step::Linear { out, .. }) = step;
+        let (TapeEntry::Add { out, .. }
+        | TapeEntry::SwiGlu { out, .. }
+        | TapeEntry::Norm { out, .. }
+        | TapeEntry::Reshape { out, .. }
+        | TapeEntry::Linear { out, .. }) = entry;
         let Some(d) = grads.of(*out) else { return Ok(()) };
-        match step {
-            Step::Add { a, b: other, .. } => {
+        match entry {
+            TapeEntry::Add { a, b: other, .. } => {
                 grads.add(p, *a, d)?;
                 grads.add(p, *other, d)
             }
-            Step::Reshape { x, .. } => grads.add(p, *x, b.reshape(d, &x.ne())?),
-            Step::SwiGlu { gate, up, .. } => {
+            TapeEntry::Reshape { x, .. } => grads.add(p, *x, b.reshape(d, &x.ne())?),
+            TapeEntry::SwiGlu { gate, up, .. } => {
                 if p.capabilities.custom_ops {
                     let (both, n) = (b.swiglu_back(d, *gate, *up)?, gate.ne()[0]);
                     grads.add(p, *gate, b.columns(both, 0, n)?)?;
@@ -319,13 +324,13 @@ impl<'a, 'c> Tape<'a, 'c> {
                 grads.add(p, *gate, d_gate)?;
                 grads.add(p, *up, b.mul(d, b.silu(*gate)?)?)
             }
-            Step::Norm { x, normed, weight, id, eps, .. } => {
+            TapeEntry::Norm { x, normed, weight, id, eps, .. } => {
                 if (self.how.trains)(*id) {
                     trained.push(Gradient { id: *id, value: p.sum_rows(b.mul(d, *normed)?)? });
                 }
                 grads.add(p, *x, b.rms_norm_back(b.mul(d, *weight)?, *x, *eps)?)
             }
-            Step::Linear { x, id, weight_id, weight, pairs, .. } => {
+            TapeEntry::Linear { x, id, weight_id, weight, pairs, .. } => {
                 let mut sum: Option<Tensor<'c>> = None;
                 for rows in self.row_blocks(weight) {
                     let part = if rows.1 == d.ne()[0] { d } else { b.columns(d, rows.0, rows.1)? };

@@ -11,7 +11,8 @@ use crate::graph::{Cached, Graph, GraphInputs, Shape, Spans};
 use crate::model::{Error, Result};
 use crate::Token;
 
-/// Tensors a layer's graph may take, and those of the rest: a bound for arenas, not a count.
+/// Upper bounds of the tensors in a graph, for the size of its arena: for each layer, outside layers, for
+/// each low-rank pair.
 const TENSORS_PER_LAYER: usize = 80;
 const TENSORS_ELSEWHERE: usize = 64;
 const TENSORS_PER_PAIR: usize = 8;
@@ -38,12 +39,12 @@ impl<'a> Logits<'a> {
     }
 }
 
-/// What to do with each micro-batch's logits: the indices (into the decoded items) and the rows.
+/// Receives each micro-batch's logits: the indices of their tokens in the decoded items, and the rows.
 type Sink<'s> = &'s mut dyn FnMut(&[usize], &[f32]) -> Result<()>;
 
 impl Session<'_> {
-    /// Decodes a batch of at most `n_batch` tokens. On an error nothing of the batch is kept (what that means where keys are
-    /// evicted: [`Session::cancel_flag`]).
+    /// Decodes a batch of at most `n_batch` tokens and returns the rows of logits that were asked for. On an
+    /// error the session is as it was before (for plans that evict keys see [`Session::cancel_flag`]).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -106,7 +107,8 @@ impl Session<'_> {
         Ok(&self.logits)
     }
 
-    /// Appends tokens to sequence 0 and hands over each row of logits in `wanted` (indices into `tokens`) as it is computed.
+    /// Appends tokens to sequence 0 and calls `f` with the index and the logits, `[n_vocab]`, of each token
+    /// in `wanted` (indices into `tokens`).
     pub fn score(
         &mut self,
         tokens: &[Token],
@@ -120,7 +122,8 @@ impl Session<'_> {
         })
     }
 
-    /// Appends tokens to sequence 0; gives `-ln p(tokens[i])` for each `i` in `scored` (from 1 on), computed in f64.
+    /// Appends tokens to sequence 0 and returns `-ln p(tokens[i])`, in nats, for each `i` in `scored` (from 1
+    /// on).
     pub fn nll(&mut self, tokens: &[Token], scored: Range<usize>) -> Result<Vec<f32>> {
         if scored.start == 0 || scored.end > tokens.len() || scored.is_empty() {
             let n = tokens.len();
@@ -145,7 +148,7 @@ impl Session<'_> {
         Ok(out)
     }
 
-    /// Runs items micro-batch by micro-batch; undoes all of them when one fails.
+    /// Runs items micro-batch by micro-batch; when one fails, all of them are undone.
     fn run(&mut self, items: &[Item], sink: Sink<'_>) -> Result<()> {
         if items.is_empty() {
             return Err(Error::Invalid("expected at least one token, found none".into()));
@@ -175,7 +178,8 @@ impl Session<'_> {
         for part in items.chunks(self.params.n_ubatch) {
             if let Err(e) = self.micro_batch(part, at, sink) {
                 for (seq, len) in before {
-                    // Where earlier micro-batches have evicted what is needed there, nothing of the sequence is of use.
+                    // Where earlier micro-batches have evicted what is needed there, nothing of the sequence
+                    // is of use.
                     let len = if self.holds(seq, len) { len } else { 0 };
                     self.kv.remove(seq, len as i32);
                     self.tokens[seq as usize].truncate(len);
@@ -263,7 +267,7 @@ fn negative_log_likelihood(row: &[f32], token: Token) -> f32 {
     (f64::from(max) + sum.ln() - f64::from(row[token as usize])) as f32
 }
 
-/// What a graph is built from.
+/// The model and capabilities that a graph is built from.
 #[derive(Clone, Copy)]
 struct Parts<'m> {
     model: &'m crate::model::Model,

@@ -16,7 +16,7 @@ pub struct GenerateParams {
     pub sampler: SamplerParams,
     /// Texts that end the generation; they are not part of the text returned.
     pub stop: Vec<String>,
-    /// Go on past end-of-generation tokens.
+    /// Continue past end-of-generation tokens.
     pub ignore_eos: bool,
     /// Render special tokens.
     pub special: bool,
@@ -134,7 +134,7 @@ impl<'m> Session<'m> {
 }
 
 impl Generation<'_, '_> {
-    /// Set once the iterator has ended.
+    /// The reason, once the iterator has ended.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.reason
     }
@@ -223,12 +223,12 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     text.windows(what.len()).position(|w| w == what)
 }
 
-/// Length of the longest end of `text` that is a start of `what`, shorter than all of it.
+/// Length of the longest suffix of `text` that is a proper prefix of `what`.
 fn longest_start(text: &[u8], what: &[u8]) -> usize {
     (1..what.len().min(text.len() + 1)).rev().find(|&n| text.ends_with(&what[..n])).unwrap_or(0)
 }
 
-/// Bytes up to the last character's end: an unfinished character at the end waits.
+/// Length of `bytes` without an unfinished character at its end.
 fn whole_characters(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
         let b = bytes[bytes.len() - back];

@@ -1,4 +1,4 @@
-//! Filling a graph's inputs before it runs, and freeing the cells that no later token sees.
+//! Fills a graph's inputs before it runs, and frees the cells that no later token sees.
 
 use super::batch::Item;
 use super::{SeqId, Session};
@@ -8,7 +8,8 @@ use crate::model::Result;
 use crate::rope::LayerPlan;
 use crate::Token;
 
-/// Tokens that can be taken back though keys are evicted: a chat template may end an answer in other tokens than it was made of.
+/// Tokens that can be taken back under plans that evict keys: a chat template may end an answer with other
+/// tokens than those it was generated as.
 pub(super) const REWIND: usize = 32;
 
 /// `-inf` as F16.
@@ -23,8 +24,8 @@ pub(super) struct Scratch {
     visible: Vec<i32>,
 }
 
-/// Fills the mask of one kind of layer, F16 `[n_columns, n_tokens]`: a token sees a cell of its own sequence whose position
-/// the column's branch reaches.
+/// Fills the mask of one kind of layer, F16 `[n_columns, n_tokens]`: a token sees a cell of its own sequence
+/// whose position the column's branch reaches.
 fn fill_mask(
     mask: &mut [u16],
     cells: &[Cell],
@@ -85,7 +86,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Frees what none of these tokens nor any later one of their sequences sees.
+    /// Frees the cells that neither these tokens nor later ones of their sequences see.
     pub(super) fn evict(&mut self, places: &[(SeqId, i32)]) {
         if !self.plan.evict {
             return;

@@ -1,4 +1,5 @@
-//! The memory a session needs, worked out before any of it is allocated, and the error that names settings which fit.
+//! The memory a session needs, worked out before any of it is allocated, and the error that names settings
+//! which fit.
 
 use super::inputs::REWIND;
 use super::{Attention, SessionParams};
@@ -12,7 +13,7 @@ use crate::DType;
 /// Contexts an error proposes are multiples of this, tokens.
 const STEP: usize = CELL_BLOCK;
 
-/// Bytes that grow with the context; a lower bound of what is allocated but for its constant part.
+/// Bytes that grow with the context: a lower bound of the session's memory without its constant part.
 #[derive(Debug, Clone)]
 pub(super) struct Cost<'a> {
     hp: &'a Hparams,
@@ -55,7 +56,8 @@ impl<'a> Cost<'a> {
         cost
     }
 
-    /// For each kind of layer, the cells that branches attend to at most, where the cache is filled in the order of positions.
+    /// For each kind of layer, the cells that branches attend to at most, where the cache is filled in the
+    /// order of positions.
     pub(super) fn spans(&self) -> Vec<Spans> {
         let n_rows = whole_blocks(self.n_cells);
         let of_kind = |kind: &LayerPlan| {
@@ -84,7 +86,7 @@ impl<'a> Cost<'a> {
         Ok(())
     }
 
-    /// The same once the cache, `kv` bytes, is there, and graphs are known to need `compute` bytes more.
+    /// An error when graphs, measured to need `compute` bytes, do not fit beside the cache of `kv` bytes.
     pub(super) fn check_measured(&self, kv: usize, compute: usize, free: usize) -> Result<()> {
         if compute > free {
             return Err(Error::Invalid(self.does_not_fit(kv, compute, free.saturating_add(kv))));
@@ -92,7 +94,8 @@ impl<'a> Cost<'a> {
         Ok(())
     }
 
-    /// One line: what is needed (`kv` bytes of cache and `other`), what is free, and settings that fit.
+    /// One line with the bytes needed (`kv` for the cache, and `other`), the bytes free, and settings that
+    /// fit.
     fn does_not_fit(&self, kv: usize, other: usize, free: usize) -> String {
         let (p, need) = (self.params, kv.saturating_add(other));
         let kv_type = p.kv_type.name();

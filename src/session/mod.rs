@@ -28,20 +28,20 @@ pub use state::is_session_file;
 /// A sequence of a session.
 pub type SeqId = u32;
 
-/// Which attention to compute.
+/// The way attention is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attention {
     /// Flash attention where the device has it for this head width, explicit elsewhere.
     Auto,
-    /// With the whole score matrix.
+    /// With the full score matrix.
     Explicit,
 }
 
-/// How to open a session.
+/// Settings of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionParams {
-    /// Tokens the cache holds, over all sequences. Under a plan that evicts keys the cache is as large as `n_seq_max`
-    /// sequences need, whatever this says, and text may be of any length.
+    /// Tokens the cache holds, over all sequences. Under a plan that evicts keys the cache is as large as
+    /// `n_seq_max` sequences need, whatever this says, and text may be of any length.
     pub n_ctx: usize,
     /// Sequences that a cache of evicted keys has room for.
     pub n_seq_max: usize,
@@ -53,11 +53,12 @@ pub struct SessionParams {
     pub n_threads: usize,
     /// Type of cached keys and values: f32, f16, q8_0, q4_0.
     pub kv_type: DType,
-    /// `None` is what the file declares, or an adapter: [`Model::default_rope`].
+    /// The rope method; `None` takes [`Model::default_rope`]: that of the file, or of an adapter.
     pub rope: Option<Spec>,
-    /// Which attention to compute.
+    /// The way attention is computed.
     pub attention: Attention,
-    /// Only ops every backend has: on the CPU too, rotate with ggml's rope and multiply in the weights' own types.
+    /// Only ops every backend has: on the CPU too, rotate with ggml's rope and multiply in the weights' own
+    /// types.
     pub portable: bool,
 }
 
@@ -178,7 +179,8 @@ impl<'m> Session<'m> {
         memory::Cost::new(self.model.hparams(), &self.params, &self.plan)
     }
 
-    /// Measures the largest graph before it is ever built, and finds out which attention the device can run.
+    /// Measures the largest graph before it is built, and falls back to explicit attention if the device has
+    /// no flash attention for it.
     fn reserve(&mut self) -> Result<()> {
         let spans = self.cost().spans();
         let largest = Shape { n_tokens: self.params.n_ubatch, n_out: 1, spans };
@@ -225,8 +227,8 @@ impl<'m> Session<'m> {
     /// Drops a sequence's tokens from position `n` on.
     ///
     /// # Errors
-    /// Under a plan that evicts keys, when some that later tokens would see are gone; then nothing is dropped. Dropping
-    /// all is always possible.
+    /// Under a plan that evicts keys, when some that later tokens would see are gone; then nothing is
+    /// dropped. Dropping all is always possible.
     pub fn truncate(&mut self, seq: SeqId, n: usize) -> Result<()> {
         let len = self.sequence(seq)?.len();
         if n < len {
@@ -253,7 +255,7 @@ impl<'m> Session<'m> {
         Ok(())
     }
 
-    /// Forgets everything.
+    /// Empties every sequence.
     pub fn clear(&mut self) {
         self.tokens.iter_mut().for_each(Vec::clear);
         self.kv.clear();
@@ -264,9 +266,10 @@ impl<'m> Session<'m> {
         MemoryUse { weights: self.model.n_bytes(), kv: self.kv.n_bytes(), compute: self.exec.buffer_bytes() }
     }
 
-    /// A flag that stops `decode` with [`Error::Interrupted`] when set: between micro-batches, and on the CPU inside them.
-    /// What the interrupted call was adding is dropped. Whoever sets it resets it. Where a plan evicts keys and the call
-    /// has already evicted some that the tokens before it need, its sequences are left empty: see [`Session::tokens`].
+    /// A flag that stops `decode` with [`Error::Interrupted`] when set: between micro-batches, and on the CPU
+    /// inside them. Tokens that the interrupted call was adding are dropped. The caller that sets the flag
+    /// resets it. Where a plan evicts keys and the call has already evicted some that the tokens before it
+    /// need, its sequences are left empty: see [`Session::tokens`].
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
     }

@@ -1,4 +1,4 @@
-//! Prompts: what the cache holds of their beginning is used again, the rest is computed.
+//! Prompts: the prefix that is in the cache already is reused, and only the tokens after it are computed.
 
 use super::Session;
 use crate::control::Control;

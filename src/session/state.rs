@@ -188,7 +188,7 @@ impl Session<'_> {
     }
 }
 
-/// Whether the digest after the first `n` bytes is theirs.
+/// Whether the first `n` bytes have the SHA-256 digest that follows them.
 fn is_whole(input: &mut impl Read, n: u64) -> std::io::Result<bool> {
     let (mut hash, mut block) = (Sha256::new(), vec![0u8; 1 << 16]);
     let mut left = n;

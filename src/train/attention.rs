@@ -1,7 +1,7 @@
 //! Attention of one layer in blocks of queries, forwards and backwards; nothing is tokens x tokens.
 //!
-//! Blocks go forwards first to last, each adding its keys and values, and backwards last to first: when a block's turn comes,
-//! all later queries have added to the gradients of its keys and values.
+//! Blocks go forwards first to last, each adding its keys and values, and backwards last to first: when a
+//! block's turn comes, all later queries have added to the gradients of its keys and values.
 
 use std::sync::Arc;
 
@@ -12,14 +12,15 @@ use ggml::{DType, Result};
 
 use crate::hparams::{Hparams, LayerAttention};
 
-/// Bytes that scores of a piece of queries may take, where attention holds them: one matrix of several.
+/// Bytes that the scores of a chunk of queries may take in explicit attention, which holds several such
+/// matrices.
 const SCORE_BYTES: usize = 128 << 20;
 
 /// `-inf` as F16.
 const F16_NEG_INF: u16 = 0xfc00;
 
-/// Keys, values and their gradients of one layer, F32 `[n_head_kv * d, n_ctx]` each. Layers take turns; those with rows of
-/// another width have tensors of their own.
+/// Keys, values and their gradients of one layer, F32 `[n_head_kv * d, n_ctx]` each. Layers take turns; those
+/// with rows of another width have tensors of their own.
 #[derive(Debug)]
 pub(super) struct Cache {
     store: Arc<Store>,
@@ -78,7 +79,7 @@ impl LayerCache {
     }
 }
 
-/// Which keys the queries of a block see: one run of positions each.
+/// The input that says which keys each query of a block sees: one range of positions each.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SeenInput {
     /// I32 `[2, n]`: first key and the one behind the last.
@@ -88,8 +89,8 @@ pub(super) enum SeenInput {
 }
 
 impl SeenInput {
-    /// `first_keys`: the first key of each query's segment; the first query is at position `start`. A query sees `window` keys
-    /// at most, itself among them.
+    /// `first_keys`: the first key of each query's segment; the first query is at position `start`. A query
+    /// sees `window` keys at most, itself among them.
     pub(super) fn fill(
         &self,
         exec: &mut Executor,
@@ -129,13 +130,13 @@ pub(super) struct Attend<'c> {
     seen: Tensor<'c>,
 }
 
-/// What attention gives to the layer below.
-pub(super) struct Grads<'c> {
+/// Gradients of the inputs of attention.
+pub(super) struct AttentionGrads<'c> {
     /// `[d, n_head, n]`.
     pub(super) q: Tensor<'c>,
-    /// All rows, after what this block adds.
+    /// Of the keys: all rows, after this block's part was added.
     pub(super) k: Tensor<'c>,
-    /// The same of values.
+    /// Of the values, in the same way.
     pub(super) v: Tensor<'c>,
 }
 
@@ -179,8 +180,8 @@ impl<'c> Attend<'c> {
         )
     }
 
-    /// Rotated queries `[d, n_head, n]` and rows of keys and values to F32 `[d + 1, n_head, n]`: behind each head what its
-    /// backward run needs (the log-sum-exp where ops are our own).
+    /// Attention of rotated queries `[d, n_head, n]` over rows of keys and values: F32 `[d + 1, n_head, n]`.
+    /// The last value of each head is the log-sum-exp of its scores, or unused where ops are not our own.
     pub(super) fn forward(
         &self,
         b: &Builder<'c>,
@@ -194,16 +195,16 @@ impl<'c> Attend<'c> {
         let mut heads: Option<Tensor<'c>> = None;
         for h in 0..self.n_head_kv {
             let values = transposed(b, self.head(b, v, h)?)?;
-            let mut pieces: Option<Tensor<'c>> = None;
-            for piece in self.pieces(q) {
-                let (p, n) = self.probabilities(b, piece.of(b, self, q, h)?, k, h, &piece)?;
+            let mut chunks: Option<Tensor<'c>> = None;
+            for chunk in self.chunks(q) {
+                let (p, n) = self.probabilities(b, chunk.of(b, self, q, h)?, k, h, &chunk)?;
                 let o = b.reshape(b.mul_mat(values, p)?, &[self.d, n, self.n_rep()])?;
                 let o = b.cont(b.permute(o, [0, 2, 1, 3])?)?;
-                // In this order: else all pieces' scores would be there at once.
+                // In this order: else all chunks' scores would be there at once.
                 b.expand(o);
-                pieces = Some(pieces.map_or(Ok(o), |before| b.concat(before, o, 2))?);
+                chunks = Some(chunks.map_or(Ok(o), |before| b.concat(before, o, 2))?);
             }
-            heads = joined(b, heads, pieces, 1)?;
+            heads = joined(b, heads, chunks, 1)?;
         }
         let out = heads.ok_or_else(nothing)?;
         // Room for the log-sum-exp, which this way does not need.
@@ -212,7 +213,8 @@ impl<'c> Attend<'c> {
         b.concat(out, b.cont(pad)?, 0)
     }
 
-    /// Given what [`Attend::forward`] gave and the gradient of its heads, `[d, n_head, n]`.
+    /// Gradients of queries, keys and values, from the output of [`Attend::forward`] and the gradient `d_out`
+    /// of its heads, `[d, n_head, n]`. Those of keys and values are added to `dk` and `dv`.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn backward(
         &self,
@@ -222,7 +224,7 @@ impl<'c> Attend<'c> {
         out: Tensor<'c>,
         d_out: Tensor<'c>,
         [dk, dv]: [Tensor<'c>; 2],
-    ) -> Result<Grads<'c>> {
+    ) -> Result<AttentionGrads<'c>> {
         if self.own {
             let (k, v, d_k, d_v) =
                 (self.heads(b, k)?, self.heads(b, v)?, self.heads(b, dk)?, self.heads(b, dv)?);
@@ -230,15 +232,15 @@ impl<'c> Attend<'c> {
             let q = b.attention_back(all, self.scale)?;
             // What is added to the stored gradients is read by nodes that come after this one.
             b.expand(q);
-            return Ok(Grads { q, k: dk, v: dv });
+            return Ok(AttentionGrads { q, k: dk, v: dv });
         }
         let mut heads: Option<Tensor<'c>> = None;
         for h in 0..self.n_head_kv {
             let keys = transposed(b, self.head(b, k, h)?)?;
-            let mut pieces: Option<Tensor<'c>> = None;
-            for piece in self.pieces(q) {
-                let (q_h, d_h) = (piece.of(b, self, q, h)?, piece.of(b, self, d_out, h)?);
-                let (p, n) = self.probabilities(b, q_h, k, h, &piece)?;
+            let mut chunks: Option<Tensor<'c>> = None;
+            for chunk in self.chunks(q) {
+                let (q_h, d_h) = (chunk.of(b, self, q, h)?, chunk.of(b, self, d_out, h)?);
+                let (p, n) = self.probabilities(b, q_h, k, h, &chunk)?;
                 let d_p = b.mul_mat(self.head(b, v, h)?, d_h)?;
                 let d_s = b.soft_max_back(d_p, p, self.scale)?;
                 let (p_t, s_t) = (transposed(b, p)?, transposed(b, d_s)?);
@@ -249,23 +251,23 @@ impl<'c> Attend<'c> {
                 let d_q = b.reshape(b.mul_mat(keys, d_s)?, &[self.d, n, self.n_rep()])?;
                 let d_q = b.cont(b.permute(d_q, [0, 2, 1, 3])?)?;
                 b.expand(d_q);
-                pieces = Some(pieces.map_or(Ok(d_q), |before| b.concat(before, d_q, 2))?);
+                chunks = Some(chunks.map_or(Ok(d_q), |before| b.concat(before, d_q, 2))?);
             }
-            heads = joined(b, heads, pieces, 1)?;
+            heads = joined(b, heads, chunks, 1)?;
         }
         let q = heads.ok_or_else(nothing)?;
-        Ok(Grads { q, k: dk, v: dv })
+        Ok(AttentionGrads { q, k: dk, v: dv })
     }
 
     fn n_rep(&self) -> usize {
         self.n_head / self.n_head_kv
     }
 
-    /// Queries in pieces whose scores fit.
-    fn pieces(&self, q: Tensor<'c>) -> Vec<Piece> {
+    /// The queries in chunks whose scores take at most [`SCORE_BYTES`].
+    fn chunks(&self, q: Tensor<'c>) -> Vec<QueryChunk> {
         let n = q.ne()[2];
         let most = (SCORE_BYTES / (4 * self.n_keys * self.n_rep()).max(1)).clamp(1, n);
-        (0..n).step_by(most).map(|first| Piece { first, n: most.min(n - first) }).collect()
+        (0..n).step_by(most).map(|first| QueryChunk { first, n: most.min(n - first) }).collect()
     }
 
     /// Softmax of scores of queries `[d, n * n_rep]`: `[n_keys, n * n_rep]`.
@@ -275,29 +277,30 @@ impl<'c> Attend<'c> {
         q: Tensor<'c>,
         k: Tensor<'c>,
         head: usize,
-        piece: &Piece,
+        chunk: &QueryChunk,
     ) -> Result<(Tensor<'c>, usize)> {
         let s = b.mul_mat(self.head(b, k, head)?, q)?;
-        let s = b.reshape(s, &[self.n_keys, piece.n, self.n_rep()])?;
+        let s = b.reshape(s, &[self.n_keys, chunk.n, self.n_rep()])?;
         let row = self.seen.nb()[1];
         let mask = b.view(
             self.seen,
-            [self.n_keys, piece.n, 1, 1],
-            [row, row * piece.n, row * piece.n],
-            row * piece.first,
+            [self.n_keys, chunk.n, 1, 1],
+            [row, row * chunk.n, row * chunk.n],
+            row * chunk.first,
         )?;
         let p = b.soft_max(s, mask, self.scale)?;
-        Ok((b.reshape(p, &[self.n_keys, piece.n * self.n_rep()])?, piece.n))
+        Ok((b.reshape(p, &[self.n_keys, chunk.n * self.n_rep()])?, chunk.n))
     }
 }
 
-struct Piece {
+struct QueryChunk {
     first: usize,
     n: usize,
 }
 
-impl Piece {
-    /// The queries (or gradients) `[d, n_head, n]` that share a key head, as `[d, n * n_rep]`, tokens fastest.
+impl QueryChunk {
+    /// The queries (or gradients) `[d, n_head, n]` that share a key head, as `[d, n * n_rep]`, tokens
+    /// fastest.
     fn of<'c>(&self, b: &Builder<'c>, a: &Attend<'c>, x: Tensor<'c>, head: usize) -> Result<Tensor<'c>> {
         let (nb, n_rep) = (x.nb(), a.n_rep());
         let offset = head * n_rep * nb[1] + self.first * nb[2];

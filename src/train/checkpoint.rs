@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::optim::Optimizer;
-use super::params::Params;
+use super::params::ParamSet;
 use crate::model::{Error, Result};
 
 /// Version of the file's layout, in the metadata under `format`.
@@ -57,7 +57,7 @@ impl View for Row<'_> {
 ///
 /// # Errors
 /// An error with the path when it cannot be written; the file that was there before is still there.
-pub fn save(path: &Path, state: &State, params: &Params, optimizer: &Optimizer) -> Result<()> {
+pub fn save(path: &Path, state: &State, params: &ParamSet, optimizer: &Optimizer) -> Result<()> {
     let failed = |e: &dyn std::fmt::Display| Error::Invalid(format!("{}: {e}", path.display()));
     let mut rows: Vec<(String, Row<'_>)> = Vec::new();
     for (i, (t, moments)) in params.list().iter().zip(&optimizer.moments).enumerate() {
@@ -104,7 +104,7 @@ fn digest<'a>(state: &str, tensors: impl Iterator<Item = (&'a str, Cow<'a, [u8]>
 }
 
 /// The vectors of a checkpoint by the name of their tensor in the file, to be read into.
-fn vectors<'a>(params: &'a mut Params, optimizer: &'a mut Optimizer) -> Vec<(String, &'a mut Vec<f32>)> {
+fn vectors<'a>(params: &'a mut ParamSet, optimizer: &'a mut Optimizer) -> Vec<(String, &'a mut Vec<f32>)> {
     let names: Vec<String> = params.list().iter().map(|t| t.id.to_string()).collect();
     let mut out = Vec::new();
     for (name, t) in names.iter().zip(params.list_mut()) {
@@ -129,7 +129,7 @@ fn vectors<'a>(params: &'a mut Params, optimizer: &'a mut Optimizer) -> Vec<(Str
 pub fn load(
     path: &Path,
     settings: &BTreeMap<String, String>,
-    params: &mut Params,
+    params: &mut ParamSet,
     optimizer: &mut Optimizer,
 ) -> Result<State> {
     let failed = |what: String| Error::Invalid(format!("{}: {what}", path.display()));

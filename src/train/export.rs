@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Trainer;
-use crate::adapter::{self, AdapterFile, Keys, NewPair, NewTensor};
+use crate::adapter::{self, AdapterFile, AdapterMeta, NewPair, NewTensor};
 use crate::ids::ParamId;
 use crate::model::{Error, Result};
 use crate::DType;
@@ -11,7 +11,7 @@ use crate::DType;
 /// Writes what a trainer has trained as an adapter, atomically; gives its size in bytes. The file says which
 /// model it is for, under which plan and at which context it was trained, for how many `steps`, and, where
 /// given, on which texts (`data`). `average` is a moving average to be written instead of the values, in the
-/// order of [`Params::list`](super::Params::list).
+/// order of [`ParamSet::list`](super::ParamSet::list).
 ///
 /// # Errors
 /// A value that is not finite, the disk: then whatever was at `path` still is.
@@ -24,7 +24,7 @@ pub fn write_adapter(
 ) -> Result<u64> {
     let (model, lora, list) = (trainer.model, &trainer.settings().lora, trainer.params().list());
     let values = |i: usize| average.map_or(list[i].value.as_slice(), |a| a[i].as_slice());
-    let (mut pairs, mut whole) = (Vec::new(), Vec::new());
+    let (mut pairs, mut modules_to_save) = (Vec::new(), Vec::new());
     for (i, t) in list.iter().enumerate() {
         if let ParamId::LoraA(map) = t.id {
             let b = list.iter().position(|t| t.id == ParamId::LoraB(map));
@@ -34,10 +34,10 @@ pub fn write_adapter(
             pairs.push(NewPair { weight: map.weight(), n_in, n_out, a: values(i), b: values(b) });
         } else if !t.id.is_lora() {
             let shape = if t.shape[1] == 1 { vec![t.shape[0]] } else { t.shape.to_vec() };
-            whole.push(NewTensor { name: t.id.to_string(), shape, values: values(i) });
+            modules_to_save.push(NewTensor { name: t.id.to_string(), shape, values: values(i) });
         }
     }
-    let keys = Keys {
+    let meta = AdapterMeta {
         rope: Some(trainer.plan().frozen(model.hparams())?),
         n_ctx: Some(trainer.plan().n_ctx),
         base: Some(adapter::fingerprint(model.file())),
@@ -47,6 +47,6 @@ pub fn write_adapter(
     };
     let (rank, alpha) = (lora.rank, lora.alpha as f32);
     let arch = &model.hparams().arch;
-    let file = AdapterFile { arch, rank, alpha, pairs, whole, keys, dtype: DType::F32 };
+    let file = AdapterFile { arch, rank, alpha, pairs, modules_to_save, meta, dtype: DType::F32 };
     Ok(adapter::write(path, &file)?)
 }

@@ -11,7 +11,7 @@ use crate::Token;
 
 /// Inputs and outputs of the loss's graph.
 #[derive(Debug)]
-pub(super) struct Ids {
+pub(super) struct LossIds {
     /// F32 `[n_embd, n]`: the last layer's output.
     pub(super) x: InputId,
     targets: InputId,
@@ -31,7 +31,7 @@ struct BackInputs {
     rows: Option<(InputId, InputId)>,
 }
 
-/// One number for each target (see [`Ids`]), inputs of a backward run, and the gradient of the logits.
+/// One number for each target (see [`LossIds`]), inputs of a backward run, and the gradient of the logits.
 type Loss<'c> = (OutputId, Option<BackInputs>, Option<Tensor<'c>>);
 
 fn own_loss<'c>(b: &Builder<'c>, logits: Tensor<'c>, targets: Tensor<'c>, back: bool) -> Result<Loss<'c>> {
@@ -66,8 +66,8 @@ fn any_loss<'c>(b: &Builder<'c>, logits: Tensor<'c>, at: Tensor<'c>, back: bool)
 const MIN_P: f32 = 1e-38;
 
 impl Ctx<'_> {
-    /// The loss of `n` tokens; `back`: the gradient of x, too, and of what is trained in the head.
-    pub(super) fn loss(&self, b: &Builder<'_>, n: usize, back: bool) -> Result<Ids> {
+    /// The loss of `n` tokens. `back`: also the gradients of `x` and of the trained tensors of the output.
+    pub(super) fn loss(&self, b: &Builder<'_>, n: usize, back: bool) -> Result<LossIds> {
         self.head(b, |g| {
             let (x_id, x) = b.input("x", DType::F32, &[self.hp.n_embd, n])?;
             let (targets, at) = b.input("targets", DType::I32, &[n])?;
@@ -75,7 +75,7 @@ impl Ctx<'_> {
             let own = self.capabilities.custom_ops;
             let build = if own { own_loss } else { any_loss };
             let (per_target, back, d_logits) = build(b, logits, at, back)?;
-            let mut ids = Ids { x: x_id, targets, back, row_ids: Vec::new(), per_target, own, d_x: None };
+            let mut ids = LossIds { x: x_id, targets, back, row_ids: Vec::new(), per_target, own, d_x: None };
             if let Some(d_logits) = d_logits {
                 let (d_x, trained) = g.backward(&[(logits, d_logits)], &[x])?;
                 self.sum(b, &trained)?;
@@ -87,8 +87,8 @@ impl Ctx<'_> {
     }
 }
 
-impl Ids {
-    /// Fills all but x; `weights` are what each token's loss counts in the gradient.
+impl LossIds {
+    /// Fills all inputs but `x`; `weights` are the factors of the tokens' losses in the gradient.
     pub(super) fn fill(
         &self,
         exec: &mut Executor,
@@ -119,7 +119,7 @@ impl Ids {
     }
 }
 
-/// The numbers of each.
+/// Fills inputs of row numbers, each with the numbers of its range.
 pub(super) fn fill_row_ids(exec: &mut Executor, ids: &[(Range<usize>, InputId)]) -> Result<()> {
     ids.iter().try_for_each(|(rows, id)| exec.set(*id, &rows.clone().map(|i| i as i32).collect::<Vec<_>>()))
 }

@@ -7,7 +7,7 @@ use ggml::tensor::Tensor;
 use ggml::{DType, Result};
 
 use super::attention::{Attend, Cache, LayerCache, SeenInput};
-use super::params::Params;
+use super::params::ParamSet;
 use super::saved::{self, Activation, Checkpointing};
 use crate::arch::Transformer;
 use crate::graph::{
@@ -17,15 +17,15 @@ use crate::hparams::{Hparams, LayerAttention};
 use crate::ids::{LinearId, ParamId};
 use crate::rope::{Plan, PosMap};
 
-/// What all graphs of a run share.
+/// The settings and tensors that all graphs of a training step share.
 #[derive(Clone, Copy)]
 pub(super) struct Ctx<'a> {
     pub(super) hp: &'a Hparams,
     pub(super) pairing: Pairing,
-    /// The model's layers with what is trained in its place.
+    /// The model's layers with the trained tensors in them.
     pub(super) transformer: &'a Transformer,
     pub(super) plan: &'a Plan,
-    pub(super) params: &'a Params,
+    pub(super) params: &'a ParamSet,
     pub(super) cache: &'a Cache,
     pub(super) capabilities: Capabilities,
     pub(super) checkpointing: Checkpointing,
@@ -51,10 +51,10 @@ impl Block {
 
 /// Inputs and outputs of a layer's graph.
 #[derive(Debug)]
-pub(super) struct Ids {
+pub(super) struct LayerIds {
     /// F32 `[n_embd, n]`: the layer's input.
     pub(super) x: InputId,
-    /// Of the layer's output, in a backward run.
+    /// F32 `[n_embd, n]`: the gradient of the layer's output, in a backward run.
     pub(super) d_y: Option<InputId>,
     /// I64 `[n]`: rows of the cache.
     pub(super) cells: Option<InputId>,
@@ -68,7 +68,8 @@ pub(super) struct Ids {
 }
 
 impl Ctx<'_> {
-    /// Upper bound of a graph's tensors: explicit attention is in pieces, the more the longer the context.
+    /// Upper bound of a graph's tensors: explicit attention works in chunks of queries, and a longer context
+    /// has more of them.
     pub(super) fn max_tensors(&self) -> usize {
         if self.capabilities.custom_ops {
             1 << 12
@@ -95,7 +96,7 @@ impl Ctx<'_> {
         f(&Graph::recorded(b, self.capabilities, how))
     }
 
-    /// The loss's side of it: a graph from the last layer's output.
+    /// A graph from the last layer's output, without saved activations.
     pub(super) fn head<'c, R>(
         &self,
         b: &Builder<'c>,
@@ -105,8 +106,8 @@ impl Ctx<'_> {
         none.recorded(b, false, f)
     }
 
-    /// The layer's output; keys and values go into the cache.
-    pub(super) fn forward(&self, b: &Builder<'_>, block: Block) -> Result<Ids> {
+    /// Computes the layer's output and stores its keys and values in the cache.
+    pub(super) fn forward(&self, b: &Builder<'_>, block: Block) -> Result<LayerIds> {
         self.recorded(b, false, |g| {
             let net = &self.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
@@ -123,8 +124,8 @@ impl Ctx<'_> {
         })
     }
 
-    /// Keys and values into the cache, for a layer that is about to be run backwards.
-    pub(super) fn keys(&self, b: &Builder<'_>, block: Block) -> Result<Ids> {
+    /// Stores the keys and values of a block in the cache again, before the layer is run backwards.
+    pub(super) fn keys(&self, b: &Builder<'_>, block: Block) -> Result<LayerIds> {
         self.recorded(b, true, |g| {
             let net = &self.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
@@ -134,9 +135,9 @@ impl Ctx<'_> {
         })
     }
 
-    /// The gradient of the layer's input and of what is trained in it. Blocks come last to first; `alone` is one that is all
-    /// there is, whose keys and values are stored in the same graph.
-    pub(super) fn backward(&self, b: &Builder<'_>, block: Block, alone: bool) -> Result<Ids> {
+    /// Computes the gradients of the layer's input and of its trained tensors. Blocks must come last to
+    /// first. `alone`: the block is the only one, and its keys and values are stored in this same graph.
+    pub(super) fn backward(&self, b: &Builder<'_>, block: Block, alone: bool) -> Result<LayerIds> {
         self.recorded(b, true, |g| {
             let net = &self.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
@@ -209,7 +210,7 @@ struct LayerGraph<'g, 'a, 'c> {
     cache: LayerCache,
     x: Tensor<'c>,
     rotation: Rotation<'c>,
-    ids: Ids,
+    ids: LayerIds,
 }
 
 impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
@@ -220,7 +221,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let maps = std::iter::once(PosMap::IDENTITY);
         let (rotation, rotation_ids) =
             Rotation::new(b, layer, plan, ctx.pairing, block.n, ctx.capabilities.custom_ops, maps)?;
-        let ids = Ids {
+        let ids = LayerIds {
             x: x_id,
             d_y: None,
             cells: None,
@@ -245,7 +246,8 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         self.rotation.queries(self.g.b, self.heads(q)?, PosMap::IDENTITY)
     }
 
-    /// Rotates keys, stores keys and values in the block's rows of the cache; gives the cache after it.
+    /// Rotates keys and stores keys and values in the block's rows of the cache. Returns the updated keys and
+    /// values of the whole cache.
     fn store(&mut self, k: Tensor<'c>, v: Tensor<'c>) -> Result<[Tensor<'c>; 2]> {
         let b = self.g.b;
         let (id, cells) = b.input("cells", DType::I64, &[self.block.n])?;
@@ -266,7 +268,8 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         Ok(attend)
     }
 
-    /// The heads of attention's output side by side, without what the backward run needs behind each: `[n_head * d, n]`.
+    /// The heads of attention's output side by side, `[n_head * d, n]`, without the log-sum-exp that follows
+    /// each.
     fn values(&self, attn_out: Tensor<'c>) -> Result<Tensor<'c>> {
         let (b, d) = (self.g.b, self.layer.n_embd_head);
         let heads = b.cont(b.columns(attn_out, 0, d)?)?;
@@ -280,7 +283,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         self.g.b.view(all, ne, [4 * d, nb[1], nb[1] * n], self.block.start * nb[1])
     }
 
-    fn finish(mut self) -> Ids {
+    fn finish(mut self) -> LayerIds {
         let of_maps = self.g.saved().into_iter();
         self.ids.saved.extend(of_maps.map(|(id, saved)| (Activation::Linear(id), saved)));
         self.ids.dropout_masks = self.g.dropout_masks();

@@ -7,15 +7,15 @@ use std::path::PathBuf;
 
 use serde_json::{json, Value};
 
-use super::optim::Step;
+use super::optim::StepReport;
 use crate::model::{Error, Result};
 
 /// Losses by step, in nats a token, and speeds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct History {
-    /// Step and mean training loss of its sequences.
+    /// StepReport and mean training loss of its sequences.
     pub losses: Vec<(u64, f64)>,
-    /// Step and mean loss of the held-out sequences after it; step 0 is before the first.
+    /// StepReport and mean loss of the held-out sequences after it; step 0 is before the first.
     pub validations: Vec<(u64, f64)>,
     /// Tokens per second of each step of this process.
     pub rates: Vec<f64>,
@@ -52,7 +52,7 @@ impl Log {
     pub(super) fn start(path: Option<PathBuf>, resumed: Option<u64>) -> Result<Log> {
         let mut log = Log { path, history: History::default() };
         let Some(path) = &log.path else { return Ok(log) };
-        let mut kept = String::new();
+        let mut lines = String::new();
         if let Some(last) = resumed {
             // A run whose log is gone can be resumed all the same.
             for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
@@ -60,16 +60,16 @@ impl Log {
                 let Some(step) = entry["step"].as_u64().filter(|s| *s <= last) else { continue };
                 log.history.losses.extend(entry["loss"].as_f64().map(|v| (step, v)));
                 log.history.validations.extend(entry["val_loss"].as_f64().map(|v| (step, v)));
-                kept += line;
-                kept += "\n";
+                lines += line;
+                lines += "\n";
             }
         }
-        files::replace(path, |out| out.write_all(kept.as_bytes()).map_err(|e| files::Error::new(path, e)))?;
+        files::replace(path, |out| out.write_all(lines.as_bytes()).map_err(|e| files::Error::new(path, e)))?;
         Ok(log)
     }
 
     /// Notes a step: the mean loss of its sequences, tokens per second.
-    pub(super) fn step(&mut self, step: &Step, loss: f64, rate: f64) -> Result<()> {
+    pub(super) fn step(&mut self, step: &StepReport, loss: f64, rate: f64) -> Result<()> {
         self.history.losses.push((step.step, loss));
         self.history.rates.push(rate);
         self.append(&json!({

@@ -1,4 +1,4 @@
-//! What training is going to need, part by part, before any of it is asked for.
+//! The memory that training needs, part by part, computed before any of it is allocated.
 
 use ggml::backend::Backend;
 use ggml::graph::Executor;
@@ -6,7 +6,7 @@ use ggml::tensor::Store;
 
 use super::attention::Cache;
 use super::layer::{Block, Ctx};
-use super::params::{self, Params};
+use super::params::{self, ParamSet};
 use super::saved::{self, Checkpointing};
 use super::TrainParams;
 use crate::graph::Capabilities;
@@ -19,7 +19,7 @@ use crate::rope::{LayerPlan, Plan, Spec};
 pub struct MemoryPlan {
     /// Which activations are saved.
     pub checkpointing: Checkpointing,
-    /// Part by part: what it is, bytes on the device, bytes on the host.
+    /// Each part: its name, bytes on the device, bytes on the host.
     pub parts: Vec<(&'static str, usize, usize)>,
     /// Tokens of a sequence.
     pub n_ctx: usize,
@@ -35,7 +35,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What is free where a model is, and its weights.
+    /// The free memory of a model's device (and of the host), plus that of the model's weights, which are
+    /// part of the plan.
     pub fn of(model: &Model) -> Budget {
         let device = model.backend_device();
         let host = (!device.is_cpu())
@@ -63,11 +64,11 @@ pub(super) fn capabilities(model: &Model, settings: &TrainParams) -> Capabilitie
 }
 
 impl MemoryPlan {
-    /// Works out what training at `settings.n_ctx` needs. Nothing of that size is allocated: graphs are measured over
-    /// tensors that have no memory.
+    /// Computes the memory for training at `settings.n_ctx`. Nothing of that size is allocated: graphs are
+    /// measured over tensors that have no memory.
     ///
     /// # Errors
-    /// Settings that cannot be: what they say names them.
+    /// Settings out of range, or a method that training does not support.
     pub fn new(model: &Model, settings: &TrainParams) -> Result<MemoryPlan> {
         check(settings)?;
         // As much again is left to others.
@@ -89,7 +90,7 @@ impl MemoryPlan {
     fn with(model: &Model, settings: &TrainParams, checkpointing: Checkpointing) -> Result<MemoryPlan> {
         let (hp, device, n_ctx) = (model.hparams(), model.backend_device(), settings.n_ctx);
         let rope = plan(model, settings)?;
-        let params = Params::planned(model, &settings.lora)?;
+        let params = ParamSet::planned(model, &settings.lora)?;
         let cache = Cache::new(hp, n_ctx, |defs| Store::planned(device, defs))?;
         let capabilities = capabilities(model, settings);
         let transformer = model.with_adapter(params.adapter())?;
@@ -157,7 +158,7 @@ impl MemoryPlan {
     /// The longest context that fits, in steps of 256 tokens; `None` when not even the shortest does.
     ///
     /// # Errors
-    /// Settings that cannot be, whatever the context.
+    /// Settings that are invalid at any context.
     pub fn largest(model: &Model, settings: &TrainParams, budget: Budget) -> Result<Option<usize>> {
         const STEP: usize = 256;
         let fits = |steps: usize| -> Result<bool> {

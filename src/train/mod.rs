@@ -1,9 +1,10 @@
 //! LoRA fine-tuning on quantised weights, a layer at a time.
 //!
-//! Forwards, only each layer's input is saved (and, where memory allows, more: [`Checkpointing`]). The loss is taken over blocks of
-//! tokens. Backwards, from the last layer down, one layer is brought back and differentiated, in blocks of tokens, attention in
-//! blocks of queries against all keys before them. So what a step needs grows linearly with the context: each layer's input
-//! on the host, and keys, values and their gradients of one layer on the device.
+//! The forward run saves each layer's input and, where memory allows, more activations ([`Checkpointing`]).
+//! The loss is taken over blocks of tokens. The backward run goes from the last layer to the first: each is
+//! computed again and differentiated in blocks of tokens, attention in blocks of queries against all keys
+//! before them. So the memory of a step grows linearly with the context: each layer's input on the host, and
+//! the keys, values and their gradients of one layer on the device.
 
 mod attention;
 pub mod checkpoint;
@@ -40,18 +41,18 @@ use saved::{Activation, Rows};
 pub use export::write_adapter;
 pub use log::History;
 pub use memory::{Budget, MemoryPlan};
-pub use params::{LoraParams, Params, Trained};
+pub use params::{LoraParams, ParamSet, Trained};
 pub use run::{Run, RunParams, RunReport};
 pub use saved::{Checkpointing, SavedType};
 
-/// How to train, as far as the engine is concerned; data, schedule and steps are the caller's.
+/// Settings of a [`Trainer`]. Data, schedule and number of steps are the caller's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainParams {
     /// Tokens of a sequence.
     pub n_ctx: usize,
-    /// The plan trained under; `None` is what the file declares.
+    /// The rope method trained under; `None` takes the one that the file declares.
     pub rope: Option<Spec>,
-    /// What is trained.
+    /// The tensors that are trained.
     pub lora: LoraParams,
     /// Tokens computed at once.
     pub n_block: usize,
@@ -89,10 +90,10 @@ impl TrainParams {
 pub struct Sequence<'a> {
     /// Two to `n_ctx + 1` tokens.
     pub tokens: &'a [Token],
-    /// How much the loss at each of `tokens[1..]` counts; empty: each 1.
+    /// Weight of the loss at each of `tokens[1..]`; empty for 1 each.
     pub weights: &'a [f32],
-    /// Positions, ascending, at which attention starts anew; empty for one segment. These are cumulative sequence lengths
-    /// (`cu_seqlens`) without their first and last entry.
+    /// Positions, ascending, at which attention starts anew; empty for one segment. These are cumulative
+    /// sequence lengths (`cu_seqlens`) without their first and last entry.
     pub segment_starts: &'a [u32],
 }
 
@@ -111,14 +112,14 @@ pub struct Trainer<'m> {
     plan: Plan,
     exec: Executor,
     capabilities: Capabilities,
-    params: Params,
+    params: ParamSet,
     /// The model's layers with the trained tensors in them.
     transformer: Transformer,
     cache: Cache,
     checkpointing: Checkpointing,
     /// Each layer's input.
     inputs: Vec<Rows>,
-    /// What else is saved of each layer.
+    /// The saved activations of each layer.
     saved: Vec<Vec<(Activation, Rows)>>,
     /// The gradient of the current layer's output.
     grad: Rows,
@@ -129,7 +130,11 @@ pub struct Trainer<'m> {
 }
 
 impl<'m> Trainer<'m> {
-    /// Sets a model up to be trained; an error says what does not fit.
+    /// Prepares a model for training.
+    ///
+    /// # Errors
+    /// Settings out of range; a method that changes the attention pattern; a model with adapters; too little
+    /// memory.
     pub fn new(model: &'m Model, settings: &TrainParams) -> Result<Trainer<'m>> {
         if !model.adapters().is_empty() {
             return Err(Error::Invalid(
@@ -141,7 +146,7 @@ impl<'m> Trainer<'m> {
         let (hp, device) = (model.hparams(), model.backend_device());
         let settings = TrainParams { n_block: settings.n_block.min(settings.n_ctx), ..settings.clone() };
         let n = settings.n_ctx;
-        let params = Params::new(model, &settings.lora)?;
+        let params = ParamSet::new(model, &settings.lora)?;
         let transformer = model.with_adapter(params.adapter())?;
         let rows = |width| Rows::new(width, n, settings.saved_type);
         let inputs = (0..hp.n_layer).map(|_| rows(hp.n_embd)).collect::<Result<_>>()?;
@@ -176,7 +181,7 @@ impl<'m> Trainer<'m> {
         })
     }
 
-    /// How it trains.
+    /// Its settings, with `n_block` at most the context.
     pub fn settings(&self) -> &TrainParams {
         &self.settings
     }
@@ -186,13 +191,13 @@ impl<'m> Trainer<'m> {
         &self.plan
     }
 
-    /// What is trained.
-    pub fn params(&self) -> &Params {
+    /// The trained tensors.
+    pub fn params(&self) -> &ParamSet {
         &self.params
     }
 
-    /// The same, to be changed.
-    pub fn params_mut(&mut self) -> &mut Params {
+    /// The trained tensors, to be changed.
+    pub fn params_mut(&mut self) -> &mut ParamSet {
         &mut self.params
     }
 
@@ -201,7 +206,8 @@ impl<'m> Trainer<'m> {
         self.checkpointing
     }
 
-    /// A flag that ends the running call with [`Error::Interrupted`] when set. Whoever sets it resets it.
+    /// A flag that ends the running call with [`Error::Interrupted`] when set. The caller that sets it resets
+    /// it.
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
     }
@@ -211,16 +217,17 @@ impl<'m> Trainer<'m> {
         self.n_seen = n;
     }
 
-    /// The mean loss of a sequence, nats a token, under the adapter as it is; nothing is trained.
+    /// The mean loss of a sequence, in nats per token. No gradient is computed.
     pub fn loss(&mut self, sequence: Sequence<'_>) -> Result<f64> {
         self.run(sequence, None)
     }
 
-    /// The mean loss of a sequence; `factor` times its gradient is added to the sums of the step.
+    /// The mean loss of a sequence, in nats per token. `factor` times its gradient is added to the sums of
+    /// the step.
     ///
     /// # Errors
-    /// A loss that is not finite, [`Error::Interrupted`], the device: then the sums hold part of a gradient and are to be
-    /// forgotten ([`Params::zero_grads`]).
+    /// A loss that is not finite, [`Error::Interrupted`], the device: then the sums hold part of a gradient
+    /// and are to be discarded ([`ParamSet::zero_grads`]).
     pub fn accumulate(&mut self, sequence: Sequence<'_>, factor: f32) -> Result<f64> {
         let loss = self.run(sequence, Some(factor))?;
         self.n_seen += 1;
@@ -247,7 +254,7 @@ impl<'m> Trainer<'m> {
                 let counts: Vec<f32> = weights[at.clone()].iter().map(|w| w / total as f32).collect();
                 let losses = self.head(&y_rows, block, &targets[at], &counts, factor)?;
                 self.scratch = y_rows;
-                // What does not count may be infinite, but must be a number: its gradient is multiplied by 0.
+                // A loss of weight 0 may be infinite but not NaN: its gradient is multiplied by 0.
                 let counted = losses.iter().zip(&counts).filter(|(nll, &w)| w > 0.0 || nll.is_nan());
                 loss += counted.map(|(&nll, &w)| nll * f64::from(w)).sum::<f64>();
             }
@@ -407,7 +414,7 @@ impl<'m> Trainer<'m> {
         (&mut self.exec, ctx)
     }
 
-    fn fill(&mut self, ids: &layer::Ids, block: Block, first_keys: &[i32]) -> Result<()> {
+    fn fill(&mut self, ids: &layer::LayerIds, block: Block, first_keys: &[i32]) -> Result<()> {
         let (exec, hp) = (&mut self.exec, self.model.hparams());
         let at = block.start..block.start + block.n;
         let x = &self.inputs[block.il];
@@ -428,10 +435,10 @@ impl<'m> Trainer<'m> {
             }
         }
         for (map, id) in &ids.dropout_masks {
-            let keep = 1.0 - self.settings.lora.dropout;
+            let keep_p = 1.0 - self.settings.lora.dropout;
             let what = format!("dropout {} {} {}", self.n_seen, map.weight(), block.start);
             let mut rng = params::generator(self.settings.lora.seed, &what);
-            let mut value = || if rng.random::<f32>() < keep { 1.0 / keep } else { 0.0 };
+            let mut value = || if rng.random::<f32>() < keep_p { 1.0 / keep_p } else { 0.0 };
             exec.fill(*id, |out: &mut [f32]| out.iter_mut().for_each(|m| *m = value()))?;
         }
         head::fill_row_ids(exec, &ids.row_ids)?;

@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::params::Params;
+use super::params::ParamSet;
 use crate::model::{Error, Result};
 
 /// AdamW (arXiv 1711.05101) as PyTorch computes it.
@@ -55,14 +55,14 @@ impl AdamW {
     ) {
         let t = step.max(1) as f64;
         let (c1, c2) = (1.0 - self.beta1.powf(t), (1.0 - self.beta2.powf(t)).sqrt());
-        let keep = 1.0 - lr * self.weight_decay;
+        let decay = 1.0 - lr * self.weight_decay;
         let all = value.par_iter_mut().zip(grad).zip(state.m.par_iter_mut().zip(&mut state.v));
         all.for_each(|((p, &g), (m, v))| {
             let g = f64::from(g) * factor;
             let m64 = self.beta1 * f64::from(*m) + (1.0 - self.beta1) * g;
             let v64 = self.beta2 * f64::from(*v) + (1.0 - self.beta2) * g * g;
             (*m, *v) = (m64 as f32, v64 as f32);
-            *p = (f64::from(*p) * keep - lr / c1 * m64 / (v64.sqrt() / c2 + self.eps)) as f32;
+            *p = (f64::from(*p) * decay - lr / c1 * m64 / (v64.sqrt() / c2 + self.eps)) as f32;
         });
     }
 }
@@ -152,7 +152,7 @@ impl Schedule {
     /// Checks that the numbers can be a schedule.
     ///
     /// # Errors
-    /// Names the one that cannot.
+    /// A number out of range, which is named.
     pub fn check(&self) -> Result<()> {
         for (name, value) in [("lr", self.lr), ("lr-min", self.lr_min)] {
             if !(value.is_finite() && value >= 0.0) {
@@ -208,7 +208,7 @@ pub struct OptimParams {
 
 /// The figures of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Step {
+pub struct StepReport {
     /// Steps so far, this one included.
     pub step: u64,
     /// Its learning rate.
@@ -224,18 +224,18 @@ pub struct Optimizer {
     pub params: OptimParams,
     /// Steps so far.
     pub step: u64,
-    /// Means of gradients, in the order of [`Params::list`].
+    /// Means of gradients, in the order of [`ParamSet::list`].
     pub moments: Vec<Moments>,
-    /// The moving average, if one is kept.
+    /// The moving average of the trained values, in the order of [`ParamSet::list`], if there is one.
     pub average: Option<Vec<Vec<f32>>>,
 }
 
 impl Optimizer {
-    /// At the start.
+    /// An optimiser before its first step.
     ///
     /// # Errors
-    /// Settings that cannot be.
-    pub fn new(params: OptimParams, trained: &Params) -> Result<Optimizer> {
+    /// A setting out of range, which is named.
+    pub fn new(params: OptimParams, trained: &ParamSet) -> Result<Optimizer> {
         params.schedule.check()?;
         let AdamW { beta1, beta2, eps, weight_decay } = params.adamw;
         let below_one = |x: f64| (0.0..1.0).contains(&x);
@@ -261,7 +261,7 @@ impl Optimizer {
     /// # Errors
     /// A gradient that is not finite: its tensor is named, and nothing has moved. A value that is not finite
     /// after the step: all is to be taken from the last checkpoint.
-    pub fn step(&mut self, trained: &mut Params) -> Result<Step> {
+    pub fn step(&mut self, trained: &mut ParamSet) -> Result<StepReport> {
         let grads = trained.grads()?;
         let grad_norm = global_norm(&grads);
         if !grad_norm.is_finite() {
@@ -285,6 +285,6 @@ impl Optimizer {
         }
         trained.upload()?;
         trained.zero_grads()?;
-        Ok(Step { step: self.step, lr, grad_norm })
+        Ok(StepReport { step: self.step, lr, grad_norm })
     }
 }

@@ -1,4 +1,4 @@
-//! The trained tensors: low-rank pairs, and, where asked for, norms and the embedding as a whole (`modules_to_save`).
+//! The trained tensors: low-rank pairs, and on request norms and the embedding (`modules_to_save`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct LoraParams {
     pub norms: bool,
     /// Train the embedding, as a copy in floats (LongLoRA).
     pub embeddings: bool,
-    /// Where A and dropout start from.
+    /// Seed of the random values of A and of dropout.
     pub seed: u64,
 }
 
@@ -79,7 +79,7 @@ impl LoraParams {
 /// A tensor that is trained.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
-    /// Which one. Adapter files and checkpoints have it by this identifier's name.
+    /// Its identifier, by whose name adapter files and checkpoints have it.
     pub id: ParamId,
     /// Shape, `ne[0]` first.
     pub shape: [usize; 2],
@@ -89,7 +89,7 @@ pub struct Trained {
 
 /// The trained tensors: on the host, and as an adapter on the device.
 #[derive(Debug)]
-pub struct Params {
+pub struct ParamSet {
     list: Vec<Trained>,
     index: HashMap<ParamId, usize>,
     values: Arc<Store>,
@@ -97,7 +97,7 @@ pub struct Params {
     adapter: Adapter,
 }
 
-/// The tensors that would be trained, with their shapes: the pairs' halves, then tensors as a whole.
+/// The tensors that these settings train, with their shapes: the halves of pairs, then norms and embedding.
 pub(super) fn shapes(model: &Model, how: &LoraParams) -> Result<Vec<(ParamId, [usize; 2])>> {
     how.check()?;
     let transformer = model.transformer();
@@ -163,17 +163,17 @@ fn initial(model: &Model, how: &LoraParams, id: ParamId, [n0, n1]: [usize; 2]) -
     Ok(ggml::dtype::dequantize_tensor(file, info)?)
 }
 
-impl Params {
-    /// Fresh: A random, B zero, whole tensors as they are in the file.
-    pub fn new(model: &Model, how: &LoraParams) -> Result<Params> {
-        let params = Params::with(model, how, Store::new, |id, shape| initial(model, how, id, shape))?;
+impl ParamSet {
+    /// The values at the start of training: A random, B zero, others as they are in the file.
+    pub fn new(model: &Model, how: &LoraParams) -> Result<ParamSet> {
+        let params = ParamSet::with(model, how, Store::new, |id, shape| initial(model, how, id, shape))?;
         params.upload()?;
         Ok(params)
     }
 
     /// Shapes only, for graphs that are measured.
-    pub(super) fn planned(model: &Model, how: &LoraParams) -> Result<Params> {
-        Params::with(model, how, |device, defs, _| Store::planned(device, defs), |_, _| Ok(Vec::new()))
+    pub(super) fn planned(model: &Model, how: &LoraParams) -> Result<ParamSet> {
+        ParamSet::with(model, how, |device, defs, _| Store::planned(device, defs), |_, _| Ok(Vec::new()))
     }
 
     fn with(
@@ -181,7 +181,7 @@ impl Params {
         how: &LoraParams,
         store: impl Fn(Device, Vec<TensorDef>, &str) -> ggml::Result<Arc<Store>>,
         value: impl Fn(ParamId, [usize; 2]) -> Result<Vec<f32>>,
-    ) -> Result<Params> {
+    ) -> Result<ParamSet> {
         let shapes = shapes(model, how)?;
         let defs: Vec<TensorDef> = shapes
             .iter()
@@ -212,7 +212,7 @@ impl Params {
             }
         }
         let adapter = Adapter::from_parts(pairs, modules);
-        Ok(Params { list, index, values, grads, adapter })
+        Ok(ParamSet { list, index, values, grads, adapter })
     }
 
     /// The trained tensors on the device, as an adapter.
@@ -225,7 +225,7 @@ impl Params {
         &self.list
     }
 
-    /// The same, to be changed; [`Params::upload`] brings changes to the device.
+    /// The trained tensors, to be changed; [`ParamSet::upload`] brings changes to the device.
     pub fn list_mut(&mut self) -> &mut [Trained] {
         &mut self.list
     }
@@ -240,7 +240,7 @@ impl Params {
         self.index.get(&id).map(|&i| self.list[i].value.as_slice())
     }
 
-    /// Where the gradient of a tensor is summed.
+    /// The tensor in which the gradient of a trained tensor is summed.
     pub(super) fn grad(&self, id: ParamId) -> Option<StoreTensor> {
         self.index.get(&id).map(|&i| StoreTensor { store: Arc::clone(&self.grads), index: i })
     }
@@ -263,7 +263,7 @@ impl Params {
         Ok(self.grads.write_f32(i, 0, &grad)?)
     }
 
-    /// Gradients summed since the last [`Params::zero_grads`], in the order of [`Params::list`].
+    /// Gradients summed since the last [`ParamSet::zero_grads`], in the order of [`ParamSet::list`].
     pub fn grads(&self) -> Result<Vec<Vec<f32>>> {
         let read = |(i, t): (usize, &Trained)| {
             let mut grad = vec![0.0; t.value.len()];
@@ -273,7 +273,7 @@ impl Params {
         self.list.iter().enumerate().map(read).collect()
     }
 
-    /// Forgets the gradients.
+    /// Sets the gradients to 0.
     pub fn zero_grads(&self) -> Result<()> {
         (0..self.list.len()).try_for_each(|i| self.grads.zero(i))?;
         Ok(())

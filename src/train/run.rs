@@ -11,14 +11,14 @@ use sha2::{Digest, Sha256};
 use super::checkpoint::{self, State};
 use super::export::write_adapter;
 use super::log::{History, Log};
-use super::optim::{Decay, Optimizer, Step};
+use super::optim::{Decay, Optimizer, StepReport};
 use super::{SavedType, Sequence, Trainer};
 use crate::adapter;
 use crate::control::Control;
 use crate::data::{Dataset, Sample};
 use crate::model::{Error, Result};
 
-/// How a run goes, beside what its trainer, optimiser and data were made with.
+/// Settings of a run, beside those of its trainer, optimiser and data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunParams {
     /// Sequences of a step.
@@ -32,7 +32,7 @@ pub struct RunParams {
     pub checkpoints: Option<PathBuf>,
     /// Steps between checkpoints; 0: only after the last step, and when the run is stopped.
     pub save_every: u64,
-    /// Newest checkpoints that stay in the folder.
+    /// The number of newest checkpoints that stay in the folder.
     pub keep_last: usize,
     /// A file that gets a line of JSON for each step and each validation.
     pub log: Option<PathBuf>,
@@ -272,7 +272,7 @@ impl<'m> Run<'m> {
     }
 
     /// One step of the optimiser, and the mean loss of its sequences.
-    fn one_step(&mut self) -> Result<(f64, Step)> {
+    fn one_step(&mut self) -> Result<(f64, StepReport)> {
         self.trainer.params().zero_grads()?;
         self.trainer.set_seen(self.n_seen);
         let at = self.optimizer.step + 1;
@@ -316,7 +316,7 @@ impl<'m> Run<'m> {
         Ok(sum)
     }
 
-    /// Exchanges what is trained and its moving average, where one is kept.
+    /// Exchanges the trained values and their moving average, if there is one.
     fn swap_average(&mut self) -> Result<()> {
         let params = self.trainer.params_mut();
         if let Some(average) = &mut self.optimizer.average {
@@ -335,7 +335,7 @@ impl<'m> Run<'m> {
         Ok(())
     }
 
-    /// Writes the adapter, atomically: the moving average where one is kept. Gives its size in bytes.
+    /// Writes the adapter atomically, with the moving average if there is one. Returns its size in bytes.
     ///
     /// # Errors
     /// A value that is not finite, the disk: then whatever was at `path` still is.

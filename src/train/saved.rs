@@ -1,4 +1,5 @@
-//! Activations of a layer that are saved on the host between its forward and its backward run.
+//! Activation checkpointing: activations of a layer that are saved on the host between its forward and
+//! backward run.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -10,7 +11,8 @@ use crate::hparams::Hparams;
 use crate::ids::{LinearId, Role};
 use crate::model::{Error, Result};
 
-/// Activation checkpointing: the activations of a layer that are saved beside its input. The rest is computed again.
+/// The activations of a layer that are saved beside its input. All others are computed again in the backward
+/// run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Checkpointing {
@@ -131,7 +133,8 @@ pub(super) fn widths(
     out
 }
 
-/// Whether the backward run needs the output of a linear map: the last one of a layer is only added to the residual stream.
+/// Whether the backward run needs the output of a linear map: the last one of a layer is only added to the
+/// residual stream.
 pub(super) fn saves(map: LinearId) -> bool {
     map.layer.is_some() && map.role != Role::Down
 }

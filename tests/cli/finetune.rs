@@ -234,7 +234,7 @@ fn what_cannot_be_is_said_in_one_line() {
         (&["--rank", "0"], 1, "rank: expected at least 1"),
         (&["--rank", "100000"], 1, "rank: expected at most"),
         (&["--targets", "all,z"], 1, "targets: expected some of q, k, v"),
-        (&["--rope", "self-extend:window=16,group=4"], 1, "plain attention"),
+        (&["--rope", "self-extend:window=16,group=4"], 1, "the model's own attention"),
         (&["--rope", "nope"], 2, "rope 'nope'"),
         (&["--lr-min", "nan", "--schedule", "cosine"], 1, "lr-min: expected a number"),
         (&["--resume"], 1, "no checkpoint there"),

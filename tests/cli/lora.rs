@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::common::program::{run, Output};
 use convert::random::{write, Shape};
-use ropewalk::adapter::{self, AdapterFile, Keys, NewPair};
+use ropewalk::adapter::{self, AdapterFile, AdapterMeta, NewPair};
 use ropewalk::gguf::File;
 use ropewalk::DType;
 
@@ -31,14 +31,19 @@ impl Folder {
             a: &a,
             b: &b,
         };
-        let keys = Keys { rope: Some(rope.parse().unwrap()), n_ctx: Some(4096), base, ..Keys::default() };
+        let meta = AdapterMeta {
+            rope: Some(rope.parse().unwrap()),
+            n_ctx: Some(4096),
+            base,
+            ..AdapterMeta::default()
+        };
         let file = AdapterFile {
             arch: "llama",
             rank: 2,
             alpha: 4.0,
             pairs: vec![pair(0), pair(1)],
-            whole: Vec::new(),
-            keys,
+            modules_to_save: Vec::new(),
+            meta,
             dtype: DType::F32,
         };
         adapter::write(&folder.dir.path().join("a.gguf"), &file).unwrap();

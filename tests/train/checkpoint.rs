@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use ropewalk::model::Model;
 use ropewalk::train::checkpoint::{list, load, path, prune, save, State};
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{LoraParams, Params, Sequence, TrainParams, Trainer};
+use ropewalk::train::{LoraParams, ParamSet, Sequence, TrainParams, Trainer};
 use safetensors::SafeTensors;
 
 use crate::common::process::{alone, run_alone, test_program};
@@ -79,15 +79,15 @@ fn a_resumed_run_ends_bit_identical_with_dropout_and_a_moving_average() {
 }
 
 /// The smallest thing to keep.
-fn small(model: &Model, rank: usize, on: &[&str], ema: f64) -> (Params, Optimizer) {
+fn small(model: &Model, rank: usize, on: &[&str], ema: f64) -> (ParamSet, Optimizer) {
     let lora = LoraParams { targets: targets(on), rank, ..LoraParams::default() };
-    let params = Params::new(model, &lora).unwrap();
+    let params = ParamSet::new(model, &lora).unwrap();
     let optimizer = Optimizer::new(optim(ema), &params).unwrap();
     (params, optimizer)
 }
 
 /// One with numbers everywhere, saved.
-fn saved(model: &Model, file: &Path) -> (Params, Optimizer, State) {
+fn saved(model: &Model, file: &Path) -> (ParamSet, Optimizer, State) {
     let (mut params, mut optimizer) = small(model, 1, &["q"], 0.9);
     let mut x = 0.0f32;
     let mut next = || {
@@ -108,7 +108,7 @@ fn saved(model: &Model, file: &Path) -> (Params, Optimizer, State) {
 }
 
 /// Loads into a fresh state; an error must have changed nothing.
-fn try_load(model: &Model, file: &Path) -> Result<(Params, Optimizer, State), String> {
+fn try_load(model: &Model, file: &Path) -> Result<(ParamSet, Optimizer, State), String> {
     let (mut params, mut optimizer) = small(model, 1, &["q"], 0.9);
     let (before, optimizer_before) = (params.list().to_vec(), optimizer.clone());
     match load(file, &names(1), &mut params, &mut optimizer) {
@@ -138,7 +138,7 @@ fn good() -> &'static (Vec<u8>, Vec<f32>, Optimizer, State) {
     })
 }
 
-fn all_values(params: &Params) -> Vec<f32> {
+fn all_values(params: &ParamSet) -> Vec<f32> {
     params.list().iter().flat_map(|t| t.value.clone()).collect()
 }
 
@@ -303,7 +303,7 @@ fn writing_that_fails_leaves_the_old_checkpoint() {
             TrainParams { lora: LoraParams { rank: 16, ..LoraParams::default() }, ..settings(8, 8, "plain") };
         // The other process has written it.
         let model = crate::common::load(&crate::common::scratch("train-checkpoint.gguf"));
-        let params = Params::new(&model, &how.lora).unwrap();
+        let params = ParamSet::new(&model, &how.lora).unwrap();
         let optimizer = Optimizer::new(optim(0.9), &params).unwrap();
         let state = State { step: 2, n_seen: 2, settings: names(1) };
         let e = save(&PathBuf::from(file), &state, &params, &optimizer).expect_err("a full disk");

@@ -60,7 +60,7 @@ fn an_adapter_has_in_a_session_the_loss_it_was_trained_to() {
             assert!(want < 0.98 * fresh, "{about}: {want}, {fresh} untrained");
             let path = scratch(&format!("train-adapter-{i}.gguf"));
             write_adapter(&path, &trainer, None, 4, None).unwrap();
-            let adapters = vec![AdapterSpec { path: path.clone(), strength: 1.0 }];
+            let adapters = vec![AdapterSpec { path: path.clone(), scale: 1.0 }];
             let base = scratch(&format!("train-{i}.gguf"));
             let with = Model::load(&base, &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
             let mut session = open(&with, &SessionParams { kv_type: DType::F32, ..params(48) });

@@ -21,11 +21,11 @@ pub struct TensorSpec {
     pub name: String,
     /// Shape in ggml order.
     pub shape: Vec<u64>,
-    /// What it is filled with.
+    /// Its values.
     pub fill: Fill,
 }
 
-/// What a random tensor is filled with.
+/// The values of a random tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fill {
     /// Mean and standard deviation.
@@ -34,8 +34,8 @@ pub enum Fill {
     Values(Vec<f32>),
 }
 
-/// Writes a random-weight model: matrices as `dtype` (with [`types::target`]'s fallbacks), vectors as F32, a byte-level
-/// tokenizer. The file depends on nothing but the arguments. Returns its size in bytes.
+/// Writes a random-weight model: matrices as `dtype` (with [`types::target`]'s fallbacks), vectors as F32, a
+/// byte-level tokenizer. The file depends on nothing but the arguments. Returns its size in bytes.
 ///
 /// # Errors
 /// A shape no model can have, a type that cannot be written, or the file system.
@@ -96,8 +96,8 @@ pub fn write_watched(shape: &Shape, dtype: DType, seed: u64, path: &Path, watch:
     }
 }
 
-/// Every tensor of a shape, in file order. Scales keep activations near unit size through the layers, scores spread
-/// enough for attention to matter, and logits at a deviation near 2.
+/// Every tensor of a shape, in file order. Scales keep activations near unit size through the layers, scores
+/// spread enough for attention to matter, and logits at a deviation near 2.
 pub fn tensors(shape: &Shape) -> Vec<TensorSpec> {
     let (embd, ff) = (shape.n_embd as u64, shape.n_ff as u64);
     let (q, kv) = ((shape.n_head * shape.n_embd_head) as u64, (shape.n_head_kv * shape.n_embd_head) as u64);

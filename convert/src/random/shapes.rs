@@ -19,7 +19,7 @@ pub struct Shape {
     pub n_embd_head: usize,
     /// Width of the feed-forward.
     pub n_ff: usize,
-    /// Tokens; at least [`super::tokens::N_MIN`], the rest are unused ones.
+    /// Tokens, at least [`super::tokens::N_MIN`]; those beyond are unused.
     pub n_vocab: usize,
     /// `context_length`, tokens.
     pub n_ctx_train: usize,
@@ -33,15 +33,15 @@ pub struct Shape {
     pub freq_base: f32,
     /// Epsilon of the RMS norms.
     pub rms_eps: f32,
-    /// `rope_freqs.weight`: what the angle of each pair is divided by, `n_embd_head / 2` values. Stock llama.cpp
-    /// refuses a qwen2 file that has it.
+    /// `rope_freqs.weight`: what the angle of each pair is divided by, `n_embd_head / 2` values. Stock
+    /// llama.cpp refuses a qwen2 file that has it.
     pub rope_factors: Option<Vec<f32>>,
 }
 
 /// A shape `--random` knows.
 #[derive(Debug)]
 pub struct NamedShape {
-    /// What users write.
+    /// Its name, as users write it.
     pub name: &'static str,
     /// One line of help.
     pub about: &'static str,
@@ -187,8 +187,9 @@ fn qwen2_tiny() -> Shape {
     Shape { arch: "qwen2".into(), qkv_bias: true, freq_base: 1_000_000.0, rms_eps: 1e-6, ..llama_tiny() }
 }
 
-/// Llama 3.1's factors for `rope_freqs.weight`, as llama.cpp's converter computes them: pairs whose wavelength is past
-/// 8192 tokens are slowed by `factor`, those within 8192 / 4 are left, those between are blended.
+/// Llama 3.1's factors for `rope_freqs.weight`, as llama.cpp's converter computes them: pairs whose
+/// wavelength is past 8192 tokens are slowed by `factor`, those within 8192 / 4 are left, those between are
+/// blended.
 fn llama3_factors(n_rot: usize, base: f64, factor: f64) -> Vec<f32> {
     let (n_ctx, low, high) = (8192.0, 1.0, 4.0);
     let one = |i: usize| {

@@ -1,4 +1,5 @@
-//! A byte-level tokenizer for models without one: 256 byte tokens, three special ones, unused ones to fill up.
+//! A byte-level tokenizer for models without one: 256 byte tokens, three special ones, unused ones to fill
+//! up.
 
 use gguf::{Array, Value, Writer};
 
@@ -12,7 +13,8 @@ const TEMPLATE: &str =
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}\
 {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// How GPT-2's vocabulary spells a byte: printable Latin-1 as itself, the others as U+0100 and up, in order.
+/// The spelling of a byte in GPT-2's vocabulary: printable Latin-1 as itself, the others as U+0100 and up, in
+/// order.
 fn spelling(byte: u8) -> char {
     let printable = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
     match printable(byte) {

@@ -1,8 +1,9 @@
 //! Streams of random weights, the same on every platform and for any number of threads.
 //!
-//! Values come from one ChaCha8 key per seed, one stream per tensor, and a position per block of 256, so any block can be
-//! made by any thread. Large tensors repeat: a pool of blocks is quantised once per type and scale, and every block
-//! of the tensor is drawn from it. Speed does not depend on values, and quantising is what would take minutes.
+//! Values come from one ChaCha8 key per seed, one stream per tensor, and a position per block of 256, so any
+//! block can be made by any thread. Large tensors repeat: a pool of blocks is quantised once per type and
+//! scale, and every block of the tensor is drawn from it. Speed does not depend on values, and quantising is
+//! what would take minutes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,7 +23,8 @@ use crate::{interrupted, Watch};
 const BLOCK: usize = 256;
 /// Blocks of a pool; tensors with more are drawn from it.
 const POOL: usize = 8192;
-/// Only tensors with rows of this many values are: two draws of four blocks or more never meet in practice, so no row repeats.
+/// Only tensors with rows of this many values are: two draws of four blocks or more never meet in practice,
+/// so no row repeats.
 const POOLED_ROW: usize = 4 * BLOCK;
 /// Blocks one thread makes at a time.
 const RUN: usize = 64;
@@ -33,8 +35,9 @@ const POOL_STREAM: u64 = 0;
 /// Added to a tensor's stream for its draws from the pool.
 const DRAWS: u64 = 1 << 32;
 
-/// `n` values of mean `mean` and deviation `std`, from block `block` of a stream on. Bell-shaped: each is the sum of four
-/// uniform ones, which unlike a transform through logarithms is exact everywhere; none is further than 3.5 deviations out.
+/// `n` values of mean `mean` and deviation `std`, from block `block` of a stream on. Bell-shaped: each is the
+/// sum of four uniform ones, which unlike a transform through logarithms is exact everywhere; none is further
+/// than 3.5 deviations out.
 pub(super) fn normal(seed: u64, stream: u64, block: usize, n: usize, mean: f32, std: f32) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(stream);

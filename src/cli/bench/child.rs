@@ -65,7 +65,7 @@ enum Reply {
     Error(String),
 }
 
-/// How a run of a test ended.
+/// The result of one run of a test.
 pub(super) enum Outcome {
     /// It took so many seconds.
     Seconds(f64),
@@ -77,7 +77,7 @@ pub(super) enum Outcome {
 pub(super) struct Child {
     open: Open,
     process: Option<Process>,
-    /// How the process died when the context was opened, until a test has been told.
+    /// The way the process died when the context was opened, until a test has reported it.
     death: Option<String>,
 }
 
@@ -167,7 +167,7 @@ impl Child {
     }
 }
 
-/// How a process ended, in words.
+/// The way a process ended, in words.
 fn ending(status: ExitStatus) -> String {
     #[cfg(unix)]
     {
@@ -225,7 +225,7 @@ fn open(choice: &ModelChoice, settings: &Open) -> anyhow::Result<Libllama> {
     };
     let mut oracle = Oracle::open(&choice.path, &params)?;
     for adapter in &choice.params.adapters {
-        oracle.lora(&adapter.path, adapter.strength)?;
+        oracle.lora(&adapter.path, adapter.scale)?;
     }
     Ok(Libllama { oracle, n_batch: (settings.n_batch as usize).max(1) })
 }

@@ -45,7 +45,7 @@ pub(super) fn time(engine: &mut dyn Engine, test: &Test, text: &[Token]) -> anyh
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// Where the work of a contender is done.
+/// The place where a contender's work is done.
 enum Runner<'m> {
     Session(Box<Session<'m>>),
     Child(Child),

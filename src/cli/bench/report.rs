@@ -48,7 +48,7 @@ pub(super) struct Row {
     test: Test,
     /// Tokens per second, one for each repetition.
     pub(super) samples: Vec<f64>,
-    /// How the engine's process died of the test, if it did; its samples do not count then.
+    /// The way the engine's process died of the test, if it did; its samples do not count then.
     pub(super) died: Option<String>,
 }
 impl Row {

@@ -185,7 +185,7 @@ fn train(args: &Args, run: &mut Run<'_>, optim: &OptimParams, interrupt: &Interr
 
 /// The one JSON object of `--json`.
 #[derive(Serialize)]
-struct Report {
+struct FinetuneReport {
     model: String,
     rope: String,
     /// The recipe and how it differs from its paper, where one was named.
@@ -213,7 +213,7 @@ fn finish(args: &Args, choice: &ModelChoice, run: &Run<'_>) -> anyhow::Result<()
         path.display()
     ));
     if args.out.json {
-        output::print_json(&Report {
+        output::print_json(&FinetuneReport {
             model: models::label(choice),
             rope,
             recipe: args.recipe_notes()?,

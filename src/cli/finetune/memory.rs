@@ -15,7 +15,7 @@ pub(super) fn show(args: &Args, model: &Model, settings: &TrainParams) -> anyhow
         settings.n_ctx = model.hparams().n_ctx_train;
     }
     if args.memory.is_some() {
-        // A GPU runs ordinary ops, and keeps what it can on the host.
+        // A GPU runs ordinary ops, and saved activations are on the host.
         settings.portable = true;
         settings.checkpointing = settings.checkpointing.or(Some(Checkpointing::Inputs));
     }
@@ -34,6 +34,8 @@ pub(super) fn show(args: &Args, model: &Model, settings: &TrainParams) -> anyhow
             .collect();
         return output::print_json(&json!({
             "ctx": plan.n_ctx,
+            "checkpointing": plan.checkpointing,
+            // Its older name, which stays.
             "keep": plan.checkpointing,
             "parts": parts,
             "device": device,

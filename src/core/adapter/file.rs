@@ -1,4 +1,5 @@
-//! Adapter files, read: llama.cpp's LoRA files, and what ours say beyond them. Nothing of a file is believed unchecked.
+//! Reads adapter files: llama.cpp's LoRA files, with the metadata keys and replaced tensors that ropewalk
+//! adds to them. Structure, types and shapes are checked before any value is used.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,12 +14,13 @@ use crate::rope::Spec;
 const OUTPUT: &str = "output.weight";
 const LORA_A: &str = ".lora_a";
 const LORA_B: &str = ".lora_b";
-/// Names in errors are cut to so many characters.
+/// Characters of a text from a file that an error shows.
 const SHOWN: usize = 64;
 
-/// What an adapter says of its making. Files of other programs say nothing.
+/// The metadata of an adapter file that tells how it was trained (`ropewalk.lora.*`). Files of other programs
+/// have none of these keys.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Keys {
+pub struct AdapterMeta {
     /// The spec it was trained under, every default filled in.
     pub rope: Option<Spec>,
     /// Context it was trained at, tokens.
@@ -27,22 +29,23 @@ pub struct Keys {
     pub base: Option<String>,
     /// Optimiser steps.
     pub steps: Option<u64>,
-    /// What it was trained on, in words.
+    /// A description of the texts it was trained on.
     pub data: Option<String>,
     /// Whether alpha was meant over the square root of the rank (rsLoRA).
     pub rslora: bool,
 }
 
-/// A pair of a file.
+/// A low-rank pair of an adapter file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PairInfo {
-    /// The weight it stands beside, as the file names it: `output.weight` for the head of a model with tied embeddings too.
+    /// Name of the weight it is added to, as the file has it: `output.weight` also for a model with tied
+    /// embeddings.
     pub weight: String,
-    /// Width of what goes in.
+    /// Width of the input.
     pub n_in: usize,
     /// Rank.
     pub rank: usize,
-    /// Width of what comes out.
+    /// Width of the output.
     pub n_out: usize,
 }
 
@@ -57,33 +60,33 @@ impl PairInfo {
     }
 }
 
-/// A tensor of a file that takes the place of the model's.
+/// A tensor of an adapter file that replaces one of the model as a whole (`modules_to_save` in PEFT).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WholeInfo {
-    /// The model's tensor.
+pub struct ModuleInfo {
+    /// Name of the model's tensor.
     pub name: String,
     /// Shape, `ne[0]` first.
     pub shape: Vec<usize>,
 }
 
-/// An adapter file, its structure checked.
+/// An open adapter file whose structure was checked.
 #[derive(Debug)]
-pub struct Opened {
+pub struct AdapterReader {
     file: File,
     arch: String,
     alpha: f32,
-    keys: Keys,
+    meta: AdapterMeta,
     pairs: Vec<PairInfo>,
-    whole: Vec<WholeInfo>,
+    modules: Vec<ModuleInfo>,
 }
 
-impl Opened {
-    /// Opens a file and checks what can be checked without a model.
+impl AdapterReader {
+    /// Opens a file and checks all that can be checked without a model.
     ///
     /// # Errors
-    /// Not an adapter, not a LoRA, a half of a pair missing, ranks that differ or exceed the weight's dimensions, an alpha
-    /// that is not finite, a tensor that cannot be converted to F32, keys of another type.
-    pub fn open(path: &Path) -> Result<Opened> {
+    /// The file is no adapter or no LoRA; half of a pair is missing; ranks differ or exceed the weight's
+    /// dimensions; alpha is not finite; a tensor cannot be converted to F32; a metadata key has another type.
+    pub fn open(path: &Path) -> Result<AdapterReader> {
         let file = File::open(path)?;
         for (key, expected) in [("general.type", "adapter"), ("adapter.type", "lora")] {
             let found: String = file.get(key)?;
@@ -101,23 +104,25 @@ impl Opened {
             ));
         }
         let arch: String = file.get("general.architecture")?;
-        // None is 0 to llama.cpp, and 0 leaves the strength alone to be the scale.
+        // llama.cpp reads a missing alpha as 0, and 0 as no factor: the user's scale alone counts.
         let alpha = file.get_opt::<f32>(keys::LORA_ALPHA)?.unwrap_or(0.0);
         if !alpha.is_finite() {
             return Err(refuse(&file, keys::LORA_ALPHA, "a finite number", alpha));
         }
-        let keys = read_keys(&file)?;
-        let (pairs, whole) = tensors(&file)?;
-        if pairs.is_empty() && whole.is_empty() {
+        let meta = read_meta(&file)?;
+        let (pairs, modules) = tensors(&file)?;
+        if pairs.is_empty() && modules.is_empty() {
             return Err(refuse(&file, "tensors", "at least one", "none"));
         }
-        Ok(Opened { arch, alpha, keys, pairs, whole, file })
+        Ok(AdapterReader { arch, alpha, meta, pairs, modules, file })
     }
 
-    /// Checks that it was made for a model like `base`, and unless `force`, for that very one, whose [`fingerprint`] is given.
+    /// Checks that the adapter suits `base`: the same architecture, and tensors of the same names and shapes.
+    /// Unless `force`, also that it was trained on this very model, whose [`fingerprint`] is `base_print`.
     ///
     /// # Errors
-    /// Another architecture, a tensor the model lacks or has in another shape; another model, where the adapter says which.
+    /// Another architecture; a tensor that the model lacks or has in another shape; another model, where the
+    /// adapter tells which one it was trained on.
     pub fn check(&self, base: &File, base_print: &str, force: bool) -> Result<()> {
         let arch: String = base.get("general.architecture")?;
         if arch != self.arch {
@@ -131,10 +136,10 @@ impl Opened {
             }
             self.check_shape(base, &p.weight, target(base, &p.weight), &[p.n_in, p.n_out])?;
         }
-        for w in &self.whole {
-            self.check_shape(base, &w.name, &w.name, &w.shape)?;
+        for m in &self.modules {
+            self.check_shape(base, &m.name, &m.name, &m.shape)?;
         }
-        match &self.keys.base {
+        match &self.meta.base {
             Some(trained_on) if !force && trained_on != base_print => {
                 let expected = format!("{base_print} of {}", base.path().display());
                 let found = format!("{}: it was trained on another model (force it?)", quoted(trained_on));
@@ -166,14 +171,14 @@ impl Opened {
         &self.arch
     }
 
-    /// `adapter.lora.alpha`, to be divided by the rank; 0 when the scale is the strength alone.
+    /// `adapter.lora.alpha`, to be divided by the rank; 0 when the user's scale alone is the factor.
     pub fn alpha(&self) -> f32 {
         self.alpha
     }
 
-    /// What it says of its making.
-    pub fn keys(&self) -> &Keys {
-        &self.keys
+    /// The metadata that tells how it was trained.
+    pub fn meta(&self) -> &AdapterMeta {
+        &self.meta
     }
 
     /// Its pairs, in the order of names.
@@ -181,20 +186,21 @@ impl Opened {
         &self.pairs
     }
 
-    /// Its other tensors.
-    pub fn whole(&self) -> &[WholeInfo] {
-        &self.whole
+    /// The tensors that replace those of the model, in the order of the file.
+    pub fn modules_to_save(&self) -> &[ModuleInfo] {
+        &self.modules
     }
 
-    /// The factor of `B A`: `strength * alpha / rank`, or `strength` where alpha is 0.
+    /// The factor of `B A`: `scale * alpha / rank`, or `scale` where alpha is 0.
     ///
     /// # Errors
     /// When that is not finite.
-    pub fn scale(&self, pair: &PairInfo, strength: f32) -> Result<f32> {
-        let scale = if self.alpha == 0.0 { strength } else { strength * self.alpha / pair.rank as f32 };
-        match scale.is_finite() {
-            true => Ok(scale),
-            false => Err(refuse(&self.file, keys::LORA_ALPHA, "a finite scale", scale)),
+    pub fn pair_scale(&self, pair: &PairInfo, scale: f32) -> Result<f32> {
+        let of_pair = if self.alpha == 0.0 { scale } else { scale * self.alpha / pair.rank as f32 };
+        if of_pair.is_finite() {
+            Ok(of_pair)
+        } else {
+            Err(refuse(&self.file, keys::LORA_ALPHA, "a finite scale", of_pair))
         }
     }
 
@@ -218,58 +224,62 @@ impl Opened {
         }
     }
 
-    /// What takes the place of the model's tensor at this strength, F32: `w + strength * (new - w)`, at 1 the new one itself.
+    /// The values that replace the model's tensor at this scale, F32: `w + scale * (new - w)`, which at 1 is
+    /// the new tensor itself. `base` is the file the old values `w` are read from.
     ///
     /// # Errors
-    /// As [`Opened::values`].
-    pub fn whole_values<E: From<Error>>(
+    /// As [`AdapterReader::values`].
+    pub fn module_values<E: From<Error>>(
         &self,
-        whole: &WholeInfo,
-        strength: f32,
+        module: &ModuleInfo,
+        scale: f32,
         base: &File,
         dequantize: impl Fn(&File, &TensorInfo) -> Result<Vec<f32>, E>,
     ) -> Result<Vec<f32>, E> {
-        let mut values = self.values(&whole.name, &dequantize)?;
-        if strength != 1.0 {
-            let info = base.tensor(&whole.name);
-            let info = info.ok_or_else(|| refuse(base, &whole.name, "a tensor to replace", "none"))?;
+        let mut values = self.values(&module.name, &dequantize)?;
+        if scale != 1.0 {
+            let info = base.tensor(&module.name);
+            let info = info.ok_or_else(|| refuse(base, &module.name, "a tensor to replace", "none"))?;
             let own = dequantize(base, info)?;
-            values.iter_mut().zip(own).for_each(|(new, w)| *new = w + strength * (*new - w));
+            values.iter_mut().zip(own).for_each(|(new, w)| *new = w + scale * (*new - w));
         }
         Ok(values)
     }
 }
 
-/// The tensor of `base` that a pair beside `weight` changes: with tied embeddings the output is the embedding's tensor.
+/// The tensor of `base` that a pair beside `weight` changes: with tied embeddings the output is the
+/// embedding's tensor.
 pub fn target<'a>(base: &File, weight: &'a str) -> &'a str {
-    match weight == OUTPUT && base.tensor(OUTPUT).is_none() {
-        true => TOKEN_EMBD,
-        false => weight,
+    if weight == OUTPUT && base.tensor(OUTPUT).is_none() {
+        TOKEN_EMBD
+    } else {
+        weight
     }
 }
 
-/// Opens adapters that are to be used together on `base`, and checks them against it; `force` takes those of another model
-/// with the same tensors too.
+/// Opens adapters that are to be used together on `base`, and checks each against it. With `force`, adapters
+/// of another model with the same tensors are accepted. Returns each with the scale that was asked for.
 ///
 /// # Errors
-/// As [`Opened::open`] and [`Opened::check`]; a strength that is not finite; two that replace the same tensor.
-pub fn open_all(specs: &[AdapterSpec], base: &File, force: bool) -> Result<Vec<(Opened, f32)>> {
+/// Those of [`AdapterReader::open`] and [`AdapterReader::check`]; a scale that is not finite; two adapters
+/// that replace the same tensor.
+pub fn open_all(specs: &[AdapterSpec], base: &File, force: bool) -> Result<Vec<(AdapterReader, f32)>> {
     let base_print = if specs.is_empty() { String::new() } else { fingerprint(base) };
-    let mut out: Vec<(Opened, f32)> = Vec::with_capacity(specs.len());
+    let mut out: Vec<(AdapterReader, f32)> = Vec::with_capacity(specs.len());
     for spec in specs {
-        let opened = Opened::open(&spec.path)?;
-        if !spec.strength.is_finite() {
-            return Err(refuse(&opened.file, "strength", "a finite number", spec.strength));
+        let opened = AdapterReader::open(&spec.path)?;
+        if !spec.scale.is_finite() {
+            return Err(refuse(&opened.file, "scale", "a finite number", spec.scale));
         }
         opened.check(base, &base_print, force)?;
-        for whole in opened.whole() {
-            let taken = |o: &&(Opened, f32)| o.0.whole.iter().any(|w| w.name == whole.name);
+        for module in opened.modules_to_save() {
+            let taken = |o: &&(AdapterReader, f32)| o.0.modules.iter().any(|m| m.name == module.name);
             if let Some((other, _)) = out.iter().find(taken) {
                 let what = format!("{} replaces it already", other.file.path().display());
-                return Err(opened.file.error(&whole.name, what));
+                return Err(opened.file.error(&module.name, what));
             }
         }
-        out.push((opened, spec.strength));
+        out.push((opened, spec.scale));
     }
     Ok(out)
 }
@@ -278,12 +288,12 @@ fn quoted(text: &str) -> String {
     format!("{:?}", text.chars().take(SHOWN).collect::<String>())
 }
 
-fn read_keys(file: &File) -> Result<Keys> {
+fn read_meta(file: &File) -> Result<AdapterMeta> {
     let rope = match file.get_opt::<String>(keys::LORA_ROPE)? {
         Some(text) => Some(text.parse::<Spec>().map_err(|e| file.error(keys::LORA_ROPE, e.to_string()))?),
         None => None,
     };
-    Ok(Keys {
+    Ok(AdapterMeta {
         rope,
         n_ctx: file.get_opt::<u32>(keys::LORA_N_CTX)?.map(|n| n as usize),
         base: file.get_opt(keys::LORA_BASE)?,
@@ -293,7 +303,7 @@ fn read_keys(file: &File) -> Result<Keys> {
     })
 }
 
-/// Shape less trailing ones, at least one dimension.
+/// The shape without trailing dimensions of 1; at least one dimension.
 fn trimmed(info: &TensorInfo) -> Vec<usize> {
     let shape: Vec<usize> = info.shape.iter().map(|&n| n as usize).collect();
     trim(&shape).to_vec()
@@ -303,9 +313,9 @@ fn trim(shape: &[usize]) -> &[usize] {
     &shape[..shape.iter().rposition(|&n| n != 1).map_or(1, |i| i + 1)]
 }
 
-fn tensors(file: &File) -> Result<(Vec<PairInfo>, Vec<WholeInfo>)> {
+fn tensors(file: &File) -> Result<(Vec<PairInfo>, Vec<ModuleInfo>)> {
     let mut halves: BTreeMap<&str, [Option<[usize; 2]>; 2]> = BTreeMap::new();
-    let mut whole = Vec::new();
+    let mut modules = Vec::new();
     for t in file.tensors() {
         if !t.dtype.can_dequantize() {
             return Err(refuse(file, &t.name, "a float or quantised type", t.dtype.name()));
@@ -314,7 +324,7 @@ fn tensors(file: &File) -> Result<(Vec<PairInfo>, Vec<WholeInfo>)> {
             (Some(weight), _) => (weight, 0),
             (_, Some(weight)) => (weight, 1),
             _ => {
-                whole.push(WholeInfo { name: t.name.clone(), shape: trimmed(t) });
+                modules.push(ModuleInfo { name: t.name.clone(), shape: trimmed(t) });
                 continue;
             }
         };
@@ -345,5 +355,5 @@ fn tensors(file: &File) -> Result<(Vec<PairInfo>, Vec<WholeInfo>)> {
         }
         pairs.push(pair);
     }
-    Ok((pairs, whole))
+    Ok((pairs, modules))
 }

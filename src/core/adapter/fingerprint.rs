@@ -1,13 +1,14 @@
-//! What tells one model file from another, cheaply.
+//! A fingerprint of a model file that is quick to compute: samples of the tensors are hashed.
 
 use sha2::{Digest, Sha256};
 
-/// Places of a tensor that are looked at, and bytes at each.
+/// Places of a tensor that are sampled, and bytes at each.
 const N_SAMPLES: usize = 8;
 const SAMPLE: usize = 64;
 
-/// SHA-256, in hex, of every tensor's name, type and shape and of samples of its bytes, in the order of names. Metadata and
-/// factor tensors of rope (`rope_*`) do not count, so that a file and what `convert --rope` makes of it have the same.
+/// SHA-256, in hex, of every tensor's name, type and shape and of samples of its bytes, in the order of
+/// names. Metadata and factor tensors of rope (`rope_*`) do not count, so that a file and what `convert
+/// --rope` makes of it have the same.
 pub fn fingerprint(file: &gguf::File) -> String {
     let mut tensors: Vec<_> = file.tensors().iter().filter(|t| !t.name.starts_with("rope_")).collect();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
@@ -19,12 +20,13 @@ pub fn fingerprint(file: &gguf::File) -> String {
         hash.update((t.shape.len() as u64).to_le_bytes());
         t.shape.iter().for_each(|n| hash.update(n.to_le_bytes()));
         let data = file.data(t);
-        match data.len() <= N_SAMPLES * SAMPLE {
-            true => hash.update(data),
-            false => (0..N_SAMPLES).for_each(|i| {
-                let at = (data.len() - SAMPLE) / (N_SAMPLES - 1) * i;
-                hash.update(&data[at..at + SAMPLE]);
-            }),
+        if data.len() <= N_SAMPLES * SAMPLE {
+            hash.update(data);
+            continue;
+        }
+        for i in 0..N_SAMPLES {
+            let at = (data.len() - SAMPLE) / (N_SAMPLES - 1) * i;
+            hash.update(&data[at..at + SAMPLE]);
         }
     }
     format!("{:x}", hash.finalize())

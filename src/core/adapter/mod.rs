@@ -1,4 +1,5 @@
-//! Adapter files: llama.cpp's LoRA files with a few keys and tensors more. [`Opened`] reads them, [`write()`] makes them.
+//! Adapter files: llama.cpp's LoRA files with some metadata keys and tensors of our own. [`AdapterReader`]
+//! reads them, [`write()`] writes them.
 
 mod file;
 mod fingerprint;
@@ -9,46 +10,47 @@ use std::str::FromStr;
 
 use gguf::Error;
 
-pub use file::{open_all, target, Keys, Opened, PairInfo, WholeInfo};
+pub use file::{open_all, target, AdapterMeta, AdapterReader, ModuleInfo, PairInfo};
 pub use fingerprint::fingerprint;
 pub use write::{write, AdapterFile, NewPair, NewTensor};
 
-/// An adapter a user asks for.
+/// An adapter that a user asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterSpec {
     /// The file.
     pub path: PathBuf,
-    /// Factor on what it adds: 1 as trained, 0 nothing.
-    pub strength: f32,
+    /// Factor on all that the adapter changes: 1 as it was trained, 0 nothing.
+    pub scale: f32,
 }
 
 impl FromStr for AdapterSpec {
     type Err = String;
-    /// `FILE` or `FILE:STRENGTH`. Where a file has the whole text for its name, that is it.
+    /// Parses `FILE` or `FILE:SCALE`. If a file has the whole text for its name, that file is meant, at scale
+    /// 1.
     fn from_str(text: &str) -> Result<AdapterSpec, String> {
-        let whole = AdapterSpec { path: text.into(), strength: 1.0 };
-        let Some((path, number)) = text.rsplit_once(':') else { return Ok(whole) };
+        let unscaled = AdapterSpec { path: text.into(), scale: 1.0 };
+        let Some((path, number)) = text.rsplit_once(':') else { return Ok(unscaled) };
         if Path::new(text).exists() {
-            return Ok(whole);
+            return Ok(unscaled);
         }
         match number.parse::<f32>() {
-            Ok(strength) if strength.is_finite() && !path.is_empty() => {
-                Ok(AdapterSpec { path: path.into(), strength })
+            Ok(scale) if scale.is_finite() && !path.is_empty() => {
+                Ok(AdapterSpec { path: path.into(), scale })
             }
-            Ok(_) => Err(format!("'{text}': expected a finite strength after FILE:, found {number}")),
-            Err(_) => Ok(whole),
+            Ok(_) => Err(format!("'{text}': expected a finite scale after FILE:, found {number}")),
+            Err(_) => Ok(unscaled),
         }
     }
 }
 
-/// As it was written.
+/// `FILE:SCALE`.
 impl std::fmt::Display for AdapterSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.path.display(), self.strength)
+        write!(f, "{}:{}", self.path.display(), self.scale)
     }
 }
 
-/// An error of an adapter's file.
+/// An error that names file, key, and the expected and found values.
 fn refuse(
     file: &gguf::File,
     key: &str,

@@ -1,26 +1,27 @@
-//! Adapter files, written: so that llama.cpp loads them, too.
+//! Writes adapter files that llama.cpp loads, too.
 //!
-//! What stock llama.cpp takes of them: every pair, at the scale we use. It skips tensors whose names end in `_norm.weight`
-//! (with trained norms it runs another model than ours), and refuses a file with any other whole tensor (trained embeddings or
-//! output), and one with a pair beside `output.weight` for a model whose output is its embedding.
+//! Stock llama.cpp applies every pair at the scale that we use. It ignores tensors whose names end in
+//! `_norm.weight`, so with trained norms its model differs from ours. It refuses a file that replaces any
+//! other tensor (trained embeddings or output), and one with a pair for `output.weight` if the model's output
+//! matrix is its embedding.
 
 use std::path::Path;
 
 use gguf::{float, DType, Error, Result, Writer};
 
-use super::file::{Keys, PairInfo};
+use super::file::{AdapterMeta, PairInfo};
 use crate::hparams::keys;
 use crate::ids::TOKEN_EMBD;
 
-/// A pair to be written.
+/// A low-rank pair to be written.
 #[derive(Debug, Clone)]
 pub struct NewPair<'a> {
-    /// The weight, such as `blk.0.attn_q.weight`. The head of a model with tied embeddings goes by `output.weight`;
-    /// `token_embd.weight`, which the graph calls it, is written so.
+    /// Name of the weight, such as `blk.0.attn_q.weight`. The output matrix of a model with tied embeddings
+    /// is `output.weight`; `token_embd.weight` is written under that name.
     pub weight: String,
-    /// Width of what goes in.
+    /// Width of the input.
     pub n_in: usize,
-    /// Width of what comes out.
+    /// Width of the output.
     pub n_out: usize,
     /// `[n_in, rank]`.
     pub a: &'a [f32],
@@ -28,14 +29,14 @@ pub struct NewPair<'a> {
     pub b: &'a [f32],
 }
 
-/// A tensor to take the place of the model's.
+/// A tensor that replaces one of the model.
 #[derive(Debug, Clone)]
 pub struct NewTensor<'a> {
-    /// The model's tensor.
+    /// Name of the model's tensor.
     pub name: String,
     /// Shape, `ne[0]` first.
     pub shape: Vec<usize>,
-    /// Its values.
+    /// Values, `ne[0]` fastest.
     pub values: &'a [f32],
 }
 
@@ -46,34 +47,36 @@ pub struct AdapterFile<'a> {
     pub arch: &'a str,
     /// Rank of every pair.
     pub rank: usize,
-    /// Alpha as the user gave it: the scale is `alpha / rank`, under [`Keys::rslora`] `alpha / sqrt(rank)`.
+    /// Alpha as the user gave it: the factor of a pair is `alpha / rank`, with [`AdapterMeta::rslora`]
+    /// `alpha / sqrt(rank)`.
     pub alpha: f32,
     /// Low-rank pairs.
     pub pairs: Vec<NewPair<'a>>,
-    /// Tensors trained whole: norms, embeddings.
-    pub whole: Vec<NewTensor<'a>>,
-    /// What is to be said of its making.
-    pub keys: Keys,
+    /// Norms and embeddings that replace those of the model.
+    pub modules_to_save: Vec<NewTensor<'a>>,
+    /// How it was trained.
+    pub meta: AdapterMeta,
     /// F32, or F16 for pairs and matrices (vectors stay F32).
     pub dtype: DType,
 }
 
-/// Writes an adapter, atomically; gives its size in bytes. rsLoRA is written as the alpha that gives its scale when divided by
-/// the rank, `alpha * sqrt(rank)`, because that is all llama.cpp does.
+/// Writes an adapter atomically and returns its size in bytes. llama.cpp only divides alpha by the rank, so
+/// for rsLoRA the alpha written is `alpha * sqrt(rank)`.
 ///
 /// # Errors
-/// A rank of 0 or beyond a weight's dimensions, an alpha of 0 (which readers take for a scale of 1) or not finite, lengths
-/// that do not fit, values the type cannot hold (not finite, or too large for F16), nothing to write, the disk.
+/// A rank of 0 or beyond a weight's dimensions; an alpha that is 0 (readers take it for no factor) or not
+/// finite; values that do not fill the shape or that the type cannot hold (not finite, or too large for F16);
+/// no tensors; errors of the disk.
 pub fn write(path: &Path, adapter: &AdapterFile<'_>) -> Result<u64> {
     let bad = |what: String| Err(Error::Argument(format!("{}: {what}", path.display())));
     let AdapterFile { rank, dtype, .. } = *adapter;
     if !matches!(dtype, DType::F32 | DType::F16) {
         return bad(format!("type: expected f32 or f16, found {dtype}"));
     }
-    if adapter.pairs.is_empty() && adapter.whole.is_empty() {
+    if adapter.pairs.is_empty() && adapter.modules_to_save.is_empty() {
         return bad("tensors: expected at least one, found none".into());
     }
-    let factor = if adapter.keys.rslora { (rank as f32).sqrt() } else { 1.0 };
+    let factor = if adapter.meta.rslora { (rank as f32).sqrt() } else { 1.0 };
     let alpha = adapter.alpha * factor;
     if !alpha.is_finite() || alpha == 0.0 {
         return bad(format!("alpha: expected a finite number other than 0, found {}", adapter.alpha));
@@ -90,7 +93,7 @@ pub fn write(path: &Path, adapter: &AdapterFile<'_>) -> Result<u64> {
         add(&mut writer, path, &info.name_a(), dtype, &[p.n_in, rank], p.a)?;
         add(&mut writer, path, &info.name_b(), dtype, &[rank, p.n_out], p.b)?;
     }
-    for t in &adapter.whole {
+    for t in &adapter.modules_to_save {
         let dtype = if t.shape.len() < 2 { DType::F32 } else { dtype };
         add(&mut writer, path, &t.name, dtype, &t.shape, t.values)?;
     }
@@ -102,7 +105,7 @@ fn set_keys(writer: &mut Writer<'_>, adapter: &AdapterFile<'_>, alpha: f32) -> R
     writer.set("general.architecture", adapter.arch);
     writer.set("adapter.type", "lora");
     writer.set(keys::LORA_ALPHA, alpha);
-    let Keys { rope, n_ctx, base, steps, data, rslora } = &adapter.keys;
+    let AdapterMeta { rope, n_ctx, base, steps, data, rslora } = &adapter.meta;
     writer.set(keys::LORA_RSLORA, *rslora);
     if let Some(spec) = rope {
         writer.set(keys::LORA_ROPE, spec.to_string().as_str());
@@ -143,9 +146,9 @@ fn add<'a>(
     }
     let ne: Vec<u64> = shape.iter().map(|&n| n as u64).collect();
     let data = move |out: &mut dyn std::io::Write| {
-        values.chunks(1 << 16).try_for_each(|piece| {
+        values.chunks(1 << 16).try_for_each(|chunk| {
             let other = || std::io::Error::other(format!("{dtype} is not a float type"));
-            out.write_all(&float::encode(dtype, piece).ok_or_else(other)?)
+            out.write_all(&float::encode(dtype, chunk).ok_or_else(other)?)
         })
     };
     writer.tensor(name, dtype, &ne, Box::new(data))?;

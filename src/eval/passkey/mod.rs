@@ -63,7 +63,7 @@ pub struct Params {
     pub sizing: Sizing,
     /// When an answer is right.
     pub scoring: Scoring,
-    /// Which numbers are keys.
+    /// The range that keys are drawn from.
     pub keys: KeyRange,
 }
 
@@ -106,7 +106,7 @@ pub struct Report {
     pub sizing: &'static str,
     /// The rule that judged the answers.
     pub scoring: &'static str,
-    /// Which numbers were keys.
+    /// The range that keys were drawn from.
     pub keys: &'static str,
     /// The seed.
     pub seed: u64,

@@ -22,7 +22,7 @@ const GARBAGE: &str =
 /// The last line, which the answer continues.
 pub const QUESTION: &str = "What is the pass key? The pass key is";
 
-/// Where the key stands.
+/// The place of the key in the filler text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Depth {
     /// Anywhere: `randint(0, n)` of the `n` characters of garbage before it, as in the source.
@@ -60,7 +60,7 @@ impl FromStr for Depth {
     }
 }
 
-/// Which numbers are keys.
+/// The range that keys are drawn from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRange {
     /// `randint(1, 50000)`: one to five digits, as in the source.

@@ -173,9 +173,9 @@ fn what_cannot_be_together_is_refused() {
     let (one, two) = (made.write("hostile-both-1.gguf"), made.write("hostile-both-2.gguf"));
     let e = Model::load(&model, &params(&[(&one, 1.0), (&two, 1.0)])).unwrap_err().to_string();
     assert!(e.contains("hostile-both-2.gguf") && e.contains("hostile-both-1.gguf"), "{e}");
-    for strength in [f32::NAN, f32::INFINITY, f32::MAX] {
-        let e = Model::load(&model, &params(&[(&one, strength)])).unwrap_err().to_string();
-        assert!(e.contains("finite"), "{strength}: {e}");
+    for scale in [f32::NAN, f32::INFINITY, f32::MAX] {
+        let e = Model::load(&model, &params(&[(&one, scale)])).unwrap_err().to_string();
+        assert!(e.contains("finite"), "{scale}: {e}");
     }
     assert!(Model::load(&model, &params(&[(&model, 1.0)])).is_err(), "a model is no adapter");
 }

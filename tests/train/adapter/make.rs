@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ropewalk::adapter::{self, AdapterFile, AdapterSpec, Keys, NewPair, NewTensor};
+use ropewalk::adapter::{self, AdapterFile, AdapterMeta, AdapterSpec, NewPair, NewTensor};
 use ropewalk::gguf::File;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::DType;
@@ -35,8 +35,8 @@ pub struct Made {
     pub alpha: f32,
     pub pairs: Vec<MadePair>,
     /// Name, shape, values.
-    pub whole: Vec<(String, Vec<usize>, Vec<f32>)>,
-    pub keys: Keys,
+    pub modules: Vec<(String, Vec<usize>, Vec<f32>)>,
+    pub meta: AdapterMeta,
     pub dtype: DType,
 }
 
@@ -62,8 +62,8 @@ impl Made {
             rank,
             alpha: 2.0 * rank as f32,
             pairs: pairs.collect(),
-            whole: Vec::new(),
-            keys: Keys { base: Some(adapter::fingerprint(&file)), ..Keys::default() },
+            modules: Vec::new(),
+            meta: AdapterMeta { base: Some(adapter::fingerprint(&file)), ..AdapterMeta::default() },
             dtype: DType::F32,
         }
     }
@@ -78,7 +78,7 @@ impl Made {
             let mut values = ggml::dtype::dequantize_tensor(&file, t).unwrap();
             let changes = noise(values.len(), 0.1, 77 + i as u64);
             values.iter_mut().zip(changes).for_each(|(v, n)| *v += n);
-            self.whole.push((name.into(), t.shape.iter().map(|&n| n as usize).collect(), values));
+            self.modules.push((name.into(), t.shape.iter().map(|&n| n as usize).collect(), values));
         }
         self
     }
@@ -91,16 +91,16 @@ impl Made {
             a,
             b,
         });
-        let whole = self.whole.iter();
+        let modules = self.modules.iter();
         let file = AdapterFile {
             arch: &self.arch,
             rank: self.rank,
             alpha: self.alpha,
             pairs: pairs.collect(),
-            whole: whole
+            modules_to_save: modules
                 .map(|(name, shape, values)| NewTensor { name: name.clone(), shape: shape.clone(), values })
                 .collect(),
-            keys: self.keys.clone(),
+            meta: self.meta.clone(),
             dtype: self.dtype,
         };
         adapter::write(path, &file)
@@ -114,12 +114,12 @@ impl Made {
     }
 }
 
-pub fn spec(path: &Path, strength: f32) -> AdapterSpec {
-    AdapterSpec { path: path.to_owned(), strength }
+pub fn spec(path: &Path, scale: f32) -> AdapterSpec {
+    AdapterSpec { path: path.to_owned(), scale }
 }
 
 pub fn params(adapters: &[(&Path, f32)]) -> ModelParams {
-    let adapters = adapters.iter().map(|(path, strength)| spec(path, *strength)).collect();
+    let adapters = adapters.iter().map(|(path, scale)| spec(path, *scale)).collect();
     ModelParams { adapters, ..ModelParams::cpu() }
 }
 

@@ -20,7 +20,7 @@ fn a_merged_f32_model_gives_the_adapted_models_logits() {
         let path = random_model(shape, DType::F32, "merge-base");
         let one = Made::on(&path, 8, true, 1).with_whole(&path).write(&format!("merge-1-{shape}.gguf"));
         let two = Made::on(&path, 3, true, 2).write(&format!("merge-2-{shape}.gguf"));
-        // One at full strength, one whose whole tensors are mixed with the model's.
+        // One at full scale, one whose replaced tensors are mixed with the model's.
         for adapters in [&[(one.as_path(), 1.0)][..], &[(one.as_path(), 0.6), (two.as_path(), -0.4)]] {
             let merged = scratch(&format!("merged-{shape}.gguf"));
             let report = merge(&path, adapters, Options::default(), &merged);
@@ -102,8 +102,8 @@ fn a_merged_file_may_have_another_type() {
 fn a_merged_file_declares_what_it_was_trained_under() {
     let path = random_model("llama-tiny", DType::Q8_0, "merge-rope");
     let mut made = Made::on(&path, 2, false, 5);
-    made.keys.rope = Some("pi:factor=2".parse().unwrap());
-    made.keys.n_ctx = Some(8192);
+    made.meta.rope = Some("pi:factor=2".parse().unwrap());
+    made.meta.n_ctx = Some(8192);
     let adapter = made.write("merge-rope.gguf");
     let merged = scratch("merge-rope-merged.gguf");
     let adapters: [(&Path, f32); 1] = [(&adapter, 1.0)];
@@ -122,7 +122,7 @@ fn a_merged_file_declares_what_it_was_trained_under() {
     let e = convert(&merged, &scratch("merge-again.gguf"), &again, &Quiet).unwrap_err().to_string();
     assert!(e.contains("ropewalk.lora.base"), "{e}");
     // Two that want different ropes need a word.
-    made.keys.rope = Some("plain".parse().unwrap());
+    made.meta.rope = Some("plain".parse().unwrap());
     let other = made.write("merge-rope-other.gguf");
     let both = Options { adapters: vec![spec_of(&adapter), spec_of(&other)], ..Options::default() };
     let e = convert(&path, &scratch("merge-both.gguf"), &both, &Quiet).unwrap_err().to_string();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use llama::oracle::{Oracle, OracleParams};
-use ropewalk::adapter::{self, AdapterSpec, Keys, Opened};
+use ropewalk::adapter::{self, AdapterMeta, AdapterReader, AdapterSpec};
 use ropewalk::gguf::{File, Writer};
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::session::{Session, SessionParams};
@@ -37,8 +37,8 @@ fn theirs(path: &Path, adapters: &[(&Path, f32)], tokens: &[Token]) -> Vec<f32> 
         ..OracleParams::new(256)
     };
     let mut oracle = Oracle::open(path, &params).unwrap_or_else(|e| panic!("{e}"));
-    for (adapter, strength) in adapters {
-        oracle.lora(adapter, *strength).unwrap_or_else(|e| panic!("{e}"));
+    for (adapter, scale) in adapters {
+        oracle.lora(adapter, *scale).unwrap_or_else(|e| panic!("{e}"));
     }
     oracle.eval(tokens, true).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -74,7 +74,7 @@ fn libllama_gives_the_same_logits() {
             // libllama rounds activations to F16 for an F16 pair; ours are converted to F32 when they are loaded.
             one.dtype = if dtype == DType::F32 { DType::F32 } else { DType::F16 };
             let mut two = Made::on(&path, 3, output, 3);
-            two.keys.rslora = true;
+            two.meta.rslora = true;
             let (one, two) =
                 (one.write(&format!("oracle-1-{tag}.gguf")), two.write(&format!("oracle-2-{tag}.gguf")));
             let adapters: [(&Path, f32); 2] = [(&one, 0.8), (&two, -0.5)];
@@ -109,18 +109,18 @@ fn libllama_refuses_what_the_documents_say_it_does() {
     let whole = Made::on(&path, 2, false, 4).with_whole(&path).write("refused-whole.gguf");
     assert!(oracle.lora(&whole, 1.0).is_err());
     let mut norms = Made::on(&path, 2, false, 4).with_whole(&path);
-    norms.whole.retain(|w| w.0.ends_with("_norm.weight"));
+    norms.modules.retain(|w| w.0.ends_with("_norm.weight"));
     let norms = norms.write("refused-norms.gguf");
     oracle.lora(&norms, 1.0).unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]
-fn strengths_and_alphas_multiply() {
-    let path = random_model("llama-tiny", DType::F32, "strength");
+fn scales_and_alphas_multiply() {
+    let path = random_model("llama-tiny", DType::F32, "scale");
     let made = Made::on(&path, 4, true, 5);
-    let of = |made: &Made, name: &str, strength: f32| {
-        let adapter = made.write(&format!("strength-{name}.gguf"));
-        logits(&load_with(&path, &[(&adapter, strength)]), true)
+    let of = |made: &Made, name: &str, scale: f32| {
+        let adapter = made.write(&format!("scale-{name}.gguf"));
+        logits(&load_with(&path, &[(&adapter, scale)]), true)
     };
     let base = logits(&load(&path), true);
     assert_eq!(of(&made, "zero", 0.0), base);
@@ -129,20 +129,20 @@ fn strengths_and_alphas_multiply() {
     assert_eq!(of(&Made { alpha: made.alpha / 2.0, ..made.clone() }, "alpha", 1.0), half);
     // alpha / sqrt(4) is half of what twice the alpha over 4 is.
     let mut rslora = Made { alpha: made.alpha / 4.0, ..made.clone() };
-    rslora.keys.rslora = true;
+    rslora.meta.rslora = true;
     assert_eq!(of(&rslora, "rslora", 1.0), half);
-    let opened = Opened::open(&rslora.write("strength-rslora.gguf")).unwrap();
-    assert_eq!((opened.alpha(), opened.keys().rslora), (made.alpha / 2.0, true));
+    let opened = AdapterReader::open(&rslora.write("scale-rslora.gguf")).unwrap();
+    assert_eq!((opened.alpha(), opened.meta().rslora), (made.alpha / 2.0, true));
 
-    // Where alpha is 0 or missing the strength is the scale.
-    let source = made.write("strength-source.gguf");
+    // Where alpha is 0 or missing the scale is the scale.
+    let source = made.write("scale-source.gguf");
     let file = File::open(&source).unwrap();
     let mut writer = Writer::with_metadata_of(&file);
     writer.remove("adapter.lora.alpha");
     for t in file.tensors() {
         writer.copy_tensor(&file, t).unwrap();
     }
-    let no_alpha = scratch("strength-no-alpha.gguf");
+    let no_alpha = scratch("scale-no-alpha.gguf");
     writer.write(&no_alpha).unwrap();
     assert_eq!(logits(&load_with(&path, &[(&no_alpha, 1.0)]), true), half);
 }
@@ -160,16 +160,16 @@ fn the_same_adapter_twice_adds_twice() {
 fn a_session_runs_under_the_rope_of_its_adapter() {
     let path = random_model("llama-tiny", DType::F32, "trained");
     let mut made = Made::on(&path, 2, false, 7);
-    made.keys = Keys {
+    made.meta = AdapterMeta {
         rope: Some("pi:factor=4".parse().unwrap()),
         n_ctx: Some(512),
         steps: Some(12),
         data: Some("two novels".into()),
-        ..made.keys
+        ..made.meta
     };
     let adapter = made.write("trained-pi.gguf");
-    let opened = Opened::open(&adapter).unwrap();
-    assert_eq!(*opened.keys(), made.keys);
+    let opened = AdapterReader::open(&adapter).unwrap();
+    assert_eq!(*opened.meta(), made.meta);
 
     let model = load_with(&path, &[(&adapter, 1.0)]);
     let rope = |text: &str| SessionParams { rope: Some(text.parse().unwrap()), ..params(256) };
@@ -202,10 +202,10 @@ fn an_adapter_of_dynamic_ntk_opens_at_every_length() {
     let of = |text: &str, n_ctx: usize| SessionParams { rope: Some(text.parse().unwrap()), ..params(n_ctx) };
     let (l, given) = (128, "dynamic-ntk:trained=1024,original=128");
     let mut made = Made::on(&path, 2, false, 9);
-    made.keys = Keys {
+    made.meta = AdapterMeta {
         rope: Some(open(&bare, &of(given, 1024)).plan().frozen(bare.hparams()).unwrap()),
         n_ctx: Some(1024),
-        ..made.keys
+        ..made.meta
     };
     let adapter = made.write("lora-dynamic.gguf");
     let model = load_with(&path, &[(&adapter, 1.0)]);
@@ -251,7 +251,7 @@ fn bases_are_told_apart_by_their_weights_alone() {
 #[test]
 fn paths_with_colons_are_paths() {
     let parse = |text: &str| text.parse::<AdapterSpec>();
-    let at = |path: &str, strength: f32| Ok(AdapterSpec { path: path.into(), strength });
+    let at = |path: &str, scale: f32| Ok(AdapterSpec { path: path.into(), scale });
     assert_eq!(parse("a.gguf"), at("a.gguf", 1.0));
     assert_eq!(parse("a.gguf:0.8"), at("a.gguf", 0.8));
     assert_eq!(parse("a.gguf:-1"), at("a.gguf", -1.0));
