@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io::Read;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -15,25 +15,13 @@ use super::read::{documents, Document};
 use super::separator::{Ends, Separator};
 use super::sources::Sources;
 use super::{chunks, hex, invalid, io};
+use crate::control::Control;
 use crate::model::{Error, Result};
 use crate::vocab::Vocab;
 use crate::Token;
 
 /// Bytes of text tokenised in one batch, for each thread.
 const BATCH: usize = 1 << 21;
-
-/// Progress of tokenising.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes of the files that have been read; of gzip files the packed bytes.
-    pub bytes: u64,
-    /// Bytes of all files.
-    pub n_bytes: u64,
-    /// Documents tokenised.
-    pub documents: usize,
-    /// Tokens written.
-    pub tokens: u64,
-}
 
 /// How a corpus was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,18 +50,19 @@ impl Corpus {
     ///
     /// Documents are tokenised in parallel on rayon's current pool, about 2 MB of text for each thread at a
     /// time. Text that looks like a special token stays text. The cache is mapped, so no other program may
-    /// write into it meanwhile; replacing it is harmless.
+    /// write into it meanwhile; replacing it is harmless. Progress is counted in bytes of the files (of gzip
+    /// files the packed bytes).
     ///
     /// # Errors
     /// A text that cannot be read or tokenised, texts that are all blank, a full disk, [`Error::Interrupted`]
-    /// when `progress` breaks; then `path` is as it was. A file at `path` that is no cache is an error too,
+    /// when `control` stops it; then `path` is as it was. A file at `path` that is no cache is an error too,
     /// and is left alone.
     pub fn open(
         path: &Path,
         vocab: &Vocab,
         sources: &Sources,
         separator: &Separator,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        control: &Control<'_>,
     ) -> Result<Corpus> {
         let ends = separator.ends(vocab)?;
         let key = key(vocab, sources, &ends);
@@ -92,7 +81,7 @@ impl Corpus {
         };
         files::replace(path, |out| {
             let mut writer = Writer::new(out).map_err(|e| io(path, e))?;
-            let mut build = Build { path, vocab, ends: &ends, sources, progress, notes: Vec::new() };
+            let mut build = Build { path, vocab, ends: &ends, sources, control, notes: Vec::new() };
             build.run(&mut writer)?;
             let notes = build.notes;
             writer.finish(&Description { key: key.clone(), notes }).map_err(|e| io(path, e))
@@ -231,7 +220,7 @@ struct Build<'a> {
     vocab: &'a Vocab,
     ends: &'a Ends,
     sources: &'a Sources,
-    progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
+    control: &'a Control<'a>,
     notes: Vec<String>,
 }
 
@@ -269,10 +258,12 @@ impl Build<'_> {
         let (documents, tokens) = (writer.n_documents(), writer.n_tokens());
         // A file may have grown since it was listed.
         let n_bytes = self.sources.n_bytes().max(bytes);
-        match (self.progress)(Progress { bytes, n_bytes, documents, tokens }) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Error::Interrupted),
+        let what = format_args!("tokenising: {documents} documents, {tokens} tokens");
+        self.control.report(what, bytes, n_bytes);
+        if self.control.stopped() {
+            return Err(Error::Interrupted);
         }
+        Ok(())
     }
 
     /// Tokenises documents of one source in parallel, and writes them in order.

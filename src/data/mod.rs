@@ -16,7 +16,7 @@ mod separator;
 mod shuffle;
 mod sources;
 
-pub use corpus::{Built, Corpus, Progress};
+pub use corpus::{Built, Corpus};
 pub use dataset::{Dataset, DatasetParams, Packing};
 pub use hold_out::HeldOut;
 pub use sample::{Sample, Transform};

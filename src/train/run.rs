@@ -88,7 +88,6 @@ pub struct RunReport {
 /// # let texts = dir.path().join("texts.txt");
 /// # std::fs::write(&texts, "A rope is walked, a yarn is spun. ".repeat(20))?;
 /// # let (cache, output) = (dir.path().join("texts.tokens"), dir.path().join("adapter.gguf"));
-/// use std::ops::ControlFlow;
 /// use std::sync::Arc;
 ///
 /// use ropewalk::control::Control;
@@ -107,8 +106,7 @@ pub struct RunReport {
 /// let optimizer = Optimizer::new(optim, trainer.params())?;
 ///
 /// let sources = Sources::find(&[texts], &TextOptions::default())?;
-/// let go_on = &mut |_| ControlFlow::Continue(());
-/// let corpus = Corpus::open(&cache, model.vocab(), &sources, &Separator::Auto, go_on)?;
+/// let corpus = Corpus::open(&cache, model.vocab(), &sources, &Separator::Auto, &Control::default())?;
 /// let data = Dataset::new(Arc::new(corpus), &DatasetParams::new(64))?;
 ///
 /// let mut run = Run::new(trainer, optimizer, data, RunParams::default())?;

@@ -1,13 +1,14 @@
 //! The cache file: used when it is right, made again when it is not, never trusted.
 
-use std::ops::ControlFlow;
+use std::sync::Mutex;
 
 use proptest::prelude::*;
-use ropewalk::data::{Built, Corpus, Progress, Separator, TextOptions};
+use ropewalk::control::{Control, Progress, Stop};
+use ropewalk::data::{Built, Corpus, Separator, TextOptions};
 use ropewalk::vocab::Vocab;
 use ropewalk::{gguf, DType};
 
-use crate::world::{everything, go_on, prose, refused, vocab, words, World};
+use crate::world::{everything, prose, refused, vocab, words, World};
 
 fn world() -> World {
     World::of(&[
@@ -128,7 +129,7 @@ fn a_folder_that_is_not_there_is_an_error() {
     let world = world();
     let nowhere = world.path("nowhere/cache.tokens");
     let sources = world.sources().unwrap();
-    let e = refused(Corpus::open(&nowhere, vocab(), &sources, &Separator::Auto, &mut go_on));
+    let e = refused(Corpus::open(&nowhere, vocab(), &sources, &Separator::Auto, &Control::default()));
     assert!(e.contains("nowhere"), "{e}");
 }
 
@@ -139,23 +140,26 @@ fn a_break_leaves_the_old_cache_and_no_half_of_a_new_one() {
     let before = std::fs::read(world.cache()).unwrap();
     world.put("a.txt", b"changed");
     let sources = world.sources().unwrap();
-    let mut seen = Vec::new();
-    let mut stop = |p: Progress| {
-        seen.push(p);
+    let (stop, seen) = (Stop::default(), Mutex::new(Vec::new()));
+    let show = |p: &Progress<'_>| {
+        let mut seen = seen.lock().unwrap();
+        seen.push((p.what.to_string(), p.done, p.total));
         if seen.len() == 2 {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
+            stop.request();
         }
     };
-    let e = refused(Corpus::open(&world.cache(), vocab(), &sources, &Separator::Auto, &mut stop));
+    let control = Control::default().with_stop(&stop).with_progress(&show);
+    let e = refused(Corpus::open(&world.cache(), vocab(), &sources, &Separator::Auto, &control));
     assert_eq!(e, "interrupted");
     assert_eq!(std::fs::read(world.cache()).unwrap(), before);
     assert_eq!(world.beside(), ["cache.tokens"]);
-    let [one, two] = seen[..] else { panic!("{seen:?}") };
-    assert_eq!((one.bytes, one.documents), (7, 1));
-    assert!(two.bytes > one.bytes && two.tokens > one.tokens && two.documents == 2, "{two:?}");
-    assert_eq!(two.n_bytes, sources.n_bytes());
+    let seen = seen.into_inner().unwrap();
+    let [(one, one_done, _), (two, two_done, total)] = &seen[..] else { panic!("{seen:?}") };
+    let tokens = |what: &str| what.rsplit(' ').nth(1).unwrap().parse::<u64>().unwrap();
+    assert!(*one_done == 7 && one.starts_with("tokenising: 1 documents, "), "{one}");
+    assert!(two_done > one_done && two.starts_with("tokenising: 2 documents, "), "{two}");
+    assert!(tokens(two) > tokens(one), "{seen:?}");
+    assert_eq!(*total, sources.n_bytes());
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! A folder of small texts, and the vocabulary of a random model.
 
 #![allow(unreachable_pub)] // One program: everything is reachable, and nothing is from outside.
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use ropewalk::data::{Corpus, Progress, Separator, Sources, TextOptions};
+use ropewalk::control::Control;
+use ropewalk::data::{Corpus, Separator, Sources, TextOptions};
 use ropewalk::gguf;
 use ropewalk::model::Result;
 use ropewalk::vocab::Vocab;
@@ -81,16 +81,12 @@ impl World {
 
     pub fn open_with(&self, vocab: &Vocab, separator: &Separator, options: &TextOptions) -> Result<Corpus> {
         let sources = Sources::find(&[self.texts()], options)?;
-        Corpus::open(&self.cache(), vocab, &sources, separator, &mut go_on)
+        Corpus::open(&self.cache(), vocab, &sources, separator, &Control::default())
     }
 
     pub fn corpus(&self) -> Arc<Corpus> {
         Arc::new(self.open().unwrap_or_else(|e| panic!("{e}")))
     }
-}
-
-pub fn go_on(_: Progress) -> ControlFlow<()> {
-    ControlFlow::Continue(())
 }
 
 /// The tokens of a document.

@@ -1,6 +1,5 @@
 //! Training runs through the library: what they report, how they stop and go on, what they refuse.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -38,9 +37,8 @@ impl World {
 
     fn data(&self, n_ctx: usize) -> Dataset {
         let sources = Sources::find(&[self.path("texts")], &TextOptions::default()).unwrap();
-        let go_on = &mut |_| ControlFlow::Continue(());
         let (vocab, cache) = (self.model.vocab(), self.path("texts.tokens"));
-        let corpus = Corpus::open(&cache, vocab, &sources, &Separator::Auto, go_on).unwrap();
+        let corpus = Corpus::open(&cache, vocab, &sources, &Separator::Auto, &Control::default()).unwrap();
         let held_out = HeldOut::Samples(2);
         Dataset::new(Arc::new(corpus), &DatasetParams { held_out, ..DatasetParams::new(n_ctx) }).unwrap()
     }

@@ -1,6 +1,5 @@
 //! Sets a training run up from the options, shows it while it goes, and reports how it ended.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -101,19 +100,12 @@ fn dataset(
         }
     };
     sources.notes().iter().for_each(|n| args.out.note(format_args!("note: {n}")));
-    let mut bar = args.out.progress(sources.n_bytes(), "tokenising", Unit::Bytes);
-    let mut watch = |p: ropewalk::data::Progress| {
-        bar.set(p.bytes);
-        if interrupt.requested() {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    };
-    let open = || Corpus::open(&path, model.vocab(), &sources, &separator, &mut watch);
+    let draw = draw(args.out.progress(sources.n_bytes(), "tokenising", Unit::Bytes));
+    let control = interrupt.control().with_progress(&draw);
+    let open = || Corpus::open(&path, model.vocab(), &sources, &separator, &control);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(settings.n_threads).build()?;
     let corpus = pool.install(open)?;
-    drop(bar);
+    drop(draw);
     corpus.notes().iter().for_each(|n| args.out.note(format_args!("note: {n}")));
     if let Built::Again(why) = corpus.built() {
         args.out.note(format_args!("note: {} was made again: {why}", path.display()));
