@@ -14,6 +14,8 @@ use hf_hub::{Cache, Repo, RepoType};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use crate::control::Control;
+
 /// An error of fetching a file, in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -196,18 +198,6 @@ pub fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// A phase of a pull.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// The file is being downloaded.
-    Download,
-    /// The checksum is being computed.
-    Verify,
-}
-
-/// Progress of a pull, called with the phase, the bytes done and all bytes of the phase.
-pub type Watch<'a> = &'a mut dyn FnMut(Phase, u64, u64);
-
 /// The model hub to fetch from.
 #[derive(Debug, Clone)]
 pub struct Hub {
@@ -243,7 +233,7 @@ pub fn pull(
     source: &Source,
     dir: &Path,
     sha256: Option<&str>,
-    watch: Watch<'_>,
+    control: &Control<'_>,
 ) -> Result<Pulled> {
     std::fs::create_dir_all(dir).map_err(io(dir))?;
     let path = dir.join(source.file_name());
@@ -251,13 +241,13 @@ pub fn pull(
     if path.exists() {
         let recorded = std::fs::read_to_string(&record).ok();
         let recorded = recorded.as_deref().and_then(|r| r.split_whitespace().next()).filter(|r| is_sha256(r));
-        return check(path, sha256.or(recorded), false, watch);
+        return check(path, sha256.or(recorded), false, control);
     }
     let partial = dir.join(".partial");
-    let blob = download(hub, source, &partial, watch)?;
+    let blob = download(hub, source, &partial, control)?;
     // For large files the hub's own name of the content is its sha256.
     let etag = blob.file_name().and_then(|n| n.to_str()).filter(|n| is_sha256(n)).map(str::to_owned);
-    let pulled = match check(blob.clone(), sha256.or(etag.as_deref()), true, watch) {
+    let pulled = match check(blob.clone(), sha256.or(etag.as_deref()), true, control) {
         Ok(pulled) => pulled,
         Err(e) => {
             // The download is not the file asked for; it would fail again.
@@ -281,8 +271,8 @@ pub fn pull(
 }
 
 /// Computes a file's SHA-256 and compares it with the one expected.
-fn check(path: PathBuf, expected: Option<&str>, fresh: bool, watch: Watch<'_>) -> Result<Pulled> {
-    let (found, bytes) = sha256_of(&path, watch)?;
+fn check(path: PathBuf, expected: Option<&str>, fresh: bool, control: &Control<'_>) -> Result<Pulled> {
+    let (found, bytes) = sha256_of(&path, control)?;
     match expected {
         Some(e) if e != found => Err(FetchError::Checksum { path, expected: e.to_owned(), found }),
         _ => Ok(Pulled { path, bytes, sha256: found, verified: expected.is_some(), fresh }),
@@ -293,7 +283,7 @@ fn check(path: PathBuf, expected: Option<&str>, fresh: bool, watch: Watch<'_>) -
 ///
 /// # Errors
 /// [`FetchError::Io`] for a file that cannot be read.
-pub fn sha256_of(path: &Path, watch: Watch<'_>) -> Result<(String, u64)> {
+pub fn sha256_of(path: &Path, control: &Control<'_>) -> Result<(String, u64)> {
     let mut file = std::fs::File::open(path).map_err(io(path))?;
     let total = file.metadata().map_err(io(path))?.len();
     let mut hash = Sha256::new();
@@ -306,21 +296,21 @@ pub fn sha256_of(path: &Path, watch: Watch<'_>) -> Result<(String, u64)> {
         }
         hash.update(&buffer[..n]);
         done += n as u64;
-        watch(Phase::Verify, done, total);
+        control.report(format_args!("checking sha256"), done, total);
     }
     Ok((hash.finalize().iter().map(|b| format!("{b:02x}")).collect(), done))
 }
 
-/// Passes hf-hub's progress to a [`Watch`].
-struct Relay<'a, 'w> {
-    watch: &'a mut Watch<'w>,
+/// Passes hf-hub's progress to a [`Control`].
+struct Relay<'a> {
+    control: &'a Control<'a>,
     done: u64,
     total: u64,
     /// Reads that brought bytes. The first report is not counted: it is what an earlier try had downloaded.
     reads: &'a mut u64,
     resumed: bool,
 }
-impl hf_hub::api::Progress for Relay<'_, '_> {
+impl hf_hub::api::Progress for Relay<'_> {
     fn init(&mut self, size: usize, _filename: &str) {
         (self.total, self.done, self.resumed) = (size as u64, 0, false);
     }
@@ -328,13 +318,13 @@ impl hf_hub::api::Progress for Relay<'_, '_> {
         self.done += size as u64;
         *self.reads += u64::from(self.resumed && size > 0);
         self.resumed = true;
-        (self.watch)(Phase::Download, self.done, self.total);
+        self.control.report(format_args!("downloading"), self.done, self.total);
     }
     fn finish(&mut self) {}
 }
 
 /// Downloads into hf-hub's cache at `cache` and returns the path of the content.
-fn download(hub: &Hub, source: &Source, cache: &Path, mut watch: Watch<'_>) -> Result<PathBuf> {
+fn download(hub: &Hub, source: &Source, cache: &Path, control: &Control<'_>) -> Result<PathBuf> {
     let remote = |what: String| FetchError::Remote { from: source.to_string(), what };
     // hf-hub makes symbolic links, which need an absolute path.
     std::fs::create_dir_all(cache).map_err(io(cache))?;
@@ -349,7 +339,7 @@ fn download(hub: &Hub, source: &Source, cache: &Path, mut watch: Watch<'_>) -> R
     let mut cleaned = false;
     loop {
         let mut reads = 0;
-        let relay = Relay { watch: &mut watch, done: 0, total: 0, reads: &mut reads, resumed: false };
+        let relay = Relay { control, done: 0, total: 0, reads: &mut reads, resumed: false };
         // hf-hub's own retries restart an append at byte 0, so each try here is a call of its own.
         match api.download_with_progress(&source.file, relay) {
             Ok(link) => return link.canonicalize().map_err(io(&link)),

@@ -77,25 +77,25 @@ fn a_file_that_is_here_is_checked_not_fetched() {
     let dir = tempfile::tempdir().unwrap();
     let source: Source = "hf:o/r/f.gguf".parse().unwrap();
     std::fs::write(dir.path().join("f.gguf"), b"").unwrap();
-    let got = pull(&nobody(), &source, dir.path(), Some(EMPTY), &mut |_, _, _| {}).unwrap();
+    let got = pull(&nobody(), &source, dir.path(), Some(EMPTY), &Control::default()).unwrap();
     assert!(!got.fresh && got.verified && got.bytes == 0 && got.sha256 == EMPTY);
 
     std::fs::write(dir.path().join("f.gguf"), b"other").unwrap();
-    let e = pull(&nobody(), &source, dir.path(), Some(EMPTY), &mut |_, _, _| {}).unwrap_err();
+    let e = pull(&nobody(), &source, dir.path(), Some(EMPTY), &Control::default()).unwrap_err();
     assert!(matches!(&e, FetchError::Checksum { expected, .. } if expected == EMPTY), "{e}");
     assert_eq!(std::fs::read(dir.path().join("f.gguf")).unwrap(), b"other", "left alone");
 
-    let got = pull(&nobody(), &source, dir.path(), None, &mut |_, _, _| {}).unwrap();
+    let got = pull(&nobody(), &source, dir.path(), None, &Control::default()).unwrap();
     assert!(!got.verified, "nothing to compare with");
     std::fs::write(dir.path().join("f.gguf.sha256"), format!("{EMPTY}  f.gguf\n")).unwrap();
-    assert!(pull(&nobody(), &source, dir.path(), None, &mut |_, _, _| {}).is_err(), "the record counts");
+    assert!(pull(&nobody(), &source, dir.path(), None, &Control::default()).is_err(), "the record counts");
 }
 
 #[test]
 fn a_hub_that_cannot_be_reached_is_one_line_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let source: Source = "hf:o/r/f.gguf".parse().unwrap();
-    let e = pull(&nobody(), &source, dir.path(), None, &mut |_, _, _| {}).unwrap_err().to_string();
+    let e = pull(&nobody(), &source, dir.path(), None, &Control::default()).unwrap_err().to_string();
     assert!(e.starts_with("hf:o/r/f.gguf: ") && !e.contains('\n'), "{e}");
     assert!(!dir.path().join("f.gguf").exists());
 }
@@ -105,8 +105,9 @@ fn sums_of_known_contents() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("abc");
     std::fs::write(&path, b"abc").unwrap();
-    let mut last = (0, 0);
-    let (sum, n) = sha256_of(&path, &mut |_, done, total| last = (done, total)).unwrap();
+    let last = std::sync::Mutex::new((0, 0));
+    let show = |p: &crate::control::Progress<'_>| *last.lock().unwrap() = (p.done, p.total);
+    let (sum, n) = sha256_of(&path, &Control::default().with_progress(&show)).unwrap();
     assert_eq!(sum, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-    assert_eq!((n, last), (3, (3, 3)));
+    assert_eq!((n, *last.lock().unwrap()), (3, (3, 3)));
 }

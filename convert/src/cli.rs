@@ -4,18 +4,17 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
 use gguf::DType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk_core::adapter::AdapterSpec;
+use ropewalk_core::control::{Control, Progress, Stop};
 use ropewalk_core::rope::{Spec, METHODS};
 use serde_json::{json, Value};
 
 use crate::random::{self, Shape, SHAPES};
-use crate::{types, Error, Options, Report, Result, Watch};
+use crate::{types, Error, Options, Report, Result};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -142,10 +141,12 @@ fn act(args: &Args) -> Result<()> {
     let Some(output) = &args.output else { return Err(Error::Usage("-o OUT is missing".into())) };
     let dtype = args.dtype.as_deref().map(types::parse).transpose()?;
     let terminal = Terminal::new(args.quiet)?;
+    let draw = |p: &Progress<'_>| terminal.draw(p);
+    let control = Control::default().with_stop(&terminal.stop).with_progress(&draw);
     if let Some(name) = &args.random {
         let shape = Shape::named(name)?;
         let (dtype, seed) = (dtype.unwrap_or(DType::F16), args.seed.unwrap_or(0));
-        let bytes = random::write_watched(&shape, dtype, seed, output, &terminal);
+        let bytes = random::write_watched(&shape, dtype, seed, output, &control);
         terminal.done();
         let bytes = bytes?;
         terminal.say(&format!("{}: random {name}, {dtype}, seed {seed}, {bytes} bytes", output.display()));
@@ -165,7 +166,7 @@ fn act(args: &Args) -> Result<()> {
         adapters: args.lora.clone(),
         force_adapter: args.force_lora,
     };
-    let report = crate::convert(input, output, &options, &terminal);
+    let report = crate::convert(input, output, &options, &control);
     terminal.done();
     let report = report?;
     show(&report, &terminal, output);
@@ -244,7 +245,7 @@ fn print_json(value: &Value) -> Result<()> {
 struct Terminal {
     quiet: bool,
     bar: ProgressBar,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 impl Terminal {
@@ -254,11 +255,16 @@ impl Terminal {
         let bar = ProgressBar::with_draw_target(None, target);
         let style = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
         bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let stop = Arc::new(AtomicBool::new(false));
-        let flag = stop.clone();
-        ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
+        let stop = Stop::default();
+        let handler = stop.clone();
+        ctrlc::set_handler(move || handler.request())
             .map_err(|e| Error::Invalid(format!("Ctrl-C cannot be handled: {e}")))?;
         Ok(Terminal { quiet, bar, stop })
+    }
+    /// Draws the progress of a job.
+    fn draw(&self, p: &Progress<'_>) {
+        self.bar.set_length(p.total);
+        self.bar.set_position(p.done);
     }
     fn done(&self) {
         self.bar.finish_and_clear();
@@ -268,17 +274,5 @@ impl Terminal {
             // A closed stderr is no reason to fail: the file is written.
             let _ = writeln!(std::io::stderr(), "{line}");
         }
-    }
-}
-
-impl Watch for Terminal {
-    fn start(&self, bytes: u64) {
-        self.bar.set_length(bytes);
-    }
-    fn wrote(&self, bytes: u64) {
-        self.bar.inc(bytes);
-    }
-    fn cancelled(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
     }
 }

@@ -16,7 +16,9 @@ use crate::llama_cpp::{self, Stock};
 use crate::merge::{self, Change, Merge, MergeError};
 use crate::requantize::{self, Sums, TensorError};
 use crate::rope::{self, Factors};
-use crate::{rows, types, Error, Result, Watch};
+use ropewalk_core::control::Control;
+
+use crate::{rows, types, Error, Result, Work};
 
 /// The changes to make to a file. With none, it is rewritten as one file of GGUF version 3.
 #[derive(Debug, Clone, Default)]
@@ -79,8 +81,9 @@ pub struct Report {
 ///
 /// # Errors
 /// [`Error::Usage`] for options that make no sense; otherwise what is wrong with the file, the spec for this
-/// model, the disk; [`Error::Interrupted`] when the watch asked for it.
-pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch) -> Result<Report> {
+/// model, the disk; [`Error::Interrupted`] when `control` asked for it.
+pub fn convert(input: &Path, output: &Path, options: &Options, control: &Control<'_>) -> Result<Report> {
+    let work = Work::new(control);
     let file_type = check_options(options)?;
     let file = File::open(input)?;
     check_output(&file, output, options)?;
@@ -140,7 +143,7 @@ pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch
             n_bytes += (t.n_elements() / row.max(1) * row_bytes) as u64;
             n_tensors += 1;
             let (file, errors) = (&file, &errors);
-            writer.tensor(name, to, &t.shape, data_of(file, t, to, change, errors, watch))?;
+            writer.tensor(name, to, &t.shape, data_of(file, t, to, change, errors, &work))?;
         }
     }
     if let Some((_, number)) = file_type {
@@ -149,9 +152,9 @@ pub fn convert(input: &Path, output: &Path, options: &Options, watch: &dyn Watch
             writer.set("general.quantization_version", Value::U32(types::QUANTIZATION_VERSION));
         }
     }
-    watch.start(n_bytes);
+    work.start(n_bytes);
     let bytes = match writer.write(output) {
-        Err(_) if watch.cancelled() => return Err(Error::Interrupted),
+        Err(_) if work.stopped() => return Err(Error::Interrupted),
         done => done?,
     };
     let dtype = options.dtype.map(DType::name);
@@ -365,18 +368,18 @@ fn data_of<'a>(
     to: DType,
     change: Option<Change<'a>>,
     errors: &'a Errors,
-    watch: &'a dyn Watch,
+    work: &'a Work<'a>,
 ) -> gguf::DataFn<'a> {
     Box::new(move |out: &mut dyn Write| {
         if let Some(change) = &change {
-            let sums = merge::write(file, t, to, change, out, watch)?;
+            let sums = merge::write(file, t, to, change, out, work)?;
             errors.merged.borrow_mut().push((to, sums));
             return Ok(());
         }
         if t.dtype == to {
-            return requantize::copy(file, t, out, watch);
+            return requantize::copy(file, t, out, work);
         }
-        let error = requantize::convert(file, t, to, out, watch)?;
+        let error = requantize::convert(file, t, to, out, work)?;
         errors.converted.borrow_mut().push(error);
         Ok(())
     })

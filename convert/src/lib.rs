@@ -13,6 +13,10 @@ pub mod rope;
 mod rows;
 pub mod types;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ropewalk_core::control::Control;
+
 pub use job::{convert, Options, Report, RopeReport};
 pub use merge::MergeError;
 pub use requantize::TensorError;
@@ -37,7 +41,7 @@ pub enum Error {
     /// The file cannot be converted as asked.
     #[error("{0}")]
     Invalid(String),
-    /// Cancelled through [`Watch::cancelled`].
+    /// Stopped through its [`Control`]; nothing is left behind.
     #[error("interrupted")]
     Interrupted,
 }
@@ -51,27 +55,38 @@ impl From<files::Error> for Error {
 /// Results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Progress and cancellation of a conversion.
-pub trait Watch: Sync {
-    /// Called once, with the bytes of tensor data to come.
-    fn start(&self, _bytes: u64) {}
-    /// Called as tensor data is written.
-    fn wrote(&self, _bytes: u64) {}
-    /// When true the job ends with [`Error::Interrupted`] and leaves nothing behind.
-    fn cancelled(&self) -> bool {
-        false
-    }
+/// Counts the bytes of tensor data that a conversion writes, reports them, and looks whether it is to stop.
+struct Work<'a> {
+    control: &'a Control<'a>,
+    done: AtomicU64,
+    total: AtomicU64,
 }
 
-/// Watches nothing.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Quiet;
-impl Watch for Quiet {}
+impl<'a> Work<'a> {
+    fn new(control: &'a Control<'a>) -> Self {
+        Work { control, done: AtomicU64::new(0), total: AtomicU64::new(0) }
+    }
 
-/// Ends a job from inside a writer's callback, which can only fail with an I/O error.
-fn interrupted(watch: &dyn Watch) -> std::io::Result<()> {
-    match watch.cancelled() {
-        true => Err(std::io::Error::other("interrupted")),
-        false => Ok(()),
+    /// To be called once it is known how many bytes are going to be written.
+    fn start(&self, total: u64) {
+        self.total.store(total, Ordering::Relaxed);
+    }
+
+    /// To be called as tensor data is written.
+    fn wrote(&self, bytes: usize) {
+        let done = self.done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        self.control.report(format_args!("writing tensors"), done, self.total.load(Ordering::Relaxed));
+    }
+
+    fn stopped(&self) -> bool {
+        self.control.stopped()
+    }
+
+    /// Ends a job from inside a writer's callback, which can only fail with an I/O error.
+    fn check(&self) -> std::io::Result<()> {
+        if self.stopped() {
+            return Err(std::io::Error::other("interrupted"));
+        }
+        Ok(())
     }
 }

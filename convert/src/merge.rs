@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::requantize::{Sums, RUN};
 use crate::rows::{self, dequantize, dequantize_tensor, quantize};
-use crate::{interrupted, Result, Watch};
+use crate::{Result, Work};
 
 /// Runs converted before they are written: what bounds memory.
 const RUNS: usize = 64;
@@ -111,7 +111,7 @@ pub(crate) fn write(
     to: DType,
     change: &Change<'_>,
     out: &mut dyn Write,
-    watch: &dyn Watch,
+    work: &Work<'_>,
 ) -> io::Result<Sums> {
     let module =
         change.module.map(|(opened, info, scale)| opened.module_values(info, scale, file, dequantize_tensor));
@@ -131,7 +131,7 @@ pub(crate) fn write(
     let (n_rows, step) = (t.n_elements() / width, (RUN / width).max(1));
     let mut sums = Sums::default();
     for start in (0..n_rows).step_by(step * RUNS) {
-        interrupted(watch)?;
+        work.check()?;
         let end = n_rows.min(start + step * RUNS);
         let runs = (start..end).into_par_iter().step_by(step).map(|at| -> rows::Result<(Vec<u8>, Sums)> {
             let rows = at..end.min(at + step);
@@ -150,7 +150,7 @@ pub(crate) fn write(
         });
         for (bytes, chunk) in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
             out.write_all(&bytes)?;
-            watch.wrote(bytes.len() as u64);
+            work.wrote(bytes.len());
             sums = sums.plus(chunk);
         }
     }

@@ -8,13 +8,13 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::rows::{self, at_index, dequantize, quantize};
-use crate::{interrupted, Watch};
+use crate::Work;
 
 /// Values one thread converts at a time: whole blocks of every type.
 pub(crate) const RUN: usize = 1 << 14;
 /// Values converted before they are written: what bounds memory.
 const BATCH: usize = 64 * RUN;
-/// Bytes copied between two looks at [`Watch::cancelled`].
+/// Bytes copied between two looks at [`Control::stopped`](ropewalk_core::control::Control::stopped).
 const COPY: usize = 4 << 20;
 
 /// The error of a tensor's new values against its old ones, dequantised.
@@ -79,11 +79,11 @@ impl Sums {
 }
 
 /// Copies a tensor's bytes.
-pub(crate) fn copy(file: &File, t: &TensorInfo, out: &mut dyn Write, watch: &dyn Watch) -> io::Result<()> {
+pub(crate) fn copy(file: &File, t: &TensorInfo, out: &mut dyn Write, work: &Work<'_>) -> io::Result<()> {
     for chunk in file.data(t).chunks(COPY) {
-        interrupted(watch)?;
+        work.check()?;
         out.write_all(chunk)?;
-        watch.wrote(chunk.len() as u64);
+        work.wrote(chunk.len());
     }
     Ok(())
 }
@@ -94,7 +94,7 @@ pub(crate) fn convert(
     t: &TensorInfo,
     to: DType,
     out: &mut dyn Write,
-    watch: &dyn Watch,
+    work: &Work<'_>,
 ) -> io::Result<TensorError> {
     let data = file.data(t);
     let n = t.n_elements();
@@ -102,7 +102,7 @@ pub(crate) fn convert(
     let bytes_at = |i: usize| i / t.dtype.block_size() * t.dtype.block_bytes();
     let mut sums = Sums::default();
     for start in (0..n).step_by(BATCH) {
-        interrupted(watch)?;
+        work.check()?;
         let end = n.min(start + BATCH);
         let runs = (start..end).into_par_iter().step_by(RUN).map(|at| -> rows::Result<(Vec<u8>, Sums)> {
             let mut old = vec![0f32; RUN.min(end - at)];
@@ -114,7 +114,7 @@ pub(crate) fn convert(
         });
         for (bytes, chunk) in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
             out.write_all(&bytes)?;
-            watch.wrote(bytes.len() as u64);
+            work.wrote(bytes.len());
             sums = sums.plus(chunk);
         }
     }

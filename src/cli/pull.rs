@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::{anyhow, Context};
 use clap::{Args as _, FromArgMatches};
-use ropewalk::fetch::{self, Hub, Manifest, Phase, Source};
+use ropewalk::control::{Control, Progress};
+use ropewalk::fetch::{self, Hub, Manifest, Source};
 use serde_json::json;
 
+use super::engine::draw;
 use super::output::{self, bytes, OutputArgs, Unit};
 use super::{models, usage, Command};
 
@@ -87,16 +89,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let mut files = Vec::new();
     for part in &parts {
         let pulled = {
-            let mut bar = args.out.progress(0, part.file_name(), Unit::Bytes);
-            let mut last = Phase::Download;
-            fetch::pull(&hub, part, &dir, sum.as_deref(), &mut |phase, done, total| {
-                if phase != last {
-                    bar.set_message(format!("{}: checking sha256", part.file_name()));
-                    last = phase;
-                }
-                bar.set_len(total);
-                bar.set(done);
-            })?
+            let name = part.file_name();
+            let draw = draw(args.out.progress(0, name, Unit::Bytes));
+            let show = |p: &Progress<'_>| draw(&Progress { what: format_args!("{name}: {}", p.what), ..*p });
+            fetch::pull(&hub, part, &dir, sum.as_deref(), &Control::default().with_progress(&show))?
         };
         args.out.note(format_args!(
             "{}: {}, {}, sha256 {} ({})",

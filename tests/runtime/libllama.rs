@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use crate::common::*;
-use convert::{convert, Options, Quiet};
+use convert::{convert, Options};
 use llama::oracle::{Oracle, OracleParams};
+use ropewalk::control::Control;
 use ropewalk::session::SessionParams;
 use ropewalk::{DType, Token};
 
@@ -78,7 +79,7 @@ fn default_model_in_f32_agrees_under_every_stock_method() {
     let _turn = HEAVY.lock().unwrap_or_else(|e| e.into_inner());
     let f32_path = scratch("agree-default-f32.gguf");
     let to_f32 = Options { dtype: Some(DType::F32), ..Options::default() };
-    convert(&default_model(), &f32_path, &to_f32, &Quiet).unwrap_or_else(|e| panic!("{e}"));
+    convert(&default_model(), &f32_path, &to_f32, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
     let sba_path = scratch("agree-default-f32-sba.gguf");
     let sba = Options {
         rope: Some("sba:factor=2".parse().unwrap()),
@@ -86,7 +87,7 @@ fn default_model_in_f32_agrees_under_every_stock_method() {
         llama_cpp: true,
         ..Options::default()
     };
-    convert(&f32_path, &sba_path, &sba, &Quiet).unwrap_or_else(|e| panic!("{e}"));
+    convert(&f32_path, &sba_path, &sba, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
 
     let model = load(&f32_path);
     let n_vocab = model.hparams().n_vocab;
@@ -151,7 +152,7 @@ fn default_model_in_q4_1_agrees_with_the_same_products_and_beats_them_without() 
     // The path without rounded activations must be nearer to the same weights computed in F32.
     let f32_path = scratch("beats-default-f32.gguf");
     let to_f32 = Options { dtype: Some(DType::F32), ..Options::default() };
-    convert(&path, &f32_path, &to_f32, &Quiet).unwrap_or_else(|e| panic!("{e}"));
+    convert(&path, &f32_path, &to_f32, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
     let exact = oracle_logits(&f32_path, &oracle_params(N_TOKENS, DType::F32), &tokens);
     std::fs::remove_file(f32_path).unwrap();
     let ours = compare(&exact, &all_logits(&model, &params(N_TOKENS), &tokens), &tokens, n_vocab);

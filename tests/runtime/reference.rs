@@ -1,7 +1,8 @@
 //! The recorded output of `tests/reference/attention.py`: reach methods by their own formulas on the default model, in f64.
 
 use crate::common::*;
-use convert::{convert, Options, Quiet};
+use convert::{convert, Options};
+use ropewalk::control::Control;
 use ropewalk::model::Model;
 use ropewalk::session::{Attention, Session, SessionParams};
 use ropewalk::{DType, Token};
@@ -47,8 +48,13 @@ fn mean_nll(model: &Model, tokens: &[Token], params: &SessionParams) -> f64 {
 #[test]
 fn on_the_model_in_f32_perplexities_are_the_recorded_ones() {
     let (recording, wide) = (recording(), scratch("reference-f32.gguf"));
-    convert(&default_model(), &wide, &Options { dtype: Some(DType::F32), ..Options::default() }, &Quiet)
-        .unwrap();
+    convert(
+        &default_model(),
+        &wide,
+        &Options { dtype: Some(DType::F32), ..Options::default() },
+        &Control::default(),
+    )
+    .unwrap();
     let model = load(&wide);
     for case in &recording.cases {
         let both = [(Attention::Auto, 512), (Attention::Explicit, 96)];

@@ -9,7 +9,8 @@ use std::path::Path;
 use gguf::DType;
 use gguf::{Value, Writer};
 
-use crate::{rows, types, Error, Quiet, Result, Watch};
+use crate::{rows, types, Error, Result, Work};
+use ropewalk_core::control::Control;
 use ropewalk_core::ids::{LinearId, NormId, NormRole, ParamId, Role, TOKEN_EMBD};
 pub use shapes::{NamedShape, Shape, SHAPES};
 use values::{normal, Source};
@@ -40,21 +41,28 @@ pub enum Fill {
 /// # Errors
 /// A shape no model can have, a type that cannot be written, or the file system.
 pub fn write(shape: &Shape, dtype: DType, seed: u64, path: &Path) -> Result<u64> {
-    write_watched(shape, dtype, seed, path, &Quiet)
+    write_watched(shape, dtype, seed, path, &Control::default())
 }
 
-/// [`write()`], watched.
+/// [`write()`], with progress (bytes of tensor data) and cancellation.
 ///
 /// # Errors
 /// As [`write()`], and [`Error::Interrupted`].
-pub fn write_watched(shape: &Shape, dtype: DType, seed: u64, path: &Path, watch: &dyn Watch) -> Result<u64> {
+pub fn write_watched(
+    shape: &Shape,
+    dtype: DType,
+    seed: u64,
+    path: &Path,
+    control: &Control<'_>,
+) -> Result<u64> {
+    let work = Work::new(control);
     rows::available("random models")?;
     shape.check()?;
     let Some(file_type) = types::file_type(dtype) else {
         return Err(Error::Invalid(format!("random models cannot be written as {}", dtype.name())));
     };
     let tensors = tensors(shape);
-    let source = Source::new(seed, watch);
+    let source = Source::new(seed, &work);
     let mut writer = Writer::new();
     write_keys(&mut writer, shape, file_type, seed);
     let mut n_bytes = 0u64;
@@ -76,7 +84,7 @@ pub fn write_watched(shape: &Shape, dtype: DType, seed: u64, path: &Path, watch:
         let data = move |out: &mut dyn std::io::Write| -> std::io::Result<()> {
             let plain = |out: &mut dyn std::io::Write, values: &[f32]| {
                 let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-                source.watch.wrote(bytes.len() as u64);
+                source.work.wrote(bytes.len());
                 out.write_all(&bytes)
             };
             match &tensor.fill {
@@ -89,9 +97,9 @@ pub fn write_watched(shape: &Shape, dtype: DType, seed: u64, path: &Path, watch:
         };
         writer.tensor(&tensor.name, dtype, &tensor.shape, Box::new(data))?;
     }
-    watch.start(n_bytes);
+    work.start(n_bytes);
     match writer.write(path) {
-        Err(_) if watch.cancelled() => Err(Error::Interrupted),
+        Err(_) if work.stopped() => Err(Error::Interrupted),
         done => Ok(done?),
     }
 }

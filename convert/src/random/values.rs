@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::rows::{self, quantize};
-use crate::{interrupted, Watch};
+use crate::Work;
 
 /// Values of one block: whole blocks of every type.
 const BLOCK: usize = 256;
@@ -57,13 +57,13 @@ type Pools = HashMap<(DType, u32), Rc<Vec<u8>>>;
 /// Makes the bytes of random tensors.
 pub(super) struct Source<'w> {
     pub(super) seed: u64,
-    pub(super) watch: &'w dyn Watch,
+    pub(super) work: &'w Work<'w>,
     pools: RefCell<Pools>,
 }
 
 impl<'w> Source<'w> {
-    pub(super) fn new(seed: u64, watch: &'w dyn Watch) -> Self {
-        Source { seed, watch, pools: Default::default() }
+    pub(super) fn new(seed: u64, work: &'w Work<'w>) -> Self {
+        Source { seed, work, pools: Default::default() }
     }
 
     /// Writes a tensor of `n` values in rows of `row`, whole blocks of `dtype`, with mean 0.
@@ -104,9 +104,9 @@ impl<'w> Source<'w> {
     }
 
     fn emit(&self, out: &mut dyn Write, bytes: Vec<u8>) -> std::io::Result<()> {
-        interrupted(self.watch)?;
+        self.work.check()?;
         out.write_all(&bytes)?;
-        self.watch.wrote(bytes.len() as u64);
+        self.work.wrote(bytes.len());
         Ok(())
     }
 

@@ -3,10 +3,11 @@
 use std::sync::OnceLock;
 
 use convert::random::{self, Shape};
-use convert::{convert, Options, Quiet};
+use convert::{convert, Options};
 use ggml::DType;
 use gguf::File;
 use proptest::prelude::*;
+use ropewalk_core::control::Control;
 use ropewalk_core::hparams::Hparams;
 
 /// A converted model, so that our own keys are damaged too, and where its tensor data begins.
@@ -18,7 +19,7 @@ fn model() -> &'static (Vec<u8>, usize) {
         let shape = Shape { n_layer: 1, n_ff: 256, n_vocab: 259, ..Shape::named("llama-tiny-gqa").unwrap() };
         random::write(&shape, DType::Q2_K, 1, &plain).unwrap();
         let options = Options { rope: Some("harpe".parse().unwrap()), ..Options::default() };
-        convert(&plain, &path, &options, &Quiet).unwrap();
+        convert(&plain, &path, &options, &Control::default()).unwrap();
         let file = File::open(&path).unwrap();
         let start = file.tensors().iter().map(|t| t.offset).min().unwrap();
         (std::fs::read(&path).unwrap(), start)
@@ -52,7 +53,7 @@ proptest! {
         }
         for (spec, dtype, llama_cpp) in [("sba", None, true), ("harpe", Some(DType::Q8_0), false)] {
             let options = Options { rope: Some(spec.parse().unwrap()), n_ctx: Some(2048), dtype, llama_cpp, ..Options::default() };
-            match convert(&path, &out, &options, &Quiet) {
+            match convert(&path, &out, &options, &Control::default()) {
                 Ok(_) => drop(File::open(&out).unwrap()),
                 Err(e) => prop_assert!(!e.to_string().contains('\n'), "{e}"),
             }

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use convert::random::{self, Shape, SHAPES};
-use convert::{convert, Options, Quiet};
+use convert::{convert, Options};
 use ggml::DType;
 use llama::oracle::{Oracle, OracleParams};
+use ropewalk_core::control::Control;
 
 const N_TOKENS: usize = 200;
 
@@ -92,7 +93,7 @@ fn files_for_llama_cpp_are_what_its_flags_do() {
             }
             let options =
                 Options { rope: Some(spec.parse().unwrap()), llama_cpp: true, ..Options::default() };
-            convert(&tiny, &out, &options, &Quiet).unwrap();
+            convert(&tiny, &out, &options, &Control::default()).unwrap();
             let (by_file, by_flags) = (logits(&out, &plain).0, logits(&tiny, flags).0);
             let error = largest_difference(&by_file, &by_flags);
             assert!(error < 1e-4, "{shape} {spec}: {error}");
@@ -111,7 +112,7 @@ fn a_baked_sba_file_opens_and_a_spec_of_ours_does_no_harm() {
         let plain = logits(&tiny, &params()).0;
         let run = |spec: &str, llama_cpp: bool| {
             let options = Options { rope: Some(spec.parse().unwrap()), llama_cpp, ..Options::default() };
-            convert(&tiny, &out, &options, &Quiet).unwrap();
+            convert(&tiny, &out, &options, &Control::default()).unwrap();
             logits(&out, &params()).0
         };
         let sba = run("sba", true);

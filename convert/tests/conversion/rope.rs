@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use convert::random::{self, Shape};
-use convert::{convert, Options, Quiet, Report};
+use convert::{convert, Options, Report};
 use ggml::DType;
 use gguf::{Array, File, Value, Writer};
+use ropewalk_core::control::Control;
 use ropewalk_core::hparams::{keys, Hparams};
 use ropewalk_core::rope::{Plan, Spec};
 
@@ -47,7 +48,7 @@ impl Lab {
     fn try_convert(&self, from: &str, to: &str, spec: &str, llama_cpp: bool) -> convert::Result<Report> {
         let rope = Some(spec.parse().unwrap());
         let options = Options { rope, n_ctx: Some(N_CTX), llama_cpp, ..Options::default() };
-        convert(&self.path(from), &self.path(to), &options, &Quiet)
+        convert(&self.path(from), &self.path(to), &options, &Control::default())
     }
     fn convert(&self, from: &str, to: &str, spec: &str) -> Report {
         self.try_convert(from, to, spec, false).unwrap()
@@ -175,7 +176,7 @@ fn declared_scaling_is_replaced_and_kept() {
         &lab.path("in"),
         &lab.path("out"),
         &Options { rope: Some("sba".parse().unwrap()), ..Options::default() },
-        &Quiet,
+        &Control::default(),
     );
     // No context given: the one the file was extended to.
     assert_eq!(report.unwrap().rope.unwrap().n_ctx, 512);
@@ -196,7 +197,7 @@ fn contexts_chosen_when_none_is_given() {
         [("harpe", 2048), ("pi:factor=2", 1024), ("yarn:factor=3,original=256", 768), ("plain", 512)]
     {
         let options = Options { rope: Some(spec.parse().unwrap()), ..Options::default() };
-        let report = convert(&lab.path("in"), &lab.path("out"), &options, &Quiet).unwrap();
+        let report = convert(&lab.path("in"), &lab.path("out"), &options, &Control::default()).unwrap();
         assert_eq!(report.rope.unwrap().n_ctx, n_ctx, "{spec}");
         assert!(report.notes.iter().any(|n| n.contains("--ctx")), "{:?}", report.notes);
     }
@@ -262,7 +263,7 @@ fn llama_cpp_alone_exports_what_the_file_declares() {
     let lab = Lab::new("llama-tiny");
     lab.convert("in", "ours", "sba");
     let options = Options { llama_cpp: true, ..Options::default() };
-    convert(&lab.path("ours"), &lab.path("stock"), &options, &Quiet).unwrap();
+    convert(&lab.path("ours"), &lab.path("stock"), &options, &Control::default()).unwrap();
     lab.try_convert("in", "direct", "sba", true).unwrap();
     assert!(lab.bytes("stock") == lab.bytes("direct"));
 }
@@ -303,7 +304,7 @@ fn a_split_model_becomes_one_file() {
         }
         writer.write(&part(no)).unwrap();
     }
-    let run = |out: &Path| convert(&part(0), out, &Options::default(), &Quiet);
+    let run = |out: &Path| convert(&part(0), out, &Options::default(), &Control::default());
     run(&lab.path("whole")).unwrap();
     assert!(lab.bytes("whole") == lab.bytes("in"));
     let error = run(&part(1)).unwrap_err().to_string();

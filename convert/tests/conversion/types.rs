@@ -1,13 +1,14 @@
 //! Element types: what changes, what does not, how far values move; and the ways a conversion ends early.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
 
 use convert::random::{self, Shape};
-use convert::{convert, Error, Options, Quiet, Watch};
+use convert::{convert, Error, Options};
 use ggml::dtype::quantize;
 use ggml::DType;
 use gguf::{File, Value, Writer};
+use ropewalk_core::control::{Control, Progress, Stop};
 
 struct Lab {
     dir: tempfile::TempDir,
@@ -25,9 +26,9 @@ impl Lab {
     fn open(&self, name: &str) -> File {
         File::open(&self.path(name)).unwrap()
     }
-    fn to(&self, dtype: DType, watch: &dyn Watch) -> convert::Result<convert::Report> {
+    fn to(&self, dtype: DType, control: &Control<'_>) -> convert::Result<convert::Report> {
         let options = Options { dtype: Some(dtype), ..Options::default() };
-        convert(&self.path("in"), &self.path("out"), &options, watch)
+        convert(&self.path("in"), &self.path("out"), &options, control)
     }
     /// Writes `in.gguf` anew: these tensors, F32.
     fn write(&self, tensors: &[(&str, &[u64], Vec<f32>)]) {
@@ -71,7 +72,7 @@ fn every_type_is_within_its_bounds_and_reported_truly() {
     let lab = Lab::new(DType::F32);
     assert_eq!(BOUNDS.len(), convert::types::TARGETS.len());
     for (dtype, low, high) in BOUNDS {
-        let report = lab.to(*dtype, &Quiet).unwrap();
+        let report = lab.to(*dtype, &Control::default()).unwrap();
         let (old, new) = (lab.open("in"), lab.open("out"));
         assert_eq!(new.get::<u32>("general.file_type").unwrap(), convert::types::file_type(*dtype).unwrap());
         let mut converted = 0;
@@ -108,11 +109,11 @@ fn every_type_is_within_its_bounds_and_reported_truly() {
 #[test]
 fn what_has_the_type_already_is_copied() {
     let lab = Lab::new(DType::Q4_1);
-    let report = lab.to(DType::Q4_1, &Quiet).unwrap();
+    let report = lab.to(DType::Q4_1, &Control::default()).unwrap();
     assert!(report.converted.is_empty());
     assert!(std::fs::read(lab.path("in")).unwrap() == std::fs::read(lab.path("out")).unwrap());
     // Dequantising loses nothing.
-    assert!(lab.to(DType::F32, &Quiet).unwrap().converted.iter().all(|t| t.rmse == 0.0));
+    assert!(lab.to(DType::F32, &Control::default()).unwrap().converted.iter().all(|t| t.rmse == 0.0));
 }
 
 #[test]
@@ -132,7 +133,7 @@ fn rows_that_do_not_fit_fall_back_with_a_note() {
         (DType::Q2_K, DType::Q4_0),
         (DType::Q4_1, DType::Q4_1),
     ] {
-        let report = lab.to(wanted, &Quiet).unwrap();
+        let report = lab.to(wanted, &Control::default()).unwrap();
         let types: Vec<DType> = lab.open("out").tensors().iter().map(|t| t.dtype).collect();
         assert_eq!(types, [wanted, second, DType::F16, DType::F32]);
         let notes = if wanted == second { 1 } else { 2 };
@@ -155,7 +156,7 @@ fn values_that_do_not_fit_are_refused_with_their_place() {
         let mut values = vec![0.5; n];
         values[n - 7] = bad;
         lab.write(&[("fine", &[256, 1], vec![0.0; 256]), ("blk.0.bad", &[1024, n as u64 / 1024], values)]);
-        let error = lab.to(dtype, &Quiet).unwrap_err().to_string();
+        let error = lab.to(dtype, &Control::default()).unwrap_err().to_string();
         assert!(error.contains("blk.0.bad") && error.contains(&format!("value {}", n - 7)), "{error}");
         assert_eq!(lab.files(), ["in.gguf"]);
     }
@@ -167,12 +168,12 @@ fn integers_stay_and_unreadable_types_are_refused() {
     let mut writer = Writer::new();
     writer.tensor_bytes("ids", DType::I32, &[4, 2], vec![1u8; 32]).unwrap();
     writer.write(&lab.path("in")).unwrap();
-    assert_eq!(lab.to(DType::Q8_0, &Quiet).unwrap().notes.len(), 1);
+    assert_eq!(lab.to(DType::Q8_0, &Control::default()).unwrap().notes.len(), 1);
     assert_eq!(lab.open("out").tensors()[0].dtype, DType::I32);
     let mut writer = Writer::new();
     writer.tensor_bytes("wide", DType::F64, &[4, 2], vec![1u8; 64]).unwrap();
     writer.write(&lab.path("in")).unwrap();
-    let error = lab.to(DType::Q8_0, &Quiet).unwrap_err().to_string();
+    let error = lab.to(DType::Q8_0, &Control::default()).unwrap_err().to_string();
     assert!(error.contains("wide") && error.contains("f64"), "{error}");
 }
 
@@ -181,7 +182,7 @@ fn the_input_is_never_the_output() {
     let lab = Lab::new(DType::F16);
     let before = std::fs::read(lab.path("in")).unwrap();
     let refused = |name: &str| {
-        let result = convert(&lab.path("in"), &lab.path(name), &Options::default(), &Quiet);
+        let result = convert(&lab.path("in"), &lab.path(name), &Options::default(), &Control::default());
         let error = result.unwrap_err();
         assert!(matches!(error, Error::Usage(_)) && error.to_string().contains("is the input"), "{error}");
     };
@@ -196,47 +197,40 @@ fn the_input_is_never_the_output() {
     assert!(std::fs::read(lab.path("in")).unwrap() == before);
 }
 
-/// Counts bytes, and cancels after some.
-struct Until {
-    wrote: AtomicU64,
-    limit: u64,
-    total: AtomicU64,
-}
-
-impl Watch for Until {
-    fn start(&self, bytes: u64) {
-        self.total.store(bytes, Ordering::Relaxed);
-    }
-    fn wrote(&self, bytes: u64) {
-        self.wrote.fetch_add(bytes, Ordering::Relaxed);
-    }
-    fn cancelled(&self) -> bool {
-        self.wrote.load(Ordering::Relaxed) > self.limit
-    }
-}
-
-fn until(limit: u64) -> Until {
-    Until { wrote: AtomicU64::new(0), limit, total: AtomicU64::new(0) }
+/// Runs `job` and has it stopped after so many bytes; gives its result and the last progress told, `(done, total)`.
+fn until<T>(limit: u64, job: impl FnOnce(&Control<'_>) -> T) -> (T, (u64, u64)) {
+    let (stop, last) = (Stop::default(), Mutex::new((0, 0)));
+    let show = |p: &Progress<'_>| {
+        *last.lock().unwrap() = (p.done, p.total);
+        if p.done > limit {
+            stop.request();
+        }
+    };
+    let result = job(&Control::default().with_stop(&stop).with_progress(&show));
+    let last = *last.lock().unwrap();
+    (result, last)
 }
 
 #[test]
 fn progress_is_told_and_cancelling_leaves_nothing() {
     let lab = Lab::new(DType::F16);
     for dtype in [DType::Q4_K, DType::F16] {
-        let watch = until(u64::MAX);
-        lab.to(dtype, &watch).unwrap();
-        assert_eq!(watch.wrote.load(Ordering::Relaxed), watch.total.load(Ordering::Relaxed));
+        let (report, (done, total)) = until(u64::MAX, |control| lab.to(dtype, control));
+        report.unwrap();
+        assert!(done == total && total > 0, "{done} of {total}");
         std::fs::write(lab.path("out"), b"before").unwrap();
-        let error = lab.to(dtype, &until(100_000)).unwrap_err();
+        let error = until(100_000, |control| lab.to(dtype, control)).0.unwrap_err();
         assert!(matches!(error, Error::Interrupted), "{error}");
         assert_eq!(lab.files(), ["in.gguf", "out.gguf"]);
         assert_eq!(std::fs::read(lab.path("out")).unwrap(), b"before");
     }
     let shape = Shape::named("llama-tiny").unwrap();
-    let (watch, path) = (until(u64::MAX), lab.path("random"));
-    random::write_watched(&shape, DType::Q5_K, 1, &path, &watch).unwrap();
-    assert_eq!(watch.wrote.load(Ordering::Relaxed), watch.total.load(Ordering::Relaxed));
+    let path = lab.path("random");
+    let write = |control: &Control<'_>| random::write_watched(&shape, DType::Q5_K, 1, &path, control);
+    let (bytes, (done, total)) = until(u64::MAX, write);
+    bytes.unwrap();
+    assert!(done == total && total > 0, "{done} of {total}");
     std::fs::remove_file(&path).unwrap();
-    let error = random::write_watched(&shape, DType::Q5_K, 1, &path, &until(1000)).unwrap_err();
+    let error = until(1000, write).0.unwrap_err();
     assert!(matches!(error, Error::Interrupted) && !path.exists(), "{error}");
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ropewalk::control::Control;
 use ropewalk::gguf::{File, Value, Writer};
 use ropewalk::model::Model;
 use ropewalk::DType;
@@ -161,7 +162,7 @@ fn wrong_adapters_are_refused_with_their_fault() {
         // Merging refuses the same.
         let options = convert::Options { adapters: vec![spec(&path, 1.0)], ..convert::Options::default() };
         let out = scratch(&format!("hostile-lora-{name}-merged.gguf"));
-        assert!(convert::convert(&model, &out, &options, &convert::Quiet).is_err(), "{name}: merged");
+        assert!(convert::convert(&model, &out, &options, &Control::default()).is_err(), "{name}: merged");
         assert!(!out.exists(), "{name}: a file is left");
     }
 }

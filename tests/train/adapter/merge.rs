@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use convert::{convert, Options, Quiet, Report};
+use convert::{convert, Options, Report};
+use ropewalk::control::Control;
 use ropewalk::gguf::File;
 use ropewalk::DType;
 
@@ -11,7 +12,7 @@ use crate::common::*;
 
 fn merge(path: &Path, adapters: &[(&Path, f32)], options: Options, to: &Path) -> Report {
     let adapters = adapters.iter().map(|(p, s)| spec(p, *s)).collect();
-    convert(path, to, &Options { adapters, ..options }, &Quiet).unwrap_or_else(|e| panic!("{e}"))
+    convert(path, to, &Options { adapters, ..options }, &Control::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 #[test]
@@ -119,13 +120,14 @@ fn a_merged_file_declares_what_it_was_trained_under() {
 
     // Merged weights are another model: the adapter does not go on them again.
     let again = Options { adapters: vec![spec_of(&adapter)], ..Options::default() };
-    let e = convert(&merged, &scratch("merge-again.gguf"), &again, &Quiet).unwrap_err().to_string();
+    let e =
+        convert(&merged, &scratch("merge-again.gguf"), &again, &Control::default()).unwrap_err().to_string();
     assert!(e.contains("ropewalk.lora.base"), "{e}");
     // Two that want different ropes need a word.
     made.meta.rope = Some("plain".parse().unwrap());
     let other = made.write("merge-rope-other.gguf");
     let both = Options { adapters: vec![spec_of(&adapter), spec_of(&other)], ..Options::default() };
-    let e = convert(&path, &scratch("merge-both.gguf"), &both, &Quiet).unwrap_err().to_string();
+    let e = convert(&path, &scratch("merge-both.gguf"), &both, &Control::default()).unwrap_err().to_string();
     assert!(e.contains("--rope"), "{e}");
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use llama::oracle::{Oracle, OracleParams};
 use ropewalk::adapter::{self, AdapterMeta, AdapterReader, AdapterSpec};
+use ropewalk::control::Control;
 use ropewalk::gguf::{File, Writer};
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::session::{Session, SessionParams};
@@ -230,7 +231,7 @@ fn bases_are_told_apart_by_their_weights_alone() {
         llama_cpp: true,
         ..Default::default()
     };
-    convert::convert(&path, &long, &options, &convert::Quiet).unwrap();
+    convert::convert(&path, &long, &options, &Control::default()).unwrap();
     let shape = convert::random::Shape::named("llama-tiny-gqa").unwrap();
     convert::random::write(&shape, DType::Q8_0, 8, &other).unwrap();
     let print = |p: &Path| adapter::fingerprint(&File::open(p).unwrap());

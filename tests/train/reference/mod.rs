@@ -9,7 +9,8 @@ mod session;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use convert::{convert, Options, Quiet};
+use convert::{convert, Options};
+use ropewalk::control::Control;
 use ropewalk::model::Model;
 use ropewalk::DType;
 
@@ -21,7 +22,7 @@ fn wide_file() -> &'static Path {
     FILE.get_or_init(|| {
         let path = scratch("train-reference-f32.gguf");
         let options = Options { dtype: Some(DType::F32), ..Options::default() };
-        convert(&default_model(), &path, &options, &Quiet).unwrap();
+        convert(&default_model(), &path, &options, &Control::default()).unwrap();
         path
     })
 }
