@@ -41,8 +41,8 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Rows of `ne[0]` elements, `row_bytes` long, row `(i, j)` of `ne[1]` by `ne[2]` at byte `i * nb[0] + j
-    /// * nb[1]`.
+    /// Rows of `ne[0]` elements, `row_bytes` long. Row `(i, j)` of `ne[1]` by `ne[2]` is at byte
+    /// `i * nb[0] + j * nb[1]`.
     ///
     /// # Safety
     /// All rows lie in memory that can be read and that nobody writes during `'a`, aligned as the format
