@@ -56,8 +56,6 @@ pub struct Norm {
 pub enum Bias {
     /// It has none.
     No,
-    /// Files with and without one exist.
-    Maybe,
     /// It must have one.
     Yes,
 }
@@ -158,7 +156,6 @@ impl<'a> Loader<'a> {
         let weight = self.required(ParamId::Weight(id), &[n_in, n_out])?;
         let bias = match bias {
             Bias::No => None,
-            Bias::Maybe => self.optional(ParamId::Bias(id), &[n_out], false)?,
             Bias::Yes => Some(self.required(ParamId::Bias(id), &[n_out])?),
         };
         let weight_id = ParamId::Weight(id);

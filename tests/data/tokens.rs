@@ -71,13 +71,17 @@ fn one_token_for_both_ends_stands_between_documents_once() {
 
 #[test]
 fn a_vocabulary_without_end_tokens_still_separates() {
-    // The default BOS and EOS of byte-level BPE are token 11, which so small a vocabulary does not have. U+010A is the newline.
+    // The default BOS and EOS of byte-level BPE are token 11, which so small a vocabulary does not have.
+    // U+010A is the newline; the rest are the letters of the texts.
     let strings =
         |items: &[&str]| Value::Array(Array::String(items.iter().map(|s| s.as_bytes().to_vec()).collect()));
     let metadata = [
         ("tokenizer.ggml.model".to_owned(), Value::String(b"gpt2".to_vec())),
-        ("tokenizer.ggml.tokens".to_owned(), strings(&["\u{10a}", "a", "b", "ab"])),
-        ("tokenizer.ggml.merges".to_owned(), strings(&["a b"])),
+        (
+            "tokenizer.ggml.tokens".to_owned(),
+            strings(&["\u{10a}", "m", "i", "d", "l", "e", "o", "t", "h", "r", "th"]),
+        ),
+        ("tokenizer.ggml.merges".to_owned(), strings(&["t h"])),
     ];
     let bare = Vocab::from_metadata(std::path::Path::new("bare.gguf"), &metadata).unwrap();
     assert_eq!((bare.bos(), bare.eos(), bare.eot()), (None, None, None));

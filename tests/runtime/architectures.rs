@@ -1,0 +1,36 @@
+//! What an architecture declares, against the files of random models, whose tensors are listed elsewhere.
+
+use convert::random::{tensors, SHAPES};
+use ropewalk::arch::{self, Transformer, ARCHS};
+use ropewalk::DType;
+
+use crate::common::*;
+
+#[test]
+fn random_models_have_the_tensors_that_their_architecture_declares() {
+    let mut seen = Vec::new();
+    for named in SHAPES.iter().filter(|s| s.name.contains("tiny")) {
+        let shape = (named.shape)();
+        let model = load(&random_model(named.name, DType::Q8_0, "declared"));
+        let arch = arch::find(&shape.arch).unwrap();
+        let declared = Transformer::tensors(arch, model.hparams()).unwrap();
+        let written: Vec<(String, Vec<usize>)> = tensors(&shape)
+            .into_iter()
+            .filter(|t| !t.name.starts_with("rope_"))
+            .map(|t| (t.name, t.shape.iter().map(|&n| n as usize).collect()))
+            .collect();
+        let missing =
+            |spec: &&ropewalk::weights::TensorSpec| !written.iter().any(|(name, _)| *name == spec.name);
+        let required: Vec<_> = declared.iter().filter(|s| s.required).filter(missing).collect();
+        assert!(required.is_empty(), "{}: {required:?}", named.name);
+        for (name, shape) in &written {
+            let spec = declared.iter().find(|s| s.name == *name);
+            assert_eq!(spec.map(|s| &s.shape), Some(shape), "{}: {name}", named.name);
+        }
+        seen.push(arch.name);
+    }
+    assert!(
+        ARCHS.iter().all(|a| seen.contains(&a.name)),
+        "an architecture without a small random model: {seen:?}"
+    );
+}
