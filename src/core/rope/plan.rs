@@ -58,8 +58,8 @@ impl Plan {
         for (kind, _) in left_alone {
             let who = layer_list(hp.layers_of(kind));
             notes.push(match hp.attention[kind].window.filter(|_| hp.attention[kind].rotation.is_some()) {
-                Some(n) => format!("Unchanged: {who}, which see {n} tokens, no more than in training."),
-                None => format!("Unchanged: {who}, which have no rotation."),
+                Some(n) => format!("Unchanged: {who} (a window of {n} tokens, no longer than in training)."),
+                None => format!("Unchanged: {who} (no rotation)."),
             });
         }
         let layers = hp.layers.iter().map(|l| l.kind).collect();
