@@ -121,16 +121,17 @@ impl Hparams {
         self.layers.iter().enumerate().filter(move |(_, l)| l.kind == kind).map(|(il, _)| il)
     }
 
-    /// Reads and checks the numbers of a model in which every layer sees positions in the same way. Nothing
-    /// is allocated in proportion to an unchecked number.
+    /// Reads and checks the numbers of a model. Where layers of its architecture differ in how they see
+    /// positions, `LAYER_RULES` says how. Nothing is allocated in proportion to an unchecked number.
     ///
-    /// # Errors A missing key, one of the wrong type or out of range, or numbers that contradict each other
-    /// or the tensors.
+    /// # Errors
+    /// A missing key, one of the wrong type or out of range, or numbers that contradict each other or the
+    /// tensors.
     pub fn from_gguf(file: &File) -> Result<Hparams> {
-        Self::read(file, false, rule_of(file)?)
+        Self::read(file, false, None)
     }
 
-    /// As [`Hparams::from_gguf`], for an architecture whose layers differ as `rule` says.
+    /// As [`Hparams::from_gguf`], with this rule in place of the architecture's own.
     ///
     /// # Errors
     /// As [`Hparams::from_gguf`], and those of the rule.
@@ -144,10 +145,10 @@ impl Hparams {
     /// # Errors
     /// As [`Hparams::from_gguf`].
     pub fn as_trained(file: &File) -> Result<Hparams> {
-        Self::read(file, true, rule_of(file)?)
+        Self::read(file, true, None)
     }
 
-    /// As [`Hparams::as_trained`], for an architecture whose layers differ as `rule` says.
+    /// As [`Hparams::as_trained`], with this rule in place of the architecture's own.
     ///
     /// # Errors
     /// As [`Hparams::from_gguf`], and those of the rule.
@@ -161,6 +162,7 @@ impl Hparams {
         if arch.is_empty() || arch.len() > 64 || !arch.chars().all(plausible) {
             return Err(file.error("general.architecture", "expected an architecture's name"));
         }
+        let rule = rule.or_else(|| LAYER_RULES.iter().find(|(name, _)| *name == arch).map(|(_, rule)| *rule));
         let keys = KeyReader { file, prefix: &arch };
         let spec = read::read_spec(file)?;
         let converted = file.value(self::keys::ORIG_CONTEXT_LENGTH).is_some();
@@ -191,11 +193,6 @@ impl Hparams {
         }
         Ok(Hparams { n_layer, n_embd, n_vocab, n_ctx_train, rms_eps, attention, layers, rope_scaling, arch })
     }
-}
-
-fn rule_of(file: &File) -> Result<Option<LayerRule>> {
-    let arch: String = file.get("general.architecture")?;
-    Ok(LAYER_RULES.iter().find(|(name, _)| *name == arch).map(|(_, rule)| *rule))
 }
 
 /// The record of every layer, with the distinct kinds of attention gathered.

@@ -102,15 +102,6 @@ impl LayerAttention {
         self.n_head_kv.saturating_mul(self.n_embd_head)
     }
 
-    /// Whether attention is plain but for its rotation: every earlier key is seen, under the usual scale.
-    pub fn is_plain(&self) -> bool {
-        *self
-            == LayerAttention {
-                rotation: self.rotation,
-                ..Self::new(self.n_head, self.n_head_kv, self.n_embd_head)
-            }
-    }
-
     /// Whether it can be computed at all. The error is the metadata key at fault, without the architecture's
     /// prefix, and what was expected there.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
