@@ -29,6 +29,8 @@ build() {
     have c++ || have g++ || have clang++ || missing+=(g++)
     have cmake || missing+=(cmake)
     have_libclang || missing+=(libclang-dev)
+    # A terminal for a test.
+    have script || missing+=(bsdutils)
     [ ${#missing[@]} -eq 0 ] && return 0
 
     if ! have apt-get; then

@@ -386,10 +386,8 @@ fn at_a_terminal_ctrl_c_stops_an_answer_and_commands_complete() {
     let mut command = std::process::Command::new("script");
     let data = tempfile::tempdir().unwrap();
     command.args(["-qefc", &line, "/dev/null"]).env("XDG_DATA_HOME", data.path()).env("TERM", "xterm");
-    let Ok(mut child) = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
-        println!("skipped: the program `script` is not installed");
-        return;
-    };
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut child = child.expect("the program `script` gives this test a terminal; `make setup` installs it");
     let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || {

@@ -2,11 +2,14 @@
 //! a naive model, runs of the built program, and tests that need a process of their own.
 #![allow(dead_code, unreachable_pub)] // Each test program includes this and uses its part.
 
+pub mod fetched;
 pub mod naive;
 pub mod process;
 pub mod program;
 
 use std::path::{Path, PathBuf};
+
+pub use fetched::{default_model, fetched};
 
 use convert::random::{write, Shape};
 use ropewalk::model::{Model, ModelParams};
@@ -21,18 +24,6 @@ pub const N_THREADS: usize = 1;
 /// tokens run; a key rounded to the next value of its type counts for more, the coarser the type.
 pub const KV: [(DType, f64); 4] =
     [(DType::F32, 5e-5), (DType::F16, 6e-2), (DType::Q8_0, 5e-2), (DType::Q4_0, 0.2)];
-
-/// A file the Makefile fetches.
-pub fn fetched(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(name);
-    assert!(path.exists(), "{} is missing: `make models` fetches it", path.display());
-    path
-}
-
-/// The default model.
-pub fn default_model() -> PathBuf {
-    fetched("SmolLM2-135M-Instruct.Q4_1.gguf")
-}
 
 /// The needle essays.
 pub fn essays() -> String {

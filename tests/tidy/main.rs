@@ -398,6 +398,26 @@ fn nothing_is_left_undone_or_switched_off() {
     check("What cannot be done is an error that says so, and a test that cannot run fails.", faults);
 }
 
+/// A test that returns early when a file or a program is missing passes without having tested anything.
+#[test]
+fn no_test_passes_without_having_run() {
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|s| s.path.split('/').any(|folder| folder == "tests")) {
+        for (at, _) in source.code.match_indices("#[test]") {
+            let body = &source.code[at..];
+            let body = &body[..body.find("\n}").unwrap_or(body.len())];
+            // A property may pass over a case that makes no sense, with `return Ok(())`.
+            let early = body
+                .match_indices("else { return")
+                .filter(|(at, _)| !body[*at..].starts_with("else { return Ok("));
+            for (from, _) in early {
+                faults.push(format!("{}:{}", source.path, source.line_of(at + from)));
+            }
+        }
+    }
+    check("A test that lacks what it needs must fail: use unwrap, expect or assert.", faults);
+}
+
 #[test]
 fn every_entry_is_in_its_registry() {
     let all = sources();

@@ -1,7 +1,5 @@
 //! GGUF files and ggml: its own reader finds what ours wrote, and every type of a file can be read.
 
-use std::path::Path;
-
 use ggml::dtype::dequantize_tensor;
 use ggml::DType;
 use gguf::{File, Writer};
@@ -27,11 +25,7 @@ fn every_type_of_a_file_is_dequantized_or_refused() {
 
 #[test]
 fn weights_of_the_default_model_are_finite() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/SmolLM2-135M-Instruct.Q4_1.gguf");
-    if !path.exists() {
-        return eprintln!("skipped: {} is not there (the Makefile fetches it)", path.display());
-    }
-    let file = File::open(&path).unwrap();
+    let file = File::open(&crate::fetched::default_model()).unwrap();
     let rows = dequantize_tensor(&file, file.tensor("blk.0.attn_q.weight").unwrap()).unwrap();
     assert!(rows.iter().all(|v| v.is_finite()) && rows.iter().any(|v| *v != 0.0));
 }

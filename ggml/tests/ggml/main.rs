@@ -4,6 +4,8 @@ mod attention;
 mod attention_train;
 mod common;
 mod dtype;
+#[path = "../../../tests/common/fetched.rs"]
+mod fetched;
 mod gemm;
 mod gguf;
 mod graph;

@@ -1,6 +1,8 @@
 //! The tests of GGUF files, one program.
 
 mod bytes;
+#[path = "../../../../tests/common/fetched.rs"]
+mod fetched;
 mod mutate;
 mod real;
 mod reject;

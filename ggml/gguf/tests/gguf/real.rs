@@ -1,31 +1,11 @@
 //! The default model: its metadata and tensors are read, and copying it gives the same bytes.
 
-use std::path::{Path, PathBuf};
-use std::time::Instant;
-
+use crate::fetched::default_model;
 use gguf::{DType, File, Writer};
-
-/// The default model. Fails the test when it is missing, unless the environment says
-/// ROPEWALK_SKIP_MODEL_TESTS=1 (CI never does): then `None`, and the test passes without having run.
-fn model() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/SmolLM2-135M-Instruct.Q4_1.gguf");
-    let skip = std::env::var("ROPEWALK_SKIP_MODEL_TESTS").is_ok_and(|v| v == "1");
-    assert!(
-        path.exists() || skip,
-        "{} is missing: `make model` fetches it; ROPEWALK_SKIP_MODEL_TESTS=1 skips the tests that need it",
-        path.display()
-    );
-    path.exists().then_some(path)
-}
 
 #[test]
 fn opens_and_counts() {
-    let Some(path) = model() else { return };
-    let start = Instant::now();
-    let file = File::open(&path).unwrap();
-    let took = start.elapsed();
-    eprintln!("opened in {took:?}");
-    assert!(took.as_millis() < 500, "opening took {took:?}");
+    let file = File::open(&default_model()).unwrap();
     assert_eq!(file.version(), 3);
     assert_eq!(file.tensors().len(), 272);
     assert_eq!(file.get::<String>("general.architecture").unwrap(), "llama");
@@ -44,7 +24,7 @@ fn opens_and_counts() {
 
 #[test]
 fn copying_gives_the_same_file() {
-    let Some(path) = model() else { return };
+    let path = default_model();
     let file = File::open(&path).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("copy.gguf");

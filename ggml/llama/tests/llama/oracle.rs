@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::models;
+use crate::fetched::{default_model, fetched};
 use gguf::DType;
 use gguf::{File, Value, Writer};
 use llama::oracle::{Oracle, OracleParams};
 use llama::Token;
-
-const MODEL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
 fn params(n_ctx: u32) -> OracleParams {
     // Two threads of ggml wait for each other by spinning, which takes long where tests share the cores.
@@ -44,8 +42,7 @@ fn mean(x: &[f64]) -> f64 {
 
 #[test]
 fn essays_have_a_plausible_perplexity_however_they_are_cut() {
-    let (Some(model), Some(text)) = (models(MODEL), models("texts/essays.txt")) else { return };
-    let text = std::fs::read_to_string(text).unwrap();
+    let (model, text) = (default_model(), std::fs::read_to_string(fetched("texts/essays.txt")).unwrap());
     let mut oracle = Oracle::open(&model, &OracleParams { n_batch: 300, ..params(512) }).unwrap();
     let mut tokens = oracle.tokenize(&text[..8000], false, false).unwrap();
     tokens.truncate(512);
@@ -74,8 +71,7 @@ fn essays_have_a_plausible_perplexity_however_they_are_cut() {
 
 #[test]
 fn rope_settings_reach_libllama() {
-    let (Some(model), Some(text)) = (models(MODEL), models("texts/essays.txt")) else { return };
-    let text = std::fs::read_to_string(text).unwrap();
+    let (model, text) = (default_model(), std::fs::read_to_string(fetched("texts/essays.txt")).unwrap());
     let run = |p: &OracleParams| {
         // Repacking takes a second per model, and is in the other test.
         let mut oracle = Oracle::open(&model, &OracleParams { use_extra_bufts: false, ..p.clone() }).unwrap();
@@ -129,8 +125,8 @@ fn bad_settings_are_errors_that_name_them() {
 }
 
 /// The default model's metadata with one key changed, and no tensors but those `keep` says.
-fn altered(dir: &Path, key: &str, value: Option<Value>, keep: impl Fn(&str) -> bool) -> Option<PathBuf> {
-    let file = File::open(&models(MODEL)?).unwrap();
+fn altered(dir: &Path, key: &str, value: Option<Value>, keep: impl Fn(&str) -> bool) -> PathBuf {
+    let file = File::open(&default_model()).unwrap();
     let mut w = Writer::new();
     for (k, v) in file.metadata() {
         w.set(k, v.clone());
@@ -145,7 +141,7 @@ fn altered(dir: &Path, key: &str, value: Option<Value>, keep: impl Fn(&str) -> b
     }
     let path = dir.join("altered.gguf");
     w.write(&path).unwrap();
-    Some(path)
+    path
 }
 
 #[test]
@@ -167,16 +163,16 @@ fn files_libllama_would_abort_on_are_errors() {
         ("general.architecture", Some(Value::String(b"mamba".to_vec()))),
     ];
     for (key, value) in cases {
-        let Some(path) = altered(dir.path(), key, value, |name| name == "token_embd.weight") else { return };
+        let path = altered(dir.path(), key, value, |name| name == "token_embd.weight");
         let e = Oracle::open(&path, &params(128)).unwrap_err().to_string();
         assert!(e.contains(key) || e.contains("attention.value_length"), "{key}: {e}");
         assert!(e.contains("altered.gguf") && !e.contains('\n'), "{e}");
     }
     // What libllama reports itself comes through with its reason.
-    let path = altered(dir.path(), "general.name", None, |name| name != "output_norm.weight").unwrap();
+    let path = altered(dir.path(), "general.name", None, |name| name != "output_norm.weight");
     let e = Oracle::open(&path, &params(128)).unwrap_err().to_string();
     assert!(e.contains("altered.gguf") && e.contains("output_norm.weight"), "{e}");
     // A context beyond memory is refused before anything is allocated.
-    let e = Oracle::open(&models(MODEL).unwrap(), &params(1 << 30)).unwrap_err().to_string();
+    let e = Oracle::open(&default_model(), &params(1 << 30)).unwrap_err().to_string();
     assert!(e.contains("cannot allocate"), "{e}");
 }

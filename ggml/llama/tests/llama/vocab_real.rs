@@ -1,19 +1,18 @@
 //! The tokenizer of the default model: texts survive it, special tokens are special.
 
-use crate::models;
+use crate::fetched::{default_model, fetched};
 use gguf::File;
 use llama::vocab::Vocab;
 use proptest::prelude::*;
 
-fn vocab() -> Option<Vocab> {
-    let path = models("SmolLM2-135M-Instruct.Q4_1.gguf")?;
-    Some(Vocab::load(&File::open(&path).unwrap()).unwrap())
+fn vocab() -> Vocab {
+    Vocab::load(&File::open(&default_model()).unwrap()).unwrap()
 }
 
 #[test]
 fn essays_round_trip() {
-    let (Some(v), Some(path)) = (vocab(), models("texts/essays.txt")) else { return };
-    let text = std::fs::read_to_string(path).unwrap();
+    let v = vocab();
+    let text = std::fs::read_to_string(fetched("texts/essays.txt")).unwrap();
     let tokens = v.tokenize(&text, false, false).unwrap();
     assert!((100_000..400_000).contains(&tokens.len()), "{}", tokens.len());
     assert_eq!(v.detokenize(&tokens, false).unwrap(), text);
@@ -27,7 +26,7 @@ fn essays_round_trip() {
 
 #[test]
 fn special_tokens_are_read_only_when_asked() {
-    let Some(v) = vocab() else { return };
+    let v = vocab();
     assert_eq!(v.n_tokens(), 49152);
     assert_eq!(
         (v.bos(), v.eos(), v.eot(), v.add_bos(), v.add_eos()),
@@ -48,7 +47,7 @@ fn special_tokens_are_read_only_when_asked() {
 
 #[test]
 fn threads_share_one_vocabulary() {
-    let Some(v) = vocab() else { return };
+    let v = vocab();
     let expected = v.tokenize("The quick brown fox. ", false, false).unwrap();
     std::thread::scope(|s| {
         for _ in 0..4 {
@@ -64,7 +63,7 @@ fn threads_share_one_vocabulary() {
 
 #[test]
 fn random_unicode_round_trips() {
-    let Some(v) = vocab() else { return };
+    let v = vocab();
     let mut known = [false; 256];
     for t in 0..v.n_tokens() as i32 {
         if let [b] = v.piece(t, false).unwrap()[..] {
