@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install models texts train-texts demo test fmt lint doc unit bench check-cuda clean
+.PHONY: help setup build install models texts train-texts demo test fmt lint doc unit bench fuzz sanitize check-cuda clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -60,6 +60,13 @@ unit: setup models
 bench: build models ## criterion benches, then tokens per second beside libllama
 	$(CARGO) bench --workspace --bench '*'
 	target/release/ropewalk bench -m $(MODEL) -p 512,2048 -n 128 --rope plain --rope harpe --against libllama
+
+fuzz: setup ## fuzz every reader of foreign bytes for a minute each (building takes some minutes)
+	@scripts/fuzz.sh 60
+
+sanitize: setup models ## the tests of unsafe code and of the C code below it under sanitizers
+	@scripts/sanitize.sh address
+	@scripts/sanitize.sh thread
 
 check-cuda: setup ## type-check with the `cuda` feature; compiles the CUDA backend too where nvcc is
 	@scripts/check-cuda.sh

@@ -18,6 +18,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-llama", &["ropewalk-gguf", "ropewalk-ggml"]),
     ("convert", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-ggml"]),
     ("ropewalk", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-ggml", "ropewalk-llama"]),
+    ("ropewalk-fuzz", &["ropewalk-gguf", "ropewalk-ggml", "convert", "ropewalk"]),
 ];
 
 /// The crates that may depend on the C code; without them the others compile in seconds.

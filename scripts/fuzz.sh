@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Fuzzes what reads bytes that somebody else wrote, a target after the other, under AddressSanitizer.
+#   scripts/fuzz.sh [SECONDS] [NAME..]    60 seconds each; all targets
+# Needs a nightly toolchain, or lets the stable one pass for it. Corpora grow in fuzz/corpus/NAME; a finding is written
+# to fuzz/artifacts/NAME: mend the reader, then move the file to fuzz/regressions/NAME, which `make test` replays.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+seconds=${1:-60}
+shift $(($# > 0 ? 1 : 0))
+names=("$@")
+[ ${#names[@]} -gt 0 ] || names=($(cd fuzz/fuzz_targets && ls *.rs | sed 's/\.rs$//'))
+
+command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
+if rustup toolchain list 2>/dev/null | grep -q '^nightly'; then
+    cargo=(cargo +nightly)
+else
+    export RUSTC_BOOTSTRAP=1
+    cargo=(cargo)
+fi
+triple=$(rustc -vV | sed -n 's/^host: //p')
+# Its own folder: the flags are others.
+export CARGO_TARGET_DIR=target/fuzz
+flags=(--target "$triple" --features libfuzzer)
+
+"${cargo[@]}" fuzz build "${flags[@]}"
+"$CARGO_TARGET_DIR/$triple/release/seeds" fuzz/corpus
+status=0
+for name in "${names[@]}"; do
+    mkdir -p "fuzz/corpus/$name" "fuzz/artifacts/$name"
+    log=$CARGO_TARGET_DIR/$name.log
+    "$CARGO_TARGET_DIR/$triple/release/$name" "fuzz/corpus/$name" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=4096 \
+        -artifact_prefix="fuzz/artifacts/$name/" -print_final_stats=1 >"$log" 2>&1 || status=1
+    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    printf '%-12s %9s inputs in %s s' "$name" "${runs:-?}" "$seconds"
+    grep -q 'SUMMARY:' "$log" && printf ': FOUND %s' "$(sed -n 's/^SUMMARY: //p' "$log" | head -1)"
+    printf '\n'
+done
+exit $status

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Runs the tests of the crates with unsafe code, and of the C code below them, under sanitizers.
+#   scripts/sanitize.sh address     AddressSanitizer and LeakSanitizer in Rust and C, UndefinedBehaviorSanitizer in C
+#   scripts/sanitize.sh thread      ThreadSanitizer in Rust and C
+#   scripts/sanitize.sh miri        Miri, for the crates without C code
+# Needs a nightly toolchain, or lets the stable one pass for it; Miri needs nightly with the component miri.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if rustup toolchain list 2>/dev/null | grep -q '^nightly'; then
+    cargo=(cargo +nightly)
+else
+    export RUSTC_BOOTSTRAP=1
+    cargo=(cargo)
+fi
+triple=$(rustc -vV | sed -n 's/^host: //p')
+var=${triple//-/_}
+suppressions=$PWD/scripts/sanitize
+
+# Tests with $1 in Rust and $2 in C; what follows are packages and other arguments of cargo test.
+tested() {
+    local rust=$1 c=$2 link=$3
+    shift 3
+    # The flags of .cargo/config.toml stay: GCC 12 needs them on processors with AMX.
+    env "CFLAGS_$var=-fno-tree-dse -fno-dse -g1 -fno-omit-frame-pointer $c" \
+        "CXXFLAGS_$var=-fno-tree-dse -fno-dse -g1 -fno-omit-frame-pointer $c" \
+        RUSTFLAGS="-C target-cpu=native -C force-frame-pointers=yes $rust $link" \
+        "${cargo[@]}" test --release --target "$triple" "$@"
+}
+
+case "${1:-}" in
+address)
+    export CARGO_TARGET_DIR=target/address
+    export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_init_order=1
+    export UBSAN_OPTIONS=print_stacktrace=1:suppressions=$suppressions/undefined.txt
+    export LSAN_OPTIONS=suppressions=$suppressions/leak.txt
+    tested -Zsanitizer=address "-fsanitize=address,undefined -fno-sanitize-recover=undefined" "-C link-arg=-lubsan" \
+        -p ropewalk-files -p ropewalk-gguf -p ropewalk-kernels -p ropewalk-ggml -p ropewalk-llama --tests
+    ;;
+thread)
+    export CARGO_TARGET_DIR=target/thread
+    export TSAN_OPTIONS=second_deadlock_stack=1:suppressions=$suppressions/thread.txt
+    # The standard library is not built with the sanitizer, hence the second flag.
+    tested "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" -fsanitize=thread "" \
+        -p ropewalk-kernels -p ropewalk-ggml --tests
+    ;;
+miri)
+    export CARGO_TARGET_DIR=target/miri MIRIFLAGS=-Zmiri-disable-isolation
+    # Miri knows no instructions of one processor; the kernels then take the code that runs on all.
+    RUSTFLAGS= "${cargo[@]}" miri test -p ropewalk-gguf --lib --test gguf -- --skip real:: --skip mutate::
+    RUSTFLAGS= "${cargo[@]}" miri test -p ropewalk-kernels
+    ;;
+*)
+    echo "usage: scripts/sanitize.sh address|thread|miri" >&2
+    exit 2
+    ;;
+esac
