@@ -32,7 +32,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let path = crate::scratch("seed.session");
     let mut session = open();
     let save = |session: &Session<'_>| {
-        session.save(&path).unwrap();
+        session.save(&path, b"attached").unwrap();
         std::fs::read(&path).unwrap()
     };
     let empty = save(&session);

@@ -6,6 +6,7 @@ mod generate;
 mod inputs;
 mod memory;
 mod prefix;
+mod saved;
 mod state;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,7 @@ use crate::{DType, Token};
 pub use batch::Batch;
 pub use decode::Logits;
 pub use generate::{GenerateParams, Generation, Piece, StopReason};
-pub use state::is_session_file;
+pub use saved::{is_session_file, SavedSession, MAX_ATTACHMENT};
 
 /// A sequence of a session.
 pub type SeqId = u32;

@@ -1,43 +1,14 @@
-//! Saving a session to a file and restoring it.
-//!
-//! Layout: magic, header length (u64 LE), JSON header, each layer's keys and values for the cells in use,
-//! SHA-256 of all that.
+//! Saving a session to a file and restoring it. `saved` has the file's layout.
 
-use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::saved::{is_session_file, Header, SavedSession, CELL, MAGIC, MAX_HEADER, TOKEN};
 use super::Session;
-use crate::kv::{Cell, MAX_SEQS};
+use crate::kv::Cell;
 use crate::model::{Error, Model, Result};
 use crate::Token;
-
-/// First bytes of a session file.
-pub(super) const MAGIC: &[u8; 8] = b"ropewlk2";
-
-/// Bytes before the header.
-const START: u64 = 16;
-/// Bytes of the digest at the end.
-const DIGEST: u64 = 32;
-
-/// Most bytes of a header: a sound one has about 20 for each token and each cell.
-const MAX_HEADER: u64 = 1 << 28;
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Header {
-    model: String,
-    rope: String,
-    kv_type: String,
-    /// `table` or `ggml`: the rotation that made the cached keys, since the two can differ in the order of
-    /// dimensions.
-    keys: String,
-    tokens: Vec<Vec<Token>>,
-    /// Position and sequences of each cell.
-    cells: Vec<(i32, u64)>,
-    cell_bytes: usize,
-}
 
 /// A hash, in hexadecimal, of everything about the model that its cached keys and values depend on: its
 /// numbers, its adapters, and each tensor's name, type and shape with its first bytes.
@@ -53,24 +24,46 @@ fn fingerprint(model: &Model) -> String {
     format!("{:x}", hash.finalize())
 }
 
-impl Session<'_> {
-    /// Writes tokens and cache to a file, atomically.
+impl SavedSession {
+    /// Refuses a session of another model, or of the same with other adapters.
     ///
     /// # Errors
-    /// The disk, naming the file; what was at `path` before still is.
-    pub fn save(&self, path: &Path) -> Result<()> {
+    /// That, naming the file.
+    pub fn check_model(&self, model: &Model) -> Result<()> {
+        let (own, found) = (fingerprint(model), &self.header.model);
+        if &own != found {
+            return Err(self.refuse(format!("model: expected {own}, found {found}")));
+        }
+        Ok(())
+    }
+}
+
+impl Session<'_> {
+    /// Writes tokens and cache to a file, atomically, and with them an `attachment` of the caller's: bytes
+    /// that belong to the session, such as its messages. [`Session::restore`] gives them back.
+    ///
+    /// # Errors
+    /// Something at `path` that is no saved session, which is never replaced; an attachment of more than
+    /// [`MAX_ATTACHMENT`](super::MAX_ATTACHMENT) bytes, and whatever else a session of these parameters could
+    /// not restore; the disk, naming the file. What was at `path` before still is.
+    pub fn save(&self, path: &Path, attachment: &[u8]) -> Result<()> {
         let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
+        let refuse = |what: String| Error::Invalid(format!("{}: not saved: {what}", path.display()));
+        check_replaceable(path)?;
         let cells = &self.kv.cells()[..self.kv.n_end()];
         let header = Header {
-            model: fingerprint(self.model),
-            rope: self.plan.spec.to_string(),
-            kv_type: self.params.kv_type.name().into(),
-            keys: self.key_layout().into(),
-            tokens: self.tokens.clone(),
-            cells: cells.iter().map(|c| (c.pos, c.seqs)).collect(),
-            cell_bytes: self.kv.cell_bytes(),
+            attachment_bytes: attachment.len() as u64,
+            n_tokens: self.tokens.iter().map(|t| t.len() as u64).collect(),
+            n_cells: cells.len() as u64,
+            ..self.facts()
         };
-        let header = serde_json::to_vec(&header).map_err(|e| io(e.into()))?;
+        header.check().map_err(refuse)?;
+        self.check(&header).map_err(refuse)?;
+        self.check_contents(&self.tokens, cells).map_err(refuse)?;
+        let json = serde_json::to_vec(&header).map_err(|e| io(e.into()))?;
+        if json.len() as u64 > MAX_HEADER {
+            return Err(refuse(format!("header: expected at most {MAX_HEADER} bytes, found {}", json.len())));
+        }
         files::replace(path, |out| {
             let mut hash = Sha256::new();
             let mut write = |bytes: &[u8]| {
@@ -78,100 +71,113 @@ impl Session<'_> {
                 out.write_all(bytes).map_err(io)
             };
             write(MAGIC)?;
-            write(&(header.len() as u64).to_le_bytes())?;
-            write(&header)?;
+            write(&(json.len() as u64).to_le_bytes())?;
+            write(&json)?;
+            write(attachment)?;
+            for token in self.tokens.iter().flatten() {
+                write(&token.to_le_bytes())?;
+            }
+            for cell in cells {
+                write(&cell.pos.to_le_bytes())?;
+                write(&cell.seqs.to_le_bytes())?;
+            }
             self.kv.export(write)?;
-            out.write_all(&hash.finalize()).map_err(io)
+            out.write_all(&hash.finalize()).map_err(io)?;
+            // Another program may have put a file there meanwhile.
+            check_replaceable(path)
         })
     }
 
-    /// Restores what [`Session::save`] wrote, in place of what the session holds.
+    /// Restores what [`Session::save`] wrote, in place of what the session holds, and gives the attachment.
     ///
     /// # Errors
-    /// A file of another model, rope or cache type, one that needs more cells than this session has, or a
-    /// damaged one; the session is as it was then. A file that cannot be read to its end leaves the session
-    /// empty.
-    pub fn restore(&mut self, path: &Path) -> Result<()> {
-        let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
-        let refuse = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
-        // Before it is opened, since opening a pipe would wait for a writer.
-        let about = std::fs::metadata(path).map_err(io)?;
-        let Some(most) = about.len().checked_sub(START + DIGEST).filter(|_| about.is_file()) else {
-            return Err(refuse("not a saved session: too short".into()));
-        };
-        let mut input = BufReader::new(std::fs::File::open(path).map_err(io)?);
-        let mut start = [0u8; START as usize];
-        input.read_exact(&mut start).map_err(io)?;
-        if &start[..8] != MAGIC {
-            return Err(refuse("not a saved session: other first bytes".into()));
+    /// Those of [`SavedSession::open`] and [`Session::restore_from`].
+    pub fn restore(&mut self, path: &Path) -> Result<Vec<u8>> {
+        let mut saved = SavedSession::open(path)?;
+        self.restore_from(&mut saved)?;
+        Ok(saved.attachment().to_vec())
+    }
+
+    /// Restores a file that was opened before, for its rope method, its context or its attachment.
+    ///
+    /// # Errors
+    /// A file of another model, rope or cache type, one that needs more cells than this session has or more
+    /// memory than is free, or a damaged one; the session is as it was then. A file that cannot be read to its
+    /// end leaves the session empty.
+    pub fn restore_from(&mut self, saved: &mut SavedSession) -> Result<()> {
+        self.check(&saved.header).map_err(|e| saved.refuse(e))?;
+        let header = &saved.header;
+        let needed = header.n_tokens.iter().sum::<u64>() * TOKEN + header.n_cells * CELL;
+        let free = ggml::machine::memory_available();
+        if free != 0 && needed > free {
+            return Err(saved.refuse(format!("needs {needed} bytes for its tokens, {free} are free")));
         }
-        let n = start[8..].iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
-        if n > most.min(MAX_HEADER) {
-            return Err(refuse(format!(
-                "header: expected at most {} bytes, found {n}",
-                most.min(MAX_HEADER)
-            )));
+        match saved.is_whole() {
+            Ok(true) => {}
+            Ok(false) => return Err(saved.refuse("damaged: its contents do not agree with their checksum")),
+            Err(e) => return Err(saved.io(e)),
         }
-        let mut json = vec![0u8; n as usize];
-        input.read_exact(&mut json).map_err(io)?;
-        let header: Header = serde_json::from_slice(&json).map_err(|e| refuse(format!("header: {e}")))?;
-        self.check(&header, most - n).map_err(refuse)?;
-        input.rewind().map_err(io)?;
-        if !is_whole(&mut input, START + most).map_err(io)? {
-            return Err(refuse("damaged: its contents do not agree with their checksum".into()));
-        }
-        input.seek(SeekFrom::Start(START + n)).map_err(io)?;
-        let cells: Vec<Cell> = header.cells.iter().map(|&(pos, seqs)| Cell { pos, seqs }).collect();
+        let (tokens, cells) = saved.contents().map_err(|e| saved.io(e))?;
+        self.check_contents(&tokens, &cells).map_err(|e| saved.refuse(e))?;
         self.clear();
-        let done = self.kv.import(&cells, |bytes| input.read_exact(bytes).map_err(io));
+        let done = self.kv.import(&cells, |bytes| saved.fill(bytes));
         if done.is_err() {
             self.clear();
             return done;
         }
-        self.tokens = header.tokens;
+        self.tokens = tokens;
         Ok(())
     }
 
-    fn key_layout(&self) -> &'static str {
-        if self.capabilities.custom_ops {
-            "table"
-        } else {
-            "ggml"
+    /// A header of this session, without anything in it.
+    fn facts(&self) -> Header {
+        let keys = if self.capabilities.custom_ops { "table" } else { "ggml" };
+        Header {
+            model: fingerprint(self.model),
+            rope: self.plan.spec.to_string(),
+            kv_type: self.params.kv_type.name().into(),
+            keys: keys.into(),
+            n_ctx: self.params.n_ctx,
+            n_tokens: Vec::new(),
+            n_cells: 0,
+            cell_bytes: self.kv.cell_bytes() as u64,
+            attachment_bytes: 0,
         }
     }
 
-    fn check(&self, header: &Header, data: u64) -> Result<(), String> {
-        let expect = |key: &str, expected: &str, found: &str| {
-            (expected == found)
-                .then_some(())
-                .ok_or_else(|| format!("{key}: expected {expected}, found {found}"))
-        };
-        expect("model", &fingerprint(self.model), &header.model)?;
-        expect("rope", &self.plan.spec.to_string(), &header.rope)?;
-        expect("keys", self.key_layout(), &header.keys)?;
-        expect("kv type", self.params.kv_type.name(), &header.kv_type)?;
-        expect("cell bytes", &self.kv.cell_bytes().to_string(), &header.cell_bytes.to_string())?;
-        if header.cells.len() > self.kv.cells().len() {
-            return Err(format!(
-                "ctx: expected at least {}, found {}",
-                header.cells.len(),
-                self.kv.cells().len()
-            ));
+    /// Why this session cannot go on from a file of this header.
+    fn check(&self, header: &Header) -> Result<(), String> {
+        let own = self.facts();
+        for (key, expected, found) in [
+            ("model", &own.model, &header.model),
+            ("rope", &own.rope, &header.rope),
+            ("keys", &own.keys, &header.keys),
+            ("kv type", &own.kv_type, &header.kv_type),
+            ("cell bytes", &own.cell_bytes.to_string(), &header.cell_bytes.to_string()),
+        ] {
+            if expected != found {
+                return Err(format!("{key}: expected {expected}, found {found}"));
+            }
         }
-        let bytes = (header.cells.len() * self.kv.cell_bytes()) as u64;
-        if data != bytes {
-            return Err(format!("cache: expected {bytes} bytes, found {data}"));
+        let n_cells = self.kv.cells().len();
+        if header.n_cells > n_cells as u64 {
+            return Err(format!("ctx: expected at least {}, found {n_cells}", header.n_cells));
         }
+        Ok(())
+    }
+
+    /// Why tokens and cells cannot be those of one session under this plan.
+    fn check_contents(&self, tokens: &[Vec<Token>], cells: &[Cell]) -> Result<(), String> {
         let n_vocab = self.model.hparams().n_vocab;
         let in_vocab = |t: &Token| usize::try_from(*t).is_ok_and(|t| t < n_vocab);
-        if header.tokens.len() != MAX_SEQS as usize || !header.tokens.iter().flatten().all(in_vocab) {
-            return Err("tokens: expected token ids of 64 sequences".into());
+        if let Some(token) = tokens.iter().flatten().find(|t| !in_vocab(t)) {
+            return Err(format!("tokens: expected 0 to {}, found {token}", n_vocab.saturating_sub(1)));
         }
         // Each sequence's tokens must have exactly one cell for each of their positions, but for what may be
         // evicted.
-        for (seq, tokens) in header.tokens.iter().enumerate() {
+        for (seq, tokens) in tokens.iter().enumerate() {
             let mut positions: Vec<i32> =
-                header.cells.iter().filter(|c| c.1 & (1 << seq) != 0).map(|c| c.0).collect();
+                cells.iter().filter(|c| c.seqs & (1 << seq) != 0).map(|c| c.pos).collect();
             positions.sort_unstable();
             let n = tokens.len() as i32;
             let once =
@@ -188,26 +194,15 @@ impl Session<'_> {
     }
 }
 
-/// Whether the first `n` bytes have the SHA-256 digest that follows them.
-fn is_whole(input: &mut impl Read, n: u64) -> std::io::Result<bool> {
-    let (mut hash, mut block) = (Sha256::new(), vec![0u8; 1 << 16]);
-    let mut left = n;
-    while left > 0 {
-        let part = left.min(block.len() as u64);
-        input.read_exact(&mut block[..part as usize])?;
-        hash.update(&block[..part as usize]);
-        left -= part;
+/// Only a saved session is ever replaced by one.
+fn check_replaceable(path: &Path) -> Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Error::Ggml(ggml::Error::io(path, e))),
+        Ok(_) if is_session_file(path) => Ok(()),
+        Ok(_) => Err(Error::Invalid(format!(
+            "{}: is there already and is no saved session, so it is not replaced: name another file",
+            path.display()
+        ))),
     }
-    let mut digest = [0u8; DIGEST as usize];
-    input.read_exact(&mut digest)?;
-    Ok(hash.finalize()[..] == digest)
-}
-
-/// Whether a file begins like a saved session.
-pub fn is_session_file(path: &Path) -> bool {
-    let mut start = [0u8; 8];
-    // Opening a pipe would wait for a writer.
-    path.is_file()
-        && std::fs::File::open(path).and_then(|mut f| f.read_exact(&mut start)).is_ok()
-        && &start == MAGIC
 }

@@ -4,6 +4,7 @@
 mod common;
 
 mod bench;
+mod chat;
 mod finetune;
 mod lora;
 mod models;

@@ -3,7 +3,7 @@
 //! Every turn renders all messages through the template, and the session computes only the tokens it does not
 //! hold already. A change of method or context opens a new session under the same messages.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{anyhow, bail, Context};
@@ -11,7 +11,7 @@ use ropewalk::chat::{Message, Template};
 use ropewalk::model::{Error, Model};
 use ropewalk::rope::{Plan, Spec};
 use ropewalk::sampler::SamplerParams;
-use ropewalk::session::{GenerateParams, Session};
+use ropewalk::session::{GenerateParams, SavedSession, Session};
 use ropewalk::Token;
 use serde::{Deserialize, Serialize};
 
@@ -44,13 +44,13 @@ pub(super) struct Turn {
     pub(super) stop: &'static str,
 }
 
-/// The file beside a saved session: its messages and settings.
+/// What a saved session carries for this command, as JSON: everything of the conversation that is not in the
+/// session itself.
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved {
-    model: String,
-    rope: String,
-    n_ctx: usize,
     messages: Vec<Message>,
+    /// Files that go into the next message.
+    loaded: Vec<(String, String)>,
 }
 
 /// Takes the text of an answer as it is generated.
@@ -360,48 +360,43 @@ impl<'m> Conversation<'m> {
         self.settings.spec.clone()
     }
 
-    /// Saves tokens and cache to `path`, and the messages to a file beside it.
+    /// Saves the session and the conversation to a file.
     pub(super) fn save(&mut self, path: &Path) -> anyhow::Result<()> {
-        let saved = Saved {
-            model: models::label(self.choice),
-            rope: self.spec()?,
-            n_ctx: self.settings.n_ctx,
-            messages: self.messages.clone(),
-        };
-        self.session()?.save(path)?;
-        let beside = beside(path);
-        std::fs::write(&beside, serde_json::to_vec_pretty(&saved)?)
-            .with_context(|| beside.display().to_string())
+        let saved = Saved { messages: self.messages.clone(), loaded: self.loaded.clone() };
+        let attachment = serde_json::to_vec(&saved)?;
+        Ok(self.session()?.save(path, &attachment)?)
     }
 
-    /// Restores what [`Conversation::save`] wrote, with its method and context.
+    /// Restores what [`Conversation::save`] wrote, with its method and context. On an error the conversation
+    /// goes on as it was.
     pub(super) fn restore(&mut self, path: &Path) -> anyhow::Result<()> {
-        let beside = beside(path);
-        let name = beside.display().to_string();
-        let text = std::fs::read(&beside).with_context(|| name.clone())?;
-        let saved: Saved = serde_json::from_slice(&text).map_err(|e| anyhow!("{name}: {e}"))?;
-        let here = models::label(self.choice);
-        if saved.model != here {
-            bail!("{name}: a conversation with {}, not with {here}", saved.model);
+        let name = path.display();
+        let mut file = SavedSession::open(path)?;
+        file.check_model(self.model)?;
+        if file.attachment().is_empty() {
+            bail!("{name}: expected a conversation that /save wrote, found a session without messages");
         }
-        if saved.rope != self.spec()? || saved.n_ctx != self.settings.n_ctx {
-            let spec: Spec = saved.rope.parse().map_err(|e| anyhow!("{name}: rope: {e}"))?;
+        let saved: Saved =
+            serde_json::from_slice(file.attachment()).map_err(|e| anyhow!("{name}: conversation: {e}"))?;
+        let before = (self.settings.n_ctx, self.settings.spec.clone());
+        let other = file.rope() != self.spec()? || file.n_ctx() != self.settings.n_ctx;
+        if other {
+            let spec: Spec = file.rope().parse().map_err(|e| anyhow!("{name}: rope: {e}"))?;
+            // The messages of now need not be computed in the session to be restored.
             let messages = std::mem::take(&mut self.messages);
-            let reopened = self.reopen(saved.n_ctx, Some(spec));
+            let reopened = self.reopen(file.n_ctx(), Some(spec));
             self.messages = messages;
             reopened?;
         }
-        self.session()?.restore(path)?;
+        if let Err(e) = self.session()?.restore_from(&mut file) {
+            if other {
+                self.reopen(before.0, before.1)?;
+            }
+            return Err(e.into());
+        }
         self.messages = saved.messages;
-        self.loaded.clear();
+        self.loaded = saved.loaded;
         self.last = None;
         Ok(())
     }
-}
-
-/// The path of a saved session's messages: `.json` is added.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".json");
-    PathBuf::from(name)
 }

@@ -41,12 +41,7 @@ pub(super) static SLASHES: &[Slash] = &[
         about: "put a text file into the next message; or restore a saved session",
         run: load,
     },
-    Slash {
-        name: "save",
-        arg: "FILE",
-        about: "save the session to FILE and the messages to FILE.json",
-        run: save,
-    },
+    Slash { name: "save", arg: "FILE", about: "save the conversation and its session to FILE", run: save },
     Slash { name: "restore", arg: "FILE", about: "go on from a saved session", run: restore },
     Slash {
         name: "system",
@@ -124,15 +119,11 @@ fn load(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
 
 fn save(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
     chat.save(Path::new(arg))?;
-    show(format!("saved to {arg} and {arg}.json"))
+    show(format!("saved to {arg}"))
 }
 
 fn restore(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
-    let path = Path::new(arg);
-    if path.exists() && !is_session_file(path) {
-        bail!("{arg}: not a saved session");
-    }
-    chat.restore(path)?;
+    chat.restore(Path::new(arg))?;
     let n = chat.opened()?.tokens(0).len();
     show(format!("{arg}: {} messages, {} tokens restored", chat.messages().len(), count(n as u64)))
 }

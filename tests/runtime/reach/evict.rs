@@ -134,7 +134,7 @@ fn sequences_past_the_context() {
         s.append(&text(300)).unwrap();
         s.copy_seq(0, 7).unwrap();
         s.append(&text(400)[300..390]).unwrap();
-        s.save(&path).unwrap();
+        s.save(&path, &[]).unwrap();
         let mut restored = open(model, &small(case));
         restored.restore(&path).unwrap_or_else(|e| panic!("{}: {e}", case.spec));
         for (s, how) in [(&mut s, "stayed"), (&mut restored, "restored")] {

@@ -96,7 +96,7 @@ fn restored_sessions_go_on() {
             s.append(&text(130)).unwrap();
             s.copy_seq(0, 2).unwrap();
             s.append(&text(150)[130..]).unwrap();
-            s.save(&path).unwrap();
+            s.save(&path, &[]).unwrap();
             let want = score(&mut s, &other(100));
             for n_ctx in [N_CTX, 2 * N_CTX] {
                 let mut t = open(&twins()[0].model, &SessionParams { n_ctx, ..p.clone() });

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use ropewalk::model::Model;
-use ropewalk::session::{is_session_file, GenerateParams, Session, SessionParams};
+use ropewalk::session::{is_session_file, GenerateParams, Session, SessionParams, MAX_ATTACHMENT};
 use ropewalk::{DType, Token};
 use sha2::{Digest, Sha256};
 
@@ -25,7 +25,7 @@ fn goes_on(m: &Model, p: &SessionParams, prompt: &[Token], name: &str) {
     let path = file(name);
     let mut s = open(m, p);
     let first = greedy(&mut s, prompt, 15);
-    s.save(&path).unwrap();
+    s.save(&path, &[]).unwrap();
     assert!(is_session_file(&path));
     let held = s.tokens(0).to_vec();
     let so_far = [prompt, &first].concat();
@@ -69,7 +69,7 @@ fn all_sequences_come_back() {
     s.decode(&batch_of(63, &tokens[160..200])).unwrap();
     s.truncate(0, 90).unwrap();
     s.truncate(1, 130).unwrap();
-    s.save(&path).unwrap();
+    s.save(&path, &[]).unwrap();
     let mut t = open(m, &params(400));
     t.append(&tokens[7..33]).unwrap();
     t.restore(&path).unwrap();
@@ -85,7 +85,7 @@ fn all_sequences_come_back() {
     }
     assert_eq!(score(&mut s, &tokens[230..]), score(&mut t, &tokens[230..]));
     let empty = open(m, &params(64));
-    empty.save(&path).unwrap();
+    empty.save(&path, &[]).unwrap();
     t.restore(&path).unwrap();
     assert!((0..64).all(|seq| t.tokens(seq).is_empty()));
     std::fs::remove_file(path).unwrap();
@@ -95,7 +95,9 @@ fn all_sequences_come_back() {
 fn saved(m: &Model, p: &SessionParams, path: &Path) -> Vec<u8> {
     let mut s = open(m, p);
     s.append(&some_tokens(40, 256)).unwrap();
-    s.save(path).unwrap();
+    // What a test that failed left there may be no session.
+    std::fs::remove_file(path).ok();
+    s.save(path, b"attached").unwrap();
     std::fs::read(path).unwrap()
 }
 
@@ -145,7 +147,7 @@ fn other_settings_are_refused() {
         refused(m, &p, &path, "");
     }
     std::fs::write(&path, [&bytes[..], b"x"].concat()).unwrap();
-    refused(m, &p, &path, "cache: expected");
+    refused(m, &p, &path, "contents: expected");
     // The same model in another file is the same model.
     std::fs::write(&path, &bytes).unwrap();
     open(&load(&random_model("llama-tiny", DType::F32, "state-copy")), &p).restore(&path).unwrap();
@@ -156,8 +158,85 @@ fn other_settings_are_refused() {
 fn what_cannot_be_written_is_an_error() {
     let m = model("llama-tiny", DType::F32);
     let s = open(m, &params(8));
-    let e = s.save(Path::new("no-such-folder/x.session")).unwrap_err().to_string();
+    let e = s.save(Path::new("no-such-folder/x.session"), &[]).unwrap_err().to_string();
     assert!(e.contains("no-such-folder"), "{e}");
+}
+
+/// Whatever is at the path and is no saved session stays as it is: another's file, the model's own, a pipe, a folder.
+#[test]
+fn only_saved_sessions_are_replaced() {
+    let path = random_model("llama-tiny", DType::F32, "state-kept");
+    let m = load(&path);
+    let mut s = open(&m, &params(8));
+    s.append(&[1, 2, 3]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("package.json"), "{}").unwrap();
+    std::fs::write(at("empty"), "").unwrap();
+    std::fs::create_dir(at("folder")).unwrap();
+    let mut kept = vec![path.clone(), at("package.json"), at("empty"), at("folder")];
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(&path, at("link")).unwrap();
+        std::os::unix::fs::symlink("nowhere", at("dangling")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+        kept.extend([at("link"), at("dangling"), at("pipe")]);
+    }
+    let about = |p: &Path| {
+        let m = std::fs::symlink_metadata(p).unwrap();
+        (m.file_type(), m.is_file().then(|| std::fs::read(p).unwrap()))
+    };
+    for path in kept {
+        let before = about(&path);
+        let e = s.save(&path, &[]).unwrap_err().to_string();
+        assert!(e.contains(path.to_str().unwrap()) && e.contains("no saved session"), "{e}");
+        assert_eq!(about(&path), before);
+    }
+    // Sessions are, those of older versions too.
+    for old in [&b"ropewlk2 and more"[..], b"ropewlk3"] {
+        std::fs::write(at("s"), old).unwrap();
+        s.save(&at("s"), &[]).unwrap();
+        open(&m, &params(8)).restore(&at("s")).unwrap();
+    }
+}
+
+#[test]
+fn attachments_come_back_up_to_their_limit() {
+    let m = model("llama-tiny", DType::F32);
+    let (p, path) = (params(64), file("attached"));
+    let mut s = open(m, &p);
+    s.append(&some_tokens(40, 256)).unwrap();
+    let mut bytes = vec![7u8; MAX_ATTACHMENT as usize];
+    for n in [0, 1, MAX_ATTACHMENT as usize] {
+        s.save(&path, &bytes[..n]).unwrap();
+        let mut t = open(m, &p);
+        assert!(t.restore(&path).unwrap() == bytes[..n], "{n}");
+        assert_eq!(t.tokens(0), s.tokens(0));
+    }
+    // What could not be restored is not written either.
+    bytes.push(7);
+    let before = std::fs::metadata(&path).unwrap().len();
+    let e = s.save(&path, &bytes).unwrap_err().to_string();
+    assert!(e.contains(&MAX_ATTACHMENT.to_string()) && e.contains("attachment"), "{e}");
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), before);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn files_of_other_versions_say_which() {
+    let m = model("llama-tiny", DType::F32);
+    let (p, path) = (params(64), file("version"));
+    let mut bytes = saved(m, &p, &path);
+    bytes[7] = b'2';
+    std::fs::write(&path, &bytes).unwrap();
+    assert!(is_session_file(&path));
+    refused(m, &p, &path, "a saved session of version 2: expected version 3");
+    std::fs::write(&path, b"ropewlk2").unwrap();
+    refused(m, &p, &path, "version 2");
+    std::fs::write(&path, b"ropewlk?ropewlk?").unwrap();
+    assert!(!is_session_file(&path));
+    refused(m, &p, &path, "not a saved session");
+    std::fs::remove_file(path).unwrap();
 }
 
 /// Header text and the rest of a session file.
@@ -167,46 +246,90 @@ fn parts(bytes: &[u8]) -> (String, &[u8]) {
 }
 
 /// A session file of this header, with lengths and digest that agree with it.
-fn sealed(header: &[u8], cache: &[u8]) -> Vec<u8> {
-    let mut bytes = b"ropewlk2".to_vec();
+fn sealed(header: &[u8], data: &[u8]) -> Vec<u8> {
+    let mut bytes = b"ropewlk3".to_vec();
     bytes.extend((header.len() as u64).to_le_bytes());
     bytes.extend(header);
-    bytes.extend(cache);
+    bytes.extend(data);
     let digest = Sha256::digest(&bytes);
     bytes.extend(digest);
     bytes
 }
 
-/// Headers that lie, in files whose digest agrees with them.
+/// Headers that lie, and tokens and cells that cannot be, in files whose digest agrees with them.
 #[test]
-fn headers_that_contradict_themselves_are_refused() {
+fn files_that_contradict_themselves_are_refused() {
     let m = model("llama-tiny", DType::F32);
     let (p, path) = (params(64), file("lies"));
     let bytes = saved(m, &p, &path);
-    let (header, cache) = parts(&bytes);
-    assert_eq!(sealed(header.as_bytes(), cache), bytes);
+    let (header, data) = parts(&bytes);
+    assert_eq!(sealed(header.as_bytes(), data), bytes);
     let json = |f: &dyn Fn(&mut serde_json::Value)| {
         let mut value: serde_json::Value = serde_json::from_str(&header).unwrap();
         f(&mut value);
         value.to_string()
     };
     for (what, header) in [
-        ("tokens: expected", json(&|h| h["tokens"][0][3] = 320.into())),
-        ("tokens: expected", json(&|h| h["tokens"][0][3] = (-1).into())),
-        ("tokens: expected", json(&|h| h["tokens"] = serde_json::json!([[1]]))),
-        ("cells: sequence 0", json(&|h| h["cells"][5] = serde_json::json!([0, 1]))),
-        ("cells: sequence 0", json(&|h| h["cells"][5] = serde_json::json!([-5, 1]))),
-        ("cells: sequence 0", json(&|h| h["cells"][5] = serde_json::json!([5, 0]))),
-        ("cells: sequence 63", json(&|h| h["cells"][5] = serde_json::json!([5, 1u64 << 63 | 1]))),
         ("cell bytes", json(&|h| h["cell_bytes"] = 0.into())),
-        ("cache: expected", json(&|h| h["cells"] = serde_json::json!([]))),
-        ("header", json(&|h| h["cells"] = serde_json::json!("many"))),
+        ("contents: expected", json(&|h| h["n_cells"] = 39.into())),
+        ("contents: expected", json(&|h| h["n_cells"] = (u64::MAX / 2).into())),
+        ("contents: expected", json(&|h| h["n_tokens"][5] = i32::MAX.into())),
+        ("contents: expected", json(&|h| h["attachment_bytes"] = 9.into())),
+        ("attachment: expected at most", json(&|h| h["attachment_bytes"] = (1u64 << 40).into())),
+        ("tokens: expected at most", json(&|h| h["n_tokens"][0] = (1u64 << 31).into())),
+        ("tokens: expected at most", json(&|h| h["n_tokens"] = serde_json::json!([40]))),
+        ("header", json(&|h| h["n_tokens"][0] = (-1).into())),
+        ("header", json(&|h| h["n_cells"] = serde_json::json!("many"))),
         ("header", "[".repeat(10_000)),
         ("header", String::new()),
     ] {
-        std::fs::write(&path, sealed(header.as_bytes(), cache)).unwrap();
+        // The length of the file does not agree with some of them; where it does the session is looked at.
+        let fill = if what == "cell bytes" { 8 + 40 * 4 + 40 * 12 } else { data.len() };
+        std::fs::write(&path, sealed(header.as_bytes(), &data[..fill])).unwrap();
         refused(m, &p, &path, what);
     }
+    // The attachment, 40 tokens, then the cells.
+    let (token, cell) = (|i: usize| 8 + 4 * i, |i: usize| 8 + 4 * 40 + 12 * i);
+    let edited = |at: usize, by: &[u8]| {
+        let mut data = data.to_vec();
+        data[at..at + by.len()].copy_from_slice(by);
+        data
+    };
+    for (what, data) in [
+        ("tokens: expected 0 to", edited(token(3), &320i32.to_le_bytes())),
+        ("tokens: expected 0 to", edited(token(3), &(-1i32).to_le_bytes())),
+        ("cells: sequence 0", edited(cell(5), &0i32.to_le_bytes())),
+        ("cells: sequence 0", edited(cell(5), &(-5i32).to_le_bytes())),
+        ("cells: sequence 0", edited(cell(5) + 4, &0u64.to_le_bytes())),
+        ("cells: sequence 63", edited(cell(5) + 4, &(1u64 << 63 | 1).to_le_bytes())),
+    ] {
+        std::fs::write(&path, sealed(header.as_bytes(), &data)).unwrap();
+        refused(m, &p, &path, what);
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+/// No number of a header makes anything be allocated that the file does not have: this one has 4 TiB, of which nothing is
+/// on the disk.
+#[cfg(unix)]
+#[test]
+fn a_file_with_holes_is_refused_before_it_is_read() {
+    let m = model("llama-tiny", DType::F32);
+    let (p, path) = (params(64), file("holes"));
+    let (header, _) = parts(&saved(m, &p, &path)).clone();
+    let mut header: serde_json::Value = serde_json::from_str(&header).unwrap();
+    let n = 1u64 << 40;
+    header["n_cells"] = (n / header["cell_bytes"].as_u64().unwrap()).into();
+    let header = header.to_string();
+    let n_cells = serde_json::from_str::<serde_json::Value>(&header).unwrap()["n_cells"].as_u64().unwrap();
+    let cell_bytes = open(m, &p).memory().kv as u64 / 256;
+    let len = 16 + header.len() as u64 + 8 + 40 * 4 + n_cells * (12 + cell_bytes) + 32;
+    let mut start = b"ropewlk3".to_vec();
+    start.extend((header.len() as u64).to_le_bytes());
+    start.extend(header.as_bytes());
+    std::fs::write(&path, start).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len).unwrap();
+    refused(m, &p, &path, "ctx: expected at least");
     std::fs::remove_file(path).unwrap();
 }
 
@@ -238,7 +361,7 @@ proptest! {
         let (m, p) = (model("llama-tiny", DType::F32), params(64));
         let (good, path) = (file("header-good"), file("header"));
         let bytes = std::fs::read(&good).unwrap_or_else(|_| saved(m, &p, &good));
-        let (header, cache) = parts(&bytes);
+        let (header, data) = parts(&bytes);
         let mut header = header.into_bytes();
         for (at, byte, how) in edits {
             let at = at.index(header.len());
@@ -248,14 +371,15 @@ proptest! {
                 _ => header.insert(at, b"0123456789-,[]"[usize::from(byte) % 14]),
             }
         }
-        std::fs::write(&path, sealed(&header, cache)).unwrap();
+        std::fs::write(&path, sealed(&header, data)).unwrap();
         let mut s = open(m, &p);
         s.append(&[1, 2, 3]).unwrap();
         match s.restore(&path) {
             Err(_) => prop_assert_eq!(s.tokens(0), &[1, 2, 3]),
-            Ok(()) => {
+            Ok(attachment) => {
                 let says: serde_json::Value = serde_json::from_slice(&header).unwrap();
-                prop_assert_eq!(serde_json::json!(s.tokens(0)), says["tokens"][0].clone());
+                prop_assert_eq!(serde_json::json!(s.tokens(0).len()), says["n_tokens"][0].clone());
+                prop_assert_eq!(serde_json::json!(attachment.len()), says["attachment_bytes"].clone());
             }
         }
         s.append(&[4]).unwrap();

@@ -188,7 +188,7 @@ fn a_session_runs_under_the_rope_of_its_adapter() {
     let saved = scratch("trained-session.bin");
     let mut session = open(&forced, &rope("plain"));
     session.append(&tokens_of(&forced)[..8]).unwrap();
-    session.save(&saved).unwrap();
+    session.save(&saved, &[]).unwrap();
     let alone = load(&path);
     assert!(open(&alone, &rope("plain")).restore(&saved).is_err());
     open(&forced, &rope("plain")).restore(&saved).unwrap_or_else(|e| panic!("{e}"));

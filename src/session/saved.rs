@@ -1,0 +1,248 @@
+//! The file of a saved session: its layout, and the checks of it that need no open session.
+//!
+//! Layout, numbers little-endian: magic, length of the header (u64), header (JSON), the attachment, the
+//! tokens of each sequence (i32), each cell's position (i32) and sequences (u64), each layer's keys and
+//! values for these cells, SHA-256 of all that. The header says how much there is of each, and the file's
+//! length must agree before anything is read.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::kv::{Cell, MAX_SEQS};
+use crate::model::{Error, Result};
+use crate::Token;
+
+/// First bytes of a session file of any version; the version's digit follows.
+const FAMILY: &[u8; 7] = b"ropewlk";
+
+/// First bytes of the files that are written.
+pub(super) const MAGIC: &[u8; 8] = b"ropewlk3";
+
+/// Bytes before the header.
+const START: u64 = 16;
+/// Bytes of the digest at the end.
+const DIGEST: u64 = 32;
+/// Bytes of a cell's position and sequences.
+pub(super) const CELL: u64 = 12;
+/// Bytes of a token.
+pub(super) const TOKEN: u64 = 4;
+
+/// Most bytes of a header; a sound one has a few hundred and the rope spec.
+pub(super) const MAX_HEADER: u64 = 1 << 20;
+
+/// Most bytes of an attachment to a saved session.
+pub const MAX_ATTACHMENT: u64 = 64 << 20;
+
+/// The facts that a session must share with the file to go on from it, and the number of everything else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Header {
+    pub(super) model: String,
+    pub(super) rope: String,
+    pub(super) kv_type: String,
+    /// `table` or `ggml`: the rotation that made the cached keys, since the two can differ in the order of
+    /// dimensions.
+    pub(super) keys: String,
+    pub(super) n_ctx: usize,
+    /// Tokens of each sequence.
+    pub(super) n_tokens: Vec<u64>,
+    pub(super) n_cells: u64,
+    pub(super) cell_bytes: u64,
+    pub(super) attachment_bytes: u64,
+}
+
+impl Header {
+    /// Bytes of everything between header and digest; `None` for numbers that overflow.
+    fn data_bytes(&self) -> Option<u64> {
+        let tokens = self.n_tokens.iter().try_fold(0u64, |sum, &n| sum.checked_add(n.checked_mul(TOKEN)?))?;
+        let cells = self.n_cells.checked_mul(self.cell_bytes.checked_add(CELL)?)?;
+        self.attachment_bytes.checked_add(tokens)?.checked_add(cells)
+    }
+
+    /// What a file of this header could not be, whatever session it is restored into.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.attachment_bytes > MAX_ATTACHMENT {
+            return Err(format!(
+                "attachment: expected at most {MAX_ATTACHMENT} bytes, found {}",
+                self.attachment_bytes
+            ));
+        }
+        let most = i32::MAX as u64;
+        if self.n_tokens.len() != MAX_SEQS as usize || self.n_tokens.iter().any(|&n| n > most) {
+            return Err(format!("tokens: expected at most {most} in each of {MAX_SEQS} sequences"));
+        }
+        Ok(())
+    }
+}
+
+/// A saved session's file, opened: what it says of itself. Nothing but the lengths is checked yet; that, and
+/// the checksum, is for [`Session::restore_from`](super::Session::restore_from).
+#[derive(Debug)]
+pub struct SavedSession {
+    path: PathBuf,
+    input: BufReader<File>,
+    pub(super) header: Header,
+    /// Where the attachment begins.
+    at: u64,
+    attachment: Vec<u8>,
+}
+
+impl SavedSession {
+    /// Opens what [`Session::save`](super::Session::save) wrote.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is no saved session or one of another version of this format, or whose
+    /// length is not what its header says.
+    pub fn open(path: &Path) -> Result<SavedSession> {
+        let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
+        let refuse = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
+        // Before it is opened, since opening a pipe would wait for a writer.
+        let about = std::fs::metadata(path).map_err(io)?;
+        if !about.is_file() {
+            return Err(refuse("not a saved session: not a regular file".into()));
+        }
+        let mut input = BufReader::new(File::open(path).map_err(io)?);
+        let mut start = [0u8; START as usize];
+        let n_read = read_up_to(&mut input, &mut start).map_err(io)?;
+        match version(&start[..n_read]) {
+            None => return Err(refuse("not a saved session: other first bytes".into())),
+            Some(b'3') => {}
+            Some(other) => {
+                return Err(refuse(format!(
+                    "a saved session of version {}: expected version 3, which this program writes",
+                    char::from(other)
+                )))
+            }
+        }
+        let Some(most) = about.len().checked_sub(START + DIGEST).filter(|_| n_read == start.len()) else {
+            return Err(refuse("a saved session that was cut short".into()));
+        };
+        let n = u64::from_le_bytes(start[8..].try_into().unwrap_or_default());
+        if n > most.min(MAX_HEADER) {
+            let most = most.min(MAX_HEADER);
+            return Err(refuse(format!("header: expected at most {most} bytes, found {n}")));
+        }
+        let mut json = vec![0u8; n as usize];
+        input.read_exact(&mut json).map_err(io)?;
+        let header: Header = serde_json::from_slice(&json).map_err(|e| refuse(format!("header: {e}")))?;
+        header.check().map_err(refuse)?;
+        if header.data_bytes() != Some(most - n) {
+            let expected = header.data_bytes().map_or("too many to count".into(), |n| n.to_string());
+            return Err(refuse(format!("contents: expected {expected} bytes, found {}", most - n)));
+        }
+        let mut attachment = vec![0u8; header.attachment_bytes as usize];
+        input.read_exact(&mut attachment).map_err(io)?;
+        Ok(SavedSession { path: path.to_owned(), input, header, at: START + n, attachment })
+    }
+
+    /// The spec of the rope method that the session was opened under, with every default filled in.
+    pub fn rope(&self) -> &str {
+        &self.header.rope
+    }
+
+    /// The context that the session was opened with, tokens.
+    pub fn n_ctx(&self) -> usize {
+        self.header.n_ctx
+    }
+
+    /// The bytes handed to [`Session::save`](super::Session::save). They are known to be undamaged only after
+    /// the session was restored.
+    pub fn attachment(&self) -> &[u8] {
+        &self.attachment
+    }
+
+    pub(super) fn io(&self, e: std::io::Error) -> Error {
+        Error::Ggml(ggml::Error::io(&self.path, e))
+    }
+
+    pub(super) fn refuse(&self, what: impl std::fmt::Display) -> Error {
+        Error::Invalid(format!("{}: {what}", self.path.display()))
+    }
+
+    /// Whether the file has the SHA-256 digest that it ends in, and the attachment that was read of it.
+    pub(super) fn is_whole(&mut self) -> std::io::Result<bool> {
+        let data = self.header.data_bytes().unwrap_or_default();
+        self.input.rewind()?;
+        let mut hash = Sha256::new();
+        copy(&mut self.input, self.at, &mut hash)?;
+        self.input.seek_relative(self.header.attachment_bytes as i64)?;
+        hash.update(&self.attachment);
+        copy(&mut self.input, data - self.header.attachment_bytes, &mut hash)?;
+        let mut digest = [0u8; DIGEST as usize];
+        self.input.read_exact(&mut digest)?;
+        Ok(hash.finalize()[..] == digest)
+    }
+
+    /// Tokens and cells. The caller has compared their numbers with the memory there is.
+    pub(super) fn contents(&mut self) -> std::io::Result<(Vec<Vec<Token>>, Vec<Cell>)> {
+        self.input.seek(SeekFrom::Start(self.at + self.header.attachment_bytes))?;
+        let mut tokens = Vec::new();
+        for &n in &self.header.n_tokens {
+            let mut of_seq = Vec::with_capacity(n as usize);
+            for _ in 0..n {
+                of_seq.push(Token::from_le_bytes(read_array(&mut self.input)?));
+            }
+            tokens.push(of_seq);
+        }
+        let mut cells = Vec::with_capacity(self.header.n_cells as usize);
+        for _ in 0..self.header.n_cells {
+            let pos = i32::from_le_bytes(read_array(&mut self.input)?);
+            cells.push(Cell { pos, seqs: u64::from_le_bytes(read_array(&mut self.input)?) });
+        }
+        Ok((tokens, cells))
+    }
+
+    /// The next bytes after [`SavedSession::contents`].
+    pub(super) fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.input.read_exact(bytes).map_err(|e| Error::Ggml(ggml::Error::io(&self.path, e)))
+    }
+}
+
+/// The version digit of the first bytes of a session file.
+fn version(start: &[u8]) -> Option<u8> {
+    start.strip_prefix(FAMILY)?.first().copied().filter(u8::is_ascii_digit)
+}
+
+fn read_array<const N: usize>(input: &mut impl Read) -> std::io::Result<[u8; N]> {
+    let mut bytes = [0u8; N];
+    input.read_exact(&mut bytes).map(|()| bytes)
+}
+
+/// Fills as much of `bytes` as the input has.
+fn read_up_to(input: &mut impl Read, bytes: &mut [u8]) -> std::io::Result<usize> {
+    let mut n = 0;
+    while n < bytes.len() {
+        match input.read(&mut bytes[n..]) {
+            Ok(0) => break,
+            Ok(more) => n += more,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(n)
+}
+
+/// Hashes exactly `n` bytes.
+fn copy(input: &mut impl Read, n: u64, hash: &mut Sha256) -> std::io::Result<()> {
+    let mut block = vec![0u8; 1 << 16];
+    let mut left = n;
+    while left > 0 {
+        let part = left.min(block.len() as u64) as usize;
+        input.read_exact(&mut block[..part])?;
+        hash.update(&block[..part]);
+        left -= part as u64;
+    }
+    Ok(())
+}
+
+/// Whether a file begins like a saved session, of this version of the format or another.
+pub fn is_session_file(path: &Path) -> bool {
+    let mut start = [0u8; 8];
+    // Opening a pipe would wait for a writer.
+    path.is_file()
+        && File::open(path).and_then(|mut f| read_up_to(&mut f, &mut start)).is_ok()
+        && version(&start).is_some()
+}

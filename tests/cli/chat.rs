@@ -1,0 +1,100 @@
+//! Conversations: what `/save` writes and never overwrites, what `/restore` refuses.
+
+use std::path::Path;
+
+use crate::common::program::{run_with, Output};
+use crate::models::{model, ok};
+
+/// A conversation of these lines, on stdin.
+pub(crate) fn chat(more: &[&str], lines: &str) -> Output {
+    let head = ["chat", "-m", model(), "--temp", "0", "-q", "--device", "cpu", "-t", "1", "-n", "4"];
+    run_with(&[&head[..], &["--ctx", "512"], more].concat(), lines)
+}
+
+/// The only line on stderr but the last, which counts the lines that failed.
+#[track_caller]
+fn one_failure(output: &Output) -> &str {
+    let lines: Vec<&str> = output.stderr.lines().collect();
+    assert!(
+        output.code == 1 && lines.len() == 2 && lines[1].contains("could not be carried out"),
+        "{output:?}"
+    );
+    lines[0]
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_conversation_is_one_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (package, json) = (dir.path().join("package"), dir.path().join("package.json"));
+    std::fs::write(&json, "{\"name\": \"mine\"}").unwrap();
+    let path = package.to_str().unwrap();
+    let saved = ok(chat(&["--json"], &format!("one\n/save {path}\n"))).json();
+    assert_eq!(std::fs::read_to_string(&json).unwrap(), "{\"name\": \"mine\"}");
+    assert_eq!(names(dir.path()), ["package", "package.json"]);
+    // A second time replaces it, and what was loaded for the next message is part of it.
+    let text = dir.path().join("notes.txt");
+    std::fs::write(&text, "some notes").unwrap();
+    let text = text.to_str().unwrap();
+    ok(chat(&[], &format!("/restore {path}\n/load {text}\n/save {path}\n")));
+    let restored = ok(chat(&["--json"], &format!("/restore {path}\ntwo\n"))).json();
+    let (before, after) = (saved["messages"].as_array().unwrap(), restored["messages"].as_array().unwrap());
+    assert_eq!(before[..], after[..2]);
+    assert!(after[2]["content"].as_str().unwrap().contains("some notes"), "{restored}");
+}
+
+#[cfg(unix)]
+#[test]
+fn nothing_but_a_saved_session_is_replaced() {
+    use std::os::unix::fs::FileTypeExt;
+    let dir = tempfile::tempdir().unwrap();
+    let own = std::fs::read(model()).unwrap();
+    let (notes, pipe) = (dir.path().join("notes"), dir.path().join("pipe"));
+    std::fs::write(&notes, "mine").unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for path in [model(), notes.to_str().unwrap(), pipe.to_str().unwrap(), "/dev/null"] {
+        let output = chat(&[], &format!("hi\n/save {path}\n"));
+        let line = one_failure(&output);
+        assert!(line.contains(path) && line.contains("no saved session"), "{output:?}");
+    }
+    assert!(std::fs::read(model()).unwrap() == own, "the model is as it was");
+    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "mine");
+    assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+    // Nor does a pipe that nobody writes into make anything wait.
+    let output = chat(&[], &format!("/restore {}\n", pipe.display()));
+    assert!(one_failure(&output).contains("not a regular file"), "{output:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_restored_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let name = path.to_str().unwrap();
+    ok(chat(&[], &format!("/rope yarn:factor=2\n/ctx 1024\nhello\n/save {name}\n")));
+    let whole = std::fs::read(&path).unwrap();
+    let middle = whole.len() / 2;
+    let mut flipped = whole.clone();
+    flipped[middle] ^= 1;
+    let mut older = whole.clone();
+    older[7] = b'2';
+    for (bytes, why) in [
+        (&flipped[..], "checksum"),
+        (&whole[..middle], "expected"),
+        (&older, "version 2"),
+        (b"{}", "not a saved session"),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        let output = chat(&["--json"], &format!("one\n/restore {name}\ntwo\n"));
+        assert!(one_failure(&output).contains(why), "{why}: {output:?}");
+        let json: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+        assert_eq!((json["n_ctx"].as_u64(), json["rope"].as_str()), (Some(512), Some("plain")), "{why}");
+        assert_eq!(json["messages"].as_array().unwrap().len(), 4, "{why}");
+        assert!(json["turns"][1]["reused"].as_u64().unwrap() > 10, "{why}: {json}");
+    }
+}
