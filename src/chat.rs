@@ -4,6 +4,8 @@
 //! controls, Python's methods on strings, lists and dicts, `raise_exception`, `strftime_now`, and a `tojson`
 //! that leaves characters as they are.
 
+pub mod apart;
+
 use std::time::SystemTime;
 
 use jiff::fmt::strtime::{BrokenDownTime, Config};
@@ -12,12 +14,16 @@ use minijinja::value::{Kwargs, Value};
 use minijinja::{context, Environment, ErrorKind};
 use serde::{Deserialize, Serialize};
 
+use self::apart::{Apart, Source};
 use crate::model::{Error, Model, Result};
 use crate::vocab::Vocab;
 use crate::Token;
 
 /// Most instructions that a template may execute, so that a hostile one ends.
 const FUEL: u64 = 20_000_000;
+
+/// Most characters of what a template says is wrong.
+const MAX_COMPLAINT: usize = 500;
 
 /// The template of models without one: ChatML, the most common form and libllama's own fallback.
 const CHATML: &str =
@@ -40,6 +46,10 @@ impl Message {
 }
 
 /// A model's chat template, ready to render.
+///
+/// [`Template::of`], [`Template::new`] and [`Template::at`] render in this process. They bound the number of
+/// steps a template takes, but not the memory: for a template in a file from somebody else, which may end the
+/// process that renders it, there is [`Template::of_apart`].
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -70,10 +80,15 @@ impl Message {
 /// ```
 #[derive(Debug)]
 pub struct Template {
-    env: Environment<'static>,
-    bos: String,
-    eos: String,
+    how: How,
     fallback: bool,
+}
+
+/// Where a template is rendered.
+#[derive(Debug)]
+enum How {
+    Here { env: Box<Environment<'static>>, bos: String, eos: String },
+    Apart { apart: Apart, source: Source },
 }
 
 impl Template {
@@ -82,14 +97,32 @@ impl Template {
     /// # Errors
     /// Those of [`Template::new`].
     pub fn of(model: &Model) -> Result<Template> {
-        let vocab = model.vocab();
-        let text = |token: Option<Token>| -> Result<String> {
-            match token {
-                Some(t) => Ok(String::from_utf8_lossy(&vocab.piece(t, true)?).into_owned()),
-                None => Ok(String::new()),
-            }
-        };
-        Template::new(model.chat_template(), &text(vocab.bos())?, &text(vocab.eos())?)
+        let (bos, eos) = special_texts(model)?;
+        Template::new(model.chat_template(), &bos, &eos)
+    }
+
+    /// [`Template::of`], rendered in processes of its own: whatever the file's template does, this process
+    /// goes on. ChatML, which takes the place of a missing one, is rendered here.
+    ///
+    /// # Errors
+    /// Those of [`Template::new_apart`].
+    pub fn of_apart(model: &Model, apart: &Apart) -> Result<Template> {
+        match (model.chat_template(), special_texts(model)?) {
+            (Some(source), (bos, eos)) => Template::new_apart(source, &bos, &eos, apart),
+            (None, (bos, eos)) => Template::new(None, &bos, &eos),
+        }
+    }
+
+    /// [`Template::new`], rendered in processes of its own. The first one reads the template.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a template that does not parse or exceeds a limit on the way, and for a process
+    /// that cannot be started.
+    pub fn new_apart(source: &str, bos: &str, eos: &str, apart: &Apart) -> Result<Template> {
+        let (template, bos, eos) = (source.to_owned(), bos.to_owned(), eos.to_owned());
+        let source = Source { template, bos, eos, now: SystemTime::now() };
+        apart.render(&source, None, false)?;
+        Ok(Template { how: How::Apart { apart: apart.clone(), source }, fallback: false })
     }
 
     /// A template from its source; ChatML when `source` is `None`. Dates in the prompt are today's, in UTC.
@@ -113,7 +146,8 @@ impl Template {
         env.add_filter("tojson", tojson);
         let text = source.unwrap_or(CHATML);
         env.add_template_owned("chat", without_generation_marks(text)).map_err(|e| error(&e))?;
-        Ok(Template { env, bos: bos.to_owned(), eos: eos.to_owned(), fallback: source.is_none() })
+        let how = How::Here { env: Box::new(env), bos: bos.to_owned(), eos: eos.to_owned() };
+        Ok(Template { how, fallback: source.is_none() })
     }
 
     /// Whether the model has no template and ChatML is used.
@@ -133,10 +167,16 @@ impl Template {
     /// The conversation as text. `add_generation_prompt` opens the assistant's turn at its end.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with an error that the template raises (such as roles out of order) or has, in one
-    /// line.
+    /// [`Error::Invalid`] with an error that the template raises (such as roles out of order) or has, or a
+    /// limit that it exceeds, in one line.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let template = self.env.get_template("chat").map_err(|e| error(&e))?;
+        let (env, bos, eos) = match &self.how {
+            How::Here { env, bos, eos } => (env, bos, eos),
+            How::Apart { apart, source } => {
+                return apart.render(source, Some(messages), add_generation_prompt)
+            }
+        };
+        let template = env.get_template("chat").map_err(|e| error(&e))?;
         // Transformers passes `tools` and `documents` as None: templates ask `is not none` as well as
         // `is defined`.
         let none = Value::from(());
@@ -144,8 +184,8 @@ impl Template {
             .render(context! {
                 messages,
                 add_generation_prompt,
-                bos_token => self.bos,
-                eos_token => self.eos,
+                bos_token => bos,
+                eos_token => eos,
                 tools => none,
                 documents => none,
             })
@@ -172,9 +212,22 @@ impl Template {
     }
 }
 
+/// The texts of the tokens that begin and end a text; empty without such a token.
+fn special_texts(model: &Model) -> Result<(String, String)> {
+    let vocab = model.vocab();
+    let text = |token: Option<Token>| -> Result<String> {
+        match token {
+            Some(t) => Ok(String::from_utf8_lossy(&vocab.piece(t, true)?).into_owned()),
+            None => Ok(String::new()),
+        }
+    };
+    Ok((text(vocab.bos())?, text(vocab.eos())?))
+}
+
 fn error(e: &minijinja::Error) -> Error {
     let what = e.detail().map_or_else(|| e.kind().to_string(), str::to_owned);
     let line = e.line().map(|l| format!(" line {l}")).unwrap_or_default();
+    let what: String = what.chars().take(MAX_COMPLAINT).collect();
     Error::Invalid(format!("chat template{line}: {}", what.lines().collect::<Vec<_>>().join(" ")))
 }
 

@@ -20,6 +20,7 @@ mod perplexity;
 mod pull;
 mod rope;
 mod run;
+mod template;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -95,6 +96,9 @@ fn version() -> &'static str {
 
 /// Parses the arguments, runs the command, prints its error if there is one; gives the exit code.
 pub(crate) fn main() -> ExitCode {
+    if let Some(code) = template::serve() {
+        return code;
+    }
     let matches = match app().try_get_matches() {
         Ok(m) => m,
         Err(e) => {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{anyhow, bail};
 use clap::{Args as _, FromArgMatches};
-use ropewalk::chat::{Message, Template};
+use ropewalk::chat::Message;
 use ropewalk::model::{Error, Model};
 use ropewalk::session::{GenerateParams, Session, StopReason};
 use ropewalk::Token;
@@ -14,7 +14,7 @@ use serde_json::json;
 use super::interrupt::Interrupt;
 use super::options::{read_text, tokens, ModelArgs, RopeArgs, SamplingArgs};
 use super::output::{self, OutputArgs};
-use super::{engine, models, usage, Command};
+use super::{engine, models, template, usage, Command};
 
 /// Contexts are not made larger than this unless the prompt or the user needs it.
 const CTX_CAP: usize = 4096;
@@ -228,7 +228,7 @@ fn prompt_tokens(args: &Args, model: &Model, text: &str) -> anyhow::Result<(Vec<
     if !args.chat {
         return Ok((model.vocab().tokenize(text, true, args.special)?, Vec::new()));
     }
-    let template = Template::of(model)?;
+    let template = template::of(model)?;
     if template.is_fallback() {
         args.out.note("note: the file has no chat template; using the ChatML form");
     }

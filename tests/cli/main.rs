@@ -10,4 +10,5 @@ mod lora;
 mod models;
 mod pull;
 mod rope;
+mod template;
 mod usage;

@@ -15,10 +15,10 @@ use ropewalk::session::{GenerateParams, SavedSession, Session};
 use ropewalk::Token;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::engine;
 use crate::cli::interrupt::Interrupt;
 use crate::cli::models::{self, ModelChoice};
 use crate::cli::output::OutputArgs;
+use crate::cli::{engine, template};
 
 /// Settings of a conversation.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ impl<'m> Conversation<'m> {
             choice,
             interrupt,
             out,
-            template: Template::of(model)?,
+            template: template::of(model)?,
             settings,
             session: None,
             messages: Vec::new(),

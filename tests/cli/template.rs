@@ -1,0 +1,111 @@
+//! Chat templates that ask for more than there is: each ends in one line, and the program that ran it goes on.
+
+use std::path::{Path, PathBuf};
+
+use gguf::{File, Value, Writer};
+
+use crate::common::program::{run, run_with, Output};
+use crate::models::{model, ok};
+
+/// The tiny model with this chat template.
+fn with_template(dir: &Path, template: &str) -> PathBuf {
+    let file = File::open(Path::new(model())).unwrap();
+    let mut writer = Writer::with_metadata_of(&file);
+    writer.set("tokenizer.chat_template", Value::String(template.as_bytes().to_vec()));
+    for tensor in file.tensors() {
+        writer.copy_tensor(&file, tensor).unwrap();
+    }
+    let path = dir.join("model.gguf");
+    writer.write(&path).unwrap();
+    path
+}
+
+const FIXED: &[&str] = &["-q", "--device", "cpu", "-t", "1", "-n", "1", "--ctx", "256", "--temp", "0"];
+
+fn ask(model: &Path) -> Output {
+    let head = ["run", "--chat", "-p", "hi", "--ignore-eos", "-m", model.to_str().unwrap()];
+    run(&[&head[..], FIXED].concat())
+}
+
+/// One line that says what was exceeded, and exit code 1: no signal, no panic.
+#[track_caller]
+fn refused(output: &Output, what: &str, template: &str) {
+    let start: String = template.chars().take(60).collect();
+    assert_eq!((output.code, output.stderr.lines().count()), (1, 1), "{start}: {output:?}");
+    assert!(output.stderr.starts_with("error: chat template"), "{start}: {output:?}");
+    assert!(output.stderr.contains(what), "{start}: {what} is not in {output:?}");
+}
+
+#[test]
+fn templates_without_bounds_end_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let (memory, nested) = ("needs more than 512 MiB", "nested too deeply");
+    let doubled = |from: &str, by: &str| {
+        format!(
+            "{{% set ns = namespace(s={from}) %}}{{% for i in range(60) %}}{{% set ns.s = ns.s {by} ns.s %}}\
+             {{% endfor %}}{{{{ ns.s }}}}"
+        )
+    };
+    let in_a_row = |part: &str| format!("{{{{ {}1 }}}}", part.repeat(1_000_000));
+    for (what, template) in [
+        (memory, "{{ [1]|batch(1099511627776, 1)|list }}".to_owned()),
+        (memory, "{{ [1]|slice(1099511627776)|list }}".to_owned()),
+        (memory, "{{ 'a\nb'|indent(1099511627776) }}".to_owned()),
+        (memory, "{{ '%1099511627776d'|format(1) }}".to_owned()),
+        (memory, "{{ '{:>1099511627776}'.format(1) }}".to_owned()),
+        (memory, doubled("'x'", "~")),
+        (memory, doubled("[1]", "+")),
+        (nested, in_a_row("-")),
+        (nested, in_a_row("not ")),
+        ("recursion", format!("{{{{ {} }}}}", "[".repeat(100_000))),
+        ("more than 33554432 bytes", "{{ 'x' * 33554432 }}".to_owned()),
+        ("xxx", "{{ raise_exception('x' * 30000000) }}".to_owned()),
+        ("fuel", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}".to_owned()),
+    ] {
+        let output = ask(&with_template(dir.path(), &template));
+        refused(&output, what, &template);
+        assert!(output.stderr.len() < 1000, "{} bytes", output.stderr.len());
+    }
+}
+
+/// Steps that are few and long.
+#[cfg(unix)]
+#[test]
+fn a_template_that_computes_for_long_is_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = "{% for a in range(99999) %}{% set x = ('a' * 10000000)|upper %}{% endfor %}";
+    refused(&ask(&with_template(dir.path(), template)), "of computing", template);
+}
+
+/// The conversation goes on, for what is wrong may be one message.
+#[test]
+fn a_conversation_outlives_its_template() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = "{% for m in messages %}{{ m.content }}{% if m.content == 'boom' %}\
+                    {{ [1]|slice(1099511627776)|list }}{% endif %}{% endfor %}";
+    let path = with_template(dir.path(), template);
+    let head = ["chat", "--json", "--ignore-eos", "-m", path.to_str().unwrap()];
+    let output = run_with(&[&head[..], FIXED].concat(), "one\nboom\ntwo\n");
+    assert_eq!(output.code, 1);
+    let lines: Vec<&str> = output.stderr.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains("needs more than 512 MiB"), "{output:?}");
+    let json: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!(json["messages"].as_array().unwrap().len(), 4, "{json}");
+    // One that cannot be read at all is an error before the first message.
+    let path = with_template(dir.path(), "{% if %}");
+    let head = ["chat", "-m", path.to_str().unwrap()];
+    refused(&run_with(&[&head[..], FIXED].concat(), "one\n"), "line 1", "{% if %}");
+}
+
+#[test]
+fn templates_are_rendered_as_they_were() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
+                    {% if add_generation_prompt %}>{% endif %}";
+    let path = with_template(dir.path(), template);
+    let head = ["run", "--chat", "--system", "s", "-p", "hi", "--json", "--ignore-eos", "-m"];
+    let json = ok(run(&[&head[..], &[path.to_str().unwrap()], FIXED].concat())).json();
+    let plain = ["run", "-p", "[system]s[user]hi>", "--json", "--ignore-eos", "-m", model()];
+    let same = ok(run(&[&plain[..], FIXED].concat())).json();
+    assert_eq!((&json["n_prompt"], &json["tokens"]), (&same["n_prompt"], &same["tokens"]));
+}
