@@ -1,14 +1,19 @@
-//! JSON Lines: files with a JSON object on each line, one field of which is a text.
+//! JSON Lines: files with a JSON object on each line, one field of which is a text. Only that field is kept
+//! while a line is parsed.
 
+use std::fmt;
 use std::io::{BufRead, Read};
 use std::path::Path;
 
-use serde_json::Value;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::model::{Error, Result};
 
 /// Bytes of one text, unpacked. A gzip file of a megabyte can hold a gigabyte.
 pub const MAX_TEXT: u64 = 1 << 30;
+
+/// Bytes of one line of JSON Lines, unpacked.
+pub const MAX_LINE: u64 = 64 << 20;
 
 /// Whether a file is JSON Lines by its name: `.jsonl` or `.ndjson`, packed (`.gz`) or not, in letters of
 /// either case.
@@ -47,7 +52,7 @@ impl<'a, R: BufRead> Texts<'a, R> {
     fn next_text(&mut self) -> Result<Option<(u32, String)>> {
         loop {
             let mut bytes = Vec::new();
-            let read = (&mut self.input).take(MAX_TEXT + 1).read_until(b'\n', &mut bytes);
+            let read = (&mut self.input).take(MAX_LINE + 1).read_until(b'\n', &mut bytes);
             let n = read.map_err(|e| Error::Ggml(ggml::Error::io(self.path, e)))?;
             if n == 0 {
                 return Ok(None);
@@ -56,6 +61,11 @@ impl<'a, R: BufRead> Texts<'a, R> {
                 invalid(format!("{}: expected at most {} lines, found more", self.path.display(), u32::MAX))
             })?;
             let name = format!("{}:{}", self.path.display(), self.line);
+            if n as u64 > MAX_LINE {
+                return Err(invalid(format!(
+                    "{name}: expected a line of at most {MAX_LINE} bytes, found more"
+                )));
+            }
             let text = utf8(&name, bytes, self.offset, self.replace_invalid, &mut self.replaced)?;
             self.offset += n as u64;
             if !text.trim().is_empty() {
@@ -82,8 +92,7 @@ impl<R: BufRead> Iterator for Texts<'_, R> {
 /// mark at the start of a file is no part of its text.
 ///
 /// # Errors
-/// More than [`MAX_TEXT`] bytes; unless `replace_invalid`, bytes that are not UTF-8: the offset of the first
-/// is named.
+/// Unless `replace_invalid`, bytes that are not UTF-8: the offset of the first is named.
 pub(crate) fn utf8(
     name: &str,
     mut bytes: Vec<u8>,
@@ -91,9 +100,6 @@ pub(crate) fn utf8(
     replace_invalid: bool,
     replaced: &mut u64,
 ) -> Result<String> {
-    if bytes.len() as u64 > MAX_TEXT {
-        return Err(invalid(format!("{name}: a text of more than {MAX_TEXT} bytes; break it")));
-    }
     let mark = if offset == 0 && bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
     bytes.drain(..mark);
     match String::from_utf8(bytes) {
@@ -111,27 +117,107 @@ pub(crate) fn utf8(
 
 /// The text in a field of the object that a line holds.
 fn field(name: &str, line: &str, field: &str) -> Result<String> {
-    let value: Value = serde_json::from_str(line).map_err(|e| invalid(format!("{name}: not JSON: {e}")))?;
-    let Value::Object(mut object) = value else {
-        return Err(invalid(format!("{name}: expected a JSON object, found {}", kind(&value))));
-    };
-    match object.remove(field) {
-        Some(Value::String(text)) => Ok(text),
-        Some(other) => {
-            Err(invalid(format!("{name}: \"{field}\": expected a string, found {}", kind(&other))))
-        }
-        None => Err(invalid(format!("{name}: no \"{field}\" field"))),
+    let not_json = |e: serde_json::Error| invalid(format!("{name}: not JSON: {e}"));
+    let mut json = serde_json::Deserializer::from_str(line);
+    let found = Pick(Some(field)).deserialize(&mut json).map_err(not_json)?;
+    json.end().map_err(not_json)?;
+    match found {
+        Picked::Object(Some(value)) => match *value {
+            Picked::Text(text) => Ok(text),
+            other => Err(invalid(format!("{name}: \"{field}\": expected a string, found {}", other.kind()))),
+        },
+        Picked::Object(None) => Err(invalid(format!("{name}: no \"{field}\" field"))),
+        other => Err(invalid(format!("{name}: expected a JSON object, found {}", other.kind()))),
     }
 }
 
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
+/// Reads a JSON value and keeps of it a text, or of an object the field of this name.
+struct Pick<'a>(Option<&'a str>);
+
+enum Picked {
+    Text(String),
+    /// The field, if there is one; the last of several.
+    Object(Option<Box<Picked>>),
+    /// Anything else, by its kind.
+    Other(&'static str),
+}
+
+impl Picked {
+    fn kind(&self) -> &'static str {
+        match self {
+            Picked::Text(_) => "a string",
+            Picked::Object(_) => "an object",
+            Picked::Other(kind) => kind,
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Pick<'_> {
+    type Value = Picked;
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Picked, D::Error> {
+        json.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Pick<'_> {
+    type Value = Picked;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+    fn visit_unit<E>(self) -> Result<Picked, E> {
+        Ok(Picked::Other("null"))
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<Picked, E> {
+        Ok(Picked::Other("a boolean"))
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<Picked, E> {
+        Ok(Picked::Other("a number"))
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<Picked, E> {
+        Ok(Picked::Other("a number"))
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<Picked, E> {
+        Ok(Picked::Other("a number"))
+    }
+    fn visit_str<E>(self, text: &str) -> Result<Picked, E> {
+        Ok(Picked::Text(text.to_owned()))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Picked, A::Error> {
+        while values.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Picked::Other("an array"))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Picked, A::Error> {
+        let mut found = None;
+        while let Some(wanted) = fields.next_key_seed(Is(self.0))? {
+            if wanted {
+                // Before the next one is read, the last is let go.
+                drop(found.take());
+                found = Some(Box::new(fields.next_value_seed(Pick(None))?));
+            } else {
+                fields.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(Picked::Object(found))
+    }
+}
+
+/// Whether a key is this one.
+struct Is<'a>(Option<&'a str>);
+
+impl<'de> DeserializeSeed<'de> for Is<'_> {
+    type Value = bool;
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<bool, D::Error> {
+        json.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Is<'_> {
+    type Value = bool;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+    fn visit_str<E>(self, key: &str) -> Result<bool, E> {
+        Ok(self.0 == Some(key))
     }
 }
 
@@ -141,6 +227,8 @@ fn invalid(what: String) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::io::BufReader;
+
     use super::*;
 
     fn texts(bytes: &[u8], replace: bool) -> Vec<Result<(u32, String), String>> {
@@ -162,6 +250,42 @@ mod tests {
     fn lines_are_counted_and_blank_ones_passed_over() {
         let found = texts(b"\xef\xbb\xbf{\"text\":\"a\"}\r\n\n  \n{\"id\":1,\"text\":\"b\"}", false);
         assert_eq!(found, [Ok((1, "a".to_owned())), Ok((4, "b".to_owned()))]);
+    }
+
+    /// An array of empty arrays takes 32 times its bytes as a value: here it is only passed over.
+    #[test]
+    fn fields_that_are_not_wanted_are_passed_over() {
+        let line = format!(
+            "{{\"a\":[{}0],\"text\":\"x\",\"b\":{{\"text\":1}},\"c\":{}1{}}}",
+            "[],".repeat(9),
+            "[".repeat(500),
+            "]".repeat(500)
+        );
+        assert_eq!(texts(line.as_bytes(), false), [Ok((1, "x".to_owned()))]);
+        let twice = texts(b"{\"text\":1,\"text\":\"last\"}", false);
+        assert_eq!(twice, [Ok((1, "last".to_owned()))]);
+        for (line, why) in [
+            ("{\"text\":[1]}", "a.jsonl:1: \"text\": expected a string, found an array"),
+            ("{\"text\":{\"text\":\"x\"}}", "a.jsonl:1: \"text\": expected a string, found an object"),
+            ("{\"text\":null}", "a.jsonl:1: \"text\": expected a string, found null"),
+            ("\"text\"", "a.jsonl:1: expected a JSON object, found a string"),
+            ("-1.5", "a.jsonl:1: expected a JSON object, found a number"),
+        ] {
+            assert_eq!(texts(line.as_bytes(), false), [Err(why.to_owned())]);
+        }
+        for line in ["{\"text\":\"x\"} x", "{\"text\":\"x\"", "{\"a\":[}", "{1:2}"] {
+            let e = texts(line.as_bytes(), false).remove(0).unwrap_err();
+            assert!(e.starts_with("a.jsonl:1: not JSON"), "{e}");
+        }
+    }
+
+    #[test]
+    fn endless_lines_are_refused() {
+        let mut endless =
+            Texts::new(Path::new("a.jsonl"), BufReader::new(std::io::repeat(b'[')), "text", false);
+        let e = endless.next().unwrap().unwrap_err().to_string();
+        assert_eq!(e, "a.jsonl:1: expected a line of at most 67108864 bytes, found more");
+        assert!(endless.next().is_none());
     }
 
     #[test]

@@ -211,35 +211,50 @@ pub(crate) fn tokens_or_zero(text: &str) -> Result<usize, String> {
     n.checked_mul(unit).filter(|&n| n <= i32::MAX as usize).ok_or_else(|| "too large".to_owned())
 }
 
-/// Most bytes of a text, which is read whole.
-const MAX_TEXT_BYTES: u64 = 1 << 30;
+/// Most bytes of a prompt or a message.
+pub(crate) const MAX_TEXT_BYTES: u64 = 64 << 20;
 
-/// The name and the bytes of a file, or of stdin for `-`: at most a GiB, so that `/dev/zero` does not fill
-/// the memory.
-pub(crate) fn read_file(path: &Path) -> anyhow::Result<(String, Vec<u8>)> {
+/// The name and the bytes of a file, or of stdin for `-`: at most so many, so that no pipe fills the memory.
+/// Other files than regular ones are refused, except for those that this process was started with
+/// (`/dev/stdin`, `/dev/fd/N`): nobody may ever write into a pipe with a name.
+pub(crate) fn read_file(path: &Path, most: u64) -> anyhow::Result<(String, Vec<u8>)> {
     if path == Path::new("-") {
-        return Ok(("stdin".into(), read_at_most(std::io::stdin().lock(), "stdin", MAX_TEXT_BYTES)?));
+        return Ok(("stdin".into(), read_at_most(std::io::stdin().lock(), "stdin", most)?));
     }
     let name = path.display().to_string();
+    let inherited = ["/dev/stdin", "/dev/fd", "/proc/self/fd"].iter().any(|p| path.starts_with(p));
+    // Before it is opened, since opening a pipe waits for a writer.
+    let about = std::fs::metadata(path).with_context(|| name.clone())?;
+    if about.is_dir() {
+        bail!("{name}: expected a file, found a directory");
+    }
+    if !about.is_file() && !inherited {
+        bail!("{name}: expected a regular file, found a pipe, a socket or a device");
+    }
     let file = std::fs::File::open(path).with_context(|| name.clone())?;
-    let bytes = read_at_most(file, &name, MAX_TEXT_BYTES)?;
+    let bytes = read_at_most(file, &name, most)?;
     Ok((name, bytes))
 }
 
 fn read_at_most(source: impl Read, name: &str, most: u64) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    source.take(most + 1).read_to_end(&mut bytes).with_context(|| name.to_owned())?;
+    source.take(most.saturating_add(1)).read_to_end(&mut bytes).with_context(|| name.to_owned())?;
     if bytes.len() as u64 > most {
         bail!("{name}: expected a text of at most {most} bytes, found more");
     }
     Ok(bytes)
 }
 
-/// Reads a text file, or stdin for `-`. Bytes that are not UTF-8 are an error that names the place of the
-/// first.
+/// Reads a prompt or a message from a text file, or stdin for `-`. Bytes that are not UTF-8 are an error that
+/// names the place of the first.
 pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
-    let (name, data) = read_file(path)?;
-    match String::from_utf8(data) {
+    let (name, data) = read_file(path, MAX_TEXT_BYTES)?;
+    text(&name, data)
+}
+
+/// Bytes to text.
+pub(crate) fn text(name: &str, bytes: Vec<u8>) -> anyhow::Result<String> {
+    match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
         Err(e) => {
             bail!("{name}: expected UTF-8 text, found byte {} that is not", e.utf8_error().valid_up_to())

@@ -1,6 +1,6 @@
 //! `ropewalk perplexity`: how well a model predicts a text, by a named protocol.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args as _, FromArgMatches};
@@ -15,6 +15,9 @@ use super::interrupt::Interrupt;
 use super::options::{read_file, tokens, ModelArgs, RopesArgs};
 use super::output::{check_plot_name, OutputArgs};
 use super::{models, Command};
+
+/// Most bytes of the files together, because their texts are held.
+const MAX_BYTES: u64 = 256 << 20;
 
 pub(crate) const COMMAND: Command = Command {
     name: "perplexity",
@@ -31,7 +34,8 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Texts: each file is a document; in .jsonl files each line's "text" is one; - is stdin
+    /// Texts: each file is a document; in .jsonl files each line's "text" is one; - is stdin; at most 256 MiB
+    /// altogether
     #[arg(short, long, value_name = "FILE", required = true, num_args = 1..)]
     file: Vec<PathBuf>,
     /// Context lengths in tokens; default: the trained one
@@ -86,8 +90,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
         None => default_protocol(args.stride),
     };
     let mut texts: Vec<Document> = Vec::new();
+    let mut left = MAX_BYTES;
     for path in &args.file {
-        texts.extend(read_documents(path)?);
+        let (name, bytes) = read_file(path, left)?;
+        left -= bytes.len() as u64;
+        texts.extend(documents(&name, bytes)?);
     }
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
@@ -136,9 +143,4 @@ fn chart(specs: &[Option<Spec>], reports: &[Report], n_ctx_train: usize) -> Char
         x = x.mark(n_ctx_train as f64, format!("trained {n_ctx_train}"));
     }
     Chart { title, x, y: Axis::new("perplexity", Scale::Log), series }
-}
-
-fn read_documents(path: &Path) -> anyhow::Result<Vec<Document>> {
-    let (name, bytes) = read_file(path)?;
-    Ok(documents(&name, bytes)?)
 }

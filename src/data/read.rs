@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::{io, TextOptions};
+use super::{invalid, io, TextOptions};
 use crate::jsonl::{self, Texts, MAX_TEXT};
 use crate::model::Result;
 
@@ -77,8 +77,12 @@ pub(super) fn documents(
         replaced = texts.n_replaced();
     } else {
         let mut bytes = Vec::new();
-        (&mut input).take(MAX_TEXT + 1).read_to_end(&mut bytes).map_err(|e| io(path, e))?;
-        let name = path.display().to_string();
+        let (name, most) = (path.display().to_string(), most_bytes());
+        (&mut input).take(most + 1).read_to_end(&mut bytes).map_err(|e| io(path, e))?;
+        if bytes.len() as u64 > most {
+            let free = if most < MAX_TEXT { ", for which memory is free" } else { "" };
+            return Err(invalid(format!("{name}: a text of more than {most} bytes{free}; break it")));
+        }
         let text = jsonl::utf8(&name, bytes, 0, options.replace_invalid, &mut replaced)?;
         give(Document { line: 0, text }, each)?;
     }
@@ -86,6 +90,15 @@ pub(super) fn documents(
         notes.push(format!("{}: {replaced} texts had bytes that are not UTF-8, replaced", path.display()));
     }
     Ok(())
+}
+
+/// Most bytes of a text that is read as a whole. With its tokens, of four bytes and at most one a byte, and
+/// what the tokenizer holds, it must fit into the memory that is free: packed, it may be a thousandth as long.
+fn most_bytes() -> u64 {
+    match ggml::machine::memory_available() {
+        0 => MAX_TEXT,
+        free => MAX_TEXT.min(free / 8),
+    }
 }
 
 fn give(document: Document, each: &mut dyn FnMut(Document) -> Result<()>) -> Result<()> {

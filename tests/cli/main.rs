@@ -11,4 +11,5 @@ mod models;
 mod pull;
 mod rope;
 mod template;
+mod text;
 mod usage;

@@ -1,8 +1,9 @@
 //! Reads messages: with an editor that has history and completion on a terminal, line by line otherwise.
 
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::path::PathBuf;
 
+use anyhow::bail;
 use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
@@ -12,6 +13,7 @@ use rustyline::{Config, Context, Editor, Helper, Highlighter, Hinter};
 use ropewalk::rope::METHODS;
 
 use super::slash::SLASHES;
+use crate::cli::options::{text, MAX_TEXT_BYTES};
 use crate::cli::output::OutputArgs;
 
 /// The mark at the beginning and the end of a block of lines.
@@ -70,21 +72,42 @@ impl Input {
                 Err(ReadlineError::Eof) => Ok(Line::End),
                 Err(e) => Err(e.into()),
             },
-            Input::Lines => {
-                let mut text = String::new();
-                let mut stdin = std::io::stdin().lock();
-                loop {
-                    if stdin.read_line(&mut text)? == 0 {
-                        // A message counts even if the end of its block is missing.
-                        let rest = unwrap(&text);
-                        return Ok(if rest.trim().is_empty() { Line::End } else { Line::Text(rest) });
-                    }
-                    if is_whole(text.trim_end_matches(['\n', '\r'])) {
-                        return Ok(Line::Text(unwrap(text.trim_end_matches(['\n', '\r']))));
-                    }
-                }
-            }
+            Input::Lines => read_lines(&mut std::io::stdin().lock(), MAX_TEXT_BYTES),
         }
+    }
+}
+
+/// Reads the lines of a message of at most so many bytes.
+fn read_lines(input: &mut impl BufRead, most: u64) -> anyhow::Result<Line> {
+    let mut bytes = Vec::new();
+    let mut in_block = false;
+    loop {
+        let from = bytes.len();
+        let n = input.take(most + 1 - from as u64).read_until(b'\n', &mut bytes)?;
+        if bytes.len() as u64 > most {
+            bail!("stdin: expected a message of at most {most} bytes, found more");
+        }
+        // Only the new line is looked at, because a message may be a book of a million lines.
+        let line = String::from_utf8_lossy(&bytes[from..]);
+        let line = line.trim_end_matches(['\n', '\r']);
+        let ends = match from {
+            0 => {
+                in_block = line.trim_start().starts_with(QUOTES);
+                is_whole(line)
+            }
+            _ if in_block => line.contains(QUOTES),
+            _ => !line.ends_with('\\'),
+        };
+        if n > 0 && !ends {
+            continue;
+        }
+        let text = text("stdin", bytes)?;
+        if n == 0 {
+            // A message counts even if the end of its block is missing.
+            let rest = unwrap(&text);
+            return Ok(if rest.trim().is_empty() { Line::End } else { Line::Text(rest) });
+        }
+        return Ok(Line::Text(unwrap(text.trim_end_matches(['\n', '\r']))));
     }
 }
 
@@ -176,6 +199,29 @@ mod tests {
                 assert_eq!(unwrap(text), message, "{text:?}");
             }
         }
+    }
+
+    #[test]
+    fn messages_from_a_pipe_end_where_they_end() {
+        let read = |input: &[u8]| {
+            let (mut input, mut texts) = (input, Vec::new());
+            loop {
+                match read_lines(&mut input, 30) {
+                    Ok(Line::Text(text)) => texts.push(text),
+                    Ok(_) => return texts,
+                    Err(e) => {
+                        texts.push(e.to_string());
+                        return texts;
+                    }
+                }
+            }
+        };
+        assert_eq!(read(b"a\n\nb\\\r\nc\n\"\"\"d\n\ne\"\"\"\nf"), ["a", "", "b\nc", "d\n\ne", "f"]);
+        assert_eq!(read(b"\"\"\"\nno end\n"), ["no end"]);
+        assert_eq!(read(b"\xff\n"), ["stdin: expected UTF-8 text, found byte 0 that is not"]);
+        let long = "stdin: expected a message of at most 30 bytes, found more";
+        assert_eq!(read(&[&b"a\n"[..], &[b'x'; 31]].concat()), ["a", long]);
+        assert_eq!(read(&[&b"\"\"\"\n"[..], b"xxxxxxxxx\n".repeat(3).as_slice()].concat()), [long]);
     }
 
     #[test]

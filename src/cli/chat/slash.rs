@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, bail, Context};
 use ropewalk::rope::METHODS;
 use ropewalk::session::{is_session_file, MemoryUse};
 
@@ -111,6 +111,10 @@ fn load(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
     let path = Path::new(arg);
     if is_session_file(path) {
         return restore(chat, arg);
+    }
+    // Neither stdin, which the messages come from, nor a pipe that may never end.
+    if !std::fs::metadata(path).with_context(|| arg.to_owned())?.is_file() {
+        bail!("{arg}: expected a regular file");
     }
     let text = read_text(path)?;
     let n = chat.load_text(path, text)?;
