@@ -11,7 +11,7 @@ use ropewalk::hparams::Hparams;
 use ropewalk::rope::Spec;
 use serde_json::{json, Map, Value as Json};
 
-use super::output::{self, bytes, count, OutputArgs};
+use super::output::{self, bytes, count, inline, OutputArgs};
 use super::{models, Command};
 
 /// Elements of an array and characters of a text that are shown without `--all`.
@@ -67,7 +67,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
 fn rope_text(rope: &Result<String, String>) -> String {
     match rope {
         Ok(spec) => format!("declared rope: {spec}\n"),
-        Err(why) => format!("declared rope: not known ({why})\n"),
+        Err(why) => format!("declared rope: not known ({})\n", inline(why)),
     }
 }
 
@@ -103,11 +103,11 @@ fn adapter_json(adapter: &Result<AdapterReader, String>) -> Json {
 fn adapter_text(adapter: &Result<AdapterReader, String>) -> String {
     let o = match adapter {
         Ok(o) => o,
-        Err(why) => return format!("cannot be used ({})", clean(why)),
+        Err(why) => return format!("cannot be used ({})", inline(why)),
     };
     let k = o.meta();
     let ranks = ranks(o).iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-    let mut s = format!("LoRA for {}, {} pairs of rank {ranks}", clean(o.arch()), o.pairs().len());
+    let mut s = format!("LoRA for {}, {} pairs of rank {ranks}", inline(o.arch()), o.pairs().len());
     let _ = write!(s, ", alpha {}{}", alpha(o), if k.rslora { " (rsLoRA)" } else { "" });
     if !o.modules_to_save().is_empty() {
         let _ = write!(s, ", {} replaced tensors (modules_to_save)", o.modules_to_save().len());
@@ -146,7 +146,7 @@ fn as_text(file: &File, about: &str, all: bool) -> String {
     let _ = writeln!(
         s,
         "{}: GGUF version {}, alignment {}, {}{}",
-        file.path().display(),
+        inline(&file.path().display().to_string()),
         file.version(),
         file.alignment(),
         bytes(size),
@@ -156,7 +156,7 @@ fn as_text(file: &File, about: &str, all: bool) -> String {
     let _ = writeln!(s, "\nmetadata, {} keys", metadata.len());
     let width = metadata.iter().map(|(k, _)| k.chars().count()).max().unwrap_or(0).min(48);
     for (key, value) in metadata {
-        let _ = writeln!(s, "  {:width$}  {:8}  {}", clean(key), type_name(value), show(value, all));
+        let _ = writeln!(s, "  {:width$}  {:8}  {}", inline(key), type_name(value), show(value, all));
     }
     let _ = writeln!(s, "\ntensors, {}", tensors.len());
     let width = tensors.iter().map(|t| t.name.chars().count()).max().unwrap_or(0).min(48);
@@ -166,7 +166,7 @@ fn as_text(file: &File, about: &str, all: bool) -> String {
         let _ = writeln!(
             s,
             "  {:width$}  {:7}  {row:22}  {}",
-            clean(&t.name),
+            inline(&t.name),
             t.dtype.name(),
             bytes(t.n_bytes as u64)
         );
@@ -333,16 +333,11 @@ fn plain(v: &Json) -> String {
 }
 
 fn cut(text: &str, all: bool) -> String {
-    let text = clean(text);
+    let text = inline(text);
     match text.char_indices().nth(SHORT_TEXT) {
         Some((at, _)) if !all => format!("{}...", &text[..at]),
-        _ => text,
+        _ => text.into_owned(),
     }
-}
-
-/// Escapes control characters, so that a file cannot control the terminal.
-fn clean(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 #[cfg(test)]

@@ -102,8 +102,7 @@ pub(crate) fn main() -> ExitCode {
     let matches = match app().try_get_matches() {
         Ok(m) => m,
         Err(e) => {
-            // A closed stdout or stderr is no reason to fail.
-            let _ = e.print();
+            print_usage(&e);
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
     };
@@ -117,6 +116,16 @@ pub(crate) fn main() -> ExitCode {
             ExitCode::from(if e.downcast_ref::<Usage>().is_some() { 2 } else { 1 })
         }
     }
+}
+
+/// Prints help, or clap's error about the arguments. A closed stdout or stderr is no reason to fail.
+fn print_usage(e: &clap::Error) {
+    let text = e.render().to_string();
+    let _ = match output::shown(&text) {
+        std::borrow::Cow::Borrowed(_) => e.print(),
+        // Names of files may come from anywhere.
+        std::borrow::Cow::Owned(shown) => std::io::Write::write_all(&mut std::io::stderr(), shown.as_bytes()),
+    };
 }
 
 /// The one place that prints an error. A closed stderr is no reason to panic.
@@ -148,13 +157,7 @@ fn one_line(text: &str) -> String {
             out += if open { " " } else { "; " };
         }
         // Text out of a file may hold escape sequences, which must not reach the terminal.
-        for c in line.chars() {
-            if c.is_control() {
-                out.extend(c.escape_default());
-            } else {
-                out.push(c);
-            }
-        }
+        out += &output::inline(line);
     }
     out
 }

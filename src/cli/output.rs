@@ -1,5 +1,11 @@
 //! Output of commands: text and JSON on stdout, notes and progress bars on stderr, numbers for people.
+//!
+//! What a model writes and what stands in a file may hold characters that a terminal obeys: they set its
+//! title, fill its clipboard, or make a line look like another. All that is printed goes through [`shown`] or
+//! [`inline`], so that none of them arrives, at a terminal or in a pipe that may lead to one. Only
+//! [`ModelText`] can let them pass, where the user asks for it.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -25,7 +31,7 @@ impl OutputArgs {
     /// Prints a line for people on stderr, unless `-q` is given. A closed stderr is not an error.
     pub(crate) fn note(&self, text: impl std::fmt::Display) {
         if !self.quiet {
-            let _ = writeln!(std::io::stderr(), "{text}");
+            let _ = writeln!(std::io::stderr(), "{}", shown(&text.to_string()));
         }
     }
 
@@ -42,7 +48,7 @@ impl OutputArgs {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.set_message(what.to_owned());
+        bar.set_message(inline(what).into_owned());
         Progress { bar, started: Instant::now(), waiting: watched }
     }
 }
@@ -80,7 +86,7 @@ impl Progress {
     }
     /// Sets the label.
     pub(crate) fn set_message(&mut self, text: String) {
-        self.bar.set_message(text);
+        self.bar.set_message(inline(&text).into_owned());
     }
 }
 impl Drop for Progress {
@@ -98,18 +104,128 @@ pub(crate) fn check_plot_name(option: &str, path: &std::path::Path) -> anyhow::R
     Err(super::usage(format!("{option} {}: expected a name ending in .svg or .png", path.display())))
 }
 
-/// Writes to stdout and flushes. The error keeps its kind, so that a broken pipe can be told from other
-/// errors.
+/// Whether a terminal may obey a character, or show those around it in another order or on another line. Ends
+/// of lines and tabs are not meant.
+fn acts(c: char) -> bool {
+    match c {
+        '\n' | '\t' => false,
+        // Ends of lines to some programs; marks that turn the direction of text.
+        '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        c => c.is_control(),
+    }
+}
+
+/// A text of several lines, with escapes such as `\u{1b}` in place of characters that a terminal may obey.
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
+    escaped(text, acts)
+}
+
+/// As [`shown`], in one line: ends of lines and tabs are escaped too.
+pub(crate) fn inline(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| acts(c) || c.is_control())
+}
+
+fn escaped(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&acts) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            // The end of a line as other systems write it.
+            '\r' if rest.peek() == Some(&'\n') && !acts('\n') => {}
+            c if acts(c) => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Prints the text of a model as it comes, in pieces.
+#[derive(Debug)]
+pub(crate) struct ModelText {
+    raw: bool,
+    /// A carriage return is not printed before it is known what follows.
+    held: bool,
+}
+
+impl ModelText {
+    /// Under `raw` text passes unchanged.
+    ///
+    /// # Errors
+    /// `raw` where stdout is a terminal.
+    pub(crate) fn new(raw: bool) -> anyhow::Result<ModelText> {
+        if raw && std::io::stdout().is_terminal() {
+            return Err(super::usage(
+                "--raw: stdout is a terminal, which obeys the control characters in a text: redirect it",
+            ));
+        }
+        Ok(ModelText { raw, held: false })
+    }
+
+    /// Prints the next piece.
+    pub(crate) fn print(&mut self, piece: &str) -> anyhow::Result<()> {
+        if self.raw {
+            return write(piece);
+        }
+        print(&self.whole(piece))
+    }
+
+    /// Prints what is held back at the end of a text.
+    pub(crate) fn end(&mut self) -> anyhow::Result<()> {
+        match std::mem::take(&mut self.held) {
+            true => print("\r"),
+            false => Ok(()),
+        }
+    }
+
+    /// The piece with the carriage return before it, without the one at its end.
+    fn whole<'a>(&mut self, piece: &'a str) -> Cow<'a, str> {
+        if piece.is_empty() {
+            return Cow::Borrowed(piece);
+        }
+        let before = std::mem::take(&mut self.held);
+        let kept = piece.strip_suffix('\r').inspect(|_| self.held = true).unwrap_or(piece);
+        if before {
+            Cow::Owned(format!("\r{kept}"))
+        } else {
+            Cow::Borrowed(kept)
+        }
+    }
+}
+
+/// Writes to stdout, [`shown`], and flushes. The error keeps its kind, so that a broken pipe can be told from
+/// other errors.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    write(&shown(text))
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(())
 }
 
-/// Prints one JSON object on one line.
+/// Prints one JSON object on one line. What a terminal may obey is escaped as JSON has it: no text is changed.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    print(&format!("{}\n", serde_json::to_string(value)?))
+    write(&format!("{}\n", plain_json(serde_json::to_string(value)?)))
+}
+
+/// JSON in which DEL and characters past it that [`acts`] names are escaped; serde does the others.
+fn plain_json(json: String) -> String {
+    if !json.contains(acts) {
+        return json;
+    }
+    let mut out = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        match c {
+            c if acts(c) => out += &format!("\\u{:04x}", u32::from(c)),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 /// A number of bytes as `12.3 MiB`.
@@ -120,4 +236,46 @@ pub(crate) fn bytes(n: u64) -> String {
 /// A count with its digits in groups of three: `12,345`.
 pub(crate) fn count(n: u64) -> String {
     indicatif::HumanCount(n).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_shown() {
+        let bad = "a\u{1b}]0;x\u{7}b\u{7f}c\u{9b}d\u{202e}e\u{2066}f\u{2028}g\rh\0";
+        let good = "a\\u{1b}]0;x\\u{7}b\\u{7f}c\\u{9b}d\\u{202e}e\\u{2066}f\\u{2028}g\\rh\\u{0}";
+        assert_eq!((shown(bad), inline(bad)), (good.into(), good.into()));
+        // Letters of every script, signs that are joined, and what makes up lines stay.
+        let text = "é\tשלום\u{200f} 👩\u{200d}🚀 \u{a0}\u{ad}\n";
+        assert!(matches!(shown(text), Cow::Borrowed(t) if t == text));
+        assert_eq!(inline("a\tb\r\nc"), "a\\tb\\r\\nc");
+        assert_eq!(shown("a\r\nb\r"), "a\nb\\r");
+    }
+
+    #[test]
+    fn pieces_are_shown_as_their_text_would_be() {
+        let text = "a\r\nb\rc\r\r\nd\u{1b}e\r";
+        for n in 1..=text.len() {
+            let mut out = ModelText { raw: false, held: false };
+            let mut got: String = text
+                .as_bytes()
+                .chunks(n)
+                .map(|piece| shown(&out.whole(std::str::from_utf8(piece).unwrap())).into_owned())
+                .collect();
+            if out.held {
+                got += &shown("\r");
+            }
+            assert_eq!(got, shown(text), "{n}");
+        }
+    }
+
+    #[test]
+    fn json_holds_the_same_text() {
+        let text = "a\u{1b}\u{7f}\u{85}\u{9b}\u{202e}\u{2029}\r\n\té";
+        let json = plain_json(serde_json::to_string(text).unwrap());
+        assert!(!json.contains(char::is_control) && !json.contains(acts), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
+    }
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::interrupt::Interrupt;
 use super::options::{read_text, tokens, ModelArgs, RopeArgs, SamplingArgs};
-use super::output::{self, OutputArgs};
+use super::output::{self, ModelText, OutputArgs};
 use super::{engine, models, template, usage, Command};
 
 /// Contexts are not made larger than this unless the prompt or the user needs it.
@@ -23,7 +23,8 @@ pub(crate) const COMMAND: Command = Command {
     name: "run",
     about: "Complete a prompt",
     details: "The text after the prompt goes to stdout as it comes; what runs, and how fast, goes to \
-              stderr. The prompt is continued as it stands; --chat wraps it into the model's own chat \
+              stderr. Control characters in it that a terminal would obey are shown as escapes such as \
+              \\u{1b}, unless --raw is given. The prompt is continued as it stands; --chat wraps it into the model's own chat \
               template as one question. Without --ctx the context is the trained length or 4096, whichever \
               is less, or as much as the prompt and -n need: a prompt past the trained length is where \
               --rope comes in.",
@@ -70,6 +71,9 @@ struct Args {
     /// Print the prompt before its continuation
     #[arg(long)]
     echo: bool,
+    /// Print the text as it is, with its control characters; not to a terminal
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -91,6 +95,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         (None, Some(path)) => read_text(path)?,
         (None, None) => return Err(usage("a prompt is needed: -p TEXT or -f FILE")),
     };
+    let mut shown = ModelText::new(args.raw)?;
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
 
@@ -115,12 +120,12 @@ fn run(args: &Args) -> anyhow::Result<()> {
     engine::prefill(&mut session, &prompt, &args.out)?;
     let prefill_s = started.elapsed().as_secs_f64();
     if args.echo && !args.out.json {
-        output::print(&text)?;
+        shown.print(&text)?;
     }
 
     let params =
         GenerateParams { n_predict, sampler, stop, ignore_eos: args.ignore_eos, special: args.special };
-    let answer = generate(&mut session, &prompt, &params, &args.out)?;
+    let answer = generate(&mut session, &prompt, &params, (!args.out.json).then_some(&mut shown))?;
     let timings = Timings { n_prompt: prompt.len(), n_generated: answer.tokens.len(), load_s, prefill_s };
     if args.out.json {
         output::print_json(&json!({
@@ -158,12 +163,12 @@ struct Answer {
     seconds: f64,
 }
 
-/// Generates after the prompt and, unless the report is JSON, prints the text as it comes.
+/// Generates after the prompt and prints the text as it comes, unless there is nothing to print it with.
 fn generate(
     session: &mut Session<'_>,
     prompt: &[Token],
     params: &GenerateParams,
-    out: &OutputArgs,
+    mut shown: Option<&mut ModelText>,
 ) -> anyhow::Result<Answer> {
     let started = Instant::now();
     let (mut tokens, mut text) = (Vec::new(), String::new());
@@ -176,9 +181,12 @@ fn generate(
         };
         tokens.extend(piece.token);
         text.push_str(&piece.text);
-        if !out.json {
-            output::print(&piece.text)?;
+        if let Some(shown) = &mut shown {
+            shown.print(&piece.text)?;
         }
+    }
+    if let Some(shown) = shown {
+        shown.end()?;
     }
     let stop = generation.stop_reason();
     drop(generation);

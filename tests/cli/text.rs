@@ -1,12 +1,14 @@
 //! Texts that go in and come out: files and pipes without an end, and characters that a terminal obeys.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use flate2::{write::GzEncoder, Compression};
+use gguf::{File, Value, Writer};
 
-use crate::common::program::{command, run_with, Output};
+use crate::common::program::{command, run, run_with, Output};
 use crate::models::{model, ok};
 
 const FIXED: &[&str] = &["--device", "cpu", "-t", "1", "--ctx", "256"];
@@ -135,5 +137,77 @@ fn pipes_and_devices_are_refused_where_a_file_is_expected() {
     for file in ["-", "/dev/stdin", "/dev/fd/0"] {
         let got = run_with(&[&head[..], &[file], FIXED].concat(), "a pipe").json();
         assert_eq!(got["n_prompt"], want["n_prompt"], "{file}");
+    }
+}
+
+/// Characters that a terminal obeys, or that turn the direction of text.
+fn acts(c: char) -> bool {
+    c.is_control() && c != '\n' && c != '\t' || ('\u{202a}'..='\u{202e}').contains(&c)
+}
+
+#[test]
+fn what_a_model_writes_cannot_control_a_terminal() {
+    // Every byte is a token of this model, and at such a temperature all are equally likely.
+    let head = ["run", "-q", "-m", model(), "-p", "x", "--temp", "50", "--seed", "3", "-n", "200"];
+    let args = |more: &[&'static str]| [&head[..], &["--ignore-eos"], FIXED, more].concat();
+    let raw = ok(run(&args(&["--raw"]))).stdout;
+    assert!(raw.contains(acts), "the model writes none: {raw:?}");
+    let shown = ok(run(&args(&[]))).stdout;
+    assert!(!shown.contains(acts) && shown.contains("\\u{"), "{shown:?}");
+    let json = ok(run(&args(&["--json"])));
+    assert!(!json.stdout.contains(acts), "{json:?}");
+    assert_eq!(json.json()["text"].as_str().unwrap(), raw.strip_suffix('\n').unwrap_or(&raw));
+    // A prompt may come from anywhere, too.
+    let echo =
+        ["run", "-q", "--echo", "-n", "0", "-m", model(), "-p", "a\u{1b}]0;b\u{7}\u{9b}\u{202e}\r\nc\td"];
+    let echo = ok(run(&[&echo[..], FIXED].concat()));
+    assert_eq!(echo.stdout.trim_end(), "a\\u{1b}]0;b\\u{7}\\u{9b}\\u{202e}\nc\td");
+
+    let head = ["chat", "-q", "-m", model(), "--temp", "50", "--seed", "3", "-n", "200", "--ignore-eos"];
+    let chat = |more: &[&str]| {
+        ok(run_with(
+            &[&head[..], &["--device", "cpu", "-t", "1", "--ctx", "1024"], more].concat(),
+            "x\n/system a\u{1b}b\n/system\n",
+        ))
+        .stdout
+    };
+    let (raw, shown) = (chat(&["--raw"]), chat(&[]));
+    assert!(raw.contains(acts) && !shown.contains(acts) && shown.contains("\\u{"), "{shown:?}");
+    assert!(shown.contains("a\\u{1b}b"), "{shown:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn names_out_of_files_cannot_control_a_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let bad = "a\u{1b}]0;b\u{7}\u{9b}2J\u{202e}\rc";
+    let file = File::open(Path::new(model())).unwrap();
+    let mut writer = Writer::with_metadata_of(&file);
+    writer.set("general.name", Value::String(bad.as_bytes().to_vec()));
+    writer.set(bad, Value::String(bad.as_bytes().to_vec()));
+    writer
+        .set("tokenizer.chat_template", Value::String(format!("{{{{ raise_exception('{bad}') }}}}").into()));
+    for tensor in file.tensors() {
+        writer.copy_tensor(&file, tensor).unwrap();
+    }
+    let path = dir.path().join(format!("{bad}.gguf"));
+    writer.write(&path).unwrap();
+    let (path, text) = (path.to_str().unwrap(), dir.path().join("words.txt"));
+    std::fs::write(&text, "the rope walks on ".repeat(60)).unwrap();
+    let missing = format!("{path}.none");
+    for (args, code) in [
+        (vec!["inspect", path], 0),
+        (vec!["inspect", path, "--json", "--all"], 0),
+        (vec!["run", "-m", path, "-p", "x", "-n", "1"], 0),
+        (vec!["run", "-m", path, "-p", "x", "-n", "1", "--chat"], 1),
+        (vec!["rope", "-m", path, "--ctx", "4096"], 0),
+        (vec!["perplexity", "-m", path, "-f", text.to_str().unwrap(), "--ctx", "64"], 0),
+        (vec!["run", "-m", &missing, "-p", "x"], 1),
+        (vec!["run", "-m", path, "-f", &missing], 1),
+        (vec!["run", &missing], 2),
+    ] {
+        let output = run(&args);
+        assert_eq!(output.code, code, "{args:?}: {output:?}");
+        assert!(!output.stdout.contains(acts) && !output.stderr.contains(acts), "{args:?}: {output:?}");
     }
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::interrupt::Interrupt;
 use super::options::{read_text, tokens, ModelArgs, RopeArgs, SamplingArgs};
-use super::output::{self, OutputArgs};
+use super::output::{self, ModelText, OutputArgs};
 use super::{engine, models, usage, Command};
 use conversation::{Conversation, Settings, Turn};
 use input::{Input, Line};
@@ -52,6 +52,9 @@ struct Args {
     /// Context in tokens; default: the trained length, up to 8192
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     ctx: Option<usize>,
+    /// Print answers as they are, with their control characters; not to a terminal
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -73,6 +76,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         (None, Some(path)) => Some(read_text(path)?),
         (None, None) => None,
     };
+    let mut shown = ModelText::new(args.raw)?;
     let choice = args.model.resolve()?;
     let people = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !args.out.json;
     // The editor installs a SIGINT handler though it reads Ctrl-C as a key. The handler installed last is
@@ -107,7 +111,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             Line::Text(text) => text,
         };
         interrupt.clear();
-        match step(&mut chat, line.trim(), args, &mut turns) {
+        match step(&mut chat, line.trim(), args, &mut shown, &mut turns) {
             Ok(true) => {}
             Ok(false) => break,
             Err(e) if e.chain().any(|c| c.is::<std::io::Error>() && super::is_broken_pipe(&e)) => {
@@ -135,7 +139,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Handles one line, a command or a message. False ends the conversation.
-fn step(chat: &mut Conversation<'_>, line: &str, args: &Args, turns: &mut Vec<Turn>) -> anyhow::Result<bool> {
+fn step(
+    chat: &mut Conversation<'_>,
+    line: &str,
+    args: &Args,
+    out: &mut ModelText,
+    turns: &mut Vec<Turn>,
+) -> anyhow::Result<bool> {
     let message = match line.strip_prefix('/') {
         _ if line.is_empty() => return Ok(true),
         // Two slashes begin a message whose text begins with one.
@@ -158,7 +168,7 @@ fn step(chat: &mut Conversation<'_>, line: &str, args: &Args, turns: &mut Vec<Tu
     let mut show = |text: &str| {
         if !args.out.json && !text.is_empty() {
             (shown, ends_line) = (true, text.ends_with('\n'));
-            output::print(text)?;
+            out.print(text)?;
         }
         Ok(())
     };
@@ -166,6 +176,7 @@ fn step(chat: &mut Conversation<'_>, line: &str, args: &Args, turns: &mut Vec<Tu
         Some(text) => chat.say(text, &mut show),
         None => chat.answer(&mut show),
     };
+    out.end()?;
     if shown && !ends_line {
         output::print("\n")?;
     }
