@@ -286,7 +286,8 @@ fn without_generation_marks(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("{%") {
-        let Some(len) = rest[at..].find("%}") else { break };
+        // Past the opening: in `{%}` the two would share a character.
+        let Some(len) = rest[at + 2..].find("%}").map(|n| n + 2) else { break };
         let (tag, inner) = (&rest[at..at + len + 2], &rest[at + 2..at + len]);
         out.push_str(&rest[..at]);
         let word = inner.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');

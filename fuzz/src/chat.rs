@@ -33,7 +33,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
          {{ raise_exception('roles') }}{% else %}{% generation %}{{ m.content.strip() | trim | tojson }}\
          {% endgeneration %}{% endif %}{%- endfor -%}{{ eos_token }}",
         "{% set ns = namespace(n=0) %}{% macro f(x) %}[{{ x|upper }}]{% endmacro %}{{ f('a') }}\
-         {{ strftime_now('%d %b %Y') }}{% if tools is not none %}{{ tools|tojson(indent=2) }}{% endif %}\
+         {{ strftime_now('%d %b %Y') }}{% if tools is not none %}{{ tools|tojson }}{% endif %}\
          {{ messages[1:]|length }}{{ messages[0].content.split('.')[0] }}",
     ]
     .map(|s| s.as_bytes().to_vec())

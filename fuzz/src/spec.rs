@@ -30,7 +30,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         "dynamic-ntk:trained=128",
         "harpe:bases=20000/900000",
         "self-extend:window=16,group=4",
-        "lm-infinite:window=16,sinks=2,evict=true",
+        "lm-infinite:window=16,global=2,evict=true",
         "sba:factor=4+self-extend:group=2",
     ];
     named.chain(with.map(|s| s.as_bytes().to_vec())).collect()

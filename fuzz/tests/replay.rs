@@ -62,7 +62,7 @@ fn nothing_falls_to_what_it_reads() {
         (target.run)(&[]);
         for (i, seed) in (target.seeds)().into_iter().enumerate() {
             println!("{}: seed {i}, {} bytes", target.name, seed.len());
-            assert!((target.run)(&seed), "a seed is refused");
+            assert!((target.run)(&seed), "{}: seed {i} is refused", target.name);
             let mut random = Random(0x9e37_79b9_7f4a_7c15 + i as u64);
             for _ in 0..n_changes(target.name) {
                 (target.run)(&change(&seed, &mut random));

@@ -1,7 +1,7 @@
 //! A SIMD register of floats, for the two products of attention. Without it, the compiler vectorises a block
 //! of sums or not depending on the code the loop is inlined into.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_feature = "fma"))]
 use std::arch::x86_64 as arch;
 
 /// `a * b + c`, fused where that is an instruction and not a function call.
