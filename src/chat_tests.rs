@@ -157,3 +157,36 @@ fn dates() {
         strftime(hostile, day());
     }
 }
+
+/// Whatever the other process does, rendering ends: in time, and with one line.
+#[cfg(unix)]
+#[test]
+fn a_process_that_does_not_answer_is_given_up() {
+    let limits = apart::Limits { wall: Duration::from_millis(300), ..Default::default() };
+    for (command, what) in [
+        (&["sleep", "100"][..], "took longer than 0.3 s"),
+        // It closes its output at once and goes on.
+        (&["sh", "-c", "exec >&-; exec sleep 100"], "took longer than 0.3 s"),
+        (&["false"], "without an answer"),
+        (&["cat"], "without an answer"),
+        (&["sh", "-c", "kill -9 $$"], "signal: 9"),
+        (
+            &["sh", "-c", "echo 'memory allocation of 9 bytes failed' >&2; kill -6 $$"],
+            "needs more than 512 MiB",
+        ),
+        (&["/no/such/program"], "cannot start a process to render it: /no/such/program"),
+    ] {
+        let apart = Apart::new(command[0], &command[1..]).with_limits(limits);
+        let started = std::time::Instant::now();
+        let e = Template::new_apart(SMOLLM2, "", "", &apart).unwrap_err().to_string();
+        assert!(
+            e.starts_with("chat template: ") && e.contains(what) && !e.contains('\n'),
+            "{command:?}: {e}"
+        );
+        assert!(started.elapsed() < Duration::from_secs(20), "{command:?}");
+    }
+    let endless =
+        Apart::new("yes", [""; 0]).with_limits(apart::Limits { wall: Duration::from_secs(20), ..limits });
+    let e = Template::new_apart(SMOLLM2, "", "", &endless).unwrap_err().to_string();
+    assert_eq!(e, "chat template: its text is more than 33554432 bytes");
+}
