@@ -9,8 +9,9 @@ use clap::{CommandFactory, Parser};
 use gguf::DType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk_core::adapter::AdapterSpec;
-use ropewalk_core::control::{Control, Progress, Stop};
+use ropewalk_core::control::{Control, Progress};
 use ropewalk_core::rope::{Spec, METHODS};
+use ropewalk_core::signals::{self, Signals};
 use serde_json::{json, Value};
 
 use crate::random::{self, Shape, SHAPES};
@@ -29,7 +30,8 @@ under ropewalk.rope.* the whole: spec (what --rope would take), derived_from,
 n_ctx, n_ctx_orig, bases (HARPE: one for each KV head). docs/gguf-keys.md in the
 source describes them; `ropewalk inspect OUT` shows them.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.";
+Exit codes: 0 done, 1 failed, 2 wrong usage; stopped by Ctrl-C 130, SIGTERM 143,
+SIGHUP 129, with OUT as it was and no temporary file left.";
 
 /// GGUF in, GGUF out: writes rope methods into models, changes their element types, makes random ones.
 ///
@@ -94,11 +96,16 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
     };
-    match act(&args) {
+    let mut signal = None;
+    match act(&args, &mut signal) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             complain(&e);
-            ExitCode::from(if matches!(e, Error::Usage(_)) { 2 } else { 1 })
+            ExitCode::from(match (e, signal) {
+                (Error::Usage(_), _) => 2,
+                (Error::Interrupted, Some(signal)) => signals::exit_code(signal),
+                _ => 1,
+            })
         }
     }
 }
@@ -132,7 +139,8 @@ fn complain(e: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "convert: {e}");
 }
 
-fn act(args: &Args) -> Result<()> {
+/// Does what was asked; `signal` is the one that has stopped it, if one has.
+fn act(args: &Args, signal: &mut Option<i32>) -> Result<()> {
     if let Some(shell) = args.completions {
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut Args::command(), "convert", &mut text);
@@ -142,12 +150,12 @@ fn act(args: &Args) -> Result<()> {
     let dtype = args.dtype.as_deref().map(types::parse).transpose()?;
     let terminal = Terminal::new(args.quiet)?;
     let draw = |p: &Progress<'_>| terminal.draw(p);
-    let control = Control::default().with_stop(&terminal.stop).with_progress(&draw);
+    let control = Control::default().with_stop(terminal.signals.stop()).with_progress(&draw);
     if let Some(name) = &args.random {
         let shape = Shape::named(name)?;
         let (dtype, seed) = (dtype.unwrap_or(DType::F16), args.seed.unwrap_or(0));
         let bytes = random::write_watched(&shape, dtype, seed, output, &control);
-        terminal.done();
+        *signal = terminal.done();
         let bytes = bytes?;
         terminal.say(&format!("{}: random {name}, {dtype}, seed {seed}, {bytes} bytes", output.display()));
         let report = json!({"output": path(output), "bytes": bytes, "random": name, "type": dtype.name(), "seed": seed});
@@ -167,7 +175,7 @@ fn act(args: &Args) -> Result<()> {
         force_adapter: args.force_lora,
     };
     let report = crate::convert(input, output, &options, &control);
-    terminal.done();
+    *signal = terminal.done();
     let report = report?;
     show(&report, &terminal, output);
     if args.json {
@@ -241,11 +249,11 @@ fn print_json(value: &Value) -> Result<()> {
     print(format!("{value}\n").as_bytes())
 }
 
-/// Standard error, and Ctrl-C.
+/// Standard error, and signals.
 struct Terminal {
     quiet: bool,
     bar: ProgressBar,
-    stop: Stop,
+    signals: Signals,
 }
 
 impl Terminal {
@@ -255,19 +263,19 @@ impl Terminal {
         let bar = ProgressBar::with_draw_target(None, target);
         let style = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
         bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let stop = Stop::default();
-        let handler = stop.clone();
-        ctrlc::set_handler(move || handler.request())
-            .map_err(|e| Error::Invalid(format!("Ctrl-C cannot be handled: {e}")))?;
-        Ok(Terminal { quiet, bar, stop })
+        let signals =
+            Signals::listen().map_err(|e| Error::Invalid(format!("signals cannot be handled: {e}")))?;
+        Ok(Terminal { quiet, bar, signals })
     }
     /// Draws the progress of a job.
     fn draw(&self, p: &Progress<'_>) {
         self.bar.set_length(p.total);
         self.bar.set_position(p.done);
     }
-    fn done(&self) {
+    /// Removes the progress bar; gives the signal that has come, if one has.
+    fn done(&self) -> Option<i32> {
         self.bar.finish_and_clear();
+        self.signals.received()
     }
     fn say(&self, line: &str) {
         if !self.quiet {

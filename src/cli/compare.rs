@@ -1,7 +1,6 @@
 //! Runs an evaluation under each rope method asked for, and prints the reports as one: for `perplexity` and
 //! `passkey`.
 
-use anyhow::anyhow;
 use ropewalk::control::Control;
 use ropewalk::eval::SessionSource;
 use ropewalk::model::Model;
@@ -11,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::engine::draw;
-use super::interrupt::Interrupt;
+use super::interrupt::{stopped, Interrupt};
 use super::models::{self, ModelChoice};
 use super::output::{self, OutputArgs, Unit};
 
@@ -25,7 +24,7 @@ pub(crate) struct Comparison<'a> {
 
 impl Comparison<'_> {
     /// The reports of a task under each spec in turn (`None`: what the file declares), up to the first that
-    /// Ctrl-C stopped.
+    /// a signal stopped.
     pub(crate) fn run<R>(
         &self,
         specs: &[Option<Spec>],
@@ -55,10 +54,10 @@ impl Comparison<'_> {
         }
     }
 
-    /// An error if Ctrl-C has stopped the run: exit code 1, after the reports.
+    /// An error if a signal has stopped the run, after the reports.
     pub(crate) fn check_finished(&self) -> anyhow::Result<()> {
         if self.interrupt.requested() {
-            return Err(anyhow!("interrupted: the figures cover what was done"));
+            return Err(stopped("interrupted: the figures cover what was done"));
         }
         Ok(())
     }

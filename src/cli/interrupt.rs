@@ -1,47 +1,75 @@
-//! Ctrl-C: the first one asks whatever is running to stop, the second ends the program.
+//! Ctrl-C, SIGTERM and SIGHUP: the first one asks whatever is running to stop, another one ends the program.
+
+use std::sync::OnceLock;
 
 use anyhow::Context;
-use ropewalk::control::{Control, Stop};
+use ropewalk::control::Control;
+use ropewalk::model::Error;
 use ropewalk::session::Session;
+use ropewalk_core::signals::{self, Signals};
 
-/// The request to stop that Ctrl-C makes. Clones share it.
+/// The handler of this process, for its exit code.
+static SIGNALS: OnceLock<Signals> = OnceLock::new();
+
+/// The request to stop that a signal makes. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Interrupt {
-    stop: Stop,
+    signals: Signals,
+}
+
+/// An error that is no fault: the program was asked to stop.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Stopped(String);
+
+/// The error of a command that a signal has stopped.
+pub(crate) fn stopped(text: impl Into<String>) -> anyhow::Error {
+    Stopped(text.into()).into()
+}
+
+/// The exit code for an error that came of a signal: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
+pub(crate) fn exit_code(e: &anyhow::Error) -> Option<u8> {
+    let is_stop = |e: &(dyn std::error::Error + 'static)| {
+        e.is::<Stopped>() || matches!(e.downcast_ref::<Error>(), Some(Error::Interrupted))
+    };
+    let signal = SIGNALS.get()?.received()?;
+    e.chain().any(is_stop).then(|| signals::exit_code(signal))
 }
 
 impl Interrupt {
     /// Installs the handler. Call once per process.
     pub(crate) fn install() -> anyhow::Result<Interrupt> {
-        let stop = Stop::default();
-        let handler = stop.clone();
-        ctrlc::set_handler(move || {
-            if handler.requested() {
-                std::process::exit(130);
-            }
-            handler.request();
-        })
-        .context("cannot listen for Ctrl-C")?;
-        Ok(Interrupt { stop })
+        let signals = Signals::listen().context("cannot listen for signals")?;
+        Ok(Interrupt { signals: SIGNALS.get_or_init(|| signals).clone() })
     }
 
-    /// A control whose work Ctrl-C stops.
+    /// A control whose work a signal stops.
     pub(crate) fn control(&self) -> Control<'_> {
-        Control::default().with_stop(&self.stop)
+        Control::default().with_stop(self.signals.stop())
     }
 
-    /// Makes Ctrl-C stop what this session computes.
+    /// Makes a signal stop what this session computes.
     pub(crate) fn watch(&self, session: &Session<'_>) {
-        self.stop.bind(&session.cancel_flag());
+        self.signals.stop().bind(&session.cancel_flag());
     }
 
-    /// Whether Ctrl-C was pressed.
+    /// Whether a signal has come.
     pub(crate) fn requested(&self) -> bool {
-        self.stop.requested()
+        self.signals.stop().requested()
     }
 
-    /// Forgets it: the next Ctrl-C is a first one again.
-    pub(crate) fn clear(&self) {
-        self.stop.clear();
+    /// Forgets Ctrl-C, so that the next one is a first one again, and runs what only waits for input:
+    /// meanwhile a signal ends the program at once.
+    ///
+    /// # Errors
+    /// SIGTERM or SIGHUP has come before.
+    pub(crate) fn waiting<T>(&self, wait: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        self.signals.waiting(|| {
+            self.signals.clear();
+            if self.signals.received().is_some() {
+                return Err(stopped("interrupted"));
+            }
+            wait()
+        })
     }
 }

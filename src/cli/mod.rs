@@ -75,7 +75,7 @@ pub(crate) fn app() -> clap::Command {
         .after_help(
             "Start with:  ropewalk pull smollm2\n             \
              ropewalk run -m smollm2 -p \"Once upon a time\"\n\n\
-             Exit codes: 0 done, 1 failed, 2 wrong usage.",
+             Exit codes: 0 done, 1 failed, 2 wrong usage; stopped by Ctrl-C 130, SIGTERM 143, SIGHUP 129.",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -113,7 +113,8 @@ pub(crate) fn main() -> ExitCode {
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             report(&one_line(&chain(&e)));
-            ExitCode::from(if e.downcast_ref::<Usage>().is_some() { 2 } else { 1 })
+            let code = if e.downcast_ref::<Usage>().is_some() { 2 } else { 1 };
+            ExitCode::from(interrupt::exit_code(&e).unwrap_or(code))
         }
     }
 }

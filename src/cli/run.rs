@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::chat::Message;
 use ropewalk::model::{Error, Model};
@@ -11,7 +11,7 @@ use ropewalk::session::{GenerateParams, Session, StopReason};
 use ropewalk::Token;
 use serde_json::json;
 
-use super::interrupt::Interrupt;
+use super::interrupt::{stopped, Interrupt};
 use super::options::{read_text, tokens, ModelArgs, RopeArgs, SamplingArgs};
 use super::output::{self, ModelText, OutputArgs};
 use super::{engine, models, template, usage, Command};
@@ -150,7 +150,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     if interrupt.requested() {
-        return Err(anyhow!("interrupted"));
+        return Err(stopped("interrupted"));
     }
     Ok(())
 }

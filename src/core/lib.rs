@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+#[cfg(feature = "signals")]
+pub mod signals;
 pub mod ids;
 pub mod hparams;
 pub mod rope;

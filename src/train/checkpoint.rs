@@ -2,11 +2,11 @@
 //! safetensors file, so that a run that was stopped goes on to the same bits.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use files::Map;
-use safetensors::tensor::{Dtype, SafeTensors, View};
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -28,28 +28,12 @@ pub struct State {
     pub settings: BTreeMap<String, String>,
 }
 
-/// A tensor of one dimension, written from where its numbers lie.
-struct Row<'a> {
-    values: &'a [f32],
-    shape: [usize; 1],
-}
-
-impl View for Row<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
+/// The bytes of numbers in a file, borrowed where memory holds them so.
+fn bytes(values: &[f32]) -> Cow<'_, [u8]> {
+    if cfg!(target_endian = "little") {
+        return Cow::Borrowed(bytemuck::cast_slice(values));
     }
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-    fn data(&self) -> Cow<'_, [u8]> {
-        if cfg!(target_endian = "little") {
-            return Cow::Borrowed(bytemuck::cast_slice(self.values));
-        }
-        Cow::Owned(self.values.iter().flat_map(|x| x.to_le_bytes()).collect())
-    }
-    fn data_len(&self) -> usize {
-        size_of_val(self.values)
-    }
+    Cow::Owned(values.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
 /// Writes a checkpoint, replacing the file at `path` atomically. The numbers are written from where they lie,
@@ -59,23 +43,22 @@ impl View for Row<'_> {
 /// An error with the path when it cannot be written; the file that was there before is still there.
 pub fn save(path: &Path, state: &State, params: &ParamSet, optimizer: &Optimizer) -> Result<()> {
     let failed = |e: &dyn std::fmt::Display| Error::Invalid(format!("{}: {e}", path.display()));
-    let mut rows: Vec<(String, Row<'_>)> = Vec::new();
+    let mut rows: Vec<(String, &[f32])> = Vec::new();
     for (i, (t, moments)) in params.list().iter().zip(&optimizer.moments).enumerate() {
         let average = optimizer.average.as_ref().map(|all| all[i].as_slice());
         let vectors = [
             ("value", Some(&*t.value)),
-            ("m", Some(&moments.m)),
-            ("v", Some(&moments.v)),
+            ("m", Some(moments.m.as_slice())),
+            ("v", Some(moments.v.as_slice())),
             ("average", average),
         ];
-        rows.extend(vectors.into_iter().filter_map(|(kind, values)| {
-            let values = values?;
-            Some((format!("{kind}.{}", t.id), Row { values, shape: [values.len()] }))
-        }));
+        rows.extend(
+            vectors.into_iter().filter_map(|(kind, values)| Some((format!("{kind}.{}", t.id), values?))),
+        );
     }
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     let json = serde_json::to_string(state).map_err(|e| failed(&e))?;
-    let sha256 = digest(&json, rows.iter().map(|(name, row)| (name.as_str(), row.data())));
+    let sha256 = digest(&json, rows.iter().map(|(name, row)| (name.as_str(), bytes(row))));
     let meta = [
         ("format", VERSION.to_string()),
         ("program", env!("CARGO_PKG_VERSION").to_string()),
@@ -85,9 +68,31 @@ pub fn save(path: &Path, state: &State, params: &ParamSet, optimizer: &Optimizer
     let meta = meta.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
-    files::replace_by_path(path, |temporary| {
-        safetensors::serialize_to_file(rows, Some(meta), temporary).map_err(|e| failed(&e))
+    let header = header(&rows, meta).map_err(|e| failed(&e))?;
+    files::replace(path, |out| {
+        let io = |e| Error::Ggml(ggml::Error::io(path, e));
+        out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
+        out.write_all(&header).map_err(io)?;
+        rows.iter().try_for_each(|(_, values)| out.write_all(&bytes(values))).map_err(io)
     })
+}
+
+/// The head of a safetensors file of these tensors, which follow it in this order: names and places in JSON,
+/// filled up to a multiple of 8 bytes.
+fn header(
+    rows: &[(String, &[f32])],
+    meta: HashMap<String, String>,
+) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let mut end = 0;
+    let tensors = rows.iter().map(|(name, values)| {
+        let start = end;
+        end += size_of_val(*values);
+        let info = TensorInfo { dtype: Dtype::F32, shape: vec![values.len()], data_offsets: (start, end) };
+        (name.clone(), info)
+    });
+    let mut json = serde_json::to_vec(&Metadata::new(Some(meta), tensors.collect())?)?;
+    json.resize(json.len().next_multiple_of(8), b' ');
+    Ok(json)
 }
 
 /// SHA-256 over the state and, for each tensor in order, its name, its length in bytes and its bytes; in
@@ -201,14 +206,12 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
     all.into_iter().map(|(_, p)| p).collect()
 }
 
-/// Removes all but the `keep` newest checkpoints of a folder (at least one stays), and temporary files left
-/// by a process that was killed while it wrote one. A file that cannot be removed stays.
+/// Removes all but the `keep` newest checkpoints of a folder; at least one stays. Only files whose head and
+/// length are right are counted, and only those are removed. A file that cannot be removed stays.
 pub fn prune(folder: &Path, keep: usize) {
-    let all = list(folder);
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let half_written = entries.filter(|e| e.file_name().to_string_lossy().starts_with(files::PREFIX));
-    let old = all[..all.len().saturating_sub(keep.max(1))].iter().cloned();
-    for path in half_written.map(|e| e.path()).chain(old) {
+    let is_whole = |p: &PathBuf| Map::open(p).is_ok_and(|bytes| SafeTensors::read_metadata(&bytes).is_ok());
+    let whole: Vec<PathBuf> = list(folder).into_iter().filter(is_whole).collect();
+    for path in &whole[..whole.len().saturating_sub(keep.max(1))] {
         // An old checkpoint that stays does no harm.
         let _ = std::fs::remove_file(path);
     }

@@ -340,7 +340,7 @@ fn ctrl_c_makes_perplexity_print_what_is_done() {
     std::thread::sleep(std::time::Duration::from_millis(500));
     interrupt(child.id());
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(130));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["interrupted"], true);
     let mut rest = String::new();

@@ -79,7 +79,7 @@ fn a_resumed_run_ends_bit_identical_with_dropout_and_a_moving_average() {
 }
 
 /// The smallest thing to keep.
-fn small(model: &Model, rank: usize, on: &[&str], ema: f64) -> (ParamSet, Optimizer) {
+pub(crate) fn small(model: &Model, rank: usize, on: &[&str], ema: f64) -> (ParamSet, Optimizer) {
     let lora = LoraParams { targets: targets(on), rank, ..LoraParams::default() };
     let params = ParamSet::new(model, &lora).unwrap();
     let optimizer = Optimizer::new(optim(ema), &params).unwrap();
@@ -87,7 +87,7 @@ fn small(model: &Model, rank: usize, on: &[&str], ema: f64) -> (ParamSet, Optimi
 }
 
 /// One with numbers everywhere, saved.
-fn saved(model: &Model, file: &Path) -> (ParamSet, Optimizer, State) {
+pub(crate) fn saved(model: &Model, file: &Path) -> (ParamSet, Optimizer, State) {
     let (mut params, mut optimizer) = small(model, 1, &["q"], 0.9);
     let mut x = 0.0f32;
     let mut next = || {
@@ -108,7 +108,7 @@ fn saved(model: &Model, file: &Path) -> (ParamSet, Optimizer, State) {
 }
 
 /// Loads into a fresh state; an error must have changed nothing.
-fn try_load(model: &Model, file: &Path) -> Result<(ParamSet, Optimizer, State), String> {
+pub(crate) fn try_load(model: &Model, file: &Path) -> Result<(ParamSet, Optimizer, State), String> {
     let (mut params, mut optimizer) = small(model, 1, &["q"], 0.9);
     let (before, optimizer_before) = (params.list().to_vec(), optimizer.clone());
     match load(file, &names(1), &mut params, &mut optimizer) {
@@ -123,7 +123,7 @@ fn try_load(model: &Model, file: &Path) -> Result<(ParamSet, Optimizer, State), 
     }
 }
 
-fn small_model() -> &'static Model {
+pub(crate) fn small_model() -> &'static Model {
     static MODEL: std::sync::OnceLock<Model> = std::sync::OnceLock::new();
     MODEL.get_or_init(|| crate::gradients::named_model("checkpoint"))
 }
@@ -328,11 +328,12 @@ fn writing_that_fails_leaves_the_old_checkpoint() {
 }
 
 #[test]
-fn the_newest_are_kept() {
+fn the_newest_whole_ones_are_kept() {
     let folder = folder();
+    let whole = &good().0;
     let touch = |name: &str| std::fs::write(folder.path().join(name), "x").unwrap();
     for step in [5, 20, 100, 99_999_999, 100_000_000] {
-        std::fs::write(path(folder.path(), step), "x").unwrap();
+        std::fs::write(path(folder.path(), step), whole).unwrap();
     }
     let others = ["step-.safetensors", "step-x1.safetensors", "step-00000001.txt", "adapter.gguf"];
     others.iter().for_each(|name| touch(name));
@@ -342,9 +343,13 @@ fn the_newest_are_kept() {
     assert_eq!(list(folder.path()).len(), 5);
     prune(folder.path(), 3);
     assert_eq!(list(folder.path()), steps(&[100, 99_999_999, 100_000_000]));
+    // One that is cut off does not count, and stays.
+    std::fs::write(path(folder.path(), 100_000_000), &whole[..whole.len() - 1]).unwrap();
+    prune(folder.path(), 1);
+    assert_eq!(list(folder.path()), steps(&[99_999_999, 100_000_000]));
     // The last one always stays.
     prune(folder.path(), 0);
-    assert_eq!(list(folder.path()), steps(&[100_000_000]));
+    assert_eq!(list(folder.path()), steps(&[99_999_999, 100_000_000]));
     assert!(others.iter().all(|name| folder.path().join(name).exists()));
     assert!(list(&folder.path().join("none")).is_empty());
     prune(&folder.path().join("none"), 1);

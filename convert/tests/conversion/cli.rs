@@ -5,11 +5,11 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-fn convert(args: &[&str]) -> Output {
+pub(crate) fn convert(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_convert")).args(args).output().unwrap()
 }
 
-fn stderr(out: &Output) -> String {
+pub(crate) fn stderr(out: &Output) -> String {
     String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
@@ -35,7 +35,7 @@ fn fails(args: &[&str], code: i32, parts: &[&str]) {
     }
 }
 
-fn tiny(dir: &Path) -> PathBuf {
+pub(crate) fn tiny(dir: &Path) -> PathBuf {
     let path = dir.join("tiny.gguf");
     let made = convert(&["--random", "llama-tiny", "--type", "q8_0", "-q", "-o", path.to_str().unwrap()]);
     assert!(made.status.success() && made.stdout.is_empty() && made.stderr.is_empty(), "{}", stderr(&made));
@@ -128,29 +128,4 @@ fn a_full_disk_is_one_line_and_leaves_the_old_file() {
     assert!(stderr(&done).contains("out.gguf"), "{}", stderr(&done));
     assert_eq!(std::fs::read(&out).unwrap(), b"before");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
-}
-
-#[cfg(unix)]
-#[test]
-fn ctrl_c_leaves_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("big.gguf");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_convert"))
-        .args(["--random", "llama-1b", "--type", "f32", "-o", out.to_str().unwrap()])
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    // Once the temporary file is there, it is at work.
-    let temporary = || std::fs::read_dir(dir.path()).unwrap().count();
-    let start = std::time::Instant::now();
-    while temporary() == 0 && start.elapsed().as_secs() < 20 {
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    assert_eq!(temporary(), 1);
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    let status = child.wait().unwrap();
-    let mut text = String::new();
-    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut text).unwrap();
-    assert_eq!((status.code(), temporary()), (Some(1), 0), "{text}");
-    assert!(text.contains("interrupted"), "{text}");
 }

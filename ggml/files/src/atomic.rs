@@ -1,15 +1,16 @@
 //! Atomic replacement of a file: readers find the old contents or the new, never a part.
 #![forbid(unsafe_code)]
 
-use std::fs;
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::Path;
 
-use crate::{Error, Result};
+use tempfile::NamedTempFile;
 
-/// How the names of the temporary files of [`replace`] begin. A process that is killed leaves its file
-/// behind.
-pub const PREFIX: &str = ".writing-";
+use crate::faults::{step, Step};
+use crate::lock::{is_at, remove_orphans};
+use crate::names::{folder_of, prefix, N_RANDOM};
+use crate::{Error, Result};
 
 /// Lets `body` write a temporary file beside `path`, syncs it, renames it to `path` and syncs the folder. For
 /// files of any format; the error is the caller's.
@@ -18,34 +19,16 @@ pub const PREFIX: &str = ".writing-";
 /// file is gone; the one exception is a failing sync of the folder, reported although the new file is already
 /// in place.
 ///
+/// The temporary file is named after `path` (`.NAME.writing-` and eight letters or digits) and locked while it
+/// is written. A process that is killed leaves it behind; the next `replace` into the folder removes it, as
+/// [`remove_orphans`] does. So processes that share a folder must see each other's locks, as they do on local
+/// disks and, unless that is switched off, on network file systems.
+///
 /// # Errors
 /// Those of `body`, and [`Error`] with `path`, also when something other than a regular file is there.
 pub fn replace<T, E: From<Error>>(
     path: &Path,
     body: impl FnOnce(&mut dyn Write) -> Result<T, E>,
-) -> Result<T, E> {
-    replace_with(path, |temporary| {
-        let mut out = BufWriter::with_capacity(1 << 16, temporary.as_file_mut());
-        let done = body(&mut out)?;
-        out.flush().map_err(|e| E::from(Error::new(path, e)))?;
-        Ok(done)
-    })
-}
-
-/// As [`replace`], for a `body` that opens the temporary file by its path.
-///
-/// # Errors
-/// Those of [`replace`].
-pub fn replace_by_path<T, E: From<Error>>(
-    path: &Path,
-    body: impl FnOnce(&Path) -> Result<T, E>,
-) -> Result<T, E> {
-    replace_with(path, |temporary| body(temporary.path()))
-}
-
-fn replace_with<T, E: From<Error>>(
-    path: &Path,
-    body: impl FnOnce(&mut tempfile::NamedTempFile) -> Result<T, E>,
 ) -> Result<T, E> {
     let io = |source| E::from(Error::new(path, source));
     let refuse = |why: &str| io(io::Error::new(ErrorKind::InvalidInput, why));
@@ -59,28 +42,85 @@ fn replace_with<T, E: From<Error>>(
         Err(e) if e.kind() == ErrorKind::NotFound => None,
         Err(e) => return Err(io(e)),
     };
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     // Said here, because the error below would name the temporary file.
     if !folder.is_dir() {
         return Err(refuse(&format!("there is no folder {}", folder.display())));
     }
+    // First, since it may make the room that this file needs.
+    remove_orphans(folder);
+    let mut temporary = create(path, folder).map_err(io)?;
+    let mut out = BufWriter::with_capacity(1 << 16, Steps(temporary.as_file_mut()));
+    let done = body(&mut out)?;
+    out.flush().map_err(io)?;
+    drop(out);
+    if let Some(before) = before.filter(|m| m.is_file()) {
+        let set = || temporary.as_file().set_permissions(before.permissions());
+        step(Step::Permissions).and_then(|()| set()).map_err(io)?;
+    }
+    step(Step::Sync).and_then(|()| temporary.as_file().sync_all()).map_err(io)?;
+    step(Step::Rename).and_then(|()| temporary.persist(path).map_err(|e| e.error)).map_err(io)?;
+    step(Step::SyncFolder).and_then(|()| sync_folder(folder)).map_err(io)?;
+    Ok(done)
+}
+
+/// Makes the temporary file of `path` and locks it, so that nobody takes it for one of a dead process.
+fn create(path: &Path, folder: &Path) -> io::Result<NamedTempFile> {
+    let prefix = prefix(path);
     let mut builder = tempfile::Builder::new();
-    builder.prefix(PREFIX).suffix(".tmp");
+    builder.prefix(&prefix).rand_bytes(N_RANDOM);
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
         // As for any new file, less the umask; tempfile's own choice is for the owner alone.
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
-    let mut temporary = builder.tempfile_in(folder).map_err(io)?;
-    let done = body(&mut temporary)?;
-    if let Some(before) = before.filter(|m| m.is_file()) {
-        temporary.as_file().set_permissions(before.permissions()).map_err(io)?;
+    loop {
+        step(Step::Create)?;
+        let temporary = builder.tempfile_in(folder)?;
+        match temporary.as_file().try_lock() {
+            // Before it was locked somebody may have cleared it away.
+            Ok(()) if !is_at(temporary.as_file(), temporary.path()) => {}
+            Err(TryLockError::WouldBlock) => {}
+            // Where there are no locks nobody clears anything away.
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(temporary),
+        }
     }
-    temporary.as_file().sync_all().map_err(io)?;
-    temporary.persist(path).map_err(|e| io(e.error))?;
-    sync_folder(folder).map_err(io)?;
-    Ok(done)
+}
+
+/// A file whose writes are steps that a test can make fail.
+struct Steps<'a>(&'a mut File);
+
+impl Write for Steps<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Err(e) = step(Step::Write) {
+            self.0.write_all(&bytes[..bytes.len() / 2])?;
+            return Err(e);
+        }
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Appends `bytes` to the file at `path`, which is made when there is none: all of them or, on an error, none.
+/// A process that is killed meanwhile may leave a part. Nothing is synced.
+///
+/// # Errors
+/// The disk, with `path`.
+pub fn append(path: &Path, bytes: &[u8]) -> Result<()> {
+    let io = |source| Error::new(path, source);
+    let open = || OpenOptions::new().append(true).create(true).open(path);
+    let mut file = step(Step::Create).and_then(|()| open()).map_err(io)?;
+    let before = file.metadata().map_err(io)?.len();
+    let written = Steps(&mut file).write_all(bytes);
+    if written.is_err() {
+        // What cannot be cut off stays, and the error is the same.
+        let _ = file.set_len(before);
+    }
+    written.map_err(io)
 }
 
 #[cfg(unix)]
@@ -131,6 +171,7 @@ fn identity(path: &Path) -> Result<Option<std::path::PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::{failing_at, walk};
 
     #[test]
     fn the_same_file_by_another_name() {
@@ -144,5 +185,88 @@ mod tests {
         fs::remove_file(&b).unwrap();
         fs::hard_link(&a, &b).unwrap();
         assert!(same_file(&a, &b).unwrap());
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn write(path: &Path, pieces: &[&[u8]]) -> Result<()> {
+        replace(path, |out| {
+            pieces
+                .iter()
+                .try_for_each(|p| out.write_all(p).and_then(|()| out.flush()))
+                .map_err(|e| Error::new(path, e))
+        })
+    }
+
+    #[test]
+    fn any_step_that_fails_leaves_the_old_file_or_the_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let new = |found: &[u8]| found == b"onetwo";
+        let steps =
+            walk(&path, b"before", new, || write(&path, &[b"one", b"two"]).map_err(|e| e.to_string()));
+        use Step::{Create, Permissions, Rename, Sync, SyncFolder, Write};
+        assert_eq!(steps, [Create, Write, Write, Permissions, Sync, Rename, SyncFolder]);
+    }
+
+    #[test]
+    fn what_is_appended_is_there_as_a_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        append(&path, b"one\n").unwrap();
+        for n in [0, 1] {
+            let (done, step) = failing_at(n, || append(&path, b"two\n"));
+            assert!(done.unwrap_err().to_string().starts_with(&path.display().to_string()), "{step:?}");
+            assert_eq!(fs::read(&path).unwrap(), b"one\n", "{step:?}");
+        }
+        append(&path, b"two\n").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\n");
+    }
+
+    #[test]
+    fn what_nobody_holds_is_cleared_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        for name in
+            [".a.writing-deadbeef", ".b.writing-deadbeef", ".c.ropewalk-lock", ".a.writing-deadbee", "a.tmp"]
+        {
+            fs::write(place(name), "x").unwrap();
+        }
+        let mut read_only = fs::metadata(place(".a.writing-deadbeef")).unwrap().permissions();
+        read_only.set_readonly(true);
+        fs::set_permissions(place(".a.writing-deadbeef"), read_only).unwrap();
+        fs::create_dir(place(".d.writing-deadbeef")).unwrap();
+        let alive = File::open(place(".b.writing-deadbeef")).unwrap();
+        alive.lock().unwrap();
+        let lock = crate::Lock::file(&place("e")).unwrap();
+        let stays =
+            [".a.writing-deadbee", ".b.writing-deadbeef", ".d.writing-deadbeef", ".e.ropewalk-lock", "a.tmp"];
+        write(&place("new"), &[b"x"]).unwrap();
+        assert_eq!(names(folder.path()), [&stays[..], &["new"]].concat());
+        drop((alive, lock));
+        // Two writers at once leave each other alone.
+        replace(&place("one"), |out| {
+            write(&place("two"), &[b"2"])?;
+            out.write_all(b"1").map_err(|e| Error::new("one", e))
+        })
+        .unwrap();
+        assert_eq!(
+            names(folder.path()),
+            [".a.writing-deadbee", ".d.writing-deadbeef", "a.tmp", "new", "one", "two"]
+        );
+    }
+
+    #[test]
+    fn long_names_can_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("n".repeat(250));
+        write(&path, &[b"x"]).unwrap();
+        let _lock = crate::Lock::file(&path).unwrap();
+        assert_eq!(names(folder.path()).len(), 2);
     }
 }

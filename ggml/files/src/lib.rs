@@ -1,11 +1,18 @@
-//! Files replaced atomically, and files mapped into memory.
+//! Files replaced atomically, locks between processes, and files mapped into memory.
 
 mod atomic;
+#[cfg(feature = "faults")]
+pub mod faults;
+#[cfg(not(feature = "faults"))]
+mod faults;
+mod lock;
 mod map;
+mod names;
 
 use std::path::PathBuf;
 
-pub use atomic::{replace, replace_by_path, same_file, PREFIX};
+pub use atomic::{append, replace, same_file};
+pub use lock::{remove_orphans, Lock};
 pub use map::Map;
 
 /// Results of this crate.

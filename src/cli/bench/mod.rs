@@ -12,7 +12,7 @@ use ropewalk::model::Model;
 use ropewalk::session::Session;
 use ropewalk::Token;
 
-use super::interrupt::Interrupt;
+use super::interrupt::{stopped, Interrupt};
 use super::options::{tokens, tokens_or_zero, ModelArgs, RopesArgs};
 use super::output::{self, OutputArgs, Unit};
 use super::{models, usage, Command};
@@ -139,7 +139,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         output::print(&report.text())?;
     }
     if interrupted {
-        bail!("interrupted: tests that were not finished are missing");
+        return Err(stopped("interrupted: tests that were not finished are missing"));
     }
     if let Some(died) = died {
         bail!("{died}: its figures are missing");

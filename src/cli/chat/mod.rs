@@ -102,7 +102,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let (mut turns, mut failed) = (Vec::new(), 0);
     loop {
-        let line = match input.read()? {
+        let line = match interrupt.waiting(|| input.read())? {
             Line::End => break,
             Line::Hint => {
                 args.out.note("(Ctrl-D or /quit leaves)");
@@ -110,7 +110,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
             }
             Line::Text(text) => text,
         };
-        interrupt.clear();
         match step(&mut chat, line.trim(), args, &mut shown, &mut turns) {
             Ok(true) => {}
             Ok(false) => break,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{anyhow, Context};
+use anyhow::anyhow;
 use ropewalk::data::{Built, Corpus, Dataset, DatasetParams, Sources, TextOptions};
 use ropewalk::model::{Error, Model};
 use ropewalk::plot::{Axis, Chart, Scale, Series};
@@ -13,7 +13,7 @@ use ropewalk::train::{History, Run, RunParams, RunReport, TrainParams, Trainer};
 use serde::Serialize;
 
 use super::super::engine::draw;
-use super::super::interrupt::Interrupt;
+use super::super::interrupt::{stopped, Interrupt};
 use super::super::models::{self, ModelChoice};
 use super::super::output::{self, bytes, count, Unit};
 use super::args::Args;
@@ -35,9 +35,6 @@ pub(super) fn run(
     let trainer = Trainer::new(model, &settings)?;
     let optimizer = Optimizer::new(optim, trainer.params())?;
     let data = dataset(args, model, &settings, interrupt)?;
-    // SIGTERM is a Ctrl-C here: hours of work are saved.
-    signal_hook::flag::register(signal_hook::consts::SIGTERM, trainer.cancel_flag())
-        .context("cannot listen for SIGTERM")?;
     announce(args, choice, model, &trainer, &data, batch);
     note_on_average(args, &optim);
     let mut run = if args.files.resume {
@@ -169,7 +166,7 @@ fn train(args: &Args, run: &mut Run<'_>, optim: &OptimParams, interrupt: &Interr
     match run.train(&control) {
         Ok(()) => Ok(()),
         Err(Error::Interrupted) => {
-            Err(anyhow!("interrupted at step {}: saved; --resume goes on from there", run.step()))
+            Err(stopped(format!("interrupted at step {}: saved; --resume goes on from there", run.step())))
         }
         Err(e) => Err(anyhow!(e).context("the checkpoints before are as they were")),
     }
