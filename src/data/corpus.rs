@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
-use files::Map;
+use files::{Lock, Map};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -50,7 +50,8 @@ impl Corpus {
     ///
     /// Documents are tokenised in parallel on rayon's current pool, about 2 MB of text for each thread at a
     /// time. Text that looks like a special token stays text. The cache is mapped, so no other program may
-    /// write into it meanwhile; replacing it is harmless. Progress is counted in bytes of the files (of gzip
+    /// write into it meanwhile; replacing it is harmless. While another process is making it, this one waits,
+    /// says so in a note, and takes what that one has made. Progress is counted in bytes of the files (of gzip
     /// files the packed bytes).
     ///
     /// # Errors
@@ -68,16 +69,16 @@ impl Corpus {
         let key = key(vocab, sources, &ends);
         let names = key.sources.iter().map(|s| s.path.clone()).collect();
         let n_vocab = vocab.n_tokens();
-        let built = match std::fs::metadata(path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Built::New,
-            Err(e) => return Err(io(path, e)),
-            Ok(_) => {
-                check_is_cache(path)?;
-                match reuse(path, &key, n_vocab)? {
-                    Ok(cache) => return Ok(Corpus { cache, built: Built::Reused, sources: names, n_vocab }),
-                    Err(why) => Built::Again(why),
-                }
-            }
+        let mut found = existing(path, &key, n_vocab)?;
+        let mut lock = None;
+        if found.is_err() {
+            lock = Some(wait_for(path, control)?);
+            // Somebody else may have made it meanwhile.
+            found = existing(path, &key, n_vocab)?;
+        }
+        let built = match found {
+            Ok(cache) => return Ok(Corpus { cache, built: Built::Reused, sources: names, n_vocab }),
+            Err(built) => built,
         };
         files::replace(path, |out| {
             let mut writer = Writer::new(out).map_err(|e| io(path, e))?;
@@ -86,6 +87,7 @@ impl Corpus {
             let notes = build.notes;
             writer.finish(&Description { key: key.clone(), notes }).map_err(|e| io(path, e))
         })?;
+        drop(lock);
         let cache = reuse(path, &key, n_vocab)?
             .map_err(|why| invalid(format!("{}: just written, and not to be used: {why}", path.display())))?;
         Ok(Corpus { cache, built, sources: names, n_vocab })
@@ -182,6 +184,37 @@ fn key(vocab: &Vocab, sources: &Sources, ends: &Ends) -> Key {
         text_field: sources.options().text_field.clone(),
         replace_invalid: sources.options().replace_invalid,
         sources: files.collect(),
+    }
+}
+
+/// The cache at `path`, if it can serve; else what is to be done.
+fn existing(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, Built>> {
+    match std::fs::metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Err(Built::New)),
+        Err(e) => Err(io(path, e)),
+        Ok(_) => {
+            check_is_cache(path)?;
+            Ok(reuse(path, key, n_vocab)?.map_err(Built::Again))
+        }
+    }
+}
+
+/// The right to make the cache, once no other process is making it.
+fn wait_for(path: &Path, control: &Control<'_>) -> Result<Lock> {
+    let mut said = false;
+    loop {
+        match Lock::file(path) {
+            Err(e) if e.source.kind() == std::io::ErrorKind::WouldBlock => {
+                if control.stopped() {
+                    return Err(Error::Interrupted);
+                }
+                if !said {
+                    control.note(format_args!("{e}: waiting for the tokens"));
+                    said = true;
+                }
+            }
+            done => return Ok(done?),
+        }
     }
 }
 

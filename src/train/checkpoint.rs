@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use files::Map;
+use files::{Lock, Map};
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -125,6 +125,42 @@ fn vectors<'a>(params: &'a mut ParamSet, optimizer: &'a mut Optimizer) -> Vec<(S
     out
 }
 
+/// The folder of checkpoints, locked.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    made: bool,
+    lock: Option<Lock>,
+}
+
+impl Folder {
+    /// Makes it if there is none.
+    pub(super) fn open(path: &Path) -> Result<Folder> {
+        let made = !path.exists();
+        std::fs::create_dir_all(path).map_err(|e| Error::Ggml(ggml::Error::io(path, e)))?;
+        files::remove_orphans(path);
+        Ok(Folder { path: path.to_owned(), made, lock: Some(Lock::folder(path)?) })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        self.lock = None;
+        if self.made {
+            // Only an empty one can be removed.
+            let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// Why a checkpoint was not read. Nothing has changed then.
+enum Failure {
+    /// The file is not as it was written, for this reason: an older one may be whole.
+    Damaged(String),
+    /// It is not for this run, or cannot be opened.
+    Refused(Error),
+}
+
 /// Reads a checkpoint into `params` and `optimizer`, which must have been set up as those were that it was
 /// saved from.
 ///
@@ -137,22 +173,65 @@ pub fn load(
     params: &mut ParamSet,
     optimizer: &mut Optimizer,
 ) -> Result<State> {
-    let failed = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
-    let bytes = Map::open(path)?;
-    let (_, header) =
-        SafeTensors::read_metadata(&bytes).map_err(|e| failed(format!("not a checkpoint: {e}")))?;
+    try_load(path, settings, params, optimizer).map_err(|e| match e {
+        Failure::Damaged(what) => Error::Invalid(format!("{}: {what}", path.display())),
+        Failure::Refused(e) => e,
+    })
+}
+
+/// Reads the newest checkpoint of a folder that is whole, and gives damaged ones after it another name. Also
+/// returns sentences on those.
+pub(super) fn load_newest(
+    folder: &Path,
+    settings: &BTreeMap<String, String>,
+    params: &mut ParamSet,
+    optimizer: &mut Optimizer,
+) -> Result<(State, Vec<String>)> {
+    let mut damaged: Vec<(PathBuf, String)> = Vec::new();
+    for path in list(folder).into_iter().rev() {
+        match try_load(&path, settings, params, optimizer) {
+            Ok(state) => {
+                let moved = damaged.iter().map(|(path, why)| {
+                    let (aside, step) = (set_aside(path)?, state.step);
+                    let (path, aside) = (path.display(), aside.display());
+                    Ok(format!("{path}: {why}; goes on from step {step}, and it is now {aside}"))
+                });
+                let notes = moved.collect::<Result<_>>()?;
+                return Ok((state, notes));
+            }
+            Err(Failure::Damaged(why)) => damaged.push((path, why)),
+            Err(Failure::Refused(e)) => return Err(e),
+        }
+    }
+    Err(Error::Invalid(match damaged.first() {
+        Some((path, why)) => format!("{}: {why}; no checkpoint before it is whole", path.display()),
+        None => format!("{}: no checkpoint there", folder.display()),
+    }))
+}
+
+/// [`load`], with files that are damaged told from those that are refused.
+fn try_load(
+    path: &Path,
+    settings: &BTreeMap<String, String>,
+    params: &mut ParamSet,
+    optimizer: &mut Optimizer,
+) -> Result<State, Failure> {
+    let failed = |what: String| Failure::Refused(Error::Invalid(format!("{}: {what}", path.display())));
+    let bytes = Map::open(path).map_err(|e| Failure::Refused(e.into()))?;
+    let no_checkpoint = |e| Failure::Damaged(format!("not a checkpoint: {e}"));
+    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(no_checkpoint)?;
     let meta = header.metadata().clone().unwrap_or_default();
     let version = meta.get("format").map_or("none", String::as_str);
     if version != VERSION.to_string() {
         return Err(failed(format!("format: expected {VERSION}, found {version}")));
     }
-    let file = SafeTensors::deserialize(&bytes).map_err(|e| failed(format!("not a checkpoint: {e}")))?;
+    let file = SafeTensors::deserialize(&bytes).map_err(no_checkpoint)?;
     let json = meta.get("state").ok_or_else(|| failed("state: expected a description, found none".into()))?;
     let mut tensors = file.tensors();
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
     let sum = digest(json, tensors.iter().map(|(name, t)| (name.as_str(), Cow::Borrowed(t.data()))));
     if meta.get("sha256") != Some(&sum) {
-        return Err(failed("sha256: the file is damaged".into()));
+        return Err(Failure::Damaged("sha256: the file is damaged".into()));
     }
     let state: State = serde_json::from_str(json).map_err(|e| failed(format!("state: {e}")))?;
     for (key, now) in settings {
@@ -183,7 +262,7 @@ pub fn load(
         values.iter_mut().zip(numbers).for_each(|(x, bytes)| *x = f32::from_le_bytes(*bytes));
     }
     optimizer.step = state.step;
-    params.upload()?;
+    params.upload().map_err(Failure::Refused)?;
     Ok(state)
 }
 
@@ -215,4 +294,18 @@ pub fn prune(folder: &Path, keep: usize) {
         // An old checkpoint that stays does no harm.
         let _ = std::fs::remove_file(path);
     }
+}
+
+/// Gives a damaged checkpoint a name that is no checkpoint's, so that it is neither read nor replaced nor
+/// removed: that of the file and `.damaged`. Returns its new path.
+fn set_aside(path: &Path) -> Result<PathBuf> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let names = (1u32..).map(|n| match n {
+        1 => format!("{name}.damaged"),
+        n => format!("{name}.damaged-{n}"),
+    });
+    let free = names.map(|name| path.with_file_name(name)).find(|p| std::fs::symlink_metadata(p).is_err());
+    let free = free.unwrap_or_default();
+    std::fs::rename(path, &free).map_err(|e| Error::Ggml(ggml::Error::io(path, e)))?;
+    Ok(free)
 }

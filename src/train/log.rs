@@ -1,14 +1,13 @@
 //! The log of a run: its losses and speeds, in memory and as a file with a line of JSON for each step and
 //! validation.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::PathBuf;
 
+use files::Lock;
 use serde_json::{json, Value};
 
 use super::optim::StepReport;
-use crate::model::{Error, Result};
+use crate::model::Result;
 
 /// Losses by step, in nats a token, and speeds.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -44,13 +43,19 @@ impl History {
 #[derive(Debug)]
 pub(super) struct Log {
     path: Option<PathBuf>,
+    /// No other run writes the file meanwhile.
+    _lock: Option<Lock>,
     pub(super) history: History,
+    /// Lines that could not be written yet, and why.
+    late: String,
+    why: Option<String>,
 }
 
 impl Log {
     /// Starts the file anew, or, when a run is resumed, cuts it back to the step it goes on from.
     pub(super) fn start(path: Option<PathBuf>, resumed: Option<u64>) -> Result<Log> {
-        let mut log = Log { path, history: History::default() };
+        let lock = path.as_deref().map(Lock::file).transpose()?;
+        let mut log = Log { path, _lock: lock, history: History::default(), late: String::new(), why: None };
         let Some(path) = &log.path else { return Ok(log) };
         let mut lines = String::new();
         if let Some(last) = resumed {
@@ -68,8 +73,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Notes a step: the mean loss of its sequences, tokens per second.
-    pub(super) fn step(&mut self, step: &StepReport, loss: f64, rate: f64) -> Result<()> {
+    /// Notes a step: the mean loss of its sequences, tokens per second. Returns what is to be said.
+    pub(super) fn step(&mut self, step: &StepReport, loss: f64, rate: f64) -> Option<String> {
         self.history.losses.push((step.step, loss));
         self.history.rates.push(rate);
         self.append(&json!({
@@ -82,16 +87,33 @@ impl Log {
         }))
     }
 
-    /// Notes a validation after a step.
-    pub(super) fn validation(&mut self, step: u64, loss: f64) -> Result<()> {
+    /// Notes a validation after a step. Returns what is to be said.
+    pub(super) fn validation(&mut self, step: u64, loss: f64) -> Option<String> {
         self.history.validations.push((step, loss));
         self.append(&json!({ "step": step, "val_loss": loss, "val_ppl": loss.exp() }))
     }
 
-    fn append(&self, entry: &Value) -> Result<()> {
-        let Some(path) = &self.path else { return Ok(()) };
-        let file = OpenOptions::new().append(true).create(true).open(path);
-        let written = file.and_then(|mut f| writeln!(f, "{entry}"));
-        written.map_err(|e| Error::Ggml(ggml::Error::io(path, e)))
+    /// Appends a line, and those before it that could not be written: a full disk does not end a run. Returns
+    /// a sentence when that begins to fail, and when it works again.
+    fn append(&mut self, entry: &Value) -> Option<String> {
+        let path = self.path.as_deref()?;
+        self.late += &format!("{entry}\n");
+        match files::append(path, self.late.as_bytes()) {
+            Ok(()) => {
+                self.late.clear();
+                let failed = self.why.take().is_some();
+                failed.then(|| format!("{}: written again, nothing is missing", path.display()))
+            }
+            Err(e) => {
+                let first = self.why.replace(e.to_string()).is_none();
+                first.then(|| format!("the log cannot be written, training goes on: {e}"))
+            }
+        }
+    }
+
+    /// What is missing in the file and why, if anything is.
+    pub(super) fn problem(&self) -> Option<String> {
+        let why = self.why.as_ref()?;
+        Some(format!("the log lacks its last {} lines: {why}", self.late.lines().count()))
     }
 }

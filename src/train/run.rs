@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::checkpoint::{self, State};
+use super::checkpoint::{self, Folder, State};
 use super::export::write_adapter;
 use super::log::{History, Log};
 use super::optim::{Decay, Optimizer, StepReport};
@@ -77,6 +77,9 @@ pub struct RunReport {
     pub tokens_per_s: Option<f64>,
     /// The most memory this process has held, in bytes, where the system says.
     pub peak_bytes: Option<u64>,
+    /// What could not be written and still is not: lines of the log, the last checkpoint. A sentence each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
 }
 
 /// A run of fine-tuning.
@@ -127,6 +130,11 @@ pub struct Run<'m> {
     log: Log,
     /// Sequences trained on.
     n_seen: u64,
+    /// Why the last checkpoint could not be written.
+    unsaved: Option<String>,
+    notes: Vec<String>,
+    /// No other run uses the folder of checkpoints meanwhile.
+    _folder: Option<Folder>,
 }
 
 impl<'m> Run<'m> {
@@ -134,20 +142,20 @@ impl<'m> Run<'m> {
     ///
     /// # Errors
     /// A batch of 0; samples of another context than the trainer's; a folder that holds checkpoints of an
-    /// earlier run; the disk.
+    /// earlier run; a folder or a log that another run is using, whose process is named; the disk.
     pub fn new(
         trainer: Trainer<'m>,
         optimizer: Optimizer,
         data: Dataset,
         params: RunParams,
     ) -> Result<Run<'m>> {
-        if let Some(last) = params.checkpoints.as_deref().and_then(|f| checkpoint::list(f).pop()) {
+        let mut run = Run::with(trainer, optimizer, data, params)?;
+        if let Some(last) = run.params.checkpoints.as_deref().and_then(|f| checkpoint::list(f).pop()) {
             return Err(Error::Invalid(format!(
                 "{}: a checkpoint of an earlier run: resume that run, or name another folder",
                 last.display()
             )));
         }
-        let mut run = Run::with(trainer, optimizer, data, params)?;
         run.log = Log::start(run.params.log.clone(), None)?;
         Ok(run)
     }
@@ -155,8 +163,13 @@ impl<'m> Run<'m> {
     /// A run that goes on from its newest checkpoint, as if it had never stopped. Everything must be set up
     /// as it was when the run was started, but for the number of steps under a constant rate.
     ///
+    /// When the newest checkpoint is damaged, the newest whole one is taken; those after it get names that
+    /// end in `.damaged`, and [`Run::notes`] says so. The log is cut back to the step that the run goes on
+    /// from.
+    ///
     /// # Errors
-    /// No checkpoint; one that is damaged, or of a run with other settings, which are named.
+    /// No checkpoint, or none that is whole; one of a run with other settings, which are named; those of
+    /// [`Run::new`].
     pub fn resume(
         trainer: Trainer<'m>,
         optimizer: Optimizer,
@@ -165,10 +178,9 @@ impl<'m> Run<'m> {
     ) -> Result<Run<'m>> {
         let mut run = Run::with(trainer, optimizer, data, params)?;
         let folder = run.params.checkpoints.clone().unwrap_or_default();
-        let newest = checkpoint::list(&folder).pop();
-        let path =
-            newest.ok_or_else(|| Error::Invalid(format!("{}: no checkpoint there", folder.display())))?;
-        let state = checkpoint::load(&path, &run.settings, run.trainer.params_mut(), &mut run.optimizer)?;
+        let params = run.trainer.params_mut();
+        let (state, notes) = checkpoint::load_newest(&folder, &run.settings, params, &mut run.optimizer)?;
+        run.notes = notes;
         run.n_seen = state.n_seen;
         run.trainer.set_seen(state.n_seen);
         run.log = Log::start(run.params.log.clone(), Some(state.step))?;
@@ -187,7 +199,20 @@ impl<'m> Run<'m> {
         }
         let settings = settings(&trainer, &optimizer, &data, &params)?;
         let log = Log::start(None, None)?;
-        Ok(Run { trainer, optimizer, data, params, settings, log, n_seen: 0 })
+        let folder = params.checkpoints.as_deref().map(Folder::open).transpose()?;
+        let (unsaved, notes) = (None, Vec::new());
+        Ok(Run {
+            trainer,
+            optimizer,
+            data,
+            params,
+            settings,
+            log,
+            n_seen: 0,
+            unsaved,
+            notes,
+            _folder: folder,
+        })
     }
 
     /// The trainer.
@@ -203,6 +228,11 @@ impl<'m> Run<'m> {
     /// Steps done so far, those before it was resumed included.
     pub fn step(&self) -> u64 {
         self.optimizer.step
+    }
+
+    /// Sentences on how the run was resumed, where that is worth saying.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Losses and speeds so far.
@@ -221,6 +251,7 @@ impl<'m> Run<'m> {
             val_after: history.last_validation(),
             tokens_per_s: history.tokens_per_s(),
             peak_bytes: ggml::machine::peak_memory(),
+            problems: self.log.problem().into_iter().chain(self.unsaved.clone()).collect(),
         }
     }
 
@@ -228,14 +259,24 @@ impl<'m> Run<'m> {
     /// first step, as often as asked for, and after the last, under the moving average where one is kept;
     /// saves checkpoints. Progress is counted in steps; a note gives the figures of each validation.
     ///
+    /// A log or a checkpoint that cannot be written, on a full disk, does not end the training: a note says
+    /// so, it is tried again at the next step or the next checkpoint, and what is missing at the end is in
+    /// [`RunReport::problems`]. Earlier checkpoints stay until a later one is written.
+    ///
     /// # Errors
     /// [`Error::Interrupted`] when `control` or the trainer's `cancel_flag` stops it: a checkpoint was saved
-    /// then. A loss or a gradient that is not finite, naming the step; the disk. Earlier checkpoints are as
-    /// they were.
+    /// then, or else the error says why not. A loss or a gradient that is not finite, naming the step.
+    /// Earlier checkpoints are as they were.
     pub fn train(&mut self, control: &Control<'_>) -> Result<()> {
         control.bind(&self.trainer.cancel_flag());
         match self.steps(control) {
-            Err(Error::Interrupted) => self.save().and(Err(Error::Interrupted)),
+            Err(Error::Interrupted) => match self.save() {
+                Ok(()) => Err(Error::Interrupted),
+                Err(e) => {
+                    let step = self.optimizer.step;
+                    Err(Error::Invalid(format!("interrupted at step {step}, which cannot be saved: {e}")))
+                }
+            },
             other => other,
         }
     }
@@ -254,7 +295,7 @@ impl<'m> Run<'m> {
             let started = Instant::now();
             let (loss, step) = self.one_step()?;
             let rate = tokens as f64 / started.elapsed().as_secs_f64();
-            self.log.step(&step, loss, rate)?;
+            say(control, self.log.step(&step, loss, rate));
             if is_due(step.step) {
                 self.validate(control)?;
             }
@@ -263,10 +304,25 @@ impl<'m> Run<'m> {
             control.report(format_args!("loss {loss:.4}{val}, {rate:.0} tokens/s"), step.step, n_steps);
             let every = self.params.save_every;
             if step.step == n_steps || (every > 0 && step.step.is_multiple_of(every)) {
-                self.save()?;
+                self.save_or_say(control);
             }
         }
         Ok(())
+    }
+
+    fn save_or_say(&mut self, control: &Control<'_>) {
+        let step = self.optimizer.step;
+        match self.save() {
+            Ok(()) => {
+                let failed = self.unsaved.take().is_some();
+                say(control, failed.then(|| format!("step {step}: checkpoints can be saved again")));
+            }
+            Err(e) => {
+                let what = format!("no checkpoint of step {step}: {e}");
+                say(control, self.unsaved.is_none().then(|| format!("{what}; training goes on")));
+                self.unsaved = Some(what);
+            }
+        }
     }
 
     /// One step of the optimiser, and the mean loss of its sequences.
@@ -297,7 +353,7 @@ impl<'m> Run<'m> {
         self.swap_average()?;
         let step = self.optimizer.step;
         let loss = sum.map_err(|e| during(&format!("validation after step {step}"), e))? / n as f64;
-        self.log.validation(step, loss)?;
+        say(control, self.log.validation(step, loss));
         control.note(format_args!(
             "step {step}: loss {loss:.4} and perplexity {:.3} on {n} held-out sequences",
             loss.exp()
@@ -340,6 +396,12 @@ impl<'m> Run<'m> {
     pub fn write_adapter(&self, path: &Path) -> Result<u64> {
         let average = self.optimizer.average.as_deref();
         write_adapter(path, &self.trainer, average, self.optimizer.step, self.params.texts.as_deref())
+    }
+}
+
+fn say(control: &Control<'_>, text: Option<String>) {
+    if let Some(text) = text {
+        control.note(format_args!("{text}"));
     }
 }
 

@@ -10,12 +10,12 @@ use ropewalk::DType;
 use serde_json::Value;
 
 /// A tiny model and a few texts.
-struct Folder {
-    dir: tempfile::TempDir,
+pub(crate) struct Folder {
+    pub(crate) dir: tempfile::TempDir,
 }
 
 impl Folder {
-    fn new() -> Folder {
+    pub(crate) fn new() -> Folder {
         let folder = Folder { dir: tempfile::tempdir().unwrap() };
         write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 7, &folder.file("tiny.gguf")).unwrap();
         std::fs::create_dir(folder.file("texts")).unwrap();
@@ -27,15 +27,15 @@ impl Folder {
         folder
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.file(name).to_str().unwrap().to_owned()
     }
 
-    fn args(&self, output: &str, more: &[&str]) -> Vec<String> {
+    pub(crate) fn args(&self, output: &str, more: &[&str]) -> Vec<String> {
         let texts = self.path("texts");
         let (model, output) = (self.path("tiny.gguf"), self.path(output));
         let head = ["finetune", "-m", &model, "-d", &texts, "-o", &output, "--ctx", "48", "--block", "20"];
@@ -44,12 +44,12 @@ impl Folder {
         [&head[..], &tail, more].concat().into_iter().map(String::from).collect()
     }
 
-    fn finetune(&self, output: &str, more: &[&str]) -> Output {
+    pub(crate) fn finetune(&self, output: &str, more: &[&str]) -> Output {
         let args = self.args(output, more);
         run(&args.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    fn log(&self, name: &str) -> Vec<Value> {
+    pub(crate) fn log(&self, name: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.file(name)).unwrap();
         text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
     }
@@ -57,13 +57,13 @@ impl Folder {
 
 /// What was said on the way out with this code.
 #[track_caller]
-fn fails(out: &Output, code: i32) -> &str {
+pub(crate) fn fails(out: &Output, code: i32) -> &str {
     assert_eq!((out.code, out.stderr.matches("error:").count()), (code, 1), "{out:?}");
     &out.stderr
 }
 
 /// What decides the next step, of a log's lines: losses and validations, without speed.
-fn figures(log: &[Value]) -> Vec<(u64, Option<f64>, Option<f64>)> {
+pub(crate) fn figures(log: &[Value]) -> Vec<(u64, Option<f64>, Option<f64>)> {
     log.iter().map(|l| (l["step"].as_u64().unwrap(), l["loss"].as_f64(), l["val_loss"].as_f64())).collect()
 }
 
@@ -133,37 +133,6 @@ fn a_resumed_run_is_the_run_that_never_stopped() {
     // Under other settings it is another run.
     let other = folder.finetune("cut.gguf", &["--steps", "12", "--batch", "3", "--resume"]);
     assert!(fails(&other, 1).contains("batch: the run was started with 2, this is 3"));
-}
-
-#[cfg(unix)]
-#[test]
-fn a_signal_saves_and_stops() {
-    let folder = Folder::new();
-    for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
-        let output = format!("{}.gguf", &signal[1..]);
-        let args = folder.args(&output, &["--steps", "100000", "--save-every", "0"]);
-        let log = folder.file(&output).with_extension("log.jsonl");
-        let child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
-            .args(&args)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let started = Instant::now();
-        while std::fs::read_to_string(&log).unwrap_or_default().lines().count() < 4 {
-            assert!(started.elapsed() < Duration::from_secs(60), "no step in a minute");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
-        let out = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(
-            out.status.code() == Some(code) && said.contains("saved; --resume goes on"),
-            "{signal}: {said}"
-        );
-        let saved = std::fs::read_dir(folder.file(&output).with_extension("checkpoints")).unwrap().count();
-        assert_eq!(saved, 1, "{signal}");
-    }
 }
 
 #[test]

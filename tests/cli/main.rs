@@ -6,6 +6,7 @@ mod common;
 mod bench;
 mod chat;
 mod finetune;
+mod finetune_ended;
 mod lora;
 mod models;
 mod pull;

@@ -39,6 +39,7 @@ pub(super) fn run(
     note_on_average(args, &optim);
     let mut run = if args.files.resume {
         let run = Run::resume(trainer, optimizer, data, params(args, batch))?;
+        run.notes().iter().for_each(|n| args.out.note(format_args!("note: {n}")));
         let newest = checkpoint::path(&args.checkpoints(), run.step());
         args.out.note(format_args!("goes on after step {} of {}", run.step(), newest.display()));
         run
@@ -98,7 +99,8 @@ fn dataset(
     };
     sources.notes().iter().for_each(|n| args.out.note(format_args!("note: {n}")));
     let draw = draw(args.out.progress(sources.n_bytes(), "tokenising", Unit::Bytes));
-    let control = interrupt.control().with_progress(&draw);
+    let notes = |text: std::fmt::Arguments<'_>| args.out.note(format_args!("note: {text}"));
+    let control = interrupt.control().with_progress(&draw).with_notes(&notes);
     let open = || Corpus::open(&path, model.vocab(), &sources, &separator, &control);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(settings.n_threads).build()?;
     let corpus = pool.install(open)?;
@@ -174,7 +176,7 @@ fn train(args: &Args, run: &mut Run<'_>, optim: &OptimParams, interrupt: &Interr
 
 /// The one JSON object of `--json`.
 #[derive(Serialize)]
-struct FinetuneReport {
+struct FinetuneReport<'a> {
     model: String,
     rope: String,
     /// The recipe and how it differs from its paper, where one was named.
@@ -183,15 +185,22 @@ struct FinetuneReport {
     adapter: String,
     ctx: usize,
     #[serde(flatten)]
-    run: RunReport,
+    run: &'a RunReport,
 }
 
 /// Writes the adapter and the loss curve, and reports.
 fn finish(args: &Args, choice: &ModelChoice, run: &Run<'_>) -> anyhow::Result<()> {
     let (path, plot, rope) = (args.output(), args.plot(), run.trainer().plan().spec.to_string());
-    let n_bytes = run.write_adapter(path)?;
+    let mut report = run.report();
+    let n_bytes = run.write_adapter(path).map_err(|e| {
+        let saved = checkpoint::list(&args.checkpoints()).pop();
+        let saved = saved.map_or(String::new(), |p| format!(", --resume goes on from {}", p.display()));
+        anyhow!("the adapter was not written{saved}: {e}")
+    })?;
     let chart = chart(run.history(), &format!("{}: {rope}", models::label(choice)));
-    chart.write(&plot)?;
+    if let Err(e) = chart.write(&plot) {
+        report.problems.push(format!("no loss curve: {e}"));
+    }
     args.out.note(chart.text(80, 10)?);
     args.out.note(format_args!(
         "{} ({}), curve in {}, log in {}; use it with --lora {}",
@@ -208,8 +217,11 @@ fn finish(args: &Args, choice: &ModelChoice, run: &Run<'_>) -> anyhow::Result<()
             recipe: args.recipe_notes()?,
             adapter: path.display().to_string(),
             ctx: run.data().params().n_ctx,
-            run: run.report(),
+            run: &report,
         })?;
+    }
+    if !report.problems.is_empty() {
+        return Err(anyhow!("{} is whole, but {}", path.display(), report.problems.join("; ")));
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ pub(crate) const COMMAND: Command = Command {
     details: "Weights stay quantised; low-rank pairs beside them are trained, layer by layer and in blocks \
               of tokens, so that memory grows slowly with the context (--plan-memory shows it before \
               anything is allocated). The text is tokenised once. Checkpoints, a log and a loss curve are \
-              written beside the adapter; Ctrl-C saves and stops, --resume goes on. The adapter is a GGUF \
+              written beside the adapter; Ctrl-C, SIGTERM or SIGHUP saves and stops, --resume goes on. The adapter is a GGUF \
               file that llama.cpp loads, too; use it with --lora, or merge it with `convert --lora`.",
     example: "finetune -m smollm2 -d novels/ --rope sba:factor=4 --ctx 1024 --steps 200 -o sba.gguf",
     args: Args::augment_args,
@@ -33,6 +33,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return memory::show(args, &models::load(&choice)?, &settings);
     }
     args.check_outputs(&choice.path)?;
+    // Another run would write the same files; it is named before the model is loaded.
+    let _lock = files::Lock::file(args.output())?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;
     job::run(args, &choice, &model, &settings, &interrupt)

@@ -1,0 +1,305 @@
+//! Runs of `ropewalk finetune` that end early or meet what they cannot write: what is kept, what is said, how they go on.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::program::{command, run};
+use crate::finetune::{fails, figures, Folder};
+use serde_json::Value;
+
+impl Folder {
+    fn start(&self, output: &str, more: &[&str]) -> Child {
+        let args = self.args(output, more);
+        let mut command = command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Starts a run, and waits until its log has a few lines.
+    fn at_work(&self, output: &str, more: &[&str]) -> Child {
+        let child = self.start(output, more);
+        let log = self.file(output).with_extension("log.jsonl");
+        wait_for(|| std::fs::read_to_string(&log).unwrap_or_default().lines().count() >= 4);
+        child
+    }
+
+    fn names(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.file(folder)).unwrap();
+        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn wait_for(what: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !what() {
+        assert!(started.elapsed() < Duration::from_secs(60), "nothing came in a minute");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[cfg(unix)]
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_saves_and_stops() {
+    let folder = Folder::new();
+    for (name, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        let output = format!("{}.gguf", &name[1..]);
+        let child = folder.at_work(&output, &["--steps", "100000", "--save-every", "0"]);
+        signal(&child, name);
+        // `timeout` sends its signal twice; a hang-up comes from the shell and from the system.
+        signal(&child, name);
+        let out = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(
+            out.status.code() == Some(code) && said.contains("saved; --resume goes on"),
+            "{name}: {said}"
+        );
+        let saved = folder.names(&output.replace("gguf", "checkpoints"));
+        assert!(saved.len() == 1 && saved[0].starts_with("step-"), "{name}: {saved:?}");
+    }
+    assert!(folder.names(".").iter().all(|name| !name.starts_with('.')), "{:?}", folder.names("."));
+}
+
+/// The second signal is for those who do not want to wait; half a second later it is a second one.
+#[cfg(unix)]
+#[test]
+fn a_second_signal_ends_at_once() {
+    let folder = Folder::new();
+    // It waits for a message; a program that waits is ended by the first.
+    let model = folder.path("tiny.gguf");
+    let mut waiting = command(&["chat", "-m", &model, "--device", "cpu", "-t", "1", "--json"]);
+    let mut child =
+        waiting.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let stdin = child.stdin.take();
+    std::thread::sleep(Duration::from_millis(700));
+    signal(&child, "-TERM");
+    let started = Instant::now();
+    let status = child.wait().unwrap();
+    assert!(status.code() == Some(143) && started.elapsed() < Duration::from_secs(5), "{status:?}");
+    drop(stdin);
+    // Nobody reads what it says on stderr: it hangs there, and cannot act on the first.
+    for i in 0..600 {
+        std::fs::write(folder.file(&format!("texts/{i}-{}.txt", "long".repeat(40))), b"a rope \xff").unwrap();
+    }
+    let mut child = folder.start("a.gguf", &["--steps", "1", "--replace-invalid"]);
+    let n_tokens = || folder.names(".").iter().filter(|n| n.ends_with(".tokens")).count();
+    wait_for(|| n_tokens() == 1);
+    std::thread::sleep(Duration::from_millis(300));
+    signal(&child, "-TERM");
+    std::thread::sleep(Duration::from_millis(700));
+    assert!(child.try_wait().unwrap().is_none(), "it does not hang");
+    signal(&child, "-TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+#[cfg(unix)]
+#[test]
+fn two_runs_do_not_share_an_output() {
+    let folder = Folder::new();
+    let long = ["--steps", "100000", "--save-every", "1", "--keep-last", "1"];
+    let first = folder.at_work("a.gguf", &long);
+    let holder = format!("in use by process {} on ", first.id());
+    let (checkpoints, log) = (folder.path("a.checkpoints"), folder.path("a.log.jsonl"));
+    let cases: [(&str, &[&str], &str); 4] = [
+        ("a.gguf", &[], "a.gguf: "),
+        ("a.gguf", &["--resume"], "a.gguf: "),
+        ("b.gguf", &["--resume", "--checkpoints", &checkpoints], "a.checkpoints: "),
+        ("c.gguf", &["--log", &log], "a.log.jsonl: "),
+    ];
+    for (output, more, names) in cases {
+        let out = folder.finetune(output, &[&["--steps", "100000"], more].concat());
+        let said = fails(&out, 1);
+        assert!(said.contains(&format!("{names}{holder}")), "{output} {more:?}: {said}");
+    }
+    signal(&first, "-TERM");
+    let out = first.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.code() == Some(143) && said.contains("saved; --resume"), "{said}");
+    // Nothing of the ones refused is left, and the first goes on.
+    let names = folder.names(".");
+    let allowed = ["a.checkpoints", "a.log.jsonl", "texts", "tiny.gguf"];
+    assert!(names.iter().all(|n| allowed.contains(&&**n) || n.ends_with(".tokens")), "{names:?}");
+    let left = folder.names("a.checkpoints");
+    let step = left[0]["step-".len()..][..8].parse::<u64>().unwrap();
+    assert_eq!(left.len(), 1);
+    folder.finetune("a.gguf", &["--steps", &(step + 1).to_string(), "--resume"]).json();
+}
+
+/// Both need the same tokens, and one of them makes them.
+#[test]
+fn two_runs_tokenise_once() {
+    let folder = Folder::new();
+    let text = std::fs::read_to_string(folder.file("texts/0.txt")).unwrap();
+    std::fs::write(folder.file("texts/long.txt"), text.repeat(4000)).unwrap();
+    let children: Vec<Child> =
+        ["a.gguf", "b.gguf"].iter().map(|o| folder.start(o, &["--steps", "1"])).collect();
+    let said: Vec<String> = children
+        .into_iter()
+        .map(|child| {
+            let out = child.wait_with_output().unwrap();
+            assert!(out.status.success(), "{out:?}");
+            String::from_utf8(out.stderr).unwrap()
+        })
+        .collect();
+    let waited = said.iter().filter(|s| s.contains(": waiting for the tokens")).count();
+    assert_eq!(waited, 1, "{said:?}");
+    assert_eq!(folder.names(".").iter().filter(|n| n.contains("tokens")).count(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_log_that_cannot_be_written_ends_nothing() {
+    let folder = Folder::new();
+    let more = ["--steps", "150", "--save-every", "100"];
+    folder.finetune("whole.gguf", &more).json();
+    let child = folder.at_work("a.gguf", &more);
+    signal(&child, "-STOP");
+    std::fs::remove_file(folder.file("a.log.jsonl")).unwrap();
+    std::fs::create_dir(folder.file("a.log.jsonl")).unwrap();
+    signal(&child, "-CONT");
+    let out = child.wait_with_output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert_eq!(said.matches("the log cannot be written, training goes on: ").count(), 1, "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(
+        last.starts_with("error: ") && last.contains("a.gguf is whole, but the log lacks its last"),
+        "{said}"
+    );
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((report["steps"].as_u64(), report["problems"].as_array().unwrap().len()), (Some(150), 1));
+    assert_eq!(
+        std::fs::read(folder.file("a.gguf")).unwrap(),
+        std::fs::read(folder.file("whole.gguf")).unwrap()
+    );
+    assert_eq!(folder.names("a.checkpoints").len(), 2);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_checkpoint_that_cannot_be_written_ends_nothing() {
+    let folder = Folder::new();
+    let more = ["--steps", "150", "--save-every", "2"];
+    folder.finetune("whole.gguf", &more).json();
+    let whole = std::fs::read(folder.file("whole.gguf")).unwrap();
+    let child = folder.at_work("a.gguf", &more);
+    signal(&child, "-STOP");
+    let last = folder.names("a.checkpoints").into_iter().rfind(|n| n.ends_with(".safetensors"));
+    // A file in place of the folder stands for the full disk.
+    std::fs::rename(folder.file("a.checkpoints"), folder.file("moved")).unwrap();
+    std::fs::write(folder.file("a.checkpoints"), "").unwrap();
+    signal(&child, "-CONT");
+    let out = child.wait_with_output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert_eq!(said.matches("; training goes on").count(), 1, "{said}");
+    assert!(
+        said.lines().last().unwrap().contains("a.gguf is whole, but no checkpoint of step 150: "),
+        "{said}"
+    );
+    assert!(std::fs::read(folder.file("a.gguf")).unwrap() == whole);
+    // What was saved before is still there, and leads to the same end.
+    std::fs::remove_file(folder.file("a.checkpoints")).unwrap();
+    std::fs::rename(folder.file("moved"), folder.file("a.checkpoints")).unwrap();
+    assert!(last.is_some_and(|last| folder.file(&format!("a.checkpoints/{last}")).exists()));
+    std::fs::remove_file(folder.file("a.gguf")).unwrap();
+    folder.finetune("a.gguf", &[&more[..], &["--resume"]].concat()).json();
+    assert!(std::fs::read(folder.file("a.gguf")).unwrap() == whole);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_adapter_that_cannot_be_written_is_written_by_resume() {
+    let folder = Folder::new();
+    let more = ["--steps", "60", "--save-every", "0"];
+    folder.finetune("whole.gguf", &more).json();
+    let child = folder.at_work("a.gguf", &more);
+    std::fs::create_dir(folder.file("a.gguf")).unwrap();
+    let out = child.wait_with_output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    let says = "the adapter was not written, --resume goes on from ";
+    assert!(said.contains(says) && said.contains("step-00000060.safetensors: "), "{said}");
+    std::fs::remove_dir(folder.file("a.gguf")).unwrap();
+    folder.finetune("a.gguf", &[&more[..], &["--resume"]].concat()).json();
+    assert_eq!(
+        std::fs::read(folder.file("a.gguf")).unwrap(),
+        std::fs::read(folder.file("whole.gguf")).unwrap()
+    );
+}
+
+#[test]
+fn a_damaged_checkpoint_is_set_aside_for_the_one_before() {
+    let folder = Folder::new();
+    let all = ["--steps", "12", "--save-every", "4", "--keep-last", "3"];
+    folder.finetune("a.gguf", &all).json();
+    let whole = std::fs::read(folder.file("a.gguf")).unwrap();
+    let log = folder.log("a.log.jsonl");
+    let damage = |step: &str, how: &dyn Fn(&mut Vec<u8>)| {
+        let path = folder.file(&format!("a.checkpoints/step-000000{step}.safetensors"));
+        let mut bytes = std::fs::read(&path).unwrap();
+        how(&mut bytes);
+        std::fs::write(path, &bytes).unwrap();
+        bytes
+    };
+    let bytes = damage("12", &|bytes| *bytes.last_mut().unwrap() ^= 1);
+    damage("08", &|bytes| bytes.truncate(1000));
+    let out = folder.finetune("a.gguf", &[&all[..], &["--resume"]].concat());
+    out.json();
+    for (step, why) in [("12", "sha256: the file is damaged"), ("08", "not a checkpoint: ")] {
+        let says = format!("step-000000{step}.safetensors: {why}");
+        assert!(out.stderr.contains(&says) && out.stderr.contains("goes on from step 4"), "{}", out.stderr);
+    }
+    assert!(std::fs::read(folder.file("a.gguf")).unwrap() == whole);
+    assert_eq!(figures(&folder.log("a.log.jsonl")), figures(&log));
+    let aside = folder.file("a.checkpoints/step-00000012.safetensors.damaged");
+    assert!(std::fs::read(&aside).unwrap() == bytes, "the damaged file is kept as it was");
+    let names = ["04", "08", "08.damaged", "12", "12.damaged"].map(|n| {
+        let (step, rest) = n.split_at(2);
+        format!("step-000000{step}.safetensors{rest}")
+    });
+    assert_eq!(folder.names("a.checkpoints"), names);
+
+    // None is whole: nothing is moved.
+    for step in ["04", "08", "12"] {
+        damage(step, &|bytes| bytes.truncate(100));
+    }
+    let before = folder.names("a.checkpoints");
+    let out = folder.finetune("a.gguf", &[&all[..], &["--resume"]].concat());
+    let said = fails(&out, 1);
+    assert!(
+        said.contains("step-00000012.safetensors: not a checkpoint")
+            && said.contains("no checkpoint before it is whole"),
+        "{said}"
+    );
+    assert_eq!(folder.names("a.checkpoints"), before);
+    // Nor is one of another run taken for a damaged one.
+    folder.finetune("b.gguf", &all).json();
+    let other = folder.finetune("b.gguf", &["--steps", "12", "--batch", "3", "--resume"]);
+    assert!(fails(&other, 1).contains("batch: the run was started with 1, this is 3"));
+    assert!(Path::new(&folder.path("b.checkpoints/step-00000012.safetensors")).exists());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hangup_that_is_ignored_stays_ignored() {
+    let folder = Folder::new();
+    let args = folder.args("a.gguf", &["--steps", "100000", "--save-every", "0"]);
+    let mut line = Command::new("sh");
+    line.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_ropewalk")]).args(args);
+    let mut child = line.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let log = folder.file("a.log.jsonl");
+    wait_for(|| std::fs::read_to_string(&log).unwrap_or_default().lines().count() >= 4);
+    signal(&child, "-HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(child.try_wait().unwrap().is_none(), "it ended");
+    signal(&child, "-TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert!(run(&["inspect", &folder.path("tiny.gguf")]).code == 0);
+}
