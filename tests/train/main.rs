@@ -6,6 +6,7 @@ mod common;
 
 mod adapter;
 mod checkpoint;
+mod faults;
 mod gradients;
 mod invalid;
 mod memory;

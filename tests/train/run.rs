@@ -12,15 +12,15 @@ use ropewalk::train::{Run, RunParams, Trainer};
 use crate::gradients::{named_model, settings};
 
 const N_CTX: usize = 32;
-const STEPS: u64 = 8;
+pub(crate) const STEPS: u64 = 8;
 
-struct World {
+pub(crate) struct World {
     dir: tempfile::TempDir,
-    model: Model,
+    pub(crate) model: Model,
 }
 
 impl World {
-    fn new(name: &str) -> World {
+    pub(crate) fn new(name: &str) -> World {
         let world = World { dir: tempfile::tempdir().unwrap(), model: named_model(name) };
         std::fs::create_dir(world.path("texts")).unwrap();
         for i in 0..5 {
@@ -31,7 +31,7 @@ impl World {
         world
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
@@ -43,7 +43,7 @@ impl World {
         Dataset::new(Arc::new(corpus), &DatasetParams { held_out, ..DatasetParams::new(n_ctx) }).unwrap()
     }
 
-    fn parts(&self) -> (Trainer<'_>, Optimizer, Dataset) {
+    pub(crate) fn parts(&self) -> (Trainer<'_>, Optimizer, Dataset) {
         let mut how = settings(N_CTX, 20, "pi:factor=2");
         how.lora.dropout = 0.1;
         let trainer = Trainer::new(&self.model, &how).unwrap();
@@ -53,7 +53,7 @@ impl World {
         (trainer, optimizer, self.data(N_CTX))
     }
 
-    fn params(&self, name: &str) -> RunParams {
+    pub(crate) fn params(&self, name: &str) -> RunParams {
         RunParams {
             batch: 2,
             eval_every: Some(4),
@@ -64,13 +64,13 @@ impl World {
         }
     }
 
-    fn new_run(&self, params: RunParams) -> ropewalk::model::Result<Run<'_>> {
+    pub(crate) fn new_run(&self, params: RunParams) -> ropewalk::model::Result<Run<'_>> {
         let (trainer, optimizer, data) = self.parts();
         Run::new(trainer, optimizer, data, params)
     }
 }
 
-fn adapter(run: &Run<'_>, path: &Path) -> Vec<u8> {
+pub(crate) fn adapter(run: &Run<'_>, path: &Path) -> Vec<u8> {
     let n_bytes = run.write_adapter(path).unwrap();
     let bytes = std::fs::read(path).unwrap();
     assert_eq!(bytes.len() as u64, n_bytes);
