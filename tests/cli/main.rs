@@ -7,6 +7,7 @@ mod bench;
 mod chat;
 mod finetune;
 mod finetune_ended;
+mod killed;
 mod lora;
 mod models;
 mod pull;
