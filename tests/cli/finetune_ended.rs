@@ -1,5 +1,6 @@
 //! Runs of `ropewalk finetune` that end early or meet what they cannot write: what is kept, what is said, how they go on.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,7 +10,13 @@ use crate::finetune::{fails, figures, Folder};
 use serde_json::Value;
 
 impl Folder {
-    fn start(&self, output: &str, more: &[&str]) -> Child {
+    /// A text that takes a while to tokenise.
+    pub(crate) fn write_long_text(&self) {
+        let text = std::fs::read_to_string(self.file("texts/0.txt")).unwrap();
+        std::fs::write(self.file("texts/long.txt"), text.repeat(4000)).unwrap();
+    }
+
+    pub(crate) fn start(&self, output: &str, more: &[&str]) -> Child {
         let args = self.args(output, more);
         let mut command = command(&args.iter().map(String::as_str).collect::<Vec<_>>());
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -131,24 +138,27 @@ fn two_runs_do_not_share_an_output() {
     folder.finetune("a.gguf", &["--steps", &(step + 1).to_string(), "--resume"]).json();
 }
 
+/// Waits until a run is tokenising.
+pub(crate) fn wait_for_tokens(folder: &Folder) {
+    wait_for(|| folder.names(".").iter().any(|name| name.contains("writing-")));
+}
+
 /// Both need the same tokens, and one of them makes them.
+#[cfg(unix)]
 #[test]
 fn two_runs_tokenise_once() {
     let folder = Folder::new();
-    let text = std::fs::read_to_string(folder.file("texts/0.txt")).unwrap();
-    std::fs::write(folder.file("texts/long.txt"), text.repeat(4000)).unwrap();
-    let children: Vec<Child> =
-        ["a.gguf", "b.gguf"].iter().map(|o| folder.start(o, &["--steps", "1"])).collect();
-    let said: Vec<String> = children
-        .into_iter()
-        .map(|child| {
-            let out = child.wait_with_output().unwrap();
-            assert!(out.status.success(), "{out:?}");
-            String::from_utf8(out.stderr).unwrap()
-        })
-        .collect();
-    let waited = said.iter().filter(|s| s.contains(": waiting for the tokens")).count();
-    assert_eq!(waited, 1, "{said:?}");
+    folder.write_long_text();
+    let first = folder.start("a.gguf", &["--steps", "1"]);
+    wait_for_tokens(&folder);
+    signal(&first, "-STOP");
+    let mut second = folder.start("b.gguf", &["--steps", "1"]);
+    let mut said = BufReader::new(second.stderr.take().unwrap()).lines();
+    let waits = said.find(|line| line.as_ref().unwrap().contains(": waiting for the tokens"));
+    assert!(waits.unwrap().unwrap().contains(&format!("in use by process {} on ", first.id())));
+    signal(&first, "-CONT");
+    assert!(said.all(|line| line.is_ok()));
+    assert!(second.wait().unwrap().success() && first.wait_with_output().unwrap().status.success());
     assert_eq!(folder.names(".").iter().filter(|n| n.contains("tokens")).count(), 1);
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::program::{command, run_with};
 use crate::finetune::{figures, Folder};
+use crate::finetune_ended::wait_for_tokens;
 
 fn n_kills() -> u32 {
     std::env::var("ROPEWALK_TEST_KILLS").map_or(12, |n| n.parse().unwrap())
@@ -60,6 +61,19 @@ fn finetune_goes_on_from_its_last_checkpoint() {
     println!(
         "finetune: {n} kills, {n_littered} left files of ours, {n_resumed} were resumed from a checkpoint"
     );
+}
+
+#[test]
+fn tokens_that_are_half_made_are_cleared_away() {
+    let folder = Folder::new();
+    folder.write_long_text();
+    let mut child = folder.start("a.gguf", &["--steps", "1"]);
+    wait_for_tokens(&folder);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(hidden(folder.dir.path()) > 0);
+    folder.finetune("a.gguf", &["--steps", "1"]).json();
+    assert_eq!(hidden(folder.dir.path()), 0, "something is left");
 }
 
 fn step(checkpoint: &Path) -> u64 {
