@@ -12,6 +12,7 @@ use ropewalk_core::adapter::AdapterSpec;
 use ropewalk_core::control::{Control, Progress};
 use ropewalk_core::rope::{Spec, METHODS};
 use ropewalk_core::signals::{self, Signals};
+use ropewalk_core::terminal;
 use serde_json::{json, Value};
 
 use crate::random::{self, Shape, SHAPES};
@@ -136,7 +137,7 @@ fn tokens(text: &str) -> std::result::Result<u32, String> {
 
 fn complain(e: &dyn std::fmt::Display) {
     // Nothing is left to tell if stderr is closed.
-    let _ = writeln!(std::io::stderr(), "convert: {e}");
+    let _ = writeln!(std::io::stderr(), "convert: {}", terminal::inline(&e.to_string()));
 }
 
 /// Does what was asked; `signal` is the one that has stopped it, if one has.
@@ -200,7 +201,7 @@ fn show(report: &Report, terminal: &Terminal, output: &std::path::Path) {
     for t in &report.converted {
         terminal.say(&format!(
             "{:<32} {:>5} -> {:<5} rmse {:.3e} ({:.3} %)  max {:.3e} ({:.3} %)",
-            t.name.escape_debug().to_string(),
+            terminal::inline(&t.name),
             t.from,
             t.to,
             t.rmse,
@@ -246,7 +247,7 @@ fn print(text: &[u8]) -> Result<()> {
 }
 
 fn print_json(value: &Value) -> Result<()> {
-    print(format!("{value}\n").as_bytes())
+    print(format!("{}\n", terminal::plain_json(value.to_string())).as_bytes())
 }
 
 /// Standard error, and signals.
@@ -280,7 +281,7 @@ impl Terminal {
     fn say(&self, line: &str) {
         if !self.quiet {
             // A closed stderr is no reason to fail: the file is written.
-            let _ = writeln!(std::io::stderr(), "{line}");
+            let _ = writeln!(std::io::stderr(), "{}", terminal::shown(line));
         }
     }
 }

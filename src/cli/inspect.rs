@@ -11,8 +11,9 @@ use ropewalk::hparams::Hparams;
 use ropewalk::rope::Spec;
 use serde_json::{json, Map, Value as Json};
 
-use super::output::{self, bytes, count, inline, OutputArgs};
+use super::output::{self, bytes, count, OutputArgs};
 use super::{models, Command};
+use ropewalk_core::terminal::inline;
 
 /// Elements of an array and characters of a text that are shown without `--all`.
 const SHORT_ARRAY: usize = 6;

@@ -26,6 +26,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
+use ropewalk_core::terminal;
 
 /// One subcommand.
 pub(crate) struct Command {
@@ -122,7 +123,7 @@ pub(crate) fn main() -> ExitCode {
 /// Prints help, or clap's error about the arguments. A closed stdout or stderr is no reason to fail.
 fn print_usage(e: &clap::Error) {
     let text = e.render().to_string();
-    let _ = match output::shown(&text) {
+    let _ = match terminal::shown(&text) {
         std::borrow::Cow::Borrowed(_) => e.print(),
         // Names of files may come from anywhere.
         std::borrow::Cow::Owned(shown) => std::io::Write::write_all(&mut std::io::stderr(), shown.as_bytes()),
@@ -158,7 +159,7 @@ fn one_line(text: &str) -> String {
             out += if open { " " } else { "; " };
         }
         // Text out of a file may hold escape sequences, which must not reach the terminal.
-        out += &output::inline(line);
+        out += &terminal::inline(line);
     }
     out
 }

@@ -2,7 +2,7 @@
 //!
 //! What a model writes and what stands in a file may hold characters that a terminal obeys: they set its
 //! title, fill its clipboard, or make a line look like another. All that is printed goes through [`shown`] or
-//! [`inline`], so that none of them arrives, at a terminal or in a pipe that may lead to one. Only
+//! [`inline`](ropewalk_core::terminal::inline), so that none of them arrives, at a terminal or in a pipe that may lead to one. Only
 //! [`ModelText`] can let them pass, where the user asks for it.
 
 use std::borrow::Cow;
@@ -10,6 +10,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ropewalk_core::terminal::{inline, plain_json, shown};
 use serde::Serialize;
 
 /// Work that takes less time shows no progress bar.
@@ -104,44 +105,6 @@ pub(crate) fn check_plot_name(option: &str, path: &std::path::Path) -> anyhow::R
     Err(super::usage(format!("{option} {}: expected a name ending in .svg or .png", path.display())))
 }
 
-/// Whether a terminal may obey a character, or show those around it in another order or on another line. Ends
-/// of lines and tabs are not meant.
-fn acts(c: char) -> bool {
-    match c {
-        '\n' | '\t' => false,
-        // Ends of lines to some programs; marks that turn the direction of text.
-        '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
-        c => c.is_control(),
-    }
-}
-
-/// A text of several lines, with escapes such as `\u{1b}` in place of characters that a terminal may obey.
-pub(crate) fn shown(text: &str) -> Cow<'_, str> {
-    escaped(text, acts)
-}
-
-/// As [`shown`], in one line: ends of lines and tabs are escaped too.
-pub(crate) fn inline(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| acts(c) || c.is_control())
-}
-
-fn escaped(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
-    if !text.contains(&acts) {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len() + 16);
-    let mut rest = text.chars().peekable();
-    while let Some(c) = rest.next() {
-        match c {
-            // The end of a line as other systems write it.
-            '\r' if rest.peek() == Some(&'\n') && !acts('\n') => {}
-            c if acts(c) => out.extend(c.escape_default()),
-            c => out.push(c),
-        }
-    }
-    Cow::Owned(out)
-}
-
 /// Prints the text of a model as it comes, in pieces.
 #[derive(Debug)]
 pub(crate) struct ModelText {
@@ -213,21 +176,6 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     write(&format!("{}\n", plain_json(serde_json::to_string(value)?)))
 }
 
-/// JSON in which DEL and characters past it that [`acts`] names are escaped; serde does the others.
-fn plain_json(json: String) -> String {
-    if !json.contains(acts) {
-        return json;
-    }
-    let mut out = String::with_capacity(json.len() + 16);
-    for c in json.chars() {
-        match c {
-            c if acts(c) => out += &format!("\\u{:04x}", u32::from(c)),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 /// A number of bytes as `12.3 MiB`.
 pub(crate) fn bytes(n: u64) -> String {
     indicatif::HumanBytes(n).to_string()
@@ -241,18 +189,6 @@ pub(crate) fn count(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_terminal_obeys_is_shown() {
-        let bad = "a\u{1b}]0;x\u{7}b\u{7f}c\u{9b}d\u{202e}e\u{2066}f\u{2028}g\rh\0";
-        let good = "a\\u{1b}]0;x\\u{7}b\\u{7f}c\\u{9b}d\\u{202e}e\\u{2066}f\\u{2028}g\\rh\\u{0}";
-        assert_eq!((shown(bad), inline(bad)), (good.into(), good.into()));
-        // Letters of every script, signs that are joined, and what makes up lines stay.
-        let text = "é\tשלום\u{200f} 👩\u{200d}🚀 \u{a0}\u{ad}\n";
-        assert!(matches!(shown(text), Cow::Borrowed(t) if t == text));
-        assert_eq!(inline("a\tb\r\nc"), "a\\tb\\r\\nc");
-        assert_eq!(shown("a\r\nb\r"), "a\nb\\r");
-    }
 
     #[test]
     fn pieces_are_shown_as_their_text_would_be() {
@@ -269,13 +205,5 @@ mod tests {
             }
             assert_eq!(got, shown(text), "{n}");
         }
-    }
-
-    #[test]
-    fn json_holds_the_same_text() {
-        let text = "a\u{1b}\u{7f}\u{85}\u{9b}\u{202e}\u{2029}\r\n\té";
-        let json = plain_json(serde_json::to_string(text).unwrap());
-        assert!(!json.contains(char::is_control) && !json.contains(acts), "{json}");
-        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
     }
 }

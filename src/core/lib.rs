@@ -1,11 +1,13 @@
 //! A model's numbers, rope methods and adapter files: all that is known of a model without computing with it.
-//! Also [`control`], by which long functions of all crates report progress and are cancelled.
+//! Also [`control`], by which long functions of all crates report progress and are cancelled, and
+//! [`terminal`], through which programs print.
 //!
 //! No C is needed to compile this crate. It hands out values of quantised types as bytes, for callers to
 //! dequantize.
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod terminal;
 #[cfg(feature = "signals")]
 pub mod signals;
 pub mod ids;

@@ -60,3 +60,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn names_do_not_control_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("\u{1b}]0;title\u{7}\u{9b}2J.gguf");
+    std::fs::write(&path, "no model").unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_convert"));
+    command.args(["--rope", "yarn"]).arg(&path).arg("-o").arg(dir.path().join("out.gguf"));
+    let run = command.output().unwrap();
+    let said = String::from_utf8(run.stderr).unwrap();
+    assert_eq!(run.status.code(), Some(1), "{said}");
+    assert!(said.contains("\\u{1b}]0;title") && !said.trim_end().contains(char::is_control), "{said:?}");
+}
