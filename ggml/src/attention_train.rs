@@ -19,8 +19,8 @@ use kernels::attention_train::{backward, forward, Heads, HeadsMut, KeyRanges, KE
 
 use crate::custom::share;
 use crate::graph::Builder;
-use crate::ops::{check, contiguous, f32_rows, possible};
-use crate::ops_back::{distinct, target};
+use crate::ops::{check, contiguous, f32_rows, possible, share_memory};
+use crate::ops_back::target;
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
@@ -148,8 +148,8 @@ impl<'c> Builder<'c> {
             && a.d_k.ne() == k
             && a.d_v.ne() == v
             && [a.o_lse, a.d_out, a.d_k, a.d_v].into_iter().all(heads);
-        let apart =
-            args[..7].iter().all(|&t| distinct(t, a.d_v)) && args[..6].iter().all(|&t| distinct(t, a.d_k));
+        let apart = args[..7].iter().all(|&t| !share_memory(t, a.d_v))
+            && args[..6].iter().all(|&t| !share_memory(t, a.d_k));
         let ok = shapes && scale.is_finite() && target(a.d_k) && target(a.d_v) && apart;
         let Some(n_rep) = n_rep([a.q, a.k, a.v, a.key_ranges]).filter(|_| ok) else {
             return Err(refusal(op, expected, &args));

@@ -29,6 +29,9 @@ pub(crate) struct Input {
     pub(crate) ptr: NonNull<sys::ggml_tensor>,
     /// Values are row indices below this.
     pub(crate) limit: Option<usize>,
+    /// No index may be there twice.
+    pub(crate) once: bool,
+    /// Whether the host has given it values since the graph was built.
     pub(crate) is_set: bool,
 }
 
@@ -43,7 +46,7 @@ pub struct Builder<'c> {
     pub(crate) inputs: RefCell<Vec<Input>>,
     pub(crate) outputs: RefCell<Vec<NonNull<sys::ggml_tensor>>>,
     pub(crate) stores: RefCell<Vec<Arc<Store>>>,
-    pub(crate) userdata: RefCell<Vec<Box<dyn Any + Send>>>,
+    pub(crate) userdata: RefCell<Vec<Arc<dyn Any + Send + Sync>>>,
     /// Tensor headers left of the arena's budget.
     pub(crate) left: Cell<usize>,
     /// Nodes that are in the graph already.
@@ -86,8 +89,15 @@ impl<'c> Builder<'c> {
         Ok(())
     }
 
+    /// As [`Builder::index`]; the indices must differ from each other, too.
+    pub(crate) fn index_once(&self, op: &'static str, t: Tensor<'c>, limit: usize) -> Result<()> {
+        self.index(op, t, limit)?;
+        self.inputs.borrow_mut().iter_mut().filter(|i| i.ptr == t.ptr).for_each(|i| i.once = true);
+        Ok(())
+    }
+
     /// Keeps user data of a node alive as long as the graph.
-    pub(crate) fn keep(&self, data: Box<dyn Any + Send>) {
+    pub(crate) fn keep(&self, data: Arc<dyn Any + Send + Sync>) {
         self.userdata.borrow_mut().push(data);
     }
 
@@ -103,7 +113,7 @@ impl<'c> Builder<'c> {
         unsafe { sys::ggml_set_input(t.ptr.as_ptr()) };
         self.name(t, name);
         let mut inputs = self.inputs.borrow_mut();
-        inputs.push(Input { ptr: t.ptr, limit: None, is_set: false });
+        inputs.push(Input { ptr: t.ptr, limit: None, once: false, is_set: false });
         Ok((InputId(inputs.len() - 1), t))
     }
 

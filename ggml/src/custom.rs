@@ -8,6 +8,7 @@
 
 use std::cell::RefCell;
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use kernels::{dequantize, pool, rotate};
 use rayon::prelude::*;
@@ -99,7 +100,7 @@ impl<'c> Builder<'c> {
 
     /// A node of type `dtype` and shape `ne` computed by `f`, which every thread calls with `data`; an error
     /// for more than [`MAX_ARGS`] arguments.
-    pub(crate) fn custom<T: Send + 'static>(
+    pub(crate) fn custom<T: Send + Sync + 'static>(
         &self,
         dtype: DType,
         ne: [usize; 4],
@@ -112,11 +113,11 @@ impl<'c> Builder<'c> {
             return Err(Error::Op { op: "custom", what });
         }
         self.spend()?;
-        let userdata = self.boxed(f, data);
+        let userdata = self.shared(f, data);
         let mut args: Vec<_> = args.iter().map(|t| t.ptr.as_ptr()).collect();
         let n = ne.map(|n| n as i64);
-        // SAFETY: the arena has room (`spend`); fewer arguments than GGML_MAX_SRC; the user data lives in a
-        // box that the graph keeps; `run` reads it as the type boxed here.
+        // SAFETY: the arena has room (`spend`); fewer arguments than GGML_MAX_SRC; the user data lives in
+        // an Arc that the graph keeps; `run` reads it as the type put there.
         let raw = unsafe {
             let (args, count) = (args.as_mut_ptr(), args.len().min(MAX_ARGS - 1) as i32);
             sys::ggml_custom_4d(
@@ -141,17 +142,19 @@ impl<'c> Builder<'c> {
         Ok(t)
     }
 
-    /// Boxes the user data of a node computed by `f`; the graph keeps it alive.
-    fn boxed<T: Send + 'static>(&self, f: ComputeFn, data: T) -> *mut c_void {
-        let mut node = Box::new(Node { f, data });
-        let userdata: *mut Node<T> = &mut *node;
+    /// Puts the user data of a node computed by `f` where the graph keeps it alive. Threads share it, so it is
+    /// only read, or changed as atomics. (Of an `Arc`, for moving one leaves pointers into it valid; moving a
+    /// `Box` does not.)
+    fn shared<T: Send + Sync + 'static>(&self, f: ComputeFn, data: T) -> *mut c_void {
+        let node = Arc::new(Node { f, data });
+        let userdata = Arc::as_ptr(&node);
         self.keep(node);
-        userdata.cast()
+        userdata.cast_mut().cast()
     }
 
     /// A node that `f` computes in the memory of `over`, its first source, before `args`: at most `MAX_ARGS -
     /// 2`.
-    pub(crate) fn custom_over<T: Send + 'static>(
+    pub(crate) fn custom_over<T: Send + Sync + 'static>(
         &self,
         over: Tensor<'c>,
         args: &[Tensor<'c>],
@@ -163,7 +166,7 @@ impl<'c> Builder<'c> {
             return Err(Error::Op { op: "custom", what });
         }
         self.spend()?;
-        let userdata = self.boxed(f, data);
+        let userdata = self.shared(f, data);
         let mut args: Vec<_> = args.iter().map(|t| t.ptr.as_ptr()).collect();
         // SAFETY: as in `custom`; the result is a view of `over`.
         let raw = unsafe {
@@ -195,9 +198,9 @@ struct Shared {
 unsafe impl Sync for Shared {}
 
 unsafe extern "C" fn run<T>(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, node: *mut c_void) {
-    let node = node.cast::<Node<T>>();
+    let node = node.cast_const().cast::<Node<T>>();
     // SAFETY: ggml passes the user data given to it in `custom`, alive while the graph is.
-    let (f, data) = unsafe { ((*node).f, (&raw mut (*node).data).cast::<c_void>()) };
+    let (f, data) = unsafe { ((*node).f, (&raw const (*node).data).cast_mut().cast::<c_void>()) };
     let n = pool::size() as i32;
     if nth > 1 || n == 1 {
         // SAFETY: what ggml promises to `f`: all threads of the node call it, each with its own number.

@@ -27,7 +27,7 @@ struct Built {
     inputs: Vec<Input>,
     outputs: Vec<NonNull<sys::ggml_tensor>>,
     stores: Vec<Arc<Store>>,
-    _userdata: Vec<Box<dyn Any + Send>>,
+    _userdata: Vec<Arc<dyn Any + Send + Sync>>,
     _arena: Arena,
 }
 
@@ -225,29 +225,6 @@ impl Executor {
         self.handle(ptr.as_ptr())
     }
 
-    /// Hands the bytes of an input to `f` to be filled (in place on the CPU, uploaded elsewhere).
-    fn fill_bytes(&mut self, id: InputId, f: impl FnOnce(&mut [u8])) -> Result<()> {
-        let t = self.tensor(|b| Some(&b.inputs.get(id.0)?.ptr))?;
-        // SAFETY: the tensor is valid.
-        let n = unsafe { sys::ggml_nbytes(t.ptr.as_ptr()) };
-        let raw = t.raw();
-        if raw.data.is_null() || raw.buffer.is_null() {
-            return Ok(()); // An input nothing depends on has no memory.
-        }
-        // SAFETY: the buffer is valid while the graph is.
-        if unsafe { sys::ggml_backend_buffer_is_host(raw.buffer) } {
-            // SAFETY: host memory of `n` bytes owned by our compute buffer; `&mut self` excludes a running
-            // graph.
-            f(unsafe { std::slice::from_raw_parts_mut(raw.data.cast::<u8>(), n) });
-        } else {
-            let mut staging = vec![0u8; n];
-            f(&mut staging);
-            // SAFETY: exactly the tensor's bytes.
-            unsafe { sys::ggml_backend_tensor_set(t.ptr.as_ptr(), staging.as_ptr().cast(), 0, n) };
-        }
-        Ok(())
-    }
-
     /// Fills an input of any plain-data type; types and lengths must agree, and row indices lie in range.
     pub fn set<T: Element>(&mut self, id: InputId, values: &[T]) -> Result<()> {
         let t = self.tensor(|b| Some(&b.inputs.get(id.0)?.ptr))?;
@@ -256,50 +233,80 @@ impl Executor {
             let given = T::HOLDS[0].name();
             return refuse(format!("{} values of {given} for an input {}", values.len(), t.describe()));
         }
-        let limit = self.built.as_ref().and_then(|b| b.inputs.get(id.0)?.limit);
-        if let Some(limit) = limit {
-            if let Some(bad) = values.iter().find_map(|v| v.index().filter(|&i| i < 0 || i as usize >= limit))
-            {
+        let input = self.built.as_ref().and_then(|b| b.inputs.get(id.0));
+        if let Some(Input { limit: Some(limit), once, .. }) = input {
+            let rows = || values.iter().filter_map(|v| v.index());
+            if let Some(bad) = rows().find(|&i| i < 0 || i as usize >= *limit) {
                 return refuse(format!("row {bad} of {limit}"));
             }
+            if let Some(twice) = repeated(rows()).filter(|_| *once) {
+                return refuse(format!("row {twice} twice, and each is written once"));
+            }
         }
-        self.fill_bytes(id, |bytes| bytes.copy_from_slice(bytemuck::cast_slice(values)))?;
-        if let Some(input) = self.built.as_mut().and_then(|b| b.inputs.get_mut(id.0)) {
-            input.is_set = true;
+        if in_graph(t) {
+            let (data, n) = (values.as_ptr().cast(), std::mem::size_of_val(values));
+            // SAFETY: the tensor has memory, and the values are as many and of its type: exactly its bytes.
+            unsafe { sys::ggml_backend_tensor_set(t.ptr.as_ptr(), data, 0, n) };
         }
+        self.was_set(id);
         Ok(())
     }
 
-    /// Lets `f` fill an input (F16 as raw bits), without a copy on the CPU. Row indices go through
-    /// [`Executor::set`].
-    pub fn fill<T: Element>(&mut self, id: InputId, f: impl FnOnce(&mut [T])) -> Result<()> {
-        let t = self.tensor(|b| Some(&b.inputs.get(id.0)?.ptr))?;
-        let indices =
-            self.built.as_ref().is_some_and(|b| b.inputs.get(id.0).is_some_and(|i| i.limit.is_some()));
-        let refused =
-            Error::Op { op: "fill", what: format!("{} for an input {}", T::HOLDS[0].name(), t.describe()) };
-        if !T::HOLDS.contains(&t.dtype()) || indices {
-            return Err(refused);
-        }
-        let mut aligned = true;
-        self.fill_bytes(id, |bytes| match bytemuck::try_cast_slice_mut(bytes) {
-            Ok(values) => f(values),
-            Err(_) => aligned = false,
-        })?;
-        if aligned {
-            Ok(())
-        } else {
-            Err(refused)
+    fn was_set(&mut self, id: InputId) {
+        if let Some(input) = self.built.as_mut().and_then(|b| b.inputs.get_mut(id.0)) {
+            input.is_set = true;
         }
     }
 
-    /// Runs the graph built last.
+    /// Lets `f` fill an input (F16 as raw bits), in place on the CPU, uploaded elsewhere. `f` finds what was
+    /// there before, at first zeros, or what the graph made of it. Row indices go through [`Executor::set`].
+    pub fn fill<T: Element>(&mut self, id: InputId, f: impl FnOnce(&mut [T])) -> Result<()> {
+        let t = self.tensor(|b| Some(&b.inputs.get(id.0)?.ptr))?;
+        let (indices, is_set) = self
+            .built
+            .as_ref()
+            .and_then(|b| b.inputs.get(id.0))
+            .map_or((false, false), |i| (i.limit.is_some(), i.is_set));
+        if !T::HOLDS.contains(&t.dtype()) || indices {
+            let what = format!("{} for an input {}", T::HOLDS[0].name(), t.describe());
+            return Err(Error::Op { op: "fill", what });
+        }
+        if !in_graph(t) {
+            return Ok(());
+        }
+        let n = t.ne().iter().product::<usize>();
+        // SAFETY: the buffer is valid while the graph is.
+        if unsafe { sys::ggml_backend_buffer_is_host(t.raw().buffer) } {
+            let data = t.raw().data.cast::<T>();
+            if !is_set {
+                // SAFETY: host memory of `n` elements of our compute buffer, which nobody has written yet.
+                unsafe { data.write_bytes(0, n) };
+            }
+            // SAFETY: the same memory, written now, of plain numbers, which the allocator aligns to more than
+            // theirs; `&mut self` excludes a running graph.
+            f(unsafe { std::slice::from_raw_parts_mut(data, n) });
+        } else {
+            let mut staging = vec![T::zeroed(); n];
+            f(&mut staging);
+            let bytes = std::mem::size_of_val(&staging[..]);
+            // SAFETY: exactly the tensor's bytes.
+            unsafe { sys::ggml_backend_tensor_set(t.ptr.as_ptr(), staging.as_ptr().cast(), 0, bytes) };
+        }
+        self.was_set(id);
+        Ok(())
+    }
+
+    /// Runs the graph built last. Each of its inputs must have been given values since it was built. (Those of
+    /// the run before are there no more where the graph lent their memory to results; row indices are.)
     pub fn compute(&mut self) -> Result<Outcome> {
         let built = self.built.as_mut().ok_or_else(|| Error::Argument("no graph to compute".into()))?;
-        // SAFETY: inputs' headers live in the arena `built` holds.
-        let lacks = |i: &Input| i.limit.is_some() && !i.is_set && !unsafe { i.ptr.as_ref() }.data.is_null();
-        if built.inputs.iter().any(lacks) {
-            return Err(Error::Argument("row indices of the graph are not set".into()));
+        let unset = built.inputs.iter().filter(|i| !i.is_set);
+        let unset = unset.map(|i| Tensor { ptr: i.ptr, brand: PhantomData }).find(|t| in_graph(*t));
+        if let Some(t) = unset {
+            // SAFETY: a tensor's name is NUL-terminated inside its header.
+            let name = unsafe { std::ffi::CStr::from_ptr(t.raw().name.as_ptr()) }.to_string_lossy();
+            let what = format!("input '{name}' of the graph, {}, is not set", t.describe());
+            return Err(Error::Argument(what));
         }
         built.computed = false;
         let (job, stores) = (Job(self.backend.as_ptr(), built.graph.as_ptr()), &built.stores);
@@ -376,6 +383,21 @@ impl Executor {
         // graph and excludes another compute.
         Ok(Some(unsafe { std::slice::from_raw_parts(raw.data.cast::<f32>(), n) }))
     }
+}
+
+/// Whether a tensor of the graph has memory: an input that nothing depends on has none.
+fn in_graph(t: Tensor<'_>) -> bool {
+    !t.raw().data.is_null() && !t.raw().buffer.is_null()
+}
+
+/// A number that is there twice.
+fn repeated(numbers: impl Iterator<Item = i64> + Clone) -> Option<i64> {
+    if numbers.clone().is_sorted_by(|a, b| a < b) {
+        return None; // As cells of a cache come, mostly.
+    }
+    let mut sorted: Vec<i64> = numbers.collect();
+    sorted.sort_unstable();
+    sorted.windows(2).find(|w| w[0] == w[1]).map(|w| w[0])
 }
 
 /// A backend and a graph to be computed.

@@ -40,11 +40,43 @@ pub(crate) fn matrix(t: Tensor<'_>) -> bool {
     t.dtype().can_dequantize() && packed_rows(t)
 }
 
+/// The tensor whose memory `t` is, or is a view of.
+pub(crate) fn root(t: Tensor<'_>) -> &sys::ggml_tensor {
+    let raw = t.ptr.as_ptr();
+    // SAFETY: headers live in arenas that outlive the handle; ggml makes views of views views of their source.
+    unsafe {
+        if (*raw).view_src.is_null() {
+            &*raw
+        } else {
+            &*(*raw).view_src
+        }
+    }
+}
+
+/// Whether two tensors can share memory: they are one tensor of the graph or views of it, or are of the same
+/// stored tensor. (The allocator lends a graph tensor's memory to another only when nobody needs it any
+/// more.)
+pub(crate) fn share_memory(a: Tensor<'_>, b: Tensor<'_>) -> bool {
+    let (a, b) = (root(a), root(b));
+    // A stored tensor has a header for each time it was asked for. Others have no memory before the graph is
+    // built.
+    std::ptr::eq(a, b) || (!a.data.is_null() && a.data == b.data)
+}
+
+/// Whether no two elements share memory, in rows without gaps.
+pub(crate) fn apart(t: Tensor<'_>) -> bool {
+    // Dimensions from the innermost out: each must step over all of the one before.
+    let mut steps: Vec<(usize, usize)> = (1..4).map(|i| (t.nb()[i], t.ne()[i])).filter(|s| s.1 > 1).collect();
+    steps.sort_unstable();
+    let extent = t.dtype().row_bytes(t.ne()[0]).and_then(|row| {
+        steps.iter().try_fold(row, |extent, &(step, n)| step.checked_mul(n).filter(|_| step >= extent))
+    });
+    packed_rows(t) && extent.is_some()
+}
+
 /// False for weights, which lie in memory that may not be written.
 pub(crate) fn writable(t: Tensor<'_>) -> bool {
-    let raw = t.raw();
-    // SAFETY: a view's source outlives the view.
-    let root = if raw.view_src.is_null() { raw } else { unsafe { &*raw.view_src } };
+    let root = root(t);
     // SAFETY: the buffer of a stored tensor lives as long as its store.
     root.buffer.is_null()
         || unsafe { sys::ggml_backend_buffer_get_usage(root.buffer) }
@@ -221,19 +253,23 @@ impl<'c> Builder<'c> {
         call!(self, "get_rows", ggml_get_rows(a.ptr.as_ptr(), rows.ptr.as_ptr()))
     }
 
-    /// Writes the rows of `src` (F32) into rows `index` (I64, an input of the graph) of `dst`; the result is
-    /// `dst` after the write.
+    /// Writes the rows of `src` (F32) into rows `index` (I64, an input of the graph, no row twice) of `dst`;
+    /// the result is `dst` after the write.
+    ///
+    /// ggml's threads divide the rows of `src` and do not wait for each other. No two of them write the same
+    /// memory, and none reads what another writes: elements of `dst` lie apart, `src` is of another tensor,
+    /// and indices are refused when they are set unless they differ.
     pub fn set_rows(&self, dst: Tensor<'c>, src: Tensor<'c>, index: Tensor<'c>) -> Result<Tensor<'c>> {
         let (d, s, i) = (dst.ne(), src.ne(), index.ne());
         let shapes = d[0] == s[0] && d[2..] == s[2..] && s[1] == i[0] && i[1..] == [1, 1, 1];
         let types = f32_rows(src) && index.dtype() == DType::I64 && dst.dtype().can_quantize();
         check(
-            shapes && types && packed_rows(dst) && writable(dst),
+            shapes && types && writable(dst) && apart(dst) && !share_memory(dst, src),
             "set_rows",
-            "a writable tensor, f32 rows and one i64 index for each",
+            "a writable tensor whose rows do not overlap, f32 rows of another and one i64 index for each",
             &[dst, src, index],
         )?;
-        self.index("set_rows", index, d[1])?;
+        self.index_once("set_rows", index, d[1])?;
         call!(self, "set_rows", ggml_set_rows(dst.ptr.as_ptr(), src.ptr.as_ptr(), index.ptr.as_ptr()))
     }
 

@@ -10,37 +10,17 @@ use kernels::attention::exp2;
 use crate::custom::share;
 use crate::graph::Builder;
 use crate::ops::{
-    broadcasts, call, check, contiguous, even_rows, f32_rows, packed_rows, possible, writable, RopeParams,
+    apart, broadcasts, call, check, contiguous, even_rows, f32_rows, possible, root, share_memory, writable,
+    RopeParams,
 };
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
 /// Whether `t` is a tensor of a writable store or a view of one in which no two elements share memory.
 pub(crate) fn target(t: Tensor<'_>) -> bool {
-    let raw = t.raw();
-    // SAFETY: a view's source outlives the view.
-    let root = if raw.view_src.is_null() { raw } else { unsafe { &*raw.view_src } };
-    // Dimensions from the innermost out: each must step over all of the one before.
-    let mut steps: Vec<(usize, usize)> = (1..4).map(|i| (t.nb()[i], t.ne()[i])).filter(|s| s.1 > 1).collect();
-    steps.sort_unstable();
-    let row = t.dtype().row_bytes(t.ne()[0]);
-    let apart = row.and_then(|row| {
-        steps.iter().try_fold(row, |extent, &(step, n)| step.checked_mul(n).filter(|_| step >= extent))
-    });
     // Tensors of the graph itself have no memory before it is built; those of planned stores have an address,
     // but no buffer.
-    !root.data.is_null() && writable(t) && packed_rows(t) && apart.is_some()
-}
-
-/// Whether two tensors cannot share memory: at most one is of a store, or they are different stored tensors.
-pub(crate) fn distinct(a: Tensor<'_>, b: Tensor<'_>) -> bool {
-    let root = |t: Tensor<'_>| {
-        let raw = t.raw();
-        // SAFETY: a view's source outlives the view.
-        let root = if raw.view_src.is_null() { raw } else { unsafe { &*raw.view_src } };
-        root.data
-    };
-    root(a) != root(b)
+    !root(t).data.is_null() && writable(t) && apart(t)
 }
 
 impl<'c> Builder<'c> {
@@ -125,7 +105,7 @@ impl<'c> Builder<'c> {
     pub fn add_into(&self, stored: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
         let ok = stored.ne() == x.ne() && f32_rows(stored) && x.dtype() == DType::F32;
         check(
-            ok && target(stored) && distinct(stored, x),
+            ok && target(stored) && !share_memory(stored, x),
             "add_into",
             "f32 rows of a writable store, and f32 of their shape that is not of that tensor",
             &[stored, x],

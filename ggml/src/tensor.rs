@@ -27,7 +27,7 @@ pub(crate) fn n_bytes(dtype: DType, ne: [usize; 4]) -> Option<usize> {
 ///
 /// It can neither leave the closure that builds the graph
 ///
-/// ```compile_fail
+/// ```compile_fail,E0521
 /// fn smuggle(exec: &mut ggml::graph::Executor) {
 ///     let mut kept = None;
 ///     let _ = exec.build::<_, ggml::Error>(8, |b| {
@@ -37,13 +37,36 @@ pub(crate) fn n_bytes(dtype: DType, ne: [usize; 4]) -> Option<usize> {
 /// }
 /// ```
 ///
+/// (its id can)
+///
+/// ```
+/// fn smuggle(exec: &mut ggml::graph::Executor) {
+///     let mut kept = None;
+///     let _ = exec.build::<_, ggml::Error>(8, |b| {
+///         kept = Some(b.input("x", ggml::DType::F32, &[1])?.0);
+///         Ok(())
+///     });
+/// }
+/// ```
+///
 /// nor be used in the graph of another executor:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0521
 /// fn mix(one: &mut ggml::graph::Executor, other: &mut ggml::graph::Executor) {
 ///     let _ = one.build::<_, ggml::Error>(8, |b| {
 ///         let x = b.input("x", ggml::DType::F32, &[1])?.1;
 ///         other.build::<_, ggml::Error>(8, |c| c.scale(x, 2.0).map(|_| ()))
+///     });
+/// }
+/// ```
+///
+/// (in its own it can)
+///
+/// ```
+/// fn mix(one: &mut ggml::graph::Executor, other: &mut ggml::graph::Executor) {
+///     let _ = one.build::<_, ggml::Error>(8, |b| {
+///         let x = b.input("x", ggml::DType::F32, &[1])?.1;
+///         other.build::<_, ggml::Error>(8, |c| b.scale(x, 2.0).map(|_| ()))
 ///     });
 /// }
 /// ```

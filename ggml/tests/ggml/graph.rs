@@ -150,6 +150,37 @@ fn an_input_nothing_depends_on_may_be_set() {
     assert_eq!(read(&exec, out), [2.0, 4.0]);
 }
 
+/// The compute buffer is memory that others have used, or that nobody has written.
+#[test]
+fn inputs_must_be_set_and_are_zero_before() {
+    let mut exec = executor(1);
+    // Leaves other numbers behind in the buffer.
+    let (id, _) = doubling(&mut exec, 4096, 2).unwrap();
+    exec.set(id, &[7.0f32; 4096]).unwrap();
+    exec.compute().unwrap();
+    let ([x, y], out) = exec
+        .build::<_, Error>(8, |b| {
+            let (x_id, x) = b.input("left", DType::F32, &[100])?;
+            let (y_id, y) = b.input("right", DType::F32, &[100])?;
+            Ok(([x_id, y_id], b.output(b.add(x, y)?)))
+        })
+        .unwrap();
+    exec.set(x, &[1.0f32; 100]).unwrap();
+    let Err(Error::Argument(what)) = exec.compute() else { panic!("computed") };
+    assert_eq!(what, "input 'right' of the graph, f32 [100, 1, 1, 1], is not set");
+    assert!(exec.read_f32(out, &mut Vec::new()).is_err());
+    exec.fill(y, |values: &mut [f32]| assert_eq!(values, [0.0; 100])).unwrap();
+    exec.compute().unwrap();
+    assert_eq!(read(&exec, out), [1.0; 100]);
+    // An output that is an input, too.
+    let (id, out) =
+        exec.build::<_, Error>(4, |b| b.input("x", DType::F32, &[3]).map(|(i, x)| (i, b.output(x)))).unwrap();
+    assert!(exec.compute().is_err());
+    exec.set(id, &[1.0f32, 2.0, 3.0]).unwrap();
+    exec.compute().unwrap();
+    assert_eq!(read(&exec, out), [1.0, 2.0, 3.0]);
+}
+
 #[test]
 fn the_cancel_flag_stops_a_graph() {
     for threads in [1, 2] {

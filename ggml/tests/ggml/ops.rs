@@ -207,6 +207,32 @@ fn row_indices_out_of_range_or_unset_are_refused() {
     assert_eq!(exec.borrow_f32(out).unwrap().unwrap().len(), 64);
 }
 
+/// Two threads would write one row.
+#[test]
+fn a_row_is_written_once() {
+    let (cache, _) = stored(DType::F32, &[4, 9], &[0.0; 36]);
+    let mut exec = executor(2);
+    let (id, out) = exec
+        .build::<_, Error>(8, |b| {
+            let (id, index) = b.input("cells", DType::I64, &[4])?;
+            let (rows_id, rows) = b.input("rows", DType::F32, &[4, 4])?;
+            let out = b.output(b.set_rows(b.stored(&cache)?, rows, index)?);
+            Ok(((id, rows_id), out))
+        })
+        .unwrap();
+    exec.set(id.1, &[1.0f32; 16]).unwrap();
+    for twice in [[3, 3, 3, 3], [0, 1, 2, 0], [8, 5, 5, 1]] {
+        refused(exec.set(id.0, &twice.map(i64::from)), "set");
+    }
+    assert!(exec.compute().is_err(), "no indices were taken");
+    exec.set(id.0, &[8i64, 0, 4, 2]).unwrap();
+    exec.compute().unwrap();
+    let mut all = Vec::new();
+    exec.read_f32(out, &mut all).unwrap();
+    let written: Vec<usize> = (0..9).filter(|&i| all[4 * i..4 * i + 4] == [1.0; 4]).collect();
+    assert_eq!(written, [0, 2, 4, 8]);
+}
+
 #[test]
 fn soft_max_under_a_mask() {
     let mut rng = Rng(5);

@@ -95,6 +95,33 @@ fn products_and_rows() {
     });
 }
 
+/// ggml's threads would write the same memory, or read what another writes.
+#[test]
+fn rows_written_lie_apart() {
+    let (cache, _) = stored(DType::F32, &[8, 6], &[0.0; 48]);
+    with(|b| {
+        let index = t(b, DType::I64, &[3]);
+        let src = t(b, DType::F32, &[8, 3]);
+        for dst in [t(b, DType::F32, &[8, 6]), b.stored(&cache)?] {
+            // Every row the same memory; rows that overlap; planes that do.
+            refused(b.set_rows(b.view(dst, [8, 4, 1, 1], [0, 0, 0], 0)?, src, index), "set_rows");
+            refused(b.set_rows(b.view(dst, [8, 4, 1, 1], [16, 16, 16], 0)?, src, index), "set_rows");
+            let planes = b.view(dst, [8, 2, 2, 1], [32, 0, 0], 0)?;
+            refused(b.set_rows(planes, t(b, DType::F32, &[8, 3, 2]), index), "set_rows");
+            // Into itself: the tensor, views of it, and another header of a stored one.
+            let rows = b.view(dst, [8, 3, 1, 1], [32, 32, 32], 96)?;
+            refused(b.set_rows(dst, rows, index), "set_rows");
+            refused(b.set_rows(rows, b.view(dst, [8, 3, 1, 1], [32, 32, 32], 0)?, index), "set_rows");
+            refused(b.set_rows(b.set_rows(dst, src, index)?, rows, index), "set_rows");
+            // Every second row is apart.
+            b.set_rows(b.view(dst, [8, 3, 1, 1], [64, 64, 64], 0)?, src, index)?;
+        }
+        let again = b.view(b.stored(&cache)?, [8, 3, 1, 1], [32, 32, 32], 0)?;
+        refused(b.set_rows(b.stored(&cache)?, again, index), "set_rows");
+        Ok(())
+    });
+}
+
 #[test]
 fn shapes_views_and_permutations() {
     use DType::*;
