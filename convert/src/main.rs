@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {
+    files::explain_vanished_files();
     convert::cli::run(std::env::args_os())
 }

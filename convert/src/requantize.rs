@@ -82,7 +82,7 @@ impl Sums {
 pub(crate) fn copy(file: &File, t: &TensorInfo, out: &mut dyn Write, work: &Work<'_>) -> io::Result<()> {
     for chunk in file.data(t).chunks(COPY) {
         work.check()?;
-        out.write_all(chunk)?;
+        files::write_mapped(chunk, out)?;
         work.wrote(chunk.len());
     }
     Ok(())

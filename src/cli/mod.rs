@@ -100,6 +100,7 @@ pub(crate) fn main() -> ExitCode {
     if let Some(code) = template::serve() {
         return code;
     }
+    files::explain_vanished_files();
     let matches = match app().try_get_matches() {
         Ok(m) => m,
         Err(e) => {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
-use files::{Lock, Map};
+use files::{Lock, Map, Unchanging};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -237,7 +237,8 @@ fn check_is_cache(path: &Path) -> Result<()> {
 
 /// Opens the cache at `path`; the inner error is the reason why it cannot serve.
 fn reuse(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, String>> {
-    let cache = match Cache::check(Map::open(path)?, n_vocab) {
+    // Caches are replaced by renaming.
+    let cache = match Cache::check(Map::open(path, Unchanging::while_mapped())?, n_vocab) {
         Ok(cache) => cache,
         Err(why) => return Ok(Err(why)),
     };

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use files::{Lock, Map};
+use files::{Lock, Map, Unchanging};
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -217,7 +217,7 @@ fn try_load(
     optimizer: &mut Optimizer,
 ) -> Result<State, Failure> {
     let failed = |what: String| Failure::Refused(Error::Invalid(format!("{}: {what}", path.display())));
-    let bytes = Map::open(path).map_err(|e| Failure::Refused(e.into()))?;
+    let bytes = Map::open(path, Unchanging::while_mapped()).map_err(|e| Failure::Refused(e.into()))?;
     let no_checkpoint = |e| Failure::Damaged(format!("not a checkpoint: {e}"));
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(no_checkpoint)?;
     let meta = header.metadata().clone().unwrap_or_default();

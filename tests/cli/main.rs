@@ -15,3 +15,5 @@ mod rope;
 mod template;
 mod text;
 mod usage;
+#[cfg(unix)]
+mod vanished;

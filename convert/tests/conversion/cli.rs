@@ -129,3 +129,50 @@ fn a_full_disk_is_one_line_and_leaves_the_old_file() {
     assert_eq!(std::fs::read(&out).unwrap(), b"before");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
 }
+
+/// A model that is cut short while it is read, a byte copy and a change of types: one line that names it.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_input_cut_short_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (input, out) = (dir.path().join("in.gguf"), dir.path().join("out.gguf"));
+    let signal = |id: u32, name: &str| {
+        let id = id.to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    };
+    for to in ["f32", "q8_0"] {
+        // A tensor of 2 GiB of zeros, of which no byte is on the disk.
+        let mut writer = gguf::Writer::new();
+        writer.set("general.architecture", "llama");
+        writer.tensor_bytes("blk.0.ffn_up.weight", gguf::DType::F32, &[32], vec![0; 128]).unwrap();
+        writer.write(&input).unwrap();
+        let mut header = std::fs::read(&input).unwrap();
+        let at = header.windows(8).rposition(|w| w == 32u64.to_le_bytes()).unwrap();
+        header[at..at + 8].copy_from_slice(&(1u64 << 29).to_le_bytes());
+        std::fs::write(&input, &header).unwrap();
+        let file = std::fs::File::options().write(true).open(&input).unwrap();
+        file.set_len((header.len() - 128 + (4 << 29)) as u64).unwrap();
+
+        let args = ["-q", "--type", to, input.to_str().unwrap(), "-o", out.to_str().unwrap()];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_convert"));
+        let mut child = command.args(args).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let begun = || std::fs::read_dir(dir.path()).unwrap().count() > 1;
+        while !begun() {
+            assert_eq!(child.try_wait().unwrap(), None, "it ended before it wrote anything");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        signal(child.id(), "-STOP");
+        file.set_len(4096).unwrap();
+        signal(child.id(), "-CONT");
+        let done = child.wait_with_output().unwrap();
+        let expected = format!("error: {}: cannot be read any more", input.display());
+        assert!(stderr(&done).starts_with(&expected), "{to}: {}: {}", done.status, stderr(&done));
+        assert_eq!((done.status.code(), stderr(&done).lines().count()), (Some(1), 1), "{to}");
+        assert!(!out.exists(), "nothing was put in place");
+        for left in std::fs::read_dir(dir.path()).unwrap().flatten() {
+            if left.path() != input {
+                std::fs::remove_file(left.path()).unwrap();
+            }
+        }
+    }
+}

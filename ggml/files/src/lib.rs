@@ -8,12 +8,20 @@ mod faults;
 mod lock;
 mod map;
 mod names;
+#[cfg(unix)]
+mod vanished;
 
 use std::path::PathBuf;
 
 pub use atomic::{append, replace, same_file};
 pub use lock::{remove_orphans, Lock};
-pub use map::Map;
+pub use map::{write_mapped, Map, Unchanging};
+#[cfg(unix)]
+pub use vanished::explain_vanished_files;
+
+/// On this system a truncated file is an error of its own, and there is nothing to explain.
+#[cfg(not(unix))]
+pub fn explain_vanished_files() {}
 
 /// Results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub use dtype::DType;
 pub use error::{Defect, Error, GgufError, Result};
-pub use files::{replace, Map};
+pub use files::{replace, Map, Unchanging};
 pub use parse::{
     parse, Header, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_ARRAY_LEN, MAX_DEPTH, MAX_KEYS, MAX_KEY_BYTES,
     MAX_NAME_BYTES, MAX_STRING_BYTES, MAX_TENSORS,
@@ -67,10 +67,10 @@ pub struct File {
 impl File {
     /// Opens and validates; a first part `NAME-00001-of-0000N.gguf` opens the rest beside it.
     ///
-    /// The file stays mapped while the `File` or a clone of one of its [`shards`](File::shards) lives. As
-    /// with every memory map, whoever changes it meanwhile changes the tensor data under the reader, and
-    /// whoever truncates it makes the process fail with SIGBUS. Replacing it by renaming, as [`Writer`] does,
-    /// is harmless.
+    /// The file stays mapped while the `File` or a clone of one of its [`shards`](File::shards) lives, and
+    /// must stay as it is: who opens it makes that promise ([`Unchanging`]). As with every memory map, whoever
+    /// changes it meanwhile changes the tensor data under the reader, and whoever truncates it makes the
+    /// process fail with SIGBUS. Replacing it by renaming, as [`Writer`] does, is harmless.
     ///
     /// # Errors
     /// [`Error::Io`] when a part cannot be opened, [`Error::Gguf`] with the [`Defect`] when it is not valid.
@@ -211,7 +211,8 @@ fn refuse(path: &Path, defect: Defect) -> Error {
 
 /// Maps and parses one file.
 fn open_part(path: &Path) -> Result<(Map, Header)> {
-    let map = Map::open(path)?;
+    // The promise of `File::open`, which all that is needed to find data in the map is copied out of.
+    let map = Map::open(path, Unchanging::while_mapped())?;
     let header = parse(&map).map_err(|defect| refuse(path, defect))?;
     Ok((map, header))
 }

@@ -110,7 +110,8 @@ impl<'a> Writer<'a> {
         if file.tensor(&t.name) != Some(t) {
             return Err(file.error(&t.name, "is not a tensor of this file"));
         }
-        self.tensor_bytes(&t.name, t.dtype, &t.shape, file.data(t))
+        let data = file.data(t);
+        self.tensor(&t.name, t.dtype, &t.shape, Box::new(move |out| files::write_mapped(data, out)))
     }
     /// Streams everything to a temporary file beside `path`, syncs, renames. On any error `path` is as it was
     /// (but for a failing sync of its folder, which comes after the new file is in place).
