@@ -4,5 +4,6 @@
 mod cli;
 
 fn main() -> std::process::ExitCode {
+    processor::require();
     cli::main()
 }

@@ -14,10 +14,21 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-gguf", &["ropewalk-files"]),
     ("ropewalk-core", &["ropewalk-files", "ropewalk-gguf"]),
     ("ropewalk-kernels", &[]),
+    ("ropewalk-processor", &[]),
     ("ropewalk-ggml", &["ropewalk-files", "ropewalk-gguf", "ropewalk-kernels"]),
     ("ropewalk-llama", &["ropewalk-gguf", "ropewalk-ggml"]),
-    ("convert", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-ggml"]),
-    ("ropewalk", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-ggml", "ropewalk-llama"]),
+    ("convert", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-ggml", "ropewalk-processor"]),
+    (
+        "ropewalk",
+        &[
+            "ropewalk-files",
+            "ropewalk-gguf",
+            "ropewalk-core",
+            "ropewalk-ggml",
+            "ropewalk-llama",
+            "ropewalk-processor",
+        ],
+    ),
     ("ropewalk-fuzz", &["ropewalk-gguf", "ropewalk-ggml", "convert", "ropewalk"]),
 ];
 
