@@ -111,7 +111,7 @@ impl Device {
         kind == sys::GGML_BACKEND_DEVICE_TYPE_GPU || kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU
     }
 
-    /// Free bytes, as far as the driver says; of the CPU, what the operating system has available, for ggml
+    /// Free bytes, as far as the driver says; of the CPU, what the system lets this process take, for ggml
     /// calls all memory of a machine free.
     pub fn memory_free(self) -> usize {
         let (mut free, mut total) = (0usize, 0usize);
@@ -121,8 +121,8 @@ impl Device {
             return free;
         }
         match machine::memory_available() {
-            0 => free,
-            available => usize::try_from(available).unwrap_or(usize::MAX),
+            None => free,
+            Some(available) => usize::try_from(available).unwrap_or(usize::MAX),
         }
     }
 

@@ -12,11 +12,13 @@ pub mod dtype;
 mod error;
 mod gemm;
 pub mod graph;
+mod limits;
 pub mod logging;
 mod loss;
 pub mod machine;
 pub mod ops;
 mod ops_back;
+mod store;
 pub mod tensor;
 
 pub(crate) use llama_cpp_sys_2 as sys;

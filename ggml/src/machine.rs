@@ -1,12 +1,17 @@
 //! The machine's memory, its cores, and this process's largest memory: figures of the operating system.
 
 use std::collections::HashSet;
+use std::path::Path;
 
-/// Bytes that programs can still take without making the machine swap; 0 where the system does not say.
-pub fn memory_available() -> u64 {
+pub use crate::limits::memory_left;
+
+/// Bytes that this process can still take: without making the machine swap, and as far as control groups (of a
+/// container, say) and resource limits let it. `None` where the system does not say.
+pub fn memory_available() -> Option<u64> {
     let mut system = sysinfo::System::new();
     system.refresh_memory_specifics(sysinfo::MemoryRefreshKind::nothing().with_ram());
-    system.available_memory()
+    let machine = Some(system.available_memory()).filter(|&n| n > 0);
+    machine.into_iter().chain(memory_left(Path::new("/"))).min()
 }
 
 /// Threads that have a core of their own: hyper-threads of one core share its multipliers. Only those count

@@ -95,10 +95,7 @@ pub(super) fn documents(
 /// Most bytes of a text that is read as a whole. With its tokens, of four bytes and at most one a byte, and
 /// what the tokenizer holds, it must fit into the memory that is free: packed, it may be a thousandth as long.
 fn most_bytes() -> u64 {
-    match ggml::machine::memory_available() {
-        0 => MAX_TEXT,
-        free => MAX_TEXT.min(free / 8),
-    }
+    ggml::machine::memory_available().map_or(MAX_TEXT, |free| MAX_TEXT.min(free / 8))
 }
 
 fn give(document: Document, each: &mut dyn FnMut(Document) -> Result<()>) -> Result<()> {

@@ -108,8 +108,7 @@ impl Session<'_> {
         self.check(&saved.header).map_err(|e| saved.refuse(e))?;
         let header = &saved.header;
         let needed = header.n_tokens.iter().sum::<u64>() * TOKEN + header.n_cells * CELL;
-        let free = ggml::machine::memory_available();
-        if free != 0 && needed > free {
+        if let Some(free) = ggml::machine::memory_available().filter(|&free| needed > free) {
             return Err(saved.refuse(format!("needs {needed} bytes for its tokens, {free} are free")));
         }
         match saved.is_whole() {

@@ -288,7 +288,9 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
 /// Removes all but the `keep` newest checkpoints of a folder; at least one stays. Only files whose head and
 /// length are right are counted, and only those are removed. A file that cannot be removed stays.
 pub fn prune(folder: &Path, keep: usize) {
-    let is_whole = |p: &PathBuf| Map::open(p, Unchanging::while_mapped()).is_ok_and(|bytes| SafeTensors::read_metadata(&bytes).is_ok());
+    let is_whole = |p: &PathBuf| {
+        Map::open(p, Unchanging::while_mapped()).is_ok_and(|bytes| SafeTensors::read_metadata(&bytes).is_ok())
+    };
     let whole: Vec<PathBuf> = list(folder).into_iter().filter(is_whole).collect();
     for path in &whole[..whole.len().saturating_sub(keep.max(1))] {
         // An old checkpoint that stays does no harm.

@@ -10,6 +10,7 @@ mod gemm;
 mod gguf;
 mod graph;
 mod loss;
+mod machine;
 mod ops;
 mod ops_back;
 mod ops_refuse;

@@ -1,0 +1,109 @@
+//! The memory that limits leave, from recorded file trees.
+
+use std::path::Path;
+
+use ggml::machine::{memory_available, memory_left};
+
+const MIB: u64 = 1 << 20;
+
+/// What is left under these files.
+fn left(files: &[(&str, &str)]) -> Option<u64> {
+    let root = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = root.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    memory_left(root.path())
+}
+
+const V2_MOUNT: &str = "24 1 0:22 / /proc rw - proc proc rw\n\
+    30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
+
+#[test]
+fn version_2_with_the_limit_above_the_group() {
+    let slice = "sys/fs/cgroup/jobs.slice";
+    let mut files = vec![
+        ("proc/self/cgroup", "0::/jobs.slice/run.scope\n".to_owned()),
+        ("proc/self/mountinfo", V2_MOUNT.to_owned()),
+        ("sys/fs/cgroup/memory.stat", "anon 1\n".to_owned()),
+    ];
+    let put = |dir: &str, max: &str, high: &str, used: u64, inactive: u64| {
+        let stat = format!("anon 5\nfile 7\ninactive_file {inactive}\nactive_file 0\n");
+        [
+            ("memory.max", max.into()),
+            ("memory.high", high.into()),
+            ("memory.current", used.to_string()),
+            ("memory.stat", stat),
+        ]
+        .map(|(name, text)| (format!("{dir}/{name}"), text))
+    };
+    let run = |extra: &[[(String, String); 4]], files: &[(&str, String)]| {
+        let all = files.iter().map(|(p, t)| (*p, t.as_str()));
+        let all: Vec<_> = all.chain(extra.iter().flatten().map(|(p, t)| (p.as_str(), t.as_str()))).collect();
+        left(&all)
+    };
+    let scope = format!("{slice}/run.scope");
+    // Only the slice is limited; pages of files that nobody uses count as free.
+    let (parent, own) =
+        (put(slice, "536870912\n", "max\n", 300 * MIB, 100 * MIB), put(&scope, "max\n", "max\n", 9, 0));
+    assert_eq!(run(&[parent.clone(), own], &files), Some(312 * MIB));
+    // The nearer one is smaller; `high` counts; nothing below zero.
+    let own = put(&scope, "104857600\n", "max\n", 60 * MIB, 0);
+    assert_eq!(run(&[parent.clone(), own], &files), Some(40 * MIB));
+    let own = put(&scope, "max\n", "73400320\n", 60 * MIB, 0);
+    assert_eq!(run(&[parent.clone(), own], &files), Some(10 * MIB));
+    let own = put(&scope, "1048576\n", "max\n", 60 * MIB, 0);
+    assert_eq!(run(&[parent.clone(), own], &files), Some(0));
+    // A namespace of its own, as in a container: the group is the root that is mounted.
+    files[0].1 = "0::/\n".into();
+    let top = put("sys/fs/cgroup", "209715200\n", "max\n", 50 * MIB, 10 * MIB);
+    assert_eq!(run(&[top.clone()], &files), Some(160 * MIB));
+    // A path out of the namespace is not followed.
+    files[0].1 = "0::/../other\n".into();
+    assert_eq!(run(&[top], &files), Some(160 * MIB));
+}
+
+#[test]
+fn version_1_beside_an_empty_version_2() {
+    let cgroup = "12:pids:/docker/abc\n5:cpu,memory:/docker/abc\n0::/system.slice\n";
+    // The container's own group is mounted where the root would be.
+    let mounts = "40 1 0:30 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n\
+        41 1 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+    let stat = "inactive_file 1\ntotal_inactive_file 20971520\n";
+    let dir = "sys/fs/cgroup/memory";
+    let of = |limit: &str| {
+        left(&[
+            ("proc/self/cgroup", cgroup),
+            ("proc/self/mountinfo", mounts),
+            (&format!("{dir}/memory.limit_in_bytes"), limit),
+            (&format!("{dir}/memory.usage_in_bytes"), "104857600\n"),
+            (&format!("{dir}/memory.stat"), stat),
+        ])
+    };
+    assert_eq!(of("209715200\n"), Some(120 * MIB));
+    assert_eq!(of("9223372036854771712\n"), None, "no limit");
+}
+
+#[test]
+fn resource_limits() {
+    let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+        Max data size             unlimited            unlimited            bytes\n\
+        Max address space         1073741824           unlimited            bytes\n";
+    let status = "Name:\tx\nVmSize:\t  524288 kB\nVmData:\t  1024 kB\n";
+    let files = [("proc/self/limits", limits), ("proc/self/status", status)];
+    assert_eq!(left(&files), Some(512 * MIB));
+    let data = limits.replace("Max data size             unlimited", "Max data size             104857600");
+    assert_eq!(left(&[("proc/self/limits", &data), files[1]]), Some(99 * MIB));
+}
+
+#[test]
+fn without_limits_the_machine_counts() {
+    assert_eq!(left(&[]), None);
+    assert_eq!(
+        left(&[("proc/self/cgroup", "garbage\n0::/x"), ("proc/self/mountinfo", "\n - cgroup2\n")]),
+        None
+    );
+    let here = memory_available().unwrap();
+    assert!(here > 0 && memory_left(Path::new("/")).is_none_or(|limit| here <= limit + MIB * 64));
+}
