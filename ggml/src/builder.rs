@@ -66,9 +66,12 @@ impl<'c> Builder<'c> {
         let ptr =
             NonNull::new(ptr).ok_or_else(|| Error::Op { op, what: "ggml returned no tensor".into() })?;
         let t = Tensor { ptr, brand: self.brand };
+        // Views too: one can have more rows than its source.
+        let Some(n_bytes) = crate::tensor::n_bytes(t.dtype(), t.ne()) else {
+            return Err(Error::Op { op, what: format!("the result, {}, is too large", t.describe()) });
+        };
         if t.raw().view_src.is_null() {
-            let total =
-                crate::tensor::n_bytes(t.dtype(), t.ne()).and_then(|n| n.checked_add(self.n_bytes.get()));
+            let total = n_bytes.checked_add(self.n_bytes.get());
             let what = "the graph's tensors are too large together".to_string();
             self.n_bytes.set(total.filter(|&n| n <= MAX_GRAPH_BYTES).ok_or(Error::Op { op, what })?);
         }

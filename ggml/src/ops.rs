@@ -1,7 +1,7 @@
 //! Graph ops: each checks shapes and types (ggml aborts the process on a wrong one), then makes one call.
 
 use crate::graph::Builder;
-use crate::tensor::{n_bytes, Tensor};
+use crate::tensor::{n_bytes, Tensor, MAX_INDEX};
 use crate::{sys, DType, Error, Result};
 
 /// `GGML_ROPE_TYPE_NEOX` of ggml.h.
@@ -29,6 +29,12 @@ pub(crate) fn packed_rows(t: Tensor<'_>) -> bool {
 pub(crate) fn even_rows(t: Tensor<'_>) -> bool {
     // SAFETY: the tensor is valid.
     packed_rows(t) && unsafe { sys::ggml_is_contiguous_1(t.ptr.as_ptr()) }
+}
+
+/// Whether ggml's copies can count the elements: in an int where they are contiguous, or of a quantised type.
+fn copies(a: Tensor<'_>) -> bool {
+    let counted = contiguous(a) || a.dtype().is_quantized();
+    !counted || a.ne().iter().product::<usize>() <= MAX_INDEX
 }
 
 pub(crate) fn f32_rows(t: Tensor<'_>) -> bool {
@@ -240,6 +246,7 @@ impl<'c> Builder<'c> {
 
     /// A contiguous copy.
     pub fn cont(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(copies(a), "cont", "at most 2^31 elements, less some, when they lie side by side", &[a])?;
         call!(self, "cont", ggml_cont(a.ptr.as_ptr()))
     }
 
@@ -382,7 +389,8 @@ impl<'c> Builder<'c> {
 
     /// A copy as F32.
     pub fn to_f32(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(a.dtype().can_dequantize(), "to_f32", "a type that converts to f32", &[a])?;
+        let ok = a.dtype().can_dequantize() && copies(a);
+        check(ok, "to_f32", "a type that converts to f32, and at most 2^31 elements, less some", &[a])?;
         possible("to_f32", DType::F32, a.ne())?;
         call!(self, "to_f32", ggml_cast(a.ptr.as_ptr(), sys::GGML_TYPE_F32))
     }

@@ -10,12 +10,20 @@ use crate::{sys, DType, Error, Result};
 /// lifetime.
 pub(crate) type Brand<'c> = PhantomData<fn(&'c ()) -> &'c ()>;
 
-/// Most elements of a tensor: more than a device holds, few enough that no size or shape made from it
+/// Most elements of a tensor in all: more than a device holds, few enough that no size or shape made from it
 /// overflows.
 const MAX_ELEMENTS: usize = 1 << 46;
 
+/// Most rows of a tensor, and most elements of a row: ggml's kernels count them in ints, and add the number of
+/// threads.
+pub const MAX_INDEX: usize = i32::MAX as usize - 1024;
+
 /// Bytes of a tensor of this type and shape; `None` when there can be no such tensor.
 pub(crate) fn n_bytes(dtype: DType, ne: [usize; 4]) -> Option<usize> {
+    let n_rows = ne[1..].iter().try_fold(1usize, |n, &m| n.checked_mul(m))?;
+    if ne[0] > MAX_INDEX || n_rows > MAX_INDEX {
+        return None;
+    }
     let n = ne.iter().try_fold(1usize, |n, &m| n.checked_mul(m)).filter(|&n| n > 0 && n <= MAX_ELEMENTS)?;
     dtype.row_bytes(ne[0])?.checked_mul(n / ne[0])
 }

@@ -71,6 +71,8 @@ impl MemoryPlan {
     /// Settings out of range, or a method that training does not support.
     pub fn new(model: &Model, settings: &TrainParams) -> Result<MemoryPlan> {
         check(settings)?;
+        let n_block = settings.n_block.min(settings.n_ctx);
+        check_block(model.hparams().n_vocab, n_block, capabilities(model, settings).custom_ops)?;
         // As much again is left to others.
         let Budget { device, host } = Budget::of(model);
         let half = Budget { device: device / 2, host: host.map(|n| n / 2) };
@@ -208,4 +210,17 @@ fn check(settings: &TrainParams) -> Result<()> {
         return Err(Error::Invalid("block: expected at least 1 token, found 0".into()));
     }
     Ok(())
+}
+
+/// Ops that every backend has take the probabilities of a block, tokens by vocabulary, as one column, and
+/// count its rows in an i32.
+fn check_block(n_vocab: usize, n_block: usize, own_ops: bool) -> Result<()> {
+    let most = ggml::tensor::MAX_INDEX / n_vocab;
+    if own_ops || n_block <= most {
+        return Ok(());
+    }
+    let what = "where ops are every device's, blocks by vocabulary are counted in 31 bits";
+    Err(Error::Invalid(format!(
+        "block: expected at most {most} tokens with a vocabulary of {n_vocab}, found {n_block} ({what})"
+    )))
 }

@@ -348,6 +348,23 @@ fn ctrl_c_makes_perplexity_print_what_is_done() {
     assert!(rest.lines().last().unwrap().starts_with("error: interrupted"), "{rest}");
 }
 
+/// Limits of the process count as those of the machine do.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_is_what_ulimit_leaves() {
+    let line = format!(
+        "ulimit -v 1000000; exec {} run -m {} -p hello -n 2 -q --device cpu -t 1 --ctx 4000k",
+        env!("CARGO_BIN_EXE_ropewalk"),
+        model()
+    );
+    let done = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    let free =
+        stderr.split_once(" are free").and_then(|(before, _)| before.rsplit(' ').next()?.parse::<u64>().ok());
+    assert!(free.is_some_and(|n| n < 1_024_000_000), "{stderr}");
+    assert_eq!((done.status.code(), stderr.lines().count()), (Some(1), 1), "{stderr}");
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_stops_an_answer_and_keeps_the_conversation() {

@@ -4,7 +4,7 @@ use convert::random::{write, Shape};
 use gguf::{File, Writer};
 use ropewalk::model::Model;
 use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{Sequence, TrainParams, Trainer};
+use ropewalk::train::{MemoryPlan, Sequence, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
 use crate::common::{load, scratch, some_tokens};
@@ -50,6 +50,26 @@ fn sequences_that_cannot_be_are_refused() {
     let plain = trainer.loss(sequence(&good)).unwrap();
     let far = Sequence { segment_starts: &[16, 999, u32::MAX], ..sequence(&good) };
     assert_eq!(trainer.loss(far).unwrap(), plain);
+}
+
+/// The ops of every device count a block's probabilities in an i32, which wrapped; ours do not.
+#[test]
+fn blocks_that_cannot_be_counted_are_refused() {
+    let (_, model) = models().remove(1);
+    let most = ggml::tensor::MAX_INDEX / N_VOCAB;
+    let plan = |n_block: usize, portable: bool| {
+        // No activation, nor mask, is as large as the logits: the block alone decides.
+        let settings = TrainParams { portable, n_block, ..settings(most + 1, most, "plain") };
+        MemoryPlan::new(&model, &settings).map(|_| ()).map_err(|e| e.to_string())
+    };
+    let refused = plan(most + 1, true).unwrap_err();
+    let expected =
+        format!("block: expected at most {most} tokens with a vocabulary of {N_VOCAB}, found {}", most + 1);
+    assert!(refused.starts_with(&expected) && refused.lines().count() == 1, "{refused}");
+    // Another line of the same length: the mask of so many tokens.
+    let other = plan(most, true).unwrap_err();
+    assert!(!other.starts_with("block:"), "{other}");
+    plan(most + 1, false).unwrap();
 }
 
 #[test]
