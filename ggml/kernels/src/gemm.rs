@@ -35,7 +35,10 @@ impl<'a> Matrix<'a> {
 
     /// Rows of `cols` elements in a slice, `rs` apart.
     pub fn rows(data: &'a [f32], rows: usize, cols: usize, rs: usize) -> Matrix<'a> {
-        assert!(rows > 0 && cols > 0 && (rows - 1) * rs + cols <= data.len());
+        assert!(
+            rows > 0 && cols > 0 && fits(rows, rs, cols, data.len()),
+            "{rows} rows of {cols}, {rs} apart"
+        );
         Matrix { data: data.as_ptr(), rs, cs: 1, rows, cols, alive: PhantomData }
     }
 
@@ -55,11 +58,21 @@ impl<'a> Matrix<'a> {
     }
 
     /// The submatrix of these rows and columns.
+    ///
+    /// # Panics
+    /// When they are not inside.
     pub fn part(self, rows: Range<usize>, cols: Range<usize>) -> Matrix<'a> {
-        debug_assert!(rows.end <= self.rows && cols.end <= self.cols);
+        let inside = |part: &Range<usize>, n: usize| part.start <= part.end && part.end <= n;
+        assert!(inside(&rows, self.rows) && inside(&cols, self.cols), "{rows:?}, {cols:?}");
         let data = self.data.wrapping_add(rows.start * self.rs + cols.start * self.cs);
         Matrix { data, rows: rows.len(), cols: cols.len(), ..self }
     }
+}
+
+/// Whether `n` lines of `len` elements, `step` apart, lie within `room` elements.
+fn fits(n: usize, step: usize, len: usize, room: usize) -> bool {
+    let last = n.checked_sub(1).and_then(|n| n.checked_mul(step));
+    last.and_then(|at| at.checked_add(len)).is_some_and(|end| end <= room)
 }
 
 /// `out = a b`, or `out += a b` if `add`, times `factor`; element `(i, j)` of the result lies `i + j * cs`
@@ -103,8 +116,11 @@ pub unsafe fn multiply(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Ma
 }
 
 /// [`multiply`] with the result in a slice.
+///
+/// # Panics
+/// When it does not fit, its columns overlap, or shapes do not agree.
 pub fn multiply_into(out: &mut [f32], cs: usize, add: bool, a: Matrix<'_>, b: Matrix<'_>, factor: f32) {
-    assert!(a.rows <= cs && (b.cols - 1) * cs + a.rows <= out.len());
+    assert!(a.rows <= cs && fits(b.cols, cs, a.rows, out.len()), "{} columns, {cs} apart", b.cols);
     // SAFETY: the result lies in the slice, and the borrow keeps everybody else, a and b too, out of it.
     unsafe { multiply(out.as_mut_ptr(), cs, add, a, b, factor) }
 }
@@ -132,6 +148,31 @@ pub fn divide(m: usize, n: usize, ith: usize, nth: usize) -> (Range<usize>, Rang
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Safe functions: whatever they are given, no memory outside the slices is read or written.
+    #[test]
+    fn matrices_stay_inside_their_slices() {
+        let data = [1.0f32; 12];
+        let panics = |f: &dyn Fn()| {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).expect_err("accepted");
+        };
+        let whole = Matrix::rows(&data, 3, 4, 4);
+        for (rows, cols) in [(0..4, 0..4), (0..3, 0..5), (3..9, 0..1), (0..1, 2..usize::MAX)] {
+            panics(&|| _ = whole.part(rows.clone(), cols.clone()));
+        }
+        for (rows, cols, rs) in [(4, 4, 4), (3, 13, 0), (3, 4, 1 << 63), (3, usize::MAX, 1), (0, 4, 4)] {
+            panics(&|| _ = Matrix::rows(&data, rows, cols, rs));
+        }
+        let product = |len: usize, cs: usize| {
+            let mut out = vec![0.0; len];
+            multiply_into(&mut out, cs, false, whole.transposed(), whole, 1.0);
+            out
+        };
+        panics(&|| drop(product(15, 4)));
+        panics(&|| drop(product(16, 3)));
+        panics(&|| drop(product(16, usize::MAX / 2)));
+        assert_eq!(product(16, 4), [3.0; 16]);
+    }
 
     #[test]
     fn units_cover_everything_once() {

@@ -58,7 +58,7 @@ fn version_2_with_the_limit_above_the_group() {
     // A namespace of its own, as in a container: the group is the root that is mounted.
     files[0].1 = "0::/\n".into();
     let top = put("sys/fs/cgroup", "209715200\n", "max\n", 50 * MIB, 10 * MIB);
-    assert_eq!(run(&[top.clone()], &files), Some(160 * MIB));
+    assert_eq!(run(std::slice::from_ref(&top), &files), Some(160 * MIB));
     // A path out of the namespace is not followed.
     files[0].1 = "0::/../other\n".into();
     assert_eq!(run(&[top], &files), Some(160 * MIB));
