@@ -101,6 +101,10 @@ pub(crate) fn main() -> ExitCode {
         return code;
     }
     files::explain_vanished_files();
+    // The default would end the program when a file grows past the limit of the process (`ulimit -f`). With a
+    // handler, which need not do anything, it is an error of the write.
+    #[cfg(unix)]
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default());
     let matches = match app().try_get_matches() {
         Ok(m) => m,
         Err(e) => {

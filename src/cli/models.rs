@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail, Context};
-use ropewalk::fetch::{Manifest, Source};
+use ropewalk::fetch::{Entry, Manifest, Origin, Source};
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::Spec;
 use ropewalk::session::{MemoryUse, Session, SessionParams};
@@ -27,21 +27,39 @@ pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
         return Ok(path.to_owned());
     }
     let manifest = Manifest::builtin()?;
-    let file = match (manifest.get(model), model.parse::<Source>()) {
-        (Some(entry), _) => entry.file_name().to_owned(),
-        (None, Ok(source)) => source.file_name().to_owned(),
-        (None, Err(_)) if looks_like_a_path(model) => bail!("{model}: no such file"),
-        (None, Err(_)) => {
+    let entry = manifest.get(model);
+    let source: Source = match entry.map_or(model, |e| &e.source).parse() {
+        Ok(source) => source,
+        Err(_) if looks_like_a_path(model) => bail!("{model}: no such file"),
+        Err(_) => {
             let known: Vec<&str> = manifest.models.iter().map(|m| m.name.as_str()).collect();
             bail!("{model}: no such file, and no model of that name (known: {})", known.join(", "));
         }
     };
-    let places = [PathBuf::from("models"), cache_dir()?];
-    places
-        .iter()
-        .map(|dir| dir.join(&file))
-        .find(|p| p.is_file())
-        .ok_or_else(|| anyhow!("{model}: not here yet; fetch it with `ropewalk pull {model}`"))
+    let places = [PathBuf::from("models"), cache_dir()?].map(|dir| dir.join(source.file_name()));
+    let mut others = Vec::new();
+    for path in places.into_iter().filter(|p| p.is_file()) {
+        match stranger(&path, &source, entry)? {
+            None => return Ok(path),
+            Some(what) => others.push(format!("; {} is {what}", path.display())),
+        }
+    }
+    bail!("{model}: not here yet; fetch it with `ropewalk pull {model}`{}", others.concat())
+}
+
+/// What else a file of the right name is, if it is not what `pull` would have put there: one of another source,
+/// or, without a record, not known to be anything.
+fn stranger(path: &Path, source: &Source, entry: Option<&Entry>) -> anyhow::Result<Option<String>> {
+    Ok(match (Origin::read(path)?, entry) {
+        (Some(origin), _) if origin.source == source.to_string() => None,
+        (Some(origin), _) => Some(origin.source),
+        // `make models` writes no record. The checksum is left to `pull`: it takes long.
+        (None, Some(entry)) => {
+            let found = path.metadata().with_context(|| path.display().to_string())?.len();
+            (found != entry.bytes).then(|| format!("{found} bytes instead of {}", entry.bytes))
+        }
+        (None, None) => Some("of unknown origin: name it by its path".to_owned()),
+    })
 }
 
 fn looks_like_a_path(model: &str) -> bool {

@@ -1,14 +1,16 @@
 //! `ropewalk pull`: fetches a model file and checks its SHA-256.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{anyhow, Context};
 use clap::{Args as _, FromArgMatches};
-use ropewalk::control::{Control, Progress};
-use ropewalk::fetch::{self, Hub, Manifest, Source};
+use ropewalk::control::Progress;
+use ropewalk::fetch::{self, Hub, Limits, Manifest, Request, Source};
 use serde_json::json;
 
 use super::engine::draw;
+use super::interrupt::Interrupt;
 use super::output::{self, bytes, OutputArgs, Unit};
 use super::{models, usage, Command};
 
@@ -16,10 +18,11 @@ pub(crate) const COMMAND: Command = Command {
     name: "pull",
     about: "Fetch a model file, resumably, and check its sha256",
     details: "NAME is one of the manifest (`--list` shows it); any file of a public model hub repository is \
-              hf:ORG/REPO/FILE, and the first part of a split model brings the others. An interrupted pull \
-              goes on where it stopped. A file that is already there and right is left alone. Files land in \
-              $ROPEWALK_MODELS, else in the user's cache folder, where `-m NAME` finds them. HF_ENDPOINT and \
-              HF_TOKEN are honoured.",
+              hf:ORG/REPO/FILE, and the first part of a split model brings the others. A pull that was \
+              interrupted goes on where it stopped. A file that is already there and right is left alone, \
+              and none is ever replaced; FILE.source.json beside it says where it came from. Files land in \
+              $ROPEWALK_MODELS, else in the user's cache folder, where `-m NAME` finds them. HF_ENDPOINT, \
+              HF_TOKEN, ALL_PROXY and HTTPS_PROXY are honoured; a token goes to that hub alone, over https.",
     example: "pull smollm2",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
@@ -33,6 +36,9 @@ struct Args {
     /// Put the file into this folder
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Give the file this name there
+    #[arg(long = "as", value_name = "FILE")]
+    name: Option<String>,
     /// Demand this checksum (names of the manifest have one already)
     #[arg(long, value_name = "HEX", conflicts_with = "list")]
     sha256: Option<String>,
@@ -42,6 +48,13 @@ struct Args {
     /// List the manifest
     #[arg(long, conflicts_with = "what")]
     list: bool,
+    /// Try so often again when the connection fails; the count begins anew with every MiB that arrives
+    #[arg(long, value_name = "N", default_value_t = Limits::default().retries)]
+    retries: u32,
+    /// Take a connection for lost that brings less than 256 bytes a second over this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().read.as_secs(),
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
     #[command(flatten)]
     out: OutputArgs,
 }
@@ -56,7 +69,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     };
     let Some(what) = &args.what else { return list(&manifest, &args.out) };
     let (source, known) = match manifest.get(what) {
-        Some(entry) => (entry.source.parse::<Source>()?, Some(entry.sha256.clone())),
+        Some(entry) => (entry.source.parse::<Source>()?, Some(entry)),
         None if what.starts_with("hf:") => (what.parse::<Source>().map_err(|e| usage(e.to_string()))?, None),
         None => {
             let names: Vec<&str> = manifest.models.iter().map(|m| m.name.as_str()).collect();
@@ -70,29 +83,42 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(sum) = asked.as_ref().filter(|s| !fetch::is_sha256(s)) {
         return Err(usage(format!("--sha256 {sum}: expected 64 hexadecimal digits")));
     }
-    if let (Some(a), Some(k)) = (&asked, &known) {
+    if let (Some(a), Some(k)) = (&asked, known.map(|k| &k.sha256)) {
         if a != k {
             return Err(anyhow!("{what}: --sha256 is {a}, the manifest says {k}"));
         }
     }
-    let sum = known.or(asked);
+    let sum = known.map(|k| k.sha256.clone()).or(asked);
     let parts = source.parts();
-    if parts.len() > 1 && sum.is_some() {
-        return Err(usage("a checksum fits one file, and this model is split into several"));
+    if parts.len() > 1 && (sum.is_some() || args.name.is_some()) {
+        return Err(usage("--sha256 and --as fit one file, and this model is split into several"));
     }
     let dir = match &args.dir {
         Some(dir) => dir.clone(),
         None => models::cache_dir()?,
     };
-    let var = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
-    let hub = Hub { endpoint: var("HF_ENDPOINT"), token: var("HF_TOKEN") };
+    let hub = hub(args);
+    let interrupt = Interrupt::install()?;
+    let notes = |text: std::fmt::Arguments<'_>| args.out.note(text);
     let mut files = Vec::new();
     for part in &parts {
         let pulled = {
-            let name = part.file_name();
+            let name = args.name.as_deref().unwrap_or(part.file_name());
             let draw = draw(args.out.progress(0, name, Unit::Bytes));
             let show = |p: &Progress<'_>| draw(&Progress { what: format_args!("{name}: {}", p.what), ..*p });
-            fetch::pull(&hub, part, &dir, sum.as_deref(), &Control::default().with_progress(&show))?
+            let request = Request {
+                source: part,
+                name: args.name.as_deref(),
+                sha256: sum.as_deref(),
+                bytes: known.map(|k| k.bytes),
+            };
+            let control = interrupt.control().with_progress(&show).with_notes(&notes);
+            match fetch::pull(&hub, &request, &dir, &control) {
+                Err(fetch::FetchError::Name(name)) if args.name.is_some() => {
+                    return Err(usage(format!("--as: {}", fetch::FetchError::Name(name))));
+                }
+                pulled => pulled?,
+            }
         };
         args.out.note(format_args!(
             "{}: {}, {}, sha256 {} ({})",
@@ -116,6 +142,22 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     // The path alone on stdout, for scripts: model=$(ropewalk pull smollm2).
     output::print(&format!("{}\n", files[0].path.display()))
+}
+
+/// The hub that the environment names.
+fn hub(args: &Args) -> Hub {
+    let var = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
+    let proxies = ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy"];
+    Hub {
+        endpoint: var("HF_ENDPOINT"),
+        token: var("HF_TOKEN").map(|t| t.trim().to_owned()),
+        proxy: proxies.iter().find_map(|name| var(name)),
+        limits: Limits {
+            retries: args.retries,
+            read: Duration::from_secs(args.timeout),
+            ..Limits::default()
+        },
+    }
 }
 
 fn list(manifest: &Manifest, out: &OutputArgs) -> anyhow::Result<()> {

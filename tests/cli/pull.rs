@@ -1,200 +1,313 @@
-//! `ropewalk pull` against a small server on this machine that speaks as a model hub does.
+//! `ropewalk pull` against a hub on this machine: files in place, connections that break, pulls that are cut off.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::common::program::{command, finish, Output};
-use sha2::{Digest, Sha256};
+use super::hub::{content, names, sum, Hub, FILE, SOURCE};
+use crate::common::program::{command, run_in};
 
-/// How the server behaves.
-#[derive(Debug, Default)]
-struct Mood {
-    /// Hangs up after so many bytes of the body, this many times.
-    hang_ups: usize,
-    after: usize,
-    /// Answers everything with this status.
-    status: Option<u16>,
+/// The unfinished file that a pull left in this folder.
+fn unfinished(dir: &Path) -> PathBuf {
+    let names = names(&dir.join(".partial"));
+    let name = names.iter().find(|n| n.ends_with(".part")).expect("an unfinished file");
+    dir.join(".partial").join(name)
 }
 
-/// A hub with one file. Counts the bytes of it that were sent.
-struct Hub {
-    address: String,
-    sent: Arc<Mutex<usize>>,
-    mood: Arc<Mutex<Mood>>,
-    sum: String,
-    content: Vec<u8>,
-}
-
-impl Hub {
-    fn new() -> Hub {
-        let content: Vec<u8> =
-            (0..300_000u32).flat_map(|i| (i.wrapping_mul(2_654_435_761)).to_le_bytes()).collect();
-        let sum: String = Sha256::digest(&content).iter().map(|b| format!("{b:02x}")).collect();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let hub = Hub {
-            address: format!("http://{}", listener.local_addr().unwrap()),
-            sent: Arc::default(),
-            mood: Arc::default(),
-            sum: sum.clone(),
-            content: content.clone(),
-        };
-        let (sent, mood) = (Arc::clone(&hub.sent), Arc::clone(&hub.mood));
-        // Ends with the process; every connection is answered once.
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let _ = answer(stream, &content, &sum, &sent, &mood);
-            }
-        });
-        hub
-    }
-
-    fn pull(&self, dir: &Path, args: &[&str]) -> Output {
-        let mut command = command(&[&["pull", "--dir", dir.to_str().unwrap()][..], args].concat());
-        command.env("HF_ENDPOINT", &self.address);
-        finish(command)
-    }
-
-    fn manifest(&self, dir: &Path, sum: &str) -> String {
-        let path = dir.join("manifest.toml");
-        let text = format!(
-            "[[model]]\nname = \"tiny\"\nsource = \"hf:org/repo/file.gguf\"\nsha256 = \"{sum}\"\nbytes = {}\nlicence = \"MIT\"\n",
-            self.content.len()
-        );
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-}
-
-fn answer(
-    mut stream: TcpStream,
-    content: &[u8],
-    sum: &str,
-    sent: &Mutex<usize>,
-    mood: &Mutex<Mood>,
-) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let (mut line, mut path, mut range) = (String::new(), String::new(), (0, content.len() - 1));
+/// Waits until the file is a part of a pull under way, at least this long.
+fn wait_for(dir: &Path, bytes: u64) {
+    let since = Instant::now();
     loop {
-        line.clear();
-        if reader.read_line(&mut line)? == 0 || line == "\r\n" {
-            break;
+        let entries = std::fs::read_dir(dir.join(".partial")).into_iter().flatten().flatten();
+        let mut parts = entries.filter(|e| e.path().extension().is_some_and(|x| x == "part"));
+        if parts.any(|e| e.metadata().is_ok_and(|m| m.len() >= bytes)) {
+            return;
         }
-        if let Some(rest) = line.strip_prefix("GET ") {
-            path = rest.split(' ').next().unwrap_or_default().to_owned();
-        }
-        if let Some(bytes) = line.to_ascii_lowercase().strip_prefix("range: bytes=") {
-            let (from, to) = bytes.trim().split_once('-').unwrap();
-            range = (from.parse().unwrap(), to.parse().unwrap_or(content.len() - 1));
-        }
+        assert!(since.elapsed() < Duration::from_secs(30), "nothing arrives");
+        std::thread::sleep(Duration::from_millis(5));
     }
-    let status = mood.lock().unwrap().status.or((path != "/org/repo/resolve/main/file.gguf").then_some(404));
-    if let Some(status) = status {
-        return write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    }
-    if range.0 > range.1 {
-        return write!(stream, "HTTP/1.1 416 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    }
-    let part = &content[range.0..=range.1];
-    write!(
-        stream,
-        "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes {}-{}/{}\r\nETag: \"{sum}\"\r\nx-repo-commit: abc123\r\nConnection: close\r\n\r\n",
-        part.len(), range.0, range.1, content.len(),
-    )?;
-    let mut cut = part.len();
-    if part.len() > 1 {
-        let mut mood = mood.lock().unwrap();
-        if mood.hang_ups > 0 {
-            mood.hang_ups -= 1;
-            cut = cut.min(mood.after);
-        }
-        *sent.lock().unwrap() += cut;
-    }
-    stream.write_all(&part[..cut])
+}
+
+/// A call under way, whose output can be asked for later.
+fn start(mut command: Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits for its end: the exit code, and stderr.
+fn end(child: Child) -> (Option<i32>, String) {
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 #[test]
 fn a_file_arrives_whole_and_a_second_pull_sends_nothing() {
     let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
-    let manifest = hub.manifest(dir.path(), &hub.sum);
-    let output = hub.pull(dir.path(), &["tiny", "--manifest", &manifest]);
-    assert_eq!(output.code, 0, "{output:?}");
-    let path = dir.path().join("file.gguf");
-    assert_eq!(output.stdout.trim(), path.to_str().unwrap());
+    let (content, folder) = (hub.content(), dir.path().join("in"));
+    let manifest = hub.manifest(dir.path(), &sum(&content), content.len());
+    let output = hub.pull_whole(&folder, &["tiny", "--manifest", &manifest]);
+    assert_eq!(output.stdout.trim(), folder.join("file.gguf").to_str().unwrap());
     assert!(output.stderr.contains("fetched") && output.stderr.contains("as expected"), "{output:?}");
-    assert_eq!(std::fs::read(&path).unwrap(), hub.content);
-    assert_eq!(*hub.sent.lock().unwrap(), hub.content.len());
-    assert!(!dir.path().join(".partial").exists(), "nothing unfinished is left");
+    assert_eq!(hub.sent(), content.len());
 
-    let output = hub.pull(dir.path(), &["tiny", "--manifest", &manifest, "--json"]);
-    let json = output.json();
-    assert_eq!(json["files"][0]["fetched"], false);
-    assert_eq!(json["files"][0]["verified"], true);
-    assert_eq!(json["files"][0]["sha256"], hub.sum.as_str());
-    assert_eq!(*hub.sent.lock().unwrap(), hub.content.len(), "nothing was sent again");
+    for what in ["tiny", SOURCE] {
+        let json = hub.pull_whole(&folder, &[what, "--manifest", &manifest, "--json"]).json();
+        assert_eq!(json["files"][0]["fetched"], false);
+        assert_eq!(json["files"][0]["verified"], true);
+        assert_eq!(json["files"][0]["sha256"], sum(&content).as_str());
+    }
+    assert_eq!(hub.asked().len(), 1, "the hub was not asked again");
+    let record = std::fs::read_to_string(folder.join("file.gguf.source.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    let expected = serde_json::json!({ "source": SOURCE, "revision": "abc123", "bytes": content.len(),
+        "sha256": sum(&content) });
+    assert_eq!(record, expected);
 }
 
 #[test]
 fn a_broken_connection_is_resumed_in_the_same_call() {
-    let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
-    *hub.mood.lock().unwrap() = Mood { hang_ups: 2, after: 300_000, status: None };
-    let output = hub.pull(dir.path(), &["hf:org/repo/file.gguf", "-q"]);
-    assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{output:?}");
-    assert_eq!(std::fs::read(dir.path().join("file.gguf")).unwrap(), hub.content);
-    assert_eq!(*hub.sent.lock().unwrap(), hub.content.len(), "every byte travelled once");
+    let dir = tempfile::tempdir().unwrap();
+    let hub = || Hub::twisted(|asked, reply| reply.cut = if asked.n < 2 { 300_000 } else { usize::MAX });
+    let (quiet, loud) = (hub(), hub());
+    let output = quiet.pull_whole(dir.path(), &[SOURCE, "-q"]);
+    assert_eq!(output.stderr, "", "{output:?}");
+    assert_eq!(quiet.sent(), content().len(), "every byte travelled once");
+    let output = loud.pull_whole(&dir.path().join("loud"), &[SOURCE]);
+    assert_eq!(output.stderr.matches("retry ").count(), 2, "what was tried again is said: {output:?}");
 }
 
 #[test]
-fn what_an_earlier_call_left_is_not_fetched_again() {
-    let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
-    let blobs = dir.path().join(".partial/models--org--repo/blobs");
-    std::fs::create_dir_all(&blobs).unwrap();
-    std::fs::write(blobs.join(format!("{}.part", hub.sum)), &hub.content[..1_000_000]).unwrap();
-    let output = hub.pull(dir.path(), &["hf:org/repo/file.gguf"]);
-    assert_eq!(output.code, 0, "{output:?}");
-    assert!(output.stderr.contains("as expected"), "the hub's own sum is compared: {output:?}");
-    assert_eq!(std::fs::read(dir.path().join("file.gguf")).unwrap(), hub.content);
-    assert_eq!(*hub.sent.lock().unwrap(), hub.content.len() - 1_000_000);
+fn what_an_earlier_call_left_is_resumed_or_replaced() {
+    let whole = content().len();
+    for (extra, sends) in [(0, whole - 1_000_000), (200_001, whole)] {
+        let dir = tempfile::tempdir().unwrap();
+        let hub = Hub::twisted(|asked, reply| reply.cut = if asked.n == 0 { 1_000_000 } else { usize::MAX });
+        hub.pull_fails(dir.path(), &[SOURCE, "--retries", "0"], &["1000000 bytes are kept"]);
+        let path = unfinished(dir.path());
+        if extra > 0 {
+            // Longer than the whole, which no pull leaves.
+            let left = std::fs::read(&path).unwrap();
+            std::fs::write(&path, [&left[..], &vec![0; extra]].concat()).unwrap();
+        }
+        let output = hub.pull_whole(dir.path(), &[SOURCE]);
+        assert!(output.stderr.contains("as expected"), "the hub's own sum is compared: {output:?}");
+        assert_eq!(hub.sent(), 1_000_000 + sends);
+    }
 }
 
 #[test]
-fn leftovers_that_are_whole_or_too_long_are_dealt_with() {
-    for extra in [0, 10] {
-        let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
-        let blobs = dir.path().join(".partial/models--org--repo/blobs");
-        std::fs::create_dir_all(&blobs).unwrap();
-        let left = [&hub.content[..], &vec![0; extra]].concat();
-        std::fs::write(blobs.join(format!("{}.part", hub.sum)), left).unwrap();
-        let output = hub.pull(dir.path(), &["hf:org/repo/file.gguf"]);
-        assert_eq!(output.code, 0, "{output:?}");
-        assert_eq!(std::fs::read(dir.path().join("file.gguf")).unwrap(), hub.content);
+fn what_is_whole_needs_no_hub() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::twisted(|asked, reply| reply.cut = if asked.n == 0 { 1_000_000 } else { usize::MAX });
+    hub.pull(dir.path(), &[SOURCE, "--retries", "0"]);
+    let left = unfinished(dir.path());
+    std::fs::write(&left, hub.content()).unwrap();
+    hub.pull_whole(dir.path(), &[SOURCE]);
+    // Killed at its very end, a pull leaves what it does not need any more; the next one removes that.
+    for file in [false, true] {
+        std::fs::create_dir(dir.path().join(".partial")).unwrap();
+        if file {
+            std::fs::write(&left, "").unwrap();
+        }
+        hub.pull_whole(dir.path(), &[SOURCE]);
+    }
+    assert_eq!(hub.asked().len(), 1);
+}
+
+#[test]
+fn another_version_on_the_hub_replaces_the_beginning_of_the_first() {
+    for linked in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let hub = Hub::twisted(move |asked, reply| {
+            reply.cut = if asked.n == 0 { 1_000_000 } else { usize::MAX };
+            if linked {
+                // The tag of a link is the hub's own: a server that sends the contents cannot compare it.
+                let tag = reply.headers.iter().find(|(n, _)| *n == "ETag").unwrap().1.clone();
+                reply.set("x-linked-etag", tag);
+                assert!(asked.header("if-range").is_none());
+            }
+        });
+        hub.pull_fails(dir.path(), &[SOURCE, "--retries", "0"], &["bytes are kept"]);
+        hub.set_content(content().iter().rev().copied().collect());
+        hub.pull_whole(dir.path(), &[SOURCE]);
     }
 }
 
 #[test]
 fn a_wrong_checksum_keeps_nothing() {
     let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
-    let wrong = "0".repeat(64);
-    let manifest = hub.manifest(dir.path(), &wrong);
-    let output = hub.pull(dir.path(), &["tiny", "--manifest", &manifest]);
-    assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{output:?}");
-    let line = output.stderr.lines().last().unwrap();
-    assert!(line.starts_with("error: ") && line.contains(&wrong) && line.contains(&hub.sum), "{output:?}");
-    assert!(!dir.path().join("file.gguf").exists());
+    let (folder, wrong) = (dir.path().join("in"), "0".repeat(64));
+    let manifest = hub.manifest(dir.path(), &wrong, content().len());
+    hub.pull_fails(&folder, &["tiny", "--manifest", &manifest], &[&wrong, &sum(&content())]);
+    assert!(names(&folder).is_empty());
     // Neither is it used by the next pull.
-    let output = hub.pull(dir.path(), &["hf:org/repo/file.gguf", "--sha256", &hub.sum]);
-    assert_eq!(output.code, 0, "{output:?}");
+    hub.pull_whole(&folder, &[SOURCE, "--sha256", &sum(&content())]);
+    // A size is compared before anything is fetched.
+    let folder = dir.path().join("size");
+    let manifest = hub.manifest(dir.path(), &sum(&content()), 7);
+    hub.pull_fails(&folder, &["tiny", "--manifest", &manifest], &["expected 7 bytes", "1200000"]);
+    assert!(names(&folder).is_empty());
 }
 
 #[test]
-fn refusals_are_one_clear_line() {
+fn refusals_are_one_clear_line_and_are_not_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::twisted(|asked, reply| match asked.path.as_str() {
+        "/org/closed/resolve/main/file.gguf" => reply.refuse(401),
+        "/org/odd/resolve/main/file.gguf" => reply.refuse(418),
+        _ => {}
+    });
+    for (source, words) in [
+        ("hf:org/repo/other.gguf", "hf:org/repo/other.gguf: not found"),
+        ("hf:org/closed/file.gguf", "HF_TOKEN"),
+        ("hf:org/odd/file.gguf", "status 418"),
+    ] {
+        let asked = hub.asked().len();
+        let output = hub.pull_fails(dir.path(), &[source], &[words]);
+        assert_eq!((output.stderr.lines().count(), hub.asked().len()), (1, asked + 1), "{output:?}");
+        assert!(names(dir.path()).is_empty());
+    }
+}
+
+#[test]
+fn a_file_of_another_source_is_not_taken_for_it() {
     let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
-    let output = hub.pull(dir.path(), &["hf:org/repo/other.gguf"]);
+    let folder = dir.path().join("models");
+    hub.pull_whole(&folder, &[SOURCE]);
+    let other = "hf:other/thing/file.gguf";
+    let output = hub.pull(&folder, &[other]);
+    assert_eq!(
+        (output.code, output.stdout.as_str(), output.stderr.lines().count()),
+        (1, "", 1),
+        "{output:?}"
+    );
+    assert!(output.stderr.contains(SOURCE) && output.stderr.contains(other), "{output:?}");
+    assert_eq!(hub.pull(&folder, &[other, "--as", "theirs.gguf"]).code, 0);
+    assert_eq!(names(&folder).len(), 4);
+    // Nor is it opened under that name.
+    let output = run_in(dir.path(), &["run", "-m", other, "-p", "a"]);
     assert_eq!(output.code, 1);
-    assert_eq!(output.stderr, "error: hf:org/repo/other.gguf: not found\n");
-    hub.mood.lock().unwrap().status = Some(401);
-    let output = hub.pull(dir.path(), &["hf:org/repo/file.gguf"]);
-    assert_eq!(output.code, 1);
-    assert!(output.stderr.lines().count() == 1 && output.stderr.contains("HF_TOKEN"), "{output:?}");
+    assert!(output.stderr.contains("not here yet") && output.stderr.contains(SOURCE), "{output:?}");
+}
+
+#[test]
+fn a_file_without_a_record_is_of_unknown_origin() {
+    let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
+    let folder = dir.path().join("in");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("file.gguf"), hub.content()).unwrap();
+    let output = hub.pull(&folder, &[SOURCE]);
+    assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{output:?}");
+    assert!(output.stderr.contains("unknown origin") && !output.stderr.contains("expected"), "{output:?}");
+    // The manifest's checksum says what it is.
+    let manifest = hub.manifest(dir.path(), &sum(&content()), content().len());
+    let output = hub.pull_whole(&folder, &["tiny", "--manifest", &manifest]);
+    assert!(output.stderr.contains("already here") && output.stderr.contains("as expected"), "{output:?}");
+    std::fs::write(folder.join("file.gguf"), "short").unwrap();
+    let output = hub.pull(&folder, &["tiny", "--manifest", &manifest]);
+    assert!(output.code == 1 && output.stderr.contains("expected 1200000 bytes, found 5"), "{output:?}");
+    assert!(hub.asked().is_empty());
+}
+
+#[test]
+fn two_pulls_at_once_do_not_collide() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::twisted(|_, reply| reply.pause = Some((60_000, Duration::from_millis(200))));
+    let first = start(hub.call(dir.path(), &[SOURCE]));
+    wait_for(dir.path(), 1);
+    // The same source, and another one of the same name: the one who writes there is named.
+    for source in [SOURCE, "hf:other/thing/file.gguf"] {
+        let holder = format!("from {SOURCE}, by process {}", first.id());
+        hub.pull_fails(dir.path(), &[source], &["file.gguf: is being pulled already", &holder]);
+    }
+    // Another name is none of its business, and the end of one is not the end of the other.
+    let quick = Hub::new();
+    let output = quick.pull(dir.path(), &["hf:other/thing/file.gguf", "--as", "second.gguf"]);
+    assert_eq!(output.code, 0, "{output:?}");
+    let (code, stderr) = end(first);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(hub.sent(), content().len(), "{stderr}");
+    assert!(std::fs::read(dir.path().join("file.gguf")).unwrap() == content());
+    assert!(std::fs::read(dir.path().join("second.gguf")).unwrap() == content());
+    assert_eq!(names(dir.path()).len(), 4, "{:?}", names(dir.path()));
+}
+
+#[test]
+fn a_finished_pull_leaves_the_unfinished_file_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::twisted(|asked, reply| reply.cut = if asked.n == 0 { 1_000_000 } else { usize::MAX });
+    hub.pull_fails(dir.path(), &[SOURCE, "--retries", "0"], &["1000000 bytes are kept"]);
+    assert_eq!(hub.pull(dir.path(), &["hf:org/repo/b/file.gguf", "--as", "b.gguf"]).code, 0);
+    let sent = hub.sent();
+    assert_eq!(hub.pull(dir.path(), &[SOURCE]).code, 0);
+    assert_eq!(hub.sent() - sent, content().len() - 1_000_000);
+    assert_eq!(names(dir.path()).len(), 4, "{:?}", names(dir.path()));
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_what_arrived() {
+    let dir = tempfile::tempdir().unwrap();
+    // It stands still after the first part, so that the wait is what must be stopped.
+    let hub = Hub::twisted(|asked, reply| {
+        reply.pause = (asked.n == 0).then_some((500_000, Duration::from_secs(30)));
+    });
+    let mut call = command(&["pull", "--dir", dir.path().to_str().unwrap(), SOURCE]);
+    call.env("HF_ENDPOINT", &hub.address);
+    let child = start(call);
+    wait_for(dir.path(), 500_000);
+    let since = Instant::now();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let (code, stderr) = end(child);
+    assert!(since.elapsed() < Duration::from_secs(5));
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("500000 bytes are kept, and the same pull goes on from there"), "{stderr}");
+    hub.pull_whole(dir.path(), &[SOURCE]);
+    assert_eq!(hub.asked()[1].from, Some(500_000));
+}
+
+/// `ROPEWALK_TEST_KILLS` sets how many; each comes at another moment of a pull.
+#[cfg(unix)]
+#[test]
+fn a_killed_pull_is_finished_by_a_later_one() {
+    let kills: u64 = std::env::var("ROPEWALK_TEST_KILLS").map_or(12, |n| n.parse().unwrap());
+    let hub = Hub::twisted(|_, reply| reply.pause = Some((20_000, Duration::from_millis(5))));
+    let (mut killed, mut resumed, mut state) = (0, 0, 0x9e37_79b9_7f4a_7c15_u64);
+    let mut finished = 0;
+    let mut dir = tempfile::tempdir().unwrap();
+    while killed < kills {
+        let mut child = start(hub.call(dir.path(), &[SOURCE]));
+        // A generator of Marsaglia's: the moments are the same in each run.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        std::thread::sleep(Duration::from_millis(state % 350));
+        if child.try_wait().unwrap().is_none() {
+            child.kill().unwrap();
+            killed += 1;
+        }
+        let (code, stderr) = end(child);
+        assert!(code.is_none_or(|c| c == 0), "{stderr}");
+        let file = dir.path().join("file.gguf");
+        assert!(!file.exists() || std::fs::read(&file).unwrap() == content(), "in place before it is whole");
+        // Every third one is finished; the others are killed once more.
+        if file.exists() || killed % 3 == 0 {
+            let before = hub.asked().len();
+            hub.pull_whole(dir.path(), &[SOURCE]);
+            resumed += usize::from(hub.asked()[before..].iter().any(|a| a.from.is_some()));
+            finished += 1;
+            dir = tempfile::tempdir().unwrap();
+        }
+    }
+    println!("{killed} killed, {finished} finished, {resumed} of them resumed, {} bytes sent", hub.sent());
+    assert!(resumed > 0);
+}
+
+#[test]
+fn the_address_is_the_hubs() {
+    let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
+    hub.pull_whole(dir.path(), &[SOURCE]);
+    let asked = &hub.asked()[0];
+    assert_eq!(asked.path, FILE);
+    assert_eq!((asked.header("range"), asked.header("authorization")), (None, None));
+    assert_eq!(asked.header("accept-encoding"), Some("identity"));
 }

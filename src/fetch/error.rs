@@ -1,0 +1,121 @@
+//! The errors of fetching.
+
+use std::path::{Path, PathBuf};
+
+/// An error of fetching a file, in one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// A manifest is malformed.
+    #[error("manifest {origin}: {what}")]
+    Manifest {
+        /// Name of the manifest.
+        origin: String,
+        /// The entry, its key, the value expected and the value found.
+        what: String,
+    },
+    /// The text is not a source.
+    #[error("source '{0}': expected hf:ORG/REPO/FILE")]
+    Source(String),
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the system.
+        source: std::io::Error,
+    },
+    /// The hub refused, or cannot be reached.
+    #[error("{from}: {what}")]
+    Remote {
+        /// The source asked for.
+        from: String,
+        /// The hub's answer, or the error of the connection.
+        what: String,
+    },
+    /// The file has another checksum than expected.
+    #[error("{}: expected sha256 {expected}, found {found}", path.display())]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// The checksum expected.
+        expected: String,
+        /// The checksum found.
+        found: String,
+    },
+    /// The file has another size than expected.
+    #[error("{}: expected {expected} bytes, found {found}", path.display())]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// The size expected, in bytes.
+        expected: u64,
+        /// The size found.
+        found: u64,
+    },
+    /// There is less room than the file needs.
+    #[error("{}: {needed} bytes are needed, and {free} are free", path.display())]
+    Space {
+        /// The folder.
+        path: PathBuf,
+        /// Bytes still to be written.
+        needed: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// A name for the target that cannot be one.
+    #[error("name '{0}': expected letters, digits and ._-+=,@, no dot in front, no .source.json at its end")]
+    Name(String),
+    /// A file of another source has the name.
+    #[error("{}: is {found}, not {asked}: choose another folder or name", path.display())]
+    Taken {
+        /// The file.
+        path: PathBuf,
+        /// The source in its record.
+        found: String,
+        /// The source asked for.
+        asked: String,
+    },
+    /// A file has the name, and nothing says what it is.
+    #[error(
+        "{}: is there already, of unknown origin: give the sha256 of {asked}, or choose another folder or name",
+        path.display()
+    )]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// The source asked for.
+        asked: String,
+    },
+    /// A record cannot be read.
+    #[error("{}: {what}", path.display())]
+    Record {
+        /// The record.
+        path: PathBuf,
+        /// What was expected there.
+        what: String,
+    },
+    /// Another pull writes this file.
+    #[error("{}: is being pulled already, from {holder}", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+        /// The source of that pull, and its process.
+        holder: String,
+    },
+    /// The caller asked to stop.
+    #[error("{from}: stopped{}", super::transfer::kept(*kept))]
+    Stopped {
+        /// The source asked for.
+        from: String,
+        /// Bytes of it that are here.
+        kept: u64,
+    },
+}
+/// Results of this module.
+pub(super) type Result<T, E = FetchError> = std::result::Result<T, E>;
+
+/// Names the path that an operation of the file system failed on.
+pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> FetchError + '_ {
+    move |source| FetchError::Io { path: path.to_owned(), source }
+}

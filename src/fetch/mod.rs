@@ -1,0 +1,307 @@
+//! Fetches model files: the manifest of known models, sources on a model hub, checksums.
+//!
+//! A source names a file of the hub, and its last part is the file's name in the target folder. Beside each
+//! file that was fetched is a record of where it came from ([`Origin`]). What is unfinished is in `.partial`
+//! inside the target folder, under names made from the source alone: nothing a server says becomes part of a
+//! path. A file is in place only when it is complete, its checksum was compared and it is on the disk.
+
+mod error;
+mod http;
+mod origin;
+mod partial;
+mod source;
+mod transfer;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use crate::control::Control;
+
+pub use error::FetchError;
+use error::{io, Result};
+pub use origin::Origin;
+use partial::{Lock, Partial};
+pub use source::{is_sha256, Entry, Manifest, Source};
+
+/// The model hub to fetch from, and how long to wait for it.
+#[derive(Clone, Default)]
+pub struct Hub {
+    /// Its address; `None` for the public hub, as crate hf-hub names it.
+    pub endpoint: Option<String>,
+    /// Access token for files that are not public. It is sent to the hub alone, and only over https.
+    pub token: Option<String>,
+    /// Address of a proxy, `http://HOST:PORT`. Servers on this machine are asked without it.
+    pub proxy: Option<String>,
+    /// Times and counts.
+    pub limits: Limits,
+}
+// By hand, for a token must not get into a log.
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub")
+            .field("endpoint", &self.endpoint)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How long to wait for a hub, and how often to try.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// For a connection.
+    pub connect: Duration,
+    /// For the head of an answer. Also the time over which a body must bring 256 bytes a second: less is a
+    /// stalled connection, which is tried again.
+    pub read: Duration,
+    /// Tries after the first one. The count begins anew whenever another MiB of the file has arrived.
+    pub retries: u32,
+    /// Before the first retry; twice as long before each further one, up to a minute.
+    pub wait: Duration,
+}
+impl Default for Limits {
+    fn default() -> Limits {
+        let seconds = Duration::from_secs;
+        Limits { connect: seconds(10), read: seconds(60), retries: 5, wait: seconds(1) }
+    }
+}
+
+/// What to fetch, and what is known of it.
+#[derive(Debug, Clone)]
+pub struct Request<'a> {
+    /// The source.
+    pub source: &'a Source,
+    /// The file's name in the target folder; `None` for the source's own. It is a name without folders.
+    pub name: Option<&'a str>,
+    /// The SHA-256 it must have, in lower-case hexadecimal.
+    pub sha256: Option<&'a str>,
+    /// The size it must have, in bytes.
+    pub bytes: Option<u64>,
+}
+impl<'a> Request<'a> {
+    /// A source of which nothing is known.
+    pub fn new(source: &'a Source) -> Request<'a> {
+        Request { source, name: None, sha256: None, bytes: None }
+    }
+}
+
+/// A file that is in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pulled {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its SHA-256.
+    pub sha256: String,
+    /// Whether its checksum was compared with one known before.
+    pub verified: bool,
+    /// Whether it was downloaded now; false when it was there already.
+    pub fresh: bool,
+}
+
+/// Fetches one file into `dir`. A file that is there already is checked, and never replaced: its record must
+/// name this source, and its size and checksum must be those recorded and those asked for. A file without a
+/// record must have the checksum asked for. What was fetched must have the checksum asked for, or else the one
+/// the hub gives, if it gives any.
+///
+/// # Errors
+/// A file that cannot be written; a hub that refuses, or cannot be reached after all retries; another size or
+/// checksum than expected; a file of another or an unknown source in the place; another pull at work there;
+/// [`FetchError::Stopped`]. Whatever part of the file has arrived stays, unless it is wrong, and the next pull
+/// of the same source into the same folder goes on from there.
+pub fn pull(hub: &Hub, request: &Request<'_>, dir: &Path, control: &Control<'_>) -> Result<Pulled> {
+    let name = file_name(request);
+    if !source::is_file_name(name) {
+        return Err(FetchError::Name(name.to_owned()));
+    }
+    let path = dir.join(name);
+    if is_there(&path)? {
+        let pulled = check_present(request, &path, control)?;
+        // A pull that was killed at its very end leaves something; one that still runs removes it itself.
+        if partial::left(dir) {
+            if let Ok(_lock) = Lock::take(dir, name, request.source, control) {
+                partial::sweep(dir, name, request.source)?;
+            }
+        }
+        return Ok(pulled);
+    }
+    std::fs::create_dir_all(dir).map_err(io(dir))?;
+    let lock = Lock::take(dir, name, request.source, control)?;
+    // While this waited for the lock, the one who held it may have finished.
+    if is_there(&path)? {
+        return check_present(request, &path, control);
+    }
+    let pulled = fetch(hub, request, dir, &path, &lock, control);
+    drop(lock);
+    pulled
+}
+
+fn file_name<'a>(request: &Request<'a>) -> &'a str {
+    request.name.unwrap_or(request.source.file_name())
+}
+
+/// Whether a file is there. Anything else under its name is an error, and so is a name that is too long.
+fn is_there(path: &Path) -> Result<bool> {
+    let there = |path: &Path| match path.symlink_metadata() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(io(path)(e)),
+        Ok(_) => Ok(true),
+    };
+    there(&Origin::path_of(path))?;
+    if !there(path)? {
+        return Ok(false);
+    }
+    if !std::fs::metadata(path).map_err(io(path))?.is_file() {
+        return Err(io(path)(std::io::Error::other("is there already and is not a regular file")));
+    }
+    Ok(true)
+}
+
+/// Checks a file that is there already against its record and what was asked for.
+fn check_present(request: &Request<'_>, path: &Path, control: &Control<'_>) -> Result<Pulled> {
+    let origin = Origin::read(path)?;
+    let source = request.source.to_string();
+    if let Some(origin) = origin.as_ref().filter(|o| o.source != source) {
+        let (path, found) = (path.to_owned(), origin.source.clone());
+        return Err(FetchError::Taken { path, found, asked: source });
+    }
+    let sha256 = request.sha256.or(origin.as_ref().map(|o| o.sha256.as_str()));
+    let Some(expected) = sha256 else {
+        return Err(FetchError::Unknown { path: path.to_owned(), asked: source });
+    };
+    let found = std::fs::metadata(path).map_err(io(path))?.len();
+    let bytes = request.bytes.or(origin.as_ref().map(|o| o.bytes));
+    if let Some(expected) = bytes.filter(|n| *n != found) {
+        return Err(FetchError::Size { path: path.to_owned(), expected, found });
+    }
+    let pulled = check(request, path, Some(expected), false, control)?;
+    if origin.is_none() {
+        let origin = Origin { source, revision: None, bytes: pulled.bytes, sha256: pulled.sha256.clone() };
+        let (dir, name) = (path.parent().unwrap_or(Path::new("")), file_name(request));
+        let written = Lock::take(dir, name, request.source, control)
+            .and_then(|_lock| origin.write(path, &partial::fresh(dir, name, request.source)));
+        // The folder may be one that only others write to.
+        if let Err(e) = written {
+            control.note(format_args!("note: where it came from is not recorded: {e}"));
+        }
+    }
+    Ok(pulled)
+}
+
+/// Fetches a file that is not there.
+fn fetch(
+    hub: &Hub,
+    request: &Request<'_>,
+    dir: &Path,
+    path: &Path,
+    lock: &Lock,
+    control: &Control<'_>,
+) -> Result<Pulled> {
+    let name = file_name(request);
+    let mut partial = Partial::open(dir, name, request.source, lock)?;
+    let done = transfer::complete(hub, request, &mut partial, control).and_then(|()| {
+        let known = partial.known();
+        let expected = request.sha256.or(known.and_then(|k| k.sha256.as_deref()));
+        let revision = known.and_then(|k| k.revision.clone());
+        let pulled = check(request, &partial.path, expected, true, control)?;
+        Ok((Pulled { path: path.to_owned(), ..pulled }, revision))
+    });
+    let (pulled, revision) = match done {
+        Ok(done) => done,
+        Err(e) => {
+            // What is not the file asked for would not be it the next time.
+            if matches!(e, FetchError::Checksum { .. }) || partial.len()? == 0 {
+                drop(partial);
+                partial::sweep(dir, name, request.source)?;
+            }
+            return Err(match e {
+                FetchError::Checksum { expected, found, .. } => {
+                    FetchError::Checksum { path: path.to_owned(), expected, found }
+                }
+                other => other,
+            });
+        }
+    };
+    partial.sync()?;
+    let source = request.source.to_string();
+    let origin = Origin { source, revision, bytes: pulled.bytes, sha256: pulled.sha256.clone() };
+    // A record without a file says nothing; a file without a record would be of unknown origin.
+    origin.write(path, &partial::fresh(dir, name, request.source))?;
+    if is_there(path)? {
+        return Err(io(path)(std::io::Error::other("somebody else put a file there meanwhile")));
+    }
+    std::fs::rename(&partial.path, path).map_err(io(path))?;
+    drop(partial);
+    sync_folder(dir).map_err(io(dir))?;
+    partial::sweep(dir, name, request.source)?;
+    Ok(pulled)
+}
+
+#[cfg(unix)]
+fn sync_folder(dir: &Path) -> std::io::Result<()> {
+    use std::io::ErrorKind;
+    match std::fs::File::open(dir)?.sync_all() {
+        // Some file systems cannot sync a folder, and need not.
+        Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(not(unix))]
+fn sync_folder(_: &Path) -> std::io::Result<()> {
+    Ok(())
+}
+
+/// Computes a file's SHA-256 and compares it with the one expected.
+fn check(
+    request: &Request<'_>,
+    path: &Path,
+    expected: Option<&str>,
+    fresh: bool,
+    control: &Control<'_>,
+) -> Result<Pulled> {
+    let Some((found, bytes)) = sha256_of(path, control)? else {
+        let kept = if fresh { std::fs::metadata(path).map_or(0, |m| m.len()) } else { 0 };
+        return Err(FetchError::Stopped { from: request.source.to_string(), kept });
+    };
+    let path = path.to_owned();
+    match expected {
+        Some(e) if e != found => Err(FetchError::Checksum { path, expected: e.to_owned(), found }),
+        _ => Ok(Pulled { path, bytes, sha256: found, verified: expected.is_some(), fresh }),
+    }
+}
+
+/// A file's SHA-256 and its size in bytes; `None` when it was asked to stop.
+///
+/// # Errors
+/// [`FetchError::Io`] for a file that cannot be read.
+pub fn sha256_of(path: &Path, control: &Control<'_>) -> Result<Option<(String, u64)>> {
+    let mut file = std::fs::File::open(path).map_err(io(path))?;
+    let total = file.metadata().map_err(io(path))?.len();
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    let mut done = 0;
+    loop {
+        if control.stopped() {
+            return Ok(None);
+        }
+        let n = file.read(&mut buffer).map_err(io(path))?;
+        if n == 0 {
+            break;
+        }
+        hash.update(&buffer[..n]);
+        done += n as u64;
+        control.report(format_args!("checking sha256"), done, total);
+    }
+    Ok(Some((hex(&hash.finalize()), done)))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests;

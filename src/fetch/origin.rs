@@ -1,0 +1,48 @@
+//! Where a file came from: a record beside it.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{partial, FetchError, Result};
+
+/// The end of a record's name, after the file's.
+pub(super) const SUFFIX: &str = ".source.json";
+
+/// Where a file came from, as written beside it in `FILE.source.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The source, `hf:ORG/REPO/FILE`.
+    pub source: String,
+    /// The commit, as the hub named it.
+    pub revision: Option<String>,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// SHA-256 in lower-case hexadecimal.
+    pub sha256: String,
+}
+impl Origin {
+    /// The record of a file.
+    pub fn path_of(file: &Path) -> PathBuf {
+        let mut name = file.file_name().unwrap_or_default().to_owned();
+        name.push(SUFFIX);
+        file.with_file_name(name)
+    }
+
+    /// Reads the record of a file; `None` when there is none.
+    ///
+    /// # Errors
+    /// A record that cannot be read, or is none.
+    pub fn read(file: &Path) -> Result<Option<Origin>> {
+        let path = Origin::path_of(file);
+        let Some(text) = partial::read(&path)? else { return Ok(None) };
+        let bad = |e| FetchError::Record { path, what: format!("expected the record of a pull: {e}") };
+        serde_json::from_str(&text).map(Some).map_err(bad)
+    }
+
+    /// Writes the record of a file, first as `fresh`.
+    pub(super) fn write(&self, file: &Path, fresh: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        partial::write(fresh, &Origin::path_of(file), &text)
+    }
+}

@@ -1,0 +1,225 @@
+//! Tests of `fetch` that need no server; `tests/cli/pull.rs` runs the whole against one on this machine.
+
+use url::Url;
+
+use super::http::{Answer, Body, Failure};
+use super::*;
+
+const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+fn nobody() -> Hub {
+    // Port 1 of the loopback address: refused at once, no packet leaves the machine.
+    let wait = Duration::from_millis(1);
+    let limits = Limits { retries: 1, wait, ..Limits::default() };
+    Hub { endpoint: Some("http://127.0.0.1:1".to_owned()), limits, ..Hub::default() }
+}
+
+#[test]
+fn the_builtin_manifest_is_sound() {
+    let m = Manifest::builtin().unwrap();
+    let entry = m.get("smollm2").unwrap();
+    assert_eq!(entry.file_name(), "SmolLM2-135M-Instruct.Q4_1.gguf");
+    assert_eq!(m.get("smollm2-135m-instruct-q4_1").unwrap().sha256, entry.sha256);
+    assert!(m.get("nonesuch").is_none());
+}
+
+#[test]
+fn manifests_are_checked() {
+    let good =
+        format!("[[model]]\nname='a'\nsource='hf:o/r/f.gguf'\nsha256='{EMPTY}'\nbytes=0\nlicence='MIT'\n");
+    assert!(Manifest::parse(&good, "x").is_ok());
+    for (from, to, hint) in [
+        ("hf:o/r/f.gguf", "hf:o/r", "hf:ORG/REPO/FILE"),
+        ("e3b0", "E3B0", "64 lower-case"),
+        ("bytes=0", "bytes='zero'", "line 5"),
+        ("licence", "license", "unknown field"),
+        ("name='a'", "", "missing field"),
+        ("[[model]]", "[[model", "line 1"),
+    ] {
+        let e = Manifest::parse(&good.replace(from, to), "my.toml").unwrap_err().to_string();
+        assert!(e.contains("my.toml") && e.contains(hint) && !e.contains('\n'), "{e}");
+    }
+    let twice = format!("{good}{good}");
+    assert!(Manifest::parse(&twice, "x").unwrap_err().to_string().contains("twice"));
+}
+
+#[test]
+fn sources() {
+    let s: Source = "hf:org/repo/dir/file-Q4_K.gguf".parse().unwrap();
+    assert_eq!(
+        (s.repo.as_str(), s.file.as_str(), s.file_name()),
+        ("org/repo", "dir/file-Q4_K.gguf", "file-Q4_K.gguf")
+    );
+    assert_eq!(s.to_string(), "hf:org/repo/dir/file-Q4_K.gguf");
+    for bad in [
+        "",
+        "hf:",
+        "hf:a/b",
+        "hf:a/b/",
+        "hf:a//c",
+        "hf:a/b/../c",
+        "hf:a/b/c?d",
+        "hf:a/b/c d",
+        "a/b/c",
+        "hf:a/b/.x",
+        "hf:a/b/f.gguf.source.json",
+    ] {
+        assert!(bad.parse::<Source>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn split_models_have_all_their_parts() {
+    let s: Source = "hf:o/r/m-00001-of-00003.gguf".parse().unwrap();
+    let names: Vec<_> = s.parts().iter().map(|p| p.file.clone()).collect();
+    assert_eq!(names, ["m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf"]);
+    for whole in ["hf:o/r/m.gguf", "hf:o/r/m-00002-of-00003.gguf", "hf:o/r/m-00001-of-3.gguf"] {
+        assert_eq!(whole.parse::<Source>().unwrap().parts().len(), 1, "{whole}");
+    }
+}
+
+#[test]
+fn a_file_that_is_here_is_checked_not_fetched() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let source: Source = "hf:o/r/f.gguf".parse().unwrap();
+    let pull = |request: &Request<'_>| pull(&nobody(), request, dir, &Control::default());
+    let unknown = Request::new(&source);
+    let sum = Request { sha256: Some(EMPTY), ..unknown.clone() };
+
+    std::fs::write(dir.join("f.gguf"), b"").unwrap();
+    let e = pull(&unknown).unwrap_err();
+    assert!(matches!(e, FetchError::Unknown { .. }) && e.to_string().contains("hf:o/r/f.gguf"), "{e}");
+    let got = pull(&sum).unwrap();
+    assert!(!got.fresh && got.verified && got.bytes == 0 && got.sha256 == EMPTY);
+    // The checksum has shown that it is this source: now there is a record of it.
+    assert!(pull(&unknown).unwrap().verified);
+    let other: Source = "hf:other/r/f.gguf".parse().unwrap();
+    for request in [Request::new(&other), Request { sha256: Some(EMPTY), ..Request::new(&other) }] {
+        let e = pull(&request).unwrap_err().to_string();
+        assert!(e.contains("is hf:o/r/f.gguf, not hf:other/r/f.gguf"), "{e}");
+    }
+    let e = pull(&Request { bytes: Some(1), ..sum.clone() }).unwrap_err().to_string();
+    assert!(e.contains("expected 1 bytes, found 0"), "{e}");
+
+    for (content, found) in [("other", "expected 0 bytes, found 5"), ("", "")] {
+        std::fs::write(dir.join("f.gguf"), content).unwrap();
+        match pull(&unknown) {
+            Err(e) => assert!(e.to_string().contains(found) && !found.is_empty(), "{e}"),
+            Ok(got) => assert!(got.verified && found.is_empty()),
+        }
+        assert_eq!(std::fs::read_to_string(dir.join("f.gguf")).unwrap(), content, "left alone");
+    }
+    std::fs::remove_file(dir.join("f.gguf.source.json")).unwrap();
+    std::fs::write(dir.join("f.gguf"), "x").unwrap();
+    let e = pull(&sum).unwrap_err();
+    assert!(matches!(&e, FetchError::Checksum { expected, .. } if expected == EMPTY), "{e}");
+    std::fs::write(dir.join("f.gguf.source.json"), "{}").unwrap();
+    assert!(matches!(pull(&unknown), Err(FetchError::Record { .. })));
+    assert!(!dir.join(".partial").exists());
+}
+
+#[test]
+fn a_hub_that_cannot_be_reached_is_one_line_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let source: Source = "hf:o/r/f.gguf".parse().unwrap();
+    let said = std::sync::Mutex::new(Vec::new());
+    let note = |text: std::fmt::Arguments<'_>| said.lock().unwrap().push(text.to_string());
+    let control = Control::default().with_notes(&note);
+    let e = pull(&nobody(), &Request::new(&source), dir.path(), &control).unwrap_err().to_string();
+    assert!(e.starts_with("hf:o/r/f.gguf: ") && e.contains("2 tries") && !e.contains('\n'), "{e}");
+    assert!(said.lock().unwrap().concat().contains("retry 1 of 1"), "{said:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn names_stay_in_their_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let source: Source = "hf:o/r/f.gguf".parse().unwrap();
+    for name in
+        ["", ".", "..", "../x", "a/b", "/etc/x", ".x", "a\\b", "f.source.json", "F.SOURCE.JSON", "a\n"]
+    {
+        let request = Request { name: Some(name), ..Request::new(&source) };
+        let e = pull(&nobody(), &request, dir.path(), &Control::default()).unwrap_err();
+        assert!(matches!(e, FetchError::Name(_)), "{e}");
+    }
+}
+
+#[test]
+fn a_token_stays_with_the_hub_and_off_plain_http() {
+    let start: Url = "https://hub.example/o/r/resolve/main/f".parse().unwrap();
+    let answer = |status, headers: &[(&'static str, &str)]| Answer {
+        status,
+        headers: headers.iter().map(|(n, v)| (*n, v.to_string())).collect(),
+        body: Body::empty(),
+    };
+    // The hub's own redirects keep the token; another server's never get it, nor the hub after them.
+    for (hops, tokens) in [
+        (vec!["/o/new/resolve/main/f", ""], vec![true, true]),
+        (vec!["https://cdn.example/f", ""], vec![true, false]),
+        (vec!["https://hub.example:8443/f", ""], vec![true, false]),
+        (vec!["https://cdn.example/f", "https://hub.example/g", ""], vec![true, false, false]),
+    ] {
+        let (mut seen, mut at) = (Vec::new(), hops.iter());
+        let get = |_: &Url, token: Option<&str>| {
+            seen.push(token.is_some());
+            Ok(match *at.next().unwrap() {
+                "" => answer(200, &[("x-repo-commit", "../..")]),
+                location => answer(302, &[("location", location), ("x-linked-etag", "\"a\"")]),
+            })
+        };
+        let (linked, last, _) = http::follow(&start, Some("secret"), get).unwrap();
+        assert_eq!((seen, last.status), (tokens, 200), "{hops:?}");
+        assert_eq!(linked.tag.as_deref(), Some("\"a\""));
+    }
+    for (location, hint) in [
+        ("http://hub.example/f", "plain http"),
+        ("http://cdn.example/f", "plain http"),
+        ("file:///etc/passwd", "file"),
+        ("https://hub.example/f", "redirects"),
+        ("https://", "no address"),
+    ] {
+        let get = |_: &Url, _: Option<&str>| Ok(answer(302, &[("location", location)]));
+        let failure = http::follow(&start, Some("secret"), get).unwrap_err();
+        assert!(matches!(&failure, Failure::Refused(what) if what.contains(hint)), "{failure:?}");
+    }
+}
+
+#[test]
+fn the_address_of_a_source() {
+    let source: Source = "hf:o/r/dir/f.gguf".parse().unwrap();
+    let address = |hub: &Hub| transfer::address(hub, &Request::new(&source), Path::new("nowhere"));
+    let public = address(&Hub::default()).unwrap();
+    assert_eq!((public.scheme(), public.path()), ("https", "/o/r/resolve/main/dir/f.gguf"));
+    let hub = |endpoint: &str| Hub { endpoint: Some(endpoint.to_owned()), ..Hub::default() };
+    assert_eq!(
+        address(&hub("http://h:8/hf/")).unwrap().as_str(),
+        "http://h:8/hf/o/r/resolve/main/dir/f.gguf"
+    );
+    for bad in ["", "h", "ftp://h", "https://", "https://name:secret@h", "https://h?q"] {
+        let e = address(&hub(bad)).unwrap_err();
+        assert!(e.contains("expected https://HOST") && !e.contains("secret"), "{bad}: {e}");
+    }
+    for token in ["a b", "a\r\nX: y", "ä"] {
+        let hub = Hub { token: Some(token.to_owned()), ..Hub::default() };
+        assert!(!address(&hub).unwrap_err().contains(token));
+    }
+}
+
+#[test]
+fn a_token_is_not_shown() {
+    let hub = Hub { token: Some("hf_secret".to_owned()), ..Hub::default() };
+    assert!(!format!("{hub:?}").contains("secret"));
+}
+
+#[test]
+fn sums_of_known_contents() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("abc");
+    std::fs::write(&path, b"abc").unwrap();
+    let last = std::sync::Mutex::new((0, 0));
+    let show = |p: &crate::control::Progress<'_>| *last.lock().unwrap() = (p.done, p.total);
+    let (sum, n) = sha256_of(&path, &Control::default().with_progress(&show)).unwrap().unwrap();
+    assert_eq!(sum, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    assert_eq!((n, *last.lock().unwrap()), (3, (3, 3)));
+}

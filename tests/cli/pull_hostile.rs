@@ -1,0 +1,286 @@
+//! `ropewalk pull` against hubs that lie, stall, or point elsewhere, and file systems that refuse.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::hub::{content, names, sum, Hub, Reply, FILE, SOURCE};
+use crate::common::program::finish;
+
+#[test]
+fn what_the_server_says_is_never_a_path() {
+    for evil in
+        ["../../../../victim", "/ropewalk-test-victim", "..", ".", "a/b", "%2e%2e", "\"../../../victim\""]
+    {
+        let outer = tempfile::tempdir().unwrap();
+        let dir = outer.path().join("a/b/models");
+        std::fs::create_dir_all(&dir).unwrap();
+        for name in ["victim", "a/victim", "a/b/victim", "a/b/models/victim"] {
+            std::fs::write(outer.path().join(name), "mine").unwrap();
+        }
+        let hub = Hub::twisted(move |asked, reply| {
+            for name in ["ETag", "x-linked-etag", "x-repo-commit"] {
+                reply.set(name, evil);
+            }
+            reply.set("Content-Disposition", format!("attachment; filename=\"{evil}\""));
+            reply.cut = if asked.n == 0 { 400_000 } else { usize::MAX };
+        });
+        let output = hub.pull(&dir, &[SOURCE]);
+        assert_eq!(output.code, 0, "{output:?}");
+        assert!(std::fs::read(dir.join("file.gguf")).unwrap() == content());
+        assert_eq!(names(&dir), ["file.gguf", "file.gguf.source.json", "victim"]);
+        assert_eq!(names(&outer.path().join("a/b")), ["models", "victim"]);
+        assert_eq!(names(&outer.path().join("a")), ["b", "victim"]);
+        assert_eq!(names(outer.path()), ["a", "victim"]);
+        for name in ["victim", "a/victim", "a/b/victim", "a/b/models/victim"] {
+            assert_eq!(std::fs::read_to_string(outer.path().join(name)).unwrap(), "mine");
+        }
+        assert!(!std::path::Path::new("/ropewalk-test-victim").exists());
+    }
+}
+
+#[test]
+fn a_file_behind_a_link_is_fetched_from_there() {
+    let cdn = Hub::twisted(|asked, reply| {
+        // Its own tag is no checksum, though it looks like one, and changes from answer to answer.
+        reply.set("ETag", format!("\"{:064x}\"", asked.n));
+        reply.cut = if asked.n == 0 { 1_000_000 } else { usize::MAX };
+    });
+    let to = format!("{}/cdn/file.gguf?signature=1", cdn.address);
+    for relative in [false, true] {
+        let (to, dir) = (to.clone(), tempfile::tempdir().unwrap());
+        let hub = Hub::twisted(move |asked, reply| {
+            if relative && asked.path == FILE {
+                return reply.redirect("../../../new/resolve/main/file.gguf");
+            }
+            reply.set("x-linked-size", content().len().to_string());
+            reply.set("x-linked-etag", format!("\"{}\"", sum(&content())));
+            reply.redirect(to.clone());
+        });
+        let output = hub.pull_whole(dir.path(), &[SOURCE]);
+        assert!(output.stderr.contains("as expected"), "{output:?}");
+        let record = std::fs::read_to_string(dir.path().join("file.gguf.source.json")).unwrap();
+        assert!(record.contains("abc123") && record.contains(&sum(&content())), "{record}");
+    }
+    assert_eq!(cdn.asked()[1].from, Some(1_000_000), "the tries begin at the hub and go on where they were");
+}
+
+#[test]
+fn redirects_that_lead_nowhere_are_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    for (to, words) in [
+        (FILE, "redirects"),
+        ("", "a redirect without a target"),
+        ("file:///etc/passwd", "a redirect to file"),
+        ("http://", "a redirect to no address"),
+        ("gopher://127.0.0.1/", "a redirect to gopher"),
+    ] {
+        let hub = Hub::twisted(move |_, reply| reply.redirect(to));
+        let output = hub.pull_fails(dir.path(), &[SOURCE], &[words]);
+        assert_eq!(output.stderr.lines().count(), 1, "not tried again: {output:?}");
+        assert!(hub.asked().len() <= 11 && names(dir.path()).is_empty());
+    }
+}
+
+#[test]
+fn a_token_does_not_go_over_plain_http() {
+    let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
+    let mut call = hub.call(dir.path(), &[SOURCE]);
+    call.env("HF_TOKEN", "hf_secret");
+    let output = finish(call);
+    assert_eq!(output.code, 1, "{output:?}");
+    assert!(output.stderr.contains("plain http") && !output.stderr.contains("secret"), "{output:?}");
+    assert!(hub.asked().is_empty(), "nothing was sent");
+    assert!(names(dir.path()).is_empty());
+}
+
+#[test]
+fn a_stalled_hub_is_left_after_a_while() {
+    let long = Duration::from_secs(20);
+    type Twist = fn(&mut Reply, Duration);
+    let stalls: [Twist; 3] = [
+        |reply, long| reply.wait = long,
+        |reply, long| reply.pause = Some((100_000, long)),
+        // A byte now and then is no progress.
+        |reply, _| reply.pause = Some((1, Duration::from_millis(200))),
+    ];
+    for (i, stall) in stalls.into_iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        let hub = Hub::twisted(move |_, reply| stall(reply, long));
+        let since = Instant::now();
+        let output = hub.pull_fails(dir.path(), &[SOURCE, "--retries", "1"], &["(2 tries)"]);
+        let most = if i == 0 { 30 } else { 12 };
+        assert!(since.elapsed() < Duration::from_secs(most), "{i}: {:?}", since.elapsed());
+        assert!(output.stderr.contains("retry 1 of 1 in 1 s"), "{i}: {output:?}");
+        assert_eq!(hub.asked().len(), 2);
+    }
+}
+
+#[test]
+fn a_busy_hub_is_asked_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let busy = |after: &'static str| {
+        Hub::twisted(move |asked, reply| {
+            if asked.n < 1 {
+                reply.refuse(503);
+                reply.set("Retry-After", after);
+                reply.set("x-error-message", "come back later");
+            }
+        })
+    };
+    let output = busy("2").pull_whole(dir.path(), &[SOURCE]);
+    assert!(output.stderr.contains("come back later") && output.stderr.contains("in 2 s"), "{output:?}");
+    busy("100000").pull_fails(&dir.path().join("never"), &[SOURCE], &["asks to wait 100000 s"]);
+}
+
+#[test]
+fn sizes_and_ranges_that_lie_are_never_a_file() {
+    // What the twist does to the answer to a request for the rest, and whether the file can be had all the same.
+    type Twist = fn(&mut Reply);
+    let rest: [(Twist, bool); 6] = [
+        (|r| r.set("Content-Range", "bytes 0-199999/1200000"), false),
+        (|r| r.set("Content-Range", "bytes 1000000-1199999/1300000"), false),
+        (|r| r.set("Content-Range", "bytes 1000000-18446744073709551615/0"), false),
+        (|r| r.set("Content-Range", ""), false),
+        (|r| r.refuse(416), false),
+        (
+            |r| {
+                // The whole, where the rest was asked for.
+                (r.status, r.body) = (200, content());
+                r.set("Content-Range", "");
+                r.set("Content-Length", r.body.len().to_string());
+            },
+            true,
+        ),
+    ];
+    for (i, (twist, at_once)) in rest.into_iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        let hub = Hub::twisted(move |asked, reply| {
+            if asked.n == 0 {
+                reply.cut = 1_000_000;
+            } else if asked.from.is_some() {
+                twist(reply);
+            }
+        });
+        // From the first byte instead, which is said, and is whole.
+        let output = hub.pull_whole(dir.path(), &[SOURCE]);
+        assert!(output.stderr.contains("first byte"), "{i}: {output:?}");
+        assert_eq!(hub.asked().len(), if at_once { 2 } else { 3 }, "{i}");
+    }
+}
+
+#[test]
+fn answers_that_cannot_be_the_file_are_errors() {
+    type Twist = fn(&mut Reply);
+    let tries: [(Twist, &str); 8] = [
+        (|r| r.set("Content-Encoding", "br"), "encoded (br)"),
+        // The HTTP client decodes this one by itself, and the length is gone.
+        (|r| r.set("Content-Encoding", "gzip"), "does not say how large"),
+        (|r| r.set("Content-Length", ""), "does not say how large"),
+        (|r| r.set("x-linked-size", "7"), "the hub says 7 bytes"),
+        (|r| r.status = 206, "a part was sent"),
+        (|r| r.status = 304, "status 304"),
+        (
+            |r| {
+                r.set("Content-Length", "4611686018427387904");
+                r.set("ETag", "");
+            },
+            "4611686018427387904 bytes are needed",
+        ),
+        (
+            // Chunks have no length of their own: more comes than was announced.
+            |r| {
+                r.set("Content-Length", "");
+                r.set("x-linked-size", "1000");
+                r.set("Transfer-Encoding", "chunked");
+                r.body = [b"493e0\r\n", &content()[..300_000], b"\r\n0\r\n\r\n"].concat();
+            },
+            "more than the 1000 bytes",
+        ),
+    ];
+    for (i, (twist, words)) in tries.into_iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        let hub = Hub::twisted(move |_, reply| twist(reply));
+        let output = hub.pull_fails(dir.path(), &[SOURCE], &[words]);
+        assert_eq!(output.stderr.lines().count(), 1, "{i}, not tried again: {output:?}");
+        assert!(names(dir.path()).is_empty(), "{i}");
+    }
+}
+
+#[test]
+fn less_than_announced_is_a_lost_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::twisted(|_, reply| reply.set("Content-Length", "1300000"));
+    hub.pull_fails(dir.path(), &[SOURCE, "--retries", "1"], &["2 tries", "1200000 bytes are kept"]);
+}
+
+#[test]
+fn a_hub_that_starts_from_the_first_byte_for_ever_is_left() {
+    // Every try brings more than a MiB, and none brings more than the first.
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::twisted(|asked, reply| {
+        reply.refuse(200);
+        reply.body = content();
+        reply.set("Content-Length", reply.body.len().to_string());
+        reply.set("ETag", format!("\"{}\"", asked.n));
+        reply.cut = 1_100_000;
+    });
+    hub.pull_fails(dir.path(), &[SOURCE, "--retries", "1"], &["2 tries"]);
+    assert!(hub.asked().len() <= 3, "{}", hub.asked().len());
+}
+
+/// The call in a process whose files may have half the size.
+#[cfg(unix)]
+fn limited(call: &Command) -> Command {
+    let mut command = Command::new("sh");
+    // In units of 512 or 1024 bytes, which shells differ in.
+    command.args(["-c", "ulimit -f 1000; exec \"$0\" \"$@\""]).arg(call.get_program()).args(call.get_args());
+    for (name, value) in call.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_may_not_grow_so_large_is_one_error() {
+    let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
+    let output = finish(limited(&hub.call(dir.path(), &[SOURCE])));
+    assert_eq!((output.code, output.stderr.lines().count()), (1, 1), "{output:?}");
+    let folder = dir.path().join(".partial");
+    assert!(output.stderr.contains(folder.to_str().unwrap()), "the path is named: {output:?}");
+    assert!(output.stderr.contains("File too large"), "{output:?}");
+    assert_eq!(hub.asked().len(), 1, "not tried again");
+    hub.pull_whole(dir.path(), &[SOURCE]);
+}
+
+#[test]
+fn names_and_folders_that_cannot_be_are_errors_before_anything_is_asked() {
+    let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
+    // The second is too long for the name of its record only.
+    for length in [300, 245] {
+        let name = "n".repeat(length);
+        let source = format!("hf:org/repo/{name}");
+        let output = hub.pull_fails(dir.path(), &[&source], &[&name, "too long"]);
+        assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+    }
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let output = hub.pull(&dir.path().join("file/folder"), &[SOURCE]);
+    assert!(output.code == 1 && output.stderr.contains("file/folder"), "{output:?}");
+    std::fs::create_dir(dir.path().join("file.gguf")).unwrap();
+    let output = hub.pull(dir.path(), &[SOURCE]);
+    assert!(output.code == 1 && output.stderr.contains("not a regular file"), "{output:?}");
+    assert!(hub.asked().is_empty());
+}
+
+#[test]
+fn names_given_by_hand_stay_in_the_folder() {
+    let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
+    for name in ["../x", "/x", ".hidden", "a/b", "x.source.json", ""] {
+        let output = hub.pull(dir.path(), &[SOURCE, "--as", name]);
+        assert_eq!((output.code, output.stderr.lines().count()), (2, 1), "{name}: {output:?}");
+    }
+    assert!(hub.asked().is_empty() && names(dir.path()).is_empty());
+}
