@@ -10,7 +10,7 @@ use super::params::{self, ParamSet};
 use super::saved::{self, Checkpointing};
 use super::TrainParams;
 use crate::graph::Capabilities;
-use crate::hparams::LayerAttention;
+use crate::hparams::{Hparams, LayerAttention};
 use crate::model::{Error, Model, Result};
 use crate::rope::{LayerPlan, Plan, Spec};
 
@@ -70,7 +70,7 @@ impl MemoryPlan {
     /// # Errors
     /// Settings out of range, or a method that training does not support.
     pub fn new(model: &Model, settings: &TrainParams) -> Result<MemoryPlan> {
-        check(settings)?;
+        check(model.hparams(), settings)?;
         let n_block = settings.n_block.min(settings.n_ctx);
         check_block(model.hparams().n_vocab, n_block, capabilities(model, settings).custom_ops)?;
         // As much again is left to others.
@@ -110,17 +110,21 @@ impl MemoryPlan {
         };
         let mut exec = Executor::new(Backend::new(device, 1)?)?;
         let n = settings.n_block.min(n_ctx);
-        let mut most = exec.measure(ctx.max_tensors(), |b| ctx.loss(b, n, true).map(|_| ()))?;
+        let named = |e| Error::Invalid(format!("blocks of {n} tokens: {}", Error::from(e)));
+        let mut most =
+            exec.measure(ctx.max_tensors(), |b| ctx.loss(b, n, true).map(|_| ())).map_err(named)?;
         // Layers that are alike need the same.
         let firsts = (0..hp.n_layer).filter(|&il| !hp.layers[..il].contains(&hp.layers[il]));
         for il in firsts {
             let last = Block { il, start: n_ctx - n, n };
             let graphs = [
-                exec.measure(ctx.max_tensors(), |b| ctx.forward(b, last).map(|_| ()))?,
-                exec.measure(ctx.max_tensors(), |b| ctx.keys(b, last).map(|_| ()))?,
-                exec.measure(ctx.max_tensors(), |b| ctx.backward(b, last, n == n_ctx).map(|_| ()))?,
+                exec.measure(ctx.max_tensors(), |b| ctx.forward(b, last).map(|_| ())),
+                exec.measure(ctx.max_tensors(), |b| ctx.keys(b, last).map(|_| ())),
+                exec.measure(ctx.max_tensors(), |b| ctx.backward(b, last, n == n_ctx).map(|_| ())),
             ];
-            most = graphs.into_iter().fold(most, usize::max);
+            for bytes in graphs {
+                most = most.max(bytes.map_err(named)?);
+            }
         }
         let trained: usize = params::shapes(model, &settings.lora)?.iter().map(|(_, s)| s[0] * s[1]).sum();
         let of_layer =
@@ -201,8 +205,9 @@ impl MemoryPlan {
     }
 }
 
-fn check(settings: &TrainParams) -> Result<()> {
-    let most = i32::MAX as usize;
+fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
+    // Keys and queries have a row for each token and head, and ggml counts rows.
+    let most = ggml::tensor::MAX_INDEX / hp.attention.iter().map(|l| l.n_head).max().unwrap_or(1);
     if settings.n_ctx == 0 || settings.n_ctx > most {
         return Err(Error::Invalid(format!("ctx: expected 1 to {most} tokens, found {}", settings.n_ctx)));
     }
