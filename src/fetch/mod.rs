@@ -235,24 +235,9 @@ fn fetch(
     }
     std::fs::rename(&partial.path, path).map_err(io(path))?;
     drop(partial);
-    sync_folder(dir).map_err(io(dir))?;
+    files::sync_folder(dir).map_err(io(dir))?;
     partial::sweep(dir, name, request.source)?;
     Ok(pulled)
-}
-
-#[cfg(unix)]
-fn sync_folder(dir: &Path) -> std::io::Result<()> {
-    use std::io::ErrorKind;
-    match std::fs::File::open(dir)?.sync_all() {
-        // Some file systems cannot sync a folder, and need not.
-        Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
-        other => other,
-    }
-}
-
-#[cfg(not(unix))]
-fn sync_folder(_: &Path) -> std::io::Result<()> {
-    Ok(())
 }
 
 /// Computes a file's SHA-256 and compares it with the one expected.

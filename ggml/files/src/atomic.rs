@@ -123,8 +123,12 @@ pub fn append(path: &Path, bytes: &[u8]) -> Result<()> {
     written.map_err(io)
 }
 
+/// Syncs a folder, so that files renamed into it are there after a power cut.
+///
+/// # Errors
+/// Those of the disk; a file system that cannot sync folders is none.
 #[cfg(unix)]
-fn sync_folder(folder: &Path) -> io::Result<()> {
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
     match fs::File::open(folder)?.sync_all() {
         // Some file systems cannot sync a folder, and need not.
         Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
@@ -132,8 +136,12 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
+/// Does nothing where folders cannot be synced.
+///
+/// # Errors
+/// None.
 #[cfg(not(unix))]
-fn sync_folder(_: &Path) -> io::Result<()> {
+pub fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
