@@ -13,6 +13,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-files", &[]),
     ("ropewalk-gguf", &["ropewalk-files"]),
     ("ropewalk-core", &["ropewalk-files", "ropewalk-gguf"]),
+    ("ropewalk-tasks", &["ropewalk-core"]),
     ("ropewalk-kernels", &[]),
     ("ropewalk-processor", &[]),
     ("ropewalk-ggml", &["ropewalk-files", "ropewalk-gguf", "ropewalk-kernels"]),
@@ -24,6 +25,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "ropewalk-files",
             "ropewalk-gguf",
             "ropewalk-core",
+            "ropewalk-tasks",
             "ropewalk-ggml",
             "ropewalk-llama",
             "ropewalk-processor",
@@ -40,6 +42,18 @@ const C_CODE: (&str, &[&str]) = ("llama-cpp-sys-2", &["ropewalk-ggml", "ropewalk
 /// ARCHITECTURE.md.
 const LAYERS: &[(&str, &[&[&str]])] = &[
     ("src/core", &[&["control", "terminal"], &["signals"], &["ids"], &["hparams"], &["rope"], &["adapter"]]),
+    (
+        "src/tasks",
+        &[
+            &["error"],
+            &["data"],
+            &["task"],
+            &["text", "random"],
+            &["metrics"],
+            &["ruler", "needle", "longbench", "lveval", "infinitebench", "trec", "short", "made"],
+            &["registry"],
+        ],
+    ),
     (
         "src",
         &[

@@ -1,0 +1,40 @@
+//! What can go wrong while samples are made.
+
+use std::path::PathBuf;
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a task has no samples.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be read, or is not what the task needs.
+    #[error("{}: {what}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it: expected and found.
+        what: String,
+    },
+    /// A setting that makes no sense for the task.
+    #[error("{0}")]
+    Invalid(String),
+    /// The work was asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+    /// The tokenizer or the chat template failed.
+    #[error(transparent)]
+    Encoder(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    /// A setting that makes no sense.
+    pub fn invalid(message: impl Into<String>) -> Error {
+        Error::Invalid(message.into())
+    }
+
+    /// A file that is not what a task needs.
+    pub fn file(path: impl Into<PathBuf>, what: impl ToString) -> Error {
+        Error::File { path: path.into(), what: what.to_string() }
+    }
+}

@@ -1,0 +1,47 @@
+//! All tasks, and families of them.
+
+use crate::{Error, Result, Task};
+
+/// The slices that the files of tasks export.
+static FAMILIES: &[&[&dyn Task]] = &[];
+
+/// Tasks that are reported together, with their mean.
+#[derive(Debug, Clone, Copy)]
+pub struct Group {
+    /// Name, as typed.
+    pub name: &'static str,
+    /// What it measures, in a sentence.
+    pub about: &'static str,
+    /// Names of its tasks.
+    pub tasks: &'static [&'static str],
+}
+
+/// Families of tasks.
+pub static GROUPS: &[Group] = &[];
+
+/// All tasks.
+pub static TASKS: std::sync::LazyLock<Vec<&'static dyn Task>> =
+    std::sync::LazyLock::new(|| FAMILIES.iter().flat_map(|family| family.iter().copied()).collect());
+
+/// The tasks of a name: one, or those of a group.
+///
+/// # Errors
+/// An unknown name; the message lists what is near it.
+pub fn find(name: &str) -> Result<Vec<&'static dyn Task>> {
+    let named = |name: &str| TASKS.iter().copied().find(|t| t.info().name == name);
+    if let Some(group) = GROUPS.iter().find(|g| g.name == name) {
+        return Ok(group.tasks.iter().filter_map(|n| named(n)).collect());
+    }
+    match named(name) {
+        Some(task) => Ok(vec![task]),
+        None => {
+            let groups: Vec<_> = GROUPS.iter().map(|g| g.name).collect();
+            let tasks: Vec<_> = TASKS.iter().map(|t| t.info().name).collect();
+            Err(Error::invalid(format!(
+                "unknown task {name:?}: expected a group ({}) or a task ({})",
+                groups.join(", "),
+                tasks.join(", ")
+            )))
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What a task is: samples with prompts, and judges of answers.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ropewalk_core::control::Control;
+
+use crate::{DataFile, Error, Result};
+
+/// A token's number in the model's vocabulary.
+pub type Token = i32;
+
+/// The model's tokenizer and chat template, as tasks use them.
+pub trait Encoder {
+    /// Text to tokens, without BOS or EOS. Names of special tokens in the text become those tokens, as they
+    /// do in the tokenizers that published protocols use.
+    fn encode(&self, text: &str) -> Result<Vec<Token>>;
+    /// Tokens to text; special tokens are left out.
+    fn decode(&self, tokens: &[Token]) -> Result<String>;
+    /// The text of the prompt for a user's message: the message itself for base models; under
+    /// [`Template::Chat`] the model's chat template around it, up to where the answer begins.
+    fn frame(&self, message: &str) -> Result<String>;
+    /// Number of tokens of a text.
+    fn count(&self, text: &str) -> Result<usize> {
+        Ok(self.encode(text)?.len())
+    }
+}
+
+/// Whether a prompt is plain text or a message in the model's chat template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Template {
+    /// Text for base models.
+    #[default]
+    Base,
+    /// The model's chat template.
+    Chat,
+}
+
+/// What the user asked for, and what samples are made with.
+pub struct Setup<'a> {
+    /// Tokens of prompt and answer together; `None` for tasks whose samples are as long as they are.
+    pub length: Option<usize>,
+    /// Number of samples; `None` is the task's own ([`Info::samples`]).
+    pub samples: Option<usize>,
+    /// Seed; `None` is the one of the published protocol.
+    pub seed: Option<u64>,
+    /// Plain text or chat.
+    pub template: Template,
+    /// Settings by name, of those that [`Info::options`] lists.
+    pub options: BTreeMap<String, String>,
+    /// The folder of published data.
+    pub data: &'a Path,
+    /// The tokenizer.
+    pub encoder: &'a dyn Encoder,
+    /// Progress and cancellation.
+    pub control: Control<'a>,
+}
+
+impl Setup<'_> {
+    /// The value of an option: what the user chose, or its first value.
+    ///
+    /// # Errors
+    /// A value that the option does not have.
+    pub fn option(&self, opt: &Opt) -> Result<&str> {
+        let Some(value) = self.options.get(opt.name) else { return Ok(opt.default) };
+        if !opt.values.is_empty() && !opt.values.contains(&value.as_str()) {
+            let known = opt.values.join(", ");
+            return Err(Error::invalid(format!("{}: expected one of {known}, found {value:?}", opt.name)));
+        }
+        Ok(value)
+    }
+
+    /// The length, for tasks that need one.
+    ///
+    /// # Errors
+    /// None was given.
+    pub fn length(&self) -> Result<usize> {
+        self.length.ok_or_else(|| Error::invalid("expected a length in tokens, found none"))
+    }
+
+    /// An error when the work is to stop.
+    pub fn check_stopped(&self) -> Result<()> {
+        if self.control.stopped() {
+            return Err(Error::Interrupted);
+        }
+        Ok(())
+    }
+}
+
+/// A setting of a task.
+#[derive(Debug, Clone, Copy)]
+pub struct Opt {
+    /// Name, as typed.
+    pub name: &'static str,
+    /// What it may be; empty for free text, which the task checks.
+    pub values: &'static [&'static str],
+    /// What it is when nothing is said.
+    pub default: &'static str,
+    /// What it decides, in a sentence.
+    pub about: &'static str,
+}
+
+/// What is known of a task before it runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Info {
+    /// Name, as typed: lower case, digits and `_`.
+    pub name: &'static str,
+    /// What is asked, in a sentence.
+    pub about: &'static str,
+    /// The published protocol: paper or file of reference code, with its version.
+    pub source: &'static str,
+    /// Names of the scores that [`Judge`]s give, in their order; the first one is the task's score.
+    pub metrics: &'static [&'static str],
+    /// The score of a right answer, 1 but for metrics that never reach it.
+    pub best: f64,
+    /// Expected score of random choices, for tasks that offer choices.
+    pub chance: Option<f64>,
+    /// Whether samples are made for a length.
+    pub has_length: bool,
+    /// Samples when nothing is said; `None` is all there are.
+    pub samples: Option<usize>,
+    /// Settings.
+    pub options: &'static [&'static Opt],
+    /// Data it reads.
+    pub files: &'static [&'static DataFile],
+}
+
+/// A benchmark. Implementations are statics in the slice of their file, which the registry lists.
+pub trait Task: Sync {
+    /// What is known of it.
+    fn info(&self) -> &Info;
+    /// Its samples. The same setup gives the same ones.
+    ///
+    /// # Errors
+    /// Settings that make no sense, data that is missing or damaged, a length that no sample fits into (the
+    /// message says what would fit).
+    fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>>;
+}
+
+/// The samples of a task, made one after another.
+pub struct Samples<'a> {
+    /// How many there are.
+    pub n: usize,
+    /// The samples.
+    pub iter: Box<dyn Iterator<Item = Result<Sample>> + 'a>,
+}
+
+impl<'a> Samples<'a> {
+    /// Samples made one after another: `make` is called with 0, 1 and so on below `n`.
+    pub fn new(n: usize, make: impl FnMut(usize) -> Result<Sample> + 'a) -> Samples<'a> {
+        Samples { n, iter: Box::new((0..n).map(make)) }
+    }
+}
+
+/// Judges an answer: one number for each of [`Info::metrics`], 1 for full marks.
+pub type Judge = Box<dyn Fn(&Answer) -> Vec<f64> + Send>;
+
+/// One question.
+pub struct Sample {
+    /// Names it among the samples of its task and length.
+    pub id: String,
+    /// The prompt as the model reads it, [`Encoder::frame`] and the beginning of the answer included; BOS is
+    /// put before it where the model wants it.
+    pub prompt: String,
+    /// What is wanted of the model.
+    pub ask: Ask,
+    /// An answer that gets full marks.
+    pub expected: Answer,
+    /// What reports group by and what helps to understand a sample: depth, question, subject.
+    pub tags: Vec<(&'static str, String)>,
+    /// Judges the answer.
+    pub judge: Judge,
+}
+
+/// What is wanted of the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ask {
+    /// A greedy continuation of the prompt.
+    Generate {
+        /// Tokens at most.
+        max_tokens: usize,
+        /// No end-of-generation token before there are this many.
+        min_tokens: usize,
+        /// Texts that end the answer; they are not part of it.
+        stop: Vec<String>,
+    },
+    /// The log-likelihood of each of these continuations of the prompt.
+    Choose(Vec<String>),
+}
+
+/// What the model said.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// The continuation, special tokens left out.
+    Text(String),
+    /// For each choice.
+    Choices(Vec<Likelihood>),
+}
+
+/// How likely a continuation is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Likelihood {
+    /// Sum of `ln p` over its tokens.
+    pub sum: f64,
+    /// Whether each token is the likeliest.
+    pub greedy: bool,
+    /// Number of tokens.
+    pub n_tokens: usize,
+}
+
+impl Answer {
+    /// The text; empty for choices.
+    pub fn text(&self) -> &str {
+        match self {
+            Answer::Text(text) => text,
+            Answer::Choices(_) => "",
+        }
+    }
+
+    /// Likelihoods that prefer one of `n` choices: the answer of somebody who knows.
+    pub fn choose(n: usize, right: usize) -> Answer {
+        let likelihood =
+            |i| Likelihood { sum: if i == right { 0.0 } else { -1e6 }, greedy: i == right, n_tokens: 1 };
+        Answer::Choices((0..n).map(likelihood).collect())
+    }
+}
