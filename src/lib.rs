@@ -28,3 +28,4 @@ pub use ggml::DType;
 pub use gguf;
 pub use llama::{sampler, vocab, Token};
 pub use ropewalk_core::{control, hparams, ids, rope};
+pub use ropewalk_tasks as tasks;

@@ -28,7 +28,7 @@ impl Comparison<'_> {
     pub(crate) fn run<R>(
         &self,
         specs: &[Option<Spec>],
-        task: impl Fn(&SessionSource<'_>, &Control<'_>) -> ropewalk::model::Result<R>,
+        mut task: impl FnMut(&SessionSource<'_>, &Control<'_>) -> ropewalk::model::Result<R>,
     ) -> anyhow::Result<Vec<R>> {
         let mut reports = Vec::new();
         for spec in specs {

@@ -9,6 +9,7 @@ mod chat;
 mod compare;
 mod completions;
 mod engine;
+mod eval;
 mod finetune;
 mod inspect;
 mod interrupt;
@@ -50,6 +51,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     chat::COMMAND,
     perplexity::COMMAND,
     passkey::COMMAND,
+    eval::COMMAND,
     bench::COMMAND,
     finetune::COMMAND,
     rope::COMMAND,

@@ -2,8 +2,8 @@
 //!
 //! A task is one module: parameters in, `run(source, model, ..., control) -> report` out. It works through
 //! the traits [`Lm`] and [`LmSource`], which [`SessionSource`] implements for sessions of a model. Reports
-//! serialise to the JSON that the command line promises and format themselves as text; nothing here prints or
-//! opens files.
+//! serialise to the JSON that the command line promises and format themselves as text; nothing here prints, and
+//! only [`suite::FileStore`] opens files. [`suite`] runs the benchmarks of the crate `ropewalk-tasks`.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -35,6 +35,7 @@ use std::sync::Arc;
 
 use crate::control::Control;
 use crate::model::{Error, Result};
+use crate::session::{Ending, Greedy};
 use crate::Token;
 
 mod document;
@@ -43,6 +44,7 @@ pub mod perplexity;
 pub mod protocol;
 mod session;
 pub mod stats;
+pub mod suite;
 mod table;
 
 pub use document::{documents, Document};
@@ -69,6 +71,14 @@ pub trait Lm {
     /// Greedy continuation of a prompt in a fresh context: at most `n` tokens, ended early by an
     /// end-of-generation token (not returned).
     fn generate(&mut self, prompt: &[Token], n: usize) -> Result<Vec<Token>>;
+    /// Prompts that [`Lm::answers`] takes at once.
+    fn n_seq(&self) -> usize {
+        1
+    }
+    /// Greedy continuations of up to [`Lm::n_seq`] prompts, each in a fresh context.
+    fn answers(&mut self, prompts: &[Vec<Token>], how: &Greedy) -> Result<Vec<Vec<Token>>>;
+    /// The log-likelihoods of several endings of one text. The context must hold the text and all of them.
+    fn endings(&mut self, text: &[Token], endings: &[Vec<Token>]) -> Result<Vec<Ending>>;
     /// A flag that makes a running call return [`Error::Interrupted`] when it is set; `None` where calls run
     /// to their end.
     fn cancel_flag(&self) -> Option<Arc<AtomicBool>> {
@@ -81,11 +91,36 @@ pub trait Lm {
 pub trait LmSource {
     /// An `Lm` that takes `n_ctx` tokens.
     fn open(&self, n_ctx: usize) -> Result<Box<dyn Lm + '_>>;
+    /// An `Lm` that takes up to `n_seq` prompts of `n_ctx` tokens at once, as many as memory allows.
+    fn open_many(&self, n_ctx: usize, n_seq: usize) -> Result<Box<dyn Lm + '_>> {
+        let _ = n_seq;
+        self.open(n_ctx)
+    }
+    /// The rope spec that an `Lm` of this context has.
+    fn rope_at(&self, n_ctx: usize) -> Result<String> {
+        Ok(self.open(n_ctx)?.rope())
+    }
+    /// Text to tokens without BOS and EOS; names of special tokens become those tokens.
+    fn encode(&self, text: &str) -> Result<Vec<Token>>;
+    /// Tokens to text, special tokens left out.
+    fn decode(&self, tokens: &[Token]) -> Result<String>;
+    /// BOS, if the model's flags ask for it before a text.
+    fn bos_first(&self) -> Option<Token>;
 }
 
 /// Opens a context that `control` can stop; an error if it is smaller than was asked for.
 fn open<'s>(source: &'s dyn LmSource, n_ctx: usize, control: &Control<'_>) -> Result<Box<dyn Lm + 's>> {
-    let lm = source.open(n_ctx)?;
+    open_many(source, n_ctx, 1, control)
+}
+
+/// [`open`] for several prompts at once.
+fn open_many<'s>(
+    source: &'s dyn LmSource,
+    n_ctx: usize,
+    n_seq: usize,
+    control: &Control<'_>,
+) -> Result<Box<dyn Lm + 's>> {
+    let lm = if n_seq == 1 { source.open(n_ctx)? } else { source.open_many(n_ctx, n_seq)? };
     if lm.n_ctx() < n_ctx {
         return Err(invalid(format!("context opened for {n_ctx} tokens takes only {}", lm.n_ctx())));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Lm, LmSource};
 use crate::model::{Model, Result};
-use crate::session::{GenerateParams, Session, SessionParams};
+use crate::session::{Ending, GenerateParams, Greedy, Session, SessionParams};
 use crate::Token;
 
 /// Opens sessions of a model under one set of parameters, each at the context length a task asks for.
@@ -19,6 +19,20 @@ impl<'a> SessionSource<'a> {
     /// Sessions under these parameters; `n_ctx` among them is replaced by the length asked for.
     pub fn new(model: &'a Model, params: SessionParams) -> Self {
         SessionSource { model, params, opened: None }
+    }
+
+    /// What determines a model's answers beside the prompt and the context: weights, adapters, rope spec, types.
+    ///
+    /// # Errors
+    /// A rope spec in the model's file that cannot be read.
+    pub fn identity(&self) -> Result<String> {
+        let spec = match &self.params.rope {
+            Some(spec) => spec.clone(),
+            None => self.model.default_rope()?,
+        };
+        let adapters: String = self.model.adapters().iter().map(|a| format!(" + {}", a.digest())).collect();
+        let weights = ropewalk_core::adapter::fingerprint(self.model.file());
+        Ok(format!("{weights}{adapters} {spec} {}", self.params.kv_type.name()))
     }
 
     /// Calls this function with each session when it has been opened.
@@ -35,11 +49,33 @@ impl std::fmt::Debug for SessionSource<'_> {
 
 impl LmSource for SessionSource<'_> {
     fn open(&self, n_ctx: usize) -> Result<Box<dyn Lm + '_>> {
-        let session = Session::new(self.model, &SessionParams { n_ctx, ..self.params.clone() })?;
+        self.open_many(n_ctx, 1)
+    }
+
+    fn open_many(&self, n_ctx: usize, n_seq: usize) -> Result<Box<dyn Lm + '_>> {
+        let params = SessionParams { n_ctx, ..self.params.clone() };
+        let n_seq_max = Session::n_seq_fitting(self.model, &params, n_seq)?;
+        let session = Session::new(self.model, &SessionParams { n_seq_max, ..params })?;
         if let Some(opened) = self.opened {
             opened(&session);
         }
         Ok(Box::new(SessionLm { session }))
+    }
+
+    fn rope_at(&self, n_ctx: usize) -> Result<String> {
+        Ok(Session::plan_of(self.model, &SessionParams { n_ctx, ..self.params.clone() })?.spec.to_string())
+    }
+
+    fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        Ok(self.model.vocab().tokenize(text, false, true)?)
+    }
+
+    fn decode(&self, tokens: &[Token]) -> Result<String> {
+        Ok(self.model.vocab().detokenize(tokens, false)?)
+    }
+
+    fn bos_first(&self) -> Option<Token> {
+        self.model.vocab().bos().filter(|_| self.model.vocab().add_bos())
     }
 }
 
@@ -89,6 +125,18 @@ impl Lm for SessionLm<'_> {
             generated.extend(piece?.token);
         }
         Ok(generated)
+    }
+
+    fn n_seq(&self) -> usize {
+        self.session.params().n_seq_max
+    }
+
+    fn answers(&mut self, prompts: &[Vec<Token>], how: &Greedy) -> Result<Vec<Vec<Token>>> {
+        self.session.continue_all(prompts, how)
+    }
+
+    fn endings(&mut self, text: &[Token], endings: &[Vec<Token>]) -> Result<Vec<Ending>> {
+        self.session.endings(text, endings)
     }
 
     fn cancel_flag(&self) -> Option<Arc<AtomicBool>> {

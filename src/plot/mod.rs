@@ -2,6 +2,7 @@
 
 mod axis;
 mod draw;
+mod grid;
 mod map;
 mod map_draw;
 mod pen;
@@ -10,6 +11,7 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
+pub use grid::Grid;
 pub use map::Map;
 pub use rope::rope;
 

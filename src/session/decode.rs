@@ -91,11 +91,16 @@ impl Session<'_> {
 
     /// Appends tokens to sequence 0, any number of them, and returns the last one's logits.
     pub fn append(&mut self, tokens: &[Token]) -> Result<&[f32]> {
+        self.extend(0, tokens)
+    }
+
+    /// Appends tokens to a sequence, any number of them, and returns the last one's logits.
+    pub(super) fn extend(&mut self, seq: SeqId, tokens: &[Token]) -> Result<&[f32]> {
         let Some(last) = tokens.len().checked_sub(1) else {
             return Err(Error::Invalid("append: expected at least one token, found none".into()));
         };
         let items: Vec<Item> =
-            tokens.iter().enumerate().map(|(i, &token)| Item { token, seq: 0, logits: i == last }).collect();
+            tokens.iter().enumerate().map(|(i, &token)| Item { token, seq, logits: i == last }).collect();
         let mut logits = std::mem::take(&mut self.logits);
         logits.clear();
         let done = self.run(&items, &mut |_, rows| {
@@ -172,6 +177,14 @@ impl Session<'_> {
             if !before.iter().any(|(s, _)| *s == item.seq) {
                 let len = self.sequence(item.seq)?.len();
                 before.push((item.seq, len));
+            }
+        }
+        for &(seq, len) in before.iter().filter(|_| !self.plan.evict) {
+            let (new, n_ctx) = (items.iter().filter(|i| i.seq == seq).count(), self.params.n_ctx);
+            if len + new > n_ctx {
+                return Err(Error::Invalid(format!(
+                    "the context is full: {new} tokens do not fit behind {len} in ctx {n_ctx}"
+                )));
             }
         }
         let mut at = 0;
@@ -261,7 +274,7 @@ fn wanted_items(tokens: &[Token], wanted: &Range<usize>) -> Vec<Item> {
 }
 
 /// `ln(sum exp(x)) - x[token]`, summed in f64.
-fn negative_log_likelihood(row: &[f32], token: Token) -> f32 {
+pub(super) fn negative_log_likelihood(row: &[f32], token: Token) -> f32 {
     let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = row.chunks(256).map(|c| c.iter().map(|x| (x - max).exp()).sum::<f32>() as f64).sum();
     (f64::from(max) + sum.ln() - f64::from(row[token as usize])) as f32

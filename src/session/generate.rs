@@ -162,7 +162,7 @@ impl Generation<'_, '_> {
         }
         if self.made >= self.params.n_predict {
             self.end(StopReason::Length);
-        } else if self.session.n_room() == 0 {
+        } else if self.session.n_room() == 0 || self.session.tokens(0).len() >= self.session.n_max() {
             self.end(StopReason::ContextFull);
         } else {
             match self.session.append(&[token]) {

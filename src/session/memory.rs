@@ -34,7 +34,7 @@ impl<'a> Cost<'a> {
         let held = plan.n_held().map(|n| {
             n.saturating_add(REWIND).saturating_mul(params.n_seq_max).saturating_add(params.n_ubatch)
         });
-        let n_cells = held.unwrap_or(params.n_ctx);
+        let n_cells = held.unwrap_or(params.n_ctx.saturating_mul(params.n_seq_max));
         let n_rows = whole_blocks(n_cells);
         let per_cell = (0..hp.n_layer).map(|il| {
             let row = params.kv_type.row_bytes(hp.layer_attention(il).n_embd_kv()).unwrap_or(0);

@@ -4,6 +4,7 @@ mod batch;
 mod decode;
 mod generate;
 mod inputs;
+mod many;
 mod memory;
 mod prefix;
 mod saved;
@@ -24,6 +25,7 @@ use crate::{DType, Token};
 pub use batch::Batch;
 pub use decode::Logits;
 pub use generate::{GenerateParams, Generation, Piece, StopReason};
+pub use many::{Ending, Greedy};
 pub use saved::{is_session_file, SavedSession, MAX_ATTACHMENT};
 
 /// A sequence of a session.
@@ -41,10 +43,11 @@ pub enum Attention {
 /// Settings of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionParams {
-    /// Tokens the cache holds, over all sequences. Under a plan that evicts keys the cache is as large as
-    /// `n_seq_max` sequences need, whatever this says, and text may be of any length.
+    /// Tokens that a sequence may grow to. Under a plan that evicts keys text may be of any length, and the
+    /// cache is as large as such sequences need.
     pub n_ctx: usize,
-    /// Sequences that a cache of evicted keys has room for.
+    /// Sequences of that length that the cache has room for. There may be more of them when they are
+    /// shorter, or share their beginnings.
     pub n_seq_max: usize,
     /// Tokens handed to `decode` at once, at most.
     pub n_batch: usize,
@@ -134,17 +137,15 @@ impl<'m> Session<'m> {
         params.n_batch = params.n_batch.min(params.n_ctx);
         params.n_ubatch = params.n_ubatch.min(params.n_batch);
         let device = model.backend_device();
-        let plan = match &params.rope {
-            Some(spec) => Plan::new(spec, hp, params.n_ctx),
-            None => Plan::new(&model.default_rope()?, hp, params.n_ctx)
-                .map_err(|e| RopeError(format!("{}: {e}", model.file().path().display()))),
-        };
-        let plan = plan.map_err(|e| match Plan::new(&Spec::plain(), hp, params.n_ctx) {
-            // A length that a method cannot serve may be one that no memory holds, and that says more.
-            Ok(plain) => {
-                memory::Cost::new(hp, &params, &plain).check(device.memory_free()).err().unwrap_or(e.into())
+        let plan = Session::unchecked_plan(model, &params)?.map_err(|e| {
+            match Plan::new(&Spec::plain(), hp, params.n_ctx) {
+                // A length that a method cannot serve may be one that no memory holds, and that says more.
+                Ok(plain) => memory::Cost::new(hp, &params, &plain)
+                    .check(device.memory_free())
+                    .err()
+                    .unwrap_or(e.into()),
+                Err(_) => e.into(),
             }
-            Err(_) => e.into(),
         })?;
         model.check_rope(&plan)?;
         let cost = memory::Cost::new(hp, &params, &plan);
@@ -174,6 +175,44 @@ impl<'m> Session<'m> {
         session.cancel = session.exec.backend().cancel_flag();
         session.reserve()?;
         Ok(session)
+    }
+
+    /// The plan that a session of these parameters follows.
+    ///
+    /// # Errors
+    /// A method that cannot serve this model or this context.
+    pub fn plan_of(model: &Model, params: &SessionParams) -> Result<Plan> {
+        let plan = Session::unchecked_plan(model, params)??;
+        model.check_rope(&plan)?;
+        Ok(plan)
+    }
+
+    fn unchecked_plan(model: &Model, params: &SessionParams) -> Result<Result<Plan, RopeError>> {
+        let hp = model.hparams();
+        Ok(match &params.rope {
+            Some(spec) => Plan::new(spec, hp, params.n_ctx),
+            None => Plan::new(&model.default_rope()?, hp, params.n_ctx)
+                .map_err(|e| RopeError(format!("{}: {e}", model.file().path().display()))),
+        })
+    }
+
+    /// How many sequences of `n_ctx` tokens, `most` at most, have room in half of the memory that is free; one
+    /// at least, which need not fit.
+    ///
+    /// # Errors
+    /// Those of [`Session::plan_of`].
+    pub fn n_seq_fitting(model: &Model, params: &SessionParams, most: usize) -> Result<usize> {
+        let most = most.clamp(1, MAX_SEQS as usize);
+        if most == 1 {
+            return Ok(1);
+        }
+        let plan = Session::plan_of(model, params)?;
+        let free = model.backend_device().memory_free() / 2;
+        let fits = |n_seq_max: &usize| {
+            let params = SessionParams { n_seq_max: *n_seq_max, ..params.clone() };
+            memory::Cost::new(model.hparams(), &params, &plan).total() <= free
+        };
+        Ok((2..=most).rev().find(fits).unwrap_or(1))
     }
 
     fn cost(&self) -> memory::Cost<'_> {

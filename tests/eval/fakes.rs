@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use ropewalk::eval::{Document, Lm, LmSource};
 use ropewalk::model::{Error, Result};
+use ropewalk::session::{Ending, Greedy};
 use ropewalk::Token;
 
 pub(crate) const BOS: Token = -1;
@@ -93,6 +94,15 @@ impl LmSource for Fake {
         self.log.borrow_mut().opened.push(n_ctx);
         Ok(Box::new(Opened { fake: self, n_ctx }))
     }
+    fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        Ok(self.tokenizer.encode(text))
+    }
+    fn decode(&self, tokens: &[Token]) -> Result<String> {
+        Ok(self.tokenizer.decode(tokens))
+    }
+    fn bos_first(&self) -> Option<Token> {
+        (self.has_bos && self.add_bos).then_some(BOS)
+    }
 }
 
 struct Opened<'a> {
@@ -147,6 +157,17 @@ impl Lm for Opened<'_> {
         let mut out = self.fake.tokenizer.encode(&(self.fake.answer)(self.fake.tokenizer, prompt));
         out.truncate(n);
         Ok(out)
+    }
+    fn answers(&mut self, prompts: &[Vec<Token>], how: &Greedy) -> Result<Vec<Vec<Token>>> {
+        prompts.iter().map(|p| self.generate(p, how.n_predict)).collect()
+    }
+    fn endings(&mut self, text: &[Token], endings: &[Vec<Token>]) -> Result<Vec<Ending>> {
+        let mut one = |ending: &Vec<Token>| {
+            let all = [text, ending].concat();
+            let logprobs = self.nll(&all, text.len())?.iter().map(|x| -x).collect();
+            Ok(Ending { logprobs, greedy: false })
+        };
+        endings.iter().map(&mut one).collect()
     }
 }
 

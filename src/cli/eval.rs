@@ -1,0 +1,344 @@
+//! `ropewalk eval`: published benchmarks of long context, and what extending cost on short ones.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use clap::{Args as _, FromArgMatches};
+use ropewalk::chat::{Message, Template as ChatTemplate};
+use ropewalk::eval::suite::{
+    self, means, paired, FileStore, GroupMean, Paired, Params, Report, Store, Unkept,
+};
+use ropewalk::plot::Grid;
+use ropewalk::tasks::{find, Group, Task, Template, GROUPS, TASKS};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::compare::Comparison;
+use super::interrupt::Interrupt;
+use super::options::{tokens, ModelArgs, RopesArgs};
+use super::output::{self, check_plot_name, OutputArgs};
+use super::{models, template, usage, Command};
+
+/// Where `make benchmarks` puts published data.
+const DATA: &str = "models/benchmarks";
+
+pub(crate) const COMMAND: Command = Command {
+    name: "eval",
+    about: "Run published benchmarks: RULER, needles, LongBench, short tasks and others",
+    details:
+        "Tasks ask what the published benchmarks ask, word for word, and judge answers by their metrics; \
+              greedy, with 95 % intervals. `ropewalk eval list` lists tasks and the data they need. With \
+              --out every sample is kept as a line of JSON, and a run that was stopped goes on from there. \
+              Several --rope are compared on the same samples.",
+    example:
+        "eval ruler_niah,vt -m smollm2 --lengths 4096,8192 --samples 20 --rope plain --rope yarn:factor=2",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// Tasks or groups of tasks; `list` lists them
+    #[arg(value_name = "TASK,...", value_delimiter = ',', required = true)]
+    tasks: Vec<String>,
+    /// Lengths in tokens, prompt and answer together
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = tokens)]
+    lengths: Vec<usize>,
+    /// Context that methods are worked out for, where it is more than the task needs: short tasks are then
+    /// measured as the model runs at this context
+    #[arg(short, long, value_name = "N", value_parser = tokens)]
+    ctx: Option<usize>,
+    /// Samples for each task and length; default: the protocol's number
+    #[arg(short = 'n', long, value_name = "N", value_parser = tokens)]
+    samples: Option<usize>,
+    /// Seed of generated tasks; default: the protocol's
+    #[arg(short, long, value_name = "S")]
+    seed: Option<u64>,
+    /// Prompts as text for base models, or in the model's chat template
+    #[arg(long, value_name = "KIND", default_value = "base", value_parser = ["base", "chat"])]
+    template: String,
+    /// Which RULER: NVIDIA's code of today, or that of 2024, which the papers used
+    #[arg(long, value_name = "VERSION", value_parser = ["current", "2024"])]
+    ruler: Option<String>,
+    /// A setting of a task, such as depths=10; repeat it for several
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Folder of published data
+    #[arg(long, value_name = "DIR", default_value = DATA)]
+    data: PathBuf,
+    /// Prompts answered together, at most, where memory allows
+    #[arg(long, value_name = "N", default_value = "8", value_parser = tokens)]
+    parallel: usize,
+    /// Keep every sample as a line of JSON in this file; samples that it has are not asked again
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Draw scores by length and depth, of tasks with depths, to this file (.svg or .png)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    model: Option<ModelArgs>,
+    #[command(flatten)]
+    rope: RopesArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    if args.tasks == ["list"] {
+        return list(args.output);
+    }
+    let tasks = tasks_named(&args.tasks)?;
+    let options = options(args, &tasks)?;
+    if let Some(path) = &args.plot {
+        check_plot_name("--plot", path)?;
+    }
+    if args.lengths.is_empty() {
+        if let Some(task) = tasks.iter().find(|t| t.info().has_length) {
+            return Err(usage(format!("{}: expected --lengths", task.info().name)));
+        }
+    }
+    let Some(model_args) = &args.model else { return Err(usage("expected --model")) };
+    let specs = args.rope.specs()?;
+    let choice = model_args.resolve()?;
+    let interrupt = Interrupt::install()?;
+    let mut store: Box<dyn Store> = match &args.out {
+        Some(path) => Box::new(open_store(path, args.output)?),
+        None => Box::new(Unkept),
+    };
+    let model = models::load(&choice)?;
+    let name = models::label(&choice);
+    let chat = if args.template == "chat" { Some(template::of(&model)?) } else { None };
+    let frame = |message: &str| render(chat.as_ref(), message);
+    let params = Params {
+        ctx: args.ctx,
+        samples: args.samples,
+        seed: args.seed,
+        template: if chat.is_some() { Template::Chat } else { Template::Base },
+        frame: chat.is_some().then_some(&frame),
+        options,
+        batch: args.parallel,
+        ..Params::new(args.lengths.clone(), &args.data)
+    };
+    let comparison = Comparison { model: &model, choice: &choice, interrupt: &interrupt, out: args.output };
+    let mut reports: Vec<Report> = Vec::new();
+    for task in &tasks {
+        let done = comparison.run(&specs, |source, control| {
+            let params = Params { identity: source.identity()?, ..params.clone() };
+            suite::run(source, &name, *task, &params, &mut *store, control)
+        })?;
+        reports.extend(done);
+        if interrupt.requested() {
+            break;
+        }
+    }
+    let result = Outcome::new(reports, &args.tasks);
+    if args.output.json {
+        output::print_json(&result.json()?)?;
+    } else {
+        output::print(&result.text())?;
+    }
+    if let Some(path) = &args.plot {
+        let Some(map) = map(&result.reports) else {
+            bail!("--plot: none of these tasks was measured at several depths");
+        };
+        map.write(path)?;
+        args.output.note(format_args!("drawn to {}", path.display()));
+    }
+    comparison.check_finished()
+}
+
+fn open_store(path: &Path, out: OutputArgs) -> anyhow::Result<FileStore> {
+    let store = FileStore::open(path)?;
+    if !store.is_empty() {
+        out.note(format_args!("{}: {} samples of earlier runs", path.display(), store.len()));
+    }
+    Ok(store)
+}
+
+/// The user's message in the chat template, with the assistant's turn opened.
+fn render(chat: Option<&ChatTemplate>, message: &str) -> ropewalk::model::Result<String> {
+    match chat {
+        Some(chat) => chat.render(&[Message::new("user", message)], true),
+        None => Ok(message.to_owned()),
+    }
+}
+
+/// The tasks that are named, groups taken apart, each once.
+fn tasks_named(names: &[String]) -> anyhow::Result<Vec<&'static dyn Task>> {
+    let mut tasks: Vec<&'static dyn Task> = Vec::new();
+    for name in names {
+        for task in find(name).map_err(|e| usage(e.to_string()))? {
+            if !tasks.iter().any(|t| t.info().name == task.info().name) {
+                tasks.push(task);
+            }
+        }
+    }
+    Ok(tasks)
+}
+
+/// The settings, each of which some task must know.
+fn options(args: &Args, tasks: &[&'static dyn Task]) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut options = BTreeMap::new();
+    for setting in &args.set {
+        let Some((name, value)) = setting.split_once('=') else {
+            return Err(usage(format!("--set {setting}: expected NAME=VALUE")));
+        };
+        options.insert(name.to_owned(), value.to_owned());
+    }
+    if let Some(version) = &args.ruler {
+        options.insert("ruler".into(), version.clone());
+    }
+    for name in options.keys() {
+        let mut known: Vec<_> = tasks.iter().flat_map(|t| t.info().options.iter().map(|o| o.name)).collect();
+        known.sort_unstable();
+        known.dedup();
+        if !known.contains(&name.as_str()) {
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(usage(format!(
+                "--set {name}: these tasks have no such setting (they have: {known})"
+            )));
+        }
+    }
+    Ok(options)
+}
+
+/// Reports, means of groups, and differences between methods.
+struct Outcome {
+    reports: Vec<Report>,
+    means: Vec<GroupMean>,
+    paired: Vec<Paired>,
+}
+
+impl Outcome {
+    fn new(reports: Vec<Report>, names: &[String]) -> Outcome {
+        let groups: Vec<&Group> = GROUPS.iter().filter(|g| names.iter().any(|n| n == g.name)).collect();
+        let mut ropes: Vec<&str> = Vec::new();
+        for report in &reports {
+            if !ropes.contains(&report.rope.as_str()) {
+                ropes.push(&report.rope);
+            }
+        }
+        let of = |rope: &&str| reports.iter().filter(|r| r.rope == **rope).cloned().collect::<Vec<_>>();
+        let by_rope: Vec<Vec<Report>> = ropes.iter().map(of).collect();
+        let means = by_rope.iter().flat_map(|r| groups.iter().flat_map(|g| means(g, r))).collect();
+        let mut differences = Vec::new();
+        if let Some((first, others)) = by_rope.split_first() {
+            for b in others.iter().flatten() {
+                differences.extend(first.iter().filter(|a| a.task == b.task).flat_map(|a| paired(a, b)));
+            }
+        }
+        Outcome { reports, means, paired: differences }
+    }
+
+    /// One object for one task and method, else a list, with the means and the differences at its end.
+    fn json(&self) -> anyhow::Result<Value> {
+        let mut all = list_of(&self.reports)?;
+        all.extend(list_of(&self.means)?);
+        all.extend(list_of(&self.paired)?);
+        Ok(match all.len() {
+            1 => all.remove(0),
+            _ => all.into(),
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut out = self.reports.iter().map(Report::text).collect::<Vec<_>>().join("\n");
+        if let Some(map) = map(&self.reports) {
+            out += &format!("\n{}", map.text());
+        }
+        for m in &self.means {
+            let at = m.length.map_or_else(String::new, |l| format!(" at {l}"));
+            out += &format!("\n{}{at}: mean of {} tasks {:.2} ({})\n", m.group, m.tasks, m.score, m.rope);
+        }
+        for p in &self.paired {
+            let at = p.length.map_or_else(String::new, |l| format!(" at {l}"));
+            out += &format!(
+                "\n{}{at}: {} minus {}: {:+.2} ({:+.1} to {:+.1}), {} samples\n",
+                p.task, p.to, p.from, p.difference, p.ci_low, p.ci_high, p.samples
+            );
+        }
+        out
+    }
+}
+
+fn list_of<T: Serialize>(items: &[T]) -> anyhow::Result<Vec<Value>> {
+    Ok(items.iter().map(serde_json::to_value).collect::<Result<_, _>>()?)
+}
+
+/// A heat map of the first report whose samples have depths: lengths across, depths down.
+fn map(reports: &[Report]) -> Option<Grid> {
+    let at = |row: &suite::Row| row.by.iter().filter(|b| b.tag == "depth").cloned().collect::<Vec<_>>();
+    let report = reports.iter().find(|r| r.results.iter().any(|row| !at(row).is_empty()))?;
+    let mut rows: Vec<String> = Vec::new();
+    for depth in report.results.iter().flat_map(at) {
+        if !rows.contains(&depth.value) {
+            rows.push(depth.value);
+        }
+    }
+    rows.sort_by(|a, b| a.parse().unwrap_or(0.0f64).total_cmp(&b.parse().unwrap_or(0.0)));
+    let score =
+        |depth: &String, row: &suite::Row| at(row).iter().find(|b| b.value == *depth).map(|b| b.score);
+    let scores = rows.iter().map(|d| report.results.iter().map(|row| score(d, row)).collect()).collect();
+    let columns = report.results.iter().map(|r| r.length.map_or_else(|| "-".into(), |l| l.to_string()));
+    Some(Grid {
+        title: format!("{}: {} ({})", report.model, report.task, report.rope),
+        x: "length, tokens".into(),
+        y: "depth".into(),
+        columns: columns.collect(),
+        rows,
+        scores,
+    })
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    task: &'a str,
+    about: &'a str,
+    source: &'a str,
+    metrics: &'a [&'a str],
+    has_length: bool,
+    samples: Option<usize>,
+    options: Vec<String>,
+    files: Vec<&'a str>,
+}
+
+/// Prints what there is.
+fn list(out: OutputArgs) -> anyhow::Result<()> {
+    let tasks: Vec<Listed<'_>> = TASKS
+        .iter()
+        .map(|t| {
+            let info = t.info();
+            Listed {
+                task: info.name,
+                about: info.about,
+                source: info.source,
+                metrics: info.metrics,
+                has_length: info.has_length,
+                samples: info.samples,
+                options: info.options.iter().map(|o| option_line(o)).collect(),
+                files: info.files.iter().map(|f| f.name).collect(),
+            }
+        })
+        .collect();
+    if out.json {
+        return output::print_json(&tasks);
+    }
+    let mut text = String::from("groups\n");
+    for group in GROUPS {
+        text += &format!("  {:<22} {} ({} tasks)\n", group.name, group.about, group.tasks.len());
+    }
+    text += "\ntasks\n";
+    for task in &tasks {
+        text += &format!("  {:<22} {}\n", task.task, task.about);
+        for option in &task.options {
+            text += &format!("  {:<22}   --set {option}\n", "");
+        }
+    }
+    output::print(&text)
+}
+
+fn option_line(opt: &ropewalk::tasks::Opt) -> String {
+    let values = if opt.values.is_empty() { opt.default.to_owned() } else { opt.values.join("|") };
+    format!("{}={values}  {}", opt.name, opt.about)
+}

@@ -1,0 +1,81 @@
+//! Asks the model: answers to prompts, and likelihoods of choices.
+
+use ropewalk_tasks::{Answer, Ask, Likelihood};
+
+use super::super::Lm;
+use super::encoder::TaskEncoder;
+use super::Ready;
+use crate::model::Result;
+use crate::session::Greedy;
+use crate::Token;
+
+/// The answers to a batch of samples, in its order.
+pub(super) fn ask(lm: &mut dyn Lm, encoder: &TaskEncoder<'_>, batch: &[Ready]) -> Result<Vec<Answer>> {
+    let mut answers = Vec::with_capacity(batch.len());
+    while let Some(first) = batch.get(answers.len()) {
+        let rest = &batch[answers.len()..];
+        match &first.sample.ask {
+            Ask::Choose(_) => answers.push(choices(lm, first)?),
+            Ask::Generate { max_tokens, min_tokens, stop } => {
+                let alike: Vec<Vec<Token>> = rest
+                    .iter()
+                    .take_while(|r| r.sample.ask == first.sample.ask)
+                    .map(|r| r.prompt.clone())
+                    .collect();
+                let how = Greedy { n_predict: *max_tokens, n_min: *min_tokens, stop: stop.clone() };
+                for tokens in lm.answers(&alike, &how)? {
+                    answers.push(Answer::Text(before_stop(&encoder.text(&tokens)?, stop)));
+                }
+            }
+        }
+    }
+    Ok(answers)
+}
+
+fn choices(lm: &mut dyn Lm, ready: &Ready) -> Result<Answer> {
+    let endings = lm.endings(&ready.prompt, &ready.endings)?;
+    let likelihood = |e: crate::session::Ending| Likelihood {
+        sum: e.logprobs.iter().map(|&x| f64::from(x)).sum(),
+        greedy: e.greedy,
+        n_tokens: e.logprobs.len(),
+    };
+    Ok(Answer::Choices(endings.into_iter().map(likelihood).collect()))
+}
+
+/// The text before the first of the stop texts.
+fn before_stop(text: &str, stop: &[String]) -> String {
+    let at = stop.iter().filter(|s| !s.is_empty()).filter_map(|s| text.find(s.as_str())).min();
+    text[..at.unwrap_or(text.len())].to_owned()
+}
+
+/// Tokens of a context, and of each of its continuations, as `_encode_pair` of lm-evaluation-harness makes them
+/// (`lm_eval/api/model.py`): blanks at the end of the context belong to the continuation, and a continuation's
+/// tokens are those of the joined text after as many as the context has.
+pub fn encode_pair(
+    encoder: &TaskEncoder<'_>,
+    context: &str,
+    continuations: &[String],
+) -> Result<(Vec<Token>, Vec<Vec<Token>>)> {
+    let bare = context.trim_end();
+    let blanks = &context[bare.len()..];
+    let tokens = encoder.tokens(bare)?;
+    let mut endings = Vec::with_capacity(continuations.len());
+    for continuation in continuations {
+        let mut whole = encoder.tokens(&format!("{bare}{blanks}{continuation}"))?;
+        endings.push(whole.split_off(tokens.len().min(whole.len())));
+    }
+    Ok((encoder.prompt(bare)?, endings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::before_stop;
+
+    #[test]
+    fn answers_end_before_the_first_stop_text() {
+        let stops = |s: &[&str]| s.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        assert_eq!(before_stop("a\nb. c", &stops(&[".", "\n"])), "a");
+        assert_eq!(before_stop("ab", &stops(&["", "c"])), "ab");
+        assert_eq!(before_stop("", &stops(&["\n"])), "");
+    }
+}

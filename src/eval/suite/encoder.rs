@@ -1,0 +1,69 @@
+//! The model's tokenizer and chat template, as tasks use them.
+
+use ropewalk_tasks::{Encoder, Error, Template};
+
+use super::super::{invalid, LmSource};
+use crate::model::Result;
+use crate::Token;
+
+/// Renders a user's message in the chat template, up to where the answer begins.
+pub type Frame<'a> = &'a dyn Fn(&str) -> Result<String>;
+
+/// The tokenizer of a source of models, and the frame of its prompts.
+pub struct TaskEncoder<'a> {
+    source: &'a dyn LmSource,
+    frame: Option<Frame<'a>>,
+}
+
+impl std::fmt::Debug for TaskEncoder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TaskEncoder").finish_non_exhaustive()
+    }
+}
+
+impl<'a> TaskEncoder<'a> {
+    /// # Errors
+    /// A chat template is asked for, and there is none to render.
+    pub fn new(source: &'a dyn LmSource, template: Template, frame: Option<Frame<'a>>) -> Result<Self> {
+        let frame = match (template, frame) {
+            (Template::Base, _) => None,
+            (Template::Chat, Some(frame)) => Some(frame),
+            (Template::Chat, None) => return Err(invalid("template chat: the model has no chat template")),
+        };
+        Ok(TaskEncoder { source, frame })
+    }
+
+    /// Tokens of a whole prompt, behind BOS where the model wants it and the text does not begin with it.
+    pub(super) fn prompt(&self, text: &str) -> Result<Vec<Token>> {
+        let mut tokens = self.source.encode(text)?;
+        if let Some(bos) = self.source.bos_first().filter(|bos| tokens.first() != Some(bos)) {
+            tokens.insert(0, bos);
+        }
+        Ok(tokens)
+    }
+
+    pub(super) fn tokens(&self, text: &str) -> Result<Vec<Token>> {
+        self.source.encode(text)
+    }
+
+    pub(super) fn text(&self, tokens: &[Token]) -> Result<String> {
+        self.source.decode(tokens)
+    }
+}
+
+impl Encoder for TaskEncoder<'_> {
+    fn encode(&self, text: &str) -> Result<Vec<Token>, Error> {
+        self.source.encode(text).map_err(|e| Error::Encoder(Box::new(e)))
+    }
+
+    fn decode(&self, tokens: &[Token]) -> Result<String, Error> {
+        self.source.decode(tokens).map_err(|e| Error::Encoder(Box::new(e)))
+    }
+
+    fn frame(&self, message: &str) -> Result<String, Error> {
+        match self.frame {
+            Some(frame) => frame(message).map_err(|e| Error::Encoder(Box::new(e))),
+            None => Ok(message.to_owned()),
+        }
+    }
+}

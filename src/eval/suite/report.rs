@@ -1,0 +1,301 @@
+//! The report of a task: scores with their intervals, by length and by what samples are tagged with.
+
+use std::collections::BTreeMap;
+
+use ropewalk_tasks::{Group, Info, Template};
+use serde::Serialize;
+
+use super::super::stats::{bootstrap, wilson};
+use super::super::table::table;
+use super::store::Record;
+use super::Params;
+
+/// Tags of more different values than this are not reported by value.
+const MAX_VALUES: usize = 64;
+
+/// Seed of bootstrap resampling: the same samples give the same interval.
+const SEED: u64 = 0;
+
+/// Result of a run. Serialises to the JSON that the command line promises.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The model's file.
+    pub model: String,
+    /// The rope spec in force, at the first length.
+    pub rope: String,
+    /// The task.
+    pub task: String,
+    /// One entry for each length; one in all for a task without lengths.
+    pub results: Vec<Row>,
+    /// The metric of the score.
+    pub metric: String,
+    /// The protocol.
+    pub source: String,
+    /// `base` or `chat`.
+    pub template: &'static str,
+    /// The seed asked for; `null` is the protocol's.
+    pub seed: Option<u64>,
+    /// Settings in force.
+    pub options: BTreeMap<String, String>,
+    /// The score of random choices, in percent.
+    pub chance: Option<f64>,
+    /// Whether the run was stopped: lengths may be missing, and the last one may lack samples.
+    pub interrupted: bool,
+}
+
+/// One length.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// Tokens asked for, prompt and answer together.
+    pub length: Option<usize>,
+    /// Mean of the task's metric, in percent.
+    pub score: f64,
+    /// Lower end of its 95 % interval: Wilson's for scores of 0 and 1, else of the bootstrap.
+    pub ci_low: f64,
+    /// Its upper end.
+    pub ci_high: f64,
+    /// Samples judged.
+    pub samples: usize,
+    /// Prompt tokens per second of asking, answers included in the time. Samples out of an earlier run's file
+    /// do not count.
+    pub tokens_per_s: f64,
+    /// Samples this run was to do.
+    pub samples_planned: usize,
+    /// Mean tokens of a prompt, rounded.
+    pub tokens: usize,
+    /// Tokens the context was opened for.
+    pub n_ctx: usize,
+    /// Every metric of the task.
+    pub metrics: Vec<Metric>,
+    /// Scores by the values of tags.
+    pub by: Vec<Breakdown>,
+    /// The rope spec in force at this length.
+    pub rope: String,
+    /// Wall time in seconds.
+    pub seconds: f64,
+    /// Whether samples are missing because the run was stopped.
+    pub interrupted: bool,
+    /// The samples.
+    #[serde(skip)]
+    pub records: Vec<Record>,
+}
+
+/// The mean of one metric.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Metric {
+    /// Its name.
+    pub name: String,
+    /// Mean, in percent.
+    pub score: f64,
+    /// Lower end of its 95 % interval.
+    pub ci_low: f64,
+    /// Its upper end.
+    pub ci_high: f64,
+    /// How the interval was found: `wilson` or `bootstrap`.
+    pub interval: &'static str,
+}
+
+/// The mean score of samples with one value of a tag.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Breakdown {
+    /// The tag.
+    pub tag: String,
+    /// Its value.
+    pub value: String,
+    /// Mean, in percent.
+    pub score: f64,
+    /// Samples.
+    pub samples: usize,
+}
+
+/// Mean of a metric, 0 to 1, by its place in the records' list.
+pub(super) fn mean(records: &[Record], metric: usize) -> f64 {
+    let values = records.iter().filter_map(|r| r.scores.values().nth(metric)?.as_f64());
+    values.sum::<f64>() / records.len().max(1) as f64
+}
+
+impl Metric {
+    fn new(name: &str, records: &[Record]) -> Metric {
+        let values: Vec<f64> = records.iter().map(|r| r.score(name)).collect();
+        let score = values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let (interval, (low, high)) = if values.iter().all(|x| *x == 0.0 || *x == 1.0) {
+            let right = values.iter().filter(|x| **x == 1.0).count();
+            ("wilson", wilson(right, values.len()))
+        } else {
+            ("bootstrap", bootstrap(&values, SEED))
+        };
+        Metric {
+            name: name.into(),
+            score: 100.0 * score,
+            ci_low: 100.0 * low,
+            ci_high: 100.0 * high,
+            interval,
+        }
+    }
+}
+
+impl Row {
+    pub(super) fn new(
+        info: &Info,
+        length: Option<usize>,
+        records: Vec<Record>,
+        samples_planned: usize,
+        rope: String,
+        n_ctx: usize,
+    ) -> Row {
+        let metrics: Vec<Metric> = info.metrics.iter().map(|name| Metric::new(name, &records)).collect();
+        let headline = metrics.first().cloned().unwrap_or_else(|| Metric::new("", &records));
+        let tokens: usize = records.iter().map(|r| r.prompt_tokens).sum();
+        Row {
+            length,
+            score: headline.score,
+            ci_low: headline.ci_low,
+            ci_high: headline.ci_high,
+            samples: records.len(),
+            tokens_per_s: 0.0,
+            samples_planned,
+            tokens: (tokens + records.len() / 2) / records.len().max(1),
+            n_ctx,
+            metrics,
+            by: breakdowns(&records, &headline.name),
+            rope,
+            seconds: 0.0,
+            interrupted: false,
+            records,
+        }
+    }
+}
+
+fn breakdowns(records: &[Record], metric: &str) -> Vec<Breakdown> {
+    let mut tags: Vec<(String, Vec<(String, f64, usize)>)> = Vec::new();
+    for record in records {
+        for (tag, value) in &record.tags {
+            let value = value.as_str().unwrap_or_default();
+            let at = tags.iter().position(|(t, _)| t == tag).unwrap_or_else(|| {
+                tags.push((tag.clone(), Vec::new()));
+                tags.len() - 1
+            });
+            let values = &mut tags[at].1;
+            let known = values.iter().position(|(v, ..)| v == value);
+            if known.is_none() && values.len() > MAX_VALUES {
+                continue;
+            }
+            let i = known.unwrap_or_else(|| {
+                values.push((value.into(), 0.0, 0));
+                values.len() - 1
+            });
+            values[i].1 += record.score(metric);
+            values[i].2 += 1;
+        }
+    }
+    let few = tags.into_iter().filter(|(_, values)| (2..=MAX_VALUES).contains(&values.len()));
+    few.flat_map(|(tag, values)| {
+        values.into_iter().map(move |(value, sum, samples)| Breakdown {
+            tag: tag.clone(),
+            value,
+            score: 100.0 * sum / samples as f64,
+            samples,
+        })
+    })
+    .collect()
+}
+
+impl Report {
+    pub(super) fn new(model: &str, info: &Info, params: &Params<'_>) -> Report {
+        let option = |opt: &&ropewalk_tasks::Opt| {
+            let value = params.options.get(opt.name).map_or(opt.default, String::as_str);
+            (opt.name.to_owned(), value.to_owned())
+        };
+        Report {
+            model: model.into(),
+            rope: String::new(),
+            task: info.name.into(),
+            results: Vec::new(),
+            metric: info.metrics.first().copied().unwrap_or_default().into(),
+            source: info.source.into(),
+            template: match params.template {
+                Template::Base => "base",
+                Template::Chat => "chat",
+            },
+            seed: params.seed,
+            options: info.options.iter().map(option).collect(),
+            chance: info.chance.map(|x| 100.0 * x),
+            interrupted: false,
+        }
+    }
+
+    /// The report as text: what was measured, and a markdown table.
+    pub fn text(&self) -> String {
+        let mut out = format!("model     {}\nrope      {}\n", self.model, self.rope);
+        out += &format!("task      {}, {}\n", self.task, self.metric);
+        let settings: Vec<String> = self.options.iter().map(|(k, v)| format!("{k} {v}")).collect();
+        let seed = self.seed.map(|s| format!("seed {s}"));
+        let parts = std::iter::once(self.source.clone())
+            .chain([format!("template {}", self.template)])
+            .chain(settings)
+            .chain(seed)
+            .chain(self.chance.map(|x| format!("chance {x:.1} %")));
+        out += &format!("protocol  {}\n\n", parts.collect::<Vec<_>>().join(", "));
+        let others: Vec<&str> =
+            self.results.first().map_or_else(Vec::new, |r| r.metrics[1..].iter().map(|m| &*m.name).collect());
+        let cells = |r: &Row| {
+            let length = r.length.map_or_else(|| "-".to_owned(), |l| l.to_string());
+            let mut cells = vec![
+                length,
+                format!("{:.2}", r.score),
+                format!("{:.1}-{:.1}", r.ci_low, r.ci_high),
+                r.samples.to_string(),
+            ];
+            cells.extend(r.metrics.iter().skip(1).map(|m| format!("{:.2}", m.score)));
+            cells.extend([r.tokens.to_string(), format!("{:.1}", r.tokens_per_s)]);
+            cells
+        };
+        let rows: Vec<_> = self.results.iter().map(cells).collect();
+        let headers: Vec<&str> = ["length", "score", "95 % interval", "samples"]
+            .into_iter()
+            .chain(others)
+            .chain(["tokens", "tok/s"])
+            .collect();
+        out += &table(&headers, &rows);
+        if self.interrupted {
+            out += "\ninterrupted: the figures cover what was done\n";
+        }
+        out
+    }
+}
+
+/// The plain mean of a group's tasks at one length.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GroupMean {
+    /// The group.
+    pub group: String,
+    /// The rope spec asked for, or in force.
+    pub rope: String,
+    /// Tokens asked for.
+    pub length: Option<usize>,
+    /// Mean of the tasks' scores, in percent.
+    pub score: f64,
+    /// Tasks in the mean.
+    pub tasks: usize,
+}
+
+/// Means over a group's tasks, for each length that all of them have; empty where tasks are missing.
+pub fn means(group: &Group, reports: &[Report]) -> Vec<GroupMean> {
+    let of_group: Vec<&Report> = reports.iter().filter(|r| group.tasks.contains(&&*r.task)).collect();
+    if of_group.len() != group.tasks.len() {
+        return Vec::new();
+    }
+    let Some(first) = of_group.first() else { return Vec::new() };
+    let mean = |row: &Row| {
+        let of_length = of_group.iter().filter_map(|r| r.results.iter().find(|x| x.length == row.length));
+        let scores: Vec<f64> = of_length.map(|row| row.score).collect();
+        (scores.len() == of_group.len()).then(|| GroupMean {
+            group: group.name.into(),
+            rope: row.rope.clone(),
+            length: row.length,
+            score: scores.iter().sum::<f64>() / scores.len() as f64,
+            tasks: scores.len(),
+        })
+    };
+    first.results.iter().filter_map(mean).collect()
+}

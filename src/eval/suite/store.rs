@@ -1,0 +1,202 @@
+//! Records of samples, kept in a file of JSON Lines, so that a run can go on where it was stopped.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use ropewalk_tasks::{Answer, Info};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::super::invalid;
+use super::Ready;
+use crate::model::{Error, Result};
+
+/// Bytes of one record, at most.
+const MAX_LINE: u64 = 16 << 20;
+
+/// One sample that was asked and judged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The task.
+    pub task: String,
+    /// Tokens of prompt and answer asked for.
+    pub length: Option<usize>,
+    /// Names the sample within task and length.
+    pub id: String,
+    /// SHA-256 of the prompt's text.
+    pub prompt_sha256: String,
+    /// Tokens of the prompt, BOS among them.
+    pub prompt_tokens: usize,
+    /// What the model wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<String>,
+    /// For each choice the sum of `ln p`, the number of tokens, and whether each is the likeliest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choices: Option<Vec<(f64, usize, bool)>>,
+    /// An answer with full marks; for choices the number of the right one, from 0.
+    pub expected: Value,
+    /// Scores by the task's metrics, from 0 to 1.
+    pub scores: Map<String, Value>,
+    /// What the sample is about: depth, subject.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub tags: Map<String, Value>,
+    /// Hash of model, method, task and settings.
+    pub setup: String,
+}
+
+impl Record {
+    pub(super) fn new(
+        setup: &str,
+        info: &Info,
+        length: Option<usize>,
+        ready: &Ready,
+        answer: &Answer,
+    ) -> Record {
+        let sample = &ready.sample;
+        let scores = (sample.judge)(answer);
+        let expected = match &sample.expected {
+            Answer::Text(text) => Value::from(text.as_str()),
+            Answer::Choices(choices) => {
+                let right = (0..choices.len()).max_by(|&a, &b| choices[a].sum.total_cmp(&choices[b].sum));
+                Value::from(right)
+            }
+        };
+        Record {
+            task: info.name.into(),
+            length,
+            id: sample.id.clone(),
+            prompt_sha256: ready.hash.clone(),
+            prompt_tokens: ready.prompt.len(),
+            answer: match answer {
+                Answer::Text(text) => Some(text.clone()),
+                Answer::Choices(_) => None,
+            },
+            choices: match answer {
+                Answer::Text(_) => None,
+                Answer::Choices(choices) => {
+                    Some(choices.iter().map(|c| (c.sum, c.n_tokens, c.greedy)).collect())
+                }
+            },
+            expected,
+            scores: info.metrics.iter().zip(scores).map(|(name, x)| ((*name).into(), x.into())).collect(),
+            tags: sample.tags.iter().map(|(k, v)| ((*k).into(), v.as_str().into())).collect(),
+            setup: setup.into(),
+        }
+    }
+
+    /// The score by a metric; 0 where the record has none.
+    pub fn score(&self, metric: &str) -> f64 {
+        self.scores.get(metric).and_then(Value::as_f64).unwrap_or(0.0)
+    }
+}
+
+/// Keeps records.
+pub trait Store {
+    /// The record of a sample, if it was asked before under this setup with this very prompt.
+    fn get(&self, setup: &str, id: &str, prompt_sha256: &str) -> Option<Record>;
+    /// Keeps a record.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn put(&mut self, record: &Record) -> Result<()>;
+}
+
+/// Keeps nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unkept;
+
+impl Store for Unkept {
+    fn get(&self, _: &str, _: &str, _: &str) -> Option<Record> {
+        None
+    }
+    fn put(&mut self, _: &Record) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Keeps records in a file, a line for each, written as soon as a sample is judged.
+#[derive(Debug)]
+pub struct FileStore {
+    path: PathBuf,
+    /// By setup and id.
+    known: HashMap<(String, String), Record>,
+    _lock: files::Lock,
+}
+
+impl FileStore {
+    /// Opens a file of records; there need not be one yet. A last line that was never finished is cut off.
+    ///
+    /// # Errors
+    /// Another process has it open; it cannot be read or written; a line that is no record.
+    pub fn open(path: &Path) -> Result<FileStore> {
+        let lock = files::Lock::file(path)?;
+        let mut store = FileStore { path: path.into(), known: HashMap::new(), _lock: lock };
+        store.load()?;
+        Ok(store)
+    }
+
+    /// Records that the file had.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether it had none.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    fn load(&mut self) -> Result<()> {
+        let path = &self.path;
+        let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
+        let about = match std::fs::metadata(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            about => about.map_err(io)?,
+        };
+        if !about.is_file() {
+            return Err(invalid(format!("{}: expected a regular file", path.display())));
+        }
+        let (mut input, mut whole) = (BufReader::new(File::open(path).map_err(io)?), 0);
+        for line in 1.. {
+            let mut bytes = Vec::new();
+            let n = (&mut input).take(MAX_LINE + 1).read_until(b'\n', &mut bytes).map_err(io)?;
+            let invalid = |what: String| invalid(format!("{}: line {line}: {what}", path.display()));
+            match bytes.last() {
+                None => break,
+                Some(b'\n') => {}
+                Some(_) if n as u64 > MAX_LINE => {
+                    return Err(invalid(format!(
+                        "expected a record of at most {MAX_LINE} bytes, found more"
+                    )));
+                }
+                Some(_) => {
+                    // What a killed process had begun.
+                    File::options().write(true).open(path).and_then(|f| f.set_len(whole)).map_err(io)?;
+                    break;
+                }
+            }
+            let record: Record = serde_json::from_slice(&bytes)
+                .map_err(|e| invalid(format!("expected the record of a sample: {e}")))?;
+            whole += n as u64;
+            self.known.insert((record.setup.clone(), record.id.clone()), record);
+        }
+        Ok(())
+    }
+}
+
+impl Store for FileStore {
+    fn get(&self, setup: &str, id: &str, prompt_sha256: &str) -> Option<Record> {
+        let record = self.known.get(&(setup.to_owned(), id.to_owned()))?;
+        (record.prompt_sha256 == prompt_sha256).then(|| record.clone())
+    }
+
+    fn put(&mut self, record: &Record) -> Result<()> {
+        let mut line = serde_json::to_vec(record)
+            .map_err(|e| invalid(format!("{}: sample {}: {e}", self.path.display(), record.id)))?;
+        line.push(b'\n');
+        files::append(&self.path, &line)?;
+        self.known.insert((record.setup.clone(), record.id.clone()), record.clone());
+        Ok(())
+    }
+}

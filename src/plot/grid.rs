@@ -1,0 +1,128 @@
+//! Heat maps of scores: columns of lengths, rows of depths, a colour for each score.
+
+use std::path::Path;
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+use plotters::style::FontTransform;
+
+use super::draw::ramp;
+use super::pen::{self, failed, Drawing, Pen, INK};
+use super::PlotError;
+
+/// Least and largest width of a cell, its height and the margins, in units.
+const CELL: (i32, i32) = (18, 64);
+const HEIGHT: i32 = 26;
+const LEFT: i32 = 86;
+const TOP: i32 = 48;
+const RIGHT: i32 = 28;
+const BOTTOM: i32 = 74;
+/// Width that the cells of a usual map fill.
+const WIDTH: i32 = 560;
+
+/// Scores from 0 to 100 in rows and columns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Grid {
+    /// Above the map.
+    pub title: String,
+    /// Under the columns.
+    pub x: String,
+    /// Beside the rows.
+    pub y: String,
+    /// Names of the columns.
+    pub columns: Vec<String>,
+    /// Names of the rows, from the top.
+    pub rows: Vec<String>,
+    /// For each row, the score of each column; `None` where nothing was measured.
+    pub scores: Vec<Vec<Option<f64>>>,
+}
+
+impl Grid {
+    /// Draws to a file, SVG or PNG by its extension, which is replaced atomically.
+    ///
+    /// # Errors
+    /// Another extension, a file that cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), PlotError> {
+        pen::write(self, path)
+    }
+
+    /// The map as SVG text.
+    ///
+    /// # Errors
+    /// Text that cannot be drawn.
+    pub fn to_svg(&self) -> Result<String, PlotError> {
+        pen::svg(self)
+    }
+
+    /// The map in characters: percent in each cell.
+    pub fn text(&self) -> String {
+        let width = self.columns.iter().map(|c| c.chars().count()).max().unwrap_or(0).max(4) + 1;
+        let gutter = self.rows.iter().map(|r| r.chars().count()).max().unwrap_or(0).max(self.y.len());
+        let mut out = format!("{}\n{:>gutter$} |", self.title, self.y);
+        self.columns.iter().for_each(|c| out += &format!("{c:>width$}"));
+        out.push('\n');
+        for (name, scores) in self.rows.iter().zip(&self.scores) {
+            out += &format!("{name:>gutter$} |");
+            for score in scores {
+                let cell = score.map_or_else(|| "-".to_owned(), |s| format!("{s:.0}"));
+                out += &format!("{cell:>width$}");
+            }
+            out.push('\n');
+        }
+        out
+    }
+
+    fn cell(&self) -> i32 {
+        (WIDTH / self.columns.len().max(1) as i32).clamp(CELL.0, CELL.1)
+    }
+}
+
+impl Drawing for Grid {
+    fn size(&self) -> (u32, u32) {
+        let (columns, rows) = (self.columns.len() as i32, self.rows.len() as i32);
+        let width = (LEFT + columns * self.cell() + RIGHT).max(360);
+        (width as u32, (TOP + rows * HEIGHT + BOTTOM) as u32)
+    }
+
+    fn draw<B: DrawingBackend>(&self, pen: &Pen<'_, B>) -> Result<(), PlotError> {
+        let (unit, cell) = (pen.unit, self.cell());
+        let width = self.size().0 as i32 - LEFT - RIGHT;
+        let style = pen.style(15, INK, (HPos::Left, VPos::Top));
+        pen.text(&pen.fit(&self.title, 15, (width + LEFT) * unit), (20 * unit, 14 * unit), &style)?;
+        for (r, (name, scores)) in self.rows.iter().zip(&self.scores).enumerate() {
+            let y = TOP + r as i32 * HEIGHT;
+            let style = pen.style(12, INK, (HPos::Right, VPos::Center));
+            pen.text(name, ((LEFT - 6) * unit, (y + HEIGHT / 2) * unit), &style)?;
+            for (c, score) in scores.iter().enumerate() {
+                let x = LEFT + c as i32 * cell;
+                let corners = [(x * unit, y * unit), ((x + cell - 1) * unit, (y + HEIGHT - 1) * unit)];
+                let colour = score.map_or(RGBColor(224, 224, 224), |s| ramp((s / 100.0).clamp(0.0, 1.0)));
+                pen.area.draw(&Rectangle::new(corners, colour.filled())).map_err(failed)?;
+                if let Some(score) = score.filter(|_| cell >= 26) {
+                    let light =
+                        299 * u32::from(colour.0) + 587 * u32::from(colour.1) + 114 * u32::from(colour.2);
+                    let ink = if light < 128_000 { WHITE } else { BLACK };
+                    let style = pen.style(11, ink, (HPos::Center, VPos::Center));
+                    let at = ((x + cell / 2) * unit, (y + HEIGHT / 2) * unit);
+                    pen.text(&format!("{score:.0}"), at, &style)?;
+                }
+            }
+        }
+        let under = TOP + self.rows.len() as i32 * HEIGHT;
+        // Names of columns that would touch are left out.
+        let widest = self.columns.iter().map(|c| pen.width(c, 12)).max().unwrap_or(0) / unit.max(1) + 8;
+        let every = (widest + cell - 1) / cell.max(1);
+        let style = pen.style(12, INK, (HPos::Center, VPos::Top));
+        for (c, name) in self.columns.iter().enumerate().step_by(every.max(1) as usize) {
+            let x = LEFT + c as i32 * cell + cell / 2;
+            pen.text(name, (x * unit, (under + 8) * unit), &style)?;
+        }
+        let middle = LEFT + self.columns.len() as i32 * cell / 2;
+        let style = pen.style(14, INK, (HPos::Center, VPos::Top));
+        pen.text(&self.x, (middle * unit, (under + 34) * unit), &style)?;
+        let mut sideways = pen.style(14, INK, (HPos::Center, VPos::Top));
+        sideways.font = sideways.font.transform(FontTransform::Rotate270);
+        let half = TOP + self.rows.len() as i32 * HEIGHT / 2;
+        pen.text(&self.y, (12 * unit, half * unit), &sideways)
+    }
+}

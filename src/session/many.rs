@@ -1,0 +1,217 @@
+//! Several continuations at once: greedy answers to several prompts, and log-likelihoods of several endings of
+//! one.
+
+use super::{Batch, SeqId, Session};
+use crate::kv::MAX_SEQS;
+use crate::model::{Error, Result};
+use crate::Token;
+
+/// How answers are made: the likeliest token, until one of these ends them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Greedy {
+    /// Tokens at most.
+    pub n_predict: usize,
+    /// No end-of-generation token before there are this many.
+    pub n_min: usize,
+    /// Texts that end an answer. The token in which one is completed is the last.
+    pub stop: Vec<String>,
+}
+
+/// Log-likelihoods of the tokens of an ending.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ending {
+    /// `ln p` of each token, given all before it.
+    pub logprobs: Vec<f32>,
+    /// Whether each token is the likeliest.
+    pub greedy: bool,
+}
+
+/// An answer that is being made.
+struct Growing {
+    made: Vec<Token>,
+    bytes: Vec<u8>,
+    live: bool,
+}
+
+impl Session<'_> {
+    /// Continues each prompt greedily, [`SessionParams::n_seq_max`](super::SessionParams) of them at most; the
+    /// answers are decoded together. Beginnings that prompts share with each other, or with sequences of the
+    /// call before, are computed once. End-of-generation tokens are not part of the answers.
+    ///
+    /// # Errors
+    /// Too many prompts, an empty one, one without room for `n_predict` tokens behind it; those of
+    /// [`Session::decode`].
+    pub fn continue_all(&mut self, prompts: &[Vec<Token>], how: &Greedy) -> Result<Vec<Vec<Token>>> {
+        let (n, most) = (prompts.len(), self.params.n_seq_max);
+        if n > most {
+            return Err(Error::Invalid(format!("prompts: expected at most {most}, found {n}")));
+        }
+        for prompt in prompts {
+            let (len, n_max) = (prompt.len(), self.n_max());
+            if len == 0 || len.saturating_add(how.n_predict) > n_max {
+                return Err(Error::Invalid(format!(
+                    "prompt: expected 1 to {} tokens, so that {} more fit into ctx {n_max}, found {len}",
+                    n_max.saturating_sub(how.n_predict),
+                    how.n_predict
+                )));
+            }
+        }
+        let mut next = Vec::with_capacity(n);
+        for (i, prompt) in prompts.iter().enumerate() {
+            let shared = self.begin(i as SeqId, prompt, n * how.n_predict)?;
+            let row = self.extend(i as SeqId, &prompt[shared..])?;
+            let row = row.to_vec();
+            next.push(self.likeliest(&row, how.n_min == 0));
+        }
+        let mut answers: Vec<Growing> = (0..n)
+            .map(|_| Growing { made: Vec::new(), bytes: Vec::new(), live: how.n_predict > 0 })
+            .collect();
+        loop {
+            for (answer, &token) in answers.iter_mut().zip(&next).filter(|(a, _)| a.live) {
+                self.take(answer, token, how)?;
+            }
+            let mut batch = Batch::new();
+            let live: Vec<usize> = (0..n).filter(|&i| answers[i].live).collect();
+            for &i in &live {
+                batch.push(next[i], i as SeqId, true);
+            }
+            if live.is_empty() {
+                break;
+            }
+            let logits = self.decode(&batch)?;
+            let rows: Vec<Vec<f32>> = (0..live.len()).map(|r| logits.row(r).to_vec()).collect();
+            for (&i, row) in live.iter().zip(&rows) {
+                next[i] = self.likeliest(row, answers[i].made.len() >= how.n_min);
+            }
+        }
+        Ok(answers.into_iter().map(|a| a.made).collect())
+    }
+
+    /// The likeliest token of a row of logits; one that ends the generation only if it may.
+    fn likeliest(&self, row: &[f32], may_end: bool) -> Token {
+        let vocab = self.model.vocab();
+        let mut best = (f32::NEG_INFINITY, 0);
+        for (token, &x) in row.iter().enumerate() {
+            if x > best.0 && (may_end || !vocab.is_eog(token as Token)) {
+                best = (x, token);
+            }
+        }
+        best.1 as Token
+    }
+
+    /// Adds a token to an answer, or ends it.
+    fn take(&self, answer: &mut Growing, token: Token, how: &Greedy) -> Result<()> {
+        let vocab = self.model.vocab();
+        if vocab.is_eog(token) {
+            answer.live = false;
+            return Ok(());
+        }
+        answer.made.push(token);
+        answer.live = answer.made.len() < how.n_predict;
+        if !how.stop.is_empty() {
+            let piece = vocab.piece(token, false)?;
+            let longest = how.stop.iter().map(String::len).max().unwrap_or(0);
+            let from = answer.bytes.len().saturating_sub(longest);
+            answer.bytes.extend(piece);
+            let found = |stop: &String| {
+                !stop.is_empty() && answer.bytes[from..].windows(stop.len()).any(|w| w == stop.as_bytes())
+            };
+            answer.live &= !how.stop.iter().any(found);
+        }
+        Ok(())
+    }
+
+    /// Makes a sequence hold the longest beginning of a prompt that any sequence has, without the last token,
+    /// whose logits are wanted; returns its length. Sequences above it are dropped where the prompt and
+    /// `extra` tokens need their room.
+    fn begin(&mut self, seq: SeqId, prompt: &[Token], extra: usize) -> Result<usize> {
+        let shared = |s: SeqId| {
+            let same = self.tokens(s).iter().zip(prompt).take_while(|(a, b)| a == b).count();
+            let same = same.min(prompt.len() - 1);
+            if self.holds(s, same) {
+                same
+            } else {
+                0
+            }
+        };
+        let best = (0..MAX_SEQS).map(|s| (shared(s), s == seq, s)).max().unwrap_or((0, true, seq));
+        let (n, _, from) = best;
+        if from != seq && n > 0 {
+            self.copy_seq(from, seq)?;
+        }
+        self.truncate(seq, n)?;
+        for other in seq + 1..MAX_SEQS {
+            if self.kv.n_free() >= (prompt.len() - n).saturating_add(extra) {
+                break;
+            }
+            self.truncate(other, 0)?;
+        }
+        Ok(n)
+    }
+
+    /// Log-likelihoods of several endings of one text, in a context that holds the text and all of them. The
+    /// text is computed once, without what sequence 0 holds of it already.
+    ///
+    /// # Errors
+    /// An empty text or ending; those of [`Session::decode`].
+    pub fn endings(&mut self, text: &[Token], endings: &[Vec<Token>]) -> Result<Vec<Ending>> {
+        if text.is_empty() || endings.iter().any(Vec::is_empty) {
+            return Err(Error::Invalid("endings: expected a text and endings of at least one token".into()));
+        }
+        (1..MAX_SEQS).try_for_each(|seq| self.truncate(seq, 0))?;
+        if self.plan.evict {
+            return endings.iter().map(|ending| self.ending(text, ending)).collect();
+        }
+        let first = self.prompt(text)?.0.to_vec();
+        let mut out = vec![Ending { logprobs: Vec::new(), greedy: true }; endings.len()];
+        for (out, ending) in out.iter_mut().zip(endings) {
+            out.push(&first, ending[0]);
+        }
+        // The last token of an ending need not be decoded.
+        let mut rest: Vec<usize> = (0..endings.len()).filter(|&i| endings[i].len() > 1).collect();
+        while !rest.is_empty() {
+            let (mut batch, mut owners) = (Batch::new(), Vec::new());
+            let room = self.kv.n_free().min(self.params.n_batch);
+            let mut seq = 0;
+            while let Some(&i) = rest.first() {
+                let tokens = &endings[i][..endings[i].len() - 1];
+                if seq + 1 == MAX_SEQS || (batch.len() + tokens.len() > room && !batch.is_empty()) {
+                    break;
+                }
+                rest.remove(0);
+                seq += 1;
+                self.copy_seq(0, seq)?;
+                for (at, &token) in tokens.iter().enumerate() {
+                    batch.push(token, seq, true);
+                    owners.push((i, at + 1));
+                }
+            }
+            let logits = self.decode(&batch)?;
+            for (row, &(i, at)) in owners.iter().enumerate() {
+                out[i].push(logits.row(row), endings[i][at]);
+            }
+            (1..MAX_SEQS).try_for_each(|seq| self.truncate(seq, 0))?;
+        }
+        Ok(out)
+    }
+
+    /// One ending, for plans under which sequences cannot share what they have read.
+    fn ending(&mut self, text: &[Token], ending: &[Token]) -> Result<Ending> {
+        let tokens = [text, ending].concat();
+        let shared = self.reuse_prefix(&tokens, text.len() - 1)?;
+        let mut out = Ending { logprobs: Vec::new(), greedy: true };
+        let wanted = text.len() - 1 - shared..tokens.len() - 1 - shared;
+        self.score(&tokens[shared..], wanted, &mut |i, row| out.push(row, tokens[shared + i + 1]))?;
+        Ok(out)
+    }
+}
+
+impl Ending {
+    fn push(&mut self, row: &[f32], token: Token) {
+        self.logprobs.push(-super::decode::negative_log_likelihood(row, token));
+        // As `argmax` has it: the first of equals is the likeliest.
+        let x = row[token as usize];
+        let beaten = row.iter().enumerate().any(|(i, &y)| y > x || (y == x && i < token as usize));
+        self.greedy &= !beaten;
+    }
+}
