@@ -3,6 +3,7 @@
 mod decode;
 mod generate;
 mod limits;
+mod many;
 mod ropes;
 mod sequences;
 mod state;

@@ -17,6 +17,9 @@ pub const KEYS: usize = 64;
 const AHEAD: usize = 16;
 /// Columns of the mask scanned together, so that long stretches of memory are read.
 const SPAN: usize = 16 * KEYS;
+/// Tokens of a tile that may be taken one by one, where they see different keys. More are a prompt, whose
+/// tokens see the same ones.
+const FEW: usize = 32;
 /// Half-precision -infinity.
 const NEVER: u16 = 0xfc00;
 
@@ -92,7 +95,17 @@ struct Seen {
 impl Scratch {
     /// Calls `f` with token, head, maximum (of scores in units of log 2), sum of weights and weighted sum of
     /// values of each row of the tile. No key seen: -inf, 0 and zeros.
-    pub fn attend(&mut self, x: &Inputs<'_>, tile: &Tile, f: impl FnMut(usize, usize, f32, f32, &[f32])) {
+    pub fn attend(&mut self, x: &Inputs<'_>, tile: &Tile, mut f: impl FnMut(usize, usize, f32, f32, &[f32])) {
+        if tile.tokens.len() > 1 && tile.tokens.len() <= FEW && apart(x, tile) {
+            for t in tile.tokens.clone() {
+                self.together(x, &Tile { tokens: t..t + 1, ..tile.clone() }, &mut f);
+            }
+        } else {
+            self.together(x, tile, f);
+        }
+    }
+
+    fn together(&mut self, x: &Inputs<'_>, tile: &Tile, f: impl FnMut(usize, usize, f32, f32, &[f32])) {
         match (tile.tokens.len() * x.n_rep).div_ceil(N) {
             1 => self.run::<1, N, 8>(x, tile, f),
             2 => self.run::<2, { 2 * N }, 4>(x, tile, f),
@@ -264,6 +277,21 @@ impl Scratch {
             }
         }
     }
+}
+
+/// Whether the tokens of a tile see mostly different keys, as those of several sequences do: then a key is
+/// better converted for the one that sees it than multiplied with the queries of all.
+fn apart(x: &Inputs<'_>, tile: &Tile) -> bool {
+    let row = |t: usize| &x.mask[t * x.n_columns..][tile.columns.clone()];
+    let sees = |keys: &[u16]| keys.iter().fold(0, |any, m| any | (m ^ NEVER)) != 0;
+    let (mut each, mut all) = (0, 0);
+    for first in (0..tile.columns.len()).step_by(KEYS) {
+        let keys = first..(first + KEYS).min(tile.columns.len());
+        let n = tile.tokens.clone().filter(|&t| sees(&row(t)[keys.clone()])).count();
+        each += n;
+        all += usize::from(n > 0);
+    }
+    all > 0 && each < 2 * all
 }
 
 /// Adds the mask to scores `[n_keys][W]` of these rows. A score whose mask is -inf becomes -inf, even if it
