@@ -14,7 +14,7 @@ use ropewalk::tasks::{find, Group, Task, Template, GROUPS, TASKS};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::compare::Comparison;
+use super::methods::Comparison;
 use super::interrupt::Interrupt;
 use super::options::{tokens, ModelArgs, RopesArgs};
 use super::output::{self, check_plot_name, OutputArgs};

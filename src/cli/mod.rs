@@ -13,6 +13,7 @@ mod eval;
 mod finetune;
 mod inspect;
 mod interrupt;
+mod methods;
 mod models;
 mod options;
 mod output;
@@ -52,6 +53,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     perplexity::COMMAND,
     passkey::COMMAND,
     eval::COMMAND,
+    compare::COMMAND,
     bench::COMMAND,
     finetune::COMMAND,
     rope::COMMAND,

@@ -14,6 +14,9 @@ use ropewalk::DType;
 use super::models::{self, ModelChoice};
 use super::usage;
 
+/// Types that keys and values can be cached in.
+pub(crate) const KV_TYPES: [&str; 4] = ["f32", "f16", "q8_0", "q4_0"];
+
 /// The model, the device it runs on, and its memory.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Model")]
@@ -21,15 +24,30 @@ pub(crate) struct ModelArgs {
     /// A GGUF file, or the name of a model that `ropewalk pull` fetched
     #[arg(short, long, value_name = "MODEL")]
     model: String,
+    /// Type of the cached keys and values
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
+    kv: String,
+    /// An adapter, FILE or FILE:SCALE; repeat it for several. Where there is no --rope and the model
+    /// declares none, the rope is the one the first adapter was trained under
+    #[arg(long, value_name = "FILE[:S]")]
+    lora: Vec<AdapterSpec>,
+    /// Take adapters that were trained on another model or under another rope
+    #[arg(long, requires = "lora")]
+    force_lora: bool,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// The device, and how it is used.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Machine")]
+pub(crate) struct MachineArgs {
     /// Device to compute on: auto, cpu, cuda:0
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
     /// Threads; 0 is one for each physical core
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = threads)]
     threads: usize,
-    /// Type of the cached keys and values
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = ["f32", "f16", "q8_0", "q4_0"])]
-    kv: String,
     /// Tokens handed to the model at once, at most
     #[arg(short, long, value_name = "N", default_value = "2048", value_parser = tokens)]
     batch: usize,
@@ -42,19 +60,25 @@ pub(crate) struct ModelArgs {
     /// Only operations that every backend has, in the weights' own types
     #[arg(long)]
     portable: bool,
-    /// An adapter, FILE or FILE:SCALE; repeat it for several. Where there is no --rope and the model
-    /// declares none, the rope is the one the first adapter was trained under
-    #[arg(long, value_name = "FILE[:S]")]
-    lora: Vec<AdapterSpec>,
-    /// Take adapters that were trained on another model or under another rope
-    #[arg(long, requires = "lora")]
-    force_lora: bool,
 }
 
 impl ModelArgs {
     /// Finds the file and reads the options.
     pub(crate) fn resolve(&self) -> anyhow::Result<ModelChoice> {
         let kv_type = DType::parse(&self.kv).with_context(|| format!("--kv {}: unknown type", self.kv))?;
+        self.machine.choose(&self.model, kv_type, &self.lora, self.force_lora)
+    }
+}
+
+impl MachineArgs {
+    /// A model with its adapters and the type of its cache, to run as these options say.
+    pub(crate) fn choose(
+        &self,
+        model: &str,
+        kv_type: DType,
+        adapters: &[AdapterSpec],
+        force_adapter: bool,
+    ) -> anyhow::Result<ModelChoice> {
         let mut session = SessionParams::new(0);
         session.n_batch = self.batch;
         session.n_ubatch = self.ubatch.min(self.batch);
@@ -64,12 +88,8 @@ impl ModelArgs {
         session.attention = if self.attention == "explicit" { Attention::Explicit } else { Attention::Auto };
         session.portable = self.portable;
         Ok(ModelChoice {
-            path: models::find(&self.model)?,
-            params: ModelParams {
-                device: self.device.clone(),
-                adapters: self.lora.clone(),
-                force_adapter: self.force_lora,
-            },
+            path: models::find(model)?,
+            params: ModelParams { device: self.device.clone(), adapters: adapters.to_vec(), force_adapter },
             session,
         })
     }

@@ -4,7 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::passkey::{self, by_name, Depth, Params, Report, KEY_RANGES, SCORINGS, SIZINGS};
 
-use super::compare::Comparison;
+use super::methods::Comparison;
 use super::interrupt::Interrupt;
 use super::options::{tokens, ModelArgs, RopesArgs};
 use super::output::OutputArgs;

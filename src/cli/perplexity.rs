@@ -10,7 +10,7 @@ use ropewalk::eval::{documents, Document};
 use ropewalk::plot::{Axis, Chart, Scale, Series};
 use ropewalk::rope::Spec;
 
-use super::compare::Comparison;
+use super::methods::Comparison;
 use super::interrupt::Interrupt;
 use super::options::{read_file, tokens, ModelArgs, RopesArgs};
 use super::output::{check_plot_name, OutputArgs};

@@ -1,0 +1,382 @@
+//! How far the predictions of two models, or of one model under two settings, are from each other: at every
+//! token of a text, the divergence of the two distributions of the next one, and whether the likeliest token
+//! is the same. Users judge quantisations, types of the KV cache and rope methods by this, at every depth.
+//!
+//! The first model is the reference: with `p` its probabilities and `q` the other's, `KL(p || q)` is the sum of
+//! `p ln(p / q)` over the vocabulary, in nats (Kullback and Leibler 1951), as in `llama-perplexity
+//! --kl-divergence`.
+
+use std::time::Instant;
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::stats::Mean;
+use super::table::{number, table};
+use super::{invalid, per_second, Document};
+use crate::control::Control;
+use crate::model::{Error, Result};
+use crate::session::Session;
+use crate::Token;
+
+/// Bytes of logits held at a time.
+const LOGITS: usize = 128 << 20;
+
+/// What is compared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Params {
+    /// Tokens of a window. Windows follow each other; each starts in an empty context.
+    pub ctx: usize,
+    /// At most this many windows, the first ones of the text.
+    pub max_windows: Option<usize>,
+    /// Width of the buckets by position; `None` is an eighth of the context.
+    pub bucket: Option<usize>,
+}
+
+/// One side of the comparison, for the report.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Side {
+    /// The model's file, and adapters.
+    pub model: String,
+    /// The rope spec in force.
+    pub rope: String,
+    /// Type of the cached keys and values.
+    pub kv: String,
+    /// Perplexity over all tokens scored.
+    pub ppl: f64,
+}
+
+/// The spread of the divergence over tokens, in nats.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// Mean.
+    pub mean: f64,
+    /// Standard error of the mean, taking tokens as independent.
+    pub stderr: Option<f64>,
+    /// Half of the tokens are below it.
+    pub median: f64,
+    /// Nine tenths of the tokens are below it.
+    pub p90: f64,
+    /// 99 of 100 tokens are below it.
+    pub p99: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+/// Result of a run. Serialises to the JSON of the command line.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The reference.
+    pub a: Side,
+    /// The other.
+    pub b: Side,
+    /// Tokens of a window.
+    pub ctx: usize,
+    /// Tokens scored.
+    pub tokens: usize,
+    /// Windows done.
+    pub windows: usize,
+    /// Divergence of `b` from `a`.
+    pub kl: Spread,
+    /// Tokens at which both have the same likeliest next token, in percent.
+    pub same_top: f64,
+    /// Perplexity of `b` over that of `a`.
+    pub ppl_ratio: f64,
+    /// Standard error of the ratio, of the paired differences of tokens, to first order.
+    pub ppl_ratio_stderr: Option<f64>,
+    /// By position in the window.
+    pub results: Vec<Bucket>,
+    /// Tokens fed to each model per second, both together.
+    pub tokens_per_s: f64,
+    /// Whether the run was stopped: the figures cover the windows that were done.
+    pub interrupted: bool,
+}
+
+/// Positions `start..end` of all windows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Bucket {
+    /// First position.
+    pub start: usize,
+    /// Behind the last position.
+    pub end: usize,
+    /// Tokens scored there.
+    pub tokens: usize,
+    /// Mean divergence, nats.
+    pub kl: f64,
+    /// Same likeliest token, in percent.
+    pub same_top: f64,
+    /// Perplexity of `a`.
+    pub ppl_a: f64,
+    /// Perplexity of `b`.
+    pub ppl_b: f64,
+}
+
+/// What is known of one token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Point {
+    position: usize,
+    kl: f64,
+    same: bool,
+    nll_a: f64,
+    nll_b: f64,
+}
+
+/// Compares two sessions over texts. `names` are the models' labels for the report.
+///
+/// # Errors
+/// Vocabularies or tokens that differ; no document of two tokens; a context smaller than two tokens or larger
+/// than the sessions'; whatever the sessions report.
+pub fn run(
+    a: &mut Session<'_>,
+    b: &mut Session<'_>,
+    names: [&str; 2],
+    documents: &[Document],
+    params: &Params,
+    control: &Control<'_>,
+) -> Result<Report> {
+    if params.ctx < 2 || params.ctx > a.n_max() || params.ctx > b.n_max() {
+        let most = a.n_max().min(b.n_max());
+        return Err(invalid(format!("ctx: expected 2 to {most} tokens, found {}", params.ctx)));
+    }
+    let windows = windows(a, b, documents, params)?;
+    let total: usize = windows.iter().map(Vec::len).sum();
+    control.bind(&a.cancel_flag());
+    control.bind(&b.cancel_flag());
+    let start = Instant::now();
+    let (mut points, mut done, mut fed, mut interrupted) = (Vec::new(), 0, 0, false);
+    for window in &windows {
+        let compared = if control.stopped() { Err(Error::Interrupted) } else { compare(a, b, window) };
+        match compared {
+            Err(Error::Interrupted) => {
+                interrupted = true;
+                break;
+            }
+            compared => points.extend(compared?),
+        }
+        (done, fed) = (done + 1, fed + window.len());
+        let what = format_args!("window {done}/{}", windows.len());
+        control.report(what, fed as u64, total as u64);
+    }
+    if points.is_empty() {
+        return Err(Error::Interrupted);
+    }
+    let side = |s: &Session<'_>, name: &str, nll: fn(&Point) -> f64| Side {
+        model: name.into(),
+        rope: s.plan().spec.to_string(),
+        kv: s.params().kv_type.name().into(),
+        ppl: mean(points.iter().map(nll)).mean().exp(),
+    };
+    let ratio = mean(points.iter().map(|p| p.nll_b - p.nll_a));
+    let width = params.bucket.unwrap_or_else(|| params.ctx.div_ceil(8)).max(1);
+    Ok(Report {
+        a: side(a, names[0], |p| p.nll_a),
+        b: side(b, names[1], |p| p.nll_b),
+        ctx: params.ctx,
+        tokens: points.len(),
+        windows: done,
+        kl: Spread::new(&points),
+        same_top: percent(points.iter()),
+        ppl_ratio: ratio.mean().exp(),
+        ppl_ratio_stderr: ratio.stderr().map(|e| e * ratio.mean().exp()),
+        results: buckets(&points, width, params.ctx),
+        tokens_per_s: per_second(fed, start.elapsed().as_secs_f64()),
+        interrupted,
+    })
+}
+
+/// The windows of all documents, at least two tokens long.
+fn windows(
+    a: &Session<'_>,
+    b: &Session<'_>,
+    documents: &[Document],
+    params: &Params,
+) -> Result<Vec<Vec<Token>>> {
+    let (va, vb) = (a.model().hparams().n_vocab, b.model().hparams().n_vocab);
+    if va != vb {
+        return Err(invalid(format!("vocabularies differ: {va} tokens and {vb}; their predictions cannot be compared")));
+    }
+    let vocab = a.model().vocab();
+    let bos = vocab.bos().filter(|_| vocab.add_bos());
+    let width = params.ctx - usize::from(bos.is_some());
+    let mut windows = Vec::new();
+    for document in documents {
+        let tokens = vocab.tokenize(&document.text, false, false)?;
+        if tokens != b.model().vocab().tokenize(&document.text, false, false)? {
+            return Err(invalid(format!("{}: the two models have different tokens for it", document.name)));
+        }
+        windows.extend(tokens.chunks(width).map(|w| bos.into_iter().chain(w.iter().copied()).collect()));
+    }
+    windows.retain(|w: &Vec<Token>| w.len() >= 2);
+    windows.truncate(params.max_windows.unwrap_or(usize::MAX));
+    if windows.is_empty() {
+        return Err(invalid("compare: expected a text of at least two tokens"));
+    }
+    Ok(windows)
+}
+
+/// Every token of a window but the first.
+fn compare(a: &mut Session<'_>, b: &mut Session<'_>, window: &[Token]) -> Result<Vec<Point>> {
+    let n_vocab = a.model().hparams().n_vocab;
+    let chunk = (LOGITS / (4 * n_vocab)).max(1);
+    a.clear();
+    b.clear();
+    let mut points = Vec::with_capacity(window.len());
+    // The last token's prediction is of no use, so that token is not read.
+    let read = &window[..window.len() - 1];
+    for (i, tokens) in read.chunks(chunk).enumerate() {
+        let first = i * chunk;
+        let mut rows = [Vec::new(), Vec::new()];
+        for (session, rows) in [&mut *a, &mut *b].into_iter().zip(&mut rows) {
+            rows.reserve(tokens.len() * n_vocab);
+            session.score(tokens, 0..tokens.len(), &mut |_, row| rows.extend_from_slice(row))?;
+        }
+        let pairs = rows[0].par_chunks_exact(n_vocab).zip(rows[1].par_chunks_exact(n_vocab));
+        points.par_extend(pairs.enumerate().map(|(i, (p, q))| {
+            let position = first + i + 1;
+            point(p, q, position, window[position])
+        }));
+    }
+    Ok(points)
+}
+
+fn point(p: &[f32], q: &[f32], position: usize, next: Token) -> Point {
+    let (lp, lq) = (log_sum_exp(p), log_sum_exp(q));
+    let kl: f64 = p
+        .iter()
+        .zip(q)
+        .map(|(&p, &q)| {
+            let (p, q) = (f64::from(p) - lp, f64::from(q) - lq);
+            p.exp() * (p - q)
+        })
+        .sum();
+    let nll = |row: &[f32], sum: f64| sum - f64::from(row[next as usize]);
+    // Rounding may take it a little below zero.
+    Point { position, kl: kl.max(0.0), same: top(p) == top(q), nll_a: nll(p, lp), nll_b: nll(q, lq) }
+}
+
+fn log_sum_exp(row: &[f32]) -> f64 {
+    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    f64::from(max) + row.iter().map(|x| f64::from(x - max).exp()).sum::<f64>().ln()
+}
+
+fn top(row: &[f32]) -> usize {
+    (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best }).unwrap_or(0)
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Mean {
+    let mut mean = Mean::default();
+    values.for_each(|x| mean.push(x));
+    mean
+}
+
+fn percent<'a>(points: impl Iterator<Item = &'a Point>) -> f64 {
+    100.0 * mean(points.map(|p| f64::from(u8::from(p.same)))).mean()
+}
+
+fn buckets(points: &[Point], width: usize, ctx: usize) -> Vec<Bucket> {
+    let bucket = |start: usize| {
+        let end = (start + width).min(ctx);
+        let inside: Vec<&Point> = points.iter().filter(|p| (start..end).contains(&p.position)).collect();
+        let of = |f: fn(&Point) -> f64| mean(inside.iter().map(|p| f(p))).mean();
+        (!inside.is_empty()).then(|| Bucket {
+            start,
+            end,
+            tokens: inside.len(),
+            kl: of(|p| p.kl),
+            same_top: percent(inside.iter().copied()),
+            ppl_a: of(|p| p.nll_a).exp(),
+            ppl_b: of(|p| p.nll_b).exp(),
+        })
+    };
+    (0..ctx).step_by(width).filter_map(bucket).collect()
+}
+
+impl Spread {
+    fn new(points: &[Point]) -> Spread {
+        let mean = mean(points.iter().map(|p| p.kl));
+        let mut sorted: Vec<f64> = points.iter().map(|p| p.kl).collect();
+        sorted.sort_by(f64::total_cmp);
+        let at = |part: f64| sorted.get(((sorted.len() - 1) as f64 * part).round() as usize).copied();
+        let at = |part| at(part).unwrap_or(0.0);
+        Spread {
+            mean: mean.mean(),
+            stderr: mean.stderr(),
+            median: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            max: at(1.0),
+        }
+    }
+}
+
+impl Report {
+    /// The report as text: what was compared, the figures over all tokens, and a markdown table by position.
+    pub fn text(&self) -> String {
+        let side = |s: &Side| format!("{}, rope {}, cache {}, perplexity {}", s.model, s.rope, s.kv, number(s.ppl));
+        let mut out = format!("a         {}\nb         {}\n", side(&self.a), side(&self.b));
+        let error = |e: Option<f64>| e.map_or_else(String::new, |e| format!(" +- {e:.5}"));
+        out += &format!(
+            "compared  {} tokens in {} windows of {}\n\nKL(a || b), nats: mean {:.5}{}, median {:.5}, 90 % below {:.5}, \
+             99 % below {:.5}, largest {:.4}\nsame likeliest token: {:.2} %\nperplexity of b over a: {:.5}{}\n\n",
+            self.tokens,
+            self.windows,
+            self.ctx,
+            self.kl.mean,
+            error(self.kl.stderr),
+            self.kl.median,
+            self.kl.p90,
+            self.kl.p99,
+            self.kl.max,
+            self.same_top,
+            self.ppl_ratio,
+            error(self.ppl_ratio_stderr),
+        );
+        let cells = |b: &Bucket| {
+            vec![
+                format!("{}-{}", b.start, b.end),
+                b.tokens.to_string(),
+                format!("{:.5}", b.kl),
+                format!("{:.2}", b.same_top),
+                number(b.ppl_a),
+                number(b.ppl_b),
+            ]
+        };
+        let rows: Vec<_> = self.results.iter().map(cells).collect();
+        out += &table(&["position", "tokens", "KL", "same top %", "ppl a", "ppl b"], &rows);
+        if self.interrupted {
+            out += "\ninterrupted: the figures cover what was done\n";
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divergences_are_those_of_the_definition() {
+        // p = (1/2, 1/4, 1/4), q = (1/4, 1/4, 1/2), in logits with different constants.
+        let p = [2f32.ln() + 3.0, 3.0, 3.0];
+        let q = [-1.0, -1.0, 2f32.ln() - 1.0];
+        let point = point(&p, &q, 5, 2);
+        let expected = 0.5 * 2f64.ln() - 0.25 * 2f64.ln();
+        assert!((point.kl - expected).abs() < 1e-7, "{}", point.kl);
+        assert!(!point.same && point.position == 5);
+        assert!((point.nll_a - 4f64.ln()).abs() < 1e-7 && (point.nll_b - 2f64.ln()).abs() < 1e-7);
+        let same = super::point(&p, &p, 1, 0);
+        assert_eq!((same.kl, same.same), (0.0, true));
+    }
+
+    #[test]
+    fn positions_fall_into_their_buckets() {
+        let at = |position, kl| Point { position, kl, same: kl == 0.0, nll_a: 1.0, nll_b: 2.0 };
+        let points = [at(1, 0.0), at(3, 0.4), at(4, 0.2), at(9, 0.0)];
+        let found = buckets(&points, 4, 10);
+        let short: Vec<_> = found.iter().map(|b| (b.start, b.end, b.tokens, b.same_top)).collect();
+        assert_eq!(short, [(0, 4, 2, 50.0), (4, 8, 1, 0.0), (8, 10, 1, 100.0)]);
+        assert!((found[0].kl - 0.2).abs() < 1e-12 && (found[0].ppl_b - 2f64.exp()).abs() < 1e-12);
+        let spread = Spread::new(&points);
+        assert_eq!((spread.max, spread.median), (0.4, 0.2));
+    }
+}
