@@ -231,6 +231,37 @@ pub(crate) fn tokens_or_zero(text: &str) -> Result<usize, String> {
     n.checked_mul(unit).filter(|&n| n <= i32::MAX as usize).ok_or_else(|| "too large".to_owned())
 }
 
+/// Most lengths that one range may stand for: each is a context of its own.
+const MAX_LENGTHS: usize = 1024;
+
+/// One length, or the lengths of a range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lengths(Vec<usize>);
+
+impl Lengths {
+    /// All lengths, in the order given.
+    pub(crate) fn all(lengths: &[Lengths]) -> Vec<usize> {
+        lengths.iter().flat_map(|l| &l.0).copied().collect()
+    }
+}
+
+/// A number of tokens, or `FIRST..LAST:STEP` for all from the first up to the last: `2k..128k:2k`.
+pub(crate) fn lengths(text: &str) -> Result<Lengths, String> {
+    let Some((first, rest)) = text.split_once("..") else { return Ok(Lengths(vec![tokens(text)?])) };
+    let (last, step) = rest.split_once(':').ok_or_else(|| {
+        "a range takes a step, as in 2k..128k:2k for 2k, 4k and so on up to 128k".to_owned()
+    })?;
+    let (first, last, step) = (tokens(first)?, tokens(last)?, tokens(step)?);
+    if last < first {
+        return Err(format!("the range ends at {last}, before its start {first}"));
+    }
+    let n = (last - first) / step + 1;
+    if n > MAX_LENGTHS {
+        return Err(format!("the range has {n} lengths, more than {MAX_LENGTHS}"));
+    }
+    Ok(Lengths((first..=last).step_by(step).collect()))
+}
+
 /// Most bytes of a prompt or a message.
 pub(crate) const MAX_TEXT_BYTES: u64 = 64 << 20;
 
@@ -293,6 +324,34 @@ mod tests {
         assert_eq!(tokens_or_zero("0"), Ok(0));
         for bad in ["0", "", "k", "-1", "4.5", "99999999999", "9999999k", "18446744073709551615k"] {
             assert!(tokens(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranges_of_lengths() {
+        let all = |texts: &[&str]| {
+            texts.iter().map(|t| lengths(t)).collect::<Result<Vec<_>, _>>().map(|l| Lengths::all(&l))
+        };
+        assert_eq!(all(&["4k", "2048..8192:2k", "7"]), Ok(vec![4096, 2048, 4096, 6144, 8192, 7]));
+        assert_eq!(all(&["2k..128k:2k"]).map(|l| (l.len(), l[0], l[63])), Ok((64, 2048, 131_072)));
+        // The last is the largest that a step reaches.
+        assert_eq!(all(&["10..19:4", "5..5:9"]), Ok(vec![10, 14, 18, 5]));
+        assert_eq!(all(&["1..1024:1"]).map(|l| l.len()), Ok(1024));
+        for (bad, why) in [
+            ("1..1025:1", "1025 lengths"),
+            ("2k..128k", "takes a step"),
+            ("8k..4k:1k", "before its start 8192"),
+            ("2k..8k:0", "at least 1"),
+            ("0..8k:1k", "at least 1"),
+            ("..8k:1k", "expected a number"),
+            ("2k..:1k", "expected a number"),
+            ("2k...8k:1k", "expected a number"),
+            ("2k..8k:1k:1k", "expected a number"),
+            ("2k..99999999999:1", "too large"),
+            ("..", "takes a step"),
+        ] {
+            let e = lengths(bad).unwrap_err();
+            assert!(e.contains(why), "{bad}: {e}");
         }
     }
 

@@ -6,7 +6,7 @@ use ropewalk::eval::passkey::{self, by_name, Depth, Params, Report, KEY_RANGES, 
 
 use super::methods::Comparison;
 use super::interrupt::Interrupt;
-use super::options::{tokens, ModelArgs, RopesArgs};
+use super::options::{lengths, tokens, Lengths, ModelArgs, RopesArgs};
 use super::output::OutputArgs;
 use super::{models, Command};
 
@@ -23,9 +23,9 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Lengths in tokens, prompt and answer together
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', required = true, value_parser = tokens)]
-    lengths: Vec<usize>,
+    /// Lengths in tokens, prompt and answer together: 4096, 8k, or 4k..32k:4k for every 4k up to 32k
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', required = true, value_parser = lengths)]
+    lengths: Vec<Lengths>,
     /// Samples for each length and depth
     #[arg(short = 'n', long, value_name = "N", default_value = "20", value_parser = tokens)]
     samples: usize,
@@ -75,7 +75,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         sizing: by_name("sizing", &args.sizing, SIZINGS)?,
         scoring: by_name("scoring", &args.scoring, SCORINGS)?,
         keys: by_name("keys", &args.keys, KEY_RANGES)?,
-        ..Params::new(args.lengths.clone())
+        ..Params::new(Lengths::all(&args.lengths))
     };
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;

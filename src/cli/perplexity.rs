@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args as _, FromArgMatches};
-use ropewalk::eval::perplexity::{self, Params, Report};
+use ropewalk::eval::perplexity::{self, longppl, Params, Report};
 use ropewalk::eval::protocol::{default_protocol, protocol, PROTOCOLS};
 use ropewalk::eval::{documents, Document};
 use ropewalk::plot::{Axis, Chart, Scale, Series};
@@ -12,9 +12,9 @@ use ropewalk::rope::Spec;
 
 use super::methods::Comparison;
 use super::interrupt::Interrupt;
-use super::options::{read_file, tokens, ModelArgs, RopesArgs};
+use super::options::{lengths, read_file, tokens, Lengths, ModelArgs, RopesArgs};
 use super::output::{check_plot_name, OutputArgs};
-use super::{models, Command};
+use super::{models, usage, Command};
 
 /// Most bytes of the files together, because their texts are held.
 const MAX_BYTES: u64 = 256 << 20;
@@ -34,13 +34,14 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Texts: each file is a document; in .jsonl files each line's "text" is one; - is stdin; at most 256 MiB
-    /// altogether
+    /// Texts: each file is a document; in .jsonl files each line's "text" is one; .bin files are token ids of
+    /// the model's vocabulary, 16 bits each, lower byte first, with BOS where documents begin; - is stdin; at
+    /// most 256 MiB altogether
     #[arg(short, long, value_name = "FILE", required = true, num_args = 1..)]
     file: Vec<PathBuf>,
-    /// Context lengths in tokens; default: the trained one
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = tokens)]
-    ctx: Vec<usize>,
+    /// Context lengths in tokens: 4096, 8k, or 2k..128k:2k for every 2k up to 128k; default: the trained one
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = lengths)]
+    ctx: Vec<Lengths>,
     /// Which protocol; default: window, or stride when --stride is given
     #[arg(long, value_name = "NAME", value_parser = protocols())]
     protocol: Option<String>,
@@ -62,6 +63,25 @@ struct Args {
     /// Use at most this many documents
     #[arg(long, value_name = "N", value_parser = tokens)]
     max_documents: Option<usize>,
+    /// Draw these documents at random, by this seed, rather than take the first
+    #[arg(long, value_name = "S", requires = "max_documents")]
+    seed: Option<u64>,
+    /// Measure LongPPL, too: perplexity of the tokens that are predicted well from the whole context and much
+    /// worse from its end alone; reads the text several times over
+    #[arg(long)]
+    longppl: bool,
+    /// LongPPL: tokens of context that a token keeps at least, when it has little
+    #[arg(long, value_name = "N", requires = "longppl", value_parser = tokens)]
+    trunc_len: Option<usize>,
+    /// LongPPL: tokens that share a short context; fewer take longer
+    #[arg(long, value_name = "N", requires = "longppl", value_parser = tokens)]
+    sliding_window: Option<usize>,
+    /// LongPPL: key tokens lose more than this in a short context, nats
+    #[arg(long, value_name = "X", requires = "longppl", allow_negative_numbers = true)]
+    alpha: Option<f64>,
+    /// LongPPL: key tokens have more than this log-likelihood in the long context, nats
+    #[arg(long, value_name = "X", requires = "longppl", allow_negative_numbers = true)]
+    beta: Option<f64>,
     /// Put BOS in front where the protocol would not
     #[arg(long, conflicts_with = "no_bos")]
     bos: bool,
@@ -80,6 +100,18 @@ fn protocols() -> PossibleValuesParser {
     PossibleValuesParser::new(PROTOCOLS.iter().map(|p| PossibleValue::new(p.name).help(p.about)))
 }
 
+impl Args {
+    fn longppl(&self) -> Option<longppl::Params> {
+        let usual = longppl::Params::default();
+        self.longppl.then(|| longppl::Params {
+            trunc_len: self.trunc_len.unwrap_or(usual.trunc_len),
+            sliding_window: self.sliding_window.unwrap_or(usual.sliding_window),
+            alpha: self.alpha.unwrap_or(usual.alpha),
+            beta: self.beta.unwrap_or(usual.beta),
+        })
+    }
+}
+
 fn run(args: &Args) -> anyhow::Result<()> {
     let specs = args.rope.specs()?;
     if let Some(path) = &args.plot {
@@ -89,6 +121,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Some(name) => protocol(name)?,
         None => default_protocol(args.stride),
     };
+    let longppl = args.longppl();
+    if let Some(longppl) = longppl {
+        longppl.check(rule).map_err(|e| usage(e.to_string()))?;
+    }
     let mut texts: Vec<Document> = Vec::new();
     let mut left = MAX_BYTES;
     for path in &args.file {
@@ -99,7 +135,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;
-    let ctx = if args.ctx.is_empty() { vec![model.hparams().n_ctx_train] } else { args.ctx.clone() };
+    let ctx = if args.ctx.is_empty() { vec![model.hparams().n_ctx_train] } else { Lengths::all(&args.ctx) };
     let params = Params {
         stride: args.stride,
         max_windows: args.max_windows,
@@ -107,6 +143,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         bos: (args.bos || args.no_bos).then_some(args.bos),
         min_tokens: args.min_tokens,
         max_documents: args.max_documents,
+        seed: args.seed,
+        longppl,
         ..Params::new(rule, ctx)
     };
     let name = models::label(&choice);
@@ -138,7 +176,9 @@ fn chart(specs: &[Option<Spec>], reports: &[Report], n_ctx_train: usize) -> Char
         .first()
         .map_or_else(String::new, |r| format!("{}: perplexity by position ({})", r.model, r.protocol));
     let longest = reports.iter().flat_map(|r| &r.results).map(|r| r.ctx).max().unwrap_or(0);
-    let mut x = Axis::new("position in the window, tokens", Scale::Linear);
+    let restarts = reports.first().is_some_and(|r| protocol(r.protocol).is_ok_and(|p| p.restarts));
+    let whole = if restarts { "document" } else { "window" };
+    let mut x = Axis::new(format!("position in the {whole}, tokens"), Scale::Linear);
     if longest > n_ctx_train {
         x = x.mark(n_ctx_train as f64, format!("trained {n_ctx_train}"));
     }

@@ -21,7 +21,7 @@
 //! let source = SessionSource::new(&model, how);
 //!
 //! let text = "To be, or not to be, that is the question. ".repeat(20);
-//! let documents = [Document { name: "a soliloquy".into(), text }];
+//! let documents = [Document::text("a soliloquy", text)];
 //! let params = perplexity::Params::new(protocol("window")?, vec![128, 256]);
 //! let report = perplexity::run(&source, "model.gguf", &documents, &params, &Control::default())?;
 //! assert_eq!(report.results.len(), 2);
@@ -48,7 +48,7 @@ pub mod stats;
 pub mod suite;
 mod table;
 
-pub use document::{documents, Document};
+pub use document::{documents, Content, Document};
 pub use session::SessionSource;
 
 /// A language model at one context length, as evaluations see it.
@@ -61,6 +61,10 @@ pub trait Lm {
     fn tokenize(&self, text: &str, add_special: bool) -> Result<Vec<Token>>;
     /// Tokens to text.
     fn detokenize(&self, tokens: &[Token]) -> Result<String>;
+    /// The bytes of one token's text, which may be a part of a character; none for special tokens.
+    fn piece(&self, token: Token) -> Result<Vec<u8>>;
+    /// Token ids are below this.
+    fn n_vocab(&self) -> usize;
     /// BOS, when the vocabulary has one.
     fn bos(&self) -> Option<Token>;
     /// Whether the model's flags ask for BOS.
@@ -152,6 +156,11 @@ fn tokenize(lm: &dyn Lm, text: &str, bos: bool) -> Result<Vec<Token>> {
 
 fn invalid(message: impl Into<String>) -> Error {
     Error::Invalid(message.into())
+}
+
+/// `x` as a fraction of 2^64, scaled to `0..n`.
+fn below(x: u64, n: u64) -> u64 {
+    ((u128::from(x) * u128::from(n)) >> 64) as u64
 }
 
 fn per_second(n: usize, seconds: f64) -> f64 {

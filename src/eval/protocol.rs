@@ -32,6 +32,9 @@ pub struct Protocol {
     pub average: Average,
     /// Whether windows score tokens that other windows score too, which makes standard errors too small.
     pub overlaps: bool,
+    /// Whether a length is one of text, read from a fresh context of `stride` tokens again and again;
+    /// positions then count from the start of the text.
+    pub restarts: bool,
     sweep: fn(&WindowGeometry) -> std::result::Result<Sweep, String>,
 }
 
@@ -70,7 +73,7 @@ pub enum Average {
 pub struct WindowGeometry {
     /// Tokens of the document or stream.
     pub n_tokens: usize,
-    /// Tokens a window may feed, BOS among them.
+    /// Tokens a window may feed, BOS among them; all windows of a text, for one that restarts.
     pub n_ctx: usize,
     /// Tokens between the starts of windows, for protocols that have a stride.
     pub stride: usize,
@@ -102,6 +105,20 @@ pub struct Window {
     pub bos: Bos,
     /// First scored index among the tokens fed; all from there on are scored. At least 1.
     pub from: usize,
+    /// Position of the first token fed, by which scores are put into buckets: 0, unless the protocol
+    /// [`restarts`](Protocol::restarts).
+    pub position: usize,
+}
+
+impl Protocol {
+    /// Tokens that the context takes from which windows at a length are computed.
+    pub fn context(&self, n_ctx: usize, stride: usize) -> usize {
+        if self.restarts {
+            n_ctx.min(stride)
+        } else {
+            n_ctx
+        }
+    }
 }
 
 impl Window {
@@ -127,6 +144,8 @@ enum Scored {
 #[derive(Debug, Clone, Copy)]
 struct Sweep {
     n_tokens: usize,
+    /// A text of fewer tokens is reported as short.
+    full: usize,
     width: usize,
     step: usize,
     count: usize,
@@ -145,8 +164,9 @@ impl Sweep {
             // Every planner has step <= width.
             Scored::Unseen => self.width - self.step + prepended,
         };
+        let position = if self.width < self.full { start } else { 0 };
         // Nothing predicts the first token fed.
-        Window { text, start, end, bos: self.bos, from: from.max(1) }
+        Window { text, start, end, bos: self.bos, from: from.max(1), position }
     }
 }
 
@@ -162,6 +182,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         stride: None,
         average: Average::Tokens,
         overlaps: false,
+        restarts: false,
         sweep: one_window,
     },
     Protocol {
@@ -174,6 +195,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         stride: Some(256),
         average: Average::Windows { base: std::f64::consts::E },
         overlaps: false,
+        restarts: false,
         sweep: |g| sliding(g, per_document(g)),
     },
     Protocol {
@@ -186,6 +208,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         stride: None,
         average: Average::Windows { base: std::f64::consts::E },
         overlaps: false,
+        restarts: false,
         sweep: one_window,
     },
     Protocol {
@@ -200,6 +223,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         #[allow(clippy::approx_constant)]
         average: Average::Windows { base: 2.71828 },
         overlaps: true,
+        restarts: false,
         sweep: longlora,
     },
     Protocol {
@@ -212,6 +236,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         stride: Some(256),
         average: Average::Tokens,
         overlaps: false,
+        restarts: false,
         sweep: llama_cpp_stride,
     },
     Protocol {
@@ -224,6 +249,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         stride: Some(256),
         average: Average::Tokens,
         overlaps: false,
+        restarts: false,
         sweep: |g| sliding(g, (g.n_ctx, Bos::None)),
     },
     Protocol {
@@ -236,7 +262,22 @@ pub static PROTOCOLS: &[Protocol] = &[
         stride: None,
         average: Average::Tokens,
         overlaps: false,
+        restarts: false,
         sweep: llama_cpp,
+    },
+    Protocol {
+        name: "restart",
+        source: "arXiv 2409.12181 (LCEG), Figure 3, whose code is not published",
+        about:
+            "the first ctx tokens of each document in pieces of S tokens, each from a fresh context of S, \
+            every token scored, token-weighted; positions count from the document's start",
+        text: Text::Documents,
+        bos: BosRule::Flags,
+        stride: Some(4096),
+        average: Average::Tokens,
+        overlaps: false,
+        restarts: true,
+        sweep: restart,
     },
 ];
 
@@ -270,7 +311,21 @@ fn per_document(g: &WindowGeometry) -> (usize, Bos) {
 
 fn one_window(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     let (width, bos) = per_document(g);
-    Ok(Sweep { n_tokens: g.n_tokens, width, step: width, count: 1, bos, scored: Scored::Unseen })
+    Ok(Sweep { n_tokens: g.n_tokens, full: width, width, step: width, count: 1, bos, scored: Scored::Unseen })
+}
+
+/// The tokens that `one_window` feeds, in pieces with BOS before each, which the stride counts.
+fn restart(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
+    if g.stride < 2 {
+        return Err(format!("stride {} is too small: a token and what precedes it take 2", g.stride));
+    }
+    let (full, bos) = per_document(g);
+    let (width, _) = per_document(&WindowGeometry { n_ctx: g.n_ctx.min(g.stride), ..*g });
+    let n_tokens = g.n_tokens.min(full);
+    // Nothing predicts a token that is a piece by itself, without BOS.
+    let last = n_tokens % width;
+    let count = n_tokens / width + usize::from(last > usize::from(bos == Bos::None));
+    Ok(Sweep { n_tokens, full, width, step: width, count, bos, scored: Scored::From(1) })
 }
 
 /// `yarn` and `press`: windows until one reaches the end of the text. In fairseq the first tokens come in
@@ -278,7 +333,8 @@ fn one_window(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
 fn sliding(g: &WindowGeometry, (width, bos): (usize, Bos)) -> std::result::Result<Sweep, String> {
     no_gaps(g.stride, width)?;
     let count = 1 + g.n_tokens.saturating_sub(width).div_ceil(g.stride);
-    let mut sweep = Sweep { n_tokens: g.n_tokens, width, step: g.stride, count, bos, scored: Scored::Unseen };
+    let (full, step) = (width, g.stride);
+    let mut sweep = Sweep { n_tokens: g.n_tokens, full, width, step, count, bos, scored: Scored::Unseen };
     // A tail of one token that shares nothing with the window before has nothing to predict it.
     if sweep.window(0, count - 1).n_scored() == 0 {
         sweep.count -= 1;
@@ -296,11 +352,11 @@ fn longlora(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
             g.n_tokens, g.n_ctx, g.stride
         ));
     }
-    let (width, step) = (g.n_ctx, g.stride);
     Ok(Sweep {
         n_tokens: g.n_tokens,
-        width,
-        step,
+        full: g.n_ctx,
+        width: g.n_ctx,
+        step: g.stride,
         count: starts - 1,
         bos: Bos::None,
         scored: Scored::From(1),
@@ -320,7 +376,8 @@ fn llama_cpp_stride(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     }
     let count = (g.n_tokens - g.n_ctx).div_ceil(g.stride);
     let scored = Scored::From(g.n_ctx - g.stride);
-    Ok(Sweep { n_tokens: g.n_tokens, width: g.n_ctx, step: g.stride, count, bos: Bos::None, scored })
+    let (n_tokens, full, width) = (g.n_tokens, g.n_ctx, g.n_ctx);
+    Ok(Sweep { n_tokens, full, width, step: g.stride, count, bos: Bos::None, scored })
 }
 
 /// Refuses only what holds no whole chunk; llama.cpp's tool wants two.
@@ -337,7 +394,8 @@ fn llama_cpp(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     }
     let bos = if g.bos { Bos::Replacing } else { Bos::None };
     let scored = Scored::From(g.n_ctx / 2 + 1);
-    Ok(Sweep { n_tokens: g.n_tokens, width: g.n_ctx, step: g.n_ctx, count, bos, scored })
+    let (n_tokens, full, width) = (g.n_tokens, g.n_ctx, g.n_ctx);
+    Ok(Sweep { n_tokens, full, width, step: width, count, bos, scored })
 }
 
 fn no_gaps(stride: usize, width: usize) -> std::result::Result<(), String> {
@@ -356,7 +414,7 @@ pub struct WindowPlan {
     sweeps: Vec<Sweep>,
     /// Windows before each sweep, and at the end their number.
     before: Vec<usize>,
-    /// Texts shorter than one window.
+    /// Texts shorter than one window, or than the length in pieces.
     pub n_short: usize,
 }
 
@@ -394,7 +452,7 @@ impl WindowPlan {
             if sweep.count == 0 || sweep.window(text, 0).n_scored() == 0 {
                 return Err(fail(format!("{n_tokens} tokens are too few: nothing to score")));
             }
-            plan.n_short += usize::from(n_tokens < sweep.width);
+            plan.n_short += usize::from(n_tokens < sweep.full);
             plan.before.push(plan.len() + sweep.count);
             plan.sweeps.push(sweep);
         }

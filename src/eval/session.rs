@@ -101,6 +101,18 @@ impl Lm for SessionLm<'_> {
         Ok(self.session.model().vocab().detokenize(tokens, false)?)
     }
 
+    fn piece(&self, token: Token) -> Result<Vec<u8>> {
+        Ok(self.session.model().vocab().piece(token, false)?)
+    }
+
+    fn n_vocab(&self) -> usize {
+        // The table of embeddings may be longer than the vocabulary, and a file may have no tokenizer.
+        match self.session.model().vocab().n_tokens() {
+            0 => self.session.model().hparams().n_vocab,
+            n => n.min(self.session.model().hparams().n_vocab),
+        }
+    }
+
     fn bos(&self) -> Option<Token> {
         self.session.model().vocab().bos()
     }

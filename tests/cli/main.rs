@@ -11,6 +11,7 @@ mod hub;
 mod killed;
 mod lora;
 mod models;
+mod perplexity;
 mod pull;
 mod pull_hostile;
 mod rope;

@@ -1,6 +1,6 @@
 //! Bytes to documents.
 
-use ropewalk::eval::{documents, Document};
+use ropewalk::eval::{documents, Content, Document};
 
 fn error(name: &str, bytes: &[u8]) -> String {
     documents(name, bytes.to_vec()).unwrap_err().to_string()
@@ -8,7 +8,7 @@ fn error(name: &str, bytes: &[u8]) -> String {
 
 #[test]
 fn one_per_file_or_line() {
-    let doc = |name: &str, text: &str| Document { name: name.into(), text: text.into() };
+    let doc = |name: &str, text: &str| Document::text(name, text);
     assert_eq!(documents("a.txt", b"one\ntwo".to_vec()).unwrap(), [doc("a.txt", "one\ntwo")]);
     let lines = b"{\"text\":\"x\\ny\",\"id\":3}\r\n\n{\"text\":\"\xc3\xa9\"}\n";
     assert_eq!(
@@ -28,4 +28,15 @@ fn bad_bytes_are_one_line_naming_the_place() {
     assert_eq!(error("a.jsonl", b"{\"text\":7}"), "a.jsonl:1: \"text\": expected a string, found a number");
     assert_eq!(error("a.jsonl", b"{\"txt\":\"\"}"), "a.jsonl:1: no \"text\" field");
     assert_eq!(error("a.jsonl", b"{\"text\":\"\"}"), "a.jsonl:1: the text is empty");
+}
+
+#[test]
+fn bin_files_are_token_ids_of_two_bytes() {
+    let found = documents("d/a.BIN", vec![1, 0, 0x34, 0x12, 0xff, 0xff]).unwrap();
+    assert_eq!(found, [Document { name: "d/a.BIN".into(), content: Content::Ids(vec![1, 0x1234, 0xffff]) }]);
+    let e = error("a.bin", &[1, 0, 2, 0, 3]);
+    assert_eq!(e, "a.bin: offset 4: expected two bytes for a token id, found one (the file has 5 bytes)");
+    assert_eq!(error("a.bin", b""), "a.bin: no token ids: the file is empty");
+    // Whatever else a name says, other files are text.
+    assert_eq!(documents("bin", b"ab".to_vec()).unwrap(), [Document::text("bin", "ab")]);
 }

@@ -56,6 +56,8 @@ pub(crate) struct Log {
 
 pub(crate) struct Fake {
     pub(crate) tokenizer: Tokenizer,
+    pub(crate) bos: Token,
+    pub(crate) n_vocab: usize,
     pub(crate) has_bos: bool,
     pub(crate) add_bos: bool,
     pub(crate) nll: fn(&[Token], usize) -> f32,
@@ -70,6 +72,8 @@ impl Fake {
     pub(crate) fn new() -> Fake {
         Fake {
             tokenizer: Tokenizer::Bytes,
+            bos: BOS,
+            n_vocab: 256,
             has_bos: true,
             add_bos: false,
             nll: |_, _| 1.0,
@@ -129,14 +133,24 @@ impl Lm for Opened<'_> {
         format!("fake at {}", self.n_ctx)
     }
     fn tokenize(&self, text: &str, add_special: bool) -> Result<Vec<Token>> {
-        let bos = (add_special && self.fake.add_bos).then_some(BOS);
+        let bos = (add_special && self.fake.add_bos).then_some(self.fake.bos);
         Ok(bos.into_iter().chain(self.fake.tokenizer.encode(text)).collect())
     }
     fn detokenize(&self, tokens: &[Token]) -> Result<String> {
         Ok(self.fake.tokenizer.decode(tokens))
     }
+    fn piece(&self, token: Token) -> Result<Vec<u8>> {
+        Ok(match self.fake.tokenizer {
+            _ if token == self.fake.bos => Vec::new(),
+            Tokenizer::Bytes => vec![token as u8],
+            Tokenizer::Words => self.fake.tokenizer.decode(&[token]).into_bytes(),
+        })
+    }
+    fn n_vocab(&self) -> usize {
+        self.fake.n_vocab
+    }
     fn bos(&self) -> Option<Token> {
-        self.fake.has_bos.then_some(BOS)
+        self.fake.has_bos.then_some(self.fake.bos)
     }
     fn add_bos(&self) -> bool {
         self.fake.add_bos
@@ -173,6 +187,5 @@ impl Lm for Opened<'_> {
 
 /// A document of `n` bytes `a`, `b`, ... in a cycle of 26.
 pub(crate) fn letters(name: &str, n: usize) -> Document {
-    let text = ('a'..='z').cycle().take(n).collect();
-    Document { name: name.into(), text }
+    Document::text(name, ('a'..='z').cycle().take(n).collect::<String>())
 }

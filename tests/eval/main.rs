@@ -3,6 +3,7 @@
 
 mod document;
 mod fakes;
+mod longppl;
 mod passkey;
 mod perplexity;
 mod plot;

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::eval::perplexity::{run, Params, Report};
 use ropewalk::eval::protocol::{protocol, PROTOCOLS};
-use ropewalk::eval::Document;
+use ropewalk::eval::{Content, Document};
 
 use crate::fakes::{letters, Fake, BOS};
 
@@ -183,6 +183,153 @@ fn documents_can_be_chosen_and_windows_sampled() {
     assert!(error(&Fake::new(), &[], &params("window", &[4], None)).contains("no documents"));
 }
 
+/// The pieces of protocol `restart` are fed to a context of their own length, and stand in the buckets where
+/// the window of all of them stands.
+#[test]
+fn restarted_texts_have_buckets_by_position_in_the_document() {
+    // Log-likelihood: the letter. 26 letters and a few more.
+    let letter = || Fake::with_nll(|t, i| (t[i] - i32::from(b'a')) as f32);
+    let restarted = Params { bucket: Some(4), ..params("restart", &[14], Some(5)) };
+    for (bos, fed, expected) in [
+        (
+            false,
+            vec!["abcde", "fghij", "klmn"],
+            vec![(0, 4, 3, 2.0), (4, 8, 3, 17.0 / 3.0), (8, 12, 3, 28.0 / 3.0), (12, 14, 2, 12.5)],
+        ),
+        // With BOS letter k is at position k + 1: 0 1 2 | 3 4 5 6 | 7 8 9 10 | 11 12.
+        (
+            true,
+            vec!["^abcd", "^efgh", "^ijkl", "^m"],
+            vec![(0, 4, 3, 1.0), (4, 8, 4, 4.5), (8, 12, 4, 8.5), (12, 14, 2, 11.5)],
+        ),
+    ] {
+        let fake = letter();
+        let row = measure(&fake, &[letters("a", 40)], &Params { bos: Some(bos), ..restarted.clone() })
+            .results
+            .remove(0);
+        assert_eq!(*fake.log.borrow().opened, [5]);
+        let text = |(tokens, from): &(Vec<i32>, usize)| {
+            assert_eq!(*from, 1);
+            tokens.iter().map(|t| if *t == BOS { '^' } else { *t as u8 as char }).collect::<String>()
+        };
+        assert_eq!(fake.calls().iter().map(text).collect::<Vec<_>>(), fed);
+        let buckets: Vec<_> = row.buckets.iter().map(|b| (b.start, b.end, b.tokens, b.value.nll)).collect();
+        assert_eq!(buckets, expected);
+        assert_eq!((row.ctx, row.short_documents, row.rope.as_str()), (14, 0, "fake at 5"));
+        // Whole windows put the same tokens into the same buckets, but for those that start a piece.
+        let whole = measure(
+            &letter(),
+            &[letters("a", 40)],
+            &Params { bos: Some(bos), ..Params { bucket: Some(4), ..params("window", &[14], None) } },
+        );
+        for (a, b) in row.buckets.iter().zip(&whole.results[0].buckets) {
+            assert_eq!(bos.then_some(a), bos.then_some(b));
+            assert_eq!((a.start, a.end), (b.start, b.end));
+        }
+    }
+    let fake = Fake::with_nll(|t, i| if t[i] == i32::from(b'h') { f32::NAN } else { 1.0 });
+    let e = error(&fake, &[letters("a", 40)], &restarted);
+    assert_eq!(e, "a: ctx 14: window 1 (tokens 5..10), position 7: negative log-likelihood is NaN");
+}
+
+#[test]
+fn the_mean_over_lengths_is_that_of_perplexities() {
+    // Position 1 costs 2 nats, others nothing: means of 2/3, 2/7, 2/15.
+    let fake = || Fake::with_nll(|_, i| if i == 1 { 2.0 } else { 0.0 });
+    let document = [letters("a", 40)];
+    let report = measure(&fake(), &document, &params("window", &[4, 8, 16], None));
+    let [mean] = &report.mean_over_ctx[..] else { panic!("{report:?}") };
+    let expected = [3.0, 7.0, 15.0].iter().map(|n: &f64| (2.0 / n).exp()).sum::<f64>() / 3.0;
+    assert!(near(mean.ppl, expected), "{mean:?}");
+    assert_eq!((mean.lengths, mean.rope.as_str(), mean.longppl), (3, "fake at 4", None));
+    assert!(report.text().contains("mean over 3 lengths: ppl 1.474"), "{}", report.text());
+    assert!(measure(&fake(), &document, &params("window", &[4], None)).mean_over_ctx.is_empty());
+    // A mean over some of the lengths would pass for that over all.
+    let fake = Fake { interrupt_at: Some(2), ..fake() };
+    let report = measure(&fake, &document, &params("window", &[4, 8, 16], None));
+    assert!(report.interrupted && report.results.len() == 2 && report.mean_over_ctx.is_empty());
+}
+
+/// Documents of 10 to 29 letters; those of 20 and more are to be drawn from.
+#[test]
+fn a_sample_of_documents_follows_from_its_seed() {
+    let documents: Vec<Document> = (10..30).map(|n| letters(&n.to_string(), n)).collect();
+    let sample = |seed, max| {
+        let p = Params { min_tokens: 20, max_documents: max, seed, ..params("window", &[8], None) };
+        measure(&Fake::new(), &documents, &p)
+    };
+    let names = |seed, max| {
+        let report = sample(Some(seed), Some(max));
+        let drawn = report.sample.clone().unwrap();
+        assert_eq!((drawn.seed, drawn.documents.len()), (seed, report.documents));
+        let numbers: Vec<usize> = drawn.documents.iter().map(|n| n.parse().unwrap()).collect();
+        assert_eq!(report.document_tokens, numbers.iter().sum::<usize>());
+        assert!(numbers.is_sorted() && numbers.iter().all(|n| *n >= 20), "{numbers:?}");
+        numbers
+    };
+    assert_eq!(names(1, 4), names(1, 4));
+    assert!((0..20).any(|seed| names(seed, 4) != names(seed + 1, 4)));
+    assert_eq!(names(1, 99), (20..30).collect::<Vec<_>>());
+    // What more documents are drawn includes what fewer are.
+    assert!(names(3, 3).iter().all(|n| names(3, 6).contains(n)));
+    // Each of the ten is drawn in 4 of 10 samples: 400 of 1,000, whose standard deviation is 15.5.
+    let mut times = [0; 10];
+    (0..1000).for_each(|seed| names(seed, 4).iter().for_each(|n| times[n - 20] += 1));
+    assert!(times.iter().all(|n| (330..470).contains(n)), "{times:?}");
+    let first = sample(None, Some(4));
+    assert!(first.sample.is_none() && first.document_tokens == 20 + 21 + 22 + 23);
+    assert!(sample(Some(7), Some(2)).text().contains("in 2 document(s), drawn by seed 7"));
+}
+
+#[test]
+fn token_ids_are_documents_from_bos_to_bos() {
+    let ids = |name: &str, text: &str| Document {
+        name: name.into(),
+        content: Content::Ids(text.bytes().map(u16::from).collect()),
+    };
+    let fed = |documents: &[Document], p: &Params, add_bos| {
+        // BOS is a character here, and the one in the file.
+        let fake = Fake { bos: i32::from(b'^'), add_bos, ..Fake::new() };
+        let report = measure(&fake, documents, p);
+        let text =
+            |(tokens, _): &(Vec<i32>, usize)| tokens.iter().map(|t| *t as u8 as char).collect::<String>();
+        (fake.calls().iter().map(text).collect::<Vec<_>>(), report)
+    };
+    let p = params("window", &[4], None);
+    let (calls, report) = fed(&[ids("x.bin", "^abcdef^gh^ijkl")], &p, true);
+    assert_eq!(calls, ["^abc", "^gh", "^ijk"]);
+    assert_eq!((report.documents, report.document_tokens, report.notes.len()), (3, 12, 1));
+    assert_eq!(report.notes, ["ctx 4: 1 of the texts are shorter than one window"]);
+    // The protocol's rule, or --no-bos, holds for them as for texts.
+    assert_eq!(fed(&[ids("x.bin", "^abcdef^gh")], &p, false).0, ["abcd", "gh"]);
+    // What stands before the first BOS is a document, too; texts may stand beside.
+    let (calls, _) = fed(&[ids("x.bin", "ab^cd"), Document::text("y", "efghi")], &p, true);
+    assert_eq!(calls, ["^ab", "^cd", "^efg"]);
+    // As a stream it is the file, BOS for BOS; LCEG takes the documents before the eleventh BOS.
+    let p = Params { max_documents: Some(2), ..params("press", &[4], Some(4)) };
+    let (calls, report) = fed(&[ids("x.bin", "^abcdef^ghi^jkl")], &p, true);
+    assert_eq!((calls.concat(), report.documents), ("^abcdef^ghi".to_owned(), 2));
+    // One without BOS may be another model's.
+    let (calls, report) = fed(&[ids("x.bin", "abcd")], &params("window", &[4], None), true);
+    assert_eq!(calls, ["^abc"]);
+    assert_eq!(
+        report.notes,
+        ["x.bin holds no BOS (id 94), so it is one document: are its ids this model's?"]
+    );
+    // Names tell documents of a file apart.
+    let p = Params { max_documents: Some(9), seed: Some(1), ..params("window", &[4], None) };
+    let (_, report) = fed(&[ids("x.bin", "^ab^cd")], &p, true);
+    assert_eq!(report.sample.unwrap().documents, ["x.bin document 1", "x.bin document 2"]);
+
+    let fake = || Fake { bos: i32::from(b'^'), n_vocab: 120, ..Fake::new() };
+    let e = error(&fake(), &[ids("x.bin", "^abxyz")], &params("window", &[4], None));
+    assert_eq!(e, "x.bin: offset 6: expected a token id below 120, found 120");
+    let e = error(&fake(), &[ids("x.bin", "^ab^^cd")], &params("window", &[4], None));
+    assert_eq!(e, "x.bin document 2: protocol window: 0 tokens are too few: nothing to score");
+    let p = Params { min_tokens: 1, ..params("window", &[4], None) };
+    assert_eq!(measure(&fake(), &[ids("x.bin", "^ab^^cd^")], &p).documents, 2);
+}
+
 #[test]
 fn a_bad_log_likelihood_is_an_error_that_says_where() {
     let fake = Fake::with_nll(|t, i| if t[i] == i32::from(b'h') { f32::NAN } else { 1.0 });
@@ -237,6 +384,8 @@ fn the_json_keeps_its_keys() {
     for key in ["ctx", "ppl", "nll", "tokens", "windows", "tokens_per_s", "ppl_stderr", "nll_stderr"] {
         assert!(json["results"][0][key].is_number(), "{key}: {json}");
     }
+    assert!(json["sample"].is_null() && json["mean_over_ctx"] == serde_json::json!([]));
+    assert!(json["results"][0]["longppl"].is_null());
     assert_eq!(json["results"][0]["buckets"][0]["ppl"], json["results"][0]["token_weighted"]["ppl"]);
     let report = measure(&Fake::new(), &[letters("a", 40)], &params("window", &[8], Some(4)));
     assert!(serde_json::to_value(&report).unwrap()["stride"].is_null());

@@ -89,6 +89,19 @@ fn by_source(name: &str, n: usize, n_ctx: usize, stride: usize, bos: bool) -> Op
                 out.push((fed, scored));
             }
         }
+        // From the words of the paper: the text that `window` feeds, read in pieces.
+        "restart" => {
+            let head = n.min(n_ctx.checked_sub(prepended)?);
+            let width = n_ctx.min(stride).checked_sub(prepended).filter(|w| *w > 0 && stride > 1)?;
+            for piece in (0..head).collect::<Vec<_>>().chunks(width) {
+                let mut fed: Vec<Option<usize>> = bos.then_some(None).into_iter().collect();
+                fed.extend(piece.iter().copied().map(Some));
+                let scored: Vec<usize> = (1..fed.len()).collect();
+                if !scored.is_empty() {
+                    out.push((fed, scored));
+                }
+            }
+        }
         _ => panic!("no source loop for {name}"),
     }
     // A run that scores nothing, or feeds what predicts nothing, is no measurement.
@@ -132,6 +145,11 @@ fn windows_by_hand() {
     assert_eq!(plan("stride", 10, 4, 2, false), [(0, 4, 2), (2, 6, 2), (4, 8, 2)]);
     assert_eq!(plan("press", 9, 4, 2, false), [(0, 4, 1), (2, 6, 2), (4, 8, 2), (6, 9, 2)]);
     assert_eq!(plan("llama-cpp", 11, 5, 1, true), [(0, 5, 3), (5, 10, 3)]);
+    assert_eq!(plan("restart", 20, 10, 4, false), [(0, 4, 1), (4, 8, 1), (8, 10, 1)]);
+    assert_eq!(plan("restart", 20, 10, 4, true), [(0, 3, 1), (3, 6, 1), (6, 9, 1)]);
+    // Nothing would predict token 8, which is a piece of its own; and pieces are no longer than the text.
+    assert_eq!(plan("restart", 9, 10, 4, false), [(0, 4, 1), (4, 8, 1)]);
+    assert_eq!(plan("restart", 20, 10, 11, true), [(0, 9, 1)]);
 }
 
 proptest! {
@@ -172,6 +190,12 @@ proptest! {
                     prop_assert!(times[n_ctx - stride..end].iter().all(|t| *t == 1) && end < times.len());
                     prop_assert!(times.len() - end <= stride);
                 }
+                "restart" => {
+                    let head = width.min(times.len());
+                    let step = n_ctx.min(stride) - usize::from(bos);
+                    let scored = |i: usize| i < head && (bos || i % step > 0);
+                    prop_assert!(times.iter().enumerate().all(|(i, t)| *t == u8::from(scored(i))));
+                }
                 "llama-cpp" => {
                     let scored = |i: usize| i < times.len() / n_ctx * n_ctx && i % n_ctx > n_ctx / 2;
                     prop_assert!(times.iter().enumerate().all(|(i, t)| *t == u8::from(scored(i))));
@@ -208,6 +232,10 @@ fn what_cannot_be_planned_says_why() {
             assert_eq!(err(p.name, 1000, 8, 0).reason, "stride 0 never advances");
         }
     }
+    assert_eq!(
+        err("restart", 1000, 8, 1).reason,
+        "stride 1 is too small: a token and what precedes it take 2"
+    );
     for name in ["yarn", "press", "longlora", "stride"] {
         assert!(err(name, 1000, 8, 9).reason.contains("stride 9"), "{name}");
     }
@@ -216,6 +244,27 @@ fn what_cannot_be_planned_says_why() {
     assert!(err("llama-cpp", 7, 8, 1).reason.contains("needs that many"));
     assert!(err("yarn", 1, 8, 4).reason.contains("nothing to score"));
     assert!(protocol("yran").unwrap_err().to_string().contains("known are window, yarn, yarn-trunc"));
+}
+
+/// Positions are those that one window of the whole text would give the same tokens; only a protocol that
+/// restarts has any but 0.
+#[test]
+fn positions_count_from_the_start_of_a_text_that_is_read_in_pieces() {
+    for p in PROTOCOLS {
+        for bos in [false, true] {
+            let plan = WindowPlan::new(p, &[50], 20, 6, bos).unwrap();
+            let found: Vec<usize> = plan.sample(None).map(|w| w.position).collect();
+            let expected = match (p.restarts, bos) {
+                (true, false) => vec![0, 6, 12, 18],
+                (true, true) => vec![0, 5, 10, 15],
+                (false, _) => vec![0; plan.len()],
+            };
+            assert_eq!(found, expected, "{}: bos {bos}", p.name);
+            assert_eq!(p.context(20, 6), if p.restarts { 6 } else { 20 });
+        }
+    }
+    let short = |n| WindowPlan::new(protocol("restart").unwrap(), &[n], 20, 6, true).unwrap().n_short;
+    assert_eq!((short(18), short(19)), (1, 0));
 }
 
 #[test]

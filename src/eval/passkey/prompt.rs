@@ -11,7 +11,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
-use crate::eval::invalid;
+use crate::eval::{below, invalid};
 use crate::model::{Error, Result};
 
 const TASK: &str = "There is an important info hidden inside a lot of irrelevant text. Find it and memorize \
@@ -111,11 +111,6 @@ impl Draw {
         let information = format!("The pass key is {key}. Remember it. {key} is the pass key.");
         Prompt { text: [TASK, &prefix, &information, &suffix, QUESTION].join("\n"), key, n_prefix }
     }
-}
-
-/// `x` as a fraction of 2^64, scaled to `0..n`.
-fn below(x: u64, n: u64) -> u64 {
-    ((u128::from(x) * u128::from(n)) >> 64) as u64
 }
 
 fn garbage(n: usize) -> String {

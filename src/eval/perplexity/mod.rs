@@ -2,16 +2,18 @@
 
 use std::time::Instant;
 
-use super::protocol::{Average, Bos, BosRule, Protocol, Text, Window, WindowPlan};
+use self::texts::Texts;
+use super::protocol::{Average, Protocol, Window, WindowPlan};
 use super::stats::{Mean, Perplexity};
-use super::{invalid, open, per_second, tokenize, uninterrupted, Document, Lm, LmSource};
+use super::{invalid, open, per_second, uninterrupted, Document, Lm, LmSource};
 use crate::control::Control;
 use crate::model::Result;
-use crate::Token;
 
+pub mod longppl;
 mod report;
+mod texts;
 
-pub use report::{Bucket, Report, Row};
+pub use report::{Bucket, MeanOverCtx, Report, Row, Sample};
 
 /// Texts are measured by this protocol, at these lengths.
 #[derive(Debug, Clone)]
@@ -32,6 +34,10 @@ pub struct Params {
     pub min_tokens: usize,
     /// At most this many of the documents that are left (`--samples` of YaRN's script).
     pub max_documents: Option<usize>,
+    /// Draws these documents at random by this seed; `None` takes the first.
+    pub seed: Option<u64>,
+    /// LongPPL beside perplexity, with these bounds; for protocol `window` alone.
+    pub longppl: Option<longppl::Params>,
 }
 
 impl Params {
@@ -46,6 +52,8 @@ impl Params {
             bos: None,
             min_tokens: 0,
             max_documents: None,
+            seed: None,
+            longppl: None,
         }
     }
 }
@@ -75,10 +83,14 @@ pub fn run(
             return Err(invalid(format!("{name}: expected at least 1, found 0")));
         }
     }
+    if let Some(longppl) = params.longppl {
+        longppl.check(protocol)?;
+    }
     let Some(&first) = params.ctx.first() else { return Err(invalid("no context length given")) };
     let stride = params.stride.or(protocol.stride).unwrap_or(1);
+    let open = |ctx| open(source, protocol.context(ctx, stride), control);
 
-    let lm = open(source, first, control)?;
+    let lm = open(first)?;
     let texts = Texts::new(&*lm, documents, params)?;
     let plans = plan(&texts, params, stride)?;
     let mut report = Report {
@@ -89,12 +101,17 @@ pub fn run(
         results: Vec::new(),
         source: protocol.source,
         bos: texts.bos.is_some(),
-        documents: texts.n_documents,
+        documents: texts.documents.len(),
         document_tokens: texts.n_tokens,
+        sample: params.seed.map(|seed| Sample { seed, documents: texts.documents.clone() }),
+        mean_over_ctx: Vec::new(),
         interrupted: false,
-        notes: notes(params, &plans),
+        notes: notes(params, &texts, &plans),
     };
-    let to_feed = |plan: &WindowPlan| plan.sample(params.max_windows).map(|w| w.n_fed()).sum::<usize>();
+    let more = |n| params.longppl.map_or(0, |longppl| longppl.n_more(n, texts.bos.is_some()));
+    let to_feed = |plan: &WindowPlan| {
+        plan.sample(params.max_windows).map(|w| w.n_fed() + more(w.n_fed())).sum::<usize>()
+    };
     let mut fed = Fed { done: 0, total: plans.iter().map(|(_, plan)| to_feed(plan)).sum() };
     let mut lm = Some(lm);
     for (ctx, plan) in &plans {
@@ -104,7 +121,7 @@ pub fn run(
         }
         let opened = match lm.take() {
             Some(lm) => Some(lm),
-            None => uninterrupted(open(source, *ctx, control))?,
+            None => uninterrupted(open(*ctx))?,
         };
         let row = match opened {
             Some(mut lm) => measure(&mut *lm, *ctx, &texts, plan, params, &mut fed, control)?,
@@ -116,6 +133,7 @@ pub fn run(
             break;
         }
     }
+    report.finish();
     Ok(report)
 }
 
@@ -137,79 +155,9 @@ struct Fed {
     total: usize,
 }
 
-/// The documents as tokens, from which windows are cut: a text for each document, or one of all.
-struct Texts {
-    names: Vec<String>,
-    tokens: Vec<Vec<Token>>,
-    bos: Option<Token>,
-    n_documents: usize,
-    n_tokens: usize,
-}
-
-impl Texts {
-    fn new(lm: &dyn Lm, documents: &[Document], params: &Params) -> Result<Texts> {
-        let protocol = params.protocol;
-        let by_rule = match protocol.bos {
-            BosRule::Vocabulary => lm.bos().is_some(),
-            BosRule::Flags => lm.add_bos(),
-        };
-        let bos = if params.bos.unwrap_or(by_rule) {
-            Some(lm.bos().ok_or_else(|| invalid("BOS is asked for, but the vocabulary has none"))?)
-        } else {
-            None
-        };
-        let mut texts = Texts { names: Vec::new(), tokens: Vec::new(), bos, n_documents: 0, n_tokens: 0 };
-        let in_stream = protocol.text == Text::Stream;
-        for document in documents {
-            if params.max_documents.is_some_and(|max| texts.n_documents >= max) {
-                break;
-            }
-            let tokens = tokenize(lm, &document.text, in_stream && bos.is_some())?;
-            let n_tokens = tokens.len() - usize::from(in_stream && bos.is_some());
-            if n_tokens < params.min_tokens {
-                continue;
-            }
-            texts.n_documents += 1;
-            texts.n_tokens += n_tokens;
-            match texts.tokens.last_mut().filter(|_| in_stream) {
-                Some(stream) => {
-                    stream.extend(tokens);
-                    texts.names[0] = format!("{} documents", texts.n_documents);
-                }
-                None => {
-                    texts.names.push(document.name.clone());
-                    texts.tokens.push(tokens);
-                }
-            }
-        }
-        if texts.tokens.is_empty() {
-            let least = params.min_tokens;
-            return Err(invalid(format!(
-                "no documents of at least {least} tokens among the {} given",
-                documents.len()
-            )));
-        }
-        Ok(texts)
-    }
-
-    fn lengths(&self) -> Vec<usize> {
-        self.tokens.iter().map(Vec::len).collect()
-    }
-
-    /// Puts the tokens of a window in place of what `tokens` holds.
-    fn feed(&self, w: &Window, tokens: &mut Vec<Token>) {
-        tokens.clear();
-        tokens.extend(self.bos.filter(|_| w.bos == Bos::Prepended));
-        tokens.extend_from_slice(&self.tokens[w.text][w.start..w.end]);
-        if let (Bos::Replacing, Some(bos), Some(token)) = (w.bos, self.bos, tokens.first_mut()) {
-            *token = bos;
-        }
-    }
-}
-
-fn notes(params: &Params, plans: &[(usize, WindowPlan)]) -> Vec<String> {
+fn notes(params: &Params, texts: &Texts, plans: &[(usize, WindowPlan)]) -> Vec<String> {
     let protocol = params.protocol;
-    let mut notes = Vec::new();
+    let mut notes = texts.notes.clone();
     if let (None, Some(stride)) = (protocol.stride, params.stride) {
         notes.push(format!("protocol {} has no stride: {stride} is not used", protocol.name));
     }
@@ -230,32 +178,27 @@ struct Sums {
     buckets: Vec<Mean>,
     by_token: Mean,
     by_window: Mean,
+    longppl: Option<longppl::Sums>,
 }
 
 impl Sums {
     fn new(ctx: usize, params: &Params) -> Sums {
         let width = params.bucket.unwrap_or(ctx.div_ceil(8)).clamp(1, ctx);
         let buckets = vec![Mean::default(); ctx.div_ceil(width)];
-        Sums { width, buckets, by_token: Mean::default(), by_window: Mean::default() }
+        let longppl = params.longppl.map(longppl::Sums::new);
+        Sums { width, buckets, by_token: Mean::default(), by_window: Mean::default(), longppl }
     }
 
-    /// Takes in the values of one window, whose first is at position `from`.
-    ///
-    /// # Errors
-    /// The position and value of one that is not finite.
-    fn window(&mut self, from: usize, nll: &[f32]) -> Result<(), (usize, f32)> {
+    /// Takes in the values of one window.
+    fn window(&mut self, w: &Window, nll: &[f32]) {
         let mut mean = Mean::default();
-        for (position, &x) in (from..).zip(nll) {
-            if !x.is_finite() {
-                return Err((position, x));
-            }
+        for (position, &x) in (w.position + w.from..).zip(nll) {
             let x = f64::from(x);
             mean.push(x);
             self.by_token.push(x);
             self.buckets[position / self.width].push(x);
         }
         self.by_window.push(mean.mean());
-        Ok(())
     }
 
     fn headline(&self, protocol: &Protocol) -> Result<Perplexity> {
@@ -302,15 +245,30 @@ fn measure(
             let (expected, found) = (w.n_scored(), nll.len());
             return Err(invalid(format!("window {i}: expected {expected} log-likelihoods, found {found}")));
         }
-        sums.window(w.from, &nll).map_err(|(position, x)| {
-            let (text, Window { start, end, .. }) = (&texts.names[w.text], w);
-            invalid(format!(
+        let text = &texts.names[w.text];
+        if let Some((at, x)) = (w.from..).zip(&nll).find(|(_, x)| !x.is_finite()) {
+            let (Window { start, end, .. }, position) = (w, w.position + at);
+            return Err(invalid(format!(
                 "{text}: ctx {ctx}: window {i} (tokens {start}..{end}), position {position}: negative \
                  log-likelihood is {x}"
-            ))
-        })?;
+            )));
+        }
         tokens_fed += tokens.len();
         fed.done += tokens.len();
+        if let Some(longppl) = &mut sums.longppl {
+            let mut feed = |n| {
+                tokens_fed += n;
+                fed.done += n;
+                let what = format_args!("ctx {ctx} window {}/{n_windows} short contexts", i + 1);
+                control.report(what, fed.done as u64, fed.total as u64);
+                !control.stopped()
+            };
+            let done = longppl.document(lm, &tokens, texts.bos.is_some(), &nll, &mut feed);
+            if !done.map_err(|e| invalid(format!("{text}: ctx {ctx}: {e}")))? {
+                break;
+            }
+        }
+        sums.window(&w, &nll);
         let so_far = sums.headline(params.protocol);
         let so_far = so_far.map_err(|e| invalid(format!("ctx {ctx}: up to window {i}: {e}")))?.ppl;
         let what = format_args!("ctx {ctx} window {}/{n_windows} ppl {so_far:.3}", i + 1);
@@ -329,6 +287,7 @@ fn measure(
         token_weighted: Perplexity::new(&sums.by_token, std::f64::consts::E)?,
         window_mean: Perplexity::new(&sums.by_window, std::f64::consts::E)?,
         buckets: sums.buckets(ctx)?,
+        longppl: sums.longppl.as_ref().map(longppl::Sums::result).transpose()?,
         windows_planned: n_windows,
         windows_total: plan.len(),
         short_documents: plan.n_short,

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::super::stats::Perplexity;
 use super::super::table::{number, table};
+use super::longppl::LongPpl;
 
 /// Result of a run. Serialises to the JSON that the command line promises.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,10 +27,37 @@ pub struct Report {
     pub documents: usize,
     /// Tokens of these documents, without BOS.
     pub document_tokens: usize,
+    /// The documents, if they were drawn at random.
+    pub sample: Option<Sample>,
+    /// The mean over several lengths, empty where there is one or the run was stopped. Reports of several
+    /// ropes have one entry for each.
+    pub mean_over_ctx: Vec<MeanOverCtx>,
     /// Whether the run was stopped: lengths may be missing, and the last one may lack windows.
     pub interrupted: bool,
     /// Remarks that a reader of the figures must know.
     pub notes: Vec<String>,
+}
+
+/// Documents drawn at random.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Sample {
+    /// The seed they follow from.
+    pub seed: u64,
+    /// Their names, in the order given.
+    pub documents: Vec<String>,
+}
+
+/// Perplexity as one number for many lengths, as Table 3 of HARPE's paper gives it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MeanOverCtx {
+    /// The rope spec in force, at the first length.
+    pub rope: String,
+    /// Arithmetic mean of the lengths' perplexities.
+    pub ppl: f64,
+    /// Number of lengths.
+    pub lengths: usize,
+    /// The mean of the lengths' LongPPL, where all have one.
+    pub longppl: Option<f64>,
 }
 
 /// One context length.
@@ -50,8 +78,11 @@ pub struct Row {
     pub token_weighted: Perplexity,
     /// Every window weighs the same.
     pub window_mean: Perplexity,
-    /// By position in the window, empty buckets left out; token-weighted.
+    /// By position in the window (for protocol `restart`, in the document), empty buckets left out;
+    /// token-weighted.
     pub buckets: Vec<Bucket>,
+    /// LongPPL, if it was asked for.
+    pub longppl: Option<LongPpl>,
     /// Windows this run was to do.
     pub windows_planned: usize,
     /// Windows of the whole protocol, before sampling.
@@ -83,6 +114,22 @@ pub struct Bucket {
 }
 
 impl Report {
+    /// Works out what rests on all lengths.
+    pub(super) fn finish(&mut self) {
+        let lengths = self.results.len();
+        if lengths < 2 || self.interrupted {
+            return;
+        }
+        let mean = |values: Vec<f64>| values.iter().sum::<f64>() / lengths as f64;
+        let longppl: Option<Vec<f64>> = self.results.iter().map(|r| r.longppl?.longppl).collect();
+        self.mean_over_ctx = vec![MeanOverCtx {
+            rope: self.rope.clone(),
+            ppl: mean(self.results.iter().map(|r| r.headline.ppl).collect()),
+            lengths,
+            longppl: longppl.map(mean),
+        }];
+    }
+
     /// The report as text: what was measured, a markdown table of the lengths, one of perplexity by position,
     /// notes.
     pub fn text(&self) -> String {
@@ -90,9 +137,21 @@ impl Report {
         let bos = if self.bos { "with BOS" } else { "no BOS" };
         let mut out = format!("model     {}\nrope      {}\n", self.model, self.rope);
         out += &format!("protocol  {}{stride}, {bos} ({})\n", self.protocol, self.source);
-        out += &format!("text      {} tokens in {} document(s)\n\n", self.document_tokens, self.documents);
+        let drawn = self.sample.as_ref().map(|s| format!(", drawn by seed {}", s.seed)).unwrap_or_default();
+        out += &format!(
+            "text      {} tokens in {} document(s){drawn}\n\n",
+            self.document_tokens, self.documents
+        );
         let rows: Vec<_> = self.results.iter().map(Row::cells).collect();
         out += &table(&["ctx", "ppl", "+/-", "by token", "by window", "tokens", "windows", "tok/s"], &rows);
+        for mean in &self.mean_over_ctx {
+            out += &format!("\nmean over {} lengths: ppl {}\n", mean.lengths, number(mean.ppl));
+        }
+        let longppl: Vec<_> = self.results.iter().filter_map(Row::longppl_cells).collect();
+        if !longppl.is_empty() {
+            out += "\n";
+            out += &table(&["ctx", "LongPPL", "+/-", "key tokens", "of tokens", "their ppl"], &longppl);
+        }
         let buckets: Vec<_> =
             self.results.iter().filter(|r| r.buckets.len() > 1).flat_map(Row::bucket_cells).collect();
         if !buckets.is_empty() {
@@ -125,6 +184,19 @@ impl Row {
             },
             format!("{:.1}", self.tokens_per_s),
         ]
+    }
+
+    fn longppl_cells(&self) -> Option<Vec<String>> {
+        let found = self.longppl?;
+        let shown = |x: Option<f64>| x.map(number).unwrap_or("-".into());
+        Some(vec![
+            self.ctx.to_string(),
+            shown(found.longppl),
+            shown(found.longppl_stderr),
+            found.key_tokens.to_string(),
+            found.tokens.to_string(),
+            shown(found.ppl),
+        ])
     }
 
     fn bucket_cells(&self) -> impl Iterator<Item = Vec<String>> + '_ {

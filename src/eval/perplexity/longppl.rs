@@ -1,0 +1,299 @@
+//! LongPPL: perplexity over the tokens that need a long context, after Fang et al. (arXiv 2410.23771) as their
+//! package `longppl` 0.3.0 computes it.
+//!
+//! A token is a key token when the model predicts it well from everything before it, and much worse from a
+//! short context alone. The package may take one model to find these tokens and another to be judged by them;
+//! here it is one model, under the rope in force at the length measured, for short contexts too.
+//!
+//! To find key tokens the package puts BOS in front where the tokenizer asks for it, and shows it to the
+//! first short context only; to measure it uses none. Both is done here. Key tokens go from one to the other
+//! as stretches of the text, by which all tokens of one character are key tokens if one of them is.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+use super::super::protocol::Protocol;
+use super::super::stats::{Mean, Perplexity};
+use super::super::{invalid, uninterrupted, Lm};
+use crate::model::Result;
+use crate::Token;
+
+/// The protocol whose windows LongPPL is defined on: the beginning of each document, once.
+pub const PROTOCOL: &str = "window";
+
+/// What makes a token a key token; the names are the package's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Params {
+    /// Tokens of a short context, at least: the first token it scores sees this many.
+    pub trunc_len: usize,
+    /// Tokens that share a short context.
+    pub sliding_window: usize,
+    /// Key tokens lose more than this in a short context, nats (long-short difference, LSD).
+    pub alpha: f64,
+    /// Key tokens have more than this log-likelihood in the long context, nats (LCL).
+    pub beta: f64,
+}
+
+impl Default for Params {
+    fn default() -> Params {
+        Params { trunc_len: 4096, sliding_window: 1024, alpha: 2.0, beta: -2.0 }
+    }
+}
+
+impl Params {
+    /// Checks that these bounds mean something, and that the protocol is [`PROTOCOL`].
+    ///
+    /// # Errors
+    /// What is wrong, with what was expected.
+    pub fn check(&self, protocol: &Protocol) -> Result<()> {
+        if protocol.name != PROTOCOL {
+            return Err(invalid(format!("longppl: expected protocol {PROTOCOL}, found {}", protocol.name)));
+        }
+        for (name, value) in [("trunc-len", self.trunc_len), ("sliding-window", self.sliding_window)] {
+            if value == 0 {
+                return Err(invalid(format!("{name}: expected at least 1, found 0")));
+            }
+        }
+        for (name, value) in [("alpha", self.alpha), ("beta", self.beta)] {
+            if !value.is_finite() {
+                return Err(invalid(format!("{name}: expected a finite number, found {value}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The short contexts of `n` tokens, and how many of their first tokens are not scored. The one at the
+    /// very start is left out: what it would score sees the same tokens in the long context.
+    fn short_contexts(&self, n: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+        let last = n.saturating_sub(self.trunc_len);
+        (self.sliding_window..last).step_by(self.sliding_window).map(move |start| {
+            start..start.saturating_add(self.trunc_len).saturating_add(self.sliding_window).min(n)
+        })
+    }
+
+    /// Whether a token with these negative log-likelihoods is a key token.
+    fn is_key(&self, short: f32, full: f32) -> bool {
+        f64::from(short) - f64::from(full) > self.alpha && f64::from(full) < -self.beta
+    }
+
+    /// Tokens that a window of `n_fed` feeds again.
+    pub(super) fn n_more(&self, n_fed: usize, bos: bool) -> usize {
+        let again = if bos { n_fed - 1 } else { 0 };
+        again + self.short_contexts(n_fed).map(|range| range.len()).sum::<usize>()
+    }
+}
+
+/// LongPPL over all documents of a length.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LongPpl {
+    /// exp of the mean negative log-likelihood of all key tokens; `null` where there is none.
+    pub longppl: Option<f64>,
+    /// That mean, nats a token.
+    pub nll: Option<f64>,
+    /// Standard error of `longppl` to first order, the key tokens taken as given.
+    pub longppl_stderr: Option<f64>,
+    /// Standard error of `nll`.
+    pub nll_stderr: Option<f64>,
+    /// Key tokens.
+    pub key_tokens: usize,
+    /// Documents that have any.
+    pub documents: usize,
+    /// Perplexity of all tokens that LongPPL chooses from, without BOS; `null` where there is none.
+    pub ppl: Option<f64>,
+    /// Their number.
+    pub tokens: usize,
+}
+
+/// Key tokens and others of the documents done so far.
+pub(super) struct Sums {
+    params: Params,
+    key: Mean,
+    all: Mean,
+    documents: usize,
+}
+
+impl Sums {
+    pub(super) fn new(params: Params) -> Sums {
+        Sums { params, key: Mean::default(), all: Mean::default(), documents: 0 }
+    }
+
+    /// Takes in a document: the tokens fed, with BOS in front if `bos`, and the log-likelihoods of all but
+    /// the first. `fed` is told of every further pass, and says whether to go on; `false` when stopped.
+    pub(super) fn document(
+        &mut self,
+        lm: &mut dyn Lm,
+        tokens: &[Token],
+        bos: bool,
+        full: &[f32],
+        fed: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<bool> {
+        let mut is_key = vec![false; tokens.len()];
+        for range in self.params.short_contexts(tokens.len()) {
+            let from = self.params.trunc_len;
+            let part = &tokens[range.clone()];
+            let Some(short) = pass(lm, part, from, "a short context", range.start)? else { return Ok(false) };
+            for (i, &short) in (range.start + from..).zip(&short) {
+                is_key[i] = self.params.is_key(short, full[i - 1]);
+            }
+            if !fed(part.len()) {
+                return Ok(false);
+            }
+        }
+        let text = &tokens[usize::from(bos)..];
+        let without_bos;
+        let measured = if bos {
+            let Some(nll) = pass(lm, text, 1, "the text without BOS", 0)? else { return Ok(false) };
+            fed(text.len());
+            without_bos = nll;
+            &without_bos[..]
+        } else {
+            full
+        };
+        let offsets = offsets(lm, text)?;
+        let found: Vec<Range<usize>> = is_key[usize::from(bos)..]
+            .iter()
+            .zip(&offsets)
+            .filter(|(&key, _)| key)
+            .map(|(_, offset)| offset.clone())
+            .collect();
+        let mut any = false;
+        for i in inside(&offsets, &joined(&found)) {
+            // Nothing predicts the first token.
+            let Some(&x) = i.checked_sub(1).and_then(|i| measured.get(i)) else { continue };
+            self.key.push(f64::from(x));
+            any = true;
+        }
+        self.documents += usize::from(any);
+        measured.iter().for_each(|&x| self.all.push(f64::from(x)));
+        Ok(true)
+    }
+
+    pub(super) fn result(&self) -> Result<LongPpl> {
+        let of = |mean: &Mean| (mean.n() > 0).then(|| Perplexity::new(mean, std::f64::consts::E)).transpose();
+        let key = of(&self.key)?;
+        Ok(LongPpl {
+            longppl: key.map(|key| key.ppl),
+            nll: key.map(|key| key.nll),
+            longppl_stderr: key.and_then(|key| key.ppl_stderr),
+            nll_stderr: key.and_then(|key| key.nll_stderr),
+            key_tokens: self.key.n(),
+            documents: self.documents,
+            ppl: of(&self.all)?.map(|all| all.ppl),
+            tokens: self.all.n(),
+        })
+    }
+}
+
+/// Log-likelihoods of a pass from `from` on, all finite; `None` when interrupted.
+fn pass(
+    lm: &mut dyn Lm,
+    tokens: &[Token],
+    from: usize,
+    what: &str,
+    start: usize,
+) -> Result<Option<Vec<f32>>> {
+    let Some(nll) = uninterrupted(lm.nll(tokens, from))? else { return Ok(None) };
+    let expected = tokens.len().saturating_sub(from);
+    if nll.len() != expected {
+        let found = nll.len();
+        return Err(invalid(format!("longppl: expected {expected} log-likelihoods, found {found}")));
+    }
+    match nll.iter().position(|x| !x.is_finite()) {
+        None => Ok(Some(nll)),
+        Some(i) => Err(invalid(format!(
+            "longppl: {what}: token {}: negative log-likelihood is {}",
+            start + from + i,
+            nll[i]
+        ))),
+    }
+}
+
+/// The characters of the text that each token has a part in.
+fn offsets(lm: &dyn Lm, tokens: &[Token]) -> Result<Vec<Range<usize>>> {
+    // Characters begun so far.
+    let mut begun = 0usize;
+    let mut offset = |&token: &Token| {
+        let bytes = lm.piece(token)?;
+        let begins = |byte: &u8| byte & 0xc0 != 0x80;
+        let start = match bytes.first() {
+            Some(byte) if !begins(byte) => begun.saturating_sub(1),
+            _ => begun,
+        };
+        begun += bytes.iter().filter(|byte| begins(byte)).count();
+        Ok(start..begun.max(start))
+    };
+    tokens.iter().map(&mut offset).collect()
+}
+
+/// Stretches where each begins at the end of the one before, as one.
+fn joined(stretches: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut out: Vec<Range<usize>> = Vec::new();
+    for stretch in stretches {
+        match out.last_mut().filter(|last| last.end == stretch.start) {
+            Some(last) => last.end = stretch.end,
+            None => out.push(stretch.clone()),
+        }
+    }
+    out
+}
+
+/// The tokens that lie inside one of the stretches, both in the order of the text.
+fn inside<'a>(
+    offsets: &'a [Range<usize>],
+    stretches: &'a [Range<usize>],
+) -> impl Iterator<Item = usize> + 'a {
+    let mut at = 0;
+    offsets.iter().enumerate().filter_map(move |(i, token)| {
+        // A token that starts before a stretch waits for no other: the next token may lie inside it.
+        while let Some(stretch) = stretches.get(at).filter(|stretch| token.start >= stretch.start) {
+            if token.end <= stretch.end {
+                return Some(i);
+            }
+            at += 1;
+        }
+        None
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_contexts_by_hand() {
+        let params = Params { trunc_len: 10, sliding_window: 4, ..Params::default() };
+        let all = |n| params.short_contexts(n).map(|r| (r.start, r.end)).collect::<Vec<_>>();
+        // Token 14 is the first that a context other than the whole scores.
+        assert_eq!(all(14), []);
+        assert_eq!(all(15), [(4, 15)]);
+        assert_eq!(all(18), [(4, 18)]);
+        assert_eq!(all(23), [(4, 18), (8, 22), (12, 23)]);
+        assert_eq!(all(0), []);
+        assert_eq!(params.n_more(23, false), 14 + 14 + 11);
+        assert_eq!(params.n_more(23, true), 22 + 14 + 14 + 11);
+        let vast = Params { trunc_len: usize::MAX, sliding_window: usize::MAX, ..params };
+        assert_eq!(vast.n_more(1000, false), 0);
+    }
+
+    #[test]
+    fn both_bounds_are_strict() {
+        let params = Params::default();
+        assert!(params.is_key(3.125, 1.0) && params.is_key(4.0, 1.9375));
+        assert!(!params.is_key(3.0, 1.0), "a loss of exactly alpha");
+        assert!(!params.is_key(9.0, 2.0), "exactly -beta");
+        assert!(!params.is_key(1.0, 1.5));
+    }
+
+    #[test]
+    fn stretches_join_and_hold_tokens() {
+        assert_eq!(joined(&[0..2, 2..3, 5..6, 6..6, 7..8]), [0..3, 5..6, 7..8]);
+        let held = |offsets: &[Range<usize>], stretches: &[Range<usize>]| {
+            inside(offsets, stretches).collect::<Vec<_>>()
+        };
+        assert_eq!(held(&[0..1, 1..3, 3..4, 4..6, 6..7], &[1..4, 6..7]), [1, 2, 4]);
+        // A token that is longer than its stretch is none of its tokens; three of one character are.
+        assert_eq!(held(&[0..2, 2..3, 2..3, 2..3, 3..5], &[0..1, 2..3, 3..4]), [1, 2, 3]);
+        assert_eq!(held(&[0..1], &[]), [0usize; 0]);
+    }
+}

@@ -1,0 +1,142 @@
+//! `perplexity`: lengths, documents and token ids as they are given on the command line, LongPPL.
+
+use std::path::Path;
+
+use ropewalk::model::{Model, ModelParams};
+use serde_json::Value;
+
+use crate::common::program::{run, Output};
+use crate::models::{model, ok};
+
+fn words(n: usize) -> String {
+    (0..n).map(|i| ["the ", "rope ", "walks ", "on.\n"][i * i % 7 % 4]).collect()
+}
+
+fn measured(files: &[&Path], more: &[&str]) -> Output {
+    let mut args = vec!["perplexity", "-m", model(), "--device", "cpu", "-t", "1", "-q", "-f"];
+    args.extend(files.iter().map(|path| path.to_str().unwrap()));
+    run(&[&args[..], more].concat())
+}
+
+fn json(files: &[&Path], more: &[&str]) -> Value {
+    ok(measured(files, &[more, &["--json"]].concat())).json()
+}
+
+#[track_caller]
+fn refused(output: &Output, code: i32, holds: &[&str]) {
+    assert!(output.code == code && output.stdout.is_empty(), "{output:?}");
+    assert!(output.stderr.lines().count() == 1 || output.stderr.contains("'--help'"), "{output:?}");
+    for text in holds {
+        assert!(output.stderr.contains(text), "{text:?} is not in {output:?}");
+    }
+}
+
+#[test]
+fn a_range_of_lengths_is_measured_and_averaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.txt");
+    std::fs::write(&path, words(300)).unwrap();
+    let report = json(&[&path], &["--ctx", "64..160:32,200"]);
+    let rows = report["results"].as_array().unwrap();
+    assert_eq!(rows.iter().map(|r| r["ctx"].as_u64().unwrap()).collect::<Vec<_>>(), [64, 96, 128, 160, 200]);
+    let sum: f64 = rows.iter().map(|r| r["ppl"].as_f64().unwrap()).sum();
+    let mean = report["mean_over_ctx"][0]["ppl"].as_f64().unwrap();
+    assert!((mean - sum / 5.0).abs() < 1e-9 && report["mean_over_ctx"][0]["lengths"] == 5, "{report}");
+
+    // Read in pieces of 32 tokens, the first piece is what a window of 32 is; later positions follow.
+    let pieces =
+        json(&[&path], &["--ctx", "96", "--protocol", "restart", "--stride", "32", "--bucket", "32"]);
+    let buckets = pieces["results"][0]["buckets"].as_array().unwrap();
+    let starts: Vec<_> = buckets.iter().map(|b| (b["start"].as_u64(), b["tokens"].as_u64())).collect();
+    assert_eq!(starts, [0, 32, 64].map(|start| (Some(start), Some(31))));
+    let one = json(&[&path], &["--ctx", "32"]);
+    let apart = buckets[0]["nll"].as_f64().unwrap() - one["results"][0]["nll"].as_f64().unwrap();
+    assert!(apart.abs() < 1e-4, "{apart}");
+}
+
+#[test]
+fn token_ids_are_measured_as_the_text_they_are_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let loaded = Model::load(Path::new(model()), &ModelParams::cpu()).unwrap();
+    let (vocab, mut stream) = (loaded.vocab(), Vec::new());
+    let mut lines = String::new();
+    for n in [60, 90, 40] {
+        let tokens = vocab.tokenize(&words(n), false, false).unwrap();
+        let ids = vocab.bos().into_iter().chain(tokens).map(|t| u16::try_from(t).unwrap());
+        stream.extend(ids.flat_map(u16::to_le_bytes));
+        lines += &format!("{}\n", serde_json::json!({ "text": words(n) }));
+    }
+    let (texts, ids) = (dir.path().join("a.jsonl"), dir.path().join("a.bin"));
+    std::fs::write(&texts, lines).unwrap();
+    std::fs::write(&ids, &stream).unwrap();
+    for more in [
+        &["--ctx", "96", "--bos"][..],
+        &["--ctx", "96", "--no-bos", "--max-documents", "2", "--seed", "5"],
+        &["--ctx", "64", "--protocol", "longlora", "--stride", "32", "--bos"],
+    ] {
+        let (a, b) = (json(&[&texts], more), json(&[&ids], more));
+        for key in ["documents", "document_tokens", "bos"] {
+            assert_eq!(a[key], b[key], "{key}");
+        }
+        for key in ["ppl", "tokens", "windows"] {
+            assert_eq!(a["results"][0][key], b["results"][0][key], "{key}");
+        }
+    }
+    let drawn = json(&[&texts], &["--ctx", "96", "--max-documents", "2", "--seed", "5"]);
+    assert_eq!(drawn["sample"]["seed"], 5);
+    assert_eq!(drawn["sample"]["documents"].as_array().unwrap().len(), 2);
+
+    std::fs::write(&ids, &stream[..stream.len() - 1]).unwrap();
+    let last = (stream.len() - 2).to_string();
+    refused(&measured(&[&ids], &["--ctx", "96"]), 1, &["a.bin", &last, "two bytes", "found one"]);
+    let n_vocab = vocab.n_tokens().to_string();
+    std::fs::write(&ids, [&stream[..10], &[0xff, 0xff]].concat()).unwrap();
+    let foreign = ["a.bin: offset 10", "below", &n_vocab, "found 65535"];
+    refused(&measured(&[&ids], &["--ctx", "96"]), 1, &foreign);
+    std::fs::write(&ids, b"").unwrap();
+    refused(&measured(&[&ids], &["--ctx", "96"]), 1, &["a.bin", "empty"]);
+}
+
+#[test]
+fn longppl_stands_beside_perplexity() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.txt");
+    std::fs::write(&path, words(300)).unwrap();
+    // Bounds that every token passes: those that a short context scores, from 140 on, are key tokens.
+    let bounds = ["--trunc-len", "100", "--sliding-window", "40", "--alpha", "-100", "--beta", "-100"];
+    let base = ["--ctx", "256", "--no-bos", "--bucket", "4", "--longppl"];
+    let report = json(&[&path], &[&base[..], &bounds].concat());
+    let (row, found) = (&report["results"][0], &report["results"][0]["longppl"]);
+    assert_eq!((found["key_tokens"].as_u64(), found["tokens"].as_u64()), (Some(116), Some(255)));
+    assert_eq!(found["ppl"], row["ppl"]);
+    let late = row["buckets"].as_array().unwrap().iter().filter(|b| b["start"].as_u64() >= Some(140));
+    let nll: Vec<f64> = late.map(|b| b["nll"].as_f64().unwrap()).collect();
+    assert_eq!(nll.len(), 29);
+    let mean = nll.iter().sum::<f64>() / 29.0;
+    assert!((found["nll"].as_f64().unwrap() - mean).abs() < 1e-6, "{mean}: {row}");
+    // A random model has no key tokens.
+    let text = ok(measured(&[&path], &[&base[..], &bounds[..4]].concat()));
+    assert!(text.stdout.contains("| ctx | LongPPL | +/- | key tokens | of tokens |"), "{text:?}");
+    assert!(json(&[&path], &["--ctx", "256"])["results"][0]["longppl"].is_null());
+}
+
+#[test]
+fn options_that_cannot_be_are_exit_2() {
+    let base = ["perplexity", "-m", "x", "-f", "y"];
+    for (more, holds) in [
+        (&["--ctx", "2k..8k"][..], &["--ctx", "step"][..]),
+        (&["--ctx", "8k..2k:1k"], &["--ctx", "8192"]),
+        (&["--ctx", "2k..8k:0"], &["--ctx", "at least 1"]),
+        (&["--ctx", "1..9999:1"], &["--ctx", "9999 lengths"]),
+        (&["--seed", "1"], &["--max-documents"]),
+        (&["--seed", "-1", "--max-documents", "2"], &["-1"]),
+        (&["--trunc-len", "100"], &["--longppl"]),
+        (&["--longppl", "--sliding-window", "0"], &["--sliding-window", "at least 1"]),
+        (&["--longppl", "--alpha", "NaN"], &["alpha", "NaN"]),
+        (&["--longppl", "--stride", "256"], &["longppl", "window", "stride"]),
+        (&["--longppl", "--protocol", "yarn"], &["longppl", "window", "yarn"]),
+    ] {
+        refused(&run(&[&base[..], more].concat()), 2, holds);
+    }
+    refused(&run(&["passkey", "-m", "x", "--lengths", "1k..2k"]), 2, &["--lengths", "step"]);
+}
