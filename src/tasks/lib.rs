@@ -9,6 +9,7 @@
 
 mod data;
 mod error;
+pub mod metrics;
 mod registry;
 mod task;
 

@@ -1,0 +1,44 @@
+//! Text as Python's `str` and `re` see it, as far as official metrics depend on it.
+
+use unicode_properties::{GeneralCategory, GeneralCategoryGroup, UnicodeGeneralCategory};
+
+/// The ASCII punctuation of Python's `string.punctuation`.
+pub fn is_punctuation(c: char) -> bool {
+    c.is_ascii_punctuation()
+}
+
+/// `str.isspace` for one character: Unicode's white space and the four ASCII separators.
+pub fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
+}
+
+/// `\w` of `re`: letters, numbers and `_`. Unlike [`char::is_alphanumeric`], vowel signs do not count.
+pub fn is_word(c: char) -> bool {
+    if c.is_ascii() {
+        return c.is_ascii_alphanumeric() || c == '_';
+    }
+    matches!(c.general_category_group(), GeneralCategoryGroup::Letter | GeneralCategoryGroup::Number)
+}
+
+/// `\d` of `re`: decimal digits of any script.
+pub fn is_digit(c: char) -> bool {
+    if c.is_ascii() {
+        return c.is_ascii_digit();
+    }
+    c.general_category() == GeneralCategory::DecimalNumber
+}
+
+/// `str.split()`: words between white space.
+pub fn split(text: &str) -> impl Iterator<Item = &str> {
+    text.split(is_space).filter(|word| !word.is_empty())
+}
+
+/// `" ".join(text.split())`.
+pub fn join_words(text: &str) -> String {
+    split(text).collect::<Vec<_>>().join(" ")
+}
+
+/// `re.findall(r"\d+", text)`.
+pub fn numbers(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c| !is_digit(c)).filter(|number| !number.is_empty())
+}
