@@ -6,7 +6,12 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+pub mod difflib;
+pub mod longbench;
 pub mod python;
+pub mod rouge;
+#[cfg(test)]
+mod tests;
 
 /// The normalisation of SQuAD's evaluation, in most question answering metrics: lower case, without ASCII
 /// punctuation and the words "a", "an" and "the", single blanks between words.
