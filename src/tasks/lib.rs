@@ -10,6 +10,8 @@
 mod data;
 mod error;
 pub mod metrics;
+#[allow(dead_code, unused_imports, reason = "its users follow")]
+mod random;
 mod registry;
 mod task;
 
