@@ -8,6 +8,10 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, Result};
 
+mod jsonl;
+
+pub(crate) use jsonl::Records;
+
 /// Bytes of one file of data, at most: the largest published one is a tenth of it.
 const MAX_BYTES: u64 = 1 << 30;
 

@@ -9,6 +9,7 @@
 
 mod data;
 mod error;
+mod longbench;
 pub mod metrics;
 #[allow(dead_code, unused_imports, reason = "its users follow")]
 mod random;

@@ -1,9 +1,9 @@
 //! All tasks, and families of them.
 
-use crate::{Error, Result, Task};
+use crate::{longbench, Error, Result, Task};
 
 /// The slices that the files of tasks export.
-static FAMILIES: &[&[&dyn Task]] = &[];
+static FAMILIES: &[&[&dyn Task]] = &[longbench::TASKS];
 
 /// Tasks that are reported together, with their mean.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,11 @@ pub struct Group {
 }
 
 /// Families of tasks.
-pub static GROUPS: &[Group] = &[];
+pub static GROUPS: &[Group] = &[Group {
+    name: "longbench",
+    about: "LongBench v1, its 16 English sets: question answering, summaries, few-shot, synthetic, code.",
+    tasks: longbench::NAMES,
+}];
 
 /// All tasks.
 pub static TASKS: std::sync::LazyLock<Vec<&'static dyn Task>> =

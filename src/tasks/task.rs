@@ -20,6 +20,11 @@ pub trait Encoder {
     /// The text of the prompt for a user's message: the message itself for base models; under
     /// [`Template::Chat`] the model's chat template around it, up to where the answer begins.
     fn frame(&self, message: &str) -> Result<String>;
+    /// How many tokens the model's tokenizer puts before a text by itself: 1 where it puts BOS. Protocols that
+    /// count what their tokenizer returns count it.
+    fn n_bos(&self) -> usize {
+        0
+    }
     /// Number of tokens of a text.
     fn count(&self, text: &str) -> Result<usize> {
         Ok(self.encode(text)?.len())
@@ -179,7 +184,7 @@ pub enum Ask {
     Generate {
         /// Tokens at most.
         max_tokens: usize,
-        /// No end-of-generation token before there are this many.
+        /// No end-of-generation token before there are this many, nor one that is a text of `stop`.
         min_tokens: usize,
         /// Texts that end the answer; they are not part of it.
         stop: Vec<String>,

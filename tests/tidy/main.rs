@@ -50,7 +50,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["task"],
             &["text", "random"],
             &["metrics"],
-            &["ruler", "needle", "longbench", "lveval", "infinitebench", "trec", "short", "made"],
+            &["ruler", "needle", "longbench", "lveval", "infinitebench", "short", "made"],
             &["registry"],
         ],
     ),

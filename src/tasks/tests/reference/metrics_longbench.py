@@ -4,7 +4,7 @@ Runs LongBench/metrics.py of THUDM/LongBench at commit 2e00731 with rouge 1.0.1,
 python-Levenshtein, as LongBench/requirements.txt has it) and jieba 0.42.1 under CPython 3.11, and
 longbench/metrics.py of Leooyii/LCEG at commit 2ce672d beside it, which must give the same:
 
-    python metrics_longbench.py LONGBENCH/LongBench/metrics.py LCEG/longbench/metrics.py OUT.json
+    python -P metrics_longbench.py LONGBENCH/LongBench/metrics.py LCEG/longbench/metrics.py OUT.json
 
 The texts are of this script's making. OUT.json is {metric: [[prediction, gold, score], ..]} with
 scores as Python prints them; for classification_score, gold is [gold, all_classes].

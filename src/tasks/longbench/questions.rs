@@ -1,0 +1,126 @@
+//! The questions of TREC's question classification (Li and Roth 2002), with the names that LongBench gives their
+//! types.
+
+use std::path::Path;
+
+use crate::metrics::python;
+use crate::{DataFile, Error, Result};
+
+/// The 5,452 questions to learn from (MD5 of the published file: 073462e3fcefaae31e00edb1f18d2d02).
+pub(super) static TRAIN: DataFile = DataFile {
+    name: "trec/train_5500.label",
+    sha256: None,
+    from: "Experimental Data for Question Classification, University of Illinois (cogcomp, Data/QA/QC)",
+};
+
+/// The 500 questions to test with (MD5 of the published file: 323a3554401d86e650717e2d2f942589).
+pub(super) static TEST: DataFile = DataFile { name: "trec/TREC_10.label", ..TRAIN };
+
+/// A question and its type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Question {
+    pub(super) text: String,
+    pub(super) label: &'static str,
+}
+
+impl Question {
+    /// As LongBench asks it.
+    pub(super) fn open(&self) -> String {
+        format!("Question: {}\nType:", self.text)
+    }
+
+    /// As LongBench shows it among the examples.
+    pub(super) fn answered(&self) -> String {
+        format!("{} {}", self.open(), self.label)
+    }
+}
+
+/// Reads a file of lines like `NUM:dist How far is it from Denver to Aspen ?`.
+///
+/// Its one byte beyond ASCII, 0xF0 in the middle of a name, becomes a blank, as in the data set `trec` that
+/// LongBench is made from; others would be Latin-1.
+///
+/// # Errors
+/// The file cannot be read, or a line of it is not such a question; the message names it.
+pub(super) fn read(file: &DataFile, folder: &Path) -> Result<Vec<Question>> {
+    let text: String =
+        file.read(folder)?.iter().map(|&b| if b == 0xf0 { ' ' } else { char::from(b) }).collect();
+    let mut questions = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let line = line.trim_matches(python::is_space);
+        if line.is_empty() {
+            continue;
+        }
+        let fault = |found: &str| {
+            let known: Vec<_> = LABELS.iter().map(|(fine, _)| *fine).collect();
+            let found: String = found.chars().take(40).collect();
+            Error::file(
+                folder.join(file.name),
+                format!(
+                    "line {}: expected a type of {} and a question, found {found:?}",
+                    i + 1,
+                    known.join(", ")
+                ),
+            )
+        };
+        let (fine, text) = line.split_once(' ').ok_or_else(|| fault(line))?;
+        let (_, label) = LABELS.iter().find(|(name, _)| *name == fine).ok_or_else(|| fault(fine))?;
+        questions.push(Question { text: text.to_owned(), label });
+    }
+    Ok(questions)
+}
+
+/// TREC's types in the order of LongBench's `all_classes`, with LongBench's names. These are the descriptions
+/// of the data set `trec` less their last character, a full stop in all but two.
+pub(super) const LABELS: [(&str, &str); 50] = [
+    ("ENTY:food", "Food"),
+    ("NUM:date", "Date"),
+    ("NUM:ord", "Order, rank"),
+    ("NUM:speed", "Speed"),
+    ("ENTY:dismed", "Disease and medicine"),
+    ("ENTY:word", "Word with a special property"),
+    ("ABBR:abb", "Abbreviation"),
+    ("ENTY:lang", "Language"),
+    ("ENTY:letter", "Letter like a-z"),
+    ("ENTY:other", "Other entity"),
+    ("ENTY:animal", "Animal"),
+    ("ABBR:exp", "Expression abbreviated"),
+    ("NUM:money", "Price"),
+    ("ENTY:techmeth", "Techniques and method"),
+    ("ENTY:instru", "Musical instrument"),
+    ("LOC:mount", "Mountain"),
+    ("ENTY:currency", "Currency name"),
+    ("ENTY:event", "Event"),
+    ("ENTY:product", "Product"),
+    ("LOC:state", "State"),
+    ("HUM:ind", "Individual"),
+    ("ENTY:body", "Organ of body"),
+    ("DESC:reason", "Reason"),
+    ("DESC:manner", "Manner of an action"),
+    ("LOC:city", "City"),
+    ("ENTY:religion", "Religion"),
+    ("ENTY:cremat", "Invention, book and other creative piece"),
+    ("NUM:dist", "Distance, linear measure"),
+    ("NUM:temp", "Temperature"),
+    ("NUM:code", "Postcode or other code"),
+    ("NUM:volsize", "Size, area and volume"),
+    ("ENTY:sport", "Sport"),
+    ("LOC:country", "Country"),
+    ("LOC:other", "Other location"),
+    ("NUM:period", "Lasting time of somethin"),
+    ("ENTY:termeq", "Equivalent term"),
+    ("DESC:desc", "Description of something"),
+    ("NUM:weight", "Weight"),
+    ("ENTY:veh", "Vehicle"),
+    ("ENTY:color", "Color"),
+    ("NUM:other", "Other number"),
+    ("DESC:def", "Definition of something"),
+    ("ENTY:substance", "Element and substance"),
+    ("HUM:desc", "Description of a person"),
+    ("ENTY:symbol", "Symbols and sign"),
+    ("NUM:count", "Number of something"),
+    ("ENTY:plant", "Plant"),
+    ("NUM:perc", "Percent, fraction"),
+    ("HUM:gr", "Group or organization of person"),
+    ("HUM:title", "Title of a person"),
+];

@@ -1,0 +1,171 @@
+//! Records of LongBench's files, and the prompts made of them.
+
+use serde::Deserialize;
+
+use crate::metrics::longbench as metrics;
+use crate::{Encoder, Error, Result};
+
+/// Bytes of one right answer, at most: the longest published one, a summary, has some 10 kB. Metrics compare
+/// it with each word of the model's answer.
+const MAX_ANSWER: usize = 1 << 20;
+
+/// A line of a file, as LongBench publishes it. Fields that the protocol does not use are passed over.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Record {
+    /// The question, or what the last example leaves open.
+    pub(super) input: String,
+    /// The long text.
+    pub(super) context: String,
+    /// Right answers, each as good as the others.
+    pub(super) answers: Vec<String>,
+    /// Length as LongBench counts it: English words.
+    pub(super) length: u64,
+    /// Name of the set.
+    pub(super) dataset: Option<String>,
+    /// Names of classes, for sets that ask for one.
+    pub(super) all_classes: Option<Vec<String>>,
+    #[serde(rename = "_id")]
+    pub(super) id: Option<String>,
+}
+
+impl Record {
+    /// What is wrong with a record of a set: expected and found.
+    pub(super) fn check(&self, metric: Metric) -> Result<(), String> {
+        if self.answers.is_empty() {
+            return Err("expected answers, found none".into());
+        }
+        if let Some(answer) = self.answers.iter().find(|a| a.len() > MAX_ANSWER) {
+            return Err(format!(
+                "expected answers of at most {MAX_ANSWER} bytes, found one of {}",
+                answer.len()
+            ));
+        }
+        match metric {
+            Metric::Classification if self.all_classes.is_none() => {
+                Err("expected a list of names in all_classes, found none".into())
+            }
+            Metric::Retrieval => match self.answers.iter().find(|a| metrics::paragraph(a).is_none()) {
+                Some(answer) => {
+                    Err(format!("expected \"Paragraph\" and a number in answers, found {answer:?}"))
+                }
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How a set is scored: `dataset2metric` of LongBench's `eval.py`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Metric {
+    QaF1,
+    Rouge,
+    Classification,
+    Retrieval,
+    Count,
+    CodeSim,
+}
+
+impl Metric {
+    /// The score of an answer: that against the right answer that is nearest.
+    pub(super) fn score(self, prediction: &str, answers: &[String], all_classes: &[String]) -> f64 {
+        let one = |gold: &String| match self {
+            Metric::QaF1 => metrics::qa_f1_score(prediction, gold),
+            Metric::Rouge => metrics::rouge_score(prediction, gold),
+            Metric::Classification => metrics::classification_score(prediction, gold, all_classes),
+            Metric::Retrieval => metrics::retrieval_score(prediction, gold),
+            Metric::Count => metrics::count_score(prediction, gold),
+            Metric::CodeSim => metrics::code_sim_score(prediction, gold),
+        };
+        answers.iter().map(one).fold(0.0, f64::max)
+    }
+}
+
+/// The answer up to its first line's end; newlines before it are passed over.
+pub(super) fn first_line(answer: &str) -> &str {
+    let answer = answer.trim_start_matches('\n');
+    answer.split('\n').next().unwrap_or(answer)
+}
+
+/// A template of `dataset2prompt.json` with `{context}` and `{input}` in their places. Braces in the texts
+/// themselves stay as they are.
+pub(super) fn fill(template: &str, context: &str, input: &str) -> String {
+    let mut out = String::with_capacity(template.len() + context.len() + input.len());
+    let mut rest = template;
+    while let Some(at) = rest.find('{') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if let Some(after) = rest.strip_prefix("{context}") {
+            out.push_str(context);
+            rest = after;
+        } else if let Some(after) = rest.strip_prefix("{input}") {
+            out.push_str(input);
+            rest = after;
+        } else {
+            out.push('{');
+            rest = &rest[1..];
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The prompt, cut in its middle where it has more than `max` tokens: the text of the first and of the last
+/// `max / 2` tokens, joined without anything between them.
+///
+/// BOS counts among the first ones, as in `pred.py`. The runner makes tokens of the text again; at the seam
+/// these may be others, and one or two more.
+pub(super) fn cut_middle(encoder: &dyn Encoder, prompt: String, max: usize) -> Result<String> {
+    let (tokens, bos) = (encoder.encode(&prompt)?, encoder.n_bos());
+    if tokens.len().saturating_add(bos) <= max {
+        return Ok(prompt);
+    }
+    let half = max / 2;
+    let first = &tokens[..half.saturating_sub(bos).min(tokens.len())];
+    let last = &tokens[tokens.len().saturating_sub(half)..];
+    Ok(encoder.decode(first)? + &encoder.decode(last)?)
+}
+
+/// Which code is followed: the option `longbench`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// LongBench's own.
+    Official,
+    /// That of the controlled study of long-context extension.
+    Lceg,
+}
+
+impl Form {
+    pub(super) fn named(name: &str) -> Form {
+        if name == "lceg" {
+            Form::Lceg
+        } else {
+            Form::Official
+        }
+    }
+
+    /// Tokens of the prompt, at most, for a context of `length`: `model2maxlen.json`.
+    ///
+    /// LongBench has 3500 for 4k, 7500 for 8k, 15500 for 16k and 31500 for 32k: thousands less 500, which
+    /// are kept for the answer and the chat template. So a multiple of 1024 counts as that many thousands,
+    /// and from any other length 500 are taken off. LCEG takes off nothing, and an answer to a long prompt
+    /// lies behind the end of `length`.
+    ///
+    /// # Errors
+    /// A length that leaves nothing of the prompt.
+    pub(super) fn max_prompt(self, length: usize) -> Result<usize> {
+        let (max, least) = match self {
+            Form::Official if length.is_multiple_of(1024) => {
+                ((length / 1024 * 1000).saturating_sub(500), 502)
+            }
+            Form::Official => (length.saturating_sub(500), 502),
+            Form::Lceg => (length, 2),
+        };
+        if max < 2 {
+            return Err(Error::invalid(format!(
+                "LongBench: expected a length of at least {least} tokens, found {length}"
+            )));
+        }
+        Ok(max)
+    }
+}

@@ -1,0 +1,282 @@
+//! Prompts and scores against LongBench's and LCEG's own code, as `tests/reference/longbench.py` recorded them.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use ropewalk_core::control::{Control, Stop};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::record::Form;
+use super::TASKS;
+use crate::{Answer, Ask, Encoder, Error, Result, Sample, Setup, Task, Template, Token};
+
+mod many_shot;
+
+/// The tokenizer of `tests/reference/longbench.py`, with or without BOS.
+#[derive(Default)]
+struct Words {
+    bos: usize,
+    chat: bool,
+    known: RefCell<(HashMap<String, Token>, Vec<String>)>,
+}
+
+impl Words {
+    fn with_bos(bos: usize) -> Words {
+        let known = (HashMap::from([("<s>".to_owned(), 0)]), vec!["<s>".to_owned()]);
+        Words { bos, chat: false, known: RefCell::new(known) }
+    }
+}
+
+impl Encoder for Words {
+    fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        let mut known = self.known.borrow_mut();
+        let (mut tokens, mut rest) = (Vec::new(), text);
+        while let Some(c) = rest.chars().next() {
+            let run = |of: fn(char) -> bool| rest.find(|c| !of(c)).unwrap_or(rest.len());
+            let end = match c {
+                _ if rest.starts_with("<s>") => 3,
+                'a'..='z' | 'A'..='Z' => run(|c| c.is_ascii_alphabetic()),
+                ' ' => run(|c| c == ' '),
+                _ => c.len_utf8(),
+            };
+            let (token, after) = rest.split_at(end);
+            let next = known.1.len() as Token;
+            let id = *known.0.entry(token.to_owned()).or_insert(next);
+            if id == next {
+                known.1.push(token.to_owned());
+            }
+            tokens.push(id);
+            rest = after;
+        }
+        Ok(tokens)
+    }
+
+    fn decode(&self, tokens: &[Token]) -> Result<String> {
+        let known = self.known.borrow();
+        Ok(tokens.iter().filter(|t| **t != 0).map(|t| known.1[*t as usize].as_str()).collect())
+    }
+
+    fn frame(&self, message: &str) -> Result<String> {
+        Ok(if self.chat { format!("[INST]{message}[/INST]") } else { message.to_owned() })
+    }
+
+    fn n_bos(&self) -> usize {
+        self.bos
+    }
+}
+
+/// The folder of data of the recorded cases.
+fn recorded_data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/longbench/data")
+}
+
+fn setup<'a>(data: &'a Path, encoder: &'a Words, length: usize, options: &[(&str, &str)]) -> Setup<'a> {
+    Setup {
+        length: Some(length),
+        samples: None,
+        seed: None,
+        template: Template::Base,
+        options: options.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        data,
+        encoder,
+        control: Control::default(),
+    }
+}
+
+fn all(task: &dyn Task, setup: &Setup<'_>) -> Result<Vec<Sample>> {
+    let samples = task.samples(setup)?;
+    let n = samples.n;
+    let made: Vec<_> = samples.iter.collect::<Result<_>>()?;
+    assert_eq!(made.len(), n);
+    Ok(made)
+}
+
+/// What went wrong instead of samples.
+#[track_caller]
+fn error(task: &dyn Task, setup: &Setup<'_>) -> String {
+    match all(task, setup) {
+        Ok(_) => panic!("{} made samples", task.info().name),
+        Err(e) => e.to_string(),
+    }
+}
+
+fn task(name: &str) -> &'static dyn Task {
+    TASKS.iter().copied().find(|t| t.info().name == name).unwrap_or_else(|| panic!("no task {name}"))
+}
+
+fn set(dataset: &str) -> &'static dyn Task {
+    task(&format!("longbench_{}", dataset.replace('-', "_")))
+}
+
+/// The samples of a set under a form of the recorded cases: official, chat, lceg.
+fn of_form(dataset: &str, form: &str, length: usize, bos: usize) -> Vec<Sample> {
+    let (data, encoder) = (recorded_data(), Words { chat: form == "chat", ..Words::with_bos(bos) });
+    let option = if form == "lceg" { "lceg" } else { "official" };
+    let mut setup = setup(&data, &encoder, length, &[("longbench", option)]);
+    if form == "chat" {
+        setup.template = Template::Chat;
+    }
+    all(set(dataset), &setup).unwrap()
+}
+
+#[test]
+fn prompts_equal_those_of_the_official_code() {
+    type Row = (String, String, usize, usize, usize, usize, usize, usize, String);
+    let rows: Vec<Row> =
+        serde_json::from_str(include_str!("../../tests/fixtures/longbench/prompts.json")).unwrap();
+    assert_eq!(rows.len(), 16 * 3 * 5 * 2);
+    let mut made = BTreeMap::new();
+    for (dataset, form, length, bos, i, most, least, chars, hash) in rows {
+        let key = (dataset.clone(), form.clone(), length, bos);
+        let samples = made.entry(key).or_insert_with(|| of_form(&dataset, &form, length, bos));
+        let at = format!("{dataset}, {form}, {length} tokens, BOS {bos}, record {i}");
+        let prompt = &samples[i].prompt;
+        assert_eq!(prompt.chars().count(), chars, "{at}");
+        let found: String = Sha256::digest(prompt).iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(found, hash, "{at}");
+        let stop = if dataset == "samsum" { vec!["\n".to_owned()] } else { Vec::new() };
+        assert_eq!(samples[i].ask, Ask::Generate { max_tokens: most, min_tokens: least, stop }, "{at}");
+    }
+}
+
+#[test]
+fn some_prompts_in_full() {
+    let rows: Vec<(String, String, usize, usize, usize, String)> =
+        serde_json::from_str(include_str!("../../tests/fixtures/longbench/texts.json")).unwrap();
+    assert!(rows.len() >= 16, "{} prompts", rows.len());
+    for (dataset, form, length, bos, i, text) in rows {
+        assert_eq!(of_form(&dataset, &form, length, bos)[i].prompt, text, "{dataset}, {form}");
+    }
+}
+
+#[test]
+fn scores_equal_those_of_the_official_code() {
+    let rows: Vec<(String, String, usize, String, String)> =
+        serde_json::from_str(include_str!("../../tests/fixtures/longbench/scores.json")).unwrap();
+    assert_eq!(rows.len(), 16 * 2 * 2 * 8);
+    let mut made = BTreeMap::new();
+    for (dataset, form, i, prediction, percent) in rows {
+        let key = (dataset.clone(), form.clone());
+        let samples = made.entry(key).or_insert_with(|| of_form(&dataset, &form, 4096, 0));
+        let found = (samples[i].judge)(&Answer::Text(prediction.clone()));
+        assert_eq!(found.len(), 1);
+        let percent: f64 = percent.parse().unwrap();
+        // `scorer` rounds to two decimals.
+        assert!(
+            (100.0 * found[0] - percent).abs() <= 0.005 + 1e-9,
+            "{dataset}, {form}, record {i}: \
+            {prediction:?} gets {}, expected {percent}",
+            100.0 * found[0]
+        );
+    }
+}
+
+#[test]
+fn who_knows_gets_full_marks_and_a_mute_none() {
+    let (data, encoder) = (recorded_data(), Words::with_bos(1));
+    assert_eq!(TASKS.len(), 17);
+    for task in TASKS {
+        let setup = setup(&data, &encoder, 4096, &[]);
+        for sample in all(*task, &setup).unwrap() {
+            let at = format!("{} {}", task.info().name, sample.id);
+            assert_eq!((sample.judge)(&sample.expected), [task.info().best], "{at}");
+            assert_eq!((sample.judge)(&Answer::Text(String::new())), [0.0], "{at}");
+        }
+    }
+}
+
+#[test]
+fn the_prompt_leaves_what_the_forms_leave() {
+    let model2maxlen = [(4096, 3500), (8192, 7500), (16384, 15500), (32768, 31500), (131_072, 127_500)];
+    for (length, max) in model2maxlen {
+        assert_eq!(Form::Official.max_prompt(length).unwrap(), max);
+        assert_eq!(Form::Lceg.max_prompt(length).unwrap(), length);
+    }
+    assert_eq!(Form::Official.max_prompt(4000).unwrap(), 3500);
+    for (form, length, least) in
+        [(Form::Official, 501, "502"), (Form::Official, 0, "502"), (Form::Lceg, 1, "2")]
+    {
+        let said = form.max_prompt(length).unwrap_err().to_string();
+        assert_eq!(said, format!("LongBench: expected a length of at least {least} tokens, found {length}"));
+    }
+    assert_eq!(Form::Official.max_prompt(usize::MAX).unwrap(), usize::MAX - 500);
+}
+
+/// A folder with one file of LongBench.
+fn folder(name: &str, text: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+    folder
+}
+
+#[test]
+fn files_of_another_schema_are_refused_with_their_line() {
+    let good = r#"{"input":"?","context":"c","answers":["Paragraph 3"],"length":1,"dataset":"NAME","all_classes":["a"],"_id":"x"}"#;
+    let cases = [
+        ("qasper", good.replace("\"?\"", "3"), "expected a string"),
+        ("qasper", good.replace("\"context\":\"c\",", ""), "missing field `context`"),
+        ("qasper", good.replace("NAME", "qmsum"), "expected the dataset \"qasper\", found \"qmsum\""),
+        ("qasper", good.replace("[\"Paragraph 3\"]", "[]"), "expected answers, found none"),
+        ("qasper", good[..12].to_owned(), "EOF"),
+        ("trec", good.replace("[\"a\"]", "null"), "expected a list of names in all_classes, found none"),
+        ("passage_retrieval_en", good.replace("Paragraph 3", "3"), "expected \"Paragraph\" and a number"),
+        ("qasper", good.replace("Paragraph 3", &"x".repeat(1_100_000)), "of at most 1048576 bytes"),
+    ];
+    let encoder = Words::with_bos(0);
+    for (name, bad, expected) in cases {
+        let lines = format!("{good}\n\n{bad}\n").replace("NAME", name);
+        let folder = folder(&format!("longbench/{name}.jsonl"), &lines);
+        let found = error(set(name), &setup(folder.path(), &encoder, 4096, &[]));
+        assert!(found.contains(&format!("{name}.jsonl: line 3")), "{found}");
+        assert!(found.contains(expected), "{found}");
+    }
+    let none = folder("longbench/lcc.jsonl", "\n");
+    assert!(
+        error(set("lcc"), &setup(none.path(), &encoder, 4096, &[])).contains("lcc.jsonl: expected records")
+    );
+    let missing = error(set("qasper"), &setup(none.path(), &encoder, 4096, &[]));
+    assert!(missing.contains("qasper.jsonl: is missing; it comes from data.zip"), "{missing}");
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused() {
+    let (data, encoder) = (recorded_data(), Words::with_bos(0));
+    let found = error(set("lcc"), &setup(&data, &encoder, 4096, &[("longbench", "v2")]));
+    assert_eq!(found, "longbench: expected one of official, lceg, found \"v2\"");
+    let mut chat = setup(&data, &encoder, 4096, &[("longbench", "lceg")]);
+    chat.template = Template::Chat;
+    assert!(error(set("lcc"), &chat).contains("longbench=lceg has no chat form"));
+    let mut none = setup(&data, &encoder, 4096, &[]);
+    none.length = None;
+    assert!(error(set("lcc"), &none).contains("expected a length in tokens"));
+    none.length = Some(4096);
+    none.samples = Some(1);
+    assert_eq!(all(set("lcc"), &none).unwrap().len(), 1);
+}
+
+#[test]
+fn work_stops_when_asked() {
+    let (data, encoder, stop) = (recorded_data(), Words::with_bos(0), Stop::default());
+    let mut setup = setup(&data, &encoder, 4096, &[]);
+    setup.control = Control::default().with_stop(&stop);
+    let mut samples = set("lcc").samples(&setup).unwrap().iter;
+    assert!(samples.next().unwrap().is_ok());
+    stop.request();
+    assert!(matches!(samples.next().unwrap(), Err(Error::Interrupted)));
+    assert!(matches!(set("lcc").samples(&setup), Err(Error::Interrupted)));
+}
+
+#[test]
+fn the_group_has_the_sixteen_sets() {
+    let group = crate::find("longbench").unwrap();
+    let official: Vec<Value> =
+        serde_json::from_str(include_str!("../../tests/fixtures/longbench/texts.json")).unwrap();
+    assert_eq!(group.len(), 16);
+    assert!(official
+        .iter()
+        .all(|row| group.iter().any(|t| t.info().name == set(row[0].as_str().unwrap()).info().name)));
+}
