@@ -148,12 +148,20 @@ pub struct Samples<'a> {
     pub n: usize,
     /// The samples.
     pub iter: Box<dyn Iterator<Item = Result<Sample>> + 'a>,
+    /// Tokens that prompt and answer may take beyond [`Setup::length`], where a protocol cuts prompts without
+    /// regard to the answer; 0 as a rule.
+    pub beyond: usize,
 }
 
 impl<'a> Samples<'a> {
     /// Samples made one after another: `make` is called with 0, 1 and so on below `n`.
     pub fn new(n: usize, make: impl FnMut(usize) -> Result<Sample> + 'a) -> Samples<'a> {
-        Samples { n, iter: Box::new((0..n).map(make)) }
+        Samples { n, iter: Box::new((0..n).map(make)), beyond: 0 }
+    }
+
+    /// Lets them take tokens beyond the length.
+    pub fn with_beyond(self, beyond: usize) -> Samples<'a> {
+        Samples { beyond, ..self }
     }
 }
 

@@ -65,6 +65,7 @@ impl Task for ManyShot {
         let set = &sets::TREC;
         set.check_template(Form::Lceg, setup)?;
         let max = Form::Lceg.max_prompt(setup.length()?)?;
+        let beyond = set.beyond(Form::Lceg, max, setup)?;
         let shots = shots(setup)?;
         let wanted = setup.samples.unwrap_or(TEST_QUESTIONS);
         let published = setup.data.join(format!("trec/trec_{shots}shots.jsonl"));
@@ -84,17 +85,21 @@ impl Task for ManyShot {
             source if source == "lceg" || (source == "auto" && here()?) => {
                 let records =
                     Records::open(&published, &setup.control, |r: &Record| r.check(Metric::Classification))?;
-                Ok(Samples::new(wanted.min(records.len()), move |i| {
+                let n = wanted.min(records.len());
+                let make = move |i: usize| {
                     setup.check_stopped()?;
                     sample(i, records.get(i)?, "lceg")
-                }))
+                };
+                Ok(Samples::new(n, make).with_beyond(beyond))
             }
             _ => {
                 let rebuilt = Rebuilt::new(shots, setup)?;
-                Ok(Samples::new(wanted.min(rebuilt.asked.len()), move |i| {
+                let n = wanted.min(rebuilt.asked.len());
+                let make = move |i: usize| {
                     setup.check_stopped()?;
                     sample(i, rebuilt.record(i), "rebuilt")
-                }))
+                };
+                Ok(Samples::new(n, make).with_beyond(beyond))
             }
         }
     }

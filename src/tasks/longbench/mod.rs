@@ -11,7 +11,9 @@
 //! | chat template | under `--template chat`, but for trec, triviaqa, samsum, lcc, repobench-p | none |
 //! | only the first line of an answer counts | trec, triviaqa, samsum | these, all question answering, passage_count, passage_retrieval_en |
 //!
-//! Longer prompts are cut in their middle, in tokens of the model. The mean over the sets is the plain one.
+//! Longer prompts are cut in their middle, in tokens of the model. Where an answer to one, and the chat template,
+//! do not fit behind it, the context has to be that much longer than the length ([`Samples::beyond`]). The mean
+//! over the sets is the plain one.
 //!
 //! Files: `longbench/NAME.jsonl` in the folder of data, as in `data.zip` of the data set `THUDM/LongBench`: one
 //! JSON object a line with `input`, `context`, `answers` (texts), `length`, `dataset`, `language`, `all_classes`
@@ -77,7 +79,7 @@ impl Set {
     fn sample(&self, record: Record, form: Form, max: usize, setup: &Setup<'_>) -> Result<Sample> {
         let prompt = fill(self.template, &record.context, &record.input);
         let mut prompt = cut_middle(setup.encoder, prompt, max)?;
-        if form == Form::Official && !NO_CHAT.contains(&self.dataset) {
+        if self.in_chat(form) {
             prompt = setup.encoder.frame(&prompt)?;
         }
         // "pred.py" forces a token and stops at a newline, lest models go on with the next dialogue.
@@ -107,6 +109,21 @@ impl Set {
         tags.extend(record.id.map(|id| ("record", id)));
         let judge: Judge = Box::new(move |answer| vec![score(answer.text(), &answers)]);
         Ok(Sample { id: String::new(), prompt, ask, expected, tags, judge })
+    }
+
+    /// Tokens beyond the length that prompts of `max` tokens take with their answers. Both protocols cut a
+    /// prompt before the chat template and the answer come to it, and do not look again.
+    fn beyond(&self, form: Form, max: usize, setup: &Setup<'_>) -> Result<usize> {
+        // Cut and joined, a text may have a few more tokens at the seam.
+        let mut need = max.saturating_add(self.max_tokens + 16);
+        if setup.template == Template::Chat && self.in_chat(form) {
+            need = need.saturating_add(setup.encoder.count(&setup.encoder.frame("")?)?);
+        }
+        Ok(need.saturating_sub(setup.length()?))
+    }
+
+    fn in_chat(&self, form: Form) -> bool {
+        form == Form::Official && !NO_CHAT.contains(&self.dataset)
     }
 
     /// Whether prompts can be made for a template.
@@ -141,9 +158,11 @@ impl Task for Set {
             record.check(self.metric)
         })?;
         let n = setup.samples.unwrap_or(usize::MAX).min(records.len());
-        Ok(Samples::new(n, move |i| {
+        let beyond = self.beyond(form, max, setup)?;
+        let make = move |i: usize| {
             setup.check_stopped()?;
             Ok(Sample { id: i.to_string(), ..self.sample(records.get(i)?, form, max, setup)? })
-        }))
+        };
+        Ok(Samples::new(n, make).with_beyond(beyond))
     }
 }

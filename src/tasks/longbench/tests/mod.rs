@@ -204,6 +204,32 @@ fn the_prompt_leaves_what_the_forms_leave() {
     assert_eq!(Form::Official.max_prompt(usize::MAX).unwrap(), usize::MAX - 500);
 }
 
+#[test]
+fn what_is_cut_fits_with_its_answer_and_template() {
+    let data = recorded_data();
+    for (form, length) in [("official", 600), ("official", 1024), ("lceg", 600)] {
+        for template in [Template::Base, Template::Chat] {
+            if form == "lceg" && template == Template::Chat {
+                continue;
+            }
+            let encoder = Words { chat: template == Template::Chat, ..Words::with_bos(1) };
+            for name in ["gov_report", "lcc"] {
+                let mut setup = setup(&data, &encoder, length, &[("longbench", form)]);
+                setup.template = template;
+                let room = length + set(name).samples(&setup).unwrap().beyond;
+                for sample in all(set(name), &setup).unwrap() {
+                    let Ask::Generate { max_tokens, .. } = sample.ask else { panic!("{:?}", sample.ask) };
+                    let need = 1 + encoder.count(&sample.prompt).unwrap() + max_tokens;
+                    assert!(need <= room, "{form}, {name}: {need} tokens in {room}");
+                }
+            }
+        }
+    }
+    let encoder = Words::with_bos(1);
+    let setup = setup(&data, &encoder, 4096, &[]);
+    assert_eq!(set("gov_report").samples(&setup).unwrap().beyond, 0);
+}
+
 /// A folder with one file of LongBench.
 fn folder(name: &str, text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
