@@ -5,9 +5,12 @@ use serde::Deserialize;
 use crate::metrics::longbench as metrics;
 use crate::{Encoder, Error, Result};
 
-/// Bytes of one right answer, at most: the longest published one, a summary, has some 10 kB. Metrics compare
-/// it with each word of the model's answer.
-const MAX_ANSWER: usize = 1 << 20;
+/// Bytes of one right answer, at most: the longest published ones, summaries, have some 10 kB. Metrics compare
+/// each of its words with each of the model's answer.
+const MAX_ANSWER: usize = 1 << 16;
+/// Right answers of one question, at most: the published ones with most, names and their spellings, have
+/// hundreds.
+const MAX_ANSWERS: usize = 10_000;
 
 /// A line of a file, as LongBench publishes it. Fields that the protocol does not use are passed over.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -33,6 +36,9 @@ impl Record {
     pub(super) fn check(&self, metric: Metric) -> Result<(), String> {
         if self.answers.is_empty() {
             return Err("expected answers, found none".into());
+        }
+        if self.answers.len() > MAX_ANSWERS {
+            return Err(format!("expected at most {MAX_ANSWERS} answers, found {}", self.answers.len()));
         }
         if let Some(answer) = self.answers.iter().find(|a| a.len() > MAX_ANSWER) {
             return Err(format!(

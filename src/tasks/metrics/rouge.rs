@@ -58,7 +58,11 @@ fn sentences(text: &str) -> Vec<String> {
 /// Adds the words of the longest common subsequence of `x` and `y` that the package finds; `false` where its
 /// recursion fails.
 fn common_words(x: &[u32], y: &[u32], into: &mut HashSet<u32>) -> bool {
-    // The way back from the end sees the last rows and columns of the table only.
+    // The way has at least as many steps as the shorter sentence has words.
+    if x.len().min(y.len()) > MAX_STEPS {
+        return false;
+    }
+    // It goes back from the end, and sees the last rows and columns of the table only.
     let (first_row, first_column) =
         (x.len().saturating_sub(MAX_STEPS + 1), y.len().saturating_sub(MAX_STEPS + 1));
     let width = y.len() - first_column + 1;

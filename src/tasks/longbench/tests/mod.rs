@@ -247,10 +247,20 @@ fn files_of_another_schema_are_refused_with_their_line() {
         ("qasper", good.replace("\"context\":\"c\",", ""), "missing field `context`"),
         ("qasper", good.replace("NAME", "qmsum"), "expected the dataset \"qasper\", found \"qmsum\""),
         ("qasper", good.replace("[\"Paragraph 3\"]", "[]"), "expected answers, found none"),
+        (
+            "qasper",
+            good.replace("[\"Paragraph 3\"]", &format!("[{}1]", "\"\",".repeat(10_000))),
+            "invalid type",
+        ),
+        (
+            "qasper",
+            good.replace("[\"Paragraph 3\"]", &format!("[{}\"\"]", "\"\",".repeat(10_000))),
+            "expected at most 10000 answers, found 10001",
+        ),
         ("qasper", good[..12].to_owned(), "EOF"),
         ("trec", good.replace("[\"a\"]", "null"), "expected a list of names in all_classes, found none"),
         ("passage_retrieval_en", good.replace("Paragraph 3", "3"), "expected \"Paragraph\" and a number"),
-        ("qasper", good.replace("Paragraph 3", &"x".repeat(1_100_000)), "of at most 1048576 bytes"),
+        ("qasper", good.replace("Paragraph 3", &"x".repeat(70_000)), "of at most 65536 bytes"),
     ];
     let encoder = Words::with_bos(0);
     for (name, bad, expected) in cases {
