@@ -10,12 +10,12 @@ use ropewalk::eval::suite::{
     self, means, paired, FileStore, GroupMean, Paired, Params, Report, Store, Unkept,
 };
 use ropewalk::plot::Grid;
-use ropewalk::tasks::{find, Group, Task, Template, GROUPS, TASKS};
+use ropewalk::tasks::{find, Group, Task, Template, GROUPS};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::methods::Comparison;
 use super::interrupt::Interrupt;
+use super::methods::Comparison;
 use super::options::{tokens, ModelArgs, RopesArgs};
 use super::output::{self, check_plot_name, OutputArgs};
 use super::{models, template, usage, Command};
@@ -28,7 +28,7 @@ pub(crate) const COMMAND: Command = Command {
     about: "Run published benchmarks: RULER, needles, LongBench, short tasks and others",
     details:
         "Tasks ask what the published benchmarks ask, word for word, and judge answers by their metrics; \
-              greedy, with 95 % intervals. `ropewalk eval list` lists tasks and the data they need. With \
+              greedy, with 95 % intervals. `ropewalk tasks` lists them and the data they need. With \
               --out every sample is kept as a line of JSON, and a run that was stopped goes on from there. \
               Several --rope are compared on the same samples.",
     example:
@@ -39,7 +39,7 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Tasks or groups of tasks; `list` lists them
+    /// Tasks or groups of tasks; `ropewalk tasks` lists them
     #[arg(value_name = "TASK,...", value_delimiter = ',', required = true)]
     tasks: Vec<String>,
     /// Lengths in tokens, prompt and answer together
@@ -77,7 +77,7 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     #[command(flatten)]
-    model: Option<ModelArgs>,
+    model: ModelArgs,
     #[command(flatten)]
     rope: RopesArgs,
     #[command(flatten)]
@@ -85,9 +85,6 @@ struct Args {
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    if args.tasks == ["list"] {
-        return list(args.output);
-    }
     let tasks = tasks_named(&args.tasks)?;
     let options = options(args, &tasks)?;
     if let Some(path) = &args.plot {
@@ -98,9 +95,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
             return Err(usage(format!("{}: expected --lengths", task.info().name)));
         }
     }
-    let Some(model_args) = &args.model else { return Err(usage("expected --model")) };
     let specs = args.rope.specs()?;
-    let choice = model_args.resolve()?;
+    let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
     let mut store: Box<dyn Store> = match &args.out {
         Some(path) => Box::new(open_store(path, args.output)?),
@@ -289,56 +285,4 @@ fn map(reports: &[Report]) -> Option<Grid> {
         rows,
         scores,
     })
-}
-
-#[derive(Serialize)]
-struct Listed<'a> {
-    task: &'a str,
-    about: &'a str,
-    source: &'a str,
-    metrics: &'a [&'a str],
-    has_length: bool,
-    samples: Option<usize>,
-    options: Vec<String>,
-    files: Vec<&'a str>,
-}
-
-/// Prints what there is.
-fn list(out: OutputArgs) -> anyhow::Result<()> {
-    let tasks: Vec<Listed<'_>> = TASKS
-        .iter()
-        .map(|t| {
-            let info = t.info();
-            Listed {
-                task: info.name,
-                about: info.about,
-                source: info.source,
-                metrics: info.metrics,
-                has_length: info.has_length,
-                samples: info.samples,
-                options: info.options.iter().map(|o| option_line(o)).collect(),
-                files: info.files.iter().map(|f| f.name).collect(),
-            }
-        })
-        .collect();
-    if out.json {
-        return output::print_json(&tasks);
-    }
-    let mut text = String::from("groups\n");
-    for group in GROUPS {
-        text += &format!("  {:<22} {} ({} tasks)\n", group.name, group.about, group.tasks.len());
-    }
-    text += "\ntasks\n";
-    for task in &tasks {
-        text += &format!("  {:<22} {}\n", task.task, task.about);
-        for option in &task.options {
-            text += &format!("  {:<22}   --set {option}\n", "");
-        }
-    }
-    output::print(&text)
-}
-
-fn option_line(opt: &ropewalk::tasks::Opt) -> String {
-    let values = if opt.values.is_empty() { opt.default.to_owned() } else { opt.values.join("|") };
-    format!("{}={values}  {}", opt.name, opt.about)
 }

@@ -4,6 +4,7 @@
 //! file), and `options` turns them into the library's parameters. Nothing below `cli` prints, reads the
 //! environment or parses arguments.
 
+mod advise;
 mod bench;
 mod chat;
 mod compare;
@@ -22,6 +23,7 @@ mod perplexity;
 mod pull;
 mod rope;
 mod run;
+mod tasks;
 mod template;
 
 use std::io::ErrorKind;
@@ -53,7 +55,9 @@ pub(crate) static COMMANDS: &[Command] = &[
     perplexity::COMMAND,
     passkey::COMMAND,
     eval::COMMAND,
+    tasks::COMMAND,
     compare::COMMAND,
+    advise::COMMAND,
     bench::COMMAND,
     finetune::COMMAND,
     rope::COMMAND,

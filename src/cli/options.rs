@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{bail, Context};
 use ropewalk::adapter::AdapterSpec;
+use ropewalk::eval::{documents, Document};
 use ropewalk::model::ModelParams;
 use ropewalk::rope::Spec;
 use ropewalk::sampler::SamplerParams;
@@ -294,6 +295,21 @@ fn read_at_most(source: impl Read, name: &str, most: u64) -> anyhow::Result<Vec<
         bail!("{name}: expected a text of at most {most} bytes, found more");
     }
     Ok(bytes)
+}
+
+/// Most bytes of texts to measure on, because they are held.
+const MAX_DOCUMENTS: u64 = 256 << 20;
+
+/// The documents of files, or of stdin for `-`.
+pub(crate) fn read_documents(files: &[std::path::PathBuf]) -> anyhow::Result<Vec<Document>> {
+    let mut found: Vec<Document> = Vec::new();
+    let mut left = MAX_DOCUMENTS;
+    for path in files {
+        let (name, bytes) = read_file(path, left)?;
+        left -= bytes.len() as u64;
+        found.extend(documents(&name, bytes)?);
+    }
+    Ok(found)
 }
 
 /// Reads a prompt or a message from a text file, or stdin for `-`. Bytes that are not UTF-8 are an error that

@@ -4,8 +4,8 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::passkey::{self, by_name, Depth, Params, Report, KEY_RANGES, SCORINGS, SIZINGS};
 
-use super::methods::Comparison;
 use super::interrupt::Interrupt;
+use super::methods::Comparison;
 use super::options::{lengths, tokens, Lengths, ModelArgs, RopesArgs};
 use super::output::OutputArgs;
 use super::{models, Command};

@@ -6,18 +6,14 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::perplexity::{self, longppl, Params, Report};
 use ropewalk::eval::protocol::{default_protocol, protocol, PROTOCOLS};
-use ropewalk::eval::{documents, Document};
 use ropewalk::plot::{Axis, Chart, Scale, Series};
 use ropewalk::rope::Spec;
 
-use super::methods::Comparison;
 use super::interrupt::Interrupt;
-use super::options::{lengths, read_file, tokens, Lengths, ModelArgs, RopesArgs};
+use super::methods::Comparison;
+use super::options::{lengths, read_documents, tokens, Lengths, ModelArgs, RopesArgs};
 use super::output::{check_plot_name, OutputArgs};
 use super::{models, usage, Command};
-
-/// Most bytes of the files together, because their texts are held.
-const MAX_BYTES: u64 = 256 << 20;
 
 pub(crate) const COMMAND: Command = Command {
     name: "perplexity",
@@ -125,13 +121,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(longppl) = longppl {
         longppl.check(rule).map_err(|e| usage(e.to_string()))?;
     }
-    let mut texts: Vec<Document> = Vec::new();
-    let mut left = MAX_BYTES;
-    for path in &args.file {
-        let (name, bytes) = read_file(path, left)?;
-        left -= bytes.len() as u64;
-        texts.extend(documents(&name, bytes)?);
-    }
+    let texts = read_documents(&args.file)?;
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;

@@ -64,6 +64,11 @@ impl<'a> Control<'a> {
         Control { progress: Some(progress), ..self }
     }
 
+    /// The same without a watcher of progress, for a part of work that reports on its own.
+    pub fn without_progress(self) -> Self {
+        Control { progress: None, ..self }
+    }
+
     /// Has lines that are worth keeping handed to this function, such as the figures of a validation. Unlike
     /// progress, each is said once.
     pub fn with_notes(self, notes: &'a (dyn Fn(fmt::Arguments<'_>) + Sync)) -> Self {

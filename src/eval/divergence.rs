@@ -11,6 +11,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::document::Content;
 use super::stats::Mean;
 use super::table::{number, table};
 use super::{invalid, per_second, Document};
@@ -193,17 +194,26 @@ fn windows(
 ) -> Result<Vec<Vec<Token>>> {
     let (va, vb) = (a.model().hparams().n_vocab, b.model().hparams().n_vocab);
     if va != vb {
-        return Err(invalid(format!("vocabularies differ: {va} tokens and {vb}; their predictions cannot be compared")));
+        return Err(invalid(format!(
+            "vocabularies differ: {va} tokens and {vb}; their predictions cannot be compared"
+        )));
     }
     let vocab = a.model().vocab();
     let bos = vocab.bos().filter(|_| vocab.add_bos());
     let width = params.ctx - usize::from(bos.is_some());
     let mut windows = Vec::new();
     for document in documents {
-        let tokens = vocab.tokenize(&document.text, false, false)?;
-        if tokens != b.model().vocab().tokenize(&document.text, false, false)? {
-            return Err(invalid(format!("{}: the two models have different tokens for it", document.name)));
-        }
+        let tokens = match &document.content {
+            Content::Ids(ids) => ids.iter().map(|&id| Token::from(id)).collect(),
+            Content::Text(text) => {
+                let tokens = vocab.tokenize(text, false, false)?;
+                if tokens != b.model().vocab().tokenize(text, false, false)? {
+                    let name = &document.name;
+                    return Err(invalid(format!("{name}: the two models have different tokens for it")));
+                }
+                tokens
+            }
+        };
         windows.extend(tokens.chunks(width).map(|w| bos.into_iter().chain(w.iter().copied()).collect()));
     }
     windows.retain(|w: &Vec<Token>| w.len() >= 2);
@@ -225,18 +235,21 @@ fn compare(a: &mut Session<'_>, b: &mut Session<'_>, window: &[Token]) -> Result
     let read = &window[..window.len() - 1];
     for (i, tokens) in read.chunks(chunk).enumerate() {
         let first = i * chunk;
-        let mut rows = [Vec::new(), Vec::new()];
-        for (session, rows) in [&mut *a, &mut *b].into_iter().zip(&mut rows) {
-            rows.reserve(tokens.len() * n_vocab);
-            session.score(tokens, 0..tokens.len(), &mut |_, row| rows.extend_from_slice(row))?;
-        }
-        let pairs = rows[0].par_chunks_exact(n_vocab).zip(rows[1].par_chunks_exact(n_vocab));
+        let (p, q) = (logits(a, tokens)?, logits(b, tokens)?);
+        let pairs = p.par_chunks_exact(n_vocab).zip(q.par_chunks_exact(n_vocab));
         points.par_extend(pairs.enumerate().map(|(i, (p, q))| {
             let position = first + i + 1;
             point(p, q, position, window[position])
         }));
     }
     Ok(points)
+}
+
+/// Rows of logits of tokens added to a session.
+fn logits(session: &mut Session<'_>, tokens: &[Token]) -> Result<Vec<f32>> {
+    let mut rows = Vec::with_capacity(tokens.len() * session.model().hparams().n_vocab);
+    session.score(tokens, 0..tokens.len(), &mut |_, row| rows.extend_from_slice(row))?;
+    Ok(rows)
 }
 
 fn point(p: &[f32], q: &[f32], position: usize, next: Token) -> Point {
@@ -312,7 +325,8 @@ impl Spread {
 impl Report {
     /// The report as text: what was compared, the figures over all tokens, and a markdown table by position.
     pub fn text(&self) -> String {
-        let side = |s: &Side| format!("{}, rope {}, cache {}, perplexity {}", s.model, s.rope, s.kv, number(s.ppl));
+        let side =
+            |s: &Side| format!("{}, rope {}, cache {}, perplexity {}", s.model, s.rope, s.kv, number(s.ppl));
         let mut out = format!("a         {}\nb         {}\n", side(&self.a), side(&self.b));
         let error = |e: Option<f64>| e.map_or_else(String::new, |e| format!(" +- {e:.5}"));
         out += &format!(

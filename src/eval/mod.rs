@@ -38,6 +38,7 @@ use crate::model::{Error, Result};
 use crate::session::{Ending, Greedy};
 use crate::Token;
 
+pub mod advise;
 pub mod divergence;
 mod document;
 pub mod passkey;

@@ -11,7 +11,7 @@ use crate::Token;
 pub struct Greedy {
     /// Tokens at most.
     pub n_predict: usize,
-    /// No end-of-generation token before there are this many.
+    /// No end-of-generation token, and none that holds a text of `stop`, before there are this many.
     pub n_min: usize,
     /// Texts that end an answer. The token in which one is completed is the last.
     pub stop: Vec<String>,
@@ -61,7 +61,7 @@ impl Session<'_> {
             let shared = self.begin(i as SeqId, prompt, n * how.n_predict)?;
             let row = self.extend(i as SeqId, &prompt[shared..])?;
             let row = row.to_vec();
-            next.push(self.likeliest(&row, how.n_min == 0));
+            next.push(self.likeliest(&row, 0, how)?);
         }
         let mut answers: Vec<Growing> = (0..n)
             .map(|_| Growing { made: Vec::new(), bytes: Vec::new(), live: how.n_predict > 0 })
@@ -81,22 +81,33 @@ impl Session<'_> {
             let logits = self.decode(&batch)?;
             let rows: Vec<Vec<f32>> = (0..live.len()).map(|r| logits.row(r).to_vec()).collect();
             for (&i, row) in live.iter().zip(&rows) {
-                next[i] = self.likeliest(row, answers[i].made.len() >= how.n_min);
+                next[i] = self.likeliest(row, answers[i].made.len(), how)?;
             }
         }
         Ok(answers.into_iter().map(|a| a.made).collect())
     }
 
-    /// The likeliest token of a row of logits; one that ends the generation only if it may.
-    fn likeliest(&self, row: &[f32], may_end: bool) -> Token {
+    /// The likeliest token of a row of logits behind `made` tokens of an answer; one that ends it only if it may.
+    fn likeliest(&self, row: &[f32], made: usize, how: &Greedy) -> Result<Token> {
         let vocab = self.model.vocab();
-        let mut best = (f32::NEG_INFINITY, 0);
-        for (token, &x) in row.iter().enumerate() {
-            if x > best.0 && (may_end || !vocab.is_eog(token as Token)) {
-                best = (x, token);
+        let mut refused: Vec<Token> = Vec::new();
+        loop {
+            let mut best = (f32::NEG_INFINITY, 0);
+            for (token, &x) in row.iter().enumerate() {
+                if x > best.0 && !refused.contains(&(token as Token)) {
+                    best = (x, token);
+                }
             }
+            let token = best.1 as Token;
+            let ends = made < how.n_min && {
+                let piece = vocab.piece(token, false)?;
+                vocab.is_eog(token) || how.stop.iter().any(|stop| holds(&piece, stop))
+            };
+            if !ends || refused.len() == row.len() {
+                return Ok(token);
+            }
+            refused.push(token);
         }
-        best.1 as Token
     }
 
     /// Adds a token to an answer, or ends it.
@@ -113,10 +124,7 @@ impl Session<'_> {
             let longest = how.stop.iter().map(String::len).max().unwrap_or(0);
             let from = answer.bytes.len().saturating_sub(longest);
             answer.bytes.extend(piece);
-            let found = |stop: &String| {
-                !stop.is_empty() && answer.bytes[from..].windows(stop.len()).any(|w| w == stop.as_bytes())
-            };
-            answer.live &= !how.stop.iter().any(found);
+            answer.live &= !how.stop.iter().any(|stop| holds(&answer.bytes[from..], stop));
         }
         Ok(())
     }
@@ -204,6 +212,10 @@ impl Session<'_> {
         self.score(&tokens[shared..], wanted, &mut |i, row| out.push(row, tokens[shared + i + 1]))?;
         Ok(out)
     }
+}
+
+fn holds(bytes: &[u8], stop: &str) -> bool {
+    !stop.is_empty() && bytes.windows(stop.len()).any(|w| w == stop.as_bytes())
 }
 
 impl Ending {

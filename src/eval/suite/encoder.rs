@@ -60,6 +60,10 @@ impl Encoder for TaskEncoder<'_> {
         self.source.decode(tokens).map_err(|e| Error::Encoder(Box::new(e)))
     }
 
+    fn n_bos(&self) -> usize {
+        usize::from(self.source.bos_first().is_some())
+    }
+
     fn frame(&self, message: &str) -> Result<String, Error> {
         match self.frame {
             Some(frame) => frame(message).map_err(|e| Error::Encoder(Box::new(e))),

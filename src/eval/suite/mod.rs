@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use ropewalk_tasks::{Ask, Info, Sample, Samples, Setup, Task, Template};
+use ropewalk_tasks::{Ask, Encoder as _, Info, Sample, Samples, Setup, Task, Template};
 use sha2::{Digest, Sha256};
 
 use super::{invalid, open_many, LmSource};
@@ -184,13 +184,13 @@ impl Ready {
 impl Cell<'_> {
     /// `None` when stopped before the first sample.
     fn run(&self, samples: Samples<'_>, store: &mut dyn Store) -> Result<Option<Row>> {
-        let n = samples.n;
+        let (n, beyond) = (samples.n, samples.beyond);
         let setup = self.setup();
         let made = samples.iter.map(|s| self.ready(s.map_err(|e| of_task(self.info, self.length, e))?));
-        let bos = usize::from(self.source.bos_first().is_some());
+        let bos = self.encoder.n_bos();
         // Where the length is not given it is that of the longest sample.
         let (n_ctx, mut made): (usize, Box<dyn Iterator<Item = Result<Ready>> + '_>) = match self.length {
-            Some(length) => (length.saturating_add(bos), Box::new(made)),
+            Some(length) => (length.saturating_add(bos).saturating_add(beyond), Box::new(made)),
             None => {
                 let all = match made.collect::<Result<Vec<Ready>>>() {
                     Err(Error::Interrupted) => return Ok(None),

@@ -1,0 +1,119 @@
+//! `ropewalk advise`: the rope method to use on a model, measured on it.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::{Args as _, FromArgMatches};
+use ropewalk::eval::advise::{self, Params, Report};
+use ropewalk::eval::{LmSource, SessionSource};
+use ropewalk::rope::{Plan, Spec, METHODS};
+
+use super::engine::draw;
+use super::interrupt::{stopped, Interrupt};
+use super::options::{parse_spec, read_documents, tokens, ModelArgs};
+use super::output::{self, OutputArgs, Unit};
+use super::{models, Command};
+
+/// The text to read when none is given: `make models` fetches it.
+const TEXT: &str = "models/texts/essays.txt";
+
+pub(crate) const COMMAND: Command = Command {
+    name: "advise",
+    about: "Find the rope method to use on a model at a longer context, by measuring it",
+    details:
+        "Measures, in about as many minutes as you give it, all methods that need no training: perplexity of \
+              a text at the whole context, then passkeys under the best four, since perplexity alone prefers \
+              methods that cannot see the middle of a text. Ends with the method to use, its figures against \
+              the others, and the command that writes it into the file.",
+    example: "advise -m smollm2 --ctx 16384 -f essays.txt",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// Context to extend the model to, tokens
+    #[arg(short, long, value_name = "N", value_parser = tokens)]
+    ctx: usize,
+    /// Texts to predict, of the kind the model will read; one of them at least as long as the context;
+    /// default: the essays that `make models` fetches
+    #[arg(short, long, value_name = "FILE", num_args = 1..)]
+    file: Vec<PathBuf>,
+    /// Minutes to spend, about
+    #[arg(long, value_name = "N", default_value_t = 10.0)]
+    minutes: f64,
+    /// Measure these methods instead of all; repeat it for several
+    #[arg(long, value_name = "SPEC")]
+    rope: Vec<String>,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    out: OutputArgs,
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    if !(args.minutes > 0.0 && args.minutes.is_finite()) {
+        return Err(super::usage(format!("--minutes {}: expected a positive number", args.minutes)));
+    }
+    let asked: Vec<Spec> = args.rope.iter().map(|s| parse_spec(s)).collect::<Result<_, _>>()?;
+    let files = match (args.file.is_empty(), PathBuf::from(TEXT)) {
+        (false, _) => args.file.clone(),
+        (true, text) if text.is_file() => vec![text],
+        (true, _) => bail!("no text to measure on: give one with --file"),
+    };
+    let documents = read_documents(&files)?;
+    let choice = args.model.resolve()?;
+    let interrupt = Interrupt::install()?;
+    let model = models::load(&choice)?;
+    let hp = model.hparams();
+    let candidates: Vec<Spec> = if asked.is_empty() {
+        let all = METHODS.iter().filter_map(|m| m.name.parse::<Spec>().ok());
+        all.filter(|spec| Plan::new(spec, hp, args.ctx).is_ok()).collect()
+    } else {
+        asked
+    };
+    let params = Params { ctx: args.ctx, n_ctx_orig: hp.n_ctx_orig(), seconds: 60.0 * args.minutes };
+    let name = models::label(&choice);
+    args.out.note(format_args!(
+        "{name}: {} methods at {} tokens, about {:.0} minutes",
+        candidates.len(),
+        args.ctx,
+        args.minutes
+    ));
+    let draw = draw(args.out.progress(0, "measuring", Unit::Steps));
+    let source_of = |spec: &Spec| -> Box<dyn LmSource + '_> {
+        Box::new(SessionSource::new(&model, choice.session(0, Some(spec))))
+    };
+    let control = interrupt.control().with_progress(&draw);
+    let report = advise::run(&source_of, &name, &candidates, &documents, &params, &control)?;
+    if args.out.json {
+        output::print_json(&report)?;
+    } else {
+        let ends = advice(&report, &choice.path.display().to_string());
+        output::print(&format!("{}\n{ends}", report.text()))?;
+    }
+    if report.interrupted {
+        return Err(stopped("interrupted: the figures cover what was done"));
+    }
+    Ok(())
+}
+
+/// What to do: the line that writes the method into the file, or that the model must be trained first.
+fn advice(report: &Report, path: &str) -> String {
+    match &report.recommended {
+        Some(spec) if spec == "plain" => {
+            format!("The model works at {} tokens as it is: nothing is to be written.\n", report.ctx)
+        }
+        Some(spec) => format!(
+            "Use {spec}. To write it into a file that any session opens under it:\n\n  \
+             convert --rope {spec} --ctx {} {path} -o long.gguf\n",
+            report.ctx
+        ),
+        None => format!(
+            "No method found a passkey at {} tokens: without training this model does not work there. Try a \
+             shorter --ctx, or train it:\n\n  ropewalk finetune -m {path} -d TEXTS... --rope harpe --ctx {} -o \
+             adapter.gguf\n",
+            report.ctx, report.ctx
+        ),
+    }
+}

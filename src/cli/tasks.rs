@@ -1,0 +1,129 @@
+//! `ropewalk tasks`: the benchmarks that `eval` knows, their settings, and the data they need.
+
+use clap::{Args as _, FromArgMatches};
+use ropewalk::tasks::{find, Opt, Task, GROUPS, TASKS};
+use serde::Serialize;
+
+use super::output::{self, OutputArgs};
+use super::{usage, Command};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "tasks",
+    about: "List the benchmarks of `ropewalk eval`, or describe one",
+    details:
+        "Without a name, all groups and tasks; with one, where its protocol is published, its metrics and \
+              settings, and which files of published data it reads and where they come from.",
+    example: "tasks ruler",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// A task, or a group of tasks
+    #[arg(value_name = "TASK")]
+    name: Option<String>,
+    #[command(flatten)]
+    out: OutputArgs,
+}
+
+#[derive(Serialize)]
+struct Described<'a> {
+    task: &'a str,
+    about: &'a str,
+    source: &'a str,
+    metrics: &'a [&'a str],
+    has_length: bool,
+    samples: Option<usize>,
+    chance: Option<f64>,
+    options: Vec<Setting<'a>>,
+    files: Vec<Published<'a>>,
+}
+
+#[derive(Serialize)]
+struct Setting<'a> {
+    name: &'a str,
+    values: &'a [&'a str],
+    default: &'a str,
+    about: &'a str,
+}
+
+#[derive(Serialize)]
+struct Published<'a> {
+    name: &'a str,
+    sha256: Option<&'a str>,
+    from: &'a str,
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let tasks = match &args.name {
+        Some(name) => find(name).map_err(|e| usage(e.to_string()))?,
+        None => TASKS.clone(),
+    };
+    let described: Vec<Described<'_>> = tasks.iter().map(|t| describe(*t)).collect();
+    if args.out.json {
+        return output::print_json(&described);
+    }
+    output::print(&match args.name {
+        Some(_) => described.iter().map(whole).collect::<Vec<_>>().join("\n"),
+        None => overview(),
+    })
+}
+
+fn describe(task: &'static dyn Task) -> Described<'static> {
+    let info = task.info();
+    let setting =
+        |o: &&'static Opt| Setting { name: o.name, values: o.values, default: o.default, about: o.about };
+    Described {
+        task: info.name,
+        about: info.about,
+        source: info.source,
+        metrics: info.metrics,
+        has_length: info.has_length,
+        samples: info.samples,
+        chance: info.chance,
+        options: info.options.iter().map(setting).collect(),
+        files: info
+            .files
+            .iter()
+            .map(|f| Published { name: f.name, sha256: f.sha256, from: f.from })
+            .collect(),
+    }
+}
+
+fn overview() -> String {
+    let mut out = String::from("Groups\n");
+    for group in GROUPS {
+        out += &format!("  {:<24} {} ({} tasks)\n", group.name, group.about, group.tasks.len());
+    }
+    out += "\nTasks (`ropewalk tasks NAME` says more)\n";
+    for task in TASKS.iter() {
+        out += &format!("  {:<24} {}\n", task.info().name, task.info().about);
+    }
+    out
+}
+
+fn whole(d: &Described<'_>) -> String {
+    let mut out = format!(
+        "{}\n  {}\n  protocol  {}\n  metrics   {}\n",
+        d.task,
+        d.about,
+        d.source,
+        d.metrics.join(", ")
+    );
+    out += &match d.samples {
+        Some(n) => format!("  samples   {n}\n"),
+        None => "  samples   all there are\n".to_owned(),
+    };
+    if let Some(chance) = d.chance {
+        out += &format!("  chance    {:.1} %\n", 100.0 * chance);
+    }
+    for s in &d.options {
+        let values = if s.values.is_empty() { "VALUE".to_owned() } else { s.values.join("|") };
+        out += &format!("  --set {}={values} (default {})  {}\n", s.name, s.default, s.about);
+    }
+    for f in &d.files {
+        out += &format!("  data      {} from {}\n", f.name, f.from);
+    }
+    out
+}

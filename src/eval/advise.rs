@@ -1,0 +1,285 @@
+//! Which rope method serves a model at a context: a budgeted measurement of all that need no training.
+//!
+//! Two rounds. Every method predicts one window of the text at the whole context: perplexity within the trained
+//! window says what the method costs, perplexity beyond it whether the model still follows. Perplexity alone
+//! prefers methods that cannot see the middle of the text, so the best few then look for passkeys at random
+//! depths. The method to use is the one with the lowest perplexity beyond the trained window among those that
+//! find as many passkeys as the best, within the best's interval.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::stats::{wilson, Mean};
+use super::table::{number, table};
+use super::{invalid, passkey, perplexity, protocol, Document, LmSource};
+use crate::control::Control;
+use crate::model::Result;
+use crate::rope::Spec;
+
+/// Methods that go into the second round.
+const FINALISTS: usize = 4;
+/// Passkeys that each of them looks for, at least and at most.
+const SAMPLES: (usize, usize) = (4, 20);
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct Params {
+    /// The context to extend to, tokens.
+    pub ctx: usize,
+    /// The trained window, tokens.
+    pub n_ctx_orig: usize,
+    /// Seconds to spend, about: at least every method's window and a few passkeys are measured.
+    pub seconds: f64,
+}
+
+/// Result of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The model's file.
+    pub model: String,
+    /// The context measured at.
+    pub ctx: usize,
+    /// The trained window.
+    pub n_ctx_orig: usize,
+    /// The spec to use; `null` where no method found a passkey: the model needs training for this context.
+    pub recommended: Option<String>,
+    /// Every method, the best ones first.
+    pub results: Vec<Row>,
+    /// Passkeys that each finalist looked for.
+    pub samples: usize,
+    /// Whether the run was stopped: methods, or passkeys, are missing.
+    pub interrupted: bool,
+    /// Seconds it took.
+    pub seconds: f64,
+}
+
+/// One method.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The spec with its defaults filled in.
+    pub rope: String,
+    /// Perplexity within the trained window.
+    pub ppl_within: Option<f64>,
+    /// Perplexity beyond it.
+    pub ppl_beyond: Option<f64>,
+    /// Passkeys found, of [`Report::samples`]; `None` for methods that left after the first round.
+    pub passkeys: Option<usize>,
+    /// Wilson's 95 % interval of the share of passkeys found.
+    pub ci_low: Option<f64>,
+    /// Its upper end.
+    pub ci_high: Option<f64>,
+    /// Why there are no figures.
+    pub note: Option<String>,
+}
+
+/// Measures candidates. `source_of` makes the model's source under a spec. The first text of `documents` that
+/// is long enough for the context is read.
+///
+/// # Errors
+/// No text as long as the context; a context that is no longer than the trained window; whatever the model
+/// reports for all candidates.
+pub fn run<'a>(
+    source_of: &dyn Fn(&Spec) -> Box<dyn LmSource + 'a>,
+    model: &str,
+    candidates: &[Spec],
+    documents: &[Document],
+    params: &Params,
+    control: &Control<'_>,
+) -> Result<Report> {
+    if params.ctx <= params.n_ctx_orig {
+        return Err(invalid(format!(
+            "ctx {}: the model was trained for {} tokens, so no method is needed: expected a longer context",
+            params.ctx, params.n_ctx_orig
+        )));
+    }
+    let start = Instant::now();
+    let mut report = Report {
+        model: model.into(),
+        ctx: params.ctx,
+        n_ctx_orig: params.n_ctx_orig,
+        recommended: None,
+        results: Vec::new(),
+        samples: 0,
+        interrupted: false,
+        seconds: 0.0,
+    };
+    let mut specs: Vec<(Spec, Row)> = Vec::new();
+    for (i, spec) in candidates.iter().enumerate() {
+        if control.stopped() {
+            report.interrupted = true;
+            break;
+        }
+        control.report(format_args!("perplexity under {spec}"), i as u64, candidates.len() as u64);
+        let row = first_round(&*source_of(spec), spec, documents, params, control)?;
+        specs.push((spec.clone(), row));
+    }
+    if specs.iter().all(|(_, row)| row.ppl_beyond.is_none()) && !report.interrupted {
+        let why = specs.first().and_then(|(_, row)| row.note.clone()).unwrap_or_default();
+        return Err(invalid(format!("no method could be measured at {} tokens: {why}", params.ctx)));
+    }
+    let beyond = |row: &Row| row.ppl_beyond.unwrap_or(f64::INFINITY);
+    specs.sort_by(|a, b| beyond(&a.1).total_cmp(&beyond(&b.1)));
+    // What the first round took says what the second can.
+    let each = start.elapsed().as_secs_f64() / specs.len().max(1) as f64;
+    let left = (params.seconds - start.elapsed().as_secs_f64()).max(0.0);
+    let affordable = (left / each.max(1e-9) / FINALISTS as f64) as usize;
+    report.samples = affordable.clamp(SAMPLES.0, SAMPLES.1);
+    let n = specs.iter().filter(|(_, row)| row.ppl_beyond.is_some()).count().min(FINALISTS);
+    for (i, (spec, row)) in specs.iter_mut().take(n).enumerate() {
+        if control.stopped() {
+            report.interrupted = true;
+            break;
+        }
+        control.report(format_args!("passkeys under {spec}"), i as u64, n as u64);
+        report.interrupted |= !second_round(&*source_of(spec), row, report.samples, params, control)?;
+    }
+    report.results = specs.into_iter().map(|(_, row)| row).collect();
+    report.choose();
+    report.seconds = start.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+/// Perplexity of one window. A method that cannot serve the model is a row that says so.
+fn first_round(
+    source: &dyn LmSource,
+    spec: &Spec,
+    documents: &[Document],
+    params: &Params,
+    control: &Control<'_>,
+) -> Result<Row> {
+    let mut row = Row {
+        rope: spec.to_string(),
+        ppl_within: None,
+        ppl_beyond: None,
+        passkeys: None,
+        ci_low: None,
+        ci_high: None,
+        note: None,
+    };
+    let how = perplexity::Params {
+        max_windows: Some(1),
+        bucket: Some(params.n_ctx_orig),
+        ..perplexity::Params::new(protocol::protocol("window")?, vec![params.ctx])
+    };
+    match perplexity::run(source, "", documents, &how, &quiet(control)) {
+        Err(e) => row.note = Some(e.to_string()),
+        Ok(found) => {
+            row.rope.clone_from(&found.rope);
+            if let Some(result) = found.results.first() {
+                let (mut within, mut beyond) = (Mean::default(), Mean::default());
+                for bucket in &result.buckets {
+                    let mean = if bucket.start < params.n_ctx_orig { &mut within } else { &mut beyond };
+                    (0..bucket.tokens).for_each(|_| mean.push(bucket.value.nll));
+                }
+                row.ppl_within = (within.n() > 0).then(|| within.mean().exp());
+                row.ppl_beyond = (beyond.n() > 0).then(|| beyond.mean().exp());
+            }
+        }
+    }
+    Ok(row)
+}
+
+/// Passkeys; `false` when it was stopped.
+fn second_round(
+    source: &dyn LmSource,
+    row: &mut Row,
+    samples: usize,
+    params: &Params,
+    control: &Control<'_>,
+) -> Result<bool> {
+    let how = passkey::Params { samples, ..passkey::Params::new(vec![params.ctx]) };
+    let found = passkey::run(source, "", &how, &quiet(control))?;
+    let Some(result) = found.results.first().filter(|r| !r.interrupted) else { return Ok(false) };
+    let (low, high) = wilson(result.correct, result.samples);
+    (row.passkeys, row.ci_low, row.ci_high) = (Some(result.correct), Some(low), Some(high));
+    Ok(true)
+}
+
+/// The same stop, without the progress of the parts.
+fn quiet<'a>(control: &Control<'a>) -> Control<'a> {
+    control.without_progress()
+}
+
+impl Report {
+    fn choose(&mut self) {
+        let best = self.results.iter().filter_map(|r| r.passkeys).max().unwrap_or(0);
+        if best == 0 {
+            return;
+        }
+        let (low, _) = wilson(best, self.samples);
+        let as_good = |r: &&Row| r.passkeys.is_some_and(|n| n as f64 / self.samples as f64 >= low);
+        // Rows stand in the order of perplexity.
+        self.recommended = self.results.iter().find(as_good).map(|r| r.rope.clone());
+    }
+
+    /// The report as text: a table, and what to do.
+    pub fn text(&self) -> String {
+        let mut out = format!(
+            "model     {}\ncontext   {} tokens, trained for {}\nmeasured  perplexity of one window under every method, \
+             {} passkeys under the best {FINALISTS}, in {:.0} s\n\n",
+            self.model, self.ctx, self.n_ctx_orig, self.samples, self.seconds
+        );
+        let cells = |r: &Row| {
+            let ppl = |x: Option<f64>| x.map_or_else(|| "-".into(), number);
+            let found = match (r.passkeys, r.ci_low, r.ci_high) {
+                (Some(n), Some(low), Some(high)) => {
+                    format!("{n}/{} ({:.0}-{:.0} %)", self.samples, 100.0 * low, 100.0 * high)
+                }
+                _ => r.note.clone().unwrap_or_else(|| "-".into()),
+            };
+            vec![r.rope.clone(), ppl(r.ppl_within), ppl(r.ppl_beyond), found]
+        };
+        let rows: Vec<_> = self.results.iter().map(cells).collect();
+        let within = format!("ppl to {}", self.n_ctx_orig);
+        out += &table(&["rope", &within, "ppl beyond", "passkeys (95 % interval)"], &rows);
+        if self.interrupted {
+            out += "\ninterrupted: the figures cover what was done\n";
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(rope: &str, ppl: f64, passkeys: Option<usize>) -> Row {
+        Row {
+            rope: rope.into(),
+            ppl_within: Some(10.0),
+            ppl_beyond: Some(ppl),
+            passkeys,
+            ci_low: None,
+            ci_high: None,
+            note: None,
+        }
+    }
+
+    fn chosen(results: Vec<Row>) -> Option<String> {
+        let mut report = Report {
+            model: String::new(),
+            ctx: 16384,
+            n_ctx_orig: 8192,
+            recommended: None,
+            results,
+            samples: 20,
+            interrupted: false,
+            seconds: 0.0,
+        };
+        report.choose();
+        report.recommended
+    }
+
+    #[test]
+    fn a_method_that_cannot_see_the_middle_is_not_chosen_for_its_perplexity() {
+        let rows =
+            vec![row("lm-infinite", 15.0, Some(3)), row("yarn", 16.0, Some(19)), row("ntk", 17.0, Some(20))];
+        assert_eq!(chosen(rows).as_deref(), Some("yarn"), "19 of 20 is within the interval of 20 of 20");
+    }
+
+    #[test]
+    fn nothing_is_recommended_where_nothing_is_found() {
+        assert_eq!(chosen(vec![row("plain", 300.0, Some(0)), row("pi", 50.0, None)]), None);
+    }
+}
