@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::{Error, Result};
@@ -76,4 +77,90 @@ impl DataFile {
     pub fn read_text(&self, folder: &Path) -> Result<String> {
         String::from_utf8(self.read(folder)?).map_err(|e| Error::file(folder.join(self.name), e))
     }
+}
+
+/// A line of a file of documents.
+#[derive(Deserialize)]
+struct Document {
+    text: String,
+}
+
+/// The documents of a user: a text file, a JSONL file with a `text` on each line, or the `.txt` and `.md` files of
+/// a folder by name. Line ends become `\n`, as Python reads text.
+///
+/// Reading stops after about `enough` bytes, so that a large collection costs no more than what is used of it.
+///
+/// # Errors
+/// Nothing to read, bytes that are not UTF-8, a line that is not such a document.
+pub(crate) fn read_documents(path: &Path, enough: u64) -> Result<Vec<String>> {
+    let io = |e: std::io::Error| Error::file(path, e);
+    let mut documents = Vec::new();
+    if std::fs::metadata(path).map_err(io)?.is_dir() {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(io)? {
+            let file = entry.map_err(io)?.path();
+            if file.extension().is_some_and(|e| e == "txt" || e == "md") && file.is_file() {
+                files.push(file);
+            }
+        }
+        files.sort();
+        let mut total = 0;
+        for file in files {
+            if total >= enough {
+                break;
+            }
+            let text = read_start(&file, enough - total)?;
+            total += text.len() as u64;
+            documents.push(text);
+        }
+    } else if path.extension().is_some_and(|e| e == "jsonl") {
+        let text = read_start(path, enough)?;
+        for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let document: Document = match serde_json::from_str(line) {
+                Ok(document) => document,
+                // The last line may be cut where reading stopped.
+                Err(e) if e.is_eof() && !documents.is_empty() && text.len() as u64 + 4 > enough => break,
+                Err(e) => return Err(Error::file(path, format!("line {}: {e}", i + 1))),
+            };
+            documents.push(unix_lines(document.text));
+        }
+    } else {
+        documents.push(read_start(path, enough)?);
+    }
+    documents.retain(|text| !text.trim().is_empty());
+    if documents.is_empty() {
+        return Err(Error::file(
+            path,
+            "expected text (.txt, .md, or .jsonl with a \"text\" on each line), found none",
+        ));
+    }
+    Ok(documents)
+}
+
+/// The first `enough` bytes of a text file, less what is cut of the last character.
+fn read_start(path: &Path, enough: u64) -> Result<String> {
+    let io = |e: std::io::Error| Error::file(path, e);
+    let input = File::open(path).map_err(io)?;
+    if !input.metadata().map_err(io)?.is_file() {
+        return Err(Error::file(path, "is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    input.take(enough.min(MAX_BYTES)).read_to_end(&mut bytes).map_err(io)?;
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(unix_lines(text)),
+        Err(e) if e.utf8_error().error_len().is_none() && e.as_bytes().len() as u64 >= enough => {
+            let valid = e.utf8_error().valid_up_to();
+            let mut bytes = e.into_bytes();
+            bytes.truncate(valid);
+            String::from_utf8(bytes).map(unix_lines).map_err(|e| Error::file(path, e))
+        }
+        Err(e) => Err(Error::file(path, e)),
+    }
+}
+
+fn unix_lines(text: String) -> String {
+    if text.contains('\r') {
+        return text.replace("\r\n", "\n").replace('\r', "\n");
+    }
+    text
 }

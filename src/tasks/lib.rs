@@ -7,14 +7,17 @@
 //! All tasks are in [`TASKS`], families of them in [`GROUPS`].
 #![forbid(unsafe_code)]
 
-mod data;
 mod error;
-mod longbench;
-pub mod metrics;
+mod data;
+mod task;
 #[allow(dead_code, unused_imports, reason = "its users follow")]
 mod random;
+#[cfg(test)]
+mod testing;
+pub mod metrics;
+mod needle;
+mod longbench;
 mod registry;
-mod task;
 
 pub use data::DataFile;
 pub use error::{Error, Result};

@@ -1,9 +1,9 @@
 //! All tasks, and families of them.
 
-use crate::{longbench, Error, Result, Task};
+use crate::{longbench, needle, Error, Result, Task};
 
 /// The slices that the files of tasks export.
-static FAMILIES: &[&[&dyn Task]] = &[longbench::TASKS];
+static FAMILIES: &[&[&dyn Task]] = &[longbench::TASKS, needle::TASKS];
 
 /// Tasks that are reported together, with their mean.
 #[derive(Debug, Clone, Copy)]
@@ -17,11 +17,18 @@ pub struct Group {
 }
 
 /// Families of tasks.
-pub static GROUPS: &[Group] = &[Group {
-    name: "longbench",
-    about: "LongBench v1, its 16 English sets: question answering, summaries, few-shot, synthetic, code.",
-    tasks: longbench::NAMES,
-}];
+pub static GROUPS: &[Group] = &[
+    Group {
+        name: "longbench",
+        about: "LongBench v1, its 16 English sets: question answering, summaries, few-shot, synthetic, code.",
+        tasks: longbench::NAMES,
+    },
+    Group {
+        name: "needle",
+        about: "A sentence hidden in a long text, in the three forms of the papers.",
+        tasks: &["needle_lceg", "needle_lwm", "needle_kamradt"],
+    },
+];
 
 /// All tasks.
 pub static TASKS: std::sync::LazyLock<Vec<&'static dyn Task>> =

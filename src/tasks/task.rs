@@ -83,6 +83,33 @@ impl Setup<'_> {
         self.length.ok_or_else(|| Error::invalid("expected a length in tokens, found none"))
     }
 
+    /// Depths in percent that an option names: a count of them, from 0 to 100 at equal steps, each rounded to a
+    /// whole number (`numpy.round(numpy.linspace(0, 100, count))`), or a list such as `0/50/100`.
+    ///
+    /// # Errors
+    /// Neither of the two.
+    pub fn depths(&self, opt: &Opt) -> Result<Vec<u32>> {
+        let value = self.option(opt)?;
+        let wrong = || {
+            let form = "a count of 1 to 101, or depths in percent such as 0/50/100";
+            Error::invalid(format!("{}: expected {form}, found {value:?}", opt.name))
+        };
+        if !value.contains('/') {
+            let count: u32 = value.parse().map_err(|_| wrong())?;
+            return match count {
+                1 => Ok(vec![0]),
+                2..=101 => {
+                    let step = 100.0 / f64::from(count - 1);
+                    let inner = (0..count - 1).map(|i| (f64::from(i) * step).round_ties_even() as u32);
+                    Ok(inner.chain([100]).collect())
+                }
+                _ => Err(wrong()),
+            };
+        }
+        let depths = value.split('/').map(|d| d.trim().parse().ok().filter(|&d: &u32| d <= 100));
+        depths.collect::<Option<Vec<u32>>>().ok_or_else(wrong)
+    }
+
     /// An error when the work is to stop.
     pub fn check_stopped(&self) -> Result<()> {
         if self.control.stopped() {

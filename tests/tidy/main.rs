@@ -48,7 +48,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["error"],
             &["data"],
             &["task"],
-            &["text", "random"],
+            &["text", "random", "testing"],
             &["metrics"],
             &["ruler", "needle", "longbench", "lveval", "infinitebench", "short", "made"],
             &["registry"],

@@ -1,0 +1,97 @@
+//! Greg Kamradt's needle, judged without a judge model.
+
+use std::collections::HashSet;
+
+use super::haystack::{documents, joined, Haystack, Period};
+use super::{limit, prompt, ESSAYS, HAYSTACK, SANDWICH, SANDWICH_QUESTION};
+use crate::{Answer, Ask, Info, Opt, Result, Sample, Samples, Setup, Task};
+
+static DEPTHS: Opt = Opt {
+    name: "depths",
+    values: &[],
+    default: "35",
+    about: "depths in percent: a count of them from 0 to 100, or a list such as 0/50/100",
+};
+
+static INFO: Info = Info {
+    name: "needle_kamradt",
+    about: "One sentence hidden in essays; exact match and word overlap in place of the published judge, GPT.",
+    source: "gkamradt/LLMTest_NeedleInAHaystack, llm_needle_haystack_tester.py and providers/; its scores of 1 to \
+             10 by GPT are not comparable",
+    metrics: &["exact_match", "word_overlap"],
+    best: 1.0,
+    chance: None,
+    has_length: true,
+    samples: None,
+    options: &[&DEPTHS, &HAYSTACK],
+    files: &[&ESSAYS],
+};
+
+/// What the answer should say, in lower case and without punctuation.
+const EXPECTED: &str = "eat a sandwich and sit in dolores park on a sunny day";
+/// Tokens that say it.
+const NEEDED_TOKENS: usize = 50;
+/// What the published code asks for, where the length leaves room.
+const ANSWER_TOKENS: usize = 300;
+
+pub(super) struct NeedleKamradt;
+
+impl Task for NeedleKamradt {
+    fn info(&self) -> &Info {
+        &INFO
+    }
+
+    fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
+        let length = setup.length()?;
+        let depths = setup.depths(&DEPTHS)?;
+        let text = joined(setup.encoder, &documents(setup, length, 1)?, length)?;
+        let haystack = Haystack::new(setup.encoder, &text, length)?;
+        let period = Period::new(setup.encoder, false)?;
+        Ok(Samples::new(limit(setup, depths.len()), move |i| {
+            setup.check_stopped()?;
+            let depth = depths[i];
+            let context = haystack.with_needle(setup.encoder, SANDWICH, depth, |token| period.is(token))?;
+            let (plain, message) = (plain_prompt(&context), message(&context));
+            let (prompt, max_tokens) = prompt(setup, &plain, &message, NEEDED_TOKENS, ANSWER_TOKENS)?;
+            Ok(Sample {
+                id: format!("depth-{depth:03}"),
+                prompt,
+                ask: Ask::Generate { max_tokens, min_tokens: 0, stop: Vec::new() },
+                expected: Answer::Text("Eat a sandwich and sit in Dolores Park on a sunny day.".into()),
+                tags: vec![("depth", depth.to_string())],
+                judge: Box::new(|answer| scores(answer.text())),
+            })
+        }))
+    }
+}
+
+/// The published prompt that is plain text (`providers/Anthropic_prompt.txt`).
+pub(super) fn plain_prompt(context: &str) -> String {
+    format!(
+        "You are a helpful AI bot that answers questions for a user. Keep your response short and direct\n\n\
+         Human: <context>\n{context}\n</context>\n\n\
+         {SANDWICH_QUESTION} Don't give information outside the document or repeat your findings\n\n\
+         Assistant: Here is the most relevant sentence in the context:"
+    )
+}
+
+/// The three published messages (`generate_prompt` of `providers/openai.py`) as one.
+pub(super) fn message(context: &str) -> String {
+    format!(
+        "You are a helpful AI bot that answers questions for a user. Keep your response short and direct\n\n\
+         {context}\n\n\
+         {SANDWICH_QUESTION} Don't give information outside the document or repeat your findings"
+    )
+}
+
+/// Whether the answer has the expected words in a row, and the share of them that it has at all. Case and
+/// punctuation do not count.
+pub(super) fn scores(answer: &str) -> Vec<f64> {
+    let plain: String =
+        answer.to_lowercase().chars().map(|c| if c.is_alphanumeric() { c } else { ' ' }).collect();
+    let words: Vec<&str> = plain.split_whitespace().collect();
+    let in_a_row = format!(" {} ", words.join(" ")).contains(&format!(" {EXPECTED} "));
+    let expected: HashSet<&str> = EXPECTED.split(' ').collect();
+    let found = expected.iter().filter(|word| words.contains(word)).count();
+    vec![f64::from(u8::from(in_a_row)), found as f64 / expected.len() as f64]
+}

