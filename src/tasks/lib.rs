@@ -17,6 +17,7 @@ mod testing;
 pub mod metrics;
 mod needle;
 mod longbench;
+mod made;
 mod registry;
 
 pub use data::DataFile;

@@ -1,9 +1,9 @@
 //! All tasks, and families of them.
 
-use crate::{longbench, needle, Error, Result, Task};
+use crate::{longbench, made, needle, Error, Result, Task};
 
 /// The slices that the files of tasks export.
-static FAMILIES: &[&[&dyn Task]] = &[longbench::TASKS, needle::TASKS];
+static FAMILIES: &[&[&dyn Task]] = &[longbench::TASKS, needle::TASKS, made::TASKS];
 
 /// Tasks that are reported together, with their mean.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +27,16 @@ pub static GROUPS: &[Group] = &[
         name: "needle",
         about: "A sentence hidden in a long text, in the three forms of the papers.",
         tasks: &["needle_lceg", "needle_lwm", "needle_kamradt"],
+    },
+    Group {
+        name: "graphwalks",
+        about: "Sets of nodes in a graph that is a long list of edges.",
+        tasks: &["graphwalks_bfs", "graphwalks_parents"],
+    },
+    Group {
+        name: "babilong",
+        about: "Questions about one to three facts among the sentences of a book.",
+        tasks: &["babilong_qa1", "babilong_qa2", "babilong_qa3", "babilong_qa4", "babilong_qa5"],
     },
 ];
 
