@@ -18,8 +18,8 @@ static DEPTH: Opt = Opt {
     about: "edges from the first node of a search to the nodes asked for; HELMET has 10, 8 and 5",
 };
 
-const SOURCE: &str = "OpenAI GraphWalks (2025), openai/graphwalks; answers, budgets and score after HELMET, \
-                      data_module/graphwalk.py";
+const SOURCE: &str = "OpenAI GraphWalks (2025), openai/graphwalks; answers, budgets and score after HELMET \
+                      at 5dde2de, data_module/graphwalk.py";
 
 pub(super) static BFS: GraphWalks = GraphWalks {
     info: Info {

@@ -16,7 +16,7 @@ static DEPTHS: Opt = Opt {
 static INFO: Info = Info {
     name: "needle_kamradt",
     about: "One sentence hidden in essays; exact match and word overlap in place of the published judge, GPT.",
-    source: "gkamradt/LLMTest_NeedleInAHaystack, llm_needle_haystack_tester.py and providers/; its scores of 1 to \
+    source: "gkamradt/LLMTest_NeedleInAHaystack at 7b90d28, llm_needle_haystack_tester.py and providers/; its scores of 1 to \
              10 by GPT are not comparable",
     metrics: &["exact_match", "word_overlap"],
     best: 1.0,

@@ -1,4 +1,7 @@
 //! LCEG's needle: the sentence about San Francisco, and the share of twelve words that the answer has.
+//!
+//! The published code tokenises text and needle with the beginning-of-text token of Llama and decodes it with them,
+//! so that its prompts name that token in their midst. It is left out here.
 
 use std::collections::HashSet;
 
@@ -16,8 +19,8 @@ static DEPTHS: Opt = Opt {
 static INFO: Info = Info {
     name: "needle_lceg",
     about: "One sentence hidden in essays: the share of its words that the answer has.",
-    source: "Controlled study of long-context extension (Lu et al. 2024), needle/needle_in_haystack.py and \
-             needle_plot.py",
+    source: "Controlled study of long-context extension (Lu et al. 2024), Leooyii/LCEG at 2ce672d, \
+             needle/needle_in_haystack.py and needle_plot.py",
     metrics: &["word_share"],
     // "a" stands twice among the twelve words and is counted once.
     best: 11.0 / 12.0,

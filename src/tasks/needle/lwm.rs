@@ -1,4 +1,7 @@
 //! LWM's needle: a city and its number, new in each sample.
+//!
+//! The published code inserts in tokens of GPT-4 and pads its batches by 1,024 tokens for the answer; here all is
+//! counted in the model's tokens, and the answer gets what the length leaves.
 
 use super::haystack::{documents, joined, Haystack, Period};
 use super::{limit, prompt, ESSAYS, HAYSTACK};
@@ -18,7 +21,7 @@ static ROUNDS: Opt =
 static INFO: Info = Info {
     name: "needle_lwm",
     about: "The seven-digit number of a city hidden in books.",
-    source: "LargeWorldModel/LWM, scripts/eval_needle.py and run_eval_needle.sh, seed 1234",
+    source: "LargeWorldModel/LWM at f45d2b7, scripts/eval_needle.py and run_eval_needle.sh, seed 1234",
     metrics: &["accuracy"],
     best: 1.0,
     chance: None,

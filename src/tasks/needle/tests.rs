@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{kamradt, lceg, TASKS};
+use crate::data::read_documents;
 use crate::testing::{setup, sha256, Simple};
 use crate::{Answer, Ask, Encoder, Error, Result, Setup, Task, Template, Token};
 
@@ -242,6 +243,29 @@ fn what_makes_no_sense_is_an_error_that_says_so() {
     assert!(with(1000, &[("haystack", bad.to_str().unwrap())]).contains("line 2"));
     std::fs::write(&bad, b"\xff\xfe").unwrap();
     assert!(with(1000, &[("haystack", bad.to_str().unwrap())]).contains("utf-8"));
+}
+
+#[test]
+fn documents_are_read_as_far_as_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let text = "Ä line.\r\nAnother\rone. ";
+    std::fs::write(path("b.txt"), text).unwrap();
+    std::fs::write(path("a.md"), "first").unwrap();
+    std::fs::write(path("c.py"), "not a text").unwrap();
+    let unix = "Ä line.\nAnother\none. ";
+    assert_eq!(read_documents(folder.path(), 1000).unwrap(), ["first", unix]);
+    assert_eq!(read_documents(folder.path(), 5).unwrap(), ["first"]);
+    // The first letter has two bytes: half of it is left out.
+    assert!(read_documents(&path("b.txt"), 1).is_err());
+    assert_eq!(read_documents(&path("b.txt"), 2).unwrap(), ["Ä"]);
+    let lines = format!("{}\n\n{}\n", serde_json::json!({"text": text, "meta": 1}), r#"{"text": "second"}"#);
+    std::fs::write(path("books.jsonl"), &lines).unwrap();
+    assert_eq!(read_documents(&path("books.jsonl"), 1000).unwrap(), [unix, "second"]);
+    assert_eq!(read_documents(&path("books.jsonl"), lines.len() as u64 - 5).unwrap(), [unix]);
+    // A line that ends too early is an error where nothing was cut.
+    std::fs::write(path("books.jsonl"), &lines[..lines.len() - 5]).unwrap();
+    assert!(read_documents(&path("books.jsonl"), 1000).unwrap_err().to_string().contains("line 3"));
 }
 
 /// A tokenizer of a model that knows lower case only.

@@ -1,4 +1,8 @@
 //! BABILong: the facts of a bAbI story hidden among the sentences of a book, and a question about them.
+//!
+//! Prompts, hiding and scores are those of its authors' code with all parts of the prompt in use. (The harness of
+//! EleutherAI has prompts and a laxer score of its own.) The published samples were drawn without a seed and counted
+//! in tokens of GPT-2; these are drawn from a seed and counted in the model's.
 
 mod noise;
 mod pcg64;
@@ -36,7 +40,7 @@ static OPTIONS: &[&Opt] = &[&BACKGROUND];
 static FILES: &[&DataFile] = &[&BOOK];
 
 const SOURCE: &str =
-    "BABILong (Kuratov et al. 2024), booydar/babilong: babilong_utils.py, prompts.py, metrics.py; facts \
+    "BABILong (Kuratov et al. 2024), booydar/babilong at 7a6efee: babilong_utils.py, prompts.py, metrics.py; facts \
                       generated after bAbI (Weston et al. 2015)";
 
 pub(super) static QA1: BabiLong =
