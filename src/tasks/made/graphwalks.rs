@@ -7,7 +7,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{is_space, random, SAMPLES};
+use super::{random, SAMPLES};
+use crate::metrics::python::is_space;
 use crate::random::Random;
 use crate::{Answer, Ask, Error, Info, Opt, Result, Sample, Samples, Setup, Task, Template};
 

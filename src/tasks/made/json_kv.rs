@@ -4,7 +4,8 @@
 //! names 50 keys for 4k tokens of Llama-2 up to 1,800 for 128k; here as many as fit the length. Its rows are
 //! not at hand: that the object is written as in Lost in the Middle and that the shots are pairs of it is assumed.
 
-use super::{is_space, random, SAMPLES};
+use super::{random, SAMPLES};
+use crate::metrics::normalize_answer;
 use crate::{Answer, Ask, Error, Info, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 static DEPTHS: Opt = Opt {
@@ -145,24 +146,8 @@ pub(super) fn user_prompt(context: &str, shots: &[(String, String)], key: &str) 
     )
 }
 
-/// Whether the normalised answer contains the normalised value (`substring_exact_match_score` of utils.py).
+/// Whether the answer contains the value, case, punctuation and articles aside (`substring_exact_match_score` of
+/// utils.py).
 pub(super) fn substring_exact_match(said: &str, value: &str) -> f64 {
-    f64::from(u8::from(normalized(said).contains(&normalized(value))))
-}
-
-/// `normalize_answer`: lower case, no ASCII punctuation, no articles, single blanks.
-fn normalized(text: &str) -> String {
-    let text: String = text.to_lowercase().chars().filter(|c| !c.is_ascii_punctuation()).collect();
-    let mut out = String::with_capacity(text.len());
-    let is_word = |c: char| c.is_alphanumeric();
-    let mut rest = text.as_str();
-    while !rest.is_empty() {
-        let end = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
-        let (word, behind) = rest.split_at(end);
-        out.push_str(if matches!(word, "a" | "an" | "the") { " " } else { word });
-        let end = behind.find(is_word).unwrap_or(behind.len());
-        out.push_str(&behind[..end]);
-        rest = &behind[end..];
-    }
-    out.split(is_space).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    f64::from(u8::from(normalize_answer(said).contains(&normalize_answer(value))))
 }

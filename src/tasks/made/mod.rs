@@ -38,8 +38,3 @@ fn random(setup: &Setup, task: u64, index: usize) -> Random {
     }
     Random::new(state)
 }
-
-/// Whether Python takes a character for white space.
-fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
-}

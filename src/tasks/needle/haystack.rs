@@ -113,19 +113,24 @@ impl Haystack {
 /// Whether tokens are the full stop, as the model's tokenizer writes it.
 pub(super) struct Period<'a> {
     encoder: &'a dyn Encoder,
-    tokens: Vec<Token>,
+    alone: Option<Token>,
     blank: bool,
 }
 
 impl<'a> Period<'a> {
-    /// The tokens of "." (as LWM and gkamradt look it up) and those that decode to it; with `blank` also behind a
+    /// The token of "." (as LWM and gkamradt look it up) and those that decode to it; with `blank` also behind a
     /// blank (LCEG names both tokens of Llama's vocabulary).
     pub(super) fn new(encoder: &'a dyn Encoder, blank: bool) -> Result<Period<'a>> {
-        Ok(Period { encoder, tokens: encoder.encode(".")?, blank })
+        // Where "." gives two tokens, the first is a blank that the tokenizer puts before all text, not a full stop.
+        let alone = match encoder.encode(".")?[..] {
+            [token] => Some(token),
+            _ => None,
+        };
+        Ok(Period { encoder, alone, blank })
     }
 
     pub(super) fn is(&self, token: Token) -> Result<bool> {
-        if self.tokens.contains(&token) {
+        if self.alone == Some(token) {
             return Ok(true);
         }
         let text = self.encoder.decode(&[token])?;

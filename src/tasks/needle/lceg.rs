@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use super::haystack::{documents, joined, Haystack, Period};
 use super::{limit, prompt, ESSAYS, HAYSTACK, SANDWICH, SANDWICH_QUESTION};
+use crate::metrics::python;
 use crate::{Answer, Ask, Info, Opt, Result, Sample, Samples, Setup, Task};
 
 static DEPTHS: Opt = Opt {
@@ -84,8 +85,7 @@ pub(super) fn word_share(answer: &str) -> f64 {
     let expected = EXPECTED.to_lowercase();
     let expected: Vec<&str> = expected.split(' ').collect();
     let answer = answer.to_lowercase();
-    // Python's str.split also splits at the four separators of ASCII.
-    let words = answer.split(|c: char| c.is_whitespace() || ('\x1c'..='\x1f').contains(&c));
+    let words = python::split(&answer);
     let found: HashSet<&str> = words.filter(|word| expected.contains(word)).collect();
     found.len() as f64 / expected.len() as f64
 }

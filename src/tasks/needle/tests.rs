@@ -314,6 +314,44 @@ fn a_template_that_does_not_fit_is_an_error_that_says_so() {
     }
 }
 
+/// A tokenizer that puts a blank before all text, as SentencePiece does, and has tokens with the blank before a
+/// word, "." among them.
+#[derive(Default)]
+struct Blank(Simple);
+
+impl Encoder for Blank {
+    fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        self.0.encode(&format!("\u{2581}{}", text.replace(' ', "\u{2581}")))
+    }
+    fn decode(&self, tokens: &[Token]) -> Result<String> {
+        let text = self.0.decode(tokens)?.replace('\u{2581}', " ");
+        Ok(text.strip_prefix(' ').unwrap_or(&text).into())
+    }
+    fn frame(&self, message: &str) -> Result<String> {
+        self.0.frame(message)
+    }
+}
+
+#[test]
+fn needles_stand_behind_sentences_with_tokenizers_that_begin_with_a_blank() {
+    let official = official();
+    let (_folder, texts, books) = haystacks(&official);
+    let blank = Blank::default();
+    for (task, haystack) in TASKS.iter().zip([&texts, &books, &texts]) {
+        let setup =
+            setup(&blank, Path::new(""), 2000, &[("haystack", haystack), ("depths", "0/25/50/75/100")]);
+        for sample in task.samples(&setup).unwrap().iter.take(5) {
+            let sample = sample.unwrap();
+            let needle =
+                if task.info().name == "needle_lwm" { "\nThe special magic" } else { "\nThe best thing" };
+            let (before, _) = sample.prompt.split_once(needle).expect("the needle, whole");
+            if ["25", "50", "75"].contains(&sample.tags[0].1.as_str()) {
+                assert!(before.trim_end().ends_with('.'), "{:?}", &before[before.len() - 20..]);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_tokenizer_that_loses_the_needle_is_an_error() {
     let official = official();

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::made::is_space as is_space_of_python;
+use crate::metrics::python;
 
 /// White space of NLTK's regular expressions (module `regex`), which is not Python's own.
 fn is_space(c: char) -> bool {
@@ -83,7 +83,7 @@ fn slices(text: &[char]) -> Vec<Range<usize>> {
     if let Some((mark, word)) = previous {
         decide(&mark, &word);
     }
-    let end = text.len() - text.iter().rev().take_while(|&&c| is_space_of_python(c)).count();
+    let end = text.len() - text.iter().rev().take_while(|&&c| python::is_space(c)).count();
     out.push(last_break..end.max(last_break));
     out
 }
