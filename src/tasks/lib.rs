@@ -15,6 +15,7 @@ mod random;
 #[cfg(test)]
 mod testing;
 pub mod metrics;
+mod ruler;
 mod needle;
 mod longbench;
 mod made;

@@ -1,9 +1,9 @@
 //! All tasks, and families of them.
 
-use crate::{longbench, made, needle, Error, Result, Task};
+use crate::{longbench, made, needle, ruler, Error, Result, Task};
 
 /// The slices that the files of tasks export.
-static FAMILIES: &[&[&dyn Task]] = &[longbench::TASKS, needle::TASKS, made::TASKS];
+static FAMILIES: &[&[&dyn Task]] = &[longbench::TASKS, needle::TASKS, ruler::TASKS, made::TASKS];
 
 /// Tasks that are reported together, with their mean.
 #[derive(Debug, Clone, Copy)]

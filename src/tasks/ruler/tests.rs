@@ -1,0 +1,127 @@
+//! The prompts are those that NVIDIA's generators made; `tests/reference/ruler.py` recorded them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ropewalk_core::control::Control;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::{Ask, Encoder, Result, Setup, Template, Token};
+
+/// A tokenizer that both sides can have: a token is a run of ASCII letters, a run of blanks, an ASCII digit or any
+/// other character.
+struct Fixed {
+    /// What a chat template puts before and behind a message.
+    frame: (&'static str, &'static str),
+}
+
+impl Encoder for Fixed {
+    fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        Ok(vec![0; self.count(text)?])
+    }
+
+    fn decode(&self, _: &[Token]) -> Result<String> {
+        unreachable!("no task of RULER decodes")
+    }
+
+    fn frame(&self, message: &str) -> Result<String> {
+        Ok(format!("{}{message}{}", self.frame.0, self.frame.1))
+    }
+
+    fn count(&self, text: &str) -> Result<usize> {
+        let mut n = 0;
+        let mut last = None;
+        for c in text.chars() {
+            let class = match c {
+                'a'..='z' | 'A'..='Z' => Some('a'),
+                ' ' => Some(' '),
+                _ => None,
+            };
+            n += usize::from(class.is_none() || class != last);
+            last = class;
+        }
+        Ok(n)
+    }
+}
+
+/// The recorded prompts of a version.
+#[derive(Deserialize)]
+struct Recorded {
+    /// Task, length, and for each sample SHA-256 of the prompt, its tokens and its answers.
+    samples: BTreeMap<String, BTreeMap<String, Option<Vec<(String, usize, Vec<String>)>>>>,
+    /// First and last 300 characters of the first prompt of 4096 tokens.
+    ends: BTreeMap<String, [String; 2]>,
+}
+
+fn recorded(name: &str) -> Recorded {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/ruler").join(name);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The published data, where scripts/fetch.sh puts it.
+fn data() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/benchmarks")
+}
+
+fn setup<'a>(encoder: &'a Fixed, data: &'a Path, version: &str, length: usize) -> Setup<'a> {
+    Setup {
+        length: Some(length),
+        samples: Some(10),
+        seed: None,
+        template: Template::Base,
+        options: [("ruler".to_owned(), version.to_owned())].into(),
+        data,
+        encoder,
+        control: Control::default(),
+    }
+}
+
+/// Compares all recorded samples of a task.
+fn check(version: &str, file: &str, name: &str, frame: (&'static str, &'static str)) {
+    let recorded = recorded(file);
+    let encoder = Fixed { frame };
+    let data = data();
+    let task = crate::find(name).expect(name)[0];
+    for (length, samples) in &recorded.samples[name] {
+        let what = format!("{name} of {length} tokens, generators of {version}");
+        let setup = setup(&encoder, &data, version, length.parse().expect("a length"));
+        let made = task
+            .samples(&setup)
+            .and_then(|samples| samples.iter.collect::<Result<Vec<_>>>())
+            .map_err(|e| e.to_string());
+        let Some(samples) = samples else {
+            // Upstream never ends.
+            let error = made.err().unwrap_or_else(|| panic!("{what}: expected an error, found samples"));
+            assert!(error.contains("expected a length of"), "{what}: {error}");
+            continue;
+        };
+        let made = made.unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(made.len(), samples.len(), "{what}");
+        for (i, (sample, (hash, tokens, answers))) in made.iter().zip(samples).enumerate() {
+            if (length.as_str(), i) == ("4096", 0) {
+                if let Some([head, tail]) = recorded.ends.get(name) {
+                    let chars: Vec<char> = sample.prompt.chars().collect();
+                    assert_eq!(chars[..300].iter().collect::<String>(), *head, "{what}: its beginning");
+                    assert_eq!(
+                        chars[chars.len() - 300..].iter().collect::<String>(),
+                        *tail,
+                        "{what}: its end"
+                    );
+                }
+            }
+            assert_eq!(encoder.count(&sample.prompt).expect("tokens"), *tokens, "{what}, sample {i}: tokens");
+            let found: String = Sha256::digest(&sample.prompt).iter().map(|b| format!("{b:02x}")).collect();
+            assert_eq!(found, *hash, "{what}, sample {i}");
+            assert_eq!(sample.expected.text(), answers.join(", "), "{what}, sample {i}");
+            assert_eq!((sample.judge)(&sample.expected), [1.0], "{what}, sample {i}");
+            assert_eq!((sample.judge)(&crate::Answer::Text(String::new())), [0.0], "{what}, sample {i}");
+            let Ask::Generate { max_tokens, .. } = sample.ask else { panic!("{what}: not a text") };
+            let length: usize = length.parse().expect("a length");
+            assert!(tokens + max_tokens <= length, "{what}, sample {i}: {tokens} + {max_tokens}");
+        }
+    }
+}
+
+const BASE: (&str, &str) = ("", "");
