@@ -14,6 +14,7 @@ mod task;
 mod random;
 #[cfg(test)]
 mod testing;
+mod text;
 pub mod metrics;
 mod ruler;
 mod needle;

@@ -18,6 +18,7 @@ pub(super) fn largest(
     tokens_of_step: usize,
     mut tokens: impl FnMut(usize) -> Result<usize>,
 ) -> Result<usize> {
+    check_tokens(step, tokens_of_step)?;
     // Three times the estimate, since draws differ.
     let estimate = (limit as f64 / (tokens_of_step as f64 / step as f64) * 3.0) as usize;
     let (mut low, mut high) = (step, estimate.max(2 * step));
@@ -66,6 +67,20 @@ pub(super) fn sample<T>(
             return Err(too_short(shortest, limit));
         }
     }
+}
+
+/// Refuses a tokenizer with which sizes would grow without end: each word or line of a haystack is a token at least.
+///
+/// # Errors
+/// There are fewer tokens than half the size.
+pub(super) fn check_tokens(size: usize, tokens: usize) -> Result<()> {
+    if tokens < size / 2 {
+        return Err(Error::invalid(format!(
+            "expected a tokenizer that makes at least {} tokens of {size} words or lines, found {tokens}",
+            size / 2
+        )));
+    }
+    Ok(())
 }
 
 /// No prompt fits.

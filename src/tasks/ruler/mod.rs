@@ -11,13 +11,26 @@
 //! Draws go on from one sample to the next, so sample 7 is the seventh whatever is asked first.
 
 mod fit;
+mod niah;
 #[cfg(test)]
 mod tests;
+mod vt;
+mod words;
 
 use crate::{Answer, Ask, DataFile, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task};
 
 /// The tasks of this module.
-pub(crate) static TASKS: &[&dyn Task] = &[];
+pub(crate) static TASKS: &[&dyn Task] = &[
+    &niah::SINGLE_1,
+    &niah::SINGLE_2,
+    &niah::SINGLE_3,
+    &niah::MULTIKEY_1,
+    &niah::MULTIKEY_2,
+    &niah::MULTIKEY_3,
+    &niah::MULTIVALUE,
+    &niah::MULTIQUERY,
+    &vt::VT,
+];
 
 /// Which generators make the prompts.
 static RULER: Opt = Opt {
@@ -162,7 +175,7 @@ fn prompt(setup: &Setup<'_>, text: &str, answer_prefix: &str) -> Result<String> 
 }
 
 /// The lines of a list of words, without blanks at their ends, as the package wonderwords reads them.
-fn words(setup: &Setup<'_>, file: &DataFile) -> Result<Vec<String>> {
+fn word_list(setup: &Setup<'_>, file: &DataFile) -> Result<Vec<String>> {
     let text = file.read_text(setup.data)?;
     Ok(text.lines().map(|line| line.trim_end().to_owned()).collect())
 }

@@ -45,11 +45,14 @@ impl Encoder for Fixed {
     }
 }
 
+/// SHA-256 of a prompt, its tokens and its answers.
+type RecordedSample = (String, usize, Vec<String>);
+
 /// The recorded prompts of a version.
 #[derive(Deserialize)]
 struct Recorded {
-    /// Task, length, and for each sample SHA-256 of the prompt, its tokens and its answers.
-    samples: BTreeMap<String, BTreeMap<String, Option<Vec<(String, usize, Vec<String>)>>>>,
+    /// By task and length; nothing where the generator never ends.
+    samples: BTreeMap<String, BTreeMap<String, Option<Vec<RecordedSample>>>>,
     /// First and last 300 characters of the first prompt of 4096 tokens.
     ends: BTreeMap<String, [String; 2]>,
 }
@@ -86,7 +89,8 @@ fn check(version: &str, file: &str, name: &str, frame: (&'static str, &'static s
     let task = crate::find(name).expect(name)[0];
     for (length, samples) in &recorded.samples[name] {
         let what = format!("{name} of {length} tokens, generators of {version}");
-        let setup = setup(&encoder, &data, version, length.parse().expect("a length"));
+        let mut setup = setup(&encoder, &data, version, length.parse().expect("a length"));
+        setup.samples = samples.as_ref().map(Vec::len).or(setup.samples);
         let made = task
             .samples(&setup)
             .and_then(|samples| samples.iter.collect::<Result<Vec<_>>>())
@@ -125,3 +129,89 @@ fn check(version: &str, file: &str, name: &str, frame: (&'static str, &'static s
 }
 
 const BASE: (&str, &str) = ("", "");
+
+/// The chat template that upstream calls "meta-chat".
+const CHAT: (&str, &str) = ("[INST] ", " [/INST]");
+
+#[test]
+fn chat_template() {
+    for name in ["niah_single_1", "niah_multiquery", "vt"] {
+        check("2024", "2024-chat.json", name, CHAT);
+        check("current", "current-chat.json", name, CHAT);
+    }
+}
+
+#[test]
+fn niah() {
+    for name in crate::registry::NIAH {
+        check("2024", "2024.json", name, BASE);
+        check("current", "current.json", name, BASE);
+    }
+}
+
+#[test]
+fn vt() {
+    check("2024", "2024.json", "vt", BASE);
+    check("current", "current.json", "vt", BASE);
+}
+
+/// Where the generators would try for ever, and settings that make no sense: an error that says what would fit.
+#[test]
+fn lengths_that_hold_no_sample() {
+    let encoder = Fixed { frame: BASE };
+    let data = data();
+    for task in super::TASKS {
+        let name = task.info().name;
+        for version in ["2024", "current"] {
+            for length in [0, 1, 150, 1 << 25, usize::MAX] {
+                let setup = setup(&encoder, &data, version, length);
+                let error = task
+                    .samples(&setup)
+                    .and_then(|samples| samples.iter.collect::<Result<Vec<_>>>())
+                    .err()
+                    .unwrap_or_else(|| panic!("{name}, {version}, {length}: no error"))
+                    .to_string();
+                assert!(error.contains("expected a length of"), "{name}, {version}, {length}: {error}");
+            }
+        }
+        let mut setup = setup(&encoder, &data, "2023", 4096);
+        assert!(task.samples(&setup).err().expect("no error").to_string().contains("2023"), "{name}");
+        setup.options.clear();
+        setup.seed = Some(1 << 32);
+        assert!(task.samples(&setup).err().expect("no error").to_string().contains("seed"), "{name}");
+    }
+}
+
+/// Finds one token in any text.
+struct OneToken;
+
+impl Encoder for OneToken {
+    fn encode(&self, _: &str) -> Result<Vec<Token>> {
+        Ok(vec![0])
+    }
+
+    fn decode(&self, _: &[Token]) -> Result<String> {
+        unreachable!("no task of RULER decodes")
+    }
+
+    fn frame(&self, message: &str) -> Result<String> {
+        Ok(message.to_owned())
+    }
+}
+
+/// A tokenizer with which no text is ever too long does not make the search endless.
+#[test]
+fn tokenizer_without_tokens() {
+    let data = data();
+    for name in crate::registry::NIAH.iter().chain(&["vt"]) {
+        for version in ["2024", "current"] {
+            let encoder = Fixed { frame: BASE };
+            let setup = Setup { encoder: &OneToken, ..setup(&encoder, &data, version, 4096) };
+            let made = crate::find(name).expect(name)[0]
+                .samples(&setup)
+                .and_then(|s| s.iter.collect::<Result<Vec<_>>>());
+            let error = made.err().unwrap_or_else(|| panic!("{name}, {version}: no error")).to_string();
+            assert!(error.contains("expected a tokenizer"), "{name}, {version}: {error}");
+        }
+    }
+}

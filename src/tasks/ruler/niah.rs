@@ -1,0 +1,388 @@
+//! Needles in a haystack: `data/synthetic/niah.py`.
+
+use serde::Deserialize;
+
+use super::words::Pairs;
+use super::{fit, info, prompt, seed, word_list, Draft, Generator, Metric, Synthetic, Version};
+use super::{ADJECTIVES, ESSAYS, NOUNS};
+use crate::random::Random;
+use crate::text::{is_python_space, Punkt};
+use crate::{DataFile, Error, Info, Result, Setup};
+
+/// Tokens of an answer.
+const ANSWER: usize = 128;
+
+/// One line of the haystack of noise.
+pub(super) const NOISE: &str =
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
+
+/// Depths of needles in per cent: 40 from 0 to 100, rounded half to even.
+const DEPTHS: [u8; 40] = [
+    0, 3, 5, 8, 10, 13, 15, 18, 21, 23, 26, 28, 31, 33, 36, 38, 41, 44, 46, 49, 51, 54, 56, 59, 62, 64, 67,
+    69, 72, 74, 77, 79, 82, 85, 87, 90, 92, 95, 97, 100,
+];
+
+/// What the haystack consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Haystack {
+    Noise,
+    Essays,
+    /// Needles that nobody asks for.
+    Needles,
+}
+
+/// What keys and values are.
+#[derive(Debug, Clone, Copy)]
+enum Thing {
+    Words,
+    Numbers,
+    Uuids,
+}
+
+impl Thing {
+    /// Several of them, as the prompts name them.
+    fn plural(self) -> &'static str {
+        match self {
+            Thing::Words => "words",
+            Thing::Numbers => "numbers",
+            Thing::Uuids => "uuids",
+        }
+    }
+}
+
+/// What makes one of the eight tasks (`synthetic.yaml`).
+struct Shape {
+    haystack: Haystack,
+    key: Thing,
+    value: Thing,
+    /// Number of keys, of values a key, and of keys asked for.
+    keys: usize,
+    values: usize,
+    queries: usize,
+}
+
+static FILES: &[&DataFile] = &[&ADJECTIVES, &NOUNS];
+static FILES_WITH_ESSAYS: &[&DataFile] = &[&ADJECTIVES, &NOUNS, &ESSAYS, Punkt::ENGLISH];
+
+const fn task(
+    info: Info,
+    generator: for<'a> fn(&'a Setup<'a>, Version, usize) -> Result<Generator<'a>>,
+) -> Synthetic {
+    Synthetic { info, metric: Metric::All, answer: ANSWER, generator }
+}
+
+/// One number in a haystack of five sentences.
+pub(super) static SINGLE_1: Synthetic =
+    task(info("niah_single_1", "find a number in repeated sentences", FILES), |setup, version, length| {
+        generator(Shape { haystack: Haystack::Noise, ..SINGLE }, setup, version, length)
+    });
+/// One number in essays.
+pub(super) static SINGLE_2: Synthetic =
+    task(info("niah_single_2", "find a number in essays", FILES_WITH_ESSAYS), |setup, version, length| {
+        generator(SINGLE, setup, version, length)
+    });
+/// One UUID in essays.
+pub(super) static SINGLE_3: Synthetic =
+    task(info("niah_single_3", "find a UUID in essays", FILES_WITH_ESSAYS), |setup, version, length| {
+        generator(Shape { value: Thing::Uuids, ..SINGLE }, setup, version, length)
+    });
+/// One number among four in essays.
+pub(super) static MULTIKEY_1: Synthetic = task(
+    info("niah_multikey_1", "find the number of one of four keys in essays", FILES_WITH_ESSAYS),
+    |setup, version, length| generator(Shape { keys: 4, ..SINGLE }, setup, version, length),
+);
+/// One number among nothing but numbers.
+pub(super) static MULTIKEY_2: Synthetic = task(
+    info("niah_multikey_2", "find the number of a key among nothing but keys and numbers", FILES),
+    |setup, version, length| {
+        generator(Shape { haystack: Haystack::Needles, ..SINGLE }, setup, version, length)
+    },
+);
+/// One UUID among nothing but UUIDs.
+pub(super) static MULTIKEY_3: Synthetic = task(
+    info("niah_multikey_3", "find the UUID of a UUID among nothing but UUIDs", FILES),
+    |setup, version, length| {
+        let shape = Shape { haystack: Haystack::Needles, key: Thing::Uuids, value: Thing::Uuids, ..SINGLE };
+        generator(shape, setup, version, length)
+    },
+);
+/// Four numbers of one key in essays.
+pub(super) static MULTIVALUE: Synthetic = task(
+    info("niah_multivalue", "find the four numbers of one key in essays", FILES_WITH_ESSAYS),
+    |setup, version, length| generator(Shape { values: 4, ..SINGLE }, setup, version, length),
+);
+/// The numbers of four keys in essays.
+pub(super) static MULTIQUERY: Synthetic = task(
+    info("niah_multiquery", "find the numbers of four keys in essays", FILES_WITH_ESSAYS),
+    |setup, version, length| generator(Shape { keys: 4, queries: 4, ..SINGLE }, setup, version, length),
+);
+
+const SINGLE: Shape = Shape {
+    haystack: Haystack::Essays,
+    key: Thing::Words,
+    value: Thing::Numbers,
+    keys: 1,
+    values: 1,
+    queries: 1,
+};
+
+/// The essays as words, and the sentences of their first ones.
+struct Essays {
+    words: Vec<String>,
+    punkt: Punkt,
+    /// A number of words and their sentences: samples of a length share it.
+    last: Option<(usize, Vec<String>)>,
+}
+
+#[derive(Deserialize)]
+struct EssaysFile {
+    text: String,
+}
+
+impl Essays {
+    fn read(setup: &Setup<'_>) -> Result<Essays> {
+        let damaged = |e: String| Error::file(setup.data.join(ESSAYS.name), e);
+        let file: EssaysFile =
+            serde_json::from_slice(&ESSAYS.read(setup.data)?).map_err(|e| damaged(e.to_string()))?;
+        Ok(Essays { words: split_words(&file.text), punkt: Punkt::english(setup)?, last: None })
+    }
+
+    /// The sentences of the first `n` words, from the beginning again where there are no more.
+    fn sentences(&mut self, n: usize) -> &[String] {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != n) {
+            let words: Vec<&str> = self.words.iter().map(String::as_str).cycle().take(n).collect();
+            let text = words.join(" ");
+            let sentences = self.punkt.sentences(text.trim_matches(is_python_space));
+            self.last = Some((n, sentences.into_iter().map(str::to_owned).collect()));
+        }
+        self.last.as_ref().map_or(&[], |(_, sentences)| sentences)
+    }
+}
+
+/// `re.sub(r'\s+', " ", text).split(" ")`: white space at an end leaves an empty word there.
+pub(super) fn split_words(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut rest = text;
+    loop {
+        let end = rest.find(is_python_space).unwrap_or(rest.len());
+        words.push(rest[..end].to_owned());
+        if end == rest.len() {
+            return words;
+        }
+        rest = rest[end..].trim_start_matches(is_python_space);
+    }
+}
+
+/// The sizes of haystacks and the draws of one run.
+struct Niah<'a> {
+    shape: Shape,
+    setup: &'a Setup<'a>,
+    version: Version,
+    pairs: Pairs,
+    essays: Option<Essays>,
+    random: Random,
+    seed: u32,
+}
+
+fn generator<'a>(
+    shape: Shape,
+    setup: &'a Setup<'a>,
+    version: Version,
+    length: usize,
+) -> Result<Generator<'a>> {
+    let seed = seed(setup)?;
+    let essays = match shape.haystack {
+        Haystack::Essays => Some(Essays::read(setup)?),
+        _ => None,
+    };
+    let pairs = Pairs::new(&word_list(setup, &ADJECTIVES)?, word_list(setup, &NOUNS)?)?;
+    let random = Random::new(seed.into());
+    let step = match shape.haystack {
+        Haystack::Essays => 500,
+        _ if length < 4096 => 5,
+        _ => 25,
+    };
+    let mut niah = Niah { shape, setup, version, pairs, essays, random, seed };
+    let size = niah.size(step, length)?;
+    Ok(Box::new(move |_| {
+        fit::sample(setup, size, step, length, |size| {
+            let draft = niah.make(size)?;
+            let tokens = niah.count(&draft.prompt)? + ANSWER;
+            Ok((draft, tokens))
+        })
+    }))
+}
+
+impl Niah<'_> {
+    fn count(&self, text: &str) -> Result<usize> {
+        self.setup.encoder.count(text)
+    }
+
+    /// The size of the haystack of samples.
+    fn size(&mut self, step: usize, length: usize) -> Result<usize> {
+        match self.version {
+            Version::V2024 => self.size_2024(step, length),
+            Version::Current => {
+                let first = self.make(step)?.prompt;
+                let tokens = self.count(&first)?;
+                fit::largest(self.setup, step, length, tokens, |size| {
+                    let prompt = self.make(size)?.prompt;
+                    Ok(self.count(&prompt)? + ANSWER)
+                })
+            }
+        }
+    }
+
+    /// Upwards by steps until a prompt with its answer is too long, then one step back; never more than the essays.
+    fn size_2024(&mut self, step: usize, length: usize) -> Result<usize> {
+        let words = self.essays.as_ref().map_or(usize::MAX, |essays| essays.words.len());
+        let mut size = step;
+        loop {
+            self.setup.check_stopped()?;
+            let draft = self.make(size)?;
+            let tokens = self.count(&(draft.prompt + &draft.references.join(" ")))? + ANSWER;
+            fit::check_tokens(size, tokens)?;
+            if tokens > length {
+                size -= step;
+                // Essays may be left out; other haystacks hold the needles.
+                if size == 0 && self.essays.is_none() {
+                    return Err(fit::too_short(tokens, length));
+                }
+                return Ok(size);
+            }
+            if size > words {
+                return Ok(words);
+            }
+            size += step;
+            if tokens == length {
+                return Ok(size);
+            }
+        }
+    }
+
+    /// A key or a value.
+    fn draw(&mut self, thing: Thing) -> String {
+        match thing {
+            Thing::Words => self.pairs.choice(&mut self.random),
+            Thing::Numbers => self.random.randint(1_000_000, 9_999_999).to_string(),
+            Thing::Uuids => self.random.uuid4(),
+        }
+    }
+
+    /// A prompt with a haystack of a size.
+    fn make(&mut self, size: usize) -> Result<Draft> {
+        let mut keys = Vec::new();
+        let mut values = Vec::new();
+        let mut needles = Vec::new();
+        for _ in 0..self.shape.keys {
+            let key = self.draw(self.shape.key);
+            let mut values_of_key = Vec::new();
+            for _ in 0..self.shape.values {
+                let value = self.draw(self.shape.value);
+                needles.push(needle(self.shape.value, &key, &value));
+                values_of_key.push(value);
+            }
+            keys.push(key);
+            values.push(values_of_key);
+        }
+        // A generator of its own: the same order in every sample.
+        Random::new(self.seed.into()).shuffle(&mut needles);
+
+        let context = match self.shape.haystack {
+            Haystack::Essays => self.in_essays(size, &needles),
+            Haystack::Noise => self.in_lines(vec![NOISE.to_owned(); size], &needles)?,
+            Haystack::Needles => {
+                let (key, value) = (self.shape.key, self.shape.value);
+                let lines = (0..size)
+                    .map(|_| {
+                        let key = self.draw(key);
+                        needle(value, &key, &self.draw(value))
+                    })
+                    .collect();
+                self.in_lines(lines, &needles)?
+            }
+        };
+
+        let asked = self.random.sample_range(self.shape.keys, self.shape.queries);
+        let queries: Vec<&str> = asked.iter().map(|&i| keys[i].as_str()).collect();
+        let query = match queries.split_last() {
+            Some((last, others)) if !others.is_empty() => format!("{}, and {last}", others.join(", ")),
+            _ => queries.concat(),
+        };
+        let references = asked.iter().flat_map(|&i| values[i].iter().cloned()).collect();
+        let (text, answer_prefix) = self.texts(&context, &query);
+        let prompt = prompt(self.setup, &text, &answer_prefix)?;
+        Ok(Draft { prompt, references, tags: vec![("query", query)] })
+    }
+
+    /// Essays with needles between their sentences, at random depths.
+    fn in_essays(&mut self, size: usize, needles: &[String]) -> String {
+        // The generators of 2024 stop at the last word, later ones begin again.
+        let Some(essays) = &mut self.essays else { return String::new() };
+        let size = match self.version {
+            Version::V2024 => size.min(essays.words.len()),
+            Version::Current => size,
+        };
+        let sentences = essays.sentences(size);
+        let n = sentences.len();
+        let mut places: Vec<usize> = self
+            .random
+            .sample(&DEPTHS, needles.len())
+            .into_iter()
+            .map(|depth| (n as f64 * (f64::from(depth) / 100.0)) as usize)
+            .collect();
+        places.sort_unstable();
+        let mut pieces = Vec::with_capacity(2 * needles.len() + 1);
+        let mut last = 0;
+        for (place, needle) in places.into_iter().zip(needles) {
+            pieces.push(sentences[last..place].join(" "));
+            pieces.push(needle.clone());
+            last = place;
+        }
+        pieces.push(sentences[last..].join(" "));
+        pieces.join(" ")
+    }
+
+    /// Lines with needles between them, at random places.
+    fn in_lines(&mut self, mut lines: Vec<String>, needles: &[String]) -> Result<String> {
+        if lines.len() < needles.len() {
+            return Err(Error::invalid(format!(
+                "expected a length that holds {} lines, found one of {}",
+                needles.len(),
+                lines.len()
+            )));
+        }
+        let mut places = self.random.sample_range(lines.len(), needles.len());
+        places.sort_unstable_by(|a, b| b.cmp(a));
+        for (place, needle) in places.into_iter().zip(needles) {
+            lines.insert(place, needle.clone());
+        }
+        Ok(lines.join("\n"))
+    }
+
+    /// The task's text and the beginning of the answer; in the singular where there is one value to find.
+    fn texts(&self, context: &str, query: &str) -> (String, String) {
+        let values = self.shape.value.plural();
+        if self.shape.queries * self.shape.values == 1 {
+            let value = &values[..values.len() - 1];
+            (
+                format!(
+                    "A special magic {value} is hidden within the following text. Make sure to memorize it. I will quiz you about the {value} afterwards.\n{context}\nWhat is the special magic {value} for {query} mentioned in the provided text?"
+                ),
+                format!(" The special magic {value} for {query} mentioned in the provided text is"),
+            )
+        } else {
+            (
+                format!(
+                    "Some special magic {values} are hidden within the following text. Make sure to memorize it. I will quiz you about the {values} afterwards.\n{context}\nWhat are all the special magic {values} for {query} mentioned in the provided text?"
+                ),
+                format!(" The special magic {values} for {query} mentioned in the provided text are"),
+            )
+        }
+    }
+}
+
+/// The sentence to find.
+fn needle(values: Thing, key: &str, value: &str) -> String {
+    format!("One of the special magic {} for {key} is: {value}.", values.plural())
+}
