@@ -1,4 +1,4 @@
-//! The draws are those that CPython and NumPy gave; `tests/reference/random.py` recorded them.
+//! The draws are those that CPython and NumPy gave; `tests/reference/draws.py` recorded them.
 
 use std::fmt::Debug;
 

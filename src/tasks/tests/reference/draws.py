@@ -2,17 +2,13 @@
 
 Runs CPython 3.11 and NumPy 2.4.6 (any CPython since 3.11 and any NumPy since 1.17 gives the same):
 
-    python3 random.py > ../fixtures/random/draws.json
+    python3 draws.py > ../fixtures/random/draws.json
 """
-
-import sys
-
-# This file's own folder would hide the module of the same name.
-sys.path.pop(0)
 
 import json
 import random
 import string
+import sys
 import uuid
 
 import numpy as np
