@@ -16,18 +16,6 @@ pub struct Group {
     pub tasks: &'static [&'static str],
 }
 
-/// The eight tasks of RULER that look for needles.
-pub(crate) static NIAH: &[&str] = &[
-    "niah_single_1",
-    "niah_single_2",
-    "niah_single_3",
-    "niah_multikey_1",
-    "niah_multikey_2",
-    "niah_multikey_3",
-    "niah_multivalue",
-    "niah_multiquery",
-];
-
 /// Families of tasks.
 pub static GROUPS: &[Group] = &[
     Group {
@@ -35,7 +23,8 @@ pub static GROUPS: &[Group] = &[
         about: "LongBench v1, its 16 English sets: question answering, summaries, few-shot, synthetic, code.",
         tasks: longbench::NAMES,
     },
-    Group { name: "ruler_niah", about: "RULER, its 8 tasks that look for needles.", tasks: NIAH },
+    Group { name: "ruler", about: "RULER, its 13 tasks: needles, chains, counts, questions.", tasks: ruler::NAMES },
+    Group { name: "ruler_niah", about: "RULER, its 8 tasks that look for needles.", tasks: ruler::NIAH },
     Group {
         name: "needle",
         about: "A sentence hidden in a long text, in the three forms of the papers.",

@@ -7,7 +7,35 @@ use crate::{Error, Result, Setup};
 
 /// Tries with the smallest haystack before a sample is given up. The generators would try for ever; another draw
 /// may be a token shorter.
-const TRIES: usize = 100;
+const TRIES: usize = 1000;
+
+/// The size that a search by steps finds, the answer's tokens included in `tokens` (generators of 2024): a step
+/// before the first one that is too long, which is 0 if the first step is too long already; `most` at most.
+pub(super) fn by_steps(
+    setup: &Setup<'_>,
+    step: usize,
+    limit: usize,
+    most: usize,
+    mut tokens: impl FnMut(usize) -> Result<usize>,
+) -> Result<usize> {
+    let mut size = step;
+    loop {
+        setup.check_stopped()?;
+        let found = tokens(size)?;
+        if found > limit {
+            return Ok(size - step);
+        }
+        check_tokens(size, found)?;
+        size += step;
+        if size > most {
+            return Ok(most);
+        }
+        if found == limit {
+            // Nothing is tried once the length is met, but the step is made.
+            return Ok(size);
+        }
+    }
+}
 
 /// The largest size of which one try has at most `limit` tokens, by bisection from `step` upwards, or `step`
 /// (current generators). `tokens_of_step` are those of a first try, without the answer.
@@ -16,12 +44,24 @@ pub(super) fn largest(
     step: usize,
     limit: usize,
     tokens_of_step: usize,
-    mut tokens: impl FnMut(usize) -> Result<usize>,
+    tokens: impl FnMut(usize) -> Result<usize>,
 ) -> Result<usize> {
     check_tokens(step, tokens_of_step)?;
     // Three times the estimate, since draws differ.
     let estimate = (limit as f64 / (tokens_of_step as f64 / step as f64) * 3.0) as usize;
-    let (mut low, mut high) = (step, estimate.max(2 * step));
+    bisect(setup, step, limit, estimate, tokens)
+}
+
+/// The largest size from `step` to `most` (or two steps, if that is more) of which one try has at most `limit`
+/// tokens, or `step`.
+pub(super) fn bisect(
+    setup: &Setup<'_>,
+    step: usize,
+    limit: usize,
+    most: usize,
+    mut tokens: impl FnMut(usize) -> Result<usize>,
+) -> Result<usize> {
+    let (mut low, mut high) = (step, most.max(2 * step));
     let mut found = None;
     while low <= high {
         setup.check_stopped()?;

@@ -10,8 +10,11 @@
 //!
 //! Draws go on from one sample to the next, so sample 7 is the seventh whatever is asked first.
 
+mod cwe;
 mod fit;
+mod fwe;
 mod niah;
+mod qa;
 #[cfg(test)]
 mod tests;
 mod vt;
@@ -30,7 +33,31 @@ pub(crate) static TASKS: &[&dyn Task] = &[
     &niah::MULTIVALUE,
     &niah::MULTIQUERY,
     &vt::VT,
+    &cwe::CWE,
+    &fwe::FWE,
+    &qa::QA_1,
+    &qa::QA_2,
 ];
+
+/// Names of the tasks, in the order of the published tables.
+pub(crate) const NAMES: &[&str] = &[
+    "niah_single_1",
+    "niah_single_2",
+    "niah_single_3",
+    "niah_multikey_1",
+    "niah_multikey_2",
+    "niah_multikey_3",
+    "niah_multivalue",
+    "niah_multiquery",
+    "vt",
+    "cwe",
+    "fwe",
+    "qa_1",
+    "qa_2",
+];
+
+/// Those that look for needles.
+pub(crate) const NIAH: &[&str] = NAMES.split_at(8).0;
 
 /// Which generators make the prompts.
 static RULER: Opt = Opt {
@@ -86,7 +113,6 @@ enum Metric {
     /// The share of the references that the answer contains.
     All,
     /// Whether the answer contains any of the references.
-    #[allow(dead_code, reason = "questions on documents")]
     Part,
 }
 
@@ -109,6 +135,8 @@ struct Synthetic {
     metric: Metric,
     /// Tokens of the answer.
     answer: usize,
+    /// Whether the generators of 2024 leave room for the answer within the length.
+    answer_within_2024: bool,
     /// Reads data and finds the size of the samples. The length is the whole one, the answer's tokens included.
     generator: for<'a> fn(&'a Setup<'a>, Version, usize) -> Result<Generator<'a>>,
 }
@@ -145,7 +173,9 @@ impl Task for Synthetic {
         }
         let mut generate = (self.generator)(setup, version, length)?;
         let n = setup.samples.unwrap_or(SAMPLES);
-        Ok(Samples::new(n, move |index| {
+        let within = version == Version::Current || self.answer_within_2024;
+        let beyond = if within { 0 } else { self.answer };
+        let samples = Samples::new(n, move |index| {
             setup.check_stopped()?;
             let draft = generate(index)?;
             Ok(Sample {
@@ -156,7 +186,8 @@ impl Task for Synthetic {
                 tags: draft.tags,
                 judge: judge(self.metric, draft.references),
             })
-        }))
+        });
+        Ok(samples.with_beyond(beyond))
     }
 }
 

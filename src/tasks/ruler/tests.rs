@@ -7,7 +7,8 @@ use ropewalk_core::control::Control;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::{Ask, Encoder, Result, Setup, Template, Token};
+use super::{judge, postprocess, string_match_all, string_match_part, Metric};
+use crate::{Answer, Ask, Encoder, Result, Setup, Template, Token};
 
 /// A tokenizer that both sides can have: a token is a run of ASCII letters, a run of blanks, an ASCII digit or any
 /// other character.
@@ -91,9 +92,13 @@ fn check(version: &str, file: &str, name: &str, frame: (&'static str, &'static s
         let what = format!("{name} of {length} tokens, generators of {version}");
         let mut setup = setup(&encoder, &data, version, length.parse().expect("a length"));
         setup.samples = samples.as_ref().map(Vec::len).or(setup.samples);
+        let mut beyond = 0;
         let made = task
             .samples(&setup)
-            .and_then(|samples| samples.iter.collect::<Result<Vec<_>>>())
+            .and_then(|samples| {
+                beyond = samples.beyond;
+                samples.iter.collect::<Result<Vec<_>>>()
+            })
             .map_err(|e| e.to_string());
         let Some(samples) = samples else {
             // Upstream never ends.
@@ -120,10 +125,10 @@ fn check(version: &str, file: &str, name: &str, frame: (&'static str, &'static s
             assert_eq!(found, *hash, "{what}, sample {i}");
             assert_eq!(sample.expected.text(), answers.join(", "), "{what}, sample {i}");
             assert_eq!((sample.judge)(&sample.expected), [1.0], "{what}, sample {i}");
-            assert_eq!((sample.judge)(&crate::Answer::Text(String::new())), [0.0], "{what}, sample {i}");
+            assert_eq!((sample.judge)(&Answer::Text(String::new())), [0.0], "{what}, sample {i}");
             let Ask::Generate { max_tokens, .. } = sample.ask else { panic!("{what}: not a text") };
             let length: usize = length.parse().expect("a length");
-            assert!(tokens + max_tokens <= length, "{what}, sample {i}: {tokens} + {max_tokens}");
+            assert!(tokens + max_tokens <= length + beyond, "{what}, sample {i}: {tokens} + {max_tokens}");
         }
     }
 }
@@ -135,7 +140,7 @@ const CHAT: (&str, &str) = ("[INST] ", " [/INST]");
 
 #[test]
 fn chat_template() {
-    for name in ["niah_single_1", "niah_multiquery", "vt"] {
+    for name in ["niah_single_1", "niah_multiquery", "vt", "cwe", "fwe", "qa_1"] {
         check("2024", "2024-chat.json", name, CHAT);
         check("current", "current-chat.json", name, CHAT);
     }
@@ -143,7 +148,7 @@ fn chat_template() {
 
 #[test]
 fn niah() {
-    for name in crate::registry::NIAH {
+    for name in super::NIAH {
         check("2024", "2024.json", name, BASE);
         check("current", "current.json", name, BASE);
     }
@@ -153,6 +158,26 @@ fn niah() {
 fn vt() {
     check("2024", "2024.json", "vt", BASE);
     check("current", "current.json", "vt", BASE);
+}
+
+#[test]
+fn cwe() {
+    check("2024", "2024.json", "cwe", BASE);
+    check("current", "current.json", "cwe", BASE);
+}
+
+#[test]
+fn fwe() {
+    check("2024", "2024.json", "fwe", BASE);
+    check("current", "current.json", "fwe", BASE);
+}
+
+#[test]
+fn qa() {
+    for name in ["qa_1", "qa_2"] {
+        check("2024", "2024.json", name, BASE);
+        check("current", "current.json", name, BASE);
+    }
 }
 
 /// Where the generators would try for ever, and settings that make no sense: an error that says what would fit.
@@ -203,7 +228,7 @@ impl Encoder for OneToken {
 #[test]
 fn tokenizer_without_tokens() {
     let data = data();
-    for name in crate::registry::NIAH.iter().chain(&["vt"]) {
+    for name in super::NIAH.iter().chain(&["vt"]) {
         for version in ["2024", "current"] {
             let encoder = Fixed { frame: BASE };
             let setup = Setup { encoder: &OneToken, ..setup(&encoder, &data, version, 4096) };
@@ -214,4 +239,92 @@ fn tokenizer_without_tokens() {
             assert!(error.contains("expected a tokenizer"), "{name}, {version}: {error}");
         }
     }
+}
+
+#[test]
+fn metrics_are_those_of_the_official_code() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/ruler/metrics.json");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let cases: Vec<(String, Vec<String>, String, f64, f64)> = serde_json::from_str(&text).expect("cases");
+    assert!(cases.len() >= 200, "{} cases", cases.len());
+    for (answer, references, processed, all, part) in cases {
+        assert_eq!(postprocess(&answer), processed, "{answer:?}");
+        assert!(
+            (string_match_all(&processed, &references) - all).abs() < 1e-12,
+            "{answer:?}: {references:?}"
+        );
+        assert_eq!(string_match_part(&processed, &references), part, "{answer:?}: {references:?}");
+        for (metric, score) in [(Metric::All, all), (Metric::Part, part)] {
+            let found = judge(metric, references.clone())(&Answer::Text(answer.clone()));
+            assert!((found[0] - score).abs() < 1e-12 && found.len() == 1, "{answer:?}: {references:?}");
+        }
+    }
+}
+
+/// The error of a task's samples.
+fn error(name: &str, version: &str, change: impl Fn(&mut Setup<'_>)) -> String {
+    let (encoder, data) = (Fixed { frame: BASE }, data());
+    let mut setup = setup(&encoder, &data, version, 4096);
+    change(&mut setup);
+    let made = crate::find(name).expect(name)[0]
+        .samples(&setup)
+        .and_then(|samples| samples.iter.map(|sample| sample.map(drop)).collect::<Result<Vec<_>>>());
+    made.err().unwrap_or_else(|| panic!("{name}: expected an error, found samples")).to_string()
+}
+
+#[test]
+fn errors_say_what_would_fit() {
+    for (name, length) in [("cwe", 600), ("fwe", 190), ("qa_1", 300), ("qa_2", 300)] {
+        for version in ["2024", "current"] {
+            let error = error(name, version, |setup| setup.length = Some(length));
+            let needed = error.split_once("a length of about ").expect(&error).1;
+            let needed: usize = needed.split(' ').next().expect(&error).parse().expect(&error);
+            assert!(needed > length && needed < 4096, "{name}: {error}");
+        }
+    }
+}
+
+#[test]
+fn more_samples_than_questions_and_missing_data() {
+    assert!(error("qa_1", "current", |setup| setup.samples = Some(6000)).contains("5928"));
+    assert!(error("qa_2", "current", |setup| setup.samples = Some(usize::MAX)).contains("7405"));
+    assert!(error("cwe", "current", |setup| setup.length = None).contains("length"));
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["cwe", "qa_1", "qa_2"] {
+        let encoder = Fixed { frame: BASE };
+        let setup = setup(&encoder, folder.path(), "current", 4096);
+        let error = crate::find(name).expect(name)[0].samples(&setup).err().expect("no data").to_string();
+        assert!(error.contains("is missing; it comes from the Python package"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn lists_longer_than_the_vocabulary_say_what_they_need() {
+    let error = error("cwe", "current", |setup| {
+        setup.length = Some(400_000);
+        setup.samples = Some(1);
+    });
+    assert!(error.contains("english_words.json") && error.contains("NVIDIA/RULER"), "{error}");
+}
+
+/// Only frequent words of 2024 leave no room for the answer.
+#[test]
+fn answers_are_within_the_length() {
+    let (encoder, data) = (Fixed { frame: BASE }, data());
+    for version in ["2024", "current"] {
+        for name in ["vt", "cwe", "fwe", "qa_1"] {
+            let setup = setup(&encoder, &data, version, 4096);
+            let beyond = crate::find(name).expect(name)[0].samples(&setup).expect(name).beyond;
+            assert_eq!(beyond, if (name, version) == ("fwe", "2024") { 50 } else { 0 }, "{name}, {version}");
+        }
+    }
+}
+
+#[test]
+fn groups_hold_all_tasks() {
+    let names: Vec<_> = super::TASKS.iter().map(|task| task.info().name).collect();
+    assert_eq!(names, super::NAMES);
+    assert!(super::NIAH.iter().all(|name| name.starts_with("niah_")) && super::NIAH.len() == 8);
+    assert_eq!(crate::find("ruler").expect("a group").len(), 13);
+    assert_eq!(crate::find("ruler_niah").expect("a group").len(), 8);
 }

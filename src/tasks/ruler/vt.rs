@@ -25,6 +25,7 @@ pub(super) static VT: Synthetic = Synthetic {
     info: info("vt", "find all variables that have a value, through a chain of assignments", &[]),
     metric: Metric::All,
     answer: ANSWER,
+    answer_within_2024: true,
     generator,
 };
 
