@@ -13,6 +13,8 @@ use crate::{Error, Result, Setup};
 const ANSWER: usize = 30;
 /// Assignments from a variable to the next one.
 const HOPS: usize = 4;
+/// Lines of noise by which a sample's size is sought.
+const STEP: usize = 10;
 /// Tokens of the example, without its answer.
 const EXAMPLE: usize = 500;
 /// Lines of noise by which the example's size is sought.
@@ -82,16 +84,16 @@ fn generator<'a>(setup: &'a Setup<'a>, version: Version, length: usize) -> Resul
     let example = tracking.example()?;
     match version {
         Version::V2024 => {
-            let size = tracking.size_2024(10, length - ANSWER, Some(&example))?;
+            let size = tracking.size_2024(STEP, length - ANSWER, Some(&example))?;
             Ok(Box::new(move |_| tracking.sample_2024(size, length, &example)))
         }
         Version::Current => {
-            let step = if length < 4096 { 5 } else { 10 };
+            let step = if length < 4096 { 5 } else { STEP };
             let size = tracking.size(step, length, example.tokens + ANSWER, false)?;
             Ok(Box::new(move |_| {
                 fit::sample(setup, size, step, length, |size| {
                     let Some(puzzle) = tracking.puzzle(size, false)? else { return Ok((None, usize::MAX)) };
-                    let example = tracking.renamed(&example.text, HOPS + 1, true);
+                    let example = tracking.renamed(&example.text);
                     let draft = tracking.draft(puzzle, &format!("{example}\n"))?;
                     let tokens = tracking.count(&draft.prompt)? + ANSWER;
                     Ok((Some(draft), tokens))
@@ -201,16 +203,15 @@ impl Tracking<'_> {
                 let text = self.prompt(&puzzle, "", false)?;
                 let tokens = self.count(&text)? + ANSWER + example.tokens;
                 if tokens <= length {
-                    // Names from behind the beginning of the answer on: the example's five.
-                    let example = self.renamed(&example.text, HOPS + 1, false);
+                    let example = self.renamed(&example.text);
                     return self.draft(puzzle, &format!(" {example}\n\n"));
                 }
                 shortest = shortest.min(tokens);
             }
-            if size <= 10 {
+            if size <= STEP {
                 return Err(fit::too_short(shortest, length));
             }
-            size -= 10;
+            size -= STEP;
         }
     }
 
@@ -228,15 +229,15 @@ impl Tracking<'_> {
         prompt(self.setup, &format!("{example}{}", puzzle.text), &puzzle.answer_prefix)
     }
 
-    /// The example with new names for its last `n` words, and a new value if wanted.
-    fn renamed(&mut self, example: &str, n: usize, value: bool) -> String {
+    /// The example with new names for the words of its answer, and in the current generators a new value.
+    fn renamed(&mut self, example: &str) -> String {
         let mut text = example.to_owned();
         let words: Vec<&str> = example.split_whitespace().collect();
-        for &name in &words[words.len().saturating_sub(n)..] {
+        for &name in &words[words.len().saturating_sub(HOPS + 1)..] {
             let new = self.name(name.len());
             text = text.replace(name, &new);
         }
-        if value {
+        if self.version == Version::Current {
             let value = self.numbers.randint(10_000, 99_999);
             text = text.replace(EXAMPLE_VALUE, &value.to_string());
         }
@@ -251,7 +252,7 @@ impl Tracking<'_> {
     /// A new chain; `None` where two of its names are one, which fails in the generators.
     fn chain(&mut self, is_example: bool) -> Option<Chain> {
         let length = if is_example { 3 } else { 5 };
-        let mut names: Vec<String> = (0..=HOPS).map(|_| self.name(length)).collect();
+        let names: Vec<String> = (0..=HOPS).map(|_| self.name(length)).collect();
         let mut different: HashSet<String> = names.iter().cloned().collect();
         let failed = different.len() < names.len();
         while different.len() <= HOPS {
@@ -261,7 +262,7 @@ impl Tracking<'_> {
             Version::Current if is_example => EXAMPLE_VALUE.to_owned(),
             _ => self.numbers.randint(10_000, 99_999).to_string(),
         };
-        let chain = Chain { value: value(), names: std::mem::take(&mut names) };
+        let chain = Chain { value: value(), names };
         if failed {
             // The additional names are taken for a second chain, which has its value before it fails.
             value();
