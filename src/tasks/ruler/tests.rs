@@ -180,6 +180,14 @@ fn qa() {
     }
 }
 
+/// Lengths that words and documents do not suffice for: lists stop growing in 2024, documents are repeated today.
+#[test]
+fn lengths_beyond_the_data() {
+    check("2024", "2024-long.json", "cwe", BASE);
+    check("2024", "2024-long.json", "qa_1", BASE);
+    check("current", "current-long.json", "qa_1", BASE);
+}
+
 /// Where the generators would try for ever, and settings that make no sense: an error that says what would fit.
 #[test]
 fn lengths_that_hold_no_sample() {

@@ -1,7 +1,8 @@
 """Records what the official generators of RULER make, and what its metrics give.
 
     python ruler.py --frozen WHEEL --upstream REPOSITORY --out ../fixtures/ruler [--only TASK,...] [--metrics]
-    python ruler.py ... --only niah_single_1,niah_multiquery,vt,cwe,fwe,qa_1 --chat
+    python ruler.py ... --chat --only niah_single_1,niah_multiquery,vt,cwe,fwe,qa_1 --lengths 2048,4096 --samples 3
+    python ruler.py ... --suffix=-long --only cwe,qa_1 --lengths 524288 --samples 3
 
 WHEEL is the unpacked wheel of nvidia-long-context-eval 26.3 (version `2024`: the generators as they were until late
 2024); REPOSITORY is a checkout of NVIDIA/RULER at c3f5e3b (version `current`). SQuAD, HotpotQA and the essays are those
@@ -17,9 +18,10 @@ Some lengths never end upstream (a sample that cannot be made smaller is made ag
 after --limit seconds.
 
 Records, one JSON file a version: task -> length -> [sha256 of the prompt, its tokens, its answers] for each sample; and
-task -> first and last 300 characters of the first prompt of 4096 tokens. `--chat` records fewer prompts with the chat
-template that upstream calls "meta-chat", in files of their own. `--metrics` records what the metrics of the
-wheel give for predictions made from answers.
+task -> first and last 300 characters of the first prompt of 4096 tokens. `--chat` records prompts with the chat template
+that upstream calls "meta-chat", `--suffix` other ones, in files of their own: -long is where words and documents run
+out (`current` ends with an error for cwe there: its second list of words is not in the repository). `--metrics` records
+what the metrics of the wheel give for predictions made from answers.
 """
 
 import sys
@@ -41,8 +43,7 @@ import yaml
 
 LENGTHS = [2048, 4096, 8192, 16384]
 SAMPLES = 10
-CHAT_LENGTHS = [2048, 4096]
-CHAT_SAMPLES = 3
+FAILED = "failed"
 TOKEN = re.compile(r"[A-Za-z]+|[0-9]|[^A-Za-z0-9 ]| +", re.ASCII)
 
 
@@ -63,10 +64,6 @@ def sentences():
     for word, flags in model.ortho_context.items():
         params.ortho_context[word] = flags
     return PunktSentenceTokenizer(params).tokenize
-
-
-def samples_of(args):
-    return CHAT_SAMPLES if args.chat else SAMPLES
 
 
 def module(name, **members):
@@ -105,7 +102,7 @@ def load(args, version, name):
     script = folder / f"{config['task']}.py"
     sys.argv = [str(script), "--save_dir", os.devnull, "--save_name", name, "--tokenizer_path", "-"]
     sys.argv += ["--max_seq_length", "4096", "--tokens_to_generate", str(base["tokens_to_generate"])]
-    sys.argv += ["--num_samples", str(samples_of(args)), "--random_seed", "42", "--template", template]
+    sys.argv += ["--num_samples", str(args.samples), "--random_seed", "42", "--template", template]
     sys.argv += [text for key, value in config["args"].items() for text in (f"--{key}", str(value))]
     generator = module("generator")
     # Both versions read the data of the wheel.
@@ -144,7 +141,10 @@ def in_child(generator, written, length, limit):
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
         with os.fdopen(write, "w") as out:
-            json.dump(run(generator, written, length), out)
+            try:
+                json.dump(run(generator, written, length), out)
+            except Exception:
+                os._exit(1)
         os._exit(0)
     os.close(write)
     chunks = []
@@ -158,23 +158,24 @@ def in_child(generator, written, length, limit):
             break
         chunks.append(chunk)
     os.close(read)
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:
+        return FAILED
     return json.loads(b"".join(chunks)) if chunks else None
 
 
 def record(args):
     for version in ("2024", "current"):
-        path = args.out / (f"{version}-chat.json" if args.chat else f"{version}.json")
+        path = args.out / f"{version}{args.suffix or '-chat' * args.chat}.json"
         kept = json.loads(path.read_text()) if path.exists() else {"samples": {}, "ends": {}}
         root = args.frozen / "long_context_eval" if version == "2024" else args.upstream / "scripts"
-        lengths = CHAT_LENGTHS if args.chat else LENGTHS
         names = list(yaml.safe_load((root / "synthetic.yaml").read_text()))
         for name in [name for name in names if not args.only or name in args.only]:
             read, write = os.pipe()
             child = os.fork()  # one process a task: its module's memory goes with it
             if child == 0:
                 generator, written = load(args, version, name)
-                found = {str(n): in_child(generator, written, n, args.limit) for n in lengths}
+                found = {str(n): in_child(generator, written, n, args.limit) for n in args.lengths}
                 with os.fdopen(write, "w") as out:
                     json.dump(found, out)
                 os._exit(0)
@@ -183,11 +184,16 @@ def record(args):
                 found = json.load(lines)
             os.waitpid(child, 0)
             digest = lambda text: hashlib.sha256(text.encode()).hexdigest()
+            for n in [n for n, samples in found.items() if samples == FAILED]:
+                print(version, name, n, "ended with an error: not recorded", flush=True)
+                del found[n]
+            if not found:
+                continue
             kept["samples"][name] = {
                 n: samples and [[digest(p), count, answers] for p, count, answers in samples]
                 for n, samples in found.items()
             }
-            if found["4096"]:
+            if found.get("4096"):
                 first = found["4096"][0][0]
                 kept["ends"][name] = [first[:300], first[-300:]]
             for n, samples in found.items():
@@ -243,6 +249,9 @@ if __name__ == "__main__":
     parser.add_argument("--upstream", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--lengths", type=lambda text: [int(n) for n in text.split(",")], default=LENGTHS)
+    parser.add_argument("--samples", type=int, default=SAMPLES)
+    parser.add_argument("--suffix", default="", help="of the names of the files")
     parser.add_argument("--limit", type=float, default=60, help="seconds for a task and length")
     parser.add_argument("--chat", action="store_true", help="with a chat template")
     parser.add_argument("--metrics", action="store_true", help="record the metrics, not the prompts")
