@@ -23,7 +23,11 @@ pub static GROUPS: &[Group] = &[
         about: "LongBench v1, its 16 English sets: question answering, summaries, few-shot, synthetic, code.",
         tasks: longbench::NAMES,
     },
-    Group { name: "ruler", about: "RULER, its 13 tasks: needles, chains, counts, questions.", tasks: ruler::NAMES },
+    Group {
+        name: "ruler",
+        about: "RULER, its 13 tasks: needles, chains, counts, questions.",
+        tasks: ruler::NAMES,
+    },
     Group { name: "ruler_niah", about: "RULER, its 8 tasks that look for needles.", tasks: ruler::NIAH },
     Group {
         name: "needle",
