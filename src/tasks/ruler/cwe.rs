@@ -44,7 +44,7 @@ pub(super) static CWE: Synthetic = Synthetic {
     ),
     metric: Metric::All,
     answer: ANSWER,
-    answer_within_2024: true,
+    beyond_2024: 0,
     generator,
 };
 

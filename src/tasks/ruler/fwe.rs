@@ -25,7 +25,7 @@ pub(super) static FWE: Synthetic = Synthetic {
     info: info("fwe", "which three invented words appear most often in a text?", &[]),
     metric: Metric::All,
     answer: ANSWER,
-    answer_within_2024: false,
+    beyond_2024: ANSWER,
     generator,
 };
 

@@ -135,8 +135,8 @@ struct Synthetic {
     metric: Metric,
     /// Tokens of the answer.
     answer: usize,
-    /// Whether the generators of 2024 leave room for the answer within the length.
-    answer_within_2024: bool,
+    /// Tokens by which the generators of 2024 may miss the length; see [`Samples::beyond`].
+    beyond_2024: usize,
     /// Reads data and finds the size of the samples. The length is the whole one, the answer's tokens included.
     generator: for<'a> fn(&'a Setup<'a>, Version, usize) -> Result<Generator<'a>>,
 }
@@ -173,8 +173,7 @@ impl Task for Synthetic {
         }
         let mut generate = (self.generator)(setup, version, length)?;
         let n = setup.samples.unwrap_or(SAMPLES);
-        let within = version == Version::Current || self.answer_within_2024;
-        let beyond = if within { 0 } else { self.answer };
+        let beyond = if version == Version::V2024 { self.beyond_2024 } else { 0 };
         let samples = Samples::new(n, move |index| {
             setup.check_stopped()?;
             let draft = generate(index)?;

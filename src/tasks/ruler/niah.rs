@@ -68,7 +68,7 @@ const fn task(
     info: Info,
     generator: for<'a> fn(&'a Setup<'a>, Version, usize) -> Result<Generator<'a>>,
 ) -> Synthetic {
-    Synthetic { info, metric: Metric::All, answer: ANSWER, answer_within_2024: true, generator }
+    Synthetic { info, metric: Metric::All, answer: ANSWER, beyond_2024: 0, generator }
 }
 
 /// One number in a haystack of five sentences.

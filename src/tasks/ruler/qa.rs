@@ -31,14 +31,14 @@ pub(super) static QA_1: Synthetic = Synthetic {
     info: info("qa_1", "questions of SQuAD, whose document is among many", &[&SQUAD]),
     metric: Metric::Part,
     answer: ANSWER,
-    answer_within_2024: true,
+    beyond_2024: 0,
     generator: qa_1,
 };
 pub(super) static QA_2: Synthetic = Synthetic {
     info: info("qa_2", "questions of HotpotQA, whose two documents are among many", &[&HOTPOTQA]),
     metric: Metric::Part,
     answer: ANSWER,
-    answer_within_2024: true,
+    beyond_2024: 0,
     generator: qa_2,
 };
 

@@ -320,10 +320,47 @@ fn lists_longer_than_the_vocabulary_say_what_they_need() {
 fn answers_are_within_the_length() {
     let (encoder, data) = (Fixed { frame: BASE }, data());
     for version in ["2024", "current"] {
-        for name in ["vt", "cwe", "fwe", "qa_1"] {
+        for name in ["niah_single_1", "vt", "cwe", "fwe", "qa_1"] {
             let setup = setup(&encoder, &data, version, 4096);
             let beyond = crate::find(name).expect(name)[0].samples(&setup).expect(name).beyond;
             assert_eq!(beyond, if (name, version) == ("fwe", "2024") { 50 } else { 0 }, "{name}, {version}");
+        }
+    }
+}
+
+/// Cuts runs of capitals into one to three tokens, as trained tokenizers do.
+struct Uneven;
+
+impl Encoder for Uneven {
+    fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        let capitals = |word: &&str| word.len() > 2 && word.bytes().all(|b| b.is_ascii_uppercase());
+        let words = text.split(|c: char| !c.is_ascii_alphabetic()).filter(capitals);
+        let more: usize = words.map(|word| word.bytes().map(usize::from).sum::<usize>() % 3).sum();
+        Ok(vec![0; Fixed { frame: BASE }.count(text)? + more])
+    }
+
+    fn decode(&self, _: &[Token]) -> Result<String> {
+        unreachable!("no task of RULER decodes")
+    }
+
+    fn frame(&self, message: &str) -> Result<String> {
+        Ok(message.to_owned())
+    }
+}
+
+/// Prompts stay within the length where draws differ in tokens.
+#[test]
+fn uneven_names() {
+    let (fixed, data) = (Fixed { frame: BASE }, data());
+    let task = crate::find("vt").expect("vt")[0];
+    for version in ["2024", "current"] {
+        for length in (2000..2480).step_by(16) {
+            let mut setup = Setup { encoder: &Uneven, ..setup(&fixed, &data, version, length) };
+            setup.seed = Some(length as u64);
+            for sample in task.samples(&setup).expect("samples").iter {
+                let n = Uneven.count(&sample.expect("a sample").prompt).expect("tokens") + 30;
+                assert!(n <= length, "{version}: {n} tokens of {length}");
+            }
         }
     }
 }
