@@ -10,7 +10,6 @@
 mod error;
 mod data;
 mod task;
-#[allow(dead_code, unused_imports, reason = "its users follow")]
 mod random;
 #[cfg(test)]
 mod testing;
