@@ -72,7 +72,7 @@ fn joined(reports: &[impl Serialize]) -> anyhow::Result<Value> {
             all = Some(value);
             continue;
         };
-        for key in ["results", "notes"] {
+        for key in ["results", "notes", "mean_over_ctx"] {
             if let (Some(a), Some(b)) = (first[key].as_array_mut(), value[key].as_array_mut()) {
                 a.append(b);
             }

@@ -1,10 +1,12 @@
 //! Texts to measure on: one document per file, one per line of a JSON Lines file, or a stream of token ids.
 
+use std::ops::Range;
 use std::path::Path;
 
 use super::invalid;
 use crate::jsonl;
 use crate::model::Result;
+use crate::Token;
 
 /// A text to measure on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,4 +79,85 @@ fn ids(name: &str, bytes: &[u8]) -> Result<Vec<u16>> {
         )));
     }
     Ok(pairs.map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect())
+}
+
+/// A document, or one of several in a stream of token ids.
+pub(super) struct Piece<'a> {
+    pub(super) name: String,
+    content: PieceContent<'a>,
+}
+
+enum PieceContent<'a> {
+    Text(&'a str),
+    Ids(&'a [u16]),
+}
+
+impl Piece<'_> {
+    /// Its tokens without BOS.
+    pub(super) fn tokens(&self, tokenize: impl FnOnce(&str) -> Result<Vec<Token>>) -> Result<Vec<Token>> {
+        match self.content {
+            PieceContent::Text(text) => tokenize(text),
+            PieceContent::Ids(ids) => Ok(ids.iter().map(|&id| Token::from(id)).collect()),
+        }
+    }
+}
+
+/// The documents one by one, for a vocabulary of `n_vocab` tokens.
+///
+/// # Errors
+/// A token id that the vocabulary does not have.
+pub(super) fn pieces<'a>(
+    documents: &'a [Document],
+    n_vocab: usize,
+    bos: Option<Token>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Piece<'a>>> {
+    let mut pieces = Vec::new();
+    for document in documents {
+        match &document.content {
+            Content::Text(text) => {
+                pieces.push(Piece { name: document.name.clone(), content: PieceContent::Text(text) });
+            }
+            Content::Ids(ids) => {
+                if let Some(i) = ids.iter().position(|&id| usize::from(id) >= n_vocab) {
+                    return Err(invalid(format!(
+                        "{}: offset {}: expected a token id below {n_vocab}, found {}",
+                        document.name,
+                        2 * i,
+                        ids[i]
+                    )));
+                }
+                let ranges = split(ids, bos);
+                if let Some(bos) = bos.filter(|_| ranges == [0..ids.len()]) {
+                    notes.push(format!(
+                        "{} holds no BOS (id {bos}), so it is one document: are its ids this model's?",
+                        document.name
+                    ));
+                }
+                let several = ranges.len() > 1;
+                pieces.extend(ranges.into_iter().enumerate().map(|(i, range)| Piece {
+                    name: match several {
+                        true => format!("{} document {}", document.name, i + 1),
+                        false => document.name.clone(),
+                    },
+                    content: PieceContent::Ids(&ids[range]),
+                }));
+            }
+        }
+    }
+    Ok(pieces)
+}
+
+/// The documents of a stream: what stands behind each BOS up to the next, and what stands before the first.
+fn split(ids: &[u16], bos: Option<Token>) -> Vec<Range<usize>> {
+    let starts = ids.iter().enumerate().filter(|&(_, &id)| Some(Token::from(id)) == bos).map(|(i, _)| i);
+    let (mut ranges, mut start, mut begun) = (Vec::new(), 0, false);
+    for at in starts {
+        if begun || at > 0 {
+            ranges.push(start..at);
+        }
+        (start, begun) = (at + 1, true);
+    }
+    ranges.push(start..ids.len());
+    ranges
 }

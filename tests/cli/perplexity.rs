@@ -42,6 +42,9 @@ fn a_range_of_lengths_is_measured_and_averaged() {
     let sum: f64 = rows.iter().map(|r| r["ppl"].as_f64().unwrap()).sum();
     let mean = report["mean_over_ctx"][0]["ppl"].as_f64().unwrap();
     assert!((mean - sum / 5.0).abs() < 1e-9 && report["mean_over_ctx"][0]["lengths"] == 5, "{report}");
+    let two = json(&[&path], &["--ctx", "64,96", "--rope", "plain", "--rope", "pi:factor=2"]);
+    let ropes: Vec<_> = two["mean_over_ctx"].as_array().unwrap().iter().map(|m| m["rope"].as_str()).collect();
+    assert_eq!(ropes, [Some("plain"), Some("pi:factor=2")]);
 
     // Read in pieces of 32 tokens, the first piece is what a window of 32 is; later positions follow.
     let pieces =

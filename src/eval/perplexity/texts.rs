@@ -1,12 +1,10 @@
 //! Documents as tokens: which are measured, and what a window of them feeds.
 
-use std::ops::Range;
-
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
-use super::super::document::Content;
+use super::super::document::pieces;
 use super::super::protocol::{Bos, BosRule, Text, Window};
 use super::super::{below, invalid, Document, Lm};
 use super::Params;
@@ -38,7 +36,7 @@ impl Texts {
             None
         };
         let mut notes = Vec::new();
-        let pieces = pieces(lm, documents, &mut notes)?;
+        let pieces = pieces(documents, lm.n_vocab(), lm.bos(), &mut notes)?;
         let mut order: Vec<usize> = (0..pieces.len()).collect();
         if let Some(seed) = params.seed {
             shuffle(&mut order, seed);
@@ -48,7 +46,7 @@ impl Texts {
             if params.max_documents.is_some_and(|max| chosen.len() >= max) {
                 break;
             }
-            let tokens = pieces[i].tokens(lm)?;
+            let tokens = pieces[i].tokens(|text| lm.tokenize(text, false))?;
             if tokens.len() >= params.min_tokens {
                 chosen.push((i, tokens));
             }
@@ -94,79 +92,6 @@ impl Texts {
             *token = bos;
         }
     }
-}
-
-/// A document, or one of several in a stream of token ids.
-struct Piece<'a> {
-    name: String,
-    content: PieceContent<'a>,
-}
-
-enum PieceContent<'a> {
-    Text(&'a str),
-    Ids(&'a [u16]),
-}
-
-impl Piece<'_> {
-    /// Its tokens without BOS.
-    fn tokens(&self, lm: &dyn Lm) -> Result<Vec<Token>> {
-        match self.content {
-            PieceContent::Text(text) => lm.tokenize(text, false),
-            PieceContent::Ids(ids) => Ok(ids.iter().map(|&id| Token::from(id)).collect()),
-        }
-    }
-}
-
-fn pieces<'a>(lm: &dyn Lm, documents: &'a [Document], notes: &mut Vec<String>) -> Result<Vec<Piece<'a>>> {
-    let mut pieces = Vec::new();
-    for document in documents {
-        match &document.content {
-            Content::Text(text) => {
-                pieces.push(Piece { name: document.name.clone(), content: PieceContent::Text(text) });
-            }
-            Content::Ids(ids) => {
-                let n_vocab = lm.n_vocab();
-                if let Some(i) = ids.iter().position(|&id| usize::from(id) >= n_vocab) {
-                    return Err(invalid(format!(
-                        "{}: offset {}: expected a token id below {n_vocab}, found {}",
-                        document.name,
-                        2 * i,
-                        ids[i]
-                    )));
-                }
-                let ranges = split(ids, lm.bos());
-                if let Some(bos) = lm.bos().filter(|_| ranges == [0..ids.len()]) {
-                    notes.push(format!(
-                        "{} holds no BOS (id {bos}), so it is one document: are its ids this model's?",
-                        document.name
-                    ));
-                }
-                let several = ranges.len() > 1;
-                pieces.extend(ranges.into_iter().enumerate().map(|(i, range)| Piece {
-                    name: match several {
-                        true => format!("{} document {}", document.name, i + 1),
-                        false => document.name.clone(),
-                    },
-                    content: PieceContent::Ids(&ids[range]),
-                }));
-            }
-        }
-    }
-    Ok(pieces)
-}
-
-/// The documents of a stream: what stands behind each BOS up to the next, and what stands before the first.
-fn split(ids: &[u16], bos: Option<Token>) -> Vec<Range<usize>> {
-    let starts = ids.iter().enumerate().filter(|&(_, &id)| Some(Token::from(id)) == bos).map(|(i, _)| i);
-    let (mut ranges, mut start, mut begun) = (Vec::new(), 0, false);
-    for at in starts {
-        if begun || at > 0 {
-            ranges.push(start..at);
-        }
-        (start, begun) = (at + 1, true);
-    }
-    ranges.push(start..ids.len());
-    ranges
 }
 
 /// Fisher and Yates' shuffle, the same on every machine.
