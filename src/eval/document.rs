@@ -128,7 +128,7 @@ pub(super) fn pieces<'a>(
                     )));
                 }
                 let ranges = split(ids, bos);
-                if let Some(bos) = bos.filter(|_| ranges == [0..ids.len()]) {
+                if let Some(bos) = bos.filter(|&bos| ids.iter().all(|&id| Token::from(id) != bos)) {
                     notes.push(format!(
                         "{} holds no BOS (id {bos}), so it is one document: are its ids this model's?",
                         document.name

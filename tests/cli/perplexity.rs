@@ -43,8 +43,15 @@ fn a_range_of_lengths_is_measured_and_averaged() {
     let mean = report["mean_over_ctx"][0]["ppl"].as_f64().unwrap();
     assert!((mean - sum / 5.0).abs() < 1e-9 && report["mean_over_ctx"][0]["lengths"] == 5, "{report}");
     let two = json(&[&path], &["--ctx", "64,96", "--rope", "plain", "--rope", "pi:factor=2"]);
-    let ropes: Vec<_> = two["mean_over_ctx"].as_array().unwrap().iter().map(|m| m["rope"].as_str()).collect();
-    assert_eq!(ropes, [Some("plain"), Some("pi:factor=2")]);
+    let (means, rows) = (two["mean_over_ctx"].as_array().unwrap(), two["results"].as_array().unwrap());
+    assert_eq!((means.len(), rows.len()), (2, 4));
+    for (mean, rows) in means.iter().zip(rows.chunks(2)) {
+        let both = (rows[0]["ppl"].as_f64().unwrap() + rows[1]["ppl"].as_f64().unwrap()) / 2.0;
+        assert!(
+            (mean["ppl"].as_f64().unwrap() - both).abs() < 1e-9 && mean["rope"] == rows[0]["rope"],
+            "{two}"
+        );
+    }
 
     // Read in pieces of 32 tokens, the first piece is what a window of 32 is; later positions follow.
     let pieces =
