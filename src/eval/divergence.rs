@@ -11,13 +11,14 @@ use std::time::Instant;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::document::Content;
+use super::document::pieces;
 use super::stats::Mean;
 use super::table::{number, table};
 use super::{invalid, per_second, Document};
 use crate::control::Control;
 use crate::model::{Error, Result};
 use crate::session::Session;
+use crate::vocab::Vocab;
 use crate::Token;
 
 /// Bytes of logits held at a time.
@@ -202,18 +203,12 @@ fn windows(
     let bos = vocab.bos().filter(|_| vocab.add_bos());
     let width = params.ctx - usize::from(bos.is_some());
     let mut windows = Vec::new();
-    for document in documents {
-        let tokens = match &document.content {
-            Content::Ids(ids) => ids.iter().map(|&id| Token::from(id)).collect(),
-            Content::Text(text) => {
-                let tokens = vocab.tokenize(text, false, false)?;
-                if tokens != b.model().vocab().tokenize(text, false, false)? {
-                    let name = &document.name;
-                    return Err(invalid(format!("{name}: the two models have different tokens for it")));
-                }
-                tokens
-            }
-        };
+    for piece in pieces(documents, va, vocab.bos(), &mut Vec::new())? {
+        let tokens = |vocab: &Vocab| piece.tokens(|text| Ok(vocab.tokenize(text, false, false)?));
+        let (tokens, in_b) = (tokens(vocab)?, tokens(b.model().vocab())?);
+        if tokens != in_b {
+            return Err(invalid(format!("{}: the two models have different tokens for it", piece.name)));
+        }
         windows.extend(tokens.chunks(width).map(|w| bos.into_iter().chain(w.iter().copied()).collect()));
     }
     windows.retain(|w: &Vec<Token>| w.len() >= 2);

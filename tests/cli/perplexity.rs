@@ -92,6 +92,15 @@ fn token_ids_are_measured_as_the_text_they_are_of() {
             assert_eq!(a["results"][0][key], b["results"][0][key], "{key}");
         }
     }
+    // `compare` reads them, too.
+    let compared = |path: &Path| {
+        let what = ["compare", model(), "-f", path.to_str().unwrap(), "--ctx", "64", "--kv-b", "q8_0"];
+        ok(run(&[&what[..], &["--device", "cpu", "-t", "1", "-q", "--json"]].concat())).json()
+    };
+    let (a, b) = (compared(&texts), compared(&ids));
+    for key in ["tokens", "windows", "kl", "ppl_ratio"] {
+        assert_eq!(a[key], b[key], "{key}");
+    }
     let drawn = json(&[&texts], &["--ctx", "96", "--max-documents", "2", "--seed", "5"]);
     assert_eq!(drawn["sample"]["seed"], 5);
     assert_eq!(drawn["sample"]["documents"].as_array().unwrap().len(), 2);

@@ -193,7 +193,7 @@ proptest! {
                 "restart" => {
                     let head = width.min(times.len());
                     let step = n_ctx.min(stride) - usize::from(bos);
-                    let scored = |i: usize| i < head && (bos || i % step > 0);
+                    let scored = |i: usize| i < head && (bos || !i.is_multiple_of(step));
                     prop_assert!(times.iter().enumerate().all(|(i, t)| *t == u8::from(scored(i))));
                 }
                 "llama-cpp" => {
