@@ -14,6 +14,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-gguf", &["ropewalk-files"]),
     ("ropewalk-core", &["ropewalk-files", "ropewalk-gguf"]),
     ("ropewalk-tasks", &["ropewalk-core"]),
+    ("ropewalk-study", &["ropewalk-files", "ropewalk-core"]),
     ("ropewalk-kernels", &[]),
     ("ropewalk-processor", &[]),
     ("ropewalk-ggml", &["ropewalk-files", "ropewalk-gguf", "ropewalk-kernels"]),
@@ -52,6 +53,20 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["metrics"],
             &["ruler", "needle", "longbench", "lveval", "infinitebench", "short", "made"],
             &["registry"],
+        ],
+    ),
+    (
+        "src/study",
+        &[
+            &["error"],
+            &["plan"],
+            &["cell"],
+            &["outcome", "stats"],
+            &["folder"],
+            &["report"],
+            &["run"],
+            // Its test program.
+            &["tests"],
         ],
     ),
     (

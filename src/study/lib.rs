@@ -1,0 +1,27 @@
+//! Controlled studies: every model under every method, measured by every task at every length, and one report
+//! that says what came of it.
+//!
+//! This crate knows no model. A [`Plan`] names what is to be measured and gives the [`Cell`]s; [`run`] has a
+//! [`Runner`] measure them, one after another, and keeps each [`CellResult`] in a file of its own, so that a
+//! study can be stopped, resumed, cut into shards and put together again by [`merge`]; [`report::Report`]
+//! shows what a folder of results says, as one HTML page and as Markdown.
+#![forbid(unsafe_code)]
+
+mod error;
+mod plan;
+mod cell;
+mod outcome;
+mod stats;
+mod folder;
+pub mod report;
+mod run;
+
+pub use cell::{Cell, Key};
+pub use error::{Error, Result};
+pub use folder::{merge, Folder};
+pub use outcome::{Breakdown, Bucket, CellResult, Failure, Metric, Record, State};
+pub use plan::{
+    Attention, Known, Method, Model, Parameters, Plan, Recipe, Task, Template, Trained, MAX_CELLS,
+};
+pub use run::{list, run, Estimate, Listing, Row, Runner, Shard, Summary};
+pub use stats::{pearson, spearman};

@@ -1,0 +1,235 @@
+//! The plan of a study: what is measured with what, read from TOML and checked.
+
+mod read;
+mod toml_file;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+
+/// Cells of a plan, at most.
+pub const MAX_CELLS: usize = 1_000_000;
+
+/// The plan of a study. Paths are joined to the folder of the plan's file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The file.
+    pub path: PathBuf,
+    /// Its text.
+    pub text: String,
+    /// Heading of the report.
+    pub title: String,
+    /// Models.
+    pub models: Vec<Model>,
+    /// Methods.
+    pub methods: Vec<Method>,
+    /// Tasks; a group of tasks is taken apart.
+    pub tasks: Vec<Task>,
+    /// Folder of published data, if the plan names one.
+    pub data: Option<PathBuf>,
+}
+
+/// A model.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Model {
+    /// Name in the report.
+    pub name: String,
+    /// Its GGUF file.
+    pub path: PathBuf,
+}
+
+/// A way to run a model: a rope spec, adapters, or both.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Method {
+    /// Name in the report.
+    pub name: String,
+    /// The rope spec; `None` is the one of the file or the adapter.
+    pub spec: Option<String>,
+    /// LoRA adapters.
+    pub adapters: Vec<PathBuf>,
+    /// Names of the models it is measured on; empty for all.
+    pub models: Vec<String>,
+    /// What to train first; the adapter that comes of it is used together with `adapters`.
+    pub train: Option<Recipe>,
+    /// Whether attention is exact. When the plan does not say, it follows from the spec: what changes which
+    /// keys a query sees, or at which distances, is approximate.
+    pub attention: Attention,
+    /// Whether weights were trained for this method. When the plan does not say: if there are adapters or a
+    /// recipe.
+    pub trained: Trained,
+    /// Tokens seen in training, as the plan states it.
+    pub tokens: Option<u64>,
+    /// Which parameters were trained, as the plan states it.
+    pub parameters: Option<Parameters>,
+}
+
+/// A training run that comes before measuring.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Recipe {
+    /// Arguments of `ropewalk finetune`, less the model, the data and the output.
+    pub args: Vec<String>,
+    /// Texts to train on.
+    pub data: Vec<PathBuf>,
+}
+
+/// Attention of a method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Attention {
+    /// Every query sees every key before it, at its true distance.
+    Exact,
+    /// Keys are left out, or stand at other distances than they have.
+    Approximate,
+}
+
+/// Whether weights were trained for a method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trained {
+    /// The model's weights as they are.
+    Frozen,
+    /// Weights trained for the method.
+    Trained,
+}
+
+/// Which parameters were trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Parameters {
+    /// LoRA pairs, whatever else was trained beside them.
+    Lora,
+    /// All weights.
+    All,
+}
+
+/// Whether prompts are plain text or messages in the model's chat template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Template {
+    /// Text for base models.
+    #[default]
+    Base,
+    /// The model's chat template.
+    Chat,
+}
+
+/// A task with its settings: `perplexity`, `longppl`, `passkey`, or a benchmark.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Task {
+    /// What is run.
+    pub name: String,
+    /// Name in the report.
+    pub label: String,
+    /// The group that the plan named, if it was one.
+    pub group: Option<String>,
+    /// Lengths in tokens; `None` for a task that is as long as its samples are.
+    pub lengths: Vec<Option<u64>>,
+    /// Samples of a cell; `None` is the protocol's number.
+    pub samples: Option<u64>,
+    /// Seeds; `None` is the protocol's own.
+    pub seeds: Vec<Option<u64>>,
+    /// Context that methods are worked out for, where it is more than the task needs.
+    pub ctx: Option<u64>,
+    /// Settings by name.
+    pub options: BTreeMap<String, String>,
+    /// How prompts are framed.
+    pub template: Template,
+    /// The perplexity protocol.
+    pub protocol: Option<String>,
+    /// Its stride.
+    pub stride: Option<u64>,
+    /// Windows measured, at most.
+    pub max_windows: Option<u64>,
+    /// Texts that perplexity is measured on.
+    pub texts: Vec<PathBuf>,
+}
+
+impl Task {
+    /// Whether the score is a perplexity: lower is better, and it is read on a logarithmic scale. All other
+    /// scores are percentages.
+    pub fn is_perplexity(&self) -> bool {
+        matches!(self.name.as_str(), "perplexity" | "longppl")
+    }
+}
+
+/// What [`Plan::read`] is told of a benchmark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// The task.
+    pub name: String,
+    /// Whether its samples are made for a length.
+    pub has_length: bool,
+}
+
+impl Plan {
+    /// Reads a plan. `find` gives the benchmarks of a name, which may be that of a group; `perplexity`,
+    /// `longppl` and `passkey` are known here.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is no plan, or asks for something that makes no sense; the message names
+    /// the file, the line and the key.
+    pub fn read(path: &Path, find: &dyn Fn(&str) -> Result<Vec<Known>, String>) -> Result<Plan> {
+        read::read(path, find)
+    }
+
+    /// What the plan says, less where its file lies and how it is written.
+    pub(crate) fn same_study(&self, other: &Plan) -> Option<&'static str> {
+        let relative = |plan: &Plan| -> Vec<String> {
+            let folder = plan.path.parent().unwrap_or(Path::new(""));
+            let strip = |p: &PathBuf| p.strip_prefix(folder).unwrap_or(p).display().to_string();
+            let methods = plan.methods.iter().flat_map(|m| {
+                m.adapters.iter().chain(m.train.iter().flat_map(|r| &r.data)).collect::<Vec<_>>()
+            });
+            let texts = plan.tasks.iter().flat_map(|t| &t.texts);
+            plan.models
+                .iter()
+                .map(|m| &m.path)
+                .chain(methods)
+                .chain(texts)
+                .chain(&plan.data)
+                .map(strip)
+                .collect()
+        };
+        let methods = |plan: &Plan| {
+            let mut methods = plan.methods.clone();
+            for m in &mut methods {
+                m.adapters.clear();
+                m.train.iter_mut().for_each(|r| r.data.clear());
+            }
+            methods
+        };
+        let tasks = |plan: &Plan| {
+            let mut tasks = plan.tasks.clone();
+            tasks.iter_mut().for_each(|t| t.texts.clear());
+            tasks
+        };
+        let names = |plan: &Plan| plan.models.iter().map(|m| m.name.clone()).collect::<Vec<_>>();
+        let differences = [
+            ("title", self.title != other.title),
+            ("models", names(self) != names(other)),
+            ("methods", methods(self) != methods(other)),
+            ("tasks, lengths, samples or seeds", tasks(self) != tasks(other)),
+            ("paths", relative(self) != relative(other)),
+        ];
+        differences.iter().find(|(_, differ)| *differ).map(|(name, _)| *name)
+    }
+
+    /// Cells in all.
+    pub fn len(&self) -> usize {
+        let methods: usize = self
+            .methods
+            .iter()
+            .map(|m| if m.models.is_empty() { self.models.len() } else { m.models.len() })
+            .sum();
+        let of_tasks = self.tasks.iter().map(|t| t.lengths.len().saturating_mul(t.seeds.len()));
+        of_tasks.fold(0, usize::saturating_add).saturating_mul(methods)
+    }
+
+    /// Whether there are none; [`Plan::read`] refuses such a plan.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

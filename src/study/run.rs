@@ -1,0 +1,343 @@
+//! Runs the cells of a plan, one after another.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use ropewalk_core::control::Control;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::cell::Cell;
+use crate::folder::Folder;
+use crate::outcome::{CellResult, Failure, Record, State};
+use crate::{Error, Plan, Result, MAX_CELLS};
+
+/// What measures cells. Cells of one model under one method come one after another, so it may keep both
+/// loaded.
+pub trait Runner {
+    /// Stands for the contents of the files of the cell's model and method: the model, given adapters,
+    /// training data. Texts of perplexity are seen to here.
+    ///
+    /// # Errors
+    /// Why that cannot be said: the cell is then a failed one.
+    fn identity(&mut self, cell: &Cell<'_>) -> Result<String, String>;
+
+    /// Stands for the contents of the published data that the cell's task reads.
+    ///
+    /// # Errors
+    /// As of [`Runner::identity`].
+    fn data(&mut self, _cell: &Cell<'_>) -> Result<String, String> {
+        Ok(String::new())
+    }
+
+    /// Trains an adapter by the recipe of the cell's method and puts it at `out`, whole or not at all.
+    ///
+    /// # Errors
+    /// Why it could not; every cell of the model under this method is then a failed one.
+    fn train(&mut self, cell: &Cell<'_>, out: &Path, control: &Control<'_>) -> Result<(), Failure>;
+
+    /// Measures a cell. `trained` is the adapter that [`Runner::train`] gave, for a method with a recipe.
+    /// `samples` is a file for the samples, of JSON Lines; what a stopped run has left there may be used.
+    ///
+    /// # Errors
+    /// Why it could not, or that it was stopped.
+    fn run(
+        &mut self,
+        cell: &Cell<'_>,
+        trained: Option<&Path>,
+        samples: &Path,
+        control: &Control<'_>,
+    ) -> Result<CellResult, Failure>;
+
+    /// What a cell takes.
+    ///
+    /// # Errors
+    /// Why it cannot be measured, as far as that is known beforehand.
+    fn estimate(&mut self, cell: &Cell<'_>) -> Result<Estimate, String>;
+}
+
+/// What a cell takes.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Estimate {
+    /// Tokens that go through the model.
+    pub tokens: u64,
+    /// Bytes of memory.
+    pub bytes: u64,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// One of several equal parts of a study's cells: neighbours in the order of the plan, so that most methods
+/// are trained and loaded in one shard only. Written `i/N`, from `1/N` to `N/N`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    part: usize,
+    of: usize,
+}
+
+impl Shard {
+    /// All cells.
+    pub const ALL: Shard = Shard { part: 1, of: 1 };
+
+    /// Whether a cell is in this part, of a plan of `n` cells.
+    pub fn has(&self, index: usize, n: usize) -> bool {
+        let border = |i: usize| (i as u128 * n as u128 / self.of as u128) as usize;
+        (border(self.part - 1)..border(self.part)).contains(&index)
+    }
+}
+
+impl FromStr for Shard {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Shard> {
+        let parsed = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        match parsed {
+            Some((part, of)) if (1..=MAX_CELLS).contains(&of) && (1..=of).contains(&part) => {
+                Ok(Shard { part, of })
+            }
+            _ => Err(Error::Invalid(format!(
+                "shard: expected i/N with i from 1 to N and N at most {MAX_CELLS}, found {text:?}"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.part, self.of)
+    }
+}
+
+/// What a run did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Summary {
+    /// Cells of this shard.
+    pub cells: usize,
+    /// Measured before.
+    pub known: usize,
+    /// Measured now.
+    pub measured: usize,
+    /// Failed now.
+    pub failed: usize,
+    /// Old results whose model, adapter or texts have changed, put aside.
+    pub put_aside: usize,
+    /// Whether the run was stopped before it was through.
+    pub stopped: bool,
+}
+
+/// SHA-256 of texts, each file read once.
+#[derive(Default)]
+struct Texts(HashMap<PathBuf, Result<String, String>>);
+
+impl Texts {
+    fn hashes(&mut self, paths: &[PathBuf]) -> Result<Vec<String>, String> {
+        paths.iter().map(|p| self.0.entry(p.clone()).or_insert_with(|| sha256(p)).clone()).collect()
+    }
+}
+
+fn sha256(path: &Path) -> Result<String, String> {
+    let fault = |e| format!("{}: {e}", path.display());
+    let mut file = std::fs::File::open(path).map_err(fault)?;
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
+    loop {
+        match file.read(&mut buffer).map_err(fault)? {
+            0 => return Ok(format!("{:x}", hash.finalize())),
+            n => hash.update(&buffer[..n]),
+        }
+    }
+}
+
+/// The hash of a cell, or why it has none.
+fn hash(cell: &Cell<'_>, runner: &mut dyn Runner, texts: &mut Texts) -> Result<(String, String), String> {
+    let texts = texts.hashes(&cell.task.texts)?;
+    let identity = runner.identity(cell)?;
+    let all = serde_json::to_string(&(&identity, runner.data(cell)?)).map_err(|e| e.to_string())?;
+    Ok((cell.hash(&all, &texts), identity))
+}
+
+/// Measures the cells of a shard that have no result yet, and those that failed before. Each result is on the
+/// disk before the next cell begins. A cell that fails is a result too. After a request to stop the cell at
+/// hand is left as its runner left it.
+///
+/// # Errors
+/// The folder or the disk; results so far are kept.
+pub fn run(
+    plan: &Plan,
+    folder: &Folder,
+    runner: &mut dyn Runner,
+    shard: Shard,
+    control: &Control<'_>,
+) -> Result<Summary> {
+    let n = plan.len();
+    let mut summary = Summary::default();
+    let mut texts = Texts::default();
+    let mut trainer = Trainer::default();
+    let mut before = folder.hashes()?;
+    let total = plan.cells().filter(|c| shard.has(c.index, n)).count();
+    summary.cells = total;
+    for (i, cell) in plan.cells().filter(|c| shard.has(c.index, n)).enumerate() {
+        if control.stopped() {
+            summary.stopped = true;
+            break;
+        }
+        let key = cell.key();
+        control.report(format_args!("{key}"), i as u64, total as u64);
+        let (hash, identity) = match hash(&cell, runner, &mut texts) {
+            Ok((hash, identity)) => (hash, Ok(identity)),
+            Err(why) => (cell.hash("", &[]), Err(why)),
+        };
+        summary.put_aside += folder.put_aside(&key, &hash, &mut before)?;
+        if folder.get(&hash)?.is_some_and(|r| r.result().is_some()) {
+            summary.known += 1;
+            continue;
+        }
+        let outcome = identity.map_err(Failure::Failed).and_then(|identity| {
+            let trained = trainer.adapter(&cell, &identity, folder, runner, control)?;
+            runner.run(&cell, trained.as_deref(), &folder.samples(&hash), control)
+        });
+        let state = match outcome {
+            Ok(result) => match result.fault() {
+                None => State::Done(Box::new(result)),
+                Some(fault) => State::Failed(fault),
+            },
+            Err(Failure::Failed(why)) => State::Failed(why),
+            Err(Failure::Stopped) => {
+                summary.stopped = true;
+                break;
+            }
+        };
+        if let State::Failed(why) = &state {
+            summary.failed += 1;
+            control.note(format_args!("{key}: failed: {why}"));
+        } else {
+            summary.measured += 1;
+        }
+        folder.put(&Record { hash, cell: key, state })?;
+    }
+    Ok(summary)
+}
+
+/// Adapters trained for a method, or why they could not be.
+#[derive(Default)]
+struct Trainer(HashMap<String, Result<PathBuf, String>>);
+
+impl Trainer {
+    fn adapter(
+        &mut self,
+        cell: &Cell<'_>,
+        identity: &str,
+        folder: &Folder,
+        runner: &mut dyn Runner,
+        control: &Control<'_>,
+    ) -> Result<Option<PathBuf>, Failure> {
+        let Some(recipe) = &cell.method.train else { return Ok(None) };
+        let all = (&cell.model.name, &cell.method.name, &cell.method.spec, &recipe.args, identity);
+        let bytes = serde_json::to_vec(&all).unwrap_or_default();
+        let name = format!("{:x}", Sha256::digest(bytes));
+        if let Some(known) = self.0.get(&name) {
+            return known.clone().map(Some).map_err(Failure::Failed);
+        }
+        let out = folder.adapter(&name);
+        let trained = if out.is_file() { Ok(()) } else { runner.train(cell, &out, control) };
+        let trained = match trained {
+            Ok(()) => Ok(out),
+            Err(Failure::Failed(why)) => Err(format!("training: {why}")),
+            Err(Failure::Stopped) => return Err(Failure::Stopped),
+        };
+        self.0.insert(name, trained.clone());
+        trained.map(Some).map_err(Failure::Failed)
+    }
+}
+
+/// What a study will take, before anything runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Listing {
+    /// A row for each model under each method.
+    pub rows: Vec<Row>,
+    /// Cells of this shard.
+    pub cells: usize,
+    /// Those that have a result.
+    pub done: usize,
+    /// Tokens of the others.
+    pub tokens: u64,
+    /// Bytes of memory that the largest of them takes.
+    pub bytes: u64,
+    /// Seconds of all of them.
+    pub seconds: f64,
+}
+
+/// One model under one method.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Row {
+    /// The model.
+    pub model: String,
+    /// The method.
+    pub method: String,
+    /// Its cells.
+    pub cells: usize,
+    /// Those that have a result.
+    pub done: usize,
+    /// Tokens of the others.
+    pub tokens: u64,
+    /// Bytes of memory that the largest of them takes.
+    pub bytes: u64,
+    /// Seconds of all of them.
+    pub seconds: f64,
+    /// Cells that cannot be measured, and why.
+    pub problems: Vec<String>,
+}
+
+/// What the cells of a shard will take. `folder` is that of the study, if there is one already.
+///
+/// # Errors
+/// The folder.
+pub fn list(
+    plan: &Plan,
+    folder: Option<&Folder>,
+    runner: &mut dyn Runner,
+    shard: Shard,
+    control: &Control<'_>,
+) -> Result<Listing> {
+    let n = plan.len();
+    let mut texts = Texts::default();
+    let mut rows: Vec<Row> = Vec::new();
+    for cell in plan.cells().filter(|c| shard.has(c.index, n)) {
+        if control.stopped() {
+            break;
+        }
+        let same = |r: &Row| r.model == cell.model.name && r.method == cell.method.name;
+        if !rows.last().is_some_and(same) {
+            let (model, method) = (cell.model.name.clone(), cell.method.name.clone());
+            rows.push(Row { model, method, ..Row::default() });
+        }
+        let Some(row) = rows.last_mut() else { continue };
+        row.cells += 1;
+        let hash = hash(&cell, runner, &mut texts);
+        if let (Some(folder), Ok((hash, _))) = (folder, &hash) {
+            if folder.get(hash)?.is_some_and(|r| r.result().is_some()) {
+                row.done += 1;
+                continue;
+            }
+        }
+        match hash.and_then(|_| runner.estimate(&cell)) {
+            Ok(estimate) => {
+                row.tokens = row.tokens.saturating_add(estimate.tokens);
+                row.bytes = row.bytes.max(estimate.bytes);
+                row.seconds += estimate.seconds;
+            }
+            Err(why) => row.problems.push(format!("{}: {why}", cell.key())),
+        }
+    }
+    let sum = |f: &dyn Fn(&Row) -> usize| rows.iter().map(f).sum();
+    Ok(Listing {
+        cells: sum(&|r| r.cells),
+        done: sum(&|r| r.done),
+        tokens: rows.iter().fold(0, |n: u64, r| n.saturating_add(r.tokens)),
+        bytes: rows.iter().map(|r| r.bytes).max().unwrap_or(0),
+        seconds: rows.iter().map(|r| r.seconds).sum(),
+        rows,
+    })
+}

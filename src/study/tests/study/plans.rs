@@ -1,0 +1,175 @@
+//! Plans: what is read, and what is refused.
+
+use ropewalk_study::{Attention, Plan, Trained};
+
+use crate::fake::{find, Study, PLAN};
+
+#[test]
+fn a_plan_is_read_with_its_defaults() {
+    let study = Study::new(PLAN);
+    let plan = study.plan();
+    assert_eq!((plan.models.len(), plan.methods.len(), plan.tasks.len()), (1, 7, 8));
+    assert_eq!(plan.cells().count(), plan.len());
+    assert!(plan.cells().enumerate().all(|(i, c)| c.index == i));
+    assert_eq!(plan.models[0].path, study.at("small.gguf"));
+    let kinds: Vec<Attention> = plan.methods.iter().map(|m| m.attention).collect();
+    assert_eq!(kinds[..4], [Attention::Exact; 4]);
+    assert_eq!(kinds[4..], [Attention::Approximate; 3]);
+    let trained: Vec<bool> = plan.methods.iter().map(|m| m.trained == Trained::Trained).collect();
+    assert_eq!(trained, [false, false, false, true, false, false, false]);
+    let niah = &plan.tasks[2];
+    assert_eq!((niah.name.as_str(), niah.group.as_deref()), ("niah_single_2", Some("ruler_niah")));
+    assert_eq!(niah.lengths, [Some(4096), Some(8192), Some(12288)]);
+    assert_eq!((plan.tasks[1].seeds.clone(), niah.seeds.clone()), (vec![Some(1), Some(2)], vec![None]));
+    assert_eq!(plan.tasks[7].lengths, [None]);
+    assert_eq!(plan.tasks[5].options["ruler"], "2024");
+}
+
+#[test]
+fn all_that_determines_a_cell_is_in_its_hash() {
+    let hash = |text: &str, identity: &str, texts: &[String]| -> Vec<String> {
+        Study::new(text).plan().cells().map(|c| c.hash(identity, texts)).collect()
+    };
+    let same = hash(PLAN, "m", &[]);
+    assert_eq!(same, hash(PLAN, "m", &[]), "the folder of a plan is not part of it");
+    let mut all = same.clone();
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), same.len());
+    let differ = |text: &str, identity: &str, texts: &[String]| -> usize {
+        let other = hash(text, identity, texts);
+        assert_eq!(other.len(), same.len());
+        other.iter().zip(&same).filter(|(a, b)| a != b).count()
+    };
+    assert_eq!(differ(PLAN, "n", &[]), 161);
+    assert_eq!(differ(PLAN, "m", &["t".into()]), 161);
+    let changed = |from: &str, to: &str| {
+        assert!(PLAN.contains(from), "{from}");
+        differ(&PLAN.replace(from, to), "m", &[])
+    };
+    assert_eq!(changed("pi:factor=2", "pi:factor=3"), 23);
+    assert_eq!(changed("\"100\"", "\"101\""), 23);
+    assert_eq!(changed("max_windows = 8", "max_windows = 9"), 21);
+    assert_eq!(changed("protocol = \"yarn\"", "protocol = \"press\""), 21);
+    assert_eq!(changed("\"2024\"", "\"current\""), 21);
+    assert_eq!(changed("samples = 20", "samples = 30"), 140);
+    assert_eq!(changed("seeds = [1, 2]", "seeds = [1, 3]"), 21);
+    assert_eq!(changed("12288", "16384"), 7 * 7);
+    assert_eq!(changed("ctx = 8192", "ctx = 4096"), 14);
+    assert_eq!(changed("samples = 20", "samples = 20\ntemplate = \"chat\""), 161);
+    // Neither the heading nor where files lie.
+    assert_eq!(changed("Twice", "Thrice") + changed("small.gguf", "elsewhere.gguf"), 0);
+}
+
+#[test]
+fn bad_plans_are_refused_in_a_line_with_file_line_and_key() {
+    let cases: &[(&str, &str, &str)] = &[
+        ("samples = 20", "sampels = 20", "line 4: unknown field `sampels`, expected one of `title`"),
+        ("samples = 20", "samples = 0", "line 4: samples: expected 1 to 1000000, found 0"),
+        ("samples = 20", "samples = -3", "line 4: samples: invalid value: integer `-3`"),
+        ("samples = 20", "samples = \"many\"", "line 4: samples: invalid type: string"),
+        ("samples = 20", "samples = 1e99", "line 4: samples: invalid type: floating point"),
+        ("samples = 20", "samples = 2000000", "found 2000000"),
+        ("samples = 20", "samples = ", "line 4"),
+        (
+            "lengths = [4096, 8192",
+            "lengths = [4096, 1, 8192",
+            "line 3: lengths: expected 2 to 1073741824 tokens",
+        ),
+        ("lengths = [4096, 8192", "lengths = [4096, 4096", "line 3: lengths: 4096 stands twice"),
+        (
+            "lengths = [4096, 8192, 12288]",
+            "lengths = []",
+            "line 43: lengths: perplexity expects at least one",
+        ),
+        ("seeds = [1, 2]", "seeds = [2, 2]", "line 49: seeds: 2 stands twice"),
+        ("seeds = [1, 2]", "seeds = []", "line 49: seeds: expected at least one, found none"),
+        ("title = \"Twice the window\"", "title = \"\"", "line 2: title: expected 1 to 300 bytes, found 0"),
+        ("title = \"Twice the window\"", "", "missing field `title`"),
+        ("name = \"pi\"", "name = \"plain\"", "line 16: methods: the name \"plain\" stands twice"),
+        ("name = \"pi\"", "name = \"\"", "line 16: methods: expected a name of 1 to 60 bytes"),
+        ("name = \"pi\"", "name = \"p\\u001bi\"", "found control characters"),
+        ("spec = \"pi:factor=2\"", "spec = \"pie\"", "line 17: spec: "),
+        ("spec = \"pi:factor=2\"", "spec = \"pi:factor=0\"", "line 17: spec: "),
+        (
+            "spec = \"pi:factor=2\"",
+            "spec = \"pi\"\nmodels = [\"large\"]",
+            "line 18: models: expected some of small",
+        ),
+        ("spec = \"pi:factor=2\"", "spec = \"pi\"\ntokens = 5", "trained: expected \"trained\""),
+        ("spec = \"pi:factor=2\"", "spec = \"pi\"\nkind = \"odd\"", "line 18: kind: unknown variant `odd`"),
+        ("data = [\"essays.txt\"]", "data = []", "data: expected texts to train on, found none"),
+        ("data = [\"essays.txt\"]", "date = []", "unknown field `date`"),
+        ("path = \"small.gguf\"", "path = \"\"", "line 9: path: expected a GGUF file"),
+        ("name = \"vt\"", "name = \"tv\"", "line 55: name: unknown task \"tv\""),
+        ("name = \"vt\"", "name = \"empty\"", "which has none"),
+        ("name = \"vt\"", "name = \"niah_single_2\"", "line 55: tasks: \"niah_single_2\" stands twice"),
+        (
+            "name = \"vt\"",
+            "name = \"vt\"\nprotocol = \"yarn\"",
+            "protocol: expected for perplexity only, found for vt",
+        ),
+        (
+            "name = \"piqa\"",
+            "name = \"piqa\"\nlengths = [4096]",
+            "line 63: lengths: piqa is as long as its samples are",
+        ),
+        ("texts = [\"essays.txt\"]\n\n", "\n\n", "texts: perplexity expects at least one file, found none"),
+        (
+            "seeds = [1, 2]",
+            "options = { depth = [1] }",
+            "line 49: options: expected text, a number, true or false",
+        ),
+    ];
+    for (from, to, expected) in cases {
+        assert!(PLAN.contains(from), "{from}");
+        let study = Study::new(&PLAN.replacen(from, to, 1));
+        let said = Plan::read(&study.at("plan.toml"), &find).unwrap_err().to_string();
+        let at = study.at("plan.toml");
+        assert!(said.starts_with(&format!("{}: line ", at.display())), "{to}: {said}");
+        assert!(said.contains(expected) && !said.contains('\n'), "{to}: {said}");
+    }
+}
+
+#[test]
+fn plans_that_are_none_or_too_large_are_refused() {
+    let refused = |bytes: &[u8]| {
+        let study = Study::new("");
+        std::fs::write(study.at("plan.toml"), bytes).unwrap();
+        let said = Plan::read(&study.at("plan.toml"), &find).unwrap_err().to_string();
+        assert!(said.contains("plan.toml") && !said.contains('\n'), "{said}");
+        said
+    };
+    refused(b"");
+    assert!(refused(b"title = \"x\"\nmodels = []\nmethods = []\ntasks = []\n")
+        .contains("models: expected at least one"));
+    assert!(refused(b"\xff\xfe").contains("expected UTF-8"));
+    assert!(refused(&vec![b'#'; (1 << 20) + 1]).contains("at most 1048576 bytes"));
+    let many = |n: u64| format!("{:?}", (2..2 + n).collect::<Vec<_>>());
+    let list = |n: u64| PLAN.replace("[4096, 8192, 12288]", &many(n));
+    assert!(refused(list(1001).as_bytes()).contains("lengths: expected at most 1000, found 1001"));
+    let large = list(1000).replace("seeds = [1, 2]", &format!("seeds = {}", many(200)));
+    // 7 methods x (1000 x (1 + 200 + 4) + 2).
+    assert!(refused(large.as_bytes()).contains("expected at most 1000000 cells in all, found 1435014"));
+    let nowhere = Plan::read(std::path::Path::new("no/such/plan.toml"), &find).unwrap_err().to_string();
+    assert!(nowhere.starts_with("no/such/plan.toml: "), "{nowhere}");
+}
+
+#[test]
+fn the_example_is_a_plan() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/study-small.toml");
+    let plan = Plan::read(&path, &find).unwrap();
+    let names: Vec<&str> = plan.tasks.iter().map(|t| t.name.as_str()).collect();
+    let needles = ["niah_single_2", "niah_multikey_1", "niah_multivalue", "niah_multiquery"];
+    for task in needles.into_iter().chain(["perplexity", "longppl", "passkey", "vt", "cwe", "piqa"]) {
+        assert!(names.contains(&task), "{task}");
+    }
+    // Every method that needs nothing from the file but its numbers.
+    for method in ropewalk_core::rope::METHODS.iter().filter(|m| m.name != "longrope") {
+        let spec = |s: &Option<String>| {
+            s.as_ref().is_some_and(|s| s.split(':').next().is_some_and(|name| name == method.name))
+        };
+        assert!(plan.methods.iter().any(|m| spec(&m.spec)), "{}", method.name);
+    }
+    assert_eq!(plan.len(), 12 * (8 * 3 + 1 + 1));
+}
