@@ -19,6 +19,7 @@ mod ruler;
 mod needle;
 mod longbench;
 mod made;
+mod lveval;
 mod registry;
 
 pub use data::DataFile;

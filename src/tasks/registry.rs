@@ -1,9 +1,10 @@
 //! All tasks, and families of them.
 
-use crate::{longbench, made, needle, ruler, Error, Result, Task};
+use crate::{longbench, lveval, made, needle, ruler, Error, Result, Task};
 
 /// The slices that the files of tasks export.
-static FAMILIES: &[&[&dyn Task]] = &[longbench::TASKS, needle::TASKS, ruler::TASKS, made::TASKS];
+static FAMILIES: &[&[&dyn Task]] =
+    &[longbench::TASKS, needle::TASKS, ruler::TASKS, made::TASKS, lveval::TASKS];
 
 /// Tasks that are reported together, with their mean.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +44,21 @@ pub static GROUPS: &[Group] = &[
         name: "babilong",
         about: "Questions about one to three facts among the sentences of a book.",
         tasks: &["babilong_qa1", "babilong_qa2", "babilong_qa3", "babilong_qa4", "babilong_qa5"],
+    },
+    Group {
+        name: "lveval",
+        about: "LV-Eval, nine sets of questions on mixed-up documents in English and Chinese.",
+        tasks: lveval::NAMES,
+    },
+    Group {
+        name: "lveval_single",
+        about: "LV-Eval's four sets whose answers stand in one place.",
+        tasks: lveval::SINGLE_HOP,
+    },
+    Group {
+        name: "lveval_multi",
+        about: "LV-Eval's five sets whose answers are put together from several places.",
+        tasks: lveval::MULTI_HOP,
     },
 ];
 

@@ -6,8 +6,10 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+pub mod chinese;
 pub mod difflib;
 pub mod longbench;
+pub mod lveval;
 pub mod python;
 pub mod rouge;
 #[cfg(test)]

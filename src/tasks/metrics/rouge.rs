@@ -16,6 +16,11 @@ const MAX_STEPS: usize = 990;
 /// fails, LongBench scores 0: a text without a sentence, and two sentences so long that the recursion exceeds
 /// Python's limit. A perfect answer gets [`BEST`], because of the 1e-8 in the package's denominator.
 pub fn rouge_l(prediction: &str, gold: &str) -> f64 {
+    rouge_l_within(prediction, gold, MAX_STEPS)
+}
+
+/// [`rouge_l`] for code that calls the package from another depth, which leaves other steps to it.
+pub fn rouge_l_within(prediction: &str, gold: &str, max_steps: usize) -> f64 {
     let (hypothesis, reference) = (sentences(prediction), sentences(gold));
     if hypothesis.is_empty() || reference.is_empty() {
         return 0.0;
@@ -33,7 +38,7 @@ pub fn rouge_l(prediction: &str, gold: &str) -> f64 {
     let mut union = HashSet::new();
     for sentence in &reference {
         for other in &hypothesis {
-            if !common_words(sentence, other, &mut union) {
+            if !common_words(sentence, other, max_steps, &mut union) {
                 return 0.0;
             }
         }
@@ -57,14 +62,14 @@ fn sentences(text: &str) -> Vec<String> {
 
 /// Adds the words of the longest common subsequence of `x` and `y` that the package finds; `false` where its
 /// recursion fails.
-fn common_words(x: &[u32], y: &[u32], into: &mut HashSet<u32>) -> bool {
+fn common_words(x: &[u32], y: &[u32], max_steps: usize, into: &mut HashSet<u32>) -> bool {
     // The way has at least as many steps as the shorter sentence has words.
-    if x.len().min(y.len()) > MAX_STEPS {
+    if x.len().min(y.len()) > max_steps {
         return false;
     }
     // It goes back from the end, and sees the last rows and columns of the table only.
     let (first_row, first_column) =
-        (x.len().saturating_sub(MAX_STEPS + 1), y.len().saturating_sub(MAX_STEPS + 1));
+        (x.len().saturating_sub(max_steps + 1), y.len().saturating_sub(max_steps + 1));
     let width = y.len() - first_column + 1;
     let mut table: Vec<u32> = Vec::with_capacity((x.len() - first_row + 1) * width);
     let mut row = vec![0_u32; y.len() + 1];
@@ -83,7 +88,7 @@ fn common_words(x: &[u32], y: &[u32], into: &mut HashSet<u32>) -> bool {
     }
     let at = |i: usize, j: usize| table[(i - first_row) * width + (j - first_column)];
     let (mut i, mut j) = (x.len(), y.len());
-    for _ in 0..=MAX_STEPS {
+    for _ in 0..=max_steps {
         if i == 0 || j == 0 {
             return true;
         }

@@ -1,0 +1,272 @@
+//! LV-Eval: questions about mixed-up documents of 16,000 to 256,000 words, in English and Chinese.
+//!
+//! Yuan et al. 2024; prompts, budgets, truncation and metrics of infinigence/LVEval at 63e7ae9, which reads the
+//! same files. The nine sets with the ending `_mixup` are those that "Untie the Knots" reports; the paper leaves
+//! out factrecall.
+//!
+//! The length chooses the file (the longest published one that is not above it; thousands of words there,
+//! thousands of tokens here) and the truncation: as the README prescribes, a prompt has at most 500 tokens less
+//! than the length, and a longer one loses its middle.
+//!
+//! Files: `lveval/SET/SET_LEVEL.jsonl` in the folder of data, as the archives of the data set `Infinigence/LVEval`
+//! unpack, or `lveval/SET_LEVEL.jsonl`: one JSON object a line with `input`, `context`, `answers` (texts, the first
+//! of which counts) and, but for some sets, `answer_keywords`. Chinese sets also read jieba's dictionary.
+
+mod prompts;
+mod sets;
+mod shots;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::data::Records;
+use crate::metrics::chinese::Words;
+use crate::metrics::lveval as metrics;
+use crate::{Answer, Ask, Encoder, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task};
+
+pub(crate) use sets::{MULTI_HOP, NAMES, SINGLE_HOP, TASKS};
+
+/// Tokens of the length that the prompt leaves free.
+const RESERVE: usize = 500;
+/// Tokens more, at most, that a prompt has once its two halves are joined: those at the seam are others.
+const SEAM: usize = 16;
+/// Bytes of an answer or its keywords, at most: published ones have some thousand.
+const MAX_ANSWER: usize = 1 << 16;
+
+/// The published lengths, and the tokens from which on they are chosen.
+const LEVELS: [(&str, usize); 5] =
+    [("16k", 16_000), ("32k", 32_000), ("64k", 64_000), ("128k", 128_000), ("256k", 256_000)];
+
+/// The protocol.
+static STYLE: Opt = Opt {
+    name: "lveval",
+    values: &["official", "utk"],
+    default: "official",
+    about:
+        "official: the published prompts; utk: three questions on the passages are answered before, and only \
+            the first line of an answer counts, as in Untie the Knots",
+};
+
+/// The file.
+static LEVEL: Opt = Opt {
+    name: "lveval_level",
+    values: &["auto", "16k", "32k", "64k", "128k", "256k"],
+    default: "auto",
+    about: "the published length to read; auto is the longest that is not above the length in tokens",
+};
+
+/// How answers are judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Score {
+    F1,
+    F1Zh,
+    Keywords,
+    KeywordsZh,
+    RougeZh,
+}
+
+impl Score {
+    const fn is_chinese(self) -> bool {
+        matches!(self, Score::F1Zh | Score::KeywordsZh | Score::RougeZh)
+    }
+}
+
+struct LvEval {
+    info: Info,
+    /// The name of the set in the names of its files.
+    set: &'static str,
+    prompt: &'static str,
+    /// Tokens of the answer, at most.
+    max_tokens: usize,
+    score: Score,
+}
+
+/// A record of the published files; they have more fields.
+#[derive(Debug, Deserialize)]
+struct Record {
+    input: String,
+    context: String,
+    answers: Vec<String>,
+    answer_keywords: Option<String>,
+}
+
+impl Task for LvEval {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
+        let words = match self.score.is_chinese() {
+            true => Some(Arc::new(Words::read(setup.data)?)),
+            false => None,
+        };
+        self.samples_with(setup, words)
+    }
+}
+
+impl LvEval {
+    /// The samples, with what cuts Chinese into words.
+    fn samples_with<'a>(&'a self, setup: &'a Setup<'a>, words: Option<Arc<Words>>) -> Result<Samples<'a>> {
+        let length = setup.length()?;
+        let level = level(setup, length)?;
+        let max_prompt = max_prompt(length)?;
+        let has_passages = self.info.options.iter().any(|option| option.name == STYLE.name);
+        let with_shots = has_passages && setup.option(&STYLE)? == "utk";
+        let path = self.path(setup, level)?;
+        let records = Records::open(&path, &setup.control, |record| self.check(record, with_shots))?;
+        let n = setup.samples.map_or(records.len(), |n| n.min(records.len()));
+        let need = max_prompt + self.max_tokens + setup.encoder.count(&setup.encoder.frame("")?)? + SEAM;
+        let make = move |i: usize| {
+            setup.check_stopped()?;
+            let record: Record = records.get(i)?;
+            let prompt = cut_middle(setup.encoder, self.prompt(&record, with_shots)?, max_prompt)?;
+            let gold = record.answers.into_iter().next().unwrap_or_default();
+            // A line break is one more blank to every metric.
+            let expected = Answer::Text(if with_shots { gold.replace('\n', " ") } else { gold.clone() });
+            Ok(Sample {
+                id: i.to_string(),
+                prompt: setup.encoder.frame(&prompt)?,
+                ask: Ask::Generate { max_tokens: self.max_tokens, min_tokens: 0, stop: Vec::new() },
+                expected,
+                tags: vec![("level", level.to_owned())],
+                judge: judge(self.score, gold, record.answer_keywords, words.clone(), with_shots),
+            })
+        };
+        Ok(Samples::new(n, make).with_beyond(need.saturating_sub(length)))
+    }
+
+    /// Where the records of a level are: in the folder that the published archive unpacks to, or beside it, where
+    /// the official code looks.
+    fn path(&self, setup: &Setup<'_>, level: &str) -> Result<PathBuf> {
+        let ending = format!("{}_{level}.jsonl", self.set);
+        let beside = setup.data.join("lveval").join(&ending);
+        if beside.is_file() {
+            return Ok(beside);
+        }
+        let file = self.info.files.iter().find(|f| f.name.ends_with(&ending));
+        file.ok_or_else(|| Error::invalid(format!("{}: no file of the level {level}", self.info.name)))?
+            .path(setup.data)
+    }
+
+    /// What is wrong with a record.
+    fn check(&self, record: &Record, with_shots: bool) -> Result<(), String> {
+        let Some(gold) = record.answers.first() else {
+            return Err("expected at least one of `answers`, found none".to_owned());
+        };
+        let keywords = record.answer_keywords.as_deref().filter(|k| !k.is_empty());
+        for (name, text) in [("answers", gold.as_str()), ("answer_keywords", keywords.unwrap_or_default())] {
+            if text.len() > MAX_ANSWER {
+                return Err(format!(
+                    "expected `{name}` of at most {MAX_ANSWER} bytes, found one of {}",
+                    text.len()
+                ));
+            }
+        }
+        let scored = match self.score {
+            Score::Keywords => keywords.is_none_or(metrics::has_keyword),
+            Score::KeywordsZh => metrics::has_keyword_zh(keywords.unwrap_or(gold)),
+            Score::F1 | Score::F1Zh | Score::RougeZh => true,
+        };
+        if !scored {
+            return Err(format!("expected `answer_keywords` with a word in them, found {keywords:?}"));
+        }
+        match with_shots && shots::titles(&record.context).next().is_none() {
+            true => {
+                Err("expected passages under headings such as \"### Passage 1\" in `context`, found none"
+                    .to_owned())
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// The prompt before truncation.
+    fn prompt(&self, record: &Record, with_shots: bool) -> Result<String> {
+        let parts = self.prompt.split_once("{context}").and_then(|(head, rest)| {
+            let (instruction, tail) = rest.split_once("{input}")?;
+            let (instruction, question) = instruction.split_at(instruction.rfind("\n\n")? + 2);
+            Some((head, instruction, question, tail))
+        });
+        let (head, instruction, question, tail) =
+            parts.ok_or_else(|| Error::invalid(format!("{}: its template has no fields", self.info.name)))?;
+        let mut out = [head, &record.context, instruction].concat();
+        if with_shots {
+            for (asked, answer) in shots::pseudo(&record.context, self.score.is_chinese()) {
+                out.extend([question, &asked, tail, &answer, "\n\n"]);
+            }
+        }
+        out.extend([question, &record.input, tail]);
+        Ok(out)
+    }
+}
+
+/// The level to read.
+fn level(setup: &Setup<'_>, length: usize) -> Result<&'static str> {
+    let chosen = setup.option(&LEVEL)?;
+    if let Some((name, _)) = LEVELS.iter().find(|(name, _)| *name == chosen) {
+        return Ok(name);
+    }
+    let fitting = LEVELS.iter().rev().find(|(_, from)| *from <= length);
+    fitting.map(|(name, _)| *name).ok_or_else(|| {
+        let known: Vec<_> = LEVELS.iter().map(|(_, from)| from.to_string()).collect();
+        Error::invalid(format!(
+            "length {length}: LV-Eval has files for {} tokens; shorter lengths need the option {}",
+            known.join(", "),
+            LEVEL.name
+        ))
+    })
+}
+
+/// Tokens of the prompt, at most. The README has 31,500 for a model of 32k and 199,500 for one of 200k: thousands,
+/// less 500 for the answer. So a multiple of 1024 counts as that many thousands.
+fn max_prompt(length: usize) -> Result<usize> {
+    let thousands = if length.is_multiple_of(1024) { length / 1024 * 1000 } else { length };
+    // Two tokens are the least that has a first and a second half.
+    thousands.checked_sub(RESERVE).filter(|&n| n >= 2).ok_or_else(|| {
+        Error::invalid(format!(
+            "length {length}: expected at least {} tokens, of which LV-Eval leaves {RESERVE} to the answer",
+            RESERVE + 2
+        ))
+    })
+}
+
+/// `truncate_prompt` of `utils.py`: the first and the last half of the tokens, turned into text one by one. BOS is
+/// one of the first.
+fn cut_middle(encoder: &dyn Encoder, prompt: String, max: usize) -> Result<String> {
+    let (tokens, bos) = (encoder.encode(&prompt)?, encoder.n_bos());
+    if tokens.len().saturating_add(bos) <= max {
+        return Ok(prompt);
+    }
+    let half = max / 2;
+    let first = &tokens[..half.saturating_sub(bos).min(tokens.len())];
+    let last = &tokens[tokens.len().saturating_sub(half)..];
+    Ok(encoder.decode(first)? + &encoder.decode(last)?)
+}
+
+fn judge(
+    score: Score,
+    gold: String,
+    keywords: Option<String>,
+    words: Option<Arc<Words>>,
+    first_line: bool,
+) -> Judge {
+    Box::new(move |answer| {
+        let text = match first_line {
+            true => answer.text().trim_start_matches('\n').split('\n').next().unwrap_or_default(),
+            false => answer.text(),
+        };
+        let keywords = keywords.as_deref();
+        vec![match (score, &words) {
+            (Score::F1, _) => metrics::f1(text, &gold),
+            (Score::Keywords, _) => metrics::f1_with_keywords(text, &gold, keywords),
+            (Score::F1Zh, Some(words)) => metrics::f1_zh(words, text, &gold),
+            (Score::KeywordsZh, Some(words)) => metrics::f1_zh_with_keywords(words, text, &gold, keywords),
+            (Score::RougeZh, Some(words)) => metrics::rouge_zh(words, text, &gold),
+            // Chinese is never judged without its words.
+            (Score::F1Zh | Score::KeywordsZh | Score::RougeZh, None) => 0.0,
+        }]
+    })
+}

@@ -1,0 +1,342 @@
+//! Metrics, words and prompts against LV-Eval's official code (see `tests/reference/lveval.py`), and what users
+//! can get wrong.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::sets::{
+    CMRC, DUREADER, FACTRECALL_EN, FACTRECALL_ZH, HOTPOTWIKIQA, LIC, LOOGLE_CR, LOOGLE_MIR, LOOGLE_SD,
+    MULTIFIELDQA_EN, MULTIFIELDQA_ZH,
+};
+use super::{cut_middle, max_prompt, shots, LvEval, TASKS};
+use crate::metrics::chinese::Words;
+use crate::metrics::lveval as metrics;
+use crate::testing::{setup, sha256, Simple};
+use crate::{Answer, Ask, Encoder, Error, Result, Sample, Setup, Token};
+
+const ALL: &[&LvEval] = &[
+    &CMRC,
+    &LOOGLE_SD,
+    &MULTIFIELDQA_EN,
+    &MULTIFIELDQA_ZH,
+    &DUREADER,
+    &HOTPOTWIKIQA,
+    &LIC,
+    &LOOGLE_CR,
+    &LOOGLE_MIR,
+    &FACTRECALL_EN,
+    &FACTRECALL_ZH,
+];
+
+const EN: &str = include_str!("../tests/fixtures/lveval/en.jsonl");
+const ZH: &str = include_str!("../tests/fixtures/lveval/zh.jsonl");
+
+fn words() -> Arc<Words> {
+    Arc::new(Words::new(include_str!("../tests/fixtures/lveval/dict.txt")).unwrap())
+}
+
+/// [`Simple`] with a token before each text.
+#[derive(Default)]
+struct WithBos(Simple);
+
+impl Encoder for WithBos {
+    fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        self.0.encode(text)
+    }
+    fn decode(&self, tokens: &[Token]) -> Result<String> {
+        self.0.decode(tokens)
+    }
+    fn frame(&self, message: &str) -> Result<String> {
+        self.0.frame(message)
+    }
+    fn n_bos(&self) -> usize {
+        1
+    }
+}
+
+/// A folder of data with the recorded records as the 16k level of every set.
+fn data() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for task in ALL {
+        let of = folder.path().join("lveval").join(task.set);
+        std::fs::create_dir_all(&of).unwrap();
+        let records = if task.score.is_chinese() { ZH } else { EN };
+        std::fs::write(of.join(format!("{}_16k.jsonl", task.set)), records).unwrap();
+    }
+    folder
+}
+
+fn samples(task: &LvEval, setup: &Setup<'_>) -> Result<Vec<Sample>> {
+    task.samples_with(setup, Some(words()))?.iter.collect()
+}
+
+/// The message of the error that a file with these lines gives.
+fn complaint(task: &LvEval, lines: &str, options: &[(&str, &str)]) -> String {
+    let folder = data();
+    std::fs::write(folder.path().join(format!("lveval/{}_16k.jsonl", task.set)), lines).unwrap();
+    let encoder = Simple::default();
+    let setup = setup(&encoder, folder.path(), 16_384, options);
+    samples(task, &setup).err().expect("an error").to_string()
+}
+
+#[test]
+fn metrics_are_those_of_the_official_code() {
+    let words = words();
+    type Case = (String, Vec<String>, Option<String>, String);
+    let recorded: BTreeMap<String, Vec<Case>> =
+        serde_json::from_str(include_str!("../tests/fixtures/lveval/metrics.json")).unwrap();
+    assert_eq!(recorded.len(), 5);
+    for (set, cases) in &recorded {
+        assert!(cases.len() >= 250, "{set} has {} cases", cases.len());
+        for (at, (prediction, answers, keywords, expected)) in cases.iter().enumerate() {
+            let (gold, keywords) = (&answers[0], keywords.as_deref());
+            let found = match set.as_str() {
+                "loogle_SD_mixup" => metrics::f1_with_keywords(prediction, gold, keywords),
+                "factrecall_en" => metrics::f1(prediction, gold),
+                "cmrc_mixup" => metrics::f1_zh_with_keywords(&words, prediction, gold, keywords),
+                "factrecall_zh" => metrics::f1_zh(&words, prediction, gold),
+                "dureader_mixup" => metrics::rouge_zh(&words, prediction, gold),
+                other => panic!("no metric for {other}"),
+            };
+            let expected: f64 = expected.parse().unwrap();
+            assert!(found == expected, "{set}, case {at}: found {found:?}, expected {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn chinese_words_are_those_of_jieba() {
+    let words = words();
+    let recorded: Vec<(String, Vec<String>)> =
+        serde_json::from_str(include_str!("../tests/fixtures/lveval/words.json")).unwrap();
+    assert!(recorded.len() >= 500);
+    for (text, expected) in &recorded {
+        assert_eq!(&words.cut(text), expected, "{text:?}");
+    }
+}
+
+#[test]
+fn prompts_are_those_of_the_official_code() {
+    let folder = data();
+    let (plain, with_bos) = (Simple::default(), WithBos::default());
+    let recorded: Vec<(String, usize, usize, usize, usize, String, Value)> =
+        serde_json::from_str(include_str!("../tests/fixtures/lveval/prompts.json")).unwrap();
+    assert_eq!(recorded.len(), 11 * 5 * 2 * 3);
+    for (set, max, n_bos, i, budget, digest, shown) in &recorded {
+        let task = ALL.iter().find(|t| t.set == set).unwrap();
+        let encoder: &dyn Encoder = if *n_bos == 1 { &with_bos } else { &plain };
+        let setup = setup(encoder, folder.path(), max + 500, &[("lveval_level", "16k")]);
+        let sample = samples(task, &setup).unwrap().swap_remove(*i);
+        if let Some(shown) = shown.as_str() {
+            assert_eq!(sample.prompt, shown);
+        }
+        assert_eq!(sha256(&sample.prompt), *digest, "{set} {i}, {max} tokens, {n_bos} of them BOS");
+        assert_eq!(sample.ask, Ask::Generate { max_tokens: *budget, min_tokens: 0, stop: Vec::new() });
+    }
+}
+
+#[test]
+fn right_answers_get_full_marks_and_silence_none() {
+    let folder = data();
+    let encoder = Simple::default();
+    for task in ALL {
+        for style in ["official", "utk"] {
+            let setup = setup(&encoder, folder.path(), 20_000, &[("lveval", style)]);
+            let found = samples(task, &setup).unwrap();
+            assert_eq!(found.len(), 3);
+            for sample in found {
+                assert_eq!((sample.judge)(&sample.expected), [task.info.best], "{}", task.info.name);
+                assert_eq!((sample.judge)(&Answer::Text(String::new())), [0.0]);
+                assert_eq!((sample.judge)(&Answer::Text("猫 dog".to_owned())), [0.0]);
+                assert_eq!(sample.tags, [("level", "16k".to_owned())]);
+            }
+        }
+    }
+}
+
+#[test]
+fn only_the_first_line_counts_for_utk_and_all_for_the_official_code() {
+    let folder = data();
+    let encoder = Simple::default();
+    let score = |style| {
+        let setup = setup(&encoder, folder.path(), 16_384, &[("lveval", style)]);
+        let sample = samples(&LOOGLE_SD, &setup).unwrap().swap_remove(0);
+        (sample.judge)(&Answer::Text("\nin 2020 of course\n\nQuestion: and now?".to_owned()))[0]
+    };
+    assert_eq!(score("utk"), 1.0);
+    assert_eq!(score("official"), 2.0 * (4.0 / 7.0) / (4.0 / 7.0 + 1.0));
+}
+
+#[test]
+fn three_questions_stand_before_the_real_one_for_utk() {
+    let folder = data();
+    let encoder = Simple::default();
+    let prompt = |task: &LvEval, i| {
+        let setup = setup(&encoder, folder.path(), 31_999, &[("lveval", "utk")]);
+        samples(task, &setup).unwrap().swap_remove(i).prompt
+    };
+    let titles = |text: &'static str, heading: &str| -> Vec<String> {
+        let record: Value = serde_json::from_str(text.lines().nth(2).unwrap()).unwrap();
+        let context = record["context"].as_str().unwrap().to_owned();
+        let after = |n: usize| {
+            let (_, rest) = context.split_once(&format!("{heading}{n}\n")).unwrap();
+            rest.lines().next().unwrap().to_owned()
+        };
+        vec![after(10), after(1)]
+    };
+    let en = titles(EN, "### Passage ");
+    let end = format!(
+        "evidence.\n\nQuestion: How many passages are there in total?\nAnswer:11\n\n\
+         Question: What is the title of Passage 10?\nAnswer:{}\n\n\
+         Question: What is the title of Passage 1?\nAnswer:{}\n\n\
+         Question: 谁是电影《毕业风暴》的导演？\nAnswer:",
+        en[0].trim(),
+        en[1].trim()
+    );
+    let found = prompt(&HOTPOTWIKIQA, 2);
+    assert!(found.ends_with(&end), "{found}\nends otherwise than\n{end}");
+
+    let zh = titles(ZH, "### 文章");
+    let end = format!(
+        "问题：一共有多少篇文章？\n回答：11\n\n问题：文章10的标题是什么？\n回答：{}\n\n\
+         问题：文章1的标题是什么？\n回答：{}\n\n问题：谁是电影《毕业风暴》的导演？\n回答：",
+        zh[0].trim(),
+        zh[1].trim()
+    );
+    let found = prompt(&LIC, 2);
+    assert!(found.ends_with(&end), "{found}\nends otherwise than\n{end}");
+    // One passage is the first and the last.
+    assert!(prompt(&LOOGLE_CR, 0).contains("Answer:1\n\nQuestion: What is the title of Passage 1?"));
+}
+
+#[test]
+fn headings_of_passages_take_several_forms() {
+    let context = "Passage 1\n\nA\nPassage 2 of the book\n### 文章2：\n B \n#Passage 3\n### Passage 4\nC";
+    let found: Vec<_> = shots::titles(context).collect();
+    assert_eq!(found, [("1", "A"), ("2", "B"), ("4", "C")]);
+    assert_eq!(shots::titles("Passage\nPassages 7\n文章\n").count(), 0);
+    assert!(shots::pseudo("nothing", false).is_empty());
+}
+
+#[test]
+fn the_length_chooses_file_and_truncation() {
+    let folder = data();
+    let path = |level: &str| folder.path().join(format!("lveval/lic_mixup/lic_mixup_{level}.jsonl"));
+    let line = ZH.lines().next().unwrap();
+    for (n, level) in ["32k", "64k", "128k", "256k"].iter().enumerate() {
+        std::fs::write(path(level), [line].repeat(n + 4).join("\n")).unwrap();
+    }
+    let encoder = Simple::default();
+    let n = |length, level| {
+        let setup = setup(&encoder, folder.path(), length, &[("lveval_level", level)]);
+        LIC.samples_with(&setup, Some(words())).map(|s| s.n)
+    };
+    let lengths = [16_000, 31_999, 32_000, 32_768, 65_536, 131_072, 262_144, 1_000_000];
+    assert_eq!(lengths.map(|length| n(length, "auto").unwrap()), [3, 3, 4, 4, 5, 6, 7, 7]);
+    assert_eq!(n(600, "128k").unwrap(), 6);
+    let found = n(15_999, "auto").unwrap_err().to_string();
+    assert_eq!(
+        found,
+        "length 15999: LV-Eval has files for 16000, 32000, 64000, 128000, 256000 tokens; shorter lengths need the \
+         option lveval_level"
+    );
+    assert_eq!(
+        n(501, "16k").unwrap_err().to_string(),
+        "length 501: expected at least 502 tokens, of which LV-Eval leaves 500 to the answer"
+    );
+    assert!(n(16_384, "8k").unwrap_err().to_string().contains("found \"8k\""));
+
+    assert_eq!(
+        [32_768, 131_072, 32_000, 200_000].map(|l| max_prompt(l).unwrap()),
+        [31_500, 127_500, 31_500, 199_500]
+    );
+    let beyond = |length| {
+        let setup = setup(&encoder, folder.path(), length, &[("lveval_level", "16k")]);
+        let found = LIC.samples_with(&setup, None).unwrap();
+        found.beyond
+    };
+    // A prompt 500 below the length leaves room for 64 tokens of answer.
+    assert_eq!([beyond(502), beyond(16_384)], [0, 0]);
+    let setup = Setup { samples: Some(2), ..setup(&encoder, folder.path(), 16_384, &[]) };
+    assert_eq!(samples(&LIC, &setup).unwrap().len(), 2);
+}
+
+#[test]
+fn cutting_never_fails() {
+    let encoder = WithBos::default();
+    for (text, max) in [("", 0), ("", 2), ("a", 1), ("a b c", 0), ("a b c", 1), ("a b c", 2), ("a b c", 4)] {
+        cut_middle(&encoder, text.to_owned(), max).unwrap();
+    }
+    assert_eq!(cut_middle(&encoder, "a b c d".to_owned(), 7).unwrap(), "a c d");
+    assert_eq!(cut_middle(&encoder, "a b c d".to_owned(), 8).unwrap(), "a b c d");
+}
+
+#[test]
+fn damaged_files_are_named_with_their_line() {
+    let record = EN.lines().next().unwrap();
+    let find = |lines: &str, expected: &str| {
+        let found = complaint(&LOOGLE_SD, lines, &[]);
+        assert!(found.contains("loogle_SD_mixup_16k.jsonl: "), "{found}");
+        assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
+    };
+    find(
+        &format!("{record}\n\n{{\"input\": 3}}\n"),
+        "line 3, byte 11: expected a record, found: invalid type: integer `3`",
+    );
+    find(
+        r#"{"input": "a", "answers": ["b"]}"#,
+        "line 1, byte 32: expected a record, found: missing field `context`",
+    );
+    find(
+        r#"{"input": "a", "context": "c", "answers": []}"#,
+        "line 1: expected at least one of `answers`, found none",
+    );
+    let keywords = r#"{"input": "a", "context": "c", "answers": ["b"], "answer_keywords": "the"}"#;
+    find(keywords, "line 1: expected `answer_keywords` with a word in them, found Some(\"the\")");
+    find(&format!("{record}\n{{"), "line 2");
+    find("\n \n", "expected records, one a line, found none");
+    let long = format!(r#"{{"input": "a", "context": "c", "answers": ["{}"]}}"#, "b ".repeat(40_000));
+    find(&long, "line 1: expected `answers` of at most 65536 bytes, found one of 80000");
+
+    let no_passages = r#"{"input": "a", "context": "c", "answers": ["b"]}"#;
+    let found = complaint(&LOOGLE_SD, no_passages, &[("lveval", "utk")]);
+    assert!(found.contains("line 1: expected passages under headings"), "{found}");
+    let empty = r#"{"input": "a", "context": "c", "answers": ["。"]}"#;
+    assert!(complaint(&CMRC, empty, &[]).contains("found None"));
+}
+
+#[test]
+fn missing_files_say_where_they_come_from() {
+    let encoder = Simple::default();
+    let setup = setup(&encoder, Path::new("nowhere"), 32_768, &[]);
+    let found = samples(&LOOGLE_MIR, &setup).err().unwrap().to_string();
+    assert!(found.contains("loogle_MIR_mixup_32k.jsonl: is missing; it comes from the dataset"), "{found}");
+    let found = crate::Task::samples(&CMRC, &setup).err().unwrap().to_string();
+    assert!(found.contains("dict.txt: is missing; it comes from the Python package jieba"), "{found}");
+}
+
+#[test]
+fn work_stops_when_asked() {
+    let folder = data();
+    let encoder = Simple::default();
+    let stop = ropewalk_core::control::Stop::default();
+    let control = ropewalk_core::control::Control::default().with_stop(&stop);
+    let setup = Setup { control, ..setup(&encoder, folder.path(), 16_384, &[]) };
+    let mut found = LOOGLE_SD.samples_with(&setup, None).unwrap();
+    assert!(found.iter.next().unwrap().is_ok());
+    stop.request();
+    assert!(matches!(found.iter.next(), Some(Err(Error::Interrupted))));
+    assert!(matches!(LOOGLE_SD.samples_with(&setup, None), Err(Error::Interrupted)));
+}
+
+#[test]
+fn the_group_has_all_sets_but_factrecall() {
+    assert_eq!(TASKS.len(), ALL.len());
+    let names = |group: &str| crate::find(group).unwrap().iter().map(|t| t.info().name).collect::<Vec<_>>();
+    let all = names("lveval");
+    assert_eq!(all, ALL[..9].iter().map(|t| t.info.name).collect::<Vec<_>>());
+    assert_eq!([names("lveval_single"), names("lveval_multi")].concat(), all);
+}
