@@ -20,6 +20,7 @@ mod needle;
 mod longbench;
 mod made;
 mod lveval;
+mod infinitebench;
 mod registry;
 
 pub use data::DataFile;

@@ -1,10 +1,10 @@
 //! All tasks, and families of them.
 
-use crate::{longbench, lveval, made, needle, ruler, Error, Result, Task};
+use crate::{infinitebench, longbench, lveval, made, needle, ruler, Error, Result, Task};
 
 /// The slices that the files of tasks export.
 static FAMILIES: &[&[&dyn Task]] =
-    &[longbench::TASKS, needle::TASKS, ruler::TASKS, made::TASKS, lveval::TASKS];
+    &[longbench::TASKS, needle::TASKS, ruler::TASKS, made::TASKS, lveval::TASKS, infinitebench::TASKS];
 
 /// Tasks that are reported together, with their mean.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +59,16 @@ pub static GROUPS: &[Group] = &[
         name: "lveval_multi",
         about: "LV-Eval's five sets whose answers are put together from several places.",
         tasks: lveval::MULTI_HOP,
+    },
+    Group {
+        name: "infinitebench_en",
+        about: "InfiniteBench's four English tasks on books and screenplays.",
+        tasks: infinitebench::ENGLISH,
+    },
+    Group {
+        name: "infinitebench",
+        about: "InfiniteBench's five tasks on books and screenplays, one of them in Chinese.",
+        tasks: infinitebench::NAMES,
     },
 ];
 

@@ -8,6 +8,7 @@ use std::hash::Hash;
 
 pub mod chinese;
 pub mod difflib;
+pub mod infinitebench;
 pub mod longbench;
 pub mod lveval;
 pub mod python;

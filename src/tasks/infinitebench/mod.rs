@@ -1,0 +1,266 @@
+//! InfiniteBench: books and screenplays of more than a hundred thousand words, and what is asked of them.
+//!
+//! Zhang et al. 2024; OpenBMB/InfiniteBench at 88b3daa. These are the five tasks on natural text that "Untie the
+//! Knots" reports: En.Sum, En.QA, En.MC, En.Dia and Zh.QA. Prompts are those for base models (`src/prompt.py`,
+//! the templates of yarn-mistral), truncation is that of `src/eval_yarn_mistral.py`: where a prompt has more tokens
+//! than the length, the first and the last half of them are kept. The answer comes on top, so that the context
+//! has to be longer than the length ([`Samples::beyond`]). Yarn-mistral's code also turns a prompt that fits into
+//! tokens and back, which is left out.
+//!
+//! Files: `infinitebench/NAME.jsonl` in the folder of data, as the data set `xinrongzhang2022/InfiniteBench` has them:
+//! one JSON object a line with `id`, `context`, `input`, `answer` (texts) and `options` (texts).
+
+#[cfg(test)]
+mod tests;
+
+use serde::Deserialize;
+
+use crate::data::Records;
+use crate::metrics::infinitebench as metrics;
+use crate::{Answer, Ask, DataFile, Encoder, Error, Info, Result, Sample, Samples, Setup, Task};
+
+/// Tokens more, at most, that a prompt has once its two halves are joined: those at the seam are others.
+const SEAM: usize = 16;
+/// Bytes of an answer, at most: the longest published summary has some 20,000.
+const MAX_ANSWER: usize = 1 << 16;
+
+struct InfiniteBench {
+    info: Info,
+    /// The prompt, with the fields `{context}`, `{question}` and `{OPTION_A}` to `{OPTION_D}`.
+    prompt: &'static str,
+    /// Tokens of the answer, at most.
+    max_tokens: usize,
+    score: fn(&str, &[String]) -> f64,
+    /// Whether the answer is one of four options.
+    is_choice: bool,
+}
+
+/// A record of the published files.
+#[derive(Debug, Deserialize)]
+struct Record {
+    context: String,
+    input: String,
+    answer: Answers,
+    #[serde(default)]
+    options: Vec<String>,
+}
+
+/// The right answers: a list, even of one, but for En.MC, where the official code takes a text, too.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Answers {
+    One(String),
+    Many(Vec<String>),
+}
+
+macro_rules! info {
+    ($name:literal, $file:literal, $about:literal, $metric:literal) => {
+        Info {
+            name: $name,
+            about: $about,
+            source: "InfiniteBench (Zhang et al. 2024), OpenBMB/InfiniteBench at 88b3daa, src/prompt.py (yarn-mistral) \
+                     and src/compute_scores.py",
+            metrics: &[$metric],
+            best: 1.0,
+            chance: None,
+            has_length: true,
+            samples: None,
+            options: &[],
+            files: &[&DataFile {
+                name: concat!("infinitebench/", $file, ".jsonl"),
+                sha256: None,
+                from: concat!("the dataset xinrongzhang2022/InfiniteBench, ", $file, ".jsonl"),
+            }],
+        }
+    };
+}
+
+static EN_SUM: InfiniteBench = InfiniteBench {
+    info: info!("infinitebench_en_sum", "longbook_sum_eng", "The summary of a book.", "rouge_lsum"),
+    prompt: "Summarize the book below.\n\n{context}\n\nSummary:",
+    max_tokens: 1200,
+    score: metrics::rouge_lsum,
+    is_choice: false,
+};
+
+static EN_QA: InfiniteBench = InfiniteBench {
+    info: info!(
+        "infinitebench_en_qa",
+        "longbook_qa_eng", "A question on a book, answered in a few words.", "f1"
+    ),
+    prompt: "Read the book and answer the question. Be very concise in your answer.\n\n\
+             {context}\n\n\
+             Question: {question}\nAnswer:",
+    max_tokens: 40,
+    score: metrics::f1,
+    is_choice: false,
+};
+
+static EN_MC: InfiniteBench = InfiniteBench {
+    info: info!(
+        "infinitebench_en_mc",
+        "longbook_choice_eng", "A question on a book with four options.", "accuracy"
+    ),
+    prompt: "Read the book and answer the question.\n\n\
+             {context}\n\n\
+             Question: {question}\nA. {OPTION_A}\nB. {OPTION_B}\nC. {OPTION_C}\nD. {OPTION_D}\n\n\
+             The letter of the correct answer is",
+    max_tokens: 40,
+    score: metrics::choice,
+    is_choice: true,
+};
+
+static EN_DIA: InfiniteBench = InfiniteBench {
+    info: info!(
+        "infinitebench_en_dia",
+        "longdialogue_qa_eng", "The speaker of a screenplay whose name is masked in one place.", "accuracy"
+    ),
+    prompt: "Below is a dialogue script where one random occurrence of a character name is replaced with \
+             \"$$MASK$$\", and you should try to guess who that character is.\n\n\
+             {context}\n\n\
+             The name that has been replaced with $$MASK$$ is likely",
+    max_tokens: 40,
+    score: metrics::speaker,
+    is_choice: false,
+};
+
+static ZH_QA: InfiniteBench = InfiniteBench {
+    info: info!("infinitebench_zh_qa", "longbook_qa_chn", "A question on a book in Chinese.", "f1"),
+    prompt: "阅读以下书籍然后回答问题。\n\n{context}\n\n问题：{question}\n答案：",
+    max_tokens: 40,
+    score: metrics::f1_zh,
+    is_choice: false,
+};
+
+pub(crate) static TASKS: &[&dyn Task] = &[&EN_SUM, &EN_QA, &EN_MC, &EN_DIA, &ZH_QA];
+
+/// The five tasks.
+pub(crate) const NAMES: &[&str] = &[
+    "infinitebench_en_sum",
+    "infinitebench_en_qa",
+    "infinitebench_en_mc",
+    "infinitebench_en_dia",
+    "infinitebench_zh_qa",
+];
+/// The English ones.
+pub(crate) const ENGLISH: &[&str] = NAMES.split_at(4).0;
+
+impl Task for InfiniteBench {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
+        let length = setup.length()?;
+        if length < 2 {
+            return Err(Error::invalid(format!(
+                "length {length}: expected at least 2 tokens, one for each half of a prompt"
+            )));
+        }
+        // Chat templates are not of this protocol; what one adds comes on top, too.
+        let beyond = self.max_tokens + SEAM + setup.encoder.count(&setup.encoder.frame("")?)?;
+        let [file] = self.info.files else {
+            return Err(Error::invalid(format!("{}: expected one file", self.info.name)));
+        };
+        let records: Records<Record> =
+            Records::open(&file.path(setup.data)?, &setup.control, |r| self.golds(r).map(|_| ()))?;
+        let n = setup.samples.map_or(records.len(), |n| n.min(records.len()));
+        let make = move |i: usize| {
+            setup.check_stopped()?;
+            let record = records.get(i)?;
+            let golds = self.golds(&record).map_err(|what| Error::file(setup.data.join(file.name), what))?;
+            let prompt = cut_middle(setup.encoder, self.prompt(&record), length)?;
+            let score = self.score;
+            // The letter of an option; elsewhere the first answer, which is the one that En.Dia looks for.
+            let expected = if self.is_choice { golds.last() } else { golds.first() };
+            Ok(Sample {
+                id: i.to_string(),
+                prompt: setup.encoder.frame(&prompt)?,
+                ask: Ask::Generate { max_tokens: self.max_tokens, min_tokens: 0, stop: Vec::new() },
+                expected: Answer::Text(expected.cloned().unwrap_or_default()),
+                tags: Vec::new(),
+                judge: Box::new(move |answer| vec![score(answer.text(), &golds)]),
+            })
+        };
+        Ok(Samples::new(n, make).with_beyond(beyond))
+    }
+}
+
+impl InfiniteBench {
+    /// The right answers; for a choice the text of the option and its letter. `get_answer` of `eval_utils.py`.
+    fn golds(&self, record: &Record) -> Result<Vec<String>, String> {
+        let answers = match &record.answer {
+            Answers::One(answer) => std::slice::from_ref(answer),
+            Answers::Many(answers) => answers,
+        };
+        if let Some(long) = answers.iter().find(|a| a.len() > MAX_ANSWER) {
+            return Err(format!(
+                "expected an `answer` of at most {MAX_ANSWER} bytes, found one of {}",
+                long.len()
+            ));
+        }
+        if !self.is_choice {
+            return match answers {
+                [] => Err("expected at least one `answer`, found none".to_owned()),
+                _ => Ok(answers.to_vec()),
+            };
+        }
+        if record.options.len() != 4 {
+            return Err(format!("expected four `options`, found {}", record.options.len()));
+        }
+        match answers {
+            [text] => {
+                let letter =
+                    record.options.iter().zip(["A", "B", "C", "D"]).find(|(option, _)| *option == text);
+                let (_, letter) = letter.ok_or_else(|| {
+                    format!("expected an `answer` that is one of the options, found {text:?}")
+                })?;
+                Ok(vec![text.clone(), letter.to_owned()])
+            }
+            [_, letter] if matches!(letter.as_str(), "A" | "B" | "C" | "D") => Ok(answers.to_vec()),
+            _ => Err(format!("expected an option as `answer`, or it and its letter, found {answers:?}")),
+        }
+    }
+
+    /// The prompt before truncation: `create_prompt` of `eval_utils.py`.
+    fn prompt(&self, record: &Record) -> String {
+        let option = |i: usize| record.options.get(i).map_or("", String::as_str);
+        let fields = [
+            ("{context}", record.context.as_str()),
+            ("{question}", record.input.as_str()),
+            ("{OPTION_A}", option(0)),
+            ("{OPTION_B}", option(1)),
+            ("{OPTION_C}", option(2)),
+            ("{OPTION_D}", option(3)),
+        ];
+        let (mut out, mut rest) = (String::new(), self.prompt);
+        while let Some(at) = rest.find('{') {
+            out.push_str(&rest[..at]);
+            rest = &rest[at..];
+            match fields.iter().find(|(name, _)| rest.starts_with(name)) {
+                Some((name, value)) => {
+                    out.push_str(value);
+                    rest = &rest[name.len()..];
+                }
+                None => {
+                    out.push('{');
+                    rest = &rest[1..];
+                }
+            }
+        }
+        out + rest
+    }
+}
+
+/// `truncate_by_tokens` of `eval_yarn_mistral.py`: the first and the last half of the tokens, turned into text
+/// together. BOS is one of the first.
+fn cut_middle(encoder: &dyn Encoder, prompt: String, max: usize) -> Result<String> {
+    let (tokens, bos) = (encoder.encode(&prompt)?, encoder.n_bos());
+    if tokens.len().saturating_add(bos) <= max {
+        return Ok(prompt);
+    }
+    let half = max / 2;
+    let first = &tokens[..half.saturating_sub(bos).min(tokens.len())];
+    let last = &tokens[tokens.len().saturating_sub(half)..];
+    encoder.decode(&[first, last].concat())
+}

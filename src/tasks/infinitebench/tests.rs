@@ -1,0 +1,206 @@
+//! Metrics and prompts against InfiniteBench's official code (see `tests/reference/infinitebench.py`), and what
+//! users can get wrong.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{cut_middle, InfiniteBench, EN_DIA, EN_MC, EN_QA, EN_SUM, ZH_QA};
+use crate::metrics::infinitebench as metrics;
+use crate::testing::{setup, sha256, Simple};
+use crate::{Answer, Ask, Encoder, Result, Sample, Setup, Task, Token};
+
+const ALL: &[(&InfiniteBench, &str, &str)] = &[
+    (&EN_SUM, "longbook_sum_eng", include_str!("../tests/fixtures/infinitebench/longbook_sum_eng.jsonl")),
+    (&EN_QA, "longbook_qa_eng", include_str!("../tests/fixtures/infinitebench/longbook_qa_eng.jsonl")),
+    (
+        &EN_MC,
+        "longbook_choice_eng",
+        include_str!("../tests/fixtures/infinitebench/longbook_choice_eng.jsonl"),
+    ),
+    (
+        &EN_DIA,
+        "longdialogue_qa_eng",
+        include_str!("../tests/fixtures/infinitebench/longdialogue_qa_eng.jsonl"),
+    ),
+    (&ZH_QA, "longbook_qa_chn", include_str!("../tests/fixtures/infinitebench/longbook_qa_chn.jsonl")),
+];
+
+/// [`Simple`] with a token before each text and a chat template.
+#[derive(Default)]
+struct Framed(Simple, &'static str);
+
+impl Encoder for Framed {
+    fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        self.0.encode(text)
+    }
+    fn decode(&self, tokens: &[Token]) -> Result<String> {
+        self.0.decode(tokens)
+    }
+    fn frame(&self, message: &str) -> Result<String> {
+        Ok(format!("{}{message}", self.1))
+    }
+    fn n_bos(&self) -> usize {
+        1
+    }
+}
+
+fn data() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("infinitebench")).unwrap();
+    for (_, file, records) in ALL {
+        std::fs::write(folder.path().join(format!("infinitebench/{file}.jsonl")), records).unwrap();
+    }
+    folder
+}
+
+fn samples(task: &InfiniteBench, setup: &Setup<'_>) -> Result<Vec<Sample>> {
+    task.samples(setup)?.iter.collect()
+}
+
+#[test]
+fn metrics_are_those_of_the_official_code() {
+    let recorded: BTreeMap<String, Vec<(String, Vec<String>, String)>> =
+        serde_json::from_str(include_str!("../tests/fixtures/infinitebench/metrics.json")).unwrap();
+    assert_eq!(recorded.len(), 5);
+    for (file, cases) in &recorded {
+        assert!(cases.len() >= 300, "{file} has {} cases", cases.len());
+        let (task, ..) = ALL.iter().find(|(_, name, _)| name == file).unwrap();
+        for (at, (prediction, label, expected)) in cases.iter().enumerate() {
+            let (found, expected) = ((task.score)(prediction, label), expected.parse::<f64>().unwrap());
+            assert!(found == expected, "{file}, case {at}: found {found:?}, expected {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn long_summaries_do_not_take_memory_of_their_product() {
+    // One line each: the largest answers that are read, and an answer of 1200 tokens.
+    let gold = "word other ".repeat(super::MAX_ANSWER / 11);
+    let score = metrics::rouge_lsum(&"other word ".repeat(600), &[gold]);
+    assert!(score > 0.0 && score < 1.0);
+}
+
+#[test]
+fn prompts_are_those_of_the_official_code() {
+    let folder = data();
+    let (plain, with_bos) = (Simple::default(), Framed::default());
+    let recorded: Vec<(String, usize, usize, usize, usize, String, Value)> =
+        serde_json::from_str(include_str!("../tests/fixtures/infinitebench/prompts.json")).unwrap();
+    assert_eq!(recorded.len(), 5 * 5 * 2 * 3);
+    for (file, max, n_bos, i, budget, digest, shown) in &recorded {
+        let (task, ..) = ALL.iter().find(|(_, name, _)| name == file).unwrap();
+        let encoder: &dyn Encoder = if *n_bos == 1 { &with_bos } else { &plain };
+        let setup = setup(encoder, folder.path(), *max, &[]);
+        let sample = samples(task, &setup).unwrap().swap_remove(*i);
+        if let Some(shown) = shown.as_str() {
+            assert_eq!(sample.prompt, shown);
+        }
+        assert_eq!(sha256(&sample.prompt), *digest, "{file} {i}, {max} tokens, {n_bos} of them BOS");
+        assert_eq!(sample.ask, Ask::Generate { max_tokens: *budget, min_tokens: 0, stop: Vec::new() });
+    }
+}
+
+#[test]
+fn right_answers_are_those_of_the_official_code() {
+    let labels: BTreeMap<String, Vec<Vec<String>>> =
+        serde_json::from_str(include_str!("../tests/fixtures/infinitebench/labels.json")).unwrap();
+    for (task, file, records) in ALL {
+        let found: Vec<Vec<String>> =
+            records.lines().map(|line| task.golds(&serde_json::from_str(line).unwrap()).unwrap()).collect();
+        assert_eq!(found, labels[*file]);
+    }
+}
+
+#[test]
+fn right_answers_get_full_marks_and_silence_none() {
+    let folder = data();
+    let encoder = Simple::default();
+    for (task, ..) in ALL {
+        let setup = setup(&encoder, folder.path(), 4000, &[]);
+        for sample in samples(task, &setup).unwrap() {
+            assert_eq!((sample.judge)(&sample.expected), [1.0], "{}", task.info.name);
+            for wrong in ["", "zzz", "猫"] {
+                assert_eq!((sample.judge)(&Answer::Text(wrong.to_owned())), [0.0], "{}", task.info.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn prompts_have_the_length_and_answers_come_on_top() {
+    let folder = data();
+    let encoder = Framed(Simple::default(), "user says : ");
+    let one = |length| Setup { length, samples: Some(1), ..setup(&encoder, folder.path(), 0, &[]) };
+    let setup = one(Some(64));
+    let found = EN_QA.samples(&setup).unwrap();
+    // 40 of answer, 16 for the seam, six of the chat template.
+    assert_eq!((found.n, found.beyond), (1, 62));
+    let found = found.iter.collect::<Result<Vec<_>>>().unwrap();
+    assert!(found[0].prompt.starts_with("user says : Read the book"));
+    // One of the 64 is BOS.
+    assert_eq!(encoder.count(&found[0].prompt).unwrap(), 63 + 6);
+
+    let found = samples(&EN_QA, &one(Some(1))).err().unwrap().to_string();
+    assert!(found.starts_with("length 1: expected at least 2 tokens"), "{found}");
+    assert!(samples(&EN_QA, &one(None)).err().unwrap().to_string().contains("expected a length"));
+}
+
+#[test]
+fn cutting_never_fails() {
+    let encoder = Framed::default();
+    for (text, max) in [("", 0), ("", 2), ("a", 1), ("a b c", 0), ("a b c", 1), ("a b c", 2), ("a b c", 4)] {
+        cut_middle(&encoder, text.to_owned(), max).unwrap();
+    }
+}
+
+#[test]
+fn damaged_files_are_named_with_their_line() {
+    let folder = data();
+    let encoder = Simple::default();
+    let setup = setup(&encoder, folder.path(), 4000, &[]);
+    let find = |task: &InfiniteBench, lines: &str, expected: &str| {
+        std::fs::write(folder.path().join(task.info.files[0].name), lines).unwrap();
+        let found = samples(task, &setup).err().expect("an error").to_string();
+        assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
+    };
+    let record = |answer: &str, options: &str| {
+        format!(r#"{{"id": 0, "context": "c", "input": "i", "answer": {answer}, "options": {options}}}"#)
+    };
+    let options = r#"["a", "b", "c", "d"]"#;
+    find(
+        &EN_QA,
+        &record("[]", "[]"),
+        "longbook_qa_eng.jsonl: line 1: expected at least one `answer`, found none",
+    );
+    find(&EN_QA, &record("{}", "[]"), "line 1, byte ");
+    find(&EN_QA, r#"{"context": "c", "answer": "a"}"#, "missing field `input`");
+    find(&EN_QA, "", "expected records, one a line, found none");
+    find(
+        &EN_MC,
+        &record(r#"["e"]"#, options),
+        "line 1: expected an `answer` that is one of the options, found \"e\"",
+    );
+    find(&EN_MC, &record(r#"["a"]"#, r#"["a"]"#), "line 1: expected four `options`, found 1");
+    let good = record(r#""d""#, options);
+    find(
+        &EN_MC,
+        &format!("{good}\n{}", record(r#"["a", "E"]"#, options)),
+        "line 2: expected an option as `answer`",
+    );
+    std::fs::write(folder.path().join(EN_MC.info.files[0].name), good).unwrap();
+    assert_eq!(samples(&EN_MC, &setup).unwrap()[0].expected, Answer::Text("D".to_owned()));
+
+    let setup = crate::testing::setup(&encoder, Path::new("nowhere"), 4000, &[]);
+    let found = samples(&EN_SUM, &setup).err().unwrap().to_string();
+    assert!(found.contains("longbook_sum_eng.jsonl: is missing; it comes from the dataset"), "{found}");
+}
+
+#[test]
+fn the_groups_are_english_and_all() {
+    let names = |group: &str| crate::find(group).unwrap().iter().map(|t| t.info().name).collect::<Vec<_>>();
+    let all: Vec<_> = ALL.iter().map(|(task, ..)| task.info.name).collect();
+    assert_eq!(names("infinitebench"), all);
+    assert_eq!(names("infinitebench_en"), all[..4]);
+}
