@@ -21,7 +21,7 @@ use super::output::{self, check_plot_name, OutputArgs};
 use super::{models, template, usage, Command};
 
 /// Where `make benchmarks` puts published data.
-const DATA: &str = "models/benchmarks";
+pub(super) const DATA: &str = "models/benchmarks";
 
 pub(crate) const COMMAND: Command = Command {
     name: "eval",

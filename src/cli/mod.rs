@@ -23,6 +23,7 @@ mod perplexity;
 mod pull;
 mod rope;
 mod run;
+mod study;
 mod tasks;
 mod template;
 
@@ -58,6 +59,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     tasks::COMMAND,
     compare::COMMAND,
     advise::COMMAND,
+    study::COMMAND,
     bench::COMMAND,
     finetune::COMMAND,
     rope::COMMAND,

@@ -215,6 +215,15 @@ impl<'m> Session<'m> {
         Ok((2..=most).rev().find(fits).unwrap_or(1))
     }
 
+    /// Bytes that a session of these parameters takes at least, the weights among them.
+    ///
+    /// # Errors
+    /// Those of [`Session::plan_of`].
+    pub fn bytes_needed(model: &Model, params: &SessionParams) -> Result<usize> {
+        let plan = Session::plan_of(model, params)?;
+        Ok(model.n_bytes().saturating_add(memory::Cost::new(model.hparams(), params, &plan).total()))
+    }
+
     fn cost(&self) -> memory::Cost<'_> {
         memory::Cost::new(self.model.hparams(), &self.params, &self.plan)
     }

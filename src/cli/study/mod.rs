@@ -1,0 +1,155 @@
+//! `ropewalk study`: every method by every task at every length of a plan, and one report.
+
+mod runner;
+
+use std::path::PathBuf;
+
+use clap::{Args as _, FromArgMatches};
+use ropewalk::tasks;
+use ropewalk_study::{list, merge, report, run as run_cells, Folder, Known, Listing, Plan, Shard, Summary};
+use serde_json::json;
+
+use self::runner::SessionRunner;
+use super::engine::draw;
+use super::interrupt::{stopped, Interrupt};
+use super::options::{MachineArgs, KV_TYPES};
+use super::output::{self, bytes, count, OutputArgs, Unit};
+use super::{usage, Command};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "study",
+    about: "Measure many methods by many tasks, as a plan says, and write one report",
+    details: "PLAN names models, methods, tasks and lengths; docs/guide/studies.md describes it. Every cell is kept \
+              in a file of its own: a study that was stopped goes on where it was, and cells that failed are rows \
+              of the report that say why. --shard does one of several equal parts; `study merge DIR.. -o OUT` \
+              puts the folders of all parts together.",
+    example: "study examples/study-small.toml -o out/study --plan",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// The plan, a TOML file; or `merge` and the folders of all parts
+    #[arg(value_name = "PLAN | merge DIR..", required = true, num_args = 1..)]
+    plan: Vec<PathBuf>,
+    /// Folder of the results and the report
+    #[arg(short, long, value_name = "DIR", required = true)]
+    out: PathBuf,
+    /// Say what it will take (cells, tokens, memory, time) and measure nothing
+    #[arg(long = "plan")]
+    listing: bool,
+    /// Do the part I of N equal parts
+    #[arg(long, value_name = "I/N")]
+    shard: Option<String>,
+    /// Type of the cached keys and values
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
+    kv: String,
+    /// Prompts answered together, at most, where memory allows
+    #[arg(long, value_name = "N", default_value = "8", value_parser = super::options::tokens)]
+    parallel: usize,
+    #[command(flatten)]
+    machine: MachineArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    if args.plan[0].as_os_str() == "merge" {
+        return put_together(args);
+    }
+    let [path] = &args.plan[..] else { return Err(usage("expected one plan")) };
+    let shard = match &args.shard {
+        Some(text) => text.parse().map_err(|e: ropewalk_study::Error| usage(e.to_string()))?,
+        None => Shard::ALL,
+    };
+    let plan = Plan::read(path, &known)?;
+    let interrupt = Interrupt::install()?;
+    let mut runner = SessionRunner::new(&plan, args)?;
+    if args.listing {
+        let folder = if args.out.exists() { Some(Folder::open(&args.out, &plan, &known)?) } else { None };
+        let listing = list(&plan, folder.as_ref(), &mut runner, shard, &interrupt.control())?;
+        return if args.output.json {
+            output::print_json(&listing)
+        } else {
+            output::print(&listing_text(&plan, &listing))
+        };
+    }
+    let folder = Folder::open(&args.out, &plan, &known)?;
+    let summary = {
+        let draw = draw(args.output.progress(plan.len() as u64, "measuring", Unit::Steps));
+        let note = |line: std::fmt::Arguments<'_>| args.output.note(line);
+        let control = interrupt.control().with_progress(&draw).with_notes(&note);
+        run_cells(&plan, &folder, &mut runner, shard, &control)?
+    };
+    let report = report::write(&folder, &plan)?;
+    finish(args, &folder, summary, report.counts())
+}
+
+/// The benchmarks of a name, for plans.
+fn known(name: &str) -> Result<Vec<Known>, String> {
+    let found = tasks::find(name).map_err(|e| e.to_string())?;
+    let known = |t: &&dyn tasks::Task| Known { name: t.info().name.into(), has_length: t.info().has_length };
+    Ok(found.iter().map(known).collect())
+}
+
+fn put_together(args: &Args) -> anyhow::Result<()> {
+    let dirs = &args.plan[1..];
+    if dirs.is_empty() {
+        return Err(usage("merge: expected the folders of the parts"));
+    }
+    let (folder, plan) = merge(dirs, &args.out, &known)?;
+    let report = report::write(&folder, &plan)?;
+    finish(args, &folder, Summary { cells: plan.len(), ..Summary::default() }, report.counts())
+}
+
+fn finish(
+    args: &Args,
+    folder: &Folder,
+    summary: Summary,
+    (done, failed, missing): (usize, usize, usize),
+) -> anyhow::Result<()> {
+    let html = folder.path().join("report.html");
+    if args.output.json {
+        output::print_json(&json!({
+            "report": html.display().to_string(), "summary": summary,
+            "done": done, "failed": failed, "missing": missing,
+        }))?;
+    } else {
+        output::print(&format!(
+            "{done} cells measured ({} now), {failed} failed, {missing} not measured yet\n{}\n",
+            summary.measured,
+            html.display()
+        ))?;
+    }
+    if summary.stopped {
+        return Err(stopped("interrupted: the same command goes on from here"));
+    }
+    Ok(())
+}
+
+fn listing_text(plan: &Plan, listing: &Listing) -> String {
+    let mut out = format!("{}\n\n", plan.title);
+    for row in &listing.rows {
+        out += &format!(
+            "{:<28} {:<16} {:>4} cells, {:>4} done, {:>12} tokens, {}\n",
+            row.model,
+            row.method,
+            row.cells,
+            row.done,
+            count(row.tokens),
+            bytes(row.bytes)
+        );
+        row.problems.iter().for_each(|p| out += &format!("    {p}\n"));
+    }
+    out += &format!(
+        "\n{} cells, {} done; {} tokens, at most {} of memory, about {:.0} minutes or more (by the speed of a short \
+         prompt)\n",
+        listing.cells,
+        listing.done,
+        count(listing.tokens),
+        bytes(listing.bytes),
+        listing.seconds / 60.0
+    );
+    out
+}
