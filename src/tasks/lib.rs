@@ -18,6 +18,7 @@ pub mod metrics;
 mod ruler;
 mod needle;
 mod longbench;
+mod short;
 mod made;
 mod lveval;
 mod infinitebench;

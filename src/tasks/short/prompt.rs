@@ -1,0 +1,85 @@
+//! Prompts as `ConfigurableTask.fewshot_context` of lm-evaluation-harness 0.4.13 builds them, and its samplers.
+
+use std::fmt::Write;
+
+use super::source::Question;
+use crate::random::Random;
+use crate::{Error, Result};
+
+/// Questions with a description and examples of their own: a task, or one of MMLU's subjects.
+pub(super) struct Part {
+    /// The subject, for sets that have several.
+    pub(super) subject: Option<&'static str>,
+    /// Text before the examples.
+    pub(super) description: String,
+    pub(super) questions: Vec<Question>,
+    pub(super) pool: Pool,
+}
+
+/// Where examples come from.
+pub(super) enum Pool {
+    /// Drawn from the questions themselves, but for the one that is asked (`ContextSampler`).
+    Asked,
+    /// Drawn from other questions (`ContextSampler`).
+    Others(Vec<Question>),
+    /// The first ones of a list (`FirstNSampler`).
+    First(Vec<Question>),
+}
+
+/// `ContextSampler`: one generator for all questions of a task, so examples depend on the order of questions.
+pub(super) struct Sampler(Random);
+
+impl Sampler {
+    pub(super) fn new(seed: u64) -> Sampler {
+        Sampler(Random::new(seed))
+    }
+
+    /// The examples for a question, which is one of the part.
+    pub(super) fn examples<'a>(
+        &mut self,
+        part: &'a Part,
+        asked: usize,
+        n: usize,
+    ) -> Result<Vec<&'a Question>> {
+        let too_few = |pool: &[Question], n: usize| match pool.len() < n {
+            true => Err(Error::invalid(format!("shots: expected at most {}, found {n}", pool.len()))),
+            false => Ok(()),
+        };
+        match &part.pool {
+            _ if n == 0 => Ok(vec![]),
+            Pool::First(pool) => too_few(pool, n).map(|()| pool[..n].iter().collect()),
+            Pool::Others(pool) => {
+                too_few(pool, n)?;
+                Ok(self.0.sample_range(pool.len(), n).into_iter().map(|i| &pool[i]).collect())
+            }
+            Pool::Asked => {
+                let (pool, asked) = (&part.questions, &part.questions[asked]);
+                too_few(&pool[1..], n)?;
+                let drawn = self.0.sample_range(pool.len(), n + 1).into_iter().map(|i| &pool[i]);
+                let mut examples: Vec<_> = drawn.filter(|&q| q != asked).take(n).collect();
+                if examples.len() < n {
+                    // The question is in the set more than once: drawn again from what is not it.
+                    let others: Vec<_> = pool.iter().filter(|&q| q != asked).collect();
+                    if others.len() < n {
+                        return Err(Error::invalid(format!(
+                            "shots: expected at most {}, found {n}",
+                            others.len()
+                        )));
+                    }
+                    examples = self.0.sample_range(others.len(), n).into_iter().map(|i| others[i]).collect();
+                }
+                Ok(examples)
+            }
+        }
+    }
+}
+
+/// The description, the examples with their answers, the question.
+pub(super) fn context(part: &Part, examples: &[&Question], asked: &Question, between: &str) -> String {
+    let mut out = part.description.clone();
+    for example in examples {
+        let _ = write!(out, "{} {}{between}", example.text, example.answer());
+    }
+    out.push_str(&asked.text);
+    out
+}
