@@ -1,8 +1,10 @@
 //! Operations on texts as Python's `str` and NumPy's arrays of texts do them.
 
-/// `str.strip()`: blanks are those of Unicode and the four separators U+001C to U+001F.
+use crate::metrics::python::is_space;
+
+/// `str.strip()`.
 pub(super) fn strip(text: &str) -> &str {
-    text.trim_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
+    text.trim_matches(is_space)
 }
 
 /// `str.capitalize()`: the first character in title case, the others in lower case.

@@ -2,6 +2,7 @@
 //! (`lm_eval/api/task.py`, `lm_eval/api/metrics.py`, `lm_eval/filters/extraction.py`).
 
 use super::python::{argmax, lower, stored, strip};
+use crate::metrics::python::{is_punctuation, is_word};
 use crate::Answer;
 
 /// The choice of the largest log-likelihood, and that of the largest one per character of the choice.
@@ -41,7 +42,7 @@ pub(super) fn exact_match(rules: Rules, prediction: &str, references: &[String])
     let mut wanted: Vec<_> = references.iter().map(|r| clean(r)).collect();
     lower(&mut found);
     lower(&mut wanted);
-    let punctuation = |c: char| rules != Rules::Number && c.is_ascii_punctuation();
+    let punctuation = |c: char| rules != Rules::Number && is_punctuation(c);
     let [found] = found.map(|t| t.replace(punctuation, ""));
     wanted.iter().any(|w| stored(&w.replace(punctuation, "")) == stored(&found))
 }
@@ -60,7 +61,7 @@ fn without_articles(text: &str) -> String {
             continue;
         }
         out.push(c);
-        in_word = c.is_alphanumeric() || c == '_';
+        in_word = is_word(c);
         rest = &rest[c.len_utf8()..];
     }
     out
