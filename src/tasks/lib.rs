@@ -23,6 +23,8 @@ mod made;
 mod lveval;
 mod infinitebench;
 mod registry;
+#[cfg(test)]
+mod registry_tests;
 
 pub use data::DataFile;
 pub use error::{Error, Result};

@@ -137,7 +137,13 @@ impl Runner for SessionRunner<'_> {
         }
         if !done.status.success() || !out.is_file() {
             let said = String::from_utf8_lossy(&done.stderr);
-            return Err(said.lines().last().unwrap_or("finetune failed").trim_start_matches("error: ").to_owned().into());
+            return Err(said
+                .lines()
+                .last()
+                .unwrap_or("finetune failed")
+                .trim_start_matches("error: ")
+                .to_owned()
+                .into());
         }
         Ok(())
     }
@@ -150,7 +156,8 @@ impl Runner for SessionRunner<'_> {
         control: &Control<'_>,
     ) -> Result<CellResult, Failure> {
         let started = Instant::now();
-        let documents = if cell.task.is_perplexity() { self.documents(&cell.task.texts)? } else { Vec::new() };
+        let documents =
+            if cell.task.is_perplexity() { self.documents(&cell.task.texts)? } else { Vec::new() };
         let (data, parallel) = (self.data.clone(), self.args.parallel);
         let loaded = self.load(cell, trained)?;
         let spec = match &cell.method.spec {
@@ -196,7 +203,8 @@ impl Runner for SessionRunner<'_> {
             _ if cell.length.is_none() => samples.unwrap_or(1000).saturating_mul(256),
             _ => samples.unwrap_or(20).saturating_mul(length),
         };
-        let spec = cell.method.spec.as_ref().map(|s| s.parse::<Spec>()).transpose().map_err(|e| e.to_string())?;
+        let spec =
+            cell.method.spec.as_ref().map(|s| s.parse::<Spec>()).transpose().map_err(|e| e.to_string())?;
         let n_ctx = usize::try_from(length).map_err(|e| e.to_string())?;
         let params = loaded.choice.session(n_ctx, spec.as_ref());
         let bytes = Session::bytes_needed(&loaded.model, &params).map_err(|e| e.to_string())?;
@@ -272,7 +280,9 @@ fn of_text(
         ..perplexity::Params::new(rule, length(cell)?)
     };
     let report = perplexity::run(source, "", documents, &params, control).map_err(failed)?;
-    let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else { return Ok(None) };
+    let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else {
+        return Ok(None);
+    };
     let around = |x: f64, e: Option<f64>| e.map(|e| (x - 1.96 * e, x + 1.96 * e));
     let mut result = CellResult {
         metric: "perplexity".into(),
@@ -303,7 +313,11 @@ fn of_text(
         ..CellResult::default()
     };
     if let Some(found) = row.longppl {
-        result.metrics.push(Metric { name: "perplexity".into(), value: result.value, interval: result.interval });
+        result.metrics.push(Metric {
+            name: "perplexity".into(),
+            value: result.value,
+            interval: result.interval,
+        });
         result.metric = "longppl".into();
         result.source = "LongPPL (Fang et al. 2024), package longppl 0.3.0".into();
         result.value = found.longppl.ok_or_else(|| {
@@ -329,7 +343,9 @@ fn of_passkeys(
         ..usual
     };
     let report = passkey::run(source, "", &params, control).map_err(failed)?;
-    let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else { return Ok(None) };
+    let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else {
+        return Ok(None);
+    };
     let interval = Some((100.0 * row.ci_low, 100.0 * row.ci_high));
     let value = 100.0 * row.accuracy;
     Ok(Some(CellResult {
@@ -340,7 +356,10 @@ fn of_passkeys(
         metrics: vec![Metric { name: "accuracy".into(), value, interval }],
         samples: row.samples as u64,
         tokens: row.tokens as u64,
-        protocol: format!("sizing {}, scoring {}, keys {}, random depths", report.sizing, report.scoring, report.keys),
+        protocol: format!(
+            "sizing {}, scoring {}, keys {}, random depths",
+            report.sizing, report.scoring, report.keys
+        ),
         source: "landmark-attention llama/run_test.py, YaRN eval/passkey.py".into(),
         rope: report.rope,
         n_ctx: row.n_ctx as u64,
@@ -359,7 +378,9 @@ fn of_benchmark(
     control: &Control<'_>,
 ) -> Result<Option<CellResult>, Failure> {
     let found = tasks::find(&cell.task.name).map_err(|e| Failure::Failed(e.to_string()))?;
-    let [task] = found[..] else { return Err(Failure::Failed(format!("{}: expected one task", cell.task.name))) };
+    let [task] = found[..] else {
+        return Err(Failure::Failed(format!("{}: expected one task", cell.task.name)));
+    };
     let chat = match cell.task.template {
         ropewalk_study::Template::Base => None,
         ropewalk_study::Template::Chat => {
@@ -383,7 +404,9 @@ fn of_benchmark(
     };
     let mut store = FileStore::open(samples).map_err(failed)?;
     let report = suite::run(source, "", task, &params, &mut store, control).map_err(failed)?;
-    let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else { return Ok(None) };
+    let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else {
+        return Ok(None);
+    };
     let settings: Vec<String> = report.options.iter().map(|(k, v)| format!("{k} {v}")).collect();
     let metric = |m: &suite::Metric| Metric {
         name: m.name.clone(),
@@ -398,7 +421,10 @@ fn of_benchmark(
         metrics: row.metrics.iter().map(metric).collect(),
         samples: row.samples as u64,
         tokens: row.tokens as u64,
-        protocol: std::iter::once(format!("template {}", report.template)).chain(settings).collect::<Vec<_>>().join(", "),
+        protocol: std::iter::once(format!("template {}", report.template))
+            .chain(settings)
+            .collect::<Vec<_>>()
+            .join(", "),
         source: report.source,
         rope: report.rope,
         n_ctx: row.n_ctx as u64,

@@ -39,7 +39,7 @@ const ANSWER_PREFIX: &str = " Answer: The top 10 words that appear most often in
 pub(super) static CWE: Synthetic = Synthetic {
     info: info(
         "cwe",
-        "which ten words appear most often in a numbered list?",
+        "The ten words that stand most often in a numbered list.",
         &[&NOUNS, &ADJECTIVES, &VERBS],
     ),
     metric: Metric::All,

@@ -73,34 +73,34 @@ const fn task(
 
 /// One number in a haystack of five sentences.
 pub(super) static SINGLE_1: Synthetic =
-    task(info("niah_single_1", "find a number in repeated sentences", FILES), |setup, version, length| {
+    task(info("niah_single_1", "A number hidden in repeated sentences.", FILES), |setup, version, length| {
         generator(Shape { haystack: Haystack::Noise, ..SINGLE }, setup, version, length)
     });
 /// One number in essays.
 pub(super) static SINGLE_2: Synthetic =
-    task(info("niah_single_2", "find a number in essays", FILES_WITH_ESSAYS), |setup, version, length| {
+    task(info("niah_single_2", "A number hidden in essays.", FILES_WITH_ESSAYS), |setup, version, length| {
         generator(SINGLE, setup, version, length)
     });
 /// One UUID in essays.
 pub(super) static SINGLE_3: Synthetic =
-    task(info("niah_single_3", "find a UUID in essays", FILES_WITH_ESSAYS), |setup, version, length| {
+    task(info("niah_single_3", "A UUID hidden in essays.", FILES_WITH_ESSAYS), |setup, version, length| {
         generator(Shape { value: Thing::Uuids, ..SINGLE }, setup, version, length)
     });
 /// One number among four in essays.
 pub(super) static MULTIKEY_1: Synthetic = task(
-    info("niah_multikey_1", "find the number of one of four keys in essays", FILES_WITH_ESSAYS),
+    info("niah_multikey_1", "The number of one of four keys hidden in essays.", FILES_WITH_ESSAYS),
     |setup, version, length| generator(Shape { keys: 4, ..SINGLE }, setup, version, length),
 );
 /// One number among nothing but numbers.
 pub(super) static MULTIKEY_2: Synthetic = task(
-    info("niah_multikey_2", "find the number of a key among nothing but keys and numbers", FILES),
+    info("niah_multikey_2", "The number of a key among nothing but keys and numbers.", FILES),
     |setup, version, length| {
         generator(Shape { haystack: Haystack::Needles, ..SINGLE }, setup, version, length)
     },
 );
 /// One UUID among nothing but UUIDs.
 pub(super) static MULTIKEY_3: Synthetic = task(
-    info("niah_multikey_3", "find the UUID of a UUID among nothing but UUIDs", FILES),
+    info("niah_multikey_3", "The UUID of a UUID among nothing but UUIDs.", FILES),
     |setup, version, length| {
         let shape = Shape { haystack: Haystack::Needles, key: Thing::Uuids, value: Thing::Uuids, ..SINGLE };
         generator(shape, setup, version, length)
@@ -108,12 +108,12 @@ pub(super) static MULTIKEY_3: Synthetic = task(
 );
 /// Four numbers of one key in essays.
 pub(super) static MULTIVALUE: Synthetic = task(
-    info("niah_multivalue", "find the four numbers of one key in essays", FILES_WITH_ESSAYS),
+    info("niah_multivalue", "The four numbers of one key hidden in essays.", FILES_WITH_ESSAYS),
     |setup, version, length| generator(Shape { values: 4, ..SINGLE }, setup, version, length),
 );
 /// The numbers of four keys in essays.
 pub(super) static MULTIQUERY: Synthetic = task(
-    info("niah_multiquery", "find the numbers of four keys in essays", FILES_WITH_ESSAYS),
+    info("niah_multiquery", "The numbers of four keys hidden in essays.", FILES_WITH_ESSAYS),
     |setup, version, length| generator(Shape { keys: 4, queries: 4, ..SINGLE }, setup, version, length),
 );
 

@@ -28,14 +28,14 @@ const STEP: usize = 10;
 const ANSWER_PREFIX: &str = " Answer:";
 
 pub(super) static QA_1: Synthetic = Synthetic {
-    info: info("qa_1", "questions of SQuAD, whose document is among many", &[&SQUAD]),
+    info: info("qa_1", "Questions of SQuAD, whose document is among many.", &[&SQUAD]),
     metric: Metric::Part,
     answer: ANSWER,
     beyond_2024: 0,
     generator: qa_1,
 };
 pub(super) static QA_2: Synthetic = Synthetic {
-    info: info("qa_2", "questions of HotpotQA, whose two documents are among many", &[&HOTPOTQA]),
+    info: info("qa_2", "Questions of HotpotQA, whose two documents are among many.", &[&HOTPOTQA]),
     metric: Metric::Part,
     answer: ANSWER,
     beyond_2024: 0,

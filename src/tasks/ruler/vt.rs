@@ -24,7 +24,7 @@ const TRIES: usize = 100;
 
 /// The task.
 pub(super) static VT: Synthetic = Synthetic {
-    info: info("vt", "find all variables that have a value, through a chain of assignments", &[]),
+    info: info("vt", "All variables that have a value, through a chain of assignments.", &[]),
     metric: Metric::All,
     answer: ANSWER,
     beyond_2024: 0,

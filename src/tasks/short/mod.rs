@@ -183,7 +183,7 @@ static ARC_CHALLENGE: Short = Short {
 static PIQA_TASK: Short = Short {
     info: Info {
         name: "piqa",
-        about: "Which of two ways reaches a practical goal?",
+        about: "The one of two ways that reaches a practical goal.",
         source: "lm-evaluation-harness 0.4.13, tasks/piqa; its validation questions, no examples",
         metrics: &["acc", "acc_norm"],
         chance: Some(0.5),

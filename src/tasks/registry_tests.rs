@@ -1,0 +1,80 @@
+//! Every task, asked by somebody who knows and by somebody who says nothing.
+
+use std::path::{Path, PathBuf};
+
+use crate::testing::{setup, Simple};
+use crate::{Answer, Ask, Task, TASKS};
+
+fn link(from: &Path, to: &Path) {
+    assert!(from.exists(), "{} is missing: `make models` fetches what tests need", from.display());
+    std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+    std::fs::copy(from, to).unwrap();
+}
+
+/// A folder with published data where packages carry it, and elsewhere records of the same form of our own.
+fn data() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (models, fixtures) = (here.join("../../models"), here.join("tests/fixtures"));
+    let into = |name: &str| dir.path().join(name);
+    let files = |folder: PathBuf| -> Vec<PathBuf> {
+        let found = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+        found.map(|f| f.unwrap().path()).filter(|f| f.is_file()).collect()
+    };
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    for file in files(models.join("benchmarks/ruler")) {
+        link(&file, &into("ruler").join(name(&file)));
+    }
+    link(&models.join("texts/essays.txt"), &into("needle/essays.txt"));
+    link(&models.join("texts/essays.txt"), &into("babilong/book.txt"));
+    for family in ["longbench", "trec"] {
+        for file in files(fixtures.join("longbench/data").join(family)) {
+            link(&file, &into(family).join(name(&file)));
+        }
+    }
+    for file in files(fixtures.join("infinitebench")) {
+        link(&file, &into("infinitebench").join(name(&file)));
+    }
+    for task in TASKS.iter() {
+        for file in task.info().files.iter().filter(|f| f.name.starts_with("lveval/")) {
+            link(&fixtures.join("lveval/en.jsonl"), &into(file.name));
+        }
+    }
+    dir
+}
+
+/// Tasks whose data this test has. Of the others the families' own tests ask the same: short tasks, whose
+/// files have one checksum, and those that cut Chinese into words, for which a dictionary is needed.
+fn measurable(task: &dyn Task) -> bool {
+    let elsewhere = |name: &str| name.starts_with("short/") || name.starts_with("jieba/");
+    !task.info().files.iter().any(|f| elsewhere(f.name))
+}
+
+#[test]
+fn who_knows_gets_full_marks_and_a_mute_none() {
+    let dir = data();
+    let mut asked = 0;
+    for task in TASKS.iter().filter(|t| measurable(**t)) {
+        let info = task.info();
+        let encoder = Simple::default();
+        let mut setup = setup(&encoder, dir.path(), 16384, &[]);
+        setup.samples = Some(3);
+        let samples = task.samples(&setup).unwrap_or_else(|e| panic!("{}: {e}", info.name));
+        let mut n = 0;
+        for sample in samples.iter {
+            let sample = sample.unwrap_or_else(|e| panic!("{}: {e}", info.name));
+            let marks = (sample.judge)(&sample.expected);
+            assert_eq!(marks.len(), info.metrics.len(), "{}", info.name);
+            assert!((marks[0] - info.best).abs() < 1e-8, "{} {}: {marks:?}", info.name, sample.id);
+            if let Ask::Generate { max_tokens, .. } = sample.ask {
+                assert!(max_tokens > 0, "{}", info.name);
+                let mute = (sample.judge)(&Answer::Text(String::new()));
+                assert_eq!(mute[0], 0.0, "{} {}: a mute", info.name, sample.id);
+            }
+            n += 1;
+        }
+        assert!(n > 0, "{} has no sample", info.name);
+        asked += 1;
+    }
+    assert!(asked >= 45, "{asked} of {} tasks", TASKS.len());
+}
