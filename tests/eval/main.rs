@@ -9,3 +9,4 @@ mod perplexity;
 mod plot;
 mod protocol;
 mod session;
+mod suite;
