@@ -5,6 +5,7 @@
 //! environment or parses arguments.
 
 mod advise;
+mod attention;
 mod bench;
 mod chat;
 mod compare;
@@ -58,6 +59,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     eval::COMMAND,
     tasks::COMMAND,
     compare::COMMAND,
+    attention::COMMAND,
     advise::COMMAND,
     study::COMMAND,
     bench::COMMAND,

@@ -3,12 +3,13 @@
 //!
 //! [`Sources::find`] lists and hashes the files. [`Corpus::open`] tokenises them or opens the cache. A
 //! [`Dataset`] gives sample `i` of epoch `e` as a function of those two numbers and a seed, so that a resumed
-//! run asks for the next one.
+//! run asks for the next one. An [`Inspection`] counts what is there.
 
 mod cache;
 mod chunks;
 mod corpus;
 mod dataset;
+mod histogram;
 mod hold_out;
 mod read;
 mod sample;
@@ -18,6 +19,7 @@ mod sources;
 
 pub use corpus::{Built, Corpus};
 pub use dataset::{Dataset, DatasetParams, Packing};
+pub use histogram::{DistanceBin, Inspection, LengthBin};
 pub use hold_out::HeldOut;
 pub use sample::{Sample, Transform};
 pub use separator::Separator;

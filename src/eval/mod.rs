@@ -39,6 +39,7 @@ use crate::session::{Ending, Greedy};
 use crate::Token;
 
 pub mod advise;
+pub mod attention;
 pub mod divergence;
 mod document;
 pub mod passkey;

@@ -1,13 +1,16 @@
 //! Attention through the cache: keys and values are stored, then one softmax is taken over the keys of every
 //! branch.
 
+use std::cell::RefCell;
+use std::ops::Range;
+
 use ggml::attention::AttentionBranch;
 use ggml::graph::{Builder, InputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 
 use super::rotate::{Rotation, RotationInputs};
-use super::{n_columns, Graph, Pairing, Qkv, Shape, Spans};
+use super::{n_columns, Graph, Pairing, ProbedQueries, Qkv, Shape, Spans};
 use crate::hparams::{Hparams, LayerAttention};
 use crate::kv::KvCache;
 use crate::rope::{Branch, Plan, PosMap};
@@ -43,6 +46,8 @@ pub struct Cached<'a, 'c> {
     kinds: Vec<KindAttention<'a, 'c>>,
     cells: Tensor<'c>,
     out_ids: Option<Tensor<'c>>,
+    probed: Range<usize>,
+    queries: RefCell<Vec<ProbedQueries>>,
 }
 
 /// The attention of one kind of layer.
@@ -85,7 +90,14 @@ impl<'a, 'c> Cached<'a, 'c> {
             .transpose()?;
         let out_ids = wanted.as_ref().map(|(id, _)| *id);
         let inputs = GraphInputs { embd, cells: cells_id, kinds: inputs, out_ids };
-        Ok((Cached { hp, kv, n_tokens, kinds, cells, out_ids: wanted.map(|(_, t)| t) }, inputs, x))
+        let out_ids = wanted.map(|(_, t)| t);
+        let (probed, queries) = (shape.probed.clone(), RefCell::default());
+        Ok((Cached { hp, kv, n_tokens, kinds, cells, out_ids, probed, queries }, inputs, x))
+    }
+
+    /// The outputs that show queries, once the graph is built.
+    pub fn into_queries(self) -> Vec<ProbedQueries> {
+        self.queries.into_inner()
     }
 
     /// Selects the tokens whose logits are wanted, in the last layer; elsewhere returns `x` as it is. To be
@@ -124,9 +136,13 @@ impl<'a, 'c> Cached<'a, 'c> {
             b.view(t, [d, len, n_head_kv, 1], [t.nb()[1], head, t.nb()[2]], start * t.nb()[1])
         };
         let mut parts = Vec::with_capacity(kind.branches.len());
-        for (branch, span) in kind.branches.iter().zip(&kind.spans).filter(|(_, s)| s.len > 0) {
+        let used = kind.branches.iter().zip(&kind.spans).enumerate().filter(|(_, (_, s))| s.len > 0);
+        for (i, (branch, span)) in used {
             let q = kind.rotation.queries(b, q, branch.q_pos)?;
             b.name(q, &format!("q_rope-{il}"));
+            if self.probed.contains(&il) {
+                self.queries.borrow_mut().push(ProbedQueries { layer: il, branch: i, output: b.output(q) });
+            }
             let at = kind.key_maps.iter().position(|m| *m == branch.k_pos).unwrap_or(0);
             parts.push(AttentionBranch {
                 q,

@@ -8,6 +8,9 @@ mod products;
 mod rotate;
 mod tape;
 
+use std::ops::Range;
+
+use ggml::graph::OutputId;
 use ggml::tensor::Tensor;
 use ggml::DType;
 
@@ -31,6 +34,19 @@ pub struct Shape {
     pub n_out: usize,
     /// For each kind of layer, the cells attended to.
     pub spans: Vec<Spans>,
+    /// Layers whose rotated queries are outputs; empty in all but graphs that show attention.
+    pub probed: Range<usize>,
+}
+
+/// The rotated queries of one branch of one layer, F32 `[d, n_head, n_tokens]`, as an output of a graph.
+#[derive(Debug, Clone, Copy)]
+pub struct ProbedQueries {
+    /// The layer.
+    pub layer: usize,
+    /// Index into the branches of its plan.
+    pub branch: usize,
+    /// Where the queries are read.
+    pub output: OutputId,
 }
 
 /// Columns of a mask: the cells of every branch side by side.

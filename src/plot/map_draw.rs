@@ -10,13 +10,13 @@ use super::pen::{failed, Drawing, Pen, Point, INK, MARKER};
 use super::PlotError;
 
 /// Side of a panel in units, and in cells.
-const SIDE: i32 = 384;
+pub(super) const SIDE: i32 = 384;
 const CELLS: usize = 96;
 /// Margins around the panels, the gap between them and the width of the colour scale, in units.
-const LEFT: i32 = 76;
-const TOP: i32 = 66;
-const GAP: i32 = 70;
-const SCALE: i32 = 150;
+pub(super) const LEFT: i32 = 76;
+pub(super) const TOP: i32 = 66;
+pub(super) const GAP: i32 = 70;
+pub(super) const SCALE: i32 = 150;
 const BOTTOM: i32 = 86;
 /// Numbers of colour bands within the trained window and beyond it.
 const BANDS: i32 = 16;
@@ -40,13 +40,17 @@ impl Drawing for Map {
         let unit = pen.unit;
         for (n, (panel, cells)) in self.panels.iter().zip(&cells).enumerate() {
             let at = ((LEFT + n as i32 * (SIDE + GAP)) * unit, TOP * unit);
-            title(pen, panel, at)?;
-            fill(pen, panel, cells, end, at)?;
-            frame(pen, panel, at)?;
+            let paint = |c: &Cell| match c {
+                Cell::Later => None,
+                Cell::Unseen => Some(UNSEEN),
+                Cell::At(d) => Some(colour(band(windows(*d, panel), end))),
+            };
+            let colours: Vec<Vec<_>> = cells.iter().map(|row| row.iter().map(paint).collect()).collect();
+            title(pen, &panel.title, at)?;
+            fill(pen, &colours, at)?;
+            frame(pen, panel.n, panel.trained, at)?;
         }
-        let mut sideways = pen.style(14, INK, (HPos::Center, VPos::Top));
-        sideways.font = sideways.font.transform(FontTransform::Rotate270);
-        pen.text("query, tokens", (12 * unit, (TOP + SIDE / 2) * unit), &sideways)?;
+        beside(pen, "query, tokens")?;
         let n = self.panels.len() as i32;
         scale(pen, self, end, ((LEFT + n * SIDE + (n - 1) * GAP + 24) * unit, TOP * unit))?;
         let (x, y) = (LEFT * unit, (TOP + SIDE + 66) * unit);
@@ -82,12 +86,19 @@ fn colour(band: i32) -> RGBColor {
     RGBColor(mix(226.0, 96.0), mix(72.0, 0.0), mix(60.0, 24.0))
 }
 
-/// Writes the spec above a panel, on up to three lines, broken between parameters.
-fn title<B: DrawingBackend>(pen: &Pen<'_, B>, panel: &Panel, at: Point) -> Result<(), PlotError> {
+/// Writes the name of the vertical axis of all panels.
+pub(super) fn beside<B: DrawingBackend>(pen: &Pen<'_, B>, name: &str) -> Result<(), PlotError> {
+    let mut sideways = pen.style(14, INK, (HPos::Center, VPos::Top));
+    sideways.font = sideways.font.transform(FontTransform::Rotate270);
+    pen.text(name, (12 * pen.unit, (TOP + SIDE / 2) * pen.unit), &sideways)
+}
+
+/// Writes the title above a panel, such as a spec, on up to three lines, broken between parameters.
+pub(super) fn title<B: DrawingBackend>(pen: &Pen<'_, B>, title: &str, at: Point) -> Result<(), PlotError> {
     const SIZE: i32 = 13;
     let width = (SIDE + GAP - 16) * pen.unit;
     let mut lines = vec![String::new()];
-    for piece in panel.title.split_inclusive([',', '+']) {
+    for piece in title.split_inclusive([',', '+']) {
         let line = lines.last().map_or("", String::as_str);
         let longer = format!("{line}{piece}");
         if line.is_empty() || lines.len() == 3 || pen.width(&longer, SIZE) <= width {
@@ -105,22 +116,15 @@ fn title<B: DrawingBackend>(pen: &Pen<'_, B>, panel: &Panel, at: Point) -> Resul
     Ok(())
 }
 
-/// Fills the cells. Equal neighbours in a row are one rectangle, which grows downwards while the rows below
+/// Fills the cells that have a colour. Equal neighbours in a row are one rectangle, which grows downwards while the rows below
 /// repeat it.
-fn fill<B: DrawingBackend>(
+pub(super) fn fill<B: DrawingBackend>(
     pen: &Pen<'_, B>,
-    panel: &Panel,
-    cells: &[Vec<Cell>],
-    end: f64,
+    cells: &[Vec<Option<RGBColor>>],
     at: Point,
 ) -> Result<(), PlotError> {
     let side = SIDE * pen.unit;
     let place = |k: usize, of: usize| (i64::from(side) * k as i64 / of.max(1) as i64) as i32;
-    let paint = |c: &Cell| match c {
-        Cell::Later => None,
-        Cell::Unseen => Some(UNSEEN),
-        Cell::At(d) => Some(colour(band(windows(*d, panel), end))),
-    };
     // From column, to column, colour, from row.
     let mut open: Vec<(usize, usize, RGBColor, usize)> = Vec::new();
     let close = |(x0, x1, colour, y0): (usize, usize, RGBColor, usize), y1: usize| {
@@ -131,7 +135,7 @@ fn fill<B: DrawingBackend>(
     for (y, row) in cells.iter().enumerate() {
         let mut runs: Vec<(usize, usize, RGBColor, usize)> = Vec::new();
         for (x, cell) in row.iter().enumerate() {
-            let Some(colour) = paint(cell) else { continue };
+            let Some(colour) = *cell else { continue };
             match runs.last_mut() {
                 Some(run) if run.1 == x && run.2 == colour => run.1 = x + 1,
                 _ => runs.push((x, x + 1, colour, y)),
@@ -152,15 +156,20 @@ fn fill<B: DrawingBackend>(
 }
 
 /// Draws the frame, ticks at quarters, the names of the axes, and the trained window as a line across.
-fn frame<B: DrawingBackend>(pen: &Pen<'_, B>, panel: &Panel, (x, y): Point) -> Result<(), PlotError> {
+pub(super) fn frame<B: DrawingBackend>(
+    pen: &Pen<'_, B>,
+    n: i32,
+    trained: i32,
+    (x, y): Point,
+) -> Result<(), PlotError> {
     let (unit, side) = (pen.unit, SIDE * pen.unit);
     let corners = vec![(x, y), (x, y + side), (x + side, y + side)];
     pen.line(corners, INK, 5)?;
     let under = pen.style(13, INK, (HPos::Center, VPos::Top));
     let beside = pen.style(13, INK, (HPos::Right, VPos::Center));
-    let quarters = if panel.n < 8 { 1 } else { 4 };
+    let quarters = if n < 8 { 1 } else { 4 };
     for q in 0..=quarters {
-        let label = (i64::from(panel.n) * i64::from(q) / i64::from(quarters)).to_string();
+        let label = (i64::from(n) * i64::from(q) / i64::from(quarters)).to_string();
         let along = side * q / quarters;
         pen.line(vec![(x + along, y + side), (x + along, y + side + 4 * unit)], INK, 4)?;
         pen.text(&label, (x + along, y + side + 8 * unit), &under)?;
@@ -169,12 +178,12 @@ fn frame<B: DrawingBackend>(pen: &Pen<'_, B>, panel: &Panel, (x, y): Point) -> R
     }
     let name = pen.style(14, INK, (HPos::Center, VPos::Top));
     pen.text("key, tokens", (x + side / 2, y + side + 28 * unit), &name)?;
-    if panel.trained < panel.n {
-        let at = y + (i64::from(side) * i64::from(panel.trained) / i64::from(panel.n)) as i32;
+    if trained < n {
+        let at = y + (i64::from(side) * i64::from(trained) / i64::from(n)) as i32;
         pen.dashed(&[(x, at), (x + side, at)], MARKER, 5, (3, 3))?;
         // The label stands right of the diagonal, where no cell is drawn.
         let room = x + side - (x + at - y) - 8 * unit;
-        let label = format!("trained window {}", panel.trained);
+        let label = format!("trained window {trained}");
         if pen.width(&label, 13) <= room {
             let style = pen.style(13, INK, (HPos::Right, VPos::Bottom));
             pen.text(&label, (x + side, at - 5 * unit), &style)?;

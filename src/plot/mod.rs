@@ -1,8 +1,9 @@
-//! Line charts and distance maps as SVG files, PNG files and terminal text.
+//! Line charts, distance maps and heat maps as SVG files, PNG files and terminal text.
 
 mod axis;
 mod draw;
 mod grid;
+mod heat;
 mod map;
 mod map_draw;
 mod pen;
@@ -12,6 +13,7 @@ mod text;
 use std::path::{Path, PathBuf};
 
 pub use grid::Grid;
+pub use heat::{Heat, HeatPanel};
 pub use map::Map;
 pub use rope::rope;
 

@@ -6,8 +6,8 @@ use ggml::graph::{Builder, Outcome};
 use rayon::prelude::*;
 
 use super::batch::Item;
-use super::{Batch, SeqId, Session};
-use crate::graph::{Cached, Graph, GraphInputs, Shape, Spans};
+use super::{Batch, Built, SeqId, Session};
+use crate::graph::{Cached, Graph, GraphInputs, ProbedQueries, Shape, Spans};
 use crate::model::{Error, Result};
 use crate::Token;
 
@@ -154,7 +154,7 @@ impl Session<'_> {
     }
 
     /// Runs items micro-batch by micro-batch; when one fails, all of them are undone.
-    fn run(&mut self, items: &[Item], sink: Sink<'_>) -> Result<()> {
+    pub(super) fn run(&mut self, items: &[Item], sink: Sink<'_>) -> Result<()> {
         if items.is_empty() {
             return Err(Error::Invalid("expected at least one token, found none".into()));
         }
@@ -225,8 +225,13 @@ impl Session<'_> {
             spans
         });
         let spans: Vec<Spans> = spans.collect();
-        self.prepare(&Shape { n_tokens: items.len(), n_out: wanted.len(), spans: spans.clone() })?;
-        let Some((_, inputs, output)) = self.current.clone() else {
+        self.prepare(&Shape {
+            n_tokens: items.len(),
+            n_out: wanted.len(),
+            spans: spans.clone(),
+            probed: self.probed.clone(),
+        })?;
+        let Some(Built { inputs, output, .. }) = self.current.clone() else {
             return Err(Error::Invalid("no graph".into()));
         };
         self.fill(&inputs, items, &places, &cells, &wanted, &spans)?;
@@ -257,14 +262,15 @@ impl Session<'_> {
 
     /// Makes the executor hold a graph of this shape.
     pub(super) fn prepare(&mut self, shape: &Shape) -> Result<()> {
-        if self.current.as_ref().is_some_and(|(s, ..)| s == shape) {
+        if self.current.as_ref().is_some_and(|built| built.shape == *shape) {
             return Ok(());
         }
         self.current = None;
         let parts = Parts { model: self.model, capabilities: self.capabilities };
         let n = self.max_tensors();
-        let (inputs, output) = self.exec.build(n, |b| parts.build(b, &self.kv, &self.plan, shape))?;
-        self.current = Some((shape.clone(), inputs, output));
+        let (inputs, output, queries) =
+            self.exec.build(n, |b| parts.build(b, &self.kv, &self.plan, shape))?;
+        self.current = Some(Built { shape: shape.clone(), inputs, output, queries });
         Ok(())
     }
 }
@@ -294,7 +300,7 @@ impl Parts<'_> {
         kv: &crate::kv::KvCache,
         plan: &crate::rope::Plan,
         shape: &Shape,
-    ) -> ggml::Result<(GraphInputs, Option<ggml::graph::OutputId>)> {
+    ) -> ggml::Result<(GraphInputs, Option<ggml::graph::OutputId>, Vec<ProbedQueries>)> {
         let (hp, transformer) = (self.model.hparams(), self.model.transformer());
         let g = Graph::new(b, self.capabilities);
         let (cached, inputs, mut x) = Cached::new(&g, hp, kv, plan, self.model.arch().pairing, shape)?;
@@ -305,6 +311,6 @@ impl Parts<'_> {
         }
         // Without a wanted row the graph ends where the last layer's keys and values are stored.
         let output = if shape.n_out > 0 { Some(b.output(transformer.logits(&g, x)?)) } else { None };
-        Ok((inputs, output))
+        Ok((inputs, output, cached.into_queries()))
     }
 }

@@ -7,16 +7,18 @@ mod inputs;
 mod many;
 mod memory;
 mod prefix;
+mod probe;
 mod saved;
 mod state;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use ggml::backend::Backend;
 use ggml::graph::{Executor, OutputId};
 
-use crate::graph::{Capabilities, GraphInputs, Shape};
+use crate::graph::{Capabilities, GraphInputs, ProbedQueries, Shape};
 use crate::kv::{KvCache, MAX_SEQS};
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, RopeError, Spec};
@@ -26,6 +28,7 @@ pub use batch::Batch;
 pub use decode::Logits;
 pub use generate::{GenerateParams, Generation, Piece, StopReason};
 pub use many::{Ending, Greedy};
+pub use probe::QueryBlock;
 pub use saved::{is_session_file, SavedSession, MAX_ATTACHMENT};
 
 /// A sequence of a session.
@@ -94,6 +97,16 @@ pub struct MemoryUse {
     pub compute: usize,
 }
 
+/// A graph that the executor holds.
+#[derive(Debug, Clone)]
+struct Built {
+    shape: Shape,
+    inputs: GraphInputs,
+    /// Rows of logits, where some are wanted.
+    output: Option<OutputId>,
+    queries: Vec<ProbedQueries>,
+}
+
 /// A running context over a model.
 #[derive(Debug)]
 pub struct Session<'m> {
@@ -104,7 +117,9 @@ pub struct Session<'m> {
     kv: KvCache,
     capabilities: Capabilities,
     /// The graph the executor holds.
-    current: Option<(Shape, GraphInputs, Option<OutputId>)>,
+    current: Option<Built>,
+    /// Layers whose queries graphs are to show.
+    probed: Range<usize>,
     /// Tokens of each sequence, by position.
     tokens: Vec<Vec<Token>>,
     /// Rows of logits of the last decode.
@@ -166,6 +181,7 @@ impl<'m> Session<'m> {
             kv,
             capabilities,
             current: None,
+            probed: 0..0,
             tokens: vec![Vec::new(); MAX_SEQS as usize],
             logits: Vec::new(),
             scratch: inputs::Scratch::default(),
@@ -232,7 +248,7 @@ impl<'m> Session<'m> {
     /// no flash attention for it.
     fn reserve(&mut self) -> Result<()> {
         let spans = self.cost().spans();
-        let largest = Shape { n_tokens: self.params.n_ubatch, n_out: 1, spans };
+        let largest = Shape { n_tokens: self.params.n_ubatch, n_out: 1, spans, probed: 0..0 };
         let compute = self.measure(&largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         match self.prepare(&largest) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::program::{run, Output};
+use crate::common::program::{run, run_in, Output};
 use convert::random::{write, Shape};
 use ropewalk::DType;
 use serde_json::Value;
@@ -152,6 +152,39 @@ fn memory_is_planned_and_nothing_is_done() {
         plan(&["--ctx", &longest.to_string(), "--memory", "64MiB"])["device"].as_u64().unwrap() <= 64 << 20
     );
     assert_eq!(std::fs::read_dir(folder.dir.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn texts_are_inspected_and_nothing_is_trained() {
+    let folder = Folder::new();
+    let found = folder.finetune("a.gguf", &["--inspect-data"]).json();
+    let sum = |list: &str, key: &str| -> u64 {
+        found[list].as_array().unwrap().iter().map(|b| b[key].as_u64().unwrap()).sum()
+    };
+    assert_eq!((sum("lengths", "documents"), found["documents"].as_u64()), (6, Some(6)), "{found}");
+    assert_eq!(Some(sum("lengths", "tokens")), found["tokens"].as_u64());
+    let (inspected, all) = (found["inspected"].as_u64().unwrap(), 48 * 47 / 2);
+    assert_eq!((found["ctx"].as_u64(), found["samples"].as_u64()), (Some(48), Some(inspected)));
+    // Documents of 2,000 tokens are cut in few samples of 48.
+    let same = sum("distances", "pairs") as f64 / (inspected * all) as f64;
+    assert!(same > 0.95 && same < 1.0 && (same - found["same_document"].as_f64().unwrap()).abs() < 1e-12);
+    let mut left: Vec<_> = std::fs::read_dir(folder.dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
+    left.retain(|p| p.extension().is_none_or(|e| e != "tokens"));
+    assert_eq!(left.len(), 2, "an adapter, a log or checkpoints: {left:?}");
+
+    // Without an adapter's name; as text, with the tokens where they are asked for.
+    let args =
+        ["finetune", "-m", "tiny.gguf", "-d", "texts", "--inspect-data", "--ctx", "48", "--cache", "c"];
+    let out = run_in(folder.dir.path(), &args);
+    assert!(out.code == 0 && folder.file("c").is_file(), "{out:?}");
+    for says in ["tokens in 6 documents", "samples of 48 tokens", "1024..2047", "distance", "###"] {
+        assert!(out.stdout.contains(says), "{says}: {}", out.stdout);
+    }
+    let long = run_in(
+        folder.dir.path(),
+        &["finetune", "-m", "tiny.gguf", "-d", "texts", "--inspect-data", "--ctx", "900000"],
+    );
+    assert!(fails(&long, 1).contains("too little text"), "{long:?}");
 }
 
 /// A recipe brings rope, context and separator; it says how its paper trained, and which of its settings are replaced.

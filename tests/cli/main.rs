@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod attention;
 mod bench;
 mod chat;
 mod finetune;

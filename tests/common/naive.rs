@@ -75,6 +75,35 @@ impl Naive {
 
     /// All rows of logits, `[n][n_vocab]`. As no token sees a later one, the first rows are those of a shorter text.
     pub(crate) fn logits(&self, tokens: &[Token], case: &dyn Definition, plan: &Plan) -> Vec<f64> {
+        self.watched(tokens, case, plan, &mut |_, _, _| {})
+    }
+
+    /// The probabilities of every head, `[layer][head][query][key]`, with keys up to the query.
+    pub(crate) fn probabilities(
+        &self,
+        tokens: &[Token],
+        case: &dyn Definition,
+        plan: &Plan,
+    ) -> Vec<Vec<Vec<Vec<f64>>>> {
+        let heads = |il| vec![vec![Vec::new(); tokens.len()]; self.hp.layer_attention(il).n_head];
+        let mut all: Vec<Vec<Vec<Vec<f64>>>> = (0..self.hp.n_layer).map(heads).collect();
+        self.watched(tokens, case, plan, &mut |il, [h, i], row| {
+            let mut keys = vec![0.0; i + 1];
+            row.iter().for_each(|&(j, p)| keys[j] = p);
+            all[il][h][i] = keys;
+        });
+        all
+    }
+
+    /// [`Naive::logits`], with every layer's rows of probabilities handed to `see`: layer, head and query, pairs of key and
+    /// probability.
+    fn watched(
+        &self,
+        tokens: &[Token],
+        case: &dyn Definition,
+        plan: &Plan,
+        see: &mut dyn FnMut(usize, [usize; 2], &[(usize, f64)]),
+    ) -> Vec<f64> {
         let (hp, n) = (&self.hp, tokens.len());
         // A distance never exceeds the true one by more than a constant of the method.
         let turns = Turns::new(&case.tables(hp, plan), case.mscale(), n + 100);
@@ -96,7 +125,7 @@ impl Naive {
                     x
                 }
             });
-            let attended = self.attend(il, [&q, &k, &v], case, &turns);
+            let attended = self.attend(il, [&q, &k, &v], case, &turns, see);
             add(&mut x, &self.linear(&attended, n, &name("attn_output")));
             let normed = self.norm(&x, &name("ffn_norm"));
             let mut gate = self.linear(&normed, n, &name("ffn_gate"));
@@ -134,7 +163,14 @@ impl Naive {
     }
 
     /// q `[n][n_head * d]`, k and v `[n][n_head_kv * d]` to `[n][n_head * d]`.
-    fn attend(&self, il: usize, [q, k, v]: [&[f64]; 3], case: &dyn Definition, turns: &Turns) -> Vec<f64> {
+    fn attend(
+        &self,
+        il: usize,
+        [q, k, v]: [&[f64]; 3],
+        case: &dyn Definition,
+        turns: &Turns,
+        see: &mut dyn FnMut(usize, [usize; 2], &[(usize, f64)]),
+    ) -> Vec<f64> {
         let layer = self.hp.layer_attention(il);
         let (d, q_row, kv_row) = (layer.n_embd_head, layer.n_embd_q(), layer.n_embd_kv());
         let n = q.len() / q_row;
@@ -166,8 +202,10 @@ impl Naive {
                 let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
                 let out = &mut out[i * q_row + h * d..][..d];
-                for (&(j, _), s) in seen.iter().zip(&scores) {
-                    let p = (s - top).exp() / sum;
+                let p = seen.iter().zip(&scores).map(|(&(j, _), s)| (j, (s - top).exp() / sum));
+                let p: Vec<(usize, f64)> = p.collect();
+                see(il, [h, i], &p);
+                for (j, p) in p {
                     out.iter_mut().zip(&v[j * kv_row + g * d..][..d]).for_each(|(o, v)| *o += p * v);
                 }
             }

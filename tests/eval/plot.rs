@@ -1,7 +1,7 @@
 //! Charts: that they are written whole, hold what they were given, and bear any numbers.
 
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
-use ropewalk::plot::{rope, Axis, Chart, Map, PlotError, Scale, Series};
+use ropewalk::plot::{rope, Axis, Chart, Heat, HeatPanel, Map, PlotError, Scale, Series};
 use ropewalk::rope::Plan;
 
 fn hparams(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -> Hparams {
@@ -252,4 +252,39 @@ fn maps_bear_any_plan() {
         }
     }
     assert!(matches!(Map::new(&[], &hp), Err(PlotError::Panels(0))));
+}
+
+#[test]
+fn heat_maps_show_every_square() {
+    let panel = |title: &str, rows: Vec<Vec<f32>>| HeatPanel {
+        title: title.into(),
+        tokens: 16 * rows.len(),
+        trained: 32,
+        rows,
+        difference: false,
+    };
+    let a = panel("a", vec![vec![1.0], vec![0.04, 0.55], vec![0.3, 0.0, 0.96]]);
+    let b = panel("b", vec![vec![0.0], vec![0.04, 0.75], vec![0.3, 1.0, 0.86]]);
+    let difference = HeatPanel::difference("b less a", &b, &a);
+    let heat = Heat { panels: vec![a, b, difference], scale: "one head".into() };
+    let text = heat.text(40, 12);
+    let want = ["#", ".6", "3.#", ".", ".8", "3#9", "j", ".2", ".#a"];
+    assert_eq!(rows(&text), want, "{text}");
+    assert!(["a\n", "b\n", "b less a\n", "48 \u{2502}"].iter().all(|t| text.contains(t)), "{text}");
+    let svg = heat.to_svg().expect("drawn");
+    assert!(["one head", "b less a", "query, tokens", "difference"].iter().all(|t| svg.contains(t)));
+
+    // Many squares in few cells: the one farthest from 0 is seen.
+    let mut many: Vec<Vec<f32>> = (0..512).map(|r| vec![0.0; r + 1]).collect();
+    many[300][17] = 1.0;
+    let heat = Heat { panels: vec![panel("many", many)], scale: String::new() };
+    let text = heat.text(40, 16);
+    let found: Vec<usize> = rows(&text).iter().map(|r| r.matches('#').count()).collect();
+    assert_eq!((found.len(), found.iter().sum::<usize>(), found[300 * 16 / 512]), (16, 1, 1), "{text}");
+    assert!(heat.to_svg().expect("drawn").len() < 1 << 20, "few rectangles");
+    for (w, h) in [(0, 0), (usize::MAX, usize::MAX), (25, 5)] {
+        assert!(heat.text(w, h).lines().count() > 4);
+    }
+    Heat { panels: vec![], scale: String::new() }.to_svg().expect("nothing drawn");
+    assert!(Heat { panels: vec![panel("none", vec![])], scale: String::new() }.text(30, 5).contains("none"));
 }

@@ -23,7 +23,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "PATH", num_args = 1.., required_unless_present = "plan_memory")]
     pub(super) data: Vec<PathBuf>,
     /// The adapter to write
-    #[arg(short, long, value_name = "FILE", required_unless_present = "plan_memory")]
+    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["plan_memory", "inspect_data"])]
     output: Option<PathBuf>,
     /// Tokens of a sequence; default: the recipe's, or the trained context
     #[arg(short, long, value_name = "N", value_parser = tokens)]
@@ -47,6 +47,10 @@ pub(super) struct Args {
     /// host
     #[arg(long, value_name = "SIZE", requires = "plan_memory", value_parser = size)]
     pub(super) memory: Option<usize>,
+    /// Print how long the documents of the texts are, and how far tokens of one document are apart in the
+    /// sequences to train on; train nothing
+    #[arg(long, conflicts_with = "plan_memory")]
+    pub(super) inspect_data: bool,
     #[command(flatten)]
     pub(super) out: OutputArgs,
 }

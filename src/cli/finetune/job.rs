@@ -81,7 +81,7 @@ fn check_no_earlier_run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-fn dataset(
+pub(super) fn dataset(
     args: &Args,
     model: &Model,
     settings: &TrainParams,

@@ -5,6 +5,7 @@
 mod cases;
 mod evict;
 mod exact;
+mod probe;
 mod same;
 
 use std::sync::OnceLock;

@@ -1,0 +1,351 @@
+//! Attention maps: where one head looks, in one pass over a text, as Untie the Knots draws it (section 5.5,
+//! Figs. 7 and 8, and appendix A).
+//!
+//! The head is the one whose probabilities at distances above [`Params::distance`] have the largest sum. Of
+//! its probabilities the largest in each square of tokens is kept ([`Tiles`]); what is drawn is 100 times
+//! that, clipped to 0..1. Probabilities are made for a few queries at a time and never kept for all.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::document::pieces;
+use super::table::table;
+use super::{invalid, Document};
+use crate::control::Control;
+use crate::model::{Error, Result};
+use crate::session::{QueryBlock, Session};
+use crate::Token;
+
+/// Most squares along one side of a map: longer texts have larger squares.
+pub const MAX_SIDE: usize = 512;
+
+/// Queries whose probabilities are made at once by one thread.
+const ROWS: usize = 16;
+
+/// Heads that the text of a report lists.
+const LISTED: usize = 8;
+
+/// What is measured. The defaults are the paper's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Params {
+    /// Tokens that are read, the first ones of the text.
+    pub tokens: usize,
+    /// A key is far when it lies more than so many tokens before its query.
+    pub distance: usize,
+    /// Tokens along the side of a square; a multiple of it where there would be more than [`MAX_SIDE`].
+    pub tile: usize,
+    /// The layer, from 0, among whose heads one is chosen; `None` for all layers.
+    pub layer: Option<usize>,
+    /// The head, from 0, of that layer; `None` for the one with the largest sum.
+    pub head: Option<usize>,
+}
+
+impl Params {
+    /// The paper's choice, on so many tokens.
+    pub fn new(tokens: usize) -> Params {
+        Params { tokens, distance: 1000, tile: 16, layer: None, head: None }
+    }
+}
+
+/// A head and what it gives to far keys.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct HeadSum {
+    /// Its layer, from 0.
+    pub layer: usize,
+    /// The head in its layer, from 0.
+    pub head: usize,
+    /// Sum of its probabilities at distances above the limit, over all queries.
+    pub far: f64,
+    /// That sum for each query that has such keys at all: the part of its attention, from 0 to 1.
+    pub far_per_query: f64,
+}
+
+/// The largest probability in each square of tokens, on and below the diagonal.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Tiles {
+    /// Tokens along the side of a square.
+    pub tile: usize,
+    /// Tokens of the text.
+    pub tokens: usize,
+    /// A row for the queries of each square from the first on: the squares of its keys, up to the diagonal.
+    pub rows: Vec<Vec<f32>>,
+}
+
+impl Tiles {
+    fn new(tokens: usize, tile: usize) -> Tiles {
+        // The smallest multiple of `tile` that gives no more squares than there may be.
+        let tile = tile * tokens.div_ceil(tile).div_ceil(MAX_SIDE).max(1);
+        let rows = (0..tokens.div_ceil(tile)).map(|row| vec![0.0; row + 1]).collect();
+        Tiles { tile, tokens, rows }
+    }
+
+    fn add(&mut self, query: usize, pooled: &[f32]) {
+        let row = &mut self.rows[query / self.tile];
+        row.iter_mut().zip(pooled).for_each(|(most, p)| *most = most.max(*p));
+    }
+
+    /// What is drawn: 100 times each value, clipped to 0..1.
+    pub fn shown(&self) -> Vec<Vec<f32>> {
+        self.rows.iter().map(|row| row.iter().map(|p| (100.0 * p).clamp(0.0, 1.0)).collect()).collect()
+    }
+}
+
+/// Result of a run. Serialises to the JSON of the command line.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The model's file, and adapters.
+    pub model: String,
+    /// The rope spec in force.
+    pub rope: String,
+    /// Type of the cached keys and values.
+    pub kv: String,
+    /// Tokens the context was opened for.
+    pub ctx: usize,
+    /// A key is far when it lies more than so many tokens before its query.
+    pub distance: usize,
+    /// The head drawn.
+    pub shown: HeadSum,
+    /// All heads it was chosen among, the largest sum first; empty where the head was given.
+    pub heads: Vec<HeadSum>,
+    /// Its map.
+    pub map: Tiles,
+}
+
+/// Reads the beginning of a text and maps one head. `name` is the model's label for the report.
+///
+/// # Errors
+/// Those of [`tokens_of`] and [`measure`].
+pub fn run(
+    session: &mut Session<'_>,
+    name: &str,
+    documents: &[Document],
+    params: &Params,
+    control: &Control<'_>,
+) -> Result<Report> {
+    let tokens = tokens_of(session, documents, params.tokens)?;
+    measure(session, name, &tokens, params, control)
+}
+
+/// The first `n` tokens of documents joined one behind another, each behind BOS where the model has it.
+///
+/// # Errors
+/// A text that cannot be tokenised; an id that the vocabulary does not have; documents without a token.
+pub fn tokens_of(session: &Session<'_>, documents: &[Document], n: usize) -> Result<Vec<Token>> {
+    let model = session.model();
+    let vocab = model.vocab();
+    let bos = vocab.bos().filter(|_| vocab.add_bos());
+    let mut tokens: Vec<Token> = Vec::new();
+    for piece in pieces(documents, model.hparams().n_vocab, vocab.bos(), &mut Vec::new())? {
+        if tokens.len() >= n {
+            break;
+        }
+        tokens.extend(bos);
+        tokens.extend(piece.tokens(|text| Ok(vocab.tokenize(text, false, false)?))?);
+    }
+    tokens.truncate(n);
+    if tokens.is_empty() {
+        return Err(invalid("attention: expected a text of at least one token, found none"));
+    }
+    Ok(tokens)
+}
+
+/// Chooses a head over `tokens` and maps it. Where the head is to be chosen the tokens are read twice: once
+/// for the sums of all heads and once for the map of one.
+///
+/// # Errors
+/// A layer or head that the model does not have; no pair of tokens as far apart as `distance` where a head is
+/// to be chosen; tokens that the context does not hold; probabilities that are no numbers;
+/// [`Error::Interrupted`].
+pub fn measure(
+    session: &mut Session<'_>,
+    name: &str,
+    tokens: &[Token],
+    params: &Params,
+    control: &Control<'_>,
+) -> Result<Report> {
+    let n = tokens.len();
+    check(session, n, params)?;
+    control.bind(&session.cancel_flag());
+    let mut heads = Vec::new();
+    let (layer, head) = match (params.layer, params.head) {
+        (Some(layer), Some(head)) => (layer, head),
+        _ => {
+            let n_layer = session.model().hparams().n_layer;
+            let layers = params.layer.map_or(0..n_layer, |layer| layer..layer + 1);
+            heads = sums(session, tokens, layers, params.distance, control)?;
+            heads.sort_by(|a, b| b.far.total_cmp(&a.far));
+            heads.first().map(|h| (h.layer, h.head)).ok_or_else(|| invalid("the model has no head"))?
+        }
+    };
+    let mut map = Tiles::new(n, params.tile);
+    let mut far = 0.0;
+    session.probe(tokens, layer..layer + 1, &mut |block| {
+        if control.stopped() {
+            return Err(Error::Interrupted);
+        }
+        let parts = row_groups(&block.positions)
+            .into_par_iter()
+            .map(|rows| {
+                let p = block.probabilities(head, rows.clone())?;
+                let width = rows.end;
+                let pooled = rows.clone().zip(p.chunks_exact(width)).map(|(query, row)| {
+                    let most = |tile: &[f32]| tile.iter().copied().fold(0f32, f32::max);
+                    (query, row.chunks(map.tile).map(most).collect::<Vec<_>>())
+                });
+                Ok((pooled.collect::<Vec<_>>(), far_sum(&p, &rows, params.distance)))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        for (pooled, sum) in parts {
+            pooled.iter().for_each(|(query, row)| map.add(*query, row));
+            far += sum;
+        }
+        report(control, format_args!("drawing layer {layer}, head {head}"), block, n);
+        Ok(())
+    })?;
+    Ok(Report {
+        model: name.into(),
+        rope: session.plan().spec.to_string(),
+        kv: session.params().kv_type.name().into(),
+        ctx: session.params().n_ctx,
+        distance: params.distance,
+        shown: HeadSum { layer, head, far, far_per_query: per_query(far, n, params.distance) },
+        heads,
+        map,
+    })
+}
+
+fn check(session: &Session<'_>, n: usize, params: &Params) -> Result<()> {
+    let hp = session.model().hparams();
+    if params.tile == 0 {
+        return Err(invalid("tiles: expected at least 1 token, found 0"));
+    }
+    if n == 0 {
+        return Err(invalid("attention: expected at least one token, found none"));
+    }
+    if n > session.n_max() {
+        let most = session.n_max();
+        return Err(invalid(format!("attention: expected at most {most} tokens, the context, found {n}")));
+    }
+    match (params.layer, params.head) {
+        (None, Some(_)) => return Err(invalid("a head needs its layer")),
+        (Some(layer), _) if layer >= hp.n_layer => {
+            return Err(invalid(format!("layer: expected 0 to {}, found {layer}", hp.n_layer - 1)));
+        }
+        (Some(layer), Some(head)) => {
+            let n_head = hp.layer_attention(layer).n_head;
+            if head >= n_head {
+                return Err(invalid(format!("head: expected 0 to {}, found {head}", n_head - 1)));
+            }
+        }
+        _ if n <= params.distance.saturating_add(1) => {
+            return Err(invalid(format!(
+                "no two of {n} tokens are more than {} apart: give a longer text, or a smaller distance",
+                params.distance
+            )));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The sum of every head of some layers.
+fn sums(
+    session: &mut Session<'_>,
+    tokens: &[Token],
+    layers: Range<usize>,
+    distance: usize,
+    control: &Control<'_>,
+) -> Result<Vec<HeadSum>> {
+    let mut sums: Vec<Vec<f64>> = Vec::new();
+    let first = layers.start;
+    for layer in layers.clone() {
+        sums.push(vec![0.0; session.model().hparams().layer_attention(layer).n_head]);
+    }
+    session.probe(tokens, layers, &mut |block| {
+        if control.stopped() {
+            return Err(Error::Interrupted);
+        }
+        let sums = &mut sums[block.layer - first];
+        // Queries that have no far key need no probabilities.
+        let groups: Vec<_> =
+            row_groups(&block.positions).into_iter().filter(|rows| rows.end > distance + 1).collect();
+        let parts = (0..sums.len() * groups.len())
+            .into_par_iter()
+            .map(|i| {
+                let (head, rows) = (i / groups.len(), &groups[i % groups.len()]);
+                let p = block.probabilities(head, rows.clone())?;
+                Ok((head, far_sum(&p, rows, distance)))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        // In one order, so that a sum is the same however many threads there are.
+        parts.into_iter().for_each(|(head, far)| sums[head] += far);
+        report(control, format_args!("choosing a head, layer {}", block.layer), block, tokens.len());
+        Ok(())
+    })?;
+    let of_layer = |(i, sums): (usize, Vec<f64>)| {
+        let head = move |(head, far)| HeadSum {
+            layer: first + i,
+            head,
+            far,
+            far_per_query: per_query(far, tokens.len(), distance),
+        };
+        sums.into_iter().enumerate().map(head)
+    };
+    Ok(sums.into_iter().enumerate().flat_map(of_layer).collect())
+}
+
+fn report(control: &Control<'_>, what: std::fmt::Arguments<'_>, block: &QueryBlock, n: usize) {
+    control.report(what, block.positions.end as u64, n as u64);
+}
+
+/// Positions in groups of [`ROWS`].
+fn row_groups(positions: &Range<usize>) -> Vec<Range<usize>> {
+    positions.clone().step_by(ROWS).map(|start| start..(start + ROWS).min(positions.end)).collect()
+}
+
+/// Sum of the probabilities of some queries at keys more than `distance` before them.
+fn far_sum(p: &[f32], rows: &Range<usize>, distance: usize) -> f64 {
+    let far = |(query, row): (usize, &[f32])| -> f64 {
+        row[..query.saturating_sub(distance)].iter().map(|&p| f64::from(p)).sum()
+    };
+    rows.clone().zip(p.chunks_exact(rows.end)).map(far).sum()
+}
+
+fn per_query(far: f64, n: usize, distance: usize) -> f64 {
+    far / n.saturating_sub(distance.saturating_add(1)).max(1) as f64
+}
+
+impl Report {
+    /// What was read, the head drawn, and the heads that look farthest, as text; without the map.
+    pub fn text(&self) -> String {
+        let mut out = format!(
+            "model  {}, rope {}, cache {}\ntext   {} tokens, context {}\nhead   layer {}, head {} (from 0): {:.1} % of its \
+             attention goes to keys more than {} tokens back\n",
+            self.model,
+            self.rope,
+            self.kv,
+            self.map.tokens,
+            self.ctx,
+            self.shown.layer,
+            self.shown.head,
+            100.0 * self.shown.far_per_query,
+            self.distance,
+        );
+        if !self.heads.is_empty() {
+            let cells = |h: &HeadSum| {
+                vec![
+                    h.layer.to_string(),
+                    h.head.to_string(),
+                    format!("{:.3}", h.far),
+                    format!("{:.2}", 100.0 * h.far_per_query),
+                ]
+            };
+            let rows: Vec<_> = self.heads.iter().take(LISTED).map(cells).collect();
+            out += &format!("chosen among {} heads by the sum of far probabilities:\n\n", self.heads.len());
+            out += &table(&["layer", "head", "far sum", "far %"], &rows);
+        }
+        out
+    }
+}

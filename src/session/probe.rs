@@ -1,0 +1,185 @@
+//! Attention seen from outside: the rotated queries of a micro-batch, the cached keys they meet, and the
+//! probabilities that follow.
+
+use std::ops::Range;
+
+use super::batch::Item;
+use super::Session;
+use crate::graph::Shape;
+use crate::hparams::LayerAttention;
+use crate::model::{Error, Result};
+use crate::rope::Branch;
+use crate::Token;
+
+/// Most tokens of a micro-batch whose queries are kept, because those of all layers are kept at once.
+const MICRO_BATCH: usize = 256;
+
+/// Queries of one layer in one micro-batch, and the keys that are cached once it has run.
+#[derive(Debug)]
+pub struct QueryBlock {
+    /// The layer, from 0.
+    pub layer: usize,
+    /// Positions of the queries.
+    pub positions: Range<usize>,
+    attention: LayerAttention,
+    parts: Vec<Part>,
+    /// The position each cell holds; negative where it holds none.
+    cells: Vec<i32>,
+}
+
+/// One branch of the plan: the pairs that it covers are seen by these.
+#[derive(Debug)]
+struct Part {
+    branch: Branch,
+    /// `[n][n_head * d]`.
+    q: Vec<f32>,
+    /// `[n_cells][n_head_kv * d]`.
+    k: Vec<f32>,
+}
+
+impl QueryBlock {
+    /// Query heads.
+    pub fn n_head(&self) -> usize {
+        self.attention.n_head
+    }
+
+    /// Probabilities of the queries at some positions in one head: a row for each query, a column for each
+    /// position up to the last of these queries, 0 where a query does not see a key. Every row sums to 1.
+    ///
+    /// # Errors
+    /// Scores that are no numbers.
+    ///
+    /// # Panics
+    /// For positions that are not among [`QueryBlock::positions`], as slices do.
+    pub fn probabilities(&self, head: usize, positions: Range<usize>) -> Result<Vec<f32>> {
+        let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, .. } = self.attention;
+        let (width, first) = (positions.end, positions.start - self.positions.start);
+        let of_key = head / (n_head / n_head_kv) * d;
+        let mut rows = vec![f32::NEG_INFINITY; positions.len() * width];
+        for part in &self.parts {
+            let seen: Vec<Range<i32>> = positions.clone().map(|i| part.branch.reach.keys(i as i32)).collect();
+            let queries: Vec<&[f32]> =
+                (0..positions.len()).map(|i| &part.q[((first + i) * n_head + head) * d..][..d]).collect();
+            // All queries meet a key before the next one is read.
+            for (key, &at) in part.k.chunks_exact(n_head_kv * d).zip(&self.cells) {
+                let key = &key[of_key..of_key + d];
+                for (i, (query, seen)) in queries.iter().zip(&seen).enumerate() {
+                    if seen.contains(&at) {
+                        rows[i * width + at as usize] = scale * dot(query, key);
+                    }
+                }
+            }
+        }
+        for (row, position) in rows.chunks_exact_mut(width.max(1)).zip(positions) {
+            soft_max(row).ok_or_else(|| {
+                let layer = self.layer;
+                Error::Invalid(format!(
+                    "layer {layer}, head {head}, query {position}: expected scores that are finite numbers"
+                ))
+            })?;
+        }
+        Ok(rows)
+    }
+}
+
+/// Makes scores probabilities; `None` where they are no numbers, or where nothing is seen.
+fn soft_max(row: &mut [f32]) -> Option<()> {
+    let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0f64;
+    for x in row.iter_mut() {
+        *x = (*x - top).exp();
+        sum += f64::from(*x);
+    }
+    let inverse = (1.0 / sum) as f32;
+    row.iter_mut().for_each(|x| *x *= inverse);
+    sum.is_finite().then_some(())
+}
+
+/// In sixteen sums, so that they are made side by side.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    const N: usize = 16;
+    let (a, b) = (a.chunks_exact(N), b.chunks_exact(N));
+    let rest: f32 = a.remainder().iter().zip(b.remainder()).map(|(a, b)| a * b).sum();
+    let mut sums = [0f32; N];
+    for (a, b) in a.zip(b) {
+        for i in 0..N {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    sums.iter().sum::<f32>() + rest
+}
+
+impl Session<'_> {
+    /// Empties the session, reads `tokens` as sequence 0, and calls `f` with the queries of each of `layers`,
+    /// micro-batch by micro-batch. What `f` needs is computed outside the graph from the queries that the
+    /// graph attends with and the keys as they are cached, so it holds for every rope method, type of cache
+    /// and way of computing attention; nothing is tokens x tokens.
+    ///
+    /// # Errors
+    /// A layer that the model does not have; those of [`Session::decode`]; whatever `f` returns.
+    pub fn probe(
+        &mut self,
+        tokens: &[Token],
+        layers: Range<usize>,
+        f: &mut dyn FnMut(&QueryBlock) -> Result<()>,
+    ) -> Result<()> {
+        let n_layer = self.model.hparams().n_layer;
+        if layers.is_empty() || layers.end > n_layer {
+            return Err(Error::Invalid(format!(
+                "layers: expected some of 0 to {}, found {layers:?}",
+                n_layer - 1
+            )));
+        }
+        self.clear();
+        let n = self.params.n_ubatch.min(MICRO_BATCH);
+        let spans = self.cost().spans();
+        let compute = self.measure(&Shape { n_tokens: n, n_out: 0, spans, probed: layers.clone() })?;
+        self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
+        self.probed = layers.clone();
+        let done = tokens.chunks(n).try_for_each(|tokens| {
+            let items: Vec<Item> =
+                tokens.iter().map(|&token| Item { token, seq: 0, logits: false }).collect();
+            // Not more than one micro-batch, so that the graph's outputs are still there.
+            self.run(&items, &mut |_, _| Ok(()))?;
+            layers.clone().try_for_each(|il| f(&self.query_block(il, tokens.len())?))
+        });
+        self.probed = 0..0;
+        done
+    }
+
+    /// The last `n` queries of a layer, behind a micro-batch that was read with that layer probed.
+    fn query_block(&self, il: usize, n: usize) -> Result<QueryBlock> {
+        let plan = self.plan.layer(il);
+        let key_maps = plan.key_maps();
+        let shown = self.current.iter().flat_map(|built| &built.queries).filter(|q| q.layer == il);
+        let mut parts = Vec::new();
+        for queries in shown {
+            let branch = plan.branches[queries.branch];
+            let map = key_maps.iter().position(|m| *m == branch.k_pos).unwrap_or(0);
+            let mut q = Vec::new();
+            self.exec.read_f32(queries.output, &mut q)?;
+            parts.push(Part { branch, q, k: self.cached_keys(il, map)? });
+        }
+        let end = self.tokens[0].len();
+        let cells = &self.kv.cells()[..self.kv.n_end()];
+        Ok(QueryBlock {
+            layer: il,
+            positions: end - n..end,
+            attention: self.model.hparams().layer_attention(il).clone(),
+            parts,
+            cells: cells.iter().map(|c| if c.seqs & 1 != 0 { c.pos } else { -1 }).collect(),
+        })
+    }
+
+    /// Keys of a layer as they are cached, rotated, of the cells up to the last used one.
+    fn cached_keys(&self, il: usize, map: usize) -> Result<Vec<f32>> {
+        let keys = self.kv.k(il, map);
+        let (dtype, row) = (keys.def().dtype, keys.def().ne[0]);
+        let n = self.kv.n_end();
+        let mut bytes = vec![0; dtype.row_bytes(row).unwrap_or(0) * n];
+        keys.store.read(keys.index, 0, &mut bytes)?;
+        let mut values = vec![0.0; row * n];
+        ggml::dtype::dequantize(dtype, &bytes, &mut values)?;
+        Ok(values)
+    }
+}

@@ -1,0 +1,97 @@
+//! `attention`: maps of one head and of the same head under another setting, and what is refused.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common::program::{run, Output};
+use crate::models::{model, ok};
+
+fn text(dir: &Path) -> String {
+    let path = dir.join("text.txt");
+    let words: String =
+        (0..400).map(|i: usize| ["the ", "rope ", "walks ", "on.\n"][i * i % 7 % 4]).collect();
+    std::fs::write(&path, words).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn drawn(file: &str, more: &[&str]) -> Output {
+    let args = ["attention", "-m", model(), "--device", "cpu", "-t", "1", "-q", "-f", file, "--ctx", "200"];
+    run(&[&args[..], more].concat())
+}
+
+fn rows(report: &Value) -> Vec<Vec<f64>> {
+    let row = |row: &Value| row.as_array().unwrap().iter().map(|p| p.as_f64().unwrap()).collect();
+    report["map"]["rows"].as_array().unwrap().iter().map(row).collect()
+}
+
+#[test]
+fn one_head_is_chosen_and_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = text(dir.path());
+    let svg = dir.path().join("map.svg");
+    let report = ok(drawn(&file, &["--distance", "50", "-o", svg.to_str().unwrap(), "--json"])).json();
+    let heads = report["heads"].as_array().unwrap();
+    assert!(heads.len() > 1 && heads[0] == report["shown"], "{report}");
+    assert!(heads.windows(2).all(|h| h[0]["far"].as_f64() >= h[1]["far"].as_f64()), "{report}");
+    let map = rows(&report);
+    assert_eq!((report["map"]["tile"].as_u64(), map.len()), (Some(16), 200usize.div_ceil(16)));
+    assert!(map.iter().enumerate().all(|(r, row)| row.len() == r + 1));
+    assert!(map.iter().flatten().all(|p| *p > 0.0 && *p <= 1.0), "{report}");
+    // The first query sees itself alone.
+    assert_eq!(map[0][0], 1.0);
+    assert!(std::fs::read_to_string(&svg).unwrap().trim_end().ends_with("</svg>"));
+
+    let shown = &report["shown"];
+    let out = ok(drawn(&file, &["--distance", "50"])).stdout;
+    assert!(out.contains(&format!("layer {}, head {} (from 0)", shown["layer"], shown["head"])), "{out}");
+    assert!(out.contains("key 0..200") && out.contains("| layer |"), "{out}");
+    // The same head, named.
+    let (layer, head) = (shown["layer"].to_string(), shown["head"].to_string());
+    let named = ["--distance", "50", "--layer", &layer, "--head", &head, "--tiles", "50", "--json"];
+    let named = ok(drawn(&file, &named)).json();
+    assert_eq!((&named["shown"], rows(&named).len()), (shown, 4));
+}
+
+#[test]
+fn two_settings_are_drawn_with_their_difference() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = text(dir.path());
+    let png = dir.path().join("map.png");
+    let args = ["--distance", "50", "--rope", "plain", "--rope-b", "pi:factor=4"];
+    let both = ok(drawn(&file, &[&args[..], &["-o", png.to_str().unwrap(), "--json"]].concat())).json();
+    let (a, b) = (&both["a"], &both["b"]);
+    assert_eq!((a["shown"]["layer"].clone(), a["shown"]["head"].clone()), {
+        (b["shown"]["layer"].clone(), b["shown"]["head"].clone())
+    });
+    assert!(a["rope"] == "plain" && b["rope"].as_str().unwrap().starts_with("pi:factor=4"), "{both}");
+    assert!(rows(a) != rows(b) && rows(a).len() == rows(b).len());
+    assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG\r\n\x1a\n"));
+    let out = ok(drawn(&file, &args)).stdout;
+    assert!(out.contains("the second less the first") && out.contains("pi:factor=4"), "{out}");
+    // The same under the same is no difference.
+    let out = ok(drawn(&file, &["--distance", "50", "--rope", "plain", "--rope-b", "plain"])).stdout;
+    let difference = out.split("the second less the first").nth(1).unwrap();
+    let cells: String = difference.lines().filter_map(|l| Some(l.split_once('\u{2502}')?.1)).collect();
+    assert!(cells.len() > 50 && cells.chars().all(|c| c == '.'), "{out}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = text(dir.path());
+    for (more, code, holds) in [
+        (&["--distance", "199"][..], 1, "no two of 200 tokens are more than 199 apart"),
+        (&["--layer", "99"], 1, "layer: expected 0 to"),
+        (&["--layer", "0", "--head", "99"], 1, "head: expected 0 to"),
+        (&["--head", "0"], 2, "--layer"),
+        (&["--auto", "--layer", "0", "--head", "0"], 2, "--auto"),
+        (&["--tiles", "0"], 2, "at least 1"),
+        (&["-o", "map.pdf"], 2, "--output map.pdf: expected a name ending in .svg or .png"),
+        (&["--rope-b", "nothing"], 2, "nothing"),
+        (&["--model-b", "no-such.gguf"], 1, "no-such.gguf: no such file"),
+    ] {
+        let out = drawn(&file, more);
+        assert!(out.code == code && out.stdout.is_empty() && out.stderr.contains(holds), "{more:?}: {out:?}");
+    }
+}

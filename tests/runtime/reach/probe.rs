@@ -1,0 +1,188 @@
+//! Attention seen from outside against the naive model: the probabilities of every head, and the maps made of them.
+
+use ropewalk::control::Control;
+use ropewalk::eval::attention::{measure, Params};
+use ropewalk::rope::Plan;
+use ropewalk::session::{Session, SessionParams};
+use ropewalk::DType;
+
+use super::cases::{self, Case, DCA, FREQUENCIES};
+use super::{text, twins, under, Failures, Twin};
+use crate::common::{open, score};
+
+/// More than a block of 256 cells.
+const N: usize = 300;
+const N_CTX: usize = 640;
+
+/// Every head, `[layer][head][query][key]`.
+type Probabilities = Vec<Vec<Vec<Vec<f64>>>>;
+
+fn definition(twin: &Twin, case: &Case) -> Probabilities {
+    let plan = Plan::new(&case.spec.parse().unwrap(), twin.model.hparams(), N_CTX).unwrap();
+    twin.naive.probabilities(&text(N), case, &plan)
+}
+
+/// Largest difference of a probability, and of the sum of a row from 1.
+fn off(session: &mut Session<'_>, want: &Probabilities) -> (f64, f64) {
+    let (mut worst, mut sums, mut rows) = (0f64, 0f64, 0);
+    session
+        .probe(&text(N), 0..want.len(), &mut |block| {
+            assert_eq!(block.n_head(), want[block.layer].len());
+            for (head, want) in want[block.layer].iter().enumerate() {
+                // Odd numbers of rows, too.
+                for start in block.positions.clone().step_by(7) {
+                    let positions = start..(start + 7).min(block.positions.end);
+                    let width = positions.end;
+                    let p = block.probabilities(head, positions.clone())?;
+                    assert_eq!(p.len(), width * positions.len());
+                    for (i, row) in positions.zip(p.chunks_exact(width)) {
+                        let sum: f64 = row.iter().map(|&p| f64::from(p)).sum();
+                        sums = sums.max((sum - 1.0).abs());
+                        assert!(row[i + 1..].iter().all(|&p| p == 0.0), "query {i} sees a later key");
+                        let difference = |(p, want): (&f32, &f64)| (f64::from(*p) - want).abs();
+                        let most = row.iter().zip(&want[i]).map(difference).fold(0.0, f64::max);
+                        assert!(most.is_finite());
+                        worst = worst.max(most);
+                        rows += 1;
+                    }
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(rows, want.iter().map(Vec::len).sum::<usize>() * N, "each query of each head once");
+    (worst, sums)
+}
+
+#[test]
+fn probabilities_follow_their_definitions() {
+    let mut failures = Failures::default();
+    // Measured: 2.3e-6 where a method enlarges the scores, else 1e-6; 7e-6 of angles in f32; 1e-3 of keys in F16.
+    let ways = [(DType::F32, 64, false, 4e-6), (DType::F32, 300, true, 2e-5), (DType::F16, 100, false, 2e-3)];
+    for (c, case) in cases::all().enumerate() {
+        for (i, twin) in twins().iter().enumerate() {
+            if i > 0 && i != 1 + c % (twins().len() - 1) {
+                continue;
+            }
+            let want = definition(twin, case);
+            for (kv, n_ubatch, portable, bound) in ways {
+                let params = SessionParams { n_ubatch, portable, ..under(case.spec, N_CTX, kv) };
+                let (worst, sums) = off(&mut open(&twin.model, &params), &want);
+                let what = format!("{}: {}, {kv} cache, portable {portable}", case.spec, twin.about);
+                failures.at_most(bound, worst, &what);
+                failures.at_most(1e-5, sums, &format!("{what}: sums of rows"));
+            }
+        }
+    }
+    failures.none();
+}
+
+/// Where keys leave the cache its cells hold positions in no order, and the text is longer than the context.
+#[test]
+fn probabilities_of_plans_that_drop_keys() {
+    let twin = &twins()[0];
+    let mut failures = Failures::default();
+    let mut found = 0;
+    for case in cases::all() {
+        let params = SessionParams { n_ubatch: 16, ..under(case.spec, 128, DType::F32) };
+        let mut session = open(&twin.model, &params);
+        if session.plan().evict {
+            let (worst, sums) = off(&mut session, &definition(twin, case));
+            failures.at_most(4e-6, worst, case.spec);
+            failures.at_most(1e-5, sums, &format!("{}: sums of rows", case.spec));
+            found += 1;
+        }
+    }
+    assert!(found >= 3, "cases.rs has too few plans that evict");
+    failures.none();
+}
+
+#[test]
+fn a_probed_session_goes_on_as_any_other() {
+    let model = &twins()[0].model;
+    let params = under("plain", N_CTX, DType::F32);
+    let mut session = open(model, &params);
+    let mut calls = 0;
+    let mut count = |_: &_| {
+        calls += 1;
+        Ok(())
+    };
+    session.probe(&text(N), 1..2, &mut count).unwrap();
+    assert_eq!(calls, 2, "micro-batches of one layer");
+    let next = session.append(&text(N + 1)[N..]).unwrap().to_vec();
+    let mut other = open(model, &params);
+    let rows = score(&mut other, &text(N + 1));
+    let last = &rows[rows.len() - next.len()..];
+    assert!(super::apart(last, &next) < 4e-6);
+    for bad in [0..0, 1..3, 2..3] {
+        assert!(session.probe(&text(3), bad, &mut |_| Ok(())).is_err());
+    }
+}
+
+/// The head, its sum and its squares, from the naive probabilities by their definition.
+#[test]
+fn maps_follow_their_definition() {
+    const DISTANCE: usize = 100;
+    let twin = &twins()[0];
+    for (case, kv) in [(&FREQUENCIES[0], DType::F32), (&DCA[0], DType::F32)] {
+        let want = definition(twin, case);
+        let far = |layer: usize, head: usize| -> f64 {
+            let rows = want[layer][head].iter().enumerate();
+            rows.flat_map(|(i, row)| row.iter().enumerate().filter(move |(j, _)| i - j > DISTANCE))
+                .map(|(_, p)| p)
+                .sum()
+        };
+        let mut heads: Vec<(usize, usize)> = (0..2).flat_map(|l| (0..4).map(move |h| (l, h))).collect();
+        heads.sort_by(|a, b| far(b.0, b.1).total_cmp(&far(a.0, a.1)));
+        let mut session = open(&twin.model, &under(case.spec, N_CTX, kv));
+        let params = Params { distance: DISTANCE, ..Params::new(N) };
+        let tokens = text(N);
+        let mut run = |params: &Params| measure(&mut session, "twin", &tokens, params, &Control::default());
+        let report = run(&params).unwrap();
+        let found: Vec<_> = report.heads.iter().map(|h| (h.layer, h.head)).collect();
+        assert_eq!(found, heads, "{}", case.spec);
+        for h in report.heads.iter().chain([&report.shown]) {
+            let want = far(h.layer, h.head);
+            assert!((h.far - want).abs() < 1e-4 * want, "{}: {h:?}, not {want}", case.spec);
+            assert!((h.far_per_query - h.far / (N - DISTANCE - 1) as f64).abs() < 1e-12);
+        }
+        let (layer, head) = heads[0];
+        assert_eq!((report.shown.layer, report.shown.head), (layer, head));
+        let most = |want: &Probabilities, layer: usize, head: usize, [r, c]: [usize; 2]| {
+            let rows = want[layer][head].iter().skip(16 * r).take(16);
+            rows.flat_map(|row| row.iter().skip(16 * c).take(16)).copied().fold(0.0, f64::max)
+        };
+        assert_eq!((report.map.tile, report.map.rows.len()), (16, N.div_ceil(16)));
+        for (r, row) in report.map.rows.iter().enumerate() {
+            assert_eq!(row.len(), r + 1);
+            for (c, &p) in row.iter().enumerate() {
+                let want = most(&want, layer, head, [r, c]);
+                assert!((f64::from(p) - want).abs() < 2e-6, "{}: {r}, {c}: {p}, not {want}", case.spec);
+                let shown = (100.0 * want).clamp(0.0, 1.0);
+                assert!((f64::from(report.map.shown()[r][c]) - shown).abs() < 2e-4);
+            }
+        }
+        // A given head, and the best of a layer.
+        let (layer, head) = heads[7];
+        let given = run(&Params { layer: Some(layer), head: Some(head), ..params.clone() }).unwrap();
+        assert_eq!((given.shown.layer, given.shown.head, given.heads.len()), (layer, head, 0));
+        assert!((given.shown.far - far(layer, head)).abs() < 1e-3);
+        let of_layer = run(&Params { layer: Some(layer), ..params.clone() }).unwrap();
+        let best = heads.iter().find(|h| h.0 == layer).unwrap();
+        assert_eq!((of_layer.shown.layer, of_layer.shown.head, of_layer.heads.len()), (best.0, best.1, 4));
+        for (bad, why) in [
+            (Params { layer: Some(2), ..params.clone() }, "layer: expected 0 to 1, found 2"),
+            (Params { layer: Some(0), head: Some(4), ..params.clone() }, "head: expected 0 to 3, found 4"),
+            (Params { head: Some(0), ..params.clone() }, "needs its layer"),
+            (Params { distance: N - 1, ..params.clone() }, "no two of 300 tokens are more than 299 apart"),
+            (Params { tile: 0, ..params.clone() }, "at least 1"),
+        ] {
+            let e = run(&bad).unwrap_err().to_string();
+            assert!(e.contains(why), "{e}");
+        }
+        let long = vec![1; N_CTX + 1];
+        let limit = if session.plan().evict { continue } else { "at most 640 tokens" };
+        let e = measure(&mut session, "twin", &long, &params, &Control::default()).unwrap_err().to_string();
+        assert!(e.contains(limit), "{e}");
+    }
+}
