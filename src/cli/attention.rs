@@ -17,7 +17,7 @@ use serde_json::json;
 use super::engine::draw;
 use super::interrupt::Interrupt;
 use super::models::{self, ModelChoice};
-use super::options::{parse_spec, read_documents, tokens, ModelArgs, RopeArgs};
+use super::options::{parse_spec, read_documents, tokens, tokens_or_zero, ModelArgs, RopeArgs};
 use super::output::{self, check_plot_name, OutputArgs, Unit};
 use super::Command;
 
@@ -54,6 +54,9 @@ struct Args {
     /// Keys more than so many tokens back count as far
     #[arg(long, value_name = "N", default_value = "1000", value_parser = tokens)]
     distance: usize,
+    /// Leave so many first tokens out of the far keys: many heads give them what they have no other use for
+    #[arg(long, value_name = "N", default_value = "0", value_parser = tokens_or_zero)]
+    sinks: usize,
     /// Tokens along the side of a square; a multiple of it where a side would have more than 512 squares
     #[arg(long, value_name = "N", default_value = "16", value_parser = tokens)]
     tiles: usize,
@@ -125,6 +128,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let run = Run { args, documents: &documents, interrupt: &interrupt, ctx };
     let params = Params {
         distance: args.distance,
+        sinks: args.sinks,
         tile: args.tiles,
         layer: args.layer,
         head: args.head.filter(|_| !args.auto),

@@ -34,6 +34,9 @@ pub struct Params {
     pub tokens: usize,
     /// A key is far when it lies more than so many tokens before its query.
     pub distance: usize,
+    /// Keys of so many first tokens never count as far: heads give them what they have no other use for. None
+    /// in the paper.
+    pub sinks: usize,
     /// Tokens along the side of a square; a multiple of it where there would be more than [`MAX_SIDE`].
     pub tile: usize,
     /// The layer, from 0, among whose heads one is chosen; `None` for all layers.
@@ -45,7 +48,7 @@ pub struct Params {
 impl Params {
     /// The paper's choice, on so many tokens.
     pub fn new(tokens: usize) -> Params {
-        Params { tokens, distance: 1000, tile: 16, layer: None, head: None }
+        Params { tokens, distance: 1000, sinks: 0, tile: 16, layer: None, head: None }
     }
 }
 
@@ -105,6 +108,8 @@ pub struct Report {
     pub ctx: usize,
     /// A key is far when it lies more than so many tokens before its query.
     pub distance: usize,
+    /// Keys of so many first tokens do not count as far.
+    pub sinks: usize,
     /// The head drawn.
     pub shown: HeadSum,
     /// All heads it was chosen among, the largest sum first; empty where the head was given.
@@ -169,12 +174,13 @@ pub fn measure(
     check(session, n, params)?;
     control.bind(&session.cancel_flag());
     let mut heads = Vec::new();
+    let far_keys = (params.distance, params.sinks);
     let (layer, head) = match (params.layer, params.head) {
         (Some(layer), Some(head)) => (layer, head),
         _ => {
             let n_layer = session.model().hparams().n_layer;
             let layers = params.layer.map_or(0..n_layer, |layer| layer..layer + 1);
-            heads = sums(session, tokens, layers, params.distance, control)?;
+            heads = sums(session, tokens, layers, far_keys, control)?;
             heads.sort_by(|a, b| b.far.total_cmp(&a.far));
             heads.first().map(|h| (h.layer, h.head)).ok_or_else(|| invalid("the model has no head"))?
         }
@@ -194,7 +200,7 @@ pub fn measure(
                     let most = |tile: &[f32]| tile.iter().copied().fold(0f32, f32::max);
                     (query, row.chunks(map.tile).map(most).collect::<Vec<_>>())
                 });
-                Ok((pooled.collect::<Vec<_>>(), far_sum(&p, &rows, params.distance)))
+                Ok((pooled.collect::<Vec<_>>(), far_sum(&p, &rows, far_keys)))
             })
             .collect::<Result<Vec<_>>>()?;
         for (pooled, sum) in parts {
@@ -210,6 +216,7 @@ pub fn measure(
         kv: session.params().kv_type.name().into(),
         ctx: session.params().n_ctx,
         distance: params.distance,
+        sinks: params.sinks,
         shown: HeadSum { layer, head, far, far_per_query: per_query(far, n, params.distance) },
         heads,
         map,
@@ -255,9 +262,10 @@ fn sums(
     session: &mut Session<'_>,
     tokens: &[Token],
     layers: Range<usize>,
-    distance: usize,
+    far_keys: (usize, usize),
     control: &Control<'_>,
 ) -> Result<Vec<HeadSum>> {
+    let distance = far_keys.0;
     let mut sums: Vec<Vec<f64>> = Vec::new();
     let first = layers.start;
     for layer in layers.clone() {
@@ -276,7 +284,7 @@ fn sums(
             .map(|i| {
                 let (head, rows) = (i / groups.len(), &groups[i % groups.len()]);
                 let p = block.probabilities(head, rows.clone())?;
-                Ok((head, far_sum(&p, rows, distance)))
+                Ok((head, far_sum(&p, rows, far_keys)))
             })
             .collect::<Result<Vec<_>>>()?;
         // In one order, so that a sum is the same however many threads there are.
@@ -305,10 +313,12 @@ fn row_groups(positions: &Range<usize>) -> Vec<Range<usize>> {
     positions.clone().step_by(ROWS).map(|start| start..(start + ROWS).min(positions.end)).collect()
 }
 
-/// Sum of the probabilities of some queries at keys more than `distance` before them.
-fn far_sum(p: &[f32], rows: &Range<usize>, distance: usize) -> f64 {
+/// Sum of the probabilities of some queries at keys more than `distance` before them, without the first
+/// `sinks`.
+fn far_sum(p: &[f32], rows: &Range<usize>, (distance, sinks): (usize, usize)) -> f64 {
     let far = |(query, row): (usize, &[f32])| -> f64 {
-        row[..query.saturating_sub(distance)].iter().map(|&p| f64::from(p)).sum()
+        let far = row[..query.saturating_sub(distance)].iter().skip(sinks);
+        far.map(|&p| f64::from(p)).sum()
     };
     rows.clone().zip(p.chunks_exact(rows.end)).map(far).sum()
 }
@@ -322,7 +332,7 @@ impl Report {
     pub fn text(&self) -> String {
         let mut out = format!(
             "model  {}, rope {}, cache {}\ntext   {} tokens, context {}\nhead   layer {}, head {} (from 0): {:.1} % of its \
-             attention goes to keys more than {} tokens back\n",
+             attention goes to keys more than {} tokens back{}\n",
             self.model,
             self.rope,
             self.kv,
@@ -332,6 +342,10 @@ impl Report {
             self.shown.head,
             100.0 * self.shown.far_per_query,
             self.distance,
+            match self.sinks {
+                0 => String::new(),
+                n => format!(", the first {n} left out"),
+            },
         );
         if !self.heads.is_empty() {
             let cells = |h: &HeadSum| {
