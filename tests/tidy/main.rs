@@ -26,6 +26,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "ropewalk-files",
             "ropewalk-gguf",
             "ropewalk-core",
+            "ropewalk-study",
             "ropewalk-tasks",
             "ropewalk-ggml",
             "ropewalk-llama",

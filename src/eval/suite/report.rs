@@ -1,6 +1,6 @@
 //! The report of a task: scores with their intervals, by length and by what samples are tagged with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ropewalk_tasks::{Group, Info, Template};
 use serde::Serialize;
@@ -167,37 +167,27 @@ impl Row {
 }
 
 fn breakdowns(records: &[Record], metric: &str) -> Vec<Breakdown> {
-    let mut tags: Vec<(String, Vec<(String, f64, usize)>)> = Vec::new();
+    // Sums first; in the order in which values come up.
+    let mut found: Vec<Breakdown> = Vec::new();
+    let mut places: HashMap<(&str, &str), usize> = HashMap::new();
+    let mut n_values: HashMap<&str, usize> = HashMap::new();
     for record in records {
         for (tag, value) in &record.tags {
             let value = value.as_str().unwrap_or_default();
-            let at = tags.iter().position(|(t, _)| t == tag).unwrap_or_else(|| {
-                tags.push((tag.clone(), Vec::new()));
-                tags.len() - 1
+            let at = *places.entry((tag, value)).or_insert_with(|| {
+                *n_values.entry(tag).or_default() += 1;
+                found.push(Breakdown { tag: tag.clone(), value: value.into(), score: 0.0, samples: 0 });
+                found.len() - 1
             });
-            let values = &mut tags[at].1;
-            let known = values.iter().position(|(v, ..)| v == value);
-            if known.is_none() && values.len() > MAX_VALUES {
-                continue;
-            }
-            let i = known.unwrap_or_else(|| {
-                values.push((value.into(), 0.0, 0));
-                values.len() - 1
-            });
-            values[i].1 += record.score(metric);
-            values[i].2 += 1;
+            found[at].score += record.score(metric);
+            found[at].samples += 1;
         }
     }
-    let few = tags.into_iter().filter(|(_, values)| (2..=MAX_VALUES).contains(&values.len()));
-    few.flat_map(|(tag, values)| {
-        values.into_iter().map(move |(value, sum, samples)| Breakdown {
-            tag: tag.clone(),
-            value,
-            score: 100.0 * sum / samples as f64,
-            samples,
-        })
-    })
-    .collect()
+    found.retain(|b| n_values.get(b.tag.as_str()).is_some_and(|n| (2..=MAX_VALUES).contains(n)));
+    found.iter_mut().for_each(|b| b.score *= 100.0 / b.samples as f64);
+    // The values of one tag together, whatever the order of tags in the records.
+    found.sort_by(|a, b| a.tag.cmp(&b.tag));
+    found
 }
 
 impl Report {
