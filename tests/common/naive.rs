@@ -35,6 +35,9 @@ pub(crate) struct Naive {
     tensors: HashMap<String, Vec<f64>>,
 }
 
+/// Receives a row of probabilities: layer, head and query, pairs of key and probability.
+type See<'s> = dyn FnMut(usize, [usize; 2], &[(usize, f64)]) + 's;
+
 /// Angles of the distances a text can show, one table for each key head or for all: `[distance][pair]`, cosine and sine.
 struct Turns(Vec<Vec<Vec<(f64, f64)>>>);
 
@@ -95,15 +98,8 @@ impl Naive {
         all
     }
 
-    /// [`Naive::logits`], with every layer's rows of probabilities handed to `see`: layer, head and query, pairs of key and
-    /// probability.
-    fn watched(
-        &self,
-        tokens: &[Token],
-        case: &dyn Definition,
-        plan: &Plan,
-        see: &mut dyn FnMut(usize, [usize; 2], &[(usize, f64)]),
-    ) -> Vec<f64> {
+    /// [`Naive::logits`], with every layer's rows of probabilities handed to `see`.
+    fn watched(&self, tokens: &[Token], case: &dyn Definition, plan: &Plan, see: &mut See<'_>) -> Vec<f64> {
         let (hp, n) = (&self.hp, tokens.len());
         // A distance never exceeds the true one by more than a constant of the method.
         let turns = Turns::new(&case.tables(hp, plan), case.mscale(), n + 100);
@@ -169,7 +165,7 @@ impl Naive {
         [q, k, v]: [&[f64]; 3],
         case: &dyn Definition,
         turns: &Turns,
-        see: &mut dyn FnMut(usize, [usize; 2], &[(usize, f64)]),
+        see: &mut See<'_>,
     ) -> Vec<f64> {
         let layer = self.hp.layer_attention(il);
         let (d, q_row, kv_row) = (layer.n_embd_head, layer.n_embd_q(), layer.n_embd_kv());

@@ -130,8 +130,9 @@ fn a_greedy_ending_is_known_as_such() {
     let model = model("llama-tiny", DType::F32);
     let prompt = prompts(model.hparams().n_vocab).remove(0);
     let mut session = open(model, &many(1, "plain"));
-    let made =
-        session.continue_all(std::slice::from_ref(&prompt), &Greedy { n_predict: 6, ..Greedy::default() }).unwrap();
+    let made = session
+        .continue_all(std::slice::from_ref(&prompt), &Greedy { n_predict: 6, ..Greedy::default() })
+        .unwrap();
     let mut other = made[0].clone();
     other[3] = if other[3] == 7 { 8 } else { 7 };
     let endings = session.endings(&prompt, &[made[0].clone(), other]).unwrap();
