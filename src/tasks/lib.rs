@@ -23,8 +23,6 @@ mod made;
 mod lveval;
 mod infinitebench;
 mod registry;
-#[cfg(test)]
-mod registry_tests;
 
 pub use data::DataFile;
 pub use error::{Error, Result};

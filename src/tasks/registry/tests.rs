@@ -1,9 +1,9 @@
-//! Every task, asked by somebody who knows and by somebody who says nothing.
+//! What is said of tasks, and every task asked by somebody who knows and by somebody who says nothing.
 
 use std::path::{Path, PathBuf};
 
 use crate::testing::{setup, Simple};
-use crate::{Answer, Ask, Task, TASKS};
+use crate::{find, Answer, Ask, Task, GROUPS, TASKS};
 
 fn link(from: &Path, to: &Path) {
     assert!(from.exists(), "{} is missing: `make models` fetches what tests need", from.display());
@@ -77,4 +77,35 @@ fn who_knows_gets_full_marks_and_a_mute_none() {
         asked += 1;
     }
     assert!(asked >= 45, "{asked} of {} tasks", TASKS.len());
+}
+
+#[test]
+fn names_are_unique_and_groups_name_tasks() {
+    let mut names: Vec<&str> = TASKS.iter().map(|t| t.info().name).collect();
+    names.extend(GROUPS.iter().map(|g| g.name));
+    let n = names.len();
+    names.sort_unstable();
+    names.dedup();
+    // The mean of a family of one is its task.
+    assert_eq!(names.len(), n, "two tasks or groups of one name");
+    for group in GROUPS {
+        let found = find(group.name).unwrap();
+        assert_eq!(found.len(), group.tasks.len(), "{} names a task that is not there", group.name);
+    }
+}
+
+#[test]
+fn every_task_is_described() {
+    for task in TASKS.iter() {
+        let info = task.info();
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        assert!(info.name.chars().all(plain), "{}", info.name);
+        assert!(info.about.len() > 20 && info.about.ends_with('.'), "{}: {}", info.name, info.about);
+        assert!(info.source.len() > 10 && !info.metrics.is_empty(), "{}", info.name);
+        assert!(info.best > 0.0 && info.best <= 1.0, "{}", info.name);
+        for opt in info.options {
+            let known = opt.values.is_empty() || opt.values.contains(&opt.default);
+            assert!(known && !opt.about.is_empty(), "{}: {}", info.name, opt.name);
+        }
+    }
 }
