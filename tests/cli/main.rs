@@ -6,6 +6,7 @@ mod common;
 mod attention;
 mod bench;
 mod chat;
+mod eval;
 mod finetune;
 mod finetune_ended;
 mod hub;

@@ -24,6 +24,8 @@ use super::super::options::read_documents;
 use super::super::template;
 use super::Args;
 
+/// How many times the tokens of a text LongPPL reads, about: each 1,024 of them with 4,096 before them.
+const LONGPPL: u64 = 6;
 /// Prompt tokens that the speed of a model is measured with.
 const PROBE: usize = 512;
 
@@ -189,15 +191,24 @@ impl Runner for SessionRunner<'_> {
             None => measure(loaded).map_err(|e| e.to_string())?,
         };
         let length = cell.length.or(cell.task.ctx).unwrap_or(1024);
+        let long = cell.task.name == "longppl";
         let samples = cell.task.samples.or_else(|| {
             let found = tasks::find(&cell.task.name).ok()?;
             found.first()?.info().samples.map(|n| n as u64)
         });
         let tokens = match cell.task.name.as_str() {
             "perplexity" | "longppl" => {
-                let all: usize = documents.iter().map(|d| n_tokens(loaded, d)).sum();
-                let most = cell.task.max_windows.map_or(u64::MAX, |n| n.saturating_mul(length));
-                (all as u64).min(most)
+                let texts = documents.iter().map(|d| n_tokens(loaded, d) as u64);
+                let windows = cell.task.max_windows.map_or(u64::MAX, |n| n.saturating_mul(length));
+                let tokens = match (cell.task.protocol.as_deref().unwrap_or("window"), cell.task.stride) {
+                    // The beginning of each text.
+                    ("window", _) => texts.map(|n| n.min(length)).sum::<u64>().min(windows),
+                    (_, Some(stride)) => {
+                        (texts.sum::<u64>() / stride.max(1)).saturating_mul(length).min(windows)
+                    }
+                    (_, None) => texts.sum::<u64>().min(windows),
+                };
+                if long { tokens.saturating_mul(LONGPPL) } else { tokens }
             }
             // Short prompts: what they are long is not known before they are made.
             _ if cell.length.is_none() => samples.unwrap_or(1000).saturating_mul(256),

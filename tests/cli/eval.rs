@@ -1,0 +1,206 @@
+//! `eval`, `tasks`, `compare`, `advise` and `study` from the outside: what they print, keep and refuse.
+
+use std::path::Path;
+
+use crate::common::program::{run, run_in, Output};
+use crate::models::{model, ok};
+
+fn on_model<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    [args, &["-m", model(), "--device", "cpu", "-t", "1", "-q"]].concat()
+}
+
+#[track_caller]
+fn refused(output: &Output, code: i32, holds: &[&str]) {
+    assert!(output.code == code && output.stdout.is_empty(), "{output:?}");
+    assert!(output.stderr.lines().count() == 1 || output.stderr.contains("'--help'"), "{output:?}");
+    for text in holds {
+        assert!(output.stderr.contains(text), "{text:?} is not in {output:?}");
+    }
+}
+
+fn text(dir: &Path, name: &str, n: usize) -> String {
+    let path = dir.join(name);
+    let words = ["the ", "rope ", "walks ", "on.\n"];
+    std::fs::write(&path, (0..n).map(|i| words[i * i % 7 % 4]).collect::<String>()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn tasks_are_listed_and_described() {
+    let all = ok(run(&["tasks"]));
+    assert!(all.stdout.contains("  ruler ") && all.stdout.contains("  json_kv "), "{}", all.stdout);
+    let one = ok(run(&["tasks", "vt"])).stdout;
+    assert!(one.contains("--set ruler=") && one.contains("samples   500"), "{one}");
+    let json = run(&["tasks", "ruler", "--json"]).json();
+    assert_eq!(json.as_array().unwrap().len(), 13);
+    refused(&run(&["tasks", "rulr"]), 2, &["unknown task \"rulr\"", "ruler"]);
+}
+
+#[test]
+fn samples_are_kept_and_not_asked_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = dir.path().join("samples.jsonl");
+    let args = ["eval", "json_kv", "-l", "2048", "-n", "2", "--set", "depths=0/100", "--json", "--out"];
+    let args = on_model(&[&args[..], &[kept.to_str().unwrap()]].concat());
+    let first = run(&args).json();
+    let row = &first["results"][0];
+    assert_eq!(
+        (&first["task"], &row["length"], &row["samples"]),
+        (&"json_kv".into(), &2048.into(), &2.into())
+    );
+    for key in ["score", "ci_low", "ci_high", "tokens_per_s"] {
+        assert!(row[key].is_number(), "{key}: {first}");
+    }
+    assert!(row["tokens_per_s"].as_f64().unwrap() > 0.0);
+    let lines = std::fs::read_to_string(&kept).unwrap();
+    assert_eq!(lines.lines().count(), 2);
+    let again = run(&args).json();
+    assert_eq!(again["results"][0]["tokens_per_s"], 0.0, "nothing was asked");
+    assert_eq!(again["results"][0]["metrics"], row["metrics"]);
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), lines);
+    // Under another method they are asked, beside the first ones, and compared sample by sample.
+    let both = run(&[&args[..], &["--rope", "plain", "--rope", "pi:factor=2"]].concat()).json();
+    let list = both.as_array().unwrap();
+    assert_eq!(list.len(), 3, "two reports and a difference: {both}");
+    assert_eq!(list[2]["samples"], 2);
+    assert_eq!(std::fs::read_to_string(&kept).unwrap().lines().count(), 4);
+}
+
+#[test]
+fn a_map_of_depths_is_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let map = dir.path().join("map.svg");
+    let args = ["eval", "json_kv", "-l", "1536,2048", "-n", "2", "--set", "depths=0/100", "--plot"];
+    let out = ok(run(&on_model(&[&args[..], &[map.to_str().unwrap()]].concat())));
+    assert!(out.stdout.contains("depth | 1536 2048"), "{}", out.stdout);
+    let svg = std::fs::read_to_string(&map).unwrap();
+    assert!(svg.contains("json_kv") && svg.contains("length, tokens"), "{svg}");
+    let flat =
+        on_model(&["eval", "graphwalks_bfs", "-l", "5120", "-n", "1", "--plot", map.to_str().unwrap()]);
+    let out = run(&flat);
+    assert!(out.code == 1 && out.stderr.contains("several depths"), "{out:?}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().to_str().unwrap();
+    let run = |args: &[&str]| run(&on_model(args));
+    refused(&run(&["eval", "nosuch", "-l", "64"]), 2, &["unknown task \"nosuch\""]);
+    refused(&run(&["eval", "vt"]), 2, &["vt: expected --lengths"]);
+    refused(&run(&["eval", "vt", "-l", "2048", "--set", "shots=3"]), 2, &["no such setting", "ruler"]);
+    refused(&run(&["eval", "vt", "-l", "2048", "--set", "shots"]), 2, &["NAME=VALUE"]);
+    refused(&run(&["eval", "json_kv", "-l", "2048", "--set", "depths=200"]), 1, &["json_kv", "depths"]);
+    refused(&run(&["eval", "json_kv", "-l", "20"]), 1, &["json_kv at 20 tokens"]);
+    let cwe = ["eval", "cwe", "-l", "2048", "--data", empty];
+    refused(&run(&cwe), 1, &["cwe at 2048 tokens", "is missing; it comes from"]);
+    std::fs::create_dir(dir.path().join("ruler")).unwrap();
+    std::fs::write(dir.path().join("ruler/nounlist.txt"), "hemp\n").unwrap();
+    refused(&run(&cwe), 1, &["nounlist.txt", "sha256"]);
+    let notes = dir.path().join("notes.txt");
+    std::fs::write(&notes, "my notes\n").unwrap();
+    let out = ["eval", "json_kv", "-l", "2048", "--out", notes.to_str().unwrap()];
+    refused(&run(&out), 1, &["notes.txt: line 1: expected the record of a sample"]);
+    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "my notes\n");
+}
+
+#[test]
+fn settings_are_compared_token_by_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = text(dir.path(), "a.txt", 300);
+    let compare = |more: &[&str]| {
+        run(&[&["compare", model(), "-f", &file, "--ctx", "128", "--device", "cpu", "-t", "1", "-q"], more]
+            .concat())
+    };
+    let report = compare(&["--kv", "f32", "--kv-b", "q4_0", "--json"]).json();
+    let (kl, top) = (report["kl"]["mean"].as_f64().unwrap(), report["same_top"].as_f64().unwrap());
+    assert!(kl > 0.0 && top > 0.0 && top <= 100.0, "{report}");
+    assert!(report["kl"]["median"].as_f64() <= report["kl"]["max"].as_f64());
+    let tokens: u64 =
+        report["results"].as_array().unwrap().iter().map(|b| b["tokens"].as_u64().unwrap()).sum();
+    assert_eq!(report["tokens"].as_u64(), Some(tokens));
+    let f16 = compare(&["--kv", "f32", "--kv-b", "f16", "--json"]).json();
+    assert!(f16["kl"]["mean"].as_f64().unwrap() < kl, "a finer cache is nearer: {f16} {report}");
+    let pi = ok(compare(&["--rope-b", "pi:factor=2"])).stdout;
+    assert!(pi.contains("perplexity of b over a") && pi.contains("pi:factor=2"), "{pi}");
+    refused(&compare(&[]), 2, &["a and b are the same"]);
+    refused(&compare(&["no-such-model"]), 1, &["no-such-model"]);
+}
+
+#[test]
+fn advice_ends_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = text(dir.path(), "a.txt", 3000);
+    let advise = |more: &[&str]| {
+        let ropes = ["--rope", "plain", "--rope", "pi", "--minutes", "0.01", "-f", &file];
+        run(&on_model(&[&["advise"], &ropes[..], more].concat()))
+    };
+    let report = advise(&["--ctx", "1024", "--json"]).json();
+    assert_eq!(report["results"].as_array().unwrap().len(), 2, "{report}");
+    assert!(report["results"][0]["ppl_beyond"].as_f64() <= report["results"][1]["ppl_beyond"].as_f64());
+    assert_eq!(report["samples"], 4, "what time allows, and four at least: {report}");
+    let said = ok(advise(&["--ctx", "1024"])).stdout;
+    assert!(
+        said.contains("convert --rope") || said.contains("ropewalk finetune") || said.contains("as it is"),
+        "{said}"
+    );
+    refused(&advise(&["--ctx", "64"]), 1, &["ctx 64", "no method is needed"]);
+    refused(&advise(&["--ctx", "1024", "--minutes", "0"]), 2, &["--minutes"]);
+}
+
+const PLAN: &str = r#"
+title = "Two methods"
+lengths = [1024, 1536]
+samples = 2
+texts = ["a.txt"]
+[[models]]
+name = "tiny"
+path = "MODEL"
+[[methods]]
+name = "plain"
+spec = "plain"
+[[methods]]
+name = "wrong"
+spec = "harpe:bases=10000/20000/30000/40000/50000"
+[[tasks]]
+name = "perplexity"
+protocol = "window"
+max_windows = 1
+[[tasks]]
+name = "json_kv"
+options = { depths = "0/100" }
+"#;
+
+#[test]
+fn a_study_is_measured_cut_up_and_put_together() {
+    let dir = tempfile::tempdir().unwrap();
+    text(dir.path(), "a.txt", 3000);
+    std::fs::write(dir.path().join("plan.toml"), PLAN.replace("MODEL", model())).unwrap();
+    let study = |args: &[&str]| {
+        run_in(dir.path(), &[&["study"], args, &["--device", "cpu", "-t", "1", "-q"]].concat())
+    };
+    let listed = study(&["plan.toml", "-o", "whole", "--plan", "--json"]).json();
+    assert_eq!((&listed["cells"], &listed["done"]), (&8.into(), &0.into()), "{listed}");
+    assert!(!dir.path().join("whole").exists(), "a listing leaves nothing");
+    let whole = study(&["plan.toml", "-o", "whole", "--json"]).json();
+    assert_eq!((&whole["done"], &whole["failed"], &whole["missing"]), (&4.into(), &4.into(), &0.into()));
+    let report = |name: &str| std::fs::read_to_string(dir.path().join(name).join("report.html")).unwrap();
+    assert!(report("whole").contains("expected 5") || report("whole").contains("found 5"), "why a cell failed is said");
+    let again = study(&["plan.toml", "-o", "whole", "--json"]).json();
+    assert_eq!(
+        (&again["summary"]["known"], &again["summary"]["measured"]),
+        (&4.into(), &0.into()),
+        "{again}"
+    );
+    for part in ["1/2", "2/2"] {
+        ok(study(&["plan.toml", "-o", &format!("part{}", &part[..1]), "--shard", part]));
+    }
+    ok(study(&["merge", "part1", "part2", "-o", "merged"]));
+    assert_eq!(report("merged"), report("whole"));
+    refused(&study(&["plan.toml", "-o", "whole", "--shard", "3/2"]), 2, &["shard"]);
+    std::fs::write(dir.path().join("other.toml"), PLAN.replace("Two", "Three").replace("MODEL", model()))
+        .unwrap();
+    let other = study(&["other.toml", "-o", "whole"]);
+    assert!(other.code == 1 && other.stderr.lines().count() == 1, "{other:?}");
+    refused(&study(&["no-plan.toml", "-o", "new"]), 1, &["no-plan.toml"]);
+}
