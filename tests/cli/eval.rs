@@ -185,7 +185,10 @@ fn a_study_is_measured_cut_up_and_put_together() {
     let whole = study(&["plan.toml", "-o", "whole", "--json"]).json();
     assert_eq!((&whole["done"], &whole["failed"], &whole["missing"]), (&4.into(), &4.into(), &0.into()));
     let report = |name: &str| std::fs::read_to_string(dir.path().join(name).join("report.html")).unwrap();
-    assert!(report("whole").contains("expected 5") || report("whole").contains("found 5"), "why a cell failed is said");
+    assert!(
+        report("whole").contains("expected 5") || report("whole").contains("found 5"),
+        "why a cell failed is said"
+    );
     let again = study(&["plan.toml", "-o", "whole", "--json"]).json();
     assert_eq!(
         (&again["summary"]["known"], &again["summary"]["measured"]),

@@ -208,7 +208,11 @@ impl Runner for SessionRunner<'_> {
                     }
                     (_, None) => texts.sum::<u64>().min(windows),
                 };
-                if long { tokens.saturating_mul(LONGPPL) } else { tokens }
+                if long {
+                    tokens.saturating_mul(LONGPPL)
+                } else {
+                    tokens
+                }
             }
             // Short prompts: what they are long is not known before they are made.
             _ if cell.length.is_none() => samples.unwrap_or(1000).saturating_mul(256),

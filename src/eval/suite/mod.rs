@@ -168,6 +168,8 @@ struct Ready {
     prompt: Vec<crate::Token>,
     endings: Vec<Vec<crate::Token>>,
     hash: String,
+    /// Its place among the samples.
+    index: usize,
 }
 
 impl Ready {
@@ -185,7 +187,6 @@ impl Cell<'_> {
     /// `None` when stopped before the first sample.
     fn run(&self, samples: Samples<'_>, store: &mut dyn Store) -> Result<Option<Row>> {
         let (n, beyond) = (samples.n, samples.beyond);
-        let setup = self.setup();
         let made = samples.iter.map(|s| self.ready(s.map_err(|e| of_task(self.info, self.length, e))?));
         let bos = self.encoder.n_bos();
         // Where the length is not given it is that of the longest sample.
@@ -201,9 +202,11 @@ impl Cell<'_> {
             }
         };
         let n_ctx = n_ctx.max(self.params.ctx.unwrap_or(0));
+        let setup = self.setup(n_ctx);
         let mut lm = None;
         let start = Instant::now();
-        let (mut records, mut asked_tokens, mut seconds) = (Vec::new(), 0, 0.0);
+        let (mut records, mut places, mut seen) = (Vec::new(), Vec::new(), 0);
+        let (mut asked_tokens, mut seconds) = (0, 0.0);
         let mut waiting: Vec<Ready> = Vec::new();
         let mut interrupted = false;
         loop {
@@ -213,9 +216,12 @@ impl Cell<'_> {
                 next => next.transpose()?,
             };
             interrupted |= self.control.stopped();
-            if let Some(ready) = next {
+            if let Some(mut ready) = next {
+                ready.index = seen;
+                seen += 1;
                 if let Some(record) = store.get(&setup, &ready.sample.id, &ready.hash) {
                     records.push(record);
+                    places.push(ready.index);
                     continue;
                 }
                 if ready.need() > n_ctx {
@@ -247,6 +253,7 @@ impl Cell<'_> {
                 let record = Record::new(&setup, self.info, self.length, ready, &answer);
                 store.put(&record)?;
                 records.push(record);
+                places.push(ready.index);
             }
             let percent = report::mean(&records, 0) * 100.0;
             let (done, name) = (records.len(), self.info.name);
@@ -258,6 +265,10 @@ impl Cell<'_> {
         if records.is_empty() {
             return Ok(None);
         }
+        // Those out of the store came first; intervals follow from the order.
+        let mut placed: Vec<_> = places.into_iter().zip(records).collect();
+        placed.sort_by_key(|(place, _)| *place);
+        let records: Vec<Record> = placed.into_iter().map(|(_, record)| record).collect();
         let rope = match &lm {
             Some(lm) => lm.rope(),
             None => self.source.rope_at(n_ctx)?,
@@ -281,7 +292,7 @@ impl Cell<'_> {
             let (name, id) = (self.info.name, &sample.id);
             return Err(invalid(format!("{name}: sample {id}: the prompt, or a choice, has no tokens")));
         }
-        Ok(Ready { sample, prompt, endings, hash })
+        Ok(Ready { sample, prompt, endings, hash, index: 0 })
     }
 
     fn too_long(&self, ready: &Ready, n_ctx: usize) -> Error {
@@ -293,8 +304,8 @@ impl Cell<'_> {
         ))
     }
 
-    /// A hash of all but the prompt that determines the answers.
-    fn setup(&self) -> String {
+    /// A hash of all but the prompt that determines the answers. The context does: methods are worked out for it.
+    fn setup(&self, n_ctx: usize) -> String {
         let p = self.params;
         let template = match p.template {
             Template::Base => "base",
@@ -305,7 +316,7 @@ impl Cell<'_> {
             self.info.name,
             self.info.source,
             self.length,
-            p.ctx,
+            n_ctx,
             p.seed,
             template,
             p.options,

@@ -71,7 +71,7 @@ fn answers_end_where_they_are_told_to() {
             !piece.is_empty() && !piece.contains('\u{fffd}') && !text(&free[0][..i]).contains(&piece)
         })
         .unwrap();
-    let stop = Greedy { stop: vec![text(&free[0][at..at + 1])], ..whole };
+    let stop = Greedy { stop: vec![text(&free[0][at..at + 1])], n_min: at, ..whole };
     assert_eq!(session.continue_all(&prompts[..1], &stop).unwrap()[0], free[0][..=at]);
     let none = Greedy { n_predict: 0, ..Greedy::default() };
     assert!(session.continue_all(&prompts[..2], &none).unwrap().iter().all(Vec::is_empty));
