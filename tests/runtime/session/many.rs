@@ -57,22 +57,26 @@ fn answers_end_where_they_are_told_to() {
     let model = model("llama-tiny", DType::F32);
     let prompts = prompts(model.hparams().n_vocab);
     let mut session = open(model, &many(2, "plain"));
-    let whole = Greedy { n_predict: 20, n_min: 20, ..Greedy::default() };
+    let whole = Greedy { n_predict: 60, n_min: 60, ..Greedy::default() };
     let free = session.continue_all(&prompts[..1], &whole).unwrap();
-    assert_eq!(free[0].len(), 20, "no end before there are n_min tokens");
+    assert_eq!(free[0].len(), 60, "no end before there are n_min tokens");
     let text = |tokens: &[Token]| {
         let pieces = tokens.iter().flat_map(|&t| model.vocab().piece(t, false).unwrap());
         String::from_utf8_lossy(&pieces.collect::<Vec<u8>>()).into_owned()
     };
-    // A token whose text is one, and has not come before.
-    let at = (1..20)
-        .find(|&i| {
-            let piece = text(&free[0][i..i + 1]);
-            !piece.is_empty() && !piece.contains('\u{fffd}') && !text(&free[0][..i]).contains(&piece)
-        })
-        .unwrap();
-    let stop = Greedy { stop: vec![text(&free[0][at..at + 1])], n_min: at, ..whole };
-    assert_eq!(session.continue_all(&prompts[..1], &stop).unwrap()[0], free[0][..=at]);
+    // A token whose text is one, has not come before, and behind which the answer would go on.
+    let freely = Greedy { n_predict: 60, ..Greedy::default() };
+    let found = prompts.iter().find_map(|prompt| {
+        let answer = session.continue_all(std::slice::from_ref(prompt), &freely).unwrap().remove(0);
+        let at = (0..answer.len().saturating_sub(1)).find(|&i| {
+            let piece = text(&answer[i..i + 1]);
+            !piece.is_empty() && !piece.contains('\u{fffd}') && !text(&answer[..i]).contains(&piece)
+        })?;
+        Some((prompt.clone(), answer, at))
+    });
+    let (prompt, answer, at) = found.expect("a prompt whose answer has text");
+    let stop = Greedy { stop: vec![text(&answer[at..at + 1])], ..freely };
+    assert_eq!(session.continue_all(&[prompt], &stop).unwrap()[0], answer[..=at]);
     let none = Greedy { n_predict: 0, ..Greedy::default() };
     assert!(session.continue_all(&prompts[..2], &none).unwrap().iter().all(Vec::is_empty));
 }
