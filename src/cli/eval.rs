@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::{Args as _, FromArgMatches};
-use ropewalk::chat::{Message, Template as ChatTemplate};
 use ropewalk::eval::suite::{
     self, means, paired, FileStore, GroupMean, Paired, Params, Report, Store, Unkept,
 };
@@ -105,7 +104,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let model = models::load(&choice)?;
     let name = models::label(&choice);
     let chat = if args.template == "chat" { Some(template::of(&model)?) } else { None };
-    let frame = |message: &str| render(chat.as_ref(), message);
+    let frame = |message: &str| template::frame(chat.as_ref(), message);
     let params = Params {
         ctx: args.ctx,
         samples: args.samples,
@@ -150,14 +149,6 @@ fn open_store(path: &Path, out: OutputArgs) -> anyhow::Result<FileStore> {
         out.note(format_args!("{}: {} samples of earlier runs", path.display(), store.len()));
     }
     Ok(store)
-}
-
-/// The user's message in the chat template, with the assistant's turn opened.
-fn render(chat: Option<&ChatTemplate>, message: &str) -> ropewalk::model::Result<String> {
-    match chat {
-        Some(chat) => chat.render(&[Message::new("user", message)], true),
-        None => Ok(message.to_owned()),
-    }
 }
 
 /// The tasks that are named, groups taken apart, each once.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use ropewalk::chat::apart::{self, Apart};
-use ropewalk::chat::Template;
+use ropewalk::chat::{Message, Template};
 use ropewalk::model::Model;
 
 /// The only argument of the process that renders. It is no command, for nobody types it.
@@ -20,6 +20,14 @@ pub(crate) fn of(model: &Model) -> anyhow::Result<Template> {
         false => std::env::current_exe().context("cannot find this program to render the chat template")?,
     };
     Ok(Template::of_apart(model, &Apart::new(program, [RENDER]))?)
+}
+
+/// A user's message in the template, with the assistant's turn opened; the message itself without a template.
+pub(crate) fn frame(template: Option<&Template>, message: &str) -> ropewalk::model::Result<String> {
+    match template {
+        Some(template) => template.render(&[Message::new("user", message)], true),
+        None => Ok(message.to_owned()),
+    }
 }
 
 /// Renders and gives the exit code, if this is the process to do so.

@@ -77,7 +77,10 @@ pub trait Lm {
     fn nll(&mut self, tokens: &[Token], from: usize) -> Result<Vec<f32>>;
     /// Greedy continuation of a prompt in a fresh context: at most `n` tokens, ended early by an
     /// end-of-generation token (not returned).
-    fn generate(&mut self, prompt: &[Token], n: usize) -> Result<Vec<Token>>;
+    fn generate(&mut self, prompt: &[Token], n: usize) -> Result<Vec<Token>> {
+        let how = Greedy { n_predict: n, ..Greedy::default() };
+        Ok(self.answers(&[prompt.to_vec()], &how)?.pop().unwrap_or_default())
+    }
     /// Prompts that [`Lm::answers`] takes at once.
     fn n_seq(&self) -> usize {
         1

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Lm, LmSource};
 use crate::model::{Model, Result};
-use crate::session::{Ending, GenerateParams, Greedy, Session, SessionParams};
+use crate::session::{Ending, Greedy, Session, SessionParams};
 use crate::Token;
 
 /// Opens sessions of a model under one set of parameters, each at the context length a task asks for.
@@ -129,14 +129,6 @@ impl Lm for SessionLm<'_> {
         // The token before the first scored one is computed in any case: its logits are wanted.
         let shared = self.session.reuse_prefix(tokens, from - 1)?;
         self.session.nll(&tokens[shared..], from - shared..tokens.len() - shared)
-    }
-
-    fn generate(&mut self, prompt: &[Token], n: usize) -> Result<Vec<Token>> {
-        let mut generated = Vec::new();
-        for piece in self.session.generate(prompt, &GenerateParams::greedy(n))? {
-            generated.extend(piece?.token);
-        }
-        Ok(generated)
     }
 
     fn n_seq(&self) -> usize {

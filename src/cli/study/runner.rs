@@ -7,17 +7,16 @@ use std::time::Instant;
 
 use anyhow::Context;
 use ropewalk::adapter::AdapterSpec;
-use ropewalk::chat::Message;
 use ropewalk::control::Control;
 use ropewalk::eval::suite::{self, FileStore};
 use ropewalk::eval::{passkey, perplexity, protocol, Document, SessionSource};
+use ropewalk::fetch::sha256_of;
 use ropewalk::model::{Error, Model};
 use ropewalk::rope::Spec;
 use ropewalk::session::Session;
 use ropewalk::tasks::{self, Template};
 use ropewalk::DType;
 use ropewalk_study::{Breakdown, Bucket, Cell, CellResult, Estimate, Failure, Metric, Plan, Runner};
-use sha2::{Digest, Sha256};
 
 use super::super::models::{self, ModelChoice};
 use super::super::options::read_documents;
@@ -256,10 +255,8 @@ fn fingerprint(path: &Path) -> anyhow::Result<String> {
 }
 
 fn sha256(path: &Path) -> anyhow::Result<String> {
-    let mut file = std::fs::File::open(path).with_context(|| path.display().to_string())?;
-    let mut hash = Sha256::new();
-    std::io::copy(&mut file, &mut hash).with_context(|| path.display().to_string())?;
-    Ok(format!("{:x}", hash.finalize()))
+    let (hash, _) = sha256_of(path, &Control::default())?.context("interrupted")?;
+    Ok(hash)
 }
 
 fn failed(e: Error) -> Failure {
@@ -402,10 +399,7 @@ fn of_benchmark(
             Some(template::of(&loaded.model).map_err(|e| Failure::Failed(format!("{e:#}")))?)
         }
     };
-    let frame = |message: &str| match &chat {
-        Some(chat) => chat.render(&[Message::new("user", message)], true),
-        None => Ok(message.to_owned()),
-    };
+    let frame = |message: &str| template::frame(chat.as_ref(), message);
     let params = suite::Params {
         ctx: count(cell.task.ctx),
         samples: count(cell.task.samples),

@@ -5,9 +5,6 @@ use serde::Serialize;
 use super::super::stats::bootstrap;
 use super::report::Report;
 
-/// Seed of bootstrap resampling.
-const SEED: u64 = 0;
-
 /// The mean difference of a task's score between two runs, over the samples that both have.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Paired {
@@ -46,7 +43,7 @@ pub fn paired(a: &Report, b: &Report) -> Vec<Paired> {
         if differences.is_empty() || a.task != b.task {
             continue;
         }
-        let (low, high) = bootstrap(&differences, SEED);
+        let (low, high) = bootstrap(&differences);
         out.push(Paired {
             task: a.task.clone(),
             length: row.length,

@@ -13,9 +13,6 @@ use super::Params;
 /// Tags of more different values than this are not reported by value.
 const MAX_VALUES: usize = 64;
 
-/// Seed of bootstrap resampling: the same samples give the same interval.
-const SEED: u64 = 0;
-
 /// Result of a run. Serialises to the JSON that the command line promises.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
@@ -122,7 +119,7 @@ impl Metric {
             let right = values.iter().filter(|x| **x == 1.0).count();
             ("wilson", wilson(right, values.len()))
         } else {
-            ("bootstrap", bootstrap(&values, SEED))
+            ("bootstrap", bootstrap(&values))
         };
         Metric {
             name: name.into(),
