@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::haystack::{documents, joined, Haystack, Period};
-use super::{limit, prompt, ESSAYS, HAYSTACK, SANDWICH, SANDWICH_QUESTION};
-use crate::{Answer, Ask, Info, Opt, Result, Sample, Samples, Setup, Task};
+use super::{sandwiches, Sandwich, ESSAYS, HAYSTACK, SANDWICH_QUESTION};
+use crate::{Info, Opt, Result, Samples, Setup, Task};
 
 static DEPTHS: Opt = Opt {
     name: "depths",
@@ -42,26 +41,17 @@ impl Task for NeedleKamradt {
     }
 
     fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
-        let length = setup.length()?;
-        let depths = setup.depths(&DEPTHS)?;
-        let text = joined(setup.encoder, &documents(setup, length, 1)?, length)?;
-        let haystack = Haystack::new(setup.encoder, &text, length)?;
-        let period = Period::new(setup.encoder, false)?;
-        Ok(Samples::new(limit(setup, depths.len()), move |i| {
-            setup.check_stopped()?;
-            let depth = depths[i];
-            let context = haystack.with_needle(setup.encoder, SANDWICH, depth, |token| period.is(token))?;
-            let (plain, message) = (plain_prompt(&context), message(&context));
-            let (prompt, max_tokens) = prompt(setup, &plain, &message, NEEDED_TOKENS, ANSWER_TOKENS)?;
-            Ok(Sample {
-                id: format!("depth-{depth:03}"),
-                prompt,
-                ask: Ask::Generate { max_tokens, min_tokens: 0, stop: Vec::new() },
-                expected: Answer::Text("Eat a sandwich and sit in Dolores Park on a sunny day.".into()),
-                tags: vec![("depth", depth.to_string())],
-                judge: Box::new(|answer| scores(answer.text())),
-            })
-        }))
+        sandwiches(
+            setup,
+            &DEPTHS,
+            Sandwich {
+                blank: false,
+                prompts: |context| (plain_prompt(context), message(context)),
+                tokens: (NEEDED_TOKENS, ANSWER_TOKENS),
+                expected: "Eat a sandwich and sit in Dolores Park on a sunny day.",
+                judge: scores,
+            },
+        )
     }
 }
 

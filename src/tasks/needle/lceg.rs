@@ -5,10 +5,9 @@
 
 use std::collections::HashSet;
 
-use super::haystack::{documents, joined, Haystack, Period};
-use super::{limit, prompt, ESSAYS, HAYSTACK, SANDWICH, SANDWICH_QUESTION};
+use super::{sandwiches, Sandwich, ESSAYS, HAYSTACK, SANDWICH_QUESTION};
 use crate::metrics::python;
-use crate::{Answer, Ask, Info, Opt, Result, Sample, Samples, Setup, Task};
+use crate::{Info, Opt, Result, Samples, Setup, Task};
 
 static DEPTHS: Opt = Opt {
     name: "depths",
@@ -44,31 +43,26 @@ impl Task for NeedleLceg {
     }
 
     fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
-        let length = setup.length()?;
-        let depths = setup.depths(&DEPTHS)?;
-        let text = joined(setup.encoder, &documents(setup, length, 1)?, length)?;
-        let haystack = Haystack::new(setup.encoder, &text, length)?;
-        let period = Period::new(setup.encoder, true)?;
-        Ok(Samples::new(limit(setup, depths.len()), move |i| {
-            setup.check_stopped()?;
-            let depth = depths[i];
-            let context = haystack.with_needle(setup.encoder, SANDWICH, depth, |token| period.is(token))?;
-            let message = format!(
-                "This is a very long story book: <book> {context} </book>.\n Based on the content of the book, \
-                 Question: {SANDWICH_QUESTION}"
-            );
-            let plain = plain_prompt(&context);
-            let (prompt, max_tokens) = prompt(setup, &plain, &message, ANSWER_TOKENS, ANSWER_TOKENS)?;
-            Ok(Sample {
-                id: format!("depth-{depth:03}"),
-                prompt,
-                ask: Ask::Generate { max_tokens, min_tokens: 0, stop: Vec::new() },
-                expected: Answer::Text(EXPECTED.into()),
-                tags: vec![("depth", depth.to_string())],
-                judge: Box::new(|answer| vec![word_share(answer.text())]),
-            })
-        }))
+        sandwiches(
+            setup,
+            &DEPTHS,
+            Sandwich {
+                blank: true,
+                prompts: |context| (plain_prompt(context), message(context)),
+                tokens: (ANSWER_TOKENS, ANSWER_TOKENS),
+                expected: EXPECTED,
+                judge: |answer| vec![word_share(answer)],
+            },
+        )
     }
+}
+
+/// The question as a message, for chat templates.
+fn message(context: &str) -> String {
+    format!(
+        "This is a very long story book: <book> {context} </book>.\n Based on the content of the book, \
+         Question: {SANDWICH_QUESTION}"
+    )
 }
 
 /// `generate_prompt` for models other than OpenAI's; the marker is text, not a chat template.

@@ -11,7 +11,8 @@ mod lwm;
 #[cfg(test)]
 mod tests;
 
-use crate::{DataFile, Error, Opt, Result, Setup, Task, Template};
+use self::haystack::{documents, joined, Haystack, Period};
+use crate::{Answer, Ask, DataFile, Error, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 pub(crate) static TASKS: &[&dyn Task] = &[&lceg::NeedleLceg, &lwm::NeedleLwm, &kamradt::NeedleKamradt];
 
@@ -72,4 +73,41 @@ fn prompt(
 /// Number of samples: all, or as many as the user wants.
 fn limit(setup: &Setup, all: usize) -> usize {
     setup.samples.map_or(all, |n| n.min(all))
+}
+
+/// A form of the sandwich's question: LCEG's or Kamradt's.
+struct Sandwich {
+    /// Whether a full stop behind a blank counts as one, where the needle may go.
+    blank: bool,
+    /// The prompt as plain text, and the message for chat templates, around a context.
+    prompts: fn(&str) -> (String, String),
+    /// Tokens that an answer needs, and those it is given where the length leaves room.
+    tokens: (usize, usize),
+    expected: &'static str,
+    judge: fn(&str) -> Vec<f64>,
+}
+
+/// The sandwich hidden in one haystack, at one depth after the other.
+fn sandwiches<'a>(setup: &'a Setup<'a>, depths: &Opt, form: Sandwich) -> Result<Samples<'a>> {
+    let length = setup.length()?;
+    let depths = setup.depths(depths)?;
+    let text = joined(setup.encoder, &documents(setup, length, 1)?, length)?;
+    let haystack = Haystack::new(setup.encoder, &text, length)?;
+    let period = Period::new(setup.encoder, form.blank)?;
+    Ok(Samples::new(limit(setup, depths.len()), move |i| {
+        setup.check_stopped()?;
+        let depth = depths[i];
+        let context = haystack.with_needle(setup.encoder, SANDWICH, depth, |token| period.is(token))?;
+        let (plain, message) = (form.prompts)(&context);
+        let (prompt, max_tokens) = prompt(setup, &plain, &message, form.tokens.0, form.tokens.1)?;
+        let judge = form.judge;
+        Ok(Sample {
+            id: format!("depth-{depth:03}"),
+            prompt,
+            ask: Ask::Generate { max_tokens, min_tokens: 0, stop: Vec::new() },
+            expected: Answer::Text(form.expected.into()),
+            tags: vec![("depth", depth.to_string())],
+            judge: Box::new(move |answer| judge(answer.text())),
+        })
+    }))
 }
