@@ -22,7 +22,7 @@ const FINALISTS: usize = 4;
 /// Passkeys that each of them looks for, at least and at most.
 const SAMPLES: (usize, usize) = (4, 20);
 
-/// What is measured.
+/// The context to measure at, and the time for it.
 #[derive(Debug, Clone)]
 pub struct Params {
     /// The context to extend to, tokens.

@@ -24,7 +24,7 @@ use crate::Token;
 /// Bytes of logits held at a time.
 const LOGITS: usize = 128 << 20;
 
-/// What is compared.
+/// The windows that are compared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params {
     /// Tokens of a window. Windows follow each other; each starts in an empty context.
@@ -113,7 +113,7 @@ pub struct Bucket {
     pub ppl_b: f64,
 }
 
-/// What is known of one token.
+/// The figures of one token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Point {
     position: usize,

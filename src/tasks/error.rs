@@ -13,7 +13,7 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it: expected and found.
+        /// The fault: expected and found.
         what: String,
     },
     /// A setting that makes no sense for the task.

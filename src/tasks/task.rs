@@ -41,7 +41,7 @@ pub enum Template {
     Chat,
 }
 
-/// What the user asked for, and what samples are made with.
+/// The settings that samples are made with.
 pub struct Setup<'a> {
     /// Tokens of prompt and answer together; `None` for tasks whose samples are as long as they are.
     pub length: Option<usize>,
@@ -124,20 +124,20 @@ impl Setup<'_> {
 pub struct Opt {
     /// Name, as typed.
     pub name: &'static str,
-    /// What it may be; empty for free text, which the task checks.
+    /// Its possible values; empty for free text, which the task checks.
     pub values: &'static [&'static str],
-    /// What it is when nothing is said.
+    /// Its value when nothing is said.
     pub default: &'static str,
-    /// What it decides, in a sentence.
+    /// Its effect, in a sentence.
     pub about: &'static str,
 }
 
-/// What is known of a task before it runs.
+/// A description of a task: its protocol, metrics, settings and data.
 #[derive(Debug, Clone, Copy)]
 pub struct Info {
     /// Name, as typed: lower case, digits and `_`.
     pub name: &'static str,
-    /// What is asked, in a sentence.
+    /// The question asked, in a sentence.
     pub about: &'static str,
     /// The published protocol: paper or file of reference code, with its version.
     pub source: &'static str,
@@ -159,7 +159,7 @@ pub struct Info {
 
 /// A benchmark. Implementations are statics in the slice of their file, which the registry lists.
 pub trait Task: Sync {
-    /// What is known of it.
+    /// Its description.
     fn info(&self) -> &Info;
     /// Its samples. The same setup gives the same ones.
     ///
@@ -202,17 +202,17 @@ pub struct Sample {
     /// The prompt as the model reads it, [`Encoder::frame`] and the beginning of the answer included; BOS is
     /// put before it where the model wants it.
     pub prompt: String,
-    /// What is wanted of the model.
+    /// The kind of answer wanted of the model.
     pub ask: Ask,
     /// An answer that gets full marks.
     pub expected: Answer,
-    /// What reports group by and what helps to understand a sample: depth, question, subject.
+    /// Properties that reports group by or that explain the sample: depth, question, subject.
     pub tags: Vec<(&'static str, String)>,
     /// Judges the answer.
     pub judge: Judge,
 }
 
-/// What is wanted of the model.
+/// The kind of answer wanted of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
     /// A greedy continuation of the prompt.
@@ -228,7 +228,7 @@ pub enum Ask {
     Choose(Vec<String>),
 }
 
-/// What the model said.
+/// The answer of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     /// The continuation, special tokens left out.

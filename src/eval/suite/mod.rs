@@ -30,7 +30,7 @@ pub use store::{FileStore, Record, Store, Unkept};
 /// the context.
 const ROUND: usize = 256;
 
-/// What is asked of a task, and how.
+/// The settings of a run: lengths, samples, prompts, data.
 #[derive(Clone)]
 pub struct Params<'a> {
     /// Lengths in tokens, prompt and answer together; tasks without lengths pass them over.
@@ -52,7 +52,7 @@ pub struct Params<'a> {
     pub data: &'a Path,
     /// Prompts answered together, at most.
     pub batch: usize,
-    /// What else determines the answers: model, adapters, types of the cache. Records of another identity are
+    /// Everything else that determines the answers: model, adapters, types of the cache. Records of another identity are
     /// not used.
     pub identity: String,
 }

@@ -29,7 +29,7 @@ pub struct Record {
     pub prompt_sha256: String,
     /// Tokens of the prompt, BOS among them.
     pub prompt_tokens: usize,
-    /// What the model wrote.
+    /// The text that the model wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<String>,
     /// For each choice the sum of `ln p`, the number of tokens, and whether each is the likeliest.
@@ -39,7 +39,7 @@ pub struct Record {
     pub expected: Value,
     /// Scores by the task's metrics, from 0 to 1.
     pub scores: Map<String, Value>,
-    /// What the sample is about: depth, subject.
+    /// Properties of the sample: depth, subject.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub tags: Map<String, Value>,
     /// Hash of model, method, task and settings.
