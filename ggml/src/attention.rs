@@ -22,9 +22,9 @@ use crate::{sys, DType, Error, Result};
 
 /// Rows of a tile (tokens times query heads of one KV head): enough that the time to convert a key to floats
 /// is small beside the products with it.
-const TILE_ROWS: usize = 96;
+const TILE_ROWS: usize = 192;
 /// With fewer tiles than this, columns are cut too.
-const FEW_TILES: usize = 32;
+const FEW_TILES: usize = 16;
 /// The number of tiles aimed at when columns are cut: several for each thread, which take them in turn.
 const CUT_TILES: usize = 64;
 /// Fewest columns worth a tile.

@@ -268,45 +268,75 @@ unsafe extern "C" fn run_dequantize(dst: *mut sys::ggml_tensor, ith: i32, nth: i
         let mine = share(dst.ne[1] as usize, ith, nth);
         for &source in &dst.src[..n_args] {
             // SAFETY: the sources are the weights checked in `dequantize`, alive while the graph is.
-            let w = unsafe { &*source };
-            let rows = w.ne[1] as usize;
-            // SAFETY: a static table with an entry for every type.
-            let to_float = unsafe { (*sys::ggml_get_type_traits(w.type_)).to_float };
-            let ours = fast_rows(w.type_);
-            for row in mine.start.max(first)..mine.end.min(first + rows) {
-                // SAFETY: row `row - first` of w has n elements in whole blocks.
-                let at = unsafe { (w.data as *const u8).add((row - first) * w.nb[1]) };
-                let convert = |out: *mut f32| match (ours, to_float) {
-                    // SAFETY: `out` has room for n f32: a row of dst, or the scratch. The row has nb[1] bytes
-                    // (`dequantize`).
-                    (Some(convert), _) => unsafe {
-                        let row = std::slice::from_raw_parts(at, w.nb[1]);
-                        convert(row, std::slice::from_raw_parts_mut(out, n));
-                    },
-                    // SAFETY: `out` as above.
-                    (_, Some(to_float)) => unsafe { to_float(at.cast(), out, n as i64) },
-                    // SAFETY: as above; only f32, of the types `dequantize` takes, needs no conversion.
-                    _ => unsafe { out.copy_from_nonoverlapping(at.cast(), n) },
-                };
+            let (w, rows) = unsafe { (&*source, RowReader::new(&*source)) };
+            let n_rows = w.ne[1] as usize;
+            for row in mine.start.max(first)..mine.end.min(first + n_rows) {
                 if dst.type_ == sys::GGML_TYPE_F32 {
                     // SAFETY: dst is contiguous F32, and threads take disjoint rows of n elements.
-                    convert(unsafe { (dst.data as *mut f32).add(row * n) });
+                    let out =
+                        unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * n), n) };
+                    rows.read(row - first, 0, out);
                 } else {
-                    convert(scratch.as_mut_ptr());
+                    rows.read(row - first, 0, scratch);
                     // SAFETY: dst is contiguous BF16 (two bytes an element), and threads take disjoint rows.
                     let out =
                         unsafe { std::slice::from_raw_parts_mut((dst.data as *mut u16).add(row * n), n) };
                     dequantize::to_bf16(scratch, out);
                 }
             }
-            first += rows;
+            first += n_rows;
         }
     });
+}
+
+/// Reads rows of a matrix as floats, whatever its type.
+pub(crate) struct RowReader<'a> {
+    w: &'a sys::ggml_tensor,
+    block: usize,
+    block_bytes: usize,
+    ours: Option<dequantize::Convert>,
+    ggml: sys::ggml_to_float_t,
+}
+
+impl<'a> RowReader<'a> {
+    /// # Safety
+    /// `w` is a matrix of whole rows of a type that converts to floats, in memory of the host that nobody writes
+    /// during `'a`.
+    pub(crate) unsafe fn new(w: &'a sys::ggml_tensor) -> RowReader<'a> {
+        // SAFETY: a static table with an entry for every type.
+        let traits = unsafe { &*sys::ggml_get_type_traits(w.type_) };
+        let (block, block_bytes) = (traits.blck_size as usize, traits.type_size);
+        RowReader { w, block, block_bytes, ours: fast_rows(w.type_), ggml: traits.to_float }
+    }
+
+    /// Elements of a row from `from` on, whole blocks.
+    pub(crate) fn read(&self, row: usize, from: usize, out: &mut [f32]) {
+        let (rows, len) = (self.w.ne[1] as usize, self.w.ne[0] as usize);
+        let inside = row < rows && from.checked_add(out.len()).is_some_and(|end| end <= len);
+        assert!(inside && from.is_multiple_of(self.block) && out.len().is_multiple_of(self.block));
+        // SAFETY: inside the matrix by the assertion.
+        let at = unsafe {
+            (self.w.data as *const u8).add(row * self.w.nb[1] + from / self.block * self.block_bytes)
+        };
+        match (self.ours, self.ggml) {
+            (Some(convert), _) => {
+                let n_bytes = out.len() / self.block * self.block_bytes;
+                // SAFETY: so many whole blocks, inside the row by the assertion.
+                convert(unsafe { std::slice::from_raw_parts(at, n_bytes) }, out);
+            }
+            // SAFETY: as above, and `out` has room for the floats.
+            (_, Some(to_float)) => unsafe { to_float(at.cast(), out.as_mut_ptr(), out.len() as i64) },
+            // SAFETY: as above; only f32, of the types that convert, needs no conversion.
+            _ => unsafe { out.as_mut_ptr().copy_from_nonoverlapping(at.cast(), out.len()) },
+        }
+    }
 }
 
 /// The conversion of rows that is faster than ggml's, for the types that have one.
 fn fast_rows(dtype: sys::ggml_type) -> Option<dequantize::Convert> {
     match dtype {
+        sys::GGML_TYPE_F16 => Some(dequantize::f16),
+        sys::GGML_TYPE_BF16 => Some(dequantize::bf16),
         sys::GGML_TYPE_Q4_0 => Some(dequantize::q4_0),
         sys::GGML_TYPE_Q4_1 => Some(dequantize::q4_1),
         sys::GGML_TYPE_Q8_0 => Some(dequantize::q8_0),
@@ -324,7 +354,7 @@ mod tests {
         let n = 32 * 70;
         let values: Vec<f32> =
             (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 9) as f32 / 1e6 - 4.0).collect();
-        for dtype in [DType::Q4_0, DType::Q4_1, DType::Q8_0] {
+        for dtype in [DType::F16, DType::BF16, DType::Q4_0, DType::Q4_1, DType::Q8_0] {
             let row = quantize(dtype, n, &values).unwrap();
             let mut theirs = vec![f32::NAN; n];
             dequantize(dtype, &row, &mut theirs).unwrap();

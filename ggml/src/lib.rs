@@ -20,6 +20,7 @@ pub mod ops;
 mod ops_back;
 mod store;
 pub mod tensor;
+pub mod tiled;
 
 pub(crate) use llama_cpp_sys_2 as sys;
 

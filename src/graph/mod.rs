@@ -72,6 +72,8 @@ pub struct Capabilities {
     pub custom_ops: bool,
     /// The type weights are dequantised to for large batches, where that is faster than their own product.
     pub dequantize: Option<DType>,
+    /// Products of batches in AMX tiles, whatever the weight's type.
+    pub tiles: bool,
     /// Attention without the score matrix.
     pub flash: bool,
 }

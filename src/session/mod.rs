@@ -170,6 +170,7 @@ impl<'m> Session<'m> {
         let capabilities = Capabilities {
             custom_ops: own_ops,
             dequantize: if own_ops { device.fastest_product_type() } else { None },
+            tiles: own_ops && ggml::tiled::has_tiles(),
             flash: params.attention == Attention::Auto,
         };
         let exec = Executor::new(Backend::new(device, params.n_threads)?)?;

@@ -1,13 +1,34 @@
-//! Dequantization of rows of Q4_0, Q4_1 and Q8_0: bit for bit what ggml's own loops give, but faster, because
-//! whole blocks are converted in loops that the compiler vectorises.
+//! Conversion of rows of F16, BF16, Q4_0, Q4_1 and Q8_0 to floats: bit for bit what ggml's own loops give, but faster,
+//! because whole blocks are converted in loops that the compiler vectorises.
 
 use half::f16;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 /// A function that converts a row of whole blocks to as many floats as it has values.
 pub type Convert = fn(&[u8], &mut [f32]);
 
 fn scale(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// Half-precision floats.
+pub fn f16(row: &[u8], out: &mut [f32]) {
+    // SAFETY: two bytes of any value are a u16.
+    let (before, bits, _) = unsafe { row.align_to::<u16>() };
+    if before.is_empty() && cfg!(target_endian = "little") {
+        bits.reinterpret_cast::<f16>().convert_to_f32_slice(&mut out[..row.len() / 2]);
+    } else {
+        out.iter_mut()
+            .zip(row.as_chunks().0)
+            .for_each(|(out, bytes)| *out = f16::from_le_bytes(*bytes).to_f32());
+    }
+}
+
+/// The upper halves of floats.
+pub fn bf16(row: &[u8], out: &mut [f32]) {
+    for (out, bytes) in out.iter_mut().zip(row.as_chunks().0) {
+        *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+    }
 }
 
 /// Blocks of 32 values: a scale, then four bits each, the first 16 values in the low halves of the bytes.

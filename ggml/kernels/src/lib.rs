@@ -3,6 +3,8 @@
 //!
 //! Nothing here knows a tensor of ggml; crate `ggml` makes ops of these functions.
 
+mod aligned;
+mod amx;
 pub mod attention;
 pub mod attention_train;
 pub mod cross_entropy;
@@ -10,6 +12,7 @@ pub mod dequantize;
 pub mod gemm;
 pub mod pool;
 pub mod rotate;
+pub mod tiled;
 
 use std::ops::Range;
 

@@ -147,7 +147,8 @@ impl Case {
         let want = self.naive(&parts, &mask);
         let norms: Vec<f64> =
             want.chunks(self.d_v).map(|r| r.iter().map(|x| x * x).sum::<f64>().sqrt()).collect();
-        assert_within(&got, &want, |i| 1e-5 * norms[i / self.d_v], &format!("{self:?}"));
+        // Halves of bfloat16, where there is AMX, are right to 2^-16.
+        assert_within(&got, &want, |i| 2f64.powi(-15) * norms[i / self.d_v], &format!("{self:?}"));
     }
 }
 

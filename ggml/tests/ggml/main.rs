@@ -15,3 +15,4 @@ mod ops;
 mod ops_back;
 mod ops_refuse;
 mod ops_rope;
+mod tiled;

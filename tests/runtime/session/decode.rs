@@ -249,7 +249,8 @@ fn a_call_that_fails_halfway_leaves_the_session_as_it_was() {
 fn wrong_calls_are_refused_and_change_nothing() {
     let m = model("llama-tiny", DType::F32);
     let n_vocab = m.hparams().n_vocab as Token;
-    let mut s = open(m, &SessionParams { n_batch: 8, ..params(16) });
+    let p = SessionParams { n_batch: 8, ..params(16) };
+    let mut s = open(m, &p);
     s.append(&[1, 2, 3]).unwrap();
     let held = |s: &Session<'_>| assert_eq!((s.tokens(0), s.tokens(1)), (&[1, 2, 3][..], &[][..]));
     let mut refused = |what: &str, holds: &str, f: &mut dyn FnMut(&mut Session<'_>) -> Option<Error>| {
@@ -271,7 +272,7 @@ fn wrong_calls_are_refused_and_change_nothing() {
     let mut two = batch_of(1, &[7, 8]);
     two.push(n_vocab, 0, true);
     refused("a bad token after good ones", "319", &mut |s| s.decode(&two).err());
-    let mut fresh = open(m, &params(16));
+    let mut fresh = open(m, &p);
     fresh.append(&[1, 2, 3]).unwrap();
     assert_eq!(distance(s.append(&[4; 13]).unwrap(), fresh.append(&[4; 13]).unwrap()), 0.0);
     assert!(s.append(&[1]).is_err() && fresh.append(&[1]).is_err(), "both are full");

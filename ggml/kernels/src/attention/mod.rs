@@ -1,7 +1,9 @@
 //! Attention under one softmax over keys reached through up to three branches, a tile of queries and keys at
 //! a time.
 
+mod halved;
 mod kernel;
+mod products;
 mod tile;
 mod vector;
 mod view;

@@ -1,15 +1,19 @@
 //! Attention of one tile: the queries of a few tokens that share a KV head, over a range of columns.
 //!
-//! Keys and values are converted to floats once for the whole tile. Queries are vector lanes, so they are
-//! transposed once, keys and values never, and maxima and sums of the softmax need no sums across lanes.
+//! Keys and values are read as floats once for the whole tile. Queries are vector lanes, so maxima and sums of the
+//! softmax need no sums across lanes. How products are computed is for [`Products`] to say.
 
 use std::ops::Range;
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use super::kernel::{scores, soften, weigh, BLOCK, PANEL};
+use super::halved::{Halved, InHalves};
+use super::kernel::soften;
+use super::products::{refill, Floats, InFloats, Products};
 use super::vector::N;
 use super::view::Rows;
+use crate::aligned::Aligned;
+use crate::amx::Tiles;
 
 /// Keys converted at a time.
 pub const KEYS: usize = 64;
@@ -66,21 +70,24 @@ pub struct Tile {
 /// Buffers a thread keeps between calls, as large as its largest tile.
 #[derive(Default)]
 pub struct Scratch {
-    /// Queries times scale, `[group][d][W]`.
-    q: Vec<f32>,
-    /// `[KEYS][d]`
-    k: Vec<f32>,
-    /// `[d_v / BLOCK][KEYS]`
-    v: Vec<[f32; BLOCK]>,
+    floats: Floats,
+    halved: Halved,
+    softmax: Softmax,
+}
+
+/// What is the same however products are computed.
+#[derive(Default)]
+struct Softmax {
+    /// A query or key.
     row: Vec<f32>,
+    /// A value.
+    value: Vec<f32>,
     /// `[KEYS][W]`
-    scores: Vec<f32>,
+    scores: Aligned<f32>,
     /// `[SPAN / KEYS][token]`
     seen: Vec<Seen>,
     max: Vec<f32>,
     sum: Vec<f32>,
-    /// `[row][d_v / BLOCK]`
-    out: Vec<[f32; BLOCK]>,
 }
 
 /// Which of a block of `KEYS` keys a token sees.
@@ -106,49 +113,58 @@ impl Scratch {
     }
 
     fn together(&mut self, x: &Inputs<'_>, tile: &Tile, f: impl FnMut(usize, usize, f32, f32, &[f32])) {
-        match (tile.tokens.len() * x.n_rep).div_ceil(N) {
-            1 => self.run::<1, N, 8>(x, tile, f),
-            2 => self.run::<2, { 2 * N }, 4>(x, tile, f),
-            _ => self.run::<3, { 3 * N }, 4>(x, tile, f),
+        let n_rows = tile.tokens.len() * x.n_rep;
+        // Halves are right to 16 bits, so keys and values of fewer lose nothing, and floats keep theirs.
+        let floats = |b: &BranchOperands<'_>| b.k.are_floats() || b.v.are_floats();
+        let tiles = n_rows > N && !x.branches.iter().flatten().any(floats);
+        if let Some(tiles) = if tiles { Tiles::new() } else { None } {
+            return self.softmax.run(&mut InHalves(&mut self.halved, tiles), x, tile, f);
+        }
+        let (floats, softmax) = (&mut self.floats, &mut self.softmax);
+        match n_rows.div_ceil(N) {
+            1 => softmax.run::<N>(&mut InFloats::<1, 8>(floats), x, tile, f),
+            2 => softmax.run::<{ 2 * N }>(&mut InFloats::<2, 4>(floats), x, tile, f),
+            _ => softmax.run::<{ 3 * N }>(&mut InFloats::<3, 4>(floats), x, tile, f),
         }
     }
+}
 
-    /// [`Scratch::attend`] with queries in groups of W, which is L vectors, and K keys at a time.
-    fn run<const L: usize, const W: usize, const K: usize>(
+impl Softmax {
+    /// [`Scratch::attend`] with queries in groups of W.
+    fn run<const W: usize>(
         &mut self,
+        products: &mut impl Products<W>,
         x: &Inputs<'_>,
         tile: &Tile,
         mut f: impl FnMut(usize, usize, f32, f32, &[f32]),
     ) {
-        const { assert!(KEYS.is_multiple_of(K) && W == L * N) };
         let n_rows = tile.tokens.len() * x.n_rep;
         let padded = n_rows.next_multiple_of(W);
-        let n_blocks = x.d_v.div_ceil(BLOCK);
         refill(&mut self.max, padded, f32::NEG_INFINITY);
         refill(&mut self.sum, padded, 0.0);
-        refill(&mut self.out, n_rows * n_blocks, [0.0; BLOCK]);
-        self.scores.resize(KEYS * W, 0.0);
+        self.scores.refill(KEYS * W, 0.0);
+        products.begin(n_rows, x.d_v);
         for branch in x.branches.iter().flatten() {
-            self.branch::<L, W, K>(x, tile, branch);
+            self.branch(products, x, tile, branch);
         }
+        self.value.resize(x.d_v, 0.0);
         for row in 0..n_rows {
             let (t, h) = (tile.tokens.start + row / x.n_rep, tile.head_kv * x.n_rep + row % x.n_rep);
-            let out = self.out[row * n_blocks..][..n_blocks].as_flattened();
-            f(t, h, self.max[row], self.sum[row], &out[..x.d_v]);
+            products.sums(row, &mut self.value);
+            f(t, h, self.max[row], self.sum[row], &self.value);
         }
     }
 
-    fn branch<const L: usize, const W: usize, const K: usize>(
+    fn branch<const W: usize>(
         &mut self,
+        products: &mut impl Products<W>,
         x: &Inputs<'_>,
         tile: &Tile,
         branch: &BranchOperands<'_>,
     ) {
         let start = tile.columns.start.max(branch.first);
         let end = tile.columns.end.min(branch.first + branch.k.n1);
-        let d = branch.k.d;
         let n_rows = tile.tokens.len() * x.n_rep;
-        let n_blocks = x.d_v.div_ceil(BLOCK);
         let mut queries_ready = false;
         let mut used = [0u16; SPAN];
         for first in (start..end).step_by(KEYS) {
@@ -163,10 +179,10 @@ impl Scratch {
                 continue;
             }
             if !queries_ready {
-                self.load_queries::<W>(x, tile, branch);
+                self.load_queries(products, x, tile, branch);
                 queries_ready = true;
             }
-            self.load_keys(x, branch, tile.head_kv, first - branch.first, used);
+            self.load_keys(products, x, branch, (tile.head_kv, first - branch.first), used);
             for group in 0..n_rows.div_ceil(W) {
                 let rows = group * W..n_rows.min((group + 1) * W);
                 let seen = &self.seen[tokens + rows.start / x.n_rep..tokens + rows.end.div_ceil(x.n_rep)];
@@ -174,37 +190,15 @@ impl Scratch {
                     continue;
                 }
                 let plain = seen.iter().all(|s| s.plain);
-                let q = &self.q[group * d * W..][..d * W];
-                let blocks = self.scores.chunks_exact_mut(K * W).zip(self.k.chunks_exact(K * d));
-                blocks.take(n.div_ceil(K)).for_each(|(s, k)| scores::<L, K>(q, k, s));
                 let s = self.scores.as_chunks_mut::<W>().0;
+                products.scores(group, n, s);
                 let s = &mut s[..n];
                 if !plain {
                     bias(x, tile, first, &rows, s);
                 }
                 let (max, sum) = (self.max.as_chunks_mut::<W>().0, self.sum.as_chunks_mut::<W>().0);
                 let factor = soften(s, &mut max[group], &mut sum[group]);
-                let out = &mut self.out[rows.start * n_blocks..rows.end * n_blocks];
-                if let Some(factor) = factor {
-                    for (out, f) in out.chunks_exact_mut(n_blocks).zip(factor) {
-                        if f != 1.0 {
-                            out.as_flattened_mut().iter_mut().for_each(|o| *o *= f);
-                        }
-                    }
-                }
-                for lane in (0..rows.len()).step_by(PANEL) {
-                    for (block, v) in self.v.chunks_exact(KEYS).enumerate() {
-                        let (v, out) = (&v[..n], &mut out[lane * n_blocks + block..]);
-                        match rows.len() - lane {
-                            1 => weigh::<W, 1>(s, lane, v, out, n_blocks),
-                            2 => weigh::<W, 2>(s, lane, v, out, n_blocks),
-                            3 => weigh::<W, 3>(s, lane, v, out, n_blocks),
-                            4 => weigh::<W, 4>(s, lane, v, out, n_blocks),
-                            5 => weigh::<W, 5>(s, lane, v, out, n_blocks),
-                            _ => weigh::<W, PANEL>(s, lane, v, out, n_blocks),
-                        }
-                    }
-                }
+                products.add(group, rows.len(), factor.as_ref(), s);
             }
         }
     }
@@ -229,53 +223,51 @@ impl Scratch {
         }
     }
 
-    /// Copies the tile's queries into `q`, multiplied by the scale and by log2(e), so that scores are
-    /// exponents of two.
-    fn load_queries<const W: usize>(&mut self, x: &Inputs<'_>, tile: &Tile, branch: &BranchOperands<'_>) {
-        let d = branch.q.d;
+    /// Reads the tile's queries, multiplied by the scale and by log2(e), so that scores are exponents of two.
+    fn load_queries<const W: usize>(
+        &mut self,
+        products: &mut impl Products<W>,
+        x: &Inputs<'_>,
+        tile: &Tile,
+        branch: &BranchOperands<'_>,
+    ) {
         let n_rows = tile.tokens.len() * x.n_rep;
         let scale = x.scale * std::f32::consts::LOG2_E;
-        refill(&mut self.q, n_rows.div_ceil(W) * d * W, 0.0);
-        self.row.resize(d, 0.0);
+        products.branch(n_rows, branch.q.d);
+        self.row.resize(branch.q.d, 0.0);
         for row in 0..n_rows {
             let (t, h) = (tile.tokens.start + row / x.n_rep, tile.head_kv * x.n_rep + row % x.n_rep);
             branch.q.read(h, t, &mut self.row);
-            let q = &mut self.q.as_chunks_mut::<W>().0[row / W * d..][..d];
-            for (q, value) in q.iter_mut().zip(&self.row) {
-                q[row % W] = value * scale;
-            }
+            self.row.iter_mut().for_each(|q| *q *= scale);
+            products.query(row, &self.row);
         }
     }
 
-    /// Converts up to `KEYS` keys and values to floats. Rows that no token sees become zeros: an unused cell
+    /// Reads keys and values of a head from key `first` on. Those that no token sees become zeros: an unused cell
     /// may hold NaN, and 0 times NaN is not 0.
-    fn load_keys(
+    fn load_keys<const W: usize>(
         &mut self,
+        products: &mut impl Products<W>,
         x: &Inputs<'_>,
         branch: &BranchOperands<'_>,
-        head: usize,
-        first: usize,
+        (head, first): (usize, usize),
         used: &[u16],
     ) {
-        let (d, n_blocks) = (branch.k.d, x.d_v.div_ceil(BLOCK));
-        self.k.resize(KEYS * d, 0.0);
-        self.v.resize(n_blocks * KEYS, [0.0; BLOCK]);
-        // The end of the last block of columns stays zero.
-        refill(&mut self.row, n_blocks * BLOCK, 0.0);
-        for (i, (k, used)) in self.k.chunks_exact_mut(d).zip(used).enumerate() {
+        self.row.resize(branch.k.d, 0.0);
+        self.value.resize(x.d_v, 0.0);
+        for (i, used) in used.iter().enumerate() {
             branch.k.prefetch(first + i + AHEAD, head);
             branch.v.prefetch(first + i + AHEAD, head);
             if *used == 0 {
-                k.fill(0.0);
                 self.row.fill(0.0);
+                self.value.fill(0.0);
             } else {
-                branch.k.read(first + i, head, k);
-                branch.v.read(first + i, head, &mut self.row[..x.d_v]);
+                branch.k.read(first + i, head, &mut self.row);
+                branch.v.read(first + i, head, &mut self.value);
             }
-            for (block, values) in self.row.as_chunks::<BLOCK>().0.iter().enumerate() {
-                self.v[block * KEYS + i] = *values;
-            }
+            products.key(i, &self.row, &self.value);
         }
+        products.keys_end(used.len());
     }
 }
 
@@ -312,9 +304,4 @@ fn bias<const W: usize>(x: &Inputs<'_>, tile: &Tile, first: usize, rows: &Range<
             }
         }
     }
-}
-
-fn refill<T: Clone>(v: &mut Vec<T>, n: usize, value: T) {
-    v.clear();
-    v.resize(n, value);
 }

@@ -1,5 +1,5 @@
-//! A SIMD register of floats, for the two products of attention. Without it, the compiler vectorises a block
-//! of sums or not depending on the code the loop is inlined into.
+//! A SIMD register of floats. Without it, the compiler vectorises a block of sums or not depending on the code the
+//! loop is inlined into, and may take half of the register where all of it is faster.
 
 #[cfg(all(target_arch = "x86_64", target_feature = "fma"))]
 use std::arch::x86_64 as arch;
@@ -16,7 +16,10 @@ pub(super) fn fma(a: f32, b: f32, c: f32) -> f32 {
 
 /// Defines `Vector`: the register, its length, and its operations as expressions.
 macro_rules! vector {
-    ($register:ty, $n:literal, $splat:expr, $load:expr, $store:expr, $fma:expr) => {
+    (
+        $register:ty, $n:literal, splat: $splat:expr, load: $load:expr, store: $store:expr, fma: $fma:expr,
+        add: $add:expr, sub: $sub:expr, max: $max:expr, add_exponent: $add_exponent:expr, from: $from:expr
+    ) => {
         #[derive(Clone, Copy)]
         pub(super) struct Vector($register);
 
@@ -52,36 +55,93 @@ macro_rules! vector {
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $fma(a.0, b.0, self.0) })
             }
+            #[inline(always)]
+            pub(super) fn plus(self, x: Vector) -> Vector {
+                // SAFETY: as above.
+                #[allow(unused_unsafe)]
+                Vector(unsafe { $add(self.0, x.0) })
+            }
+            #[inline(always)]
+            pub(super) fn minus(self, x: Vector) -> Vector {
+                // SAFETY: as above.
+                #[allow(unused_unsafe)]
+                Vector(unsafe { $sub(self.0, x.0) })
+            }
+            /// The larger one; `self` where `x` is NaN.
+            #[inline(always)]
+            pub(super) fn max(self, x: Vector) -> Vector {
+                // SAFETY: as above.
+                #[allow(unused_unsafe)]
+                Vector(unsafe { $max(x.0, self.0) })
+            }
+            /// `self` with the lowest bits of `n` added to its exponent.
+            #[inline(always)]
+            pub(super) fn add_exponent(self, n: Vector) -> Vector {
+                // SAFETY: as above.
+                #[allow(unused_unsafe)]
+                Vector(unsafe { $add_exponent(self.0, n.0) })
+            }
+            /// `self` where `x` is at least `least` or NaN, else 0.
+            #[inline(always)]
+            pub(super) fn from(self, least: Vector, x: Vector) -> Vector {
+                // SAFETY: as above.
+                #[allow(unused_unsafe)]
+                Vector(unsafe { $from(self.0, least.0, x.0) })
+            }
         }
     };
 }
 
 #[cfg(all(target_arch = "x86_64", target_feature = "avx512f"))]
 vector!(
-    arch::__m512,
-    16,
-    arch::_mm512_set1_ps,
-    arch::_mm512_loadu_ps,
-    arch::_mm512_storeu_ps,
-    arch::_mm512_fmadd_ps
+    arch::__m512, 16,
+    splat: arch::_mm512_set1_ps,
+    load: arch::_mm512_loadu_ps,
+    store: arch::_mm512_storeu_ps,
+    fma: arch::_mm512_fmadd_ps,
+    add: arch::_mm512_add_ps,
+    sub: arch::_mm512_sub_ps,
+    max: arch::_mm512_max_ps,
+    add_exponent: |x, n| {
+        let n = arch::_mm512_slli_epi32::<23>(arch::_mm512_castps_si512(n));
+        arch::_mm512_castsi512_ps(arch::_mm512_add_epi32(arch::_mm512_castps_si512(x), n))
+    },
+    from: |y, least, x| {
+        arch::_mm512_maskz_mov_ps(arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NLT_UQ }>(x, least), y)
+    }
 );
 
 #[cfg(all(target_arch = "x86_64", target_feature = "fma", not(target_feature = "avx512f")))]
 vector!(
-    arch::__m256,
-    8,
-    arch::_mm256_set1_ps,
-    arch::_mm256_loadu_ps,
-    arch::_mm256_storeu_ps,
-    arch::_mm256_fmadd_ps
+    arch::__m256, 8,
+    splat: arch::_mm256_set1_ps,
+    load: arch::_mm256_loadu_ps,
+    store: arch::_mm256_storeu_ps,
+    fma: arch::_mm256_fmadd_ps,
+    add: arch::_mm256_add_ps,
+    sub: arch::_mm256_sub_ps,
+    max: arch::_mm256_max_ps,
+    add_exponent: |x, n| {
+        let n = arch::_mm256_slli_epi32::<23>(arch::_mm256_castps_si256(n));
+        arch::_mm256_castsi256_ps(arch::_mm256_add_epi32(arch::_mm256_castps_si256(x), n))
+    },
+    from: |y, least, x| arch::_mm256_and_ps(y, arch::_mm256_cmp_ps::<{ arch::_CMP_NLT_UQ }>(x, least))
 );
 
 #[cfg(not(all(target_arch = "x86_64", target_feature = "fma")))]
 vector!(
-    [f32; 8],
-    8,
-    |x| [x; 8],
-    |x: *const f32| *x.cast::<[f32; 8]>(),
-    |to: *mut f32, x| *to.cast::<[f32; 8]>() = x,
-    |a: [f32; 8], b: [f32; 8], c: [f32; 8]| std::array::from_fn(|i| fma(a[i], b[i], c[i]))
+    [f32; 8], 8,
+    splat: |x| [x; 8],
+    load: |x: *const f32| *x.cast::<[f32; 8]>(),
+    store: |to: *mut f32, x| *to.cast::<[f32; 8]>() = x,
+    fma: |a: [f32; 8], b: [f32; 8], c: [f32; 8]| std::array::from_fn(|i| fma(a[i], b[i], c[i])),
+    add: |a: [f32; 8], b: [f32; 8]| std::array::from_fn(|i| a[i] + b[i]),
+    sub: |a: [f32; 8], b: [f32; 8]| std::array::from_fn(|i| a[i] - b[i]),
+    max: |a: [f32; 8], b: [f32; 8]| std::array::from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] }),
+    add_exponent: |x: [f32; 8], n: [f32; 8]| {
+        std::array::from_fn(|i| f32::from_bits(x[i].to_bits().wrapping_add(n[i].to_bits() << 23)))
+    },
+    from: |y: [f32; 8], least: [f32; 8], x: [f32; 8]| {
+        std::array::from_fn(|i| if x[i] < least[i] { 0.0 } else { y[i] })
+    }
 );

@@ -63,6 +63,11 @@ impl<'a> Rows<'a> {
         self.n1
     }
 
+    /// Whether elements have all bits of a float.
+    pub(super) fn are_floats(&self) -> bool {
+        matches!(self.format, Format::F32)
+    }
+
     /// Prefetches row `(i, j)`: rows of one head do not lie side by side, which hardware prefetchers do not
     /// predict.
     #[inline]

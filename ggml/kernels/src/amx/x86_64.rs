@@ -1,0 +1,348 @@
+//! The tiles of processors that have them, by assembly: Rust has no stable intrinsics for tiles, and nothing else in a
+//! program's Rust code touches their registers. Other code of a thread may have configured them (ggml has), and
+//! expects to find that configuration again.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::sync::OnceLock;
+
+use super::{Operand, ROWS};
+
+/// Up to 16 floats rounded to bfloat16, and the differences, rounded too. NaN stays NaN.
+#[inline(always)]
+fn halves(from: &[f32]) -> [__m256i; 2] {
+    // SAFETY: the build has the instructions; the mask is of the elements that are there.
+    unsafe {
+        let x = _mm512_maskz_loadu_ps(((1u32 << from.len().min(ROWS)) - 1) as u16, from.as_ptr());
+        let high: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(x));
+        let upper = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high)));
+        [high, std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(_mm512_sub_ps(x, upper)))]
+    }
+}
+
+/// Whether this process may use tiles of bfloat16. Asks the operating system for them, once.
+pub(crate) fn available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| {
+        const TILE_AND_BF16: u32 = 1 << 24 | 1 << 22;
+        // Every x86-64 processor has CPUID.
+        let known = __cpuid(0).eax >= 7;
+        known && __cpuid_count(7, 0).edx & TILE_AND_BF16 == TILE_AND_BF16 && permitted()
+    })
+}
+
+/// Linux gives a process the large registers when it asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
+fn permitted() -> bool {
+    let mut answer: isize = 158;
+    // SAFETY: a system call that takes two numbers and touches no memory of ours.
+    unsafe {
+        asm!(
+            "syscall",
+            inout("rax") answer,
+            in("rdi") 0x1023,
+            in("rsi") 18,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack)
+        );
+    }
+    answer == 0
+}
+
+/// The 64 bytes of a tile configuration.
+#[repr(C, align(64))]
+struct Config([u8; 64]);
+
+/// All eight tiles of 16 rows of 64 bytes: 16 x 16 floats, or halves for as much.
+static WHOLE: Config = {
+    let mut bytes = [0; 64];
+    bytes[0] = 1; // Palette.
+    let mut tile = 0;
+    while tile < 8 {
+        bytes[16 + 2 * tile] = 64; // Bytes of a row, 16 bits.
+        bytes[48 + tile] = ROWS as u8;
+        tile += 1;
+    }
+    Config(bytes)
+};
+
+/// This thread's tiles are configured as products want them while it lives, and as they were after.
+pub(crate) struct Tiles {
+    before: Config,
+    /// Configurations are a thread's own.
+    _thread: std::marker::PhantomData<*const ()>,
+}
+
+impl Tiles {
+    /// `None` where there are none.
+    pub(crate) fn new() -> Option<Tiles> {
+        available().then(|| {
+            let mut before = Config([0; 64]);
+            // SAFETY: the processor has tiles and the process may use them; 64 bytes are written, and 64 read.
+            unsafe {
+                asm!(
+                    "sttilecfg [{}]", "ldtilecfg [{}]",
+                    in(reg) &mut before, in(reg) &raw const WHOLE, options(nostack)
+                );
+            }
+            Tiles { before, _thread: std::marker::PhantomData }
+        })
+    }
+
+    /// Sums of products `[SIDE][SIDE]`, rows `stride` floats apart: rows of `a` times columns of `b` over `n_steps`
+    /// tiles; added to what is there if `add`.
+    ///
+    /// # Safety
+    /// `SIDE` rows of as many floats, `stride` apart from `out` on, may be read and written, by nobody else meanwhile.
+    #[inline]
+    pub(crate) unsafe fn product(
+        &self,
+        a: &Operand<'_>,
+        b: &Operand<'_>,
+        n_steps: usize,
+        add: bool,
+        out: *mut f32,
+        stride: usize,
+    ) {
+        assert!(a.holds(n_steps) && b.holds(n_steps));
+        let step = 4 * stride;
+        // SAFETY: tiles are configured; the rows of each are inside the operands (`holds`), or of the result (the
+        // caller's promise). The compiler does not use tile registers.
+        unsafe {
+            let corner = |i: usize, j: usize| out.add(i * ROWS * stride + j * ROWS).cast::<u8>();
+            if add {
+                load::<0>(corner(0, 0), step);
+                load::<1>(corner(0, 1), step);
+                load::<2>(corner(1, 0), step);
+                load::<3>(corner(1, 1), step);
+            } else {
+                asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack));
+            }
+            for i in 0..n_steps {
+                let at = |x: &Operand<'_>, half: &[u32], tile: usize| {
+                    half.as_ptr().add(i * x.step + tile * x.tile).cast::<u8>()
+                };
+                load::<4>(at(a, a.low, 0), 4 * a.row);
+                load::<5>(at(a, a.low, 1), 4 * a.row);
+                load::<6>(at(b, b.high, 0), 4 * b.row);
+                load::<7>(at(b, b.high, 1), 4 * b.row);
+                multiply();
+                load::<4>(at(a, a.high, 0), 4 * a.row);
+                load::<5>(at(a, a.high, 1), 4 * a.row);
+                multiply();
+                load::<6>(at(b, b.low, 0), 4 * b.row);
+                load::<7>(at(b, b.low, 1), 4 * b.row);
+                multiply();
+            }
+            store::<0>(corner(0, 0), step);
+            store::<1>(corner(0, 1), step);
+            store::<2>(corner(1, 0), step);
+            store::<3>(corner(1, 1), step);
+        }
+    }
+
+    /// Cuts floats into words of two, one after the other. An odd one is followed by zero.
+    #[inline]
+    pub(crate) fn cut(&self, from: &[f32], high: &mut [u32], low: &mut [u32]) {
+        const WORDS: usize = ROWS / 2;
+        let n_words = from.len().div_ceil(2);
+        let words = high[..n_words].chunks_mut(WORDS).zip(low[..n_words].chunks_mut(WORDS));
+        for (from, (high, low)) in from.chunks(ROWS).zip(words) {
+            let mut whole = [[0; WORDS]; 2];
+            for (whole, half) in whole.iter_mut().zip(halves(from)) {
+                // SAFETY: 32 bytes are written to as many.
+                unsafe { _mm256_storeu_si256(whole.as_mut_ptr().cast(), half) };
+            }
+            high.copy_from_slice(&whole[0][..high.len()]);
+            low.copy_from_slice(&whole[1][..low.len()]);
+        }
+    }
+
+    /// Cuts floats into words, each of one of `first` and one of `second`, which are as long.
+    #[inline]
+    pub(crate) fn cut_pairs(&self, first: &[f32], second: &[f32], high: &mut [u32], low: &mut [u32]) {
+        let n = first.len();
+        let words = high[..n].chunks_mut(ROWS).zip(low[..n].chunks_mut(ROWS));
+        for ((first, second), (high, low)) in first.chunks(ROWS).zip(second[..n].chunks(ROWS)).zip(words) {
+            let mut whole = [[0; ROWS]; 2];
+            for (whole, (first, second)) in
+                whole.iter_mut().zip(halves(first).into_iter().zip(halves(second)))
+            {
+                // SAFETY: the build has AVX-512, and 64 bytes are written to as many.
+                unsafe {
+                    let upper = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(second));
+                    let words = _mm512_or_si512(_mm512_cvtepu16_epi32(first), upper);
+                    _mm512_storeu_si512(whole.as_mut_ptr().cast(), words);
+                }
+            }
+            high.copy_from_slice(&whole[0][..high.len()]);
+            low.copy_from_slice(&whole[1][..low.len()]);
+        }
+    }
+
+    /// `to[j][i] = from[i][j]` for 16 x 16 words; rows are `from_stride` and `to_stride` words apart.
+    pub(crate) fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
+        assert!(from.len() >= (ROWS - 1) * from_stride + ROWS && to.len() >= (ROWS - 1) * to_stride + ROWS);
+        // SAFETY: this module is only for builds with AVX-512 and its bfloat16, and by the assertion all rows are inside the slices.
+        unsafe {
+            let mut a: [__m512i; ROWS] =
+                std::array::from_fn(|i| _mm512_loadu_si512(from.as_ptr().add(i * from_stride).cast()));
+            // Within each 128 bits, blocks of four by four words.
+            for four in a.as_chunks_mut::<4>().0 {
+                let [p, q] = [0, 2].map(|i| _mm512_unpacklo_epi32(four[i], four[i + 1]));
+                let [r, s] = [0, 2].map(|i| _mm512_unpackhi_epi32(four[i], four[i + 1]));
+                *four = [
+                    _mm512_unpacklo_epi64(p, q),
+                    _mm512_unpackhi_epi64(p, q),
+                    _mm512_unpacklo_epi64(r, s),
+                    _mm512_unpackhi_epi64(r, s),
+                ];
+            }
+            // Then the blocks.
+            for i in 0..4 {
+                let even = [0, 8].map(|j| _mm512_shuffle_i32x4::<0x88>(a[i + j], a[i + j + 4]));
+                let odd = [0, 8].map(|j| _mm512_shuffle_i32x4::<0xdd>(a[i + j], a[i + j + 4]));
+                let rows = [
+                    _mm512_shuffle_i32x4::<0x88>(even[0], even[1]),
+                    _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]),
+                    _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]),
+                    _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]),
+                ];
+                for (block, row) in rows.into_iter().enumerate() {
+                    _mm512_storeu_si512(to.as_mut_ptr().add((4 * block + i) * to_stride).cast(), row);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: a configuration this processor gave; all zeros is none.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &self.before, options(nostack)) }
+    }
+}
+
+/// # Safety
+/// Tiles are configured, and 16 rows of 64 bytes, `step` bytes apart, can be read.
+#[inline(always)]
+unsafe fn load<const TILE: usize>(from: *const u8, step: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("tileloadd tmm{tile}, [{from} + {step}]", tile = const TILE, from = in(reg) from, step = in(reg) step,
+            options(nostack))
+    }
+}
+
+/// # Safety
+/// As for [`load`], and they may be written.
+#[inline(always)]
+unsafe fn store<const TILE: usize>(to: *mut u8, step: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("tilestored [{to} + {step}], tmm{tile}", tile = const TILE, to = in(reg) to, step = in(reg) step,
+            options(nostack))
+    }
+}
+
+/// Adds the products of tiles 4 and 5 with tiles 6 and 7 to tiles 0 to 3.
+///
+/// # Safety
+/// Tiles are configured.
+#[inline(always)]
+unsafe fn multiply() {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            options(nostack)
+        )
+    }
+}
+
+#[cfg(test)]
+// On a processor without AMX these tests test nothing; those of crate `ggml` say so.
+mod tests {
+    use super::*;
+    use crate::amx::SIDE;
+
+    #[test]
+    fn transposed() {
+        let Some(tiles) = Tiles::new() else { return };
+        let from: Vec<u32> = (0..16 * 20).collect();
+        let mut to = vec![0; 16 * 18];
+        tiles.transpose(&from, 20, &mut to, 18);
+        for i in 0..16 {
+            for j in 0..16 {
+                assert_eq!(to[j * 18 + i], from[i * 20 + j], "{i} {j}");
+            }
+        }
+    }
+
+    /// What both functions should make of two floats.
+    fn words(first: f32, second: f32) -> (u32, u32) {
+        let halves = |x: f32| {
+            let high = half::bf16::from_f32(x);
+            [high, half::bf16::from_f32(x - high.to_f32())].map(|h| u32::from(h.to_bits()))
+        };
+        let ([first, first_low], [second, second_low]) = (halves(first), halves(second));
+        (first | second << 16, first_low | second_low << 16)
+    }
+
+    #[test]
+    fn floats_are_cut_into_rounded_halves() {
+        let Some(tiles) = Tiles::new() else { return };
+        for n in [1usize, 2, 15, 16, 17, 64, 80, 83] {
+            let floats: Vec<f32> = (0..n).map(|i| (i as f32 * 0.377).sin()).collect();
+            let others: Vec<f32> = (0..n).map(|i| (i as f32 * 0.133).cos() * 1e3).collect();
+            let (mut high, mut low) = (vec![7; n + 1], vec![7; n + 1]);
+            tiles.cut(&floats, &mut high, &mut low);
+            let at = |i: usize| floats.get(i).copied().unwrap_or(0.0);
+            for i in 0..n.div_ceil(2) {
+                assert_eq!((high[i], low[i]), words(at(2 * i), at(2 * i + 1)), "{n} {i}");
+            }
+            assert_eq!((high[n.div_ceil(2)], low[n.div_ceil(2)]), (7, 7));
+            tiles.cut_pairs(&floats, &others, &mut high, &mut low);
+            for i in 0..n {
+                assert_eq!((high[i], low[i]), words(floats[i], others[i]), "{n} {i}");
+            }
+            assert_eq!((high[n], low[n]), (7, 7));
+        }
+        let (mut high, mut low) = ([0], [0]);
+        tiles.cut(&[f32::from_bits(0xffff_e000), f32::NAN], &mut high, &mut low);
+        let halves = [high[0], high[0] >> 16].map(|h| half::bf16::from_bits(h as u16));
+        assert!(halves.iter().all(|h| h.is_nan()));
+    }
+
+    /// Against sums in f64.
+    #[test]
+    fn products_of_tiles() {
+        let Some(tiles) = Tiles::new() else { return };
+        let number = |i: usize| ((i * 7919) % 2003) as f32 / 1001.5 - 1.0;
+        const WORDS: usize = 2 * ROWS;
+        let a: Vec<f32> = (0..SIDE * 2 * WORDS).map(number).collect();
+        let b: Vec<f32> = (0..2 * WORDS * SIDE).map(|i| number(i + 77)).collect();
+        let left: (Vec<u32>, Vec<u32>) = (0..SIDE * WORDS).map(|i| words(a[2 * i], a[2 * i + 1])).unzip();
+        let right = (0..WORDS * SIDE).map(|i| {
+            let (word, column) = (i / SIDE, i % SIDE);
+            words(b[2 * word * SIDE + column], b[(2 * word + 1) * SIDE + column])
+        });
+        let right: (Vec<u32>, Vec<u32>) = right.unzip();
+        let left = Operand { high: &left.0, low: &left.1, row: WORDS, tile: ROWS * WORDS, step: ROWS };
+        let right = Operand { high: &right.0, low: &right.1, row: SIDE, tile: ROWS, step: ROWS * SIDE };
+        let mut out = vec![0.5; SIDE * SIDE];
+        for add in [true, false] {
+            // SAFETY: SIDE rows of SIDE.
+            unsafe { tiles.product(&left, &right, WORDS / ROWS, add, out.as_mut_ptr(), SIDE) };
+            for (i, out) in out.iter().enumerate() {
+                let (row, column) = (i / SIDE, i % SIDE);
+                let term = |k: usize| f64::from(a[row * 2 * WORDS + k]) * f64::from(b[k * SIDE + column]);
+                let sum = (0..2 * WORDS).map(term).sum::<f64>() + if add { 0.5 } else { 0.0 };
+                assert!((f64::from(*out) - sum).abs() < 6e-5, "{row} {column}: {out}, expected {sum}");
+            }
+        }
+    }
+}
