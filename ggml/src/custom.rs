@@ -180,7 +180,7 @@ impl<'c> Builder<'c> {
 
 /// The function that computes a node: every thread calls it, with its number, the number of threads and the
 /// user data.
-type ComputeFn = unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void);
+pub(crate) type ComputeFn = unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void);
 
 struct Node<T> {
     f: ComputeFn,
@@ -307,6 +307,11 @@ impl<'a> RowReader<'a> {
         let traits = unsafe { &*sys::ggml_get_type_traits(w.type_) };
         let (block, block_bytes) = (traits.blck_size as usize, traits.type_size);
         RowReader { w, block, block_bytes, ours: fast_rows(w.type_), ggml: traits.to_float }
+    }
+
+    /// Elements of a block.
+    pub(crate) fn block(&self) -> usize {
+        self.block
     }
 
     /// Elements of a row from `from` on, whole blocks.

@@ -1,4 +1,4 @@
-//! Cross entropy over a vocabulary, ops of our own for the CPU: the loss of each row of logits, and its
+//! Cross entropy over a vocabulary: of one row, and ops of our own for the CPU: the loss of each row of logits, and its
 //! gradient in the logits' own memory. Ordinary ops would go over the logits, the largest tensor of a
 //! training step, some five times.
 
@@ -14,6 +14,11 @@ use crate::{sys, DType, Result};
 
 fn plain(t: Tensor<'_>, dtype: DType, ne: [usize; 4]) -> bool {
     t.dtype() == dtype && t.ne() == ne && contiguous(t)
+}
+
+/// `ln(sum(exp(x))) - x[target]` of a row of logits, nats; NaN for a target outside the row.
+pub fn row_loss(row: &[f32], target: usize) -> f32 {
+    loss(row, target)[0]
 }
 
 impl<'c> Builder<'c> {

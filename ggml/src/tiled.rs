@@ -3,10 +3,11 @@
 
 use std::cell::RefCell;
 use std::ffi::c_void;
+use std::ops::Range;
 
-use kernels::tiled::{Output, Scratch, Shape};
+use kernels::tiled::{Output, Scratch, Shape, COLUMNS};
 
-use crate::custom::{share, RowReader};
+use crate::custom::{share, ComputeFn, RowReader};
 use crate::graph::Builder;
 use crate::ops::{check, f32_rows, possible};
 use crate::tensor::Tensor;
@@ -18,6 +19,8 @@ const LINE: usize = 16;
 const PARTS: usize = 4;
 /// Weights converted together: the width of a panel.
 const PANEL: usize = 32;
+/// Columns converted together, of weights with small blocks.
+const FEW_COLUMNS: usize = 96;
 
 /// Whether this machine has the tiles that these ops compute in.
 pub fn has_tiles() -> bool {
@@ -53,13 +56,37 @@ impl<'c> Builder<'c> {
     /// F32 `[m, n]`: every row of a weight `[k, m]`, of any type that converts to floats, times every packed row
     /// `[k, n]`, each float right to 16 bits. The result does not depend on the number of threads.
     pub fn packed_product(&self, w: Tensor<'c>, x: Packed<'c>) -> Result<Tensor<'c>> {
-        let op = "packed_product";
-        let [k, m, a, b] = w.ne();
-        let rows = w.dtype().can_dequantize() && Some(w.nb()[1]) == w.dtype().row_bytes(k);
-        check(rows && a * b == 1 && k == x.shape.k, op, "a weight [k,m] of the packed rows' length", &[w])?;
-        let ne = [m, x.shape.n, 1, 1];
+        let [k, m, ..] = w.ne();
+        self.product_of("packed_product", w, x, [k, m], run_product)
+    }
+
+    /// F32 `[k, n]`: the rows of a weight `[k, m]` weighted by each packed row `[m, n]` and summed: the gradient of the
+    /// input of [`Builder::packed_product`] from that of its result. As that one otherwise.
+    pub fn packed_product_t(&self, w: Tensor<'c>, x: Packed<'c>) -> Result<Tensor<'c>> {
+        let [k, m, ..] = w.ne();
+        self.product_of("packed_product_t", w, x, [m, k], run_transposed)
+    }
+
+    /// A product that sums `summed` elements of the weight and of each packed row, to rows of `rows`.
+    fn product_of(
+        &self,
+        op: &'static str,
+        w: Tensor<'c>,
+        x: Packed<'c>,
+        [summed, rows]: [usize; 2],
+        f: ComputeFn,
+    ) -> Result<Tensor<'c>> {
+        let [k, _, a, b] = w.ne();
+        let whole = w.dtype().can_dequantize() && Some(w.nb()[1]) == w.dtype().row_bytes(k);
+        check(
+            whole && a * b == 1 && summed == x.shape.k,
+            op,
+            "a weight that agrees with the packed rows in the summed dimension",
+            &[w],
+        )?;
+        let ne = [rows, x.shape.n, 1, 1];
         possible(op, DType::F32, ne)?;
-        self.custom(DType::F32, ne, &[w, x.words], run_product, x.shape)
+        self.custom(DType::F32, ne, &[w, x.words], f, x.shape)
     }
 }
 
@@ -89,35 +116,72 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `packed_product`: its sources are a weight checked there and the node of
-    // `pack`, computed before; its user data is the shape boxed there.
-    let (dst, w, shape) = unsafe { (&*dst, &*(*dst).src[0], *(data as *const Shape)) };
-    // SAFETY: a node of `pack`, as above.
-    let packed = unsafe {
-        let words = shape.n_words().unwrap_or(0);
-        std::slice::from_raw_parts(aligned(&*dst.src[1]).cast_const(), words)
-    };
-    // SAFETY: a matrix of whole rows of a type that converts, alive while the graph is.
-    let rows = unsafe { RowReader::new(w) };
-    let m = dst.ne[0] as usize;
-    let n_panels = m.div_ceil(PANEL);
-    // Every part of the packed rows converts the weights anew, so they are cut only where there are few weights.
-    let n_parts = (PARTS * nth.max(1) as usize).div_ceil(n_panels).clamp(1, shape.n_pairs().max(1));
-    let mine = share(n_panels * n_parts, ith, nth);
-    SCRATCH.with_borrow_mut(|scratch| {
-        for part in 0..n_parts {
-            let panels = mine.start.max(part * n_panels)..mine.end.min((part + 1) * n_panels);
-            if panels.is_empty() {
-                continue;
-            }
-            let weights =
-                (panels.start - part * n_panels) * PANEL..m.min((panels.end - part * n_panels) * PANEL);
-            let pairs = shape.n_pairs() * part / n_parts..shape.n_pairs() * (part + 1) / n_parts;
-            // SAFETY: dst is contiguous F32 [m, n]; threads take disjoint parts of it; it is no source's memory, for
-            // custom ops do not run in place.
-            let out = unsafe { Output::new(dst.data as *mut f32, m) };
-            scratch.multiply(packed, shape, pairs, weights, |row, from, out| rows.read(row, from, out), out);
+/// What a thread computes of a product: the weight, the packed floats, and parts of both.
+struct Work<'a> {
+    rows: RowReader<'a>,
+    packed: &'a [u32],
+    shape: Shape,
+    out: Output,
+    /// Elements of a row of the result.
+    m: usize,
+}
+
+impl<'a> Work<'a> {
+    /// # Safety
+    /// `dst` is a running node of [`Builder::product_of`], whose sources are computed; `shape` is its user data.
+    unsafe fn of(dst: &'a sys::ggml_tensor, shape: Shape) -> Work<'a> {
+        let m = dst.ne[0] as usize;
+        // SAFETY: the caller's promise: the sources are a weight checked there, alive while the graph is, and a node
+        // of `pack`; dst is contiguous F32 [m, n], and no source's memory, for custom ops do not run in place.
+        unsafe {
+            let words = shape.n_words().unwrap_or(0);
+            let packed = std::slice::from_raw_parts(aligned(&*dst.src[1]).cast_const(), words);
+            let out = Output::new(dst.data as *mut f32, m);
+            Work { rows: RowReader::new(&*dst.src[0]), packed, shape, out, m }
         }
+    }
+
+    /// Calls `f` with pairs of tiles and elements of the result's rows, `unit` at most, that are thread `ith`'s to
+    /// compute.
+    fn share(&self, unit: usize, ith: i32, nth: i32, mut f: impl FnMut(Range<usize>, Range<usize>)) {
+        let (n_units, n_pairs) = (self.m.div_ceil(unit), self.shape.n_pairs());
+        // Every part of the packed rows converts the weights anew, so they are cut only where there are few units.
+        let n_parts = (PARTS * nth.max(1) as usize).div_ceil(n_units).clamp(1, n_pairs.max(1));
+        let mine = share(n_units * n_parts, ith, nth);
+        for part in 0..n_parts {
+            let first = part * n_units;
+            let units = mine.start.max(first)..mine.end.min(first + n_units);
+            if !units.is_empty() {
+                let pairs = n_pairs * part / n_parts..n_pairs * (part + 1) / n_parts;
+                f(pairs, (units.start - first) * unit..self.m.min((units.end - first) * unit));
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `packed_product`, its sources computed, and the shape boxed there.
+    let work = unsafe { Work::of(&*dst, *(data as *const Shape)) };
+    SCRATCH.with_borrow_mut(|scratch| {
+        work.share(PANEL, ith, nth, |pairs, rows| {
+            let read = |row: usize, from: usize, out: &mut [f32]| work.rows.read(row, from, out);
+            scratch.multiply(work.packed, work.shape, pairs, rows, read, work.out);
+        });
+    });
+}
+
+unsafe extern "C" fn run_transposed(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: as in `run_product`, the node made in `packed_product_t`.
+    let work = unsafe { Work::of(&*dst, *(data as *const Shape)) };
+    // Whole blocks, and enough of a row to be worth finding it.
+    let unit = if work.rows.block() > PANEL { COLUMNS } else { FEW_COLUMNS };
+    SCRATCH.with_borrow_mut(|scratch| {
+        work.share(unit, ith, nth, |pairs, columns| {
+            for first in columns.clone().step_by(unit) {
+                let columns = first..columns.end.min(first + unit);
+                let read = |row: usize, from: usize, out: &mut [f32]| work.rows.read(row, from, out);
+                scratch.multiply_transposed(work.packed, work.shape, pairs.clone(), columns, read, work.out);
+            }
+        });
     });
 }

@@ -74,19 +74,50 @@ impl Perplexity {
 /// Wilson's 95 % score interval of `k` successes in `n` trials (Wilson 1927); `(0, 1)` when nothing was
 /// tried.
 pub fn wilson(k: usize, n: usize) -> (f64, f64) {
+    wilson_of_mean(k as f64 / n.max(1) as f64, n)
+}
+
+/// [`wilson`] of the mean `p` of `n` scores between 0 and 1.
+fn wilson_of_mean(p: f64, n: usize) -> (f64, f64) {
     const Z: f64 = 1.959_963_984_540_054;
     if n == 0 {
         return (0.0, 1.0);
     }
-    let (k, n) = (k as f64, n as f64);
-    let (p, z2) = (k / n, Z * Z);
+    let (n, z2) = (n as f64, Z * Z);
     let centre = p + z2 / (2.0 * n);
     let half = Z * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt();
     let scale = 1.0 + z2 / n;
-    // At k = 0 and k = n the bound is exactly 0 or 1; rounding would miss it by an ulp.
-    let low = if k == 0.0 { 0.0 } else { ((centre - half) / scale).max(0.0) };
-    let high = if k == n { 1.0 } else { ((centre + half) / scale).min(1.0) };
+    // At 0 and 1 the bound is exactly that; rounding would miss it by an ulp.
+    let low = if p == 0.0 { 0.0 } else { ((centre - half) / scale).max(0.0) };
+    let high = if p == 1.0 { 1.0 } else { ((centre + half) / scale).min(1.0) };
     (low, high)
+}
+
+/// Fewest values whose resamples say how much their mean would vary.
+const BOOTSTRAP_FROM: usize = 10;
+
+/// The 95 % interval of the mean of scores between 0 and 1, and how it was found. `wilson` where all are 0 or 1;
+/// else `bootstrap`, but for fewer than ten scores, or equal ones, of which resamples would say that the mean is
+/// certain. Of these it is Wilson's as well, as if the mean were a rate: no scores of that mean vary more than
+/// those of 0 and 1 do, so the interval is too wide rather than too narrow.
+pub fn interval(values: &[f64]) -> (&'static str, (f64, f64)) {
+    let rates = values.iter().all(|x| *x == 0.0 || *x == 1.0);
+    if rates || values.len() < BOOTSTRAP_FROM || values.windows(2).all(|w| w[0] == w[1]) {
+        let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+        return ("wilson", wilson_of_mean(mean, values.len()));
+    }
+    ("bootstrap", bootstrap(values))
+}
+
+/// The 95 % interval of the mean of differences between -1 and 1, found as [`interval`] does it; equal ones, of ten
+/// or more, are certain.
+pub fn interval_of_differences(values: &[f64]) -> (f64, f64) {
+    if values.len() >= BOOTSTRAP_FROM {
+        return bootstrap(values);
+    }
+    let scores: Vec<f64> = values.iter().map(|d| (d + 1.0) / 2.0).collect();
+    let (_, (low, high)) = interval(&scores);
+    (2.0 * low - 1.0, 2.0 * high - 1.0)
 }
 
 /// Resamples of [`bootstrap`].

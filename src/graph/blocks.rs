@@ -25,18 +25,6 @@ fn dequantize_from(dtype: DType) -> Option<usize> {
     }
 }
 
-/// Tokens from which on a product in tiles is faster than ggml's, measured on Sapphire Rapids. K-quants and i-quants
-/// take longer to convert, and ggml has fast products of theirs. Tiles are right to 16 bits of each float: more than
-/// ggml keeps of what it multiplies with these types, and less than F32 has, which stays as it is.
-fn tiles_from(dtype: DType) -> Option<usize> {
-    match dtype {
-        DType::F32 => None,
-        DType::Q4_1 | DType::Q5_1 | DType::Q8_0 => Some(16),
-        DType::Q4_0 | DType::Q5_0 | DType::Q6_K | DType::F16 | DType::BF16 => Some(32),
-        _ => Some(64),
-    }
-}
-
 /// Dequantised weights are joined into one product up to this many bytes: beyond, the memory counts more than
 /// the saved op.
 const FUSED_MAX: usize = 4 << 20;
@@ -78,19 +66,14 @@ impl<'a, 'c> Graph<'a, 'c> {
         }
     }
 
-    /// The type a weight is dequantized to for a product over `n` tokens, where that is faster than its own
-    /// product.
-    fn dequantizes(&self, map: &Linear, n: usize) -> Option<DType> {
-        let dtype = map.weight.def().dtype;
+    /// The type a weight is dequantized to for a product with `x`, where that is faster than its own product.
+    fn dequantizes(&self, map: &Linear, x: Tensor<'c>) -> Option<DType> {
+        let (dtype, n) = (map.weight.def().dtype, x.ne()[1]);
+        if self.products().in_tiles(dtype, x) {
+            return None;
+        }
         let faster = |to: DType| to != dtype && dequantize_from(dtype).is_some_and(|from| n >= from);
         self.capabilities.dequantize.filter(|&to| faster(to))
-    }
-
-    /// Whether a product is computed in tiles.
-    fn tiles(&self, map: &Linear, x: Tensor<'c>) -> bool {
-        let dtype = map.weight.def().dtype;
-        let faster = tiles_from(dtype).is_some_and(|from| x.ne()[1] >= from);
-        self.capabilities.tiles && faster && dtype.can_dequantize()
     }
 
     /// `W x + bias` plus the low-rank pairs of adapters: `[n_in, T]` to `[n_out, T]`.
@@ -99,13 +82,9 @@ impl<'a, 'c> Graph<'a, 'c> {
             tape.linear(&self.products(), x, map, |y| self.bias(y, map))?
         } else {
             let w = self.b.stored(&map.weight)?;
-            let y = if self.tiles(map, x) {
-                self.b.packed_product(w, self.b.pack(x)?)?
-            } else {
-                match self.dequantizes(map, x.ne()[1]) {
-                    Some(to) => self.b.mul_mat(self.b.dequantize(&[w], to)?, x)?,
-                    None => self.b.mul_mat(w, x)?,
-                }
+            let y = match self.dequantizes(map, x) {
+                Some(to) => self.b.mul_mat(self.b.dequantize(&[w], to)?, x)?,
+                None => self.products().weight_times(w, x)?,
             };
             self.bias(self.low_rank(y, x, map)?, map)?
         };
@@ -124,11 +103,11 @@ impl<'a, 'c> Graph<'a, 'c> {
     /// Several linear maps of one input, as one product where the weights are dequantised and small. In tiles they
     /// share the packed input.
     pub fn linears<const N: usize>(&self, x: Tensor<'c>, maps: [&Linear; N]) -> Result<[Tensor<'c>; N]> {
-        let all_dequantized = maps.iter().all(|map| self.dequantizes(map, x.ne()[1]).is_some());
+        let all_dequantized = maps.iter().all(|map| self.dequantizes(map, x).is_some());
         let bytes: usize = maps.iter().map(|map| map.n_in() * map.n_out() * size_of::<f32>()).sum();
         let fused = self.capabilities.dequantize.filter(|_| all_dequantized && bytes <= FUSED_MAX);
         let mut out = [x; N];
-        if self.tape.is_none() && maps.iter().all(|map| self.tiles(map, x)) {
+        if self.tape.is_none() && maps.iter().all(|map| self.products().in_tiles(map.weight.def().dtype, x)) {
             let packed = self.b.pack(x)?;
             for (out, map) in out.iter_mut().zip(maps) {
                 let y = self.b.packed_product(self.b.stored(&map.weight)?, packed)?;

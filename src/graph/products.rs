@@ -1,11 +1,24 @@
-//! Products of floats for graphs that are run backwards: on the CPU by ops of our own, elsewhere by ops every
-//! backend has.
+//! Which products are computed in AMX tiles; products of floats for graphs that are run backwards: on the CPU by ops
+//! of our own, elsewhere by ops every backend has.
 
+use ggml::few::{has_few_rows_product, MOST_ROWS};
 use ggml::graph::Builder;
 use ggml::tensor::Tensor;
-use ggml::Result;
+use ggml::{DType, Result};
 
 use super::Capabilities;
+
+/// Tokens from which on a product in tiles is faster than ggml's, measured on Sapphire Rapids. K-quants and i-quants
+/// take longer to convert, and ggml has fast products of theirs. Tiles are right to 16 bits of each float: more than
+/// ggml keeps of what it multiplies with these types, and less than F32 has, which stays as it is.
+fn tiles_from(dtype: DType) -> Option<usize> {
+    match dtype {
+        DType::F32 => None,
+        DType::Q4_1 | DType::Q5_1 | DType::Q8_0 => Some(16),
+        DType::Q4_0 | DType::Q5_0 | DType::Q6_K | DType::F16 | DType::BF16 => Some(32),
+        _ => Some(64),
+    }
+}
 
 /// Builds products of F32 tensors.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +28,23 @@ pub(crate) struct Products<'a, 'c> {
 }
 
 impl<'c> Products<'_, 'c> {
+    /// Whether the product of a weight of this type with `x [.., T]` is computed in tiles.
+    pub(crate) fn in_tiles(&self, dtype: DType, x: Tensor<'c>) -> bool {
+        let faster = tiles_from(dtype).is_some_and(|from| x.ne()[1] >= from);
+        self.capabilities.tiles && faster && dtype.can_dequantize()
+    }
+
+    /// A weight `[k, m]` of any type and `x [k, n]` to `[m, n]`, in the way that is fastest without dequantising it.
+    pub(crate) fn weight_times(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        if self.in_tiles(w.dtype(), x) {
+            self.b.packed_product(w, self.b.pack(x)?)
+        } else if self.capabilities.custom_ops && x.ne()[1] <= MOST_ROWS && has_few_rows_product(w.dtype()) {
+            self.b.few_rows_product(w, x)
+        } else {
+            self.b.mul_mat(w, x)
+        }
+    }
+
     /// `a [k, m]` and `x [k, n]` to `[m, n]`.
     pub(crate) fn times(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
         if self.capabilities.custom_ops {

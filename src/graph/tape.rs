@@ -1,9 +1,9 @@
 //! Reverse-mode differentiation of the ops in `blocks`: each is recorded on a tape, and its gradient is
 //! defined here.
 //!
-//! Weights stay quantised. A product and its gradient multiply by the weight dequantised to F32, because
-//! ggml's own products round activations to 8 bits, which changes the direction of gradients. A frozen weight
-//! gets no gradient.
+//! Weights stay quantised. A product and its gradient multiply by the weight dequantised to F32, or in AMX tiles,
+//! because ggml's own products round activations to 8 bits, which changes the direction of gradients. A frozen
+//! weight gets no gradient.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use ggml::graph::{InputId, OutputId};
 use ggml::tensor::{StoreTensor, Tensor};
+use ggml::tiled::Packed;
 use ggml::{DType, Result};
 
 use super::products::Products;
@@ -111,6 +112,8 @@ pub(super) struct Tape<'a, 'c> {
     saved: RefCell<Vec<(LinearId, SavedActivation)>>,
     dropout_masks: RefCell<Vec<(LinearId, InputId)>>,
     dequantized: RefCell<HashMap<LinearId, Tensor<'c>>>,
+    /// Inputs packed for products in tiles, by tensor.
+    packed: RefCell<HashMap<usize, Packed<'c>>>,
     row_ids: RefCell<HashMap<RowBlock, (InputId, Tensor<'c>)>>,
 }
 
@@ -143,6 +146,7 @@ impl<'a, 'c> Tape<'a, 'c> {
             saved: RefCell::default(),
             dropout_masks: RefCell::default(),
             dequantized: RefCell::default(),
+            packed: RefCell::default(),
             row_ids: RefCell::default(),
         }
     }
@@ -196,12 +200,7 @@ impl<'a, 'c> Tape<'a, 'c> {
             self.saved.borrow_mut().push((map.id, SavedActivation::Load(id)));
             out
         } else {
-            let mut all: Option<Tensor<'c>> = None;
-            for rows in self.row_blocks(&map.weight) {
-                let part = p.times(self.dequantized(p, map.id, &map.weight, rows)?, x)?;
-                all = Some(all.map_or(Ok(part), |before| b.concat(before, part, 0))?);
-            }
-            let mut out = all.ok_or_else(|| no_rows(map.id))?;
+            let mut out = self.times(p, map.id, &map.weight, x)?;
             for pair in &pairs {
                 out = b.add(out, p.times(pair.b, pair.h)?)?;
             }
@@ -214,6 +213,50 @@ impl<'a, 'c> Tape<'a, 'c> {
         let (id, weight_id, weight) = (map.id, map.weight_id, map.weight.clone());
         self.push(TapeEntry::Linear { out, x, id, weight_id, weight, pairs });
         Ok(out)
+    }
+
+    /// A weight times `x [n_in, T]`.
+    fn times(
+        &self,
+        p: &Products<'_, 'c>,
+        id: LinearId,
+        weight: &StoreTensor,
+        x: Tensor<'c>,
+    ) -> Result<Tensor<'c>> {
+        let b = p.b;
+        if p.in_tiles(weight.def().dtype, x) {
+            let known = self.packed.borrow().get(&x.id()).copied();
+            let packed = known.map_or_else(|| b.pack(x), Ok)?;
+            self.packed.borrow_mut().insert(x.id(), packed);
+            return b.packed_product(b.stored(weight)?, packed);
+        }
+        let mut all: Option<Tensor<'c>> = None;
+        for rows in self.row_blocks(weight) {
+            let part = p.times(self.dequantized(p, id, weight, rows)?, x)?;
+            all = Some(all.map_or(Ok(part), |before| b.concat(before, part, 0))?);
+        }
+        all.ok_or_else(|| no_rows(id))
+    }
+
+    /// A weight, transposed, times `d [n_out, T]`.
+    fn times_transposed(
+        &self,
+        p: &Products<'_, 'c>,
+        id: LinearId,
+        weight: &StoreTensor,
+        d: Tensor<'c>,
+    ) -> Result<Tensor<'c>> {
+        let b = p.b;
+        if p.in_tiles(weight.def().dtype, d) {
+            return b.packed_product_t(b.stored(weight)?, b.pack(d)?);
+        }
+        let mut sum: Option<Tensor<'c>> = None;
+        for rows in self.row_blocks(weight) {
+            let part = if rows.1 == d.ne()[0] { d } else { b.columns(d, rows.0, rows.1)? };
+            let part = p.times_transposed(self.dequantized(p, id, weight, rows)?, part)?;
+            sum = Some(sum.map_or(Ok(part), |before| b.add(before, part))?);
+        }
+        sum.ok_or_else(|| no_rows(id))
     }
 
     pub(super) fn norm(
@@ -331,13 +374,7 @@ impl<'a, 'c> Tape<'a, 'c> {
                 grads.add(p, *x, b.rms_norm_back(b.mul(d, *weight)?, *x, *eps)?)
             }
             TapeEntry::Linear { x, id, weight_id, weight, pairs, .. } => {
-                let mut sum: Option<Tensor<'c>> = None;
-                for rows in self.row_blocks(weight) {
-                    let part = if rows.1 == d.ne()[0] { d } else { b.columns(d, rows.0, rows.1)? };
-                    let part = p.times_transposed(self.dequantized(p, *id, weight, rows)?, part)?;
-                    sum = Some(sum.map_or(Ok(part), |before| b.add(before, part))?);
-                }
-                let mut d_x = sum.ok_or_else(|| no_rows(*id))?;
+                let mut d_x = self.times_transposed(p, *id, weight, d)?;
                 for pair in pairs {
                     let d_h = b.scale(p.times_transposed(pair.b, d)?, pair.scale)?;
                     trained.push(Gradient { id: ParamId::LoraA(*id), value: p.outer(pair.x, d_h)? });

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use ggml::graph::{Builder, Outcome};
+use ggml::loss::row_loss;
 use rayon::prelude::*;
 
 use super::batch::Item;
@@ -145,7 +146,7 @@ impl Session<'_> {
             let out = &mut out[at - first..at - first + indices.len()];
             out.par_iter_mut().zip(rows.par_chunks_exact(n_vocab)).zip(indices).for_each(
                 |((out, row), &i)| {
-                    *out = negative_log_likelihood(row, tokens[i + 1]);
+                    *out = row_loss(row, tokens[i + 1] as usize);
                 },
             );
             Ok(())
@@ -277,13 +278,6 @@ impl Session<'_> {
 
 fn wanted_items(tokens: &[Token], wanted: &Range<usize>) -> Vec<Item> {
     tokens.iter().enumerate().map(|(i, &token)| Item { token, seq: 0, logits: wanted.contains(&i) }).collect()
-}
-
-/// `ln(sum exp(x)) - x[token]`, summed in f64.
-pub(super) fn negative_log_likelihood(row: &[f32], token: Token) -> f32 {
-    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = row.chunks(256).map(|c| c.iter().map(|x| (x - max).exp()).sum::<f32>() as f64).sum();
-    (f64::from(max) + sum.ln() - f64::from(row[token as usize])) as f32
 }
 
 /// The model and capabilities that a graph is built from.

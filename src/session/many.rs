@@ -220,7 +220,7 @@ fn holds(bytes: &[u8], stop: &str) -> bool {
 
 impl Ending {
     fn push(&mut self, row: &[f32], token: Token) {
-        self.logprobs.push(-super::decode::negative_log_likelihood(row, token));
+        self.logprobs.push(-ggml::loss::row_loss(row, token as usize));
         // As `argmax` has it: the first of equals is the likeliest.
         let x = row[token as usize];
         let beaten = row.iter().enumerate().any(|(i, &y)| y > x || (y == x && i < token as usize));

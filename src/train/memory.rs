@@ -60,7 +60,8 @@ pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
 
 pub(super) fn capabilities(model: &Model, settings: &TrainParams) -> Capabilities {
     let custom_ops = model.backend_device().is_cpu() && !settings.portable;
-    Capabilities { custom_ops, dequantize: None, tiles: false, flash: false }
+    let tiles = custom_ops && ggml::tiled::has_tiles();
+    Capabilities { custom_ops, dequantize: None, tiles, flash: false }
 }
 
 impl MemoryPlan {

@@ -9,7 +9,7 @@ use ropewalk::eval::passkey::{
     by_name, first_number, largest_fitting, run, Depth, Draw, KeyRange, Params, Report, Scoring, Sizing,
     KEY_RANGES, SCORINGS, SIZINGS,
 };
-use ropewalk::eval::stats::wilson;
+use ropewalk::eval::stats::{interval, interval_of_differences, wilson};
 use ropewalk::Token;
 
 use crate::fakes::{Fake, Tokenizer};
@@ -250,6 +250,16 @@ fn the_interval_is_wilsons() {
     assert!(near(wilson(19, 20), (0.76387, 0.99113)));
     assert!(near(wilson(20, 20), (0.83887, 1.0)));
     assert_eq!(wilson(0, 0), (0.0, 1.0));
+    assert_eq!(interval(&[1.0, 0.0, 1.0]), ("wilson", wilson(2, 3)));
+    // One score says little, whatever it is; of many their spread says more than the rate.
+    let (how, (low, high)) = interval(&[0.75]);
+    assert!(how == "wilson" && low < 0.2 && high > 0.97, "{low} {high}");
+    let (how, (low, high)) = interval(&[0.7, 0.8].repeat(20));
+    assert!(how == "bootstrap" && low > 0.7 && high < 0.8 && low < 0.75 && high > 0.75, "{low} {high}");
+    assert_eq!(interval(&[0.5; 40]).0, "wilson");
+    assert_eq!(interval_of_differences(&[0.0; 40]), (0.0, 0.0));
+    let (low, high) = interval_of_differences(&[0.0]);
+    assert!(low < -0.5 && high > 0.5);
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! Products of rows of floats with rows that are converted to floats as they are needed (quantised weights), in tiles
-//! of bfloat16 halves ([`crate::amx`]): nearly as precise as in floats, and several times as fast.
+//! Products of rows of floats with a matrix that is converted to floats as it is needed (a quantised weight), or with
+//! its transpose, in tiles of bfloat16 halves ([`crate::amx`]): nearly as precise as in floats, and several times as
+//! fast.
 //!
 //! Floats are packed first, so that many products can share them: cut into halves, tile after tile. Weights are
 //! converted a panel of rows at a time, for all floats.
@@ -14,6 +15,11 @@ const TILE: usize = 2 * ROWS * ROWS;
 /// Elements of a row that are summed before the next ones are looked at: as many as let the halves of 512 rows stay in
 /// a cache of 2 MB. Whole blocks of every quantised type.
 const CHUNK: usize = 512;
+
+/// Columns of a weight that [`Scratch::multiply_transposed`] takes at most.
+pub const COLUMNS: usize = 256;
+/// Words of a panel: two tiles side by side, as many in a row as a chunk has.
+const PANEL: usize = 2 * CHUNK / DEPTH * TILE;
 
 /// Whether this machine has tiles.
 pub fn available() -> bool {
@@ -84,10 +90,10 @@ impl Shape {
 /// Buffers a thread keeps between calls.
 #[derive(Default)]
 pub struct Scratch {
-    /// `[SIDE][CHUNK]`
+    /// `[SIDE][CHUNK]`, or two rows of `COLUMNS`.
     rows: Vec<f32>,
-    /// Two by as many tiles as a chunk has steps.
-    panel: Aligned<u32>,
+    /// `[n][PANEL]`
+    panels: Aligned<u32>,
     /// Halves of a tile before it is transposed.
     tile: Aligned<u32>,
     /// A result of which only a part is wanted.
@@ -127,10 +133,7 @@ impl Scratch {
     ) {
         let tiles = Tiles::new().expect("the caller has asked whether there are tiles");
         assert!(Some(packed.len()) == shape.n_words() && pairs.end <= shape.n_pairs() && rows.end <= out.m);
-        self.rows.resize(SIDE * CHUNK, 0.0);
-        self.panel.refill(2 * CHUNK / DEPTH * TILE, 0);
-        self.tile.refill(TILE, 0);
-        self.edge.refill(SIDE * SIDE, 0.0);
+        self.make_room(1);
         for from in (0..shape.k).step_by(CHUNK) {
             let chunk = from..shape.k.min(from + CHUNK);
             for first in rows.clone().step_by(SIDE) {
@@ -138,8 +141,81 @@ impl Scratch {
                 self.load(&tiles, &panel, &chunk, &read);
                 for pair in pairs.clone() {
                     let words = &packed[shape.words_of(pair)];
-                    self.pair(&tiles, words, shape, pair, &panel, &chunk, out);
+                    self.pair(&tiles, words, shape, pair, 0, &panel, &chunk, out);
                 }
+            }
+        }
+    }
+
+    /// Sums of rows of a weight `[m][shape.k]`, each times an element of the packed floats `[m]`: `columns` of it, at
+    /// most [`COLUMNS`], into the same elements of each row of the output. `read` converts elements of a row from one
+    /// on, whole blocks.
+    ///
+    /// # Panics
+    /// As [`Scratch::multiply`].
+    pub fn multiply_transposed(
+        &mut self,
+        packed: &[u32],
+        shape: Shape,
+        pairs: Range<usize>,
+        columns: Range<usize>,
+        read: impl Fn(usize, usize, &mut [f32]),
+        out: Output,
+    ) {
+        let tiles = Tiles::new().expect("the caller has asked whether there are tiles");
+        assert!(Some(packed.len()) == shape.n_words() && pairs.end <= shape.n_pairs());
+        assert!(columns.len() <= COLUMNS && columns.end <= out.m);
+        self.make_room(columns.len().div_ceil(SIDE));
+        for from in (0..shape.k).step_by(CHUNK) {
+            let chunk = from..shape.k.min(from + CHUNK);
+            self.load_transposed(&tiles, &chunk, &columns, &read);
+            for (i, first) in columns.clone().step_by(SIDE).enumerate() {
+                let panel = first..columns.end.min(first + SIDE);
+                for pair in pairs.clone() {
+                    let words = &packed[shape.words_of(pair)];
+                    self.pair(&tiles, words, shape, pair, i, &panel, &chunk, out);
+                }
+            }
+        }
+    }
+
+    fn make_room(&mut self, n_panels: usize) {
+        self.rows.resize(SIDE * CHUNK, 0.0);
+        self.panels.refill(n_panels * PANEL, 0);
+        self.tile.refill(TILE, 0);
+        self.edge.refill(SIDE * SIDE, 0.0);
+    }
+
+    /// Converts `columns` of rows `chunk` of a weight and cuts them into panels.
+    fn load_transposed(
+        &mut self,
+        tiles: &Tiles,
+        chunk: &Range<usize>,
+        columns: &Range<usize>,
+        read: &impl Fn(usize, usize, &mut [f32]),
+    ) {
+        let n = columns.len();
+        let (first, second) = self.rows[..2 * COLUMNS].split_at_mut(COLUMNS);
+        first[n..].fill(0.0);
+        second[n..].fill(0.0);
+        for i in 0..chunk.len().next_multiple_of(DEPTH) / 2 {
+            for (row, at) in [(&mut *first, chunk.start + 2 * i), (&mut *second, chunk.start + 2 * i + 1)] {
+                if at < chunk.end {
+                    read(at, columns.start, &mut row[..n]);
+                } else {
+                    row[..n].fill(0.0);
+                }
+            }
+            for at in (0..n.next_multiple_of(SIDE)).step_by(ROWS) {
+                let tile = at / SIDE * PANEL + (at / ROWS % 2 * CHUNK / DEPTH + i / ROWS) * TILE;
+                let (high, low) = self.panels[tile..][..TILE].split_at_mut(TILE / 2);
+                let words = i % ROWS * ROWS..(i % ROWS + 1) * ROWS;
+                tiles.cut_pairs(
+                    &first[at..][..ROWS],
+                    &second[at..][..ROWS],
+                    &mut high[words.clone()],
+                    &mut low[words],
+                );
             }
         }
     }
@@ -168,14 +244,14 @@ impl Scratch {
                     let words = i * ROWS..(i + 1) * ROWS;
                     tiles.cut(&row[step * DEPTH..][..DEPTH], &mut high[words.clone()], &mut low[words]);
                 }
-                let to = &mut self.panel[(half * CHUNK / DEPTH + step) * TILE..][..TILE];
+                let to = &mut self.panels[(half * CHUNK / DEPTH + step) * TILE..][..TILE];
                 tiles.transpose(high, ROWS, to, ROWS);
                 tiles.transpose(low, ROWS, &mut to[TILE / 2..], ROWS);
             }
         }
     }
 
-    /// The panel's products with one pair of tiles.
+    /// A panel's products with one pair of tiles.
     #[allow(clippy::too_many_arguments)]
     fn pair(
         &mut self,
@@ -183,6 +259,7 @@ impl Scratch {
         words: &[u32],
         shape: Shape,
         pair: usize,
+        panel: usize,
         rows: &Range<usize>,
         chunk: &Range<usize>,
         out: Output,
@@ -191,7 +268,7 @@ impl Scratch {
         let operand =
             |words, tile| Operand { high: words, low: &words[TILE / 2..], row: ROWS, tile, step: TILE };
         let left = operand(&words[first..], shape.n_steps() * TILE);
-        let right = operand(&self.panel, CHUNK / DEPTH * TILE);
+        let right = operand(&self.panels[panel * PANEL..], CHUNK / DEPTH * TILE);
         let (add, n) = (chunk.start > 0, SIDE.min(shape.n - pair * SIDE));
         // SAFETY: the first element wanted, inside the rows that may be written (`Output::new`).
         let to = unsafe { out.out.add(pair * SIDE * out.m + rows.start) };
@@ -245,16 +322,30 @@ mod tests {
                 let to = unsafe { Output::new(out.as_mut_ptr(), m) };
                 scratch.multiply(&packed, shape, pairs, rows, read, to);
             }
-            for (i, out) in out.iter().enumerate() {
-                let (x, w) = (&x[i / m * k..][..k], &w[i % m * k..][..k]);
-                let sum: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
-                let bound =
-                    2f64.powi(-16) * x.iter().zip(w).map(|(x, w)| f64::from((x * w).abs())).sum::<f64>();
-                assert!(
-                    (f64::from(*out) - sum).abs() <= bound + 1e-9,
-                    "{k} {n} {m} {i}: {out}, expected {sum}"
-                );
+            let sums = |out: &[f32], m: usize, w_at: &dyn Fn(usize, usize) -> f32| {
+                for (i, out) in out.iter().enumerate() {
+                    let terms = || (0..k).map(|j| f64::from(x[i / m * k + j]) * f64::from(w_at(i % m, j)));
+                    let (sum, bound) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+                    let bound = 2f64.powi(-15) * bound + 1e-9;
+                    assert!((f64::from(*out) - sum).abs() <= bound, "{k} {n} {m} {i}: {out}, expected {sum}");
+                }
+            };
+            sums(&out, m, &|row, j| w[row * k + j]);
+
+            // The same floats as a weight of k rows of m.
+            out.fill(f32::NAN);
+            let read = |row: usize, from: usize, out: &mut [f32]| {
+                out.copy_from_slice(&w[row * m + from..][..out.len()]);
+            };
+            for (pairs, columns) in [(0..middle, 0..m), (middle..shape.n_pairs(), 0..m)] {
+                for first in columns.clone().step_by(48) {
+                    // SAFETY: n rows of m.
+                    let to = unsafe { Output::new(out.as_mut_ptr(), m) };
+                    let columns = first..columns.end.min(first + 48);
+                    scratch.multiply_transposed(&packed, shape, pairs.clone(), columns, read, to);
+                }
             }
+            sums(&out, m, &|column, j| w[j * m + column]);
         }
     }
 }

@@ -6,6 +6,7 @@ mod common;
 mod dtype;
 #[path = "../../../tests/common/fetched.rs"]
 mod fetched;
+mod few;
 mod gemm;
 mod gguf;
 mod graph;

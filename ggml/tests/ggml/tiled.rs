@@ -35,9 +35,33 @@ fn check(dtype: DType, [k, m, n]: [usize; 3], threads: usize) {
             sizes.push(terms().map(f64::abs).sum::<f64>());
         }
     }
-    let bound = |i: usize| 2f64.powi(-16) * sizes[i] + 1e-7;
+    let bound = |i: usize| 2f64.powi(-15) * sizes[i] + 1e-7;
     assert_within(&got, &want, bound, &format!("{dtype} {k} {m} {n}, {threads} threads"));
     assert_eq!(got, run(1), "{dtype} {k} {m} {n}: {threads} threads");
+}
+
+/// The sum over the rows of a weight `[k, m]`, weighted by rows `[m, n]`.
+fn check_transposed(dtype: DType, [k, m, n]: [usize; 3], threads: usize) {
+    let mut rng = Rng(11 + m as u64);
+    let (w, held) = stored(dtype, &[k, m], &rng.values(k * m));
+    let d = rng.values(m * n);
+    let run = |threads: usize| {
+        eval(&mut executor(threads), |b, feed| {
+            let packed = b.pack(feed.f32(b, &[m, n], &d)?)?;
+            b.packed_product_t(b.stored(&w)?, packed)
+        })
+        .unwrap()
+    };
+    let got = run(threads);
+    let (mut want, mut sizes) = (Vec::new(), Vec::new());
+    for i in 0..n * k {
+        let terms = || (0..m).map(|j| f64::from(d[i / k * m + j]) * f64::from(held[j * k + i % k]));
+        want.push(terms().sum());
+        sizes.push(terms().map(f64::abs).sum::<f64>());
+    }
+    let bound = |i: usize| 2f64.powi(-15) * sizes[i] + 1e-7;
+    assert_within(&got, &want, bound, &format!("{dtype} {k} {m} {n} transposed, {threads} threads"));
+    assert_eq!(got, run(1), "{dtype} {k} {m} {n} transposed: {threads} threads");
 }
 
 #[test]
@@ -48,10 +72,12 @@ fn agrees_with_the_definition() {
     for dtype in TYPES {
         for shape in [[256, 1, 1], [512, 33, 31], [768, 64, 32], [1536, 70, 100]] {
             check(dtype, shape, 3);
+            check_transposed(dtype, shape, 3);
         }
     }
     for (m, n, threads) in [(192, 512, 2), (600, 3, 4), (5, 700, 4), (64, 64, 16)] {
         check(DType::Q8_0, [576, m, n], threads);
+        check_transposed(DType::Q8_0, [576, m, n], threads);
     }
     check(DType::F32, [37, 50, 20], 2);
 }
@@ -70,8 +96,10 @@ fn wrong_shapes_types_and_processors_are_refused() {
             }
             let packed = b.pack(t(DType::F32, &[32, 4]))?;
             assert_eq!(b.packed_product(t(DType::Q8_0, &[32, 6]), packed)?.ne(), [6, 4, 1, 1]);
+            assert_eq!(b.packed_product_t(t(DType::Q8_0, &[64, 32]), packed)?.ne(), [64, 4, 1, 1]);
             for wrong in [t(DType::F32, &[31, 6]), t(DType::I32, &[32, 6]), t(DType::F32, &[32, 6, 2])] {
                 refused(b.packed_product(wrong, packed), "packed_product");
+                refused(b.packed_product_t(wrong, packed), "packed_product_t");
             }
             Ok(())
         })

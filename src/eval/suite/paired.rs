@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::super::stats::bootstrap;
+use super::super::stats::interval_of_differences;
 use super::report::Report;
 
 /// The mean difference of a task's score between two runs, over the samples that both have.
@@ -18,7 +18,7 @@ pub struct Paired {
     pub to: String,
     /// Mean of second minus first, in percentage points.
     pub difference: f64,
-    /// Lower end of its 95 % bootstrap interval.
+    /// Lower end of its 95 % interval.
     pub ci_low: f64,
     /// Its upper end.
     pub ci_high: f64,
@@ -43,7 +43,7 @@ pub fn paired(a: &Report, b: &Report) -> Vec<Paired> {
         if differences.is_empty() || a.task != b.task {
             continue;
         }
-        let (low, high) = bootstrap(&differences);
+        let (low, high) = interval_of_differences(&differences);
         out.push(Paired {
             task: a.task.clone(),
             length: row.length,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use ropewalk_tasks::{Group, Info, Template};
 use serde::Serialize;
 
-use super::super::stats::{bootstrap, wilson};
+use super::super::stats::interval;
 use super::super::table::table;
 use super::store::Record;
 use super::Params;
@@ -47,7 +47,7 @@ pub struct Row {
     pub length: Option<usize>,
     /// Mean of the task's metric, in percent.
     pub score: f64,
-    /// Lower end of its 95 % interval: Wilson's for scores of 0 and 1, else of the bootstrap.
+    /// Lower end of its 95 % interval ([`interval`]).
     pub ci_low: f64,
     /// Its upper end.
     pub ci_high: f64,
@@ -115,12 +115,7 @@ impl Metric {
     fn new(name: &str, records: &[Record]) -> Metric {
         let values: Vec<f64> = records.iter().map(|r| r.score(name)).collect();
         let score = values.iter().sum::<f64>() / values.len().max(1) as f64;
-        let (interval, (low, high)) = if values.iter().all(|x| *x == 0.0 || *x == 1.0) {
-            let right = values.iter().filter(|x| **x == 1.0).count();
-            ("wilson", wilson(right, values.len()))
-        } else {
-            ("bootstrap", bootstrap(&values))
-        };
+        let (interval, (low, high)) = interval(&values);
         Metric {
             name: name.into(),
             score: 100.0 * score,

@@ -149,7 +149,9 @@ fn all_linears_under_plain() {
     compare("plain-all, F32", case, &found, GRADIENT);
     let quantised = Found::of(shipped(), &recording, case, settings(case, false, 512));
     compare("plain-all, Q4_1", case, &quantised, GRADIENT);
-    same("Q4_1 beside F32", &quantised, &found, 1e-5);
+    // Where there are AMX tiles, products with quantised weights are right to 16 bits of each float.
+    let bound = if ggml::tiled::has_tiles() { GRADIENT } else { 1e-5 };
+    same("Q4_1 beside F32", &quantised, &found, bound);
 }
 
 #[test]

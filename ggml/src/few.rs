@@ -1,0 +1,83 @@
+//! Products of Q4_1 weights with few rows of floats, an op of our own for the CPU.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+
+use kernels::few::{q4_1, Rounded, AVAILABLE, MOST};
+
+use crate::custom::share;
+use crate::graph::Builder;
+use crate::ops::{check, f32_rows, possible};
+use crate::tensor::Tensor;
+use crate::{sys, DType, Error, Result};
+
+/// Most rows of floats for which this op is faster than ggml's.
+pub const MOST_ROWS: usize = 2 * MOST;
+
+/// Whether there is such a product for weights of this type on this machine.
+pub fn has_few_rows_product(dtype: DType) -> bool {
+    AVAILABLE && dtype == DType::Q4_1
+}
+
+impl<'c> Builder<'c> {
+    /// F32 `[m, n]`: every row of a Q4_1 weight `[k, m]` times every row of `x`, F32 `[k, n]`, rounded to eight bits in
+    /// blocks of 32, as ggml does it. For the CPU ([`has_few_rows_product`]); elsewhere the graph is refused. The
+    /// result does not depend on the number of threads.
+    pub fn few_rows_product(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let op = "few_rows_product";
+        let ([k, m, a, b], [l, n, c, d]) = (w.ne(), x.ne());
+        if !has_few_rows_product(w.dtype()) {
+            let what = format!("{} weights have no such product on this processor", w.dtype());
+            return Err(Error::Op { op, what });
+        }
+        let whole = Some(w.nb()[1]) == w.dtype().row_bytes(k) && f32_rows(x);
+        check(whole && k == l && a * b * c * d == 1, op, "a weight [k,m] and f32 [k,n]", &[w, x])?;
+        possible(op, DType::F32, [m, n, 1, 1])?;
+        self.custom(DType::F32, [m, n, 1, 1], &[w, x], run_product, ())
+    }
+}
+
+thread_local! {
+    static ROUNDED: RefCell<Rounded> = RefCell::default();
+}
+
+unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
+    // SAFETY: ggml passes the node made in `few_rows_product`; its sources are the weight and the floats checked
+    // there, computed before.
+    let (dst, w, x) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1]) };
+    let (k, m, n) = (w.ne[0] as usize, dst.ne[0] as usize, dst.ne[1] as usize);
+    let mine = share(m.div_ceil(4), ith, nth);
+    let (first, end) = (mine.start * 4, m.min(mine.end * 4));
+    if first >= end {
+        return;
+    }
+    // SAFETY: rows of the weight that are there, whole blocks.
+    let rows = unsafe {
+        std::slice::from_raw_parts((w.data as *const u8).add(first * w.nb[1]), (end - first) * w.nb[1])
+    };
+    // SAFETY: row i of x, k contiguous floats.
+    let floats = |i: usize| unsafe {
+        std::slice::from_raw_parts((x.data as *const u8).add(i * x.nb[1]).cast::<f32>(), k)
+    };
+    let put = |row: usize, t: usize, value: f32| {
+        // SAFETY: dst is contiguous F32 [m, n], and threads take disjoint rows of the weight.
+        unsafe { *(dst.data as *mut f32).add(t * m + first + row) = value }
+    };
+    ROUNDED.with_borrow_mut(|rounded| {
+        rounded.set(k, (0..n).map(floats));
+        let mut at = 0;
+        while at < n {
+            let each = |row: usize, t: usize, products: &[f32]| {
+                products.iter().enumerate().for_each(|(i, p)| put(row, t + i, *p));
+            };
+            let nb = w.nb[1];
+            match n - at {
+                1 => q4_1::<1>(rows, nb, rounded, at, |row, p| each(row, at, &p)),
+                2 => q4_1::<2>(rows, nb, rounded, at, |row, p| each(row, at, &p)),
+                3 => q4_1::<3>(rows, nb, rounded, at, |row, p| each(row, at, &p)),
+                _ => q4_1::<MOST>(rows, nb, rounded, at, |row, p| each(row, at, &p)),
+            }
+            at += MOST;
+        }
+    });
+}
