@@ -22,10 +22,11 @@ impl<'a> Figures<'a> {
         self.data.plan.methods.iter().position(|m| m.name == method.name).unwrap_or(0)
     }
 
-    /// Perplexity by position in the window: the longest length in sight, others on demand.
+    /// Perplexity by position in the window: the longest length in sight, others on demand. LongPPL is one figure;
+    /// what is recorded by position under it is perplexity.
     pub(super) fn by_position(&self) -> Vec<Block> {
         let mut out = Vec::new();
-        for task in self.data.tasks(Task::is_perplexity) {
+        for task in self.data.tasks(|task| task.is_perplexity() && task.name != "longppl") {
             let lengths = self.data.lengths(&[task]);
             let charts = lengths.iter().rev().filter_map(|&l| self.position_chart(task, l));
             let mut charts: Vec<Chart> = charts.collect();
