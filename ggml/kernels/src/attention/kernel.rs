@@ -66,6 +66,22 @@ pub(super) fn scores<const L: usize, const K: usize>(q: &[f32], k: &[f32], out: 
     }
 }
 
+/// Scores of [`N`] keys (rows of d floats, a multiple of N) with the query `q`, for few queries: as lanes of a vector
+/// they would leave most of it empty.
+#[inline]
+pub(super) fn dots(q: &[f32], k: &[f32], out: &mut [f32; N]) {
+    let (q, k) = (q.as_chunks::<N>().0, k.as_chunks::<N>().0);
+    assert!(k.len() == N * q.len());
+    let mut sums = [Vector::splat(0.0); N];
+    for (i, part) in q.iter().enumerate() {
+        let part = Vector::load(part);
+        for (j, sum) in sums.iter_mut().enumerate() {
+            *sum = sum.add_product(Vector::load(&k[j * q.len() + i]), part);
+        }
+    }
+    Vector::sums(sums).store(out);
+}
+
 /// One step of the running softmax for W queries, a multiple of [`N`]: scores `[n_keys][W]`, in units of log 2,
 /// become weights relative to the new maximum. Returns the factors that the weighted sums so far must be multiplied
 /// by, if a maximum has changed.
@@ -205,6 +221,15 @@ mod tests {
         scores::<3, 4>(&q, &k, &mut out);
         for (i, out) in out.iter().enumerate() {
             assert_eq!(*out, (0..d).map(|j| k[i / W * d + j] * q[j * W + i % W]).sum::<f32>());
+        }
+
+        let d = 3 * N;
+        let (q, k): (Vec<f32>, Vec<f32>) =
+            ((0..d).map(number).collect(), (0..N * d).map(|i| number(i + 3)).collect());
+        let mut out = [f32::NAN; N];
+        dots(&q, &k, &mut out);
+        for (key, out) in k.chunks_exact(d).zip(out) {
+            assert_eq!(out, q.iter().zip(key).map(|(q, k)| q * k).sum::<f32>());
         }
 
         let p: [[f32; N]; 3] = std::array::from_fn(|i| std::array::from_fn(|j| number(i * N + j)));

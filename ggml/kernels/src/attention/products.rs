@@ -1,6 +1,6 @@
 //! The two products of attention, for a driver that does the rest: queries with keys, weights with values.
 
-use super::kernel::{scores, weigh, BLOCK, PANEL};
+use super::kernel::{dots, scores, weigh, BLOCK, PANEL};
 use super::tile::KEYS;
 use super::vector::N;
 
@@ -27,6 +27,7 @@ pub(super) trait Products<const W: usize> {
 /// Buffers of [`InFloats`].
 #[derive(Default)]
 pub(super) struct Floats {
+    n_rows: usize,
     d: usize,
     /// Blocks of a value.
     n_blocks: usize,
@@ -47,6 +48,7 @@ impl<const W: usize, const L: usize, const K: usize> Products<W> for InFloats<'_
     fn begin(&mut self, n_rows: usize, d_v: usize) {
         const { assert!(W == L * N && KEYS.is_multiple_of(K)) };
         let x = &mut *self.0;
+        x.n_rows = n_rows;
         x.n_blocks = d_v.div_ceil(BLOCK);
         // The end of the last block of a value stays zero.
         refill(&mut x.v, x.n_blocks * KEYS, [0.0; BLOCK]);
@@ -108,6 +110,49 @@ impl<const W: usize, const L: usize, const K: usize> Products<W> for InFloats<'_
     fn sums(&self, row: usize, out: &mut [f32]) {
         let blocks = &self.0.out[row * self.0.n_blocks..][..self.0.n_blocks];
         out.copy_from_slice(&blocks.as_flattened()[..out.len()]);
+    }
+}
+
+/// Products of few rows, in floats too: each query with each key alone. Keys are a multiple of [`N`] long.
+pub(super) struct InDots<'a>(pub(super) InFloats<'a, 1, N>);
+
+impl Products<N> for InDots<'_> {
+    fn begin(&mut self, n_rows: usize, d_v: usize) {
+        Products::<N>::begin(&mut self.0, n_rows, d_v);
+    }
+
+    fn branch(&mut self, n_rows: usize, d: usize) {
+        Products::<N>::branch(&mut self.0, n_rows, d);
+    }
+
+    fn query(&mut self, row: usize, q: &[f32]) {
+        // Row after row, in the memory that is there for rows side by side.
+        self.0 .0.q[row * q.len()..][..q.len()].copy_from_slice(q);
+    }
+
+    fn key(&mut self, i: usize, k: &[f32], v: &[f32]) {
+        Products::<N>::key(&mut self.0, i, k, v);
+    }
+
+    fn keys_end(&mut self, _: usize) {}
+
+    fn scores(&mut self, _: usize, n: usize, out: &mut [[f32; N]]) {
+        let x = &*self.0 .0;
+        for (row, q) in x.q.chunks_exact(x.d).enumerate().take(self.0 .0.n_rows) {
+            for (k, out) in x.k.chunks_exact(N * x.d).zip(out.chunks_exact_mut(N)).take(n.div_ceil(N)) {
+                let mut scores = [0.0; N];
+                dots(q, k, &mut scores);
+                out.iter_mut().zip(scores).for_each(|(out, score)| out[row] = score);
+            }
+        }
+    }
+
+    fn add(&mut self, group: usize, n_rows: usize, factor: Option<&[f32; N]>, weights: &[[f32; N]]) {
+        Products::<N>::add(&mut self.0, group, n_rows, factor, weights);
+    }
+
+    fn sums(&self, row: usize, out: &mut [f32]) {
+        Products::<N>::sums(&self.0, row, out);
     }
 }
 

@@ -9,7 +9,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 use super::halved::{Halved, InHalves};
 use super::kernel::soften;
-use super::products::{refill, Floats, InFloats, Products};
+use super::products::{refill, Floats, InDots, InFloats, Products};
 use super::vector::N;
 use super::view::Rows;
 use crate::aligned::Aligned;
@@ -121,7 +121,11 @@ impl Scratch {
             return self.softmax.run(&mut InHalves(&mut self.halved, tiles), x, tile, f);
         }
         let (floats, softmax) = (&mut self.floats, &mut self.softmax);
+        let whole = |b: &BranchOperands<'_>| b.k.d.is_multiple_of(N);
         match n_rows.div_ceil(N) {
+            1 if n_rows <= N / 2 && x.branches.iter().flatten().all(whole) => {
+                softmax.run::<N>(&mut InDots(InFloats(floats)), x, tile, f)
+            }
             1 => softmax.run::<N>(&mut InFloats::<1, 8>(floats), x, tile, f),
             2 => softmax.run::<{ 2 * N }>(&mut InFloats::<2, 4>(floats), x, tile, f),
             _ => softmax.run::<{ 3 * N }>(&mut InFloats::<3, 4>(floats), x, tile, f),

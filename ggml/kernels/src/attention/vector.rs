@@ -18,7 +18,8 @@ pub(super) fn fma(a: f32, b: f32, c: f32) -> f32 {
 macro_rules! vector {
     (
         $register:ty, $n:literal, splat: $splat:expr, load: $load:expr, store: $store:expr, fma: $fma:expr,
-        add: $add:expr, sub: $sub:expr, max: $max:expr, add_exponent: $add_exponent:expr, from: $from:expr
+        add: $add:expr, sub: $sub:expr, max: $max:expr, add_exponent: $add_exponent:expr, from: $from:expr,
+        sums: $sums:expr
     ) => {
         #[derive(Clone, Copy)]
         pub(super) struct Vector($register);
@@ -81,6 +82,13 @@ macro_rules! vector {
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $add_exponent(self.0, n.0) })
             }
+            /// The sum of each vector's elements.
+            #[inline(always)]
+            pub(super) fn sums(of: [Vector; N]) -> Vector {
+                // SAFETY: as above.
+                #[allow(unused_unsafe)]
+                Vector(unsafe { $sums(of.map(|v| v.0)) })
+            }
             /// `self` where `x` is at least `least` or NaN, else 0.
             #[inline(always)]
             pub(super) fn from(self, least: Vector, x: Vector) -> Vector {
@@ -108,6 +116,22 @@ vector!(
     },
     from: |y, least, x| {
         arch::_mm512_maskz_mov_ps(arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NLT_UQ }>(x, least), y)
+    },
+    // Each step leaves half as many vectors, of sums of twice as many elements.
+    sums: |a: [arch::__m512; 16]| {
+        use arch::*;
+        let b: [__m512; 8] = std::array::from_fn(|i| {
+            let (x, y) = (a[2 * i], a[2 * i + 1]);
+            _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y))
+        });
+        let c: [__m512; 4] = std::array::from_fn(|i| {
+            let (x, y) = (_mm512_castps_pd(b[2 * i]), _mm512_castps_pd(b[2 * i + 1]));
+            let (low, high) = (_mm512_unpacklo_pd(x, y), _mm512_unpackhi_pd(x, y));
+            _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+        });
+        let quarters =
+            |x, y| _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(x, y), _mm512_shuffle_f32x4::<0xdd>(x, y));
+        quarters(quarters(c[0], c[1]), quarters(c[2], c[3]))
     }
 );
 
@@ -125,7 +149,15 @@ vector!(
         let n = arch::_mm256_slli_epi32::<23>(arch::_mm256_castps_si256(n));
         arch::_mm256_castsi256_ps(arch::_mm256_add_epi32(arch::_mm256_castps_si256(x), n))
     },
-    from: |y, least, x| arch::_mm256_and_ps(y, arch::_mm256_cmp_ps::<{ arch::_CMP_NLT_UQ }>(x, least))
+    from: |y, least, x| arch::_mm256_and_ps(y, arch::_mm256_cmp_ps::<{ arch::_CMP_NLT_UQ }>(x, least)),
+    sums: |a: [arch::__m256; 8]| {
+        use arch::*;
+        let four = |i: usize| {
+            _mm256_hadd_ps(_mm256_hadd_ps(a[i], a[i + 1]), _mm256_hadd_ps(a[i + 2], a[i + 3]))
+        };
+        let (x, y) = (four(0), four(4));
+        _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(x, y), _mm256_permute2f128_ps::<0x31>(x, y))
+    }
 );
 
 #[cfg(not(all(target_arch = "x86_64", target_feature = "fma")))]
@@ -143,5 +175,6 @@ vector!(
     },
     from: |y: [f32; 8], least: [f32; 8], x: [f32; 8]| {
         std::array::from_fn(|i| if x[i] < least[i] { 0.0 } else { y[i] })
-    }
+    },
+    sums: |a: [[f32; 8]; 8]| a.map(|v| v.iter().sum())
 );
