@@ -1,5 +1,5 @@
 //! Products of rows of floats with a matrix that is converted to floats as it is needed (a quantised weight), or with
-//! its transpose, in tiles of bfloat16 halves ([`crate::amx`]): nearly as precise as in floats, and several times as
+//! its transpose, in tiles of bfloat16 halves (`amx`): nearly as precise as in floats, and several times as
 //! fast.
 //!
 //! Floats are packed first, so that many products can share them: cut into halves, tile after tile. Weights are
