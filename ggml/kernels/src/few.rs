@@ -15,13 +15,7 @@ const BLOCK_BYTES: usize = 20;
 pub const MOST: usize = 4;
 
 /// Whether the program is built for processors that have the instructions.
-pub const AVAILABLE: bool = cfg!(all(
-    target_arch = "x86_64",
-    target_feature = "avx512f",
-    target_feature = "avx512bw",
-    target_feature = "avx512vl",
-    target_feature = "avx512vnni"
-));
+pub const AVAILABLE: bool = inner::BUILT;
 
 /// Rows of floats rounded to eight bits, two blocks after two blocks.
 #[derive(Default)]
@@ -107,6 +101,8 @@ mod inner {
 
     use super::{BLOCK, BLOCK_BYTES};
 
+    pub(super) const BUILT: bool = true;
+
     /// Asks for memory that will be read soon, if there is any: hardware sees short rows too late.
     #[inline(always)]
     pub(super) fn prefetch(at: *const u8, n: usize) {
@@ -180,6 +176,8 @@ mod inner {
     target_feature = "avx512vnni"
 )))]
 mod inner {
+    pub(super) const BUILT: bool = false;
+
     pub(super) fn prefetch(_: *const u8, _: usize) {}
 
     pub(super) fn dots<const R: usize, const N: usize>(
