@@ -171,6 +171,9 @@ fn characters_are_whole() {
     let first = shown.chars().next().unwrap();
     let stop = shown.chars().find(|c| *c != first && c.len_utf8() == 4).unwrap();
     let p = GenerateParams { stop: vec![stop.to_string()], ..p };
+    // A new session computes the prompt in one batch again: in the one at hand only its last token would be computed,
+    // by the product for few rows, whose rounding may choose another of two emoji that are as likely.
+    let mut s = open(&m, &params(256));
     let made = generate(&mut s, &prompt, &p);
     let before = shown.split(stop).next().unwrap();
     assert_eq!((made.pieces.concat().as_str(), made.reason), (before, StopReason::StopString));
