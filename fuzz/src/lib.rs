@@ -12,13 +12,17 @@ use ropewalk::DType;
 
 pub mod adapter;
 pub mod cache;
+pub mod cell;
 pub mod chat;
 pub mod checkpoint;
 pub mod gguf;
 pub mod jsonl;
 pub mod model;
+pub mod plan;
+pub mod records;
 pub mod session;
 pub mod spec;
+pub mod tasks;
 
 /// A reader under test.
 pub struct Target {
@@ -35,7 +39,8 @@ macro_rules! targets {
 }
 
 /// Every reader.
-pub static TARGETS: &[Target] = targets!(adapter cache chat checkpoint gguf jsonl model session spec);
+pub static TARGETS: &[Target] =
+    targets!(adapter cache cell chat checkpoint gguf jsonl model plan records session spec tasks);
 
 /// Whether it is `Ok`. Panics unless an error is one line.
 fn accepted<T>(result: Result<T, impl std::fmt::Display>) -> bool {

@@ -175,6 +175,11 @@ fn files_of_something_else_are_refused() {
     let e = FileStore::open(&path).unwrap_err().to_string();
     assert!(e.contains("notes.jsonl: line 1: expected the record of a sample"), "{e}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"text\": \"mine\"}\n", "and left as they are");
+    // The last line of a file of ours may be unfinished; a line that is not ours is not cut off for that.
+    std::fs::write(&path, "all I wrote").unwrap();
+    let e = FileStore::open(&path).unwrap_err().to_string();
+    assert!(e.contains("line 1: expected the record of a sample, found something else"), "{e}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "all I wrote");
     let first = FileStore::open(&dir.path().join("a.jsonl")).unwrap();
     let e = FileStore::open(&dir.path().join("a.jsonl")).unwrap_err().to_string();
     assert!(e.contains("a.jsonl"), "{e}");

@@ -63,7 +63,7 @@ def tokenizer_of(meta):
     )
 
 
-def harness(file, threads):
+def harness(file, threads, dtype):
     """The model behind the harness's interface, which reads a prompt once for all its choices."""
     import copy
 
@@ -92,13 +92,14 @@ def harness(file, threads):
                 cache = copy.deepcopy(cache)
                 rest = self.model(torch.tensor([choice[:-1]]), past_key_values=cache, use_cache=True).logits
                 logits = torch.cat([logits, rest], dim=1)
-            logprobs = torch.log_softmax(logits[0].float(), dim=-1)
+            logprobs = torch.log_softmax(logits[0], dim=-1)
             wanted = torch.tensor(choice)
             picked = logprobs.gather(1, wanted[:, None])[:, 0]
             return picked.double().sum().item(), bool((logprobs.argmax(dim=-1) == wanted).all())
 
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
+    model = model.to(getattr(torch, dtype))
     model.eval()
     tokenizer = tokenizer_of(Gguf(file).meta)
     keywords = dict(tokenizer=tokenizer, backend="causal", batch_size=1, max_length=8192, device="cpu")
@@ -116,7 +117,7 @@ def run(args):
     done = set()
     if args.output.exists():
         done = {json.loads(line)["id"] for line in args.output.read_text().splitlines()}
-    shared, plain = harness(args.model, args.threads)
+    shared, plain = harness(args.model, args.threads, args.dtype)
     with args.output.open("a") as out:
         for number, instances in sorted(items.items()):
             doc = instances[0].doc
@@ -184,6 +185,7 @@ def main():
     parser.add_argument("--items", type=int, default=500)
     parser.add_argument("--check", type=int, default=0, help="items that are also asked without shared prompts")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=["float32", "float64"], default="float32", help="of the computation")
     parser.add_argument("-o", "--output", type=pathlib.Path)
     parser.add_argument("--compare", nargs=2, type=pathlib.Path, metavar=("ROPEWALK", "HARNESS"))
     args = parser.parse_args()

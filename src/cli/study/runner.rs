@@ -295,7 +295,11 @@ fn of_text(
     let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else {
         return Ok(None);
     };
-    let around = |x: f64, e: Option<f64>| e.map(|e| (x - 1.96 * e, x + 1.96 * e));
+    // Two standard errors of the logarithm, as it is the one that is a mean; no perplexity is below 1.
+    let around = |x: f64, e: Option<f64>| {
+        let ratio = e.map(|e| (1.96 * e / x).exp());
+        ratio.map(|r| ((x / r).max(1.0), x * r)).filter(|(_, high)| high.is_finite())
+    };
     let mut result = CellResult {
         metric: "perplexity".into(),
         value: row.headline.ppl,

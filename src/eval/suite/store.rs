@@ -15,6 +15,8 @@ use crate::model::{Error, Result};
 
 /// Bytes of one record, at most.
 const MAX_LINE: u64 = 16 << 20;
+/// How each record begins, which tells an unfinished one from a file that is none of ours.
+const BEGINNING: &[u8] = b"{\"task\":";
 
 /// One sample that was asked and judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -169,6 +171,9 @@ impl FileStore {
                     return Err(invalid(format!(
                         "expected a record of at most {MAX_LINE} bytes, found more"
                     )));
+                }
+                Some(_) if !bytes.starts_with(BEGINNING) && !BEGINNING.starts_with(&bytes) => {
+                    return Err(invalid("expected the record of a sample, found something else".into()));
                 }
                 Some(_) => {
                     // What a killed process had begun.

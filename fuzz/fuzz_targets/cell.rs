@@ -1,0 +1,6 @@
+//! See `fuzz::cell`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    fuzz::cell::run(bytes);
+});
