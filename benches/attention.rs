@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
-use ggml::attention::AttentionBranch;
+use ggml::attention::{index_mask, mask_shape, AttentionBranch};
 use ggml::backend::{Backend, Device};
 use ggml::graph::{Executor, InputId};
 use ggml::tensor::{Store, StoreTensor, TensorDef};
@@ -36,9 +36,10 @@ fn load(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Executor> {
     let [k, v] = cache(dtype, n_kv)?;
     let mut exec = Executor::new(Backend::new(Device::find("cpu")?, 1)?)?;
     let n_columns = n_kv * parts.max(1);
+    let shape = if parts == 0 { [n_columns, n] } else { mask_shape(n_columns, n)? };
     let (q, mask) = exec.build::<(InputId, InputId), Error>(32, |b| {
         let (q_id, q) = b.input("q", DType::F32, &[D, N_HEAD, n])?;
-        let (mask_id, mask) = b.input("mask", DType::F16, &[n_columns, n])?;
+        let (mask_id, mask) = b.input("mask", DType::F16, &shape)?;
         let heads = |t: &StoreTensor| {
             let t = b.stored(t)?;
             let head = dtype.row_bytes(D).unwrap_or(0);
@@ -63,7 +64,12 @@ fn load(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Executor> {
             0xfc00
         }
     };
-    exec.set(mask, &(0..n_columns * n).map(bits).collect::<Vec<u16>>())?;
+    let mut values: Vec<u16> = (0..n_columns * n).map(bits).collect();
+    if parts > 0 {
+        values.resize(shape[0] * shape[1], 0);
+        index_mask(&mut values, n_columns, n)?;
+    }
+    exec.set(mask, &values)?;
     Ok(exec)
 }
 

@@ -12,7 +12,9 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use kernels::attention::{exp2, BranchOperands, Format, Inputs, Rows, Scratch, Tile, KEYS};
+use kernels::attention::{
+    exp2, index_bytes, index_mask as index, BranchOperands, Format, Inputs, Rows, Scratch, Tile, KEYS,
+};
 
 use crate::custom::share;
 use crate::graph::Builder;
@@ -31,6 +33,34 @@ const CUT_TILES: usize = 64;
 const MIN_COLUMNS: usize = 4 * KEYS;
 /// Floats stored behind the weighted values of a row of a partial result: maximum and sum.
 const STATS: usize = 2;
+
+/// Shape of the mask of [`Builder::attention`], F16: a row of `n_columns` for each token, and behind them, in as many
+/// rows as it takes, an index of them.
+///
+/// # Errors
+/// No columns, or more than can be counted.
+pub fn mask_shape(n_columns: usize, n_tokens: usize) -> Result<[usize; 2]> {
+    let too_many = || Error::Op { op: "attention", what: format!("a mask of {n_columns} by {n_tokens}") };
+    let bytes = index_bytes(n_columns, n_tokens).filter(|_| n_columns > 0).ok_or_else(too_many)?;
+    Ok([n_columns, n_tokens + bytes.div_ceil(2).div_ceil(n_columns)])
+}
+
+/// Writes the index behind the rows of a mask, whose half-precision bits are there. Without it the result of
+/// [`Builder::attention`] has no meaning.
+///
+/// # Errors
+/// A mask of another size than [`mask_shape`] says.
+pub fn index_mask(mask: &mut [u16], n_columns: usize, n_tokens: usize) -> Result<()> {
+    let [_, n_rows] = mask_shape(n_columns, n_tokens)?;
+    if n_rows.checked_mul(n_columns) != Some(mask.len()) {
+        let what =
+            format!("a mask of {n_columns} by {n_rows}: expected so many values, found {}", mask.len());
+        return Err(Error::Op { op: "attention", what });
+    }
+    let (mask, behind) = mask.split_at_mut(n_columns * n_tokens);
+    index(mask, n_columns, bytemuck::cast_slice_mut(behind));
+    Ok(())
+}
 
 /// The operands of one branch.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +96,8 @@ impl Tiling {
         let n_tiles = self.n_head_kv * self.n_tokens.div_ceil(self.tokens);
         self.columns = self.n_columns;
         if n_tiles < FEW_TILES {
-            let columns = self.n_columns.div_ceil(CUT_TILES.div_ceil(n_tiles)).next_multiple_of(KEYS);
+            let n_ranges = CUT_TILES.div_ceil(n_tiles / self.n_head_kv);
+            let columns = self.n_columns.div_ceil(n_ranges).next_multiple_of(KEYS);
             self.columns = columns.max(MIN_COLUMNS).min(self.n_columns);
         }
     }
@@ -78,8 +109,8 @@ impl Tiling {
 
 impl<'c> Builder<'c> {
     /// Softmax over the columns of all branches (one to three), side by side, of `scale * q . k + mask`,
-    /// times v: F32 `[d_v, n_head, T]`. The mask is F16 `[columns, T]`, finite or -inf; a row that is all
-    /// -inf gives zeros. Query heads `h * n_head_kv / n_head` share KV heads. For the CPU; elsewhere the
+    /// times v: F32 `[d_v, n_head, T]`. The mask is F16 `[columns, T]`, finite or -inf, with an index behind it
+    /// ([`mask_shape`], [`index_mask`]); a row that is all -inf gives zeros. Query heads `h * n_head_kv / n_head` share KV heads. For the CPU; elsewhere the
     /// graph is refused.
     pub fn attention(
         &self,
@@ -102,12 +133,13 @@ impl<'c> Builder<'c> {
             p.q.ne() == q && keys && types
         });
         let n_columns = branches.iter().map(|p| p.k.ne()[1]).sum();
-        let masked = mask.dtype() == DType::F16 && contiguous(mask) && mask.ne() == [n_columns, q[2], 1, 1];
+        let [_, n_rows] = mask_shape(n_columns, q[2])?;
+        let masked = mask.dtype() == DType::F16 && contiguous(mask) && mask.ne() == [n_columns, n_rows, 1, 1];
         check(
             fits && masked && q[3] == 1 && q[1].is_multiple_of(k[2]),
             op,
             "branches of q f32 [d,n_head,T], k [d,n,n_head_kv], v [d_v,n,n_head_kv], and a mask f16 \
-             [sum of n,T]",
+             [sum of n,T] with its index",
             &args,
         )?;
         let mut tiling = Tiling {
@@ -173,22 +205,27 @@ unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
         *branch = Some(BranchOperands { q, k, v, first });
         first += n;
     }
-    // SAFETY: the last source is the mask, contiguous F16 [n_columns, n_tokens], also checked there.
+    // SAFETY: the last source is the mask, contiguous F16 of the shape checked there.
     let mask = unsafe {
         let mask = &*dst.src[3 * tiling.n_branches];
-        std::slice::from_raw_parts(mask.data as *const u16, tiling.n_columns * tiling.n_tokens)
+        std::slice::from_raw_parts(mask.data as *const u16, mask.ne[0] as usize * mask.ne[1] as usize)
     };
+    let Tiling { n_columns, scale, d_v, .. } = tiling;
+    let (mask, index) = mask.split_at(n_columns * tiling.n_tokens);
     let n_rep = tiling.n_head / tiling.n_head_kv;
-    let inputs =
-        Inputs { branches, mask, n_columns: tiling.n_columns, scale: tiling.scale, n_rep, d_v: tiling.d_v };
+    let inputs = Inputs { branches, mask, index: bytemuck::cast_slice(index), n_columns, scale, n_rep, d_v };
     let (n_ranges, n_queries) = (tiling.n_ranges(), tiling.n_tokens.div_ceil(tiling.tokens));
     let stats = if n_ranges > 1 { STATS } else { 0 };
     let row_len = tiling.d_v + stats;
     SCRATCH.with_borrow_mut(|scratch| {
+        // Keys that are read once are taken by one thread for all heads, whose rows lie side by side. Keys that are
+        // read for many queries stay in the cache for those of one head.
+        let n_heads = if n_ranges > 1 { tiling.n_head_kv } else { 1 };
         let n_tiles = tiling.n_head_kv * n_queries * n_ranges;
-        for i in (ith as usize..n_tiles).step_by(nth.max(1) as usize) {
+        let units = (ith as usize..n_tiles / n_heads).step_by(nth.max(1) as usize);
+        for (i, head) in units.flat_map(|i| (0..n_heads).map(move |head| (i, head))) {
             let (range, queries, head_kv) =
-                (i % n_ranges, i / n_ranges % n_queries, i / n_ranges / n_queries);
+                (i % n_ranges, i / n_ranges % n_queries, i / n_ranges / n_queries + head);
             let span = |i: usize, n: usize, of: usize| i * n..((i + 1) * n).min(of);
             let tile = Tile {
                 head_kv,

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use ggml::attention::AttentionBranch;
+use ggml::attention::{mask_shape, AttentionBranch};
 use ggml::graph::{Builder, InputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
@@ -31,7 +31,8 @@ pub struct GraphInputs {
 /// The inputs of one kind of layer.
 #[derive(Debug, Clone)]
 pub struct KindInputs {
-    /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, -inf elsewhere.
+    /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, -inf elsewhere. Behind it
+    /// its index ([`mask_shape`]), where attention is our own op.
     pub mask: InputId,
     /// Inputs of the rotation.
     pub rotation: RotationInputs,
@@ -76,7 +77,11 @@ impl<'a, 'c> Cached<'a, 'c> {
         let (cells_id, cells) = b.input("cells", DType::I64, &[n_tokens])?;
         let (mut kinds, mut inputs) = (Vec::new(), Vec::new());
         for ((layer, plan), &spans) in hp.attention.iter().zip(plan.kinds()).zip(&shape.spans) {
-            let (mask_id, mask) = b.input("mask", DType::F16, &[n_columns(&spans), n_tokens])?;
+            // Only our own op wants the index behind the mask.
+            let columns = n_columns(&spans);
+            let indexed = g.capabilities.branched_attention() && columns > 0;
+            let mask = if indexed { mask_shape(columns, n_tokens)? } else { [columns, n_tokens] };
+            let (mask_id, mask) = b.input("mask", DType::F16, &mask)?;
             let key_maps = plan.key_maps();
             let used = plan.branches.iter().zip(&spans).filter(|(_, span)| span.len > 0);
             let maps = key_maps.iter().copied().chain(used.map(|(branch, _)| branch.q_pos));
@@ -151,9 +156,7 @@ impl<'a, 'c> Cached<'a, 'c> {
             });
         }
         let out = match parts[..] {
-            _ if g.capabilities.flash && g.capabilities.custom_ops => {
-                b.attention(&parts, kind.mask, scale)?
-            }
+            _ if g.capabilities.branched_attention() => b.attention(&parts, kind.mask, scale)?,
             [AttentionBranch { q, k, v }] if g.capabilities.flash => {
                 b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, kind.mask, scale)?
             }

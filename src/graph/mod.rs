@@ -77,3 +77,10 @@ pub struct Capabilities {
     /// Attention without the score matrix.
     pub flash: bool,
 }
+
+impl Capabilities {
+    /// Whether attention is our own op, whose masks have an index.
+    pub fn branched_attention(&self) -> bool {
+        self.flash && self.custom_ops
+    }
+}

@@ -1,5 +1,7 @@
 //! Fills a graph's inputs before it runs, and frees the cells that no later token sees.
 
+use ggml::attention::index_mask;
+
 use super::batch::Item;
 use super::{SeqId, Session};
 use crate::graph::{n_columns, GraphInputs, Spans};
@@ -81,7 +83,15 @@ impl Session<'_> {
         {
             ids.rotation.fill(&mut self.exec, layer, plan, &pos, &mut self.scratch.angles)?;
             let (cells, visible) = (self.kv.cells(), &mut self.scratch.visible);
-            self.exec.fill(ids.mask, |mask| fill_mask(mask, cells, plan, spans, places, visible))?;
+            let mut indexed = Ok(());
+            self.exec.fill(ids.mask, |mask| {
+                fill_mask(mask, cells, plan, spans, places, visible);
+                let columns = n_columns(spans);
+                if mask.len() > columns * places.len() {
+                    indexed = index_mask(mask, columns, places.len());
+                }
+            })?;
+            indexed?;
         }
         Ok(())
     }

@@ -102,7 +102,7 @@ impl Case {
             let v = heads_of(b, b.stored(&p.v.0)?, self.d_v, n, self.n_head_kv)?;
             with_tensors.push(AttentionBranch { q, k, v });
         }
-        let mask = feed.f16(b, &[self.columns(), self.n_tokens], mask)?;
+        let mask = feed.mask(b, [self.columns(), self.n_tokens], mask)?;
         b.attention(&with_tensors, mask, self.scale())
     }
 
@@ -233,7 +233,7 @@ fn large_scores_and_a_maximum_that_keeps_growing() {
             let q = feed.f32(b, &[1, 1, n_tokens], &vec![40.0; n_tokens])?;
             let k = b.view(b.stored(&k)?, [1, n, 1, 1], [4, 4 * n, 4 * n], 0)?;
             let v = b.view(b.stored(&v)?, [1, n, 1, 1], [4, 4 * n, 4 * n], 0)?;
-            let mask = feed.f16(b, &[n, n_tokens], &vec![0.0; n * n_tokens])?;
+            let mask = feed.mask(b, [n, n_tokens], &vec![0.0; n * n_tokens])?;
             b.attention(&[AttentionBranch { q, k, v }], mask, 1.0)
         })
         .unwrap();
@@ -262,7 +262,7 @@ fn what_nobody_sees_is_not_read_into_the_result() {
             eval(&mut executor(1), |b, feed| {
                 let q = feed.f32(b, &[32, 1, n_tokens], &vec![0.5; 32 * n_tokens])?;
                 let k = heads_of(b, b.stored(&cache)?, 32, n, 1)?;
-                let mask = feed.f16(b, &[n, n_tokens], &mask)?;
+                let mask = feed.mask(b, [n, n_tokens], &mask)?;
                 b.attention(&[AttentionBranch { q, k, v: k }], mask, 0.2)
             })
             .unwrap()
@@ -286,13 +286,13 @@ fn queries_and_keys_through_other_strides() {
     let ours = eval(&mut executor(2), |b, feed| {
         let q = b.permute(feed.f32(b, &[d, n_tokens, n_head], &q)?, [0, 2, 1, 3])?;
         let k = b.stored(&k)?;
-        b.attention(&[AttentionBranch { q, k, v: k }], feed.f16(b, &[n, n_tokens], &mask)?, 0.125)
+        b.attention(&[AttentionBranch { q, k, v: k }], feed.mask(b, [n, n_tokens], &mask)?, 0.125)
     })
     .unwrap();
     let straight = eval(&mut executor(1), |b, feed| {
         let q = b.permute(feed.f32(b, &[d, n_tokens, n_head], &q)?, [0, 2, 1, 3])?;
         let k = feed.f32(b, &[d, n, 2], &held)?;
-        b.attention(&[AttentionBranch { q: b.cont(q)?, k, v: k }], feed.f16(b, &[n, n_tokens], &mask)?, 0.125)
+        b.attention(&[AttentionBranch { q: b.cont(q)?, k, v: k }], feed.mask(b, [n, n_tokens], &mask)?, 0.125)
     })
     .unwrap();
     assert_within(&ours, &to_f64(&straight), |_| 1e-6, "strides");
@@ -316,7 +316,7 @@ fn splitting_keys_into_parts_changes_nothing_and_repeats_are_equal() {
             Ok(AttentionBranch { q, k: window(&parts[0].k.0, from, n)?, v: window(&parts[0].v.0, from, n)? })
         };
         let parts = [part(0, 37)?, part(37, 300)?, part(337, 163)?];
-        b.attention(&parts, feed.f16(b, &[500, 12], &mask)?, case.scale())
+        b.attention(&parts, feed.mask(b, [500, 12], &mask)?, case.scale())
     })
     .unwrap();
     assert_within(&split, &to_f64(&whole), |_| 1e-6, "parts");
@@ -328,15 +328,15 @@ fn wrong_shapes_and_types_are_refused() {
     executor(1)
         .measure::<_, Error>(512, |b| {
             let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
-            let (q, k, m) = (t(F32, &[32, 4, 3]), t(F16, &[32, 5, 2]), t(F16, &[5, 3]));
+            let (q, k, m) = (t(F32, &[32, 4, 3]), t(F16, &[32, 5, 2]), t(F16, &[5, 4]));
             let good = AttentionBranch { q, k, v: k };
             let no = |p, mask| refused(b.attention(&[p], mask, 1.0), "attention");
             b.attention(&[good], m, 1.0)?;
-            b.attention(&[good; 3], t(F16, &[15, 3]), 1.0)?;
+            b.attention(&[good; 3], t(F16, &[15, 4]), 1.0)?;
             b.attention(&[AttentionBranch { v: t(Q8_0, &[64, 5, 2]), ..good }], m, 1.0)?;
 
             refused(b.attention(&[], m, 1.0), "attention");
-            refused(b.attention(&[good; 4], t(F16, &[20, 3]), 1.0), "attention");
+            refused(b.attention(&[good; 4], t(F16, &[20, 4]), 1.0), "attention");
             refused(b.attention(&[good; 2], m, 1.0), "attention");
             refused(b.attention(&[good], m, f32::NAN), "attention");
             refused(b.attention(&[good], m, f32::INFINITY), "attention");
@@ -362,14 +362,14 @@ fn wrong_shapes_and_types_are_refused() {
                 no(AttentionBranch { v: wrong, ..good }, m);
             }
             no(AttentionBranch { k: t(F16, &[16, 5, 2]), ..good }, m);
-            let gaps = b.columns(t(F16, &[6, 3]), 0, 5)?;
+            let gaps = b.columns(t(F16, &[6, 4]), 0, 5)?;
             for mask in
-                [t(F32, &[5, 3]), t(F16, &[6, 3]), t(F16, &[5, 2]), t(F16, &[5, 4]), t(F16, &[5, 3, 2]), gaps]
+                [t(F32, &[5, 4]), t(F16, &[6, 4]), t(F16, &[5, 3]), t(F16, &[5, 5]), t(F16, &[5, 4, 2]), gaps]
             {
                 no(good, mask);
             }
             // Parts must agree with each other.
-            let two = t(F16, &[10, 3]);
+            let two = t(F16, &[10, 4]);
             for other in [
                 AttentionBranch { q: t(F32, &[32, 2, 3]), ..good },
                 AttentionBranch { k: t(F16, &[32, 5, 4]), v: t(F16, &[32, 5, 4]), ..good },

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ggml::attention::{index_mask, mask_shape};
 use ggml::backend::{Backend, Device};
 use ggml::graph::{Builder, Executor, InputId, Outcome};
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
@@ -72,6 +73,21 @@ impl Feed {
     pub fn f16<'c>(&mut self, b: &Builder<'c>, shape: &[usize], v: &[f32]) -> Result<Tensor<'c>> {
         let (id, t) = b.input("f16", DType::F16, shape)?;
         let bits = v.iter().map(|&x| half::f16::from_f32(x).to_bits()).collect();
+        self.0.push((id, Values::F16(bits)));
+        Ok(t)
+    }
+    /// The mask of [`Builder::attention`].
+    pub fn mask<'c>(
+        &mut self,
+        b: &Builder<'c>,
+        [n_columns, n_tokens]: [usize; 2],
+        v: &[f32],
+    ) -> Result<Tensor<'c>> {
+        let shape = mask_shape(n_columns, n_tokens)?;
+        let (id, t) = b.input("mask", DType::F16, &shape)?;
+        let mut bits: Vec<u16> = v.iter().map(|&x| half::f16::from_f32(x).to_bits()).collect();
+        bits.resize(shape[0] * shape[1], 0xffff);
+        index_mask(&mut bits, n_columns, n_tokens)?;
         self.0.push((id, Values::F16(bits)));
         Ok(t)
     }

@@ -1,6 +1,6 @@
 //! Products of attention in tiles of bfloat16 halves of floats.
 
-use super::products::Products;
+use super::products::{Block, Buffers, Products};
 use super::tile::KEYS;
 use crate::aligned::Aligned;
 use crate::amx::{Operand, Tiles, DEPTH, ROWS, SIDE};
@@ -95,34 +95,32 @@ impl Products<SIDE> for InHalves<'_> {
         }
     }
 
-    fn key(&mut self, i: usize, k: &[f32], v: &[f32]) {
-        let x = &mut *self.0;
-        self.1.cut(k, &mut x.k.high[i * x.d..][..x.d], &mut x.k.low[i * x.d..][..x.d]);
-        if i.is_multiple_of(2) {
-            x.waiting.clear();
-            x.waiting.extend_from_slice(v);
-        } else {
-            x.values(&self.1, i / 2, v);
-        }
-    }
-
-    fn keys_end(&mut self, n: usize) {
-        let x = &mut *self.0;
+    fn load(&mut self, block: &Block<'_>, buffers: &mut Buffers) {
+        let (x, tiles, n) = (&mut *self.0, &self.1, block.used.len());
+        block.each(buffers, |i, k, v| {
+            tiles.cut(k, &mut x.k.high[i * x.d..][..x.d], &mut x.k.low[i * x.d..][..x.d]);
+            if i.is_multiple_of(2) {
+                x.waiting.clear();
+                x.waiting.extend_from_slice(v);
+            } else {
+                x.values(tiles, i / 2, v);
+            }
+        });
         if !n.is_multiple_of(2) {
-            x.values(&self.1, n / 2, &vec![0.0; x.waiting.len()]);
+            x.values(tiles, n / 2, &vec![0.0; x.waiting.len()]);
         }
         for (from, to) in [(&mut x.v.high, &mut x.v_t.high), (&mut x.v.low, &mut x.v_t.low)] {
             from[n.div_ceil(2) * x.d_v..].fill(0);
             for i in (0..KEYS / 2).step_by(ROWS) {
                 for j in (0..x.d_v).step_by(ROWS) {
-                    self.1.transpose(&from[i * x.d_v + j..], x.d_v, &mut to[j * KEYS / 2 + i..], KEYS / 2);
+                    tiles.transpose(&from[i * x.d_v + j..], x.d_v, &mut to[j * KEYS / 2 + i..], KEYS / 2);
                 }
             }
         }
     }
 
-    fn scores(&mut self, group: usize, n: usize, out: &mut [[f32; SIDE]]) {
-        let x = &*self.0;
+    fn scores(&mut self, block: &Block<'_>, group: usize, out: &mut [[f32; SIDE]]) {
+        let (x, n) = (&*self.0, block.used.len());
         let q = x.q.columns(group * x.d * SIDE);
         for key in (0..n).step_by(SIDE) {
             let out = out[key..key + SIDE].as_flattened_mut().as_mut_ptr();
@@ -131,7 +129,14 @@ impl Products<SIDE> for InHalves<'_> {
         }
     }
 
-    fn add(&mut self, group: usize, _: usize, factor: Option<&[f32; SIDE]>, weights: &[[f32; SIDE]]) {
+    fn add(
+        &mut self,
+        _: &Block<'_>,
+        group: usize,
+        _: usize,
+        factor: Option<&[f32; SIDE]>,
+        weights: &[[f32; SIDE]],
+    ) {
         let x = &mut *self.0;
         let out = &mut x.out[group * x.d_v * SIDE..][..x.d_v * SIDE];
         if let Some(factor) = factor {

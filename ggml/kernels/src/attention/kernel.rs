@@ -5,6 +5,7 @@
 //! latency, and few enough that operands fit in the rest of 16 registers.
 
 use super::vector::{fma, Vector, N};
+use super::view::Element;
 
 /// Columns of values in one block of sums: two vectors.
 pub(super) const BLOCK: usize = 2 * N;
@@ -66,17 +67,17 @@ pub(super) fn scores<const L: usize, const K: usize>(q: &[f32], k: &[f32], out: 
     }
 }
 
-/// Scores of [`N`] keys (rows of d floats, a multiple of N) with the query `q`, for few queries: as lanes of a vector
+/// Scores of [`N`] keys (rows of d elements, a multiple of N) with the query `q`, for few queries: as lanes of a vector
 /// they would leave most of it empty.
 #[inline]
-pub(super) fn dots(q: &[f32], k: &[f32], out: &mut [f32; N]) {
-    let (q, k) = (q.as_chunks::<N>().0, k.as_chunks::<N>().0);
-    assert!(k.len() == N * q.len());
+pub(super) fn dots<E: Element>(q: &[f32], k: &[&[E]; N], out: &mut [f32; N]) {
+    let (q, k) = (q.as_chunks::<N>().0, k.map(|k| k.as_chunks::<N>().0));
+    assert!(k.iter().all(|k| k.len() == q.len()));
     let mut sums = [Vector::splat(0.0); N];
     for (i, part) in q.iter().enumerate() {
         let part = Vector::load(part);
-        for (j, sum) in sums.iter_mut().enumerate() {
-            *sum = sum.add_product(Vector::load(&k[j * q.len() + i]), part);
+        for (sum, k) in sums.iter_mut().zip(&k) {
+            *sum = sum.add_product(E::load(&k[i]), part);
         }
     }
     Vector::sums(sums).store(out);
@@ -129,21 +130,21 @@ pub(super) fn soften<const W: usize>(
     (*max != old).then_some(factor)
 }
 
-/// Adds weighted values to R rows of sums, `stride` blocks apart: weights `[n_keys][W]` from lane `lane` on,
-/// values `[n_keys][BLOCK]`.
-#[inline]
+/// Adds weighted values to R rows of sums, `stride` blocks apart: weights `[n_keys][W]` from lane `lane` on, values
+/// [`BLOCK`] of each key that has any.
+#[inline(always)]
 pub(super) fn weigh<const W: usize, const R: usize>(
     p: &[[f32; W]],
     lane: usize,
-    v: &[[f32; BLOCK]],
+    v: impl Fn(usize) -> Option<[Vector; 2]>,
     out: &mut [[f32; BLOCK]],
     stride: usize,
 ) {
     assert!(lane + R <= W);
     let load = |x: &[f32; BLOCK]| [0, 1].map(|i| Vector::load(&x.as_chunks::<N>().0[i]));
     let mut sums: [[Vector; 2]; R] = std::array::from_fn(|r| load(&out[r * stride]));
-    for (p, v) in p.iter().zip(v) {
-        let v = load(v);
+    for (i, p) in p.iter().enumerate() {
+        let Some(v) = v(i) else { continue };
         for (r, sums) in sums.iter_mut().enumerate() {
             let p = Vector::splat(p[lane + r]);
             for (sum, v) in sums.iter_mut().zip(v) {
@@ -226,19 +227,23 @@ mod tests {
         let d = 3 * N;
         let (q, k): (Vec<f32>, Vec<f32>) =
             ((0..d).map(number).collect(), (0..N * d).map(|i| number(i + 3)).collect());
-        let mut out = [f32::NAN; N];
-        dots(&q, &k, &mut out);
-        for (key, out) in k.chunks_exact(d).zip(out) {
-            assert_eq!(out, q.iter().zip(key).map(|(q, k)| q * k).sum::<f32>());
+        let halves: Vec<u16> = k.iter().map(|&k| half::f16::from_f32(k).to_bits()).collect();
+        let mut out = [[f32::NAN; N]; 2];
+        dots::<f32>(&q, &std::array::from_fn(|i| &k[i * d..][..d]), &mut out[0]);
+        dots::<u16>(&q, &std::array::from_fn(|i| &halves[i * d..][..d]), &mut out[1]);
+        for (i, key) in k.chunks_exact(d).enumerate() {
+            let sum = q.iter().zip(key).map(|(q, k)| q * k).sum::<f32>();
+            assert_eq!(out.map(|out| out[i]), [sum; 2]);
         }
 
         let p: [[f32; N]; 3] = std::array::from_fn(|i| std::array::from_fn(|j| number(i * N + j)));
         let v: [[f32; BLOCK]; 3] = std::array::from_fn(|i| std::array::from_fn(|j| number(i + 5 * j)));
         let mut sums = [[1.0; BLOCK]; 12];
-        weigh::<N, 6>(&p, 2, &v, &mut sums, 2);
+        let value = |i: usize| [0, 1].map(|half| Vector::load(&v[i].as_chunks::<N>().0[half]));
+        weigh::<N, 6>(&p, 2, |i| (i != 1).then(|| value(i)), &mut sums, 2);
         for (row, sums) in sums.iter().enumerate() {
             for (c, sum) in sums.iter().enumerate() {
-                let added = (0..3).map(|i| p[i][2 + row / 2] * v[i][c]).sum::<f32>();
+                let added = [0, 2].map(|i| p[i][2 + row / 2] * v[i][c]).iter().sum::<f32>();
                 assert_eq!(*sum, if row % 2 == 0 { 1.0 + added } else { 1.0 });
             }
         }

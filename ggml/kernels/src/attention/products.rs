@@ -2,7 +2,58 @@
 
 use super::kernel::{dots, scores, weigh, BLOCK, PANEL};
 use super::tile::KEYS;
-use super::vector::N;
+use super::vector::{Vector, N};
+use super::view::{Element, Rows};
+
+/// Rows of keys and values asked for before they are needed.
+const AHEAD: usize = 16;
+
+/// Up to [`KEYS`] keys and values of a head.
+#[derive(Clone, Copy)]
+pub(super) struct Block<'a> {
+    pub(super) k: &'a Rows<'a>,
+    pub(super) v: &'a Rows<'a>,
+    pub(super) head: usize,
+    /// The row of the first key.
+    pub(super) first: usize,
+    /// For each key nonzero if any token sees it. An unused cell may hold NaN, and 0 times NaN is not 0.
+    pub(super) used: &'a [u16],
+}
+
+impl Block<'_> {
+    fn prefetch(&self, i: usize) {
+        self.k.prefetch(self.first + i, self.head);
+        self.v.prefetch(self.first + i, self.head);
+    }
+
+    /// Calls `f` with each key and value as floats, those that no token sees as zeros.
+    pub(super) fn each(
+        &self,
+        Buffers { key, value }: &mut Buffers,
+        mut f: impl FnMut(usize, &[f32], &[f32]),
+    ) {
+        key.resize(self.k.d, 0.0);
+        value.resize(self.v.d, 0.0);
+        for (i, used) in self.used.iter().enumerate() {
+            self.prefetch(i + AHEAD);
+            if *used == 0 {
+                key.fill(0.0);
+                value.fill(0.0);
+            } else {
+                self.k.read(self.first + i, self.head, key);
+                self.v.read(self.first + i, self.head, value);
+            }
+            f(i, key, value);
+        }
+    }
+}
+
+/// A key (or query) and a value as floats.
+#[derive(Default)]
+pub(super) struct Buffers {
+    pub(super) key: Vec<f32>,
+    pub(super) value: Vec<f32>,
+}
 
 /// Products of the rows of a tile, in groups of W, with up to [`KEYS`] keys at a time.
 pub(super) trait Products<const W: usize> {
@@ -12,14 +63,19 @@ pub(super) trait Products<const W: usize> {
     fn branch(&mut self, n_rows: usize, d: usize);
     /// Takes the query of a row.
     fn query(&mut self, row: usize, q: &[f32]);
-    /// Takes key and value `i` of a block.
-    fn key(&mut self, i: usize, k: &[f32], v: &[f32]);
-    /// All `n` keys and values of the block are there.
-    fn keys_end(&mut self, n: usize);
-    /// Products of `n` keys with the queries of a group. What is after them in `out`, of [`KEYS`] rows, is undefined.
-    fn scores(&mut self, group: usize, n: usize, out: &mut [[f32; W]]);
+    /// Takes keys and values, to which the products after it belong.
+    fn load(&mut self, block: &Block<'_>, buffers: &mut Buffers);
+    /// Products of the keys with the queries of a group. What is after them in `out`, of [`KEYS`] rows, is undefined.
+    fn scores(&mut self, block: &Block<'_>, group: usize, out: &mut [[f32; W]]);
     /// Multiplies the first `n_rows` sums of a group by factors, and adds to each the values with its weights.
-    fn add(&mut self, group: usize, n_rows: usize, factor: Option<&[f32; W]>, weights: &[[f32; W]]);
+    fn add(
+        &mut self,
+        block: &Block<'_>,
+        group: usize,
+        n_rows: usize,
+        factor: Option<&[f32; W]>,
+        weights: &[[f32; W]],
+    );
     /// The sums of a row.
     fn sums(&self, row: usize, out: &mut [f32]);
 }
@@ -41,60 +97,54 @@ pub(super) struct Floats {
     out: Vec<[f32; BLOCK]>,
 }
 
-/// Products by fused multiply-add of floats; a group is L vectors, scores are for K keys at a time.
-pub(super) struct InFloats<'a, const L: usize, const K: usize>(pub(super) &'a mut Floats);
-
-impl<const W: usize, const L: usize, const K: usize> Products<W> for InFloats<'_, L, K> {
+impl Floats {
     fn begin(&mut self, n_rows: usize, d_v: usize) {
-        const { assert!(W == L * N && KEYS.is_multiple_of(K)) };
-        let x = &mut *self.0;
-        x.n_rows = n_rows;
-        x.n_blocks = d_v.div_ceil(BLOCK);
-        // The end of the last block of a value stays zero.
-        refill(&mut x.v, x.n_blocks * KEYS, [0.0; BLOCK]);
-        refill(&mut x.out, n_rows * x.n_blocks, [0.0; BLOCK]);
+        self.n_rows = n_rows;
+        self.n_blocks = d_v.div_ceil(BLOCK);
+        // What is behind the last element of a value is added to sums that nobody reads.
+        self.v.resize(self.n_blocks * KEYS, [0.0; BLOCK]);
+        refill(&mut self.out, n_rows * self.n_blocks, [0.0; BLOCK]);
     }
 
-    fn branch(&mut self, n_rows: usize, d: usize) {
-        self.0.d = d;
-        refill(&mut self.0.q, n_rows.div_ceil(W) * d * W, 0.0);
-        self.0.k.resize(KEYS * d, 0.0);
+    fn branch<const W: usize>(&mut self, n_rows: usize, d: usize) {
+        self.d = d;
+        refill(&mut self.q, n_rows.div_ceil(W) * d * W, 0.0);
+        self.k.resize(KEYS * d, 0.0);
     }
 
-    fn query(&mut self, row: usize, q: &[f32]) {
-        let columns = &mut self.0.q.as_chunks_mut::<W>().0[row / W * self.0.d..][..self.0.d];
-        columns.iter_mut().zip(q).for_each(|(column, q)| column[row % W] = *q);
+    fn sums(&self, row: usize, out: &mut [f32]) {
+        let blocks = &self.out[row * self.n_blocks..][..self.n_blocks];
+        out.copy_from_slice(&blocks.as_flattened()[..out.len()]);
     }
 
-    fn key(&mut self, i: usize, k: &[f32], v: &[f32]) {
-        self.0.k[i * self.0.d..][..self.0.d].copy_from_slice(k);
-        for (block, v) in v.chunks(BLOCK).enumerate() {
-            self.0.v[block * KEYS + i][..v.len()].copy_from_slice(v);
-        }
+    fn load(&mut self, block: &Block<'_>, buffers: &mut Buffers) {
+        let (d, k, values) = (self.d, &mut self.k, &mut self.v);
+        block.each(buffers, |i, key, value| {
+            k[i * d..][..d].copy_from_slice(key);
+            for (block, v) in value.chunks(BLOCK).enumerate() {
+                values[block * KEYS + i][..v.len()].copy_from_slice(v);
+            }
+        });
     }
 
-    fn keys_end(&mut self, _: usize) {}
-
-    fn scores(&mut self, group: usize, n: usize, out: &mut [[f32; W]]) {
-        let d = self.0.d;
-        let q = &self.0.q[group * d * W..][..d * W];
-        let blocks = out.as_flattened_mut().chunks_exact_mut(K * W).zip(self.0.k.chunks_exact(K * d));
-        blocks.take(n.div_ceil(K)).for_each(|(s, k)| scores::<L, K>(q, k, s));
-    }
-
-    fn add(&mut self, group: usize, n_rows: usize, factor: Option<&[f32; W]>, weights: &[[f32; W]]) {
-        let n_blocks = self.0.n_blocks;
-        let out = &mut self.0.out[group * W * n_blocks..][..n_rows * n_blocks];
-        if let Some(factor) = factor {
-            for (out, &f) in out.chunks_exact_mut(n_blocks).zip(factor) {
-                if f != 1.0 {
-                    out.as_flattened_mut().iter_mut().for_each(|o| *o *= f);
-                }
+    /// [`Products::add`], with part `b` of value `i` as `v(i, b)` has it.
+    #[inline(always)]
+    fn add<const W: usize>(
+        n_blocks: usize,
+        out: &mut [[f32; BLOCK]],
+        factor: Option<&[f32; W]>,
+        weights: &[[f32; W]],
+        v: impl Fn(usize, usize) -> Option<[Vector; 2]>,
+    ) {
+        let n_rows = out.len() / n_blocks;
+        for (out, &f) in out.chunks_exact_mut(n_blocks).zip(factor.into_iter().flatten()) {
+            if f != 1.0 {
+                out.as_flattened_mut().iter_mut().for_each(|o| *o *= f);
             }
         }
         for lane in (0..n_rows).step_by(PANEL) {
-            for (block, v) in self.0.v.chunks_exact(KEYS).enumerate() {
-                let (v, out) = (&v[..weights.len()], &mut out[lane * n_blocks + block..]);
+            for block in 0..n_blocks {
+                let (v, out) = (|i| v(i, block), &mut out[lane * n_blocks + block..]);
                 match n_rows - lane {
                     1 => weigh::<W, 1>(weights, lane, v, out, n_blocks),
                     2 => weigh::<W, 2>(weights, lane, v, out, n_blocks),
@@ -107,55 +157,171 @@ impl<const W: usize, const L: usize, const K: usize> Products<W> for InFloats<'_
         }
     }
 
-    fn sums(&self, row: usize, out: &mut [f32]) {
-        let blocks = &self.0.out[row * self.0.n_blocks..][..self.0.n_blocks];
-        out.copy_from_slice(&blocks.as_flattened()[..out.len()]);
+    /// [`Floats::add`] of values that were copied.
+    fn add_copied<const W: usize>(
+        &mut self,
+        group: usize,
+        n_rows: usize,
+        factor: Option<&[f32; W]>,
+        weights: &[[f32; W]],
+    ) {
+        let (n_blocks, v) = (self.n_blocks, &self.v);
+        let out = &mut self.out[group * W * n_blocks..][..n_rows * n_blocks];
+        Self::add(n_blocks, out, factor, weights, |i, block| {
+            let v = v[block * KEYS + i].as_chunks::<N>().0;
+            Some([Vector::load(&v[0]), Vector::load(&v[1])])
+        });
     }
 }
 
-/// Products of few rows, in floats too: each query with each key alone. Keys are a multiple of [`N`] long.
-pub(super) struct InDots<'a>(pub(super) InFloats<'a, 1, N>);
+/// Products by fused multiply-add of floats; a group is L vectors, scores are for K keys at a time.
+pub(super) struct InFloats<'a, const L: usize, const K: usize>(pub(super) &'a mut Floats);
 
-impl Products<N> for InDots<'_> {
+impl<const W: usize, const L: usize, const K: usize> Products<W> for InFloats<'_, L, K> {
     fn begin(&mut self, n_rows: usize, d_v: usize) {
-        Products::<N>::begin(&mut self.0, n_rows, d_v);
+        const { assert!(W == L * N && KEYS.is_multiple_of(K)) };
+        self.0.begin(n_rows, d_v);
     }
 
     fn branch(&mut self, n_rows: usize, d: usize) {
-        Products::<N>::branch(&mut self.0, n_rows, d);
+        self.0.branch::<W>(n_rows, d);
     }
 
     fn query(&mut self, row: usize, q: &[f32]) {
-        // Row after row, in the memory that is there for rows side by side.
-        self.0 .0.q[row * q.len()..][..q.len()].copy_from_slice(q);
+        let columns = &mut self.0.q.as_chunks_mut::<W>().0[row / W * self.0.d..][..self.0.d];
+        columns.iter_mut().zip(q).for_each(|(column, q)| column[row % W] = *q);
     }
 
-    fn key(&mut self, i: usize, k: &[f32], v: &[f32]) {
-        Products::<N>::key(&mut self.0, i, k, v);
+    fn load(&mut self, block: &Block<'_>, buffers: &mut Buffers) {
+        self.0.load(block, buffers);
     }
 
-    fn keys_end(&mut self, _: usize) {}
+    fn scores(&mut self, block: &Block<'_>, group: usize, out: &mut [[f32; W]]) {
+        let d = self.0.d;
+        let q = &self.0.q[group * d * W..][..d * W];
+        let blocks = out.as_flattened_mut().chunks_exact_mut(K * W).zip(self.0.k.chunks_exact(K * d));
+        blocks.take(block.used.len().div_ceil(K)).for_each(|(s, k)| scores::<L, K>(q, k, s));
+    }
 
-    fn scores(&mut self, _: usize, n: usize, out: &mut [[f32; N]]) {
-        let x = &*self.0 .0;
-        for (row, q) in x.q.chunks_exact(x.d).enumerate().take(self.0 .0.n_rows) {
-            for (k, out) in x.k.chunks_exact(N * x.d).zip(out.chunks_exact_mut(N)).take(n.div_ceil(N)) {
+    fn add(
+        &mut self,
+        _: &Block<'_>,
+        group: usize,
+        n_rows: usize,
+        factor: Option<&[f32; W]>,
+        weights: &[[f32; W]],
+    ) {
+        self.0.add_copied(group, n_rows, factor, weights);
+    }
+
+    fn sums(&self, row: usize, out: &mut [f32]) {
+        self.0.sums(row, out);
+    }
+}
+
+/// Products of few rows: each query with each key alone. Halves and floats are read where they lie, other types are
+/// converted and copied first. Keys are a multiple of [`N`] long.
+pub(super) struct InDots<'a>(pub(super) &'a mut Floats);
+
+/// Whether [`InDots`] reads a block where it lies: values are whole blocks of sums.
+fn in_place(block: &Block<'_>) -> bool {
+    let plain = |rows: &Rows<'_>| rows.are::<u16>() || rows.are::<f32>();
+    plain(block.k) && plain(block.v) && block.v.d.is_multiple_of(BLOCK)
+}
+
+impl InDots<'_> {
+    fn scores_of<'x, E: Element + 'x>(
+        &self,
+        n: usize,
+        key: impl Fn(usize) -> &'x [E],
+        prefetch: impl Fn(usize),
+        out: &mut [[f32; N]],
+    ) {
+        for from in (0..n).step_by(N) {
+            (from..from + N).for_each(&prefetch);
+            let keys = std::array::from_fn(|i| key((from + i).min(n - 1)));
+            for (row, q) in self.0.q.chunks_exact(self.0.d).enumerate().take(self.0.n_rows) {
                 let mut scores = [0.0; N];
-                dots(q, k, &mut scores);
-                out.iter_mut().zip(scores).for_each(|(out, score)| out[row] = score);
+                dots(q, &keys, &mut scores);
+                out[from..].iter_mut().zip(scores).for_each(|(out, score)| out[row] = score);
             }
         }
     }
 
-    fn add(&mut self, group: usize, n_rows: usize, factor: Option<&[f32; N]>, weights: &[[f32; N]]) {
-        Products::<N>::add(&mut self.0, group, n_rows, factor, weights);
-    }
-
-    fn sums(&self, row: usize, out: &mut [f32]) {
-        Products::<N>::sums(&self.0, row, out);
+    fn add_of<E: Element>(
+        &mut self,
+        block: &Block<'_>,
+        n_rows: usize,
+        factor: Option<&[f32; N]>,
+        weights: &[[f32; N]],
+    ) {
+        let n_blocks = self.0.n_blocks;
+        Floats::add(n_blocks, &mut self.0.out[..n_rows * n_blocks], factor, weights, |i, b| {
+            if block.used[i] == 0 {
+                return None;
+            }
+            let v = block.v.row::<E>(block.first + i, block.head).as_chunks::<N>().0;
+            Some([E::load(&v[2 * b]), E::load(&v[2 * b + 1])])
+        });
     }
 }
 
+impl Products<N> for InDots<'_> {
+    fn begin(&mut self, n_rows: usize, d_v: usize) {
+        self.0.begin(n_rows, d_v);
+    }
+
+    fn branch(&mut self, n_rows: usize, d: usize) {
+        self.0.branch::<N>(n_rows, d);
+    }
+
+    fn query(&mut self, row: usize, q: &[f32]) {
+        // Row after row, in the memory that is there for rows side by side.
+        self.0.q[row * q.len()..][..q.len()].copy_from_slice(q);
+    }
+
+    fn load(&mut self, block: &Block<'_>, buffers: &mut Buffers) {
+        if !in_place(block) {
+            self.0.load(block, buffers);
+        }
+    }
+
+    fn scores(&mut self, block: &Block<'_>, _: usize, out: &mut [[f32; N]]) {
+        let n = block.used.len();
+        let prefetch = |i: usize| {
+            block.k.prefetch(block.first + i + N, block.head);
+            block.v.prefetch(block.first + i, block.head);
+        };
+        if !in_place(block) {
+            self.scores_of(n, |i| &self.0.k[i * self.0.d..][..self.0.d], |_| (), out);
+        } else if block.k.are::<u16>() {
+            self.scores_of(n, |i| block.k.row::<u16>(block.first + i, block.head), prefetch, out);
+        } else {
+            self.scores_of(n, |i| block.k.row::<f32>(block.first + i, block.head), prefetch, out);
+        }
+    }
+
+    fn add(
+        &mut self,
+        block: &Block<'_>,
+        group: usize,
+        n_rows: usize,
+        factor: Option<&[f32; N]>,
+        weights: &[[f32; N]],
+    ) {
+        if !in_place(block) {
+            self.0.add_copied(group, n_rows, factor, weights);
+        } else if block.v.are::<u16>() {
+            self.add_of::<u16>(block, n_rows, factor, weights);
+        } else {
+            self.add_of::<f32>(block, n_rows, factor, weights);
+        }
+    }
+
+    fn sums(&self, row: usize, out: &mut [f32]) {
+        self.0.sums(row, out);
+    }
+}
 /// `n` times `value`, in the memory that is there.
 pub(super) fn refill<T: Clone>(v: &mut Vec<T>, n: usize, value: T) {
     v.clear();

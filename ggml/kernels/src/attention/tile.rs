@@ -9,7 +9,8 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 use super::halved::{Halved, InHalves};
 use super::kernel::soften;
-use super::products::{refill, Floats, InDots, InFloats, Products};
+use super::products::{refill, Block, Buffers, Floats, InDots, InFloats, Products};
+use super::seen::Seen;
 use super::vector::N;
 use super::view::Rows;
 use crate::aligned::Aligned;
@@ -17,15 +18,9 @@ use crate::amx::Tiles;
 
 /// Keys converted at a time.
 pub const KEYS: usize = 64;
-/// Rows of keys and values asked for before they are needed.
-const AHEAD: usize = 16;
-/// Columns of the mask scanned together, so that long stretches of memory are read.
-const SPAN: usize = 16 * KEYS;
 /// Tokens of a tile that may be taken one by one, where they see different keys. More are a prompt, whose
 /// tokens see the same ones.
 const FEW: usize = 32;
-/// Half-precision -infinity.
-const NEVER: u16 = 0xfc00;
 
 /// One branch: queries `[d, n_head, T]`, keys and values `[.., n, n_head_kv]`, and its first column of the
 /// mask.
@@ -46,6 +41,8 @@ pub struct Inputs<'a> {
     pub branches: [Option<BranchOperands<'a>>; 3],
     /// Half-precision bits, `[T][n_columns]`.
     pub mask: &'a [u16],
+    /// What [`index_mask`](super::index_mask) says of the mask.
+    pub index: &'a [u8],
     /// Keys of all branches together.
     pub n_columns: usize,
     /// Factor on the products of queries and keys.
@@ -78,25 +75,13 @@ pub struct Scratch {
 /// What is the same however products are computed.
 #[derive(Default)]
 struct Softmax {
-    /// A query or key.
-    row: Vec<f32>,
-    /// A value.
-    value: Vec<f32>,
+    buffers: Buffers,
     /// `[KEYS][W]`
     scores: Aligned<f32>,
-    /// `[SPAN / KEYS][token]`
+    /// Of the keys at hand, for each token.
     seen: Vec<Seen>,
     max: Vec<f32>,
     sum: Vec<f32>,
-}
-
-/// Which of a block of `KEYS` keys a token sees.
-#[derive(Clone, Copy, Default)]
-struct Seen {
-    /// At least one of them.
-    any: bool,
-    /// All of them, and none with a bias.
-    plain: bool,
 }
 
 impl Scratch {
@@ -124,7 +109,7 @@ impl Scratch {
         let whole = |b: &BranchOperands<'_>| b.k.d.is_multiple_of(N);
         match n_rows.div_ceil(N) {
             1 if n_rows <= N / 2 && x.branches.iter().flatten().all(whole) => {
-                softmax.run::<N>(&mut InDots(InFloats(floats)), x, tile, f)
+                softmax.run::<N>(&mut InDots(floats), x, tile, f)
             }
             1 => softmax.run::<N>(&mut InFloats::<1, 8>(floats), x, tile, f),
             2 => softmax.run::<{ 2 * N }>(&mut InFloats::<2, 4>(floats), x, tile, f),
@@ -151,11 +136,12 @@ impl Softmax {
         for branch in x.branches.iter().flatten() {
             self.branch(products, x, tile, branch);
         }
-        self.value.resize(x.d_v, 0.0);
+        let value = &mut self.buffers.value;
+        value.resize(x.d_v, 0.0);
         for row in 0..n_rows {
             let (t, h) = (tile.tokens.start + row / x.n_rep, tile.head_kv * x.n_rep + row % x.n_rep);
-            products.sums(row, &mut self.value);
-            f(t, h, self.max[row], self.sum[row], &self.value);
+            products.sums(row, value);
+            f(t, h, self.max[row], self.sum[row], value);
         }
     }
 
@@ -170,59 +156,38 @@ impl Softmax {
         let end = tile.columns.end.min(branch.first + branch.k.n1);
         let n_rows = tile.tokens.len() * x.n_rep;
         let mut queries_ready = false;
-        let mut used = [0u16; SPAN];
+        let mut used = [0; KEYS];
         for first in (start..end).step_by(KEYS) {
-            let at = (first - start) % SPAN;
-            if at == 0 {
-                self.scan_mask(x, tile, first, &mut used[..SPAN.min(end - first)]);
-            }
-            let n = KEYS.min(end - first);
-            let used = &used[at..][..n];
-            let tokens = at / KEYS * tile.tokens.len();
-            if !self.seen[tokens..][..tile.tokens.len()].iter().any(|s| s.any) {
+            let columns = first..end.min(first + KEYS);
+            self.seen.clear();
+            self.seen.extend(tile.tokens.clone().map(|t| x.seen(t, &columns)));
+            if !self.seen.iter().any(|s| s.any) {
                 continue;
             }
             if !queries_ready {
                 self.load_queries(products, x, tile, branch);
                 queries_ready = true;
             }
-            self.load_keys(products, x, branch, (tile.head_kv, first - branch.first), used);
+            let used = &mut used[..columns.len()];
+            x.used(tile, &columns, self.seen.iter().any(|s| s.all), used);
+            let (k, v, head, first) = (&branch.k, &branch.v, tile.head_kv, first - branch.first);
+            let block = Block { k, v, head, first, used };
+            products.load(&block, &mut self.buffers);
             for group in 0..n_rows.div_ceil(W) {
                 let rows = group * W..n_rows.min((group + 1) * W);
-                let seen = &self.seen[tokens + rows.start / x.n_rep..tokens + rows.end.div_ceil(x.n_rep)];
+                let seen = &self.seen[rows.start / x.n_rep..rows.end.div_ceil(x.n_rep)];
                 if !seen.iter().any(|s| s.any) {
                     continue;
                 }
-                let plain = seen.iter().all(|s| s.plain);
                 let s = self.scores.as_chunks_mut::<W>().0;
-                products.scores(group, n, s);
-                let s = &mut s[..n];
-                if !plain {
-                    bias(x, tile, first, &rows, s);
+                products.scores(&block, group, s);
+                let s = &mut s[..columns.len()];
+                if !seen.iter().all(|s| s.all) {
+                    bias(x, tile, columns.start, &rows, s);
                 }
                 let (max, sum) = (self.max.as_chunks_mut::<W>().0, self.sum.as_chunks_mut::<W>().0);
                 let factor = soften(s, &mut max[group], &mut sum[group]);
-                products.add(group, rows.len(), factor.as_ref(), s);
-            }
-        }
-    }
-
-    /// Reads the mask at `used.len()` columns from `first` on: sets `seen` for each token and each block of
-    /// `KEYS` columns, and makes the elements of `used` nonzero whose column any token sees.
-    fn scan_mask(&mut self, x: &Inputs<'_>, tile: &Tile, first: usize, used: &mut [u16]) {
-        let n_tokens = tile.tokens.len();
-        refill(&mut self.seen, SPAN / KEYS * n_tokens, Seen::default());
-        used.fill(0);
-        for (token, t) in tile.tokens.clone().enumerate() {
-            let mask = &x.mask[t * x.n_columns + first..][..used.len()];
-            for (i, (used, mask)) in used.chunks_mut(KEYS).zip(mask.chunks(KEYS)).enumerate() {
-                let (mut sees, mut biased) = (0, 0);
-                for (used, m) in used.iter_mut().zip(mask) {
-                    *used |= m ^ NEVER;
-                    sees |= m ^ NEVER;
-                    biased |= m << 1; // Either zero is none.
-                }
-                self.seen[i * n_tokens + token] = Seen { any: sees != 0, plain: biased == 0 };
+                products.add(&block, group, rows.len(), factor.as_ref(), s);
             }
         }
     }
@@ -238,52 +203,24 @@ impl Softmax {
         let n_rows = tile.tokens.len() * x.n_rep;
         let scale = x.scale * std::f32::consts::LOG2_E;
         products.branch(n_rows, branch.q.d);
-        self.row.resize(branch.q.d, 0.0);
+        let query = &mut self.buffers.key;
+        query.resize(branch.q.d, 0.0);
         for row in 0..n_rows {
             let (t, h) = (tile.tokens.start + row / x.n_rep, tile.head_kv * x.n_rep + row % x.n_rep);
-            branch.q.read(h, t, &mut self.row);
-            self.row.iter_mut().for_each(|q| *q *= scale);
-            products.query(row, &self.row);
+            branch.q.read(h, t, query);
+            query.iter_mut().for_each(|q| *q *= scale);
+            products.query(row, query);
         }
-    }
-
-    /// Reads keys and values of a head from key `first` on. Those that no token sees become zeros: an unused cell
-    /// may hold NaN, and 0 times NaN is not 0.
-    fn load_keys<const W: usize>(
-        &mut self,
-        products: &mut impl Products<W>,
-        x: &Inputs<'_>,
-        branch: &BranchOperands<'_>,
-        (head, first): (usize, usize),
-        used: &[u16],
-    ) {
-        self.row.resize(branch.k.d, 0.0);
-        self.value.resize(x.d_v, 0.0);
-        for (i, used) in used.iter().enumerate() {
-            branch.k.prefetch(first + i + AHEAD, head);
-            branch.v.prefetch(first + i + AHEAD, head);
-            if *used == 0 {
-                self.row.fill(0.0);
-                self.value.fill(0.0);
-            } else {
-                branch.k.read(first + i, head, &mut self.row);
-                branch.v.read(first + i, head, &mut self.value);
-            }
-            products.key(i, &self.row, &self.value);
-        }
-        products.keys_end(used.len());
     }
 }
 
 /// Whether the tokens of a tile see mostly different keys, as those of several sequences do: then a key is
 /// better converted for the one that sees it than multiplied with the queries of all.
 fn apart(x: &Inputs<'_>, tile: &Tile) -> bool {
-    let row = |t: usize| &x.mask[t * x.n_columns..][tile.columns.clone()];
-    let sees = |keys: &[u16]| keys.iter().fold(0, |any, m| any | (m ^ NEVER)) != 0;
     let (mut each, mut all) = (0, 0);
-    for first in (0..tile.columns.len()).step_by(KEYS) {
-        let keys = first..(first + KEYS).min(tile.columns.len());
-        let n = tile.tokens.clone().filter(|&t| sees(&row(t)[keys.clone()])).count();
+    for first in tile.columns.clone().step_by(KEYS) {
+        let columns = first..tile.columns.end.min(first + KEYS);
+        let n = tile.tokens.clone().filter(|&t| x.seen(t, &columns).any).count();
         each += n;
         all += usize::from(n > 0);
     }

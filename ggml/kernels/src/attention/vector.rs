@@ -1,7 +1,7 @@
 //! A SIMD register of floats. Without it, the compiler vectorises a block of sums or not depending on the code the
 //! loop is inlined into, and may take half of the register where all of it is faster.
 
-#[cfg(all(target_arch = "x86_64", target_feature = "fma"))]
+#[cfg(all(target_arch = "x86_64", target_feature = "fma", target_feature = "f16c"))]
 use std::arch::x86_64 as arch;
 
 /// `a * b + c`, fused where that is an instruction and not a function call.
@@ -17,7 +17,8 @@ pub(super) fn fma(a: f32, b: f32, c: f32) -> f32 {
 /// Defines `Vector`: the register, its length, and its operations as expressions.
 macro_rules! vector {
     (
-        $register:ty, $n:literal, splat: $splat:expr, load: $load:expr, store: $store:expr, fma: $fma:expr,
+        $register:ty, $n:literal, splat: $splat:expr, load: $load:expr, halves: $halves:expr, store: $store:expr,
+        fma: $fma:expr,
         add: $add:expr, sub: $sub:expr, max: $max:expr, add_exponent: $add_exponent:expr, from: $from:expr,
         sums: $sums:expr
     ) => {
@@ -40,6 +41,13 @@ macro_rules! vector {
                 // SAFETY: as above, and N floats are read from N, at any alignment.
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $load(x.as_ptr()) })
+            }
+            /// Half-precision floats, by their bits.
+            #[inline(always)]
+            pub(super) fn of_halves(x: &[u16; N]) -> Vector {
+                // SAFETY: as above, of N halves.
+                #[allow(unused_unsafe)]
+                Vector(unsafe { $halves(x.as_ptr()) })
             }
             #[inline(always)]
             pub(super) fn store(self, x: &mut [f32; N]) {
@@ -100,11 +108,17 @@ macro_rules! vector {
     };
 }
 
-#[cfg(all(target_arch = "x86_64", target_feature = "avx512f"))]
+#[cfg(all(
+    target_arch = "x86_64",
+    target_feature = "fma",
+    target_feature = "f16c",
+    target_feature = "avx512f"
+))]
 vector!(
     arch::__m512, 16,
     splat: arch::_mm512_set1_ps,
     load: arch::_mm512_loadu_ps,
+    halves: |x: *const u16| arch::_mm512_cvtph_ps(arch::_mm256_loadu_si256(x.cast())),
     store: arch::_mm512_storeu_ps,
     fma: arch::_mm512_fmadd_ps,
     add: arch::_mm512_add_ps,
@@ -135,11 +149,17 @@ vector!(
     }
 );
 
-#[cfg(all(target_arch = "x86_64", target_feature = "fma", not(target_feature = "avx512f")))]
+#[cfg(all(
+    target_arch = "x86_64",
+    target_feature = "fma",
+    target_feature = "f16c",
+    not(target_feature = "avx512f")
+))]
 vector!(
     arch::__m256, 8,
     splat: arch::_mm256_set1_ps,
     load: arch::_mm256_loadu_ps,
+    halves: |x: *const u16| arch::_mm256_cvtph_ps(arch::_mm_loadu_si128(x.cast())),
     store: arch::_mm256_storeu_ps,
     fma: arch::_mm256_fmadd_ps,
     add: arch::_mm256_add_ps,
@@ -160,11 +180,12 @@ vector!(
     }
 );
 
-#[cfg(not(all(target_arch = "x86_64", target_feature = "fma")))]
+#[cfg(not(all(target_arch = "x86_64", target_feature = "fma", target_feature = "f16c")))]
 vector!(
     [f32; 8], 8,
     splat: |x| [x; 8],
     load: |x: *const f32| *x.cast::<[f32; 8]>(),
+    halves: |x: *const u16| (*x.cast::<[u16; 8]>()).map(|x| half::f16::from_bits(x).to_f32()),
     store: |to: *mut f32, x| *to.cast::<[f32; 8]>() = x,
     fma: |a: [f32; 8], b: [f32; 8], c: [f32; 8]| std::array::from_fn(|i| fma(a[i], b[i], c[i])),
     add: |a: [f32; 8], b: [f32; 8]| std::array::from_fn(|i| a[i] + b[i]),

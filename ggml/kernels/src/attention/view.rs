@@ -6,6 +6,8 @@ use std::marker::PhantomData;
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
+use super::vector::{Vector, N};
+
 /// Converts a row of `n` values to floats: what ggml's table of types has for a type.
 ///
 /// # Safety
@@ -24,6 +26,37 @@ pub enum Format {
     Q8_0,
     /// A type that this function converts.
     Other(ToFloat),
+}
+
+/// Elements that are converted to floats as they are loaded.
+pub(super) trait Element: Copy {
+    /// Whether rows in a format are of this type.
+    fn is(format: Format) -> bool;
+    /// As floats.
+    fn load(x: &[Self; N]) -> Vector;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    fn is(format: Format) -> bool {
+        matches!(format, Format::F32)
+    }
+    #[inline(always)]
+    fn load(x: &[f32; N]) -> Vector {
+        Vector::load(x)
+    }
+}
+
+/// The bits of a half-precision float.
+impl Element for u16 {
+    #[inline(always)]
+    fn is(format: Format) -> bool {
+        matches!(format, Format::F16)
+    }
+    #[inline(always)]
+    fn load(x: &[u16; N]) -> Vector {
+        Vector::of_halves(x)
+    }
 }
 
 /// Rows of a tensor `[d, n1, n2]` in host memory, whatever their element type.
@@ -61,6 +94,19 @@ impl<'a> Rows<'a> {
     /// Number of rows of a plane: the second dimension.
     pub fn n_rows(&self) -> usize {
         self.n1
+    }
+
+    /// Whether rows can be read where they lie, as elements of this type.
+    pub(super) fn are<E: Element>(&self) -> bool {
+        E::is(self.format)
+    }
+
+    /// Row `(i, j)` where it lies.
+    #[inline(always)]
+    pub(super) fn row<E: Element>(&self, i: usize, j: usize) -> &'a [E] {
+        assert!(i < self.n1 && j < self.n2 && self.are::<E>());
+        // SAFETY: a row of d elements of this type inside the tensor, by the assertion.
+        unsafe { std::slice::from_raw_parts(self.data.add(i * self.nb1 + j * self.nb2).cast(), self.d) }
     }
 
     /// Whether elements have all bits of a float.
