@@ -27,8 +27,9 @@ use crate::{sys, DType, Error, Result};
 const TILE_ROWS: usize = 192;
 /// With fewer tiles than this, columns are cut too.
 const FEW_TILES: usize = 16;
-/// The number of tiles aimed at when columns are cut: several for each thread, which take them in turn.
-const CUT_TILES: usize = 64;
+/// The number of ranges aimed at when columns are cut, each of all heads: several for each thread, which take them in
+/// turn.
+const CUT_UNITS: usize = 64;
 /// Fewest columns worth a tile.
 const MIN_COLUMNS: usize = 4 * KEYS;
 /// Floats stored behind the weighted values of a row of a partial result: maximum and sum.
@@ -96,7 +97,7 @@ impl Tiling {
         let n_tiles = self.n_head_kv * self.n_tokens.div_ceil(self.tokens);
         self.columns = self.n_columns;
         if n_tiles < FEW_TILES {
-            let n_ranges = CUT_TILES.div_ceil(n_tiles / self.n_head_kv);
+            let n_ranges = CUT_UNITS.div_ceil(n_tiles / self.n_head_kv);
             let columns = self.n_columns.div_ceil(n_ranges).next_multiple_of(KEYS);
             self.columns = columns.max(MIN_COLUMNS).min(self.n_columns);
         }
@@ -110,8 +111,8 @@ impl Tiling {
 impl<'c> Builder<'c> {
     /// Softmax over the columns of all branches (one to three), side by side, of `scale * q . k + mask`,
     /// times v: F32 `[d_v, n_head, T]`. The mask is F16 `[columns, T]`, finite or -inf, with an index behind it
-    /// ([`mask_shape`], [`index_mask`]); a row that is all -inf gives zeros. Query heads `h * n_head_kv / n_head` share KV heads. For the CPU; elsewhere the
-    /// graph is refused.
+    /// ([`mask_shape`], [`index_mask`]); a row that is all -inf gives zeros. Query heads `h * n_head_kv / n_head`
+    /// share KV heads. For the CPU; elsewhere the graph is refused.
     pub fn attention(
         &self,
         branches: &[AttentionBranch<'c>],

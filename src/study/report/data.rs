@@ -65,21 +65,17 @@ impl Value {
     }
 }
 
-/// Marks the best of a column, if there is one to be better than.
+/// Marks the best of a column, if there is one to be better than. Figures that read the same are as good.
 pub(super) fn mark_best(column: &mut [(Value, &mut Entry)], lower_is_better: bool) {
-    let known: Vec<f64> = column.iter().filter_map(|(v, _)| v.whole()).collect();
-    let best = if lower_is_better {
-        known.iter().copied().fold(f64::INFINITY, f64::min)
-    } else {
-        known.iter().copied().fold(f64::NEG_INFINITY, f64::max)
-    };
-    if known.len() < 2 || known.iter().all(|x| *x == best) {
-        return;
-    }
-    for (value, entry) in column {
-        if value.whole() == Some(best) {
-            entry.mark = Mark::Best;
-        }
+    let whole = |(value, entry): &(Value, &mut Entry)| Some((value.whole()?, entry.text.clone()));
+    let known: Vec<(f64, String)> = column.iter().filter_map(whole).collect();
+    let order = |a: &&(f64, String), b: &&(f64, String)| a.0.total_cmp(&b.0);
+    let best = if lower_is_better { known.iter().min_by(order) } else { known.iter().max_by(order) };
+    let Some((_, best)) = best.filter(|best| known.iter().any(|other| other.1 != best.1)) else { return };
+    for (_, entry) in
+        column.iter_mut().filter(|(value, entry)| value.whole().is_some() && entry.text == *best)
+    {
+        entry.mark = Mark::Best;
     }
 }
 

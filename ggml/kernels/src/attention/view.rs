@@ -105,7 +105,7 @@ impl<'a> Rows<'a> {
     #[inline(always)]
     pub(super) fn row<E: Element>(&self, i: usize, j: usize) -> &'a [E] {
         assert!(i < self.n1 && j < self.n2 && self.are::<E>());
-        // SAFETY: a row of d elements of this type inside the tensor, by the assertion.
+        // SAFETY: a row of d elements of this type inside the tensor, by the assertion; aligned, as `new` was promised.
         unsafe { std::slice::from_raw_parts(self.data.add(i * self.nb1 + j * self.nb2).cast(), self.d) }
     }
 
