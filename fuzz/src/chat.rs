@@ -9,8 +9,8 @@ use crate::accepted;
 /// Longest template. What a template can make of memory grows with its length.
 const MAX: usize = 2048;
 
-/// What only the limits of a process of its own hold back: filters that repeat, operators that join. Sound
-/// templates have them too, and the seeds here do without.
+/// Constructs that only the limits of a process of its own hold back: filters that repeat, operators that join.
+/// Sound templates have them too, and the seeds here do without.
 const GROWS: &[&str] =
     &["~", "*", "+", "indent", "batch", "slice", "format", "range", "center", "join", "replace"];
 

@@ -1,5 +1,5 @@
-//! What the system lets this process take beyond what it has: control groups, such as those of containers, and
-//! resource limits. Linux; elsewhere none of the files exist, and nothing limits.
+//! Limits of the system on what this process may take beyond what it has: control groups, such as those of
+//! containers, and resource limits. Linux; elsewhere none of the files exist, and nothing limits.
 //!
 //! (Crate `sysinfo` looks at the topmost control group alone, which has no limit unless the process is in a
 //! namespace of its own, and not at those below it, or between it and the process.)

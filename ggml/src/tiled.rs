@@ -116,7 +116,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// What a thread computes of a product: the weight, the packed floats, and parts of both.
+/// A thread's work on a product: the weight, the packed floats, and parts of both.
 struct Work<'a> {
     rows: RowReader<'a>,
     packed: &'a [u32],

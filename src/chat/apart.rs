@@ -70,7 +70,7 @@ pub struct Apart {
     limits: Limits,
 }
 
-/// What the process is asked, after 16 bytes with the limits that it puts on itself.
+/// A request to the process, sent after 16 bytes with the limits that it puts on itself.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request<'a> {
     template: Cow<'a, str>,

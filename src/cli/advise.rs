@@ -98,7 +98,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What to do: the line that writes the method into the file, or that the model must be trained first.
+/// Recommends what to do: the line that writes the method into the file, or that the model must be trained first.
 fn advice(report: &Report, path: &str) -> String {
     match &report.recommended {
         Some(spec) if spec == "plain" => {

@@ -80,7 +80,7 @@ struct Args {
     out: OutputArgs,
 }
 
-/// What all maps of one run share.
+/// Inputs that all maps of one run share.
 struct Run<'a> {
     args: &'a Args,
     documents: &'a [Document],

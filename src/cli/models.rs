@@ -47,8 +47,8 @@ pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
     bail!("{model}: not here yet; fetch it with `ropewalk pull {model}`{}", others.concat())
 }
 
-/// What else a file of the right name is, if it is not what `pull` would have put there: one of another source,
-/// or, without a record, not known to be anything.
+/// Says what else a file of the right name is, if it is not what `pull` would have put there: one of another
+/// source, or, without a record, not known to be anything.
 fn stranger(path: &Path, source: &Source, entry: Option<&Entry>) -> anyhow::Result<Option<String>> {
     Ok(match (Origin::read(path)?, entry) {
         (Some(origin), _) if origin.source == source.to_string() => None,

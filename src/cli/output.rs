@@ -1,9 +1,9 @@
 //! Output of commands: text and JSON on stdout, notes and progress bars on stderr, numbers for people.
 //!
-//! What a model writes and what stands in a file may hold characters that a terminal obeys: they set its
-//! title, fill its clipboard, or make a line look like another. All that is printed goes through [`shown`] or
-//! [`inline`](ropewalk_core::terminal::inline), so that none of them arrives, at a terminal or in a pipe that may lead to one. Only
-//! [`ModelText`] can let them pass, where the user asks for it.
+//! Text from a model or a file may hold characters that a terminal obeys: they set its title, fill its
+//! clipboard, or make a line look like another. All that is printed goes through [`shown`] or
+//! [`inline`](ropewalk_core::terminal::inline), so that none of them arrives, at a terminal or in a pipe that
+//! may lead to one. Only [`ModelText`] can let them pass, where the user asks for it.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};

@@ -19,7 +19,7 @@ const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 #[cfg(unix)]
 const SIGTERM: i32 = 15;
-/// What comes so soon after a signal is the same request.
+/// Time after a signal in which another one is the same request.
 const SAME: Duration = Duration::from_millis(500);
 
 /// The signals that have come. Clones share them.

@@ -1,4 +1,4 @@
-//! What a data set holds, as Untie the Knots counts it: tokens by the length of their document (Fig. 4), and
+//! Histograms of a data set, as Untie the Knots counts it: tokens by the length of their document (Fig. 4), and
 //! the distances of tokens of one document within a sample (Fig. 3).
 
 use serde::Serialize;

@@ -27,7 +27,7 @@ const ROWS: usize = 16;
 /// Heads that the text of a report lists.
 const LISTED: usize = 8;
 
-/// What is measured. The defaults are the paper's.
+/// Parameters of the measurement. The defaults are the paper's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Params {
     /// Tokens that are read, the first ones of the text.
@@ -89,7 +89,7 @@ impl Tiles {
         row.iter_mut().zip(pooled).for_each(|(most, p)| *most = most.max(*p));
     }
 
-    /// What is drawn: 100 times each value, clipped to 0..1.
+    /// The values to draw: 100 times each, clipped to 0..1.
     pub fn shown(&self) -> Vec<Vec<f32>> {
         self.rows.iter().map(|row| row.iter().map(|p| (100.0 * p).clamp(0.0, 1.0)).collect()).collect()
     }
@@ -328,7 +328,7 @@ fn per_query(far: f64, n: usize, distance: usize) -> f64 {
 }
 
 impl Report {
-    /// What was read, the head drawn, and the heads that look farthest, as text; without the map.
+    /// The report as text: what was read, the head drawn, and the heads that look farthest; without the map.
     pub fn text(&self) -> String {
         let mut out = format!(
             "model  {}, rope {}, cache {}\ntext   {} tokens, context {}\nhead   layer {}, head {} (from 0): {:.1} % of its \

@@ -13,11 +13,11 @@ use crate::Token;
 pub struct Document {
     /// Its source, a file or `file:line`, which errors name.
     pub name: String,
-    /// What it holds.
+    /// Its text or token ids.
     pub content: Content,
 }
 
-/// What a document holds.
+/// Content of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// Text.

@@ -21,7 +21,8 @@ impl<'a> SessionSource<'a> {
         SessionSource { model, params, opened: None }
     }
 
-    /// What determines a model's answers beside the prompt and the context: weights, adapters, rope spec, types.
+    /// Names all that determines a model's answers beside the prompt and the context: weights, adapters, rope
+    /// spec, types.
     ///
     /// # Errors
     /// A rope spec in the model's file that cannot be read.

@@ -92,7 +92,7 @@ pub enum FetchError {
     Record {
         /// The record.
         path: PathBuf,
-        /// What was expected there.
+        /// The fault: what was expected there.
         what: String,
     },
     /// Another pull writes this file.

@@ -1,6 +1,6 @@
 //! One request over HTTP: redirects followed by hand, and nothing waited for without a limit.
 //!
-//! What a server says is bounded, holds no control characters, and is only ever compared, recorded or shown.
+//! Header values from a server are bounded, hold no control characters, and are only ever compared, recorded or shown.
 
 use std::io::Read;
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
@@ -40,7 +40,7 @@ const HEADERS: [&str; 10] = [
 pub(super) enum Failure {
     /// The network, or a server that is busy: another try may help, this much later if the server said so.
     Network(String, Option<Duration>),
-    /// What is here does not go with what the hub has: only a fetch from the first byte may help.
+    /// A mismatch between what is here and what the hub has: only a fetch from the first byte may help.
     Restart(String),
     /// The hub refused; it would again.
     Refused(String),
@@ -71,7 +71,7 @@ impl Answer {
     }
 }
 
-/// What the hub's own servers said of a file, on whichever of their answers said it first.
+/// Metadata of a file from the hub's own servers, from whichever of their answers had it first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Linked {
     /// The tag of the content, where the hub links to another server for it.

@@ -68,7 +68,7 @@ impl Default for Limits {
     }
 }
 
-/// What to fetch, and what is known of it.
+/// A source to fetch, and what is known of it.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
     /// The source.

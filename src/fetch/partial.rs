@@ -18,7 +18,7 @@ const FOLDER: &str = ".partial";
 /// Records are short; a longer file is none, in bytes.
 pub(super) const MAX_RECORD: u64 = 64 << 10;
 
-/// What the hub said of the contents that an unfinished file holds the beginning of.
+/// Metadata, from the hub, of the contents that an unfinished file holds the beginning of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Known {
     /// Size of the whole file in bytes.
@@ -122,7 +122,7 @@ impl Partial {
         Ok(Partial { path, record, fresh, file, known })
     }
 
-    /// What the file holds the beginning of, if that is known.
+    /// Metadata of the contents that the file holds the beginning of, if they are known.
     pub(super) fn known(&self) -> Option<&Known> {
         self.known.as_ref()
     }

@@ -1,4 +1,4 @@
-//! What can be fetched: files of a model hub, and the manifest of models known by name.
+//! Sources that can be fetched: files of a model hub, and the manifest of models known by name.
 
 use std::str::FromStr;
 

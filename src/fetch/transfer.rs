@@ -76,7 +76,7 @@ pub(super) fn complete(
     }
 }
 
-/// What a pull that ends early says of the bytes it has.
+/// Note of a pull that ends early on the bytes it has.
 pub(super) fn kept(len: u64) -> String {
     match len {
         0 => String::new(),
@@ -242,7 +242,7 @@ fn parse_range(text: &str) -> Option<(u64, u64, u64)> {
     Some((number(first)?, number(last)?, number(total)?))
 }
 
-/// What an answer says of the contents.
+/// Collects the metadata of the contents from an answer.
 fn identify(linked: &Linked, answer: &Answer, own: bool, bytes: u64) -> Known {
     let etag = answer.header("etag").map(str::to_owned);
     // For large files the hub's tag is the sha256. Tags of other servers can look like one, too.

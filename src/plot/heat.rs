@@ -42,7 +42,7 @@ pub struct HeatPanel {
 }
 
 impl HeatPanel {
-    /// What `b` has more than `a`, square by square.
+    /// Subtracts `a` from `b`, square by square.
     pub fn difference(title: impl Into<String>, b: &HeatPanel, a: &HeatPanel) -> HeatPanel {
         let rows = b.rows.iter().zip(&a.rows);
         let rows = rows.map(|(b, a)| b.iter().zip(a).map(|(b, a)| b - a).collect()).collect();

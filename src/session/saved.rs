@@ -62,7 +62,7 @@ impl Header {
         self.attachment_bytes.checked_add(tokens)?.checked_add(cells)
     }
 
-    /// What a file of this header could not be, whatever session it is restored into.
+    /// Checks for what a file of this header could not be, whatever session it is restored into.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.attachment_bytes > MAX_ATTACHMENT {
             return Err(format!(

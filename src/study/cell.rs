@@ -27,7 +27,7 @@ pub struct Cell<'p> {
     pub seed: Option<u64>,
 }
 
-/// What a cell is called in a report: unlike its hash, the same whatever the files of the plan hold.
+/// Name of a cell in a report: unlike its hash, the same whatever the files of the plan hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
@@ -79,7 +79,7 @@ struct Determined<'a> {
 }
 
 impl Cell<'_> {
-    /// What it is called.
+    /// Its name in a report.
     pub fn key(&self) -> Key {
         Key {
             model: self.model.name.clone(),

@@ -1,4 +1,4 @@
-//! What can go wrong in a study. A cell that fails is not among it: that is a result.
+//! Errors of a study. A cell that fails is not among them: that is a result.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ pub enum Error {
     Folder {
         /// The folder or file.
         path: PathBuf,
-        /// What was expected and what was found.
+        /// The fault: what was expected and what was found.
         what: String,
     },
     /// The disk.

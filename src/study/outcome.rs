@@ -1,4 +1,4 @@
-//! What a cell gave: figures, or the reason why there are none.
+//! Result of a cell: its figures, or the reason why there are none.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::cell::Key;
 
 /// The figures of a cell. Scores are percentages, perplexities plain numbers.
 ///
-/// What depends on the machine (`seconds`, `tokens_per_s`) is kept here and not shown in reports.
+/// Figures that depend on the machine (`seconds`, `tokens_per_s`) are kept here and not shown in reports.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CellResult {
@@ -91,7 +91,7 @@ pub struct Breakdown {
 }
 
 impl CellResult {
-    /// What makes a result unfit to be kept: a number that is none.
+    /// The fault that makes a result unfit to be kept, if there is one: a number that is not finite.
     pub(crate) fn fault(&self) -> Option<String> {
         let ends = |i: &Option<(f64, f64)>| i.map_or(0.0, |(a, b)| a + b);
         let checks = [
@@ -123,7 +123,7 @@ impl From<String> for Failure {
     }
 }
 
-/// What became of a cell.
+/// Outcome of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -139,9 +139,9 @@ pub enum State {
 pub struct Record {
     /// The cell's hash, as in the file's name.
     pub hash: String,
-    /// What it is called.
+    /// The cell's name in reports.
     pub cell: Key,
-    /// What became of it.
+    /// The cell's outcome.
     pub state: State,
 }
 

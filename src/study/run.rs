@@ -15,8 +15,7 @@ use crate::folder::Folder;
 use crate::outcome::{CellResult, Failure, Record, State};
 use crate::{Error, Plan, Result, MAX_CELLS};
 
-/// What measures cells. Cells of one model under one method come one after another, so it may keep both
-/// loaded.
+/// Measures cells. Cells of one model under one method come one after another, so it may keep both loaded.
 pub trait Runner {
     /// Stands for the contents of the files of the cell's model and method: the model, given adapters,
     /// training data. Texts of perplexity are seen to here.
@@ -52,14 +51,14 @@ pub trait Runner {
         control: &Control<'_>,
     ) -> Result<CellResult, Failure>;
 
-    /// What a cell takes.
+    /// Estimates the cost of a cell.
     ///
     /// # Errors
     /// Why it cannot be measured, as far as that is known beforehand.
     fn estimate(&mut self, cell: &Cell<'_>) -> Result<Estimate, String>;
 }
 
-/// What a cell takes.
+/// Estimated cost of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Estimate {
     /// Tokens that go through the model.
@@ -111,7 +110,7 @@ impl fmt::Display for Shard {
     }
 }
 
-/// What a run did.
+/// Outcome of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Summary {
     /// Cells of this shard.
@@ -252,7 +251,7 @@ impl Trainer {
     }
 }
 
-/// What a study will take, before anything runs.
+/// Estimated cost of a study, before anything runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Listing {
     /// A row for each model under each method.
@@ -290,7 +289,7 @@ pub struct Row {
     pub problems: Vec<String>,
 }
 
-/// What the cells of a shard will take. `folder` is that of the study, if there is one already.
+/// Estimates the cost of a shard's cells. `folder` is that of the study, if there is one already.
 ///
 /// # Errors
 /// The folder.

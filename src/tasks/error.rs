@@ -1,4 +1,4 @@
-//! What can go wrong while samples are made.
+//! Errors that occur while samples are made.
 
 use std::path::PathBuf;
 

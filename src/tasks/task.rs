@@ -1,4 +1,4 @@
-//! What a task is: samples with prompts, and judges of answers.
+//! Tasks: samples with prompts, and judges of answers.
 
 use std::collections::BTreeMap;
 use std::path::Path;

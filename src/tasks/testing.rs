@@ -1,4 +1,4 @@
-//! What tests of several families share: the tokenizer that their reference scripts use, and setups with it.
+//! Helpers for tests of several families: the tokenizer that their reference scripts use, and setups with it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -111,7 +111,7 @@ impl Log {
         }
     }
 
-    /// What is missing in the file and why, if anything is.
+    /// Says what is missing in the file and why, if anything is.
     pub(super) fn problem(&self) -> Option<String> {
         let why = self.why.as_ref()?;
         Some(format!("the log lacks its last {} lines: {why}", self.late.lines().count()))

@@ -77,7 +77,7 @@ pub struct RunReport {
     pub tokens_per_s: Option<f64>,
     /// The most memory this process has held, in bytes, where the system says.
     pub peak_bytes: Option<u64>,
-    /// What could not be written and still is not: lines of the log, the last checkpoint. A sentence each.
+    /// Output that could not be written and still is not: lines of the log, the last checkpoint. A sentence each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }

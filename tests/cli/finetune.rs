@@ -55,14 +55,14 @@ impl Folder {
     }
 }
 
-/// What was said on the way out with this code.
+/// Returns what was said on the way out with this code.
 #[track_caller]
 pub(crate) fn fails(out: &Output, code: i32) -> &str {
     assert_eq!((out.code, out.stderr.matches("error:").count()), (code, 1), "{out:?}");
     &out.stderr
 }
 
-/// What decides the next step, of a log's lines: losses and validations, without speed.
+/// Figures that decide the next step, of a log's lines: losses and validations, without speed.
 pub(crate) fn figures(log: &[Value]) -> Vec<(u64, Option<f64>, Option<f64>)> {
     log.iter().map(|l| (l["step"].as_u64().unwrap(), l["loss"].as_f64(), l["val_loss"].as_f64())).collect()
 }

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 pub(crate) const FILE: &str = "/org/repo/resolve/main/file.gguf";
 pub(crate) const SOURCE: &str = "hf:org/repo/file.gguf";
 
-/// What a client asked.
+/// A client's request.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) path: String,
@@ -33,7 +33,7 @@ impl Asked {
     }
 }
 
-/// What the server answers.
+/// The server's answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -71,7 +71,7 @@ impl Reply {
     }
 }
 
-/// What a server has: contents, and what it was asked.
+/// State of a server: contents, and the requests it got.
 #[derive(Debug)]
 struct Shelf {
     content: Mutex<Vec<u8>>,
@@ -154,7 +154,7 @@ impl Hub {
         output
     }
 
-    /// What was asked so far.
+    /// The requests so far.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.shelf.asked.lock().unwrap().clone()
     }
@@ -180,7 +180,7 @@ impl Hub {
     }
 }
 
-/// What is in a folder.
+/// Names of the entries of a folder.
 pub(crate) fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let names: BTreeSet<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();

@@ -2,7 +2,7 @@
 
 use crate::common::program::{run, run_in, Output};
 
-/// What a failed call must look like: this exit code, nothing on stdout, a message on stderr that holds each of these. The
+/// Checks a failed call: this exit code, nothing on stdout, a message on stderr that holds each of these. The
 /// message is one line, or clap's own with the usage below it.
 fn fails(output: &Output, code: i32, holds: &[&str]) {
     assert_eq!(output.code, code, "{output:?}");

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What a run left behind.
+/// Exit code and output of a run.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) code: i32,

@@ -21,7 +21,7 @@ fn changed(keys: &[(&str, Option<Value>)]) -> Vocab {
     Vocab::from_metadata(file.path(), &metadata).unwrap()
 }
 
-/// What stands before and behind the text of a document.
+/// Tokens before and behind the text of a document.
 fn ends(vocab: &Vocab, separator: &Separator) -> Result<(Vec<Token>, Vec<Token>), String> {
     let world = World::of(&[("a.txt", "middle"), ("b.txt", "other")]);
     let corpus = world.open_with(vocab, separator, &TextOptions::default()).map_err(|e| e.to_string())?;

@@ -62,7 +62,7 @@ impl World {
         self.dir.path().join("cache.tokens")
     }
 
-    /// What lies beside the texts: the cache, and nothing that was left over.
+    /// Names of the entries beside the texts: the cache, and nothing that was left over.
     pub fn beside(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.dir.path()).unwrap();
         let mut names: Vec<String> =

@@ -46,7 +46,7 @@ fn pack(bytes: &[u8]) -> Token {
     bytes.iter().rev().fold(0, |token, b| token << 7 | Token::from(*b))
 }
 
-/// What a fake has seen.
+/// Calls that a fake has seen.
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) opened: Vec<usize>,

@@ -21,7 +21,7 @@ fn error(fake: &Fake, documents: &[Document], params: &Params) -> String {
     run(fake, "m.gguf", documents, params, &Control::default()).unwrap_err().to_string()
 }
 
-/// What longlora's source raises to the mean.
+/// Base that longlora's source raises to the mean.
 #[allow(clippy::approx_constant)]
 const SHORT_E: f64 = 2.71828;
 

@@ -22,7 +22,7 @@ fn pass(w: &Window) -> Pass {
     (fed, scored)
 }
 
-/// What each source does with one text of `n` tokens; `None` where it cannot or should not run.
+/// Passes of each source over one text of `n` tokens; `None` where it cannot or should not run.
 fn by_source(name: &str, n: usize, n_ctx: usize, stride: usize, bos: bool) -> Option<Vec<Pass>> {
     let mut out: Vec<Pass> = Vec::new();
     let prepended = usize::from(bos);

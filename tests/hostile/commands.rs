@@ -137,7 +137,7 @@ fn values_that_cannot_be() {
     assert!(inspect.code == 0 && !inspect.stdout.contains(['\u{1b}', '\u{7}']), "{inspect:?}");
 }
 
-/// What a file declares is an error where it would be used, and only there.
+/// A file's declaration of a rope that cannot be is an error where it would be used, and only there.
 #[test]
 fn a_declared_rope_that_cannot_be() {
     let path = with_key("commands-spec", "ropewalk.rope.spec", text("yarm:factor=2"));

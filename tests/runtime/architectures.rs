@@ -1,4 +1,4 @@
-//! What an architecture declares, against the files of random models, whose tensors are listed elsewhere.
+//! Declarations of architectures, against the files of random models, whose tensors are listed elsewhere.
 
 use convert::random::{tensors, SHAPES};
 use ropewalk::arch::{self, Transformer, ARCHS};

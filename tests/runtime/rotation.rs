@@ -10,7 +10,7 @@ use ropewalk::rope::{Plan, PosMap};
 /// One more than the farthest position.
 const N_CTX: usize = 26_001;
 
-/// What an f32 angle may be off by at the farthest position: its own rounding and that of the factor dividing it.
+/// Bound on the error of an f32 angle at the farthest position: its own rounding and that of the factor dividing it.
 const ANGLE_BOUND: f64 = 1.5 * 26_000.0 * 1.2e-7;
 
 /// The table is rounded once from f64.

@@ -1,4 +1,5 @@
-//! What training needs is planned: linear in the context, in the order of what is kept, and never beyond what there is.
+//! Plans of the memory for training: linear in the context, in the order of what is kept, and never beyond what
+//! there is.
 
 use ropewalk::model::Model;
 use ropewalk::train::{Budget, Checkpointing, MemoryPlan, SavedType, TrainParams, Trainer};

@@ -3,7 +3,7 @@
 
 use std::io;
 
-/// What a write does to the file system, step by step.
+/// Steps of a write to the file system, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "faults"), allow(unreachable_pub))]
 pub enum Step {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// What stands between the name of a file and the random letters of its temporary file.
+/// Text between the name of a file and the random letters of its temporary file.
 pub(crate) const MARK: &str = ".writing-";
 pub(crate) const N_RANDOM: usize = 8;
 /// How the names of lock files end.

@@ -1,4 +1,4 @@
-//! What a program says when a file that it has mapped is cut short: by itself the system ends it with SIGBUS,
+//! Message of a program when a file that it has mapped is cut short: by itself the system ends it with SIGBUS,
 //! without a word.
 
 use std::ffi::CString;

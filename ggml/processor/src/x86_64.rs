@@ -40,7 +40,7 @@ const fn feature(name: &str, at: (u32, u32, u32, u32), xcr0: u32, required: bool
     Feature { leaf, subleaf, register, bit, xcr0, required: required as u32, len, name: spaced }
 }
 
-/// What ggml is compiled with if nothing else is asked for.
+/// Whether ggml is compiled with a feature if nothing else is asked for.
 const fn ggml_needs(name: &str) -> bool {
     cfg!(ggml_needs_avx2)
         && matches!(name.as_bytes(), b"sse4.2" | b"avx" | b"avx2" | b"bmi2" | b"fma" | b"f16c")
@@ -55,7 +55,7 @@ macro_rules! features {
             cfg!(target_feature = $name) || ggml_needs($name),
         )),*];
 
-        /// What the standard library finds, but for features this was compiled with: those it takes for given.
+        /// Features that the standard library finds, but for those this was compiled with, which it takes for given.
         #[cfg(test)]
         fn found_by_std() -> Vec<bool> {
             vec![$(is_x86_feature_detected!($name)),*]

@@ -6,7 +6,7 @@ use ggml::machine::{memory_available, memory_left};
 
 const MIB: u64 = 1 << 20;
 
-/// What is left under these files.
+/// Memory left under these files.
 fn left(files: &[(&str, &str)]) -> Option<u64> {
     let root = tempfile::tempdir().unwrap();
     for (path, text) in files {

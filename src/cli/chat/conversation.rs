@@ -44,7 +44,7 @@ pub(super) struct Turn {
     pub(super) stop: &'static str,
 }
 
-/// What a saved session carries for this command, as JSON: everything of the conversation that is not in the
+/// Attachment of a saved session for this command, as JSON: everything of the conversation that is not in the
 /// session itself.
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved {

@@ -22,7 +22,7 @@ use crate::Token;
 /// The protocol whose windows LongPPL is defined on: the beginning of each document, once.
 pub const PROTOCOL: &str = "window";
 
-/// What makes a token a key token; the names are the package's.
+/// Criteria of a key token; the names are the package's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Params {
     /// Tokens of a short context, at least: the first token it scores sees this many.
@@ -45,7 +45,7 @@ impl Params {
     /// Checks that these bounds mean something, and that the protocol is [`PROTOCOL`].
     ///
     /// # Errors
-    /// What is wrong, with what was expected.
+    /// The fault, with what was expected.
     pub fn check(&self, protocol: &Protocol) -> Result<()> {
         if protocol.name != PROTOCOL {
             return Err(invalid(format!("longppl: expected protocol {PROTOCOL}, found {}", protocol.name)));

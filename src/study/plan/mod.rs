@@ -52,7 +52,7 @@ pub struct Method {
     pub adapters: Vec<PathBuf>,
     /// Names of the models it is measured on; empty for all.
     pub models: Vec<String>,
-    /// What to train first; the adapter that comes of it is used together with `adapters`.
+    /// Training that comes first; the adapter that comes of it is used together with `adapters`.
     pub train: Option<Recipe>,
     /// Whether attention is exact. When the plan does not say, it follows from the spec: what changes which
     /// keys a query sees, or at which distances, is approximate.
@@ -119,7 +119,7 @@ pub enum Template {
 /// A task with its settings: `perplexity`, `longppl`, `passkey`, or a benchmark.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Task {
-    /// What is run.
+    /// Name of the task that is run.
     pub name: String,
     /// Name in the report.
     pub label: String,
@@ -155,7 +155,7 @@ impl Task {
     }
 }
 
-/// What [`Plan::read`] is told of a benchmark.
+/// Description of a benchmark, for [`Plan::read`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     /// The task.
@@ -175,7 +175,7 @@ impl Plan {
         read::read(path, find)
     }
 
-    /// What the plan says, less where its file lies and how it is written.
+    /// Compares what two plans say, less where their files lie and how they are written. Gives the first difference.
     pub(crate) fn same_study(&self, other: &Plan) -> Option<&'static str> {
         let relative = |plan: &Plan| -> Vec<String> {
             let folder = plan.path.parent().unwrap_or(Path::new(""));

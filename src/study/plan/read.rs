@@ -40,7 +40,7 @@ impl Place<'_> {
         Error::Plan { path: self.path.into(), line, what }
     }
 
-    /// What the parser says, with the key of the line it points to.
+    /// The parser's error, with the key of the line it points to.
     fn syntax(&self, error: &toml::de::Error) -> Error {
         let at = error.span().unwrap_or(0..0);
         let line = self.text.get(..at.start).unwrap_or("").matches('\n').count();

@@ -13,7 +13,7 @@ pub(super) struct Data<'a> {
     pub(super) records: &'a HashMap<Key, Record>,
 }
 
-/// What is known of a place in a table.
+/// Value at a place in a table, or why there is none.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Value {
     /// A figure, and how many parts of it (seeds, tasks) there are of how many.

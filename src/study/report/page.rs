@@ -1,4 +1,4 @@
-//! What a page is made of, whatever it is written as.
+//! Elements of a page, whatever it is written as.
 
 /// A part of the page.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,13 +14,13 @@ pub(super) enum Block {
     Table(Table),
     /// Charts that belong together.
     Charts(Vec<Chart>),
-    /// What is shown on demand.
+    /// Blocks that are shown on demand.
     Details(String, Vec<Block>),
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Table {
-    /// What it shows, and which way is better.
+    /// Says what it shows, and which way is better.
     pub(super) caption: String,
     pub(super) head: Vec<String>,
     /// Columns at the left that hold words.
@@ -55,7 +55,7 @@ impl Entry {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Chart {
     pub(super) title: String,
-    /// What it shows, and which way is better.
+    /// Says what it shows, and which way is better.
     pub(super) caption: String,
     /// Inline SVG, escaped.
     pub(super) svg: String,

@@ -1,4 +1,4 @@
-//! What goes with what: perplexity and tasks, frozen and trained weights.
+//! Relations of perplexity to tasks, and of frozen to trained weights.
 
 use super::data::{Data, Value};
 use super::page::{length, perplexity, tokens, Block, Entry, Table};

@@ -33,8 +33,8 @@ impl<T: DeserializeOwned> Records<T> {
     /// white space only are passed over.
     ///
     /// # Errors
-    /// What cannot be read, a line over 64 MiB, one that is not such a record, one that `check` objects to, a
-    /// file without records; the message names file and line.
+    /// A file that cannot be read, a line over 64 MiB, one that is not such a record, one that `check` objects
+    /// to, a file without records; the message names file and line.
     pub(crate) fn open(
         path: &Path,
         control: &Control<'_>,

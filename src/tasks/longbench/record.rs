@@ -32,7 +32,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// What is wrong with a record of a set: expected and found.
+    /// Checks a record of a set; the error says what was expected and found.
     pub(super) fn check(&self, metric: Metric) -> Result<(), String> {
         if self.answers.is_empty() {
             return Err("expected answers, found none".into());

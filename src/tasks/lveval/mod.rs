@@ -152,7 +152,7 @@ impl LvEval {
             .path(setup.data)
     }
 
-    /// What is wrong with a record.
+    /// Checks a record; the error says what is wrong with it.
     fn check(&self, record: &Record, with_shots: bool) -> Result<(), String> {
         let Some(gold) = record.answers.first() else {
             return Err("expected at least one of `answers`, found none".to_owned());

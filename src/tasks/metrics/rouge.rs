@@ -48,7 +48,7 @@ pub fn rouge_l_within(prediction: &str, gold: &str, max_steps: usize) -> f64 {
     f1(precision, recall)
 }
 
-/// What [`rouge_l`] gives a perfect answer.
+/// Score that [`rouge_l`] gives a perfect answer.
 pub const BEST: f64 = 2.0 * (1.0 / (1.0 + 1.0 + 1e-8));
 
 fn f1(precision: f64, recall: f64) -> f64 {

@@ -26,11 +26,11 @@ static INFO: Info = Info {
     files: &[&ESSAYS],
 };
 
-/// What the answer should say, in lower case and without punctuation.
+/// Text that the answer should say, in lower case and without punctuation.
 const EXPECTED: &str = "eat a sandwich and sit in dolores park on a sunny day";
 /// Tokens that say it.
 const NEEDED_TOKENS: usize = 50;
-/// What the published code asks for, where the length leaves room.
+/// Tokens that the published code asks for, where the length leaves room.
 const ANSWER_TOKENS: usize = 300;
 
 pub(super) struct NeedleKamradt;

@@ -31,7 +31,7 @@ static INFO: Info = Info {
     files: &[&ESSAYS],
 };
 
-/// What the answer should say.
+/// Text that the answer should say.
 const EXPECTED: &str = "eat a sandwich and sit in Dolores Park on a sunny day.";
 const ANSWER_TOKENS: usize = 50;
 

@@ -34,7 +34,7 @@ static INFO: Info = Info {
 const SEED: u64 = 1234;
 /// Tokens for a sentence with the number.
 const NEEDED_TOKENS: usize = 24;
-/// What the published code generates, where the length leaves room.
+/// Tokens that the published code generates, where the length leaves room.
 const ANSWER_TOKENS: usize = 1024;
 
 /// `RANDOM_NEEDLE_CITIES`, repetitions included.

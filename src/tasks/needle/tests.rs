@@ -33,7 +33,7 @@ struct Prompts {
     last: String,
     #[serde(default)]
     messages: Vec<String>,
-    /// What a model said, the number, whether the published code calls it right.
+    /// A model's answer, the number, and whether the published code calls the answer right.
     #[serde(default)]
     judged: Vec<(String, String, bool)>,
 }

@@ -18,7 +18,7 @@ static FAMILIES: &[&[&dyn Task]] = &[
 pub struct Group {
     /// Name, as typed.
     pub name: &'static str,
-    /// What it measures, in a sentence.
+    /// Description of what it measures, in a sentence.
     pub about: &'static str,
     /// Names of its tasks.
     pub tasks: &'static [&'static str],

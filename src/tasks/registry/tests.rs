@@ -1,4 +1,4 @@
-//! What is said of tasks, and every task asked by somebody who knows and by somebody who says nothing.
+//! Descriptions of tasks, and every task asked by somebody who knows and by somebody who says nothing.
 
 use std::path::{Path, PathBuf};
 

@@ -116,11 +116,11 @@ enum Metric {
     Part,
 }
 
-/// What a generator makes.
+/// A sample as a generator makes it.
 struct Draft {
     /// The final prompt; see [`prompt`].
     prompt: String,
-    /// What an answer must contain.
+    /// Texts that an answer must contain.
     references: Vec<String>,
     /// See [`Sample::tags`].
     tags: Vec<(&'static str, String)>,
@@ -141,7 +141,7 @@ struct Synthetic {
     generator: for<'a> fn(&'a Setup<'a>, Version, usize) -> Result<Generator<'a>>,
 }
 
-/// What is the same for all tasks.
+/// Fills in the properties that are the same for all tasks.
 const fn info(name: &'static str, about: &'static str, files: &'static [&'static DataFile]) -> Info {
     Info {
         name,

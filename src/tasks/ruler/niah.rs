@@ -22,7 +22,7 @@ const DEPTHS: [u8; 40] = [
     69, 72, 74, 77, 79, 82, 85, 87, 90, 92, 95, 97, 100,
 ];
 
-/// What the haystack consists of.
+/// Content of the haystack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Haystack {
     Noise,
@@ -31,7 +31,7 @@ enum Haystack {
     Needles,
 }
 
-/// What keys and values are.
+/// Kind of the keys or of the values.
 #[derive(Debug, Clone, Copy)]
 enum Thing {
     Words,
@@ -50,7 +50,7 @@ impl Thing {
     }
 }
 
-/// What makes one of the eight tasks (`synthetic.yaml`).
+/// Parameters of one of the eight tasks (`synthetic.yaml`).
 struct Shape {
     haystack: Haystack,
     key: Thing,

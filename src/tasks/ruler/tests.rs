@@ -13,7 +13,7 @@ use crate::{Answer, Ask, Encoder, Result, Setup, Template, Token};
 /// A tokenizer that both sides can have: a token is a run of ASCII letters, a run of blanks, an ASCII digit or any
 /// other character.
 struct Fixed {
-    /// What a chat template puts before and behind a message.
+    /// Texts that a chat template puts before and behind a message.
     frame: (&'static str, &'static str),
 }
 

@@ -3,7 +3,7 @@
 //! Layout after the FlatBuffers internals document: a table begins with the distance back to its list of field
 //! offsets, strings and vectors with their length.
 
-/// What was read, or what is wrong with the bytes.
+/// Result of reading: the value, or what is wrong with the bytes.
 pub(super) type Read<T> = Result<T, String>;
 
 /// A table in a buffer.

@@ -1,4 +1,4 @@
-//! What extending cost: short tasks, after lm-evaluation-harness.
+//! Short tasks, after lm-evaluation-harness: they show what extending cost.
 //!
 //! MMLU with 5 examples, HellaSwag with 10, ARC-Challenge with 25, PIQA with none and TriviaQA with 5 are HARPE's
 //! Table 5; NQ-open with 5 and GSM8K with 4 are of the table of short tasks in "Untie the Knots". Prompts,
@@ -74,7 +74,7 @@ shots! { SHOTS_0 "0" SHOTS_4 "4" SHOTS_5 "5" SHOTS_10 "10" SHOTS_25 "25" }
 /// A task of lm-evaluation-harness.
 struct Short {
     info: Info,
-    /// What the examples are, for reports.
+    /// Description of the examples, for reports.
     examples: &'static str,
     /// Text between examples (`fewshot_delimiter`).
     between: &'static str,
@@ -109,7 +109,7 @@ fn mmlu_part(read: ReadFile<'_>, subject: &'static mmlu::Subject) -> Result<Part
     })
 }
 
-/// What all tasks here have in common.
+/// Properties that all tasks here have in common.
 const INFO: Info = Info {
     name: "",
     about: "",

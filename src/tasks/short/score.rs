@@ -81,7 +81,7 @@ fn bare_number(text: &str) -> String {
     stored(&text).to_owned()
 }
 
-/// What the filters of GSM8K give where they find no number.
+/// Result of GSM8K's filters where they find no number.
 const INVALID: &str = "[invalid]";
 
 fn in_number(c: char) -> bool {

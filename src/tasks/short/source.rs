@@ -18,9 +18,9 @@ const MAX_UNPACKED: u64 = 1 << 26;
 pub(super) struct Question {
     /// Its name, where the set gives it one.
     pub(super) name: Option<String>,
-    /// What is asked (`doc_to_text`).
+    /// Text of the question (`doc_to_text`).
     pub(super) text: String,
-    /// What may be chosen (`doc_to_choice`); none where an answer is written.
+    /// The choices offered (`doc_to_choice`); none where an answer is written.
     pub(super) choices: Vec<String>,
     /// The right choice.
     pub(super) gold: usize,

@@ -21,7 +21,7 @@ pub(crate) struct Case {
     pub(crate) theta: Theta,
     /// Factor on rotated q and on rotated k.
     pub(crate) mscale: fn() -> f64,
-    /// What query `i` is multiplied by.
+    /// Factor on query `i`.
     pub(crate) q_scale: fn(i64) -> f64,
     /// The distance query `i` is shown to key `j <= i`; `None` where it does not see it.
     pub(crate) rel: fn(i64, i64) -> Option<i64>,

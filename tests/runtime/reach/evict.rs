@@ -66,8 +66,8 @@ fn text_runs_past_the_context_at_constant_memory() {
     failures.none();
 }
 
-/// What is dropped is what nobody sees: the same method with and without. Cells differ, so sums have another order, which a cache of
-/// F16 or Q8_0 rounds apart: 6.6e-4 and 1.1e-2 measured.
+/// Keys that are dropped are those that nobody sees: the same method with and without. Cells differ, so sums
+/// have another order, which a cache of F16 or Q8_0 rounds apart: 6.6e-4 and 1.1e-2 measured.
 #[test]
 fn evicting_changes_nothing_but_memory() {
     let model = &twins()[0].model;

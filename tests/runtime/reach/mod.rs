@@ -104,7 +104,7 @@ fn apart(a: &[f32], b: &[f32]) -> f64 {
     naive::worst_row(b, &a.iter().map(|&x| f64::from(x)).collect::<Vec<_>>(), N_VOCAB)
 }
 
-/// What fails is told together: a wrong method shows by which of its checks hold.
+/// Failed checks, told together: a wrong method shows by which of its checks hold.
 #[derive(Default)]
 struct Failures(Vec<String>);
 

@@ -10,7 +10,7 @@ use ropewalk::{DType, Token};
 use super::{model, open};
 use crate::common::{default_model, load, params, some_tokens};
 
-/// What a generation gave.
+/// Result of a generation.
 #[derive(Debug, PartialEq)]
 struct Made {
     tokens: Vec<Token>,

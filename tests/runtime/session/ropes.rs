@@ -12,7 +12,7 @@ const N: usize = 300;
 /// By table, angles are made in f64; by ggml's rope, in f32, where the fastest pair's is off by 300 * 2^-24 at the end.
 const LOWERINGS: f64 = 5e-4;
 
-/// What two methods must differ by to be told apart from rounding.
+/// Difference that two methods must exceed to be told apart from rounding.
 const VISIBLE: f64 = 0.05;
 
 /// Two heads of keys; the trained window is 512.

@@ -13,7 +13,7 @@ const GRADIENT: f64 = 1e-4;
 /// In ops that every backend has, whose sums of floats are longer ones: measured 1.6e-3 of a tensor, 2.1e-3 of an element.
 /// (PyTorch in f32 is 9.5e-4 off.)
 const PORTABLE: f64 = 3e-3;
-/// What is stored whole has 11 bits.
+/// Of a gradient that is stored whole, in numbers of 11 bits.
 const STORED: f64 = 1e-3;
 
 struct Found {

@@ -91,7 +91,7 @@ impl Recording {
         &self.tokens[..self.n_tokens]
     }
 
-    /// What the recording's adapter is, on weights that it names as files do.
+    /// Parameters of the recording's adapter, on weights that it names as files do.
     pub(crate) fn lora(&self, targets: &[String]) -> LoraParams {
         let users = |file: &String| {
             let found = Role::all().find(|role| role.gguf() == file);

@@ -29,7 +29,7 @@ pub(crate) const SIDE: usize = 2 * ROWS;
 pub(crate) struct Operand<'a> {
     /// The floats rounded.
     pub(crate) high: &'a [u32],
-    /// What that leaves out, rounded too.
+    /// The remainders of that rounding, rounded too.
     pub(crate) low: &'a [u32],
     /// Words from a row of a tile to the next.
     pub(crate) row: usize,

@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// What both functions should make of two floats.
+    /// Words that both functions should make of two floats.
     fn words(first: f32, second: f32) -> (u32, u32) {
         let halves = |x: f32| {
             let high = half::bf16::from_f32(x);

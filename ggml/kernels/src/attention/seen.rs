@@ -40,7 +40,7 @@ pub fn index_mask(mask: &[u16], n_columns: usize, index: &mut [u8]) {
 }
 
 impl Inputs<'_> {
-    /// What token `t` sees of up to [`KEYS`] columns, which may lie in two blocks of the index.
+    /// Looks up what token `t` sees of up to [`KEYS`] columns, which may lie in two blocks of the index.
     #[inline]
     pub(super) fn seen(&self, t: usize, columns: &Range<usize>) -> Seen {
         let row = &self.index[t * self.n_columns.div_ceil(KEYS)..];

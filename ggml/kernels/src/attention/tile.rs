@@ -41,7 +41,7 @@ pub struct Inputs<'a> {
     pub branches: [Option<BranchOperands<'a>>; 3],
     /// Half-precision bits, `[T][n_columns]`.
     pub mask: &'a [u16],
-    /// What [`index_mask`](super::index_mask) says of the mask.
+    /// Index of the mask, from [`index_mask`](super::index_mask).
     pub index: &'a [u8],
     /// Keys of all branches together.
     pub n_columns: usize,
@@ -72,7 +72,7 @@ pub struct Scratch {
     softmax: Softmax,
 }
 
-/// What is the same however products are computed.
+/// State that is the same however products are computed.
 #[derive(Default)]
 struct Softmax {
     buffers: Buffers,

@@ -9,7 +9,7 @@ use ropewalk_study::{
     Shard, Summary,
 };
 
-/// What a name stands for among benchmarks.
+/// Returns the benchmarks that a name stands for.
 pub(crate) fn find(name: &str) -> Result<Vec<Known>, String> {
     let known = |name: &str, has_length| Known { name: name.into(), has_length };
     match name {

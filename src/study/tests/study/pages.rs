@@ -1,4 +1,4 @@
-//! What reports show.
+//! Contents of reports.
 
 use crate::fake::{Fake, Study, PLAN};
 

@@ -93,7 +93,7 @@ fn all(task: &dyn Task, setup: &Setup<'_>) -> Result<Vec<Sample>> {
     Ok(made)
 }
 
-/// What went wrong instead of samples.
+/// Returns the error that a task gives instead of samples.
 #[track_caller]
 fn error(task: &dyn Task, setup: &Setup<'_>) -> String {
     match all(task, setup) {

@@ -1,6 +1,6 @@
 //! Prompts of BABILong (`babilong/prompts.py`), typographic errors included.
 
-/// What surrounds context and question.
+/// Texts that surround context and question.
 pub(super) struct Prompt {
     instruction: &'static str,
     examples: &'static str,

@@ -222,7 +222,7 @@ fn opposite(direction: &str) -> &'static str {
     }
 }
 
-/// What lies in a direction of a place.
+/// Returns the place that lies in a direction of another.
 fn beside(facts: &[Vec<&str>], place: &str, direction: &str) -> String {
     let found: BTreeSet<&str> = facts
         .iter()

@@ -43,7 +43,7 @@ enum Holder {
     Place(usize),
 }
 
-/// What happens.
+/// An event.
 #[derive(Clone, Copy, PartialEq)]
 enum Fact {
     Move { actor: usize, place: usize },
@@ -52,7 +52,7 @@ enum Fact {
     Give { actor: usize, object: usize, to: usize },
 }
 
-/// What can happen next.
+/// Kind of event that can happen next.
 #[derive(Clone, Copy)]
 enum Kind {
     Move,
@@ -146,7 +146,7 @@ impl World {
     }
 }
 
-/// What a reader of the facts knows.
+/// Knowledge that a reader of the facts has.
 #[derive(Default)]
 struct Knowledge {
     /// Places of the actors, where told.

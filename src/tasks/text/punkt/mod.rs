@@ -129,7 +129,7 @@ impl Punkt {
         tokens.iter().any(|token| token.ends_sentence)
     }
 
-    /// What a token's form alone says (section 3 of the paper).
+    /// Judges a token by its form alone (section 3 of the paper).
     fn judge_form(&self, token: &mut Token<'_>) {
         let text = token.text;
         if matches!(text, "." | "?" | "!") {
@@ -144,7 +144,7 @@ impl Punkt {
         }
     }
 
-    /// What the next token says of one that ends with a full stop (section 4 of the paper).
+    /// Judges a token that ends with a full stop by the next one (section 4 of the paper).
     fn judge_with_next(&self, token: &mut Token<'_>, next: &Token<'_>) {
         if !token.text.ends_with('.') {
             return;
@@ -231,8 +231,8 @@ fn candidates(text: &str) -> impl Iterator<Item = Candidate> + '_ {
     })
 }
 
-/// What must stand behind the end of a sentence: punctuation, or white space and a token. Gives where the next
-/// sentence would begin, and where that punctuation or token ends.
+/// Finds what must stand behind the end of a sentence: punctuation, or white space and a token. Gives where the
+/// next sentence would begin, and where that punctuation or token ends.
 fn behind(text: &str, at: usize) -> Option<(usize, usize)> {
     let rest = &text[at..];
     let first = rest.chars().next()?;
