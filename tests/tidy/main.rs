@@ -33,7 +33,10 @@ const CRATES: &[(&str, &[&str])] = &[
             "ropewalk-processor",
         ],
     ),
-    ("ropewalk-fuzz", &["ropewalk-gguf", "ropewalk-ggml", "convert", "ropewalk"]),
+    (
+        "ropewalk-fuzz",
+        &["ropewalk-gguf", "ropewalk-ggml", "ropewalk-study", "ropewalk-tasks", "convert", "ropewalk"],
+    ),
 ];
 
 /// The crates that may depend on the C code; without them the others compile in seconds.
