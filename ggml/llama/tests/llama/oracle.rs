@@ -52,7 +52,9 @@ fn essays_have_a_plausible_perplexity_however_they_are_cut() {
     assert!((5.0..100.0).contains(&ppl), "{ppl}");
     let chunked = nlls(&mut oracle, &tokens[..200], 70);
     let (a, b) = (mean(&one_shot[..199]), mean(&chunked));
-    assert!((a - b).abs() < 1e-3, "{a} {b}");
+    // On processors with AMX libllama takes another product, with activations rounded otherwise, for large batches
+    // than for small ones: 3.4e-3 measured, below 1e-3 elsewhere. A wrong position or a lost token is a tenth and more.
+    assert!((a - b).abs() < 1e-2, "{a} {b}");
 
     // The last row alone is the last of all rows.
     oracle.clear();
