@@ -39,7 +39,8 @@ struct Args {
     /// default: the essays that `make models` fetches
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     file: Vec<PathBuf>,
-    /// Minutes to spend, about
+    /// Minutes to spend, about; a window of each method and a few passkeys are measured in any case, and what
+    /// they take is said if it is more
     #[arg(long, value_name = "N", default_value_t = 10.0)]
     minutes: f64,
     /// Measure these methods instead of all; repeat it for several
@@ -84,7 +85,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let source_of = |spec: &Spec| -> Box<dyn LmSource + '_> {
         Box::new(SessionSource::new(&model, choice.session(0, Some(spec))))
     };
-    let control = interrupt.control().with_progress(&draw);
+    let note = |line: std::fmt::Arguments<'_>| args.out.note(line);
+    let control = interrupt.control().with_progress(&draw).with_notes(&note);
     let report = advise::run(&source_of, &name, &candidates, &documents, &params, &control)?;
     if args.out.json {
         output::print_json(&report)?;

@@ -111,7 +111,23 @@ pub fn run<'a>(
             break;
         }
         control.report(format_args!("perplexity under {spec}"), i as u64, candidates.len() as u64);
+        let begun = Instant::now();
         let row = first_round(&*source_of(spec), spec, documents, params, control)?;
+        // The first method that was measured says how long all of them take at least.
+        if row.ppl_beyond.is_some() && specs.iter().all(|(_, row)| row.ppl_beyond.is_none()) {
+            let passkeys = FINALISTS.min(candidates.len()) * SAMPLES.0;
+            let least = begun.elapsed().as_secs_f64() * (candidates.len() - i + passkeys) as f64;
+            if least > 1.2 * params.seconds {
+                control.note(format_args!(
+                    "{} methods at {} tokens take about {:.0} minutes here at least, {:.0} were asked for; measure fewer, or \
+                     a shorter context",
+                    candidates.len(),
+                    params.ctx,
+                    least / 60.0,
+                    params.seconds / 60.0
+                ));
+            }
+        }
         specs.push((spec.clone(), row));
     }
     if specs.iter().all(|(_, row)| row.ppl_beyond.is_none()) && !report.interrupted {

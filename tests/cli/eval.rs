@@ -144,6 +144,12 @@ fn advice_ends_with_what_to_do() {
         said.contains("convert --rope") || said.contains("ropewalk finetune") || said.contains("as it is"),
         "{said}"
     );
+    let hurried = [
+        &["advise", "-m", model(), "--device", "cpu", "-t", "1", "--ctx", "1024", "-f", &file][..],
+        &["--rope", "plain", "--rope", "pi", "--minutes", "0.00001"],
+    ];
+    let said = ok(run(&hurried.concat())).stderr;
+    assert!(said.contains("2 methods at 1024 tokens take about"), "{said}");
     refused(&advise(&["--ctx", "64"]), 1, &["ctx 64", "no method is needed"]);
     refused(&advise(&["--ctx", "1024", "--minutes", "0"]), 2, &["--minutes"]);
 }
