@@ -8,8 +8,8 @@ use ropewalk_study::{Folder, Plan};
 use crate::plan::{find, SHORT};
 use crate::{accepted, file, scratch};
 
-/// Puts the bytes into a study's folder as the result of a cell, and makes the report: nothing in it may close a
-/// tag of the page.
+/// Puts the bytes into a study's folder as the result of a cell, and makes the report: no tag in a result becomes
+/// one of the page.
 pub fn run(bytes: &[u8]) -> bool {
     let plan = Plan::read(&file("plan.toml", SHORT.as_bytes()), &find).unwrap();
     let folder = scratch(&format!("{:?}-study", std::thread::current().id()));

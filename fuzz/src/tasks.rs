@@ -1,4 +1,5 @@
-//! Published data of benchmarks, of which there is not one file with a known checksum, and books of the user's.
+//! Files of benchmarks that are read whatever bytes they hold: published data without a pinned checksum, and books of
+//! the user's.
 
 use std::path::Path;
 

@@ -71,6 +71,15 @@ impl Perplexity {
     }
 }
 
+/// The 95 % interval of a perplexity by its standard error ([`Perplexity`]): 1.96 standard errors of the mean
+/// negative log-likelihood to both sides of it, and not below 1, which is the least perplexity there is. `None` if the
+/// upper end is beyond what a float holds.
+pub fn perplexity_interval(ppl: f64, ppl_stderr: f64) -> Option<(f64, f64)> {
+    let ratio = (1.96 * ppl_stderr / ppl).exp();
+    let (low, high) = ((ppl / ratio).max(1.0), ppl * ratio);
+    high.is_finite().then_some((low, high))
+}
+
 /// Wilson's 95 % score interval of `k` successes in `n` trials (Wilson 1927); `(0, 1)` when nothing was
 /// tried.
 pub fn wilson(k: usize, n: usize) -> (f64, f64) {

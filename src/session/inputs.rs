@@ -87,6 +87,7 @@ impl Session<'_> {
             self.exec.fill(ids.mask, |mask| {
                 fill_mask(mask, cells, plan, spans, places, visible);
                 let columns = n_columns(spans);
+                // A mask of our own attention has room for an index behind its rows.
                 if mask.len() > columns * places.len() {
                     indexed = index_mask(mask, columns, places.len());
                 }

@@ -9,7 +9,7 @@ use ropewalk::eval::passkey::{
     by_name, first_number, largest_fitting, run, Depth, Draw, KeyRange, Params, Report, Scoring, Sizing,
     KEY_RANGES, SCORINGS, SIZINGS,
 };
-use ropewalk::eval::stats::{interval, interval_of_differences, wilson};
+use ropewalk::eval::stats::{interval, interval_of_differences, perplexity_interval, wilson};
 use ropewalk::Token;
 
 use crate::fakes::{Fake, Tokenizer};
@@ -300,4 +300,16 @@ proptest! {
         }
         prop_assert!(report.results.iter().all(|r| r.correct == 3 && r.n_ctx == length));
     }
+}
+
+#[test]
+fn intervals_of_perplexities_are_those_of_their_logarithms() {
+    let (low, high) = perplexity_interval(20.0, 2.0).unwrap();
+    let around = [20f64.ln() - 0.196, 20f64.ln() + 0.196].map(f64::exp);
+    assert!((low - around[0]).abs() < 1e-12 && (high - around[1]).abs() < 1e-12, "{low} {high}");
+    // Three key tokens of LongPPL: 1.96 standard errors to the left of the perplexity itself is -0.04.
+    let (low, high) = perplexity_interval(2.63, 1.364).unwrap();
+    assert!(low == 1.0 && (7.2..7.3).contains(&high), "{low} {high}");
+    assert_eq!(perplexity_interval(5.0, 0.0), Some((5.0, 5.0)));
+    assert_eq!(perplexity_interval(2.0, f64::MAX), None);
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::Context;
 use ropewalk::adapter::AdapterSpec;
 use ropewalk::control::Control;
+use ropewalk::eval::stats::perplexity_interval;
 use ropewalk::eval::suite::{self, FileStore};
 use ropewalk::eval::{passkey, perplexity, protocol, Document, SessionSource};
 use ropewalk::fetch::sha256_of;
@@ -295,11 +296,7 @@ fn of_text(
     let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else {
         return Ok(None);
     };
-    // Two standard errors of the logarithm, as it is the one that is a mean; no perplexity is below 1.
-    let around = |x: f64, e: Option<f64>| {
-        let ratio = e.map(|e| (1.96 * e / x).exp());
-        ratio.map(|r| ((x / r).max(1.0), x * r)).filter(|(_, high)| high.is_finite())
-    };
+    let around = |x: f64, e: Option<f64>| e.and_then(|e| perplexity_interval(x, e));
     let mut result = CellResult {
         metric: "perplexity".into(),
         value: row.headline.ppl,
