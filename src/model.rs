@@ -114,7 +114,7 @@ impl Model {
         for key in ["tokens", "merges", "scores", "token_type"] {
             file.forget(&format!("tokenizer.ggml.{key}"));
         }
-        let specs = Transformer::tensors(arch, &hparams)?;
+        let specs = Transformer::tensors(arch, &hparams, &|name| file.tensor(name).is_some())?;
         let opened = adapter::open_all(&params.adapters, &file, params.force_adapter)?;
         let weights = Weights::load(&file, &specs, device)?;
         let adapters = opened.iter().map(|(o, scale)| Adapter::load(o, *scale, &file, &specs, device));
@@ -210,7 +210,7 @@ impl Model {
         Ok(())
     }
 
-    /// Embedding rows of tokens, F32 `[n_embd, T]`: an adapter's where one replaces them.
+    /// Embedding rows of tokens with the model's factor, F32 `[n_embd, T]`: an adapter's where one replaces them.
     pub(crate) fn embed(&self, tokens: &[Token], out: &mut [f32]) -> Result<(), ggml::Error> {
         self.embed_with(self.transformer.embedding.as_ref(), tokens, out)
     }
@@ -223,9 +223,14 @@ impl Model {
         out: &mut [f32],
     ) -> Result<(), ggml::Error> {
         match table {
-            Some(table) => weights::embed_stored(table, tokens, out),
-            None => weights::embed(&self.file, &self.hparams, tokens, out),
+            Some(table) => weights::embed_stored(table, tokens, out)?,
+            None => weights::embed(&self.file, &self.hparams, tokens, out)?,
         }
+        let factor = self.hparams.embedding_scale;
+        if factor != 1.0 {
+            out.iter_mut().for_each(|x| *x *= factor);
+        }
+        Ok(())
     }
 
     /// The layers, with the adapters in force.

@@ -3,6 +3,7 @@
 //! Safety model: `sys` holds the C declarations and is private. Everything that crosses into C is checked
 //! here first, because ggml aborts the process on a wrong shape. Tensors borrow the arena that holds them.
 
+mod activation;
 pub mod attention;
 pub mod attention_train;
 pub mod backend;

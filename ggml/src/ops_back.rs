@@ -3,15 +3,9 @@
 //! An op named after another with `_back` takes `grad`, the gradient of the other's result, and returns the
 //! gradient of its input.
 
-use std::ffi::c_void;
-
-use kernels::attention::exp2;
-
-use crate::custom::share;
 use crate::graph::Builder;
 use crate::ops::{
-    apart, broadcasts, call, check, contiguous, even_rows, f32_rows, possible, root, share_memory, writable,
-    RopeParams,
+    apart, broadcasts, call, check, contiguous, even_rows, f32_rows, root, share_memory, writable, RopeParams,
 };
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
@@ -59,19 +53,6 @@ impl<'c> Builder<'c> {
         call!(self, "silu_back", ggml_silu_back(grad.ptr.as_ptr(), x.ptr.as_ptr()))
     }
 
-    /// The gradients of `gate` and `up` where `grad` is that of `swiglu(gate, up)`, all `[n, T]` F32: `[2n,
-    /// T]`, each row the gate's gradient and then the other's. For the CPU; elsewhere the graph is refused.
-    pub fn swiglu_back(&self, grad: Tensor<'c>, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
-        let op = "swiglu_back";
-        let args = [grad, gate, up];
-        let n = grad.ne();
-        let ok = args.iter().all(|&t| f32_rows(t) && t.ne() == n && t.nb()[1].is_multiple_of(4));
-        check(ok && n[2] * n[3] == 1, op, "three f32 matrices of one shape", &args)?;
-        let ne = [n[0].saturating_mul(2), n[1], 1, 1];
-        possible(op, DType::F32, ne)?;
-        self.custom(DType::F32, ne, &args, run_swiglu_back, ())
-    }
-
     /// The gradient of `x` where `y = soft_max(scale * x)` and `grad` is that of `y`: `scale * y (grad -
     /// sum(grad * y))`.
     pub fn soft_max_back(&self, grad: Tensor<'c>, y: Tensor<'c>, scale: f32) -> Result<Tensor<'c>> {
@@ -111,56 +92,5 @@ impl<'c> Builder<'c> {
             &[stored, x],
         )?;
         call!(self, "add_into", ggml_add_inplace(stored.ptr.as_ptr(), x.ptr.as_ptr()))
-    }
-}
-
-/// `1 / (1 + exp(-x))`, within a few units in the last place.
-#[inline(always)]
-fn sigmoid(x: f32) -> f32 {
-    let z = exp2(-x.abs() * std::f32::consts::LOG2_E);
-    let near = if x < 0.0 { z } else { 1.0 };
-    near / (1.0 + z)
-}
-
-unsafe extern "C" fn run_swiglu_back(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the node made in `swiglu_back`, alive while the graph is, with the three sources
-    // checked there.
-    let (dst, args) = unsafe {
-        let dst = &*dst;
-        (dst, [&*dst.src[0], &*dst.src[1], &*dst.src[2]])
-    };
-    let n = args[0].ne[0] as usize;
-    for row in share(dst.ne[1] as usize, ith, nth) {
-        // SAFETY: each source has n contiguous f32 in this row, computed before this node.
-        let [d, gate, up] = args.map(|t| unsafe {
-            let at = (t.data as *const u8).add(row * t.nb[1]);
-            std::slice::from_raw_parts(at.cast::<f32>(), n)
-        });
-        // SAFETY: dst is contiguous [2n, T]; threads take disjoint rows, and custom ops do not run in place.
-        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * 2 * n), 2 * n) };
-        let (d_gate, d_up) = out.split_at_mut(n);
-        let inputs = d.iter().zip(gate).zip(up);
-        for (((d, &g), u), (d_gate, d_up)) in inputs.zip(d_gate.iter_mut().zip(d_up)) {
-            let s = sigmoid(g);
-            *d_gate = d * u * s * (1.0 + g * (1.0 - s));
-            *d_up = d * g * s;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sigmoids() {
-        for i in -100_000..100_000 {
-            let x = i as f32 / 1000.0;
-            let exact = 1.0 / (1.0 + (-f64::from(x)).exp());
-            // Below exp(-86.6) it is 0.
-            assert!((f64::from(sigmoid(x)) - exact).abs() <= 5e-6 * exact + 1e-37, "{x}");
-        }
-        assert!(sigmoid(f32::NAN).is_nan());
-        assert_eq!([sigmoid(f32::INFINITY), sigmoid(f32::NEG_INFINITY)], [1.0, 0.0]);
     }
 }

@@ -1,7 +1,16 @@
 //! Architectures: the tensors of a layer, and its computation before and after attention. One file and one
 //! line of [`ARCHS`] each.
 
+mod cohere2;
+mod gemma3;
+mod gptneox;
+mod granite;
 mod llama;
+mod mistral3;
+mod olmo2;
+mod parts;
+mod phi2;
+mod phi3;
 mod qwen2;
 mod qwen3;
 mod smollm3;
@@ -9,13 +18,13 @@ mod smollm3;
 use std::fmt::Debug;
 
 use ggml::tensor::{StoreTensor, Tensor};
-use ggml::Result;
+use ggml::{Error, Result};
 
 use crate::adapter::Adapter;
 use crate::graph::{Graph, Pairing, Qkv};
 use crate::hparams::Hparams;
-use crate::ids::NormId;
-use crate::layers::{LayerLoader, Linear, LinearShape, Loader, Norm};
+use crate::ids::ParamId;
+use crate::layers::{Bias, LayerLoader, Linear, LinearShape, Loader, Norm, NormKind};
 use crate::weights::{TensorSpec, Weights};
 
 /// One architecture.
@@ -25,8 +34,23 @@ pub struct Arch {
     pub name: &'static str,
     /// Which dimensions of a head are rotated together.
     pub pairing: Pairing,
+    /// Its norms.
+    pub norm: NormKind,
+    /// Whether logits have a bias.
+    pub output_bias: Bias,
     /// Resolves the tensors of one layer.
     pub layer: fn(&LayerLoader<'_, '_>) -> Result<Box<dyn Layer>>,
+}
+
+impl Arch {
+    /// What an architecture need not say where it is as in Llama.
+    const LIKE_LLAMA: Arch = Arch {
+        name: "",
+        pairing: Pairing::Adjacent,
+        norm: NormKind::Rms,
+        output_bias: Bias::No,
+        layer: |_| Err(Error::Argument("an architecture without layers".into())),
+    };
 }
 
 /// One layer of a model, with its tensors resolved. Both functions work on each token alone and are built
@@ -46,7 +70,20 @@ pub trait Layer: Debug + Send + Sync {
 }
 
 /// All architectures.
-pub static ARCHS: &[&Arch] = &[&llama::LLAMA, &qwen2::QWEN2, &qwen3::QWEN3, &smollm3::SMOLLM3];
+pub static ARCHS: &[&Arch] = &[
+    &cohere2::COHERE2,
+    &gemma3::GEMMA3,
+    &gptneox::GPTNEOX,
+    &granite::GRANITE,
+    &llama::LLAMA,
+    &mistral3::MISTRAL3,
+    &olmo2::OLMO2,
+    &phi2::PHI2,
+    &phi3::PHI3,
+    &qwen2::QWEN2,
+    &qwen3::QWEN3,
+    &smollm3::SMOLLM3,
+];
 
 /// The architecture of this name.
 pub fn find(name: &str) -> Option<&'static Arch> {
@@ -63,7 +100,9 @@ pub struct Transformer {
     output_norm: Norm,
     output: Linear,
     linears: Vec<LinearShape>,
-    norms: Vec<(NormId, usize)>,
+    norms: Vec<(ParamId, usize)>,
+    logit_scale: f32,
+    logit_softcap: Option<f32>,
 }
 
 impl Transformer {
@@ -71,7 +110,7 @@ impl Transformer {
         let embedding = loader.embedding()?;
         let layers =
             (0..loader.hp.n_layer).map(|il| (arch.layer)(&loader.layer(il))).collect::<Result<_>>()?;
-        let (output_norm, output) = (loader.output_norm()?, loader.output()?);
+        let (output_norm, output) = (loader.output_norm()?, loader.output(arch.output_bias)?);
         Ok(Transformer {
             embedding,
             layers,
@@ -79,6 +118,8 @@ impl Transformer {
             output,
             linears: loader.linears(),
             norms: loader.norms(),
+            logit_scale: loader.hp.logit_scale,
+            logit_softcap: loader.hp.logit_softcap,
         })
     }
 
@@ -87,23 +128,25 @@ impl Transformer {
     /// # Errors
     /// A tensor that is missing.
     pub fn load(arch: &Arch, hp: &Hparams, weights: &Weights, adapters: &[Adapter]) -> Result<Transformer> {
-        Transformer::resolve(arch, &Loader::model(hp, weights, adapters))
+        Transformer::resolve(arch, &Loader::model(hp, arch.norm, weights, adapters))
     }
 
     /// The tensors that a file of this architecture has, besides the rope factors: the embedding, layer by
-    /// layer, then norm and matrix of the output.
+    /// layer, then norm and matrix of the output. `has` says which of the tensors that may be stored in more
+    /// than one way there are.
     ///
     /// # Errors
     /// The CPU backend cannot be loaded.
-    pub fn tensors(arch: &Arch, hp: &Hparams) -> Result<Vec<TensorSpec>> {
-        let loader = Loader::listing(hp)?;
+    pub fn tensors(arch: &Arch, hp: &Hparams, has: &dyn Fn(&str) -> bool) -> Result<Vec<TensorSpec>> {
+        let loader = Loader::listing(hp, arch.norm, has)?;
         Transformer::resolve(arch, &loader)?;
         Ok(loader.into_specs())
     }
 
     /// Final norm and output matrix: F32 `[n_embd, T]` to logits `[n_vocab, T]`.
     pub fn logits<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        g.linear(g.norm(x, &self.output_norm)?, &self.output)
+        let logits = g.scale(g.linear(g.norm(x, &self.output_norm)?, &self.output)?, self.logit_scale)?;
+        self.logit_softcap.map_or(Ok(logits), |cap| g.softcap(logits, cap))
     }
 
     /// Every linear map, layer by layer, the output matrix last.
@@ -111,8 +154,8 @@ impl Transformer {
         &self.linears
     }
 
-    /// Every norm with its width, layer by layer, that of the output last.
-    pub fn norms(&self) -> &[(NormId, usize)] {
+    /// Scale and bias of every norm with its width, layer by layer, those of the output last.
+    pub fn norms(&self) -> &[(ParamId, usize)] {
         &self.norms
     }
 }

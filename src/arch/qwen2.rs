@@ -8,5 +8,6 @@ use crate::layers::Bias;
 pub(super) static QWEN2: Arch = Arch {
     name: "qwen2",
     pairing: Pairing::Halves,
-    layer: |loader| Ok(Box::new(LlamaLayer::load(loader, Bias::Yes)?)),
+    layer: |loader| Ok(Box::new(LlamaLayer::load(loader, Bias::Yes, Bias::No)?)),
+    ..Arch::LIKE_LLAMA
 };

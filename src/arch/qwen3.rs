@@ -5,36 +5,30 @@ use ggml::tensor::Tensor;
 use ggml::Result;
 
 use super::llama::LlamaLayer;
+use super::parts::HeadNorms;
 use super::{Arch, Layer};
 use crate::graph::{Graph, Pairing, Qkv};
-use crate::ids::NormRole;
-use crate::layers::{Bias, LayerLoader, Norm};
+use crate::layers::Bias;
 
-pub(super) static QWEN3: Arch =
-    Arch { name: "qwen3", pairing: Pairing::Halves, layer: |loader| Ok(Box::new(Qwen3Layer::load(loader)?)) };
+pub(super) static QWEN3: Arch = Arch {
+    name: "qwen3",
+    pairing: Pairing::Halves,
+    layer: |loader| {
+        let llama = LlamaLayer::load(loader, Bias::No, Bias::No)?;
+        Ok(Box::new(Qwen3Layer { llama, head_norms: HeadNorms::load(loader)? }))
+    },
+    ..Arch::LIKE_LLAMA
+};
 
 #[derive(Debug)]
 struct Qwen3Layer {
     llama: LlamaLayer,
-    q_norm: Norm,
-    k_norm: Norm,
-}
-
-impl Qwen3Layer {
-    fn load(loader: &LayerLoader<'_, '_>) -> Result<Qwen3Layer> {
-        let d = loader.attention().n_embd_head;
-        Ok(Qwen3Layer {
-            llama: LlamaLayer::load(loader, Bias::No)?,
-            q_norm: loader.norm(NormRole::Q, d)?,
-            k_norm: loader.norm(NormRole::K, d)?,
-        })
-    }
+    head_norms: HeadNorms,
 }
 
 impl Layer for Qwen3Layer {
     fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        let Qkv { q, k, v } = self.llama.before_attention(g, x)?;
-        Ok(Qkv { q: g.head_norm(q, &self.q_norm)?, k: g.head_norm(k, &self.k_norm)?, v })
+        self.head_norms.apply(g, self.llama.before_attention(g, x)?)
     }
 
     fn after_attention<'c>(

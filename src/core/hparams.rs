@@ -5,12 +5,14 @@
 
 mod layer;
 mod read;
+mod rules;
 mod scaling;
 
 use gguf::{File, Result};
 
 pub use layer::{AttentionTemperature, LayerAttention, LayerHparams, LayerRotation};
 pub use read::KeyReader;
+pub use rules::LayerRule;
 pub use scaling::RopeScaling;
 
 /// Keys of ropewalk's own, which `convert` writes beside the standard ones.
@@ -69,8 +71,18 @@ pub struct Hparams {
     pub n_vocab: usize,
     /// `context_length`: tokens the model was trained for (or says it handles).
     pub n_ctx_train: usize,
-    /// Epsilon of the RMS norms.
-    pub rms_eps: f32,
+    /// Epsilon of the norms.
+    pub norm_eps: f32,
+    /// Factor on embedding rows; 1 in most architectures.
+    pub embedding_scale: f32,
+    /// Factor on what attention and feed-forward add to the residual stream; 1 in most architectures.
+    pub residual_scale: f32,
+    /// Factor on logits; 1 in most architectures.
+    pub logit_scale: f32,
+    /// Cap c of logits, which become `c * tanh(logits / c)`.
+    pub logit_softcap: Option<f32>,
+    /// Whether attention and feed-forward both read the layer's input (GPT-NeoX, where its file says so).
+    pub parallel_residual: bool,
     /// The distinct kinds of attention, in the order of the first layer of each.
     pub attention: Vec<LayerAttention>,
     /// A record for each layer, `[n_layer]`.
@@ -78,22 +90,6 @@ pub struct Hparams {
     /// The rope scaling that the file declares.
     pub rope_scaling: RopeScaling,
 }
-
-/// Adjusts the attention of layer `il` to an architecture. It is given the file's keys and the record that
-/// holds without any adjustment: the file's head counts, the file's rotation in every layer, and neither
-/// window nor temperature.
-///
-/// The result is checked like everything else that comes out of a file.
-pub type LayerRule = fn(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> Result<()>;
-
-/// Architectures whose layers do not all see positions in the same way; the layers of others do.
-const LAYER_RULES: &[(&str, LayerRule)] = &[("smollm3", |_, il, layer| {
-    // No rotation in every fourth layer (llama.cpp `src/models/smollm3.cpp`: `n_no_rope_layer_step`).
-    if (il + 1) % 4 == 0 {
-        layer.rotation = None;
-    }
-    Ok(())
-})];
 
 /// Positions are i32 in ggml, so no context is longer.
 const MAX_CTX: usize = i32::MAX as usize;
@@ -103,6 +99,28 @@ const MAX_DIM: usize = 1 << 24;
 const MAX_FREQ_BASE: f64 = 1e30;
 /// As llama.cpp's `LLAMA_MAX_LAYERS`.
 const MAX_LAYERS: usize = 512;
+
+/// A model of no layers, whose factors are 1: what is left to say once the numbers are there.
+impl Default for Hparams {
+    fn default() -> Self {
+        Hparams {
+            arch: String::new(),
+            n_layer: 0,
+            n_embd: 0,
+            n_vocab: 0,
+            n_ctx_train: 0,
+            norm_eps: 1e-5,
+            embedding_scale: 1.0,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
+            logit_softcap: None,
+            parallel_residual: false,
+            attention: Vec::new(),
+            layers: Vec::new(),
+            rope_scaling: RopeScaling::default(),
+        }
+    }
+}
 
 impl Hparams {
     /// The window the weights were trained on, tokens: what the declared scaling counts from, else
@@ -122,7 +140,7 @@ impl Hparams {
     }
 
     /// Reads and checks the numbers of a model. Where layers of its architecture differ in how they see
-    /// positions, `LAYER_RULES` says how. Nothing is allocated in proportion to an unchecked number.
+    /// positions, the file `rules.rs` says how. Nothing is allocated in proportion to an unchecked number.
     ///
     /// # Errors
     /// A missing key, one of the wrong type or out of range, or numbers that contradict each other or the
@@ -162,7 +180,7 @@ impl Hparams {
         if arch.is_empty() || arch.len() > 64 || !arch.chars().all(plausible) {
             return Err(file.error("general.architecture", "expected an architecture's name"));
         }
-        let rule = rule.or_else(|| LAYER_RULES.iter().find(|(name, _)| *name == arch).map(|(_, rule)| *rule));
+        let rules = rules::Rules::of(&arch);
         let keys = KeyReader { file, prefix: &arch };
         let spec = read::read_spec(file)?;
         let converted = file.value(self::keys::ORIG_CONTEXT_LENGTH).is_some();
@@ -173,12 +191,14 @@ impl Hparams {
 
         let n_layer = keys.count("block_count", 1, MAX_LAYERS)?;
         let n_embd = keys.count("embedding_length", 1, MAX_DIM)?;
-        let (attention, layers) = read_layers(&keys, &rope_keys, n_layer, n_embd, rule)?;
+        let (attention, layers) =
+            read_layers(&keys, &rope_keys, n_layer, n_embd, rule.unwrap_or(rules.layer))?;
         let n_vocab = read::n_vocab(file, n_embd)?;
         let ctx_keys = if as_trained { &rope_keys } else { &keys };
         let n_ctx_train = ctx_keys.count("context_length", 1, MAX_CTX)?;
-        let rms_eps = keys.positive("attention.layer_norm_rms_epsilon")?;
-        let rms_eps = rms_eps.ok_or_else(|| keys.missing("attention.layer_norm_rms_epsilon"))? as f32;
+        let (rms, layer) = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon");
+        let norm_eps = keys.positive(rms)?.map_or_else(|| keys.positive(layer), |eps| Ok(Some(eps)))?;
+        let norm_eps = norm_eps.ok_or_else(|| keys.missing(rms))? as f32;
 
         let n_rot = scaling::n_rot(file, &attention)?;
         let mut rope_scaling = RopeScaling::from_gguf(&rope_keys, n_rot)?;
@@ -191,7 +211,20 @@ impl Hparams {
         } else if let Some(n_rot) = n_rot {
             rope_scaling.restore_factors(file, n_rot)?;
         }
-        Ok(Hparams { n_layer, n_embd, n_vocab, n_ctx_train, rms_eps, attention, layers, rope_scaling, arch })
+        let mut hp = Hparams {
+            arch: arch.clone(),
+            n_layer,
+            n_embd,
+            n_vocab,
+            n_ctx_train,
+            norm_eps,
+            attention,
+            layers,
+            rope_scaling,
+            ..Hparams::default()
+        };
+        (rules.model)(&keys, &mut hp)?;
+        Ok(hp)
     }
 }
 
@@ -201,7 +234,7 @@ fn read_layers(
     rope_keys: &KeyReader<'_>,
     n_layer: usize,
     n_embd: usize,
-    rule: Option<LayerRule>,
+    rule: LayerRule,
 ) -> Result<(Vec<LayerAttention>, Vec<LayerHparams>)> {
     let n_ff = keys.per_layer("feed_forward_length", n_layer, MAX_DIM)?;
     let n_ff = n_ff.ok_or_else(|| keys.missing("feed_forward_length"))?;
@@ -224,9 +257,7 @@ fn read_layers(
     let (mut kinds, mut layers) = (Vec::new(), Vec::with_capacity(n_layer));
     for il in 0..n_layer {
         let mut layer = LayerAttention::new(n_head[il], n_head_kv[il], n_embd_head).rotated(freq_base, n_rot);
-        if let Some(rule) = rule {
-            rule(keys, il, &mut layer)?;
-        }
+        rule(keys, il, &mut layer)?;
         layer.check().map_err(|e| at(il, e))?;
         let kind = kinds.iter().position(|k| *k == layer).unwrap_or(kinds.len());
         if kind == kinds.len() {

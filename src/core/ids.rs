@@ -13,11 +13,14 @@ pub enum Role {
     K,
     /// Values.
     V,
+    /// Queries, keys and values as one map, in this order.
+    Qkv,
     /// Output projection of attention.
     O,
     /// Gate of a gated feed-forward.
     Gate,
-    /// Up projection of the feed-forward.
+    /// Up projection of the feed-forward; where the file has no gate of its own, it may hold both, the gate
+    /// first (Phi-3).
     Up,
     /// Down projection of the feed-forward.
     Down,
@@ -41,10 +44,14 @@ pub enum NormRole {
     Attn,
     /// The input of the feed-forward.
     Ffn,
-    /// Each query head.
+    /// Each query head, or all of them as one.
     Q,
-    /// Each key head.
+    /// Each key head, or all of them as one.
     K,
+    /// The output of attention.
+    AttnPost,
+    /// The output of the feed-forward.
+    FfnPost,
     /// The residual stream before the output matrix; belongs to no layer.
     Output,
 }
@@ -71,6 +78,8 @@ pub enum ParamId {
     Bias(LinearId),
     /// The scale of a norm.
     Norm(NormId),
+    /// The bias of a norm.
+    NormBias(NormId),
     /// The token embedding, which is also the output matrix of models with tied embeddings.
     Embedding,
 }
@@ -83,6 +92,7 @@ const ROLES: &[(Role, &str, &str)] = &[
     (Role::Q, "attn_q", "q"),
     (Role::K, "attn_k", "k"),
     (Role::V, "attn_v", "v"),
+    (Role::Qkv, "attn_qkv", "qkv"),
     (Role::O, "attn_output", "o"),
     (Role::Gate, "ffn_gate", "gate"),
     (Role::Up, "ffn_up", "up"),
@@ -95,6 +105,8 @@ const NORM_ROLES: &[(NormRole, &str)] = &[
     (NormRole::Ffn, "ffn_norm"),
     (NormRole::Q, "attn_q_norm"),
     (NormRole::K, "attn_k_norm"),
+    (NormRole::AttnPost, "post_attention_norm"),
+    (NormRole::FfnPost, "post_ffw_norm"),
     (NormRole::Output, "output_norm"),
 ];
 
@@ -180,8 +192,9 @@ impl ParamId {
         if name == TOKEN_EMBD {
             return Some(ParamId::Embedding);
         }
-        if let Some(map) = name.strip_suffix(".bias") {
-            return LinearId::from_weight(&format!("{map}.weight")).map(ParamId::Bias);
+        if let Some(of) = name.strip_suffix(".bias").map(|part| format!("{part}.weight")) {
+            let map = || LinearId::from_weight(&of).map(ParamId::Bias);
+            return NormId::from_weight(&of).map(ParamId::NormBias).or_else(map);
         }
         let weight = || LinearId::from_weight(name).map(ParamId::Weight);
         NormId::from_weight(name).map(ParamId::Norm).or_else(weight)
@@ -229,6 +242,7 @@ impl fmt::Display for ParamId {
             ParamId::Weight(id) => write!(f, "{id}.weight"),
             ParamId::Bias(id) => write!(f, "{id}.bias"),
             ParamId::Norm(id) => write!(f, "{id}.weight"),
+            ParamId::NormBias(id) => write!(f, "{id}.bias"),
             ParamId::Embedding => f.write_str(TOKEN_EMBD),
         }
     }
@@ -253,7 +267,9 @@ mod tests {
             let layer = if role == NormRole::Output { None } else { Some(0) };
             let id = NormId { layer, role };
             assert_eq!(NormId::from_weight(&id.weight()), Some(id));
-            assert_eq!(ParamId::replaced(&id.weight()), Some(ParamId::Norm(id)));
+            for param in [ParamId::Norm(id), ParamId::NormBias(id)] {
+                assert_eq!(ParamId::replaced(&param.to_string()), Some(param));
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use ggml::graph::{Builder, InputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Result};
 
+use super::activations::{centered, Activations};
 use super::products::Products;
 use super::tape::{Gradient, Recording, SavedActivation, Tape, TapeEntry};
 use super::Capabilities;
@@ -51,6 +52,10 @@ impl<'a, 'c> Graph<'a, 'c> {
 
     fn products(&self) -> Products<'a, 'c> {
         Products { b: self.b, capabilities: self.capabilities }
+    }
+
+    fn activations(&self) -> Activations<'a, 'c> {
+        Activations { b: self.b, own: self.capabilities.custom_ops, exact: self.tape.is_some() }
     }
 
     fn record(&self, entry: impl FnOnce() -> TapeEntry<'c>) {
@@ -137,18 +142,28 @@ impl<'a, 'c> Graph<'a, 'c> {
         Ok(out)
     }
 
-    /// RMS norm over the first dimension, scaled.
+    /// A norm over the first dimension, scaled, with its bias.
     pub fn norm(&self, x: Tensor<'c>, norm: &Norm) -> Result<Tensor<'c>> {
-        let weight = self.b.stored(&norm.weight)?;
-        let normed = self.b.rms_norm(x, norm.eps)?;
-        let out = self.b.mul(normed, weight)?;
+        let b = self.b;
+        let weight = b.stored(&norm.weight)?;
+        let normed = match (norm.centered, &self.tape) {
+            (false, _) => b.rms_norm(x, norm.eps)?,
+            (true, None) => b.layer_norm(x, norm.eps)?,
+            // A LayerNorm is the RMS norm of what is left when the mean is taken off, and so is its gradient.
+            (true, Some(_)) => b.rms_norm(centered(b, x)?, norm.eps)?,
+        };
+        let scaled = b.mul(normed, weight)?;
+        let out = match &norm.bias {
+            Some(bias) => b.add(scaled, b.stored(bias)?)?,
+            None => scaled,
+        };
         if let Some(tape) = &self.tape {
             tape.norm(norm, x, normed, weight, out);
         }
         Ok(out)
     }
 
-    /// RMS norm of each head alone: `[n_head * d, T]` to the same, with a scale `[d]`.
+    /// Norm of each head alone: `[n_head * d, T]` to the same, with a scale `[d]`.
     pub fn head_norm(&self, x: Tensor<'c>, norm: &Norm) -> Result<Tensor<'c>> {
         let ([width, n, ..], d) = (x.ne(), norm.weight.def().ne[0]);
         // Maps of one input may have been computed as one product; then the rows of `x` are strided.
@@ -172,6 +187,48 @@ impl<'a, 'c> Graph<'a, 'c> {
         let out = self.b.swiglu(gate, up)?;
         self.record(|| TapeEntry::SwiGlu { out, gate, up });
         Ok(out)
+    }
+
+    /// `gelu(gate) * up`, with the tanh form of GELU.
+    pub fn geglu(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
+        let out = self.activations().geglu(gate, up)?;
+        self.record(|| TapeEntry::GeGlu { out, gate, up });
+        Ok(out)
+    }
+
+    /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
+    pub fn gelu(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let out = self.activations().gelu(x)?;
+        self.record(|| TapeEntry::Gelu { out, x });
+        Ok(out)
+    }
+
+    /// `factor * x`; `x` itself where the factor is 1.
+    pub fn scale(&self, x: Tensor<'c>, factor: f32) -> Result<Tensor<'c>> {
+        if factor == 1.0 {
+            return Ok(x);
+        }
+        let out = self.b.scale(x, factor)?;
+        self.record(|| TapeEntry::Scale { out, x, factor });
+        Ok(out)
+    }
+
+    /// `cap * tanh(x / cap)`.
+    pub fn softcap(&self, x: Tensor<'c>, cap: f32) -> Result<Tensor<'c>> {
+        let out = self.b.scale(self.b.tanh(self.b.scale(x, 1.0 / cap)?)?, cap)?;
+        self.record(|| TapeEntry::Softcap { out, x, cap });
+        Ok(out)
+    }
+
+    /// `x [sum of widths, T]` cut into columns of these widths, as views whose rows are strided.
+    pub fn split<const N: usize>(&self, x: Tensor<'c>, widths: [usize; N]) -> Result<[Tensor<'c>; N]> {
+        let (mut parts, mut from) = ([x; N], 0);
+        for (part, width) in parts.iter_mut().zip(widths) {
+            *part = self.b.columns(x, from, width)?;
+            from += width;
+        }
+        self.record(|| TapeEntry::Split { parts: parts.to_vec(), x });
+        Ok(parts)
     }
 
     /// Runs the graph backwards from `seeds`, pairs of a tensor and its gradient. Returns the gradients of

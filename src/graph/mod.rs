@@ -1,7 +1,8 @@
 //! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
-//! the matrix products of both; `attend` is attention through a cache, and `rotate` the rotary position
+//! the matrix products of both, `activations` the activation functions; `attend` is attention through a cache, and `rotate` the rotary position
 //! embedding.
 
+mod activations;
 mod attend;
 mod blocks;
 mod products;

@@ -14,8 +14,9 @@ use ggml::tensor::{StoreTensor, Tensor};
 use ggml::tiled::Packed;
 use ggml::{DType, Result};
 
+use super::activations::{centered, Activations};
 use super::products::Products;
-use crate::ids::{LinearId, ParamId};
+use crate::ids::{LinearId, NormId, ParamId};
 use crate::layers::{Linear, Norm};
 
 /// Settings of a graph that is recorded in order to be run backwards.
@@ -69,7 +70,8 @@ pub(super) enum TapeEntry<'c> {
         x: Tensor<'c>,
         normed: Tensor<'c>,
         weight: Tensor<'c>,
-        id: ParamId,
+        id: NormId,
+        centered: bool,
         eps: f32,
     },
     /// The same values in another shape.
@@ -86,6 +88,30 @@ pub(super) enum TapeEntry<'c> {
         out: Tensor<'c>,
         gate: Tensor<'c>,
         up: Tensor<'c>,
+    },
+    GeGlu {
+        out: Tensor<'c>,
+        gate: Tensor<'c>,
+        up: Tensor<'c>,
+    },
+    Gelu {
+        out: Tensor<'c>,
+        x: Tensor<'c>,
+    },
+    Scale {
+        out: Tensor<'c>,
+        x: Tensor<'c>,
+        factor: f32,
+    },
+    Softcap {
+        out: Tensor<'c>,
+        x: Tensor<'c>,
+        cap: f32,
+    },
+    /// Columns side by side.
+    Split {
+        parts: Vec<Tensor<'c>>,
+        x: Tensor<'c>,
     },
 }
 
@@ -267,7 +293,8 @@ impl<'a, 'c> Tape<'a, 'c> {
         weight: Tensor<'c>,
         out: Tensor<'c>,
     ) {
-        self.push(TapeEntry::Norm { out, x, normed, weight, id: ParamId::Norm(norm.id), eps: norm.eps });
+        let Norm { id, centered, eps, .. } = *norm;
+        self.push(TapeEntry::Norm { out, x, normed, weight, id, centered, eps });
     }
 
     /// RowBlock of a weight as F32 `[n_in, n]`. On the CPU a whole weight is dequantised once a graph;
@@ -344,13 +371,21 @@ impl<'a, 'c> Tape<'a, 'c> {
         grads: &mut Grads<'c>,
         trained: &mut Vec<Gradient<'c>>,
     ) -> Result<()> {
-        let b = p.b;
-        let (TapeEntry::Add { out, .. }
-        | TapeEntry::SwiGlu { out, .. }
-        | TapeEntry::Norm { out, .. }
-        | TapeEntry::Reshape { out, .. }
-        | TapeEntry::Linear { out, .. }) = entry;
-        let Some(d) = grads.of(*out) else { return Ok(()) };
+        let (b, own) = (p.b, p.capabilities.custom_ops);
+        let activations = Activations { b, own, exact: true };
+        let out = match entry {
+            TapeEntry::Split { parts, x } => return split_back(p, parts, *x, grads),
+            TapeEntry::Add { out, .. }
+            | TapeEntry::SwiGlu { out, .. }
+            | TapeEntry::GeGlu { out, .. }
+            | TapeEntry::Gelu { out, .. }
+            | TapeEntry::Scale { out, .. }
+            | TapeEntry::Softcap { out, .. }
+            | TapeEntry::Norm { out, .. }
+            | TapeEntry::Reshape { out, .. }
+            | TapeEntry::Linear { out, .. } => *out,
+        };
+        let Some(d) = grads.of(out) else { return Ok(()) };
         match entry {
             TapeEntry::Add { a, b: other, .. } => {
                 grads.add(p, *a, d)?;
@@ -358,20 +393,37 @@ impl<'a, 'c> Tape<'a, 'c> {
             }
             TapeEntry::Reshape { x, .. } => grads.add(p, *x, b.reshape(d, &x.ne())?),
             TapeEntry::SwiGlu { gate, up, .. } => {
-                if p.capabilities.custom_ops {
-                    let (both, n) = (b.swiglu_back(d, *gate, *up)?, gate.ne()[0]);
-                    grads.add(p, *gate, b.columns(both, 0, n)?)?;
-                    return grads.add(p, *up, b.columns(both, n, n)?);
-                }
-                let d_gate = b.silu_back(b.mul(d, *up)?, *gate)?;
+                let [d_gate, d_up] = activations.swiglu_back(d, *gate, *up)?;
                 grads.add(p, *gate, d_gate)?;
-                grads.add(p, *up, b.mul(d, b.silu(*gate)?)?)
+                grads.add(p, *up, d_up)
             }
-            TapeEntry::Norm { x, normed, weight, id, eps, .. } => {
-                if (self.how.trains)(*id) {
-                    trained.push(Gradient { id: *id, value: p.sum_rows(b.mul(d, *normed)?)? });
+            TapeEntry::GeGlu { gate, up, .. } => {
+                let [d_gate, d_up] = activations.geglu_back(d, *gate, *up)?;
+                grads.add(p, *gate, d_gate)?;
+                grads.add(p, *up, d_up)
+            }
+            TapeEntry::Gelu { x, .. } => grads.add(p, *x, activations.gelu_back(d, *x)?),
+            TapeEntry::Scale { x, factor, .. } => grads.add(p, *x, b.scale(d, *factor)?),
+            TapeEntry::Softcap { x, cap, .. } => {
+                // From the input: the gradient of a loss may have been written over the output.
+                let t = b.tanh(b.scale(*x, 1.0 / cap)?)?;
+                grads.add(p, *x, b.sub(d, b.mul(b.mul(t, t)?, d)?)?)
+            }
+            TapeEntry::Split { .. } => Ok(()),
+            TapeEntry::Norm { x, normed, weight, id, centered: is_centered, eps, .. } => {
+                if (self.how.trains)(ParamId::Norm(*id)) {
+                    let value = p.sum_rows(b.mul(d, *normed)?)?;
+                    trained.push(Gradient { id: ParamId::Norm(*id), value });
                 }
-                grads.add(p, *x, b.rms_norm_back(b.mul(d, *weight)?, *x, *eps)?)
+                if (self.how.trains)(ParamId::NormBias(*id)) {
+                    trained.push(Gradient { id: ParamId::NormBias(*id), value: p.sum_rows(d)? });
+                }
+                let d = b.mul(d, *weight)?;
+                let d_x = match is_centered {
+                    false => b.rms_norm_back(d, *x, *eps)?,
+                    true => centered(b, b.rms_norm_back(d, centered(b, *x)?, *eps)?)?,
+                };
+                grads.add(p, *x, d_x)
             }
             TapeEntry::Linear { x, id, weight_id, weight, pairs, .. } => {
                 let mut d_x = self.times_transposed(p, *id, weight, d)?;
@@ -389,6 +441,26 @@ impl<'a, 'c> Tape<'a, 'c> {
             }
         }
     }
+}
+
+/// The gradient of `x` of which `parts` are the columns.
+fn split_back<'c>(
+    p: &Products<'_, 'c>,
+    parts: &[Tensor<'c>],
+    x: Tensor<'c>,
+    grads: &mut Grads<'c>,
+) -> Result<()> {
+    let of_parts: Vec<Tensor<'c>> = parts.iter().filter_map(|&part| grads.of(part)).collect();
+    if of_parts.len() < parts.len() {
+        // None of them is in use where the graph is run backwards from a later point only.
+        let what = format!("{} of {} columns have a gradient", of_parts.len(), parts.len());
+        return if of_parts.is_empty() { Ok(()) } else { Err(ggml::Error::Op { op: "split", what }) };
+    }
+    let mut whole: Option<Tensor<'c>> = None;
+    for part in of_parts {
+        whole = Some(whole.map_or(Ok(part), |before| p.b.concat(before, part, 0))?);
+    }
+    whole.map_or(Ok(()), |d| grads.add(p, x, d))
 }
 
 fn no_rows(id: LinearId) -> ggml::Error {

@@ -159,7 +159,7 @@ fn whole_blocks(n: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hparams::{LayerAttention, LayerHparams, RopeScaling};
+    use crate::hparams::{LayerAttention, LayerHparams};
     use crate::rope::Spec;
 
     /// Llama 3 8B.
@@ -170,10 +170,10 @@ mod tests {
             n_embd: 4096,
             n_vocab: 128_256,
             n_ctx_train: 8192,
-            rms_eps: 1e-5,
+            norm_eps: 1e-5,
             attention: vec![LayerAttention::new(32, 8, 128).rotated(5e5, 128)],
             layers: LayerHparams::alike(32, 14336),
-            rope_scaling: RopeScaling::default(),
+            ..Hparams::default()
         }
     }
 

@@ -317,13 +317,13 @@ impl<'m> Trainer<'m> {
         if !self.params.trains(ParamId::Embedding) {
             return Ok(());
         }
-        let n_embd = self.model.hparams().n_embd;
+        let (n_embd, factor) = (self.model.hparams().n_embd, self.model.hparams().embedding_scale);
         let (grad, mut row) = (&self.grad, vec![0.0; n_embd]);
         self.params.add_to_grad(ParamId::Embedding, |sum| {
             for (i, &token) in tokens.iter().enumerate() {
                 grad.get(i, &mut row);
                 let to = &mut sum[token as usize * n_embd..][..n_embd];
-                to.iter_mut().zip(&row).for_each(|(s, g)| *s += g);
+                to.iter_mut().zip(&row).for_each(|(s, g)| *s += factor * g);
             }
         })
     }

@@ -18,7 +18,9 @@ use crate::model::{Error, Model, Result};
 /// LoRA settings: which tensors are trained, and from where they start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoraParams {
-    /// Linear maps that get a low-rank pair, by name: [`Role::target`].
+    /// Linear maps that get a low-rank pair, by name: [`Role::target`], or `all` for those of every layer. Where
+    /// a model has queries, keys and values as one map, each of these three names means that map, and `gate`
+    /// means the map that the gate is a part of.
     pub targets: Vec<String>,
     /// Rows of A, columns of B.
     pub rank: usize,
@@ -102,15 +104,7 @@ pub(super) fn shapes(model: &Model, how: &LoraParams) -> Result<Vec<(ParamId, [u
     how.check()?;
     let transformer = model.transformer();
     let mut out = Vec::new();
-    for (i, target) in how.targets.iter().enumerate() {
-        if how.targets[..i].contains(target) {
-            return Err(Error::Invalid(format!("targets: {target:?} is there twice")));
-        }
-        let role = Role::from_target(target).ok_or_else(|| {
-            let known = Role::all().map(Role::target).collect::<Vec<_>>().join(", ");
-            Error::Invalid(format!("targets: expected some of {known}, found {target:?}"))
-        })?;
-        let before = out.len();
+    for role in roles(transformer.linears(), &how.targets)? {
         for &LinearShape { id, n_in, n_out, .. } in transformer.linears().iter().filter(|m| m.id.role == role)
         {
             if how.rank > n_in.min(n_out) {
@@ -120,21 +114,54 @@ pub(super) fn shapes(model: &Model, how: &LoraParams) -> Result<Vec<(ParamId, [u
             out.push((ParamId::LoraA(id), [n_in, how.rank]));
             out.push((ParamId::LoraB(id), [how.rank, n_out]));
         }
-        if out.len() == before {
-            let weight = format!("{}.weight", role.gguf());
-            return Err(Error::Invalid(format!("targets: the model has no tensor {weight}")));
-        }
     }
     if how.norms {
         let mut norms = transformer.norms().to_vec();
         // The output norm first, then layer by layer.
         norms.sort();
-        out.extend(norms.iter().map(|&(id, n)| (ParamId::Norm(id), [n, 1])));
+        out.extend(norms.iter().map(|&(id, n)| (id, [n, 1])));
     }
     if how.embeddings {
         let hp = model.hparams();
         out.push((ParamId::Embedding, [hp.n_embd, hp.n_vocab]));
     }
+    Ok(out)
+}
+
+/// Whether the up projection of the first layer is wider than what the down projection takes.
+fn up_holds_gate(maps: &[LinearShape]) -> bool {
+    let of = |role: Role| maps.iter().find(|m| m.id.role == role);
+    of(Role::Up).zip(of(Role::Down)).is_some_and(|(up, down)| up.n_out == 2 * down.n_in)
+}
+
+/// The roles of the maps that targets name, each once.
+fn roles(maps: &[LinearShape], targets: &[String]) -> Result<Vec<Role>> {
+    let has = |role: &Role| maps.iter().any(|m| m.id.role == *role);
+    let mut out: Vec<Role> = Vec::new();
+    for (i, target) in targets.iter().enumerate() {
+        if targets[..i].contains(target) {
+            return Err(Error::Invalid(format!("targets: {target:?} is there twice")));
+        }
+        if target == "all" {
+            out.extend(Role::all().filter(|role| *role != Role::Output).filter(has));
+            continue;
+        }
+        let role = Role::from_target(target).ok_or_else(|| {
+            let known = Role::all().map(Role::target).collect::<Vec<_>>().join(", ");
+            Error::Invalid(format!("targets: expected some of {known}, or all, found {target:?}"))
+        })?;
+        let fused = match role {
+            Role::Q | Role::K | Role::V => Role::Qkv,
+            Role::Gate if up_holds_gate(maps) => Role::Up,
+            _ => role,
+        };
+        let role = [role, fused].into_iter().find(has).ok_or_else(|| {
+            Error::Invalid(format!("targets: the model has no tensor {}.weight", role.gguf()))
+        })?;
+        out.push(role);
+    }
+    out.sort_unstable();
+    out.dedup();
     Ok(out)
 }
 
@@ -156,7 +183,11 @@ fn initial(model: &Model, how: &LoraParams, id: ParamId, [n0, n1]: [usize; 2]) -
             let (bound, mut rng) = (1.0 / (n0 as f32).sqrt(), generator(how.seed, name));
             return Ok((0..n0 * n1).map(|_| rng.random_range(-bound..bound)).collect());
         }
-        ParamId::Weight(_) | ParamId::Bias(_) | ParamId::Norm(_) | ParamId::Embedding => {}
+        ParamId::Weight(_)
+        | ParamId::Bias(_)
+        | ParamId::Norm(_)
+        | ParamId::NormBias(_)
+        | ParamId::Embedding => {}
     }
     let file = model.file();
     let info = file.tensor(name).ok_or_else(|| file.error(name, "expected a tensor, found none"))?;

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use ropewalk::hparams::Hparams;
+use ropewalk::hparams::{Hparams, LayerAttention};
 use ropewalk::model::Model;
 use ropewalk::rope::Plan;
 use ropewalk::Token;
@@ -14,16 +14,17 @@ use ropewalk::Token;
 pub(crate) trait Definition {
     /// The distance query `i` is shown to key `j <= i`; `None` where it does not see it.
     fn distance(&self, i: i64, j: i64) -> Option<i64>;
-    /// Factor on rotated queries and on rotated keys.
-    fn mscale(&self) -> f64;
+    /// Factor on rotated queries and on rotated keys, in layers of this kind.
+    fn mscale(&self, kind: usize) -> f64;
     /// Whether query `i` sees key `j <= i` in layers without rotation, on which no rope method acts.
     fn sees_unrotated(&self, _i: i64, _j: i64) -> bool {
         true
     }
-    /// Factor on the scores of query `i`.
-    fn q_scale(&self, i: i64) -> f64;
-    /// Radians per unit of distance for each pair of dimensions: one table, or one for each key head.
-    fn tables(&self, hp: &Hparams, plan: &Plan) -> Vec<Vec<f64>>;
+    /// Factor on the scores of query `i`, in layers of this kind.
+    fn q_scale(&self, kind: usize, i: i64) -> f64;
+    /// Radians per unit of distance for each pair of dimensions: one table, or one for each key head of layers of
+    /// this kind, which are rotated.
+    fn tables(&self, hp: &Hparams, plan: &Plan, kind: usize) -> Vec<Vec<f64>>;
 }
 
 /// The weights of a model, as f64.
@@ -60,7 +61,7 @@ impl Naive {
             |t| ggml::dtype::dequantize_tensor(file, t).unwrap().into_iter().map(f64::from).collect();
         Naive {
             hp: model.hparams().clone(),
-            adjacent: ["llama", "smollm3"].contains(&model.hparams().arch.as_str()),
+            adjacent: among(model.hparams(), &["cohere2", "granite", "llama", "mistral3", "smollm3"]),
             tensors: file.tensors().iter().map(|t| (t.name.clone(), values(t))).collect(),
         }
     }
@@ -102,36 +103,78 @@ impl Naive {
     fn watched(&self, tokens: &[Token], case: &dyn Definition, plan: &Plan, see: &mut See<'_>) -> Vec<f64> {
         let (hp, n) = (&self.hp, tokens.len());
         // A distance never exceeds the true one by more than a constant of the method.
-        let turns = Turns::new(&case.tables(hp, plan), case.mscale(), n + 100);
+        let of_kind = |(kind, layer): (usize, &LayerAttention)| {
+            let tables = layer.rotation.map_or(Vec::new(), |_| case.tables(hp, plan, kind));
+            Turns::new(&tables, case.mscale(kind), n + 100)
+        };
+        let turns: Vec<Turns> = hp.attention.iter().enumerate().map(of_kind).collect();
         let embd = &self.tensors["token_embd.weight"];
-        let mut x: Vec<f64> = tokens
-            .iter()
-            .flat_map(|&t| embd[t as usize * hp.n_embd..(t as usize + 1) * hp.n_embd].to_vec())
-            .collect();
+        let row = |t: Token| &embd[t as usize * hp.n_embd..(t as usize + 1) * hp.n_embd];
+        let mut x: Vec<f64> = tokens.iter().flat_map(|&t| row(t).to_vec()).collect();
+        x.iter_mut().for_each(|x| *x *= f64::from(hp.embedding_scale));
         for il in 0..hp.n_layer {
             let name = |part: &str| format!("blk.{il}.{part}");
-            let normed = self.norm(&x, &name("attn_norm"));
-            let [q, k, v] = ["attn_q", "attn_k", "attn_v"].map(|part| {
-                let x = self.linear(&normed, n, &name(part));
-                // Of each head, where the model has it.
-                let norm = name(&format!("{part}_norm"));
-                if self.tensors.contains_key(&format!("{norm}.weight")) {
-                    self.norm(&x, &norm)
-                } else {
-                    x
-                }
-            });
-            let attended = self.attend(il, [&q, &k, &v], case, &turns, see);
-            add(&mut x, &self.linear(&attended, n, &name("attn_output")));
-            let normed = self.norm(&x, &name("ffn_norm"));
-            let mut gate = self.linear(&normed, n, &name("ffn_gate"));
-            let up = self.linear(&normed, n, &name("ffn_up"));
-            gate.iter_mut().zip(&up).for_each(|(g, u)| *g = *g / (1.0 + (-*g).exp()) * u);
-            add(&mut x, &self.linear(&gate, n, &name("ffn_down")));
+            let read = self.norm(&x, &name("attn_norm"));
+            let [q, k, v] = self.qkv(il, &read, n);
+            let (q, k) = (self.norm(&q, &name("attn_q_norm")), self.norm(&k, &name("attn_k_norm")));
+            let attended = self.attend(il, [&q, &k, &v], case, &turns[hp.layers[il].kind], see);
+            let mut attended = self.linear(&attended, n, &name("attn_output"));
+            attended = self.norm(&attended, &name("post_attention_norm"));
+            attended.iter_mut().for_each(|x| *x *= f64::from(hp.residual_scale));
+            let before = x.clone();
+            add(&mut x, &attended);
+            // The feed-forward reads what attention added to, or what attention read.
+            let reads = match () {
+                () if among(hp, &["phi2", "cohere2"]) => read,
+                () if hp.parallel_residual => self.norm(&before, &name("ffn_norm")),
+                () => self.norm(&x, &name("ffn_norm")),
+            };
+            let h = self.norm(&self.feed_forward(il, &reads, n), &name("post_ffw_norm"));
+            h.iter().zip(&mut x).for_each(|(h, x)| *x += h * f64::from(hp.residual_scale));
         }
         let normed = self.norm(&x, "output_norm");
         let own = self.tensors.contains_key("output.weight");
-        self.linear(&normed, n, if own { "output" } else { "token_embd" })
+        let mut logits = self.linear(&normed, n, if own { "output" } else { "token_embd" });
+        logits.iter_mut().for_each(|x| *x *= f64::from(hp.logit_scale));
+        if let Some(cap) = hp.logit_softcap.map(f64::from) {
+            logits.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+        }
+        logits
+    }
+
+    /// Queries, keys and values, of three maps or of one whose rows are all of them.
+    fn qkv(&self, il: usize, x: &[f64], n: usize) -> [Vec<f64>; 3] {
+        let name = |part: &str| format!("blk.{il}.{part}");
+        if !self.tensors.contains_key(&name("attn_qkv.weight")) {
+            return ["attn_q", "attn_k", "attn_v"].map(|part| self.linear(x, n, &name(part)));
+        }
+        let (all, layer) = (self.linear(x, n, &name("attn_qkv")), self.hp.layer_attention(il));
+        let (q, kv) = (layer.n_embd_q(), layer.n_embd_kv());
+        let rows = || all.chunks_exact(q + 2 * kv);
+        [(0, q), (q, q + kv), (q + kv, q + 2 * kv)]
+            .map(|(from, to)| rows().flat_map(|row| row[from..to].to_vec()).collect())
+    }
+
+    fn feed_forward(&self, il: usize, x: &[f64], n: usize) -> Vec<f64> {
+        let name = |part: &str| format!("blk.{il}.{part}");
+        let gelu = |x: f64| {
+            let c = (2.0 / std::f64::consts::PI).sqrt();
+            0.5 * x * (1.0 + (c * (x + 0.044715 * x * x * x)).tanh())
+        };
+        let silu = |x: f64| x / (1.0 + (-x).exp());
+        let act = |x: f64| if self.hp.arch.starts_with("gemma") { gelu(x) } else { silu(x) };
+        let up = self.linear(x, n, &name("ffn_up"));
+        let n_ff = self.hp.layers[il].n_ff;
+        let h: Vec<f64> = if self.tensors.contains_key(&name("ffn_gate.weight")) {
+            let gate = self.linear(x, n, &name("ffn_gate"));
+            gate.iter().zip(&up).map(|(g, u)| act(*g) * u).collect()
+        } else if up.len() == 2 * n_ff * n {
+            let gated = |row: &[f64]| (0..n_ff).map(|i| silu(row[i]) * row[n_ff + i]).collect::<Vec<_>>();
+            up.chunks_exact(2 * n_ff).flat_map(gated).collect()
+        } else {
+            up.into_iter().map(gelu).collect()
+        };
+        self.linear(&h, n, &name("ffn_down"))
     }
 
     /// `x W^T + bias` for each of `n` rows.
@@ -148,12 +191,19 @@ impl Naive {
         out
     }
 
+    /// Rows as wide as the norm's scale; what has no norm of this name stays as it is.
     fn norm(&self, x: &[f64], name: &str) -> Vec<f64> {
-        let w = &self.tensors[&format!("{name}.weight")];
+        let Some(w) = self.tensors.get(&format!("{name}.weight")) else { return x.to_vec() };
+        let bias = self.tensors.get(&format!("{name}.bias"));
+        let centered = among(&self.hp, &["cohere2", "gptneox", "phi2"]);
         let one = |row: &[f64]| {
-            let mean = dot(row, row) / row.len() as f64;
-            let scale = 1.0 / (mean + f64::from(self.hp.rms_eps)).sqrt();
-            row.iter().zip(w).map(|(x, w)| x * scale * w).collect::<Vec<_>>()
+            let n = row.len() as f64;
+            let mean = if centered { row.iter().sum::<f64>() / n } else { 0.0 };
+            let square = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+            let scale = 1.0 / (square + f64::from(self.hp.norm_eps)).sqrt();
+            let one =
+                |(i, (x, w)): (usize, (&f64, &f64))| (x - mean) * scale * w + bias.map_or(0.0, |b| b[i]);
+            row.iter().zip(w).enumerate().map(one).collect::<Vec<_>>()
         };
         x.chunks_exact(w.len()).flat_map(one).collect()
     }
@@ -174,6 +224,9 @@ impl Naive {
         for i in 0..n {
             // A key, and its distance where the layer is rotated.
             let sees = |j: usize| {
+                if layer.window.is_some_and(|w| i - j >= w) {
+                    return None;
+                }
                 let (i, j) = (i as i64, j as i64);
                 if layer.rotation.is_none() {
                     return case.sees_unrotated(i, j).then_some(None);
@@ -182,16 +235,17 @@ impl Naive {
                     .map(|rel| Some(usize::try_from(rel).expect("no key lies ahead of its query")))
             };
             let seen: Vec<(usize, Option<usize>)> = (0..=i).filter_map(|j| Some((j, sees(j)?))).collect();
-            let q_scale = if layer.rotation.is_some() { case.q_scale(i as i64) } else { 1.0 };
-            let scale = q_scale / (d as f64).sqrt();
+            let kind = self.hp.layers[il].kind;
+            let q_scale = if layer.rotation.is_some() { case.q_scale(kind, i as i64) } else { 1.0 };
+            let scale = q_scale * f64::from(layer.scale);
             for h in 0..layer.n_head {
                 // Query heads in groups share a key head, and its table.
                 let g = h / (layer.n_head / layer.n_head_kv);
-                let table = &turns.0[g.min(turns.0.len() - 1)];
+                let table = turns.0.get(g).or(turns.0.first());
                 let q = &q[i * q_row + h * d..][..d];
                 let key = |j: usize| &k[j * kv_row + g * d..][..d];
                 let score = |&(j, rel): &(usize, Option<usize>)| match rel {
-                    Some(rel) => self.score(q, key(j), &table[rel]) * scale,
+                    Some(rel) => self.score(q, key(j), &table.expect("a rotated layer")[rel]) * scale,
                     None => dot(q, key(j)) * scale,
                 };
                 let scores: Vec<f64> = seen.iter().map(score).collect();
@@ -228,6 +282,10 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
         sums.iter_mut().zip(a.iter().zip(b)).for_each(|(s, (a, b))| *s += a * b);
     }
     sums.iter().sum()
+}
+
+fn among(hp: &Hparams, archs: &[&str]) -> bool {
+    archs.contains(&hp.arch.as_str())
 }
 
 fn add(x: &mut [f64], y: &[f64]) {

@@ -1,6 +1,6 @@
 //! Charts: that they are written whole, hold what they were given, and bear any numbers.
 
-use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
+use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams};
 use ropewalk::plot::{rope, Axis, Chart, Heat, HeatPanel, Map, PlotError, Scale, Series};
 use ropewalk::rope::Plan;
 
@@ -11,10 +11,10 @@ fn hparams(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -
         n_embd: 64,
         n_vocab: 256,
         n_ctx_train,
-        rms_eps: 1e-5,
+        norm_eps: 1e-5,
         attention: vec![LayerAttention::new(n_head_kv, n_head_kv, n_rot).rotated(freq_base, n_rot)],
         layers: LayerHparams::alike(2, 128),
-        rope_scaling: RopeScaling::default(),
+        ..Hparams::default()
     }
 }
 

@@ -92,7 +92,7 @@ fn reads_numbers_and_defaults() {
         (4, 2, 8, 8)
     );
     assert_eq!(
-        (hp.n_ctx_train, hp.layer_attention(0).rotation.unwrap().freq_base, hp.rms_eps),
+        (hp.n_ctx_train, hp.layer_attention(0).rotation.unwrap().freq_base, hp.norm_eps),
         (512, 10_000.0, 1e-5)
     );
     assert_eq!(hp.rope_scaling, Default::default());

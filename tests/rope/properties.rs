@@ -12,7 +12,7 @@ fn model(freq_base: f64, n_rot: usize, n_head_kv: usize) -> Hparams {
         n_embd: 64,
         n_vocab: 256,
         n_ctx_train: 2048,
-        rms_eps: 1e-5,
+        norm_eps: 1e-5,
         attention: vec![LayerAttention::new(n_head_kv, n_head_kv, n_rot).rotated(freq_base, n_rot)],
         layers: LayerHparams::alike(2, 128),
         rope_scaling: RopeScaling {
@@ -20,6 +20,7 @@ fn model(freq_base: f64, n_rot: usize, n_head_kv: usize) -> Hparams {
             short_factors: factors,
             ..RopeScaling::default()
         },
+        ..Hparams::default()
     }
 }
 

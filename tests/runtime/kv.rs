@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ggml::backend::Device;
 use ggml::DType;
 use proptest::prelude::*;
-use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
+use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams};
 use ropewalk::kv::{Cell, KvCache, CELL_BLOCK, MAX_SEQS};
 use ropewalk::rope::{Plan, Reach};
 
@@ -16,10 +16,10 @@ fn model() -> Hparams {
         n_embd: 64,
         n_vocab: 100,
         n_ctx_train: 2048,
-        rms_eps: 1e-5,
+        norm_eps: 1e-5,
         attention: vec![LayerAttention::new(2, 1, 32).rotated(1e4, 32)],
         layers: LayerHparams::alike(2, 64),
-        rope_scaling: RopeScaling::default(),
+        ..Hparams::default()
     }
 }
 

@@ -4,7 +4,7 @@ use ggml::backend::{Backend, Device};
 use ggml::graph::{Builder, Executor};
 use ggml::{DType, Error};
 use ropewalk::graph::{Pairing, Rotation};
-use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
+use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams};
 use ropewalk::rope::{Plan, PosMap};
 
 /// One more than the farthest position.
@@ -23,10 +23,10 @@ fn model(n_head: usize, n_head_kv: usize, n_embd_head: usize, n_rot: usize) -> H
         n_embd: n_head * n_embd_head,
         n_vocab: 100,
         n_ctx_train: 2048,
-        rms_eps: 1e-5,
+        norm_eps: 1e-5,
         attention: vec![LayerAttention::new(n_head, n_head_kv, n_embd_head).rotated(1e4, n_rot)],
         layers: LayerHparams::alike(1, 64),
-        rope_scaling: RopeScaling::default(),
+        ..Hparams::default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Random-weight models: small ones for tests, full-sized ones for measuring speed.
 
 mod shapes;
+mod tiny;
 pub mod tokens;
 mod values;
 
@@ -12,7 +13,7 @@ use gguf::{Value, Writer};
 use crate::{rows, types, Error, Result, Work};
 use ropewalk_core::control::Control;
 use ropewalk_core::ids::{LinearId, NormId, NormRole, ParamId, Role, TOKEN_EMBD};
-pub use shapes::{NamedShape, Shape, SHAPES};
+pub use shapes::{Ffn, NamedShape, Norms, QkNorm, Shape, SHAPES};
 use values::{normal, Source};
 
 /// A tensor to be made.
@@ -104,48 +105,106 @@ pub fn write_watched(
     }
 }
 
+/// The tensors of a shape, gathered in file order.
+struct Tensors<'s> {
+    shape: &'s Shape,
+    list: Vec<TensorSpec>,
+}
+
+impl Tensors<'_> {
+    fn add(&mut self, name: String, shape: &[u64], fill: Fill) {
+        self.list.push(TensorSpec { name, shape: shape.to_vec(), fill });
+    }
+
+    /// A matrix whose results are `gain` times as large as its input, and its bias.
+    fn linear(&mut self, id: LinearId, [n_in, n_out]: [u64; 2], gain: f32, bias: bool) {
+        self.add(id.weight(), &[n_in, n_out], matrix(gain, n_in));
+        if bias {
+            self.add(ParamId::Bias(id).to_string(), &[n_out], Fill::Normal(0.0, 0.5));
+        }
+    }
+
+    fn norm(&mut self, id: NormId, n: u64) {
+        self.add(id.weight(), &[n], Fill::Normal(1.0, 0.1));
+        if self.shape.layer_norm == Some(true) {
+            self.add(ParamId::NormBias(id).to_string(), &[n], Fill::Normal(0.0, 0.1));
+        }
+    }
+
+    fn layer(&mut self, il: usize) {
+        let shape = self.shape;
+        let (embd, ff, head) = (shape.n_embd as u64, shape.n_ff as u64, shape.n_embd_head as u64);
+        let (q, kv) = (shape.n_head as u64 * head, shape.n_head_kv as u64 * head);
+        let (map, norm) = (|role| LinearId::layer(il, role), |role| NormId::layer(il, role));
+        let before = matches!(shape.norms, Norms::Pre | Norms::Both);
+        let after = matches!(shape.norms, Norms::Post | Norms::Both);
+        if before || shape.norms == Norms::Shared {
+            self.norm(norm(NormRole::Attn), embd);
+        }
+        if shape.fused_qkv {
+            self.linear(map(Role::Qkv), [embd, q + 2 * kv], 1.3, shape.qkv_bias);
+        } else {
+            for (role, n_out, gain) in [(Role::Q, q, 1.5), (Role::K, kv, 1.5), (Role::V, kv, 1.0)] {
+                self.linear(map(role), [embd, n_out], gain, shape.qkv_bias);
+            }
+        }
+        let (n_q, n_k) = match shape.qk_norm {
+            QkNorm::No => (0, 0),
+            QkNorm::Head => (head, head),
+            QkNorm::All => (q, kv),
+        };
+        if n_q > 0 {
+            self.norm(norm(NormRole::Q), n_q);
+            self.norm(norm(NormRole::K), n_k);
+        }
+        self.linear(map(Role::O), [q, embd], 1.0, shape.bias);
+        if after {
+            self.norm(norm(NormRole::AttnPost), embd);
+        }
+        if before {
+            self.norm(norm(NormRole::Ffn), embd);
+        }
+        if shape.ffn == Ffn::Gated {
+            self.linear(map(Role::Gate), [embd, ff], 1.0, shape.bias);
+        }
+        let up = if shape.ffn == Ffn::FusedGate { 2 * ff } else { ff };
+        self.linear(map(Role::Up), [embd, up], 1.0, shape.bias);
+        self.linear(map(Role::Down), [ff, embd], 1.0, shape.bias);
+        if after {
+            self.norm(norm(NormRole::FfnPost), embd);
+        }
+    }
+}
+
+fn matrix(gain: f32, n_in: u64) -> Fill {
+    Fill::Normal(0.0, gain / (n_in as f32).sqrt())
+}
+
 /// Every tensor of a shape, in file order. Scales keep activations near unit size through the layers, scores
 /// spread enough for attention to matter, and logits at a deviation near 2.
 pub fn tensors(shape: &Shape) -> Vec<TensorSpec> {
-    let (embd, ff) = (shape.n_embd as u64, shape.n_ff as u64);
-    let (q, kv) = ((shape.n_head * shape.n_embd_head) as u64, (shape.n_head_kv * shape.n_embd_head) as u64);
-    let vocab = shape.n_vocab as u64;
-    let mut list = Vec::new();
-    let mut add = |name: String, shape: Vec<u64>, fill: Fill| list.push(TensorSpec { name, shape, fill });
-    let matrix = |gain: f32, n_in: u64| Fill::Normal(0.0, gain / (n_in as f32).sqrt());
-    let norm = Fill::Normal(1.0, 0.1);
-    let bias = Fill::Normal(0.0, 0.5);
-
+    let (embd, vocab) = (shape.n_embd as u64, shape.n_vocab as u64);
+    let mut all = Tensors { shape, list: Vec::new() };
     let head = matrix(2.0, embd);
     let embedding = if shape.tied { head.clone() } else { Fill::Normal(0.0, 1.0) };
-    add(TOKEN_EMBD.into(), vec![embd, vocab], embedding);
-    if let Some(factors) = &shape.rope_factors {
-        add("rope_freqs.weight".into(), vec![factors.len() as u64], Fill::Values(factors.clone()));
-    }
-    for il in 0..shape.n_layer {
-        let linear = |role| LinearId::layer(il, role).weight();
-        let layer_norm = |role| NormId::layer(il, role).weight();
-        add(layer_norm(NormRole::Attn), vec![embd], norm.clone());
-        for (role, n_out, gain) in [(Role::Q, q, 1.5), (Role::K, kv, 1.5), (Role::V, kv, 1.0)] {
-            add(linear(role), vec![embd, n_out], matrix(gain, embd));
-            if shape.qkv_bias {
-                add(ParamId::Bias(LinearId::layer(il, role)).to_string(), vec![n_out], bias.clone());
-            }
+    all.add(TOKEN_EMBD.into(), &[embd, vocab], embedding);
+    let [long, short] = shape.longrope.as_ref().map_or([None, None], |f| [Some(&f[0]), Some(&f[1])]);
+    for (name, factors) in
+        [("freqs", shape.rope_factors.as_ref()), ("factors_long", long), ("factors_short", short)]
+    {
+        if let Some(factors) = factors {
+            all.add(format!("rope_{name}.weight"), &[factors.len() as u64], Fill::Values(factors.clone()));
         }
-        for role in [NormRole::Q, NormRole::K].into_iter().filter(|_| shape.qk_norm) {
-            add(layer_norm(role), vec![shape.n_embd_head as u64], norm.clone());
-        }
-        add(linear(Role::O), vec![q, embd], matrix(1.0, q));
-        add(layer_norm(NormRole::Ffn), vec![embd], norm.clone());
-        add(linear(Role::Gate), vec![embd, ff], matrix(1.0, embd));
-        add(linear(Role::Up), vec![embd, ff], matrix(1.0, embd));
-        add(linear(Role::Down), vec![ff, embd], matrix(1.0, ff));
     }
-    add(NormId::OUTPUT.weight(), vec![embd], norm);
+    (0..shape.n_layer).for_each(|il| all.layer(il));
+    all.norm(NormId::OUTPUT, embd);
     if !shape.tied {
-        add(LinearId::OUTPUT.weight(), vec![embd, vocab], head);
+        all.add(LinearId::OUTPUT.weight(), &[embd, vocab], head);
     }
-    list
+    if shape.output_bias {
+        all.add(ParamId::Bias(LinearId::OUTPUT).to_string(), &[vocab], Fill::Normal(0.0, 0.5));
+    }
+    all.list
 }
 
 fn write_keys(writer: &mut Writer<'_>, shape: &Shape, file_type: u32, seed: u64) {
@@ -153,7 +212,8 @@ fn write_keys(writer: &mut Writer<'_>, shape: &Shape, file_type: u32, seed: u64)
     writer
         .set("general.architecture", text(&shape.arch))
         .set("general.type", text("model"))
-        .set("general.name", text(&format!("random {} {}x{}", shape.arch, shape.n_layer, shape.n_embd)))
+        // Without the architecture: by "phi3" in a name, libllama takes the tokens of Phi-3 for given.
+        .set("general.name", text(&format!("random weights {}x{}", shape.n_layer, shape.n_embd)))
         .set("general.file_type", Value::U32(file_type))
         .set("general.quantization_version", Value::U32(types::QUANTIZATION_VERSION))
         .set("ropewalk.random.seed", Value::U64(seed));
@@ -163,7 +223,7 @@ fn write_keys(writer: &mut Writer<'_>, shape: &Shape, file_type: u32, seed: u64)
         ("embedding_length", shape.n_embd),
         ("block_count", shape.n_layer),
         ("feed_forward_length", shape.n_ff),
-        ("rope.dimension_count", shape.n_embd_head),
+        ("rope.dimension_count", shape.n_rot()),
         ("attention.head_count", shape.n_head),
         ("attention.head_count_kv", shape.n_head_kv),
         ("attention.key_length", shape.n_embd_head),
@@ -173,8 +233,12 @@ fn write_keys(writer: &mut Writer<'_>, shape: &Shape, file_type: u32, seed: u64)
         // Shape::check keeps every count below 2^31.
         writer.set(&format!("{}.{key}", shape.arch), Value::U32(n as u32));
     }
+    let eps = if shape.layer_norm.is_some() { "layer_norm_epsilon" } else { "layer_norm_rms_epsilon" };
     writer
-        .set(&format!("{}.attention.layer_norm_rms_epsilon", shape.arch), Value::F32(shape.rms_eps))
+        .set(&format!("{}.attention.{eps}", shape.arch), Value::F32(shape.norm_eps))
         .set(&format!("{}.rope.freq_base", shape.arch), Value::F32(shape.freq_base));
+    for (key, value) in &shape.keys {
+        writer.set(&format!("{}.{key}", shape.arch), value.clone());
+    }
     tokens::write(writer, shape.n_vocab);
 }

@@ -1,5 +1,8 @@
 //! Shapes of random models: the tiny ones tests use, and those of well-known models, for speed.
 
+use gguf::Value;
+
+use super::tiny;
 use crate::{Error, Result};
 
 /// The numbers a random model is made from.
@@ -15,8 +18,10 @@ pub struct Shape {
     pub n_head: usize,
     /// Key-value heads; divides `n_head`.
     pub n_head_kv: usize,
-    /// Width of one head, all of it rotated. The qwen2 graph wants `n_embd / n_head`.
+    /// Width of one head. The qwen2 graph wants `n_embd / n_head`.
     pub n_embd_head: usize,
+    /// Dimensions of a head that are rotated; `None` for all.
+    pub n_rot: Option<usize>,
     /// Width of the feed-forward.
     pub n_ff: usize,
     /// Tokens, at least [`super::tokens::N_MIN`]; those beyond are unused.
@@ -25,17 +30,68 @@ pub struct Shape {
     pub n_ctx_train: usize,
     /// The output matrix is the embedding table.
     pub tied: bool,
-    /// Biases on q, k and v (qwen2).
+    /// Queries, keys and values are one map.
+    pub fused_qkv: bool,
+    /// Biases on q, k and v.
     pub qkv_bias: bool,
-    /// A norm of each query and key head (qwen3).
-    pub qk_norm: bool,
+    /// Biases on the other maps of a layer.
+    pub bias: bool,
+    /// A bias on the logits.
+    pub output_bias: bool,
+    /// Norms of queries and keys.
+    pub qk_norm: QkNorm,
+    /// The norms of a layer.
+    pub norms: Norms,
+    /// Whether norms are LayerNorm, and then whether they have a bias.
+    pub layer_norm: Option<bool>,
+    /// The feed-forward.
+    pub ffn: Ffn,
     /// `rope.freq_base`.
     pub freq_base: f32,
-    /// Epsilon of the RMS norms.
-    pub rms_eps: f32,
-    /// `rope_freqs.weight`: what the angle of each pair is divided by, `n_embd_head / 2` values. Stock
-    /// llama.cpp refuses a qwen2 file that has it.
+    /// Epsilon of the norms.
+    pub norm_eps: f32,
+    /// `rope_freqs.weight`: what the angle of each pair is divided by, a value for each. Stock llama.cpp
+    /// refuses a qwen2 file that has it.
     pub rope_factors: Option<Vec<f32>>,
+    /// The same of `rope_factors_long.weight` and `rope_factors_short.weight`.
+    pub longrope: Option<[Vec<f32>; 2]>,
+    /// Keys that only this architecture has, without its name in front.
+    pub keys: Vec<(&'static str, Value)>,
+}
+
+/// Norms of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkNorm {
+    /// None.
+    No,
+    /// Of each head.
+    Head,
+    /// Of all heads at once.
+    All,
+}
+
+/// The norms of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Norms {
+    /// Before attention and before the feed-forward.
+    Pre,
+    /// After them.
+    Post,
+    /// Before and after them.
+    Both,
+    /// One before both.
+    Shared,
+}
+
+/// A feed-forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ffn {
+    /// Gate, up and down.
+    Gated,
+    /// Gate and up as one map, and down.
+    FusedGate,
+    /// Up and down.
+    Plain,
 }
 
 /// A shape `--random` knows.
@@ -50,7 +106,7 @@ pub struct NamedShape {
 }
 
 /// Every named shape.
-pub const SHAPES: &[NamedShape] = &[
+pub static SHAPES: &[NamedShape] = &[
     NamedShape { name: "llama-tiny", about: "2 layers of 256, 4 heads on 2 kv heads", shape: llama_tiny },
     NamedShape {
         name: "llama-tiny-mha",
@@ -86,7 +142,7 @@ pub const SHAPES: &[NamedShape] = &[
         shape: || Shape {
             arch: "qwen3".into(),
             qkv_bias: false,
-            qk_norm: true,
+            qk_norm: QkNorm::Head,
             n_embd_head: 96,
             ..qwen2_tiny()
         },
@@ -95,6 +151,36 @@ pub const SHAPES: &[NamedShape] = &[
         name: "smollm3-tiny",
         about: "llama-tiny with 5 layers, of which the fourth is not rotated",
         shape: || Shape { arch: "smollm3".into(), n_layer: 5, ..llama_tiny() },
+    },
+    NamedShape { name: "cohere2-tiny", about: "3 of 4 layers with a window, tied", shape: tiny::cohere2 },
+    NamedShape { name: "gemma3-tiny", about: "5 of 6 layers with a window, two bases", shape: tiny::gemma3 },
+    NamedShape {
+        name: "gptneox-tiny",
+        about: "16 of 64 dimensions rotated, parallel",
+        shape: || tiny::gptneox(true),
+    },
+    NamedShape {
+        name: "gptneox-tiny-sequential",
+        about: "gptneox-tiny with one residual after the other",
+        shape: || tiny::gptneox(false),
+    },
+    NamedShape { name: "granite-tiny", about: "llama-tiny with four factors", shape: tiny::granite },
+    NamedShape {
+        name: "mistral3-tiny",
+        about: "llama-tiny with YaRN and a temperature",
+        shape: tiny::mistral3,
+    },
+    NamedShape { name: "olmo2-tiny", about: "norms behind attention and feed-forward", shape: tiny::olmo2 },
+    NamedShape {
+        name: "olmo3-tiny",
+        about: "olmo2-tiny, 3 of 4 layers with a window, YaRN",
+        shape: tiny::olmo3,
+    },
+    NamedShape { name: "phi2-tiny", about: "32 of 64 dimensions rotated, biases", shape: tiny::phi2 },
+    NamedShape {
+        name: "phi3-tiny",
+        about: "fused maps, 48 of 64 dimensions rotated, LongRoPE",
+        shape: tiny::phi3,
     },
     NamedShape {
         name: "smollm2-135m",
@@ -163,7 +249,7 @@ pub const SHAPES: &[NamedShape] = &[
     },
 ];
 
-fn llama_tiny() -> Shape {
+pub(super) fn llama_tiny() -> Shape {
     Shape {
         arch: "llama".into(),
         n_layer: 2,
@@ -171,20 +257,29 @@ fn llama_tiny() -> Shape {
         n_head: 4,
         n_head_kv: 2,
         n_embd_head: 64,
+        n_rot: None,
         n_ff: 512,
         n_vocab: 320,
         n_ctx_train: 512,
         tied: false,
+        fused_qkv: false,
         qkv_bias: false,
-        qk_norm: false,
+        bias: false,
+        output_bias: false,
+        qk_norm: QkNorm::No,
+        norms: Norms::Pre,
+        layer_norm: None,
+        ffn: Ffn::Gated,
         freq_base: 10_000.0,
-        rms_eps: 1e-5,
+        norm_eps: 1e-5,
         rope_factors: None,
+        longrope: None,
+        keys: Vec::new(),
     }
 }
 
 fn qwen2_tiny() -> Shape {
-    Shape { arch: "qwen2".into(), qkv_bias: true, freq_base: 1_000_000.0, rms_eps: 1e-6, ..llama_tiny() }
+    Shape { arch: "qwen2".into(), qkv_bias: true, freq_base: 1_000_000.0, norm_eps: 1e-6, ..llama_tiny() }
 }
 
 /// Llama 3.1's factors for `rope_freqs.weight`, as llama.cpp's converter computes them: pairs whose
@@ -207,6 +302,11 @@ fn llama3_factors(n_rot: usize, base: f64, factor: f64) -> Vec<f32> {
 }
 
 impl Shape {
+    /// Dimensions of a head that are rotated.
+    pub fn n_rot(&self) -> usize {
+        self.n_rot.unwrap_or(self.n_embd_head)
+    }
+
     /// The shape of this name.
     ///
     /// # Errors
@@ -227,7 +327,8 @@ impl Shape {
             ("n_head", self.n_head, 1, MAX),
             ("n_head_kv", self.n_head_kv, 1, self.n_head),
             ("n_embd_head", self.n_embd_head, 2, MAX / self.n_head.max(1)),
-            ("n_ff", self.n_ff, 2, MAX),
+            ("n_rot", self.n_rot(), 2, self.n_embd_head),
+            ("n_ff", self.n_ff, 2, MAX / 2),
             ("n_vocab", self.n_vocab, super::tokens::N_MIN, MAX),
             ("n_ctx_train", self.n_ctx_train, 1, i32::MAX as usize),
         ];
@@ -236,20 +337,21 @@ impl Shape {
                 return Err(Error::Invalid(format!("shape: {name}: expected {min} to {max}, found {n}")));
             }
         }
-        if !self.n_head.is_multiple_of(self.n_head_kv) || !self.n_embd_head.is_multiple_of(2) {
-            let what = "n_head_kv must divide n_head, and n_embd_head must be even";
+        if !self.n_head.is_multiple_of(self.n_head_kv) || self.n_embd_head % 2 + self.n_rot() % 2 > 0 {
+            let what = "n_head_kv must divide n_head, and n_embd_head and n_rot must be even";
             return Err(Error::Invalid(format!("shape: {what}")));
         }
         let positive = |x: f32| x.is_finite() && x > 0.0;
-        if !positive(self.freq_base) || !positive(self.rms_eps) {
-            return Err(Error::Invalid("shape: freq_base and rms_eps must be above 0".into()));
+        if !positive(self.freq_base) || !positive(self.norm_eps) {
+            return Err(Error::Invalid("shape: freq_base and norm_eps must be above 0".into()));
         }
-        match &self.rope_factors {
-            Some(f) if f.len() != self.n_embd_head / 2 || !f.iter().all(|&x| positive(x)) => {
-                let what = format!("rope_factors: expected {} numbers above 0", self.n_embd_head / 2);
-                Err(Error::Invalid(format!("shape: {what}")))
+        let factors = self.rope_factors.iter().chain(self.longrope.iter().flatten());
+        for f in factors {
+            if f.len() != self.n_rot() / 2 || !f.iter().all(|&x| positive(x)) {
+                let what = format!("rope factors: expected {} numbers above 0", self.n_rot() / 2);
+                return Err(Error::Invalid(format!("shape: {what}")));
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 }

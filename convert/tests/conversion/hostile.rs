@@ -48,7 +48,7 @@ proptest! {
         if let Ok(file) = File::open(&path) {
             for hp in [Hparams::from_gguf(&file), Hparams::as_trained(&file)].into_iter().flatten() {
                 prop_assert!(hp.layer_attention(0).n_rot() >= 2 && hp.layer_attention(0).n_rot() <= hp.layer_attention(0).n_embd_head && hp.layer_attention(0).n_head % hp.layer_attention(0).n_head_kv == 0);
-                prop_assert!(hp.layer_attention(0).rotation.unwrap().freq_base > 0.0 && hp.rms_eps > 0.0);
+                prop_assert!(hp.layer_attention(0).rotation.unwrap().freq_base > 0.0 && hp.norm_eps > 0.0);
             }
         }
         for (spec, dtype, llama_cpp) in [("sba", None, true), ("harpe", Some(DType::Q8_0), false)] {

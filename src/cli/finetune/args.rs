@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use ropewalk::data::{HeldOut, Packing, Separator};
-use ropewalk::ids::Role;
 use ropewalk::model::ModelParams;
 use ropewalk::train::{Checkpointing, LoraParams, SavedType, TrainParams};
 
@@ -68,7 +67,8 @@ pub(super) struct AdapterArgs {
     /// alpha / sqrt(rank) instead
     #[arg(long)]
     rslora: bool,
-    /// Weights that get a pair: q, k, v, o, gate, up, down, output; all (but output), or none
+    /// Weights that get a pair: q, k, v (qkv where they are one), o, gate, up, down, output; all (but output), or
+    /// none
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "q,k,v,o")]
     targets: Vec<String>,
     /// Modules trained as a whole, too: norms, embeddings
@@ -191,14 +191,9 @@ impl Args {
     /// The trainer's settings; the context is 0 where it was not given.
     pub(super) fn settings(&self) -> anyhow::Result<TrainParams> {
         let mut targets: Vec<String> = Vec::new();
-        for name in self.adapter.targets.iter().map(String::as_str).filter(|t| !t.is_empty() && *t != "none")
-        {
-            let all = Role::all().filter(|role| *role != Role::Output).map(Role::target);
-            let names: Vec<&str> = if name == "all" { all.collect() } else { vec![name] };
-            for name in names {
-                if !targets.iter().any(|t| t == name) {
-                    targets.push(name.to_owned());
-                }
+        for name in self.adapter.targets.iter().filter(|t| !t.is_empty() && *t != "none") {
+            if !targets.contains(name) {
+                targets.push(name.clone());
             }
         }
         if self.run.threads > ggml::backend::MAX_N_THREADS {

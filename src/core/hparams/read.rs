@@ -27,6 +27,12 @@ impl KeyReader<'_> {
         self.file.error(&self.key(name), what)
     }
 
+    /// The keys as they were before `convert` wrote a method into the file.
+    pub fn as_trained(&self) -> Self {
+        let converted = self.file.value(super::keys::ORIG_CONTEXT_LENGTH).is_some();
+        KeyReader { prefix: if converted { super::keys::ORIG } else { self.prefix }, ..*self }
+    }
+
     /// The error of a number that must be there.
     pub fn missing(&self, name: &str) -> gguf::Error {
         self.error(name, "expected a number, found no such key")
@@ -82,6 +88,42 @@ impl KeyReader<'_> {
     /// A number above 0, also once it is rounded to f32.
     pub fn positive(&self, name: &str) -> Result<Option<f64>> {
         positive(self.file, &self.key(name))
+    }
+
+    /// Replaces `number` by a number above 0, if there is one under this name.
+    pub fn set_positive(&self, name: &str, number: &mut f32) -> Result<()> {
+        if let Some(x) = self.positive(name)? {
+            *number = x as f32;
+        }
+        Ok(())
+    }
+
+    /// True or false, if either is there.
+    pub fn flag(&self, name: &str) -> Result<Option<bool>> {
+        self.file.get_opt(&self.key(name))
+    }
+
+    /// `attention.sliding_window`: how many tokens a query sees in the layers that have a window, itself among
+    /// them; tokens. `None` where the file says 0 or nothing.
+    pub fn window(&self) -> Result<Option<usize>> {
+        Ok(self.count_opt("attention.sliding_window", 0, MAX_CTX)?.filter(|&n| n > 0))
+    }
+
+    /// Whether layer `il` has the window, by `attention.sliding_window_pattern`: an entry for each layer, or a
+    /// number n (`usual` where the file has none) of which every n-th layer has no window; 0 means that all
+    /// have it.
+    pub fn slides(&self, il: usize, usual: usize) -> Result<bool> {
+        let name = "attention.sliding_window_pattern";
+        let Some(Value::Array(array)) = self.file.value(&self.key(name)) else {
+            let n = self.count_opt(name, 0, MAX_DIM)?.unwrap_or(usual);
+            return Ok(n == 0 || !(il + 1).is_multiple_of(n));
+        };
+        let entry = match array {
+            Array::Bool(v) => v.get(il).copied(),
+            _ => integers(array).and_then(|mut v| v.nth(il)).map(|n| n != 0),
+        };
+        entry
+            .ok_or_else(|| self.error(name, format!("expected an entry for each layer, found none for {il}")))
     }
 
     /// A number of 0 or more.

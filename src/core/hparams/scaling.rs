@@ -30,6 +30,8 @@ pub struct RopeScaling {
     pub yarn_beta_fast: Option<f64>,
     /// `scaling.yarn_beta_slow`.
     pub yarn_beta_slow: Option<f64>,
+    /// `scaling.yarn_log_multiplier`: m, where YaRN's magnitude is divided by `0.1 m ln(factor) + 1`.
+    pub yarn_log_mul: Option<f64>,
     /// `rope_freqs.weight`: what the angle of each pair is divided by, `[n_rot/2]`.
     pub freq_factors: Option<Vec<f32>>,
     /// `rope_factors_long.weight`, `[n_rot/2]`.
@@ -71,6 +73,7 @@ impl RopeScaling {
             yarn_attn_factor: scaling("yarn_attn_factor")?,
             yarn_beta_fast: scaling("yarn_beta_fast")?,
             yarn_beta_slow: scaling("yarn_beta_slow")?,
+            yarn_log_mul: keys.non_negative("rope.scaling.yarn_log_multiplier")?.filter(|&m| m != 0.0),
             freq_factors: tensor(FREQS)?,
             long_factors: tensor(LONG)?,
             short_factors: tensor(SHORT)?,

@@ -16,10 +16,10 @@ fn llama2() -> Hparams {
         n_embd: 4096,
         n_vocab: 32000,
         n_ctx_train: 4096,
-        rms_eps: 1e-5,
+        norm_eps: 1e-5,
         attention: vec![LayerAttention::new(32, 32, 128).rotated(1e4, 128)],
         layers: LayerHparams::alike(32, 11008),
-        rope_scaling: RopeScaling::default(),
+        ..Hparams::default()
     }
 }
 

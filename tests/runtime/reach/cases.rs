@@ -32,15 +32,15 @@ impl Definition for Case {
         (self.rel)(i, j)
     }
 
-    fn mscale(&self) -> f64 {
+    fn mscale(&self, _: usize) -> f64 {
         (self.mscale)()
     }
 
-    fn q_scale(&self, i: i64) -> f64 {
+    fn q_scale(&self, _: usize, i: i64) -> f64 {
         (self.q_scale)(i)
     }
 
-    fn tables(&self, hp: &Hparams, plan: &Plan) -> Vec<Vec<f64>> {
+    fn tables(&self, hp: &Hparams, plan: &Plan, _: usize) -> Vec<Vec<f64>> {
         let pairs = 0..hp.layer_attention(0).n_rot() / 2;
         let series = |base: f64| {
             pairs.clone().map(|j| base.powf(-2.0 * j as f64 / hp.layer_attention(0).n_rot() as f64)).collect()

@@ -10,7 +10,7 @@ mod same;
 
 use std::sync::OnceLock;
 
-use convert::random::{write, Shape};
+use convert::random::{write, QkNorm, Shape};
 use gguf::{File, Value, Writer};
 use ropewalk::model::Model;
 use ropewalk::rope::{Plan, Spec, METHODS};
@@ -48,7 +48,7 @@ fn twins() -> &'static [Twin] {
         let qwen2 =
             Shape { n_embd: 192, n_head: 6, n_head_kv: 3, n_layer: 1, ..Shape::named("qwen2-tiny").unwrap() };
         let qwen2 = Shape { n_embd_head: 32, n_ff: 96, n_vocab: N_VOCAB, n_ctx_train: 64, ..qwen2 };
-        let qwen3 = Shape { arch: "qwen3".into(), qk_norm: true, ..heads(&base, 4, 2, 32) };
+        let qwen3 = Shape { arch: "qwen3".into(), qk_norm: QkNorm::Head, ..heads(&base, 4, 2, 32) };
         [
             ("llama, 4 heads of 32 on 2", base.clone(), 32),
             ("llama, 6 heads of 64 on 3, 40 of 64 turned", heads(&base, 6, 3, 64), 40),
@@ -148,17 +148,17 @@ fn plans_are_what_the_definitions_say() {
                         plan.layer(0).branches.iter().filter(|b| b.distance(i, j).is_some()).count();
                     assert!(covering <= 1, "{}: {i}, {j} in {covering} branches", case.spec);
                 }
-                let (plan, want) = (plan.layer(0).q_scale(i), case.q_scale(i.into()));
+                let (plan, want) = (plan.layer(0).q_scale(i), case.q_scale(0, i.into()));
                 assert!((plan - want).abs() < 1e-12, "{}: query {i} times {plan}, not {want}", case.spec);
             }
-            let want = case.mscale();
+            let want = case.mscale(0);
             assert!(
                 (plan.layer(0).mscale - want).abs() < 1e-12,
                 "{}: {}, not {want}",
                 case.spec,
                 plan.layer(0).mscale
             );
-            let tables = case.tables(hp, &plan).concat();
+            let tables = case.tables(hp, &plan, 0).concat();
             let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * b;
             assert!(tables.len() == plan.layer(0).freqs.theta.len(), "{}", case.spec);
             assert!(tables.iter().zip(&plan.layer(0).freqs.theta).all(close), "{}: frequencies", case.spec);

@@ -24,7 +24,16 @@ const KV_TYPES: &[DType] = &[
     DType::IQ4_NL,
 ];
 /// Architectures whose graphs were read for what they assume of a file.
-const ARCHS: &[&str] = &["llama", "qwen2", "qwen3", "smollm3"];
+const ARCHS: &[&str] = &[
+    "cohere2", "gemma3", "gptneox", "granite", "llama", "mistral3", "olmo2", "phi2", "phi3", "qwen2",
+    "qwen3", "smollm3",
+];
+/// Those whose graphs take any number of rotated dimensions up to the width of a head.
+const ROTATED_IN_PART: &[&str] = &["cohere2", "gemma3", "gptneox", "phi2", "phi3"];
+/// Those whose norms are LayerNorm.
+const LAYER_NORM: &[&str] = &["cohere2", "gptneox", "phi2"];
+/// Those that want heads side by side to be as wide as the residual stream.
+const SQUARE: &[&str] = &["cohere2", "gptneox", "olmo2", "phi2", "phi3", "qwen2"];
 const ROPE_SCALINGS: &[&str] = &["none", "linear", "yarn", "longrope"];
 
 /// Checks the settings that need no file.
@@ -109,17 +118,22 @@ pub(super) fn file(f: &File, p: &OracleParams) -> gguf::Result<Shape> {
         return Err(f.error(&key("attention.head_count_kv"), what));
     }
     let d_head = or("attention.key_length", (n_embd / n_head).max(1))?;
-    if arch == "qwen2" && d_head * n_head != n_embd {
+    let among = |list: &[&str]| list.contains(&arch.as_str());
+    if among(SQUARE) && d_head * n_head != n_embd {
         return Err(f.error(
             &key("attention.head_count"),
             format!("{n_head} heads of {d_head} do not make {n_embd}"),
         ));
     }
-    for (k, default) in [("attention.value_length", n_embd / n_head), ("rope.dimension_count", d_head)] {
-        let n = or(k, default)?;
-        if n != d_head || n % 2 != 0 {
-            return Err(f.error(&key(k), format!("expected the even head width {d_head}, found {n}")));
-        }
+    let n_value = or("attention.value_length", n_embd / n_head)?;
+    if n_value != d_head || d_head % 2 != 0 {
+        let what = format!("expected the even head width {d_head}, found {n_value}");
+        return Err(f.error(&key("attention.value_length"), what));
+    }
+    let n_rot = or("rope.dimension_count", d_head)?;
+    if n_rot != d_head && !(among(ROTATED_IN_PART) && n_rot < d_head && n_rot % 2 == 0) {
+        let what = format!("expected the head width {d_head}, or an even number below, found {n_rot}");
+        return Err(f.error(&key("rope.dimension_count"), what));
     }
     let off = |k: &str| absent_or_zero::<u64>(f, &key(k), |n| *n == 0);
     for k in
@@ -128,10 +142,11 @@ pub(super) fn file(f: &File, p: &OracleParams) -> gguf::Result<Shape> {
         off(k)?;
     }
     absent_or_zero::<bool>(f, &key("attention.causal"), |causal| *causal)?;
-    let eps = f.get::<f32>(&key("attention.layer_norm_rms_epsilon"))?;
+    let kind = if among(LAYER_NORM) { "layer_norm" } else { "layer_norm_rms" };
+    let eps_key = key(&format!("attention.{kind}_epsilon"));
+    let eps = f.get::<f32>(&eps_key)?;
     if !(0.0..1.0).contains(&eps) {
-        let what = format!("expected 0 to 1, found {eps}");
-        return Err(f.error(&key("attention.layer_norm_rms_epsilon"), what));
+        return Err(f.error(&eps_key, format!("expected 0 to 1, found {eps}")));
     }
     if let Some(kind) = f.get_opt::<String>(&key("rope.scaling.type"))? {
         if !ROPE_SCALINGS.contains(&kind.as_str()) {

@@ -1,0 +1,194 @@
+//! Activation functions and LayerNorm: ggml's own, and ops of ours for the CPU, where ggml's GELU is a table of
+//! half precision and the gradient of a gated function would take several passes.
+
+use std::ffi::c_void;
+
+use kernels::attention::exp2;
+
+use crate::custom::share;
+use crate::graph::Builder;
+use crate::ops::{call, check, contiguous, even_rows, f32_rows, possible};
+use crate::tensor::Tensor;
+use crate::{sys, DType, Result};
+
+/// Computes a row of the result from the rows of the arguments, all of one width.
+type RowKernel = fn(args: [&[f32]; 3], out: &mut [f32]);
+
+#[derive(Clone, Copy)]
+struct Rows {
+    f: RowKernel,
+    n_args: usize,
+}
+
+impl<'c> Builder<'c> {
+    /// Each row less its mean, over its standard deviation.
+    pub fn layer_norm(&self, a: Tensor<'c>, eps: f32) -> Result<Tensor<'c>> {
+        check(f32_rows(a) && eps >= 0.0, "layer_norm", "f32 rows, eps >= 0", &[a])?;
+        call!(self, "layer_norm", ggml_norm(a.ptr.as_ptr(), eps))
+    }
+
+    /// The hyperbolic tangent, element by element.
+    pub fn tanh(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(f32_rows(x) && even_rows(x), "tanh", "f32 rows at one distance", &[x])?;
+        call!(self, "tanh", ggml_tanh(x.ptr.as_ptr()))
+    }
+
+    /// `a * factor + shift`.
+    pub fn scale_bias(&self, a: Tensor<'c>, factor: f32, shift: f32) -> Result<Tensor<'c>> {
+        check(a.dtype() == DType::F32 && contiguous(a), "scale_bias", "contiguous f32", &[a])?;
+        call!(self, "scale_bias", ggml_scale_bias(a.ptr.as_ptr(), factor, shift))
+    }
+
+    /// GELU by its tanh form, element by element; on the CPU out of a table of half precision.
+    pub fn gelu(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(f32_rows(x) && even_rows(x), "gelu", "f32 rows at one distance", &[x])?;
+        call!(self, "gelu", ggml_gelu(x.ptr.as_ptr()))
+    }
+
+    /// GELU by its tanh form in floats, `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, of F32 `[n, T]`.
+    /// For the CPU; elsewhere the graph is refused.
+    pub fn gelu_exact(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.rows("gelu_exact", &[x], 1, |[x, ..], out| {
+            x.iter().zip(out).for_each(|(&x, y)| *y = x * gelu_gate(x));
+        })
+    }
+
+    /// `gelu(gate) * up` of F32 `[n, T]`. For the CPU; elsewhere the graph is refused.
+    pub fn geglu_exact(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.rows("geglu_exact", &[gate, up], 1, |[gate, up, _], out| {
+            gate.iter().zip(up).zip(out).for_each(|((&g, u), y)| *y = g * gelu_gate(g) * u);
+        })
+    }
+
+    /// The gradient of `x` where `grad` is that of `gelu(x)`, both F32 `[n, T]`. For the CPU; elsewhere the graph
+    /// is refused.
+    pub fn gelu_back(&self, grad: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.rows("gelu_back", &[grad, x], 1, |[d, x, _], out| {
+            d.iter().zip(x).zip(out).for_each(|((d, &x), y)| *y = d * gelu_slope(x, gelu_gate(x)));
+        })
+    }
+
+    /// The gradients of `gate` and `up` where `grad` is that of `gelu(gate) * up`, all F32 `[n, T]`: `[2n, T]`,
+    /// each row the gate's gradient and then the other's. For the CPU; elsewhere the graph is refused.
+    pub fn geglu_back(&self, grad: Tensor<'c>, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.rows("geglu_back", &[grad, gate, up], 2, |args, out| {
+            gated_back(args, out, |g| {
+                let s = gelu_gate(g);
+                (g * s, gelu_slope(g, s))
+            });
+        })
+    }
+
+    /// The gradients of `gate` and `up` where `grad` is that of `swiglu(gate, up)`, all F32 `[n, T]`: `[2n, T]`,
+    /// each row the gate's gradient and then the other's. For the CPU; elsewhere the graph is refused.
+    pub fn swiglu_back(&self, grad: Tensor<'c>, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.rows("swiglu_back", &[grad, gate, up], 2, |args, out| {
+            gated_back(args, out, |g| {
+                let s = sigmoid(g);
+                (g * s, s * (1.0 + g * (1.0 - s)))
+            });
+        })
+    }
+
+    /// A node whose rows are `times` as wide as those of its arguments, F32 `[n, T]`.
+    fn rows(&self, op: &'static str, args: &[Tensor<'c>], times: usize, f: RowKernel) -> Result<Tensor<'c>> {
+        let n = args.first().map_or([0; 4], |t| t.ne());
+        let ok = args.iter().all(|&t| f32_rows(t) && t.ne() == n && t.nb()[1].is_multiple_of(4));
+        check(ok && n[2] * n[3] == 1, op, "f32 matrices of one shape", args)?;
+        let ne = [n[0].saturating_mul(times), n[1], 1, 1];
+        possible(op, DType::F32, ne)?;
+        self.custom(DType::F32, ne, args, run_rows, Rows { f, n_args: args.len() })
+    }
+}
+
+/// `1 / (1 + exp(-x))`, within a few units in the last place.
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    let z = exp2(-x.abs() * std::f32::consts::LOG2_E);
+    let near = if x < 0.0 { z } else { 1.0 };
+    near / (1.0 + z)
+}
+
+/// `2 sqrt(2 / pi)`, and the factor on the cube.
+const GELU: [f32; 2] = [1.595_769, 0.044_715];
+
+/// What GELU multiplies `x` by: `(1 + tanh z) / 2` is the sigmoid of `2z`.
+#[inline(always)]
+fn gelu_gate(x: f32) -> f32 {
+    sigmoid(GELU[0] * (x + GELU[1] * x * x * x))
+}
+
+/// The derivative of GELU at `x`, where its gate is `s`.
+#[inline(always)]
+fn gelu_slope(x: f32, s: f32) -> f32 {
+    // The gate closes long before the cube overflows.
+    let inner = GELU[0] * (1.0 + 3.0 * GELU[1] * x * x);
+    let bend = s * (1.0 - s);
+    s + if bend == 0.0 { 0.0 } else { x * bend * inner }
+}
+
+/// Gradients through `act(gate) * up`; `act` gives value and derivative.
+#[inline(always)]
+fn gated_back([d, gate, up]: [&[f32]; 3], out: &mut [f32], act: impl Fn(f32) -> (f32, f32)) {
+    let (d_gate, d_up) = out.split_at_mut(gate.len());
+    let inputs = d.iter().zip(gate).zip(up);
+    for (((d, &g), u), (d_gate, d_up)) in inputs.zip(d_gate.iter_mut().zip(d_up)) {
+        let (value, slope) = act(g);
+        *d_gate = d * u * slope;
+        *d_up = d * value;
+    }
+}
+
+unsafe extern "C" fn run_rows(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `rows`, alive while the graph is, with the sources checked there and
+    // the user data put there.
+    let (dst, rows) = unsafe { (&*dst, *(data as *const Rows)) };
+    let width = dst.ne[0] as usize;
+    for row in share(dst.ne[1] as usize, ith, nth) {
+        let mut args: [&[f32]; 3] = [&[]; 3];
+        for (arg, &source) in args.iter_mut().zip(&dst.src[..rows.n_args]) {
+            // SAFETY: each source has ne[0] contiguous f32 in this row, computed before this node.
+            *arg = unsafe {
+                let t = &*source;
+                let at = (t.data as *const u8).add(row * t.nb[1]);
+                std::slice::from_raw_parts(at.cast::<f32>(), t.ne[0] as usize)
+            };
+        }
+        // SAFETY: dst is a contiguous matrix of rows of this width; threads take disjoint rows, and custom ops do
+        // not run in place.
+        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * width), width) };
+        (rows.f)(args, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sigmoids() {
+        for i in -100_000..100_000 {
+            let x = i as f32 / 1000.0;
+            let exact = 1.0 / (1.0 + (-f64::from(x)).exp());
+            // Below exp(-86.6) it is 0.
+            assert!((f64::from(sigmoid(x)) - exact).abs() <= 5e-6 * exact + 1e-37, "{x}");
+        }
+        assert!(sigmoid(f32::NAN).is_nan());
+        assert_eq!([sigmoid(f32::INFINITY), sigmoid(f32::NEG_INFINITY)], [1.0, 0.0]);
+    }
+
+    #[test]
+    fn gelus() {
+        let c = (2.0 / std::f64::consts::PI).sqrt();
+        for i in -20_000..20_000 {
+            let x = i as f32 / 1000.0;
+            let exact = |x: f64| 0.5 * x * (1.0 + (c * (x + 0.044715 * x * x * x)).tanh());
+            let (y, slope) = (x * gelu_gate(x), gelu_slope(x, gelu_gate(x)));
+            assert!((f64::from(y) - exact(x.into())).abs() <= 2e-6 * (1.0 + f64::from(x).abs()), "{x}: {y}");
+            let (h, at) = (1e-5, f64::from(x));
+            let differences = (exact(at + h) - exact(at - h)) / (2.0 * h);
+            assert!((f64::from(slope) - differences).abs() <= 1e-5, "{x}: {slope} {differences}");
+        }
+        assert_eq!([gelu_slope(1e20, 1.0), gelu_slope(-1e20, 0.0)], [1.0, 0.0]);
+    }
+}

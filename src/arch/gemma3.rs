@@ -1,0 +1,65 @@
+//! Gemma 3 (text): norms before and after attention and feed-forward, a norm on each query and key head, and a
+//! gate through GELU. Five of six layers have a window and a rotation of their own.
+
+use ggml::tensor::Tensor;
+use ggml::Result;
+
+use super::parts::{Activation, FeedForward, HeadNorms, QkvMaps};
+use super::{Arch, Layer};
+use crate::graph::{Graph, Pairing, Qkv};
+use crate::ids::{NormRole, Role};
+use crate::layers::{Bias, LayerLoader, Linear, Norm};
+
+pub(super) static GEMMA3: Arch = Arch {
+    name: "gemma3",
+    pairing: Pairing::Halves,
+    layer: |loader| Ok(Box::new(GemmaLayer::load(loader, Some(HeadNorms::load(loader)?))?)),
+    ..Arch::LIKE_LLAMA
+};
+
+/// The layer of Gemma 2 and 3.
+#[derive(Debug)]
+pub(super) struct GemmaLayer {
+    attn_norm: Norm,
+    qkv: QkvMaps,
+    head_norms: Option<HeadNorms>,
+    o: Linear,
+    attn_post_norm: Norm,
+    ffn_norm: Norm,
+    ffn: FeedForward,
+    ffn_post_norm: Norm,
+}
+
+impl GemmaLayer {
+    pub(super) fn load(loader: &LayerLoader<'_, '_>, head_norms: Option<HeadNorms>) -> Result<GemmaLayer> {
+        let n_embd = loader.hp().n_embd;
+        Ok(GemmaLayer {
+            attn_norm: loader.norm(NormRole::Attn, n_embd)?,
+            qkv: QkvMaps::load(loader, Bias::No)?,
+            head_norms,
+            o: loader.linear(Role::O, loader.attention().n_embd_q(), n_embd, Bias::No)?,
+            attn_post_norm: loader.norm(NormRole::AttnPost, n_embd)?,
+            ffn_norm: loader.norm(NormRole::Ffn, n_embd)?,
+            ffn: FeedForward::gated(loader, Activation::Gelu, Bias::No)?,
+            ffn_post_norm: loader.norm(NormRole::FfnPost, n_embd)?,
+        })
+    }
+}
+
+impl Layer for GemmaLayer {
+    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
+        let qkv = self.qkv.apply(g, g.norm(x, &self.attn_norm)?)?;
+        self.head_norms.as_ref().map_or(Ok(qkv), |norms| norms.apply(g, qkv))
+    }
+
+    fn after_attention<'c>(
+        &self,
+        g: &Graph<'_, 'c>,
+        x: Tensor<'c>,
+        attn_out: Tensor<'c>,
+    ) -> Result<Tensor<'c>> {
+        let x = g.add(g.norm(g.linear(attn_out, &self.o)?, &self.attn_post_norm)?, x)?;
+        let h = self.ffn.apply(g, g.norm(x, &self.ffn_norm)?)?;
+        g.add(g.norm(h, &self.ffn_post_norm)?, x)
+    }
+}

@@ -1,0 +1,161 @@
+//! What single architectures say about their layers beyond the keys that all of them share.
+//!
+//! Source of each: `load_arch_hparams` in llama.cpp's `src/models/NAME.cpp`.
+
+use gguf::Result;
+
+use super::{AttentionTemperature, Hparams, KeyReader, LayerAttention};
+
+/// Adjusts the attention of layer `il` to an architecture. It is given the file's keys and the record that
+/// holds without any adjustment: the file's head counts, the file's rotation in every layer, and neither
+/// window nor temperature.
+///
+/// The result is checked like everything else that comes out of a file.
+pub type LayerRule = fn(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> Result<()>;
+
+/// Fills in the numbers of a model that only some architectures have. It is given the file's keys and numbers
+/// that are read and checked already.
+pub(super) type ModelRule = fn(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()>;
+
+/// The rules of one architecture.
+#[derive(Clone, Copy)]
+pub(super) struct Rules {
+    arch: &'static str,
+    pub(super) layer: LayerRule,
+    pub(super) model: ModelRule,
+}
+
+/// Architectures whose numbers are not all read in the way of Llama's.
+const RULES: &[Rules] = &[
+    Rules {
+        arch: "cohere2",
+        layer: cohere2,
+        model: |keys, hp| keys.set_positive("logit_scale", &mut hp.logit_scale),
+    },
+    Rules { arch: "gemma3", layer: gemma3, model: gemma_model },
+    Rules { arch: "gptneox", layer: same, model: gptneox_model },
+    Rules { arch: "granite", layer: granite, model: granite_model },
+    Rules { arch: "mistral3", layer: mistral3, model: as_it_is },
+    Rules { arch: "olmo2", layer: olmo2, model: as_it_is },
+    Rules { arch: "smollm3", layer: smollm3, model: as_it_is },
+];
+
+impl Rules {
+    /// The rules of this architecture; those of most change nothing.
+    pub(super) fn of(arch: &str) -> Rules {
+        let found = RULES.iter().find(|r| r.arch == arch).copied();
+        found.unwrap_or(Rules { arch: "", layer: same, model: as_it_is })
+    }
+}
+
+fn same(_: &KeyReader<'_>, _: usize, _: &mut LayerAttention) -> Result<()> {
+    Ok(())
+}
+
+fn as_it_is(_: &KeyReader<'_>, _: &mut Hparams) -> Result<()> {
+    Ok(())
+}
+
+/// No rotation in every fourth layer.
+fn smollm3(_: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> Result<()> {
+    if (il + 1).is_multiple_of(4) {
+        layer.rotation = None;
+    }
+    Ok(())
+}
+
+/// A window in three of four layers, which alone are rotated.
+fn cohere2(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> Result<()> {
+    if keys.slides(il, 4)? {
+        layer.window = Some(keys.window()?.ok_or_else(|| keys.missing("attention.sliding_window"))?);
+    } else {
+        layer.rotation = None;
+    }
+    Ok(())
+}
+
+/// A window in five of six layers, which have a base of their own and none of the file's scaling.
+fn gemma3(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> Result<()> {
+    if let Some(window) = keys.window()? {
+        if keys.slides(il, 6)? {
+            layer.window = Some(window);
+            if let Some(rotation) = &mut layer.rotation {
+                rotation.freq_base = 10_000.0;
+                rotation.scaled = false;
+            }
+            sliding_base(keys, layer)?;
+        }
+    }
+    gemma_scale(keys, layer, 62)
+}
+
+/// The models of 27 billion parameters, known by their layers, scale scores by the width that follows from
+/// the head count instead of the head's.
+fn gemma_scale(keys: &KeyReader<'_>, layer: &mut LayerAttention, layers_of_27b: usize) -> Result<()> {
+    if keys.count("block_count", 1, super::MAX_LAYERS)? == layers_of_27b {
+        let n_embd = keys.count("embedding_length", 1, super::MAX_DIM)?;
+        layer.scale = 1.0 / ((n_embd / layer.n_head).max(1) as f32).sqrt();
+    }
+    Ok(())
+}
+
+fn gemma_model(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
+    hp.embedding_scale = (hp.n_embd as f32).sqrt();
+    hp.logit_softcap = keys.positive("final_logit_softcapping")?.map(|c| c as f32);
+    Ok(())
+}
+
+fn gptneox_model(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
+    hp.parallel_residual =
+        keys.flag("use_parallel_residual")?.ok_or_else(|| keys.missing("use_parallel_residual"))?;
+    Ok(())
+}
+
+/// `rope.scaling.finetuned` turns rotation off where it is false.
+fn granite(keys: &KeyReader<'_>, _: usize, layer: &mut LayerAttention) -> Result<()> {
+    if keys.flag("rope.scaling.finetuned")? == Some(false) {
+        layer.rotation = None;
+    }
+    keys.set_positive("attention.scale", &mut layer.scale)
+}
+
+fn granite_model(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
+    keys.set_positive("embedding_scale", &mut hp.embedding_scale)?;
+    keys.set_positive("residual_scale", &mut hp.residual_scale)?;
+    // Here, and not in Cohere's models, logits are divided by it.
+    let divisor = keys.positive("logit_scale")?.ok_or_else(|| keys.missing("logit_scale"))?;
+    hp.logit_scale = (1.0 / divisor) as f32;
+    Ok(())
+}
+
+/// A temperature that grows past the trained window.
+fn mistral3(keys: &KeyReader<'_>, _: usize, layer: &mut LayerAttention) -> Result<()> {
+    if let Some(scale) = keys.finite("attention.temperature_scale")?.filter(|&s| s != 0.0) {
+        let trained = keys.as_trained();
+        let declared = trained.count_opt("rope.scaling.original_context_length", 1, super::MAX_CTX)?;
+        let length = declared.map_or_else(|| trained.count("context_length", 1, super::MAX_CTX), Ok)?;
+        layer.temperature = Some(AttentionTemperature { scale, length: length as f64, offset: 0.0 });
+    }
+    keys.set_positive("attention.scale", &mut layer.scale)
+}
+
+/// Olmo 3 has a window in three of four layers, which are rotated without the file's scaling.
+fn olmo2(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> Result<()> {
+    if let Some(window) = keys.window()? {
+        if keys.slides(il, 4)? {
+            layer.window = Some(window);
+            if let Some(rotation) = &mut layer.rotation {
+                rotation.scaled = false;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `rope.freq_base_swa`: the base of layers with a window, where the file has one.
+fn sliding_base(keys: &KeyReader<'_>, layer: &mut LayerAttention) -> Result<()> {
+    if let (Some(base), Some(rotation)) = (keys.positive("rope.freq_base_swa")?, &mut layer.rotation) {
+        rotation.freq_base = base;
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! Activation functions and their gradients, and the part of LayerNorm that RMS norm lacks: on the CPU by ops of
+//! our own where ggml's are tables of half precision or several passes, elsewhere by ops every backend has.
+
+use ggml::graph::Builder;
+use ggml::tensor::Tensor;
+use ggml::Result;
+
+/// `sqrt(2 / pi)` and the factor on the cube, of GELU's tanh form.
+const GELU: [f32; 2] = [0.797_884_6, 0.044_715];
+
+/// Builds activations of F32 tensors `[n, T]`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Activations<'a, 'c> {
+    pub(super) b: &'a Builder<'c>,
+    /// Whether the device runs ops of our own.
+    pub(super) own: bool,
+    /// Whether values must be right to the precision of floats: on the CPU ggml's own GELU looks them up in a table of
+    /// half precision.
+    pub(super) exact: bool,
+}
+
+/// `x` less the mean of each row. The function is its own gradient.
+pub(super) fn centered<'c>(b: &Builder<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+    let n = x.ne()[0] as f32;
+    b.sub(x, b.scale(b.sum_rows(x)?, 1.0 / n)?)
+}
+
+impl<'c> Activations<'_, 'c> {
+    pub(super) fn gelu(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        match (self.own, self.exact) {
+            (true, _) => self.b.gelu_exact(x),
+            (false, false) => self.b.gelu(x),
+            (false, true) => self.b.mul(x, self.b.scale_bias(self.gelu_tanh(x)?, 0.5, 0.5)?),
+        }
+    }
+
+    pub(super) fn geglu(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
+        if self.own {
+            self.b.geglu_exact(gate, up)
+        } else {
+            self.b.mul(self.gelu(gate)?, up)
+        }
+    }
+
+    /// The gradient of `x` where `d` is that of `gelu(x)`.
+    pub(super) fn gelu_back(&self, d: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        if self.own {
+            return self.b.gelu_back(d, x);
+        }
+        self.b.mul(self.gelu_slope(x)?, d)
+    }
+
+    /// The gradients of `gate` and `up` where `d` is that of `geglu(gate, up)`.
+    pub(super) fn geglu_back(
+        &self,
+        d: Tensor<'c>,
+        gate: Tensor<'c>,
+        up: Tensor<'c>,
+    ) -> Result<[Tensor<'c>; 2]> {
+        if self.own {
+            return self.halves(self.b.geglu_back(d, gate, up)?, gate);
+        }
+        let d_gate = self.b.mul(self.gelu_slope(gate)?, self.b.mul(d, up)?)?;
+        Ok([d_gate, self.b.mul(d, self.gelu(gate)?)?])
+    }
+
+    /// The gradients of `gate` and `up` where `d` is that of `swiglu(gate, up)`.
+    pub(super) fn swiglu_back(
+        &self,
+        d: Tensor<'c>,
+        gate: Tensor<'c>,
+        up: Tensor<'c>,
+    ) -> Result<[Tensor<'c>; 2]> {
+        if self.own {
+            return self.halves(self.b.swiglu_back(d, gate, up)?, gate);
+        }
+        let d_gate = self.b.silu_back(self.b.mul(d, up)?, gate)?;
+        Ok([d_gate, self.b.mul(d, self.b.silu(gate)?)?])
+    }
+
+    fn halves(&self, both: Tensor<'c>, gate: Tensor<'c>) -> Result<[Tensor<'c>; 2]> {
+        let n = gate.ne()[0];
+        Ok([self.b.columns(both, 0, n)?, self.b.columns(both, n, n)?])
+    }
+
+    /// `tanh(c (x + a x^3))`.
+    fn gelu_tanh(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (b, [c, a]) = (self.b, GELU);
+        let x = b.cont(x)?;
+        b.tanh(b.mul(x, b.scale_bias(b.mul(x, x)?, a * c, c)?)?)
+    }
+
+    /// The derivative of GELU at `x`, with t that tangent: `(1 + t) / 2 + x c (1 + 3 a x^2) (1 - t^2) / 2`.
+    fn gelu_slope(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (b, [c, a], t) = (self.b, GELU, self.gelu_tanh(x)?);
+        let x = b.cont(x)?;
+        let slope = b.mul(x, b.scale_bias(b.mul(x, x)?, 3.0 * a * c, c)?)?;
+        let rest = b.mul(slope, b.scale_bias(b.mul(t, t)?, -0.5, 0.5)?)?;
+        b.add(rest, b.scale_bias(t, 0.5, 0.5)?)
+    }
+}
