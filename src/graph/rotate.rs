@@ -77,10 +77,6 @@ enum LoweringInputs {
 impl<'c> Rotation<'c> {
     /// Declares the inputs of every map among `maps`, once each: a table where the device runs our op, else
     /// positions and factors for `ggml_rope_ext`.
-    ///
-    /// # Errors
-    /// A base for each head where the device has no table op and only part of a head is rotated, in halves or
-    /// with a magnitude.
     pub fn new(
         b: &Builder<'c>,
         layer: &LayerAttention,
@@ -142,7 +138,7 @@ impl<'c> Lowering<'c> {
         n_tokens: usize,
         by_table: bool,
     ) -> Result<(Self, LoweringInputs)> {
-        let (n_rot, d) = (plan.freqs.n_rot(), layer.n_embd_head);
+        let n_rot = plan.freqs.n_rot();
         if n_rot == 0 {
             return Ok((Lowering::Nothing, LoweringInputs::Nothing));
         }
@@ -153,13 +149,9 @@ impl<'c> Lowering<'c> {
             return Ok((Lowering::Table { table, neox }, LoweringInputs::Table(id)));
         }
         let per_head = n_tables > 1;
-        if per_head && n_rot != d && (neox || plan.mscale != 1.0) {
-            let what =
-                format!("a base for each head needs all {d} dimensions rotated, the model rotates {n_rot}");
-            return Err(Error::Op { op: "rope", what });
-        }
         let (pos_id, pos) = b.input("pos", DType::I32, &[n_tokens])?;
-        let len = |heads: usize| d / 2 * if per_head { heads } else { 1 };
+        // Factors of one head cover all of it, as ggml wants them; those of each head what is rotated.
+        let len = |heads: usize| if per_head { n_rot / 2 * heads } else { layer.n_embd_head / 2 };
         let series = geometric(&plan.freqs);
         let q = match series {
             Some(_) => None,
@@ -182,46 +174,59 @@ impl<'c> Lowering<'c> {
 
     /// The gradient of the argument of [`Lowering::apply`].
     fn back(&self, b: &Builder<'c>, grad: Tensor<'c>, keys: bool) -> Result<Tensor<'c>> {
-        let [d, heads, n, _] = grad.ne();
+        let [_, heads, n, _] = grad.ne();
         match *self {
             Lowering::Nothing => b.cont(grad),
             Lowering::Table { table, neox } => b.rope_table_back(grad, table, neox),
             Lowering::Scalars { pos, q, k: None, params, .. } => b.rope_back(grad, pos, q, &params),
             Lowering::Scalars { pos, q, k, params, permute } => {
-                let one_head = b.reshape(b.cont(grad)?, &[d * heads, 1, n])?;
-                let params = RopeParams { n_dims: d * heads, ..params };
-                let back = b.rope_back(one_head, pos, if keys { k } else { q }, &params)?;
-                if !permute {
-                    return b.reshape(back, &[d, heads, n]);
+                let n_rot = params.n_dims;
+                let turned = b.cont(b.columns(grad, 0, n_rot)?)?;
+                let one_head = b.reshape(turned, &[n_rot * heads, 1, n])?;
+                let params = RopeParams { n_dims: n_rot * heads, ..params };
+                let mut back = b.rope_back(one_head, pos, if keys { k } else { q }, &params)?;
+                if permute {
+                    let pairs = b.reshape(back, &[2, n_rot / 2, heads * n])?;
+                    back = b.cont(b.permute(pairs, [1, 0, 2, 3])?)?;
                 }
-                let pairs = b.reshape(back, &[2, d / 2, heads * n])?;
-                b.reshape(b.cont(b.permute(pairs, [1, 0, 2, 3])?)?, &[d, heads, n])
+                with_rest(b, b.reshape(back, &[n_rot, heads, n])?, grad)
             }
         }
     }
 
     fn apply(&self, b: &Builder<'c>, x: Tensor<'c>, keys: bool) -> Result<Tensor<'c>> {
-        let [d, heads, n, _] = x.ne();
+        let [_, heads, n, _] = x.ne();
         match *self {
             Lowering::Nothing => b.cont(x),
             Lowering::Table { table, neox } => b.rope_table(x, table, neox),
             Lowering::Scalars { pos, q, k: None, params, .. } => b.rope(x, pos, q, &params),
             Lowering::Scalars { pos, q, k, params, permute } => {
+                let n_rot = params.n_dims;
+                let turned = b.cont(b.columns(x, 0, n_rot)?)?;
                 // Queries and keys permuted alike have the same products, so pairs side by side need no way
                 // back.
-                let x = if permute {
-                    let halves = b.reshape(b.cont(x)?, &[d / 2, 2, heads * n])?;
+                let turned = if permute {
+                    let halves = b.reshape(turned, &[n_rot / 2, 2, heads * n])?;
                     b.cont(b.permute(halves, [1, 0, 2, 3])?)?
                 } else {
-                    b.cont(x)?
+                    turned
                 };
-                let one_head = b.reshape(x, &[d * heads, 1, n])?;
-                let params = RopeParams { n_dims: d * heads, ..params };
+                let one_head = b.reshape(turned, &[n_rot * heads, 1, n])?;
+                let params = RopeParams { n_dims: n_rot * heads, ..params };
                 let rotated = b.rope(one_head, pos, if keys { k } else { q }, &params)?;
-                b.reshape(rotated, &[d, heads, n])
+                with_rest(b, b.reshape(rotated, &[n_rot, heads, n])?, x)
             }
         }
     }
+}
+
+/// `rotated` with the dimensions of `x` behind them that are not: `[n_rot, H, T]` and `[d, H, T]` to `[d, H, T]`.
+fn with_rest<'c>(b: &Builder<'c>, rotated: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+    let (n_rot, d) = (rotated.ne()[0], x.ne()[0]);
+    if n_rot == d {
+        return Ok(rotated);
+    }
+    b.concat(rotated, b.cont(b.columns(x, n_rot, d - n_rot)?)?, 0)
 }
 
 impl RotationInputs {
@@ -263,14 +268,15 @@ impl LoweringInputs {
             }
             LoweringInputs::Scalars { pos: pos_id, q, k } => {
                 exec.set(pos_id, pos)?;
-                let heads = |n: usize| k.is_some().then_some(n);
-                if let Some(q) = q {
-                    exec.set(q, &factors(&plan.freqs, layer.n_embd_head, heads(layer.n_head)))?;
+                let of_heads = |n: usize| factors(&plan.freqs, plan.freqs.n_rot(), n);
+                match (q, k) {
+                    (Some(q), None) => exec.set(q, &factors(&plan.freqs, layer.n_embd_head, 1)),
+                    (Some(q), Some(k)) => {
+                        exec.set(q, &of_heads(layer.n_head))?;
+                        exec.set(k, &of_heads(layer.n_head_kv))
+                    }
+                    (None, _) => Ok(()),
                 }
-                if let Some(k) = k {
-                    exec.set(k, &factors(&plan.freqs, layer.n_embd_head, heads(layer.n_head_kv)))?;
-                }
-                Ok(())
             }
         }
     }
@@ -310,17 +316,15 @@ fn table(freqs: &Freqs, mscale: f64, pos: &[i32], out: &mut Vec<f32>) {
 }
 
 /// The divisors that `ggml_rope_ext` applies to an angle of base 1: `1/theta`, infinite for pairs that are
-/// not rotated. One entry for each pair of one head, or of all `n_heads` heads, where heads of a group share
-/// a table.
-fn factors(freqs: &Freqs, n_embd_head: usize, n_heads: Option<usize>) -> Vec<f32> {
+/// not rotated. An entry for each pair of `width` dimensions of each head, where heads of a group share a table.
+fn factors(freqs: &Freqs, width: usize, n_heads: usize) -> Vec<f32> {
     let half = freqs.n_pairs();
     let inverse = |t: &f64| if *t == 0.0 { f32::INFINITY } else { (1.0 / t) as f32 };
-    let n_heads = n_heads.unwrap_or(1);
-    let mut out = Vec::with_capacity(n_heads * n_embd_head / 2);
+    let mut out = Vec::with_capacity(n_heads * width / 2);
     for head in 0..n_heads {
         let at = head * freqs.n_tables / n_heads * half;
         out.extend(freqs.theta[at..at + half].iter().map(inverse));
-        out.resize((head + 1) * n_embd_head / 2, f32::INFINITY);
+        out.resize((head + 1) * width / 2, f32::INFINITY);
     }
     out
 }
