@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 
 use kernels::attention::{
-    exp2, index_bytes, index_mask as index, BranchOperands, Format, Inputs, Rows, Scratch, Tile, KEYS,
+    exp2, index_bytes, index_mask as index, BranchOperands, Format, Inputs, Rows, Scratch, Stats, Tile, KEYS,
 };
 
 use crate::custom::share;
@@ -63,6 +63,41 @@ pub fn index_mask(mask: &mut [u16], n_columns: usize, n_tokens: usize) -> Result
     Ok(())
 }
 
+/// How products of queries and keys become scores, and what takes part in the softmax besides them. A number is a
+/// scale alone.
+#[derive(Debug, Clone, Copy)]
+pub struct Scoring<'c> {
+    /// Factor on the products.
+    pub scale: f32,
+    /// Scaled products `s` become `softcap * tanh(s / softcap)`, before the mask is added.
+    pub softcap: Option<f32>,
+    /// Attention sinks, F32 `[n_head]`: for each query head a score that takes part in the softmax, and that no value
+    /// belongs to.
+    pub sinks: Option<Tensor<'c>>,
+}
+
+impl From<f32> for Scoring<'_> {
+    fn from(scale: f32) -> Self {
+        Scoring { scale, softcap: None, sinks: None }
+    }
+}
+
+impl Scoring<'_> {
+    /// Checks the numbers, and the sinks against the number of query heads.
+    pub(crate) fn check(&self, op: &'static str, n_head: usize) -> Result<()> {
+        let Scoring { scale, softcap, sinks } = *self;
+        let cap = softcap.is_none_or(|cap| cap.is_finite() && cap > 0.0);
+        if !(scale.is_finite() && cap) {
+            let what =
+                format!("expected a finite scale and a softcap above 0, found {scale} and {softcap:?}");
+            return Err(Error::Op { op, what });
+        }
+        let Some(sinks) = sinks else { return Ok(()) };
+        let ok = sinks.dtype() == DType::F32 && contiguous(sinks) && sinks.ne() == [n_head, 1, 1, 1];
+        check(ok, op, &format!("sinks f32 [{n_head}]"), &[sinks])
+    }
+}
+
 /// The operands of one branch.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionBranch<'c> {
@@ -79,6 +114,7 @@ pub struct AttentionBranch<'c> {
 struct Tiling {
     n_branches: usize,
     scale: f32,
+    softcap: Option<f32>,
     n_head: usize,
     n_head_kv: usize,
     n_tokens: usize,
@@ -86,8 +122,10 @@ struct Tiling {
     d_v: usize,
     /// Tokens of a tile.
     tokens: usize,
-    /// Columns of a tile. If these are all columns, tiles write the result, otherwise partial results.
+    /// Columns of a tile.
     columns: usize,
+    /// Tiles write partial results: they are over a range of the columns, or sinks are to be added.
+    partial: bool,
 }
 
 impl Tiling {
@@ -109,25 +147,25 @@ impl Tiling {
 }
 
 impl<'c> Builder<'c> {
-    /// Softmax over the columns of all branches (one to three), side by side, of `scale * q . k + mask`,
-    /// times v: F32 `[d_v, n_head, T]`. The mask is F16 `[columns, T]`, finite or -inf, with an index behind it
+    /// Softmax over the columns of all branches (one to three), side by side, of `scale * q . k + mask`, times v:
+    /// F32 `[d_v, n_head, T]`; with softcap and sinks as [`Scoring`] says. The mask is F16 `[columns, T]`, finite or -inf, with an index behind it
     /// ([`mask_shape`], [`index_mask`]); a row that is all -inf gives zeros. Query heads `h * n_head_kv / n_head`
     /// share KV heads. For the CPU; elsewhere the graph is refused.
     pub fn attention(
         &self,
         branches: &[AttentionBranch<'c>],
         mask: Tensor<'c>,
-        scale: f32,
+        scoring: impl Into<Scoring<'c>>,
     ) -> Result<Tensor<'c>> {
-        let op = "attention";
+        let (op, scoring) = ("attention", scoring.into());
         let mut args: Vec<Tensor<'c>> = branches.iter().flat_map(|p| [p.q, p.k, p.v]).collect();
         args.push(mask);
-        if !(1..=3).contains(&branches.len()) || !scale.is_finite() {
-            let what =
-                format!("expected 1 to 3 branches and a finite scale, found {} and {scale}", branches.len());
+        if !(1..=3).contains(&branches.len()) {
+            let what = format!("expected 1 to 3 branches, found {}", branches.len());
             return Err(Error::Op { op, what });
         }
         let (q, k, v) = (branches[0].q.ne(), branches[0].k.ne(), branches[0].v.ne());
+        scoring.check(op, q[1])?;
         let fits = branches.iter().all(|p| {
             let (n, types) = (p.k.ne()[1], f32_rows(p.q) && matrix(p.k) && matrix(p.v));
             let keys = p.k.ne() == [q[0], n, k[2], 1] && p.v.ne() == [v[0], n, k[2], 1];
@@ -145,7 +183,8 @@ impl<'c> Builder<'c> {
         )?;
         let mut tiling = Tiling {
             n_branches: branches.len(),
-            scale,
+            scale: scoring.scale,
+            softcap: scoring.softcap,
             n_head: q[1],
             n_head_kv: k[2],
             n_tokens: q[2],
@@ -153,17 +192,21 @@ impl<'c> Builder<'c> {
             d_v: v[0],
             tokens: 0,
             columns: 0,
+            partial: false,
         };
         tiling.cut();
+        // Three branches and a mask are all the sources an op can have, so sinks are added behind it.
+        tiling.partial = tiling.n_ranges() > 1 || scoring.sinks.is_some();
         let ne = [v[0], q[1], q[2], 1];
         possible(op, DType::F32, ne)?;
-        if tiling.n_ranges() == 1 {
+        if !tiling.partial {
             return self.custom(DType::F32, ne, &args, run_tiles, tiling);
         }
         let partial = [v[0] + STATS, q[1], q[2], tiling.n_ranges()];
         possible(op, DType::F32, partial)?;
         let partial = self.custom(DType::F32, partial, &args, run_tiles, tiling)?;
-        self.custom(DType::F32, ne, &[partial], run_merge, tiling)
+        let args: Vec<Tensor<'c>> = [partial].into_iter().chain(scoring.sinks).collect();
+        self.custom(DType::F32, ne, &args, run_merge, tiling)
     }
 }
 
@@ -211,12 +254,13 @@ unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
         let mask = &*dst.src[3 * tiling.n_branches];
         std::slice::from_raw_parts(mask.data as *const u16, mask.ne[0] as usize * mask.ne[1] as usize)
     };
-    let Tiling { n_columns, scale, d_v, .. } = tiling;
+    let Tiling { n_columns, scale, softcap, d_v, .. } = tiling;
     let (mask, index) = mask.split_at(n_columns * tiling.n_tokens);
     let n_rep = tiling.n_head / tiling.n_head_kv;
-    let inputs = Inputs { branches, mask, index: bytemuck::cast_slice(index), n_columns, scale, n_rep, d_v };
+    let index = bytemuck::cast_slice(index);
+    let inputs = Inputs { branches, mask, index, n_columns, scale, softcap, n_rep, d_v };
     let (n_ranges, n_queries) = (tiling.n_ranges(), tiling.n_tokens.div_ceil(tiling.tokens));
-    let stats = if n_ranges > 1 { STATS } else { 0 };
+    let stats = if tiling.partial { STATS } else { 0 };
     let row_len = tiling.d_v + stats;
     SCRATCH.with_borrow_mut(|scratch| {
         // Keys that are read once are taken by one thread for all heads, whose rows lie side by side. Keys that are
@@ -233,7 +277,7 @@ unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
                 tokens: span(queries, tiling.tokens, tiling.n_tokens),
                 columns: span(range, tiling.columns, tiling.n_columns),
             };
-            scratch.attend(&inputs, &tile, |t, h, max, sum, values| {
+            scratch.attend(&inputs, &tile, |t, h, Stats { max, sum }, values| {
                 let row = (range * tiling.n_tokens + t) * tiling.n_head + h;
                 // SAFETY: dst is contiguous F32 [row_len, n_head, n_tokens, n_ranges], and tiles are of
                 // disjoint rows.
@@ -259,6 +303,11 @@ unsafe extern "C" fn run_merge(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
         let data = (*dst.src[0]).data as *const f32;
         std::slice::from_raw_parts(data, row_len * n_rows * tiling.n_ranges())
     };
+    // SAFETY: the second source, where there is one, is contiguous F32 [n_head], computed before.
+    let sinks = unsafe {
+        let sinks = dst.src[1].as_ref();
+        sinks.map(|t| std::slice::from_raw_parts(t.data as *const f32, tiling.n_head))
+    };
     for row in share(n_rows, ith, nth) {
         // SAFETY: dst is contiguous F32 [d_v, n_head, n_tokens], and threads take disjoint rows.
         let out = unsafe {
@@ -275,8 +324,12 @@ unsafe extern "C" fn run_merge(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
             sum += stats[1] * factor;
             out.iter_mut().zip(values).for_each(|(o, v)| *o += v * factor);
         }
-        if sum != 0.0 {
-            out.iter_mut().for_each(|o| *o /= sum);
+        let (stats, before) = match sinks {
+            Some(sinks) => Stats { max, sum }.with_sink(sinks[row % tiling.n_head]),
+            None => (Stats { max, sum }, 1.0),
+        };
+        if stats.sum != 0.0 {
+            out.iter_mut().for_each(|o| *o *= before / stats.sum);
         }
     }
 }

@@ -9,14 +9,15 @@
 //! Backward (Dao et al., FlashAttention, algorithm 4): with P = exp(S - lse) and D = rowsum(dO * O), dV = P^T
 //! dO, dS = P * (dO V^T - D), dK = scale dS^T Q, dQ = scale dS K. Work is divided by keys, whose gradients
 //! are added up in place; queries get sums from all keys, so each of a few lanes of keys has sums of its own,
-//! added by a second node. Lanes are given by the shapes, so no bit depends on the number of threads.
+//! added by a second node. A softcap multiplies dS by 1 - tanh^2; sinks are in lse, and so in P and D. Lanes are given by the shapes, so no bit depends on the number of threads.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kernels::attention_train::{backward, forward, Heads, HeadsMut, KeyRanges, KEYS};
+use kernels::attention_train::{backward, forward, sink_gradient, Heads, HeadsMut, KeyRanges, KEYS};
 
+use crate::attention::Scoring;
 use crate::custom::share;
 use crate::graph::Builder;
 use crate::ops::{check, contiguous, f32_rows, possible, share_memory};
@@ -57,6 +58,7 @@ pub struct AttentionBack<'c> {
 #[derive(Debug)]
 struct Schedule {
     scale: f32,
+    softcap: Option<f32>,
     n_rep: usize,
     /// Tokens of a tile.
     tokens: usize,
@@ -69,9 +71,10 @@ struct Schedule {
 }
 
 impl Schedule {
-    fn new(scale: f32, n_rep: usize, lanes: usize) -> Schedule {
+    fn new(Scoring { scale, softcap, .. }: Scoring<'_>, n_rep: usize, lanes: usize) -> Schedule {
         let tokens = (TILE_ROWS / n_rep).max(1);
-        Schedule { scale, n_rep, tokens, lanes, next: AtomicUsize::new(0), done: AtomicUsize::new(0) }
+        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Schedule { scale, softcap, n_rep, tokens, lanes, next, done }
     }
 
     /// Calls `f` with units of work `0..n`; each thread takes the next one when it has finished the one
@@ -110,7 +113,8 @@ impl<'c> Builder<'c> {
     /// Attention of q (F32 `[d, n_head, T]`) over k and v (F32 `[d, n_head_kv, N]`, `[d_v, n_head_kv, N]`,
     /// rows contiguous): query `t` sees keys `key_ranges[0][t] .. key_ranges[1][t]` (I32 `[2, T]`, clamped to
     /// `0..N`). Gives F32 `[d_v + 1, n_head, T]`: the output, then the natural logarithm of the sum of the
-    /// exponentials of `scale * q . k`; zeros and -inf where nothing is seen. Query head `h` has KV head `h *
+    /// exponentials of `scale * q . k`; zeros and -inf where nothing is seen. Softcap and sinks, which count in that
+    /// sum, as [`Scoring`] says. Query head `h` has KV head `h *
     /// n_head_kv / n_head`. For the CPU; elsewhere the graph is refused.
     pub fn attention_lse(
         &self,
@@ -118,30 +122,36 @@ impl<'c> Builder<'c> {
         k: Tensor<'c>,
         v: Tensor<'c>,
         key_ranges: Tensor<'c>,
-        scale: f32,
+        scoring: impl Into<Scoring<'c>>,
     ) -> Result<Tensor<'c>> {
-        let op = "attention_lse";
+        let (op, scoring) = ("attention_lse", scoring.into());
+        scoring.check(op, q.ne()[1])?;
         let args = [q, k, v, key_ranges];
-        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N] f32, key_ranges i32 [2,T], \
-            a finite scale";
-        let Some(n_rep) = n_rep(args).filter(|_| scale.is_finite()) else {
+        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N] f32, key_ranges i32 [2,T]";
+        let Some(n_rep) = n_rep(args) else {
             return Err(refusal(op, expected, &args));
         };
         let ne = [v.ne()[0] + 1, q.ne()[1], q.ne()[2], 1];
         possible(op, DType::F32, ne)?;
-        self.custom(DType::F32, ne, &args, run_forward, Schedule::new(scale, n_rep, 0))
+        let args: Vec<Tensor<'c>> = args.into_iter().chain(scoring.sinks).collect();
+        self.custom(DType::F32, ne, &args, run_forward, Schedule::new(scoring, n_rep, 0))
     }
 
     /// The gradient of q, F32 `[d, n_head, T]`, from that of [`Builder::attention_lse`]'s output; those of k
     /// and v are added to `d_k` and `d_v`, once for each compute of a graph that has the result in it. `d_k`
-    /// and `d_v` are stored tensors (or views) of their own, none of the other operands. For the CPU;
-    /// elsewhere the graph is refused.
-    pub fn attention_back(&self, a: AttentionBack<'c>, scale: f32) -> Result<Tensor<'c>> {
-        let op = "attention_back";
+    /// and `d_v` are stored tensors (or views) of their own, none of the other operands. The scoring is that of the
+    /// forward pass. For the CPU; elsewhere the graph is refused.
+    pub fn attention_back(
+        &self,
+        a: AttentionBack<'c>,
+        scoring: impl Into<Scoring<'c>>,
+    ) -> Result<Tensor<'c>> {
+        let (op, scoring) = ("attention_back", scoring.into());
+        scoring.check(op, a.q.ne()[1])?;
         let args = [a.q, a.k, a.v, a.key_ranges, a.o_lse, a.d_out, a.d_k, a.d_v];
         let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], key_ranges i32 [2,T], \
             o_lse [d_v+1,n_head,T], \
-            d_out [d_v,n_head,T] and, of a writable store, d_k and d_v like k and v, f32, a finite scale";
+            d_out [d_v,n_head,T] and, of a writable store, d_k and d_v like k and v, f32";
         let (q, k, v) = (a.q.ne(), a.k.ne(), a.v.ne());
         let shapes = a.d_out.ne() == [v[0], q[1], q[2], 1]
             && a.o_lse.ne() == [v[0] + 1, q[1], q[2], 1]
@@ -150,15 +160,32 @@ impl<'c> Builder<'c> {
             && [a.o_lse, a.d_out, a.d_k, a.d_v].into_iter().all(heads);
         let apart = args[..7].iter().all(|&t| !share_memory(t, a.d_v))
             && args[..6].iter().all(|&t| !share_memory(t, a.d_k));
-        let ok = shapes && scale.is_finite() && target(a.d_k) && target(a.d_v) && apart;
+        let ok = shapes && target(a.d_k) && target(a.d_v) && apart;
         let Some(n_rep) = n_rep([a.q, a.k, a.v, a.key_ranges]).filter(|_| ok) else {
             return Err(refusal(op, expected, &args));
         };
         let lanes = UNITS.div_ceil(k[1]).min(k[2].div_ceil(KEYS));
         let ne = [q[0], q[2].saturating_mul(n_rep), k[1], lanes];
         possible(op, DType::F32, ne)?;
-        let partial = self.custom(DType::F32, ne, &args, run_backward, Schedule::new(scale, n_rep, lanes))?;
+        let partial =
+            self.custom(DType::F32, ne, &args, run_backward, Schedule::new(scoring, n_rep, lanes))?;
         self.custom(DType::F32, [q[0], q[1], q[2], 1], &[partial], run_sum, ())
+    }
+
+    /// The gradient of sinks, F32 `[n_head]`, from the result of [`Builder::attention_lse`] with them and the gradient
+    /// of its output, F32 `[d_v, n_head, T]`: minus the sum over tokens of the sink's weight times `dO . O`. For the
+    /// CPU; elsewhere the graph is refused.
+    pub fn attention_sinks_back(
+        &self,
+        sinks: Tensor<'c>,
+        o_lse: Tensor<'c>,
+        d_out: Tensor<'c>,
+    ) -> Result<Tensor<'c>> {
+        let (op, [d, n_head, n, _]) = ("attention_sinks_back", d_out.ne());
+        Scoring { sinks: Some(sinks), ..Scoring::from(1.0) }.check(op, n_head)?;
+        let fits = o_lse.ne() == [d + 1, n_head, n, 1] && heads(o_lse) && heads(d_out);
+        check(fits, op, "o_lse [d_v+1,n_head,T] and d_out [d_v,n_head,T] f32", &[o_lse, d_out])?;
+        self.custom(DType::F32, [n_head, 1, 1, 1], &[sinks, o_lse, d_out], run_sinks_back, ())
     }
 }
 
@@ -208,7 +235,11 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
         let (dst, schedule) = (&*dst, &*(data as *const Schedule));
         let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
         let key_ranges = key_ranges_of(&*dst.src[3], k.shape()[2]);
-        (dst, schedule, forward::Inputs { q, k, v, key_ranges, scale: schedule.scale, n_rep: schedule.n_rep })
+        let sinks = dst.src[4].as_ref();
+        // Checked to be contiguous F32 [n_head].
+        let sinks = sinks.map(|t| std::slice::from_raw_parts(t.data as *const f32, t.ne[0] as usize));
+        let Schedule { scale, softcap, n_rep, .. } = *schedule;
+        (dst, schedule, forward::Inputs { q, k, v, key_ranges, scale, softcap, sinks, n_rep })
     };
     let (n_tokens, n_head_kv) = (inputs.q.shape()[2], inputs.k.shape()[1]);
     let n_tiles = n_tokens.div_ceil(schedule.tokens);
@@ -236,11 +267,11 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
         let [o_lse, d_out] = [4, 5].map(|i| heads_of(&*dst.src[i]));
         let [d_k, d_v] = [6, 7].map(|i| heads_mut(&*dst.src[i]));
         let key_ranges = key_ranges_of(&*dst.src[3], k.shape()[2]);
-        let (scale, n_rep, tokens) = (schedule.scale, schedule.n_rep, schedule.tokens);
+        let Schedule { scale, softcap, n_rep, tokens, .. } = *schedule;
         (
             dst,
             schedule,
-            backward::Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, scale, n_rep, tokens },
+            backward::Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, scale, softcap, n_rep, tokens },
         )
     };
     let ([d, _, n_tokens], [_, n_head_kv, n_keys]) = (inputs.q.shape(), inputs.k.shape());
@@ -285,5 +316,20 @@ unsafe extern "C" fn run_sum(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: 
         for lane in sums.chunks_exact(d * n_head * n_tokens).skip(1) {
             out.iter_mut().zip(&lane[at..]).for_each(|(o, s)| *o += s);
         }
+    }
+}
+
+unsafe extern "C" fn run_sinks_back(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
+    // SAFETY: ggml passes the node made in `attention_sinks_back`, whose sources are the tensors checked there, computed
+    // before. All are alive, and the sources as they are, while it runs.
+    let (dst, sinks, o_lse, d_out) = unsafe {
+        let dst = &*dst;
+        let sinks = std::slice::from_raw_parts((*dst.src[0]).data as *const f32, dst.ne[0] as usize);
+        (dst, sinks, heads_of(&*dst.src[1]), heads_of(&*dst.src[2]))
+    };
+    for h in share(sinks.len(), ith, nth) {
+        let gradient = sink_gradient(sinks[h], h, o_lse, d_out);
+        // SAFETY: dst is contiguous F32 [n_head], and threads take different heads.
+        unsafe { (dst.data as *mut f32).add(h).write(gradient) };
     }
 }

@@ -20,6 +20,7 @@ pub mod loss;
 pub mod machine;
 pub mod ops;
 mod ops_back;
+mod ops_softmax;
 mod store;
 pub mod tensor;
 pub mod tiled;

@@ -59,6 +59,12 @@ pub trait Layer: Debug + Send + Sync {
     /// Computes queries, keys and values from the layer's input `x`, F32 `[n_embd, T]`.
     fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>>;
 
+    /// Attention sinks, F32 `[n_head]`: for each query head a score that takes part in the softmax of attention, and that
+    /// no value belongs to.
+    fn sinks(&self) -> Option<&StoreTensor> {
+        None
+    }
+
     /// Computes the layer's output, F32 `[n_embd, T]`, from its input `x` of that shape and the output of
     /// attention, `[n_head * d, T]`.
     fn after_attention<'c>(

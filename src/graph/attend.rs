@@ -4,9 +4,9 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use ggml::attention::{mask_shape, AttentionBranch};
+use ggml::attention::{mask_shape, AttentionBranch, Scoring};
 use ggml::graph::{Builder, InputId};
-use ggml::tensor::Tensor;
+use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{DType, Error, Result};
 
 use super::rotate::{Rotation, RotationInputs};
@@ -115,13 +115,21 @@ impl<'a, 'c> Cached<'a, 'c> {
     }
 
     /// Rotates queries and keys, stores keys and values in the cache, and attends: q `[n_head * d, T]`, k and
-    /// v `[n_head_kv * d, T]` (their rows may be strided) to `[n_head * d, T]`.
-    pub fn attend(&self, g: &Graph<'a, 'c>, Qkv { q, k, v }: Qkv<'c>, il: usize) -> Result<Tensor<'c>> {
+    /// v `[n_head_kv * d, T]` (their rows may be strided) to `[n_head * d, T]`. `sinks`: of the layer, F32 `[n_head]`.
+    pub fn attend(
+        &self,
+        g: &Graph<'a, 'c>,
+        Qkv { q, k, v }: Qkv<'c>,
+        sinks: Option<&StoreTensor>,
+        il: usize,
+    ) -> Result<Tensor<'c>> {
         let (b, n) = (g.b, self.n_tokens);
         let no_layer = || Error::Op { op: "attention", what: format!("the model has no layer {il}") };
         let record = self.hp.layers.get(il).ok_or_else(no_layer)?;
         let kind = self.kinds.get(record.kind).ok_or_else(no_layer)?;
-        let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, .. } = *kind.layer;
+        let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, softcap, .. } = *kind.layer;
+        let sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
+        let scoring = Scoring { scale, softcap, sinks };
         let heads = |x: Tensor<'c>, n_heads: usize| {
             b.view(x, [d, n_heads, n, 1], [4 * d, x.nb()[1], x.nb()[1] * n], 0)
         };
@@ -156,11 +164,11 @@ impl<'a, 'c> Cached<'a, 'c> {
             });
         }
         let out = match parts[..] {
-            _ if g.capabilities.branched_attention() => b.attention(&parts, kind.mask, scale)?,
+            _ if g.capabilities.branched_attention() => b.attention(&parts, kind.mask, scoring)?,
             [AttentionBranch { q, k, v }] if g.capabilities.flash => {
-                b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, kind.mask, scale)?
+                b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, kind.mask, scoring)?
             }
-            _ => explicit(b, &parts, kind.mask, scale)?,
+            _ => explicit(b, &parts, kind.mask, scoring)?,
         };
         b.reshape(out, &[d * n_head, n])
     }
@@ -171,7 +179,7 @@ fn explicit<'c>(
     b: &Builder<'c>,
     parts: &[AttentionBranch<'c>],
     mask: Tensor<'c>,
-    scale: f32,
+    scoring: Scoring<'c>,
 ) -> Result<Tensor<'c>> {
     let mut scores: Option<Tensor<'c>> = None;
     for part in parts {
@@ -179,7 +187,7 @@ fn explicit<'c>(
         scores = Some(scores.map_or(Ok(s), |before| b.concat(before, s, 0))?);
     }
     let nothing = || Error::Op { op: "attention", what: "no branch reaches a key".into() };
-    let p = b.soft_max(scores.ok_or_else(nothing)?, mask, scale)?;
+    let p = b.soft_max(scores.ok_or_else(nothing)?, mask, scoring)?;
     let (mut out, mut from): (Option<Tensor<'c>>, usize) = (None, 0);
     for part in parts {
         let v = b.cont(b.permute(b.to_f32(part.v)?, [1, 0, 2, 3])?)?;

@@ -300,7 +300,7 @@ impl Parts<'_> {
         let (cached, inputs, mut x) = Cached::new(&g, hp, kv, plan, self.model.arch().pairing, shape)?;
         for (il, layer) in transformer.layers.iter().enumerate() {
             let qkv = layer.before_attention(&g, x)?;
-            let attn_out = cached.wanted(&g, cached.attend(&g, qkv, il)?, il)?;
+            let attn_out = cached.wanted(&g, cached.attend(&g, qkv, layer.sinks(), il)?, il)?;
             x = layer.after_attention(&g, cached.wanted(&g, x, il)?, attn_out)?;
         }
         // Without a wanted row the graph ends where the last layer's keys and values are stored.

@@ -22,6 +22,8 @@ pub struct QueryBlock {
     /// Positions of the queries.
     pub positions: Range<usize>,
     attention: LayerAttention,
+    /// A score for each query head that no key belongs to; empty in layers without.
+    sinks: Vec<f32>,
     parts: Vec<Part>,
     /// The position each cell holds; negative where it holds none.
     cells: Vec<i32>,
@@ -44,7 +46,8 @@ impl QueryBlock {
     }
 
     /// Probabilities of the queries at some positions in one head: a row for each query, a column for each
-    /// position up to the last of these queries, 0 where a query does not see a key. Every row sums to 1.
+    /// position up to the last of these queries, 0 where a query does not see a key. Every row sums to 1, less what an
+    /// attention sink takes.
     ///
     /// # Errors
     /// Scores that are no numbers.
@@ -52,7 +55,7 @@ impl QueryBlock {
     /// # Panics
     /// For positions that are not among [`QueryBlock::positions`], as slices do.
     pub fn probabilities(&self, head: usize, positions: Range<usize>) -> Result<Vec<f32>> {
-        let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, .. } = self.attention;
+        let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, softcap, .. } = self.attention;
         let (width, first) = (positions.end, positions.start - self.positions.start);
         let of_key = head / (n_head / n_head_kv) * d;
         let mut rows = vec![f32::NEG_INFINITY; positions.len() * width];
@@ -65,13 +68,15 @@ impl QueryBlock {
                 let key = &key[of_key..of_key + d];
                 for (i, (query, seen)) in queries.iter().zip(&seen).enumerate() {
                     if seen.contains(&at) {
-                        rows[i * width + at as usize] = scale * dot(query, key);
+                        let score = scale * dot(query, key);
+                        rows[i * width + at as usize] =
+                            softcap.map_or(score, |cap| cap * (score / cap).tanh());
                     }
                 }
             }
         }
         for (row, position) in rows.chunks_exact_mut(width.max(1)).zip(positions) {
-            soft_max(row).ok_or_else(|| {
+            soft_max(row, self.sinks.get(head).copied()).ok_or_else(|| {
                 let layer = self.layer;
                 Error::Invalid(format!(
                     "layer {layer}, head {head}, query {position}: expected scores that are finite numbers"
@@ -82,10 +87,10 @@ impl QueryBlock {
     }
 }
 
-/// Makes scores probabilities; `None` where they are no numbers, or where nothing is seen.
-fn soft_max(row: &mut [f32]) -> Option<()> {
-    let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0f64;
+/// Makes scores probabilities beside a sink; `None` where they are no numbers, or where nothing is seen.
+fn soft_max(row: &mut [f32], sink: Option<f32>) -> Option<()> {
+    let top = row.iter().copied().chain(sink).fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = sink.map_or(0.0, |sink| f64::from((sink - top).exp()));
     for x in row.iter_mut() {
         *x = (*x - top).exp();
         sum += f64::from(*x);
@@ -166,9 +171,21 @@ impl Session<'_> {
             layer: il,
             positions: end - n..end,
             attention: self.model.hparams().layer_attention(il).clone(),
+            sinks: self.sinks(il)?,
             parts,
             cells: cells.iter().map(|c| if c.seqs & 1 != 0 { c.pos } else { -1 }).collect(),
         })
+    }
+
+    /// The attention sinks of a layer; empty where it has none.
+    fn sinks(&self, il: usize) -> Result<Vec<f32>> {
+        let layer = self.model.transformer().layers.get(il);
+        let Some(sinks) = layer.and_then(|layer| layer.sinks()) else { return Ok(Vec::new()) };
+        let mut bytes = vec![0; sinks.def().n_bytes().unwrap_or(0)];
+        sinks.store.read(sinks.index, 0, &mut bytes)?;
+        let mut values = vec![0.0; sinks.def().ne[0]];
+        ggml::dtype::dequantize(sinks.def().dtype, &bytes, &mut values)?;
+        Ok(values)
     }
 
     /// Keys of a layer as they are cached, rotated, of the cells up to the last used one.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use ggml::attention::Scoring;
 use ggml::attention_train::AttentionBack;
 use ggml::graph::{Builder, Executor, InputId};
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
@@ -125,7 +126,7 @@ pub(super) struct Attend<'c> {
     d: usize,
     n_head: usize,
     n_head_kv: usize,
-    scale: f32,
+    scoring: Scoring<'c>,
     n_keys: usize,
     seen: Tensor<'c>,
 }
@@ -144,6 +145,7 @@ impl<'c> Attend<'c> {
     pub(super) fn new(
         b: &Builder<'c>,
         layer: &LayerAttention,
+        sinks: Option<Tensor<'c>>,
         own: bool,
         n: usize,
         n_keys: usize,
@@ -155,8 +157,9 @@ impl<'c> Attend<'c> {
             let (id, t) = b.input("mask", DType::F16, &[n_keys, n])?;
             (t, SeenInput::Mask(id))
         };
-        let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, .. } = *layer;
-        Ok((Attend { own, d, n_head, n_head_kv, scale, n_keys, seen }, id))
+        let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, softcap, .. } = *layer;
+        let scoring = Scoring { scale, softcap, sinks };
+        Ok((Attend { own, d, n_head, n_head_kv, scoring, n_keys, seen }, id))
     }
 
     /// The first `n_keys` rows of keys or values as heads: `[d, n_head_kv, n_keys]`.
@@ -190,14 +193,14 @@ impl<'c> Attend<'c> {
         v: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
         if self.own {
-            return b.attention_lse(q, self.heads(b, k)?, self.heads(b, v)?, self.seen, self.scale);
+            return b.attention_lse(q, self.heads(b, k)?, self.heads(b, v)?, self.seen, self.scoring);
         }
         let mut heads: Option<Tensor<'c>> = None;
         for h in 0..self.n_head_kv {
             let values = transposed(b, self.head(b, v, h)?)?;
             let mut chunks: Option<Tensor<'c>> = None;
             for chunk in self.chunks(q) {
-                let (p, n) = self.probabilities(b, chunk.of(b, self, q, h)?, k, h, &chunk)?;
+                let (_, p, n) = self.probabilities(b, chunk.of(b, self, q, h)?, k, h, &chunk)?;
                 let o = b.reshape(b.mul_mat(values, p)?, &[self.d, n, self.n_rep()])?;
                 let o = b.cont(b.permute(o, [0, 2, 1, 3])?)?;
                 // In this order: else all chunks' scores would be there at once.
@@ -229,7 +232,7 @@ impl<'c> Attend<'c> {
             let (k, v, d_k, d_v) =
                 (self.heads(b, k)?, self.heads(b, v)?, self.heads(b, dk)?, self.heads(b, dv)?);
             let all = AttentionBack { q, k, v, key_ranges: self.seen, o_lse: out, d_out, d_k, d_v };
-            let q = b.attention_back(all, self.scale)?;
+            let q = b.attention_back(all, self.scoring)?;
             // What is added to the stored gradients is read by nodes that come after this one.
             b.expand(q);
             return Ok(AttentionGrads { q, k: dk, v: dv });
@@ -240,9 +243,17 @@ impl<'c> Attend<'c> {
             let mut chunks: Option<Tensor<'c>> = None;
             for chunk in self.chunks(q) {
                 let (q_h, d_h) = (chunk.of(b, self, q, h)?, chunk.of(b, self, d_out, h)?);
-                let (p, n) = self.probabilities(b, q_h, k, h, &chunk)?;
+                let (s, p, n) = self.probabilities(b, q_h, k, h, &chunk)?;
                 let d_p = b.mul_mat(self.head(b, v, h)?, d_h)?;
-                let d_s = b.soft_max_back(d_p, p, self.scale)?;
+                let d_s = b.soft_max_back(d_p, p, self.scoring.scale)?;
+                let d_s = match self.scoring.softcap {
+                    // The gradient of tanh(x) is 1 - tanh(x)^2.
+                    Some(cap) => {
+                        let part = b.tanh(b.scale(s, self.scoring.scale / cap)?)?;
+                        b.sub(d_s, b.mul(d_s, b.mul(part, part)?)?)?
+                    }
+                    None => d_s,
+                };
                 let (p_t, s_t) = (transposed(b, p)?, transposed(b, d_s)?);
                 let more_k = b.mul_mat(transposed(b, q_h)?, s_t)?;
                 let more_v = b.mul_mat(transposed(b, d_h)?, p_t)?;
@@ -270,7 +281,8 @@ impl<'c> Attend<'c> {
         (0..n).step_by(most).map(|first| QueryChunk { first, n: most.min(n - first) }).collect()
     }
 
-    /// Softmax of scores of queries `[d, n * n_rep]`: `[n_keys, n * n_rep]`.
+    /// Products of keys with queries `[d, n * n_rep]`, and the softmax of the scores they become: `[n_keys, n * n_rep]`
+    /// each; and the number of queries.
     fn probabilities(
         &self,
         b: &Builder<'c>,
@@ -278,9 +290,9 @@ impl<'c> Attend<'c> {
         k: Tensor<'c>,
         head: usize,
         chunk: &QueryChunk,
-    ) -> Result<(Tensor<'c>, usize)> {
-        let s = b.mul_mat(self.head(b, k, head)?, q)?;
-        let s = b.reshape(s, &[self.n_keys, chunk.n, self.n_rep()])?;
+    ) -> Result<(Tensor<'c>, Tensor<'c>, usize)> {
+        let products = b.mul_mat(self.head(b, k, head)?, q)?;
+        let s = b.reshape(products, &[self.n_keys, chunk.n, self.n_rep()])?;
         let row = self.seen.nb()[1];
         let mask = b.view(
             self.seen,
@@ -288,8 +300,11 @@ impl<'c> Attend<'c> {
             [row, row * chunk.n, row * chunk.n],
             row * chunk.first,
         )?;
-        let p = b.soft_max(s, mask, self.scale)?;
-        Ok((b.reshape(p, &[self.n_keys, chunk.n * self.n_rep()])?, chunk.n))
+        let n_rep = self.n_rep();
+        let of_head = |sinks| b.columns(sinks, head * n_rep, n_rep);
+        let sinks = self.scoring.sinks.map(of_head).transpose()?;
+        let p = b.soft_max(s, mask, Scoring { sinks, ..self.scoring })?;
+        Ok((products, b.reshape(p, &[self.n_keys, chunk.n * n_rep])?, chunk.n))
     }
 }
 

@@ -262,8 +262,10 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
     }
 
     fn attend(&mut self) -> Result<Attend<'c>> {
-        let own = self.ctx.capabilities.custom_ops;
-        let (attend, seen) = Attend::new(self.g.b, self.layer, own, self.block.n, self.block.end())?;
+        let (b, own) = (self.g.b, self.ctx.capabilities.custom_ops);
+        let sinks = self.ctx.transformer.layers[self.block.il].sinks();
+        let sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
+        let (attend, seen) = Attend::new(b, self.layer, sinks, own, self.block.n, self.block.end())?;
         self.ids.seen = Some(seen);
         Ok(attend)
     }

@@ -39,6 +39,8 @@ pub struct LayerAttention {
     pub temperature: Option<AttentionTemperature>,
     /// Factor on the products of queries and keys; `1/sqrt(n_embd_head)` in most architectures.
     pub scale: f32,
+    /// Scaled products `s` become `softcap * tanh(s / softcap)` before the softmax (Gemma 2).
+    pub softcap: Option<f32>,
 }
 
 /// The rotary position embedding of one kind of layer, as the file has it.
@@ -78,8 +80,8 @@ impl LayerAttention {
     /// Attention over every earlier key, without rotation and with the usual scale.
     pub fn new(n_head: usize, n_head_kv: usize, n_embd_head: usize) -> LayerAttention {
         let scale = 1.0 / (n_embd_head as f32).sqrt();
-        let (rotation, window, temperature) = (None, None, None);
-        LayerAttention { n_head, n_head_kv, n_embd_head, rotation, window, temperature, scale }
+        let (rotation, window, temperature, softcap) = (None, None, None, None);
+        LayerAttention { n_head, n_head_kv, n_embd_head, rotation, window, temperature, scale, softcap }
     }
 
     /// The same with a rotation, to which the file's scaling applies.
@@ -136,6 +138,9 @@ impl LayerAttention {
         }
         if !(self.scale.is_finite() && self.scale > 0.0) {
             return Err(("attention.scale", format!("expected a number above 0, found {}", self.scale)));
+        }
+        if let Some(cap) = self.softcap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
+            return Err(("attn_logit_softcapping", format!("expected a number above 0, found {cap}")));
         }
         match self.temperature {
             Some(t)

@@ -4,12 +4,14 @@
 mod halved;
 mod kernel;
 mod products;
+mod score;
 mod seen;
 mod tile;
 mod vector;
 mod view;
 
 pub use kernel::exp2;
+pub use score::{tanh, Stats};
 pub use seen::{index_bytes, index_mask};
 pub use tile::{BranchOperands, Inputs, Scratch, Tile, KEYS};
 pub use view::{Format, Rows, ToFloat};

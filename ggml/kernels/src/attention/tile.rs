@@ -3,6 +3,7 @@
 //! Keys and values are read as floats once for the whole tile. Queries are vector lanes, so maxima and sums of the
 //! softmax need no sums across lanes. How products are computed is for [`Products`] to say.
 
+use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
@@ -10,6 +11,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use super::halved::{Halved, InHalves};
 use super::kernel::soften;
 use super::products::{refill, Block, Buffers, Floats, InDots, InFloats, Products};
+use super::score::{soft_cap, Stats};
 use super::seen::Seen;
 use super::vector::N;
 use super::view::Rows;
@@ -47,6 +49,8 @@ pub struct Inputs<'a> {
     pub n_columns: usize,
     /// Factor on the products of queries and keys.
     pub scale: f32,
+    /// Scores `s` become `softcap * tanh(s / softcap)` before the mask is added.
+    pub softcap: Option<f32>,
     /// Query heads of a KV head.
     pub n_rep: usize,
     /// Width of a value.
@@ -85,9 +89,9 @@ struct Softmax {
 }
 
 impl Scratch {
-    /// Calls `f` with token, head, maximum (of scores in units of log 2), sum of weights and weighted sum of
-    /// values of each row of the tile. No key seen: -inf, 0 and zeros.
-    pub fn attend(&mut self, x: &Inputs<'_>, tile: &Tile, mut f: impl FnMut(usize, usize, f32, f32, &[f32])) {
+    /// Calls `f` with token, head, maximum and sum of weights, and weighted sum of values of each row of the tile. No
+    /// key seen: -inf, 0 and zeros.
+    pub fn attend(&mut self, x: &Inputs<'_>, tile: &Tile, mut f: impl FnMut(usize, usize, Stats, &[f32])) {
         if tile.tokens.len() > 1 && tile.tokens.len() <= FEW && apart(x, tile) {
             for t in tile.tokens.clone() {
                 self.together(x, &Tile { tokens: t..t + 1, ..tile.clone() }, &mut f);
@@ -97,7 +101,7 @@ impl Scratch {
         }
     }
 
-    fn together(&mut self, x: &Inputs<'_>, tile: &Tile, f: impl FnMut(usize, usize, f32, f32, &[f32])) {
+    fn together(&mut self, x: &Inputs<'_>, tile: &Tile, f: impl FnMut(usize, usize, Stats, &[f32])) {
         let n_rows = tile.tokens.len() * x.n_rep;
         // Halves are right to 16 bits, so keys and values of fewer lose nothing, and floats keep theirs.
         let floats = |b: &BranchOperands<'_>| b.k.are_floats() || b.v.are_floats();
@@ -125,7 +129,7 @@ impl Softmax {
         products: &mut impl Products<W>,
         x: &Inputs<'_>,
         tile: &Tile,
-        mut f: impl FnMut(usize, usize, f32, f32, &[f32]),
+        mut f: impl FnMut(usize, usize, Stats, &[f32]),
     ) {
         let n_rows = tile.tokens.len() * x.n_rep;
         let padded = n_rows.next_multiple_of(W);
@@ -141,7 +145,7 @@ impl Softmax {
         for row in 0..n_rows {
             let (t, h) = (tile.tokens.start + row / x.n_rep, tile.head_kv * x.n_rep + row % x.n_rep);
             products.sums(row, value);
-            f(t, h, self.max[row], self.sum[row], value);
+            f(t, h, Stats { max: self.max[row], sum: self.sum[row] }, value);
         }
     }
 
@@ -182,6 +186,9 @@ impl Softmax {
                 let s = self.scores.as_chunks_mut::<W>().0;
                 products.scores(&block, group, s);
                 let s = &mut s[..columns.len()];
+                if let Some(cap) = x.softcap {
+                    soft_cap(s, cap * LOG2_E);
+                }
                 if !seen.iter().all(|s| s.all) {
                     bias(x, tile, columns.start, &rows, s);
                 }
@@ -201,7 +208,7 @@ impl Softmax {
         branch: &BranchOperands<'_>,
     ) {
         let n_rows = tile.tokens.len() * x.n_rep;
-        let scale = x.scale * std::f32::consts::LOG2_E;
+        let scale = x.scale * LOG2_E;
         products.branch(n_rows, branch.q.d);
         let query = &mut self.buffers.key;
         query.resize(branch.q.d, 0.0);
@@ -240,7 +247,7 @@ fn bias<const W: usize>(x: &Inputs<'_>, tile: &Tile, first: usize, rows: &Range<
         let to = ((token + 1) * x.n_rep).min(rows.end) - rows.start;
         for (s, value) in s.iter_mut().zip(&*values) {
             for s in &mut s[from..to] {
-                let sum = *s + value * std::f32::consts::LOG2_E;
+                let sum = *s + value * LOG2_E;
                 *s = if *value == f32::NEG_INFINITY { *value } else { sum };
             }
         }

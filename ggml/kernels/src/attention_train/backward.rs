@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::forward::pack;
 use super::view::{Heads, HeadsMut, KeyRanges};
 use super::KEYS;
-use crate::attention::exp2;
+use crate::attention::{exp2, tanh};
 use crate::gemm::{multiply, multiply_into, Matrix};
 
 /// Operands.
@@ -29,6 +29,8 @@ pub struct Inputs<'a> {
     pub d_v: HeadsMut<'a>,
     /// Factor on the products of queries and keys.
     pub scale: f32,
+    /// That of the forward pass.
+    pub softcap: Option<f32>,
     /// Query heads of a KV head.
     pub n_rep: usize,
     /// Tokens of a tile of queries.
@@ -60,7 +62,7 @@ impl Scratch {
         keys: Range<usize>,
         d_q: &mut [f32],
     ) {
-        let Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, scale, n_rep, tokens } = *inputs;
+        let Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, scale, softcap, n_rep, tokens } = *inputs;
         let heads = head_kv * n_rep..(head_kv + 1) * n_rep;
         let (d, dv) = (q.d, v.d);
         for start in (0..q.n).step_by(tokens) {
@@ -90,9 +92,19 @@ impl Scratch {
                     x[seen.end..n_keys].fill(0.0);
                 }
                 let lse = lse[0] * LOG2_E;
-                for (p, ds) in p[seen.clone()].iter_mut().zip(&mut ds[seen]) {
-                    *p = exp2(*p - lse);
-                    *ds = *p * (*ds - dot);
+                let pairs = p[seen.clone()].iter_mut().zip(&mut ds[seen]);
+                if let Some(cap) = softcap {
+                    let cap = cap * LOG2_E;
+                    for (p, ds) in pairs {
+                        let part = tanh(*p / cap);
+                        *p = exp2(cap * part - lse);
+                        *ds = *p * (*ds - dot) * (1.0 - part * part);
+                    }
+                } else {
+                    for (p, ds) in pairs {
+                        *p = exp2(*p - lse);
+                        *ds = *p * (*ds - dot);
+                    }
                 }
             }
             let weights = Matrix::rows(&self.weights, n, keys.len(), KEYS);
@@ -109,4 +121,16 @@ impl Scratch {
             multiply_into(to_q, d, true, k.transposed(), d_scores.transposed(), scale);
         }
     }
+}
+
+/// The gradient of a head's sink (in natural units): minus the sum over tokens of its weight times `dO . O`.
+pub fn sink_gradient(sink: f32, head: usize, o_lse: Heads<'_>, d_out: Heads<'_>) -> f32 {
+    let of_token = |t: usize| {
+        let (out, lse) = o_lse.row(head, t).split_at(d_out.d);
+        let dot: f32 = out.iter().zip(d_out.row(head, t)).map(|(o, g)| o * g).sum();
+        // A sink of -inf is none; -inf - -inf would not be a number.
+        let weight = if sink == f32::NEG_INFINITY { 0.0 } else { exp2((sink - lse[0]) * LOG2_E) };
+        f64::from(dot * weight)
+    };
+    -(0..d_out.n).map(of_token).sum::<f64>() as f32
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::view::{Heads, KeyRanges};
 use super::KEYS;
-use crate::attention::exp2;
+use crate::attention::{exp2, tanh, Stats};
 use crate::gemm::{multiply_into, Matrix};
 
 /// Operands.
@@ -20,6 +20,10 @@ pub struct Inputs<'a> {
     pub key_ranges: KeyRanges<'a>,
     /// Factor on the products of queries and keys.
     pub scale: f32,
+    /// Scores `s` become `softcap * tanh(s / softcap)`.
+    pub softcap: Option<f32>,
+    /// For each query head a score that takes part in the softmax, and that no value belongs to.
+    pub sinks: Option<&'a [f32]>,
     /// Query heads of a KV head.
     pub n_rep: usize,
 }
@@ -33,8 +37,8 @@ pub struct Scratch {
     scores: Vec<f32>,
     /// `[rows][d_v]`: weighted values.
     sums: Vec<f32>,
-    /// Of each row: the maximum, and the sum of weights.
-    stats: Vec<(f32, f32)>,
+    /// Of each row.
+    stats: Vec<Stats>,
 }
 
 /// One token's queries of a KV head, one after the other, times `factor`.
@@ -57,7 +61,7 @@ impl Scratch {
         tokens: Range<usize>,
         mut write: impl FnMut(usize, usize, &dyn Fn(&mut [f32])),
     ) {
-        let Inputs { q, k, v, key_ranges, scale, n_rep } = *inputs;
+        let Inputs { q, k, v, key_ranges, scale, softcap, sinks, n_rep } = *inputs;
         let heads = head_kv * n_rep..(head_kv + 1) * n_rep;
         let (n_rows, d, d_v) = (tokens.len() * n_rep, q.d, v.d);
         pack(&q, heads.clone(), tokens.clone(), scale * LOG2_E, &mut self.q);
@@ -65,7 +69,7 @@ impl Scratch {
         self.sums.clear();
         self.sums.resize(n_rows * d_v, 0.0);
         self.stats.clear();
-        self.stats.resize(n_rows, (f32::NEG_INFINITY, 0.0));
+        self.stats.resize(n_rows, Stats { max: f32::NEG_INFINITY, sum: 0.0 });
         let all = key_ranges.window(tokens.clone(), &(0..k.n)).map_or(0..0, |(_, seen)| seen);
         for start in all.clone().step_by(KEYS) {
             let Some((some, keys)) = key_ranges.window(tokens.clone(), &(start..(start + KEYS).min(all.end)))
@@ -78,6 +82,10 @@ impl Scratch {
             for (i, row) in self.scores.chunks_exact_mut(KEYS).take(n).enumerate() {
                 let seen = key_ranges.seen(some.start + i / n_rep, &keys);
                 let (row, sums) = (&mut row[..keys.len()], &mut self.sums[(first + i) * d_v..][..d_v]);
+                if let Some(cap) = softcap {
+                    let cap = cap * LOG2_E;
+                    row.iter_mut().for_each(|s| *s = cap * tanh(*s / cap));
+                }
                 soften(row, seen.start - keys.start..seen.end - keys.start, &mut self.stats[first + i], sums);
             }
             let weights = Matrix::rows(&self.scores, n, keys.len(), KEYS).transposed();
@@ -86,10 +94,11 @@ impl Scratch {
         }
         let rows = self.sums.chunks_exact(d_v).zip(&self.stats);
         let ids = tokens.flat_map(|t| heads.clone().map(move |h| (h, t)));
-        for ((h, t), (sums, &(max, sum))) in ids.zip(rows) {
+        for ((h, t), (sums, &stats)) in ids.zip(rows) {
+            let (Stats { max, sum }, before) = sinks.map_or((stats, 1.0), |sinks| stats.with_sink(sinks[h]));
             write(h, t, &|out| {
                 // A sum of 0 is a row that sees nothing; NaN is not 0 and gets through.
-                let factor = if sum == 0.0 { 1.0 } else { 1.0 / sum };
+                let factor = if sum == 0.0 { 1.0 } else { before / sum };
                 out.iter_mut().zip(sums).for_each(|(o, s)| *o = s * factor);
                 out[d_v] = if sum == 0.0 { f32::NEG_INFINITY } else { max * LN_2 + sum.ln() };
             });
@@ -123,18 +132,18 @@ fn total(x: &[f32]) -> f32 {
 /// One step of the running softmax of a row: scores inside `seen` become weights relative to the new maximum,
 /// others 0; what was summed before is made relative to it, too.
 #[inline]
-fn soften(row: &mut [f32], seen: Range<usize>, stats: &mut (f32, f32), sums: &mut [f32]) {
+fn soften(row: &mut [f32], seen: Range<usize>, stats: &mut Stats, sums: &mut [f32]) {
     row[..seen.start].fill(0.0);
     row[seen.end..].fill(0.0);
     let row = &mut row[seen];
-    let (old, max) = (stats.0, largest(row).max(stats.0));
+    let (old, max) = (stats.max, largest(row).max(stats.max));
     // Nothing but -inf: -inf - -inf would not be a number.
     let base = if max == f32::NEG_INFINITY { 0.0 } else { max };
     row.iter_mut().for_each(|s| *s = exp2(*s - base));
     if max > old {
         let factor = exp2(old - base);
-        stats.1 *= factor;
+        stats.sum *= factor;
         sums.iter_mut().for_each(|s| *s *= factor);
     }
-    *stats = (max, stats.1 + total(row));
+    *stats = Stats { max, sum: stats.sum + total(row) };
 }

@@ -8,6 +8,7 @@ pub mod backward;
 pub mod forward;
 mod view;
 
+pub use backward::sink_gradient;
 pub use view::{Heads, HeadsMut, KeyRanges};
 
 /// Keys of a tile.

@@ -1,0 +1,88 @@
+//! Softmax, and attention by ggml's own ops.
+
+use crate::attention::Scoring;
+use crate::graph::Builder;
+use crate::ops::{call, check, contiguous, f32_rows, matrix, possible};
+use crate::tensor::Tensor;
+use crate::{sys, DType, Result};
+
+impl<'c> Builder<'c> {
+    /// `softmax(a * scale + mask)` over rows, with softcap and sinks as [`Scoring`] says; heads are the third dimension
+    /// of `a`, and the mask is broadcast over them.
+    pub fn soft_max(
+        &self,
+        a: Tensor<'c>,
+        mask: Tensor<'c>,
+        scoring: impl Into<Scoring<'c>>,
+    ) -> Result<Tensor<'c>> {
+        let (x, m, scoring) = (a.ne(), mask.ne(), scoring.into());
+        scoring.check("soft_max", x[2])?;
+        let shapes = m[0] == x[0] && m[1] >= x[1] && x[2].is_multiple_of(m[2]) && x[3].is_multiple_of(m[3]);
+        let types = a.dtype() == DType::F32 && matches!(mask.dtype(), DType::F16 | DType::F32);
+        check(
+            shapes && types && contiguous(a) && contiguous(mask),
+            "soft_max",
+            "f32 scores and a mask of their shape",
+            &[a, mask],
+        )?;
+        let (a, scale) = match scoring.softcap {
+            Some(cap) => (self.scale(self.tanh(self.scale(a, scoring.scale / cap)?)?, cap)?, 1.0),
+            None => (a, scoring.scale),
+        };
+        let out = call!(self, "soft_max", ggml_soft_max_ext(a.ptr.as_ptr(), mask.ptr.as_ptr(), scale, 0.0))?;
+        if let Some(sinks) = scoring.sinks {
+            // SAFETY: the node was just made; the sinks were checked against its third dimension.
+            unsafe { sys::ggml_soft_max_add_sinks(out.ptr.as_ptr(), sinks.ptr.as_ptr()) };
+        }
+        Ok(out)
+    }
+
+    /// The hyperbolic tangent, element by element.
+    pub fn tanh(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(a.dtype() == DType::F32 && contiguous(a), "tanh", "contiguous f32", &[a])?;
+        call!(self, "tanh", ggml_tanh(a.ptr.as_ptr()))
+    }
+
+    /// `softmax(a)` over rows.
+    pub fn soft_max_plain(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(a.dtype() == DType::F32 && contiguous(a), "soft_max", "contiguous f32", &[a])?;
+        call!(self, "soft_max", ggml_soft_max(a.ptr.as_ptr()))
+    }
+
+    /// Attention without the score matrix: q `[d, T, H]`, k and v `[d, n_kv, H_kv]`, mask F16 `[n_kv, T]`; gives `[d,
+    /// H, T]`.
+    pub fn flash_attn(
+        &self,
+        q: Tensor<'c>,
+        k: Tensor<'c>,
+        v: Tensor<'c>,
+        mask: Tensor<'c>,
+        scoring: impl Into<Scoring<'c>>,
+    ) -> Result<Tensor<'c>> {
+        let scoring = scoring.into();
+        scoring.check("flash_attn", q.ne()[2])?;
+        let (a, b, c, m) = (q.ne(), k.ne(), v.ne(), mask.ne());
+        let heads =
+            b[2] > 0 && a[2].is_multiple_of(b[2]) && b[2] == c[2] && a[3] == 1 && b[3] == 1 && c[3] == 1;
+        let shapes = a[0] == b[0] && b[1] == c[1] && m == [b[1], a[1], 1, 1] && heads;
+        let types = mask.dtype() == DType::F16 && contiguous(mask);
+        check(
+            shapes && types && f32_rows(q) && matrix(k) && matrix(v),
+            "flash_attn",
+            "q [d,T,H], k and v [d,n_kv,H_kv], mask f16 [n_kv,T]",
+            &[q, k, v, mask],
+        )?;
+        possible("flash_attn", DType::F32, [c[0], a[2], a[1], 1])?;
+        let (q, k, v, mask) = (q.ptr.as_ptr(), k.ptr.as_ptr(), v.ptr.as_ptr(), mask.ptr.as_ptr());
+        let (scale, softcap) = (scoring.scale, scoring.softcap.unwrap_or(0.0));
+        let out = call!(self, "flash_attn", ggml_flash_attn_ext(q, k, v, mask, scale, 0.0, softcap))?;
+        // SAFETY: the node was just made by flash_attn_ext; the sinks were checked against its heads.
+        unsafe {
+            sys::ggml_flash_attn_ext_set_prec(out.ptr.as_ptr(), sys::GGML_PREC_F32);
+            if let Some(sinks) = scoring.sinks {
+                sys::ggml_flash_attn_ext_add_sinks(out.ptr.as_ptr(), sinks.ptr.as_ptr());
+            }
+        }
+        Ok(out)
+    }
+}
