@@ -2,6 +2,7 @@
 //! line of [`ARCHS`] each.
 
 mod cohere2;
+mod gemma2;
 mod gemma3;
 mod gptneox;
 mod granite;
@@ -78,6 +79,7 @@ pub trait Layer: Debug + Send + Sync {
 /// All architectures.
 pub static ARCHS: &[&Arch] = &[
     &cohere2::COHERE2,
+    &gemma2::GEMMA2,
     &gemma3::GEMMA3,
     &gptneox::GPTNEOX,
     &granite::GRANITE,

@@ -248,7 +248,9 @@ impl Naive {
                     Some(rel) => self.score(q, key(j), &table.expect("a rotated layer")[rel]) * scale,
                     None => dot(q, key(j)) * scale,
                 };
-                let scores: Vec<f64> = seen.iter().map(score).collect();
+                let cap = layer.softcap.map(f64::from);
+                let capped = |s: f64| cap.map_or(s, |cap| cap * (s / cap).tanh());
+                let scores: Vec<f64> = seen.iter().map(|key| capped(score(key))).collect();
                 let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
                 let out = &mut out[i * q_row + h * d..][..d];

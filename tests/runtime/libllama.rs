@@ -53,6 +53,7 @@ fn random_models_agree() {
         "qwen3-tiny",
         "smollm3-tiny",
         "cohere2-tiny",
+        "gemma2-tiny",
         "gemma3-tiny",
         "gptneox-tiny",
         "gptneox-tiny-sequential",

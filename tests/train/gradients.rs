@@ -66,6 +66,7 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
         ("qwen3, a norm of each head", qwen3, 32),
         ("smollm3, a layer without rotation", smollm3, 32),
         ("cohere2, windows, one norm for both", small("cohere2-tiny"), 16),
+        ("gemma2, windows, capped scores and logits", small("gemma2-tiny"), 16),
         ("gemma3, windows, two bases, capped logits", small("gemma3-tiny"), 16),
         ("gptneox, in parallel, 8 of 16 turned", small("gptneox-tiny"), 8),
         ("gptneox, in sequence, 8 of 16 turned", small("gptneox-tiny-sequential"), 8),

@@ -153,6 +153,7 @@ pub static SHAPES: &[NamedShape] = &[
         shape: || Shape { arch: "smollm3".into(), n_layer: 5, ..llama_tiny() },
     },
     NamedShape { name: "cohere2-tiny", about: "3 of 4 layers with a window, tied", shape: tiny::cohere2 },
+    NamedShape { name: "gemma2-tiny", about: "every second layer with a window, caps", shape: tiny::gemma2 },
     NamedShape { name: "gemma3-tiny", about: "5 of 6 layers with a window, two bases", shape: tiny::gemma3 },
     NamedShape {
         name: "gptneox-tiny",

@@ -27,6 +27,12 @@ pub(super) fn cohere2() -> Shape {
     }
 }
 
+pub(super) fn gemma2() -> Shape {
+    let caps = [("attn_logit_softcapping", 2.0), ("final_logit_softcapping", 5.0)];
+    let keys = [WINDOW].into_iter().chain(caps.map(|(key, cap)| (key, Value::F32(cap)))).collect();
+    Shape { arch: "gemma2".into(), n_layer: 4, qk_norm: QkNorm::No, keys, ..gemma3() }
+}
+
 pub(super) fn gemma3() -> Shape {
     Shape {
         arch: "gemma3".into(),

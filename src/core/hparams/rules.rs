@@ -32,6 +32,7 @@ const RULES: &[Rules] = &[
         layer: cohere2,
         model: |keys, hp| keys.set_positive("logit_scale", &mut hp.logit_scale),
     },
+    Rules { arch: "gemma2", layer: gemma2, model: gemma2_model },
     Rules { arch: "gemma3", layer: gemma3, model: gemma_model },
     Rules { arch: "gptneox", layer: same, model: gptneox_model },
     Rules { arch: "granite", layer: granite, model: granite_model },
@@ -71,6 +72,23 @@ fn cohere2(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> Resul
     } else {
         layer.rotation = None;
     }
+    Ok(())
+}
+
+/// A window in every second layer, of one base with the others, and a cap on scores.
+fn gemma2(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> Result<()> {
+    if keys.slides(il, 2)? {
+        layer.window = Some(keys.window()?.unwrap_or(4096));
+        sliding_base(keys, layer)?;
+    }
+    layer.softcap = Some(keys.positive("attn_logit_softcapping")?.unwrap_or(50.0) as f32);
+    gemma_scale(keys, layer, 46)
+}
+
+/// Logits are capped whether the file says so or not.
+fn gemma2_model(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
+    gemma_model(keys, hp)?;
+    hp.logit_softcap.get_or_insert(30.0);
     Ok(())
 }
 

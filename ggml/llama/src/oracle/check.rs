@@ -25,11 +25,11 @@ const KV_TYPES: &[DType] = &[
 ];
 /// Architectures whose graphs were read for what they assume of a file.
 const ARCHS: &[&str] = &[
-    "cohere2", "gemma3", "gptneox", "granite", "llama", "mistral3", "olmo2", "phi2", "phi3", "qwen2",
-    "qwen3", "smollm3",
+    "cohere2", "gemma2", "gemma3", "gptneox", "granite", "llama", "mistral3", "olmo2", "phi2", "phi3",
+    "qwen2", "qwen3", "smollm3",
 ];
 /// Those whose graphs take any number of rotated dimensions up to the width of a head.
-const ROTATED_IN_PART: &[&str] = &["cohere2", "gemma3", "gptneox", "phi2", "phi3"];
+const ROTATED_IN_PART: &[&str] = &["cohere2", "gemma2", "gemma3", "gptneox", "phi2", "phi3"];
 /// Those whose norms are LayerNorm.
 const LAYER_NORM: &[&str] = &["cohere2", "gptneox", "phi2"];
 /// Those that want heads side by side to be as wide as the residual stream.
