@@ -1,5 +1,7 @@
 //! The command line: arguments, progress, what is printed, exit codes.
 
+mod quantizer;
+
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -16,13 +18,14 @@ use ropewalk_core::terminal;
 use serde_json::{json, Value};
 
 use crate::random::{self, Shape, SHAPES};
-use crate::{types, Error, Options, Report, Result};
+use crate::{types, Error, Options, Report, Result, TensorError};
 
 const EXAMPLES: &str = "\
 Examples:
   convert --rope harpe model.gguf -o long.gguf          opens under HARPE by itself
   convert --rope yarn --ctx 32768 --llama-cpp model.gguf -o yarn.gguf
   convert --type q4_k model-f16.gguf -o model-q4_k.gguf
+  convert --type q4_k_m --imatrix im.gguf --check text.txt f16.gguf -o q4_k_m.gguf
   convert --lora a.gguf:0.8 --type q4_k model.gguf -o merged.gguf
   convert --random llama-tiny --type q8_0 -o tiny.gguf
 
@@ -58,9 +61,17 @@ struct Args {
     /// what it cannot say is refused
     #[arg(long)]
     llama_cpp: bool,
-    /// Type of all tensors that are not vectors
+    /// Type of all tensors that are not vectors, or a mixture of libllama's quantiser
     #[arg(long = "type", value_name = "TYPE")]
     dtype: Option<String>,
+    #[command(flatten)]
+    quantizer: quantizer::QuantizerArgs,
+    /// Compare the predictions of the result with those of the source on this text, both run by libllama
+    #[arg(long, value_name = "TEXT", conflicts_with = "random")]
+    check: Option<PathBuf>,
+    /// Print the error of every tensor that was converted, not of the worst five alone
+    #[arg(long)]
+    errors: bool,
     /// Merge an adapter, FILE or FILE:SCALE, into the weights; repeat it for several. Without --rope the file
     /// declares what the first was trained under
     #[arg(long, value_name = "FILE[:S]")]
@@ -117,7 +128,11 @@ fn describe(arg: clap::Arg) -> clap::Arg {
     let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
     let names: Vec<&str> = match id.as_str() {
         "rope" => METHODS.iter().map(|m| m.name).collect(),
-        "dtype" => types::TARGETS.iter().map(|t| t.0.name()).collect(),
+        "dtype" => {
+            let plain = types::TARGETS.iter().map(|t| t.0.name()).collect::<Vec<_>>().join(" ");
+            let mixtures = types::mixtures().collect::<Vec<_>>().join(" ");
+            return arg.help(format!("{help}: {plain}; {mixtures}"));
+        }
         "random" => SHAPES.iter().map(|s| s.name).collect(),
         _ => return arg,
     };
@@ -148,12 +163,16 @@ fn act(args: &Args, signal: &mut Option<i32>) -> Result<()> {
         return print(&text);
     }
     let Some(output) = &args.output else { return Err(Error::Usage("-o OUT is missing".into())) };
-    let dtype = args.dtype.as_deref().map(types::parse).transpose()?;
+    let (dtype, mixture) =
+        args.dtype.as_deref().map(|name| args.quantizer.resolve(name)).transpose()?.unwrap_or_default();
     let terminal = Terminal::new(args.quiet)?;
     let draw = |p: &Progress<'_>| terminal.draw(p);
     let control = Control::default().with_stop(terminal.signals.stop()).with_progress(&draw);
     if let Some(name) = &args.random {
         let shape = Shape::named(name)?;
+        if let Some(mixture) = mixture {
+            return Err(Error::Usage(format!("random models cannot be written as {}", mixture.name)));
+        }
         let (dtype, seed) = (dtype.unwrap_or(DType::F16), args.seed.unwrap_or(0));
         let bytes = random::write_watched(&shape, dtype, seed, output, &control);
         *signal = terminal.done();
@@ -171,6 +190,8 @@ fn act(args: &Args, signal: &mut Option<i32>) -> Result<()> {
         rope,
         n_ctx: args.ctx.map(|n| n as usize),
         dtype,
+        mixture,
+        check: args.check.clone(),
         llama_cpp: args.llama_cpp,
         adapters: args.lora.clone(),
         force_adapter: args.force_lora,
@@ -178,7 +199,7 @@ fn act(args: &Args, signal: &mut Option<i32>) -> Result<()> {
     let report = crate::convert(input, output, &options, &control);
     *signal = terminal.done();
     let report = report?;
-    show(&report, &terminal, output);
+    show(&report, &terminal, output, args.errors);
     if args.json {
         let mut object = json!({"input": path(input), "output": path(output)});
         let rest = serde_json::to_value(&report).map_err(|e| Error::Invalid(e.to_string()))?;
@@ -194,11 +215,19 @@ fn path(p: &std::path::Path) -> String {
     p.to_string_lossy().into_owned()
 }
 
-fn show(report: &Report, terminal: &Terminal, output: &std::path::Path) {
+/// Tensors whose error is printed when not all are asked for.
+const WORST: usize = 5;
+
+fn show(report: &Report, terminal: &Terminal, output: &std::path::Path, all: bool) {
     for note in &report.notes {
         terminal.say(note);
     }
-    for t in &report.converted {
+    let mut errors: Vec<&TensorError> = report.converted.iter().collect();
+    if !all {
+        errors.sort_by(|a, b| b.rel_rmse.total_cmp(&a.rel_rmse));
+        errors.truncate(WORST);
+    }
+    for t in errors {
         terminal.say(&format!(
             "{:<32} {:>5} -> {:<5} rmse {:.3e} ({:.3} %)  max {:.3e} ({:.3} %)",
             terminal::inline(&t.name),
@@ -210,11 +239,25 @@ fn show(report: &Report, terminal: &Terminal, output: &std::path::Path) {
             100.0 * t.rel_max
         ));
     }
-    if let Some(worst) = report.converted.iter().max_by(|a, b| a.rel_rmse.total_cmp(&b.rel_rmse)) {
-        let (n, percent) = (report.converted.len(), 100.0 * worst.rel_rmse);
+    if !report.converted.is_empty() {
+        let n = report.converted.len();
+        let shown = if all || n <= WORST { String::new() } else { format!("; above the {WORST} worst") };
+        let mean = report.converted.iter().map(|t| t.rel_rmse).sum::<f64>() / n as f64;
+        terminal.say(&format!("{n} tensors converted, rmse {:.3} % on average{shown}", 100.0 * mean));
+    }
+    if let Some(d) = &report.divergence {
         terminal.say(&format!(
-            "{n} tensors converted; the worst is {} with an rmse of {percent:.3} %",
-            worst.name
+            "KL divergence from the source {:.3e} +- {:.1e} (99 % of tokens below {:.3e}, largest {:.3e}), same top \
+             token {:.2} %, perplexity {:.4} -> {:.4}; libllama, {} tokens, the second halves of windows of {}",
+            d.kl,
+            d.kl_error,
+            d.kl_99,
+            d.kl_max,
+            100.0 * d.same_top,
+            d.ppl_source,
+            d.ppl,
+            d.n_tokens,
+            d.window
         ));
     }
     for m in &report.merged {
@@ -237,6 +280,12 @@ fn show(report: &Report, terminal: &Terminal, output: &std::path::Path) {
                 terminal.say(&format!("llama.cpp: {}", keys.join(", ")));
             }
         }
+    }
+    if let Some(line) = &report.llama_server {
+        terminal.say(line);
+    }
+    if let Some(why) = &report.no_llama_server {
+        terminal.say(&format!("llama-server cannot run it as converted: {why}"));
     }
     terminal.say(&format!("{}: {} tensors, {} bytes", output.display(), report.n_tensors, report.bytes));
 }

@@ -3,22 +3,22 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use files::same_file;
 use gguf::{DType, File, TensorInfo, Value, Writer};
 use ropewalk_core::adapter::AdapterSpec;
 use ropewalk_core::hparams::Hparams;
 use ropewalk_core::rope::{Plan, Spec};
-use serde::Serialize;
 
 use crate::llama_cpp::{self, Stock};
-use crate::merge::{self, Change, Merge, MergeError};
+use crate::merge::{self, Change, Merge};
 use crate::requantize::{self, Sums, TensorError};
 use crate::rope::{self, Factors};
 use ropewalk_core::control::Control;
 
-use crate::{rows, types, Error, Result, Work};
+use crate::report::{Report, RopeReport};
+use crate::{rows, staged, types, Error, Mixture, Result, Work};
 
 /// The changes to make to a file. With none, it is rewritten as one file of GGUF version 3.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +29,10 @@ pub struct Options {
     pub n_ctx: Option<usize>,
     /// The type for tensors that are not vectors.
     pub dtype: Option<DType>,
+    /// In its place: a mixture of types, by libllama's quantiser, after all else.
+    pub mixture: Option<Mixture>,
+    /// A text on which the result is compared with the source, see [`Report::divergence`].
+    pub check: Option<PathBuf>,
     /// Only what stock llama.cpp understands, or an error that says why not.
     pub llama_cpp: bool,
     /// Adapters to merge into the weights. Without [`Options::rope`] the file declares what the first that
@@ -38,51 +42,28 @@ pub struct Options {
     pub force_adapter: bool,
 }
 
-/// The method that was written.
-#[derive(Debug, Clone, Serialize)]
-pub struct RopeReport {
-    /// The spec with every default filled in.
-    pub rope: String,
-    /// Tokens it was resolved for.
-    pub n_ctx: usize,
-    /// The trained window, tokens.
-    pub n_ctx_orig: usize,
-    /// Factor on rotated q and k.
-    pub mscale: f64,
-    /// One base per KV head, for methods that have them.
-    pub bases: Option<Vec<f64>>,
-    /// The standard keys and values that stock llama.cpp reads: none for the model's own frequencies; `None`
-    /// when llama.cpp cannot express the method.
-    pub llama_cpp: Option<BTreeMap<&'static str, String>>,
-}
-
-/// The report of a conversion.
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
-    /// Size of the new file.
-    pub bytes: u64,
-    /// Tensors in it.
-    pub n_tensors: usize,
-    /// The rope method written, if one was asked for.
-    #[serde(flatten)]
-    pub rope: Option<RopeReport>,
-    /// The type asked for.
-    #[serde(rename = "type")]
-    pub dtype: Option<&'static str>,
-    /// Tensors whose type changed, in file order.
-    pub converted: Vec<TensorError>,
-    /// For each type of the tensors that adapters changed, what writing them in it costs.
-    pub merged: Vec<MergeError>,
-    /// Facts and warnings, whole sentences.
-    pub notes: Vec<String>,
-}
-
 /// Converts `input` to `output`, which is replaced only when everything has succeeded.
 ///
 /// # Errors
 /// [`Error::Usage`] for options that make no sense; otherwise what is wrong with the file, the spec for this
 /// model, the disk; [`Error::Interrupted`] when `control` asked for it.
 pub fn convert(input: &Path, output: &Path, options: &Options, control: &Control<'_>) -> Result<Report> {
+    if options.mixture.is_some() || options.check.is_some() {
+        return staged::convert(input, output, options, control);
+    }
+    rewrite(input, output, options, false, control, |writer| writer.write(output))
+}
+
+/// The work of [`convert`] but for [`Options::mixture`] and [`Options::check`], with `write` to put what is to be
+/// written somewhere; it returns the size. `exact` has tensors that adapters change written in F32.
+pub(crate) fn rewrite(
+    input: &Path,
+    output: &Path,
+    options: &Options,
+    exact: bool,
+    control: &Control<'_>,
+    write: impl FnOnce(Writer<'_>) -> gguf::Result<u64>,
+) -> Result<Report> {
     let work = Work::new(control);
     let file_type = check_options(options)?;
     let file = File::open(input)?;
@@ -131,6 +112,7 @@ pub fn convert(input: &Path, output: &Path, options: &Options, control: &Control
             outputs.push((merge::OUTPUT, Some(change)));
         }
         for (name, change) in outputs {
+            let to = if exact && change.is_some() { DType::F32 } else { to };
             if change.is_some() && !to.can_quantize() {
                 let what =
                     format!("{to} cannot be written, and an adapter changes it: name another with --type");
@@ -153,13 +135,27 @@ pub fn convert(input: &Path, output: &Path, options: &Options, control: &Control
         }
     }
     work.start(n_bytes);
-    let bytes = match writer.write(output) {
+    let (llama_server, no_llama_server) = llama_cpp::serve(&file, rope_report.as_ref(), output);
+    let bytes = match write(writer) {
         Err(_) if work.stopped() => return Err(Error::Interrupted),
         done => done?,
     };
     let dtype = options.dtype.map(DType::name);
     let (converted, merged) = (errors.converted.into_inner(), merge::by_type(&errors.merged.into_inner()));
-    Ok(Report { bytes, n_tensors, rope: rope_report, dtype, converted, merged, notes })
+    let rope = rope_report;
+    let divergence = None;
+    Ok(Report {
+        bytes,
+        n_tensors,
+        rope,
+        dtype,
+        converted,
+        merged,
+        divergence,
+        llama_server,
+        no_llama_server,
+        notes,
+    })
 }
 
 /// Checks options that need no file. Returns the type asked for with its number for `general.file_type`.
@@ -180,7 +176,7 @@ fn check_options(options: &Options) -> Result<Option<(DType, u32)>> {
 }
 
 /// Checks that the output is none of the files that are read.
-fn check_output(file: &File, output: &Path, options: &Options) -> Result<()> {
+pub(crate) fn check_output(file: &File, output: &Path, options: &Options) -> Result<()> {
     let parts = file.paths().iter().map(|p| (p, "the input"));
     for (path, what) in parts.chain(options.adapters.iter().map(|a| (&a.path, "an adapter to be merged"))) {
         if same_file(path, output)? {
@@ -204,6 +200,7 @@ fn write_rope(
     }
     let hp = Hparams::as_trained(file)?;
     let (plan, stock) = planned(file, &hp, options, notes)?;
+    let (stock, why) = stock.map_or_else(|why| (None, Some(why)), |stock| (Some(stock), None));
     rope::restore(writer, file, &hp.arch);
     rope::apply(writer, &hp, &plan, stock.as_ref(), options.llama_cpp)?;
     let factors = rope::rope_freqs(file, &hp, stock.as_ref());
@@ -214,6 +211,7 @@ fn write_rope(
         mscale: plan.main().mscale,
         bases: plan.bases().map(<[f64]>::to_vec),
         llama_cpp: stock.as_ref().map(Stock::describe),
+        why,
     };
     Ok((factors, Some(report)))
 }
@@ -269,13 +267,13 @@ fn is_longrope(report: &Option<RopeReport>) -> bool {
     keys.is_some_and(|k| k.get("rope.scaling.type").is_some_and(|kind| kind == "longrope"))
 }
 
-/// Works the method out, and what llama.cpp can be told of it.
+/// Works the method out, and what llama.cpp can be told of it, or why not.
 fn planned(
     file: &File,
     hp: &Hparams,
     options: &Options,
     notes: &mut Vec<String>,
-) -> Result<(Plan, Option<Stock>)> {
+) -> Result<(Plan, std::result::Result<Stock, String>)> {
     let given = options.n_ctx;
     let (spec, n_ctx) = match &options.rope {
         Some(spec) => {
@@ -304,12 +302,12 @@ fn planned(
         return refuse(&format!("it has no base that depends on the length{same}"));
     }
     match llama_cpp::say(&plan, hp, options.llama_cpp) {
-        Ok(stock) => Ok((plan, Some(stock))),
+        Ok(stock) => Ok((plan, Ok(stock))),
         Err(why) if options.llama_cpp => refuse(&why),
         Err(why) => {
             notes
                 .push(format!("Stock llama.cpp will run this file with the model's own frequencies: {why}."));
-            Ok((plan, None))
+            Ok((plan, Err(why)))
         }
     }
 }

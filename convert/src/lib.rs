@@ -4,22 +4,29 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+mod divergence;
 mod job;
 pub mod llama_cpp;
 mod merge;
+mod quantizer;
 pub mod random;
+mod report;
 mod requantize;
 pub mod rope;
 mod rows;
+mod staged;
 pub mod types;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ropewalk_core::control::Control;
 
-pub use job::{convert, Options, Report, RopeReport};
+pub use divergence::Divergence;
+pub use job::{convert, Options};
 pub use merge::MergeError;
+pub use report::{Report, RopeReport};
 pub use requantize::TensorError;
+pub use staged::Mixture;
 
 /// Why a conversion failed. One line: file, key or tensor, expected, found.
 #[derive(Debug, thiserror::Error)]
@@ -74,8 +81,17 @@ impl<'a> Work<'a> {
 
     /// To be called as tensor data is written.
     fn wrote(&self, bytes: usize) {
+        self.did("writing tensors", bytes);
+    }
+
+    /// To be called as tensors are compared.
+    fn read(&self, bytes: usize) {
+        self.did("comparing tensors", bytes);
+    }
+
+    fn did(&self, what: &str, bytes: usize) {
         let done = self.done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-        self.control.report(format_args!("writing tensors"), done, self.total.load(Ordering::Relaxed));
+        self.control.report(format_args!("{what}"), done, self.total.load(Ordering::Relaxed));
     }
 
     fn stopped(&self) -> bool {

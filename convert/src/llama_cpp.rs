@@ -6,9 +6,13 @@
 //! taken.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use ropewalk_core::hparams::{Hparams, LayerRotation};
-use ropewalk_core::rope::Plan;
+use gguf::File;
+use ropewalk_core::hparams::{keys, Hparams, LayerRotation};
+use ropewalk_core::rope::{Plan, Spec};
+
+use crate::RopeReport;
 
 /// Architectures whose llama.cpp graph both loads and passes on `rope_freqs.weight` (`src/models/*.cpp` of
 /// the version this build contains: those that create LLM_TENSOR_ROPE_FREQS and call `get_rope_factors`).
@@ -125,6 +129,48 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     match baked.reads_as(plan, hp) {
         true => Ok(baked),
         false => Err("the frequencies do not fit rope_freqs.weight".into()),
+    }
+}
+
+/// The command that runs a converted file in stock llama.cpp as it was converted, or why there is none. `rope` is the
+/// method that was written, if one was; otherwise what `file` declares counts.
+pub(crate) fn serve(
+    file: &File,
+    rope: Option<&RopeReport>,
+    output: &Path,
+) -> (Option<String>, Option<String>) {
+    let found = match rope {
+        Some(RopeReport { why: Some(why), rope, .. }) => Err(format!("{rope}: {why}")),
+        Some(RopeReport { n_ctx, .. }) => Ok(*n_ctx),
+        None => declared(file),
+    };
+    match found {
+        Ok(n_ctx) => {
+            (Some(format!("llama-server -m {} -c {n_ctx}", quoted(&output.to_string_lossy()))), None)
+        }
+        Err(why) => (None, Some(why)),
+    }
+}
+
+/// The context of a file that llama.cpp runs as it declares.
+fn declared(file: &File) -> Result<usize, String> {
+    let text = |e: &dyn std::fmt::Display| e.to_string();
+    let hp = Hparams::from_gguf(file).map_err(|e| text(&e))?;
+    if file.value(keys::SPEC).is_some() {
+        let trained = Hparams::as_trained(file).map_err(|e| text(&e))?;
+        let spec = Spec::declared(&hp).map_err(|e| text(&e))?;
+        let plan = Plan::new(&spec, &trained, hp.n_ctx_train).map_err(|e| text(&e))?;
+        say(&plan, &trained, false).map_err(|why| format!("{spec}: {why}"))?;
+    }
+    Ok(hp.n_ctx_train)
+}
+
+/// An argument as a shell takes it.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
+    match text.chars().all(plain) && !text.is_empty() {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
     }
 }
 

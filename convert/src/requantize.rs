@@ -122,14 +122,48 @@ pub(crate) fn convert(
         let what = format!("its values do not survive as {to}: they become infinite or not numbers");
         return Err(io::Error::other(what));
     }
-    let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
-    Ok(TensorError {
-        name: t.name.clone(),
-        from: t.dtype.name(),
-        to: to.name(),
-        rmse: (sums.error / n.max(1) as f64).sqrt(),
-        rel_rmse: sums.relative(),
-        max: sums.max_error,
-        rel_max: ratio(sums.max_error, sums.max),
-    })
+    Ok(TensorError::new(t, to, &sums))
+}
+
+/// How far the values of a tensor are from those of the tensor of another file that it was made from.
+pub(crate) fn difference(
+    (old, t): (&File, &TensorInfo),
+    (new, made): (&File, &TensorInfo),
+    work: &Work<'_>,
+) -> io::Result<TensorError> {
+    let (n, mut sums) = (t.n_elements(), Sums::default());
+    let part = |file: &File, t: &TensorInfo, at: usize, n: usize| -> rows::Result<Vec<f32>> {
+        let bytes_at = |i: usize| i / t.dtype.block_size() * t.dtype.block_bytes();
+        let mut values = vec![0f32; n];
+        dequantize(t.dtype, &file.data(t)[bytes_at(at)..bytes_at(at + n)], &mut values)?;
+        Ok(values)
+    };
+    for start in (0..n).step_by(BATCH) {
+        work.check()?;
+        let end = n.min(start + BATCH);
+        let runs = (start..end).into_par_iter().step_by(RUN).map(|at| {
+            let n = RUN.min(end - at);
+            Ok(Sums::of(&part(old, t, at, n)?, &part(new, made, at, n)?))
+        });
+        for chunk in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
+            sums = sums.plus(chunk);
+        }
+    }
+    work.read(t.n_bytes);
+    Ok(TensorError::new(t, made.dtype, &sums))
+}
+
+impl TensorError {
+    fn new(t: &TensorInfo, to: DType, sums: &Sums) -> TensorError {
+        let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
+        TensorError {
+            name: t.name.clone(),
+            from: t.dtype.name(),
+            to: to.name(),
+            rmse: (sums.error / t.n_elements().max(1) as f64).sqrt(),
+            rel_rmse: sums.relative(),
+            max: sums.max_error,
+            rel_max: ratio(sums.max_error, sums.max),
+        }
+    }
 }

@@ -35,9 +35,28 @@ pub fn file_type(dtype: DType) -> Option<u32> {
 pub fn parse(name: &str) -> crate::Result<DType> {
     let found = TARGETS.iter().find(|t| t.0.name().eq_ignore_ascii_case(name));
     found.map(|t| t.0).ok_or_else(|| {
-        let names: Vec<&str> = TARGETS.iter().map(|t| t.0.name()).collect();
-        crate::Error::Usage(format!("--type: unknown type {name:?}; known: {}", names.join(" ")))
+        let names = TARGETS.iter().map(|t| t.0.name()).chain(mixtures());
+        let names = names.collect::<Vec<_>>().join(" ");
+        crate::Error::Usage(format!("--type: unknown type {name:?}; known: {names}"))
     })
+}
+
+/// The names of the mixtures that libllama's quantiser writes and that are not names of [`TARGETS`]; none in a build
+/// without feature `ggml`.
+pub fn mixtures() -> impl Iterator<Item = &'static str> {
+    #[cfg(feature = "ggml")]
+    let all = llama::quantize::MIXTURES.iter().map(|m| m.name);
+    #[cfg(not(feature = "ggml"))]
+    let all = std::iter::empty();
+    all.filter(|name| !TARGETS.iter().any(|t| t.0.name() == *name))
+}
+
+/// Whether libllama's quantiser writes a mixture of this name.
+pub fn is_mixture(name: &str) -> bool {
+    #[cfg(feature = "ggml")]
+    return llama::quantize::Mixture::named(name).is_some();
+    #[cfg(not(feature = "ggml"))]
+    return mixtures().any(|m| m == name);
 }
 
 /// True for vectors: norms, biases and factor tensors, which the graphs want in F32. Trailing 1s do not

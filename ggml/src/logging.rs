@@ -68,7 +68,8 @@ extern "C" fn receive(level: sys::ggml_log_level, text: *const c_char, _user: *m
     let bytes = text.to_bytes();
     let line = String::from_utf8_lossy(&bytes[..bytes.len().min(KEPT_BYTES)]);
     let line = tidy(&line);
-    if line.is_empty() {
+    // Rules drawn around a message say nothing.
+    if !line.contains(char::is_alphanumeric) {
         return;
     }
     let _ = ERRORS.try_with(|errors| {
@@ -88,7 +89,8 @@ fn tidy(line: &str) -> String {
         Some((name, rest))
             if !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') =>
         {
-            rest.strip_prefix("error loading model: ").unwrap_or(rest).to_string()
+            let rest = rest.strip_prefix("error loading model: ").unwrap_or(rest);
+            rest.strip_prefix("failed to quantize: ").unwrap_or(rest).to_string()
         }
         _ => line,
     }

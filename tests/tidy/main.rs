@@ -19,7 +19,17 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-processor", &[]),
     ("ropewalk-ggml", &["ropewalk-files", "ropewalk-gguf", "ropewalk-kernels"]),
     ("ropewalk-llama", &["ropewalk-gguf", "ropewalk-ggml"]),
-    ("convert", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-ggml", "ropewalk-processor"]),
+    (
+        "convert",
+        &[
+            "ropewalk-files",
+            "ropewalk-gguf",
+            "ropewalk-core",
+            "ropewalk-ggml",
+            "ropewalk-llama",
+            "ropewalk-processor",
+        ],
+    ),
     (
         "ropewalk",
         &[

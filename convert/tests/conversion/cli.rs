@@ -61,7 +61,7 @@ fn json_tells_what_was_written() {
     let done = json(&convert(&["--random", "qwen2-tiny", "--seed", "5", "-o", out, "--json"]));
     assert_eq!((done["random"].as_str(), done["seed"].as_u64()), (Some("qwen2-tiny"), Some(5)));
     // Without --json the story is on stderr.
-    let plain = convert(&["--type", "q4_0", tiny, "-o", out]);
+    let plain = convert(&["--type", "q4_0", tiny, "-o", out, "--errors"]);
     assert!(plain.stdout.is_empty());
     assert!(stderr(&plain).contains("blk.1.ffn_down.weight") && stderr(&plain).contains("rmse"));
 }
@@ -75,7 +75,7 @@ fn wrong_usage_is_2_and_failure_1() {
     fails(&[tiny], 2, &["--output"]);
     fails(&["--rope", "yran", tiny, "-o", o], 2, &["unknown rope method", "yarn", "harpe"]);
     fails(&["--rope", "yarn:faktor=2", tiny, "-o", o], 2, &["faktor", "factor"]);
-    fails(&["--type", "q4_k_m", tiny, "-o", o], 2, &["q4_k_m", "q6_k"]);
+    fails(&["--type", "q4_k_x", tiny, "-o", o], 2, &["q4_k_x", "q6_k", "q4_k_m"]);
     fails(&["--random", "llama-huge", "-o", o], 2, &["llama-huge", "llama-tiny-gqa"]);
     fails(&["--random", "llama-tiny", tiny, "-o", o], 2, &["cannot be used with"]);
     fails(&["--ctx", "4096", tiny, "-o", o], 2, &["--rope"]);

@@ -3,6 +3,7 @@
 mod cli;
 mod ended;
 mod hostile;
+mod mixtures;
 mod oracle;
 mod random;
 mod rope;

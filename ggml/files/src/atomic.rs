@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
@@ -30,38 +30,82 @@ pub fn replace<T, E: From<Error>>(
     path: &Path,
     body: impl FnOnce(&mut dyn Write) -> Result<T, E>,
 ) -> Result<T, E> {
-    let io = |source| E::from(Error::new(path, source));
-    let refuse = |why: &str| io(io::Error::new(ErrorKind::InvalidInput, why));
-    if path.file_name().is_none() {
-        return Err(refuse("is not the name of a file"));
-    }
-    let before = match fs::symlink_metadata(path) {
-        Ok(m) if m.is_file() || m.is_symlink() => Some(m),
-        // Renaming over a device or a pipe would remove it.
-        Ok(_) => return Err(refuse("is there already and is not a regular file")),
-        Err(e) if e.kind() == ErrorKind::NotFound => None,
-        Err(e) => return Err(io(e)),
-    };
-    let folder = folder_of(path);
-    // Said here, because the error below would name the temporary file.
-    if !folder.is_dir() {
-        return Err(refuse(&format!("there is no folder {}", folder.display())));
-    }
-    // First, since it may make the room that this file needs.
-    remove_orphans(folder);
-    let mut temporary = create(path, folder).map_err(io)?;
-    let mut out = BufWriter::with_capacity(1 << 16, Steps(temporary.as_file_mut()));
-    let done = body(&mut out)?;
-    out.flush().map_err(io)?;
-    drop(out);
-    if let Some(before) = before.filter(|m| m.is_file()) {
-        let set = || temporary.as_file().set_permissions(before.permissions());
-        step(Step::Permissions).and_then(|()| set()).map_err(io)?;
-    }
-    step(Step::Sync).and_then(|()| temporary.as_file().sync_all()).map_err(io)?;
-    step(Step::Rename).and_then(|()| temporary.persist(path).map_err(|e| e.error)).map_err(io)?;
-    step(Step::SyncFolder).and_then(|()| sync_folder(folder)).map_err(io)?;
+    let mut temporary = Scratch::beside(path)?;
+    let done = temporary.write(body)?;
+    temporary.place()?;
     Ok(done)
+}
+
+/// A temporary file beside the one it is for: named, locked and cleared away as those of [`replace`], and removed
+/// when it is dropped unless [`Scratch::place`] has made it the file it is for.
+#[derive(Debug)]
+pub struct Scratch {
+    temporary: NamedTempFile,
+    of: PathBuf,
+}
+
+impl Scratch {
+    /// An empty one beside `path`, which need not exist.
+    ///
+    /// # Errors
+    /// With `path`: something other than a regular file is there, or the disk.
+    pub fn beside(path: &Path) -> Result<Scratch> {
+        let refuse = |why: &str| Err(Error::new(path, io::Error::new(ErrorKind::InvalidInput, why)));
+        if path.file_name().is_none() {
+            return refuse("is not the name of a file");
+        }
+        match fs::symlink_metadata(path) {
+            Ok(m) if m.is_file() || m.is_symlink() => {}
+            // Renaming over a device or a pipe would remove it.
+            Ok(_) => return refuse("is there already and is not a regular file"),
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::new(path, e)),
+        }
+        let folder = folder_of(path);
+        // Said here, because the error below would name the temporary file.
+        if !folder.is_dir() {
+            return refuse(&format!("there is no folder {}", folder.display()));
+        }
+        // First, since it may make the room that this file needs.
+        remove_orphans(folder);
+        let temporary = create(path, folder).map_err(|e| Error::new(path, e))?;
+        Ok(Scratch { temporary, of: path.to_owned() })
+    }
+
+    /// Where it is, for what writes to a path.
+    pub fn path(&self) -> &Path {
+        self.temporary.path()
+    }
+
+    /// Lets `body` write to it, from where the last write ended.
+    ///
+    /// # Errors
+    /// Those of `body`, and the disk.
+    pub fn write<T, E: From<Error>>(
+        &mut self,
+        body: impl FnOnce(&mut dyn Write) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut out = BufWriter::with_capacity(1 << 16, Steps(self.temporary.as_file_mut()));
+        let done = body(&mut out)?;
+        out.flush().map_err(|e| Error::new(&self.of, e))?;
+        Ok(done)
+    }
+
+    /// Syncs it, renames it to the path it is for and syncs the folder. Permissions of a file there are kept.
+    ///
+    /// # Errors
+    /// The disk: see [`replace`].
+    pub fn place(self) -> Result<()> {
+        let Scratch { temporary, of } = self;
+        let io = |e| Error::new(&of, e);
+        if let Some(before) = fs::symlink_metadata(&of).ok().filter(fs::Metadata::is_file) {
+            let set = || temporary.as_file().set_permissions(before.permissions());
+            step(Step::Permissions).and_then(|()| set()).map_err(io)?;
+        }
+        step(Step::Sync).and_then(|()| temporary.as_file().sync_all()).map_err(io)?;
+        step(Step::Rename).and_then(|()| temporary.persist(&of).map_err(|e| e.error)).map_err(io)?;
+        step(Step::SyncFolder).and_then(|()| sync_folder(folder_of(&of))).map_err(io)
+    }
 }
 
 /// Makes the temporary file of `path` and locks it, so that nobody takes it for one of a dead process.

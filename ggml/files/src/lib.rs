@@ -13,7 +13,7 @@ mod vanished;
 
 use std::path::PathBuf;
 
-pub use atomic::{append, replace, same_file, sync_folder};
+pub use atomic::{append, replace, same_file, sync_folder, Scratch};
 pub use lock::{remove_orphans, Lock};
 pub use map::{write_mapped, Map, Unchanging};
 #[cfg(unix)]

@@ -122,31 +122,49 @@ impl<'a> Writer<'a> {
     /// # Errors
     /// [`Error::Io`] with `path`; [`Error::Gguf`] when a value cannot be written or a tensor's data is not as
     /// long as its type and shape say.
-    pub fn write(mut self, path: &Path) -> Result<u64> {
+    pub fn write(self, path: &Path) -> Result<u64> {
+        // Before a temporary file is made.
+        let (alignment, header) = self.begin(path)?;
+        files::replace(path, |out| self.stream(path, alignment, &header, out))
+    }
+
+    /// Like [`Writer::write`], to a temporary file: for work on it before anything is in place.
+    ///
+    /// # Errors
+    /// As [`Writer::write`], with `path`, beside which the temporary file is.
+    pub fn write_scratch(self, path: &Path) -> Result<files::Scratch> {
+        let (alignment, header) = self.begin(path)?;
+        let mut scratch = files::Scratch::beside(path)?;
+        scratch.write(|out| self.stream(path, alignment, &header, out))?;
+        Ok(scratch)
+    }
+
+    fn begin(&self, path: &Path) -> Result<(u64, Vec<u8>)> {
         let refuse = |defect| Error::from(GgufError { path: path.to_owned(), defect });
         let alignment = self.check().map_err(refuse)? as u64;
-        let header = self.header(alignment).map_err(refuse)?;
-        files::replace(path, |out| {
-            let io = |source| Error::io(path, source);
-            out.write_all(&header).map_err(io)?;
-            let mut total = header.len() as u64;
-            for t in &mut self.tensors {
-                let mut sink = Exactly { out: &mut *out, n_bytes: t.n_bytes, done: 0, over: 0 };
-                let result = (t.data)(&mut sink);
-                let found = sink.done + sink.over;
-                if sink.over > 0 || (result.is_ok() && found != t.n_bytes) {
-                    let (tensor, expected) = (shown(&t.name), t.n_bytes);
-                    return Err(refuse(Defect::DataLength { tensor, found, expected }));
-                }
-                result
-                    .map_err(|e| io(io::Error::new(e.kind(), format!("tensor {}: {e}", shown(&t.name)))))?;
-                total += t.n_bytes;
-                let padding = total.next_multiple_of(alignment) - total;
-                io::copy(&mut io::Read::take(io::repeat(0), padding), out).map_err(io)?;
-                total += padding;
+        Ok((alignment, self.header(alignment).map_err(refuse)?))
+    }
+
+    fn stream(mut self, path: &Path, alignment: u64, header: &[u8], out: &mut dyn Write) -> Result<u64> {
+        let refuse = |defect| Error::from(GgufError { path: path.to_owned(), defect });
+        let io = |source| Error::io(path, source);
+        out.write_all(header).map_err(io)?;
+        let mut total = header.len() as u64;
+        for t in &mut self.tensors {
+            let mut sink = Exactly { out: &mut *out, n_bytes: t.n_bytes, done: 0, over: 0 };
+            let result = (t.data)(&mut sink);
+            let found = sink.done + sink.over;
+            if sink.over > 0 || (result.is_ok() && found != t.n_bytes) {
+                let (tensor, expected) = (shown(&t.name), t.n_bytes);
+                return Err(refuse(Defect::DataLength { tensor, found, expected }));
             }
-            Ok(total)
-        })
+            result.map_err(|e| io(io::Error::new(e.kind(), format!("tensor {}: {e}", shown(&t.name)))))?;
+            total += t.n_bytes;
+            let padding = total.next_multiple_of(alignment) - total;
+            io::copy(&mut io::Read::take(io::repeat(0), padding), out).map_err(io)?;
+            total += padding;
+        }
+        Ok(total)
     }
 
     /// Checks that the reader would accept what is to be written; returns the alignment.

@@ -1,10 +1,11 @@
-//! A safe wrapper of libllama: the tokenizer of a GGUF file, chains of samplers, and libllama's own
-//! inference, which ropewalk is compared with.
+//! A safe wrapper of libllama: the tokenizer of a GGUF file, chains of samplers, libllama's own
+//! quantiser, and its inference, which ropewalk is compared with.
 //!
 //! Everything that crosses into C is checked here first, because libllama aborts the process on some
 //! malformed files.
 
 pub mod oracle;
+pub mod quantize;
 pub mod sampler;
 pub mod vocab;
 

@@ -295,7 +295,7 @@ impl Oracle {
 }
 
 /// Makes libllama ready, once: backends registered, its tables filled.
-fn init() {
+pub(crate) fn init() {
     static ONCE: Once = Once::new();
     ensure_backends();
     // SAFETY: called once, after the log callback was installed by `ensure_backends`.

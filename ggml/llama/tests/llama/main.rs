@@ -3,6 +3,7 @@
 #[path = "../../../../tests/common/fetched.rs"]
 mod fetched;
 mod oracle;
+mod quantize;
 mod sampler;
 mod vocab;
 mod vocab_real;

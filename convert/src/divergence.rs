@@ -1,0 +1,182 @@
+//! How far a converted model's predictions are from the source's: both run in libllama, over the same text.
+//!
+//! Protocol, that of llama.cpp's `llama-perplexity --kl-divergence`: windows of 512 tokens, each from an empty cache and
+//! begun as the vocabulary begins texts; the first half of a window is context, the other half is scored.
+
+use std::path::Path;
+
+use ropewalk_core::control::Control;
+use serde::Serialize;
+
+use crate::{Error, Result};
+
+/// Tokens of a window.
+const WINDOW: usize = 512;
+/// Largest text taken, bytes.
+const MAX_TEXT: u64 = 256 << 20;
+
+/// Differences of the predictions of two models, over all scored tokens.
+#[derive(Debug, Clone, Serialize)]
+pub struct Divergence {
+    /// Scored tokens.
+    pub n_tokens: usize,
+    /// Tokens of a window.
+    pub window: usize,
+    /// Mean of KL(source || result), nats.
+    pub kl: f64,
+    /// Its standard error, scored tokens taken as independent.
+    pub kl_error: f64,
+    /// The divergence that 99 of 100 tokens are below.
+    pub kl_99: f64,
+    /// The largest.
+    pub kl_max: f64,
+    /// Share of tokens whose most probable successor is the same, 0 to 1.
+    pub same_top: f64,
+    /// Perplexity of the source.
+    pub ppl_source: f64,
+    /// Perplexity of the result.
+    pub ppl: f64,
+}
+
+/// Reads a text to measure on.
+///
+/// # Errors
+/// A file that is too large or is not UTF-8.
+pub(crate) fn text(path: &Path) -> Result<String> {
+    crate::rows::available("measuring the divergence")?;
+    let io = |e| files::Error::new(path, e);
+    let size = std::fs::metadata(path).map_err(io)?.len();
+    if size > MAX_TEXT {
+        return Err(Error::Invalid(format!(
+            "{}: expected at most {MAX_TEXT} bytes, found {size}",
+            path.display()
+        )));
+    }
+    Ok(std::fs::read_to_string(path).map_err(io)?)
+}
+
+#[cfg(not(feature = "ggml"))]
+pub(crate) fn measure(_: &Path, _: &Path, _: &str, _: &Control<'_>) -> Result<Divergence> {
+    Err(Error::Usage("measuring the divergence needs feature `ggml`".into()))
+}
+
+/// Runs both files over `text`.
+///
+/// # Errors
+/// What libllama's oracle refuses, a text of less than a window, and [`Error::Interrupted`].
+#[cfg(feature = "ggml")]
+pub(crate) fn measure(source: &Path, result: &Path, text: &str, control: &Control<'_>) -> Result<Divergence> {
+    use llama::oracle::{Oracle, OracleParams};
+    let params =
+        OracleParams { n_batch: WINDOW as u32, n_ubatch: WINDOW as u32, ..OracleParams::new(WINDOW as u32) };
+    let (mut a, mut b) = (Oracle::open(source, &params)?, Oracle::open(result, &params)?);
+    let start = a.tokenize("", true, false)?;
+    let tokens = a.tokenize(text, false, false)?;
+    let n = WINDOW - start.len().min(WINDOW / 2);
+    if tokens.len() < n {
+        let what = format!("expected a text of at least {n} tokens, found {}", tokens.len());
+        return Err(Error::Invalid(what));
+    }
+    let windows = tokens.chunks_exact(n);
+    let total = windows.len() as u64;
+    let mut points = Vec::new();
+    for (i, window) in windows.enumerate() {
+        if control.stopped() {
+            return Err(Error::Interrupted);
+        }
+        control.report(format_args!("measuring the divergence"), i as u64, total);
+        let window: Vec<llama::Token> = start.iter().chain(window).copied().collect();
+        // The last token has no successor.
+        let (first, last) = (window.len() / 2, window.len() - 1);
+        let mut rows: Vec<f32> = Vec::with_capacity((last - first) * a.n_vocab());
+        a.clear();
+        a.eval_with(&window, true, &mut |j, row| {
+            if (first..last).contains(&j) {
+                rows.extend_from_slice(row);
+            }
+        })?;
+        let n_vocab = a.n_vocab();
+        b.clear();
+        b.eval_with(&window, true, &mut |j, row| {
+            if (first..last).contains(&j) {
+                let before = &rows[(j - first) * n_vocab..][..n_vocab];
+                points.push(Point::of(before, row, window[j + 1] as usize));
+            }
+        })?;
+    }
+    Ok(summary(&points))
+}
+
+/// One scored token.
+struct Point {
+    kl: f64,
+    same_top: bool,
+    /// Negative log-likelihood under either model, nats.
+    nll: [f64; 2],
+}
+
+#[cfg_attr(not(feature = "ggml"), allow(dead_code))]
+impl Point {
+    /// Logits of the source and of the result, and the token that follows.
+    fn of(p: &[f32], q: &[f32], next: usize) -> Point {
+        let (log_p, log_q) = (log_sum_exp(p), log_sum_exp(q));
+        let of = |(&p, &q): (&f32, &f32)| {
+            let (p, q) = (f64::from(p) - log_p, f64::from(q) - log_q);
+            p.exp() * (p - q)
+        };
+        let kl = p.iter().zip(q).map(of).sum::<f64>().max(0.0);
+        let nll = [log_p - f64::from(p[next]), log_q - f64::from(q[next])];
+        Point { kl, same_top: top(p) == top(q), nll }
+    }
+}
+
+#[cfg_attr(not(feature = "ggml"), allow(dead_code))]
+fn log_sum_exp(row: &[f32]) -> f64 {
+    let max = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    max + row.iter().map(|&x| (f64::from(x) - max).exp()).sum::<f64>().ln()
+}
+
+#[cfg_attr(not(feature = "ggml"), allow(dead_code))]
+fn top(row: &[f32]) -> Option<usize> {
+    (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]))
+}
+
+#[cfg_attr(not(feature = "ggml"), allow(dead_code))]
+fn summary(points: &[Point]) -> Divergence {
+    let n = points.len().max(1) as f64;
+    let mut kls: Vec<f64> = points.iter().map(|p| p.kl).collect();
+    kls.sort_by(f64::total_cmp);
+    let kl = kls.iter().sum::<f64>() / n;
+    let variance = kls.iter().map(|x| (x - kl).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    let ppl = |i: usize| (points.iter().map(|p| p.nll[i]).sum::<f64>() / n).exp();
+    Divergence {
+        n_tokens: points.len(),
+        window: WINDOW,
+        kl,
+        kl_error: (variance / n).sqrt(),
+        kl_99: kls.get((0.99 * n) as usize).or(kls.last()).copied().unwrap_or(0.0),
+        kl_max: kls.last().copied().unwrap_or(0.0),
+        same_top: points.iter().filter(|p| p.same_top).count() as f64 / n,
+        ppl_source: ppl(0),
+        ppl: ppl(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_divergence_is_that_of_the_definition() {
+        // p = (1/2, 1/4, 1/4), q = (1/4, 1/2, 1/4): the sum is ln(2)/2 - ln(2)/4.
+        let ln = |x: f32| x.ln();
+        let p = Point::of(&[ln(2.0), 0.0, 0.0], &[5.0, 5.0 + ln(2.0), 5.0], 1);
+        assert!((p.kl - 2f64.ln() / 4.0).abs() < 1e-6 && !p.same_top);
+        assert!((p.nll[0] - 4f64.ln()).abs() < 1e-6 && (p.nll[1] - 2f64.ln()).abs() < 1e-6);
+        let same = Point::of(&[1.0, 2.0], &[1.0, 2.0], 0);
+        assert!(same.kl == 0.0 && same.same_top);
+        let s = summary(&[p, same]);
+        assert!((s.kl - 2f64.ln() / 8.0).abs() < 1e-6 && s.same_top == 0.5 && s.n_tokens == 2);
+        assert!((s.kl_error - s.kl).abs() < 1e-6, "of (x, 0) the standard error is the mean");
+    }
+}

@@ -1,0 +1,78 @@
+//! What a conversion tells of itself.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use gguf::File;
+use serde::Serialize;
+
+use crate::merge::MergeError;
+use crate::requantize::TensorError;
+use crate::{llama_cpp, Divergence};
+
+/// The method that was written.
+#[derive(Debug, Clone, Serialize)]
+pub struct RopeReport {
+    /// The spec with every default filled in.
+    pub rope: String,
+    /// Tokens it was resolved for.
+    pub n_ctx: usize,
+    /// The trained window, tokens.
+    pub n_ctx_orig: usize,
+    /// Factor on rotated q and k.
+    pub mscale: f64,
+    /// One base per KV head, for methods that have them.
+    pub bases: Option<Vec<f64>>,
+    /// The standard keys and values that stock llama.cpp reads: none for the model's own frequencies; `None`
+    /// when llama.cpp cannot express the method.
+    pub llama_cpp: Option<BTreeMap<&'static str, String>>,
+    /// Why it cannot.
+    #[serde(skip)]
+    pub(crate) why: Option<String>,
+}
+
+/// The report of a conversion.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Size of the new file.
+    pub bytes: u64,
+    /// Tensors in it.
+    pub n_tensors: usize,
+    /// The rope method written, if one was asked for.
+    #[serde(flatten)]
+    pub rope: Option<RopeReport>,
+    /// The type asked for.
+    #[serde(rename = "type")]
+    pub dtype: Option<&'static str>,
+    /// Tensors whose type changed, in file order.
+    pub converted: Vec<TensorError>,
+    /// For each type of the tensors that adapters changed, what writing them in it costs.
+    pub merged: Vec<MergeError>,
+    /// How far predictions are from the source's, if that was asked for and can be measured.
+    pub divergence: Option<Divergence>,
+    /// The command that runs the new file in stock llama.cpp.
+    pub llama_server: Option<String>,
+    /// Why there is none.
+    pub no_llama_server: Option<String>,
+    /// Facts and warnings, whole sentences.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// Of a conversion that has changed nothing yet.
+    pub(crate) fn unchanged(file: &File, output: &Path) -> Report {
+        let (llama_server, no_llama_server) = llama_cpp::serve(file, None, output);
+        Report {
+            bytes: 0,
+            n_tensors: file.tensors().len(),
+            rope: None,
+            dtype: None,
+            converted: Vec::new(),
+            merged: Vec::new(),
+            divergence: None,
+            llama_server,
+            no_llama_server,
+            notes: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Conversions in two steps: all else first, into a temporary file, then the element types; so libllama's quantiser
+//! reads what is to be quantised, and a result can be measured against the same model before it.
+
+use std::path::{Path, PathBuf};
+
+use files::{same_file, Scratch};
+use gguf::{DType, File};
+use ropewalk_core::control::Control;
+
+use crate::requantize::{self, TensorError};
+use crate::{divergence, job, quantizer, Error, Options, Report, Result, Work};
+
+/// A mixture of types that libllama's own quantiser writes, and llama-quantize's options for it.
+#[derive(Debug, Clone, Default)]
+pub struct Mixture {
+    /// Its name, such as `q4_k_m`; see [`crate::types::mixtures`].
+    pub name: String,
+    /// Type of the token embeddings.
+    pub token_embedding: Option<DType>,
+    /// Type of the output matrix.
+    pub output: Option<DType>,
+    /// Leaves the output matrix as it is.
+    pub leave_output: bool,
+    /// The mixture's main type for all tensors.
+    pub pure_type: bool,
+    /// Types of the matrices whose name has a match of the regular expression; the first that matches counts.
+    pub overrides: Vec<(String, DType)>,
+    /// An importance matrix in llama.cpp's format.
+    pub imatrix: Option<PathBuf>,
+}
+
+/// As [`crate::convert`], with [`Options::mixture`] or [`Options::check`].
+pub(crate) fn convert(
+    input: &Path,
+    output: &Path,
+    options: &Options,
+    control: &Control<'_>,
+) -> Result<Report> {
+    let text = match &options.check {
+        Some(path) => Some(divergence::text(path)?),
+        None => None,
+    };
+    let read = options.mixture.iter().filter_map(|m| m.imatrix.as_ref()).chain(&options.check);
+    for path in read {
+        if same_file(path, output)? {
+            let what = format!("{}: the output is a file to be read; name another", output.display());
+            return Err(Error::Usage(what));
+        }
+    }
+    let quantizer = options.mixture.as_ref().map(quantizer::Quantizer::new).transpose()?;
+    let file = File::open(input)?;
+    let before = Options { dtype: None, mixture: None, check: None, ..options.clone() };
+    let changes = options.rope.is_some() || options.llama_cpp || !options.adapters.is_empty();
+    // libllama reads neither, or writes files that nobody can read.
+    let foreign = file.paths().len() > 1 || file.alignment() != gguf::DEFAULT_ALIGNMENT;
+    job::check_output(&file, output, options)?;
+
+    let mut staged = None;
+    let mut report = None;
+    if changes || quantizer.is_some() && foreign {
+        let exact = quantizer.is_some();
+        report = Some(job::rewrite(input, output, &before, exact, control, |mut writer| {
+            if quantizer.is_some() {
+                writer.remove("general.alignment");
+            }
+            let scratch = writer.write_scratch(output)?;
+            let bytes = length(scratch.path())?;
+            staged = Some(scratch);
+            Ok(bytes)
+        })?);
+    }
+    let source = staged.as_ref().map_or(input, Scratch::path);
+
+    let (result, mut report) = match quantizer {
+        Some(quantizer) => {
+            let result = Scratch::beside(output)?;
+            // Files of a moment are nobody's business.
+            let named = |e: Error| match e {
+                Error::Interrupted | Error::Usage(_) => e,
+                e => {
+                    let text = e.to_string().replace(&*source.to_string_lossy(), &input.to_string_lossy());
+                    Error::Invalid(text.replace(&*result.path().to_string_lossy(), &output.to_string_lossy()))
+                }
+            };
+            quantizer.run(source, result.path(), control).map_err(named)?;
+            let report = report.unwrap_or_else(|| Report::unchanged(&file, output));
+            let report = quantized(source, result.path(), report, &quantizer, control).map_err(named)?;
+            (result, report)
+        }
+        None => {
+            let mut result = None;
+            let report = job::rewrite(input, output, options, false, control, |writer| {
+                let scratch = writer.write_scratch(output)?;
+                let bytes = length(scratch.path())?;
+                result = Some(scratch);
+                Ok(bytes)
+            })?;
+            let result = result.ok_or_else(|| Error::Invalid("nothing was written".into()))?;
+            (result, report)
+        }
+    };
+    if let Some(text) = text {
+        match divergence::measure(source, result.path(), &text, control) {
+            Ok(found) => report.divergence = Some(found),
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            Err(e) => {
+                let why = e.to_string().replace(&*source.to_string_lossy(), &input.to_string_lossy());
+                report.notes.push(format!("The divergence from the source is not measured: {why}."));
+            }
+        }
+    }
+    result.place()?;
+    Ok(report)
+}
+
+fn length(path: &Path) -> gguf::Result<u64> {
+    std::fs::metadata(path).map(|m| m.len()).map_err(|e| gguf::Error::io(path, e))
+}
+
+/// Completes the report of what was done before with what the quantiser has written, which is checked on the way.
+fn quantized(
+    source: &Path,
+    result: &Path,
+    mut report: Report,
+    quantizer: &quantizer::Quantizer,
+    control: &Control<'_>,
+) -> Result<Report> {
+    let (old, new) = (File::open(source)?, File::open(result)?);
+    let work = Work::new(control);
+    work.start(old.tensors().iter().map(|t| t.n_bytes as u64).sum());
+    let mut counts = std::collections::BTreeMap::<&str, usize>::new();
+    let mut again = 0;
+    for t in old.tensors() {
+        let written = new.tensor(&t.name).filter(|w| w.n_elements() == t.n_elements());
+        let written = written.ok_or_else(|| new.error(&t.name, "was not written as it should be"))?;
+        *counts.entry(written.dtype.name()).or_default() += 1;
+        if written.dtype == t.dtype {
+            continue;
+        }
+        again += usize::from(t.dtype.is_quantized());
+        let error = requantize::difference((&old, t), (&new, written), &work);
+        let error: TensorError = error.map_err(|e| match work.stopped() {
+            true => Error::Interrupted,
+            false => new.error(&t.name, e.to_string()).into(),
+        })?;
+        report.converted.push(error);
+    }
+    let counts: Vec<String> = counts.iter().map(|(t, n)| format!("{n} {t}")).collect();
+    report.notes.push(format!("Types of the tensors: {}.", counts.join(", ")));
+    if again > 0 {
+        report.notes.push(format!("{again} tensors were quantised before: their errors add up."));
+    }
+    report.notes.extend(quantizer.unmet(&new));
+    report.bytes = length(result)?;
+    report.n_tensors = new.tensors().len();
+    report.dtype = Some(quantizer.name());
+    Ok(report)
+}

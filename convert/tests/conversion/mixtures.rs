@@ -1,0 +1,268 @@
+//! Mixtures of types by libllama's quantiser, alone and after other changes, and what is reported of them.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use convert::random::{self, Shape};
+use convert::{convert, Error, Mixture, Options};
+use files::faults::walk;
+use gguf::{DType, File};
+use llama::oracle::{Oracle, OracleParams};
+use llama::quantize::{quantize, QuantizeParams};
+use ropewalk_core::control::{Control, Progress, Stop};
+
+use crate::cli::{convert as program, stderr};
+
+struct Lab(tempfile::TempDir);
+
+impl Lab {
+    fn new(dtype: DType) -> Lab {
+        let lab = Lab(tempfile::tempdir().unwrap());
+        random::write(&Shape::named("llama-tiny").unwrap(), dtype, 3, &lab.path("in")).unwrap();
+        lab
+    }
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(format!("{name}.gguf"))
+    }
+    fn run(&self, options: &Options) -> convert::Result<convert::Report> {
+        convert(&self.path("in"), &self.path("out"), options, &Control::default())
+    }
+    fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+    fn program(&self, args: &[&str]) -> Output {
+        let (input, output) = (self.path("in"), self.path("out"));
+        program(&[args, &[input.to_str().unwrap(), "-o", output.to_str().unwrap()]].concat())
+    }
+}
+
+fn to(name: &str) -> Options {
+    Options { mixture: Some(Mixture { name: name.into(), ..Mixture::default() }), ..Options::default() }
+}
+
+/// What libllama's quantiser makes of a file.
+fn by_libllama(from: &Path, to: &Path, name: &str) -> Vec<u8> {
+    let params = QuantizeParams::new(llama::quantize::Mixture::named(name).unwrap());
+    quantize(from, to, &params, &|_, _| true).unwrap();
+    std::fs::read(to).unwrap()
+}
+
+#[test]
+fn a_mixture_is_libllamas_own_after_all_other_changes() {
+    let lab = Lab::new(DType::F16);
+    let report = lab.run(&to("q4_k_m")).unwrap();
+    let out = std::fs::read(lab.path("out")).unwrap();
+    assert!(out == by_libllama(&lab.path("in"), &lab.path("theirs"), "q4_k_m"));
+    assert_eq!((report.bytes, report.n_tensors, report.dtype), (out.len() as u64, 21, Some("q4_k_m")));
+    assert_eq!(report.converted.len(), 16);
+    assert!(report.converted.iter().all(|t| (1e-3..0.12).contains(&t.rel_rmse)), "{:?}", report.converted);
+
+    let yarn = Options { rope: Some("yarn:factor=2.5".parse().unwrap()), ..Options::default() };
+    lab.run(&yarn).unwrap();
+    std::fs::rename(lab.path("out"), lab.path("yarn")).unwrap();
+    let report = lab.run(&Options { rope: yarn.rope, ..to("q3_k_l") }).unwrap();
+    assert!(
+        std::fs::read(lab.path("out")).unwrap()
+            == by_libllama(&lab.path("yarn"), &lab.path("theirs"), "q3_k_l")
+    );
+    let file = File::open(&lab.path("out")).unwrap();
+    assert_eq!(file.get::<u32>("llama.context_length").unwrap(), 1280);
+    assert!(file.get::<String>("ropewalk.rope.spec").unwrap().starts_with("yarn:factor=2.5"));
+    let line = format!("llama-server -m {} -c 1280", lab.path("out").display());
+    assert_eq!((report.llama_server, report.no_llama_server), (Some(line), None));
+    assert_eq!(lab.files(), ["in.gguf", "out.gguf", "theirs.gguf", "yarn.gguf"]);
+}
+
+#[test]
+fn methods_that_llama_server_cannot_run_have_no_line() {
+    let lab = Lab::new(DType::F16);
+    let report = lab.run(&Options { rope: Some("harpe".parse().unwrap()), ..to("q8_0") }).unwrap();
+    assert_eq!(report.llama_server, None);
+    assert!(report.no_llama_server.unwrap().contains("differ from head to head"));
+    // What a file declares counts, too.
+    std::fs::rename(lab.path("out"), lab.path("in")).unwrap();
+    let report = lab.run(&to("q4_0")).unwrap();
+    assert!(report.no_llama_server.unwrap().contains("differ from head to head"));
+    assert!(report.notes.iter().any(|n| n.contains("quantised before")), "{:?}", report.notes);
+}
+
+#[test]
+fn an_alignment_that_libllama_would_get_wrong_is_taken_out() {
+    let lab = Lab::new(DType::F16);
+    let file = File::open(&lab.path("in")).unwrap();
+    let mut writer = gguf::Writer::with_metadata_of(&file);
+    writer.set("general.alignment", 256u32);
+    for t in file.tensors() {
+        writer.copy_tensor(&file, t).unwrap();
+    }
+    writer.write(&lab.path("aligned")).unwrap();
+    lab.run(&to("q4_k_m")).unwrap();
+    let expected = std::fs::read(lab.path("out")).unwrap();
+    std::fs::rename(lab.path("aligned"), lab.path("in")).unwrap();
+    lab.run(&to("q4_k_m")).unwrap();
+    assert!(std::fs::read(lab.path("out")).unwrap() == expected);
+}
+
+/// KL(p || q) of scored tokens, from libllama's logits, as the definition has it.
+fn naive(a: &Path, b: &Path, text: &str) -> Vec<f64> {
+    let params = OracleParams { n_batch: 512, n_ubatch: 512, ..OracleParams::new(512) };
+    let mut lms = [a, b].map(|p| Oracle::open(p, &params).unwrap());
+    let start = lms[0].tokenize("", true, false).unwrap();
+    let tokens = lms[0].tokenize(text, false, false).unwrap();
+    let mut kls = Vec::new();
+    for window in tokens.chunks_exact(512 - start.len()) {
+        let window = [&start[..], window].concat();
+        let [p, q] = lms.each_mut().map(|lm| {
+            lm.clear();
+            let rows = lm.eval(&window, true).unwrap();
+            let softmax = |row: &[f32]| {
+                let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
+                row.iter().map(|&x| f64::from(x).exp() / sum).collect::<Vec<f64>>()
+            };
+            rows.chunks(lm.n_vocab()).map(softmax).collect::<Vec<_>>()
+        });
+        kls.extend((256..511).map(|i| p[i].iter().zip(&q[i]).map(|(p, q)| p * (p / q).ln()).sum::<f64>()));
+    }
+    kls
+}
+
+#[test]
+fn the_divergence_is_that_of_libllamas_logits() {
+    let lab = Lab::new(DType::F16);
+    let text: String = (0..1500).map(|i| char::from(32 + (i * i % 94) as u8)).collect();
+    let path = lab.0.path().join("text");
+    std::fs::write(&path, &text).unwrap();
+    let mut last = 0.0;
+    for options in [Options { dtype: Some(DType::Q8_0), ..Options::default() }, to("q4_k_m"), to("q2_k")] {
+        let report = lab.run(&Options { check: Some(path.clone()), ..options }).unwrap();
+        let found = report.divergence.unwrap();
+        let kls = naive(&lab.path("in"), &lab.path("out"), &text);
+        let mean = kls.iter().sum::<f64>() / kls.len() as f64;
+        assert_eq!((found.n_tokens, found.window), (kls.len(), 512));
+        assert!((found.kl - mean).abs() < 1e-3 * mean, "{} {mean}", found.kl);
+        assert!(found.kl > last && found.kl_max >= found.kl_99 && found.kl_99 > found.kl);
+        assert!(found.same_top < 1.0 && found.ppl > 1.0 && found.ppl_source > 1.0);
+        last = found.kl;
+    }
+    // Only the types count, not the positions.
+    let options =
+        Options { rope: Some("pi:factor=4".parse().unwrap()), dtype: Some(DType::F32), ..Options::default() };
+    let report = lab.run(&Options { check: Some(path), ..options }).unwrap();
+    assert!(report.divergence.unwrap().kl < 1e-6);
+    assert_eq!(lab.files(), ["in.gguf", "out.gguf", "text"]);
+}
+
+#[test]
+fn what_cannot_be_measured_is_said() {
+    let lab = Lab::new(DType::F16);
+    let path = lab.0.path().join("text");
+    std::fs::write(&path, "short").unwrap();
+    let report = lab.run(&Options { check: Some(path.clone()), ..to("q4_0") }).unwrap();
+    assert!(
+        report.notes.iter().any(|n| n.contains("not measured: expected a text of at least")),
+        "{:?}",
+        report.notes
+    );
+    std::fs::write(&path, [0xff, 0xfe]).unwrap();
+    let e = lab.run(&Options { check: Some(path), ..to("q4_0") }).unwrap_err().to_string();
+    assert!(e.contains("text: ") && !e.contains('\n'), "{e}");
+}
+
+#[test]
+fn steps_that_fail_leave_the_old_file_or_the_new_one() {
+    use files::faults::Step::{Create, Permissions, Rename, Sync, SyncFolder};
+    let lab = Lab::new(DType::F16);
+    let new = by_libllama(&lab.path("in"), &lab.path("theirs"), "q4_k_s");
+    let write = || lab.run(&to("q4_k_s")).map(drop).map_err(|e| e.to_string());
+    let steps = walk(&lab.path("out"), b"before", |found| found == new, write);
+    assert_eq!(steps, [Create, Permissions, Sync, Rename, SyncFolder]);
+}
+
+#[test]
+fn a_stop_leaves_nothing() {
+    let lab = Lab::new(DType::F16);
+    for (rope, what) in [(None, "quantising"), (Some("yarn".parse().unwrap()), "comparing")] {
+        let stop = Stop::default();
+        if what == "quantising" {
+            stop.request();
+        }
+        let show = |p: &Progress<'_>| {
+            if p.what.to_string().starts_with(what) {
+                stop.request();
+            }
+        };
+        let control = Control::default().with_stop(&stop).with_progress(&show);
+        let options = Options { rope, ..to("q4_k_m") };
+        let e = convert(&lab.path("in"), &lab.path("out"), &options, &control).unwrap_err();
+        assert!(matches!(e, Error::Interrupted), "{e}");
+        assert_eq!(lab.files(), ["in.gguf"]);
+    }
+}
+
+#[test]
+fn the_program_takes_llama_quantizes_options() {
+    let lab = Lab::new(DType::F16);
+    let done = lab.program(&[
+        "--type",
+        "q4_k_s",
+        "--tensor-type",
+        "ffn_(up|gate)=q6_k",
+        "--output-tensor-type",
+        "q8_0",
+        "--token-embedding-type",
+        "q5_0",
+    ]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    let said = stderr(&done);
+    assert_eq!(said.matches("rmse").count(), 6, "the worst five and the mean: {said}");
+    assert!(said.contains("16 tensors converted") && said.contains("llama-server -m "), "{said}");
+    let file = File::open(&lab.path("out")).unwrap();
+    for (name, dtype) in [
+        ("blk.0.ffn_up", DType::Q6_K),
+        ("blk.0.ffn_down", DType::Q4_K),
+        ("output", DType::Q8_0),
+        ("token_embd", DType::Q5_0),
+    ] {
+        assert_eq!(file.tensor(&format!("{name}.weight")).unwrap().dtype, dtype, "{name}");
+    }
+    let done = lab.program(&["--type", "q4_0", "--errors"]);
+    assert!(stderr(&done).matches("rmse").count() > 16 && stderr(&done).contains("q4_0"));
+    assert_eq!(File::open(&lab.path("out")).unwrap().tensor("output.weight").unwrap().dtype, DType::Q4_0);
+    assert!(lab.program(&["--type", "q4_0", "--llama-quantize"]).status.success());
+    assert_eq!(File::open(&lab.path("out")).unwrap().tensor("output.weight").unwrap().dtype, DType::Q6_K);
+    std::fs::remove_file(lab.path("out")).unwrap();
+
+    for (args, code, part) in [
+        (&["--type", "q4_k_x"][..], 2, "q4_k_m"),
+        (&["--type", "q4_k", "--pure"], 2, "q4_k_s"),
+        (&["--type", "f16", "--pure"], 2, "no mixture"),
+        (&["--pure"], 2, "--type"),
+        (&["--type", "q4_k_m", "--tensor-type", "ffn=q9"], 2, "q9"),
+        (&["--type", "q4_k_m", "--tensor-type", "ffn"], 2, "PATTERN=TYPE"),
+        (&["--type", "q4_k_m", "--tensor-type", "(=q8_0"], 2, "unclosed group"),
+        (&["--type", "q4_k_m", "--tensor-type", "brain=q8_0"], 1, "no matrix has a name"),
+        (&["--type", "q4_k_m", "--imatrix", "/no/such/file"], 1, "/no/such/file"),
+        (&["--type", "iq2_xxs"], 1, "importance matrix"),
+        (&["--type", "q4_k_m", "--check", "/no/such/text"], 1, "/no/such/text"),
+    ] {
+        let failed = lab.program(args);
+        let said = stderr(&failed);
+        assert_eq!(failed.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.contains(part) && !said.contains("panicked"), "{args:?}: {said}");
+        assert!(said.lines().count() == 1 || said.starts_with("error: "), "{args:?}: {said}");
+        assert_eq!(lab.files(), ["in.gguf"], "{args:?}");
+    }
+    // A file that is cut short, and one of an architecture that libllama's quantiser is not used for.
+    let whole = std::fs::read(lab.path("in")).unwrap();
+    std::fs::write(lab.path("in"), &whole[..whole.len() / 2]).unwrap();
+    let said = stderr(&lab.program(&["--type", "q4_k_m"]));
+    assert!(said.lines().count() == 1 && said.contains("in.gguf"), "{said}");
+    let mut writer = gguf::Writer::new();
+    writer.set("general.architecture", "whisper");
+    writer.write(&lab.path("in")).unwrap();
+    let said = stderr(&lab.program(&["--type", "q4_k_m"]));
+    assert!(said.lines().count() == 1 && said.contains("whisper"), "{said}");
+}
