@@ -1,5 +1,6 @@
 //! The command line: arguments, progress, what is printed, exit codes.
 
+mod peft;
 mod quantizer;
 
 use std::ffi::OsString;
@@ -27,6 +28,7 @@ Examples:
   convert --type q4_k model-f16.gguf -o model-q4_k.gguf
   convert --type q4_k_m --imatrix im.gguf --check text.txt f16.gguf -o q4_k_m.gguf
   convert --lora a.gguf:0.8 --type q4_k model.gguf -o merged.gguf
+  convert --peft DIR -m model.gguf -o adapter.gguf      and back with --to-peft DIR
   convert --random llama-tiny --type q8_0 -o tiny.gguf
 
 Metadata written: the standard rope keys as far as they can say the method, and
@@ -45,10 +47,10 @@ SIGHUP 129, with OUT as it was and no temporary file left.";
 #[command(name = "convert", version, after_help = EXAMPLES)]
 struct Args {
     /// The model; of a split one, the first part
-    #[arg(value_name = "IN", required_unless_present_any = ["random", "completions"])]
+    #[arg(value_name = "IN", required_unless_present_any = ["random", "completions", "peft"])]
     input: Option<PathBuf>,
     /// The file to write
-    #[arg(short, long, value_name = "OUT", required_unless_present = "completions")]
+    #[arg(short, long, value_name = "OUT", required_unless_present_any = ["completions", "to_peft"])]
     output: Option<PathBuf>,
     /// The rope method to write, NAME[:KEY=VALUE,...]
     #[arg(long, value_name = "SPEC")]
@@ -79,6 +81,8 @@ struct Args {
     /// Take adapters that were trained on another model
     #[arg(long, requires = "lora")]
     force_lora: bool,
+    #[command(flatten)]
+    peft: peft::PeftArgs,
     /// Make a random-weight model of this shape. Large tensors repeat one pool of random blocks, which
     /// changes no speed
     #[arg(long, value_name = "SHAPE", conflicts_with_all = ["input", "rope", "ctx", "llama_cpp", "lora"])]
@@ -161,6 +165,9 @@ fn act(args: &Args, signal: &mut Option<i32>) -> Result<()> {
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut Args::command(), "convert", &mut text);
         return print(&text);
+    }
+    if args.peft.asked() {
+        return peft::act(args);
     }
     let Some(output) = &args.output else { return Err(Error::Usage("-o OUT is missing".into())) };
     let (dtype, mixture) =

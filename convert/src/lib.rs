@@ -8,6 +8,7 @@ mod divergence;
 mod job;
 pub mod llama_cpp;
 mod merge;
+pub mod peft;
 mod quantizer;
 pub mod random;
 mod report;

@@ -9,6 +9,7 @@ mod documents;
 
 /// The crates of the workspace, low to high, and the ones among them that each may depend on (for its tests,
 /// any). A new crate gets a line here and in ARCHITECTURE.md.
+#[rustfmt::skip]
 const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-files", &[]),
     ("ropewalk-gguf", &["ropewalk-files"]),
@@ -19,30 +20,9 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-processor", &[]),
     ("ropewalk-ggml", &["ropewalk-files", "ropewalk-gguf", "ropewalk-kernels"]),
     ("ropewalk-llama", &["ropewalk-gguf", "ropewalk-ggml"]),
-    (
-        "convert",
-        &[
-            "ropewalk-files",
-            "ropewalk-gguf",
-            "ropewalk-core",
-            "ropewalk-ggml",
-            "ropewalk-llama",
-            "ropewalk-processor",
-        ],
-    ),
-    (
-        "ropewalk",
-        &[
-            "ropewalk-files",
-            "ropewalk-gguf",
-            "ropewalk-core",
-            "ropewalk-study",
-            "ropewalk-tasks",
-            "ropewalk-ggml",
-            "ropewalk-llama",
-            "ropewalk-processor",
-        ],
-    ),
+    ("convert", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-ggml", "ropewalk-llama", "ropewalk-processor"]),
+    ("ropewalk", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-study", "ropewalk-tasks", "ropewalk-ggml",
+        "ropewalk-llama", "ropewalk-processor"]),
     (
         "ropewalk-fuzz",
         &["ropewalk-gguf", "ropewalk-ggml", "ropewalk-study", "ropewalk-tasks", "convert", "ropewalk"],

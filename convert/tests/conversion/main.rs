@@ -5,6 +5,7 @@ mod ended;
 mod hostile;
 mod mixtures;
 mod oracle;
+mod peft;
 mod random;
 mod rope;
 mod types;

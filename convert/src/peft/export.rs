@@ -1,0 +1,164 @@
+//! A LoRA file to a PEFT folder.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use gguf::{float, DType, File};
+use ropewalk_core::adapter::{AdapterReader, PairInfo};
+use ropewalk_core::hparams::keys;
+use safetensors::tensor::TensorView;
+use safetensors::Dtype;
+use serde_json::json;
+
+use super::names::Names;
+use super::{refuse, AdapterReport, CONFIG, MODEL, PREFIX};
+use crate::{rows, Error, Result};
+
+/// Converts the LoRA file `adapter`, for the model whose GGUF file is `base` (of any types), to a PEFT adapter in `folder`,
+/// which is made. Tensors become F32; rsLoRA is written as the alpha that it comes to.
+///
+/// # Errors
+/// What is wrong with the files; tensors that the model has not, or that have no name in transformers.
+pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterReport> {
+    let base = File::open(base)?;
+    let names = Names::of(&base)?;
+    let reader = AdapterReader::open(adapter)?;
+    reader.check(&base, "", true)?;
+    let module = |tensor: &str| {
+        names
+            .module(tensor)
+            .ok_or_else(|| refuse(adapter, tensor, "has no module of its name in transformers"))
+    };
+    let mut out: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
+    let mut add = |name: String, shape: Vec<usize>, values: &[f32]| {
+        let bytes = float::encode(DType::F32, values).unwrap_or_default();
+        out.push((name, shape, bytes));
+    };
+    let (mut targets, mut ranks) = (Vec::new(), BTreeMap::new());
+    for pair in reader.pairs() {
+        let module = module(&pair.weight)?;
+        let a = values(&reader, &pair.name_a())?;
+        let b = in_their_order(&names, &pair.weight, values(&reader, &pair.name_b())?, pair.n_out)?;
+        add(format!("{PREFIX}{module}.lora_A.weight"), vec![pair.rank, pair.n_in], &a);
+        add(format!("{PREFIX}{module}.lora_B.weight"), vec![pair.n_out, pair.rank], &b);
+        ranks.insert(module.clone(), pair);
+        targets.push(module);
+    }
+    let mut modules = Vec::new();
+    for info in reader.modules_to_save() {
+        let module = module(&info.name)?;
+        let mut shape: Vec<usize> = info.shape.iter().rev().copied().collect();
+        let mut all = values(&reader, &info.name)?;
+        if shape.len() == 2 {
+            all = in_their_order(&names, &info.name, all, shape[0])?;
+        } else if shape.len() != 1 {
+            shape = vec![all.len()];
+        }
+        add(format!("{PREFIX}{module}.weight"), shape, &all);
+        modules.push(module);
+    }
+
+    let config = config(&reader, &base, &targets, &modules, &ranks);
+    let header = header(&reader);
+    let views = out.iter().map(|(name, shape, bytes)| {
+        let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
+        view.map(|v| (name, v)).map_err(|e| refuse(adapter, name, e))
+    });
+    let views = views.collect::<Result<Vec<_>>>()?;
+    let bytes = safetensors::serialize(views, Some(header))
+        .map_err(|e| Error::Invalid(format!("{}: {e}", adapter.display())))?;
+    std::fs::create_dir_all(folder).map_err(|e| files::Error::new(folder, e))?;
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        files::replace(&path, |out| out.write_all(bytes).map_err(|e| files::Error::new(&path, e)))
+    };
+    write(MODEL, &bytes)?;
+    // Last: where it is, the folder is whole.
+    write(CONFIG, format!("{config:#}\n").as_bytes())?;
+    let mut report = AdapterReport::of(&reader, bytes.len() as u64);
+    if let Some(rope) = &report.rope {
+        report.notes.push(format!(
+            "It was trained under {rope}: transformers has to be given the same positions (rope_scaling of the model)."
+        ));
+    }
+    Ok(report)
+}
+
+fn values(reader: &AdapterReader, name: &str) -> Result<Vec<f32>> {
+    reader.values(name, |file, info| match info.dtype {
+        DType::F32 | DType::F16 | DType::BF16 => Ok::<_, Error>(file.floats(info)?),
+        _ => Ok(rows::dequantize_tensor(file, info)?),
+    })
+}
+
+/// Rows of a weight or of a B from llama.cpp's order into that of transformers.
+fn in_their_order(names: &Names, weight: &str, values: Vec<f32>, n_out: usize) -> Result<Vec<f32>> {
+    let Some(rows) = names.rows(weight, n_out)? else { return Ok(values) };
+    let width = values.len() / n_out.max(1);
+    let mut out = vec![0f32; values.len()];
+    for (i, to) in rows.into_iter().enumerate() {
+        out[to * width..(to + 1) * width].copy_from_slice(&values[i * width..(i + 1) * width]);
+    }
+    Ok(out)
+}
+
+/// `adapter_config.json`. Modules are named one by one, from `layers` on, which PEFT finds by the ends of names.
+fn config(
+    reader: &AdapterReader,
+    base: &File,
+    targets: &[String],
+    modules: &[String],
+    pairs: &BTreeMap<String, &PairInfo>,
+) -> serde_json::Value {
+    let rank = pairs.values().map(|p| p.rank).max().unwrap_or(1);
+    // An alpha of 0 means a factor of 1.
+    let alpha_of = |rank: usize| match reader.alpha() {
+        0.0 => rank as f64,
+        alpha => f64::from(alpha),
+    };
+    let number = |x: f64| if x.fract() == 0.0 && x.abs() < 1e15 { json!(x as i64) } else { json!(x) };
+    let others = pairs.iter().filter(|(_, p)| p.rank != rank);
+    let rank_pattern: serde_json::Map<_, _> =
+        others.clone().map(|(m, p)| (exactly(m), json!(p.rank))).collect();
+    let alpha_pattern: serde_json::Map<_, _> = others
+        .filter(|(_, p)| alpha_of(p.rank) != alpha_of(rank))
+        .map(|(m, p)| (exactly(m), number(alpha_of(p.rank))))
+        .collect();
+    let base_name = base.get_opt::<String>("general.name").ok().flatten();
+    json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base_name,
+        "inference_mode": true,
+        "r": rank,
+        "lora_alpha": number(alpha_of(rank)),
+        "rank_pattern": rank_pattern,
+        "alpha_pattern": alpha_pattern,
+        "target_modules": targets,
+        "modules_to_save": if modules.is_empty() { json!(null) } else { json!(modules) },
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "use_rslora": false,
+        "use_dora": false,
+    })
+}
+
+/// A regular expression that the module alone matches.
+fn exactly(module: &str) -> String {
+    module.replace('.', r"\.")
+}
+
+/// What PEFT has no key for, in the header, where [`super::from_peft`] finds it.
+fn header(reader: &AdapterReader) -> HashMap<String, String> {
+    let meta = reader.meta();
+    let notes = [
+        ("format", Some("pt".to_owned())),
+        (keys::LORA_ROPE, meta.rope.as_ref().map(ToString::to_string)),
+        (keys::LORA_N_CTX, meta.n_ctx.map(|n| n.to_string())),
+        (keys::LORA_BASE, meta.base.clone()),
+        (keys::LORA_STEPS, meta.steps.map(|n| n.to_string())),
+        (keys::LORA_DATA, meta.data.clone()),
+    ];
+    notes.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}

@@ -1,0 +1,309 @@
+//! A PEFT folder to a LoRA file.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use files::same_file;
+use gguf::{DType, File, Value, Writer};
+use regex::Regex;
+use ropewalk_core::adapter::{target, AdapterReader};
+use ropewalk_core::hparams::keys;
+use serde_json::Value as Json;
+
+use super::names::Names;
+use super::tensors::{Entry, Tensors};
+use super::{refuse, AdapterReport, CONFIG, MODEL, PREFIX};
+use crate::{Error, Result};
+
+/// Largest `adapter_config.json` read, bytes.
+const MAX_CONFIG: u64 = 4 << 20;
+
+/// Converts the PEFT adapter in `folder`, trained on the model whose GGUF file is `base` (of any types), to the LoRA file
+/// `output`. Tensors become F32.
+///
+/// # Errors
+/// What is wrong with the files, by name; what a LoRA file cannot say (DoRA, other methods than LoRA, pairs beside
+/// embeddings, biases); tensors that the model has not, or in another shape.
+pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterReport> {
+    let (model_path, config_path) = (folder.join(MODEL), folder.join(CONFIG));
+    for (path, what) in [(base, "the model"), (&model_path, "the adapter"), (&config_path, "the adapter")] {
+        if same_file(path, output)? {
+            let what = format!("{}: the output is {what}; name another file", output.display());
+            return Err(Error::Usage(what));
+        }
+    }
+    let config = Config::read(&config_path)?;
+    let tensors = Tensors::open(&model_path)?;
+    let base = File::open(base)?;
+    let names = Names::of(&base)?;
+    let (found, notes) = sort(&tensors, &names, &config, &base)?;
+
+    let mut writer = Writer::new();
+    writer
+        .set("general.type", "adapter")
+        .set("general.architecture", names.arch())
+        .set("adapter.type", "lora");
+    let alpha = config.common_alpha(&found)?;
+    writer.set(keys::LORA_ALPHA, alpha).set(keys::LORA_RSLORA, config.rslora);
+    for (key, note) in [
+        (keys::LORA_ROPE, keys::LORA_ROPE),
+        (keys::LORA_BASE, keys::LORA_BASE),
+        (keys::LORA_DATA, keys::LORA_DATA),
+    ] {
+        if let Some(text) = tensors.note(note) {
+            writer.set(key, text);
+        }
+    }
+    if let Some(n) = tensors.note(keys::LORA_N_CTX).and_then(|n| n.parse::<u32>().ok()) {
+        writer.set(keys::LORA_N_CTX, n);
+    }
+    if let Some(n) = tensors.note(keys::LORA_STEPS).and_then(|n| n.parse::<u64>().ok()) {
+        writer.set(keys::LORA_STEPS, Value::U64(n));
+    }
+    writer.set(keys::VERSION, env!("CARGO_PKG_VERSION"));
+    for item in &found {
+        // Slowest dimension last in GGUF.
+        let shape: Vec<u64> = item.entry.shape.iter().rev().map(|&n| n as u64).collect();
+        let (tensors, factor) = (&tensors, config.factor(item, alpha)?);
+        writer.tensor(
+            &item.tensor,
+            DType::F32,
+            &shape,
+            Box::new(move |out| {
+                let values = tensors.values(item.entry).map_err(std::io::Error::other)?;
+                let width = item.entry.shape.get(1).map_or(1, |&n| n);
+                let row = |i: usize| &values[i * width..(i + 1) * width];
+                let n_rows = values.len() / width.max(1);
+                for i in 0..n_rows {
+                    let from = item.rows.as_ref().map_or(i, |rows| rows[i]);
+                    let bytes: Vec<u8> = row(from).iter().flat_map(|x| (x * factor).to_le_bytes()).collect();
+                    out.write_all(&bytes)?;
+                }
+                Ok(())
+            }),
+        )?;
+    }
+    let scratch = writer.write_scratch(output)?;
+    // As this program's own readers see it.
+    let named = |e: gguf::Error| {
+        Error::Invalid(
+            e.to_string().replace(&*scratch.path().to_string_lossy(), &model_path.to_string_lossy()),
+        )
+    };
+    let reader = AdapterReader::open(scratch.path()).map_err(named)?;
+    reader.check(&base, reader.meta().base.as_deref().unwrap_or(""), true).map_err(named)?;
+    let bytes = std::fs::metadata(scratch.path()).map_err(|e| files::Error::new(output, e))?.len();
+    let mut report = AdapterReport::of(&reader, bytes);
+    report.notes = notes;
+    scratch.place()?;
+    Ok(report)
+}
+
+/// A tensor to be written.
+struct Item<'a> {
+    entry: &'a Entry,
+    /// Its name in the LoRA file.
+    tensor: String,
+    /// For each row the one to take; `None` in order.
+    rows: Option<Vec<usize>>,
+    /// Of a B: the module and its rank.
+    pair: Option<(String, usize)>,
+}
+
+/// Finds out what every tensor of the folder is. Returns notes of those that are left out.
+fn sort<'a>(
+    tensors: &'a Tensors,
+    names: &Names,
+    config: &Config,
+    base: &File,
+) -> Result<(Vec<Item<'a>>, Vec<String>)> {
+    let mut notes = Vec::new();
+    let mut found = Vec::new();
+    let mut taken = BTreeMap::<String, &str>::new();
+    for entry in tensors.entries() {
+        let bad = |what: String| refuse(tensors.path(), &entry.name, what);
+        let name = entry
+            .name
+            .strip_prefix(PREFIX)
+            .ok_or_else(|| bad(format!("expected a name that begins with {PREFIX}")))?;
+        for (part, what) in [
+            ("lora_magnitude_vector", "DoRA: a LoRA file has no magnitudes"),
+            ("lora_embedding_", "a pair beside the embedding: a LoRA file has none; train lm_head, or the embedding as a module to save"),
+            (".bias", "a bias: LoRA files of ours replace none; train with bias=\"none\""),
+        ] {
+            if name.contains(part) {
+                return Err(bad(what.into()));
+            }
+        }
+        let stem = name.strip_suffix(".weight").ok_or_else(|| bad("expected a weight".into()))?;
+        let half = |module: &'a str| match (module.strip_suffix(".lora_A"), module.strip_suffix(".lora_B")) {
+            (Some(module), _) => Some((module, "lora_a")),
+            (_, Some(module)) => Some((module, "lora_b")),
+            _ => None,
+        };
+        // Files of older versions name the adapter.
+        let (module, side) = match half(stem.strip_suffix(".default").unwrap_or(stem)) {
+            Some((module, side)) => (module, Some(side)),
+            None => {
+                let saved = [".modules_to_save.default", ".modules_to_save", ".base_layer"];
+                (saved.iter().find_map(|end| stem.strip_suffix(end)).unwrap_or(stem), None)
+            }
+        };
+        let weight = names
+            .gguf(module)
+            .ok_or_else(|| bad(format!("{module} is no module that is known of {}", names.arch())))?;
+        if side.is_none() && (stem.ends_with(".base_layer") || !config.saves(module)) {
+            // PEFT saves embeddings along with adapters that touch them, trained or not.
+            let shape: Vec<u64> = entry.shape.iter().rev().map(|&n| n as u64).collect();
+            if base.tensor(target(base, &weight)).is_none_or(|t| t.shape != shape) {
+                return Err(bad(format!(
+                    "the model's own {weight}, but {} has it in another shape or not",
+                    base.path().display()
+                )));
+            }
+            notes.push(format!(
+                "{:?} is left out: it is the model's own, and not a module to save.",
+                entry.name
+            ));
+            continue;
+        }
+        if entry.shape.contains(&0) || entry.shape.is_empty() || entry.shape.len() > 2 {
+            return Err(bad(format!("expected one or two dimensions of 1 or more, found {:?}", entry.shape)));
+        }
+        if side.is_some() && entry.shape.len() != 2 {
+            return Err(bad(format!("expected two dimensions, found {:?}", entry.shape)));
+        }
+        let rows = match side {
+            Some("lora_a") => None,
+            _ if entry.shape.len() == 2 => {
+                names.rows(&weight, entry.shape[0]).map_err(|e| bad(e.to_string()))?
+            }
+            _ => None,
+        };
+        let pair = (side == Some("lora_b")).then(|| (module.to_owned(), entry.shape[1]));
+        let tensor = side.map_or(weight.clone(), |side| format!("{weight}.{side}"));
+        if let Some(other) = taken.insert(tensor.clone(), &entry.name) {
+            return Err(bad(format!("is the same as {other}")));
+        }
+        found.push(Item { entry, tensor, rows, pair });
+    }
+    if found.is_empty() {
+        return Err(refuse(tensors.path(), "tensors", "expected at least one, found none"));
+    }
+    Ok((found, notes))
+}
+
+/// What `adapter_config.json` says of pairs.
+struct Config {
+    path: std::path::PathBuf,
+    alpha: f64,
+    alphas: Vec<(Regex, f64)>,
+    rslora: bool,
+    modules_to_save: Vec<String>,
+}
+
+impl Config {
+    fn read(path: &Path) -> Result<Config> {
+        let io = |e| Error::from(files::Error::new(path, e));
+        let size = std::fs::metadata(path).map_err(io)?.len();
+        if size > MAX_CONFIG {
+            return Err(Error::Invalid(format!(
+                "{}: expected at most {MAX_CONFIG} bytes, found {size}",
+                path.display()
+            )));
+        }
+        let text = std::fs::read_to_string(path).map_err(io)?;
+        let json: Json =
+            serde_json::from_str(&text).map_err(|e| Error::Invalid(format!("{}: {e}", path.display())))?;
+        let bad = |key: &str, expected: &str| {
+            let found = json
+                .get(key)
+                .map_or("nothing".into(), |v| v.to_string().chars().take(64).collect::<String>());
+            refuse(path, key, format!("expected {expected}, found {}", found.escape_debug()))
+        };
+        if json.get("peft_type").and_then(Json::as_str) != Some("LORA") {
+            return Err(bad("peft_type", "LORA, the one method that LoRA files have"));
+        }
+        for (key, why) in [
+            ("use_dora", "false: a LoRA file has no magnitudes"),
+            ("fan_in_fan_out", "false"),
+            ("lora_bias", "false: a LoRA file has no biases"),
+            ("alora_invocation_tokens", "nothing: a LoRA file is always on"),
+            ("trainable_token_indices", "nothing: a LoRA file has no single rows"),
+            ("megatron_config", "nothing"),
+        ] {
+            if json.get(key).is_some_and(|v| !(v.is_null() || *v == Json::Bool(false))) {
+                return Err(bad(key, why));
+            }
+        }
+        if json.get("bias").is_some_and(|b| !matches!(b.as_str(), Some("none")) && !b.is_null()) {
+            return Err(bad("bias", "none: LoRA files of ours replace no biases"));
+        }
+        let number = |v: &Json| v.as_f64().filter(|x| x.is_finite() && *x != 0.0 && x.abs() < 1e30);
+        let alpha = json
+            .get("lora_alpha")
+            .and_then(number)
+            .ok_or_else(|| bad("lora_alpha", "a number other than 0"))?;
+        let mut alphas = Vec::new();
+        if let Some(patterns) = json.get("alpha_pattern").filter(|p| !p.is_null()) {
+            let patterns = patterns.as_object().ok_or_else(|| bad("alpha_pattern", "an object"))?;
+            for (pattern, alpha) in patterns {
+                // PEFT matches with `(.*\.)?(PATTERN)$`, from the start.
+                let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{pattern})$"));
+                let regex = regex.map_err(|_| bad("alpha_pattern", "regular expressions"))?;
+                alphas.push((
+                    regex,
+                    number(alpha).ok_or_else(|| bad("alpha_pattern", "numbers other than 0"))?,
+                ));
+            }
+        }
+        let rslora = match json.get("use_rslora") {
+            None | Some(Json::Null) => false,
+            Some(v) => v.as_bool().ok_or_else(|| bad("use_rslora", "true or false"))?,
+        };
+        let list = json.get("modules_to_save").filter(|m| !m.is_null());
+        let list = list.map_or(Ok(Vec::new()), |m| serde_json::from_value(m.clone()));
+        let modules_to_save = list.map_err(|_| bad("modules_to_save", "a list of names"))?;
+        Ok(Config { path: path.to_owned(), alpha, alphas, rslora, modules_to_save })
+    }
+
+    /// Whether a module is one that was trained as a whole, which PEFT finds by the end of its name.
+    fn saves(&self, module: &str) -> bool {
+        self.modules_to_save.iter().any(|end| module.ends_with(end.as_str()))
+    }
+
+    /// The factor of a pair's product.
+    fn scale(&self, module: &str, rank: usize) -> f64 {
+        let alpha =
+            self.alphas.iter().find(|(p, _)| p.is_match(module)).map_or(self.alpha, |(_, alpha)| *alpha);
+        let rank = rank.max(1) as f64;
+        alpha / if self.rslora { rank.sqrt() } else { rank }
+    }
+
+    /// The one alpha of the LoRA file, whose readers divide it by each pair's rank: that of the first pair.
+    fn common_alpha(&self, items: &[Item<'_>]) -> Result<f32> {
+        let first = items.iter().find_map(|i| i.pair.as_ref());
+        let alpha =
+            first.map_or(self.alpha, |(module, rank)| self.scale(module, *rank) * *rank as f64) as f32;
+        match alpha.is_finite() && alpha != 0.0 {
+            true => Ok(alpha),
+            false => Err(refuse(
+                &self.path,
+                "lora_alpha",
+                format!("expected a factor that f32 holds, found {alpha}"),
+            )),
+        }
+    }
+
+    /// What a B is to be multiplied by, so that the file's alpha is right for its pair.
+    fn factor(&self, item: &Item<'_>, alpha: f32) -> Result<f32> {
+        let Some((module, rank)) = &item.pair else { return Ok(1.0) };
+        let (wanted, is) = (self.scale(module, *rank), f64::from(alpha) / (*rank).max(1) as f64);
+        // Exactly 1 where it is the same but for rounding alpha.
+        let factor = if (wanted / is - 1.0).abs() < 1e-6 { 1.0 } else { (wanted / is) as f32 };
+        match factor.is_finite() {
+            true => Ok(factor),
+            false => Err(refuse(&self.path, "alpha_pattern", format!("{module}: a factor of {factor}"))),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! PEFT's adapters (`adapter_model.safetensors` and `adapter_config.json`) to llama.cpp's LoRA files and back.
+
+mod export;
+mod import;
+mod names;
+mod tensors;
+
+use std::path::Path;
+
+use ropewalk_core::adapter::AdapterReader;
+use serde::Serialize;
+
+pub use export::to_peft;
+pub use import::from_peft;
+
+use crate::Error;
+
+/// The tensors of a folder.
+const MODEL: &str = "adapter_model.safetensors";
+/// What they are.
+const CONFIG: &str = "adapter_config.json";
+/// What PEFT puts before the names of modules.
+const PREFIX: &str = "base_model.model.";
+
+/// What was converted.
+#[derive(Debug, Clone, Serialize)]
+pub struct AdapterReport {
+    /// Low-rank pairs.
+    pub n_pairs: usize,
+    /// Tensors that replace those of the model.
+    pub n_modules: usize,
+    /// Ranks of the pairs, the least and the greatest.
+    pub ranks: Option<(usize, usize)>,
+    /// The method it was trained under, where that is known.
+    pub rope: Option<String>,
+    /// Size of the file of tensors.
+    pub bytes: u64,
+    /// Facts and warnings, whole sentences.
+    pub notes: Vec<String>,
+}
+
+impl AdapterReport {
+    fn of(reader: &AdapterReader, bytes: u64) -> AdapterReport {
+        let ranks = reader.pairs().iter().map(|p| p.rank);
+        AdapterReport {
+            n_pairs: reader.pairs().len(),
+            n_modules: reader.modules_to_save().len(),
+            ranks: ranks.clone().min().zip(ranks.max()),
+            rope: reader.meta().rope.as_ref().map(ToString::to_string),
+            bytes,
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// An error about a key of a file: `FILE: KEY: WHAT`.
+fn refuse(path: &Path, key: &str, what: impl std::fmt::Display) -> Error {
+    Error::Invalid(format!("{}: {}: {what}", path.display(), key.escape_debug()))
+}
