@@ -16,9 +16,12 @@ pub mod cell;
 pub mod chat;
 pub mod checkpoint;
 pub mod gguf;
+pub mod imatrix;
 pub mod jsonl;
 pub mod model;
+pub mod peft;
 pub mod plan;
+pub mod quantize;
 pub mod records;
 pub mod session;
 pub mod spec;
@@ -39,8 +42,7 @@ macro_rules! targets {
 }
 
 /// Every reader.
-pub static TARGETS: &[Target] =
-    targets!(adapter cache cell chat checkpoint gguf jsonl model plan records session spec tasks);
+pub static TARGETS: &[Target] = targets!(adapter cache cell chat checkpoint gguf imatrix jsonl model peft plan quantize records session spec tasks);
 
 /// Whether it is `Ok`. Panics unless an error is one line.
 fn accepted<T>(result: Result<T, impl std::fmt::Display>) -> bool {

@@ -9,7 +9,7 @@ use fuzz::TARGETS;
 fn n_changes(target: &str) -> usize {
     match target {
         // Milliseconds each.
-        "model" | "session" | "checkpoint" | "tasks" => 60,
+        "model" | "session" | "checkpoint" | "tasks" | "quantize" | "imatrix" => 60,
         _ => 600,
     }
 }

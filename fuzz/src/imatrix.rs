@@ -1,0 +1,32 @@
+//! Importance matrices, as libllama's quantiser is given them.
+
+use convert::{convert, Mixture, Options};
+use ropewalk::control::Control;
+use ropewalk::gguf::{File, Writer};
+use ropewalk::DType;
+
+use crate::{accepted, base, file, scratch};
+
+/// Quantises a model by the matrix.
+pub fn run(bytes: &[u8]) -> bool {
+    let imatrix = Some(file("imatrix.gguf", bytes));
+    let mixture = Mixture { name: "iq4_nl".into(), imatrix, ..Mixture::default() };
+    let options = Options { mixture: Some(mixture), ..Options::default() };
+    accepted(convert(base().1, &scratch("weighed.gguf"), &options, &Control::default()))
+}
+
+/// One for two of the model's matrices.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut writer = Writer::new();
+    writer.set("general.type", "imatrix").set("imatrix.chunk_count", 2u32);
+    let base = File::open(base().1).unwrap();
+    for t in base.tensors().iter().filter(|t| t.name.contains("ffn_")).filter(|t| t.shape.len() > 1).take(2) {
+        let sums: Vec<u8> = (0..t.shape[0]).flat_map(|i| (i as f32 + 0.5).to_le_bytes()).collect();
+        writer.tensor_bytes(&format!("{}.in_sum2", t.name), DType::F32, &[t.shape[0], 1], sums).unwrap();
+        let counts = 2f32.to_le_bytes();
+        writer.tensor_bytes(&format!("{}.counts", t.name), DType::F32, &[1, 1], counts).unwrap();
+    }
+    let path = scratch("seed-imatrix.gguf");
+    writer.write(&path).unwrap();
+    vec![std::fs::read(path).unwrap()]
+}

@@ -1,0 +1,20 @@
+//! Models for libllama's quantiser, which aborts on much: what our checks let through is quantised.
+
+use convert::{convert, Mixture, Options};
+use ropewalk::control::Control;
+use ropewalk::DType;
+
+use crate::{accepted, file, model_bytes, scratch, small};
+
+/// Converts the model to a mixture.
+pub fn run(bytes: &[u8]) -> bool {
+    let (input, output) = (file("in.gguf", bytes), scratch("quantized.gguf"));
+    let mixture = Mixture { name: "iq4_nl".into(), ..Mixture::default() };
+    let options = Options { mixture: Some(mixture), ..Options::default() };
+    accepted(convert(&input, &output, &options, &Control::default()))
+}
+
+/// A small model of each architecture.
+pub fn seeds() -> Vec<Vec<u8>> {
+    ["llama-tiny", "qwen2-tiny"].map(|name| model_bytes(&small(name), DType::F16)).into()
+}
