@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use convert::random::{self, Shape};
+use convert::random::{self, Shape, SHAPES};
 use convert::{convert, Error, Mixture, Options};
 use files::faults::walk;
 use gguf::{DType, File};
@@ -74,6 +74,18 @@ fn a_mixture_is_libllamas_own_after_all_other_changes() {
     let line = format!("llama-server -m {} -c 1280", lab.path("out").display());
     assert_eq!((report.llama_server, report.no_llama_server), (Some(line), None));
     assert_eq!(lab.files(), ["in.gguf", "out.gguf", "theirs.gguf", "yarn.gguf"]);
+}
+
+#[test]
+fn every_architecture_is_quantised_as_libllama_does() {
+    let lab = Lab::new(DType::F16);
+    for named in SHAPES.iter().filter(|s| s.name.contains("tiny")) {
+        random::write(&Shape::named(named.name).unwrap(), DType::F16, 3, &lab.path("in")).unwrap();
+        let report = lab.run(&to("q4_k_m")).unwrap_or_else(|e| panic!("{}: {e}", named.name));
+        assert!(report.converted.iter().all(|t| t.rel_rmse < 0.12), "{}: {:?}", named.name, report.converted);
+        let out = std::fs::read(lab.path("out")).unwrap();
+        assert!(out == by_libllama(&lab.path("in"), &lab.path("theirs"), "q4_k_m"), "{}", named.name);
+    }
 }
 
 #[test]

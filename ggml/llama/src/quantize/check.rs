@@ -46,8 +46,10 @@ pub(super) fn all(f: &File, p: &QuantizeParams, go_on: &dyn Fn() -> bool) -> Res
         known(f, t)?;
     }
     let overrides = types(f, p)?;
-    for t in f.tensors().iter().filter(|t| is_matrix(t)) {
-        values(f, t, go_on)?;
+    for t in f.tensors() {
+        // What is only copied has to be finite all the same.
+        let limit = if is_matrix(t) { DType::F16.max_abs() } else { f32::MAX };
+        values(f, t, limit, go_on)?;
     }
     Ok(overrides)
 }
@@ -225,13 +227,12 @@ fn gguf_error(path: &std::path::Path, key: &str, what: &str) -> Error {
 }
 
 /// Values that every quantised type can hold: not finite or too large ones become blocks of NaN, or abort.
-fn values(f: &File, t: &TensorInfo, go_on: &dyn Fn() -> bool) -> Result<()> {
+fn values(f: &File, t: &TensorInfo, limit: f32, go_on: &dyn Fn() -> bool) -> Result<()> {
     if matches!(t.dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::F64)
         || !t.dtype.can_dequantize()
     {
         return Err(f.error(&t.name, format!("{} is not a type of weights", t.dtype)).into());
     }
-    let limit = DType::F16.max_abs();
     let (data, n) = (f.data(t), t.n_elements());
     let bytes_at = |i: usize| i / t.dtype.block_size() * t.dtype.block_bytes();
     for start in (0..n).step_by(CHUNK) {
@@ -246,7 +247,7 @@ fn values(f: &File, t: &TensorInfo, go_on: &dyn Fn() -> bool) -> Result<()> {
             Ok(bad.map(|i| (at + i, values[i])))
         });
         if let Some((index, value)) = bad.collect::<Result<Vec<_>>>()?.into_iter().flatten().next() {
-            let what = format!("value {index} is {value}: quantised types hold finite values up to {limit}");
+            let what = format!("value {index} is {value}: expected finite values up to {limit}");
             return Err(f.error(&t.name, what).into());
         }
     }

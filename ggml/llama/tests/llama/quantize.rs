@@ -298,6 +298,12 @@ fn what_it_would_abort_on_or_leave_undone_is_one_line() {
         x[700] = bad;
         refused(tensor("blk.0.ffn_up_shexp.weight", &[256, 4], &x), &q4(), said);
     }
+    refused(tensor("blk.0.ffn_norm_bad.weight", &[2], &[1.0; 2]), &q4(), "is not a tensor");
+    refused(
+        tensor("blk.0.attn_q_norm.weight", &[2], &[1.0, f32::NAN]),
+        &q4(),
+        "attn_q_norm.weight: value 1 is NaN",
+    );
     let m = || model(1, DType::F16);
     let over = |pattern: &str, t| QuantizeParams {
         overrides: vec![(regex::Regex::new(pattern).unwrap(), t)],
