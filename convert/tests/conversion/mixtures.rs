@@ -9,6 +9,7 @@ use files::faults::walk;
 use gguf::{DType, File};
 use llama::oracle::{Oracle, OracleParams};
 use llama::quantize::{quantize, QuantizeParams};
+use proptest::prelude::*;
 use ropewalk_core::control::{Control, Progress, Stop};
 
 use crate::cli::{convert as program, stderr};
@@ -277,4 +278,29 @@ fn the_program_takes_llama_quantizes_options() {
     writer.write(&lab.path("in")).unwrap();
     let said = stderr(&lab.program(&["--type", "q4_k_m"]));
     assert!(said.lines().count() == 1 && said.contains("whisper"), "{said}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    /// What our checks let through, libllama does not abort on.
+    #[test]
+    fn damaged_models_are_errors_or_models(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        shape in 0..SHAPES.iter().filter(|s| s.name.contains("tiny")).count(),
+    ) {
+        let lab = Lab(tempfile::tempdir().unwrap());
+        let named = SHAPES.iter().filter(|s| s.name.contains("tiny")).nth(shape).unwrap();
+        let shape = Shape { n_layer: 1, n_vocab: 259, ..Shape::named(named.name).unwrap() };
+        random::write(&shape, DType::F16, 3, &lab.path("in")).unwrap();
+        let mut bytes = std::fs::read(lab.path("in")).unwrap();
+        let header = File::open(&lab.path("in")).unwrap().tensors().iter().map(|t| t.offset).min().unwrap();
+        for (at, value) in flips {
+            bytes[at.index(header)] = value;
+        }
+        std::fs::write(lab.path("in"), bytes).unwrap();
+        match lab.run(&to("q4_0")) {
+            Ok(_) => drop(File::open(&lab.path("out")).unwrap()),
+            Err(e) => prop_assert!(!e.to_string().contains('\n'), "{e}"),
+        }
+    }
 }
