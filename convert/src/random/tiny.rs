@@ -22,7 +22,7 @@ pub(super) fn cohere2() -> Shape {
         tied: true,
         layer_norm: Some(false),
         norms: Norms::Shared,
-        keys: vec![WINDOW, ("logit_scale", Value::F32(0.25))],
+        keys: vec![WINDOW, ("logit_scale", Value::F32(1.5))],
         ..llama_tiny()
     }
 }
@@ -70,7 +70,7 @@ pub(super) fn granite() -> Shape {
         ("embedding_scale", 12.0),
         ("residual_scale", 0.22),
         ("attention.scale", 0.25),
-        ("logit_scale", 8.0),
+        ("logit_scale", 1.25),
     ];
     Shape {
         arch: "granite".into(),

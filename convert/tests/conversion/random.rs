@@ -49,7 +49,7 @@ fn every_tiny_shape_reads_back_in_every_type() {
                 assert_eq!(hp.rope_scaling.freq_factors, shape.rope_factors);
                 assert_eq!(file.get::<u32>("general.file_type").unwrap(), *file_type);
                 assert_eq!(file.tensor("output.weight").is_none(), shape.tied);
-                assert_eq!(file.tensor("blk.1.attn_k.bias").is_some(), shape.qkv_bias);
+                assert_eq!(file.tensor("blk.1.attn_k.bias").is_some(), shape.qkv_bias && !shape.fused_qkv);
                 for t in file.tensors() {
                     let wanted = if t.shape.len() == 1 { DType::F32 } else { *dtype };
                     assert_eq!(t.dtype, wanted, "{} {}", named.name, t.name);
