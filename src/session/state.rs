@@ -160,7 +160,7 @@ impl Session<'_> {
             }
         }
         // Some specs come to other positions at other contexts (`keep-short`, `dynamic-ntk:trained`).
-        let n_ctx = usize::try_from(header.n_ctx).unwrap_or(usize::MAX);
+        let n_ctx = header.n_ctx;
         let at = |n_ctx| Plan::new(&self.plan.spec, self.model.hparams(), n_ctx).map_err(|e| e.to_string());
         if n_ctx != self.plan.n_ctx && !at(n_ctx)?.same_positions(&self.plan) {
             return Err(format!(
