@@ -301,6 +301,13 @@ fn planned(
             .map_or(String::new(), |b| format!("; abf:base={b} is the same at this length"));
         return refuse(&format!("it has no base that depends on the length{same}"));
     }
+    if spec.parts().iter().any(|p| p.get("keep-short").is_some_and(|v| v.to_string() == "true")) {
+        let why = "it scales a file at every length, and cannot leave short contexts as they are";
+        if options.llama_cpp {
+            return refuse(why);
+        }
+        notes.push(format!("For stock llama.cpp the file says what holds at {n_ctx} tokens: {why}."));
+    }
     match llama_cpp::say(&plan, hp, options.llama_cpp) {
         Ok(stock) => Ok((plan, Ok(stock))),
         Err(why) if options.llama_cpp => refuse(&why),

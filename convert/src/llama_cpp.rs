@@ -34,6 +34,13 @@ pub const READS_ROPE_FREQS: &[&str] = &[
 /// Largest relative difference of an angle that counts as the same: that of f32 numbers.
 const SAME: f64 = 2e-6;
 
+/// The factor of a pair that is not rotated, as in the files of Gemma 4. Infinity would do for its angle, but
+/// llama.cpp refuses it where it is asked to check tensors.
+const UNROTATED: f32 = 1e30;
+
+/// Radians per position that are none at any length.
+const NO_ANGLE: f64 = 1e-20;
+
 /// The standard keys (less the architecture's prefix) and tensor that say a method; `None` is left out of the
 /// file.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -66,8 +73,12 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     let Some(LayerRotation { freq_base, .. }) = layer.rotation else {
         return Err("the model has no rotation".into());
     };
-    if !positions.is_own_reach(layer) || positions.q_log_base.is_some() {
+    if !positions.is_own_reach(layer) {
         return Err("it has no attention over changed positions or a limited reach".into());
+    }
+    let own_scale = positions.temperature == layer.temperature && positions.q_factor == 1.0;
+    if positions.q_log_base.is_some() || !own_scale {
+        return Err("it has no attention temperature but the model's own".into());
     }
     let tables = &positions.freqs;
     if tables.tables().skip(1).any(|t| Some(t) != tables.tables().next()) {
@@ -124,7 +135,8 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     if !bake {
         return Err("no scaling key gives these frequencies".into());
     }
-    let factors = powers(hp, freq_base).zip(&tables.theta).map(|(p, t)| (p / t) as f32).collect();
+    let factor = |(p, t): (f64, &f64)| if *t == 0.0 { UNROTATED } else { (p / t) as f32 };
+    let factors = powers(hp, freq_base).zip(&tables.theta).map(factor).collect();
     let baked = Stock { rope_freqs: Some(factors), ..stock };
     match baked.reads_as(plan, hp) {
         true => Ok(baked),
@@ -241,7 +253,7 @@ impl Stock {
             }
             _ => {}
         }
-        let same = |a: f64, b: f64| (a - b).abs() <= SAME * a.abs().max(b.abs());
+        let same = |a: f64, b: f64| (a - b).abs() <= SAME * a.abs().max(b.abs()).max(NO_ANGLE);
         let positions = plan.layer(0);
         same(mscale, positions.mscale) && theta.iter().zip(&positions.freqs.theta).all(|(a, b)| same(*a, *b))
     }

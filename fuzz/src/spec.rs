@@ -32,6 +32,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         "self-extend:window=16,group=4",
         "lm-infinite:window=16,global=2,evict=true",
         "sba:factor=4+self-extend:group=2",
+        "string:shifted-offset=20,local-value=4,mscale=1.07",
+        "rerope:window=16,leak=3,temperature=logn,original=64",
+        "plain:drop=0.5,keep-short=true,temperature=llama4,temperature-scale=0.2",
     ];
     named.chain(with.map(|s| s.as_bytes().to_vec())).collect()
 }

@@ -9,7 +9,8 @@ use ropewalk::gguf::File;
 use ropewalk::hparams::Hparams;
 use ropewalk::plot;
 use ropewalk::rope::{
-    Inspection, KindView, LayerPlan, Pair, PairKind, Plan, ReachView, RopeError, Spec, Table, METHODS,
+    Axis, Inspection, KindView, LayerPlan, Pair, PairKind, Param, Plan, ReachView, RopeError, Spec, Table,
+    METHODS,
 };
 use serde_json::{json, Value};
 
@@ -147,6 +148,7 @@ fn report(name: &str, declared: Option<String>, plan: &Plan, inspection: &Inspec
             "n_head_kv": view.n_head_kv,
             "n_rot": view.n_rot,
             "mscale": plan.mscale,
+            "temperature": view.temperature,
             "bases": plan.bases,
             "freqs": plan.freqs.tables().collect::<Vec<_>>(),
             "tables": view.tables,
@@ -202,7 +204,11 @@ fn numbers(layers: &[usize]) -> String {
 }
 
 fn heads(kind: &KindView) -> String {
-    format!("{} rotary dimensions, {} KV heads, magnitude {}", kind.n_rot, kind.n_head_kv, kind.mscale)
+    let queries = kind.temperature.as_ref().map_or(String::new(), |t| format!(", queries i times {t}"));
+    format!(
+        "{} rotary dimensions, {} KV heads, magnitude {}{queries}",
+        kind.n_rot, kind.n_head_kv, kind.mscale
+    )
 }
 
 fn tables(s: &mut String, kind: &KindView, all: bool) {
@@ -302,11 +308,7 @@ fn list_methods(out: &OutputArgs) -> anyhow::Result<()> {
         let rows: Vec<_> = METHODS
             .iter()
             .map(|m| {
-                let params: Vec<_> = m
-                    .params
-                    .iter()
-                    .map(|p| json!({ "key": p.key, "default": p.default, "unit": p.unit, "about": p.about }))
-                    .collect();
+                let params: Vec<_> = m.params.iter().chain(m.settings()).map(parameter).collect();
                 json!({ "name": m.name, "about": m.about, "axis": m.axis.to_string(), "params": params })
             })
             .collect();
@@ -316,9 +318,22 @@ fn list_methods(out: &OutputArgs) -> anyhow::Result<()> {
     for m in METHODS {
         let _ = writeln!(s, "{} ({}): {}", m.name, m.axis, m.about);
         for p in m.params {
-            let unit = if p.unit.is_empty() { String::new() } else { format!(", {}", p.unit) };
-            let _ = writeln!(s, "    {:12} {}{unit} (default: {})", p.key, p.about, p.default);
+            s += &described(p);
         }
     }
+    for axis in [Axis::Frequency, Axis::Reach] {
+        let Some(of) = METHODS.iter().find(|m| m.axis == axis) else { continue };
+        let _ = writeln!(s, "settings of every {axis} method");
+        of.settings().iter().for_each(|p| s += &described(p));
+    }
     output::print(&s)
+}
+
+fn described(p: &Param) -> String {
+    let unit = if p.unit.is_empty() { String::new() } else { format!(", {}", p.unit) };
+    format!("    {:12} {}{unit} (default: {})\n", p.key, p.about, p.default)
+}
+
+fn parameter(p: &Param) -> Value {
+    json!({ "key": p.key, "default": p.default, "unit": p.unit, "about": p.about })
 }

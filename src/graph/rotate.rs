@@ -89,7 +89,7 @@ impl<'c> Rotation<'c> {
         let (mut here, mut inputs) = (Vec::new(), Vec::new());
         for map in maps {
             if here.iter().all(|(m, _)| *m != map) {
-                let (lowering, ids) = Lowering::new(b, layer, plan, pairing, n_tokens, by_table)?;
+                let (lowering, ids) = Lowering::new(b, layer, plan, pairing, n_tokens, by_table, map)?;
                 here.push((map, lowering));
                 inputs.push((map, ids));
             }
@@ -137,6 +137,7 @@ impl<'c> Lowering<'c> {
         pairing: Pairing,
         n_tokens: usize,
         by_table: bool,
+        map: PosMap,
     ) -> Result<(Self, LoweringInputs)> {
         let n_rot = plan.freqs.n_rot();
         if n_rot == 0 {
@@ -152,7 +153,7 @@ impl<'c> Lowering<'c> {
         let (pos_id, pos) = b.input("pos", DType::I32, &[n_tokens])?;
         // Factors of one head cover all of it, as ggml wants them; those of each head what is rotated.
         let len = |heads: usize| if per_head { n_rot / 2 * heads } else { layer.n_embd_head / 2 };
-        let series = geometric(&plan.freqs);
+        let series = geometric(&plan.freqs.over(map.unit));
         let q = match series {
             Some(_) => None,
             None => Some(b.input("rope_factors_q", DType::F32, &[len(layer.n_head)])?),
@@ -242,7 +243,7 @@ impl RotationInputs {
     ) -> Result<()> {
         for (map, ids) in &self.maps {
             let mapped: Vec<i32> = pos.iter().map(|&i| map.at(i)).collect();
-            ids.fill(exec, layer, plan, &mapped, scratch)?;
+            ids.fill(exec, layer, &plan.freqs.over(map.unit), plan.mscale, &mapped, scratch)?;
         }
         match self.q_scale {
             Some(id) => exec.set(id, &pos.iter().map(|&i| plan.q_scale(i) as f32).collect::<Vec<_>>()),
@@ -256,21 +257,22 @@ impl LoweringInputs {
         &self,
         exec: &mut Executor,
         layer: &LayerAttention,
-        plan: &LayerPlan,
+        freqs: &Freqs,
+        mscale: f64,
         pos: &[i32],
         scratch: &mut Vec<f32>,
     ) -> Result<()> {
         match *self {
             LoweringInputs::Nothing => Ok(()),
             LoweringInputs::Table(id) => {
-                table(&plan.freqs, plan.mscale, pos, scratch);
+                table(freqs, mscale, pos, scratch);
                 exec.set(id, scratch)
             }
             LoweringInputs::Scalars { pos: pos_id, q, k } => {
                 exec.set(pos_id, pos)?;
-                let of_heads = |n: usize| factors(&plan.freqs, plan.freqs.n_rot(), n);
+                let of_heads = |n: usize| factors(freqs, freqs.n_rot(), n);
                 match (q, k) {
-                    (Some(q), None) => exec.set(q, &factors(&plan.freqs, layer.n_embd_head, 1)),
+                    (Some(q), None) => exec.set(q, &factors(freqs, layer.n_embd_head, 1)),
                     (Some(q), Some(k)) => {
                         exec.set(q, &of_heads(layer.n_head))?;
                         exec.set(k, &of_heads(layer.n_head_kv))

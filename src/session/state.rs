@@ -8,6 +8,7 @@ use super::saved::{is_session_file, Header, SavedSession, CELL, MAGIC, MAX_HEADE
 use super::Session;
 use crate::kv::Cell;
 use crate::model::{Error, Model, Result};
+use crate::rope::Plan;
 use crate::Token;
 
 /// A hash, in hexadecimal, of everything about the model that its cached keys and values depend on: its
@@ -157,6 +158,15 @@ impl Session<'_> {
             if expected != found {
                 return Err(format!("{key}: expected {expected}, found {found}"));
             }
+        }
+        // Some specs come to other positions at other contexts (`keep-short`, `dynamic-ntk:trained`).
+        let n_ctx = header.n_ctx;
+        let at = |n_ctx| Plan::new(&self.plan.spec, self.model.hparams(), n_ctx).map_err(|e| e.to_string());
+        if n_ctx != self.plan.n_ctx && !at(n_ctx)?.same_positions(&self.plan) {
+            return Err(format!(
+                "ctx: under {} positions differ between contexts, expected that of {} tokens, found {n_ctx}",
+                own.rope, self.plan.n_ctx
+            ));
         }
         let n_cells = self.kv.cells().len();
         if header.n_cells > n_cells as u64 {

@@ -64,7 +64,60 @@ fn json_has_the_branches() {
         all.iter().find(|m| m["name"] == name).unwrap()["axis"].as_str().unwrap().to_owned()
     };
     assert_eq!((axis("dca").as_str(), axis("yarn").as_str()), ("reach", "frequency"));
-    assert!(run(&["rope", "--methods"]).stdout.contains("streaming (reach): "));
+    let listed = run(&["rope", "--methods"]).stdout;
+    for text in ["streaming (reach): ", "rerope (reach): ", "settings of every frequency method", "    drop "]
+    {
+        assert!(listed.contains(text), "{text}: {listed}");
+    }
+    let keys = |name: &str| -> Vec<String> {
+        let all = methods["methods"].as_array().unwrap();
+        let params = all.iter().find(|m| m["name"] == name).unwrap()["params"].as_array().unwrap().clone();
+        params.iter().map(|p| p["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys("plain"), ["original", "drop", "keep-short", "temperature", "temperature-scale"]);
+    assert_eq!(
+        keys("rerope"),
+        ["window", "leak", "original", "keep-short", "temperature", "temperature-scale"]
+    );
+}
+
+#[test]
+fn fractions_of_a_position_and_temperatures_are_told() {
+    let spec = "rerope:window=64,leak=4,temperature=logn,original=256";
+    let output = run(&["rope", spec, "-m", model(), "--ctx", "600"]);
+    // 64 + (599 - 64) / 4 is 197.75.
+    for text in [
+        "(i + 192)/4 - j/4",
+        "largest distance within the context 198",
+        "queries i times max(1, ln(i+1) / ln 256)",
+    ] {
+        assert!(output.stdout.contains(text), "{text}: {}", output.stdout);
+    }
+    let json = run(&["rope", spec, "-m", model(), "--ctx", "600", "--json"]).json();
+    assert_eq!(json["temperature"], "max(1, ln(i+1) / ln 256)");
+    let none = run(&["rope", "plain:drop=1", "-m", model(), "--ctx", "600"]);
+    assert!(none.code == 0 && none.stdout.contains("not rotated"), "{none:?}");
+}
+
+/// Where a plan is shown and where a session opens under it.
+#[test]
+fn what_changes_nothing_is_said() {
+    for (spec, said) in [
+        (
+            "yarn:factor=4,temperature=1,original=256",
+            "note: yarn: temperature=1 changes nothing within the context of 200 tokens.",
+        ),
+        ("pi:factor=1", "note: pi:factor=1,original=512 changes nothing within the context of 200 tokens."),
+        ("string:shifted-offset=250", "changes nothing within the context of 200 tokens."),
+        ("yarn:factor=4,keep-short=true", "within the trained window of 512."),
+    ] {
+        let shown = run(&["rope", spec, "-m", model(), "--ctx", "200"]);
+        assert!(shown.code == 0 && shown.stdout.contains(said), "{spec}: {shown:?}");
+        let head =
+            ["run", "-m", model(), "-p", "hello", "-n", "1", "--ctx", "200", "--device", "cpu", "-t", "1"];
+        let opened = run(&[&head[..], &["--rope", spec]].concat());
+        assert!(opened.code == 0 && opened.stderr.contains(said), "{spec}: {opened:?}");
+    }
 }
 
 #[test]

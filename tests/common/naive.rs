@@ -12,8 +12,12 @@ use ropewalk::Token;
 
 /// The attention a naive model computes: which keys a query sees, at which distance, and how both are rotated.
 pub(crate) trait Definition {
-    /// The distance query `i` is shown to key `j <= i`; `None` where it does not see it.
+    /// The distance query `i` is shown to key `j <= i`, in parts of a position; `None` where it does not see it.
     fn distance(&self, i: i64, j: i64) -> Option<i64>;
+    /// Parts of a position that distances count.
+    fn unit(&self) -> i64 {
+        1
+    }
     /// Factor on rotated queries and on rotated keys, in layers of this kind.
     fn mscale(&self, kind: usize) -> f64;
     /// Whether query `i` sees key `j <= i` in layers without rotation, on which no rope method acts.
@@ -43,14 +47,14 @@ type See<'s> = dyn FnMut(usize, [usize; 2], &[(usize, f64)]) + 's;
 struct Turns(Vec<Vec<Vec<(f64, f64)>>>);
 
 impl Turns {
-    fn new(tables: &[Vec<f64>], mscale: f64, farthest: usize) -> Turns {
+    fn new(tables: &[Vec<f64>], mscale: f64, farthest: usize, unit: usize) -> Turns {
         // The magnitude is on rotated q and on rotated k.
         let m = mscale * mscale;
         let at = |rel: usize, table: &Vec<f64>| {
-            let angle = |theta: &f64| (rel as f64 * theta).sin_cos();
+            let angle = |theta: &f64| (rel as f64 / unit as f64 * theta).sin_cos();
             table.iter().map(angle).map(|(sin, cos)| (cos * m, sin * m)).collect()
         };
-        Turns(tables.iter().map(|t| (0..=farthest).map(|rel| at(rel, t)).collect()).collect())
+        Turns(tables.iter().map(|t| (0..=farthest * unit).map(|rel| at(rel, t)).collect()).collect())
     }
 }
 
@@ -105,7 +109,7 @@ impl Naive {
         // A distance never exceeds the true one by more than a constant of the method.
         let of_kind = |(kind, layer): (usize, &LayerAttention)| {
             let tables = layer.rotation.map_or(Vec::new(), |_| case.tables(hp, plan, kind));
-            Turns::new(&tables, case.mscale(kind), n + 100)
+            Turns::new(&tables, case.mscale(kind), n + 100, case.unit() as usize)
         };
         let turns: Vec<Turns> = hp.attention.iter().enumerate().map(of_kind).collect();
         let embd = &self.tensors["token_embd.weight"];

@@ -36,6 +36,11 @@ fn value_of(param: &'static Param) -> BoxedStrategy<String> {
             prop_oneof![Just(min), Just(max), min..=20_000].prop_map(|n| n.to_string()).boxed()
         }
         Kind::Choice(words) => proptest::sample::select(words).prop_map(String::from).boxed(),
+        Kind::ChoiceOrNumber { choices, min, max } => prop_oneof![
+            proptest::sample::select(choices).prop_map(String::from),
+            number(min, max).prop_map(text),
+        ]
+        .boxed(),
         Kind::ChoiceOrList { choices, min, max } => prop_oneof![
             proptest::sample::select(choices).prop_map(String::from),
             proptest::collection::vec(number(min, max).prop_map(text), 1..5).prop_map(|v| v.join("/")),
@@ -52,6 +57,7 @@ fn specs() -> impl Strategy<Value = String> {
         let args: Vec<_> = method
             .params
             .iter()
+            .chain(method.settings())
             .map(|p| {
                 proptest::option::weighted(0.4, value_of(p))
                     .prop_map(move |v| v.map(|v| format!("{}={v}", p.key)))
@@ -98,16 +104,17 @@ proptest! {
                 let falls = |t: &[f64]| t.windows(2).all(|w| w[1] <= w[0]);
                 prop_assert!(p.layer(0).freqs.tables().all(falls), "{:?}", p.layer(0).freqs);
                 prop_assert!(p.layer(0).mscale.is_finite() && p.layer(0).mscale > 0.0);
-                // The filled-in spec stands for itself, at whatever context; only `trained` follows the
-                // context.
-                let follows = p.spec.parts()[0].get("trained").is_some();
+                // The filled-in spec stands for itself, at whatever context; only `trained` and `keep-short` follow
+                // the context.
+                let follows = ["trained", "keep-short"].iter().any(|key| p.spec.parts()[0].get(key).is_some());
                 let again = Plan::new(&p.spec, &hp, if follows { n_ctx } else { 77 });
                 let again = again.map_err(|e| TestCaseError::fail(e.0))?;
                 prop_assert_eq!(&again.spec, &p.spec);
                 prop_assert_eq!(&again.layer(0).freqs, &p.layer(0).freqs);
                 prop_assert_eq!(again.layer(0).mscale, p.layer(0).mscale);
                 prop_assert_eq!(&again.layer(0).branches, &p.layer(0).branches);
-                prop_assert_eq!((again.layer(0).q_log_base, again.evict), (p.layer(0).q_log_base, p.evict));
+                prop_assert_eq!(again.evict, p.evict);
+                prop_assert!(again.same_positions(&p));
                 prop_assert!(p.inspect(&hp).is_ok());
             }
         }
@@ -148,10 +155,10 @@ fn reach_specs() -> impl Strategy<Value = String> {
 
 /// The largest distance a method's own documentation allows within `n` tokens; `None` where it promises
 /// nothing.
-fn promised(plan: &Plan, n: i32) -> Option<i32> {
+fn promised(plan: &Plan, n: i32) -> Option<f64> {
     let part = plan.spec.parts().iter().find(|p| !["plain", "pi"].contains(&p.name()))?;
     let of = |key: &str| -> i32 { part.get(key).and_then(|v| v.as_f64()).expect(key) as i32 };
-    match part.name() {
+    let whole = match part.name() {
         // Up to (L - W) G + W tokens keep within trained distances, 0 to L-1.
         "self-extend" => {
             let (l, w, g) = (of("original"), of("window"), of("group"));
@@ -163,8 +170,18 @@ fn promised(plan: &Plan, n: i32) -> Option<i32> {
         "dca" => Some(of("chunk")),
         // Positions counted inside a cache of S + M tokens.
         "streaming" => Some(of("sinks") + of("window") - 1),
+        // Distances from S on less S, plus W.
+        "string" => Some((of("shifted-offset") - 1).max(n - 1 - of("shifted-offset") + of("local-value"))),
+        // w, or w + (d - w)/k.
+        "rerope" => {
+            let leak = part
+                .get("leak")
+                .map_or(0.0, |_| f64::from((n - 1 - of("window")).max(0)) / f64::from(of("leak")));
+            return Some(f64::from(of("window")) + leak);
+        }
         other => panic!("what is the largest distance {other} promises?"),
-    }
+    };
+    whole.map(f64::from)
 }
 
 fn reaches() -> impl Strategy<Value = Reach> {
@@ -198,23 +215,23 @@ proptest! {
         // Parameters that do not fit together.
         let Ok(plan) = Plan::new(&spec, &hp, n as usize) else { return Ok(()) };
         let most = promised(&plan, n);
-        let mut largest = None;
+        let mut largest = f64::NEG_INFINITY;
         for i in 0..n {
-            prop_assert_eq!(plan.layer(0).distance(i, i), Some(0), "{}: query {} and itself", plan.spec, i);
+            prop_assert_eq!(plan.layer(0).distance(i, i), Some(0.0), "{}: query {} and itself", plan.spec, i);
             for j in 0..n {
                 let branches = &plan.layer(0).branches;
-                let shown: Vec<i32> = branches.iter().filter_map(|b| b.distance(i, j)).collect();
+                let shown: Vec<f64> = branches.iter().filter_map(|b| b.distance(i, j)).collect();
                 let at_most = usize::from(j <= i);
                 prop_assert!(shown.len() <= at_most, "{}: ({i}, {j}) shown as {shown:?}", plan.spec);
                 prop_assert_eq!(plan.layer(0).distance(i, j), shown.first().copied());
                 for d in shown {
-                    let kept = d >= 0 && most.is_none_or(|m| d <= m);
+                    let kept = d >= 0.0 && most.is_none_or(|m| d <= m + 1e-9);
                     prop_assert!(kept, "{}: ({i}, {j}) at {d}, promised {most:?}", plan.spec);
-                    largest = largest.max(Some(d));
+                    largest = largest.max(d);
                 }
             }
         }
-        prop_assert!(largest.is_some());
+        prop_assert!(largest >= 0.0);
     }
 
     /// Exact for the registered methods: no key is kept that nobody sees, and none dropped that somebody

@@ -23,6 +23,8 @@ const SPECS: &[&str] = &[
     "sba",
     "harpe",
     "harpe:bases=40000/90000",
+    "plain:drop=0.25",
+    "sba:drop=0.5,keep-short=true",
 ];
 
 /// A folder with `in.gguf`, a random model of a tiny shape.
@@ -248,6 +250,13 @@ fn llama_cpp_cannot_say_everything() {
         ("harpe", "differ from head to head"),
         ("dynamic-ntk", "abf:base="),
         ("dynamic-ntk", "depends on the length"),
+        ("yarn:factor=4,keep-short=true", "cannot leave short contexts as they are"),
+        ("yarn:factor=4,temperature=logn", "no attention temperature but the model's own"),
+        ("yarn:factor=4,temperature=llama4", "no attention temperature but the model's own"),
+        ("yarn:factor=4,temperature=1.2", "no attention temperature but the model's own"),
+        ("string", "changed positions or a limited reach"),
+        ("rerope", "changed positions or a limited reach"),
+        ("rerope:leak=8", "changed positions or a limited reach"),
     ] {
         let error = lab.try_convert("in", "out", spec, true).unwrap_err().to_string();
         assert!(error.contains(why) && error.contains("in.gguf"), "{error}");

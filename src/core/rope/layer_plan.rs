@@ -1,7 +1,9 @@
 //! The plan of one kind of layer: frequencies x reach.
 
+use std::borrow::Cow;
+
 use super::method::Geometry;
-use super::reach::{Branch, PosMap, Reach, MAX_BRANCHES};
+use super::reach::{same_within, Branch, PosMap, Reach, MAX_BRANCHES};
 use super::{RopeError, Spec};
 use crate::hparams::{AttentionTemperature, LayerAttention};
 
@@ -30,6 +32,29 @@ impl Freqs {
     pub fn tables(&self) -> impl ExactSizeIterator<Item = &[f64]> {
         self.theta.chunks_exact(self.n_pairs().max(1))
     }
+
+    /// Angle per part of a position, where `unit` parts are one.
+    pub fn over(&self, unit: i32) -> Cow<'_, Freqs> {
+        match unit {
+            1 => Cow::Borrowed(self),
+            _ => {
+                let theta = self.theta.iter().map(|t| t / f64::from(unit)).collect();
+                Cow::Owned(Freqs { n_tables: self.n_tables, theta })
+            }
+        }
+    }
+
+    /// Whether every head turns as in `other`. A factor of 1 may still round.
+    fn same_angles(&self, other: &Freqs) -> bool {
+        let pairs = self.n_pairs();
+        let head = |of: &'_ Freqs, h: usize| (h % of.n_tables.max(1)) * pairs;
+        let same = |h: usize| {
+            let (own, others) =
+                (&self.theta[head(self, h)..][..pairs], &other.theta[head(other, h)..][..pairs]);
+            own.iter().zip(others).all(|(a, b)| (a - b).abs() <= 1e-12 * b)
+        };
+        pairs == other.n_pairs() && (0..self.n_tables.max(other.n_tables)).all(same)
+    }
 }
 
 /// How the layers of one kind rotate positions, and which keys their queries see.
@@ -44,8 +69,10 @@ pub struct LayerPlan {
     pub mscale: f64,
     /// Queries at position i are multiplied by max(1, ln(i+1) / ln of this), if anything.
     pub q_log_base: Option<f64>,
-    /// The model's own factor on queries by position.
+    /// Factor on queries by position: the model's own, or one that was asked for in its place.
     pub temperature: Option<AttentionTemperature>,
+    /// Factor on queries at every position.
+    pub q_factor: f64,
     /// Reach, one to three branches; each causal pair is covered by at most one.
     pub branches: Vec<Branch>,
     /// One base per KV head, for methods that have them (HARPE).
@@ -62,6 +89,7 @@ impl LayerPlan {
             mscale: 1.0,
             q_log_base: None,
             temperature: layer.temperature,
+            q_factor: 1.0,
             branches: vec![own_branch(layer)],
             bases: None,
         }
@@ -69,9 +97,27 @@ impl LayerPlan {
 
     /// Whether tokens are rotated and see each other as under another plan of the same layers.
     pub fn same_positions(&self, other: &LayerPlan) -> bool {
-        let of = |p: &LayerPlan| (p.freqs.clone(), p.mscale, p.q_log_base, p.temperature, p.branches.clone());
-        of(self) == of(other)
+        let scales = |p: &LayerPlan| (p.mscale, p.q_log_base, p.temperature, p.q_factor);
+        self.freqs == other.freqs && scales(self) == scales(other) && self.branches == other.branches
     }
+
+    /// Whether a text of `n_ctx` tokens is computed as under the plan `before`, which has the model's own
+    /// reach or the same. Contexts of more than [`LayerPlan::COMPARED`] tokens count as different where
+    /// branches are.
+    pub(super) fn same_within(&self, before: &LayerPlan, n_ctx: usize) -> bool {
+        let n = i32::try_from(n_ctx).unwrap_or(i32::MAX);
+        let scale = |i: i32| (self.q_scale(i) - before.q_scale(i)).abs() <= 1e-12;
+        let same_reach = match before.branches[..] {
+            _ if self.branches == before.branches => true,
+            [own] if n_ctx <= Self::COMPARED => same_within(&own, &self.branches, n),
+            _ => false,
+        };
+        let same_scales = self.mscale == before.mscale && [0, n / 2, n - 1].into_iter().all(scale);
+        same_reach && same_scales && self.freqs.same_angles(&before.freqs)
+    }
+
+    /// Queries are compared one by one, up to this many.
+    pub(super) const COMPARED: usize = 1 << 22;
 
     /// Whether every query sees every key before it, at its own distance.
     pub fn is_plain_reach(&self) -> bool {
@@ -85,7 +131,7 @@ impl LayerPlan {
 
     /// The distance the model is shown between query `i` and key `j`; `None` where the query does not see the
     /// key.
-    pub fn distance(&self, i: i32, j: i32) -> Option<i32> {
+    pub fn distance(&self, i: i32, j: i32) -> Option<f64> {
         self.branches.iter().find_map(|b| b.distance(i, j))
     }
 
@@ -102,13 +148,13 @@ impl LayerPlan {
 
     /// Whether queries are multiplied by [`LayerPlan::q_scale`].
     pub fn scales_queries(&self) -> bool {
-        self.q_log_base.is_some() || self.temperature.is_some()
+        self.q_log_base.is_some() || self.temperature.is_some() || self.q_factor != 1.0
     }
 
     /// The factor on queries at position `i`.
     pub fn q_scale(&self, i: i32) -> f64 {
         let by_log = self.q_log_base.map_or(1.0, |base| (f64::from(i) + 1.0).ln() / base.ln()).max(1.0);
-        by_log * self.temperature.map_or(1.0, |t| t.at(i))
+        by_log * self.temperature.map_or(1.0, |t| t.at(i)) * self.q_factor
     }
 
     /// Checks, for every method alike, the facts that users of a plan rely on.
@@ -134,6 +180,9 @@ impl LayerPlan {
         }
         if !(self.mscale.is_finite() && self.mscale > 0.0) {
             return error(format!("expected a positive magnitude, found {}", self.mscale));
+        }
+        if !(self.q_factor.is_finite() && self.q_factor > 0.0) {
+            return error(format!("expected a positive factor on queries, found {}", self.q_factor));
         }
         let n = self.branches.len();
         if n == 0 || n > MAX_BRANCHES {

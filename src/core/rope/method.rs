@@ -71,11 +71,23 @@ pub struct Method {
     pub about: &'static str,
     /// The half of the plan it decides.
     pub axis: Axis,
-    /// Its parameters, in printing order; `original` last.
+    /// Its parameters, in printing order; `original` last. [`Method::settings`] come after them.
     pub params: &'static [Param],
     /// Resolves its parameters through `args` and changes the plan of one kind of layer, which starts as the
     /// model's own frequencies and attention to every key.
     pub(super) apply: fn(&Geometry<'_>, &mut Args<'_>, &mut LayerPlan) -> Result<(), RopeError>,
+}
+
+impl Method {
+    /// The settings that it takes beside its parameters, as every method of its axis does.
+    pub fn settings(&self) -> &'static [Param] {
+        super::settings::of(self.axis)
+    }
+
+    /// Parameters and settings, in printing order.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'static Param> {
+        self.params.iter().chain(self.settings())
+    }
 }
 
 impl PartialEq for Method {
@@ -247,6 +259,8 @@ pub(super) struct Resolved {
     pub notes: Vec<String>,
     /// Whether keys that no later query sees are to leave the cache.
     pub evict: bool,
+    /// What changed nothing in these layers: keys of settings, and the method's own name for the rest of it.
+    pub idle: Vec<&'static str>,
 }
 
 impl<'a> Args<'a> {
@@ -274,8 +288,7 @@ impl<'a> Args<'a> {
         let name = self.method.name;
         let param = self
             .method
-            .params
-            .iter()
+            .keys()
             .find(|p| p.key == key)
             .ok_or_else(|| RopeError(format!("rope method {name}: {key} is not among its parameters")))?;
         self.asked.push(param.key);
@@ -354,7 +367,7 @@ impl<'a> Args<'a> {
     }
 
     /// The part with every default filled in; an error when something given had no effect.
-    pub(super) fn resolved(self) -> Result<Resolved, RopeError> {
+    pub(super) fn resolved(self, idle: Vec<&'static str>) -> Result<Resolved, RopeError> {
         match self.given.args().iter().find(|(k, _)| !self.asked.contains(k)) {
             Some((key, _)) => Err(RopeError(format!(
                 "rope method {}: {key} has no effect together with the other parameters given; leave it out",
@@ -362,7 +375,7 @@ impl<'a> Args<'a> {
             ))),
             None => {
                 let part = Part::new(self.method, self.used);
-                Ok(Resolved { part, notes: self.notes, evict: self.evict })
+                Ok(Resolved { part, notes: self.notes, evict: self.evict, idle })
             }
         }
     }

@@ -19,10 +19,13 @@ mod pi;
 mod plain;
 mod plan;
 mod reach;
+mod rerope;
 mod sba;
 mod self_extend;
+mod settings;
 mod spec;
 mod streaming;
+mod string;
 mod value;
 mod yarn;
 
@@ -56,6 +59,8 @@ pub static METHODS: &[&Method] = &[
     &lm_infinite::METHOD,
     &dca::METHOD,
     &streaming::METHOD,
+    &string::METHOD,
+    &rerope::METHOD,
 ];
 
 /// Methods this project names but this build does not have: asking for one is no spelling mistake.

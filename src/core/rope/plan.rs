@@ -2,7 +2,7 @@
 
 use super::layer_plan::LayerPlan;
 use super::method::{check_contexts, Args, Geometry, Resolved};
-use super::{Part, Reach, RopeError, Spec, Value};
+use super::{settings, Part, Reach, RopeError, Spec, Value};
 use crate::hparams::{Hparams, LayerAttention};
 
 /// A rope method worked out for one model and one context length. Fixed for the life of a session.
@@ -42,10 +42,11 @@ impl Plan {
         let kinds =
             (0..hp.attention.len()).map(|k| work.kind(k, &declared)).collect::<Result<Vec<_>, _>>()?;
         let Work { mut notes, evict, parts, .. } = work;
+        notes.extend(parts.iter().flatten().filter_map(|(_, part, idle)| idle_note(part, idle, n_ctx)));
         let resolved = parts.into_iter().zip(spec.parts());
         let resolved = resolved.map(|(part, given)| match part {
-            Some((_, part)) => Ok(part),
-            None if *given.method() == super::plain::METHOD => Ok(given.clone()),
+            Some((_, part, _)) => Ok(part),
+            None if asks_for_nothing(given) => Ok(given.clone()),
             None => Err(without_effect(given, hp)),
         });
         let spec = Spec::from_parts(resolved.collect::<Result<_, _>>()?);
@@ -109,8 +110,10 @@ impl Plan {
     pub fn frozen(&self, hp: &Hparams) -> Result<Spec, RopeError> {
         let parts = self.spec.parts().iter().map(|part| match (self.bases(), part.get("bases")) {
             (Some(bases), Some(_)) => {
-                let (bases, original) = (Value::List(bases.to_vec()), part.get("original").cloned());
-                Part::from_values(part.name(), &[("bases", Some(bases)), ("original", original)])
+                let kept = part.method().settings().iter().map(|p| p.key).chain(["original"]);
+                let mut values: Vec<_> = kept.map(|key| (key, part.get(key).cloned())).collect();
+                values.push(("bases", Some(Value::List(bases.to_vec()))));
+                Part::from_values(part.name(), &values)
             }
             _ => Ok(part.clone()),
         });
@@ -167,8 +170,9 @@ struct Work<'a> {
     spec: &'a Spec,
     notes: Vec<String>,
     evict: bool,
-    /// For each part of the spec, the first kind it acted on and what it came to there.
-    parts: Vec<Option<(usize, Part)>>,
+    /// For each part of the spec, the first kind it acted on, what it came to there, and what of it changed
+    /// nothing in any.
+    parts: Vec<Option<(usize, Part, Vec<&'static str>)>>,
 }
 
 impl Work<'_> {
@@ -191,17 +195,17 @@ impl Work<'_> {
             }
         }
         for (i, given) in spec.parts().iter().enumerate().filter(|(_, part)| acts(part)) {
-            let Resolved { part, notes, evict } = apply(given, hp, layer, self.n_ctx, &mut plan)?;
+            let Resolved { part, notes, evict, idle } = apply(given, hp, layer, self.n_ctx, &mut plan)?;
             self.evict |= evict;
             for note in notes {
                 if !self.notes.contains(&note) {
                     self.notes.push(note);
                 }
             }
-            match &self.parts[i] {
-                None => self.parts[i] = Some((kind, part)),
-                Some((_, other)) if *other == part => {}
-                Some((k, other)) => {
+            match &mut self.parts[i] {
+                None => self.parts[i] = Some((kind, part, idle)),
+                Some((_, other, all)) if *other == part => all.retain(|key| idle.contains(key)),
+                Some((k, other, _)) => {
                     let (a, b) = (layer_list(hp.layers_of(*k)), layer_list(hp.layers_of(kind)));
                     return Err(RopeError(format!(
                         "rope spec {spec}: its defaults come to {other} in {a} and to {part} in {b}; give \
@@ -228,9 +232,50 @@ fn apply(
     let mut args = Args::new(method, part);
     let geo = Geometry::new(hp, layer, n_ctx, part.original())?
         .ok_or_else(|| RopeError(format!("rope method {}: the layer has no rotation", method.name)))?;
-    args.count("original", || geo.n_ctx_orig as u64)?;
+    let original = args.count("original", || geo.n_ctx_orig as u64)?;
+    let before = plan.clone();
     (method.apply)(&geo, &mut args, plan)?;
-    args.resolved()
+    let method_idle = plan.same_within(&before, geo.n_ctx);
+    let mut idle = settings::apply(&geo, &mut args, plan)?;
+    idle.extend(method_idle.then_some(method.name));
+    let short = settings::keeps_short(&geo, &mut args)?;
+    let resolved = args.resolved(idle)?;
+    if !short {
+        return Ok(resolved);
+    }
+    // Defaults depend on the context: what was given stands for itself at every one.
+    let mut given = part.args().to_vec();
+    given.retain(|(key, _)| *key != "original");
+    given.push(("original", Value::Count(original)));
+    *plan = before;
+    let note = format!(
+        "{part} leaves the model as it is: the context of {n_ctx} tokens is within the trained window of {original}."
+    );
+    Ok(Resolved { part: Part::new(method, given), notes: vec![note], evict: false, idle: Vec::new() })
+}
+
+/// Whether a part is the model as it is, so that nobody waits for an effect.
+fn asks_for_nothing(part: &Part) -> bool {
+    *part.method() == super::plain::METHOD && part.args().iter().all(|(key, _)| *key == "original")
+}
+
+/// What a part was given without effect in any layer it acts on, as a sentence.
+fn idle_note(part: &Part, idle: &[&str], n_ctx: usize) -> Option<String> {
+    let name = part.name();
+    let settings = part.args().iter().filter(|(key, _)| settings::changes(key));
+    let (without, with): (Vec<_>, Vec<_>) = settings.partition(|(key, _)| idle.contains(key));
+    let list = |settings: &[&(&str, Value)]| {
+        settings.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" and ")
+    };
+    let is_plain = *part.method() == super::plain::METHOD;
+    let what = match (idle.contains(&name), with.is_empty()) {
+        (true, true) if asks_for_nothing(part) => return None,
+        (true, true) => part.to_string(),
+        (true, false) if !is_plain => format!("{name}, beside {},", list(&with)),
+        _ if without.is_empty() => return None,
+        _ => format!("{name}: {}", list(&without)),
+    };
+    Some(format!("{what} changes nothing within the context of {n_ctx} tokens."))
 }
 
 /// The refusal of a method that would act on no layer.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// An integer map of positions: `min(floor((i mod modulo) / div) + add, max)`.
+/// An exact map of positions: `min(floor((i mod modulo) / div) + add, max) / unit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PosMap {
     /// Positions start over after this many.
@@ -11,20 +11,22 @@ pub struct PosMap {
     pub div: i32,
     /// Added after that.
     pub add: i32,
-    /// The largest position there is.
+    /// The largest number of units there is.
     pub max: i32,
+    /// Parts of a position counted by the numbers above, at least 1: more where positions are fractions.
+    pub unit: i32,
 }
 
 impl PosMap {
     /// The position itself.
-    pub const IDENTITY: PosMap = PosMap { modulo: i32::MAX, div: 1, add: 0, max: i32::MAX };
+    pub const IDENTITY: PosMap = PosMap { modulo: i32::MAX, div: 1, add: 0, max: i32::MAX, unit: 1 };
 
     /// One position for all.
     pub const fn constant(at: i32) -> PosMap {
         PosMap { modulo: 1, add: at, ..PosMap::IDENTITY }
     }
 
-    /// Where `i` (0 or more) is put; never negative.
+    /// Where `i` (0 or more) is put, in units; never negative.
     pub fn at(&self, i: i32) -> i32 {
         ((i % self.modulo.max(1)) / self.div.max(1)).saturating_add(self.add).min(self.max).max(0)
     }
@@ -119,12 +121,29 @@ impl Branch {
         Branch { q_pos: PosMap::IDENTITY, k_pos: PosMap::IDENTITY, reach: Reach::CAUSAL };
 
     /// The distance the model is shown between query `i` and key `j`, if this branch covers the pair.
-    pub fn distance(&self, i: i32, j: i32) -> Option<i32> {
-        self.reach.keys(i).contains(&j).then(|| self.q_pos.at(i) - self.k_pos.at(j))
+    pub fn distance(&self, i: i32, j: i32) -> Option<f64> {
+        let (parts, unit) = self.parts(i, j);
+        self.reach.keys(i).contains(&j).then(|| parts as f64 / unit as f64)
     }
 
-    /// The largest distance that query `i` is shown to any of `keys` (of those this branch covers); `None`
-    /// when it covers none.
+    /// Whether query `i` is shown those of `keys` at their own distances. A step from key to key adds at most
+    /// one position, so where both ends are right all between them are.
+    fn keeps_distances(&self, i: i32, keys: &Range<i32>) -> bool {
+        let own = |j: i32| {
+            let (parts, unit) = self.parts(i, j);
+            parts == i64::from(i - j) * unit
+        };
+        own(keys.start) && own(keys.end - 1)
+    }
+
+    /// The distance of a pair in whole parts, and how many of them are one position.
+    fn parts(&self, i: i32, j: i32) -> (i64, i64) {
+        let (q, k) = (i64::from(self.q_pos.unit.max(1)), i64::from(self.k_pos.unit.max(1)));
+        (i64::from(self.q_pos.at(i)) * k - i64::from(self.k_pos.at(j)) * q, q * k)
+    }
+
+    /// The largest distance that query `i` is shown to any of `keys` (of those this branch covers), rounded
+    /// up; `None` when it covers none.
     pub fn largest(&self, i: i32, keys: Range<i32>) -> Option<i32> {
         let covered = self.reach.keys(i);
         let (from, end) = (covered.start.max(keys.start), covered.end.min(keys.end));
@@ -133,8 +152,21 @@ impl Branch {
         let period = i64::from(self.k_pos.modulo.max(1));
         let start = (i64::from(from) + period - 1) / period * period;
         let lowest = i32::try_from(start).ok().filter(|s| *s < end).unwrap_or(from);
-        (from < end).then(|| self.q_pos.at(i) - self.k_pos.at(lowest))
+        let (parts, unit) = self.parts(i, lowest);
+        // Positions are 32-bit, and so is their difference.
+        (from < end).then(|| (parts + unit - 1).div_euclid(unit) as i32)
     }
+}
+
+/// Whether queries below `n` see the same keys under `branches` as under `own`, at their own distances.
+/// Queries are gone through one by one up to the first that does not.
+pub(super) fn same_within(own: &Branch, branches: &[Branch], n: i32) -> bool {
+    let same = |i: i32| {
+        let seen = || branches.iter().map(|b| (b, b.reach.keys(i))).filter(|(_, keys)| !keys.is_empty());
+        let count: usize = seen().map(|(_, keys)| keys.len()).sum();
+        count == own.reach.keys(i).len() && seen().all(|(b, keys)| b.keeps_distances(i, &keys))
+    };
+    (0..n).all(same)
 }
 
 /// A plan's branches, at most this many.

@@ -66,6 +66,11 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         if l < 2 {
             return Err(RopeError("rope method self-extend: log-scale: original must be above 1".into()));
         }
+        if plan.q_log_base.is_some() {
+            return Err(RopeError(
+                "rope method self-extend: log-scale is the same as temperature=logn".into(),
+            ));
+        }
         plan.q_log_base = Some(l as f64);
     }
     if g == 1 {

@@ -55,7 +55,7 @@ impl Part {
     }
     /// A part from checked values, which are put into the method's order.
     pub(super) fn new(method: &'static Method, mut args: Vec<(&'static str, Value)>) -> Part {
-        args.sort_by_key(|(key, _)| method.params.iter().position(|p| p.key == *key));
+        args.sort_by_key(|(key, _)| method.keys().position(|p| p.key == *key));
         Part { method, args }
     }
     /// The part of the method of that name, with the values that are there.
@@ -117,6 +117,12 @@ impl FromStr for Spec {
                     part.name()
                 )));
             }
+            let both = |(key, _): &&(&str, Value)| super::settings::once(key) && part.get(key).is_some();
+            if let Some((key, _)) = parts.iter().flat_map(|other| &other.args).find(both) {
+                return Err(RopeError(format!(
+                    "rope spec: {key} is given twice; it is for all methods of a spec"
+                )));
+            }
             parts.push(part);
         }
         Ok(Spec { parts })
@@ -143,8 +149,8 @@ fn parse_part(text: &str) -> Result<Part, RopeError> {
 
 /// The parameter of this name; the error lists those there are.
 fn param(method: &'static Method, key: &str) -> Result<&'static Param, RopeError> {
-    let known = || method.params.iter().map(|p| p.key);
-    method.params.iter().find(|p| p.key == key).ok_or_else(|| {
+    let known = || method.keys().map(|p| p.key);
+    method.keys().find(|p| p.key == key).ok_or_else(|| {
         RopeError(format!(
             "rope method {}: unknown parameter {}{}; known: {}",
             method.name,

@@ -22,6 +22,15 @@ pub enum Kind {
     },
     /// One of these words.
     Choice(&'static [&'static str]),
+    /// One of these words, or a real number from `min` to `max`, both included.
+    ChoiceOrNumber {
+        /// The words.
+        choices: &'static [&'static str],
+        /// Smallest.
+        min: f64,
+        /// Largest.
+        max: f64,
+    },
     /// One of these words, or numbers from `min` to `max` joined by `/`.
     ChoiceOrList {
         /// The words.
@@ -37,11 +46,11 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
-    /// Of [`Kind::Number`].
+    /// Of [`Kind::Number`] and [`Kind::ChoiceOrNumber`].
     Number(f64),
     /// Of [`Kind::Count`].
     Count(u64),
-    /// Of [`Kind::Choice`] and [`Kind::ChoiceOrList`].
+    /// Of [`Kind::Choice`], [`Kind::ChoiceOrNumber`] and [`Kind::ChoiceOrList`].
     Word(String),
     /// Of [`Kind::ChoiceOrList`].
     List(Vec<f64>),
@@ -54,6 +63,9 @@ impl Kind {
             Kind::Number { min, max } => format!("a number from {} to {}", number(*min), number(*max)),
             Kind::Count { min, max } => format!("a whole number from {min} to {max}"),
             Kind::Choice(words) => words.join(", "),
+            Kind::ChoiceOrNumber { choices, min, max } => {
+                format!("{}, or a number from {} to {}", choices.join(", "), number(*min), number(*max))
+            }
             Kind::ChoiceOrList { choices, min, max } => {
                 format!(
                     "{}, or numbers from {} to {} joined by `/`",
@@ -74,6 +86,8 @@ impl Kind {
                 (x.fract() == 0.0 && (0.0..=9e15).contains(&x)).then_some(Value::Count(x as u64))
             }),
             Kind::Choice(words) => words.contains(&text).then(|| Value::Word(text.into())),
+            Kind::ChoiceOrNumber { choices, .. } if choices.contains(&text) => Some(Value::Word(text.into())),
+            Kind::ChoiceOrNumber { .. } => text.parse().ok().map(|x: f64| Value::Number(x + 0.0)),
             Kind::ChoiceOrList { choices, .. } => {
                 if choices.contains(&text) {
                     Some(Value::Word(text.into()))
@@ -94,7 +108,10 @@ impl Kind {
             (Kind::Number { min, max }, Value::Number(x)) => (*min..=*max).contains(x),
             (Kind::Count { min, max }, Value::Count(n)) => (min..=max).contains(&n),
             (Kind::Choice(words), Value::Word(w)) => words.contains(&w.as_str()),
-            (Kind::ChoiceOrList { choices, .. }, Value::Word(w)) => choices.contains(&w.as_str()),
+            (Kind::ChoiceOrNumber { min, max, .. }, Value::Number(x)) => (*min..=*max).contains(x),
+            (Kind::ChoiceOrNumber { choices, .. } | Kind::ChoiceOrList { choices, .. }, Value::Word(w)) => {
+                choices.contains(&w.as_str())
+            }
             (Kind::ChoiceOrList { min, max, .. }, Value::List(xs)) => {
                 !xs.is_empty() && xs.iter().all(|x| (*min..=*max).contains(x))
             }

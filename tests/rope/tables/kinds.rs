@@ -44,8 +44,8 @@ fn a_method_acts_where_layers_see_further_than_in_training() {
         found.notes
     );
     // Each kind has its own window.
-    assert_eq!((found.layer(0).distance(600, 89), found.layer(0).distance(600, 88)), (Some(511), None));
-    assert_eq!(found.layer(2).distance(600, 0), Some(600));
+    assert_eq!((found.layer(0).distance(600, 89), found.layer(0).distance(600, 88)), (Some(511.0), None));
+    assert_eq!(found.layer(2).distance(600, 0), Some(600.0));
     assert!(!found.is_plain_reach() && found.layer(0).is_own_reach(&hp.attention[0]));
     let again = Plan::new(&found.spec, &hp, 77).expect("its own spec");
     assert!(again.same_positions(&found) && found.same_positions(&again));

@@ -2,6 +2,7 @@
 
 mod kinds;
 mod reach;
+mod settings;
 
 use std::f64::consts::{PI, TAU};
 
@@ -426,6 +427,18 @@ fn errors_name_what_is_known() {
         ("dynamic-ntk:t=5,trained=32768", &["trained", "no effect"]),
         ("yarn:beta-fast=1,beta-slow=2", &["beta-fast", "beta-slow"]),
         ("sba:original=1", &["sba", "1 tokens"]),
+        ("string:shifted-offset=100,local-value=100", &["local-value", "below shifted-offset 100"]),
+        ("string:drop=0.5", &["unknown parameter `drop`"]),
+        ("rerope:leak=1000000,window=3000", &["leak", "3000 x 999999 + 16384"]),
+        ("yarn:temperature=hot", &["logn, llama4, or a number from 0.01 to 100", "`hot`"]),
+        ("yarn:temperature-scale=0.2", &["temperature-scale", "no effect"]),
+        ("yarn:temperature=logn+dca:temperature=2", &["temperature is given twice"]),
+        ("yarn:temperature=logn+self-extend:log-scale=true", &["log-scale", "temperature=logn"]),
+        ("self-extend:log-scale=true+yarn:temperature=2", &["log-scale", "temperature=2"]),
+        ("plain:temperature=logn,original=1", &["temperature=logn", "above 1"]),
+        ("plain:drop=1.5", &["drop", "from 0 to 1"]),
+        // Within the trained window too, where nothing of it is used.
+        ("abf:base=1e6,factor=2,keep-short=true,original=20000", &["factor", "no effect"]),
     ] {
         let e = plan(spec, &hp, 16384).expect_err(spec).0;
         assert!(words.iter().all(|w| e.contains(w)) && e.lines().count() == 1, "{spec}: {e}");

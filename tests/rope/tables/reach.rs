@@ -18,7 +18,7 @@ fn smol() -> Hparams {
 fn shows(spec: &str, n_ctx: usize, pairs: &[(i32, i32, Option<i32>)]) {
     let plan = plan(spec, &smol(), n_ctx).unwrap_or_else(|e| panic!("{spec}: {e}"));
     for &(i, j, want) in pairs {
-        assert_eq!(plan.layer(0).distance(i, j), want, "{spec}: query {i}, key {j}");
+        assert_eq!(plan.layer(0).distance(i, j), want.map(f64::from), "{spec}: query {i}, key {j}");
     }
 }
 
@@ -110,6 +110,36 @@ fn streaming_counts_positions_inside_its_cache() {
     assert!(plan.needs(1, 100) && plan.needs(98, 100) && !plan.needs(97, 100) && !plan.needs(2, 100));
 }
 
+/// Settings of the official code on Llama 3.1: 0.33 of 131072, and 128.
+#[test]
+fn string_moves_large_distances_down() {
+    let llama31 = [
+        (43_252, 0, Some(43_252)),
+        (43_253, 0, Some(128)),
+        (43_254, 1, Some(128)),
+        (131_071, 0, Some(87_946)),
+        (131_071, 87_819, Some(43_252)),
+        (131_071, 87_818, Some(128)),
+    ];
+    shows("string:shifted-offset=43253,local-value=128,original=131072", 131_072, &llama31);
+}
+
+/// `rerope_patch.py` and `leaky_rerope_patch.py`: window 512, scaling factor 16.
+#[test]
+fn rerope_stops_or_slows_at_its_window() {
+    let pairs = [(511, 0, Some(511)), (512, 0, Some(512)), (9999, 0, Some(512)), (9999, 9500, Some(499))];
+    shows("rerope:window=512", 16384, &pairs);
+    let leaky = plan("rerope:window=512,leak=16", &smol(), 16384).expect("a plan");
+    for (i, j, want) in [(511, 0, 511.0), (512, 0, 512.0), (513, 0, 512.0625), (16383, 0, 1503.9375)] {
+        assert_eq!(leaky.layer(0).distance(i, j), Some(want), "query {i}, key {j}");
+    }
+    // What the code does: frequencies over 16, the query 512 x 15 positions further.
+    let far = leaky.layer(0).branches[1];
+    assert_eq!((far.q_pos.at(512), far.k_pos.at(512), far.q_pos.unit), (8192, 512, 16));
+    let notes = plan("rerope:window=5000,leak=2", &smol(), 16384).expect("a plan").notes.join("\n");
+    assert!(notes.contains("up to 10692, of 8191 trained"), "{notes}");
+}
+
 #[test]
 fn defaults_follow_from_window_and_context() {
     for (spec, l, n, want) in [
@@ -125,6 +155,11 @@ fn defaults_follow_from_window_and_context() {
         ("dca", 4096, 16384, "chunk=3072,local=512,mscale=1,original=4096"),
         ("streaming", 8192, 16384, "sinks=4,window=8188,original=8192"),
         ("streaming:sinks=1", 4096, 100, "sinks=1,window=4095,original=4096"),
+        ("string", 8192, 8192, "shifted-offset=2730,local-value=128,mscale=1,original=8192"),
+        ("string", 131_072, 16384, "shifted-offset=43690,local-value=128,mscale=1,original=131072"),
+        ("string", 30, 30, "shifted-offset=10,local-value=9,mscale=1,original=30"),
+        ("rerope", 4096, 16384, "window=512,original=4096"),
+        ("rerope:leak=16", 4096, 16384, "window=512,leak=16,original=4096"),
     ] {
         let name = spec.split(':').next().unwrap_or_default();
         let found = plan(spec, &model(1e5, 64, l), n).expect(spec).spec.to_string();
@@ -183,7 +218,7 @@ fn what_does_not_fit_is_refused() {
         }
     }
     let plan = plan("self-extend:group=1", &sliding(10_000), 16384).expect("nothing is changed there");
-    assert_eq!((plan.layer(0).distance(9999, 0), plan.layer(0).distance(10_000, 0)), (Some(9999), None));
+    assert_eq!((plan.layer(0).distance(9999, 0), plan.layer(0).distance(10_000, 0)), (Some(9999.0), None));
 }
 
 #[test]
@@ -283,6 +318,13 @@ fn inspection_says_what_a_query_sees() {
     inspected("dca:chunk=8,local=2", 40, &dca, (8, 40, None));
     let streaming = [("keys 1.., distance 0..2", "as it is", Some(2)), ("keys 0", "min(i, 3) - j", Some(3))];
     inspected("streaming:sinks=1,window=3", 50, &streaming, (3, 4, Some(4)));
+    let string = [("distance 0..5", "as it is", Some(5)), ("distance 6..", "i - j - 4", Some(15))];
+    inspected("string:shifted-offset=6,local-value=2", 20, &string, (15, 20, None));
+    let rerope = [("distance 0..5", "as it is", Some(5)), ("distance 6..", "always 6", Some(6))];
+    inspected("rerope:window=6", 20, &rerope, (6, 20, None));
+    // 6 + (19 - 6)/4 is 9.25, and the next whole distance 10.
+    let leaky = [("distance 0..5", "as it is", Some(5)), ("distance 6..", "(i + 18)/4 - j/4", Some(10))];
+    inspected("rerope:window=6,leak=4", 20, &leaky, (10, 20, None));
     // Counting queries has an end; the rest is still told.
     let hp = smol();
     let long = plan("dca", &hp, i32::MAX as usize)
@@ -304,6 +346,11 @@ fn pairs_are_judged_by_the_distances_shown() {
         ("lm-infinite", false),
         ("dca", false),
         ("streaming", false),
+        ("string:shifted-offset=8192,local-value=0", false),
+        ("string:shifted-offset=9000", true),
+        ("rerope", false),
+        ("rerope:window=5000,leak=4", false),
+        ("rerope:window=8000,leak=4", true),
     ] {
         let pairs = plan(spec, &hp, 16384)
             .expect(spec)
@@ -329,13 +376,17 @@ fn the_largest_distance_is_found_without_looking_at_every_key() {
         "lm-infinite:window=9,global=3",
         "dca:chunk=17,local=4",
         "streaming:sinks=3,window=7",
+        "string:shifted-offset=9,local-value=2",
+        "rerope:window=9",
+        "rerope:window=9,leak=4",
     ] {
         let plan = plan(spec, &hp, 100).expect(spec);
         for b in &plan.layer(0).branches {
             for i in 0..100 {
                 for from in (0..100).step_by(3) {
                     for end in [from, from + 1, from + 5, from + 40] {
-                        let slow = (from..end).filter_map(|j| b.distance(i, j)).max();
+                        let slow =
+                            (from..end).filter_map(|j| b.distance(i, j)).map(|d| d.ceil() as i32).max();
                         assert_eq!(b.largest(i, from..end), slow, "{spec}: query {i}, keys {from}..{end}");
                     }
                 }

@@ -11,6 +11,8 @@ pub(crate) enum Theta {
     Over(f64),
     /// A series for each key head, of the plan's bases.
     Bases,
+    /// The model's series slowed so many times, of which only so many pairs turn, the others not at all.
+    Turning(f64, usize),
     /// As the plan has them: `tests/rope/tables` compares those with papers.
     OfPlan,
 }
@@ -23,13 +25,19 @@ pub(crate) struct Case {
     pub(crate) mscale: fn() -> f64,
     /// Factor on query `i`.
     pub(crate) q_scale: fn(i64) -> f64,
-    /// The distance query `i` is shown to key `j <= i`; `None` where it does not see it.
+    /// The distance query `i` is shown to key `j <= i`, in parts of a position; `None` where it does not see it.
     pub(crate) rel: fn(i64, i64) -> Option<i64>,
+    /// Parts of a position.
+    pub(crate) unit: i64,
 }
 
 impl Definition for Case {
     fn distance(&self, i: i64, j: i64) -> Option<i64> {
         (self.rel)(i, j)
+    }
+
+    fn unit(&self) -> i64 {
+        self.unit
     }
 
     fn mscale(&self, _: usize) -> f64 {
@@ -50,6 +58,11 @@ impl Definition for Case {
                 let table: Vec<f64> = series(hp.layer_attention(0).rotation.unwrap().freq_base);
                 vec![table.iter().map(|t| t / s).collect()]
             }
+            Theta::Turning(s, kept) => {
+                let table: Vec<f64> = series(hp.layer_attention(0).rotation.unwrap().freq_base);
+                let turned = |(j, t): (usize, &f64)| if j < kept { t / s } else { 0.0 };
+                vec![table.iter().enumerate().map(turned).collect()]
+            }
             Theta::Bases => plan.bases().expect("bases").iter().map(|b| series(*b)).collect(),
             Theta::OfPlan => plan.layer(0).freqs.tables().map(<[f64]>::to_vec).collect(),
         }
@@ -57,11 +70,11 @@ impl Definition for Case {
 }
 
 const fn case(spec: &'static str, rel: fn(i64, i64) -> Option<i64>) -> Case {
-    Case { spec, theta: Theta::Over(1.0), mscale: || 1.0, q_scale: |_| 1.0, rel }
+    Case { spec, theta: Theta::Over(1.0), mscale: || 1.0, q_scale: |_| 1.0, rel, unit: 1 }
 }
 
 const fn with(theta: Theta, case: Case) -> Case {
-    Case { spec: case.spec, theta, mscale: case.mscale, q_scale: case.q_scale, rel: case.rel }
+    Case { theta, ..case }
 }
 
 fn causal(i: i64, j: i64) -> Option<i64> {
@@ -102,6 +115,31 @@ fn streaming<const S: i64, const M: i64>(i: i64, j: i64) -> Option<i64> {
     }
 }
 
+/// STRING: from S on, distances less S, plus W.
+fn string<const S: i64, const W: i64>(i: i64, j: i64) -> Option<i64> {
+    Some(if i - j < S { i - j } else { i - j - S + W })
+}
+
+/// ReRoPE: no distance above W.
+fn rerope<const W: i64>(i: i64, j: i64) -> Option<i64> {
+    Some((i - j).min(W))
+}
+
+/// Leaky ReRoPE, in parts of which K are a position: W + (d - W)/K from W on.
+fn leaky<const W: i64, const K: i64>(i: i64, j: i64) -> Option<i64> {
+    Some(if i - j < W { (i - j) * K } else { W * K + (i - j - W) })
+}
+
+/// Log-n scaling of a model trained for 64 tokens.
+fn log_n(i: i64) -> f64 {
+    (((i + 1) as f64).ln() / 64f64.ln()).max(1.0)
+}
+
+/// Llama 4's attention temperature by 0.3 for each 64 tokens.
+fn llama4(i: i64) -> f64 {
+    1.0 + 0.3 * (1.0 + ((i + 1) / 64) as f64).ln()
+}
+
 /// YaRN's magnitude at 4 times.
 fn yarn4() -> f64 {
     0.1 * 4f64.ln() + 1.0
@@ -123,7 +161,7 @@ pub(crate) const SELF_EXTEND: &[Case] = &[
     case("self-extend:window=16,group=4", self_extend::<16, 4>),
     case("self-extend:window=24,group=3", self_extend::<24, 3>),
     Case {
-        q_scale: |i| (((i + 1) as f64).ln() / 64f64.ln()).max(1.0),
+        q_scale: log_n,
         ..case("self-extend:window=32,group=8,log-scale=true,original=64", self_extend::<32, 8>)
     },
 ];
@@ -144,6 +182,30 @@ pub(crate) const DCA: &[Case] = &[
 pub(crate) const STREAMING: &[Case] = &[
     case("streaming:sinks=4,window=20", streaming::<4, 20>),
     case("streaming:sinks=0,window=33", streaming::<0, 33>),
+];
+
+pub(crate) const STRING: &[Case] = &[
+    case("string:shifted-offset=40,local-value=8", string::<40, 8>),
+    Case { mscale: || 1.07, ..case("string:shifted-offset=25,local-value=0,mscale=1.07", string::<25, 0>) },
+];
+
+pub(crate) const REROPE: &[Case] = &[
+    Case { unit: 3, ..case("rerope:window=24,leak=3", leaky::<24, 3>) },
+    case("rerope:window=24", rerope::<24>),
+    Case { unit: 16, q_scale: log_n, ..case("rerope:window=17,leak=16,temperature=logn", leaky::<17, 16>) },
+];
+
+/// What every method takes. The twins turn 16, 20, 32 pairs.
+pub(crate) const SETTINGS: &[Case] = &[
+    Case { q_scale: log_n, ..case("plain:temperature=logn", causal) },
+    Case { q_scale: llama4, ..case("plain:temperature=llama4,temperature-scale=0.3", causal) },
+    Case {
+        q_scale: |_| 1.3,
+        ..with(Theta::Over(4.0), case("pi:factor=4,temperature=1.3,keep-short=true", causal))
+    },
+    with(Theta::Turning(1.0, 0), case("plain:drop=1", causal)),
+    case("pi:factor=4,keep-short=true,original=640", causal),
+    case("dca:chunk=48,local=8,mscale=1.1,temperature=2,keep-short=true,original=640", causal),
 ];
 
 /// Both axes at once.
@@ -179,6 +241,32 @@ pub(crate) const COMPOSED: &[Case] = &[
         Theta::Bases,
         case("dca:chunk=48,local=8+harpe:bases=uniform-desc,base-min=20000,base-max=900000", dca::<48, 8>),
     ),
+    Case {
+        q_scale: log_n,
+        ..case("string:shifted-offset=40,local-value=8+plain:temperature=logn", string::<40, 8>)
+    },
+    Case {
+        unit: 4,
+        mscale: yarn4,
+        q_scale: |_| 0.9,
+        ..with(
+            Theta::OfPlan,
+            case(
+                "yarn:factor=4,original=64,drop=0.3+rerope:window=20,leak=4,temperature=0.9",
+                leaky::<20, 4>,
+            ),
+        )
+    },
+    Case {
+        unit: 5,
+        ..with(
+            Theta::Bases,
+            case(
+                "harpe:bases=uniform,base-min=20000,base-max=900000+rerope:window=30,leak=5",
+                leaky::<30, 5>,
+            ),
+        )
+    },
     with(
         Theta::Bases,
         case("harpe:bases=search,factor=4,original=64+lm-infinite:window=24,global=3", lm_infinite::<24, 3>),
@@ -188,5 +276,7 @@ pub(crate) const COMPOSED: &[Case] = &[
 
 /// Every case.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
-    [FREQUENCIES, SELF_EXTEND, LM_INFINITE, DCA, STREAMING, COMPOSED].into_iter().flatten()
+    [FREQUENCIES, SELF_EXTEND, LM_INFINITE, DCA, STREAMING, STRING, REROPE, SETTINGS, COMPOSED]
+        .into_iter()
+        .flatten()
 }

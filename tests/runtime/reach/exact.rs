@@ -5,7 +5,9 @@ use ropewalk::session::Attention::{self, Auto, Explicit};
 use ropewalk::session::SessionParams;
 use ropewalk::DType;
 
-use super::cases::{Case, COMPOSED, DCA, FREQUENCIES, LM_INFINITE, SELF_EXTEND, STREAMING};
+use super::cases::{
+    Case, COMPOSED, DCA, FREQUENCIES, LM_INFINITE, REROPE, SELF_EXTEND, SETTINGS, STREAMING, STRING,
+};
 use super::{text, twins, under, Failures, Twin, N_VOCAB};
 use crate::common::naive::worst_row;
 use crate::common::{all_logits, open, score};
@@ -128,6 +130,21 @@ fn streaming_follows_its_definition() {
 }
 
 #[test]
+fn string_follows_its_definition() {
+    follows_its_definition(STRING);
+}
+
+#[test]
+fn rerope_follows_its_definition() {
+    follows_its_definition(REROPE);
+}
+
+#[test]
+fn settings_follow_their_definitions() {
+    follows_its_definition(SETTINGS);
+}
+
+#[test]
 fn both_axes_together_follow_their_definitions() {
     follows_its_definition(COMPOSED);
 }
@@ -137,7 +154,8 @@ fn both_axes_together_follow_their_definitions() {
 fn lengths_at_every_border() {
     let twin = &twins()[0];
     let mut failures = Failures::default();
-    for case in [&FREQUENCIES[..1], SELF_EXTEND, LM_INFINITE, DCA, STREAMING].into_iter().flatten() {
+    let reaches = [&FREQUENCIES[..1], SELF_EXTEND, LM_INFINITE, DCA, STREAMING, STRING, REROPE];
+    for case in reaches.into_iter().flatten() {
         let (want, tokens) = (definition(twin, case, 264), text(264));
         let way = way(DType::F32, 512, Auto, false);
         for n in [1, 2, 15, 16, 17, 23, 24, 25, 39, 40, 41, 47, 48, 49, 79, 80, 81, 255, 256, 257] {

@@ -143,7 +143,8 @@ fn plans_are_what_the_definitions_say() {
             for i in 0..N {
                 for j in 0..=i {
                     let want = case.distance(i.into(), j.into());
-                    assert_eq!(plan.layer(0).distance(i, j).map(i64::from), want, "{}: {i}, {j}", case.spec);
+                    let want = want.map(|parts| parts as f64 / case.unit() as f64);
+                    assert_eq!(plan.layer(0).distance(i, j), want, "{}: {i}, {j}", case.spec);
                     let covering =
                         plan.layer(0).branches.iter().filter(|b| b.distance(i, j).is_some()).count();
                     assert!(covering <= 1, "{}: {i}, {j} in {covering} branches", case.spec);

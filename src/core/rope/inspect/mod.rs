@@ -7,6 +7,7 @@ use std::f64::consts::TAU;
 pub use reach::{BranchView, ReachView};
 
 use super::method::Geometry;
+use super::value::approx;
 use super::{LayerPlan, Plan, RopeError, Spec};
 use crate::hparams::Hparams;
 
@@ -42,6 +43,8 @@ pub struct KindView {
     pub window: Option<usize>,
     /// Factor on rotated q and k.
     pub mscale: f64,
+    /// Factor on queries at position i, as a formula; `None` where there is none.
+    pub temperature: Option<String>,
     /// One for all heads, or one per KV head; none in layers without rotation.
     pub tables: Vec<Table>,
     /// Which keys queries see, and how far away they seem.
@@ -171,8 +174,21 @@ impl Plan {
             n_head_kv: layer.n_head_kv,
             window: layer.window,
             mscale: plan.mscale,
+            temperature: temperature(plan),
             tables: tables.collect(),
             reach,
         })
     }
+}
+
+/// The factor on queries in words.
+fn temperature(plan: &LayerPlan) -> Option<String> {
+    let by_log = plan.q_log_base.map(|base| format!("max(1, ln(i+1) / ln {})", approx(base)));
+    let grows = plan.temperature.map(|t| {
+        let i = if t.offset == 0.0 { "i".to_owned() } else { format!("(i + {})", approx(t.offset)) };
+        format!("(1 + {} ln(1 + floor({i} / {})))", approx(t.scale), approx(t.length))
+    });
+    let constant = (plan.q_factor != 1.0).then(|| approx(plan.q_factor));
+    let all: Vec<String> = [by_log, grows, constant].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join(" x "))
 }

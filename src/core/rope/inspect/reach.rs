@@ -7,7 +7,7 @@ use crate::rope::{Branch, LayerPlan, PosMap, Reach};
 pub struct ReachView {
     /// Each branch.
     pub branches: Vec<BranchView>,
-    /// Largest distance the model is shown within the context; `None` above [`ReachView::COUNTED`] tokens,
+    /// Largest distance the model is shown within the context, rounded up; `None` above [`ReachView::COUNTED`] tokens,
     /// unless plain.
     pub largest_distance: Option<i32>,
     /// Keys that one query sees within the context, at most; `None` as above.
@@ -28,7 +28,7 @@ pub struct BranchView {
 
 impl ReachView {
     /// Queries are gone through one by one, up to this many.
-    pub const COUNTED: usize = 1 << 22;
+    pub const COUNTED: usize = LayerPlan::COMPARED;
 
     pub(super) fn new(plan: &LayerPlan, n_ctx: usize) -> ReachView {
         let n = i32::try_from(n_ctx).unwrap_or(i32::MAX);
@@ -90,11 +90,14 @@ fn pairs(reach: &Reach) -> String {
 fn shown(branch: &Branch) -> String {
     let (q, k) = (branch.q_pos, branch.k_pos);
     let own_chunk = branch.reach.chunks.is_some_and(|c| c.max == 0 && c.len == q.modulo);
-    if q == k && q.div == 1 && q.max == i32::MAX && (q.modulo == i32::MAX || own_chunk) {
+    if q == k && q.div == 1 && q.unit == 1 && q.max == i32::MAX && (q.modulo == i32::MAX || own_chunk) {
         return "as it is".into();
     }
     if q.modulo == 1 && k.modulo == 1 {
         return format!("always {}", q.at(0) - k.at(0));
+    }
+    if q.add < 0 && k == (PosMap { add: 0, ..q }) && q.div == 1 && q.max == i32::MAX && q.modulo == i32::MAX {
+        return format!("i - j - {}", -q.add);
     }
     let (q, k) = (term(&q, 'i'), term(&k, 'j'));
     if k.contains(" + ") && !k.starts_with("min") {
@@ -120,6 +123,9 @@ fn term(map: &PosMap, name: char) -> String {
     }
     if map.max != i32::MAX {
         s = format!("min({s}, {})", map.max);
+    }
+    if map.unit != 1 {
+        s = if map.add == 0 { format!("{s}/{}", map.unit) } else { format!("({s})/{}", map.unit) };
     }
     s
 }

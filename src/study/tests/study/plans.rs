@@ -164,8 +164,9 @@ fn the_example_is_a_plan() {
     for task in needles.into_iter().chain(["perplexity", "longppl", "passkey", "vt", "cwe", "piqa"]) {
         assert!(names.contains(&task), "{task}");
     }
-    // Every method that needs nothing from the file but its numbers.
-    for method in ropewalk_core::rope::METHODS.iter().filter(|m| m.name != "longrope") {
+    // Every method that needs nothing from the file but its numbers, of those there were when docs/study-small was made.
+    let others = ["longrope", "string", "rerope"];
+    for method in ropewalk_core::rope::METHODS.iter().filter(|m| !others.contains(&m.name)) {
         let spec = |s: &Option<String>| {
             s.as_ref().is_some_and(|s| s.split(':').next().is_some_and(|name| name == method.name))
         };
