@@ -5,12 +5,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use ggml::backend::Device;
+use ggml::experts::Gating;
 use ggml::tensor::{Store, StoreTensor};
 use ggml::{Error, Result};
 
 use crate::adapter::{Adapter, LowRankPair};
-use crate::hparams::{Hparams, LayerAttention};
-use crate::ids::{LinearId, NormId, NormRole, ParamId, Role};
+use crate::hparams::{ExpertHparams, Hparams, LayerAttention};
+use crate::ids::{self, LinearId, NormId, NormRole, ParamId, Role};
 use crate::weights::{TensorSpec, Weights};
 
 /// A linear map, `W x + bias`, with the low-rank pairs that adapters add to it.
@@ -38,6 +39,43 @@ impl Linear {
     pub fn n_out(&self) -> usize {
         self.weight.def().ne[1]
     }
+}
+
+/// A linear map of each expert.
+#[derive(Debug, Clone)]
+pub struct ExpertStack {
+    /// `[n_in, n_out, n_expert]`, of any type a row can be dequantised from.
+    pub weight: StoreTensor,
+    /// F32 `[n_out, n_expert]`.
+    pub bias: Option<StoreTensor>,
+}
+
+/// What the gate and the up projection of an expert become.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ExpertActivation {
+    /// `silu(gate) * up`.
+    SwiGlu,
+    /// That of gpt-oss with these alpha and limit: [`ggml::graph::Builder::swiglu_oai`].
+    SwiGluOai([f32; 2]),
+}
+
+/// A mixture of experts.
+#[derive(Debug, Clone)]
+pub struct Experts {
+    /// From the input to a logit for each expert.
+    pub router: Linear,
+    /// Gates.
+    pub gate: ExpertStack,
+    /// Up projections.
+    pub up: ExpertStack,
+    /// Down projections.
+    pub down: ExpertStack,
+    /// Experts that each token is given to.
+    pub n_used: usize,
+    /// How the weights of those follow from the logits.
+    pub gating: Gating,
+    /// Between the projections.
+    pub activation: ExpertActivation,
 }
 
 /// An RMS norm or a LayerNorm.
@@ -168,6 +206,19 @@ impl<'a> Loader<'a> {
             .ok_or_else(|| Error::Argument(format!("{id}: expected a tensor of shape {shape:?}, found none")))
     }
 
+    /// A tensor of the file that no adapter replaces.
+    fn fixed(&self, name: String, shape: &[usize]) -> Result<StoreTensor> {
+        match &self.source {
+            Source::Listing { specs, nowhere, .. } => {
+                specs.borrow_mut().push(TensorSpec { name, shape: shape.to_vec(), required: true });
+                Ok(StoreTensor { store: Arc::clone(nowhere), index: 0 })
+            }
+            Source::Model { weights, .. } => weights.get(&name).cloned().ok_or_else(|| {
+                Error::Argument(format!("{name}: expected a tensor of shape {shape:?}, found none"))
+            }),
+        }
+    }
+
     fn pairs(&self, id: LinearId) -> Vec<LowRankPair> {
         match &self.source {
             Source::Listing { .. } => Vec::new(),
@@ -279,6 +330,38 @@ impl LayerLoader<'_, '_> {
     /// A linear map from `n_in` to `n_out` values.
     pub fn linear(&self, role: Role, n_in: usize, n_out: usize, bias: Bias) -> Result<Linear> {
         self.loader.linear(LinearId::layer(self.il, role), [n_in, n_out], bias)
+    }
+
+    /// The layer's attention sinks, F32 `[n_head]`.
+    pub fn sinks(&self) -> Result<StoreTensor> {
+        self.loader.fixed(ids::sinks(self.il), &[self.attention().n_head])
+    }
+
+    /// The layer's mixture of experts. `bias`: whether all of its maps have one.
+    pub fn experts(&self, gating: Gating, activation: ExpertActivation, bias: Bias) -> Result<Experts> {
+        let hp = self.hp();
+        let found_none = || Error::Argument("expert_count: expected a number, found none".into());
+        let ExpertHparams { n_expert, n_used } = hp.experts.ok_or_else(found_none)?;
+        let stack = |role, n_in, n_out| -> Result<ExpertStack> {
+            let id = LinearId::layer(self.il, role);
+            let weight = self.loader.required(ParamId::Weight(id), &[n_in, n_out, n_expert])?;
+            let bias = match bias {
+                Bias::No => None,
+                Bias::Yes => Some(self.loader.required(ParamId::Bias(id), &[n_out, n_expert])?),
+                Bias::Optional => self.loader.optional(ParamId::Bias(id), &[n_out, n_expert], false)?,
+            };
+            Ok(ExpertStack { weight, bias })
+        };
+        let (n_embd, n_ff) = (hp.n_embd, self.n_ff());
+        Ok(Experts {
+            router: self.linear(Role::Router, n_embd, n_expert, bias)?,
+            gate: stack(Role::GateExps, n_embd, n_ff)?,
+            up: stack(Role::UpExps, n_embd, n_ff)?,
+            down: stack(Role::DownExps, n_ff, n_embd)?,
+            n_used,
+            gating,
+            activation,
+        })
     }
 
     /// Whether the file has a linear map in this role.

@@ -52,7 +52,8 @@ impl Weights {
                     .error(&spec.name, format!("expected shape {:?}, found {found:?}", spec.shape))
                     .into());
             }
-            let vector = spec.shape.len() == 1;
+            // The biases of experts are rows of one tensor.
+            let vector = spec.shape.len() == 1 || spec.name.ends_with(".bias");
             let computable = if vector { info.dtype == DType::F32 } else { info.dtype.can_dequantize() };
             if !computable {
                 let wanted = if vector { "f32" } else { "a float or quantised type" };

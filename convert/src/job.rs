@@ -338,8 +338,9 @@ fn add_factors<'a>(
 fn note_fallbacks(file: &File, wanted: DType, notes: &mut Vec<String>) {
     let mut groups: BTreeMap<u64, usize> = BTreeMap::new();
     for t in file.tensors() {
-        let to = types::target(wanted, &t.shape);
-        if to != wanted && t.dtype != to && t.dtype.can_dequantize() && !types::is_vector(&t.shape) {
+        let to = types::target_of(wanted, &t.name, &t.shape);
+        let stays = types::stays_f32(&t.name, &t.shape);
+        if to != wanted && t.dtype != to && t.dtype.can_dequantize() && !stays {
             *groups.entry(t.shape[0]).or_default() += 1;
         }
     }
@@ -353,7 +354,7 @@ fn note_fallbacks(file: &File, wanted: DType, notes: &mut Vec<String>) {
 
 /// The type a tensor is to have, with a note where it keeps its own.
 fn target(file: &File, t: &TensorInfo, wanted: DType, notes: &mut Vec<String>) -> Result<DType> {
-    let to = types::target(wanted, &t.shape);
+    let to = types::target_of(wanted, &t.name, &t.shape);
     if t.dtype == to {
         return Ok(to);
     }

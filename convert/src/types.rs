@@ -65,6 +65,21 @@ pub fn is_vector(shape: &[u64]) -> bool {
     shape.iter().skip(1).all(|&n| n == 1)
 }
 
+/// True for tensors that stay floats whatever their shape: biases, those of experts side by side too, and routers, whose
+/// logits choose (llama.cpp's quantiser leaves them as they are).
+pub fn stays_f32(name: &str, shape: &[u64]) -> bool {
+    is_vector(shape) || name.ends_with(".bias") || name.ends_with(".ffn_gate_inp.weight")
+}
+
+/// [`target`] of a tensor of this name.
+pub fn target_of(wanted: DType, name: &str, shape: &[u64]) -> DType {
+    if stays_f32(name, shape) {
+        DType::F32
+    } else {
+        target(wanted, shape)
+    }
+}
+
 /// The type a tensor of this shape gets when `wanted` is asked for: F32 for vectors; where a row is not whole
 /// blocks, the type llama.cpp's quantiser falls back to (`tensor_type_fallback`), and F16 where that does not
 /// divide either.

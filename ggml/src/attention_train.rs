@@ -13,7 +13,6 @@
 
 use std::cell::RefCell;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kernels::attention_train::{backward, forward, sink_gradient, Heads, HeadsMut, KeyRanges, KEYS};
 
@@ -23,6 +22,7 @@ use crate::graph::Builder;
 use crate::ops::{check, contiguous, f32_rows, possible, share_memory};
 use crate::ops_back::target;
 use crate::tensor::Tensor;
+use crate::units::Units;
 use crate::{sys, DType, Error, Result};
 
 /// Rows of a tile of queries (tokens times query heads of one KV head), rounded down to whole tokens.
@@ -54,7 +54,7 @@ pub struct AttentionBack<'c> {
     pub d_v: Tensor<'c>,
 }
 
-/// The scalars of a node, and the counters by which its threads share the work.
+/// The scalars of a node, and how its threads share the work.
 #[derive(Debug)]
 struct Schedule {
     scale: f32,
@@ -64,34 +64,13 @@ struct Schedule {
     tokens: usize,
     /// Backward pass: lanes of keys (see [`UNITS`]).
     lanes: usize,
-    /// The next unit of work that no thread has taken.
-    next: AtomicUsize,
-    /// Threads that found no unit left.
-    done: AtomicUsize,
+    units: Units,
 }
 
 impl Schedule {
     fn new(Scoring { scale, softcap, .. }: Scoring<'_>, n_rep: usize, lanes: usize) -> Schedule {
         let tokens = (TILE_ROWS / n_rep).max(1);
-        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Schedule { scale, softcap, n_rep, tokens, lanes, next, done }
-    }
-
-    /// Calls `f` with units of work `0..n`; each thread takes the next one when it has finished the one
-    /// before.
-    fn work(&self, n: usize, nth: i32, mut f: impl FnMut(usize)) {
-        loop {
-            let i = self.next.fetch_add(1, Ordering::Relaxed);
-            if i >= n {
-                break;
-            }
-            f(i);
-        }
-        // The last thread to leave resets the counters for the next compute.
-        if self.done.fetch_add(1, Ordering::AcqRel) + 1 == nth.max(1) as usize {
-            self.next.store(0, Ordering::Relaxed);
-            self.done.store(0, Ordering::Release);
-        }
+        Schedule { scale, softcap, n_rep, tokens, lanes, units: Units::default() }
     }
 }
 
@@ -246,7 +225,7 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
     // SAFETY: dst is contiguous F32 [d_v + 1, n_head, T], and custom ops do not run in place.
     let mut out = unsafe { heads_mut(dst) };
     FORWARD.with_borrow_mut(|scratch| {
-        schedule.work(n_tiles * n_head_kv, nth, |i| {
+        schedule.units.work(n_tiles * n_head_kv, nth, |i| {
             // Last tokens first: causal, they see most.
             let tile = n_tiles - 1 - i / n_head_kv;
             let tokens = tile * schedule.tokens..((tile + 1) * schedule.tokens).min(n_tokens);
@@ -277,7 +256,7 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
     let ([d, _, n_tokens], [_, n_head_kv, n_keys]) = (inputs.q.shape(), inputs.k.shape());
     let len = d * schedule.n_rep * n_tokens;
     BACKWARD.with_borrow_mut(|scratch| {
-        schedule.work(schedule.lanes * n_head_kv, nth, |i| {
+        schedule.units.work(schedule.lanes * n_head_kv, nth, |i| {
             let (lane, head) = (i / n_head_kv, i % n_head_kv);
             // SAFETY: dst is contiguous F32 [d, n_rep * T, n_head_kv, lanes], and units of work are different
             // pairs of the last two.

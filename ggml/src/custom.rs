@@ -289,7 +289,7 @@ unsafe extern "C" fn run_dequantize(dst: *mut sys::ggml_tensor, ith: i32, nth: i
     });
 }
 
-/// Reads rows of a matrix as floats, whatever its type.
+/// Reads rows of a matrix as floats, whatever its type; those of a contiguous stack of matrices, one after the other.
 pub(crate) struct RowReader<'a> {
     w: &'a sys::ggml_tensor,
     block: usize,
@@ -300,7 +300,7 @@ pub(crate) struct RowReader<'a> {
 
 impl<'a> RowReader<'a> {
     /// # Safety
-    /// `w` is a matrix of whole rows of a type that converts to floats, in memory of the host that nobody writes
+    /// `w` is a matrix, or a contiguous stack of matrices, of whole rows of a type that converts to floats, in memory of the host that nobody writes
     /// during `'a`.
     pub(crate) unsafe fn new(w: &'a sys::ggml_tensor) -> RowReader<'a> {
         // SAFETY: a static table with an entry for every type.
@@ -316,7 +316,7 @@ impl<'a> RowReader<'a> {
 
     /// Elements of a row from `from` on, whole blocks.
     pub(crate) fn read(&self, row: usize, from: usize, out: &mut [f32]) {
-        let (rows, len) = (self.w.ne[1] as usize, self.w.ne[0] as usize);
+        let (rows, len) = ((self.w.ne[1] * self.w.ne[2]) as usize, self.w.ne[0] as usize);
         let inside = row < rows && from.checked_add(out.len()).is_some_and(|end| end <= len);
         assert!(inside && from.is_multiple_of(self.block) && out.len().is_multiple_of(self.block));
         // SAFETY: inside the matrix by the assertion.

@@ -11,6 +11,7 @@ mod builder;
 mod custom;
 pub mod dtype;
 mod error;
+pub mod experts;
 pub mod few;
 mod gemm;
 pub mod graph;
@@ -24,6 +25,7 @@ mod ops_softmax;
 mod store;
 pub mod tensor;
 pub mod tiled;
+mod units;
 
 pub(crate) use llama_cpp_sys_2 as sys;
 

@@ -143,6 +143,20 @@ impl<'c> Builder<'c> {
         call!(self, "mul", ggml_mul(a.ptr.as_ptr(), b.ptr.as_ptr()))
     }
 
+    /// `a / b` element by element, `b` repeated to `a`'s shape.
+    pub fn div(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
+        let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;
+        check(ok, "div", "f32 rows, b to repeat into a", &[a, b])?;
+        call!(self, "div", ggml_div(a.ptr.as_ptr(), b.ptr.as_ptr()))
+    }
+
+    /// Each element, or the nearest number from `least` to `most`; either may be infinite.
+    pub fn clamp(&self, a: Tensor<'c>, least: f32, most: f32) -> Result<Tensor<'c>> {
+        let ok = a.dtype() == DType::F32 && contiguous(a) && least <= most;
+        check(ok, "clamp", "contiguous f32, and two numbers in order", &[a])?;
+        call!(self, "clamp", ggml_clamp(a.ptr.as_ptr(), least, most))
+    }
+
     /// `a * factor`.
     pub fn scale(&self, a: Tensor<'c>, factor: f32) -> Result<Tensor<'c>> {
         check(a.dtype() == DType::F32 && contiguous(a), "scale", "contiguous f32", &[a])?;

@@ -37,12 +37,6 @@ impl<'c> Builder<'c> {
         Ok(out)
     }
 
-    /// The hyperbolic tangent, element by element.
-    pub fn tanh(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(a.dtype() == DType::F32 && contiguous(a), "tanh", "contiguous f32", &[a])?;
-        call!(self, "tanh", ggml_tanh(a.ptr.as_ptr()))
-    }
-
     /// `softmax(a)` over rows.
     pub fn soft_max_plain(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         check(a.dtype() == DType::F32 && contiguous(a), "soft_max", "contiguous f32", &[a])?;

@@ -4,6 +4,7 @@
 mod cohere2;
 mod gemma2;
 mod gemma3;
+mod gpt_oss;
 mod gptneox;
 mod granite;
 mod llama;
@@ -14,6 +15,7 @@ mod phi2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3moe;
 mod smollm3;
 
 use std::fmt::Debug;
@@ -81,6 +83,7 @@ pub static ARCHS: &[&Arch] = &[
     &cohere2::COHERE2,
     &gemma2::GEMMA2,
     &gemma3::GEMMA3,
+    &gpt_oss::GPT_OSS,
     &gptneox::GPTNEOX,
     &granite::GRANITE,
     &llama::LLAMA,
@@ -90,6 +93,7 @@ pub static ARCHS: &[&Arch] = &[
     &phi3::PHI3,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
+    &qwen3moe::QWEN3MOE,
     &smollm3::SMOLLM3,
 ];
 

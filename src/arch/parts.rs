@@ -5,7 +5,7 @@ use ggml::Result;
 
 use crate::graph::{Graph, Qkv};
 use crate::ids::{NormRole, Role};
-use crate::layers::{Bias, LayerLoader, Linear, Norm};
+use crate::layers::{Bias, Experts, LayerLoader, Linear, Norm};
 
 /// The maps to queries, keys and values.
 #[derive(Debug)]
@@ -75,6 +75,8 @@ pub(super) enum FeedForward {
     FusedGate { gate_up: Linear, down: Linear },
     /// `down(gelu(up(x)))`.
     Plain { up: Linear, down: Linear },
+    /// Some of many, chosen for each token.
+    Mixture(Box<Experts>),
 }
 
 impl FeedForward {
@@ -120,6 +122,7 @@ impl FeedForward {
                 let [gate, up] = g.split(g.linear(x, gate_up)?, [n_ff, n_ff])?;
                 g.linear(g.swiglu(gate, up)?, down)
             }
+            FeedForward::Mixture(experts) => g.experts(x, experts),
             FeedForward::Plain { up, down } => g.linear(g.gelu(g.linear(x, up)?)?, down),
         }
     }

@@ -21,9 +21,9 @@ pub(super) static QWEN3: Arch = Arch {
 };
 
 #[derive(Debug)]
-struct Qwen3Layer {
-    llama: LlamaLayer,
-    head_norms: HeadNorms,
+pub(super) struct Qwen3Layer {
+    pub(super) llama: LlamaLayer,
+    pub(super) head_norms: HeadNorms,
 }
 
 impl Layer for Qwen3Layer {

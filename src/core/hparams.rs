@@ -10,7 +10,7 @@ mod scaling;
 
 use gguf::{File, Result};
 
-pub use layer::{AttentionTemperature, LayerAttention, LayerHparams, LayerRotation};
+pub use layer::{AttentionTemperature, ExpertHparams, LayerAttention, LayerHparams, LayerRotation};
 pub use read::KeyReader;
 pub use rules::LayerRule;
 pub use scaling::RopeScaling;
@@ -83,6 +83,8 @@ pub struct Hparams {
     pub logit_softcap: Option<f32>,
     /// Whether attention and feed-forward both read the layer's input (GPT-NeoX, where its file says so).
     pub parallel_residual: bool,
+    /// Experts, where feed-forwards are mixtures of them.
+    pub experts: Option<ExpertHparams>,
     /// The distinct kinds of attention, in the order of the first layer of each.
     pub attention: Vec<LayerAttention>,
     /// A record for each layer, `[n_layer]`.
@@ -99,6 +101,8 @@ const MAX_DIM: usize = 1 << 24;
 const MAX_FREQ_BASE: f64 = 1e30;
 /// As llama.cpp's `LLAMA_MAX_LAYERS`.
 const MAX_LAYERS: usize = 512;
+/// As llama.cpp's `LLAMA_MAX_EXPERTS`.
+const MAX_EXPERTS: usize = 512;
 
 /// A model of no layers, whose factors are 1: what is left to say once the numbers are there.
 impl Default for Hparams {
@@ -115,6 +119,7 @@ impl Default for Hparams {
             logit_scale: 1.0,
             logit_softcap: None,
             parallel_residual: false,
+            experts: None,
             attention: Vec::new(),
             layers: Vec::new(),
             rope_scaling: RopeScaling::default(),
@@ -237,6 +242,9 @@ fn read_layers(
     rule: LayerRule,
 ) -> Result<(Vec<LayerAttention>, Vec<LayerHparams>)> {
     let n_ff = keys.per_layer("feed_forward_length", n_layer, MAX_DIM)?;
+    // Mixtures of experts may have only theirs.
+    let of_experts = || keys.per_layer("expert_feed_forward_length", n_layer, MAX_DIM);
+    let n_ff = n_ff.map_or_else(of_experts, |n_ff| Ok(Some(n_ff)))?;
     let n_ff = n_ff.ok_or_else(|| keys.missing("feed_forward_length"))?;
     let n_head = keys.per_layer("attention.head_count", n_layer, MAX_DIM)?;
     let n_head = n_head.ok_or_else(|| keys.missing("attention.head_count"))?;

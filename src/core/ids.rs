@@ -24,6 +24,14 @@ pub enum Role {
     Up,
     /// Down projection of the feed-forward.
     Down,
+    /// Router of a mixture of experts: a logit for each.
+    Router,
+    /// Gates of all experts, `[n_in, n_out, n_expert]`.
+    GateExps,
+    /// Up projections of all experts.
+    UpExps,
+    /// Down projections of all experts.
+    DownExps,
     /// Output matrix, from the residual stream to logits; belongs to no layer.
     Output,
 }
@@ -87,6 +95,11 @@ pub enum ParamId {
 /// Name of the token embedding, which is also the output matrix where a file has none.
 pub const TOKEN_EMBD: &str = "token_embd.weight";
 
+/// Name of the attention sinks of layer `il`, which nothing trains or replaces.
+pub fn sinks(il: usize) -> String {
+    format!("blk.{il}.attn_sinks.weight")
+}
+
 /// Role, its name in GGUF files, and the short name users give it as a LoRA target.
 const ROLES: &[(Role, &str, &str)] = &[
     (Role::Q, "attn_q", "q"),
@@ -97,6 +110,10 @@ const ROLES: &[(Role, &str, &str)] = &[
     (Role::Gate, "ffn_gate", "gate"),
     (Role::Up, "ffn_up", "up"),
     (Role::Down, "ffn_down", "down"),
+    (Role::Router, "ffn_gate_inp", "router"),
+    (Role::GateExps, "ffn_gate_exps", "gate_exps"),
+    (Role::UpExps, "ffn_up_exps", "up_exps"),
+    (Role::DownExps, "ffn_down_exps", "down_exps"),
     (Role::Output, "output", "output"),
 ];
 
@@ -114,6 +131,11 @@ impl Role {
     /// Every role, in the order of a layer.
     pub fn all() -> impl Iterator<Item = Role> {
         ROLES.iter().map(|r| r.0)
+    }
+
+    /// Whether it is a map of each expert, whose weights are one tensor. There are no low-rank pairs beside those.
+    pub fn is_stack(self) -> bool {
+        matches!(self, Role::GateExps | Role::UpExps | Role::DownExps)
     }
 
     fn entry(self) -> (&'static str, &'static str) {

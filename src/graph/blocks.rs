@@ -36,7 +36,7 @@ pub struct Graph<'a, 'c> {
     /// Builder of the underlying ggml graph, for ops that need no gradient.
     pub b: &'a Builder<'c>,
     pub(super) capabilities: Capabilities,
-    tape: Option<Tape<'a, 'c>>,
+    pub(super) tape: Option<Tape<'a, 'c>>,
 }
 
 impl<'a, 'c> Graph<'a, 'c> {
@@ -50,7 +50,7 @@ impl<'a, 'c> Graph<'a, 'c> {
         Graph { tape: Some(Tape::new(how)), ..Graph::new(b, capabilities) }
     }
 
-    fn products(&self) -> Products<'a, 'c> {
+    pub(super) fn products(&self) -> Products<'a, 'c> {
         Products { b: self.b, capabilities: self.capabilities }
     }
 
@@ -58,7 +58,7 @@ impl<'a, 'c> Graph<'a, 'c> {
         Activations { b: self.b, own: self.capabilities.custom_ops, exact: self.tape.is_some() }
     }
 
-    fn record(&self, entry: impl FnOnce() -> TapeEntry<'c>) {
+    pub(super) fn record(&self, entry: impl FnOnce() -> TapeEntry<'c>) {
         if let Some(tape) = &self.tape {
             tape.push(entry());
         }

@@ -1,10 +1,11 @@
 //! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
-//! the matrix products of both, `activations` the activation functions; `attend` is attention through a cache, and `rotate` the rotary position
+//! the matrix products of both, `activations` the activation functions, `experts` mixtures of experts; `attend` is attention through a cache, and `rotate` the rotary position
 //! embedding.
 
 mod activations;
 mod attend;
 mod blocks;
+mod experts;
 mod products;
 mod rotate;
 mod tape;

@@ -15,6 +15,7 @@ use ggml::tiled::Packed;
 use ggml::{DType, Result};
 
 use super::activations::{centered, Activations};
+use super::experts::ExpertsEntry;
 use super::products::Products;
 use crate::ids::{LinearId, NormId, ParamId};
 use crate::layers::{Linear, Norm};
@@ -108,6 +109,7 @@ pub(super) enum TapeEntry<'c> {
         x: Tensor<'c>,
         cap: f32,
     },
+    Experts(Box<ExpertsEntry<'c>>),
     /// Columns side by side.
     Split {
         parts: Vec<Tensor<'c>>,
@@ -150,14 +152,14 @@ impl std::fmt::Debug for Tape<'_, '_> {
 }
 
 /// Gradients by tensor.
-struct Grads<'c>(HashMap<usize, Tensor<'c>>);
+pub(super) struct Grads<'c>(HashMap<usize, Tensor<'c>>);
 
 impl<'c> Grads<'c> {
-    fn of(&self, t: Tensor<'c>) -> Option<Tensor<'c>> {
+    pub(super) fn of(&self, t: Tensor<'c>) -> Option<Tensor<'c>> {
         self.0.get(&t.id()).copied()
     }
 
-    fn add(&mut self, p: &Products<'_, 'c>, to: Tensor<'c>, grad: Tensor<'c>) -> Result<()> {
+    pub(super) fn add(&mut self, p: &Products<'_, 'c>, to: Tensor<'c>, grad: Tensor<'c>) -> Result<()> {
         let sum = self.of(to).map_or(Ok(grad), |before| p.b.add(before, grad))?;
         self.0.insert(to.id(), sum);
         Ok(())
@@ -375,6 +377,7 @@ impl<'a, 'c> Tape<'a, 'c> {
         let activations = Activations { b, own, exact: true };
         let out = match entry {
             TapeEntry::Split { parts, x } => return split_back(p, parts, *x, grads),
+            TapeEntry::Experts(entry) => return entry.back(p, grads),
             TapeEntry::Add { out, .. }
             | TapeEntry::SwiGlu { out, .. }
             | TapeEntry::GeGlu { out, .. }
@@ -409,7 +412,7 @@ impl<'a, 'c> Tape<'a, 'c> {
                 let t = b.tanh(b.scale(*x, 1.0 / cap)?)?;
                 grads.add(p, *x, b.sub(d, b.mul(b.mul(t, t)?, d)?)?)
             }
-            TapeEntry::Split { .. } => Ok(()),
+            TapeEntry::Split { .. } | TapeEntry::Experts(_) => Ok(()),
             TapeEntry::Norm { x, normed, weight, id, centered: is_centered, eps, .. } => {
                 if (self.how.trains)(ParamId::Norm(*id)) {
                     let value = p.sum_rows(b.mul(d, *normed)?)?;

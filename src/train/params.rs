@@ -18,7 +18,7 @@ use crate::model::{Error, Model, Result};
 /// LoRA settings: which tensors are trained, and from where they start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoraParams {
-    /// Linear maps that get a low-rank pair, by name: [`Role::target`], or `all` for those of every layer. Where
+    /// Linear maps that get a low-rank pair, by name: [`Role::target`], or `all` for those of every layer but its router. Where
     /// a model has queries, keys and values as one map, each of these three names means that map, and `gate`
     /// means the map that the gate is a part of.
     pub targets: Vec<String>,
@@ -143,13 +143,19 @@ fn roles(maps: &[LinearShape], targets: &[String]) -> Result<Vec<Role>> {
             return Err(Error::Invalid(format!("targets: {target:?} is there twice")));
         }
         if target == "all" {
-            out.extend(Role::all().filter(|role| *role != Role::Output).filter(has));
+            let of_layers = |role: &Role| !matches!(role, Role::Output | Role::Router);
+            out.extend(Role::all().filter(of_layers).filter(has));
             continue;
         }
         let role = Role::from_target(target).ok_or_else(|| {
-            let known = Role::all().map(Role::target).collect::<Vec<_>>().join(", ");
+            let known =
+                Role::all().filter(|role| !role.is_stack()).map(Role::target).collect::<Vec<_>>().join(", ");
             Error::Invalid(format!("targets: expected some of {known}, or all, found {target:?}"))
         })?;
+        if role.is_stack() {
+            let what = "the weights of experts take no low-rank pairs; q, k, v, o and router do";
+            return Err(Error::Invalid(format!("targets: {target:?}: {what}")));
+        }
         let fused = match role {
             Role::Q | Role::K | Role::V => Role::Qkv,
             Role::Gate if up_holds_gate(maps) => Role::Up,

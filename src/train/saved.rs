@@ -133,8 +133,8 @@ pub(super) fn widths(
     out
 }
 
-/// Whether the backward run needs the output of a linear map: the last one of a layer is only added to the
-/// residual stream.
+/// Whether the backward run needs the output of a linear map, and it is worth saving: the last one of a layer is
+/// only added to the residual stream, and logits of a router that were rounded may choose other experts.
 pub(super) fn saves(map: LinearId) -> bool {
-    map.layer.is_some() && map.role != Role::Down
+    map.layer.is_some() && !matches!(map.role, Role::Down | Role::Router)
 }

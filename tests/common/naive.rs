@@ -123,13 +123,18 @@ impl Naive {
             let (q, k) = (self.norm(&q, &name("attn_q_norm")), self.norm(&k, &name("attn_k_norm")));
             let attended = self.attend(il, [&q, &k, &v], case, &turns[hp.layers[il].kind], see);
             let mut attended = self.linear(&attended, n, &name("attn_output"));
-            attended = self.norm(&attended, &name("post_attention_norm"));
+            // gpt-oss's norm before the feed-forward has this name.
+            let renamed = hp.arch == "gpt-oss";
+            if !renamed {
+                attended = self.norm(&attended, &name("post_attention_norm"));
+            }
             attended.iter_mut().for_each(|x| *x *= f64::from(hp.residual_scale));
             let before = x.clone();
             add(&mut x, &attended);
             // The feed-forward reads what attention added to, or what attention read.
             let reads = match () {
                 () if among(hp, &["phi2", "cohere2"]) => read,
+                () if renamed => self.norm(&x, &name("post_attention_norm")),
                 () if hp.parallel_residual => self.norm(&before, &name("ffn_norm")),
                 () => self.norm(&x, &name("ffn_norm")),
             };
@@ -167,6 +172,9 @@ impl Naive {
         };
         let silu = |x: f64| x / (1.0 + (-x).exp());
         let act = |x: f64| if self.hp.arch.starts_with("gemma") { gelu(x) } else { silu(x) };
+        if self.tensors.contains_key(&name("ffn_gate_inp.weight")) {
+            return self.experts(il, x, n);
+        }
         let up = self.linear(x, n, &name("ffn_up"));
         let n_ff = self.hp.layers[il].n_ff;
         let h: Vec<f64> = if self.tensors.contains_key(&name("ffn_gate.weight")) {
@@ -179,6 +187,42 @@ impl Naive {
             up.into_iter().map(gelu).collect()
         };
         self.linear(&h, n, &name("ffn_down"))
+    }
+
+    /// A mixture of experts: those with the largest probabilities, weighted by these over their sum.
+    fn experts(&self, il: usize, x: &[f64], n: usize) -> Vec<f64> {
+        let name = |part: &str| format!("blk.{il}.{part}");
+        let ffn = self.hp.experts.unwrap();
+        let logits = self.linear(x, n, &name("ffn_gate_inp"));
+        let row_of = |part: &str, e: usize, x: &[f64]| {
+            let all = &self.tensors[&name(&format!("{part}.weight"))];
+            let w = &all[e * all.len() / ffn.n_expert..(e + 1) * all.len() / ffn.n_expert];
+            let bias = self.tensors.get(&name(&format!("{part}.bias")));
+            let rows = w.chunks_exact(x.len());
+            let bias = |o: usize| bias.map_or(0.0, |b| b[e * b.len() / ffn.n_expert + o]);
+            rows.enumerate().map(|(o, w)| dot(w, x) + bias(o)).collect::<Vec<f64>>()
+        };
+        let activation = |g: f64, u: f64| match self.hp.arch.as_str() {
+            "gpt-oss" => g.min(7.0) / (1.0 + (-1.702 * g.min(7.0)).exp()) * (u.clamp(-7.0, 7.0) + 1.0),
+            _ => g / (1.0 + (-g).exp()) * u,
+        };
+        let one = |(x, logits): (&[f64], &[f64])| {
+            let mut order: Vec<usize> = (0..ffn.n_expert).collect();
+            order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+            order.truncate(ffn.n_used);
+            // Of probabilities over their sum, the sum over all experts cancels.
+            let total: f64 = order.iter().map(|&e| (logits[e] - logits[order[0]]).exp()).sum();
+            let mut out = vec![0.0; x.len()];
+            for &e in &order {
+                let (gate, up) = (row_of("ffn_gate_exps", e, x), row_of("ffn_up_exps", e, x));
+                let h: Vec<f64> = gate.iter().zip(&up).map(|(&g, &u)| activation(g, u)).collect();
+                let weight = (logits[e] - logits[order[0]]).exp() / total;
+                let down = row_of("ffn_down_exps", e, &h);
+                out.iter_mut().zip(down).for_each(|(o, d)| *o += weight * d);
+            }
+            out
+        };
+        x.chunks_exact(x.len() / n).zip(logits.chunks_exact(ffn.n_expert)).flat_map(one).collect()
     }
 
     /// `x W^T + bias` for each of `n` rows.
@@ -252,11 +296,11 @@ impl Naive {
                     Some(rel) => self.score(q, key(j), &table.expect("a rotated layer")[rel]) * scale,
                     None => dot(q, key(j)) * scale,
                 };
-                let cap = layer.softcap.map(f64::from);
-                let capped = |s: f64| cap.map_or(s, |cap| cap * (s / cap).tanh());
-                let scores: Vec<f64> = seen.iter().map(|key| capped(score(key))).collect();
-                let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+                let capped = |s: f64| layer.softcap.map(f64::from).map_or(s, |c| c * (s / c).tanh());
+                let scores: Vec<f64> = seen.iter().map(score).map(capped).collect();
+                let sink = self.tensors.get(&format!("blk.{il}.attn_sinks.weight")).map(|sinks| sinks[h]);
+                let top = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+                let sum: f64 = scores.iter().copied().chain(sink).map(|s| (s - top).exp()).sum();
                 let out = &mut out[i * q_row + h * d..][..d];
                 let p = seen.iter().zip(&scores).map(|(&(j, _), s)| (j, (s - top).exp() / sum));
                 let p: Vec<(usize, f64)> = p.collect();

@@ -2,7 +2,7 @@
 
 use ggml::DType;
 use gguf::{Array, File, Value, Writer};
-use ropewalk::hparams::{keys, Hparams, KeyReader, LayerAttention};
+use ropewalk::hparams::{keys, ExpertHparams, Hparams, KeyReader, LayerAttention};
 
 /// A file of metadata, one embedding table and whatever else a case adds.
 struct Case {
@@ -176,6 +176,57 @@ fn an_architecture_says_how_its_layers_see_positions() {
     assert!(error(case().set(".attention.sliding_window", Value::U32(0))).contains("sliding_window"));
     assert!(error(case().set(".rope.freq_base_swa", Value::F32(0.5))).contains("above 1"));
     assert!(error(case().set(".rope.freq_base_swa", Value::F32(-1.0))).contains("freq_base_swa"));
+}
+
+/// The same under another architecture's name.
+fn mixture(arch: &str) -> Case {
+    let Case { mut keys, tensors } = Case::new();
+    keys.retain(|(key, _)| !key.ends_with("feed_forward_length"));
+    for (key, _) in &mut keys {
+        *key = key.replace("llama.", &format!("{arch}."));
+    }
+    keys.push(("general.architecture".into(), text(arch)));
+    keys.remove(0);
+    let numbers = [("expert_count", 8), ("expert_used_count", 2), ("expert_feed_forward_length", 48)];
+    keys.extend(numbers.map(|(key, n)| (format!("{arch}.{key}"), Value::U32(n))));
+    keys.push((format!("{arch}.attention.sliding_window"), Value::U32(128)));
+    Case { keys, tensors }
+}
+
+#[test]
+fn mixtures_of_experts_have_numbers_of_their_own() {
+    let hp = mixture("qwen3moe").read();
+    assert_eq!(hp.experts, Some(ExpertHparams { n_expert: 8, n_used: 2 }));
+    assert!(hp.layers.iter().all(|layer| layer.n_ff == 48) && hp.attention.len() == 1);
+    assert_eq!(Case::new().set(".expert_count", Value::U32(8)).read().experts, None);
+
+    // Without a width of their own, that of the feed-forward divided by those used.
+    let mut case = mixture("qwen3moe").set("qwen3moe.feed_forward_length", Value::U32(64));
+    case.keys.retain(|(key, _)| !key.contains("expert_feed"));
+    assert_eq!(case.read().layers[1].n_ff, 32);
+
+    let hp = mixture("gpt-oss").read();
+    let windows: Vec<Option<usize>> = (0..3).map(|il| hp.layer_attention(il).window).collect();
+    assert_eq!(windows, [Some(128), None, Some(128)]);
+
+    for (key, n, expected) in [
+        ("expert_count", 1, "2 to 512"),
+        ("expert_count", 513, "2 to 512"),
+        ("expert_used_count", 0, "1 to 8"),
+        ("expert_used_count", 9, "1 to 8"),
+        ("expert_group_count", 2, "0 to 1"),
+        ("expert_feed_forward_length", 0, "1 to"),
+    ] {
+        let key = format!("qwen3moe.{key}");
+        mixture("qwen3moe").set(&key, Value::U32(n)).refused(&[&key, expected, &n.to_string()]);
+    }
+    for (arch, key) in
+        [("qwen3moe", "expert_count"), ("qwen3moe", "expert_used_count"), ("gpt-oss", "sliding_window")]
+    {
+        let mut case = mixture(arch);
+        case.keys.retain(|(k, _)| !k.ends_with(key));
+        case.refused(&[arch, key, "found no such key"]);
+    }
 }
 
 #[test]

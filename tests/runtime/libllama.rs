@@ -16,7 +16,7 @@ const N_TOKENS: usize = 2048;
 /// The heavy comparisons take turns: each holds two sets of 2,048 rows of logits.
 static HEAVY: Mutex<()> = Mutex::new(());
 
-fn oracle_logits(path: &Path, params: &OracleParams, tokens: &[Token]) -> Vec<f32> {
+pub(crate) fn oracle_logits(path: &Path, params: &OracleParams, tokens: &[Token]) -> Vec<f32> {
     let mut oracle = Oracle::open(path, params).unwrap_or_else(|e| panic!("{e}"));
     let mut rows = Vec::with_capacity(tokens.len() * oracle.n_vocab());
     oracle
@@ -27,7 +27,7 @@ fn oracle_logits(path: &Path, params: &OracleParams, tokens: &[Token]) -> Vec<f3
 
 /// libllama with weights as they lie in the file (repacked ones go through other products), and without flash attention
 /// over an F32 cache, which it would round to F16.
-fn oracle_params(n_ctx: usize, kv: DType) -> OracleParams {
+pub(crate) fn oracle_params(n_ctx: usize, kv: DType) -> OracleParams {
     OracleParams {
         n_threads: N_THREADS as u32,
         kv,

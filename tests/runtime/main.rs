@@ -4,6 +4,7 @@
 mod common;
 
 mod architectures;
+mod experts;
 mod figures;
 mod kv;
 mod libllama;

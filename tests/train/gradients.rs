@@ -209,7 +209,7 @@ impl Definition for Documents<'_> {
 }
 
 /// Every trained tensor at a few places, and the loss; gives the worst error, relative to the tensor's gradient.
-fn check(
+pub(crate) fn check(
     about: &str,
     model: &Model,
     settings: &TrainParams,

@@ -6,6 +6,7 @@ mod common;
 
 mod adapter;
 mod checkpoint;
+mod experts;
 mod faults;
 mod gradients;
 mod invalid;

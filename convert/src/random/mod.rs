@@ -12,7 +12,7 @@ use gguf::{Value, Writer};
 
 use crate::{rows, types, Error, Result, Work};
 use ropewalk_core::control::Control;
-use ropewalk_core::ids::{LinearId, NormId, NormRole, ParamId, Role, TOKEN_EMBD};
+use ropewalk_core::ids::{self, LinearId, NormId, NormRole, ParamId, Role, TOKEN_EMBD};
 pub use shapes::{Ffn, NamedShape, Norms, QkNorm, Shape, SHAPES};
 use values::{normal, Source};
 
@@ -68,7 +68,7 @@ pub fn write_watched(
     write_keys(&mut writer, shape, file_type, seed);
     let mut n_bytes = 0u64;
     for (i, tensor) in tensors.iter().enumerate() {
-        let dtype = types::target(dtype, &tensor.shape);
+        let dtype = types::target_of(dtype, &tensor.name, &tensor.shape);
         let row = tensor.shape[0] as usize;
         let n = tensor.shape.iter().product::<u64>() as usize;
         let row_bytes = dtype.row_bytes(row).ok_or_else(|| {
@@ -90,7 +90,7 @@ pub fn write_watched(
             };
             match &tensor.fill {
                 Fill::Values(values) => plain(out, values),
-                Fill::Normal(mean, std) if types::is_vector(&tensor.shape) => {
+                Fill::Normal(mean, std) if types::stays_f32(&tensor.name, &tensor.shape) => {
                     plain(out, &normal(source.seed, stream, 0, n, *mean, *std))
                 }
                 Fill::Normal(_, std) => source.write(out, stream, dtype, (n, row), *std),
@@ -133,12 +133,12 @@ impl Tensors<'_> {
 
     fn layer(&mut self, il: usize) {
         let shape = self.shape;
-        let (embd, ff, head) = (shape.n_embd as u64, shape.n_ff as u64, shape.n_embd_head as u64);
+        let (embd, head) = (shape.n_embd as u64, shape.n_embd_head as u64);
         let (q, kv) = (shape.n_head as u64 * head, shape.n_head_kv as u64 * head);
         let (map, norm) = (|role| LinearId::layer(il, role), |role| NormId::layer(il, role));
         let before = matches!(shape.norms, Norms::Pre | Norms::Both);
         let after = matches!(shape.norms, Norms::Post | Norms::Both);
-        if before || shape.norms == Norms::Shared {
+        if before || matches!(shape.norms, Norms::Shared | Norms::PreByPost) {
             self.norm(norm(NormRole::Attn), embd);
         }
         if shape.fused_qkv {
@@ -158,20 +158,47 @@ impl Tensors<'_> {
             self.norm(norm(NormRole::K), n_k);
         }
         self.linear(map(Role::O), [q, embd], 1.0, shape.bias);
-        if after {
+        if shape.sinks {
+            self.add(ids::sinks(il), &[shape.n_head as u64], Fill::Normal(1.0, 1.0));
+        }
+        if after || shape.norms == Norms::PreByPost {
             self.norm(norm(NormRole::AttnPost), embd);
         }
         if before {
             self.norm(norm(NormRole::Ffn), embd);
         }
+        if let Ffn::Experts { n, .. } = shape.ffn {
+            self.experts(il, n as u64);
+        } else {
+            self.feed_forward(il);
+        }
+        if after {
+            self.norm(norm(NormRole::FfnPost), embd);
+        }
+    }
+
+    fn feed_forward(&mut self, il: usize) {
+        let shape = self.shape;
+        let (embd, ff) = (shape.n_embd as u64, shape.n_ff as u64);
+        let map = |role| LinearId::layer(il, role);
         if shape.ffn == Ffn::Gated {
             self.linear(map(Role::Gate), [embd, ff], 1.0, shape.bias);
         }
         let up = if shape.ffn == Ffn::FusedGate { 2 * ff } else { ff };
         self.linear(map(Role::Up), [embd, up], 1.0, shape.bias);
         self.linear(map(Role::Down), [ff, embd], 1.0, shape.bias);
-        if after {
-            self.norm(norm(NormRole::FfnPost), embd);
+    }
+
+    fn experts(&mut self, il: usize, n: u64) {
+        let (embd, ff, bias) = (self.shape.n_embd as u64, self.shape.n_ff as u64, self.shape.bias);
+        self.linear(LinearId::layer(il, Role::Router), [embd, n], 2.0, bias);
+        let maps = [(Role::GateExps, embd, ff), (Role::UpExps, embd, ff), (Role::DownExps, ff, embd)];
+        for (role, n_in, n_out) in maps {
+            let id = LinearId::layer(il, role);
+            self.add(id.weight(), &[n_in, n_out, n], matrix(1.5, n_in));
+            if bias {
+                self.add(ParamId::Bias(id).to_string(), &[n_out, n], Fill::Normal(0.0, 0.5));
+            }
         }
     }
 }
@@ -237,6 +264,13 @@ fn write_keys(writer: &mut Writer<'_>, shape: &Shape, file_type: u32, seed: u64)
     writer
         .set(&format!("{}.attention.{eps}", shape.arch), Value::F32(shape.norm_eps))
         .set(&format!("{}.rope.freq_base", shape.arch), Value::F32(shape.freq_base));
+    if let Ffn::Experts { n, used } = shape.ffn {
+        let counts =
+            [("expert_count", n), ("expert_used_count", used), ("expert_feed_forward_length", shape.n_ff)];
+        for (key, n) in counts {
+            writer.set(&format!("{}.{key}", shape.arch), Value::U32(n as u32));
+        }
+    }
     for (key, value) in &shape.keys {
         writer.set(&format!("{}.{key}", shape.arch), value.clone());
     }

@@ -46,6 +46,8 @@ pub struct Shape {
     pub layer_norm: Option<bool>,
     /// The feed-forward.
     pub ffn: Ffn,
+    /// A score for each query head that takes part in the softmax of attention.
+    pub sinks: bool,
     /// `rope.freq_base`.
     pub freq_base: f32,
     /// Epsilon of the norms.
@@ -81,6 +83,8 @@ pub enum Norms {
     Both,
     /// One before both.
     Shared,
+    /// Before attention and before the feed-forward, the second by the name of one after attention (gpt-oss).
+    PreByPost,
 }
 
 /// A feed-forward.
@@ -92,6 +96,13 @@ pub enum Ffn {
     FusedGate,
     /// Up and down.
     Plain,
+    /// A router and experts of gate, up and down.
+    Experts {
+        /// Experts of a layer.
+        n: usize,
+        /// Those a token is given to.
+        used: usize,
+    },
 }
 
 /// A shape `--random` knows.
@@ -165,6 +176,11 @@ pub static SHAPES: &[NamedShape] = &[
         about: "gptneox-tiny with one residual after the other",
         shape: || tiny::gptneox(false),
     },
+    NamedShape {
+        name: "gpt-oss-tiny",
+        about: "sinks, a window in half of 4 layers, 4 of 8 experts",
+        shape: tiny::gpt_oss,
+    },
     NamedShape { name: "granite-tiny", about: "llama-tiny with four factors", shape: tiny::granite },
     NamedShape {
         name: "mistral3-tiny",
@@ -183,6 +199,7 @@ pub static SHAPES: &[NamedShape] = &[
         about: "fused maps, 48 of 64 dimensions rotated, LongRoPE",
         shape: tiny::phi3,
     },
+    NamedShape { name: "qwen3moe-tiny", about: "qwen3-tiny with 2 of 8 experts", shape: tiny::qwen3moe },
     NamedShape {
         name: "smollm2-135m",
         about: "SmolLM2-135M",
@@ -271,6 +288,7 @@ pub(super) fn llama_tiny() -> Shape {
         norms: Norms::Pre,
         layer_norm: None,
         ffn: Ffn::Gated,
+        sinks: false,
         freq_base: 10_000.0,
         norm_eps: 1e-5,
         rope_factors: None,
@@ -333,7 +351,11 @@ impl Shape {
             ("n_vocab", self.n_vocab, super::tokens::N_MIN, MAX),
             ("n_ctx_train", self.n_ctx_train, 1, i32::MAX as usize),
         ];
-        for (name, n, min, max) in counts {
+        let experts = match self.ffn {
+            Ffn::Experts { n, used } => vec![("experts", n, 2, 512), ("experts used", used, 1, n)],
+            _ => Vec::new(),
+        };
+        for (name, n, min, max) in counts.into_iter().chain(experts) {
             if !(min..=max).contains(&n) {
                 return Err(Error::Invalid(format!("shape: {name}: expected {min} to {max}, found {n}")));
             }

@@ -134,3 +134,34 @@ pub(super) fn phi3() -> Shape {
         ..llama_tiny()
     }
 }
+
+pub(super) fn qwen3moe() -> Shape {
+    Shape {
+        arch: "qwen3moe".into(),
+        n_embd_head: 96,
+        n_ff: 128,
+        qk_norm: QkNorm::Head,
+        ffn: Ffn::Experts { n: 8, used: 2 },
+        freq_base: 1_000_000.0,
+        norm_eps: 1e-6,
+        ..llama_tiny()
+    }
+}
+
+pub(super) fn gpt_oss() -> Shape {
+    let mut keys = yarn(4.0, 64);
+    keys.push(WINDOW);
+    Shape {
+        arch: "gpt-oss".into(),
+        n_layer: 4,
+        n_ff: 96,
+        norms: Norms::PreByPost,
+        qkv_bias: true,
+        bias: true,
+        sinks: true,
+        ffn: Ffn::Experts { n: 8, used: 4 },
+        freq_base: 150_000.0,
+        keys,
+        ..llama_tiny()
+    }
+}

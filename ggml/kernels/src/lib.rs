@@ -9,6 +9,7 @@ pub mod attention;
 pub mod attention_train;
 pub mod cross_entropy;
 pub mod dequantize;
+pub mod experts;
 pub mod few;
 pub mod gemm;
 pub mod pool;

@@ -6,6 +6,7 @@ mod attention_scoring;
 mod attention_train;
 mod common;
 mod dtype;
+mod experts;
 #[path = "../../../tests/common/fetched.rs"]
 mod fetched;
 mod few;

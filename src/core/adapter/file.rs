@@ -8,7 +8,7 @@ use gguf::{Error, File, Result, TensorInfo};
 
 use super::{fingerprint, refuse, AdapterSpec};
 use crate::hparams::keys;
-use crate::ids::TOKEN_EMBD;
+use crate::ids::{LinearId, TOKEN_EMBD};
 use crate::rope::Spec;
 
 const OUTPUT: &str = "output.weight";
@@ -328,6 +328,10 @@ fn tensors(file: &File) -> Result<(Vec<PairInfo>, Vec<ModuleInfo>)> {
                 continue;
             }
         };
+        if LinearId::from_weight(weight).is_some_and(|id| id.role.is_stack()) {
+            let expected = "pairs beside maps of a whole layer: the weights of experts have none";
+            return Err(refuse(file, &t.name, expected, "one beside those"));
+        }
         if t.shape.iter().skip(2).any(|&n| n != 1) {
             return Err(refuse(file, &t.name, "two dimensions", format_args!("{:?}", t.shape)));
         }

@@ -10,7 +10,7 @@
 pub struct LayerHparams {
     /// Index into [`Hparams::attention`](super::Hparams::attention).
     pub kind: usize,
-    /// Width of the feed-forward.
+    /// Width of the feed-forward; of each expert's where it is a mixture of experts.
     pub n_ff: usize,
 }
 
@@ -19,6 +19,15 @@ impl LayerHparams {
     pub fn alike(n_layer: usize, n_ff: usize) -> Vec<LayerHparams> {
         vec![LayerHparams { kind: 0, n_ff }; n_layer]
     }
+}
+
+/// The numbers of mixtures of experts, those of all layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertHparams {
+    /// Experts of a layer.
+    pub n_expert: usize,
+    /// Experts that each token is given to.
+    pub n_used: usize,
 }
 
 /// The attention of one kind of layer: its heads, and how queries and keys see positions.

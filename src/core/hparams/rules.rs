@@ -4,7 +4,7 @@
 
 use gguf::Result;
 
-use super::{AttentionTemperature, Hparams, KeyReader, LayerAttention};
+use super::{AttentionTemperature, ExpertHparams, Hparams, KeyReader, LayerAttention};
 
 /// Adjusts the attention of layer `il` to an architecture. It is given the file's keys and the record that
 /// holds without any adjustment: the file's head counts, the file's rotation in every layer, and neither
@@ -34,10 +34,12 @@ const RULES: &[Rules] = &[
     },
     Rules { arch: "gemma2", layer: gemma2, model: gemma2_model },
     Rules { arch: "gemma3", layer: gemma3, model: gemma_model },
+    Rules { arch: "gpt-oss", layer: gpt_oss, model: mixture },
     Rules { arch: "gptneox", layer: same, model: gptneox_model },
     Rules { arch: "granite", layer: granite, model: granite_model },
     Rules { arch: "mistral3", layer: mistral3, model: as_it_is },
     Rules { arch: "olmo2", layer: olmo2, model: as_it_is },
+    Rules { arch: "qwen3moe", layer: same, model: mixture },
     Rules { arch: "smollm3", layer: smollm3, model: as_it_is },
 ];
 
@@ -126,6 +128,30 @@ fn gemma_model(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
 fn gptneox_model(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
     hp.parallel_residual =
         keys.flag("use_parallel_residual")?.ok_or_else(|| keys.missing("use_parallel_residual"))?;
+    Ok(())
+}
+
+/// A window in every second layer, from the first one on.
+fn gpt_oss(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> Result<()> {
+    let window = keys.window()?.ok_or_else(|| keys.missing("attention.sliding_window"))?;
+    if keys.slides(il, 2)? {
+        layer.window = Some(window);
+        sliding_base(keys, layer)?;
+    }
+    Ok(())
+}
+
+/// Every feed-forward is a mixture of experts.
+fn mixture(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
+    let n_expert = keys.count("expert_count", 2, super::MAX_EXPERTS)?;
+    let n_used = keys.count("expert_used_count", 1, n_expert)?;
+    // Experts chosen within groups.
+    keys.count_opt("expert_group_count", 0, 1)?;
+    match keys.per_layer("expert_feed_forward_length", hp.n_layer, super::MAX_DIM)? {
+        Some(widths) => hp.layers.iter_mut().zip(widths).for_each(|(layer, n_ff)| layer.n_ff = n_ff),
+        None => hp.layers.iter_mut().for_each(|layer| layer.n_ff = (layer.n_ff / n_used).max(1)),
+    }
+    hp.experts = Some(ExpertHparams { n_expert, n_used });
     Ok(())
 }
 

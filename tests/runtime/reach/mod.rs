@@ -10,8 +10,8 @@ mod same;
 
 use std::sync::OnceLock;
 
-use convert::random::{write, QkNorm, Shape};
-use gguf::{File, Value, Writer};
+use convert::random::{write, Ffn, QkNorm, Shape};
+use gguf::{Array, File, Value, Writer};
 use ropewalk::model::Model;
 use ropewalk::rope::{Plan, Spec, METHODS};
 use ropewalk::session::SessionParams;
@@ -49,6 +49,17 @@ fn twins() -> &'static [Twin] {
             Shape { n_embd: 192, n_head: 6, n_head_kv: 3, n_layer: 1, ..Shape::named("qwen2-tiny").unwrap() };
         let qwen2 = Shape { n_embd_head: 32, n_ff: 96, n_vocab: N_VOCAB, n_ctx_train: 64, ..qwen2 };
         let qwen3 = Shape { arch: "qwen3".into(), qk_norm: QkNorm::Head, ..heads(&base, 4, 2, 32) };
+        // Sinks, in a layer without a window; of as many experts as are used, so that rounding cannot choose others.
+        let pattern = Value::Array(Array::Bool(vec![false]));
+        let keys =
+            vec![("attention.sliding_window", Value::U32(8)), ("attention.sliding_window_pattern", pattern)];
+        let gpt_oss = Shape { n_embd: 96, n_ff: 64, keys, ..Shape::named("gpt-oss-tiny").unwrap() };
+        let gpt_oss = Shape {
+            n_vocab: N_VOCAB,
+            n_ctx_train: 64,
+            ffn: Ffn::Experts { n: 2, used: 2 },
+            ..heads(&gpt_oss, 4, 2, 32)
+        };
         [
             ("llama, 4 heads of 32 on 2", base.clone(), 32),
             ("llama, 6 heads of 64 on 3, 40 of 64 turned", heads(&base, 6, 3, 64), 40),
@@ -56,6 +67,7 @@ fn twins() -> &'static [Twin] {
             ("llama, 4 heads of 64 on 1", heads(&base, 4, 1, 64), 64),
             ("qwen2, 6 heads of 32 on 3", qwen2, 32),
             ("qwen3, 4 heads of 32 on 2", qwen3, 32),
+            ("gpt-oss, sinks, 4 heads of 32 on 2", gpt_oss, 32),
         ]
         .into_iter()
         .enumerate()

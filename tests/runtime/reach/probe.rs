@@ -70,7 +70,10 @@ fn probabilities_follow_their_definitions() {
                 let (worst, sums) = off(&mut open(&twin.model, &params), &want);
                 let what = format!("{}: {}, {kv} cache, portable {portable}", case.spec, twin.about);
                 failures.at_most(bound, worst, &what);
-                failures.at_most(1e-5, sums, &format!("{what}: sums of rows"));
+                // Sinks take a part of each.
+                if !twin.about.contains("sinks") {
+                    failures.at_most(1e-5, sums, &format!("{what}: sums of rows"));
+                }
             }
         }
     }

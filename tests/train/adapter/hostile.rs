@@ -75,6 +75,11 @@ fn wrong_adapters_are_refused_with_their_fault() {
             &["adapter.alora.invocation_tokens"],
         ),
         (
+            "experts",
+            |p| p.f32("blk.0.ffn_up_exps.weight.lora_a", &[256, 4, 8]),
+            &["blk.0.ffn_up_exps.weight.lora_a", "experts"],
+        ),
+        (
             "no-a",
             |p| p.tensors.retain(|t| t.0 != format!("{Q}.lora_a")),
             &["blk.0.attn_q.weight.lora_a", "none"],

@@ -9,6 +9,8 @@ use gguf::{File, FromValue, TensorInfo};
 
 /// `LLAMA_MAX_LAYERS`.
 const MAX_LAYERS: u64 = 512;
+/// `LLAMA_MAX_EXPERTS`.
+const MAX_EXPERTS: u64 = 512;
 /// `GGML_MAX_N_THREADS`.
 const MAX_THREADS: u32 = 512;
 /// Types ggml's caches and attention take.
@@ -25,8 +27,8 @@ const KV_TYPES: &[DType] = &[
 ];
 /// Architectures whose graphs were read for what they assume of a file.
 const ARCHS: &[&str] = &[
-    "cohere2", "gemma2", "gemma3", "gptneox", "granite", "llama", "mistral3", "olmo2", "phi2", "phi3",
-    "qwen2", "qwen3", "smollm3",
+    "cohere2", "gemma2", "gemma3", "gpt-oss", "gptneox", "granite", "llama", "mistral3", "olmo2", "phi2",
+    "phi3", "qwen2", "qwen3", "qwen3moe", "smollm3",
 ];
 /// Those whose graphs take any number of rotated dimensions up to the width of a head.
 const ROTATED_IN_PART: &[&str] = &["cohere2", "gemma2", "gemma3", "gptneox", "phi2", "phi3"];
@@ -34,6 +36,8 @@ const ROTATED_IN_PART: &[&str] = &["cohere2", "gemma2", "gemma3", "gptneox", "ph
 const LAYER_NORM: &[&str] = &["cohere2", "gptneox", "phi2"];
 /// Those that want heads side by side to be as wide as the residual stream.
 const SQUARE: &[&str] = &["cohere2", "gptneox", "olmo2", "phi2", "phi3", "qwen2"];
+/// Those whose feed-forwards are mixtures of experts.
+const MIXTURES: &[&str] = &["gpt-oss", "qwen3moe"];
 const ROPE_SCALINGS: &[&str] = &["none", "linear", "yarn", "longrope"];
 
 /// Checks the settings that need no file.
@@ -92,7 +96,7 @@ pub(super) struct Shape {
     pub n_vocab: usize,
 }
 
-/// Checks the file as a model of one of libllama's architectures that ropewalk runs itself, without experts.
+/// Checks the file as a model of one of libllama's architectures that ropewalk runs itself.
 pub(super) fn file(f: &File, p: &OracleParams) -> gguf::Result<Shape> {
     let arch = f.get::<String>("general.architecture")?;
     if !ARCHS.contains(&arch.as_str()) {
@@ -136,10 +140,20 @@ pub(super) fn file(f: &File, p: &OracleParams) -> gguf::Result<Shape> {
         return Err(f.error(&key("rope.dimension_count"), what));
     }
     let off = |k: &str| absent_or_zero::<u64>(f, &key(k), |n| *n == 0);
-    for k in
-        ["expert_count", "expert_used_count", "expert_group_count", "nextn_predict_layers", "pooling_type"]
-    {
+    for k in ["expert_group_count", "nextn_predict_layers", "pooling_type"] {
         off(k)?;
+    }
+    if among(MIXTURES) {
+        // Without a width of their own, experts have that of the feed-forward over their number.
+        let n_expert = number("expert_count", MAX_EXPERTS)?;
+        number("expert_used_count", n_expert)?;
+        number("expert_feed_forward_length", 1 << 24)?;
+        if n_expert < 2 {
+            return Err(f.error(&key("expert_count"), "expected 2 or more, found 1"));
+        }
+    } else {
+        off("expert_count")?;
+        off("expert_used_count")?;
     }
     absent_or_zero::<bool>(f, &key("attention.causal"), |causal| *causal)?;
     let kind = if among(LAYER_NORM) { "layer_norm" } else { "layer_norm_rms" };
@@ -171,7 +185,7 @@ pub(super) fn file(f: &File, p: &OracleParams) -> gguf::Result<Shape> {
 /// The CPU's ops take vectors (norms, biases, rope factors) as F32 only, and matrices of types with a
 /// product.
 fn tensor(f: &File, t: &TensorInfo) -> gguf::Result<()> {
-    let matrix = t.shape.len() > 1 && t.shape[1..].iter().any(|&n| n > 1);
+    let matrix = t.shape.len() > 1 && t.shape[1..].iter().any(|&n| n > 1) && !t.name.ends_with(".bias");
     if matrix && t.dtype.can_dequantize() || t.dtype == DType::F32 {
         return Ok(());
     }

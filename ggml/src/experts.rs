@@ -1,0 +1,353 @@
+//! Mixtures of experts: a router's choice, products with the weights of the experts chosen, and their gradients.
+//!
+//! ggml aborts on an expert that there is not, and sorts what is no number by undefined behaviour. So indices come
+//! from [`Builder::top_k`] alone, as [`Chosen`]. ggml's product rounds activations to 8 bits, as libllama does; that
+//! for training, and its transpose, are ops of our own, in floats: tokens are grouped by expert, and each thread
+//! dequantises a part of one expert's weight at a time, so no stack is ever in memory as floats.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+
+use kernels::experts::{top_k, Groups, Scratch, Shape};
+
+use crate::custom::{share, ComputeFn, RowReader};
+use crate::graph::Builder;
+use crate::ops::{call, check, contiguous, even_rows, f32_rows, matrix, possible};
+use crate::tensor::Tensor;
+use crate::units::Units;
+use crate::{sys, DType, Result};
+
+pub use kernels::experts::{Gating, GatingKind, LEAST_SUM};
+
+/// The experts chosen for each token of a graph, in places.
+#[derive(Debug, Clone, Copy)]
+pub struct Chosen<'c> {
+    /// I32 `[n_used, T]`, each below `n_expert`, none twice for a token.
+    ids: Tensor<'c>,
+    n_expert: usize,
+}
+
+impl<'c> Chosen<'c> {
+    /// Experts of each token.
+    pub fn n_used(&self) -> usize {
+        self.ids.ne()[0]
+    }
+
+    /// Tokens.
+    pub fn n_tokens(&self) -> usize {
+        self.ids.ne()[1]
+    }
+
+    /// The indices, I32 `[n_used, T]`, to be read.
+    pub fn ids(&self) -> Tensor<'c> {
+        self.ids
+    }
+}
+
+/// Whether `t` is contiguous F32 of this shape.
+fn floats(t: Tensor<'_>, ne: [usize; 3]) -> bool {
+    t.dtype() == DType::F32 && contiguous(t) && t.ne() == [ne[0], ne[1], ne[2], 1]
+}
+
+/// The scalars of a product node.
+#[derive(Debug)]
+struct Product {
+    shape: Shape,
+    n_expert: usize,
+    units: Units,
+}
+
+impl<'c> Builder<'c> {
+    /// The `k` largest of each token's scores (contiguous F32 `[n_expert, T]`). On the CPU by an op of our own, if
+    /// `own`: the largest first, of equal ones the first, and what is no number last. By ggml's op in any order.
+    pub fn top_k(&self, scores: Tensor<'c>, k: usize, own: bool) -> Result<Chosen<'c>> {
+        let (op, [n, t, ..]) = ("top_k", scores.ne());
+        let ok = floats(scores, [n, t, 1]) && (1..=n).contains(&k) && i32::try_from(n).is_ok();
+        check(ok, op, &format!("contiguous f32 [n,T] with n at least k = {k}, and k above 0"), &[scores])?;
+        let ids = if own {
+            self.custom(DType::I32, [k, t, 1, 1], &[scores], run_top_k, ())?
+        } else {
+            call!(self, "top_k", ggml_top_k(scores.ptr.as_ptr(), k as i32))?
+        };
+        Ok(Chosen { ids, n_expert: n })
+    }
+
+    /// `1 / (1 + exp(-x))`, element by element.
+    pub fn sigmoid(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(f32_rows(x) && even_rows(x), "sigmoid", "f32 rows at one distance", &[x])?;
+        call!(self, "sigmoid", ggml_sigmoid(x.ptr.as_ptr()))
+    }
+
+    /// The values of the experts chosen: of contiguous F32 `[n_expert, T]`, F32 `[n_used, T]`.
+    pub fn of_chosen(&self, values: Tensor<'c>, chosen: Chosen<'c>) -> Result<Tensor<'c>> {
+        let (op, n, t) = ("of_chosen", chosen.n_expert, chosen.n_tokens());
+        check(floats(values, [n, t, 1]), op, "contiguous f32 [n_expert,T]", &[values, chosen.ids])?;
+        let rows = self.reshape(values, &[1, n, t])?;
+        let picked = call!(self, "of_chosen", ggml_get_rows(rows.ptr.as_ptr(), chosen.ids.ptr.as_ptr()))?;
+        self.reshape(picked, &[chosen.n_used(), t])
+    }
+
+    /// The product of each place's expert: weights `[k, m, n_expert]` of any type, `x` F32 `[k, 1 or n_used, T]`, to
+    /// F32 `[m, n_used, T]`. Activations are rounded as ggml's products do.
+    pub fn experts_mul_mat(&self, w: Tensor<'c>, x: Tensor<'c>, chosen: Chosen<'c>) -> Result<Tensor<'c>> {
+        let [_, m] = self.product_shape("experts_mul_mat", w, x, chosen, 0)?;
+        possible("experts_mul_mat", DType::F32, [m, chosen.n_used(), chosen.n_tokens(), 1])?;
+        call!(
+            self,
+            "experts_mul_mat",
+            ggml_mul_mat_id(w.ptr.as_ptr(), x.ptr.as_ptr(), chosen.ids.ptr.as_ptr())
+        )
+    }
+
+    /// [`Builder::experts_mul_mat`] in floats; `x` is contiguous. For the CPU; elsewhere the graph is refused.
+    pub fn experts_product(&self, w: Tensor<'c>, x: Tensor<'c>, chosen: Chosen<'c>) -> Result<Tensor<'c>> {
+        let [n_in, n_out] = self.product_shape("experts_product", w, x, chosen, 0)?;
+        self.product_node(n_out, [w, x], chosen, [n_in, n_out], run_product)
+    }
+
+    /// The transposed product: `x` F32 `[m, 1 or n_used, T]` to F32 `[k, n_used, T]`, which is the gradient of the
+    /// input of [`Builder::experts_product`] at each place where `x` is that of its result. As that otherwise.
+    pub fn experts_product_t(&self, w: Tensor<'c>, x: Tensor<'c>, chosen: Chosen<'c>) -> Result<Tensor<'c>> {
+        let [n_out, n_in] = self.product_shape("experts_product_t", w, x, chosen, 1)?;
+        self.product_node(n_in, [w, x], chosen, [n_in, n_out], run_product_t)
+    }
+
+    /// Checks a product that sums over dimension `over` of the weights: that dimension, and the other one.
+    fn product_shape(
+        &self,
+        op: &'static str,
+        w: Tensor<'c>,
+        x: Tensor<'c>,
+        chosen: Chosen<'c>,
+        over: usize,
+    ) -> Result<[usize; 2]> {
+        let (a, b) = (w.ne(), x.ne());
+        let places = b[1] == 1 || b[1] == chosen.n_used();
+        let shapes = a[over] == b[0] && a[2] == chosen.n_expert && places && b[2..] == [chosen.n_tokens(), 1];
+        check(
+            shapes && matrix(w) && a[3] == 1 && contiguous(w) && f32_rows(x) && contiguous(x),
+            op,
+            "weights [k,m,n_expert] and contiguous f32 [.,1 or n_used,T] that agree in the summed dimension",
+            &[w, x, chosen.ids],
+        )?;
+        Ok([a[over], a[1 - over]])
+    }
+
+    /// A product whose rows are `len` wide, with weights `[n_in, n_out, n_expert]`.
+    fn product_node(
+        &self,
+        len: usize,
+        [w, x]: [Tensor<'c>; 2],
+        chosen: Chosen<'c>,
+        [n_in, n_out]: [usize; 2],
+        f: ComputeFn,
+    ) -> Result<Tensor<'c>> {
+        let ne = [len, chosen.n_used(), chosen.n_tokens(), 1];
+        possible("experts_product", DType::F32, ne)?;
+        let shape = Shape { n_in, n_out, shared: chosen.n_used() / x.ne()[1] };
+        let product = Product { shape, n_expert: chosen.n_expert, units: Units::default() };
+        self.custom(DType::F32, ne, &[w, x, chosen.ids], f, product)
+    }
+
+    /// Adds to `x`, F32 `[n, n_used, T]`, the bias of each place's expert: of F32 `[n, n_expert]`.
+    pub fn add_chosen(&self, x: Tensor<'c>, bias: Tensor<'c>, chosen: Chosen<'c>) -> Result<Tensor<'c>> {
+        let (op, n) = ("add_chosen", x.ne()[0]);
+        let shapes =
+            x.ne() == [n, chosen.n_used(), chosen.n_tokens(), 1] && bias.ne() == [n, chosen.n_expert, 1, 1];
+        let expected = "f32 rows [n,n_used,T] and [n,n_expert]";
+        check(shapes && f32_rows(x) && f32_rows(bias), op, expected, &[x, bias, chosen.ids])?;
+        call!(self, "add_chosen", ggml_add_id(x.ptr.as_ptr(), bias.ptr.as_ptr(), chosen.ids.ptr.as_ptr()))
+    }
+
+    /// The sum over the places of each token: contiguous F32 `[n, n_used, T]` to `[n, T]`.
+    pub fn sum_places(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let [n, n_used, t, _] = x.ne();
+        check(floats(x, [n, n_used, t]), "sum_places", "contiguous f32 [n,n_used,T]", &[x])?;
+        let place = |i: usize| self.view(x, [n, t, 1, 1], [x.nb()[2], x.nb()[3], x.nb()[3]], i * x.nb()[1]);
+        if n_used == 1 {
+            return self.reshape(x, &[n, t]);
+        }
+        (1..n_used).try_fold(place(0)?, |sum, i| self.add(sum, place(i)?))
+    }
+
+    /// The gradient of a router's logits, F32 `[n_expert, T]`, from that of the weights of the experts chosen, F32
+    /// `[n_used, T]`. For the CPU; elsewhere the graph is refused.
+    pub fn router_back(
+        &self,
+        logits: Tensor<'c>,
+        chosen: Chosen<'c>,
+        d_weights: Tensor<'c>,
+        gating: Gating,
+    ) -> Result<Tensor<'c>> {
+        let (op, n, t) = ("router_back", chosen.n_expert, chosen.n_tokens());
+        let shapes = floats(logits, [n, t, 1]) && floats(d_weights, [chosen.n_used(), t, 1]);
+        let args = [logits, chosen.ids, d_weights];
+        check(
+            shapes && gating.scale.is_finite(),
+            op,
+            "contiguous f32 [n_expert,T] and [n_used,T], a finite scale",
+            &args,
+        )?;
+        self.custom(DType::F32, [n, t, 1, 1], &args, run_router_back, gating)
+    }
+
+    /// `x / (1 + exp(-alpha x)) * (y + 1)` of `x = min(gate, limit)` and `y` the nearest number to `up` within `limit`
+    /// of 0: the activation of gpt-oss. F32 of one shape.
+    pub fn swiglu_oai(
+        &self,
+        gate: Tensor<'c>,
+        up: Tensor<'c>,
+        [alpha, limit]: [f32; 2],
+    ) -> Result<Tensor<'c>> {
+        let rows = |t| f32_rows(t) && even_rows(t);
+        let ok = gate.ne() == up.ne() && rows(gate) && rows(up) && alpha.is_finite() && limit > 0.0;
+        check(
+            ok,
+            "swiglu_oai",
+            "two f32 tensors of one shape, a finite alpha, a limit above 0",
+            &[gate, up],
+        )?;
+        call!(self, "swiglu_oai", ggml_swiglu_oai(gate.ptr.as_ptr(), up.ptr.as_ptr(), alpha, limit))
+    }
+
+    /// The gradients of `gate` and `up` where `grad` is that of [`Builder::swiglu_oai`], all contiguous F32 of one
+    /// shape: twice as wide, each row the gate's gradient and then the other's. For the CPU; elsewhere the graph is
+    /// refused.
+    pub fn swiglu_oai_back(
+        &self,
+        grad: Tensor<'c>,
+        gate: Tensor<'c>,
+        up: Tensor<'c>,
+        [alpha, limit]: [f32; 2],
+    ) -> Result<Tensor<'c>> {
+        let (op, ne, args) = ("swiglu_oai_back", grad.ne(), [grad, gate, up]);
+        let ok = args.iter().all(|&t| floats(t, [ne[0], ne[1], ne[2]])) && alpha.is_finite() && limit > 0.0;
+        check(ok, op, "three contiguous f32 tensors of one shape, a finite alpha, a limit above 0", &args)?;
+        let to = [ne[0].saturating_mul(2), ne[1], ne[2], 1];
+        possible(op, DType::F32, to)?;
+        self.custom(DType::F32, to, &args, run_swiglu_oai_back, [alpha, limit])
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static ORDER: RefCell<Vec<i32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The elements of a contiguous source.
+///
+/// # Safety
+/// A computed source of a running node, contiguous, of elements of type `T`, that stays as it is for `'a`.
+unsafe fn elements<'a, T>(t: *const sys::ggml_tensor) -> &'a [T] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let n: i64 = (*t).ne.iter().product();
+        std::slice::from_raw_parts((*t).data as *const T, n as usize)
+    }
+}
+
+unsafe extern "C" fn run_top_k(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
+    // SAFETY: ggml passes the node made in `top_k`, whose source was checked there, computed before.
+    let (dst, scores) = unsafe { (&*dst, elements::<f32>((*dst).src[0])) };
+    let (k, n_tokens) = (dst.ne[0] as usize, dst.ne[1] as usize);
+    ORDER.with_borrow_mut(|order| {
+        for t in share(n_tokens, ith, nth) {
+            // SAFETY: dst is contiguous I32 [k, T], and threads take different tokens.
+            let ids = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut i32).add(t * k), k) };
+            let n = scores.len() / n_tokens;
+            top_k(&scores[t * n..(t + 1) * n], order, ids);
+        }
+    });
+}
+
+unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: as `products` wants it.
+    unsafe { products(dst, nth, data, false) };
+}
+
+unsafe extern "C" fn run_product_t(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: as `products` wants it.
+    unsafe { products(dst, nth, data, true) };
+}
+
+/// # Safety
+/// What ggml passes to the nodes made in `product_node`.
+unsafe fn products(dst: *mut sys::ggml_tensor, nth: i32, data: *mut c_void, transposed: bool) {
+    // SAFETY: the user data is the product put there, and the sources are the tensors checked before, computed. All
+    // are alive, and the sources as they are, while it runs.
+    let (dst, product, reader, x, ids) = unsafe {
+        let (dst, product) = (&*dst, &*(data as *const Product));
+        let x = elements::<f32>(dst.src[1]);
+        (dst, product, RowReader::new(&*dst.src[0]), x, elements::<i32>(dst.src[2]))
+    };
+    let (shape, groups) = (product.shape, Groups::of(ids, product.n_expert));
+    let len = dst.ne[0] as usize;
+    let write = |row: usize, first: usize, values: &[f32]| {
+        assert!(row < ids.len() && first + values.len() <= len);
+        // SAFETY: dst is contiguous F32 [len, n_used, T]; each unit writes its own columns of its expert's rows, and a
+        // row has one expert.
+        unsafe {
+            let to = (dst.data as *mut f32).add(row * len + first);
+            to.copy_from_nonoverlapping(values.as_ptr(), values.len());
+        }
+    };
+    let units = if transposed { shape.units_t() } else { shape.units() };
+    SCRATCH.with_borrow_mut(|scratch| {
+        product.units.work(units * product.n_expert, nth, |i| {
+            let (expert, unit) = (i / units, i % units);
+            let rows = groups.rows(expert);
+            if rows.is_empty() {
+                return;
+            }
+            let read = |row: usize, from: usize, to: &mut [f32]| {
+                reader.read(expert * shape.n_out + row, from, to);
+            };
+            if transposed {
+                scratch.product_t(shape, unit, rows, x, read, write);
+            } else {
+                scratch.product(shape, unit, rows, x, read, write);
+            }
+        });
+    });
+}
+
+unsafe extern "C" fn run_router_back(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `router_back`, whose user data is the gating put there and whose sources were
+    // checked there, computed before.
+    let (dst, gating, logits, ids, d_weights) = unsafe {
+        let dst = &*dst;
+        let [logits, d_weights] = [0, 2].map(|i| elements::<f32>(dst.src[i]));
+        (dst, *(data as *const Gating), logits, elements::<i32>(dst.src[1]), d_weights)
+    };
+    let (n, n_tokens) = (dst.ne[0] as usize, dst.ne[1] as usize);
+    let k = ids.len() / n_tokens;
+    for t in share(n_tokens, ith, nth) {
+        // SAFETY: dst is contiguous F32 [n_expert, T], and threads take different tokens.
+        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(t * n), n) };
+        let (logits, of) = (&logits[t * n..(t + 1) * n], t * k..(t + 1) * k);
+        gating.back(logits, &ids[of.clone()], &d_weights[of], out);
+    }
+}
+
+unsafe extern "C" fn run_swiglu_oai_back(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `swiglu_oai_back`, whose user data are the two numbers put there and whose
+    // sources were checked there, computed before.
+    let (dst, [alpha, limit], args) = unsafe {
+        let dst = &*dst;
+        (dst, *(data as *const [f32; 2]), [0, 1, 2].map(|i| elements::<f32>(dst.src[i])))
+    };
+    let n = dst.ne[0] as usize / 2;
+    for row in share(args[0].len() / n, ith, nth) {
+        // SAFETY: dst is contiguous F32 of rows of 2 n; threads take different rows.
+        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * 2 * n), 2 * n) };
+        let (d_gate, d_up) = out.split_at_mut(n);
+        let [d, gate, up] = args.map(|x| &x[row * n..(row + 1) * n]);
+        for (i, (d_gate, d_up)) in d_gate.iter_mut().zip(d_up).enumerate() {
+            let (x, y) = (gate[i].min(limit), up[i].clamp(-limit, limit));
+            let s = 1.0 / (1.0 + (-alpha * x).exp());
+            let slope = s * (1.0 + alpha * x * (1.0 - s));
+            *d_gate = if gate[i] > limit { 0.0 } else { d[i] * (y + 1.0) * slope };
+            *d_up = if up[i].abs() > limit { 0.0 } else { d[i] * x * s };
+        }
+    }
+}

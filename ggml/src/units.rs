@@ -1,0 +1,30 @@
+//! How the threads of a node share work that is not of one size.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Work of a node cut into units: each thread takes the next one when it has finished the one before.
+#[derive(Debug, Default)]
+pub(crate) struct Units {
+    /// The next unit that no thread has taken.
+    next: AtomicUsize,
+    /// Threads that found no unit left.
+    done: AtomicUsize,
+}
+
+impl Units {
+    /// Calls `f` with units of work `0..n`, in each of the node's `nth` threads.
+    pub(crate) fn work(&self, n: usize, nth: i32, mut f: impl FnMut(usize)) {
+        loop {
+            let i = self.next.fetch_add(1, Ordering::Relaxed);
+            if i >= n {
+                break;
+            }
+            f(i);
+        }
+        // The last thread to leave resets the counters for the next compute.
+        if self.done.fetch_add(1, Ordering::AcqRel) + 1 == nth.max(1) as usize {
+            self.next.store(0, Ordering::Relaxed);
+            self.done.store(0, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! gpt-oss: attention sinks, a window in every second layer, biases on every map, and a mixture of experts with an
+//! activation of its own, weighted by a softmax over the experts chosen.
+
+use ggml::experts::{Gating, GatingKind};
+use ggml::tensor::{StoreTensor, Tensor};
+use ggml::Result;
+
+use super::parts::QkvMaps;
+use super::{Arch, Layer};
+use crate::graph::{Graph, Pairing, Qkv};
+use crate::ids::{NormRole, Role};
+use crate::layers::{Bias, ExpertActivation, Experts, LayerLoader, Linear, Norm};
+
+pub(super) static GPT_OSS: Arch = Arch {
+    name: "gpt-oss",
+    pairing: Pairing::Halves,
+    layer: |loader| Ok(Box::new(GptOssLayer::load(loader)?)),
+    ..Arch::LIKE_LLAMA
+};
+
+/// Alpha and limit of the activation (`LLM_FFN_SWIGLU_OAI_MOE` in llama.cpp's `llama-graph.cpp`).
+const ACTIVATION: [f32; 2] = [1.702, 7.0];
+
+#[derive(Debug)]
+struct GptOssLayer {
+    attn_norm: Norm,
+    qkv: QkvMaps,
+    sinks: StoreTensor,
+    o: Linear,
+    /// Before the feed-forward, by the name of a norm behind attention.
+    ffn_norm: Norm,
+    experts: Experts,
+}
+
+impl GptOssLayer {
+    fn load(loader: &LayerLoader<'_, '_>) -> Result<GptOssLayer> {
+        let n_embd = loader.hp().n_embd;
+        let gating = Gating { kind: GatingKind::SoftmaxOfChosen, normalised: false, scale: 1.0 };
+        Ok(GptOssLayer {
+            attn_norm: loader.norm(NormRole::Attn, n_embd)?,
+            qkv: QkvMaps::load(loader, Bias::Optional)?,
+            sinks: loader.sinks()?,
+            o: loader.linear(Role::O, loader.attention().n_embd_q(), n_embd, Bias::Yes)?,
+            ffn_norm: loader.norm(NormRole::AttnPost, n_embd)?,
+            experts: loader.experts(gating, ExpertActivation::SwiGluOai(ACTIVATION), Bias::Yes)?,
+        })
+    }
+}
+
+impl Layer for GptOssLayer {
+    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
+        self.qkv.apply(g, g.norm(x, &self.attn_norm)?)
+    }
+
+    fn sinks(&self) -> Option<&StoreTensor> {
+        Some(&self.sinks)
+    }
+
+    fn after_attention<'c>(
+        &self,
+        g: &Graph<'_, 'c>,
+        x: Tensor<'c>,
+        attn_out: Tensor<'c>,
+    ) -> Result<Tensor<'c>> {
+        let x = g.add(g.linear(attn_out, &self.o)?, x)?;
+        g.add(g.experts(g.norm(x, &self.ffn_norm)?, &self.experts)?, x)
+    }
+}
