@@ -27,6 +27,12 @@ impl<'c> Builder<'c> {
         call!(self, "layer_norm", ggml_norm(a.ptr.as_ptr(), eps))
     }
 
+    /// The hyperbolic tangent, element by element.
+    pub fn tanh(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(f32_rows(x) && even_rows(x), "tanh", "f32 rows at one distance", &[x])?;
+        call!(self, "tanh", ggml_tanh(x.ptr.as_ptr()))
+    }
+
     /// `a * factor + shift`.
     pub fn scale_bias(&self, a: Tensor<'c>, factor: f32, shift: f32) -> Result<Tensor<'c>> {
         check(a.dtype() == DType::F32 && contiguous(a), "scale_bias", "contiguous f32", &[a])?;
