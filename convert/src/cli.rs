@@ -29,6 +29,7 @@ Examples:
   convert --type q4_k_m --imatrix im.gguf --check text.txt f16.gguf -o q4_k_m.gguf
   convert --lora a.gguf:0.8 --type q4_k model.gguf -o merged.gguf
   convert --peft DIR -m model.gguf -o adapter.gguf      and back with --to-peft DIR
+  convert Qwen3-0.6B/ -o qwen3.gguf                     a folder of Hugging Face
   convert --random llama-tiny --type q8_0 -o tiny.gguf
 
 Metadata written: the standard rope keys as far as they can say the method, and
@@ -39,14 +40,15 @@ source describes them; `ropewalk inspect OUT` shows them.
 Exit codes: 0 done, 1 failed, 2 wrong usage; stopped by Ctrl-C 130, SIGTERM 143,
 SIGHUP 129, with OUT as it was and no temporary file left.";
 
-/// GGUF in, GGUF out: writes rope methods into models, changes their element types, makes random ones.
+/// GGUF or a folder of Hugging Face in, GGUF out: writes rope methods into models, changes their element types, makes random ones.
 ///
 /// Tensor data is copied byte for byte unless --type asks for another type. The output is replaced only when
 /// everything has succeeded. A file that was converted before gets the new method in place of the old one.
 #[derive(Debug, Parser)]
 #[command(name = "convert", version, after_help = EXAMPLES)]
 struct Args {
-    /// The model; of a split one, the first part
+    /// The model; of a split one, the first part. Or a folder of Hugging Face with config.json, weights in
+    /// safetensors and a tokenizer
     #[arg(value_name = "IN", required_unless_present_any = ["random", "completions", "peft"])]
     input: Option<PathBuf>,
     /// The file to write
@@ -83,9 +85,12 @@ struct Args {
     force_lora: bool,
     #[command(flatten)]
     peft: peft::PeftArgs,
+    /// Kind of the tokenizer in a folder (tokenizer.ggml.pre), for one that llama.cpp's list does not have
+    #[arg(long, value_name = "NAME")]
+    pre: Option<String>,
     /// Make a random-weight model of this shape. Large tensors repeat one pool of random blocks, which
     /// changes no speed
-    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["input", "rope", "ctx", "llama_cpp", "lora"])]
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["input", "rope", "ctx", "llama_cpp", "lora", "pre"])]
     random: Option<String>,
     /// Seed of the random weights [default: 0]
     #[arg(long, value_name = "S", requires = "random")]
@@ -202,6 +207,7 @@ fn act(args: &Args, signal: &mut Option<i32>) -> Result<()> {
         llama_cpp: args.llama_cpp,
         adapters: args.lora.clone(),
         force_adapter: args.force_lora,
+        pre: args.pre.clone(),
     };
     let report = crate::convert(input, output, &options, &control);
     *signal = terminal.done();

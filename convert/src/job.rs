@@ -40,14 +40,23 @@ pub struct Options {
     pub adapters: Vec<AdapterSpec>,
     /// Takes adapters of another model with the same tensors.
     pub force_adapter: bool,
+    /// The kind of tokenizer of an imported folder, `tokenizer.ggml.pre`.
+    pub pre: Option<String>,
 }
 
-/// Converts `input` to `output`, which is replaced only when everything has succeeded.
+/// Converts `input`, a GGUF file or a model folder of Hugging Face, to `output`, which is replaced only when
+/// everything has succeeded.
 ///
 /// # Errors
 /// [`Error::Usage`] for options that make no sense; otherwise what is wrong with the file, the spec for this
 /// model, the disk; [`Error::Interrupted`] when `control` asked for it.
 pub fn convert(input: &Path, output: &Path, options: &Options, control: &Control<'_>) -> Result<Report> {
+    if input.is_dir() {
+        return crate::import::import(input, output, options, control);
+    }
+    if options.pre.is_some() {
+        return Err(Error::Usage("--pre is for folders: a GGUF file says what its tokenizer is".into()));
+    }
     if options.mixture.is_some() || options.check.is_some() {
         return staged::convert(input, output, options, control);
     }

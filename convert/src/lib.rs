@@ -1,10 +1,12 @@
-//! GGUF in, GGUF out: rope methods written into files, element types changed, random models made.
+//! GGUF in, GGUF out: rope methods written into files, element types changed, random models made; and model
+//! folders of Hugging Face imported.
 //!
 //! Everything here is a function from files to a file and a report; only [`cli`] prints or parses arguments.
 #![forbid(unsafe_code)]
 
 pub mod cli;
 mod divergence;
+mod import;
 mod job;
 pub mod llama_cpp;
 mod merge;
@@ -52,6 +54,17 @@ pub enum Error {
     /// Stopped through its [`Control`]; nothing is left behind.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl From<ropewalk_import::Error> for Error {
+    fn from(e: ropewalk_import::Error) -> Self {
+        match e {
+            ropewalk_import::Error::File(e) => Error::File(e),
+            ropewalk_import::Error::Argument(what) => Error::Usage(what),
+            ropewalk_import::Error::Interrupted => Error::Interrupted,
+            other => Error::Invalid(other.to_string()),
+        }
+    }
 }
 
 impl From<files::Error> for Error {

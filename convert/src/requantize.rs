@@ -36,6 +36,22 @@ pub struct TensorError {
     pub rel_max: f64,
 }
 
+impl TensorError {
+    /// From the sums over all of its `n` values.
+    pub(crate) fn of(name: String, from: DType, to: DType, n: usize, sums: Sums) -> TensorError {
+        let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
+        TensorError {
+            name,
+            from: from.name(),
+            to: to.name(),
+            rmse: (sums.error / n.max(1) as f64).sqrt(),
+            rel_rmse: sums.relative(),
+            max: sums.max_error,
+            rel_max: ratio(sums.max_error, sums.max),
+        }
+    }
+}
+
 /// Sums over one chunk.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sums {
@@ -122,7 +138,7 @@ pub(crate) fn convert(
         let what = format!("its values do not survive as {to}: they become infinite or not numbers");
         return Err(io::Error::other(what));
     }
-    Ok(TensorError::new(t, to, &sums))
+    Ok(TensorError::of(t.name.clone(), t.dtype, to, n, sums))
 }
 
 /// How far the values of a tensor are from those of the tensor of another file that it was made from.
@@ -150,20 +166,5 @@ pub(crate) fn difference(
         }
     }
     work.read(t.n_bytes);
-    Ok(TensorError::new(t, made.dtype, &sums))
-}
-
-impl TensorError {
-    fn new(t: &TensorInfo, to: DType, sums: &Sums) -> TensorError {
-        let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
-        TensorError {
-            name: t.name.clone(),
-            from: t.dtype.name(),
-            to: to.name(),
-            rmse: (sums.error / t.n_elements().max(1) as f64).sqrt(),
-            rel_rmse: sums.relative(),
-            max: sums.max_error,
-            rel_max: ratio(sums.max_error, sums.max),
-        }
-    }
+    Ok(TensorError::of(t.name.clone(), t.dtype, made.dtype, n, sums))
 }

@@ -14,13 +14,14 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-files", &[]),
     ("ropewalk-gguf", &["ropewalk-files"]),
     ("ropewalk-core", &["ropewalk-files", "ropewalk-gguf"]),
+    ("ropewalk-import", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core"]),
     ("ropewalk-tasks", &["ropewalk-core"]),
     ("ropewalk-study", &["ropewalk-files", "ropewalk-core"]),
     ("ropewalk-kernels", &[]),
     ("ropewalk-processor", &[]),
     ("ropewalk-ggml", &["ropewalk-files", "ropewalk-gguf", "ropewalk-kernels"]),
     ("ropewalk-llama", &["ropewalk-gguf", "ropewalk-ggml"]),
-    ("convert", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-ggml", "ropewalk-llama", "ropewalk-processor"]),
+    ("convert", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-import", "ropewalk-ggml", "ropewalk-llama", "ropewalk-processor"]),
     ("ropewalk", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-study", "ropewalk-tasks", "ropewalk-ggml",
         "ropewalk-llama", "ropewalk-processor"]),
     (
@@ -37,6 +38,21 @@ const C_CODE: (&str, &[&str]) = ("llama-cpp-sys-2", &["ropewalk-ggml", "ropewalk
 /// ARCHITECTURE.md.
 const LAYERS: &[(&str, &[&[&str]])] = &[
     ("src/core", &[&["control", "terminal"], &["signals"], &["ids"], &["hparams"], &["rope"], &["adapter"]]),
+    (
+        "src/import",
+        &[
+            &["error"],
+            &["json"],
+            &["safetensors", "config"],
+            &["tensor"],
+            &["keys"],
+            &["vocab"],
+            &["general", "arch"],
+            &["checkpoint"],
+            // Its test program.
+            &["tests"],
+        ],
+    ),
     (
         "src/tasks",
         &[
@@ -90,6 +106,7 @@ const MAX_LINES: usize = 500;
 const REGISTRIES: &[(&str, &str, &str, &str)] = &[
     ("src/core/rope", ": Method =", "METHODS", "src/core/rope/mod.rs"),
     ("src/arch", ": Arch =", "ARCHS", "src/arch/mod.rs"),
+    ("src/import/arch", ": Family =", "FAMILIES", "src/import/arch/mod.rs"),
     ("src/cli", "COMMAND: Command =", "COMMANDS", "src/cli/mod.rs"),
 ];
 
@@ -383,8 +400,14 @@ fn unsafe_stands_only_in_the_crates_around_ggml() {
             faults.push(format!("{}:{}", source.path, source.line_of(at)));
         }
     }
-    for path in ["src/lib.rs", "src/main.rs", "src/core/lib.rs", "convert/src/lib.rs", "convert/src/main.rs"]
-    {
+    for path in [
+        "src/lib.rs",
+        "src/main.rs",
+        "src/core/lib.rs",
+        "src/import/lib.rs",
+        "convert/src/lib.rs",
+        "convert/src/main.rs",
+    ] {
         if !blank(&read(path)).contains("#![forbid(unsafe_code)]") {
             faults.push(format!("{path}: begin it with #![forbid(unsafe_code)]"));
         }

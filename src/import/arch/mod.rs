@@ -1,0 +1,216 @@
+//! Families of models: what transformers calls them and their tensors, and what llama.cpp does.
+//!
+//! One file each; [`FAMILIES`] lists them. The definition is llama.cpp's own converter (`conversion/*.py` and
+//! `gguf-py/gguf/tensor_mapping.py` in the sources of llama-cpp-python 0.3.36); defaults are those of the
+//! configuration classes of transformers 5.
+
+mod cohere2;
+mod gemma2;
+mod gemma3;
+mod gptneox;
+mod granite;
+mod llama;
+mod mistral3;
+mod olmo2;
+mod phi2;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod qwen3moe;
+mod smollm3;
+mod standard;
+
+use std::collections::BTreeMap;
+
+use crate::config::Config;
+use crate::error::shown;
+use crate::keys::Keys;
+use crate::safetensors::{Stored, Tensors};
+use crate::tensor::{Rows, Tensor};
+use crate::vocab::Kinds;
+use crate::{Error, Result};
+
+/// Every family.
+pub(crate) static FAMILIES: &[&Family] = &[
+    &cohere2::FAMILY,
+    &gemma2::FAMILY,
+    &gemma3::FAMILY,
+    &gptneox::FAMILY,
+    &granite::FAMILY,
+    &llama::FAMILY,
+    &mistral3::FAMILY,
+    &olmo2::FAMILY,
+    &phi2::FAMILY,
+    &phi3::FAMILY,
+    &qwen2::FAMILY,
+    &qwen3::FAMILY,
+    &qwen3moe::FAMILY,
+    &smollm3::FAMILY,
+];
+
+/// A family of models.
+pub(crate) struct Family {
+    /// Class names in `architectures` of config.json.
+    pub(crate) classes: &'static [&'static str],
+    /// `general.architecture`.
+    pub(crate) arch: &'static str,
+    /// What transformers takes where config.json lacks a key; JSON.
+    pub(crate) defaults: &'static str,
+    /// Names of tensors, without `.weight` or `.bias`, that are not those of [`NAMES`]; `{}` is the layer.
+    pub(crate) names: &'static [(&'static str, &'static str)],
+    /// Writes the keys.
+    pub(crate) keys: fn(&Config, &mut Keys) -> Result<()>,
+    /// Where a tensor goes that does not simply keep its rows.
+    pub(crate) place: fn(&Config, &Place<'_>) -> Result<Vec<Target>>,
+    /// Tensors that are computed from config.json, and keys that belong to them.
+    pub(crate) extra: fn(&Config, &mut Keys) -> Result<Vec<Tensor>>,
+    /// Where its vocabulary is looked for.
+    pub(crate) vocab: fn(&Config) -> Result<Kinds>,
+    /// Says that no space is put before a text.
+    pub(crate) no_space_prefix: bool,
+}
+
+/// A tensor on its way.
+pub(crate) struct Place<'a> {
+    pub(crate) stored: &'a Stored,
+    /// Name in the checkpoint, without what models for images put before it.
+    pub(crate) name: &'a str,
+    /// What [`Family::names`] and [`NAMES`] make of it, with `.weight` or `.bias`.
+    pub(crate) mapped: Option<String>,
+    pub(crate) file: &'a Tensors,
+}
+
+/// A tensor of the new file, or one slice of it.
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) rows: Rows,
+    pub(crate) add_one: bool,
+    /// Which of several experts' tensors, stacked into one.
+    pub(crate) expert: Option<u32>,
+}
+
+/// Names as most families have them.
+const NAMES: &[(&str, &str)] = &[
+    ("model.embed_tokens", "token_embd"),
+    ("model.norm", "output_norm"),
+    ("lm_head", "output"),
+    ("model.layers.{}.input_layernorm", "blk.{}.attn_norm"),
+    ("model.layers.{}.self_attn.q_proj", "blk.{}.attn_q"),
+    ("model.layers.{}.self_attn.k_proj", "blk.{}.attn_k"),
+    ("model.layers.{}.self_attn.v_proj", "blk.{}.attn_v"),
+    ("model.layers.{}.self_attn.o_proj", "blk.{}.attn_output"),
+    ("model.layers.{}.self_attn.q_norm", "blk.{}.attn_q_norm"),
+    ("model.layers.{}.self_attn.k_norm", "blk.{}.attn_k_norm"),
+    ("model.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm"),
+    ("model.layers.{}.mlp.gate_proj", "blk.{}.ffn_gate"),
+    ("model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"),
+    ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
+];
+
+/// A family without peculiarities, for the others to say how they differ.
+const PLAIN: Family = Family {
+    classes: &[],
+    arch: "",
+    defaults: "{}",
+    names: &[],
+    keys: standard::keys,
+    place: |_, place| Ok(vec![place.mapped()?]),
+    extra: |_, _| Ok(Vec::new()),
+    vocab: |_| Ok(Kinds::SentencepieceOrBpe),
+    no_space_prefix: false,
+};
+
+/// The family of a class.
+pub(crate) fn of(class: &str) -> Option<&'static Family> {
+    FAMILIES.iter().copied().find(|f| f.classes.contains(&class))
+}
+
+impl Place<'_> {
+    /// All rows, under the name of the tables.
+    pub(crate) fn mapped(&self) -> Result<Target> {
+        self.rows(Rows::All)
+    }
+    /// Other rows, under the name of the tables.
+    pub(crate) fn rows(&self, rows: Rows) -> Result<Target> {
+        let unknown = || self.error("is no tensor of this architecture that is known");
+        let name = self.mapped.clone().ok_or_else(unknown)?;
+        Ok(Target { name, rows, add_one: false, expert: None })
+    }
+    pub(crate) fn error(&self, what: impl std::fmt::Display) -> Error {
+        Error::at(self.file.path(self.stored), &self.stored.name, what)
+    }
+    /// True for these endings of the name, without `.weight` or `.bias`.
+    pub(crate) fn is(&self, ends: &[&str]) -> bool {
+        let base = base(self.name).0;
+        ends.iter().any(|end| base.ends_with(end))
+    }
+}
+
+/// A name without `.weight` or `.bias`, and which of them it had.
+pub(crate) fn base(name: &str) -> (&str, &str) {
+    [".weight", ".bias"].iter().find_map(|s| Some((name.strip_suffix(s)?, *s))).unwrap_or((name, ""))
+}
+
+/// A name with its layer as `{}`, and the layer.
+pub(crate) fn layer(name: &str) -> (String, Option<u32>) {
+    let found = name.split('.').find_map(|part| {
+        let n = part.parse::<u32>().ok().filter(|n| n.to_string() == part)?;
+        Some((n, name.find(&format!(".{part}."))?, part.len()))
+    });
+    match found {
+        Some((n, at, len)) => (format!("{}.{{}}{}", &name[..at], &name[at + 1 + len..]), Some(n)),
+        None => (name.to_owned(), None),
+    }
+}
+
+impl Family {
+    fn mapped(&self, name: &str) -> Option<String> {
+        let (base, suffix) = base(name);
+        let (pattern, n) = layer(base);
+        let (_, to) = self.names.iter().chain(NAMES).find(|(from, _)| *from == pattern)?;
+        let to = n.map_or((*to).to_owned(), |n| to.replace("{}", &n.to_string()));
+        Some(to + suffix)
+    }
+
+    /// The tensors of the new file, in the order of the checkpoint, computed ones first.
+    pub(crate) fn tensors(&self, config: &Config, file: &Tensors, keys: &mut Keys) -> Result<Vec<Tensor>> {
+        let mut out = (self.extra)(config, keys)?;
+        let mut stacks: BTreeMap<String, BTreeMap<u32, (&Stored, Target)>> = BTreeMap::new();
+        let n_layers = config.u32("num_hidden_layers")?;
+        let mut layers = vec![false; n_layers as usize];
+        for stored in &file.all {
+            let name = stored.name.replace("language_model.", "");
+            let place = Place { stored, name: &name, mapped: self.mapped(&name), file };
+            if let (_, Some(n)) = layer(base(&name).0) {
+                let seen = layers.get_mut(n as usize);
+                *seen.ok_or_else(|| place.error(format!("found layer {n}, expected {n_layers} layers")))? =
+                    true;
+            }
+            for target in (self.place)(config, &place)? {
+                let Some(expert) = target.expert else {
+                    let parts = vec![stored.clone()];
+                    out.push(Tensor::of(target.name, parts, false, target.rows, target.add_one, file)?);
+                    continue;
+                };
+                stacks.entry(target.name.clone()).or_default().insert(expert, (stored, target));
+            }
+        }
+        let n_experts = config.first_u32(&["num_local_experts", "num_experts"])?.unwrap_or(0);
+        for (name, experts) in stacks {
+            // Keys of the map are distinct, so so many below that are all.
+            let all = experts.len() == n_experts as usize && experts.keys().all(|&e| e < n_experts);
+            if !all {
+                let what =
+                    format!("found {} experts for {}, expected {n_experts}", experts.len(), shown(&name));
+                return Err(Error::of(&config.folder, what));
+            }
+            let parts = experts.into_values().map(|(stored, _)| stored.clone()).collect();
+            out.push(Tensor::of(name, parts, true, Rows::All, false, file)?);
+        }
+        if let Some(n) = layers.iter().position(|seen| !seen) {
+            let what = format!("found no tensor of layer {n}, expected {n_layers} layers");
+            return Err(Error::of(&config.folder, what));
+        }
+        Ok(out)
+    }
+}

@@ -1,0 +1,66 @@
+//! Qwen 3 with experts, in a tensor each or stacked (`conversion/qwen.py`).
+
+use crate::config::Config;
+use crate::keys::Keys;
+use crate::tensor::Rows;
+use crate::vocab::Kinds;
+use crate::Result;
+
+use super::{standard, Family, Place, Target, PLAIN};
+
+pub(super) static FAMILY: Family = Family {
+    classes: &["Qwen3MoeForCausalLM"],
+    arch: "qwen3moe",
+    defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}"#,
+    names: &[("model.layers.{}.mlp.gate", "blk.{}.ffn_gate_inp")],
+    keys,
+    place,
+    vocab: |_| Ok(Kinds::Bpe),
+    ..PLAIN
+};
+
+fn keys(c: &Config, k: &mut Keys) -> Result<()> {
+    standard::keys(c, k)?;
+    k.set("expert_feed_forward_length", c.u32("moe_intermediate_size")?);
+    Ok(())
+}
+
+fn place(_: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
+    let Some((before, inside)) = place.name.split_once(".mlp.experts.") else {
+        return Ok(vec![place.mapped()?]);
+    };
+    let unknown = || place.error("is no tensor of an expert that is known");
+    let n = before.strip_prefix("model.layers.").ok_or_else(unknown)?;
+    let target = |what: &str, rows, expert| Target {
+        name: format!("blk.{n}.ffn_{what}_exps.weight"),
+        rows,
+        add_one: false,
+        expert,
+    };
+    match inside.strip_suffix(".weight").unwrap_or(inside) {
+        "down_proj" => Ok(vec![target("down", Rows::All, None)]),
+        // Of every expert, first the rows of the gate.
+        "gate_up_proj" => {
+            let rows = place.stored.shape.get(1).map_or(0, |&n| n as usize);
+            if place.stored.shape.len() != 3 || rows < 2 || !rows.is_multiple_of(2) {
+                let what =
+                    format!("found shape {:?}, expected 3 dimensions, the second even", place.stored.shape);
+                return Err(place.error(what));
+            }
+            let half = |from| Rows::Of { of: rows, from, n: rows / 2 };
+            Ok(vec![target("gate", half(0), None), target("up", half(rows / 2), None)])
+        }
+        one => {
+            let (expert, what) = one.split_once('.').ok_or_else(unknown)?;
+            let expert = expert.parse().map_err(|_| unknown())?;
+            let what = match what {
+                "gate_proj" => "gate",
+                "up_proj" => "up",
+                "down_proj" => "down",
+                _ => return Err(unknown()),
+            };
+            Ok(vec![target(what, Rows::All, Some(expert))])
+        }
+    }
+}

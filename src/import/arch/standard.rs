@@ -1,0 +1,115 @@
+//! Keys that most families share (`TextModel.set_gguf_parameters` of llama.cpp's `conversion/base.py`).
+
+use crate::config::Config;
+use crate::keys::Keys;
+use crate::tensor::Tensor;
+use crate::{Error, Result};
+
+/// Sets what config.json says, under the names of any family.
+pub(super) fn keys(c: &Config, k: &mut Keys) -> Result<()> {
+    k.set("block_count", c.u32("num_hidden_layers")?);
+    let numbers: [(&str, &[&str]); 7] = [
+        ("context_length", &["max_position_embeddings", "n_positions", "model_max_length"]),
+        ("embedding_length", &["hidden_size", "n_embd"]),
+        ("feed_forward_length", &["intermediate_size", "n_inner"]),
+        ("attention.head_count", &["num_attention_heads", "n_head"]),
+        ("attention.head_count_kv", &["num_key_value_heads"]),
+        ("expert_count", &["num_local_experts", "num_experts"]),
+        ("expert_used_count", &["num_experts_per_tok", "num_experts_per_token"]),
+    ];
+    for (key, names) in numbers {
+        if let Some(n) = c.first_u32(names)? {
+            k.set(key, n);
+        }
+    }
+    scaling(c, k)?;
+    if let Some(theta) = c.rope.f64("rope_theta")? {
+        k.float("rope.freq_base", theta);
+    }
+    if let Some(theta) = c.sliding_theta {
+        k.float("rope.freq_base_swa", theta);
+    }
+    if let Some(eps) = c.first_f64(&["rms_norm_eps", "norm_eps"])? {
+        k.float("attention.layer_norm_rms_epsilon", eps);
+    }
+    if let Some(eps) = c.first_f64(&["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"])? {
+        k.float("attention.layer_norm_epsilon", eps);
+    }
+    if let Some(n) = c.object.u32("head_dim")? {
+        k.set("attention.key_length", n);
+        k.set("attention.value_length", n);
+    }
+    Ok(())
+}
+
+/// Sets `rope.scaling.*`. What is no key of its own (`llama3`, LongRoPE's factors) are tensors.
+fn scaling(c: &Config, k: &mut Keys) -> Result<()> {
+    let kind = c.rope_type()?;
+    let unknown = || {
+        let what = format!("found rope scaling {kind:?}, expected default, linear, yarn, longrope or llama3");
+        Err(c.object.error("rope_scaling", what))
+    };
+    match kind.as_str() {
+        "default" | "llama3" => {}
+        "su" | "longrope" => k.set("rope.scaling.type", "longrope"),
+        "linear" | "yarn" => {
+            k.set("rope.scaling.type", kind.as_str());
+            k.float("rope.scaling.factor", c.rope.needs_f64("factor")?);
+            if kind == "linear" {
+                return Ok(());
+            }
+            k.set(
+                "rope.scaling.original_context_length",
+                c.rope.needs_u32("original_max_position_embeddings")?,
+            );
+            let attention = match c.rope.get("attention_factor") {
+                Some(_) => "attention_factor",
+                None => "attn_factor",
+            };
+            let factors = [
+                ("extrapolation_factor", "yarn_ext_factor"),
+                (attention, "yarn_attn_factor"),
+                ("beta_fast", "yarn_beta_fast"),
+                ("beta_slow", "yarn_beta_slow"),
+            ];
+            for (from, to) in factors {
+                if let Some(x) = c.rope.f64(from)? {
+                    k.float(&format!("rope.scaling.{to}"), x);
+                }
+            }
+        }
+        _ => return unknown(),
+    }
+    Ok(())
+}
+
+/// Factors on the wavelengths of Llama 3.1's scaling, where the config has that
+/// (`LlamaModel.generate_extra_tensors`). torch computes the frequencies in F32, and so does this.
+pub(super) fn llama3(c: &Config, _: &mut Keys) -> Result<Vec<Tensor>> {
+    if c.rope_type()? != "llama3" {
+        return Ok(Vec::new());
+    }
+    let or = |key: &str, default: f64| Ok::<_, Error>(c.rope.f64(key)?.unwrap_or(default));
+    let (base, factor) = (or("rope_theta", 10000.0)?, or("factor", 8.0)?);
+    let (low, high) = (or("low_freq_factor", 1.0)?, or("high_freq_factor", 4.0)?);
+    let original = or("original_max_position_embeddings", 8192.0)?;
+    let n = c.head_dim()?;
+    if n > 1 << 16 {
+        return Err(c.object.error("head_dim", format!("found {n}, expected at most 65536")));
+    }
+    let factors = (0..n / 2).map(|i| {
+        let exponent = (2 * i) as f32 / n as f32;
+        let frequency = 1.0 / (base as f32).powf(exponent);
+        // Python's float over a tensor of one F32: computed in F32.
+        let wavelength = (2.0 * std::f64::consts::PI) as f32 / frequency;
+        if wavelength < (original / high) as f32 {
+            1.0
+        } else if wavelength > (original / low) as f32 {
+            factor as f32
+        } else {
+            let smooth = (original as f32 / wavelength - low as f32) / (high - low) as f32;
+            1.0 / ((1.0 - smooth) / factor as f32 + smooth)
+        }
+    });
+    Ok(vec![Tensor::computed("rope_freqs.weight", factors.collect())])
+}

@@ -1,0 +1,173 @@
+//! A folder, opened; and the file it becomes.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use gguf::{DType, Value, Writer};
+use ropewalk_core::control::Control;
+
+use crate::arch::{self, Family, FAMILIES};
+use crate::config::{self, Config};
+use crate::error::shown;
+use crate::keys::Keys;
+use crate::safetensors::Tensors;
+use crate::tensor::{floats, Tensor};
+use crate::{general, vocab, Error, Result};
+
+/// Bytes copied between two looks at [`Control::stopped`].
+const COPY: usize = 4 << 20;
+
+/// Whole rows of a tensor as another type than that of the checkpoint; [`floats`] does it for types of floats.
+pub type Encode<'a> = dyn Fn(&Tensor, DType, &[f32]) -> io::Result<Vec<u8>> + 'a;
+
+/// A model's folder, read and checked.
+#[derive(Debug)]
+pub struct Checkpoint {
+    files: Tensors,
+    metadata: Vec<(String, Value)>,
+    tensors: Vec<Tensor>,
+    notes: Vec<String>,
+    folder: PathBuf,
+}
+
+impl Checkpoint {
+    /// Reads config, tokenizer and the headers of the weights. `pre` is the value of `tokenizer.ggml.pre` for
+    /// a tokenizer that llama.cpp's list does not have.
+    ///
+    /// # Errors
+    /// What is wrong with the folder: one line with file, key, found and expected.
+    pub fn open(folder: &Path, pre: Option<&str>) -> Result<Checkpoint> {
+        let (object, class) = config::read(folder)?;
+        let family = arch::of(&class).ok_or_else(|| {
+            let known: Vec<&str> = FAMILIES.iter().flat_map(|f| f.classes).copied().collect();
+            let what =
+                format!("found \"{}\", which cannot be imported; known: {}", shown(&class), known.join(" "));
+            object.error("architectures", what)
+        })?;
+        let config = Config::new(folder, object, family.defaults)?;
+        let files = Tensors::open(folder)?;
+        let mut keys = Keys::new(family.arch);
+        keys.plain("general.architecture", family.arch);
+        (family.keys)(&config, &mut keys)?;
+        let tensors = family.tensors(&config, &files, &mut keys)?;
+        check_embedding(&config, &tensors)?;
+        general::write(&config, &tensors, &mut keys)?;
+        let mut notes = Vec::new();
+        let kinds = (family.vocab)(&config)?;
+        let Family { no_space_prefix, .. } = *family;
+        vocab::write(&config, kinds, pre, no_space_prefix, &mut keys, &mut notes)?;
+        Ok(Checkpoint { files, metadata: keys.list, tensors, notes, folder: folder.to_owned() })
+    }
+
+    /// Keys and values of the new file, but for `general.file_type`.
+    pub fn metadata(&self) -> &[(String, Value)] {
+        &self.metadata
+    }
+    /// Its tensors, in order.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+    /// Facts and warnings for the user, whole sentences.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+    /// The files of the weights.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.files.paths
+    }
+    /// The type of the first matrix in the checkpoint, which stands for all.
+    pub fn stored(&self) -> DType {
+        self.tensors.iter().find(|t| !t.stays_f32()).map_or(DType::F32, Tensor::stored)
+    }
+
+    /// Writes the file, each tensor in the type that `dtype` gives for it; `encode` makes rows of types
+    /// that are neither F32 nor the checkpoint's. The file is replaced only when everything has succeeded. Returns its size in
+    /// bytes.
+    ///
+    /// # Errors
+    /// The disk; values that a type cannot hold; [`Error::Interrupted`] when `control` asked for it.
+    pub fn write(
+        &self,
+        path: &Path,
+        file_type: u32,
+        dtype: &dyn Fn(&Tensor) -> DType,
+        encode: &Encode<'_>,
+        control: &Control<'_>,
+    ) -> Result<u64> {
+        let (done, mut total) = (std::cell::Cell::new(0u64), 0u64);
+        let mut writer = Writer::new();
+        for (key, value) in &self.metadata {
+            writer.set(key, value.clone());
+        }
+        writer.set("general.file_type", file_type);
+        let types: Vec<DType> =
+            self.tensors.iter().map(|t| if t.stays_f32() { DType::F32 } else { dtype(t) }).collect();
+        for (t, to) in self.tensors.iter().zip(&types) {
+            let row = t.shape().first().map_or(0, |&n| n as usize);
+            let row_bytes = to.row_bytes(row).ok_or_else(|| {
+                let what = format!("rows of {row} do not divide into {to}");
+                Error::at(&self.folder, t.name(), what)
+            })?;
+            total += t.n_elements() / row.max(1) as u64 * row_bytes as u64;
+        }
+        for (t, &to) in self.tensors.iter().zip(&types) {
+            let done = &done;
+            let data = move |out: &mut dyn Write| {
+                let mut out = Watched { out, control, done, total };
+                if let Some(bytes) = t.unchanged(to, &self.files) {
+                    return bytes.chunks(COPY).try_for_each(|chunk| files::write_mapped(chunk, &mut out));
+                }
+                t.each(&self.files, &mut |values| {
+                    let own = to == DType::F32 || to == t.stored();
+                    out.write_all(&if own { floats(to, values)? } else { encode(t, to, values)? })
+                })
+            };
+            writer.tensor(t.name(), to, t.shape(), Box::new(data))?;
+        }
+        match writer.write(path) {
+            Err(_) if control.stopped() => Err(Error::Interrupted),
+            done => Ok(done?),
+        }
+    }
+}
+
+/// Checks that config.json and tokenizer speak of this embedding: llama.cpp refuses others, and no array is
+/// made that is longer.
+fn check_embedding(c: &Config, tensors: &[Tensor]) -> Result<()> {
+    let embedding = tensors.iter().find(|t| t.name() == "token_embd.weight");
+    let missing = || Error::of(&c.folder, "found no tensor of the embedding, expected one");
+    let shape = embedding.ok_or_else(missing)?.shape();
+    let (n, width) = (c.u32("vocab_size")?, c.u32("hidden_size")?);
+    if shape.len() != 2 || shape[0] != u64::from(width) {
+        let what = format!("found {width}, but an embedding of shape {shape:?}");
+        return Err(c.object.error("hidden_size", what));
+    }
+    if u64::from(n) > shape[1] {
+        let what = format!("found {n}, expected at most the {} rows of the embedding", shape[1]);
+        return Err(c.object.error("vocab_size", what));
+    }
+    Ok(())
+}
+
+/// A sink that counts, reports and stops.
+struct Watched<'a> {
+    out: &'a mut dyn Write,
+    control: &'a Control<'a>,
+    done: &'a std::cell::Cell<u64>,
+    total: u64,
+}
+
+impl Write for Watched<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.control.stopped() {
+            return Err(io::Error::other("interrupted"));
+        }
+        let n = self.out.write(bytes)?;
+        self.done.set(self.done.get() + n as u64);
+        self.control.report(format_args!("writing tensors"), self.done.get(), self.total);
+        Ok(n)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}

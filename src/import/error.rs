@@ -1,0 +1,52 @@
+//! Errors of this crate, each shown as one line.
+
+use std::fmt::Display;
+use std::path::Path;
+
+/// Results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a folder cannot be imported. One line: file, key or tensor, found, expected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file that cannot be read or written.
+    #[error(transparent)]
+    File(#[from] gguf::Error),
+    /// The folder is not a model that can be imported.
+    #[error("{0}")]
+    Invalid(String),
+    /// What the caller asked for makes no sense, whatever the folder.
+    #[error("{0}")]
+    Argument(String),
+    /// Stopped through its [`Control`](ropewalk_core::control::Control); nothing is left behind.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl From<files::Error> for Error {
+    fn from(e: files::Error) -> Self {
+        Error::File(e.into())
+    }
+}
+
+impl Error {
+    /// `FILE: KEY: WHAT`.
+    pub(crate) fn at(file: &Path, key: &str, what: impl Display) -> Error {
+        Error::Invalid(format!("{}: {}: {what}", file.display(), shown(key)))
+    }
+    /// `FILE: WHAT`.
+    pub(crate) fn of(file: &Path, what: impl Display) -> Error {
+        Error::Invalid(format!("{}: {what}", file.display()))
+    }
+}
+
+/// A name from a file as it may stand in a one-line message: control characters escaped, long ones cut.
+pub(crate) fn shown(name: &str) -> String {
+    const MOST: usize = 96;
+    let mut text: String = name.chars().take(MOST).flat_map(char::escape_debug).collect();
+    if name.chars().nth(MOST).is_some() {
+        text.push_str("...");
+    }
+    text
+}

@@ -1,0 +1,136 @@
+//! `general.*`: name, size, and how the makers of a model sample from it (`gguf-py/gguf/metadata.py` of
+//! llama.cpp).
+
+use std::path::Path;
+
+use crate::config::Config;
+use crate::json::{Object, SMALL};
+use crate::keys::Keys;
+use crate::tensor::Tensor;
+use crate::Result;
+
+/// Sets the keys, but for those of the architecture and the type.
+pub(crate) fn write(c: &Config, tensors: &[Tensor], k: &mut Keys) -> Result<()> {
+    k.plain("general.type", "model");
+    let sampling = Object::read(&c.folder.join("generation_config.json"), SMALL)?;
+    if let Some(s) = &sampling {
+        for (key, names) in [("top_k", ["top_k", "top_k"]), ("penalty_last_n", ["penalty_last_n"; 2])] {
+            if let Some(n) = s.u32(names[0])? {
+                k.plain(&format!("general.sampling.{key}"), n as i32);
+            }
+        }
+        let floats: [(&str, &[&str]); 5] = [
+            ("top_p", &["top_p"]),
+            ("min_p", &["min_p"]),
+            ("temp", &["temperature"]),
+            ("penalty_repeat", &["penalty_repeat", "repetition_penalty"]),
+            ("xtc_probability", &["xtc_probability"]),
+        ];
+        for (key, names) in floats {
+            if let Some(name) = names.iter().find(|n| s.get(n).is_some()) {
+                if let Some(x) = s.f64(name)? {
+                    k.plain(&format!("general.sampling.{key}"), x as f32);
+                }
+            }
+        }
+    }
+    let from = c.object.string("_name_or_path")?.filter(|n| !n.is_empty() && n.matches('/').count() <= 1);
+    let name = from.and_then(|n| n.rsplit('/').next()).map_or_else(|| folder_name(&c.folder), str::to_owned);
+    k.plain("general.name", title(&name).as_str());
+    k.plain("general.size_label", size_label(tensors).as_str());
+    k.plain("general.quantization_version", 2u32);
+    Ok(())
+}
+
+fn folder_name(folder: &Path) -> String {
+    let real = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    real.file_name().map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned())
+}
+
+/// `my-model-v2-3b` as `My Model v2 3b`.
+fn title(name: &str) -> String {
+    let word = |w: &str| {
+        let lower = w.chars().any(char::is_lowercase) && !w.chars().any(char::is_uppercase);
+        if !lower || is_version(w) {
+            return w.to_owned();
+        }
+        let mut start = true;
+        let capital = |c: char| {
+            let first = std::mem::replace(&mut start, !c.is_alphabetic());
+            if first {
+                c.to_uppercase().collect::<String>()
+            } else {
+                c.to_string()
+            }
+        };
+        w.chars().map(capital).collect()
+    };
+    name.trim().replace('-', " ").split_whitespace().map(word).collect::<Vec<_>>().join(" ")
+}
+
+fn is_version(word: &str) -> bool {
+    let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    word.starts_with(|c: char| c.is_ascii_digit())
+        || word.strip_prefix('v').is_some_and(|rest| rest.split('.').all(digits))
+}
+
+/// The number of parameters, `1.7B`; of a mixture, experts by all that one token may see.
+fn size_label(tensors: &[Tensor]) -> String {
+    let (mut shared, mut expert, mut sum, mut n) = (0u64, 0u64, 0u64, 0u64);
+    for t in tensors {
+        let experts = t.shape().get(2).copied().filter(|_| t.name().contains("_exps."));
+        match experts {
+            Some(e) => {
+                (expert, sum, n) = (expert + t.n_elements() / e.max(1), sum + e, n + 1);
+            }
+            None => shared += t.n_elements(),
+        }
+    }
+    let count = rounded(shared + expert);
+    match sum.checked_div(n) {
+        Some(experts) => format!("{experts}x{count}"),
+        None => count,
+    }
+}
+
+fn rounded(n: u64) -> String {
+    let n = n as f64;
+    let (scaled, unit) = match n {
+        n if n > 1e12 => (n * 1e-12, "T"),
+        n if n > 1e9 => (n * 1e-9, "B"),
+        n if n > 1e6 => (n * 1e-6, "M"),
+        n => (n * 1e-3, "K"),
+    };
+    // At least two digits; Rust and Python round halves to even alike.
+    let whole = format!("{scaled:.0}");
+    let digits = 2usize.saturating_sub(whole.trim_start_matches('0').len());
+    format!("{scaled:.digits$}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_written_as_titles() {
+        // What `Metadata.id_to_title` gives.
+        for (name, wanted) in [
+            ("tiny-model", "Tiny Model"),
+            ("Qwen2.5-0.5b-instruct", "Qwen2.5 0.5b Instruct"),
+            ("smollm2-v1.5", "Smollm2 v1.5"),
+            (" a--b ", "A B"),
+        ] {
+            assert_eq!(title(name), wanted);
+        }
+    }
+
+    #[test]
+    fn parameters_are_counted_in_two_digits() {
+        // What `model_weight_count_rounded_notation` gives.
+        for (n, wanted) in
+            [(38_000, "38K"), (134_515_008, "135M"), (1_711_376_384, "1.7B"), (999, "1.0K"), (12, "0.01K")]
+        {
+            assert_eq!(rounded(n), wanted);
+        }
+    }
+}

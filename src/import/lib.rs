@@ -1,0 +1,21 @@
+//! Model folders of Hugging Face, written as GGUF files: tensors, metadata and tokenizer as llama.cpp's own
+//! converter writes them.
+//!
+//! [`Checkpoint::open`] reads and checks a folder; [`Checkpoint::write`] streams it into a file. Nothing in the
+//! folder is trusted: every length, number and name is checked before it is used.
+#![forbid(unsafe_code)]
+
+mod error;
+mod json;
+mod safetensors;
+mod config;
+mod tensor;
+mod keys;
+mod vocab;
+mod general;
+mod arch;
+mod checkpoint;
+
+pub use checkpoint::{Checkpoint, Encode};
+pub use error::{Error, Result};
+pub use tensor::{floats, Tensor};

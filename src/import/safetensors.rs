@@ -1,0 +1,233 @@
+//! The tensors of a folder: one safetensors file, or several that an index lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use files::{Map, Unchanging};
+use gguf::DType;
+use serde_json::Value;
+
+use crate::error::shown;
+use crate::json::{kind, Object, SMALL};
+use crate::{Error, Result};
+
+/// Files of one model; the largest known have fewer than 200.
+const MAX_PARTS: usize = 1024;
+/// Bytes of a header, a few hundred for each tensor.
+const MAX_HEADER: u64 = 32 << 20;
+const INDEX: &str = "model.safetensors.index.json";
+
+/// A tensor as it is stored. Exists only checked: the data lies in its file, and sizes agree.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    /// Shape as in the file, outermost dimension first.
+    pub(crate) shape: Vec<u64>,
+    part: usize,
+    start: usize,
+    end: usize,
+}
+
+impl Stored {
+    /// Values in one row of the last dimension; of a vector, 1.
+    pub(crate) fn width(&self) -> usize {
+        match self.shape.len() {
+            0 | 1 => 1,
+            n => self.shape[n - 1] as usize,
+        }
+    }
+    /// Rows of [`Stored::width`].
+    pub(crate) fn n_rows(&self) -> usize {
+        let n: usize = self.shape.iter().map(|&n| n as usize).product();
+        n / self.width().max(1)
+    }
+}
+
+/// All tensors of a folder, those of each file sorted by name, as llama.cpp's converter goes through them.
+#[derive(Debug)]
+pub(crate) struct Tensors {
+    pub(crate) paths: Vec<PathBuf>,
+    maps: Vec<Map>,
+    pub(crate) all: Vec<Stored>,
+}
+
+impl Tensors {
+    /// Finds and checks the files of a folder.
+    pub(crate) fn open(folder: &Path) -> Result<Tensors> {
+        let index = folder.join(INDEX);
+        let listed = Object::read(&index, SMALL)?.map(|o| weight_map(&o)).transpose()?;
+        let names = match &listed {
+            Some(listed) => listed.values().cloned().collect::<BTreeSet<_>>(),
+            None => beside(folder)?,
+        };
+        let mut out = Tensors { paths: Vec::new(), maps: Vec::new(), all: Vec::new() };
+        let mut found = BTreeMap::new();
+        for name in &names {
+            let path = folder.join(name);
+            if listed.is_some() && !path.exists() {
+                return Err(Error::of(&index, format!("lists {}, which is missing", shown(name))));
+            }
+            let map = Map::open(&path, Unchanging::while_mapped())?;
+            let part = out.maps.len();
+            let (stored, names) = header(&path, &map, part)?;
+            for tensor in names {
+                if let Some(other) = found.insert(tensor.clone(), name) {
+                    let what = format!("found in {} and in {}, expected once", shown(other), shown(name));
+                    return Err(Error::at(&path, &tensor, what));
+                }
+            }
+            out.all.extend(stored);
+            out.paths.push(path);
+            out.maps.push(map);
+        }
+        if let Some(listed) = &listed {
+            if let Some((tensor, file)) =
+                listed.iter().find(|(tensor, file)| found.get(*tensor) != Some(file))
+            {
+                return Err(Error::at(&index, tensor, format!("listed for {}, which lacks it", shown(file))));
+            }
+            if let Some(tensor) = found.keys().find(|tensor| !listed.contains_key(*tensor)) {
+                return Err(Error::at(&index, tensor, "found in a file, but not listed"));
+            }
+        }
+        Ok(out)
+    }
+    /// The bytes of a tensor.
+    pub(crate) fn data(&self, t: &Stored) -> &[u8] {
+        &self.maps[t.part][t.start..t.end]
+    }
+    /// The file a tensor is in.
+    pub(crate) fn path(&self, t: &Stored) -> &Path {
+        &self.paths[t.part]
+    }
+}
+
+/// Which tensor is in which file, from an index. Files are named, not reached by a path.
+fn weight_map(index: &Object) -> Result<BTreeMap<String, String>> {
+    let map = index
+        .object("weight_map")?
+        .ok_or_else(|| index.error("weight_map", "found none, expected an object"))?;
+    let mut out = BTreeMap::new();
+    let mut parts = BTreeSet::new();
+    for (tensor, file) in map {
+        let name = file.as_str().filter(|f| is_plain_name(f));
+        let name = name.ok_or_else(|| {
+            let what =
+                format!("found {}, expected the name of a .safetensors file in this folder", kind(file));
+            index.error(tensor, what)
+        })?;
+        parts.insert(name);
+        out.insert(tensor.clone(), name.to_owned());
+    }
+    if parts.is_empty() || parts.len() > MAX_PARTS {
+        let what = format!("found {} files, expected 1 to {MAX_PARTS}", parts.len());
+        return Err(index.error("weight_map", what));
+    }
+    Ok(out)
+}
+
+fn is_plain_name(name: &str) -> bool {
+    name.ends_with(".safetensors") && !name.starts_with('.') && !name.contains(['/', '\\', ':', '\0'])
+}
+
+/// The files of a folder without an index.
+fn beside(folder: &Path) -> Result<BTreeSet<String>> {
+    let io = |e| Error::from(files::Error::new(folder, e));
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let name = entry.map_err(io)?.file_name();
+        names.extend(name.to_str().filter(|n| n.starts_with("model") && is_plain_name(n)).map(str::to_owned));
+    }
+    match names.len() {
+        0 => Err(Error::of(folder, "found no model.safetensors, expected the weights in this format")),
+        n if n > MAX_PARTS => {
+            Err(Error::of(folder, format!("found {n} files of weights, expected at most {MAX_PARTS}")))
+        }
+        _ => Ok(names),
+    }
+}
+
+/// Tensors that are no weights of the text model: masks and angles that old files keep, and images' and
+/// sounds' (`TextModel.filter_tensors` of llama.cpp's `conversion/base.py`).
+fn is_left_out(name: &str) -> bool {
+    let ends = [".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq"];
+    let starts = ["mlp", "vit.", "vpm.", "siglip2.", "conformer.", "merger.", "resampler."];
+    let parts =
+        ["visual.", "vision.", "audio.", "vision_", "audio_", "projector.", "image_newline", "patch_embed"];
+    ends.iter().any(|e| name.ends_with(e))
+        || starts.iter().any(|s| name.starts_with(s))
+        || parts.iter().any(|p| name.contains(p))
+}
+
+/// Parses and checks the header of a file: eight bytes with its length, then JSON, then the data. Returns the
+/// weights, and the names of all tensors.
+fn header(path: &Path, file: &[u8], part: usize) -> Result<(Vec<Stored>, Vec<String>)> {
+    let short = || Error::of(path, format!("found {} bytes, expected a safetensors header", file.len()));
+    let (length, rest) = file.split_first_chunk::<8>().ok_or_else(short)?;
+    let length = u64::from_le_bytes(*length);
+    if length > MAX_HEADER || length > rest.len() as u64 {
+        let most = MAX_HEADER.min(rest.len() as u64);
+        return Err(Error::of(path, format!("found a header of {length} bytes, expected at most {most}")));
+    }
+    let (json, data) = rest.split_at(length as usize);
+    let object = Object::parse(path, json)?;
+    let names = object.map.keys().filter(|name| *name != "__metadata__");
+    let mut out = Vec::with_capacity(object.map.len());
+    for name in names.clone().filter(|name| !is_left_out(name)) {
+        let entry = &object.map[name];
+        let entry = entry.as_object().ok_or_else(|| object.error(name, "expected an object"))?;
+        let entry = object.inside(entry.clone());
+        out.push(stored(&object, name, &entry, data.len(), part, 8 + length as usize)?);
+    }
+    let mut ends: Vec<&Stored> = out.iter().filter(|t| t.end > t.start).collect();
+    ends.sort_by_key(|t| t.start);
+    if let Some(w) = ends.windows(2).find(|w| w[1].start < w[0].end) {
+        return Err(object.error(&w[1].name, format!("data overlaps that of {}", shown(&w[0].name))));
+    }
+    out.sort_by(|a, b| a.name.cmp(&b.name));
+    let names = names.cloned().collect();
+    Ok((out, names))
+}
+
+fn stored(
+    file: &Object,
+    name: &str,
+    entry: &Object,
+    n_data: usize,
+    part: usize,
+    base: usize,
+) -> Result<Stored> {
+    let wrong = |what: String| file.error(name, what);
+    let dtype = entry.string("dtype")?.unwrap_or("none");
+    let dtype = match dtype {
+        "F32" => DType::F32,
+        "F16" => DType::F16,
+        "BF16" => DType::BF16,
+        other => return Err(wrong(format!("found type {}, expected F32, F16 or BF16", shown(other)))),
+    };
+    let numbers = |key: &str| -> Result<Vec<u64>> {
+        let array = entry.get(key).and_then(Value::as_array).filter(|a| a.len() <= 8);
+        let found = array.and_then(|a| a.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>());
+        found.ok_or_else(|| wrong(format!("{key}: expected an array of whole numbers")))
+    };
+    let (shape, offsets) = (numbers("shape")?, numbers("data_offsets")?);
+    if !(1..=4).contains(&shape.len()) || shape.contains(&0) {
+        return Err(wrong(format!("found shape {shape:?}, expected 1 to 4 dimensions of at least 1")));
+    }
+    let n = shape.iter().try_fold(dtype.block_bytes() as u64, |n, &d| n.checked_mul(d));
+    let [start, end] = offsets[..] else {
+        return Err(wrong(format!("found {} data offsets, expected 2", offsets.len())));
+    };
+    if end > n_data as u64 || start > end {
+        return Err(wrong(format!(
+            "found data from {start} to {end}, expected at most the file's {n_data} bytes"
+        )));
+    }
+    if n != Some(end - start) {
+        let what = format!("found {} bytes of data, expected those of {dtype} {shape:?}", end - start);
+        return Err(wrong(what));
+    }
+    let (start, end) = (base + start as usize, base + end as usize);
+    Ok(Stored { name: name.to_owned(), dtype, shape, part, start, end })
+}

@@ -1,0 +1,235 @@
+//! Tensors of the new file, and how their rows come from those of the checkpoint.
+
+use std::io;
+
+use gguf::float::{decode, encode};
+use gguf::DType;
+use half::f16;
+
+use crate::safetensors::{Stored, Tensors};
+use crate::{Error, Result};
+
+/// Values read at a time: what bounds memory beside the largest row.
+const BATCH: usize = 1 << 20;
+
+/// A tensor to be written.
+#[derive(Debug)]
+pub struct Tensor {
+    name: String,
+    shape: Vec<u64>,
+    plain: bool,
+    source: Source,
+}
+
+/// Which row of the source is a row of the result. Rows are those of the last dimension; of a vector, its
+/// values.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Rows {
+    /// All, in order.
+    All,
+    /// As many from the start.
+    First(usize),
+    /// For each of so many heads, rows of the first and of the second half in turn: transformers rotates
+    /// dimension i with i + n/2, llama.cpp's `llama` i with i + 1.
+    Interleaved(usize),
+    /// From query, key and value of each head in turn to all queries, all keys, all values.
+    Apart(usize),
+    /// Of every `of` rows, `n` after the first `from`.
+    Of { of: usize, from: usize, n: usize },
+}
+
+#[derive(Debug)]
+enum Source {
+    /// Values that are computed.
+    Values(Vec<f32>),
+    /// Rows of tensors of the same shape, one after the other.
+    Stored { parts: Vec<Stored>, rows: Rows, add_one: bool },
+}
+
+impl Rows {
+    fn source(self, i: usize, n_rows: usize) -> usize {
+        match self {
+            Rows::All | Rows::First(_) => i,
+            Rows::Interleaved(heads) => {
+                let size = n_rows / heads;
+                let (head, j) = (i / size, i % size);
+                head * size + j % 2 * (size / 2) + j / 2
+            }
+            Rows::Apart(heads) => {
+                let size = n_rows / heads / 3;
+                let (what, head) = (i / (heads * size), i / size % heads);
+                (head * 3 + what) * size + i % size
+            }
+            Rows::Of { of, from, n } => i / n * of + from + i % n,
+        }
+    }
+    /// The rows that come of so many, or why that is none.
+    fn of(self, n_rows: usize) -> Result<usize, String> {
+        let whole = |n: usize| match n > 0 && n_rows.is_multiple_of(n) {
+            true => Ok(n_rows),
+            false => Err(format!("found {n_rows} rows, expected a multiple of {n}")),
+        };
+        match self {
+            Rows::All => Ok(n_rows),
+            Rows::First(n) => Ok(n.min(n_rows)),
+            Rows::Interleaved(heads) => whole(heads.saturating_mul(2)),
+            Rows::Apart(heads) => whole(heads.saturating_mul(3)),
+            Rows::Of { of, n, .. } => whole(of).map(|all| all / of * n),
+        }
+    }
+}
+
+impl Tensor {
+    /// Name in the new file.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// Shape in ggml order.
+    pub fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+    /// True for what llama.cpp wants in F32 whatever the file's type: vectors, norms, biases, routers.
+    pub fn stays_f32(&self) -> bool {
+        self.plain
+    }
+    /// Number of values.
+    pub fn n_elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+    /// The type its values have in the checkpoint.
+    pub fn stored(&self) -> DType {
+        match &self.source {
+            Source::Values(_) => DType::F32,
+            Source::Stored { parts, .. } => parts[0].dtype,
+        }
+    }
+
+    /// A vector that the checkpoint does not have.
+    pub(crate) fn computed(name: &str, values: Vec<f32>) -> Tensor {
+        Tensor {
+            name: name.into(),
+            shape: vec![values.len() as u64],
+            plain: true,
+            source: Source::Values(values),
+        }
+    }
+    /// Rows of one tensor; with `stack`, of one or more of one shape behind each other in a new outermost
+    /// dimension.
+    pub(crate) fn of(
+        name: String,
+        parts: Vec<Stored>,
+        stack: bool,
+        rows: Rows,
+        add_one: bool,
+        from: &Tensors,
+    ) -> Result<Tensor> {
+        let first = &parts[0];
+        let wrong = |t: &Stored, what: String| Error::at(from.path(t), &t.name, what);
+        if let Some(other) = parts.iter().find(|t| t.shape != first.shape || t.dtype != first.dtype) {
+            let what = format!(
+                "found {} {:?}, expected {} {:?}",
+                other.dtype, other.shape, first.dtype, first.shape
+            );
+            return Err(wrong(other, what));
+        }
+        let n_rows = rows.of(first.n_rows()).map_err(|what| wrong(first, what))?;
+        let mut shape = first.shape.clone();
+        // Rows are the last dimension but one; the others stay.
+        let at = shape.len().saturating_sub(2);
+        shape[at] = n_rows as u64 / shape[..at].iter().product::<u64>();
+        if stack {
+            shape.insert(0, parts.len() as u64);
+        }
+        if shape.len() > 4 {
+            return Err(wrong(first, format!("found {} dimensions, expected at most 4", shape.len())));
+        }
+        shape.reverse();
+        let plain = shape.len() == 1
+            || !name.ends_with(".weight")
+            || ["_norm.weight", "ffn_gate_inp.weight"].iter().any(|end| name.ends_with(end));
+        Ok(Tensor { name, shape, plain, source: Source::Stored { parts, rows, add_one } })
+    }
+
+    /// The bytes in the checkpoint, where they are those of type `to`.
+    pub(crate) fn unchanged<'a>(&self, to: DType, from: &'a Tensors) -> Option<&'a [u8]> {
+        match &self.source {
+            Source::Stored { parts, rows: Rows::All, add_one: false } if parts.len() == 1 => {
+                Some(&parts[0]).filter(|t| t.dtype == to).map(|t| from.data(t))
+            }
+            _ => None,
+        }
+    }
+
+    /// Gives the values in order, whole rows at a time, to `take`.
+    pub(crate) fn each(
+        &self,
+        from: &Tensors,
+        take: &mut dyn FnMut(&[f32]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (parts, rows, add_one) = match &self.source {
+            Source::Values(values) => return take(values),
+            Source::Stored { parts, rows, add_one } => (parts, *rows, *add_one),
+        };
+        let row = self.shape[0] as usize;
+        let width = parts[0].width();
+        // Of a vector, all values are one row of the new file.
+        let step = (BATCH / row.max(1)).max(1) * (row / width).max(1);
+        let mut values = Vec::new();
+        for part in parts {
+            let (data, stored) = (from.data(part), part.n_rows());
+            let bytes = width * part.dtype.block_bytes();
+            let n_rows = rows.of(stored).map_err(io::Error::other)?;
+            for start in (0..n_rows).step_by(step) {
+                let end = n_rows.min(start + step);
+                values.resize((end - start) * width, 0.0);
+                let read = |at: usize, out: &mut [f32]| {
+                    let n = out.len() * part.dtype.block_bytes();
+                    match decode(part.dtype, &data[at..at + n], out) {
+                        true => Ok(()),
+                        false => Err(io::Error::other(format!("{} cannot be read", part.dtype))),
+                    }
+                };
+                if matches!(rows, Rows::All | Rows::First(_)) {
+                    read(start * bytes, &mut values)?;
+                } else {
+                    for (out, i) in values.chunks_exact_mut(width).zip(start..end) {
+                        read(rows.source(i, stored) * bytes, out)?;
+                    }
+                }
+                if add_one {
+                    values.iter_mut().for_each(|x| *x = one_more(*x, part.dtype));
+                }
+                take(&values)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As torch adds 1: in the tensor's own type where that is F16, else in F32.
+fn one_more(x: f32, dtype: DType) -> f32 {
+    match dtype {
+        DType::F16 => f16::from_f32(x + 1.0).to_f32(),
+        _ => x + 1.0,
+    }
+}
+
+/// Little-endian bytes of values as F32, F16 or BF16.
+///
+/// # Errors
+/// Another type, or a value that would become infinite.
+pub fn floats(to: DType, values: &[f32]) -> io::Result<Vec<u8>> {
+    if let Some(lost) = values.iter().find(|x| x.is_finite() && x.abs() >= limit(to)) {
+        return Err(io::Error::other(format!("found {lost:e}, which {to} cannot hold; name another type")));
+    }
+    encode(to, values).ok_or_else(|| io::Error::other(format!("{to} is no type of floats")))
+}
+
+/// The least magnitude that becomes infinite.
+fn limit(to: DType) -> f32 {
+    match to {
+        DType::F16 => 65520.0,
+        DType::BF16 => f32::from_bits(0x7f7f_8000),
+        _ => f32::INFINITY,
+    }
+}

@@ -1,0 +1,118 @@
+//! Tensors byte for byte, metadata key by key.
+
+use gguf::{Array, DType, File, Value};
+use ropewalk_core::control::Control;
+use ropewalk_import::{floats, Tensor};
+use serde_json::{json, Value as Json};
+use sha2::{Digest, Sha256};
+
+use crate::{fixtures, Folder};
+
+/// Keys that differ from llama.cpp's on purpose: that the base is not written for GPT-NeoX unless it is
+/// another than llama.cpp's own; the second token of `eos_token_id` in generation_config.json.
+const ADDED: &[(&str, &str)] = &[("qwen2", "tokenizer.ggml.eot_token_id")];
+/// Guesses from a folder's name, of which ours has the name alone.
+const NOT_WRITTEN: &[&str] = &["general.basename", "general.finetune"];
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// A value as the recording has it.
+fn recorded(value: &Value) -> Json {
+    let short = |kind: &str, v: Vec<Json>| json!([format!("array {kind}"), v]);
+    let long = |kind: &str, n: usize, bytes: Vec<u8>| json!([format!("array {kind}"), n, hex(&bytes)]);
+    match value {
+        Value::U32(v) => json!(["uint32", v]),
+        Value::I32(v) => json!(["int32", v]),
+        Value::F32(v) => json!(["float32", f64::from(*v)]),
+        Value::Bool(v) => json!(["bool", v]),
+        Value::String(v) => json!(["string", String::from_utf8(v.clone()).unwrap()]),
+        Value::Array(Array::Bool(v)) => short("bool", v.iter().map(|b| json!(b)).collect()),
+        Value::Array(Array::String(v)) => long(
+            "string",
+            v.len(),
+            v.iter().flat_map(|s| [&(s.len() as u64).to_le_bytes(), &s[..]].concat()).collect(),
+        ),
+        Value::Array(Array::I32(v)) => {
+            long("int32", v.len(), v.iter().flat_map(|x| x.to_le_bytes()).collect())
+        }
+        Value::Array(Array::F32(v)) => {
+            long("float32", v.len(), v.iter().flat_map(|x| x.to_le_bytes()).collect())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn compare(name: &str) {
+    let folder = Folder::of(name);
+    let checkpoint = folder.open().unwrap();
+    for (dtype, number) in [(DType::F32, 0), (DType::F16, 1), (DType::BF16, 32)] {
+        let path = folder.file("out.gguf");
+        let encode = |_: &Tensor, to: DType, values: &[f32]| floats(to, values);
+        let control = Control::default();
+        checkpoint.write(&path, number, &|_| dtype, &encode, &control).unwrap();
+        let file = File::open(&path).unwrap();
+        let wanted = folder.expected["types"][dtype.name()].as_object().unwrap();
+        for t in file.tensors() {
+            let found = json!([t.shape, t.dtype.name(), &hex(file.data(t))[..16]]);
+            assert_eq!(Some(&found), wanted.get(&t.name), "{name}: {}", t.name);
+        }
+        assert_eq!(file.tensors().len(), wanted.len(), "{name}");
+        if dtype != DType::F32 {
+            continue;
+        }
+        let keys = folder.expected["keys"].as_object().unwrap();
+        let mut faults = Vec::new();
+        for (key, wanted) in keys.iter().filter(|(k, _)| !NOT_WRITTEN.contains(&k.as_str())) {
+            let found = file.value(key).map(recorded);
+            if found.as_ref() != Some(wanted) {
+                faults.push(format!("{key}: found {found:?}, expected {wanted}"));
+            }
+        }
+        for (key, value) in file.metadata().iter().filter(|(k, _)| !keys.contains_key(k)) {
+            if !ADDED.contains(&(name, key)) && key != "general.file_type" {
+                faults.push(format!("{key}: found {}, expected none", value.describe()));
+            }
+        }
+        assert!(faults.is_empty(), "{name}:\n{}", faults.join("\n"));
+    }
+}
+
+macro_rules! compared {
+    ($($test:ident: $name:literal;)*) => {
+        $(#[test] fn $test() { compare($name); })*
+
+        #[test]
+        fn every_recording_is_compared() {
+            let mut found: Vec<String> = std::fs::read_dir(fixtures()).unwrap()
+                .map(|e| e.unwrap().file_name().into_string().unwrap())
+                .filter(|n| n != "tokenizers")
+                .collect();
+            found.sort();
+            let mut listed = vec![$($name),*];
+            listed.sort();
+            assert_eq!(found, listed);
+        }
+    };
+}
+
+compared! {
+    cohere2: "cohere2";
+    gemma2: "gemma2";
+    gemma3: "gemma3";
+    gptneox: "gptneox";
+    granite: "granite";
+    llama_in_three_files_with_llama3_scaling: "llama";
+    llama_with_bytes_to_fall_back_on_and_linear_scaling: "llama-linear";
+    ministral3: "ministral3";
+    mistral: "mistral";
+    olmo2: "olmo2";
+    phi2: "phi2";
+    phi3_with_longrope: "phi3";
+    phi4_with_partial_rotation: "phi4";
+    qwen2_with_yarn: "qwen2";
+    qwen3: "qwen3";
+    qwen3moe: "qwen3moe";
+    smollm3: "smollm3";
+}

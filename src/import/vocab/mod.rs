@@ -1,0 +1,242 @@
+//! The tokenizer of a folder as `tokenizer.*` keys.
+
+mod bpe;
+mod llama_hf;
+mod probe;
+mod sentencepiece;
+mod special;
+
+use std::path::Path;
+
+use gguf::{Array, Value};
+
+use crate::config::Config;
+use crate::json::{Object, LARGE, SMALL};
+use crate::keys::Keys;
+use crate::{Error, Result};
+
+use special::Special;
+
+pub(crate) use bpe::n_in_tokenizer_json;
+
+/// Where a family's tokenizer is looked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Kinds {
+    /// tokenizer.json with BPE of bytes.
+    Bpe,
+    /// tokenizer.model.
+    Sentencepiece,
+    /// tokenizer.model, else tokenizer.json.
+    SentencepieceOrBpe,
+    /// tokenizer.model, with added tokens of tokenizer.json, too.
+    Phi3,
+    /// tokenizer.model, else tokenizer.json with BPE of characters or of bytes.
+    Llama,
+}
+
+/// Numbers of token types in GGUF.
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const UNUSED: i32 = 5;
+const BYTE: i32 = 6;
+
+/// A vocabulary under way: `vocab_size` entries, all unused at first.
+struct Tokens {
+    texts: Vec<Vec<u8>>,
+    scores: Vec<f32>,
+    types: Vec<i32>,
+}
+
+/// The files of a tokenizer, read once.
+struct Files {
+    config: Option<Object>,
+    tokenizer: Option<Object>,
+    folder: std::path::PathBuf,
+}
+
+/// True for a folder with tokenizer.model.
+pub(crate) fn has_sentencepiece(folder: &Path) -> bool {
+    folder.join(sentencepiece::FILE).is_file()
+}
+
+/// Reads the tokenizer and sets its keys. `pre` is the kind of BPE if the caller forces one.
+pub(crate) fn write(
+    c: &Config,
+    kinds: Kinds,
+    pre: Option<&str>,
+    no_space_prefix: bool,
+    keys: &mut Keys,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    if let Some(pre) = pre.filter(|pre| !probe::KINDS.contains(pre)) {
+        let what = format!("--pre: unknown kind of tokenizer {pre:?}; known: {}", probe::KINDS.join(" "));
+        return Err(Error::Argument(what));
+    }
+    let files = Files {
+        config: Object::read(&c.folder.join("tokenizer_config.json"), SMALL)?,
+        tokenizer: Object::read(&c.folder.join(bpe::FILE), LARGE)?,
+        folder: c.folder.clone(),
+    };
+    if kinds == Kinds::Llama {
+        let prefix = files.config.as_ref().map(|o| o.bool("add_prefix_space")).transpose()?.flatten();
+        if let Some(prefix) = prefix {
+            keys.plain("tokenizer.ggml.add_space_prefix", prefix);
+        }
+    }
+    let n = c.u32("vocab_size")?;
+    let has_model = kinds != Kinds::Bpe && has_sentencepiece(&c.folder);
+    let bytes = !(has_model || kinds == Kinds::Llama && llama_hf::fits(&files)?);
+    if bytes && matches!(kinds, Kinds::Sentencepiece | Kinds::Phi3) {
+        return Err(Error::of(&c.folder, format!("has no {}, expected one", sentencepiece::FILE)));
+    }
+    if let (false, Some(pre)) = (bytes, pre) {
+        let what = format!("--pre {pre}: this tokenizer is no BPE of bytes, and has no kind to choose");
+        return Err(Error::Argument(what));
+    }
+    if bytes {
+        let (tokens, pre) = bpe::read(&files, n, pre)?;
+        keys.plain("tokenizer.ggml.model", "gpt2");
+        keys.plain("tokenizer.ggml.pre", pre.as_str());
+        set(tokens, false, keys);
+        let mut special = Special::new(None);
+        special.load(&files, true)?;
+        special.write(keys)?;
+    } else {
+        let tokens = match has_model {
+            true => sentencepiece::read(&files, n, kinds == Kinds::Phi3)?,
+            false => {
+                notes.push(format!(
+                    "There is no {}: scores are all the same, as llama.cpp's converter writes them, and texts \
+                     may be cut into other tokens than by transformers.",
+                    sentencepiece::FILE
+                ));
+                llama_hf::read(&files)?
+            }
+        };
+        let n = tokens.texts.len();
+        keys.plain("tokenizer.ggml.model", "llama");
+        keys.plain("tokenizer.ggml.pre", "default");
+        set(tokens, true, keys);
+        let mut special = Special::new(Some(n));
+        special.load(&files, false)?;
+        special.write(keys)?;
+        if no_space_prefix {
+            keys.plain("tokenizer.ggml.add_space_prefix", false);
+        }
+    }
+    // CodeLlama, and SmolLM and small Granites (`LlamaModel.set_vocab`).
+    match (kinds, n) {
+        (Kinds::Llama, 32016) => keys.plain("tokenizer.ggml.eot_token_id", 32010u32),
+        (Kinds::Llama, 49152) => keys.plain("tokenizer.ggml.add_bos_token", false),
+        _ => {}
+    }
+    more_ends(c, keys)
+}
+
+fn set(tokens: Tokens, scores: bool, keys: &mut Keys) {
+    keys.plain("tokenizer.ggml.tokens", Value::Array(Array::String(tokens.texts)));
+    if scores {
+        keys.plain("tokenizer.ggml.scores", tokens.scores);
+    }
+    keys.plain("tokenizer.ggml.token_type", tokens.types);
+}
+
+/// Tokens that end a text beside the one in `eos_token_id`: generation_config.json lists them, llama.cpp
+/// knows of two more by id.
+fn more_ends(c: &Config, keys: &mut Keys) -> Result<()> {
+    let path = c.folder.join("generation_config.json");
+    let Some(generation) = Object::read(&path, SMALL)? else { return Ok(()) };
+    let Some(serde_json::Value::Array(list)) = generation.get("eos_token_id") else { return Ok(()) };
+    let found = |key: &str| keys.list.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone());
+    let n = u64::from(c.u32("vocab_size")?);
+    let mut more = Vec::new();
+    for id in list {
+        let id = id.as_u64().filter(|&id| id < n).ok_or_else(|| {
+            generation
+                .error("eos_token_id", format!("found {}, expected ids below {n}", crate::json::kind(id)))
+        })?;
+        let id = Value::U32(id as u32);
+        let known = ["eos", "eot", "eom"].map(|kind| found(&format!("tokenizer.ggml.{kind}_token_id")));
+        if !known.contains(&Some(id.clone())) && !more.contains(&id) {
+            more.push(id);
+        }
+    }
+    let free = ["eos", "eot", "eom"].map(|kind| format!("tokenizer.ggml.{kind}_token_id"));
+    let free: Vec<String> = free.into_iter().filter(|key| found(key).is_none()).collect();
+    for (key, id) in free.into_iter().zip(more) {
+        keys.plain(&key, id);
+    }
+    Ok(())
+}
+
+impl Tokens {
+    fn new(n: u32) -> Tokens {
+        let n = n as usize;
+        Tokens {
+            texts: (0..n).map(|i| format!("[PAD{i}]").into_bytes()).collect(),
+            scores: vec![-10000.0; n],
+            types: vec![UNUSED; n],
+        }
+    }
+    /// Sets a token; false beyond the end.
+    fn set(&mut self, id: usize, text: &[u8], score: f32, kind: i32) -> bool {
+        if id >= self.texts.len() {
+            return false;
+        }
+        self.texts[id] = text.to_vec();
+        (self.scores[id], self.types[id]) = (score, kind);
+        true
+    }
+}
+
+/// True for texts that some models fail to mark as special (`does_token_look_special`).
+fn looks_special(text: &str) -> bool {
+    matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
+        || text.starts_with("<|") && text.ends_with("|>")
+        || text.starts_with("<｜") && text.ends_with("｜>")
+        || text.starts_with("<unused") && text.ends_with('>')
+}
+
+/// A token added beside the vocabulary.
+struct Added {
+    id: u64,
+    text: String,
+    special: bool,
+    normalized: bool,
+}
+
+impl Files {
+    /// `added_tokens_decoder` of tokenizer_config.json.
+    fn decoder(&self) -> Result<Vec<Added>> {
+        let Some(config) = &self.config else { return Ok(Vec::new()) };
+        let Some(map) = config.object("added_tokens_decoder")? else { return Ok(Vec::new()) };
+        let mut out = Vec::new();
+        for (id, entry) in map {
+            let wrong = || config.error("added_tokens_decoder", "expected ids and objects with `content`");
+            let id: u64 = id.parse().map_err(|_| wrong())?;
+            out.push(added(entry, Some(id)).ok_or_else(wrong)?);
+        }
+        Ok(out)
+    }
+    /// `added_tokens` of tokenizer.json.
+    fn added(&self) -> Result<Vec<Added>> {
+        let Some(tokenizer) = &self.tokenizer else { return Ok(Vec::new()) };
+        let list = tokenizer.array("added_tokens")?.map_or(&[][..], Vec::as_slice);
+        let wrong = || tokenizer.error("added_tokens", "expected objects with `id` and `content`");
+        list.iter().map(|entry| added(entry, None).ok_or_else(wrong)).collect()
+    }
+}
+
+fn added(entry: &serde_json::Value, id: Option<u64>) -> Option<Added> {
+    let is =
+        |key: &str, default: bool| entry.get(key).and_then(serde_json::Value::as_bool).unwrap_or(default);
+    let special = is("special", false);
+    Some(Added {
+        id: id.or_else(|| entry.get("id")?.as_u64())?,
+        text: entry.get("content")?.as_str()?.to_owned(),
+        special,
+        normalized: is("normalized", !special),
+    })
+}

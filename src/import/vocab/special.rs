@@ -1,0 +1,319 @@
+//! Special tokens, merges and chat template (`SpecialVocab` of llama.cpp's `gguf-py/gguf/vocab.py`).
+
+use std::collections::BTreeMap;
+
+use gguf::{Array, Value as Gguf};
+use serde_json::{Map, Value};
+
+use crate::error::shown;
+use crate::json::{text, Object, SMALL};
+use crate::keys::Keys;
+use crate::Result;
+
+use super::Files;
+
+/// Roles of tokens in config files, and the key of each in GGUF where it has one.
+const ROLES: [(&str, Option<&str>); 9] = [
+    ("bos", Some("bos")),
+    ("eos", Some("eos")),
+    ("unk", Some("unknown")),
+    // So spelled in GGUF.
+    ("sep", Some("seperator")),
+    ("pad", Some("padding")),
+    ("cls", None),
+    ("mask", Some("mask")),
+    ("eot", Some("eot")),
+    ("eom", Some("eom")),
+];
+
+/// What is found, by role.
+pub(super) struct Special {
+    n_vocab: Option<usize>,
+    ids: BTreeMap<&'static str, u32>,
+    add: BTreeMap<&'static str, bool>,
+    merges: Vec<Vec<u8>>,
+    lowercase: Option<bool>,
+    strip_accents: Option<bool>,
+    template: Option<Value>,
+}
+
+/// The text of a token that is given as a string or as an object with `content`.
+pub(super) fn content(entry: &Value) -> Option<String> {
+    entry.as_str().or_else(|| entry.get("content")?.as_str()).map(str::to_owned)
+}
+
+fn id(step: &Value) -> Option<&str> {
+    step.get("SpecialToken")?.get("id")?.as_str()
+}
+
+impl Special {
+    /// With `n_vocab`, ids beyond it are left out.
+    pub(super) fn new(n_vocab: Option<usize>) -> Special {
+        Special {
+            n_vocab,
+            ids: BTreeMap::new(),
+            add: BTreeMap::new(),
+            merges: Vec::new(),
+            lowercase: None,
+            strip_accents: None,
+            template: None,
+        }
+    }
+
+    /// Reads what the files of a folder say.
+    pub(super) fn load(&mut self, files: &Files, merges: bool) -> Result<()> {
+        let mut config = files.config.clone();
+        let mut more_roles: Vec<&'static str> = Vec::new();
+        if let Some(json) = &files.tokenizer {
+            if merges {
+                self.merges = read_merges(json)?;
+            }
+            if let Some(normalizer) = json.get("normalizer") {
+                self.normalizer(normalizer);
+            }
+            if let Some(post) = json.get("post_processor") {
+                self.post_processor(post, config.as_mut().map(|c| &mut c.map), &mut more_roles);
+            }
+        }
+        if let Some(config) = &config {
+            self.template = template(files, config)?;
+            self.roles(files, config, &more_roles)?;
+        }
+        self.ids_of_config(files)
+    }
+
+    fn roles(&mut self, files: &Files, config: &Object, more: &[&'static str]) -> Result<()> {
+        let added = files.added()?;
+        for (role, _) in ROLES.iter().filter(|(r, _)| !matches!(*r, "eot" | "eom") || more.contains(r)) {
+            if let Some(Value::Bool(add)) = config.get(&format!("add_{role}_token")) {
+                self.add.entry(role).or_insert(*add);
+            }
+            let Some(text) = config.get(&format!("{role}_token")).and_then(content) else { continue };
+            if let Some(token) = added.iter().find(|a| a.text == text) {
+                self.set(role, token.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ids that config.json gives, where nothing else has.
+    fn ids_of_config(&mut self, files: &Files) -> Result<()> {
+        let Some(config) = Object::read(&files.folder.join("config.json"), SMALL)? else { return Ok(()) };
+        for (role, _) in &ROLES[..7] {
+            let key = format!("{role}_token_id");
+            let inside = || config.get("text_config").and_then(|t| t.get(&key));
+            if let Some(id) = config.get(&key).or_else(inside).and_then(Value::as_u64) {
+                self.set(role, id);
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, role: &'static str, id: u64) {
+        let Some(id) = u32::try_from(id).ok().filter(|&id| self.n_vocab.is_none_or(|n| (id as usize) < n))
+        else {
+            return;
+        };
+        self.ids.entry(role).or_insert(id);
+    }
+
+    fn normalizer(&mut self, normalizer: &Value) {
+        let flag = |key: &str| normalizer.get(key).and_then(Value::as_bool);
+        match normalizer.get("type").and_then(Value::as_str) {
+            Some("Lowercase") => self.lowercase = Some(true),
+            Some("StripAccents") => self.strip_accents = Some(true),
+            Some("BertNormalizer") => {
+                self.lowercase = flag("lowercase").or(self.lowercase);
+                self.strip_accents = flag("strip_accents").or(self.strip_accents);
+            }
+            Some("Sequence") => {
+                let inside = normalizer.get("normalizers").and_then(Value::as_array);
+                inside.into_iter().flatten().for_each(|n| self.normalizer(n));
+            }
+            _ => {}
+        }
+    }
+
+    /// Which special tokens the tokenizer puts around a text. `config` is tokenizer_config.json, completed
+    /// where the tokenizer shows what it does not say.
+    fn post_processor(
+        &mut self,
+        post: &Value,
+        mut config: Option<&mut Map<String, Value>>,
+        more_roles: &mut Vec<&'static str>,
+    ) {
+        let of = |config: &Option<&mut Map<String, Value>>, role: &str| {
+            config.as_ref().and_then(|c| content(c.get(&format!("{role}_token"))?)).filter(|t| !t.is_empty())
+        };
+        let (mut bos, mut eos) = (of(&config, "bos"), of(&config, "eos"));
+        let (mut cls, sep) = (of(&config, "cls"), of(&config, "sep"));
+        let mut put = |role: &str, text: &Option<String>| {
+            if let (Some(config), Some(text)) = (config.as_deref_mut(), text) {
+                config.insert(format!("{role}_token"), text.as_str().into());
+            }
+        };
+        if bos.is_none() && cls.is_some() {
+            bos.clone_from(&cls);
+            put("bos", &bos);
+        }
+        if eos.is_none() && sep.is_some() {
+            eos.clone_from(&sep);
+            put("eos", &eos);
+        }
+        let several = post.get("processors").and_then(Value::as_array);
+        let one = [post.clone()];
+        for step in several.map_or(&one[..], Vec::as_slice) {
+            match step.get("type").and_then(Value::as_str) {
+                Some("ByteLevel") => {
+                    self.add.entry("bos").or_insert(false);
+                    self.add.entry("eos").or_insert(false);
+                }
+                Some("RobertaProcessing") => {
+                    self.add.extend([("bos", true), ("eos", true), ("sep", true)]);
+                }
+                Some("TemplateProcessing") => {
+                    let empty = Vec::new();
+                    let single = step.get("single").and_then(Value::as_array).unwrap_or(&empty);
+                    let (mut first, mut last) = (None, None);
+                    if let [start, .., end] = &single[..] {
+                        (first, last) = (id(start), id(end));
+                    }
+                    if let Some(first) = first {
+                        let is = |role: &Option<String>| role.as_deref() == Some(first);
+                        if !is(&bos) && !is(&cls) {
+                            if bos.is_none() {
+                                bos = Some(first.to_owned());
+                                put("bos", &bos);
+                            }
+                            if cls.is_none() {
+                                cls = Some(first.to_owned());
+                                put("cls", &cls);
+                            }
+                        }
+                        let known = [&bos, &cls].iter().any(|role| role.as_deref() == Some(first));
+                        self.add.insert("bos", known);
+                    }
+                    if let Some(last) = last {
+                        if eos.as_deref() != Some(last) {
+                            let free = ["eot", "eom"].into_iter().find(|role| !more_roles.contains(role));
+                            if let Some(role) = free {
+                                more_roles.push(role);
+                                put(role, &eos);
+                            }
+                            eos = Some(last.to_owned());
+                            put("eos", &eos);
+                        }
+                        self.add.insert("eos", true);
+                    }
+                    let pair = step.get("pair").and_then(Value::as_array).unwrap_or(&empty);
+                    if let Some(add) = separator(pair, first, last, &sep, &eos) {
+                        self.add.insert("sep", add);
+                        if add && sep.is_none() {
+                            put("sep", &eos);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Sets the keys.
+    pub(super) fn write(self, keys: &mut Keys) -> Result<()> {
+        if !self.merges.is_empty() {
+            keys.plain("tokenizer.ggml.merges", Gguf::Array(Array::String(self.merges)));
+        }
+        for (role, name) in ROLES {
+            if let (Some(name), Some(&id)) = (name, self.ids.get(role)) {
+                keys.plain(&format!("tokenizer.ggml.{name}_token_id"), id);
+            }
+            if let (true, Some(&add)) = (matches!(role, "bos" | "eos" | "sep"), self.add.get(role)) {
+                keys.plain(&format!("tokenizer.ggml.add_{role}_token"), add);
+            }
+        }
+        let flags =
+            [("normalizer.lowercase", self.lowercase), ("normalizer.strip_accents", self.strip_accents)];
+        for (key, flag) in flags.iter().filter_map(|(k, f)| Some((k, (*f)?))) {
+            keys.plain(&format!("tokenizer.ggml.{key}"), flag);
+        }
+        match self.template {
+            Some(Value::String(template)) => keys.plain("tokenizer.chat_template", template.as_str()),
+            Some(Value::Array(several)) => templates(&several, keys),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Whether a pair of texts gets a separator: `A [sep] [eos] B`, less what is before and after one text.
+fn separator(
+    pair: &[Value],
+    first: Option<&str>,
+    last: Option<&str>,
+    sep: &Option<String>,
+    eos: &Option<String>,
+) -> Option<bool> {
+    let start = usize::from(first.is_some() && pair.first().and_then(id) == first);
+    let stop = usize::from(last.is_some() && pair.last().and_then(id) == last);
+    let inner = pair.get(start..pair.len().checked_sub(stop)?)?;
+    let is = |step: Option<&Value>, name: &str| {
+        step.and_then(|s| s.get("Sequence")?.get("id")?.as_str()) == Some(name)
+    };
+    if !is(inner.first(), "A") || !is(inner.last(), "B") {
+        return None;
+    }
+    let between = inner.get(1..inner.len() - 1).filter(|b| !b.is_empty())?;
+    let known =
+        |step: &Value| id(step).is_some_and(|t| [sep, eos].iter().any(|role| role.as_deref() == Some(t)));
+    let one = known(&between[0]) && last.is_none();
+    Some(one || between.len() == 2 && known(&between[1]))
+}
+
+/// `model.merges`: strings with a space between two parts, or pairs, whose own spaces are written as byte-level
+/// BPE writes them.
+fn read_merges(json: &Object) -> Result<Vec<Vec<u8>>> {
+    let list = json.object("model")?.and_then(|m| m.get("merges")).and_then(Value::as_array);
+    let wrong = || json.error("model.merges", "expected strings, or pairs of strings");
+    let part = |v: &Value| Some(v.as_str()?.replace(' ', "Ġ"));
+    let merge = |merge: &Value| match merge {
+        Value::String(text) => Some(text.clone().into_bytes()),
+        Value::Array(pair) if pair.len() == 2 => {
+            Some(format!("{} {}", part(&pair[0])?, part(&pair[1])?).into_bytes())
+        }
+        _ => None,
+    };
+    list.into_iter().flatten().map(|m| merge(m).ok_or_else(wrong)).collect()
+}
+
+/// The chat template: of tokenizer_config.json, else in a file of its own.
+fn template(files: &Files, config: &Object) -> Result<Option<Value>> {
+    if let Some(template) = config.get("chat_template") {
+        return Ok(Some(template.clone()).filter(|t| t.is_string() || t.is_array()));
+    }
+    if let Some(template) = text(&files.folder.join("chat_template.jinja"))? {
+        return Ok(Some(template.into()));
+    }
+    let json = Object::read(&files.folder.join("chat_template.json"), SMALL)?;
+    Ok(json.and_then(|o| o.get("chat_template").cloned()))
+}
+
+/// Templates with names: that of `default` is the template, the others are listed beside it.
+fn templates(several: &[Value], keys: &mut Keys) {
+    let mut names = Vec::new();
+    for entry in several {
+        let part = |key: &str| entry.get(key).and_then(Value::as_str);
+        let (Some(name), Some(template)) = (part("name"), part("template")) else { continue };
+        let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        match name.as_str() {
+            "" => {}
+            "default" => keys.plain("tokenizer.chat_template", template),
+            name => {
+                keys.plain(&format!("tokenizer.chat_template.{}", shown(name)), template);
+                names.push(name.as_bytes().to_vec());
+            }
+        }
+    }
+    if !names.is_empty() {
+        keys.plain("tokenizer.chat_templates", Gguf::Array(Array::String(names)));
+    }
+}
