@@ -6,6 +6,7 @@ Writes src/import/tests/checkpoints. README.md beside this file has the commands
 
 import argparse
 import hashlib
+import io
 import json
 import shutil
 import struct
@@ -85,15 +86,14 @@ def sentencepiece(folder, gemma=False):
 
     folder.mkdir(parents=True)
     ids = dict(pad_id=0, eos_id=1, bos_id=2, unk_id=3) if gemma else dict(unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
-    with tempfile.TemporaryDirectory() as work:
-        text = Path(work) / "text"
-        text.write_text(TEXT)
-        spm.SentencePieceTrainer.train(
-            input=str(text), model_prefix=str(Path(work) / "m"), vocab_size=340, model_type="bpe",
-            byte_fallback=True, character_coverage=1.0,
-            normalization_rule_name="identity", user_defined_symbols=["\n\n", "<mask>"],
-            control_symbols=["<start_of_turn>"], minloglevel=2, num_threads=1, **ids)
-        shutil.copyfile(Path(work) / "m.model", folder / "tokenizer.model")
+    # Not from files: their paths would be in the model.
+    model = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT.splitlines()), model_writer=model, vocab_size=340, model_type="bpe",
+        byte_fallback=True, character_coverage=1.0, normalization_rule_name="identity",
+        user_defined_symbols=["\n\n", "<mask>"], control_symbols=["<start_of_turn>"], minloglevel=2, num_threads=1,
+        **ids)
+    (folder / "tokenizer.model").write_bytes(model.getvalue())
     names = {"pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>", "unk_token": "<unk>"}
     if not gemma:
         del names["pad_token"]
@@ -167,8 +167,8 @@ CASES = {
     "phi4": ("Phi3", dict(rope_parameters=LONG | dict(partial_rotary_factor=0.75, long_factor=[1.0, 1.5, 2.5],
                                                       short_factor=[1.0, 1.0, 1.25]),
                           original_max_position_embeddings=64), "bpe-gpt2", "bf16", [], 1),
-    "gemma2": ("Gemma2", dict(head_dim=16, sliding_window=128), "sentencepiece-gemma", "f16", [old_rope], 1),
-    "gemma3": ("Gemma3", dict(head_dim=16, sliding_window=64), "sentencepiece-gemma", "bf16", [], 1),
+    "gemma2": ("Gemma2", dict(head_dim=16, sliding_window=128, query_pre_attn_scalar=16), "sentencepiece-gemma", "f16", [old_rope], 1),
+    "gemma3": ("Gemma3", dict(head_dim=16, sliding_window=64, query_pre_attn_scalar=16), "sentencepiece-gemma", "bf16", [], 1),
     "olmo2": ("Olmo2", dict(), "bpe", "bf16", [], 1),
     "cohere2": ("Cohere2", dict(sliding_window=64), "bpe", "bf16", [lambda c: c.update(rotary_pct=1.0)], 1),
     "granite": ("Granite", dict(num_hidden_layers=1, embedding_multiplier=12.0, logits_scaling=8.0, residual_multiplier=0.22,
@@ -189,6 +189,11 @@ def checkpoint(folder, case, number):
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(p.float() * 2 + torch.randn(p.shape) * 0.05)
+    # The last of 100 tokens, in F32.
+    model.float().eval().set_attn_implementation("eager")
+    with torch.no_grad():
+        logits = model(torch.tensor([[i * 37 % 300 for i in range(100)]])).logits[0, -1]
+    model.to(DTYPES[dtype])
     # One part at first; parts are cut by name below, so that experts of one layer lie in several.
     model.save_pretrained(folder, max_shard_size="1GB")
     path = folder / "config.json"
@@ -212,6 +217,7 @@ def checkpoint(folder, case, number):
             save_file(part, folder / file, metadata={"format": "pt"})
             index |= dict.fromkeys(part, file)
         dump(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": dict(sorted(index.items()))})
+    return [round(x, 6) for x in logits.tolist()[:40]]
 
 
 # What llama.cpp makes of them ---------------------------------------------------------------------------------
@@ -283,13 +289,13 @@ def main():
             continue
         folder = OUT / name
         shutil.rmtree(folder, ignore_errors=True)
-        checkpoint(folder, case, number)
+        logits = checkpoint(folder, case, number)
         with tempfile.TemporaryDirectory() as work:
             # A folder with a name: general.name comes from it.
             copy = Path(work) / "tiny-model"
             shutil.copytree(folder, copy)
             shutil.copytree(tokenizers / case[2], copy, dirs_exist_ok=True)
-            expected = {"tokenizer": case[2], "types": {}}
+            expected = {"tokenizer": case[2], "logits": logits, "types": {}}
             for dtype in DTYPES:
                 keys, tensors = convert(args.llama_cpp, copy, dtype)
                 if dtype == "f32":

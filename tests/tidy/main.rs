@@ -6,6 +6,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 mod documents;
+mod reading;
+
+use reading::{blank, first_names};
 
 /// The crates of the workspace, low to high, and the ones among them that each may depend on (for its tests,
 /// any). A new crate gets a line here and in ARCHITECTURE.md.
@@ -185,82 +188,6 @@ fn walk(folder: &Path, out: &mut Vec<PathBuf>) {
             out.push(path);
         }
     }
-}
-
-/// Blanks comments and string and character literals with spaces.
-fn blank(text: &str) -> String {
-    let b = text.as_bytes();
-    let mut out = b.to_vec();
-    let mut i = 0;
-    while i < b.len() {
-        let rest = &b[i..];
-        let in_name = i > 0 && (b[i - 1].is_ascii_alphanumeric() || b[i - 1] == b'_');
-        let hashes = rest.iter().skip(1).take_while(|c| **c == b'#').count();
-        let end = if rest.starts_with(b"//") {
-            i + rest.iter().position(|c| *c == b'\n').unwrap_or(rest.len())
-        } else if rest.starts_with(b"/*") {
-            let (mut depth, mut j) = (1, i + 2);
-            while depth > 0 && j < b.len() {
-                match &b[j..] {
-                    [b'/', b'*', ..] => (depth, j) = (depth + 1, j + 2),
-                    [b'*', b'/', ..] => (depth, j) = (depth - 1, j + 2),
-                    _ => j += 1,
-                }
-            }
-            j
-        } else if rest[0] == b'r' && rest.get(1 + hashes) == Some(&b'"') && (!in_name || b[i - 1] == b'b') {
-            let close = [b"\"".as_slice(), &b"#".repeat(hashes)].concat();
-            let from = i + 2 + hashes;
-            (from..b.len()).find(|&j| b[j..].starts_with(&close)).map_or(b.len(), |j| j + close.len())
-        } else if rest[0] == b'"' {
-            let mut j = i + 1;
-            while j < b.len() && b[j] != b'"' {
-                j += if b[j] == b'\\' { 2 } else { 1 };
-            }
-            j + 1
-        } else if rest.starts_with(b"'\\") {
-            i + 3 + rest[3..].iter().position(|c| *c == b'\'').unwrap_or(0) + 1
-        } else if rest[0] == b'\'' {
-            // A character, unless it is a lifetime: then no quote follows the next character.
-            match text[i + 1..].chars().next() {
-                Some(c) if b.get(i + 1 + c.len_utf8()) == Some(&b'\'') => i + 2 + c.len_utf8(),
-                _ => i,
-            }
-        } else {
-            i
-        };
-        let end = end.min(b.len());
-        out[i..end].iter_mut().filter(|c| **c != b'\n').for_each(|c| *c = b' ');
-        i = end.max(i + 1);
-    }
-    // Only whole characters were replaced, byte by byte.
-    String::from_utf8(out).unwrap()
-}
-
-/// The first names of the paths that begin here, with a group taken apart: `{a::b, c}` gives `a` and `c`.
-fn first_names(code: &str, at: usize) -> Vec<String> {
-    let rest = &code[at..];
-    let name = |s: &str| -> String { s.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
-    if !rest.starts_with('{') {
-        return vec![name(rest)];
-    }
-    let (mut depth, mut out, mut expect) = (0, Vec::new(), false);
-    for (i, c) in rest.char_indices() {
-        match c {
-            '{' => (depth, expect) = (depth + 1, depth == 0),
-            '}' => depth -= 1,
-            ',' => expect = depth == 1,
-            c if expect && !c.is_whitespace() => {
-                out.push(name(&rest[i..]));
-                expect = false;
-            }
-            _ => {}
-        }
-        if depth == 0 {
-            break;
-        }
-    }
-    out
 }
 
 /// The place of a module in the order of its crate.
@@ -501,13 +428,4 @@ fn every_entry_is_in_its_registry() {
         check(&format!("What is in {folder} but not in {slice} of {registry} cannot be reached."), faults);
         assert!(found > 0, "no file of {folder} contains `{marker}`: this test looks for the wrong thing");
     }
-}
-
-#[test]
-fn blanking_hides_comments_and_literals_and_nothing_else() {
-    let text = "a/*x/*y*/z*/b // c\n\"d\\\"e\" 'f' '\\'' '\\u{1}' &'g h r#\"i\"j\"# for br\"k\\\" l\n\"m\"";
-    assert_eq!(blank(text).split_whitespace().collect::<Vec<_>>(), ["a", "b", "&'g", "h", "for", "b", "l"]);
-    assert_eq!(blank(text).len(), text.len());
-    assert_eq!(first_names("crate::{a::{b, c}, d, e::F} g", 7), ["a", "d", "e"]);
-    assert_eq!(first_names("crate::kv::KvCache", 7), ["kv"]);
 }

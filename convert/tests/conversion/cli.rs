@@ -14,7 +14,7 @@ pub(crate) fn stderr(out: &Output) -> String {
 }
 
 /// The one JSON object on stdout.
-fn json(out: &Output) -> Value {
+pub(crate) fn json(out: &Output) -> Value {
     assert!(out.status.success(), "{}", stderr(out));
     let text = std::str::from_utf8(&out.stdout).unwrap();
     assert_eq!(text.lines().count(), 1);
@@ -23,7 +23,7 @@ fn json(out: &Output) -> Value {
 
 /// Fails with this code and a message on stderr that holds `parts`; nothing on stdout. The message is one line, or clap's own
 /// with the usage below it.
-fn fails(args: &[&str], code: i32, parts: &[&str]) {
+pub(crate) fn fails(args: &[&str], code: i32, parts: &[&str]) {
     let out = convert(args);
     let text = stderr(&out);
     assert_eq!(out.status.code(), Some(code), "{args:?}: {text}");

@@ -4,6 +4,7 @@ mod cli;
 mod ended;
 mod hostile;
 mod mixtures;
+mod import;
 mod oracle;
 mod peft;
 mod random;

@@ -10,7 +10,7 @@ use ropewalk_core::control::Control;
 
 const N_TOKENS: usize = 200;
 
-fn params() -> OracleParams {
+pub(crate) fn params() -> OracleParams {
     OracleParams {
         n_ctx: 256,
         n_batch: 256,

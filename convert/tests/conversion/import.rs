@@ -1,0 +1,115 @@
+//! Folders of Hugging Face. What is written for each family is compared in the tests of `ropewalk-import`; here
+//! it is the program, quantised types, and that libllama runs the result.
+
+use std::path::{Path, PathBuf};
+
+use gguf::File;
+
+use crate::cli::{convert, fails, json, stderr};
+
+/// A recorded checkpoint of `ropewalk-import` with its tokenizer.
+fn folder(root: &Path, name: &str, tokenizer: &str) -> PathBuf {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/import/tests/checkpoints");
+    let path = root.join(name);
+    std::fs::create_dir(&path).unwrap();
+    for from in [recorded.join(name), recorded.join("tokenizers").join(tokenizer)] {
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), path.join(entry.file_name())).unwrap();
+        }
+    }
+    path
+}
+
+#[test]
+fn a_folder_becomes_a_file_of_any_type() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let llama = folder(root, "llama", "bpe-template");
+    let at = |name: &str| root.join(name).to_str().unwrap().to_owned();
+    let (plain, quantised, twice) = (at("plain.gguf"), at("q8_0.gguf"), at("twice.gguf"));
+    let llama = llama.to_str().unwrap();
+    let done = json(&convert(&[llama, "--pre", "gpt-2", "-o", &plain, "--json"]));
+    assert_eq!((done["n_tensors"].as_u64(), done["type"].as_str()), (Some(22), None), "{done}");
+    let file = File::open(Path::new(&plain)).unwrap();
+    assert_eq!(file.tensor("blk.0.attn_q.weight").unwrap().dtype.name(), "bf16", "as in the checkpoint");
+    assert_eq!(file.get::<u32>("general.file_type").unwrap(), 32);
+    let done = json(&convert(&[llama, "--pre", "gpt-2", "--type", "q8_0", "-o", &quantised, "--json"]));
+    assert!(done["converted"].as_array().unwrap().len() > 10, "{done}");
+    // The same as in two steps.
+    let out = convert(&[&plain, "--type", "q8_0", "-o", &twice, "-q"]);
+    assert!(out.status.success(), "{}", stderr(&out));
+    let (one, two) = (File::open(Path::new(&quantised)).unwrap(), File::open(Path::new(&twice)).unwrap());
+    assert_eq!(one.tensors().len(), two.tensors().len());
+    for t in one.tensors() {
+        let other = two.tensor(&t.name).unwrap();
+        assert!(t.dtype == other.dtype && one.data(t) == two.data(other), "{}", t.name);
+    }
+}
+
+#[test]
+fn what_a_folder_cannot_have_is_wrong_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    let llama = folder(dir.path(), "llama", "bpe-template");
+    let llama = llama.to_str().unwrap();
+    let out = dir.path().join("out.gguf");
+    let out = out.to_str().unwrap();
+    fails(&[llama, "-o", out], 1, &["tokenizer.json: found a tokenizer that llama.cpp's", "--pre NAME"]);
+    fails(
+        &[llama, "-o", out, "--pre", "x"],
+        2,
+        &["--pre: unknown kind of tokenizer \"x\"; known: ", " qwen2 "],
+    );
+    fails(&[llama, "-o", out, "--rope", "plain"], 2, &["a folder is imported as it is: import it first"]);
+    fails(&[dir.path().to_str().unwrap(), "-o", out], 1, &["has no config.json"]);
+    let weights = dir.path().join("llama/model-00001-of-00003.safetensors");
+    let weights = weights.to_str().unwrap();
+    fails(&[llama, "-o", weights, "--pre", "gpt-2"], 2, &["the output is a file of the input"]);
+    assert!(!Path::new(out).exists());
+    let tiny = crate::cli::tiny(dir.path());
+    fails(&[tiny.to_str().unwrap(), "-o", out, "--pre", "gpt-2"], 2, &["--pre is for folders"]);
+}
+
+/// Architectures that the wrapper of libllama refuses.
+const NOT_RUN: &[&str] = &["gemma2", "qwen3moe"];
+
+/// libllama's logits from the imported file are those of transformers from the checkpoint, both in F32. It
+/// tells a wrong order of rows, a wrong base or a factor left out from any other.
+#[test]
+fn libllama_computes_what_transformers_does() {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/import/tests/checkpoints");
+    let dir = tempfile::tempdir().unwrap();
+    let (mut faults, mut refused) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(&recorded).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name == "tokenizers" {
+            continue;
+        }
+        let expected = std::fs::read(recorded.join(&name).join("expected.json")).unwrap();
+        let expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
+        let tokenizer = expected["tokenizer"].as_str().unwrap();
+        let folder = folder(dir.path(), &name, tokenizer);
+        let out = dir.path().join(format!("{name}.gguf"));
+        let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
+        let options = convert::Options { dtype: Some(gguf::DType::F32), pre, ..Default::default() };
+        convert::convert(&folder, &out, &options, &Default::default()).unwrap();
+        let mut oracle = match llama::oracle::Oracle::open(&out, &crate::oracle::params()) {
+            Err(e) if e.to_string().contains("general.architecture: expected one of") => {
+                refused.push(name);
+                continue;
+            }
+            opened => opened.unwrap(),
+        };
+        let tokens: Vec<i32> = (0..100).map(|i| i * 37 % 300).collect();
+        let found = oracle.eval(&tokens, false).unwrap();
+        let wanted = expected["logits"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32);
+        let largest = found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        if largest.is_nan() || largest > 1e-4 {
+            faults.push(format!("{name}: differs by {largest}"));
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+    // Those that the wrapper of libllama does not take.
+    refused.sort();
+    assert_eq!(refused, NOT_RUN);
+}
