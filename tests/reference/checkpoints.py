@@ -154,7 +154,7 @@ MINISTRAL = dict(type="yarn", rope_type="yarn", rope_theta=1000000.0, factor=16.
 # name: (class, config, tokenizer, type of the checkpoint, edits of config.json, parts)
 CASES = {
     "llama": ("Llama", dict(rope_parameters=LLAMA3), "bpe-template", "bf16", [], 3),
-    "llama-linear": ("Llama", dict(rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=10000.0),
+    "llama-linear": ("Llama", dict(vocab_size=332, rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=10000.0),
                                    num_hidden_layers=1, attention_bias=True, tie_word_embeddings=True), "byte-fallback", "f32", [old_rope], 1),
     "mistral": ("Mistral", dict(num_hidden_layers=1, head_dim=16, sliding_window=None), "sentencepiece", "bf16", [old_rope], 1),
     "qwen2": ("Qwen2", dict(rope_parameters=YARN, tie_word_embeddings=True), "bpe", "f16", [old_rope], 1),
@@ -190,10 +190,12 @@ def checkpoint(folder, case, number):
         for name, p in model.named_parameters():
             p.copy_(p.float() * 2 + torch.randn(p.shape) * 0.05)
     # The last of 100 tokens, in F32.
-    model.float().eval().set_attn_implementation("eager")
+    # In another model, whose angles were never rounded to the type of the weights.
+    exact = getattr(transformers, model_name)(config).float().eval()
+    exact.load_state_dict(model.state_dict())
+    exact.set_attn_implementation("eager")
     with torch.no_grad():
-        logits = model(torch.tensor([[i * 37 % 300 for i in range(100)]])).logits[0, -1]
-    model.to(DTYPES[dtype])
+        logits = exact(torch.tensor([[i * 37 % 300 for i in range(100)]])).logits[0, -1]
     # One part at first; parts are cut by name below, so that experts of one layer lie in several.
     model.save_pretrained(folder, max_shard_size="1GB")
     path = folder / "config.json"

@@ -7,10 +7,11 @@ use gguf::File;
 
 use crate::cli::{convert, fails, json, stderr};
 
-/// A recorded checkpoint of `ropewalk-import` with its tokenizer.
+/// A recorded checkpoint of `ropewalk-import` with its tokenizer. libllama looks into the name, which comes
+/// from the folder's: in a `phi3` it expects tokens that tiny tokenizers do not have.
 fn folder(root: &Path, name: &str, tokenizer: &str) -> PathBuf {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/import/tests/checkpoints");
-    let path = root.join(name);
+    let path = root.join("checkpoint");
     std::fs::create_dir(&path).unwrap();
     for from in [recorded.join(name), recorded.join("tokenizers").join(tokenizer)] {
         for entry in std::fs::read_dir(from).unwrap() {
@@ -62,7 +63,7 @@ fn what_a_folder_cannot_have_is_wrong_usage() {
     );
     fails(&[llama, "-o", out, "--rope", "plain"], 2, &["a folder is imported as it is: import it first"]);
     fails(&[dir.path().to_str().unwrap(), "-o", out], 1, &["has no config.json"]);
-    let weights = dir.path().join("llama/model-00001-of-00003.safetensors");
+    let weights = dir.path().join("checkpoint/model-00001-of-00003.safetensors");
     let weights = weights.to_str().unwrap();
     fails(&[llama, "-o", weights, "--pre", "gpt-2"], 2, &["the output is a file of the input"]);
     assert!(!Path::new(out).exists());
@@ -73,12 +74,14 @@ fn what_a_folder_cannot_have_is_wrong_usage() {
 /// Architectures that the wrapper of libllama refuses.
 const NOT_RUN: &[&str] = &["gemma2", "qwen3moe"];
 
+/// Those with GELU, which ggml looks up in a table of F16.
+const GELU: &[&str] = &["gemma3", "gptneox", "phi2"];
+
 /// libllama's logits from the imported file are those of transformers from the checkpoint, both in F32. It
 /// tells a wrong order of rows, a wrong base or a factor left out from any other.
 #[test]
 fn libllama_computes_what_transformers_does() {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/import/tests/checkpoints");
-    let dir = tempfile::tempdir().unwrap();
     let (mut faults, mut refused) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(&recorded).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -88,6 +91,7 @@ fn libllama_computes_what_transformers_does() {
         let expected = std::fs::read(recorded.join(&name).join("expected.json")).unwrap();
         let expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
         let tokenizer = expected["tokenizer"].as_str().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let folder = folder(dir.path(), &name, tokenizer);
         let out = dir.path().join(format!("{name}.gguf"));
         let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
@@ -104,7 +108,8 @@ fn libllama_computes_what_transformers_does() {
         let found = oracle.eval(&tokens, false).unwrap();
         let wanted = expected["logits"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32);
         let largest = found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        if largest.is_nan() || largest > 1e-4 {
+        let limit = if GELU.contains(&name.as_str()) { 1e-3 } else { 1e-4 };
+        if largest.is_nan() || largest > limit {
             faults.push(format!("{name}: differs by {largest}"));
         }
     }

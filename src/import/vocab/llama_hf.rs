@@ -19,8 +19,9 @@ pub(super) fn fits(files: &Files) -> Result<bool> {
     Ok(model.get("type").and_then(Value::as_str) == Some("BPE") && falls_back && decoder == Some("Sequence"))
 }
 
-/// The tokens: those of the model, then the added ones, each at its id.
-pub(super) fn read(files: &Files) -> Result<Tokens> {
+/// The tokens: those of the model, then the added ones, each at its id, and unused ones up to `n`, without
+/// which llama.cpp would refuse the file.
+pub(super) fn read(files: &Files, n: u32) -> Result<Tokens> {
     let Some(json) = &files.tokenizer else { return Ok(Tokens::new(0)) };
     let vocab = bpe::vocab(json)?;
     let n_base = vocab.len();
@@ -43,7 +44,7 @@ pub(super) fn read(files: &Files) -> Result<Tokens> {
             }
         }
     }
-    let mut tokens = Tokens::new(texts.len() as u32);
+    let mut tokens = Tokens::new(n.max(texts.len() as u32));
     // As many texts as places, each with its own: none is empty.
     for (id, text) in texts.into_iter().flatten().enumerate() {
         let kind = match text {

@@ -112,7 +112,7 @@ pub(crate) fn write(
                      may be cut into other tokens than by transformers.",
                     sentencepiece::FILE
                 ));
-                llama_hf::read(&files)?
+                llama_hf::read(&files, n)?
             }
         };
         let n = tokens.texts.len();
