@@ -203,9 +203,11 @@ fn numbers_in_config() {
     refused(&folder, "has no config.json");
 }
 
+type Change = fn(&mut Value);
+
 #[test]
 fn tokenizers() {
-    let cases: [(&str, fn(&mut Value), &str); 11] = [
+    let cases: [(&str, Change, &str); 11] = [
         ("qwen3", |v| v["model"]["vocab"]["zz"] = json!(70), "id 70: found"),
         (
             "qwen3",
