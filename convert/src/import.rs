@@ -25,9 +25,7 @@ pub(crate) fn import(
     let Options { rope, n_ctx, dtype, mixture, check, llama_cpp, adapters, force_adapter: _, pre } = options;
     let more = rope.is_some() || n_ctx.is_some() || *llama_cpp || !adapters.is_empty();
     if more || mixture.is_some() || check.is_some() {
-        let what =
-            "a folder is imported as it is: import it first, then convert the file with --rope, --ctx, \
-                    --llama-cpp or --lora";
+        let what = "a folder is imported as it is, in a plain type; convert the new file for the rest";
         return Err(Error::Usage(format!("{}: {what}", folder.display())));
     }
     if dtype.is_some_and(|t| t.is_quantized()) {

@@ -3,8 +3,8 @@
 mod cli;
 mod ended;
 mod hostile;
-mod mixtures;
 mod import;
+mod mixtures;
 mod oracle;
 mod peft;
 mod random;
