@@ -173,7 +173,8 @@ CASES = {
     "cohere2": ("Cohere2", dict(sliding_window=64), "bpe", "bf16", [lambda c: c.update(rotary_pct=1.0)], 1),
     "granite": ("Granite", dict(num_hidden_layers=1, embedding_multiplier=12.0, logits_scaling=8.0, residual_multiplier=0.22,
                                 attention_multiplier=0.125, tie_word_embeddings=True), "bpe", "bf16", [old_rope], 1),
-    "qwen3moe": ("Qwen3Moe", dict(head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24),
+    "qwen3moe": ("Qwen3Moe", dict(head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+                              norm_topk_prob=True),
                  "bpe", "bf16", [], 2),
     "ministral3": ("Ministral3", dict(num_hidden_layers=1, head_dim=16, rope_parameters=MINISTRAL), "bpe-template", "bf16", [], 1),
 }

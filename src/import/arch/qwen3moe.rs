@@ -22,6 +22,10 @@ pub(super) static FAMILY: Family = Family {
 
 fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     standard::keys(c, k)?;
+    if c.object.bool("norm_topk_prob")? != Some(true) {
+        let what = "expected true: llama.cpp always scales the chosen experts' weights to a sum of 1";
+        return Err(c.object.error("norm_topk_prob", what));
+    }
     k.set("expert_feed_forward_length", c.u32("moe_intermediate_size")?);
     Ok(())
 }

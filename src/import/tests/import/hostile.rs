@@ -187,6 +187,7 @@ fn numbers_in_config() {
             json!(5),
             "found 4 experts for blk.0.ffn_down_exps.weight, expected 5",
         ),
+        ("qwen3moe", "norm_topk_prob", json!(null), "norm_topk_prob: expected true"),
         ("qwen3moe", "num_local_experts", json!(0), "expected 0"),
     ];
     for (name, key, value, wanted) in cases {
