@@ -1,6 +1,6 @@
 //! A model's tensors on the device, checked against those that the architecture asks for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ggml::backend::Device;
 use ggml::tensor::{Mapped, Store, StoreTensor, TensorDef};
@@ -33,7 +33,8 @@ impl Weights {
     /// embedding is left in the file, from where its rows are read, unless it is also the output matrix.
     ///
     /// # Errors
-    /// A tensor that is missing, or of a shape or type that cannot be computed with; too little memory.
+    /// A tensor that is missing, or of a shape or type that cannot be computed with, or that the architecture
+    /// would leave out; too little memory.
     pub fn load(file: &gguf::File, specs: &[TensorSpec], device: Device) -> Result<Weights, ggml::Error> {
         let tied = file.tensor("output.weight").is_none();
         let mut entries = Vec::new();
@@ -68,6 +69,7 @@ impl Weights {
             let mapped = Mapped { file: file.shards()[info.shard].clone(), offset: info.offset };
             entries.push((def, mapped));
         }
+        unused(file, specs)?;
         let store = Store::from_mapped(device, entries)?;
         let tensors = store
             .defs()
@@ -86,6 +88,20 @@ impl Weights {
     /// Bytes of all tensors.
     pub fn n_bytes(&self) -> usize {
         self.n_bytes
+    }
+}
+
+/// Refuses tensors of layers and of the output that nothing would read: a model computed without one of its biases
+/// is another model. Tables of angles, which old files have, say nothing that the metadata does not.
+fn unused(file: &gguf::File, specs: &[TensorSpec]) -> Result<(), ggml::Error> {
+    let known: HashSet<&str> = specs.iter().map(|s| s.name.as_str()).collect();
+    let counts = |name: &str| {
+        let computed = name.starts_with("blk.") || name.starts_with("output");
+        computed && !name.contains("rot_embd") && !name.contains("rope_")
+    };
+    match file.tensors().iter().find(|t| counts(&t.name) && !known.contains(t.name.as_str())) {
+        Some(t) => Err(file.error(&t.name, "expected no such tensor in this architecture").into()),
+        None => Ok(()),
     }
 }
 

@@ -6,6 +6,6 @@ use crate::layers::Bias;
 
 pub(super) static GRANITE: Arch = Arch {
     name: "granite",
-    layer: |loader| Ok(Box::new(LlamaLayer::load(loader, Bias::No, Bias::Optional)?)),
+    layer: |loader| Ok(Box::new(LlamaLayer::load(loader, Bias::Optional, Bias::Optional)?)),
     ..Arch::LIKE_LLAMA
 };

@@ -11,7 +11,7 @@ use crate::layers::{Bias, LayerLoader, Linear, Norm};
 
 pub(super) static LLAMA: Arch = Arch {
     name: "llama",
-    layer: |loader| Ok(Box::new(LlamaLayer::load(loader, Bias::No, Bias::No)?)),
+    layer: |loader| Ok(Box::new(LlamaLayer::load(loader, Bias::Optional, Bias::Optional)?)),
     ..Arch::LIKE_LLAMA
 };
 

@@ -6,6 +6,6 @@ use crate::layers::Bias;
 
 pub(super) static MISTRAL3: Arch = Arch {
     name: "mistral3",
-    layer: |loader| Ok(Box::new(LlamaLayer::load(loader, Bias::No, Bias::Optional)?)),
+    layer: |loader| Ok(Box::new(LlamaLayer::load(loader, Bias::Optional, Bias::Optional)?)),
     ..Arch::LIKE_LLAMA
 };

@@ -14,7 +14,7 @@ pub(super) static QWEN3: Arch = Arch {
     name: "qwen3",
     pairing: Pairing::Halves,
     layer: |loader| {
-        let llama = LlamaLayer::load(loader, Bias::No, Bias::No)?;
+        let llama = LlamaLayer::load(loader, Bias::Optional, Bias::No)?;
         Ok(Box::new(Qwen3Layer { llama, head_norms: HeadNorms::load(loader)? }))
     },
     ..Arch::LIKE_LLAMA

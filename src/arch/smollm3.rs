@@ -7,6 +7,6 @@ use crate::layers::Bias;
 
 pub(super) static SMOLLM3: Arch = Arch {
     name: "smollm3",
-    layer: |loader| Ok(Box::new(LlamaLayer::load(loader, Bias::No, Bias::No)?)),
+    layer: |loader| Ok(Box::new(LlamaLayer::load(loader, Bias::Optional, Bias::Optional)?)),
     ..Arch::LIKE_LLAMA
 };

@@ -47,7 +47,7 @@ fn hostile_values_are_refused_by_key() {
         ("llama.context_length", u(u32::MAX), "4294967295"),
         ("llama.attention.layer_norm_rms_epsilon", f(f32::NAN), "NaN"),
         ("llama.attention.layer_norm_rms_epsilon", f(0.0), "found 0"),
-        ("general.architecture", text("nonesuch"), "llama, qwen2"),
+        ("general.architecture", text("nonesuch"), "llama, mistral3"),
         ("general.architecture", text(""), "general.architecture"),
         ("general.architecture", text("a\nb\u{1b}[2J"), r#"a\nb\u{1b}[2J"#),
         ("general.architecture", text("qwen2"), "qwen2."),

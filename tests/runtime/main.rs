@@ -6,6 +6,7 @@ mod common;
 mod architectures;
 mod experts;
 mod figures;
+mod imported;
 mod kv;
 mod libllama;
 mod reach;

@@ -87,7 +87,10 @@ fn adapters_that_cannot_be_are_refused() {
     let e = error(&|s| s.lora.rank = usize::MAX);
     assert!(e.starts_with("rank: expected at most 64, found"), "{e}");
     let e = error(&|s| s.lora.targets = targets(&["q", "attn"]));
-    assert!(e.starts_with("targets: expected some of q, k, v, o") && e.ends_with("found \"attn\""), "{e}");
+    assert!(
+        e.starts_with("targets: expected some of q, k, v, qkv, o") && e.ends_with("found \"attn\""),
+        "{e}"
+    );
     assert!(error(&|s| s.lora.targets = targets(&[""])).starts_with("targets: expected some of"));
     assert!(error(&|s| s.lora.targets.clear()).starts_with("targets: expected at least one, found none"));
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {

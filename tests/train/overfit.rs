@@ -46,7 +46,12 @@ fn an_adapter_has_in_a_session_the_loss_it_was_trained_to() {
         for (spec, rslora) in [("plain", false), ("harpe", true), ("sba:factor=4", false)] {
             let mut how = settings(48, 20, spec);
             (how.lora.norms, how.lora.embeddings, how.lora.rslora) = (true, i != 1, rslora);
-            let mut trainer = Trainer::new(model, &how).unwrap();
+            let mut trainer = match Trainer::new(model, &how) {
+                Ok(trainer) => trainer,
+                // What is rotated in cohere2 has a window, on which no method acts.
+                Err(_) if model.hparams().arch == "cohere2" && spec != "plain" => continue,
+                Err(e) => panic!("{about}, {spec}: {e}"),
+            };
             let schedule = Schedule::constant(5e-3, 9);
             let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 0.0, ema: 0.0 };
             let mut optimizer = Optimizer::new(optim, trainer.params()).unwrap();

@@ -40,6 +40,7 @@ const RULES: &[Rules] = &[
     Rules { arch: "mistral3", layer: mistral3, model: as_it_is },
     Rules { arch: "olmo2", layer: olmo2, model: as_it_is },
     Rules { arch: "qwen3moe", layer: same, model: mixture },
+    Rules { arch: "phi3", layer: same, model: phi3_model },
     Rules { arch: "smollm3", layer: smollm3, model: as_it_is },
 ];
 
@@ -169,6 +170,15 @@ fn granite_model(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
     // Here, and not in Cohere's models, logits are divided by it.
     let divisor = keys.positive("logit_scale")?.ok_or_else(|| keys.missing("logit_scale"))?;
     hp.logit_scale = (1.0 / divisor) as f32;
+    Ok(())
+}
+
+/// Long and short factors are in use without a type of scaling that says so: llama.cpp's converter writes none.
+fn phi3_model(_: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
+    let scaling = &mut hp.rope_scaling;
+    if scaling.kind.is_none() && scaling.long_factors.is_some() {
+        scaling.kind = Some("longrope".into());
+    }
     Ok(())
 }
 
