@@ -170,6 +170,16 @@ impl<'c> Builder<'c> {
         (1..n_used).try_fold(place(0)?, |sum, i| self.add(sum, place(i)?))
     }
 
+    /// Which experts were chosen, in ones and zeros: F32 `[n_expert, T]`, or `by_place` a column for each place, F32
+    /// `[n_expert, n_used * T]`. For the CPU; elsewhere the graph is refused.
+    pub fn one_hot(&self, chosen: Chosen<'c>, by_place: bool) -> Result<Tensor<'c>> {
+        check(contiguous(chosen.ids), "one_hot", "contiguous indices", &[chosen.ids])?;
+        let (n_used, t) = (chosen.n_used(), chosen.n_tokens());
+        let ne = [chosen.n_expert, if by_place { n_used.saturating_mul(t) } else { t }, 1, 1];
+        possible("one_hot", DType::F32, ne)?;
+        self.custom(DType::F32, ne, &[chosen.ids], run_one_hot, ())
+    }
+
     /// The gradient of a router's logits, F32 `[n_expert, T]`, from that of the weights of the experts chosen, F32
     /// `[n_used, T]`. For the CPU; elsewhere the graph is refused.
     pub fn router_back(
@@ -258,6 +268,19 @@ unsafe extern "C" fn run_top_k(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _
             top_k(&scores[t * n..(t + 1) * n], order, ids);
         }
     });
+}
+
+unsafe extern "C" fn run_one_hot(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
+    // SAFETY: ggml passes the node made in `one_hot`, whose source is contiguous I32, computed before.
+    let (dst, ids) = unsafe { (&*dst, elements::<i32>((*dst).src[0])) };
+    let (n, columns) = (dst.ne[0] as usize, dst.ne[1] as usize);
+    let k = ids.len() / columns;
+    for column in share(columns, ith, nth) {
+        // SAFETY: dst is contiguous F32 [n_expert, columns], and threads take different columns.
+        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(column * n), n) };
+        out.fill(0.0);
+        ids[column * k..(column + 1) * k].iter().for_each(|&expert| out[expert as usize] = 1.0);
+    }
 }
 
 unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {

@@ -161,6 +161,12 @@ impl Transformer {
         self.logit_softcap.map_or(Ok(logits), |cap| g.softcap(logits, cap))
     }
 
+    /// Final norm, and what the output matrix reads as an output of a watched graph; without the logits, which are as
+    /// wide as the vocabulary.
+    pub fn watch_output<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<()> {
+        g.watch(g.norm(x, &self.output_norm)?, &self.output)
+    }
+
     /// Every linear map, layer by layer, the output matrix last.
     pub fn linears(&self) -> &[LinearShape] {
         &self.linears

@@ -13,6 +13,7 @@ mod completions;
 mod engine;
 mod eval;
 mod finetune;
+mod imatrix;
 mod inspect;
 mod interrupt;
 mod methods;
@@ -60,6 +61,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     tasks::COMMAND,
     compare::COMMAND,
     attention::COMMAND,
+    imatrix::COMMAND,
     advise::COMMAND,
     study::COMMAND,
     bench::COMMAND,

@@ -42,6 +42,9 @@ pub mod keys {
     /// `rope_freqs.weight` before a method was baked into it (f32 array; empty when there was none).
     pub const ORIG_ROPE_FREQS: &str = "ropewalk.orig.rope_freqs";
 
+    /// The resolved spec an importance matrix was collected under (string). Its context is `imatrix.chunk_size`.
+    pub const IMATRIX_ROPE: &str = "ropewalk.imatrix.rope";
+
     /// llama.cpp's alpha of a LoRA adapter, to be divided by the rank (f32).
     pub const LORA_ALPHA: &str = "adapter.lora.alpha";
     /// The resolved spec an adapter was trained under (string).

@@ -151,7 +151,7 @@ pub fn tokens_of(session: &Session<'_>, documents: &[Document], n: usize) -> Res
     }
     tokens.truncate(n);
     if tokens.is_empty() {
-        return Err(invalid("attention: expected a text of at least one token, found none"));
+        return Err(invalid("the text: expected at least one token, found none"));
     }
     Ok(tokens)
 }

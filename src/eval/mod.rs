@@ -42,6 +42,7 @@ pub mod advise;
 pub mod attention;
 pub mod divergence;
 mod document;
+pub mod imatrix;
 pub mod passkey;
 pub mod perplexity;
 pub mod protocol;

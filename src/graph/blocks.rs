@@ -8,6 +8,7 @@ use ggml::tensor::Tensor;
 use ggml::{DType, Result};
 
 use super::activations::{centered, Activations};
+use super::moments::Watch;
 use super::products::Products;
 use super::tape::{Gradient, Recording, SavedActivation, Tape, TapeEntry};
 use super::Capabilities;
@@ -37,12 +38,13 @@ pub struct Graph<'a, 'c> {
     pub b: &'a Builder<'c>,
     pub(super) capabilities: Capabilities,
     pub(super) tape: Option<Tape<'a, 'c>>,
+    pub(super) moments: Option<Watch>,
 }
 
 impl<'a, 'c> Graph<'a, 'c> {
     /// A graph that only runs forwards.
     pub fn new(b: &'a Builder<'c>, capabilities: Capabilities) -> Self {
-        Graph { b, capabilities, tape: None }
+        Graph { b, capabilities, tape: None, moments: None }
     }
 
     /// A graph that can be run backwards.
@@ -83,6 +85,11 @@ impl<'a, 'c> Graph<'a, 'c> {
 
     /// `W x + bias` plus the low-rank pairs of adapters: `[n_in, T]` to `[n_out, T]`.
     pub fn linear(&self, x: Tensor<'c>, map: &Linear) -> Result<Tensor<'c>> {
+        self.watch(x, map)?;
+        self.unwatched(x, map)
+    }
+
+    fn unwatched(&self, x: Tensor<'c>, map: &Linear) -> Result<Tensor<'c>> {
         let out = if let Some(tape) = &self.tape {
             tape.linear(&self.products(), x, map, |y| self.bias(y, map))?
         } else {
@@ -108,6 +115,7 @@ impl<'a, 'c> Graph<'a, 'c> {
     /// Several linear maps of one input, as one product where the weights are dequantised and small. In tiles they
     /// share the packed input.
     pub fn linears<const N: usize>(&self, x: Tensor<'c>, maps: [&Linear; N]) -> Result<[Tensor<'c>; N]> {
+        maps.iter().try_for_each(|map| self.watch(x, map))?;
         let all_dequantized = maps.iter().all(|map| self.dequantizes(map, x).is_some());
         let bytes: usize = maps.iter().map(|map| map.n_in() * map.n_out() * size_of::<f32>()).sum();
         let fused = self.capabilities.dequantize.filter(|_| all_dequantized && bytes <= FUSED_MAX);
@@ -135,7 +143,7 @@ impl<'a, 'c> Graph<'a, 'c> {
             }
             _ => {
                 for (out, map) in out.iter_mut().zip(maps) {
-                    *out = self.linear(x, map)?;
+                    *out = self.unwatched(x, map)?;
                 }
             }
         }

@@ -57,11 +57,13 @@ impl<'c> Graph<'_, 'c> {
         };
         let [n_embd, n, ..] = x.ne();
         let each = b.reshape(x, &[n_embd, 1, n])?;
+        self.watch_experts(each, chosen, &[&experts.gate, &experts.up])?;
         let (gate, up) = (product(&experts.gate, each)?, product(&experts.up, each)?);
         let h = match experts.activation {
             ExpertActivation::SwiGlu => b.swiglu(gate, up)?,
             ExpertActivation::SwiGluOai(numbers) => b.swiglu_oai(gate, up, numbers)?,
         };
+        self.watch_experts(h, chosen, &[&experts.down])?;
         let down = product(&experts.down, h)?;
         let out = b.sum_places(b.mul(down, weights)?)?;
         b.name(out, "ffn_moe_out");

@@ -1,11 +1,12 @@
 //! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
-//! the matrix products of both, `activations` the activation functions, `experts` mixtures of experts; `attend` is attention through a cache, and `rotate` the rotary position
-//! embedding.
+//! the matrix products of both, `activations` the activation functions, `experts` mixtures of experts, `moments` what importance
+//! matrices are made of; `attend` is attention through a cache, and `rotate` the rotary position embedding.
 
 mod activations;
 mod attend;
 mod blocks;
 mod experts;
+mod moments;
 mod products;
 mod rotate;
 mod tape;
@@ -21,6 +22,7 @@ use crate::rope::MAX_BRANCHES;
 
 pub use attend::{Cached, GraphInputs, KindInputs};
 pub use blocks::Graph;
+pub use moments::Moments;
 pub use rotate::{Pairing, Rotation, RotationInputs};
 pub use tape::{Gradient, Recording, SavedActivation};
 
@@ -38,6 +40,8 @@ pub struct Shape {
     pub spans: Vec<Spans>,
     /// Layers whose rotated queries are outputs; empty in all but graphs that show attention.
     pub probed: Range<usize>,
+    /// Whether the second moments of what linear maps read are outputs, in place of logits.
+    pub moments: bool,
 }
 
 /// The rotated queries of one branch of one layer, F32 `[d, n_head, n_tokens]`, as an output of a graph.

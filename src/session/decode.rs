@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::batch::Item;
 use super::{Batch, Built, SeqId, Session};
-use crate::graph::{Cached, Graph, GraphInputs, ProbedQueries, Shape, Spans};
+use crate::graph::{Cached, Graph, Shape, Spans};
 use crate::model::{Error, Result};
 use crate::Token;
 
@@ -17,6 +17,8 @@ use crate::Token;
 const TENSORS_PER_LAYER: usize = 80;
 const TENSORS_ELSEWHERE: usize = 64;
 const TENSORS_PER_PAIR: usize = 8;
+/// More for each layer where second moments are shown.
+const TENSORS_OF_MOMENTS: usize = 48;
 
 /// Rows of logits, in the order they were asked for.
 #[derive(Debug)]
@@ -231,6 +233,7 @@ impl Session<'_> {
             n_out: wanted.len(),
             spans: spans.clone(),
             probed: self.probed.clone(),
+            moments: self.moments,
         })?;
         let Some(Built { inputs, output, .. }) = self.current.clone() else {
             return Err(Error::Invalid("no graph".into()));
@@ -249,15 +252,16 @@ impl Session<'_> {
         sink(&indices, &rows)
     }
 
-    fn max_tensors(&self) -> usize {
+    fn max_tensors(&self, shape: &Shape) -> usize {
         let n_pairs: usize = self.model.adapters().iter().map(|a| a.n_pairs()).sum();
-        self.model.hparams().n_layer * TENSORS_PER_LAYER + n_pairs * TENSORS_PER_PAIR + TENSORS_ELSEWHERE
+        let per_layer = TENSORS_PER_LAYER + if shape.moments { TENSORS_OF_MOMENTS } else { 0 };
+        self.model.hparams().n_layer * per_layer + n_pairs * TENSORS_PER_PAIR + TENSORS_ELSEWHERE
     }
 
     /// Bytes a graph of this shape needs beside weights and cache.
     pub(super) fn measure(&mut self, shape: &Shape) -> Result<usize> {
         let parts = Parts { model: self.model, capabilities: self.capabilities };
-        let n = self.max_tensors();
+        let n = self.max_tensors(shape);
         Ok(self.exec.measure(n, |b| parts.build(b, &self.kv, &self.plan, shape).map(|_| ()))?)
     }
 
@@ -268,10 +272,8 @@ impl Session<'_> {
         }
         self.current = None;
         let parts = Parts { model: self.model, capabilities: self.capabilities };
-        let n = self.max_tensors();
-        let (inputs, output, queries) =
-            self.exec.build(n, |b| parts.build(b, &self.kv, &self.plan, shape))?;
-        self.current = Some(Built { shape: shape.clone(), inputs, output, queries });
+        let n = self.max_tensors(shape);
+        self.current = Some(self.exec.build(n, |b| parts.build(b, &self.kv, &self.plan, shape))?);
         Ok(())
     }
 }
@@ -294,17 +296,22 @@ impl Parts<'_> {
         kv: &crate::kv::KvCache,
         plan: &crate::rope::Plan,
         shape: &Shape,
-    ) -> ggml::Result<(GraphInputs, Option<ggml::graph::OutputId>, Vec<ProbedQueries>)> {
+    ) -> ggml::Result<Built> {
         let (hp, transformer) = (self.model.hparams(), self.model.transformer());
-        let g = Graph::new(b, self.capabilities);
+        let how = self.capabilities;
+        let g = if shape.moments { Graph::watched(b, how) } else { Graph::new(b, how) };
         let (cached, inputs, mut x) = Cached::new(&g, hp, kv, plan, self.model.arch().pairing, shape)?;
         for (il, layer) in transformer.layers.iter().enumerate() {
             let qkv = layer.before_attention(&g, x)?;
             let attn_out = cached.wanted(&g, cached.attend(&g, qkv, layer.sinks(), il)?, il)?;
             x = layer.after_attention(&g, cached.wanted(&g, x, il)?, attn_out)?;
         }
+        if shape.moments {
+            transformer.watch_output(&g, x)?;
+        }
         // Without a wanted row the graph ends where the last layer's keys and values are stored.
         let output = if shape.n_out > 0 { Some(b.output(transformer.logits(&g, x)?)) } else { None };
-        Ok((inputs, output, cached.into_queries()))
+        let queries = cached.into_queries();
+        Ok(Built { shape: shape.clone(), inputs, output, queries, moments: g.into_moments() })
     }
 }

@@ -6,6 +6,7 @@ mod generate;
 mod inputs;
 mod many;
 mod memory;
+mod moments;
 mod prefix;
 mod probe;
 mod saved;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use ggml::backend::Backend;
 use ggml::graph::{Executor, OutputId};
 
-use crate::graph::{Capabilities, GraphInputs, ProbedQueries, Shape};
+use crate::graph::{Capabilities, GraphInputs, Moments, ProbedQueries, Shape};
 use crate::kv::{KvCache, MAX_SEQS};
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, RopeError, Spec};
@@ -28,6 +29,7 @@ pub use batch::Batch;
 pub use decode::Logits;
 pub use generate::{GenerateParams, Generation, Piece, StopReason};
 pub use many::{Ending, Greedy};
+pub use moments::InputMoments;
 pub use probe::QueryBlock;
 pub use saved::{is_session_file, SavedSession, MAX_ATTACHMENT};
 
@@ -105,6 +107,7 @@ struct Built {
     /// Rows of logits, where some are wanted.
     output: Option<OutputId>,
     queries: Vec<ProbedQueries>,
+    moments: Vec<Moments>,
 }
 
 /// A running context over a model.
@@ -120,6 +123,8 @@ pub struct Session<'m> {
     current: Option<Built>,
     /// Layers whose queries graphs are to show.
     probed: Range<usize>,
+    /// Whether graphs are to show the second moments of what linear maps read.
+    moments: bool,
     /// Tokens of each sequence, by position.
     tokens: Vec<Vec<Token>>,
     /// Rows of logits of the last decode.
@@ -183,6 +188,7 @@ impl<'m> Session<'m> {
             capabilities,
             current: None,
             probed: 0..0,
+            moments: false,
             tokens: vec![Vec::new(); MAX_SEQS as usize],
             logits: Vec::new(),
             scratch: inputs::Scratch::default(),
@@ -249,7 +255,7 @@ impl<'m> Session<'m> {
     /// no flash attention for it.
     fn reserve(&mut self) -> Result<()> {
         let spans = self.cost().spans();
-        let largest = Shape { n_tokens: self.params.n_ubatch, n_out: 1, spans, probed: 0..0 };
+        let largest = Shape { n_tokens: self.params.n_ubatch, n_out: 1, spans, probed: 0..0, moments: false };
         let compute = self.measure(&largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         match self.prepare(&largest) {

@@ -138,7 +138,8 @@ impl Session<'_> {
         self.clear();
         let n = self.params.n_ubatch.min(MICRO_BATCH);
         let spans = self.cost().spans();
-        let compute = self.measure(&Shape { n_tokens: n, n_out: 0, spans, probed: layers.clone() })?;
+        let compute =
+            self.measure(&Shape { n_tokens: n, n_out: 0, spans, probed: layers.clone(), moments: false })?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         self.probed = layers.clone();
         let done = tokens.chunks(n).try_for_each(|tokens| {

@@ -10,6 +10,7 @@ mod eval;
 mod finetune;
 mod finetune_ended;
 mod hub;
+mod imatrix;
 mod killed;
 mod lora;
 mod models;

@@ -3,6 +3,7 @@
 //! Attention knows a method only as a function from a pair of positions to the distance the model is shown, and turns the
 //! query by it: q_i^T R(rel) k_j, the form every paper defines its method in. The engine rotates queries and keys apart.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use ropewalk::hparams::{Hparams, LayerAttention};
@@ -58,7 +59,34 @@ impl Turns {
     }
 }
 
+/// For each matrix, by the name of its weight, the sums of the squares of what it reads and the tokens summed over; of
+/// experts one behind another.
+pub(crate) type Squares = HashMap<String, (Vec<f64>, Vec<f64>)>;
+
+thread_local! {
+    /// Filled where it is there.
+    static SQUARES: RefCell<Option<Squares>> = const { RefCell::new(None) };
+}
+
+/// Takes in what matrix `e` of `n` reads.
+fn record(name: &str, [e, n]: [usize; 2], x: &[f64]) {
+    SQUARES.with_borrow_mut(|squares| {
+        let Some(squares) = squares else { return };
+        let entry = squares.entry(format!("{name}.weight"));
+        let (sums, counts) = entry.or_insert_with(|| (vec![0.0; n * x.len()], vec![0.0; n]));
+        sums[e * x.len()..].iter_mut().zip(x).for_each(|(sum, x)| *sum += x * x);
+        counts[e] += 1.0;
+    });
+}
+
 impl Naive {
+    /// What importance matrices hold, over one text.
+    pub(crate) fn squares(&self, tokens: &[Token], case: &dyn Definition, plan: &Plan) -> Squares {
+        SQUARES.set(Some(Squares::new()));
+        self.logits(tokens, case, plan);
+        SQUARES.take().unwrap()
+    }
+
     pub(crate) fn of(model: &Model) -> Naive {
         let file = model.file();
         let values =
@@ -200,6 +228,7 @@ impl Naive {
             let bias = self.tensors.get(&name(&format!("{part}.bias")));
             let rows = w.chunks_exact(x.len());
             let bias = |o: usize| bias.map_or(0.0, |b| b[e * b.len() / ffn.n_expert + o]);
+            record(&name(part), [e, ffn.n_expert], x);
             rows.enumerate().map(|(o, w)| dot(w, x) + bias(o)).collect::<Vec<f64>>()
         };
         let activation = |g: f64, u: f64| match self.hp.arch.as_str() {
@@ -232,6 +261,7 @@ impl Naive {
         let bias = self.tensors.get(&format!("{name}.bias"));
         let mut out = Vec::with_capacity(n * w.len() / n_in);
         for x in x.chunks_exact(n_in) {
+            record(name, [0, 1], x);
             for (o, row) in w.chunks_exact(n_in).enumerate() {
                 out.push(dot(row, x) + bias.map_or(0.0, |b| b[o]));
             }

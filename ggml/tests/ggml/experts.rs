@@ -45,6 +45,26 @@ fn choice_and_values_of_the_chosen() {
 }
 
 #[test]
+fn the_chosen_are_ones_among_zeros() {
+    let mut rng = Rng(2);
+    for (n, k, t, threads) in [(1, 1, 1, 1), (8, 2, 5, 3), (128, 8, 300, 2)] {
+        let scores = rng.values(n * t);
+        let ids = largest(&scores, n, k);
+        for by_place in [false, true] {
+            let got = eval(&mut executor(threads), |b, feed| {
+                let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, k, true)?;
+                b.one_hot(chosen, by_place)
+            })
+            .unwrap();
+            let columns = if by_place { k * t } else { t };
+            let mut want = vec![0.0; n * columns];
+            ids.iter().enumerate().for_each(|(i, e)| want[i * columns / (k * t) * n + e] = 1.0);
+            assert_eq!(got, want, "{n} {k} {t} {by_place}");
+        }
+    }
+}
+
+#[test]
 fn no_number_is_chosen_last_and_nothing_crashes() {
     for own in [true, false] {
         let mut scores = vec![f32::NAN; 64 * 9];

@@ -5,6 +5,7 @@
 mod cases;
 mod evict;
 mod exact;
+mod moments;
 mod probe;
 mod same;
 

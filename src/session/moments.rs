@@ -1,0 +1,76 @@
+//! Second moments of what linear maps read, under the session's plan: what importance matrices are made of.
+
+use super::batch::Item;
+use super::Session;
+use crate::graph::Shape;
+use crate::model::{Error, Result};
+use crate::Token;
+
+/// Squares of one input of linear maps, summed over the tokens of a micro-batch.
+#[derive(Debug, Clone, Copy)]
+pub struct InputMoments<'a> {
+    /// Names of the weights that this input is multiplied by.
+    pub weights: &'a [String],
+    /// Sums over tokens, `[n_in]` for each matrix: one, or one for each expert.
+    pub sums: &'a [f32],
+    /// For each matrix the tokens summed over.
+    pub counts: &'a [f32],
+}
+
+impl Session<'_> {
+    /// Empties the session, reads `tokens` as sequence 0, and calls `f` with the second moments of the input of every
+    /// linear map, the output matrix included, micro-batch by micro-batch. All tokens count, in every layer. No logits are
+    /// computed.
+    ///
+    /// # Errors
+    /// No tokens; sums that are not finite; a mixture of experts on a device without ops of our own; those of
+    /// [`Session::decode`]; whatever `f` returns.
+    pub fn moments(
+        &mut self,
+        tokens: &[Token],
+        f: &mut dyn FnMut(&InputMoments<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.clear();
+        if tokens.is_empty() {
+            return Err(Error::Invalid("moments: expected at least one token, found none".into()));
+        }
+        let n = self.params.n_ubatch;
+        let spans = self.cost().spans();
+        let largest = Shape { n_tokens: n, n_out: 0, spans, probed: 0..0, moments: true };
+        let compute = self.measure(&largest)?;
+        self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
+        self.moments = true;
+        let done = tokens.chunks(n).try_for_each(|tokens| {
+            let items: Vec<Item> =
+                tokens.iter().map(|&token| Item { token, seq: 0, logits: false }).collect();
+            // Not more than one micro-batch, so that the graph's outputs are still there.
+            self.run(&items, &mut |_, _| Ok(()))?;
+            self.read_moments(tokens.len(), f)
+        });
+        self.moments = false;
+        done
+    }
+
+    /// The outputs of a micro-batch of the last `n` tokens.
+    fn read_moments(&self, n: usize, f: &mut dyn FnMut(&InputMoments<'_>) -> Result<()>) -> Result<()> {
+        let (mut sums, mut counts) = (Vec::new(), Vec::new());
+        for moments in self.current.iter().flat_map(|built| &built.moments) {
+            self.exec.read_f32(moments.sums, &mut sums)?;
+            match moments.counts {
+                Some(output) => self.exec.read_f32(output, &mut counts)?,
+                None => counts = vec![n as f32],
+            }
+            let weights = &moments.weights;
+            if let Some((i, sum)) = sums.iter().enumerate().find(|(_, sum)| !sum.is_finite()) {
+                let (names, end) = (weights.join(", "), self.tokens[0].len());
+                return Err(Error::Invalid(format!(
+                    "{names}: tokens {} to {}: expected finite squares of what it reads, found {sum} in column {i}",
+                    end - n,
+                    end - 1
+                )));
+            }
+            f(&InputMoments { weights, sums: &sums, counts: &counts })?;
+        }
+        Ok(())
+    }
+}
