@@ -68,7 +68,10 @@ fn an_adapter_has_in_a_session_the_loss_it_was_trained_to() {
             let adapters = vec![AdapterSpec { path: path.clone(), scale: 1.0 }];
             let base = scratch(&format!("train-{i}.gguf"));
             let with = Model::load(&base, &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
-            let mut session = open(&with, &SessionParams { kv_type: DType::F32, ..params(48) });
+            // What the file itself declares comes first, and must be replaced by name.
+            let declares = with.hparams().rope_scaling.kind.is_some();
+            let rope = declares.then(|| spec.parse().unwrap());
+            let mut session = open(&with, &SessionParams { kv_type: DType::F32, rope, ..params(48) });
             let nll = session.nll(&tokens, 1..tokens.len()).unwrap();
             let found = nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64;
             let about = format!("{about}, {spec}");
