@@ -10,6 +10,7 @@ mod bench;
 mod chat;
 mod compare;
 mod completions;
+mod convert;
 mod engine;
 mod eval;
 mod finetune;
@@ -68,6 +69,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     finetune::COMMAND,
     rope::COMMAND,
     inspect::COMMAND,
+    convert::COMMAND,
     pull::COMMAND,
     completions::COMMAND,
 ];
@@ -76,6 +78,11 @@ pub(crate) static COMMANDS: &[Command] = &[
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
+
+/// The end of a command that has told its errors itself.
+#[derive(Debug, thiserror::Error)]
+#[error("ended")]
+pub(crate) struct Ended(pub(crate) ExitCode);
 
 /// An error that ends the program with exit code 2.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
@@ -132,6 +139,9 @@ pub(crate) fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
+            if let Some(Ended(code)) = e.downcast_ref() {
+                return *code;
+            }
             report(&one_line(&chain(&e)));
             let code = if e.downcast_ref::<Usage>().is_some() { 2 } else { 1 };
             ExitCode::from(interrupt::exit_code(&e).unwrap_or(code))

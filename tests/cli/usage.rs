@@ -48,6 +48,29 @@ fn wrong_usage_is_exit_2() {
 }
 
 #[test]
+fn convert_is_the_program_of_that_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, long) = (folder.path().join("tiny.gguf"), folder.path().join("long.gguf"));
+    let (file, long) = (file.to_str().unwrap(), long.to_str().unwrap());
+    let made = run(&["convert", "--random", "llama-tiny", "--type", "q8_0", "-o", file, "--json"]);
+    assert!(made.json()["bytes"].as_u64().is_some_and(|n| n > 100_000), "{made:?}");
+    let done = run(&["convert", file, "--rope", "yarn:factor=4", "-o", long, "-q"]);
+    assert!(done.code == 0 && done.stderr.is_empty(), "{done:?}");
+    assert_eq!(run(&["inspect", long, "--json"]).code, 0);
+    let help = run(&["convert", "--help"]);
+    assert!(help.code == 0 && help.stdout.contains("--llama-cpp"), "{help:?}");
+    for (args, code, said) in [
+        (["convert", file, "--nonesuch"], 2, "--nonesuch"),
+        (["convert", "nonesuch.gguf", "--rope=plain"], 2, "--output"),
+        (["convert", "nonesuch.gguf", "-ox.gguf"], 1, "nonesuch.gguf"),
+    ] {
+        let failed = run(&args);
+        assert!(failed.code == code && failed.stderr.contains(said), "{failed:?}");
+        assert!(!failed.stderr.contains("error: ended"), "{failed:?}");
+    }
+}
+
+#[test]
 fn an_unknown_rope_method_is_exit_2_and_lists_the_known_ones() {
     for args in [
         &["run", "-m", "x", "-p", "a", "--rope", "yarm:factor=2"][..],

@@ -26,7 +26,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-llama", &["ropewalk-gguf", "ropewalk-ggml"]),
     ("convert", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-import", "ropewalk-ggml", "ropewalk-llama", "ropewalk-processor"]),
     ("ropewalk", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-study", "ropewalk-tasks", "ropewalk-ggml",
-        "ropewalk-llama", "ropewalk-processor"]),
+        "ropewalk-llama", "ropewalk-processor", "convert"]),
     (
         "ropewalk-fuzz",
         &["ropewalk-gguf", "ropewalk-ggml", "ropewalk-study", "ropewalk-tasks", "convert", "ropewalk"],
