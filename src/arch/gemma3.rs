@@ -4,11 +4,11 @@
 use ggml::tensor::Tensor;
 use ggml::Result;
 
-use super::parts::{Activation, FeedForward, HeadNorms, QkvMaps};
+use super::parts::{Activation, Attention, FeedForward, HeadNorms};
 use super::{Arch, Layer};
 use crate::graph::{Graph, Pairing, Qkv};
-use crate::ids::{NormRole, Role};
-use crate::layers::{Bias, LayerLoader, Linear, Norm};
+use crate::ids::NormRole;
+use crate::layers::{Bias, LayerLoader, Norm};
 
 pub(super) static GEMMA3: Arch = Arch {
     name: "gemma3",
@@ -20,10 +20,8 @@ pub(super) static GEMMA3: Arch = Arch {
 /// The layer of Gemma 2 and 3.
 #[derive(Debug)]
 pub(super) struct GemmaLayer {
-    attn_norm: Norm,
-    qkv: QkvMaps,
+    attention: Attention,
     head_norms: Option<HeadNorms>,
-    o: Linear,
     attn_post_norm: Norm,
     ffn_norm: Norm,
     ffn: FeedForward,
@@ -34,10 +32,8 @@ impl GemmaLayer {
     pub(super) fn load(loader: &LayerLoader<'_, '_>, head_norms: Option<HeadNorms>) -> Result<GemmaLayer> {
         let n_embd = loader.hp().n_embd;
         Ok(GemmaLayer {
-            attn_norm: loader.norm(NormRole::Attn, n_embd)?,
-            qkv: QkvMaps::load(loader, Bias::No)?,
+            attention: Attention::load(loader, Bias::No, Bias::No)?,
             head_norms,
-            o: loader.linear(Role::O, loader.attention().n_embd_q(), n_embd, Bias::No)?,
             attn_post_norm: loader.norm(NormRole::AttnPost, n_embd)?,
             ffn_norm: loader.norm(NormRole::Ffn, n_embd)?,
             ffn: FeedForward::gated(loader, Activation::Gelu, Bias::No)?,
@@ -48,7 +44,7 @@ impl GemmaLayer {
 
 impl Layer for GemmaLayer {
     fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        let qkv = self.qkv.apply(g, g.norm(x, &self.attn_norm)?)?;
+        let qkv = self.attention.qkv(g, x)?;
         self.head_norms.as_ref().map_or(Ok(qkv), |norms| norms.apply(g, qkv))
     }
 
@@ -58,7 +54,7 @@ impl Layer for GemmaLayer {
         x: Tensor<'c>,
         attn_out: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
-        let x = g.add(g.norm(g.linear(attn_out, &self.o)?, &self.attn_post_norm)?, x)?;
+        let x = g.add(g.norm(self.attention.out(g, attn_out)?, &self.attn_post_norm)?, x)?;
         let h = self.ffn.apply(g, g.norm(x, &self.ffn_norm)?)?;
         g.add(g.norm(h, &self.ffn_post_norm)?, x)
     }

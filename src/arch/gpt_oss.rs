@@ -5,11 +5,11 @@ use ggml::experts::{Gating, GatingKind};
 use ggml::tensor::{StoreTensor, Tensor};
 use ggml::Result;
 
-use super::parts::QkvMaps;
+use super::parts::Attention;
 use super::{Arch, Layer};
 use crate::graph::{Graph, Pairing, Qkv};
-use crate::ids::{NormRole, Role};
-use crate::layers::{Bias, ExpertActivation, Experts, LayerLoader, Linear, Norm};
+use crate::ids::NormRole;
+use crate::layers::{Bias, ExpertActivation, Experts, LayerLoader, Norm};
 
 pub(super) static GPT_OSS: Arch = Arch {
     name: "gpt-oss",
@@ -23,10 +23,8 @@ const ACTIVATION: [f32; 2] = [1.702, 7.0];
 
 #[derive(Debug)]
 struct GptOssLayer {
-    attn_norm: Norm,
-    qkv: QkvMaps,
+    attention: Attention,
     sinks: StoreTensor,
-    o: Linear,
     /// Before the feed-forward, by the name of a norm behind attention.
     ffn_norm: Norm,
     experts: Experts,
@@ -34,14 +32,11 @@ struct GptOssLayer {
 
 impl GptOssLayer {
     fn load(loader: &LayerLoader<'_, '_>) -> Result<GptOssLayer> {
-        let n_embd = loader.hp().n_embd;
         let gating = Gating { kind: GatingKind::SoftmaxOfChosen, normalised: false, scale: 1.0 };
         Ok(GptOssLayer {
-            attn_norm: loader.norm(NormRole::Attn, n_embd)?,
-            qkv: QkvMaps::load(loader, Bias::Optional)?,
+            attention: Attention::load(loader, Bias::Optional, Bias::Yes)?,
             sinks: loader.sinks()?,
-            o: loader.linear(Role::O, loader.attention().n_embd_q(), n_embd, Bias::Yes)?,
-            ffn_norm: loader.norm(NormRole::AttnPost, n_embd)?,
+            ffn_norm: loader.norm(NormRole::AttnPost, loader.hp().n_embd)?,
             experts: loader.experts(gating, ExpertActivation::SwiGluOai(ACTIVATION), Bias::Yes)?,
         })
     }
@@ -49,7 +44,7 @@ impl GptOssLayer {
 
 impl Layer for GptOssLayer {
     fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        self.qkv.apply(g, g.norm(x, &self.attn_norm)?)
+        self.attention.qkv(g, x)
     }
 
     fn sinks(&self) -> Option<&StoreTensor> {
@@ -62,7 +57,7 @@ impl Layer for GptOssLayer {
         x: Tensor<'c>,
         attn_out: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
-        let x = g.add(g.linear(attn_out, &self.o)?, x)?;
+        let x = g.add(self.attention.out(g, attn_out)?, x)?;
         g.add(g.experts(g.norm(x, &self.ffn_norm)?, &self.experts)?, x)
     }
 }

@@ -4,11 +4,11 @@
 use ggml::tensor::Tensor;
 use ggml::Result;
 
-use super::parts::{FeedForward, QkvMaps};
+use super::parts::{Attention, FeedForward};
 use super::{Arch, Layer};
 use crate::graph::{Graph, Pairing, Qkv};
-use crate::ids::{NormRole, Role};
-use crate::layers::{Bias, LayerLoader, Linear, Norm, NormKind};
+use crate::ids::NormRole;
+use crate::layers::{Bias, LayerLoader, Norm, NormKind};
 
 pub(super) static GPTNEOX: Arch = Arch {
     name: "gptneox",
@@ -20,9 +20,7 @@ pub(super) static GPTNEOX: Arch = Arch {
 
 #[derive(Debug)]
 struct NeoxLayer {
-    attn_norm: Norm,
-    qkv: QkvMaps,
-    o: Linear,
+    attention: Attention,
     ffn_norm: Norm,
     ffn: FeedForward,
     parallel: bool,
@@ -30,12 +28,9 @@ struct NeoxLayer {
 
 impl NeoxLayer {
     fn load(loader: &LayerLoader<'_, '_>) -> Result<NeoxLayer> {
-        let n_embd = loader.hp().n_embd;
         Ok(NeoxLayer {
-            attn_norm: loader.norm(NormRole::Attn, n_embd)?,
-            qkv: QkvMaps::load(loader, Bias::Yes)?,
-            o: loader.linear(Role::O, loader.attention().n_embd_q(), n_embd, Bias::Yes)?,
-            ffn_norm: loader.norm(NormRole::Ffn, n_embd)?,
+            attention: Attention::load(loader, Bias::Yes, Bias::Yes)?,
+            ffn_norm: loader.norm(NormRole::Ffn, loader.hp().n_embd)?,
             ffn: FeedForward::plain(loader, Bias::Yes)?,
             parallel: loader.hp().parallel_residual,
         })
@@ -44,7 +39,7 @@ impl NeoxLayer {
 
 impl Layer for NeoxLayer {
     fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        self.qkv.apply(g, g.norm(x, &self.attn_norm)?)
+        self.attention.qkv(g, x)
     }
 
     fn after_attention<'c>(
@@ -53,7 +48,7 @@ impl Layer for NeoxLayer {
         x: Tensor<'c>,
         attn_out: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
-        let attended = g.add(g.linear(attn_out, &self.o)?, x)?;
+        let attended = g.add(self.attention.out(g, attn_out)?, x)?;
         let read = if self.parallel { x } else { attended };
         g.add(self.ffn.apply(g, g.norm(read, &self.ffn_norm)?)?, attended)
     }

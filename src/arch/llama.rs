@@ -3,11 +3,11 @@
 use ggml::tensor::Tensor;
 use ggml::Result;
 
-use super::parts::{Activation, FeedForward, QkvMaps};
+use super::parts::{Activation, Attention, FeedForward};
 use super::{Arch, Layer};
 use crate::graph::{Graph, Qkv};
-use crate::ids::{NormRole, Role};
-use crate::layers::{Bias, LayerLoader, Linear, Norm};
+use crate::ids::NormRole;
+use crate::layers::{Bias, LayerLoader, Norm};
 
 pub(super) static LLAMA: Arch = Arch {
     name: "llama",
@@ -18,9 +18,7 @@ pub(super) static LLAMA: Arch = Arch {
 /// The layer that Llama and its kin share.
 #[derive(Debug)]
 pub(super) struct LlamaLayer {
-    attn_norm: Norm,
-    qkv: QkvMaps,
-    o: Linear,
+    attention: Attention,
     ffn_norm: Norm,
     ffn: FeedForward,
     residual_scale: f32,
@@ -40,12 +38,9 @@ impl LlamaLayer {
         o_bias: Bias,
         ffn: impl Fn(&LayerLoader<'_, '_>) -> Result<FeedForward>,
     ) -> Result<LlamaLayer> {
-        let n_embd = loader.hp().n_embd;
         Ok(LlamaLayer {
-            attn_norm: loader.norm(NormRole::Attn, n_embd)?,
-            qkv: QkvMaps::load(loader, qkv_bias)?,
-            o: loader.linear(Role::O, loader.attention().n_embd_q(), n_embd, o_bias)?,
-            ffn_norm: loader.norm(NormRole::Ffn, n_embd)?,
+            attention: Attention::load(loader, qkv_bias, o_bias)?,
+            ffn_norm: loader.norm(NormRole::Ffn, loader.hp().n_embd)?,
             ffn: ffn(loader)?,
             residual_scale: loader.hp().residual_scale,
         })
@@ -54,7 +49,7 @@ impl LlamaLayer {
 
 impl Layer for LlamaLayer {
     fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        self.qkv.apply(g, g.norm(x, &self.attn_norm)?)
+        self.attention.qkv(g, x)
     }
 
     fn after_attention<'c>(
@@ -63,7 +58,7 @@ impl Layer for LlamaLayer {
         x: Tensor<'c>,
         attn_out: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
-        let x = g.add(g.scale(g.linear(attn_out, &self.o)?, self.residual_scale)?, x)?;
+        let x = g.add(g.scale(self.attention.out(g, attn_out)?, self.residual_scale)?, x)?;
         let h = self.ffn.apply(g, g.norm(x, &self.ffn_norm)?)?;
         g.add(g.scale(h, self.residual_scale)?, x)
     }

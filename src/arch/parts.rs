@@ -41,6 +41,40 @@ impl QkvMaps {
     }
 }
 
+/// What attention reads and what it writes: the norm of the layer's input, the maps of it, and the map back.
+#[derive(Debug)]
+pub(super) struct Attention {
+    norm: Norm,
+    qkv: QkvMaps,
+    o: Linear,
+}
+
+impl Attention {
+    pub(super) fn load(loader: &LayerLoader<'_, '_>, qkv_bias: Bias, o_bias: Bias) -> Result<Attention> {
+        let n_embd = loader.hp().n_embd;
+        Ok(Attention {
+            norm: loader.norm(NormRole::Attn, n_embd)?,
+            qkv: QkvMaps::load(loader, qkv_bias)?,
+            o: loader.linear(Role::O, loader.attention().n_embd_q(), n_embd, o_bias)?,
+        })
+    }
+
+    /// The layer's input as attention reads it, `[n_embd, T]`.
+    pub(super) fn normed<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        g.norm(x, &self.norm)
+    }
+
+    /// From the layer's input, `[n_embd, T]`.
+    pub(super) fn qkv<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
+        self.qkv.apply(g, self.normed(g, x)?)
+    }
+
+    /// From the output of attention, `[n_head * d, T]`, to `[n_embd, T]`.
+    pub(super) fn out<'c>(&self, g: &Graph<'_, 'c>, attn_out: Tensor<'c>) -> Result<Tensor<'c>> {
+        g.linear(attn_out, &self.o)
+    }
+}
+
 /// Norms of each query and key head.
 #[derive(Debug)]
 pub(super) struct HeadNorms {

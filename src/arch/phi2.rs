@@ -4,11 +4,10 @@
 use ggml::tensor::Tensor;
 use ggml::Result;
 
-use super::parts::{FeedForward, QkvMaps};
+use super::parts::{Attention, FeedForward};
 use super::{Arch, Layer};
 use crate::graph::{Graph, Pairing, Qkv};
-use crate::ids::{NormRole, Role};
-use crate::layers::{Bias, LayerLoader, Linear, Norm, NormKind};
+use crate::layers::{Bias, LayerLoader, NormKind};
 
 pub(super) static PHI2: Arch = Arch {
     name: "phi2",
@@ -24,28 +23,20 @@ pub(super) static PHI2: Arch = Arch {
 /// A layer whose attention and feed-forward both read one norm of its input.
 #[derive(Debug)]
 pub(super) struct ParallelLayer {
-    norm: Norm,
-    qkv: QkvMaps,
-    o: Linear,
+    attention: Attention,
     ffn: FeedForward,
 }
 
 impl ParallelLayer {
     /// `bias`: whether the maps of attention have biases.
     pub(super) fn load(loader: &LayerLoader<'_, '_>, bias: Bias, ffn: FeedForward) -> Result<ParallelLayer> {
-        let n_embd = loader.hp().n_embd;
-        Ok(ParallelLayer {
-            norm: loader.norm(NormRole::Attn, n_embd)?,
-            qkv: QkvMaps::load(loader, bias)?,
-            o: loader.linear(Role::O, loader.attention().n_embd_q(), n_embd, bias)?,
-            ffn,
-        })
+        Ok(ParallelLayer { attention: Attention::load(loader, bias, bias)?, ffn })
     }
 }
 
 impl Layer for ParallelLayer {
     fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        self.qkv.apply(g, g.norm(x, &self.norm)?)
+        self.attention.qkv(g, x)
     }
 
     fn after_attention<'c>(
@@ -54,7 +45,7 @@ impl Layer for ParallelLayer {
         x: Tensor<'c>,
         attn_out: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
-        let attended = g.add(g.linear(attn_out, &self.o)?, x)?;
-        g.add(self.ffn.apply(g, g.norm(x, &self.norm)?)?, attended)
+        let attended = g.add(self.attention.out(g, attn_out)?, x)?;
+        g.add(self.ffn.apply(g, self.attention.normed(g, x)?)?, attended)
     }
 }
