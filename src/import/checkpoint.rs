@@ -72,8 +72,8 @@ impl Checkpoint {
         &self.notes
     }
     /// The files of the weights.
-    pub fn paths(&self) -> &[PathBuf] {
-        &self.files.paths
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.paths()
     }
     /// The type of the first matrix in the checkpoint, which stands for all.
     pub fn stored(&self) -> DType {

@@ -18,4 +18,5 @@ mod checkpoint;
 
 pub use checkpoint::{Checkpoint, Encode};
 pub use error::{Error, Result};
+pub use safetensors::{Safetensors, Stored};
 pub use tensor::{floats, Tensor};

@@ -1,10 +1,10 @@
-//! The tensors of a folder: one safetensors file, or several that an index lists.
+//! safetensors files, and the tensors of a folder: those of one file, or of several that an index lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use files::{Map, Unchanging};
-use gguf::DType;
+use gguf::{float, DType};
 use serde_json::Value;
 
 use crate::error::shown;
@@ -19,11 +19,13 @@ const INDEX: &str = "model.safetensors.index.json";
 
 /// A tensor as it is stored. Exists only checked: the data lies in its file, and sizes agree.
 #[derive(Debug, Clone)]
-pub(crate) struct Stored {
-    pub(crate) name: String,
-    pub(crate) dtype: DType,
-    /// Shape as in the file, outermost dimension first.
-    pub(crate) shape: Vec<u64>,
+pub struct Stored {
+    /// Its name; unique in its file.
+    pub name: String,
+    /// F32, F16 or BF16.
+    pub dtype: DType,
+    /// Shape as in the file, outermost dimension first: 1 to 4 dimensions of at least 1.
+    pub shape: Vec<u64>,
     part: usize,
     start: usize,
     end: usize,
@@ -44,11 +46,66 @@ impl Stored {
     }
 }
 
+/// One file, mapped, whose header was checked.
+#[derive(Debug)]
+pub struct Safetensors {
+    path: PathBuf,
+    map: Map,
+    tensors: Vec<Stored>,
+    notes: Object,
+}
+
+impl Safetensors {
+    /// Maps a file and checks its header.
+    ///
+    /// # Errors
+    /// A file that cannot be read; a header that is none, or that says of a tensor what cannot be: one line with file
+    /// and tensor.
+    pub fn open(path: &Path) -> Result<Safetensors> {
+        Ok(Safetensors::read(path, 0, |_| true)?.0)
+    }
+    /// The file as part `part` of a folder, without the tensors that are not kept; and the names of all.
+    fn read(path: &Path, part: usize, keep: fn(&str) -> bool) -> Result<(Safetensors, Vec<String>)> {
+        let map = Map::open(path, Unchanging::while_mapped())?;
+        let header = header(path, &map, part, keep)?;
+        let Header { tensors, names, notes } = header;
+        Ok((Safetensors { path: path.to_owned(), map, tensors, notes }, names))
+    }
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+    /// Its tensors, sorted by name.
+    pub fn tensors(&self) -> &[Stored] {
+        &self.tensors
+    }
+    /// An entry of `__metadata__`.
+    pub fn note(&self, key: &str) -> Option<&str> {
+        self.notes.get(key).and_then(Value::as_str)
+    }
+    /// The values of one of its tensors, all of them finite.
+    ///
+    /// # Errors
+    /// A value that is infinite or no number, with its place.
+    pub fn values(&self, t: &Stored) -> Result<Vec<f32>> {
+        let mut values = vec![0f32; t.n_rows() * t.width()];
+        if !float::decode(t.dtype, &self.map[t.start..t.end], &mut values) {
+            return Err(Error::at(&self.path, &t.name, format!("{} cannot be read", t.dtype)));
+        }
+        match values.iter().position(|x| !x.is_finite()) {
+            Some(i) => {
+                let what = format!("expected finite values, found {} at {i}", values[i]);
+                Err(Error::at(&self.path, &t.name, what))
+            }
+            None => Ok(values),
+        }
+    }
+}
+
 /// All tensors of a folder, those of each file sorted by name, as llama.cpp's converter goes through them.
 #[derive(Debug)]
 pub(crate) struct Tensors {
-    pub(crate) paths: Vec<PathBuf>,
-    maps: Vec<Map>,
+    files: Vec<Safetensors>,
     pub(crate) all: Vec<Stored>,
 }
 
@@ -61,25 +118,22 @@ impl Tensors {
             Some(listed) => listed.values().cloned().collect::<BTreeSet<_>>(),
             None => beside(folder)?,
         };
-        let mut out = Tensors { paths: Vec::new(), maps: Vec::new(), all: Vec::new() };
+        let mut out = Tensors { files: Vec::new(), all: Vec::new() };
         let mut found = BTreeMap::new();
         for name in &names {
             let path = folder.join(name);
             if listed.is_some() && !path.exists() {
                 return Err(Error::of(&index, format!("lists {}, which is missing", shown(name))));
             }
-            let map = Map::open(&path, Unchanging::while_mapped())?;
-            let part = out.maps.len();
-            let (stored, names) = header(&path, &map, part)?;
+            let (file, names) = Safetensors::read(&path, out.files.len(), |name| !is_left_out(name))?;
             for tensor in names {
                 if let Some(other) = found.insert(tensor.clone(), name) {
                     let what = format!("found in {} and in {}, expected once", shown(other), shown(name));
                     return Err(Error::at(&path, &tensor, what));
                 }
             }
-            out.all.extend(stored);
-            out.paths.push(path);
-            out.maps.push(map);
+            out.all.extend_from_slice(&file.tensors);
+            out.files.push(file);
         }
         if let Some(listed) = &listed {
             if let Some((tensor, file)) =
@@ -93,13 +147,17 @@ impl Tensors {
         }
         Ok(out)
     }
+    /// The files.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(Safetensors::path)
+    }
     /// The bytes of a tensor.
     pub(crate) fn data(&self, t: &Stored) -> &[u8] {
-        &self.maps[t.part][t.start..t.end]
+        &self.files[t.part].map[t.start..t.end]
     }
     /// The file a tensor is in.
     pub(crate) fn path(&self, t: &Stored) -> &Path {
-        &self.paths[t.part]
+        self.files[t.part].path()
     }
 }
 
@@ -160,9 +218,20 @@ fn is_left_out(name: &str) -> bool {
         || parts.iter().any(|p| name.contains(p))
 }
 
-/// Parses and checks the header of a file: eight bytes with its length, then JSON, then the data. Returns the
-/// weights, and the names of all tensors.
-fn header(path: &Path, file: &[u8], part: usize) -> Result<(Vec<Stored>, Vec<String>)> {
+/// What the header of a file says.
+struct Header {
+    /// The tensors that are kept.
+    tensors: Vec<Stored>,
+    /// The names of all.
+    names: Vec<String>,
+    /// `__metadata__`.
+    notes: Object,
+}
+
+const NOTES: &str = "__metadata__";
+
+/// Parses and checks the header of a file: eight bytes with its length, then JSON, then the data.
+fn header(path: &Path, file: &[u8], part: usize, keep: fn(&str) -> bool) -> Result<Header> {
     let short = || Error::of(path, format!("found {} bytes, expected a safetensors header", file.len()));
     let (length, rest) = file.split_first_chunk::<8>().ok_or_else(short)?;
     let length = u64::from_le_bytes(*length);
@@ -172,22 +241,23 @@ fn header(path: &Path, file: &[u8], part: usize) -> Result<(Vec<Stored>, Vec<Str
     }
     let (json, data) = rest.split_at(length as usize);
     let object = Object::parse(path, json)?;
-    let names = object.map.keys().filter(|name| *name != "__metadata__");
-    let mut out = Vec::with_capacity(object.map.len());
-    for name in names.clone().filter(|name| !is_left_out(name)) {
+    let notes = object.inside(object.object(NOTES)?.cloned().unwrap_or_default());
+    let names = object.map.keys().filter(|name| *name != NOTES);
+    let mut tensors = Vec::with_capacity(object.map.len());
+    for name in names.clone().filter(|name| keep(name)) {
         let entry = &object.map[name];
         let entry = entry.as_object().ok_or_else(|| object.error(name, "expected an object"))?;
         let entry = object.inside(entry.clone());
-        out.push(stored(&object, name, &entry, data.len(), part, 8 + length as usize)?);
+        tensors.push(stored(&object, name, &entry, data.len(), part, 8 + length as usize)?);
     }
-    let mut ends: Vec<&Stored> = out.iter().filter(|t| t.end > t.start).collect();
+    let mut ends: Vec<&Stored> = tensors.iter().collect();
     ends.sort_by_key(|t| t.start);
     if let Some(w) = ends.windows(2).find(|w| w[1].start < w[0].end) {
         return Err(object.error(&w[1].name, format!("data overlaps that of {}", shown(&w[0].name))));
     }
-    out.sort_by(|a, b| a.name.cmp(&b.name));
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
     let names = names.cloned().collect();
-    Ok((out, names))
+    Ok(Header { tensors, names, notes })
 }
 
 fn stored(

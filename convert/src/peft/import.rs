@@ -8,10 +8,10 @@ use gguf::{DType, File, Value, Writer};
 use regex::Regex;
 use ropewalk_core::adapter::{target, AdapterReader};
 use ropewalk_core::hparams::keys;
+use ropewalk_import::{Safetensors, Stored};
 use serde_json::Value as Json;
 
 use super::names::Names;
-use super::tensors::{Entry, Tensors};
 use super::{refuse, AdapterReport, CONFIG, MODEL, PREFIX};
 use crate::{Error, Result};
 
@@ -33,7 +33,7 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
         }
     }
     let config = Config::read(&config_path)?;
-    let tensors = Tensors::open(&model_path)?;
+    let tensors = Safetensors::open(&model_path)?;
     let base = File::open(base)?;
     let names = Names::of(&base)?;
     let (found, notes) = sort(&tensors, &names, &config, &base)?;
@@ -63,7 +63,7 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
     writer.set(keys::VERSION, env!("CARGO_PKG_VERSION"));
     for item in &found {
         // Slowest dimension last in GGUF.
-        let shape: Vec<u64> = item.entry.shape.iter().rev().map(|&n| n as u64).collect();
+        let shape: Vec<u64> = item.entry.shape.iter().rev().copied().collect();
         let (tensors, factor) = (&tensors, config.factor(item, alpha)?);
         writer.tensor(
             &item.tensor,
@@ -71,7 +71,7 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
             &shape,
             Box::new(move |out| {
                 let values = tensors.values(item.entry).map_err(std::io::Error::other)?;
-                let width = item.entry.shape.get(1).map_or(1, |&n| n);
+                let width = item.entry.shape.get(1).map_or(1, |&n| n as usize);
                 let row = |i: usize| &values[i * width..(i + 1) * width];
                 let n_rows = values.len() / width.max(1);
                 for i in 0..n_rows {
@@ -101,7 +101,7 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
 
 /// A tensor to be written.
 struct Item<'a> {
-    entry: &'a Entry,
+    entry: &'a Stored,
     /// Its name in the LoRA file.
     tensor: String,
     /// For each row the one to take; `None` in order.
@@ -112,7 +112,7 @@ struct Item<'a> {
 
 /// Finds out what every tensor of the folder is. Returns notes of those that are left out.
 fn sort<'a>(
-    tensors: &'a Tensors,
+    tensors: &'a Safetensors,
     names: &Names,
     config: &Config,
     base: &File,
@@ -120,7 +120,7 @@ fn sort<'a>(
     let mut notes = Vec::new();
     let mut found = Vec::new();
     let mut taken = BTreeMap::<String, &str>::new();
-    for entry in tensors.entries() {
+    for entry in tensors.tensors() {
         let bad = |what: String| refuse(tensors.path(), &entry.name, what);
         let name = entry
             .name
@@ -154,7 +154,7 @@ fn sort<'a>(
             .ok_or_else(|| bad(format!("{module} is no module that is known of {}", names.arch())))?;
         if side.is_none() && (stem.ends_with(".base_layer") || !config.saves(module)) {
             // PEFT saves embeddings along with adapters that touch them, trained or not.
-            let shape: Vec<u64> = entry.shape.iter().rev().map(|&n| n as u64).collect();
+            let shape: Vec<u64> = entry.shape.iter().rev().copied().collect();
             if base.tensor(target(base, &weight)).is_none_or(|t| t.shape != shape) {
                 return Err(bad(format!(
                     "the model's own {weight}, but {} has it in another shape or not",
@@ -167,8 +167,8 @@ fn sort<'a>(
             ));
             continue;
         }
-        if entry.shape.contains(&0) || entry.shape.is_empty() || entry.shape.len() > 2 {
-            return Err(bad(format!("expected one or two dimensions of 1 or more, found {:?}", entry.shape)));
+        if entry.shape.len() > 2 {
+            return Err(bad(format!("expected one or two dimensions, found {:?}", entry.shape)));
         }
         if side.is_some() && entry.shape.len() != 2 {
             return Err(bad(format!("expected two dimensions, found {:?}", entry.shape)));
@@ -176,11 +176,11 @@ fn sort<'a>(
         let rows = match side {
             Some("lora_a") => None,
             _ if entry.shape.len() == 2 => {
-                names.rows(&weight, entry.shape[0]).map_err(|e| bad(e.to_string()))?
+                names.rows(&weight, entry.shape[0] as usize).map_err(|e| bad(e.to_string()))?
             }
             _ => None,
         };
-        let pair = (side == Some("lora_b")).then(|| (module.to_owned(), entry.shape[1]));
+        let pair = (side == Some("lora_b")).then(|| (module.to_owned(), entry.shape[1] as usize));
         let tensor = side.map_or(weight.clone(), |side| format!("{weight}.{side}"));
         if let Some(other) = taken.insert(tensor.clone(), &entry.name) {
             return Err(bad(format!("is the same as {other}")));

@@ -3,7 +3,6 @@
 mod export;
 mod import;
 mod names;
-mod tensors;
 
 use std::path::Path;
 
