@@ -1,8 +1,6 @@
 //! Adapters: what is accepted has values of the shapes it declares.
 
-use ropewalk::adapter::{self, AdapterFile, AdapterMeta, AdapterReader, NewPair};
-use ropewalk::gguf::File;
-use ropewalk::DType;
+use ropewalk::adapter::{self, AdapterMeta, AdapterReader};
 
 use crate::{accepted, base, file};
 
@@ -29,19 +27,7 @@ fn read(path: &std::path::Path) -> ropewalk::model::Result<()> {
 
 /// An adapter of two pairs.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let base = File::open(base().1).unwrap();
-    let path = crate::scratch("seed-adapter.gguf");
-    let values = [0.25f32; 64];
-    let pair = |name: &str| NewPair { weight: name.into(), n_in: 32, n_out: 32, a: &values, b: &values };
-    let file = AdapterFile {
-        arch: "llama",
-        rank: 2,
-        alpha: 4.0,
-        pairs: vec![pair("blk.0.attn_q.weight"), pair("blk.0.attn_output.weight")],
-        modules_to_save: Vec::new(),
-        meta: AdapterMeta { base: Some(adapter::fingerprint(&base)), ..AdapterMeta::default() },
-        dtype: DType::F32,
-    };
-    adapter::write(&path, &file).unwrap();
-    vec![std::fs::read(path).unwrap()]
+    let base = adapter::fingerprint(base().0.file());
+    let meta = AdapterMeta { base: Some(base), ..AdapterMeta::default() };
+    vec![std::fs::read(crate::adapter("seed-adapter.gguf", meta)).unwrap()]
 }

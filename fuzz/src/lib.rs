@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use convert::random::{write, Shape};
+use ropewalk::adapter::{AdapterFile, AdapterMeta, NewPair};
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::DType;
 
@@ -17,6 +18,7 @@ pub mod chat;
 pub mod checkpoint;
 pub mod gguf;
 pub mod imatrix;
+pub mod import;
 pub mod jsonl;
 pub mod model;
 pub mod peft;
@@ -42,7 +44,7 @@ macro_rules! targets {
 }
 
 /// Every reader.
-pub static TARGETS: &[Target] = targets!(adapter cache cell chat checkpoint gguf imatrix jsonl model peft plan quantize records session spec tasks);
+pub static TARGETS: &[Target] = targets!(adapter cache cell chat checkpoint gguf imatrix import jsonl model peft plan quantize records session spec tasks);
 
 /// Whether it is `Ok`. Panics unless an error is one line.
 fn accepted<T>(result: Result<T, impl std::fmt::Display>) -> bool {
@@ -62,10 +64,14 @@ fn scratch(name: &str) -> PathBuf {
 /// The path of a file with these bytes. Each thread and name has one, which the next call replaces.
 fn file(name: &str, bytes: &[u8]) -> PathBuf {
     let path = scratch(&format!("{:?}-{name}", std::thread::current().id()));
-    // A new file: the one before may still be mapped.
-    let _ = std::fs::remove_file(&path);
-    std::fs::write(&path, bytes).unwrap();
+    replace(&path, bytes);
     path
+}
+
+/// Writes a new file in the place of another, which may still be mapped.
+fn replace(path: &Path, bytes: &[u8]) {
+    let _ = std::fs::remove_file(path);
+    std::fs::write(path, bytes).unwrap();
 }
 
 /// A shape whose files are small enough to be mutated: one layer of 32.
@@ -99,6 +105,24 @@ fn base() -> (&'static Model, &'static Path) {
         (Model::load(&path, &ModelParams::cpu()).unwrap(), path)
     });
     (model, path)
+}
+
+/// An adapter of two pairs for the model of [`base`].
+fn adapter(name: &str, meta: AdapterMeta) -> PathBuf {
+    let path = scratch(name);
+    let values = [0.25f32; 64];
+    let pair = |name: &str| NewPair { weight: name.into(), n_in: 32, n_out: 32, a: &values, b: &values };
+    let file = AdapterFile {
+        arch: "llama",
+        rank: 2,
+        alpha: 4.0,
+        pairs: vec![pair("blk.0.attn_q.weight"), pair("blk.0.attn_output.weight")],
+        modules_to_save: Vec::new(),
+        meta,
+        dtype: DType::F32,
+    };
+    ropewalk::adapter::write(&path, &file).unwrap();
+    path
 }
 
 /// Writes the SHA-256 of all bytes before the last 32 into those, as sound files end: random changes are then
