@@ -29,7 +29,8 @@ Examples:
   convert --type q4_k_m --imatrix im.gguf --check text.txt f16.gguf -o q4_k_m.gguf
   convert --lora a.gguf:0.8 --type q4_k model.gguf -o merged.gguf
   convert --peft DIR -m model.gguf -o adapter.gguf      and back with --to-peft DIR
-  convert Qwen3-0.6B/ -o qwen3.gguf                     a folder of Hugging Face
+  convert Qwen3-0.6B/ -o qwen3.gguf                     a folder of Hugging Face,
+  convert Qwen3-0.6B/ --type q4_k_m --rope yarn -o y.gguf   and all of the above
   convert --random llama-tiny --type q8_0 -o tiny.gguf
 
 Metadata written: the standard rope keys as far as they can say the method, and

@@ -6,16 +6,19 @@ use std::path::Path;
 
 use files::same_file;
 use gguf::float::decode;
-use gguf::{DType, File};
+use gguf::{DType, File, Writer};
 use rayon::prelude::*;
 use ropewalk_core::control::Control;
 use ropewalk_import::{floats, Checkpoint, Tensor};
 
 use crate::requantize::{Sums, TensorError, RUN};
 use crate::rows::{self, dequantize, quantize};
-use crate::{types, Error, Options, Report, Result};
+use crate::{divergence, job, quantizer, types, Error, Options, Report, Result};
 
-/// Imports a folder. Without a type asked for, matrices keep that of the first.
+/// Imports a folder, with all that `options` ask for. Without a type asked for, matrices keep that of the first.
+///
+/// A plain type is written as the folder is read. Anything more reads a GGUF file, as if that had been imported before:
+/// it is a temporary file beside the output, in the types of the checkpoint.
 pub(crate) fn import(
     folder: &Path,
     output: &Path,
@@ -24,13 +27,16 @@ pub(crate) fn import(
 ) -> Result<Report> {
     let Options { rope, n_ctx, dtype, mixture, check, llama_cpp, adapters, force_adapter: _, pre } = options;
     let more = rope.is_some() || n_ctx.is_some() || *llama_cpp || !adapters.is_empty();
-    if more || mixture.is_some() || check.is_some() {
-        let what = "a folder is imported as it is, in a plain type; convert the new file for the rest";
-        return Err(Error::Usage(format!("{}: {what}", folder.display())));
+    let more = more || mixture.is_some() || check.is_some();
+    // What is wrong whatever the weights are is said before they are read.
+    match more {
+        true => drop(job::check_options(options)?),
+        false if dtype.is_some_and(DType::is_quantized) => rows::available("a quantised type")?,
+        false => {}
     }
-    if dtype.is_some_and(|t| t.is_quantized()) {
-        rows::available("a quantised type")?;
-    }
+    job::check_adapters(output, options)?;
+    mixture.as_ref().map(quantizer::Quantizer::new).transpose()?;
+    check.as_deref().map(divergence::text).transpose()?;
     let checkpoint = Checkpoint::open(folder, pre.as_deref())?;
     for path in checkpoint.paths() {
         if same_file(path, output)? {
@@ -38,6 +44,51 @@ pub(crate) fn import(
             return Err(Error::Usage(what));
         }
     }
+    if !more {
+        let write = |writer: Writer<'_>| writer.write(output);
+        let (converted, bytes) = plain(&checkpoint, *dtype, control, write)?;
+        let mut notes = checkpoint.notes().to_vec();
+        notes.push(imported(folder, output));
+        return Ok(Report {
+            bytes,
+            dtype: dtype.map(DType::name),
+            converted,
+            notes,
+            ..Report::unchanged(&File::open(output)?, output)
+        });
+    }
+    let staged = plain(&checkpoint, None, control, |writer| writer.write_scratch(output))?.1;
+    let mut notes = checkpoint.notes().to_vec();
+    // Its files are not needed any more.
+    drop(checkpoint);
+    let size = std::fs::metadata(staged.path()).map_err(|e| files::Error::new(staged.path(), e))?.len();
+    let options = Options { pre: None, ..options.clone() };
+    let report = crate::convert(staged.path(), output, &options, control);
+    let mut report = report.map_err(|e| e.renamed(staged.path(), folder))?;
+    notes.push(imported(folder, output));
+    notes.push(format!("A temporary file beside it took {size} bytes: the model as the folder has it."));
+    notes.extend(report.notes.iter().map(|note| renamed(note, staged.path(), folder)));
+    report.notes = notes;
+    Ok(report)
+}
+
+fn imported(folder: &Path, output: &Path) -> String {
+    format!("{} is imported from {}.", output.display(), folder.display())
+}
+
+/// A text with the name of a temporary file replaced, which is nobody's business.
+pub(crate) fn renamed(text: &str, from: &Path, to: &Path) -> String {
+    text.replace(&*from.to_string_lossy(), &to.to_string_lossy())
+}
+
+/// Writes the checkpoint in a plain type, that of its first matrix if none is asked for. Returns the errors of tensors
+/// whose type changed, and what `write` does.
+fn plain<T>(
+    checkpoint: &Checkpoint,
+    dtype: Option<DType>,
+    control: &Control<'_>,
+    write: impl FnOnce(Writer<'_>) -> gguf::Result<T>,
+) -> Result<(Vec<TensorError>, T)> {
     let wanted = dtype.unwrap_or_else(|| checkpoint.stored());
     let no_type = || Error::Usage(format!("{wanted} is not a type to convert to"));
     let file_type = types::file_type(wanted).ok_or_else(no_type)?;
@@ -54,16 +105,8 @@ pub(crate) fn import(
         errors.push((TensorError::of(t.name().to_owned(), t.stored(), to, n, sums), sums));
         Ok(bytes)
     };
-    let bytes = checkpoint.write(output, file_type, &of, &encode, control)?;
-    let mut notes = checkpoint.notes().to_vec();
-    notes.push(format!("{} is imported from {}.", output.display(), folder.display()));
-    Ok(Report {
-        bytes,
-        dtype: dtype.map(DType::name),
-        converted: errors.into_inner().into_iter().map(|(error, _)| error).collect(),
-        notes,
-        ..Report::unchanged(&File::open(output)?, output)
-    })
+    let done = checkpoint.write(file_type, &of, &encode, control, write)?;
+    Ok((errors.into_inner().into_iter().map(|(error, _)| error).collect(), done))
 }
 
 /// Whole rows as another type, and how far that is from what they were.

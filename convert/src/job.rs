@@ -168,7 +168,7 @@ pub(crate) fn rewrite(
 }
 
 /// Checks options that need no file. Returns the type asked for with its number for `general.file_type`.
-fn check_options(options: &Options) -> Result<Option<(DType, u32)>> {
+pub(crate) fn check_options(options: &Options) -> Result<Option<(DType, u32)>> {
     let trained = !options.adapters.is_empty();
     if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp && !trained {
         return Err(Error::Usage("a context needs a rope method to be written for: add --rope SPEC".into()));
@@ -186,8 +186,17 @@ fn check_options(options: &Options) -> Result<Option<(DType, u32)>> {
 
 /// Checks that the output is none of the files that are read.
 pub(crate) fn check_output(file: &File, output: &Path, options: &Options) -> Result<()> {
-    let parts = file.paths().iter().map(|p| (p, "the input"));
-    for (path, what) in parts.chain(options.adapters.iter().map(|a| (&a.path, "an adapter to be merged"))) {
+    check_none_is(output, file.paths().iter(), "the input")?;
+    check_adapters(output, options)
+}
+
+/// Checks that the output is no adapter that is read.
+pub(crate) fn check_adapters(output: &Path, options: &Options) -> Result<()> {
+    check_none_is(output, options.adapters.iter().map(|a| &a.path), "an adapter to be merged")
+}
+
+fn check_none_is<'a>(output: &Path, paths: impl Iterator<Item = &'a PathBuf>, what: &str) -> Result<()> {
+    for path in paths {
         if same_file(path, output)? {
             let what = format!("{}: the output is {what}; name another file", output.display());
             return Err(Error::Usage(what));

@@ -56,6 +56,17 @@ pub enum Error {
     Interrupted,
 }
 
+impl Error {
+    /// The error with the path of a temporary file replaced by that of the file the user named.
+    fn renamed(self, from: &std::path::Path, to: &std::path::Path) -> Error {
+        match self {
+            Error::Interrupted => Error::Interrupted,
+            Error::Usage(what) => Error::Usage(import::renamed(&what, from, to)),
+            other => Error::Invalid(import::renamed(&other.to_string(), from, to)),
+        }
+    }
+}
+
 impl From<ropewalk_import::Error> for Error {
     fn from(e: ropewalk_import::Error) -> Self {
         match e {

@@ -74,14 +74,7 @@ pub(crate) fn convert(
     let (result, mut report) = match quantizer {
         Some(quantizer) => {
             let result = Scratch::beside(output)?;
-            // Files of a moment are nobody's business.
-            let named = |e: Error| match e {
-                Error::Interrupted | Error::Usage(_) => e,
-                e => {
-                    let text = e.to_string().replace(&*source.to_string_lossy(), &input.to_string_lossy());
-                    Error::Invalid(text.replace(&*result.path().to_string_lossy(), &output.to_string_lossy()))
-                }
-            };
+            let named = |e: Error| e.renamed(source, input).renamed(result.path(), output);
             quantizer.run(source, result.path(), control).map_err(named)?;
             let report = report.unwrap_or_else(|| Report::unchanged(&file, output));
             let report = quantized(source, result.path(), report, &quantizer, control).map_err(named)?;
@@ -104,7 +97,7 @@ pub(crate) fn convert(
             Ok(found) => report.divergence = Some(found),
             Err(Error::Interrupted) => return Err(Error::Interrupted),
             Err(e) => {
-                let why = e.to_string().replace(&*source.to_string_lossy(), &input.to_string_lossy());
+                let why = e.renamed(source, input);
                 report.notes.push(format!("The divergence from the source is not measured: {why}."));
             }
         }

@@ -80,20 +80,19 @@ impl Checkpoint {
         self.tensors.iter().find(|t| !t.stays_f32()).map_or(DType::F32, Tensor::stored)
     }
 
-    /// Writes the file, each tensor in the type that `dtype` gives for it; `encode` makes rows of types
-    /// that are neither F32 nor the checkpoint's. The file is replaced only when everything has succeeded. Returns its size in
-    /// bytes.
+    /// Gives `write` a writer of the file, each tensor in the type that `dtype` gives for it; `encode` makes rows of types
+    /// that are neither F32 nor the checkpoint's. Returns what `write` does.
     ///
     /// # Errors
     /// The disk; values that a type cannot hold; [`Error::Interrupted`] when `control` asked for it.
-    pub fn write(
+    pub fn write<T>(
         &self,
-        path: &Path,
         file_type: u32,
         dtype: &dyn Fn(&Tensor) -> DType,
         encode: &Encode<'_>,
         control: &Control<'_>,
-    ) -> Result<u64> {
+        write: impl FnOnce(Writer<'_>) -> gguf::Result<T>,
+    ) -> Result<T> {
         let (done, mut total) = (std::cell::Cell::new(0u64), 0u64);
         let mut writer = Writer::new();
         for (key, value) in &self.metadata {
@@ -124,7 +123,7 @@ impl Checkpoint {
             };
             writer.tensor(t.name(), to, t.shape(), Box::new(data))?;
         }
-        match writer.write(path) {
+        match write(writer) {
             Err(_) if control.stopped() => Err(Error::Interrupted),
             done => Ok(done?),
         }

@@ -1,11 +1,14 @@
 //! Folders of Hugging Face. What is written for each family is compared in the tests of `ropewalk-import`; here
-//! it is the program, quantised types, and that libllama runs the result.
+//! it is the program, quantised types, all in one call, and that libllama runs the result.
 
 use std::path::{Path, PathBuf};
 
-use gguf::File;
+use convert::{convert, Mixture, Options};
+use gguf::{DType, File};
+use ropewalk_core::adapter::{write, AdapterFile, AdapterMeta, AdapterSpec, NewPair};
+use ropewalk_core::control::Control;
 
-use crate::cli::{convert, fails, json, stderr};
+use crate::cli::{convert as program, fails, json, stderr};
 
 /// A recorded checkpoint of `ropewalk-import` with its tokenizer. libllama looks into the name, which comes
 /// from the folder's: in a `phi3` it expects tokens that tiny tokenizers do not have.
@@ -30,15 +33,15 @@ fn a_folder_becomes_a_file_of_any_type() {
     let at = |name: &str| root.join(name).to_str().unwrap().to_owned();
     let (plain, quantised, twice) = (at("plain.gguf"), at("q8_0.gguf"), at("twice.gguf"));
     let llama = llama.to_str().unwrap();
-    let done = json(&convert(&[llama, "--pre", "gpt-2", "-o", &plain, "--json"]));
+    let done = json(&program(&[llama, "--pre", "gpt-2", "-o", &plain, "--json"]));
     assert_eq!((done["n_tensors"].as_u64(), done["type"].as_str()), (Some(22), None), "{done}");
     let file = File::open(Path::new(&plain)).unwrap();
     assert_eq!(file.tensor("blk.0.attn_q.weight").unwrap().dtype.name(), "bf16", "as in the checkpoint");
     assert_eq!(file.get::<u32>("general.file_type").unwrap(), 32);
-    let done = json(&convert(&[llama, "--pre", "gpt-2", "--type", "q8_0", "-o", &quantised, "--json"]));
+    let done = json(&program(&[llama, "--pre", "gpt-2", "--type", "q8_0", "-o", &quantised, "--json"]));
     assert!(done["converted"].as_array().unwrap().len() > 10, "{done}");
     // The same as in two steps.
-    let out = convert(&[&plain, "--type", "q8_0", "-o", &twice, "-q"]);
+    let out = program(&[&plain, "--type", "q8_0", "-o", &twice, "-q"]);
     assert!(out.status.success(), "{}", stderr(&out));
     let (one, two) = (File::open(Path::new(&quantised)).unwrap(), File::open(Path::new(&twice)).unwrap());
     assert_eq!(one.tensors().len(), two.tensors().len());
@@ -46,6 +49,77 @@ fn a_folder_becomes_a_file_of_any_type() {
         let other = two.tensor(&t.name).unwrap();
         assert!(t.dtype == other.dtype && one.data(t) == two.data(other), "{}", t.name);
     }
+}
+
+/// An adapter on two maps of the recorded `llama`, of values that are not all alike.
+fn adapter(path: &Path, rope: Option<&str>) -> AdapterSpec {
+    let values: Vec<f32> = (0..64).map(|i| ((i * 37 % 64) as f32 - 31.5) / 64.0).collect();
+    let pair = |name: &str| NewPair { weight: name.into(), n_in: 32, n_out: 32, a: &values, b: &values };
+    let file = AdapterFile {
+        arch: "llama",
+        rank: 2,
+        alpha: 4.0,
+        pairs: vec![pair("blk.0.attn_q.weight"), pair("blk.1.attn_output.weight")],
+        modules_to_save: Vec::new(),
+        meta: AdapterMeta { rope: rope.map(|r| r.parse().unwrap()), ..AdapterMeta::default() },
+        dtype: DType::F32,
+    };
+    write(path, &file).unwrap();
+    AdapterSpec { path: path.to_owned(), scale: 0.5 }
+}
+
+#[test]
+fn one_call_writes_what_two_calls_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let (llama, control) = (folder(root, "llama", "bpe-template"), Control::default());
+    let (first, one, two) = (root.join("first.gguf"), root.join("one.gguf"), root.join("two.gguf"));
+    let pre = Some("gpt-2".to_owned());
+    convert(&llama, &first, &Options { pre: pre.clone(), ..Options::default() }, &control).unwrap();
+    let yarn = || Some("yarn:factor=4".parse().unwrap());
+    let mixture = || Some(Mixture { name: "q4_k_m".into(), ..Mixture::default() });
+    let adapters = |rope| vec![adapter(&root.join("a.gguf"), rope)];
+    let cases = [
+        Options { mixture: mixture(), ..Options::default() },
+        Options { rope: yarn(), ..Options::default() },
+        Options { rope: yarn(), n_ctx: Some(900), dtype: Some(DType::Q8_0), ..Options::default() },
+        Options { adapters: adapters(None), ..Options::default() },
+        Options { adapters: adapters(Some("pi:factor=2")), dtype: Some(DType::F16), ..Options::default() },
+        Options { adapters: adapters(None), rope: yarn(), mixture: mixture(), ..Options::default() },
+        Options { llama_cpp: true, rope: yarn(), mixture: mixture(), ..Options::default() },
+    ];
+    for (i, options) in cases.into_iter().enumerate() {
+        let report =
+            convert(&llama, &one, &Options { pre: pre.clone(), ..options.clone() }, &control).unwrap();
+        let other = convert(&first, &two, &options, &control).unwrap();
+        assert!(std::fs::read(&one).unwrap() == std::fs::read(&two).unwrap(), "case {i}");
+        assert_eq!(report.bytes, other.bytes);
+        assert!(report.notes.iter().any(|note| note.contains("temporary file")), "case {i}: {report:?}");
+        assert!(!format!("{report:?}").contains("/.one.gguf"), "case {i}: {report:?}");
+    }
+    // Nothing is left beside the files.
+    assert_eq!(std::fs::read_dir(root).unwrap().count(), 5);
+}
+
+#[test]
+fn an_adapter_is_merged_and_quantised_in_one_call_as_in_two() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, control) = (dir.path(), Control::default());
+    let llama = folder(root, "llama", "bpe-template");
+    let at = |name: &str| root.join(name);
+    // In F32, for a merged tensor that is to be quantised is written in that on the way.
+    let base = Options { pre: Some("gpt-2".into()), dtype: Some(DType::F32), ..Options::default() };
+    convert(&llama, &at("base.gguf"), &base, &control).unwrap();
+    let merge = Options { adapters: vec![adapter(&at("a.gguf"), None)], ..Options::default() };
+    let mixture = Some(Mixture { name: "q4_k_m".into(), ..Mixture::default() });
+    let quantise = Options { mixture: mixture.clone(), ..Options::default() };
+    convert(&at("base.gguf"), &at("one.gguf"), &Options { mixture, ..merge.clone() }, &control).unwrap();
+    convert(&at("base.gguf"), &at("merged.gguf"), &merge, &control).unwrap();
+    convert(&at("merged.gguf"), &at("two.gguf"), &quantise, &control).unwrap();
+    let read = |name: &str| std::fs::read(at(name)).unwrap();
+    assert!(read("one.gguf") == read("two.gguf"));
+    convert(&at("base.gguf"), &at("plain.gguf"), &quantise, &control).unwrap();
+    assert!(read("one.gguf") != read("plain.gguf"), "the adapter does something");
 }
 
 #[test]
@@ -61,7 +135,18 @@ fn what_a_folder_cannot_have_is_wrong_usage() {
         2,
         &["--pre: unknown kind of tokenizer \"x\"; known: ", " qwen2 "],
     );
-    fails(&[llama, "-o", out, "--rope", "plain"], 2, &["a folder is imported as it is"]);
+    let given = [llama, "-o", out, "--pre", "gpt-2"];
+    for (more, code, parts) in [
+        (&["--ctx", "900"][..], 2, &["add --rope SPEC"][..]),
+        (&["--rope", "yarn:factor=0.5"], 2, &["factor"]),
+        // Known when the model is.
+        (&["--rope", "harpe:bases=10000/20000/30000"], 1, &["bases"]),
+        (&["--lora", "nowhere.gguf"], 1, &["nowhere.gguf"]),
+        (&["--type", "q4_k_m", "--imatrix", "nowhere.gguf"], 1, &["nowhere.gguf"]),
+        (&["--type", "q4_k_m", "--check", "nowhere.txt"], 1, &["nowhere.txt"]),
+    ] {
+        fails(&[&given[..], more].concat(), code, parts);
+    }
     fails(&[dir.path().to_str().unwrap(), "-o", out], 1, &["has no config.json"]);
     let weights = dir.path().join("checkpoint/model-00001-of-00003.safetensors");
     let weights = weights.to_str().unwrap();
@@ -92,8 +177,8 @@ fn libllama_computes_what_transformers_does() {
         let folder = folder(dir.path(), &name, tokenizer);
         let out = dir.path().join(format!("{name}.gguf"));
         let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
-        let options = convert::Options { dtype: Some(gguf::DType::F32), pre, ..Default::default() };
-        convert::convert(&folder, &out, &options, &Default::default()).unwrap();
+        let options = Options { dtype: Some(DType::F32), pre, ..Options::default() };
+        convert(&folder, &out, &options, &Control::default()).unwrap();
         let mut oracle = llama::oracle::Oracle::open(&out, &crate::oracle::params()).unwrap();
         let tokens: Vec<i32> = (0..100).map(|i| i * 37 % 300).collect();
         let found = oracle.eval(&tokens, false).unwrap();

@@ -51,7 +51,7 @@ fn compare(name: &str) {
         let path = folder.file("out.gguf");
         let encode = |_: &Tensor, to: DType, values: &[f32]| floats(to, values);
         let control = Control::default();
-        checkpoint.write(&path, number, &|_| dtype, &encode, &control).unwrap();
+        checkpoint.write(number, &|_| dtype, &encode, &control, |writer| writer.write(&path)).unwrap();
         let file = File::open(&path).unwrap();
         let wanted = folder.expected["types"][dtype.name()].as_object().unwrap();
         for t in file.tensors() {
