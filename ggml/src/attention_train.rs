@@ -4,7 +4,8 @@
 //! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, so nothing as
 //! large as the scores is ever held. Query heads that share a KV head are the rows of one tile. Each query
 //! sees one contiguous range of keys, given as a pair of numbers: enough for causal attention, sliding
-//! windows, and documents that do not see each other.
+//! windows, and documents that do not see each other. Two tables of them, for the halves of the query heads,
+//! are LongLoRA's shifted sparse attention.
 //!
 //! Backward (Dao et al., FlashAttention, algorithm 4): with P = exp(S - lse) and D = rowsum(dO * O), dV = P^T
 //! dO, dS = P * (dO V^T - D), dK = scale dS^T Q, dQ = scale dS K. Work is divided by keys, whose gradients
@@ -42,7 +43,8 @@ pub struct AttentionBack<'c> {
     pub k: Tensor<'c>,
     /// Values, F32 `[d_v, n_head_kv, N]`.
     pub v: Tensor<'c>,
-    /// The range of keys each query sees, as first and one past the last, I32 `[2, T]`.
+    /// The range of keys each query sees, as first and one past the last, I32 `[2, T]`; or `[2, T, 2]`, those
+    /// of the first `n_head / 2` heads and those of the others.
     pub key_ranges: Tensor<'c>,
     /// The result of [`Builder::attention_lse`] with the same operands, `[d_v + 1, n_head, T]`.
     pub o_lse: Tensor<'c>,
@@ -83,15 +85,17 @@ fn heads(t: Tensor<'_>) -> bool {
 fn n_rep([q, k, v, key_ranges]: [Tensor<'_>; 4]) -> Option<usize> {
     let (a, b, c) = (q.ne(), k.ne(), v.ne());
     let shapes = a[0] == b[0] && b[1..] == c[1..] && a[1].is_multiple_of(b[1]) && a[1] / b[1] <= MAX_REP;
+    let tables = [1, 2].map(|n| [2, a[2], n, 1]);
     let seen =
-        key_ranges.dtype() == DType::I32 && key_ranges.ne() == [2, a[2], 1, 1] && contiguous(key_ranges);
+        key_ranges.dtype() == DType::I32 && tables.contains(&key_ranges.ne()) && contiguous(key_ranges);
     (shapes && seen && [q, k, v].into_iter().all(heads)).then(|| a[1] / b[1])
 }
 
 impl<'c> Builder<'c> {
     /// Attention of q (F32 `[d, n_head, T]`) over k and v (F32 `[d, n_head_kv, N]`, `[d_v, n_head_kv, N]`,
     /// rows contiguous): query `t` sees keys `key_ranges[0][t] .. key_ranges[1][t]` (I32 `[2, T]`, clamped to
-    /// `0..N`). Gives F32 `[d_v + 1, n_head, T]`: the output, then the natural logarithm of the sum of the
+    /// `0..N`). Where `key_ranges` is `[2, T, 2]`, the second table is that of query heads from `n_head / 2`
+    /// (rounded down) on. Gives F32 `[d_v + 1, n_head, T]`: the output, then the natural logarithm of the sum of the
     /// exponentials of `scale * q . k`; zeros and -inf where nothing is seen. Softcap and sinks, which count in that
     /// sum, as [`Scoring`] says. Query head `h` has KV head `h *
     /// n_head_kv / n_head`. For the CPU; elsewhere the graph is refused.
@@ -106,7 +110,8 @@ impl<'c> Builder<'c> {
         let (op, scoring) = ("attention_lse", scoring.into());
         scoring.check(op, q.ne()[1])?;
         let args = [q, k, v, key_ranges];
-        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N] f32, key_ranges i32 [2,T]";
+        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N] f32, \
+            key_ranges i32 [2,T] or [2,T,2]";
         let Some(n_rep) = n_rep(args) else {
             return Err(refusal(op, expected, &args));
         };
@@ -128,8 +133,8 @@ impl<'c> Builder<'c> {
         let (op, scoring) = ("attention_back", scoring.into());
         scoring.check(op, a.q.ne()[1])?;
         let args = [a.q, a.k, a.v, a.key_ranges, a.o_lse, a.d_out, a.d_k, a.d_v];
-        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], key_ranges i32 [2,T], \
-            o_lse [d_v+1,n_head,T], \
+        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], key_ranges i32 [2,T] or \
+            [2,T,2], o_lse [d_v+1,n_head,T], \
             d_out [d_v,n_head,T] and, of a writable store, d_k and d_v like k and v, f32";
         let (q, k, v) = (a.q.ne(), a.k.ne(), a.v.ne());
         let shapes = a.d_out.ne() == [v[0], q[1], q[2], 1]
@@ -200,10 +205,15 @@ unsafe fn heads_mut(t: &sys::ggml_tensor) -> HeadsMut<'_> {
 }
 
 /// # Safety
-/// A computed source of a running node, contiguous I32 `[2, T]`, that stays as it is for `'a`.
-unsafe fn key_ranges_of(t: &sys::ggml_tensor, n_keys: usize) -> KeyRanges<'_> {
+/// A computed source of a running node, contiguous I32 `[2, T]` or `[2, T, 2]`, that stays as it is for `'a`.
+unsafe fn key_ranges_of(t: &sys::ggml_tensor, n_head: usize, n_keys: usize) -> KeyRanges<'_> {
+    let n = 2 * t.ne[1] as usize * t.ne[2] as usize;
     // SAFETY: the caller's promise.
-    KeyRanges::new(unsafe { std::slice::from_raw_parts(t.data as *const i32, 2 * t.ne[1] as usize) }, n_keys)
+    let pairs = unsafe { std::slice::from_raw_parts(t.data as *const i32, n) };
+    match t.ne[2] {
+        1 => KeyRanges::new(pairs, n_keys),
+        _ => KeyRanges::halves(pairs, n_keys, n_head),
+    }
 }
 
 unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
@@ -213,7 +223,7 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
     let (dst, schedule, inputs) = unsafe {
         let (dst, schedule) = (&*dst, &*(data as *const Schedule));
         let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
-        let key_ranges = key_ranges_of(&*dst.src[3], k.shape()[2]);
+        let key_ranges = key_ranges_of(&*dst.src[3], q.shape()[1], k.shape()[2]);
         let sinks = dst.src[4].as_ref();
         // Checked to be contiguous F32 [n_head].
         let sinks = sinks.map(|t| std::slice::from_raw_parts(t.data as *const f32, t.ne[0] as usize));
@@ -245,7 +255,7 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
         let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
         let [o_lse, d_out] = [4, 5].map(|i| heads_of(&*dst.src[i]));
         let [d_k, d_v] = [6, 7].map(|i| heads_mut(&*dst.src[i]));
-        let key_ranges = key_ranges_of(&*dst.src[3], k.shape()[2]);
+        let key_ranges = key_ranges_of(&*dst.src[3], q.shape()[1], k.shape()[2]);
         let Schedule { scale, softcap, n_rep, tokens, .. } = *schedule;
         (
             dst,

@@ -100,7 +100,14 @@ fn wrong_operands_of_training_are_refused() {
                 no(q, wrong, v, key_ranges);
                 no(q, k, wrong, key_ranges);
             }
-            for wrong in [t(I64, &[2, 3]), t(I32, &[3, 2]), t(I32, &[2, 4]), t(I32, &[6])] {
+            for wrong in [
+                t(I64, &[2, 3]),
+                t(I32, &[3, 2]),
+                t(I32, &[2, 4]),
+                t(I32, &[6]),
+                t(I32, &[2, 3, 3]),
+                t(I32, &[2, 2, 2]),
+            ] {
                 no(q, k, v, wrong);
             }
             refused(b.attention_lse(q, k, v, key_ranges, f32::NAN), "attention_lse");

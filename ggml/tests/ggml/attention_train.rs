@@ -33,8 +33,13 @@ enum Seen {
     Documents(usize),
     /// Causal, and so many keys at most.
     Window(usize),
+    /// As documents of this length for the lower half of the heads; for the others their borders are half
+    /// a length later.
+    Shifted(usize),
     /// Any pairs of numbers: empty, reversed, beyond the keys.
     Wild,
+    /// The same, others for each half of the heads.
+    WildHalves,
     Nothing,
 }
 
@@ -82,17 +87,37 @@ impl Case {
         1.0 / (self.d as f32).sqrt()
     }
 
+    /// Tables of key ranges.
+    fn n_tables(&self) -> usize {
+        if matches!(self.seen, Seen::Shifted(_) | Seen::WildHalves) {
+            2
+        } else {
+            1
+        }
+    }
+
+    /// The shape of the key ranges of so many tokens.
+    fn ranges(&self, t: usize) -> Vec<usize> {
+        [&[2, t][..], &[2][..self.n_tables() - 1]].concat()
+    }
+
     fn data(&self) -> Data {
         let mut rng = Rng(self.seed);
         let rows = self.n_head() * self.n_tokens;
-        let key_ranges = (0..self.n_tokens).flat_map(|t| {
+        let all = (0..self.n_tables()).flat_map(|half| (0..self.n_tokens).map(move |t| (half, t)));
+        let key_ranges = all.flat_map(|(half, t)| {
             let end = (self.n_keys + t + 1).saturating_sub(self.n_tokens);
             let (first, end) = match self.seen {
                 Seen::All => (0, self.n_keys as i32),
                 Seen::Causal => (0, end as i32),
                 Seen::Documents(n) => (end.saturating_sub(1) as i32 / n as i32 * n as i32, end as i32),
                 Seen::Window(n) => (end.saturating_sub(n) as i32, end as i32),
-                Seen::Wild => {
+                Seen::Shifted(n) => {
+                    let (last, shift) = (end.saturating_sub(1), half * (n / 2));
+                    let first = if last < shift { 0 } else { shift + (last - shift) / n * n };
+                    (first as i32, end as i32)
+                }
+                Seen::Wild | Seen::WildHalves => {
                     let mut any = || rng.int(0, 2 * self.n_keys) as i32 - self.n_keys as i32 / 3;
                     (any(), if t % 5 == 0 { i32::MAX } else { any() })
                 }
@@ -128,8 +153,10 @@ impl Case {
         };
         for t in 0..self.n_tokens {
             let limit = |i: i32| i.clamp(0, self.n_keys as i32) as usize;
-            let (first, end) = (limit(key_ranges[2 * t]), limit(key_ranges[2 * t + 1]));
             for (h, &sink) in sinks.iter().enumerate() {
+                let upper = self.n_tables() == 2 && h >= self.n_head() / 2;
+                let at = 2 * (t + if upper { self.n_tokens } else { 0 });
+                let (first, end) = (limit(key_ranges[at]), limit(key_ranges[at + 1]));
                 let row = t * self.n_head() + h;
                 let (q, g) = (&q[row * d..][..d], &d_out[row * d_v..][..d_v]);
                 let at = |c: usize| c * self.n_head_kv + h / self.n_rep;
@@ -197,7 +224,7 @@ impl Case {
                     let (k_id, k) = b.input("k", DType::F32, &[d, g, n])?;
                     let (v_id, v) = b.input("v", DType::F32, &[d_v, g, n])?;
                     let (g_id, d_out) = b.input("d_out", DType::F32, &[d_v, h, t])?;
-                    let (r_id, key_ranges) = b.input("key_ranges", DType::I32, &[2, t])?;
+                    let (r_id, key_ranges) = b.input("key_ranges", DType::I32, &self.ranges(t))?;
                     let (s_id, sinks) = b.input("sinks", DType::F32, &[h])?;
                     let scoring = Scoring {
                         scale: self.scale(),
@@ -227,7 +254,9 @@ impl Case {
             for (id, values) in ids.into_iter().zip([q, &k, &v, d_out, &data.sinks]) {
                 exec.set(id, values).unwrap();
             }
-            exec.set(key_ranges, &data.key_ranges[2 * start..2 * end]).unwrap();
+            let tables = data.key_ranges.chunks_exact(2 * self.n_tokens);
+            let some: Vec<i32> = tables.flat_map(|table| table[2 * start..2 * end].to_vec()).collect();
+            exec.set(key_ranges, &some).unwrap();
             exec.compute().unwrap();
             let mut d_sinks = Vec::new();
             exec.read_f32(outputs[2], &mut d_sinks).unwrap();
@@ -324,7 +353,10 @@ fn case() -> impl Strategy<Value = Case> {
         Seen::Documents(37),
         Seen::Documents(3),
         Seen::Window(50),
+        Seen::Shifted(64),
+        Seen::Shifted(9),
         Seen::Wild,
+        Seen::WildHalves,
         Seen::Nothing,
     ]);
     let widths = prop::sample::select(vec![(8, 8), (64, 64), (40, 24), (128, 128), (20, 7), (1, 1), (96, 2)]);
@@ -363,7 +395,7 @@ const PLAIN: Case = Case {
 
 #[test]
 fn threads_change_no_bit() {
-    let wild = Case { seen: Seen::Wild, d: 32, softcap: Some(1.0), sinks: true, ..PLAIN };
+    let wild = Case { seen: Seen::WildHalves, d: 32, softcap: Some(1.0), sinks: true, ..PLAIN };
     for case in [PLAIN, wild, Case { n_head_kv: 1, n_rep: 4, ..PLAIN }] {
         let data = case.data();
         let alone = case.run(&mut executor(1), &data, &[case.n_tokens]);
@@ -376,7 +408,7 @@ fn threads_change_no_bit() {
 
 #[test]
 fn blocks_of_queries_last_to_first_are_one_piece() {
-    for seen in [Seen::Causal, Seen::Documents(100), Seen::Window(90)] {
+    for seen in [Seen::Causal, Seen::Documents(100), Seen::Window(90), Seen::Shifted(75)] {
         let case = Case { n_tokens: 300, n_keys: 300, seen, sinks: true, ..PLAIN };
         let data = case.data();
         let mut exec = executor(2);

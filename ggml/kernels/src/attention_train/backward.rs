@@ -66,9 +66,8 @@ impl Scratch {
         let heads = head_kv * n_rep..(head_kv + 1) * n_rep;
         let (d, dv) = (q.d, v.d);
         for start in (0..q.n).step_by(tokens) {
-            let Some((tokens, keys)) = key_ranges.window(start..(start + tokens).min(q.n), &keys) else {
-                continue;
-            };
+            let tokens = start..(start + tokens).min(q.n);
+            let Some((tokens, keys)) = key_ranges.window(&heads, tokens, &keys) else { continue };
             let n = tokens.len() * n_rep;
             pack(&q, heads.clone(), tokens.clone(), scale * LOG2_E, &mut self.q);
             pack(&d_out, heads.clone(), tokens.clone(), 1.0, &mut self.d_out);
@@ -84,7 +83,7 @@ impl Scratch {
             for (((h, t), (p, ds)), grad) in ids.zip(rows).zip(self.d_out.chunks_exact(dv)) {
                 let (out, lse) = o_lse.row(h, t).split_at(dv);
                 let dot: f32 = out.iter().zip(grad).map(|(o, g)| o * g).sum();
-                let seen = key_ranges.seen(t, &keys);
+                let seen = key_ranges.seen(h, t, &keys);
                 let seen = seen.start - keys.start..seen.end - keys.start;
                 let n_keys = keys.len();
                 for x in [&mut *p, &mut *ds] {

@@ -70,17 +70,15 @@ impl Scratch {
         self.sums.resize(n_rows * d_v, 0.0);
         self.stats.clear();
         self.stats.resize(n_rows, Stats { max: f32::NEG_INFINITY, sum: 0.0 });
-        let all = key_ranges.window(tokens.clone(), &(0..k.n)).map_or(0..0, |(_, seen)| seen);
+        let all = key_ranges.window(&heads, tokens.clone(), &(0..k.n)).map_or(0..0, |(_, seen)| seen);
         for start in all.clone().step_by(KEYS) {
-            let Some((some, keys)) = key_ranges.window(tokens.clone(), &(start..(start + KEYS).min(all.end)))
-            else {
-                continue;
-            };
+            let keys = start..(start + KEYS).min(all.end);
+            let Some((some, keys)) = key_ranges.window(&heads, tokens.clone(), &keys) else { continue };
             let (first, n) = ((some.start - tokens.start) * n_rep, some.len() * n_rep);
             let queries = Matrix::rows(&self.q[first * d..], n, d, d).transposed();
             multiply_into(&mut self.scores, KEYS, false, k.head(head_kv, keys.clone()), queries, 1.0);
             for (i, row) in self.scores.chunks_exact_mut(KEYS).take(n).enumerate() {
-                let seen = key_ranges.seen(some.start + i / n_rep, &keys);
+                let seen = key_ranges.seen(heads.start + i % n_rep, some.start + i / n_rep, &keys);
                 let (row, sums) = (&mut row[..keys.len()], &mut self.sums[(first + i) * d_v..][..d_v]);
                 if let Some(cap) = softcap {
                     let cap = cap * LOG2_E;

@@ -94,10 +94,13 @@ impl<'a> HeadsMut<'a> {
 }
 
 /// For each query token, the contiguous range of keys that it attends to: causal attention, a sliding window,
-/// or the keys of the token's own document.
+/// or the keys of the token's own document. The lower half of the query heads may have other ranges than the
+/// upper half, as in LongLoRA's shifted sparse attention.
 #[derive(Clone, Copy)]
 pub struct KeyRanges<'a> {
-    pairs: &'a [i32],
+    /// Of the heads below `second`, and of those from it on.
+    tables: [&'a [i32]; 2],
+    second: usize,
     n_keys: usize,
 }
 
@@ -105,25 +108,40 @@ impl<'a> KeyRanges<'a> {
     /// From `[T][2]`: the first key each token sees, and the one after its last; clamped to `0..n_keys` where
     /// they are used.
     pub fn new(pairs: &'a [i32], n_keys: usize) -> KeyRanges<'a> {
-        KeyRanges { pairs, n_keys }
+        KeyRanges { tables: [pairs, pairs], second: usize::MAX, n_keys }
     }
 
-    /// The keys among `keys` that a token sees. The result lies inside `keys` and `0..n_keys` whatever the
-    /// pair says.
-    pub(super) fn seen(&self, token: usize, keys: &Range<usize>) -> Range<usize> {
+    /// From `[2][T][2]`: the ranges of the first `n_head / 2` query heads, rounded down, then those of the others.
+    pub fn halves(pairs: &'a [i32], n_keys: usize, n_head: usize) -> KeyRanges<'a> {
+        let (first, second) = pairs.split_at(pairs.len() / 2);
+        KeyRanges { tables: [first, second], second: n_head / 2, n_keys }
+    }
+
+    /// The keys among `keys` that a query head of a token sees. The result lies inside `keys` and `0..n_keys`
+    /// whatever the pair says.
+    pub(super) fn seen(&self, head: usize, token: usize, keys: &Range<usize>) -> Range<usize> {
+        self.seen_in(self.tables[usize::from(head >= self.second)], token, keys)
+    }
+
+    fn seen_in(&self, table: &[i32], token: usize, keys: &Range<usize>) -> Range<usize> {
         let clamp = |i: i32| usize::try_from(i).unwrap_or(0).min(self.n_keys);
-        let (first, end) = (clamp(self.pairs[2 * token]), clamp(self.pairs[2 * token + 1]));
+        let (first, end) = (clamp(table[2 * token]), clamp(table[2 * token + 1]));
         let start = first.clamp(keys.start, keys.end);
         start..end.min(keys.end).max(start)
     }
 
-    /// The tokens from the first that sees any of `keys` to the last, and the keys that these see.
+    /// The tokens from the first of which one of `heads` sees any of `keys` to the last, and the keys that
+    /// these see.
     pub(super) fn window(
         &self,
+        heads: &Range<usize>,
         tokens: Range<usize>,
         keys: &Range<usize>,
     ) -> Option<(Range<usize>, Range<usize>)> {
-        let mut seeing = tokens.map(|t| (t, self.seen(t, keys))).filter(|(_, seen)| !seen.is_empty());
+        let used = [heads.start < self.second, heads.end > self.second];
+        let tables = || self.tables.into_iter().zip(used).filter(|(_, used)| *used);
+        let pairs = tokens.flat_map(|t| tables().map(move |(table, _)| (t, self.seen_in(table, t, keys))));
+        let mut seeing = pairs.filter(|(_, seen)| !seen.is_empty());
         let (first, mut seen) = seeing.next()?;
         let mut last = first;
         for (t, range) in seeing {
