@@ -124,6 +124,8 @@ pub struct LinearShape {
     pub n_in: usize,
     /// Width of its output.
     pub n_out: usize,
+    /// Whether it has a bias.
+    pub bias: bool,
 }
 
 /// Gives an architecture its tensors and records which ones it asked for.
@@ -230,7 +232,7 @@ impl<'a> Loader<'a> {
         let weight = self.required(ParamId::Weight(id), &[n_in, n_out])?;
         let bias = self.bias(ParamId::Bias(id), n_out, bias)?;
         let weight_id = ParamId::Weight(id);
-        self.linears.borrow_mut().push(LinearShape { id, weight_id, n_in, n_out });
+        self.linears.borrow_mut().push(LinearShape { id, weight_id, n_in, n_out, bias: bias.is_some() });
         Ok(Linear { id, weight, weight_id, bias, adapters: self.pairs(id) })
     }
 
@@ -292,8 +294,9 @@ impl<'a> Loader<'a> {
             Some(weight) => (weight, ParamId::Weight(id)),
             None => (self.required(ParamId::Embedding, &shape)?, ParamId::Embedding),
         };
-        self.linears.borrow_mut().push(LinearShape { id, weight_id, n_in: shape[0], n_out: shape[1] });
         let bias = self.bias(ParamId::Bias(id), shape[1], bias)?;
+        let [n_in, n_out] = shape;
+        self.linears.borrow_mut().push(LinearShape { id, weight_id, n_in, n_out, bias: bias.is_some() });
         Ok(Linear { id, weight, weight_id, bias, adapters: self.pairs(id) })
     }
 }

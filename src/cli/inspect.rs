@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::{Args as _, FromArgMatches};
-use ropewalk::adapter::AdapterReader;
+use ropewalk::adapter::{AdapterMeta, AdapterReader};
 use ropewalk::gguf::{Array, File, TensorInfo, Value};
 use ropewalk::hparams::Hparams;
 use ropewalk::rope::Spec;
@@ -50,16 +50,26 @@ fn run(args: &Args) -> anyhow::Result<()> {
         .and_then(|hp| Spec::declared(&hp).map(|s| s.to_string()).map_err(|e| e.to_string()));
     let is_adapter = file.get_opt::<String>("general.type").is_ok_and(|t| t.as_deref() == Some("adapter"));
     let adapter = is_adapter.then(|| AdapterReader::open(&path).map_err(|e| e.to_string()));
+    // A broken record of training is shown with the other metadata.
+    let trained = AdapterMeta::of_model(&file).ok().filter(|meta| !is_adapter && meta.steps.is_some());
     if args.out.json {
         let mut json = as_json(&file, &rope, args.all);
         if let Some(adapter) = &adapter {
             json["adapter"] = adapter_json(adapter);
         }
+        if let Some(meta) = &trained {
+            json["trained"] = trained_json(meta);
+        }
         output::print_json(&json)
     } else {
         let about = match &adapter {
             Some(adapter) => format!("adapter: {}\n", adapter_text(adapter)),
-            None => rope_text(&rope),
+            None => {
+                rope_text(&rope)
+                    + &trained
+                        .as_ref()
+                        .map_or(String::new(), |meta| trained_text(meta)[1..].to_owned() + "\n")
+            }
         };
         output::print(&as_text(&file, &about, args.all))
     }
@@ -98,6 +108,17 @@ fn adapter_json(adapter: &Result<AdapterReader, String>) -> Json {
         "pairs": o.pairs().len(), "modules_to_save": modules, "whole": modules,
         "rope": k.rope.as_ref().map(ToString::to_string), "n_ctx": k.n_ctx, "steps": k.steps,
         "data": k.data, "base": k.base,
+        "attention": k.attention, "tokens": k.tokens, "data_end": k.data_end.as_ref().map(|end| end.token),
+        "lineage": k.ancestors,
+    })
+}
+
+/// How a model was made by training all its parameters, if it was.
+fn trained_json(meta: &AdapterMeta) -> Json {
+    json!({
+        "rope": meta.rope.as_ref().map(ToString::to_string), "n_ctx": meta.n_ctx, "attention": meta.attention,
+        "steps": meta.steps, "tokens": meta.tokens, "data": meta.data, "base": meta.base,
+        "data_end": meta.data_end.as_ref().map(|end| end.token), "lineage": meta.ancestors,
     })
 }
 
@@ -113,15 +134,37 @@ fn adapter_text(adapter: &Result<AdapterReader, String>) -> String {
     if !o.modules_to_save().is_empty() {
         let _ = write!(s, ", {} replaced tensors (modules_to_save)", o.modules_to_save().len());
     }
-    match &k.rope {
-        Some(spec) => _ = write!(s, "\ntrained under: {spec}"),
-        None => s.push_str("\ntrained under: not said"),
-    }
-    if let Some(n) = k.n_ctx {
-        let _ = write!(s, ", context {}", count(n as u64));
-    }
-    if let Some(n) = k.steps {
-        let _ = write!(s, ", {} steps", count(n));
+    s.push_str(&trained_text(k));
+    s
+}
+
+/// The runs of training, the last one first: a line for each.
+fn trained_text(meta: &AdapterMeta) -> String {
+    let run = |rope: Option<String>,
+               n_ctx: Option<usize>,
+               attention: &Option<String>,
+               [steps, tokens]: [Option<u64>; 2]| {
+        let parts = [
+            Some(rope.unwrap_or("not said".into())),
+            n_ctx.map(|n| format!("context {}", count(n as u64))),
+            attention.as_ref().map(|how| format!("attention {}", inline(how))),
+            steps.map(|n| format!("{} steps", count(n))),
+            tokens.map(|n| format!("{} tokens", count(n))),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    };
+    let rope = meta.rope.as_ref().map(ToString::to_string);
+    let mut s =
+        format!("\ntrained under: {}", run(rope, meta.n_ctx, &meta.attention, [meta.steps, meta.tokens]));
+    for a in meta.ancestors.iter().rev() {
+        let rope = a.rope.as_deref().map(|rope| inline(rope).into_owned());
+        let hash: String = a.sha256.chars().take(12).collect();
+        let _ = write!(
+            s,
+            "\nbefore that: {} ({})",
+            run(rope, a.n_ctx, &a.attention, [a.steps, a.tokens]),
+            inline(&hash)
+        );
     }
     s
 }

@@ -57,6 +57,16 @@ pub mod keys {
     pub const LORA_STEPS: &str = "ropewalk.lora.steps";
     /// The texts it was trained on (string).
     pub const LORA_DATA: &str = "ropewalk.lora.data";
+    /// The attention of its training, where that was not the model's own (string): `s2`.
+    pub const LORA_ATTENTION: &str = "ropewalk.lora.attention";
+    /// Tokens it was trained on (u64).
+    pub const LORA_TOKENS: &str = "ropewalk.lora.tokens";
+    /// The token of the texts, in their order of training, behind the last that was trained on (u64).
+    pub const LORA_DATA_END: &str = "ropewalk.lora.data_end";
+    /// A hash of the texts and their order of training (string).
+    pub const LORA_DATA_ORDER: &str = "ropewalk.lora.data_order";
+    /// The runs of training that it went on from, first to last: a list in JSON (string).
+    pub const LORA_LINEAGE: &str = "ropewalk.lora.lineage";
     /// Whether its alpha was meant over the square root of the rank (bool).
     pub const LORA_RSLORA: &str = "ropewalk.lora.rslora";
 }

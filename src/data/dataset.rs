@@ -185,8 +185,12 @@ impl Dataset {
             return Err(invalid(format!("sample {i} of {}", self.train.n_samples)));
         }
         let sample = self.cut(&self.train, self.order(epoch)[i] as usize);
+        self.transformed(sample, epoch, i as u64)
+    }
+
+    fn transformed(&self, sample: Sample, epoch: u64, i: u64) -> Result<Sample> {
         let Some(transform) = &self.transform else { return Ok(sample) };
-        let mut rng = shuffle::rng(self.params.seed, "transform", epoch, i as u64);
+        let mut rng = shuffle::rng(self.params.seed, "transform", epoch, i);
         let sample = transform.apply(sample, &mut rng);
         sample.check(self.params.n_ctx, self.corpus.n_vocab())?;
         Ok(sample)
@@ -199,6 +203,25 @@ impl Dataset {
     pub fn nth(&self, n: u64) -> Result<Sample> {
         let per_epoch = self.train.n_samples as u64;
         self.train(n / per_epoch, (n % per_epoch) as usize)
+    }
+
+    /// The sample that begins at a token of the training documents as they are joined, one behind another in
+    /// [`Dataset::train_documents`]; behind the last the first follows again. Under another context the same token
+    /// is at the same place, as long as the same documents are held out.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] under another packing than [`Packing::Pack`], and when a transform made an invalid sample.
+    pub fn at(&self, token: u64) -> Result<Sample> {
+        let total = self.train.ends.last().copied().unwrap_or(0);
+        if self.params.packing != Packing::Pack || total == 0 {
+            let packing = self.params.packing;
+            return Err(invalid(format!(
+                "samples in the order of the texts: expected packing pack, found {packing}"
+            )));
+        }
+        let (epoch, place) = (token / total, token % total);
+        let sample = self.cut_at(&self.train, place);
+        self.transformed(sample, epoch, place)
     }
 
     /// Held-out sample `i`, in an order that never changes.
@@ -229,11 +252,16 @@ impl Dataset {
 
     /// Sample `i` of a split, before samples are shuffled.
     fn cut(&self, split: &Split, i: usize) -> Sample {
-        let (i, n_ctx) = (i as u64, self.params.n_ctx as u64);
-        let place = match self.params.packing {
-            Packing::Pack => i * n_ctx,
-            Packing::Long => i,
-        };
+        let i = i as u64;
+        self.cut_at(
+            split,
+            if self.params.packing == Packing::Pack { i * self.params.n_ctx as u64 } else { i },
+        )
+    }
+
+    /// The sample that begins at a token of the joined documents, or at a window.
+    fn cut_at(&self, split: &Split, place: u64) -> Sample {
+        let n_ctx = self.params.n_ctx as u64;
         let mut next = split.ends.partition_point(|&end| end <= place);
         let before = if next == 0 { 0 } else { split.ends[next - 1] };
         let mut offset = match self.params.packing {
@@ -252,7 +280,7 @@ impl Dataset {
             let end = range.end.min(start + missing);
             self.corpus.read(start..end, &mut tokens);
             missing -= end - start;
-            (next, offset) = (next + 1, 0);
+            (next, offset) = ((next + 1) % split.documents.len(), 0);
         }
         Sample::new(tokens, segment_starts)
     }

@@ -17,6 +17,8 @@ pub enum HeldOut {
     Fraction(f64),
     /// Documents that make at least this many samples; exactly this many are used.
     Samples(usize),
+    /// Documents of at least this many tokens: the same ones at every context, where texts are packed.
+    Tokens(u64),
 }
 
 impl HeldOut {
@@ -46,9 +48,10 @@ impl HeldOut {
             HeldOut::Fraction(f) => {
                 return Err(invalid(format!("held-out part: expected a fraction between 0 and 1, found {f}")))
             }
-            HeldOut::Samples(0) => {
+            HeldOut::Samples(0) | HeldOut::Tokens(0) => {
                 return Err(invalid("held-out part: expected at least one sample, found 0"))
             }
+            HeldOut::Tokens(n) => (n, n),
             HeldOut::Samples(n) => {
                 let n = needed(n as u64);
                 (n, n)

@@ -28,7 +28,7 @@ pub struct Recording<'a> {
     pub saves: &'a dyn Fn(LinearId) -> bool,
     /// Whether saved outputs are read (backward run) rather than written.
     pub load: bool,
-    /// Whether a norm's scale or a full weight is trained. Low-rank pairs always are.
+    /// Whether a norm's scale, a bias or a full weight is trained. Low-rank pairs always are.
     pub trains: &'a dyn Fn(ParamId) -> bool,
     /// Probability with which an input of a low-rank pair is set to 0.
     pub dropout: f32,
@@ -439,6 +439,9 @@ impl<'a, 'c> Tape<'a, 'c> {
                 }
                 if (self.how.trains)(*weight_id) {
                     trained.push(Gradient { id: *weight_id, value: p.outer(*x, d)? });
+                }
+                if (self.how.trains)(ParamId::Bias(*id)) {
+                    trained.push(Gradient { id: ParamId::Bias(*id), value: p.sum_rows(d)? });
                 }
                 grads.add(p, *x, d_x)
             }

@@ -3,6 +3,7 @@
 //! Blocks go forwards first to last, each adding its keys and values, and backwards last to first: when a
 //! block's turn comes, all later queries have added to the gradients of its keys and values.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ggml::attention::Scoring;
@@ -11,6 +12,7 @@ use ggml::graph::{Builder, Executor, InputId};
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{DType, Result};
 
+use super::seen::Seen;
 use crate::hparams::{Hparams, LayerAttention};
 
 /// Bytes that the scores of a chunk of queries may take in explicit attention, which holds several such
@@ -80,37 +82,31 @@ impl LayerCache {
     }
 }
 
-/// The input that says which keys each query of a block sees: one range of positions each.
+/// The input that says which keys each query of a block sees: one range of positions each, or two, of the lower
+/// and of the upper half of its heads.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SeenInput {
-    /// I32 `[2, n]`: first key and the one behind the last.
+    /// I32 `[2, n]` or `[2, n, 2]`: first key and the one behind the last.
     Runs(InputId),
-    /// F16 `[n_keys, n]`: 0 or -inf.
+    /// F16 `[n_keys, n]` or `[n_keys, n, 2]`: 0 or -inf.
     Mask(InputId),
 }
 
 impl SeenInput {
-    /// `first_keys`: the first key of each query's segment; the first query is at position `start`. A query
-    /// sees `window` keys at most, itself among them.
+    /// Fills it for a layer of this attention, and the queries at positions `at`.
     pub(super) fn fill(
         &self,
         exec: &mut Executor,
-        start: usize,
-        first_keys: &[i32],
-        window: Option<usize>,
+        at: Range<usize>,
+        seen: &Seen,
+        layer: &LayerAttention,
     ) -> Result<()> {
-        let run = |(i, &first): (usize, &i32)| {
-            let end = start + i + 1;
-            let in_window = window.map_or(0, |n| end.saturating_sub(n));
-            [first.max(in_window as i32), end as i32]
-        };
+        let places = (0..seen.n_tables(layer)).flat_map(|table| at.clone().map(move |i| (table, i)));
+        let mut ranges = places.map(|(table, i)| seen.range(layer, table, i));
         match *self {
-            SeenInput::Runs(id) => {
-                exec.set(id, &first_keys.iter().enumerate().flat_map(run).collect::<Vec<_>>())
-            }
+            SeenInput::Runs(id) => exec.set(id, &ranges.flatten().collect::<Vec<_>>()),
             SeenInput::Mask(id) => exec.fill(id, |mask: &mut [u16]| {
-                let n_keys = start + first_keys.len();
-                for (row, run) in mask.chunks_exact_mut(n_keys).zip(first_keys.iter().enumerate().map(run)) {
+                for (row, run) in mask.chunks_exact_mut(at.end).zip(&mut ranges) {
                     row.fill(F16_NEG_INF);
                     row[run[0] as usize..run[1] as usize].fill(0);
                 }
@@ -129,6 +125,8 @@ pub(super) struct Attend<'c> {
     scoring: Scoring<'c>,
     n_keys: usize,
     seen: Tensor<'c>,
+    /// Whether the halves of the heads see different keys.
+    split: bool,
 }
 
 /// Gradients of the inputs of attention.
@@ -142,24 +140,27 @@ pub(super) struct AttentionGrads<'c> {
 }
 
 impl<'c> Attend<'c> {
+    /// For `n` queries of a layer, the last of `n_keys` tokens. `own`: in an op of our own; `split`: the halves of
+    /// the heads see different keys.
     pub(super) fn new(
         b: &Builder<'c>,
         layer: &LayerAttention,
         sinks: Option<Tensor<'c>>,
-        own: bool,
+        [own, split]: [bool; 2],
         n: usize,
         n_keys: usize,
     ) -> Result<(Self, SeenInput)> {
+        let n_tables = 1 + usize::from(split);
         let (seen, id) = if own {
-            let (id, t) = b.input("key_ranges", DType::I32, &[2, n])?;
+            let (id, t) = b.input("key_ranges", DType::I32, &[2, n, n_tables])?;
             (t, SeenInput::Runs(id))
         } else {
-            let (id, t) = b.input("mask", DType::F16, &[n_keys, n])?;
+            let (id, t) = b.input("mask", DType::F16, &[n_keys, n, n_tables])?;
             (t, SeenInput::Mask(id))
         };
         let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, softcap, .. } = *layer;
         let scoring = Scoring { scale, softcap, sinks };
-        Ok((Attend { own, d, n_head, n_head_kv, scoring, n_keys, seen }, id))
+        Ok((Attend { own, d, n_head, n_head_kv, scoring, n_keys, seen, split }, id))
     }
 
     /// The first `n_keys` rows of keys or values as heads: `[d, n_head_kv, n_keys]`.
@@ -196,12 +197,12 @@ impl<'c> Attend<'c> {
             return b.attention_lse(q, self.heads(b, k)?, self.heads(b, v)?, self.seen, self.scoring);
         }
         let mut heads: Option<Tensor<'c>> = None;
-        for h in 0..self.n_head_kv {
-            let values = transposed(b, self.head(b, v, h)?)?;
+        for group in self.groups() {
+            let values = transposed(b, self.head(b, v, group.kv)?)?;
             let mut chunks: Option<Tensor<'c>> = None;
-            for chunk in self.chunks(q) {
-                let (_, p, n) = self.probabilities(b, chunk.of(b, self, q, h)?, k, h, &chunk)?;
-                let o = b.reshape(b.mul_mat(values, p)?, &[self.d, n, self.n_rep()])?;
+            for chunk in self.chunks(q, &group) {
+                let (_, p) = self.probabilities(b, chunk.of(b, self, q)?, k, &chunk)?;
+                let o = b.reshape(b.mul_mat(values, p)?, &[self.d, chunk.n, group.heads.len()])?;
                 let o = b.cont(b.permute(o, [0, 2, 1, 3])?)?;
                 // In this order: else all chunks' scores would be there at once.
                 b.expand(o);
@@ -238,13 +239,13 @@ impl<'c> Attend<'c> {
             return Ok(AttentionGrads { q, k: dk, v: dv });
         }
         let mut heads: Option<Tensor<'c>> = None;
-        for h in 0..self.n_head_kv {
-            let keys = transposed(b, self.head(b, k, h)?)?;
+        for group in self.groups() {
+            let keys = transposed(b, self.head(b, k, group.kv)?)?;
             let mut chunks: Option<Tensor<'c>> = None;
-            for chunk in self.chunks(q) {
-                let (q_h, d_h) = (chunk.of(b, self, q, h)?, chunk.of(b, self, d_out, h)?);
-                let (s, p, n) = self.probabilities(b, q_h, k, h, &chunk)?;
-                let d_p = b.mul_mat(self.head(b, v, h)?, d_h)?;
+            for chunk in self.chunks(q, &group) {
+                let (q_h, d_h) = (chunk.of(b, self, q)?, chunk.of(b, self, d_out)?);
+                let (s, p) = self.probabilities(b, q_h, k, &chunk)?;
+                let d_p = b.mul_mat(self.head(b, v, group.kv)?, d_h)?;
                 let d_s = b.soft_max_back(d_p, p, self.scoring.scale)?;
                 let d_s = match self.scoring.softcap {
                     // The gradient of tanh(x) is 1 - tanh(x)^2.
@@ -257,9 +258,9 @@ impl<'c> Attend<'c> {
                 let (p_t, s_t) = (transposed(b, p)?, transposed(b, d_s)?);
                 let more_k = b.mul_mat(transposed(b, q_h)?, s_t)?;
                 let more_v = b.mul_mat(transposed(b, d_h)?, p_t)?;
-                b.expand(b.add_into(self.head(b, dk, h)?, more_k)?);
-                b.expand(b.add_into(self.head(b, dv, h)?, more_v)?);
-                let d_q = b.reshape(b.mul_mat(keys, d_s)?, &[self.d, n, self.n_rep()])?;
+                b.expand(b.add_into(self.head(b, dk, group.kv)?, more_k)?);
+                b.expand(b.add_into(self.head(b, dv, group.kv)?, more_v)?);
+                let d_q = b.reshape(b.mul_mat(keys, d_s)?, &[self.d, chunk.n, group.heads.len()])?;
                 let d_q = b.cont(b.permute(d_q, [0, 2, 1, 3])?)?;
                 b.expand(d_q);
                 chunks = Some(chunks.map_or(Ok(d_q), |before| b.concat(before, d_q, 2))?);
@@ -270,57 +271,69 @@ impl<'c> Attend<'c> {
         Ok(AttentionGrads { q, k: dk, v: dv })
     }
 
-    fn n_rep(&self) -> usize {
-        self.n_head / self.n_head_kv
+    /// The query heads in groups that share a KV head and see the same keys, in their order.
+    fn groups(&self) -> Vec<HeadGroup> {
+        let n_rep = self.n_head / self.n_head_kv;
+        let upper = if self.split { self.n_head / 2 } else { self.n_head };
+        let of_kv = |kv: usize| {
+            let (first, end) = (kv * n_rep, (kv + 1) * n_rep);
+            let border = upper.clamp(first, end);
+            [(first..border, 0), (border..end, 1)].map(|(heads, table)| HeadGroup { kv, heads, table })
+        };
+        (0..self.n_head_kv).flat_map(of_kv).filter(|group| !group.heads.is_empty()).collect()
     }
 
-    /// The queries in chunks whose scores take at most [`SCORE_BYTES`].
-    fn chunks(&self, q: Tensor<'c>) -> Vec<QueryChunk> {
+    /// The queries of a group in chunks whose scores take at most [`SCORE_BYTES`].
+    fn chunks(&self, q: Tensor<'c>, group: &HeadGroup) -> Vec<QueryChunk> {
         let n = q.ne()[2];
-        let most = (SCORE_BYTES / (4 * self.n_keys * self.n_rep()).max(1)).clamp(1, n);
-        (0..n).step_by(most).map(|first| QueryChunk { first, n: most.min(n - first) }).collect()
+        let most = (SCORE_BYTES / (4 * self.n_keys * group.heads.len()).max(1)).clamp(1, n);
+        let chunk = |first: usize| QueryChunk { group: group.clone(), first, n: most.min(n - first) };
+        (0..n).step_by(most).map(chunk).collect()
     }
 
-    /// Products of keys with queries `[d, n * n_rep]`, and the softmax of the scores they become: `[n_keys, n * n_rep]`
-    /// each; and the number of queries.
+    /// Products of keys with queries `[d, n * heads]`, and the softmax of the scores they become: `[n_keys, n *
+    /// heads]` each.
     fn probabilities(
         &self,
         b: &Builder<'c>,
         q: Tensor<'c>,
         k: Tensor<'c>,
-        head: usize,
-        chunk: &QueryChunk,
-    ) -> Result<(Tensor<'c>, Tensor<'c>, usize)> {
-        let products = b.mul_mat(self.head(b, k, head)?, q)?;
-        let s = b.reshape(products, &[self.n_keys, chunk.n, self.n_rep()])?;
-        let row = self.seen.nb()[1];
-        let mask = b.view(
-            self.seen,
-            [self.n_keys, chunk.n, 1, 1],
-            [row, row * chunk.n, row * chunk.n],
-            row * chunk.first,
-        )?;
-        let n_rep = self.n_rep();
-        let of_head = |sinks| b.columns(sinks, head * n_rep, n_rep);
-        let sinks = self.scoring.sinks.map(of_head).transpose()?;
+        QueryChunk { group, first, n }: &QueryChunk,
+    ) -> Result<(Tensor<'c>, Tensor<'c>)> {
+        let products = b.mul_mat(self.head(b, k, group.kv)?, q)?;
+        let s = b.reshape(products, &[self.n_keys, *n, group.heads.len()])?;
+        let [_, row, table, _] = self.seen.nb();
+        let offset = row * first + table * group.table;
+        let mask = b.view(self.seen, [self.n_keys, *n, 1, 1], [row, row * n, row * n], offset)?;
+        let of_heads = |sinks| b.columns(sinks, group.heads.start, group.heads.len());
+        let sinks = self.scoring.sinks.map(of_heads).transpose()?;
         let p = b.soft_max(s, mask, Scoring { sinks, ..self.scoring })?;
-        Ok((products, b.reshape(p, &[self.n_keys, chunk.n * n_rep])?, chunk.n))
+        Ok((products, b.reshape(p, &[self.n_keys, n * group.heads.len()])?))
     }
 }
 
+/// Query heads that share a KV head and see the same keys.
+#[derive(Debug, Clone)]
+struct HeadGroup {
+    kv: usize,
+    heads: Range<usize>,
+    /// Their table of [`SeenInput`].
+    table: usize,
+}
+
 struct QueryChunk {
+    group: HeadGroup,
     first: usize,
     n: usize,
 }
 
 impl QueryChunk {
-    /// The queries (or gradients) `[d, n_head, n]` that share a key head, as `[d, n * n_rep]`, tokens
-    /// fastest.
-    fn of<'c>(&self, b: &Builder<'c>, a: &Attend<'c>, x: Tensor<'c>, head: usize) -> Result<Tensor<'c>> {
-        let (nb, n_rep) = (x.nb(), a.n_rep());
-        let offset = head * n_rep * nb[1] + self.first * nb[2];
-        let view = b.view(x, [a.d, n_rep, self.n, 1], [nb[1], nb[2], nb[2] * self.n], offset)?;
-        b.reshape(b.cont(b.permute(view, [0, 2, 1, 3])?)?, &[a.d, self.n * n_rep])
+    /// The queries (or gradients) `[d, n_head, n]` of the group's heads, as `[d, n * heads]`, tokens fastest.
+    fn of<'c>(&self, b: &Builder<'c>, a: &Attend<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (nb, heads) = (x.nb(), &self.group.heads);
+        let offset = heads.start * nb[1] + self.first * nb[2];
+        let view = b.view(x, [a.d, heads.len(), self.n, 1], [nb[1], nb[2], nb[2] * self.n], offset)?;
+        b.reshape(b.cont(b.permute(view, [0, 2, 1, 3])?)?, &[a.d, self.n * heads.len()])
     }
 }
 

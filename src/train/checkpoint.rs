@@ -241,6 +241,9 @@ fn try_load(
             return Err(failed(format!("{key}: the run was started with {then}, this is {now}")));
         }
     }
+    if let Some((key, then)) = state.settings.iter().find(|(key, _)| !settings.contains_key(*key)) {
+        return Err(failed(format!("{key}: the run was started with {then}, this is nothing")));
+    }
     let expected = params.list().len() * if optimizer.average.is_some() { 4 } else { 3 };
     if tensors.len() > expected {
         return Err(failed(format!(

@@ -2,28 +2,31 @@
 
 use std::path::Path;
 
-use super::Trainer;
+use super::params::Trained;
+use super::{TrainAttention, Trainer};
 use crate::adapter::{self, AdapterFile, AdapterMeta, NewPair, NewTensor};
 use crate::ids::ParamId;
 use crate::model::{Error, Result};
 use crate::DType;
 
 /// Writes what a trainer has trained as an adapter, atomically; gives its size in bytes. The file says which
-/// model it is for, under which plan and at which context it was trained, for how many `steps`, and, where
-/// given, on which texts (`data`). `average` is a moving average to be written instead of the values, in the
-/// order of [`ParamSet::list`](super::ParamSet::list).
+/// model it is for, under which plan, attention and context it was trained, and what else `meta` says. `average` is a
+/// moving average to be written instead of the values, in the order of
+/// [`ParamSet::list`](super::ParamSet::list).
 ///
 /// # Errors
-/// A value that is not finite, the disk: then whatever was at `path` still is.
+/// A trainer of all parameters; a value that is not finite, the disk: then whatever was at `path` still is.
 pub fn write_adapter(
     path: &Path,
     trainer: &Trainer<'_>,
     average: Option<&[Vec<f32>]>,
-    steps: u64,
-    data: Option<&str>,
+    meta: AdapterMeta,
 ) -> Result<u64> {
     let (model, lora, list) = (trainer.model, &trainer.settings().lora, trainer.params().list());
-    let values = |i: usize| average.map_or(list[i].value.as_slice(), |a| a[i].as_slice());
+    if lora.all {
+        return Err(Error::Invalid("an adapter holds what is trained beside a model, not all of it".into()));
+    }
+    let values = |i: usize| values(list, average, i);
     let (mut pairs, mut modules_to_save) = (Vec::new(), Vec::new());
     for (i, t) in list.iter().enumerate() {
         if let ParamId::LoraA(map) = t.id {
@@ -37,16 +40,28 @@ pub fn write_adapter(
             modules_to_save.push(NewTensor { name: t.id.to_string(), shape, values: values(i) });
         }
     }
-    let meta = AdapterMeta {
-        rope: Some(trainer.plan().frozen(model.hparams())?),
-        n_ctx: Some(trainer.plan().n_ctx),
-        base: Some(adapter::fingerprint(model.file())),
-        steps: Some(steps),
-        data: data.map(str::to_owned),
-        rslora: lora.rslora,
-    };
+    let meta = filled(trainer, meta)?;
     let (rank, alpha) = (lora.rank, lora.alpha as f32);
     let arch = &model.hparams().arch;
     let file = AdapterFile { arch, rank, alpha, pairs, modules_to_save, meta, dtype: DType::F32 };
     Ok(adapter::write(path, &file)?)
+}
+
+/// The values of tensor `i`, or their average.
+pub(super) fn values<'a>(list: &'a [Trained], average: Option<&'a [Vec<f32>]>, i: usize) -> &'a [f32] {
+    average.map_or(list[i].value.as_slice(), |a| a[i].as_slice())
+}
+
+/// Metadata with what the trainer knows.
+pub(super) fn filled(trainer: &Trainer<'_>, meta: AdapterMeta) -> Result<AdapterMeta> {
+    let (model, settings) = (trainer.model, trainer.settings());
+    let is_sparse = settings.attention != TrainAttention::Full;
+    Ok(AdapterMeta {
+        rope: Some(trainer.plan().frozen(model.hparams())?),
+        n_ctx: Some(trainer.plan().n_ctx),
+        attention: is_sparse.then(|| settings.attention.to_string()),
+        base: Some(adapter::fingerprint(model.file())),
+        rslora: settings.lora.rslora,
+        ..meta
+    })
 }

@@ -9,6 +9,7 @@ use ggml::{DType, Result};
 use super::attention::{Attend, Cache, LayerCache, SeenInput};
 use super::params::ParamSet;
 use super::saved::{self, Activation, Checkpointing};
+use super::seen;
 use crate::arch::Transformer;
 use crate::graph::{
     Capabilities, Gradient, Graph, Pairing, Qkv, Recording, Rotation, RotationInputs, SavedActivation,
@@ -31,6 +32,8 @@ pub(super) struct Ctx<'a> {
     pub(super) checkpointing: Checkpointing,
     pub(super) dropout: f32,
     pub(super) dequantize_bytes: usize,
+    /// Whether sequences are cut into groups: shifted sparse attention.
+    pub(super) grouped: bool,
 }
 
 /// A layer and some of its tokens.
@@ -263,9 +266,10 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
 
     fn attend(&mut self) -> Result<Attend<'c>> {
         let (b, own) = (self.g.b, self.ctx.capabilities.custom_ops);
+        let split = seen::is_split(self.ctx.grouped, self.layer);
         let sinks = self.ctx.transformer.layers[self.block.il].sinks();
         let sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
-        let (attend, seen) = Attend::new(b, self.layer, sinks, own, self.block.n, self.block.end())?;
+        let (attend, seen) = Attend::new(b, self.layer, sinks, [own, split], self.block.n, self.block.end())?;
         self.ids.seen = Some(seen);
         Ok(attend)
     }

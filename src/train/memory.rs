@@ -8,6 +8,7 @@ use super::attention::Cache;
 use super::layer::{Block, Ctx};
 use super::params::{self, ParamSet};
 use super::saved::{self, Checkpointing};
+use super::seen;
 use super::TrainParams;
 use crate::graph::Capabilities;
 use crate::hparams::{Hparams, LayerAttention};
@@ -108,6 +109,7 @@ impl MemoryPlan {
             checkpointing,
             dropout: settings.lora.dropout,
             dequantize_bytes: settings.dequantize_bytes,
+            grouped: settings.attention.group(n_ctx)?.is_some(),
         };
         let mut exec = Executor::new(Backend::new(device, 1)?)?;
         let n = settings.n_block.min(n_ctx);
@@ -211,6 +213,11 @@ fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
     let most = ggml::tensor::MAX_INDEX / hp.attention.iter().map(|l| l.n_head).max().unwrap_or(1);
     if settings.n_ctx == 0 || settings.n_ctx > most {
         return Err(Error::Invalid(format!("ctx: expected 1 to {most} tokens, found {}", settings.n_ctx)));
+    }
+    let is_sparse = settings.attention.group(settings.n_ctx)?.is_some();
+    if is_sparse && hp.attention.iter().all(|l| !seen::is_split(true, l)) {
+        let what = "attention: s2: every layer has a sliding window, which it keeps; expected full";
+        return Err(Error::Invalid(what.into()));
     }
     if settings.n_block == 0 {
         return Err(Error::Invalid("block: expected at least 1 token, found 0".into()));

@@ -1,4 +1,4 @@
-//! LoRA fine-tuning on quantised weights, a layer at a time.
+//! Fine-tuning, a layer at a time: low-rank pairs beside quantised weights, or all parameters of a model in floats.
 //!
 //! The forward run saves each layer's input and, where memory allows, more activations ([`Checkpointing`]).
 //! The loss is taken over blocks of tokens. The backward run goes from the last layer to the first: each is
@@ -9,7 +9,9 @@
 mod attention;
 pub mod checkpoint;
 mod export;
+mod full;
 mod head;
+mod init;
 mod layer;
 mod log;
 mod memory;
@@ -17,7 +19,10 @@ pub mod optim;
 mod params;
 pub mod recipe;
 mod run;
+mod run_params;
 mod saved;
+mod seen;
+mod settings;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -31,78 +36,25 @@ use crate::arch::Transformer;
 use crate::graph::{Capabilities, SavedActivation};
 use crate::ids::ParamId;
 use crate::model::{Error, Model, Result};
-use crate::rope::{Plan, Spec};
+use crate::rope::Plan;
 use crate::Token;
 
 use attention::Cache;
 use layer::{Block, Ctx};
 use saved::{Activation, Rows};
+use seen::Seen;
 
 pub use export::write_adapter;
+pub use full::{write_model, WeightType};
+pub use init::{Init, SampleOrder};
 pub use log::History;
 pub use memory::{Budget, MemoryPlan};
 pub use params::{LoraParams, ParamSet, Trained};
-pub use run::{Run, RunParams, RunReport};
+pub use run::Run;
+pub use run_params::{RunParams, RunReport};
 pub use saved::{Checkpointing, SavedType};
-
-/// Settings of a [`Trainer`]. Data, schedule and number of steps are the caller's.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TrainParams {
-    /// Tokens of a sequence.
-    pub n_ctx: usize,
-    /// The rope method trained under; `None` takes the one that the file declares.
-    pub rope: Option<Spec>,
-    /// The tensors that are trained.
-    pub lora: LoraParams,
-    /// Tokens computed at once.
-    pub n_block: usize,
-    /// Threads; 0 is all physical cores.
-    pub n_threads: usize,
-    /// Activation checkpointing; `None` saves as much as fits into half of the memory that is free.
-    pub checkpointing: Option<Checkpointing>,
-    /// The type activations are saved as.
-    pub saved_type: SavedType,
-    /// Bytes that a weight dequantised to floats may take at once.
-    pub dequantize_bytes: usize,
-    /// Only ops every backend has.
-    pub portable: bool,
-}
-
-impl TrainParams {
-    /// Defaults at this context.
-    pub fn new(n_ctx: usize) -> TrainParams {
-        TrainParams {
-            n_ctx,
-            rope: None,
-            lora: LoraParams::default(),
-            n_block: 512,
-            n_threads: 0,
-            checkpointing: None,
-            saved_type: SavedType::F32,
-            dequantize_bytes: 128 << 20,
-            portable: false,
-        }
-    }
-}
-
-/// Text to learn from: `tokens[i + 1]` is predicted from `tokens[..=i]`.
-#[derive(Debug, Clone, Copy)]
-pub struct Sequence<'a> {
-    /// Two to `n_ctx + 1` tokens.
-    pub tokens: &'a [Token],
-    /// Weight of the loss at each of `tokens[1..]`; empty for 1 each.
-    pub weights: &'a [f32],
-    /// Positions, ascending, at which attention starts anew; empty for one segment. These are cumulative
-    /// sequence lengths (`cu_seqlens`) without their first and last entry.
-    pub segment_starts: &'a [u32],
-}
-
-impl<'a> Sequence<'a> {
-    /// Plain text.
-    pub fn new(tokens: &'a [Token]) -> Self {
-        Sequence { tokens, weights: &[], segment_starts: &[] }
-    }
-}
+pub use seen::TrainAttention;
+pub use settings::{Sequence, TrainParams};
 
 /// A model in training.
 #[derive(Debug)]
@@ -217,7 +169,7 @@ impl<'m> Trainer<'m> {
         self.n_seen = n;
     }
 
-    /// The mean loss of a sequence, in nats per token. No gradient is computed.
+    /// The mean loss of a sequence, in nats per token, under the model's own attention. No gradient is computed.
     pub fn loss(&mut self, sequence: Sequence<'_>) -> Result<f64> {
         self.run(sequence, None)
     }
@@ -237,12 +189,14 @@ impl<'m> Trainer<'m> {
     fn run(&mut self, sequence: Sequence<'_>, factor: Option<f32>) -> Result<f64> {
         let (n, weights, total) = self.check(&sequence)?;
         let (hp, targets) = (self.model.hparams(), &sequence.tokens[1..]);
-        let first_keys = first_keys(sequence.segment_starts, n);
+        let training = factor.is_some();
+        let group = if training { self.settings.attention.group(n)? } else { None };
+        let seen = Seen::new(sequence.segment_starts, n, group);
         self.embed(&sequence.tokens[..n])?;
         let mut loss = 0.0;
         for il in 0..hp.n_layer {
             for block in self.blocks(il, n) {
-                let y = self.forward(block, &first_keys, factor.is_some())?;
+                let y = self.forward(block, &seen, training)?;
                 if il + 1 < hp.n_layer {
                     let y = read(&self.exec, y, &mut self.scratch)?;
                     self.inputs[il + 1].put(block.start, y);
@@ -264,7 +218,7 @@ impl<'m> Trainer<'m> {
         }
         if factor.is_some() {
             for il in (0..hp.n_layer).rev() {
-                self.backward(il, n, &first_keys)?;
+                self.backward(il, n, &seen)?;
             }
             self.embedding_gradient(&sequence.tokens[..n])?;
         }
@@ -328,13 +282,13 @@ impl<'m> Trainer<'m> {
         })
     }
 
-    fn forward(&mut self, block: Block, first_keys: &[i32], training: bool) -> Result<OutputId> {
+    fn forward(&mut self, block: Block, seen: &Seen, training: bool) -> Result<OutputId> {
         let checkpointing = if training { self.checkpointing } else { Checkpointing::Inputs };
         let ids = {
-            let (exec, ctx) = self.parts(checkpointing, training);
+            let (exec, ctx) = self.parts(checkpointing, training, seen.is_grouped());
             exec.build(ctx.max_tensors(), |b| ctx.forward(b, block))?
         };
-        self.fill(&ids, block, first_keys)?;
+        self.fill(&ids, block, seen)?;
         self.compute()?;
         for &(what, activation) in &ids.saved {
             if let SavedActivation::Save(id) = activation {
@@ -354,7 +308,7 @@ impl<'m> Trainer<'m> {
         factor: Option<f32>,
     ) -> Result<Vec<f64>> {
         let ids = {
-            let (exec, ctx) = self.parts(Checkpointing::Inputs, false);
+            let (exec, ctx) = self.parts(Checkpointing::Inputs, false, false);
             exec.build(ctx.max_tensors(), |b| ctx.loss(b, block.n, factor.is_some()))?
         };
         let scaled: Vec<f32> = weights.iter().map(|w| w * factor.unwrap_or(0.0)).collect();
@@ -369,24 +323,24 @@ impl<'m> Trainer<'m> {
         Ok(losses)
     }
 
-    fn backward(&mut self, il: usize, n: usize, first_keys: &[i32]) -> Result<()> {
+    fn backward(&mut self, il: usize, n: usize, seen: &Seen) -> Result<()> {
         let blocks = self.blocks(il, n);
         let alone = blocks.len() == 1;
         for &block in blocks.iter().filter(|_| !alone) {
             let ids = {
-                let (exec, ctx) = self.parts(self.checkpointing, true);
+                let (exec, ctx) = self.parts(self.checkpointing, true, seen.is_grouped());
                 exec.build(ctx.max_tensors(), |b| ctx.keys(b, block))?
             };
-            self.fill(&ids, block, first_keys)?;
+            self.fill(&ids, block, seen)?;
             self.compute()?;
         }
         self.cache.of(self.model.hparams().layer_attention(il)).zero_grads()?;
         for &block in blocks.iter().rev() {
             let ids = {
-                let (exec, ctx) = self.parts(self.checkpointing, true);
+                let (exec, ctx) = self.parts(self.checkpointing, true, seen.is_grouped());
                 exec.build(ctx.max_tensors(), |b| ctx.backward(b, block, alone))?
             };
-            self.fill(&ids, block, first_keys)?;
+            self.fill(&ids, block, seen)?;
             if let Some(d_y) = ids.d_y {
                 let grad = &self.grad;
                 self.exec.fill(d_y, |rows: &mut [f32]| grad.get(block.start, rows))?;
@@ -398,7 +352,12 @@ impl<'m> Trainer<'m> {
         Ok(())
     }
 
-    fn parts(&mut self, checkpointing: Checkpointing, training: bool) -> (&mut Executor, Ctx<'_>) {
+    fn parts(
+        &mut self,
+        checkpointing: Checkpointing,
+        training: bool,
+        grouped: bool,
+    ) -> (&mut Executor, Ctx<'_>) {
         let ctx = Ctx {
             hp: self.model.hparams(),
             pairing: self.model.arch().pairing,
@@ -410,11 +369,12 @@ impl<'m> Trainer<'m> {
             checkpointing,
             dropout: if training { self.settings.lora.dropout } else { 0.0 },
             dequantize_bytes: self.settings.dequantize_bytes,
+            grouped,
         };
         (&mut self.exec, ctx)
     }
 
-    fn fill(&mut self, ids: &layer::LayerIds, block: Block, first_keys: &[i32]) -> Result<()> {
+    fn fill(&mut self, ids: &layer::LayerIds, block: Block, seen: &Seen) -> Result<()> {
         let (exec, hp) = (&mut self.exec, self.model.hparams());
         let at = block.start..block.start + block.n;
         let x = &self.inputs[block.il];
@@ -425,8 +385,8 @@ impl<'m> Trainer<'m> {
         if let Some(cells) = ids.cells {
             exec.set(cells, &at.clone().map(|i| i as i64).collect::<Vec<_>>())?;
         }
-        if let Some(seen) = &ids.seen {
-            seen.fill(exec, block.start, &first_keys[at], layer.window)?;
+        if let Some(input) = &ids.seen {
+            input.fill(exec, at, seen, layer)?;
         }
         for &(what, activation) in &ids.saved {
             if let SavedActivation::Load(id) = activation {
@@ -485,13 +445,4 @@ fn read<'e>(exec: &'e Executor, id: OutputId, scratch: &'e mut Vec<f32>) -> Resu
     }
     exec.read_f32(id, scratch)?;
     Ok(scratch)
-}
-
-/// The first key that each of `n` queries sees.
-fn first_keys(segment_starts: &[u32], n: usize) -> Vec<i32> {
-    let mut first_keys = vec![0; n];
-    for &start in segment_starts.iter().filter(|&&s| (s as usize) < n) {
-        first_keys[start as usize..].fill(start as i32);
-    }
-    first_keys
 }

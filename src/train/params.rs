@@ -10,12 +10,14 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
+use super::full;
 use crate::adapter::{Adapter, LowRankPair};
 use crate::ids::{ParamId, Role};
 use crate::layers::LinearShape;
 use crate::model::{Error, Model, Result};
 
-/// LoRA settings: which tensors are trained, and from where they start.
+/// Which tensors are trained, and from where they start: low-rank pairs beside weights, norms and the embedding as a
+/// whole, or all parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoraParams {
     /// Linear maps that get a low-rank pair, by name: [`Role::target`], or `all` for those of every layer but its router. Where
@@ -34,6 +36,10 @@ pub struct LoraParams {
     pub norms: bool,
     /// Train the embedding, as a copy in floats (LongLoRA).
     pub embeddings: bool,
+    /// Train every parameter of a model whose weights are floats, as copies in F32, and no low-rank pair: the
+    /// weights and biases of all linear maps, norms, the embedding and the output matrix. All settings above but the
+    /// seed are without effect.
+    pub all: bool,
     /// Seed of the random values of A and of dropout.
     pub seed: u64,
 }
@@ -48,6 +54,7 @@ impl Default for LoraParams {
             dropout: 0.0,
             norms: false,
             embeddings: false,
+            all: false,
             seed: 42,
         }
     }
@@ -62,6 +69,12 @@ impl LoraParams {
 
     fn check(&self) -> Result<()> {
         let invalid = |what: String| Err(Error::Invalid(what));
+        if self.all {
+            return match self.dropout {
+                0.0 => Ok(()),
+                p => invalid(format!("dropout: expected 0 where all parameters are trained, found {p}")),
+            };
+        }
         if self.rank == 0 {
             return invalid("rank: expected at least 1, found 0".into());
         }
@@ -103,6 +116,9 @@ pub struct ParamSet {
 pub(super) fn shapes(model: &Model, how: &LoraParams) -> Result<Vec<(ParamId, [usize; 2])>> {
     how.check()?;
     let transformer = model.transformer();
+    if how.all {
+        return full::shapes(model);
+    }
     let mut out = Vec::new();
     for role in roles(transformer.linears(), &how.targets)? {
         for &LinearShape { id, n_in, n_out, .. } in transformer.linears().iter().filter(|m| m.id.role == role)

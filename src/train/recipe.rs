@@ -1,8 +1,9 @@
 //! Training recipes of the papers, under their names.
 
 use super::optim::{AdamW, Decay, OptimParams, Schedule, WarmupShape};
+use super::seen::TrainAttention;
 
-/// Said of every recipe: the rates and steps of the papers are for another kind of training.
+/// Said of recipes of full training where low-rank pairs are trained: their rates and steps are for another kind.
 pub const ALL_PARAMETERS: &str =
     "the paper trained all parameters of the model; here low-rank pairs are trained, and the tensors that \
      --train names";
@@ -41,6 +42,11 @@ pub struct Recipe {
     pub batch: Batch,
     /// Decay of the moving average of weights; 0: none is kept.
     pub ema: f64,
+    /// The attention of training.
+    pub attention: TrainAttention,
+    /// What is trained as a whole beside low-rank pairs, as `--train` takes it: modules, or `all` where the paper
+    /// trained all parameters, which is done only when asked for.
+    pub train: &'static [&'static str],
     /// Where the figures are from, and what they leave open.
     pub source: &'static str,
 }
@@ -85,6 +91,8 @@ const LCEG: Recipe = Recipe {
     length: Amount::Tokens(1_000_000_000),
     batch: Batch::Sequences(32),
     ema: 0.999,
+    attention: TrainAttention::Full,
+    train: &["all"],
     source: "paper, section 4 and appendix 9.2: rate, linear warm-up, no weight decay, a moving average of \
              the weights with a constant that it does not state (0.999 here), 32 sequences a step. It names \
              no decay of the rate. Betas, clipping and the 20 steps of warm-up are those of the released \
@@ -110,6 +118,8 @@ pub static RECIPES: &[Recipe] = &[
         length: Amount::Steps(1250),
         batch: Batch::Sequences(8),
         ema: 0.0,
+        attention: TrainAttention::Full,
+        train: &["all"],
         source: "paper, section 3.1; it names a linear warm-up and no decay after it, and no clipping (1 \
                  here). Its other models have sba:factor=4, trained on 4,096 tokens as well. It cuts each \
                  text to one sequence between BOS and EOS, which no packing here does",
@@ -129,6 +139,29 @@ pub static RECIPES: &[Recipe] = &[
         ..LCEG
     },
     Recipe {
+        name: "longlora",
+        about: "LongLoRA: shifted sparse attention, 1,000 steps of 64 sequences, norms and embeddings whole",
+        rope: "pi",
+        n_ctx: 32_768,
+        separator: Some("eos"),
+        lr: 2e-5,
+        lr_min: 0.0,
+        warmup: 20,
+        warmup_shape: WarmupShape::Linear,
+        decay: Decay::Constant,
+        adamw: AdamW { beta2: 0.999, ..ADAMW },
+        clip: 1.0,
+        length: Amount::Steps(1000),
+        batch: Batch::Sequences(64),
+        ema: 0.0,
+        attention: TrainAttention::Shifted { group: None },
+        train: &["norms", "embeddings"],
+        source: "README, fine-tune.py and llama_attn_replace.py of the released code: rank 8, alpha 16 on q, k, v \
+                 and o, norms and the input embedding at the same rate, 8 GPUs of 8 accumulated sequences; betas \
+                 and clipping are the defaults of Hugging Face's trainer. Position interpolation, documents joined \
+                 by EOS. The context is one of several in the paper; name another with --ctx",
+    },
+    Recipe {
         name: "harpe",
         about: "HARPE: one stage of 6B tokens",
         rope: "harpe",
@@ -144,6 +177,8 @@ pub static RECIPES: &[Recipe] = &[
         length: Amount::Tokens(6_000_000_000),
         batch: Batch::Tokens(FOUR_MILLION),
         ema: 0.0,
+        attention: TrainAttention::Full,
+        train: &["all"],
         source: "paper, section 4.4: rate, betas and tokens; it refers to Fu et al. 2024 for the rest, who \
                  take 4M tokens a step (2^22 here), a constant rate, and BOS before each document. No weight \
                  decay and clipping to 1 are set here",
@@ -164,6 +199,8 @@ pub static RECIPES: &[Recipe] = &[
         length: Amount::Tokens(20_000_000_000),
         batch: Batch::Tokens(FOUR_MILLION),
         ema: 0.0,
+        attention: TrainAttention::Full,
+        train: &["all"],
         source: "paper, section 4.2: rates, warm-up, betas, tokens, 4M tokens a step (2^22 here); the base \
                  is that of section 4.3. No weight decay and clipping to 1 are set here. The text is not \
                  augmented: no chunk is split or shuffled",

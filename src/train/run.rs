@@ -2,85 +2,21 @@
 //! end.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
-
-use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use super::checkpoint::{self, Folder, State};
 use super::export::write_adapter;
+use super::full::{write_model, WeightType};
+use super::init::{order_hash, SampleOrder};
 use super::log::{History, Log};
-use super::optim::{Decay, Optimizer, StepReport};
-use super::{SavedType, Sequence, Trainer};
-use crate::adapter;
+use super::optim::{Optimizer, StepReport};
+use super::run_params::{settings, RunParams, RunReport};
+use super::{Sequence, Trainer};
+use crate::adapter::{AdapterMeta, DataEnd};
 use crate::control::Control;
 use crate::data::{Dataset, Sample};
 use crate::model::{Error, Result};
-
-/// Settings of a run, beside those of its trainer, optimiser and data.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunParams {
-    /// Sequences of a step.
-    pub batch: usize,
-    /// Attention stays within documents: it starts anew where one begins.
-    pub doc_mask: bool,
-    /// Steps between validations. `Some(0)`: only before the first step and after the last; `None`: a tenth
-    /// of all.
-    pub eval_every: Option<u64>,
-    /// The folder for checkpoints; `None` writes none, and such a run cannot be resumed.
-    pub checkpoints: Option<PathBuf>,
-    /// Steps between checkpoints; 0: only after the last step, and when the run is stopped.
-    pub save_every: u64,
-    /// The number of newest checkpoints that stay in the folder.
-    pub keep_last: usize,
-    /// A file that gets a line of JSON for each step and each validation.
-    pub log: Option<PathBuf>,
-    /// The names of the texts, for the adapter's metadata.
-    pub texts: Option<String>,
-    /// Settings by name that must be the same when the run is resumed, beyond those that the run knows by
-    /// itself.
-    pub settings: BTreeMap<String, String>,
-}
-
-impl Default for RunParams {
-    /// One sequence a step; ten validations; no files but the adapter.
-    fn default() -> Self {
-        RunParams {
-            batch: 1,
-            doc_mask: false,
-            eval_every: None,
-            checkpoints: None,
-            save_every: 50,
-            keep_last: 2,
-            log: None,
-            texts: None,
-            settings: BTreeMap::new(),
-        }
-    }
-}
-
-/// The figures of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RunReport {
-    /// Steps of the optimiser.
-    pub steps: u64,
-    /// Tokens trained on.
-    pub tokens: u64,
-    /// The training loss of the last step, nats a token.
-    pub loss: Option<f64>,
-    /// The loss on held-out sequences at the first validation.
-    pub val_before: Option<f64>,
-    /// The loss on held-out sequences at the last validation.
-    pub val_after: Option<f64>,
-    /// The median speed of this process's steps.
-    pub tokens_per_s: Option<f64>,
-    /// The most memory this process has held, in bytes, where the system says.
-    pub peak_bytes: Option<u64>,
-    /// Output that could not be written and still is not: lines of the log, the last checkpoint. A sentence each.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub problems: Vec<String>,
-}
 
 /// A run of fine-tuning.
 ///
@@ -196,6 +132,16 @@ impl<'m> Run<'m> {
             return Err(Error::Invalid(format!(
                 "samples: expected the trainer's context of {expected} tokens, found {found}"
             )));
+        }
+        if params.order == SampleOrder::Shuffled && !params.data_offset.is_multiple_of(expected as u64) {
+            return Err(Error::Invalid(format!(
+                "data offset: expected a multiple of the context, {expected} tokens, where samples are shuffled, found {}",
+                params.data_offset
+            )));
+        }
+        if params.order == SampleOrder::Text {
+            // Refuses texts that are not joined.
+            data.at(params.data_offset)?;
         }
         let settings = settings(&trainer, &optimizer, &data, &params)?;
         let log = Log::start(None, None)?;
@@ -332,7 +278,7 @@ impl<'m> Run<'m> {
         let at = self.optimizer.step + 1;
         let mut loss = 0.0;
         for i in 0..self.params.batch {
-            let sample = self.data.nth(self.n_seen + i as u64)?;
+            let sample = self.sample(self.n_seen + i as u64)?;
             let sequence = sequence(&sample, self.params.doc_mask);
             let one = self.trainer.accumulate(sequence, 1.0 / self.params.batch as f32);
             loss += one.map_err(|e| during(&format!("step {at}"), e))?;
@@ -340,6 +286,20 @@ impl<'m> Run<'m> {
         let step = self.optimizer.step(self.trainer.params_mut())?;
         self.n_seen += self.params.batch as u64;
         Ok((loss / self.params.batch as f64, step))
+    }
+
+    /// Sample `n` of the run.
+    fn sample(&self, n: u64) -> Result<Sample> {
+        let (n_ctx, offset) = (self.data.params().n_ctx as u64, self.params.data_offset);
+        match self.params.order {
+            SampleOrder::Shuffled => self.data.nth(offset / n_ctx + n),
+            SampleOrder::Text => self.data.at(offset + n * n_ctx),
+        }
+    }
+
+    /// The token of the texts behind the last that was trained on, as [`RunParams::data_offset`] counts them.
+    pub fn data_end(&self) -> u64 {
+        self.params.data_offset + self.n_seen * self.data.params().n_ctx as u64
     }
 
     /// Measures the mean loss of the held-out sequences under the values that would be written now.
@@ -392,10 +352,29 @@ impl<'m> Run<'m> {
     /// Writes the adapter atomically, with the moving average if there is one. Returns its size in bytes.
     ///
     /// # Errors
-    /// A value that is not finite, the disk: then whatever was at `path` still is.
+    /// Those of [`write_adapter`](super::write_adapter).
     pub fn write_adapter(&self, path: &Path) -> Result<u64> {
-        let average = self.optimizer.average.as_deref();
-        write_adapter(path, &self.trainer, average, self.optimizer.step, self.params.texts.as_deref())
+        write_adapter(path, &self.trainer, self.optimizer.average.as_deref(), self.meta())
+    }
+
+    /// Writes the model all of whose parameters were trained, as [`Run::write_adapter`] does an adapter.
+    ///
+    /// # Errors
+    /// Those of [`write_model`](super::write_model).
+    pub fn write_model(&self, path: &Path, dtype: WeightType) -> Result<u64> {
+        write_model(path, &self.trainer, self.optimizer.average.as_deref(), dtype, self.meta())
+    }
+
+    fn meta(&self) -> AdapterMeta {
+        let order = order_hash(&self.data, self.params.order);
+        AdapterMeta {
+            steps: Some(self.optimizer.step),
+            tokens: Some(self.report().tokens),
+            data: self.params.texts.clone(),
+            data_end: Some(DataEnd { token: self.data_end(), order }),
+            ancestors: self.params.ancestors.clone(),
+            ..AdapterMeta::default()
+        }
     }
 }
 
@@ -416,55 +395,4 @@ fn during(place: &str, e: Error) -> Error {
 fn sequence(sample: &Sample, doc_mask: bool) -> Sequence<'_> {
     let segment_starts: &[u32] = if doc_mask { &sample.segment_starts } else { &[] };
     Sequence { tokens: &sample.tokens, weights: &sample.weights, segment_starts }
-}
-
-/// The settings that must be the same when a run is resumed, by name.
-fn settings(
-    trainer: &Trainer<'_>,
-    optimizer: &Optimizer,
-    data: &Dataset,
-    params: &RunParams,
-) -> Result<BTreeMap<String, String>> {
-    let (model, settings, lora) = (trainer.model, trainer.settings(), &trainer.settings().lora);
-    let corpus = data.corpus();
-    let mut hash = Sha256::new();
-    (0..corpus.n_documents()).for_each(|d| hash.update(corpus.text_hash(d).to_le_bytes()));
-    let mut optim =
-        serde_json::to_value(optimizer.params).map_err(|e| Error::Invalid(format!("optimiser: {e}")))?;
-    if optimizer.params.schedule.decay == Decay::Constant {
-        // Under a constant rate a longer run begins as a shorter one does.
-        optim["schedule"]["steps"] = "any".into();
-    }
-    // Results that are stored exactly are the same as computed again; rounded ones are not.
-    let saved = match settings.saved_type {
-        SavedType::F32 => "any".to_owned(),
-        _ => format!("{:?}", trainer.checkpointing()),
-    };
-    let text = |v: &dyn ToString| v.to_string();
-    let known = [
-        ("model", adapter::fingerprint(model.file())),
-        ("rope", trainer.plan().frozen(model.hparams())?.to_string()),
-        ("ctx", text(&settings.n_ctx)),
-        ("targets", lora.targets.join(",")),
-        ("rank", text(&lora.rank)),
-        ("alpha", text(&lora.alpha)),
-        ("rslora", text(&lora.rslora)),
-        ("dropout", text(&lora.dropout)),
-        ("norms", text(&lora.norms)),
-        ("embeddings", text(&lora.embeddings)),
-        ("seed", text(&lora.seed)),
-        ("batch", text(&params.batch)),
-        ("block", text(&settings.n_block)),
-        ("keep-type", format!("{:?}", settings.saved_type)),
-        ("keep", saved),
-        ("portable", text(&settings.portable)),
-        ("optimiser", optim.to_string()),
-        ("tokens", text(&corpus.n_tokens())),
-        ("data", hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect()),
-        ("packing", text(&data.params().packing)),
-        ("held-out", format!("{:?}", data.params().held_out)),
-        ("doc-mask", text(&params.doc_mask)),
-    ];
-    let known = known.into_iter().map(|(name, value)| (name.to_owned(), value));
-    Ok(params.settings.clone().into_iter().chain(known).collect())
 }

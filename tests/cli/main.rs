@@ -18,6 +18,7 @@ mod perplexity;
 mod pull;
 mod pull_hostile;
 mod rope;
+mod stages;
 mod template;
 mod text;
 mod usage;

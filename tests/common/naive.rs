@@ -25,6 +25,10 @@ pub(crate) trait Definition {
     fn sees_unrotated(&self, _i: i64, _j: i64) -> bool {
         true
     }
+    /// Whether head `h` of query `i` sees key `j`, which its layer lets it see.
+    fn head_sees(&self, _layer: &LayerAttention, _h: usize, _i: i64, _j: i64) -> bool {
+        true
+    }
     /// Factor on the scores of query `i`, in layers of this kind.
     fn q_scale(&self, kind: usize, i: i64) -> f64;
     /// Radians per unit of distance for each pair of dimensions: one table, or one for each key head of layers of
@@ -316,7 +320,10 @@ impl Naive {
             let kind = self.hp.layers[il].kind;
             let q_scale = if layer.rotation.is_some() { case.q_scale(kind, i as i64) } else { 1.0 };
             let scale = q_scale * f64::from(layer.scale);
+            let of_layer = seen;
             for h in 0..layer.n_head {
+                let sees = |(j, _): &&(usize, Option<usize>)| case.head_sees(layer, h, i as i64, *j as i64);
+                let seen: Vec<_> = of_layer.iter().filter(sees).copied().collect();
                 // Query heads in groups share a key head, and its table.
                 let g = h / (layer.n_head / layer.n_head_kv);
                 let table = turns.0.get(g).or(turns.0.first());

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use convert::random::{write, QkNorm, Shape};
 use gguf::{File, Value, Writer};
-use ropewalk::hparams::Hparams;
+use ropewalk::hparams::{Hparams, LayerAttention};
 use ropewalk::ids::{LinearId, ParamId};
 use ropewalk::model::Model;
 use ropewalk::rope::Plan;
-use ropewalk::train::{Checkpointing, LoraParams, Sequence, TrainParams, Trainer};
+use ropewalk::train::{Checkpointing, LoraParams, Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
 use crate::common::naive::{Definition, Naive};
@@ -179,10 +179,13 @@ fn loss(naive: &Naive, tokens: &[Token], weights: &[f32], case: &Documents, plan
     sum / total
 }
 
-/// Plain causal attention within documents, which begin at `segment_starts`, under the frequencies of a plan.
+/// Plain causal attention within documents, which begin at `segment_starts`, under the frequencies of a plan. With
+/// groups of so many tokens, LongLoRA's: queries of the upper half of the heads are moved back by half a group before
+/// they are counted off, and those that come before the text are among themselves.
 struct Documents<'a> {
     segment_starts: &'a [u32],
     plan: &'a Plan,
+    group: Option<i64>,
 }
 
 impl Definition for Documents<'_> {
@@ -193,6 +196,12 @@ impl Definition for Documents<'_> {
 
     fn sees_unrotated(&self, i: i64, j: i64) -> bool {
         self.distance(i, j).is_some()
+    }
+
+    fn head_sees(&self, layer: &LayerAttention, h: usize, i: i64, j: i64) -> bool {
+        let Some(group) = self.group.filter(|_| layer.window.is_none()) else { return true };
+        let shift = if h < layer.n_head / 2 { 0 } else { group / 2 };
+        (i - shift).div_euclid(group) == (j - shift).div_euclid(group)
     }
 
     fn mscale(&self, kind: usize) -> f64 {
@@ -226,7 +235,11 @@ pub(crate) fn check(
     let got = trainer.accumulate(sequence, 1.0).unwrap();
     let grads = trainer.params().grads().unwrap();
     let (plan, scale) = (trainer.plan().clone(), f64::from(settings.lora.scale()));
-    let case = Documents { segment_starts, plan: &plan };
+    let group = match settings.attention {
+        TrainAttention::Full => None,
+        TrainAttention::Shifted { group } => Some(group.unwrap_or(n / 4) as i64),
+    };
+    let case = Documents { segment_starts, plan: &plan, group };
     let at = |tensor: ParamId, at: usize, by: f64| {
         loss(&moved(&base, &trainer, scale, tensor, at, by), &tokens, &weights, &case, &plan)
     };
@@ -276,6 +289,52 @@ fn weights_of_tokens_and_segment_starts_count() {
     for portable in [false, true] {
         let settings = TrainParams { portable, ..settings(40, 16, "plain") };
         check(about, &model, &settings, 40, &[0, 7, 16, 30], true);
+    }
+}
+
+/// Heads that are split within a KV head (3 on 3, 6 on 1) and between KV heads, windows, layers without rotation, documents.
+#[test]
+fn gradients_of_shifted_sparse_attention() {
+    for (about, model) in models() {
+        for portable in [false, true] {
+            let attention = TrainAttention::Shifted { group: None };
+            let settings = TrainParams { portable, attention, ..settings(40, 16, "yarn:factor=4") };
+            let spec = if model.hparams().arch == "cohere2" { "plain" } else { "yarn:factor=4" };
+            let settings = TrainParams { rope: Some(spec.parse().unwrap()), ..settings };
+            check(&format!("{about}, s2, portable {portable}"), &model, &settings, 36, &[], false);
+        }
+    }
+    let (about, model) = models().remove(1);
+    for (portable, group) in [(false, 7), (true, 7), (false, 64)] {
+        let attention = TrainAttention::Shifted { group: Some(group) };
+        let settings = TrainParams { portable, attention, ..settings(40, 16, "plain") };
+        check(&format!("{about}, groups of {group}"), &model, &settings, 37, &[5, 20], true);
+    }
+}
+
+/// One group of the whole text differs from plain attention in the upper half of the heads alone, and only behind the
+/// middle of the group; held-out losses are under plain attention.
+#[test]
+fn shifted_sparse_attention_is_for_gradients_alone() {
+    let (_, model) = models().remove(0);
+    let tokens = some_tokens(25, N_VOCAB);
+    let grouped = |attention: TrainAttention, n: usize| {
+        let how = TrainParams { attention, ..settings(24, 9, "plain") };
+        let mut trainer = Trainer::new(&model, &how).unwrap();
+        fill(&mut trainer);
+        let sequence = Sequence::new(&tokens[..=n]);
+        let held_out = trainer.loss(sequence).unwrap();
+        (held_out, trainer.accumulate(sequence, 1.0).unwrap(), trainer.params().grads().unwrap())
+    };
+    let full = grouped(TrainAttention::Full, 24);
+    assert_eq!(full.0, full.1);
+    let quarter = grouped(TrainAttention::Shifted { group: None }, 24);
+    assert!(quarter.0 == full.0 && quarter.1 != full.1);
+    // Up to the middle of a group of 40 tokens there is no border; behind it there is one.
+    let large = TrainAttention::Shifted { group: Some(40) };
+    for (n, same) in [(20, true), (24, false)] {
+        let (full, grouped) = (grouped(TrainAttention::Full, n), grouped(large, n));
+        assert_eq!((grouped.0 == full.0, grouped.1 == full.1, grouped.2 == full.2), (true, same, same));
     }
 }
 

@@ -7,6 +7,7 @@ use ropewalk::train::optim::{
     clip_factor, global_norm, AdamW, Decay, Moments, OptimParams, Optimizer, Schedule,
 };
 use ropewalk::train::recipe::{Recipe, RECIPES};
+use ropewalk::train::TrainAttention;
 use ropewalk::train::{Sequence, Trainer};
 
 use crate::common::some_tokens;
@@ -134,6 +135,10 @@ fn recipes_are_those_of_the_papers() {
     // 4M tokens are 32 sequences of 128k tokens.
     assert_eq!((at("sba"), at("utk"), at("harpe")), ((8, 1250), (32, 4769), (32, 1431)));
     assert_eq!((at("lceg"), at("lceg-code")), ((32, 954), (256, 120)));
+    let longlora = Recipe::find("longlora").unwrap();
+    assert_eq!((at("longlora"), longlora.attention.to_string()), ((64, 1000), "s2".into()));
+    let others = RECIPES.iter().filter(|r| r.name != "longlora");
+    assert!(others.into_iter().all(|r| r.attention == TrainAttention::Full && r.train == ["all"]));
     let code = Recipe::find("lceg-code").unwrap().optimiser(120);
     let rates = [(0, 0.0), (4, 2e-5 * 5f64.ln() / 20f64.ln()), (20, 2e-5), (70, 1e-5), (120, 0.0)];
     for (step, want) in rates {

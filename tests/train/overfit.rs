@@ -1,6 +1,6 @@
 //! A text learnt by heart, and the adapter of it in a session.
 
-use ropewalk::adapter::AdapterSpec;
+use ropewalk::adapter::{AdapterMeta, AdapterSpec};
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::session::SessionParams;
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
@@ -64,7 +64,7 @@ fn an_adapter_has_in_a_session_the_loss_it_was_trained_to() {
             let want = trainer.loss(Sequence::new(&tokens)).unwrap();
             assert!(want < 0.98 * fresh, "{about}: {want}, {fresh} untrained");
             let path = scratch(&format!("train-adapter-{i}.gguf"));
-            write_adapter(&path, &trainer, None, 4, None).unwrap();
+            write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
             let adapters = vec![AdapterSpec { path: path.clone(), scale: 1.0 }];
             let base = scratch(&format!("train-{i}.gguf"));
             let with = Model::load(&base, &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();

@@ -35,11 +35,14 @@ impl World {
         self.dir.path().join(name)
     }
 
-    fn data(&self, n_ctx: usize) -> Dataset {
+    pub(crate) fn data(&self, n_ctx: usize) -> Dataset {
+        self.data_of(n_ctx, HeldOut::Samples(2))
+    }
+
+    pub(crate) fn data_of(&self, n_ctx: usize, held_out: HeldOut) -> Dataset {
         let sources = Sources::find(&[self.path("texts")], &TextOptions::default()).unwrap();
         let (vocab, cache) = (self.model.vocab(), self.path("texts.tokens"));
         let corpus = Corpus::open(&cache, vocab, &sources, &Separator::Auto, &Control::default()).unwrap();
-        let held_out = HeldOut::Samples(2);
         Dataset::new(Arc::new(corpus), &DatasetParams { held_out, ..DatasetParams::new(n_ctx) }).unwrap()
     }
 

@@ -160,5 +160,9 @@ fn header(reader: &AdapterReader) -> HashMap<String, String> {
         (keys::LORA_STEPS, meta.steps.map(|n| n.to_string())),
         (keys::LORA_DATA, meta.data.clone()),
     ];
-    notes.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+    let text = |key: &'static str| (key, reader.file().get_opt::<String>(key).ok().flatten());
+    let number =
+        |key: &'static str| (key, reader.file().get_opt::<u64>(key).ok().flatten().map(|n| n.to_string()));
+    let more = super::TEXTS.map(text).into_iter().chain(super::NUMBERS.map(number));
+    notes.into_iter().chain(more).filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
 }

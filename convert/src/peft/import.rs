@@ -45,20 +45,18 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
         .set("adapter.type", "lora");
     let alpha = config.common_alpha(&found)?;
     writer.set(keys::LORA_ALPHA, alpha).set(keys::LORA_RSLORA, config.rslora);
-    for (key, note) in [
-        (keys::LORA_ROPE, keys::LORA_ROPE),
-        (keys::LORA_BASE, keys::LORA_BASE),
-        (keys::LORA_DATA, keys::LORA_DATA),
-    ] {
-        if let Some(text) = tensors.note(note) {
+    for key in [keys::LORA_ROPE, keys::LORA_BASE, keys::LORA_DATA].into_iter().chain(super::TEXTS) {
+        if let Some(text) = tensors.note(key) {
             writer.set(key, text);
         }
     }
     if let Some(n) = tensors.note(keys::LORA_N_CTX).and_then(|n| n.parse::<u32>().ok()) {
         writer.set(keys::LORA_N_CTX, n);
     }
-    if let Some(n) = tensors.note(keys::LORA_STEPS).and_then(|n| n.parse::<u64>().ok()) {
-        writer.set(keys::LORA_STEPS, Value::U64(n));
+    for key in [keys::LORA_STEPS].into_iter().chain(super::NUMBERS) {
+        if let Some(n) = tensors.note(key).and_then(|n| n.parse::<u64>().ok()) {
+            writer.set(key, Value::U64(n));
+        }
     }
     writer.set(keys::VERSION, env!("CARGO_PKG_VERSION"));
     for item in &found {

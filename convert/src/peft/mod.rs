@@ -7,6 +7,7 @@ mod names;
 use std::path::Path;
 
 use ropewalk_core::adapter::AdapterReader;
+use ropewalk_core::hparams::keys;
 use serde::Serialize;
 
 pub use export::to_peft;
@@ -20,6 +21,11 @@ const MODEL: &str = "adapter_model.safetensors";
 const CONFIG: &str = "adapter_config.json";
 /// What PEFT puts before the names of modules.
 const PREFIX: &str = "base_model.model.";
+
+/// Texts on a training that PEFT has no key for, beside its rope, model and data.
+const TEXTS: [&str; 3] = [keys::LORA_ATTENTION, keys::LORA_DATA_ORDER, keys::LORA_LINEAGE];
+/// Numbers on it, beside its context and steps.
+const NUMBERS: [&str; 2] = [keys::LORA_TOKENS, keys::LORA_DATA_END];
 
 /// What was converted.
 #[derive(Debug, Clone, Serialize)]

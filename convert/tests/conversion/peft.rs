@@ -10,7 +10,7 @@ use gguf::{DType, File};
 use llama::oracle::{Oracle, OracleParams};
 use proptest::prelude::*;
 use ropewalk_core::adapter::{
-    write, AdapterFile, AdapterMeta, AdapterReader, AdapterSpec, NewPair, NewTensor,
+    write, AdapterFile, AdapterMeta, AdapterReader, AdapterSpec, Ancestor, DataEnd, NewPair, NewTensor,
 };
 use ropewalk_core::control::Control;
 use safetensors::SafeTensors;
@@ -134,6 +134,10 @@ fn what_only_our_files_say_survives() {
         steps: Some(7),
         data: Some("novels".into()),
         rslora: false,
+        attention: Some("s2".into()),
+        tokens: Some(3584),
+        data_end: Some(DataEnd { token: 4096, order: "0f".into() }),
+        ancestors: vec![Ancestor { sha256: "ab".into(), n_ctx: Some(512), ..Ancestor::default() }],
     };
     let pairs = vec![NewPair { weight: "blk.1.attn_k.weight".into(), n_in: 32, n_out: 16, a: &a, b: &b }];
     let saved = NewTensor { name: "blk.0.ffn_norm.weight".into(), shape: vec![32], values: &norm };

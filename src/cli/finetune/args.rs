@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use ropewalk::data::{HeldOut, Packing, Separator};
 use ropewalk::model::ModelParams;
-use ropewalk::train::{Checkpointing, LoraParams, SavedType, TrainParams};
+use ropewalk::train::{
+    Checkpointing, LoraParams, SampleOrder, SavedType, TrainAttention, TrainParams, WeightType,
+};
 
 use super::super::models::{self, ModelChoice};
 use super::super::options::{parse_spec, tokens, RopeArgs};
@@ -13,7 +15,7 @@ use super::super::output::{check_plot_name, OutputArgs};
 use super::super::usage;
 use super::recipe::RecipeArgs;
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(super) struct Args {
     /// A GGUF file, or the name of a model that `ropewalk pull` fetched
     #[arg(short, long, value_name = "MODEL")]
@@ -21,7 +23,7 @@ pub(super) struct Args {
     /// Texts to learn from: files, folders, .gz, .jsonl
     #[arg(short, long, value_name = "PATH", num_args = 1.., required_unless_present = "plan_memory")]
     pub(super) data: Vec<PathBuf>,
-    /// The adapter to write
+    /// The adapter to write; with --train all, the model
     #[arg(short, long, value_name = "FILE", required_unless_present_any = ["plan_memory", "inspect_data"])]
     output: Option<PathBuf>,
     /// Tokens of a sequence; default: the recipe's, or the trained context
@@ -29,6 +31,18 @@ pub(super) struct Args {
     pub(super) ctx: Option<usize>,
     #[command(flatten)]
     pub(super) rope: RopeArgs,
+    /// Attention of training: full, or s2, LongLoRA's shifted sparse attention in groups of a quarter of the
+    /// sequence (s2:group=N: of N tokens); default: full, or the recipe's. Validation is under full attention
+    #[arg(long, value_name = "HOW", value_parser = attention)]
+    pub(super) attention: Option<TrainAttention>,
+    /// Go on from an adapter: its tensors, under this run's rope, context and schedule, with data from where its run
+    /// stopped
+    #[arg(long, value_name = "ADAPTER")]
+    pub(super) init: Option<PathBuf>,
+    /// Several stages, one after another: a TOML file with a [[stage]] for each, of rope, ctx, steps or tokens, and any
+    /// of attention and the options under Recipe; an adapter of each is written
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["checkpoints", "log", "plot", "steps"])]
+    pub(super) stages: Option<PathBuf>,
     #[command(flatten)]
     pub(super) adapter: AdapterArgs,
     #[command(flatten)]
@@ -55,12 +69,12 @@ pub(super) struct Args {
 }
 
 /// The adapter: which tensors are trained.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Adapter")]
 pub(super) struct AdapterArgs {
-    /// Rank of the low-rank pairs
-    #[arg(short, long, value_name = "R", default_value_t = 8)]
-    rank: usize,
+    /// Rank of the low-rank pairs; default: 8
+    #[arg(short, long, value_name = "R")]
+    rank: Option<usize>,
     /// The pairs count alpha / rank times; default: twice the rank
     #[arg(short, long, value_name = "A")]
     alpha: Option<f64>,
@@ -68,15 +82,20 @@ pub(super) struct AdapterArgs {
     #[arg(long)]
     rslora: bool,
     /// Weights that get a pair: q, k, v (qkv where they are one), o, gate, up, down, output; all (but output), or
-    /// none
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "q,k,v,o")]
-    targets: Vec<String>,
-    /// Modules trained as a whole, too: norms, embeddings
+    /// none; default: q,k,v,o
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    targets: Option<Vec<String>>,
+    /// Modules trained as a whole, too: norms, embeddings; default: none, or the recipe's. all: every parameter of a
+    /// model whose weights are floats, in place of pairs; a model is written then
     #[arg(long, visible_alias = "modules-to-save", value_name = "PART,...", value_delimiter = ',')]
     train: Vec<Module>,
     /// Probability with which an input of a pair is 0 in training
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     dropout: f32,
+    /// With --train all, the type of the model's matrices: f32, or file, that of the model given (f16 and bf16 are
+    /// rounded to the nearest); default: f32
+    #[arg(long, value_name = "TYPE", value_parser = output_type)]
+    pub(super) output_type: Option<WeightType>,
     /// Seed of the pairs, the order of texts and dropout
     #[arg(short, long, value_name = "S", default_value_t = 42)]
     pub(super) seed: u64,
@@ -86,15 +105,34 @@ pub(super) struct AdapterArgs {
 enum Module {
     Norms,
     Embeddings,
+    All,
+}
+
+impl Module {
+    fn name(self) -> &'static str {
+        match self {
+            Module::Norms => "norms",
+            Module::Embeddings => "embeddings",
+            Module::All => "all",
+        }
+    }
 }
 
 /// The texts.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Texts")]
 pub(super) struct TextArgs {
     /// pack: documents joined and cut; long: windows of documents longer than the context
     #[arg(long, value_name = "HOW", default_value = "pack")]
     pub(super) packing: Packing,
+    /// Order of sequences: shuffled, or text, one behind another in the texts, which is the same text at every context;
+    /// default: shuffled, with --stages text
+    #[arg(long, value_name = "HOW", value_parser = ["shuffled", "text"])]
+    pub(super) order: Option<String>,
+    /// Token of the texts, in their order of training, to begin at; default: 0, with --init where the earlier run
+    /// stopped
+    #[arg(long, value_name = "N")]
+    pub(super) data_offset: Option<u64>,
     /// No attention across documents
     #[arg(long)]
     pub(super) doc_mask: bool,
@@ -118,7 +156,7 @@ pub(super) struct TextArgs {
 }
 
 /// Files written during the run.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Files")]
 pub(super) struct FileArgs {
     /// Go on from the newest checkpoint
@@ -145,7 +183,7 @@ pub(super) struct FileArgs {
 }
 
 /// Device and memory.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Computing")]
 struct RunArgs {
     /// Device to compute on: auto, cpu, cuda:0
@@ -190,8 +228,29 @@ impl Args {
 
     /// The trainer's settings; the context is 0 where it was not given.
     pub(super) fn settings(&self) -> anyhow::Result<TrainParams> {
+        let adapter = &self.adapter;
+        let all = adapter.train.contains(&Module::All);
+        for (option, given) in [
+            ("--rank", adapter.rank.is_some()),
+            ("--alpha", adapter.alpha.is_some()),
+            ("--targets", adapter.targets.is_some()),
+            ("--rslora", adapter.rslora),
+            ("--dropout", adapter.dropout != 0.0),
+            ("--init", self.init.is_some()),
+        ] {
+            if all && given {
+                return Err(usage(format!(
+                    "{option}: --train all trains the model itself, without pairs beside it"
+                )));
+            }
+        }
+        if !all && adapter.output_type.is_some() {
+            return Err(usage("--output-type: an adapter is f32; expected --train all beside it"));
+        }
+        let given = || adapter.targets.clone().unwrap_or_else(|| LoraParams::default().targets);
+        let (rank, given) = (adapter.rank.unwrap_or(8), if all { Vec::new() } else { given() });
         let mut targets: Vec<String> = Vec::new();
-        for name in self.adapter.targets.iter().filter(|t| !t.is_empty() && *t != "none") {
+        for name in given.iter().filter(|t| !t.is_empty() && *t != "none") {
             if !targets.contains(name) {
                 targets.push(name.clone());
             }
@@ -204,14 +263,16 @@ impl Args {
                 (None, Some(recipe)) => Some(parse_spec(recipe.rope)?),
                 (given, _) => given,
             },
+            attention: self.attention.or(self.recipe().map(|r| r.attention)).unwrap_or_default(),
             lora: LoraParams {
                 targets,
-                rank: self.adapter.rank,
-                alpha: self.adapter.alpha.unwrap_or(2.0 * self.adapter.rank as f64),
+                rank,
+                alpha: adapter.alpha.unwrap_or(2.0 * rank as f64),
                 rslora: self.adapter.rslora,
                 dropout: self.adapter.dropout,
-                norms: self.adapter.train.contains(&Module::Norms),
-                embeddings: self.adapter.train.contains(&Module::Embeddings),
+                norms: self.trains(Module::Norms),
+                embeddings: self.trains(Module::Embeddings),
+                all,
                 seed: self.adapter.seed,
             },
             n_block: self.run.block,
@@ -230,6 +291,35 @@ impl Args {
             portable: self.run.portable,
             ..TrainParams::new(self.ctx.or(self.recipe().map(|r| r.n_ctx)).unwrap_or(0))
         })
+    }
+
+    /// Whether a module is trained as a whole: those named, else those of the recipe.
+    fn trains(&self, module: Module) -> bool {
+        let of_recipe = || self.recipe().is_some_and(|r| r.train.contains(&module.name()));
+        self.adapter.train.contains(&module) || self.adapter.train.is_empty() && of_recipe()
+    }
+
+    /// Whether every parameter is trained, and a model written.
+    pub(super) fn trains_all(&self) -> bool {
+        self.adapter.train.contains(&Module::All)
+    }
+
+    /// The order of samples.
+    pub(super) fn order(&self) -> SampleOrder {
+        match self.text.order.as_deref() {
+            Some("text") => SampleOrder::Text,
+            _ => SampleOrder::Shuffled,
+        }
+    }
+
+    /// These options with other ones: those of a stage that writes its adapter to `output`.
+    pub(super) fn for_output(&self, output: PathBuf) -> Args {
+        Args { output: Some(output), stages: None, ..self.clone() }
+    }
+
+    /// These options on another model.
+    pub(super) fn on_model(self, model: String) -> Args {
+        Args { model, ..self }
     }
 
     /// The adapter's path, which clap requires.
@@ -286,7 +376,8 @@ impl Args {
             ("--checkpoints", self.checkpoints()),
         ];
         outputs.extend(self.text.cache.clone().map(|p| ("--cache", p)));
-        let read: Vec<PathBuf> = self.data.iter().map(|p| real(p)).chain([real(model)]).collect();
+        let read: Vec<PathBuf> =
+            self.data.iter().chain(&self.init).map(|p| real(p)).chain([real(model)]).collect();
         for (i, (option, path)) in outputs.iter().enumerate() {
             let at = real(path);
             if let Some(input) = read.iter().find(|r| at.starts_with(r)) {
@@ -311,6 +402,14 @@ fn held_out(text: &str) -> Result<HeldOut, String> {
         (_, Ok(f)) if f > 0.0 && f < 1.0 => Ok(HeldOut::Fraction(f)),
         _ => Err(bad()),
     }
+}
+
+fn output_type(text: &str) -> Result<WeightType, String> {
+    text.parse().map_err(|e: ropewalk::model::Error| e.to_string())
+}
+
+fn attention(text: &str) -> Result<TrainAttention, String> {
+    text.parse().map_err(|e: ropewalk::model::Error| e.to_string())
 }
 
 fn separator(text: &str) -> Result<Separator, String> {

@@ -9,14 +9,25 @@ use ropewalk::model::{Error, Model};
 use ropewalk::plot::{Axis, Chart, Scale, Series};
 use ropewalk::train::checkpoint;
 use ropewalk::train::optim::{OptimParams, Optimizer};
-use ropewalk::train::{History, Run, RunParams, RunReport, TrainParams, Trainer};
+use ropewalk::train::{History, Init, Run, RunParams, RunReport, TrainParams, Trainer};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::super::engine::draw;
 use super::super::interrupt::{stopped, Interrupt};
 use super::super::models::{self, ModelChoice};
-use super::super::output::{self, bytes, count, Unit};
+use super::super::output::{bytes, count, Unit};
 use super::args::Args;
+
+/// A run that has ended.
+pub(super) struct Done {
+    /// The object of `--json`.
+    pub(super) report: Value,
+    /// The token of the texts behind the last that was trained on.
+    pub(super) data_end: u64,
+    /// What could not be written, beside the adapter.
+    pub(super) problems: Vec<String>,
+}
 
 pub(super) fn run(
     args: &Args,
@@ -24,7 +35,7 @@ pub(super) fn run(
     model: &Model,
     settings: &TrainParams,
     interrupt: &Interrupt,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Done> {
     let mut settings = settings.clone();
     if settings.n_ctx == 0 {
         settings.n_ctx = model.hparams().n_ctx_train;
@@ -32,28 +43,49 @@ pub(super) fn run(
     let (batch, optim) = args.optimiser(settings.n_ctx);
     // Impossible settings are refused before texts are tokenised.
     check_no_earlier_run(args)?;
-    let trainer = Trainer::new(model, &settings)?;
+    let mut trainer = Trainer::new(model, &settings)?;
+    let init = args.init.as_deref().map(|path| Init::adapter(path, &mut trainer)).transpose()?;
     let optimizer = Optimizer::new(optim, trainer.params())?;
     let data = dataset(args, model, &settings, interrupt)?;
+    let params = params(args, model, batch, &data, init)?;
     announce(args, choice, model, &trainer, &data, batch);
     note_on_average(args, &optim);
     let mut run = if args.files.resume {
-        let run = Run::resume(trainer, optimizer, data, params(args, batch))?;
+        let run = Run::resume(trainer, optimizer, data, params)?;
         run.notes().iter().for_each(|n| args.out.note(format_args!("note: {n}")));
         let newest = checkpoint::path(&args.checkpoints(), run.step());
         args.out.note(format_args!("goes on after step {} of {}", run.step(), newest.display()));
         run
     } else {
-        Run::new(trainer, optimizer, data, params(args, batch))?
+        Run::new(trainer, optimizer, data, params)?
     };
     train(args, &mut run, &optim, interrupt)?;
     finish(args, choice, &run)
 }
 
-fn params(args: &Args, batch: usize) -> RunParams {
+fn params(
+    args: &Args,
+    model: &Model,
+    batch: usize,
+    data: &Dataset,
+    init: Option<Init>,
+) -> anyhow::Result<RunParams> {
     let names: Vec<String> = args.data.iter().map(|p| models::name(p)).collect();
-    RunParams {
+    let order = args.order();
+    let data_offset = match (args.text.data_offset, &init) {
+        (Some(token), _) => token,
+        (None, Some(init)) => init.data_offset(data, order)?,
+        (None, None) => 0,
+    };
+    if data_offset > 0 {
+        args.out.note(format_args!("data from token {} on", count(data_offset)));
+    }
+    let of_model = || if args.trains_all() { Init::model(model) } else { Ok(Vec::new()) };
+    Ok(RunParams {
         batch,
+        order,
+        data_offset,
+        ancestors: init.map_or_else(of_model, |init| Ok(init.ancestors))?,
         doc_mask: args.text.doc_mask,
         eval_every: args.files.eval_every,
         checkpoints: Some(args.checkpoints()),
@@ -62,7 +94,7 @@ fn params(args: &Args, batch: usize) -> RunParams {
         log: Some(args.log()),
         texts: Some(names.join(", ")),
         settings: [("separator".to_owned(), format!("{:?}", args.separator()))].into(),
-    }
+    })
 }
 
 /// A folder with checkpoints is gone on with, or left alone.
@@ -174,7 +206,7 @@ fn train(args: &Args, run: &mut Run<'_>, optim: &OptimParams, interrupt: &Interr
     }
 }
 
-/// The one JSON object of `--json`.
+/// The JSON object of a run.
 #[derive(Serialize)]
 struct FinetuneReport<'a> {
     model: String,
@@ -182,20 +214,28 @@ struct FinetuneReport<'a> {
     /// The recipe and how it differs from its paper, where one was named.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     recipe: Vec<String>,
+    /// The file written: an adapter, or a model where all parameters are trained.
     adapter: String,
     ctx: usize,
+    /// Tokens of the texts, in their order of training, up to where the run ended.
+    data_end: u64,
     #[serde(flatten)]
     run: &'a RunReport,
 }
 
-/// Writes the adapter and the loss curve, and reports.
-fn finish(args: &Args, choice: &ModelChoice, run: &Run<'_>) -> anyhow::Result<()> {
+/// Writes the adapter, or the model, and the loss curve.
+fn finish(args: &Args, choice: &ModelChoice, run: &Run<'_>) -> anyhow::Result<Done> {
     let (path, plot, rope) = (args.output(), args.plot(), run.trainer().plan().spec.to_string());
     let mut report = run.report();
-    let n_bytes = run.write_adapter(path).map_err(|e| {
+    let (what, option) = if args.trains_all() { ("model", "-m") } else { ("adapter", "--lora") };
+    let written = match args.trains_all() {
+        true => run.write_model(path, args.adapter.output_type.unwrap_or_default()),
+        false => run.write_adapter(path),
+    };
+    let n_bytes = written.map_err(|e| {
         let saved = checkpoint::list(&args.checkpoints()).pop();
         let saved = saved.map_or(String::new(), |p| format!(", --resume goes on from {}", p.display()));
-        anyhow!("the adapter was not written{saved}: {e}")
+        anyhow!("the {what} was not written{saved}: {e}")
     })?;
     let chart = chart(run.history(), &format!("{}: {rope}", models::label(choice)));
     if let Err(e) = chart.write(&plot) {
@@ -203,27 +243,27 @@ fn finish(args: &Args, choice: &ModelChoice, run: &Run<'_>) -> anyhow::Result<()
     }
     args.out.note(chart.text(80, 10)?);
     args.out.note(format_args!(
-        "{} ({}), curve in {}, log in {}; use it with --lora {}",
+        "{} ({}), curve in {}, log in {}; use it with {option} {}",
         path.display(),
         bytes(n_bytes),
         plot.display(),
         args.log().display(),
         path.display()
     ));
-    if args.out.json {
-        output::print_json(&FinetuneReport {
-            model: models::label(choice),
-            rope,
-            recipe: args.recipe_notes()?,
-            adapter: path.display().to_string(),
-            ctx: run.data().params().n_ctx,
-            run: &report,
-        })?;
-    }
-    if !report.problems.is_empty() {
-        return Err(anyhow!("{} is whole, but {}", path.display(), report.problems.join("; ")));
-    }
-    Ok(())
+    let problems = match report.problems.as_slice() {
+        [] => Vec::new(),
+        all => vec![format!("{} is whole, but {}", path.display(), all.join("; "))],
+    };
+    let report = serde_json::to_value(FinetuneReport {
+        model: models::label(choice),
+        rope,
+        recipe: args.recipe_notes()?,
+        adapter: path.display().to_string(),
+        ctx: run.data().params().n_ctx,
+        data_end: run.data_end(),
+        run: &report,
+    })?;
+    Ok(Done { report, data_end: run.data_end(), problems })
 }
 
 /// The loss by step, in training and on held-out sequences.

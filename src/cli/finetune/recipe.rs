@@ -7,51 +7,56 @@ use ropewalk::train::recipe::{Recipe, ALL_PARAMETERS, RECIPES};
 use super::super::usage;
 use super::args::Args;
 
+/// Names of `--warmup-shape`.
+pub(super) const WARMUP_SHAPES: [&str; 2] = ["linear", "log"];
+/// Names of `--schedule`.
+pub(super) const SCHEDULES: [&str; 3] = ["constant", "linear", "cosine"];
+
 /// The optimiser, its schedule and the size of its steps, or a paper's settings of them.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(super) struct RecipeArgs {
-    /// Settings of a paper, rope and context included: sba, lceg (its words), lceg-code (as released), harpe,
-    /// utk; options given beside it win
+    /// Settings of a paper, rope and context included: sba, lceg (its words), lceg-code (as released), longlora,
+    /// harpe, utk; options given beside it win
     #[arg(long, value_name = "NAME", value_parser = RECIPES.iter().map(|r| r.name).collect::<Vec<_>>())]
-    recipe: Option<String>,
+    pub(super) recipe: Option<String>,
     /// Steps of the optimiser; default: 100, or the recipe's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    steps: Option<u64>,
+    pub(super) steps: Option<u64>,
     /// Sequences of a step; default: 1, or the recipe's
     #[arg(short, long, value_name = "N")]
-    batch: Option<usize>,
+    pub(super) batch: Option<usize>,
     /// Learning rate; default: 2e-4, or the recipe's
     #[arg(long, value_name = "X")]
-    lr: Option<f64>,
+    pub(super) lr: Option<f64>,
     /// Learning rate at the last step of a schedule that falls; default: 0, or the recipe's
     #[arg(long, value_name = "X")]
-    lr_min: Option<f64>,
+    pub(super) lr_min: Option<f64>,
     /// Steps in which the rate rises; default: 0, or the recipe's
     #[arg(long, value_name = "N")]
-    warmup: Option<u64>,
+    pub(super) warmup: Option<u64>,
     /// How it rises: linear, or log (DeepSpeed's WarmupLR); default: linear, or the recipe's
-    #[arg(long, value_name = "NAME", value_parser = ["linear", "log"])]
-    warmup_shape: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = WARMUP_SHAPES)]
+    pub(super) warmup_shape: Option<String>,
     /// The rate after that: constant, linear, cosine; default: constant, or the recipe's
-    #[arg(long, value_name = "NAME", value_parser = ["constant", "linear", "cosine"])]
-    schedule: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = SCHEDULES)]
+    pub(super) schedule: Option<String>,
     /// Decay of the mean of gradients; default: 0.9, or the recipe's
     #[arg(long, value_name = "X")]
-    beta1: Option<f64>,
+    pub(super) beta1: Option<f64>,
     /// Decay of the mean of their squares; default: 0.95, or the recipe's
     #[arg(long, value_name = "X")]
-    beta2: Option<f64>,
+    pub(super) beta2: Option<f64>,
     /// Decay of the trained tensors; default: 0, or the recipe's
     #[arg(long, value_name = "X")]
-    weight_decay: Option<f64>,
+    pub(super) weight_decay: Option<f64>,
     /// Scale gradients down to this norm; 0: never; default: 1, or the recipe's
     #[arg(long, value_name = "X")]
-    clip: Option<f64>,
+    pub(super) clip: Option<f64>,
     /// Decay of the moving average of the trained tensors, which is then written in their place; 0: none;
     /// default: 0, or the recipe's
     #[arg(long, value_name = "X")]
-    ema: Option<f64>,
+    pub(super) ema: Option<f64>,
 }
 
 impl Args {
@@ -127,13 +132,14 @@ impl Args {
         let separator = recipe.separator.unwrap_or("auto");
         let mut notes = vec![
             format!(
-                "recipe {} ({}): rope {}, context {}, separator {separator}, {steps} steps of {sequences} \
+                "recipe {} ({}): rope {}, context {}, attention {}, separator {separator}, {steps} steps of {sequences} \
                  sequences at context {n_ctx}, lr {:e} to {:e} {:?}, {} steps of {:?} warm-up, betas {} and \
                  {}, weight decay {}, clip {clip}, ema {ema}",
                 recipe.name,
                 recipe.about,
                 recipe.rope,
                 recipe.n_ctx,
+                recipe.attention,
                 schedule.lr,
                 schedule.lr_min,
                 schedule.decay,
@@ -144,8 +150,10 @@ impl Args {
                 adamw.weight_decay
             ),
             format!("recipe {}, source: {}.", recipe.name, recipe.source),
-            format!("recipe {}: {ALL_PARAMETERS}.", recipe.name),
         ];
+        if recipe.train.contains(&"all") && !self.trains_all() {
+            notes.push(format!("recipe {}: {ALL_PARAMETERS}.", recipe.name));
+        }
         notes.extend(self.replaced(recipe, n_ctx)?);
         Ok(notes)
     }
@@ -166,6 +174,7 @@ impl Args {
                 self.text.separator.as_ref().map(|v| named(v)),
                 recipe.separator.unwrap_or("auto").to_owned(),
             ),
+            ("attention", self.attention.map(|v| text(&v)), text(&recipe.attention)),
             ("steps", given.steps.map(|v| text(&v)), text(&steps)),
             ("batch", given.batch.map(|v| text(&v)), text(&batch)),
             ("lr", given.lr.map(|v| text(&v)), text(&schedule.lr)),

@@ -6,34 +6,15 @@ use std::path::Path;
 
 use gguf::{Error, File, Result, TensorInfo};
 
-use super::{fingerprint, refuse, AdapterSpec};
+use super::{fingerprint, refuse, AdapterMeta, AdapterSpec};
 use crate::hparams::keys;
 use crate::ids::{LinearId, TOKEN_EMBD};
-use crate::rope::Spec;
 
 const OUTPUT: &str = "output.weight";
 const LORA_A: &str = ".lora_a";
 const LORA_B: &str = ".lora_b";
 /// Characters of a text from a file that an error shows.
 const SHOWN: usize = 64;
-
-/// The metadata of an adapter file that tells how it was trained (`ropewalk.lora.*`). Files of other programs
-/// have none of these keys.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct AdapterMeta {
-    /// The spec it was trained under, every default filled in.
-    pub rope: Option<Spec>,
-    /// Context it was trained at, tokens.
-    pub n_ctx: Option<usize>,
-    /// [`fingerprint`] of the model it was trained on.
-    pub base: Option<String>,
-    /// Optimiser steps.
-    pub steps: Option<u64>,
-    /// A description of the texts it was trained on.
-    pub data: Option<String>,
-    /// Whether alpha was meant over the square root of the rank (rsLoRA).
-    pub rslora: bool,
-}
 
 /// A low-rank pair of an adapter file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +90,7 @@ impl AdapterReader {
         if !alpha.is_finite() {
             return Err(refuse(&file, keys::LORA_ALPHA, "a finite number", alpha));
         }
-        let meta = read_meta(&file)?;
+        let meta = AdapterMeta::read(&file)?;
         let (pairs, modules) = tensors(&file)?;
         if pairs.is_empty() && modules.is_empty() {
             return Err(refuse(&file, "tensors", "at least one", "none"));
@@ -286,21 +267,6 @@ pub fn open_all(specs: &[AdapterSpec], base: &File, force: bool) -> Result<Vec<(
 
 fn quoted(text: &str) -> String {
     format!("{:?}", text.chars().take(SHOWN).collect::<String>())
-}
-
-fn read_meta(file: &File) -> Result<AdapterMeta> {
-    let rope = match file.get_opt::<String>(keys::LORA_ROPE)? {
-        Some(text) => Some(text.parse::<Spec>().map_err(|e| file.error(keys::LORA_ROPE, e.to_string()))?),
-        None => None,
-    };
-    Ok(AdapterMeta {
-        rope,
-        n_ctx: file.get_opt::<u32>(keys::LORA_N_CTX)?.map(|n| n as usize),
-        base: file.get_opt(keys::LORA_BASE)?,
-        steps: file.get_opt(keys::LORA_STEPS)?,
-        data: file.get_opt(keys::LORA_DATA)?,
-        rslora: file.get_opt(keys::LORA_RSLORA)?.unwrap_or(false),
-    })
 }
 
 /// The shape without trailing dimensions of 1; at least one dimension.

@@ -3,6 +3,7 @@
 
 mod file;
 mod fingerprint;
+mod meta;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -10,8 +11,9 @@ use std::str::FromStr;
 
 use gguf::Error;
 
-pub use file::{open_all, target, AdapterMeta, AdapterReader, ModuleInfo, PairInfo};
+pub use file::{open_all, target, AdapterReader, ModuleInfo, PairInfo};
 pub use fingerprint::fingerprint;
+pub use meta::{AdapterMeta, Ancestor, DataEnd};
 pub use write::{write, AdapterFile, NewPair, NewTensor};
 
 /// An adapter that a user asks for.

@@ -9,7 +9,8 @@ use std::path::Path;
 
 use gguf::{float, DType, Error, Result, Writer};
 
-use super::file::{AdapterMeta, PairInfo};
+use super::file::PairInfo;
+use super::AdapterMeta;
 use crate::hparams::keys;
 use crate::ids::TOKEN_EMBD;
 
@@ -105,24 +106,7 @@ fn set_keys(writer: &mut Writer<'_>, adapter: &AdapterFile<'_>, alpha: f32) -> R
     writer.set("general.architecture", adapter.arch);
     writer.set("adapter.type", "lora");
     writer.set(keys::LORA_ALPHA, alpha);
-    let AdapterMeta { rope, n_ctx, base, steps, data, rslora } = &adapter.meta;
-    writer.set(keys::LORA_RSLORA, *rslora);
-    if let Some(spec) = rope {
-        writer.set(keys::LORA_ROPE, spec.to_string().as_str());
-    }
-    if let Some(n) = *n_ctx {
-        let too_large = |_| Error::Argument(format!("{}: {n} is too large", keys::LORA_N_CTX));
-        writer.set(keys::LORA_N_CTX, u32::try_from(n).map_err(too_large)?);
-    }
-    if let Some(print) = base {
-        writer.set(keys::LORA_BASE, print.as_str());
-    }
-    if let Some(n) = *steps {
-        writer.set(keys::LORA_STEPS, n);
-    }
-    if let Some(text) = data {
-        writer.set(keys::LORA_DATA, text.as_str());
-    }
+    adapter.meta.set(writer)?;
     writer.set(keys::VERSION, env!("CARGO_PKG_VERSION"));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! An adapter out of a trainer gives in a session the loss that the trainer says.
 
-use ropewalk::adapter::AdapterSpec;
+use ropewalk::adapter::{AdapterMeta, AdapterSpec};
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::session::SessionParams;
 use ropewalk::train::{write_adapter, Sequence, TrainParams};
@@ -38,7 +38,7 @@ fn a_session_with_the_adapter_has_the_loss_of_the_trainer() {
         let want = trainer.loss(Sequence::new(tokens)).unwrap();
         assert!(!whole || (want / before - 1.0).abs() > 1e-3, "{name}: {want} beside {before}");
         let path = scratch(&format!("train-reference-{name}.gguf"));
-        write_adapter(&path, &trainer, None, 0, None).unwrap();
+        write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
         drop(trainer);
         let adapters = vec![AdapterSpec { path: path.clone(), scale: 1.0 }];
         let model = Model::load(wide_file(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();

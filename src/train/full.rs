@@ -1,0 +1,172 @@
+//! Training of all parameters of a model whose weights are floats, and the model it gives as a GGUF file.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use gguf::{float, File, TensorInfo, Writer};
+
+use super::export::values;
+use super::Trainer;
+use crate::adapter::AdapterMeta;
+use crate::hparams::keys;
+use crate::ids::ParamId;
+use crate::model::{Error, Model, Result};
+use crate::rope::{Plan, Spec};
+use crate::DType;
+
+/// Numbers that are encoded at once.
+const CHUNK: usize = 1 << 16;
+
+/// Every parameter of the model with its shape, layer by layer: weights and biases of linear maps, then norms and the
+/// embedding.
+///
+/// # Errors
+/// Experts or attention sinks, which have no gradient here; weights that are no floats.
+pub(super) fn shapes(model: &Model) -> Result<Vec<(ParamId, [usize; 2])>> {
+    let (hp, transformer) = (model.hparams(), model.transformer());
+    let no = |what: String| Err(Error::Invalid(format!("train all: {what}")));
+    if hp.experts.is_some() {
+        return no(
+            "the weights of experts have no gradient here; train low-rank pairs beside attention".into()
+        );
+    }
+    if transformer.layers.iter().any(|layer| layer.sinks().is_some()) {
+        return no("attention sinks have no gradient here; train low-rank pairs".into());
+    }
+    let mut maps = transformer.linears().to_vec();
+    maps.sort_by_key(|map| (map.id.layer.is_none(), map.id));
+    let mut out = Vec::new();
+    for map in maps {
+        if map.weight_id != ParamId::Embedding {
+            out.push((map.weight_id, [map.n_in, map.n_out]));
+        }
+        out.extend(map.bias.then_some((ParamId::Bias(map.id), [map.n_out, 1])));
+    }
+    let mut norms = transformer.norms().to_vec();
+    norms.sort();
+    out.extend(norms.into_iter().map(|(id, n)| (id, [n, 1])));
+    out.push((ParamId::Embedding, [hp.n_embd, hp.n_vocab]));
+    for (id, _) in &out {
+        let name = id.to_string();
+        let file = model.file();
+        let info = file.tensor(&name).ok_or_else(|| file.error(&name, "expected a tensor, found none"))?;
+        if !is_float(info.dtype) {
+            return no(format!(
+                "{name}: expected f32, f16 or bf16, found {}, whose steps are larger than those of training; convert \
+                 --type f32 makes a model that can be trained so, or train low-rank pairs",
+                info.dtype
+            ));
+        }
+    }
+    Ok(out)
+}
+
+fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// The element type of a trained model's matrices. Vectors are F32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WeightType {
+    /// As they were trained, without rounding.
+    #[default]
+    F32,
+    /// Each as it was in the model's file: F16 and BF16 are rounded to the nearest, ties to even.
+    OfFile,
+}
+
+impl FromStr for WeightType {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "f32" => Ok(WeightType::F32),
+            "file" => Ok(WeightType::OfFile),
+            _ => Err(Error::Invalid(format!("output type: expected f32 or file, found {text:?}"))),
+        }
+    }
+}
+
+/// `f32` or `file`.
+impl fmt::Display for WeightType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WeightType::F32 => "f32",
+            WeightType::OfFile => "file",
+        })
+    }
+}
+
+/// Writes the model that a trainer of all parameters has made as a GGUF file, atomically; gives its size in bytes.
+/// Metadata and tensors that are not parameters are those of the model's file; the rope spec is that of training,
+/// and `meta` says how it was trained, as in adapter files. `average` as for [`write_adapter`](super::write_adapter).
+///
+/// # Errors
+/// A trainer of low-rank pairs; a value that is not finite or that the type cannot hold; the disk: then whatever was
+/// at `path` still is.
+pub fn write_model(
+    path: &Path,
+    trainer: &Trainer<'_>,
+    average: Option<&[Vec<f32>]>,
+    dtype: WeightType,
+    meta: AdapterMeta,
+) -> Result<u64> {
+    if !trainer.settings().lora.all {
+        return Err(Error::Invalid("a model is written where all parameters are trained".into()));
+    }
+    // The model's own file has forgotten the arrays of its vocabulary.
+    let file = File::open(trainer.model.file().path())?;
+    let list = trainer.params().list();
+    let index: HashMap<String, usize> = list.iter().enumerate().map(|(i, t)| (t.id.to_string(), i)).collect();
+    let mut writer = Writer::with_metadata_of(&file);
+    set_rope(&mut writer, trainer.plan(), trainer.model)?;
+    super::export::filled(trainer, meta)?.set_trained(&mut writer)?;
+    for info in file.tensors() {
+        let Some(&i) = index.get(&info.name) else {
+            writer.copy_tensor(&file, info)?;
+            continue;
+        };
+        let to = match (dtype, info.shape.len()) {
+            (WeightType::OfFile, 2..) => info.dtype,
+            _ => DType::F32,
+        };
+        let values = values(list, average, i);
+        check(info, values, to)?;
+        let data = move |out: &mut dyn std::io::Write| {
+            values.chunks(CHUNK).try_for_each(|chunk| {
+                let other = || std::io::Error::other(format!("{to} is not a float type"));
+                out.write_all(&float::encode(to, chunk).ok_or_else(other)?)
+            })
+        };
+        writer.tensor(&info.name, to, &info.shape, Box::new(data))?;
+    }
+    Ok(writer.write(path)?)
+}
+
+fn check(info: &TensorInfo, values: &[f32], to: DType) -> Result<()> {
+    let limit = to.max_abs();
+    match values.iter().position(|x| !x.is_finite() || x.abs() > limit) {
+        Some(i) => Err(Error::Invalid(format!(
+            "{}: expected finite values up to {limit} for {to}, found {} at {i}",
+            info.name, values[i]
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Declares the spec of training, where the file itself declares another.
+fn set_rope(writer: &mut Writer<'_>, plan: &Plan, model: &Model) -> Result<()> {
+    let (hp, spec) = (model.hparams(), plan.frozen(model.hparams())?);
+    if Spec::declared(hp).is_ok_and(|own| own == plan.spec || own == spec) {
+        return Ok(());
+    }
+    writer.set(keys::SPEC, spec.to_string().as_str());
+    writer.remove(keys::DERIVED_FROM).remove(keys::BASES);
+    for (key, n) in [(keys::N_CTX, plan.n_ctx), (keys::N_CTX_ORIG, plan.n_ctx_orig(hp))] {
+        let too_large = |_| Error::Invalid(format!("{key}: expected at most {}, found {n}", u32::MAX));
+        writer.set(key, u32::try_from(n).map_err(too_large)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! A run that goes on from the adapter of an earlier one, under another rope method, context or schedule.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use super::params::{LoraParams, Trained};
+use super::Trainer;
+use crate::adapter::{self, AdapterMeta, AdapterReader, Ancestor, DataEnd};
+use crate::data::{Dataset, Packing};
+use crate::ids::{LinearId, ParamId, Role};
+use crate::model::{Error, Result};
+
+/// The order in which a run takes its samples from the texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SampleOrder {
+    /// The samples of an epoch in a random order. The tokens of a run are a range of the texts only in whole epochs,
+    /// and at another context they are others.
+    #[default]
+    Shuffled,
+    /// One behind another in the texts as they are joined, documents in their seeded order: tokens 0 to `n_ctx`, then
+    /// `n_ctx` to `2 n_ctx`, and so on. Runs at different contexts that begin at the same token see the same tokens
+    /// in the same order, cut at other places.
+    Text,
+}
+
+impl SampleOrder {
+    /// `shuffled` or `text`.
+    pub fn name(self) -> &'static str {
+        match self {
+            SampleOrder::Shuffled => "shuffled",
+            SampleOrder::Text => "text",
+        }
+    }
+}
+
+/// An adapter that a run has gone on from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Init {
+    /// The runs before, first to last; the last one wrote the adapter.
+    pub ancestors: Vec<Ancestor>,
+    /// Where in the texts the last one ended.
+    pub data_end: Option<DataEnd>,
+}
+
+impl Init {
+    /// Gives the trained tensors of `trainer` the values of an adapter. Rope, context and attention may be others
+    /// than those it was trained under.
+    ///
+    /// # Errors
+    /// A file that is no adapter; one of another model, with other tensors or ranks than the trainer's, or another
+    /// alpha; a trainer of all parameters, which goes on from the model itself.
+    pub fn adapter(path: &Path, trainer: &mut Trainer<'_>) -> Result<Init> {
+        let reader = AdapterReader::open(path)?;
+        let lora = trainer.settings().lora.clone();
+        if lora.all {
+            return Err(Error::Invalid(
+                "init: all parameters are trained from the model itself; give the model of the earlier run in its place"
+                    .into(),
+            ));
+        }
+        let file = trainer.model.file();
+        reader.check(file, &adapter::fingerprint(file), false)?;
+        let wrong = |key: &str, expected: String, found: String| {
+            let what = format!("expected {expected} as this run has, found {found}");
+            Err(Error::from(reader.file().error(key, what)))
+        };
+        let (expected, found) = (of_trainer(trainer), of_file(&reader));
+        if expected != found {
+            return wrong("tensors", describe(&expected), describe(&found));
+        }
+        for pair in reader.pairs() {
+            let found = reader.pair_scale(pair, 1.0)?;
+            if (found / lora.scale() - 1.0).abs() > 1e-6 {
+                let alpha = |scale: f32| format!("alpha {}", alpha(&lora, scale));
+                return wrong("adapter.lora.alpha", alpha(lora.scale()), alpha(found));
+            }
+        }
+        // Read whole before anything changes. A pair beside tied embeddings has the output's name in both.
+        let read = |t: &Trained| reader.values(&t.id.to_string(), ggml::dtype::dequantize_tensor);
+        let values = trainer.params().list().iter().map(read).collect::<ggml::Result<Vec<_>>>()?;
+        trainer.params_mut().list_mut().iter_mut().zip(values).for_each(|(t, values)| t.value = values);
+        trainer.params().upload()?;
+        let ancestors = reader.meta().lineage(sha256(reader.file()));
+        Ok(Init { ancestors, data_end: reader.meta().data_end.clone() })
+    }
+
+    /// The runs that made a model by training all its parameters, first to last; none for other models.
+    ///
+    /// # Errors
+    /// Metadata of another type, or that cannot be read.
+    pub fn model(model: &crate::model::Model) -> Result<Vec<Ancestor>> {
+        let meta = AdapterMeta::of_model(model.file())?;
+        Ok(if meta.steps.is_some() { meta.lineage(sha256(model.file())) } else { Vec::new() })
+    }
+
+    /// The token of the texts at which this run's data begins, so that it goes on where the last one stopped.
+    ///
+    /// # Errors
+    /// An adapter that does not say where that was; texts, or an order of them, that are others now.
+    pub fn data_offset(&self, data: &Dataset, order: SampleOrder) -> Result<u64> {
+        let way = "give the token to begin at (--data-offset N; 0: at the start)";
+        match &self.data_end {
+            None => Err(Error::Invalid(format!("init: the adapter does not say where its data ended: {way}"))),
+            Some(end) if end.order == order_hash(data, order) => Ok(end.token),
+            Some(_) => Err(Error::Invalid(format!(
+                "init: the data of the earlier run ended at a place that is another one here, for texts, seed, \
+                 packing, held-out part or order differ{}: {way}",
+                match order {
+                    SampleOrder::Shuffled =>
+                        ", or the context, at which samples are shuffled (--order text in both runs keeps the place)",
+                    SampleOrder::Text => "",
+                }
+            ))),
+        }
+    }
+}
+
+/// SHA-256 of a file, in hex.
+fn sha256(file: &gguf::File) -> String {
+    let hash = file.shards().iter().fold(Sha256::new(), |hash, part| hash.chain_update(&part[..]));
+    format!("{:x}", hash.finalize())
+}
+
+/// Alpha under the settings of a run, of a factor on pairs.
+fn alpha(lora: &LoraParams, scale: f32) -> f32 {
+    let rank = lora.rank as f64;
+    (f64::from(scale) * if lora.rslora { rank.sqrt() } else { rank }) as f32
+}
+
+/// Trained tensors of a pair by the map it is beside and its rank, and of whole tensors by name.
+type Tensors = (BTreeSet<(LinearId, usize)>, BTreeSet<String>);
+
+fn of_trainer(trainer: &Trainer<'_>) -> Tensors {
+    let mut all = Tensors::default();
+    for t in trainer.params().list() {
+        match t.id {
+            ParamId::LoraA(map) => _ = all.0.insert((map, t.shape[1])),
+            ParamId::LoraB(_) => {}
+            id => _ = all.1.insert(id.to_string()),
+        }
+    }
+    all
+}
+
+fn of_file(reader: &AdapterReader) -> Tensors {
+    let map = |name: &str| LinearId::from_weight(name).unwrap_or(LinearId::OUTPUT);
+    (
+        reader.pairs().iter().map(|p| (map(&p.weight), p.rank)).collect(),
+        reader.modules_to_save().iter().map(|m| m.name.clone()).collect(),
+    )
+}
+
+/// `rank 8 on q, k, v, o (96 pairs), 61 whole tensors`.
+fn describe((pairs, whole): &Tensors) -> String {
+    let ranks: BTreeSet<usize> = pairs.iter().map(|(_, rank)| *rank).collect();
+    let roles: BTreeSet<Role> = pairs.iter().map(|(map, _)| map.role).collect();
+    let ranks = ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(" and ");
+    let roles = roles.into_iter().map(Role::target).collect::<Vec<_>>().join(", ");
+    match (pairs.len(), whole.len()) {
+        (0, n) => format!("{n} whole tensors"),
+        (n, 0) => format!("rank {ranks} on {roles} ({n} pairs)"),
+        (n, m) => format!("rank {ranks} on {roles} ({n} pairs), {m} whole tensors"),
+    }
+}
+
+/// A hash of the texts and of the order in which they are trained on: two runs of equal hash have the same tokens at
+/// the same places. The context counts only where samples are shuffled or documents cut one by one.
+pub(super) fn order_hash(data: &Dataset, order: SampleOrder) -> String {
+    let (corpus, params) = (data.corpus(), data.params());
+    let mut hash = Sha256::new();
+    hash.update(order.name());
+    hash.update(params.packing.to_string());
+    if order == SampleOrder::Shuffled || params.packing != Packing::Pack {
+        hash.update((params.n_ctx as u64).to_le_bytes());
+    }
+    hash.update(params.seed.to_le_bytes());
+    for &d in data.train_documents() {
+        let range = corpus.range(d as usize);
+        hash.update(corpus.text_hash(d as usize).to_le_bytes());
+        hash.update((range.end - range.start).to_le_bytes());
+    }
+    hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect()
+}

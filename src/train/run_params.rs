@@ -1,0 +1,149 @@
+//! What a run is given and what it reports, and which settings make it the run that it is.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::init::SampleOrder;
+use super::optim::{Decay, Optimizer};
+use super::{SavedType, TrainAttention, Trainer};
+use crate::adapter::{self, Ancestor};
+use crate::data::Dataset;
+use crate::model::{Error, Result};
+
+/// Settings of a run, beside those of its trainer, optimiser and data.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunParams {
+    /// Sequences of a step.
+    pub batch: usize,
+    /// The order of samples.
+    pub order: SampleOrder,
+    /// The token of the texts at which the run's data begins. Under [`SampleOrder::Shuffled`] it must be a multiple
+    /// of the context: so many samples are left out.
+    pub data_offset: u64,
+    /// The runs that this one goes on from, first to last.
+    pub ancestors: Vec<Ancestor>,
+    /// Attention stays within documents: it starts anew where one begins.
+    pub doc_mask: bool,
+    /// Steps between validations. `Some(0)`: only before the first step and after the last; `None`: a tenth
+    /// of all.
+    pub eval_every: Option<u64>,
+    /// The folder for checkpoints; `None` writes none, and such a run cannot be resumed.
+    pub checkpoints: Option<PathBuf>,
+    /// Steps between checkpoints; 0: only after the last step, and when the run is stopped.
+    pub save_every: u64,
+    /// The number of newest checkpoints that stay in the folder.
+    pub keep_last: usize,
+    /// A file that gets a line of JSON for each step and each validation.
+    pub log: Option<PathBuf>,
+    /// The names of the texts, for the adapter's metadata.
+    pub texts: Option<String>,
+    /// Settings by name that must be the same when the run is resumed, beyond those that the run knows by
+    /// itself.
+    pub settings: BTreeMap<String, String>,
+}
+
+impl Default for RunParams {
+    /// One sequence a step; ten validations; no files but the adapter.
+    fn default() -> Self {
+        RunParams {
+            batch: 1,
+            order: SampleOrder::Shuffled,
+            data_offset: 0,
+            ancestors: Vec::new(),
+            doc_mask: false,
+            eval_every: None,
+            checkpoints: None,
+            save_every: 50,
+            keep_last: 2,
+            log: None,
+            texts: None,
+            settings: BTreeMap::new(),
+        }
+    }
+}
+
+/// The figures of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunReport {
+    /// Steps of the optimiser.
+    pub steps: u64,
+    /// Tokens trained on.
+    pub tokens: u64,
+    /// The training loss of the last step, nats a token.
+    pub loss: Option<f64>,
+    /// The loss on held-out sequences at the first validation.
+    pub val_before: Option<f64>,
+    /// The loss on held-out sequences at the last validation.
+    pub val_after: Option<f64>,
+    /// The median speed of this process's steps.
+    pub tokens_per_s: Option<f64>,
+    /// The most memory this process has held, in bytes, where the system says.
+    pub peak_bytes: Option<u64>,
+    /// Output that could not be written and still is not: lines of the log, the last checkpoint. A sentence each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+}
+
+/// The settings that must be the same when a run is resumed, by name.
+pub(super) fn settings(
+    trainer: &Trainer<'_>,
+    optimizer: &Optimizer,
+    data: &Dataset,
+    params: &RunParams,
+) -> Result<BTreeMap<String, String>> {
+    let (model, settings, lora) = (trainer.model, trainer.settings(), &trainer.settings().lora);
+    let corpus = data.corpus();
+    let mut hash = Sha256::new();
+    (0..corpus.n_documents()).for_each(|d| hash.update(corpus.text_hash(d).to_le_bytes()));
+    let mut optim =
+        serde_json::to_value(optimizer.params).map_err(|e| Error::Invalid(format!("optimiser: {e}")))?;
+    if optimizer.params.schedule.decay == Decay::Constant {
+        // Under a constant rate a longer run begins as a shorter one does.
+        optim["schedule"]["steps"] = "any".into();
+    }
+    // Results that are stored exactly are the same as computed again; rounded ones are not.
+    let saved = match settings.saved_type {
+        SavedType::F32 => "any".to_owned(),
+        _ => format!("{:?}", trainer.checkpointing()),
+    };
+    let text = |v: &dyn ToString| v.to_string();
+    let known = [
+        ("model", adapter::fingerprint(model.file())),
+        ("rope", trainer.plan().frozen(model.hparams())?.to_string()),
+        ("ctx", text(&settings.n_ctx)),
+        ("targets", lora.targets.join(",")),
+        ("rank", text(&lora.rank)),
+        ("alpha", text(&lora.alpha)),
+        ("rslora", text(&lora.rslora)),
+        ("dropout", text(&lora.dropout)),
+        ("norms", text(&lora.norms)),
+        ("embeddings", text(&lora.embeddings)),
+        ("seed", text(&lora.seed)),
+        ("batch", text(&params.batch)),
+        ("block", text(&settings.n_block)),
+        ("keep-type", format!("{:?}", settings.saved_type)),
+        ("keep", saved),
+        ("portable", text(&settings.portable)),
+        ("optimiser", optim.to_string()),
+        ("tokens", text(&corpus.n_tokens())),
+        ("data", hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect()),
+        ("packing", text(&data.params().packing)),
+        ("held-out", format!("{:?}", data.params().held_out)),
+        ("doc-mask", text(&params.doc_mask)),
+    ];
+    // Named only where they are not as in checkpoints that do not know them.
+    let others = [
+        ("attention", settings.attention != TrainAttention::Full, text(&settings.attention)),
+        ("train-all", lora.all, text(&lora.all)),
+        ("order", params.order != SampleOrder::Shuffled, params.order.name().to_owned()),
+        ("data-offset", params.data_offset > 0, text(&params.data_offset)),
+    ];
+    let others = others.into_iter().filter(|(_, named, _)| *named).map(|(name, _, value)| (name, value));
+    let init = params.ancestors.last().map(|a| ("init", a.sha256.clone()));
+    let known = known.into_iter().chain(others).chain(init);
+    let known = known.map(|(name, value)| (name.to_owned(), value));
+    Ok(params.settings.clone().into_iter().chain(known).collect())
+}

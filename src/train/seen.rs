@@ -1,0 +1,180 @@
+//! The keys that each query sees in training: all before it in its document, or, in LongLoRA's shifted sparse
+//! attention, those of its group.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::hparams::LayerAttention;
+use crate::model::{Error, Result};
+
+/// Groups of a sequence in shifted sparse attention, where no other size is given.
+const N_GROUPS: usize = 4;
+
+/// The attention of training. Held-out losses and inference are under the model's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TrainAttention {
+    /// The model's own.
+    #[default]
+    Full,
+    /// Shifted sparse attention (S2-Attn) of LongLoRA, arXiv 2309.12307, as its released code for flash attention
+    /// has it (`llama_attn_replace.py`, `forward_flashattn`). A sequence of `L` tokens is cut into groups of `g =
+    /// L / 4`. In the first `n_head / 2` query heads, rounded down, query `i` sees the keys from `g * (i / g)` up to
+    /// itself. In the others groups begin `g / 2` later, and the first `g / 2` tokens are a group of their own:
+    /// nothing wraps around, and nobody sees a later token. (The form without flash attention rolls the sequence
+    /// and lets its last tokens see across; it is not built.)
+    ///
+    /// Layers with a sliding window keep it, without groups.
+    Shifted {
+        /// Tokens of a group; `None` for a quarter of the sequence.
+        group: Option<usize>,
+    },
+}
+
+impl TrainAttention {
+    /// The tokens of a group in a sequence of `n` tokens; `None` where there are no groups.
+    ///
+    /// # Errors
+    /// A sequence that cannot be cut into four equal groups; groups of no token.
+    pub(super) fn group(self, n: usize) -> Result<Option<usize>> {
+        match self {
+            TrainAttention::Full => Ok(None),
+            TrainAttention::Shifted { group: Some(0) } => {
+                Err(Error::Invalid("attention: s2: group: expected at least 1 token, found 0".into()))
+            }
+            TrainAttention::Shifted { group: Some(group) } => Ok(Some(group)),
+            TrainAttention::Shifted { group: None } if n.is_multiple_of(N_GROUPS) => Ok(Some(n / N_GROUPS)),
+            TrainAttention::Shifted { group: None } => Err(Error::Invalid(format!(
+                "attention: s2: expected a sequence that can be cut into {N_GROUPS} groups, found {n} tokens"
+            ))),
+        }
+    }
+}
+
+/// As options and adapter files have it: `full`, `s2`, `s2:group=256`.
+impl fmt::Display for TrainAttention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TrainAttention::Full => f.write_str("full"),
+            TrainAttention::Shifted { group: None } => f.write_str("s2"),
+            TrainAttention::Shifted { group: Some(n) } => write!(f, "s2:group={n}"),
+        }
+    }
+}
+
+impl FromStr for TrainAttention {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = || Error::Invalid(format!("attention: expected full, s2 or s2:group=N, found {text:?}"));
+        match (text, text.strip_prefix("s2:group=")) {
+            ("full", _) => Ok(TrainAttention::Full),
+            ("s2", _) => Ok(TrainAttention::Shifted { group: None }),
+            (_, Some(n)) => match n.parse() {
+                Ok(n) if n > 0 => Ok(TrainAttention::Shifted { group: Some(n) }),
+                _ => Err(bad()),
+            },
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// Whether the halves of a layer's query heads see different keys, in a sequence that is cut into groups.
+pub(super) fn is_split(grouped: bool, layer: &LayerAttention) -> bool {
+    grouped && layer.window.is_none()
+}
+
+/// The keys that each query of a sequence sees: one range of positions, or one for each half of the heads.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    /// For each query, the first key of its document.
+    documents: Vec<i32>,
+    /// Tokens of a group.
+    group: Option<usize>,
+}
+
+impl Seen {
+    /// Of `n` tokens, of which documents begin at `segment_starts`.
+    pub(super) fn new(segment_starts: &[u32], n: usize, group: Option<usize>) -> Seen {
+        let mut documents = vec![0; n];
+        for &start in segment_starts.iter().filter(|&&s| (s as usize) < n) {
+            documents[start as usize..].fill(start as i32);
+        }
+        Seen { documents, group }
+    }
+
+    /// Whether there are groups.
+    pub(super) fn is_grouped(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// Tables of ranges that this layer takes.
+    pub(super) fn n_tables(&self, layer: &LayerAttention) -> usize {
+        1 + usize::from(is_split(self.is_grouped(), layer))
+    }
+
+    /// The first key that query `i` sees and the one behind the last, in the heads of this table: 0 or, of the
+    /// upper half of a layer whose heads are split, 1.
+    pub(super) fn range(&self, layer: &LayerAttention, table: usize, i: usize) -> [i32; 2] {
+        let in_window = layer.window.map_or(0, |n| (i + 1).saturating_sub(n));
+        let of_group = |g: usize| {
+            let shift = table * (g / 2);
+            i.checked_sub(shift).map_or(0, |past| shift + past / g * g)
+        };
+        let in_group = self.group.filter(|_| layer.window.is_none()).map_or(0, of_group);
+        [self.documents[i].max(in_window.max(in_group) as i32), i as i32 + 1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(window: Option<usize>) -> LayerAttention {
+        LayerAttention {
+            n_head: 2,
+            n_head_kv: 1,
+            n_embd_head: 4,
+            rotation: None,
+            window,
+            temperature: None,
+            scale: 1.0,
+            softcap: None,
+        }
+    }
+
+    fn firsts(seen: &Seen, layer: &LayerAttention, table: usize) -> Vec<i32> {
+        (0..seen.documents.len()).map(|i| seen.range(layer, table, i)[0]).collect()
+    }
+
+    #[test]
+    fn groups_are_those_of_the_paper() {
+        let group = TrainAttention::Shifted { group: None }.group(16).unwrap();
+        let (seen, full) = (Seen::new(&[], 16, group), layer(None));
+        assert_eq!(firsts(&seen, &full, 0), [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12]);
+        assert_eq!(firsts(&seen, &full, 1), [0, 0, 2, 2, 2, 2, 6, 6, 6, 6, 10, 10, 10, 10, 14, 14]);
+        assert!((0..16).all(|i| seen.range(&full, 1, i)[1] == i as i32 + 1));
+        // Documents begin at 3 and 11.
+        let seen = Seen::new(&[3, 11], 16, group);
+        assert_eq!(firsts(&seen, &full, 1), [0, 0, 2, 3, 3, 3, 6, 6, 6, 6, 10, 11, 11, 11, 14, 14]);
+        // A window stays as it is.
+        let windowed = layer(Some(5));
+        assert_eq!((seen.n_tables(&full), seen.n_tables(&windowed)), (2, 1));
+        assert_eq!(firsts(&seen, &windowed, 0), [0, 0, 0, 3, 3, 3, 3, 3, 4, 5, 6, 11, 11, 11, 11, 11]);
+        // One group: full attention, but for the border of the shifted half.
+        let seen = Seen::new(&[], 6, TrainAttention::Shifted { group: Some(8) }.group(6).unwrap());
+        assert_eq!((firsts(&seen, &full, 0), firsts(&seen, &full, 1)), (vec![0; 6], vec![0, 0, 0, 0, 4, 4]));
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for text in ["full", "s2", "s2:group=7"] {
+            assert_eq!(text.parse::<TrainAttention>().unwrap().to_string(), text);
+        }
+        for text in ["", "S2", "s2:", "s2:group=0", "s2:group=-1", "s2:group=x", "sparse"] {
+            let e = text.parse::<TrainAttention>().unwrap_err().to_string();
+            assert!(e.starts_with("attention: expected full, s2 or s2:group=N, found"), "{e}");
+        }
+        let e = TrainAttention::Shifted { group: None }.group(18).unwrap_err().to_string();
+        assert!(e.ends_with("into 4 groups, found 18 tokens"), "{e}");
+    }
+}

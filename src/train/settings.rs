@@ -1,0 +1,69 @@
+//! Settings of a trainer, and the text that it is given.
+
+use super::params::LoraParams;
+use super::saved::{Checkpointing, SavedType};
+use super::seen::TrainAttention;
+use crate::rope::Spec;
+use crate::Token;
+
+/// Settings of a [`Trainer`]. Data, schedule and number of steps are the caller's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainParams {
+    /// Tokens of a sequence.
+    pub n_ctx: usize,
+    /// The rope method trained under; `None` takes the one that the file declares.
+    pub rope: Option<Spec>,
+    /// Which keys queries see while gradients are computed.
+    pub attention: TrainAttention,
+    /// The tensors that are trained.
+    pub lora: LoraParams,
+    /// Tokens computed at once.
+    pub n_block: usize,
+    /// Threads; 0 is all physical cores.
+    pub n_threads: usize,
+    /// Activation checkpointing; `None` saves as much as fits into half of the memory that is free.
+    pub checkpointing: Option<Checkpointing>,
+    /// The type activations are saved as.
+    pub saved_type: SavedType,
+    /// Bytes that a weight dequantised to floats may take at once.
+    pub dequantize_bytes: usize,
+    /// Only ops every backend has.
+    pub portable: bool,
+}
+
+impl TrainParams {
+    /// Defaults at this context.
+    pub fn new(n_ctx: usize) -> TrainParams {
+        TrainParams {
+            n_ctx,
+            rope: None,
+            attention: TrainAttention::Full,
+            lora: LoraParams::default(),
+            n_block: 512,
+            n_threads: 0,
+            checkpointing: None,
+            saved_type: SavedType::F32,
+            dequantize_bytes: 128 << 20,
+            portable: false,
+        }
+    }
+}
+
+/// Text to learn from: `tokens[i + 1]` is predicted from `tokens[..=i]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Sequence<'a> {
+    /// Two to `n_ctx + 1` tokens.
+    pub tokens: &'a [Token],
+    /// Weight of the loss at each of `tokens[1..]`; empty for 1 each.
+    pub weights: &'a [f32],
+    /// Positions, ascending, at which attention starts anew; empty for one segment. These are cumulative
+    /// sequence lengths (`cu_seqlens`) without their first and last entry.
+    pub segment_starts: &'a [u32],
+}
+
+impl<'a> Sequence<'a> {
+    /// Plain text.
+    pub fn new(tokens: &'a [Token]) -> Self {
+        Sequence { tokens, weights: &[], segment_starts: &[] }
+    }
+}

@@ -1,0 +1,245 @@
+//! `ropewalk finetune` from an adapter, in stages, under shifted sparse attention, and of all parameters, from the
+//! outside.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use convert::random::{write, Shape};
+use ropewalk::DType;
+
+use super::finetune::{fails, figures, Folder};
+use crate::common::program::run;
+
+const STAGES: &str = r#"
+[[stage]]
+rope = "abf:base=20000"
+ctx = 32
+steps = 4
+
+[[stage]]
+rope = "abf:base=40000"
+ctx = 48
+tokens = 200 # of 48 each: 5 steps
+lr = 0.005
+warmup = 2
+
+[[stage]]
+rope = "abf:base=80000"
+ctx = 96
+steps = 3
+attention = "s2"
+"#;
+
+/// The options of a run, without `--ctx`, which stages name; held out is a part that is the same at every context.
+fn args(folder: &Folder, output: &str, more: &[&str]) -> Vec<String> {
+    let mut all = folder.args(output, &[]);
+    for option in ["--ctx", "--held-out"] {
+        let at = all.iter().position(|a| a == option).unwrap();
+        all.drain(at..at + 2);
+    }
+    all.extend(["--held-out", "0.03"].iter().chain(more).map(|a| a.to_string()));
+    all
+}
+
+fn finetune(folder: &Folder, output: &str, more: &[&str]) -> crate::common::program::Output {
+    let args = args(folder, output, more);
+    run(&args.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn stages_are_runs_from_one_adapter_to_the_next() {
+    let folder = Folder::new();
+    let path = folder.path("abf.toml");
+    std::fs::write(&path, STAGES).unwrap();
+    let report = finetune(&folder, "whole.gguf", &["--stages", &path, "--save-every", "2"]).json();
+    let stages = report["stages"].as_array().unwrap();
+    let figure = |key: &str| stages.iter().map(|s| s[key].as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!((figure("ctx"), figure("steps")), (vec![32, 48, 96], vec![4, 5, 3]));
+    // No token is in two stages.
+    assert_eq!(figure("data_end"), [4 * 32, 4 * 32 + 5 * 48, 4 * 32 + 5 * 48 + 3 * 96]);
+    let shown = run(&["inspect", &folder.path("whole.gguf")]).stdout;
+    for says in ["attention s2, 3 steps", "before that: abf:base=40000", "context 32, 4 steps, 128 tokens"] {
+        assert!(shown.contains(says), "{says}: {shown}");
+    }
+    let json = run(&["inspect", &folder.path("whole.gguf"), "--json"]).json();
+    assert_eq!(json["adapter"]["lineage"].as_array().unwrap().len(), 2);
+
+    // By hand, each from the adapter of the one before, it is the same.
+    let by_hand = |output: &str, more: &[&str]| {
+        finetune(&folder, output, &[more, &["--order", "text", "--save-every", "2"]].concat()).json()
+    };
+    by_hand("one.gguf", &["--rope", "abf:base=20000", "--ctx", "32", "--steps", "4"]);
+    let (one, two) = (folder.path("one.gguf"), folder.path("two.gguf"));
+    let second = ["--init", &one, "--rope", "abf:base=40000", "--ctx", "48", "--steps", "5", "--warmup", "2"];
+    let at = args(&folder, "two.gguf", &second).iter().position(|a| a == "--lr").unwrap();
+    let mut second = args(&folder, "two.gguf", &[&second[..], &["--order", "text"]].concat());
+    second[at + 1] = "0.005".into();
+    run(&second.iter().map(String::as_str).collect::<Vec<_>>()).json();
+    let bytes = |path: &str| std::fs::read(path).unwrap();
+    assert!(bytes(&one) == bytes(&folder.path("whole.stage-1.gguf")));
+    assert!(bytes(&two) == bytes(&folder.path("whole.stage-2.gguf")));
+
+    // Killed in its second stage, without any chance to do something about it.
+    let all = args(&folder, "cut.gguf", &["--stages", &path, "--save-every", "2"]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
+        .args(&all)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let (started, second) =
+        (Instant::now(), folder.file("cut.stage-2.checkpoints/step-00000002.safetensors"));
+    while !second.exists() && started.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let again = ["--stages", &path, "--save-every", "2", "--resume"];
+    finetune(&folder, "cut.gguf", &again).json();
+    for stage in ["stage-1.", "stage-2.", ""] {
+        let name = |run: &str, end: &str| format!("{run}.{stage}{end}");
+        let adapter = |run: &str| bytes(&folder.path(&name(run, "gguf")));
+        assert!(adapter("cut") == adapter("whole"), "{stage}");
+        let lines = |run: &str| figures(&folder.log(&name(run, "log.jsonl")));
+        assert_eq!(lines("cut"), lines("whole"), "{stage}");
+    }
+}
+
+#[test]
+fn stages_that_cannot_be_are_said_in_one_line() {
+    let folder = Folder::new();
+    let path = folder.path("stages.toml");
+    let stage = |more: &str| format!("[[stage]]\nctx = 48\nsteps = 1\n{more}\n");
+    let cases: [(String, &str); 15] = [
+        (String::new(), "missing field `stage`"),
+        ("stage = []".into(), "expected at least one [[stage]], found none"),
+        ("stage = 3".into(), "line 1: "),
+        (
+            stage("") + "[[stage]]\nctx = 32\nsteps = 1",
+            "stage 2: ctx: expected at least 48, the context before it",
+        ),
+        ("[[stage]]\nctx = 0\nsteps = 1".into(), "stage 1: ctx: expected at least 1, found 0"),
+        ("[[stage]]\nctx = 48".into(), "stage 1: expected steps or tokens, one of the two"),
+        (stage("tokens = 9"), "expected steps or tokens, one of the two"),
+        ("[[stage]]\nctx = 48\nsteps = 0".into(), "expected at least one step, found none"),
+        ("[[stage]]\nctx = -1\nsteps = 1".into(), "line 2: invalid value"),
+        (stage("rope = \"nope\""), "stage 1: rope 'nope'"),
+        (stage("attention = \"s3\""), "attention: expected full, s2 or s2:group=N, found \"s3\""),
+        (stage("schedule = \"step\""), "schedule: expected one of constant, linear, cosine, found \"step\""),
+        (stage("warmup-shape = \"x\""), "warmup-shape: expected one of linear, log"),
+        (stage("rank = 4"), "line 4: unknown field `rank`"),
+        (stage("lr = \"fast\""), "line 4: invalid type"),
+    ];
+    for (text, says) in cases {
+        std::fs::write(&path, &text).unwrap();
+        let out = finetune(&folder, "x.gguf", &["--stages", &path]);
+        let said = fails(&out, 2);
+        assert!(said.contains(says) && said.contains("stages.toml"), "{text}: {said}");
+    }
+    std::fs::write(&path, stage("")).unwrap();
+    for (more, code, says) in [
+        (&["--order", "shuffled"][..], 2, "--order: stages take samples in the order of the texts"),
+        (&["--steps", "3"], 2, "--steps"),
+        (&["--log", "x"], 2, "--log"),
+        (&["--resume"], 1, "no checkpoint there"),
+        (&["--packing", "long"], 1, "expected packing pack, found long"),
+    ] {
+        let out = finetune(&folder, "x.gguf", &[&["--stages", &path], more].concat());
+        let said = fails(&out, code);
+        assert!(said.contains(says), "{more:?}: {said}");
+    }
+    let missing = folder.path("none.toml");
+    let out = finetune(&folder, "x.gguf", &["--stages", &missing]);
+    assert!(fails(&out, 2).contains("none.toml"), "{out:?}");
+    assert!(!folder.file("x.gguf").exists());
+}
+
+#[test]
+fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
+    let folder = Folder::new();
+    folder.finetune("a.gguf", &["--steps", "1"]).json();
+    let (a, model) = (folder.path("a.gguf"), folder.path("tiny.gguf"));
+    let missing = folder.path("none.gguf");
+    let cases: [(&[&str], i32, &str); 13] = [
+        (&["--attention", "s3"], 2, "expected full, s2 or s2:group=N"),
+        (&["--attention", "s2", "--ctx", "46"], 1, "into 4 groups, found 46 tokens"),
+        (&["--attention", "s2:group=0"], 2, "expected full, s2"),
+        (&["--init", &missing], 1, "none.gguf"),
+        (&["--init", &model], 1, "general.type"),
+        (
+            &["--init", &a, "--rank", "4"],
+            1,
+            "expected rank 4 on q, k, v, o (8 pairs) as this run has, found rank 8",
+        ),
+        (&["--init", &a, "--targets", "q"], 1, "expected rank 8 on q (2 pairs)"),
+        (&["--init", &a, "--alpha", "3"], 1, "expected alpha 3 as this run has, found alpha 16"),
+        (&["--init", &a, "--ctx", "96"], 1, "--order text in both runs keeps the place"),
+        (&["--init", &a, "--data-offset", "5"], 1, "data offset: expected a multiple of the context"),
+        (&["--train", "all"], 1, "train all: blk.0.attn_q.weight: expected f32, f16 or bf16, found q8_0"),
+        (&["--train", "all", "--rank", "4"], 2, "--rank: --train all trains the model itself"),
+        (&["--output-type", "file"], 2, "--output-type: an adapter is f32"),
+    ];
+    for (more, code, says) in cases {
+        let ctx = if more.contains(&"--ctx") { &[][..] } else { &["--ctx", "48"] };
+        let mut all = args(&folder, "x.gguf", &[more, ctx].concat());
+        if more.contains(&"all") {
+            let at = all.iter().position(|a| a == "--dropout").unwrap();
+            all.drain(at..at + 2);
+        }
+        let out = run(&all.iter().map(String::as_str).collect::<Vec<_>>());
+        let said = fails(&out, code);
+        assert!(said.contains(says), "{more:?}: {said}");
+    }
+    assert!(!folder.file("x.gguf").exists());
+}
+
+/// A model of all parameters, in two stages, that opens under the rope of its training and has learnt.
+#[test]
+fn all_parameters_are_trained_and_a_model_is_written() {
+    let folder = Folder::new();
+    let (model, stages) = (folder.path("neox.gguf"), folder.path("stages.toml"));
+    write(&Shape::named("gptneox-tiny").unwrap(), DType::F16, 7, &folder.file("neox.gguf")).unwrap();
+    std::fs::write(
+        &stages,
+        "[[stage]]\nctx = 32\nsteps = 6\nrope = \"pi:factor=2\"\n[[stage]]\nctx = 64\nsteps = 6\nrope = \"pi:factor=4\"\n",
+    )
+    .unwrap();
+    let (texts, out) = (folder.path("texts"), folder.path("out.gguf"));
+    let head = ["finetune", "-m", &model, "-d", &texts, "--device", "cpu", "-t", "1", "--train", "all"];
+    let tail = [
+        "--lr",
+        "0.003",
+        "--block",
+        "20",
+        "--stages",
+        &stages,
+        "-o",
+        &out,
+        "--output-type",
+        "file",
+        "--json",
+    ];
+    let plan = run(&[&head[..], &["--ctx", "64", "--plan-memory", "--json"]].concat()).json();
+    assert!(plan["parts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|p| p["part"] == "optimiser" && p["host"].as_u64() > Some(0)));
+    let done = run(&[&head[..], &tail].concat()).json();
+    let loss = |stage: usize, key: &str| done["stages"][stage][key].as_f64().unwrap();
+    assert!(loss(1, "val_after") < loss(0, "val_before") - 0.3, "{done}");
+    let json = run(&["inspect", &out, "--json"]).json();
+    assert_eq!(json["trained"]["lineage"].as_array().unwrap().len(), 1, "{json}");
+    assert!(json["rope"].as_str().unwrap().starts_with("pi:factor=4"), "{json}");
+    assert!(run(&["inspect", &out]).stdout.contains("before that: pi:factor=2"));
+    // Matrices as the file had them, those between stages unrounded.
+    let types = |path: &str| run(&["inspect", path, "--json"]).json()["totals"].as_object().unwrap().len();
+    assert_eq!((types(&out), types(&folder.path("out.stage-1.gguf"))), (2, 1));
+    let text = folder.path("texts/1.txt");
+    let ppl = |model: &str, more: &[&str]| {
+        let head =
+            ["perplexity", "-m", model, "-f", &text, "--ctx", "64", "--device", "cpu", "-t", "1", "--json"];
+        run(&[&head[..], more].concat()).json()["results"][0]["ppl"].as_f64().unwrap()
+    };
+    assert!(ppl(&out, &[]) < 0.8 * ppl(&model, &["--rope", "pi:factor=4"]));
+}

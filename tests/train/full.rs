@@ -1,0 +1,172 @@
+//! Training of all parameters: gradients against finite differences, the model that is written, what is refused.
+
+use convert::random::{write, Shape};
+use convert::{convert, Options};
+use ropewalk::control::{Control, Progress, Stop};
+use ropewalk::gguf::File;
+use ropewalk::model::{Error, Model, ModelParams};
+use ropewalk::session::SessionParams;
+use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
+use ropewalk::train::{MemoryPlan, Run, Sequence, TrainAttention, TrainParams, Trainer, WeightType};
+use ropewalk::DType;
+
+use crate::common::{load, open, params, scratch, some_tokens};
+use crate::gradients::{check, models, settings, N_VOCAB};
+use crate::run::World;
+
+fn all(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams {
+    let mut settings = settings(n_ctx, n_block, spec);
+    settings.lora.all = true;
+    settings
+}
+
+/// Weights and biases of every map, norms, embedding, tied output or one of its own.
+#[test]
+fn every_parameter_has_a_gradient() {
+    for (about, model) in models() {
+        let spec = if model.hparams().arch == "cohere2" { "plain" } else { "harpe" };
+        check(about, &model, &all(14, 6, spec), 14, &[], false);
+        let file = model.file();
+        let trained = Trainer::new(&model, &all(14, 6, spec)).unwrap().params().list().len();
+        let given = file.tensors().iter().filter(|t| !t.name.starts_with("rope_")).count();
+        assert_eq!(trained, given, "{about}");
+    }
+    for (about, model) in models().into_iter().filter(|(about, _)| about.starts_with("gptneox")) {
+        let portable = TrainParams { portable: true, ..all(14, 6, "sba:factor=2,original=8") };
+        check(about, &model, &portable, 14, &[4], true);
+        let attention = TrainAttention::Shifted { group: Some(5) };
+        let settings = TrainParams { attention, ..all(14, 6, "plain") };
+        check(about, &model, &settings, 13, &[], false);
+    }
+}
+
+/// One step, and the model it gives: the same loss in a session, the spec of training declared, what was not trained
+/// as it was.
+#[test]
+fn the_model_written_is_the_model_trained() {
+    for name in ["gptneox-tiny", "llama-tiny-tied"] {
+        let path = scratch(&format!("full-{name}.gguf"));
+        write(&Shape::named(name).unwrap(), DType::BF16, 3, &path).unwrap();
+        let model = load(&path);
+        let how = all(32, 12, "pi:factor=2");
+        let mut trainer = Trainer::new(&model, &how).unwrap();
+        let schedule = Schedule::constant(1e-2, 4);
+        let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
+        let mut optimizer = Optimizer::new(optim, trainer.params()).unwrap();
+        let tokens = some_tokens(33, model.hparams().n_vocab.min(N_VOCAB));
+        let before = trainer.accumulate(Sequence::new(&tokens), 1.0).unwrap();
+        optimizer.step(trainer.params_mut()).unwrap();
+        let want = trainer.loss(Sequence::new(&tokens)).unwrap();
+        assert!(want < 0.9 * before, "{name}: {before} to {want}");
+        for (dtype, bound) in [(WeightType::F32, 1e-5), (WeightType::OfFile, 2e-2)] {
+            let out = scratch(&format!("full-{name}-{dtype}.gguf"));
+            let meta = ropewalk::adapter::AdapterMeta { steps: Some(1), ..Default::default() };
+            ropewalk::train::write_model(&out, &trainer, None, dtype, meta).unwrap();
+            let trained = load(&out);
+            let session = SessionParams { kv_type: DType::F32, ..params(48) };
+            let mut session = open(&trained, &session);
+            assert!(session.plan().spec.to_string().starts_with("pi:factor=2"), "{}", session.plan().spec);
+            let nll = session.nll(&tokens, 1..tokens.len()).unwrap();
+            let found = nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64;
+            assert!((found / want - 1.0).abs() < bound, "{name} {dtype}: {found}, {want} in training");
+            let (was, is) = (File::open(&path).unwrap(), File::open(&out).unwrap());
+            assert_eq!(was.tensors().len(), is.tensors().len());
+            for t in was.tensors() {
+                let found = is.tensor(&t.name).unwrap();
+                let kept = dtype == WeightType::OfFile || t.shape.len() < 2;
+                assert_eq!(found.dtype, if kept { t.dtype } else { DType::F32 }, "{}", t.name);
+            }
+            let meta = ropewalk::adapter::AdapterMeta::of_model(&is).unwrap();
+            assert_eq!((meta.steps, meta.n_ctx), (Some(1), Some(32)));
+            assert_eq!(meta.base, Some(ropewalk::adapter::fingerprint(&was)));
+        }
+        let out = scratch("full-none.gguf");
+        let e = ropewalk::train::write_adapter(&out, &trainer, None, Default::default()).unwrap_err();
+        assert!(e.to_string().starts_with("an adapter holds"), "{e}");
+    }
+}
+
+#[test]
+fn a_stopped_run_of_all_parameters_goes_on_to_the_same_bits() {
+    let world = World::new("full-run");
+    let run = |name: &str, resume: bool| {
+        let trainer = Trainer::new(&world.model, &all(32, 20, "pi:factor=2")).unwrap();
+        let schedule = Schedule { warmup: 1, ..Schedule::constant(1e-3, 4) };
+        let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
+        let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
+        std::fs::create_dir_all(world.path(name)).unwrap();
+        let new = if resume { Run::resume } else { Run::new };
+        new(trainer, optimizer, world.data(32), world.params(name)).unwrap()
+    };
+    let mut whole = run("whole", false);
+    whole.train(&Control::default()).unwrap();
+    let stop = Stop::default();
+    let second = |p: &Progress<'_>| {
+        if p.done == 2 {
+            stop.request();
+        }
+    };
+    let mut cut = run("cut", false);
+    let ended = cut.train(&Control::default().with_stop(&stop).with_progress(&second));
+    assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
+    drop(cut);
+    let mut resumed = run("cut", true);
+    assert_eq!(resumed.step(), 2);
+    resumed.train(&Control::default()).unwrap();
+    let bytes = |run: &Run<'_>, name: &str| {
+        run.write_model(&world.path(name), WeightType::F32).unwrap();
+        std::fs::read(world.path(name)).unwrap()
+    };
+    assert!(bytes(&resumed, "cut.gguf") == bytes(&whole, "whole.gguf"));
+}
+
+#[test]
+fn what_cannot_be_trained_as_a_whole_is_named() {
+    let error =
+        |model: &Model| Trainer::new(model, &all(16, 8, "plain")).map(|_| ()).unwrap_err().to_string();
+    let quantised = |shape: &str, dtype: DType| {
+        let path = scratch(&format!("full-{shape}-{dtype}.gguf"));
+        write(&Shape::named(shape).unwrap(), dtype, 3, &path).unwrap();
+        path
+    };
+    let path = quantised("llama-tiny", DType::Q8_0);
+    let e = error(&load(&path));
+    let says =
+        "train all: blk.0.attn_q.weight: expected f32, f16 or bf16, found q8_0, whose steps are larger";
+    assert!(e.starts_with(says), "{e}");
+    // As the error says.
+    let floats = scratch("full-floats.gguf");
+    let options = Options { dtype: Some(DType::F32), ..Options::default() };
+    convert(&path, &floats, &options, &Control::default()).unwrap();
+    Trainer::new(&load(&floats), &all(16, 8, "plain")).unwrap();
+    let e = error(&load(&quantised("qwen3moe-tiny", DType::F32)));
+    assert!(e.starts_with("train all: the weights of experts have no gradient here"), "{e}");
+}
+
+/// Values, gradients, two moments: 24 bytes a parameter beside the weights; what a run holds is within a tenth of it.
+#[test]
+fn memory_is_planned_with_every_parameter() {
+    let (_, model) = models().remove(0);
+    let how = all(64, 32, "plain");
+    let trainer = Trainer::new(&model, &how).unwrap();
+    let n: usize = trainer.params().list().iter().map(|t| t.value.len()).sum();
+    let plan = MemoryPlan::new(&model, &how).unwrap();
+    let part = |name: &str| plan.parts.iter().find(|p| p.0 == name).map(|p| p.1 + p.2).unwrap();
+    assert_eq!((part("trained tensors and gradients"), part("optimiser")), (16 * n, 8 * n));
+    assert!(trainer.params().n_bytes().abs_diff(8 * n) < n / 10, "{}", trainer.params().n_bytes());
+}
+
+/// The parameters that a file lacks are an error where the model is loaded, never here.
+#[test]
+fn an_adapter_in_force_is_refused() {
+    let (_, model) = models().remove(0);
+    let mut how = settings(16, 8, "plain");
+    how.lora.rank = 2;
+    let trainer = Trainer::new(&model, &how).unwrap();
+    let path = scratch("full-adapter.gguf");
+    ropewalk::train::write_adapter(&path, &trainer, None, Default::default()).unwrap();
+    let adapters = vec![ropewalk::adapter::AdapterSpec { path, scale: 1.0 }];
+    let with = Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
+    let e = Trainer::new(&with, &all(16, 8, "plain")).map(|_| ()).unwrap_err().to_string();
+    assert!(e.contains("merge the adapters first"), "{e}");
+}
