@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::{Args as _, FromArgMatches};
-use ropewalk::adapter::{AdapterMeta, AdapterReader};
+use ropewalk::adapter::{AdapterMeta, AdapterReader, Ancestor};
 use ropewalk::gguf::{Array, File, TensorInfo, Value};
 use ropewalk::hparams::Hparams;
 use ropewalk::rope::Spec;
@@ -65,10 +65,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         let about = match &adapter {
             Some(adapter) => format!("adapter: {}\n", adapter_text(adapter)),
             None => {
-                rope_text(&rope)
-                    + &trained
-                        .as_ref()
-                        .map_or(String::new(), |meta| trained_text(meta)[1..].to_owned() + "\n")
+                let trained = trained.as_ref().map_or(String::new(), |meta| trained_text(meta) + "\n");
+                rope_text(&rope) + &trained
             }
         };
         output::print(&as_text(&file, &about, args.all))
@@ -102,18 +100,22 @@ fn adapter_json(adapter: &Result<AdapterReader, String>) -> Json {
     };
     let k = o.meta();
     let modules: Vec<&String> = o.modules_to_save().iter().map(|m| &m.name).collect();
-    json!({
-        "architecture": o.arch(), "ranks": ranks(o), "alpha": alpha(o), "rslora": k.rslora,
+    let own = [
+        ("architecture", json!(o.arch())),
+        ("ranks", json!(ranks(o))),
+        ("alpha", json!(alpha(o))),
+        ("rslora", json!(k.rslora)),
+        ("pairs", json!(o.pairs().len())),
+        ("modules_to_save", json!(modules)),
         // The same list under its older name, which stays.
-        "pairs": o.pairs().len(), "modules_to_save": modules, "whole": modules,
-        "rope": k.rope.as_ref().map(ToString::to_string), "n_ctx": k.n_ctx, "steps": k.steps,
-        "data": k.data, "base": k.base,
-        "attention": k.attention, "tokens": k.tokens, "data_end": k.data_end.as_ref().map(|end| end.token),
-        "lineage": k.ancestors,
-    })
+        ("whole", json!(modules)),
+    ];
+    let mut json = trained_json(k);
+    own.into_iter().for_each(|(key, value)| json[key] = value);
+    json
 }
 
-/// How a model was made by training all its parameters, if it was.
+/// How an adapter was trained, or all parameters of a model.
 fn trained_json(meta: &AdapterMeta) -> Json {
     json!({
         "rope": meta.rope.as_ref().map(ToString::to_string), "n_ctx": meta.n_ctx, "attention": meta.attention,
@@ -134,39 +136,23 @@ fn adapter_text(adapter: &Result<AdapterReader, String>) -> String {
     if !o.modules_to_save().is_empty() {
         let _ = write!(s, ", {} replaced tensors (modules_to_save)", o.modules_to_save().len());
     }
-    s.push_str(&trained_text(k));
-    s
+    s + "\n" + &trained_text(k)
 }
 
 /// The runs of training, the last one first: a line for each.
 fn trained_text(meta: &AdapterMeta) -> String {
-    let run = |rope: Option<String>,
-               n_ctx: Option<usize>,
-               attention: &Option<String>,
-               [steps, tokens]: [Option<u64>; 2]| {
+    let line = |(i, run): (usize, &Ancestor)| {
         let parts = [
-            Some(rope.unwrap_or("not said".into())),
-            n_ctx.map(|n| format!("context {}", count(n as u64))),
-            attention.as_ref().map(|how| format!("attention {}", inline(how))),
-            steps.map(|n| format!("{} steps", count(n))),
-            tokens.map(|n| format!("{} tokens", count(n))),
+            Some(run.rope.as_deref().map_or("not said".into(), |rope| inline(rope).into_owned())),
+            run.n_ctx.map(|n| format!("context {}", count(n as u64))),
+            run.attention.as_ref().map(|how| format!("attention {}", inline(how))),
+            run.steps.map(|n| format!("{} steps", count(n))),
+            run.tokens.map(|n| format!("{} tokens", count(n))),
         ];
-        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+        let when = if i == 0 { "trained under" } else { "before that" };
+        format!("{when}: {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
     };
-    let rope = meta.rope.as_ref().map(ToString::to_string);
-    let mut s =
-        format!("\ntrained under: {}", run(rope, meta.n_ctx, &meta.attention, [meta.steps, meta.tokens]));
-    for a in meta.ancestors.iter().rev() {
-        let rope = a.rope.as_deref().map(|rope| inline(rope).into_owned());
-        let hash: String = a.sha256.chars().take(12).collect();
-        let _ = write!(
-            s,
-            "\nbefore that: {} ({})",
-            run(rope, a.n_ctx, &a.attention, [a.steps, a.tokens]),
-            inline(&hash)
-        );
-    }
-    s
+    meta.lineage(String::new()).iter().rev().enumerate().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Numbers of tensors, elements and bytes of each element type.

@@ -18,6 +18,9 @@ use crate::control::Control;
 use crate::data::{Dataset, Sample};
 use crate::model::{Error, Result};
 
+/// More tokens than there are; sums with a run's own do not overflow.
+const MAX_OFFSET: u64 = 1 << 60;
+
 /// A run of fine-tuning.
 ///
 /// ```
@@ -131,6 +134,12 @@ impl<'m> Run<'m> {
         if expected != found {
             return Err(Error::Invalid(format!(
                 "samples: expected the trainer's context of {expected} tokens, found {found}"
+            )));
+        }
+        if params.data_offset > MAX_OFFSET {
+            let found = params.data_offset;
+            return Err(Error::Invalid(format!(
+                "data offset: expected at most {MAX_OFFSET} tokens, found {found}"
             )));
         }
         if params.order == SampleOrder::Shuffled && !params.data_offset.is_multiple_of(expected as u64) {

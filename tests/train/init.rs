@@ -144,6 +144,9 @@ fn data_goes_on_only_where_the_place_is_the_same() {
     let params = RunParams { data_offset: 33, ..RunParams::default() };
     let e = Run::new(trainer, optimizer, data, params).unwrap_err().to_string();
     assert!(e.starts_with("data offset: expected a multiple of the context, 32 tokens"), "{e}");
+    let params = RunParams { data_offset: u64::MAX, ..RunParams::default() };
+    let e = world.new_run(params).unwrap_err().to_string();
+    assert!(e.starts_with("data offset: expected at most"), "{e}");
 }
 
 #[test]

@@ -70,6 +70,16 @@ fn wrong_adapters_are_refused_with_their_fault() {
         ("n-ctx", |p| p.set("ropewalk.lora.n_ctx", -1i32), &["ropewalk.lora.n_ctx", "-1"]),
         ("base", |p| p.set("ropewalk.lora.base", "0123"), &["ropewalk.lora.base", "0123"]),
         (
+            "lineage",
+            |p| p.set("ropewalk.lora.lineage", "[{\"steps\": -1}]"),
+            &["ropewalk.lora.lineage", "a list of runs in JSON", "-1"],
+        ),
+        (
+            "lineage-long",
+            |p| p.set("ropewalk.lora.lineage", format!("[{}{{}}]", "{},".repeat(1024)).as_str()),
+            &["ropewalk.lora.lineage", "at most 1024 runs", "1025"],
+        ),
+        (
             "alora",
             |p| p.set("adapter.alora.invocation_tokens", vec![1u32, 2]),
             &["adapter.alora.invocation_tokens"],
