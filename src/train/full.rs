@@ -1,9 +1,7 @@
 //! Training of all parameters of a model whose weights are floats, and the model it gives as a GGUF file.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 
 use gguf::{float, File, TensorInfo, Writer};
 
@@ -67,41 +65,12 @@ fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// The element type of a trained model's matrices. Vectors are F32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WeightType {
-    /// As they were trained, without rounding.
-    #[default]
-    F32,
-    /// Each as it was in the model's file: F16 and BF16 are rounded to the nearest, ties to even.
-    OfFile,
-}
-
-impl FromStr for WeightType {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "f32" => Ok(WeightType::F32),
-            "file" => Ok(WeightType::OfFile),
-            _ => Err(Error::Invalid(format!("output type: expected f32 or file, found {text:?}"))),
-        }
-    }
-}
-
-/// `f32` or `file`.
-impl fmt::Display for WeightType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            WeightType::F32 => "f32",
-            WeightType::OfFile => "file",
-        })
-    }
-}
-
 /// Writes the model that a trainer of all parameters has made as a GGUF file, atomically; gives its size in bytes.
 /// Metadata and tensors that are not parameters are those of the model's file; the rope spec is that of training,
 /// and `meta` says how it was trained, as in adapter files. `average` as for [`write_adapter`](super::write_adapter).
+///
+/// Values are written as F32, as they were trained. With `types`, a model's file, matrices have the types that they have
+/// there, F16 and BF16 rounded to the nearest, ties to even; vectors are F32 all the same.
 ///
 /// # Errors
 /// A trainer of low-rank pairs; a value that is not finite or that the type cannot hold; the disk: then whatever was
@@ -110,7 +79,7 @@ pub fn write_model(
     path: &Path,
     trainer: &Trainer<'_>,
     average: Option<&[Vec<f32>]>,
-    dtype: WeightType,
+    types: Option<&File>,
     meta: AdapterMeta,
 ) -> Result<u64> {
     if !trainer.settings().lora.all {
@@ -128,10 +97,8 @@ pub fn write_model(
             writer.copy_tensor(&file, info)?;
             continue;
         };
-        let to = match (dtype, info.shape.len()) {
-            (WeightType::OfFile, 2..) => info.dtype,
-            _ => DType::F32,
-        };
+        let wanted = types.and_then(|file| file.tensor(&info.name)).map(|t| t.dtype);
+        let to = wanted.filter(|&t| is_float(t) && info.shape.len() > 1).unwrap_or(DType::F32);
         let values = values(list, average, i);
         check(info, values, to)?;
         let data = move |out: &mut dyn std::io::Write| {

@@ -45,7 +45,7 @@ use saved::{Activation, Rows};
 use seen::Seen;
 
 pub use export::write_adapter;
-pub use full::{write_model, WeightType};
+pub use full::write_model;
 pub use init::{Init, SampleOrder};
 pub use log::History;
 pub use memory::{Budget, MemoryPlan};

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::checkpoint::{self, Folder, State};
 use super::export::write_adapter;
-use super::full::{write_model, WeightType};
+use super::full::write_model;
 use super::init::{order_hash, SampleOrder};
 use super::log::{History, Log};
 use super::optim::{Optimizer, StepReport};
@@ -370,8 +370,8 @@ impl<'m> Run<'m> {
     ///
     /// # Errors
     /// Those of [`write_model`](super::write_model).
-    pub fn write_model(&self, path: &Path, dtype: WeightType) -> Result<u64> {
-        write_model(path, &self.trainer, self.optimizer.average.as_deref(), dtype, self.meta())
+    pub fn write_model(&self, path: &Path, types: Option<&gguf::File>) -> Result<u64> {
+        write_model(path, &self.trainer, self.optimizer.average.as_deref(), types, self.meta())
     }
 
     fn meta(&self) -> AdapterMeta {

@@ -6,7 +6,7 @@ use super::seen::TrainAttention;
 use crate::rope::Spec;
 use crate::Token;
 
-/// Settings of a [`Trainer`]. Data, schedule and number of steps are the caller's.
+/// Settings of a [`Trainer`](super::Trainer). Data, schedule and number of steps are the caller's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainParams {
     /// Tokens of a sequence.

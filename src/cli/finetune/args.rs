@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use ropewalk::data::{HeldOut, Packing, Separator};
 use ropewalk::model::ModelParams;
-use ropewalk::train::{
-    Checkpointing, LoraParams, SampleOrder, SavedType, TrainAttention, TrainParams, WeightType,
-};
+use ropewalk::train::{Checkpointing, LoraParams, SampleOrder, SavedType, TrainAttention, TrainParams};
 
 use super::super::models::{self, ModelChoice};
 use super::super::options::{parse_spec, tokens, RopeArgs};
@@ -94,8 +92,11 @@ pub(super) struct AdapterArgs {
     dropout: f32,
     /// With --train all, the type of the model's matrices: f32, or file, that of the model given (f16 and bf16 are
     /// rounded to the nearest); default: f32
-    #[arg(long, value_name = "TYPE", value_parser = output_type)]
-    pub(super) output_type: Option<WeightType>,
+    #[arg(long, value_name = "TYPE", value_parser = ["f32", "file"])]
+    pub(super) output_type: Option<String>,
+    /// The file whose types those are, where a stage begins with the model of another.
+    #[arg(skip)]
+    types_of: Option<PathBuf>,
     /// Seed of the pairs, the order of texts and dropout
     #[arg(short, long, value_name = "S", default_value_t = 42)]
     pub(super) seed: u64,
@@ -317,9 +318,16 @@ impl Args {
         Args { output: Some(output), stages: None, ..self.clone() }
     }
 
-    /// These options on another model.
-    pub(super) fn on_model(self, model: String) -> Args {
+    /// These options on a model that an earlier stage has made of the one at `first`.
+    pub(super) fn on_model(mut self, model: String, first: &Path) -> Args {
+        self.adapter.types_of = Some(first.to_owned());
         Args { model, ..self }
+    }
+
+    /// The file whose types the matrices of a model get that is written; `None` for F32. `model` is trained.
+    pub(super) fn types_of<'a>(&'a self, model: &'a Path) -> Option<&'a Path> {
+        let of_file = self.adapter.output_type.as_deref() == Some("file");
+        of_file.then(|| self.adapter.types_of.as_deref().unwrap_or(model))
     }
 
     /// The adapter's path, which clap requires.
@@ -402,10 +410,6 @@ fn held_out(text: &str) -> Result<HeldOut, String> {
         (_, Ok(f)) if f > 0.0 && f < 1.0 => Ok(HeldOut::Fraction(f)),
         _ => Err(bad()),
     }
-}
-
-fn output_type(text: &str) -> Result<WeightType, String> {
-    text.parse().map_err(|e: ropewalk::model::Error| e.to_string())
 }
 
 fn attention(text: &str) -> Result<TrainAttention, String> {

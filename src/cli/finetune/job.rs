@@ -229,7 +229,10 @@ fn finish(args: &Args, choice: &ModelChoice, run: &Run<'_>) -> anyhow::Result<Do
     let mut report = run.report();
     let (what, option) = if args.trains_all() { ("model", "-m") } else { ("adapter", "--lora") };
     let written = match args.trains_all() {
-        true => run.write_model(path, args.adapter.output_type.unwrap_or_default()),
+        true => {
+            let types = args.types_of(&choice.path).map(gguf::File::open).transpose()?;
+            run.write_model(path, types.as_ref())
+        }
         false => run.write_adapter(path),
     };
     let n_bytes = written.map_err(|e| {

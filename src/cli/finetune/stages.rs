@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use ropewalk::data::HeldOut;
 use ropewalk::model::Model;
-use ropewalk::train::{checkpoint, MemoryPlan, TrainParams, WeightType};
+use ropewalk::train::{checkpoint, MemoryPlan, TrainParams};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -90,7 +90,7 @@ pub(super) fn of(args: &Args, path: &Path) -> anyhow::Result<Vec<Args>> {
         stage.set(&mut one).map_err(|e| at(e.to_string()))?;
         if i + 1 < n && one.trains_all() {
             // The next stage goes on from these numbers, not from rounded ones.
-            one.adapter.output_type = Some(WeightType::F32);
+            one.adapter.output_type = Some("f32".into());
         }
         if i > 0 {
             one.init = None;
@@ -187,9 +187,9 @@ pub(super) fn run(
         let done = match from {
             // All parameters: the model that the stage before has written.
             Some(path) if stage.trains_all() => {
-                let stage = stage.clone().on_model(path.display().to_string());
-                let choice = stage.model()?;
-                one(&stage, &choice, &models::load(&choice)?, &settings, interrupt)?
+                let stage = stage.clone().on_model(path.display().to_string(), &choice.path);
+                let made = stage.model()?;
+                one(&stage, &made, &models::load(&made)?, &settings, interrupt)?
             }
             from => {
                 stage.init = from.or(stage.init);
