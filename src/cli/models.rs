@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail, Context};
-use ropewalk::fetch::{Entry, Manifest, Origin, Source};
+use ropewalk::fetch::{Entry, Manifest, Origin, Repo, Source};
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::Spec;
 use ropewalk::session::{MemoryUse, Session, SessionParams};
@@ -20,11 +20,15 @@ pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
         .ok_or_else(|| anyhow!("no cache folder: set ROPEWALK_MODELS to a folder for models"))
 }
 
-/// The file a user means: a path; or a name of the manifest, or an `hf:` source, already pulled.
+/// The file a user means: a path; or a name of the manifest, an `hf:` source, or a repository, already pulled and, if it
+/// was a folder, converted.
 pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
     let path = Path::new(model);
     if path.exists() {
         return Ok(path.to_owned());
+    }
+    if let Ok(repo) = model.parse::<Repo>() {
+        return made_of(&repo);
     }
     let manifest = Manifest::builtin()?;
     let entry = manifest.get(model);
@@ -45,6 +49,30 @@ pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
         }
     }
     bail!("{model}: not here yet; fetch it with `ropewalk pull {model}`{}", others.concat())
+}
+
+/// The file that was made of a repository's folder, as its record says.
+fn made_of(repo: &Repo) -> anyhow::Result<PathBuf> {
+    let mut found = Vec::new();
+    for dir in [PathBuf::from("models"), cache_dir()?] {
+        let mut names: Vec<PathBuf> =
+            std::fs::read_dir(&dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        names.retain(|path| path.extension().is_some_and(|e| e == "gguf") && path.is_file());
+        names.sort();
+        for path in names {
+            if Origin::read(&path)?.is_some_and(|o| o.source == repo.to_string()) {
+                found.push(path);
+            }
+        }
+    }
+    match &found[..] {
+        [one] => Ok(one.clone()),
+        [] => bail!("{repo}: not here yet; fetch it with `ropewalk pull {repo} --convert`"),
+        several => {
+            let several: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
+            bail!("{repo}: several files are made of it; name one by its path: {}", several.join(" "))
+        }
+    }
 }
 
 /// Says what else a file of the right name is, if it is not what `pull` would have put there: one of another

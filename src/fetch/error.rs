@@ -15,7 +15,7 @@ pub enum FetchError {
         what: String,
     },
     /// The text is not a source.
-    #[error("source '{0}': expected hf:ORG/REPO/FILE")]
+    #[error("source '{0}': expected hf:ORG/REPO or hf:ORG/REPO/FILE")]
     Source(String),
     /// The file system refused.
     #[error("{}: {source}", path.display())]
@@ -86,6 +86,22 @@ pub enum FetchError {
         path: PathBuf,
         /// The source asked for.
         asked: String,
+    },
+    /// A folder or file has the name, and no record says what it is.
+    #[error("{}: is there already, and no record says that it is {asked}: choose another folder or name", path.display())]
+    Unrecorded {
+        /// The folder or file.
+        path: PathBuf,
+        /// The source asked for.
+        asked: String,
+    },
+    /// What the hub has is no model that can be imported.
+    #[error("{from}: {what}")]
+    NoModel {
+        /// The repository.
+        from: String,
+        /// What is missing or wrong.
+        what: String,
     },
     /// A record cannot be read.
     #[error("{}: {what}", path.display())]

@@ -4,8 +4,10 @@
 //! file that was fetched is a record of where it came from ([`Origin`]). What is unfinished is in `.partial`
 //! inside the target folder, under names made from the source alone: nothing a server says becomes part of a
 //! path. A file is in place only when it is complete, its checksum was compared and it is on the disk.
+//! A model's folder ([`pull_folder`]) is in place only when all its files are.
 
 mod error;
+mod folder;
 mod http;
 mod origin;
 mod partial;
@@ -22,9 +24,10 @@ use crate::control::Control;
 
 pub use error::FetchError;
 use error::{io, Result};
+pub use folder::{pull_folder, record, PulledFolder};
 pub use origin::Origin;
 use partial::{Lock, Partial};
-pub use source::{is_sha256, Entry, Manifest, Source};
+pub use source::{is_sha256, Entry, Manifest, Repo, Source};
 
 /// The model hub to fetch from, and how long to wait for it.
 #[derive(Clone, Default)]
@@ -79,11 +82,13 @@ pub struct Request<'a> {
     pub sha256: Option<&'a str>,
     /// The size it must have, in bytes.
     pub bytes: Option<u64>,
+    /// The commit to fetch it from; `None` for the newest.
+    pub revision: Option<&'a str>,
 }
 impl<'a> Request<'a> {
     /// A source of which nothing is known.
     pub fn new(source: &'a Source) -> Request<'a> {
-        Request { source, name: None, sha256: None, bytes: None }
+        Request { source, name: None, sha256: None, bytes: None, revision: None }
     }
 }
 
@@ -205,7 +210,7 @@ fn fetch(
     let done = transfer::complete(hub, request, &mut partial, control).and_then(|()| {
         let known = partial.known();
         let expected = request.sha256.or(known.and_then(|k| k.sha256.as_deref()));
-        let revision = known.and_then(|k| k.revision.clone());
+        let revision = request.revision.map(str::to_owned).or(known.and_then(|k| k.revision.clone()));
         let pulled = check(request, &partial.path, expected, true, control)?;
         Ok((Pulled { path: path.to_owned(), ..pulled }, revision))
     });

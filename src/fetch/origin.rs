@@ -35,7 +35,7 @@ impl Origin {
     /// A record that cannot be read, or is none.
     pub fn read(file: &Path) -> Result<Option<Origin>> {
         let path = Origin::path_of(file);
-        let Some(text) = partial::read(&path)? else { return Ok(None) };
+        let Some(text) = partial::read(&path, partial::MAX_RECORD)? else { return Ok(None) };
         let bad = |e| FetchError::Record { path, what: format!("expected the record of a pull: {e}") };
         serde_json::from_str(&text).map(Some).map_err(bad)
     }

@@ -3,6 +3,7 @@
 //! They are in the folder `.partial` of the target folder, under names that are made from the source and the
 //! target's name alone. What is known of the contents is a record inside a file, never part of a name.
 
+use std::fmt::Display;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{hex, io, FetchError, Result, Source};
+use super::{hex, io, FetchError, Result};
 use crate::control::Control;
 
 /// The folder of unfinished files. No file of a source has such a name: see [`Source`].
@@ -43,7 +44,7 @@ pub(super) struct Lock {
 }
 impl Lock {
     /// Locks `name` in the folder `dir` for a pull of `source`.
-    pub(super) fn take(dir: &Path, name: &str, source: &Source, control: &Control<'_>) -> Result<Lock> {
+    pub(super) fn take(dir: &Path, name: &str, source: &dyn Display, control: &Control<'_>) -> Result<Lock> {
         let folder = dir.join(FOLDER);
         let path = lock_path(dir, name);
         loop {
@@ -113,12 +114,13 @@ pub(super) struct Partial {
 }
 impl Partial {
     /// Opens what an earlier pull left, or begins. The lock must be held.
-    pub(super) fn open(dir: &Path, name: &str, source: &Source, _: &Lock) -> Result<Partial> {
+    pub(super) fn open(dir: &Path, name: &str, source: &dyn Display, _: &Lock) -> Result<Partial> {
         let [path, record, fresh] = paths(dir, name, source);
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = opened.map_err(io(&path))?;
         // A record that cannot be read is as good as none: the file is fetched again.
-        let known = read(&record).ok().flatten().and_then(|text| serde_json::from_str(&text).ok());
+        let known =
+            read(&record, MAX_RECORD).ok().flatten().and_then(|text| serde_json::from_str(&text).ok());
         Ok(Partial { path, record, fresh, file, known })
     }
 
@@ -163,13 +165,24 @@ impl Partial {
     }
 }
 
+/// The unfinished folder of a repository.
+pub(super) fn folder(dir: &Path, name: &str, source: &dyn Display) -> PathBuf {
+    dir.join(FOLDER).join(format!("{}.folder", key(&[name, &source.to_string()])))
+}
+
 /// Whether pulls into this folder left anything behind.
 pub(super) fn left(dir: &Path) -> bool {
     dir.join(FOLDER).exists()
 }
 
+/// Bytes of unfinished files in this folder.
+pub(super) fn bytes(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir.join(FOLDER)).into_iter().flatten().flatten();
+    entries.filter_map(|e| e.metadata().ok()).filter(fs::Metadata::is_file).map(|m| m.len()).sum()
+}
+
 /// Removes whatever an earlier pull left behind. The lock must be held.
-pub(super) fn sweep(dir: &Path, name: &str, source: &Source) -> Result<()> {
+pub(super) fn sweep(dir: &Path, name: &str, source: &dyn Display) -> Result<()> {
     for path in paths(dir, name, source) {
         match fs::remove_file(&path) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(&path)(e)),
@@ -180,7 +193,7 @@ pub(super) fn sweep(dir: &Path, name: &str, source: &Source) -> Result<()> {
 }
 
 /// Where records are written before they are renamed.
-pub(super) fn fresh(dir: &Path, name: &str, source: &Source) -> PathBuf {
+pub(super) fn fresh(dir: &Path, name: &str, source: &dyn Display) -> PathBuf {
     let [_, _, fresh] = paths(dir, name, source);
     fresh
 }
@@ -190,7 +203,7 @@ fn lock_path(dir: &Path, name: &str) -> PathBuf {
 }
 
 /// The unfinished file, its record, and the record before it is renamed.
-fn paths(dir: &Path, name: &str, source: &Source) -> [PathBuf; 3] {
+fn paths(dir: &Path, name: &str, source: &dyn Display) -> [PathBuf; 3] {
     let key = key(&[name, &source.to_string()]);
     ["part", "json", "new"].map(|extension| dir.join(FOLDER).join(format!("{key}.{extension}")))
 }
@@ -200,15 +213,15 @@ fn key(texts: &[&str]) -> String {
     hex(&Sha256::digest(texts.join("\n")))[..32].to_owned()
 }
 
-/// A short text file, if it is there.
-pub(super) fn read(path: &Path) -> Result<Option<String>> {
+/// The beginning of a text file, at most so many bytes, if it is there.
+pub(super) fn read(path: &Path, limit: u64) -> Result<Option<String>> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(io(path)(e)),
     };
     let mut text = String::new();
-    file.take(MAX_RECORD).read_to_string(&mut text).map_err(io(path))?;
+    file.take(limit).read_to_string(&mut text).map_err(io(path))?;
     Ok(Some(text))
 }
 

@@ -66,6 +66,42 @@ impl Source {
     }
 }
 
+/// A repository of a model hub: `hf:ORG/REPO`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repo {
+    org: String,
+    name: String,
+}
+impl FromStr for Repo {
+    type Err = FetchError;
+    fn from_str(text: &str) -> Result<Self> {
+        let parts = text.strip_prefix("hf:").and_then(|rest| rest.split_once('/'));
+        match parts.filter(|(org, name)| is_file_name(org) && is_file_name(name)) {
+            Some((org, name)) => Ok(Repo { org: org.to_owned(), name: name.to_owned() }),
+            None => Err(FetchError::Source(text.to_owned())),
+        }
+    }
+}
+impl std::fmt::Display for Repo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "hf:{}", self.id())
+    }
+}
+impl Repo {
+    /// `ORG/REPO`.
+    pub fn id(&self) -> String {
+        format!("{}/{}", self.org, self.name)
+    }
+    /// Its own name, without that of the organisation.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// A file of it.
+    pub(super) fn file(&self, name: &str) -> Source {
+        Source { repo: self.id(), file: name.to_owned() }
+    }
+}
+
 /// A model of the manifest.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use hf_hub::api::sync::ApiBuilder;
-use hf_hub::Cache;
+use hf_hub::api::sync::{Api, ApiBuilder};
+use hf_hub::{Cache, RepoType};
 use url::Url;
 
 use super::http::{self, Answer, Failure, Linked};
 use super::partial::{Known, Partial};
-use super::{is_sha256, FetchError, Hub, Request};
+use super::{is_sha256, FetchError, Hub, Limits, Repo, Request};
 use crate::control::Control;
 
 /// A try that brought so many bytes more than any before makes the count of tries begin anew.
@@ -31,48 +31,111 @@ pub(super) fn complete(
     let folder = partial.path.parent().unwrap_or(Path::new("."));
     let url = address(hub, request, folder).map_err(remote)?;
     let transfer = Transfer { hub, request, url, control };
-    let (mut tries, mut restarts, mut best) = (0, 0, partial.len()?);
+    let mut tries = Tries { limits: &hub.limits, from: &from, n: 0, control };
+    let (mut restarts, mut best) = (0, partial.len()?);
     loop {
-        let failure = match transfer.attempt(partial) {
+        match transfer.attempt(partial) {
             Ok(()) => return Ok(()),
-            Err(failure) => failure,
-        };
-        let wait = match failure {
-            Failure::Local(e) => return Err(e),
-            Failure::Refused(what) => return Err(remote(what)),
-            Failure::Stopped => Err(Failure::Stopped),
-            Failure::Restart(why) if restarts < RESTARTS => {
+            Err(Failure::Restart(why)) if restarts < RESTARTS => {
                 restarts += 1;
                 control.note(format_args!("{from}: {why}: fetching it from the first byte"));
                 partial.clear()?;
-                Ok(())
             }
-            Failure::Restart(why) => return Err(remote(why)),
-            Failure::Network(what, asked) => {
+            Err(failure) => {
                 let len = partial.len()?;
                 if len >= best + ADVANCE {
-                    (tries, best) = (0, len);
+                    (tries.n, best) = (0, len);
                 }
-                tries += 1;
-                let limits = &hub.limits;
-                if tries > limits.retries {
-                    let tried = if tries == 1 { String::new() } else { format!(" ({tries} tries)") };
-                    return Err(remote(format!("{what}{tried}{}", kept(len))));
-                }
-                let wait = limits.wait.saturating_mul(1 << (tries - 1).min(8)).min(LONGEST_WAIT);
-                let wait = wait.max(asked.unwrap_or_default());
-                if wait > LONGEST_WAIT {
-                    return Err(remote(format!("{what}: asks to wait {} s", wait.as_secs())));
-                }
-                let n = limits.retries;
-                let seconds = wait.as_secs_f32();
-                control.note(format_args!("{from}: {what}: retry {tries} of {n} in {seconds} s"));
-                http::sleep(wait, control)
+                tries.again(failure, len)?;
             }
-        };
-        if wait.is_err() {
-            return Err(FetchError::Stopped { from, kept: partial.len()? });
         }
+    }
+}
+
+/// Tries of one transfer that failed.
+struct Tries<'a> {
+    limits: &'a Limits,
+    from: &'a str,
+    n: u32,
+    control: &'a Control<'a>,
+}
+impl Tries<'_> {
+    /// Waits where another try may help, and is an error where none would. So many bytes are here.
+    fn again(&mut self, failure: Failure, have: u64) -> Result<(), FetchError> {
+        let remote = |what: String| FetchError::Remote { from: self.from.to_owned(), what };
+        let stopped = FetchError::Stopped { from: self.from.to_owned(), kept: have };
+        let (what, asked) = match failure {
+            Failure::Local(e) => return Err(e),
+            Failure::Refused(what) | Failure::Restart(what) => return Err(remote(what)),
+            Failure::Stopped => return Err(stopped),
+            Failure::Network(what, asked) => (what, asked),
+        };
+        self.n += 1;
+        let Limits { retries, wait, .. } = *self.limits;
+        if self.n > retries {
+            let tried = if self.n == 1 { String::new() } else { format!(" ({} tries)", self.n) };
+            return Err(remote(format!("{what}{tried}{}", kept(have))));
+        }
+        let wait = wait.saturating_mul(1 << (self.n - 1).min(8)).min(LONGEST_WAIT);
+        let wait = wait.max(asked.unwrap_or_default());
+        if wait > LONGEST_WAIT {
+            return Err(remote(format!("{what}: asks to wait {} s", wait.as_secs())));
+        }
+        let seconds = wait.as_secs_f32();
+        self.control
+            .note(format_args!("{}: {what}: retry {} of {retries} in {seconds} s", self.from, self.n));
+        http::sleep(wait, self.control).map_err(|_| stopped)
+    }
+}
+
+/// What the hub says of a repository, as JSON of at most `limit` bytes. `folder` need not be there.
+pub(super) fn listing(
+    hub: &Hub,
+    repo: &Repo,
+    folder: &Path,
+    limit: usize,
+    control: &Control<'_>,
+) -> Result<Vec<u8>, FetchError> {
+    let from = repo.to_string();
+    let url = checked(hub, folder, |api| {
+        let url = api.model(repo.id()).info_request().url().to_owned();
+        // With the sizes and checksums of large files.
+        url + "?blobs=true"
+    });
+    let url = url.map_err(|what| FetchError::Remote { from: from.clone(), what })?;
+    let mut tries = Tries { limits: &hub.limits, from: &from, n: 0, control };
+    loop {
+        match asked(hub, &url, limit, control) {
+            Ok(body) => return Ok(body),
+            Err(failure) => tries.again(failure, 0)?,
+        }
+    }
+}
+
+fn asked(hub: &Hub, url: &Url, limit: usize, control: &Control<'_>) -> Result<Vec<u8>, Failure> {
+    let send = |to: &Url, token: Option<&str>| {
+        let token = token.map(|token| ("Authorization", format!("Bearer {token}")));
+        let headers: Vec<_> = token.into_iter().collect();
+        let answer = http::get(to, &headers, hub.proxy.as_deref(), &hub.limits, control)?;
+        match answer.status {
+            200 | 301 | 302 | 303 | 307 | 308 => Ok(answer),
+            _ => Err(refusal(&answer, to, to.origin() == url.origin())),
+        }
+    };
+    let (_, mut answer, _) = http::follow(url, hub.token.as_deref(), send)?;
+    let announced = answer.number("content-length");
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.body.next(control)? {
+        body.extend(chunk);
+        if body.len() > limit {
+            return Err(Failure::Refused(format!("its list of files has more than {limit} bytes")));
+        }
+    }
+    match announced {
+        Some(n) if n != body.len() as u64 => {
+            Err(Failure::network(format!("the connection ended at byte {} of {n}", body.len())))
+        }
+        _ => Ok(body),
     }
 }
 
@@ -84,9 +147,17 @@ pub(super) fn kept(len: u64) -> String {
     }
 }
 
-/// The address of a source. A token is refused where it could be read on its way.
+/// The address of a source.
 pub(super) fn address(hub: &Hub, request: &Request<'_>, folder: &Path) -> Result<Url, String> {
-    let source = request.source;
+    let (source, revision) = (request.source, request.revision.unwrap_or("main"));
+    checked(hub, folder, |api| {
+        let repo = hf_hub::Repo::with_revision(source.repo.clone(), RepoType::Model, revision.to_owned());
+        api.repo(repo).url(&source.file)
+    })
+}
+
+/// An address of the hub. A token is refused where it could be read on its way.
+fn checked(hub: &Hub, folder: &Path, of: impl FnOnce(&Api) -> String) -> Result<Url, String> {
     // Crate hf-hub knows where the public hub is, and is asked nothing else: it sends no request, and what it
     // would read in its folder, a token, is not there.
     let mut builder = ApiBuilder::from_cache(Cache::new(folder.join("none"))).with_token(None);
@@ -94,13 +165,15 @@ pub(super) fn address(hub: &Hub, request: &Request<'_>, folder: &Path) -> Result
         builder = builder.with_endpoint(endpoint.trim_end_matches('/').to_owned());
     }
     let api = builder.build().map_err(|e| e.to_string())?;
+    let text = of(&api);
     let endpoint = hub.endpoint.as_deref().unwrap_or("the public one");
-    let url = Url::parse(&api.model(source.repo.clone()).url(&source.file))
+    let url = Url::parse(&text)
         .ok()
         .filter(|_| hub.endpoint.as_ref().is_none_or(|e| Url::parse(e).is_ok_and(|url| url.has_host())))
         .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
         .ok_or_else(|| format!("hub '{endpoint}': expected https://HOST"))?;
-    if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
+    let asks = |text: &str| text.contains('?');
+    if !url.username().is_empty() || url.password().is_some() || hub.endpoint.as_deref().is_some_and(asks) {
         return Err(
             "the hub's address: expected https://HOST, found one with a name, password or query".into()
         );
@@ -275,7 +348,7 @@ fn refusal(answer: &Answer, url: &Url, own: bool) -> Failure {
     }
 }
 
-fn check_space(folder: &Path, needed: u64) -> Result<(), FetchError> {
+pub(super) fn check_space(folder: &Path, needed: u64) -> Result<(), FetchError> {
     match free_space(folder) {
         Some(free) if free < needed => Err(FetchError::Space { path: folder.to_owned(), needed, free }),
         _ => Ok(()),

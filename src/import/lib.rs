@@ -9,6 +9,7 @@ mod error;
 mod json;
 mod safetensors;
 mod config;
+mod needed;
 mod tensor;
 mod keys;
 mod vocab;
@@ -16,7 +17,9 @@ mod general;
 mod arch;
 mod checkpoint;
 
+pub use arch::architectures;
 pub use checkpoint::{Checkpoint, Encode};
 pub use error::{Error, Result};
+pub use needed::{is_read, weights};
 pub use safetensors::{Safetensors, Stored};
 pub use tensor::{floats, Tensor};

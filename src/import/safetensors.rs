@@ -15,7 +15,7 @@ use crate::{Error, Result};
 const MAX_PARTS: usize = 1024;
 /// Bytes of a header, a few hundred for each tensor.
 const MAX_HEADER: u64 = 32 << 20;
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// A tensor as it is stored. Exists only checked: the data lies in its file, and sizes agree.
 #[derive(Debug, Clone)]
@@ -115,15 +115,15 @@ impl Tensors {
         let index = folder.join(INDEX);
         let listed = Object::read(&index, SMALL)?.map(|o| weight_map(&o)).transpose()?;
         let names = match &listed {
-            Some(listed) => listed.values().cloned().collect::<BTreeSet<_>>(),
-            None => beside(folder)?,
+            Some(listed) => listed.values().cloned().collect::<BTreeSet<_>>().into_iter().collect(),
+            None => beside(folder, entries(folder)?.into_iter())?,
         };
         let mut out = Tensors { files: Vec::new(), all: Vec::new() };
         let mut found = BTreeMap::new();
         for name in &names {
             let path = folder.join(name);
             if listed.is_some() && !path.exists() {
-                return Err(Error::of(&index, format!("lists {}, which is missing", shown(name))));
+                return Err(missing(&index, name));
             }
             let (file, names) = Safetensors::read(&path, out.files.len(), |name| !is_left_out(name))?;
             for tensor in names {
@@ -189,14 +189,38 @@ fn is_plain_name(name: &str) -> bool {
     name.ends_with(".safetensors") && !name.starts_with('.') && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// The files of a folder without an index.
-fn beside(folder: &Path) -> Result<BTreeSet<String>> {
-    let io = |e| Error::from(files::Error::new(folder, e));
-    let mut names = BTreeSet::new();
-    for entry in std::fs::read_dir(folder).map_err(io)? {
-        let name = entry.map_err(io)?.file_name();
-        names.extend(name.to_str().filter(|n| n.starts_with("model") && is_plain_name(n)).map(str::to_owned));
+/// The files of the weights among those that there are: listed by an index in `folder`, or called as weights are.
+pub(crate) fn parts(folder: &Path, there: BTreeSet<String>) -> Result<Vec<String>> {
+    let index = folder.join(INDEX);
+    match Object::read(&index, SMALL)?.map(|o| weight_map(&o)).transpose()? {
+        None => beside(folder, there.into_iter()),
+        Some(listed) => {
+            let names: BTreeSet<String> = listed.into_values().collect();
+            match names.difference(&there).next() {
+                None => Ok(names.into_iter().collect()),
+                Some(name) => Err(missing(&index, name)),
+            }
+        }
     }
+}
+
+fn missing(index: &Path, name: &str) -> Error {
+    Error::of(index, format!("lists {}, which is missing", shown(name)))
+}
+
+fn entries(folder: &Path) -> Result<Vec<String>> {
+    let io = |e| Error::from(files::Error::new(folder, e));
+    let names = std::fs::read_dir(folder).map_err(io)?.map(|entry| Ok(entry.map_err(io)?.file_name()));
+    let names: Result<Vec<std::ffi::OsString>> = names.collect();
+    // Others are not called as weights are.
+    Ok(names?.into_iter().filter_map(|name| name.into_string().ok()).collect())
+}
+
+/// The files of a folder without an index, sorted.
+fn beside(folder: &Path, names: impl Iterator<Item = String>) -> Result<Vec<String>> {
+    let mut names: Vec<String> =
+        names.filter(|name| name.starts_with("model") && is_plain_name(name)).collect();
+    names.sort();
     match names.len() {
         0 => Err(Error::of(folder, "found no model.safetensors, expected the weights in this format")),
         n if n > MAX_PARTS => {

@@ -46,7 +46,7 @@ pub(crate) struct Reply {
     pub(crate) pause: Option<(usize, Duration)>,
 }
 impl Reply {
-    fn new(status: u16) -> Reply {
+    pub(crate) fn new(status: u16) -> Reply {
         let (headers, body) = (Vec::new(), Vec::new());
         Reply { status, headers, body, cut: usize::MAX, wait: Duration::ZERO, pause: None }
     }
@@ -234,13 +234,19 @@ fn answer(
 
 /// The answer of a hub that sends its files itself.
 fn serve(asked: &Asked, content: &[u8]) -> Reply {
-    let tag = format!("\"{}\"", sum(content));
-    let total = content.len();
-    let mut reply = Reply::new(200);
     if !asked.path.split('?').next().is_some_and(|path| path.ends_with("/file.gguf")) {
+        let mut reply = Reply::new(404);
         reply.refuse(404);
         return reply;
     }
+    file(asked, content)
+}
+
+/// The answer to a request for a file with these bytes, or for a part of it.
+pub(crate) fn file(asked: &Asked, content: &[u8]) -> Reply {
+    let tag = format!("\"{}\"", sum(content));
+    let total = content.len();
+    let mut reply = Reply::new(200);
     let same = asked.header("if-range").is_none_or(|t| t == tag);
     reply.body = match asked.from.filter(|_| same) {
         Some(from) if from >= total => {

@@ -16,6 +16,7 @@ mod lora;
 mod models;
 mod perplexity;
 mod pull;
+mod pull_folder;
 mod pull_hostile;
 mod rope;
 mod stages;

@@ -25,7 +25,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-ggml", &["ropewalk-files", "ropewalk-gguf", "ropewalk-kernels"]),
     ("ropewalk-llama", &["ropewalk-gguf", "ropewalk-ggml"]),
     ("convert", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-import", "ropewalk-ggml", "ropewalk-llama", "ropewalk-processor"]),
-    ("ropewalk", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-study", "ropewalk-tasks", "ropewalk-ggml",
+    ("ropewalk", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-import", "ropewalk-study", "ropewalk-tasks", "ropewalk-ggml",
         "ropewalk-llama", "ropewalk-processor", "convert"]),
     (
         "ropewalk-fuzz",
@@ -47,7 +47,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["error"],
             &["json"],
             &["safetensors", "config"],
-            &["tensor"],
+            &["needed", "tensor"],
             &["keys"],
             &["vocab"],
             &["general", "arch"],

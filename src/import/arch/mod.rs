@@ -120,6 +120,11 @@ const PLAIN: Family = Family {
     no_space_prefix: false,
 };
 
+/// The architectures that folders become, by their names in GGUF files.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().map(|f| f.arch)
+}
+
 /// The family of a class.
 pub(crate) fn of(class: &str) -> Option<&'static Family> {
     FAMILIES.iter().copied().find(|f| f.classes.contains(&class))

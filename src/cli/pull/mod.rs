@@ -1,4 +1,6 @@
-//! `ropewalk pull`: fetches a model file and checks its SHA-256.
+//! `ropewalk pull`: fetches a model file, or a model's folder, and checks its SHA-256.
+
+mod folder;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +8,7 @@ use std::time::Duration;
 use anyhow::{anyhow, Context};
 use clap::{Args as _, FromArgMatches};
 use ropewalk::control::Progress;
-use ropewalk::fetch::{self, Hub, Limits, Manifest, Request, Source};
+use ropewalk::fetch::{self, Hub, Limits, Manifest, Repo, Request, Source};
 use serde_json::json;
 
 use super::engine::draw;
@@ -16,9 +18,11 @@ use super::{models, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "pull",
-    about: "Fetch a model file, resumably, and check its sha256",
+    about: "Fetch a model file or folder, resumably, and check its sha256",
     details: "NAME is one of the manifest (`--list` shows it); any file of a public model hub repository is \
-              hf:ORG/REPO/FILE, and the first part of a split model brings the others. A pull that was \
+              hf:ORG/REPO/FILE, and the first part of a split model brings the others. hf:ORG/REPO is the folder \
+              of a model in safetensors: what `convert` reads of it, all of one commit, in place when it is whole; \
+              --convert makes a GGUF file of it, which -m hf:ORG/REPO finds. A pull that was \
               interrupted goes on where it stopped. A file that is already there and right is left alone, \
               and none is ever replaced; FILE.source.json beside it says where it came from. Files land in \
               $ROPEWALK_MODELS, else in the user's cache folder, where `-m NAME` finds them. HF_ENDPOINT, \
@@ -30,18 +34,27 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// A name of the manifest, or hf:ORG/REPO/FILE
-    #[arg(value_name = "NAME|hf:ORG/REPO/FILE", required_unless_present = "list")]
+    /// A name of the manifest, hf:ORG/REPO/FILE, or hf:ORG/REPO for a model's folder
+    #[arg(value_name = "NAME|hf:ORG/REPO[/FILE]", required_unless_present = "list")]
     what: Option<String>,
-    /// Put the file into this folder
+    /// Put it into this folder
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Give the file this name there
+    /// Give the file or folder this name there
     #[arg(long = "as", value_name = "FILE")]
     name: Option<String>,
     /// Demand this checksum (names of the manifest have one already)
     #[arg(long, value_name = "HEX", conflicts_with = "list")]
     sha256: Option<String>,
+    /// Make a GGUF file of a model's folder, beside it
+    #[arg(long, conflicts_with = "list")]
+    convert: bool,
+    /// Type or mixture of that file, as `convert --type` takes it [default: that of the weights]
+    #[arg(long = "type", value_name = "TYPE", requires = "convert")]
+    dtype: Option<String>,
+    /// Kind of the tokenizer, for one that llama.cpp's list does not have
+    #[arg(long, value_name = "NAME", requires = "convert")]
+    pre: Option<String>,
     /// Read another manifest than the one built in
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
@@ -68,13 +81,19 @@ fn run(args: &Args) -> anyhow::Result<()> {
         }
     };
     let Some(what) = &args.what else { return list(&manifest, &args.out) };
+    if let Ok(repo) = what.parse::<Repo>() {
+        return folder::run(args, &repo);
+    }
+    if args.convert {
+        return Err(usage("--convert is for a model's folder, hf:ORG/REPO"));
+    }
     let (source, known) = match manifest.get(what) {
         Some(entry) => (entry.source.parse::<Source>()?, Some(entry)),
         None if what.starts_with("hf:") => (what.parse::<Source>().map_err(|e| usage(e.to_string()))?, None),
         None => {
             let names: Vec<&str> = manifest.models.iter().map(|m| m.name.as_str()).collect();
             return Err(usage(format!(
-                "{what}: not in the manifest (known: {}; or hf:ORG/REPO/FILE)",
+                "{what}: not in the manifest (known: {}; or hf:ORG/REPO[/FILE])",
                 names.join(", ")
             )));
         }
@@ -111,6 +130,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
                 name: args.name.as_deref(),
                 sha256: sum.as_deref(),
                 bytes: known.map(|k| k.bytes),
+                revision: None,
             };
             let control = interrupt.control().with_progress(&show).with_notes(&notes);
             match fetch::pull(&hub, &request, &dir, &control) {

@@ -1,0 +1,136 @@
+//! `ropewalk pull hf:ORG/REPO`: a model's folder, and the GGUF file made of it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, bail};
+use convert::{types, Mixture, Options};
+use ropewalk::control::Progress;
+use ropewalk::fetch::{self, FetchError, Origin, PulledFolder, Repo};
+use serde_json::json;
+
+use super::{hub, Args};
+use crate::cli::engine::draw;
+use crate::cli::interrupt::{self, Interrupt};
+use crate::cli::output::{self, bytes, Unit};
+use crate::cli::{models, usage};
+
+/// Fetches the folder, and converts it if that is asked for.
+pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
+    if args.sha256.is_some() {
+        return Err(usage("--sha256 fits one file, and a model's folder has several"));
+    }
+    let options = options(args)?;
+    let dir = match &args.dir {
+        Some(dir) => dir.clone(),
+        None => models::cache_dir()?,
+    };
+    let interrupt = Interrupt::install()?;
+    let notes = |text: std::fmt::Arguments<'_>| args.out.note(text);
+    let pulled = {
+        let show = draw(args.out.progress(0, repo.name(), Unit::Bytes));
+        let control = interrupt.control().with_progress(&show).with_notes(&notes);
+        match fetch::pull_folder(&hub(args), repo, args.name.as_deref(), &dir, &control) {
+            Err(FetchError::Name(name)) if args.name.is_some() => {
+                return Err(usage(format!("--as: {}", FetchError::Name(name))));
+            }
+            pulled => pulled?,
+        }
+    };
+    args.out.note(format_args!(
+        "{}: {}, {} files, {}, commit {}",
+        pulled.path.display(),
+        if pulled.fresh { "fetched" } else { "already here" },
+        pulled.files.len(),
+        bytes(pulled.files.iter().map(|f| f.bytes).sum()),
+        pulled.revision,
+    ));
+    let target = target(&pulled.path, args.dtype.as_deref());
+    let converted = match args.convert {
+        true => Some(converted(args, repo, &pulled, target, &options, &interrupt)?),
+        false => {
+            args.out.note(format_args!(
+                "next: ropewalk convert {} -o {}, or the same pull with --convert",
+                pulled.path.display(),
+                target.display()
+            ));
+            None
+        }
+    };
+    if args.out.json {
+        let files: Vec<_> = pulled
+            .files
+            .iter()
+            .map(|f| {
+                json!({ "path": f.path, "bytes": f.bytes, "sha256": f.sha256, "verified": f.verified,
+                        "fetched": f.fresh })
+            })
+            .collect();
+        return output::print_json(&json!({ "source": repo.to_string(), "revision": pulled.revision,
+            "folder": pulled.path, "files": files, "converted": converted }));
+    }
+    output::print(&format!("{}\n", converted.as_ref().unwrap_or(&pulled.path).display()))
+}
+
+/// What `--type` and `--pre` ask of the conversion.
+fn options(args: &Args) -> anyhow::Result<Options> {
+    let mut options = Options { pre: args.pre.clone(), ..Options::default() };
+    if let Some(name) = &args.dtype {
+        match types::parse(name) {
+            Ok(dtype) => options.dtype = Some(dtype),
+            Err(_) if types::is_mixture(name) => {
+                options.mixture = Some(Mixture { name: name.clone(), ..Mixture::default() })
+            }
+            Err(e) => return Err(usage(e.to_string())),
+        }
+    }
+    Ok(options)
+}
+
+/// `FOLDER.gguf`, or `FOLDER-TYPE.gguf`.
+fn target(folder: &Path, dtype: Option<&str>) -> PathBuf {
+    let mut name = folder.file_name().unwrap_or_default().to_owned();
+    if let Some(dtype) = dtype {
+        name.push(format!("-{}", dtype.to_ascii_lowercase()));
+    }
+    name.push(".gguf");
+    folder.with_file_name(name)
+}
+
+/// Converts the folder, unless that was done before.
+fn converted(
+    args: &Args,
+    repo: &Repo,
+    pulled: &PulledFolder,
+    target: PathBuf,
+    options: &Options,
+    interrupt: &Interrupt,
+) -> anyhow::Result<PathBuf> {
+    let shown = target.display();
+    if target.symlink_metadata().is_ok() {
+        let same = |o: &Origin| {
+            o.source == repo.to_string() && o.revision.as_deref() == Some(pulled.revision.as_str())
+        };
+        let found = Origin::read(&target)?.filter(same);
+        if found.is_none_or(|o| !target.metadata().is_ok_and(|m| m.is_file() && m.len() == o.bytes)) {
+            bail!("{shown}: is there already, and is not known to be made of this commit of {repo}; choose another folder or name");
+        }
+        args.out.note(format_args!("{shown}: already converted"));
+        return Ok(target);
+    }
+    let report = {
+        let draw = draw(args.out.progress(0, "converting", Unit::Bytes));
+        let show = |p: &Progress<'_>| draw(p);
+        let control = interrupt.control().with_progress(&show);
+        convert::convert(&pulled.path, &target, options, &control).map_err(|e| match e {
+            convert::Error::Interrupted => interrupt::stopped("interrupted"),
+            convert::Error::Usage(what) => usage(what),
+            other => anyhow!(other),
+        })?
+    };
+    report.notes.iter().for_each(|note| args.out.note(format_args!("{note}")));
+    let draw = draw(args.out.progress(0, "recording", Unit::Bytes));
+    let control = interrupt.control().with_progress(&draw);
+    fetch::record(&target, repo, &pulled.revision, &control)?;
+    args.out.note(format_args!("{shown}: {}; ropewalk run -m {repo} finds it", bytes(report.bytes)));
+    Ok(target)
+}
