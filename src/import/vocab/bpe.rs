@@ -2,55 +2,43 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use tokenizers::Tokenizer;
+use tokenizers::models::bpe::{Vocab, BPE};
+use tokenizers::{AddedToken, Tokenizer};
 
 use crate::error::shown;
-use crate::json::{Object, LARGE};
+use crate::json::Object;
 use crate::{Error, Result};
 
 use super::probe::{KNOWN, PROBE};
+use super::tokenizer::{self, FILE};
 use super::{looks_special, Files, Tokens, CONTROL, NORMAL, USER_DEFINED};
-
-pub(super) const FILE: &str = "tokenizer.json";
-
-/// The `vocab` of a tokenizer.json's model.
-pub(super) fn vocab(tokenizer: &Object) -> Result<&Map<String, Value>> {
-    let model = tokenizer.object("model")?;
-    let vocab = model.and_then(|m| m.get("vocab")).and_then(Value::as_object);
-    vocab.ok_or_else(|| tokenizer.error("model.vocab", "found none, expected an object of tokens and ids"))
-}
 
 /// Tokens of a folder's tokenizer.json, added ones included.
 pub(crate) fn n_in_tokenizer_json(folder: &Path) -> Result<usize> {
-    let path = folder.join(FILE);
     let missing = || Error::of(folder, format!("has no {FILE}, expected one"));
-    let tokenizer = Object::read(&path, LARGE)?.ok_or_else(missing)?;
-    let added = tokenizer.array("added_tokens")?.map_or(0, Vec::len);
-    Ok(vocab(&tokenizer)?.len() + added)
+    let tokenizer = tokenizer::Tokenizer::read(folder)?.ok_or_else(missing)?;
+    let added = tokenizer.object.array("added_tokens")?.map_or(0, Vec::len);
+    Ok(tokenizer.vocab()?.len() + added)
 }
 
 /// The tokens, and the kind of pre-tokenizer for `tokenizer.ggml.pre`: `pre`, or what the probe shows.
 pub(super) fn read(files: &Files, n: u32, pre: Option<&str>) -> Result<(Tokens, String)> {
     let missing = || Error::of(&files.folder, format!("has no {FILE}, expected one"));
-    let json = files.tokenizer.as_ref().ok_or_else(missing)?;
-    let kind = json.object("model")?.and_then(|m| m.get("type")).and_then(Value::as_str);
+    let file = files.tokenizer.as_ref().ok_or_else(missing)?;
+    let json = &file.object;
+    let model = file.model()?;
+    let kind = model.as_ref().map(|m| m.string("type")).transpose()?.flatten();
     // Files of before types were written have BPE.
     if let Some(other) = kind.filter(|k| *k != "BPE") {
         return Err(json.error("model.type", format!("found {}, expected BPE", shown(other))));
     }
-    let tokenizer = engine(json)?;
-    let wrong = |e: tokenizers::Error| Error::of(&json.path, shown(&e.to_string()));
-    let pre = match pre {
-        Some(pre) => pre.to_owned(),
-        None => detect(&tokenizer, json)?,
-    };
+    let vocab = file.vocab()?;
     let mut tokens = Tokens::new(n);
     let mut taken: Vec<Option<&str>> = vec![None; n as usize];
-    for (text, id) in vocab(json)? {
-        let slot = id.as_u64().and_then(|id| taken.get_mut(usize::try_from(id).ok()?));
-        let slot = slot.ok_or_else(|| {
+    for (text, id) in vocab {
+        let slot = usize::try_from(*id).ok().and_then(|id| Some((id, taken.get_mut(id)?)));
+        let (at, slot) = slot.ok_or_else(|| {
             let what = format!("token \"{}\": found id {id}, expected below vocab_size {n}", shown(text));
             json.error("model.vocab", what)
         })?;
@@ -58,8 +46,14 @@ pub(super) fn read(files: &Files, n: u32, pre: Option<&str>) -> Result<(Tokens, 
             let what = format!("id {id}: found \"{}\" and \"{}\", expected one", shown(other), shown(text));
             return Err(json.error("model.vocab", what));
         }
-        tokens.set(id.as_u64().unwrap_or(0) as usize, text.as_bytes(), 0.0, NORMAL);
+        tokens.set(at, text.as_bytes(), 0.0, NORMAL);
     }
+    let tokenizer = engine(file)?;
+    let wrong = |e: tokenizers::Error| Error::of(&json.path, shown(&e.to_string()));
+    let pre = match pre {
+        Some(pre) => pre.to_owned(),
+        None => detect(&tokenizer, json)?,
+    };
     let mut added = files.added()?;
     for later in files.decoder()? {
         match added.iter_mut().find(|a| a.id == later.id) {
@@ -97,13 +91,54 @@ pub(super) fn read(files: &Files, n: u32, pre: Option<&str>) -> Result<(Tokens, 
     Ok((tokens, pre))
 }
 
-/// The tokenizer itself, which neither cuts nor pads.
-fn engine(json: &Object) -> Result<Tokenizer> {
+/// The tokenizer itself, which neither cuts nor pads. Vocabulary and merges go to it as they are: in its own reader of
+/// JSON they stand in memory several times.
+fn engine(file: &tokenizer::Tokenizer) -> Result<Tokenizer> {
+    let json = &file.object;
     let wrong = |e: tokenizers::Error| Error::of(&json.path, shown(&e.to_string()));
-    let text = serde_json::to_vec(&json.map).map_err(|e| Error::of(&json.path, e))?;
-    let mut tokenizer = Tokenizer::from_bytes(text).map_err(wrong)?;
-    tokenizer.with_padding(None).with_truncation(None).map_err(wrong)?;
+    let mut rest = json.map.clone();
+    for key in ["truncation", "padding", "added_tokens"] {
+        rest.remove(key);
+    }
+    rest.insert("model".into(), serde_json::json!({"type": "BPE", "vocab": {}, "merges": []}));
+    let rest = serde_json::to_vec(&rest).map_err(|e| Error::of(&json.path, e))?;
+    let mut tokenizer = Tokenizer::from_bytes(rest).map_err(wrong)?;
+    tokenizer.with_model(model(file)?);
+    let added = json.array("added_tokens")?.map_or(&[][..], Vec::as_slice);
+    let added = added.iter().map(|entry| serde_json::from_value(entry.clone()));
+    let added: Vec<AddedToken> =
+        added.collect::<Result<_, _>>().map_err(|e| json.error("added_tokens", shown(&e.to_string())))?;
+    tokenizer.add_tokens(&added);
     Ok(tokenizer)
+}
+
+/// The model of the tokenizer, as the crate's own reader makes it, without the chance of training (`dropout`).
+fn model(file: &tokenizer::Tokenizer) -> Result<BPE> {
+    let json = &file.object;
+    let mut vocab: Vocab = Vocab::default();
+    for (text, id) in file.vocab()? {
+        let id = u32::try_from(*id).map_err(|_| json.error("model.vocab", format!("found id {id}")))?;
+        vocab.insert(text.clone(), id);
+    }
+    let merges = file.merges.pairs().map(|(a, b)| (a.to_owned(), b.to_owned())).collect();
+    let mut builder = BPE::builder().vocab_and_merges(vocab, merges);
+    if let Some(model) = file.model()? {
+        // llama.cpp has neither, and the crate takes a prefix off what may be shorter.
+        for key in ["continuing_subword_prefix", "end_of_word_suffix"] {
+            if model.string(key)?.is_some_and(|text| !text.is_empty()) {
+                return Err(json.error(&format!("model.{key}"), "found a text, expected none"));
+            }
+        }
+        let is = |key| Ok::<bool, Error>(model.bool(key)?.unwrap_or(false));
+        builder = builder
+            .fuse_unk(is("fuse_unk")?)
+            .byte_fallback(is("byte_fallback")?)
+            .ignore_merges(is("ignore_merges")?);
+        if let Some(unknown) = model.string("unk_token")? {
+            builder = builder.unk_token(unknown.to_owned());
+        }
+    }
+    builder.build().map_err(|e| Error::of(&json.path, shown(&e.to_string())))
 }
 
 /// The kind whose ids for the probe text these are.

@@ -8,28 +8,29 @@ use serde_json::Value;
 use crate::error::shown;
 use crate::Result;
 
-use super::{bpe, Files, Tokens, BYTE, CONTROL, NORMAL, USER_DEFINED};
+use super::{Files, Tokens, BYTE, CONTROL, NORMAL, USER_DEFINED};
 
 /// True where tokenizer.json has such a tokenizer.
 pub(super) fn fits(files: &Files) -> Result<bool> {
-    let Some(json) = &files.tokenizer else { return Ok(false) };
-    let Some(model) = json.object("model")? else { return Ok(false) };
-    let decoder = json.object("decoder")?.and_then(|d| d.get("type")).and_then(Value::as_str);
+    let Some(file) = &files.tokenizer else { return Ok(false) };
+    let Some(model) = file.model()? else { return Ok(false) };
+    let decoder = file.object.object("decoder")?.and_then(|d| d.get("type")).and_then(Value::as_str);
     let falls_back = model.get("byte_fallback").and_then(Value::as_bool).unwrap_or(false);
-    Ok(model.get("type").and_then(Value::as_str) == Some("BPE") && falls_back && decoder == Some("Sequence"))
+    let kind = model.get("type").and_then(Value::as_str);
+    Ok(kind == Some("BPE") && falls_back && decoder == Some("Sequence"))
 }
 
 /// The tokens: those of the model, then the added ones, each at its id, and unused ones up to `n`, without
 /// which llama.cpp would refuse the file.
 pub(super) fn read(files: &Files, n: u32) -> Result<Tokens> {
-    let Some(json) = &files.tokenizer else { return Ok(Tokens::new(0)) };
-    let vocab = bpe::vocab(json)?;
+    let Some(file) = &files.tokenizer else { return Ok(Tokens::new(0)) };
+    let (json, vocab) = (&file.object, file.vocab()?);
     let n_base = vocab.len();
     let specials = specials(files)?;
     let mut added: Vec<_> = files.added()?.into_iter().filter(|a| a.id >= n_base as u64).collect();
     added.sort_by_key(|a| a.id);
     let mut texts: Vec<Option<&str>> = vec![None; n_base + added.len()];
-    let base = vocab.iter().map(|(text, id)| (text.as_str(), id.as_u64().unwrap_or(u64::MAX)));
+    let base = vocab.iter().map(|(text, id)| (text.as_str(), *id));
     for (text, id) in base.chain(added.iter().map(|a| (a.text.as_str(), a.id))) {
         let slot = usize::try_from(id).ok().and_then(|id| texts.get_mut(id));
         match slot {

@@ -5,17 +5,19 @@ mod llama_hf;
 mod probe;
 mod sentencepiece;
 mod special;
+mod tokenizer;
 
 use std::path::Path;
 
 use gguf::{Array, Value};
 
 use crate::config::Config;
-use crate::json::{Object, LARGE, SMALL};
+use crate::json::{Object, SMALL};
 use crate::keys::Keys;
 use crate::{Error, Result};
 
 use special::Special;
+use tokenizer::Tokenizer;
 
 pub(crate) use bpe::n_in_tokenizer_json;
 
@@ -52,7 +54,7 @@ struct Tokens {
 /// The files of a tokenizer, read once.
 struct Files {
     config: Option<Object>,
-    tokenizer: Option<Object>,
+    tokenizer: Option<Tokenizer>,
     folder: std::path::PathBuf,
 }
 
@@ -76,7 +78,7 @@ pub(crate) fn write(
     }
     let files = Files {
         config: Object::read(&c.folder.join("tokenizer_config.json"), SMALL)?,
-        tokenizer: Object::read(&c.folder.join(bpe::FILE), LARGE)?,
+        tokenizer: Tokenizer::read(&c.folder)?,
         folder: c.folder.clone(),
     };
     if kinds == Kinds::Llama {
@@ -223,6 +225,7 @@ impl Files {
     /// `added_tokens` of tokenizer.json.
     fn added(&self) -> Result<Vec<Added>> {
         let Some(tokenizer) = &self.tokenizer else { return Ok(Vec::new()) };
+        let tokenizer = &tokenizer.object;
         let list = tokenizer.array("added_tokens")?.map_or(&[][..], Vec::as_slice);
         let wrong = || tokenizer.error("added_tokens", "expected objects with `id` and `content`");
         list.iter().map(|entry| added(entry, None).ok_or_else(wrong)).collect()

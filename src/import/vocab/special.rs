@@ -64,10 +64,11 @@ impl Special {
     pub(super) fn load(&mut self, files: &Files, merges: bool) -> Result<()> {
         let mut config = files.config.clone();
         let mut more_roles: Vec<&'static str> = Vec::new();
-        if let Some(json) = &files.tokenizer {
+        if let Some(file) = &files.tokenizer {
             if merges {
-                self.merges = read_merges(json)?;
+                self.merges = file.merges.pairs().map(merge).collect();
             }
+            let json = &file.object;
             if let Some(normalizer) = json.get("normalizer") {
                 self.normalizer(normalizer);
             }
@@ -269,20 +270,10 @@ fn separator(
     Some(one || between.len() == 2 && known(&between[1]))
 }
 
-/// `model.merges`: strings with a space between two parts, or pairs, whose own spaces are written as byte-level
-/// BPE writes them.
-fn read_merges(json: &Object) -> Result<Vec<Vec<u8>>> {
-    let list = json.object("model")?.and_then(|m| m.get("merges")).and_then(Value::as_array);
-    let wrong = || json.error("model.merges", "expected strings, or pairs of strings");
-    let part = |v: &Value| Some(v.as_str()?.replace(' ', "Ġ"));
-    let merge = |merge: &Value| match merge {
-        Value::String(text) => Some(text.clone().into_bytes()),
-        Value::Array(pair) if pair.len() == 2 => {
-            Some(format!("{} {}", part(&pair[0])?, part(&pair[1])?).into_bytes())
-        }
-        _ => None,
-    };
-    list.into_iter().flatten().map(|m| merge(m).ok_or_else(wrong)).collect()
+/// A merge as GGUF files have it: two parts with a space between them, whose own spaces are written as byte-level BPE
+/// writes them.
+fn merge((first, second): (&str, &str)) -> Vec<u8> {
+    format!("{} {}", first.replace(' ', "Ġ"), second.replace(' ', "Ġ")).into_bytes()
 }
 
 /// The chat template: of tokenizer_config.json, else in a file of its own.

@@ -1,0 +1,222 @@
+//! tokenizer.json, read as it streams by: the vocabulary and merges, of which there may be half a million, never
+//! become JSON values.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::path::Path;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use crate::error::shown;
+use crate::json::{bytes, Object, LARGE};
+use crate::{Error, Result};
+
+pub(super) const FILE: &str = "tokenizer.json";
+
+/// A tokenizer.json.
+#[derive(Debug)]
+pub(super) struct Tokenizer {
+    /// The file without `model.vocab` and `model.merges`.
+    pub(super) object: Object,
+    /// `model.vocab` where that is an object; no token is there twice.
+    pub(super) vocab: Option<Vec<(String, u64)>>,
+    /// `model.merges`.
+    pub(super) merges: Merges,
+}
+
+/// Pairs of texts to be joined, the first learnt first, in one piece of memory.
+#[derive(Debug, Default)]
+pub(super) struct Merges {
+    text: String,
+    /// Where the two texts of a pair end.
+    ends: Vec<(usize, usize)>,
+}
+
+impl Merges {
+    /// The pairs, in order.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        let mut start = 0;
+        self.ends.iter().map(move |&(middle, end)| {
+            let pair = (&self.text[start..middle], &self.text[middle..end]);
+            start = end;
+            pair
+        })
+    }
+    fn push(&mut self, first: &str, second: &str) {
+        self.text.push_str(first);
+        let middle = self.text.len();
+        self.text.push_str(second);
+        self.ends.push((middle, self.text.len()));
+    }
+}
+
+impl Tokenizer {
+    /// Reads the file of a folder; `None` where there is none.
+    pub(super) fn read(folder: &Path) -> Result<Option<Tokenizer>> {
+        let path = folder.join(FILE);
+        let Some(bytes) = bytes(&path, LARGE)? else { return Ok(None) };
+        let mut out = Tokenizer {
+            object: Object { path: path.clone(), map: Map::new() },
+            vocab: None,
+            merges: Merges::default(),
+        };
+        let mut json = serde_json::Deserializer::from_slice(&bytes);
+        let read = Root(&mut out).deserialize(&mut json).and_then(|()| json.end());
+        read.map_err(|e| match e.classify() {
+            serde_json::error::Category::Data => Error::of(&path, shown(&e.to_string())),
+            _ => Error::of(&path, format!("is not JSON: {e}")),
+        })?;
+        if let Some(vocab) = &out.vocab {
+            let mut seen = HashSet::with_capacity(vocab.len());
+            if let Some((twice, _)) = vocab.iter().find(|(text, _)| !seen.insert(text)) {
+                let what = format!("token \"{}\": found twice, expected once", shown(twice));
+                return Err(out.object.error("model.vocab", what));
+            }
+        }
+        Ok(Some(out))
+    }
+    /// The vocabulary, which there has to be.
+    pub(super) fn vocab(&self) -> Result<&[(String, u64)]> {
+        let none = || self.object.error("model.vocab", "found none, expected an object of tokens and ids");
+        self.vocab.as_deref().ok_or_else(none)
+    }
+    /// `model` without vocabulary and merges.
+    pub(super) fn model(&self) -> Result<Option<Object>> {
+        Ok(self.object.object("model")?.map(|model| self.object.inside(model.clone())))
+    }
+}
+
+/// Reads the whole file.
+struct Root<'a>(&'a mut Tokenizer);
+/// Reads `model`.
+struct Model<'a>(&'a mut Tokenizer);
+/// Reads `model.vocab`, which other kinds of models have as an array.
+struct Vocab<'a>(&'a mut Option<Vec<(String, u64)>>);
+/// Reads `model.merges`.
+struct MergeList<'a>(&'a mut Merges);
+/// Reads one of them: two texts, or one with a space between two parts.
+struct Merge<'a>(&'a mut Merges);
+
+macro_rules! seed {
+    ($name:ident, $ask:ident) => {
+        impl<'de> DeserializeSeed<'de> for $name<'_> {
+            type Value = ();
+            fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+                from.$ask(self)
+            }
+        }
+    };
+}
+seed!(Root, deserialize_map);
+seed!(Model, deserialize_any);
+seed!(Vocab, deserialize_any);
+seed!(MergeList, deserialize_any);
+seed!(Merge, deserialize_any);
+
+impl<'de> Visitor<'de> for Root<'_> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
+        while let Some(key) = from.next_key::<String>()? {
+            if key == "model" {
+                from.next_value_seed(Model(self.0))?;
+            } else {
+                let value: Value = from.next_value()?;
+                self.0.object.map.insert(key, value);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Visitor<'de> for Model<'_> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object in model")
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
+        let mut rest = Map::new();
+        while let Some(key) = from.next_key::<String>()? {
+            match key.as_str() {
+                "vocab" => from.next_value_seed(Vocab(&mut self.0.vocab))?,
+                "merges" => from.next_value_seed(MergeList(&mut self.0.merges))?,
+                _ => {
+                    let value: Value = from.next_value()?;
+                    rest.insert(key, value);
+                }
+            }
+        }
+        self.0.object.map.insert("model".to_owned(), Value::Object(rest));
+        Ok(())
+    }
+}
+
+impl<'de> Visitor<'de> for Vocab<'_> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tokens and ids in model.vocab")
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
+        let mut vocab = Vec::new();
+        while let Some(pair) = from.next_entry::<String, u64>()? {
+            vocab.push(pair);
+        }
+        *self.0 = Some(vocab);
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
+        while from.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+}
+
+impl<'de> Visitor<'de> for MergeList<'_> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array in model.merges")
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
+        *self.0 = Merges::default();
+        while from.next_element_seed(Merge(self.0))?.is_some() {}
+        Ok(())
+    }
+}
+
+impl<'de> Visitor<'de> for Merge<'_> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("strings, or pairs of strings, in model.merges")
+    }
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
+        match text.split_once(' ').filter(|(_, second)| !second.contains(' ')) {
+            Some((first, second)) => self.0.push(first, second),
+            // Older files begin as merges.txt does.
+            None if text.starts_with("#version") => {}
+            None => {
+                let what = format!("model.merges: found \"{}\", expected two parts", shown(text));
+                return Err(E::custom(what));
+            }
+        }
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
+        let pair = (from.next_element::<String>()?, from.next_element::<String>()?);
+        match (pair, from.next_element::<IgnoredAny>()?) {
+            ((Some(first), Some(second)), None) => self.0.push(&first, &second),
+            _ => return Err(A::Error::custom("model.merges: expected pairs of strings")),
+        }
+        Ok(())
+    }
+}
