@@ -9,4 +9,5 @@ mod oracle;
 mod peft;
 mod random;
 mod rope;
+mod tokens;
 mod types;
