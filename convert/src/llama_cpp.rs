@@ -109,7 +109,13 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     candidates.extend(base_of(plan, hp).map(|b| Stock { freq_base: Some(b as f32), ..stock.clone() }));
     if let Some(yarn) = plan.spec.part("yarn") {
         let number = |key: &str| yarn.get(key)?.as_f64().map(|x| x as f32);
-        let attn_factor = number("attn-factor").filter(|a| *a != 1.0);
+        // Conversions write no rope.scaling.yarn_log_multiplier: what it divides by is in this factor.
+        let divisor = match (yarn.get("log-multiplier"), yarn.get("factor").and_then(|s| s.as_f64())) {
+            (Some(m), Some(s)) => 0.1 * m.as_f64().unwrap_or(0.0) * s.ln() + 1.0,
+            _ => 1.0,
+        };
+        let attn_factor = yarn.get("attn-factor").and_then(|a| a.as_f64()).unwrap_or(1.0) / divisor;
+        let attn_factor = Some(attn_factor as f32).filter(|a| *a != 1.0);
         candidates.push(Stock {
             kind: Some("yarn"),
             factor: number("factor"),

@@ -41,15 +41,13 @@ impl Spec {
                     (None, None) => None,
                     (a, b) => Some(a.unwrap_or(1.0) * b.unwrap_or(1.0)),
                 };
-                // llama.cpp divides by this only where it computes the magnitude itself.
-                let log_mul = s.yarn_log_mul.filter(|_| ext != Some(0.0) && factor > 1.0);
-                let divisor = log_mul.map(|m| 0.1 * m * factor.ln() + 1.0);
-                let attn = divisor.map_or(attn, |d| Some(attn.unwrap_or(1.0) / d));
                 args.push(("factor", number(Some(factor))));
                 args.push(("beta-fast", number(s.yarn_beta_fast.filter(|b| *b >= 0.0))));
                 args.push(("beta-slow", number(s.yarn_beta_slow.filter(|b| *b >= 0.0))));
                 args.push(("ext-factor", number(ext)));
                 args.push(("attn-factor", number(attn)));
+                // llama.cpp divides by it, too, only where it computes the magnitude itself.
+                args.push(("log-multiplier", number(s.yarn_log_mul)));
                 "yarn"
             }
             Some("longrope") => {

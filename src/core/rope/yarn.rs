@@ -16,6 +16,10 @@ const fn beta(key: &'static str, default: &'static str, about: &'static str) -> 
 /// `ext-factor=0` ggml leaves the magnitude alone, and so does this. `rope_freqs` factors stay divided in, as
 /// ggml divides the angle before mixing.
 ///
+/// Models whose weights were trained under another magnitude say so by `log-multiplier`, m (`mscale_all_dim` of
+/// transformers, `rope.scaling.yarn_log_multiplier` of GGUF files): it is divided by 0.1 m ln s + 1, so m = 1 leaves
+/// none. It belongs to the weights, so a spec that does not give it takes the file's.
+///
 /// The papers print another form: YaRN's own and LCEG's equations 10 and 11 let the ramp run over the
 /// frequency of a pair, and LCEG's divide the frequencies by sqrt(T), where T is the attention temperature.
 /// Every published code lets it run over the index of the pair and scales q and k instead; the code is
@@ -41,6 +45,13 @@ pub(super) static METHOD: Method = Method {
             default: "1",
             unit: "",
             about: "multiplies the magnitude 0.1 ln(factor) + 1",
+        },
+        Param {
+            key: "log-multiplier",
+            kind: Kind::Number { min: 0.0, max: 1e6 },
+            default: "the file's yarn_log_multiplier, else 0",
+            unit: "",
+            about: "m, where the magnitude is divided by 0.1 m ln(factor) + 1",
         },
         Param::ORIGINAL,
     ],
@@ -73,6 +84,13 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
             theta / s * (1.0 - mask) + theta * mask
         })
         .collect();
-    plan.mscale *= if ext == 0.0 { attn } else { (0.1 * s.ln() + 1.0) * attn };
+    // Not named in plans for the many models without it.
+    let own = geo.scaling.and_then(|scaling| scaling.yarn_log_mul);
+    let multiplier = match args.is_given("log-multiplier") || own.is_some() {
+        true => args.number("log-multiplier", || own.unwrap_or(0.0))?,
+        false => 0.0,
+    };
+    let magnitude = |m: f64| 0.1 * m * s.ln() + 1.0;
+    plan.mscale *= if ext == 0.0 { attn } else { magnitude(1.0) / magnitude(multiplier) * attn };
     Ok(())
 }

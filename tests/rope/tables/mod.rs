@@ -3,6 +3,7 @@
 mod kinds;
 mod reach;
 mod settings;
+mod yarn;
 
 use std::f64::consts::{PI, TAU};
 
@@ -186,37 +187,6 @@ fn yarn_is_what_ggml_computes() {
             assert!((plan.layer(0).mscale - all[0].1).abs() < 1e-12, "{spec}");
         }
     }
-}
-
-#[test]
-fn yarn_as_a_file_declares_it() {
-    let mut hp = model(1e6, 128, 131_072);
-    hp.rope_scaling = RopeScaling {
-        kind: Some("yarn".into()),
-        factor: Some(4.0),
-        n_ctx_orig: Some(32768),
-        attn_factor: Some(1.25),
-        yarn_ext_factor: Some(-1.0),
-        yarn_attn_factor: Some(3.0),
-        yarn_beta_fast: Some(24.0),
-        ..RopeScaling::default()
-    };
-    let spec = Spec::declared(&hp).expect("valid");
-    assert_eq!(spec.to_string(), "yarn:factor=4,beta-fast=24,attn-factor=1.25,original=32768");
-    let plan = Plan::new(&spec, &hp, 131_072).expect("valid");
-    for (j, t) in plan.layer(0).freqs.theta.iter().enumerate() {
-        let (want, m) = ggml_yarn(128, 1e6, 1.0, 2 * j, 0.25, 32768.0, 1.0, 1.25, 24.0, 1.0);
-        assert!((t - want).abs() < 1e-12 * want && (plan.layer(0).mscale - m).abs() < 1e-12);
-    }
-    assert!(plan.notes.is_empty(), "{:?}", plan.notes);
-    // Explicit: nothing of it stays but the trained window.
-    let own = self::plan("yarn", &hp, 65536).expect("valid");
-    assert_eq!(
-        own.spec.to_string(),
-        "yarn:factor=2,beta-fast=32,beta-slow=1,ext-factor=1,attn-factor=1,original=32768"
-    );
-    assert!(own.notes.iter().any(|n| n.contains("replaces")), "{:?}", own.notes);
-    assert_close(&theta("plain", &hp, 10), &powers(1e6, 128));
 }
 
 #[test]
