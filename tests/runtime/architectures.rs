@@ -37,3 +37,26 @@ fn random_models_have_the_tensors_that_their_architecture_declares() {
         "an architecture without a small random model: {seen:?}"
     );
 }
+
+/// Architectures that no folder becomes, and why.
+const NOT_IMPORTED: &[(&str, &str)] = &[("gpt-oss", "its folders have weights in MXFP4, which are refused")];
+
+#[test]
+fn every_list_of_architectures_has_all_that_run() {
+    let imported: Vec<&str> = ropewalk_import::architectures().collect();
+    let lists = [
+        ("ARCHS of ggml/llama/src/oracle/check.rs", llama::oracle::ARCHS),
+        ("ARCHS of ggml/llama/src/quantize/check.rs", llama::quantize::ARCHS),
+        ("FAMILIES of src/import/arch/mod.rs", &imported[..]),
+    ];
+    let mut lacking = Vec::new();
+    for (list, names) in lists {
+        let exempt =
+            |name: &str| list.starts_with("FAMILIES") && NOT_IMPORTED.iter().any(|(n, _)| *n == name);
+        let missing = ARCHS.iter().map(|a| a.name).filter(|name| !names.contains(name) && !exempt(name));
+        lacking.extend(missing.map(|name| format!("{name} is not in {list}")));
+    }
+    let unknown = imported.iter().filter(|name| arch::find(name).is_none());
+    lacking.extend(unknown.map(|name| format!("{name} is imported, and is not in ARCHS of src/arch/mod.rs")));
+    assert!(lacking.is_empty(), "{}", lacking.join("\n"));
+}

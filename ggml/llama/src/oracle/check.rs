@@ -25,8 +25,8 @@ const KV_TYPES: &[DType] = &[
     DType::Q5_1,
     DType::IQ4_NL,
 ];
-/// Architectures whose graphs were read for what they assume of a file.
-const ARCHS: &[&str] = &[
+/// Architectures whose graphs were read for what they assume of a file: the only ones that are opened.
+pub const ARCHS: &[&str] = &[
     "cohere2", "gemma2", "gemma3", "gpt-oss", "gptneox", "granite", "llama", "mistral3", "olmo2", "phi2",
     "phi3", "qwen2", "qwen3", "qwen3moe", "smollm3",
 ];

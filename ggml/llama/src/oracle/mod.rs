@@ -14,6 +14,8 @@ use crate::{sys, Error, Result, Token};
 use ggml::backend::{ensure_backends, Device};
 use ggml::{logging, DType};
 
+pub use check::ARCHS;
+
 /// Settings of libllama's context, named as in `llama_context_params`.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]

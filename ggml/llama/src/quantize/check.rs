@@ -15,8 +15,9 @@ const CHUNK: usize = 1 << 22;
 /// Values dequantised at a time: whole blocks of every type.
 const RUN: usize = 1 << 14;
 
-/// Architectures whose `load_arch_hparams` (`src/models/*.cpp`) was read for what it assumes of a file.
-const ARCHS: &[&str] = &[
+/// Architectures whose `load_arch_hparams` (`src/models/*.cpp`) was read for what it assumes of a file:
+/// the only ones that are quantised.
+pub const ARCHS: &[&str] = &[
     "llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "qwen35", "smollm3", "gptneox", "phi2", "phi3",
     "gemma2", "gemma3", "olmo2", "mistral3", "cohere2", "granite", "gpt-oss",
 ];

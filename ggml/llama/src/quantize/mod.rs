@@ -10,6 +10,7 @@ use std::path::Path;
 use crate::{sys, Error, Result};
 use ggml::{logging, DType};
 
+pub use check::ARCHS;
 pub use imatrix::Imatrix;
 
 /// Most bytes of rows that libllama holds at a time. What it writes does not depend on it.
