@@ -50,7 +50,9 @@ fn all() -> impl Iterator<Item = ((&'static str, &'static str), &'static str)> {
 
 /// A folder of this thread with the files of a checkpoint and of a tokenizer.
 fn folder(name: &str, tokenizer: &str) -> PathBuf {
-    let path = scratch(&format!("{:?}-import", std::thread::current().id())).join(name);
+    // libllama takes the name of a model, which the folder's becomes, for more than it is.
+    let n = FOLDERS.iter().position(|f| f.0 == name).unwrap_or(0);
+    let path = scratch(&format!("{:?}-import", std::thread::current().id())).join(format!("checkpoint-{n}"));
     if !path.is_dir() {
         std::fs::create_dir_all(&path).unwrap();
         for from in [recorded().join(name), recorded().join("tokenizers").join(tokenizer)] {

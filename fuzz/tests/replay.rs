@@ -11,7 +11,7 @@ fn n_changes(target: &str) -> usize {
         // Milliseconds each.
         "model" | "session" | "checkpoint" | "tasks" | "quantize" | "imatrix" => 60,
         // Thirty seeds.
-        "import" => 150,
+        "import" => 100,
         _ => 600,
     }
 }
