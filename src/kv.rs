@@ -51,7 +51,7 @@ pub struct Span {
 }
 
 impl KvCache {
-    /// Tensor definitions for `n_ctx` cells: for each layer its keys, once for each map of key positions of
+    /// Tensor definitions for `n_ctx` cells: for each layer with attention its keys, once for each map of key positions of
     /// its plan, then its values, each `[n_head_kv * n_embd_head, n_cells]`.
     ///
     /// # Errors
@@ -74,8 +74,9 @@ impl KvCache {
             .ok_or_else(|| ggml::Error::Argument(format!("ctx {n_ctx} is too large")))?;
         let mut defs = Vec::new();
         for il in 0..hp.n_layer {
-            let row = hp.layer_attention(il).n_embd_kv();
-            for map in 0..plan.layer(il).key_maps().len() {
+            let (Some(layer), Some(plan)) = (hp.attention_of(il), plan.of_layer(il)) else { continue };
+            let row = layer.n_embd_kv();
+            for map in 0..plan.key_maps().len() {
                 defs.push(TensorDef::new(format!("cache_k.{il}.{map}"), dtype, &[row, n_cells])?);
             }
             defs.push(TensorDef::new(format!("cache_v.{il}"), dtype, &[row, n_cells])?);
@@ -97,7 +98,7 @@ impl KvCache {
         let store = Store::new(device, Self::defs(hp, plan, n_ctx, dtype)?, "the KV cache")?;
         let mut first = vec![0];
         for il in 0..hp.n_layer {
-            first.push(first[il] + plan.layer(il).key_maps().len() + 1);
+            first.push(first[il] + plan.of_layer(il).map_or(0, |plan| plan.key_maps().len() + 1));
         }
         Ok(KvCache { cells: vec![Cell::default(); n_ctx], first_free: 0, end: 0, used: 0, first, store })
     }

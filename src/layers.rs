@@ -78,6 +78,29 @@ pub struct Experts {
     pub activation: ExpertActivation,
 }
 
+/// A gated delta-net: what a recurrent layer has in place of attention.
+#[derive(Debug, Clone)]
+pub struct DeltaNet {
+    /// To queries, keys and values, before the convolution.
+    pub qkv: Linear,
+    /// To the gate of the output.
+    pub gate: Linear,
+    /// To how much is forgotten, a number for each head of values.
+    pub alpha: Linear,
+    /// To how much is learned, a number for each head of values.
+    pub beta: Linear,
+    /// Weights of the convolution, `[n_conv, n_embd_conv]`, of any type a row can be dequantised from.
+    pub conv: StoreTensor,
+    /// Added to alpha, F32 `[n_head_v]`.
+    pub dt: StoreTensor,
+    /// Factor on the softplus of that, F32 `[n_head_v]`; negative.
+    pub a: StoreTensor,
+    /// Of each head of the output.
+    pub norm: Norm,
+    /// Output projection.
+    pub out: Linear,
+}
+
 /// An RMS norm or a LayerNorm.
 #[derive(Debug, Clone)]
 pub struct Norm {
@@ -326,8 +349,34 @@ impl LayerLoader<'_, '_> {
     }
 
     /// The layer's attention.
-    pub fn attention(&self) -> &LayerAttention {
-        self.loader.hp.layer_attention(self.il)
+    ///
+    /// # Errors
+    /// A layer without any.
+    pub fn attention(&self) -> Result<&LayerAttention> {
+        let none = || Error::Argument(format!("layer {}: it has no attention", self.il));
+        self.loader.hp.attention_of(self.il).ok_or_else(none)
+    }
+
+    /// The layer's gated delta-net; `None` in layers with attention.
+    ///
+    /// # Errors
+    /// A tensor that is missing.
+    pub fn delta_net(&self) -> Result<Option<DeltaNet>> {
+        let hp = self.hp();
+        let (Some(net), None) = (hp.delta_net, hp.attention_of(self.il)) else { return Ok(None) };
+        let (n_embd, n_head, n_value) = (hp.n_embd, net.n_head_v, net.n_embd_v());
+        let names = ids::delta_net(self.il);
+        Ok(Some(DeltaNet {
+            qkv: self.linear(Role::Qkv, n_embd, net.n_embd_conv(), Bias::No)?,
+            gate: self.linear(Role::AttnGate, n_embd, n_value, Bias::No)?,
+            alpha: self.linear(Role::SsmAlpha, n_embd, n_head, Bias::No)?,
+            beta: self.linear(Role::SsmBeta, n_embd, n_head, Bias::No)?,
+            conv: self.loader.fixed(names.conv, &[net.n_conv, net.n_embd_conv()])?,
+            dt: self.loader.fixed(names.dt, &[n_head])?,
+            a: self.loader.fixed(names.a, &[n_head])?,
+            norm: self.norm(NormRole::Ssm, net.n_embd_head)?,
+            out: self.linear(Role::SsmOut, n_value, n_embd, Bias::No)?,
+        }))
     }
 
     /// A linear map from `n_in` to `n_out` values.
@@ -337,7 +386,7 @@ impl LayerLoader<'_, '_> {
 
     /// The layer's attention sinks, F32 `[n_head]`.
     pub fn sinks(&self) -> Result<StoreTensor> {
-        self.loader.fixed(ids::sinks(self.il), &[self.attention().n_head])
+        self.loader.fixed(ids::sinks(self.il), &[self.attention()?.n_head])
     }
 
     /// The layer's mixture of experts. `bias`: whether all of its maps have one.

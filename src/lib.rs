@@ -7,6 +7,7 @@ pub mod weights;
 pub mod adapter;
 pub mod layers;
 pub mod kv;
+pub mod states;
 pub mod graph;
 pub mod arch;
 pub mod model;

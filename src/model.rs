@@ -116,7 +116,7 @@ impl Model {
         }
         let specs = Transformer::tensors(arch, &hparams, &|name| file.tensor(name).is_some())?;
         let opened = adapter::open_all(&params.adapters, &file, params.force_adapter)?;
-        let weights = Weights::load(&file, &specs, device)?;
+        let weights = Weights::load(&file, &hparams, &specs, device)?;
         let adapters = opened.iter().map(|(o, scale)| Adapter::load(o, *scale, &file, &specs, device));
         let adapters = adapters.collect::<ggml::Result<Vec<_>>>()?;
         let transformer = Transformer::load(arch, &hparams, &weights, &adapters)?;

@@ -35,7 +35,12 @@ impl Weights {
     /// # Errors
     /// A tensor that is missing, or of a shape or type that cannot be computed with, or that the architecture
     /// would leave out; too little memory.
-    pub fn load(file: &gguf::File, specs: &[TensorSpec], device: Device) -> Result<Weights, ggml::Error> {
+    pub fn load(
+        file: &gguf::File,
+        hp: &Hparams,
+        specs: &[TensorSpec],
+        device: Device,
+    ) -> Result<Weights, ggml::Error> {
         let tied = file.tensor("output.weight").is_none();
         let mut entries = Vec::new();
         for spec in specs {
@@ -69,7 +74,7 @@ impl Weights {
             let mapped = Mapped { file: file.shards()[info.shard].clone(), offset: info.offset };
             entries.push((def, mapped));
         }
-        unused(file, specs)?;
+        unused(file, hp, specs)?;
         let store = Store::from_mapped(device, entries)?;
         let tensors = store
             .defs()
@@ -92,12 +97,18 @@ impl Weights {
 }
 
 /// Refuses tensors of layers and of the output that nothing would read: a model computed without one of its biases
-/// is another model. Tables of angles, which old files have, say nothing that the metadata does not.
-fn unused(file: &gguf::File, specs: &[TensorSpec]) -> Result<(), ggml::Error> {
+/// is another model. Tables of angles, which old files have, say nothing that the metadata does not; layers that draft
+/// further tokens change nothing in the others.
+fn unused(file: &gguf::File, hp: &Hparams, specs: &[TensorSpec]) -> Result<(), ggml::Error> {
     let known: HashSet<&str> = specs.iter().map(|s| s.name.as_str()).collect();
+    let drafts = |name: &str| {
+        let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+        let layer = layer.and_then(|il| il.parse::<usize>().ok());
+        layer.is_some_and(|il| (hp.n_layer..hp.n_layer + hp.n_draft).contains(&il))
+    };
     let counts = |name: &str| {
         let computed = name.starts_with("blk.") || name.starts_with("output");
-        computed && !name.contains("rot_embd") && !name.contains("rope_")
+        computed && !name.contains("rot_embd") && !name.contains("rope_") && !drafts(name)
     };
     match file.tensors().iter().find(|t| counts(&t.name) && !known.contains(t.name.as_str())) {
         Some(t) => Err(file.error(&t.name, "expected no such tensor in this architecture").into()),

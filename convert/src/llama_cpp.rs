@@ -194,22 +194,22 @@ fn quoted(text: &str) -> String {
 
 /// The base of the model, whose layers are alike.
 fn own_base(hp: &Hparams) -> f64 {
-    hp.layer_attention(0).rotation.map_or(1.0, |r| r.freq_base)
+    hp.attention[0].rotation.map_or(1.0, |r| r.freq_base)
 }
 
 /// `base^(-2j/d)`.
 fn powers(hp: &Hparams, base: f64) -> impl Iterator<Item = f64> {
-    let n_rot = hp.layer_attention(0).n_rot();
+    let n_rot = hp.attention[0].n_rot();
     let d = n_rot as f64;
     (0..n_rot / 2).map(move |j| base.powf(-2.0 * j as f64 / d))
 }
 
 /// The base whose slowest pair is the plan's, if there is more than one pair.
 pub(crate) fn base_of(plan: &Plan, hp: &Hparams) -> Option<f64> {
-    let n_rot = hp.layer_attention(0).n_rot();
+    let n_rot = hp.attention[0].n_rot();
     let j = (n_rot / 2).checked_sub(1).filter(|&j| j > 0)?;
     let factor = hp.rope_scaling.freq_factors.as_ref().map_or(1.0, |f| f64::from(f[j]));
-    let base = (plan.layer(0).freqs.theta.get(j)? * factor).powf(-(n_rot as f64) / (2.0 * j as f64));
+    let base = (plan.kinds()[0].freqs.theta.get(j)? * factor).powf(-(n_rot as f64) / (2.0 * j as f64));
     (base > 1.0 && base < f64::from(f32::MAX)).then_some(base)
 }
 
@@ -260,7 +260,7 @@ impl Stock {
             _ => {}
         }
         let same = |a: f64, b: f64| (a - b).abs() <= SAME * a.abs().max(b.abs()).max(NO_ANGLE);
-        let positions = plan.layer(0);
+        let positions = &plan.kinds()[0];
         same(mscale, positions.mscale) && theta.iter().zip(&positions.freqs.theta).all(|(a, b)| same(*a, *b))
     }
 
@@ -281,7 +281,7 @@ impl Stock {
 /// Where YaRN's ramp begins and ends at 32 and 1 turns, in f32 as ggml does. The graphs of our architectures
 /// do not read the keys that would move them.
 fn corr_dims(hp: &Hparams, n_ctx_orig: usize) -> (f64, f64) {
-    let d = hp.layer_attention(0).n_rot() as f32;
+    let d = hp.attention[0].n_rot() as f32;
     let dim = |turns: f32| {
         let pi = std::f32::consts::PI;
         d * (n_ctx_orig as f32 / (turns * 2.0 * pi)).ln() / (2.0 * (own_base(hp) as f32).ln())

@@ -65,10 +65,11 @@ pub fn is_vector(shape: &[u64]) -> bool {
     shape.iter().skip(1).all(|&n| n == 1)
 }
 
-/// True for tensors that stay floats whatever their shape: biases, those of experts side by side too, and routers, whose
-/// logits choose (llama.cpp's quantiser leaves them as they are).
+/// True for tensors that stay floats whatever their shape: biases, those of experts side by side too, routers, whose
+/// logits choose, and convolutions of recurrent layers (llama.cpp's quantiser leaves them as they are).
 pub fn stays_f32(name: &str, shape: &[u64]) -> bool {
-    is_vector(shape) || name.ends_with(".bias") || name.ends_with(".ffn_gate_inp.weight")
+    let kept = [".bias", ".ffn_gate_inp.weight", ".ssm_conv1d.weight"];
+    is_vector(shape) || kept.iter().any(|end| name.ends_with(end))
 }
 
 /// [`target`] of a tensor of this name.

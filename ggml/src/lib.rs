@@ -22,6 +22,7 @@ pub mod machine;
 pub mod ops;
 mod ops_back;
 mod ops_softmax;
+pub mod recurrent;
 mod store;
 pub mod tensor;
 pub mod tiled;

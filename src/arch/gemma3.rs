@@ -6,7 +6,7 @@ use ggml::Result;
 
 use super::parts::{Activation, Attention, FeedForward, HeadNorms};
 use super::{Arch, Layer};
-use crate::graph::{Graph, Pairing, Qkv};
+use crate::graph::{Graph, Mixing, Pairing};
 use crate::ids::NormRole;
 use crate::layers::{Bias, LayerLoader, Norm};
 
@@ -43,9 +43,10 @@ impl GemmaLayer {
 }
 
 impl Layer for GemmaLayer {
-    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
+    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Mixing<'_, 'c>> {
         let qkv = self.attention.qkv(g, x)?;
-        self.head_norms.as_ref().map_or(Ok(qkv), |norms| norms.apply(g, qkv))
+        let qkv = self.head_norms.as_ref().map_or(Ok(qkv), |norms| norms.apply(g, qkv))?;
+        Ok(Mixing::Attention(qkv))
     }
 
     fn after_attention<'c>(

@@ -7,7 +7,7 @@ use ggml::Result;
 
 use super::parts::Attention;
 use super::{Arch, Layer};
-use crate::graph::{Graph, Pairing, Qkv};
+use crate::graph::{Graph, Mixing, Pairing};
 use crate::ids::NormRole;
 use crate::layers::{Bias, ExpertActivation, Experts, LayerLoader, Norm};
 
@@ -43,8 +43,8 @@ impl GptOssLayer {
 }
 
 impl Layer for GptOssLayer {
-    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        self.attention.qkv(g, x)
+    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Mixing<'_, 'c>> {
+        self.attention.qkv(g, x).map(Mixing::Attention)
     }
 
     fn sinks(&self) -> Option<&StoreTensor> {

@@ -6,7 +6,7 @@ use ggml::Result;
 
 use super::parts::{Attention, FeedForward};
 use super::{Arch, Layer};
-use crate::graph::{Graph, Pairing, Qkv};
+use crate::graph::{Graph, Mixing, Pairing};
 use crate::ids::NormRole;
 use crate::layers::{Bias, LayerLoader, Norm, NormKind};
 
@@ -38,8 +38,8 @@ impl NeoxLayer {
 }
 
 impl Layer for NeoxLayer {
-    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        self.attention.qkv(g, x)
+    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Mixing<'_, 'c>> {
+        self.attention.qkv(g, x).map(Mixing::Attention)
     }
 
     fn after_attention<'c>(

@@ -5,7 +5,7 @@ use ggml::Result;
 
 use super::parts::{Activation, Attention, FeedForward};
 use super::{Arch, Layer};
-use crate::graph::{Graph, Qkv};
+use crate::graph::{Graph, Mixing, Qkv};
 use crate::ids::NormRole;
 use crate::layers::{Bias, LayerLoader, Norm};
 
@@ -45,11 +45,15 @@ impl LlamaLayer {
             residual_scale: loader.hp().residual_scale,
         })
     }
+
+    pub(super) fn qkv<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
+        self.attention.qkv(g, x)
+    }
 }
 
 impl Layer for LlamaLayer {
-    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        self.attention.qkv(g, x)
+    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Mixing<'_, 'c>> {
+        self.qkv(g, x).map(Mixing::Attention)
     }
 
     fn after_attention<'c>(

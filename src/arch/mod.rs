@@ -15,6 +15,7 @@ mod phi2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen35;
 mod qwen3moe;
 mod smollm3;
 
@@ -24,7 +25,7 @@ use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{Error, Result};
 
 use crate::adapter::Adapter;
-use crate::graph::{Graph, Pairing, Qkv};
+use crate::graph::{Graph, Mixing, Pairing};
 use crate::hparams::Hparams;
 use crate::ids::ParamId;
 use crate::layers::{Bias, LayerLoader, Linear, LinearShape, Loader, Norm, NormKind};
@@ -59,8 +60,9 @@ impl Arch {
 /// One layer of a model, with its tensors resolved. Both functions work on each token alone and are built
 /// from the ops of [`Graph`], which have gradients, so a layer that can be run can be trained.
 pub trait Layer: Debug + Send + Sync {
-    /// Computes queries, keys and values from the layer's input `x`, F32 `[n_embd, T]`.
-    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>>;
+    /// Computes what a token brings to attention, or to what the layer has in its place, from the layer's input `x`, F32
+    /// `[n_embd, T]`.
+    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Mixing<'_, 'c>>;
 
     /// Attention sinks, F32 `[n_head]`: for each query head a score that takes part in the softmax of attention, and that
     /// no value belongs to.
@@ -69,7 +71,7 @@ pub trait Layer: Debug + Send + Sync {
     }
 
     /// Computes the layer's output, F32 `[n_embd, T]`, from its input `x` of that shape and the output of
-    /// attention, `[n_head * d, T]`.
+    /// attention, `[n_head * d, T]`, or of what is in its place.
     fn after_attention<'c>(
         &self,
         g: &Graph<'_, 'c>,
@@ -93,6 +95,7 @@ pub static ARCHS: &[&Arch] = &[
     &phi3::PHI3,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
+    &qwen35::QWEN35,
     &qwen3moe::QWEN3MOE,
     &smollm3::SMOLLM3,
 ];

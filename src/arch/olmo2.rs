@@ -6,7 +6,7 @@ use ggml::Result;
 
 use super::parts::{Activation, FeedForward, QkvMaps};
 use super::{Arch, Layer};
-use crate::graph::{Graph, Pairing, Qkv};
+use crate::graph::{Graph, Mixing, Pairing, Qkv};
 use crate::ids::{NormRole, Role};
 use crate::layers::{Bias, LayerLoader, Linear, Norm};
 
@@ -30,11 +30,11 @@ struct OlmoLayer {
 
 impl OlmoLayer {
     fn load(loader: &LayerLoader<'_, '_>) -> Result<OlmoLayer> {
-        let (n_embd, n_embd_q) = (loader.hp().n_embd, loader.attention().n_embd_q());
+        let (n_embd, n_embd_q) = (loader.hp().n_embd, loader.attention()?.n_embd_q());
         Ok(OlmoLayer {
             qkv: QkvMaps::load(loader, Bias::No)?,
             q_norm: loader.norm(NormRole::Q, n_embd_q)?,
-            k_norm: loader.norm(NormRole::K, loader.attention().n_embd_kv())?,
+            k_norm: loader.norm(NormRole::K, loader.attention()?.n_embd_kv())?,
             o: loader.linear(Role::O, n_embd_q, n_embd, Bias::No)?,
             attn_post_norm: loader.norm(NormRole::AttnPost, n_embd)?,
             ffn: FeedForward::gated(loader, Activation::Silu, Bias::No)?,
@@ -44,9 +44,10 @@ impl OlmoLayer {
 }
 
 impl Layer for OlmoLayer {
-    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        let Qkv { q, k, v } = self.qkv.apply(g, x)?;
-        Ok(Qkv { q: g.norm(q, &self.q_norm)?, k: g.norm(k, &self.k_norm)?, v })
+    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Mixing<'_, 'c>> {
+        let qkv = self.qkv.apply(g, x)?;
+        let (q, k) = (g.norm(qkv.q, &self.q_norm)?, g.norm(qkv.k, &self.k_norm)?);
+        Ok(Mixing::Attention(Qkv { q, k, ..qkv }))
     }
 
     fn after_attention<'c>(

@@ -20,7 +20,7 @@ impl QkvMaps {
     /// The file's `attn_qkv`, or else its `attn_q`, `attn_k` and `attn_v`.
     pub(super) fn load(loader: &LayerLoader<'_, '_>, bias: Bias) -> Result<QkvMaps> {
         let n_embd = loader.hp().n_embd;
-        let (q, kv) = (loader.attention().n_embd_q(), loader.attention().n_embd_kv());
+        let (q, kv) = (loader.attention()?.n_embd_q(), loader.attention()?.n_embd_kv());
         if loader.has(Role::Qkv) {
             return Ok(QkvMaps::Fused(loader.linear(Role::Qkv, n_embd, q + 2 * kv, bias)?, [q, kv, kv]));
         }
@@ -37,7 +37,7 @@ impl QkvMaps {
             }
             QkvMaps::Fused(map, widths) => g.split(g.linear(x, map)?, *widths)?,
         };
-        Ok(Qkv { q, k, v })
+        Ok(Qkv { q, k, v, gate: None })
     }
 }
 
@@ -55,7 +55,7 @@ impl Attention {
         Ok(Attention {
             norm: loader.norm(NormRole::Attn, n_embd)?,
             qkv: QkvMaps::load(loader, qkv_bias)?,
-            o: loader.linear(Role::O, loader.attention().n_embd_q(), n_embd, o_bias)?,
+            o: loader.linear(Role::O, loader.attention()?.n_embd_q(), n_embd, o_bias)?,
         })
     }
 
@@ -84,12 +84,12 @@ pub(super) struct HeadNorms {
 
 impl HeadNorms {
     pub(super) fn load(loader: &LayerLoader<'_, '_>) -> Result<HeadNorms> {
-        let d = loader.attention().n_embd_head;
+        let d = loader.attention()?.n_embd_head;
         Ok(HeadNorms { q: loader.norm(NormRole::Q, d)?, k: loader.norm(NormRole::K, d)? })
     }
 
-    pub(super) fn apply<'c>(&self, g: &Graph<'_, 'c>, Qkv { q, k, v }: Qkv<'c>) -> Result<Qkv<'c>> {
-        Ok(Qkv { q: g.head_norm(q, &self.q)?, k: g.head_norm(k, &self.k)?, v })
+    pub(super) fn apply<'c>(&self, g: &Graph<'_, 'c>, qkv: Qkv<'c>) -> Result<Qkv<'c>> {
+        Ok(Qkv { q: g.head_norm(qkv.q, &self.q)?, k: g.head_norm(qkv.k, &self.k)?, ..qkv })
     }
 }
 

@@ -6,7 +6,7 @@ use ggml::Result;
 
 use super::parts::{Attention, FeedForward};
 use super::{Arch, Layer};
-use crate::graph::{Graph, Pairing, Qkv};
+use crate::graph::{Graph, Mixing, Pairing};
 use crate::layers::{Bias, LayerLoader, NormKind};
 
 pub(super) static PHI2: Arch = Arch {
@@ -35,8 +35,8 @@ impl ParallelLayer {
 }
 
 impl Layer for ParallelLayer {
-    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        self.attention.qkv(g, x)
+    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Mixing<'_, 'c>> {
+        self.attention.qkv(g, x).map(Mixing::Attention)
     }
 
     fn after_attention<'c>(

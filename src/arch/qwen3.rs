@@ -7,7 +7,7 @@ use ggml::Result;
 use super::llama::LlamaLayer;
 use super::parts::HeadNorms;
 use super::{Arch, Layer};
-use crate::graph::{Graph, Pairing, Qkv};
+use crate::graph::{Graph, Mixing, Pairing};
 use crate::layers::Bias;
 
 pub(super) static QWEN3: Arch = Arch {
@@ -27,8 +27,8 @@ pub(super) struct Qwen3Layer {
 }
 
 impl Layer for Qwen3Layer {
-    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        self.head_norms.apply(g, self.llama.before_attention(g, x)?)
+    fn before_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Mixing<'_, 'c>> {
+        self.head_norms.apply(g, self.llama.qkv(g, x)?).map(Mixing::Attention)
     }
 
     fn after_attention<'c>(

@@ -148,11 +148,18 @@ pub(crate) fn effective_spec(model: &Model, asked: Option<&Spec>) -> anyhow::Res
     }
 }
 
+/// The memory that a session uses, part by part.
+pub(crate) fn memory(session: &Session<'_>) -> String {
+    let MemoryUse { weights, kv, states, compute } = session.memory();
+    let recurrent = if states > 0 { format!("{} states + ", bytes(states as u64)) } else { String::new() };
+    let [weights, kv, compute] = [weights, kv, compute].map(|n| bytes(n as u64));
+    format!("{weights} weights + {kv} cache + {recurrent}{compute} compute")
+}
+
 /// Says on stderr, unless `-q`, which model runs where, under which rope, with how much memory; then the
 /// plan's notes.
 pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session<'_>, asked: bool) {
     let plan = session.plan();
-    let MemoryUse { weights, kv, compute } = session.memory();
     let source = if asked {
         "asked for"
     } else if session.model().takes_trained_rope() {
@@ -161,16 +168,14 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
         "the file's own"
     };
     out.note(format_args!(
-        "{}: {}, rope {} ({}), context {} of {} trained, memory {} weights + {} cache + {} compute",
+        "{}: {}, rope {} ({}), context {} of {} trained, memory {}",
         label(choice),
         session.model().device(),
         plan.spec,
         source,
         count(plan.n_ctx as u64),
         count(plan.n_ctx_orig(session.model().hparams()) as u64),
-        bytes(weights as u64),
-        bytes(kv as u64),
-        bytes(compute as u64),
+        memory(session),
     ));
     for note in &plan.notes {
         out.note(format_args!("note: {note}"));

@@ -158,7 +158,8 @@ fn report(name: &str, declared: Option<String>, plan: &Plan, inspection: &Inspec
         })
     };
     let mut kinds: Vec<Value> = inspection.kinds.iter().zip(plan.kinds()).map(of_kind).collect();
-    if let ([Value::Object(kind)], Value::Object(report)) = (&mut kinds[..], &mut report) {
+    let alike = inspection.recurrent.is_empty();
+    if let (true, [Value::Object(kind)], Value::Object(report)) = (alike, &mut kinds[..], &mut report) {
         report.append(kind);
     } else {
         for (kind, view) in kinds.iter_mut().zip(&inspection.kinds) {
@@ -168,6 +169,7 @@ fn report(name: &str, declared: Option<String>, plan: &Plan, inspection: &Inspec
         }
         report["layers"] = Value::Array(kinds);
     }
+    report["recurrent_layers"] = json!(inspection.recurrent);
     report["n_held"] = json!(inspection.n_held);
     report["notes"] = json!(inspection.notes);
     report
@@ -179,16 +181,24 @@ fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, all: bo
     let _ = writeln!(s, "{name}: rope {} (the file declares {declared})", i.rope);
     let (trained, target) = (count(i.n_ctx_orig as u64), count(i.n_ctx as u64));
     let _ = write!(s, "trained window {trained}, target context {target}");
-    if let [kind] = &i.kinds[..] {
-        let _ = writeln!(s, ", {}", heads(kind));
-    } else {
-        let _ = writeln!(s, ", {} kinds of layer", i.kinds.len());
+    let n_kinds = i.kinds.len() + usize::from(!i.recurrent.is_empty());
+    match &i.kinds[..] {
+        [kind] if n_kinds == 1 => {
+            let _ = writeln!(s, ", {}", heads(kind));
+        }
+        _ => {
+            let _ = writeln!(s, ", {n_kinds} kinds of layer");
+        }
     }
     for note in &i.notes {
         let _ = writeln!(s, "note: {note}");
     }
+    if !i.recurrent.is_empty() {
+        let of = numbers(&i.recurrent);
+        let _ = writeln!(s, "\nlayers {of}: gated delta-net, which has neither attention nor positions");
+    }
     for kind in &i.kinds {
-        if i.kinds.len() > 1 {
+        if n_kinds > 1 {
             let window =
                 kind.window.map_or_else(|| "every key".into(), |n| format!("{} tokens", count(n as u64)));
             let own = if kind.applies { "" } else { ", as in the file" };
@@ -236,7 +246,7 @@ fn tables(s: &mut String, kind: &KindView, all: bool) {
 fn distances(kind: &KindView, inspection: &Inspection) -> String {
     let reach = &kind.reach;
     let mut s = String::new();
-    if inspection.kinds.len() > 1 {
+    if inspection.kinds.len() > 1 || !inspection.recurrent.is_empty() {
         let _ = write!(s, "layers {}: ", numbers(&kind.layers));
     }
     s.push_str("a query i sees these keys j, and each at this distance\n");

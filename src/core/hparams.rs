@@ -3,6 +3,7 @@
 //! Names and defaults are llama.cpp's (`llama_model_base::load_hparams`); where it would abort or compute
 //! with nonsense, reading fails here with the file, the key, what was expected and what was found.
 
+mod delta_net;
 mod layer;
 mod read;
 mod rules;
@@ -10,7 +11,9 @@ mod scaling;
 
 use gguf::{File, Result};
 
-pub use layer::{AttentionTemperature, ExpertHparams, LayerAttention, LayerHparams, LayerRotation};
+pub use layer::{
+    AttentionTemperature, DeltaNetHparams, ExpertHparams, LayerAttention, LayerHparams, LayerRotation,
+};
 pub use read::KeyReader;
 pub use rules::LayerRule;
 pub use scaling::RopeScaling;
@@ -76,8 +79,10 @@ pub mod keys {
 pub struct Hparams {
     /// `general.architecture`.
     pub arch: String,
-    /// Layers.
+    /// Layers, without those that draft.
     pub n_layer: usize,
+    /// Layers of the file behind the others that draft further tokens (multi-token prediction). Nothing here reads them.
+    pub n_draft: usize,
     /// Width of the residual stream.
     pub n_embd: usize,
     /// Tokens in the vocabulary.
@@ -98,7 +103,9 @@ pub struct Hparams {
     pub parallel_residual: bool,
     /// Experts, where feed-forwards are mixtures of them.
     pub experts: Option<ExpertHparams>,
-    /// The distinct kinds of attention, in the order of the first layer of each.
+    /// The gated delta-nets of layers that have no attention.
+    pub delta_net: Option<DeltaNetHparams>,
+    /// The distinct kinds of attention, one at least, in the order of the first layer of each.
     pub attention: Vec<LayerAttention>,
     /// A record for each layer, `[n_layer]`.
     pub layers: Vec<LayerHparams>,
@@ -123,6 +130,7 @@ impl Default for Hparams {
         Hparams {
             arch: String::new(),
             n_layer: 0,
+            n_draft: 0,
             n_embd: 0,
             n_vocab: 0,
             n_ctx_train: 0,
@@ -133,6 +141,7 @@ impl Default for Hparams {
             logit_softcap: None,
             parallel_residual: false,
             experts: None,
+            delta_net: None,
             attention: Vec::new(),
             layers: Vec::new(),
             rope_scaling: RopeScaling::default(),
@@ -147,14 +156,27 @@ impl Hparams {
         self.rope_scaling.n_ctx_orig.filter(|n| *n > 0).map_or(self.n_ctx_train, |n| n as usize)
     }
 
-    /// The attention of layer `il`, which must be below `n_layer`.
+    /// The attention of layer `il`; `None` where it is a gated delta-net, or is no layer of the model.
+    pub fn attention_of(&self, il: usize) -> Option<&LayerAttention> {
+        self.attention.get(self.layers.get(il)?.kind?)
+    }
+
+    /// The attention of layer `il`, which must be a layer with attention: [`Hparams::attention_of`] asks.
+    ///
+    /// # Panics
+    /// For other layers, as slices do.
     pub fn layer_attention(&self, il: usize) -> &LayerAttention {
-        &self.attention[self.layers[il].kind]
+        &self.attention[self.layers[il].kind.unwrap_or(usize::MAX)]
     }
 
     /// The layers of a kind, ascending.
     pub fn layers_of(&self, kind: usize) -> impl Iterator<Item = usize> + '_ {
-        self.layers.iter().enumerate().filter(move |(_, l)| l.kind == kind).map(|(il, _)| il)
+        self.layers.iter().enumerate().filter(move |(_, l)| l.kind == Some(kind)).map(|(il, _)| il)
+    }
+
+    /// The layers without attention, ascending.
+    pub fn recurrent_layers(&self) -> impl Iterator<Item = usize> + '_ {
+        self.layers.iter().enumerate().filter(|(_, l)| l.kind.is_none()).map(|(il, _)| il)
     }
 
     /// Reads and checks the numbers of a model. Where layers of its architecture differ in how they see
@@ -207,7 +229,8 @@ impl Hparams {
         let original = converted && (as_trained || spec.is_some());
         let rope_keys = if original { KeyReader { file, prefix: self::keys::ORIG } } else { keys };
 
-        let n_layer = keys.count("block_count", 1, MAX_LAYERS)?;
+        let n_draft = keys.n_draft()?;
+        let n_layer = keys.count("block_count", n_draft + 1, MAX_LAYERS)? - n_draft;
         let n_embd = keys.count("embedding_length", 1, MAX_DIM)?;
         let (attention, layers) =
             read_layers(&keys, &rope_keys, n_layer, n_embd, rule.unwrap_or(rules.layer))?;
@@ -232,6 +255,7 @@ impl Hparams {
         let mut hp = Hparams {
             arch: arch.clone(),
             n_layer,
+            n_draft,
             n_embd,
             n_vocab,
             n_ctx_train,
@@ -284,7 +308,7 @@ fn read_layers(
         if kind == kinds.len() {
             kinds.push(layer);
         }
-        layers.push(LayerHparams { kind, n_ff: n_ff[il] });
+        layers.push(LayerHparams { kind: Some(kind), n_ff: n_ff[il] });
     }
     Ok((kinds, layers))
 }

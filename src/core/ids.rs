@@ -17,6 +17,14 @@ pub enum Role {
     Qkv,
     /// Output projection of attention.
     O,
+    /// Gate of what a gated delta-net gives.
+    AttnGate,
+    /// How much of its state a gated delta-net forgets, a number for each head.
+    SsmAlpha,
+    /// How much a gated delta-net learns from a token, a number for each head.
+    SsmBeta,
+    /// Output projection of a gated delta-net.
+    SsmOut,
     /// Gate of a gated feed-forward.
     Gate,
     /// Up projection of the feed-forward; where the file has no gate of its own, it may hold both, the gate
@@ -58,6 +66,8 @@ pub enum NormRole {
     K,
     /// The output of attention.
     AttnPost,
+    /// Each head of what a gated delta-net gives.
+    Ssm,
     /// The output of the feed-forward.
     FfnPost,
     /// The residual stream before the output matrix; belongs to no layer.
@@ -100,6 +110,26 @@ pub fn sinks(il: usize) -> String {
     format!("blk.{il}.attn_sinks.weight")
 }
 
+/// Names of the tensors of a gated delta-net that nothing trains or replaces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeltaNetNames {
+    /// The convolution's weights, `[n_conv, n_embd_conv]`.
+    pub conv: String,
+    /// Added to alpha, `[n_head_v]`.
+    pub dt: String,
+    /// Factor on the rate of forgetting, `[n_head_v]`.
+    pub a: String,
+}
+
+/// The names of layer `il`.
+pub fn delta_net(il: usize) -> DeltaNetNames {
+    DeltaNetNames {
+        conv: format!("blk.{il}.ssm_conv1d.weight"),
+        dt: format!("blk.{il}.ssm_dt.bias"),
+        a: format!("blk.{il}.ssm_a"),
+    }
+}
+
 /// Role, its name in GGUF files, and the short name users give it as a LoRA target.
 const ROLES: &[(Role, &str, &str)] = &[
     (Role::Q, "attn_q", "q"),
@@ -107,6 +137,10 @@ const ROLES: &[(Role, &str, &str)] = &[
     (Role::V, "attn_v", "v"),
     (Role::Qkv, "attn_qkv", "qkv"),
     (Role::O, "attn_output", "o"),
+    (Role::AttnGate, "attn_gate", "attn_gate"),
+    (Role::SsmAlpha, "ssm_alpha", "ssm_alpha"),
+    (Role::SsmBeta, "ssm_beta", "ssm_beta"),
+    (Role::SsmOut, "ssm_out", "ssm_out"),
     (Role::Gate, "ffn_gate", "gate"),
     (Role::Up, "ffn_up", "up"),
     (Role::Down, "ffn_down", "down"),
@@ -123,6 +157,7 @@ const NORM_ROLES: &[(NormRole, &str)] = &[
     (NormRole::Q, "attn_q_norm"),
     (NormRole::K, "attn_k_norm"),
     (NormRole::AttnPost, "post_attention_norm"),
+    (NormRole::Ssm, "ssm_norm"),
     (NormRole::FfnPost, "post_ffw_norm"),
     (NormRole::Output, "output_norm"),
 ];

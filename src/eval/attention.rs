@@ -14,6 +14,7 @@ use super::document::pieces;
 use super::table::table;
 use super::{invalid, Document};
 use crate::control::Control;
+use crate::hparams::Hparams;
 use crate::model::{Error, Result};
 use crate::session::{QueryBlock, Session};
 use crate::Token;
@@ -240,8 +241,11 @@ fn check(session: &Session<'_>, n: usize, params: &Params) -> Result<()> {
         (Some(layer), _) if layer >= hp.n_layer => {
             return Err(invalid(format!("layer: expected 0 to {}, found {layer}", hp.n_layer - 1)));
         }
+        (Some(layer), _) if hp.attention_of(layer).is_none() => {
+            return Err(invalid(format!("layer {layer}: it has no attention, it is a gated delta-net")));
+        }
         (Some(layer), Some(head)) => {
-            let n_head = hp.layer_attention(layer).n_head;
+            let n_head = n_head(hp, layer);
             if head >= n_head {
                 return Err(invalid(format!("head: expected 0 to {}, found {head}", n_head - 1)));
             }
@@ -257,6 +261,11 @@ fn check(session: &Session<'_>, n: usize, params: &Params) -> Result<()> {
     Ok(())
 }
 
+/// Query heads of a layer; 0 where it has no attention.
+fn n_head(hp: &Hparams, layer: usize) -> usize {
+    hp.attention_of(layer).map_or(0, |attention| attention.n_head)
+}
+
 /// The sum of every head of some layers.
 fn sums(
     session: &mut Session<'_>,
@@ -269,7 +278,7 @@ fn sums(
     let mut sums: Vec<Vec<f64>> = Vec::new();
     let first = layers.start;
     for layer in layers.clone() {
-        sums.push(vec![0.0; session.model().hparams().layer_attention(layer).n_head]);
+        sums.push(vec![0.0; n_head(session.model().hparams(), layer)]);
     }
     session.probe(tokens, layers, &mut |block| {
         if control.stopped() {

@@ -9,11 +9,13 @@ use ggml::graph::{Builder, InputId};
 use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{DType, Error, Result};
 
+use super::delta_net::{DeltaInputs, Recurrence};
 use super::rotate::{Rotation, RotationInputs};
-use super::{n_columns, Graph, Pairing, ProbedQueries, Qkv, Shape, Spans};
+use super::{n_columns, Graph, Mixing, Pairing, ProbedQueries, Qkv, Shape, Spans};
 use crate::hparams::{Hparams, LayerAttention};
 use crate::kv::KvCache;
 use crate::rope::{Branch, Plan, PosMap};
+use crate::states::States;
 
 /// Inputs of a graph that attends through a cache.
 #[derive(Debug, Clone)]
@@ -24,6 +26,8 @@ pub struct GraphInputs {
     pub cells: InputId,
     /// For each kind of layer.
     pub kinds: Vec<KindInputs>,
+    /// Of recurrent layers, where there are some.
+    pub delta: Option<DeltaInputs>,
     /// I32 `[n_out]`: tokens whose logits are wanted, when not all are.
     pub out_ids: Option<InputId>,
 }
@@ -45,6 +49,7 @@ pub struct Cached<'a, 'c> {
     kv: &'a KvCache,
     n_tokens: usize,
     kinds: Vec<KindAttention<'a, 'c>>,
+    recurrence: Option<Recurrence<'a, 'c>>,
     cells: Tensor<'c>,
     out_ids: Option<Tensor<'c>>,
     probed: Range<usize>,
@@ -67,7 +72,7 @@ impl<'a, 'c> Cached<'a, 'c> {
     pub fn new(
         g: &Graph<'a, 'c>,
         hp: &'a Hparams,
-        kv: &'a KvCache,
+        (kv, states): (&'a KvCache, Option<&'a States>),
         plan: &'a Plan,
         pairing: Pairing,
         shape: &Shape,
@@ -90,14 +95,19 @@ impl<'a, 'c> Cached<'a, 'c> {
             kinds.push(KindAttention { layer, branches: &plan.branches, key_maps, spans, rotation, mask });
             inputs.push(KindInputs { mask: mask_id, rotation: ids });
         }
+        let recurrence = hp
+            .delta_net
+            .zip(states)
+            .map(|(net, states)| Recurrence::new(g, net, states, shape.groups, n_tokens));
+        let (recurrence, delta) = recurrence.transpose()?.unzip();
         let wanted = (shape.n_out > 0 && shape.n_out < n_tokens)
             .then(|| b.input("out_ids", DType::I32, &[shape.n_out]))
             .transpose()?;
         let out_ids = wanted.as_ref().map(|(id, _)| *id);
-        let inputs = GraphInputs { embd, cells: cells_id, kinds: inputs, out_ids };
+        let inputs = GraphInputs { embd, cells: cells_id, kinds: inputs, delta, out_ids };
         let out_ids = wanted.map(|(_, t)| t);
         let (probed, queries) = (shape.probed.clone(), RefCell::default());
-        Ok((Cached { hp, kv, n_tokens, kinds, cells, out_ids, probed, queries }, inputs, x))
+        Ok((Cached { hp, kv, n_tokens, kinds, recurrence, cells, out_ids, probed, queries }, inputs, x))
     }
 
     /// The outputs that show queries, once the graph is built.
@@ -114,19 +124,38 @@ impl<'a, 'c> Cached<'a, 'c> {
         }
     }
 
-    /// Rotates queries and keys, stores keys and values in the cache, and attends: q `[n_head * d, T]`, k and
-    /// v `[n_head_kv * d, T]` (their rows may be strided) to `[n_head * d, T]`. `sinks`: of the layer, F32 `[n_head]`.
-    pub fn attend(
+    /// What the tokens of a layer give each other: [`Cached::attend`], or the states of a recurrent layer moved on, F32
+    /// `[n_embd_v, T]`.
+    pub fn mix(
         &self,
         g: &Graph<'a, 'c>,
-        Qkv { q, k, v }: Qkv<'c>,
+        mixing: Mixing<'_, 'c>,
+        sinks: Option<&StoreTensor>,
+        il: usize,
+    ) -> Result<Tensor<'c>> {
+        match (mixing, &self.recurrence) {
+            (Mixing::Attention(qkv), _) => self.attend(g, qkv, sinks, il),
+            (Mixing::DeltaNet(net, x), Some(recurrence)) => recurrence.apply(g, net, x, il),
+            (Mixing::DeltaNet(..), None) => {
+                let what = format!("layer {il} is one, and there are no states");
+                Err(Error::Op { op: "gated delta-net", what })
+            }
+        }
+    }
+
+    /// Rotates queries and keys, stores keys and values in the cache, and attends: q `[n_head * d, T]`, k and
+    /// v `[n_head_kv * d, T]` (their rows may be strided) to `[n_head * d, T]`. `sinks`: of the layer, F32 `[n_head]`.
+    fn attend(
+        &self,
+        g: &Graph<'a, 'c>,
+        Qkv { q, k, v, gate }: Qkv<'c>,
         sinks: Option<&StoreTensor>,
         il: usize,
     ) -> Result<Tensor<'c>> {
         let (b, n) = (g.b, self.n_tokens);
         let no_layer = || Error::Op { op: "attention", what: format!("the model has no layer {il}") };
         let record = self.hp.layers.get(il).ok_or_else(no_layer)?;
-        let kind = self.kinds.get(record.kind).ok_or_else(no_layer)?;
+        let kind = record.kind.and_then(|kind| self.kinds.get(kind)).ok_or_else(no_layer)?;
         let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, softcap, .. } = *kind.layer;
         let sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
         let scoring = Scoring { scale, softcap, sinks };
@@ -170,7 +199,8 @@ impl<'a, 'c> Cached<'a, 'c> {
             }
             _ => explicit(b, &parts, kind.mask, scoring)?,
         };
-        b.reshape(out, &[d * n_head, n])
+        let out = b.reshape(out, &[d * n_head, n])?;
+        gate.map_or(Ok(out), |gate| b.mul(out, b.sigmoid(gate)?))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
 //! the matrix products of both, `activations` the activation functions, `experts` mixtures of experts, `moments` what importance
-//! matrices are made of; `attend` is attention through a cache, and `rotate` the rotary position embedding.
+//! matrices are made of; `attend` is attention through a cache, `delta_net` what recurrent layers have in its place, and `rotate` the rotary position embedding.
 
 mod activations;
 mod attend;
 mod blocks;
+mod delta_net;
 mod experts;
 mod moments;
 mod products;
@@ -18,10 +19,12 @@ use ggml::tensor::Tensor;
 use ggml::DType;
 
 use crate::kv::Span;
+use crate::layers::DeltaNet;
 use crate::rope::MAX_BRANCHES;
 
 pub use attend::{Cached, GraphInputs, KindInputs};
 pub use blocks::Graph;
+pub use delta_net::{DeltaInputs, Regroup, SeqGroups};
 pub use moments::Moments;
 pub use rotate::{Pairing, Rotation, RotationInputs};
 pub use tape::{Gradient, Recording, SavedActivation};
@@ -38,6 +41,8 @@ pub struct Shape {
     pub n_out: usize,
     /// For each kind of layer, the cells attended to.
     pub spans: Vec<Spans>,
+    /// How recurrent layers see the tokens; [`SeqGroups::one`] where there are none of them.
+    pub groups: SeqGroups,
     /// Layers whose rotated queries are outputs; empty in all but graphs that show attention.
     pub probed: Range<usize>,
     /// Whether the second moments of what linear maps read are outputs, in place of logits.
@@ -69,6 +74,17 @@ pub struct Qkv<'c> {
     pub k: Tensor<'c>,
     /// F32 `[n_head_kv * d, T]`.
     pub v: Tensor<'c>,
+    /// F32 `[n_head * d, T]`, of which the sigmoid is multiplied with the output of attention (Qwen3.5).
+    pub gate: Option<Tensor<'c>>,
+}
+
+/// How the tokens of a layer come together, with what each contributes.
+#[derive(Debug, Clone, Copy)]
+pub enum Mixing<'l, 'c> {
+    /// Attention.
+    Attention(Qkv<'c>),
+    /// A gated delta-net, and what it reads, F32 `[n_embd, T]`.
+    DeltaNet(&'l DeltaNet, Tensor<'c>),
 }
 
 /// Ways of computing that a device and the settings of a session allow.

@@ -8,13 +8,13 @@ use rayon::prelude::*;
 
 use super::batch::Item;
 use super::{Batch, Built, SeqId, Session};
-use crate::graph::{Cached, Graph, Shape, Spans};
+use crate::graph::{Cached, Graph, SeqGroups, Shape, Spans};
 use crate::model::{Error, Result};
 use crate::Token;
 
 /// Upper bounds of the tensors in a graph, for the size of its arena: for each layer, outside layers, for
 /// each low-rank pair.
-const TENSORS_PER_LAYER: usize = 80;
+const TENSORS_PER_LAYER: usize = 96;
 const TENSORS_ELSEWHERE: usize = 64;
 const TENSORS_PER_PAIR: usize = 8;
 /// More for each layer where second moments are shown.
@@ -190,21 +190,29 @@ impl Session<'_> {
                 )));
             }
         }
-        let mut at = 0;
-        for part in items.chunks(self.params.n_ubatch) {
-            if let Err(e) = self.micro_batch(part, at, sink) {
-                for (seq, len) in before {
-                    // Where earlier micro-batches have evicted what is needed there, nothing of the sequence
-                    // is of use.
-                    let len = if self.holds(seq, len) { len } else { 0 };
-                    self.kv.remove(seq, len as i32);
-                    self.tokens[seq as usize].truncate(len);
-                }
-                return Err(e);
-            }
-            at += part.len();
+        if let Some(states) = &mut self.states {
+            states.begin(&before);
         }
-        Ok(())
+        let mut at = 0;
+        let mut done = Ok(());
+        while done.is_ok() && at < items.len() {
+            let n = self.micro_batch_len(&items[at..]);
+            done = self.micro_batch(&items[at..at + n], at, sink);
+            at += n;
+        }
+        if let Some(states) = &mut self.states {
+            states.end(done.is_ok());
+        }
+        for (seq, len) in before.into_iter().filter(|_| done.is_err()) {
+            // Where earlier micro-batches have evicted what is needed there, nothing of the sequence is of use.
+            let len = self.resumable(seq, len);
+            self.kv.remove(seq, len as i32);
+            self.tokens[seq as usize].truncate(len);
+            if let Some(states) = &mut self.states {
+                states.truncate(seq, len);
+            }
+        }
+        done
     }
 
     fn micro_batch(&mut self, items: &[Item], first: usize, sink: Sink<'_>) -> Result<()> {
@@ -219,6 +227,8 @@ impl Session<'_> {
         }
         self.evict(&places);
         let cells = self.kv.allocate(&places).ok_or_else(|| Error::Invalid("the context is full".into()))?;
+        let grouped = self.grouped(items)?;
+        let groups = if self.states.is_some() { grouped.shape() } else { SeqGroups::one(items.len()) };
         let wanted: Vec<usize> = (0..items.len()).filter(|&i| items[i].logits).collect();
         let spans = self.plan.kinds().iter().map(|kind| {
             let mut spans = Spans::default();
@@ -232,6 +242,7 @@ impl Session<'_> {
             n_tokens: items.len(),
             n_out: wanted.len(),
             spans: spans.clone(),
+            groups,
             probed: self.probed.clone(),
             moments: self.moments,
         })?;
@@ -239,6 +250,9 @@ impl Session<'_> {
             return Err(Error::Invalid("no graph".into()));
         };
         self.fill(&inputs, items, &places, &cells, &wanted, &spans)?;
+        if let (Some(ids), Some(net)) = (&inputs.delta, self.model.hparams().delta_net) {
+            grouped.fill(&mut self.exec, ids, net.n_conv - 1)?;
+        }
         if self.exec.compute()? == Outcome::Cancelled {
             return Err(Error::Interrupted);
         }
@@ -261,8 +275,8 @@ impl Session<'_> {
     /// Bytes a graph of this shape needs beside weights and cache.
     pub(super) fn measure(&mut self, shape: &Shape) -> Result<usize> {
         let parts = Parts { model: self.model, capabilities: self.capabilities };
-        let n = self.max_tensors(shape);
-        Ok(self.exec.measure(n, |b| parts.build(b, &self.kv, &self.plan, shape).map(|_| ()))?)
+        let (n, caches) = (self.max_tensors(shape), (&self.kv, self.states.as_ref()));
+        Ok(self.exec.measure(n, |b| parts.build(b, caches, &self.plan, shape).map(|_| ()))?)
     }
 
     /// Makes the executor hold a graph of this shape.
@@ -272,8 +286,8 @@ impl Session<'_> {
         }
         self.current = None;
         let parts = Parts { model: self.model, capabilities: self.capabilities };
-        let n = self.max_tensors(shape);
-        self.current = Some(self.exec.build(n, |b| parts.build(b, &self.kv, &self.plan, shape))?);
+        let (n, caches) = (self.max_tensors(shape), (&self.kv, self.states.as_ref()));
+        self.current = Some(self.exec.build(n, |b| parts.build(b, caches, &self.plan, shape))?);
         Ok(())
     }
 }
@@ -293,17 +307,17 @@ impl Parts<'_> {
     fn build<'c>(
         &self,
         b: &Builder<'c>,
-        kv: &crate::kv::KvCache,
+        caches: (&crate::kv::KvCache, Option<&crate::states::States>),
         plan: &crate::rope::Plan,
         shape: &Shape,
     ) -> ggml::Result<Built> {
         let (hp, transformer) = (self.model.hparams(), self.model.transformer());
         let how = self.capabilities;
         let g = if shape.moments { Graph::watched(b, how) } else { Graph::new(b, how) };
-        let (cached, inputs, mut x) = Cached::new(&g, hp, kv, plan, self.model.arch().pairing, shape)?;
+        let (cached, inputs, mut x) = Cached::new(&g, hp, caches, plan, self.model.arch().pairing, shape)?;
         for (il, layer) in transformer.layers.iter().enumerate() {
-            let qkv = layer.before_attention(&g, x)?;
-            let attn_out = cached.wanted(&g, cached.attend(&g, qkv, layer.sinks(), il)?, il)?;
+            let mixing = layer.before_attention(&g, x)?;
+            let attn_out = cached.wanted(&g, cached.mix(&g, mixing, layer.sinks(), il)?, il)?;
             x = layer.after_attention(&g, cached.wanted(&g, x, il)?, attn_out)?;
         }
         if shape.moments {

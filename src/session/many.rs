@@ -58,8 +58,8 @@ impl Session<'_> {
         }
         let mut next = Vec::with_capacity(n);
         for (i, prompt) in prompts.iter().enumerate() {
-            let shared = self.begin(i as SeqId, prompt, n * how.n_predict)?;
-            let row = self.extend(i as SeqId, &prompt[shared..])?;
+            let (shared, departed) = self.begin(i as SeqId, prompt, n * how.n_predict)?;
+            let row = self.extend_prompt(i as SeqId, prompt, shared, departed)?;
             let row = row.to_vec();
             next.push(self.likeliest(&row, 0, how)?);
         }
@@ -130,18 +130,12 @@ impl Session<'_> {
     }
 
     /// Makes a sequence hold the longest beginning of a prompt that any sequence has, without the last token,
-    /// whose logits are wanted; returns its length. Sequences above it are dropped where the prompt and
+    /// whose logits are wanted; returns its length, and the most tokens that any sequence shares with the prompt, which
+    /// are more where recurrent layers have no state behind them. Sequences above it are dropped where the prompt and
     /// `extra` tokens need their room.
-    fn begin(&mut self, seq: SeqId, prompt: &[Token], extra: usize) -> Result<usize> {
-        let shared = |s: SeqId| {
-            let same = self.tokens(s).iter().zip(prompt).take_while(|(a, b)| a == b).count();
-            let same = same.min(prompt.len() - 1);
-            if self.holds(s, same) {
-                same
-            } else {
-                0
-            }
-        };
+    fn begin(&mut self, seq: SeqId, prompt: &[Token], extra: usize) -> Result<(usize, usize)> {
+        let shared = |s: SeqId| self.resumable(s, self.shared(s, prompt).min(prompt.len() - 1));
+        let departed = (0..MAX_SEQS).map(|s| self.shared(s, prompt)).max().unwrap_or(0);
         let best = (0..MAX_SEQS).map(|s| (shared(s), s == seq, s)).max().unwrap_or((0, true, seq));
         let (n, _, from) = best;
         if from != seq && n > 0 {
@@ -154,7 +148,7 @@ impl Session<'_> {
             }
             self.truncate(other, 0)?;
         }
-        Ok(n)
+        Ok((n, departed))
     }
 
     /// Log-likelihoods of several endings of one text, in a context that holds the text and all of them. The
@@ -180,10 +174,14 @@ impl Session<'_> {
         while !rest.is_empty() {
             let (mut batch, mut owners) = (Batch::new(), Vec::new());
             let room = self.kv.n_free().min(self.params.n_batch);
+            let most_seqs = self.states.as_ref().map_or(MAX_SEQS, |states| states.n_free() as SeqId);
             let mut seq = 0;
             while let Some(&i) = rest.first() {
                 let tokens = &endings[i][..endings[i].len() - 1];
-                if seq + 1 == MAX_SEQS || (batch.len() + tokens.len() > room && !batch.is_empty()) {
+                if seq + 1 == MAX_SEQS
+                    || seq >= most_seqs.max(1)
+                    || (batch.len() + tokens.len() > room && !batch.is_empty())
+                {
                     break;
                 }
                 rest.remove(0);

@@ -8,6 +8,7 @@ use crate::hparams::Hparams;
 use crate::kv::{Cell, CELL_BLOCK};
 use crate::model::{Error, Result};
 use crate::rope::{LayerPlan, Plan};
+use crate::states::States;
 use crate::DType;
 
 /// Contexts an error proposes are multiples of this, tokens.
@@ -23,7 +24,7 @@ pub(super) struct Cost<'a> {
     pub(super) n_cells: usize,
     /// Keys and values.
     pub(super) kv: usize,
-    /// The cells themselves, masks and scores.
+    /// The cells themselves, masks and scores, and states of recurrent layers.
     pub(super) other: usize,
 }
 
@@ -37,8 +38,9 @@ impl<'a> Cost<'a> {
         let n_cells = held.unwrap_or(params.n_ctx.saturating_mul(params.n_seq_max));
         let n_rows = whole_blocks(n_cells);
         let per_cell = (0..hp.n_layer).map(|il| {
-            let row = params.kv_type.row_bytes(hp.layer_attention(il).n_embd_kv()).unwrap_or(0);
-            row.saturating_mul(plan.layer(il).key_maps().len() + 1)
+            let (Some(layer), Some(plan)) = (hp.attention_of(il), plan.of_layer(il)) else { return 0 };
+            let row = params.kv_type.row_bytes(layer.n_embd_kv()).unwrap_or(0);
+            row.saturating_mul(plan.key_maps().len() + 1)
         });
         let kv = per_cell.fold(0, usize::saturating_add).saturating_mul(n_rows);
         let mut cost = Cost { hp, params, plan, n_cells, kv, other: 0 };
@@ -52,7 +54,8 @@ impl<'a> Cost<'a> {
             let per_column = params.n_ubatch.saturating_mul(scores.saturating_add(size_of::<u16>()));
             spans.iter().fold(0, |n: usize, s| n.saturating_add(s.len)).saturating_mul(per_column)
         });
-        cost.other = of_kinds.fold(cells, usize::saturating_add);
+        let states = States::bytes_for(hp, params.n_seq_max);
+        cost.other = of_kinds.fold(cells.saturating_add(states), usize::saturating_add);
         cost
     }
 

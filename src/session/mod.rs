@@ -9,6 +9,7 @@ mod memory;
 mod moments;
 mod prefix;
 mod probe;
+mod recurrent;
 mod saved;
 mod state;
 
@@ -23,6 +24,7 @@ use crate::graph::{Capabilities, GraphInputs, Moments, ProbedQueries, Shape};
 use crate::kv::{KvCache, MAX_SEQS};
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, RopeError, Spec};
+use crate::states::States;
 use crate::{DType, Token};
 
 pub use batch::Batch;
@@ -95,6 +97,8 @@ pub struct MemoryUse {
     pub weights: usize,
     /// KV cache.
     pub kv: usize,
+    /// States of recurrent layers.
+    pub states: usize,
     /// Compute buffers.
     pub compute: usize,
 }
@@ -118,6 +122,8 @@ pub struct Session<'m> {
     plan: Plan,
     exec: Executor,
     kv: KvCache,
+    /// Where the model has recurrent layers.
+    states: Option<States>,
     capabilities: Capabilities,
     /// The graph the executor holds.
     current: Option<Built>,
@@ -180,11 +186,13 @@ impl<'m> Session<'m> {
         };
         let exec = Executor::new(Backend::new(device, params.n_threads)?)?;
         let kv = KvCache::new(device, hp, &plan, n_cells, params.kv_type)?;
+        let states = States::new(device, hp, params.n_seq_max)?;
         let mut session = Session {
             model,
             plan,
             exec,
             kv,
+            states,
             capabilities,
             current: None,
             probed: 0..0,
@@ -255,7 +263,8 @@ impl<'m> Session<'m> {
     /// no flash attention for it.
     fn reserve(&mut self) -> Result<()> {
         let spans = self.cost().spans();
-        let largest = Shape { n_tokens: self.params.n_ubatch, n_out: 1, spans, probed: 0..0, moments: false };
+        let (n_tokens, groups) = (self.params.n_ubatch, self.largest_groups(self.params.n_ubatch));
+        let largest = Shape { n_tokens, n_out: 1, spans, groups, probed: 0..0, moments: false };
         let compute = self.measure(&largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         match self.prepare(&largest) {
@@ -299,19 +308,19 @@ impl<'m> Session<'m> {
     /// Drops a sequence's tokens from position `n` on.
     ///
     /// # Errors
-    /// Under a plan that evicts keys, when some that later tokens would see are gone; then nothing is
-    /// dropped. Dropping all is always possible.
+    /// Under a plan that evicts keys, when some that later tokens would see are gone; in models with recurrent layers,
+    /// when these have kept no state behind `n` tokens. Then nothing is dropped. Dropping all is always possible.
     pub fn truncate(&mut self, seq: SeqId, n: usize) -> Result<()> {
         let len = self.sequence(seq)?.len();
         if n < len {
-            if !self.holds(seq, n) {
-                return Err(Error::Invalid(format!(
-                    "truncate: {} has evicted keys that tokens after {n} would see, of {len}; go back to 0 and decode again",
-                    self.plan.spec
-                )));
+            if self.resumable(seq, n) != n {
+                return Err(self.cannot_truncate(seq, n));
             }
             self.sequence(seq)?.truncate(n);
             self.kv.remove(seq, n as i32);
+            if let Some(states) = &mut self.states {
+                states.truncate(seq, n);
+            }
         }
         Ok(())
     }
@@ -323,6 +332,9 @@ impl<'m> Session<'m> {
             self.truncate(dst, 0)?;
             *self.sequence(dst)? = tokens;
             self.kv.copy(src, dst);
+            if let Some(states) = &mut self.states {
+                states.copy(src, dst);
+            }
         }
         Ok(())
     }
@@ -331,11 +343,19 @@ impl<'m> Session<'m> {
     pub fn clear(&mut self) {
         self.tokens.iter_mut().for_each(Vec::clear);
         self.kv.clear();
+        if let Some(states) = &mut self.states {
+            states.clear();
+        }
     }
 
     /// Bytes in use.
     pub fn memory(&self) -> MemoryUse {
-        MemoryUse { weights: self.model.n_bytes(), kv: self.kv.n_bytes(), compute: self.exec.buffer_bytes() }
+        MemoryUse {
+            weights: self.model.n_bytes(),
+            kv: self.kv.n_bytes(),
+            states: self.states.as_ref().map_or(0, States::n_bytes),
+            compute: self.exec.buffer_bytes(),
+        }
     }
 
     /// A flag that stops `decode` with [`Error::Interrupted`] when set: between micro-batches, and on the CPU

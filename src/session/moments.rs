@@ -2,7 +2,7 @@
 
 use super::batch::Item;
 use super::Session;
-use crate::graph::Shape;
+use crate::graph::{SeqGroups, Shape};
 use crate::model::{Error, Result};
 use crate::Token;
 
@@ -36,7 +36,8 @@ impl Session<'_> {
         }
         let n = self.params.n_ubatch;
         let spans = self.cost().spans();
-        let largest = Shape { n_tokens: n, n_out: 0, spans, probed: 0..0, moments: true };
+        let groups = SeqGroups::one(n);
+        let largest = Shape { n_tokens: n, n_out: 0, spans, groups, probed: 0..0, moments: true };
         let compute = self.measure(&largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         self.moments = true;

@@ -1,6 +1,6 @@
 //! Prompts: the prefix that is in the cache already is reused, and only the tokens after it are computed.
 
-use super::Session;
+use super::{SeqId, Session};
 use crate::control::Control;
 use crate::model::{Error, Result};
 use crate::Token;
@@ -10,15 +10,21 @@ impl Session<'_> {
     /// its length. What follows it in `tokens` is then to be appended.
     ///
     /// Under a plan that evicts keys, those that the next token would see may be gone; then the sequence is
-    /// emptied, and the length is 0.
+    /// emptied, and the length is 0. Where there are recurrent layers, it is cut back to the last of their states within
+    /// that beginning.
     ///
     /// # Errors
     /// None that a caller can cause; the sequence is as it was then.
     pub fn reuse_prefix(&mut self, tokens: &[Token], most: usize) -> Result<usize> {
-        let shared = self.tokens(0).iter().zip(tokens).take_while(|(a, b)| a == b).count().min(most);
-        let shared = if self.holds(0, shared) { shared } else { 0 };
-        self.truncate(0, shared)?;
-        Ok(shared)
+        let shared = self.shared(0, tokens).min(most);
+        let held = self.resumable(0, shared);
+        self.truncate(0, held)?;
+        Ok(held)
+    }
+
+    /// Tokens at the beginning of a sequence that are those at the beginning of `tokens`.
+    pub(super) fn shared(&self, seq: SeqId, tokens: &[Token]) -> usize {
+        self.tokens(seq).iter().zip(tokens).take_while(|(a, b)| a == b).count()
     }
 
     /// Makes sequence 0 hold exactly `tokens`, using again the cached prefix they share. Returns the logits
@@ -31,8 +37,9 @@ impl Session<'_> {
         let Some(most) = tokens.len().checked_sub(1) else {
             return Err(Error::Invalid("prompt: expected at least one token, found none".into()));
         };
+        let departed = self.shared(0, tokens);
         let shared = self.reuse_prefix(tokens, most)?;
-        Ok((self.append(&tokens[shared..])?, shared))
+        Ok((self.extend_prompt(0, tokens, shared, departed)?, shared))
     }
 
     /// As [`Session::prompt`], for long prompts: batch by batch, with the number of tokens held reported
@@ -42,12 +49,17 @@ impl Session<'_> {
     /// Those of [`Session::append`]: [`Error::Interrupted`] when `control` stops it.
     pub fn prefill(&mut self, tokens: &[Token], control: &Control<'_>) -> Result<usize> {
         control.bind(&self.cancel_flag());
-        let shared = self.reuse_prefix(tokens, tokens.len())?;
-        let (mut done, n) = (shared, tokens.len());
+        let (departed, n) = (self.shared(0, tokens), tokens.len());
+        let shared = self.reuse_prefix(tokens, n)?;
+        let (mut done, kept) = (shared, self.kept_places(shared, departed, n));
         control.report(format_args!("reading"), done as u64, n as u64);
-        for batch in tokens[shared..].chunks(self.params.n_batch) {
-            self.append(batch)?;
-            done += batch.len();
+        while done < n {
+            let end = kept.iter().copied().find(|&at| at > done).unwrap_or(n).min(done + self.params.n_batch);
+            self.append(&tokens[done..end])?;
+            done = end;
+            if kept.contains(&done) {
+                self.keep_state(0);
+            }
             control.report(format_args!("reading"), done as u64, n as u64);
         }
         Ok(shared)

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::batch::Item;
 use super::Session;
-use crate::graph::Shape;
+use crate::graph::{SeqGroups, Shape};
 use crate::hparams::LayerAttention;
 use crate::model::{Error, Result};
 use crate::rope::Branch;
@@ -115,8 +115,8 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 impl Session<'_> {
-    /// Empties the session, reads `tokens` as sequence 0, and calls `f` with the queries of each of `layers`,
-    /// micro-batch by micro-batch. What `f` needs is computed outside the graph from the queries that the
+    /// Empties the session, reads `tokens` as sequence 0, and calls `f` with the queries of each of `layers` that has
+    /// attention, micro-batch by micro-batch. What `f` needs is computed outside the graph from the queries that the
     /// graph attends with and the keys as they are cached, so it holds for every rope method, type of cache
     /// and way of computing attention; nothing is tokens x tokens.
     ///
@@ -138,8 +138,10 @@ impl Session<'_> {
         self.clear();
         let n = self.params.n_ubatch.min(MICRO_BATCH);
         let spans = self.cost().spans();
+        let groups = SeqGroups::one(n);
+        let probed = layers.clone();
         let compute =
-            self.measure(&Shape { n_tokens: n, n_out: 0, spans, probed: layers.clone(), moments: false })?;
+            self.measure(&Shape { n_tokens: n, n_out: 0, spans, groups, probed, moments: false })?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         self.probed = layers.clone();
         let done = tokens.chunks(n).try_for_each(|tokens| {
@@ -147,15 +149,19 @@ impl Session<'_> {
                 tokens.iter().map(|&token| Item { token, seq: 0, logits: false }).collect();
             // Not more than one micro-batch, so that the graph's outputs are still there.
             self.run(&items, &mut |_, _| Ok(()))?;
-            layers.clone().try_for_each(|il| f(&self.query_block(il, tokens.len())?))
+            layers.clone().try_for_each(|il| self.query_block(il, tokens.len())?.map_or(Ok(()), |b| f(&b)))
         });
         self.probed = 0..0;
         done
     }
 
-    /// The last `n` queries of a layer, behind a micro-batch that was read with that layer probed.
-    fn query_block(&self, il: usize, n: usize) -> Result<QueryBlock> {
-        let plan = self.plan.layer(il);
+    /// The last `n` queries of a layer, behind a micro-batch that was read with that layer probed; `None` where it has no
+    /// attention.
+    fn query_block(&self, il: usize, n: usize) -> Result<Option<QueryBlock>> {
+        let hp = self.model.hparams();
+        let (Some(plan), Some(attention)) = (self.plan.of_layer(il), hp.attention_of(il)) else {
+            return Ok(None);
+        };
         let key_maps = plan.key_maps();
         let shown = self.current.iter().flat_map(|built| &built.queries).filter(|q| q.layer == il);
         let mut parts = Vec::new();
@@ -168,14 +174,14 @@ impl Session<'_> {
         }
         let end = self.tokens[0].len();
         let cells = &self.kv.cells()[..self.kv.n_end()];
-        Ok(QueryBlock {
+        Ok(Some(QueryBlock {
             layer: il,
             positions: end - n..end,
-            attention: self.model.hparams().layer_attention(il).clone(),
+            attention: attention.clone(),
             sinks: self.sinks(il)?,
             parts,
             cells: cells.iter().map(|c| if c.seqs & 1 != 0 { c.pos } else { -1 }).collect(),
-        })
+        }))
     }
 
     /// The attention sinks of a layer; empty where it has none.

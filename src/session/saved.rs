@@ -2,7 +2,7 @@
 //!
 //! Layout, numbers little-endian: magic, length of the header (u64), header (JSON), the attachment, the
 //! tokens of each sequence (i32), each cell's position (i32) and sequences (u64), each layer's keys and
-//! values for these cells, SHA-256 of all that. The header says how much there is of each, and the file's
+//! values for these cells, states of recurrent layers one after the other, SHA-256 of all that. The header says how much there is of each, and the file's
 //! length must agree before anything is read.
 
 use std::fs::File;
@@ -51,6 +51,15 @@ pub(super) struct Header {
     pub(super) n_tokens: Vec<u64>,
     pub(super) n_cells: u64,
     pub(super) cell_bytes: u64,
+    /// States of recurrent layers.
+    #[serde(default)]
+    pub(super) n_states: u64,
+    #[serde(default)]
+    pub(super) state_bytes: u64,
+    /// For each sequence the number of tokens before each of its states, ascending, and the state's index. Empty where
+    /// the model has no recurrent layers.
+    #[serde(default)]
+    pub(super) states: Vec<Vec<(u64, u64)>>,
     pub(super) attachment_bytes: u64,
 }
 
@@ -59,7 +68,8 @@ impl Header {
     fn data_bytes(&self) -> Option<u64> {
         let tokens = self.n_tokens.iter().try_fold(0u64, |sum, &n| sum.checked_add(n.checked_mul(TOKEN)?))?;
         let cells = self.n_cells.checked_mul(self.cell_bytes.checked_add(CELL)?)?;
-        self.attachment_bytes.checked_add(tokens)?.checked_add(cells)
+        let states = self.n_states.checked_mul(self.state_bytes)?;
+        self.attachment_bytes.checked_add(tokens)?.checked_add(cells)?.checked_add(states)
     }
 
     /// Checks for what a file of this header could not be, whatever session it is restored into.
@@ -73,6 +83,13 @@ impl Header {
         let most = i32::MAX as u64;
         if self.n_tokens.len() != MAX_SEQS as usize || self.n_tokens.iter().any(|&n| n > most) {
             return Err(format!("tokens: expected at most {most} in each of {MAX_SEQS} sequences"));
+        }
+        if !self.states.is_empty() && self.states.len() != MAX_SEQS as usize {
+            let found = self.states.len();
+            return Err(format!("states: expected those of {MAX_SEQS} sequences, found those of {found}"));
+        }
+        if self.states.iter().flatten().any(|&(_, at)| at >= self.n_states) {
+            return Err(format!("states: expected some of {}, found another", self.n_states));
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::saved::{is_session_file, Header, SavedSession, CELL, MAGIC, MAX_HEADER, TOKEN};
 use super::Session;
-use crate::kv::Cell;
+use crate::kv::{Cell, MAX_SEQS};
 use crate::model::{Error, Model, Result};
 use crate::rope::Plan;
 use crate::Token;
@@ -56,11 +56,14 @@ impl Session<'_> {
             attachment_bytes: attachment.len() as u64,
             n_tokens: self.tokens.iter().map(|t| t.len() as u64).collect(),
             n_cells: cells.len() as u64,
+            n_states: self.states.as_ref().map_or(0, |states| states.used().len() as u64),
+            states: self.saved_states(),
             ..self.facts()
         };
         header.check().map_err(refuse)?;
         self.check(&header).map_err(refuse)?;
         self.check_contents(&self.tokens, cells).map_err(refuse)?;
+        self.check_states(&self.tokens, &header).map_err(refuse)?;
         let json = serde_json::to_vec(&header).map_err(|e| io(e.into()))?;
         if json.len() as u64 > MAX_HEADER {
             return Err(refuse(format!("header: expected at most {MAX_HEADER} bytes, found {}", json.len())));
@@ -82,7 +85,10 @@ impl Session<'_> {
                 write(&cell.pos.to_le_bytes())?;
                 write(&cell.seqs.to_le_bytes())?;
             }
-            self.kv.export(write)?;
+            self.kv.export(&mut write)?;
+            if let Some(states) = &self.states {
+                states.export(&mut write)?;
+            }
             out.write_all(&hash.finalize()).map_err(io)?;
             // Another program may have put a file there meanwhile.
             check_replaceable(path)
@@ -119,8 +125,9 @@ impl Session<'_> {
         }
         let (tokens, cells) = saved.contents().map_err(|e| saved.io(e))?;
         self.check_contents(&tokens, &cells).map_err(|e| saved.refuse(e))?;
+        self.check_states(&tokens, &saved.header).map_err(|e| saved.refuse(e))?;
         self.clear();
-        let done = self.kv.import(&cells, |bytes| saved.fill(bytes));
+        let done = self.kv.import(&cells, |bytes| saved.fill(bytes)).and_then(|()| self.import_states(saved));
         if done.is_err() {
             self.clear();
             return done;
@@ -141,6 +148,9 @@ impl Session<'_> {
             n_tokens: Vec::new(),
             n_cells: 0,
             cell_bytes: self.kv.cell_bytes() as u64,
+            n_states: 0,
+            state_bytes: self.states.as_ref().map_or(0, |states| states.state_bytes() as u64),
+            states: Vec::new(),
             attachment_bytes: 0,
         }
     }
@@ -154,6 +164,7 @@ impl Session<'_> {
             ("keys", &own.keys, &header.keys),
             ("kv type", &own.kv_type, &header.kv_type),
             ("cell bytes", &own.cell_bytes.to_string(), &header.cell_bytes.to_string()),
+            ("state bytes", &own.state_bytes.to_string(), &header.state_bytes.to_string()),
         ] {
             if expected != found {
                 return Err(format!("{key}: expected {expected}, found {found}"));
@@ -171,6 +182,48 @@ impl Session<'_> {
         let n_cells = self.kv.cells().len();
         if header.n_cells > n_cells as u64 {
             return Err(format!("ctx: expected at least {}, found {n_cells}", header.n_cells));
+        }
+        Ok(())
+    }
+
+    /// The states of each sequence as a header has them.
+    fn saved_states(&self) -> Vec<Vec<(u64, u64)>> {
+        let Some(states) = &self.states else { return Vec::new() };
+        let used = states.used();
+        let index = |slot: usize| used.binary_search(&slot).unwrap_or(0) as u64;
+        let of = |seq| states.of(seq).iter().map(|s| (s.n as u64, index(s.slot))).collect();
+        (0..MAX_SEQS).map(of).collect()
+    }
+
+    fn import_states(&mut self, saved: &mut SavedSession) -> Result<()> {
+        let Some(states) = &mut self.states else { return Ok(()) };
+        let (n, header) = (saved.header.n_states as usize, &saved.header.states);
+        let of_seq = |of: &Vec<(u64, u64)>| of.iter().map(|&(n, at)| (n as usize, at as usize)).collect();
+        let of: Vec<Vec<(usize, usize)>> = header.iter().map(of_seq).collect();
+        states.import(&of, n, |bytes| saved.fill(bytes))
+    }
+
+    /// Why the states that a header lists cannot be those of sequences of these tokens in this session.
+    fn check_states(&self, tokens: &[Vec<Token>], header: &Header) -> Result<(), String> {
+        let Some(states) = &self.states else {
+            let found = header.n_states;
+            let none = found == 0 && header.states.is_empty();
+            return if none { Ok(()) } else { Err(format!("states: expected none, found {found}")) };
+        };
+        let most = states.most() as u64;
+        if header.n_states > most {
+            return Err(format!(
+                "states: a session for {} sequences has room for {most}, found {}",
+                self.params.n_seq_max, header.n_states
+            ));
+        }
+        for (seq, tokens) in tokens.iter().enumerate() {
+            let of = header.states.get(seq).map_or(&[][..], Vec::as_slice);
+            let ascending = of.windows(2).all(|w| w[0].0 < w[1].0) && of.iter().all(|s| s.0 > 0);
+            if !ascending || of.last().map_or(0, |s| s.0) != tokens.len() as u64 {
+                let n = tokens.len();
+                return Err(format!("states: sequence {seq} does not have one behind its {n} tokens"));
+            }
         }
         Ok(())
     }

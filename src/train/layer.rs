@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ggml::graph::{Builder, InputId, OutputId};
 use ggml::tensor::Tensor;
-use ggml::{DType, Result};
+use ggml::{DType, Error, Result};
 
 use super::attention::{Attend, Cache, LayerCache, SeenInput};
 use super::params::ParamSet;
@@ -12,11 +12,11 @@ use super::saved::{self, Activation, Checkpointing};
 use super::seen;
 use crate::arch::Transformer;
 use crate::graph::{
-    Capabilities, Gradient, Graph, Pairing, Qkv, Recording, Rotation, RotationInputs, SavedActivation,
+    Capabilities, Gradient, Graph, Mixing, Pairing, Qkv, Recording, Rotation, RotationInputs, SavedActivation,
 };
 use crate::hparams::{Hparams, LayerAttention};
 use crate::ids::{LinearId, ParamId};
-use crate::rope::{Plan, PosMap};
+use crate::rope::{LayerPlan, Plan, PosMap};
 
 /// The settings and tensors that all graphs of a training step share.
 #[derive(Clone, Copy)]
@@ -70,6 +70,31 @@ pub(super) struct LayerIds {
     pub(super) out: Option<OutputId>,
 }
 
+/// The attention of a layer and its plan.
+///
+/// # Errors
+/// A layer without any.
+pub(super) fn attention<'a>(
+    hp: &'a Hparams,
+    plan: &'a Plan,
+    il: usize,
+) -> Result<(&'a LayerAttention, &'a LayerPlan)> {
+    hp.attention_of(il).zip(plan.of_layer(il)).ok_or_else(no_gradient)
+}
+
+/// Of a layer with attention that is not gated.
+fn qkv<'c>(mixing: Mixing<'_, 'c>) -> Result<Qkv<'c>> {
+    match mixing {
+        Mixing::Attention(qkv) if qkv.gate.is_none() => Ok(qkv),
+        _ => Err(no_gradient()),
+    }
+}
+
+/// Such models are refused before any graph is built.
+fn no_gradient() -> Error {
+    Error::Argument("training: there is no gradient of gated delta-nets and gated attention".into())
+}
+
 impl Ctx<'_> {
     /// Upper bound of a graph's tensors: explicit attention works in chunks of queries, and a longer context
     /// has more of them.
@@ -114,7 +139,7 @@ impl Ctx<'_> {
         self.recorded(b, false, |g| {
             let net = &self.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
-            let Qkv { q, k, v } = net.before_attention(g, layer.x)?;
+            let Qkv { q, k, v, .. } = qkv(net.before_attention(g, layer.x)?)?;
             let [k, v] = layer.store(k, v)?;
             let attn_out = layer.attend()?.forward(b, layer.rotated(q)?, k, v)?;
             if self.checkpointing >= Checkpointing::Attention {
@@ -132,7 +157,7 @@ impl Ctx<'_> {
         self.recorded(b, true, |g| {
             let net = &self.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
-            let Qkv { k, v, .. } = net.before_attention(g, layer.x)?;
+            let Qkv { k, v, .. } = qkv(net.before_attention(g, layer.x)?)?;
             layer.store(k, v)?;
             Ok(layer.finish())
         })
@@ -147,7 +172,7 @@ impl Ctx<'_> {
             let (n_embd, d, n_head) = (self.hp.n_embd, layer.layer.n_embd_head, layer.layer.n_head);
             let (d_y_id, d_y) = b.input("d_y", DType::F32, &[n_embd, block.n])?;
             layer.ids.d_y = Some(d_y_id);
-            let Qkv { q, k, v } = net.before_attention(g, layer.x)?;
+            let Qkv { q, k, v, .. } = qkv(net.before_attention(g, layer.x)?)?;
             let stored = if alone {
                 layer.store(k, v)?
             } else {
@@ -219,7 +244,7 @@ struct LayerGraph<'g, 'a, 'c> {
 impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
     fn new(g: &'g Graph<'a, 'c>, ctx: &'g Ctx<'g>, block: Block) -> Result<Self> {
         let (b, hp) = (g.b, ctx.hp);
-        let (layer, plan) = (hp.layer_attention(block.il), ctx.plan.layer(block.il));
+        let (layer, plan) = attention(hp, ctx.plan, block.il)?;
         let (x_id, x) = b.input("x", DType::F32, &[hp.n_embd, block.n])?;
         let maps = std::iter::once(PosMap::IDENTITY);
         let (rotation, rotation_ids) =

@@ -209,6 +209,14 @@ impl MemoryPlan {
 }
 
 fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
+    if hp.delta_net.is_some() {
+        let layers: Vec<String> = hp.recurrent_layers().map(|il| il.to_string()).collect();
+        return Err(Error::Invalid(format!(
+            "training: expected layers with attention, found gated delta-nets, through which there is no gradient here: \
+             layers {}",
+            layers.join(" ")
+        )));
+    }
     // Keys and queries have a row for each token and head, and ggml counts rows.
     let most = ggml::tensor::MAX_INDEX / hp.attention.iter().map(|l| l.n_head).max().unwrap_or(1);
     if settings.n_ctx == 0 || settings.n_ctx > most {

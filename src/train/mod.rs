@@ -334,7 +334,8 @@ impl<'m> Trainer<'m> {
             self.fill(&ids, block, seen)?;
             self.compute()?;
         }
-        self.cache.of(self.model.hparams().layer_attention(il)).zero_grads()?;
+        let (layer, _) = layer::attention(self.model.hparams(), &self.plan, il)?;
+        self.cache.of(layer).zero_grads()?;
         for &block in blocks.iter().rev() {
             let ids = {
                 let (exec, ctx) = self.parts(self.checkpointing, true, seen.is_grouped());
@@ -380,7 +381,7 @@ impl<'m> Trainer<'m> {
         let x = &self.inputs[block.il];
         exec.fill(ids.x, |rows: &mut [f32]| x.get(block.start, rows))?;
         let pos: Vec<i32> = at.clone().map(|i| i as i32).collect();
-        let (layer, plan) = (hp.layer_attention(block.il), self.plan.layer(block.il));
+        let (layer, plan) = layer::attention(hp, &self.plan, block.il)?;
         ids.rotation.fill(exec, layer, plan, &pos, &mut self.scratch)?;
         if let Some(cells) = ids.cells {
             exec.set(cells, &at.clone().map(|i| i as i64).collect::<Vec<_>>())?;

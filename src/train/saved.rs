@@ -122,8 +122,7 @@ pub(super) fn widths(
     checkpointing: Checkpointing,
 ) -> Vec<(Activation, usize)> {
     let mut out = Vec::new();
-    if checkpointing >= Checkpointing::Attention {
-        let layer = hp.layer_attention(il);
+    if let (true, Some(layer)) = (checkpointing >= Checkpointing::Attention, hp.attention_of(il)) {
         out.push((Activation::AttnOut, (layer.n_embd_head + 1) * layer.n_head));
     }
     if checkpointing >= Checkpointing::Products {

@@ -153,7 +153,7 @@ impl Naive {
             let read = self.norm(&x, &name("attn_norm"));
             let [q, k, v] = self.qkv(il, &read, n);
             let (q, k) = (self.norm(&q, &name("attn_q_norm")), self.norm(&k, &name("attn_k_norm")));
-            let attended = self.attend(il, [&q, &k, &v], case, &turns[hp.layers[il].kind], see);
+            let attended = self.attend(il, [&q, &k, &v], case, &turns[hp.layers[il].kind.unwrap()], see);
             let mut attended = self.linear(&attended, n, &name("attn_output"));
             // gpt-oss's norm before the feed-forward has this name.
             let renamed = hp.arch == "gpt-oss";
@@ -317,7 +317,7 @@ impl Naive {
                     .map(|rel| Some(usize::try_from(rel).expect("no key lies ahead of its query")))
             };
             let seen: Vec<(usize, Option<usize>)> = (0..=i).filter_map(|j| Some((j, sees(j)?))).collect();
-            let kind = self.hp.layers[il].kind;
+            let kind = self.hp.layers[il].kind.unwrap();
             let q_scale = if layer.rotation.is_some() { case.q_scale(kind, i as i64) } else { 1.0 };
             let scale = q_scale * f64::from(layer.scale);
             let of_layer = seen;

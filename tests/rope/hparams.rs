@@ -2,7 +2,7 @@
 
 use ggml::DType;
 use gguf::{Array, File, Value, Writer};
-use ropewalk::hparams::{keys, ExpertHparams, Hparams, KeyReader, LayerAttention};
+use ropewalk::hparams::{keys, DeltaNetHparams, ExpertHparams, Hparams, KeyReader, LayerAttention};
 
 /// A file of metadata, one embedding table and whatever else a case adds.
 struct Case {
@@ -135,7 +135,7 @@ fn layers_that_differ_have_records_of_their_own() {
         .read();
     let heads = |il| (hp.layer_attention(il).n_head, hp.layer_attention(il).n_head_kv);
     assert_eq!([heads(0), heads(1), heads(2)], [(4, 2), (2, 1), (4, 2)]);
-    assert_eq!((hp.attention.len(), hp.layers[2].kind, hp.layers[2].n_ff), (2, 0, 96));
+    assert_eq!((hp.attention.len(), hp.layers[2].kind, hp.layers[2].n_ff), (2, Some(0), 96));
     assert_eq!(hp.layers_of(0).collect::<Vec<_>>(), [0, 2]);
     // The width of a head is that of the first layer, as in llama.cpp.
     assert_eq!((hp.layer_attention(1).n_embd_head, hp.layer_attention(1).n_embd_kv()), (8, 8));
@@ -227,6 +227,64 @@ fn mixtures_of_experts_have_numbers_of_their_own() {
         case.keys.retain(|(k, _)| !k.ends_with(key));
         case.refused(&[arch, key, "found no such key"]);
     }
+}
+
+/// Six layers, of which the last two draft.
+fn delta_nets() -> Case {
+    let Case { mut keys, tensors } = Case::new().set(".block_count", Value::U32(6));
+    for (key, _) in &mut keys {
+        *key = key.replace("llama.", "qwen35.");
+    }
+    keys[0].1 = text("qwen35");
+    let numbers = [
+        ("nextn_predict_layers", 2),
+        ("full_attention_interval", 3),
+        ("rope.dimension_count", 4),
+        ("ssm.conv_kernel", 4),
+        ("ssm.group_count", 2),
+        ("ssm.state_size", 8),
+        ("ssm.time_step_rank", 6),
+        ("ssm.inner_size", 48),
+    ];
+    keys.extend(numbers.map(|(key, n)| (format!("qwen35.{key}"), Value::U32(n))));
+    let case = Case { keys, tensors };
+    case.set("qwen35.rope.dimension_sections", Value::Array(Array::I32(vec![1, 1, 0, 0])))
+}
+
+#[test]
+fn gated_delta_nets_have_no_attention() {
+    let hp = delta_nets().read();
+    let net = DeltaNetHparams { n_head_k: 2, n_head_v: 6, n_embd_head: 8, n_conv: 4 };
+    assert_eq!((hp.n_layer, hp.n_draft, hp.delta_net), (4, 2, Some(net)));
+    assert_eq!((net.n_embd_v(), net.n_embd_conv(), net.n_state(), net.n_conv_state()), (48, 80, 384, 240));
+    assert_eq!(hp.recurrent_layers().collect::<Vec<_>>(), [0, 1, 3]);
+    assert_eq!(hp.layers_of(0).collect::<Vec<_>>(), [2]);
+    assert!(hp.attention_of(1).is_none() && hp.attention_of(9).is_none());
+    assert_eq!(hp.attention_of(2).map(|layer| layer.n_rot()), Some(4));
+    let listed = vec![false, true, false, true, false, false];
+    let case = delta_nets().set("qwen35.attention.recurrent_layers", Value::Array(Array::Bool(listed)));
+    assert_eq!(case.read().recurrent_layers().collect::<Vec<_>>(), [1, 3]);
+
+    for (key, n, expected) in [
+        ("nextn_predict_layers", 6, "block_count: expected 7 to 512, found 6"),
+        ("full_attention_interval", 0, "expected 1 to"),
+        ("full_attention_interval", 5, "expected at least one layer with attention, found none of 4"),
+        ("ssm.conv_kernel", 1, "expected 2 to 256, found 1"),
+        ("ssm.group_count", 4, "expected a divisor of ssm.time_step_rank = 6, found 4"),
+        ("ssm.group_count", 7, "expected 1 to 6, found 7"),
+        ("ssm.state_size", 0, "expected 1 to 4096, found 0"),
+        ("ssm.inner_size", 40, "expected 48, 6 heads of 8, found 40"),
+    ] {
+        delta_nets().set(&format!("qwen35.{key}"), Value::U32(n)).refused(&["qwen35.", expected]);
+    }
+    // The second pair would turn by the fourth position, which is 0 in text.
+    for sections in [vec![1, 0, 0, 1], vec![0; 4], vec![1, 1], vec![9, 0, 0, 0], vec![-1, 1, 1, 1]] {
+        let case = delta_nets().set("qwen35.rope.dimension_sections", Value::Array(Array::I32(sections)));
+        case.refused(&["qwen35.rope.dimension_sections", "expected"]);
+    }
+    let mut case = delta_nets();
+    case.keys.retain(|(key, _)| !key.ends_with("dimension_sections"));
+    case.refused(&["qwen35.rope.dimension_sections", "found no such key"]);
 }
 
 #[test]

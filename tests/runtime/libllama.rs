@@ -51,6 +51,7 @@ fn random_models_agree() {
         "qwen2-tiny",
         "qwen2-tiny-tied",
         "qwen3-tiny",
+        "qwen35-tiny",
         "smollm3-tiny",
         "cohere2-tiny",
         "gemma2-tiny",

@@ -88,7 +88,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["weights"],
             &["adapter"],
             &["layers"],
-            &["kv"],
+            &["kv", "states"],
             &["graph"],
             &["arch"],
             &["model"],

@@ -97,7 +97,7 @@ impl Names {
         if layer >= self.hp.layers.len() {
             return Err(Error::Invalid(format!("{tensor}: the model has {} layers", self.hp.layers.len())));
         }
-        let attention = self.hp.layer_attention(layer);
+        let Some(attention) = self.hp.attention_of(layer) else { return Ok(None) };
         let n_head = match role {
             "attn_q" => attention.n_head,
             "attn_k" => attention.n_head_kv,

@@ -12,8 +12,9 @@ use gguf::{Value, Writer};
 
 use crate::{rows, types, Error, Result, Work};
 use ropewalk_core::control::Control;
+use ropewalk_core::hparams::DeltaNetHparams;
 use ropewalk_core::ids::{self, LinearId, NormId, NormRole, ParamId, Role, TOKEN_EMBD};
-pub use shapes::{Ffn, NamedShape, Norms, QkNorm, Shape, SHAPES};
+pub use shapes::{DeltaNet, Ffn, NamedShape, Norms, QkNorm, Shape, SHAPES};
 use values::{normal, Source};
 
 /// A tensor to be made.
@@ -133,18 +134,46 @@ impl Tensors<'_> {
 
     fn layer(&mut self, il: usize) {
         let shape = self.shape;
-        let (embd, head) = (shape.n_embd as u64, shape.n_embd_head as u64);
-        let (q, kv) = (shape.n_head as u64 * head, shape.n_head_kv as u64 * head);
-        let (map, norm) = (|role| LinearId::layer(il, role), |role| NormId::layer(il, role));
+        let embd = shape.n_embd as u64;
+        let norm = |role| NormId::layer(il, role);
         let before = matches!(shape.norms, Norms::Pre | Norms::Both);
         let after = matches!(shape.norms, Norms::Post | Norms::Both);
         if before || matches!(shape.norms, Norms::Shared | Norms::PreByPost) {
             self.norm(norm(NormRole::Attn), embd);
         }
+        if let Some(DeltaNet { net, .. }) = shape.delta_net.filter(|net| !(il + 1).is_multiple_of(net.every))
+        {
+            self.delta_net(il, &net);
+        } else {
+            self.attention(il);
+        }
+        if after || shape.norms == Norms::PreByPost {
+            self.norm(norm(NormRole::AttnPost), embd);
+        }
+        if before {
+            self.norm(norm(NormRole::Ffn), embd);
+        }
+        if let Ffn::Experts { n, .. } = shape.ffn {
+            self.experts(il, n as u64);
+        } else {
+            self.feed_forward(il);
+        }
+        if after {
+            self.norm(norm(NormRole::FfnPost), embd);
+        }
+    }
+
+    fn attention(&mut self, il: usize) {
+        let shape = self.shape;
+        let (embd, head) = (shape.n_embd as u64, shape.n_embd_head as u64);
+        let (q, kv) = (shape.n_head as u64 * head, shape.n_head_kv as u64 * head);
+        let (map, norm) = (|role| LinearId::layer(il, role), |role| NormId::layer(il, role));
+        // Beside models of gated delta-nets, queries come with a gate for each value.
+        let q_and_gate = if shape.delta_net.is_some() { 2 * q } else { q };
         if shape.fused_qkv {
             self.linear(map(Role::Qkv), [embd, q + 2 * kv], 1.3, shape.qkv_bias);
         } else {
-            for (role, n_out, gain) in [(Role::Q, q, 1.5), (Role::K, kv, 1.5), (Role::V, kv, 1.0)] {
+            for (role, n_out, gain) in [(Role::Q, q_and_gate, 1.5), (Role::K, kv, 1.5), (Role::V, kv, 1.0)] {
                 self.linear(map(role), [embd, n_out], gain, shape.qkv_bias);
             }
         }
@@ -161,20 +190,23 @@ impl Tensors<'_> {
         if shape.sinks {
             self.add(ids::sinks(il), &[shape.n_head as u64], Fill::Normal(1.0, 1.0));
         }
-        if after || shape.norms == Norms::PreByPost {
-            self.norm(norm(NormRole::AttnPost), embd);
+    }
+
+    fn delta_net(&mut self, il: usize, net: &DeltaNetHparams) {
+        let embd = self.shape.n_embd as u64;
+        let [conv, head, all] = [net.n_embd_conv(), net.n_head_v, net.n_embd_v()].map(|n| n as u64);
+        let names = ids::delta_net(il);
+        let maps = [(Role::Qkv, conv), (Role::AttnGate, all), (Role::SsmAlpha, head), (Role::SsmBeta, head)];
+        for (role, n_out) in maps {
+            self.linear(LinearId::layer(il, role), [embd, n_out], 1.0, false);
         }
-        if before {
-            self.norm(norm(NormRole::Ffn), embd);
-        }
-        if let Ffn::Experts { n, .. } = shape.ffn {
-            self.experts(il, n as u64);
-        } else {
-            self.feed_forward(il);
-        }
-        if after {
-            self.norm(norm(NormRole::FfnPost), embd);
-        }
+        self.add(names.conv, &[net.n_conv as u64, conv], matrix(1.0, net.n_conv as u64));
+        self.add(names.dt, &[head], Fill::Normal(-1.0, 1.0));
+        // Heads that forget within a few tokens, and some that remember for long.
+        let rate = |h: u64| -(2f32.powf(1.0 - 8.0 * h as f32 / head as f32));
+        self.add(names.a, &[head], Fill::Values((0..head).map(rate).collect()));
+        self.norm(NormId::layer(il, NormRole::Ssm), net.n_embd_head as u64);
+        self.linear(LinearId::layer(il, Role::SsmOut), [all, embd], 1.0, false);
     }
 
     fn feed_forward(&mut self, il: usize) {
@@ -267,6 +299,19 @@ fn write_keys(writer: &mut Writer<'_>, shape: &Shape, file_type: u32, seed: u64)
     if let Ffn::Experts { n, used } = shape.ffn {
         let counts =
             [("expert_count", n), ("expert_used_count", used), ("expert_feed_forward_length", shape.n_ff)];
+        for (key, n) in counts {
+            writer.set(&format!("{}.{key}", shape.arch), Value::U32(n as u32));
+        }
+    }
+    if let Some(DeltaNet { every, net }) = shape.delta_net {
+        let counts = [
+            ("full_attention_interval", every),
+            ("ssm.group_count", net.n_head_k),
+            ("ssm.time_step_rank", net.n_head_v),
+            ("ssm.state_size", net.n_embd_head),
+            ("ssm.inner_size", net.n_embd_v()),
+            ("ssm.conv_kernel", net.n_conv),
+        ];
         for (key, n) in counts {
             writer.set(&format!("{}.{key}", shape.arch), Value::U32(n as u32));
         }

@@ -1,6 +1,7 @@
 //! Shapes of random models: the tiny ones tests use, and those of well-known models, for speed.
 
 use gguf::Value;
+use ropewalk_core::hparams::DeltaNetHparams;
 
 use super::tiny;
 use crate::{Error, Result};
@@ -46,6 +47,8 @@ pub struct Shape {
     pub layer_norm: Option<bool>,
     /// The feed-forward.
     pub ffn: Ffn,
+    /// Gated delta-nets in place of attention; the layers that attend gate their output.
+    pub delta_net: Option<DeltaNet>,
     /// A score for each query head that takes part in the softmax of attention.
     pub sinks: bool,
     /// `rope.freq_base`.
@@ -59,6 +62,15 @@ pub struct Shape {
     pub longrope: Option<[Vec<f32>; 2]>,
     /// Keys that only this architecture has, without its name in front.
     pub keys: Vec<(&'static str, Value)>,
+}
+
+/// Which layers are gated delta-nets, and the numbers of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeltaNet {
+    /// Every how many layers one attends.
+    pub every: usize,
+    /// Heads and convolution.
+    pub net: DeltaNetHparams,
 }
 
 /// Norms of queries and keys.
@@ -199,6 +211,11 @@ pub static SHAPES: &[NamedShape] = &[
         about: "fused maps, 48 of 64 dimensions rotated, LongRoPE",
         shape: tiny::phi3,
     },
+    NamedShape {
+        name: "qwen35-tiny",
+        about: "gated delta-nets in 4 of 5 layers, 16 of 64 dimensions rotated",
+        shape: tiny::qwen35,
+    },
     NamedShape { name: "qwen3moe-tiny", about: "qwen3-tiny with 2 of 8 experts", shape: tiny::qwen3moe },
     NamedShape {
         name: "smollm2-135m",
@@ -288,6 +305,7 @@ pub(super) fn llama_tiny() -> Shape {
         norms: Norms::Pre,
         layer_norm: None,
         ffn: Ffn::Gated,
+        delta_net: None,
         sinks: false,
         freq_base: 10_000.0,
         norm_eps: 1e-5,
@@ -355,6 +373,16 @@ impl Shape {
             Ffn::Experts { n, used } => vec![("experts", n, 2, 512), ("experts used", used, 1, n)],
             _ => Vec::new(),
         };
+        if let Some(DeltaNet { every, net }) = self.delta_net {
+            let DeltaNetHparams { n_head_k, n_head_v, n_embd_head, n_conv } = net;
+            let sound = (1..=1 << 12).contains(&n_embd_head) && (1..=1 << 12).contains(&n_head_v);
+            let heads = sound && n_head_k > 0 && n_head_v.is_multiple_of(n_head_k);
+            if !heads || !(2..=256).contains(&n_conv) || every == 0 {
+                return Err(Error::Invalid(format!(
+                    "shape: delta_net: {net:?} in all but every {every}. layer"
+                )));
+            }
+        }
         for (name, n, min, max) in counts.into_iter().chain(experts) {
             if !(min..=max).contains(&n) {
                 return Err(Error::Invalid(format!("shape: {name}: expected {min} to {max}, found {n}")));

@@ -1,9 +1,10 @@
 //! Small shapes of the architectures that differ from Llama in more than their sizes: every part of a layer, and
 //! windows and trained contexts short enough that a test of 200 tokens passes them.
 
-use gguf::Value;
+use gguf::{Array, Value};
+use ropewalk_core::hparams::DeltaNetHparams;
 
-use super::shapes::{llama_tiny, Ffn, Norms, QkNorm, Shape};
+use super::shapes::{llama_tiny, DeltaNet, Ffn, Norms, QkNorm, Shape};
 
 const WINDOW: (&str, Value) = ("attention.sliding_window", Value::U32(32));
 
@@ -162,6 +163,24 @@ pub(super) fn gpt_oss() -> Shape {
         ffn: Ffn::Experts { n: 8, used: 4 },
         freq_base: 150_000.0,
         keys,
+        ..llama_tiny()
+    }
+}
+
+pub(super) fn qwen35() -> Shape {
+    Shape {
+        arch: "qwen35".into(),
+        n_layer: 5,
+        n_rot: Some(16),
+        qk_norm: QkNorm::Head,
+        norms: Norms::PreByPost,
+        delta_net: Some(DeltaNet {
+            every: 4,
+            net: DeltaNetHparams { n_head_k: 2, n_head_v: 4, n_embd_head: 32, n_conv: 4 },
+        }),
+        freq_base: 10_000_000.0,
+        norm_eps: 1e-6,
+        keys: vec![("rope.dimension_sections", Value::Array(Array::I32(vec![3, 3, 2, 0])))],
         ..llama_tiny()
     }
 }

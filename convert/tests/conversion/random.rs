@@ -39,21 +39,18 @@ fn every_tiny_shape_reads_back_in_every_type() {
                     (shape.n_layer, shape.n_embd, shape.n_ff)
                 );
                 assert_eq!(
-                    (hp.layer_attention(0).n_head, hp.layer_attention(0).n_head_kv),
+                    (hp.attention[0].n_head, hp.attention[0].n_head_kv),
                     (shape.n_head, shape.n_head_kv)
                 );
-                assert_eq!(
-                    (hp.layer_attention(0).n_embd_head, hp.n_vocab),
-                    (shape.n_embd_head, shape.n_vocab)
-                );
+                assert_eq!((hp.attention[0].n_embd_head, hp.n_vocab), (shape.n_embd_head, shape.n_vocab));
                 assert_eq!(hp.rope_scaling.freq_factors, shape.rope_factors);
                 assert_eq!(file.get::<u32>("general.file_type").unwrap(), *file_type);
                 assert_eq!(file.tensor("output.weight").is_none(), shape.tied);
                 assert_eq!(file.tensor("blk.1.attn_k.bias").is_some(), shape.qkv_bias && !shape.fused_qkv);
                 for t in file.tensors() {
-                    // Routers and the biases of experts, two-dimensional, stay floats.
-                    let stays =
-                        t.shape.len() == 1 || t.name.contains("ffn_gate_inp") || t.name.ends_with(".bias");
+                    // Routers, the biases of experts and convolutions, two-dimensional, stay floats.
+                    let floats = ["ffn_gate_inp", "ssm_conv1d", ".bias"];
+                    let stays = t.shape.len() == 1 || floats.iter().any(|part| t.name.contains(part));
                     let wanted = if stays { DType::F32 } else { *dtype };
                     assert_eq!(t.dtype, wanted, "{} {}", named.name, t.name);
                 }

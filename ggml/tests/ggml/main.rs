@@ -19,4 +19,5 @@ mod ops;
 mod ops_back;
 mod ops_refuse;
 mod ops_rope;
+mod recurrent;
 mod tiled;

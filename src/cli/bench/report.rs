@@ -126,13 +126,11 @@ impl Work {
             // Tied: the embedding is the output matrix too.
             (w.output_elements, w.weight_bytes) = (embd.0, w.weight_bytes + embd.1);
         }
-        let row = settings
-            .kv_type
-            .row_bytes(hp.layer_attention(0).n_embd_head * hp.layer_attention(0).n_head_kv)
-            .unwrap_or(0);
-        w.kv_bytes = (2 * hp.n_layer * row) as f64;
-        w.attention_flops =
-            (4 * hp.n_layer * hp.layer_attention(0).n_head * hp.layer_attention(0).n_embd_head) as f64;
+        for layer in (0..hp.n_layer).filter_map(|il| hp.attention_of(il)) {
+            let row = settings.kv_type.row_bytes(layer.n_embd_kv()).unwrap_or(0);
+            w.kv_bytes += (2 * row) as f64;
+            w.attention_flops += (4 * layer.n_embd_q()) as f64;
+        }
         w
     }
     /// Floating-point operations of a test.

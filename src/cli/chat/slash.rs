@@ -4,11 +4,12 @@ use std::path::Path;
 
 use anyhow::{anyhow, bail, Context};
 use ropewalk::rope::METHODS;
-use ropewalk::session::{is_session_file, MemoryUse};
+use ropewalk::session::is_session_file;
 
 use super::conversation::Conversation;
+use crate::cli::models::memory;
 use crate::cli::options::{parse_spec, read_text, tokens};
-use crate::cli::output::{bytes, count};
+use crate::cli::output::count;
 
 /// One slash command.
 pub(super) struct Slash {
@@ -167,19 +168,16 @@ fn clear(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
 
 fn stats(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
     let session = chat.opened()?;
-    let MemoryUse { weights, kv, compute } = session.memory();
     let trained = session.plan().n_ctx_orig(chat.model().hparams());
     let mut text = format!(
         "{} messages, {} of {} tokens in use (trained for {}), rope {}\n\
-         memory: {} weights + {} cache + {} compute",
+         memory: {}",
         chat.messages().len(),
         count(session.tokens(0).len() as u64),
         count(chat.n_ctx() as u64),
         count(trained as u64),
         chat.spec()?,
-        bytes(weights as u64),
-        bytes(kv as u64),
-        bytes(compute as u64),
+        memory(session),
     );
     if let Some(t) = chat.last_turn() {
         let fresh = t.n_prompt - t.reused;

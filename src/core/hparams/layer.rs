@@ -8,8 +8,9 @@
 /// The numbers of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerHparams {
-    /// Index into [`Hparams::attention`](super::Hparams::attention).
-    pub kind: usize,
+    /// Index into [`Hparams::attention`](super::Hparams::attention); `None` in layers without attention, which are
+    /// gated delta-nets ([`Hparams::delta_net`](super::Hparams::delta_net)).
+    pub kind: Option<usize>,
     /// Width of the feed-forward; of each expert's where it is a mixture of experts.
     pub n_ff: usize,
 }
@@ -17,7 +18,7 @@ pub struct LayerHparams {
 impl LayerHparams {
     /// The layers of a model in which all are alike.
     pub fn alike(n_layer: usize, n_ff: usize) -> Vec<LayerHparams> {
-        vec![LayerHparams { kind: 0, n_ff }; n_layer]
+        vec![LayerHparams { kind: Some(0), n_ff }; n_layer]
     }
 }
 
@@ -28,6 +29,44 @@ pub struct ExpertHparams {
     pub n_expert: usize,
     /// Experts that each token is given to.
     pub n_used: usize,
+}
+
+/// The numbers of gated delta-nets, which are alike in all layers that have one in place of attention.
+///
+/// Source: `llama_model_qwen35` in llama.cpp's `src/models/qwen35.cpp`, whose metadata keys are those of state-space
+/// models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeltaNetHparams {
+    /// Heads of queries and keys (`ssm.group_count`); a divisor of `n_head_v`.
+    pub n_head_k: usize,
+    /// Heads of values (`ssm.time_step_rank`), each with a state of its own.
+    pub n_head_v: usize,
+    /// Width of one head (`ssm.state_size`), of queries, keys and values alike.
+    pub n_embd_head: usize,
+    /// Tokens that the convolution sees, the newest among them (`ssm.conv_kernel`).
+    pub n_conv: usize,
+}
+
+impl DeltaNetHparams {
+    /// Width of the values of one token: all heads side by side.
+    pub fn n_embd_v(&self) -> usize {
+        self.n_head_v * self.n_embd_head
+    }
+
+    /// Width of the queries, keys and values of one token side by side, which the convolution works on.
+    pub fn n_embd_conv(&self) -> usize {
+        2 * self.n_head_k * self.n_embd_head + self.n_embd_v()
+    }
+
+    /// Numbers of one layer's recurrent state: a square matrix for each head of values.
+    pub fn n_state(&self) -> usize {
+        self.n_embd_v() * self.n_embd_head
+    }
+
+    /// Numbers of one layer's convolution state: what it sees of earlier tokens.
+    pub fn n_conv_state(&self) -> usize {
+        (self.n_conv - 1) * self.n_embd_conv()
+    }
 }
 
 /// The attention of one kind of layer: its heads, and how queries and keys see positions.

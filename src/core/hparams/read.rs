@@ -48,7 +48,13 @@ impl KeyReader<'_> {
         count(self.file, &self.key(name), min, max)
     }
 
-    /// A count of at least 1 for each layer: one number for all of them, or an array with an entry for each.
+    /// `nextn_predict_layers`: how many of the file's layers, the last ones, draft further tokens.
+    pub(super) fn n_draft(&self) -> Result<usize> {
+        Ok(self.count_opt("nextn_predict_layers", 0, super::MAX_LAYERS - 1)?.unwrap_or(0))
+    }
+
+    /// A count of at least 1 for each layer: one number for all of them, or an array with an entry for each, behind
+    /// which those of layers that draft may follow.
     pub fn per_layer(&self, name: &str, n_layer: usize, max: usize) -> Result<Option<Vec<usize>>> {
         let key = self.key(name);
         let Some(Value::Array(array)) = self.file.value(&key) else {
@@ -56,11 +62,12 @@ impl KeyReader<'_> {
         };
         let values = integers(array)
             .ok_or_else(|| self.file.error(&key, "expected an integer or an array of integers"))?;
-        if values.len() != n_layer {
-            let what = format!("expected {n_layer} entries, one per layer, found {}", values.len());
+        let n_all = n_layer + self.n_draft()?;
+        if values.len() != n_layer && values.len() != n_all {
+            let what = format!("expected {n_all} entries, one per layer, found {}", values.len());
             return Err(self.file.error(&key, what));
         }
-        values.map(|n| in_range(self.file, &key, n, 1, max)).collect::<Result<_>>().map(Some)
+        values.take(n_layer).map(|n| in_range(self.file, &key, n, 1, max)).collect::<Result<_>>().map(Some)
     }
 
     /// Width of a head: `attention.key_length`, which the values must share; else `n_embd / n_head`.
@@ -114,16 +121,33 @@ impl KeyReader<'_> {
     /// have it.
     pub fn slides(&self, il: usize, usual: usize) -> Result<bool> {
         let name = "attention.sliding_window_pattern";
-        let Some(Value::Array(array)) = self.file.value(&self.key(name)) else {
-            let n = self.count_opt(name, 0, MAX_DIM)?.unwrap_or(usual);
-            return Ok(n == 0 || !(il + 1).is_multiple_of(n));
-        };
+        if let Some(slides) = self.listed(name, il)? {
+            return Ok(slides);
+        }
+        let n = self.count_opt(name, 0, MAX_DIM)?.unwrap_or(usual);
+        Ok(n == 0 || !(il + 1).is_multiple_of(n))
+    }
+
+    /// The entry of layer `il` in an array of flags; `None` where the key is no array.
+    pub(super) fn listed(&self, name: &str, il: usize) -> Result<Option<bool>> {
+        let Some(Value::Array(array)) = self.file.value(&self.key(name)) else { return Ok(None) };
         let entry = match array {
             Array::Bool(v) => v.get(il).copied(),
             _ => integers(array).and_then(|mut v| v.nth(il)).map(|n| n != 0),
         };
-        entry
-            .ok_or_else(|| self.error(name, format!("expected an entry for each layer, found none for {il}")))
+        let none = || self.error(name, format!("expected an entry for each layer, found none for {il}"));
+        entry.map(Some).ok_or_else(none)
+    }
+
+    /// An array of whole numbers of 0 or more; `None` where there is no such key.
+    pub(super) fn counts(&self, name: &str) -> Result<Option<Vec<u64>>> {
+        match self.file.value(&self.key(name)) {
+            None => Ok(None),
+            Some(Value::Array(array)) if integers(array).is_some() => {
+                Ok(integers(array).map(Iterator::collect))
+            }
+            Some(_) => Err(self.error(name, "expected an array of integers of 0 or more")),
+        }
     }
 
     /// A number of 0 or more.

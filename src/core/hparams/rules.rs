@@ -4,6 +4,7 @@
 
 use gguf::Result;
 
+use super::delta_net;
 use super::{AttentionTemperature, ExpertHparams, Hparams, KeyReader, LayerAttention};
 
 /// Adjusts the attention of layer `il` to an architecture. It is given the file's keys and the record that
@@ -39,6 +40,7 @@ const RULES: &[Rules] = &[
     Rules { arch: "granite", layer: granite, model: granite_model },
     Rules { arch: "mistral3", layer: mistral3, model: as_it_is },
     Rules { arch: "olmo2", layer: olmo2, model: as_it_is },
+    Rules { arch: "qwen35", layer: same, model: delta_net::qwen35 },
     Rules { arch: "qwen3moe", layer: same, model: mixture },
     Rules { arch: "phi3", layer: same, model: phi3_model },
     Rules { arch: "smollm3", layer: smollm3, model: as_it_is },

@@ -19,8 +19,8 @@ pub struct Plan {
     /// Facts and warnings a user should see, whole sentences.
     pub notes: Vec<String>,
     kinds: Vec<LayerPlan>,
-    /// Index into `kinds` for each layer.
-    layers: Vec<usize>,
+    /// Index into `kinds` for each layer; `None` in layers without attention.
+    layers: Vec<Option<usize>>,
 }
 
 impl Plan {
@@ -63,6 +63,10 @@ impl Plan {
                 None => format!("Unchanged: {who} (no rotation)."),
             });
         }
+        if hp.delta_net.is_some() && spec != Spec::plain() {
+            let who = layer_list(hp.recurrent_layers());
+            notes.push(format!("Unchanged: {who} (gated delta-net: neither attention nor positions)."));
+        }
         let layers = hp.layers.iter().map(|l| l.kind).collect();
         let plan = Plan { spec, n_ctx, evict, notes, kinds, layers };
         if plan.evict && plan.reaches().iter().any(|r| r.most_keys().is_none()) {
@@ -71,9 +75,17 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The plan of layer `il`; `il` must be a layer of the model.
+    /// The plan of layer `il`; `None` where it has no attention, or is no layer of the model.
+    pub fn of_layer(&self, il: usize) -> Option<&LayerPlan> {
+        self.kinds.get((*self.layers.get(il)?)?)
+    }
+
+    /// The plan of layer `il`, which must be a layer with attention: [`Plan::of_layer`] asks.
+    ///
+    /// # Panics
+    /// For other layers, as slices do.
     pub fn layer(&self, il: usize) -> &LayerPlan {
-        &self.kinds[self.layers[il]]
+        &self.kinds[self.layers[il].unwrap_or(usize::MAX)]
     }
 
     /// A plan for each kind of layer, in the order of [`Hparams::attention`].
@@ -84,12 +96,12 @@ impl Plan {
     /// The plan of the first kind that the spec acts on, else of the first: what there is to show when only
     /// one is shown.
     pub fn main(&self) -> &LayerPlan {
-        self.kinds.iter().find(|k| k.applies).unwrap_or_else(|| self.layer(0))
+        self.kinds.iter().find(|k| k.applies).unwrap_or(&self.kinds[0])
     }
 
     /// The layers of a kind, ascending.
     pub fn layers_of(&self, kind: usize) -> impl Iterator<Item = usize> + '_ {
-        self.layers.iter().enumerate().filter(move |(_, k)| **k == kind).map(|(il, _)| il)
+        self.layers.iter().enumerate().filter(move |(_, k)| **k == Some(kind)).map(|(il, _)| il)
     }
 
     /// Whether tokens are rotated and see each other as under another plan of the same model, whatever the

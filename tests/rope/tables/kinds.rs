@@ -7,7 +7,7 @@ use super::{assert_close, divided, factors, model, plan, powers};
 
 /// Six layers, every third as `full`, the others as `other`; trained for 8192 tokens.
 fn mixed(full: LayerAttention, other: LayerAttention) -> Hparams {
-    let layers = (0..6).map(|il| LayerHparams { kind: usize::from(il % 3 == 2), n_ff: 64 }).collect();
+    let layers = (0..6).map(|il| LayerHparams { kind: Some(usize::from(il % 3 == 2)), n_ff: 64 }).collect();
     Hparams { n_layer: 6, attention: vec![other, full], layers, ..model(1e6, 64, 8192) }
 }
 

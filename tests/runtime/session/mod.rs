@@ -4,6 +4,7 @@ mod decode;
 mod generate;
 mod limits;
 mod many;
+mod recurrent;
 mod ropes;
 mod sequences;
 mod state;

@@ -5,7 +5,7 @@
 use super::OracleParams;
 use crate::{Error, Result};
 use gguf::DType;
-use gguf::{File, FromValue, TensorInfo};
+use gguf::{Array, File, FromValue, TensorInfo, Value};
 
 /// `LLAMA_MAX_LAYERS`.
 const MAX_LAYERS: u64 = 512;
@@ -28,14 +28,16 @@ const KV_TYPES: &[DType] = &[
 /// Architectures whose graphs were read for what they assume of a file: the only ones that are opened.
 pub const ARCHS: &[&str] = &[
     "cohere2", "gemma2", "gemma3", "gpt-oss", "gptneox", "granite", "llama", "mistral3", "olmo2", "phi2",
-    "phi3", "qwen2", "qwen3", "qwen3moe", "smollm3",
+    "phi3", "qwen2", "qwen3", "qwen35", "qwen3moe", "smollm3",
 ];
 /// Those whose graphs take any number of rotated dimensions up to the width of a head.
-const ROTATED_IN_PART: &[&str] = &["cohere2", "gemma2", "gemma3", "gptneox", "phi2", "phi3"];
+const ROTATED_IN_PART: &[&str] = &["cohere2", "gemma2", "gemma3", "gptneox", "phi2", "phi3", "qwen35"];
 /// Those whose norms are LayerNorm.
 const LAYER_NORM: &[&str] = &["cohere2", "gptneox", "phi2"];
 /// Those that want heads side by side to be as wide as the residual stream.
 const SQUARE: &[&str] = &["cohere2", "gptneox", "olmo2", "phi2", "phi3", "qwen2"];
+/// Those that have gated delta-nets.
+const DELTA_NETS: &[&str] = &["qwen35"];
 /// Those whose feed-forwards are mixtures of experts.
 const MIXTURES: &[&str] = &["gpt-oss", "qwen3moe"];
 const ROPE_SCALINGS: &[&str] = &["none", "linear", "yarn", "longrope"];
@@ -154,6 +156,30 @@ pub(super) fn file(f: &File, p: &OracleParams) -> gguf::Result<Shape> {
     } else {
         off("expert_count")?;
         off("expert_used_count")?;
+    }
+    if among(DELTA_NETS) {
+        let n_head = number("ssm.time_step_rank", 1 << 12)?;
+        let (n_k, d) = (number("ssm.group_count", n_head)?, number("ssm.state_size", 1 << 10)?);
+        number("ssm.conv_kernel", 256)?;
+        or("full_attention_interval", 4)?;
+        if n_head % n_k != 0 || number("ssm.inner_size", 1 << 24)? != n_head * d {
+            let what = format!("{n_head} heads of {d}, and {n_k} of keys, which must divide them");
+            return Err(f.error(&key("ssm.inner_size"), format!("expected the width of {what}")));
+        }
+        // They are summed as ints, and divided by.
+        let sections = f.value(&key("rope.dimension_sections"));
+        let sum = match sections {
+            Some(Value::Array(Array::I32(v)))
+                if v.len() == 4 && v.iter().all(|n| (0..=1 << 20).contains(n)) =>
+            {
+                v.iter().map(|&n| n as u64).sum()
+            }
+            _ => 0,
+        };
+        if !(1..=d_head).contains(&sum) {
+            let what = format!("expected 4 i32 of 0 or more, {d_head} in all at most");
+            return Err(f.error(&key("rope.dimension_sections"), what));
+        }
     }
     absent_or_zero::<bool>(f, &key("attention.causal"), |causal| *causal)?;
     let kind = if among(LAYER_NORM) { "layer_norm" } else { "layer_norm_rms" };

@@ -22,8 +22,10 @@ pub struct Inspection {
     pub n_ctx: usize,
     /// Tokens that the cache holds at most, however long the text, when keys are evicted.
     pub n_held: Option<usize>,
-    /// Each kind of layer, in the order of the first layer of each.
+    /// Each kind of layer with attention, in the order of the first layer of each.
     pub kinds: Vec<KindView>,
+    /// The layers without attention (gated delta-nets), which no method acts on.
+    pub recurrent: Vec<usize>,
     /// The plan's notes.
     pub notes: Vec<String>,
 }
@@ -113,6 +115,7 @@ impl Plan {
             n_ctx: self.n_ctx,
             n_held: self.n_held(),
             kinds: kinds.collect::<Result<_, _>>()?,
+            recurrent: hp.recurrent_layers().collect(),
             notes: self.notes.clone(),
         })
     }

@@ -1,0 +1,201 @@
+//! Gated delta-nets through the states of their sequences: a convolution over the last tokens, then the gated delta
+//! rule, token by token.
+//!
+//! ggml's ops take as many tokens of every sequence. Where a micro-batch has not, sequences are filled up in front by
+//! tokens that change no state: nothing is forgotten there, and nothing learned.
+//!
+//! Source: `llama_model_qwen35::graph::build_layer_attn_linear` in llama.cpp's `src/models/qwen35.cpp`.
+
+use ggml::graph::InputId;
+use ggml::recurrent::DeltaRule;
+use ggml::tensor::Tensor;
+use ggml::{DType, Error, Result};
+
+use super::Graph;
+use crate::hparams::DeltaNetHparams;
+use crate::layers::DeltaNet;
+use crate::states::States;
+
+/// The tokens of a micro-batch by sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeqGroups {
+    /// Sequences.
+    pub n_seqs: usize,
+    /// Tokens of the sequence that has most.
+    pub n_each: usize,
+    /// Whether every sequence has as many, and they lie in the micro-batch one after the other.
+    pub in_order: bool,
+}
+
+impl SeqGroups {
+    /// `n` tokens of one sequence.
+    pub fn one(n: usize) -> SeqGroups {
+        SeqGroups { n_seqs: 1, n_each: n, in_order: true }
+    }
+}
+
+/// Inputs of a graph with recurrent layers. A *place* is a token of a sequence in the layout `[n_each, n_seqs]`.
+#[derive(Debug, Clone)]
+pub struct DeltaInputs {
+    /// I32 `[n_seqs]`: slot of the state that each sequence begins with.
+    pub read: InputId,
+    /// I64 `[n_seqs]`: slot its new state goes to.
+    pub write: InputId,
+    /// Where sequences are not in order.
+    pub regroup: Option<Regroup>,
+}
+
+/// How tokens come to their places and back.
+#[derive(Debug, Clone)]
+pub struct Regroup {
+    /// I32 `[(n_conv - 1 + n_each) * n_seqs]`: for each place, and those before the first, its row among what the
+    /// convolution saw before (`(n_conv - 1) * n_seqs` of them) and the tokens behind.
+    pub rows: InputId,
+    /// I32 `[n_each * n_seqs]`: the token at each place, any where there is none.
+    pub tokens: InputId,
+    /// F32 `[1, n_each * n_seqs]`: 1 where there is a token, else 0.
+    pub filled: InputId,
+    /// I32 `[n_tokens]`: the place of each token.
+    pub places: InputId,
+}
+
+/// The recurrent layers of a graph, their inputs declared.
+#[derive(Debug)]
+pub(super) struct Recurrence<'a, 'c> {
+    net: DeltaNetHparams,
+    states: &'a States,
+    groups: SeqGroups,
+    n_tokens: usize,
+    read: Tensor<'c>,
+    write: Tensor<'c>,
+    regroup: Option<[Tensor<'c>; 4]>,
+}
+
+impl<'a, 'c> Recurrence<'a, 'c> {
+    pub(super) fn new(
+        g: &Graph<'a, 'c>,
+        net: DeltaNetHparams,
+        states: &'a States,
+        groups: SeqGroups,
+        n_tokens: usize,
+    ) -> Result<(Self, DeltaInputs)> {
+        let (b, SeqGroups { n_seqs, n_each, in_order }) = (g.b, groups);
+        let (read_id, read) = b.input("states_read", DType::I32, &[n_seqs])?;
+        let (write_id, write) = b.input("states_write", DType::I64, &[n_seqs])?;
+        let (mut regroup, mut ids) = (None, None);
+        if !in_order {
+            let n_places = n_each.saturating_mul(n_seqs);
+            let n_rows = (net.n_conv - 1).saturating_mul(n_seqs).saturating_add(n_places);
+            let (rows_id, rows) = b.input("conv_rows", DType::I32, &[n_rows])?;
+            let (tokens_id, tokens) = b.input("place_tokens", DType::I32, &[n_places])?;
+            let (filled_id, filled) = b.input("places_filled", DType::F32, &[1, n_places])?;
+            let (places_id, places) = b.input("token_places", DType::I32, &[n_tokens])?;
+            regroup = Some([rows, tokens, filled, places]);
+            ids = Some(Regroup { rows: rows_id, tokens: tokens_id, filled: filled_id, places: places_id });
+        }
+        let inputs = DeltaInputs { read: read_id, write: write_id, regroup: ids };
+        Ok((Recurrence { net, states, groups, n_tokens, read, write, regroup }, inputs))
+    }
+
+    /// The layer's output before its projection, F32 `[n_embd_v, n_tokens]`, from its normed input x `[n_embd,
+    /// n_tokens]`; the states move on.
+    pub(super) fn apply(
+        &self,
+        g: &Graph<'a, 'c>,
+        layer: &DeltaNet,
+        x: Tensor<'c>,
+        il: usize,
+    ) -> Result<Tensor<'c>> {
+        let b = g.b;
+        let (DeltaNetHparams { n_head_v, n_embd_head: d, .. }, SeqGroups { n_seqs, n_each, .. }) =
+            (self.net, self.groups);
+        let n_places = n_each * n_seqs;
+        let [qkv, z, alpha, beta] = g.linears(x, [&layer.qkv, &layer.gate, &layer.alpha, &layer.beta])?;
+        let none = || Error::Op { op: "gated delta-net", what: format!("layer {il} has no states") };
+        let [conv_states, states] = self.states.of_layer(il).ok_or_else(none)?;
+
+        let conv_states = b.stored(&conv_states)?;
+        let seen = self.conv_input(g, qkv, b.get_rows(conv_states, self.read)?)?;
+        let mixed = self.convolved(g, layer, seen)?;
+        let newest = self.newest(g, seen)?;
+        b.expand(b.set_rows(conv_states, newest, self.write)?);
+
+        let [forget, learn] = self.rates(g, layer, alpha, beta)?;
+        let states = b.stored(&states)?;
+        let state = b.reshape(b.get_rows(states, self.read)?, &[d, d, n_head_v, n_seqs])?;
+        let [q, k, v] = self.heads(g, mixed, layer.norm.eps)?;
+        let rates = |t| b.reshape(t, &[1, n_head_v, n_each, n_seqs]);
+        let rule = DeltaRule { q, k, v, g: rates(forget)?, beta: rates(learn)?, state };
+        let [out, state] = b.gated_delta_net(rule)?;
+        b.expand(b.set_rows(states, state, self.write)?);
+
+        let normed = b.reshape(g.norm(out, &layer.norm)?, &[d * n_head_v, n_places])?;
+        let out = match self.regroup {
+            Some([.., places]) => b.get_rows(normed, places)?,
+            None => normed,
+        };
+        let out = b.swiglu(z, out)?;
+        b.name(out, &format!("delta_net-{il}"));
+        Ok(out)
+    }
+
+    /// What the convolution reads, time last: `[n_embd_conv, n_conv - 1 + n_each, n_seqs]`.
+    fn conv_input(&self, g: &Graph<'a, 'c>, qkv: Tensor<'c>, before: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (b, SeqGroups { n_seqs, n_each, .. }) = (g.b, self.groups);
+        let (width, n_before) = (self.net.n_embd_conv(), self.net.n_conv - 1);
+        let Some([rows, ..]) = self.regroup else {
+            let before = b.reshape(before, &[width, n_before, n_seqs])?;
+            let row = qkv.nb()[1];
+            let tokens =
+                b.view(qkv, [width, n_each, n_seqs, 1], [row, row * n_each, row * self.n_tokens], 0)?;
+            return b.concat(before, tokens, 1);
+        };
+        let all = b.concat(b.reshape(before, &[width, n_before * n_seqs])?, qkv, 1)?;
+        b.reshape(b.get_rows(all, rows)?, &[width, n_before + n_each, n_seqs])
+    }
+
+    /// Queries, keys and values behind the convolution, `[n_embd_conv, n_each, n_seqs]`.
+    fn convolved(&self, g: &Graph<'a, 'c>, layer: &DeltaNet, seen: Tensor<'c>) -> Result<Tensor<'c>> {
+        let b = g.b;
+        let weights = b.stored(&layer.conv)?;
+        let weights = if weights.dtype() == DType::F32 { weights } else { b.to_f32(weights)? };
+        b.silu(b.ssm_conv(b.cont(b.permute(seen, [1, 0, 2, 3])?)?, weights)?)
+    }
+
+    /// What the convolution of the next token sees of those before, `[n_conv_state, n_seqs]`.
+    fn newest(&self, g: &Graph<'a, 'c>, seen: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (nb, n_before) = (seen.nb(), self.net.n_conv - 1);
+        let shape = [self.net.n_embd_conv(), n_before, self.groups.n_seqs, 1];
+        let last = g.b.view(seen, shape, [nb[1], nb[2], nb[3]], nb[1] * self.groups.n_each)?;
+        g.b.reshape(g.b.cont(last)?, &[self.net.n_conv_state(), self.groups.n_seqs])
+    }
+
+    /// The logarithm of what is left of a state, and how much is learned, both `[n_head_v, n_each * n_seqs]`; 0 where
+    /// there is no token.
+    fn rates(
+        &self,
+        g: &Graph<'a, 'c>,
+        layer: &DeltaNet,
+        alpha: Tensor<'c>,
+        beta: Tensor<'c>,
+    ) -> Result<[Tensor<'c>; 2]> {
+        let b = g.b;
+        let forget = b.softplus(b.add(alpha, b.stored(&layer.dt)?)?)?;
+        let rates = [b.mul(forget, b.stored(&layer.a)?)?, b.sigmoid(beta)?];
+        let Some([_, tokens, filled, _]) = self.regroup else { return Ok(rates) };
+        let [forget, learn] = rates.map(|rate| b.mul(b.get_rows(rate, tokens)?, filled));
+        Ok([forget?, learn?])
+    }
+
+    /// Queries, keys and values as heads, the first two of length 1: `[d, n_heads, n_each, n_seqs]`.
+    fn heads(&self, g: &Graph<'a, 'c>, mixed: Tensor<'c>, eps: f32) -> Result<[Tensor<'c>; 3]> {
+        let (b, d, nb) = (g.b, self.net.n_embd_head, mixed.nb());
+        let SeqGroups { n_seqs, n_each, .. } = self.groups;
+        let (n_k, n_v) = (self.net.n_head_k, self.net.n_head_v);
+        let part = |first: usize, n: usize| {
+            b.view(mixed, [d, n, n_each, n_seqs], [4 * d, nb[1], nb[2]], 4 * d * first)
+        };
+        let length_1 = |x| b.scale(b.rms_norm(x, eps / d as f32)?, 1.0 / (d as f32).sqrt());
+        Ok([length_1(part(0, n_k)?)?, length_1(part(n_k, n_k)?)?, part(2 * n_k, n_v)?])
+    }
+}
