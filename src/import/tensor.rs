@@ -9,6 +9,9 @@ use half::f16;
 use crate::safetensors::{Stored, Tensors};
 use crate::{Error, Result};
 
+/// The weights of a convolution over time.
+const CONVOLUTION: &str = "ssm_conv1d.weight";
+
 /// Values read at a time: what bounds memory beside the largest row.
 const BATCH: usize = 1 << 20;
 
@@ -36,6 +39,22 @@ pub(crate) enum Rows {
     Apart(usize),
     /// Of every `of` rows, `n` after the first `from`.
     Of { of: usize, from: usize, n: usize },
+    /// Behind the first `from`, heads of `size` rows, `groups` times as many as there are in a group: the first of each
+    /// group, then the second of each, and so on.
+    Ungrouped { from: usize, groups: usize, size: usize },
+}
+
+/// What becomes of the values themselves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Values {
+    /// They stay.
+    Same,
+    /// 1 is added.
+    OneMore,
+    /// `-exp(x)`.
+    MinusExp,
+    /// Those of a row in another order.
+    Columns(Rows),
 }
 
 #[derive(Debug)]
@@ -43,7 +62,7 @@ enum Source {
     /// Values that are computed.
     Values(Vec<f32>),
     /// Rows of tensors of the same shape, one after the other.
-    Stored { parts: Vec<Stored>, rows: Rows, add_one: bool },
+    Stored { parts: Vec<Stored>, rows: Rows, values: Values },
 }
 
 impl Rows {
@@ -61,6 +80,12 @@ impl Rows {
                 (head * 3 + what) * size + i % size
             }
             Rows::Of { of, from, n } => i / n * of + from + i % n,
+            Rows::Ungrouped { from, .. } if i < from => i,
+            Rows::Ungrouped { from, groups, size } => {
+                let per_group = (n_rows - from) / groups / size;
+                let (head, at) = ((i - from) / size, (i - from) % size);
+                from + ((head % groups) * per_group + head / groups) * size + at
+            }
         }
     }
     /// The rows that come of so many, or why that is none.
@@ -75,6 +100,12 @@ impl Rows {
             Rows::Interleaved(heads) => whole(heads.saturating_mul(2)),
             Rows::Apart(heads) => whole(heads.saturating_mul(3)),
             Rows::Of { of, n, .. } => whole(of).map(|all| all / of * n),
+            Rows::Ungrouped { from, groups, size } => {
+                let step = groups.saturating_mul(size);
+                let behind = n_rows.checked_sub(from).filter(|n| step > 0 && n.is_multiple_of(step));
+                let what = || format!("found {n_rows} rows, expected {from} and a multiple of {step}");
+                behind.map(|_| n_rows).ok_or_else(what)
+            }
         }
     }
 }
@@ -88,7 +119,8 @@ impl Tensor {
     pub fn shape(&self) -> &[u64] {
         &self.shape
     }
-    /// True for what llama.cpp wants in F32 whatever the file's type: vectors, norms, biases, routers.
+    /// True for what llama.cpp wants in F32 whatever the file's type: vectors, norms, biases, routers,
+    /// convolutions.
     pub fn stays_f32(&self) -> bool {
         self.plain
     }
@@ -120,7 +152,7 @@ impl Tensor {
         parts: Vec<Stored>,
         stack: bool,
         rows: Rows,
-        add_one: bool,
+        values: Values,
         from: &Tensors,
     ) -> Result<Tensor> {
         let first = &parts[0];
@@ -133,7 +165,14 @@ impl Tensor {
             return Err(wrong(other, what));
         }
         let n_rows = rows.of(first.n_rows()).map_err(|what| wrong(first, what))?;
+        if let Values::Columns(columns) = values {
+            columns.of(first.width()).map_err(|what| wrong(first, format!("of a row: {what}")))?;
+        }
         let mut shape = first.shape.clone();
+        // A convolution of each channel alone has a dimension of 1 between channels and time.
+        if name.ends_with(CONVOLUTION) && shape.len() == 3 && shape[1] == 1 {
+            shape.remove(1);
+        }
         // Rows are the last dimension but one; the others stay.
         let at = shape.len().saturating_sub(2);
         shape[at] = n_rows as u64 / shape[..at].iter().product::<u64>();
@@ -146,14 +185,14 @@ impl Tensor {
         shape.reverse();
         let plain = shape.len() == 1
             || !name.ends_with(".weight")
-            || ["_norm.weight", "ffn_gate_inp.weight"].iter().any(|end| name.ends_with(end));
-        Ok(Tensor { name, shape, plain, source: Source::Stored { parts, rows, add_one } })
+            || ["_norm.weight", "ffn_gate_inp.weight", CONVOLUTION].iter().any(|end| name.ends_with(end));
+        Ok(Tensor { name, shape, plain, source: Source::Stored { parts, rows, values } })
     }
 
     /// The bytes in the checkpoint, where they are those of type `to`.
     pub(crate) fn unchanged<'a>(&self, to: DType, from: &'a Tensors) -> Option<&'a [u8]> {
         match &self.source {
-            Source::Stored { parts, rows: Rows::All, add_one: false } if parts.len() == 1 => {
+            Source::Stored { parts, rows: Rows::All, values: Values::Same } if parts.len() == 1 => {
                 Some(&parts[0]).filter(|t| t.dtype == to).map(|t| from.data(t))
             }
             _ => None,
@@ -166,9 +205,9 @@ impl Tensor {
         from: &Tensors,
         take: &mut dyn FnMut(&[f32]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let (parts, rows, add_one) = match &self.source {
+        let (parts, rows, change) = match &self.source {
             Source::Values(values) => return take(values),
-            Source::Stored { parts, rows, add_one } => (parts, *rows, *add_one),
+            Source::Stored { parts, rows, values } => (parts, *rows, *values),
         };
         let row = self.shape[0] as usize;
         let width = parts[0].width();
@@ -196,8 +235,20 @@ impl Tensor {
                         read(rows.source(i, stored) * bytes, out)?;
                     }
                 }
-                if add_one {
-                    values.iter_mut().for_each(|x| *x = one_more(*x, part.dtype));
+                match change {
+                    Values::Same => {}
+                    Values::OneMore => values.iter_mut().for_each(|x| *x = rounded(*x + 1.0, part.dtype)),
+                    Values::MinusExp => {
+                        values.iter_mut().for_each(|x| *x = rounded(-f64::from(*x).exp() as f32, part.dtype));
+                    }
+                    Values::Columns(columns) => {
+                        let mut row = vec![0.0; width];
+                        for out in values.chunks_exact_mut(width) {
+                            row.copy_from_slice(out);
+                            let moved = |i: usize| row[columns.source(i, width)];
+                            out.iter_mut().enumerate().for_each(|(i, x)| *x = moved(i));
+                        }
+                    }
                 }
                 take(&values)?;
             }
@@ -206,11 +257,11 @@ impl Tensor {
     }
 }
 
-/// As torch adds 1: in the tensor's own type where that is F16, else in F32.
-fn one_more(x: f32, dtype: DType) -> f32 {
+/// As torch has a result: in the tensor's own type where that is F16, else in F32.
+fn rounded(x: f32, dtype: DType) -> f32 {
     match dtype {
-        DType::F16 => f16::from_f32(x + 1.0).to_f32(),
-        _ => x + 1.0,
+        DType::F16 => f16::from_f32(x).to_f32(),
+        _ => x,
     }
 }
 

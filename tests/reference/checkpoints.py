@@ -177,8 +177,15 @@ CASES = {
                               norm_topk_prob=True),
                  "bpe", "bf16", [], 2),
     "ministral3": ("Ministral3", dict(num_hidden_layers=1, head_dim=16, rope_parameters=MINISTRAL), "bpe-template", "bf16", [], 1),
+    # Twice as many heads of values as of keys; a layer with attention between others.
+    "qwen35": ("Qwen3_5", dict(num_hidden_layers=3, head_dim=16, layer_types=["linear_attention", "full_attention", "linear_attention"],
+                               rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.5,
+                                                    mrope_section=[2, 1, 1], mrope_interleaved=True),
+                               linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2,
+                               linear_num_value_heads=4, linear_conv_kernel_dim=4), "bpe", "bf16", [], 1),
 }
-CLASSES = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM")}
+CLASSES = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
+           "Qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM")}
 
 
 def checkpoint(folder, case, number):
@@ -245,6 +252,8 @@ def convert(llama_cpp, folder, dtype):
     from conversion.base import TextModel
 
     TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+    # As its --no-mtp: without layers that draft further tokens.
+    ModelBase.no_mtp = True
     ftype = dict(f32=gguf.LlamaFileType.ALL_F32, f16=gguf.LlamaFileType.MOSTLY_F16,
                  bf16=gguf.LlamaFileType.MOSTLY_BF16)[dtype]
     path = folder / "out.gguf"

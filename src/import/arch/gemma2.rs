@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::tensor::Values;
 use crate::vocab::Kinds;
 use crate::Result;
 
@@ -50,6 +51,8 @@ pub(super) fn place(_: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
         return Ok(Vec::new());
     }
     let mut target = place.mapped()?;
-    target.add_one = place.name.ends_with("norm.weight");
+    if place.name.ends_with("norm.weight") {
+        target.values = Values::OneMore;
+    }
     Ok(vec![target])
 }

@@ -16,6 +16,7 @@ mod phi2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen35;
 mod qwen3moe;
 mod smollm3;
 mod standard;
@@ -26,7 +27,7 @@ use crate::config::Config;
 use crate::error::shown;
 use crate::keys::Keys;
 use crate::safetensors::{Stored, Tensors};
-use crate::tensor::{Rows, Tensor};
+use crate::tensor::{Rows, Tensor, Values};
 use crate::vocab::Kinds;
 use crate::{Error, Result};
 
@@ -44,6 +45,7 @@ pub(crate) static FAMILIES: &[&Family] = &[
     &phi3::FAMILY,
     &qwen2::FAMILY,
     &qwen3::FAMILY,
+    &qwen35::FAMILY,
     &qwen3moe::FAMILY,
     &smollm3::FAMILY,
 ];
@@ -84,7 +86,7 @@ pub(crate) struct Place<'a> {
 pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) rows: Rows,
-    pub(crate) add_one: bool,
+    pub(crate) values: Values,
     /// Which of several experts' tensors, stacked into one.
     pub(crate) expert: Option<u32>,
 }
@@ -139,7 +141,7 @@ impl Place<'_> {
     pub(crate) fn rows(&self, rows: Rows) -> Result<Target> {
         let unknown = || self.error("is no tensor of this architecture that is known");
         let name = self.mapped.clone().ok_or_else(unknown)?;
-        Ok(Target { name, rows, add_one: false, expert: None })
+        Ok(Target { name, rows, values: Values::Same, expert: None })
     }
     pub(crate) fn error(&self, what: impl std::fmt::Display) -> Error {
         Error::at(self.file.path(self.stored), &self.stored.name, what)
@@ -186,15 +188,17 @@ impl Family {
         for stored in &file.all {
             let name = stored.name.replace("language_model.", "");
             let place = Place { stored, name: &name, mapped: self.mapped(&name), file };
-            if let (_, Some(n)) = layer(base(&name).0) {
+            let targets = (self.place)(config, &place)?;
+            // What is left out has layers of its own.
+            if let (false, (_, Some(n))) = (targets.is_empty(), layer(base(&name).0)) {
                 let seen = layers.get_mut(n as usize);
                 *seen.ok_or_else(|| place.error(format!("found layer {n}, expected {n_layers} layers")))? =
                     true;
             }
-            for target in (self.place)(config, &place)? {
+            for target in targets {
                 let Some(expert) = target.expert else {
                     let parts = vec![stored.clone()];
-                    out.push(Tensor::of(target.name, parts, false, target.rows, target.add_one, file)?);
+                    out.push(Tensor::of(target.name, parts, false, target.rows, target.values, file)?);
                     continue;
                 };
                 stacks.entry(target.name.clone()).or_default().insert(expert, (stored, target));
@@ -210,7 +214,7 @@ impl Family {
                 return Err(Error::of(&config.folder, what));
             }
             let parts = experts.into_values().map(|(stored, _)| stored.clone()).collect();
-            out.push(Tensor::of(name, parts, true, Rows::All, false, file)?);
+            out.push(Tensor::of(name, parts, true, Rows::All, Values::Same, file)?);
         }
         if let Some(n) = layers.iter().position(|seen| !seen) {
             let what = format!("found no tensor of layer {n}, expected {n_layers} layers");

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::keys::Keys;
-use crate::tensor::Rows;
+use crate::tensor::{Rows, Values};
 use crate::vocab::Kinds;
 use crate::Result;
 
@@ -39,7 +39,7 @@ fn place(_: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
     let target = |what: &str, rows, expert| Target {
         name: format!("blk.{n}.ffn_{what}_exps.weight"),
         rows,
-        add_one: false,
+        values: Values::Same,
         expert,
     };
     match inside.strip_suffix(".weight").unwrap_or(inside) {

@@ -189,6 +189,24 @@ fn numbers_in_config() {
         ),
         ("qwen3moe", "norm_topk_prob", json!(null), "norm_topk_prob: expected true"),
         ("qwen3moe", "num_local_experts", json!(0), "expected 0"),
+        ("qwen35", "linear_num_value_heads", json!(5), "expected a multiple of linear_num_key_heads = 2"),
+        ("qwen35", "linear_num_value_heads", json!(6), "found 64 rows, expected 80"),
+        ("qwen35", "linear_num_key_heads", json!(0), "expected a multiple of linear_num_key_heads = 0"),
+        ("qwen35", "linear_num_key_heads", json!(1), "found 64 rows, expected 48"),
+        ("qwen35", "linear_value_head_dim", json!(4), "found 4, expected linear_key_head_dim = 8"),
+        ("qwen35", "attn_output_gate", json!(false), "attn_output_gate: expected true"),
+        (
+            "qwen35",
+            "layer_types",
+            json!(["full_attention"]),
+            "found 1 entries, expected num_hidden_layers = 3",
+        ),
+        (
+            "qwen35",
+            "rope_parameters",
+            json!({"mrope_section": [1, -1]}),
+            "expected whole numbers of 0 or more",
+        ),
     ];
     for (name, key, value, wanted) in cases {
         let folder = Folder::of(name);
@@ -308,7 +326,7 @@ proptest! {
 
     #[test]
     fn whatever_the_bytes_an_error_is_one_line(
-        name in prop::sample::select(vec!["llama", "llama-linear", "gemma2", "qwen3moe", "phi3"]),
+        name in prop::sample::select(vec!["llama", "llama-linear", "gemma2", "qwen3moe", "qwen35", "phi3"]),
         which in 0usize..12,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in prop::option::of(any::<prop::sample::Index>()),

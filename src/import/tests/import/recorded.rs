@@ -34,6 +34,7 @@ fn recorded(value: &Value) -> Json {
             v.len(),
             v.iter().flat_map(|s| [&(s.len() as u64).to_le_bytes(), &s[..]].concat()).collect(),
         ),
+        Value::Array(Array::I32(v)) if v.len() <= 16 => short("int32", v.iter().map(|x| json!(x)).collect()),
         Value::Array(Array::I32(v)) => {
             long("int32", v.len(), v.iter().flat_map(|x| x.to_le_bytes()).collect())
         }
@@ -113,6 +114,7 @@ compared! {
     phi4_with_partial_rotation: "phi4";
     qwen2_with_yarn: "qwen2";
     qwen3: "qwen3";
+    qwen35: "qwen35";
     qwen3moe: "qwen3moe";
     smollm3: "smollm3";
 }
