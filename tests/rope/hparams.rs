@@ -265,6 +265,14 @@ fn gated_delta_nets_have_no_attention() {
     let case = delta_nets().set("qwen35.attention.recurrent_layers", Value::Array(Array::Bool(listed)));
     assert_eq!(case.read().recurrent_layers().collect::<Vec<_>>(), [1, 3]);
 
+    // Heads of layers that do not attend make no kind.
+    let heads = Value::Array(Array::U32(vec![4, 4, 2, 4, 2, 2]));
+    let hp = delta_nets()
+        .set("qwen35.attention.head_count", heads)
+        .set("qwen35.attention.key_length", Value::U32(8));
+    let hp = hp.set("qwen35.attention.value_length", Value::U32(8)).read();
+    assert_eq!((hp.attention.len(), hp.layer_attention(2).n_head), (1, 2));
+
     for (key, n, expected) in [
         ("nextn_predict_layers", 6, "block_count: expected 7 to 512, found 6"),
         ("full_attention_interval", 0, "expected 1 to"),

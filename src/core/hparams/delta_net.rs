@@ -20,6 +20,11 @@ pub(super) fn qwen35(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
         let what = format!("expected at least one layer with attention, found none of {}", hp.n_layer);
         return Err(keys.error("full_attention_interval", what));
     }
+    // What the file says of attention in other layers is of no use.
+    let used = |kind: &usize| hp.layers.iter().any(|layer| layer.kind == Some(*kind));
+    let used: Vec<usize> = (0..hp.attention.len()).filter(used).collect();
+    hp.layers.iter_mut().for_each(|l| l.kind = used.iter().position(|&kind| l.kind == Some(kind)));
+    hp.attention = used.iter().map(|&kind| hp.attention[kind].clone()).collect();
     sections(keys, hp.attention.first().map_or(0, |layer| layer.n_rot() / 2))
 }
 
