@@ -219,7 +219,7 @@ thread_local! {
 /// # Safety
 /// A computed source of a running node, three-dimensional, of a type that converts to f32, its elements side
 /// by side within rows; it stays as it is for `'a`.
-unsafe fn rows(t: &sys::ggml_tensor) -> Rows<'_> {
+pub(crate) unsafe fn rows(t: &sys::ggml_tensor) -> Rows<'_> {
     // SAFETY: a static table with an entry for every type.
     let to_float = unsafe { (*sys::ggml_get_type_traits(t.type_)).to_float };
     let format = match (t.type_, to_float) {

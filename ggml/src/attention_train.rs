@@ -27,12 +27,12 @@ use crate::units::Units;
 use crate::{sys, DType, Error, Result};
 
 /// Rows of a tile of queries (tokens times query heads of one KV head), rounded down to whole tokens.
-const TILE_ROWS: usize = 192;
+pub(crate) const TILE_ROWS: usize = 192;
 /// The backward pass is cut into about this many units of work: a lane (every n-th tile of keys) of one KV
 /// head each.
-const UNITS: usize = 24;
+pub(crate) const UNITS: usize = 24;
 /// Most query heads that may share a KV head, since a tile holds at least those of one token.
-const MAX_REP: usize = 1024;
+pub(crate) const MAX_REP: usize = 1024;
 
 /// Operands of [`Builder::attention_back`].
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +77,7 @@ impl Schedule {
 }
 
 /// Whether a tensor is F32 `[d, heads, tokens]` with contiguous rows and strides of whole floats.
-fn heads(t: Tensor<'_>) -> bool {
+pub(crate) fn heads(t: Tensor<'_>) -> bool {
     f32_rows(t) && t.ne()[3] == 1 && t.nb()[1].is_multiple_of(4) && t.nb()[2].is_multiple_of(4)
 }
 
@@ -89,6 +89,24 @@ fn n_rep([q, k, v, key_ranges]: [Tensor<'_>; 4]) -> Option<usize> {
     let seen =
         key_ranges.dtype() == DType::I32 && tables.contains(&key_ranges.ne()) && contiguous(key_ranges);
     (shapes && seen && [q, k, v].into_iter().all(heads)).then(|| a[1] / b[1])
+}
+
+/// Checks the operands of a backward pass; gives the number of query heads that share a KV head.
+pub(crate) fn fits_back(op: &'static str, a: &AttentionBack<'_>) -> Result<usize> {
+    let args = [a.q, a.k, a.v, a.key_ranges, a.o_lse, a.d_out, a.d_k, a.d_v];
+    let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], key_ranges i32 [2,T] or \
+        [2,T,2], o_lse [d_v+1,n_head,T], \
+        d_out [d_v,n_head,T] and, of a writable store, d_k and d_v like k and v, f32";
+    let (q, k, v) = (a.q.ne(), a.k.ne(), a.v.ne());
+    let shapes = a.d_out.ne() == [v[0], q[1], q[2], 1]
+        && a.o_lse.ne() == [v[0] + 1, q[1], q[2], 1]
+        && a.d_k.ne() == k
+        && a.d_v.ne() == v
+        && [a.o_lse, a.d_out, a.d_k, a.d_v].into_iter().all(heads);
+    let apart = args[..7].iter().all(|&t| !share_memory(t, a.d_v))
+        && args[..6].iter().all(|&t| !share_memory(t, a.d_k));
+    let ok = shapes && target(a.d_k) && target(a.d_v) && apart;
+    n_rep([a.q, a.k, a.v, a.key_ranges]).filter(|_| ok).ok_or_else(|| refusal(op, expected, &args))
 }
 
 impl<'c> Builder<'c> {
@@ -132,22 +150,9 @@ impl<'c> Builder<'c> {
     ) -> Result<Tensor<'c>> {
         let (op, scoring) = ("attention_back", scoring.into());
         scoring.check(op, a.q.ne()[1])?;
+        let n_rep = fits_back(op, &a)?;
+        let (q, k) = (a.q.ne(), a.k.ne());
         let args = [a.q, a.k, a.v, a.key_ranges, a.o_lse, a.d_out, a.d_k, a.d_v];
-        let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], key_ranges i32 [2,T] or \
-            [2,T,2], o_lse [d_v+1,n_head,T], \
-            d_out [d_v,n_head,T] and, of a writable store, d_k and d_v like k and v, f32";
-        let (q, k, v) = (a.q.ne(), a.k.ne(), a.v.ne());
-        let shapes = a.d_out.ne() == [v[0], q[1], q[2], 1]
-            && a.o_lse.ne() == [v[0] + 1, q[1], q[2], 1]
-            && a.d_k.ne() == k
-            && a.d_v.ne() == v
-            && [a.o_lse, a.d_out, a.d_k, a.d_v].into_iter().all(heads);
-        let apart = args[..7].iter().all(|&t| !share_memory(t, a.d_v))
-            && args[..6].iter().all(|&t| !share_memory(t, a.d_k));
-        let ok = shapes && target(a.d_k) && target(a.d_v) && apart;
-        let Some(n_rep) = n_rep([a.q, a.k, a.v, a.key_ranges]).filter(|_| ok) else {
-            return Err(refusal(op, expected, &args));
-        };
         let lanes = UNITS.div_ceil(k[1]).min(k[2].div_ceil(KEYS));
         let ne = [q[0], q[2].saturating_mul(n_rep), k[1], lanes];
         possible(op, DType::F32, ne)?;
@@ -173,7 +178,7 @@ impl<'c> Builder<'c> {
     }
 }
 
-fn refusal(op: &'static str, expected: &str, args: &[Tensor<'_>]) -> Error {
+pub(crate) fn refusal(op: &'static str, expected: &str, args: &[Tensor<'_>]) -> Error {
     match check(false, op, expected, args) {
         Err(e) => e,
         Ok(()) => Error::Op { op, what: expected.into() },
@@ -188,7 +193,7 @@ thread_local! {
 /// # Safety
 /// A computed source of a running node, F32 with contiguous rows and strides of whole floats, that stays as
 /// it is for `'a`.
-unsafe fn heads_of(t: &sys::ggml_tensor) -> Heads<'_> {
+pub(crate) unsafe fn heads_of(t: &sys::ggml_tensor) -> Heads<'_> {
     // SAFETY: the caller's promise.
     unsafe {
         Heads::new(t.data as *const f32, [0, 1, 2].map(|i| t.ne[i] as usize), [t.nb[1] / 4, t.nb[2] / 4])
@@ -197,7 +202,7 @@ unsafe fn heads_of(t: &sys::ggml_tensor) -> Heads<'_> {
 
 /// # Safety
 /// As for [`heads_of`], in memory that this node alone uses, as far as the view's methods are asked for it.
-unsafe fn heads_mut(t: &sys::ggml_tensor) -> HeadsMut<'_> {
+pub(crate) unsafe fn heads_mut(t: &sys::ggml_tensor) -> HeadsMut<'_> {
     // SAFETY: the caller's promise.
     unsafe {
         HeadsMut::new(t.data as *mut f32, [0, 1, 2].map(|i| t.ne[i] as usize), [t.nb[1] / 4, t.nb[2] / 4])
@@ -206,7 +211,7 @@ unsafe fn heads_mut(t: &sys::ggml_tensor) -> HeadsMut<'_> {
 
 /// # Safety
 /// A computed source of a running node, contiguous I32 `[2, T]` or `[2, T, 2]`, that stays as it is for `'a`.
-unsafe fn key_ranges_of(t: &sys::ggml_tensor, n_head: usize, n_keys: usize) -> KeyRanges<'_> {
+pub(crate) unsafe fn key_ranges_of(t: &sys::ggml_tensor, n_head: usize, n_keys: usize) -> KeyRanges<'_> {
     let n = 2 * t.ne[1] as usize * t.ne[2] as usize;
     // SAFETY: the caller's promise.
     let pairs = unsafe { std::slice::from_raw_parts(t.data as *const i32, n) };
@@ -287,8 +292,9 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
     });
 }
 
-unsafe extern "C" fn run_sum(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the second node made in `attention_back` and its source, the first, both alive.
+pub(crate) unsafe extern "C" fn run_sum(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
+    // SAFETY: ggml passes the second node made in `attention_back` (or of landmarks) and its source, the first,
+    // both alive.
     let (dst, partial) = unsafe { (&*dst, &*(*dst).src[0]) };
     let (d, n_head, n_tokens) = (dst.ne[0] as usize, dst.ne[1] as usize, dst.ne[2] as usize);
     let (n_head_kv, lanes) = (partial.ne[2] as usize, partial.ne[3] as usize);

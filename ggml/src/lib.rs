@@ -5,6 +5,7 @@
 
 mod activation;
 pub mod attention;
+pub mod attention_landmark;
 pub mod attention_train;
 pub mod backend;
 mod builder;

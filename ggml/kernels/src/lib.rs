@@ -6,6 +6,7 @@
 mod aligned;
 mod amx;
 pub mod attention;
+pub mod attention_landmark;
 pub mod attention_train;
 pub mod cross_entropy;
 pub mod dequantize;

@@ -61,7 +61,10 @@ impl Feed {
         Ok(t)
     }
     pub fn i32<'c>(&mut self, b: &Builder<'c>, v: &[i32]) -> Result<Tensor<'c>> {
-        let (id, t) = b.input("i32", DType::I32, &[v.len()])?;
+        self.i32_of(b, &[v.len()], v)
+    }
+    pub fn i32_of<'c>(&mut self, b: &Builder<'c>, shape: &[usize], v: &[i32]) -> Result<Tensor<'c>> {
+        let (id, t) = b.input("i32", DType::I32, shape)?;
         self.0.push((id, Values::I32(v.to_vec())));
         Ok(t)
     }

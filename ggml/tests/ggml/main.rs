@@ -1,6 +1,7 @@
 //! The tests of tensors, ops and graphs, one program.
 
 mod attention;
+mod attention_landmark;
 mod attention_refuse;
 mod attention_scoring;
 mod attention_train;

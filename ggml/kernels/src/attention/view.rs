@@ -62,9 +62,9 @@ impl Element for u16 {
 /// Rows of a tensor `[d, n1, n2]` in host memory, whatever their element type.
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
-    pub(super) d: usize,
-    pub(super) n1: usize,
-    pub(super) n2: usize,
+    pub(crate) d: usize,
+    pub(crate) n1: usize,
+    pub(crate) n2: usize,
     data: *const u8,
     nb1: usize,
     nb2: usize,
@@ -136,7 +136,7 @@ impl<'a> Rows<'a> {
     /// Row `(i, j)` as floats. The types caches mostly have are read here: ggml's conversions in its base
     /// library are not made for the host's instructions.
     #[inline]
-    pub(super) fn read(&self, i: usize, j: usize, out: &mut [f32]) {
+    pub(crate) fn read(&self, i: usize, j: usize, out: &mut [f32]) {
         assert!(i < self.n1 && j < self.n2 && out.len() == self.d);
         // SAFETY: inside the tensor by the assertion.
         let row = unsafe { self.data.add(i * self.nb1 + j * self.nb2) };

@@ -43,7 +43,7 @@ pub struct Scratch {
 
 /// One token's queries of a KV head, one after the other, times `factor`.
 #[inline]
-pub(super) fn pack(x: &Heads<'_>, heads: Range<usize>, tokens: Range<usize>, factor: f32, to: &mut Vec<f32>) {
+pub(crate) fn pack(x: &Heads<'_>, heads: Range<usize>, tokens: Range<usize>, factor: f32, to: &mut Vec<f32>) {
     to.clear();
     for t in tokens {
         for h in heads.clone() {
@@ -105,10 +105,10 @@ impl Scratch {
 }
 
 /// Lanes of a loop over a row that sums or compares: the compiler does not reorder floats by itself.
-const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 #[inline]
-fn largest(x: &[f32]) -> f32 {
+pub(crate) fn largest(x: &[f32]) -> f32 {
     let mut max = [f32::NEG_INFINITY; LANES];
     let (whole, rest) = x.as_chunks::<LANES>();
     for x in whole {
@@ -130,7 +130,7 @@ fn total(x: &[f32]) -> f32 {
 /// One step of the running softmax of a row: scores inside `seen` become weights relative to the new maximum,
 /// others 0; what was summed before is made relative to it, too.
 #[inline]
-fn soften(row: &mut [f32], seen: Range<usize>, stats: &mut Stats, sums: &mut [f32]) {
+pub(crate) fn soften(row: &mut [f32], seen: Range<usize>, stats: &mut Stats, sums: &mut [f32]) {
     row[..seen.start].fill(0.0);
     row[seen.end..].fill(0.0);
     let row = &mut row[seen];

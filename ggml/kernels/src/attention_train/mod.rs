@@ -9,6 +9,7 @@ pub mod forward;
 mod view;
 
 pub use backward::sink_gradient;
+pub(crate) use forward::{largest, pack, soften, LANES};
 pub use view::{Heads, HeadsMut, KeyRanges};
 
 /// Keys of a tile.

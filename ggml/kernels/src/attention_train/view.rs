@@ -8,9 +8,9 @@ use crate::gemm::Matrix;
 /// F32 `[d, n_head, n]` in host memory, rows contiguous.
 #[derive(Clone, Copy)]
 pub struct Heads<'a> {
-    pub(super) d: usize,
+    pub(crate) d: usize,
     n_head: usize,
-    pub(super) n: usize,
+    pub(crate) n: usize,
     data: *const f32,
     /// Floats from a head to the next, and from a token to the next.
     steps: [usize; 2],
@@ -34,7 +34,7 @@ impl<'a> Heads<'a> {
     }
 
     /// One head of one token.
-    pub(super) fn row(&self, head: usize, token: usize) -> &'a [f32] {
+    pub(crate) fn row(&self, head: usize, token: usize) -> &'a [f32] {
         assert!(head < self.n_head && token < self.n);
         // SAFETY: inside the tensor, which stays as it is (`new`).
         unsafe {
@@ -43,7 +43,7 @@ impl<'a> Heads<'a> {
     }
 
     /// One head of a range of tokens, which are the rows.
-    pub(super) fn head(&self, head: usize, tokens: Range<usize>) -> Matrix<'a> {
+    pub(crate) fn head(&self, head: usize, tokens: Range<usize>) -> Matrix<'a> {
         assert!(head < self.n_head && tokens.end <= self.n && !tokens.is_empty());
         // SAFETY: as above.
         unsafe {
@@ -82,13 +82,13 @@ impl<'a> HeadsMut<'a> {
     }
 
     /// The first float of a head of a token, and with [`HeadsMut::step`] those of the tokens after it.
-    pub(super) fn at(&self, head: usize, token: usize) -> *mut f32 {
+    pub(crate) fn at(&self, head: usize, token: usize) -> *mut f32 {
         assert!(head < self.n_head && token < self.n);
         self.data.wrapping_add(head * self.steps[0] + token * self.steps[1])
     }
 
     /// Floats from a token to the next.
-    pub(super) fn step(&self) -> usize {
+    pub(crate) fn step(&self) -> usize {
         self.steps[1]
     }
 }
@@ -119,7 +119,7 @@ impl<'a> KeyRanges<'a> {
 
     /// The keys among `keys` that a query head of a token sees. The result lies inside `keys` and `0..n_keys`
     /// whatever the pair says.
-    pub(super) fn seen(&self, head: usize, token: usize, keys: &Range<usize>) -> Range<usize> {
+    pub(crate) fn seen(&self, head: usize, token: usize, keys: &Range<usize>) -> Range<usize> {
         self.seen_in(self.tables[usize::from(head >= self.second)], token, keys)
     }
 
@@ -132,7 +132,7 @@ impl<'a> KeyRanges<'a> {
 
     /// The tokens from the first of which one of `heads` sees any of `keys` to the last, and the keys that
     /// these see.
-    pub(super) fn window(
+    pub(crate) fn window(
         &self,
         heads: &Range<usize>,
         tokens: Range<usize>,

@@ -1,0 +1,108 @@
+//! Gradients of a tile of keys from all the queries that see it.
+
+use std::f32::consts::{LN_2, LOG2_E};
+use std::ops::Range;
+
+use super::Blocks;
+use crate::attention_train::{pack, Heads, HeadsMut, KeyRanges, KEYS};
+use crate::gemm::{multiply, multiply_into, Matrix};
+
+/// Operands. Rows of keys and values are in the order of their positions.
+pub struct Inputs<'a> {
+    /// Queries, `[d, n_head, T]`.
+    pub q: Heads<'a>,
+    /// Keys, `[d, n_head_kv, N]`.
+    pub k: Heads<'a>,
+    /// Values, `[d_v, n_head_kv, N]`.
+    pub v: Heads<'a>,
+    /// The range of keys that each query token sees; the last is its own.
+    pub key_ranges: KeyRanges<'a>,
+    /// Outputs of the forward pass and the log-sum-exp of each row, `[d_v + 1, n_head, T]`.
+    pub o_lse: Heads<'a>,
+    /// Gradient of the outputs, `[d_v, n_head, T]`.
+    pub d_out: Heads<'a>,
+    /// Gradient of the keys, added to.
+    pub d_k: HeadsMut<'a>,
+    /// Gradient of the values, added to.
+    pub d_v: HeadsMut<'a>,
+    /// Where landmarks are.
+    pub blocks: Blocks,
+    /// Factor on the products of queries and keys.
+    pub scale: f32,
+    /// Query heads of a KV head.
+    pub n_rep: usize,
+    /// Tokens of a tile of queries.
+    pub tokens: usize,
+}
+
+/// Buffers of a thread for one tile; rows are tokens by query heads of one KV head.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// `[rows][d]`, in units that make scores exponents of two.
+    q: Vec<f32>,
+    /// `[rows][d_v]`.
+    d_out: Vec<f32>,
+    /// `[rows][KEYS]`: scores, then weights.
+    weights: Vec<f32>,
+    /// `[rows][KEYS]`: gradients of the weights, then of the scores.
+    d_scores: Vec<f32>,
+}
+
+impl Scratch {
+    /// Adds to the gradients of a tile of keys and values (whole blocks, see [`Blocks::tile`]), and to `d_q`,
+    /// `[T][n_rep][d]`, what they come to.
+    ///
+    /// # Safety
+    /// No other thread uses the gradients of these keys of this head meanwhile.
+    pub unsafe fn differentiate(
+        &mut self,
+        inputs: &Inputs<'_>,
+        head_kv: usize,
+        keys: Range<usize>,
+        d_q: &mut [f32],
+    ) {
+        let Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, blocks, scale, n_rep, tokens } = *inputs;
+        let heads = head_kv * n_rep..(head_kv + 1) * n_rep;
+        let (d, dv, n_keys) = (q.d, v.d, k.n);
+        for start in (0..q.n).step_by(tokens) {
+            let tokens = start..(start + tokens).min(q.n);
+            let Some((tokens, keys)) = key_ranges.window(&heads, tokens, &keys) else { continue };
+            let n = tokens.len() * n_rep;
+            pack(&q, heads.clone(), tokens.clone(), scale * LOG2_E, &mut self.q);
+            pack(&d_out, heads.clone(), tokens.clone(), 1.0, &mut self.d_out);
+            self.weights.resize(self.weights.len().max(n * KEYS), 0.0);
+            self.d_scores.resize(self.d_scores.len().max(n * KEYS), 0.0);
+            let queries = Matrix::rows(&self.q, n, d, d);
+            let grads = Matrix::rows(&self.d_out, n, dv, dv);
+            let (k, v) = (k.head(head_kv, keys.clone()), v.head(head_kv, keys.clone()));
+            multiply_into(&mut self.weights, KEYS, false, k, queries.transposed(), 1.0);
+            multiply_into(&mut self.d_scores, KEYS, false, v, grads.transposed(), 1.0);
+            let rows = self.weights.chunks_exact_mut(KEYS).zip(self.d_scores.chunks_exact_mut(KEYS));
+            let ids = tokens.clone().flat_map(|t| heads.clone().map(move |h| (h, t)));
+            for (((h, t), (p, ds)), grad) in ids.zip(rows).zip(self.d_out.chunks_exact(dv)) {
+                let (out, lse) = o_lse.row(h, t).split_at(dv);
+                let dot: f32 = out.iter().zip(grad).map(|(o, g)| o * g).sum();
+                let (seen, end) = (key_ranges.seen(h, t, &keys), key_ranges.seen(h, t, &(0..n_keys)).end);
+                for x in [&mut *p, &mut *ds] {
+                    x[..seen.start - keys.start].fill(0.0);
+                    x[seen.end - keys.start..keys.len()].fill(0.0);
+                }
+                if !seen.is_empty() {
+                    blocks.differentiate([p, ds], keys.start, seen, end, [lse[0] * LOG2_E, dot]);
+                }
+            }
+            let weights = Matrix::rows(&self.weights, n, keys.len(), KEYS);
+            let d_scores = Matrix::rows(&self.d_scores, n, keys.len(), KEYS);
+            // SAFETY: keys.len() columns from the first key on, inside the tensors; they are the caller's,
+            // and apart from each other and from everything read here.
+            unsafe {
+                let (to_v, to_k) = (d_v.at(head_kv, keys.start), d_k.at(head_kv, keys.start));
+                multiply(to_v, d_v.step(), true, grads.transposed(), weights, 1.0);
+                // The queries carry scale / ln 2.
+                multiply(to_k, d_k.step(), true, queries.transposed(), d_scores, LN_2);
+            }
+            let to_q = &mut d_q[tokens.start * n_rep * d..tokens.end * n_rep * d];
+            multiply_into(to_q, d, true, k.transposed(), d_scores.transposed(), scale);
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Attention with landmarks (Mohtashami and Jaggi 2023, arXiv 2305.16300): the last position of every block is a
+//! landmark, whose score says how much a query attends to the block it closes.
+//!
+//! The keys that a query sees fall into its own block, which is not complete yet, and earlier blocks. One softmax is
+//! over the keys of its own block and the landmarks of the earlier ones; the weight of a landmark is divided among the
+//! other keys of its block by a softmax of their own. No value of a landmark is used, and a landmark does not see its
+//! own key.
+//!
+//! With `lse` the logarithm of the sum of exponentials of a block's scores, a key's weight is the exponential of
+//! `score - lse + score of the landmark`. So where tiles of keys are whole blocks, scores become others a tile at a
+//! time ([`Blocks`]), and the rest is the running softmax of plain attention.
+
+pub mod backward;
+mod blocks;
+pub mod forward;
+
+pub use blocks::{Blocks, MAX_BLOCK};

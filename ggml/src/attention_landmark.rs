@@ -1,0 +1,222 @@
+//! Attention with landmarks, ops of our own for the CPU: forward, in training and through a cache alike, and backward.
+//! `kernels::attention_landmark` has the definition.
+//!
+//! Work is divided as in `attention_train`: forward by tiles of queries, backward by lanes of keys. Both are given by
+//! the shapes, so no bit depends on the number of threads.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+
+use kernels::attention_landmark::{backward, forward, Blocks};
+
+use crate::attention::rows;
+use crate::attention_train::{
+    fits_back, heads, heads_mut, heads_of, key_ranges_of, refusal, run_sum, AttentionBack, MAX_REP,
+    TILE_ROWS, UNITS,
+};
+use crate::graph::Builder;
+use crate::ops::{contiguous, f32_rows, matrix, possible};
+use crate::tensor::Tensor;
+use crate::units::Units;
+use crate::{sys, DType, Error, Result};
+
+pub use kernels::attention_landmark::MAX_BLOCK;
+
+/// Operands of [`Builder::landmark_attention`].
+#[derive(Debug, Clone, Copy)]
+pub struct LandmarkAttention<'c> {
+    /// Queries, F32 `[d, n_head, T]`, rows contiguous.
+    pub q: Tensor<'c>,
+    /// Keys, `[d, n_head_kv, N]`, rows contiguous, of any type that converts to floats.
+    pub k: Tensor<'c>,
+    /// Values, `[d_v, n_head_kv, N]`, like the keys.
+    pub v: Tensor<'c>,
+    /// The row of keys and values that holds each position of a sequence, I32 `[n_positions, n_tables]`: an input of
+    /// the graph. Positions that no query sees may name any row.
+    pub cells: Tensor<'c>,
+    /// The table of each query, I32 `[T]`: an input of the graph.
+    pub tables: Tensor<'c>,
+    /// The range of positions each query sees, as first and one past the last, its own; I32 `[2, T]`, clamped to
+    /// `0..n_positions`.
+    pub key_ranges: Tensor<'c>,
+}
+
+/// The scalars of a node, and how its threads share the work.
+#[derive(Debug)]
+struct Schedule {
+    blocks: Blocks,
+    scale: f32,
+    n_rep: usize,
+    /// Tokens of a tile.
+    tokens: usize,
+    /// Backward pass: lanes of keys.
+    lanes: usize,
+    units: Units,
+}
+
+impl Schedule {
+    fn new(op: &'static str, block: usize, scale: f32, n_rep: usize, lanes: usize) -> Result<Schedule> {
+        let tokens = (TILE_ROWS / n_rep).max(1);
+        let units = Units::default();
+        match Blocks::new(block) {
+            Some(blocks) if scale.is_finite() => Ok(Schedule { blocks, scale, n_rep, tokens, lanes, units }),
+            _ => {
+                let what = "expected blocks of 2 to";
+                let what = format!("{what} {MAX_BLOCK} and a finite scale, found {block} and {scale}");
+                Err(Error::Op { op, what })
+            }
+        }
+    }
+}
+
+/// Whether a tensor is contiguous I32 of this shape.
+fn indices(t: Tensor<'_>, ne: [usize; 4]) -> bool {
+    t.dtype() == DType::I32 && t.ne() == ne && contiguous(t)
+}
+
+impl<'c> Builder<'c> {
+    /// Attention of queries over positions in blocks of `block`, the last of each a landmark: F32 `[d_v + 1, n_head,
+    /// T]`, the output, then the log-sum-exp that [`Builder::landmark_attention_back`] wants; zeros and -inf where
+    /// nothing is seen. Scores are `scale * q . k`. Query head `h` has KV head `h * n_head_kv / n_head`. For the CPU;
+    /// elsewhere the graph is refused.
+    pub fn landmark_attention(
+        &self,
+        a: LandmarkAttention<'c>,
+        block: usize,
+        scale: f32,
+    ) -> Result<Tensor<'c>> {
+        let op = "landmark_attention";
+        let args = [a.q, a.k, a.v, a.cells, a.tables, a.key_ranges];
+        let (q, k, v, cells) = (a.q.ne(), a.k.ne(), a.v.ne(), a.cells.ne());
+        let grouped = q[1].is_multiple_of(k[1]) && q[1] / k[1] <= MAX_REP;
+        let shapes = q[0] == k[0] && k[1..] == v[1..] && grouped && [q[3], k[3], v[3]] == [1; 3];
+        let types = f32_rows(a.q) && heads(a.q) && matrix(a.k) && matrix(a.v);
+        let places = indices(a.cells, [cells[0], cells[1], 1, 1])
+            && indices(a.tables, [q[2], 1, 1, 1])
+            && indices(a.key_ranges, [2, q[2], 1, 1]);
+        if !(shapes && types && places) {
+            let expected = "q f32 [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], cells i32 \
+                [n_positions,n_tables], tables i32 [T], key_ranges i32 [2,T]";
+            return Err(refusal(op, expected, &args));
+        }
+        self.index(op, a.cells, k[2])?;
+        self.index(op, a.tables, cells[1])?;
+        let ne = [v[0] + 1, q[1], q[2], 1];
+        possible(op, DType::F32, ne)?;
+        let schedule = Schedule::new(op, block, scale, q[1] / k[1], 0)?;
+        self.custom(DType::F32, ne, &args, run_forward, schedule)
+    }
+
+    /// The gradient of q from that of [`Builder::landmark_attention`]'s output where keys and values lie in the order of
+    /// their positions; those of k and v are added to `d_k` and `d_v`. Shapes and conditions are those of
+    /// [`Builder::attention_back`].
+    pub fn landmark_attention_back(
+        &self,
+        a: AttentionBack<'c>,
+        block: usize,
+        scale: f32,
+    ) -> Result<Tensor<'c>> {
+        let op = "landmark_attention_back";
+        let n_rep = fits_back(op, &a)?;
+        let (q, k) = (a.q.ne(), a.k.ne());
+        let schedule = Schedule::new(op, block, scale, n_rep, 0)?;
+        let lanes = UNITS.div_ceil(k[1]).min(k[2].div_ceil(schedule.blocks.tile()));
+        let ne = [q[0], q[2].saturating_mul(n_rep), k[1], lanes];
+        possible(op, DType::F32, ne)?;
+        let args = [a.q, a.k, a.v, a.key_ranges, a.o_lse, a.d_out, a.d_k, a.d_v];
+        let partial = self.custom(DType::F32, ne, &args, run_backward, Schedule { lanes, ..schedule })?;
+        self.custom(DType::F32, [q[0], q[1], q[2], 1], &[partial], run_sum, ())
+    }
+}
+
+thread_local! {
+    static FORWARD: RefCell<forward::Scratch> = RefCell::default();
+    static BACKWARD: RefCell<backward::Scratch> = RefCell::default();
+}
+
+unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `landmark_attention`, whose user data is the schedule put there and
+    // whose sources are the tensors checked there, computed before. All are alive, and the sources as they
+    // are, while it runs.
+    let (dst, schedule, inputs) = unsafe {
+        let (dst, schedule) = (&*dst, &*(data as *const Schedule));
+        let ints = |t: *const sys::ggml_tensor| {
+            std::slice::from_raw_parts((*t).data as *const i32, ((*t).ne[0] * (*t).ne[1]) as usize)
+        };
+        let n_positions = (*dst.src[3]).ne[0] as usize;
+        let inputs = forward::Inputs {
+            q: heads_of(&*dst.src[0]),
+            k: rows(&*dst.src[1]),
+            v: rows(&*dst.src[2]),
+            cells: ints(dst.src[3]),
+            n_positions,
+            tables: ints(dst.src[4]),
+            key_ranges: key_ranges_of(&*dst.src[5], (*dst.src[0]).ne[1] as usize, n_positions),
+            blocks: schedule.blocks,
+            scale: schedule.scale,
+            n_rep: schedule.n_rep,
+        };
+        (dst, schedule, inputs)
+    };
+    let ([_, n_head, n_tokens], d_v) = (inputs.q.shape(), dst.ne[0] as usize - 1);
+    let (n_head_kv, n_tiles) = (n_head / schedule.n_rep, n_tokens.div_ceil(schedule.tokens));
+    // SAFETY: dst is contiguous F32 [d_v + 1, n_head, T], and custom ops do not run in place.
+    let mut out = unsafe { heads_mut(dst) };
+    FORWARD.with_borrow_mut(|scratch| {
+        schedule.units.work(n_tiles * n_head_kv, nth, |i| {
+            // Last tokens first: causal, they see most.
+            let tile = n_tiles - 1 - i / n_head_kv;
+            let tokens = tile * schedule.tokens..((tile + 1) * schedule.tokens).min(n_tokens);
+            scratch.attend(&inputs, i % n_head_kv, tokens, |h, t, values, lse| {
+                // SAFETY: units of work are different tiles, and each writes its own rows.
+                let row = unsafe { out.row(h, t) };
+                row[..d_v].copy_from_slice(values);
+                row[d_v] = lse;
+            });
+        });
+    });
+}
+
+unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: as in `run_forward`, of the first node made in `landmark_attention_back`; the last two sources are of
+    // writable stores, which the executor has locked, and no other source is in their memory.
+    let (dst, schedule, inputs) = unsafe {
+        let (dst, schedule) = (&*dst, &*(data as *const Schedule));
+        let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
+        let inputs = backward::Inputs {
+            q,
+            k,
+            v,
+            key_ranges: key_ranges_of(&*dst.src[3], q.shape()[1], k.shape()[2]),
+            o_lse: heads_of(&*dst.src[4]),
+            d_out: heads_of(&*dst.src[5]),
+            d_k: heads_mut(&*dst.src[6]),
+            d_v: heads_mut(&*dst.src[7]),
+            blocks: schedule.blocks,
+            scale: schedule.scale,
+            n_rep: schedule.n_rep,
+            tokens: schedule.tokens,
+        };
+        (dst, schedule, inputs)
+    };
+    let ([d, _, n_tokens], [_, n_head_kv, n_keys]) = (inputs.q.shape(), inputs.k.shape());
+    let (len, tile_len) = (d * schedule.n_rep * n_tokens, schedule.blocks.tile());
+    BACKWARD.with_borrow_mut(|scratch| {
+        schedule.units.work(schedule.lanes * n_head_kv, nth, |i| {
+            let (lane, head) = (i / n_head_kv, i % n_head_kv);
+            // SAFETY: dst is contiguous F32 [d, n_rep * T, n_head_kv, lanes], and units of work are different
+            // pairs of the last two.
+            let d_q = unsafe {
+                let first = (dst.data as *mut f32).add((lane * n_head_kv + head) * len);
+                std::slice::from_raw_parts_mut(first, len)
+            };
+            d_q.fill(0.0);
+            for tile in (lane..n_keys.div_ceil(tile_len)).step_by(schedule.lanes) {
+                let keys = tile * tile_len..((tile + 1) * tile_len).min(n_keys);
+                // SAFETY: each tile of keys of each head is in one unit of work, so its gradients are this
+                // thread's.
+                unsafe { scratch.differentiate(&inputs, head, keys, d_q) };
+            }
+        });
+    });
+}
