@@ -11,6 +11,7 @@ use ggml::tensor::{Store, StoreTensor, TensorDef};
 use ggml::{DType, Result};
 
 use crate::ids::{LinearId, ParamId};
+use crate::landmark::Landmarks;
 use crate::rope::Spec;
 use crate::weights::TensorSpec;
 
@@ -40,6 +41,7 @@ pub struct Adapter {
     pairs: HashMap<LinearId, LowRankPair>,
     modules_to_save: HashMap<ParamId, StoreTensor>,
     trained: Option<(PathBuf, Spec)>,
+    landmarks: Option<Landmarks>,
     digest: String,
 }
 
@@ -83,7 +85,8 @@ impl Adapter {
             stored.extend([Stored::A(pair), Stored::B(pair)]);
         }
         for module in opened.modules_to_save() {
-            let id = ParamId::replaced(&module.name).filter(|_| is_known(&module.name));
+            let replaced = ParamId::replaced(&module.name).filter(|_| is_known(&module.name));
+            let id = replaced.or_else(|| ParamId::added(&module.name));
             modules.push((id.ok_or_else(|| unknown(&module.name))?, stored.len()));
             defs.push(TensorDef::new(&module.name, DType::F32, &module.shape)?);
             stored.push(Stored::Module(module));
@@ -103,6 +106,7 @@ impl Adapter {
             pairs: pairs.into_iter().map(pair).collect(),
             modules_to_save: modules.into_iter().map(|(id, i)| (id, at(i))).collect(),
             trained: opened.meta().rope.clone().map(|spec| (opened.file().path().to_owned(), spec)),
+            landmarks: opened.landmarks(),
             digest: format!("{}:{scale}", fingerprint(opened.file())),
         })
     }
@@ -131,6 +135,11 @@ impl Adapter {
     /// Path of its file and the rope spec it was trained under, where the file names one.
     pub fn trained(&self) -> Option<(&Path, &Spec)> {
         self.trained.as_ref().map(|(path, spec)| (path.as_path(), spec))
+    }
+
+    /// The landmarks it was trained with, if any.
+    pub fn landmarks(&self) -> Option<Landmarks> {
+        self.landmarks
     }
 
     /// A hash of the file and the scale, by which adapters are told apart. Empty for one made of parts.

@@ -28,5 +28,5 @@ struct Readme;
 pub use ggml::DType;
 pub use gguf;
 pub use llama::{sampler, vocab, Token};
-pub use ropewalk_core::{control, hparams, ids, rope};
+pub use ropewalk_core::{control, hparams, ids, landmark, rope};
 pub use ropewalk_tasks as tasks;

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use ggml::backend::Device;
-use ggml::tensor::StoreTensor;
 
 use crate::adapter::{self, Adapter, AdapterSpec};
 use crate::arch::{self, Arch, Transformer, ARCHS};
 use crate::hparams::{keys, Hparams};
+use crate::landmark::Landmarks;
 use crate::rope::{Plan, RopeError, Spec};
 use crate::weights::{self, Weights};
 use crate::{gguf, vocab::Vocab, Token};
@@ -41,6 +41,9 @@ impl From<files::Error> for Error {
         Error::Ggml(e.into())
     }
 }
+
+/// Blocks that our kernel holds.
+const _: () = assert!(crate::landmark::MAX_BLOCK == ggml::attention_landmark::MAX_BLOCK);
 
 /// Results of the runtime.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -189,6 +192,47 @@ impl Model {
         none_declared && self.adapters.iter().any(|a| a.trained().is_some())
     }
 
+    /// The landmarks that an adapter was trained with: then sessions put them into every text.
+    pub fn landmarks(&self) -> Option<Landmarks> {
+        self.adapters.iter().find_map(Adapter::landmarks)
+    }
+
+    /// Positions that a text of `n` tokens takes, landmarks among them.
+    pub(crate) fn n_positions(&self, n: usize) -> usize {
+        self.landmarks().map_or(n, |landmarks| landmarks.n_positions(n))
+    }
+
+    /// The token that stands for a landmark: one past the vocabulary.
+    pub(crate) fn landmark_token(&self) -> Token {
+        self.hparams.n_vocab as Token
+    }
+
+    /// Checks that landmark attention is defined for this model under this plan, and that there is an op for it where
+    /// `own_ops` says whether ops of our own run.
+    ///
+    /// # Errors
+    /// A device or setting without our own ops; a reach of a rope method, sliding windows, softcaps or attention sinks,
+    /// under which the method is not defined.
+    pub(crate) fn check_landmarks(&self, plan: &Plan, own_ops: bool) -> Result<()> {
+        let refuse = |what: &str| Err(Error::Invalid(format!("landmark attention: {what}")));
+        let (layers, hp) = (&self.transformer.layers, &self.hparams);
+        let own_reach = hp.attention.iter().zip(plan.kinds()).all(|(layer, plan)| plan.is_own_reach(layer));
+        match () {
+            () if !own_ops => refuse("its op runs on the CPU alone, and not among ops of every backend"),
+            () if !own_reach => refuse("expected a rope method of frequencies only, found one with a reach"),
+            () if hp.attention.iter().any(|l| l.window.is_some()) => {
+                refuse("expected layers that see the whole context, found some with a sliding window")
+            }
+            () if hp.attention.iter().any(|l| l.softcap.is_some()) => {
+                refuse("expected scores without softcap, found some with")
+            }
+            () if layers.iter().any(|l| l.sinks().is_some()) => {
+                refuse("expected layers without attention sinks, found some with")
+            }
+            () => Ok(()),
+        }
+    }
+
     /// Checks that a session's plan is the one the adapters were trained under. Plans are compared, not the
     /// text of specs.
     ///
@@ -212,19 +256,29 @@ impl Model {
 
     /// Embedding rows of tokens with the model's factor, F32 `[n_embd, T]`: an adapter's where one replaces them.
     pub(crate) fn embed(&self, tokens: &[Token], out: &mut [f32]) -> Result<(), ggml::Error> {
-        self.embed_with(self.transformer.embedding.as_ref(), tokens, out)
+        self.embed_with(&self.transformer, tokens, out)
     }
 
-    /// Embedding rows from `table`, F32 `[n_embd, n_vocab]`, or from the file where there is none.
+    /// Embedding rows from the tables of `transformer`, or from the file where it has none.
     pub(crate) fn embed_with(
         &self,
-        table: Option<&StoreTensor>,
+        transformer: &Transformer,
         tokens: &[Token],
         out: &mut [f32],
     ) -> Result<(), ggml::Error> {
-        match table {
-            Some(table) => weights::embed_stored(table, tokens, out)?,
-            None => weights::embed(&self.file, &self.hparams, tokens, out)?,
+        // The landmark token is none of the table's: its row is filled in behind.
+        let landmark = transformer.landmark.as_ref().map(|rows| (rows, self.landmark_token()));
+        let is_landmark = |t: Token| landmark.is_some_and(|(_, token)| t == token);
+        let known: Vec<Token> = tokens.iter().map(|&t| if is_landmark(t) { 0 } else { t }).collect();
+        match &transformer.embedding {
+            Some(table) => weights::embed_stored(table, &known, out)?,
+            None => weights::embed(&self.file, &self.hparams, &known, out)?,
+        }
+        if let Some((rows, _)) = landmark {
+            let places = tokens.iter().zip(out.chunks_exact_mut(self.hparams.n_embd));
+            for (_, out) in places.filter(|(&t, _)| is_landmark(t)) {
+                weights::embed_stored(&rows.embedding, &[0], out)?;
+            }
         }
         let factor = self.hparams.embedding_scale;
         if factor != 1.0 {

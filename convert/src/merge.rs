@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::requantize::{Sums, RUN};
 use crate::rows::{self, dequantize, dequantize_tensor, quantize};
-use crate::{Result, Work};
+use crate::{Error, Result, Work};
 
 /// Runs converted before they are written: what bounds memory.
 const RUNS: usize = 64;
@@ -45,7 +45,13 @@ pub(crate) struct Change<'m> {
 
 impl Merge {
     pub(crate) fn open(specs: &[AdapterSpec], file: &File, force: bool) -> Result<Merge> {
-        Ok(Merge { adapters: adapter::open_all(specs, file, force)? })
+        let adapters = adapter::open_all(specs, file, force)?;
+        if let Some((opened, _)) = adapters.iter().find(|(o, _)| o.landmarks().is_some()) {
+            let what =
+                "it has a landmark token, which no weights of a model's file can hold: use it as an adapter";
+            return Err(Error::Invalid(format!("{}: {what}", opened.file().path().display())));
+        }
+        Ok(Merge { adapters })
     }
 
     /// The specs adapters were trained under, where they say.

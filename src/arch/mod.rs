@@ -105,6 +105,15 @@ pub fn find(name: &str) -> Option<&'static Arch> {
     ARCHS.iter().copied().find(|a| a.name == name)
 }
 
+/// The landmark token of an adapter: what the embedding and the output matrix of the model's file have no rows for.
+#[derive(Debug, Clone)]
+pub struct LandmarkRows {
+    /// Its embedding, F32 `[n_embd]`.
+    pub embedding: StoreTensor,
+    /// Its row of the output matrix, F32 `[n_embd]`.
+    pub output: StoreTensor,
+}
+
 /// The layers of a model, with the embedding before and the output matrix after them.
 #[derive(Debug)]
 pub struct Transformer {
@@ -112,6 +121,8 @@ pub struct Transformer {
     pub embedding: Option<StoreTensor>,
     /// The layers, first to last.
     pub layers: Vec<Box<dyn Layer>>,
+    /// The landmark token, where an adapter has one.
+    pub landmark: Option<LandmarkRows>,
     output_norm: Norm,
     output: Linear,
     linears: Vec<LinearShape>,
@@ -129,6 +140,7 @@ impl Transformer {
         Ok(Transformer {
             embedding,
             layers,
+            landmark: None,
             output_norm,
             output,
             linears: loader.linears(),
@@ -143,7 +155,11 @@ impl Transformer {
     /// # Errors
     /// A tensor that is missing.
     pub fn load(arch: &Arch, hp: &Hparams, weights: &Weights, adapters: &[Adapter]) -> Result<Transformer> {
-        Transformer::resolve(arch, &Loader::model(hp, arch.norm, weights, adapters))
+        let transformer = Transformer::resolve(arch, &Loader::model(hp, arch.norm, weights, adapters))?;
+        let added = |id| adapters.iter().find_map(|a| a.module(id)).cloned();
+        let rows = added(ParamId::LandmarkEmbedding).zip(added(ParamId::LandmarkOutput));
+        let landmark = rows.map(|(embedding, output)| LandmarkRows { embedding, output });
+        Ok(Transformer { landmark, ..transformer })
     }
 
     /// The tensors that a file of this architecture has, besides the rope factors: the embedding, layer by
@@ -160,7 +176,20 @@ impl Transformer {
 
     /// Final norm and output matrix: F32 `[n_embd, T]` to logits `[n_vocab, T]`.
     pub fn logits<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        let logits = g.scale(g.linear(g.norm(x, &self.output_norm)?, &self.output)?, self.logit_scale)?;
+        self.scaled(g, g.linear(g.norm(x, &self.output_norm)?, &self.output)?)
+    }
+
+    /// The same with the logit of the landmark token last, `[n_vocab + 1, T]`, where there is one. Training predicts
+    /// it; whoever reads the text knows where landmarks are.
+    pub fn all_logits<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let Some(landmark) = &self.landmark else { return self.logits(g, x) };
+        let x = g.norm(x, &self.output_norm)?;
+        let logits = g.linear(x, &self.output)?;
+        self.scaled(g, g.with_row(logits, x, &landmark.output, ParamId::LandmarkOutput)?)
+    }
+
+    fn scaled<'c>(&self, g: &Graph<'_, 'c>, logits: Tensor<'c>) -> Result<Tensor<'c>> {
+        let logits = g.scale(logits, self.logit_scale)?;
         self.logit_softcap.map_or(Ok(logits), |cap| g.softcap(logits, cap))
     }
 

@@ -173,7 +173,7 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
         session.model().device(),
         plan.spec,
         source,
-        count(plan.n_ctx as u64),
+        count(session.params().n_ctx as u64),
         count(plan.n_ctx_orig(session.model().hparams()) as u64),
         memory(session),
     ));

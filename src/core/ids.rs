@@ -100,10 +100,20 @@ pub enum ParamId {
     NormBias(NormId),
     /// The token embedding, which is also the output matrix of models with tied embeddings.
     Embedding,
+    /// The embedding of the landmark token, `[n_embd]`, which no model's file has.
+    LandmarkEmbedding,
+    /// The row of the output matrix for the landmark token, `[n_embd]`, which no model's file has.
+    LandmarkOutput,
 }
 
 /// Name of the token embedding, which is also the output matrix where a file has none.
 pub const TOKEN_EMBD: &str = "token_embd.weight";
+
+/// Name of the embedding of the landmark token in adapter files.
+pub const LANDMARK_EMBD: &str = "landmark_embd.weight";
+
+/// Name of the landmark token's row of the output matrix in adapter files.
+pub const LANDMARK_OUTPUT: &str = "landmark_output.weight";
 
 /// Name of the attention sinks of layer `il`, which nothing trains or replaces.
 pub fn sinks(il: usize) -> String {
@@ -243,6 +253,12 @@ impl ParamId {
         matches!(self, ParamId::LoraA(_) | ParamId::LoraB(_))
     }
 
+    /// What a tensor of this name is that only adapters have, and that a model with landmarks needs.
+    pub fn added(name: &str) -> Option<ParamId> {
+        let known = [ParamId::LandmarkEmbedding, ParamId::LandmarkOutput];
+        known.into_iter().find(|id| id.to_string() == name)
+    }
+
     /// The tensor of a model's file that an adapter replaces under this name; `None` for other tensors, pairs
     /// included.
     pub fn replaced(name: &str) -> Option<ParamId> {
@@ -301,6 +317,8 @@ impl fmt::Display for ParamId {
             ParamId::Norm(id) => write!(f, "{id}.weight"),
             ParamId::NormBias(id) => write!(f, "{id}.bias"),
             ParamId::Embedding => f.write_str(TOKEN_EMBD),
+            ParamId::LandmarkEmbedding => f.write_str(LANDMARK_EMBD),
+            ParamId::LandmarkOutput => f.write_str(LANDMARK_OUTPUT),
         }
     }
 }

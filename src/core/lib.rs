@@ -13,4 +13,5 @@ pub mod signals;
 pub mod ids;
 pub mod hparams;
 pub mod rope;
+pub mod landmark;
 pub mod adapter;

@@ -5,13 +5,14 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use ggml::attention::{mask_shape, AttentionBranch, Scoring};
+use ggml::attention_landmark::LandmarkAttention;
 use ggml::graph::{Builder, InputId};
 use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{DType, Error, Result};
 
 use super::delta_net::{DeltaInputs, Recurrence};
 use super::rotate::{Rotation, RotationInputs};
-use super::{n_columns, Graph, Mixing, Pairing, ProbedQueries, Qkv, Shape, Spans};
+use super::{n_columns, Graph, Mixing, Pairing, ProbedQueries, Qkv, Shape, Spans, TableShape};
 use crate::hparams::{Hparams, LayerAttention};
 use crate::kv::KvCache;
 use crate::rope::{Branch, Plan, PosMap};
@@ -35,11 +36,27 @@ pub struct GraphInputs {
 /// The inputs of one kind of layer.
 #[derive(Debug, Clone)]
 pub struct KindInputs {
-    /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, -inf elsewhere. Behind it
-    /// its index ([`mask_shape`]), where attention is our own op.
-    pub mask: InputId,
+    /// Which keys tokens see.
+    pub seen: SeenInputs,
     /// Inputs of the rotation.
     pub rotation: RotationInputs,
+}
+
+/// The inputs that say which keys tokens see, or, in a graph, their tensors.
+#[derive(Debug, Clone, Copy)]
+pub enum SeenInputs<T = InputId> {
+    /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, -inf elsewhere. Behind it
+    /// its index ([`mask_shape`]), where attention is our own op.
+    Mask(T),
+    /// Under landmark attention: see [`LandmarkAttention`].
+    Tables {
+        /// I32 `[n_positions, n_tables]`: the cell of each position of a sequence.
+        cells: T,
+        /// I32 `[n_tokens]`: the table of each token.
+        tables: T,
+        /// I32 `[2, n_tokens]`: the positions it sees.
+        key_ranges: T,
+    },
 }
 
 /// Attention through a cache, its inputs declared.
@@ -64,7 +81,9 @@ struct KindAttention<'a, 'c> {
     key_maps: Vec<PosMap>,
     spans: Spans,
     rotation: Rotation<'c>,
-    mask: Tensor<'c>,
+    seen: SeenInputs<Tensor<'c>>,
+    /// Positions of a block, under landmark attention.
+    block: usize,
 }
 
 impl<'a, 'c> Cached<'a, 'c> {
@@ -82,18 +101,16 @@ impl<'a, 'c> Cached<'a, 'c> {
         let (cells_id, cells) = b.input("cells", DType::I64, &[n_tokens])?;
         let (mut kinds, mut inputs) = (Vec::new(), Vec::new());
         for ((layer, plan), &spans) in hp.attention.iter().zip(plan.kinds()).zip(&shape.spans) {
-            // Only our own op wants the index behind the mask.
-            let columns = n_columns(&spans);
-            let indexed = g.capabilities.branched_attention() && columns > 0;
-            let mask = if indexed { mask_shape(columns, n_tokens)? } else { [columns, n_tokens] };
-            let (mask_id, mask) = b.input("mask", DType::F16, &mask)?;
+            let (seen_ids, seen) = seen_inputs(g, shape, &spans)?;
             let key_maps = plan.key_maps();
             let used = plan.branches.iter().zip(&spans).filter(|(_, span)| span.len > 0);
+            let block = shape.tables.map_or(0, |tables| tables.block);
             let maps = key_maps.iter().copied().chain(used.map(|(branch, _)| branch.q_pos));
             let by_table = g.capabilities.custom_ops;
             let (rotation, ids) = Rotation::new(b, layer, plan, pairing, n_tokens, by_table, maps)?;
-            kinds.push(KindAttention { layer, branches: &plan.branches, key_maps, spans, rotation, mask });
-            inputs.push(KindInputs { mask: mask_id, rotation: ids });
+            let branches = &plan.branches;
+            kinds.push(KindAttention { layer, branches, key_maps, spans, rotation, seen, block });
+            inputs.push(KindInputs { seen: seen_ids, rotation: ids });
         }
         let recurrence = hp
             .delta_net
@@ -173,6 +190,20 @@ impl<'a, 'c> Cached<'a, 'c> {
         let v = b.set_rows(b.stored(&self.kv.v(il))?, v, self.cells)?;
         keys.iter().for_each(|&k| b.expand(k));
         b.expand(v);
+        let mask = match kind.seen {
+            SeenInputs::Mask(mask) => mask,
+            SeenInputs::Tables { cells, tables, key_ranges } => {
+                let rows = |t: Tensor<'c>| {
+                    let (head, n_cells) = (t.dtype().row_bytes(d).unwrap_or(0), t.ne()[1]);
+                    b.view(t, [d, n_head_kv, n_cells, 1], [head, t.nb()[1], t.nb()[2]], 0)
+                };
+                let key = keys.first().copied().ok_or_else(no_layer)?;
+                let q = kind.rotation.queries(b, q, PosMap::IDENTITY)?;
+                let all = LandmarkAttention { q, k: rows(key)?, v: rows(v)?, cells, tables, key_ranges };
+                let out = b.landmark_attention(all, kind.block, scale)?;
+                return b.reshape(b.cont(b.columns(out, 0, d)?)?, &[d * n_head, n]);
+            }
+        };
         let cached = |t: Tensor<'c>, start: usize, len: usize| {
             let head = t.dtype().row_bytes(d).unwrap_or(0);
             b.view(t, [d, len, n_head_kv, 1], [t.nb()[1], head, t.nb()[2]], start * t.nb()[1])
@@ -193,15 +224,37 @@ impl<'a, 'c> Cached<'a, 'c> {
             });
         }
         let out = match parts[..] {
-            _ if g.capabilities.branched_attention() => b.attention(&parts, kind.mask, scoring)?,
+            _ if g.capabilities.branched_attention() => b.attention(&parts, mask, scoring)?,
             [AttentionBranch { q, k, v }] if g.capabilities.flash => {
-                b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, kind.mask, scoring)?
+                b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, scoring)?
             }
-            _ => explicit(b, &parts, kind.mask, scoring)?,
+            _ => explicit(b, &parts, mask, scoring)?,
         };
         let out = b.reshape(out, &[d * n_head, n])?;
         gate.map_or(Ok(out), |gate| b.mul(out, b.sigmoid(gate)?))
     }
+}
+
+/// Declares the inputs that say which keys tokens see in layers of one kind.
+fn seen_inputs<'c>(
+    g: &Graph<'_, 'c>,
+    shape: &Shape,
+    spans: &Spans,
+) -> Result<(SeenInputs, SeenInputs<Tensor<'c>>)> {
+    let (b, n_tokens) = (g.b, shape.n_tokens);
+    let Some(TableShape { n_positions, n_tables, .. }) = shape.tables else {
+        // Only our own op wants the index behind the mask.
+        let columns = n_columns(spans);
+        let indexed = g.capabilities.branched_attention() && columns > 0;
+        let ne = if indexed { mask_shape(columns, n_tokens)? } else { [columns, n_tokens] };
+        let (id, mask) = b.input("mask", DType::F16, &ne)?;
+        return Ok((SeenInputs::Mask(id), SeenInputs::Mask(mask)));
+    };
+    let (cells_id, cells) = b.input("positions", DType::I32, &[n_positions, n_tables])?;
+    let (tables_id, tables) = b.input("tables", DType::I32, &[n_tokens])?;
+    let (ranges_id, key_ranges) = b.input("key_ranges", DType::I32, &[2, n_tokens])?;
+    let ids = SeenInputs::Tables { cells: cells_id, tables: tables_id, key_ranges: ranges_id };
+    Ok((ids, SeenInputs::Tables { cells, tables, key_ranges }))
 }
 
 /// With the whole score matrix, in ops that every backend has.

@@ -1,12 +1,14 @@
 //! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
-//! the matrix products of both, `activations` the activation functions, `experts` mixtures of experts, `moments` what importance
-//! matrices are made of; `attend` is attention through a cache, `delta_net` what recurrent layers have in its place, and `rotate` the rotary position embedding.
+//! the matrix products of both, `activations` the activation functions, `experts` mixtures of experts, `landmark` the logit
+//! of the landmark token, `moments` what importance matrices are made of; `attend` is attention through a cache,
+//! `delta_net` what recurrent layers have in its place, and `rotate` the rotary position embedding.
 
 mod activations;
 mod attend;
 mod blocks;
 mod delta_net;
 mod experts;
+mod landmark;
 mod moments;
 mod products;
 mod rotate;
@@ -22,7 +24,7 @@ use crate::kv::Span;
 use crate::layers::DeltaNet;
 use crate::rope::MAX_BRANCHES;
 
-pub use attend::{Cached, GraphInputs, KindInputs};
+pub use attend::{Cached, GraphInputs, KindInputs, SeenInputs};
 pub use blocks::Graph;
 pub use delta_net::{DeltaInputs, Regroup, SeqGroups};
 pub use moments::Moments;
@@ -31,6 +33,17 @@ pub use tape::{Gradient, Recording, SavedActivation};
 
 /// The cells that each branch of one kind of layer attends to.
 pub type Spans = [Span; MAX_BRANCHES];
+
+/// The size of the tables by which landmark attention finds keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableShape {
+    /// Positions of a block, the last of which is a landmark.
+    pub block: usize,
+    /// Positions of a table.
+    pub n_positions: usize,
+    /// Sequences.
+    pub n_tables: usize,
+}
 
 /// The numbers of a graph that can change between micro-batches; graphs of equal shape are reused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +56,8 @@ pub struct Shape {
     pub spans: Vec<Spans>,
     /// How recurrent layers see the tokens; [`SeqGroups::one`] where there are none of them.
     pub groups: SeqGroups,
+    /// Under landmark attention, which takes tables in place of spans.
+    pub tables: Option<TableShape>,
     /// Layers whose rotated queries are outputs; empty in all but graphs that show attention.
     pub probed: Range<usize>,
     /// Whether the second moments of what linear maps read are outputs, in place of logits.

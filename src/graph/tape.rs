@@ -16,6 +16,7 @@ use ggml::{DType, Result};
 
 use super::activations::{centered, Activations};
 use super::experts::ExpertsEntry;
+use super::landmark::RowEntry;
 use super::products::Products;
 use crate::ids::{LinearId, NormId, ParamId};
 use crate::layers::{Linear, Norm};
@@ -110,6 +111,7 @@ pub(super) enum TapeEntry<'c> {
         cap: f32,
     },
     Experts(Box<ExpertsEntry<'c>>),
+    Row(Box<RowEntry<'c>>),
     /// Columns side by side.
     Split {
         parts: Vec<Tensor<'c>>,
@@ -378,6 +380,7 @@ impl<'a, 'c> Tape<'a, 'c> {
         let out = match entry {
             TapeEntry::Split { parts, x } => return split_back(p, parts, *x, grads),
             TapeEntry::Experts(entry) => return entry.back(p, grads),
+            TapeEntry::Row(entry) => return entry.back(p, grads, trained),
             TapeEntry::Add { out, .. }
             | TapeEntry::SwiGlu { out, .. }
             | TapeEntry::GeGlu { out, .. }
@@ -412,7 +415,7 @@ impl<'a, 'c> Tape<'a, 'c> {
                 let t = b.tanh(b.scale(*x, 1.0 / cap)?)?;
                 grads.add(p, *x, b.sub(d, b.mul(b.mul(t, t)?, d)?)?)
             }
-            TapeEntry::Split { .. } | TapeEntry::Experts(_) => Ok(()),
+            TapeEntry::Split { .. } | TapeEntry::Experts(_) | TapeEntry::Row(_) => Ok(()),
             TapeEntry::Norm { x, normed, weight, id, centered: is_centered, eps, .. } => {
                 if (self.how.trains)(ParamId::Norm(*id)) {
                     let value = p.sum_rows(b.mul(d, *normed)?)?;

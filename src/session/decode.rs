@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use super::batch::Item;
 use super::{Batch, Built, SeqId, Session};
 use crate::graph::{Cached, Graph, SeqGroups, Shape, Spans};
+use crate::kv::Span;
 use crate::model::{Error, Result};
 use crate::Token;
 
@@ -161,7 +162,8 @@ impl Session<'_> {
         if items.is_empty() {
             return Err(Error::Invalid("expected at least one token, found none".into()));
         }
-        if items.len() > self.n_room() {
+        // With landmarks it depends on where they fall, which is looked at below.
+        if self.model.landmarks().is_none() && items.len() > self.n_room() {
             let (n, free, n_ctx) = (items.len(), self.n_room(), self.params.n_ctx);
             return Err(Error::Invalid(format!(
                 "the context is full: {n} tokens do not fit in the {free} free of ctx {n_ctx}"
@@ -190,14 +192,21 @@ impl Session<'_> {
                 )));
             }
         }
+        let (all, origins) = self.with_landmarks(items);
+        if !self.plan.evict && all.len() > self.kv.n_free() {
+            let (n, free, n_ctx) = (items.len(), self.n_room(), self.params.n_ctx);
+            return Err(Error::Invalid(format!(
+                "the context is full: {n} tokens do not fit in the {free} free of ctx {n_ctx}"
+            )));
+        }
         if let Some(states) = &mut self.states {
             states.begin(&before);
         }
         let mut at = 0;
         let mut done = Ok(());
-        while done.is_ok() && at < items.len() {
-            let n = self.micro_batch_len(&items[at..]);
-            done = self.micro_batch(&items[at..at + n], at, sink);
+        while done.is_ok() && at < all.len() {
+            let n = self.micro_batch_len(&all[at..]);
+            done = self.micro_batch(&all[at..at + n], &origins[at..at + n], sink);
             at += n;
         }
         if let Some(states) = &mut self.states {
@@ -206,7 +215,7 @@ impl Session<'_> {
         for (seq, len) in before.into_iter().filter(|_| done.is_err()) {
             // Where earlier micro-batches have evicted what is needed there, nothing of the sequence is of use.
             let len = self.resumable(seq, len);
-            self.kv.remove(seq, len as i32);
+            self.kv.remove(seq, self.model.n_positions(len) as i32);
             self.tokens[seq as usize].truncate(len);
             if let Some(states) = &mut self.states {
                 states.truncate(seq, len);
@@ -215,14 +224,21 @@ impl Session<'_> {
         done
     }
 
-    fn micro_batch(&mut self, items: &[Item], first: usize, sink: Sink<'_>) -> Result<()> {
+    /// `origins`: the index of each item's logits among those that the sink knows.
+    fn micro_batch(&mut self, items: &[Item], origins: &[usize], sink: Sink<'_>) -> Result<()> {
         if self.cancelled() {
             return Err(Error::Interrupted);
         }
         let mut places = Vec::with_capacity(items.len());
         for item in items {
             let tokens = &mut self.tokens[item.seq as usize];
-            places.push((item.seq, tokens.len() as i32));
+            let next = self.model.n_positions(tokens.len()) as i32;
+            if item.token == self.model.landmark_token() {
+                // Its place was counted with the block that it closes.
+                places.push((item.seq, next - 1));
+                continue;
+            }
+            places.push((item.seq, next));
             tokens.push(item.token);
         }
         self.evict(&places);
@@ -230,8 +246,13 @@ impl Session<'_> {
         let grouped = self.grouped(items)?;
         let groups = if self.states.is_some() { grouped.shape() } else { SeqGroups::one(items.len()) };
         let wanted: Vec<usize> = (0..items.len()).filter(|&i| items[i].logits).collect();
+        let tables = self.tables_of(&places);
         let spans = self.plan.kinds().iter().map(|kind| {
             let mut spans = Spans::default();
+            if let Some(tables) = tables {
+                spans[0] = Span { start: 0, len: tables.n_positions };
+                return spans;
+            }
             for (span, branch) in spans.iter_mut().zip(&kind.branches) {
                 *span = self.kv.span(&places, &branch.reach);
             }
@@ -243,6 +264,7 @@ impl Session<'_> {
             n_out: wanted.len(),
             spans: spans.clone(),
             groups,
+            tables,
             probed: self.probed.clone(),
             moments: self.moments,
         })?;
@@ -257,7 +279,7 @@ impl Session<'_> {
             return Err(Error::Interrupted);
         }
         let Some(output) = output else { return Ok(()) };
-        let indices: Vec<usize> = wanted.iter().map(|i| i + first).collect();
+        let indices: Vec<usize> = wanted.iter().map(|&i| origins[i]).collect();
         if let Some(rows) = self.exec.borrow_f32(output)? {
             return sink(&indices, rows);
         }

@@ -4,7 +4,7 @@ use ggml::attention::index_mask;
 
 use super::batch::Item;
 use super::{SeqId, Session};
-use crate::graph::{n_columns, GraphInputs, Spans};
+use crate::graph::{n_columns, GraphInputs, SeenInputs, Spans};
 use crate::kv::Cell;
 use crate::model::Result;
 use crate::rope::LayerPlan;
@@ -78,13 +78,18 @@ impl Session<'_> {
         if let Some(out_ids) = ids.out_ids {
             self.exec.set(out_ids, &wanted.iter().map(|&i| i as i32).collect::<Vec<_>>())?;
         }
+        let tables = self.tables_for(places);
         for (((ids, layer), plan), spans) in
             ids.kinds.iter().zip(&hp.attention).zip(self.plan.kinds()).zip(spans)
         {
             ids.rotation.fill(&mut self.exec, layer, plan, &pos, &mut self.scratch.angles)?;
+            let SeenInputs::Mask(mask) = ids.seen else {
+                tables.iter().try_for_each(|tables| tables.set(&mut self.exec, ids.seen))?;
+                continue;
+            };
             let (cells, visible) = (self.kv.cells(), &mut self.scratch.visible);
             let mut indexed = Ok(());
-            self.exec.fill(ids.mask, |mask| {
+            self.exec.fill(mask, |mask| {
                 fill_mask(mask, cells, plan, spans, places, visible);
                 let columns = n_columns(spans);
                 // A mask of our own attention has room for an index behind its rows.
@@ -129,7 +134,7 @@ impl Session<'_> {
         if self.plan.evict {
             self.n_max() - self.tokens.iter().map(Vec::len).max().unwrap_or(0)
         } else {
-            self.kv.n_free()
+            self.n_free_tokens()
         }
     }
 }

@@ -58,7 +58,8 @@ impl Session<'_> {
         }
         let mut next = Vec::with_capacity(n);
         for (i, prompt) in prompts.iter().enumerate() {
-            let (shared, departed) = self.begin(i as SeqId, prompt, n * how.n_predict)?;
+            let extra = n.saturating_mul(self.cells_at_most(how.n_predict));
+            let (shared, departed) = self.begin(i as SeqId, prompt, extra)?;
             let row = self.extend_prompt(i as SeqId, prompt, shared, departed)?;
             let row = row.to_vec();
             next.push(self.likeliest(&row, 0, how)?);
@@ -132,7 +133,7 @@ impl Session<'_> {
     /// Makes a sequence hold the longest beginning of a prompt that any sequence has, without the last token,
     /// whose logits are wanted; returns its length, and the most tokens that any sequence shares with the prompt, which
     /// are more where recurrent layers have no state behind them. Sequences above it are dropped where the prompt and
-    /// `extra` tokens need their room.
+    /// `extra` cells need their room.
     fn begin(&mut self, seq: SeqId, prompt: &[Token], extra: usize) -> Result<(usize, usize)> {
         let shared = |s: SeqId| self.resumable(s, self.shared(s, prompt).min(prompt.len() - 1));
         let departed = (0..MAX_SEQS).map(|s| self.shared(s, prompt)).max().unwrap_or(0);
@@ -143,7 +144,7 @@ impl Session<'_> {
         }
         self.truncate(seq, n)?;
         for other in seq + 1..MAX_SEQS {
-            if self.kv.n_free() >= (prompt.len() - n).saturating_add(extra) {
+            if self.kv.n_free() >= self.cells_at_most(prompt.len() - n).saturating_add(extra) {
                 break;
             }
             self.truncate(other, 0)?;
@@ -173,15 +174,13 @@ impl Session<'_> {
         let mut rest: Vec<usize> = (0..endings.len()).filter(|&i| endings[i].len() > 1).collect();
         while !rest.is_empty() {
             let (mut batch, mut owners) = (Batch::new(), Vec::new());
-            let room = self.kv.n_free().min(self.params.n_batch);
             let most_seqs = self.states.as_ref().map_or(MAX_SEQS, |states| states.n_free() as SeqId);
-            let mut seq = 0;
+            let (room, mut cells, mut seq) = (self.kv.n_free(), 0, 0);
             while let Some(&i) = rest.first() {
                 let tokens = &endings[i][..endings[i].len() - 1];
-                if seq + 1 == MAX_SEQS
-                    || seq >= most_seqs.max(1)
-                    || (batch.len() + tokens.len() > room && !batch.is_empty())
-                {
+                cells += self.cells_at_most(tokens.len());
+                let full = cells > room || batch.len() + tokens.len() > self.params.n_batch;
+                if seq + 1 == MAX_SEQS || seq >= most_seqs.max(1) || (full && !batch.is_empty()) {
                     break;
                 }
                 rest.remove(0);

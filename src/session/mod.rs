@@ -4,6 +4,7 @@ mod batch;
 mod decode;
 mod generate;
 mod inputs;
+mod landmark;
 mod many;
 mod memory;
 mod moments;
@@ -50,7 +51,7 @@ pub enum Attention {
 /// Settings of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionParams {
-    /// Tokens that a sequence may grow to. Under a plan that evicts keys text may be of any length, and the
+    /// Tokens that a sequence may grow to; landmarks that the session adds do not count. Under a plan that evicts keys text may be of any length, and the
     /// cache is as large as such sequences need.
     pub n_ctx: usize,
     /// Sequences of that length that the cache has room for. There may be more of them when they are
@@ -119,6 +120,8 @@ struct Built {
 pub struct Session<'m> {
     model: &'m Model,
     params: SessionParams,
+    /// The same with the context in cells: landmarks take some.
+    sized: SessionParams,
     plan: Plan,
     exec: Executor,
     kv: KvCache,
@@ -146,7 +149,7 @@ impl<'m> Session<'m> {
         let mut params = params.clone();
         // Positions are i32.
         let most = i32::MAX as usize;
-        if params.n_ctx == 0 || params.n_ctx > most {
+        if params.n_ctx == 0 || model.n_positions(params.n_ctx) > most {
             return Err(Error::Invalid(format!("ctx: expected 1 to {most} tokens, found {}", params.n_ctx)));
         }
         if params.n_ubatch == 0 || params.n_batch == 0 {
@@ -164,9 +167,9 @@ impl<'m> Session<'m> {
         params.n_ubatch = params.n_ubatch.min(params.n_batch);
         let device = model.backend_device();
         let plan = Session::unchecked_plan(model, &params)?.map_err(|e| {
-            match Plan::new(&Spec::plain(), hp, params.n_ctx) {
+            match Plan::new(&Spec::plain(), hp, model.n_positions(params.n_ctx)) {
                 // A length that a method cannot serve may be one that no memory holds, and that says more.
-                Ok(plain) => memory::Cost::new(hp, &params, &plain)
+                Ok(plain) => memory::Cost::new(hp, &landmark::in_positions(model, &params), &plain)
                     .check(device.memory_free())
                     .err()
                     .unwrap_or(e.into()),
@@ -174,10 +177,14 @@ impl<'m> Session<'m> {
             }
         })?;
         model.check_rope(&plan)?;
-        let cost = memory::Cost::new(hp, &params, &plan);
+        let own_ops = device.is_cpu() && !params.portable;
+        if model.landmarks().is_some() {
+            model.check_landmarks(&plan, own_ops && params.attention == Attention::Auto)?;
+        }
+        let sized = landmark::in_positions(model, &params);
+        let cost = memory::Cost::new(hp, &sized, &plan);
         cost.check(device.memory_free())?;
         let n_cells = cost.n_cells;
-        let own_ops = device.is_cpu() && !params.portable;
         let capabilities = Capabilities {
             custom_ops: own_ops,
             dequantize: if own_ops { device.fastest_product_type() } else { None },
@@ -189,6 +196,7 @@ impl<'m> Session<'m> {
         let states = States::new(device, hp, params.n_seq_max)?;
         let mut session = Session {
             model,
+            sized,
             plan,
             exec,
             kv,
@@ -219,10 +227,10 @@ impl<'m> Session<'m> {
     }
 
     fn unchecked_plan(model: &Model, params: &SessionParams) -> Result<Result<Plan, RopeError>> {
-        let hp = model.hparams();
+        let (hp, n_ctx) = (model.hparams(), model.n_positions(params.n_ctx));
         Ok(match &params.rope {
-            Some(spec) => Plan::new(spec, hp, params.n_ctx),
-            None => Plan::new(&model.default_rope()?, hp, params.n_ctx)
+            Some(spec) => Plan::new(spec, hp, n_ctx),
+            None => Plan::new(&model.default_rope()?, hp, n_ctx)
                 .map_err(|e| RopeError(format!("{}: {e}", model.file().path().display()))),
         })
     }
@@ -240,7 +248,7 @@ impl<'m> Session<'m> {
         let plan = Session::plan_of(model, params)?;
         let free = model.backend_device().memory_free() / 2;
         let fits = |n_seq_max: &usize| {
-            let params = SessionParams { n_seq_max: *n_seq_max, ..params.clone() };
+            let params = SessionParams { n_seq_max: *n_seq_max, ..landmark::in_positions(model, params) };
             memory::Cost::new(model.hparams(), &params, &plan).total() <= free
         };
         Ok((2..=most).rev().find(fits).unwrap_or(1))
@@ -252,19 +260,20 @@ impl<'m> Session<'m> {
     /// Those of [`Session::plan_of`].
     pub fn bytes_needed(model: &Model, params: &SessionParams) -> Result<usize> {
         let plan = Session::plan_of(model, params)?;
-        Ok(model.n_bytes().saturating_add(memory::Cost::new(model.hparams(), params, &plan).total()))
+        let params = landmark::in_positions(model, params);
+        Ok(model.n_bytes().saturating_add(memory::Cost::new(model.hparams(), &params, &plan).total()))
     }
 
     fn cost(&self) -> memory::Cost<'_> {
-        memory::Cost::new(self.model.hparams(), &self.params, &self.plan)
+        memory::Cost::new(self.model.hparams(), &self.sized, &self.plan)
     }
 
     /// Measures the largest graph before it is built, and falls back to explicit attention if the device has
     /// no flash attention for it.
     fn reserve(&mut self) -> Result<()> {
-        let spans = self.cost().spans();
+        let (spans, tables) = (self.cost().spans(), self.largest_tables());
         let (n_tokens, groups) = (self.params.n_ubatch, self.largest_groups(self.params.n_ubatch));
-        let largest = Shape { n_tokens, n_out: 1, spans, groups, probed: 0..0, moments: false };
+        let largest = Shape { n_tokens, n_out: 1, spans, groups, tables, probed: 0..0, moments: false };
         let compute = self.measure(&largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         match self.prepare(&largest) {
@@ -317,7 +326,7 @@ impl<'m> Session<'m> {
                 return Err(self.cannot_truncate(seq, n));
             }
             self.sequence(seq)?.truncate(n);
-            self.kv.remove(seq, n as i32);
+            self.kv.remove(seq, self.model.n_positions(n) as i32);
             if let Some(states) = &mut self.states {
                 states.truncate(seq, n);
             }

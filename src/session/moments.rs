@@ -30,6 +30,7 @@ impl Session<'_> {
         tokens: &[Token],
         f: &mut dyn FnMut(&InputMoments<'_>) -> Result<()>,
     ) -> Result<()> {
+        self.refuse_landmarks("moments")?;
         self.clear();
         if tokens.is_empty() {
             return Err(Error::Invalid("moments: expected at least one token, found none".into()));
@@ -37,7 +38,8 @@ impl Session<'_> {
         let n = self.params.n_ubatch;
         let spans = self.cost().spans();
         let groups = SeqGroups::one(n);
-        let largest = Shape { n_tokens: n, n_out: 0, spans, groups, probed: 0..0, moments: true };
+        let largest =
+            Shape { n_tokens: n, n_out: 0, spans, groups, tables: None, probed: 0..0, moments: true };
         let compute = self.measure(&largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         self.moments = true;

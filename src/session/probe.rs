@@ -135,13 +135,13 @@ impl Session<'_> {
                 n_layer - 1
             )));
         }
+        self.refuse_landmarks("attention maps")?;
         self.clear();
         let n = self.params.n_ubatch.min(MICRO_BATCH);
         let spans = self.cost().spans();
-        let groups = SeqGroups::one(n);
-        let probed = layers.clone();
-        let compute =
-            self.measure(&Shape { n_tokens: n, n_out: 0, spans, groups, probed, moments: false })?;
+        let (groups, probed) = (SeqGroups::one(n), layers.clone());
+        let shape = Shape { n_tokens: n, n_out: 0, spans, groups, tables: None, probed, moments: false };
+        let compute = self.measure(&shape)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         self.probed = layers.clone();
         let done = tokens.chunks(n).try_for_each(|tokens| {

@@ -173,10 +173,10 @@ impl Session<'_> {
         // Some specs come to other positions at other contexts (`keep-short`, `dynamic-ntk:trained`).
         let n_ctx = header.n_ctx;
         let at = |n_ctx| Plan::new(&self.plan.spec, self.model.hparams(), n_ctx).map_err(|e| e.to_string());
-        if n_ctx != self.plan.n_ctx && !at(n_ctx)?.same_positions(&self.plan) {
+        if n_ctx != self.params.n_ctx && !at(self.model.n_positions(n_ctx))?.same_positions(&self.plan) {
             return Err(format!(
                 "ctx: under {} positions differ between contexts, expected that of {} tokens, found {n_ctx}",
-                own.rope, self.plan.n_ctx
+                own.rope, self.params.n_ctx
             ));
         }
         let n_cells = self.kv.cells().len();
@@ -241,7 +241,7 @@ impl Session<'_> {
             let mut positions: Vec<i32> =
                 cells.iter().filter(|c| c.seqs & (1 << seq) != 0).map(|c| c.pos).collect();
             positions.sort_unstable();
-            let n = tokens.len() as i32;
+            let n = self.model.n_positions(tokens.len()) as i32;
             let once =
                 positions.windows(2).all(|w| w[0] < w[1]) && positions.iter().all(|p| (0..n).contains(p));
             let missing = |j: i32| positions.binary_search(&j).is_err();

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ggml::attention::Scoring;
+use ggml::attention_landmark::LandmarkAttention;
 use ggml::attention_train::AttentionBack;
 use ggml::graph::{Builder, Executor, InputId};
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
@@ -90,6 +91,8 @@ pub(super) enum SeenInput {
     Runs(InputId),
     /// F16 `[n_keys, n]` or `[n_keys, n, 2]`: 0 or -inf.
     Mask(InputId),
+    /// I32 `[2, n]` as for runs, `[n_keys]` and `[n]`: keys lie in the order of positions, in one table.
+    Landmark([InputId; 3]),
 }
 
 impl SeenInput {
@@ -102,11 +105,17 @@ impl SeenInput {
         layer: &LayerAttention,
     ) -> Result<()> {
         let places = (0..seen.n_tables(layer)).flat_map(|table| at.clone().map(move |i| (table, i)));
+        let (n, n_keys) = (at.len(), at.end);
         let mut ranges = places.map(|(table, i)| seen.range(layer, table, i));
         match *self {
             SeenInput::Runs(id) => exec.set(id, &ranges.flatten().collect::<Vec<_>>()),
+            SeenInput::Landmark([id, cells, tables]) => {
+                exec.set(id, &ranges.flatten().collect::<Vec<_>>())?;
+                exec.set(cells, &(0..n_keys as i32).collect::<Vec<_>>())?;
+                exec.set(tables, &vec![0i32; n])
+            }
             SeenInput::Mask(id) => exec.fill(id, |mask: &mut [u16]| {
-                for (row, run) in mask.chunks_exact_mut(at.end).zip(&mut ranges) {
+                for (row, run) in mask.chunks_exact_mut(n_keys).zip(&mut ranges) {
                     row.fill(F16_NEG_INF);
                     row[run[0] as usize..run[1] as usize].fill(0);
                 }
@@ -127,6 +136,15 @@ pub(super) struct Attend<'c> {
     seen: Tensor<'c>,
     /// Whether the halves of the heads see different keys.
     split: bool,
+    landmark: Option<Landmark<'c>>,
+}
+
+/// What the op of landmark attention wants besides: positions of a block, and where keys are.
+#[derive(Debug, Clone, Copy)]
+struct Landmark<'c> {
+    block: usize,
+    cells: Tensor<'c>,
+    tables: Tensor<'c>,
 }
 
 /// Gradients of the inputs of attention.
@@ -160,7 +178,24 @@ impl<'c> Attend<'c> {
         };
         let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, softcap, .. } = *layer;
         let scoring = Scoring { scale, softcap, sinks };
-        Ok((Attend { own, d, n_head, n_head_kv, scoring, n_keys, seen, split }, id))
+        let attend = Attend { own, d, n_head, n_head_kv, scoring, n_keys, seen, split, landmark: None };
+        Ok((attend, id))
+    }
+
+    /// [`Attend::new`] with landmarks, for blocks of so many positions.
+    pub(super) fn with_landmarks(
+        b: &Builder<'c>,
+        layer: &LayerAttention,
+        block: usize,
+        n: usize,
+        n_keys: usize,
+    ) -> Result<(Self, SeenInput)> {
+        let (attend, runs) = Attend::new(b, layer, None, [true, false], n, n_keys)?;
+        let SeenInput::Runs(runs) = runs else { return Ok((attend, runs)) };
+        let (cells_id, cells) = b.input("positions", DType::I32, &[n_keys, 1])?;
+        let (tables_id, tables) = b.input("tables", DType::I32, &[n])?;
+        let landmark = Some(Landmark { block, cells, tables });
+        Ok((Attend { landmark, ..attend }, SeenInput::Landmark([runs, cells_id, tables_id])))
     }
 
     /// The first `n_keys` rows of keys or values as heads: `[d, n_head_kv, n_keys]`.
@@ -193,6 +228,11 @@ impl<'c> Attend<'c> {
         k: Tensor<'c>,
         v: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
+        if let Some(Landmark { block, cells, tables }) = self.landmark {
+            let (k, v) = (self.heads(b, k)?, self.heads(b, v)?);
+            let all = LandmarkAttention { q, k, v, cells, tables, key_ranges: self.seen };
+            return b.landmark_attention(all, block, self.scoring.scale);
+        }
         if self.own {
             return b.attention_lse(q, self.heads(b, k)?, self.heads(b, v)?, self.seen, self.scoring);
         }
@@ -233,7 +273,10 @@ impl<'c> Attend<'c> {
             let (k, v, d_k, d_v) =
                 (self.heads(b, k)?, self.heads(b, v)?, self.heads(b, dk)?, self.heads(b, dv)?);
             let all = AttentionBack { q, k, v, key_ranges: self.seen, o_lse: out, d_out, d_k, d_v };
-            let q = b.attention_back(all, self.scoring)?;
+            let q = match self.landmark {
+                Some(Landmark { block, .. }) => b.landmark_attention_back(all, block, self.scoring.scale)?,
+                None => b.attention_back(all, self.scoring)?,
+            };
             // What is added to the stored gradients is read by nodes that come after this one.
             b.expand(q);
             return Ok(AttentionGrads { q, k: dk, v: dv });

@@ -58,7 +58,7 @@ pub(super) fn filled(trainer: &Trainer<'_>, meta: AdapterMeta) -> Result<Adapter
     let is_sparse = settings.attention != TrainAttention::Full;
     Ok(AdapterMeta {
         rope: Some(trainer.plan().frozen(model.hparams())?),
-        n_ctx: Some(trainer.plan().n_ctx),
+        n_ctx: Some(settings.n_ctx),
         attention: is_sparse.then(|| settings.attention.to_string()),
         base: Some(adapter::fingerprint(model.file())),
         rslora: settings.lora.rslora,

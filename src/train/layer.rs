@@ -16,6 +16,7 @@ use crate::graph::{
 };
 use crate::hparams::{Hparams, LayerAttention};
 use crate::ids::{LinearId, ParamId};
+use crate::landmark::Landmarks;
 use crate::rope::{LayerPlan, Plan, PosMap};
 
 /// The settings and tensors that all graphs of a training step share.
@@ -34,6 +35,8 @@ pub(super) struct Ctx<'a> {
     pub(super) dequantize_bytes: usize,
     /// Whether sequences are cut into groups: shifted sparse attention.
     pub(super) grouped: bool,
+    /// Where sequences have landmarks, if any.
+    pub(super) landmarks: Option<Landmarks>,
 }
 
 /// A layer and some of its tokens.
@@ -291,6 +294,12 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
 
     fn attend(&mut self) -> Result<Attend<'c>> {
         let (b, own) = (self.g.b, self.ctx.capabilities.custom_ops);
+        if let Some(landmarks) = self.ctx.landmarks {
+            let (n, end) = (self.block.n, self.block.end());
+            let (attend, seen) = Attend::with_landmarks(b, self.layer, landmarks.block(), n, end)?;
+            self.ids.seen = Some(seen);
+            return Ok(attend);
+        }
         let split = seen::is_split(self.ctx.grouped, self.layer);
         let sinks = self.ctx.transformer.layers[self.block.il].sinks();
         let sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;

@@ -49,12 +49,15 @@ impl Budget {
 pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
     let hp = model.hparams();
     let spec = settings.rope.clone().map_or_else(|| Spec::declared(hp), Ok)?;
-    let plan = Plan::new(&spec, hp, settings.n_ctx)?;
+    let plan = Plan::new(&spec, hp, settings.attention.n_positions(settings.n_ctx))?;
     let own_reach = |(layer, plan): (&LayerAttention, &LayerPlan)| plan.is_own_reach(layer);
     if !hp.attention.iter().zip(plan.kinds()).all(own_reach) {
         return Err(Error::Invalid(format!(
             "rope {spec}: training is under the model's own attention; expected frequencies only (pi, ntk, yarn, abf, sba, harpe ...)"
         )));
+    }
+    if settings.attention.landmarks().is_some() {
+        model.check_landmarks(&plan, capabilities(model, settings).custom_ops)?;
     }
     Ok(plan)
 }
@@ -73,7 +76,7 @@ impl MemoryPlan {
     /// Settings out of range, or a method that training does not support.
     pub fn new(model: &Model, settings: &TrainParams) -> Result<MemoryPlan> {
         check(model.hparams(), settings)?;
-        let n_block = settings.n_block.min(settings.n_ctx);
+        let n_block = settings.n_block.min(settings.attention.n_positions(settings.n_ctx));
         check_block(model.hparams().n_vocab, n_block, capabilities(model, settings).custom_ops)?;
         // As much again is left to others.
         let Budget { device, host } = Budget::of(model);
@@ -92,9 +95,10 @@ impl MemoryPlan {
     }
 
     fn with(model: &Model, settings: &TrainParams, checkpointing: Checkpointing) -> Result<MemoryPlan> {
-        let (hp, device, n_ctx) = (model.hparams(), model.backend_device(), settings.n_ctx);
+        let (hp, device) = (model.hparams(), model.backend_device());
+        let n_ctx = settings.attention.n_positions(settings.n_ctx);
         let rope = plan(model, settings)?;
-        let params = ParamSet::planned(model, &settings.lora)?;
+        let params = ParamSet::planned(model, &settings.lora, settings.attention)?;
         let cache = Cache::new(hp, n_ctx, |defs| Store::planned(device, defs))?;
         let capabilities = capabilities(model, settings);
         let transformer = model.with_adapter(params.adapter())?;
@@ -109,7 +113,8 @@ impl MemoryPlan {
             checkpointing,
             dropout: settings.lora.dropout,
             dequantize_bytes: settings.dequantize_bytes,
-            grouped: settings.attention.group(n_ctx)?.is_some(),
+            grouped: settings.attention.group(settings.n_ctx)?.is_some(),
+            landmarks: settings.attention.landmarks(),
         };
         let mut exec = Executor::new(Backend::new(device, 1)?)?;
         let n = settings.n_block.min(n_ctx);
@@ -129,7 +134,8 @@ impl MemoryPlan {
                 most = most.max(bytes.map_err(named)?);
             }
         }
-        let trained: usize = params::shapes(model, &settings.lora)?.iter().map(|(_, s)| s[0] * s[1]).sum();
+        let trained: usize =
+            params::shapes(model, &settings.lora, settings.attention)?.iter().map(|(_, s)| s[0] * s[1]).sum();
         let of_layer =
             |il| saved::widths(&transformer, hp, il, checkpointing).iter().map(|(_, w)| w).sum::<usize>();
         let saved_width: usize = (0..hp.n_layer).map(of_layer).sum();
@@ -144,7 +150,7 @@ impl MemoryPlan {
             ("saved activations of layers", 0, rows(saved_width)),
             ("gradient between layers", 0, hp.n_embd.saturating_mul(n_ctx).saturating_mul(4)),
         ];
-        Ok(MemoryPlan { checkpointing, parts, n_ctx })
+        Ok(MemoryPlan { checkpointing, parts, n_ctx: settings.n_ctx })
     }
 
     /// Bytes on the device and on the host. On the CPU they are the same memory.
@@ -218,7 +224,9 @@ fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
         )));
     }
     // Keys and queries have a row for each token and head, and ggml counts rows.
-    let most = ggml::tensor::MAX_INDEX / hp.attention.iter().map(|l| l.n_head).max().unwrap_or(1);
+    // Landmarks need room, too: of two positions one may be theirs.
+    let index = ggml::tensor::MAX_INDEX / if settings.attention.landmarks().is_some() { 2 } else { 1 };
+    let most = index / hp.attention.iter().map(|l| l.n_head).max().unwrap_or(1);
     if settings.n_ctx == 0 || settings.n_ctx > most {
         return Err(Error::Invalid(format!("ctx: expected 1 to {most} tokens, found {}", settings.n_ctx)));
     }

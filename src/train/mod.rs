@@ -12,6 +12,7 @@ mod export;
 mod full;
 mod head;
 mod init;
+mod landmark;
 mod layer;
 mod log;
 mod memory;
@@ -40,6 +41,7 @@ use crate::rope::Plan;
 use crate::Token;
 
 use attention::Cache;
+use landmark::Text;
 use layer::{Block, Ctx};
 use saved::{Activation, Rows};
 use seen::Seen;
@@ -96,9 +98,9 @@ impl<'m> Trainer<'m> {
         let need = MemoryPlan::new(model, settings)?;
         need.check(model)?;
         let (hp, device) = (model.hparams(), model.backend_device());
-        let settings = TrainParams { n_block: settings.n_block.min(settings.n_ctx), ..settings.clone() };
-        let n = settings.n_ctx;
-        let params = ParamSet::new(model, &settings.lora)?;
+        let n = settings.attention.n_positions(settings.n_ctx);
+        let settings = TrainParams { n_block: settings.n_block.min(n), ..settings.clone() };
+        let params = ParamSet::with_attention(model, &settings.lora, settings.attention)?;
         let transformer = model.with_adapter(params.adapter())?;
         let rows = |width| Rows::new(width, n, settings.saved_type);
         let inputs = (0..hp.n_layer).map(|_| rows(hp.n_embd)).collect::<Result<_>>()?;
@@ -187,12 +189,13 @@ impl<'m> Trainer<'m> {
     }
 
     fn run(&mut self, sequence: Sequence<'_>, factor: Option<f32>) -> Result<f64> {
-        let (n, weights, total) = self.check(&sequence)?;
-        let (hp, targets) = (self.model.hparams(), &sequence.tokens[1..]);
+        let Text { inputs, targets, weights, segment_starts } = self.text(&sequence)?;
+        let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+        let (hp, n) = (self.model.hparams(), inputs.len());
         let training = factor.is_some();
         let group = if training { self.settings.attention.group(n)? } else { None };
-        let seen = Seen::new(sequence.segment_starts, n, group);
-        self.embed(&sequence.tokens[..n])?;
+        let seen = Seen::new(&segment_starts, n, group);
+        self.embed(&inputs)?;
         let mut loss = 0.0;
         for il in 0..hp.n_layer {
             for block in self.blocks(il, n) {
@@ -220,12 +223,13 @@ impl<'m> Trainer<'m> {
             for il in (0..hp.n_layer).rev() {
                 self.backward(il, n, &seen)?;
             }
-            self.embedding_gradient(&sequence.tokens[..n])?;
+            self.embedding_gradient(&inputs)?;
         }
         Ok(loss)
     }
 
-    fn check(&self, sequence: &Sequence<'_>) -> Result<(usize, Vec<f32>, f64)> {
+    /// Checks a sequence, and puts landmarks into it where these are trained.
+    fn text(&self, sequence: &Sequence<'_>) -> Result<Text> {
         let invalid = |what| Err(Error::Invalid(what));
         let (n, n_ctx) = (sequence.tokens.len().saturating_sub(1), self.settings.n_ctx);
         if n == 0 || n > n_ctx {
@@ -248,7 +252,11 @@ impl<'m> Trainer<'m> {
         if !sequence.segment_starts.is_sorted() {
             return invalid("segment_starts: expected ascending positions".into());
         }
-        Ok((n, weights, total))
+        let text = Text::plain(sequence, weights);
+        Ok(match self.settings.attention.landmarks() {
+            Some(landmarks) => text.with_landmarks(landmarks, self.model.landmark_token()),
+            None => text,
+        })
     }
 
     fn blocks(&self, il: usize, n: usize) -> Vec<Block> {
@@ -261,25 +269,28 @@ impl<'m> Trainer<'m> {
         let mut rows = vec![0.0; hp.n_embd * self.settings.n_block];
         for (i, part) in tokens.chunks(self.settings.n_block).enumerate() {
             let rows = &mut rows[..part.len() * hp.n_embd];
-            self.model.embed_with(self.transformer.embedding.as_ref(), part, rows)?;
+            self.model.embed_with(&self.transformer, part, rows)?;
             self.inputs[0].put(i * self.settings.n_block, rows);
         }
         Ok(())
     }
 
     fn embedding_gradient(&mut self, tokens: &[Token]) -> Result<()> {
-        if !self.params.trains(ParamId::Embedding) {
-            return Ok(());
-        }
         let (n_embd, factor) = (self.model.hparams().n_embd, self.model.hparams().embedding_scale);
-        let (grad, mut row) = (&self.grad, vec![0.0; n_embd]);
-        self.params.add_to_grad(ParamId::Embedding, |sum| {
-            for (i, &token) in tokens.iter().enumerate() {
-                grad.get(i, &mut row);
-                let to = &mut sum[token as usize * n_embd..][..n_embd];
-                to.iter_mut().zip(&row).for_each(|(s, g)| *s += factor * g);
-            }
-        })
+        let (grad, landmark) = (&self.grad, self.model.landmark_token());
+        // The landmark token has a row of its own, behind those of the vocabulary.
+        for (id, of_landmark) in [(ParamId::Embedding, false), (ParamId::LandmarkEmbedding, true)] {
+            let mut row = vec![0.0; n_embd];
+            self.params.add_to_grad(id, |sum| {
+                for (i, &token) in tokens.iter().enumerate().filter(|(_, &t)| (t == landmark) == of_landmark)
+                {
+                    grad.get(i, &mut row);
+                    let at = if of_landmark { 0 } else { token as usize * n_embd };
+                    sum[at..][..n_embd].iter_mut().zip(&row).for_each(|(s, g)| *s += factor * g);
+                }
+            })?;
+        }
+        Ok(())
     }
 
     fn forward(&mut self, block: Block, seen: &Seen, training: bool) -> Result<OutputId> {
@@ -371,6 +382,7 @@ impl<'m> Trainer<'m> {
             dropout: if training { self.settings.lora.dropout } else { 0.0 },
             dequantize_bytes: self.settings.dequantize_bytes,
             grouped,
+            landmarks: self.settings.attention.landmarks(),
         };
         (&mut self.exec, ctx)
     }

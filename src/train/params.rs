@@ -11,8 +11,9 @@ use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
 use super::full;
+use super::seen::TrainAttention;
 use crate::adapter::{Adapter, LowRankPair};
-use crate::ids::{ParamId, Role};
+use crate::ids::{LinearId, ParamId, Role, TOKEN_EMBD};
 use crate::layers::LinearShape;
 use crate::model::{Error, Model, Result};
 
@@ -112,10 +113,19 @@ pub struct ParamSet {
     adapter: Adapter,
 }
 
-/// The tensors that these settings train, with their shapes: the halves of pairs, then norms and embedding.
-pub(super) fn shapes(model: &Model, how: &LoraParams) -> Result<Vec<(ParamId, [usize; 2])>> {
+/// The tensors that these settings train, with their shapes: the halves of pairs, then norms and embedding, then
+/// the rows of the landmark token.
+pub(super) fn shapes(
+    model: &Model,
+    how: &LoraParams,
+    attention: TrainAttention,
+) -> Result<Vec<(ParamId, [usize; 2])>> {
     how.check()?;
     let transformer = model.transformer();
+    if how.all && attention.landmarks().is_some() {
+        let what = "expected low-rank pairs, found all parameters: what these make is a model's file, which has no landmark token";
+        return Err(Error::Invalid(format!("attention: {attention}: {what}")));
+    }
     if how.all {
         return full::shapes(model);
     }
@@ -140,6 +150,10 @@ pub(super) fn shapes(model: &Model, how: &LoraParams) -> Result<Vec<(ParamId, [u
     if how.embeddings {
         let hp = model.hparams();
         out.push((ParamId::Embedding, [hp.n_embd, hp.n_vocab]));
+    }
+    if attention.landmarks().is_some() {
+        let rows = [ParamId::LandmarkEmbedding, ParamId::LandmarkOutput];
+        out.extend(rows.map(|id| (id, [model.hparams().n_embd, 1])));
     }
     Ok(out)
 }
@@ -210,32 +224,71 @@ fn initial(model: &Model, how: &LoraParams, id: ParamId, [n0, n1]: [usize; 2]) -
         | ParamId::Norm(_)
         | ParamId::NormBias(_)
         | ParamId::Embedding => {}
+        ParamId::LandmarkEmbedding => return mean_row(model, TOKEN_EMBD),
+        ParamId::LandmarkOutput => {
+            let own = LinearId::OUTPUT.weight();
+            let is_own = model.file().tensor(&own).is_some();
+            return mean_row(model, if is_own { &own } else { TOKEN_EMBD });
+        }
     }
     let file = model.file();
     let info = file.tensor(name).ok_or_else(|| file.error(name, "expected a tensor, found none"))?;
     Ok(ggml::dtype::dequantize_tensor(file, info)?)
 }
 
+/// Bytes of floats that rows of a matrix are read as, at once.
+const MEAN_BYTES: usize = 16 << 20;
+
+/// The mean of the rows of a matrix of the file, which tokens that are added start from.
+fn mean_row(model: &Model, name: &str) -> Result<Vec<f32>> {
+    let file = model.file();
+    let info = file.tensor(name).ok_or_else(|| file.error(name, "expected a tensor, found none"))?;
+    let (n_in, n_rows) = (model.hparams().n_embd, model.hparams().n_vocab);
+    let bad = || file.error(name, format!("expected {n_rows} rows of {n_in}, found {:?}", info.shape));
+    let row_bytes = info.dtype.row_bytes(n_in).ok_or_else(bad)?;
+    let all = file.data(info).get(..row_bytes * n_rows).ok_or_else(bad)?;
+    let mut sums = vec![0.0f64; n_in];
+    let mut floats = Vec::new();
+    for rows in all.chunks((MEAN_BYTES / (4 * n_in)).max(1) * row_bytes) {
+        floats.resize(rows.len() / row_bytes * n_in, 0.0);
+        ggml::dtype::dequantize(info.dtype, rows, &mut floats)?;
+        for row in floats.chunks_exact(n_in) {
+            sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+        }
+    }
+    Ok(sums.into_iter().map(|sum| (sum / n_rows as f64) as f32).collect())
+}
+
 impl ParamSet {
-    /// The values at the start of training: A random, B zero, others as they are in the file.
+    /// The values at the start of training under the model's own attention: A random, B zero, others as they are in
+    /// the file.
     pub fn new(model: &Model, how: &LoraParams) -> Result<ParamSet> {
-        let params = ParamSet::with(model, how, Store::new, |id, shape| initial(model, how, id, shape))?;
+        ParamSet::with_attention(model, how, TrainAttention::Full)
+    }
+
+    /// [`ParamSet::new`] under an attention that may bring tensors of its own: the rows of the landmark token, which
+    /// start from the mean of the file's.
+    pub fn with_attention(model: &Model, how: &LoraParams, attention: TrainAttention) -> Result<ParamSet> {
+        let value = |id, shape| initial(model, how, id, shape);
+        let params = ParamSet::with(model, how, attention, Store::new, value)?;
         params.upload()?;
         Ok(params)
     }
 
     /// Shapes only, for graphs that are measured.
-    pub(super) fn planned(model: &Model, how: &LoraParams) -> Result<ParamSet> {
-        ParamSet::with(model, how, |device, defs, _| Store::planned(device, defs), |_, _| Ok(Vec::new()))
+    pub(super) fn planned(model: &Model, how: &LoraParams, attention: TrainAttention) -> Result<ParamSet> {
+        let store = |device, defs, _: &str| Store::planned(device, defs);
+        ParamSet::with(model, how, attention, store, |_, _| Ok(Vec::new()))
     }
 
     fn with(
         model: &Model,
         how: &LoraParams,
+        attention: TrainAttention,
         store: impl Fn(Device, Vec<TensorDef>, &str) -> ggml::Result<Arc<Store>>,
         value: impl Fn(ParamId, [usize; 2]) -> Result<Vec<f32>>,
     ) -> Result<ParamSet> {
-        let shapes = shapes(model, how)?;
+        let shapes = shapes(model, how, attention)?;
         let defs: Vec<TensorDef> = shapes
             .iter()
             .map(|(id, shape)| TensorDef::new(id.to_string(), DType::F32, shape))

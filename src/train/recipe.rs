@@ -2,6 +2,7 @@
 
 use super::optim::{AdamW, Decay, OptimParams, Schedule, WarmupShape};
 use super::seen::TrainAttention;
+use crate::landmark::Landmarks;
 
 /// Said of recipes of full training where low-rank pairs are trained: their rates and steps are for another kind.
 pub const ALL_PARAMETERS: &str =
@@ -160,6 +161,30 @@ pub static RECIPES: &[Recipe] = &[
                  and o, norms and the input embedding at the same rate, 8 GPUs of 8 accumulated sequences; betas \
                  and clipping are the defaults of Hugging Face's trainer. Position interpolation, documents joined \
                  by EOS. The context is one of several in the paper; name another with --ctx",
+    },
+    Recipe {
+        name: "landmark",
+        about: "Landmark attention: 15,000 steps of 128 sequences of 512 tokens, blocks of 64",
+        rope: "plain",
+        n_ctx: 512,
+        separator: Some("eos"),
+        lr: 2e-5,
+        lr_min: 1.91e-6,
+        warmup: 450,
+        warmup_shape: WarmupShape::Linear,
+        decay: Decay::Cosine,
+        adamw: AdamW { beta2: 0.999, weight_decay: 0.1, ..ADAMW },
+        clip: 1.0,
+        length: Amount::Steps(15_000),
+        batch: Batch::Sequences(128),
+        ema: 0.0,
+        attention: TrainAttention::Landmark(Landmarks::DEFAULT),
+        train: &["all"],
+        source: "README and train.py of the released code (llama/), for LLaMA 7B: 8 GPUs of 2 sequences, 8 \
+                 accumulated, 3 % warm-up; betas and clipping are the defaults of Hugging Face's trainer. Its \
+                 cosine stops at 0.4 of a period, where the rate is 1.91e-6; here the cosine ends there. Texts \
+                 are joined by EOS. The controlled study (LCEG) trains it by its own recipe: lceg-code with \
+                 --attention landmark --rope plain --ctx 512",
     },
     Recipe {
         name: "harpe",

@@ -5,12 +5,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::hparams::LayerAttention;
+use crate::landmark::Landmarks;
 use crate::model::{Error, Result};
 
 /// Groups of a sequence in shifted sparse attention, where no other size is given.
 const N_GROUPS: usize = 4;
 
-/// The attention of training. Held-out losses and inference are under the model's own.
+/// The attention of training. Held-out losses and inference are under the model's own, but for landmarks, which
+/// change the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TrainAttention {
     /// The model's own.
@@ -28,16 +30,32 @@ pub enum TrainAttention {
         /// Tokens of a group; `None` for a quarter of the sequence.
         group: Option<usize>,
     },
+    /// Landmark attention. Sequences get landmark tokens, whose embedding and row of the output matrix are trained
+    /// beside the rest.
+    Landmark(Landmarks),
 }
 
 impl TrainAttention {
+    /// The landmarks trained with, if any.
+    pub fn landmarks(self) -> Option<Landmarks> {
+        match self {
+            TrainAttention::Landmark(landmarks) => Some(landmarks),
+            TrainAttention::Full | TrainAttention::Shifted { .. } => None,
+        }
+    }
+
+    /// Positions that a sequence of `n` tokens takes.
+    pub(super) fn n_positions(self, n: usize) -> usize {
+        self.landmarks().map_or(n, |landmarks| landmarks.n_positions(n))
+    }
+
     /// The tokens of a group in a sequence of `n` tokens; `None` where there are no groups.
     ///
     /// # Errors
     /// A sequence that cannot be cut into four equal groups; groups of no token.
     pub(super) fn group(self, n: usize) -> Result<Option<usize>> {
         match self {
-            TrainAttention::Full => Ok(None),
+            TrainAttention::Full | TrainAttention::Landmark(_) => Ok(None),
             TrainAttention::Shifted { group: Some(0) } => {
                 Err(Error::Invalid("attention: s2: group: expected at least 1 token, found 0".into()))
             }
@@ -50,13 +68,14 @@ impl TrainAttention {
     }
 }
 
-/// As options and adapter files have it: `full`, `s2`, `s2:group=256`.
+/// As options and adapter files have it: `full`, `s2`, `s2:group=256`, `landmark:block=64`.
 impl fmt::Display for TrainAttention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TrainAttention::Full => f.write_str("full"),
             TrainAttention::Shifted { group: None } => f.write_str("s2"),
             TrainAttention::Shifted { group: Some(n) } => write!(f, "s2:group={n}"),
+            TrainAttention::Landmark(landmarks) => landmarks.fmt(f),
         }
     }
 }
@@ -65,7 +84,12 @@ impl FromStr for TrainAttention {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let bad = || Error::Invalid(format!("attention: expected full, s2 or s2:group=N, found {text:?}"));
+        if Landmarks::are_named(text) {
+            let landmarks = text.parse().map_err(|e| Error::Invalid(format!("attention: {e}")))?;
+            return Ok(TrainAttention::Landmark(landmarks));
+        }
+        let known = "expected full, s2, s2:group=N or landmark:block=N";
+        let bad = || Error::Invalid(format!("attention: {known}, found {text:?}"));
         match (text, text.strip_prefix("s2:group=")) {
             ("full", _) => Ok(TrainAttention::Full),
             ("s2", _) => Ok(TrainAttention::Shifted { group: None }),
@@ -167,12 +191,15 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for text in ["full", "s2", "s2:group=7"] {
+        for text in ["full", "s2", "s2:group=7", "landmark:block=64,in-loss=false"] {
             assert_eq!(text.parse::<TrainAttention>().unwrap().to_string(), text);
         }
         for text in ["", "S2", "s2:", "s2:group=0", "s2:group=-1", "s2:group=x", "sparse"] {
             let e = text.parse::<TrainAttention>().unwrap_err().to_string();
-            assert!(e.starts_with("attention: expected full, s2 or s2:group=N, found"), "{e}");
+            assert!(
+                e.starts_with("attention: expected full, s2, s2:group=N or landmark:block=N, found"),
+                "{e}"
+            );
         }
         let e = TrainAttention::Shifted { group: None }.group(18).unwrap_err().to_string();
         assert!(e.ends_with("into 4 groups, found 18 tokens"), "{e}");

@@ -12,6 +12,7 @@ mod finetune_ended;
 mod hub;
 mod imatrix;
 mod killed;
+mod landmark;
 mod lora;
 mod models;
 mod perplexity;

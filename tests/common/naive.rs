@@ -29,6 +29,10 @@ pub(crate) trait Definition {
     fn head_sees(&self, _layer: &LayerAttention, _h: usize, _i: i64, _j: i64) -> bool {
         true
     }
+    /// Positions of a block under landmark attention, the last of which is a landmark.
+    fn block(&self) -> Option<usize> {
+        None
+    }
     /// Factor on the scores of query `i`, in layers of this kind.
     fn q_scale(&self, kind: usize, i: i64) -> f64;
     /// Radians per unit of distance for each pair of dimensions: one table, or one for each key head of layers of
@@ -340,7 +344,10 @@ impl Naive {
                 let sum: f64 = scores.iter().copied().chain(sink).map(|s| (s - top).exp()).sum();
                 let out = &mut out[i * q_row + h * d..][..d];
                 let p = seen.iter().zip(&scores).map(|(&(j, _), s)| (j, (s - top).exp() / sum));
-                let p: Vec<(usize, f64)> = p.collect();
+                let mut p: Vec<(usize, f64)> = p.collect();
+                if let Some(block) = case.block() {
+                    p = grouped(&seen.iter().map(|s| s.0).zip(scores).collect::<Vec<_>>(), i, block);
+                }
                 see(il, [h, i], &p);
                 for (j, p) in p {
                     out.iter_mut().zip(&v[j * kv_row + g * d..][..d]).for_each(|(o, v)| *o += p * v);
@@ -360,6 +367,27 @@ impl Naive {
         });
         turned.sum::<f64>() + dot(&q[2 * half..], &k[2 * half..])
     }
+}
+
+/// Weights of the keys that query `i` sees, from their scores: one softmax over the keys of its own block and the landmarks
+/// of earlier ones, and one over the other keys of each of these, which divide their landmark's weight.
+fn grouped(scores: &[(usize, f64)], i: usize, block: usize) -> Vec<(usize, f64)> {
+    let is_landmark = |j: usize| j % block == block - 1;
+    let soft_max = |of: Vec<(usize, f64)>| -> Vec<(usize, f64)> {
+        let top = of.iter().map(|s| s.1).fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = of.iter().map(|s| (s.1 - top).exp()).sum();
+        of.into_iter().map(|(j, s)| (j, (s - top).exp() / sum)).collect()
+    };
+    let some =
+        |keep: &dyn Fn(usize) -> bool| scores.iter().copied().filter(|s| keep(s.0)).collect::<Vec<_>>();
+    let own = i / block;
+    let first = soft_max(some(&|j| is_landmark(j) != (j / block == own)));
+    let mut out: Vec<(usize, f64)> = first.iter().copied().filter(|p| !is_landmark(p.0)).collect();
+    for &(landmark, weight) in first.iter().filter(|p| is_landmark(p.0)) {
+        let keys = soft_max(some(&|j| !is_landmark(j) && j / block == landmark / block));
+        out.extend(keys.into_iter().map(|(j, p)| (j, p * weight)));
+    }
+    out
 }
 
 /// In four sums, as one would wait for itself at every step.

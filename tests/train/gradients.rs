@@ -6,6 +6,7 @@ use convert::random::{write, QkNorm, Shape};
 use gguf::{File, Value, Writer};
 use ropewalk::hparams::{Hparams, LayerAttention};
 use ropewalk::ids::{LinearId, ParamId};
+use ropewalk::landmark::Landmarks;
 use ropewalk::model::Model;
 use ropewalk::rope::Plan;
 use ropewalk::train::{Checkpointing, LoraParams, Sequence, TrainAttention, TrainParams, Trainer};
@@ -134,7 +135,14 @@ pub(crate) fn fill(trainer: &mut Trainer<'_>) {
 }
 
 /// The naive model with everything the trainer holds merged in, one number moved.
-fn moved(base: &Naive, trainer: &Trainer<'_>, scale: f64, tensor: ParamId, at: usize, by: f64) -> Naive {
+pub(crate) fn moved(
+    base: &Naive,
+    trainer: &Trainer<'_>,
+    scale: f64,
+    tensor: ParamId,
+    at: usize,
+    by: f64,
+) -> Naive {
     let mut naive = base.clone();
     let list = trainer.params().list();
     let value = |id: ParamId| -> Vec<f64> {
@@ -146,7 +154,12 @@ fn moved(base: &Naive, trainer: &Trainer<'_>, scale: f64, tensor: ParamId, at: u
         v
     };
     for t in list {
-        if let ParamId::LoraA(map) = t.id {
+        if t.id == ParamId::LandmarkEmbedding {
+            naive.untie();
+            naive.tensor_mut("token_embd.weight").extend(value(t.id));
+        } else if t.id == ParamId::LandmarkOutput {
+            naive.tensor_mut("output.weight").extend(value(t.id));
+        } else if let ParamId::LoraA(map) = t.id {
             let ([n_in, rank], a, b) = (t.shape, value(t.id), value(ParamId::LoraB(map)));
             // A pair beside the output matrix does not change the rows looked up where the embedding is that matrix, too.
             if map == LinearId::OUTPUT {
@@ -182,10 +195,31 @@ fn loss(naive: &Naive, tokens: &[Token], weights: &[f32], case: &Documents, plan
 /// Plain causal attention within documents, which begin at `segment_starts`, under the frequencies of a plan. With
 /// groups of so many tokens, LongLoRA's: queries of the upper half of the heads are moved back by half a group before
 /// they are counted off, and those that come before the text are among themselves.
-struct Documents<'a> {
-    segment_starts: &'a [u32],
-    plan: &'a Plan,
-    group: Option<i64>,
+pub(crate) struct Documents<'a> {
+    pub(crate) segment_starts: &'a [u32],
+    pub(crate) plan: &'a Plan,
+    pub(crate) group: Option<i64>,
+    /// Positions of a block, under landmark attention.
+    pub(crate) block: Option<usize>,
+}
+
+/// A text with landmark tokens behind blocks, the weights of its targets and the starts of its documents.
+pub(crate) fn with_landmarks(
+    tokens: &[Token],
+    weights: &[f32],
+    starts: &[u32],
+    landmarks: Landmarks,
+) -> (Vec<Token>, Vec<f32>, Vec<u32>) {
+    let (mut all, mut of_targets, n) = (vec![tokens[0]], Vec::new(), landmarks.block() - 1);
+    for (i, &token) in tokens.iter().enumerate().skip(1) {
+        if i % n == 0 {
+            all.push(N_VOCAB as Token);
+            of_targets.push(if landmarks.in_loss { weights[i - 1] } else { 0.0 });
+        }
+        all.push(token);
+        of_targets.push(weights[i - 1]);
+    }
+    (all, of_targets, starts.iter().map(|s| s + s / n as u32).collect())
 }
 
 impl Definition for Documents<'_> {
@@ -202,6 +236,10 @@ impl Definition for Documents<'_> {
         let Some(group) = self.group.filter(|_| layer.window.is_none()) else { return true };
         let shift = if h < layer.n_head / 2 { 0 } else { group / 2 };
         (i - shift).div_euclid(group) == (j - shift).div_euclid(group)
+    }
+
+    fn block(&self) -> Option<usize> {
+        self.block
     }
 
     fn mscale(&self, kind: usize) -> f64 {
@@ -236,10 +274,16 @@ pub(crate) fn check(
     let grads = trainer.params().grads().unwrap();
     let (plan, scale) = (trainer.plan().clone(), f64::from(settings.lora.scale()));
     let group = match settings.attention {
-        TrainAttention::Full => None,
+        TrainAttention::Full | TrainAttention::Landmark(_) => None,
         TrainAttention::Shifted { group } => Some(group.unwrap_or(n / 4) as i64),
     };
-    let case = Documents { segment_starts, plan: &plan, group };
+    let landmarks = settings.attention.landmarks();
+    let (tokens, weights, starts) = match landmarks {
+        Some(landmarks) => with_landmarks(&tokens, &weights, segment_starts, landmarks),
+        None => (tokens, weights, segment_starts.to_vec()),
+    };
+    let block = landmarks.map(Landmarks::block);
+    let case = Documents { segment_starts: &starts, plan: &plan, group, block };
     let at = |tensor: ParamId, at: usize, by: f64| {
         loss(&moved(&base, &trainer, scale, tensor, at, by), &tokens, &weights, &case, &plan)
     };

@@ -12,6 +12,8 @@ mod full;
 mod gradients;
 mod init;
 mod invalid;
+mod landmark;
+mod landmark_session;
 mod memory;
 mod optim;
 mod overfit;

@@ -137,7 +137,12 @@ fn recipes_are_those_of_the_papers() {
     assert_eq!((at("lceg"), at("lceg-code")), ((32, 954), (256, 120)));
     let longlora = Recipe::find("longlora").unwrap();
     assert_eq!((at("longlora"), longlora.attention.to_string()), ((64, 1000), "s2".into()));
-    let others = RECIPES.iter().filter(|r| r.name != "longlora");
+    let landmark = Recipe::find("landmark").unwrap();
+    assert_eq!((at("landmark"), landmark.attention.to_string()), ((128, 15_000), "landmark:block=64".into()));
+    // Four fifths of the way from the top of a cosine to its bottom.
+    let end = 2e-5 * 0.5 * (1.0 + (0.8 * std::f64::consts::PI).cos());
+    assert!((landmark.lr_min - end).abs() < 1e-9 && landmark.warmup == 15_000 * 3 / 100);
+    let others = RECIPES.iter().filter(|r| !["landmark", "longlora"].contains(&r.name));
     assert!(others.into_iter().all(|r| r.attention == TrainAttention::Full && r.train == ["all"]));
     let code = Recipe::find("lceg-code").unwrap().optimiser(120);
     let rates = [(0, 0.0), (4, 2e-5 * 5f64.ln() / 20f64.ln()), (20, 2e-5), (70, 1e-5), (120, 0.0)];

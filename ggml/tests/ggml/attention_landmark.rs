@@ -235,7 +235,7 @@ fn closed_forms_are_the_derivatives() {
         }
         // Rows sum to 1, but for a landmark that sees nothing before it.
         let empty = |t: usize| data.key_ranges[2 * t] + 1 == data.key_ranges[2 * t + 1];
-        let closes = |t: usize| data.key_ranges[2 * t + 1] as usize % case.block == 0;
+        let closes = |t: usize| (data.key_ranges[2 * t + 1] as usize).is_multiple_of(case.block);
         for (row, sum) in want.sums.iter().enumerate() {
             let t = row / case.n_head();
             let expected = if empty(t) && closes(t) { 0.0 } else { 1.0 };

@@ -30,7 +30,8 @@ pub(super) struct Args {
     #[command(flatten)]
     pub(super) rope: RopeArgs,
     /// Attention of training: full, or s2, LongLoRA's shifted sparse attention in groups of a quarter of the
-    /// sequence (s2:group=N: of N tokens); default: full, or the recipe's. Validation is under full attention
+    /// sequence (s2:group=N: of N tokens), validated under full attention; or landmark, with a landmark token behind
+    /// every 63 tokens (landmark:block=N: every N - 1), whose adapter runs so, too; default: full, or the recipe's
     #[arg(long, value_name = "HOW", value_parser = attention)]
     pub(super) attention: Option<TrainAttention>,
     /// Go on from an adapter: its tensors, under this run's rope, context and schedule, with data from where its run

@@ -158,7 +158,7 @@ fn announce(args: &Args, choice: &ModelChoice, model: &Model, t: &Trainer<'_>, d
         models::label(choice),
         model.device(),
         plan.spec,
-        count(plan.n_ctx as u64),
+        count(t.settings().n_ctx as u64),
         count(plan.n_ctx_orig(model.hparams()) as u64),
         count(n as u64),
         t.params().list().len(),

@@ -8,7 +8,8 @@ use gguf::{Error, File, Result, TensorInfo};
 
 use super::{fingerprint, refuse, AdapterMeta, AdapterSpec};
 use crate::hparams::keys;
-use crate::ids::{LinearId, TOKEN_EMBD};
+use crate::ids::{LinearId, ParamId, LANDMARK_EMBD, LANDMARK_OUTPUT, TOKEN_EMBD};
+use crate::landmark::Landmarks;
 
 const OUTPUT: &str = "output.weight";
 const LORA_A: &str = ".lora_a";
@@ -59,6 +60,7 @@ pub struct AdapterReader {
     meta: AdapterMeta,
     pairs: Vec<PairInfo>,
     modules: Vec<ModuleInfo>,
+    landmarks: Option<Landmarks>,
 }
 
 impl AdapterReader {
@@ -95,7 +97,8 @@ impl AdapterReader {
         if pairs.is_empty() && modules.is_empty() {
             return Err(refuse(&file, "tensors", "at least one", "none"));
         }
-        Ok(AdapterReader { arch, alpha, meta, pairs, modules, file })
+        let landmarks = landmarks(&file, &meta)?;
+        Ok(AdapterReader { arch, alpha, meta, pairs, modules, landmarks, file })
     }
 
     /// Checks that the adapter suits `base`: the same architecture, and tensors of the same names and shapes.
@@ -118,7 +121,15 @@ impl AdapterReader {
             self.check_shape(base, &p.weight, target(base, &p.weight), &[p.n_in, p.n_out])?;
         }
         for m in &self.modules {
-            self.check_shape(base, &m.name, &m.name, &m.shape)?;
+            if ParamId::added(&m.name).is_none() {
+                self.check_shape(base, &m.name, &m.name, &m.shape)?;
+                continue;
+            }
+            // A row as wide as those of the embedding.
+            let n_embd = base.tensor(TOKEN_EMBD).and_then(|t| t.shape.first()).map_or(0, |&n| n as usize);
+            if m.shape != [n_embd] {
+                return Err(refuse(&self.file, &m.name, format!("[{n_embd}]"), format!("{:?}", m.shape)));
+            }
         }
         match &self.meta.base {
             Some(trained_on) if !force && trained_on != base_print => {
@@ -167,7 +178,13 @@ impl AdapterReader {
         &self.pairs
     }
 
-    /// The tensors that replace those of the model, in the order of the file.
+    /// The landmarks it was trained with, if any: then the embedding of the landmark token and its row of the output
+    /// matrix are among the modules.
+    pub fn landmarks(&self) -> Option<Landmarks> {
+        self.landmarks
+    }
+
+    /// The tensors that replace those of the model or are added to them, in the order of the file.
     pub fn modules_to_save(&self) -> &[ModuleInfo] {
         &self.modules
     }
@@ -252,6 +269,10 @@ pub fn open_all(specs: &[AdapterSpec], base: &File, force: bool) -> Result<Vec<(
         if !spec.scale.is_finite() {
             return Err(refuse(&opened.file, "scale", "a finite number", spec.scale));
         }
+        if opened.landmarks.is_some() && spec.scale != 1.0 {
+            let expected = "1: under landmark attention there is no model without the adapter to go back to";
+            return Err(refuse(&opened.file, "scale", expected, spec.scale));
+        }
         opened.check(base, &base_print, force)?;
         for module in opened.modules_to_save() {
             let taken = |o: &&(AdapterReader, f32)| o.0.modules.iter().any(|m| m.name == module.name);
@@ -263,6 +284,31 @@ pub fn open_all(specs: &[AdapterSpec], base: &File, force: bool) -> Result<Vec<(
         out.push((opened, spec.scale));
     }
     Ok(out)
+}
+
+/// The landmarks of an adapter's training; an error where it does not have what they need, or has it without them.
+fn landmarks(file: &File, meta: &AdapterMeta) -> Result<Option<Landmarks>> {
+    let named = meta.attention.as_deref().filter(|text| Landmarks::are_named(text));
+    let landmarks = named.map(str::parse::<Landmarks>).transpose();
+    let landmarks = landmarks.map_err(|e| file.error(keys::LORA_ATTENTION, e))?;
+    for name in [LANDMARK_EMBD, LANDMARK_OUTPUT] {
+        match (landmarks, file.tensor(name)) {
+            (Some(_), None) => {
+                return Err(refuse(file, name, "a tensor, as it was trained with landmarks", "none"))
+            }
+            (None, Some(_)) => {
+                let found = meta.attention.as_deref().map_or_else(|| "none".into(), quoted);
+                return Err(refuse(
+                    file,
+                    keys::LORA_ATTENTION,
+                    format!("landmark, for there is {name}"),
+                    found,
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(landmarks)
 }
 
 fn quoted(text: &str) -> String {

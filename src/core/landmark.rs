@@ -1,0 +1,143 @@
+//! Landmark attention (Mohtashami and Jaggi 2023, arXiv 2305.16300): where landmark tokens stand, and how the setting is
+//! written in options and adapter files.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Most positions of a block: our kernel computes whole blocks at a time.
+pub const MAX_BLOCK: usize = 256;
+
+/// The name of the setting.
+const NAME: &str = "landmark";
+
+/// Landmark attention: behind every `block - 1` tokens of a text stands a landmark token, which has a position of its
+/// own. The tokenizer and the model's file do not know it: its identifier is the number of tokens in the vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Landmarks {
+    block: usize,
+    /// Whether landmarks are predicted in training, too (`include_landmark_in_loss` of the released code).
+    pub in_loss: bool,
+}
+
+impl Default for Landmarks {
+    fn default() -> Self {
+        Landmarks::DEFAULT
+    }
+}
+
+impl Landmarks {
+    /// Blocks of 64, as the paper's fine-tuned models have them; landmarks are predicted.
+    pub const DEFAULT: Landmarks = Landmarks { block: 64, in_loss: true };
+
+    /// Blocks of so many positions, the landmark's among them; landmarks are predicted.
+    ///
+    /// # Errors
+    /// A block that is not 2 to [`MAX_BLOCK`].
+    pub fn new(block: usize) -> Result<Landmarks, String> {
+        if (2..=MAX_BLOCK).contains(&block) {
+            return Ok(Landmarks { block, in_loss: true });
+        }
+        Err(format!("landmark: block: expected 2 to {MAX_BLOCK} positions, found {block}"))
+    }
+
+    /// Positions of a block, the landmark's among them.
+    pub fn block(self) -> usize {
+        self.block
+    }
+
+    /// Positions that a text of `n` tokens takes; also the position of the token behind them.
+    pub fn n_positions(self, n: usize) -> usize {
+        n.saturating_add(n / (self.block - 1))
+    }
+
+    /// Tokens of a text that have room in `n` positions.
+    pub fn n_tokens(self, n: usize) -> usize {
+        n / self.block * (self.block - 1) + n % self.block
+    }
+
+    /// Whether a landmark stands behind a text of `n` tokens.
+    pub fn follows(self, n: usize) -> bool {
+        n > 0 && n.is_multiple_of(self.block - 1)
+    }
+
+    /// Whether `text` names this setting, be it valid or not.
+    pub fn are_named(text: &str) -> bool {
+        text.split(':').next() == Some(NAME)
+    }
+}
+
+/// `landmark:block=64`, and `,in-loss=false` where landmarks are not predicted.
+impl fmt::Display for Landmarks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{NAME}:block={}", self.block)?;
+        if self.in_loss {
+            Ok(())
+        } else {
+            f.write_str(",in-loss=false")
+        }
+    }
+}
+
+impl FromStr for Landmarks {
+    type Err = String;
+
+    /// Parses `landmark[:block=N][,in-loss=true|false]`.
+    fn from_str(text: &str) -> Result<Landmarks, String> {
+        let bad = |found: &str| {
+            format!("expected {NAME}, {NAME}:block=N or {NAME}:block=N,in-loss=false, found {found:?}")
+        };
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        if name != NAME || (settings.is_empty() && text.ends_with(':')) {
+            return Err(bad(text));
+        }
+        let mut landmarks = Landmarks::default();
+        for setting in settings.split(',').filter(|_| !settings.is_empty()) {
+            match setting.split_once('=') {
+                Some(("block", n)) => {
+                    let block = n.parse().map_err(|_| bad(text))?;
+                    landmarks = Landmarks { in_loss: landmarks.in_loss, ..Landmarks::new(block)? };
+                }
+                Some(("in-loss", "true")) => landmarks.in_loss = true,
+                Some(("in-loss", "false")) => landmarks.in_loss = false,
+                _ => return Err(bad(text)),
+            }
+        }
+        Ok(landmarks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for text in ["landmark:block=64", "landmark:block=2", "landmark:block=50,in-loss=false"] {
+            assert_eq!(text.parse::<Landmarks>().unwrap().to_string(), text);
+        }
+        assert_eq!("landmark".parse(), Ok(Landmarks::default()));
+        assert_eq!("landmark:in-loss=true".parse(), Ok(Landmarks::default()));
+        for text in ["", "landmark:", "landmarks", "landmark:64", "landmark:block=", "landmark:block=8,"] {
+            let e = text.parse::<Landmarks>().unwrap_err();
+            assert!(e.contains("expected landmark, landmark:block=N") && e.contains("found"), "{text}: {e}");
+        }
+        for text in ["landmark:block=0", "landmark:block=1", "landmark:block=257"] {
+            let e = text.parse::<Landmarks>().unwrap_err();
+            assert!(e.starts_with("landmark: block: expected 2 to 256 positions, found"), "{e}");
+        }
+    }
+
+    #[test]
+    fn positions_count_landmarks() {
+        let landmarks = Landmarks::default();
+        assert_eq!([0, 62, 63, 64, 512].map(|n| landmarks.n_positions(n)), [0, 62, 64, 65, 520]);
+        for landmarks in [2, 3, 64, 256].map(|block| Landmarks::new(block).unwrap()) {
+            let mut position = 0;
+            for n in 0..1000 {
+                assert_eq!(landmarks.n_positions(n), position);
+                assert_eq!(landmarks.n_tokens(position), n);
+                position += 1 + usize::from(landmarks.follows(n + 1));
+            }
+        }
+    }
+}

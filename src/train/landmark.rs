@@ -1,0 +1,75 @@
+//! Texts as the trainer computes them: inputs, targets and their weights, with landmarks where these are trained.
+
+use super::settings::Sequence;
+use crate::landmark::Landmarks;
+use crate::Token;
+
+/// The tokens of a sequence that are inputs, and what follows each.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Text {
+    pub(super) inputs: Vec<Token>,
+    pub(super) targets: Vec<Token>,
+    /// Of each target in the loss.
+    pub(super) weights: Vec<f32>,
+    /// Positions at which attention starts anew.
+    pub(super) segment_starts: Vec<u32>,
+}
+
+impl Text {
+    /// A sequence and the weights of its targets as they are.
+    pub(super) fn plain(sequence: &Sequence<'_>, weights: Vec<f32>) -> Text {
+        let n = weights.len();
+        Text {
+            inputs: sequence.tokens[..n].to_vec(),
+            targets: sequence.tokens[1..=n].to_vec(),
+            weights,
+            segment_starts: sequence.segment_starts.to_vec(),
+        }
+    }
+
+    /// The same with landmark tokens, `token`. As a target a landmark weighs what the token behind it does, or nothing.
+    pub(super) fn with_landmarks(self, landmarks: Landmarks, token: Token) -> Text {
+        let mut text = Text::default();
+        for (i, ((input, target), weight)) in
+            self.inputs.into_iter().zip(self.targets).zip(self.weights).enumerate()
+        {
+            text.inputs.push(input);
+            if landmarks.follows(i + 1) {
+                text.targets.push(token);
+                text.weights.push(if landmarks.in_loss { weight } else { 0.0 });
+                text.inputs.push(token);
+            }
+            text.targets.push(target);
+            text.weights.push(weight);
+        }
+        // Later ones have no effect.
+        let n = text.inputs.len();
+        let starts = self.segment_starts.into_iter().filter(|&s| (s as usize) < n);
+        text.segment_starts = starts.map(|s| landmarks.n_positions(s as usize) as u32).collect();
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn landmarks_stand_behind_blocks() {
+        let tokens: Vec<Token> = (10..18).collect();
+        let sequence = Sequence { segment_starts: &[0, 3, 4], ..Sequence::new(&tokens) };
+        let weights = vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+        let mut landmarks = Landmarks::new(4).unwrap();
+        let text = Text::plain(&sequence, weights).with_landmarks(landmarks, 99);
+        assert_eq!(text.inputs, [10, 11, 12, 99, 13, 14, 15, 99, 16]);
+        assert_eq!(text.targets, [11, 12, 99, 13, 14, 15, 99, 16, 17]);
+        assert_eq!(text.weights, [1.0, 2.0, 3.0, 3.0, 4.0, 5.0, 6.0, 6.0, 7.0]);
+        assert_eq!(text.segment_starts, [0, 4, 5]);
+        // A text that ends with a block has its landmark, too.
+        let sequence = Sequence::new(&tokens[..4]);
+        landmarks.in_loss = false;
+        let text = Text::plain(&sequence, vec![1.0; 3]).with_landmarks(landmarks, 99);
+        assert_eq!((text.inputs, text.targets), (vec![10, 11, 12, 99], vec![11, 12, 99, 13]));
+        assert_eq!(text.weights, [1.0, 1.0, 0.0, 1.0]);
+    }
+}

@@ -1,0 +1,72 @@
+//! Landmark attention from the outside: trained, resumed, evaluated, refused.
+
+use crate::common::program::run;
+use crate::finetune::{fails, figures, Folder};
+
+const LANDMARK: [&str; 2] = ["--attention", "landmark:block=8"];
+
+#[test]
+fn what_is_trained_with_landmarks_runs_with_them() {
+    let folder = Folder::new();
+    let report = folder.finetune("a.gguf", &[&LANDMARK[..], &["--steps", "12"]].concat()).json();
+    assert!(report["val_after"].as_f64().unwrap() < report["val_before"].as_f64().unwrap(), "{report}");
+    let (model, adapter, text) =
+        (folder.path("tiny.gguf"), folder.path("a.gguf"), folder.path("texts/1.txt"));
+    let on = ["-m", &model, "--device", "cpu", "-t", "1", "--json"];
+    let perplexity = |more: &[&str]| {
+        let report = run(&[&["perplexity", "-f", &text, "--ctx", "48,100"], &on[..], more].concat()).json();
+        let of = |i: usize| report["results"][i]["ppl"].as_f64().unwrap();
+        [of(0), of(1)]
+    };
+    let (plain, with) = (perplexity(&[]), perplexity(&["--lora", &adapter]));
+    assert!(with[0] < plain[0] && with[1] < plain[1], "{with:?}, without the adapter {plain:?}");
+    let passkey = ["passkey", "--lengths", "300", "--samples", "1", "--lora", &adapter];
+    let report = run(&[&passkey, &on[..]].concat()).json();
+    assert_eq!(report["results"][0]["samples"], 1);
+    let generate = ["run", "-p", "sea rope walk", "-n", "20", "--lora", &adapter, "--temp", "0"];
+    let out = run(&[&generate, &on[..]].concat());
+    assert_eq!(out.code, 0, "{out:?}");
+    // As a part it is none, and no model can hold it.
+    let half = format!("{adapter}:0.5");
+    let out = run(&[&["perplexity", "-f", &text, "--ctx", "48", "--lora", &half], &on[..]].concat());
+    assert!(fails(&out, 1).contains("scale: expected 1"), "{out:?}");
+    let merged = folder.path("merged.gguf");
+    let out = run(&["convert", "--lora", &adapter, &model, "-o", &merged]);
+    assert!(out.code == 1 && out.stderr.contains("a.gguf: it has a landmark token"), "{out:?}");
+}
+
+#[test]
+fn a_stopped_run_goes_on_to_the_same_bits() {
+    let folder = Folder::new();
+    let train = |output: &str, more: &[&str]| {
+        let out =
+            folder.finetune(output, &[&LANDMARK[..], &["--doc-mask", "--save-every", "3"], more].concat());
+        assert_eq!(out.code, 0, "{out:?}");
+    };
+    train("whole.gguf", &["--steps", "5"]);
+    train("parts.gguf", &["--steps", "3"]);
+    train("parts.gguf", &["--steps", "5", "--resume"]);
+    let [whole, parts] =
+        ["whole", "parts"].map(|name| std::fs::read(folder.file(&format!("{name}.gguf"))).unwrap());
+    assert!(whole == parts);
+    let losses =
+        |name: &str| figures(&folder.log(name)).into_iter().filter_map(|f| f.1).collect::<Vec<f64>>();
+    assert_eq!(losses("whole.log.jsonl"), losses("parts.log.jsonl"));
+    let other = ["--attention", "landmark:block=9", "--doc-mask", "--steps", "6", "--resume"];
+    let out = folder.finetune("parts.gguf", &other);
+    assert!(fails(&out, 1).contains("attention: the run was started with landmark:block=8"), "{out:?}");
+}
+
+#[test]
+fn what_cannot_be_is_one_line() {
+    let folder = Folder::new();
+    for (more, code, expected) in [
+        (&["--attention", "landmark:block=1"][..], 2, "block: expected 2 to 256 positions, found 1"),
+        (&["--attention", "landmark:size=8"], 2, "expected landmark, landmark:block=N"),
+        (&["--attention", "landmark", "--portable"], 1, "landmark attention: its op runs on the CPU alone"),
+    ] {
+        let out = folder.finetune("refused.gguf", more);
+        assert!(fails(&out, code).contains(expected), "{more:?}: {out:?}");
+        assert!(!folder.file("refused.gguf").exists());
+    }
+}

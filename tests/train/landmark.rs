@@ -1,0 +1,225 @@
+//! Training with landmarks: gradients against the naive model, what starts from where, checkpoints, adapters, memory, and
+//! what is refused.
+
+use std::collections::BTreeMap;
+
+use convert::random::{write, Shape};
+use ropewalk::adapter::{AdapterMeta, AdapterReader};
+use ropewalk::control::Control;
+use ropewalk::ids::ParamId;
+use ropewalk::landmark::Landmarks;
+use ropewalk::model::{Model, ModelParams};
+use ropewalk::train::checkpoint::{load, path, save, State};
+use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
+use ropewalk::train::{write_adapter, MemoryPlan, Sequence, TrainAttention, TrainParams, Trainer};
+use ropewalk::{DType, Token};
+
+use crate::common::{self, scratch, some_tokens};
+use crate::gradients::{check, fill, models, named_model, settings, targets, N_VOCAB};
+
+pub(crate) fn attention(block: usize) -> TrainAttention {
+    TrainAttention::Landmark(Landmarks::new(block).unwrap())
+}
+
+/// Settings under which blocks of tokens, of landmarks and of documents all end in different places.
+pub(crate) fn how(n_ctx: usize, block: usize) -> TrainParams {
+    TrainParams { attention: attention(block), ..settings(n_ctx, 16, "plain") }
+}
+
+#[test]
+fn gradients_are_those_of_finite_differences() {
+    for (about, model) in models() {
+        let windows = model.hparams().attention.iter().any(|l| l.window.is_some());
+        // Phi 2's logits have a bias, which the naive model has none of for the landmark.
+        if windows || model.hparams().arch == "phi2" {
+            continue;
+        }
+        check(&format!("{about}, landmarks"), &model, &how(40, 7), 23, &[], false);
+    }
+    let (about, model) = models().remove(1);
+    for block in [2, 6, 21] {
+        let rope = Some("yarn:factor=4".parse().unwrap());
+        let mut how = TrainParams { rope, ..how(40, block) };
+        how.lora.targets = targets(&["v", "output"]);
+        (how.lora.norms, how.lora.embeddings) = (true, true);
+        // The last block ends with the text.
+        check(&format!("{about}, blocks of {block}"), &model, &how, 40, &[0, 7, 16, 30], true);
+        let mut landmarks = Landmarks::new(block).unwrap();
+        landmarks.in_loss = false;
+        how.attention = TrainAttention::Landmark(landmarks);
+        check(&format!("{about}, blocks of {block}, not predicted"), &model, &how, 39, &[5], false);
+    }
+}
+
+/// Tied or not, quantised or not, the rows start from the mean of the file's.
+#[test]
+fn rows_start_from_the_mean() {
+    for (shape, output) in [("llama-tiny", "output.weight"), ("llama-tiny-tied", "token_embd.weight")] {
+        let file = scratch(&format!("landmark-{shape}.gguf"));
+        let shape = Shape { n_vocab: N_VOCAB, n_layer: 1, ..Shape::named(shape).unwrap() };
+        write(&shape, DType::Q8_0, 3, &file).unwrap();
+        let model = common::load(&file);
+        let trainer = Trainer::new(&model, &how(24, 8)).unwrap();
+        for (id, name) in
+            [(ParamId::LandmarkEmbedding, "token_embd.weight"), (ParamId::LandmarkOutput, output)]
+        {
+            let info = model.file().tensor(name).unwrap();
+            let rows = ggml::dtype::dequantize_tensor(model.file(), info).unwrap();
+            let n_embd = model.hparams().n_embd;
+            let found = trainer.params().value(id).unwrap();
+            for (i, x) in found.iter().enumerate() {
+                let mean =
+                    rows.iter().skip(i).step_by(n_embd).map(|&x| f64::from(x)).sum::<f64>() / N_VOCAB as f64;
+                assert!((f64::from(*x) - mean).abs() < 1e-7, "{id}[{i}]: {x}, expected {mean}");
+            }
+            assert_eq!(found.len(), n_embd);
+        }
+    }
+}
+
+#[test]
+fn a_resumed_run_ends_bit_identical() {
+    let (_, model) = models().remove(0);
+    let how = how(24, 6);
+    let optim = OptimParams {
+        adamw: AdamW { weight_decay: 0.01, ..AdamW::default() },
+        schedule: Schedule::constant(1e-2, 6),
+        clip: 1.0,
+        ema: 0.9,
+    };
+    let tokens = some_tokens(6 * 25, N_VOCAB);
+    let run = |trainer: &mut Trainer<'_>, optimizer: &mut Optimizer, steps: std::ops::Range<usize>| {
+        let step = |i: usize| {
+            let loss = trainer.accumulate(Sequence::new(&tokens[i * 25..][..25]), 1.0).unwrap();
+            optimizer.step(trainer.params_mut()).unwrap();
+            trainer.params().zero_grads().unwrap();
+            loss
+        };
+        steps.map(step).collect::<Vec<f64>>()
+    };
+    let start = || {
+        let trainer = Trainer::new(&model, &how).unwrap();
+        let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
+        (trainer, optimizer)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(folder.path(), 3);
+    let (mut trainer, mut optimizer) = start();
+    run(&mut trainer, &mut optimizer, 0..3);
+    let state = State { step: 3, n_seen: 3, settings: BTreeMap::new() };
+    save(&file, &state, trainer.params(), &optimizer).unwrap();
+    let whole = run(&mut trainer, &mut optimizer, 3..6);
+    let (mut again, mut optimizer) = start();
+    load(&file, &BTreeMap::new(), again.params_mut(), &mut optimizer).unwrap();
+    assert_eq!(run(&mut again, &mut optimizer, 3..6), whole);
+    assert_eq!(again.params().list(), trainer.params().list());
+    // One without landmarks is another run.
+    let plain = TrainParams { attention: TrainAttention::Full, ..how };
+    let mut plain = Trainer::new(&model, &plain).unwrap();
+    let mut optimizer = Optimizer::new(optim, plain.params()).unwrap();
+    let e = load(&file, &BTreeMap::new(), plain.params_mut(), &mut optimizer).unwrap_err().to_string();
+    assert!(e.contains("more was trained"), "{e}");
+}
+
+/// An adapter of a model of this shape, trained at 120 tokens with blocks of so many positions.
+pub(crate) fn adapter(model: &Model, block: usize, name: &str) -> (std::path::PathBuf, Vec<f32>) {
+    let mut trainer = Trainer::new(model, &how(120, block)).unwrap();
+    fill(&mut trainer);
+    let file = scratch(name);
+    write_adapter(&file, &trainer, None, AdapterMeta::default()).unwrap();
+    (file, trainer.params().value(ParamId::LandmarkEmbedding).unwrap().to_vec())
+}
+
+#[test]
+fn adapters_have_the_landmark_and_cannot_do_without() {
+    let model = named_model("landmark-adapter");
+    let (file, embedding) = adapter(&model, 7, "landmark.gguf");
+    let opened = AdapterReader::open(&file).unwrap();
+    assert_eq!(opened.landmarks(), Some(Landmarks::new(7).unwrap()));
+    assert_eq!(opened.meta().n_ctx, Some(120));
+    assert_eq!(opened.meta().attention.as_deref(), Some("landmark:block=7"));
+    let found = opened.values("landmark_embd.weight", ggml::dtype::dequantize_tensor).unwrap();
+    assert_eq!(found, embedding);
+    let with = |scale: f32| {
+        let spec = ropewalk::adapter::AdapterSpec { path: file.clone(), scale };
+        Model::load(model.file().path(), &ModelParams { adapters: vec![spec], ..ModelParams::cpu() })
+    };
+    assert_eq!(with(1.0).unwrap().landmarks(), Some(Landmarks::new(7).unwrap()));
+    let e = with(0.5).unwrap_err().to_string();
+    assert!(e.contains("landmark.gguf: scale: expected 1") && e.contains("found 0.5"), "{e}");
+    // Merged into weights, the landmark would be lost.
+    let options = convert::Options {
+        adapters: vec![ropewalk::adapter::AdapterSpec { path: file.clone(), scale: 1.0 }],
+        ..convert::Options::default()
+    };
+    let merged = scratch("landmark-merged.gguf");
+    let e = convert::convert(model.file().path(), &merged, &options, &Control::default())
+        .unwrap_err()
+        .to_string();
+    assert!(e.contains("landmark.gguf: it has a landmark token"), "{e}");
+    // Half of what it takes.
+    let whole = gguf::File::open(&file).unwrap();
+    let without = |tensor: Option<&str>, attention: Option<&str>| {
+        let changed = scratch("landmark-changed.gguf");
+        let mut out = gguf::Writer::with_metadata_of(&whole);
+        match attention {
+            Some(text) => out.set("ropewalk.lora.attention", text),
+            None => out.remove("ropewalk.lora.attention"),
+        };
+        for t in whole.tensors().iter().filter(|t| Some(t.name.as_str()) != tensor) {
+            out.copy_tensor(&whole, t).unwrap();
+        }
+        out.write(&changed).unwrap();
+        AdapterReader::open(&changed).unwrap_err().to_string()
+    };
+    let landmark = Some("landmark:block=7");
+    for (e, expected) in [
+        (without(Some("landmark_output.weight"), landmark), "landmark_output.weight: expected a tensor"),
+        (without(None, None), "ropewalk.lora.attention: expected landmark"),
+        (without(None, Some("landmark:block=1")), "expected 2 to 256 positions, found 1"),
+        (
+            without(None, Some("landmark:block=x")),
+            "ropewalk.lora.attention: expected landmark, landmark:block=N",
+        ),
+    ] {
+        assert!(e.contains(expected) && !e.contains('\n'), "{e}");
+    }
+}
+
+#[test]
+fn the_plan_of_memory_counts_landmarks() {
+    let model = named_model("landmark-memory");
+    let of = |how: &TrainParams, part: &str| {
+        let plan = MemoryPlan::new(&model, how).unwrap();
+        let found = plan.parts.iter().find(|p| p.0 == part).unwrap();
+        (found.1, found.2)
+    };
+    let n_embd = model.hparams().n_embd;
+    let (landmarks, full) =
+        (how(63 * 4, 64), TrainParams { attention: TrainAttention::Full, ..how(63 * 4, 64) });
+    for part in ["layer inputs", "keys, values and their gradients of a layer", "gradient between layers"] {
+        let (a, b) = (of(&landmarks, part), of(&full, part));
+        assert_eq!((a.0 * 63, a.1 * 63), (b.0 * 64, b.1 * 64), "{part}");
+    }
+    let part = "trained tensors and gradients";
+    assert_eq!(of(&landmarks, part).0, of(&full, part).0 + 2 * n_embd * 8);
+    assert_eq!(MemoryPlan::new(&model, &landmarks).unwrap().n_ctx, 63 * 4);
+}
+
+#[test]
+fn what_has_no_definition_is_refused() {
+    let refused = |model: &Model, how: &TrainParams| Trainer::new(model, how).unwrap_err().to_string();
+    let all = models();
+    let e = refused(&all[0].1, &TrainParams { portable: true, ..how(24, 8) });
+    assert!(e.contains("landmark attention: its op runs on the CPU alone"), "{e}");
+    for (_, model) in &all {
+        if model.hparams().attention.iter().any(|l| l.window.is_some()) {
+            let e = refused(model, &how(24, 8));
+            assert!(e.contains("found some with a sliding window"), "{e}");
+        }
+    }
+    let mut trainer = Trainer::new(&all[0].1, &how(24, 8)).unwrap();
+    let tokens = vec![N_VOCAB as Token; 9];
+    let e = trainer.loss(Sequence::new(&tokens)).unwrap_err().to_string();
+    assert!(e.contains("token: expected 0 to 259, found 260"), "{e}");
+}
