@@ -3,14 +3,18 @@
 //! Names and defaults are llama.cpp's (`llama_model_base::load_hparams`); where it would abort or compute
 //! with nonsense, reading fails here with the file, the key, what was expected and what was found.
 
+mod clex;
 mod delta_net;
 mod layer;
 mod read;
 mod rules;
 mod scaling;
 
+use std::sync::Arc;
+
 use gguf::{File, Result};
 
+pub use clex::ClexNet;
 pub use layer::{
     AttentionTemperature, DeltaNetHparams, ExpertHparams, LayerAttention, LayerHparams, LayerRotation,
 };
@@ -111,6 +115,8 @@ pub struct Hparams {
     pub layers: Vec<LayerHparams>,
     /// The rope scaling that the file declares.
     pub rope_scaling: RopeScaling,
+    /// The network of the rope method `clex`, where an adapter in force brings one; no model file has it.
+    pub clex: Option<Arc<ClexNet>>,
 }
 
 /// Positions are i32 in ggml, so no context is longer.
@@ -145,6 +151,7 @@ impl Default for Hparams {
             attention: Vec::new(),
             layers: Vec::new(),
             rope_scaling: RopeScaling::default(),
+            clex: None,
         }
     }
 }

@@ -170,7 +170,7 @@ impl Session<'_> {
                 return Err(format!("{key}: expected {expected}, found {found}"));
             }
         }
-        // Some specs come to other positions at other contexts (`keep-short`, `dynamic-ntk:trained`).
+        // Some specs come to other positions at other contexts (`keep-short`, `dynamic-ntk:trained`, `clex`).
         let n_ctx = header.n_ctx;
         let at = |n_ctx| Plan::new(&self.plan.spec, self.model.hparams(), n_ctx).map_err(|e| e.to_string());
         if n_ctx != self.params.n_ctx && !at(self.model.n_positions(n_ctx))?.same_positions(&self.plan) {

@@ -23,6 +23,8 @@ const SPECS: &[&str] = &[
     "sba",
     "harpe",
     "harpe:bases=40000/90000",
+    "clex",
+    "clex:factor=3,log-scale=true",
     "plain:drop=0.25",
     "sba:drop=0.5,keep-short=true",
 ];

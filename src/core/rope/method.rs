@@ -2,7 +2,7 @@
 
 use super::value::{number, rounded};
 use super::{Kind, LayerPlan, Part, RopeError, Value};
-use crate::hparams::{Hparams, LayerAttention, LayerRotation, RopeScaling};
+use crate::hparams::{ClexNet, Hparams, LayerAttention, LayerRotation, RopeScaling};
 
 /// The half of a plan that a method decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +110,8 @@ pub struct Geometry<'a> {
     /// The scaling that the file declares for these layers; methods use only its factor tensors and what
     /// belongs to them.
     pub scaling: Option<&'a RopeScaling>,
+    /// The network of `clex` that an adapter brings.
+    pub clex: Option<&'a ClexNet>,
     /// `context_length` of the file.
     pub n_ctx_train: usize,
     /// Trained window, tokens: `original` of the spec, else the file's.
@@ -161,9 +163,18 @@ impl<'a> Geometry<'a> {
         }
         let scaling = scaled.then_some(&hp.rope_scaling);
         let freq_factors = scaling.and_then(|s| s.freq_factors.as_deref());
-        let n_ctx_train = hp.n_ctx_train;
-        let geo =
-            Geometry { n_rot, n_head_kv, freq_base, freq_factors, scaling, n_ctx_train, n_ctx_orig, n_ctx };
+        let (n_ctx_train, clex) = (hp.n_ctx_train, hp.clex.as_deref());
+        let geo = Geometry {
+            n_rot,
+            n_head_kv,
+            freq_base,
+            freq_factors,
+            scaling,
+            clex,
+            n_ctx_train,
+            n_ctx_orig,
+            n_ctx,
+        };
         if let Some(ff) = geo.freq_factors {
             geo.check_factors("rope_freqs.weight", ff)?;
         }
@@ -210,11 +221,15 @@ impl<'a> Geometry<'a> {
     /// Every method but `longrope` keeps those factors: they belong to the trained model, and the methods act
     /// on top of what it was trained with.
     pub fn table(&self, base: f64) -> Result<Vec<f64>, RopeError> {
-        let mut theta = self.powers(base)?;
+        Ok(self.divided(self.powers(base)?))
+    }
+
+    /// Frequencies `[n_rot/2]` with the file's `rope_freqs.weight` divided in.
+    pub fn divided(&self, mut theta: Vec<f64>) -> Vec<f64> {
         if let Some(ff) = self.freq_factors {
             theta.iter_mut().zip(ff).for_each(|(t, f)| *t /= f64::from(*f));
         }
-        Ok(theta)
+        theta
     }
 
     /// `base * scale^(d/(d-2))`: the base under which the slowest pair is interpolated `scale` times

@@ -5,6 +5,7 @@
 //! that slice.
 
 mod abf;
+mod clex;
 mod dca;
 mod declared;
 mod dynamic_ntk;
@@ -29,6 +30,7 @@ mod string;
 mod value;
 mod yarn;
 
+pub use clex::{Activation, Clex, ClexGradient};
 pub use harpe::search::{bases as harpe_search, Pick, Search};
 pub use harpe::waveform::Waveform;
 pub use inspect::{BranchView, Inspection, KindView, Pair, PairKind, ReachView, Table};
@@ -55,6 +57,7 @@ pub static METHODS: &[&Method] = &[
     &longrope::METHOD,
     &sba::METHOD,
     &harpe::METHOD,
+    &clex::METHOD,
     &self_extend::METHOD,
     &lm_infinite::METHOD,
     &dca::METHOD,
@@ -62,7 +65,3 @@ pub static METHODS: &[&Method] = &[
     &string::METHOD,
     &rerope::METHOD,
 ];
-
-/// Methods this project names but this build does not have: asking for one is no spelling mistake.
-/// [`METHODS`] is looked up first.
-pub const PLANNED: &[&str] = &["clex"];

@@ -9,8 +9,8 @@ use crate::hparams::{Hparams, LayerAttention};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The spec with every default filled in. Parsing it again gives this plan, notes aside: at any context
-    /// length, but for `dynamic-ntk` with `trained`, which is to follow the context and gives it at the same
-    /// one.
+    /// length, but for `dynamic-ntk` with `trained` and `clex` without `factor`, which are to follow the context
+    /// and give it at the same one.
     pub spec: Spec,
     /// Tokens the plan was made for.
     pub n_ctx: usize,

@@ -107,7 +107,7 @@ fn temperature(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) ->
     if plan.temperature.is_some() {
         args.note(format!("temperature={value} replaces the attention temperature of the model."));
     }
-    if plan.q_log_base.is_some() {
+    if plan.q_log_base.is_some() || plan.q_factor != 1.0 {
         return Err(RopeError(format!(
             "rope setting temperature={value}: queries are already multiplied by log-scale; leave one of them out"
         )));

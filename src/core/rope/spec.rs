@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::value::{shown, suggestion};
-use super::{Method, Param, RopeError, Value, METHODS, PLANNED};
+use super::{Method, Param, RopeError, Value, METHODS};
 
 /// Longest spec read; 128 HARPE bases written in full take about 3 kB.
 const MAX_LEN: usize = 1 << 16;
@@ -166,12 +166,6 @@ fn find(name: &str) -> Result<&'static Method, RopeError> {
         return Ok(*m);
     }
     let known = METHODS.iter().map(|m| m.name).collect::<Vec<_>>();
-    if PLANNED.contains(&name) {
-        return Err(RopeError(format!(
-            "rope method {name}: this build does not have it yet; it has: {}",
-            known.join(", ")
-        )));
-    }
     Err(RopeError(format!(
         "unknown rope method {}{}; known: {}",
         shown(name),

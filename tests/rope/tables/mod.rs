@@ -8,7 +8,7 @@ mod yarn;
 use std::f64::consts::{PI, TAU};
 
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, LayerRotation, RopeScaling};
-use ropewalk::rope::{PairKind, Plan, RopeError, Spec, METHODS, PLANNED};
+use ropewalk::rope::{PairKind, Plan, RopeError, Spec, METHODS};
 
 /// Llama-2-7B's shape.
 fn llama2() -> Hparams {
@@ -365,7 +365,7 @@ fn errors_name_what_is_known() {
             &[
                 "`yarm`",
                 "did you mean `yarn`",
-                "plain, pi, ntk, dynamic-ntk, yarn, abf, longrope, sba, harpe",
+                "plain, pi, ntk, dynamic-ntk, yarn, abf, longrope, sba, harpe, clex",
             ][..],
         ),
         ("", &["unknown rope method ``"]),
@@ -395,6 +395,10 @@ fn errors_name_what_is_known() {
         ("abf:base=1e31", &["1e30"]),
         ("dynamic-ntk:t=5,factor=2", &["factor", "no effect"]),
         ("dynamic-ntk:t=5,trained=32768", &["trained", "no effect"]),
+        ("clex:factor=64", &["factor", "max-factor 32", "64"]),
+        ("clex:max-factor=0", &["max-factor", "from 1 to 1024", "`0`"]),
+        ("clex:max-factor=1024,step=0.001", &["step", "max-factor 1024"]),
+        ("clex:log-scale=true,temperature=2", &["temperature=2", "log-scale"]),
         ("yarn:beta-fast=1,beta-slow=2", &["beta-fast", "beta-slow"]),
         ("sba:original=1", &["sba", "1 tokens"]),
         ("string:shifted-offset=100,local-value=100", &["local-value", "below shifted-offset 100"]),
@@ -412,10 +416,6 @@ fn errors_name_what_is_known() {
     ] {
         let e = plan(spec, &hp, 16384).expect_err(spec).0;
         assert!(words.iter().all(|w| e.contains(w)) && e.lines().count() == 1, "{spec}: {e}");
-    }
-    for name in PLANNED {
-        let e = format!("yarn+{name}:window=4").parse::<Spec>().expect_err(name).0;
-        assert!(e.contains("does not have it yet") && !e.contains("unknown"), "{e}");
     }
     let with = |change: fn(&mut LayerAttention, &mut LayerRotation)| {
         let mut hp = llama2();

@@ -155,6 +155,10 @@ pub(crate) const FREQUENCIES: &[Case] = &[
     with(Theta::OfPlan, case("longrope:attn-factor=1", causal)),
     with(Theta::OfPlan, case("sba:factor=4,original=64", causal)),
     with(Theta::Bases, case("harpe:bases=uniform,base-min=20000,base-max=900000", causal)),
+    Case {
+        q_scale: |_| 640f64.ln() / 64f64.ln(),
+        ..with(Theta::OfPlan, case("clex:log-scale=true,original=64", causal))
+    },
 ];
 
 pub(crate) const SELF_EXTEND: &[Case] = &[
