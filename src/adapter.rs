@@ -10,6 +10,7 @@ use ggml::dtype::dequantize_tensor;
 use ggml::tensor::{Store, StoreTensor, TensorDef};
 use ggml::{DType, Result};
 
+use crate::hparams::{ClexNet, Hparams};
 use crate::ids::{LinearId, ParamId};
 use crate::landmark::Landmarks;
 use crate::rope::Spec;
@@ -26,6 +27,21 @@ pub struct LowRankPair {
     pub b: StoreTensor,
     /// `alpha / rank`, or `alpha / sqrt(rank)` for rsLoRA, times the scale that the user asks for.
     pub scale: f32,
+}
+
+/// The network of CLEX that one of the adapters brings, at its scale.
+///
+/// # Errors
+/// A network for other rotary dimensions than the model's; a value that is not finite.
+pub(crate) fn clex_net(opened: &[(AdapterReader, f32)], hp: &Hparams) -> Result<Option<ClexNet>> {
+    let Some((reader, scale)) = opened.iter().find(|(o, _)| o.clex().is_some()) else { return Ok(None) };
+    let net = reader.clex_net(*scale, dequantize_tensor)?;
+    let pairs = |n: usize| hp.attention.iter().any(|layer| layer.n_rot() == 2 * n);
+    if let Some(found) = net.as_ref().map(ClexNet::n_pairs).filter(|n| !pairs(*n)) {
+        let what = format!("expected half of the model's rotary dimensions, found {found}");
+        return Err(reader.file().error(&ParamId::ClexUp.to_string(), what).into());
+    }
+    Ok(net)
 }
 
 /// A tensor of an adapter file, in the order of the store it is uploaded to.

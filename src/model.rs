@@ -1,6 +1,7 @@
 //! A model: its numbers, vocabulary, weights and architecture.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use ggml::backend::Device;
 
@@ -104,7 +105,7 @@ impl Model {
             let what = format!("expected one of {}, found {found:?}", known.join(", "));
             return Err(file.error("general.architecture", what).into());
         };
-        let hparams = Hparams::from_gguf(&file)?;
+        let mut hparams = Hparams::from_gguf(&file)?;
         let vocab = Vocab::load(&file)?;
         if vocab.n_tokens() > hparams.n_vocab {
             let what = format!(
@@ -119,6 +120,7 @@ impl Model {
         }
         let specs = Transformer::tensors(arch, &hparams, &|name| file.tensor(name).is_some())?;
         let opened = adapter::open_all(&params.adapters, &file, params.force_adapter)?;
+        hparams.clex = adapter::clex_net(&opened, &hparams)?.map(Arc::new);
         let weights = Weights::load(&file, &hparams, &specs, device)?;
         let adapters = opened.iter().map(|(o, scale)| Adapter::load(o, *scale, &file, &specs, device));
         let adapters = adapters.collect::<ggml::Result<Vec<_>>>()?;
@@ -139,7 +141,7 @@ impl Model {
         })
     }
 
-    /// Its numbers.
+    /// Its numbers, and those that adapters add to them: the network of CLEX.
     pub fn hparams(&self) -> &Hparams {
         &self.hparams
     }

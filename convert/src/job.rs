@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use files::same_file;
 use gguf::{DType, File, TensorInfo, Value, Writer};
@@ -85,7 +86,7 @@ pub(crate) fn rewrite(
         note_fallbacks(&file, dtype, &mut notes);
     }
     let mut writer = Writer::with_metadata_of(&file);
-    let (factors, rope_report) = write_rope(&mut writer, &file, options, &mut notes)?;
+    let (factors, rope_report) = write_rope(&mut writer, &file, options, &merge, &mut notes)?;
     // A file for llama.cpp with factors baked in is longrope no more, and llama.cpp refuses tensors it does
     // not load.
     let orphaned =
@@ -211,12 +212,14 @@ fn write_rope(
     writer: &mut Writer<'_>,
     file: &File,
     options: &Options,
+    merge: &Merge,
     notes: &mut Vec<String>,
 ) -> Result<(Factors, Option<RopeReport>)> {
     if options.rope.is_none() && !options.llama_cpp {
         return Ok((Factors::Same, None));
     }
-    let hp = Hparams::as_trained(file)?;
+    let mut hp = Hparams::as_trained(file)?;
+    hp.clex = merge.clex_net()?.map(Arc::new);
     let (plan, stock) = planned(file, &hp, options, notes)?;
     let (stock, why) = stock.map_or_else(|why| (None, Some(why)), |stock| (Some(stock), None));
     rope::restore(writer, file, &hp.arch);
@@ -318,6 +321,18 @@ fn planned(
         let same = llama_cpp::base_of(&plan, hp)
             .map_or(String::new(), |b| format!("; abf:base={b} is the same at this length"));
         return refuse(&format!("it has no base that depends on the length{same}"));
+    }
+    if let Some(clex) = spec.part("clex") {
+        if options.llama_cpp && clex.get("factor").is_none() {
+            return refuse("it has no frequencies that depend on the length; factor fixes them");
+        }
+        if hp.clex.is_some() && !options.llama_cpp {
+            return Err(Error::Invalid(format!(
+                "{}: {spec}: a model's file has no place for the network of an adapter: use the adapter with --lora, \
+                 or write one length with --llama-cpp and clex:factor=N",
+                file.path().display()
+            )));
+        }
     }
     if spec.parts().iter().any(|p| p.get("keep-short").is_some_and(|v| v.to_string() == "true")) {
         let why = "it scales a file at every length, and cannot leave short contexts as they are";

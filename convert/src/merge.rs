@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use gguf::{DType, File, TensorInfo};
 use rayon::prelude::*;
 use ropewalk_core::adapter::{self, AdapterReader, AdapterSpec, ModuleInfo, PairInfo};
+use ropewalk_core::hparams::ClexNet;
 use ropewalk_core::rope::Spec;
 use serde::Serialize;
 
@@ -57,6 +58,13 @@ impl Merge {
     /// The specs adapters were trained under, where they say.
     pub(crate) fn ropes(&self) -> impl Iterator<Item = (&AdapterReader, &Spec)> {
         self.adapters.iter().filter_map(|(o, _)| o.meta().rope.as_ref().map(|spec| (o, spec)))
+    }
+
+    /// The network of CLEX that one of them brings.
+    pub(crate) fn clex_net(&self) -> Result<Option<ClexNet>> {
+        let brings = self.adapters.iter().find(|(o, _)| o.clex().is_some());
+        let net = brings.map(|(o, scale)| o.clex_net(*scale, dequantize_tensor)).transpose();
+        Ok(net.map_err(|e| Error::Invalid(e.to_string()))?.flatten())
     }
 
     /// The changes to a tensor of the file; `None` for most.

@@ -109,6 +109,7 @@ fn adapter_json(adapter: &Result<AdapterReader, String>) -> Json {
         ("modules_to_save", json!(modules)),
         // The same list under its older name, which stays.
         ("whole", json!(modules)),
+        ("clex", json!(o.clex().map(|net| json!({ "pairs": net.n_pairs, "hidden": net.n_hidden })))),
     ];
     let mut json = trained_json(k);
     own.into_iter().for_each(|(key, value)| json[key] = value);
@@ -135,6 +136,9 @@ fn adapter_text(adapter: &Result<AdapterReader, String>) -> String {
     let _ = write!(s, ", alpha {}{}", alpha(o), if k.rslora { " (rsLoRA)" } else { "" });
     if !o.modules_to_save().is_empty() {
         let _ = write!(s, ", {} replaced tensors (modules_to_save)", o.modules_to_save().len());
+    }
+    if let Some(net) = o.clex() {
+        let _ = write!(s, ", a network of CLEX of {} pairs, {} wide", net.n_pairs, net.n_hidden);
     }
     s + "\n" + &trained_text(k)
 }

@@ -104,6 +104,10 @@ pub enum ParamId {
     LandmarkEmbedding,
     /// The row of the output matrix for the landmark token, `[n_embd]`, which no model's file has.
     LandmarkOutput,
+    /// Up projection of the network of the rope method `clex`, `[n_rot/2, n_hidden]`; no model has it.
+    ClexUp,
+    /// Its down projection, `[n_hidden, n_rot/2]`.
+    ClexDown,
 }
 
 /// Name of the token embedding, which is also the output matrix where a file has none.
@@ -248,6 +252,11 @@ impl NormId {
 }
 
 impl ParamId {
+    /// Whether it is part of the network of the rope method `clex`, which belongs to no layer.
+    pub fn is_clex(self) -> bool {
+        matches!(self, ParamId::ClexUp | ParamId::ClexDown)
+    }
+
     /// Whether it is half of a low-rank pair.
     pub fn is_lora(self) -> bool {
         matches!(self, ParamId::LoraA(_) | ParamId::LoraB(_))
@@ -319,6 +328,8 @@ impl fmt::Display for ParamId {
             ParamId::Embedding => f.write_str(TOKEN_EMBD),
             ParamId::LandmarkEmbedding => f.write_str(LANDMARK_EMBD),
             ParamId::LandmarkOutput => f.write_str(LANDMARK_OUTPUT),
+            ParamId::ClexUp => f.write_str("clex.up.weight"),
+            ParamId::ClexDown => f.write_str("clex.down.weight"),
         }
     }
 }

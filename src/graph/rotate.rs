@@ -3,7 +3,8 @@
 //! On the CPU, by a table of cosines and sines made once a micro-batch (angles in f64). Elsewhere, by one
 //! `ggml_rope_ext`: a geometric series is its base and scale, any other frequency per pair a factor dividing
 //! an angle of base 1, and a base per head is the same op over a tensor seen as one head of `n_embd_head *
-//! n_head` dimensions.
+//! n_head` dimensions. Training at positions that are no whole numbers takes the table through ops of every
+//! backend there.
 
 use ggml::graph::{Builder, Executor, InputId};
 use ggml::ops::RopeParams;
@@ -47,6 +48,8 @@ enum Lowering<'c> {
     Nothing,
     /// Our op, by a table of cosines and sines.
     Table { table: Tensor<'c>, neox: bool },
+    /// Products with cosines and sines, F32 `[n_rot/2, 1, T]` each.
+    Products { cos: Tensor<'c>, sin: Tensor<'c>, neox: bool },
     /// `ggml_rope_ext`.
     Scalars {
         pos: Tensor<'c>,
@@ -62,6 +65,8 @@ enum LoweringInputs {
     Nothing,
     /// F32 `[n_rot, n_tables, T]`: cosines, then sines.
     Table(InputId),
+    /// F32 `[n_rot/2, 1, T]`: cosines, and sines.
+    Products([InputId; 2]),
     /// For `ggml_rope_ext`.
     Scalars {
         /// Positions, I32 `[T]`.
@@ -94,10 +99,44 @@ impl<'c> Rotation<'c> {
                 inputs.push((map, ids));
             }
         }
-        let scales = plan.scales_queries();
-        let scale = scales.then(|| b.input("q_scale", DType::F32, &[1, 1, n_tokens])).transpose()?;
-        let ids = RotationInputs { maps: inputs, q_scale: scale.as_ref().map(|(id, _)| *id) };
-        Ok((Rotation { maps: here, q_scale: scale.map(|(_, t)| t) }, ids))
+        let (q_scale_id, q_scale) = q_scale(b, plan, n_tokens)?.unzip();
+        Ok((Rotation { maps: here, q_scale }, RotationInputs { maps: inputs, q_scale: q_scale_id }))
+    }
+
+    /// The same for positions that need not be whole numbers, as they are, in ops of every backend: for plans with
+    /// one table for all heads.
+    pub fn of_products(
+        b: &Builder<'c>,
+        plan: &LayerPlan,
+        pairing: Pairing,
+        n_tokens: usize,
+    ) -> Result<(Self, RotationInputs)> {
+        if plan.freqs.n_tables != 1 || plan.freqs.n_pairs() == 0 {
+            let what = format!("expected one table of frequencies, found {}", plan.freqs.n_tables);
+            return Err(Error::Op { op: "rope", what });
+        }
+        let shape = [plan.freqs.n_pairs(), 1, n_tokens];
+        let (cos_id, cos) = b.input("rope_cos", DType::F32, &shape)?;
+        let (sin_id, sin) = b.input("rope_sin", DType::F32, &shape)?;
+        let (q_scale_id, q_scale) = q_scale(b, plan, n_tokens)?.unzip();
+        let neox = pairing == Pairing::Halves;
+        let maps = vec![(PosMap::IDENTITY, Lowering::Products { cos, sin, neox })];
+        let inputs = vec![(PosMap::IDENTITY, LoweringInputs::Products([cos_id, sin_id]))];
+        Ok((Rotation { maps, q_scale }, RotationInputs { maps: inputs, q_scale: q_scale_id }))
+    }
+
+    /// The gradient of each angle, F32 `[n_rot/2, n_heads, T]`, from queries or keys as [`Rotation::queries`] and
+    /// [`Rotation::keys`] gave them and the gradient of that.
+    pub fn angles_back(&self, b: &Builder<'c>, rotated: Tensor<'c>, grad: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (n_rot, neox) = match *self.at(PosMap::IDENTITY)? {
+            Lowering::Table { table, neox } => (table.ne()[0], neox),
+            Lowering::Products { cos, neox, .. } => (2 * cos.ne()[0], neox),
+            Lowering::Nothing | Lowering::Scalars { .. } => {
+                return Err(Error::Op { op: "rope", what: "angles have no gradient without a table".into() })
+            }
+        };
+        let ([x, y], [d_x, d_y]) = (pairs(b, rotated, n_rot, neox)?, pairs(b, grad, n_rot, neox)?);
+        b.sub(b.mul(d_y, x)?, b.mul(d_x, y)?)
     }
 
     fn at(&self, map: PosMap) -> Result<&Lowering<'c>> {
@@ -127,6 +166,33 @@ impl<'c> Rotation<'c> {
     pub fn keys_back(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
         self.at(map)?.back(b, grad, true)
     }
+}
+
+/// The input of the factor on queries, F32 `[1, 1, T]`, where there is one.
+fn q_scale<'c>(b: &Builder<'c>, plan: &LayerPlan, n: usize) -> Result<Option<(InputId, Tensor<'c>)>> {
+    plan.scales_queries().then(|| b.input("q_scale", DType::F32, &[1, 1, n])).transpose()
+}
+
+/// The first and the second dimensions of the pairs of `x`, `[d, H, T]`: `[n_rot/2, H, T]` each.
+fn pairs<'c>(b: &Builder<'c>, x: Tensor<'c>, n_rot: usize, neox: bool) -> Result<[Tensor<'c>; 2]> {
+    let [_, heads, n, _] = x.ne();
+    let half = n_rot / 2;
+    if neox {
+        return Ok([b.cont(b.columns(x, 0, half)?)?, b.cont(b.columns(x, half, half)?)?]);
+    }
+    let sides = b.reshape(b.cont(b.columns(x, 0, n_rot)?)?, &[2, half, heads * n])?;
+    let side = |i: usize| b.reshape(b.cont(b.columns(sides, i, 1)?)?, &[half, heads, n]);
+    Ok([side(0)?, side(1)?])
+}
+
+/// The other way: pairs `[n_rot/2, H, T]` as heads `[n_rot, H, T]`.
+fn from_pairs<'c>(b: &Builder<'c>, [x, y]: [Tensor<'c>; 2], neox: bool) -> Result<Tensor<'c>> {
+    let [half, heads, n, _] = x.ne();
+    if neox {
+        return b.concat(x, y, 0);
+    }
+    let side = |t: Tensor<'c>| b.reshape(t, &[1, half, heads * n]);
+    b.reshape(b.concat(side(x)?, side(y)?, 0)?, &[2 * half, heads, n])
 }
 
 impl<'c> Lowering<'c> {
@@ -179,6 +245,12 @@ impl<'c> Lowering<'c> {
         match *self {
             Lowering::Nothing => b.cont(grad),
             Lowering::Table { table, neox } => b.rope_table_back(grad, table, neox),
+            Lowering::Products { cos, sin, neox } => {
+                let [x, y] = pairs(b, grad, 2 * cos.ne()[0], neox)?;
+                let (d_x, d_y) =
+                    (b.add(b.mul(x, cos)?, b.mul(y, sin)?)?, b.sub(b.mul(y, cos)?, b.mul(x, sin)?)?);
+                with_rest(b, from_pairs(b, [d_x, d_y], neox)?, grad)
+            }
             Lowering::Scalars { pos, q, k: None, params, .. } => b.rope_back(grad, pos, q, &params),
             Lowering::Scalars { pos, q, k, params, permute } => {
                 let n_rot = params.n_dims;
@@ -200,6 +272,14 @@ impl<'c> Lowering<'c> {
         match *self {
             Lowering::Nothing => b.cont(x),
             Lowering::Table { table, neox } => b.rope_table(x, table, neox),
+            Lowering::Products { cos, sin, neox } => {
+                let [first, second] = pairs(b, x, 2 * cos.ne()[0], neox)?;
+                let turned = [
+                    b.sub(b.mul(first, cos)?, b.mul(second, sin)?)?,
+                    b.add(b.mul(second, cos)?, b.mul(first, sin)?)?,
+                ];
+                with_rest(b, from_pairs(b, turned, neox)?, x)
+            }
             Lowering::Scalars { pos, q, k: None, params, .. } => b.rope(x, pos, q, &params),
             Lowering::Scalars { pos, q, k, params, permute } => {
                 let n_rot = params.n_dims;
@@ -230,6 +310,13 @@ fn with_rest<'c>(b: &Builder<'c>, rotated: Tensor<'c>, x: Tensor<'c>) -> Result<
     b.concat(rotated, b.cont(b.columns(x, n_rot, d - n_rot)?)?, 0)
 }
 
+/// Where tokens are.
+#[derive(Clone, Copy)]
+enum Positions<'p> {
+    Whole(&'p [i32]),
+    Real(&'p [f64]),
+}
+
 impl RotationInputs {
     /// Fills the inputs for tokens at these positions, under the layer and plan the rotation was declared
     /// with.
@@ -243,11 +330,50 @@ impl RotationInputs {
     ) -> Result<()> {
         for (map, ids) in &self.maps {
             let mapped: Vec<i32> = pos.iter().map(|&i| map.at(i)).collect();
-            ids.fill(exec, layer, &plan.freqs.over(map.unit), plan.mscale, &mapped, scratch)?;
+            let at = Positions::Whole(&mapped);
+            ids.fill(exec, layer, &plan.freqs.over(map.unit), plan.mscale, at, scratch)?;
         }
+        self.fill_scale(exec, plan, pos.iter().copied())
+    }
+
+    /// [`RotationInputs::fill`] for positions that need not be whole numbers, by tables and for the map that leaves
+    /// them as they are; what depends on a position by the model's own attention temperature takes it rounded down.
+    pub fn fill_real(
+        &self,
+        exec: &mut Executor,
+        layer: &LayerAttention,
+        plan: &LayerPlan,
+        pos: &[f64],
+        scratch: &mut Vec<f32>,
+    ) -> Result<()> {
+        for (map, ids) in &self.maps {
+            if *map != PosMap::IDENTITY {
+                let what = format!("positions that are no whole numbers cannot be mapped by {map:?}");
+                return Err(Error::Op { op: "rope", what });
+            }
+            ids.fill(exec, layer, &plan.freqs, plan.mscale, Positions::Real(pos), scratch)?;
+        }
+        self.fill_scale(exec, plan, pos.iter().map(|&p| p as i32))
+    }
+
+    fn fill_scale(
+        &self,
+        exec: &mut Executor,
+        plan: &LayerPlan,
+        pos: impl Iterator<Item = i32>,
+    ) -> Result<()> {
         match self.q_scale {
-            Some(id) => exec.set(id, &pos.iter().map(|&i| plan.q_scale(i) as f32).collect::<Vec<_>>()),
+            Some(id) => exec.set(id, &pos.map(|i| plan.q_scale(i) as f32).collect::<Vec<_>>()),
             None => Ok(()),
+        }
+    }
+}
+
+impl Positions<'_> {
+    fn real(self) -> Vec<f64> {
+        match self {
+            Positions::Whole(pos) => pos.iter().map(|&p| f64::from(p)).collect(),
+            Positions::Real(pos) => pos.to_vec(),
         }
     }
 }
@@ -259,16 +385,32 @@ impl LoweringInputs {
         layer: &LayerAttention,
         freqs: &Freqs,
         mscale: f64,
-        pos: &[i32],
+        pos: Positions<'_>,
         scratch: &mut Vec<f32>,
     ) -> Result<()> {
         match *self {
             LoweringInputs::Nothing => Ok(()),
             LoweringInputs::Table(id) => {
-                table(freqs, mscale, pos, scratch);
+                table(freqs, mscale, &pos.real(), scratch);
                 exec.set(id, scratch)
             }
+            LoweringInputs::Products(ids) => {
+                table(freqs, mscale, &pos.real(), scratch);
+                let half = freqs.n_pairs();
+                for (i, id) in ids.into_iter().enumerate() {
+                    let rows = scratch.chunks_exact(2 * half);
+                    exec.set(
+                        id,
+                        &rows.flat_map(|row| row[i * half..][..half].to_vec()).collect::<Vec<f32>>(),
+                    )?;
+                }
+                Ok(())
+            }
             LoweringInputs::Scalars { pos: pos_id, q, k } => {
+                let Positions::Whole(pos) = pos else {
+                    let what = "positions that are no whole numbers need a table".into();
+                    return Err(Error::Op { op: "rope", what });
+                };
                 exec.set(pos_id, pos)?;
                 let of_heads = |n: usize| factors(freqs, freqs.n_rot(), n);
                 match (q, k) {
@@ -297,15 +439,15 @@ fn geometric(freqs: &Freqs) -> Option<(f32, f32)> {
 }
 
 /// `[T][n_tables][n_rot]`: cosines then sines, times the plan's magnitude.
-fn table(freqs: &Freqs, mscale: f64, pos: &[i32], out: &mut Vec<f32>) {
+fn table(freqs: &Freqs, mscale: f64, pos: &[f64], out: &mut Vec<f32>) {
     let n_rot = freqs.n_rot();
     let per_token = n_rot * freqs.n_tables;
     out.resize(per_token * pos.len(), 0.0);
-    let fill = |(row, &p): (&mut [f32], &i32)| {
+    let fill = |(row, &p): (&mut [f32], &f64)| {
         for (row, theta) in row.chunks_exact_mut(n_rot).zip(freqs.theta.chunks_exact(n_rot / 2)) {
             let (cos, sin) = row.split_at_mut(n_rot / 2);
             for ((c, s), t) in cos.iter_mut().zip(sin).zip(theta) {
-                let (y, x) = (f64::from(p) * t).sin_cos();
+                let (y, x) = (p * t).sin_cos();
                 (*c, *s) = ((x * mscale) as f32, (y * mscale) as f32);
             }
         }

@@ -138,6 +138,7 @@ fn of_trainer(trainer: &Trainer<'_>) -> Tensors {
         match t.id {
             ParamId::LoraA(map) => _ = all.0.insert((map, t.shape[1])),
             ParamId::LoraB(_) => {}
+            id if id.is_clex() => _ = all.1.insert(matrix(id, t.shape)),
             id => _ = all.1.insert(id.to_string()),
         }
     }
@@ -146,10 +147,20 @@ fn of_trainer(trainer: &Trainer<'_>) -> Tensors {
 
 fn of_file(reader: &AdapterReader) -> Tensors {
     let map = |name: &str| LinearId::from_weight(name).unwrap_or(LinearId::OUTPUT);
+    let network = reader.clex().map(|net| {
+        let (up, down) = ([net.n_pairs, net.n_hidden], [net.n_hidden, net.n_pairs]);
+        [matrix(ParamId::ClexUp, up), matrix(ParamId::ClexDown, down)]
+    });
+    let whole = reader.modules_to_save().iter().map(|m| m.name.clone());
     (
         reader.pairs().iter().map(|p| (map(&p.weight), p.rank)).collect(),
-        reader.modules_to_save().iter().map(|m| m.name.clone()).collect(),
+        whole.chain(network.into_iter().flatten()).collect(),
     )
+}
+
+/// A matrix of CLEX, whose shape the model does not decide.
+fn matrix(id: ParamId, [n0, n1]: [usize; 2]) -> String {
+    format!("{id} {n0} x {n1}")
 }
 
 /// `rank 8 on q, k, v, o (96 pairs), 61 whole tensors`.

@@ -37,6 +37,8 @@ pub(super) struct Ctx<'a> {
     pub(super) grouped: bool,
     /// Where sequences have landmarks, if any.
     pub(super) landmarks: Option<Landmarks>,
+    /// Whether the frequencies of the layers that the plan's method acts on are trained.
+    pub(super) trains_angles: bool,
 }
 
 /// A layer and some of its tokens.
@@ -69,6 +71,8 @@ pub(super) struct LayerIds {
     pub(super) saved: Vec<(Activation, SavedActivation)>,
     pub(super) dropout_masks: Vec<(LinearId, InputId)>,
     pub(super) row_ids: Vec<(Range<usize>, InputId)>,
+    /// F32 `[n_rot/2, heads, n]`: the gradients of the angles of queries and of keys, where frequencies are trained.
+    pub(super) angles: Vec<OutputId>,
     /// The layer's output, or the gradient of its input.
     pub(super) out: Option<OutputId>,
 }
@@ -198,6 +202,12 @@ impl Ctx<'_> {
             let d_attn = b.reshape(d_attn, &[d, n_head, block.n])?;
             let sums = [b.stored(&layer.cache.dk)?, b.stored(&layer.cache.dv)?];
             let below = attend.backward(b, q_r, stored, attn_out, d_attn, sums)?;
+            if layer.trains_angles {
+                let rotated = [(q_r, below.q), (layer.block_rows(stored[0])?, layer.block_rows(below.k)?)];
+                for (x, grad) in rotated {
+                    layer.ids.angles.push(b.output(layer.rotation.angles_back(b, x, grad)?));
+                }
+            }
             let d_q = layer.rotation.queries_back(b, below.q, PosMap::IDENTITY)?;
             let d_k = layer.rotation.keys_back(b, layer.block_rows(below.k)?, PosMap::IDENTITY)?;
             let d_v = b.cont(layer.block_rows(below.v)?)?;
@@ -240,6 +250,7 @@ struct LayerGraph<'g, 'a, 'c> {
     layer: &'g LayerAttention,
     cache: LayerCache,
     x: Tensor<'c>,
+    trains_angles: bool,
     rotation: Rotation<'c>,
     ids: LayerIds,
 }
@@ -249,9 +260,13 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let (b, hp) = (g.b, ctx.hp);
         let (layer, plan) = attention(hp, ctx.plan, block.il)?;
         let (x_id, x) = b.input("x", DType::F32, &[hp.n_embd, block.n])?;
-        let maps = std::iter::once(PosMap::IDENTITY);
-        let (rotation, rotation_ids) =
-            Rotation::new(b, layer, plan, ctx.pairing, block.n, ctx.capabilities.custom_ops, maps)?;
+        let (maps, by_table) = (std::iter::once(PosMap::IDENTITY), ctx.capabilities.custom_ops);
+        let trains_angles = ctx.trains_angles && plan.applies;
+        let (rotation, rotation_ids) = if trains_angles && !by_table {
+            Rotation::of_products(b, plan, ctx.pairing, block.n)?
+        } else {
+            Rotation::new(b, layer, plan, ctx.pairing, block.n, by_table, maps)?
+        };
         let ids = LayerIds {
             x: x_id,
             d_y: None,
@@ -261,9 +276,11 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
             saved: Vec::new(),
             dropout_masks: Vec::new(),
             row_ids: Vec::new(),
+            angles: Vec::new(),
             out: None,
         };
-        Ok(LayerGraph { g, ctx, block, layer, cache: ctx.cache.of(layer), x, rotation, ids })
+        let cache = ctx.cache.of(layer);
+        Ok(LayerGraph { g, ctx, block, layer, cache, x, trains_angles, rotation, ids })
     }
 
     /// `[heads * d, n]` as `[d, heads, n]`.

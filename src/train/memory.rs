@@ -5,8 +5,9 @@ use ggml::graph::Executor;
 use ggml::tensor::Store;
 
 use super::attention::Cache;
+use super::clex;
 use super::layer::{Block, Ctx};
-use super::params::{self, ParamSet};
+use super::params::{self, Added, ParamSet};
 use super::saved::{self, Checkpointing};
 use super::seen;
 use super::TrainParams;
@@ -98,7 +99,9 @@ impl MemoryPlan {
         let (hp, device) = (model.hparams(), model.backend_device());
         let n_ctx = settings.attention.n_positions(settings.n_ctx);
         let rope = plan(model, settings)?;
-        let params = ParamSet::planned(model, &settings.lora, settings.attention)?;
+        let network = clex::shape(&rope, hp)?;
+        let added = Added { attention: settings.attention, clex: network };
+        let params = ParamSet::planned(model, &settings.lora, added)?;
         let cache = Cache::new(hp, n_ctx, |defs| Store::planned(device, defs))?;
         let capabilities = capabilities(model, settings);
         let transformer = model.with_adapter(params.adapter())?;
@@ -115,6 +118,7 @@ impl MemoryPlan {
             dequantize_bytes: settings.dequantize_bytes,
             grouped: settings.attention.group(settings.n_ctx)?.is_some(),
             landmarks: settings.attention.landmarks(),
+            trains_angles: network.is_some(),
         };
         let mut exec = Executor::new(Backend::new(device, 1)?)?;
         let n = settings.n_block.min(n_ctx);
@@ -134,13 +138,13 @@ impl MemoryPlan {
                 most = most.max(bytes.map_err(named)?);
             }
         }
-        let trained: usize =
-            params::shapes(model, &settings.lora, settings.attention)?.iter().map(|(_, s)| s[0] * s[1]).sum();
+        let shapes = params::shapes(model, &settings.lora, added)?;
+        let trained: usize = shapes.iter().map(|(_, s)| s[0] * s[1]).sum();
         let of_layer =
             |il| saved::widths(&transformer, hp, il, checkpointing).iter().map(|(_, w)| w).sum::<usize>();
         let saved_width: usize = (0..hp.n_layer).map(of_layer).sum();
         let rows = |width: usize| width.saturating_mul(settings.saved_type.bytes()).saturating_mul(n_ctx);
-        let parts = vec![
+        let mut parts = vec![
             ("weights", model.n_bytes(), 0),
             ("trained tensors and gradients", trained * 8, trained * 8),
             ("optimiser", 0, trained * 8),
@@ -150,6 +154,9 @@ impl MemoryPlan {
             ("saved activations of layers", 0, rows(saved_width)),
             ("gradient between layers", 0, hp.n_embd.saturating_mul(n_ctx).saturating_mul(4)),
         ];
+        if network.is_some() {
+            parts.push(("equation of clex", 0, clex::n_bytes(&rope, hp)?));
+        }
         Ok(MemoryPlan { checkpointing, parts, n_ctx: settings.n_ctx })
     }
 

@@ -8,6 +8,8 @@
 
 mod attention;
 pub mod checkpoint;
+mod clex;
+mod embed;
 mod export;
 mod full;
 mod head;
@@ -35,17 +37,19 @@ use rand::Rng;
 
 use crate::arch::Transformer;
 use crate::graph::{Capabilities, SavedActivation};
-use crate::ids::ParamId;
 use crate::model::{Error, Model, Result};
 use crate::rope::Plan;
 use crate::Token;
 
 use attention::Cache;
+use clex::ClexTraining;
 use landmark::Text;
 use layer::{Block, Ctx};
+use params::Added;
 use saved::{Activation, Rows};
 use seen::Seen;
 
+pub use clex::ClexDraw;
 pub use export::write_adapter;
 pub use full::write_model;
 pub use init::{Init, SampleOrder};
@@ -77,7 +81,9 @@ pub struct Trainer<'m> {
     saved: Vec<Vec<(Activation, Rows)>>,
     /// The gradient of the current layer's output.
     grad: Rows,
-    /// Sequences so far, which dropout depends on.
+    /// The state of the rope method `clex`, under which plan and positions are those of the sequence at hand.
+    clex: Option<ClexTraining>,
+    /// Sequences so far, which dropout and draws of `clex` depend on.
     n_seen: u64,
     cancel: Arc<AtomicBool>,
     scratch: Vec<f32>,
@@ -100,7 +106,9 @@ impl<'m> Trainer<'m> {
         let (hp, device) = (model.hparams(), model.backend_device());
         let n = settings.attention.n_positions(settings.n_ctx);
         let settings = TrainParams { n_block: settings.n_block.min(n), ..settings.clone() };
-        let params = ParamSet::with_attention(model, &settings.lora, settings.attention)?;
+        let plan = memory::plan(model, &settings)?;
+        let added = Added { attention: settings.attention, clex: clex::shape(&plan, hp)? };
+        let params = ParamSet::with_added(model, &settings.lora, added)?;
         let transformer = model.with_adapter(params.adapter())?;
         let rows = |width| Rows::new(width, n, settings.saved_type);
         let inputs = (0..hp.n_layer).map(|_| rows(hp.n_embd)).collect::<Result<_>>()?;
@@ -118,7 +126,8 @@ impl<'m> Trainer<'m> {
         };
         Ok(Trainer {
             model,
-            plan: memory::plan(model, &settings)?,
+            clex: ClexTraining::new(&plan, hp)?,
+            plan,
             capabilities,
             params,
             transformer,
@@ -140,7 +149,7 @@ impl<'m> Trainer<'m> {
         &self.settings
     }
 
-    /// The plan trained under.
+    /// The plan trained under; under `clex`, with its network untrained.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -166,18 +175,19 @@ impl<'m> Trainer<'m> {
         Arc::clone(&self.cancel)
     }
 
-    /// Sequences trained on so far; dropout depends on it, so a resumed run sets it.
+    /// Sequences trained on so far; dropout and draws of `clex` depend on it, so a resumed run sets it.
     pub fn set_seen(&mut self, n: u64) {
         self.n_seen = n;
     }
 
-    /// The mean loss of a sequence, in nats per token, under the model's own attention. No gradient is computed.
+    /// The mean loss of a sequence, in nats per token, under the model's own attention. No gradient is computed. Under
+    /// `clex` its factor is that of the trainer's context.
     pub fn loss(&mut self, sequence: Sequence<'_>) -> Result<f64> {
         self.run(sequence, None)
     }
 
     /// The mean loss of a sequence, in nats per token. `factor` times its gradient is added to the sums of
-    /// the step.
+    /// the step. Under `clex` the sequence is put at a factor and positions drawn for it ([`ClexDraw`]).
     ///
     /// # Errors
     /// A loss that is not finite, [`Error::Interrupted`], the device: then the sums hold part of a gradient
@@ -195,6 +205,10 @@ impl<'m> Trainer<'m> {
         let training = factor.is_some();
         let group = if training { self.settings.attention.group(n)? } else { None };
         let seen = Seen::new(&segment_starts, n, group);
+        if let Some(clex) = &mut self.clex {
+            let drawn = factor.map(|_| (self.settings.lora.seed, self.n_seen));
+            clex.start(&self.params, n, drawn)?;
+        }
         self.embed(&inputs)?;
         let mut loss = 0.0;
         for il in 0..hp.n_layer {
@@ -224,6 +238,7 @@ impl<'m> Trainer<'m> {
                 self.backward(il, n, &seen)?;
             }
             self.embedding_gradient(&inputs)?;
+            self.clex.as_mut().map_or(Ok(()), |clex| clex.finish(&self.params))?;
         }
         Ok(loss)
     }
@@ -262,35 +277,6 @@ impl<'m> Trainer<'m> {
     fn blocks(&self, il: usize, n: usize) -> Vec<Block> {
         let size = self.settings.n_block;
         (0..n).step_by(size).map(|start| Block { il, start, n: size.min(n - start) }).collect()
-    }
-
-    fn embed(&mut self, tokens: &[Token]) -> Result<()> {
-        let hp = self.model.hparams();
-        let mut rows = vec![0.0; hp.n_embd * self.settings.n_block];
-        for (i, part) in tokens.chunks(self.settings.n_block).enumerate() {
-            let rows = &mut rows[..part.len() * hp.n_embd];
-            self.model.embed_with(&self.transformer, part, rows)?;
-            self.inputs[0].put(i * self.settings.n_block, rows);
-        }
-        Ok(())
-    }
-
-    fn embedding_gradient(&mut self, tokens: &[Token]) -> Result<()> {
-        let (n_embd, factor) = (self.model.hparams().n_embd, self.model.hparams().embedding_scale);
-        let (grad, landmark) = (&self.grad, self.model.landmark_token());
-        // The landmark token has a row of its own, behind those of the vocabulary.
-        for (id, of_landmark) in [(ParamId::Embedding, false), (ParamId::LandmarkEmbedding, true)] {
-            let mut row = vec![0.0; n_embd];
-            self.params.add_to_grad(id, |sum| {
-                for (i, &token) in tokens.iter().enumerate().filter(|(_, &t)| (t == landmark) == of_landmark)
-                {
-                    grad.get(i, &mut row);
-                    let at = if of_landmark { 0 } else { token as usize * n_embd };
-                    sum[at..][..n_embd].iter_mut().zip(&row).for_each(|(s, g)| *s += factor * g);
-                }
-            })?;
-        }
-        Ok(())
     }
 
     fn forward(&mut self, block: Block, seen: &Seen, training: bool) -> Result<OutputId> {
@@ -360,6 +346,9 @@ impl<'m> Trainer<'m> {
             self.compute()?;
             let rows = read(&self.exec, output(ids.out)?, &mut self.scratch)?;
             self.grad.put(block.start, rows);
+            if let Some(clex) = &mut self.clex {
+                clex.add(&self.exec, block, &ids.angles, &mut self.scratch)?;
+            }
         }
         Ok(())
     }
@@ -374,7 +363,7 @@ impl<'m> Trainer<'m> {
             hp: self.model.hparams(),
             pairing: self.model.arch().pairing,
             transformer: &self.transformer,
-            plan: &self.plan,
+            plan: self.clex.as_ref().map_or(&self.plan, ClexTraining::plan),
             params: &self.params,
             cache: &self.cache,
             capabilities: self.capabilities,
@@ -383,6 +372,7 @@ impl<'m> Trainer<'m> {
             dequantize_bytes: self.settings.dequantize_bytes,
             grouped,
             landmarks: self.settings.attention.landmarks(),
+            trains_angles: self.clex.is_some(),
         };
         (&mut self.exec, ctx)
     }
@@ -392,9 +382,15 @@ impl<'m> Trainer<'m> {
         let at = block.start..block.start + block.n;
         let x = &self.inputs[block.il];
         exec.fill(ids.x, |rows: &mut [f32]| x.get(block.start, rows))?;
-        let pos: Vec<i32> = at.clone().map(|i| i as i32).collect();
         let (layer, plan) = layer::attention(hp, &self.plan, block.il)?;
-        ids.rotation.fill(exec, layer, plan, &pos, &mut self.scratch)?;
+        let drawn = self.clex.as_ref().filter(|clex| clex.plan().layer(block.il).applies);
+        if let Some(clex) = drawn {
+            let (plan, pos) = (clex.plan().layer(block.il), &clex.positions()[at.clone()]);
+            ids.rotation.fill_real(exec, layer, plan, pos, &mut self.scratch)?;
+        } else {
+            let pos: Vec<i32> = at.clone().map(|i| i as i32).collect();
+            ids.rotation.fill(exec, layer, plan, &pos, &mut self.scratch)?;
+        }
         if let Some(cells) = ids.cells {
             exec.set(cells, &at.clone().map(|i| i as i64).collect::<Vec<_>>())?;
         }

@@ -1,4 +1,5 @@
-//! The trained tensors: low-rank pairs, and on request norms and the embedding (`modules_to_save`).
+//! The trained tensors: low-rank pairs, on request norms and the embedding (`modules_to_save`), and under the rope method
+//! `clex` its network.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -68,7 +69,7 @@ impl LoraParams {
         (self.alpha / if self.rslora { rank.sqrt() } else { rank }) as f32
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self, nothing_else: bool) -> Result<()> {
         let invalid = |what: String| Err(Error::Invalid(what));
         if self.all {
             return match self.dropout {
@@ -85,7 +86,7 @@ impl LoraParams {
         if !(0.0..1.0).contains(&self.dropout) {
             return invalid(format!("dropout: expected a probability below 1, found {}", self.dropout));
         }
-        if self.targets.is_empty() && !self.norms && !self.embeddings {
+        if self.targets.is_empty() && !self.norms && !self.embeddings && nothing_else {
             return invalid("targets: expected at least one, found none".into());
         }
         Ok(())
@@ -113,20 +114,38 @@ pub struct ParamSet {
     adapter: Adapter,
 }
 
+/// Tensors that are trained beside those of [`LoraParams`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Added {
+    /// An attention that may bring the rows of the landmark token.
+    pub(super) attention: TrainAttention,
+    /// The shape of the up projection of a network of CLEX.
+    pub(super) clex: Option<[usize; 2]>,
+}
+
 /// The tensors that these settings train, with their shapes: the halves of pairs, then norms and embedding, then
-/// the rows of the landmark token.
+/// the rows of the landmark token and the network of CLEX.
 pub(super) fn shapes(
     model: &Model,
     how: &LoraParams,
-    attention: TrainAttention,
+    Added { attention, clex }: Added,
 ) -> Result<Vec<(ParamId, [usize; 2])>> {
-    how.check()?;
+    how.check(clex.is_none())?;
+    if clex.is_some() && attention.landmarks().is_some() {
+        let what = "expected a rope method that is not trained, found clex";
+        return Err(Error::Invalid(format!("attention: {attention}: {what}")));
+    }
     let transformer = model.transformer();
     if how.all && attention.landmarks().is_some() {
         let what = "expected low-rank pairs, found all parameters: what these make is a model's file, which has no landmark token";
         return Err(Error::Invalid(format!("attention: {attention}: {what}")));
     }
     if how.all {
+        if clex.is_some() {
+            let what =
+                "all parameters are trained into a model's file, which has no place for the network of clex";
+            return Err(Error::Invalid(format!("rope clex: {what}: expected pairs or norms beside it")));
+        }
         return full::shapes(model);
     }
     let mut out = Vec::new();
@@ -154,6 +173,9 @@ pub(super) fn shapes(
     if attention.landmarks().is_some() {
         let rows = [ParamId::LandmarkEmbedding, ParamId::LandmarkOutput];
         out.extend(rows.map(|id| (id, [model.hparams().n_embd, 1])));
+    }
+    if let Some([pairs, hidden]) = clex {
+        out.extend([(ParamId::ClexUp, [pairs, hidden]), (ParamId::ClexDown, [hidden, pairs])]);
     }
     Ok(out)
 }
@@ -213,10 +235,12 @@ pub(super) fn generator(seed: u64, what: &str) -> ChaCha8Rng {
 fn initial(model: &Model, how: &LoraParams, id: ParamId, [n0, n1]: [usize; 2]) -> Result<Vec<f32>> {
     let name = &id.to_string();
     match id {
-        ParamId::LoraB(_) => return Ok(vec![0.0; n0 * n1]),
-        ParamId::LoraA(_) => {
-            // Kaiming's uniform with a = sqrt(5), as in PEFT and in LoRA's own code.
-            let (bound, mut rng) = (1.0 / (n0 as f32).sqrt(), generator(how.seed, name));
+        ParamId::LoraB(_) | ParamId::ClexDown => return Ok(vec![0.0; n0 * n1]),
+        ParamId::LoraA(_) | ParamId::ClexUp => {
+            // Kaiming's uniform with a = sqrt(5), as in PEFT and in LoRA's own code. The code of CLEX keeps its
+            // matrix turned, so that PyTorch takes the hidden width for the number of inputs.
+            let n_in = if id == ParamId::ClexUp { n1 } else { n0 };
+            let (bound, mut rng) = (1.0 / (n_in as f32).sqrt(), generator(how.seed, name));
             return Ok((0..n0 * n1).map(|_| rng.random_range(-bound..bound)).collect());
         }
         ParamId::Weight(_)
@@ -263,32 +287,31 @@ impl ParamSet {
     /// The values at the start of training under the model's own attention: A random, B zero, others as they are in
     /// the file.
     pub fn new(model: &Model, how: &LoraParams) -> Result<ParamSet> {
-        ParamSet::with_attention(model, how, TrainAttention::Full)
+        ParamSet::with_added(model, how, Added::default())
     }
 
-    /// [`ParamSet::new`] under an attention that may bring tensors of its own: the rows of the landmark token, which
-    /// start from the mean of the file's.
-    pub fn with_attention(model: &Model, how: &LoraParams, attention: TrainAttention) -> Result<ParamSet> {
+    /// [`ParamSet::new`] with more tensors: the rows of the landmark token start from the mean of the file's.
+    pub(super) fn with_added(model: &Model, how: &LoraParams, added: Added) -> Result<ParamSet> {
         let value = |id, shape| initial(model, how, id, shape);
-        let params = ParamSet::with(model, how, attention, Store::new, value)?;
+        let params = ParamSet::with(model, how, added, Store::new, value)?;
         params.upload()?;
         Ok(params)
     }
 
     /// Shapes only, for graphs that are measured.
-    pub(super) fn planned(model: &Model, how: &LoraParams, attention: TrainAttention) -> Result<ParamSet> {
+    pub(super) fn planned(model: &Model, how: &LoraParams, added: Added) -> Result<ParamSet> {
         let store = |device, defs, _: &str| Store::planned(device, defs);
-        ParamSet::with(model, how, attention, store, |_, _| Ok(Vec::new()))
+        ParamSet::with(model, how, added, store, |_, _| Ok(Vec::new()))
     }
 
     fn with(
         model: &Model,
         how: &LoraParams,
-        attention: TrainAttention,
+        added: Added,
         store: impl Fn(Device, Vec<TensorDef>, &str) -> ggml::Result<Arc<Store>>,
         value: impl Fn(ParamId, [usize; 2]) -> Result<Vec<f32>>,
     ) -> Result<ParamSet> {
-        let shapes = shapes(model, how, attention)?;
+        let shapes = shapes(model, how, added)?;
         let defs: Vec<TensorDef> = shapes
             .iter()
             .map(|(id, shape)| TensorDef::new(id.to_string(), DType::F32, shape))
@@ -311,7 +334,7 @@ impl ParamSet {
                     let b = b.ok_or_else(|| Error::Invalid(format!("{}: a pair without B", t.id)))?;
                     pairs.insert(map, LowRankPair { a: at(i), b: at(b), scale: how.scale() });
                 }
-                ParamId::LoraB(_) => {}
+                ParamId::LoraB(_) | ParamId::ClexUp | ParamId::ClexDown => {}
                 id => {
                     modules.insert(id, at(i));
                 }

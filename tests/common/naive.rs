@@ -15,6 +15,15 @@ use ropewalk::Token;
 pub(crate) trait Definition {
     /// The distance query `i` is shown to key `j <= i`, in parts of a position; `None` where it does not see it.
     fn distance(&self, i: i64, j: i64) -> Option<i64>;
+    /// The same in layers of one kind, which may be at other positions.
+    fn distance_in(&self, _kind: usize, i: i64, j: i64) -> Option<i64> {
+        self.distance(i, j)
+    }
+    /// A distance, in positions, that none of a text of `n` tokens reaches: a method adds no more than a constant to the
+    /// true one.
+    fn farthest(&self, n: usize) -> usize {
+        n + 100
+    }
     /// Parts of a position that distances count.
     fn unit(&self) -> i64 {
         1
@@ -142,10 +151,9 @@ impl Naive {
     /// [`Naive::logits`], with every layer's rows of probabilities handed to `see`.
     fn watched(&self, tokens: &[Token], case: &dyn Definition, plan: &Plan, see: &mut See<'_>) -> Vec<f64> {
         let (hp, n) = (&self.hp, tokens.len());
-        // A distance never exceeds the true one by more than a constant of the method.
         let of_kind = |(kind, layer): (usize, &LayerAttention)| {
             let tables = layer.rotation.map_or(Vec::new(), |_| case.tables(hp, plan, kind));
-            Turns::new(&tables, case.mscale(kind), n + 100, case.unit() as usize)
+            Turns::new(&tables, case.mscale(kind), case.farthest(n), case.unit() as usize)
         };
         let turns: Vec<Turns> = hp.attention.iter().enumerate().map(of_kind).collect();
         let embd = &self.tensors["token_embd.weight"];
@@ -308,6 +316,7 @@ impl Naive {
         let n = q.len() / q_row;
         let mut out = vec![0.0; q.len()];
         for i in 0..n {
+            let kind = self.hp.layers[il].kind.unwrap();
             // A key, and its distance where the layer is rotated.
             let sees = |j: usize| {
                 if layer.window.is_some_and(|w| i - j >= w) {
@@ -317,11 +326,10 @@ impl Naive {
                 if layer.rotation.is_none() {
                     return case.sees_unrotated(i, j).then_some(None);
                 }
-                case.distance(i, j)
+                case.distance_in(kind, i, j)
                     .map(|rel| Some(usize::try_from(rel).expect("no key lies ahead of its query")))
             };
             let seen: Vec<(usize, Option<usize>)> = (0..=i).filter_map(|j| Some((j, sees(j)?))).collect();
-            let kind = self.hp.layers[il].kind.unwrap();
             let q_scale = if layer.rotation.is_some() { case.q_scale(kind, i as i64) } else { 1.0 };
             let scale = q_scale * f64::from(layer.scale);
             let of_layer = seen;

@@ -171,14 +171,20 @@ pub(crate) fn moved(
                     row.iter_mut().zip(a).for_each(|(w, a)| *w += scale * b[o * rank + r] * a);
                 }
             }
-        } else if !t.id.is_lora() {
+        } else if !t.id.is_lora() && !t.id.is_clex() {
             *naive.tensor_mut(&t.id.to_string()) = value(t.id);
         }
     }
     naive
 }
 
-fn loss(naive: &Naive, tokens: &[Token], weights: &[f32], case: &Documents, plan: &Plan) -> f64 {
+pub(crate) fn loss(
+    naive: &Naive,
+    tokens: &[Token],
+    weights: &[f32],
+    case: &dyn Definition,
+    plan: &Plan,
+) -> f64 {
     let n = tokens.len() - 1;
     let logits = naive.logits(&tokens[..n], case, plan);
     let (mut sum, mut total) = (0.0, 0.0);

@@ -6,6 +6,7 @@ mod common;
 
 mod adapter;
 mod checkpoint;
+mod clex;
 mod experts;
 mod faults;
 mod full;

@@ -47,7 +47,11 @@ impl World {
     }
 
     pub(crate) fn parts(&self) -> (Trainer<'_>, Optimizer, Dataset) {
-        let mut how = settings(N_CTX, 20, "pi:factor=2");
+        self.parts_under("pi:factor=2")
+    }
+
+    pub(crate) fn parts_under(&self, spec: &str) -> (Trainer<'_>, Optimizer, Dataset) {
+        let mut how = settings(N_CTX, 20, spec);
         how.lora.dropout = 0.1;
         let trainer = Trainer::new(&self.model, &how).unwrap();
         let schedule = Schedule { warmup: 2, decay: Decay::Cosine, ..Schedule::constant(1e-2, STEPS) };

@@ -24,6 +24,13 @@ pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterRepo
     let names = Names::of(&base)?;
     let reader = AdapterReader::open(adapter)?;
     reader.check(&base, "", true)?;
+    if reader.clex().is_some() {
+        return Err(refuse(
+            adapter,
+            "clex.up.weight",
+            "is part of a network of CLEX, which PEFT does not know",
+        ));
+    }
     let module = |tensor: &str| {
         names
             .module(tensor)

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use gguf::{Error, File, Result, TensorInfo};
 
-use super::{fingerprint, refuse, AdapterMeta, AdapterSpec};
+use super::{clex, fingerprint, refuse, AdapterMeta, AdapterSpec, ClexInfo};
 use crate::hparams::keys;
 use crate::ids::{LinearId, ParamId, LANDMARK_EMBD, LANDMARK_OUTPUT, TOKEN_EMBD};
 use crate::landmark::Landmarks;
@@ -61,6 +61,7 @@ pub struct AdapterReader {
     pairs: Vec<PairInfo>,
     modules: Vec<ModuleInfo>,
     landmarks: Option<Landmarks>,
+    clex: Option<ClexInfo>,
 }
 
 impl AdapterReader {
@@ -68,7 +69,8 @@ impl AdapterReader {
     ///
     /// # Errors
     /// The file is no adapter or no LoRA; half of a pair is missing; ranks differ or exceed the weight's
-    /// dimensions; alpha is not finite; a tensor cannot be converted to F32; a metadata key has another type.
+    /// dimensions; alpha is not finite; a tensor cannot be converted to F32; a metadata key has another type; half
+    /// of the network of CLEX is missing, or it does not suit the spec the adapter was trained under.
     pub fn open(path: &Path) -> Result<AdapterReader> {
         let file = File::open(path)?;
         for (key, expected) in [("general.type", "adapter"), ("adapter.type", "lora")] {
@@ -94,11 +96,12 @@ impl AdapterReader {
         }
         let meta = AdapterMeta::read(&file)?;
         let (pairs, modules) = tensors(&file)?;
-        if pairs.is_empty() && modules.is_empty() {
+        let clex = clex::info(&file, &meta)?;
+        if pairs.is_empty() && modules.is_empty() && clex.is_none() {
             return Err(refuse(&file, "tensors", "at least one", "none"));
         }
         let landmarks = landmarks(&file, &meta)?;
-        Ok(AdapterReader { arch, alpha, meta, pairs, modules, landmarks, file })
+        Ok(AdapterReader { arch, alpha, meta, pairs, modules, landmarks, clex, file })
     }
 
     /// Checks that the adapter suits `base`: the same architecture, and tensors of the same names and shapes.
@@ -189,6 +192,11 @@ impl AdapterReader {
         &self.modules
     }
 
+    /// The shape of the network of CLEX that it brings.
+    pub fn clex(&self) -> Option<ClexInfo> {
+        self.clex
+    }
+
     /// The factor of `B A`: `scale * alpha / rank`, or `scale` where alpha is 0.
     ///
     /// # Errors
@@ -260,7 +268,7 @@ pub fn target<'a>(base: &File, weight: &'a str) -> &'a str {
 ///
 /// # Errors
 /// Those of [`AdapterReader::open`] and [`AdapterReader::check`]; a scale that is not finite; two adapters
-/// that replace the same tensor.
+/// that replace the same tensor, or that both bring a network of CLEX.
 pub fn open_all(specs: &[AdapterSpec], base: &File, force: bool) -> Result<Vec<(AdapterReader, f32)>> {
     let base_print = if specs.is_empty() { String::new() } else { fingerprint(base) };
     let mut out: Vec<(AdapterReader, f32)> = Vec::with_capacity(specs.len());
@@ -274,6 +282,10 @@ pub fn open_all(specs: &[AdapterSpec], base: &File, force: bool) -> Result<Vec<(
             return Err(refuse(&opened.file, "scale", expected, spec.scale));
         }
         opened.check(base, &base_print, force)?;
+        if let Some((other, _)) = out.iter().find(|(o, _)| opened.clex.and(o.clex).is_some()) {
+            let what = format!("{} brings a network of CLEX already", other.file.path().display());
+            return Err(opened.file.error(&ParamId::ClexUp.to_string(), what));
+        }
         for module in opened.modules_to_save() {
             let taken = |o: &&(AdapterReader, f32)| o.0.modules.iter().any(|m| m.name == module.name);
             if let Some((other, _)) = out.iter().find(taken) {
@@ -331,6 +343,9 @@ fn tensors(file: &File) -> Result<(Vec<PairInfo>, Vec<ModuleInfo>)> {
     for t in file.tensors() {
         if !t.dtype.can_dequantize() {
             return Err(refuse(file, &t.name, "a float or quantised type", t.dtype.name()));
+        }
+        if clex::is_part(&t.name) {
+            continue;
         }
         let (weight, side) = match (t.name.strip_suffix(LORA_A), t.name.strip_suffix(LORA_B)) {
             (Some(weight), _) => (weight, 0),

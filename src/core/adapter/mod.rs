@@ -1,6 +1,7 @@
 //! Adapter files: llama.cpp's LoRA files with some metadata keys and tensors of our own. [`AdapterReader`]
 //! reads them, [`write()`] writes them.
 
+mod clex;
 mod file;
 mod fingerprint;
 mod meta;
@@ -11,6 +12,7 @@ use std::str::FromStr;
 
 use gguf::Error;
 
+pub use clex::ClexInfo;
 pub use file::{open_all, target, AdapterReader, ModuleInfo, PairInfo};
 pub use fingerprint::fingerprint;
 pub use meta::{AdapterMeta, Ancestor, DataEnd};

@@ -2,7 +2,7 @@
 //!
 //! Stock llama.cpp applies every pair at the scale that we use. It ignores tensors whose names end in
 //! `_norm.weight`, so with trained norms its model differs from ours. It refuses a file that replaces any
-//! other tensor (trained embeddings or output), and one with a pair for `output.weight` if the model's output
+//! other tensor (trained embeddings or output) or has a network of CLEX, and one with a pair for `output.weight` if the model's output
 //! matrix is its embedding.
 
 use std::path::Path;
@@ -53,7 +53,7 @@ pub struct AdapterFile<'a> {
     pub alpha: f32,
     /// Low-rank pairs.
     pub pairs: Vec<NewPair<'a>>,
-    /// Norms and embeddings that replace those of the model.
+    /// Norms and embeddings that replace those of the model, and the matrices of CLEX.
     pub modules_to_save: Vec<NewTensor<'a>>,
     /// How it was trained.
     pub meta: AdapterMeta,

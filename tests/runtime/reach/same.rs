@@ -121,7 +121,10 @@ fn restored_sessions_go_on() {
         }
     }
     std::fs::remove_file(path).unwrap();
-    assert_eq!(refused, 6, "cases.rs has three specs that differ between contexts, each in two types of cache");
+    assert_eq!(
+        refused, 6,
+        "cases.rs has three specs that differ between contexts, each in two types of cache"
+    );
     failures.none();
 }
 

@@ -1,0 +1,37 @@
+//! Embedding rows of a sequence, and their gradients where they are trained.
+
+use super::Trainer;
+use crate::ids::ParamId;
+use crate::model::Result;
+use crate::Token;
+
+impl Trainer<'_> {
+    pub(super) fn embed(&mut self, tokens: &[Token]) -> Result<()> {
+        let hp = self.model.hparams();
+        let mut rows = vec![0.0; hp.n_embd * self.settings.n_block];
+        for (i, part) in tokens.chunks(self.settings.n_block).enumerate() {
+            let rows = &mut rows[..part.len() * hp.n_embd];
+            self.model.embed_with(&self.transformer, part, rows)?;
+            self.inputs[0].put(i * self.settings.n_block, rows);
+        }
+        Ok(())
+    }
+
+    pub(super) fn embedding_gradient(&mut self, tokens: &[Token]) -> Result<()> {
+        let (n_embd, factor) = (self.model.hparams().n_embd, self.model.hparams().embedding_scale);
+        let (grad, landmark) = (&self.grad, self.model.landmark_token());
+        // The landmark token has a row of its own, behind those of the vocabulary.
+        for (id, of_landmark) in [(ParamId::Embedding, false), (ParamId::LandmarkEmbedding, true)] {
+            let mut row = vec![0.0; n_embd];
+            self.params.add_to_grad(id, |sum| {
+                let those = |&(_, &t): &(usize, &Token)| (t == landmark) == of_landmark;
+                for (i, &token) in tokens.iter().enumerate().filter(those) {
+                    grad.get(i, &mut row);
+                    let at = if of_landmark { 0 } else { token as usize * n_embd };
+                    sum[at..][..n_embd].iter_mut().zip(&row).for_each(|(s, g)| *s += factor * g);
+                }
+            })?;
+        }
+        Ok(())
+    }
+}
