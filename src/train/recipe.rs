@@ -230,6 +230,29 @@ pub static RECIPES: &[Recipe] = &[
                  is that of section 4.3. No weight decay and clipping to 1 are set here. The text is not \
                  augmented: no chunk is split or shuffled",
     },
+    Recipe {
+        name: "clex",
+        about: "CLEX: 2B tokens, 512 sequences of 4,096 a step, cosine",
+        rope: "clex",
+        n_ctx: 4096,
+        separator: Some("bos"),
+        lr: 2e-5,
+        lr_min: 0.0,
+        warmup: 29,
+        warmup_shape: WarmupShape::Linear,
+        decay: Decay::Cosine,
+        adamw: AdamW { beta2: 0.999, ..ADAMW },
+        clip: 1.0,
+        length: Amount::Tokens(2_000_000_000),
+        batch: Batch::Sequences(512),
+        ema: 0.0,
+        attention: TrainAttention::Full,
+        train: &["all"],
+        source: "scripts/train_lm.sh of the released code: rate, 16 x 4 x 8 sequences of 4,096, warm-up in 3 % of the \
+                 steps, no weight decay, no log-scale; no EOS between documents by its dataset.py. The number of \
+                 steps is left open there; its readme names 2B tokens. Betas and clipping are the defaults of Hugging \
+                 Face's trainer. The controlled study has T = 32 and SiLU, the defaults here",
+    },
 ];
 
 impl Recipe {

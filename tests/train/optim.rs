@@ -144,6 +144,8 @@ fn recipes_are_those_of_the_papers() {
     assert!((landmark.lr_min - end).abs() < 1e-9 && landmark.warmup == 15_000 * 3 / 100);
     let others = RECIPES.iter().filter(|r| !["landmark", "longlora"].contains(&r.name));
     assert!(others.into_iter().all(|r| r.attention == TrainAttention::Full && r.train == ["all"]));
+    // 3 % of the steps, rounded up.
+    assert_eq!((at("clex"), Recipe::find("clex").unwrap().warmup), ((512, 954), 29));
     let code = Recipe::find("lceg-code").unwrap().optimiser(120);
     let rates = [(0, 0.0), (4, 2e-5 * 5f64.ln() / 20f64.ln()), (20, 2e-5), (70, 1e-5), (120, 0.0)];
     for (step, want) in rates {

@@ -17,7 +17,7 @@ pub(super) const SCHEDULES: [&str; 3] = ["constant", "linear", "cosine"];
 #[command(next_help_heading = "Recipe")]
 pub(super) struct RecipeArgs {
     /// Settings of a paper, rope and context included: sba, lceg (its words), lceg-code (as released), longlora,
-    /// landmark, harpe, utk; options given beside it win
+    /// landmark, harpe, utk, clex; options given beside it win
     #[arg(long, value_name = "NAME", value_parser = RECIPES.iter().map(|r| r.name).collect::<Vec<_>>())]
     pub(super) recipe: Option<String>,
     /// Steps of the optimiser; default: 100, or the recipe's
