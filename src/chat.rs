@@ -12,9 +12,12 @@ use jiff::fmt::strtime::{BrokenDownTime, Config};
 use jiff::{tz::TimeZone, Timestamp};
 use minijinja::value::{Kwargs, Value};
 use minijinja::{context, Environment, ErrorKind};
+use ropewalk_core::tokenizer::Failure;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use self::apart::{Apart, Source};
+use crate::data;
 use crate::model::{Error, Model, Result};
 use crate::vocab::Vocab;
 use crate::Token;
@@ -82,6 +85,8 @@ impl Message {
 pub struct Template {
     how: How,
     fallback: bool,
+    /// SHA-256 of the template's text and those of the tokens in it.
+    fingerprint: String,
 }
 
 /// Where a template is rendered.
@@ -122,7 +127,8 @@ impl Template {
         let (template, bos, eos) = (source.to_owned(), bos.to_owned(), eos.to_owned());
         let source = Source { template, bos, eos, now: SystemTime::now() };
         apart.render(&source, None, false)?;
-        Ok(Template { how: How::Apart { apart: apart.clone(), source }, fallback: false })
+        let fingerprint = fingerprint(&source.template, &source.bos, &source.eos);
+        Ok(Template { how: How::Apart { apart: apart.clone(), source }, fallback: false, fingerprint })
     }
 
     /// A template from its source; ChatML when `source` is `None`. Dates in the prompt are today's, in UTC.
@@ -147,7 +153,7 @@ impl Template {
         let text = source.unwrap_or(CHATML);
         env.add_template_owned("chat", without_generation_marks(text)).map_err(|e| error(&e))?;
         let how = How::Here { env: Box::new(env), bos: bos.to_owned(), eos: eos.to_owned() };
-        Ok(Template { how, fallback: source.is_none() })
+        Ok(Template { how, fallback: source.is_none(), fingerprint: fingerprint(text, bos, eos) })
     }
 
     /// Whether the model has no template and ChatML is used.
@@ -210,6 +216,27 @@ impl Template {
         }
         Ok(tokens)
     }
+}
+
+impl data::ChatTemplate for Template {
+    fn render(&self, messages: &[data::Message], open: bool) -> Result<String, Failure> {
+        let messages: Vec<Message> =
+            messages.iter().map(|m| Message::new(m.role.clone(), m.content.clone())).collect();
+        Ok(Template::render(self, &messages, open)?)
+    }
+
+    fn fingerprint(&self) -> String {
+        self.fingerprint.clone()
+    }
+}
+
+fn fingerprint(template: &str, bos: &str, eos: &str) -> String {
+    let mut hash = Sha256::new();
+    for text in [template, bos, eos] {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    hash.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
 
 /// The texts of the tokens that begin and end a text; empty without such a token.

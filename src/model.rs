@@ -43,6 +43,16 @@ impl From<files::Error> for Error {
     }
 }
 
+impl From<ropewalk_data::Error> for Error {
+    fn from(e: ropewalk_data::Error) -> Self {
+        match e {
+            ropewalk_data::Error::Invalid(what) => Error::Invalid(what),
+            ropewalk_data::Error::File(e) => e.into(),
+            ropewalk_data::Error::Interrupted => Error::Interrupted,
+        }
+    }
+}
+
 /// Blocks that our kernel holds.
 const _: () = assert!(crate::landmark::MAX_BLOCK == ggml::attention_landmark::MAX_BLOCK);
 

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ropewalk::control::Control;
-use ropewalk::data::{Corpus, Separator, Sources, TextOptions};
-use ropewalk::model::Result;
+use ropewalk::data::{Corpus, Result, Separator, Sources, TextOptions};
 use sha2::{Digest, Sha256};
 
 use crate::{accepted, base, file, with_digest};

@@ -164,6 +164,42 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write(&shown(text))
 }
 
+/// Colours of text at a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Colour {
+    /// One of six that documents take turns in.
+    Document(u8),
+    /// What was put in between.
+    Inserted,
+    /// What matters less.
+    Faint,
+}
+
+impl Colour {
+    /// The colour of a document by its number.
+    pub(crate) fn document(number: u32) -> Colour {
+        Colour::Document((number % 6) as u8)
+    }
+
+    /// The text with the colour's codes around it.
+    fn around(self, text: &str) -> String {
+        let code = match self {
+            Colour::Document(n) => format!("3{}", n + 1),
+            Colour::Inserted => "7".to_owned(),
+            Colour::Faint => "2".to_owned(),
+        };
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    }
+}
+
+/// Writes to stdout in one line, [`inline`], in a colour where stdout is a terminal and `NO_COLOR` is not set.
+pub(crate) fn print_in(colour: Colour, text: &str) -> anyhow::Result<()> {
+    let text = inline(text);
+    let plain =
+        !std::io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    write(&if plain { text } else { colour.around(&text).into() })
+}
+
 fn write(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -189,6 +225,14 @@ pub(crate) fn count(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Codes are put around a text whose own are escaped.
+    #[test]
+    fn colours_end_where_their_text_does() {
+        let faint = Colour::Faint.around(&inline("a\u{1b}[31m\nb"));
+        assert_eq!(faint, "\u{1b}[2ma\\u{1b}[31m\\nb\u{1b}[0m");
+        assert_eq!(Colour::document(7).around("x"), "\u{1b}[32mx\u{1b}[0m");
+    }
 
     #[test]
     fn pieces_are_shown_as_their_text_would_be() {

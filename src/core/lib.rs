@@ -8,6 +8,7 @@
 
 pub mod control;
 pub mod terminal;
+pub mod tokenizer;
 #[cfg(feature = "signals")]
 pub mod signals;
 pub mod ids;

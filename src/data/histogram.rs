@@ -3,10 +3,11 @@
 
 use serde::Serialize;
 
-use super::dataset::Dataset;
-use super::sample::Sample;
-use crate::control::Control;
-use crate::model::{Error, Result};
+use ropewalk_core::control::Control;
+
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::sample::{Sample, Span, SpanKind};
 
 /// Bins of distances, spaced evenly in their logarithm.
 const DISTANCE_BINS: usize = 64;
@@ -55,28 +56,46 @@ pub struct Inspection {
     pub same_document: f64,
     /// Documents of the corpus by length, each bin twice as long as the one before.
     pub lengths: Vec<LengthBin>,
-    /// Pairs of inputs of one document by their distance.
+    /// Documents as an epoch has them, where the mixture leaves some out or repeats some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drawn: Option<Vec<LengthBin>>,
+    /// Pairs of inputs of one document by their distance, that of the positions they are rotated by.
     pub distances: Vec<DistanceBin>,
+    /// The same before the transform, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distances_before: Option<Vec<DistanceBin>>,
 }
 
 impl Inspection {
     /// Counts the documents of a data set, and the distances in at most `most` of its training samples. Every
     /// pair of a sample counts, not a draw of them: a run of `n` tokens has `n - d` pairs at distance `d`.
+    /// Tokens that a transform put in are of no document.
     ///
     /// # Errors
     /// [`Error::Interrupted`]; a sample that its transform made invalid.
     pub fn new(data: &Dataset, most: usize, control: &Control<'_>) -> Result<Inspection> {
-        let (corpus, n_ctx) = (data.corpus(), data.params().n_ctx);
-        let lengths = (0..corpus.n_documents()).map(|d| corpus.range(d)).map(|r| r.end - r.start);
-        let mut distances = distance_bins(n_ctx as u64);
+        let (corpus, n_ctx, transform) = (data.corpus(), data.params().n_ctx, data.transform());
+        let length = |d: usize| corpus.range(d).end - corpus.range(d).start;
+        let all_of_them = |documents: &[u32]| {
+            let mut times = vec![0; corpus.n_documents()];
+            documents.iter().for_each(|&d| times[d as usize] += 1);
+            data.held_out_documents().iter().for_each(|&d| times[d as usize] += 1);
+            times.iter().all(|n| *n == 1)
+        };
+        let drawn = Some(data.train_documents()).filter(|documents| !all_of_them(documents));
+        let reach = transform.and_then(|t| t.n_positions()).unwrap_or(n_ctx).max(n_ctx);
+        let mut distances = distance_bins(reach as u64);
+        let mut before = distances.clone();
         let inspected = data.n_train().min(most);
         for i in 0..inspected {
             if control.stopped() {
                 return Err(Error::Interrupted);
             }
             let at = (i as u128 * data.n_train() as u128 / inspected as u128) as usize;
-            let sample = data.train(0, at)?;
-            runs(&sample).for_each(|n| count_run(&mut distances, n));
+            count(&mut distances, &runs(&data.train(0, at)?, n_ctx));
+            if transform.is_some() {
+                count(&mut before, &runs(&data.untransformed(0, at)?, n_ctx));
+            }
             control.report(format_args!("counting distances"), i as u64 + 1, inspected as u64);
         }
         let same: u64 = distances.iter().map(|b| b.pairs).sum();
@@ -88,8 +107,10 @@ impl Inspection {
             samples: data.n_train(),
             inspected,
             same_document: if all > 0.0 { same as f64 / all } else { 0.0 },
-            lengths: length_bins(lengths),
+            lengths: length_bins((0..corpus.n_documents()).map(length)),
+            drawn: drawn.map(|list| length_bins(list.iter().map(|&d| length(d as usize)))),
             distances,
+            distances_before: transform.is_some().then_some(before),
         })
     }
 
@@ -103,6 +124,14 @@ impl Inspection {
         for b in &self.lengths {
             out += &row(b.start, b.end, &[b.documents, b.tokens], share(b.tokens, self.tokens));
         }
+        if let Some(drawn) = &self.drawn {
+            let tokens = drawn.iter().map(|b| b.tokens).sum();
+            let documents: u64 = drawn.iter().map(|b| b.documents).sum();
+            out += &format!("\nan epoch has {tokens} tokens in {documents} documents, repeats counted\n\n");
+            for b in drawn {
+                out += &row(b.start, b.end, &[b.documents, b.tokens], share(b.tokens, tokens));
+            }
+        }
         out += &format!(
             "\n{} of {} samples of {} tokens: {:.1} % of all pairs of tokens are of one document; these by distance\n\n\
              {:>25} {:>14} {:>7}\n",
@@ -114,13 +143,18 @@ impl Inspection {
             "pairs",
             "%"
         );
-        let all: u64 = self.distances.iter().map(|b| b.pairs).sum();
-        for bins in self.distances.chunks(self.distances.len().div_ceil(TEXT_ROWS).max(1)) {
-            let pairs = bins.iter().map(|b| b.pairs).sum();
-            if let [first, ..] = bins {
-                let end = bins.last().map_or(first.end, |b| b.end);
-                out += &row(first.start, end, &[pairs], share(pairs, all));
-            }
+        let table = |bins: &[DistanceBin]| -> String {
+            let all: u64 = bins.iter().map(|b| b.pairs).sum();
+            let row = |bins: &[DistanceBin]| {
+                let pairs = bins.iter().map(|b| b.pairs).sum();
+                let (first, last) = (bins.first()?, bins.last()?);
+                Some(row(first.start, last.end, &[pairs], share(pairs, all)))
+            };
+            bins.chunks(bins.len().div_ceil(TEXT_ROWS).max(1)).filter_map(row).collect()
+        };
+        out += &table(&self.distances);
+        if let Some(before) = &self.distances_before {
+            out += &format!("\nbefore the data method\n\n{}", table(before));
         }
         out
     }
@@ -168,24 +202,53 @@ fn distance_bins(n: u64) -> Vec<DistanceBin> {
     edges.windows(2).map(|e| DistanceBin { start: e[0], end: e[1], pairs: 0 }).collect()
 }
 
-/// Lengths of the parts of a sample's inputs that are of one document each.
-fn runs(sample: &Sample) -> impl Iterator<Item = u64> + '_ {
-    let end = sample.inputs().len() as u64;
-    let starts = sample.segment_starts.iter().map(move |&s| u64::from(s).min(end));
-    let ends = starts.clone().chain([end]);
-    // What stands before the first start is of a document that an earlier sample began.
-    std::iter::once(0).chain(starts).zip(ends).map(|(start, end)| end - start).filter(|&n| n > 0)
+/// Tokens of a document in a row: number of the document, the first one's position, how many.
+type Run = (u32, u64, u64);
+
+/// The runs of a sample's first `n_ctx` inputs, sorted by document and position.
+fn runs(sample: &Sample, n_ctx: usize) -> Vec<Run> {
+    let n = sample.inputs().len().min(n_ctx);
+    let position = |i: usize| sample.positions.get(i).map_or(i as u64, |&p| u64::from(p));
+    let run = |(span, range): (Span, std::ops::Range<usize>)| {
+        let (start, end) = (range.start.min(n), range.end.min(n));
+        let is_text = span.kind == SpanKind::Text && start < end;
+        is_text.then(|| (span.document, position(start), (end - start) as u64))
+    };
+    let mut runs: Vec<Run> = sample.ranges().filter_map(run).collect();
+    runs.sort_unstable();
+    runs
 }
 
-/// Adds all pairs of `n` tokens in a row.
-fn count_run(bins: &mut [DistanceBin], n: u64) {
-    for bin in bins {
-        let (from, end) = (bin.start, bin.end.min(n));
-        if from < end {
-            // The sum of n - d over these distances.
-            bin.pairs += (end - from) * n - (from + end - 1) * (end - from) / 2;
+/// Adds all pairs within runs, and between runs of one document.
+fn count(bins: &mut [DistanceBin], runs: &[Run]) {
+    for (i, &(document, start, n)) in runs.iter().enumerate() {
+        // Pairs closer than x within a run of n: each token with up to x - 1 before it.
+        let within = |x: u64| x.saturating_sub(1).min(n - 1) * n - triangle(x.saturating_sub(1).min(n - 1));
+        for bin in bins.iter_mut() {
+            bin.pairs += within(bin.end) - within(bin.start);
+        }
+        for &(_, later, m) in runs[i + 1..].iter().take_while(|r| r.0 == document) {
+            let gap = (later - start) as i128;
+            let (n, m) = (i128::from(n), i128::from(m));
+            // Token i of the first run is closer than x to the first i + x - gap of the second.
+            let closer =
+                |x: u64| clamped(n - 1 + i128::from(x) - gap, m) - clamped(i128::from(x) - gap - 1, m);
+            for bin in bins.iter_mut() {
+                bin.pairs += (closer(bin.end) - closer(bin.start)) as u64;
+            }
         }
     }
+}
+
+/// 1 + 2 + .. + n.
+fn triangle(n: u64) -> u64 {
+    n * (n + 1) / 2
+}
+
+/// The sum of all whole numbers up to `to`, each cut to 0..=most.
+fn clamped(to: i128, most: i128) -> i128 {
+    let below = to.clamp(0, most);
+    below * (below + 1) / 2 + (to - most).max(0) * most
 }
 
 #[cfg(test)]
@@ -199,7 +262,7 @@ mod tests {
         {
             let sample = Sample::new(vec![0; n_ctx + 1], starts.clone());
             let mut bins = distance_bins(n_ctx as u64);
-            runs(&sample).for_each(|n| count_run(&mut bins, n));
+            count(&mut bins, &runs(&sample, n_ctx));
             let document = |i: usize| starts.iter().filter(|&&s| s as usize <= i).count();
             let mut naive: Vec<u64> = vec![0; bins.len()];
             for i in 0..n_ctx {
@@ -216,6 +279,45 @@ mod tests {
         let bins = distance_bins(131_072);
         assert!(bins.len() > 50 && bins.len() <= DISTANCE_BINS);
         assert_eq!((bins[0].start, bins[bins.len() - 1].end), (1, 131_072));
+    }
+
+    /// Chunks of documents apart from each other, and positions that are not those of tokens.
+    #[test]
+    fn distances_are_counted_across_chunks() {
+        for seed in 0..60u64 {
+            let mut rng = crate::random::rng(seed, "test", 0, 0);
+            let mut below = |n: u64| crate::random::below(&mut rng, n) as u32;
+            let n = 20 + below(200);
+            let mut sample = Sample::new(vec![0; n as usize + 1], vec![]);
+            let mut at = 0;
+            sample.spans.clear();
+            while at <= n {
+                let kind = if below(5) == 0 { SpanKind::Knot } else { SpanKind::Text };
+                sample.spans.push(Span { start: at, kind, document: below(4), from: 0, ends: false });
+                at += 1 + below(30);
+            }
+            let reach = if seed % 2 == 0 { n } else { 3 * n };
+            if seed % 2 == 1 {
+                // As under PoSE: a gap where a span starts.
+                let first = sample.spans[sample.spans.len() / 2].start;
+                sample.positions = (0..n).map(|i| if i < first { i } else { i + 2 * n - 1 }).collect();
+            }
+            let mut bins = distance_bins(u64::from(reach));
+            count(&mut bins, &runs(&sample, n as usize));
+            let mut naive = vec![0; bins.len()];
+            let of = |i: u32| sample.ranges().find(|(_, r)| r.contains(&(i as usize))).unwrap().0;
+            let position = |i: u32| sample.positions.get(i as usize).copied().unwrap_or(i);
+            for i in 0..n {
+                for j in 0..i {
+                    let (a, b) = (of(i), of(j));
+                    if a.document == b.document && a.kind == SpanKind::Text && b.kind == SpanKind::Text {
+                        let d = u64::from(position(i) - position(j));
+                        naive[bins.iter().position(|bin| (bin.start..bin.end).contains(&d)).unwrap()] += 1;
+                    }
+                }
+            }
+            assert_eq!(bins.iter().map(|b| b.pairs).collect::<Vec<u64>>(), naive, "{seed}");
+        }
     }
 
     #[test]

@@ -1,30 +1,74 @@
-//! A sample of training data, and transforms of samples.
+//! A sample of training data.
 
-use rand_chacha::ChaCha8Rng;
+use ropewalk_core::tokenizer::Token;
 
-use super::invalid;
-use crate::model::Result;
-use crate::Token;
+use crate::error::{invalid, Result};
 
 /// The tokens of one forward and backward pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// `n_ctx + 1` tokens: the inputs are all but the last, the target of input `i` is token `i + 1`.
+    /// One token more than inputs: the inputs are all but the last, the target of input `i` is token `i + 1`.
+    /// There are `n_ctx` inputs, or fewer where a sample is one document or one record.
     pub tokens: Vec<Token>,
     /// Positions in `tokens` at which a document starts, ascending; attention that keeps documents apart
     /// starts anew there (`cu_seqlens` without its first and last entry). A sample that begins inside a
-    /// document has no 0 here. The last possible one, `n_ctx`, is a document of which the sample holds only
-    /// the first token, as a target.
+    /// document has no 0 here. The last possible one, the number of inputs, is a document of which the sample
+    /// holds only the first token, as a target. Empty where a transform has taken documents apart.
     pub segment_starts: Vec<u32>,
-    /// Weight of each of the `n_ctx` targets in the loss; 1 unless a [`Transform`] sets another.
+    /// Weight of each target in the loss; 1 unless the data or a transform sets another.
     pub weights: Vec<f32>,
+    /// Position of each input that it is rotated by, ascending; empty for 0, 1, 2 and so on. Attention stays
+    /// causal by the order of tokens.
+    pub positions: Vec<u32>,
+    /// Where the tokens are from: spans that follow each other from the first token to the last.
+    pub spans: Vec<Span>,
+}
+
+/// Tokens in a row that are from one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The first token's position in the sample; it ends where the next span starts.
+    pub start: u32,
+    /// What the tokens are.
+    pub kind: SpanKind,
+    /// Number of the document within the sample before any transform; for tokens that a transform put in, of
+    /// the document they belong to.
+    pub document: u32,
+    /// Position of the first token in the sample before any transform; 0 for tokens that a transform put in.
+    pub from: u32,
+    /// Whether the last token ends its document.
+    pub ends: bool,
+}
+
+/// What the tokens of a span are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpanKind {
+    /// Text of a document.
+    Text,
+    /// A token at a side of a cut, and the number of a chunk.
+    Knot,
+    /// A mark around a label.
+    Mark,
+    /// A label of a chunk.
+    Label,
 }
 
 impl Sample {
-    /// A sample in which every target has weight 1.
+    /// A sample in which every target has weight 1; documents start where `segment_starts` says.
     pub fn new(tokens: Vec<Token>, segment_starts: Vec<u32>) -> Self {
         let weights = vec![1.0; tokens.len().saturating_sub(1)];
-        Sample { tokens, segment_starts, weights }
+        let n = tokens.len() as u32;
+        let inner = segment_starts.iter().copied().filter(|&s| s > 0 && s < n);
+        let starts: Vec<u32> = std::iter::once(0).chain(inner).take(tokens.len()).collect();
+        let spans = starts.iter().enumerate().map(|(i, &start)| Span {
+            start,
+            kind: SpanKind::Text,
+            document: i as u32,
+            from: start,
+            ends: i + 1 < starts.len(),
+        });
+        let spans = spans.collect();
+        Sample { tokens, segment_starts, weights, positions: Vec::new(), spans }
     }
 
     /// The token each input is to predict: all tokens but the first.
@@ -37,27 +81,44 @@ impl Sample {
         self.tokens.split_last().map_or(&[], |(_, inputs)| inputs)
     }
 
-    /// Checks what a trainer relies on: lengths, tokens below `n_vocab`, ascending starts, weights from 0 on.
-    pub(super) fn check(&self, n_ctx: usize, n_vocab: usize) -> Result<()> {
-        let lengths = self.tokens.len() == n_ctx + 1 && self.weights.len() == n_ctx;
+    /// The spans, each with the position behind its last token.
+    pub fn ranges(&self) -> impl Iterator<Item = (Span, std::ops::Range<usize>)> + '_ {
+        let ends = self.spans.iter().skip(1).map(|s| s.start as usize).chain([self.tokens.len()]);
+        self.spans.iter().zip(ends).map(|(span, end)| (*span, span.start as usize..end))
+    }
+
+    /// Takes the loss of no input that ends a document: Megatron's `eod_mask_loss`. What follows it is of
+    /// another document, and a guess.
+    pub(crate) fn mask_ends(&mut self) {
+        let ends: Vec<usize> = self.ranges().filter(|(s, _)| s.ends).map(|(_, range)| range.end).collect();
+        for end in ends {
+            // The last token of a sample is no input.
+            if let Some(weight) = end.checked_sub(1).and_then(|i| self.weights.get_mut(i)) {
+                *weight = 0.0;
+            }
+        }
+    }
+
+    /// Checks what a trainer relies on: lengths, tokens below `n_vocab`, ascending starts and positions, weights
+    /// from 0 on, spans that are in order.
+    pub(crate) fn check(&self, n_ctx: usize, n_vocab: usize) -> Result<()> {
+        let n = self.tokens.len();
+        let lengths = (2..=n_ctx + 1).contains(&n) && self.weights.len() == n - 1;
         let known = self.tokens.iter().all(|&t| usize::try_from(t).is_ok_and(|t| t < n_vocab));
-        let ordered = self.segment_starts.windows(2).all(|w| w[0] < w[1]);
-        let inside = self.segment_starts.last().is_none_or(|&last| last as usize <= n_ctx);
+        let ascending = |list: &[u32]| list.windows(2).all(|w| w[0] < w[1]);
+        let inside = self.segment_starts.last().is_none_or(|&last| (last as usize) < n);
         let weighed = self.weights.iter().all(|w| w.is_finite() && *w >= 0.0);
-        if lengths && known && ordered && inside && weighed {
+        let placed = self.positions.is_empty() || self.positions.len() == n - 1;
+        let ordered = ascending(&self.segment_starts) && ascending(&self.positions);
+        let spans = self.spans.first().is_some_and(|s| s.start == 0)
+            && self.spans.windows(2).all(|w| w[0].start < w[1].start)
+            && self.spans.last().is_some_and(|s| (s.start as usize) < n);
+        if lengths && known && ordered && inside && weighed && placed && spans {
             return Ok(());
         }
         Err(invalid(format!(
-            "a transform made a sample of {} tokens and {} weights that does not do for context {n_ctx}",
-            self.tokens.len(),
+            "a transform made a sample of {n} tokens and {} weights that does not do for context {n_ctx}",
             self.weights.len()
         )))
     }
-}
-
-/// A change to training samples, such as Untie the Knots. It works on packed samples and keeps their length.
-pub trait Transform: Send + Sync + std::fmt::Debug {
-    /// The changed sample. `rng` is seeded by the epoch and the sample's index, so that a sample is the same
-    /// each time it is asked for.
-    fn apply(&self, sample: Sample, rng: &mut ChaCha8Rng) -> Sample;
 }

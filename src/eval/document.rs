@@ -48,7 +48,7 @@ pub fn documents(name: &str, bytes: Vec<u8>) -> Result<Vec<Document>> {
     let documents = if jsonl::is_jsonl(Path::new(name)) {
         jsonl::Texts::new(Path::new(name), bytes.as_slice(), "text", false)
             .map(|text| text.map(|(line, text)| Document::text(format!("{name}:{line}"), text)))
-            .collect::<Result<_>>()?
+            .collect::<Result<_, _>>()?
     } else {
         let text = String::from_utf8(bytes).map_err(|e| {
             invalid(format!("{name}: not UTF-8: bad byte at offset {}", e.utf8_error().valid_up_to()))

@@ -160,7 +160,8 @@ impl ClexTraining {
         angles: &[OutputId],
         scratch: &mut Vec<f32>,
     ) -> Result<()> {
-        let sums = &mut self.grads[self.hp.layers[block.il].kind];
+        let kind = self.hp.layers[block.il].kind;
+        let Some(sums) = kind.and_then(|kind| self.grads.get_mut(kind)) else { return Ok(()) };
         let positions = &self.draw.positions[block.start..block.start + block.n];
         for &id in angles {
             exec.read_f32(id, scratch)?;

@@ -50,7 +50,7 @@ impl Budget {
 pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
     let hp = model.hparams();
     let spec = settings.rope.clone().map_or_else(|| Spec::declared(hp), Ok)?;
-    let plan = Plan::new(&spec, hp, settings.attention.n_positions(settings.n_ctx))?;
+    let plan = Plan::new(&spec, hp, settings.attention.n_positions(settings.n_positions()))?;
     let own_reach = |(layer, plan): (&LayerAttention, &LayerPlan)| plan.is_own_reach(layer);
     if !hp.attention.iter().zip(plan.kinds()).all(own_reach) {
         return Err(Error::Invalid(format!(
@@ -59,6 +59,15 @@ pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
     }
     if settings.attention.landmarks().is_some() {
         model.check_landmarks(&plan, capabilities(model, settings).custom_ops)?;
+    }
+    let own = settings.attention.landmarks().is_some() || clex::shape(&plan, hp)?.is_some();
+    if own && settings.n_positions() > settings.n_ctx {
+        return Err(Error::Invalid(format!(
+            "positions: expected those of {} tokens in a row, found a context of {}: landmark attention and clex place tokens \
+             by themselves",
+            settings.n_ctx,
+            settings.n_positions()
+        )));
     }
     Ok(plan)
 }

@@ -17,6 +17,7 @@ mod init;
 mod landmark;
 mod layer;
 mod log;
+mod longce;
 mod memory;
 pub mod optim;
 mod params;
@@ -54,6 +55,7 @@ pub use export::write_adapter;
 pub use full::write_model;
 pub use init::{Init, SampleOrder};
 pub use log::History;
+pub use longce::LongCe;
 pub use memory::{Budget, MemoryPlan};
 pub use params::{LoraParams, ParamSet, Trained};
 pub use run::Run;
@@ -83,6 +85,8 @@ pub struct Trainer<'m> {
     grad: Rows,
     /// The state of the rope method `clex`, under which plan and positions are those of the sequence at hand.
     clex: Option<ClexTraining>,
+    /// Positions of the current sequence's inputs.
+    positions: Vec<i32>,
     /// Sequences so far, which dropout and draws of `clex` depend on.
     n_seen: u64,
     cancel: Arc<AtomicBool>,
@@ -136,6 +140,7 @@ impl<'m> Trainer<'m> {
             inputs,
             saved,
             grad: Rows::new(hp.n_embd, n, SavedType::F32)?,
+            positions: Vec::new(),
             n_seen: 0,
             cancel: exec.backend().cancel_flag(),
             scratch: Vec::new(),
@@ -183,7 +188,14 @@ impl<'m> Trainer<'m> {
     /// The mean loss of a sequence, in nats per token, under the model's own attention. No gradient is computed. Under
     /// `clex` its factor is that of the trainer's context.
     pub fn loss(&mut self, sequence: Sequence<'_>) -> Result<f64> {
-        self.run(sequence, None)
+        self.run(sequence, None, None)
+    }
+
+    /// The loss of each target of a sequence, in nats; weights do not count. No gradient is computed.
+    pub fn losses(&mut self, sequence: Sequence<'_>) -> Result<Vec<f64>> {
+        let mut losses = Vec::with_capacity(sequence.tokens.len());
+        self.run(sequence, None, Some(&mut losses))?;
+        Ok(losses)
     }
 
     /// The mean loss of a sequence, in nats per token. `factor` times its gradient is added to the sums of
@@ -193,15 +205,24 @@ impl<'m> Trainer<'m> {
     /// A loss that is not finite, [`Error::Interrupted`], the device: then the sums hold part of a gradient
     /// and are to be discarded ([`ParamSet::zero_grads`]).
     pub fn accumulate(&mut self, sequence: Sequence<'_>, factor: f32) -> Result<f64> {
-        let loss = self.run(sequence, Some(factor))?;
+        let loss = self.run(sequence, Some(factor), None)?;
         self.n_seen += 1;
         Ok(loss)
     }
 
-    fn run(&mut self, sequence: Sequence<'_>, factor: Option<f32>) -> Result<f64> {
+    fn run(
+        &mut self,
+        sequence: Sequence<'_>,
+        factor: Option<f32>,
+        mut each: Option<&mut Vec<f64>>,
+    ) -> Result<f64> {
         let Text { inputs, targets, weights, segment_starts } = self.text(&sequence)?;
         let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
         let (hp, n) = (self.model.hparams(), inputs.len());
+        self.positions = match sequence.positions {
+            [] => (0..n as i32).collect(),
+            given => given.iter().map(|&p| p as i32).collect(),
+        };
         let training = factor.is_some();
         let group = if training { self.settings.attention.group(n)? } else { None };
         let seen = Seen::new(&segment_starts, n, group);
@@ -225,6 +246,9 @@ impl<'m> Trainer<'m> {
                 let counts: Vec<f32> = weights[at.clone()].iter().map(|w| w / total as f32).collect();
                 let losses = self.head(&y_rows, block, &targets[at], &counts, factor)?;
                 self.scratch = y_rows;
+                if let Some(each) = &mut each {
+                    each.extend_from_slice(&losses);
+                }
                 // A loss of weight 0 may be infinite but not NaN: its gradient is multiplied by 0.
                 let counted = losses.iter().zip(&counts).filter(|(nll, &w)| w > 0.0 || nll.is_nan());
                 loss += counted.map(|(&nll, &w)| nll * f64::from(w)).sum::<f64>();
@@ -267,11 +291,14 @@ impl<'m> Trainer<'m> {
         if !sequence.segment_starts.is_sorted() {
             return invalid("segment_starts: expected ascending positions".into());
         }
+        let (positions, most) = (sequence.positions, self.settings.n_positions());
+        let ascend = positions.len() == n && positions.is_sorted_by(|a, b| a < b);
+        if !positions.is_empty() && (!ascend || positions.last().is_some_and(|&p| p as usize >= most)) {
+            return invalid(format!("positions: expected {n} that ascend and stay below {most}"));
+        }
         let text = Text::plain(sequence, weights);
-        Ok(match self.settings.attention.landmarks() {
-            Some(landmarks) => text.with_landmarks(landmarks, self.model.landmark_token()),
-            None => text,
-        })
+        let Some(landmarks) = self.settings.attention.landmarks() else { return Ok(text) };
+        Ok(text.with_landmarks(landmarks, self.model.landmark_token()))
     }
 
     fn blocks(&self, il: usize, n: usize) -> Vec<Block> {
@@ -388,8 +415,7 @@ impl<'m> Trainer<'m> {
             let (plan, pos) = (clex.plan().layer(block.il), &clex.positions()[at.clone()]);
             ids.rotation.fill_real(exec, layer, plan, pos, &mut self.scratch)?;
         } else {
-            let pos: Vec<i32> = at.clone().map(|i| i as i32).collect();
-            ids.rotation.fill(exec, layer, plan, &pos, &mut self.scratch)?;
+            ids.rotation.fill(exec, layer, plan, &self.positions[at.clone()], &mut self.scratch)?;
         }
         if let Some(cells) = ids.cells {
             exec.set(cells, &at.clone().map(|i| i as i64).collect::<Vec<_>>())?;

@@ -123,7 +123,7 @@ pub static RECIPES: &[Recipe] = &[
         train: &["all"],
         source: "paper, section 3.1; it names a linear warm-up and no decay after it, and no clipping (1 \
                  here). Its other models have sba:factor=4, trained on 4,096 tokens as well. It cuts each \
-                 text to one sequence between BOS and EOS, which no packing here does",
+                 text to one sequence between BOS and EOS, as --packing truncate does",
     },
     LCEG,
     Recipe {
@@ -227,8 +227,8 @@ pub static RECIPES: &[Recipe] = &[
         attention: TrainAttention::Full,
         train: &["all"],
         source: "paper, section 4.2: rates, warm-up, betas, tokens, 4M tokens a step (2^22 here); the base \
-                 is that of section 4.3. No weight decay and clipping to 1 are set here. The text is not \
-                 augmented: no chunk is split or shuffled",
+                 is that of section 4.3. No weight decay and clipping to 1 are set here. Its data \
+                 method is --data-method utk-80",
     },
     Recipe {
         name: "clex",

@@ -142,6 +142,7 @@ impl<'m> Run<'m> {
                 "data offset: expected at most {MAX_OFFSET} tokens, found {found}"
             )));
         }
+        let expected = data.n_read();
         if params.order == SampleOrder::Shuffled && !params.data_offset.is_multiple_of(expected as u64) {
             return Err(Error::Invalid(format!(
                 "data offset: expected a multiple of the context, {expected} tokens, where samples are shuffled, found {}",
@@ -152,6 +153,7 @@ impl<'m> Run<'m> {
             // Refuses texts that are not joined.
             data.at(params.data_offset)?;
         }
+        check_data(&trainer, &data, &params)?;
         let settings = settings(&trainer, &optimizer, &data, &params)?;
         let log = Log::start(None, None)?;
         let folder = params.checkpoints.as_deref().map(Folder::open).transpose()?;
@@ -198,9 +200,10 @@ impl<'m> Run<'m> {
     /// The figures so far.
     pub fn report(&self) -> RunReport {
         let history = self.history();
+        let first = self.params.data_offset / self.data.n_read() as u64;
         RunReport {
             steps: self.optimizer.step,
-            tokens: self.n_seen * self.data.params().n_ctx as u64,
+            tokens: self.data.n_inputs(first + self.n_seen) - self.data.n_inputs(first),
             loss: history.last_loss(),
             val_before: history.validations.first().map(|v| v.1),
             val_after: history.last_validation(),
@@ -285,30 +288,55 @@ impl<'m> Run<'m> {
         self.trainer.params().zero_grads()?;
         self.trainer.set_seen(self.n_seen);
         let at = self.optimizer.step + 1;
-        let mut loss = 0.0;
-        for i in 0..self.params.batch {
-            let sample = self.sample(self.n_seen + i as u64)?;
-            let sequence = sequence(&sample, self.params.doc_mask);
-            let one = self.trainer.accumulate(sequence, 1.0 / self.params.batch as f32);
+        let (mut loss, mut counted) = (0.0, 0);
+        for i in 0..self.params.batch as u64 {
+            let sample = self.sample(self.n_seen + i)?;
+            if is_empty(&sample) {
+                continue;
+            }
+            self.trainer.set_seen(self.n_seen + i);
+            let one = self.one_sample(&sample, 1.0 / self.params.batch as f64);
             loss += one.map_err(|e| during(&format!("step {at}"), e))?;
+            counted += 1;
+        }
+        if counted == 0 {
+            return Err(Error::Invalid(format!(
+                "step {at}: none of its tokens is to be trained on: more sequences in a step, or longer ones"
+            )));
         }
         let step = self.optimizer.step(self.trainer.params_mut())?;
         self.n_seen += self.params.batch as u64;
-        Ok((loss / self.params.batch as f64, step))
+        Ok((loss / f64::from(counted), step))
+    }
+
+    /// The loss of a sample, and its gradient times `factor`.
+    fn one_sample(&mut self, sample: &Sample, factor: f64) -> Result<f64> {
+        let sequence = sequence(sample, self.params.doc_mask);
+        let Some(longce) = self.params.longce else {
+            return self.trainer.accumulate(sequence, factor as f32);
+        };
+        let mut weights = longce.weights(&mut self.trainer, sequence)?;
+        weights.iter_mut().zip(sequence.weights).for_each(|(w, of_sample)| *w *= of_sample);
+        // The trainer divides by the sum of the weights; the loss is divided by the number of targets.
+        let sum = |w: &[f32]| w.iter().map(|&w| f64::from(w)).sum::<f64>();
+        let scale = sum(&weights) / sum(sequence.weights);
+        let loss =
+            self.trainer.accumulate(Sequence { weights: &weights, ..sequence }, (factor * scale) as f32)?;
+        Ok(loss * scale)
     }
 
     /// Sample `n` of the run.
     fn sample(&self, n: u64) -> Result<Sample> {
-        let (n_ctx, offset) = (self.data.params().n_ctx as u64, self.params.data_offset);
-        match self.params.order {
-            SampleOrder::Shuffled => self.data.nth(offset / n_ctx + n),
-            SampleOrder::Text => self.data.at(offset + n * n_ctx),
-        }
+        let (n_read, offset) = (self.data.n_read() as u64, self.params.data_offset);
+        Ok(match self.params.order {
+            SampleOrder::Shuffled => self.data.nth(offset / n_read + n)?,
+            SampleOrder::Text => self.data.at(offset + n * n_read)?,
+        })
     }
 
     /// The token of the texts behind the last that was trained on, as [`RunParams::data_offset`] counts them.
     pub fn data_end(&self) -> u64 {
-        self.params.data_offset + self.n_seen * self.data.params().n_ctx as u64
+        self.params.data_offset + self.n_seen * self.data.n_read() as u64
     }
 
     /// Measures the mean loss of the held-out sequences under the values that would be written now.
@@ -318,10 +346,10 @@ impl<'m> Run<'m> {
             return Ok(());
         }
         self.swap_average()?;
-        let sum = self.held_out_loss(n);
+        let mean = self.held_out_loss(n);
         self.swap_average()?;
         let step = self.optimizer.step;
-        let loss = sum.map_err(|e| during(&format!("validation after step {step}"), e))? / n as f64;
+        let loss = mean.map_err(|e| during(&format!("validation after step {step}"), e))?;
         say(control, self.log.validation(step, loss));
         control.note(format_args!(
             "step {step}: loss {loss:.4} and perplexity {:.3} on {n} held-out sequences",
@@ -331,12 +359,20 @@ impl<'m> Run<'m> {
     }
 
     fn held_out_loss(&mut self, n: usize) -> Result<f64> {
-        let mut sum = 0.0;
+        let (mut sum, mut counted) = (0.0, 0);
         for i in 0..n {
             let sample = self.data.held_out(i)?;
-            sum += self.trainer.loss(sequence(&sample, self.params.doc_mask))?;
+            if !is_empty(&sample) {
+                sum += self.trainer.loss(sequence(&sample, self.params.doc_mask))?;
+                counted += 1;
+            }
         }
-        Ok(sum)
+        if counted == 0 {
+            return Err(Error::Invalid(
+                "none of the tokens held out is to be trained on: hold out more".into(),
+            ));
+        }
+        Ok(sum / f64::from(counted))
     }
 
     /// Exchanges the trained values and their moving average, if there is one.
@@ -403,5 +439,37 @@ fn during(place: &str, e: Error) -> Error {
 
 fn sequence(sample: &Sample, doc_mask: bool) -> Sequence<'_> {
     let segment_starts: &[u32] = if doc_mask { &sample.segment_starts } else { &[] };
-    Sequence { tokens: &sample.tokens, weights: &sample.weights, segment_starts }
+    Sequence {
+        tokens: &sample.tokens,
+        weights: &sample.weights,
+        segment_starts,
+        positions: &sample.positions,
+    }
+}
+
+/// Whether no target of a sample counts: all of them are a long question, of which only the answer does.
+fn is_empty(sample: &Sample) -> bool {
+    sample.weights.iter().all(|w| *w == 0.0)
+}
+
+/// Refuses data that the trainer or another setting does not go with.
+fn check_data(trainer: &Trainer<'_>, data: &Dataset, params: &RunParams) -> Result<()> {
+    let invalid = |what: String| Err(Error::Invalid(what));
+    if params.longce.is_some() && trainer.settings().attention.landmarks().is_some() {
+        return invalid("longce: expected texts without landmarks, found landmark attention".into());
+    }
+    let Some(transform) = data.transform() else { return Ok(()) };
+    if params.doc_mask && transform.mixes() {
+        return invalid("doc-mask: a data method that mixes documents needs attention across them".into());
+    }
+    let (target, found) = (transform.n_positions(), trainer.settings().n_positions());
+    if let Some(target) = target.filter(|n| *n != found) {
+        return invalid(format!(
+            "positions: expected a plan for a context of {target}, found one for {found}"
+        ));
+    }
+    if target.is_some() && params.longce.is_some() {
+        return invalid("longce: its short contexts have positions of their own, and PoSE has others".into());
+    }
+    Ok(())
 }

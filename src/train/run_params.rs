@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::init::SampleOrder;
 use super::optim::{Decay, Optimizer};
-use super::{SavedType, TrainAttention, Trainer};
+use super::{LongCe, SavedType, TrainAttention, Trainer};
 use crate::adapter::{self, Ancestor};
 use crate::data::Dataset;
 use crate::model::{Error, Result};
@@ -27,6 +27,8 @@ pub struct RunParams {
     pub ancestors: Vec<Ancestor>,
     /// Attention stays within documents: it starts anew where one begins.
     pub doc_mask: bool,
+    /// Targets count by how much likelier the long context makes them.
+    pub longce: Option<LongCe>,
     /// Steps between validations. `Some(0)`: only before the first step and after the last; `None`: a tenth
     /// of all.
     pub eval_every: Option<u64>,
@@ -54,6 +56,7 @@ impl Default for RunParams {
             data_offset: 0,
             ancestors: Vec::new(),
             doc_mask: false,
+            longce: None,
             eval_every: None,
             checkpoints: None,
             save_every: 50,
@@ -130,8 +133,6 @@ pub(super) fn settings(
         ("optimiser", optim.to_string()),
         ("tokens", text(&corpus.n_tokens())),
         ("data", hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect()),
-        ("packing", text(&data.params().packing)),
-        ("held-out", format!("{:?}", data.params().held_out)),
         ("doc-mask", text(&params.doc_mask)),
     ];
     // Named only where they are not as in checkpoints that do not know them.
@@ -140,10 +141,12 @@ pub(super) fn settings(
         ("train-all", lora.all, text(&lora.all)),
         ("order", params.order != SampleOrder::Shuffled, params.order.name().to_owned()),
         ("data-offset", params.data_offset > 0, text(&params.data_offset)),
+        ("longce", params.longce.is_some(), format!("{:?}", params.longce)),
+        ("positions", settings.n_positions.is_some(), text(&settings.n_positions())),
     ];
     let others = others.into_iter().filter(|(_, named, _)| *named).map(|(name, _, value)| (name, value));
     let init = params.ancestors.last().map(|a| ("init", a.sha256.clone()));
-    let known = known.into_iter().chain(others).chain(init);
+    let known = known.into_iter().chain(data.settings()).chain(others).chain(init);
     let known = known.map(|(name, value)| (name.to_owned(), value));
     Ok(params.settings.clone().into_iter().chain(known).collect())
 }

@@ -11,6 +11,9 @@ use crate::Token;
 pub struct TrainParams {
     /// Tokens of a sequence.
     pub n_ctx: usize,
+    /// The context that the rope method is made for and positions stay below, where it is longer than
+    /// sequences are (PoSE); `None` is `n_ctx`.
+    pub n_positions: Option<usize>,
     /// The rope method trained under; `None` takes the one that the file declares.
     pub rope: Option<Spec>,
     /// Which keys queries see while gradients are computed.
@@ -36,6 +39,7 @@ impl TrainParams {
     pub fn new(n_ctx: usize) -> TrainParams {
         TrainParams {
             n_ctx,
+            n_positions: None,
             rope: None,
             attention: TrainAttention::Full,
             lora: LoraParams::default(),
@@ -46,6 +50,11 @@ impl TrainParams {
             dequantize_bytes: 128 << 20,
             portable: false,
         }
+    }
+
+    /// The context that the plan is made for.
+    pub(crate) fn n_positions(&self) -> usize {
+        self.n_positions.unwrap_or(self.n_ctx).max(self.n_ctx)
     }
 }
 
@@ -59,11 +68,14 @@ pub struct Sequence<'a> {
     /// Positions, ascending, at which attention starts anew; empty for one segment. These are cumulative
     /// sequence lengths (`cu_seqlens`) without their first and last entry.
     pub segment_starts: &'a [u32],
+    /// The position of each of all but the last token, by which it is rotated, ascending; empty for 0, 1, 2 and
+    /// so on. Attention goes by the order of tokens.
+    pub positions: &'a [u32],
 }
 
 impl<'a> Sequence<'a> {
     /// Plain text.
     pub fn new(tokens: &'a [Token]) -> Self {
-        Sequence { tokens, weights: &[], segment_starts: &[] }
+        Sequence { tokens, weights: &[], segment_starts: &[], positions: &[] }
     }
 }

@@ -8,6 +8,7 @@ mod bench;
 mod chat;
 mod eval;
 mod finetune;
+mod finetune_data;
 mod finetune_ended;
 mod hub;
 mod imatrix;

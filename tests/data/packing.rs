@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use rand_chacha::rand_core::RngCore;
-use ropewalk::data::{ChaCha8Rng, Corpus, Dataset, DatasetParams, HeldOut, Packing, Sample, Transform};
+use ropewalk::data::{
+    ChaCha8Rng, Corpus, Dataset, DatasetParams, HeldOut, Packing, Result, Sample, Transform,
+};
 use ropewalk::Token;
 
 use crate::world::{document, prose, refused, World};
@@ -188,11 +190,11 @@ fn packings_have_names() {
 struct Turn;
 
 impl Transform for Turn {
-    fn apply(&self, mut sample: Sample, rng: &mut ChaCha8Rng) -> Sample {
+    fn apply(&self, mut sample: Sample, rng: &mut ChaCha8Rng) -> Result<Sample> {
         sample.tokens.reverse();
         let at = rng.next_u32() as usize % sample.weights.len();
         sample.weights[at] = 0.0;
-        sample
+        Ok(sample)
     }
 }
 
@@ -200,9 +202,9 @@ impl Transform for Turn {
 struct Spoil(fn(&mut Sample));
 
 impl Transform for Spoil {
-    fn apply(&self, mut sample: Sample, _: &mut ChaCha8Rng) -> Sample {
+    fn apply(&self, mut sample: Sample, _: &mut ChaCha8Rng) -> Result<Sample> {
         self.0(&mut sample);
-        sample
+        Ok(sample)
     }
 }
 
@@ -211,7 +213,7 @@ fn transforms_change_what_is_trained_on_reproducibly_and_nothing_else() {
     let world = world(&[400, 400, 400, 400]);
     let params = DatasetParams { held_out: HeldOut::Samples(2), ..DatasetParams::new(64) };
     let plain = dataset(&world.corpus(), params);
-    let turned = dataset(&world.corpus(), params).with_transform(Box::new(Turn));
+    let turned = dataset(&world.corpus(), params).with_transform(Box::new(Turn)).unwrap();
     let mut dropped = BTreeMap::new();
     for i in 0..plain.n_train() {
         let (a, b) = (plain.train(0, i).unwrap(), turned.train(0, i).unwrap());
@@ -230,7 +232,7 @@ fn transforms_change_what_is_trained_on_reproducibly_and_nothing_else() {
         |s| s.segment_starts = vec![3, 3],
     ];
     for spoil in spoils {
-        let data = dataset(&world.corpus(), params).with_transform(Box::new(Spoil(spoil)));
+        let data = dataset(&world.corpus(), params).with_transform(Box::new(Spoil(spoil))).unwrap();
         assert!(refused(data.train(0, 0)).contains("a transform made a sample"));
     }
 }

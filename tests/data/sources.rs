@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use flate2::write::GzEncoder;
 use flate2::Compression;
-use ropewalk::data::{Separator, Sources, TextOptions};
+use ropewalk::data::{Records, Separator, Sources, TextOptions};
 
 use crate::world::{everything, expected, refused, vocab, World};
 
@@ -99,7 +99,7 @@ fn a_file_is_one_document_and_a_line_of_jsonl_too() {
 #[test]
 fn the_field_of_the_text_can_be_named() {
     let world = World::of(&[("a.jsonl", "{\"content\":\"here\",\"text\":\"not here\"}")]);
-    let options = TextOptions { text_field: "content".into(), ..TextOptions::default() };
+    let options = TextOptions { records: Records::Text("content".into()), ..TextOptions::default() };
     let corpus = world.open_with(vocab(), &Separator::Auto, &options).unwrap();
     assert_eq!(everything(&world, &corpus), [("a.jsonl:1".to_owned(), expected("here"))]);
 }

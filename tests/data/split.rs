@@ -46,7 +46,7 @@ proptest! {
     ) {
         let corpus = world(n, twice).corpus();
         let packing = if long { Packing::Long } else { Packing::Pack };
-        let params = DatasetParams { n_ctx, packing, held_out, seed };
+        let params = DatasetParams { packing, held_out, seed, ..DatasetParams::new(n_ctx) };
         let Ok(data) = split(&corpus, params) else {
             // Small worlds may have too little; larger ones with small demands may not.
             prop_assert!(n < 12 || n_ctx > 40);

@@ -21,6 +21,41 @@ fn changed(keys: &[(&str, Option<Value>)]) -> Vocab {
     Vocab::from_metadata(file.path(), &metadata).unwrap()
 }
 
+/// A SentencePiece vocabulary of bytes, letters and a few words, which puts a space in front of every text.
+fn spm() -> Vocab {
+    let mut tokens: Vec<(String, f32, i32)> =
+        vec![("<unk>".into(), 0.0, 2), ("<s>".into(), 0.0, 3), ("</s>".into(), 0.0, 3)];
+    tokens.extend((0..256).map(|b| (format!("<0x{b:02X}>"), 0.0, 6)));
+    tokens.extend(('a'..='z').chain(['\u{2581}', '.']).map(|c| (c.to_string(), -9.0, 1)));
+    let words = ["ro", "pe", "rope", "\u{2581}r", "\u{2581}rope", "s.", "\u{2581}\u{2581}"];
+    tokens.extend(words.iter().enumerate().map(|(i, word)| ((*word).into(), -(i as f32) / 4.0, 1)));
+    let strings = tokens.iter().map(|t| t.0.clone().into_bytes()).collect();
+    let metadata = [
+        ("model", Value::String(b"llama".to_vec())),
+        ("tokens", Value::Array(Array::String(strings))),
+        ("scores", Value::Array(Array::F32(tokens.iter().map(|t| t.1).collect()))),
+        ("token_type", Value::Array(Array::I32(tokens.iter().map(|t| t.2).collect()))),
+    ]
+    .map(|(key, value)| (format!("tokenizer.ggml.{key}"), value));
+    Vocab::from_metadata(std::path::Path::new("spm.gguf"), &metadata).unwrap()
+}
+
+/// Of a text of several chunks, each tokenised by itself, only the space that the tokenizer adds is left out.
+#[test]
+fn chunks_of_a_long_text_have_the_tokens_of_the_whole() {
+    let vocab = spm();
+    assert_eq!(vocab.tokenize("rope", false, false).unwrap().len(), 1, "a space is put in front");
+    for unit in ["rope ropes. a ropewalk\n", "rope  walk ropes. "] {
+        let text = unit.repeat((3 << 18) / unit.len());
+        let corpus = World::of(&[("a.txt", &text)])
+            .open_with(&vocab, &Separator::Eos, &TextOptions::default())
+            .unwrap();
+        let found = document(&corpus, 0);
+        let expected = vocab.tokenize(&text, false, false).unwrap();
+        assert!(found.strip_suffix(&[2]) == Some(&expected[..]), "{unit:?}");
+    }
+}
+
 /// Tokens before and behind the text of a document.
 fn ends(vocab: &Vocab, separator: &Separator) -> Result<(Vec<Token>, Vec<Token>), String> {
     let world = World::of(&[("a.txt", "middle"), ("b.txt", "other")]);

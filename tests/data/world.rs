@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use ropewalk::control::Control;
-use ropewalk::data::{Corpus, Separator, Sources, TextOptions};
+use ropewalk::data::{Corpus, Result, Separator, Sources, TextOptions};
 use ropewalk::gguf;
-use ropewalk::model::Result;
 use ropewalk::vocab::Vocab;
 use ropewalk::{DType, Token};
 

@@ -51,6 +51,7 @@ fn the_architecture_document_names_every_module() {
     let folders = [
         "src",
         "src/core",
+        "src/data",
         "src/import",
         "src/study",
         "ggml/files/src",

@@ -19,13 +19,14 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-core", &["ropewalk-files", "ropewalk-gguf"]),
     ("ropewalk-import", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core"]),
     ("ropewalk-tasks", &["ropewalk-core"]),
+    ("ropewalk-data", &["ropewalk-files", "ropewalk-core"]),
     ("ropewalk-study", &["ropewalk-files", "ropewalk-core"]),
     ("ropewalk-kernels", &[]),
     ("ropewalk-processor", &[]),
     ("ropewalk-ggml", &["ropewalk-files", "ropewalk-gguf", "ropewalk-kernels"]),
-    ("ropewalk-llama", &["ropewalk-gguf", "ropewalk-ggml"]),
+    ("ropewalk-llama", &["ropewalk-gguf", "ropewalk-core", "ropewalk-ggml"]),
     ("convert", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-import", "ropewalk-ggml", "ropewalk-llama", "ropewalk-processor"]),
-    ("ropewalk", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-import", "ropewalk-study", "ropewalk-tasks", "ropewalk-ggml",
+    ("ropewalk", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-data", "ropewalk-import", "ropewalk-study", "ropewalk-tasks", "ropewalk-ggml",
         "ropewalk-llama", "ropewalk-processor", "convert"]),
     (
         "ropewalk-fuzz",
@@ -43,7 +44,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "src/core",
         &[
-            &["control", "terminal"],
+            &["control", "terminal", "tokenizer"],
             &["signals"],
             &["ids"],
             &["hparams"],
@@ -80,6 +81,19 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     (
+        "src/data",
+        &[
+            &["error"],
+            &["random", "jsonl"],
+            &["text"],
+            &["corpus"],
+            &["sample", "testing"],
+            &["transform", "synthetic"],
+            &["dataset"],
+            &["histogram"],
+        ],
+    ),
+    (
         "src/study",
         &[
             &["error"],
@@ -104,8 +118,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["graph"],
             &["arch"],
             &["model"],
-            &["session", "jsonl"],
-            &["data"],
+            &["session"],
             &["eval", "train", "chat", "fetch"],
             &["plot"],
             &["cli"],
@@ -122,6 +135,8 @@ const REGISTRIES: &[(&str, &str, &str, &str)] = &[
     ("src/core/rope", ": Method =", "METHODS", "src/core/rope/mod.rs"),
     ("src/arch", ": Arch =", "ARCHS", "src/arch/mod.rs"),
     ("src/import/arch", ": Family =", "FAMILIES", "src/import/arch/mod.rs"),
+    ("src/data/transform", ": Method =", "METHODS", "src/data/transform/mod.rs"),
+    ("src/data/synthetic", ": Family =", "FAMILIES", "src/data/synthetic/mod.rs"),
     ("src/cli", "COMMAND: Command =", "COMMANDS", "src/cli/mod.rs"),
 ];
 
@@ -343,6 +358,7 @@ fn unsafe_stands_only_in_the_crates_around_ggml() {
         "src/lib.rs",
         "src/main.rs",
         "src/core/lib.rs",
+        "src/data/lib.rs",
         "src/import/lib.rs",
         "convert/src/lib.rs",
         "convert/src/main.rs",

@@ -275,7 +275,7 @@ pub(crate) fn check(
     fill(&mut trainer);
     let tokens = some_tokens(n + 1, N_VOCAB);
     let weights: Vec<f32> = (0..n).map(|i| if weighted { (i % 4) as f32 * 0.5 } else { 1.0 }).collect();
-    let sequence = Sequence { tokens: &tokens, weights: &weights, segment_starts };
+    let sequence = Sequence { tokens: &tokens, weights: &weights, segment_starts, positions: &[] };
     let got = trainer.accumulate(sequence, 1.0).unwrap();
     let grads = trainer.params().grads().unwrap();
     let (plan, scale) = (trainer.plan().clone(), f64::from(settings.lora.scale()));

@@ -20,7 +20,7 @@ fn sequences_that_cannot_be_are_refused() {
     let mut trainer = Trainer::new(&model, &settings(16, 8, "plain")).unwrap();
     let good = some_tokens(17, N_VOCAB);
     let mut error = |tokens: &[Token], weights: &[f32], segment_starts: &[u32], start: &str| {
-        let sequence = Sequence { tokens, weights, segment_starts };
+        let sequence = Sequence { tokens, weights, segment_starts, positions: &[] };
         for e in
             [trainer.loss(sequence).expect_err(start), trainer.accumulate(sequence, 1.0).expect_err(start)]
         {

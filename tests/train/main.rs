@@ -7,6 +7,7 @@ mod common;
 mod adapter;
 mod checkpoint;
 mod clex;
+mod data;
 mod experts;
 mod faults;
 mod full;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use ropewalk::data::{HeldOut, Packing, Separator};
+use ropewalk::data::Source;
 use ropewalk::model::ModelParams;
 use ropewalk::train::{Checkpointing, LoraParams, SampleOrder, SavedType, TrainAttention, TrainParams};
 
@@ -11,6 +11,7 @@ use super::super::models::{self, ModelChoice};
 use super::super::options::{parse_spec, tokens, RopeArgs};
 use super::super::output::{check_plot_name, OutputArgs};
 use super::super::usage;
+use super::data::{source, MethodArgs, TextArgs};
 use super::recipe::RecipeArgs;
 
 #[derive(Debug, Clone, clap::Args)]
@@ -18,9 +19,10 @@ pub(super) struct Args {
     /// A GGUF file, or the name of a model that `ropewalk pull` fetched
     #[arg(short, long, value_name = "MODEL")]
     model: String,
-    /// Texts to learn from: files, folders, .gz, .jsonl
-    #[arg(short, long, value_name = "PATH", num_args = 1.., required_unless_present = "plan_memory")]
-    pub(super) data: Vec<PathBuf>,
+    /// Texts to learn from: files, folders, .gz, .jsonl, token ids in .bin; NAME=PATH:SHARE gives those of a name
+    /// their share of the tokens
+    #[arg(short, long, value_name = "PATH", num_args = 1.., required_unless_present = "plan_memory", value_parser = source)]
+    pub(super) data: Vec<Source>,
     /// The adapter to write; with --train all, the model
     #[arg(short, long, value_name = "FILE", required_unless_present_any = ["plan_memory", "inspect_data"])]
     output: Option<PathBuf>,
@@ -49,6 +51,8 @@ pub(super) struct Args {
     #[command(flatten)]
     pub(super) text: TextArgs,
     #[command(flatten)]
+    pub(super) method: MethodArgs,
+    #[command(flatten)]
     pub(super) files: FileArgs,
     #[command(flatten)]
     run: RunArgs,
@@ -59,8 +63,8 @@ pub(super) struct Args {
     /// host
     #[arg(long, value_name = "SIZE", requires = "plan_memory", value_parser = size)]
     pub(super) memory: Option<usize>,
-    /// Print how long the documents of the texts are, and how far tokens of one document are apart in the
-    /// sequences to train on; train nothing
+    /// Print how long the documents of the texts are, how far tokens of one document are apart in the sequences
+    /// to train on, and the first of these; train nothing. With --plot NAME.svg both as charts
     #[arg(long, conflicts_with = "plan_memory")]
     pub(super) inspect_data: bool,
     #[command(flatten)]
@@ -120,43 +124,6 @@ impl Module {
     }
 }
 
-/// The texts.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Texts")]
-pub(super) struct TextArgs {
-    /// pack: documents joined and cut; long: windows of documents longer than the context
-    #[arg(long, value_name = "HOW", default_value = "pack")]
-    pub(super) packing: Packing,
-    /// Order of sequences: shuffled, or text, one behind another in the texts, which is the same text at every context;
-    /// default: shuffled, with --stages text
-    #[arg(long, value_name = "HOW", value_parser = ["shuffled", "text"])]
-    pub(super) order: Option<String>,
-    /// Token of the texts, in their order of training, to begin at; default: 0, with --init where the earlier run
-    /// stopped
-    #[arg(long, value_name = "N")]
-    pub(super) data_offset: Option<u64>,
-    /// No attention across documents
-    #[arg(long)]
-    pub(super) doc_mask: bool,
-    /// Held out to validate on, by document: a fraction of the text, or a number of sequences; 0: nothing
-    #[arg(long, value_name = "X", default_value = "4", value_parser = held_out)]
-    pub(super) held_out: HeldOut,
-    /// The end of a document: auto, flags, eos, eot, bos, or a token's text; default: auto, or the recipe's.
-    /// `bos` puts BOS before each document and, unless the model's flag asks for it, no EOS behind: the form
-    /// of the data of Fu et al., LCEG and HARPE
-    #[arg(long, value_name = "TOKEN", value_parser = separator)]
-    pub(super) separator: Option<Separator>,
-    /// The field of .jsonl lines
-    #[arg(long, value_name = "NAME", default_value = "text")]
-    pub(super) text_field: String,
-    /// Replace bytes that are not UTF-8 instead of refusing them
-    #[arg(long)]
-    pub(super) replace_invalid: bool,
-    /// The file that caches the tokens; default: beside the adapter
-    #[arg(long, value_name = "FILE")]
-    pub(super) cache: Option<PathBuf>,
-}
-
 /// Files written during the run.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Files")]
@@ -179,9 +146,10 @@ pub(super) struct FileArgs {
     /// A line of JSON for each step; default: the adapter's name with .log.jsonl
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// The loss curve (.svg or .png); default: the adapter's name with .loss.svg
+    /// The loss curve (.svg or .png); default: the adapter's name with .loss.svg. With --inspect-data the charts
+    /// NAME.lengths.svg and NAME.distances.svg
     #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
+    pub(super) plot: Option<PathBuf>,
 }
 
 /// Device and memory.
@@ -385,8 +353,14 @@ impl Args {
             ("--checkpoints", self.checkpoints()),
         ];
         outputs.extend(self.text.cache.clone().map(|p| ("--cache", p)));
-        let read: Vec<PathBuf> =
-            self.data.iter().chain(&self.init).map(|p| real(p)).chain([real(model)]).collect();
+        let read: Vec<PathBuf> = self
+            .data
+            .iter()
+            .map(|s| &s.path)
+            .chain(&self.init)
+            .map(|p| real(p))
+            .chain([real(model)])
+            .collect();
         for (i, (option, path)) in outputs.iter().enumerate() {
             let at = real(path);
             if let Some(input) = read.iter().find(|r| at.starts_with(r)) {
@@ -403,21 +377,7 @@ impl Args {
     }
 }
 
-fn held_out(text: &str) -> Result<HeldOut, String> {
-    let bad = || "expected a fraction below 1 (0.01) or a number of sequences (4)".to_owned();
-    match (text.parse::<usize>(), text.parse::<f64>()) {
-        (Ok(0), _) => Ok(HeldOut::None),
-        (Ok(n), _) => Ok(HeldOut::Samples(n)),
-        (_, Ok(f)) if f > 0.0 && f < 1.0 => Ok(HeldOut::Fraction(f)),
-        _ => Err(bad()),
-    }
-}
-
 fn attention(text: &str) -> Result<TrainAttention, String> {
-    text.parse().map_err(|e: ropewalk::model::Error| e.to_string())
-}
-
-fn separator(text: &str) -> Result<Separator, String> {
     text.parse().map_err(|e: ropewalk::model::Error| e.to_string())
 }
 

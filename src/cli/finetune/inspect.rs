@@ -1,17 +1,48 @@
-//! `--inspect-data`: what the texts hold, before anything is trained on them.
+//! `--inspect-data`: what the texts hold and what a sequence is made of, before anything is trained on them.
 
-use ropewalk::data::Inspection;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use ropewalk::data::{Dataset, DistanceBin, Inspection, LengthBin, Sample, Span, SpanKind};
 use ropewalk::model::Model;
+use ropewalk::plot::{Axis, Chart, Scale, Series};
 use ropewalk::train::TrainParams;
+use serde::Serialize;
 
 use super::super::engine::draw;
 use super::super::interrupt::Interrupt;
-use super::super::output::{self, Unit};
+use super::super::output::{self, count, Colour, Unit};
 use super::args::Args;
-use super::job::dataset;
 
 /// Most samples whose distances are counted.
 const SAMPLES: usize = 4096;
+/// Tokens shown at each end of a span.
+const SHOWN: usize = 12;
+/// Most spans shown; JSON has all of them.
+const SPANS: usize = 60;
+
+/// The one JSON object of `--json`.
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    found: &'a Inspection,
+    /// The first sequence to train on.
+    sample: Vec<Piece>,
+}
+
+/// Tokens of one kind in a row.
+#[derive(Serialize)]
+struct Piece {
+    kind: &'static str,
+    document: u32,
+    start: usize,
+    tokens: usize,
+    /// Position of the first one, by which it is rotated.
+    position: usize,
+    /// Tokens that are not predicted: as targets they have weight 0.
+    untrained: usize,
+    text: String,
+}
 
 pub(super) fn show(
     args: &Args,
@@ -19,17 +50,158 @@ pub(super) fn show(
     settings: &TrainParams,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
-    let mut settings = settings.clone();
-    if settings.n_ctx == 0 {
-        settings.n_ctx = model.hparams().n_ctx_train;
-    }
-    let data = dataset(args, model, &settings, interrupt)?;
+    let settings = args.at_context(model, settings)?;
+    let data = args.dataset(model, &settings, interrupt)?;
     let draw = draw(args.out.progress(0, "counting", Unit::Steps));
     let found = Inspection::new(&data, SAMPLES, &interrupt.control().with_progress(&draw))?;
     drop(draw);
-    if args.out.json {
-        output::print_json(&found)
-    } else {
-        output::print(&found.text())
+    if let Some(path) = args.files.plot.as_deref() {
+        write_charts(args, path, &found)?;
     }
+    let sample = data.train(0, 0)?;
+    if args.out.json {
+        let pieces = sample.ranges().map(|(span, range)| piece(model, &sample, span, range));
+        let sample = pieces.collect::<anyhow::Result<_>>()?;
+        return output::print_json(&Report { found: &found, sample });
+    }
+    output::print(&found.text())?;
+    print_sample(model, &data, &sample)
+}
+
+fn name(kind: SpanKind) -> &'static str {
+    match kind {
+        SpanKind::Text => "text",
+        SpanKind::Knot => "knot",
+        SpanKind::Mark => "mark",
+        SpanKind::Label => "label",
+    }
+}
+
+/// Whether the loss of predicting this token counts. The first one is no target.
+fn is_trained(sample: &Sample, token: usize) -> bool {
+    token.checked_sub(1).is_none_or(|input| sample.weights[input] > 0.0)
+}
+
+fn text_of(model: &Model, tokens: &[ropewalk::Token]) -> anyhow::Result<String> {
+    Ok(model.vocab().detokenize(tokens, true)?)
+}
+
+fn piece(model: &Model, sample: &Sample, span: Span, range: Range<usize>) -> anyhow::Result<Piece> {
+    Ok(Piece {
+        kind: name(span.kind),
+        document: span.document,
+        start: range.start,
+        tokens: range.len(),
+        position: sample.positions.get(range.start).map_or(range.start, |&p| p as usize),
+        untrained: range.clone().filter(|&i| !is_trained(sample, i)).count(),
+        text: text_of(model, &sample.tokens[range])?,
+    })
+}
+
+/// The spans of a sample, a line each: text in a colour for each document, what was put in in another, and tokens
+/// that are not predicted faint.
+fn print_sample(model: &Model, data: &Dataset, sample: &Sample) -> anyhow::Result<()> {
+    let weighed = sample.weights.iter().filter(|w| **w > 0.0).count();
+    output::print(&format!(
+        "\nsequence 1 of {}: {} tokens, {} of them predicted; faint: not predicted\n\n{:>8} {:>7} {:>9} {:>9} {:>9}\n",
+        count(data.n_train() as u64),
+        count(sample.inputs().len() as u64),
+        count(weighed as u64),
+        "document",
+        "kind",
+        "position",
+        "tokens",
+        "weight 0",
+    ))?;
+    let spans: Vec<(Span, Range<usize>)> = sample.ranges().collect();
+    for (span, range) in spans.iter().take(SPANS) {
+        let p = piece(model, sample, *span, range.clone())?;
+        output::print(&format!(
+            "{:>8} {:>7} {:>9} {:>9} {:>9}  ",
+            p.document + 1,
+            p.kind,
+            p.position,
+            p.tokens,
+            p.untrained
+        ))?;
+        let colour = match span.kind {
+            SpanKind::Text => Colour::document(span.document),
+            SpanKind::Knot | SpanKind::Mark | SpanKind::Label => Colour::Inserted,
+        };
+        let ends = match range.len() > 2 * SHOWN {
+            true => vec![range.start..range.start + SHOWN, range.end - SHOWN..range.end],
+            false => vec![range.clone()],
+        };
+        for (i, end) in ends.into_iter().enumerate() {
+            if i > 0 {
+                output::print_in(Colour::Faint, " ... ")?;
+            }
+            print_tokens(model, sample, end, colour)?;
+        }
+        output::print("\n")?;
+    }
+    if spans.len() > SPANS {
+        output::print(&format!("and {} more\n", spans.len() - SPANS))?;
+    }
+    Ok(())
+}
+
+/// Tokens of a sample, those that are predicted in a colour and the others faint.
+fn print_tokens(model: &Model, sample: &Sample, range: Range<usize>, colour: Colour) -> anyhow::Result<()> {
+    let mut start = range.start;
+    while start < range.end {
+        let trained = is_trained(sample, start);
+        let end = (start..range.end).find(|&i| is_trained(sample, i) != trained).unwrap_or(range.end);
+        let text = text_of(model, &sample.tokens[start..end])?;
+        output::print_in(if trained { colour } else { Colour::Faint }, &text)?;
+        start = end;
+    }
+    Ok(())
+}
+
+/// NAME.lengths.svg and NAME.distances.svg for NAME.svg.
+fn write_charts(args: &Args, path: &Path, found: &Inspection) -> anyhow::Result<()> {
+    let beside = |what: &str| -> PathBuf {
+        let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+        path.with_extension(format!("{what}.{extension}"))
+    };
+    let lengths = |bins: &[LengthBin]| {
+        let all: u64 = bins.iter().map(|b| b.tokens).sum();
+        let middle = |b: &LengthBin| (b.start as f64 * b.end as f64).sqrt();
+        bins.iter().map(|b| (middle(b), 100.0 * b.tokens as f64 / all.max(1) as f64)).collect::<Vec<_>>()
+    };
+    let mut series = vec![Series::new("texts", lengths(&found.lengths))];
+    series.extend(found.drawn.as_ref().map(|bins| Series::new("trained on", lengths(bins))));
+    let chart = Chart {
+        title: "Tokens by length of their document".to_owned(),
+        x: Axis::new("tokens of a document", Scale::Log).mark(found.ctx as f64, "context"),
+        y: Axis::new("tokens, %", Scale::Linear),
+        series,
+    };
+    let mut written = vec![beside("lengths")];
+    chart.write(&written[0])?;
+    // Pairs for each distance, for bins are as wide as they are far.
+    let distances = |bins: &[DistanceBin]| {
+        let point = |b: &DistanceBin| {
+            let last = (b.end - 1).max(b.start);
+            ((b.start as f64 * last as f64).sqrt(), b.pairs as f64 / (b.end - b.start) as f64)
+        };
+        bins.iter().map(point).collect::<Vec<_>>()
+    };
+    let mut series = vec![Series::new("as trained on", distances(&found.distances))];
+    series.extend(
+        found.distances_before.as_ref().map(|bins| Series::new("before the method", distances(bins))),
+    );
+    if found.distances.iter().any(|b| b.pairs > 0) {
+        let chart = Chart {
+            title: format!("Pairs of tokens of one document, {} sequences", count(found.inspected as u64)),
+            x: Axis::new("distance, tokens", Scale::Log),
+            y: Axis::new("pairs at a distance", Scale::Log),
+            series,
+        };
+        written.push(beside("distances"));
+        chart.write(&written[1])?;
+    }
+    written.iter().for_each(|path| args.out.note(format_args!("{}", path.display())));
+    Ok(())
 }

@@ -1,10 +1,7 @@
 //! Sets a training run up from the options, shows it while it goes, and reports how it ended.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use anyhow::anyhow;
-use ropewalk::data::{Built, Corpus, Dataset, DatasetParams, Sources, TextOptions};
+use ropewalk::data::Dataset;
 use ropewalk::model::{Error, Model};
 use ropewalk::plot::{Axis, Chart, Scale, Series};
 use ropewalk::train::checkpoint;
@@ -36,17 +33,14 @@ pub(super) fn run(
     settings: &TrainParams,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Done> {
-    let mut settings = settings.clone();
-    if settings.n_ctx == 0 {
-        settings.n_ctx = model.hparams().n_ctx_train;
-    }
+    let settings = args.at_context(model, settings)?;
     let (batch, optim) = args.optimiser(settings.n_ctx);
     // Impossible settings are refused before texts are tokenised.
     check_no_earlier_run(args)?;
     let mut trainer = Trainer::new(model, &settings)?;
     let init = args.init.as_deref().map(|path| Init::adapter(path, &mut trainer)).transpose()?;
     let optimizer = Optimizer::new(optim, trainer.params())?;
-    let data = dataset(args, model, &settings, interrupt)?;
+    let data = args.dataset(model, &settings, interrupt)?;
     let params = params(args, model, batch, &data, init)?;
     announce(args, choice, model, &trainer, &data, batch);
     note_on_average(args, &optim);
@@ -70,7 +64,7 @@ fn params(
     data: &Dataset,
     init: Option<Init>,
 ) -> anyhow::Result<RunParams> {
-    let names: Vec<String> = args.data.iter().map(|p| models::name(p)).collect();
+    let names: Vec<String> = args.data.iter().map(|s| models::name(&s.path)).collect();
     let order = args.order();
     let data_offset = match (args.text.data_offset, &init) {
         (Some(token), _) => token,
@@ -87,6 +81,7 @@ fn params(
         data_offset,
         ancestors: init.map_or_else(of_model, |init| Ok(init.ancestors))?,
         doc_mask: args.text.doc_mask,
+        longce: args.method.loss,
         eval_every: args.files.eval_every,
         checkpoints: Some(args.checkpoints()),
         save_every: args.files.save_every,
@@ -111,43 +106,6 @@ fn check_no_earlier_run(args: &Args) -> anyhow::Result<()> {
         )),
         _ => Ok(()),
     }
-}
-
-pub(super) fn dataset(
-    args: &Args,
-    model: &Model,
-    settings: &TrainParams,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Dataset> {
-    let (text, separator) = (&args.text, args.separator());
-    let options = TextOptions { text_field: text.text_field.clone(), replace_invalid: text.replace_invalid };
-    let sources = Sources::find(&args.data, &options)?;
-    let path = match &text.cache {
-        Some(path) => path.clone(),
-        None => {
-            let name = Corpus::file_name(model.vocab(), &sources, &separator)?;
-            args.output().parent().unwrap_or(Path::new("")).join(name)
-        }
-    };
-    sources.notes().iter().for_each(|n| args.out.note(format_args!("note: {n}")));
-    let draw = draw(args.out.progress(sources.n_bytes(), "tokenising", Unit::Bytes));
-    let notes = |text: std::fmt::Arguments<'_>| args.out.note(format_args!("note: {text}"));
-    let control = interrupt.control().with_progress(&draw).with_notes(&notes);
-    let open = || Corpus::open(&path, model.vocab(), &sources, &separator, &control);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(settings.n_threads).build()?;
-    let corpus = pool.install(open)?;
-    drop(draw);
-    corpus.notes().iter().for_each(|n| args.out.note(format_args!("note: {n}")));
-    if let Built::Again(why) = corpus.built() {
-        args.out.note(format_args!("note: {} was made again: {why}", path.display()));
-    }
-    let params = DatasetParams {
-        n_ctx: settings.n_ctx,
-        packing: text.packing,
-        held_out: text.held_out,
-        seed: args.adapter.seed,
-    };
-    Ok(Dataset::new(Arc::new(corpus), &params)?)
 }
 
 fn announce(args: &Args, choice: &ModelChoice, model: &Model, t: &Trainer<'_>, data: &Dataset, batch: usize) {

@@ -10,10 +10,7 @@ use super::super::output::{self, bytes, count};
 use super::args::Args;
 
 pub(super) fn show(args: &Args, model: &Model, settings: &TrainParams) -> anyhow::Result<()> {
-    let mut settings = settings.clone();
-    if settings.n_ctx == 0 {
-        settings.n_ctx = model.hparams().n_ctx_train;
-    }
+    let mut settings = args.at_context(model, settings)?;
     if args.memory.is_some() {
         // A GPU runs ordinary ops, and saved activations are on the host.
         settings.portable = true;

@@ -1,6 +1,7 @@
 //! `ropewalk finetune`: LoRA on quantised weights, or all parameters, under a rope method, at long context.
 
 mod args;
+mod data;
 mod inspect;
 mod job;
 mod memory;

@@ -79,7 +79,7 @@ impl Args {
     /// The tokens around documents: those given, else the recipe's, else those that the vocabulary suggests.
     pub(super) fn separator(&self) -> Separator {
         let of_recipe = || self.recipe()?.separator?.parse().ok();
-        self.text.separator.clone().or_else(of_recipe).unwrap_or_default()
+        self.text.separator.clone().or_else(of_recipe).unwrap_or_else(|| self.default_separator())
     }
 
     /// Sequences of a step, and the optimiser's settings, for a context of so many tokens.

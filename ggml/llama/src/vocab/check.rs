@@ -27,6 +27,7 @@ const MAX_BROKEN_BYTES: usize = 1 << 28;
 
 /// `tokenizer.ggml.token_type` numbers that matter here.
 const TYPE_NORMAL: i32 = 1;
+const TYPE_UNUSED: i32 = 5;
 const TYPE_BYTE: i32 = 6;
 /// Unknown, control and user-defined tokens are searched for in the text itself.
 const TYPES_SPECIAL: std::ops::RangeInclusive<i32> = 2..=4;
@@ -65,6 +66,8 @@ pub(super) struct Facts {
     pub gaps: Option<Gaps>,
     /// The token that ends a turn, going by its text.
     pub eot: Option<Token>,
+    /// Tokens reserved for uses of one's own, ascending.
+    pub unused: Vec<Token>,
 }
 
 /// A SentencePiece vocabulary without a token for every byte.
@@ -146,7 +149,13 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
         ));
     };
     if kind == Tokenizer::None {
-        return Ok(Facts { kind, n_tokens: declared_size(&keys)?, gaps: None, eot: None });
+        return Ok(Facts {
+            kind,
+            n_tokens: declared_size(&keys)?,
+            gaps: None,
+            eot: None,
+            unused: Vec::new(),
+        });
     }
 
     let tokens = check_tokens(&keys)?;
@@ -160,7 +169,19 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
         Tokenizer::Spm => gaps = find_gaps(&tokens),
         Tokenizer::Wpm | Tokenizer::Test | Tokenizer::None => {}
     }
-    Ok(Facts { kind, n_tokens: tokens.len(), gaps, eot: find_eot(&keys, &tokens) })
+    let (eot, unused) = (find_eot(&keys, &tokens), find_unused(&tokens, types));
+    Ok(Facts { kind, n_tokens: tokens.len(), gaps, eot, unused })
+}
+
+/// Tokens of the type for unused ones, which fill up the vocabularies of Qwen 2, and the reserved special
+/// tokens of Llama 3 and Mistral by their texts.
+fn find_unused(tokens: &[Cow<'_, [u8]>], types: Option<&[i32]>) -> Vec<Token> {
+    let unused = |i: usize| {
+        let reserved =
+            [&b"<|reserved_special_token_"[..], b"<SPECIAL_"].iter().any(|r| tokens[i].starts_with(r));
+        reserved || types.is_some_and(|t| t[i] == TYPE_UNUSED)
+    };
+    (0..tokens.len()).filter(|&i| unused(i)).map(|i| i as Token).collect()
 }
 
 /// Texts of end-of-turn tokens, the more telling first.

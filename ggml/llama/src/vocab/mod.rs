@@ -7,6 +7,7 @@ mod native;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ropewalk_core::tokenizer::{Failure, Tokenizer};
 use sha2::{Digest, Sha256};
 
 use crate::{sys, Error, Result, Token};
@@ -162,6 +163,12 @@ impl Vocab {
         handle.eot_by_text().or_else(|| handle.special(sys::llama_vocab_eot))
     }
 
+    /// Tokens that no text has and that the vocabulary reserves for uses of one's own, ascending: those of the
+    /// type for unused ones (Qwen 2), and reserved special tokens (Llama 3, Mistral).
+    pub fn unused(&self) -> &[Token] {
+        self.0.handle.as_ref().map_or(&[], Handle::unused)
+    }
+
     /// Whether generation ends at this token.
     pub fn is_eog(&self, token: Token) -> bool {
         self.0.handle.as_ref().is_some_and(|h| h.is_eog(token))
@@ -175,6 +182,44 @@ impl Vocab {
     /// Whether the model wants EOS behind a text.
     pub fn add_eos(&self) -> bool {
         self.flag(sys::llama_vocab_get_add_eos)
+    }
+}
+
+impl Tokenizer for Vocab {
+    fn tokenize(&self, text: &str, special: bool) -> Result<Vec<Token>, Failure> {
+        Ok(Vocab::tokenize(self, text, false, special)?)
+    }
+
+    fn n_tokens(&self) -> usize {
+        Vocab::n_tokens(self)
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        Vocab::fingerprint(self)
+    }
+
+    fn bos(&self) -> Option<Token> {
+        Vocab::bos(self)
+    }
+
+    fn eos(&self) -> Option<Token> {
+        Vocab::eos(self)
+    }
+
+    fn eot(&self) -> Option<Token> {
+        Vocab::eot(self)
+    }
+
+    fn add_bos(&self) -> bool {
+        Vocab::add_bos(self)
+    }
+
+    fn add_eos(&self) -> bool {
+        Vocab::add_eos(self)
+    }
+
+    fn unused(&self) -> Vec<Token> {
+        Vocab::unused(self).to_vec()
     }
 }
 

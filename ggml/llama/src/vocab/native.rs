@@ -176,6 +176,10 @@ impl Handle {
         self.vocab.as_ptr()
     }
 
+    pub(super) fn unused(&self) -> &[Token] {
+        &self.facts.unused
+    }
+
     pub(super) fn eot_by_text(&self) -> Option<Token> {
         self.facts.eot
     }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::corpus::Corpus;
-use super::{invalid, shuffle};
-use crate::model::Result;
+use crate::corpus::Corpus;
+use crate::error::{invalid, Result};
+use crate::random;
 
 /// The part of the documents that is held out.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -30,7 +30,7 @@ impl HeldOut {
     /// tokens than needed, the smallest document that makes up for it is added.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::model::Error::Invalid) when the texts cannot be split so that each side has
+    /// [`Error::Invalid`](crate::Error::Invalid) when the texts cannot be split so that each side has
     /// a sample.
     pub(super) fn split(
         self,
@@ -66,7 +66,7 @@ impl HeldOut {
         }
         let mut groups: Vec<(u64, Vec<u32>)> = groups.into_values().filter(|(n, _)| *n > 0).collect();
         let n_groups = groups.len();
-        shuffle::shuffle(&mut groups, &mut shuffle::rng(seed, "held out", 0, 0));
+        random::shuffle(&mut groups, &mut random::rng(seed, "held out", 0, 0));
         let (mut held, mut taken) = (Vec::new(), 0u64);
         groups.retain(|(n, documents)| {
             let fits = taken.saturating_add(*n) <= most;

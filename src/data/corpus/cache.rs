@@ -1,6 +1,7 @@
 //! The cache file of a corpus: the tokens of all documents, written once and then mapped.
 //!
-//! Layout, little endian: magic (8 bytes) and version (u64); tokens (u32 each); a record for each document
+//! Layout, little endian: magic (8 bytes) and version (u64); tokens (u32 each, with [`UNTRAINED`] where the loss
+//! is not taken over one); a record for each document
 //! (first token u64, hash of its text u64, number of its source u32, line u32); a JSON description; numbers
 //! of tokens, documents and bytes of JSON (u64 each); a digest (32 bytes). The digest is SHA-256 over the
 //! SHA-256 of each 4 MiB before it. The lengths stand at the end because tokens are written before their
@@ -10,17 +11,18 @@ use std::io::{self, Write};
 
 use files::Map;
 use rayon::prelude::*;
+use ropewalk_core::tokenizer::Token;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::Token;
-
 pub(super) const MAGIC: &[u8; 8] = b"ropedata";
 /// Version of the layout and of how texts become tokens; raised when either changes.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const HEAD: usize = 16;
 const TAIL: usize = 24 + 32;
 const RECORD: usize = 24;
+/// Set in a token that is read and not trained on.
+const UNTRAINED: u32 = 1 << 31;
 /// Bytes hashed at a time, so that several threads can hash.
 const HASH_CHUNK: usize = 1 << 22;
 
@@ -32,7 +34,8 @@ pub(super) struct Key {
     /// Tokens before and after each document.
     pub before: Vec<Token>,
     pub after: Vec<Token>,
-    pub text_field: String,
+    /// How a line of JSON Lines is read: the field, or the chat template.
+    pub records: String,
     pub replace_invalid: bool,
     pub sources: Vec<SourceKey>,
 }
@@ -42,6 +45,8 @@ pub(super) struct SourceKey {
     pub path: String,
     pub n_bytes: u64,
     pub sha256: String,
+    /// Bytes of a token, in files of token ids; else 0.
+    pub token_bytes: usize,
 }
 
 impl Key {
@@ -54,14 +59,15 @@ impl Key {
         if (&self.before, &self.after) != (&wanted.before, &wanted.after) {
             return Some("another separator".into());
         }
-        if (&self.text_field, self.replace_invalid) != (&wanted.text_field, wanted.replace_invalid) {
+        if (&self.records, self.replace_invalid) != (&wanted.records, wanted.replace_invalid) {
             return Some("texts are read in another way".into());
         }
         if self.sources.len() != wanted.sources.len() {
             return Some(format!("{} files then, {} now", self.sources.len(), wanted.sources.len()));
         }
         let mut pairs = self.sources.iter().zip(&wanted.sources);
-        let changed = pairs.find(|(a, b)| (a.n_bytes, &a.sha256) != (b.n_bytes, &b.sha256));
+        let changed = pairs
+            .find(|(a, b)| (a.n_bytes, &a.sha256, a.token_bytes) != (b.n_bytes, &b.sha256, b.token_bytes));
         changed.map(|(_, now)| format!("{} has changed", now.path))
     }
 }
@@ -115,15 +121,17 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Adds the next document; its tokens are `spans`, joined. `about.start` is not read.
+    /// Adds the next document; its tokens are `spans`, joined, each with whether it is trained on. `about.start`
+    /// is not read.
     pub(super) fn document<'t>(
         &mut self,
         about: Record,
-        spans: impl IntoIterator<Item = &'t [Token]>,
+        spans: impl IntoIterator<Item = (&'t [Token], bool)>,
     ) -> io::Result<()> {
         self.records.push(Record { start: self.n_tokens, ..about });
-        for span in spans {
-            let bytes: Vec<u8> = span.iter().flat_map(|t| t.to_le_bytes()).collect();
+        for (span, trained) in spans {
+            let flag = if trained { 0 } else { UNTRAINED };
+            let bytes: Vec<u8> = span.iter().flat_map(|&t| (t as u32 | flag).to_le_bytes()).collect();
             self.put(&bytes)?;
             self.n_tokens += span.len() as u64;
         }
@@ -221,7 +229,7 @@ impl Cache {
             return Err("its documents are out of order".into());
         }
         let tokens = &cache.map[HEAD..HEAD + 4 * n_tokens as usize];
-        let known = |t: &[u8; 4]| (u32::from_le_bytes(*t) as usize) < n_vocab;
+        let known = |t: &[u8; 4]| ((u32::from_le_bytes(*t) & !UNTRAINED) as usize) < n_vocab;
         if !tokens.as_chunks().0.par_iter().all(known) {
             return Err("it has tokens that are not in the vocabulary".into());
         }
@@ -254,12 +262,15 @@ impl Cache {
         }
     }
 
-    /// Appends tokens `start..start + n`, as far as there are any, to `out`.
-    pub(super) fn read(&self, start: u64, n: u64, out: &mut Vec<Token>) {
+    /// Tokens `start..start + n`, as far as there are any, each with whether it is trained on.
+    pub(super) fn read(&self, start: u64, n: u64) -> impl Iterator<Item = (Token, bool)> + '_ {
         let start = start.min(self.n_tokens);
         let end = start.saturating_add(n).min(self.n_tokens);
         let bytes = &self.map[HEAD + 4 * start as usize..HEAD + 4 * end as usize];
-        out.extend(bytes.as_chunks().0.iter().map(|t| Token::from_le_bytes(*t)));
+        bytes.as_chunks().0.iter().map(|t| {
+            let token = u32::from_le_bytes(*t);
+            ((token & !UNTRAINED) as Token, token & UNTRAINED == 0)
+        })
     }
 }
 
@@ -290,13 +301,13 @@ mod tests {
             tokenizer: String::new(),
             before: vec![],
             after: vec![2],
-            text_field: "text".into(),
+            records: "text".into(),
             replace_invalid: false,
             sources: vec![],
         };
         let mut writer = Writer::new(Full(room))?;
         let about = Record { start: 0, text_hash: 1, source: 0, line: 0 };
-        writer.document(about, [[1, 2, 3].as_slice(), &[4]])?;
+        writer.document(about, [([1, 2, 3].as_slice(), true), (&[4], false)])?;
         writer.finish(&Description { key, notes: vec![] })
     }
 

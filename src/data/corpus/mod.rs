@@ -1,5 +1,9 @@
 //! A corpus: documents as tokens, made once, stored in a cache file and read from it.
 
+mod cache;
+mod chunks;
+mod separator;
+
 use std::cell::Cell;
 use std::io::Read;
 use std::ops::Range;
@@ -8,17 +12,16 @@ use std::rc::Rc;
 
 use files::{Lock, Map, Unchanging};
 use rayon::prelude::*;
+use ropewalk_core::control::Control;
+use ropewalk_core::tokenizer::{Failure, Token, Tokenizer};
 use sha2::{Digest, Sha256};
 
-use super::cache::{Cache, Description, Key, Record, SourceKey, Writer, MAGIC};
-use super::read::{documents, Document};
-use super::separator::{Ends, Separator};
-use super::sources::Sources;
-use super::{chunks, hex, invalid, io};
-use crate::control::Control;
-use crate::model::{Error, Result};
-use crate::vocab::Vocab;
-use crate::Token;
+use crate::error::{invalid, io, Error, Result};
+use crate::text::{documents, ChatTemplate, Content, Document, Group, Kind, Reading, Records, Sources};
+use cache::{Cache, Description, Key, Record, SourceKey, Writer, MAGIC};
+use separator::Ends;
+
+pub use separator::Separator;
 
 /// Bytes of text tokenised in one batch, for each thread.
 const BATCH: usize = 1 << 21;
@@ -39,9 +42,20 @@ pub enum Built {
 pub struct Corpus {
     cache: Cache,
     built: Built,
-    /// Paths of the sources as they are now; those in the cache may be of another folder.
-    sources: Vec<String>,
+    /// Paths of the sources as they are now, with their groups; those in the cache may be of another folder.
+    sources: Vec<(String, usize)>,
+    groups: Vec<Group>,
+    /// Tokens around documents.
+    ends: Ends,
     n_vocab: usize,
+}
+
+/// All that texts become tokens by.
+#[derive(Clone, Copy)]
+struct Made<'a> {
+    vocab: &'a dyn Tokenizer,
+    sources: &'a Sources,
+    ends: &'a Ends,
 }
 
 impl Corpus {
@@ -60,15 +74,23 @@ impl Corpus {
     /// and is left alone.
     pub fn open(
         path: &Path,
-        vocab: &Vocab,
+        vocab: &dyn Tokenizer,
         sources: &Sources,
         separator: &Separator,
         control: &Control<'_>,
     ) -> Result<Corpus> {
         let ends = separator.ends(vocab)?;
-        let key = key(vocab, sources, &ends);
-        let names = key.sources.iter().map(|s| s.path.clone()).collect();
+        let made = Made { vocab, sources, ends: &ends };
+        let key = made.key();
         let n_vocab = vocab.n_tokens();
+        let corpus = |cache, built| Corpus {
+            cache,
+            built,
+            sources: sources.files().iter().map(|f| (f.path.display().to_string(), f.group)).collect(),
+            groups: sources.groups().to_vec(),
+            ends: ends.clone(),
+            n_vocab,
+        };
         let mut found = existing(path, &key, n_vocab)?;
         let mut lock = None;
         if found.is_err() {
@@ -77,12 +99,12 @@ impl Corpus {
             found = existing(path, &key, n_vocab)?;
         }
         let built = match found {
-            Ok(cache) => return Ok(Corpus { cache, built: Built::Reused, sources: names, n_vocab }),
+            Ok(cache) => return Ok(corpus(cache, Built::Reused)),
             Err(built) => built,
         };
         files::replace(path, |out| {
             let mut writer = Writer::new(out).map_err(|e| io(path, e))?;
-            let mut build = Build { path, vocab, ends: &ends, sources, control, notes: Vec::new() };
+            let mut build = Build { path, made, control, notes: Vec::new() };
             build.run(&mut writer)?;
             let notes = build.notes;
             writer.finish(&Description { key: key.clone(), notes }).map_err(|e| io(path, e))
@@ -90,7 +112,7 @@ impl Corpus {
         drop(lock);
         let cache = reuse(path, &key, n_vocab)?
             .map_err(|why| invalid(format!("{}: just written, and not to be used: {why}", path.display())))?;
-        Ok(Corpus { cache, built, sources: names, n_vocab })
+        Ok(corpus(cache, built))
     }
 
     /// A file name for the cache of these paths under this tokenizer, such as `0123456789abcdef.tokens`. It
@@ -98,8 +120,8 @@ impl Corpus {
     ///
     /// # Errors
     /// The vocabulary lacks the separator.
-    pub fn file_name(vocab: &Vocab, sources: &Sources, separator: &Separator) -> Result<String> {
-        let mut key = key(vocab, sources, &separator.ends(vocab)?);
+    pub fn file_name(vocab: &dyn Tokenizer, sources: &Sources, separator: &Separator) -> Result<String> {
+        let mut key = Made { vocab, sources, ends: &separator.ends(vocab)? }.key();
         key.sources.iter_mut().for_each(|s| (s.n_bytes, s.sha256) = (0, String::new()));
         let key = serde_json::to_vec(&key).map_err(|e| invalid(e.to_string()))?;
         Ok(format!("{}.tokens", hex(&Sha256::digest(key)[..8])))
@@ -140,7 +162,48 @@ impl Corpus {
 
     /// Appends the tokens at `range` to `out`. Positions beyond the end of the corpus give none.
     pub fn read(&self, range: Range<u64>, out: &mut Vec<Token>) {
-        self.cache.read(range.start, range.end.saturating_sub(range.start), out);
+        out.extend(self.marked(range).map(|(token, _)| token));
+    }
+
+    /// The tokens at `range`, each with whether the loss is taken over it. Positions beyond the end of the
+    /// corpus give none.
+    pub(crate) fn marked(&self, range: Range<u64>) -> impl Iterator<Item = (Token, bool)> + '_ {
+        self.cache.read(range.start, range.end.saturating_sub(range.start))
+    }
+
+    /// Whether documents end with a token that says so; under a separator of BOS alone they do not.
+    pub fn has_end(&self) -> bool {
+        !self.ends.after.is_empty()
+    }
+
+    /// Tokens before and after each text.
+    pub(crate) fn around(&self) -> (&[Token], &[Token]) {
+        (&self.ends.before, &self.ends.after)
+    }
+
+    /// The tokens that end a document: none where it has none, in a stream of token ids that was cut off.
+    pub(crate) fn end_of(&self, document: usize) -> &[Token] {
+        let (after, mut last) = (self.ends.after.as_slice(), Vec::new());
+        let range = self.range(document);
+        self.read(range.end.saturating_sub(after.len() as u64).max(range.start)..range.end, &mut last);
+        if last == after {
+            after
+        } else {
+            &[]
+        }
+    }
+
+    /// The groups of sources.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The place of a document's group in [`Corpus::groups`].
+    ///
+    /// # Panics
+    /// When there is no such document.
+    pub fn group(&self, document: usize) -> usize {
+        self.sources[self.record(document).source as usize].1
     }
 
     /// The file of a document, with its line for JSONL: `notes.txt`, `pages.jsonl:12`.
@@ -149,7 +212,7 @@ impl Corpus {
     /// When there is no such document.
     pub fn name(&self, document: usize) -> String {
         let record = self.record(document);
-        let file = &self.sources[record.source as usize];
+        let file = &self.sources[record.source as usize].0;
         if record.line == 0 {
             file.clone()
         } else {
@@ -171,20 +234,35 @@ impl Corpus {
     }
 }
 
-fn key(vocab: &Vocab, sources: &Sources, ends: &Ends) -> Key {
-    let files = sources.files().iter().map(|f| SourceKey {
-        path: f.path.display().to_string(),
-        n_bytes: f.n_bytes,
-        sha256: hex(&f.sha256),
-    });
-    Key {
-        tokenizer: hex(&vocab.fingerprint()),
-        before: ends.before.clone(),
-        after: ends.after.clone(),
-        text_field: sources.options().text_field.clone(),
-        replace_invalid: sources.options().replace_invalid,
-        sources: files.collect(),
+impl Made<'_> {
+    fn key(&self) -> Key {
+        let options = self.sources.options();
+        let files = self.sources.files().iter().map(|f| SourceKey {
+            path: f.path.display().to_string(),
+            n_bytes: f.n_bytes,
+            sha256: hex(&f.sha256),
+            token_bytes: if f.kind == Kind::Tokens { options.token_bytes } else { 0 },
+        });
+        let records = match &options.records {
+            Records::Text(field) => field.clone(),
+            Records::Chat { answers_only } => {
+                let template = self.sources.template().map_or(String::new(), ChatTemplate::fingerprint);
+                format!("chat {template}, answers only: {answers_only}")
+            }
+        };
+        Key {
+            tokenizer: hex(&self.vocab.fingerprint()),
+            before: self.ends.before.clone(),
+            after: self.ends.after.clone(),
+            records,
+            replace_invalid: options.replace_invalid,
+            sources: files.collect(),
+        }
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// The cache at `path`, if it can serve; else what is to be done.
@@ -251,9 +329,7 @@ fn reuse(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, String>
 /// Tokenises the sources into a new cache.
 struct Build<'a> {
     path: &'a Path,
-    vocab: &'a Vocab,
-    ends: &'a Ends,
-    sources: &'a Sources,
+    made: Made<'a>,
     control: &'a Control<'a>,
     notes: Vec<String>,
 }
@@ -261,28 +337,39 @@ struct Build<'a> {
 impl Build<'_> {
     fn run<W: std::io::Write>(&mut self, writer: &mut Writer<W>) -> Result<()> {
         let batch_bytes = BATCH * rayon::current_num_threads();
-        let read = Rc::new(Cell::new(0));
+        let Made { vocab, sources, ends } = self.made;
+        let counter = Rc::new(Cell::new(0));
+        let reading = Reading {
+            options: sources.options(),
+            template: sources.template(),
+            before: &ends.before,
+            after: &ends.after,
+            n_vocab: vocab.n_tokens(),
+            counter: Rc::clone(&counter),
+        };
         let mut notes = Vec::new();
-        for (source, file) in self.sources.files().iter().enumerate() {
+        for (source, file) in sources.files().iter().enumerate() {
             let (mut batch, mut n_bytes) = (Vec::new(), 0);
-            let options = self.sources.options();
-            documents(&file.path, options, Rc::clone(&read), &mut notes, &mut |document| {
-                n_bytes += document.text.len();
+            documents(file, &reading, &mut notes, &mut |document| {
+                n_bytes += document.n_bytes();
                 batch.push(document);
                 if n_bytes >= batch_bytes {
                     self.write(source, &batch, writer)?;
-                    self.tell(read.get(), writer)?;
+                    self.tell(counter.get(), writer)?;
                     batch.clear();
                     n_bytes = 0;
+                }
+                if self.control.stopped() {
+                    return Err(Error::Interrupted);
                 }
                 Ok(())
             })?;
             self.write(source, &batch, writer)?;
-            self.tell(read.get(), writer)?;
+            self.tell(counter.get(), writer)?;
         }
         self.notes = notes;
         if writer.n_documents() == 0 {
-            let n = self.sources.files().len();
+            let n = sources.files().len();
             return Err(invalid(format!("no text to train on: all of {n} files are blank")));
         }
         Ok(())
@@ -291,7 +378,7 @@ impl Build<'_> {
     fn tell<W: std::io::Write>(&mut self, bytes: u64, writer: &Writer<W>) -> Result<()> {
         let (documents, tokens) = (writer.n_documents(), writer.n_tokens());
         // A file may have grown since it was listed.
-        let n_bytes = self.sources.n_bytes().max(bytes);
+        let n_bytes = self.made.sources.n_bytes().max(bytes);
         let what = format_args!("tokenising: {documents} documents, {tokens} tokens");
         self.control.report(what, bytes, n_bytes);
         if self.control.stopped() {
@@ -307,32 +394,89 @@ impl Build<'_> {
         batch: &[Document],
         writer: &mut Writer<W>,
     ) -> Result<()> {
-        let named = |document: &Document, e: ggml::Error| {
-            let file = self.sources.files()[source].path.display();
+        let vocab = self.made.vocab;
+        let named = |document: &Document, e: Failure| {
+            let file = self.made.sources.files()[source].path.display();
             let place = if document.line == 0 { String::new() } else { format!(":{}", document.line) };
             invalid(format!("{file}{place}: {e}"))
         };
         // Chunks of all documents are tokenised together, because a batch may be one long document.
-        let chunks: Vec<Vec<&str>> = batch
-            .par_iter()
-            .map(|d| chunks::split(self.vocab, &d.text).map_err(|e| named(d, e)))
-            .collect::<Result<_>>()?;
-        let flat: Vec<(usize, &str)> =
-            chunks.iter().enumerate().flat_map(|(i, of)| of.iter().map(move |chunk| (i, *chunk))).collect();
+        let pieces: Vec<Vec<Piece<'_>>> =
+            batch.par_iter().map(|d| pieces(vocab, d).map_err(|e| named(d, e))).collect::<Result<_>>()?;
+        let flat: Vec<(usize, Piece<'_>)> =
+            pieces.iter().enumerate().flat_map(|(i, of)| of.iter().map(move |piece| (i, *piece))).collect();
         let tokens: Vec<Vec<Token>> = flat
             .par_iter()
-            .map(|&(i, chunk)| self.vocab.tokenize(chunk, false, false).map_err(|e| named(&batch[i], e)))
+            .map(|&(i, piece)| vocab.tokenize(piece.text, piece.special).map_err(|e| named(&batch[i], e)))
             .collect::<Result<_>>()?;
         let mut tokens = tokens.into_iter();
-        for (document, chunks) in batch.iter().zip(&chunks) {
-            let hash = Sha256::digest(document.text.as_bytes());
-            let text_hash = hash.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b));
+        for (document, pieces) in batch.iter().zip(&pieces) {
+            let inner: Vec<(Vec<Token>, bool)> =
+                pieces.iter().zip(tokens.by_ref()).map(|(piece, tokens)| (tokens, piece.trained)).collect();
+            let spans = self.spans(document, &inner);
+            if spans.iter().all(|(span, _)| span.is_empty()) {
+                continue;
+            }
+            let text_hash = text_hash(document);
             let record = Record { start: 0, text_hash, source: source as u32, line: document.line };
-            let inner: Vec<Vec<Token>> = tokens.by_ref().take(chunks.len()).collect();
-            let ends = self.ends;
-            let all = std::iter::once(&ends.before).chain(&inner).chain(std::iter::once(&ends.after));
-            writer.document(record, all.map(Vec::as_slice)).map_err(|e| io(self.path, e))?;
+            writer.document(record, spans).map_err(|e| io(self.path, e))?;
         }
         Ok(())
     }
+
+    /// A document's tokens with those around it, and whether they are trained on.
+    fn spans<'t>(
+        &'t self,
+        document: &'t Document,
+        inner: &'t [(Vec<Token>, bool)],
+    ) -> Vec<(&'t [Token], bool)> {
+        let (before, after) = (self.made.ends.before.as_slice(), self.made.ends.after.as_slice());
+        let inner = inner.iter().map(|(tokens, trained)| (tokens.as_slice(), *trained));
+        match &document.content {
+            Content::Tokens(tokens) => vec![(tokens, true)],
+            Content::Text(_) => std::iter::once((before, true)).chain(inner).chain([(after, true)]).collect(),
+            Content::Parts(parts) => {
+                let whole = parts.iter().all(|p| p.trained);
+                let mut spans: Vec<(&[Token], bool)> = inner.collect();
+                // A template may write the tokens around a conversation itself.
+                let first = spans.iter().find_map(|(span, _)| span.first()).copied();
+                if before.first() != first.as_ref() || before.is_empty() {
+                    spans.insert(0, (before, whole));
+                }
+                if parts.iter().all(|p| !p.special) {
+                    spans.push((after, true));
+                }
+                spans
+            }
+        }
+    }
+}
+
+/// A text that is tokenised by itself.
+#[derive(Clone, Copy)]
+struct Piece<'t> {
+    text: &'t str,
+    special: bool,
+    trained: bool,
+}
+
+fn pieces<'t>(vocab: &dyn Tokenizer, document: &'t Document) -> Result<Vec<Piece<'t>>, Failure> {
+    let chunk = |text| Piece { text, special: false, trained: true };
+    Ok(match &document.content {
+        Content::Text(text) => chunks::split(vocab, text)?.into_iter().map(chunk).collect(),
+        Content::Parts(parts) => {
+            parts.iter().map(|p| Piece { text: &p.text, special: p.special, trained: p.trained }).collect()
+        }
+        Content::Tokens(_) => Vec::new(),
+    })
+}
+
+fn text_hash(document: &Document) -> u64 {
+    let mut hash = Sha256::new();
+    match &document.content {
+        Content::Text(text) => hash.update(text),
+        Content::Parts(parts) => parts.iter().for_each(|p| hash.update(&p.text)),
+        Content::Tokens(tokens) => tokens.iter().for_each(|t| hash.update(t.to_le_bytes())),
+    }
+    hash.finalize().iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b))
 }

@@ -2,10 +2,9 @@
 
 use std::str::FromStr;
 
-use super::invalid;
-use crate::model::{Error, Result};
-use crate::vocab::Vocab;
-use crate::Token;
+use ropewalk_core::tokenizer::{Token, Tokenizer};
+
+use crate::error::{invalid, Error, Result};
 
 /// The tokens that end a document. Under every choice BOS stands in front of each document if the model's
 /// flag (`tokenizer.ggml.add_bos_token`) asks for it.
@@ -23,6 +22,8 @@ pub enum Separator {
     Eot,
     /// BOS in front, whatever its flag says, and EOS as its flag says.
     Bos,
+    /// BOS in front and EOS behind, whatever the flags say.
+    Both,
     /// The token of this text, such as `<|endoftext|>`.
     Token(String),
 }
@@ -30,7 +31,7 @@ pub enum Separator {
 impl FromStr for Separator {
     type Err = Error;
 
-    /// `auto`, `flags`, `eos`, `eot`, `bos`, or else the text of a token.
+    /// `auto`, `flags`, `eos`, `eot`, `bos`, `bos+eos`, or else the text of a token.
     fn from_str(text: &str) -> Result<Self> {
         Ok(match text {
             "auto" => Separator::Auto,
@@ -38,7 +39,12 @@ impl FromStr for Separator {
             "eos" => Separator::Eos,
             "eot" => Separator::Eot,
             "bos" => Separator::Bos,
-            "" => return Err(invalid("separator: expected auto, flags, eos, eot, bos or a token's text")),
+            "bos+eos" => Separator::Both,
+            "" => {
+                return Err(invalid(
+                    "separator: expected auto, flags, eos, eot, bos, bos+eos or a token's text",
+                ))
+            }
             token => Separator::Token(token.to_owned()),
         })
     }
@@ -57,25 +63,28 @@ impl Separator {
     /// # Errors
     /// [`Error::Invalid`] when the vocabulary lacks the token asked for, or when under [`Separator::Flags`]
     /// nothing would stand between documents.
-    pub(super) fn ends(&self, vocab: &Vocab) -> Result<Ends> {
+    pub(super) fn ends(&self, vocab: &dyn Tokenizer) -> Result<Ends> {
         let need = |token: Option<Token>, what: &str| {
             token.ok_or_else(|| invalid(format!("the vocabulary has no {what}; choose another separator")))
         };
+        let tokens = |text: &str, special| {
+            vocab.tokenize(text, special).map_err(|e| invalid(format!("separator '{text}': {e}")))
+        };
         let mut before = Vec::new();
-        if vocab.add_bos() || *self == Separator::Bos {
+        if vocab.add_bos() || matches!(self, Separator::Bos | Separator::Both) {
             before.push(need(vocab.bos(), "beginning-of-text token")?);
         }
         let eos = || need(vocab.eos(), "end-of-text token").map(|t| vec![t]);
         let after = match self {
             Separator::Auto => match vocab.eos().or_else(|| vocab.eot()) {
                 Some(end) => vec![end],
-                None if before.is_empty() => vocab.tokenize("\n\n", false, false)?,
+                None if before.is_empty() => tokens("\n\n", false)?,
                 None => Vec::new(),
             },
             Separator::Flags | Separator::Bos if !vocab.add_eos() => Vec::new(),
-            Separator::Flags | Separator::Bos | Separator::Eos => eos()?,
+            Separator::Flags | Separator::Bos | Separator::Eos | Separator::Both => eos()?,
             Separator::Eot => vec![need(vocab.eot(), "end-of-turn token")?],
-            Separator::Token(text) => match vocab.tokenize(text, false, true)?[..] {
+            Separator::Token(text) => match tokens(text, true)?[..] {
                 [token] => vec![token],
                 ref found => {
                     return Err(invalid(format!(
@@ -86,7 +95,7 @@ impl Separator {
             },
         };
         // A BOS that follows the same token as EOS would be a second separator.
-        if before == after {
+        if before == after && *self != Separator::Both {
             before.clear();
         }
         if before.is_empty() && after.is_empty() {

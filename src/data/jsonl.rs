@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::model::{Error, Result};
+use crate::error::{invalid, io, Result};
 
 /// Bytes of one text, unpacked. A gzip file of a megabyte can hold a gigabyte.
 pub const MAX_TEXT: u64 = 1 << 30;
@@ -23,13 +23,11 @@ pub fn is_jsonl(path: &Path) -> bool {
     name.ends_with(".jsonl") || name.ends_with(".ndjson")
 }
 
-/// The texts of a file, each with the number of its line, counted from 1. Blank lines are passed over; an
-/// error ends it.
+/// The lines of a file that are not blank, each with its number, counted from 1. An error ends it.
 #[derive(Debug)]
-pub struct Texts<'a, R> {
+pub struct Lines<'a, R> {
     path: &'a Path,
     input: R,
-    field: &'a str,
     replace_invalid: bool,
     line: u32,
     offset: u64,
@@ -37,11 +35,11 @@ pub struct Texts<'a, R> {
     failed: bool,
 }
 
-impl<'a, R: BufRead> Texts<'a, R> {
-    /// Reads field `field` of each line of `input`; `path` only names it in errors. Bytes that are not UTF-8
-    /// become U+FFFD under `replace_invalid`, and are an error otherwise.
-    pub fn new(path: &'a Path, input: R, field: &'a str, replace_invalid: bool) -> Self {
-        Texts { path, input, field, replace_invalid, line: 0, offset: 0, replaced: 0, failed: false }
+impl<'a, R: BufRead> Lines<'a, R> {
+    /// Reads the lines of `input`; `path` only names it in errors. Bytes that are not UTF-8 become U+FFFD under
+    /// `replace_invalid`, and are an error otherwise.
+    pub fn new(path: &'a Path, input: R, replace_invalid: bool) -> Self {
+        Lines { path, input, replace_invalid, line: 0, offset: 0, replaced: 0, failed: false }
     }
 
     /// Lines so far in which bytes were replaced.
@@ -49,18 +47,23 @@ impl<'a, R: BufRead> Texts<'a, R> {
         self.replaced
     }
 
-    fn next_text(&mut self) -> Result<Option<(u32, String)>> {
+    /// The name of a line in errors: `pages.jsonl:12`.
+    pub fn name(&self, line: u32) -> String {
+        format!("{}:{line}", self.path.display())
+    }
+
+    fn next_line(&mut self) -> Result<Option<(u32, String)>> {
         loop {
             let mut bytes = Vec::new();
             let read = (&mut self.input).take(MAX_LINE + 1).read_until(b'\n', &mut bytes);
-            let n = read.map_err(|e| Error::Ggml(ggml::Error::io(self.path, e)))?;
+            let n = read.map_err(|e| io(self.path, e))?;
             if n == 0 {
                 return Ok(None);
             }
             self.line = self.line.checked_add(1).ok_or_else(|| {
                 invalid(format!("{}: expected at most {} lines, found more", self.path.display(), u32::MAX))
             })?;
-            let name = format!("{}:{}", self.path.display(), self.line);
+            let name = self.name(self.line);
             if n as u64 > MAX_LINE {
                 return Err(invalid(format!(
                     "{name}: expected a line of at most {MAX_LINE} bytes, found more"
@@ -69,9 +72,42 @@ impl<'a, R: BufRead> Texts<'a, R> {
             let text = utf8(&name, bytes, self.offset, self.replace_invalid, &mut self.replaced)?;
             self.offset += n as u64;
             if !text.trim().is_empty() {
-                return Ok(Some((self.line, field(&name, &text, self.field)?)));
+                return Ok(Some((self.line, text)));
             }
         }
+    }
+}
+
+impl<R: BufRead> Iterator for Lines<'_, R> {
+    type Item = Result<(u32, String)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let next = self.next_line();
+        self.failed = next.is_err();
+        next.transpose()
+    }
+}
+
+/// The texts of a file, each with the number of its line, counted from 1. Blank lines are passed over; an
+/// error ends it.
+#[derive(Debug)]
+pub struct Texts<'a, R> {
+    lines: Lines<'a, R>,
+    field: &'a str,
+}
+
+impl<'a, R: BufRead> Texts<'a, R> {
+    /// Reads field `field` of each line of `input`, as [`Lines::new`] reads lines.
+    pub fn new(path: &'a Path, input: R, field: &'a str, replace_invalid: bool) -> Self {
+        Texts { lines: Lines::new(path, input, replace_invalid), field }
+    }
+
+    /// Lines so far in which bytes were replaced.
+    pub fn n_replaced(&self) -> u64 {
+        self.lines.n_replaced()
     }
 }
 
@@ -79,12 +115,11 @@ impl<R: BufRead> Iterator for Texts<'_, R> {
     type Item = Result<(u32, String)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.failed {
-            return None;
-        }
-        let next = self.next_text();
-        self.failed = next.is_err();
-        next.transpose()
+        let next = self.lines.next()?;
+        let text =
+            next.and_then(|(line, text)| Ok((line, field(&self.lines.name(line), &text, self.field)?)));
+        self.lines.failed = text.is_err();
+        Some(text)
     }
 }
 
@@ -219,10 +254,6 @@ impl Visitor<'_> for Is<'_> {
     fn visit_str<E>(self, key: &str) -> Result<bool, E> {
         Ok(self.0 == Some(key))
     }
-}
-
-fn invalid(what: String) -> Error {
-    Error::Invalid(what)
 }
 
 #[cfg(test)]

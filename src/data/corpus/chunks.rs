@@ -1,8 +1,7 @@
 //! Splits a long text into chunks that can be tokenised in parallel: their tokens, joined, are those of the
 //! whole text.
 
-use crate::vocab::Vocab;
-use ggml::Result;
+use ropewalk_core::tokenizer::{Failure, Tokenizer};
 
 /// Largest length of a chunk in bytes, where a place to cut is found. libllama takes about 30 bytes of memory
 /// for each byte of text (measured to 40 MB, where time grows in proportion too) and, under some
@@ -25,7 +24,7 @@ const TRIES: usize = 8;
 ///
 /// # Errors
 /// Those of the tokenizer.
-pub(super) fn split<'t>(vocab: &Vocab, text: &'t str) -> Result<Vec<&'t str>> {
+pub(super) fn split<'t>(vocab: &dyn Tokenizer, text: &'t str) -> Result<Vec<&'t str>, Failure> {
     let mut chunks = Vec::new();
     let (mut start, mut end) = (0, CHUNK);
     while end < text.len() {
@@ -42,7 +41,12 @@ pub(super) fn split<'t>(vocab: &Vocab, text: &'t str) -> Result<Vec<&'t str>> {
 }
 
 /// A cut in the last bytes before `end`, as the end of the left chunk and the start of the right one.
-fn find_cut(vocab: &Vocab, text: &str, start: usize, end: usize) -> Result<Option<(usize, usize)>> {
+fn find_cut(
+    vocab: &dyn Tokenizer,
+    text: &str,
+    start: usize,
+    end: usize,
+) -> Result<Option<(usize, usize)>, Failure> {
     let from = boundary(text, start.max(end.saturating_sub(CUT_RANGE)) + 1);
     let end = boundary(text, end);
     let Some(window) = text.get(from..end) else { return Ok(None) };
@@ -70,10 +74,10 @@ fn find_cut(vocab: &Vocab, text: &str, start: usize, end: usize) -> Result<Optio
 }
 
 /// Whether the text around a cut has the same tokens with the cut and without it.
-fn keeps_tokens(vocab: &Vocab, text: &str, left: usize, right: usize) -> Result<bool> {
+fn keeps_tokens(vocab: &dyn Tokenizer, text: &str, left: usize, right: usize) -> Result<bool, Failure> {
     let from = boundary(text, left.saturating_sub(AROUND));
     let to = boundary(text, right.saturating_add(AROUND));
-    let tokens = |part: &str| vocab.tokenize(part, false, false);
+    let tokens = |part: &str| vocab.tokenize(part, false);
     let mut apart = tokens(&text[from..left])?;
     apart.extend(tokens(&text[right..to])?);
     Ok(apart == tokens(&text[from..to])?)
@@ -82,55 +86,4 @@ fn keeps_tokens(vocab: &Vocab, text: &str, left: usize, right: usize) -> Result<
 /// The first character boundary at or after byte `at`.
 fn boundary(text: &str, at: usize) -> usize {
     (at..text.len()).find(|&i| text.is_char_boundary(i)).unwrap_or(text.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use gguf::{Array, Value};
-
-    use super::*;
-
-    /// A SentencePiece vocabulary of bytes, letters and a few words, which puts a space in front of every
-    /// text.
-    fn spm() -> Vocab {
-        let mut tokens: Vec<(String, f32, i32)> =
-            vec![("<unk>".into(), 0.0, 2), ("<s>".into(), 0.0, 3), ("</s>".into(), 0.0, 3)];
-        tokens.extend((0..256).map(|b| (format!("<0x{b:02X}>"), 0.0, 6)));
-        tokens.extend(('a'..='z').chain(['\u{2581}', '.']).map(|c| (c.to_string(), -9.0, 1)));
-        for (i, word) in
-            ["ro", "pe", "rope", "\u{2581}r", "\u{2581}rope", "s.", "\u{2581}\u{2581}"].iter().enumerate()
-        {
-            tokens.push(((*word).into(), -(i as f32) / 4.0, 1));
-        }
-        let strings = tokens.iter().map(|t| t.0.clone().into_bytes()).collect();
-        let metadata = [
-            ("model", Value::String(b"llama".to_vec())),
-            ("tokens", Value::Array(Array::String(strings))),
-            ("scores", Value::Array(Array::F32(tokens.iter().map(|t| t.1).collect()))),
-            ("token_type", Value::Array(Array::I32(tokens.iter().map(|t| t.2).collect()))),
-        ]
-        .map(|(key, value)| (format!("tokenizer.ggml.{key}"), value));
-        Vocab::from_metadata(std::path::Path::new("spm.gguf"), &metadata).unwrap()
-    }
-
-    #[test]
-    fn chunks_leave_out_only_the_space_that_the_tokenizer_adds() {
-        let vocab = spm();
-        assert_eq!(vocab.tokenize("rope", false, false).unwrap().len(), 1, "a space is put in front");
-        for unit in ["rope ropes. a ropewalk\n", "rope  walk ropes. "] {
-            let text = unit.repeat(3 * CHUNK / unit.len());
-            let chunks = split(&vocab, &text).unwrap();
-            assert!(chunks.len() >= 3, "{} chunks", chunks.len());
-            assert!(chunks.iter().all(|c| c.len() <= CHUNK));
-            let mut at = 0;
-            for chunk in &chunks {
-                let start = chunk.as_ptr() as usize - text.as_ptr() as usize;
-                assert!([at, at + 1].contains(&start) && text[at..start].trim_matches(' ').is_empty());
-                at = start + chunk.len();
-            }
-            assert_eq!(at, text.len());
-            let tokens = chunks.iter().flat_map(|c| vocab.tokenize(c, false, false).unwrap());
-            assert!(tokens.eq(vocab.tokenize(&text, false, false).unwrap()));
-        }
-    }
 }

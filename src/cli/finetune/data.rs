@@ -1,0 +1,239 @@
+//! The texts and what is made of them: options, and the data set that they come to.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ropewalk::data::{
+    self, Built, Corpus, Dataset, DatasetParams, HeldOut, Knots, Mixture, Packing, Records, Separator,
+    Source, Sources, TextOptions, Transform, Upsample, MAX_TEXT,
+};
+use ropewalk::model::Model;
+use ropewalk::train::{LongCe, TrainParams};
+
+use super::super::engine::draw;
+use super::super::interrupt::Interrupt;
+use super::super::output::Unit;
+use super::super::{template, usage};
+use super::args::Args;
+
+/// The texts.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Texts")]
+pub(super) struct TextArgs {
+    /// pack: documents joined and cut; long: windows of documents longer than the context; truncate: a document
+    /// each, cut to the context, between BOS and EOS (SBA-RoPE)
+    #[arg(long, value_name = "HOW", default_value = "pack", value_parser = parsed::<Packing>)]
+    pub(super) packing: Packing,
+    /// Order of sequences: shuffled, or text, one behind another in the texts, which is the same text at every context;
+    /// default: shuffled, with --stages text
+    #[arg(long, value_name = "HOW", value_parser = ["shuffled", "text"])]
+    pub(super) order: Option<String>,
+    /// Token of the texts, in their order of training, to begin at; default: 0, with --init where the earlier run
+    /// stopped
+    #[arg(long, value_name = "N")]
+    pub(super) data_offset: Option<u64>,
+    /// No attention across documents, and no loss where one ends (AttnMask of Untie the Knots, Llama 3)
+    #[arg(long)]
+    pub(super) doc_mask: bool,
+    /// No loss of the token that ends a document (Megatron's eod_mask_loss; so it is under --doc-mask and utk)
+    #[arg(long)]
+    eod_mask_loss: bool,
+    /// Held out to validate on, by document: a fraction of the text, or a number of sequences; 0: nothing
+    #[arg(long, value_name = "X", default_value = "4", value_parser = held_out)]
+    pub(super) held_out: HeldOut,
+    /// The end of a document: auto, flags, eos, eot, bos, bos+eos, or a token's text; default: auto, bos+eos
+    /// under --packing truncate, or the recipe's. `bos` puts BOS before each document and, unless the model's
+    /// flag asks for it, no EOS behind: the form of the data of Fu et al., LCEG and HARPE
+    #[arg(long, value_name = "TOKEN", value_parser = parsed::<Separator>)]
+    pub(super) separator: Option<Separator>,
+    /// The field of .jsonl lines
+    #[arg(long, value_name = "NAME", default_value = "text")]
+    text_field: String,
+    /// Lines of .jsonl hold `messages`, for the model's chat template, or a `prompt` and its `completion`
+    #[arg(long, conflicts_with = "text_field")]
+    chat: bool,
+    /// Loss of answers only: of the assistant's turns or completions (--chat), and of answers of --synthetic
+    #[arg(long)]
+    answers_only: bool,
+    /// Bytes of a token id in a .bin file: u16 or u32
+    #[arg(long, value_name = "TYPE", default_value = "u16", value_parser = ["u16", "u32"])]
+    token_type: String,
+    /// Replace bytes that are not UTF-8 instead of refusing them
+    #[arg(long)]
+    replace_invalid: bool,
+    /// The file that caches the tokens; default: beside the adapter
+    #[arg(long, value_name = "FILE")]
+    pub(super) cache: Option<PathBuf>,
+}
+
+/// What is trained on of the texts, and in which form.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Data method")]
+pub(super) struct MethodArgs {
+    /// A change of sequences: utk-80, utk-30, utk:share=0.8,order=false, cip, pose:target=N (positions of a context
+    /// of N, for which the rope method is made, in sequences of --ctx tokens)
+    #[arg(long, value_name = "SPEC", long_help = methods_help())]
+    data_method: Option<String>,
+    /// Tokens at the cuts of utk: end of chunk 1, start of 2, end of 2, start of 3; texts, or #NUMBER; default:
+    /// tokens that the vocabulary leaves unused
+    #[arg(long, value_name = "TOKEN,...", value_delimiter = ',', requires = "data_method")]
+    knot_tokens: Vec<String>,
+    /// Marks of utk: start and end of a label, start of the list of labels, between two, its end
+    #[arg(long, value_name = "TOKEN,...", value_delimiter = ',', requires = "data_method")]
+    mark_tokens: Vec<String>,
+    /// Long documents more often: fu or global[:length=4096,keep=0.1], utk[:length=32768,weight=5]
+    #[arg(long, value_name = "HOW", default_value = "none", value_parser = parsed::<Upsample>)]
+    upsample: Upsample,
+    /// Tokens of an epoch under shares or --upsample; default: as many as repeat no document, or with --upsample
+    /// utk as leave none out
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    data_tokens: Option<u64>,
+    /// Part of the sequences that are made: records of the five families of Untie the Knots; there: 0.3
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    synthetic: Option<f64>,
+    /// longce[:short=4096,stride=1024,gamma=5]: tokens count by how much likelier the long context makes them
+    #[arg(long, value_name = "HOW", value_parser = parsed::<LongCe>)]
+    pub(super) loss: Option<LongCe>,
+}
+
+/// What data methods are and take, for help.
+fn methods_help() -> String {
+    let mut out = "A change of sequences, NAME or NAME:KEY=VALUE,...\n".to_owned();
+    for method in data::METHODS {
+        out += &format!("  {}: {}\n", method.name, method.about);
+        // The first of those that share parameters lists them.
+        let first = data::METHODS.iter().find(|m| std::ptr::eq(m.params, method.params));
+        if first.is_some_and(|m| m.name == method.name) {
+            method.params.iter().for_each(|(key, about)| out += &format!("    {key}: {about}\n"));
+        }
+    }
+    out
+}
+
+fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|e: T::Err| e.to_string())
+}
+
+/// `--data`: a path, or `NAME=PATH:SHARE`.
+pub(super) fn source(text: &str) -> Result<Source, String> {
+    parsed(text)
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|x: &f64| *x > 0.0 && *x < 1.0);
+    share.ok_or_else(|| "expected a share above 0 and below 1, such as 0.3".to_owned())
+}
+
+fn held_out(text: &str) -> Result<HeldOut, String> {
+    let bad = || "expected a fraction below 1 (0.01) or a number of sequences (4)".to_owned();
+    match (text.parse::<usize>(), text.parse::<f64>()) {
+        (Ok(0), _) => Ok(HeldOut::None),
+        (Ok(n), _) => Ok(HeldOut::Samples(n)),
+        (_, Ok(f)) if f > 0.0 && f < 1.0 => Ok(HeldOut::Fraction(f)),
+        _ => Err(bad()),
+    }
+}
+
+impl Args {
+    /// The tokens around documents where no option and no recipe says.
+    pub(super) fn default_separator(&self) -> Separator {
+        match self.text.packing {
+            Packing::Truncate => Separator::Both,
+            _ => Separator::default(),
+        }
+    }
+
+    /// The data method, for sequences of `n_ctx` tokens.
+    pub(super) fn transform(
+        &self,
+        model: &Model,
+        n_ctx: usize,
+    ) -> anyhow::Result<Option<Box<dyn Transform>>> {
+        let Some(spec) = &self.method.data_method else { return Ok(None) };
+        let ids = Knots { knots: self.method.knot_tokens.clone(), marks: self.method.mark_tokens.clone() };
+        let transform = data::parse_method(spec, n_ctx, Arc::new(model.vocab().clone()), &ids)?;
+        if self.text.doc_mask && transform.mixes() {
+            return Err(usage(format!(
+                "--doc-mask: --data-method {spec} mixes documents, and needs attention across them"
+            )));
+        }
+        Ok(Some(transform))
+    }
+
+    /// The settings at the context that is trained, and the positions of the data method.
+    pub(super) fn at_context(&self, model: &Model, settings: &TrainParams) -> anyhow::Result<TrainParams> {
+        let mut settings = settings.clone();
+        if settings.n_ctx == 0 {
+            settings.n_ctx = model.hparams().n_ctx_train;
+        }
+        settings.n_positions = self.transform(model, settings.n_ctx)?.and_then(|t| t.n_positions());
+        Ok(settings)
+    }
+
+    /// The samples to train on: texts are tokenised, or their tokens found.
+    pub(super) fn dataset(
+        &self,
+        model: &Model,
+        settings: &TrainParams,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Dataset> {
+        let transform = self.transform(model, settings.n_ctx)?;
+        let corpus = self.corpus(model, settings, interrupt)?;
+        let params = DatasetParams {
+            n_ctx: settings.n_ctx,
+            packing: self.text.packing,
+            held_out: self.text.held_out,
+            mixture: Mixture { upsample: self.method.upsample, tokens: self.method.data_tokens },
+            mask_ends: self.text.eod_mask_loss || self.text.doc_mask,
+            seed: self.adapter.seed,
+        };
+        let mut dataset = Dataset::new(Arc::new(corpus), &params)?;
+        if let Some(transform) = transform {
+            dataset = dataset.with_transform(transform)?;
+        }
+        if let Some(share) = self.method.synthetic {
+            let tokenizer = Arc::new(model.vocab().clone());
+            let synthetic = data::synthetic::Synthetic::new(share, self.text.answers_only, tokenizer)?;
+            dataset = dataset.with_synthetic(synthetic)?;
+        }
+        Ok(dataset)
+    }
+
+    fn corpus(&self, model: &Model, settings: &TrainParams, interrupt: &Interrupt) -> anyhow::Result<Corpus> {
+        let (text, separator) = (&self.text, self.separator());
+        let free = ggml::machine::memory_available();
+        let options = TextOptions {
+            records: match text.chat {
+                true => Records::Chat { answers_only: text.answers_only },
+                false => Records::Text(text.text_field.clone()),
+            },
+            replace_invalid: text.replace_invalid,
+            token_bytes: if text.token_type == "u32" { 4 } else { 2 },
+            max_text: free.map_or(MAX_TEXT, |free| MAX_TEXT.min(free / 8)),
+        };
+        let mut sources = Sources::mixed(&self.data, &options)?;
+        if text.chat {
+            sources = sources.with_template(Arc::new(template::of(model)?));
+        }
+        let path = match &text.cache {
+            Some(path) => path.clone(),
+            None => {
+                let name = Corpus::file_name(model.vocab(), &sources, &separator)?;
+                self.output().parent().unwrap_or(Path::new("")).join(name)
+            }
+        };
+        sources.notes().iter().for_each(|n| self.out.note(format_args!("note: {n}")));
+        let draw = draw(self.out.progress(sources.n_bytes(), "tokenising", Unit::Bytes));
+        let notes = |text: std::fmt::Arguments<'_>| self.out.note(format_args!("note: {text}"));
+        let control = interrupt.control().with_progress(&draw).with_notes(&notes);
+        let open = || Corpus::open(&path, model.vocab(), &sources, &separator, &control);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(settings.n_threads).build()?;
+        let corpus = pool.install(open)?;
+        drop(draw);
+        corpus.notes().iter().for_each(|n| self.out.note(format_args!("note: {n}")));
+        if let Built::Again(why) = corpus.built() {
+            self.out.note(format_args!("note: {} was made again: {why}", path.display()));
+        }
+        Ok(corpus)
+    }
+}

@@ -1,0 +1,33 @@
+//! A model's tokenizer, as crates use it that know nothing else of the model.
+
+/// A token's number in the vocabulary.
+pub type Token = i32;
+
+/// Why a text has no tokens.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A vocabulary that turns text into tokens. It is shared between threads.
+pub trait Tokenizer: Send + Sync + std::fmt::Debug {
+    /// Text to tokens, without BOS or EOS. Under `special` names of special tokens in the text become those
+    /// tokens; else they stay text.
+    ///
+    /// # Errors
+    /// A text that the vocabulary cannot express.
+    fn tokenize(&self, text: &str, special: bool) -> Result<Vec<Token>, Failure>;
+    /// Number of tokens.
+    fn n_tokens(&self) -> usize;
+    /// A hash: vocabularies of the same one cut every text alike.
+    fn fingerprint(&self) -> [u8; 32];
+    /// The beginning-of-text token.
+    fn bos(&self) -> Option<Token>;
+    /// The end-of-text token.
+    fn eos(&self) -> Option<Token>;
+    /// The end-of-turn token.
+    fn eot(&self) -> Option<Token>;
+    /// Whether the model wants BOS in front of a text.
+    fn add_bos(&self) -> bool;
+    /// Whether the model wants EOS behind a text.
+    fn add_eos(&self) -> bool;
+    /// Tokens that no text has and that the vocabulary reserves for uses of one's own, ascending.
+    fn unused(&self) -> Vec<Token>;
+}

@@ -1,0 +1,141 @@
+//! The samples of training or of held-out documents, in the order of the documents.
+
+use super::Packing;
+use crate::corpus::Corpus;
+use crate::error::{invalid, Result};
+use crate::sample::{Sample, Span, SpanKind};
+
+/// The samples of one side of the split into training and held-out documents.
+#[derive(Debug, Default)]
+pub(super) struct Split {
+    packing: Packing,
+    pub(super) documents: Vec<u32>,
+    /// For each document, the number of tokens (packed), windows (long) or samples (truncated) that it and those
+    /// before it make.
+    pub(super) ends: Vec<u64>,
+    /// Inputs of a sample as it is read.
+    pub(super) n_read: usize,
+    pub(super) n_samples: usize,
+}
+
+/// Documents joined to a sample.
+#[derive(Default)]
+struct Joined {
+    sample: Vec<(crate::Token, bool)>,
+    segment_starts: Vec<u32>,
+    spans: Vec<Span>,
+}
+
+impl Joined {
+    /// Adds tokens of one document; `starts` and `ends` say whether its first and its last are among them.
+    fn document(&mut self, corpus: &Corpus, range: std::ops::Range<u64>, starts: bool, ends: bool) {
+        let (start, document) = (self.sample.len() as u32, self.spans.len() as u32);
+        if starts {
+            self.segment_starts.push(start);
+        }
+        self.spans.push(Span { start, kind: SpanKind::Text, document, from: start, ends });
+        self.sample.extend(corpus.marked(range));
+    }
+
+    /// Adds a document of at most `most` tokens: a longer one is cut, and ends as it would have.
+    fn truncated(&mut self, corpus: &Corpus, document: u32, most: u64) {
+        let range = corpus.range(document as usize);
+        let tail = corpus.end_of(document as usize).len() as u64;
+        if range.end - range.start <= most || tail >= most {
+            let end = range.end.min(range.start + most);
+            return self.document(corpus, range.start..end, true, end == range.end);
+        }
+        self.document(corpus, range.start..range.start + most - tail, true, tail > 0);
+        self.sample.extend(corpus.marked(range.end - tail..range.end));
+    }
+
+    fn sample(self) -> Sample {
+        Sample {
+            tokens: self.sample.iter().map(|(token, _)| *token).collect(),
+            segment_starts: self.segment_starts,
+            weights: self.sample.iter().skip(1).map(|(_, trained)| f32::from(u8::from(*trained))).collect(),
+            positions: Vec::new(),
+            spans: self.spans,
+        }
+    }
+}
+
+/// What documents are counted in.
+#[derive(Clone, Copy)]
+pub(super) struct Unit {
+    pub(super) packing: Packing,
+    pub(super) n_read: usize,
+}
+
+impl Unit {
+    /// How much of it a document of so many tokens is.
+    pub(super) fn of(self, length: u64) -> u64 {
+        match self.packing {
+            Packing::Pack => length,
+            Packing::Long => (length - 1) / self.n_read as u64,
+            Packing::Truncate => u64::from(length > 1),
+        }
+    }
+}
+
+impl Split {
+    pub(super) fn new(
+        corpus: &Corpus,
+        packing: Packing,
+        documents: Vec<u32>,
+        n_read: usize,
+    ) -> Result<Split> {
+        let mut sum = 0;
+        let count = |d: &u32| {
+            sum += Unit { packing, n_read }.of(length(corpus, *d as usize));
+            sum
+        };
+        let ends: Vec<u64> = documents.iter().map(count).collect();
+        let n = match packing {
+            Packing::Pack => sum.saturating_sub(1) / n_read as u64,
+            Packing::Long | Packing::Truncate => sum,
+        };
+        let n_samples = u32::try_from(n)
+            .map_err(|_| invalid(format!("{n} samples of {n_read} tokens: expected at most {}", u32::MAX)))?;
+        Ok(Split { packing, documents, ends, n_read, n_samples: n_samples as usize })
+    }
+
+    /// Sample `i`, before samples are shuffled.
+    pub(super) fn cut(&self, corpus: &Corpus, i: u64) -> Sample {
+        let place = if self.packing == Packing::Pack { i * self.n_read as u64 } else { i };
+        self.cut_at(corpus, place)
+    }
+
+    /// The sample that begins at a token of the joined documents, at a window, or is a document. Behind the last
+    /// document the first follows again.
+    pub(super) fn cut_at(&self, corpus: &Corpus, place: u64) -> Sample {
+        let n_read = self.n_read as u64;
+        let mut next = self.ends.partition_point(|&end| end <= place);
+        let before = if next == 0 { 0 } else { self.ends[next - 1] };
+        let mut offset = match self.packing {
+            Packing::Pack => place - before,
+            Packing::Long => (place - before) * n_read,
+            Packing::Truncate => 0,
+        };
+        let mut missing = n_read + 1;
+        let mut out = Joined::default();
+        if self.packing == Packing::Truncate {
+            out.truncated(corpus, self.documents[next], missing);
+            return out.sample();
+        }
+        while missing > 0 {
+            let range = corpus.range(self.documents[next] as usize);
+            let start = range.start + offset;
+            let end = range.end.min(start + missing);
+            out.document(corpus, start..end, offset == 0, end == range.end);
+            missing -= end - start;
+            (next, offset) = ((next + 1) % self.documents.len(), 0);
+        }
+        out.sample()
+    }
+}
+
+pub(super) fn length(corpus: &Corpus, document: usize) -> u64 {
+    let range = corpus.range(document);
+    range.end - range.start
+}

@@ -1,0 +1,62 @@
+//! A tokenizer for tests: a token for each byte, special tokens behind them.
+
+use ropewalk_core::tokenizer::{Failure, Token, Tokenizer};
+
+/// Bytes are tokens 0 to 255; `<0>` to `<9>` are tokens 256 to 265 where special tokens are read, and unused.
+#[derive(Debug, Clone)]
+pub(crate) struct Bytes {
+    pub(crate) unused: bool,
+}
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Bytes { unused: true }
+    }
+}
+
+pub(crate) const EOS: Token = 266;
+pub(crate) const BOS: Token = 267;
+pub(crate) const N_VOCAB: usize = 268;
+
+impl Tokenizer for Bytes {
+    fn tokenize(&self, text: &str, special: bool) -> Result<Vec<Token>, Failure> {
+        let (mut out, mut rest) = (Vec::new(), text.as_bytes());
+        while let Some(&byte) = rest.first() {
+            match rest {
+                [b'<', digit @ b'0'..=b'9', b'>', after @ ..] if special => {
+                    out.push(256 + Token::from(digit - b'0'));
+                    rest = after;
+                }
+                _ => {
+                    out.push(Token::from(byte));
+                    rest = &rest[1..];
+                }
+            }
+        }
+        Ok(out)
+    }
+    fn n_tokens(&self) -> usize {
+        N_VOCAB
+    }
+    fn fingerprint(&self) -> [u8; 32] {
+        [7; 32]
+    }
+    fn bos(&self) -> Option<Token> {
+        Some(BOS)
+    }
+    fn eos(&self) -> Option<Token> {
+        Some(EOS)
+    }
+    fn eot(&self) -> Option<Token> {
+        None
+    }
+    fn add_bos(&self) -> bool {
+        false
+    }
+    fn add_eos(&self) -> bool {
+        false
+    }
+    fn unused(&self) -> Vec<Token> {
+        (256..266).filter(|_| self.unused).collect()
+    }
+}

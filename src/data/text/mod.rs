@@ -1,0 +1,87 @@
+//! Texts to train on: which files there are, and the documents in them.
+
+mod chat;
+mod read;
+mod sources;
+
+use ropewalk_core::tokenizer::Token;
+
+use crate::jsonl::MAX_TEXT;
+
+pub use chat::{ChatTemplate, Message};
+pub(crate) use read::{documents, Reading};
+pub use sources::{Group, Kind, Source, SourceFile, Sources};
+
+/// The way bytes of files become texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextOptions {
+    /// What a line of JSON Lines holds.
+    pub records: Records,
+    /// Whether bytes that are not UTF-8 become U+FFFD, with a note; otherwise they are an error.
+    pub replace_invalid: bool,
+    /// Bytes of a token in a file of token ids: 2 or 4, the lowest first.
+    pub token_bytes: usize,
+    /// Most bytes of a text that is read as a whole, at most [`MAX_TEXT`]. With its tokens, of four bytes and
+    /// at most one a byte, and what the tokenizer holds, it must fit into the memory that is free: an eighth
+    /// of that.
+    pub max_text: u64,
+}
+
+impl Default for TextOptions {
+    /// Field `text`; bytes that are not UTF-8 are an error; tokens of two bytes; texts of a gigabyte.
+    fn default() -> Self {
+        let records = Records::Text("text".into());
+        TextOptions { records, replace_invalid: false, token_bytes: 2, max_text: MAX_TEXT }
+    }
+}
+
+/// The content of a line of JSON Lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Records {
+    /// A text, in the field of this name.
+    Text(String),
+    /// A conversation, in the field `messages`, rendered by the model's chat template; or a `prompt` and its
+    /// `completion`, joined as they are.
+    Chat {
+        /// Whether the loss is taken over the assistant's turns, or the completion, alone.
+        answers_only: bool,
+    },
+}
+
+/// A document to train on.
+pub(crate) struct Document {
+    /// Line of the JSONL file, counted from 1; number of the document in a file of token ids, counted from
+    /// 1; 0 for a file that is one text.
+    pub line: u32,
+    pub content: Content,
+}
+
+pub(crate) enum Content {
+    /// One text, between the separator's tokens.
+    Text(String),
+    /// The parts of a conversation or of a question and its answer.
+    Parts(Vec<Part>),
+    /// Tokens, separators among them.
+    Tokens(Vec<Token>),
+}
+
+/// A part of a document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub text: String,
+    /// Whether names of special tokens in the text are those tokens.
+    pub special: bool,
+    /// Whether the loss is taken over its tokens.
+    pub trained: bool,
+}
+
+impl Document {
+    /// Length in bytes.
+    pub(crate) fn n_bytes(&self) -> usize {
+        match &self.content {
+            Content::Text(text) => text.len(),
+            Content::Parts(parts) => parts.iter().map(|p| p.text.len()).sum(),
+            Content::Tokens(tokens) => 4 * tokens.len(),
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Finds the files to train on: those named, and those in the folders named.
+
+use std::collections::HashSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+use walkdir::WalkDir;
+
+use super::{read, ChatTemplate, TextOptions};
+use crate::error::{invalid, io, Error, Result};
+use crate::jsonl::is_jsonl;
+
+/// How a file is read, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// One text.
+    Text,
+    /// JSON Lines: a document on each line.
+    Lines,
+    /// `.bin`: token ids.
+    Tokens,
+}
+
+/// A path to read, and its place in the mixture: `web=crawl/:0.7`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Source {
+    /// The name of the group of texts it belongs to; empty where none was given.
+    pub name: String,
+    /// A file or a folder.
+    pub path: PathBuf,
+    /// The group's share of the tokens that are trained on.
+    pub share: Option<f64>,
+}
+
+impl From<PathBuf> for Source {
+    fn from(path: PathBuf) -> Self {
+        Source { name: String::new(), path, share: None }
+    }
+}
+
+impl FromStr for Source {
+    type Err = Error;
+
+    /// `NAME=PATH:SHARE`, `NAME=PATH`, or a path. What is the path of a file as it stands is taken as that.
+    fn from_str(text: &str) -> Result<Self> {
+        let named = text.split_once('=').filter(|(name, path)| {
+            !name.is_empty()
+                && !path.is_empty()
+                && !name.contains(['/', '\\', '.'])
+                && !Path::new(text).exists()
+        });
+        let Some((name, rest)) = named else { return Ok(PathBuf::from(text).into()) };
+        let share = rest.rsplit_once(':').filter(|_| !Path::new(rest).exists());
+        let (path, share) =
+            match share.and_then(|(path, share)| Some((path, share.trim().parse::<f64>().ok()?))) {
+                Some((path, share)) => (path, Some(share)),
+                None => (rest, None),
+            };
+        if let Some(share) = share.filter(|s| !(*s > 0.0 && *s <= 1.0)) {
+            return Err(invalid(format!("{text}: expected a share above 0 and up to 1, found {share}")));
+        }
+        Ok(Source { name: name.to_owned(), path: path.into(), share })
+    }
+}
+
+/// Files of one name in the mixture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    /// Its name; empty where none was given.
+    pub name: String,
+    /// Its share of the tokens that are trained on; `None` where none was given.
+    pub share: Option<f64>,
+}
+
+/// A file of texts, as it was when it was hashed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceFile {
+    /// The path by which it was found.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub n_bytes: u64,
+    /// SHA-256 of its bytes before unpacking.
+    pub sha256: [u8; 32],
+    /// How it is read.
+    pub kind: Kind,
+    /// Its place in [`Sources::groups`].
+    pub group: usize,
+}
+
+/// Files of texts in a fixed order: as named, and within a folder depth first in byte order of their names.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    files: Vec<SourceFile>,
+    groups: Vec<Group>,
+    notes: Vec<String>,
+    options: TextOptions,
+    template: Option<Arc<dyn ChatTemplate>>,
+}
+
+impl Sources {
+    /// Finds and hashes the files. A folder stands for all files below it except hidden ones (`.name`) and
+    /// binary ones; notes tell which binary files were left out. Any file name is a text's, `.jsonl` and
+    /// `.ndjson` have one record on each line, and `.gz` is unpacked. A `.bin` file that is named by itself
+    /// holds token ids.
+    ///
+    /// # Errors
+    /// A path that is not there or cannot be read; a file named by itself that is binary (has a zero byte in
+    /// its first 64 KiB); no file at all.
+    pub fn find(paths: &[PathBuf], options: &TextOptions) -> Result<Sources> {
+        let sources: Vec<Source> = paths.iter().cloned().map(Source::from).collect();
+        Sources::mixed(&sources, options)
+    }
+
+    /// [`Sources::find`] with groups and their shares.
+    ///
+    /// # Errors
+    /// Those of [`Sources::find`]; shares that do not add up to 1, that only some groups have, or that one
+    /// group has twice; names that only some sources have.
+    pub fn mixed(sources: &[Source], options: &TextOptions) -> Result<Sources> {
+        let groups = groups(sources)?;
+        let mut walk = Walk::default();
+        for Source { name, path, .. } in sources {
+            walk.group = groups.iter().position(|g| g.name == *name).unwrap_or_default();
+            let about = std::fs::metadata(path).map_err(|e| io(path, e))?;
+            if about.is_dir() {
+                walk.folder(path)?;
+            } else if about.is_file() {
+                walk.file(path, true)?;
+            } else {
+                return Err(invalid(format!("{}: is neither a file nor a folder", path.display())));
+            }
+        }
+        let Walk { found, mut notes, .. } = walk;
+        let looked: Vec<Result<(Option<u64>, SourceFile)>> =
+            found.par_iter().map(|f| look(&f.path, f.named, f.group)).collect();
+        let mut files = Vec::new();
+        for (Found { path, named, .. }, looked) in found.iter().zip(looked) {
+            match looked? {
+                (None, file) => files.push(file),
+                (Some(at), _) if *named => {
+                    return Err(invalid(format!(
+                        "{}: binary (a zero byte at offset {at}): expected text",
+                        path.display()
+                    )))
+                }
+                (Some(at), _) => {
+                    notes.push(format!("{}: skipped: binary (a zero byte at offset {at})", path.display()))
+                }
+            }
+        }
+        if files.is_empty() {
+            let where_: Vec<String> = sources.iter().map(|s| s.path.display().to_string()).collect();
+            return Err(invalid(format!(
+                "no text to train on in {}: {} files skipped",
+                if where_.is_empty() { "no path".into() } else { where_.join(", ") },
+                notes.len()
+            )));
+        }
+        Ok(Sources { files, groups, notes, options: options.clone(), template: None })
+    }
+
+    /// Renders conversations by this template.
+    pub fn with_template(self, template: Arc<dyn ChatTemplate>) -> Self {
+        Sources { template: Some(template), ..self }
+    }
+
+    /// The template that renders conversations.
+    pub(crate) fn template(&self) -> Option<&dyn ChatTemplate> {
+        self.template.as_deref()
+    }
+
+    /// The files.
+    pub fn files(&self) -> &[SourceFile] {
+        &self.files
+    }
+
+    /// The groups, in the order they were named; one without a name where no source has one.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// Files and folders that were left out, and why, a line each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The way they are read.
+    pub fn options(&self) -> &TextOptions {
+        &self.options
+    }
+
+    /// Length of all files in bytes.
+    pub fn n_bytes(&self) -> u64 {
+        self.files.iter().map(|f| f.n_bytes).sum()
+    }
+}
+
+/// The groups of sources, and their shares checked.
+fn groups(sources: &[Source]) -> Result<Vec<Group>> {
+    let mut groups: Vec<Group> = Vec::new();
+    for Source { name, share, .. } in sources {
+        match groups.iter_mut().find(|g| g.name == *name) {
+            Some(group) if share.is_some() && group.share.is_some() => {
+                return Err(invalid(format!("{name}: two shares; give one, at any of its paths")))
+            }
+            Some(group) => group.share = group.share.or(*share),
+            None => groups.push(Group { name: name.clone(), share: *share }),
+        }
+    }
+    if groups.len() > 1 && groups.iter().any(|g| g.name.is_empty()) {
+        return Err(invalid("some texts have a name (NAME=PATH) and some have none: name all or none"));
+    }
+    let shares: Vec<f64> = groups.iter().filter_map(|g| g.share).collect();
+    let list = || {
+        let one = |g: &Group| g.share.map_or(format!("{} none", g.name), |s| format!("{} {s}", g.name));
+        groups.iter().map(one).collect::<Vec<_>>().join(", ")
+    };
+    if !shares.is_empty() && shares.len() < groups.len() {
+        return Err(invalid(format!("shares: expected one for each name or none at all, found {}", list())));
+    }
+    let sum: f64 = shares.iter().sum();
+    if !shares.is_empty() && (sum - 1.0).abs() >= 1e-3 {
+        let sum = (sum * 1e6).round() / 1e6;
+        return Err(invalid(format!("shares: expected a sum of 1, found {sum} ({})", list())));
+    }
+    Ok(groups)
+}
+
+struct Found {
+    path: PathBuf,
+    /// Whether it was named by itself.
+    named: bool,
+    group: usize,
+}
+
+#[derive(Default)]
+struct Walk {
+    found: Vec<Found>,
+    /// The group of what is found next.
+    group: usize,
+    notes: Vec<String>,
+    /// Files and folders met so far, links resolved: no text is trained on twice because two paths lead to
+    /// it.
+    seen: HashSet<PathBuf>,
+}
+
+impl Walk {
+    fn skip(&mut self, path: &Path, why: &str) {
+        self.notes.push(format!("{}: skipped: {why}", path.display()));
+    }
+
+    fn is_new(&mut self, path: &Path) -> Result<bool> {
+        let real = std::fs::canonicalize(path).map_err(|e| io(path, e))?;
+        let new = self.seen.insert(real);
+        if !new {
+            self.skip(path, "met before");
+        }
+        Ok(new)
+    }
+
+    fn file(&mut self, path: &Path, named: bool) -> Result<()> {
+        if self.is_new(path)? {
+            self.found.push(Found { path: path.to_owned(), named, group: self.group });
+        }
+        Ok(())
+    }
+
+    fn folder(&mut self, folder: &Path) -> Result<()> {
+        let mut entries = WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
+        while let Some(entry) = entries.next() {
+            let path = entry.as_ref().map_or_else(|e| e.path().unwrap_or(folder), |e| e.path()).to_owned();
+            let hidden =
+                path != folder && path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+            match entry {
+                Ok(entry) if entry.file_type().is_dir() => {
+                    if hidden || !self.is_new(&path)? {
+                        entries.skip_current_dir();
+                    }
+                }
+                _ if hidden => {}
+                Ok(entry) if entry.file_type().is_file() => self.file(&path, false)?,
+                Ok(_) => self.skip(&path, "neither a file nor a folder"),
+                Err(e) => match e.into_io_error() {
+                    Some(e) => return Err(io(&path, e)),
+                    // A link to a folder that it lies in.
+                    None => self.skip(&path, "met before"),
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file's length and hash, and the offset of the first zero byte in the first 64 KiB of its text, if there
+/// is one. Token ids have such bytes.
+fn look(path: &Path, named: bool, group: usize) -> Result<(Option<u64>, SourceFile)> {
+    let failed = |e| io(path, e);
+    let kind = if named && read::has_ending(path, &[".bin", ".bin.gz"]) {
+        Kind::Tokens
+    } else if is_jsonl(path) {
+        Kind::Lines
+    } else {
+        Kind::Text
+    };
+    let mut head = Vec::new();
+    read::unpacked(path, None)?.take(1 << 16).read_to_end(&mut head).map_err(failed)?;
+    let zero = head.iter().position(|&b| b == 0 && kind != Kind::Tokens).map(|at| at as u64);
+    let mut hash = Sha256::new();
+    let mut n_bytes = 0u64;
+    let mut file = std::fs::File::open(path).map_err(failed)?;
+    let mut buffer = vec![0u8; 1 << 18];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => {
+                hash.update(&buffer[..n]);
+                n_bytes += n as u64;
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    let sha256 = hash.finalize().into();
+    Ok((zero, SourceFile { path: path.to_owned(), n_bytes, sha256, kind, group }))
+}

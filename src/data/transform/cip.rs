@@ -1,0 +1,91 @@
+//! CIP-2 (Zhao et al. 2024, "LongSkywork"; the baseline of Untie the Knots): each document of a sample is cut in
+//! two, and first halves of all documents stand before their second ones.
+
+use rand_chacha::ChaCha8Rng;
+
+use super::pieces::{self, Builder};
+use super::{Method, Transform};
+use crate::error::Result;
+use crate::sample::Sample;
+
+pub(super) const CIP: Method = Method {
+    name: "cip",
+    about: "CIP-2, chunk interleaved pretraining (LongSkywork): documents in two chunks at a random place, in turns",
+    params: &[],
+    make: |_, _| Ok(Box::new(Cip)),
+};
+
+/// Two chunks, cut at random; nothing is put in. (`interleaved_skywork` of the released `gpt_dataset_utk.py`; its
+/// "fast" variant interleaves nothing.)
+#[derive(Debug)]
+pub(super) struct Cip;
+
+impl Transform for Cip {
+    fn apply(&self, sample: Sample, rng: &mut ChaCha8Rng) -> Result<Sample> {
+        let documents = pieces::documents(&sample);
+        let cut = |(range, ends): (std::ops::Range<usize>, bool)| {
+            (pieces::between(&range, &pieces::cuts(range.len(), 2, true, rng)), ends)
+        };
+        let cut: Vec<_> = documents.into_iter().map(cut).collect();
+        let mut out = Builder::new(&sample);
+        for round in 0..2 {
+            for (document, (chunks, ends)) in cut.iter().enumerate() {
+                if let Some(chunk) = chunks.get(round) {
+                    out.text(document, chunk.clone(), *ends && round + 1 == chunks.len());
+                }
+            }
+        }
+        Ok(out.finish())
+    }
+
+    fn shortest(&self) -> usize {
+        2
+    }
+
+    fn mixes(&self) -> bool {
+        true
+    }
+
+    fn describe(&self) -> String {
+        "cip".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::rng;
+    use crate::sample::SpanKind;
+
+    /// Documents 1, 2, 3 of 4, 6 and 1 tokens, told apart by hundreds.
+    fn sample() -> Sample {
+        let mut tokens: Vec<i32> = (0..4).map(|i| 100 + i).collect();
+        tokens.extend((0..6).map(|i| 200 + i));
+        tokens.push(300);
+        Sample::new(tokens, vec![0, 4, 10])
+    }
+
+    #[test]
+    fn halves_take_turns() {
+        let mut cuts = std::collections::HashSet::new();
+        for seed in 0..60 {
+            let out = Cip.apply(sample(), &mut rng(seed, "test", 0, 0)).unwrap();
+            let documents: Vec<i32> = out.spans.iter().map(|s| out.tokens[s.start as usize] / 100).collect();
+            // The third is too short to be cut: it has its turn in the first round.
+            assert_eq!(documents, [1, 2, 3, 1, 2]);
+            assert!(out.spans.iter().all(|s| s.kind == SpanKind::Text));
+            let ends: Vec<bool> = out.spans.iter().map(|s| s.ends).collect();
+            assert_eq!(ends, [false, false, false, true, true], "{:?}", out.spans);
+            let mut sorted = out.tokens.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, sample().tokens, "nothing is lost, nothing put in");
+            for d in 1..3 {
+                let of: Vec<i32> = out.tokens.iter().copied().filter(|t| t / 100 == d).collect();
+                assert!(of.is_sorted());
+            }
+            assert!(out.weights.iter().all(|w| *w == 1.0));
+            cuts.insert(out.spans[1].start);
+        }
+        assert_eq!(cuts.len(), 3, "each place to cut the first document");
+    }
+}

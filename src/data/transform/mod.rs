@@ -1,0 +1,120 @@
+//! Transforms of samples: each a file of its own and a line of [`METHODS`].
+
+mod cip;
+mod pieces;
+mod pose;
+mod spec;
+mod utk;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use rand_chacha::ChaCha8Rng;
+use ropewalk_core::tokenizer::{Token, Tokenizer};
+
+use crate::error::{invalid, Result};
+use crate::sample::Sample;
+use spec::Args;
+
+/// A change to training samples, such as Untie the Knots. It works on packed samples.
+pub trait Transform: Send + Sync + Debug {
+    /// The changed sample, of `n_ctx` inputs. `rng` is seeded by the epoch and the sample's index, so that a
+    /// sample is the same each time it is asked for.
+    ///
+    /// # Errors
+    /// A label that the vocabulary cannot express.
+    fn apply(&self, sample: Sample, rng: &mut ChaCha8Rng) -> Result<Sample>;
+
+    /// Inputs of the sample that it is given, for samples of `n_ctx` inputs.
+    fn n_read(&self, n_ctx: usize) -> usize {
+        n_ctx
+    }
+
+    /// Tokens that a document needs to be changed at all.
+    fn shortest(&self) -> usize {
+        1
+    }
+
+    /// The context that positions stay below, where that is not the number of inputs.
+    fn n_positions(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether documents are mixed, so that attention cannot be kept within them.
+    fn mixes(&self) -> bool {
+        false
+    }
+
+    /// Whether the loss of inputs that end a document is to be left out ([`Sample::weights`]).
+    fn masks_ends(&self) -> bool {
+        false
+    }
+
+    /// All that its samples depend on, in words: a run that is resumed must find the same.
+    fn describe(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+/// The ids that mark cuts and labels: given ones, or those that the vocabulary leaves unused.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Knots {
+    /// Texts of the tokens at cuts (`#123` is the one of that number): end of the first chunk, start of the
+    /// second, end of the second, start of the third. Empty: unused ones.
+    pub knots: Vec<String>,
+    /// Texts of the marks: start and end of a label, start of the list of labels, between two, its end.
+    pub marks: Vec<String>,
+}
+
+/// What a method is made for.
+pub(crate) struct Setup<'a> {
+    pub(crate) n_ctx: usize,
+    pub(crate) tokenizer: Arc<dyn Tokenizer>,
+    pub(crate) ids: &'a Knots,
+}
+
+/// A way to change samples, by name.
+pub struct Method {
+    /// Its name, as typed.
+    pub name: &'static str,
+    /// Its effect and its source, in a sentence.
+    pub about: &'static str,
+    /// Its parameters, each with what it is.
+    pub params: &'static [(&'static str, &'static str)],
+    pub(crate) make: fn(&Args<'_>, &Setup<'_>) -> Result<Box<dyn Transform>>,
+}
+
+/// All methods.
+pub static METHODS: &[Method] = &[utk::UTK_80, utk::UTK_30, utk::UTK, cip::CIP, pose::POSE];
+
+/// The transform that a spec such as `utk:share=0.8,order=false` names, for samples of `n_ctx` inputs.
+///
+/// # Errors
+/// A name or a parameter that is not known, a value that makes no sense, a token that is not one token.
+pub fn parse(
+    text: &str,
+    n_ctx: usize,
+    tokenizer: Arc<dyn Tokenizer>,
+    ids: &Knots,
+) -> Result<Box<dyn Transform>> {
+    let (method, args) = Args::parse(text)?;
+    (method.make)(&args, &Setup { n_ctx, tokenizer, ids })
+}
+
+/// The token of a text, or of a number after `#`.
+fn token(tokenizer: &dyn Tokenizer, what: &str, text: &str) -> Result<Token> {
+    if let Some(id) = text.strip_prefix('#').and_then(|id| id.parse::<usize>().ok()) {
+        let n = tokenizer.n_tokens();
+        return Token::try_from(id)
+            .ok()
+            .filter(|_| id < n)
+            .ok_or_else(|| invalid(format!("{what} '{text}': expected a token below #{n}, found #{id}")));
+    }
+    match tokenizer.tokenize(text, true).map_err(|e| invalid(format!("{what} '{text}': {e}")))?[..] {
+        [token] => Ok(token),
+        ref found => Err(invalid(format!(
+            "{what} '{text}': expected one token of the vocabulary, found {}",
+            found.len()
+        ))),
+    }
+}

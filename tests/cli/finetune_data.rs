@@ -1,0 +1,172 @@
+//! `ropewalk finetune`: data methods, sources with shares, conversations and token ids from the outside.
+
+use crate::common::program::run_in;
+use crate::finetune::{fails, Folder};
+
+const KNOTS: [&str; 4] = ["--knot-tokens", "#1,#2,#3,#4", "--mark-tokens", "#5,#6,#7,#11"];
+
+fn utk<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let mut args = vec!["--data-method", "utk:share=1", KNOTS[0], KNOTS[1], KNOTS[2], "#5,#6,#7,#11,#12"];
+    args.extend(more);
+    args
+}
+
+#[test]
+fn each_method_trains() {
+    let folder = Folder::new();
+    let runs: [(&str, Vec<&str>); 5] = [
+        ("utk", utk(&["--steps", "2"])),
+        ("pose", vec!["--data-method", "pose:target=192,text=2", "--rope", "yarn:factor=4", "--steps", "2"]),
+        (
+            "truncate",
+            vec!["--packing", "truncate", "--held-out", "0.2", "--separator", "eos", "--steps", "2"],
+        ),
+        ("longce", vec!["--loss", "longce:short=16,stride=8", "--steps", "2"]),
+        (
+            "masked",
+            vec!["--doc-mask", "--upsample", "fu:length=300", "--data-tokens", "20000", "--steps", "2"],
+        ),
+    ];
+    for (name, more) in runs {
+        let report = folder.finetune(&format!("{name}.gguf"), &more).json();
+        assert_eq!(report["steps"].as_u64(), Some(2), "{name}: {report}");
+        assert!(report["loss"].as_f64().unwrap() > 0.0, "{name}");
+    }
+    // The adapter is for the context of the positions.
+    let inspect = crate::common::program::run(&["inspect", &folder.path("pose.gguf"), "--json"]).stdout;
+    assert!(inspect.contains("192"), "{inspect}");
+}
+
+#[test]
+fn what_is_inspected_is_what_is_trained_on() {
+    let folder = Folder::new();
+    let more = utk(&["--inspect-data", "--plot"]);
+    let plot = folder.path("data.svg");
+    let found = folder.finetune("a.gguf", &[&more[..], &[&plot]].concat()).json();
+    let pieces = found["sample"].as_array().unwrap();
+    let kinds: Vec<&str> = pieces.iter().map(|p| p["kind"].as_str().unwrap()).collect();
+    assert!(["text", "knot", "mark", "label"].iter().all(|k| kinds.contains(k)), "{kinds:?}");
+    let n: u64 = pieces.iter().map(|p| p["tokens"].as_u64().unwrap()).sum();
+    assert_eq!(n, 49);
+    assert!(found["distances_before"].is_array() && found.get("drawn").is_none());
+    for name in ["data.lengths.svg", "data.distances.svg"] {
+        assert!(std::fs::read_to_string(folder.file(name)).unwrap().contains("<svg"), "{name}");
+    }
+    // As text, no code for a terminal in it.
+    let args = ["finetune", "-m", "tiny.gguf", "-d", "texts", "--inspect-data", "--ctx", "48"];
+    let out = run_in(folder.dir.path(), &[&args[..], &utk(&["--upsample", "utk:length=500"])].concat());
+    assert_eq!(out.code, 0, "{out:?}");
+    for says in ["before the data method", "repeats counted", "sequence 1 of", "   knot", "   mark"] {
+        assert!(out.stdout.contains(says), "{says}: {}", out.stdout);
+    }
+    assert!(!out.stdout.contains('\u{1b}'));
+}
+
+#[test]
+fn conversations_and_token_ids_are_read() {
+    let folder = Folder::new();
+    let line = |i: usize| {
+        let words = "a rope is long and a yarn is not ".repeat(3);
+        format!(
+            "{{\"messages\":[{{\"role\":\"user\",\"content\":\"{i}? {words}\"}},\
+             {{\"role\":\"assistant\",\"content\":\"{i}: {words}\"}}]}}\n"
+        )
+    };
+    std::fs::write(folder.file("chat.jsonl"), (0..20).map(line).collect::<String>()).unwrap();
+    let ids: Vec<u8> = (0..3000u32).flat_map(|i| ((i * i + i / 7) % 250).to_le_bytes()).collect();
+    std::fs::write(folder.file("ids.bin"), ids).unwrap();
+    let args = |data: &'static str, more: &[&'static str]| {
+        let head =
+            ["finetune", "-m", "tiny.gguf", "-d", data, "-o", "a.gguf", "--ctx", "48", "--device", "cpu"];
+        [&head[..], &["-t", "1", "--json", "--inspect-data"], more].concat()
+    };
+    let run = |args: &[&str]| run_in(folder.dir.path(), args);
+    let untrained = |more: &[&'static str]| -> u64 {
+        let found =
+            run(&args("chat.jsonl", &[&["--chat", "--packing", "truncate", "--ctx", "2048"], more].concat()))
+                .json();
+        found["sample"].as_array().unwrap().iter().map(|p| p["untrained"].as_u64().unwrap()).sum()
+    };
+    assert!(untrained(&["--answers-only"]) > 90, "the question");
+    assert_eq!(untrained(&[]), 0);
+    let found = run(&args("ids.bin", &["--token-type", "u32"])).json();
+    assert_eq!(found["tokens"].as_u64(), Some(3000));
+    let out = run(&args("ids.bin", &[]));
+    assert_eq!(out.json()["tokens"].as_u64(), Some(6000), "{out:?}");
+    let out = run(&args("chat.jsonl", &[]));
+    assert!(fails(&out, 1).contains("chat.jsonl:1: no \"text\" field"), "{out:?}");
+}
+
+#[test]
+fn what_makes_no_sense_is_said_in_one_line() {
+    let folder = Folder::new();
+    std::fs::write(folder.file("short.txt"), "a").unwrap();
+    std::fs::write(folder.file("odd.bin"), [1, 0, 2]).unwrap();
+    let run = |data: &[&str], more: &[&str]| {
+        let head = [
+            "finetune",
+            "-m",
+            "tiny.gguf",
+            "-o",
+            "a.gguf",
+            "--ctx",
+            "48",
+            "--device",
+            "cpu",
+            "--held-out",
+            "0",
+        ];
+        run_in(folder.dir.path(), &[&head[..], &["-d"], data, more].concat())
+    };
+    let texts: &[&str] = &["texts"];
+    for (data, more, code, says) in [
+        (
+            &["x=texts:0.5", "y=short.txt:0.4"][..],
+            &[][..],
+            1,
+            "shares: expected a sum of 1, found 0.9 (x 0.5, y 0.4)",
+        ),
+        (&["x=texts:NaN"], &[], 2, "expected a share above 0 and up to 1, found NaN"),
+        (
+            texts,
+            &["--data-method", "utk"],
+            1,
+            "0 unused tokens, 9 are needed: name rare ones with --knot-tokens",
+        ),
+        (
+            texts,
+            &["--data-method", "utk", "--knot-tokens", "ab,#2,#3,#4"],
+            1,
+            "knot token 'ab': expected one token of the vocabulary, found 2",
+        ),
+        (texts, &["--data-method", "cip", "--doc-mask"], 2, "--doc-mask: --data-method cip mixes documents"),
+        (texts, &["--data-method", "knots"], 1, "data method: expected one of utk-80"),
+        (texts, &["--data-method", "pose"], 1, "data method pose: expected target=N"),
+        (texts, &["--data-method", "pose:target=48"], 1, "target: expected a whole number from 49"),
+        (
+            texts,
+            &[
+                "--data-method",
+                "utk:chunks=0/0/0/1,size=9000,backtrace=false",
+                "--knot-tokens",
+                "#1,#2,#3,#4",
+            ],
+            1,
+            "a document needs 9001 tokens to be cut",
+        ),
+        (texts, &["--upsample", "fu:keep=NaN"], 2, "upsampling fu:keep=NaN: expected"),
+        (texts, &["--upsample", "fu:length=9999,keep=0"], 1, "keeps no document"),
+        (texts, &["--data-tokens", "99999999999"], 1, "1000 times the texts"),
+        (texts, &["--synthetic", "1.5"], 2, "expected a share above 0 and below 1"),
+        (texts, &["--synthetic", "0.3"], 1, "have no room for the shortest"),
+        (texts, &["--loss", "longce:gamma=NaN"], 2, "expected short=TOKENS"),
+        (texts, &["--packing", "best"], 2, "expected pack, long or truncate"),
+        (&["odd.bin"], &[], 1, "odd.bin: expected token ids of 2 bytes, found 1 at offset 2"),
+    ] {
+        let out = run(data, more);
+        let said = fails(&out, code);
+        assert!(said.contains(says), "{more:?}: {said}");
+        let error = said.lines().filter(|l| l.contains("error:")).count();
+        assert_eq!(error, 1, "{said}");
+    }
+}

@@ -1,0 +1,244 @@
+//! Data methods in training: positions that are not those of tokens, LongCE's weights, and runs that go on to the
+//! same bits under each method.
+
+use std::sync::Arc;
+
+use ropewalk::control::{Control, Progress, Stop};
+use ropewalk::data::{
+    parse_method, Corpus, Dataset, DatasetParams, HeldOut, Knots, Packing, Separator, Sources, TextOptions,
+};
+use ropewalk::model::{Error, Model};
+use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
+use ropewalk::train::{LongCe, Run, RunParams, Sequence, TrainParams, Trainer};
+
+use crate::gradients::{named_model, settings};
+use crate::run::{adapter, World};
+
+const N_CTX: usize = 32;
+
+fn trainer<'m>(model: &'m Model, rope: &str, n_positions: Option<usize>) -> Trainer<'m> {
+    Trainer::new(model, &TrainParams { n_positions, ..settings(N_CTX, 7, rope) }).unwrap()
+}
+
+fn tokens(seed: usize) -> Vec<i32> {
+    (0..=N_CTX).map(|i| ((i * i * 7 + i * seed + 3) % 60) as i32).collect()
+}
+
+#[track_caller]
+fn assert_close(a: &[f64], b: &[f64]) {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).for_each(|(a, b)| assert!((a - b).abs() < 1e-4, "{a} and {b}"));
+}
+
+#[test]
+fn positions_are_what_tokens_are_rotated_by() {
+    let (model, tokens) = (named_model("positions"), tokens(11));
+    let losses = |rope: &str, n: Option<usize>, positions: &[u32], starts: &[u32]| {
+        let sequence = Sequence { positions, segment_starts: starts, ..Sequence::new(&tokens) };
+        trainer(&model, rope, n).losses(sequence).unwrap()
+    };
+    let by = |f: &dyn Fn(u32) -> u32| (0..N_CTX as u32).map(f).collect::<Vec<u32>>();
+    let plain = losses("plain", None, &[], &[]);
+    assert_eq!(losses("plain", Some(64), &by(&|i| i), &[]), plain);
+    // Twice the positions under half the angles; the same distances elsewhere.
+    assert_close(&losses("pi:factor=2", Some(64), &by(&|i| 2 * i), &[]), &plain);
+    assert_close(&losses("plain", Some(64), &by(&|i| i + 30), &[]), &plain);
+    // A skip shows only to those who see across it.
+    let skip = by(&|i| if i < 13 { i } else { i + 17 });
+    assert_close(&losses("plain", Some(64), &skip, &[13]), &losses("plain", Some(64), &[], &[13]));
+    let skipped = losses("plain", Some(64), &skip, &[]);
+    assert_close(&skipped[..13], &plain[..13]);
+    assert!(skipped.iter().zip(&plain).skip(13).any(|(a, b)| (a - b).abs() > 1e-3));
+    // Gradients, too.
+    let gradients = |rope: &str, positions: &[u32]| {
+        let mut trainer = trainer(&model, rope, Some(64));
+        trainer.accumulate(Sequence { positions, ..Sequence::new(&tokens) }, 1.0).unwrap();
+        let optim = OptimParams {
+            adamw: AdamW::default(),
+            schedule: Schedule::constant(1e-2, 1),
+            clip: 0.0,
+            ema: 0.0,
+        };
+        let mut optimizer = Optimizer::new(optim, trainer.params()).unwrap();
+        optimizer.step(trainer.params_mut()).unwrap().grad_norm
+    };
+    let (doubled, single) = (gradients("pi:factor=2", &by(&|i| 2 * i)), gradients("plain", &[]));
+    assert!((doubled - single).abs() < 1e-4 * single, "{doubled} and {single}");
+    for (positions, what) in
+        [(by(&|i| i / 2), "ascend"), (by(&|i| i + 40), "below 64"), (vec![0, 1], "expected 32")]
+    {
+        let mut trainer = trainer(&model, "plain", Some(64));
+        let e = trainer
+            .loss(Sequence { positions: &positions, ..Sequence::new(&tokens) })
+            .unwrap_err()
+            .to_string();
+        assert!(e.starts_with("positions: ") && e.contains(what), "{e}");
+    }
+}
+
+/// `loss_weight` of the released `finetune.py`, step by step, over losses of the same model.
+#[test]
+fn longce_weighs_by_what_the_long_context_adds() {
+    let world = World::new("longce");
+    let data = data(&world, "none", Packing::Pack);
+    let sample = data.nth(0).unwrap();
+    let (trunc_len, internal, thre) = (6, 4, 1.02);
+    let mut trainer = trainer(&world.model, "plain", None);
+    let ids = &sample.tokens;
+    let loss = trainer.losses(Sequence::new(ids)).unwrap();
+    let mut discrepancy = vec![1.0; ids.len()];
+    for start in (0..ids.len() - trunc_len).step_by(internal) {
+        let inner = internal.min(ids.len() - start - trunc_len);
+        let short = trainer.losses(Sequence::new(&ids[start..start + trunc_len + inner])).unwrap();
+        for k in 0..inner {
+            let full = loss[start + trunc_len - 1 + k];
+            discrepancy[start + trunc_len + k] = (short[trunc_len - 1 + k] - full).exp();
+        }
+    }
+    let weights: Vec<f64> = discrepancy[1..].iter().map(|w| w.min(thre)).collect();
+    assert!(weights.contains(&thre) && weights.iter().any(|w| *w < 0.999), "{weights:?}");
+    let expected = loss.iter().zip(&weights).map(|(l, w)| l * w).sum::<f64>() / loss.len() as f64;
+
+    let longce = "longce:short=6,stride=4,gamma=1.02".parse::<LongCe>().unwrap();
+    let params = RunParams { longce: Some(longce), eval_every: Some(0), ..RunParams::default() };
+    let mut run = run(&world, data, params, 0.0, None);
+    run.train(&Control::default()).unwrap();
+    let found = run.history().losses[0].1;
+    assert!((found - expected).abs() < 1e-5, "{found}, expected {expected}");
+    for bad in ["ce", "longce:short=0", "longce:gamma=0.5", "longce:gamma=NaN", "longce:short"] {
+        let e = bad.parse::<LongCe>().unwrap_err().to_string();
+        assert!(e.starts_with(&format!("loss {bad}: expected ")), "{e}");
+    }
+}
+
+fn data(world: &World, method: &str, packing: Packing) -> Dataset {
+    let sources = Sources::find(&[world.path("texts")], &TextOptions::default()).unwrap();
+    let cache = world.path("texts.tokens");
+    let vocab = world.model.vocab();
+    let corpus = Corpus::open(&cache, vocab, &sources, &Separator::Auto, &Control::default()).unwrap();
+    let held_out = HeldOut::Samples(2);
+    let params = DatasetParams { held_out, packing, ..DatasetParams::new(N_CTX) };
+    let data = Dataset::new(Arc::new(corpus), &params).unwrap();
+    if method == "none" {
+        return data;
+    }
+    // Bytes that the texts do not have.
+    let knots = Knots {
+        knots: (1..5).map(|i| format!("#{i}")).collect(),
+        marks: (5..10).map(|i| format!("#{i}")).collect(),
+    };
+    data.with_transform(parse_method(method, N_CTX, Arc::new(vocab.clone()), &knots).unwrap()).unwrap()
+}
+
+fn run<'w>(world: &'w World, data: Dataset, params: RunParams, dropout: f32, resume: Option<()>) -> Run<'w> {
+    let mut how = settings(N_CTX, 20, "pi:factor=2");
+    how.lora.dropout = dropout;
+    if dropout == 0.0 {
+        how.rope = Some("plain".parse().unwrap());
+    }
+    how.n_positions = data.transform().and_then(|t| t.n_positions());
+    let trainer = Trainer::new(&world.model, &how).unwrap();
+    let optim = OptimParams {
+        adamw: AdamW::default(),
+        schedule: Schedule::constant(1e-2, if dropout == 0.0 { 1 } else { 5 }),
+        clip: 1.0,
+        ema: 0.0,
+    };
+    let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
+    match resume {
+        Some(()) => Run::resume(trainer, optimizer, data, params).unwrap(),
+        None => Run::new(trainer, optimizer, data, params).unwrap(),
+    }
+}
+
+#[test]
+fn runs_go_on_to_the_same_bits_under_each_method() {
+    let world = World::new("methods");
+    let longce = Some(LongCe { short: 8, stride: 8, gamma: 5.0 });
+    let mut adapters = Vec::new();
+    for (i, (method, packing, longce)) in [
+        ("none", Packing::Pack, None),
+        ("utk:chunks=0/0.5/0.5,share=1", Packing::Pack, None),
+        ("cip", Packing::Pack, None),
+        ("pose:target=64,text=2", Packing::Pack, None),
+        ("none", Packing::Truncate, None),
+        ("none", Packing::Pack, longce),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let params = |name: &str| RunParams {
+            batch: 2,
+            eval_every: Some(0),
+            checkpoints: Some(world.path(&format!("{name}-{i}"))),
+            save_every: 2,
+            longce,
+            ..RunParams::default()
+        };
+        let made = |name, resume| run(&world, data(&world, method, packing), params(name), 0.1, resume);
+        let mut whole = made("whole", None);
+        whole.train(&Control::default()).unwrap();
+        let stop = Stop::default();
+        let third = |p: &Progress<'_>| (p.done == 3).then(|| stop.request()).unwrap_or_default();
+        let mut cut = made("cut", None);
+        let ended = cut.train(&Control::default().with_stop(&stop).with_progress(&third));
+        assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
+        drop(cut);
+        let mut resumed = made("cut", Some(()));
+        assert_eq!(resumed.step(), 3);
+        resumed.train(&Control::default()).unwrap();
+        let bytes = adapter(&resumed, &world.path("cut.gguf"));
+        assert!(bytes == adapter(&whole, &world.path("whole.gguf")), "{method} {packing}");
+        assert!(!adapters.contains(&bytes), "{method} {packing}: no other than a method before");
+        adapters.push(bytes);
+        drop(resumed);
+        // Under another method it is another run.
+        let how = settings(N_CTX, 20, "pi:factor=2");
+        let trainer = Trainer::new(&world.model, &how).unwrap();
+        let optimizer = Optimizer::new(
+            OptimParams {
+                adamw: AdamW::default(),
+                schedule: Schedule::constant(1e-2, 5),
+                clip: 1.0,
+                ema: 0.0,
+            },
+            trainer.params(),
+        )
+        .unwrap();
+        if i == 1 {
+            let other = data(&world, "cip", packing);
+            let e = Run::resume(trainer, optimizer, other, params("cut")).unwrap_err().to_string();
+            assert!(
+                e.contains("data-method: the run was started with utk") && e.ends_with("this is cip"),
+                "{e}"
+            );
+        }
+    }
+}
+
+#[test]
+fn methods_that_do_not_go_together_are_refused() {
+    let world = World::new("methods-refused");
+    let new = |method: &str, params: RunParams, n_positions| {
+        let how = TrainParams { n_positions, ..settings(N_CTX, 20, "plain") };
+        let trainer = Trainer::new(&world.model, &how).unwrap();
+        let optim = OptimParams {
+            adamw: AdamW::default(),
+            schedule: Schedule::constant(1e-2, 5),
+            clip: 1.0,
+            ema: 0.0,
+        };
+        let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
+        Run::new(trainer, optimizer, data(&world, method, Packing::Pack), params)
+            .map(|_| ())
+            .unwrap_err()
+            .to_string()
+    };
+    let doc_mask = RunParams { doc_mask: true, ..RunParams::default() };
+    assert!(new("utk", doc_mask.clone(), None).starts_with("doc-mask: a data method that mixes documents"));
+    assert!(new("cip", doc_mask, None).starts_with("doc-mask: "));
+    let e = new("pose:target=64", RunParams::default(), None);
+    assert_eq!(e, "positions: expected a plan for a context of 64, found one for 32");
+    let longce = RunParams { longce: Some(LongCe::default()), ..RunParams::default() };
+    assert!(new("pose:target=64", longce, Some(64)).starts_with("longce: "));
+}
