@@ -182,7 +182,7 @@ fn packings_have_names() {
     for packing in [Packing::Pack, Packing::Long] {
         assert_eq!(Packing::from_str(&packing.to_string()).unwrap(), packing);
     }
-    assert!(refused(Packing::from_str("best")).contains("expected pack or long, found 'best'"));
+    assert!(refused(Packing::from_str("best")).contains("expected pack, long or truncate, found 'best'"));
 }
 
 /// Turns inputs round, drops a random target.

@@ -152,11 +152,11 @@ fn no_text_at_all_is_an_error() {
     std::fs::create_dir(world.texts()).unwrap();
     assert!(refused(world.sources()).contains("no text to train on"));
     assert!(refused(Sources::find(&[], &TextOptions::default())).contains("no text to train on"));
-    world.put("a.bin", b"\0");
+    world.put("a.dat", b"\0");
     let e = refused(world.sources());
     assert!(e.contains("no text to train on") && e.contains("1 files skipped"), "{e}");
-    let e = refused(Sources::find(&[world.path("a.bin")], &TextOptions::default()));
-    assert!(e.ends_with("a.bin: binary (a zero byte at offset 0): expected text"), "{e}");
+    let e = refused(Sources::find(&[world.path("a.dat")], &TextOptions::default()));
+    assert!(e.ends_with("a.dat: binary (a zero byte at offset 0): expected text"), "{e}");
     world.put("blank.txt", b"\n \n");
     let e = refused(world.open());
     assert!(e.contains("all of 1 files are blank"), "{e}");

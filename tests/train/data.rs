@@ -189,7 +189,11 @@ fn runs_go_on_to_the_same_bits_under_each_method() {
         resumed.train(&Control::default()).unwrap();
         let bytes = adapter(&resumed, &world.path("cut.gguf"));
         assert!(bytes == adapter(&whole, &world.path("whole.gguf")), "{method} {packing}");
-        assert!(!adapters.contains(&bytes), "{method} {packing}: no other than a method before");
+        // A sample of this test lies within one document, where CIP changes nothing.
+        assert!(
+            method == "cip" || !adapters.contains(&bytes),
+            "{method} {packing}: no other than a method before"
+        );
         adapters.push(bytes);
         drop(resumed);
         // Under another method it is another run.
