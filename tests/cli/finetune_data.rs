@@ -17,10 +17,7 @@ fn each_method_trains() {
     let runs: [(&str, Vec<&str>); 5] = [
         ("utk", utk(&["--steps", "2"])),
         ("pose", vec!["--data-method", "pose:target=192,text=2", "--rope", "yarn:factor=4", "--steps", "2"]),
-        (
-            "truncate",
-            vec!["--packing", "truncate", "--held-out", "0.2", "--separator", "eos", "--steps", "2"],
-        ),
+        ("truncate", vec!["--packing", "truncate", "--separator", "eos", "--steps", "2"]),
         ("longce", vec!["--loss", "longce:short=16,stride=8", "--steps", "2"]),
         (
             "masked",
@@ -76,8 +73,7 @@ fn conversations_and_token_ids_are_read() {
     let ids: Vec<u8> = (0..3000u32).flat_map(|i| ((i * i + i / 7) % 250).to_le_bytes()).collect();
     std::fs::write(folder.file("ids.bin"), ids).unwrap();
     let args = |data: &'static str, more: &[&'static str]| {
-        let head =
-            ["finetune", "-m", "tiny.gguf", "-d", data, "-o", "a.gguf", "--ctx", "48", "--device", "cpu"];
+        let head = ["finetune", "-m", "tiny.gguf", "-d", data, "-o", "a.gguf", "--device", "cpu"];
         [&head[..], &["-t", "1", "--json", "--inspect-data"], more].concat()
     };
     let run = |args: &[&str]| run_in(folder.dir.path(), args);
@@ -89,11 +85,11 @@ fn conversations_and_token_ids_are_read() {
     };
     assert!(untrained(&["--answers-only"]) > 90, "the question");
     assert_eq!(untrained(&[]), 0);
-    let found = run(&args("ids.bin", &["--token-type", "u32"])).json();
+    let found = run(&args("ids.bin", &["--ctx", "48", "--token-type", "u32"])).json();
     assert_eq!(found["tokens"].as_u64(), Some(3000));
-    let out = run(&args("ids.bin", &[]));
+    let out = run(&args("ids.bin", &["--ctx", "48"]));
     assert_eq!(out.json()["tokens"].as_u64(), Some(6000), "{out:?}");
-    let out = run(&args("chat.jsonl", &[]));
+    let out = run(&args("chat.jsonl", &["--ctx", "48"]));
     assert!(fails(&out, 1).contains("chat.jsonl:1: no \"text\" field"), "{out:?}");
 }
 
@@ -164,6 +160,7 @@ fn what_makes_no_sense_is_said_in_one_line() {
         (&["odd.bin"], &[], 1, "odd.bin: expected token ids of 2 bytes, found 1 at offset 2"),
     ] {
         let out = run(data, more);
+        assert_eq!(out.code, code, "{more:?}: {out:?}");
         let said = fails(&out, code);
         assert!(said.contains(says), "{more:?}: {said}");
         let error = said.lines().filter(|l| l.contains("error:")).count();
