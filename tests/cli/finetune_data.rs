@@ -125,12 +125,6 @@ fn what_makes_no_sense_is_said_in_one_line() {
         (&["x=texts:NaN"], &[], 2, "expected a share above 0 and up to 1, found NaN"),
         (
             texts,
-            &["--data-method", "utk"],
-            1,
-            "0 unused tokens, 9 are needed: name rare ones with --knot-tokens",
-        ),
-        (
-            texts,
             &["--data-method", "utk", "--knot-tokens", "ab,#2,#3,#4"],
             1,
             "knot token 'ab': expected one token of the vocabulary, found 2",
