@@ -85,9 +85,9 @@ fn conversations_and_token_ids_are_read() {
     };
     assert!(untrained(&["--answers-only"]) > 90, "the question");
     assert_eq!(untrained(&[]), 0);
-    let found = run(&args("ids.bin", &["--ctx", "48", "--token-type", "u32"])).json();
+    let found = run(&args("ids.bin", &["--ctx", "48", "--held-out", "0", "--token-type", "u32"])).json();
     assert_eq!(found["tokens"].as_u64(), Some(3000));
-    let out = run(&args("ids.bin", &["--ctx", "48"]));
+    let out = run(&args("ids.bin", &["--ctx", "48", "--held-out", "0"]));
     assert_eq!(out.json()["tokens"].as_u64(), Some(6000), "{out:?}");
     let out = run(&args("chat.jsonl", &["--ctx", "48"]));
     assert!(fails(&out, 1).contains("chat.jsonl:1: no \"text\" field"), "{out:?}");

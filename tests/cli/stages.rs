@@ -124,7 +124,10 @@ fn stages_that_cannot_be_are_said_in_one_line() {
         ("[[stage]]\nctx = 48\nsteps = 0".into(), "expected at least one step, found none"),
         ("[[stage]]\nctx = -1\nsteps = 1".into(), "line 2: invalid value"),
         (stage("rope = \"nope\""), "stage 1: rope 'nope'"),
-        (stage("attention = \"s3\""), "attention: expected full, s2 or s2:group=N, found \"s3\""),
+        (
+            stage("attention = \"s3\""),
+            "attention: expected full, s2, s2:group=N or landmark:block=N, found \"s3\"",
+        ),
         (stage("schedule = \"step\""), "schedule: expected one of constant, linear, cosine, found \"step\""),
         (stage("warmup-shape = \"x\""), "warmup-shape: expected one of linear, log"),
         (stage("rank = 4"), "line 4: unknown field `rank`"),
@@ -161,7 +164,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
     let (a, model) = (folder.path("a.gguf"), folder.path("tiny.gguf"));
     let missing = folder.path("none.gguf");
     let cases: [(&[&str], i32, &str); 13] = [
-        (&["--attention", "s3"], 2, "expected full, s2 or s2:group=N"),
+        (&["--attention", "s3"], 2, "expected full, s2, s2:group=N"),
         (&["--attention", "s2", "--ctx", "46"], 1, "into 4 groups, found 46 tokens"),
         (&["--attention", "s2:group=0"], 2, "expected full, s2"),
         (&["--init", &missing], 1, "none.gguf"),

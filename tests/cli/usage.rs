@@ -39,7 +39,7 @@ fn wrong_usage_is_exit_2() {
         (&["bench", "-m", "x", "--against", "nobody"], &["libllama"]),
         (&["completions", "csh"], &["bash"]),
         (&["pull", "nonesuch"], &["nonesuch", "smollm2"]),
-        (&["pull", "hf:just/two"], &["hf:ORG/REPO/FILE"]),
+        (&["pull", "hf:just-one"], &["hf:ORG/REPO or hf:ORG/REPO/FILE"]),
         (&["pull", "smollm2", "--sha256", "12"], &["--sha256", "64"]),
         (&["rope", "yarn"], &["--model"]),
     ] {

@@ -179,7 +179,11 @@ fn runs_go_on_to_the_same_bits_under_each_method() {
         let mut whole = made("whole", None);
         whole.train(&Control::default()).unwrap();
         let stop = Stop::default();
-        let third = |p: &Progress<'_>| (p.done == 3).then(|| stop.request()).unwrap_or_default();
+        let third = |p: &Progress<'_>| {
+            if p.done == 3 {
+                stop.request();
+            }
+        };
         let mut cut = made("cut", None);
         let ended = cut.train(&Control::default().with_stop(&stop).with_progress(&third));
         assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");

@@ -96,7 +96,7 @@ fn byte_level_bpe_is_read_and_round_trips() {
     let text = "nul \0 tab\t é \u{10FFFF} 日本 \u{FEFF} \r\n";
     let tokens = v.tokenize(text, false, false).unwrap();
     assert_eq!(v.detokenize(&tokens, false).unwrap(), text);
-    assert_eq!(v.tokenize("", false, false).unwrap(), []);
+    assert!(v.tokenize("", false, false).unwrap().is_empty());
     assert_eq!(v.detokenize(&[], true).unwrap(), "");
 }
 
