@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install models gemma benchmarks texts train-texts demo test fmt lint doc unit bench fuzz sanitize check-cuda clean
+.PHONY: help setup build install models gemma benchmarks texts train-texts demo test test-device fmt lint doc unit bench fuzz sanitize check-cuda clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -65,6 +65,7 @@ fmt: setup
 lint: setup
 	@scripts/setup.sh lint
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --release --test device -- -D warnings
 	@if [ "$$(uname -m)" = x86_64 ]; then \
 	    RUSTFLAGS="-C target-cpu=x86-64-v3" $(CARGO) clippy --release -p ropewalk-kernels --all-targets \
 	        --target-dir target/avx2 -- -D warnings; \
@@ -75,6 +76,9 @@ doc: setup
 
 unit: setup models
 	$(CARGO) test --release --workspace
+
+test-device: setup ## inference and training on a device beside the CPU; DEVICE=cuda:0 FEATURES=cuda for a GPU
+	@scripts/test-device.sh
 
 bench: build models ## criterion benches, then tokens per second beside libllama
 	$(CARGO) bench --workspace --bench '*'

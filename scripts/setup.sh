@@ -2,6 +2,7 @@
 # Installs what building needs and this machine lacks, by package name through apt-get. Touches nothing that is there.
 #   scripts/setup.sh build        a C++ compiler, cmake, libclang (the C bindings are generated at build time)
 #   scripts/setup.sh lint         rustfmt and clippy
+#   scripts/setup.sh device       a Vulkan device in software (Mesa's lavapipe) and xz, for scripts/test-device.sh
 set -euo pipefail
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -31,26 +32,38 @@ build() {
     have_libclang || missing+=(libclang-dev)
     # A terminal for a test.
     have script || missing+=(bsdutils)
-    [ ${#missing[@]} -eq 0 ] && return 0
+    install ${missing[@]+"${missing[@]}"}
+}
 
+device() {
+    local missing=()
+    ldconfig -p 2>/dev/null | grep -c 'libvulkan\.so\.1' >/dev/null || missing+=(libvulkan1)
+    compgen -G '/usr/share/vulkan/icd.d/*' >/dev/null || missing+=(mesa-vulkan-drivers)
+    have xz || missing+=(xz-utils)
+    install ${missing[@]+"${missing[@]}"}
+}
+
+# Installs packages by their names in Debian.
+install() {
+    [ $# -eq 0 ] && return 0
     if ! have apt-get; then
-        say "missing: ${missing[*]} (names as Debian has them), and there is no apt-get here: install them by hand," \
+        say "missing: $* (names as Debian has them), and there is no apt-get here: install them by hand," \
             "or point LIBCLANG_PATH at a folder with libclang"
         exit 1
     fi
     local as_root=()
     if [ "$(id -u)" -ne 0 ]; then
         if ! have sudo; then
-            say "missing: ${missing[*]}; run as root: apt-get update && apt-get install -y ${missing[*]}"
+            say "missing: $*; run as root: apt-get update && apt-get install -y $*"
             exit 1
         fi
         as_root=(sudo)
     fi
-    say "installing ${missing[*]}"
+    say "installing $*"
     # An index that cannot be refreshed may still be good enough to install from.
     ${as_root[@]+"${as_root[@]}"} apt-get update -qq >&2 || say "apt-get update failed; trying with the index at hand"
     ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+        apt-get install -y -qq --no-install-recommends "$@" >&2
 }
 
 lint() {
@@ -67,9 +80,9 @@ lint() {
 }
 
 case "${1:-}" in
-build | lint) "$1" ;;
+build | lint | device) "$1" ;;
 *)
-    say "usage: scripts/setup.sh build|lint"
+    say "usage: scripts/setup.sh build|lint|device"
     exit 2
     ;;
 esac

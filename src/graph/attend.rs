@@ -6,13 +6,14 @@ use std::ops::Range;
 
 use ggml::attention::{mask_shape, AttentionBranch, Scoring};
 use ggml::attention_landmark::LandmarkAttention;
-use ggml::graph::{Builder, InputId};
+use ggml::graph::InputId;
 use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{DType, Error, Result};
 
 use super::delta_net::{DeltaInputs, Recurrence};
+use super::explicit;
 use super::rotate::{Rotation, RotationInputs};
-use super::{n_columns, Graph, Mixing, Pairing, ProbedQueries, Qkv, Shape, Spans, TableShape};
+use super::{n_columns, Capabilities, Graph, Mixing, Pairing, ProbedQueries, Qkv, Shape, Spans, TableShape};
 use crate::hparams::{Hparams, LayerAttention};
 use crate::kv::KvCache;
 use crate::rope::{Branch, Plan, PosMap};
@@ -127,6 +128,19 @@ impl<'a, 'c> Cached<'a, 'c> {
         Ok((Cached { hp, kv, n_tokens, kinds, recurrence, cells, out_ids, probed, queries }, inputs, x))
     }
 
+    /// Upper bound of the tensors that attention in chunks adds to a graph of this shape.
+    pub fn n_tensors_of_chunks(hp: &Hparams, plan: &Plan, can: Capabilities, shape: &Shape) -> usize {
+        let of_layer = |il: usize| {
+            let kind = hp.layers.get(il)?.kind?;
+            let (layer, plan) = hp.attention_of(il).zip(plan.of_layer(il))?;
+            let in_one_op = can.branched_attention() || (can.flash && plan.branches.len() == 1);
+            (!in_one_op).then(|| {
+                explicit::n_tensors(layer, shape.n_tokens, shape.spans.get(kind).map_or(0, n_columns))
+            })
+        };
+        (0..hp.n_layer).filter_map(of_layer).sum()
+    }
+
     /// The outputs that show queries, once the graph is built.
     pub fn into_queries(self) -> Vec<ProbedQueries> {
         self.queries.into_inner()
@@ -228,7 +242,7 @@ impl<'a, 'c> Cached<'a, 'c> {
             [AttentionBranch { q, k, v }] if g.capabilities.flash => {
                 b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, scoring)?
             }
-            _ => explicit(b, &parts, mask, scoring)?,
+            _ => explicit::attention(b, &parts, mask, scoring, explicit::SCORE_BYTES)?,
         };
         let out = b.reshape(out, &[d * n_head, n])?;
         gate.map_or(Ok(out), |gate| b.mul(out, b.sigmoid(gate)?))
@@ -255,29 +269,4 @@ fn seen_inputs<'c>(
     let (ranges_id, key_ranges) = b.input("key_ranges", DType::I32, &[2, n_tokens])?;
     let ids = SeenInputs::Tables { cells: cells_id, tables: tables_id, key_ranges: ranges_id };
     Ok((ids, SeenInputs::Tables { cells, tables, key_ranges }))
-}
-
-/// With the whole score matrix, in ops that every backend has.
-fn explicit<'c>(
-    b: &Builder<'c>,
-    parts: &[AttentionBranch<'c>],
-    mask: Tensor<'c>,
-    scoring: Scoring<'c>,
-) -> Result<Tensor<'c>> {
-    let mut scores: Option<Tensor<'c>> = None;
-    for part in parts {
-        let s = b.mul_mat(part.k, b.permute(part.q, [0, 2, 1, 3])?)?;
-        scores = Some(scores.map_or(Ok(s), |before| b.concat(before, s, 0))?);
-    }
-    let nothing = || Error::Op { op: "attention", what: "no branch reaches a key".into() };
-    let p = b.soft_max(scores.ok_or_else(nothing)?, mask, scoring)?;
-    let (mut out, mut from): (Option<Tensor<'c>>, usize) = (None, 0);
-    for part in parts {
-        let v = b.cont(b.permute(b.to_f32(part.v)?, [1, 0, 2, 3])?)?;
-        let n = part.k.ne()[1];
-        let o = b.mul_mat(v, b.columns(p, from, n)?)?;
-        out = Some(out.map_or(Ok(o), |before| b.add(before, o))?);
-        from += n;
-    }
-    b.cont(b.permute(out.ok_or_else(nothing)?, [0, 2, 1, 3])?)
 }

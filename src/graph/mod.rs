@@ -8,6 +8,7 @@ mod attend;
 mod blocks;
 mod delta_net;
 mod experts;
+mod explicit;
 mod landmark;
 mod moments;
 mod products;

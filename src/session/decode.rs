@@ -291,7 +291,9 @@ impl Session<'_> {
     fn max_tensors(&self, shape: &Shape) -> usize {
         let n_pairs: usize = self.model.adapters().iter().map(|a| a.n_pairs()).sum();
         let per_layer = TENSORS_PER_LAYER + if shape.moments { TENSORS_OF_MOMENTS } else { 0 };
-        self.model.hparams().n_layer * per_layer + n_pairs * TENSORS_PER_PAIR + TENSORS_ELSEWHERE
+        let hp = self.model.hparams();
+        let chunks = Cached::n_tensors_of_chunks(hp, &self.plan, self.capabilities, shape);
+        chunks + hp.n_layer * per_layer + n_pairs * TENSORS_PER_PAIR + TENSORS_ELSEWHERE
     }
 
     /// Bytes a graph of this shape needs beside weights and cache.

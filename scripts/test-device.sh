@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Runs tests/device: inference and training on a device that is not the CPU, beside the same on the CPU.
+#
+#   FEATURES=cuda DEVICE=cuda:0 scripts/test-device.sh      a GPU, with what the feature needs to build
+#   scripts/test-device.sh                                  Mesa's software Vulkan device, which needs no GPU, with a Vulkan
+#                                                           backend that was built elsewhere: libggml-vulkan*.so, or packed
+#                                                           as .so.xz, in MODULES (default: ../shared/vulkan), of the same
+#                                                           version of ggml as this build
+#
+# Without FEATURES and without a module nothing is run, and it says so. Tests take turns: two at once on one software device
+# have ended in a segmentation fault.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+CARGO=${CARGO:-cargo}
+say() { printf 'test-device: %s\n' "$*" >&2; }
+
+if [ -n "${FEATURES:-}" ]; then
+    export ROPEWALK_TEST_DEVICE=${DEVICE:-${FEATURES%%,*}:0}
+    exec "$CARGO" test --release --features "$FEATURES" --test device -- --test-threads 1
+fi
+
+modules=${MODULES:-../shared/vulkan}
+packed=$(find "$modules" -maxdepth 1 -name 'libggml-vulkan*.so.xz' 2>/dev/null | head -n 1 || true)
+plain=$(find "$modules" -maxdepth 1 -name 'libggml-vulkan*.so' 2>/dev/null | head -n 1 || true)
+if [ -z "$packed$plain" ]; then
+    say "not run: no libggml-vulkan*.so in $modules; see scripts/test-device.sh for other devices"
+    exit 0
+fi
+scripts/setup.sh device
+
+# A target folder of its own: ggml is compiled as shared libraries here, its CPU backend for one kind of processor (the feature
+# dynamic-backends would compile it for a dozen). ggml refuses `native` for a backend that is a module.
+export GGML_BACKEND_DL=ON
+case $(uname -m) in
+x86_64) export RUSTFLAGS="-C target-cpu=x86-64-v3" ;;
+*) export RUSTFLAGS="-C target-cpu=generic" ;;
+esac
+device_test() { "$CARGO" test --release --features dynamic-link --target-dir target/device --test device "$@"; }
+device_test --no-run
+
+# Modules are looked for beside the program that loads them, and tests lie one folder deeper.
+cpu=$(ls -t target/device/release/build/llama-cpp-sys-2-*/out/bin/libggml-cpu*.so | head -n 1)
+for folder in target/device/release target/device/release/deps; do
+    cp "$cpu" "$folder/"
+    if [ -n "$plain" ]; then cp "$plain" "$folder/libggml-vulkan.so"; else xz -dc "$packed" >"$folder/libggml-vulkan.so"; fi
+done
+
+# ggml passes over a Vulkan device of type CPU unless it is asked for by number.
+export GGML_VK_VISIBLE_DEVICES=${GGML_VK_VISIBLE_DEVICES:-0} ROPEWALK_TEST_DEVICE=${DEVICE:-vulkan:0}
+device_test -- --test-threads 1

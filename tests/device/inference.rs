@@ -1,0 +1,216 @@
+//! Logits of sessions on the device.
+
+use convert::random::Shape;
+use ropewalk::model::Model;
+use ropewalk::session::SessionParams;
+use ropewalk::{DType, Token};
+
+use crate::cases;
+use crate::common::{all_logits, open, params, score, scratch, top, KV};
+use crate::subject::{none, Subject, Way};
+
+/// A shape of every architecture whose layers all have attention and no experts; see [`mixtures_of_experts`].
+pub(crate) const SHAPES: [&str; 16] = [
+    "llama-tiny",
+    "llama-tiny-gqa",
+    "qwen2-tiny-tied",
+    "qwen3-tiny",
+    "smollm3-tiny",
+    "cohere2-tiny",
+    "gemma2-tiny",
+    "gemma3-tiny",
+    "gptneox-tiny",
+    "gptneox-tiny-sequential",
+    "granite-tiny",
+    "mistral3-tiny",
+    "olmo2-tiny",
+    "olmo3-tiny",
+    "phi2-tiny",
+    "phi3-tiny",
+];
+
+fn under(spec: &str, kv_type: DType) -> SessionParams {
+    SessionParams { rope: Some(spec.parse().unwrap()), kv_type, ..params(640) }
+}
+
+fn logits(way: Way<'_>, p: &SessionParams, text: &[Token]) -> Vec<f32> {
+    all_logits(way.model, &SessionParams { portable: way.portable, ..p.clone() }, text)
+}
+
+fn plain() -> SessionParams {
+    SessionParams { kv_type: DType::F32, ..params(640) }
+}
+
+#[test]
+fn every_architecture() {
+    let mut failures = Vec::new();
+    for shape in SHAPES {
+        for dtype in [DType::F32, DType::Q8_0, DType::Q4_K] {
+            let s = Subject::named(shape, dtype);
+            let text = s.text(48);
+            s.check("48 tokens", &mut failures, |way| logits(way, &plain(), &text), |a, b| s.apart(a, b));
+        }
+    }
+    none(failures);
+}
+
+#[test]
+fn every_type_of_weights() {
+    let mut failures = Vec::new();
+    for dtype in [
+        DType::F16,
+        DType::BF16,
+        DType::Q4_0,
+        DType::Q4_1,
+        DType::Q5_0,
+        DType::Q5_1,
+        DType::Q2_K,
+        DType::Q3_K,
+        DType::Q5_K,
+        DType::Q6_K,
+    ] {
+        let s = Subject::named("llama-tiny", dtype);
+        let text = s.text(40);
+        // Many tokens at once and one at a time are different programs on a device.
+        for n_ubatch in [512, 1] {
+            let p = SessionParams { n_ubatch, ..plain() };
+            let what = format!("{n_ubatch} at once");
+            s.check(&what, &mut failures, |way| logits(way, &p, &text), |a, b| s.apart(a, b));
+        }
+    }
+    none(failures);
+}
+
+/// A near tie of two experts falls the other way now and then, and the token then differs much: the median counts.
+#[test]
+fn mixtures_of_experts() {
+    let mut failures = Vec::new();
+    for shape in ["gpt-oss-tiny", "qwen3moe-tiny"] {
+        for dtype in [DType::F32, DType::Q8_0] {
+            let s = Subject::named(shape, dtype);
+            let (text, n_vocab) = (s.text(48), s.exact.hparams().n_vocab);
+            let median = |a: &Vec<f32>, b: &Vec<f32>| {
+                let rows = a.chunks_exact(n_vocab).zip(b.chunks_exact(n_vocab));
+                let mut rows: Vec<f64> = rows.map(|(a, b)| s.apart(a, b)).collect();
+                rows.sort_by(f64::total_cmp);
+                rows[rows.len() / 2]
+            };
+            s.check("the median token", &mut failures, |way| logits(way, &plain(), &text), median);
+        }
+    }
+    none(failures);
+}
+
+/// Heads of 32 in groups; windows of the cases are crossed many times.
+fn small(name: &str) -> Subject {
+    let shape = Shape {
+        n_layer: 2,
+        n_embd: 96,
+        n_head: 4,
+        n_head_kv: 2,
+        n_embd_head: 32,
+        n_ff: 160,
+        n_vocab: 260,
+        n_ctx_train: 64,
+        ..Shape::named(name).unwrap()
+    };
+    Subject::of(&format!("{name} of 96"), &shape, DType::F32)
+}
+
+#[test]
+fn every_method() {
+    let mut failures = Vec::new();
+    for s in [small("llama-tiny"), small("qwen2-tiny")] {
+        let text = s.text(150);
+        // Factors of LongRoPE are in files of some models only, which these are not.
+        for case in cases::all().filter(|case| !case.spec.contains("longrope")) {
+            let p = SessionParams { n_ubatch: 64, ..under(case.spec, DType::F32) };
+            s.check(case.spec, &mut failures, |way| logits(way, &p, &text), |a, b| s.apart(a, b));
+        }
+    }
+    none(failures);
+}
+
+/// Cut anywhere, restored, copied, and in every type of cache: the same within the type's own steps.
+#[test]
+fn every_way_to_the_same_state() {
+    for s in [small("llama-tiny"), Subject::named("gemma3-tiny", DType::Q8_0)] {
+        let text = s.text(100);
+        let path = scratch("device.session");
+        for spec in ["plain", "harpe", "self-extend:window=32,group=4"] {
+            for (kv_type, bound) in KV {
+                let whole = all_logits(&s.on_device, &under(spec, kv_type), &text);
+                let spread = whole.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / whole.len() as f64;
+                // KV's bounds are for logits whose deviation is near 2, and for ops that round nothing else: what they
+                // round here, rounds more keys to another value of the cache's type.
+                let bound = 2.0 * bound * spread.sqrt() + 2e-2;
+                let same = |what: &str, got: &[f32], want: &[f32]| {
+                    let d = crate::common::distance(got, want);
+                    println!("{} {spec} {kv_type} {what}: {d:.1e}", s.about);
+                    assert!(
+                        d <= bound,
+                        "{} {spec}, {kv_type} cache, {what}: {d:.1e}, allowed {bound:.1e}",
+                        s.about
+                    );
+                };
+                let one = SessionParams { n_ubatch: 1, ..under(spec, kv_type) };
+                same("one at a time", &all_logits(&s.on_device, &one, &text), &whole);
+                let n_vocab = s.exact.hparams().n_vocab;
+                let mut first = open(&s.on_device, &under(spec, kv_type));
+                first.append(&text[..60]).unwrap();
+                first.copy_seq(0, 1).unwrap();
+                first.save(&path, &[]).unwrap();
+                same("two pieces", &score(&mut first, &text[60..]), &whole[60 * n_vocab..]);
+                let mut second = open(&s.on_device, &under(spec, kv_type));
+                second.restore(&path).unwrap();
+                second.truncate(0, 50).unwrap();
+                same("restored and cut", &score(&mut second, &text[50..]), &whole[50 * n_vocab..]);
+            }
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+/// Greedy text, and the step at which it is another: there the two tokens must be nearly as likely on the CPU.
+fn greedy(model: &Model, p: &SessionParams, prompt: &[Token], n: usize) -> Vec<Token> {
+    let mut session = open(model, p);
+    let mut text = prompt.to_vec();
+    for _ in 0..n {
+        let (logits, _) = session.prompt(&text).unwrap_or_else(|e| panic!("{e}"));
+        let next = top(logits) as Token;
+        text.push(next);
+    }
+    text
+}
+
+#[test]
+fn greedy_text_is_the_cpus_but_for_ties() {
+    let mut ties = 0;
+    for shape in ["llama-tiny", "llama-tiny-gqa", "qwen2-tiny"] {
+        let s = Subject::named(shape, DType::Q8_0);
+        let prompt = s.text(24);
+        for spec in
+            ["plain", "yarn:factor=4", "harpe", "self-extend:window=32,group=4", "dca:chunk=64,local=16"]
+        {
+            let p = SessionParams { n_ctx: 1024, ..under(spec, DType::F16) };
+            let (ours, theirs) = (greedy(&s.on_device, &p, &prompt, 24), greedy(&s.exact, &p, &prompt, 24));
+            let Some(at) = ours.iter().zip(&theirs).position(|(a, b)| a != b) else { continue };
+            ties += 1;
+            let row = |model: &Model| {
+                let mut session = open(model, &p);
+                session.prompt(&theirs[..at]).unwrap().0.to_vec()
+            };
+            let (exact, rounded, got) = (row(&s.exact), row(&s.rounded), row(&s.on_device));
+            let margin = f64::from(exact[theirs[at] as usize] - exact[ours[at] as usize]);
+            let largest = |a: &[f32], b: &[f32]| crate::common::distance(a, b);
+            let (moved, one) = (largest(&got, &exact), largest(&rounded, &exact));
+            println!("{} {spec}: token {at} differs, margin {margin:.1e}; moved {moved:.1e}, one rounding {one:.1e}", s.about);
+            assert!(
+                margin <= 2.0 * moved && moved <= 6.0 * one + 1e-4,
+                "{} {spec}: token {at} is no tie: {margin}",
+                s.about
+            );
+        }
+    }
+    println!("{ties} of 15 texts part at a tie");
+}

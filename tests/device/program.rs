@@ -1,0 +1,61 @@
+//! The program on the device: a run of fine-tuning that is killed and goes on, and its adapter in use.
+
+use convert::random::{write, Shape};
+use ropewalk::DType;
+use serde_json::Value;
+
+use crate::common::program::run;
+use crate::subject::device;
+
+/// What is logged of each step that decides the next.
+fn losses(path: &str) -> Vec<f64> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines = text.lines().map(|l| serde_json::from_str::<Value>(l).unwrap());
+    lines.filter_map(|l| l["loss"].as_f64()).collect()
+}
+
+#[test]
+fn fine_tuning_goes_as_on_the_cpu_and_goes_on_where_it_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (model, text, device) = (path("tiny.gguf"), path("texts"), device());
+    write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 7, model.as_ref()).unwrap();
+    std::fs::create_dir(&text).unwrap();
+    for i in 0..5 {
+        let words = (0..300).map(|n| ["sea", "rope", "walk", "hemp", "tar"][(n * (i + 2) + n / 7) % 5]);
+        let words = words.collect::<Vec<_>>().join(" ");
+        std::fs::write(format!("{text}/{i}.txt"), format!("{i}. {words}\n")).unwrap();
+    }
+    let finetune = |device: &str, output: &str, more: &[&str]| {
+        let output = path(output);
+        let head = ["finetune", "-m", &model, "-d", &text, "-o", &output, "--ctx", "48", "--block", "20"];
+        let tail =
+            ["--device", device, "-t", "1", "--lr", "0.01", "--held-out", "2", "--save-every", "3", "--json"];
+        run(&[&head[..], &tail, &["--rope", "yarn:factor=2"], more].concat()).json()
+    };
+    let whole = finetune(&device, "whole.gguf", &["--steps", "6"]);
+    finetune("cpu", "cpu.gguf", &["--steps", "6"]);
+    let (ours, theirs) = (losses(&path("whole.log.jsonl")), losses(&path("cpu.log.jsonl")));
+    assert_eq!((ours.len(), theirs.len()), (6, 6));
+    println!("{ours:?} and on the CPU {theirs:?}");
+    assert!(
+        ours.iter().zip(&theirs).all(|(a, b)| (a - b).abs() < 3e-3 * b),
+        "{ours:?}, on the CPU {theirs:?}"
+    );
+    assert!(whole["val_after"].as_f64() < whole["val_before"].as_f64(), "{whole}");
+
+    finetune(&device, "parts.gguf", &["--steps", "3"]);
+    finetune(&device, "parts.gguf", &["--steps", "6", "--resume"]);
+    let read = |name: &str| std::fs::read(path(name)).unwrap();
+    assert!(read("whole.gguf") == read("parts.gguf"), "a run that was resumed is another one");
+
+    let adapter = path("whole.gguf");
+    let one = format!("{text}/1.txt");
+    let ppl = |device: &str| {
+        let args =
+            ["perplexity", "-m", &model, "-f", &one, "--ctx", "48", "--lora", &adapter, "-t", "1", "--json"];
+        run(&[&args[..], &["--device", device]].concat()).json()["results"][0]["ppl"].as_f64().unwrap()
+    };
+    let (ours, theirs) = (ppl(&device), ppl("cpu"));
+    assert!((ours / theirs - 1.0).abs() < 5e-3, "perplexity {ours}, on the CPU {theirs}");
+}
