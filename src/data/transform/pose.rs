@@ -104,7 +104,7 @@ mod tests {
             let ids: Vec<i32> = sample(n_ctx * text).tokens;
             let (len_chunk, len_input, lt1) = (n_ctx + 1, ids.len(), 0);
             // Python's (len_chunk + 1) // 2 of the inputs.
-            let rt1 = randint(1, (n_ctx + 1) / 2);
+            let rt1 = randint(1, n_ctx.div_ceil(2));
             let rt2 = randint(lt1 + len_chunk, len_input);
             let lt2 = rt2 - (len_chunk - (rt1 - lt1));
             let chunked = [&ids[lt1..rt1], &ids[lt2..rt2]].concat();
