@@ -4,7 +4,7 @@ use convert::random::{write, Shape};
 use gguf::{File, Writer};
 use ropewalk::model::Model;
 use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{MemoryPlan, Sequence, TrainParams, Trainer};
+use ropewalk::train::{MemoryPlan, Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
 use crate::common::{load, random_model, scratch, some_tokens};
@@ -230,4 +230,21 @@ fn a_cancelled_call_can_be_made_again() {
     }
     flag.store(false, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(trainer.loss(sequence(&tokens)).unwrap(), want);
+}
+
+/// Landmarks and CLEX place tokens by themselves, and each has tensors of its own.
+#[test]
+fn what_places_tokens_does_so_alone() {
+    let (_, model) = models().remove(0);
+    let refused = |how: TrainParams, said: &str| {
+        let e = Trainer::new(&model, &how).expect_err(said).to_string();
+        assert!(e.contains(said) && e.lines().count() == 1, "{e}");
+    };
+    let landmark: TrainAttention = "landmark:block=8".parse().unwrap();
+    let apart = |how: TrainParams| TrainParams { n_positions: Some(64), ..how };
+    refused(apart(settings(16, 8, "clex:original=16")), "positions: expected those of 16 tokens in a row");
+    let both = TrainParams { attention: landmark, ..settings(16, 8, "plain") };
+    refused(apart(both.clone()), "positions: expected those of 16 tokens in a row");
+    refused(TrainParams { rope: Some("clex:original=16".parse().unwrap()), ..both }, "found clex");
+    assert!(Trainer::new(&model, &apart(settings(16, 8, "plain"))).is_ok());
 }
