@@ -41,7 +41,7 @@ impl QkvMaps {
     }
 }
 
-/// What attention reads and what it writes: the norm of the layer's input, the maps of it, and the map back.
+/// The parts around attention: the norm of the layer's input, the maps of it, and the map back.
 #[derive(Debug)]
 pub(super) struct Attention {
     norm: Norm,

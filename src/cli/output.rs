@@ -169,7 +169,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 pub(crate) enum Colour {
     /// One of six that documents take turns in.
     Document(u8),
-    /// What was put in between.
+    /// A token that a data method put in.
     Inserted,
     /// What matters less.
     Faint,

@@ -262,7 +262,7 @@ impl ParamId {
         matches!(self, ParamId::LoraA(_) | ParamId::LoraB(_))
     }
 
-    /// What a tensor of this name is that only adapters have, and that a model with landmarks needs.
+    /// The parameter of this name that only adapters have, and that a model with landmarks needs.
     pub fn added(name: &str) -> Option<ParamId> {
         let known = [ParamId::LandmarkEmbedding, ParamId::LandmarkOutput];
         known.into_iter().find(|id| id.to_string() == name)

@@ -29,7 +29,7 @@ pub struct Sample {
 pub struct Span {
     /// The first token's position in the sample; it ends where the next span starts.
     pub start: u32,
-    /// What the tokens are.
+    /// The kind of the tokens.
     pub kind: SpanKind,
     /// Number of the document within the sample before any transform; for tokens that a transform put in, of
     /// the document they belong to.
@@ -40,7 +40,7 @@ pub struct Span {
     pub ends: bool,
 }
 
-/// What the tokens of a span are.
+/// The kind of the tokens of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanKind {
     /// Text of a document.

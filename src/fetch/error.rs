@@ -95,12 +95,12 @@ pub enum FetchError {
         /// The source asked for.
         asked: String,
     },
-    /// What the hub has is no model that can be imported.
+    /// The repository is no model that can be imported.
     #[error("{from}: {what}")]
     NoModel {
         /// The repository.
         from: String,
-        /// What is missing or wrong.
+        /// The part that is missing or wrong.
         what: String,
     },
     /// A record cannot be read.

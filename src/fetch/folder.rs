@@ -15,7 +15,7 @@ use super::partial::{self, Lock};
 use super::{check, io, is_sha256, pull, source, transfer, FetchError, Hub, Pulled, Repo, Request, Result};
 use crate::control::{Control, Progress};
 
-/// What a hub says of a repository, in bytes: a few hundred for each file.
+/// Size limit of a hub's listing of a repository, in bytes: a few hundred for each file.
 const MAX_LISTING: usize = 16 << 20;
 /// Files of a repository.
 const MAX_FILES: usize = 100_000;
@@ -51,7 +51,7 @@ struct File {
     sha256: String,
 }
 
-/// What a hub says of a repository.
+/// A hub's listing of a repository.
 #[derive(Deserialize)]
 struct Listing {
     sha: String,

@@ -88,7 +88,7 @@ impl Tries<'_> {
     }
 }
 
-/// What the hub says of a repository, as JSON of at most `limit` bytes. `folder` need not be there.
+/// The hub's listing of a repository, as JSON of at most `limit` bytes. `folder` need not be there.
 pub(super) fn listing(
     hub: &Hub,
     repo: &Repo,

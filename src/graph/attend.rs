@@ -155,7 +155,7 @@ impl<'a, 'c> Cached<'a, 'c> {
         }
     }
 
-    /// What the tokens of a layer give each other: attention, or the states of a recurrent layer moved on, F32
+    /// Mixes the tokens of a layer: attention, or the states of a recurrent layer moved on, F32
     /// `[n_embd_v, T]`.
     pub fn mix(
         &self,

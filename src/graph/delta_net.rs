@@ -139,7 +139,7 @@ impl<'a, 'c> Recurrence<'a, 'c> {
         Ok(out)
     }
 
-    /// What the convolution reads, time last: `[n_embd_conv, n_conv - 1 + n_each, n_seqs]`.
+    /// The convolution's input, time last: `[n_embd_conv, n_conv - 1 + n_each, n_seqs]`.
     fn conv_input(&self, g: &Graph<'a, 'c>, qkv: Tensor<'c>, before: Tensor<'c>) -> Result<Tensor<'c>> {
         let (b, SeqGroups { n_seqs, n_each, .. }) = (g.b, self.groups);
         let (width, n_before) = (self.net.n_embd_conv(), self.net.n_conv - 1);

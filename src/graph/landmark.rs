@@ -8,7 +8,7 @@ use super::tape::{Gradient, Grads, TapeEntry};
 use super::Graph;
 use crate::ids::ParamId;
 
-/// What one more row of logits was made of, for its gradient.
+/// The operands of one more row of logits, for its gradient.
 #[derive(Debug)]
 pub(super) struct RowEntry<'c> {
     pub(super) out: Tensor<'c>,

@@ -242,7 +242,7 @@ fn is_left_out(name: &str) -> bool {
         || parts.iter().any(|p| name.contains(p))
 }
 
-/// What the header of a file says.
+/// The header of a file.
 struct Header {
     /// The tensors that are kept.
     tensors: Vec<Stored>,

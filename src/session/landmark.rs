@@ -102,7 +102,7 @@ impl Session<'_> {
     }
 }
 
-/// What the inputs of landmark attention are filled with: see [`SeenInputs::Tables`].
+/// Values of the inputs of landmark attention: see [`SeenInputs::Tables`].
 pub(super) struct Tables {
     cells: Vec<i32>,
     tables: Vec<i32>,

@@ -66,7 +66,7 @@ pub(super) struct TextArgs {
     pub(super) cache: Option<PathBuf>,
 }
 
-/// What is trained on of the texts, and in which form.
+/// The data method, the loss and the form of the texts.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Data method")]
 pub(super) struct MethodArgs {
@@ -96,7 +96,7 @@ pub(super) struct MethodArgs {
     pub(super) loss: Option<LongCe>,
 }
 
-/// What data methods are and take, for help.
+/// Names and parameters of data methods, for help.
 fn methods_help() -> String {
     let mut out = "A change of sequences, NAME or NAME:KEY=VALUE,...\n".to_owned();
     for method in data::METHODS {

@@ -22,7 +22,7 @@ pub(super) struct Done {
     pub(super) report: Value,
     /// The token of the texts behind the last that was trained on.
     pub(super) data_end: u64,
-    /// What could not be written, beside the adapter.
+    /// Output beside the adapter that could not be written.
     pub(super) problems: Vec<String>,
 }
 

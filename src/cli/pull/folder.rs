@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
     output::print(&format!("{}\n", converted.as_ref().unwrap_or(&pulled.path).display()))
 }
 
-/// What `--type` and `--pre` ask of the conversion.
+/// Settings of the conversion: `--type` and `--pre`.
 fn options(args: &Args) -> anyhow::Result<Options> {
     let mut options = Options { pre: args.pre.clone(), ..Options::default() };
     if let Some(name) = &args.dtype {

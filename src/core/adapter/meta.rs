@@ -1,4 +1,4 @@
-//! What an adapter file says of its training: the run that wrote it, and those before that it went on from.
+//! An adapter file's record of its training: the run that wrote it, and those before that it went on from.
 
 use gguf::{File, Result, Value, Writer};
 use serde::{Deserialize, Serialize};

@@ -104,7 +104,7 @@ impl FromStr for Upsample {
     }
 }
 
-/// What is known of the documents: length in tokens, and group.
+/// Lengths of the documents in tokens, and their groups.
 pub(super) struct Facts<'a> {
     pub(super) length: &'a dyn Fn(u32) -> u64,
     pub(super) group: &'a dyn Fn(u32) -> usize,

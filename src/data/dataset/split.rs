@@ -60,7 +60,7 @@ impl Joined {
     }
 }
 
-/// What documents are counted in.
+/// The unit that documents are counted in.
 #[derive(Clone, Copy)]
 pub(super) struct Unit {
     pub(super) packing: Packing,

@@ -15,7 +15,7 @@ pub use sources::{Group, Kind, Source, SourceFile, Sources};
 /// The way bytes of files become texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextOptions {
-    /// What a line of JSON Lines holds.
+    /// The form of a line of JSON Lines.
     pub records: Records,
     /// Whether bytes that are not UTF-8 become U+FFFD, with a note; otherwise they are an error.
     pub replace_invalid: bool,

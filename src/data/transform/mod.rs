@@ -66,7 +66,7 @@ pub struct Knots {
     pub marks: Vec<String>,
 }
 
-/// What a method is made for.
+/// The vocabulary and the context that a method is made for.
 pub(crate) struct Setup<'a> {
     pub(crate) n_ctx: usize,
     pub(crate) tokenizer: Arc<dyn Tokenizer>,

@@ -132,7 +132,7 @@ impl Ode {
         (-2.0 * self.ln_base / d - 2.0 * alpha.ln() / (d - 2.0), -4.0 / ((d - 2.0) * alpha))
     }
 
-    /// What the hidden layer is given at a state.
+    /// The hidden layer's input at a state.
     fn hidden(&self, t: f64, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let slope = self.ntk(t).0;
         let z: Vec<f64> = x.iter().enumerate().map(|(j, x)| x + slope * j as f64).collect();
