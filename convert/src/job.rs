@@ -95,12 +95,13 @@ pub(crate) fn rewrite(
     let mut n_tensors = 0;
     let mut n_bytes = 0u64;
     let mut quantized = false;
-    if matches!(factors, Factors::New(_)) && file.tensor(FREQS).is_none() {
-        add_factors(&mut writer, &factors, &mut n_tensors, &mut n_bytes)?;
+    for (name, factors) in factors.iter().filter(|(name, _)| file.tensor(name).is_none()) {
+        add_factors(&mut writer, name, factors, &mut n_tensors, &mut n_bytes)?;
     }
     for t in file.tensors() {
-        if t.name == FREQS && factors != Factors::Same {
-            add_factors(&mut writer, &factors, &mut n_tensors, &mut n_bytes)?;
+        if let Some((name, factors)) = factors.iter().find(|(name, f)| t.name == *name && *f != Factors::Same)
+        {
+            add_factors(&mut writer, name, factors, &mut n_tensors, &mut n_bytes)?;
             continue;
         }
         if orphaned(&t.name) {
@@ -214,9 +215,9 @@ fn write_rope(
     options: &Options,
     merge: &Merge,
     notes: &mut Vec<String>,
-) -> Result<(Factors, Option<RopeReport>)> {
+) -> Result<(Vec<(&'static str, Factors)>, Option<RopeReport>)> {
     if options.rope.is_none() && !options.llama_cpp {
-        return Ok((Factors::Same, None));
+        return Ok((Vec::new(), None));
     }
     let mut hp = Hparams::as_trained(file)?;
     hp.clex = merge.clex_net()?.map(Arc::new);
@@ -224,7 +225,7 @@ fn write_rope(
     let (stock, why) = stock.map_or_else(|why| (None, Some(why)), |stock| (Some(stock), None));
     rope::restore(writer, file, &hp.arch);
     rope::apply(writer, &hp, &plan, stock.as_ref(), options.llama_cpp)?;
-    let factors = rope::rope_freqs(file, &hp, stock.as_ref());
+    let factors = rope::factors(file, &hp, stock.as_ref()).to_vec();
     let report = RopeReport {
         rope: plan.spec.to_string(),
         n_ctx: plan.n_ctx,
@@ -237,7 +238,6 @@ fn write_rope(
     Ok((factors, Some(report)))
 }
 
-const FREQS: &str = "rope_freqs.weight";
 const TOKEN_EMBD: &str = "token_embd.weight";
 
 /// Errors of converted and merged tensors, filled in as they are written.
@@ -354,6 +354,7 @@ fn planned(
 
 fn add_factors<'a>(
     writer: &mut Writer<'a>,
+    name: &str,
     factors: &Factors,
     n: &mut usize,
     n_bytes: &mut u64,
@@ -362,7 +363,7 @@ fn add_factors<'a>(
         let (dtype, shape, bytes) = rope::factors_entry(values);
         *n += 1;
         *n_bytes += bytes.len() as u64;
-        writer.tensor_bytes(FREQS, dtype, &shape, bytes)?;
+        writer.tensor_bytes(name, dtype, &shape, bytes)?;
     }
     Ok(())
 }

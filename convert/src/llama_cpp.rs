@@ -31,6 +31,10 @@ pub const READS_ROPE_FREQS: &[&str] = &[
     "apertus",
 ];
 
+/// Architectures whose llama.cpp graph loads `rope_factors_long.weight` and `rope_factors_short.weight` and passes on either
+/// by the context that is opened: those that create LLM_TENSOR_ROPE_FACTORS_LONG, of the ones that run here.
+const READS_LONG_FACTORS: &[&str] = &["llama", "mistral3", "granite", "phi3"];
+
 /// Largest relative difference of an angle that counts as the same: that of f32 numbers.
 const SAME: f64 = 2e-6;
 
@@ -57,6 +61,9 @@ pub struct Stock {
     pub n_ctx_orig: Option<u32>,
     /// `rope_freqs.weight` in place of the model's, `[n_rot/2]`.
     pub rope_freqs: Option<Vec<f32>>,
+    /// `rope_factors_long.weight` of a model that has none, `[n_rot/2]`: for contexts above `n_ctx_orig`. Shorter ones run
+    /// under the model's own frequencies.
+    pub long_factors: Option<Vec<f32>>,
 }
 
 /// Finds what llama.cpp understands; with `bake` also a `rope_freqs.weight`. `hp` is the model as trained.
@@ -130,6 +137,16 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     if let Some(found) = candidates.into_iter().find(|c| c.reads_as(plan, hp)) {
         return Ok(found);
     }
+    let factor = |(p, t): (f64, &f64)| if *t == 0.0 { UNROTATED } else { (p / t) as f32 };
+    let factors: Vec<f32> = powers(hp, freq_base).zip(&tables.theta).map(factor).collect();
+    if bake && plan.spec.part("longrope").is_some() && READS_LONG_FACTORS.contains(&hp.arch.as_str()) {
+        let kind = Some("longrope");
+        let long =
+            Stock { kind, n_ctx_orig, attn_factor, long_factors: Some(factors.clone()), ..Stock::default() };
+        if long.reads_as(plan, hp) {
+            return Ok(long);
+        }
+    }
     if !bakes {
         return Err(format!(
             "no scaling key gives these frequencies, and its {} graph does not read rope_freqs.weight (those \
@@ -141,8 +158,6 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     if !bake {
         return Err("no scaling key gives these frequencies".into());
     }
-    let factor = |(p, t): (f64, &f64)| if *t == 0.0 { UNROTATED } else { (p / t) as f32 };
-    let factors = powers(hp, freq_base).zip(&tables.theta).map(factor).collect();
     let baked = Stock { rope_freqs: Some(factors), ..stock };
     match baked.reads_as(plan, hp) {
         true => Ok(baked),
@@ -219,6 +234,7 @@ impl Stock {
     fn angles(&self, hp: &Hparams) -> Vec<f64> {
         let s = &hp.rope_scaling;
         let factors = match self.kind {
+            Some("longrope") if self.long_factors.is_some() => &self.long_factors,
             Some("longrope") => &s.long_factors,
             _ if self.rope_freqs.is_some() => &self.rope_freqs,
             _ => &s.freq_factors,
@@ -253,7 +269,11 @@ impl Stock {
             // refused if it has one.
             Some("longrope") => {
                 let f = &hp.rope_scaling;
-                if f.long_factors.is_none() || f.freq_factors.is_some() || plan.n_ctx <= plan.n_ctx_orig(hp) {
+                let readable = match self.long_factors {
+                    Some(_) => f.long_factors.is_none(),
+                    None => f.long_factors.is_some() && f.freq_factors.is_none(),
+                };
+                if !readable || plan.n_ctx <= plan.n_ctx_orig(hp) {
                     return false;
                 }
             }
@@ -274,6 +294,7 @@ impl Stock {
         add("rope.scaling.attn_factor", self.attn_factor.map(|x| x.to_string()));
         add("rope.scaling.original_context_length", self.n_ctx_orig.map(|x| x.to_string()));
         add("rope_freqs.weight", self.rope_freqs.as_ref().map(|f| format!("{} factors", f.len())));
+        add("rope_factors_long.weight", self.long_factors.as_ref().map(|f| format!("{} factors", f.len())));
         list
     }
 }

@@ -111,9 +111,12 @@ pub fn apply(
     for (name, value) in before {
         writer.set(&format!("{}.{name}", keys::ORIG), value);
     }
-    if stock.is_some_and(|s| s.rope_freqs.is_some()) {
+    if stock.is_some_and(|s| s.rope_freqs.is_some() || s.long_factors.is_some()) {
         let factors = hp.rope_scaling.freq_factors.clone().unwrap_or_default();
         writer.set(keys::ORIG_ROPE_FREQS, Value::Array(Array::F32(factors)));
+    }
+    if stock.is_some_and(|s| s.long_factors.is_some()) {
+        writer.set(keys::ORIG_ROPE_FACTORS, Value::Bool(false));
     }
     Ok(())
 }
@@ -129,14 +132,27 @@ pub enum Factors {
     New(Vec<f32>),
 }
 
-/// The values that `rope_freqs.weight` is to have: those of `stock`, else the model's own from before a
-/// method was baked into it.
-pub fn rope_freqs(file: &File, hp: &Hparams, stock: Option<&Stock>) -> Factors {
-    match stock.and_then(|s| s.rope_freqs.clone()) {
+/// What becomes of each tensor of factors: it has those of `stock`, else the model's own from before a method was baked into
+/// it. `rope_freqs.weight` and the factors of longrope stand in each other's place.
+pub fn factors(file: &File, hp: &Hparams, stock: Option<&Stock>) -> [(&'static str, Factors); 3] {
+    let own = &hp.rope_scaling;
+    let long = stock.and_then(|s| s.long_factors.clone());
+    let freqs = match stock.and_then(|s| s.rope_freqs.clone()) {
         Some(factors) => Factors::New(factors),
+        None if long.is_some() => Factors::Dropped,
         None if file.value(keys::ORIG_ROPE_FREQS).is_none() => Factors::Same,
-        None => hp.rope_scaling.freq_factors.clone().map_or(Factors::Dropped, Factors::New),
-    }
+        None => own.freq_factors.clone().map_or(Factors::Dropped, Factors::New),
+    };
+    let baked = file.value(keys::ORIG_ROPE_FACTORS).is_some();
+    let (long, short) = match long {
+        Some(long) => {
+            let short = own.freq_factors.clone().unwrap_or_else(|| vec![1.0; long.len()]);
+            (Factors::New(long), Factors::New(short))
+        }
+        None if baked => (Factors::Dropped, Factors::Dropped),
+        None => (Factors::Same, Factors::Same),
+    };
+    [("rope_freqs.weight", freqs), ("rope_factors_long.weight", long), ("rope_factors_short.weight", short)]
 }
 
 /// The type and shape of [`Factors::New`].

@@ -26,6 +26,7 @@ mod perplexity;
 mod pull;
 mod rope;
 mod run;
+mod search;
 mod study;
 mod tasks;
 mod template;
@@ -64,6 +65,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     attention::COMMAND,
     imatrix::COMMAND,
     advise::COMMAND,
+    search::COMMAND,
     study::COMMAND,
     bench::COMMAND,
     finetune::COMMAND,

@@ -48,6 +48,9 @@ pub mod keys {
     pub const ORIG_CONTEXT_LENGTH: &str = "ropewalk.orig.context_length";
     /// `rope_freqs.weight` before a method was baked into it (f32 array; empty when there was none).
     pub const ORIG_ROPE_FREQS: &str = "ropewalk.orig.rope_freqs";
+    /// Present (bool, false) where `rope_factors_long.weight` and `rope_factors_short.weight` were written by a conversion,
+    /// and the model had none.
+    pub const ORIG_ROPE_FACTORS: &str = "ropewalk.orig.rope_factors";
 
     /// The resolved spec an importance matrix was collected under (string). Its context is `imatrix.chunk_size`.
     pub const IMATRIX_ROPE: &str = "ropewalk.imatrix.rope";

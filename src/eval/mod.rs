@@ -3,7 +3,7 @@
 //! A task is one module: parameters in, `run(source, model, ..., control) -> report` out. It works through
 //! the traits [`Lm`] and [`LmSource`], which [`SessionSource`] implements for sessions of a model. Reports
 //! serialise to the JSON that the command line promises and format themselves as text; nothing here prints, and
-//! only [`suite::FileStore`] opens files. [`suite`] runs the benchmarks of the crate `ropewalk-tasks`.
+//! only [`suite::FileStore`] and [`search`] open files. [`suite`] runs the benchmarks of the crate `ropewalk-tasks`.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -46,6 +46,7 @@ pub mod imatrix;
 pub mod passkey;
 pub mod perplexity;
 pub mod protocol;
+pub mod search;
 mod session;
 pub mod stats;
 pub mod suite;

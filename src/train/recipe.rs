@@ -231,6 +231,29 @@ pub static RECIPES: &[Recipe] = &[
                  method is --data-method utk-80",
     },
     Recipe {
+        name: "drope",
+        about: "DroPE: recalibration without any position at the trained window, 5,000 steps of 512 sequences",
+        rope: "plain:drop=1",
+        n_ctx: 4096,
+        separator: None,
+        lr: 1e-4,
+        lr_min: 0.0,
+        warmup: 100,
+        warmup_shape: WarmupShape::Linear,
+        decay: Decay::Cosine,
+        adamw: AdamW { beta2: 0.999, ..ADAMW },
+        clip: 1.0,
+        length: Amount::Steps(5000),
+        batch: Batch::Sequences(512),
+        ema: 0.0,
+        attention: TrainAttention::Full,
+        train: &["all"],
+        source: "cfgs/run_cfg/llama2_7b_drope.yaml of the released code (arXiv 2512.12167), for Llama 2 at its own 4,096 tokens: \
+                 take --ctx as the window of your model. Its second form adds norms of queries and keys, which no \
+                 architecture here gains. Beyond the window its paper scales the softmax: --rope plain:drop=1,temperature=X \
+                 --force-lora, X by measuring",
+    },
+    Recipe {
         name: "clex",
         about: "CLEX: 2B tokens, 512 sequences of 4,096 a step, cosine",
         rope: "clex",

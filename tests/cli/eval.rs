@@ -154,6 +154,32 @@ fn advice_ends_with_what_to_do() {
     refused(&advise(&["--ctx", "1024", "--minutes", "0"]), 2, &["--minutes"]);
 }
 
+#[test]
+fn a_search_keeps_what_it_scored_and_ends_with_a_spec_to_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = text(dir.path(), "a.txt", 3000);
+    let out = dir.path().join("factors.json").display().to_string();
+    let sizes =
+        ["--population", "4", "--parents", "2", "--iterations", "1", "--mutations", "1", "--crossovers", "1"];
+    let search = |more: &[&str]| {
+        let args = ["search", "-f", &file, "--ctx", "1024", "-o", &out];
+        run(&on_model(&[&args[..], &sizes, more].concat()))
+    };
+    refused(&search(&["--minutes", "-1"]), 2, &["--minutes"]);
+    let part = search(&["--max-evaluations", "2", "--json"]).json();
+    assert_eq!((&part["evaluations"], &part["evaluations_total"]), (&2.into(), &6.into()), "{part}");
+    refused(&search(&[]), 2, &["factors.json is there already", "--resume"]);
+    let found = search(&["--resume", "--json"]).json();
+    assert_eq!(found["evaluations"], 6, "{found}");
+    let spec = found["rope"].as_str().unwrap();
+    let said = ok(search(&["--resume"])).stdout;
+    assert!(said.contains(spec) && said.contains("convert --llama-cpp --rope"), "{said}");
+    let args = ["perplexity", "-f", &file, "--ctx", "1024", "--max-windows", "1", "--rope", spec, "--json"];
+    let ppl = run(&on_model(&args)).json()["results"][0]["ppl"].as_f64().unwrap();
+    let scored = found["results"][0]["ppl"].as_f64().unwrap();
+    assert!((ppl / scored - 1.0).abs() < 1e-3, "{ppl} beside {scored}: the spec is what was scored");
+}
+
 const PLAN: &str = r#"
 title = "Two methods"
 lengths = [1024, 1536]

@@ -8,5 +8,6 @@ mod passkey;
 mod perplexity;
 mod plot;
 mod protocol;
+mod search;
 mod session;
 mod suite;

@@ -144,6 +144,7 @@ fn recipes_are_those_of_the_papers() {
     assert!((landmark.lr_min - end).abs() < 1e-9 && landmark.warmup == 15_000 * 3 / 100);
     let others = RECIPES.iter().filter(|r| !["landmark", "longlora"].contains(&r.name));
     assert!(others.into_iter().all(|r| r.attention == TrainAttention::Full && r.train == ["all"]));
+    assert_eq!(at("drope"), (512, 5000), "10B tokens of 4,096 each");
     // 3 % of the steps, rounded up.
     assert_eq!((at("clex"), Recipe::find("clex").unwrap().warmup), ((512, 954), 29));
     let code = Recipe::find("lceg-code").unwrap().optimiser(120);

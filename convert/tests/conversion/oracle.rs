@@ -67,6 +67,35 @@ fn random_models_run_and_are_not_saturated() {
     }
 }
 
+/// Factors that the model had not are those of contexts above its window; within it stock llama.cpp runs the model's own
+/// frequencies. The magnitude counts in both.
+#[test]
+fn factors_of_longrope_are_for_long_contexts_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let [out, back] = ["out.gguf", "back.gguf"].map(|name| dir.path().join(name));
+    let spec = format!("longrope:factors={},attn-factor=1.2", ["4"; 32].join("/"));
+    let plain = OracleParams { yarn_attn_factor: 1.2, ..params() };
+    let linear = OracleParams { rope_scaling: Some("linear"), rope_freq_scale: 0.25, ..plain.clone() };
+    for shape in ["llama-tiny", "granite-tiny"] {
+        let tiny = tiny(dir.path(), shape, DType::F32);
+        let options = Options { rope: Some(spec.parse().unwrap()), llama_cpp: true, ..Options::default() };
+        convert(&tiny, &out, &options, &Control::default()).unwrap();
+        for (n_ctx, flags) in [(256, &plain), (1024, &linear)] {
+            let by_file = logits(&out, &OracleParams { n_ctx, ..params() }).0;
+            let error = largest_difference(&by_file, &logits(&tiny, flags).0);
+            assert!(error < 1e-4, "{shape} at {n_ctx}: {error}");
+            let other = if n_ctx == 256 { &linear } else { &plain };
+            assert!(largest_difference(&by_file, &logits(&tiny, other).0) > 0.1, "{shape}: no effect");
+        }
+        // Another method takes the factors out again.
+        let pi = Options { rope: Some("pi:factor=2".parse().unwrap()), ..Options::default() };
+        convert(&out, &back, &pi, &Control::default()).unwrap();
+        let again = std::fs::read(&back).unwrap();
+        convert(&tiny, &back, &pi, &Control::default()).unwrap();
+        assert!(again == std::fs::read(&back).unwrap(), "{shape}: something of the factors is left");
+    }
+}
+
 #[test]
 fn files_for_llama_cpp_are_what_its_flags_do() {
     let dir = tempfile::tempdir().unwrap();

@@ -81,13 +81,15 @@ impl RopeScaling {
         })
     }
 
-    /// Puts back the factors of `rope_freqs.weight` as they were before `convert` baked a method into that
-    /// tensor.
+    /// Puts back the factors as they were before `convert` baked a method into their tensors.
     pub(super) fn restore_factors(&mut self, file: &File, n_rot: usize) -> Result<()> {
         let key = super::keys::ORIG_ROPE_FREQS;
         if let Some(factors) = file.get_opt::<Vec<f32>>(key)? {
             let none = factors.is_empty();
             self.freq_factors = if none { None } else { Some(checked_factors(file, key, factors, n_rot)?) };
+        }
+        if file.value(super::keys::ORIG_ROPE_FACTORS).is_some() {
+            (self.long_factors, self.short_factors) = (None, None);
         }
         Ok(())
     }

@@ -1,9 +1,12 @@
-//! `longrope`: searched per-pair factors that come with the file.
+//! `longrope`: searched factors for each pair, which come with the file or are given.
 
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError, Value};
 
+/// Factors that may be given: 1e9 is for a pair that hardly turns at any length.
+const FACTORS: (f64, f64) = (1e-3, 1e9);
+
 /// theta_j / lambda_j (Ding et al. 2024, arXiv:2402.13753) with lambda from `rope_factors_long.weight` or
-/// `rope_factors_short.weight`.
+/// `rope_factors_short.weight`, or as given: `factors=1/1.02/...`, one for each pair, as `ropewalk search` finds them.
 ///
 /// These stand in place of `rope_freqs.weight`, not on top of it. `factors=auto` takes the long ones when the
 /// target context is above the trained window, once for the session, as llama.cpp does by the allocated
@@ -13,15 +16,15 @@ use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError, Val
 /// one when it declares both.
 pub(super) static METHOD: Method = Method {
     name: "longrope",
-    about: "LongRoPE: the file's own long or short factor for each pair",
+    about: "LongRoPE: a searched factor for each pair, of the file or given",
     axis: Axis::Frequency,
     params: &[
         Param {
             key: "factors",
-            kind: Kind::Choice(&["auto", "long", "short"]),
+            kind: Kind::ChoiceOrList { choices: &["auto", "long", "short"], min: FACTORS.0, max: FACTORS.1 },
             default: "auto: long when the context is above original",
             unit: "",
-            about: "which of the file's factor tensors",
+            about: "which of the file's factor tensors, or a factor for each pair",
         },
         Param { default: "the file's context_length / original, else context / original", ..Param::FACTOR },
         Param {
@@ -37,30 +40,21 @@ pub(super) static METHOD: Method = Method {
 };
 
 fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
-    let mut which = args.word("factors", "auto")?;
-    if which == "auto" {
-        which = if geo.n_ctx > geo.n_ctx_orig { "long" } else { "short" }.into();
-        args.note(format!(
-            "longrope: {which} factors for a context of {} tokens (trained window {}).",
-            geo.n_ctx, geo.n_ctx_orig
-        ));
-    }
-    args.resolve("factors", Value::Word(which.clone()));
-    let scaling = geo.scaling;
-    let (tensor, factors) = match which.as_str() {
-        "long" => ("rope_factors_long.weight", scaling.and_then(|s| s.long_factors.as_ref())),
-        _ => ("rope_factors_short.weight", scaling.and_then(|s| s.short_factors.as_ref())),
+    let factors = match args.value("factors", || Value::Word("auto".into()))? {
+        Value::List(factors) => {
+            let n_pairs = geo.n_rot / 2;
+            if factors.len() != n_pairs {
+                return Err(RopeError(format!(
+                    "rope method longrope: factors: expected {n_pairs} factors, one for each pair, found {}",
+                    factors.len()
+                )));
+            }
+            factors
+        }
+        word => of_file(&word.to_string(), geo, args)?,
     };
-    let Some(factors) = factors else {
-        return Err(RopeError(format!(
-            "rope method longrope: expected the tensor {tensor} in the file, found none; its factors come \
-             from training and cannot be derived"
-        )));
-    };
-    geo.check_factors(tensor, factors)?;
-    plan.freqs.theta =
-        geo.powers(geo.freq_base)?.iter().zip(factors).map(|(t, f)| t / f64::from(*f)).collect();
-    let attn_factor = scaling.and_then(|s| s.attn_factor);
+    plan.freqs.theta = geo.powers(geo.freq_base)?.iter().zip(&factors).map(|(t, f)| t / f).collect();
+    let attn_factor = geo.scaling.and_then(|s| s.attn_factor);
     plan.mscale *= if args.is_given("attn-factor") || attn_factor.is_some() {
         args.number("attn-factor", || attn_factor.unwrap_or(1.0))?
     } else {
@@ -72,4 +66,29 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         args.number("attn-factor", || if s > 1.0 { (1.0 + s.ln() / l.ln()).sqrt() } else { 1.0 })?
     };
     Ok(())
+}
+
+/// The factors that the file has.
+fn of_file(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64>, RopeError> {
+    let mut which = word;
+    if which == "auto" {
+        which = if geo.n_ctx > geo.n_ctx_orig { "long" } else { "short" };
+        args.note(format!(
+            "longrope: {which} factors for a context of {} tokens (trained window {}).",
+            geo.n_ctx, geo.n_ctx_orig
+        ));
+    }
+    args.resolve("factors", Value::Word(which.into()));
+    let (tensor, factors) = match which {
+        "long" => ("rope_factors_long.weight", geo.scaling.and_then(|s| s.long_factors.as_ref())),
+        _ => ("rope_factors_short.weight", geo.scaling.and_then(|s| s.short_factors.as_ref())),
+    };
+    let Some(factors) = factors else {
+        return Err(RopeError(format!(
+            "rope method longrope: expected the tensor {tensor} in the file, found none; its factors come from a \
+             search: `ropewalk search` finds some, for factors=.."
+        )));
+    };
+    geo.check_factors(tensor, factors)?;
+    Ok(factors.iter().map(|f| f64::from(*f)).collect())
 }

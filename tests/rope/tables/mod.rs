@@ -254,6 +254,24 @@ fn longrope_uses_the_tensors_of_the_file() {
 }
 
 #[test]
+fn longrope_takes_factors_that_are_given() {
+    for hp in with_and_without_factors(model(1e4, 8, 4096)) {
+        let plan = plan("longrope:factors=1/1.25/2.5/32", &hp, 131_072).expect("valid");
+        let own = powers(1e4, 8);
+        assert_close(&plan.layer(0).freqs.theta, &[own[0], own[1] / 1.25, own[2] / 2.5, own[3] / 32.0]);
+        assert!((plan.layer(0).mscale - (1.0 + 32f64.ln() / 4096f64.ln()).sqrt()).abs() < 1e-12);
+    }
+    let hp = model(1e4, 8, 4096);
+    assert_eq!(
+        plan("longrope:factors=1/1/1/1,attn-factor=1.25", &hp, 8192).expect("valid").layer(0).mscale,
+        1.25
+    );
+    let few = plan("longrope:factors=1/2/3", &hp, 8192).expect_err("three of four").0;
+    assert!(few.contains("expected 4 factors, one for each pair, found 3"), "{few}");
+    assert!(plan("longrope:factors=1/1/1/0", &hp, 8192).expect_err("no factor").0.contains("from 0.001"));
+}
+
+#[test]
 fn harpe_has_a_table_for_each_kv_head() {
     let hp = llama2();
     let published = plan("harpe:bases=table2", &hp, 131_072).expect("valid");

@@ -1,0 +1,277 @@
+//! Evolution of factors, as LongRoPE searches them.
+//!
+//! Algorithm and defaults are those of `evolution/algorithms/{genetic_base,dim_mono}.py` in microsoft/LongRoPE: parents are
+//! the best of all that lived on, some children are mutations of one, some have pairs of two; factors never fall from a
+//! pair to the next slower one. Draws are this program's own. Where the code has one first individual (YaRN) and its
+//! mutations, this follows the paper (Ding et al. 2024, section 3.2), which begins with PI, NTK and YaRN and theirs.
+
+use rand::seq::index;
+use rand::Rng;
+use rand_chacha::rand_core::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+/// How many individuals there are, and how they differ.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Sizes {
+    /// Individuals at the start.
+    pub population: usize,
+    /// Generations.
+    pub iterations: usize,
+    /// Mutations in each.
+    pub mutations: usize,
+    /// Crossovers in each.
+    pub crossovers: usize,
+    /// Individuals that live on from one to the next.
+    pub parents: usize,
+    /// Distance of neighbouring factors.
+    pub step: f64,
+}
+
+impl Default for Sizes {
+    /// `default_hyper_params/dim_mono.json`.
+    fn default() -> Self {
+        Sizes { population: 64, iterations: 40, mutations: 16, crossovers: 16, parents: 32, step: 0.01 }
+    }
+}
+
+impl Sizes {
+    /// Individuals that are scored in all.
+    pub fn evaluations(&self) -> usize {
+        self.iterations
+            .saturating_mul(self.mutations.saturating_add(self.crossovers))
+            .saturating_add(self.population)
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        let counts = [("population", self.population, 3), ("parents", self.parents, 2)];
+        for (name, found, least) in counts {
+            if found < least {
+                return Err(format!("{name}: expected at least {least}, found {found}"));
+            }
+        }
+        if self.parents > self.population {
+            let (n, most) = (self.parents, self.population);
+            return Err(format!("parents: expected at most the population, {most}, found {n}"));
+        }
+        if self.mutations.saturating_add(self.crossovers) == 0 {
+            return Err("mutations, crossovers: expected at least 1 together, found 0".into());
+        }
+        match self.step > 0.0 && self.step <= 1.0 {
+            true => Ok(()),
+            false => Err(format!("step: expected a number above 0, at most 1, found {}", self.step)),
+        }
+    }
+}
+
+/// Factors and what they are worth.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Individual {
+    pub(super) factors: Vec<f64>,
+    /// Mean negative log-likelihood: less is better.
+    pub(super) score: f64,
+}
+
+/// Pairs that a change touches, as a share.
+const TOUCHED: f64 = 0.3;
+/// Attempts at a crossover (`max_crossover_try`), and at a mutation that is new: the original tries without end.
+const CROSSOVER_TRIES: usize = 20;
+const MUTATION_TRIES: usize = 1000;
+
+/// What scores factors, and the end of the search where it says `None`.
+pub(super) type Score<'a, E> = dyn FnMut(&[f64]) -> Result<Option<f64>, E> + 'a;
+
+/// The best individuals, best first: all that were found until generations, the scorer or new factors ended. `seeds` are the
+/// first individuals, of factors that do not fall; `scale` is the longest context over the trained one. The result depends on
+/// arguments and scores alone.
+pub(super) fn evolve<E>(
+    seeds: &[Vec<f64>],
+    scale: f64,
+    seed: u64,
+    sizes: &Sizes,
+    score: &mut Score<'_, E>,
+) -> Result<Vec<Individual>, E> {
+    let mut search =
+        Search { scale, step: sizes.step, rng: ChaCha8Rng::seed_from_u64(seed), seen: Vec::new() };
+    let mut population = Vec::new();
+    let best_of = |mut population: Vec<Individual>| {
+        population.sort_by(|a, b| a.score.total_cmp(&b.score));
+        population.truncate(sizes.parents);
+        population
+    };
+    for i in 0..sizes.population {
+        let factors = match seeds.get(i) {
+            Some(seed) => Some(search.remember(seed.clone())),
+            None => search.mutation(&seeds[i % seeds.len()]),
+        };
+        let Some(factors) = factors else { break };
+        let Some(score) = score(&factors)? else { return Ok(best_of(population)) };
+        population.push(Individual { factors, score });
+    }
+    for _ in 0..sizes.iterations {
+        let parents = best_of(population);
+        population = parents.clone();
+        for i in 0..sizes.mutations + sizes.crossovers {
+            let factors = match i < sizes.mutations {
+                true => {
+                    let parent = search.rng.random_range(0..parents.len());
+                    search.mutation(&parents[parent].factors)
+                }
+                false => search.crossover(&parents),
+            };
+            let Some(factors) = factors else { return Ok(best_of(population)) };
+            let Some(score) = score(&factors)? else { return Ok(best_of(population)) };
+            population.push(Individual { factors, score });
+        }
+    }
+    Ok(best_of(population))
+}
+
+struct Search {
+    scale: f64,
+    step: f64,
+    rng: ChaCha8Rng,
+    /// Everything that was made.
+    seen: Vec<Vec<f64>>,
+}
+
+impl Search {
+    fn remember(&mut self, factors: Vec<f64>) -> Vec<f64> {
+        self.seen.push(factors.clone());
+        factors
+    }
+
+    fn is_new(&self, factors: &[f64]) -> bool {
+        self.seen.iter().all(|seen| seen.iter().zip(factors).any(|(a, b)| (a - b).abs() > 1e-6))
+    }
+
+    /// A parent with some factors drawn anew between their neighbours, the slowest up to 1 + `scale`. `None` when nothing new
+    /// was found.
+    fn mutation(&mut self, parent: &[f64]) -> Option<Vec<f64>> {
+        let mut factors = parent.to_vec();
+        for _ in 0..MUTATION_TRIES {
+            for j in 0..factors.len() {
+                if !self.rng.random_bool(TOUCHED) {
+                    continue;
+                }
+                let low = if j == 0 { 1.0 } else { factors[j - 1] };
+                let high = factors.get(j + 1).copied().unwrap_or(1.0 + self.scale);
+                let steps = ((high - low) / self.step + 1e-9).floor();
+                if steps >= 0.0 {
+                    let drawn = low + self.step * self.rng.random_range(0..=steps as u64) as f64;
+                    // What is printed is what was searched.
+                    factors[j] = (drawn.min(high) * 1e4).round() / 1e4;
+                }
+            }
+            if self.is_new(&factors) {
+                return Some(self.remember(factors));
+            }
+        }
+        None
+    }
+
+    /// The better one of two parents with as few factors of the other as make something new; a mutation where none do.
+    fn crossover(&mut self, parents: &[Individual]) -> Option<Vec<f64>> {
+        if parents.len() < 2 {
+            return self.mutation(&parents[0].factors);
+        }
+        let two = index::sample(&mut self.rng, parents.len(), 2);
+        let (a, b) = (two.index(0), two.index(1));
+        let (one, other) = (&parents[a.min(b)].factors, &parents[a.max(b)].factors);
+        let mut factors = one.clone();
+        for _ in 0..CROSSOVER_TRIES {
+            for j in 0..factors.len() {
+                if !self.rng.random_bool(TOUCHED / 2.0) {
+                    continue;
+                }
+                factors[j] = other[j];
+                if factors.windows(2).all(|pair| pair[0] <= pair[1]) && self.is_new(&factors) {
+                    return Some(self.remember(factors));
+                }
+            }
+        }
+        self.mutation(one)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: Sizes =
+        Sizes { population: 24, iterations: 20, mutations: 8, crossovers: 8, parents: 12, step: 0.01 };
+
+    fn seeds(n: usize) -> Vec<Vec<f64>> {
+        let ntk = (0..n).map(|j| 4f64.powf(j as f64 / (n - 1) as f64)).collect();
+        vec![vec![4.0; n], ntk]
+    }
+
+    /// The distance to a known optimum.
+    fn distance(factors: &[f64]) -> f64 {
+        let n = factors.len() as f64;
+        factors.iter().enumerate().map(|(j, f)| (f - 1.0 - 3.5 * (j as f64 / n).powi(2)).powi(2)).sum()
+    }
+
+    fn run(seed: u64, sizes: &Sizes, most: usize) -> (Vec<Individual>, Vec<Vec<f64>>) {
+        let mut asked: Vec<Vec<f64>> = Vec::new();
+        let found = evolve::<()>(&seeds(16), 4.0, seed, sizes, &mut |factors| {
+            if asked.len() == most {
+                return Ok(None);
+            }
+            asked.push(factors.to_vec());
+            Ok(Some(distance(factors)))
+        });
+        (found.unwrap(), asked)
+    }
+
+    #[test]
+    fn it_finds_something_better_than_what_it_began_with() {
+        for seed in 0..5 {
+            let (found, asked) = run(seed, &SIZES, usize::MAX);
+            assert_eq!(asked.len(), SIZES.evaluations());
+            let start = seeds(16).iter().map(|s| distance(s)).fold(f64::INFINITY, f64::min);
+            assert!(found[0].score < 0.5 * start, "{} of {start}", found[0].score);
+            assert!(found.windows(2).all(|w| w[0].score <= w[1].score));
+        }
+    }
+
+    #[test]
+    fn factors_never_fall_and_stay_within_their_bounds_and_none_is_asked_for_twice() {
+        let (_, asked) = run(3, &SIZES, usize::MAX);
+        for (i, factors) in asked.iter().enumerate() {
+            assert!(factors.windows(2).all(|w| w[0] <= w[1]), "{factors:?}");
+            assert!(factors[0] >= 1.0 && factors[15] <= 5.0, "{factors:?}");
+            assert!(asked[..i].iter().all(|other| other != factors));
+        }
+    }
+
+    #[test]
+    fn a_search_that_ends_early_asked_for_the_same_factors() {
+        let (_, all) = run(7, &SIZES, usize::MAX);
+        let (best, part) = run(7, &SIZES, 50);
+        assert_eq!(part[..], all[..50]);
+        let least = part.iter().map(|f| distance(f)).fold(f64::INFINITY, f64::min);
+        assert_eq!(best[0].score, least);
+        assert_ne!(run(8, &SIZES, 50).1, part, "another seed draws others");
+    }
+
+    #[test]
+    fn a_space_without_anything_new_ends_the_search() {
+        let sizes = Sizes { step: 1.0, ..SIZES };
+        let found = evolve::<()>(&[vec![1.0]], 1.0, 0, &sizes, &mut |f| Ok(Some(f[0]))).unwrap();
+        assert_eq!(found.iter().map(|i| i.factors[0]).collect::<Vec<_>>(), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn sizes_that_make_no_search_are_refused() {
+        let with = |change: fn(&mut Sizes)| {
+            let mut sizes = SIZES;
+            change(&mut sizes);
+            sizes.check().unwrap_err()
+        };
+        assert!(with(|s| s.population = 2).contains("population: expected at least 3, found 2"));
+        assert!(with(|s| s.parents = 1).contains("parents: expected at least 2, found 1"));
+        assert!(with(|s| s.parents = 99).contains("at most the population, 24, found 99"));
+        assert!(with(|s| s.step = f64::NAN).contains("step"));
+        assert!(with(|s| (s.mutations, s.crossovers) = (0, 0)).contains("at least 1 together"));
+    }
+}

@@ -1,0 +1,308 @@
+//! LongRoPE's search: a factor for each pair of dimensions, found by evolution on the model itself.
+//!
+//! Individuals are lists of factors ([`Sizes`]); the model reads the same texts under each, and the ones under which it
+//! predicts best live on. [`Goal`] says which tokens count. Scores are kept in a file after each individual, and a search that
+//! was stopped goes on as if it had not been: what is tried next follows from the scores before it.
+
+mod evolve;
+mod record;
+mod score;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+pub use evolve::Sizes;
+
+use self::record::{Record, Scored};
+use super::table::{number, table};
+use super::{invalid, open, uninterrupted, Content, Document, LmSource};
+use crate::control::Control;
+use crate::hparams::Hparams;
+use crate::model::{Error, Result};
+use crate::rope::{Plan, Spec};
+use crate::Token;
+
+/// What factors are judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Goal {
+    /// All tokens of a text (LongRoPE).
+    Perplexity,
+    /// Numbers that stand far up in a text and are asked for at its end (after LongRoPE2).
+    Needle,
+}
+
+/// [`Goal`] by name.
+pub const GOALS: &[(&str, Goal)] = &[("perplexity", Goal::Perplexity), ("needle", Goal::Needle)];
+
+/// How to search.
+#[derive(Debug, Clone)]
+pub struct Params {
+    /// The context to search for, tokens.
+    pub ctx: usize,
+    /// What factors are judged by.
+    pub goal: Goal,
+    /// Texts that are read under each list of factors, at most.
+    pub samples: usize,
+    /// How many lists of factors there are.
+    pub sizes: Sizes,
+    /// Seed of all draws.
+    pub seed: u64,
+    /// The search ends after so many lists, those of earlier runs among them.
+    pub max_evaluations: Option<usize>,
+    /// It ends after so many seconds, earlier runs not counted.
+    pub seconds: Option<f64>,
+    /// The magnitude of queries and keys; `None` is LongRoPE's `sqrt(1 + ln s / ln L)`.
+    pub attn_factor: Option<f64>,
+    /// The file that scores are kept in.
+    pub record: Option<PathBuf>,
+    /// Goes on from the scores in that file, if it is there.
+    pub resume: bool,
+}
+
+impl Params {
+    /// LongRoPE's settings for this context: five texts, 1,344 lists of factors.
+    pub fn new(ctx: usize) -> Params {
+        Params {
+            ctx,
+            goal: Goal::Perplexity,
+            samples: 5,
+            sizes: Sizes::default(),
+            seed: 1,
+            max_evaluations: None,
+            seconds: None,
+            attn_factor: None,
+            record: None,
+            resume: false,
+        }
+    }
+}
+
+/// One list of factors.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The method it began as, or `found`.
+    pub name: &'static str,
+    /// Mean negative log-likelihood of the tokens that count, nats.
+    pub nll: f64,
+    /// `exp` of it.
+    pub ppl: f64,
+    /// A factor for each pair, the fastest first.
+    pub factors: Vec<f64>,
+}
+
+/// Result of a search.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The model's file.
+    pub model: String,
+    /// The context searched for.
+    pub ctx: usize,
+    /// The trained window.
+    pub n_ctx_orig: usize,
+    /// What factors were judged by.
+    pub goal: Goal,
+    /// Texts read under each list of factors.
+    pub samples: usize,
+    /// Lists of factors that were scored, earlier runs' among them.
+    pub evaluations: usize,
+    /// Those of a whole search.
+    pub evaluations_total: usize,
+    /// The best factors as a rope spec.
+    pub rope: String,
+    /// The best factors, then those it began with.
+    pub results: Vec<Row>,
+    /// Whether it was stopped before its end; it can go on from its record.
+    pub interrupted: bool,
+    /// Seconds of this run.
+    pub seconds: f64,
+}
+
+/// The methods a search begins with (Ding et al. 2024, section 3.2).
+const FIRST: [&str; 3] = ["pi", "ntk", "yarn"];
+
+/// Searches factors. `source_of` makes the model's source under a spec, `hp` are its numbers, and `identity` names all that
+/// its predictions depend on ([`super::SessionSource::identity`]), for the record.
+///
+/// Progress is counted in lists of factors.
+///
+/// # Errors
+/// A context no longer than the trained window; sizes that make no search; texts that are shorter than the context; a record
+/// of another search; whatever the model reports. Being stopped is none: see [`Report::interrupted`].
+pub fn run<'a>(
+    source_of: &dyn Fn(&Spec) -> Box<dyn LmSource + 'a>,
+    model: &str,
+    identity: &str,
+    hp: &Hparams,
+    documents: &[Document],
+    params: &Params,
+    control: &Control<'_>,
+) -> Result<Report> {
+    let (ctx, n_ctx_orig, sizes) = (params.ctx, hp.n_ctx_orig(), &params.sizes);
+    if ctx <= n_ctx_orig {
+        return Err(invalid(format!(
+            "ctx {ctx}: the model was trained for {n_ctx_orig} tokens: expected a longer context"
+        )));
+    }
+    sizes.check().map_err(invalid)?;
+    if params.samples == 0 {
+        return Err(invalid("samples: expected at least 1, found 0"));
+    }
+    let scale = ctx as f64 / n_ctx_orig as f64;
+    let spec_of = |factors: &[f64]| -> Result<Spec> {
+        let list: Vec<String> = factors.iter().map(f64::to_string).collect();
+        let magnitude = params.attn_factor.map_or(String::new(), |x| format!(",attn-factor={x}"));
+        let factor = if params.attn_factor.is_some() { String::new() } else { format!(",factor={scale}") };
+        Ok(format!("longrope:factors={}{factor}{magnitude},original={n_ctx_orig}", list.join("/")).parse()?)
+    };
+    let first = first(hp, scale, ctx, &spec_of)?;
+
+    let texts = tokens(&*source_of(&Spec::plain()), documents)?;
+    let samples =
+        score::samples(&*source_of(&Spec::plain()), &texts, params.goal, ctx, params.samples, params.seed)?;
+    let of = format!(
+        "{identity}; {:?} of {} texts {} at {ctx} tokens, seed {}, attn-factor {:?}, {sizes:?}",
+        params.goal,
+        samples.len(),
+        digest(&texts),
+        params.seed,
+        params.attn_factor,
+    );
+    let mut record = match &params.record {
+        Some(path) if params.resume && path.exists() => Record::read(path, &of)?,
+        _ => Record { of, scored: Vec::new() },
+    };
+
+    let start = Instant::now();
+    let total = sizes.evaluations().min(params.max_evaluations.unwrap_or(usize::MAX));
+    let (mut n, mut best, mut interrupted) = (0, f64::INFINITY, false);
+    let found = evolve::evolve::<Error>(&first, scale, params.seed, sizes, &mut |factors| {
+        if let Some(nll) = record.score_of(n, factors)? {
+            n += 1;
+            best = best.min(nll);
+            return Ok(Some(nll));
+        }
+        let late = params.seconds.is_some_and(|most| start.elapsed().as_secs_f64() >= most);
+        interrupted |= control.stopped();
+        if interrupted || late && n > FIRST.len() || n >= total {
+            return Ok(None);
+        }
+        control.report(format_args!("best perplexity {}", number(best.exp())), n as u64, total as u64);
+        let spec = spec_of(factors)?;
+        let source = source_of(&spec);
+        let mut lm = open(&*source, ctx, control)?;
+        let Some(nll) = uninterrupted(score::score(&mut *lm, &samples))? else {
+            interrupted = true;
+            return Ok(None);
+        };
+        // A model that breaks under some factors is as bad as can be, and the search goes on.
+        let nll = if nll.is_finite() { nll } else { f64::from(f32::MAX) };
+        n += 1;
+        best = best.min(nll);
+        record.scored.push(Scored { factors: factors.to_vec(), nll });
+        if let Some(path) = &params.record {
+            record.write(path)?;
+        }
+        Ok(Some(nll))
+    })?;
+    let Some(winner) = found.first() else {
+        return Err(if interrupted { Error::Interrupted } else { invalid("nothing was scored") });
+    };
+    let row = |name, factors: &[f64], nll: f64| Row { name, nll, ppl: nll.exp(), factors: factors.to_vec() };
+    let began = FIRST.iter().zip(&record.scored).map(|(name, s)| row(*name, &s.factors, s.nll));
+    Ok(Report {
+        model: model.into(),
+        ctx,
+        n_ctx_orig,
+        goal: params.goal,
+        samples: samples.len(),
+        evaluations: n,
+        evaluations_total: sizes.evaluations(),
+        rope: spec_of(&winner.factors)?.to_string(),
+        results: std::iter::once(row("found", &winner.factors, winner.score)).chain(began).collect(),
+        interrupted,
+        seconds: start.elapsed().as_secs_f64(),
+    })
+}
+
+/// The factors of the methods a search begins with, none below 1 and none falling.
+fn first(
+    hp: &Hparams,
+    scale: f64,
+    ctx: usize,
+    spec_of: &dyn Fn(&[f64]) -> Result<Spec>,
+) -> Result<Vec<Vec<f64>>> {
+    let theta = |spec: &Spec| -> Result<Vec<f64>> {
+        let plan = Plan::new(spec, hp, ctx)?;
+        let layer = plan.kinds().iter().find(|layer| layer.applies);
+        Ok(layer.ok_or_else(|| invalid("no layer of the model is rotated"))?.freqs.theta.clone())
+    };
+    let n_pairs = theta(&Spec::plain())?.len();
+    let own = theta(&spec_of(&vec![1.0; n_pairs])?)?;
+    let mut first = Vec::new();
+    for name in FIRST {
+        let scaled = theta(&format!("{name}:factor={scale}").parse()?)?;
+        let mut least = 1.0f64;
+        let factors = own.iter().zip(&scaled).map(|(own, scaled)| {
+            // What is printed is what was searched.
+            least = ((own / scaled * 1e4).round() / 1e4).max(least);
+            least
+        });
+        first.push(factors.collect());
+    }
+    Ok(first)
+}
+
+fn tokens(source: &dyn LmSource, documents: &[Document]) -> Result<Vec<Vec<Token>>> {
+    let one = |document: &Document| match &document.content {
+        Content::Text(text) => source.encode(text),
+        Content::Ids(ids) => Ok(ids.iter().map(|id| Token::from(*id)).collect()),
+    };
+    documents.iter().map(one).collect()
+}
+
+fn digest(texts: &[Vec<Token>]) -> String {
+    let mut digest = Sha256::new();
+    for text in texts {
+        digest.update((text.len() as u64).to_le_bytes());
+        text.iter().for_each(|token| digest.update(token.to_le_bytes()));
+    }
+    digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Report {
+    /// The report as text: the factors found beside those it began with.
+    pub fn text(&self) -> String {
+        let counted = match self.goal {
+            Goal::Perplexity => "all tokens",
+            Goal::Needle => "numbers asked for",
+        };
+        let mut out = format!(
+            "model     {}\ncontext   {} tokens, trained for {}\nsearched  {} of {} lists of factors, perplexity of {counted} in \
+             {} texts, {:.0} s\n\n",
+            self.model, self.ctx, self.n_ctx_orig, self.evaluations, self.evaluations_total, self.samples, self.seconds
+        );
+        let cells = |row: &Row| {
+            let at = |j: usize| row.factors.get(j).map_or(String::new(), |f| number(*f));
+            let n = row.factors.len();
+            vec![
+                row.name.into(),
+                number(row.ppl),
+                at(0),
+                at(n / 4),
+                at(n / 2),
+                at(3 * n / 4),
+                at(n.wrapping_sub(1)),
+            ]
+        };
+        let rows: Vec<_> = self.results.iter().map(cells).collect();
+        out += &table(&["factors", "ppl", "first pair", "1/4", "1/2", "3/4", "last"], &rows);
+        if self.interrupted {
+            out += "\ninterrupted: --resume goes on\n";
+        }
+        out
+    }
+}

@@ -1,0 +1,85 @@
+//! What a search has scored so far, in a file that it goes on from.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::eval::invalid;
+use crate::model::{Error, Result};
+
+/// The largest record that is read.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// Factors and their score.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Scored {
+    pub(super) factors: Vec<f64>,
+    /// Mean negative log-likelihood, nats.
+    pub(super) nll: f64,
+}
+
+/// Everything that was scored, in order. What is asked for next follows from it, so nothing else is kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Record {
+    /// All that the search depends on, in words.
+    pub(super) of: String,
+    pub(super) scored: Vec<Scored>,
+}
+
+impl Record {
+    /// The record of an earlier run.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is no record, or is that of another search.
+    pub(super) fn read(path: &Path, of: &str) -> Result<Record> {
+        let name = path.display();
+        let io = |e: std::io::Error| Error::from(files::Error::new(path, e));
+        let size = std::fs::metadata(path).map_err(io)?.len();
+        if size > MAX_BYTES {
+            return Err(invalid(format!(
+                "{name}: expected a search of at most {MAX_BYTES} bytes, found {size}"
+            )));
+        }
+        let bytes = std::fs::read(path).map_err(io)?;
+        let record: Record = serde_json::from_slice(&bytes)
+            .map_err(|e| invalid(format!("{name}: expected the record of a search: {e}")))?;
+        if record.of != of {
+            return Err(invalid(format!(
+                "{name}: the record is that of another search: expected {of}, found {}",
+                record.of
+            )));
+        }
+        match record.scored.iter().all(|s| s.nll.is_finite()) {
+            true => Ok(record),
+            false => Err(invalid(format!("{name}: expected scores that are finite numbers"))),
+        }
+    }
+
+    /// The score of individual `i`, if it was found before.
+    ///
+    /// # Errors
+    /// The record has other factors there.
+    pub(super) fn score_of(&self, i: usize, factors: &[f64]) -> Result<Option<f64>> {
+        let Some(scored) = self.scored.get(i) else { return Ok(None) };
+        let same = scored.factors.len() == factors.len()
+            && scored.factors.iter().zip(factors).all(|(a, b)| (a - b).abs() < 1e-9 * b.abs());
+        match same {
+            true => Ok(Some(scored.nll)),
+            false => {
+                Err(invalid(format!("the record of the search has other factors as number {i}; begin anew")))
+            }
+        }
+    }
+
+    /// Writes it, at once or not at all.
+    ///
+    /// # Errors
+    /// The disk.
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let bytes = serde_json::to_vec(self).map_err(|e| invalid(e.to_string()))?;
+        files::replace(path, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))?;
+        Ok(())
+    }
+}
