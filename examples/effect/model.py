@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A Llama of random weights with a tokenizer of its own, as a folder of Hugging Face: what effect.sh trains from scratch.
+"""A Llama of random weights with a tokenizer of its own, as a folder of Hugging Face: what run.sh trains from scratch.
 
-    make_model.py OUT TEXT...      needs: pip install tokenizers numpy safetensors
+    model.py OUT TEXT...      needs: pip install tokenizers numpy safetensors
 """
 import json
 import pathlib

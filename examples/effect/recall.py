@@ -3,7 +3,7 @@
 in, questions and answers at the end. Frames are those of the passkey test and of RULER's needle tasks, so a model that has
 learned them at its own window shows how far beyond it an extension carries them.
 
-    recall.py OUT easy|hard N TEXT...
+    recall.py OUT N TEXT...
 """
 import json
 import pathlib
@@ -11,7 +11,7 @@ import random
 import sys
 
 draw = random.Random(7)
-prose = "\n".join(pathlib.Path(f).read_text(errors="replace") for f in sorted(sys.argv[4:]))
+prose = "\n".join(pathlib.Path(f).read_text(errors="replace") for f in sorted(sys.argv[3:]))
 letters = "abcdefghijklmnopqrstuvwxyz"
 # Keys are words of the text with a consonant or two changed, so that none is one of RULER's.
 words = sorted({w.lower() for w in prose.split() if w.isalpha() and 4 <= len(w) <= 9})
@@ -82,33 +82,15 @@ def table(chars):
     return "\n".join(lines) + "\n\n" + "\n".join(f"{n}: {held[n]}" for n in asked)
 
 
-def repeated(chars):
-    """Words that follow no rule, said several times: what comes next stands further up."""
-    said = [draw.choice(words) for _ in range(max(4, chars // 30))]
-    return " | ".join([" ".join(said)] * draw.randrange(2, 5))
-
-
-def lookups(chars):
-    """Few keys, each asked for several times."""
-    names = [draw.choice(words) for _ in range(draw.randrange(2, 9))]
-    held = {n: number(draw.choice([1, 2, 3, 5, 7])) for n in names}
-    asked = [n for n in held for _ in range(draw.randrange(1, 4))]
-    draw.shuffle(asked)
-    return "\n".join(f"The number for {n} is: {held[n]}." for n in list(held) + asked)
-
-
-# What is easy to learn from comes first: copying, then looking up, then both within prose.
-EASY = [repeated, repeated, lookups, table]
-HARD = [
-    passkey,
+FORMS = [
+    lambda c: passkey(c),
     lambda c: numbers(c, 1, 1, 1),
     lambda c: numbers(c, draw.randrange(2, 6), 1, 1),
     lambda c: numbers(c, 1, 1, draw.randrange(2, 5)),
     lambda c: numbers(c, draw.randrange(2, 5), 2, 1),
-    lookups,
-    table,
+    lambda c: table(c),
+    lambda c: table(c),
 ]
-forms, lengths = (EASY, (100, 400)) if sys.argv[2] == "easy" else (HARD, (100, 700))
 with open(sys.argv[1], "w") as out:
-    for _ in range(int(sys.argv[3])):
-        out.write(json.dumps({"text": draw.choice(forms)(draw.randrange(*lengths))}) + "\n")
+    for _ in range(int(sys.argv[2])):
+        out.write(json.dumps({"text": draw.choice(FORMS)(draw.randrange(100, 700))}) + "\n")

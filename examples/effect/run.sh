@@ -6,7 +6,8 @@
 #   examples/effect/run.sh OUT [SEEDS] [THREADS]     after `make build train-texts benchmarks`, with a Python that has
 #                                                    tokenizers, numpy and safetensors (PYTHON=..)
 #
-# It may be stopped and started again: everything goes on where it was.
+# It may be stopped and started again: everything goes on where it was. STEPS (of 4,096 tokens, 32) is what each method is
+# trained for, TASKS what is measured, SAMPLES how often (10).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:?usage: examples/effect/run.sh OUT [SEEDS] [THREADS]}
@@ -14,6 +15,8 @@ seeds=${2:-1 2 3}
 threads=${3:-0}
 python=${PYTHON:-python3}
 bin=${BIN:-target/release}
+steps=${STEPS:-32}
+tasks=${TASKS-passkey niah_single_1 niah_single_2 niah_multikey_1 niah_multivalue}
 here=examples/effect
 train=models/texts/train
 prose=("$train"/anarchism/* "$train"/tdavid/* "$train"/mhcc/*)
@@ -35,23 +38,24 @@ if [ ! -f "$out/base.gguf" ]; then
         --cache "$out/base.tokens" -o "$out/base.gguf"
 fi
 
-# One recipe: the mixture the model was trained on, 131,072 tokens of it, in steps of 4,096.
+# One recipe: the mixture the model was trained on, as many tokens of it for all, in steps of 4,096.
 recipe=(-m "$out/base.gguf" -d "prose=$train/anarchism:0.7" -d "recall=$out/recall.jsonl:0.3" --targets all --rank 16
     --schedule cosine --warmup 4 --held-out 2 --device cpu -t "$threads")
-cat >"$out/abf-stages.toml" <<'TOML'
+third=$((steps / 3 * 4096))
+cat >"$out/abf-stages.toml" <<TOML
 # A third of the tokens at each context, with bases for 2, 4 and 8 times the window.
 [[stage]]
 ctx = 1024
 rope = "abf:factor=2"
-tokens = 40960
+tokens = $third
 [[stage]]
 ctx = 2048
 rope = "abf:factor=4"
-tokens = 40960
+tokens = $third
 [[stage]]
 ctx = 4096
 rope = "abf:factor=8"
-tokens = 49152
+tokens = $((steps * 4096 - 2 * third))
 TOML
 plan=$out/plan.toml
 cat >"$plan" <<TOML
@@ -69,17 +73,8 @@ path = "base.gguf"
 name = "perplexity"
 protocol = "window"
 max_windows = 4
-[[tasks]]
-name = "passkey"
-[[tasks]]
-name = "niah_single_1"
-[[tasks]]
-name = "niah_single_2"
-[[tasks]]
-name = "niah_multikey_1"
-[[tasks]]
-name = "niah_multivalue"
 TOML
+for task in $tasks; do printf '[[tasks]]\nname = "%s"\n' "$task" >>"$plan"; done
 frozen() { # NAME SPEC
     printf '\n[[methods]]\nname = "%s, frozen"\nspec = "%s"\n' "$1" "$2" >>"$plan"
 }
@@ -114,15 +109,15 @@ for goal in perplexity needle; do
     frozen "longrope searched by $goal" "$(cat "$out/longrope-$goal.spec")"
 done
 
-long=(--ctx 4096 --steps 32 --lr 2e-3)
+long=(--ctx 4096 --steps "$steps" --lr 2e-3)
 for method in plain pi:factor=8 ntk:factor=8 yarn:factor=8 abf:factor=8 sba:factor=8 harpe:factor=8; do
     trained "${method%%:*}" "${long[@]}" --rope "$method"
 done
 trained "abf in three stages" --stages "$out/abf-stages.toml" --lr 2e-3
 # The equation's velocity wants a lower rate than pairs.
-trained clex --ctx 4096 --steps 32 --lr 2e-4 --rope clex:max-factor=8
+trained clex --ctx 4096 --steps "$steps" --lr 2e-4 --rope clex:max-factor=8
 trained longlora "${long[@]}" --rope pi:factor=8 --attention s2 --train norms,embeddings
-trained drope --ctx 512 --batch 8 --steps 32 --lr 2e-3 --rope plain:drop=1
+trained drope --ctx 512 --batch 8 --steps "$steps" --lr 2e-3 --rope plain:drop=1
 # The same frequencies, other data.
 abf=(--rope abf:factor=8)
 trained "abf utk" "${long[@]}" "${abf[@]}" --data-method utk-80 \
@@ -130,6 +125,6 @@ trained "abf utk" "${long[@]}" "${abf[@]}" --data-method utk-80 \
     --mark-tokens '<|reserved_4|>,<|reserved_5|>,<|reserved_6|>,<|reserved_7|>,<|reserved_8|>'
 trained "abf cip" "${long[@]}" "${abf[@]}" --data-method cip
 trained "abf upsampled" "${long[@]}" "${abf[@]}" --upsample fu
-trained "abf pose" --ctx 512 --batch 8 --steps 32 --lr 2e-3 "${abf[@]}" --data-method pose:target=4096
+trained "abf pose" --ctx 512 --batch 8 --steps "$steps" --lr 2e-3 "${abf[@]}" --data-method pose:target=4096
 
-"$bin/ropewalk" study "$plan" -o "$out/study" --device cpu -t "$threads"
+"$bin/ropewalk" study "$plan" -o "$out/study-${seeds// /-}" --device cpu -t "$threads"
