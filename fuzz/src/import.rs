@@ -31,6 +31,7 @@ const FOLDERS: &[(&str, &str, &[&str])] = &[
     ("cohere2", "bpe", &["config.json"]),
     ("gemma3", "sentencepiece-gemma", &["config.json"]),
     ("gptneox", "bpe", &["config.json"]),
+    ("gpt-oss", "bpe", &["config.json", "model.safetensors"]),
     ("granite", "bpe", &["config.json"]),
     ("ministral3", "bpe-template", &["config.json"]),
     ("olmo2", "bpe", &["config.json"]),

@@ -17,6 +17,9 @@ use crate::{general, vocab, Error, Result};
 /// Bytes copied between two looks at [`Control::stopped`].
 const COPY: usize = 4 << 20;
 
+/// `general.file_type` of a mixture with experts in MXFP4.
+const MOSTLY_MXFP4: u32 = 38;
+
 /// Whole rows of a tensor as another type than that of the checkpoint; [`floats`] does it for types of floats.
 pub type Encode<'a> = dyn Fn(&Tensor, DType, &[f32]) -> io::Result<Vec<u8>> + 'a;
 
@@ -44,7 +47,7 @@ impl Checkpoint {
                 format!("found \"{}\", which cannot be imported; known: {}", shown(&class), known.join(" "));
             object.error("architectures", what)
         })?;
-        let config = Config::new(folder, object, family.defaults)?;
+        let config = Config::new(folder, object, family.defaults, family.packed)?;
         let files = Tensors::open(folder)?;
         let mut keys = Keys::new(family.arch);
         keys.plain("general.architecture", family.arch);
@@ -75,13 +78,15 @@ impl Checkpoint {
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.paths()
     }
-    /// The type of the first matrix in the checkpoint, which stands for all.
+    /// The type of the first matrix of floats in the checkpoint, which stands for all.
     pub fn stored(&self) -> DType {
-        self.tensors.iter().find(|t| !t.stays_f32()).map_or(DType::F32, Tensor::stored)
+        let matrix = self.tensors.iter().find(|t| !t.stays_f32() && t.packed().is_none());
+        matrix.map_or(DType::F32, Tensor::stored)
     }
 
     /// Gives `write` a writer of the file, each tensor in the type that `dtype` gives for it; `encode` makes rows of types
-    /// that are neither F32 nor the checkpoint's. Returns what `write` does.
+    /// that are neither F32 nor the checkpoint's. What is [packed](Tensor::packed) stays so, and then the file's type is
+    /// that of a mixture in MXFP4, as llama.cpp's converter has it. Returns what `write` does.
     ///
     /// # Errors
     /// The disk; values that a type cannot hold; [`Error::Interrupted`] when `control` asked for it.
@@ -98,9 +103,10 @@ impl Checkpoint {
         for (key, value) in &self.metadata {
             writer.set(key, value.clone());
         }
-        writer.set("general.file_type", file_type);
-        let types: Vec<DType> =
-            self.tensors.iter().map(|t| if t.stays_f32() { DType::F32 } else { dtype(t) }).collect();
+        let packed = self.tensors.iter().any(|t| t.packed().is_some());
+        writer.set("general.file_type", if packed { MOSTLY_MXFP4 } else { file_type });
+        let of = |t: &Tensor| t.packed().unwrap_or_else(|| if t.stays_f32() { DType::F32 } else { dtype(t) });
+        let types: Vec<DType> = self.tensors.iter().map(of).collect();
         for (t, to) in self.tensors.iter().zip(&types) {
             let row = t.shape().first().map_or(0, |&n| n as usize);
             let row_bytes = to.row_bytes(row).ok_or_else(|| {
@@ -113,6 +119,9 @@ impl Checkpoint {
             let done = &done;
             let data = move |out: &mut dyn Write| {
                 let mut out = Watched { out, control, done, total };
+                if t.packed().is_some() {
+                    return t.each_packed(&self.files, &mut |bytes| out.write_all(bytes));
+                }
                 if let Some(bytes) = t.unchanged(to, &self.files) {
                     return bytes.chunks(COPY).try_for_each(|chunk| files::write_mapped(chunk, &mut out));
                 }

@@ -37,17 +37,19 @@ pub(crate) fn read(folder: &Path) -> Result<(Object, String)> {
 
 impl Config {
     /// Completes a config with a family's defaults. `defaults` is JSON; a `head_dim` of 0 in it stands for
-    /// the embedding over the heads.
-    pub(crate) fn new(folder: &Path, object: Object, defaults: &str) -> Result<Config> {
+    /// the embedding over the heads. `packed` are the methods of quantisation whose weights can be taken over.
+    pub(crate) fn new(folder: &Path, object: Object, defaults: &str, packed: &[&str]) -> Result<Config> {
         let mut object = object;
         // What a folder of a model for images too says of its text model.
         if let Some(text) = object.object("text_config")?.cloned() {
             object.map.extend(text);
         }
         if let Some(method) = object.object("quantization_config")?.map(|q| q.get("quant_method").cloned()) {
-            let method = method.as_ref().map_or("of no method".to_owned(), crate::json::kind);
-            let what = format!("found weights quantised by {method}, expected F32, F16 or BF16");
-            return Err(object.error("quantization_config", what));
+            if !packed.iter().any(|known| method.as_ref().is_some_and(|found| found == known)) {
+                let method = method.as_ref().map_or("of no method".to_owned(), crate::json::kind);
+                let what = format!("found weights quantised by {method}, expected F32, F16 or BF16");
+                return Err(object.error("quantization_config", what));
+            }
         }
         let defaults: Map<String, Value> =
             serde_json::from_str(defaults).map_err(|e| Error::Invalid(format!("defaults: {e}")))?;

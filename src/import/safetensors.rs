@@ -22,7 +22,7 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 pub struct Stored {
     /// Its name; unique in its file.
     pub name: String,
-    /// F32, F16 or BF16.
+    /// F32, F16 or BF16; I8 for the bytes (`U8`) that packed weights consist of.
     pub dtype: DType,
     /// Shape as in the file, outermost dimension first: 1 to 4 dimensions of at least 1.
     pub shape: Vec<u64>,
@@ -90,7 +90,7 @@ impl Safetensors {
     pub fn values(&self, t: &Stored) -> Result<Vec<f32>> {
         let mut values = vec![0f32; t.n_rows() * t.width()];
         if !float::decode(t.dtype, &self.map[t.start..t.end], &mut values) {
-            return Err(Error::at(&self.path, &t.name, format!("{} cannot be read", t.dtype)));
+            return Err(Error::at(&self.path, &t.name, no_float("U8")));
         }
         match values.iter().position(|x| !x.is_finite()) {
             Some(i) => {
@@ -154,6 +154,10 @@ impl Tensors {
     /// The bytes of a tensor.
     pub(crate) fn data(&self, t: &Stored) -> &[u8] {
         &self.files[t.part].map[t.start..t.end]
+    }
+    /// The tensor of this name.
+    pub(crate) fn find(&self, name: &str) -> Option<&Stored> {
+        self.all.iter().find(|t| t.name == name)
     }
     /// The file a tensor is in.
     pub(crate) fn path(&self, t: &Stored) -> &Path {
@@ -242,6 +246,11 @@ fn is_left_out(name: &str) -> bool {
         || parts.iter().any(|p| name.contains(p))
 }
 
+/// Says of a tensor that its type is none of floats.
+pub(crate) fn no_float(found: &str) -> String {
+    format!("found type {}, expected F32, F16 or BF16", shown(found))
+}
+
 /// The header of a file.
 struct Header {
     /// The tensors that are kept.
@@ -298,7 +307,8 @@ fn stored(
         "F32" => DType::F32,
         "F16" => DType::F16,
         "BF16" => DType::BF16,
-        other => return Err(wrong(format!("found type {}, expected F32, F16 or BF16", shown(other)))),
+        "U8" => DType::I8,
+        other => return Err(wrong(no_float(other))),
     };
     let numbers = |key: &str| -> Result<Vec<u64>> {
         let array = entry.get(key).and_then(Value::as_array).filter(|a| a.len() <= 8);

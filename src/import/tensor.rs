@@ -1,13 +1,17 @@
 //! Tensors of the new file, and how their rows come from those of the checkpoint.
 
+mod packed;
+
 use std::io;
 
 use gguf::float::{decode, encode};
 use gguf::DType;
 use half::f16;
 
-use crate::safetensors::{Stored, Tensors};
+use crate::safetensors::{no_float, Stored, Tensors};
 use crate::{Error, Result};
+
+use packed::{Mxfp4, Transposed};
 
 /// The weights of a convolution over time.
 const CONVOLUTION: &str = "ssm_conv1d.weight";
@@ -53,8 +57,12 @@ pub(crate) enum Values {
     OneMore,
     /// `-exp(x)`.
     MinusExp,
-    /// Those of a row in another order.
+    /// Those of a row in another order, or some of them.
     Columns(Rows),
+    /// They are columns of each expert, not rows.
+    Transposed,
+    /// They are in blocks of MXFP4, and stay.
+    Mxfp4,
 }
 
 #[derive(Debug)]
@@ -63,6 +71,10 @@ enum Source {
     Values(Vec<f32>),
     /// Rows of tensors of the same shape, one after the other.
     Stored { parts: Vec<Stored>, rows: Rows, values: Values },
+    /// Columns of experts.
+    Transposed(Transposed),
+    /// Blocks that are taken over.
+    Mxfp4(Mxfp4),
 }
 
 impl Rows {
@@ -133,7 +145,13 @@ impl Tensor {
         match &self.source {
             Source::Values(_) => DType::F32,
             Source::Stored { parts, .. } => parts[0].dtype,
+            Source::Transposed(transposed) => transposed.stored.dtype,
+            Source::Mxfp4(_) => DType::MXFP4,
         }
+    }
+    /// The type of blocks in the checkpoint that the new file has as they are, whatever its type.
+    pub fn packed(&self) -> Option<DType> {
+        matches!(self.source, Source::Mxfp4(_)).then_some(DType::MXFP4)
     }
 
     /// A vector that the checkpoint does not have.
@@ -155,6 +173,21 @@ impl Tensor {
         values: Values,
         from: &Tensors,
     ) -> Result<Tensor> {
+        let made = |mut shape: Vec<u64>, source| {
+            shape.reverse();
+            Tensor { name: name.clone(), shape, plain: false, source }
+        };
+        match values {
+            Values::Mxfp4 => {
+                let (blocks, shape) = Mxfp4::of(parts[0].clone(), rows, from)?;
+                return Ok(made(shape, Source::Mxfp4(blocks)));
+            }
+            Values::Transposed => {
+                let (columns, shape) = Transposed::of(parts[0].clone(), rows, from)?;
+                return Ok(made(shape, Source::Transposed(columns)));
+            }
+            _ => {}
+        }
         let first = &parts[0];
         let wrong = |t: &Stored, what: String| Error::at(from.path(t), &t.name, what);
         if let Some(other) = parts.iter().find(|t| t.shape != first.shape || t.dtype != first.dtype) {
@@ -164,11 +197,17 @@ impl Tensor {
             );
             return Err(wrong(other, what));
         }
-        let n_rows = rows.of(first.n_rows()).map_err(|what| wrong(first, what))?;
-        if let Values::Columns(columns) = values {
-            columns.of(first.width()).map_err(|what| wrong(first, format!("of a row: {what}")))?;
+        if first.dtype == DType::I8 {
+            return Err(wrong(first, no_float("U8")));
         }
+        let n_rows = rows.of(first.n_rows()).map_err(|what| wrong(first, what))?;
         let mut shape = first.shape.clone();
+        if let Values::Columns(columns) = values {
+            let n = columns.of(first.width()).map_err(|what| wrong(first, format!("of a row: {what}")))?;
+            if let [_, .., last] = &mut shape[..] {
+                *last = n as u64;
+            }
+        }
         // A convolution of each channel alone has a dimension of 1 between channels and time.
         if name.ends_with(CONVOLUTION) && shape.len() == 3 && shape[1] == 1 {
             shape.remove(1);
@@ -185,7 +224,9 @@ impl Tensor {
         shape.reverse();
         let plain = shape.len() == 1
             || !name.ends_with(".weight")
-            || ["_norm.weight", "ffn_gate_inp.weight", CONVOLUTION].iter().any(|end| name.ends_with(end));
+            || ["_norm.weight", "ffn_gate_inp.weight", CONVOLUTION]
+                .iter()
+                .any(|end| name.ends_with(end));
         Ok(Tensor { name, shape, plain, source: Source::Stored { parts, rows, values } })
     }
 
@@ -199,6 +240,18 @@ impl Tensor {
         }
     }
 
+    /// Gives what is [packed](Tensor::packed) in order, whole blocks at a time, to `take`.
+    pub(crate) fn each_packed(
+        &self,
+        from: &Tensors,
+        take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match &self.source {
+            Source::Mxfp4(blocks) => blocks.each(from, take),
+            _ => Err(io::Error::other("values are no blocks")),
+        }
+    }
+
     /// Gives the values in order, whole rows at a time, to `take`.
     pub(crate) fn each(
         &self,
@@ -207,6 +260,8 @@ impl Tensor {
     ) -> io::Result<()> {
         let (parts, rows, change) = match &self.source {
             Source::Values(values) => return take(values),
+            Source::Transposed(columns) => return columns.each(from, take),
+            Source::Mxfp4(_) => return Err(io::Error::other("blocks in MXFP4 are no rows of values")),
             Source::Stored { parts, rows, values } => (parts, *rows, *values),
         };
         let row = self.shape[0] as usize;
@@ -236,18 +291,18 @@ impl Tensor {
                     }
                 }
                 match change {
-                    Values::Same => {}
+                    Values::Same | Values::Transposed | Values::Mxfp4 => {}
                     Values::OneMore => values.iter_mut().for_each(|x| *x = rounded(*x + 1.0, part.dtype)),
                     Values::MinusExp => {
                         values.iter_mut().for_each(|x| *x = rounded(-f64::from(*x).exp() as f32, part.dtype));
                     }
                     Values::Columns(columns) => {
-                        let mut row = vec![0.0; width];
-                        for out in values.chunks_exact_mut(width) {
-                            row.copy_from_slice(out);
-                            let moved = |i: usize| row[columns.source(i, width)];
-                            out.iter_mut().enumerate().for_each(|(i, x)| *x = moved(i));
-                        }
+                        let n = columns.of(width).map_err(io::Error::other)?;
+                        let chosen = values
+                            .chunks_exact(width)
+                            .flat_map(|row| (0..n).map(|i| row[columns.source(i, width)]));
+                        take(&chosen.collect::<Vec<f32>>())?;
+                        continue;
                     }
                 }
                 take(&values)?;

@@ -135,6 +135,37 @@ def neox(config):
     config["rotary_emb_base"] = int(rope["rope_theta"])
 
 
+def nested_rope(config):
+    """As OLMo 3's files have it: one base, and the scaling of the layers that have one."""
+    rope = config.pop("rope_parameters")["full_attention"]
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = rope
+
+
+def mxfp4_config(config):
+    """As OpenAI's files have it, beside weights that `packed` has packed."""
+    config["quantization_config"] = dict(quant_method="mxfp4", modules_to_not_convert=[
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])
+
+
+def packed(model):
+    """Gives the experts of a model random weights in MXFP4, and returns these as such files have them. What they are
+    as numbers is said by transformers."""
+    from transformers.integrations.mxfp4 import _convert_moe_packed_tensors
+
+    out = {}
+    for il, layer in enumerate(model.model.layers):
+        for name in ("gate_up_proj", "down_proj"):
+            weights = getattr(layer.mlp.experts, name)
+            experts, inputs, rows = weights.shape
+            blocks = torch.randint(0, 256, (experts, rows, inputs // 32, 16), dtype=torch.uint8)
+            scales = torch.randint(119, 126, (experts, rows, inputs // 32), dtype=torch.uint8)
+            weights.copy_(_convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16))
+            prefix = f"model.layers.{il}.mlp.experts.{name}"
+            out |= {f"{prefix}_blocks": blocks, f"{prefix}_scales": scales}
+    return out
+
+
 def without(*keys):
     def edit(config):
         for key in keys:
@@ -150,6 +181,10 @@ LONG = dict(rope_type="longrope", rope_theta=10000.0, long_factor=[1.0, 1.5, 2.5
             short_factor=[1.0, 1.0, 1.25, 1.5])
 MINISTRAL = dict(type="yarn", rope_type="yarn", rope_theta=1000000.0, factor=16.0, beta_fast=32.0, beta_slow=1.0,
                  original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1)
+
+GPT_OSS = dict(hidden_size=64, intermediate_size=32, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=64,
+               rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                                    truncate=True, original_max_position_embeddings=64))
 
 # name: (class, config, tokenizer, type of the checkpoint, edits of config.json, parts)
 CASES = {
@@ -183,6 +218,13 @@ CASES = {
                                                     mrope_section=[2, 1, 1], mrope_interleaved=True),
                                linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2,
                                linear_num_value_heads=4, linear_conv_kernel_dim=4), "bpe", "bf16", [], 1),
+    # A window in all layers but the last, which alone has YaRN.
+    "olmo3": ("Olmo3", dict(num_hidden_layers=4, sliding_window=64, rope_parameters=dict(
+        full_attention=dict(rope_type="yarn", rope_theta=500000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                            original_max_position_embeddings=64),
+        sliding_attention=dict(rope_type="default", rope_theta=500000.0))), "bpe", "bf16", [nested_rope], 1),
+    "gpt-oss": ("GptOss", GPT_OSS, "bpe", "bf16", [old_rope, mxfp4_config], 1),
+    "gpt-oss-bf16": ("GptOss", GPT_OSS, "bpe", "bf16", [], 1),
 }
 CLASSES = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
            "Qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM")}
@@ -197,6 +239,7 @@ def checkpoint(folder, case, number):
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(p.float() * 2 + torch.randn(p.shape) * 0.05)
+        blocks = packed(model) if mxfp4_config in edits else {}
     # The last of 100 tokens, in F32.
     # In another model, whose angles were never rounded to the type of the weights.
     exact = getattr(transformers, model_name)(config).float().eval()
@@ -217,6 +260,11 @@ def checkpoint(folder, case, number):
     if cls == "Qwen2":
         dump(folder / "generation_config.json", dict(eos_token_id=[2, 1], temperature=0.7, top_k=20, top_p=0.8,
                                                      repetition_penalty=1.05))
+    if blocks:
+        whole = load_file(folder / "model.safetensors")
+        for name in {n.rpartition("_")[0] for n in blocks}:
+            del whole[name]
+        save_file(whole | blocks, folder / "model.safetensors", metadata={"format": "pt"})
     if parts > 1:
         whole = load_file(folder / "model.safetensors")
         (folder / "model.safetensors").unlink()

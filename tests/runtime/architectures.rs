@@ -38,9 +38,6 @@ fn random_models_have_the_tensors_that_their_architecture_declares() {
     );
 }
 
-/// Architectures that no folder becomes, and why.
-const NOT_IMPORTED: &[(&str, &str)] = &[("gpt-oss", "its folders have weights in MXFP4, which are refused")];
-
 #[test]
 fn every_list_of_architectures_has_all_that_run() {
     let imported: Vec<&str> = ropewalk_import::architectures().collect();
@@ -51,9 +48,7 @@ fn every_list_of_architectures_has_all_that_run() {
     ];
     let mut lacking = Vec::new();
     for (list, names) in lists {
-        let exempt =
-            |name: &str| list.starts_with("FAMILIES") && NOT_IMPORTED.iter().any(|(n, _)| *n == name);
-        let missing = ARCHS.iter().map(|a| a.name).filter(|name| !names.contains(name) && !exempt(name));
+        let missing = ARCHS.iter().map(|a| a.name).filter(|name| !names.contains(name));
         lacking.extend(missing.map(|name| format!("{name} is not in {list}")));
     }
     let unknown = imported.iter().filter(|name| arch::find(name).is_none());

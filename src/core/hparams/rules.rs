@@ -203,6 +203,7 @@ fn olmo2(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> Result<
             if let Some(rotation) = &mut layer.rotation {
                 rotation.scaled = false;
             }
+            sliding_base(keys, layer)?;
         }
     }
     Ok(())

@@ -7,6 +7,7 @@
 mod cohere2;
 mod gemma2;
 mod gemma3;
+mod gpt_oss;
 mod gptneox;
 mod granite;
 mod llama;
@@ -36,11 +37,13 @@ pub(crate) static FAMILIES: &[&Family] = &[
     &cohere2::FAMILY,
     &gemma2::FAMILY,
     &gemma3::FAMILY,
+    &gpt_oss::FAMILY,
     &gptneox::FAMILY,
     &granite::FAMILY,
     &llama::FAMILY,
     &mistral3::FAMILY,
     &olmo2::FAMILY,
+    &olmo2::OLMO3,
     &phi2::FAMILY,
     &phi3::FAMILY,
     &qwen2::FAMILY,
@@ -68,6 +71,8 @@ pub(crate) struct Family {
     pub(crate) extra: fn(&Config, &mut Keys) -> Result<Vec<Tensor>>,
     /// Where its vocabulary is looked for.
     pub(crate) vocab: fn(&Config) -> Result<Kinds>,
+    /// Methods of `quantization_config` whose packed weights can be taken over.
+    pub(crate) packed: &'static [&'static str],
     /// Says that no space is put before a text.
     pub(crate) no_space_prefix: bool,
 }
@@ -119,6 +124,7 @@ const PLAIN: Family = Family {
     place: |_, place| Ok(vec![place.mapped()?]),
     extra: |_, _| Ok(Vec::new()),
     vocab: |_| Ok(Kinds::SentencepieceOrBpe),
+    packed: &[],
     no_space_prefix: false,
 };
 

@@ -169,6 +169,10 @@ fn numbers_in_config() {
         ("llama", "num_attention_heads", json!(2_147_483_647), "expected a multiple of 4294967294"),
         ("llama", "head_dim", json!(2_000_000_000), "head_dim: found 2000000000, expected at most 65536"),
         ("gptneox", "num_attention_heads", json!(7), "expected a multiple of 21"),
+        ("gpt-oss", "swiglu_limit", json!(8.0), "swiglu_limit: found 8, expected 7"),
+        ("gpt-oss", "layer_types", json!(["full_attention"]), "expected a window in every second layer"),
+        ("gpt-oss", "quantization_config", json!({"quant_method": "fp8"}), "quantised by \"fp8\""),
+        ("gpt-oss", "num_experts_per_tok", json!(-1), "found -1, expected a whole number"),
         (
             "phi3",
             "rope_scaling",
@@ -294,6 +298,50 @@ fn tensors_that_do_not_belong() {
 }
 
 #[test]
+fn experts_in_blocks() {
+    let name = "model.layers.0.mlp.experts.down_proj";
+    let blocks = format!("{name}_blocks");
+    let folder = Folder::of("gpt-oss");
+    let path = folder.file("model.safetensors");
+    let (header, data) = parts(&std::fs::read(&path).unwrap());
+    let bytes = |key: &str, i: usize| header[key]["data_offsets"][i].as_u64().unwrap();
+    // 4 experts of 64 rows and one block.
+    assert_eq!(bytes(&blocks, 1) - bytes(&blocks, 0), 4 * 64 * 16);
+    let changes: [(Change, &str); 6] = [
+        (|h| drop(h.as_object_mut().unwrap().remove("NAME_scales")), "expected the scales of these blocks"),
+        (|h| drop(h.as_object_mut().unwrap().remove("NAME_blocks")), "is no tensor of experts that is known"),
+        (|h| h["NAME_blocks"]["shape"] = json!([4, 64, 2, 8]), "expected experts, rows, blocks and 16"),
+        (
+            |h| h["NAME_blocks"]["shape"] = json!([4, 32, 2, 16]),
+            "found shape [4, 64, 1], expected [4, 32, 2]",
+        ),
+        (
+            |h| {
+                h["NAME_blocks"]["dtype"] = json!("F16");
+                h["NAME_blocks"]["shape"] = json!([4, 64, 1, 8]);
+            },
+            "found f16, expected bytes (U8)",
+        ),
+        (
+            |h| {
+                // A norm in bytes.
+                h["model.norm.weight"]["dtype"] = json!("U8");
+                h["model.norm.weight"]["shape"] = json!([128]);
+            },
+            "model.norm.weight: found type U8, expected F32, F16 or BF16",
+        ),
+    ];
+    for (change, wanted) in changes {
+        let text = header.to_string().replace(name, "NAME");
+        let mut changed = serde_json::from_str(&text).unwrap();
+        change(&mut changed);
+        let text = changed.to_string().replace("NAME", name);
+        std::fs::write(&path, [&(text.len() as u64).to_le_bytes(), text.as_bytes(), &data].concat()).unwrap();
+        refused(&folder, wanted);
+    }
+}
+
+#[test]
 fn the_file_appears_only_when_it_is_whole() {
     let folder = Folder::of("qwen3");
     let path = folder.file("model.safetensors");
@@ -326,7 +374,7 @@ proptest! {
 
     #[test]
     fn whatever_the_bytes_an_error_is_one_line(
-        name in prop::sample::select(vec!["llama", "llama-linear", "gemma2", "qwen3moe", "qwen35", "phi3"]),
+        name in prop::sample::select(vec!["llama", "llama-linear", "gemma2", "qwen3moe", "qwen35", "phi3", "gpt-oss"]),
         which in 0usize..12,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in prop::option::of(any::<prop::sample::Index>()),

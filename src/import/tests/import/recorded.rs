@@ -103,12 +103,15 @@ compared! {
     gemma2: "gemma2";
     gemma3: "gemma3";
     gptneox: "gptneox";
+    gpt_oss_in_mxfp4: "gpt-oss";
+    gpt_oss_in_floats: "gpt-oss-bf16";
     granite: "granite";
     llama_in_three_files_with_llama3_scaling: "llama";
     llama_with_bytes_to_fall_back_on_and_linear_scaling: "llama-linear";
     ministral3: "ministral3";
     mistral: "mistral";
     olmo2: "olmo2";
+    olmo3_with_windows_and_yarn: "olmo3";
     phi2: "phi2";
     phi3_with_longrope: "phi3";
     phi4_with_partial_rotation: "phi4";

@@ -1,0 +1,82 @@
+//! gpt-oss (`conversion/gpt_oss.py`): experts stacked, rows of gate and up in turn; their weights in MXFP4 as OpenAI
+//! publishes them, or as floats with inputs and outputs exchanged, as transformers keeps them.
+
+use crate::config::Config;
+use crate::keys::Keys;
+use crate::tensor::{Rows, Values};
+use crate::vocab::Kinds;
+use crate::Result;
+
+use super::{standard, Family, Place, Target, PLAIN};
+
+pub(super) static FAMILY: Family = Family {
+    classes: &["GptOssForCausalLM"],
+    arch: "gpt-oss",
+    defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 150000.0,
+        "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 128, "num_experts_per_tok": 4,
+        "sliding_window": 128, "swiglu_alpha": 1.702, "swiglu_limit": 7.0}"#,
+    names: &[
+        ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
+        ("model.layers.{}.mlp.router", "blk.{}.ffn_gate_inp"),
+        ("model.layers.{}.self_attn.sinks", "blk.{}.attn_sinks.weight"),
+    ],
+    packed: &["mxfp4"],
+    keys,
+    place,
+    vocab: |_| Ok(Kinds::Bpe),
+    ..PLAIN
+};
+
+fn keys(c: &Config, k: &mut Keys) -> Result<()> {
+    standard::keys(c, k)?;
+    for (key, constant) in [("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)] {
+        let found = c.f64(key)?;
+        if found != constant {
+            let what = format!("found {found}, expected {constant}: llama.cpp has no key for another");
+            return Err(c.object.error(key, what));
+        }
+    }
+    if let Some(kinds) = c.object.array("layer_types")? {
+        let slides = |i: usize| if i.is_multiple_of(2) { "sliding_attention" } else { "full_attention" };
+        if kinds.iter().enumerate().any(|(i, kind)| kind != slides(i)) {
+            let what = "expected a window in every second layer from the first on: llama.cpp has no others";
+            return Err(c.object.error("layer_types", what));
+        }
+    }
+    k.set("attention.sliding_window", c.u32("sliding_window")?);
+    k.set("expert_feed_forward_length", c.u32("intermediate_size")?);
+    Ok(())
+}
+
+fn place(_: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
+    let Some((before, inside)) = place.name.split_once(".mlp.experts.") else {
+        return Ok(vec![place.mapped()?]);
+    };
+    let unknown = || place.error("is no tensor of experts that is known");
+    let n = before.strip_prefix("model.layers.").ok_or_else(unknown)?;
+    let (maps, kind) = match (inside.strip_prefix("gate_up_proj"), inside.strip_prefix("down_proj")) {
+        (Some(kind), _) => (&["gate", "up"][..], kind),
+        (_, Some(kind)) => (&["down"][..], kind),
+        _ => return Err(unknown()),
+    };
+    let mut out = Vec::new();
+    for (i, map) in maps.iter().enumerate() {
+        let every = match maps {
+            [_] => Rows::All,
+            _ => Rows::Of { of: maps.len(), from: i, n: 1 },
+        };
+        let (ending, rows, values) = match (kind, every) {
+            ("", rows) => ("weight", rows, Values::Transposed),
+            ("_blocks", rows) => ("weight", rows, Values::Mxfp4),
+            // They are taken along with their blocks.
+            ("_scales", _) if place.file.find(&place.stored.name.replace("_scales", "_blocks")).is_some() => {
+                continue;
+            }
+            ("_bias", Rows::All) => ("bias", Rows::All, Values::Same),
+            ("_bias", columns) => ("bias", Rows::All, Values::Columns(columns)),
+            _ => return Err(unknown()),
+        };
+        out.push(Target { name: format!("blk.{n}.ffn_{map}_exps.{ending}"), rows, values, expert: None });
+    }
+    Ok(out)
+}
