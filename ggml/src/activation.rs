@@ -53,6 +53,33 @@ impl<'c> Builder<'c> {
         })
     }
 
+    /// GELU by the error function, `x / 2 (1 + erf(x / sqrt(2)))`, element by element.
+    pub fn gelu_erf(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(f32_rows(x) && even_rows(x), "gelu_erf", "f32 rows at one distance", &[x])?;
+        call!(self, "gelu_erf", ggml_gelu_erf(x.ptr.as_ptr()))
+    }
+
+    /// The same of F32 `[n, T]`, on all threads of training. For the CPU; elsewhere the graph is refused.
+    pub fn gelu_erf_custom(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.rows("gelu_erf_custom", &[x], 1, |[x, ..], out| {
+            x.iter().zip(out).for_each(|(&x, y)| *y = x * normal(x)[0]);
+        })
+    }
+
+    /// The gradient of `x` where `grad` is that of `gelu_erf(x)`, both F32 `[n, T]`. For the CPU; elsewhere the graph
+    /// is refused.
+    pub fn gelu_erf_back(&self, grad: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.rows("gelu_erf_back", &[grad, x], 1, |[d, x, _], out| {
+            d.iter().zip(x).zip(out).for_each(|((d, &x), y)| *y = d * gelu_erf_slope(x));
+        })
+    }
+
+    /// The exponential, element by element.
+    pub fn exp(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        check(f32_rows(x) && even_rows(x), "exp", "f32 rows at one distance", &[x])?;
+        call!(self, "exp", ggml_exp(x.ptr.as_ptr()))
+    }
+
     /// `gelu(gate) * up` of F32 `[n, T]`. For the CPU; elsewhere the graph is refused.
     pub fn geglu_exact(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
         self.rows("geglu_exact", &[gate, up], 1, |[gate, up, _], out| {
@@ -127,6 +154,27 @@ fn gelu_slope(x: f32, s: f32) -> f32 {
     s + if bend == 0.0 { 0.0 } else { x * bend * inner }
 }
 
+/// The normal distribution at `x`: how much lies below, within 2e-7, and the density.
+///
+/// The error function is formula 7.1.26 of Abramowitz and Stegun, *Handbook of Mathematical Functions*.
+#[inline(always)]
+fn normal(x: f32) -> [f32; 2] {
+    const P: f32 = 0.327_591_1;
+    const A: [f32; 5] = [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152, 1.061_405_4];
+    const DENSITY: f32 = 0.398_942_3;
+    let bell = exp2(-0.5 * std::f32::consts::LOG2_E * x * x);
+    let t = 1.0 / (1.0 + P * std::f32::consts::FRAC_1_SQRT_2 * x.abs());
+    let rest = 0.5 * bell * t * (A[0] + t * (A[1] + t * (A[2] + t * (A[3] + t * A[4]))));
+    [if x < 0.0 { rest } else { 1.0 - rest }, DENSITY * bell]
+}
+
+/// The derivative of `x` times how much of the normal distribution lies below it.
+#[inline(always)]
+fn gelu_erf_slope(x: f32) -> f32 {
+    let [below, density] = normal(x);
+    below + x * density
+}
+
 /// Gradients through `act(gate) * up`; `act` gives value and derivative.
 #[inline(always)]
 fn gated_back([d, gate, up]: [&[f32]; 3], out: &mut [f32], act: impl Fn(f32) -> (f32, f32)) {
@@ -190,5 +238,34 @@ mod tests {
             assert!((f64::from(slope) - differences).abs() <= 1e-5, "{x}: {slope} {differences}");
         }
         assert_eq!([gelu_slope(1e20, 1.0), gelu_slope(-1e20, 0.0)], [1.0, 0.0]);
+    }
+
+    /// The error function by its power series, which converges everywhere and loses few digits up to 5.
+    fn erf(x: f64) -> f64 {
+        let (mut term, mut sum) = (x, x);
+        for n in 1..200 {
+            term *= -x * x / f64::from(n);
+            sum += term / f64::from(2 * n + 1);
+        }
+        2.0 / std::f64::consts::PI.sqrt() * sum
+    }
+
+    #[test]
+    fn gelus_by_the_error_function() {
+        // Known values.
+        assert!((erf(0.5) - 0.520_499_877_813_046_5).abs() < 1e-15);
+        assert!((erf(2.0) - 0.995_322_265_018_952_7).abs() < 1e-14);
+        for i in -5000..5000 {
+            let x = i as f32 / 1000.0;
+            let exact = |x: f64| 0.5 * x * (1.0 + erf(x / 2f64.sqrt()));
+            let y = x * normal(x)[0];
+            assert!((f64::from(y) - exact(x.into())).abs() <= 3e-7 * (1.0 + f64::from(x).abs()), "{x}: {y}");
+            let (h, at) = (1e-5, f64::from(x));
+            let differences = (exact(at + h) - exact(at - h)) / (2.0 * h);
+            let slope = gelu_erf_slope(x);
+            assert!((f64::from(slope) - differences).abs() <= 2e-6, "{x}: {slope} {differences}");
+        }
+        assert_eq!([gelu_erf_slope(1e20), gelu_erf_slope(-1e20)], [1.0, 0.0]);
+        assert!(normal(f32::NAN)[0].is_nan());
     }
 }

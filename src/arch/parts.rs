@@ -1,9 +1,10 @@
 //! Parts that layers of several architectures share: queries, keys and values, and the feed-forward.
 
 use ggml::tensor::Tensor;
-use ggml::Result;
+use ggml::{Error, Result};
 
 use crate::graph::{Graph, Qkv};
+use crate::hparams::{keys, Gelu};
 use crate::ids::{NormRole, Role};
 use crate::layers::{Bias, Experts, LayerLoader, Linear, Norm};
 
@@ -108,7 +109,7 @@ pub(super) enum FeedForward {
     /// The same with SiLU and one map to gate and up, in this order.
     FusedGate { gate_up: Linear, down: Linear },
     /// `down(gelu(up(x)))`.
-    Plain { up: Linear, down: Linear },
+    Plain { up: Linear, down: Linear, gelu: Gelu },
     /// Some of many, chosen for each token.
     Mixture(Box<Experts>),
 }
@@ -116,6 +117,10 @@ pub(super) enum FeedForward {
 impl FeedForward {
     pub(super) fn gated(loader: &LayerLoader<'_, '_>, act: Activation, bias: Bias) -> Result<FeedForward> {
         let (n_embd, n_ff) = (loader.hp().n_embd, loader.n_ff());
+        if let (Activation::Gelu, Gelu::Erf) = (act, loader.hp().gelu) {
+            let what = "found erf, expected tanh: a gate through GELU has no other form here";
+            return Err(Error::Argument(format!("{}: {what}", keys::GELU)));
+        }
         Ok(FeedForward::Gated {
             gate: Box::new(loader.linear(Role::Gate, n_embd, n_ff, bias)?),
             up: loader.linear(Role::Up, n_embd, n_ff, bias)?,
@@ -137,6 +142,7 @@ impl FeedForward {
         Ok(FeedForward::Plain {
             up: loader.linear(Role::Up, n_embd, n_ff, bias)?,
             down: loader.linear(Role::Down, n_ff, n_embd, bias)?,
+            gelu: loader.hp().gelu,
         })
     }
 
@@ -157,7 +163,7 @@ impl FeedForward {
                 g.linear(g.swiglu(gate, up)?, down)
             }
             FeedForward::Mixture(experts) => g.experts(x, experts),
-            FeedForward::Plain { up, down } => g.linear(g.gelu(g.linear(x, up)?)?, down),
+            FeedForward::Plain { up, down, gelu } => g.linear(g.gelu(g.linear(x, up)?, *gelu)?, down),
         }
     }
 }

@@ -39,6 +39,9 @@ pub mod keys {
     pub const N_CTX_ORIG: &str = "ropewalk.rope.n_ctx_orig";
     /// One base per KV head (f64 array), for methods that have them; the spec says the same.
     pub const BASES: &str = "ropewalk.rope.bases";
+    /// The form of GELU in feed-forwards without a gate (string): `tanh`, which llama.cpp computes for every model and
+    /// is meant where there is no such key, or `erf`.
+    pub const GELU: &str = "ropewalk.gelu";
     /// Version of the program that wrote the file (string).
     pub const VERSION: &str = "ropewalk.version";
     /// In front of the name (less the architecture) of each standard key as it was before the first
@@ -81,6 +84,16 @@ pub mod keys {
     pub const LORA_RSLORA: &str = "ropewalk.lora.rslora";
 }
 
+/// A form of GELU, the activation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Gelu {
+    /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`
+    #[default]
+    Tanh,
+    /// `x / 2 (1 + erf(x / sqrt(2)))`
+    Erf,
+}
+
 /// A model's numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hparams {
@@ -108,6 +121,8 @@ pub struct Hparams {
     pub logit_softcap: Option<f32>,
     /// Whether attention and feed-forward both read the layer's input (GPT-NeoX, where its file says so).
     pub parallel_residual: bool,
+    /// GELU in feed-forwards without a gate.
+    pub gelu: Gelu,
     /// Experts, where feed-forwards are mixtures of them.
     pub experts: Option<ExpertHparams>,
     /// The gated delta-nets of layers that have no attention.
@@ -149,6 +164,7 @@ impl Default for Hparams {
             logit_scale: 1.0,
             logit_softcap: None,
             parallel_residual: false,
+            gelu: Gelu::Tanh,
             experts: None,
             delta_net: None,
             attention: Vec::new(),
@@ -273,6 +289,7 @@ impl Hparams {
             attention,
             layers,
             rope_scaling,
+            gelu: read::gelu(file)?,
             ..Hparams::default()
         };
         (rules.model)(&keys, &mut hp)?;

@@ -5,6 +5,8 @@ use ggml::graph::Builder;
 use ggml::tensor::Tensor;
 use ggml::Result;
 
+use crate::hparams::Gelu;
+
 /// `sqrt(2 / pi)` and the factor on the cube, of GELU's tanh form.
 const GELU: [f32; 2] = [0.797_884_6, 0.044_715];
 
@@ -26,11 +28,13 @@ pub(super) fn centered<'c>(b: &Builder<'c>, x: Tensor<'c>) -> Result<Tensor<'c>>
 }
 
 impl<'c> Activations<'_, 'c> {
-    pub(super) fn gelu(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        match (self.own, self.exact) {
-            (true, _) => self.b.gelu_exact(x),
-            (false, false) => self.b.gelu(x),
-            (false, true) => self.b.mul(x, self.b.scale_bias(self.gelu_tanh(x)?, 0.5, 0.5)?),
+    pub(super) fn gelu(&self, x: Tensor<'c>, form: Gelu) -> Result<Tensor<'c>> {
+        match (form, self.own, self.exact) {
+            (Gelu::Tanh, true, _) => self.b.gelu_exact(x),
+            (Gelu::Tanh, false, false) => self.b.gelu(x),
+            (Gelu::Tanh, false, true) => self.b.mul(x, self.b.scale_bias(self.gelu_tanh(x)?, 0.5, 0.5)?),
+            (Gelu::Erf, true, _) => self.b.gelu_erf_custom(x),
+            (Gelu::Erf, false, _) => self.b.gelu_erf(x),
         }
     }
 
@@ -38,16 +42,18 @@ impl<'c> Activations<'_, 'c> {
         if self.own {
             self.b.geglu_exact(gate, up)
         } else {
-            self.b.mul(self.gelu(gate)?, up)
+            self.b.mul(self.gelu(gate, Gelu::Tanh)?, up)
         }
     }
 
     /// The gradient of `x` where `d` is that of `gelu(x)`.
-    pub(super) fn gelu_back(&self, d: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        if self.own {
-            return self.b.gelu_back(d, x);
+    pub(super) fn gelu_back(&self, d: Tensor<'c>, x: Tensor<'c>, form: Gelu) -> Result<Tensor<'c>> {
+        match (form, self.own) {
+            (Gelu::Tanh, true) => self.b.gelu_back(d, x),
+            (Gelu::Tanh, false) => self.b.mul(self.gelu_slope(x)?, d),
+            (Gelu::Erf, true) => self.b.gelu_erf_back(d, x),
+            (Gelu::Erf, false) => self.b.mul(self.gelu_erf_slope(x)?, d),
         }
-        self.b.mul(self.gelu_slope(x)?, d)
     }
 
     /// The gradients of `gate` and `up` where `d` is that of `geglu(gate, up)`.
@@ -61,7 +67,7 @@ impl<'c> Activations<'_, 'c> {
             return self.halves(self.b.geglu_back(d, gate, up)?, gate);
         }
         let d_gate = self.b.mul(self.gelu_slope(gate)?, self.b.mul(d, up)?)?;
-        Ok([d_gate, self.b.mul(d, self.gelu(gate)?)?])
+        Ok([d_gate, self.b.mul(d, self.gelu(gate, Gelu::Tanh)?)?])
     }
 
     /// The gradients of `gate` and `up` where `d` is that of `swiglu(gate, up)`.
@@ -97,5 +103,18 @@ impl<'c> Activations<'_, 'c> {
         let slope = b.mul(x, b.scale_bias(b.mul(x, x)?, 3.0 * a * c, c)?)?;
         let rest = b.mul(slope, b.scale_bias(b.mul(t, t)?, -0.5, 0.5)?)?;
         b.add(rest, b.scale_bias(t, 0.5, 0.5)?)
+    }
+
+    /// The derivative of GELU by the error function: how much of the normal distribution lies below `x`, and `x` times
+    /// its density. No backend has the first as an op: it is GELU itself over `x`, and 1/2 where that is 0.
+    fn gelu_erf_slope(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (b, least, density) = (self.b, 1e-30, 0.398_942_3);
+        // Beyond this the derivative is 0 or 1, and squares stay finite.
+        let x = b.clamp(b.cont(x)?, -20.0, 20.0)?;
+        let square = b.mul(x, x)?;
+        let above = b.scale_bias(b.mul(b.gelu_erf(x)?, x)?, 1.0, least / 2.0)?;
+        let below = b.div(above, b.scale_bias(square, 1.0, least)?)?;
+        let bell = b.exp(b.scale(square, -0.5)?)?;
+        b.add(below, b.mul(x, b.scale(bell, density)?)?)
     }
 }

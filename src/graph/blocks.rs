@@ -12,6 +12,7 @@ use super::moments::Watch;
 use super::products::Products;
 use super::tape::{Gradient, Recording, SavedActivation, Tape, TapeEntry};
 use super::Capabilities;
+use crate::hparams::Gelu;
 use crate::ids::LinearId;
 use crate::layers::{Linear, Norm};
 
@@ -204,10 +205,10 @@ impl<'a, 'c> Graph<'a, 'c> {
         Ok(out)
     }
 
-    /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
-    pub fn gelu(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        let out = self.activations().gelu(x)?;
-        self.record(|| TapeEntry::Gelu { out, x });
+    /// GELU: `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))` or `x / 2 (1 + erf(x / sqrt(2)))`.
+    pub fn gelu(&self, x: Tensor<'c>, form: Gelu) -> Result<Tensor<'c>> {
+        let out = self.activations().gelu(x, form)?;
+        self.record(|| TapeEntry::Gelu { out, x, form });
         Ok(out)
     }
 

@@ -18,6 +18,7 @@ use super::activations::{centered, Activations};
 use super::experts::ExpertsEntry;
 use super::landmark::RowEntry;
 use super::products::Products;
+use crate::hparams::Gelu;
 use crate::ids::{LinearId, NormId, ParamId};
 use crate::layers::{Linear, Norm};
 
@@ -99,6 +100,7 @@ pub(super) enum TapeEntry<'c> {
     Gelu {
         out: Tensor<'c>,
         x: Tensor<'c>,
+        form: Gelu,
     },
     Scale {
         out: Tensor<'c>,
@@ -408,7 +410,7 @@ impl<'a, 'c> Tape<'a, 'c> {
                 grads.add(p, *gate, d_gate)?;
                 grads.add(p, *up, d_up)
             }
-            TapeEntry::Gelu { x, .. } => grads.add(p, *x, activations.gelu_back(d, *x)?),
+            TapeEntry::Gelu { x, form, .. } => grads.add(p, *x, activations.gelu_back(d, *x, *form)?),
             TapeEntry::Scale { x, factor, .. } => grads.add(p, *x, b.scale(d, *factor)?),
             TapeEntry::Softcap { x, cap, .. } => {
                 // From the input: the gradient of a loss may have been written over the output.

@@ -2,7 +2,7 @@
 
 use ggml::DType;
 use gguf::{Array, File, Value, Writer};
-use ropewalk::hparams::{keys, DeltaNetHparams, ExpertHparams, Hparams, KeyReader, LayerAttention};
+use ropewalk::hparams::{keys, DeltaNetHparams, ExpertHparams, Gelu, Hparams, KeyReader, LayerAttention};
 
 /// A file of metadata, one embedding table and whatever else a case adds.
 struct Case {
@@ -293,6 +293,16 @@ fn gated_delta_nets_have_no_attention() {
     let mut case = delta_nets();
     case.keys.retain(|(key, _)| !key.ends_with("dimension_sections"));
     case.refused(&["qwen35.rope.dimension_sections", "found no such key"]);
+}
+
+#[test]
+fn gelu_is_of_the_form_that_a_key_of_ours_names() {
+    assert_eq!(Case::new().read().gelu, Gelu::Tanh);
+    for (form, wanted) in [("tanh", Gelu::Tanh), ("erf", Gelu::Erf)] {
+        assert_eq!(Case::new().set(keys::GELU, text(form)).read().gelu, wanted);
+    }
+    Case::new().set(keys::GELU, text("quick")).refused(&[keys::GELU, "expected tanh or erf", "quick"]);
+    Case::new().set(keys::GELU, Value::U32(1)).refused(&[keys::GELU]);
 }
 
 #[test]

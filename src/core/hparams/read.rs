@@ -2,7 +2,7 @@
 
 use gguf::{Array, DType, File, FromValue, Result, Value};
 
-use super::{MAX_CTX, MAX_DIM};
+use super::{Gelu, MAX_CTX, MAX_DIM};
 
 /// Longer specs are not written by anything.
 const MAX_SPEC: usize = 1 << 16;
@@ -271,6 +271,16 @@ pub(super) fn read_spec(file: &File) -> Result<Option<String>> {
         return Err(file.error(super::keys::SPEC, format!("expected a spec of 1 to {MAX_SPEC} bytes")));
     }
     Ok(spec)
+}
+
+/// The form of GELU that the file names; that of llama.cpp where it names none.
+pub(super) fn gelu(file: &File) -> Result<Gelu> {
+    let key = super::keys::GELU;
+    match file.get_opt::<String>(key)?.as_deref() {
+        None | Some("tanh") => Ok(Gelu::Tanh),
+        Some("erf") => Ok(Gelu::Erf),
+        Some(other) => Err(file.error(key, format!("expected tanh or erf, found {:?}", clip(other)))),
+    }
 }
 
 /// The first 40 characters, for error messages.

@@ -1,6 +1,9 @@
 //! GPT-NeoX and Pythia: queries, keys and values of each head in one tensor (`conversion/gptneox.py`).
 
+use ropewalk_core::hparams::keys::GELU;
+
 use crate::config::Config;
+use crate::error::shown;
 use crate::keys::Keys;
 use crate::tensor::Rows;
 use crate::vocab::Kinds;
@@ -43,6 +46,15 @@ fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     k.set("attention.head_count", heads);
     k.set("use_parallel_residual", c.object.bool("use_parallel_residual")?.unwrap_or(true));
     k.float("attention.layer_norm_epsilon", c.f64("layer_norm_eps")?);
+    // llama.cpp computes the tanh form whatever the file says, and its converter says nothing.
+    match c.object.string("hidden_act")?.unwrap_or("gelu") {
+        "gelu" => k.plain(GELU, "erf"),
+        "gelu_fast" | "gelu_new" | "gelu_pytorch_tanh" => {}
+        other => {
+            let what = format!("found {:?}, expected a form of GELU, gelu or gelu_fast", shown(other));
+            return Err(c.object.error("hidden_act", what));
+        }
+    }
     // llama.cpp takes 10000 where there is no base, and its converter writes none.
     let theta = match c.object.f64("rotary_emb_base")? {
         Some(theta) => theta,

@@ -169,6 +169,7 @@ fn numbers_in_config() {
         ("llama", "num_attention_heads", json!(2_147_483_647), "expected a multiple of 4294967294"),
         ("llama", "head_dim", json!(2_000_000_000), "head_dim: found 2000000000, expected at most 65536"),
         ("gptneox", "num_attention_heads", json!(7), "expected a multiple of 21"),
+        ("gptneox", "hidden_act", json!("relu"), "hidden_act: found \"relu\", expected a form of GELU"),
         ("gpt-oss", "swiglu_limit", json!(8.0), "swiglu_limit: found 8, expected 7"),
         ("gpt-oss", "layer_types", json!(["full_attention"]), "expected a window in every second layer"),
         ("gpt-oss", "quantization_config", json!({"quant_method": "fp8"}), "quantised by \"fp8\""),

@@ -9,8 +9,9 @@ use sha2::{Digest, Sha256};
 use crate::{fixtures, Folder};
 
 /// Keys that differ from llama.cpp's on purpose: that the base is not written for GPT-NeoX unless it is
-/// another than llama.cpp's own; the second token of `eos_token_id` in generation_config.json.
-const ADDED: &[(&str, &str)] = &[("qwen2", "tokenizer.ggml.eot_token_id")];
+/// another than llama.cpp's own; the second token of `eos_token_id` in generation_config.json; GPT-NeoX's form of GELU.
+const ADDED: &[(&str, &str)] =
+    &[("qwen2", "tokenizer.ggml.eot_token_id"), ("gptneox", ropewalk_core::hparams::keys::GELU)];
 /// Guesses from a folder's name, of which ours has the name alone.
 const NOT_WRITTEN: &[&str] = &["general.basename", "general.finetune"];
 
