@@ -78,6 +78,19 @@ pub struct Experts {
     pub activation: ExpertActivation,
 }
 
+/// An expert beside a mixture that every token is given to.
+#[derive(Debug, Clone)]
+pub struct SharedExpert {
+    /// To one number for each token, whose sigmoid the expert's output is multiplied by.
+    pub router: Linear,
+    /// Gate.
+    pub gate: Linear,
+    /// Up projection.
+    pub up: Linear,
+    /// Down projection.
+    pub down: Linear,
+}
+
 /// A gated delta-net: what a recurrent layer has in place of attention.
 #[derive(Debug, Clone)]
 pub struct DeltaNet {
@@ -252,7 +265,10 @@ impl<'a> Loader<'a> {
     }
 
     fn linear(&self, id: LinearId, [n_in, n_out]: [usize; 2], bias: Bias) -> Result<Linear> {
-        let weight = self.required(ParamId::Weight(id), &[n_in, n_out])?;
+        // The one row of a map to a number is a vector in files, and is not quantised.
+        let shape = [n_in, n_out];
+        let shape = if n_out == 1 { &shape[..1] } else { &shape };
+        let weight = self.required(ParamId::Weight(id), shape)?;
         let bias = self.bias(ParamId::Bias(id), n_out, bias)?;
         let weight_id = ParamId::Weight(id);
         self.linears.borrow_mut().push(LinearShape { id, weight_id, n_in, n_out, bias: bias.is_some() });
@@ -393,7 +409,7 @@ impl LayerLoader<'_, '_> {
     pub fn experts(&self, gating: Gating, activation: ExpertActivation, bias: Bias) -> Result<Experts> {
         let hp = self.hp();
         let found_none = || Error::Argument("expert_count: expected a number, found none".into());
-        let ExpertHparams { n_expert, n_used } = hp.experts.ok_or_else(found_none)?;
+        let ExpertHparams { n_expert, n_used, .. } = hp.experts.ok_or_else(found_none)?;
         let stack = |role, n_in, n_out| -> Result<ExpertStack> {
             let id = LinearId::layer(self.il, role);
             let weight = self.loader.required(ParamId::Weight(id), &[n_in, n_out, n_expert])?;
@@ -413,6 +429,20 @@ impl LayerLoader<'_, '_> {
             n_used,
             gating,
             activation,
+        })
+    }
+
+    /// The expert that every token is given to.
+    pub fn shared_expert(&self) -> Result<SharedExpert> {
+        let n_embd = self.hp().n_embd;
+        let found_none =
+            || Error::Argument("expert_shared_feed_forward_length: expected a number, found none".into());
+        let n_ff = self.hp().experts.and_then(|experts| experts.n_ff_shared).ok_or_else(found_none)?;
+        Ok(SharedExpert {
+            router: self.linear(Role::SharedRouter, n_embd, 1, Bias::No)?,
+            gate: self.linear(Role::SharedGate, n_embd, n_ff, Bias::No)?,
+            up: self.linear(Role::SharedUp, n_embd, n_ff, Bias::No)?,
+            down: self.linear(Role::SharedDown, n_ff, n_embd, Bias::No)?,
         })
     }
 

@@ -27,6 +27,7 @@ const FOLDERS: &[(&str, &str, &[&str])] = &[
     ("llama-linear", "byte-fallback", &["config.json", "tokenizer.json", "model.safetensors"]),
     ("gemma2", "sentencepiece-gemma", &["config.json", "tokenizer.model", "added_tokens.json"]),
     ("phi3", "sentencepiece", &["config.json", "tokenizer_config.json"]),
+    ("qwen35moe", "bpe", &["config.json"]),
     ("qwen3moe", "bpe", &["config.json", "model-00002-of-00002.safetensors"]),
     ("cohere2", "bpe", &["config.json"]),
     ("gemma3", "sentencepiece-gemma", &["config.json"]),

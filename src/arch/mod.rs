@@ -16,6 +16,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen35;
+mod qwen35moe;
 mod qwen3moe;
 mod smollm3;
 
@@ -96,6 +97,7 @@ pub static ARCHS: &[&Arch] = &[
     &qwen2::QWEN2,
     &qwen3::QWEN3,
     &qwen35::QWEN35,
+    &qwen35moe::QWEN35MOE,
     &qwen3moe::QWEN3MOE,
     &smollm3::SMOLLM3,
 ];

@@ -6,7 +6,7 @@ use ggml::{Error, Result};
 use crate::graph::{Graph, Qkv};
 use crate::hparams::{keys, Gelu};
 use crate::ids::{NormRole, Role};
-use crate::layers::{Bias, Experts, LayerLoader, Linear, Norm};
+use crate::layers::{Bias, Experts, LayerLoader, Linear, Norm, SharedExpert};
 
 /// The maps to queries, keys and values.
 #[derive(Debug)]
@@ -112,6 +112,8 @@ pub(super) enum FeedForward {
     Plain { up: Linear, down: Linear, gelu: Gelu },
     /// Some of many, chosen for each token.
     Mixture(Box<Experts>),
+    /// The same, and one that every token is given to.
+    MixtureAndShared { chosen: Box<Experts>, shared: Box<SharedExpert> },
 }
 
 impl FeedForward {
@@ -163,6 +165,9 @@ impl FeedForward {
                 g.linear(g.swiglu(gate, up)?, down)
             }
             FeedForward::Mixture(experts) => g.experts(x, experts),
+            FeedForward::MixtureAndShared { chosen, shared } => {
+                g.add(g.experts(x, chosen)?, g.shared_expert(x, shared)?)
+            }
             FeedForward::Plain { up, down, gelu } => g.linear(g.gelu(g.linear(x, up)?, *gelu)?, down),
         }
     }

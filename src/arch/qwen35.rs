@@ -14,12 +14,15 @@ use crate::layers::{Bias, DeltaNet, LayerLoader, Linear, Norm};
 pub(super) static QWEN35: Arch = Arch {
     name: "qwen35",
     pairing: Pairing::Halves,
-    layer: |loader| Ok(Box::new(Qwen35Layer::load(loader)?)),
+    layer: |loader| {
+        let ffn = |loader: &LayerLoader<'_, '_>| FeedForward::gated(loader, Activation::Silu, Bias::No);
+        Ok(Box::new(Qwen35Layer::with(loader, ffn)?))
+    },
     ..Arch::LIKE_LLAMA
 };
 
 #[derive(Debug)]
-struct Qwen35Layer {
+pub(super) struct Qwen35Layer {
     norm: Norm,
     mixer: Mixer,
     ffn_norm: Norm,
@@ -33,7 +36,11 @@ enum Mixer {
 }
 
 impl Qwen35Layer {
-    fn load(loader: &LayerLoader<'_, '_>) -> Result<Qwen35Layer> {
+    /// `ffn` loads the feed-forward.
+    pub(super) fn with(
+        loader: &LayerLoader<'_, '_>,
+        ffn: impl FnOnce(&LayerLoader<'_, '_>) -> Result<FeedForward>,
+    ) -> Result<Qwen35Layer> {
         let n_embd = loader.hp().n_embd;
         let norm = loader.norm(NormRole::Attn, n_embd)?;
         let mixer = match loader.delta_net()? {
@@ -41,8 +48,7 @@ impl Qwen35Layer {
             None => Mixer::Attention(Box::new(GatedAttention::load(loader)?)),
         };
         let ffn_norm = loader.norm(NormRole::AttnPost, n_embd)?;
-        let ffn = FeedForward::gated(loader, Activation::Silu, Bias::No)?;
-        Ok(Qwen35Layer { norm, mixer, ffn_norm, ffn })
+        Ok(Qwen35Layer { norm, mixer, ffn_norm, ffn: ffn(loader)? })
     }
 }
 

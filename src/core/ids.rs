@@ -40,6 +40,14 @@ pub enum Role {
     UpExps,
     /// Down projections of all experts.
     DownExps,
+    /// How much of the expert that every token is given to is taken.
+    SharedRouter,
+    /// Gate of that expert.
+    SharedGate,
+    /// Up projection of that expert.
+    SharedUp,
+    /// Down projection of that expert.
+    SharedDown,
     /// Output matrix, from the residual stream to logits; belongs to no layer.
     Output,
 }
@@ -162,6 +170,10 @@ const ROLES: &[(Role, &str, &str)] = &[
     (Role::GateExps, "ffn_gate_exps", "gate_exps"),
     (Role::UpExps, "ffn_up_exps", "up_exps"),
     (Role::DownExps, "ffn_down_exps", "down_exps"),
+    (Role::SharedRouter, "ffn_gate_inp_shexp", "shared_router"),
+    (Role::SharedGate, "ffn_gate_shexp", "shared_gate"),
+    (Role::SharedUp, "ffn_up_shexp", "shared_up"),
+    (Role::SharedDown, "ffn_down_shexp", "shared_down"),
     (Role::Output, "output", "output"),
 ];
 

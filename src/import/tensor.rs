@@ -224,7 +224,7 @@ impl Tensor {
         shape.reverse();
         let plain = shape.len() == 1
             || !name.ends_with(".weight")
-            || ["_norm.weight", "ffn_gate_inp.weight", CONVOLUTION]
+            || ["_norm.weight", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", CONVOLUTION]
                 .iter()
                 .any(|end| name.ends_with(end));
         Ok(Tensor { name, shape, plain, source: Source::Stored { parts, rows, values } })

@@ -195,7 +195,7 @@ fn roles(maps: &[LinearShape], targets: &[String]) -> Result<Vec<Role>> {
             return Err(Error::Invalid(format!("targets: {target:?} is there twice")));
         }
         if target == "all" {
-            let of_layers = |role: &Role| !matches!(role, Role::Output | Role::Router);
+            let of_layers = |role: &Role| !matches!(role, Role::Output | Role::Router | Role::SharedRouter);
             out.extend(Role::all().filter(of_layers).filter(has));
             continue;
         }

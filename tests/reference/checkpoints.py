@@ -225,9 +225,16 @@ CASES = {
         sliding_attention=dict(rope_type="default", rope_theta=500000.0))), "bpe", "bf16", [nested_rope], 1),
     "gpt-oss": ("GptOss", GPT_OSS, "bpe", "bf16", [old_rope, mxfp4_config], 1),
     "gpt-oss-bf16": ("GptOss", GPT_OSS, "bpe", "bf16", [], 1),
+    "qwen35moe": ("Qwen3_5Moe", dict(num_hidden_layers=2, head_dim=16, layer_types=["linear_attention", "full_attention"],
+                                     rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.5,
+                                                          mrope_section=[2, 1, 1], mrope_interleaved=True),
+                                     linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2,
+                                     linear_num_value_heads=4, linear_conv_kernel_dim=4, num_experts=4, num_experts_per_tok=2,
+                                     moe_intermediate_size=24, shared_expert_intermediate_size=40), "bpe", "bf16", [], 1),
 }
 CLASSES = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
-           "Qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM")}
+           "Qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM"),
+           "Qwen3_5Moe": ("Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM")}
 
 
 def checkpoint(folder, case, number):

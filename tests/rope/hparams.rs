@@ -196,7 +196,7 @@ fn mixture(arch: &str) -> Case {
 #[test]
 fn mixtures_of_experts_have_numbers_of_their_own() {
     let hp = mixture("qwen3moe").read();
-    assert_eq!(hp.experts, Some(ExpertHparams { n_expert: 8, n_used: 2 }));
+    assert_eq!(hp.experts, Some(ExpertHparams { n_expert: 8, n_used: 2, n_ff_shared: None }));
     assert!(hp.layers.iter().all(|layer| layer.n_ff == 48) && hp.attention.len() == 1);
     assert_eq!(Case::new().set(".expert_count", Value::U32(8)).read().experts, None);
 
@@ -293,6 +293,27 @@ fn gated_delta_nets_have_no_attention() {
     let mut case = delta_nets();
     case.keys.retain(|(key, _)| !key.ends_with("dimension_sections"));
     case.refused(&["qwen35.rope.dimension_sections", "found no such key"]);
+}
+
+#[test]
+fn mixtures_of_gated_delta_nets_have_an_expert_that_is_shared() {
+    let case = || {
+        let Case { mut keys, tensors } = delta_nets();
+        keys.iter_mut().for_each(|(key, _)| *key = key.replace("qwen35.", "qwen35moe."));
+        keys[0].1 = text("qwen35moe");
+        let numbers = [("expert_count", 8), ("expert_used_count", 2), ("expert_feed_forward_length", 24)];
+        keys.extend(numbers.map(|(key, n)| (format!("qwen35moe.{key}"), Value::U32(n))));
+        Case { keys, tensors }
+    };
+    let hp = case().read();
+    // As wide as the feed-forward of the file, where it has no width of its own.
+    let experts = ExpertHparams { n_expert: 8, n_used: 2, n_ff_shared: Some(64) };
+    assert_eq!((hp.experts, hp.layers[0].n_ff), (Some(experts), 24));
+    assert!(hp.delta_net.is_some() && hp.recurrent_layers().count() == 3);
+    let key = "qwen35moe.expert_shared_feed_forward_length";
+    let own = case().set(key, Value::U32(40)).read();
+    assert_eq!(own.experts, Some(ExpertHparams { n_ff_shared: Some(40), ..experts }));
+    case().set(key, Value::U32(1 << 30)).refused(&[key, "found 1073741824"]);
 }
 
 #[test]

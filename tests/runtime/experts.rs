@@ -10,7 +10,7 @@ use ropewalk::DType;
 use crate::common::*;
 use crate::libllama::{oracle_logits, oracle_params};
 
-const SHAPES: [&str; 2] = ["qwen3moe-tiny", "gpt-oss-tiny"];
+const SHAPES: [&str; 3] = ["qwen3moe-tiny", "qwen35moe-tiny", "gpt-oss-tiny"];
 
 /// The F32 model with the weights of its experts in MXFP4, as gpt-oss is published.
 fn in_mxfp4(shape: &str) -> PathBuf {

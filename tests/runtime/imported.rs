@@ -19,7 +19,7 @@ fn checkpoints() -> Vec<(String, serde_json::Value)> {
         (name, serde_json::from_slice(&expected).unwrap())
     };
     let all: Vec<_> = names.filter(|name| name != "tokenizers").map(of).collect();
-    assert!(all.len() >= 21, "{} checkpoints", all.len());
+    assert!(all.len() >= 22, "{} checkpoints", all.len());
     all
 }
 

@@ -156,11 +156,16 @@ fn what_is_no_number_in_a_trained_tensor_is_found_where_it_is() {
 
 #[test]
 fn models_of_gated_delta_nets_are_refused() {
-    let model = load(&random_model("qwen35-tiny", DType::F32, "train-refused"));
-    let settings = settings(16, 8, "plain");
-    for error in [MemoryPlan::new(&model, &settings).err(), Trainer::new(&model, &settings).err()] {
-        let error = error.expect("refused").to_string();
-        assert!(error.contains("gated delta-nets") && error.ends_with("layers 0 1 2 4"), "{error}");
+    for shape in ["qwen35-tiny", "qwen35moe-tiny"] {
+        let model = load(&random_model(shape, DType::F32, "train-refused"));
+        let settings = settings(16, 8, "plain");
+        for error in [MemoryPlan::new(&model, &settings).err(), Trainer::new(&model, &settings).err()] {
+            let error = error.expect("refused").to_string();
+            assert!(
+                error.contains("gated delta-nets") && error.ends_with("layers 0 1 2 4"),
+                "{shape}: {error}"
+            );
+        }
     }
 }
 

@@ -153,8 +153,11 @@ impl Tensors<'_> {
         if before {
             self.norm(norm(NormRole::Ffn), embd);
         }
-        if let Ffn::Experts { n, .. } = shape.ffn {
+        if let Ffn::Experts { n, shared, .. } = shape.ffn {
             self.experts(il, n as u64);
+            if shared > 0 {
+                self.shared_expert(il, shared as u64);
+            }
         } else {
             self.feed_forward(il);
         }
@@ -219,6 +222,17 @@ impl Tensors<'_> {
         let up = if shape.ffn == Ffn::FusedGate { 2 * ff } else { ff };
         self.linear(map(Role::Up), [embd, up], 1.0, shape.bias);
         self.linear(map(Role::Down), [ff, embd], 1.0, shape.bias);
+    }
+
+    fn shared_expert(&mut self, il: usize, ff: u64) {
+        let embd = self.shape.n_embd as u64;
+        let map = |role| LinearId::layer(il, role);
+        self.add(map(Role::SharedRouter).weight(), &[embd], matrix(2.0, embd));
+        for (role, n_in, n_out) in
+            [(Role::SharedGate, embd, ff), (Role::SharedUp, embd, ff), (Role::SharedDown, ff, embd)]
+        {
+            self.linear(map(role), [n_in, n_out], 1.0, false);
+        }
     }
 
     fn experts(&mut self, il: usize, n: u64) {
@@ -296,10 +310,11 @@ fn write_keys(writer: &mut Writer<'_>, shape: &Shape, file_type: u32, seed: u64)
     writer
         .set(&format!("{}.attention.{eps}", shape.arch), Value::F32(shape.norm_eps))
         .set(&format!("{}.rope.freq_base", shape.arch), Value::F32(shape.freq_base));
-    if let Ffn::Experts { n, used } = shape.ffn {
+    if let Ffn::Experts { n, used, shared } = shape.ffn {
         let counts =
             [("expert_count", n), ("expert_used_count", used), ("expert_feed_forward_length", shape.n_ff)];
-        for (key, n) in counts {
+        let beside = (shared > 0).then_some(("expert_shared_feed_forward_length", shared));
+        for (key, n) in counts.into_iter().chain(beside) {
             writer.set(&format!("{}.{key}", shape.arch), Value::U32(n as u32));
         }
     }

@@ -114,6 +114,8 @@ pub enum Ffn {
         n: usize,
         /// Those a token is given to.
         used: usize,
+        /// Width of one beside them that every token is given to; 0 for none.
+        shared: usize,
     },
 }
 
@@ -215,6 +217,11 @@ pub static SHAPES: &[NamedShape] = &[
         name: "qwen35-tiny",
         about: "gated delta-nets in 4 of 5 layers, 16 of 64 dimensions rotated",
         shape: tiny::qwen35,
+    },
+    NamedShape {
+        name: "qwen35moe-tiny",
+        about: "qwen35-tiny with 2 of 8 experts and a shared one",
+        shape: tiny::qwen35moe,
     },
     NamedShape { name: "qwen3moe-tiny", about: "qwen3-tiny with 2 of 8 experts", shape: tiny::qwen3moe },
     NamedShape {
@@ -370,7 +377,9 @@ impl Shape {
             ("n_ctx_train", self.n_ctx_train, 1, i32::MAX as usize),
         ];
         let experts = match self.ffn {
-            Ffn::Experts { n, used } => vec![("experts", n, 2, 512), ("experts used", used, 1, n)],
+            Ffn::Experts { n, used, shared } => {
+                vec![("experts", n, 2, 512), ("experts used", used, 1, n), ("shared", shared, 0, MAX)]
+            }
             _ => Vec::new(),
         };
         if let Some(DeltaNet { every, net }) = self.delta_net {

@@ -142,7 +142,7 @@ pub(super) fn qwen3moe() -> Shape {
         n_embd_head: 96,
         n_ff: 128,
         qk_norm: QkNorm::Head,
-        ffn: Ffn::Experts { n: 8, used: 2 },
+        ffn: Ffn::Experts { n: 8, used: 2, shared: 0 },
         freq_base: 1_000_000.0,
         norm_eps: 1e-6,
         ..llama_tiny()
@@ -160,7 +160,7 @@ pub(super) fn gpt_oss() -> Shape {
         qkv_bias: true,
         bias: true,
         sinks: true,
-        ffn: Ffn::Experts { n: 8, used: 4 },
+        ffn: Ffn::Experts { n: 8, used: 4, shared: 0 },
         freq_base: 150_000.0,
         keys,
         ..llama_tiny()
@@ -182,5 +182,14 @@ pub(super) fn qwen35() -> Shape {
         norm_eps: 1e-6,
         keys: vec![("rope.dimension_sections", Value::Array(Array::I32(vec![3, 3, 2, 0])))],
         ..llama_tiny()
+    }
+}
+
+pub(super) fn qwen35moe() -> Shape {
+    Shape {
+        arch: "qwen35moe".into(),
+        n_ff: 128,
+        ffn: Ffn::Experts { n: 8, used: 2, shared: 256 },
+        ..qwen35()
     }
 }

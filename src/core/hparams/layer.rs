@@ -29,6 +29,8 @@ pub struct ExpertHparams {
     pub n_expert: usize,
     /// Experts that each token is given to.
     pub n_used: usize,
+    /// Width of an expert beside those that every token is given to, where there is one.
+    pub n_ff_shared: Option<usize>,
 }
 
 /// The numbers of gated delta-nets, which are alike in all layers that have one in place of attention.

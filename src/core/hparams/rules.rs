@@ -41,6 +41,7 @@ const RULES: &[Rules] = &[
     Rules { arch: "mistral3", layer: mistral3, model: as_it_is },
     Rules { arch: "olmo2", layer: olmo2, model: as_it_is },
     Rules { arch: "qwen35", layer: same, model: delta_net::qwen35 },
+    Rules { arch: "qwen35moe", layer: same, model: qwen35moe_model },
     Rules { arch: "qwen3moe", layer: same, model: mixture },
     Rules { arch: "phi3", layer: same, model: phi3_model },
     Rules { arch: "smollm3", layer: smollm3, model: as_it_is },
@@ -154,7 +155,21 @@ fn mixture(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
         Some(widths) => hp.layers.iter_mut().zip(widths).for_each(|(layer, n_ff)| layer.n_ff = n_ff),
         None => hp.layers.iter_mut().for_each(|layer| layer.n_ff = (layer.n_ff / n_used).max(1)),
     }
-    hp.experts = Some(ExpertHparams { n_expert, n_used });
+    hp.experts = Some(ExpertHparams { n_expert, n_used, n_ff_shared: None });
+    Ok(())
+}
+
+/// Gated delta-nets, and mixtures with an expert beside them that every token is given to.
+fn qwen35moe_model(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
+    delta_net::qwen35(keys, hp)?;
+    // Its width is the feed-forward's where the file gives none, as in llama.cpp.
+    let key = "expert_shared_feed_forward_length";
+    let dense = hp.layers.first().map_or(0, |layer| layer.n_ff);
+    let n_ff = keys.count_opt(key, 0, super::MAX_DIM)?.filter(|&n| n > 0).unwrap_or(dense);
+    mixture(keys, hp)?;
+    if let Some(experts) = &mut hp.experts {
+        experts.n_ff_shared = Some(n_ff);
+    }
     Ok(())
 }
 

@@ -18,6 +18,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen35;
+mod qwen35moe;
 mod qwen3moe;
 mod smollm3;
 mod standard;
@@ -49,6 +50,7 @@ pub(crate) static FAMILIES: &[&Family] = &[
     &qwen2::FAMILY,
     &qwen3::FAMILY,
     &qwen35::FAMILY,
+    &qwen35moe::FAMILY,
     &qwen3moe::FAMILY,
     &smollm3::FAMILY,
 ];

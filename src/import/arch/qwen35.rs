@@ -21,28 +21,30 @@ pub(super) static FAMILY: Family = Family {
         "num_key_value_heads": 4, "head_dim": 256, "partial_rotary_factor": 0.25, "full_attention_interval": 4,
         "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
         "linear_num_key_heads": 16, "linear_num_value_heads": 32}"#,
-    names: &[
-        ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
-        ("model.layers.{}.linear_attn.in_proj_qkv", "blk.{}.attn_qkv"),
-        ("model.layers.{}.linear_attn.in_proj_z", "blk.{}.attn_gate"),
-        ("model.layers.{}.linear_attn.in_proj_a", "blk.{}.ssm_alpha"),
-        ("model.layers.{}.linear_attn.in_proj_b", "blk.{}.ssm_beta"),
-        ("model.layers.{}.linear_attn.conv1d", "blk.{}.ssm_conv1d"),
-        ("model.layers.{}.linear_attn.A_log", "blk.{}.ssm_a"),
-        ("model.layers.{}.linear_attn.dt_bias", "blk.{}.ssm_dt.bias"),
-        ("model.layers.{}.linear_attn.norm", "blk.{}.ssm_norm"),
-        ("model.layers.{}.linear_attn.out_proj", "blk.{}.ssm_out"),
-    ],
+    names: NAMES,
     keys,
     place,
     vocab: |_| Ok(Kinds::Bpe),
     ..PLAIN
 };
 
+pub(super) const NAMES: &[(&str, &str)] = &[
+    ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
+    ("model.layers.{}.linear_attn.in_proj_qkv", "blk.{}.attn_qkv"),
+    ("model.layers.{}.linear_attn.in_proj_z", "blk.{}.attn_gate"),
+    ("model.layers.{}.linear_attn.in_proj_a", "blk.{}.ssm_alpha"),
+    ("model.layers.{}.linear_attn.in_proj_b", "blk.{}.ssm_beta"),
+    ("model.layers.{}.linear_attn.conv1d", "blk.{}.ssm_conv1d"),
+    ("model.layers.{}.linear_attn.A_log", "blk.{}.ssm_a"),
+    ("model.layers.{}.linear_attn.dt_bias", "blk.{}.ssm_dt.bias"),
+    ("model.layers.{}.linear_attn.norm", "blk.{}.ssm_norm"),
+    ("model.layers.{}.linear_attn.out_proj", "blk.{}.ssm_out"),
+];
+
 /// Sections of the pairs by time, height and width where config.json says nothing (`_QWEN35_DEFAULT_MROPE_SECTION`).
 const SECTIONS: [i32; 4] = [11, 11, 10, 0];
 
-fn keys(c: &Config, k: &mut Keys) -> Result<()> {
+pub(super) fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     standard::keys(c, k)?;
     let (key, value) = (c.u32("linear_key_head_dim")?, c.u32("linear_value_head_dim")?);
     if key != value {
@@ -86,9 +88,13 @@ fn sections(c: &Config) -> Result<Vec<i32>> {
     Ok(sections)
 }
 
-fn place(c: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
-    let left_out = ["model.visual.", "visual.", "mtp."];
-    if left_out.iter().any(|start| place.name.starts_with(start)) {
+/// What draws on images, and layers that draft.
+pub(super) fn is_left_out(name: &str) -> bool {
+    ["model.visual.", "visual.", "mtp."].iter().any(|start| name.starts_with(start))
+}
+
+pub(super) fn place(c: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
+    if is_left_out(place.name) {
         return Ok(Vec::new());
     }
     let mut target = place.mapped()?;

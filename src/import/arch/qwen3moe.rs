@@ -31,10 +31,16 @@ fn keys(c: &Config, k: &mut Keys) -> Result<()> {
 }
 
 fn place(_: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
-    let Some((before, inside)) = place.name.split_once(".mlp.experts.") else {
-        return Ok(vec![place.mapped()?]);
-    };
+    match place.name.contains(".mlp.experts.") {
+        true => experts(place),
+        false => Ok(vec![place.mapped()?]),
+    }
+}
+
+/// Where a tensor of experts goes.
+pub(super) fn experts(place: &Place<'_>) -> Result<Vec<Target>> {
     let unknown = || place.error("is no tensor of an expert that is known");
+    let (before, inside) = place.name.split_once(".mlp.experts.").ok_or_else(unknown)?;
     let n = before.strip_prefix("model.layers.").ok_or_else(unknown)?;
     let target = |what: &str, rows, expert| Target {
         name: format!("blk.{n}.ffn_{what}_exps.weight"),

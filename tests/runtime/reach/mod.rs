@@ -58,7 +58,7 @@ fn twins() -> &'static [Twin] {
         let gpt_oss = Shape {
             n_vocab: N_VOCAB,
             n_ctx_train: 64,
-            ffn: Ffn::Experts { n: 2, used: 2 },
+            ffn: Ffn::Experts { n: 2, used: 2, shared: 0 },
             ..heads(&gpt_oss, 4, 2, 32)
         };
         [

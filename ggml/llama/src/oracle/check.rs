@@ -27,19 +27,35 @@ const KV_TYPES: &[DType] = &[
 ];
 /// Architectures whose graphs were read for what they assume of a file: the only ones that are opened.
 pub const ARCHS: &[&str] = &[
-    "cohere2", "gemma2", "gemma3", "gpt-oss", "gptneox", "granite", "llama", "mistral3", "olmo2", "phi2",
-    "phi3", "qwen2", "qwen3", "qwen35", "qwen3moe", "smollm3",
+    "cohere2",
+    "gemma2",
+    "gemma3",
+    "gpt-oss",
+    "gptneox",
+    "granite",
+    "llama",
+    "mistral3",
+    "olmo2",
+    "phi2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen35",
+    "qwen35moe",
+    "qwen3moe",
+    "smollm3",
 ];
 /// Those whose graphs take any number of rotated dimensions up to the width of a head.
-const ROTATED_IN_PART: &[&str] = &["cohere2", "gemma2", "gemma3", "gptneox", "phi2", "phi3", "qwen35"];
+const ROTATED_IN_PART: &[&str] =
+    &["cohere2", "gemma2", "gemma3", "gptneox", "phi2", "phi3", "qwen35", "qwen35moe"];
 /// Those whose norms are LayerNorm.
 const LAYER_NORM: &[&str] = &["cohere2", "gptneox", "phi2"];
 /// Those that want heads side by side to be as wide as the residual stream.
 const SQUARE: &[&str] = &["cohere2", "gptneox", "olmo2", "phi2", "phi3", "qwen2"];
 /// Those that have gated delta-nets.
-const DELTA_NETS: &[&str] = &["qwen35"];
+const DELTA_NETS: &[&str] = &["qwen35", "qwen35moe"];
 /// Those whose feed-forwards are mixtures of experts.
-const MIXTURES: &[&str] = &["gpt-oss", "qwen3moe"];
+const MIXTURES: &[&str] = &["gpt-oss", "qwen35moe", "qwen3moe"];
 const ROPE_SCALINGS: &[&str] = &["none", "linear", "yarn", "longrope"];
 
 /// Checks the settings that need no file.

@@ -18,8 +18,24 @@ const RUN: usize = 1 << 14;
 /// Architectures whose `load_arch_hparams` (`src/models/*.cpp`) was read for what it assumes of a file:
 /// the only ones that are quantised.
 pub const ARCHS: &[&str] = &[
-    "llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "qwen35", "smollm3", "gptneox", "phi2", "phi3",
-    "gemma2", "gemma3", "olmo2", "mistral3", "cohere2", "granite", "gpt-oss",
+    "llama",
+    "qwen2",
+    "qwen2moe",
+    "qwen3",
+    "qwen3moe",
+    "qwen35",
+    "qwen35moe",
+    "smollm3",
+    "gptneox",
+    "phi2",
+    "phi3",
+    "gemma2",
+    "gemma3",
+    "olmo2",
+    "mistral3",
+    "cohere2",
+    "granite",
+    "gpt-oss",
 ];
 /// Scaling types that `llama_rope_scaling_type_from_string` knows.
 const ROPE_SCALINGS: &[&str] = &["none", "linear", "yarn", "longrope"];

@@ -119,6 +119,7 @@ compared! {
     qwen2_with_yarn: "qwen2";
     qwen3: "qwen3";
     qwen35: "qwen35";
+    qwen35moe: "qwen35moe";
     qwen3moe: "qwen3moe";
     smollm3: "smollm3";
 }

@@ -1,0 +1,23 @@
+//! Qwen3.5 and 3.6 (mixtures of experts, text): Qwen3.5's layer whose feed-forward is a mixture, with the weights of the
+//! experts chosen normalised, and beside it an expert that every token is given to, through a gate of its own.
+
+use ggml::experts::{Gating, GatingKind};
+
+use super::parts::FeedForward;
+use super::qwen35::Qwen35Layer;
+use super::Arch;
+use crate::graph::Pairing;
+use crate::layers::{Bias, ExpertActivation};
+
+pub(super) static QWEN35MOE: Arch = Arch {
+    name: "qwen35moe",
+    pairing: Pairing::Halves,
+    layer: |loader| {
+        let gating = Gating { kind: GatingKind::Softmax, normalised: true, scale: 1.0 };
+        Ok(Box::new(Qwen35Layer::with(loader, |loader| {
+            let chosen = Box::new(loader.experts(gating, ExpertActivation::SwiGlu, Bias::No)?);
+            Ok(FeedForward::MixtureAndShared { chosen, shared: Box::new(loader.shared_expert()?) })
+        })?))
+    },
+    ..Arch::LIKE_LLAMA
+};

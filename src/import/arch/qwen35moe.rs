@@ -1,0 +1,62 @@
+//! Qwen 3.5 and 3.6 with experts, their text models: the delta-nets of [`qwen35`](super::qwen35), the experts of
+//! [`qwen3moe`](super::qwen3moe), and one that is shared (`conversion/qwen.py`, `Qwen3_5MoeTextModel`).
+
+use crate::config::Config;
+use crate::keys::Keys;
+use crate::tensor::Rows;
+use crate::vocab::Kinds;
+use crate::Result;
+
+use super::{qwen35, qwen3moe, Family, Place, Target, PLAIN};
+
+pub(super) static FAMILY: Family = Family {
+    classes: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
+    arch: "qwen35moe",
+    defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "num_key_value_heads": 2, "head_dim": 256, "partial_rotary_factor": 0.25, "full_attention_interval": 4,
+        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_experts": 256, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}"#,
+    names: NAMES,
+    keys,
+    place,
+    vocab: |_| Ok(Kinds::Bpe),
+    ..PLAIN
+};
+
+/// Those of the delta-nets, and then of this family alone.
+const NAMES: &[(&str, &str)] = &{
+    let mut names = [("", ""); qwen35::NAMES.len() + 5];
+    let mut i = 0;
+    while i < qwen35::NAMES.len() {
+        names[i] = qwen35::NAMES[i];
+        i += 1;
+    }
+    names[i] = ("model.layers.{}.mlp.gate", "blk.{}.ffn_gate_inp");
+    names[i + 1] = ("model.layers.{}.mlp.shared_expert_gate", "blk.{}.ffn_gate_inp_shexp");
+    names[i + 2] = ("model.layers.{}.mlp.shared_expert.gate_proj", "blk.{}.ffn_gate_shexp");
+    names[i + 3] = ("model.layers.{}.mlp.shared_expert.up_proj", "blk.{}.ffn_up_shexp");
+    names[i + 4] = ("model.layers.{}.mlp.shared_expert.down_proj", "blk.{}.ffn_down_shexp");
+    names
+};
+
+fn keys(c: &Config, k: &mut Keys) -> Result<()> {
+    qwen35::keys(c, k)?;
+    k.set("expert_feed_forward_length", c.u32("moe_intermediate_size")?);
+    k.set("expert_shared_feed_forward_length", c.u32("shared_expert_intermediate_size")?);
+    Ok(())
+}
+
+fn place(c: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
+    if qwen35::is_left_out(place.name) {
+        return Ok(Vec::new());
+    }
+    if place.name.contains(".mlp.experts.") {
+        return qwen3moe::experts(place);
+    }
+    // A number for each token comes of one row, which llama.cpp has as a vector.
+    if place.is(&["mlp.shared_expert_gate"]) {
+        return Ok(vec![place.rows(Rows::First(1))?]);
+    }
+    qwen35::place(c, place)
+}
