@@ -16,6 +16,7 @@ pub mod experts;
 pub mod few;
 mod gemm;
 pub mod graph;
+pub mod integers;
 mod limits;
 pub mod logging;
 pub mod loss;

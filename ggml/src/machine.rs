@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::time::Duration;
 
 pub use crate::limits::memory_left;
 
@@ -35,4 +36,18 @@ pub fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
     Some(line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+}
+
+/// The time that processors have spent on this process, all its threads together; `None` where the system does not say.
+pub fn processor_time() -> Option<Duration> {
+    #[cfg(unix)]
+    {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the structure may be written, and is the one this function fills.
+        let status = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+        let seconds = u64::try_from(time.tv_sec).ok().filter(|_| status == 0)?;
+        Some(Duration::new(seconds, u32::try_from(time.tv_nsec).ok()?))
+    }
+    #[cfg(not(unix))]
+    None
 }

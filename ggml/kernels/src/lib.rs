@@ -13,6 +13,7 @@ pub mod dequantize;
 pub mod experts;
 pub mod few;
 pub mod gemm;
+pub mod integers;
 pub mod pool;
 pub mod rotate;
 pub mod tiled;

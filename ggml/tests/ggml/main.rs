@@ -14,6 +14,7 @@ mod few;
 mod gemm;
 mod gguf;
 mod graph;
+mod integers;
 mod loss;
 mod machine;
 mod ops;

@@ -1,0 +1,370 @@
+//! Products of quantised weights with floats in whole numbers of 16 bits.
+//!
+//! Weights are whole numbers with a factor for each block as they lie in the file (`weights`), and nothing of them is
+//! rounded. Floats are rounded to 15 bits of the largest of each 32 ([`Shape::pack`]), where ggml keeps 8; sums of
+//! products are exact within a block. Instructions that multiply 16-bit numbers do as many again in the same time as those
+//! of floats (`product`).
+//!
+//! With many tokens a panel of weights is converted and laid out so that a register holds numbers of different rows;
+//! with few, that would take longer than the products, and rows are multiplied one by one.
+
+mod product;
+mod weights;
+
+use std::ops::Range;
+
+use product::{Instructions, Panel, Row, MOST_ROWS, PANEL_TOKENS, ROW_TOKENS, SQUARE};
+use weights::Numbers;
+
+pub use weights::Kind;
+
+use crate::aligned::Aligned;
+
+/// Elements that share a factor.
+pub const BLOCK: usize = 32;
+/// The largest size of a float's number: with 4096, the largest of a weight's, 32 products fit in 32 bits.
+const LARGEST: f32 = 16_383.0;
+/// Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
+const ROUND: f32 = 12_582_912.0;
+/// Elements of a row that a panel has, at most: a panel stays in the first cache.
+const CHUNK: usize = 512;
+/// Panels converted before they are multiplied, so that tokens are fetched once for all of them.
+const PANELS: usize = 4;
+/// Tokens up to which rows are multiplied one by one.
+const FEW: usize = 10;
+
+/// Whether this processor has the instructions.
+pub fn available() -> bool {
+    Instructions::all().next().is_some()
+}
+
+/// The shape of packed floats: `n` rows of `k`, whole blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Elements of a row.
+    pub k: usize,
+    /// Rows.
+    pub n: usize,
+}
+
+impl Shape {
+    fn n_blocks(self) -> usize {
+        self.k / BLOCK
+    }
+
+    /// Words of a row: two numbers in each, then a scale for each block, then sums of both its halves.
+    pub fn row_words(self) -> usize {
+        self.k / 2 + 3 * self.n_blocks()
+    }
+
+    /// Words of all; `None` where they are too many to count.
+    pub fn n_words(self) -> Option<usize> {
+        self.k.checked_mul(2)?;
+        self.n.checked_mul(self.row_words())
+    }
+
+    /// Rounds a row of floats into its words.
+    ///
+    /// # Panics
+    /// Where lengths are not those of the shape.
+    pub fn pack(self, row: &[f32], words: &mut [u32]) {
+        assert!(row.len() == self.k && self.k.is_multiple_of(BLOCK) && words.len() == self.row_words());
+        let (numbers, rest) = words.split_at_mut(self.k / 2);
+        let (scales, halves) = rest.split_at_mut(self.n_blocks());
+        let heads = scales.iter_mut().zip(halves.as_chunks_mut::<2>().0);
+        let blocks = row.as_chunks::<BLOCK>().0.iter().zip(numbers.as_chunks_mut().0);
+        for ((x, numbers), (scale, halves)) in blocks.zip(heads) {
+            let (factor, sums) = round(x, numbers);
+            *scale = factor.to_bits();
+            *halves = sums.map(f32::to_bits);
+        }
+    }
+}
+
+/// Rounds a block; returns its scale, and the sums of its halves.
+#[inline(always)]
+fn round(x: &[f32; BLOCK], numbers: &mut [u32; BLOCK / 2]) -> (f32, [f32; 2]) {
+    let largest = x.iter().fold(0.0f32, |m, x| if x.abs() > m { x.abs() } else { m });
+    let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
+    let mut rounded = [0i32; BLOCK];
+    rounded.iter_mut().zip(x).for_each(|(r, x)| *r = (x * inverse + ROUND).to_bits() as i16 as i32);
+    for (number, pair) in numbers.iter_mut().zip(rounded.as_chunks::<2>().0) {
+        *number = (pair[0] as u32 & 0xffff) | (pair[1] as u32) << 16;
+    }
+    // What is no number, or has no end, stays so.
+    let scale = if x.iter().any(|x| !x.is_finite()) { f32::NAN } else { largest / LARGEST };
+    let sum = |half: &[i32]| half.iter().sum::<i32>() as f32 * scale;
+    (scale, [sum(&rounded[..BLOCK / 2]), sum(&rounded[BLOCK / 2..])])
+}
+
+/// Some rows of packed floats.
+#[derive(Clone, Copy)]
+struct Tokens<'a> {
+    words: &'a [u32],
+    shape: Shape,
+}
+
+impl<'a> Tokens<'a> {
+    /// Rows `tokens` of all.
+    fn new(words: &'a [u32], shape: Shape, tokens: Range<usize>) -> Tokens<'a> {
+        let row = shape.row_words();
+        let n = tokens.len();
+        Tokens { words: &words[tokens.start * row..tokens.end * row], shape: Shape { n, ..shape } }
+    }
+
+    fn len(self) -> usize {
+        self.shape.n
+    }
+
+    /// Words from a row to the next.
+    fn stride(self) -> usize {
+        self.shape.row_words()
+    }
+
+    /// Whether rows have blocks `from..from + n`, and there are rows.
+    fn holds(self, from: usize, n: usize) -> bool {
+        self.shape.n > 0
+            && from + n <= self.shape.n_blocks()
+            && self.words.len() == self.shape.n * self.shape.row_words()
+    }
+
+    /// The numbers of the first row from a block on, two in a word.
+    fn numbers(self, from: usize) -> *const u32 {
+        self.words[from * BLOCK / 2..].as_ptr()
+    }
+
+    /// The scales of the first row from a block on.
+    fn scales(self, from: usize) -> *const f32 {
+        self.words[self.shape.k / 2 + from..].as_ptr().cast()
+    }
+
+    /// The sums of halves of the first row from a block on.
+    fn halves(self, from: usize) -> *const f32 {
+        self.words[self.shape.k / 2 + self.shape.n_blocks() + 2 * from..].as_ptr().cast()
+    }
+}
+
+/// Where a thread writes: rows of `m` floats, one for each row of the packed floats.
+#[derive(Clone, Copy)]
+pub struct Output {
+    out: *mut f32,
+    m: usize,
+}
+
+impl Output {
+    /// # Safety
+    /// As many rows of `m` floats as are packed lie from `out` on, and may be written; of these, elements that are
+    /// asked for ([`Scratch::multiply`]) by nobody else meanwhile.
+    pub unsafe fn new(out: *mut f32, m: usize) -> Output {
+        Output { out, m }
+    }
+}
+
+/// Buffers a thread keeps between calls.
+#[derive(Default)]
+pub struct Scratch {
+    /// `[rows][elements]`
+    values: Aligned<i16>,
+    /// `[blocks]`, `[2 * blocks]`
+    heads: Vec<f32>,
+    /// `[panel][elements / 2][rows]`
+    panels: Aligned<u32>,
+    /// `[panel][blocks][rows]`
+    factors: Aligned<f32>,
+    /// `[panel][2 * blocks][rows]`
+    added: Aligned<f32>,
+    /// A result of which only a part is wanted.
+    edge: Aligned<f32>,
+}
+
+impl Scratch {
+    /// Products of weights `rows` with the packed rows `tokens`: element `rows[i]` of each of their rows of the output.
+    /// `row` gives the bytes of a weight's row, of type `kind`.
+    ///
+    /// # Panics
+    /// Where the processor lacks the instructions, lengths are not those of the shape, or something is outside it.
+    #[allow(clippy::too_many_arguments)]
+    pub fn multiply<'w>(
+        &mut self,
+        kind: Kind,
+        row: impl Fn(usize) -> &'w [u8],
+        packed: &[u32],
+        shape: Shape,
+        tokens: Range<usize>,
+        rows: Range<usize>,
+        out: Output,
+    ) {
+        let with = Instructions::all().next().expect("the caller has asked whether there are instructions");
+        self.multiply_with(with, kind, row, packed, shape, tokens, rows, out);
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn multiply_with<'w>(
+        &mut self,
+        with: Instructions,
+        kind: Kind,
+        row: impl Fn(usize) -> &'w [u8],
+        packed: &[u32],
+        shape: Shape,
+        tokens: Range<usize>,
+        rows: Range<usize>,
+        out: Output,
+    ) {
+        assert!(Some(packed.len()) == shape.n_words() && tokens.end <= shape.n && rows.end <= out.m);
+        assert!(shape.k.is_multiple_of(kind.block().0));
+        if tokens.len() <= FEW {
+            self.few(with, kind, row, packed, shape, tokens, rows, out);
+        } else {
+            self.many(with, kind, row, packed, shape, tokens, rows, out);
+        }
+    }
+
+    /// Row by row.
+    #[allow(clippy::too_many_arguments)]
+    fn few<'w>(
+        &mut self,
+        with: Instructions,
+        kind: Kind,
+        row: impl Fn(usize) -> &'w [u8],
+        packed: &[u32],
+        shape: Shape,
+        tokens: Range<usize>,
+        rows: Range<usize>,
+        out: Output,
+    ) {
+        let n_blocks = shape.n_blocks();
+        self.values.refill(shape.k, 0);
+        self.heads.resize(3 * n_blocks, 0.0);
+        for at in rows {
+            let (factors, added) = self.heads.split_at_mut(n_blocks);
+            // SAFETY: whatever the instructions, the processor has AVX2.
+            unsafe { kind.read(row(at), Numbers { values: &mut self.values, factors, added }) };
+            let row = Row { values: &self.values, factors, added: kind.adds().then_some(&*added) };
+            for first in tokens.clone().step_by(ROW_TOKENS) {
+                let part = first..tokens.end.min(first + ROW_TOKENS);
+                let x = Tokens::new(packed, shape, part.clone());
+                // SAFETY: the processor has the instructions, as whoever gave them has asked.
+                let products = unsafe { with.row(&row, x, 0) };
+                for (t, product) in part.zip(products) {
+                    // SAFETY: a row and an element that may be written (`Output::new`, and the assertions before).
+                    unsafe { *out.out.add(t * out.m + at) = product };
+                }
+            }
+        }
+    }
+
+    /// Panel by panel.
+    #[allow(clippy::too_many_arguments)]
+    fn many<'w>(
+        &mut self,
+        with: Instructions,
+        kind: Kind,
+        row: impl Fn(usize) -> &'w [u8],
+        packed: &[u32],
+        shape: Shape,
+        tokens: Range<usize>,
+        rows: Range<usize>,
+        out: Output,
+    ) {
+        let (block, block_bytes) = kind.block();
+        let n_chunks = shape.k.div_ceil(CHUNK).max(1);
+        let chunk = shape.k.div_ceil(n_chunks).next_multiple_of(block);
+        let (side, n_blocks) = (with.rows(), chunk / BLOCK);
+        self.values.refill(SQUARE * chunk, 0);
+        self.heads.resize(3 * n_blocks, 0.0);
+        self.panels.refill(PANELS * side * chunk / 2, 0);
+        self.factors.refill(PANELS * side * n_blocks, 0.0);
+        self.added.refill(PANELS * side * n_blocks * 2, 0.0);
+        self.edge.refill(PANEL_TOKENS * MOST_ROWS, 0.0);
+        for first in rows.clone().step_by(PANELS * side) {
+            let group = first..rows.end.min(first + PANELS * side);
+            for from in (0..shape.k).step_by(chunk) {
+                let n = chunk.min(shape.k - from);
+                let bytes = from / block * block_bytes..(from + n) / block * block_bytes;
+                for (i, first) in group.clone().step_by(SQUARE).enumerate() {
+                    let rows = first..group.end.min(first + SQUARE);
+                    let rows = rows.map(|at| &row(at)[bytes.clone()]);
+                    self.load(with, kind, rows, i * SQUARE / side, i * SQUARE % side, n);
+                }
+                self.group(with, kind.adds(), packed, shape, &tokens, &group, (from / BLOCK, n / BLOCK), out);
+            }
+        }
+    }
+
+    /// Converts parts of rows, [`SQUARE`] at most, and puts them into a panel from row `first` on.
+    fn load<'w>(
+        &mut self,
+        with: Instructions,
+        kind: Kind,
+        rows: impl Iterator<Item = &'w [u8]>,
+        panel: usize,
+        first: usize,
+        n: usize,
+    ) {
+        let (side, n_blocks) = (with.rows(), n / BLOCK);
+        let panel_of = |of: usize| panel * side * of + first..(panel + 1) * side * of;
+        let factors = &mut self.factors[panel_of(n_blocks)];
+        let added = &mut self.added[panel_of(2 * n_blocks)];
+        for (i, bytes) in rows.enumerate() {
+            let heads = self.heads[..3 * n_blocks].split_at_mut(n_blocks);
+            let to =
+                Numbers { values: &mut self.values[i * n..(i + 1) * n], factors: heads.0, added: heads.1 };
+            // SAFETY: whatever the instructions, the processor has AVX2.
+            unsafe { kind.read(bytes, to) };
+            factors.iter_mut().skip(i).step_by(side).zip(&*heads.0).for_each(|(to, v)| *to = *v);
+            added.iter_mut().skip(i).step_by(side).zip(&*heads.1).for_each(|(to, v)| *to = *v);
+        }
+        // SAFETY: the processor has the instructions, as whoever gave them has asked.
+        unsafe { with.transpose(&self.values[..SQUARE * n], &mut self.panels[panel_of(n / 2)], side) };
+    }
+
+    /// Products of the panels at hand, which have these blocks of rows `rows`.
+    #[allow(clippy::too_many_arguments)]
+    fn group(
+        &mut self,
+        with: Instructions,
+        adds: bool,
+        packed: &[u32],
+        shape: Shape,
+        tokens: &Range<usize>,
+        rows: &Range<usize>,
+        (from, n_blocks): (usize, usize),
+        out: Output,
+    ) {
+        let side = with.rows();
+        for first in tokens.clone().step_by(PANEL_TOKENS) {
+            let part = first..tokens.end.min(first + PANEL_TOKENS);
+            let x = Tokens::new(packed, shape, part.clone());
+            for (i, row) in rows.clone().step_by(side).enumerate() {
+                let of = |words: usize| i * words * side..(i + 1) * words * side;
+                let panel = Panel {
+                    values: &self.panels[of(n_blocks * BLOCK / 2)],
+                    factors: &self.factors[of(n_blocks)],
+                    added: adds.then(|| &self.added[of(2 * n_blocks)]),
+                };
+                let n = side.min(rows.end - row);
+                // SAFETY: the first element wanted, inside the rows that may be written (`Output::new`).
+                let to = unsafe { out.out.add(part.start * out.m + row) };
+                let add = from > 0;
+                if n == side {
+                    // SAFETY: so are all the others; the processor has the instructions.
+                    unsafe { with.panel(&panel, x, from, add, to, out.m) };
+                    continue;
+                }
+                let edge = self.edge.as_mut_ptr();
+                // SAFETY: rows and columns that are wanted of a whole result go from and to the output.
+                unsafe {
+                    let wanted = (0..part.len()).map(|t| (to.add(t * out.m), edge.add(t * side)));
+                    if add {
+                        wanted.clone().for_each(|(to, edge)| edge.copy_from_nonoverlapping(to, n));
+                    }
+                    with.panel(&panel, x, from, add, edge, side);
+                    wanted.for_each(|(to, edge)| to.copy_from_nonoverlapping(edge, n));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+use half::f16;
+
+use super::*;
+use crate::dequantize;
+
+const KINDS: [Kind; 12] = [
+    Kind::Q4_0,
+    Kind::Q4_1,
+    Kind::Q5_0,
+    Kind::Q5_1,
+    Kind::Q8_0,
+    Kind::Iq4Nl,
+    Kind::Iq4Xs,
+    Kind::Q2K,
+    Kind::Q3K,
+    Kind::Q4K,
+    Kind::Q5K,
+    Kind::Q6K,
+];
+
+/// Where the half-precision numbers of a block lie.
+fn halves(kind: Kind) -> &'static [usize] {
+    match kind {
+        Kind::Q4_1 | Kind::Q5_1 | Kind::Q4K | Kind::Q5K => &[0, 2],
+        Kind::Q2K => &[80, 82],
+        Kind::Q3K => &[108],
+        Kind::Q6K => &[208],
+        _ => &[0],
+    }
+}
+
+/// `n` rows of `k` weights: any bytes, but for the numbers that scale them.
+fn rows(kind: Kind, n: usize, k: usize) -> Vec<u8> {
+    let (block, n_bytes) = kind.block();
+    let mut bytes: Vec<u8> =
+        (0..(n * k / block * n_bytes) as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    for (i, bytes) in bytes.chunks_exact_mut(n_bytes).enumerate() {
+        for (j, at) in halves(kind).iter().enumerate() {
+            let value = f16::from_f32(0.01 + ((i * 7 + j * 3) % 13) as f32 * 0.003);
+            bytes[*at..at + 2].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// The weights of a row as its numbers say.
+fn weights(kind: Kind, bytes: &[u8]) -> Vec<f64> {
+    let (block, n_bytes) = kind.block();
+    let k = bytes.len() / n_bytes * block;
+    let (mut values, mut factors, mut added) =
+        (vec![0; k], vec![f32::NAN; k / BLOCK], vec![f32::NAN; k / BLOCK * 2]);
+    // SAFETY: tests go on only where there are instructions.
+    unsafe { kind.read(bytes, Numbers { values: &mut values, factors: &mut factors, added: &mut added }) };
+    assert!(values.iter().all(|v| v.unsigned_abs() <= 4096));
+    let added = |i: usize| if kind.adds() { f64::from(added[i / (BLOCK / 2)]) } else { 0.0 };
+    (0..k).map(|i| f64::from(values[i]) * f64::from(factors[i / BLOCK]) + added(i)).collect()
+}
+
+#[test]
+fn numbers_are_what_dequantizing_gives() {
+    if !available() {
+        return eprintln!("skipped, for this processor has no AVX2: numbers_are_what_dequantizing_gives");
+    }
+    let known: [(Kind, dequantize::Convert); 3] =
+        [(Kind::Q4_0, dequantize::q4_0), (Kind::Q4_1, dequantize::q4_1), (Kind::Q8_0, dequantize::q8_0)];
+    for (kind, convert) in known {
+        let bytes = rows(kind, 1, 256);
+        let mut floats = vec![0.0; 256];
+        convert(&bytes, &mut floats);
+        for (w, x) in weights(kind, &bytes).iter().zip(&floats) {
+            assert!((w - f64::from(*x)).abs() <= 1e-6 * f64::from(x.abs()), "{kind:?}: {w}, expected {x}");
+        }
+    }
+}
+
+fn check(with: Instructions, kind: Kind, k: usize, n: usize, m: usize) {
+    let (block, n_bytes) = kind.block();
+    let row_bytes = k / block * n_bytes;
+    let bytes = rows(kind, m, k);
+    let x: Vec<f32> = (0..n * k).map(|i| ((i * 7919) % 2003) as f32 / 1001.5 - 1.0).collect();
+    let shape = Shape { k, n };
+    let mut packed = vec![u32::MAX; shape.n_words().unwrap()];
+    for (row, words) in x.chunks_exact(k).zip(packed.chunks_exact_mut(shape.row_words())) {
+        shape.pack(row, words);
+    }
+    let mut out = vec![f32::NAN; n * m];
+    let mut scratch = Scratch::default();
+    for (tokens, rows) in [(0..n / 2, 0..m), (n / 2..n, 0..m / 3), (n / 2..n, m / 3..m)] {
+        // SAFETY: n rows of m.
+        let to = unsafe { Output::new(out.as_mut_ptr(), m) };
+        let row = |i: usize| &bytes[i * row_bytes..][..row_bytes];
+        scratch.multiply_with(with, kind, row, &packed, shape, tokens, rows, to);
+    }
+    for j in 0..m {
+        let w = weights(kind, &bytes[j * row_bytes..][..row_bytes]);
+        for t in 0..n {
+            let terms = || w.iter().zip(&x[t * k..]).map(|(w, x)| w * f64::from(*x));
+            let (sum, found) = (terms().sum::<f64>(), f64::from(out[t * m + j]));
+            // Floats are below 1, rounded to a half of 2^-14 of the largest of a block.
+            let bound = w.iter().map(|w| w.abs()).sum::<f64>() * 2f64.powi(-15) * 1.05 + 1e-6;
+            assert!(
+                (found - sum).abs() <= bound,
+                "{with:?} {kind:?} {k} {n} {m} {j} {t}: {found}, expected {sum}"
+            );
+        }
+    }
+}
+
+/// Against sums in f64, of shapes around whole panels, chunks and groups of tokens.
+#[test]
+fn products() {
+    let mut skipped = vec![Instructions::Avx2, Instructions::Vnni];
+    for with in Instructions::all() {
+        skipped.retain(|s| *s != with);
+        for kind in KINDS {
+            let block = kind.block().0;
+            for (n_blocks, n, m) in [(1, 1, 1), (3, 2, 5), (2, 9, 16), (5, 40, 33), (3, 70, 150)] {
+                check(with, kind, n_blocks * block, n, m);
+            }
+            check(with, kind, 768, 46, 70);
+            check(with, kind, 1536, 12, 7);
+        }
+    }
+    skipped.iter().for_each(|s| eprintln!("skipped, for this processor has no {s:?}: products in integers"));
+}
+
+#[test]
+fn the_largest_numbers_do_not_overflow() {
+    for with in Instructions::all() {
+        for kind in KINDS {
+            let (k, (_, n_bytes)) = (256, kind.block());
+            for byte in [0u8, 0x7f, 0x80, 0xff] {
+                let mut bytes = vec![byte; k / kind.block().0 * n_bytes];
+                for bytes in bytes.chunks_exact_mut(n_bytes) {
+                    for at in halves(kind) {
+                        bytes[*at..at + 2].copy_from_slice(&f16::ONE.to_le_bytes());
+                    }
+                }
+                let expected: f64 = weights(kind, &bytes).iter().sum();
+                for n in [1, 20] {
+                    let shape = Shape { k, n };
+                    let mut packed = vec![0; shape.n_words().unwrap()];
+                    packed
+                        .chunks_exact_mut(shape.row_words())
+                        .for_each(|words| shape.pack(&[1.0; 256], words));
+                    let mut out = vec![f32::NAN; n];
+                    // SAFETY: n rows of one.
+                    let to = unsafe { Output::new(out.as_mut_ptr(), 1) };
+                    Scratch::default().multiply_with(with, kind, |_| &bytes, &packed, shape, 0..n, 0..1, to);
+                    for found in out {
+                        assert!(
+                            (f64::from(found) - expected).abs() <= 1e-5 * expected.abs() + 1e-3,
+                            "{kind:?} {byte}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_number_stays_none() {
+    let mut x = [1.0; 64];
+    (x[3], x[40]) = (f32::INFINITY, f32::NAN);
+    let shape = Shape { k: 64, n: 1 };
+    let mut packed = vec![0; shape.n_words().unwrap()];
+    shape.pack(&x, &mut packed);
+    assert!(packed[32..34].iter().all(|scale| f32::from_bits(*scale).is_nan()));
+    shape.pack(&[0.0; 64], &mut packed);
+    assert!(packed.iter().all(|word| *word == 0));
+}

@@ -1,0 +1,141 @@
+//! Products of quantised weights with floats in 16-bit numbers, ops of our own for the CPU: floats are rounded by one
+//! node, and products of several weights share them.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+
+use kernels::integers::{available, Kind, Output, Scratch, Shape, BLOCK};
+
+use crate::custom::share;
+use crate::graph::Builder;
+use crate::ops::{check, f32_rows, possible};
+use crate::tensor::Tensor;
+use crate::units::Units;
+use crate::{sys, DType, Error, Result};
+
+/// Rows of a weight that a thread takes at once: whole panels.
+const ROWS: usize = 32;
+/// Units of work for each thread, at least, so that none waits long for another.
+const UNITS: usize = 6;
+/// Fewest tokens worth converting a weight for.
+const TOKENS: usize = 96;
+
+fn kind(dtype: DType) -> Option<Kind> {
+    Some(match dtype {
+        DType::Q4_0 => Kind::Q4_0,
+        DType::Q4_1 => Kind::Q4_1,
+        DType::Q5_0 => Kind::Q5_0,
+        DType::Q5_1 => Kind::Q5_1,
+        DType::Q8_0 => Kind::Q8_0,
+        DType::IQ4_NL => Kind::Iq4Nl,
+        DType::IQ4_XS => Kind::Iq4Xs,
+        DType::Q2_K => Kind::Q2K,
+        DType::Q3_K => Kind::Q3K,
+        DType::Q4_K => Kind::Q4K,
+        DType::Q5_K => Kind::Q5K,
+        DType::Q6_K => Kind::Q6K,
+        _ => return None,
+    })
+}
+
+/// Whether there is such a product for weights of this type on this processor.
+pub fn has_integer_product(dtype: DType) -> bool {
+    available() && kind(dtype).is_some()
+}
+
+/// Floats rounded to 15 bits of the largest of each 32.
+#[derive(Debug, Clone, Copy)]
+pub struct Rounded<'c> {
+    words: Tensor<'c>,
+    shape: Shape,
+}
+
+struct Work {
+    kind: Kind,
+    shape: Shape,
+    units: Units,
+}
+
+impl<'c> Builder<'c> {
+    /// Rounds F32 `[k, n]`, rows contiguous, for [`Builder::integer_product`]. For the CPU
+    /// ([`has_integer_product`]); elsewhere the graph is refused.
+    pub fn rounded(&self, x: Tensor<'c>) -> Result<Rounded<'c>> {
+        let op = "rounded";
+        let [k, n, a, b] = x.ne();
+        let whole = f32_rows(x) && a * b == 1 && k.is_multiple_of(BLOCK);
+        check(whole, op, "an f32 matrix, a multiple of 32 wide", &[x])?;
+        if !available() {
+            return Err(Error::Op { op, what: "this processor has no fast products of integers".into() });
+        }
+        let shape = Shape { k, n };
+        let words = shape.n_words();
+        let words = words.ok_or_else(|| Error::Op { op, what: format!("{n} rows of {k} are too many") })?;
+        possible(op, DType::I32, [words, 1, 1, 1])?;
+        let words = self.custom(DType::I32, [words, 1, 1, 1], &[x], run_round, shape)?;
+        Ok(Rounded { words, shape })
+    }
+
+    /// F32 `[m, n]`: every row of a quantised weight `[k, m]` times every rounded row `[k, n]`. The result does not depend
+    /// on the number of threads.
+    pub fn integer_product(&self, w: Tensor<'c>, x: Rounded<'c>) -> Result<Tensor<'c>> {
+        let op = "integer_product";
+        let [k, m, a, b] = w.ne();
+        let whole = Some(w.nb()[1]) == w.dtype().row_bytes(k) && a * b == 1 && k == x.shape.k;
+        let Some(kind) = kind(w.dtype()).filter(|_| whole) else {
+            let what =
+                format!("expected a quantised weight as wide as the rounded rows, found {}", w.describe());
+            return Err(Error::Op { op, what });
+        };
+        let ne = [m, x.shape.n, 1, 1];
+        possible(op, DType::F32, ne)?;
+        let work = Work { kind, shape: x.shape, units: Units::default() };
+        self.custom(DType::F32, ne, &[w, x.words], run_product, work)
+    }
+}
+
+unsafe extern "C" fn run_round(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `rounded`: its source is an F32 matrix with contiguous rows, computed before,
+    // its user data the shape boxed there.
+    let (dst, x, shape) = unsafe { (&*dst, &*(*dst).src[0], *(data as *const Shape)) };
+    for i in share(shape.n, ith, nth) {
+        // SAFETY: row i of x, which has as many as the shape; dst has its words, and threads take disjoint rows.
+        let (row, words) = unsafe {
+            let row = (x.data as *const u8).add(i * x.nb[1]).cast::<f32>();
+            let words = (dst.data as *mut u32).add(i * shape.row_words());
+            (
+                std::slice::from_raw_parts(row, shape.k),
+                std::slice::from_raw_parts_mut(words, shape.row_words()),
+            )
+        };
+        shape.pack(row, words);
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `integer_product`: its sources are the weight checked there and a node of
+    // `rounded`, computed before; its user data was boxed there.
+    let (dst, w, x, work) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1], &*(data as *const Work)) };
+    let (kind, shape, m) = (work.kind, work.shape, dst.ne[0] as usize);
+    // SAFETY: as many words as the shape has, and row i of the weight, whole blocks.
+    let packed = unsafe { std::slice::from_raw_parts(x.data as *const u32, shape.n_words().unwrap_or(0)) };
+    let row = |i: usize| unsafe {
+        assert!(i < m);
+        std::slice::from_raw_parts((w.data as *const u8).add(i * w.nb[1]), w.nb[1])
+    };
+    // SAFETY: dst is contiguous F32 [m, n], and no source's memory; units are of disjoint elements.
+    let out = unsafe { Output::new(dst.data as *mut f32, m) };
+    let n_rows = m.div_ceil(ROWS);
+    // Every part of the tokens converts the weight anew, so they are cut only where there are few rows.
+    let n_parts = (UNITS * nth.max(1) as usize).div_ceil(n_rows.max(1)).min(shape.n / TOKENS).max(1);
+    SCRATCH.with_borrow_mut(|scratch| {
+        work.units.work(n_rows * n_parts, nth, |unit| {
+            let (part, at) = (unit / n_rows, unit % n_rows);
+            let tokens = shape.n * part / n_parts..shape.n * (part + 1) / n_parts;
+            scratch.multiply(kind, row, packed, shape, tokens, at * ROWS..m.min((at + 1) * ROWS), out);
+        });
+    });
+}
