@@ -3,6 +3,7 @@
 //! Modules are listed in layer order: each uses only those above it.
 #![forbid(unsafe_code)]
 
+pub mod math;
 pub mod weights;
 pub mod adapter;
 pub mod layers;

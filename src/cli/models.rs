@@ -168,9 +168,10 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
         "the file's own"
     };
     out.note(format_args!(
-        "{}: {}, rope {} ({}), context {} of {} trained, memory {}",
+        "{}: {}, math {}, rope {} ({}), context {} of {} trained, memory {}",
         label(choice),
         session.model().device(),
+        session.params().math,
         plan.spec,
         source,
         count(session.params().n_ctx as u64),

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{bail, Context};
 use ropewalk::adapter::AdapterSpec;
 use ropewalk::eval::{documents, Document};
+use ropewalk::math::Math;
 use ropewalk::model::ModelParams;
 use ropewalk::rope::Spec;
 use ropewalk::sampler::SamplerParams;
@@ -58,6 +59,10 @@ pub(crate) struct MachineArgs {
     /// Attention: flash where it can be, or with the whole score matrix
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = ["auto", "explicit"])]
     attention: String,
+    /// What products of weights may round: whatever is fastest and rounds no more than libllama; nothing (f32);
+    /// both factors to bfloat16; or activations to 8 bits, as libllama does
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    math: Math,
     /// Only operations that every backend has, in the weights' own types
     #[arg(long)]
     portable: bool,
@@ -87,6 +92,7 @@ impl MachineArgs {
         session.n_threads = if self.threads == 0 { ggml::backend::physical_cores() } else { self.threads };
         session.kv_type = kv_type;
         session.attention = if self.attention == "explicit" { Attention::Explicit } else { Attention::Auto };
+        session.math = self.math;
         session.portable = self.portable;
         Ok(ModelChoice {
             path: models::find(model)?,

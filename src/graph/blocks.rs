@@ -77,11 +77,15 @@ impl<'a, 'c> Graph<'a, 'c> {
     /// The type a weight is dequantized to for a product with `x`, where that is faster than its own product.
     fn dequantizes(&self, map: &Linear, x: Tensor<'c>) -> Option<DType> {
         let (dtype, n) = (map.weight.def().dtype, x.ne()[1]);
-        if self.products().in_tiles(dtype, x) {
+        if self.products().in_tiles(dtype, x) || self.products().in_integers(dtype, x) {
             return None;
         }
-        let faster = |to: DType| to != dtype && dequantize_from(dtype).is_some_and(|from| n >= from);
-        self.capabilities.dequantize.filter(|&to| faster(to))
+        let Capabilities { always, dequantize, .. } = self.capabilities;
+        let wanted = always && dtype.can_dequantize() || dequantize_from(dtype).is_some_and(|from| n >= from);
+        // libllama keeps more bits of what it multiplies with these.
+        let exact = !always && matches!(dtype, DType::F32 | DType::F16);
+        let to = dequantize.map(|to| if exact { DType::F32 } else { to });
+        to.filter(|&to| wanted && to != dtype)
     }
 
     /// `W x + bias` plus the low-rank pairs of adapters: `[n_in, T]` to `[n_out, T]`.
@@ -117,18 +121,21 @@ impl<'a, 'c> Graph<'a, 'c> {
     /// share the packed input.
     pub fn linears<const N: usize>(&self, x: Tensor<'c>, maps: [&Linear; N]) -> Result<[Tensor<'c>; N]> {
         maps.iter().try_for_each(|map| self.watch(x, map))?;
-        let all_dequantized = maps.iter().all(|map| self.dequantizes(map, x).is_some());
+        let to = self.dequantizes(maps[0], x);
+        let all_dequantized = maps.iter().all(|map| self.dequantizes(map, x) == to);
         let bytes: usize = maps.iter().map(|map| map.n_in() * map.n_out() * size_of::<f32>()).sum();
-        let fused = self.capabilities.dequantize.filter(|_| all_dequantized && bytes <= FUSED_MAX);
+        let fused = to.filter(|_| all_dequantized && bytes <= FUSED_MAX);
         let mut out = [x; N];
-        if self.tape.is_none() && maps.iter().all(|map| self.products().in_tiles(map.weight.def().dtype, x)) {
+        let all = |way: fn(&Products<'a, 'c>, DType, Tensor<'c>) -> bool| {
+            self.tape.is_none() && maps.iter().all(|map| way(&self.products(), map.weight.def().dtype, x))
+        };
+        if all(Products::in_tiles) {
             let packed = self.b.pack(x)?;
-            for (out, map) in out.iter_mut().zip(maps) {
-                let y = self.b.packed_product(self.b.stored(&map.weight)?, packed)?;
-                *out = self.bias(self.low_rank(y, x, map)?, map)?;
-                self.b.name(*out, &map.id.to_string());
-            }
-            return Ok(out);
+            return self.each(x, maps, |w| self.b.packed_product(w, packed));
+        }
+        if all(Products::in_integers) {
+            let rounded = self.b.rounded(x)?;
+            return self.each(x, maps, |w| self.b.integer_product(w, rounded));
         }
         match fused {
             Some(to) if self.tape.is_none() => {
@@ -147,6 +154,22 @@ impl<'a, 'c> Graph<'a, 'c> {
                     *out = self.unwatched(x, map)?;
                 }
             }
+        }
+        Ok(out)
+    }
+
+    /// [`Graph::linears`] with this product.
+    fn each<const N: usize>(
+        &self,
+        x: Tensor<'c>,
+        maps: [&Linear; N],
+        product: impl Fn(Tensor<'c>) -> Result<Tensor<'c>>,
+    ) -> Result<[Tensor<'c>; N]> {
+        let mut out = [x; N];
+        for (out, map) in out.iter_mut().zip(maps) {
+            let y = product(self.b.stored(&map.weight)?)?;
+            *out = self.bias(self.low_rank(y, x, map)?, map)?;
+            self.b.name(*out, &map.id.to_string());
         }
         Ok(out)
     }

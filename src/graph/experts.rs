@@ -49,9 +49,11 @@ impl<'c> Graph<'_, 'c> {
         let (chosen, weights) = self.weights_of_chosen(logits, experts)?;
         let product = |stack: &ExpertStack, x| -> Result<Tensor<'c>> {
             let w = b.stored(&stack.weight)?;
-            let y = match self.tape {
-                Some(_) => b.experts_product(w, x, chosen)?,
-                None => b.experts_mul_mat(w, x, chosen)?,
+            // The first multiplies floats, the second rounds them as ggml does.
+            let y = if self.tape.is_some() || self.capabilities.always {
+                b.experts_product(w, x, chosen)?
+            } else {
+                b.experts_mul_mat(w, x, chosen)?
             };
             stack.bias.as_ref().map_or(Ok(y), |bias| b.add_chosen(y, b.stored(bias)?, chosen))
         };

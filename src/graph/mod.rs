@@ -17,12 +17,14 @@ mod tape;
 
 use std::ops::Range;
 
+use ggml::backend::Device;
 use ggml::graph::OutputId;
 use ggml::tensor::Tensor;
 use ggml::DType;
 
 use crate::kv::Span;
 use crate::layers::DeltaNet;
+use crate::math::Math;
 use crate::rope::MAX_BRANCHES;
 
 pub use attend::{Cached, GraphInputs, KindInputs, SeenInputs};
@@ -110,13 +112,37 @@ pub struct Capabilities {
     pub custom_ops: bool,
     /// The type weights are dequantised to for large batches, where that is faster than their own product.
     pub dequantize: Option<DType>,
+    /// Weights are dequantised to that type for batches of any size.
+    pub always: bool,
     /// Products of batches in AMX tiles, whatever the weight's type.
     pub tiles: bool,
+    /// Products of quantised weights in 16-bit integers.
+    pub integers: bool,
     /// Attention without the score matrix.
     pub flash: bool,
 }
 
 impl Capabilities {
+    /// The ways of a device, or of any device if `portable`, to compute without a tape.
+    pub fn new(device: Device, portable: bool, math: Math) -> Capabilities {
+        let own = device.is_cpu() && !portable;
+        let auto = own && math == Math::Auto;
+        let dequantize = match math {
+            Math::Auto => device.fastest_product_type(),
+            Math::F32 => Some(DType::F32),
+            Math::Bf16 => Some(DType::BF16),
+            Math::Int8 => None,
+        };
+        Capabilities {
+            custom_ops: own,
+            dequantize: dequantize.filter(|_| own),
+            always: own && matches!(math, Math::F32 | Math::Bf16),
+            tiles: auto && ggml::tiled::has_tiles(),
+            integers: auto,
+            flash: true,
+        }
+    }
+
     /// Whether attention is our own op, whose masks have an index.
     pub fn branched_attention(&self) -> bool {
         self.flash && self.custom_ops

@@ -3,6 +3,7 @@
 
 use ggml::few::{has_few_rows_product, MOST_ROWS};
 use ggml::graph::Builder;
+use ggml::integers::has_integer_product;
 use ggml::tensor::Tensor;
 use ggml::{DType, Result};
 
@@ -20,6 +21,9 @@ fn tiles_from(dtype: DType) -> Option<usize> {
     }
 }
 
+/// Tokens from which on a product in integers is faster than ggml's.
+const INTEGERS_FROM: usize = 1;
+
 /// Builds products of F32 tensors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Products<'a, 'c> {
@@ -34,10 +38,18 @@ impl<'c> Products<'_, 'c> {
         self.capabilities.tiles && faster && dtype.can_dequantize()
     }
 
+    /// Whether the product of a weight of this type with `x [.., T]` is computed in integers.
+    pub(crate) fn in_integers(&self, dtype: DType, x: Tensor<'c>) -> bool {
+        let many = x.ne()[1] >= INTEGERS_FROM && !self.in_tiles(dtype, x);
+        self.capabilities.integers && many && has_integer_product(dtype)
+    }
+
     /// A weight `[k, m]` of any type and `x [k, n]` to `[m, n]`, in the way that is fastest without dequantising it.
     pub(crate) fn weight_times(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
         if self.in_tiles(w.dtype(), x) {
             self.b.packed_product(w, self.b.pack(x)?)
+        } else if self.in_integers(w.dtype(), x) {
+            self.b.integer_product(w, self.b.rounded(x)?)
         } else if self.capabilities.custom_ops && x.ne()[1] <= MOST_ROWS && has_few_rows_product(w.dtype()) {
             self.b.few_rows_product(w, x)
         } else {

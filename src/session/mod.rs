@@ -23,6 +23,7 @@ use ggml::graph::{Executor, OutputId};
 
 use crate::graph::{Capabilities, GraphInputs, Moments, ProbedQueries, Shape};
 use crate::kv::{KvCache, MAX_SEQS};
+use crate::math::Math;
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, RopeError, Spec};
 use crate::states::States;
@@ -69,6 +70,8 @@ pub struct SessionParams {
     pub rope: Option<Spec>,
     /// The way attention is computed.
     pub attention: Attention,
+    /// What products may round. On devices other than the CPU, and under `portable`, products are the device's own.
+    pub math: Math,
     /// Only ops every backend has: on the CPU too, rotate with ggml's rope and multiply in the weights' own
     /// types.
     pub portable: bool,
@@ -86,6 +89,7 @@ impl SessionParams {
             kv_type: DType::F16,
             rope: None,
             attention: Attention::Auto,
+            math: Math::Auto,
             portable: false,
         }
     }
@@ -185,11 +189,15 @@ impl<'m> Session<'m> {
         let cost = memory::Cost::new(hp, &sized, &plan);
         cost.check(device.memory_free())?;
         let n_cells = cost.n_cells;
+        if !own_ops && matches!(params.math, Math::F32 | Math::Bf16) {
+            return Err(Error::Invalid(format!(
+                "math {}: on the CPU, and by ops of our own (not portable); expected auto or int8",
+                params.math
+            )));
+        }
         let capabilities = Capabilities {
-            custom_ops: own_ops,
-            dequantize: if own_ops { device.fastest_product_type() } else { None },
-            tiles: own_ops && ggml::tiled::has_tiles(),
             flash: params.attention == Attention::Auto,
+            ..Capabilities::new(device, params.portable, params.math)
         };
         let exec = Executor::new(Backend::new(device, params.n_threads)?)?;
         let kv = KvCache::new(device, hp, &plan, n_cells, params.kv_type)?;

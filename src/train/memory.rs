@@ -13,6 +13,7 @@ use super::seen;
 use super::TrainParams;
 use crate::graph::Capabilities;
 use crate::hparams::{Hparams, LayerAttention};
+use crate::math::Math;
 use crate::model::{Error, Model, Result};
 use crate::rope::{LayerPlan, Plan, Spec};
 
@@ -73,9 +74,9 @@ pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
 }
 
 pub(super) fn capabilities(model: &Model, settings: &TrainParams) -> Capabilities {
-    let custom_ops = model.backend_device().is_cpu() && !settings.portable;
-    let tiles = custom_ops && ggml::tiled::has_tiles();
-    Capabilities { custom_ops, dequantize: None, tiles, flash: false }
+    // Weights are dequantised by the tape, and their products are products of floats.
+    let all = Capabilities::new(model.backend_device(), settings.portable, settings.math);
+    Capabilities { dequantize: None, always: false, integers: false, flash: false, ..all }
 }
 
 impl MemoryPlan {
@@ -253,6 +254,10 @@ fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
     }
     if settings.n_block == 0 {
         return Err(Error::Invalid("block: expected at least 1 token, found 0".into()));
+    }
+    if matches!(settings.math, Math::Bf16 | Math::Int8) {
+        let found = settings.math;
+        return Err(Error::Invalid(format!("math: expected auto or f32 in training, found {found}")));
     }
     Ok(())
 }

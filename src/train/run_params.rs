@@ -11,6 +11,7 @@ use super::optim::{Decay, Optimizer};
 use super::{LongCe, SavedType, TrainAttention, Trainer};
 use crate::adapter::{self, Ancestor};
 use crate::data::Dataset;
+use crate::math::Math;
 use crate::model::{Error, Result};
 
 /// Settings of a run, beside those of its trainer, optimiser and data.
@@ -139,6 +140,7 @@ pub(super) fn settings(
     let others = [
         ("attention", settings.attention != TrainAttention::Full, text(&settings.attention)),
         ("train-all", lora.all, text(&lora.all)),
+        ("math", settings.math != Math::Auto, text(&settings.math)),
         ("order", params.order != SampleOrder::Shuffled, params.order.name().to_owned()),
         ("data-offset", params.data_offset > 0, text(&params.data_offset)),
         ("longce", params.longce.is_some(), format!("{:?}", params.longce)),

@@ -3,6 +3,7 @@
 use super::params::LoraParams;
 use super::saved::{Checkpointing, SavedType};
 use super::seen::TrainAttention;
+use crate::math::Math;
 use crate::rope::Spec;
 use crate::Token;
 
@@ -30,6 +31,8 @@ pub struct TrainParams {
     pub saved_type: SavedType,
     /// Bytes that a weight dequantised to floats may take at once.
     pub dequantize_bytes: usize,
+    /// What products may round: [`Math::Auto`] or [`Math::F32`].
+    pub math: Math,
     /// Only ops every backend has.
     pub portable: bool,
 }
@@ -48,6 +51,7 @@ impl TrainParams {
             checkpointing: None,
             saved_type: SavedType::F32,
             dequantize_bytes: 128 << 20,
+            math: Math::Auto,
             portable: false,
         }
     }

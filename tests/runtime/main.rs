@@ -9,6 +9,7 @@ mod figures;
 mod imported;
 mod kv;
 mod libllama;
+mod math;
 mod reach;
 mod reference;
 mod rotation;

@@ -2,6 +2,7 @@
 
 use convert::random::{write, Shape};
 use gguf::{File, Writer};
+use ropewalk::math::Math;
 use ropewalk::model::Model;
 use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{MemoryPlan, Sequence, TrainAttention, TrainParams, Trainer};
@@ -50,6 +51,16 @@ fn sequences_that_cannot_be_are_refused() {
     let plain = trainer.loss(sequence(&good)).unwrap();
     let far = Sequence { segment_starts: &[16, 999, u32::MAX], ..sequence(&good) };
     assert_eq!(trainer.loss(far).unwrap(), plain);
+}
+
+#[test]
+fn activations_are_not_rounded_to_8_bits_in_training() {
+    let (_, model) = models().remove(1);
+    for math in [Math::Bf16, Math::Int8] {
+        let error =
+            Trainer::new(&model, &TrainParams { math, ..settings(16, 8, "plain") }).expect_err("8 bits");
+        assert!(error.to_string().contains(&format!("math: expected auto or f32 in training, found {math}")));
+    }
 }
 
 /// The ops of every device count a block's probabilities in an i32, which wrapped; ours do not.

@@ -15,7 +15,7 @@ use ropewalk::session::SessionParams;
 use ropewalk::{DType, Token};
 use serde::{Deserialize, Serialize};
 
-use super::contender::{time, Engine};
+use super::contender::{time, Clock, Engine};
 use super::report::Test;
 use crate::cli::models::ModelChoice;
 
@@ -187,7 +187,7 @@ fn ending(status: ExitStatus) -> String {
 ///
 /// # Errors
 /// A parent that cannot be talked to. Whatever libllama refuses is told the parent.
-pub(super) fn serve(choice: &ModelChoice) -> anyhow::Result<()> {
+pub(super) fn serve(choice: &ModelChoice, clock: Clock) -> anyhow::Result<()> {
     // Ctrl-C at a terminal reaches this process, too; the parent says when it ends.
     ctrlc::set_handler(|| {}).context("cannot listen for Ctrl-C")?;
     let mut lines = std::io::stdin().lock().lines();
@@ -200,7 +200,7 @@ pub(super) fn serve(choice: &ModelChoice) -> anyhow::Result<()> {
     reply(&Reply::Ready)?;
     for line in lines {
         let request: Request = serde_json::from_str(&line?)?;
-        reply(&match time(&mut libllama, &request.test, &request.text) {
+        reply(&match time(&mut libllama, &request.test, &request.text, clock) {
             Ok(seconds) => Reply::Seconds(seconds),
             Err(e) => Reply::Error(format!("{e:#}")),
         })?;

@@ -1,7 +1,8 @@
 //! The engines that are measured: sessions of ours, and libllama on the same file with the same settings.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use ggml::machine::processor_time;
 use ropewalk::session::Session;
 use ropewalk::Token;
 
@@ -30,11 +31,48 @@ impl Engine for Session<'_> {
     }
 }
 
+/// What a test is measured by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Clock {
+    /// The time that passes.
+    Wall,
+    /// The time that processors spend on this process, all its threads together.
+    Cpu,
+}
+
+impl Clock {
+    /// The name typed, and shown in reports.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Clock::Wall => "wall",
+            Clock::Cpu => "cpu",
+        }
+    }
+
+    /// The time since `started`, a moment of its own.
+    fn since(self, started: (Instant, Duration)) -> f64 {
+        match self {
+            Clock::Wall => started.0.elapsed().as_secs_f64(),
+            Clock::Cpu => self.spent().saturating_sub(started.1).as_secs_f64(),
+        }
+    }
+
+    fn spent(self) -> Duration {
+        let spent = if self == Clock::Cpu { processor_time() } else { None };
+        spent.unwrap_or_default()
+    }
+}
+
 /// Seconds of one run of a test; filling the depth is not part of it.
-pub(super) fn time(engine: &mut dyn Engine, test: &Test, text: &[Token]) -> anyhow::Result<f64> {
+pub(super) fn time(
+    engine: &mut dyn Engine,
+    test: &Test,
+    text: &[Token],
+    clock: Clock,
+) -> anyhow::Result<f64> {
     let (filler, rest) = text.split_at(test.depth);
     engine.hold(filler)?;
-    let started = Instant::now();
+    let started = (Instant::now(), clock.spent());
     if test.n_prompt > 0 {
         engine.append(&rest[..test.n_prompt])?;
     } else {
@@ -42,7 +80,7 @@ pub(super) fn time(engine: &mut dyn Engine, test: &Test, text: &[Token]) -> anyh
             engine.append(std::slice::from_ref(token))?;
         }
     }
-    Ok(started.elapsed().as_secs_f64())
+    Ok(clock.since(started))
 }
 
 /// The place where a contender's work is done.
@@ -77,9 +115,9 @@ impl<'m> Contender<'m> {
     }
 
     /// Runs a test once on `text`, the tokens of its depth and those read or written.
-    pub(super) fn run(&mut self, test: &Test, text: &[Token]) -> anyhow::Result<Outcome> {
+    pub(super) fn run(&mut self, test: &Test, text: &[Token], clock: Clock) -> anyhow::Result<Outcome> {
         match &mut self.runner {
-            Runner::Session(session) => Ok(Outcome::Seconds(time(session.as_mut(), test, text)?)),
+            Runner::Session(session) => Ok(Outcome::Seconds(time(session.as_mut(), test, text, clock)?)),
             Runner::Child(child) => child.run(test, text),
         }
     }

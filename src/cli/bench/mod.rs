@@ -17,7 +17,7 @@ use super::options::{tokens, tokens_or_zero, ModelArgs, RopesArgs};
 use super::output::{self, OutputArgs, Unit};
 use super::{models, usage, Command};
 use child::{Child, Open, Outcome};
-use contender::Contender;
+use contender::{Clock, Contender};
 use report::{Report, Row, Test};
 
 pub(crate) const COMMAND: Command = Command {
@@ -80,6 +80,10 @@ struct Args {
     /// Run the same tests through libllama as well
     #[arg(long, value_name = "ENGINE", value_parser = ["libllama"])]
     against: Option<String>,
+    /// What is measured: the time that passes, or the processors' time of this process, which other work on the
+    /// machine changes less (with one thread; waiting threads spend it, too)
+    #[arg(long, value_name = "KIND", default_value = "wall")]
+    clock: Clock,
     /// Skip the warm-up run of each test
     #[arg(long)]
     no_warmup: bool,
@@ -105,6 +109,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if tests.is_empty() {
         return Err(usage("nothing to measure: every -p and -n is 0"));
     }
+    if args.clock == Clock::Cpu && ggml::machine::processor_time().is_none() {
+        return Err(usage("--clock cpu: this system does not say what time threads have had"));
+    }
     let need = tests.iter().map(|t| t.depth.saturating_add(t.n_prompt.max(t.n_gen))).max().unwrap_or(1);
     let n_ctx = args.ctx.unwrap_or(need.div_ceil(256).saturating_mul(256));
     if n_ctx < need {
@@ -112,7 +119,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let choice = args.model.resolve()?;
     if args.serve_libllama {
-        return child::serve(&choice);
+        return child::serve(&choice, args.clock);
     }
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;
@@ -132,7 +139,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let rows = measure(args, &model, &tests, &mut contenders, &interrupt)?;
     let died = rows.iter().find_map(|r| Some(format!("{} {}", r.engine, r.died.as_ref()?)));
     let interrupted = interrupt.requested();
-    let report = Report::new(&choice, &model, &settings, rows, interrupted);
+    let report = Report::new(&choice, &model, (&settings, args.clock), rows, interrupted);
     if args.out.json {
         output::print_json(&report.json())?;
     } else {
@@ -168,7 +175,7 @@ fn measure(
             for (contender, row) in contenders.iter_mut().zip(&mut of_test) {
                 // Where a test has killed an engine once, it would do so again.
                 if row.died.is_none() {
-                    match contender.run(test, &text) {
+                    match contender.run(test, &text, args.clock) {
                         Err(_) | Ok(Outcome::Died(_)) if interrupt.requested() => return Ok(rows),
                         Ok(Outcome::Died(how)) => row.died = Some(how),
                         Ok(Outcome::Seconds(seconds)) if repetition >= warmups => {

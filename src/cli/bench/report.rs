@@ -9,7 +9,7 @@ use ropewalk::session::SessionParams;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value as Json};
 
-use super::contender::Contender;
+use super::contender::{Clock, Contender};
 use crate::cli::models::{self, ModelChoice};
 use crate::cli::output::{bytes, count};
 
@@ -167,6 +167,7 @@ pub(super) struct Report {
     model: String,
     device: String,
     settings: SessionParams,
+    clock: Clock,
     work: Work,
     n_elements: u64,
     /// Measured on the CPU only.
@@ -178,7 +179,7 @@ impl Report {
     pub(super) fn new(
         choice: &ModelChoice,
         model: &Model,
-        settings: &SessionParams,
+        (settings, clock): (&SessionParams, Clock),
         rows: Vec<Row>,
         interrupted: bool,
     ) -> Self {
@@ -186,6 +187,7 @@ impl Report {
             model: models::label(choice),
             device: model.device().to_owned(),
             settings: settings.clone(),
+            clock,
             work: Work::of(model, settings),
             n_elements: model.file().tensors().iter().map(|t| t.n_elements() as u64).sum(),
             bandwidth: (model.device() == "cpu").then(memory_bandwidth),
@@ -254,6 +256,8 @@ impl Report {
             "n_ubatch": self.settings.n_ubatch,
             "threads": self.settings.n_threads,
             "kv": self.settings.kv_type.name(),
+            "clock": self.clock.name(),
+            "math": self.settings.math.name(),
             "weight_bytes": self.work.weight_bytes,
             "parameters": self.n_elements,
             "memory_bandwidth": self.bandwidth,
@@ -269,7 +273,7 @@ impl Report {
         let _ = writeln!(
             s,
             "{}: {} parameters, {} of weights read for each token; device {}, {} threads, {} cache, batches \
-             {}/{}, context {}",
+             {}/{}, context {}, math {}, {} time",
             self.model,
             count(self.n_elements),
             bytes(self.work.weight_bytes as u64),
@@ -279,6 +283,8 @@ impl Report {
             set.n_batch,
             set.n_ubatch,
             count(set.n_ctx as u64),
+            set.math,
+            self.clock.name(),
         );
         if let Some(b) = self.bandwidth {
             let _ = writeln!(

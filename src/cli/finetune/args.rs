@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use ropewalk::data::Source;
+use ropewalk::math::Math;
 use ropewalk::model::ModelParams;
 use ropewalk::train::{Checkpointing, LoraParams, SampleOrder, SavedType, TrainAttention, TrainParams};
 
@@ -184,6 +185,9 @@ struct RunArgs {
         value_parser = ["f32", "f16", "bf16"]
     )]
     keep_type: String,
+    /// What products of weights may round: floats to 16 bits where that is faster (auto), or nothing (f32)
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    math: Math,
     /// Only operations that every backend has
     #[arg(long)]
     portable: bool,
@@ -258,6 +262,7 @@ impl Args {
                 "bf16" => SavedType::Bf16,
                 _ => SavedType::F32,
             },
+            math: self.run.math,
             portable: self.run.portable,
             ..TrainParams::new(self.ctx.or(self.recipe().map(|r| r.n_ctx)).unwrap_or(0))
         })

@@ -1,0 +1,61 @@
+//! What products of weights with floats may round. Sums are floats of 32 bits in any case.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What products of a model's weights with activations may round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Math {
+    /// Whatever is fastest of all that rounds no more than libllama does, which rounds activations to 8 bits beside
+    /// quantised weights: on the CPU to 15 or 16 bits, or not at all, in batches. Training rounds to 16 bits at most.
+    #[default]
+    Auto,
+    /// Nothing: weights are converted to floats of 32 bits.
+    F32,
+    /// Weights and activations to bfloat16, that is to 8 bits each. Not in training.
+    Bf16,
+    /// Activations to 8 bits beside quantised weights, by ggml's products of the weights' own types. Not in training.
+    Int8,
+}
+
+impl Math {
+    /// All of them.
+    pub const ALL: [Math; 4] = [Math::Auto, Math::F32, Math::Bf16, Math::Int8];
+
+    /// The name typed, and shown in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Math::Auto => "auto",
+            Math::F32 => "f32",
+            Math::Bf16 => "bf16",
+            Math::Int8 => "int8",
+        }
+    }
+}
+
+impl fmt::Display for Math {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Math {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Math, String> {
+        let names = || Math::ALL.map(Math::name).join(", ");
+        let found = Math::ALL.into_iter().find(|math| math.name() == text);
+        found.ok_or_else(|| format!("math '{}': expected one of {}", text.escape_debug(), names()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        assert!(Math::ALL.into_iter().all(|math| math.to_string().parse() == Ok(math)));
+        assert!("F32".parse::<Math>().unwrap_err().contains("auto, f32, bf16, int8"));
+    }
+}

@@ -1,0 +1,53 @@
+//! What each setting of `Math` rounds: logits beside libllama's on the same weights converted to F32.
+
+use crate::common::*;
+use crate::libllama::{oracle_logits, oracle_params};
+use convert::{convert, Options};
+use ropewalk::control::Control;
+use ropewalk::math::Math;
+use ropewalk::session::{Session, SessionParams};
+use ropewalk::DType;
+
+const TYPES: [DType; 8] =
+    [DType::F16, DType::BF16, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q8_0, DType::IQ4_NL, DType::Q4_K];
+
+/// In batches, and a few tokens at a time.
+#[test]
+fn each_rounds_what_it_says() {
+    for dtype in TYPES {
+        let path = random_model("llama-tiny-gqa", dtype, "math");
+        let f32_path = scratch(&format!("math-{}-f32.gguf", dtype.name()));
+        let to_f32 = Options { dtype: Some(DType::F32), ..Options::default() };
+        convert(&path, &f32_path, &to_f32, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
+        let model = load(&path);
+        let n_vocab = model.hparams().n_vocab;
+        let tokens = some_tokens(200, n_vocab);
+        let exact = oracle_logits(&f32_path, &oracle_params(256, DType::F32), &tokens);
+        std::fs::remove_file(f32_path).unwrap();
+        let spread = exact.iter().map(|x| x.abs()).fold(1.0, f32::max);
+        for n_ubatch in [3, 96] {
+            let found = Math::ALL.map(|math| {
+                let p = SessionParams { kv_type: DType::F32, n_ubatch, math, ..params(256) };
+                let d = compare(&exact, &all_logits(&model, &p, &tokens), &tokens, n_vocab);
+                println!("{} {math} by {n_ubatch}: {d:?}", dtype.name());
+                (d.max_abs / f64::from(spread), d.kl)
+            });
+            let [auto, floats, bf16, int8] = found;
+            let what = format!("{} by {n_ubatch}: {found:?}", dtype.name());
+            assert!(floats.0 < 1e-4 && floats.1 < 1e-8, "{what}");
+            assert!(bf16.0 < 0.1 && bf16.1 < 2e-3, "{what}");
+            // Of types that libllama rounds less beside, too.
+            assert!(auto.1 <= 1.1 * int8.1 + 1e-8, "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let model = load(&random_model("llama-tiny", DType::Q8_0, "math-refused"));
+    for math in [Math::F32, Math::Bf16] {
+        let p = SessionParams { math, portable: true, ..params(64) };
+        let error = Session::new(&model, &p).expect_err("products of floats without ops of our own");
+        assert!(error.to_string().contains(&format!("math {math}: on the CPU")), "{error}");
+    }
+}
