@@ -163,6 +163,14 @@ impl Device {
         }
     }
 
+    /// Whether its driver is Mesa's lavapipe, a Vulkan device in software. That of Mesa 22.3 takes a reference to the
+    /// buffer of every descriptor in a set, also of those that no shader reads and whose buffer may be gone. ggml
+    /// keeps its sets from one graph to the next and writes only what the next one reads: memory is used that was
+    /// freed once a buffer has been replaced.
+    pub(crate) fn is_lavapipe(self) -> bool {
+        self.name().starts_with("vulkan:") && self.description().starts_with("llvmpipe")
+    }
+
     pub(crate) fn as_ptr(self) -> *mut sys::ggml_backend_device {
         self.ptr.as_ptr()
     }
@@ -200,6 +208,7 @@ pub struct Backend {
     device: Device,
     threadpool: Option<Threadpool>,
     cancel: Arc<AtomicBool>,
+    renews: bool,
 }
 
 // SAFETY: a ggml backend may be used from any thread, one at a time; all use is through `&mut Backend`.
@@ -215,14 +224,18 @@ pub(crate) fn thread_count(asked: usize) -> Result<usize> {
     Ok(n)
 }
 
+fn start(device: Device) -> Result<NonNull<sys::ggml_backend>> {
+    // SAFETY: the device is valid; null parameters are the defaults.
+    let ptr = unsafe { sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null()) };
+    NonNull::new(ptr).ok_or_else(|| Error::Backend(format!("{}: the backend did not start", device.name())))
+}
+
 impl Backend {
     /// Opens a backend with `n_threads` threads (ignored by GPUs; 0 is all physical cores).
     pub fn new(device: Device, n_threads: usize) -> Result<Backend> {
-        // SAFETY: the device is valid; null parameters are the defaults.
-        let ptr = unsafe { sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null()) };
-        let ptr = NonNull::new(ptr)
-            .ok_or_else(|| Error::Backend(format!("{}: the backend did not start", device.name())))?;
-        let mut backend = Backend { ptr, device, threadpool: None, cancel: Arc::default() };
+        let ptr = start(device)?;
+        let renews = device.is_lavapipe();
+        let mut backend = Backend { ptr, device, threadpool: None, cancel: Arc::default(), renews };
         if device.is_cpu() {
             backend.start_threads(n_threads)?;
         }
@@ -271,6 +284,17 @@ impl Backend {
                 // SAFETY: the flag lives in the Arc this backend holds until after the backend is freed.
                 unsafe { f(self.ptr.as_ptr(), Some(is_cancelled), flag) };
             }
+        }
+        Ok(())
+    }
+
+    /// Called before each graph: on a driver that looks at descriptors which earlier graphs have left
+    /// ([`Device::is_lavapipe`]), the graph gets a backend without any. Costs some milliseconds there.
+    pub(crate) fn before_graph(&mut self) -> Result<()> {
+        if self.renews {
+            let old = std::mem::replace(&mut self.ptr, start(self.device)?);
+            // SAFETY: the pointer was ours and this is its only free; no graph is running, as running one borrows us.
+            unsafe { sys::ggml_backend_free(old.as_ptr()) };
         }
         Ok(())
     }

@@ -309,6 +309,7 @@ impl Executor {
             return Err(Error::Argument(what));
         }
         built.computed = false;
+        self.backend.before_graph()?;
         let (job, stores) = (Job(self.backend.as_ptr(), built.graph.as_ptr()), &built.stores);
         let run = || {
             // On the thread that computes: one that waits for a pool may be lent to work that wants the same

@@ -9,6 +9,7 @@ mod cases;
 #[path = "../common/mod.rs"]
 mod common;
 
+mod buffers;
 mod inference;
 mod program;
 mod subject;
