@@ -7,6 +7,8 @@
 #                                                           as .so.xz, in MODULES (default: ../shared/vulkan), of the same
 #                                                           version of ggml as this build
 #
+#   scripts/test-device.sh NAME...                          the tests with these in their names alone
+#
 # Without FEATURES and without a module nothing is run, and it says so. Tests take turns: two at once on one software device
 # have ended in a segmentation fault.
 set -euo pipefail
@@ -16,14 +18,14 @@ say() { printf 'test-device: %s\n' "$*" >&2; }
 
 if [ -n "${FEATURES:-}" ]; then
     export ROPEWALK_TEST_DEVICE=${DEVICE:-${FEATURES%%,*}:0}
-    exec "$CARGO" test --release --features "$FEATURES" --test device -- --test-threads 1
+    exec "$CARGO" test --release --features "$FEATURES" --test device -- --test-threads 1 "$@"
 fi
 
 modules=${MODULES:-../shared/vulkan}
 packed=$(find "$modules" -maxdepth 1 -name 'libggml-vulkan*.so.xz' 2>/dev/null | head -n 1 || true)
 plain=$(find "$modules" -maxdepth 1 -name 'libggml-vulkan*.so' 2>/dev/null | head -n 1 || true)
 if [ -z "$packed$plain" ]; then
-    say "not run: no libggml-vulkan*.so in $modules; see scripts/test-device.sh for other devices"
+    say "NO TEST OF A DEVICE WAS RUN: no libggml-vulkan*.so in $modules; see scripts/test-device.sh for other devices"
     exit 0
 fi
 scripts/setup.sh device
@@ -47,4 +49,7 @@ done
 
 # ggml passes over a Vulkan device of type CPU unless it is asked for by number.
 export GGML_VK_VISIBLE_DEVICES=${GGML_VK_VISIBLE_DEVICES:-0} ROPEWALK_TEST_DEVICE=${DEVICE:-vulkan:0}
-device_test -- --test-threads 1
+# Compiled shaders are kept: the device in software takes minutes for those of matrix products.
+export MESA_SHADER_CACHE_DIR=${MESA_SHADER_CACHE_DIR:-$PWD/target/device/shaders}
+mkdir -p "$MESA_SHADER_CACHE_DIR"
+device_test -- --test-threads 1 "$@"

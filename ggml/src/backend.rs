@@ -1,6 +1,7 @@
 //! Devices, and backends that run graphs on them.
 
 use std::ffi::{c_void, CStr, CString};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
@@ -23,6 +24,9 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
+/// Whether backends are modules here: none was there before modules were looked for.
+static MODULES: AtomicBool = AtomicBool::new(false);
+
 /// Registers the backends of this build: those linked in are there already; in a build with backends as
 /// modules, those beside the program (or where the build put them) are loaded. Runs once.
 pub fn ensure_backends() {
@@ -33,9 +37,8 @@ pub fn ensure_backends() {
         if unsafe { sys::ggml_backend_dev_count() } > 0 {
             return;
         }
-        let beside = std::env::current_exe().ok().and_then(|p| p.parent().map(|d| d.to_path_buf()));
-        let built = sys::BACKENDS_DIR.map(std::path::PathBuf::from);
-        for dir in [beside, built].into_iter().flatten() {
+        MODULES.store(true, Ordering::Relaxed);
+        for dir in module_folders() {
             let Ok(dir) = CString::new(dir.to_string_lossy().as_bytes()) else { continue };
             // SAFETY: `dir` is a NUL-terminated path; the function copies it.
             unsafe { sys::ggml_backend_load_all_from_path(dir.as_ptr()) };
@@ -45,6 +48,31 @@ pub fn ensure_backends() {
             }
         }
     });
+}
+
+fn module_folders() -> impl Iterator<Item = PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|p| p.parent().map(|d| d.to_path_buf()));
+    [beside, sys::BACKENDS_DIR.map(PathBuf::from)].into_iter().flatten()
+}
+
+/// Why the module that would bring a device of this name was not loaded, if there is one: ggml says so only when asked for a
+/// single module.
+fn module_refused(device: &str) -> Option<String> {
+    use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
+    let kind = device.split(':').next().filter(|kind| kind.bytes().all(|b| b.is_ascii_alphanumeric()))?;
+    let name = CString::new(kind).ok()?;
+    // SAFETY: the name is NUL-terminated; the function compares it.
+    let is_loaded = || !unsafe { sys::ggml_backend_reg_by_name(name.as_ptr()) }.is_null();
+    if !MODULES.load(Ordering::Relaxed) || is_loaded() {
+        return None;
+    }
+    let file = format!("{DLL_PREFIX}ggml-{kind}{DLL_SUFFIX}");
+    let path = module_folders().map(|dir| dir.join(&file)).find(|path| path.is_file())?;
+    let c_path = CString::new(path.to_string_lossy().as_bytes()).ok()?;
+    crate::logging::clear_errors();
+    // SAFETY: the path is NUL-terminated; the function copies it. The module is one that was offered at the start.
+    unsafe { sys::ggml_backend_load(c_path.as_ptr()) };
+    Some(format!("{}: {}", path.display(), crate::logging::errors_or("its driver is not here")))
 }
 
 impl Device {
@@ -70,8 +98,9 @@ impl Device {
         };
         found.copied().ok_or_else(|| {
             let known: Vec<String> = all.iter().map(|d| d.name()).collect();
+            let refused = module_refused(&wanted).map_or(String::new(), |why| format!("; {why}"));
             Error::Argument(format!(
-                "device '{name}' is not here; this build and machine have: auto, {}",
+                "device '{name}' is not here; this build and machine have: auto, {}{refused}",
                 known.join(", ")
             ))
         })

@@ -1,10 +1,13 @@
 //! The program on the device: a run of fine-tuning that is killed and goes on, and its adapter in use.
 
+use std::path::Path;
+use std::process::Command;
+
 use convert::random::{write, Shape};
 use ropewalk::DType;
 use serde_json::Value;
 
-use crate::common::program::run;
+use crate::common::program::{finish, run};
 use crate::subject::device;
 
 /// What is logged of each step that decides the next.
@@ -58,4 +61,44 @@ fn fine_tuning_goes_as_on_the_cpu_and_goes_on_where_it_stopped() {
     };
     let (ours, theirs) = (ppl(&device), ppl("cpu"));
     assert!((ours / theirs - 1.0).abs() < 5e-3, "perplexity {ours}, on the CPU {theirs}");
+}
+
+/// Backends that are modules lie beside the program. One of another version of ggml, or a broken one, is named with the reason.
+#[test]
+fn a_module_that_does_not_fit_is_named() {
+    let program = Path::new(env!("CARGO_BIN_EXE_ropewalk"));
+    let folder = program.parent().unwrap();
+    if !folder.join("libggml-cpu.so").is_file() {
+        println!("backends are part of the program in this build: nothing to test");
+        return;
+    }
+    let dir = tempfile::tempdir_in(folder).unwrap();
+    let path = |name: &str| dir.path().join(name);
+    for name in ["ropewalk", "libggml-cpu.so"] {
+        std::fs::hard_link(folder.join(name), path(name)).unwrap();
+    }
+    let model = path("tiny.gguf");
+    write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 7, &model).unwrap();
+    let ask = || {
+        let mut command = Command::new(path("ropewalk"));
+        command.args(["bench", "-m", model.to_str().unwrap(), "-p", "8", "-n", "0", "--device", "vulkan:0"]);
+        let output = finish(command);
+        assert_eq!(output.code, 1, "{output:?}");
+        assert!(output.stderr.contains("device 'vulkan:0' is not here"), "{output:?}");
+        output.stderr
+    };
+    assert!(!ask().contains("libggml-vulkan.so"), "there is no module");
+    let module = path("libggml-vulkan.so");
+    std::fs::write(&module, "no library").unwrap();
+    let said = ask();
+    assert!(said.contains("libggml-vulkan.so: failed to load"), "{said}");
+    let source = path("module.c");
+    let text = "static struct { int version; void *functions[5]; } reg = { 999, { 0 } };
+                void *ggml_backend_init(void) { return &reg; }";
+    std::fs::write(&source, text).unwrap();
+    let compiled =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&module, &source]).status().unwrap();
+    assert!(compiled.success());
+    let said = ask();
+    assert!(said.contains("incompatible API version (backend: 999"), "{said}");
 }
