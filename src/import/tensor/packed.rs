@@ -75,9 +75,9 @@ impl Mxfp4 {
             let row = self.rows.source(i, stored);
             for block in row * n..(row + 1) * n {
                 let code = &codes[block * CODES..(block + 1) * CODES];
-                let value = |i: usize| code[i / 2] >> (i % 2 * 4) & 15;
+                let value = |i: usize| (code[i / 2] >> (i % 2 * 4)) & 15;
                 out.push(scales[block]);
-                out.extend((0..16).map(|i| value(i) | value(i + 16) << 4));
+                out.extend((0..16).map(|i| value(i) | (value(i + 16) << 4)));
             }
             if out.len() > BATCH || i + 1 == self.n_rows {
                 take(&out)?;
