@@ -27,6 +27,11 @@ const EIGHT_BITS: f64 = 2.0;
 /// What no device's ops are held to: F32 sums in another order, exponentials and sines that are right to some 2^-20.
 const FLOOR: f64 = 2e-5;
 
+/// How far a device may be off, where one rounding to F16 and one of activations to 8 bits have these effects.
+pub(crate) fn allowed(one: f64, eight: f64) -> f64 {
+    ROUNDINGS * one + EIGHT_BITS * eight + FLOOR
+}
+
 /// The device under test.
 pub(crate) fn device() -> String {
     let name = std::env::var("ROPEWALK_TEST_DEVICE")
@@ -42,7 +47,7 @@ pub(crate) struct Subject {
     pub(crate) exact: Model,
     pub(crate) rounded: Model,
     /// The file itself on the CPU, if its weights are quantised.
-    quantised: Option<Model>,
+    pub(crate) quantised: Option<Model>,
 }
 
 /// A model that is run to be compared, and how.
@@ -102,7 +107,7 @@ impl Subject {
         let (found, one) = (apart(&got, &want), apart(&rounded, &want));
         let eight_bits = |model| apart(&run(Way { model, portable: true }), &want);
         let eight = self.quantised.as_ref().map_or(0.0, eight_bits);
-        let bound = ROUNDINGS * one + EIGHT_BITS * eight + FLOOR;
+        let bound = allowed(one, eight);
         let of = found / bound;
         println!(
             "{}, {what}: {found:.1e}; one rounding {one:.1e}, 8 bits {eight:.1e}: {of:.2} of the bound",
