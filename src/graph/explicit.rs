@@ -6,7 +6,7 @@ use std::ops::Range;
 use ggml::attention::{AttentionBranch, Scoring};
 use ggml::graph::Builder;
 use ggml::tensor::Tensor;
-use ggml::{Error, Result};
+use ggml::{DType, Error, Result};
 
 use crate::hparams::LayerAttention;
 
@@ -61,10 +61,11 @@ pub(super) fn attention<'c>(
     let mut out = None;
     for of_heads in chunks(n_head_kv, n_queries, 4 * n_columns * n_rep, bytes) {
         let heads = of_heads.first().map_or(0..0, |c| c.head..c.head + c.n_head_kv);
+        let keys = parts.iter().map(|part| floats(b, part.k, &heads)).collect::<Result<Vec<_>>>()?;
         let values = parts.iter().map(|part| transposed(b, part.v, &heads)).collect::<Result<Vec<_>>>()?;
         let mut done = None;
         for chunk in of_heads {
-            let o = one(b, parts, &values, mask, scoring, chunk, n_rep)?;
+            let o = one(b, parts, [&keys, &values], mask, scoring, chunk, n_rep)?;
             // In this order: else the scores of all chunks would be there at once.
             b.expand(o);
             done = joined(b, done, o, 2)?;
@@ -72,6 +73,16 @@ pub(super) fn attention<'c>(
         out = joined(b, out, done.ok_or_else(nothing)?, 1)?;
     }
     out.ok_or_else(nothing)
+}
+
+/// Keys of some heads, in F32 where they are quantised: devices multiply quantised rows only where these lie one behind the
+/// other, and those of one head do not.
+fn floats<'c>(b: &Builder<'c>, k: Tensor<'c>, heads: &Range<usize>) -> Result<Tensor<'c>> {
+    let k = heads_of(b, k, heads)?;
+    if matches!(k.dtype(), DType::F32 | DType::F16) {
+        return Ok(k);
+    }
+    b.to_f32(k)
 }
 
 /// Values of some heads as `[n_keys, d, n_heads]` in F32.
@@ -92,7 +103,7 @@ fn heads_of<'c>(b: &Builder<'c>, x: Tensor<'c>, heads: &Range<usize>) -> Result<
 fn one<'c>(
     b: &Builder<'c>,
     parts: &[AttentionBranch<'c>],
-    values: &[Tensor<'c>],
+    [keys, values]: [&[Tensor<'c>]; 2],
     mask: Tensor<'c>,
     scoring: Scoring<'c>,
     chunk: Chunk,
@@ -101,11 +112,10 @@ fn one<'c>(
     let Chunk { head, n_head_kv, query, n_queries } = chunk;
     let (first_head, n_head) = (head * n_rep, n_head_kv * n_rep);
     let mut scores: Option<Tensor<'c>> = None;
-    for part in parts {
+    for (part, &k) in parts.iter().zip(keys) {
         let (ne, nb) = (part.q.ne(), part.q.nb());
         let at = first_head * nb[1] + query * nb[2];
         let q = b.view(part.q, [ne[0], n_head, n_queries, 1], [nb[1], nb[2], nb[2] * n_queries], at)?;
-        let k = heads_of(b, part.k, &(head..head + n_head_kv))?;
         let s = b.mul_mat(k, b.permute(q, [0, 2, 1, 3])?)?;
         scores = joined(b, scores, s, 0)?;
     }
@@ -140,7 +150,6 @@ fn joined<'c>(
 mod tests {
     use ggml::backend::{Backend, Device};
     use ggml::graph::Executor;
-    use ggml::DType;
 
     use super::*;
 
