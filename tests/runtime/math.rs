@@ -8,8 +8,8 @@ use ropewalk::math::Math;
 use ropewalk::session::{Session, SessionParams};
 use ropewalk::DType;
 
-const TYPES: [DType; 8] =
-    [DType::F16, DType::BF16, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q8_0, DType::IQ4_NL, DType::Q4_K];
+const TYPES: [DType; 7] =
+    [DType::F16, DType::BF16, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q8_0, DType::Q4_K];
 
 /// In batches, and a few tokens at a time.
 #[test]

@@ -1,3 +1,5 @@
+//! Products in integers beside the same in f64.
+
 use half::f16;
 
 use super::*;
