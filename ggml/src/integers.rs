@@ -120,11 +120,12 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
     // `rounded`, computed before; its user data was boxed there.
     let (dst, w, x, work) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1], &*(data as *const Work)) };
     let (kind, shape, m) = (work.kind, work.shape, dst.ne[0] as usize);
-    // SAFETY: as many words as the shape has, and row i of the weight, whole blocks.
+    // SAFETY: `rounded` made a node of as many words as the shape has.
     let packed = unsafe { std::slice::from_raw_parts(x.data as *const u32, shape.n_words().unwrap_or(0)) };
-    let row = |i: usize| unsafe {
+    let row = |i: usize| {
         assert!(i < m);
-        std::slice::from_raw_parts((w.data as *const u8).add(i * w.nb[1]), w.nb[1])
+        // SAFETY: the weight is contiguous and has m rows of nb[1] bytes.
+        unsafe { std::slice::from_raw_parts((w.data as *const u8).add(i * w.nb[1]), w.nb[1]) }
     };
     // SAFETY: dst is contiguous F32 [m, n], and no source's memory; units are of disjoint elements.
     let out = unsafe { Output::new(dst.data as *mut f32, m) };
