@@ -15,7 +15,7 @@ use ropewalk_core::rope::{Plan, Spec};
 use crate::llama_cpp::{self, Stock};
 use crate::merge::{self, Change, Merge};
 use crate::requantize::{self, Sums, TensorError};
-use crate::rope::{self, Factors};
+use crate::rope::{self, FactorTensors, Factors};
 use ropewalk_core::control::Control;
 
 use crate::report::{Report, RopeReport};
@@ -215,7 +215,7 @@ fn write_rope(
     options: &Options,
     merge: &Merge,
     notes: &mut Vec<String>,
-) -> Result<(Vec<(&'static str, Factors)>, Option<RopeReport>)> {
+) -> Result<(FactorTensors, Option<RopeReport>)> {
     if options.rope.is_none() && !options.llama_cpp {
         return Ok((Vec::new(), None));
     }
@@ -225,7 +225,7 @@ fn write_rope(
     let (stock, why) = stock.map_or_else(|why| (None, Some(why)), |stock| (Some(stock), None));
     rope::restore(writer, file, &hp.arch);
     rope::apply(writer, &hp, &plan, stock.as_ref(), options.llama_cpp)?;
-    let factors = rope::factors(file, &hp, stock.as_ref()).to_vec();
+    let factors = rope::factors(file, &hp, stock.as_ref());
     let report = RopeReport {
         rope: plan.spec.to_string(),
         n_ctx: plan.n_ctx,

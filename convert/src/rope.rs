@@ -132,9 +132,12 @@ pub enum Factors {
     New(Vec<f32>),
 }
 
+/// Names of tensors of factors, and what becomes of each.
+pub type FactorTensors = Vec<(&'static str, Factors)>;
+
 /// What becomes of each tensor of factors: it has those of `stock`, else the model's own from before a method was baked into
 /// it. `rope_freqs.weight` and the factors of longrope stand in each other's place.
-pub fn factors(file: &File, hp: &Hparams, stock: Option<&Stock>) -> [(&'static str, Factors); 3] {
+pub fn factors(file: &File, hp: &Hparams, stock: Option<&Stock>) -> FactorTensors {
     let own = &hp.rope_scaling;
     let long = stock.and_then(|s| s.long_factors.clone());
     let freqs = match stock.and_then(|s| s.rope_freqs.clone()) {
@@ -152,7 +155,11 @@ pub fn factors(file: &File, hp: &Hparams, stock: Option<&Stock>) -> [(&'static s
         None if baked => (Factors::Dropped, Factors::Dropped),
         None => (Factors::Same, Factors::Same),
     };
-    [("rope_freqs.weight", freqs), ("rope_factors_long.weight", long), ("rope_factors_short.weight", short)]
+    vec![
+        ("rope_freqs.weight", freqs),
+        ("rope_factors_long.weight", long),
+        ("rope_factors_short.weight", short),
+    ]
 }
 
 /// The type and shape of [`Factors::New`].
