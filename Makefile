@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install models gemma benchmarks texts train-texts demo test test-device device-part fmt lint doc unit bench fuzz sanitize check-cuda clean
+.PHONY: help setup build install models gemma benchmarks texts train-texts demo test test-device fmt lint doc unit bench fuzz sanitize check-cuda clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -55,7 +55,7 @@ train-texts: ## texts to train on and novels to measure on, out of Debian packag
 demo: build models ## break the default model past its trained length, repair it, draw it (about ten minutes)
 	@scripts/demo.sh
 
-test: fmt lint doc unit device-part ## everything a change must pass
+test: fmt lint doc unit ## everything a change must pass
 
 fmt: setup
 	@scripts/setup.sh lint
@@ -76,11 +76,6 @@ doc: setup
 
 unit: setup models
 	$(CARGO) test --release --workspace
-
-# Those tests of a device that take little: the whole of test-device compiles many more shaders. Where there is no module
-# for the software device, the script says so and nothing is run.
-device-part: setup
-	@scripts/test-device.sh buffers:: module recurrent
 
 test-device: setup ## inference and training on a device beside the CPU; DEVICE=cuda:0 FEATURES=cuda for a GPU
 	@scripts/test-device.sh
