@@ -159,7 +159,7 @@ impl Search {
                 if steps >= 0.0 {
                     let drawn = low + self.step * self.rng.random_range(0..=steps as u64) as f64;
                     // What is printed is what was searched.
-                    factors[j] = (drawn.min(high) * 1e4).round() / 1e4;
+                    factors[j] = ((drawn * 1e4).round() / 1e4).clamp(low, high);
                 }
             }
             if self.is_new(&factors) {
