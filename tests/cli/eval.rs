@@ -165,7 +165,7 @@ fn a_search_keeps_what_it_scored_and_ends_with_a_spec_to_use() {
         let args = ["search", "-f", &file, "--ctx", "1024", "-o", &out];
         run(&on_model(&[&args[..], &sizes, more].concat()))
     };
-    refused(&search(&["--minutes", "-1"]), 2, &["--minutes"]);
+    refused(&search(&["--minutes", "0"]), 2, &["--minutes"]);
     let part = search(&["--max-evaluations", "2", "--json"]).json();
     assert_eq!((&part["evaluations"], &part["evaluations_total"]), (&2.into(), &6.into()), "{part}");
     refused(&search(&[]), 2, &["factors.json is there already", "--resume"]);
