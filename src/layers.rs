@@ -50,7 +50,7 @@ pub struct ExpertStack {
     pub bias: Option<StoreTensor>,
 }
 
-/// What the gate and the up projection of an expert become.
+/// The function of the gate and the up projection of an expert.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ExpertActivation {
     /// `silu(gate) * up`.

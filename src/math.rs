@@ -1,9 +1,9 @@
-//! What products of weights with floats may round. Sums are floats of 32 bits in any case.
+//! Rounding allowed in products of weights with floats. Sums are floats of 32 bits in any case.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What products of a model's weights with activations may round.
+/// Rounding allowed in products of a model's weights with activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Math {
     /// Whatever is fastest of all that rounds no more than libllama does, which rounds activations to 8 bits beside

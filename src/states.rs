@@ -106,7 +106,7 @@ impl States {
         self.store.n_bytes()
     }
 
-    /// What the convolution of a layer sees of earlier tokens, `[n_conv_state, n_slots]`, and its recurrent state,
+    /// The inputs of earlier tokens that a layer's convolution reads, `[n_conv_state, n_slots]`, and its recurrent state,
     /// `[n_state, n_slots]`; `None` for a layer with attention.
     pub fn of_layer(&self, il: usize) -> Option<[StoreTensor; 2]> {
         let index = (*self.first.get(il)?)?;

@@ -63,7 +63,7 @@ pub(crate) fn measure(_: &Path, _: &Path, _: &str, _: &Control<'_>) -> Result<Di
 /// Runs both files over `text`.
 ///
 /// # Errors
-/// What libllama's oracle refuses, a text of less than a window, and [`Error::Interrupted`].
+/// Refusals of libllama's oracle, a text of less than a window, and [`Error::Interrupted`].
 #[cfg(feature = "ggml")]
 pub(crate) fn measure(source: &Path, result: &Path, text: &str, control: &Control<'_>) -> Result<Divergence> {
     use llama::oracle::{Oracle, OracleParams};

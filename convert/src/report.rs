@@ -1,4 +1,4 @@
-//! What a conversion tells of itself.
+//! Reports of conversions.
 
 use std::collections::BTreeMap;
 use std::path::Path;

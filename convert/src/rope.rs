@@ -132,10 +132,10 @@ pub enum Factors {
     New(Vec<f32>),
 }
 
-/// Names of tensors of factors, and what becomes of each.
+/// Names of tensors of factors, and the fate of each.
 pub type FactorTensors = Vec<(&'static str, Factors)>;
 
-/// What becomes of each tensor of factors: it has those of `stock`, else the model's own from before a method was baked into
+/// The fate of each tensor of factors: it has those of `stock`, else the model's own from before a method was baked into
 /// it. `rope_freqs.weight` and the factors of longrope stand in each other's place.
 pub fn factors(file: &File, hp: &Hparams, stock: Option<&Stock>) -> FactorTensors {
     let own = &hp.rope_scaling;

@@ -139,7 +139,7 @@ fn sigmoid(x: f32) -> f32 {
 /// `2 sqrt(2 / pi)`, and the factor on the cube.
 const GELU: [f32; 2] = [1.595_769, 0.044_715];
 
-/// What GELU multiplies `x` by: `(1 + tanh z) / 2` is the sigmoid of `2z`.
+/// The factor of `x` in GELU: `(1 + tanh z) / 2` is the sigmoid of `2z`.
 #[inline(always)]
 fn gelu_gate(x: f32) -> f32 {
     sigmoid(GELU[0] * (x + GELU[1] * x * x * x))

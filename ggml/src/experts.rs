@@ -294,7 +294,7 @@ unsafe extern "C" fn run_product_t(dst: *mut sys::ggml_tensor, _: i32, nth: i32,
 }
 
 /// # Safety
-/// What ggml passes to the nodes made in `product_node`.
+/// The data that ggml passes to the nodes made in `product_node`.
 unsafe fn products(dst: *mut sys::ggml_tensor, nth: i32, data: *mut c_void, transposed: bool) {
     // SAFETY: the user data is the product put there, and the sources are the tensors checked before, computed. All
     // are alive, and the sources as they are, while it runs.

@@ -4,7 +4,8 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use kernels::integers::{available, Kind, Output, Scratch, Shape, BLOCK};
+use kernels::integers::{available, Kind, Product, Scratch, Shape, BLOCK};
+use kernels::output::Output;
 
 use crate::custom::share;
 use crate::graph::Builder;
@@ -129,6 +130,7 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
     };
     // SAFETY: dst is contiguous F32 [m, n], and no source's memory; units are of disjoint elements.
     let out = unsafe { Output::new(dst.data as *mut f32, m) };
+    let product = Product { kind, row, packed, shape, out };
     let n_rows = m.div_ceil(ROWS);
     // Every part of the tokens converts the weight anew, so they are cut only where there are few rows.
     let n_parts = (UNITS * nth.max(1) as usize).div_ceil(n_rows.max(1)).min(shape.n / TOKENS).max(1);
@@ -136,7 +138,7 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
         work.units.work(n_rows * n_parts, nth, |unit| {
             let (part, at) = (unit / n_rows, unit % n_rows);
             let tokens = shape.n * part / n_parts..shape.n * (part + 1) / n_parts;
-            scratch.multiply(kind, row, packed, shape, tokens, at * ROWS..m.min((at + 1) * ROWS), out);
+            scratch.multiply(&product, tokens, at * ROWS..m.min((at + 1) * ROWS));
         });
     });
 }

@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::ops::Range;
 
-use kernels::tiled::{Output, Scratch, Shape, COLUMNS};
+use kernels::output::Output;
+use kernels::tiled::{Scratch, Shape, COLUMNS};
 
 use crate::custom::{share, ComputeFn, RowReader};
 use crate::graph::Builder;

@@ -48,7 +48,7 @@ pub struct Arch {
 }
 
 impl Arch {
-    /// What an architecture need not say where it is as in Llama.
+    /// Properties of Llama, which an architecture states only where it differs.
     const LIKE_LLAMA: Arch = Arch {
         name: "",
         pairing: Pairing::Adjacent,

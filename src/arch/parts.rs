@@ -94,7 +94,7 @@ impl HeadNorms {
     }
 }
 
-/// What a gate is passed through.
+/// The function that a gate is passed through.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Activation {
     Silu,

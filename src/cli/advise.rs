@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::advise::{self, Params, Report};
-use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::rope::{Plan, Spec, METHODS};
 
 use super::engine::draw;
@@ -82,9 +81,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         args.minutes
     ));
     let draw = draw(args.out.progress(0, "measuring", Unit::Steps));
-    let source_of = |spec: &Spec| -> Box<dyn LmSource + '_> {
-        Box::new(SessionSource::new(&model, choice.session(0, Some(spec))))
-    };
+    let source_of = choice.sources(&model);
     let note = |line: std::fmt::Arguments<'_>| args.out.note(line);
     let control = interrupt.control().with_progress(&draw).with_notes(&note);
     let report = advise::run(&source_of, &name, &candidates, &documents, &params, &control)?;

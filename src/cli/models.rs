@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail, Context};
+use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::fetch::{Entry, Manifest, Origin, Repo, Source};
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::Spec;
@@ -109,6 +110,11 @@ impl ModelChoice {
     /// A file and how to load it, for commands that open no sessions.
     pub(crate) fn plain(path: PathBuf, params: ModelParams) -> ModelChoice {
         ModelChoice { path, params, session: SessionParams::new(0) }
+    }
+
+    /// Gives, for a spec, sessions of this model under it.
+    pub(crate) fn sources<'m>(&'m self, model: &'m Model) -> impl Fn(&Spec) -> Box<dyn LmSource + 'm> {
+        move |spec| Box::new(SessionSource::new(model, self.session(0, Some(spec))))
     }
 
     /// Parameters of a session of this context under this spec.

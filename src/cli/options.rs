@@ -59,7 +59,7 @@ pub(crate) struct MachineArgs {
     /// Attention: flash where it can be, or with the whole score matrix
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = ["auto", "explicit"])]
     attention: String,
-    /// What products of weights may round: whatever is fastest and rounds no more than libllama; nothing (f32);
+    /// Rounding allowed in products of weights: whatever is fastest and rounds no more than libllama; nothing (f32);
     /// both factors to bfloat16; or activations to 8 bits, as libllama does
     #[arg(long, value_name = "KIND", default_value = "auto")]
     math: Math,

@@ -171,7 +171,7 @@ pub(crate) enum Colour {
     Document(u8),
     /// A token that a data method put in.
     Inserted,
-    /// What matters less.
+    /// Text that matters less.
     Faint,
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::search::{self, Goal, Params, Report, Sizes, GOALS};
-use ropewalk::eval::{LmSource, SessionSource};
+use ropewalk::eval::SessionSource;
 use ropewalk::rope::Spec;
 
 use super::engine::draw;
@@ -40,7 +40,7 @@ struct Args {
     /// Go on from the output of a run that ended early
     #[arg(long)]
     resume: bool,
-    /// What factors are judged by: perplexity of all tokens (LongRoPE), or of numbers that stand far up in the text and are
+    /// The measure of factors: perplexity of all tokens (LongRoPE), or of numbers that stand far up in the text and are
     /// asked for at its end (after LongRoPE2)
     #[arg(long, value_name = "GOAL", default_value = "perplexity", value_parser = GOALS.iter().map(|g| g.0).collect::<Vec<_>>())]
     goal: String,
@@ -124,9 +124,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     };
     let name = models::label(&choice);
     let identity = SessionSource::new(&model, choice.session(0, Some(&Spec::plain()))).identity()?;
-    let source_of = |spec: &Spec| -> Box<dyn LmSource + '_> {
-        Box::new(SessionSource::new(&model, choice.session(0, Some(spec))))
-    };
+    let source_of = choice.sources(&model);
     let report = {
         let draw = draw(args.out.progress(0, "searching", Unit::Steps));
         let control = interrupt.control().with_progress(&draw);

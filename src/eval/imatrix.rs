@@ -26,7 +26,7 @@ pub struct Params {
     pub max_windows: Option<usize>,
 }
 
-/// What one matrix reads, or that of each expert.
+/// The activations that one matrix reads, or that of each expert.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Entry {
     /// Sums of squares, `[n_in]` for each matrix.

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
 use super::{Lm, LmSource};
+use crate::math::Math;
 use crate::model::{Model, Result};
 use crate::session::{Ending, Greedy, Session, SessionParams};
 use crate::Token;
@@ -21,8 +22,8 @@ impl<'a> SessionSource<'a> {
         SessionSource { model, params, opened: None }
     }
 
-    /// Names all that determines a model's answers beside the prompt and the context: weights, adapters, rope
-    /// spec, types.
+    /// Names all that determines a model's answers beside the prompt and the context: weights, adapters, rope spec, type
+    /// of the cache, and how products round unless that is left to the program.
     ///
     /// # Errors
     /// A rope spec in the model's file that cannot be read.
@@ -33,7 +34,11 @@ impl<'a> SessionSource<'a> {
         };
         let adapters: String = self.model.adapters().iter().map(|a| format!(" + {}", a.digest())).collect();
         let weights = ropewalk_core::adapter::fingerprint(self.model.file());
-        Ok(format!("{weights}{adapters} {spec} {}", self.params.kv_type.name()))
+        let math = match self.params.math {
+            Math::Auto => String::new(),
+            math => format!(" math {math}"),
+        };
+        Ok(format!("{weights}{adapters} {spec} {}{math}", self.params.kv_type.name()))
     }
 
     /// Calls this function with each session when it has been opened.

@@ -162,7 +162,7 @@ impl<'a, 'c> Recurrence<'a, 'c> {
         b.silu(b.ssm_conv(b.cont(b.permute(seen, [1, 0, 2, 3])?)?, weights)?)
     }
 
-    /// What the convolution of the next token sees of those before, `[n_conv_state, n_seqs]`.
+    /// The inputs of earlier tokens that the next token's convolution reads, `[n_conv_state, n_seqs]`.
     fn newest(&self, g: &Graph<'a, 'c>, seen: Tensor<'c>) -> Result<Tensor<'c>> {
         let (nb, n_before) = (seen.nb(), self.net.n_conv - 1);
         let shape = [self.net.n_embd_conv(), n_before, self.groups.n_seqs, 1];

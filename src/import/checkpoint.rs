@@ -38,7 +38,7 @@ impl Checkpoint {
     /// a tokenizer that llama.cpp's list does not have.
     ///
     /// # Errors
-    /// What is wrong with the folder: one line with file, key, found and expected.
+    /// Faults of the folder: one line with file, key, found and expected.
     pub fn open(folder: &Path, pre: Option<&str>) -> Result<Checkpoint> {
         let (object, class) = config::read(folder)?;
         let family = arch::of(&class).ok_or_else(|| {

@@ -113,7 +113,7 @@ impl Config {
     }
 }
 
-/// What is said of rotation, in one place for all ways in which config files say it: `rope_parameters` of
+/// Settings of rotation, in one place for all ways in which config files state them: `rope_parameters` of
 /// transformers 5, for all layers or for each kind, else `rope_scaling` with keys beside it
 /// (`RotaryEmbeddingConfigMixin` of transformers).
 fn rope(config: &Object) -> Result<(Object, Option<f64>)> {

@@ -16,7 +16,7 @@ pub enum Error {
     /// The folder is not a model that can be imported.
     #[error("{0}")]
     Invalid(String),
-    /// What the caller asked for makes no sense, whatever the folder.
+    /// The request makes no sense, whatever the folder.
     #[error("{0}")]
     Argument(String),
     /// Stopped through its [`Control`](ropewalk_core::control::Control); nothing is left behind.

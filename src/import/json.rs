@@ -132,7 +132,7 @@ fn number(value: &Value) -> Option<f64> {
     value.as_f64().filter(|f| (*f as f32).is_finite())
 }
 
-/// What a value is, for messages.
+/// The kind of a value, for messages.
 pub(crate) fn kind(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),

@@ -48,7 +48,7 @@ pub(crate) enum Rows {
     Ungrouped { from: usize, groups: usize, size: usize },
 }
 
-/// What becomes of the values themselves.
+/// The change of the values themselves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Values {
     /// They stay.

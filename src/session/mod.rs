@@ -70,7 +70,7 @@ pub struct SessionParams {
     pub rope: Option<Spec>,
     /// The way attention is computed.
     pub attention: Attention,
-    /// What products may round. On devices other than the CPU, and under `portable`, products are the device's own.
+    /// Rounding allowed in products. On devices other than the CPU, and under `portable`, products are the device's own.
     pub math: Math,
     /// Only ops every backend has: on the CPU too, rotate with ggml's rope and multiply in the weights' own
     /// types.

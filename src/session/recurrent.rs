@@ -1,4 +1,4 @@
-//! What recurrent layers ask of a session: micro-batches of sequences that are about as long, the slots of their states,
+//! Needs of recurrent layers in a session: micro-batches of sequences that are about as long, the slots of their states,
 //! and states kept where a later prompt may depart from this one.
 
 use ggml::graph::Executor;

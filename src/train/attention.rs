@@ -139,7 +139,7 @@ pub(super) struct Attend<'c> {
     landmark: Option<Landmark<'c>>,
 }
 
-/// What the op of landmark attention wants besides: positions of a block, and where keys are.
+/// Further operands of landmark attention: positions of a block, and where keys are.
 #[derive(Debug, Clone, Copy)]
 struct Landmark<'c> {
     block: usize,

@@ -45,7 +45,7 @@ pub struct Recipe {
     pub ema: f64,
     /// The attention of training.
     pub attention: TrainAttention,
-    /// What is trained as a whole beside low-rank pairs, as `--train` takes it: modules, or `all` where the paper
+    /// Modules trained as a whole beside low-rank pairs, as `--train` takes it: modules, or `all` where the paper
     /// trained all parameters, which is done only when asked for.
     pub train: &'static [&'static str],
     /// Where the figures are from, and what they leave open.

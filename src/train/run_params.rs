@@ -1,4 +1,4 @@
-//! What a run is given and what it reports, and which settings make it the run that it is.
+//! The parameters and the report of a run, and the settings that identify it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

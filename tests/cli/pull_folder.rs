@@ -17,7 +17,7 @@ const SHARDS: [&str; 3] = [
     "model-00003-of-00003.safetensors",
 ];
 
-/// What a repository has, and its commit.
+/// The files of a repository, and its commit.
 #[derive(Clone)]
 struct Repository {
     commit: String,
@@ -49,7 +49,7 @@ impl Repository {
         Repository { commit: "a".repeat(40), files }
     }
 
-    /// What an import reads, sorted.
+    /// The files that an import reads, sorted.
     fn read(&self) -> Vec<&str> {
         let other = [
             "README.md",

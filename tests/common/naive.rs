@@ -97,7 +97,7 @@ fn record(name: &str, [e, n]: [usize; 2], x: &[f64]) {
 }
 
 impl Naive {
-    /// What importance matrices hold, over one text.
+    /// The values of importance matrices, over one text.
     pub(crate) fn squares(&self, tokens: &[Token], case: &dyn Definition, plan: &Plan) -> Squares {
         SQUARES.set(Some(Squares::new()));
         self.logits(tokens, case, plan);

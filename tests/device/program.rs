@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::common::program::{finish, run};
 use crate::subject::device;
 
-/// What is logged of each step that decides the next.
+/// The fields of a step's log that decide the next.
 fn losses(path: &str) -> Vec<f64> {
     let text = std::fs::read_to_string(path).unwrap();
     let lines = text.lines().map(|l| serde_json::from_str::<Value>(l).unwrap());

@@ -24,7 +24,7 @@ const ROUNDINGS: f64 = 6.0;
 /// Blocks of activations are rounded alike everywhere, but the values in them are not the same.
 const EIGHT_BITS: f64 = 2.0;
 
-/// What no device's ops are held to: F32 sums in another order, exponentials and sines that are right to some 2^-20.
+/// Differences that are allowed on every device: F32 sums in another order, exponentials and sines that are right to some 2^-20.
 const FLOOR: f64 = 2e-5;
 
 /// How far a device may be off, where one rounding to F16 and one of activations to 8 bits have these effects.

@@ -30,7 +30,7 @@ fn in_mxfp4(shape: &str) -> PathBuf {
     path
 }
 
-/// What two programs may differ by: in three of four tokens, in units of the largest logit, and in all.
+/// Bounds on the difference of two programs: in three of four tokens, in units of the largest logit, and in all.
 #[derive(Clone, Copy)]
 struct Bounds {
     usual: f64,

@@ -1,9 +1,10 @@
-//! What each setting of `Math` rounds: logits beside libllama's on the same weights converted to F32.
+//! Rounding under each setting of `Math`: logits beside libllama's on the same weights converted to F32.
 
 use crate::common::*;
 use crate::libllama::{oracle_logits, oracle_params};
 use convert::{convert, Options};
 use ropewalk::control::Control;
+use ropewalk::eval::SessionSource;
 use ropewalk::math::Math;
 use ropewalk::session::{Session, SessionParams};
 use ropewalk::DType;
@@ -49,5 +50,18 @@ fn what_cannot_be_is_refused() {
         let p = SessionParams { math, portable: true, ..params(64) };
         let error = Session::new(&model, &p).expect_err("products of floats without ops of our own");
         assert!(error.to_string().contains(&format!("math {math}: on the CPU")), "{error}");
+    }
+}
+
+/// Results of an interrupted evaluation are taken up again only where products round as they did.
+#[test]
+fn a_setting_is_part_of_the_identity() {
+    let model = load(&random_model("llama-tiny", DType::Q8_0, "math-identity"));
+    let identity =
+        |math| SessionSource::new(&model, SessionParams { math, ..params(64) }).identity().unwrap();
+    let all = Math::ALL.map(identity);
+    assert!(!all[0].contains("math"), "records of earlier versions stay valid: {}", all[0]);
+    for (i, one) in all.iter().enumerate() {
+        assert!(all[..i].iter().all(|other| other != one), "{one}");
     }
 }

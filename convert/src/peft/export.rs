@@ -18,7 +18,7 @@ use crate::{rows, Error, Result};
 /// which is made. Tensors become F32; rsLoRA is written as the alpha that it comes to.
 ///
 /// # Errors
-/// What is wrong with the files; tensors that the model has not, or that have no name in transformers.
+/// Faults of the files; tensors that the model has not, or that have no name in transformers.
 pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterReport> {
     let base = File::open(base)?;
     let names = Names::of(&base)?;
@@ -156,7 +156,7 @@ fn exactly(module: &str) -> String {
     module.replace('.', r"\.")
 }
 
-/// What PEFT has no key for, in the header, where [`super::from_peft`] finds it.
+/// Settings that PEFT has no key for, in the header, where [`super::from_peft`] finds it.
 fn header(reader: &AdapterReader) -> HashMap<String, String> {
     let meta = reader.meta();
     let notes = [

@@ -22,7 +22,7 @@ const MAX_CONFIG: u64 = 4 << 20;
 /// `output`. Tensors become F32.
 ///
 /// # Errors
-/// What is wrong with the files, by name; what a LoRA file cannot say (DoRA, other methods than LoRA, pairs beside
+/// Faults of the files, by name; what a LoRA file cannot say (DoRA, other methods than LoRA, pairs beside
 /// embeddings, biases); tensors that the model has not, or in another shape.
 pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterReport> {
     let (model_path, config_path) = (folder.join(MODEL), folder.join(CONFIG));
@@ -191,7 +191,7 @@ fn sort<'a>(
     Ok((found, notes))
 }
 
-/// What `adapter_config.json` says of pairs.
+/// Ranks, alphas and targets of pairs, from `adapter_config.json`.
 struct Config {
     path: std::path::PathBuf,
     alpha: f64,
@@ -293,7 +293,7 @@ impl Config {
         }
     }
 
-    /// What a B is to be multiplied by, so that the file's alpha is right for its pair.
+    /// The factor for a B, so that the file's alpha is right for its pair.
     fn factor(&self, item: &Item<'_>, alpha: f32) -> Result<f32> {
         let Some((module, rank)) = &item.pair else { return Ok(1.0) };
         let (wanted, is) = (self.scale(module, *rank), f64::from(alpha) / (*rank).max(1) as f64);

@@ -17,9 +17,9 @@ use crate::Error;
 
 /// The tensors of a folder.
 const MODEL: &str = "adapter_model.safetensors";
-/// What they are.
+/// The settings of the pairs in it.
 const CONFIG: &str = "adapter_config.json";
-/// What PEFT puts before the names of modules.
+/// The prefix of PEFT before the names of modules.
 const PREFIX: &str = "base_model.model.";
 
 /// Texts on a training that PEFT has no key for, beside its rope, model and data.
@@ -27,7 +27,7 @@ const TEXTS: [&str; 3] = [keys::LORA_ATTENTION, keys::LORA_DATA_ORDER, keys::LOR
 /// Numbers on it, beside its context and steps.
 const NUMBERS: [&str; 2] = [keys::LORA_TOKENS, keys::LORA_DATA_END];
 
-/// What was converted.
+/// An adapter that was converted, in figures.
 #[derive(Debug, Clone, Serialize)]
 pub struct AdapterReport {
     /// Low-rank pairs.

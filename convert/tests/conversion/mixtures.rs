@@ -44,7 +44,7 @@ fn to(name: &str) -> Options {
     Options { mixture: Some(Mixture { name: name.into(), ..Mixture::default() }), ..Options::default() }
 }
 
-/// What libllama's quantiser makes of a file.
+/// The file that libllama's quantiser makes of another.
 fn by_libllama(from: &Path, to: &Path, name: &str) -> Vec<u8> {
     let params = QuantizeParams::new(llama::quantize::Mixture::named(name).unwrap());
     quantize(from, to, &params, &|_, _| true).unwrap();
@@ -282,7 +282,7 @@ fn the_program_takes_llama_quantizes_options() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
-    /// What our checks let through, libllama does not abort on.
+    /// Libllama aborts on nothing that our checks let through.
     #[test]
     fn damaged_models_are_errors_or_models(
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),

@@ -182,7 +182,7 @@ pub struct Gating {
     pub scale: f32,
 }
 
-/// What the logits of a router become.
+/// The function that makes weights of a router's logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GatingKind {
     /// A softmax over all experts; those with the most are chosen.

@@ -14,6 +14,7 @@ pub mod experts;
 pub mod few;
 pub mod gemm;
 pub mod integers;
+pub mod output;
 pub mod pool;
 pub mod rotate;
 pub mod tiled;

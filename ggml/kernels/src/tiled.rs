@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use crate::aligned::Aligned;
 use crate::amx::{Operand, Tiles, DEPTH, ROWS, SIDE};
+use crate::output::Output;
 
 /// Words of a tile, its high halves and its low ones.
 const TILE: usize = 2 * ROWS * ROWS;
@@ -98,22 +99,6 @@ pub struct Scratch {
     tile: Aligned<u32>,
     /// A result of which only a part is wanted.
     edge: Aligned<f32>,
-}
-
-/// Where a thread writes: rows of `m` floats, one for each row of the packed floats.
-#[derive(Clone, Copy)]
-pub struct Output {
-    out: *mut f32,
-    m: usize,
-}
-
-impl Output {
-    /// # Safety
-    /// As many rows of `m` floats as are packed lie from `out` on, and may be written; of these, elements that are
-    /// asked for ([`Scratch::multiply`]) by nobody else meanwhile.
-    pub unsafe fn new(out: *mut f32, m: usize) -> Output {
-        Output { out, m }
-    }
 }
 
 impl Scratch {

@@ -1,4 +1,4 @@
-//! What the ops of attention refuse.
+//! Operands that the ops of attention refuse.
 
 use crate::common::*;
 use ggml::attention::{AttentionBranch, Scoring};

@@ -80,7 +80,7 @@ fn no_number_is_chosen_last_and_nothing_crashes() {
     }
 }
 
-/// What is summed up in an element of a product, by definition: `sum` over index `i` of the weight's element `at(row,
+/// The terms of an element of a product, by definition: `sum` over index `i` of the weight's element `at(row,
 /// i)` of the expert and element `i` of the input.
 struct Definition<'a> {
     w: &'a [f32],

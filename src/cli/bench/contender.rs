@@ -31,7 +31,7 @@ impl Engine for Session<'_> {
     }
 }
 
-/// What a test is measured by.
+/// The clock that a test is measured by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Clock {
     /// The time that passes.

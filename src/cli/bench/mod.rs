@@ -80,7 +80,7 @@ struct Args {
     /// Run the same tests through libllama as well
     #[arg(long, value_name = "ENGINE", value_parser = ["libllama"])]
     against: Option<String>,
-    /// What is measured: the time that passes, or the processors' time of this process, which other work on the
+    /// The clock: the time that passes, or the processors' time of this process, which other work on the
     /// machine changes less (with one thread; waiting threads spend it, too)
     #[arg(long, value_name = "KIND", default_value = "wall")]
     clock: Clock,

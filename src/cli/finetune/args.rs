@@ -185,7 +185,7 @@ struct RunArgs {
         value_parser = ["f32", "f16", "bf16"]
     )]
     keep_type: String,
-    /// What products of weights may round: floats to 16 bits where that is faster (auto), or nothing (f32)
+    /// Rounding allowed in products of weights: floats to 16 bits where that is faster (auto), or nothing (f32)
     #[arg(long, value_name = "KIND", default_value = "auto")]
     math: Math,
     /// Only operations that every backend has

@@ -1,4 +1,4 @@
-//! What single architectures say about their layers beyond the keys that all of them share.
+//! Properties of single architectures' layers beyond the keys that all of them share.
 //!
 //! Source of each: `load_arch_hparams` in llama.cpp's `src/models/NAME.cpp`.
 

@@ -274,7 +274,7 @@ pub(super) struct Resolved {
     pub notes: Vec<String>,
     /// Whether keys that no later query sees are to leave the cache.
     pub evict: bool,
-    /// What changed nothing in these layers: keys of settings, and the method's own name for the rest of it.
+    /// Settings that changed nothing in these layers: keys of settings, and the method's own name for the rest of it.
     pub idle: Vec<&'static str>,
 }
 

@@ -271,7 +271,7 @@ fn asks_for_nothing(part: &Part) -> bool {
     *part.method() == super::plain::METHOD && part.args().iter().all(|(key, _)| *key == "original")
 }
 
-/// What a part was given without effect in any layer it acts on, as a sentence.
+/// The settings of a part that have no effect in any layer it acts on, as a sentence.
 fn idle_note(part: &Part, idle: &[&str], n_ctx: usize) -> Option<String> {
     let name = part.name();
     let settings = part.args().iter().filter(|(key, _)| settings::changes(key));

@@ -184,7 +184,7 @@ fn token_ids_are_documents_between_separators() {
     assert!(refused(open("a.bin", 4, &Separator::Eos)).contains("expected token ids below 268"));
 }
 
-/// What a run that is resumed relies on, for each method: sample `n` is the same whoever asks for it, and when.
+/// A resumed run relies on this, for each method: sample `n` is the same whoever asks for it, and when.
 #[test]
 fn transformed_samples_are_the_same_again() {
     let corpus = World::texts(&[300, 20, 500, 77, 1000, 3, 640, 210]).corpus(&Separator::Auto);

@@ -8,7 +8,7 @@ use ropewalk_core::tokenizer::Token;
 use crate::random::{below, subset};
 use crate::sample::{Sample, Span, SpanKind};
 
-/// What a token of a new sample is, as the rules for its loss tell tokens apart.
+/// The kinds of tokens of a new sample that the rules for its loss tell apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Text,

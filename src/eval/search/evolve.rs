@@ -77,7 +77,7 @@ const TOUCHED: f64 = 0.3;
 const CROSSOVER_TRIES: usize = 20;
 const MUTATION_TRIES: usize = 1000;
 
-/// What scores factors, and the end of the search where it says `None`.
+/// The function that scores factors; the search ends where it returns `None`.
 pub(super) type Score<'a, E> = dyn FnMut(&[f64]) -> Result<Option<f64>, E> + 'a;
 
 /// The best individuals, best first: all that were found until generations, the scorer or new factors ended. `seeds` are the

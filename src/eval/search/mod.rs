@@ -25,7 +25,7 @@ use crate::model::{Error, Result};
 use crate::rope::{Plan, Spec};
 use crate::Token;
 
-/// What factors are judged by.
+/// The measure of factors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {
@@ -43,7 +43,7 @@ pub const GOALS: &[(&str, Goal)] = &[("perplexity", Goal::Perplexity), ("needle"
 pub struct Params {
     /// The context to search for, tokens.
     pub ctx: usize,
-    /// What factors are judged by.
+    /// The measure of factors.
     pub goal: Goal,
     /// Texts that are read under each list of factors, at most.
     pub samples: usize,
@@ -103,7 +103,7 @@ pub struct Report {
     pub ctx: usize,
     /// The trained window.
     pub n_ctx_orig: usize,
-    /// What factors were judged by.
+    /// The measure of factors.
     pub goal: Goal,
     /// Texts read under each list of factors.
     pub samples: usize,

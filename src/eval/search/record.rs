@@ -1,4 +1,4 @@
-//! What a search has scored so far, in a file that it goes on from.
+//! The lists that a search has scored so far, in a file that it goes on from.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What factors are worth: how well the model predicts under them.
+//! Scores of factors: how well the model predicts under them.
 
 use rand::seq::SliceRandom;
 use rand::Rng;

@@ -61,7 +61,7 @@ pub(crate) struct Family {
     pub(crate) classes: &'static [&'static str],
     /// `general.architecture`.
     pub(crate) arch: &'static str,
-    /// What transformers takes where config.json lacks a key; JSON.
+    /// The values of transformers where config.json lacks a key; JSON.
     pub(crate) defaults: &'static str,
     /// Names of tensors, without `.weight` or `.bias`, that are not those of [`NAMES`]; `{}` is the layer.
     pub(crate) names: &'static [(&'static str, &'static str)],
@@ -84,7 +84,7 @@ pub(crate) struct Place<'a> {
     pub(crate) stored: &'a Stored,
     /// Name in the checkpoint, without what models for images put before it.
     pub(crate) name: &'a str,
-    /// What [`Family::names`] and [`NAMES`] make of it, with `.weight` or `.bias`.
+    /// The name in GGUF by [`Family::names`] and [`NAMES`], with `.weight` or `.bias`.
     pub(crate) mapped: Option<String>,
     pub(crate) file: &'a Tensors,
 }

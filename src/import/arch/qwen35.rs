@@ -88,7 +88,7 @@ fn sections(c: &Config) -> Result<Vec<i32>> {
     Ok(sections)
 }
 
-/// What draws on images, and layers that draft.
+/// Tensors of the vision tower, and of layers that draft tokens.
 pub(super) fn is_left_out(name: &str) -> bool {
     ["model.visual.", "visual.", "mtp."].iter().any(|start| name.starts_with(start))
 }

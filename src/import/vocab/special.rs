@@ -26,7 +26,7 @@ const ROLES: [(&str, Option<&str>); 9] = [
     ("eom", Some("eom")),
 ];
 
-/// What is found, by role.
+/// The special tokens found, by role.
 pub(super) struct Special {
     n_vocab: Option<usize>,
     ids: BTreeMap<&'static str, u32>,

@@ -199,7 +199,7 @@ pub(crate) const REROPE: &[Case] = &[
     Case { unit: 16, q_scale: log_n, ..case("rerope:window=17,leak=16,temperature=logn", leaky::<17, 16>) },
 ];
 
-/// What every method takes. The twins turn 16, 20, 32 pairs.
+/// Keys that every method takes. The twins turn 16, 20, 32 pairs.
 pub(crate) const SETTINGS: &[Case] = &[
     Case { q_scale: log_n, ..case("plain:temperature=logn", causal) },
     Case { q_scale: llama4, ..case("plain:temperature=llama4,temperature-scale=0.3", causal) },

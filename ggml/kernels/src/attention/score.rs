@@ -1,4 +1,4 @@
-//! What some models do to scores besides a softmax: a cap on their size, and a sink beside the keys.
+//! Changes that some models make to scores besides a softmax: a cap on their size, and a sink beside the keys.
 
 use std::f32::consts::LOG2_E;
 

@@ -19,6 +19,7 @@ use weights::Numbers;
 pub use weights::Kind;
 
 use crate::aligned::Aligned;
+use crate::output::Output;
 
 /// Elements that share a factor.
 pub const BLOCK: usize = 32;
@@ -144,20 +145,19 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// Where a thread writes: rows of `m` floats, one for each row of the packed floats.
+/// A product of weights with packed floats.
 #[derive(Clone, Copy)]
-pub struct Output {
-    out: *mut f32,
-    m: usize,
-}
-
-impl Output {
-    /// # Safety
-    /// As many rows of `m` floats as are packed lie from `out` on, and may be written; of these, elements that are
-    /// asked for ([`Scratch::multiply`]) by nobody else meanwhile.
-    pub unsafe fn new(out: *mut f32, m: usize) -> Output {
-        Output { out, m }
-    }
+pub struct Product<'a, R> {
+    /// The type of the weights.
+    pub kind: Kind,
+    /// Gives the bytes of a row of the weights.
+    pub row: R,
+    /// The floats, `shape` of them.
+    pub packed: &'a [u32],
+    /// How many rows of how many.
+    pub shape: Shape,
+    /// The result, an element for each row of the weights in each of its rows.
+    pub out: Output,
 }
 
 /// Buffers a thread keeps between calls.
@@ -179,59 +179,47 @@ pub struct Scratch {
 
 impl Scratch {
     /// Products of weights `rows` with the packed rows `tokens`: element `rows[i]` of each of their rows of the output.
-    /// `row` gives the bytes of a weight's row, of type `kind`.
     ///
     /// # Panics
     /// Where the processor lacks the instructions, lengths are not those of the shape, or something is outside it.
-    #[allow(clippy::too_many_arguments)]
     pub fn multiply<'w>(
         &mut self,
-        kind: Kind,
-        row: impl Fn(usize) -> &'w [u8],
-        packed: &[u32],
-        shape: Shape,
+        product: &Product<'_, impl Fn(usize) -> &'w [u8]>,
         tokens: Range<usize>,
         rows: Range<usize>,
-        out: Output,
     ) {
         let with = Instructions::all().next().expect("the caller has asked whether there are instructions");
-        self.multiply_with(with, kind, row, packed, shape, tokens, rows, out);
+        self.multiply_with(with, product, tokens, rows);
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn multiply_with<'w>(
         &mut self,
         with: Instructions,
-        kind: Kind,
-        row: impl Fn(usize) -> &'w [u8],
-        packed: &[u32],
-        shape: Shape,
+        product: &Product<'_, impl Fn(usize) -> &'w [u8]>,
         tokens: Range<usize>,
         rows: Range<usize>,
-        out: Output,
     ) {
-        assert!(Some(packed.len()) == shape.n_words() && tokens.end <= shape.n && rows.end <= out.m);
-        assert!(shape.k.is_multiple_of(kind.block().0));
+        let shape = product.shape;
+        assert!(
+            Some(product.packed.len()) == shape.n_words() && shape.k.is_multiple_of(product.kind.block().0)
+        );
+        assert!(tokens.end <= shape.n && rows.end <= product.out.m);
         if tokens.len() <= FEW {
-            self.few(with, kind, row, packed, shape, tokens, rows, out);
+            self.few(with, product, tokens, rows);
         } else {
-            self.many(with, kind, row, packed, shape, tokens, rows, out);
+            self.many(with, product, tokens, rows);
         }
     }
 
     /// Row by row.
-    #[allow(clippy::too_many_arguments)]
     fn few<'w>(
         &mut self,
         with: Instructions,
-        kind: Kind,
-        row: impl Fn(usize) -> &'w [u8],
-        packed: &[u32],
-        shape: Shape,
+        product: &Product<'_, impl Fn(usize) -> &'w [u8]>,
         tokens: Range<usize>,
         rows: Range<usize>,
-        out: Output,
     ) {
+        let &Product { kind, ref row, packed, shape, out } = product;
         let n_blocks = shape.n_blocks();
         self.values.refill(shape.k, 0);
         self.heads.resize(3 * n_blocks, 0.0);
@@ -254,18 +242,14 @@ impl Scratch {
     }
 
     /// Panel by panel.
-    #[allow(clippy::too_many_arguments)]
     fn many<'w>(
         &mut self,
         with: Instructions,
-        kind: Kind,
-        row: impl Fn(usize) -> &'w [u8],
-        packed: &[u32],
-        shape: Shape,
+        product: &Product<'_, impl Fn(usize) -> &'w [u8]>,
         tokens: Range<usize>,
         rows: Range<usize>,
-        out: Output,
     ) {
+        let &Product { kind, ref row, shape, .. } = product;
         let (block, block_bytes) = kind.block();
         let n_chunks = shape.k.div_ceil(CHUNK).max(1);
         let chunk = shape.k.div_ceil(n_chunks).next_multiple_of(block);
@@ -286,7 +270,7 @@ impl Scratch {
                     let rows = rows.map(|at| &row(at)[bytes.clone()]);
                     self.load(with, kind, rows, i * SQUARE / side, i * SQUARE % side, n);
                 }
-                self.group(with, kind.adds(), packed, shape, &tokens, &group, (from / BLOCK, n / BLOCK), out);
+                self.group(with, product, &tokens, &group, (from / BLOCK, n / BLOCK));
             }
         }
     }
@@ -319,18 +303,15 @@ impl Scratch {
     }
 
     /// Products of the panels at hand, which have these blocks of rows `rows`.
-    #[allow(clippy::too_many_arguments)]
-    fn group(
+    fn group<R>(
         &mut self,
         with: Instructions,
-        adds: bool,
-        packed: &[u32],
-        shape: Shape,
+        product: &Product<'_, R>,
         tokens: &Range<usize>,
         rows: &Range<usize>,
         (from, n_blocks): (usize, usize),
-        out: Output,
     ) {
+        let &Product { kind, packed, shape, out, .. } = product;
         let side = with.rows();
         for first in tokens.clone().step_by(PANEL_TOKENS) {
             let part = first..tokens.end.min(first + PANEL_TOKENS);
@@ -340,7 +321,7 @@ impl Scratch {
                 let panel = Panel {
                     values: &self.panels[of(n_blocks * BLOCK / 2)],
                     factors: &self.factors[of(n_blocks)],
-                    added: adds.then(|| &self.added[of(2 * n_blocks)]),
+                    added: kind.adds().then(|| &self.added[of(2 * n_blocks)]),
                 };
                 let n = side.min(rows.end - row);
                 // SAFETY: the first element wanted, inside the rows that may be written (`Output::new`).

@@ -91,7 +91,7 @@ fn check(with: Instructions, kind: Kind, k: usize, n: usize, m: usize) {
         // SAFETY: n rows of m.
         let to = unsafe { Output::new(out.as_mut_ptr(), m) };
         let row = |i: usize| &bytes[i * row_bytes..][..row_bytes];
-        scratch.multiply_with(with, kind, row, &packed, shape, tokens, rows, to);
+        scratch.multiply_with(with, &Product { kind, row, packed: &packed, shape, out: to }, tokens, rows);
     }
     for j in 0..m {
         let w = weights(kind, &bytes[j * row_bytes..][..row_bytes]);
@@ -148,7 +148,8 @@ fn the_largest_numbers_do_not_overflow() {
                     let mut out = vec![f32::NAN; n];
                     // SAFETY: n rows of one.
                     let to = unsafe { Output::new(out.as_mut_ptr(), 1) };
-                    Scratch::default().multiply_with(with, kind, |_| &bytes, &packed, shape, 0..n, 0..1, to);
+                    let product = Product { kind, row: |_| &bytes[..], packed: &packed, shape, out: to };
+                    Scratch::default().multiply_with(with, &product, 0..n, 0..1);
                     for found in out {
                         assert!(
                             (f64::from(found) - expected).abs() <= 1e-5 * expected.abs() + 1e-3,

@@ -80,7 +80,7 @@ impl Mixture {
     }
 }
 
-/// What llama-quantize's options say.
+/// The options of llama-quantize.
 #[derive(Debug, Clone)]
 pub struct QuantizeParams {
     /// The mixture.
@@ -96,7 +96,7 @@ pub struct QuantizeParams {
     /// Types of tensors whose name has a match of the regular expression; the first that matches counts. They go before
     /// the mixture's choice, but not before `token_embedding` and `output`.
     pub overrides: Vec<(regex::Regex, DType)>,
-    /// What each column of a matrix matters.
+    /// The importance of each column of a matrix.
     pub imatrix: Option<Imatrix>,
     /// Threads, 1 to 512.
     pub n_threads: u32,
@@ -125,7 +125,7 @@ impl QuantizeParams {
 /// whether to go on; on Linux the work ends when it says no, elsewhere it is not asked.
 ///
 /// # Errors
-/// What libllama would abort on or would silently leave undone, by file and tensor; an architecture or a tensor that
+/// Everything that libllama would abort on or silently leave undone, by file and tensor; an architecture or a tensor that
 /// it does not know; values that the types cannot hold; what it says itself, a full disk among it; and, as
 /// [`Error::Backend`], that `watch` ended it.
 pub fn quantize(
