@@ -1,12 +1,14 @@
-//! Products of Q4_1 weights with few rows of floats, an op of our own for the CPU.
+//! Products of quantised weights with few rows of floats, an op of our own for the CPU.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use kernels::few::{q4_1, Rounded, AVAILABLE, MOST};
+use kernels::codes::Kind;
+use kernels::few::{available, Rounded, MOST};
 
 use crate::custom::share;
 use crate::graph::Builder;
+use crate::integers::kind;
 use crate::ops::{check, f32_rows, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
@@ -14,26 +16,26 @@ use crate::{sys, DType, Error, Result};
 /// Most rows of floats for which this op is faster than ggml's.
 pub const MOST_ROWS: usize = 2 * MOST;
 
-/// Whether there is such a product for weights of this type on this machine.
+/// Whether there is such a product for weights of this type on this processor.
 pub fn has_few_rows_product(dtype: DType) -> bool {
-    AVAILABLE && dtype == DType::Q4_1
+    available() && kind(dtype).is_some()
 }
 
 impl<'c> Builder<'c> {
-    /// F32 `[m, n]`: every row of a Q4_1 weight `[k, m]` times every row of `x`, F32 `[k, n]`, rounded to eight bits in
-    /// blocks of 32, as ggml does it. For the CPU ([`has_few_rows_product`]); elsewhere the graph is refused. The
-    /// result does not depend on the number of threads.
+    /// F32 `[m, n]`: every row of a quantised weight `[k, m]` times every row of `x`, F32 `[k, n]`, rounded to eight bits in
+    /// blocks of 32. For the CPU ([`has_few_rows_product`]); elsewhere the graph is refused. The result does not depend on
+    /// the number of threads.
     pub fn few_rows_product(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
         let op = "few_rows_product";
         let ([k, m, a, b], [l, n, c, d]) = (w.ne(), x.ne());
-        if !has_few_rows_product(w.dtype()) {
+        let Some(kind) = kind(w.dtype()).filter(|_| available()) else {
             let what = format!("{} weights have no such product on this processor", w.dtype());
             return Err(Error::Op { op, what });
-        }
+        };
         let whole = Some(w.nb()[1]) == w.dtype().row_bytes(k) && f32_rows(x);
         check(whole && k == l && a * b * c * d == 1, op, "a weight [k,m] and f32 [k,n]", &[w, x])?;
         possible(op, DType::F32, [m, n, 1, 1])?;
-        self.custom(DType::F32, [m, n, 1, 1], &[w, x], run_product, ())
+        self.custom(DType::F32, [m, n, 1, 1], &[w, x], run_product, kind)
     }
 }
 
@@ -41,10 +43,10 @@ thread_local! {
     static ROUNDED: RefCell<Rounded> = RefCell::default();
 }
 
-unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the node made in `few_rows_product`; its sources are the weight and the floats checked
-    // there, computed before.
-    let (dst, w, x) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1]) };
+unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `few_rows_product`; its sources are the weight and the floats checked there,
+    // computed before, its user data was boxed there.
+    let (dst, w, x, kind) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1], *(data as *const Kind)) };
     let (k, m, n) = (w.ne[0] as usize, dst.ne[0] as usize, dst.ne[1] as usize);
     let mine = share(m.div_ceil(4), ith, nth);
     let (first, end) = (mine.start * 4, m.min(mine.end * 4));
@@ -64,7 +66,7 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32,
         unsafe { *(dst.data as *mut f32).add(t * m + first + row) = value }
     };
     ROUNDED.with_borrow_mut(|rounded| {
-        rounded.set(k, (0..n).map(floats));
+        rounded.set(kind, k, (0..n).map(floats));
         let mut at = 0;
         while at < n {
             let each = |row: usize, t: usize, products: &[f32]| {
@@ -72,10 +74,10 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32,
             };
             let nb = w.nb[1];
             match n - at {
-                1 => q4_1::<1>(rows, nb, rounded, at, |row, p| each(row, at, &p)),
-                2 => q4_1::<2>(rows, nb, rounded, at, |row, p| each(row, at, &p)),
-                3 => q4_1::<3>(rows, nb, rounded, at, |row, p| each(row, at, &p)),
-                _ => q4_1::<MOST>(rows, nb, rounded, at, |row, p| each(row, at, &p)),
+                1 => rounded.products::<1>(rows, nb, at, |row, p| each(row, at, &p)),
+                2 => rounded.products::<2>(rows, nb, at, |row, p| each(row, at, &p)),
+                3 => rounded.products::<3>(rows, nb, at, |row, p| each(row, at, &p)),
+                _ => rounded.products::<MOST>(rows, nb, at, |row, p| each(row, at, &p)),
             }
             at += MOST;
         }

@@ -4,7 +4,8 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use kernels::integers::{available, Kind, Product, Scratch, Shape, BLOCK};
+use kernels::codes::Kind;
+use kernels::integers::{available, Product, Scratch, Shape, BLOCK};
 use kernels::output::Output;
 
 use crate::custom::share;
@@ -21,7 +22,8 @@ const UNITS: usize = 6;
 /// Fewest tokens worth converting a weight for.
 const TOKENS: usize = 96;
 
-fn kind(dtype: DType) -> Option<Kind> {
+/// The kernels' name of a type.
+pub(crate) fn kind(dtype: DType) -> Option<Kind> {
     Some(match dtype {
         DType::Q4_0 => Kind::Q4_0,
         DType::Q4_1 => Kind::Q4_1,

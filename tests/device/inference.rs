@@ -10,7 +10,7 @@ use crate::common::{all_logits, open, params, score, scratch, top, KV};
 use crate::subject::{allowed, none, Subject, Way};
 
 /// A shape of every architecture whose layers all have attention and no experts; see [`mixtures_of_experts`].
-pub(crate) const SHAPES: [&str; 16] = [
+pub(crate) const SHAPES: [&str; 17] = [
     "llama-tiny",
     "llama-tiny-gqa",
     "qwen2-tiny-tied",
@@ -21,6 +21,7 @@ pub(crate) const SHAPES: [&str; 16] = [
     "gemma3-tiny",
     "gptneox-tiny",
     "gptneox-tiny-sequential",
+    "gptneox-tiny-erf",
     "granite-tiny",
     "mistral3-tiny",
     "olmo2-tiny",

@@ -12,7 +12,7 @@ use gguf::{Value, Writer};
 
 use crate::{rows, types, Error, Result, Work};
 use ropewalk_core::control::Control;
-use ropewalk_core::hparams::DeltaNetHparams;
+use ropewalk_core::hparams::{keys, DeltaNetHparams, Gelu};
 use ropewalk_core::ids::{self, LinearId, NormId, NormRole, ParamId, Role, TOKEN_EMBD};
 pub use shapes::{DeltaNet, Ffn, NamedShape, Norms, QkNorm, Shape, SHAPES};
 use values::{normal, Source};
@@ -333,6 +333,9 @@ fn write_keys(writer: &mut Writer<'_>, shape: &Shape, file_type: u32, seed: u64)
     }
     for (key, value) in &shape.keys {
         writer.set(&format!("{}.{key}", shape.arch), value.clone());
+    }
+    if shape.gelu == Gelu::Erf {
+        writer.set(keys::GELU, text("erf"));
     }
     tokens::write(writer, shape.n_vocab);
 }

@@ -1,7 +1,7 @@
 //! Shapes of random models: the tiny ones tests use, and those of well-known models, for speed.
 
 use gguf::Value;
-use ropewalk_core::hparams::DeltaNetHparams;
+use ropewalk_core::hparams::{DeltaNetHparams, Gelu};
 
 use super::tiny;
 use crate::{Error, Result};
@@ -47,6 +47,8 @@ pub struct Shape {
     pub layer_norm: Option<bool>,
     /// The feed-forward.
     pub ffn: Ffn,
+    /// The form of GELU, where it is not llama.cpp's (tanh).
+    pub gelu: Gelu,
     /// Gated delta-nets in place of attention; the layers that attend gate their output.
     pub delta_net: Option<DeltaNet>,
     /// A score for each query head that takes part in the softmax of attention.
@@ -191,6 +193,11 @@ pub static SHAPES: &[NamedShape] = &[
         shape: || tiny::gptneox(false),
     },
     NamedShape {
+        name: "gptneox-tiny-erf",
+        about: "gptneox-tiny with GELU by the error function, as Pythia",
+        shape: || Shape { gelu: Gelu::Erf, ..tiny::gptneox(true) },
+    },
+    NamedShape {
         name: "gpt-oss-tiny",
         about: "sinks, a window in half of 4 layers, 4 of 8 experts",
         shape: tiny::gpt_oss,
@@ -224,6 +231,22 @@ pub static SHAPES: &[NamedShape] = &[
         shape: tiny::qwen35moe,
     },
     NamedShape { name: "qwen3moe-tiny", about: "qwen3-tiny with 2 of 8 experts", shape: tiny::qwen3moe },
+    NamedShape {
+        name: "qwen3-30b-a3b-4",
+        about: "4 of the 48 layers of Qwen3-30B-A3B: 8 of 128 experts",
+        shape: || Shape {
+            n_layer: 4,
+            n_embd: 2048,
+            n_head: 32,
+            n_head_kv: 4,
+            n_embd_head: 128,
+            n_ff: 768,
+            n_vocab: 151_936,
+            n_ctx_train: 32_768,
+            ffn: Ffn::Experts { n: 128, used: 8, shared: 0 },
+            ..tiny::qwen3moe()
+        },
+    },
     NamedShape {
         name: "smollm2-135m",
         about: "SmolLM2-135M",
@@ -312,6 +335,7 @@ pub(super) fn llama_tiny() -> Shape {
         norms: Norms::Pre,
         layer_norm: None,
         ffn: Ffn::Gated,
+        gelu: Gelu::Tanh,
         delta_net: None,
         sinks: false,
         freq_base: 10_000.0,

@@ -8,6 +8,7 @@ mod amx;
 pub mod attention;
 pub mod attention_landmark;
 pub mod attention_train;
+pub mod codes;
 pub mod cross_entropy;
 pub mod dequantize;
 pub mod experts;

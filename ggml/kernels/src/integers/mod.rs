@@ -14,9 +14,7 @@ mod weights;
 use std::ops::Range;
 
 use product::{Instructions, Panel, Row, MOST_ROWS, PANEL_TOKENS, ROW_TOKENS, SQUARE};
-use weights::Numbers;
-
-pub use weights::Kind;
+use weights::{read, Numbers};
 
 use crate::aligned::Aligned;
 use crate::output::Output;
@@ -226,7 +224,7 @@ impl Scratch {
         for at in rows {
             let (factors, added) = self.heads.split_at_mut(n_blocks);
             // SAFETY: whatever the instructions, the processor has AVX2.
-            unsafe { kind.read(row(at), Numbers { values: &mut self.values, factors, added }) };
+            unsafe { read(kind, row(at), Numbers { values: &mut self.values, factors, added }) };
             let row = Row { values: &self.values, factors, added: kind.adds().then_some(&*added) };
             for first in tokens.clone().step_by(ROW_TOKENS) {
                 let part = first..tokens.end.min(first + ROW_TOKENS);
@@ -294,7 +292,7 @@ impl Scratch {
             let to =
                 Numbers { values: &mut self.values[i * n..(i + 1) * n], factors: heads.0, added: heads.1 };
             // SAFETY: whatever the instructions, the processor has AVX2.
-            unsafe { kind.read(bytes, to) };
+            unsafe { read(kind, bytes, to) };
             factors.iter_mut().skip(i).step_by(side).zip(&*heads.0).for_each(|(to, v)| *to = *v);
             added.iter_mut().skip(i).step_by(side).zip(&*heads.1).for_each(|(to, v)| *to = *v);
         }
@@ -348,4 +346,4 @@ impl Scratch {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

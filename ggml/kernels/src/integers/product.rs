@@ -46,7 +46,11 @@ impl Instructions {
     fn are_here(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         match self {
-            Instructions::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Instructions::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
             Instructions::Vnni => {
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")

@@ -1,58 +1,17 @@
 //! Products in integers beside the same in f64.
 
-use half::f16;
-
 use super::*;
+use crate::codes::tests::{filled_row, random_rows as rows};
 use crate::dequantize;
 
-const KINDS: [Kind; 12] = [
-    Kind::Q4_0,
-    Kind::Q4_1,
-    Kind::Q5_0,
-    Kind::Q5_1,
-    Kind::Q8_0,
-    Kind::Iq4Nl,
-    Kind::Iq4Xs,
-    Kind::Q2K,
-    Kind::Q3K,
-    Kind::Q4K,
-    Kind::Q5K,
-    Kind::Q6K,
-];
-
-/// Where the half-precision numbers of a block lie.
-fn halves(kind: Kind) -> &'static [usize] {
-    match kind {
-        Kind::Q4_1 | Kind::Q5_1 | Kind::Q4K | Kind::Q5K => &[0, 2],
-        Kind::Q2K => &[80, 82],
-        Kind::Q3K => &[108],
-        Kind::Q6K => &[208],
-        _ => &[0],
-    }
-}
-
-/// `n` rows of `k` weights: any bytes, but for the numbers that scale them.
-fn rows(kind: Kind, n: usize, k: usize) -> Vec<u8> {
-    let (block, n_bytes) = kind.block();
-    let mut bytes: Vec<u8> =
-        (0..(n * k / block * n_bytes) as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
-    for (i, bytes) in bytes.chunks_exact_mut(n_bytes).enumerate() {
-        for (j, at) in halves(kind).iter().enumerate() {
-            let value = f16::from_f32(0.01 + ((i * 7 + j * 3) % 13) as f32 * 0.003);
-            bytes[*at..at + 2].copy_from_slice(&value.to_le_bytes());
-        }
-    }
-    bytes
-}
-
 /// The weights of a row as its numbers say.
-fn weights(kind: Kind, bytes: &[u8]) -> Vec<f64> {
+pub(crate) fn weights(kind: Kind, bytes: &[u8]) -> Vec<f64> {
     let (block, n_bytes) = kind.block();
     let k = bytes.len() / n_bytes * block;
     let (mut values, mut factors, mut added) =
         (vec![0; k], vec![f32::NAN; k / BLOCK], vec![f32::NAN; k / BLOCK * 2]);
     // SAFETY: tests go on only where there are instructions.
-    unsafe { kind.read(bytes, Numbers { values: &mut values, factors: &mut factors, added: &mut added }) };
+    unsafe { read(kind, bytes, Numbers { values: &mut values, factors: &mut factors, added: &mut added }) };
     assert!(values.iter().all(|v| v.unsigned_abs() <= 4096));
     let added = |i: usize| if kind.adds() { f64::from(added[i / (BLOCK / 2)]) } else { 0.0 };
     (0..k).map(|i| f64::from(values[i]) * f64::from(factors[i / BLOCK]) + added(i)).collect()
@@ -114,7 +73,7 @@ fn products() {
     let mut skipped = vec![Instructions::Avx2, Instructions::Vnni];
     for with in Instructions::all() {
         skipped.retain(|s| *s != with);
-        for kind in KINDS {
+        for kind in Kind::ALL {
             let block = kind.block().0;
             for (n_blocks, n, m) in [(1, 1, 1), (3, 2, 5), (2, 9, 16), (5, 40, 33), (3, 70, 150)] {
                 check(with, kind, n_blocks * block, n, m);
@@ -129,15 +88,10 @@ fn products() {
 #[test]
 fn the_largest_numbers_do_not_overflow() {
     for with in Instructions::all() {
-        for kind in KINDS {
-            let (k, (_, n_bytes)) = (256, kind.block());
+        for kind in Kind::ALL {
+            let k = 256;
             for byte in [0u8, 0x7f, 0x80, 0xff] {
-                let mut bytes = vec![byte; k / kind.block().0 * n_bytes];
-                for bytes in bytes.chunks_exact_mut(n_bytes) {
-                    for at in halves(kind) {
-                        bytes[*at..at + 2].copy_from_slice(&f16::ONE.to_le_bytes());
-                    }
-                }
+                let bytes = filled_row(kind, byte, k / kind.block().0);
                 let expected: f64 = weights(kind, &bytes).iter().sum();
                 for n in [1, 20] {
                     let shape = Shape { k, n };
