@@ -55,13 +55,13 @@ impl Kind {
     }
 
     /// Whether something is added to the products of factors and codes.
-    pub(crate) fn adds(self) -> bool {
+    pub(crate) const fn adds(self) -> bool {
         matches!(self, Kind::Q4_1 | Kind::Q5_1 | Kind::Q2K | Kind::Q4K | Kind::Q5K)
     }
 
     /// The code that stands for 0, in types to which nothing is added. Codes below it are read as they are: signed ones
     /// have an offset of 0.
-    pub(crate) fn offset(self) -> i8 {
+    pub(crate) const fn offset(self) -> i8 {
         match self {
             Kind::Q4_0 => 8,
             Kind::Q5_0 => 16,
@@ -72,7 +72,7 @@ impl Kind {
     }
 
     /// Whether codes have a sign.
-    pub(crate) fn signed(self) -> bool {
+    pub(crate) const fn signed(self) -> bool {
         matches!(self, Kind::Q8_0 | Kind::Iq4Nl | Kind::Iq4Xs)
     }
 }
@@ -113,11 +113,13 @@ pub(crate) mod x86 {
     /// The values of a code of four bits in the types IQ4_NL and IQ4_XS.
     const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-    /// Factors of a block of 256: of each sixteen weights that of the block times a whole number, and what is added.
+    /// Factors of a block: `factor` times a whole number for each part, or each half of one ([`Codes::HALVES`]); and
+    /// `added` times another, which is added. Those behind the last are 0.
     pub(crate) struct Heads {
         pub(crate) factor: f32,
-        pub(crate) factors: [i16; 16],
-        pub(crate) added: [f32; 16],
+        pub(crate) factors: [i8; 16],
+        pub(crate) added: f32,
+        pub(crate) times: [i8; 16],
     }
 
     /// A type of weights.
@@ -125,6 +127,8 @@ pub(crate) mod x86 {
         /// The bytes of a block.
         type Block;
         const KIND: Kind;
+        const ADDS: bool = Self::KIND.adds();
+        const SIGNED: bool = Self::KIND.signed();
         /// Registers of 32 codes that a block has.
         const PARTS: usize;
         /// Whether factors are of sixteen weights each, not of 32.
@@ -138,15 +142,11 @@ pub(crate) mod x86 {
         /// The processor has AVX2.
         unsafe fn codes(b: &Self::Block, part: usize) -> __m256i;
 
-        /// The bits of the factor of a block of 32, and of what is added.
-        fn head(b: &Self::Block) -> [i16; 2];
+        /// The bits of the factor of a block of 32, and behind them those of what is added, if anything.
+        fn head(b: &Self::Block) -> i32;
 
-        /// The same of a block of 256.
+        /// Factors of a block.
         fn heads(b: &Self::Block) -> Heads;
-    }
-
-    fn bits(bytes: &[u8], at: usize) -> i16 {
-        i16::from_le_bytes([bytes[at], bytes[at + 1]])
     }
 
     fn scale(bytes: &[u8], at: usize) -> f32 {
@@ -239,14 +239,14 @@ pub(crate) mod x86 {
                 }
 
                 #[inline(always)]
-                fn head(b: &Self::Block) -> [i16; 2] {
-                    [bits(b, 0), if Self::KIND.adds() { bits(b, 2) } else { 0 }]
+                fn head(b: &Self::Block) -> i32 {
+                    i32::from_le_bytes([b[0], b[1], b[2], b[3]])
                 }
 
                 #[inline(always)]
                 fn heads(b: &Self::Block) -> Heads {
-                    let [factor, added] = Self::head(b).map(|bits| f16::from_bits(bits as u16).to_f32());
-                    Heads { factor, factors: [1; 16], added: [added; 16] }
+                    let added = if Self::ADDS { scale(b, 2) } else { 0.0 };
+                    Heads { factor: scale(b, 0), factors: [1; 16], added, times: [1; 16] }
                 }
             }
         };
@@ -282,7 +282,7 @@ pub(crate) mod x86 {
         (
             $(#[$doc:meta])*
             $name:ident, $bytes:literal, halves: $halves:literal, $b:ident => $factor:expr,
-            $i:ident => $codes:expr, $factors:expr, $added:expr
+            $i:ident => $codes:expr, $factors:expr, $added:expr, $times:expr
         ) => {
             $(#[$doc])*
             pub(crate) struct $name;
@@ -305,13 +305,13 @@ pub(crate) mod x86 {
                 }
 
                 #[inline(always)]
-                fn head(_: &Self::Block) -> [i16; 2] {
-                    unreachable!("blocks of 256 have factors of their parts")
+                fn head(_: &Self::Block) -> i32 {
+                    unreachable!("parts of a block of 256 have factors of their own")
                 }
 
                 #[inline(always)]
                 fn heads($b: &Self::Block) -> Heads {
-                    Heads { factor: scale($b, $factor), factors: $factors, added: $added }
+                    Heads { factor: scale($b, $factor), factors: $factors, added: $added, times: $times }
                 }
             }
         };
@@ -321,52 +321,47 @@ pub(crate) mod x86 {
         /// Places in a table; a factor of six bits for 32.
         Iq4Xs, 136, halves: false, b => 0,
         i => looked_up(nibbles(b, 8 + 16 * i)),
-        std::array::from_fn(|i| {
-            let (part, high) = (i / 2, u16::from_le_bytes([b[2], b[3]]));
-            let low = b[4 + part / 2] >> (4 * (part % 2)) & 15;
-            i16::from(low) + 16 * (high >> (2 * part) & 3) as i16 - 32
-        }),
-        [0.0; 16]
+        {
+            let high = u16::from_le_bytes([b[2], b[3]]);
+            let of = |i: usize| (b[4 + i / 2] >> (4 * (i % 2)) & 15) as i8 + 16 * (high >> (2 * i) & 3) as i8 - 32;
+            std::array::from_fn(|i| if i < 8 { of(i) } else { 0 })
+        },
+        0.0, [0; 16]
     );
     large!(
         /// Two bits each; a factor and a minimum of four bits for sixteen.
         Q2K, 84, halves: true, b => 80,
         i => shifted(load(b, 16 + i / 4 * 32), i % 4 * 2, 3),
-        std::array::from_fn(|i| i16::from(b[i] & 15)),
-        {
-            let least = -scale(b, 82);
-            std::array::from_fn(|i| least * f32::from(b[i] >> 4))
-        }
+        std::array::from_fn(|i| (b[i] & 15) as i8),
+        -scale(b, 82), std::array::from_fn(|i| (b[i] >> 4) as i8)
     );
     large!(
         /// Two bits each, and a third elsewhere. A factor of six bits for sixteen.
         Q3K, 110, halves: true, b => 108,
         i => _mm256_or_si256(shifted(load(b, 32 + i / 4 * 32), i % 4 * 2, 3), chosen(load(b, 0), i, 4)),
-        std::array::from_fn(|i| {
-            let (low, high) = (b[96 + i % 8] >> (i / 8 * 4) & 15, b[104 + i % 4] >> (i / 4 * 2) & 3);
-            i16::from(low | high << 4) - 32
-        }),
-        [0.0; 16]
+        {
+            let [low, next, high] = [96, 100, 104].map(|at| word(b, at));
+            let quads = [low, next, low >> 4, next >> 4].into_iter().enumerate();
+            let quads = quads.map(|(i, x)| x & 0x0f0f_0f0f | (high >> (2 * i) & 0x0303_0303) << 4);
+            let mut all = [0; 16];
+            for (all, quad) in all.as_chunks_mut::<4>().0.iter_mut().zip(quads) {
+                *all = quad.to_le_bytes().map(|x| x as i8 - 32);
+            }
+            all
+        },
+        0.0, [0; 16]
     );
     large!(
         /// Four bits each; a factor and a minimum for 32.
         Q4K, 144, halves: false, b => 0,
         i => shifted(load(b, 16 + i / 2 * 32), i % 2 * 4, 15),
-        twice(six_bits(b)[0]).map(i16::from),
-        {
-            let least = -scale(b, 2);
-            twice(six_bits(b)[1]).map(|x| least * f32::from(x))
-        }
+        six_bits(b)[0], -scale(b, 2), six_bits(b)[1]
     );
     large!(
         /// As Q4_K, with a fifth bit elsewhere.
         Q5K, 176, halves: false, b => 0,
         i => _mm256_or_si256(shifted(load(b, 48 + i / 2 * 32), i % 2 * 4, 15), chosen(load(b, 16), i, 16)),
-        twice(six_bits(b)[0]).map(i16::from),
-        {
-            let least = -scale(b, 2);
-            twice(six_bits(b)[1]).map(|x| least * f32::from(x))
-        }
+        six_bits(b)[0], -scale(b, 2), six_bits(b)[1]
     );
     large!(
         /// Four bits each and two elsewhere. A factor of eight bits for sixteen.
@@ -377,24 +372,22 @@ pub(crate) mod x86 {
             let high = shifted(load(b, 128 + half * 32), quarter * 2, 3);
             _mm256_or_si256(low, _mm256_slli_epi16::<4>(high))
         },
-        std::array::from_fn(|i| i16::from(b[192 + i] as i8)),
-        [0.0; 16]
+        std::array::from_fn(|i| b[192 + i] as i8),
+        0.0, [0; 16]
     );
+
+    fn word(b: &[u8], at: usize) -> u32 {
+        u32::from_le_bytes(b[at..at + 4].try_into().expect("four bytes"))
+    }
 
     /// Factors and minima of the eight parts of a block of Q4_K or Q5_K, six bits each, in twelve bytes from the fourth on.
     #[inline(always)]
-    fn six_bits(b: &[u8]) -> [[u8; 8]; 2] {
-        let word = |i: usize| u32::from_le_bytes(b[4 + 4 * i..8 + 4 * i].try_into().expect("four bytes"));
-        let [x, y, z] = [word(0), word(1), word(2)];
-        let join = |low: u32, high: u32| (u64::from(low) | u64::from(high) << 32).to_le_bytes();
+    fn six_bits(b: &[u8]) -> [[i8; 16]; 2] {
+        let [x, y, z] = [4, 8, 12].map(|at| word(b, at));
+        let join =
+            |low: u32, high: u32| (u128::from(low) | u128::from(high) << 32).to_le_bytes().map(|x| x as i8);
         let (six, four, two) = (0x3f3f_3f3f, 0x0f0f_0f0f, 0x0303_0303);
         [join(x & six, z & four | (x >> 6 & two) << 4), join(y & six, z >> 4 & four | (y >> 6 & two) << 4)]
-    }
-
-    /// Each of eight two times.
-    #[inline(always)]
-    fn twice(x: [u8; 8]) -> [u8; 16] {
-        std::array::from_fn(|i| x[i / 2])
     }
 }
 

@@ -1,14 +1,16 @@
 //! Products of quantised weights with few rows of floats, as in decoding. Floats are rounded to eight bits in blocks of 32;
 //! ggml rounds them alike beside most types, and in blocks of 256 beside K-quants.
 //!
-//! ggml's own products go over one row at a time, and wait for its one sum; here several rows are under way at once, and the
-//! codes of weights are multiplied as they lie, without their offset, which is taken off sums that are known beforehand.
+//! ggml's own products wait for one sum of a row; here four are under way at once, and the codes of weights are multiplied as
+//! they lie: their offset is taken off sums that are known beforehand.
 
 use crate::aligned::Aligned;
 use crate::codes::Kind;
 
 /// Values that are rounded together.
 const BLOCK: usize = 32;
+/// Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
+const ROUND: f32 = 12_582_912.0;
 /// Rows of floats multiplied at a time, at most.
 pub const MOST: usize = 4;
 
@@ -137,13 +139,16 @@ impl Rounded {
             use crate::codes::with_codes;
             match with {
                 Instructions::Avx2 => {
-                    with_codes!(kind, x86::avx2::<_, N>(self, rows, row_bytes, first, &mut out))
+                    with_codes!(kind, x86::avx2::products::<_, N>(self, rows, row_bytes, first, &mut out))
                 }
                 Instructions::Vnni => {
-                    with_codes!(kind, x86::vnni::<_, N>(self, rows, row_bytes, first, &mut out))
+                    with_codes!(kind, x86::vnni::products::<_, N>(self, rows, row_bytes, first, &mut out))
                 }
                 Instructions::AvxVnni => {
-                    with_codes!(kind, x86::avx_vnni::<_, N>(self, rows, row_bytes, first, &mut out));
+                    with_codes!(
+                        kind,
+                        x86::avx_vnni::products::<_, N>(self, rows, row_bytes, first, &mut out)
+                    );
                 }
             }
         }
@@ -154,13 +159,10 @@ impl Rounded {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use std::arch::x86_64::*;
+    use super::{Rounded, BLOCK, ROUND};
 
-    use super::{Rounded, BLOCK};
-    use crate::codes::x86::Codes;
-
-    /// Rows of weights under way at once.
-    const ROWS: usize = 4;
+    /// Sums of a row under way at once: blocks take turns, so that none waits for the one before.
+    const SUMS: usize = 4;
 
     /// Rounds blocks to bytes and scales; sums of four are multiplied by `factor`, or by the scale where there is none.
     #[target_feature(enable = "avx2,fma")]
@@ -178,7 +180,7 @@ mod x86 {
             // What is no number stays none.
             let finite = x.iter().fold(true, |all, x| all & x.is_finite());
             let scale = if finite { largest / 127.0 } else { f32::NAN };
-            bytes.iter_mut().zip(x).for_each(|(byte, x)| *byte = (x * inverse).round_ties_even() as i8);
+            bytes.iter_mut().zip(x).for_each(|(byte, x)| *byte = (x * inverse + ROUND).to_bits() as i8);
             *to = scale;
             for (sum, four) in sums.iter_mut().zip(bytes.as_chunks::<4>().0) {
                 let four: i32 = four.iter().map(|x| i32::from(*x)).sum();
@@ -190,200 +192,225 @@ mod x86 {
         }
     }
 
-    /// A set of instructions that multiply bytes.
-    trait Bytes {
-        /// `sum` and, in each lane, four products: of codes without a sign, at most 63 with AVX2.
-        unsafe fn unsigned(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i;
-
-        /// The same of codes with a sign, where `sum` has been made for their offset.
-        unsafe fn signed(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i;
+    /// Where N rounded rows lie.
+    struct Floats<const N: usize> {
+        n_blocks: usize,
+        bytes: [*const i8; N],
+        scales: [*const f32; N],
+        sums: [*const i32; N],
     }
 
-    struct Avx2;
-    struct Vnni;
-    struct AvxVnni;
-
-    impl Bytes for Avx2 {
-        #[inline(always)]
-        unsafe fn unsigned(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-            // SAFETY: the processor has AVX2, as the caller's callers have asked.
-            unsafe {
-                let pairs = _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1));
-                _mm256_add_epi32(sum, pairs)
+    impl<const N: usize> Floats<N> {
+        /// Rows `first..first + N`.
+        fn new(x: &Rounded, first: usize) -> Floats<N> {
+            let n = x.n_blocks;
+            Floats {
+                n_blocks: n,
+                bytes: std::array::from_fn(|t| x.bytes[(first + t) * n * BLOCK..][..n * BLOCK].as_ptr()),
+                scales: std::array::from_fn(|t| x.scales[(first + t) * n..][..n].as_ptr()),
+                sums: std::array::from_fn(|t| x.sums[(first + t) * n * 8..][..n * 8].as_ptr()),
             }
         }
-
-        #[inline(always)]
-        unsafe fn signed(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-            // SAFETY: as above. Two products of 128 and 127 fit in 16 bits.
-            unsafe { Self::unsigned(sum, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes)) }
-        }
     }
 
-    /// The bytes of codes with a sign, 128 added.
-    #[inline(always)]
-    unsafe fn raised(codes: __m256i) -> __m256i {
-        // SAFETY: the processor has AVX2, as the caller's callers have asked.
-        unsafe { _mm256_xor_si256(codes, _mm256_set1_epi8(-128)) }
-    }
+    /// The loops for one set of instructions: `$unsigned` adds in each lane four products to a sum, of codes without a sign, and
+    /// `$signed` of codes with one, where the sum has been made for their offset.
+    macro_rules! loops {
+        ($name:ident, $features:literal, unsigned: $unsigned:expr, signed: $signed:expr) => {
+            pub(super) mod $name {
+                use std::arch::x86_64::*;
 
-    impl Bytes for Vnni {
-        #[inline(always)]
-        unsafe fn unsigned(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-            // SAFETY: the processor has the instruction, as the caller's callers have asked.
-            unsafe { _mm256_dpbusd_epi32(sum, codes, x) }
-        }
+                use super::{Floats, Rounded, BLOCK, SUMS};
+                use crate::codes::x86::Codes;
 
-        #[inline(always)]
-        unsafe fn signed(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-            // SAFETY: as above.
-            unsafe { Self::unsigned(sum, raised(codes), x) }
-        }
-    }
-
-    impl Bytes for AvxVnni {
-        #[inline(always)]
-        unsafe fn unsigned(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-            // SAFETY: the processor has the instruction, as the caller's callers have asked.
-            unsafe { _mm256_dpbusd_avx_epi32(sum, codes, x) }
-        }
-
-        #[inline(always)]
-        unsafe fn signed(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-            // SAFETY: as above.
-            unsafe { Self::unsigned(sum, raised(codes), x) }
-        }
-    }
-
-    /// Products of R rows of weights with rounded rows `first..first + N`.
-    #[inline(always)]
-    unsafe fn dots<T: Codes, B: Bytes, const R: usize, const N: usize>(
-        rows: [&[T::Block]; R],
-        x: &Rounded,
-        first: usize,
-    ) -> [[f32; N]; R] {
-        let n = x.n_blocks;
-        assert!(rows.iter().all(|row| row.len() * T::PARTS == n) && (first + N) * n <= x.scales.len());
-        let kind = T::KIND;
-        // SAFETY: the processor has the instructions, as callers' callers have asked. Blocks are counted up to those that rows
-        // have, and those of rounded rows are there by the assertion, with 32 bytes and eight sums each.
-        unsafe {
-            let bytes: [_; N] = std::array::from_fn(|t| x.bytes.as_ptr().add((first + t) * n * BLOCK));
-            let scales: [_; N] = std::array::from_fn(|t| x.scales.as_ptr().add((first + t) * n));
-            let sums: [_; N] = std::array::from_fn(|t| x.sums.as_ptr().add((first + t) * n * 8));
-            let mut totals = [[_mm256_setzero_ps(); N]; R];
-            for at in 0..n / T::PARTS {
-                let blocks: [&T::Block; R] = std::array::from_fn(|r| rows[r].get_unchecked(at));
-                // What is read of blocks of 256 beforehand: factors and numbers added, of sixteen weights each.
-                let mut heads = [[0.0f32; 32]; R];
-                if T::PARTS > 1 {
-                    for (heads, b) in heads.iter_mut().zip(blocks) {
-                        let of = T::heads(b);
-                        for i in 0..16 {
-                            heads[i] = of.factor * f32::from(of.factors[i]);
-                            heads[16 + i] = of.added[i];
-                        }
-                    }
-                }
-                for part in 0..T::PARTS {
-                    let at = at * T::PARTS + part;
-                    for r in 0..R {
-                        let codes = T::codes(blocks[r], part);
-                        let [factors, added] = if T::PARTS > 1 {
-                            [0, 16].map(|of| {
-                                let at = heads[r].as_ptr().add(of + 2 * part);
-                                if T::HALVES {
-                                    _mm256_set_m128(_mm_broadcast_ss(&*at.add(1)), _mm_broadcast_ss(&*at))
-                                } else {
-                                    _mm256_broadcast_ss(&*at)
+                /// Products of all rows with the rounded rows `first..first + N`, for `out`.
+                #[target_feature(enable = $features)]
+                pub(in super::super) fn products<T: Codes, const N: usize>(
+                    x: &Rounded,
+                    rows: &[u8],
+                    row_bytes: usize,
+                    first: usize,
+                    out: &mut impl FnMut(usize, [f32; N]),
+                ) {
+                    let x = Floats::new(x, first);
+                    for (i, row) in rows.chunks_exact(row_bytes).enumerate() {
+                        let row = T::blocks(row);
+                        assert!(row.len() * T::PARTS == x.n_blocks);
+                        let mut totals = [[_mm256_setzero_ps(); N]; SUMS];
+                        // SAFETY: the processor has the instructions, and blocks are counted up to those that the row and, by
+                        // the assertion, rounded rows have.
+                        unsafe {
+                            if T::PARTS > 1 {
+                                for (at, b) in row.iter().enumerate() {
+                                    large::<T, N>(b, &x, at * T::PARTS, &mut totals);
                                 }
-                            })
-                        } else {
-                            T::head(blocks[r]).map(|bits| _mm256_cvtph_ps(_mm_set1_epi16(bits)))
-                        };
-                        for t in 0..N {
-                            let values = _mm256_loadu_si256(bytes[t].add(at * BLOCK).cast());
-                            let known = _mm256_loadu_si256(sums[t].add(at * 8).cast());
-                            let sum = if kind.adds() { _mm256_setzero_si256() } else { known };
-                            let sum = if kind.signed() {
-                                B::signed(sum, codes, values)
                             } else {
-                                B::unsigned(sum, codes, values)
-                            };
-                            let factors = _mm256_mul_ps(factors, _mm256_broadcast_ss(&*scales[t].add(at)));
-                            let total = &mut totals[r][t];
-                            *total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), factors, *total);
-                            if kind.adds() {
-                                *total = _mm256_fmadd_ps(added, _mm256_castsi256_ps(known), *total);
+                                let (fours, rest) = row.as_chunks::<SUMS>();
+                                for (at, four) in fours.iter().enumerate() {
+                                    for i in 0..SUMS {
+                                        small::<T, N>(&four[i], &x, at * SUMS + i, &mut totals[i]);
+                                    }
+                                }
+                                for (i, b) in rest.iter().enumerate() {
+                                    small::<T, N>(b, &x, fours.len() * SUMS + i, &mut totals[0]);
+                                }
                             }
                         }
+                        let mut products = [0.0; N];
+                        for (t, product) in products.iter_mut().enumerate() {
+                            let all = _mm256_add_ps(
+                                _mm256_add_ps(totals[0][t], totals[1][t]),
+                                _mm256_add_ps(totals[2][t], totals[3][t]),
+                            );
+                            let half =
+                                _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps::<1>(all));
+                            let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+                            *product = _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+                        }
+                        out(i, products);
+                    }
+                }
+
+                /// Adds products of a block of 32, which is block `at` of rows.
+                ///
+                /// # Safety
+                /// Rounded rows have this block.
+                #[inline]
+                #[target_feature(enable = $features)]
+                unsafe fn small<T: Codes, const N: usize>(
+                    b: &T::Block,
+                    x: &Floats<N>,
+                    at: usize,
+                    totals: &mut [__m256; N],
+                ) {
+                    let head = T::head(b);
+                    let [factors, added] = if T::ADDS {
+                        let both = _mm256_cvtph_ps(_mm_set1_epi32(head));
+                        [_mm256_moveldup_ps(both), _mm256_movehdup_ps(both)]
+                    } else {
+                        [_mm256_cvtph_ps(_mm_set1_epi16(head as i16)); 2]
+                    };
+                    // SAFETY: the processor has AVX2; the caller's promise.
+                    unsafe { add::<T, N>(T::codes(b, 0), factors, added, x, at, totals) }
+                }
+
+                /// Adds products of a block of 256, whose first part is block `at` of rows.
+                ///
+                /// # Safety
+                /// Rounded rows have these blocks.
+                #[inline]
+                #[target_feature(enable = $features)]
+                unsafe fn large<T: Codes, const N: usize>(
+                    b: &T::Block,
+                    x: &Floats<N>,
+                    at: usize,
+                    totals: &mut [[__m256; N]; SUMS],
+                ) {
+                    let heads = T::heads(b);
+                    // Factors, then numbers added.
+                    let mut floats = [0.0f32; 32];
+                    let (factors, added) = floats.split_at_mut(16);
+                    spread(&heads.factors, heads.factor, factors);
+                    if T::ADDS {
+                        spread(&heads.times, heads.added, added);
+                    }
+                    for part in 0..T::PARTS {
+                        let [factors, added] = [0, 16].map(|of| {
+                            if T::HALVES {
+                                let [low, high] = [floats[of + 2 * part], floats[of + 2 * part + 1]];
+                                _mm256_set_m128(_mm_set1_ps(high), _mm_set1_ps(low))
+                            } else {
+                                _mm256_set1_ps(floats[of + part])
+                            }
+                        });
+                        // SAFETY: the processor has AVX2; the caller's promise.
+                        unsafe {
+                            let codes = T::codes(b, part);
+                            add::<T, N>(codes, factors, added, x, at + part, &mut totals[part % SUMS]);
+                        }
+                    }
+                }
+
+                /// Sixteen whole numbers times a factor.
+                #[inline]
+                #[target_feature(enable = $features)]
+                fn spread(codes: &[i8; 16], factor: f32, to: &mut [f32]) {
+                    for (codes, to) in codes.as_chunks::<8>().0.iter().zip(to.as_chunks_mut::<8>().0) {
+                        // SAFETY: eight bytes are read from eight, eight floats are written to eight.
+                        unsafe {
+                            let codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(codes.as_ptr().cast()));
+                            let floats = _mm256_mul_ps(_mm256_cvtepi32_ps(codes), _mm256_set1_ps(factor));
+                            _mm256_storeu_ps(to.as_mut_ptr(), floats);
+                        }
+                    }
+                }
+
+                /// Adds products of 32 codes with block `at` of rounded rows.
+                ///
+                /// # Safety
+                /// These have the block.
+                #[inline]
+                #[target_feature(enable = $features)]
+                unsafe fn add<T: Codes, const N: usize>(
+                    codes: __m256i,
+                    factors: __m256,
+                    added: __m256,
+                    x: &Floats<N>,
+                    at: usize,
+                    totals: &mut [__m256; N],
+                ) {
+                    for (t, total) in totals.iter_mut().enumerate() {
+                        // SAFETY: the caller's promise: 32 bytes, eight sums and a scale for each block.
+                        let (values, known, scale) = unsafe {
+                            (
+                                _mm256_loadu_si256(x.bytes[t].add(at * BLOCK).cast()),
+                                _mm256_loadu_si256(x.sums[t].add(at * 8).cast()),
+                                *x.scales[t].add(at),
+                            )
+                        };
+                        let sum = if T::ADDS { _mm256_setzero_si256() } else { known };
+                        let sum = if T::SIGNED {
+                            $signed(sum, codes, values)
+                        } else {
+                            $unsigned(sum, codes, values)
+                        };
+                        let factors = _mm256_mul_ps(factors, _mm256_set1_ps(scale));
+                        *total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), factors, *total);
+                        if T::ADDS {
+                            *total = _mm256_fmadd_ps(added, _mm256_castsi256_ps(known), *total);
+                        }
                     }
                 }
             }
-            totals.map(|row| {
-                row.map(|x| {
-                    let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
-                    let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-                    _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
-                })
-            })
-        }
+        };
     }
 
-    #[inline(always)]
-    unsafe fn all_rows<T: Codes, B: Bytes, const N: usize>(
-        x: &Rounded,
-        rows: &[u8],
-        row_bytes: usize,
-        first: usize,
-        out: &mut impl FnMut(usize, [f32; N]),
-    ) {
-        let row = |i: usize| T::blocks(&rows[i * row_bytes..][..row_bytes]);
-        let n = rows.len() / row_bytes;
-        let whole = n / ROWS * ROWS;
-        for at in (0..whole).step_by(ROWS) {
-            prefetch(&rows[at * row_bytes..], ROWS * row_bytes);
-            // SAFETY: the processor has the instructions, as callers' callers have asked.
-            let sums = unsafe { dots::<T, B, ROWS, N>(std::array::from_fn(|r| row(at + r)), x, first) };
-            sums.into_iter().enumerate().for_each(|(r, sums)| out(at + r, sums));
+    loops!(
+        avx2, "avx2,fma,f16c",
+        unsigned: |sum, codes, x| {
+            let pairs = _mm256_maddubs_epi16(codes, x);
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        },
+        // Two products of 128 and 127 fit in 16 bits.
+        signed: |sum, codes, x| {
+            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         }
-        for at in whole..n {
-            // SAFETY: as above.
-            let [sums] = unsafe { dots::<T, B, 1, N>([row(at)], x, first) };
-            out(at, sums);
+    );
+    loops!(
+        vnni, "avx2,fma,f16c,avx512vnni,avx512vl",
+        unsigned: |sum, codes, x| _mm256_dpbusd_epi32(sum, codes, x),
+        signed: |sum, codes, x| {
+            _mm256_dpbusd_epi32(sum, _mm256_xor_si256(codes, _mm256_set1_epi8(-128)), x)
         }
-    }
-
-    /// Asks for the rows that come two steps later, if there are any: hardware sees short rows too late.
-    #[inline(always)]
-    fn prefetch(rows: &[u8], n: usize) {
-        for line in (0..n).step_by(64) {
-            // SAFETY: a prefetch has no effect that could be seen, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(rows.as_ptr().wrapping_add(2 * n + line).cast()) };
+    );
+    loops!(
+        avx_vnni, "avx2,fma,f16c,avxvnni",
+        unsigned: |sum, codes, x| _mm256_dpbusd_avx_epi32(sum, codes, x),
+        signed: |sum, codes, x| {
+            _mm256_dpbusd_avx_epi32(sum, _mm256_xor_si256(codes, _mm256_set1_epi8(-128)), x)
         }
-    }
-
-    macro_rules! loops {
-        ($($name:ident, $features:literal, $with:ty;)*) => {$(
-            #[target_feature(enable = $features)]
-            pub(super) fn $name<T: Codes, const N: usize>(
-                x: &Rounded,
-                rows: &[u8],
-                row_bytes: usize,
-                first: usize,
-                out: &mut impl FnMut(usize, [f32; N]),
-            ) {
-                // SAFETY: this function has the instructions.
-                unsafe { all_rows::<T, $with, N>(x, rows, row_bytes, first, out) }
-            }
-        )*};
-    }
-
-    loops! {
-        avx2, "avx2,fma,f16c", Avx2;
-        vnni, "avx2,fma,f16c,avx512vnni,avx512vl", Vnni;
-        avx_vnni, "avx2,fma,f16c,avxvnni", AvxVnni;
-    }
+    );
 }
 
 #[cfg(test)]

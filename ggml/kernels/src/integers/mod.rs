@@ -17,6 +17,7 @@ use product::{Instructions, Panel, Row, MOST_ROWS, PANEL_TOKENS, ROW_TOKENS, SQU
 use weights::{read, Numbers};
 
 use crate::aligned::Aligned;
+use crate::codes::Kind;
 use crate::output::Output;
 
 /// Elements that share a factor.

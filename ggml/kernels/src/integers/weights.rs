@@ -39,13 +39,16 @@ mod x86 {
 
     #[target_feature(enable = "avx2,f16c")]
     pub(super) fn read<T: Codes>(bytes: &[u8], to: Numbers<'_>) {
-        let offset = _mm256_set1_epi8(T::KIND.offset());
+        let offset = _mm256_set1_epi8(const { T::KIND.offset() });
         let parts = to.values.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(T::PARTS);
         let heads = to.factors.chunks_exact_mut(T::PARTS).zip(to.added.chunks_exact_mut(2 * T::PARTS));
         for ((b, parts), (factors, added)) in T::blocks(bytes).iter().zip(parts).zip(heads) {
             let heads = T::heads(b);
             factors.fill(heads.factor);
-            added.copy_from_slice(&heads.added[..2 * T::PARTS]);
+            let of = |part: usize, half: usize| if T::HALVES { 2 * part + half } else { part };
+            for (i, added) in added.iter_mut().enumerate() {
+                *added = heads.added * f32::from(heads.times[of(i / 2, i % 2)]);
+            }
             for (i, part) in parts.iter_mut().enumerate() {
                 // SAFETY: this function has AVX2.
                 let codes = unsafe { T::codes(b, i) };
@@ -54,7 +57,8 @@ mod x86 {
                 for (half, (part, codes)) in part.as_chunks_mut::<16>().0.iter_mut().zip(halves).enumerate() {
                     let mut numbers = _mm256_cvtepi8_epi16(codes);
                     if T::PARTS > 1 {
-                        numbers = _mm256_mullo_epi16(numbers, _mm256_set1_epi16(heads.factors[2 * i + half]));
+                        let factor = i16::from(heads.factors[of(i, half)]);
+                        numbers = _mm256_mullo_epi16(numbers, _mm256_set1_epi16(factor));
                     }
                     // SAFETY: 16 numbers are written to 16.
                     unsafe { _mm256_storeu_si256(part.as_mut_ptr().cast(), numbers) }
