@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 
 use kernels::codes::Kind;
-use kernels::few::{available, Rounded, MOST};
+use kernels::few::{available, Rounded, MOST, ROWS};
 
 use crate::custom::share;
 use crate::graph::Builder;
@@ -18,17 +18,17 @@ pub const MOST_ROWS: usize = 2 * MOST;
 
 /// Whether there is such a product for weights of this type on this processor.
 pub fn has_few_rows_product(dtype: DType) -> bool {
-    available() && kind(dtype).is_some()
+    kind(dtype).is_some_and(available)
 }
 
 impl<'c> Builder<'c> {
-    /// F32 `[m, n]`: every row of a quantised weight `[k, m]` times every row of `x`, F32 `[k, n]`, rounded to eight bits in
+    /// F32 `[m, n]`: every row of a weight `[k, m]` in blocks of 32 times every row of `x`, F32 `[k, n]`, rounded to eight bits in
     /// blocks of 32. For the CPU ([`has_few_rows_product`]); elsewhere the graph is refused. The result does not depend on
     /// the number of threads.
     pub fn few_rows_product(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
         let op = "few_rows_product";
         let ([k, m, a, b], [l, n, c, d]) = (w.ne(), x.ne());
-        let Some(kind) = kind(w.dtype()).filter(|_| available()) else {
+        let Some(kind) = kind(w.dtype()).filter(|kind| available(*kind)) else {
             let what = format!("{} weights have no such product on this processor", w.dtype());
             return Err(Error::Op { op, what });
         };
@@ -48,8 +48,8 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32,
     // computed before, its user data was boxed there.
     let (dst, w, x, kind) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1], *(data as *const Kind)) };
     let (k, m, n) = (w.ne[0] as usize, dst.ne[0] as usize, dst.ne[1] as usize);
-    let mine = share(m.div_ceil(4), ith, nth);
-    let (first, end) = (mine.start * 4, m.min(mine.end * 4));
+    let mine = share(m.div_ceil(ROWS), ith, nth);
+    let (first, end) = (mine.start * ROWS, m.min(mine.end * ROWS));
     if first >= end {
         return;
     }

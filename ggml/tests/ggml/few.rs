@@ -4,20 +4,7 @@ use crate::common::*;
 use ggml::few::{has_few_rows_product, MOST_ROWS};
 use ggml::{DType, Error};
 
-const TYPES: [DType; 12] = [
-    DType::Q4_0,
-    DType::Q4_1,
-    DType::Q5_0,
-    DType::Q5_1,
-    DType::Q8_0,
-    DType::IQ4_NL,
-    DType::IQ4_XS,
-    DType::Q2_K,
-    DType::Q3_K,
-    DType::Q4_K,
-    DType::Q5_K,
-    DType::Q6_K,
-];
+const TYPES: [DType; 5] = [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::IQ4_NL];
 
 #[test]
 fn agrees_with_ggml() {
@@ -26,11 +13,7 @@ fn agrees_with_ggml() {
             eprintln!("{dtype}: no such product on this processor, not tested");
             continue;
         }
-        // ggml rounds floats alike but beside types with blocks of 256, where it looks for the largest of as many; and it
-        // keeps the sum of a block as a half-precision float.
-        let large = dtype.row_bytes(32).is_none();
-        let (unit, bound) = if large { (256, 1.6e-2) } else { (32, 1e-3) };
-        for (k, m) in [(unit, 1), (3 * unit, 7), (6 * unit, 34)] {
+        for (k, m) in [(32, 1), (96, 7), (576, 34), (1536, 192)] {
             for n in 1..=MOST_ROWS + 3 {
                 let mut rng = Rng((k + n) as u64);
                 let (w, held) = stored(dtype, &[k, m], &rng.values(k * m));
@@ -57,7 +40,8 @@ fn agrees_with_ggml() {
                     })
                     .collect();
                 let what = format!("{dtype} {k} {m} {n}");
-                assert_within(&ours, &to_f64(&ggmls), |i| bound * sizes[i] + 1e-6, &what);
+                // ggml keeps the sum of a block as a half-precision float.
+                assert_within(&ours, &to_f64(&ggmls), |i| 1e-3 * sizes[i] + 1e-6, &what);
                 assert_eq!(ours, run(1, true), "{what}: threads");
             }
         }
@@ -70,7 +54,7 @@ fn wrong_shapes_and_types_are_refused() {
         .measure::<_, Error>(64, |b| {
             let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
             let x = t(DType::F32, &[64, 2]);
-            refused(b.few_rows_product(t(DType::F16, &[64, 4]), x), "few_rows_product");
+            refused(b.few_rows_product(t(DType::Q8_0, &[64, 4]), x), "few_rows_product");
             refused(b.few_rows_product(t(DType::Q4_1, &[32, 4]), x), "few_rows_product");
             refused(
                 b.few_rows_product(t(DType::Q4_1, &[64, 4]), t(DType::F16, &[64, 2])),

@@ -26,43 +26,52 @@ pub(super) unsafe fn read(kind: Kind, bytes: &[u8], to: Numbers<'_>) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's promise.
     unsafe {
-        crate::codes::with_codes!(kind, x86::read::<_>(bytes, to));
+        use crate::codes::x86;
+        match kind {
+            Kind::Q4_0 => read_codes::<x86::Q4_0>(bytes, to),
+            Kind::Q4_1 => read_codes::<x86::Q4_1>(bytes, to),
+            Kind::Q5_0 => read_codes::<x86::Q5_0>(bytes, to),
+            Kind::Q5_1 => read_codes::<x86::Q5_1>(bytes, to),
+            Kind::Q8_0 => read_codes::<x86::Q8_0>(bytes, to),
+            Kind::Iq4Nl => read_codes::<x86::Iq4Nl>(bytes, to),
+            Kind::Iq4Xs => read_codes::<x86::Iq4Xs>(bytes, to),
+            Kind::Q2K => read_codes::<x86::Q2K>(bytes, to),
+            Kind::Q3K => read_codes::<x86::Q3K>(bytes, to),
+            Kind::Q4K => read_codes::<x86::Q4K>(bytes, to),
+            Kind::Q5K => read_codes::<x86::Q5K>(bytes, to),
+            Kind::Q6K => read_codes::<x86::Q6K>(bytes, to),
+        }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+#[target_feature(enable = "avx2,f16c")]
+fn read_codes<T: crate::codes::x86::Codes>(bytes: &[u8], to: Numbers<'_>) {
     use std::arch::x86_64::*;
 
-    use super::{Numbers, BLOCK};
-    use crate::codes::x86::Codes;
-
-    #[target_feature(enable = "avx2,f16c")]
-    pub(super) fn read<T: Codes>(bytes: &[u8], to: Numbers<'_>) {
-        let offset = _mm256_set1_epi8(const { T::KIND.offset() });
-        let parts = to.values.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(T::PARTS);
-        let heads = to.factors.chunks_exact_mut(T::PARTS).zip(to.added.chunks_exact_mut(2 * T::PARTS));
-        for ((b, parts), (factors, added)) in T::blocks(bytes).iter().zip(parts).zip(heads) {
-            let heads = T::heads(b);
-            factors.fill(heads.factor);
-            let of = |part: usize, half: usize| if T::HALVES { 2 * part + half } else { part };
-            for (i, added) in added.iter_mut().enumerate() {
-                *added = heads.added * f32::from(heads.times[of(i / 2, i % 2)]);
-            }
-            for (i, part) in parts.iter_mut().enumerate() {
-                // SAFETY: this function has AVX2.
-                let codes = unsafe { T::codes(b, i) };
-                let codes = _mm256_sub_epi8(codes, offset);
-                let halves = [_mm256_castsi256_si128(codes), _mm256_extracti128_si256::<1>(codes)];
-                for (half, (part, codes)) in part.as_chunks_mut::<16>().0.iter_mut().zip(halves).enumerate() {
-                    let mut numbers = _mm256_cvtepi8_epi16(codes);
-                    if T::PARTS > 1 {
-                        let factor = i16::from(heads.factors[of(i, half)]);
-                        numbers = _mm256_mullo_epi16(numbers, _mm256_set1_epi16(factor));
-                    }
-                    // SAFETY: 16 numbers are written to 16.
-                    unsafe { _mm256_storeu_si256(part.as_mut_ptr().cast(), numbers) }
+    let offset = _mm256_set1_epi8(const { T::KIND.offset() });
+    let parts = to.values.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(T::PARTS);
+    let heads = to.factors.chunks_exact_mut(T::PARTS).zip(to.added.chunks_exact_mut(2 * T::PARTS));
+    for ((b, parts), (factors, added)) in T::blocks(bytes).iter().zip(parts).zip(heads) {
+        let heads = T::heads(b);
+        factors.fill(heads.factor);
+        let of = |part: usize, half: usize| if T::HALVES { 2 * part + half } else { part };
+        for (i, added) in added.iter_mut().enumerate() {
+            *added = heads.added * f32::from(heads.times[of(i / 2, i % 2)]);
+        }
+        for (i, part) in parts.iter_mut().enumerate() {
+            // SAFETY: this function has AVX2.
+            let codes = unsafe { T::codes(b, i) };
+            let codes = _mm256_sub_epi8(codes, offset);
+            let halves = [_mm256_castsi256_si128(codes), _mm256_extracti128_si256::<1>(codes)];
+            for (half, (part, codes)) in part.as_chunks_mut::<16>().0.iter_mut().zip(halves).enumerate() {
+                let mut numbers = _mm256_cvtepi8_epi16(codes);
+                if T::PARTS > 1 {
+                    let factor = i16::from(heads.factors[of(i, half)]);
+                    numbers = _mm256_mullo_epi16(numbers, _mm256_set1_epi16(factor));
                 }
+                // SAFETY: 16 numbers are written to 16.
+                unsafe { _mm256_storeu_si256(part.as_mut_ptr().cast(), numbers) }
             }
         }
     }
