@@ -13,8 +13,8 @@ use crate::ops::{check, f32_rows, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
-/// Most rows of floats for which this op is faster than ggml's.
-pub const MOST_ROWS: usize = 2 * MOST;
+/// Most rows of floats for which this op is faster than products in 16-bit integers, measured on Zen 4 with Q4_1.
+pub const MOST_ROWS: usize = 4 * MOST;
 
 /// Whether there is such a product for weights of this type on this processor.
 pub fn has_few_rows_product(dtype: DType) -> bool {

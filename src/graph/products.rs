@@ -21,8 +21,8 @@ fn tiles_from(dtype: DType) -> Option<usize> {
     }
 }
 
-/// Tokens from which on a product in integers is faster than ggml's, on AVX2 (Zen 3). With fewer, converting a row takes as long
-/// as its products, and ggml multiplies the codes as they lie.
+/// Tokens from which on a product in 16-bit integers is faster than ggml's, on AVX2 (Zen 3). With fewer, converting a row takes as
+/// long as its products, and ggml multiplies the codes as they lie.
 const INTEGERS_FROM: usize = 4;
 
 /// Builds products of F32 tensors.
@@ -41,8 +41,13 @@ impl<'c> Products<'_, 'c> {
 
     /// Whether the product of a weight of this type with `x [.., T]` is computed in integers.
     pub(crate) fn in_integers(&self, dtype: DType, x: Tensor<'c>) -> bool {
-        let many = x.ne()[1] >= INTEGERS_FROM && !self.in_tiles(dtype, x);
+        let many = x.ne()[1] >= INTEGERS_FROM && !self.in_few_rows(dtype, x) && !self.in_tiles(dtype, x);
         self.capabilities.integers && many && has_integer_product(dtype)
+    }
+
+    /// Whether the product of a weight of this type with `x [.., T]` is the one for few tokens.
+    fn in_few_rows(&self, dtype: DType, x: Tensor<'c>) -> bool {
+        self.capabilities.custom_ops && x.ne()[1] <= MOST_ROWS && has_few_rows_product(dtype)
     }
 
     /// A weight `[k, m]` of any type and `x [k, n]` to `[m, n]`, in the way that is fastest without dequantising it.
@@ -51,7 +56,7 @@ impl<'c> Products<'_, 'c> {
             self.b.packed_product(w, self.b.pack(x)?)
         } else if self.in_integers(w.dtype(), x) {
             self.b.integer_product(w, self.b.rounded(x)?)
-        } else if self.capabilities.custom_ops && x.ne()[1] <= MOST_ROWS && has_few_rows_product(w.dtype()) {
+        } else if self.in_few_rows(w.dtype(), x) {
             self.b.few_rows_product(w, x)
         } else {
             self.b.mul_mat(w, x)
