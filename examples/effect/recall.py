@@ -1,96 +1,147 @@
 #!/usr/bin/env python3
-"""Short documents that ask for what stands further up in them, as JSON Lines: prose with sentences of keys and numbers put
-in, questions and answers at the end. Frames are those of the passkey test and of RULER's needle tasks, so a model that has
-learned them at its own window shows how far beyond it an extension carries them.
+"""Short documents that say again, or ask for, what stands further up in them, as JSON Lines.
 
-    recall.py OUT N TEXT...
+    recall.py first OUT N TEXT...      to learn copying from, within 128 tokens: repeats and small tables
+    recall.py second OUT N TEXT...     within 512 tokens: tables, the passkey test, needles, copies
+
+Words and passages are those of the texts. The frames of `passkey` and `needles` are those of the passkey test and of RULER's
+needle tasks: a model that has learned them at its own window shows how far beyond it an extension carries them.
 """
 import json
 import pathlib
 import random
 import sys
 
-draw = random.Random(7)
-prose = "\n".join(pathlib.Path(f).read_text(errors="replace") for f in sorted(sys.argv[3:]))
-letters = "abcdefghijklmnopqrstuvwxyz"
-# Keys are words of the text with a consonant or two changed, so that none is one of RULER's.
-words = sorted({w.lower() for w in prose.split() if w.isalpha() and 4 <= len(w) <= 9})
-
-
-def key():
-    word = list(draw.choice(words))
-    word[draw.randrange(len(word))] = draw.choice(letters)
-    other = draw.choice(words)
-    return "".join(word) + "-" + other
-
-
-def number(digits):
-    return str(draw.randrange(10 ** (digits - 1), 10**digits))
-
-
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 
 
-def filler(chars):
-    if draw.random() < 0.4:
-        text = " ".join([NOISE] * (chars // len(NOISE) + 1))[:chars]
-    else:
-        at = draw.randrange(len(prose) - chars)
-        text = prose[at : at + chars]
-    return [s + "." for s in text.split(".") if s.strip()] or [NOISE]
+class Recall:
+    """Documents of about so many characters, drawn by a seed."""
+
+    def __init__(self, texts, seed):
+        self.draw = random.Random(seed)
+        self.prose = "\n".join(pathlib.Path(f).read_text(errors="replace") for f in sorted(texts))
+        self.words = sorted(
+            {w.lower() for w in self.prose.split() if w.isascii() and w.isalpha() and 4 <= len(w) <= 9}
+        )
+
+    def word(self):
+        return self.draw.choice(self.words)
+
+    def key(self):
+        return self.word() + "-" + self.word()
+
+    def number(self, digits):
+        return str(self.draw.randrange(10 ** (digits - 1), 10**digits))
+
+    def numbers(self, count):
+        return " ".join(self.number(self.draw.choice([1, 2, 3, 5, 7])) for _ in range(count))
+
+    def passage(self, chars):
+        at = self.draw.randrange(len(self.prose) - chars)
+        return self.prose[at : at + chars]
+
+    def repeat(self, chars):
+        """Some words, numbers or a line of text, over and over: the densest lesson in copying."""
+        kind, length = self.draw.random(), self.draw.choice([4, 6, 8, 12, 16, 24])
+        if kind < 0.5:
+            unit = " ".join(self.word() for _ in range(length // 2))
+        elif kind < 0.8:
+            unit = self.numbers(length // 4)
+        else:
+            unit = self.passage(length * 3)
+        return self.draw.choice([" ", "\n", ", ", ". "]).join([unit] * max(2, chars // len(unit) + 1))
+
+    def copy(self, chars):
+        """A passage, its words in any order, or numbers, twice."""
+        part = self.passage(max(40, chars // 2))
+        if self.draw.random() < 0.5:
+            shuffled = part.split()
+            self.draw.shuffle(shuffled)
+            part = " ".join(shuffled)
+        if self.draw.random() < 0.3:
+            part = self.numbers(chars // 12)
+        return part + "\n" + part
+
+    def table(self, chars):
+        """Keys and numbers, then all of them in another order."""
+        names = [self.key() if self.draw.random() < 0.5 else self.word() for _ in range(max(3, chars // 45))]
+        held = {name: self.number(self.draw.choice([2, 3, 5, 7])) for name in names}
+        line = self.draw.choice(
+            [
+                "{}: {}",
+                "{} is {}.",
+                "The number of {} is {}.",
+                "One of the special magic numbers for {} is: {}.",
+                "The pass key of {} is {}.",
+            ]
+        )
+        told = [line.format(name, held[name]) for name in names]
+        asked = list(held)
+        self.draw.shuffle(asked)
+        return "\n".join(told) + "\n" + "\n".join(line.format(name, held[name]) for name in asked)
+
+    def passkey(self, chars):
+        answer = self.draw.randrange(1, 50000)
+        noise = " ".join([NOISE] * (chars // len(NOISE) + 2))
+        before = self.draw.randrange(chars + 1)
+        lines = [
+            "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about the important information there.",
+            noise[:before],
+            f"The pass key is {answer}. Remember it. {answer} is the pass key.",
+            noise[: chars - before],
+            f"What is the pass key? The pass key is {answer}.",
+        ]
+        return "\n".join(lines)
+
+    def needles(self, chars):
+        n_keys = self.draw.choice([1, 1, 2, 4])
+        n_values = self.draw.choice([1, 1, 2, 4]) if n_keys == 1 else 1
+        names = [self.key() for _ in range(n_keys)]
+        held = {name: [self.number(7) for _ in range(n_values)] for name in names}
+        if self.draw.random() < 0.5:
+            hay = ((NOISE + " ") * (chars // len(NOISE) + 1))[:chars]
+        else:
+            hay = self.passage(chars)
+        body = [sentence + "." for sentence in hay.split(".") if sentence.strip()] or [NOISE]
+        lines = [f" One of the special magic numbers for {name} is: {value}." for name in names for value in held[name]]
+        places = sorted(self.draw.randrange(len(body) + 1) for _ in lines)
+        self.draw.shuffle(lines)
+        for place, line in zip(reversed(places), lines):
+            body.insert(place, line)
+        body = "".join(body).strip()
+        some, s, are = ("Some", "s", "are") if n_values > 1 else ("A", "", "is")
+        text = f"{some} special magic number{s} {are} hidden within the following text. "
+        text += f"Make sure to memorize it. I will quiz you about the number{s} afterwards.\n{body}"
+        self.draw.shuffle(names)
+        for name in names[:2]:
+            # Values in the order of the text up to them, questions included.
+            answers = ", ".join(sorted(held[name], key=text.find))
+            what = f"special magic number{s} for {name} mentioned in the provided text"
+            text += f"\nWhat {are} {'all ' if s else ''}the {what}? The {what} {are} {answers}."
+        return text
 
 
-def passkey(chars):
-    answer = number(5)
-    needle = f"The pass key is {answer}. Remember it. {answer} is the pass key."
-    body = filler(chars)
-    body.insert(draw.randrange(len(body) + 1), "\n" + needle + "\n")
-    head = "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about the important information there."
-    return head + "\n" + "".join(body) + f"\nWhat is the pass key? The pass key is {answer}."
+STAGES = {
+    "first": (5, {"copy": 0.1, "table": 0.3, "repeat": 0.6}),
+    "second": (6, {"table": 0.3, "passkey": 0.18, "needles": 0.32, "repeat": 0.1, "copy": 0.1}),
+}
 
-
-def numbers(chars, keys, asked, values):
-    names = [key() for _ in range(keys)]
-    held = {n: [number(7) for _ in range(values)] for n in names}
-    body = filler(chars)
-    lines = [f" One of the special magic numbers for {n} is: {v}." for n in names for v in held[n]]
-    draw.shuffle(lines)
-    for line in lines:
-        body.insert(draw.randrange(len(body) + 1), line)
-    plural = asked * values > 1
-    which = names[:asked]
-    of = which[0] if asked == 1 else ", ".join(which[:-1]) + ", and " + which[-1]
-    what = "What are all the special magic numbers" if plural else "What is the special magic number"
-    are = "The special magic numbers" if plural else "The special magic number"
-    verb = "are" if plural else "is"
-    some = "Some special magic numbers are" if plural else "A special magic number is"
-    it = "numbers" if plural else "number"
-    head = f"{some} hidden within the following text. Make sure to memorize it. I will quiz you about the {it} afterwards."
-    answers = [v for n in which for v in held[n]]
-    return (
-        f"{head}\n{''.join(body)}\n{what} for {of} mentioned in the provided text? "
-        f"{are} for {of} mentioned in the provided text {verb} {', '.join(answers)}."
-    )
-
-
-def table(chars):
-    """Keys and numbers alone, several asked for: many lookups in one document."""
-    names = [key() for _ in range(max(3, chars // 60))]
-    held = {n: number(draw.choice([2, 3, 5])) for n in names}
-    lines = [f"{n}: {held[n]}" for n in names]
-    asked = draw.sample(names, min(len(names), max(3, len(names) // 2)))
-    return "\n".join(lines) + "\n\n" + "\n".join(f"{n}: {held[n]}" for n in asked)
-
-
-FORMS = [
-    lambda c: passkey(c),
-    lambda c: numbers(c, 1, 1, 1),
-    lambda c: numbers(c, draw.randrange(2, 6), 1, 1),
-    lambda c: numbers(c, 1, 1, draw.randrange(2, 5)),
-    lambda c: numbers(c, draw.randrange(2, 5), 2, 1),
-    lambda c: table(c),
-    lambda c: table(c),
-]
-with open(sys.argv[1], "w") as out:
-    for _ in range(int(sys.argv[2])):
-        out.write(json.dumps({"text": draw.choice(FORMS)(draw.randrange(100, 700))}) + "\n")
+if __name__ == "__main__":
+    seed, shares = STAGES[sys.argv[1]]
+    recall = Recall(sys.argv[4:], seed)
+    between = recall.draw.randrange
+    with open(sys.argv[2], "w") as out:
+        for _ in range(int(sys.argv[3])):
+            kind = recall.draw.choices(list(shares), list(shares.values()))[0]
+            if sys.argv[1] == "first":
+                chars = between(86, 260)
+            else:
+                chars = {
+                    "table": between(80, 700),
+                    "passkey": between(20, 1300),
+                    "needles": between(30, 600),
+                    "repeat": between(80, 260),
+                    "copy": between(100, 800),
+                }[kind]
+            out.write(json.dumps({"text": getattr(recall, kind)(chars)}) + "\n")
