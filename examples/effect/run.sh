@@ -81,7 +81,7 @@ begin() { # NAME: a plan to which `frozen` and `trained` add methods
 title = "A small model of 512 tokens extended to 4,096, under one recipe: $1"
 lengths = [512, 1024, 2048, 4096]
 samples = ${SAMPLES:-10}
-texts = ["$root/models/texts/eval/novels/emma.txt", "$root/models/texts/eval/novels/persuasion.txt"]
+texts = [$(printf '"%s", ' "$root"/models/texts/eval/novels/*.txt)]
 data = "$root/models/benchmarks"
 
 [[models]]
@@ -91,7 +91,6 @@ path = "base.gguf"
 [[tasks]]
 name = "perplexity"
 protocol = "window"
-max_windows = 4
 TOML
     local task
     for task in $tasks; do

@@ -44,8 +44,28 @@ def table(title, task, columns, names, digits):
         print(f"| {method} | " + " | ".join(show(found.get((task, c, method)), digits) for c in columns) + " |")
 
 
+def row(name, cells):
+    print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+def table(names, cells):
+    row("method", names)
+    row("---", ["---"] * len(names))
+    for method in methods:
+        row(method, cells(method))
+
+
 lengths = sorted(lengths)
-table("Perplexity by position in windows of 4,096 tokens", "by position", PARTS, [f"{a:,}-{b:,}" for a, b in PARTS], 2)
-table("Perplexity of whole windows", "perplexity", lengths, [f"{n:,}" for n in lengths], 2)
-for task in sorted({task for task, _, _ in found} - {"perplexity", "by position"}):
-    table(f"{task}, % right", task, lengths, [f"{n:,}" for n in lengths], 0)
+tasks = sorted({task for task, _, _ in found} - {"perplexity", "by position"})
+print("Perplexity by position in windows of 4,096 tokens\n")
+table([f"{a:,}-{b:,}" for a, b in PARTS], lambda m: [show(found.get(("by position", p, m), []), 1) for p in PARTS])
+print(f"\nPer cent right at {', '.join(f'{n:,}' for n in lengths)} tokens, in brackets the seeds at the last of these\n")
+table(
+    tasks,
+    lambda m: [
+        " ".join(show(found.get((task, n, m), []), 0).split(" ")[0] for n in lengths[:-1])
+        + " "
+        + show(found.get((task, lengths[-1], m), []), 0)
+        for task in tasks
+    ],
+)
