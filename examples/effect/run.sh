@@ -6,7 +6,7 @@
 #   examples/effect/run.sh OUT [SEEDS] [THREADS]     after `make build train-texts benchmarks`, with a Python that has
 #                                                    tokenizers, numpy and safetensors (PYTHON=..)
 #
-# On one core: a quarter of an hour for the model, half an hour for the methods that are not trained and the first seed.
+# On one core: a quarter of an hour for the model, five minutes for methods that are not trained, a quarter of an hour a seed.
 # It may be stopped and started again: everything goes on where it was. STEPS (of 4,096 tokens, 24) is what each method is
 # trained for, TASKS what is measured, SAMPLES how often (10). EXTRA=1 adds DroPE, LongRoPE's search and attention-side
 # methods. docs/results.md has what came out.
