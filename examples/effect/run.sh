@@ -40,8 +40,8 @@ if [ ! -f "$out/init.gguf" ]; then
     "$python" $here/model.py "$out/init" "$prose"/* $texts/tdavid/* $texts/mhcc/*
     "$bin/convert" "$out/init" --pre smollm --type f32 -o "$out/init.gguf"
 fi
-# The model learns to copy first, in sequences of 128 tokens where nearly everything is said again. The loss falls step by
-# step from 3.5 to 2.5 when it has found out how, at about 600,000 tokens; a rate of 4e-3 is too high for that. Then it
+# The model learns to copy first, in sequences of 128 tokens where nearly everything is said again. The loss falls
+# from 3 to 2.5 and on when it has found out how, at about 600,000 tokens (at a rate of 4e-3 not by then). Then it
 # learns prose and to answer questions at its window. 5.2 million tokens in all.
 all=(--train all --weight-decay 0.1 --beta2 0.95 --held-out 16 --save-every 100 --eval-every 100)
 short=("${all[@]}" --ctx 128 --batch 16)
