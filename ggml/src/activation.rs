@@ -4,6 +4,7 @@
 use std::ffi::c_void;
 
 use kernels::attention::exp2;
+use kernels::sigmoid::sigmoid;
 
 use crate::custom::share;
 use crate::graph::Builder;
@@ -126,14 +127,6 @@ impl<'c> Builder<'c> {
         possible(op, DType::F32, ne)?;
         self.custom(DType::F32, ne, args, run_rows, Rows { f, n_args: args.len() })
     }
-}
-
-/// `1 / (1 + exp(-x))`, within a few units in the last place.
-#[inline(always)]
-fn sigmoid(x: f32) -> f32 {
-    let z = exp2(-x.abs() * std::f32::consts::LOG2_E);
-    let near = if x < 0.0 { z } else { 1.0 };
-    near / (1.0 + z)
 }
 
 /// `2 sqrt(2 / pi)`, and the factor on the cube.

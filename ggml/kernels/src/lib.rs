@@ -1,5 +1,5 @@
-//! CPU kernels of ropewalk in pure Rust: attention, matrix products, cross entropy, dequantization and
-//! rotation, over slices and over views of memory whose validity the caller promises.
+//! CPU kernels of ropewalk in pure Rust: attention, gated delta-nets, matrix products, cross entropy,
+//! dequantization and rotation, over slices and over views of memory whose validity the caller promises.
 //!
 //! Nothing here knows a tensor of ggml; crate `ggml` makes ops of these functions.
 
@@ -10,6 +10,7 @@ pub mod attention_landmark;
 pub mod attention_train;
 pub mod codes;
 pub mod cross_entropy;
+pub mod delta_net;
 pub mod dequantize;
 pub mod experts;
 pub mod few;
@@ -18,6 +19,7 @@ pub mod integers;
 pub mod output;
 pub mod pool;
 pub mod rotate;
+pub mod sigmoid;
 pub mod tiled;
 
 use std::ops::Range;

@@ -6,6 +6,7 @@ mod attention_refuse;
 mod attention_scoring;
 mod attention_train;
 mod common;
+mod delta_train;
 mod dtype;
 mod experts;
 #[path = "../../../tests/common/fetched.rs"]

@@ -14,4 +14,5 @@ pub use kernel::exp2;
 pub use score::{tanh, Stats};
 pub use seen::{index_bytes, index_mask};
 pub use tile::{BranchOperands, Inputs, Scratch, Tile, KEYS};
+pub(crate) use vector::{fma, Vector, N};
 pub use view::{Format, Rows, ToFloat};

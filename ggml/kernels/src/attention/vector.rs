@@ -6,7 +6,7 @@ use std::arch::x86_64 as arch;
 
 /// `a * b + c`, fused where that is an instruction and not a function call.
 #[inline(always)]
-pub(super) fn fma(a: f32, b: f32, c: f32) -> f32 {
+pub(crate) fn fma(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
         a.mul_add(b, c)
     } else {
@@ -23,34 +23,34 @@ macro_rules! vector {
         sums: $sums:expr
     ) => {
         #[derive(Clone, Copy)]
-        pub(super) struct Vector($register);
+        pub(crate) struct Vector($register);
 
         /// Floats of a vector.
-        pub(super) const N: usize = $n;
+        pub(crate) const N: usize = $n;
 
         impl Vector {
             #[inline(always)]
-            pub(super) fn splat(x: f32) -> Vector {
+            pub(crate) fn splat(x: f32) -> Vector {
                 // SAFETY: the build is for processors that have the instruction (or this is plain
                 // arithmetic).
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $splat(x) })
             }
             #[inline(always)]
-            pub(super) fn load(x: &[f32; N]) -> Vector {
+            pub(crate) fn load(x: &[f32; N]) -> Vector {
                 // SAFETY: as above, and N floats are read from N, at any alignment.
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $load(x.as_ptr()) })
             }
             /// Half-precision floats, by their bits.
             #[inline(always)]
-            pub(super) fn of_halves(x: &[u16; N]) -> Vector {
+            pub(crate) fn of_halves(x: &[u16; N]) -> Vector {
                 // SAFETY: as above, of N halves.
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $halves(x.as_ptr()) })
             }
             #[inline(always)]
-            pub(super) fn store(self, x: &mut [f32; N]) {
+            pub(crate) fn store(self, x: &mut [f32; N]) {
                 // SAFETY: as above, and N floats are written to N, at any alignment.
                 #[allow(unused_unsafe)]
                 unsafe {
@@ -59,47 +59,47 @@ macro_rules! vector {
             }
             /// `self + a * b`.
             #[inline(always)]
-            pub(super) fn add_product(self, a: Vector, b: Vector) -> Vector {
+            pub(crate) fn add_product(self, a: Vector, b: Vector) -> Vector {
                 // SAFETY: as above.
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $fma(a.0, b.0, self.0) })
             }
             #[inline(always)]
-            pub(super) fn plus(self, x: Vector) -> Vector {
+            pub(crate) fn plus(self, x: Vector) -> Vector {
                 // SAFETY: as above.
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $add(self.0, x.0) })
             }
             #[inline(always)]
-            pub(super) fn minus(self, x: Vector) -> Vector {
+            pub(crate) fn minus(self, x: Vector) -> Vector {
                 // SAFETY: as above.
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $sub(self.0, x.0) })
             }
             /// The larger one; `self` where `x` is NaN.
             #[inline(always)]
-            pub(super) fn max(self, x: Vector) -> Vector {
+            pub(crate) fn max(self, x: Vector) -> Vector {
                 // SAFETY: as above.
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $max(x.0, self.0) })
             }
             /// `self` with the lowest bits of `n` added to its exponent.
             #[inline(always)]
-            pub(super) fn add_exponent(self, n: Vector) -> Vector {
+            pub(crate) fn add_exponent(self, n: Vector) -> Vector {
                 // SAFETY: as above.
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $add_exponent(self.0, n.0) })
             }
             /// The sum of each vector's elements.
             #[inline(always)]
-            pub(super) fn sums(of: [Vector; N]) -> Vector {
+            pub(crate) fn sums(of: [Vector; N]) -> Vector {
                 // SAFETY: as above.
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $sums(of.map(|v| v.0)) })
             }
             /// `self` where `x` is at least `least` or NaN, else 0.
             #[inline(always)]
-            pub(super) fn from(self, least: Vector, x: Vector) -> Vector {
+            pub(crate) fn from(self, least: Vector, x: Vector) -> Vector {
                 // SAFETY: as above.
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $from(self.0, least.0, x.0) })

@@ -1,0 +1,238 @@
+//! Gradients of the gated delta rule.
+//!
+//! With D the gradient of the state behind a token, S' the state that has decayed, `r = v - S' k` and o the gradient
+//! of the output over `sqrt(d)`: `D += o q^T`, `d_beta = D k . r`, `d_r = beta D k`, `d_v = d_r`,
+//! `d_k = beta D^T r - S'^T d_r` and `d_q = S^T o`. The gradient of S' is `D - d_r k^T`; its product with S' is that of
+//! g, and `exp(g)` of it the D of the token before.
+
+use super::{add, add_dot, decay, total, Inputs, Unit, CHUNK, ROWS};
+use crate::attention::{fma, Vector, N};
+use crate::attention_train::{Heads, HeadsMut};
+
+/// Where gradients go.
+pub struct Outputs<'a> {
+    /// Of queries, keys and values, `[d, 2 n_head_k + n_head_v, n]`.
+    pub d_qkv: HeadsMut<'a>,
+    /// Of g, `[1, n_head_v, n]`.
+    pub d_g: HeadsMut<'a>,
+    /// Of beta, `[1, n_head_v, n]`.
+    pub d_beta: HeadsMut<'a>,
+    /// Of the states before the first token, `[d * d, n_head_v, 1]`.
+    pub d_states: HeadsMut<'a>,
+}
+
+/// Buffers of a thread.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    unit: Unit,
+    left: Vec<f32>,
+    /// `[n][d]`, of queries and keys of length 1.
+    d_q: Vec<f32>,
+    d_k: Vec<f32>,
+    /// For each token, of g and of beta.
+    d_rates: Vec<[f32; 2]>,
+    rows: Rows,
+}
+
+/// Some rows of a state.
+#[derive(Debug, Default)]
+struct Rows {
+    /// Before each chunk of tokens, `[chunk][row][d]`.
+    borders: Vec<f32>,
+    now: Vec<f32>,
+    /// Within a chunk, behind the decay of each token: `[token][row][d]`.
+    decayed: Vec<f32>,
+    /// Within a chunk, what each token's values differ by from what the state has, `[token][row]`.
+    errors: Vec<f32>,
+}
+
+impl Scratch {
+    /// Computes the gradients of a key head, of its query head and of the value heads that it belongs to, from those
+    /// of the outputs, `[d, n_head_v, n]`, and of the states behind the last token, `[n_head_v][d][d]`.
+    ///
+    /// # Safety
+    /// No other thread uses these heads of the outputs meanwhile.
+    pub unsafe fn differentiate(
+        &mut self,
+        x: &Inputs<'_>,
+        head_k: usize,
+        d_out: Heads<'_>,
+        d_states: &[f32],
+        to: &mut Outputs<'_>,
+    ) {
+        x.check();
+        let ([d, _, n], scale) = (x.qkv.shape(), x.scale());
+        let Scratch { unit, left, d_q, d_k, d_rates, rows } = self;
+        unit.load(x, head_k);
+        for grad in [&mut *d_q, &mut *d_k] {
+            grad.clear();
+            grad.resize(n * d, 0.0);
+        }
+        for h in (head_k..x.n_head_v).step_by(x.n_head_k) {
+            left.clear();
+            left.extend((0..n).map(|t| x.left(h, t)));
+            d_rates.clear();
+            d_rates.resize(n, [0.0; 2]);
+            // SAFETY: the head is the caller's.
+            let d_state = unsafe { to.d_states.row(h, 0) };
+            d_state.copy_from_slice(&d_states[h * d * d..(h + 1) * d * d]);
+            let tiles = d_state.chunks_mut(ROWS * d).zip(x.state_of(h).chunks(ROWS * d));
+            for (tile, (d_rows, state)) in tiles.enumerate() {
+                let (first, n_rows) = (tile * ROWS, d_rows.len() / d);
+                rows.keep_borders(x, unit, left, (h, first), state);
+                for chunk in (0..n.div_ceil(CHUNK)).rev() {
+                    let start = chunk * CHUNK;
+                    let tokens = start..(start + CHUNK).min(n);
+                    rows.keep(x, unit, left, (h, first), tokens.clone(), n_rows);
+                    for t in tokens.rev() {
+                        let ((q, k), beta) = (unit.at(t), x.beta(h, t));
+                        let at = (t - start) * n_rows;
+                        let errors = &rows.errors[at..at + n_rows];
+                        let decayed = rows.decayed[at * d..(at + n_rows) * d].chunks_exact(d);
+                        let d_out = &d_out.row(h, t)[first..first + n_rows];
+                        // SAFETY: as above.
+                        let d_v = unsafe { to.d_qkv.row(2 * x.n_head_k + h, t) };
+                        let d_v = d_v[first..first + n_rows].iter_mut();
+                        let (d_q, d_k) = (&mut d_q[t * d..(t + 1) * d], &mut d_k[t * d..(t + 1) * d]);
+                        let [mut d_g, mut d_beta, mut learned] = [0.0; 3];
+                        let all = d_rows.chunks_exact_mut(d).zip(decayed).zip(errors).zip(d_out).zip(d_v);
+                        for ((((d_row, decayed), error), d_out), d_v) in all {
+                            let (o, delta) = (d_out * scale, beta * error);
+                            let d_delta = add_dot(d_row, o, q, k);
+                            d_beta = fma(d_delta, *error, d_beta);
+                            learned = fma(o, delta, learned);
+                            *d_v = beta * d_delta;
+                            let of = OfRow { left: left[t], delta, d_error: *d_v, o };
+                            d_g += of.back(d_row, decayed, k, d_q, d_k);
+                        }
+                        // What a query reads is the decayed state and what this token added to it.
+                        add(d_q, learned, k);
+                        d_rates[t][0] += d_g;
+                        d_rates[t][1] += d_beta;
+                    }
+                }
+            }
+            for (t, [d_g, d_beta]) in d_rates.iter().enumerate() {
+                // SAFETY: as above.
+                unsafe { (to.d_g.row(h, t)[0], to.d_beta.row(h, t)[0]) = (*d_g, *d_beta) };
+            }
+        }
+        for t in 0..n {
+            let ((q, k), [q_factor, k_factor], row) = (unit.at(t), unit.factors[t], t * d..(t + 1) * d);
+            let parts =
+                [(head_k, q, &d_q[row.clone()], q_factor), (x.n_head_k + head_k, k, &d_k[row], k_factor)];
+            for (head, y, d_y, factor) in parts {
+                // SAFETY: as above.
+                let out = unsafe { to.d_qkv.row(head, t) };
+                let along = super::dot(y, d_y);
+                out.iter_mut().zip(d_y).zip(y).for_each(|((o, d), y)| *o = factor * (d - along * y));
+            }
+        }
+    }
+}
+
+/// The numbers of a row of the state at a token.
+struct OfRow {
+    left: f32,
+    /// What was learned.
+    delta: f32,
+    /// Gradient of the difference.
+    d_error: f32,
+    /// Gradient of the row's output, scaled.
+    o: f32,
+}
+
+impl OfRow {
+    /// Moves the gradient of the row to before the token; adds to those of query and key, and gives that of g.
+    #[inline(always)]
+    fn back(&self, d_row: &mut [f32], decayed: &[f32], k: &[f32], d_q: &mut [f32], d_k: &mut [f32]) -> f32 {
+        let OfRow { left, delta, d_error, o } = *self;
+        let ((d_rows, d_rest), (s, s_rest)) = (d_row.as_chunks_mut::<N>(), decayed.as_chunks::<N>());
+        let ((k, k_rest), (d_q, dq_rest)) = (k.as_chunks::<N>(), d_q.as_chunks_mut::<N>());
+        let (d_k, dk_rest) = d_k.as_chunks_mut::<N>();
+        let [zero, keep, learn, forget, read] = [0.0, left, delta, -d_error, o].map(Vector::splat);
+        let mut sums = zero;
+        for ((((d, s), k), d_q), d_k) in d_rows.iter_mut().zip(s).zip(k).zip(d_q).zip(d_k) {
+            let (behind, state) = (Vector::load(d), Vector::load(s));
+            Vector::load(d_k).add_product(forget, state).add_product(learn, behind).store(d_k);
+            Vector::load(d_q).add_product(read, state).store(d_q);
+            let below = behind.add_product(forget, Vector::load(k));
+            sums = sums.add_product(below, state);
+            zero.add_product(keep, below).store(d);
+        }
+        let mut last = 0.0;
+        let rest = d_rest.iter_mut().zip(s_rest).zip(k_rest).zip(dq_rest).zip(dk_rest);
+        for ((((d, s), k), d_q), d_k) in rest {
+            *d_k = fma(delta, *d, fma(-d_error, *s, *d_k));
+            *d_q = fma(o, *s, *d_q);
+            let below = fma(-d_error, *k, *d);
+            last = fma(below, *s, last);
+            *d = left * below;
+        }
+        if left == 0.0 {
+            // What was there before does not count, whatever it was.
+            d_row.fill(0.0);
+        }
+        total(sums, last)
+    }
+}
+
+impl Rows {
+    /// Runs through the tokens, from `state`, keeping what the rows are before each chunk. `(h, first)`: the value
+    /// head, and the first of the rows.
+    fn keep_borders(
+        &mut self,
+        x: &Inputs<'_>,
+        unit: &Unit,
+        left: &[f32],
+        (h, first): (usize, usize),
+        state: &[f32],
+    ) {
+        let Rows { borders, now, .. } = self;
+        borders.clear();
+        borders.extend_from_slice(state);
+        now.clear();
+        now.extend_from_slice(state);
+        for (t, &left) in left.iter().enumerate() {
+            if t > 0 && t.is_multiple_of(CHUNK) {
+                borders.extend_from_slice(now);
+            }
+            // Nobody asks for what is behind the last border.
+            if t >= (x.past.len() - 1) / CHUNK * CHUNK {
+                break;
+            }
+            let ((_, k), beta) = (unit.at(t), x.beta(h, t));
+            for (row, v) in now.chunks_exact_mut(unit.d).zip(&x.value(h, t)[first..]) {
+                let delta = (v - decay(row, left, k)) * beta;
+                add(row, delta, k);
+            }
+        }
+    }
+
+    /// Runs through a chunk again, and keeps all that its backward pass needs.
+    fn keep(
+        &mut self,
+        x: &Inputs<'_>,
+        unit: &Unit,
+        left: &[f32],
+        (h, first): (usize, usize),
+        tokens: std::ops::Range<usize>,
+        n_rows: usize,
+    ) {
+        let Rows { borders, now, decayed, errors } = self;
+        let len = n_rows * unit.d;
+        let border = tokens.start / CHUNK * len;
+        now.copy_from_slice(&borders[border..border + len]);
+        decayed.clear();
+        errors.clear();
+        for t in tokens {
+            let ((_, k), beta) = (unit.at(t), x.beta(h, t));
+            for (row, v) in now.chunks_exact_mut(unit.d).zip(&x.value(h, t)[first..]) {
+                let error = v - decay(row, left[t], k);
+                decayed.extend_from_slice(row);
+                errors.push(error);
+                add(row, error * beta, k);
+            }
+        }
+    }
+}
