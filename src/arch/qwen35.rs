@@ -105,12 +105,9 @@ impl GatedAttention {
     /// From the normed input, `[n_embd, T]`.
     fn qkv<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
         let [both, k, v] = g.linears(x, [&self.q_and_gate, &self.k, &self.v])?;
-        let (b, d, [width, n, ..]) = (g.b, self.q_norm.weight.def().ne[0], both.ne());
-        let (q, row) = (width / 2, both.nb()[1]);
-        // Every second row of `d`, of the queries or of the gates.
-        let half = |at: usize| b.view(both, [d, q / d, n, 1], [8 * d, row, row * n], 4 * d * at);
-        let gate = b.reshape(b.cont(half(1)?)?, &[q, n])?;
-        let q = b.reshape(g.norm(half(0)?, &self.q_norm)?, &[q, n])?;
-        Ok(Qkv { q, k: g.head_norm(k, &self.k_norm)?, v, gate: Some(gate) })
+        let d = self.q_norm.weight.def().ne[0];
+        let [q, gate] = g.split(g.heads(both, 2 * d)?, [d, d])?;
+        let q = g.flat(g.norm(q, &self.q_norm)?)?;
+        Ok(Qkv { q, k: g.head_norm(k, &self.k_norm)?, v, gate: Some(g.flat(gate)?) })
     }
 }

@@ -215,7 +215,8 @@ impl<'a, 'c> Cached<'a, 'c> {
                 let q = kind.rotation.queries(b, q, PosMap::IDENTITY)?;
                 let all = LandmarkAttention { q, k: rows(key)?, v: rows(v)?, cells, tables, key_ranges };
                 let out = b.landmark_attention(all, kind.block, scale)?;
-                return b.reshape(b.cont(b.columns(out, 0, d)?)?, &[d * n_head, n]);
+                let out = b.reshape(b.cont(b.columns(out, 0, d)?)?, &[d * n_head, n])?;
+                return gate.map_or(Ok(out), |gate| g.gated(out, gate));
             }
         };
         let cached = |t: Tensor<'c>, start: usize, len: usize| {
@@ -245,7 +246,7 @@ impl<'a, 'c> Cached<'a, 'c> {
             _ => explicit::attention(b, &parts, mask, scoring, explicit::SCORE_BYTES)?,
         };
         let out = b.reshape(out, &[d * n_head, n])?;
-        gate.map_or(Ok(out), |gate| b.mul(out, b.sigmoid(gate)?))
+        gate.map_or(Ok(out), |gate| g.gated(out, gate))
     }
 }
 

@@ -197,13 +197,23 @@ impl<'a, 'c> Graph<'a, 'c> {
 
     /// Norm of each head alone: `[n_head * d, T]` to the same, with a scale `[d]`.
     pub fn head_norm(&self, x: Tensor<'c>, norm: &Norm) -> Result<Tensor<'c>> {
-        let ([width, n, ..], d) = (x.ne(), norm.weight.def().ne[0]);
+        self.flat(self.norm(self.heads(x, norm.weight.def().ne[0])?, norm)?)
+    }
+
+    /// `[n_head * d, T]` as `[d, n_head, T]`.
+    pub fn heads(&self, x: Tensor<'c>, d: usize) -> Result<Tensor<'c>> {
+        let [width, n, ..] = x.ne();
         // Maps of one input may have been computed as one product; then the rows of `x` are strided.
-        let x_rows = self.b.view(x, [d, width / d, n, 1], [4 * d, x.nb()[1], x.nb()[1] * n], 0)?;
-        self.record(|| TapeEntry::Reshape { out: x_rows, x });
-        let normed = self.norm(x_rows, norm)?;
-        let out = self.b.reshape(normed, &[width, n])?;
-        self.record(|| TapeEntry::Reshape { out, x: normed });
+        let out = self.b.view(x, [d, width / d, n, 1], [4 * d, x.nb()[1], x.nb()[1] * n], 0)?;
+        self.record(|| TapeEntry::Reshape { out, x });
+        Ok(out)
+    }
+
+    /// `[d, n_head, T]` as `[n_head * d, T]`, a copy where heads do not lie side by side.
+    pub fn flat(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let [d, n_head, n, _] = x.ne();
+        let out = self.products().reshape(x, &[d * n_head, n])?;
+        self.record(|| TapeEntry::Reshape { out, x });
         Ok(out)
     }
 

@@ -129,12 +129,12 @@ impl<'a, 'c> Recurrence<'a, 'c> {
         let [out, state] = b.gated_delta_net(rule)?;
         b.expand(b.set_rows(states, state, self.write)?);
 
-        let normed = b.reshape(g.norm(out, &layer.norm)?, &[d * n_head_v, n_places])?;
+        let out = b.reshape(out, &[d * n_head_v, n_places])?;
         let out = match self.regroup {
-            Some([.., places]) => b.get_rows(normed, places)?,
-            None => normed,
+            Some([.., places]) => b.get_rows(out, places)?,
+            None => out,
         };
-        let out = b.swiglu(z, out)?;
+        let out = g.gated_norm(g.heads(out, d)?, &layer.norm, z)?;
         b.name(out, &format!("delta_net-{il}"));
         Ok(out)
     }

@@ -92,16 +92,11 @@ impl<'c> Graph<'_, 'c> {
     /// An expert that every token is given to: `[n_embd, T]` to the same.
     ///
     /// # Errors
-    /// Tensors that do not fit; a graph that is to be run backwards.
+    /// Tensors that do not fit.
     pub fn shared_expert(&self, x: Tensor<'c>, expert: &SharedExpert) -> Result<Tensor<'c>> {
-        if self.tape.is_some() {
-            let what = "there is no gradient of an expert that every token is given to";
-            return Err(Error::Op { op: "shared_expert", what: what.into() });
-        }
         let [gate, up] = self.linears(x, [&expert.gate, &expert.up])?;
         let out = self.linear(self.swiglu(gate, up)?, &expert.down)?;
-        let open = self.b.sigmoid(self.linear(x, &expert.router)?)?;
-        self.b.mul(out, open)
+        self.gated(out, self.linear(x, &expert.router)?)
     }
 
     /// The experts with the largest logits `[n_expert, T]`, and their weights, `[1, n_used, T]`.

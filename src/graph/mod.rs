@@ -1,6 +1,6 @@
 //! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
-//! the matrix products of both, `activations` the activation functions, `experts` mixtures of experts, `landmark` the logit
-//! of the landmark token, `moments` what importance matrices are made of; `attend` is attention through a cache,
+//! the matrix products of both, `activations` the activation functions, `gate` gates, `experts` mixtures of experts,
+//! `landmark` the logit of the landmark token, `moments` what importance matrices are made of; `attend` is attention through a cache,
 //! `delta_net` what recurrent layers have in its place, and `rotate` the rotary position embedding.
 
 mod activations;
@@ -9,6 +9,7 @@ mod blocks;
 mod delta_net;
 mod experts;
 mod explicit;
+mod gate;
 mod landmark;
 mod moments;
 mod products;

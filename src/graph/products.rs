@@ -97,6 +97,13 @@ impl<'c> Products<'_, 'c> {
         self.b.reshape(self.b.sum_rows(self.transposed(rows)?)?, &[n])
     }
 
+    /// Another shape of `a`, a copy where its rows do not lie side by side.
+    pub(crate) fn reshape(&self, a: Tensor<'c>, shape: &[usize]) -> Result<Tensor<'c>> {
+        let ([n0, n1, n2, _], nb) = (a.ne(), a.nb());
+        let packed = nb == [4, 4 * n0, 4 * n0 * n1, 4 * n0 * n1 * n2];
+        self.b.reshape(if packed { a } else { self.b.cont(a)? }, shape)
+    }
+
     fn transposed(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         self.b.cont(self.b.permute(a, [1, 0, 2, 3])?)
     }

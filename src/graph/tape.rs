@@ -17,6 +17,7 @@ use ggml::{DType, Result};
 
 use super::activations::{centered, Activations};
 use super::experts::ExpertsEntry;
+use super::gate::GateEntry;
 use super::landmark::RowEntry;
 use super::products::Products;
 use crate::hparams::Gelu;
@@ -114,6 +115,7 @@ pub(super) enum TapeEntry<'c> {
         cap: f32,
     },
     Experts(Box<ExpertsEntry<'c>>),
+    Gate(Box<GateEntry<'c>>),
     Row(Box<RowEntry<'c>>),
     /// Columns side by side.
     Split {
@@ -392,6 +394,7 @@ impl<'a, 'c> Tape<'a, 'c> {
         let out = match entry {
             TapeEntry::Split { parts, x } => return split_back(p, parts, *x, grads),
             TapeEntry::Experts(entry) => return entry.back(p, grads),
+            TapeEntry::Gate(entry) => return entry.back(p, grads),
             TapeEntry::Row(entry) => return entry.back(p, grads, trained),
             TapeEntry::Add { out, .. }
             | TapeEntry::SwiGlu { out, .. }
@@ -409,7 +412,7 @@ impl<'a, 'c> Tape<'a, 'c> {
                 grads.add(p, *a, d)?;
                 grads.add(p, *other, d)
             }
-            TapeEntry::Reshape { x, .. } => grads.add(p, *x, b.reshape(d, &x.ne())?),
+            TapeEntry::Reshape { x, .. } => grads.add(p, *x, p.reshape(d, &x.ne())?),
             TapeEntry::SwiGlu { gate, up, .. } => {
                 let [d_gate, d_up] = activations.swiglu_back(d, *gate, *up)?;
                 grads.add(p, *gate, d_gate)?;
@@ -427,7 +430,9 @@ impl<'a, 'c> Tape<'a, 'c> {
                 let t = b.tanh(b.scale(*x, 1.0 / cap)?)?;
                 grads.add(p, *x, b.sub(d, b.mul(b.mul(t, t)?, d)?)?)
             }
-            TapeEntry::Split { .. } | TapeEntry::Experts(_) | TapeEntry::Row(_) => Ok(()),
+            TapeEntry::Split { .. } | TapeEntry::Experts(_) | TapeEntry::Gate(_) | TapeEntry::Row(_) => {
+                Ok(())
+            }
             TapeEntry::Norm { x, normed, weight, id, centered: is_centered, eps, .. } => {
                 if (self.how.trains)(ParamId::Norm(*id)) {
                     let value = p.sum_rows(b.mul(d, *normed)?)?;

@@ -21,7 +21,7 @@ const CHUNK: usize = 1 << 16;
 /// embedding.
 ///
 /// # Errors
-/// Experts or attention sinks, which have no gradient here; weights that are no floats.
+/// Experts, attention sinks or gated delta-nets, which have no gradient here; weights that are no floats.
 pub(super) fn shapes(model: &Model) -> Result<Vec<(ParamId, [usize; 2])>> {
     let (hp, transformer) = (model.hparams(), model.transformer());
     let no = |what: String| Err(Error::Invalid(format!("train all: {what}")));
@@ -32,6 +32,11 @@ pub(super) fn shapes(model: &Model) -> Result<Vec<(ParamId, [usize; 2])>> {
     }
     if transformer.layers.iter().any(|layer| layer.sinks().is_some()) {
         return no("attention sinks have no gradient here; train low-rank pairs".into());
+    }
+    if hp.delta_net.is_some() {
+        return no(
+            "convolutions and rates of gated delta-nets have no gradient here; train low-rank pairs".into()
+        );
     }
     let mut maps = transformer.linears().to_vec();
     maps.sort_by_key(|map| (map.id.layer.is_none(), map.id));

@@ -7,6 +7,7 @@ use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 
 use super::attention::{Attend, Cache, LayerCache, SeenInput};
+use super::delta_net::StateCache;
 use super::params::ParamSet;
 use super::saved::{self, Activation, Checkpointing};
 use super::seen;
@@ -29,10 +30,14 @@ pub(super) struct Ctx<'a> {
     pub(super) plan: &'a Plan,
     pub(super) params: &'a ParamSet,
     pub(super) cache: &'a Cache,
+    /// Of recurrent layers, where there are some.
+    pub(super) states: Option<&'a StateCache>,
     pub(super) capabilities: Capabilities,
     pub(super) checkpointing: Checkpointing,
     pub(super) dropout: f32,
     pub(super) dequantize_bytes: usize,
+    /// Tokens of a block.
+    pub(super) n_block: usize,
     /// Whether sequences are cut into groups: shifted sparse attention.
     pub(super) grouped: bool,
     /// Where sequences have landmarks, if any.
@@ -58,16 +63,20 @@ impl Block {
 }
 
 /// Inputs and outputs of a layer's graph.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LayerIds {
     /// F32 `[n_embd, n]`: the layer's input.
-    pub(super) x: InputId,
+    pub(super) x: Option<InputId>,
     /// F32 `[n_embd, n]`: the gradient of the layer's output, in a backward run.
     pub(super) d_y: Option<InputId>,
     /// I64 `[n]`: rows of the cache.
     pub(super) cells: Option<InputId>,
-    pub(super) rotation: RotationInputs,
+    pub(super) rotation: Option<RotationInputs>,
     pub(super) seen: Option<SeenInput>,
+    /// I32 `[n]`: in a recurrent layer, for each token how many of its document come before it.
+    pub(super) past: Option<InputId>,
+    /// I64 `[1]` each: rows of tensors of states, and which.
+    pub(super) state_rows: Vec<(InputId, usize)>,
     pub(super) saved: Vec<(Activation, SavedActivation)>,
     pub(super) dropout_masks: Vec<(LinearId, InputId)>,
     pub(super) row_ids: Vec<(Range<usize>, InputId)>,
@@ -86,20 +95,18 @@ pub(super) fn attention<'a>(
     plan: &'a Plan,
     il: usize,
 ) -> Result<(&'a LayerAttention, &'a LayerPlan)> {
-    hp.attention_of(il).zip(plan.of_layer(il)).ok_or_else(no_gradient)
+    hp.attention_of(il).zip(plan.of_layer(il)).ok_or_else(no_attention)
 }
 
-/// Of a layer with attention that is not gated.
 fn qkv<'c>(mixing: Mixing<'_, 'c>) -> Result<Qkv<'c>> {
     match mixing {
-        Mixing::Attention(qkv) if qkv.gate.is_none() => Ok(qkv),
-        _ => Err(no_gradient()),
+        Mixing::Attention(qkv) => Ok(qkv),
+        Mixing::DeltaNet(..) => Err(no_attention()),
     }
 }
 
-/// Such models are refused before any graph is built.
-fn no_gradient() -> Error {
-    Error::Argument("training: there is no gradient of gated delta-nets and gated attention".into())
+fn no_attention() -> Error {
+    Error::Argument("training: expected a layer with attention, found a gated delta-net".into())
 }
 
 impl Ctx<'_> {
@@ -144,24 +151,32 @@ impl Ctx<'_> {
     /// Computes the layer's output and stores its keys and values in the cache.
     pub(super) fn forward(&self, b: &Builder<'_>, block: Block) -> Result<LayerIds> {
         self.recorded(b, false, |g| {
+            if self.is_recurrent(block.il) {
+                return self.recurrent_forward(g, block);
+            }
             let net = &self.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
-            let Qkv { q, k, v, .. } = qkv(net.before_attention(g, layer.x)?)?;
+            let Qkv { q, k, v, gate } = qkv(net.before_attention(g, layer.x)?)?;
             let [k, v] = layer.store(k, v)?;
             let attn_out = layer.attend()?.forward(b, layer.rotated(q)?, k, v)?;
             if self.checkpointing >= Checkpointing::Attention {
                 layer.ids.saved.push((Activation::AttnOut, SavedActivation::Save(b.output(attn_out))));
             }
             let attn = layer.values(attn_out)?;
+            let attn = gate.map_or(Ok(attn), |gate| g.gated(attn, gate))?;
             let y = net.after_attention(g, layer.x, attn)?;
             layer.ids.out = Some(b.output(y));
             Ok(layer.finish())
         })
     }
 
-    /// Stores the keys and values of a block in the cache again, before the layer is run backwards.
+    /// Stores the keys and values of a block in the cache again, or the states behind it, before the layer is run
+    /// backwards.
     pub(super) fn keys(&self, b: &Builder<'_>, block: Block) -> Result<LayerIds> {
         self.recorded(b, true, |g| {
+            if self.is_recurrent(block.il) {
+                return self.recurrent_states(g, block);
+            }
             let net = &self.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
             let Qkv { k, v, .. } = qkv(net.before_attention(g, layer.x)?)?;
@@ -174,12 +189,15 @@ impl Ctx<'_> {
     /// first. `alone`: the block is the only one, and its keys and values are stored in this same graph.
     pub(super) fn backward(&self, b: &Builder<'_>, block: Block, alone: bool) -> Result<LayerIds> {
         self.recorded(b, true, |g| {
+            if self.is_recurrent(block.il) {
+                return self.recurrent_backward(g, block);
+            }
             let net = &self.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
             let (n_embd, d, n_head) = (self.hp.n_embd, layer.layer.n_embd_head, layer.layer.n_head);
             let (d_y_id, d_y) = b.input("d_y", DType::F32, &[n_embd, block.n])?;
             layer.ids.d_y = Some(d_y_id);
-            let Qkv { q, k, v, .. } = qkv(net.before_attention(g, layer.x)?)?;
+            let Qkv { q, k, v, gate } = qkv(net.before_attention(g, layer.x)?)?;
             let stored = if alone {
                 layer.store(k, v)?
             } else {
@@ -195,8 +213,12 @@ impl Ctx<'_> {
                 attend.forward(b, q_r, stored[0], stored[1])?
             };
             let attn = layer.values(attn_out)?;
-            let y = net.after_attention(g, layer.x, attn)?;
-            let (above, trained) = g.backward(&[(y, d_y)], &[layer.x, attn])?;
+            // A copy: its gradient goes on to the map it came out of together with that of the queries.
+            let opened = gate.map(|gate| b.cont(gate)).transpose()?;
+            let gated = opened.map_or(Ok(attn), |opened| g.gated(attn, opened))?;
+            let y = net.after_attention(g, layer.x, gated)?;
+            let wanted: Vec<Tensor<'_>> = [layer.x, attn].into_iter().chain(opened).collect();
+            let (above, trained) = g.backward(&[(y, d_y)], &wanted)?;
             self.sum(b, &trained)?;
             let d_attn = above[1].ok_or_else(|| unreached("attention"))?;
             let d_attn = b.reshape(d_attn, &[d, n_head, block.n])?;
@@ -212,20 +234,32 @@ impl Ctx<'_> {
             let d_k = layer.rotation.keys_back(b, layer.block_rows(below.k)?, PosMap::IDENTITY)?;
             let d_v = b.cont(layer.block_rows(below.v)?)?;
             let flat = |t: Tensor<'_>| t.ne()[0] * t.ne()[1];
-            let seeds = [
+            let mut seeds = vec![
                 (q, b.reshape(d_q, &[flat(d_q), block.n])?),
                 (k, b.reshape(d_k, &[flat(d_k), block.n])?),
                 (v, b.reshape(d_v, &[flat(d_v), block.n])?),
             ];
-            let (through, trained) = g.backward(&seeds, &[layer.x])?;
-            self.sum(b, &trained)?;
-            let d_x = match (above[0], through[0]) {
-                (Some(a), Some(c)) => b.add(a, c)?,
-                (a, c) => a.or(c).ok_or_else(|| unreached("the layer's input"))?,
-            };
+            seeds.extend(gate.zip(above.get(2).copied().flatten()));
+            let d_x = self.below(g, layer.x, above[0], &seeds)?;
             layer.ids.out = Some(b.output(d_x));
             Ok(layer.finish())
         })
+    }
+
+    /// The gradient of a layer's input, from what is known of it and from those of what mixing its tokens reads.
+    pub(super) fn below<'c>(
+        &self,
+        g: &Graph<'_, 'c>,
+        x: Tensor<'c>,
+        above: Option<Tensor<'c>>,
+        seeds: &[(Tensor<'c>, Tensor<'c>)],
+    ) -> Result<Tensor<'c>> {
+        let (through, trained) = g.backward(seeds, &[x])?;
+        self.sum(g.b, &trained)?;
+        match (above, through[0]) {
+            (Some(a), Some(c)) => g.b.add(a, c),
+            (a, c) => a.or(c).ok_or_else(|| unreached("the layer's input")),
+        }
     }
 
     /// Adds gradients to the sums of the step.
@@ -238,7 +272,7 @@ impl Ctx<'_> {
     }
 }
 
-fn unreached(what: &str) -> ggml::Error {
+pub(super) fn unreached(what: &str) -> ggml::Error {
     ggml::Error::Op { op: "backward", what: format!("no gradient for {what}") }
 }
 
@@ -267,18 +301,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         } else {
             Rotation::new(b, layer, plan, ctx.pairing, block.n, by_table, maps)?
         };
-        let ids = LayerIds {
-            x: x_id,
-            d_y: None,
-            cells: None,
-            rotation: rotation_ids,
-            seen: None,
-            saved: Vec::new(),
-            dropout_masks: Vec::new(),
-            row_ids: Vec::new(),
-            angles: Vec::new(),
-            out: None,
-        };
+        let ids = LayerIds { x: Some(x_id), rotation: Some(rotation_ids), ..LayerIds::default() };
         let cache = ctx.cache.of(layer);
         Ok(LayerGraph { g, ctx, block, layer, cache, x, trains_angles, rotation, ids })
     }
@@ -340,11 +363,18 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         self.g.b.view(all, ne, [4 * d, nb[1], nb[1] * n], self.block.start * nb[1])
     }
 
-    fn finish(mut self) -> LayerIds {
-        let of_maps = self.g.saved().into_iter();
-        self.ids.saved.extend(of_maps.map(|(id, saved)| (Activation::Linear(id), saved)));
-        self.ids.dropout_masks = self.g.dropout_masks();
-        self.ids.row_ids = self.g.row_ids();
-        self.ids
+    fn finish(self) -> LayerIds {
+        self.ids.finished(self.g)
+    }
+}
+
+impl LayerIds {
+    /// With what a graph of a layer has beside.
+    pub(super) fn finished(mut self, g: &Graph<'_, '_>) -> LayerIds {
+        let of_maps = g.saved().into_iter();
+        self.saved.extend(of_maps.map(|(id, saved)| (Activation::Linear(id), saved)));
+        self.dropout_masks = g.dropout_masks();
+        self.row_ids = g.row_ids();
+        self
     }
 }

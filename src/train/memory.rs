@@ -6,6 +6,7 @@ use ggml::tensor::Store;
 
 use super::attention::Cache;
 use super::clex;
+use super::delta_net::StateCache;
 use super::layer::{Block, Ctx};
 use super::params::{self, Added, ParamSet};
 use super::saved::{self, Checkpointing};
@@ -87,6 +88,7 @@ impl MemoryPlan {
     /// Settings out of range, or a method that training does not support.
     pub fn new(model: &Model, settings: &TrainParams) -> Result<MemoryPlan> {
         check(model.hparams(), settings)?;
+        check_recurrent(model.hparams(), capabilities(model, settings))?;
         let n_block = settings.n_block.min(settings.attention.n_positions(settings.n_ctx));
         check_block(model.hparams().n_vocab, n_block, capabilities(model, settings).custom_ops)?;
         // As much again is left to others.
@@ -113,6 +115,8 @@ impl MemoryPlan {
         let added = Added { attention: settings.attention, clex: network };
         let params = ParamSet::planned(model, &settings.lora, added)?;
         let cache = Cache::new(hp, n_ctx, |defs| Store::planned(device, defs))?;
+        let n = settings.n_block.min(n_ctx);
+        let states = StateCache::new(hp, [n_ctx, n], |defs| Store::planned(device, defs))?;
         let capabilities = capabilities(model, settings);
         let transformer = model.with_adapter(params.adapter())?;
         let ctx = Ctx {
@@ -122,16 +126,17 @@ impl MemoryPlan {
             plan: &rope,
             params: &params,
             cache: &cache,
+            states: states.as_ref(),
             capabilities,
             checkpointing,
             dropout: settings.lora.dropout,
             dequantize_bytes: settings.dequantize_bytes,
+            n_block: n,
             grouped: settings.attention.group(settings.n_ctx)?.is_some(),
             landmarks: settings.attention.landmarks(),
             trains_angles: network.is_some(),
         };
         let mut exec = Executor::new(Backend::new(device, 1)?)?;
-        let n = settings.n_block.min(n_ctx);
         let named = |e| Error::Invalid(format!("blocks of {n} tokens: {}", Error::from(e)));
         let mut most =
             exec.measure(ctx.max_tensors(), |b| ctx.loss(b, n, true).map(|_| ())).map_err(named)?;
@@ -164,6 +169,9 @@ impl MemoryPlan {
             ("saved activations of layers", 0, rows(saved_width)),
             ("gradient between layers", 0, hp.n_embd.saturating_mul(n_ctx).saturating_mul(4)),
         ];
+        if let Some(states) = states {
+            parts.push(("states of a recurrent layer and their gradients", states.n_bytes(), 0));
+        }
         if network.is_some() {
             parts.push(("equation of clex", 0, clex::n_bytes(&rope, hp)?));
         }
@@ -232,14 +240,6 @@ impl MemoryPlan {
 }
 
 fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
-    if hp.delta_net.is_some() {
-        let layers: Vec<String> = hp.recurrent_layers().map(|il| il.to_string()).collect();
-        return Err(Error::Invalid(format!(
-            "training: expected layers with attention, found gated delta-nets, through which there is no gradient here: \
-             layers {}",
-            layers.join(" ")
-        )));
-    }
     // Keys and queries have a row for each token and head, and ggml counts rows.
     // Landmarks need room, too: of two positions one may be theirs.
     let index = ggml::tensor::MAX_INDEX / if settings.attention.landmarks().is_some() { 2 } else { 1 };
@@ -260,6 +260,18 @@ fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
         return Err(Error::Invalid(format!("math: expected auto or f32 in training, found {found}")));
     }
     Ok(())
+}
+
+/// Gated delta-nets are trained by ops of our own.
+fn check_recurrent(hp: &Hparams, capabilities: Capabilities) -> Result<()> {
+    if hp.delta_net.is_none() || capabilities.custom_ops {
+        return Ok(());
+    }
+    let layers: Vec<String> = hp.recurrent_layers().map(|il| il.to_string()).collect();
+    Err(Error::Invalid(format!(
+        "training gated delta-nets (layers {}) is for the CPU, and by ops of our own (not portable)",
+        layers.join(" ")
+    )))
 }
 
 /// Ops that every backend has take the probabilities of a block, tokens by vocabulary, as one column, and

@@ -9,6 +9,7 @@
 mod attention;
 pub mod checkpoint;
 mod clex;
+mod delta_net;
 mod embed;
 mod export;
 mod full;
@@ -44,10 +45,11 @@ use crate::Token;
 
 use attention::Cache;
 use clex::ClexTraining;
+use delta_net::StateCache;
 use landmark::Text;
 use layer::{Block, Ctx};
 use params::Added;
-use saved::{Activation, Rows};
+use saved::{saved_rows, Activation, Rows};
 use seen::Seen;
 
 pub use clex::ClexDraw;
@@ -76,6 +78,8 @@ pub struct Trainer<'m> {
     /// The model's layers with the trained tensors in them.
     transformer: Transformer,
     cache: Cache,
+    /// Of recurrent layers, where there are some.
+    states: Option<StateCache>,
     checkpointing: Checkpointing,
     /// Each layer's input.
     inputs: Vec<Rows>,
@@ -122,6 +126,8 @@ impl<'m> Trainer<'m> {
         };
         let saved = (0..hp.n_layer).map(saved_of).collect::<Result<_>>()?;
         let cache = Cache::new(hp, n, |defs| Store::new(device, defs, "keys and values in training"))?;
+        let store = |defs| Store::new(device, defs, "states in training");
+        let states = StateCache::new(hp, [n, settings.n_block], store)?;
         let capabilities = memory::capabilities(model, &settings);
         let exec = if capabilities.custom_ops {
             Executor::with_thread_pool(device, settings.n_threads)?
@@ -136,6 +142,7 @@ impl<'m> Trainer<'m> {
             params,
             transformer,
             cache,
+            states,
             checkpointing: need.checkpointing,
             inputs,
             saved,
@@ -350,7 +357,10 @@ impl<'m> Trainer<'m> {
     fn backward(&mut self, il: usize, n: usize, seen: &Seen) -> Result<()> {
         let blocks = self.blocks(il, n);
         let alone = blocks.len() == 1;
-        for &block in blocks.iter().filter(|_| !alone) {
+        let attention = self.model.hparams().attention_of(il);
+        // Nothing begins behind the last block of a recurrent layer.
+        let again = blocks.len() - usize::from(alone || attention.is_none());
+        for &block in &blocks[..again] {
             let ids = {
                 let (exec, ctx) = self.parts(self.checkpointing, true, seen.is_grouped());
                 exec.build(ctx.max_tensors(), |b| ctx.keys(b, block))?
@@ -358,8 +368,10 @@ impl<'m> Trainer<'m> {
             self.fill(&ids, block, seen)?;
             self.compute()?;
         }
-        let (layer, _) = layer::attention(self.model.hparams(), &self.plan, il)?;
-        self.cache.of(layer).zero_grads()?;
+        match (attention, &self.states) {
+            (Some(layer), _) => self.cache.of(layer).zero_grads()?,
+            (None, states) => states.as_ref().map_or(Ok(()), StateCache::zero_grads)?,
+        }
         for &block in blocks.iter().rev() {
             let ids = {
                 let (exec, ctx) = self.parts(self.checkpointing, true, seen.is_grouped());
@@ -393,10 +405,12 @@ impl<'m> Trainer<'m> {
             plan: self.clex.as_ref().map_or(&self.plan, ClexTraining::plan),
             params: &self.params,
             cache: &self.cache,
+            states: self.states.as_ref(),
             capabilities: self.capabilities,
             checkpointing,
             dropout: if training { self.settings.lora.dropout } else { 0.0 },
             dequantize_bytes: self.settings.dequantize_bytes,
+            n_block: self.settings.n_block,
             grouped,
             landmarks: self.settings.attention.landmarks(),
             trains_angles: self.clex.is_some(),
@@ -408,21 +422,26 @@ impl<'m> Trainer<'m> {
         let (exec, hp) = (&mut self.exec, self.model.hparams());
         let at = block.start..block.start + block.n;
         let x = &self.inputs[block.il];
-        exec.fill(ids.x, |rows: &mut [f32]| x.get(block.start, rows))?;
-        let (layer, plan) = layer::attention(hp, &self.plan, block.il)?;
-        let drawn = self.clex.as_ref().filter(|clex| clex.plan().layer(block.il).applies);
-        if let Some(clex) = drawn {
-            let (plan, pos) = (clex.plan().layer(block.il), &clex.positions()[at.clone()]);
-            ids.rotation.fill_real(exec, layer, plan, pos, &mut self.scratch)?;
-        } else {
-            ids.rotation.fill(exec, layer, plan, &self.positions[at.clone()], &mut self.scratch)?;
+        if let Some(id) = ids.x {
+            exec.fill(id, |rows: &mut [f32]| x.get(block.start, rows))?;
+        }
+        if let Some(rotation) = &ids.rotation {
+            let (layer, plan) = layer::attention(hp, &self.plan, block.il)?;
+            let drawn = self.clex.as_ref().filter(|clex| clex.plan().layer(block.il).applies);
+            if let Some(clex) = drawn {
+                let (plan, pos) = (clex.plan().layer(block.il), &clex.positions()[at.clone()]);
+                rotation.fill_real(exec, layer, plan, pos, &mut self.scratch)?;
+            } else {
+                rotation.fill(exec, layer, plan, &self.positions[at.clone()], &mut self.scratch)?;
+            }
+            if let Some(input) = &ids.seen {
+                input.fill(exec, at.clone(), seen, layer)?;
+            }
         }
         if let Some(cells) = ids.cells {
             exec.set(cells, &at.clone().map(|i| i as i64).collect::<Vec<_>>())?;
         }
-        if let Some(input) = &ids.seen {
-            input.fill(exec, at, seen, layer)?;
-        }
+        delta_net::fill(ids, exec, at, seen)?;
         for &(what, activation) in &ids.saved {
             if let SavedActivation::Load(id) = activation {
                 let rows = saved_rows(&mut self.saved[block.il], what)?;
@@ -466,11 +485,6 @@ impl<'m> Trainer<'m> {
 
 fn output(id: Option<OutputId>) -> Result<OutputId> {
     id.ok_or_else(|| Error::Invalid("a training graph without output".into()))
-}
-
-fn saved_rows(rows: &mut [(Activation, Rows)], what: Activation) -> Result<&mut Rows> {
-    let found = rows.iter_mut().find(|(a, _)| *a == what).map(|(_, rows)| rows);
-    found.ok_or_else(|| Error::Invalid(format!("{what:?}: this activation is not saved")))
 }
 
 /// An output's values, without a copy where it is in host memory.

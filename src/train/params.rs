@@ -152,8 +152,9 @@ pub(super) fn shapes(
     for role in roles(transformer.linears(), &how.targets)? {
         for &LinearShape { id, n_in, n_out, .. } in transformer.linears().iter().filter(|m| m.id.role == role)
         {
-            if how.rank > n_in.min(n_out) {
-                let what = format!("rank: expected at most {}, found {}", n_in.min(n_out), how.rank);
+            let most = if role.is_narrow() { n_in } else { n_in.min(n_out) };
+            if how.rank > most {
+                let what = format!("rank: expected at most {most}, found {}", how.rank);
                 return Err(Error::Invalid(format!("{what}: {} is {n_in} x {n_out}", id.weight())));
             }
             out.push((ParamId::LoraA(id), [n_in, how.rank]));
@@ -208,15 +209,19 @@ fn roles(maps: &[LinearShape], targets: &[String]) -> Result<Vec<Role>> {
             let what = "the weights of experts take no low-rank pairs; q, k, v, o and router do";
             return Err(Error::Invalid(format!("targets: {target:?}: {what}")));
         }
-        let fused = match role {
-            Role::Q | Role::K | Role::V => Role::Qkv,
-            Role::Gate if up_holds_gate(maps) => Role::Up,
-            _ => role,
+        // Where the map has another name: fused with others, or in layers without attention.
+        let others: &[Role] = match role {
+            Role::Q | Role::K | Role::V => &[Role::Qkv],
+            Role::O => &[Role::SsmOut],
+            Role::Gate if up_holds_gate(maps) => &[Role::Up],
+            _ => &[],
         };
-        let role = [role, fused].into_iter().find(has).ok_or_else(|| {
-            Error::Invalid(format!("targets: the model has no tensor {}.weight", role.gguf()))
-        })?;
-        out.push(role);
+        let found: Vec<Role> = std::iter::once(role).chain(others.iter().copied()).filter(has).collect();
+        if found.is_empty() {
+            let name = role.gguf();
+            return Err(Error::Invalid(format!("targets: the model has no tensor {name}.weight")));
+        }
+        out.extend(found);
     }
     out.sort_unstable();
     out.dedup();

@@ -114,6 +114,11 @@ pub(super) enum Activation {
     Linear(LinearId),
 }
 
+pub(super) fn saved_rows(rows: &mut [(Activation, Rows)], what: Activation) -> Result<&mut Rows> {
+    let found = rows.iter_mut().find(|(a, _)| *a == what).map(|(_, rows)| rows);
+    found.ok_or_else(|| Error::Invalid(format!("{what:?}: this activation is not saved")))
+}
+
 /// The activations of layer `il` that are saved beside its input, with their width: numbers for each token.
 pub(super) fn widths(
     transformer: &Transformer,

@@ -131,6 +131,11 @@ impl Seen {
         self.group.is_some()
     }
 
+    /// How many tokens of its document come before token `i`.
+    pub(super) fn past(&self, i: usize) -> i32 {
+        i as i32 - self.documents[i]
+    }
+
     /// Tables of ranges that this layer takes.
     pub(super) fn n_tables(&self, layer: &LayerAttention) -> usize {
         1 + usize::from(is_split(self.is_grouped(), layer))

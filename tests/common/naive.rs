@@ -3,6 +3,8 @@
 //! Attention knows a method only as a function from a pair of positions to the distance the model is shown, and turns the
 //! query by it: q_i^T R(rel) k_j, the form every paper defines its method in. The engine rotates queries and keys apart.
 
+mod delta_net;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -163,12 +165,15 @@ impl Naive {
         for il in 0..hp.n_layer {
             let name = |part: &str| format!("blk.{il}.{part}");
             let read = self.norm(&x, &name("attn_norm"));
-            let [q, k, v] = self.qkv(il, &read, n);
-            let (q, k) = (self.norm(&q, &name("attn_q_norm")), self.norm(&k, &name("attn_k_norm")));
-            let attended = self.attend(il, [&q, &k, &v], case, &turns[hp.layers[il].kind.unwrap()], see);
-            let mut attended = self.linear(&attended, n, &name("attn_output"));
-            // gpt-oss's norm before the feed-forward has this name.
-            let renamed = hp.arch == "gpt-oss";
+            let mut attended = match hp.layers[il].kind {
+                Some(kind) => {
+                    let mixed = self.attention(il, &read, n, case, &turns[kind], see);
+                    self.linear(&mixed, n, &name("attn_output"))
+                }
+                None => self.linear(&self.delta_net(il, &read, n, case), n, &name("ssm_out")),
+            };
+            // The norm before the feed-forward of some has this name.
+            let renamed = among(hp, &["gpt-oss", "qwen35", "qwen35moe"]);
             if !renamed {
                 attended = self.norm(&attended, &name("post_attention_norm"));
             }
@@ -193,6 +198,25 @@ impl Naive {
             logits.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
         }
         logits
+    }
+
+    /// Attention's output, before its projection.
+    fn attention(
+        &self,
+        il: usize,
+        read: &[f64],
+        n: usize,
+        case: &dyn Definition,
+        turns: &Turns,
+        see: &mut See<'_>,
+    ) -> Vec<f64> {
+        let name = |part: &str| format!("blk.{il}.{part}");
+        let [q, k, v] = self.qkv(il, read, n);
+        let (q, gate) = self.gates(il, q);
+        let (q, k) = (self.norm(&q, &name("attn_q_norm")), self.norm(&k, &name("attn_k_norm")));
+        let mut out = self.attend(il, [&q, &k, &v], case, turns, see);
+        out.iter_mut().zip(gate.into_iter().flatten()).for_each(|(x, open)| *x *= open);
+        out
     }
 
     /// Queries, keys and values, of three maps or of one whose rows are all of them.
@@ -270,7 +294,10 @@ impl Naive {
             }
             out
         };
-        x.chunks_exact(x.len() / n).zip(logits.chunks_exact(ffn.n_expert)).flat_map(one).collect()
+        let rows = x.chunks_exact(x.len() / n).zip(logits.chunks_exact(ffn.n_expert));
+        let mut out: Vec<f64> = rows.flat_map(one).collect();
+        self.add_shared(il, x, n, &mut out);
+        out
     }
 
     /// `x W^T + bias` for each of `n` rows.

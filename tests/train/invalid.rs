@@ -8,7 +8,7 @@ use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{MemoryPlan, Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
-use crate::common::{load, random_model, scratch, some_tokens};
+use crate::common::{load, scratch, some_tokens};
 use crate::gradients::{models, settings, targets, N_VOCAB};
 
 fn sequence(tokens: &[Token]) -> Sequence<'_> {
@@ -162,21 +162,6 @@ fn what_is_no_number_in_a_trained_tensor_is_found_where_it_is() {
         assert_eq!(trainer.loss(sequence(&tokens)).unwrap(), good, "{name}");
         trainer.accumulate(sequence(&tokens), 1.0).unwrap();
         assert!(trainer.params().grads().unwrap().iter().flatten().all(|g| g.is_finite()), "{name}");
-    }
-}
-
-#[test]
-fn models_of_gated_delta_nets_are_refused() {
-    for shape in ["qwen35-tiny", "qwen35moe-tiny"] {
-        let model = load(&random_model(shape, DType::F32, "train-refused"));
-        let settings = settings(16, 8, "plain");
-        for error in [MemoryPlan::new(&model, &settings).err(), Trainer::new(&model, &settings).err()] {
-            let error = error.expect("refused").to_string();
-            assert!(
-                error.contains("gated delta-nets") && error.ends_with("layers 0 1 2 4"),
-                "{shape}: {error}"
-            );
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::gradients::{fill, models, moved, with_landmarks, Documents, N_VOCAB};
 use crate::landmark::{adapter, how};
 
 /// Positions of a block in these tests.
-const BLOCK: usize = 7;
+pub(crate) const BLOCK: usize = 7;
 
 /// A model of two layers, and the same with an adapter of landmarks in force.
 fn pair(name: &str) -> (Model, Model) {
@@ -26,7 +26,7 @@ fn pair(name: &str) -> (Model, Model) {
 }
 
 /// The rows of logits that follow each token of a text, `[n][N_VOCAB + 1]`, by definition: the last is the landmark's.
-fn exact(model: &Model, tokens: &[Token]) -> Vec<f64> {
+pub(crate) fn exact(model: &Model, tokens: &[Token]) -> Vec<f64> {
     let settings = how(120, BLOCK);
     let mut trainer = Trainer::new(model, &settings).unwrap();
     fill(&mut trainer);
@@ -45,7 +45,7 @@ fn exact(model: &Model, tokens: &[Token]) -> Vec<f64> {
     (0..tokens.len()).flat_map(|i| row(i).to_vec()).collect()
 }
 
-fn without_landmark(rows: &[f64]) -> Vec<f64> {
+pub(crate) fn without_landmark(rows: &[f64]) -> Vec<f64> {
     rows.chunks_exact(N_VOCAB + 1).flat_map(|row| row[..N_VOCAB].to_vec()).collect()
 }
 

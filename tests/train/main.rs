@@ -8,6 +8,7 @@ mod adapter;
 mod checkpoint;
 mod clex;
 mod data;
+mod delta_net;
 mod experts;
 mod faults;
 mod full;

@@ -21,7 +21,11 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(name: &str) -> World {
-        let world = World { dir: tempfile::tempdir().unwrap(), model: named_model(name) };
+        World::of(named_model(name))
+    }
+
+    pub(crate) fn of(model: Model) -> World {
+        let world = World { dir: tempfile::tempdir().unwrap(), model };
         std::fs::create_dir(world.path("texts")).unwrap();
         for i in 0..5 {
             let words = (0..120).map(|n| ["sea", "rope", "walk", "hemp"][(n * (i + 2) + n / 7) % 4]);

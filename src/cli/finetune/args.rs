@@ -85,8 +85,8 @@ pub(super) struct AdapterArgs {
     /// alpha / sqrt(rank) instead
     #[arg(long)]
     rslora: bool,
-    /// Weights that get a pair: q, k, v (qkv where they are one), o, gate, up, down, output; all (but output), or
-    /// none; default: q,k,v,o
+    /// Weights that get a pair: q, k, v (qkv where they are one), o, gate, up, down, output, in gated delta-nets
+    /// attn_gate, ssm_alpha, ssm_beta and ssm_out (also o); all (but output), or none; default: q,k,v,o
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     targets: Option<Vec<String>>,
     /// Modules trained as a whole, too: norms, embeddings; default: none, or the recipe's. all: every parameter of a

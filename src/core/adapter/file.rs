@@ -32,6 +32,16 @@ pub struct PairInfo {
 }
 
 impl PairInfo {
+    /// The highest rank that makes sense beside such a weight.
+    pub(super) fn most_ranks(&self) -> usize {
+        let is_narrow = LinearId::from_weight(&self.weight).is_some_and(|id| id.role.is_narrow());
+        if is_narrow {
+            self.n_in
+        } else {
+            self.n_in.min(self.n_out)
+        }
+    }
+
     /// Tensor `[n_in, rank]`.
     pub fn name_a(&self) -> String {
         format!("{}{LORA_A}", self.weight)
@@ -379,7 +389,7 @@ fn tensors(file: &File) -> Result<(Vec<PairInfo>, Vec<ModuleInfo>)> {
             let expected = format!("rank {} as {} has", pair.rank, pair.name_a());
             return Err(refuse(file, &pair.name_b(), expected, b[0]));
         }
-        let most = pair.n_in.min(pair.n_out);
+        let most = pair.most_ranks();
         if pair.rank > most {
             let expected = format!("a rank of at most {most}, the smaller dimension");
             return Err(refuse(file, &pair.name_a(), expected, pair.rank));

@@ -87,7 +87,7 @@ pub fn write(path: &Path, adapter: &AdapterFile<'_>) -> Result<u64> {
     for p in &adapter.pairs {
         let weight = if p.weight == TOKEN_EMBD { "output.weight" } else { &p.weight };
         let info = PairInfo { weight: weight.to_owned(), n_in: p.n_in, rank, n_out: p.n_out };
-        let most = p.n_in.min(p.n_out);
+        let most = info.most_ranks();
         if rank == 0 || rank > most {
             return bad(format!("{weight}: expected a rank of 1 to {most}, found {rank}"));
         }

@@ -1,0 +1,267 @@
+//! Training through gated delta-nets: gradients against central differences of the naive model, and every way to them
+//! against the others.
+
+use convert::random::{write, DeltaNet, Shape};
+use gguf::{Array, Value};
+use ropewalk::adapter::{AdapterMeta, AdapterSpec};
+use ropewalk::control::{Control, Progress, Stop};
+use ropewalk::hparams::DeltaNetHparams;
+use ropewalk::model::{Model, ModelParams};
+use ropewalk::train::{
+    write_adapter, Checkpointing, MemoryPlan, Run, Sequence, TrainAttention, TrainParams, Trainer,
+};
+use ropewalk::DType;
+
+use crate::common::naive::worst_row;
+use crate::common::{load, open, score, scratch, some_tokens, with_kv};
+use crate::gradients::{check, fill, settings, targets, N_VOCAB};
+use crate::landmark::adapter;
+use crate::landmark_session::{exact, without_landmark, BLOCK};
+use crate::run::World;
+
+/// A layer with attention between two without; heads of values in groups of two, on heads of keys.
+fn shape(name: &str) -> Shape {
+    let net = DeltaNetHparams { n_head_k: 2, n_head_v: 4, n_embd_head: 16, n_conv: 4 };
+    Shape {
+        n_layer: 3,
+        n_embd: 48,
+        n_head: 4,
+        n_head_kv: 2,
+        n_embd_head: 16,
+        n_ff: 40,
+        n_vocab: N_VOCAB,
+        n_ctx_train: 64,
+        n_rot: Some(8),
+        delta_net: Some(DeltaNet { every: 2, net }),
+        keys: vec![("rope.dimension_sections", Value::Array(Array::I32(vec![2, 1, 1, 0])))],
+        ..Shape::named(name).unwrap()
+    }
+}
+
+fn model(name: &str, dtype: DType) -> Model {
+    let path = scratch(&format!("train-{name}-{}.gguf", dtype.name()));
+    write(&shape(name), dtype, 21, &path).unwrap();
+    load(&path)
+}
+
+const NAMES: [&str; 2] = ["qwen35-tiny", "qwen35moe-tiny"];
+
+#[test]
+fn gradients_are_those_of_finite_differences() {
+    for name in NAMES {
+        let model = model(name, DType::F32);
+        for spec in ["plain", "harpe", "yarn:factor=4"] {
+            let settings = settings(40, 16, spec);
+            check(&format!("{name}, {spec}"), &model, &settings, 37, &[], false);
+        }
+        // Routers are trained where they are named.
+        let mut named = settings(24, 10, "plain");
+        (named.lora.norms, named.lora.embeddings) = (true, true);
+        let more = if name == "qwen35moe-tiny" { &["router", "shared_router"][..] } else { &["gate"] };
+        named.lora.targets =
+            targets(&[&["q", "attn_gate", "ssm_alpha", "ssm_beta", "output"], more].concat());
+        check(&format!("{name}, norms and embeddings"), &model, &named, 24, &[], false);
+    }
+    let model = model("qwen35-tiny", DType::Q8_0);
+    check("q8_0", &model, &settings(40, 16, "plain"), 37, &[], false);
+}
+
+/// A document begins with a state of 0: at the start of a block, within one, and within a few tokens of another.
+#[test]
+fn documents_do_not_see_each_other() {
+    let model = model("qwen35-tiny", DType::F32);
+    check("documents", &model, &settings(40, 16, "plain"), 40, &[0, 7, 9, 16, 30], true);
+    // Each has the loss that it has alone.
+    let (tokens, how) = (some_tokens(33, N_VOCAB), settings(40, 12, "plain"));
+    let mut trainer = Trainer::new(&model, &how).unwrap();
+    fill(&mut trainer);
+    let alone = [&tokens[..20], &tokens[19..]].map(|part| trainer.losses(Sequence::new(part)).unwrap());
+    let both = Sequence { segment_starts: &[19], ..Sequence::new(&tokens) };
+    let (packed, apart) = (trainer.losses(both).unwrap(), alone.concat());
+    let off = packed.iter().zip(&apart).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(off < 5e-6 && packed.len() == apart.len(), "{off:.1e}");
+}
+
+/// Sessions put the landmarks where training had them, and states run over them.
+#[test]
+fn a_session_with_landmarks_is_the_model_that_was_trained() {
+    let model = model("qwen35-tiny", DType::F32);
+    let (path, _) = adapter(&model, BLOCK, "delta-landmark.gguf");
+    let adapters = vec![AdapterSpec { path, scale: 1.0 }];
+    let with = Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
+    let tokens = some_tokens(100, N_VOCAB);
+    let want = without_landmark(&exact(&model, &tokens));
+    let mut session = open(&with, &with_kv(100, DType::F32));
+    let worst = worst_row(&score(&mut session, &tokens), &want, N_VOCAB);
+    assert!(worst < 1e-5, "{worst:e}");
+}
+
+/// Attention in groups and landmarks are for the layers with attention; delta-nets read the text as it is.
+#[test]
+fn what_changes_attention_leaves_delta_nets_alone() {
+    let model = model("qwen35-tiny", DType::F32);
+    for attention in ["s2", "landmark:block=6"] {
+        let attention: TrainAttention = attention.parse().unwrap();
+        let how = TrainParams { attention, ..settings(40, 16, "yarn:factor=4") };
+        check(&attention.to_string(), &model, &how, 36, &[], false);
+    }
+}
+
+fn gradients(model: &Model, settings: &TrainParams, n: usize) -> (f64, Vec<Vec<f32>>) {
+    let mut trainer = Trainer::new(model, settings).unwrap();
+    fill(&mut trainer);
+    // What another sequence leaves in the tensors of states does not count.
+    trainer.loss(Sequence::new(&some_tokens(15, 9))).unwrap();
+    let loss = trainer.accumulate(Sequence::new(&some_tokens(n + 1, N_VOCAB)), 1.0).unwrap();
+    (loss, trainer.params().grads().unwrap())
+}
+
+#[test]
+fn blocks_threads_and_what_is_kept_do_not_matter() {
+    for name in NAMES {
+        let model = model(name, DType::F32);
+        let whole = settings(96, 96, "plain");
+        let (loss, want) = gradients(&model, &whole, 90);
+        for n_block in [1, 2, 7, 32, 89, 90] {
+            let mut first = None;
+            for (keep, n_threads) in
+                [(Checkpointing::Inputs, 1), (Checkpointing::Attention, 2), (Checkpointing::Products, 3)]
+            {
+                let cut = TrainParams { n_block, n_threads, checkpointing: Some(keep), ..whole.clone() };
+                let (l, got) = gradients(&model, &cut, 90);
+                let norm =
+                    |x: &mut dyn Iterator<Item = f32>| x.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+                let off = got.iter().zip(&want).map(|(a, b)| {
+                    norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied())
+                });
+                let off = off.fold(0.0, f64::max);
+                assert!(off < 2e-5 && (l - loss).abs() < 1e-6, "{name}: {n_block} {keep:?}: {off:.1e}");
+                let first = first.get_or_insert_with(|| got.clone());
+                assert!(*first == got, "{name}: {n_block} {keep:?} is not the same to the bit");
+            }
+        }
+    }
+}
+
+/// The loss is that of a session, without and with the adapter that was trained.
+#[test]
+fn the_loss_is_that_of_a_session() {
+    for name in NAMES {
+        let model = model(name, DType::F32);
+        let mut how = settings(40, 16, "plain");
+        // More ranks than heads.
+        how.lora.rank = 7;
+        if name == "qwen35moe-tiny" {
+            how.lora.targets.push("shared_router".into());
+        }
+        let mut trainer = Trainer::new(&model, &how).unwrap();
+        let tokens = some_tokens(40, N_VOCAB);
+        let session_loss = |model: &Model| {
+            let mut session = open(model, &with_kv(40, DType::F32));
+            let nll = session.nll(&tokens, 1..tokens.len()).unwrap();
+            nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64
+        };
+        let want = trainer.loss(Sequence::new(&tokens)).unwrap();
+        let found = session_loss(&model);
+        assert!((found / want - 1.0).abs() < 1e-5, "{name}: {found}, {want} in training");
+        fill(&mut trainer);
+        let path = scratch(&format!("delta-{name}.gguf"));
+        write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
+        let adapters = vec![AdapterSpec { path, scale: 1.0 }];
+        let tuned =
+            Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
+        let (want, found) = (trainer.loss(Sequence::new(&tokens)).unwrap(), session_loss(&tuned));
+        assert!((found / want - 1.0).abs() < 1e-5, "{name}, tuned: {found}, {want} in training");
+    }
+}
+
+#[test]
+fn a_stopped_run_goes_on_to_the_same_bytes() {
+    let world = World::of(model("qwen35-tiny", DType::F32));
+    let mut whole = world.new_run(world.params("whole")).unwrap();
+    whole.train(&Control::default()).unwrap();
+    let stop = Stop::default();
+    let third = |p: &Progress<'_>| {
+        if p.done == 3 {
+            stop.request();
+        }
+    };
+    let mut cut = world.new_run(world.params("cut")).unwrap();
+    cut.train(&Control::default().with_stop(&stop).with_progress(&third)).unwrap_err();
+    drop(cut);
+    let (trainer, optimizer, data) = world.parts();
+    let mut resumed = Run::resume(trainer, optimizer, data, world.params("cut")).unwrap();
+    resumed.train(&Control::default()).unwrap();
+    let bytes = |run: &Run<'_>, name: &str| {
+        run.write_adapter(&world.path(name)).unwrap();
+        std::fs::read(world.path(name)).unwrap()
+    };
+    assert!(bytes(&resumed, "cut.gguf") == bytes(&whole, "whole.gguf"));
+    assert_eq!(resumed.history().losses, whole.history().losses);
+    let report = whole.report();
+    assert!(report.val_after.unwrap() < report.val_before.unwrap(), "{report:?}");
+}
+
+#[test]
+fn the_plan_counts_states_in_a_line_with_the_context() {
+    let model = model("qwen35-tiny", DType::F32);
+    let plan = |n_ctx: usize| MemoryPlan::new(&model, &settings(n_ctx, 128, "plain")).unwrap();
+    let states = |n_ctx: usize| {
+        let plan = plan(n_ctx);
+        plan.parts.iter().find(|p| p.0.starts_with("states of")).unwrap().1
+    };
+    // Four heads of 16 x 16, and three rows of two heads of queries, two of keys and four of values.
+    let block = 4 * (4 * 16 * 16 + 3 * 8 * 16);
+    assert_eq!([512, 1024].map(|n| states(n) / block), [4 + 1, 8 + 1]);
+    let totals: Vec<usize> = (2..6).map(|i| plan(4096 * i).totals()).map(|(a, b)| a + b).collect();
+    let steps: Vec<usize> = totals.windows(2).map(|w| w[1] - w[0]).collect();
+    assert!(steps.iter().all(|s| *s == steps[0]), "{totals:?}");
+}
+
+#[test]
+fn targets_name_what_does_their_work() {
+    let trained = |name: &str, names: &[&str]| {
+        let model = model(name, DType::F32);
+        let mut how = settings(16, 8, "plain");
+        how.lora.targets = targets(names);
+        let trainer = Trainer::new(&model, &how).unwrap();
+        let list = trainer.params().list().iter().map(|t| t.id.to_string());
+        let mut list: Vec<String> =
+            list.filter_map(|name| name.strip_suffix(".weight.lora_a").map(String::from)).collect();
+        list.sort();
+        list
+    };
+    let of =
+        |il: usize, parts: &[&str]| parts.iter().map(|part| format!("blk.{il}.{part}")).collect::<Vec<_>>();
+    let attention = ["attn_k", "attn_output", "attn_q", "attn_v"];
+    let default =
+        [of(0, &["attn_qkv", "ssm_out"]), of(1, &attention), of(2, &["attn_qkv", "ssm_out"])].concat();
+    assert_eq!(trained("qwen35-tiny", &["q", "k", "v", "o"]), default);
+    assert_eq!(trained("qwen35moe-tiny", &["q", "k", "v", "o"]), default);
+    let net = ["attn_gate", "attn_qkv"];
+    let rest = ["ssm_alpha", "ssm_beta", "ssm_out"];
+    let all = |ffn: &[&str]| {
+        let recurrent = [&net, ffn, &rest].concat();
+        [of(0, &recurrent), of(1, &[&attention, ffn].concat()), of(2, &recurrent)].concat()
+    };
+    assert_eq!(trained("qwen35-tiny", &["all"]), all(&["ffn_down", "ffn_gate", "ffn_up"]));
+    let shared = ["ffn_down_shexp", "ffn_gate_shexp", "ffn_up_shexp"];
+    assert_eq!(trained("qwen35moe-tiny", &["all"]), all(&shared));
+}
+
+#[test]
+fn what_cannot_be_trained_is_refused() {
+    let model = model("qwen35-tiny", DType::BF16);
+    let refused = |how: &TrainParams| {
+        let errors = [MemoryPlan::new(&model, how).err(), Trainer::new(&model, how).err()];
+        errors.map(|e| e.expect("refused").to_string())
+    };
+    for e in refused(&TrainParams { portable: true, ..settings(16, 8, "plain") }) {
+        assert!(e.contains("gated delta-nets (layers 0 2) is for the CPU"), "{e}");
+    }
+    let mut all = settings(16, 8, "plain");
+    all.lora.all = true;
+    for e in refused(&all) {
+        assert!(e.starts_with("train all: ") && e.contains("gated delta-nets"), "{e}");
+    }
+}
