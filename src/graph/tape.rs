@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use ggml::graph::{InputId, OutputId};
-use ggml::integers::Rounded;
 use ggml::tensor::{StoreTensor, Tensor};
 use ggml::tiled::Packed;
 use ggml::{DType, Result};
@@ -149,8 +148,6 @@ pub(super) struct Tape<'a, 'c> {
     dequantized: RefCell<HashMap<LinearId, Tensor<'c>>>,
     /// Inputs packed for products in tiles, by tensor.
     packed: RefCell<HashMap<usize, Packed<'c>>>,
-    /// Inputs rounded for products in integers, by tensor.
-    rounded: RefCell<HashMap<usize, Rounded<'c>>>,
     row_ids: RefCell<HashMap<RowBlock, (InputId, Tensor<'c>)>>,
 }
 
@@ -184,7 +181,6 @@ impl<'a, 'c> Tape<'a, 'c> {
             dropout_masks: RefCell::default(),
             dequantized: RefCell::default(),
             packed: RefCell::default(),
-            rounded: RefCell::default(),
             row_ids: RefCell::default(),
         }
     }
@@ -267,12 +263,6 @@ impl<'a, 'c> Tape<'a, 'c> {
             let packed = known.map_or_else(|| b.pack(x), Ok)?;
             self.packed.borrow_mut().insert(x.id(), packed);
             return b.packed_product(b.stored(weight)?, packed);
-        }
-        if p.in_integers(weight.def().dtype, x) {
-            let known = self.rounded.borrow().get(&x.id()).copied();
-            let rounded = known.map_or_else(|| b.rounded(x), Ok)?;
-            self.rounded.borrow_mut().insert(x.id(), rounded);
-            return b.integer_product(b.stored(weight)?, rounded);
         }
         let mut all: Option<Tensor<'c>> = None;
         for rows in self.row_blocks(weight) {
