@@ -7,14 +7,15 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Math {
     /// Whatever is fastest of all that rounds no more than libllama does, which rounds activations to 8 bits beside
-    /// quantised weights: on the CPU to 15 or 16 bits, or not at all, in batches. Training rounds to 16 bits at most.
+    /// quantised weights: on the CPU to 15 or 16 bits, or not at all, in batches of more than 16 tokens. Training rounds to 16
+    /// bits at most.
     #[default]
     Auto,
     /// Nothing: weights are converted to floats of 32 bits.
     F32,
     /// Weights and activations to bfloat16, that is to 8 bits each. Not in training.
     Bf16,
-    /// Activations to 8 bits beside quantised weights, by ggml's products of the weights' own types. Not in training.
+    /// Activations to 8 bits beside quantised weights, by products of the weights' own types. Not in training.
     Int8,
 }
 

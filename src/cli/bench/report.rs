@@ -90,7 +90,7 @@ pub(super) fn median(x: &[f64]) -> f64 {
 /// The least that a model's tests cost.
 #[derive(Debug, Clone)]
 struct Work {
-    /// Elements of the matrices every token passes through.
+    /// Elements of the matrices that a token passes through.
     layer_elements: f64,
     /// Elements of the output matrix, which only tokens whose logits are wanted pass through.
     output_elements: f64,
@@ -115,7 +115,12 @@ impl Work {
             (0.0, 0.0),
         );
         for t in model.file().tensors().iter().filter(|t| t.shape.len() >= 2) {
-            let (n, size) = (t.n_elements() as f64, t.n_bytes as f64);
+            // Of a stack of experts a token passes through some.
+            let part = match hp.experts {
+                Some(experts) if t.name.contains("_exps.") => experts.n_used as f64 / experts.n_expert as f64,
+                _ => 1.0,
+            };
+            let (n, size) = (part * t.n_elements() as f64, part * t.n_bytes as f64);
             match t.name.as_str() {
                 "token_embd.weight" => embd = (n, size),
                 "output.weight" => (w.output_elements, w.weight_bytes) = (n, w.weight_bytes + size),
