@@ -27,7 +27,7 @@ impl<'c> Graph<'_, 'c> {
         Ok(out)
     }
 
-    /// What a gated delta-net makes of its output `[d, n_head, T]`: a norm of each head, times `silu(z)`, z being
+    /// The result of a gated delta-net from its output `[d, n_head, T]`: a norm of each head, times `silu(z)`, z being
     /// `[d * n_head, T]`.
     pub fn gated_norm(&self, out: Tensor<'c>, norm: &Norm, z: Tensor<'c>) -> Result<Tensor<'c>> {
         self.swiglu(z, self.flat(self.norm(out, norm)?)?)

@@ -20,7 +20,7 @@ use crate::graph::{Graph, Mixing};
 use crate::hparams::{DeltaNetHparams, Hparams};
 use crate::layers::DeltaNet;
 
-/// What the blocks of one recurrent layer begin with, and the gradients of that. Layers take turns.
+/// The states that blocks of one recurrent layer begin with, and their gradients. Layers take turns.
 #[derive(Debug)]
 pub(super) struct StateCache {
     store: Arc<Store>,
@@ -133,7 +133,7 @@ struct Recurrent<'g, 'a, 'c> {
     ids: LayerIds,
 }
 
-/// What the linear maps of a gated delta-net give.
+/// The outputs of the linear maps of a gated delta-net.
 #[derive(Clone, Copy)]
 struct Maps<'c> {
     qkv: Tensor<'c>,

@@ -15,7 +15,7 @@ fn unit(x: &[f64], eps: f64) -> Vec<f64> {
 }
 
 impl Naive {
-    /// What a gated delta-net makes of `n` rows, before its output projection. A document begins with a state of 0, and
+    /// The result of a gated delta-net from `n` rows, before its output projection. A document begins with a state of 0, and
     /// its convolution sees nothing before it.
     pub(super) fn delta_net(&self, il: usize, x: &[f64], n: usize, case: &dyn Definition) -> Vec<f64> {
         let name = |part: &str| format!("blk.{il}.{part}");

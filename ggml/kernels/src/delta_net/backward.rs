@@ -134,7 +134,7 @@ impl Scratch {
 /// The numbers of a row of the state at a token.
 struct OfRow {
     left: f32,
-    /// What was learned.
+    /// The change that was learned.
     delta: f32,
     /// Gradient of the difference.
     d_error: f32,

@@ -7,7 +7,7 @@ use crate::attention_train::HeadsMut;
 #[derive(Debug, Default)]
 pub struct Scratch {
     unit: Unit,
-    /// What each token leaves of the state.
+    /// The part of the state that each token leaves.
     left: Vec<f32>,
 }
 

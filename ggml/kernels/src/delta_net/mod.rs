@@ -53,7 +53,7 @@ impl<'a> Inputs<'a> {
         assert!(fits && rates && self.state.len() == d * d * n_head, "the caller's shapes agree");
     }
 
-    /// What is left of the state of a head.
+    /// The part of a head's state that is left.
     fn left(&self, h: usize, t: usize) -> f32 {
         if self.past[t] > 0 {
             self.g[t * self.n_head_v + h].exp()

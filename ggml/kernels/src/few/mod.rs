@@ -93,7 +93,7 @@ impl Instructions {
         false
     }
 
-    /// What is taken off a code for the instructions to multiply it: they take one factor without a sign.
+    /// The offset of codes for the instructions to multiply them: they take one factor without a sign.
     fn offset(self, kind: Kind) -> i32 {
         match (self, kind.signed()) {
             // Signs are moved to the other factor instead.
