@@ -77,6 +77,18 @@ impl Kind {
     }
 }
 
+/// Whether this processor can read codes and multiply with them: it has AVX2, F16C and fused multiply-adds of floats.
+pub(crate) fn has_avx2() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 

@@ -10,7 +10,7 @@ use super::Kind;
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Factors of a block: `factor` times a whole number for each part, or each half of one ([`Codes::HALVES`]); and
-/// `added` times another, which is added. Those behind the last are 0.
+/// `added` times another, which is added. Those behind the last have no meaning.
 pub(crate) struct Heads {
     pub(crate) factor: f32,
     pub(crate) factors: [i8; 16],

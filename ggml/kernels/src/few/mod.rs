@@ -77,17 +77,13 @@ impl Instructions {
     fn are_here(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         match self {
-            Instructions::Avx2 => {
-                is_x86_feature_detected!("avx2")
-                    && is_x86_feature_detected!("fma")
-                    && is_x86_feature_detected!("f16c")
-            }
+            Instructions::Avx2 => crate::codes::has_avx2(),
             Instructions::Vnni => {
                 is_x86_feature_detected!("avx512vnni")
                     && is_x86_feature_detected!("avx512vl")
-                    && Instructions::Avx2.are_here()
+                    && crate::codes::has_avx2()
             }
-            Instructions::AvxVnni => is_x86_feature_detected!("avxvnni") && Instructions::Avx2.are_here(),
+            Instructions::AvxVnni => is_x86_feature_detected!("avxvnni") && crate::codes::has_avx2(),
         }
         #[cfg(not(target_arch = "x86_64"))]
         false
