@@ -7,7 +7,7 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Math {
     /// Whatever is fastest of all that rounds no more than libllama does, which rounds activations to 8 bits beside
-    /// quantised weights: on the CPU to 15 or 16 bits, or not at all, in batches of more than 16 tokens. Training rounds to 16
+    /// quantised weights: on the CPU to 15 or 16 bits, or not at all, in batches of more than 32 tokens. Training rounds to 16
     /// bits at most.
     #[default]
     Auto,
@@ -15,7 +15,8 @@ pub enum Math {
     F32,
     /// Weights and activations to bfloat16, that is to 8 bits each. Not in training.
     Bf16,
-    /// Activations to 8 bits beside quantised weights, by products of the weights' own types. Not in training.
+    /// Activations to 8 bits beside quantised weights, in blocks of 32 or, as libllama does it beside some types, of 256. The
+    /// fastest in batches of more than 32 tokens, too. Not in training.
     Int8,
 }
 

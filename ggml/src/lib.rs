@@ -14,7 +14,7 @@ pub mod delta_train;
 pub mod dtype;
 mod error;
 pub mod experts;
-pub mod few;
+pub mod eight_bits;
 mod gemm;
 pub mod graph;
 pub mod integers;

@@ -119,9 +119,15 @@ pub struct Capabilities {
     pub tiles: bool,
     /// Products of quantised weights in 16-bit integers.
     pub integers: bool,
+    /// Tokens up to which products of quantised weights are computed in 8-bit integers.
+    pub eight_bits: usize,
     /// Attention without the score matrix.
     pub flash: bool,
 }
+
+/// Tokens up to which products are computed in 8-bit integers where fewer bits than 15 are lost by it than libllama loses. With
+/// more tokens converting a weight to 16 bits takes less time than multiplying it (AVX-512 with VNNI, Zen 5).
+const EIGHT_BITS: usize = 32;
 
 impl Capabilities {
     /// The ways of a device, or of any device if `portable`, to compute without a tape.
@@ -140,6 +146,11 @@ impl Capabilities {
             always: own && matches!(math, Math::F32 | Math::Bf16),
             tiles: auto && ggml::tiled::has_tiles(),
             integers: auto,
+            eight_bits: match math {
+                Math::Auto if own => EIGHT_BITS,
+                Math::Int8 if own => usize::MAX,
+                _ => 0,
+            },
             flash: true,
         }
     }

@@ -1,7 +1,7 @@
 //! Which products are computed in AMX tiles; products of floats for graphs that are run backwards: on the CPU by ops
 //! of our own, elsewhere by ops every backend has.
 
-use ggml::few::{has_few_rows_product, MOST_ROWS};
+use ggml::eight_bits::has_eight_bit_product;
 use ggml::graph::Builder;
 use ggml::integers::has_integer_product;
 use ggml::tensor::Tensor;
@@ -21,10 +21,6 @@ fn tiles_from(dtype: DType) -> Option<usize> {
     }
 }
 
-/// Tokens from which on a product in 16-bit integers is faster than ggml's, on AVX2 (Zen 3). With fewer, converting a row takes as
-/// long as its products, and ggml multiplies the codes as they lie.
-const INTEGERS_FROM: usize = 4;
-
 /// Builds products of F32 tensors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Products<'a, 'c> {
@@ -41,13 +37,13 @@ impl<'c> Products<'_, 'c> {
 
     /// Whether the product of a weight of this type with `x [.., T]` is computed in integers.
     pub(crate) fn in_integers(&self, dtype: DType, x: Tensor<'c>) -> bool {
-        let many = x.ne()[1] >= INTEGERS_FROM && !self.in_few_rows(dtype, x) && !self.in_tiles(dtype, x);
-        self.capabilities.integers && many && has_integer_product(dtype)
+        let other_way = self.in_eight_bits(dtype, x) || self.in_tiles(dtype, x);
+        self.capabilities.integers && !other_way && has_integer_product(dtype)
     }
 
-    /// Whether the product of a weight of this type with `x [.., T]` is the one for few tokens.
-    fn in_few_rows(&self, dtype: DType, x: Tensor<'c>) -> bool {
-        self.capabilities.custom_ops && x.ne()[1] <= MOST_ROWS && has_few_rows_product(dtype)
+    /// Whether the product of a weight of this type with `x [.., T]` is computed in 8-bit integers.
+    fn in_eight_bits(&self, dtype: DType, x: Tensor<'c>) -> bool {
+        x.ne()[1] <= self.capabilities.eight_bits && has_eight_bit_product(dtype)
     }
 
     /// A weight `[k, m]` of any type and `x [k, n]` to `[m, n]`, in the way that is fastest without dequantising it.
@@ -56,8 +52,8 @@ impl<'c> Products<'_, 'c> {
             self.b.packed_product(w, self.b.pack(x)?)
         } else if self.in_integers(w.dtype(), x) {
             self.b.integer_product(w, self.b.rounded(x)?)
-        } else if self.in_few_rows(w.dtype(), x) {
-            self.b.few_rows_product(w, x)
+        } else if self.in_eight_bits(w.dtype(), x) {
+            self.b.eight_bit_product(w, x)
         } else {
             self.b.mul_mat(w, x)
         }

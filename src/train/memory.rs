@@ -77,7 +77,7 @@ pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
 pub(super) fn capabilities(model: &Model, settings: &TrainParams) -> Capabilities {
     // Weights are dequantised by the tape, and their products are products of floats.
     let all = Capabilities::new(model.backend_device(), settings.portable, settings.math);
-    Capabilities { dequantize: None, always: false, integers: false, flash: false, ..all }
+    Capabilities { dequantize: None, always: false, integers: false, eight_bits: 0, flash: false, ..all }
 }
 
 impl MemoryPlan {

@@ -21,6 +21,16 @@ impl<T: Copy> Aligned<T> {
         self.data.resize(n + LINE / size_of::<T>(), value);
     }
 
+    /// At least `n` elements; what they are is not determined.
+    pub(crate) fn resize(&mut self, n: usize)
+    where
+        T: Default,
+    {
+        if self.n < n {
+            self.refill(n, T::default());
+        }
+    }
+
     /// Elements before the first.
     fn offset(&self) -> usize {
         self.data.as_ptr().align_offset(LINE).min(self.data.len() - self.n)

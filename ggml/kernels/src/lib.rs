@@ -13,7 +13,7 @@ pub mod cross_entropy;
 pub mod delta_net;
 pub mod dequantize;
 pub mod experts;
-pub mod few;
+pub mod eight_bits;
 pub mod gemm;
 pub mod integers;
 pub mod output;

@@ -5,7 +5,7 @@ use crate::common::*;
 use ggml::integers::has_integer_product;
 use ggml::{DType, Error};
 
-const TYPES: [DType; 12] = [
+pub(crate) const TYPES: [DType; 12] = [
     DType::Q4_0,
     DType::Q4_1,
     DType::Q5_0,

@@ -11,7 +11,7 @@ mod dtype;
 mod experts;
 #[path = "../../../tests/common/fetched.rs"]
 mod fetched;
-mod few;
+mod eight_bits;
 mod gemm;
 mod gguf;
 mod graph;

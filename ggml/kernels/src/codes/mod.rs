@@ -71,6 +71,11 @@ impl Kind {
         }
     }
 
+    /// Whether factors are of sixteen weights each, not of 32.
+    pub(crate) const fn halves(self) -> bool {
+        matches!(self, Kind::Q2K | Kind::Q3K | Kind::Q6K)
+    }
+
     /// Whether codes have a sign.
     pub(crate) const fn signed(self) -> bool {
         matches!(self, Kind::Q8_0 | Kind::Iq4Nl | Kind::Iq4Xs)
@@ -89,6 +94,12 @@ pub(crate) fn has_avx2() -> bool {
     false
 }
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod readers;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod rows;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 

@@ -7,7 +7,7 @@ use half::f16;
 use super::Kind;
 
 /// The values of a code of four bits in the types IQ4_NL and IQ4_XS.
-const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub(super) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Factors of a block: `factor` times a whole number for each part, or each half of one ([`Codes::HALVES`]); and
 /// `added` times another, which is added. Those behind the last have no meaning.
@@ -21,14 +21,16 @@ pub(crate) struct Heads {
 /// A type of weights.
 pub(crate) trait Codes {
     /// The bytes of a block.
-    type Block;
+    type Block: AsRef<[u8]>;
     const KIND: Kind;
     const ADDS: bool = Self::KIND.adds();
     const SIGNED: bool = Self::KIND.signed();
     /// Registers of 32 codes that a block has.
     const PARTS: usize;
     /// Whether factors are of sixteen weights each, not of 32.
-    const HALVES: bool;
+    const HALVES: bool = Self::KIND.halves();
+    /// Where in a block its factor lies, a half-precision number; behind it what is added, in types that add.
+    const FACTOR: usize;
 
     fn blocks(bytes: &[u8]) -> &[Self::Block];
 
@@ -38,77 +40,22 @@ pub(crate) trait Codes {
     /// The processor has AVX2.
     unsafe fn codes(b: &Self::Block, part: usize) -> __m256i;
 
+    /// Whole numbers of each part, or half of one: times the factor, and times what is added.
+    fn multiples(_: &Self::Block) -> [[i8; 16]; 2] {
+        [[1; 16]; 2]
+    }
+
     /// Factors of a block.
-    fn heads(b: &Self::Block) -> Heads;
-}
-
-/// A type with blocks of 32.
-pub(crate) trait Small: Codes {
-    /// The bits of the factor of a block of 32, and behind them those of what is added, if anything.
-    fn head(b: &Self::Block) -> i32;
-
-    /// Where the bytes of a block of 32 begin whose halves are its codes.
-    const NIBBLES: Option<usize>;
-
-    /// The code that a half of a byte stands for.
-    ///
-    /// # Safety
-    /// The processor has AVX2.
     #[inline(always)]
-    unsafe fn value(halves: __m256i) -> __m256i {
-        halves
+    fn heads(b: &Self::Block) -> Heads {
+        let [factors, times] = Self::multiples(b);
+        let bytes = b.as_ref();
+        let added = if Self::ADDS { Self::SIGN * scale(bytes, Self::FACTOR + 2) } else { 0.0 };
+        Heads { factor: scale(bytes, Self::FACTOR), factors, added, times }
     }
 
-    /// The bytes of a block.
-    fn bytes(b: &Self::Block) -> &[u8];
-
-    /// Bytes of blocks of 32 of eight rows, four in a register: in each lane those of a row.
-    ///
-    /// # Safety
-    /// The processor has AVX2.
-    #[inline(always)]
-    unsafe fn quads_of_eight(blocks: [&Self::Block; 8]) -> [__m256i; 4] {
-        let at = Self::NIBBLES.unwrap_or(0);
-        // SAFETY: 16 bytes are read from 16; the caller's promise.
-        unsafe {
-            let mut pairs = [_mm256_setzero_si256(); 4];
-            for (i, pair) in pairs.iter_mut().enumerate() {
-                let low = _mm_loadu_si128(Self::bytes(blocks[i])[at..at + 16].as_ptr().cast());
-                let high = _mm_loadu_si128(Self::bytes(blocks[4 + i])[at..at + 16].as_ptr().cast());
-                *pair = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high);
-            }
-            let [a, b, c, d] = pairs;
-            let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
-            let (ab_high, cd_high) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
-            [
-                _mm256_unpacklo_epi64(ab, cd),
-                _mm256_unpackhi_epi64(ab, cd),
-                _mm256_unpacklo_epi64(ab_high, cd_high),
-                _mm256_unpackhi_epi64(ab_high, cd_high),
-            ]
-        }
-    }
-
-    /// Factors of blocks of 32 of eight rows, and what is added.
-    ///
-    /// # Safety
-    /// The processor has AVX2 and F16C.
-    #[inline(always)]
-    unsafe fn heads_of_eight(blocks: [&Self::Block; 8]) -> [__m256; 2] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let h = blocks.map(Self::head);
-            let heads = _mm256_setr_epi32(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]);
-            let low = _mm256_and_si256(heads, _mm256_set1_epi32(0xffff));
-            let both = _mm256_packus_epi32(low, _mm256_srli_epi32::<16>(heads));
-            // In each half: four factors, then four numbers added.
-            let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
-            [
-                _mm256_cvtph_ps(_mm256_castsi256_si128(both)),
-                _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(both)),
-            ]
-        }
-    }
+    /// K-quants have what is added with the other sign.
+    const SIGN: f32 = if Self::PARTS > 1 { -1.0 } else { 1.0 };
 }
 
 fn scale(bytes: &[u8], at: usize) -> f32 {
@@ -179,9 +126,7 @@ unsafe fn looked_up(codes: __m256i) -> __m256i {
 
 /// A type with blocks of 32, whose factor and added number come first.
 macro_rules! small {
-    (@) => { None };
-    (@ $nibbles:literal) => { Some($nibbles) };
-    ($(#[$doc:meta])* $name:ident, $bytes:literal, $b:ident => $codes:expr $(, nibbles: $nibbles:literal $(, $value:expr)?)?) => {
+    ($(#[$doc:meta])* $name:ident, $bytes:literal, $b:ident => $codes:expr) => {
         $(#[$doc])*
         pub(crate) struct $name;
 
@@ -189,7 +134,7 @@ macro_rules! small {
             type Block = [u8; $bytes];
             const KIND: Kind = Kind::$name;
             const PARTS: usize = 1;
-            const HALVES: bool = false;
+            const FACTOR: usize = 0;
 
             #[inline(always)]
             fn blocks(bytes: &[u8]) -> &[Self::Block] {
@@ -201,45 +146,17 @@ macro_rules! small {
                 // SAFETY: the caller's promise.
                 unsafe { $codes }
             }
-
-            #[inline(always)]
-            fn heads(b: &Self::Block) -> Heads {
-                let added = if Self::ADDS { scale(b, 2) } else { 0.0 };
-                Heads { factor: scale(b, 0), factors: [1; 16], added, times: [1; 16] }
-            }
-        }
-
-        impl Small for $name {
-            const NIBBLES: Option<usize> = small!(@ $($nibbles)?);
-
-            $($(
-                #[inline(always)]
-                unsafe fn value(halves: __m256i) -> __m256i {
-                    // SAFETY: the caller's promise.
-                    unsafe { $value(halves) }
-                }
-            )?)?
-
-            #[inline(always)]
-            fn bytes(b: &Self::Block) -> &[u8] {
-                b
-            }
-
-            #[inline(always)]
-            fn head(b: &Self::Block) -> i32 {
-                i32::from_le_bytes([b[0], b[1], b[2], b[3]])
-            }
         }
     };
 }
 
 small!(
     /// Four bits each.
-    Q4_0, 18, b => nibbles(b, 2), nibbles: 2
+    Q4_0, 18, b => nibbles(b, 2)
 );
 small!(
     /// Four bits each.
-    Q4_1, 20, b => nibbles(b, 4), nibbles: 4
+    Q4_1, 20, b => nibbles(b, 4)
 );
 small!(
     /// Four bits each, and a fifth elsewhere.
@@ -255,15 +172,15 @@ small!(
 );
 small!(
     /// Places in a table.
-    Iq4Nl, 18, b => looked_up(nibbles(b, 2)), nibbles: 2, looked_up
+    Iq4Nl, 18, b => looked_up(nibbles(b, 2))
 );
 
 /// A type with blocks of 256.
 macro_rules! large {
     (
         $(#[$doc:meta])*
-        $name:ident, $bytes:literal, halves: $halves:literal, $b:ident => $factor:expr,
-        $i:ident => $codes:expr, $factors:expr, $added:expr, $times:expr
+        $name:ident, $bytes:literal, $b:ident => $factor:expr,
+        $i:ident => $codes:expr, $factors:expr, $times:expr
     ) => {
         $(#[$doc])*
         pub(crate) struct $name;
@@ -272,7 +189,7 @@ macro_rules! large {
             type Block = [u8; $bytes];
             const KIND: Kind = Kind::$name;
             const PARTS: usize = 8;
-            const HALVES: bool = $halves;
+            const FACTOR: usize = $factor;
 
             #[inline(always)]
             fn blocks(bytes: &[u8]) -> &[Self::Block] {
@@ -286,8 +203,8 @@ macro_rules! large {
             }
 
             #[inline(always)]
-            fn heads($b: &Self::Block) -> Heads {
-                Heads { factor: scale($b, $factor), factors: $factors, added: $added, times: $times }
+            fn multiples($b: &Self::Block) -> [[i8; 16]; 2] {
+                [$factors, $times]
             }
         }
     };
@@ -295,25 +212,25 @@ macro_rules! large {
 
 large!(
     /// Places in a table; a factor of six bits for 32.
-    Iq4Xs, 136, halves: false, b => 0,
+    Iq4Xs, 136, b => 0,
     i => looked_up(nibbles(b, 8 + 16 * i)),
     {
         let high = u16::from_le_bytes([b[2], b[3]]);
         let of = |i: usize| (b[4 + i / 2] >> (4 * (i % 2)) & 15) as i8 + 16 * (high >> (2 * i) & 3) as i8 - 32;
         std::array::from_fn(|i| if i < 8 { of(i) } else { 0 })
     },
-    0.0, [0; 16]
+    [0; 16]
 );
 large!(
     /// Two bits each; a factor and a minimum of four bits for sixteen.
-    Q2K, 84, halves: true, b => 80,
+    Q2K, 84, b => 80,
     i => shifted(load(b, 16 + i / 4 * 32), i % 4 * 2, 3),
     std::array::from_fn(|i| (b[i] & 15) as i8),
-    -scale(b, 82), std::array::from_fn(|i| (b[i] >> 4) as i8)
+    std::array::from_fn(|i| (b[i] >> 4) as i8)
 );
 large!(
     /// Two bits each, and a third elsewhere. A factor of six bits for sixteen.
-    Q3K, 110, halves: true, b => 108,
+    Q3K, 110, b => 108,
     i => _mm256_or_si256(shifted(load(b, 32 + i / 4 * 32), i % 4 * 2, 3), chosen(load(b, 0), i, 4)),
     {
         let [low, next, high] = [96, 100, 104].map(|at| word(b, at));
@@ -325,23 +242,23 @@ large!(
         }
         all
     },
-    0.0, [0; 16]
+    [0; 16]
 );
 large!(
     /// Four bits each; a factor and a minimum for 32.
-    Q4K, 144, halves: false, b => 0,
+    Q4K, 144, b => 0,
     i => shifted(load(b, 16 + i / 2 * 32), i % 2 * 4, 15),
-    six_bits(b)[0], -scale(b, 2), six_bits(b)[1]
+    six_bits(b)[0], six_bits(b)[1]
 );
 large!(
     /// As Q4_K, with a fifth bit elsewhere.
-    Q5K, 176, halves: false, b => 0,
+    Q5K, 176, b => 0,
     i => _mm256_or_si256(shifted(load(b, 48 + i / 2 * 32), i % 2 * 4, 15), chosen(load(b, 16), i, 16)),
-    six_bits(b)[0], -scale(b, 2), six_bits(b)[1]
+    six_bits(b)[0], six_bits(b)[1]
 );
 large!(
     /// Four bits each and two elsewhere. A factor of eight bits for sixteen.
-    Q6K, 210, halves: true, b => 208,
+    Q6K, 210, b => 208,
     i => {
         let (half, quarter) = (i / 4, i % 4);
         let low = shifted(load(b, half * 64 + quarter % 2 * 32), quarter / 2 * 4, 15);
@@ -349,7 +266,7 @@ large!(
         _mm256_or_si256(low, _mm256_slli_epi16::<4>(high))
     },
     std::array::from_fn(|i| b[192 + i] as i8),
-    0.0, [0; 16]
+    [0; 16]
 );
 
 fn word(b: &[u8], at: usize) -> u32 {

@@ -1,0 +1,180 @@
+//! Registers of which each lane of 32 bits belongs to a row of weights. Functions must be inlined into one that has the
+//! instructions.
+
+use std::arch::x86_64::*;
+
+use super::x86::IQ4;
+
+/// Lanes of the widest register.
+pub(crate) const MOST: usize = 16;
+
+/// What registers of one width can do.
+///
+/// # Safety
+/// Of all functions: the processor has AVX2, F16C and FMA, and for [`Wide`] AVX-512 F and BW.
+pub(crate) trait Lanes {
+    /// Lanes of a register, at most [`MOST`].
+    const N: usize;
+    type Ints: Copy;
+    type Floats: Copy;
+
+    unsafe fn all(x: i32) -> Self::Ints;
+    unsafe fn and(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn or(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn add(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn mul(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn sub_bytes(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn left(a: Self::Ints, by: usize) -> Self::Ints;
+    unsafe fn right(a: Self::Ints, by: usize) -> Self::Ints;
+    /// The lowest byte of each lane, with its sign.
+    unsafe fn signed_byte(a: Self::Ints, byte: usize) -> Self::Ints;
+    /// The values of codes in the types IQ4_NL and IQ4_XS.
+    unsafe fn looked_up(codes: Self::Ints) -> Self::Ints;
+    /// Sixteen bytes of each row, four in a register.
+    ///
+    /// # Safety
+    /// They are at the addresses.
+    unsafe fn transposed(rows: [*const u8; MOST]) -> [Self::Ints; 4];
+    unsafe fn words(words: [u32; MOST]) -> Self::Ints;
+    /// # Safety
+    /// So many numbers are there.
+    unsafe fn load(from: *const i32) -> Self::Ints;
+    /// # Safety
+    /// So many numbers may be written.
+    unsafe fn store(a: Self::Ints, to: *mut i32);
+
+    unsafe fn none() -> Self::Floats;
+    unsafe fn every(x: f32) -> Self::Floats;
+    unsafe fn floats(a: Self::Ints) -> Self::Floats;
+    unsafe fn as_floats(a: Self::Ints) -> Self::Floats;
+    unsafe fn as_ints(a: Self::Floats) -> Self::Ints;
+    /// Two half-precision numbers of each lane, the lower one first.
+    unsafe fn two_halves(a: Self::Ints) -> [Self::Floats; 2];
+    unsafe fn times(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b + c`
+    unsafe fn plus(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+}
+
+/// Registers of 256 bits.
+pub(crate) struct Narrow;
+
+/// Registers of 512 bits.
+pub(crate) struct Wide;
+
+macro_rules! lanes {
+    (
+        $name:ident, $n:literal, $ints:ty, $floats:ty,
+        $($of:ident($($arg:ident: $type:ty),*) -> $result:ty = $call:expr;)*
+    ) => {
+        impl Lanes for $name {
+            const N: usize = $n;
+            type Ints = $ints;
+            type Floats = $floats;
+
+            $(
+                #[inline(always)]
+                unsafe fn $of($($arg: $type),*) -> $result {
+                    // SAFETY: the caller's promise.
+                    unsafe { $call }
+                }
+            )*
+        }
+    };
+}
+
+lanes!(
+    Narrow, 8, __m256i, __m256,
+    all(x: i32) -> __m256i = _mm256_set1_epi32(x);
+    and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
+    or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
+    add(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
+    mul(a: __m256i, b: __m256i) -> __m256i = _mm256_mullo_epi32(a, b);
+    sub_bytes(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi8(a, b);
+    left(a: __m256i, by: usize) -> __m256i = _mm256_sll_epi32(a, _mm_cvtsi32_si128(by as i32));
+    right(a: __m256i, by: usize) -> __m256i = _mm256_srl_epi32(a, _mm_cvtsi32_si128(by as i32));
+    signed_byte(a: __m256i, byte: usize) -> __m256i = _mm256_srai_epi32::<24>(Self::left(a, 24 - 8 * byte));
+    looked_up(codes: __m256i) -> __m256i =
+        _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(IQ4.as_ptr().cast())), codes);
+    transposed(rows: [*const u8; MOST]) -> [__m256i; 4] = {
+        let two = |i: usize| {
+            let (low, high) = (_mm_loadu_si128(rows[i].cast()), _mm_loadu_si128(rows[4 + i].cast()));
+            _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high)
+        };
+        let [a, b, c, d] = [two(0), two(1), two(2), two(3)];
+        let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
+        let (ab_high, cd_high) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
+        [
+            _mm256_unpacklo_epi64(ab, cd),
+            _mm256_unpackhi_epi64(ab, cd),
+            _mm256_unpacklo_epi64(ab_high, cd_high),
+            _mm256_unpackhi_epi64(ab_high, cd_high),
+        ]
+    };
+    words(words: [u32; MOST]) -> __m256i = {
+        let [a, b, c, d, e, f, g, h, ..] = words.map(|w| w as i32);
+        _mm256_setr_epi32(a, b, c, d, e, f, g, h)
+    };
+    load(from: *const i32) -> __m256i = _mm256_loadu_si256(from.cast());
+    store(a: __m256i, to: *mut i32) -> () = _mm256_storeu_si256(to.cast(), a);
+    none() -> __m256 = _mm256_setzero_ps();
+    every(x: f32) -> __m256 = _mm256_set1_ps(x);
+    floats(a: __m256i) -> __m256 = _mm256_cvtepi32_ps(a);
+    as_floats(a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
+    as_ints(a: __m256) -> __m256i = _mm256_castps_si256(a);
+    two_halves(a: __m256i) -> [__m256; 2] = {
+        let low = _mm256_and_si256(a, _mm256_set1_epi32(0xffff));
+        let both = _mm256_packus_epi32(low, _mm256_srli_epi32::<16>(a));
+        let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
+        [_mm256_cvtph_ps(_mm256_castsi256_si128(both)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(both))]
+    };
+    times(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
+    plus(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
+);
+
+lanes!(
+    Wide, 16, __m512i, __m512,
+    all(x: i32) -> __m512i = _mm512_set1_epi32(x);
+    and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
+    or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+    add(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
+    mul(a: __m512i, b: __m512i) -> __m512i = _mm512_mullo_epi32(a, b);
+    sub_bytes(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi8(a, b);
+    left(a: __m512i, by: usize) -> __m512i = _mm512_sll_epi32(a, _mm_cvtsi32_si128(by as i32));
+    right(a: __m512i, by: usize) -> __m512i = _mm512_srl_epi32(a, _mm_cvtsi32_si128(by as i32));
+    signed_byte(a: __m512i, byte: usize) -> __m512i = _mm512_srai_epi32::<24>(Self::left(a, 24 - 8 * byte));
+    looked_up(codes: __m512i) -> __m512i =
+        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(IQ4.as_ptr().cast())), codes);
+    transposed(rows: [*const u8; MOST]) -> [__m512i; 4] = {
+        let four = |i: usize| {
+            let row = |j: usize| _mm_loadu_si128(rows[4 * j + i].cast());
+            let two = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(row(0)), row(1));
+            _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(two, row(2)), row(3))
+        };
+        let [a, b, c, d] = [four(0), four(1), four(2), four(3)];
+        let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+        let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+        [
+            _mm512_unpacklo_epi64(ab, cd),
+            _mm512_unpackhi_epi64(ab, cd),
+            _mm512_unpacklo_epi64(ab_high, cd_high),
+            _mm512_unpackhi_epi64(ab_high, cd_high),
+        ]
+    };
+    words(words: [u32; MOST]) -> __m512i = {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = words.map(|w| w as i32);
+        _mm512_setr_epi32(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p)
+    };
+    load(from: *const i32) -> __m512i = _mm512_loadu_si512(from.cast());
+    store(a: __m512i, to: *mut i32) -> () = _mm512_storeu_si512(to.cast(), a);
+    none() -> __m512 = _mm512_setzero_ps();
+    every(x: f32) -> __m512 = _mm512_set1_ps(x);
+    floats(a: __m512i) -> __m512 = _mm512_cvtepi32_ps(a);
+    as_floats(a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
+    as_ints(a: __m512) -> __m512i = _mm512_castps_si512(a);
+    two_halves(a: __m512i) -> [__m512; 2] = [
+        _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)),
+        _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(a))),
+    ];
+    times(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
+    plus(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
+);

@@ -1,0 +1,116 @@
+//! Readers of several rows at once: a lane of a register is a row, and holds four codes of it.
+
+use super::lanes::{Lanes, MOST};
+use super::x86::Codes;
+
+/// A block of each row; registers with fewer lanes than [`MOST`] take as many of the first.
+pub(crate) type Blocks<'a, T> = [&'a <T as Codes>::Block; MOST];
+
+/// A type of weights of which several rows are read at once. A block has parts of 32 weights, or of sixteen in types with
+/// [`Codes::HALVES`], and parts are read in groups that share bytes.
+pub(crate) trait Rows: Codes {
+    /// Groups of a block.
+    const GROUPS: usize = 1;
+    /// Parts of a group.
+    const IN_GROUP: usize = 1;
+    /// Parts of a block.
+    const N_FACTORS: usize = if Self::HALVES { 2 * Self::PARTS } else { Self::PARTS };
+
+    /// Bytes that all groups of a block share.
+    ///
+    /// # Safety
+    /// The processor has the instructions of these lanes.
+    #[inline(always)]
+    unsafe fn shared<L: Lanes>(_: Blocks<Self>) -> [L::Ints; 8] {
+        // SAFETY: the caller's promise.
+        unsafe { [L::all(0); 8] }
+    }
+
+    /// Bytes of a group, up to twelve registers of them.
+    ///
+    /// # Safety
+    /// The processor has the instructions of these lanes.
+    unsafe fn group<L: Lanes>(blocks: Blocks<Self>, group: usize) -> [L::Ints; 12];
+
+    /// The number of a part of a group.
+    #[inline(always)]
+    fn part(group: usize, i: usize) -> usize {
+        group * Self::IN_GROUP + i
+    }
+
+    /// The codes of a part of a group, four in each lane of a register; four registers of them in types with halves, else
+    /// eight.
+    ///
+    /// # Safety
+    /// The processor has the instructions of these lanes.
+    unsafe fn part_codes<L: Lanes>(
+        shared: &[L::Ints; 8],
+        bytes: &[L::Ints; 12],
+        group: usize,
+        i: usize,
+    ) -> [L::Ints; 8];
+
+    /// In each lane the half-precision number that is the factor of a row's block, and behind it what is added, if anything.
+    ///
+    /// # Safety
+    /// The processor has the instructions of these lanes.
+    #[inline(always)]
+    unsafe fn heads_of_rows<L: Lanes>(blocks: Blocks<Self>) -> L::Ints {
+        // SAFETY: the caller's promise.
+        unsafe { L::words(blocks.map(|b| word(b.as_ref(), Self::FACTOR, !Self::ADDS))) }
+    }
+
+    /// [`Codes::multiples`] of each row: the bytes of a lane are those of four parts.
+    ///
+    /// # Safety
+    /// The processor has the instructions of these lanes.
+    #[inline(always)]
+    unsafe fn multiples_of_rows<L: Lanes>(_: Blocks<Self>) -> [[L::Ints; 4]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [[L::all(0x0101_0101); 4]; 2] }
+    }
+
+    /// Factors of each part of a block, and what is added for each.
+    ///
+    /// # Safety
+    /// The processor has the instructions of these lanes.
+    #[inline(always)]
+    unsafe fn factors<L: Lanes>(blocks: Blocks<Self>) -> [[L::Floats; 16]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [factor, added] = L::two_halves(Self::heads_of_rows::<L>(blocks));
+            if Self::PARTS == 1 {
+                return [[factor; 16], [added; 16]];
+            }
+            let [factors, times] = Self::multiples_of_rows::<L>(blocks);
+            let n = if Self::HALVES { 16 } else { 8 };
+            let added = L::times(added, L::every(Self::SIGN));
+            [in_floats::<L>(factors, n, factor), in_floats::<L>(times, if Self::ADDS { n } else { 0 }, added)]
+        }
+    }
+}
+
+/// The first `n` of sixteen signed bytes in each lane, as floats times `unit`.
+#[inline(always)]
+unsafe fn in_floats<L: Lanes>(quads: [L::Ints; 4], n: usize, unit: L::Floats) -> [L::Floats; 16] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut all = [L::none(); 16];
+        for (to, quad) in all[..n].as_chunks_mut::<4>().0.iter_mut().zip(quads) {
+            for (i, to) in to.iter_mut().enumerate() {
+                *to = L::times(L::floats(L::signed_byte(quad, i)), unit);
+            }
+        }
+        all
+    }
+}
+
+/// Four bytes, or two of them where only a factor is there.
+#[inline(always)]
+pub(super) fn word(bytes: &[u8], at: usize, half: bool) -> u32 {
+    if half {
+        u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+    } else {
+        u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    }
+}
