@@ -31,7 +31,7 @@ pub struct Tensor {
 /// Which row of the source is a row of the result. Rows are those of the last dimension; of a vector, its
 /// values.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Rows {
+pub enum Rows {
     /// All, in order.
     All,
     /// As many from the start.
@@ -42,9 +42,11 @@ pub(crate) enum Rows {
     /// From query, key and value of each head in turn to all queries, all keys, all values.
     Apart(usize),
     /// Of every `of` rows, `n` after the first `from`.
+    #[allow(missing_docs)]
     Of { of: usize, from: usize, n: usize },
     /// Behind the first `from`, heads of `size` rows, `groups` times as many as there are in a group: the first of each
     /// group, then the second of each, and so on.
+    #[allow(missing_docs)]
     Ungrouped { from: usize, groups: usize, size: usize },
 }
 
@@ -78,6 +80,18 @@ enum Source {
 }
 
 impl Rows {
+    /// For each row of a result of so many rows the one that it comes from; `None` where they stay.
+    ///
+    /// # Errors
+    /// Why the source cannot have so many rows.
+    pub fn order(self, n_rows: usize) -> std::result::Result<Option<Vec<usize>>, String> {
+        if self == Rows::All {
+            return Ok(None);
+        }
+        self.of(n_rows)?;
+        Ok(Some((0..n_rows).map(|i| self.source(i, n_rows)).collect()))
+    }
+
     fn source(self, i: usize, n_rows: usize) -> usize {
         match self {
             Rows::All | Rows::First(_) => i,

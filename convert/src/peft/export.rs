@@ -6,6 +6,7 @@ use std::path::Path;
 use gguf::{float, DType, File};
 use ropewalk_core::adapter::{AdapterReader, PairInfo};
 use ropewalk_core::hparams::keys;
+use ropewalk_import::Rows;
 use safetensors::tensor::TensorView;
 use safetensors::Dtype;
 use serde_json::json;
@@ -44,8 +45,12 @@ pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterRepo
     let (mut targets, mut ranks) = (Vec::new(), BTreeMap::new());
     for pair in reader.pairs() {
         let module = module(&pair.weight)?;
+        let change = names.change(&pair.weight);
+        let bad = |what: String| refuse(adapter, &pair.weight, what);
         let a = values(&reader, &pair.name_a())?;
-        let b = in_their_order(&names, &pair.weight, values(&reader, &pair.name_b())?, pair.n_out)?;
+        let a = in_their_order(a, [Rows::All, change.columns], pair.n_in).map_err(bad)?;
+        let b = values(&reader, &pair.name_b())?;
+        let b = in_their_order(b, [change.rows, Rows::All], pair.rank).map_err(bad)?;
         add(format!("{PREFIX}{module}.lora_A.weight"), vec![pair.rank, pair.n_in], &a);
         add(format!("{PREFIX}{module}.lora_B.weight"), vec![pair.n_out, pair.rank], &b);
         ranks.insert(module.clone(), pair);
@@ -56,8 +61,13 @@ pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterRepo
         let module = module(&info.name)?;
         let mut shape: Vec<usize> = info.shape.iter().rev().copied().collect();
         let mut all = values(&reader, &info.name)?;
+        let change = names.change(&info.name);
+        if change.one_more {
+            all.iter_mut().for_each(|x| *x -= 1.0);
+        }
         if shape.len() == 2 {
-            all = in_their_order(&names, &info.name, all, shape[0])?;
+            all = in_their_order(all, [change.rows, change.columns], shape[1])
+                .map_err(|what| refuse(adapter, &info.name, what))?;
         } else if shape.len() != 1 {
             shape = vec![all.len()];
         }
@@ -98,13 +108,18 @@ fn values(reader: &AdapterReader, name: &str) -> Result<Vec<f32>> {
     })
 }
 
-/// Rows of a weight or of a B from llama.cpp's order into that of transformers.
-fn in_their_order(names: &Names, weight: &str, values: Vec<f32>, n_out: usize) -> Result<Vec<f32>> {
-    let Some(rows) = names.rows(weight, n_out)? else { return Ok(values) };
-    let width = values.len() / n_out.max(1);
+/// A matrix of rows of `width` from llama.cpp's order of rows and columns into that of transformers.
+fn in_their_order(
+    values: Vec<f32>,
+    [rows, columns]: [Rows; 2],
+    width: usize,
+) -> std::result::Result<Vec<f32>, String> {
+    let (rows, columns) = (rows.order(values.len() / width.max(1))?, columns.order(width)?);
     let mut out = vec![0f32; values.len()];
-    for (i, to) in rows.into_iter().enumerate() {
-        out[to * width..(to + 1) * width].copy_from_slice(&values[i * width..(i + 1) * width]);
+    for (i, value) in values.into_iter().enumerate() {
+        let (row, column) = (i / width, i % width);
+        let row = rows.as_ref().map_or(row, |rows| rows[row]);
+        out[row * width + columns.as_ref().map_or(column, |columns| columns[column])] = value;
     }
     Ok(out)
 }

@@ -8,7 +8,7 @@ use gguf::{DType, File, Value, Writer};
 use regex::Regex;
 use ropewalk_core::adapter::{target, AdapterReader};
 use ropewalk_core::hparams::keys;
-use ropewalk_import::{Safetensors, Stored};
+use ropewalk_import::{Rows, Safetensors, Stored};
 use serde_json::Value as Json;
 
 use super::names::Names;
@@ -70,11 +70,14 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
             Box::new(move |out| {
                 let values = tensors.values(item.entry).map_err(std::io::Error::other)?;
                 let width = item.entry.shape.get(1).map_or(1, |&n| n as usize);
-                let row = |i: usize| &values[i * width..(i + 1) * width];
                 let n_rows = values.len() / width.max(1);
                 for i in 0..n_rows {
-                    let from = item.rows.as_ref().map_or(i, |rows| rows[i]);
-                    let bytes: Vec<u8> = row(from).iter().flat_map(|x| (x * factor).to_le_bytes()).collect();
+                    let row = item.rows.as_ref().map_or(i, |rows| rows[i]);
+                    let value = |j: usize| {
+                        let column = item.columns.as_ref().map_or(j, |columns| columns[j]);
+                        values[row * width + column] * factor + item.added
+                    };
+                    let bytes: Vec<u8> = (0..width).flat_map(|j| value(j).to_le_bytes()).collect();
                     out.write_all(&bytes)?;
                 }
                 Ok(())
@@ -104,6 +107,10 @@ struct Item<'a> {
     tensor: String,
     /// For each row the one to take; `None` in order.
     rows: Option<Vec<usize>>,
+    /// For each column the one to take.
+    columns: Option<Vec<usize>>,
+    /// A number that is added to each value.
+    added: f32,
     /// Of a B: the module and its rank.
     pair: Option<(String, usize)>,
 }
@@ -150,6 +157,11 @@ fn sort<'a>(
         let weight = names
             .gguf(module)
             .ok_or_else(|| bad(format!("{module} is no module that is known of {}", names.arch())))?;
+        let n_layer = names.n_layer();
+        let layer = weight.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+        if layer.is_some_and(|layer| layer >= n_layer) {
+            return Err(bad(format!("is of {weight}, and the model has {n_layer} layers")));
+        }
         if side.is_none() && (stem.ends_with(".base_layer") || !config.saves(module)) {
             // PEFT saves embeddings along with adapters that touch them, trained or not.
             let shape: Vec<u64> = entry.shape.iter().rev().copied().collect();
@@ -171,19 +183,20 @@ fn sort<'a>(
         if side.is_some() && entry.shape.len() != 2 {
             return Err(bad(format!("expected two dimensions, found {:?}", entry.shape)));
         }
-        let rows = match side {
-            Some("lora_a") => None,
-            _ if entry.shape.len() == 2 => {
-                names.rows(&weight, entry.shape[0] as usize).map_err(|e| bad(e.to_string()))?
-            }
-            _ => None,
+        let change = names.change(&weight);
+        let order = |of: Rows, dim: usize| match entry.shape.get(dim) {
+            Some(&n) if entry.shape.len() == 2 => of.order(n as usize).map_err(bad),
+            _ => Ok(None),
         };
+        let rows = if side == Some("lora_a") { None } else { order(change.rows, 0)? };
+        let columns = if side == Some("lora_b") { None } else { order(change.columns, 1)? };
+        let added = if side.is_none() && change.one_more { 1.0 } else { 0.0 };
         let pair = (side == Some("lora_b")).then(|| (module.to_owned(), entry.shape[1] as usize));
         let tensor = side.map_or(weight.clone(), |side| format!("{weight}.{side}"));
         if let Some(other) = taken.insert(tensor.clone(), &entry.name) {
             return Err(bad(format!("is the same as {other}")));
         }
-        found.push(Item { entry, tensor, rows, pair });
+        found.push(Item { entry, tensor, rows, columns, added, pair });
     }
     if found.is_empty() {
         return Err(refuse(tensors.path(), "tensors", "expected at least one, found none"));

@@ -12,7 +12,7 @@ use crate::cli::{convert as program, fails, json, stderr};
 
 /// A recorded checkpoint of `ropewalk-import` with its tokenizer. libllama looks into the name, which comes
 /// from the folder's: in a `phi3` it expects tokens that tiny tokenizers do not have.
-fn folder(root: &Path, name: &str, tokenizer: &str) -> PathBuf {
+pub(crate) fn folder(root: &Path, name: &str, tokenizer: &str) -> PathBuf {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/import/tests/checkpoints");
     let path = root.join("checkpoint");
     std::fs::create_dir(&path).unwrap();

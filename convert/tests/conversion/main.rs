@@ -7,6 +7,7 @@ mod import;
 mod mixtures;
 mod oracle;
 mod peft;
+mod peft_families;
 mod random;
 mod rope;
 mod tokens;

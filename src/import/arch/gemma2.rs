@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::modules::Change;
 use crate::tensor::Values;
 use crate::vocab::Kinds;
 use crate::Result;
@@ -24,6 +25,7 @@ pub(super) static FAMILY: Family = Family {
     names: NORMS,
     keys,
     place,
+    change: |_, _, name| Change::one_more(name.ends_with("norm")),
     vocab: |_| Ok(Kinds::Sentencepiece),
     no_space_prefix: true,
     ..PLAIN

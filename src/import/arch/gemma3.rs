@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::modules::Change;
 use crate::tensor::Rows;
 use crate::vocab::{self, Kinds};
 use crate::Result;
@@ -17,6 +18,7 @@ pub(super) static FAMILY: Family = Family {
     names: gemma2::NORMS,
     keys,
     place,
+    change: |_, _, name| Change::one_more(name.ends_with("norm")),
     vocab: |c| Ok(if vocab::has_sentencepiece(&c.folder) { Kinds::Sentencepiece } else { Kinds::Bpe }),
     no_space_prefix: true,
     ..PLAIN

@@ -5,6 +5,7 @@ use ropewalk_core::hparams::keys::GELU;
 use crate::config::Config;
 use crate::error::shown;
 use crate::keys::Keys;
+use crate::modules::Change;
 use crate::tensor::Rows;
 use crate::vocab::Kinds;
 use crate::Result;
@@ -28,6 +29,10 @@ pub(super) static FAMILY: Family = Family {
     ],
     keys,
     place,
+    change: |hp, il, name| match (name, hp.attention_of(il)) {
+        ("attn_qkv", Some(attention)) => Change::rows(Rows::Apart(attention.n_head)),
+        _ => Change::NONE,
+    },
     vocab: |_| Ok(Kinds::Bpe),
     ..PLAIN
 };

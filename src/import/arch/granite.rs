@@ -15,6 +15,7 @@ pub(super) static FAMILY: Family = Family {
         "attention_multiplier": 1.0}"#,
     keys,
     place: llama::place,
+    change: llama::change,
     extra: standard::llama3,
     vocab: |_| Ok(Kinds::Llama),
     ..PLAIN

@@ -1,7 +1,10 @@
 //! Llama 1 to 3, Mistral 7B and what is built like them (`conversion/llama.py`).
 
+use ropewalk_core::hparams::Hparams;
+
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::modules::Change;
 use crate::tensor::Rows;
 use crate::vocab::Kinds;
 use crate::Result;
@@ -14,6 +17,7 @@ pub(super) static FAMILY: Family = Family {
     defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "head_dim": 0}"#,
     keys,
     place,
+    change,
     extra: standard::llama3,
     vocab: |_| Ok(Kinds::Llama),
     ..PLAIN
@@ -35,4 +39,14 @@ pub(super) fn place(c: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
         () => return Ok(vec![place.mapped()?]),
     };
     Ok(vec![place.rows(Rows::Interleaved(heads as usize))?])
+}
+
+/// The same of an adapter.
+pub(super) fn change(hp: &Hparams, il: usize, name: &str) -> Change {
+    let heads = hp.attention_of(il).and_then(|attention| match name {
+        "attn_q" => Some(attention.n_head),
+        "attn_k" => Some(attention.n_head_kv),
+        _ => None,
+    });
+    heads.map_or(Change::NONE, |heads| Change::rows(Rows::Interleaved(heads)))
 }

@@ -13,6 +13,7 @@ pub(super) static FAMILY: Family = Family {
     defaults: r#"{"max_position_embeddings": 262144, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 0}"#,
     keys,
     place: llama::place,
+    change: llama::change,
     extra: standard::llama3,
     vocab: |_| Ok(Kinds::Llama),
     ..PLAIN

@@ -25,9 +25,12 @@ mod standard;
 
 use std::collections::BTreeMap;
 
+use ropewalk_core::hparams::Hparams;
+
 use crate::config::Config;
 use crate::error::shown;
 use crate::keys::Keys;
+use crate::modules::Change;
 use crate::safetensors::{Stored, Tensors};
 use crate::tensor::{Rows, Tensor, Values};
 use crate::vocab::Kinds;
@@ -69,6 +72,8 @@ pub(crate) struct Family {
     pub(crate) keys: fn(&Config, &mut Keys) -> Result<()>,
     /// Where a tensor goes that does not simply keep its rows.
     pub(crate) place: fn(&Config, &Place<'_>) -> Result<Vec<Target>>,
+    /// The same beside the name, for adapters: of the layer's tensor with this name, from the numbers of a GGUF file.
+    pub(crate) change: fn(&Hparams, usize, &str) -> Change,
     /// Tensors that are computed from config.json, and keys that belong to them.
     pub(crate) extra: fn(&Config, &mut Keys) -> Result<Vec<Tensor>>,
     /// Where its vocabulary is looked for.
@@ -99,7 +104,7 @@ pub(crate) struct Target {
 }
 
 /// Names as most families have them.
-const NAMES: &[(&str, &str)] = &[
+pub(crate) const NAMES: &[(&str, &str)] = &[
     ("model.embed_tokens", "token_embd"),
     ("model.norm", "output_norm"),
     ("lm_head", "output"),
@@ -124,6 +129,7 @@ const PLAIN: Family = Family {
     names: &[],
     keys: standard::keys,
     place: |_, place| Ok(vec![place.mapped()?]),
+    change: |_, _, _| Change::NONE,
     extra: |_, _| Ok(Vec::new()),
     vocab: |_| Ok(Kinds::SentencepieceOrBpe),
     packed: &[],
@@ -179,7 +185,7 @@ pub(crate) fn layer(name: &str) -> (String, Option<u32>) {
 }
 
 impl Family {
-    fn mapped(&self, name: &str) -> Option<String> {
+    pub(crate) fn mapped(&self, name: &str) -> Option<String> {
         let (base, suffix) = base(name);
         let (pattern, n) = layer(base);
         let (_, to) = self.names.iter().chain(NAMES).find(|(from, _)| *from == pattern)?;

@@ -5,9 +5,11 @@
 //! layers that draft further tokens (multi-token prediction), are left out.
 
 use gguf::{Array, Value};
+use ropewalk_core::hparams::Hparams;
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::modules::Change;
 use crate::tensor::{Rows, Values};
 use crate::vocab::Kinds;
 use crate::Result;
@@ -24,6 +26,7 @@ pub(super) static FAMILY: Family = Family {
     names: NAMES,
     keys,
     place,
+    change,
     vocab: |_| Ok(Kinds::Bpe),
     ..PLAIN
 };
@@ -132,4 +135,20 @@ pub(super) fn place(c: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
         target.values = Values::OneMore;
     }
     Ok(vec![target])
+}
+
+/// The same of an adapter.
+pub(super) fn change(hp: &Hparams, _: usize, name: &str) -> Change {
+    let Some(net) = hp.delta_net.as_ref() else { return Change::NONE };
+    let heads_of = |size: usize, from: usize| match net.n_head_k == net.n_head_v {
+        true => Rows::All,
+        false => Rows::Ungrouped { from, groups: net.n_head_k, size },
+    };
+    match name {
+        "attn_qkv" => Change::rows(heads_of(net.n_embd_head, 2 * net.n_head_k * net.n_embd_head)),
+        "attn_gate" => Change::rows(heads_of(net.n_embd_head, 0)),
+        "ssm_alpha" | "ssm_beta" => Change::rows(heads_of(1, 0)),
+        "ssm_out" => Change { columns: heads_of(net.n_embd_head, 0), ..Change::NONE },
+        _ => Change::one_more(name.ends_with("norm") && name != "ssm_norm"),
+    }
 }

@@ -20,6 +20,7 @@ pub(super) static FAMILY: Family = Family {
     names: NAMES,
     keys,
     place,
+    change: qwen35::change,
     vocab: |_| Ok(Kinds::Bpe),
     ..PLAIN
 };

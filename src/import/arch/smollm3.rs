@@ -12,6 +12,7 @@ pub(super) static FAMILY: Family = Family {
         "num_key_value_heads": 4}"#,
     keys: llama::keys,
     place: llama::place,
+    change: llama::change,
     extra: standard::llama3,
     vocab: |_| Ok(Kinds::Llama),
     ..PLAIN

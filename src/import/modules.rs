@@ -1,0 +1,69 @@
+//! Modules of transformers, the tensors in GGUF files that are their weights, and what differs between the two beside names: for
+//! adapters, which name modules and come without the config.json that an import reads.
+
+use ropewalk_core::hparams::Hparams;
+
+use crate::arch::{layer, Family, FAMILIES, NAMES};
+use crate::tensor::Rows;
+
+/// The change from a weight in a checkpoint to that in a GGUF file.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Change {
+    /// Rows of a matrix, values of a vector.
+    pub rows: Rows,
+    /// Columns of a matrix.
+    pub columns: Rows,
+    /// Whether 1 is added to each value.
+    pub one_more: bool,
+}
+
+impl Change {
+    /// None.
+    pub(crate) const NONE: Change = Change { rows: Rows::All, columns: Rows::All, one_more: false };
+
+    pub(crate) fn rows(rows: Rows) -> Change {
+        Change { rows, ..Change::NONE }
+    }
+
+    pub(crate) fn one_more(one_more: bool) -> Change {
+        Change { one_more, ..Change::NONE }
+    }
+}
+
+/// The modules of one model.
+#[derive(Clone, Copy)]
+pub struct Modules<'a> {
+    family: &'static Family,
+    hp: &'a Hparams,
+}
+
+impl<'a> Modules<'a> {
+    /// Of a model in a GGUF file; `None` for an architecture that is not imported.
+    pub fn of(hp: &'a Hparams) -> Option<Modules<'a>> {
+        let family = FAMILIES.iter().copied().find(|f| f.arch == hp.arch)?;
+        Some(Modules { family, hp })
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+        self.family.names.iter().chain(NAMES)
+    }
+
+    /// The tensor that is a module's weight: `blk.3.attn_q.weight` of `model.layers.3.self_attn.q_proj`.
+    pub fn tensor(&self, module: &str) -> Option<String> {
+        // Models that see name the part that reads.
+        self.family.mapped(&format!("{}.weight", module.replace("language_model.", "")))
+    }
+
+    /// The module whose weight a tensor is.
+    pub fn module(&self, tensor: &str) -> Option<String> {
+        let (pattern, n) = layer(tensor.strip_suffix(".weight")?);
+        let (from, _) = self.names().find(|(_, to)| *to == pattern)?;
+        Some(n.map_or((*from).to_owned(), |n| from.replace("{}", &n.to_string())))
+    }
+
+    /// What is changed in the weight of this tensor.
+    pub fn change(&self, tensor: &str) -> Change {
+        let (pattern, n) = layer(tensor.strip_suffix(".weight").unwrap_or(tensor));
+        (self.family.change)(self.hp, n.map_or(0, |n| n as usize), pattern.trim_start_matches("blk.{}."))
+    }
+}
