@@ -14,14 +14,14 @@ mod tensor;
 mod keys;
 mod vocab;
 mod general;
-mod modules;
 mod arch;
+mod modules;
 mod checkpoint;
 
 pub use arch::architectures;
 pub use checkpoint::{Checkpoint, Encode};
 pub use error::{Error, Result};
-pub use modules::{Change, Modules};
+pub use modules::Modules;
 pub use needed::{is_read, weights};
 pub use safetensors::{Safetensors, Stored};
-pub use tensor::{floats, Rows, Tensor};
+pub use tensor::{floats, Change, Rows, Tensor};

@@ -4,31 +4,7 @@
 use ropewalk_core::hparams::Hparams;
 
 use crate::arch::{layer, Family, FAMILIES, NAMES};
-use crate::tensor::Rows;
-
-/// The change from a weight in a checkpoint to that in a GGUF file.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Change {
-    /// Rows of a matrix, values of a vector.
-    pub rows: Rows,
-    /// Columns of a matrix.
-    pub columns: Rows,
-    /// Whether 1 is added to each value.
-    pub one_more: bool,
-}
-
-impl Change {
-    /// None.
-    pub(crate) const NONE: Change = Change { rows: Rows::All, columns: Rows::All, one_more: false };
-
-    pub(crate) fn rows(rows: Rows) -> Change {
-        Change { rows, ..Change::NONE }
-    }
-
-    pub(crate) fn one_more(one_more: bool) -> Change {
-        Change { one_more, ..Change::NONE }
-    }
-}
+use crate::tensor::Change;
 
 /// The modules of one model.
 #[derive(Clone, Copy)]

@@ -50,6 +50,30 @@ pub enum Rows {
     Ungrouped { from: usize, groups: usize, size: usize },
 }
 
+/// The change from a weight in a checkpoint to that in a GGUF file, where an adapter has a part of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Change {
+    /// Rows of a matrix, values of a vector.
+    pub rows: Rows,
+    /// Columns of a matrix.
+    pub columns: Rows,
+    /// Whether 1 is added to each value.
+    pub one_more: bool,
+}
+
+impl Change {
+    /// None.
+    pub(crate) const NONE: Change = Change { rows: Rows::All, columns: Rows::All, one_more: false };
+
+    pub(crate) fn rows(rows: Rows) -> Change {
+        Change { rows, ..Change::NONE }
+    }
+
+    pub(crate) fn one_more(one_more: bool) -> Change {
+        Change { one_more, ..Change::NONE }
+    }
+}
+
 /// The change of the values themselves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Values {

@@ -63,6 +63,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["keys"],
             &["vocab"],
             &["general", "arch"],
+            &["modules"],
             &["checkpoint"],
             // Its test program.
             &["tests"],

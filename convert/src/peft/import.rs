@@ -158,7 +158,8 @@ fn sort<'a>(
             .gguf(module)
             .ok_or_else(|| bad(format!("{module} is no module that is known of {}", names.arch())))?;
         let n_layer = names.n_layer();
-        let layer = weight.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+        let layer =
+            weight.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
         if layer.is_some_and(|layer| layer >= n_layer) {
             return Err(bad(format!("is of {weight}, and the model has {n_layer} layers")));
         }

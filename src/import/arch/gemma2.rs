@@ -2,8 +2,7 @@
 
 use crate::config::Config;
 use crate::keys::Keys;
-use crate::modules::Change;
-use crate::tensor::Values;
+use crate::tensor::{Change, Values};
 use crate::vocab::Kinds;
 use crate::Result;
 

@@ -2,8 +2,7 @@
 
 use crate::config::Config;
 use crate::keys::Keys;
-use crate::modules::Change;
-use crate::tensor::Rows;
+use crate::tensor::{Change, Rows};
 use crate::vocab::{self, Kinds};
 use crate::Result;
 

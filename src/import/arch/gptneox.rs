@@ -5,8 +5,7 @@ use ropewalk_core::hparams::keys::GELU;
 use crate::config::Config;
 use crate::error::shown;
 use crate::keys::Keys;
-use crate::modules::Change;
-use crate::tensor::Rows;
+use crate::tensor::{Change, Rows};
 use crate::vocab::Kinds;
 use crate::Result;
 

@@ -4,8 +4,7 @@ use ropewalk_core::hparams::Hparams;
 
 use crate::config::Config;
 use crate::keys::Keys;
-use crate::modules::Change;
-use crate::tensor::Rows;
+use crate::tensor::{Change, Rows};
 use crate::vocab::Kinds;
 use crate::Result;
 

@@ -30,9 +30,8 @@ use ropewalk_core::hparams::Hparams;
 use crate::config::Config;
 use crate::error::shown;
 use crate::keys::Keys;
-use crate::modules::Change;
 use crate::safetensors::{Stored, Tensors};
-use crate::tensor::{Rows, Tensor, Values};
+use crate::tensor::{Change, Rows, Tensor, Values};
 use crate::vocab::Kinds;
 use crate::{Error, Result};
 

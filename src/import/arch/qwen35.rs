@@ -9,8 +9,7 @@ use ropewalk_core::hparams::Hparams;
 
 use crate::config::Config;
 use crate::keys::Keys;
-use crate::modules::Change;
-use crate::tensor::{Rows, Values};
+use crate::tensor::{Change, Rows, Values};
 use crate::vocab::Kinds;
 use crate::Result;
 
