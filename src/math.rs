@@ -6,17 +6,17 @@ use std::str::FromStr;
 /// Rounding allowed in products of a model's weights with activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Math {
-    /// Whatever is fastest of all that rounds no more than libllama does, which rounds activations to 8 bits beside
-    /// quantised weights: on the CPU to 15 or 16 bits, or not at all, in batches of more than 32 tokens. Training rounds to 16
-    /// bits at most.
+    /// No more than libllama does, which rounds activations to 8 bits beside quantised weights. On the CPU batches of up to 32
+    /// tokens are rounded so, and larger ones to 15 or 16 bits, or not at all: what is measured is then the model, and not its
+    /// rounding. Training rounds to 16 bits at most.
     #[default]
     Auto,
     /// Nothing: weights are converted to floats of 32 bits.
     F32,
     /// Weights and activations to bfloat16, that is to 8 bits each. Not in training.
     Bf16,
-    /// Activations to 8 bits beside quantised weights, in blocks of 32 or, as libllama does it beside some types, of 256. The
-    /// fastest in batches of more than 32 tokens, too. Not in training.
+    /// Activations to 8 bits beside quantised weights in batches of any size: the fastest. Blocks that are rounded together are
+    /// of 32 values, where libllama has 256 beside K-quants. Not in training.
     Int8,
 }
 

@@ -59,8 +59,8 @@ pub(crate) struct MachineArgs {
     /// Attention: flash where it can be, or with the whole score matrix
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = ["auto", "explicit"])]
     attention: String,
-    /// Rounding allowed in products of weights: whatever is fastest and rounds no more than libllama; nothing (f32);
-    /// both factors to bfloat16; or activations to 8 bits, as libllama does
+    /// Rounding allowed in products of weights: of up to 32 tokens as libllama rounds, of more to 15 bits (auto); nothing
+    /// (f32); both factors to bfloat16 (bf16); or activations to 8 bits, as libllama does, which is the fastest (int8)
     #[arg(long, value_name = "KIND", default_value = "auto")]
     math: Math,
     /// Only operations that every backend has, in the weights' own types
