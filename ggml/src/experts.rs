@@ -113,7 +113,7 @@ impl<'c> Builder<'c> {
     }
 
     /// Checks a product that sums over dimension `over` of the weights: that dimension, and the other one.
-    fn product_shape(
+    pub(crate) fn product_shape(
         &self,
         op: &'static str,
         w: Tensor<'c>,
@@ -248,7 +248,7 @@ thread_local! {
 ///
 /// # Safety
 /// A computed source of a running node, contiguous, of elements of type `T`, that stays as it is for `'a`.
-unsafe fn elements<'a, T>(t: *const sys::ggml_tensor) -> &'a [T] {
+pub(crate) unsafe fn elements<'a, T>(t: *const sys::ggml_tensor) -> &'a [T] {
     // SAFETY: the caller's promise.
     unsafe {
         let n: i64 = (*t).ne.iter().product();

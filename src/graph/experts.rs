@@ -1,8 +1,9 @@
 //! Mixtures of experts: a router gives each token to some of them, whose results are summed with its weights.
 //!
-//! As llama.cpp's `build_moe_ffn`. Run forwards alone, products are ggml's; in training they are ours, in floats, and
+//! As llama.cpp's `build_moe_ffn`. Run forwards alone, products round to 8 bits; in training they are in floats, and
 //! the choice of experts has no gradient.
 
+use ggml::eight_bits::has_eight_bit_product;
 use ggml::experts::{Chosen, Gating, GatingKind, LEAST_SUM};
 use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{Error, Result};
@@ -49,9 +50,11 @@ impl<'c> Graph<'_, 'c> {
         let (chosen, weights) = self.weights_of_chosen(logits, experts)?;
         let product = |stack: &ExpertStack, x| -> Result<Tensor<'c>> {
             let w = b.stored(&stack.weight)?;
-            // The first multiplies floats, the second rounds them as ggml does.
+            // The first multiplies floats, the others round them to 8 bits.
             let y = if self.tape.is_some() || self.capabilities.always {
                 b.experts_product(w, x, chosen)?
+            } else if own && self.capabilities.eight_bits > 0 && has_eight_bit_product(w.dtype()) {
+                b.experts_eight_bit_product(w, x, chosen)?
             } else {
                 b.experts_mul_mat(w, x, chosen)?
             };

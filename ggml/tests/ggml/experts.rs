@@ -1,6 +1,7 @@
 //! Ops of mixtures of experts against loops in f64, and against ggml's own product.
 
 use crate::common::*;
+use ggml::eight_bits::has_eight_bit_product;
 use ggml::experts::{Gating, GatingKind};
 use ggml::{DType, Error};
 
@@ -110,11 +111,19 @@ impl Definition<'_> {
     }
 }
 
+#[derive(Clone, Copy)]
+enum Way {
+    Floats,
+    Ggml,
+    EightBits,
+}
+
 #[test]
 fn products_with_the_weights_of_experts() {
     let mut rng = Rng(2);
-    for dtype in [DType::F32, DType::F16, DType::Q8_0, DType::Q4_1, DType::IQ4_NL] {
-        for shape in SHAPES {
+    let types = [DType::F32, DType::F16, DType::Q8_0, DType::Q4_1, DType::IQ4_NL, DType::Q4_K, DType::Q6_K];
+    for dtype in types {
+        for shape in SHAPES.into_iter().filter(|shape| shape[0].is_multiple_of(dtype.block_size())) {
             let [k, m, n, n_used, t] = shape;
             let (w, held) = stored(dtype, &[k, m, n], &rng.values(k * m * n));
             let scores = rng.values(n * t);
@@ -122,14 +131,15 @@ fn products_with_the_weights_of_experts() {
             for (places, transposed) in [(1, false), (n_used, false), (1, true), (n_used, true)] {
                 let width = if transposed { m } else { k };
                 let x = rng.values(width * places * t);
-                let run = |own: bool, threads| {
+                let run = |way: Way, threads| {
                     eval(&mut executor(threads), |b, feed| {
                         let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, n_used, true)?;
                         let (w, x) = (b.stored(&w)?, feed.f32(b, &[width, places, t], &x)?);
-                        match (own, transposed) {
-                            (true, false) => b.experts_product(w, x, chosen),
-                            (true, true) => b.experts_product_t(w, x, chosen),
-                            (false, _) => b.experts_mul_mat(w, x, chosen),
+                        match (way, transposed) {
+                            (Way::Floats, false) => b.experts_product(w, x, chosen),
+                            (Way::Floats, true) => b.experts_product_t(w, x, chosen),
+                            (Way::Ggml, _) => b.experts_mul_mat(w, x, chosen),
+                            (Way::EightBits, _) => b.experts_eight_bit_product(w, x, chosen),
                         }
                     })
                     .unwrap()
@@ -137,12 +147,17 @@ fn products_with_the_weights_of_experts() {
                 let definition = Definition { w: &held, x: &x, ids: &ids, shape, places, transposed };
                 let (want, sizes) = definition.product();
                 let what = format!("{dtype} {shape:?} {places} {transposed}");
-                let got = run(true, 1);
+                let got = run(Way::Floats, 1);
                 assert_within(&got, &want, |i| 2e-6 * sizes[i], &what);
-                assert_eq!(got, run(true, 3), "threads, {what}");
+                assert_eq!(got, run(Way::Floats, 3), "threads, {what}");
                 if !transposed {
                     // Activations of 8 bits: an error of up to 1/254 of the largest, as if each term were as large.
-                    assert_within(&run(false, 2), &want, |i| 1e-2 * sizes[i] + 1e-3, &what);
+                    assert_within(&run(Way::Ggml, 2), &want, |i| 1e-2 * sizes[i] + 1e-3, &what);
+                }
+                if !transposed && has_eight_bit_product(dtype) {
+                    let got = run(Way::EightBits, 3);
+                    assert_within(&got, &want, |i| 1e-2 * sizes[i] + 1e-3, &what);
+                    assert_eq!(got, run(Way::EightBits, 1), "threads, {what}");
                 }
             }
         }
@@ -276,7 +291,10 @@ fn wrong_shapes_and_types_are_refused() {
             {
                 refused(b.experts_mul_mat(wrong, x, chosen), "experts_mul_mat");
                 refused(b.experts_product(wrong, x, chosen), "experts_product");
+                refused(b.experts_eight_bit_product(wrong, x, chosen), "experts_eight_bit_product");
             }
+            let floats = t(F16, &[32, 64, 6]);
+            refused(b.experts_eight_bit_product(floats, x, chosen), "experts_eight_bit_product");
             for wrong in
                 [t(F32, &[32, 3, 5]), t(F32, &[32, 2, 4]), t(F16, &[32, 2, 5]), t(F32, &[32, 2, 5, 2])]
             {
