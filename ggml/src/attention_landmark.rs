@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
+use kernels::attention_landmark::top::{self, Top};
 use kernels::attention_landmark::{backward, forward, Blocks};
 
 use crate::attention::rows;
@@ -41,9 +42,33 @@ pub struct LandmarkAttention<'c> {
     pub key_ranges: Tensor<'c>,
 }
 
+/// How query heads take some of the earlier blocks: see `kernels::attention_landmark::top`.
+#[derive(Debug, Clone, Copy)]
+pub struct TopBlocks<'c> {
+    /// Earlier blocks that a query head sees, at least 1.
+    pub top: usize,
+    /// Positions of a piece: a multiple of the block.
+    pub piece: usize,
+    /// Cosines and then sines of what `0, 1, ...` blocks turn each pair of dimensions by, F32 `[n_rot, n_tables,
+    /// blocks]` with as many blocks as positions make; `None` where nothing is rotated.
+    pub turns: Option<Tensor<'c>>,
+    /// Whether pairs are `(j, j + n_rot / 2)`, else `(2j, 2j + 1)`.
+    pub neox: bool,
+}
+
+/// The scalars of [`TopBlocks`].
+#[derive(Debug, Clone, Copy)]
+struct Take {
+    top: usize,
+    piece: usize,
+    neox: bool,
+}
+
 /// The scalars of a node, and how its threads share the work.
 #[derive(Debug)]
 struct Schedule {
+    /// Where some of the earlier blocks are taken.
+    take: Option<Take>,
     blocks: Blocks,
     scale: f32,
     n_rep: usize,
@@ -59,7 +84,9 @@ impl Schedule {
         let tokens = (TILE_ROWS / n_rep).max(1);
         let units = Units::default();
         match Blocks::new(block) {
-            Some(blocks) if scale.is_finite() => Ok(Schedule { blocks, scale, n_rep, tokens, lanes, units }),
+            Some(blocks) if scale.is_finite() => {
+                Ok(Schedule { take: None, blocks, scale, n_rep, tokens, lanes, units })
+            }
             _ => {
                 let what = "expected blocks of 2 to";
                 let what = format!("{what} {MAX_BLOCK} and a finite scale, found {block} and {scale}");
@@ -85,6 +112,44 @@ impl<'c> Builder<'c> {
         block: usize,
         scale: f32,
     ) -> Result<Tensor<'c>> {
+        self.over_blocks(a, block, scale, None)
+    }
+
+    /// [`Builder::landmark_attention`] over a few of the blocks before the piece that a query is in. Keys are rotated by
+    /// their positions, and each query sees all positions up to its own: ranges of keys begin at 0.
+    pub fn landmark_attention_top(
+        &self,
+        a: LandmarkAttention<'c>,
+        block: usize,
+        scale: f32,
+        top: TopBlocks<'c>,
+    ) -> Result<Tensor<'c>> {
+        let fits = |turns: Tensor<'_>| {
+            let ([d, n_head_kv, ..], [n_rot, n_tables, blocks, rest]) = (a.k.ne(), turns.ne());
+            let rotates = n_rot.is_multiple_of(2) && n_rot <= d && n_head_kv.is_multiple_of(n_tables);
+            let enough = blocks.saturating_mul(block) >= a.cells.ne()[0];
+            turns.dtype() == DType::F32 && contiguous(turns) && rotates && enough && rest == 1
+        };
+        let sized = top.top > 0 && top.piece > 0 && block > 0 && top.piece.is_multiple_of(block);
+        if sized && top.turns.is_none_or(fits) {
+            return self.over_blocks(a, block, scale, Some(top));
+        }
+        let TopBlocks { top, piece, turns, .. } = top;
+        let turns = turns.map_or("none".into(), |turns| turns.describe());
+        let what = format!(
+            "expected a block at least, pieces of whole blocks and turns f32 [n_rot,n_tables,blocks], found {top}, pieces of \
+             {piece} in blocks of {block}, {turns}"
+        );
+        Err(Error::Op { op: "landmark_attention_top", what })
+    }
+
+    fn over_blocks(
+        &self,
+        a: LandmarkAttention<'c>,
+        block: usize,
+        scale: f32,
+        top: Option<TopBlocks<'c>>,
+    ) -> Result<Tensor<'c>> {
         let op = "landmark_attention";
         let args = [a.q, a.k, a.v, a.cells, a.tables, a.key_ranges];
         let (q, k, v, cells) = (a.q.ne(), a.k.ne(), a.v.ne(), a.cells.ne());
@@ -103,7 +168,10 @@ impl<'c> Builder<'c> {
         self.index(op, a.tables, cells[1])?;
         let ne = [v[0] + 1, q[1], q[2], 1];
         possible(op, DType::F32, ne)?;
-        let schedule = Schedule::new(op, block, scale, q[1] / k[1], 0)?;
+        let take = top.map(|TopBlocks { top, piece, neox, .. }| Take { top, piece, neox });
+        let schedule = Schedule { take, ..Schedule::new(op, block, scale, q[1] / k[1], 0)? };
+        let turns = top.and_then(|top| top.turns);
+        let args: Vec<Tensor<'c>> = args.into_iter().chain(turns).collect();
         self.custom(DType::F32, ne, &args, run_forward, schedule)
     }
 
@@ -131,6 +199,7 @@ impl<'c> Builder<'c> {
 
 thread_local! {
     static FORWARD: RefCell<forward::Scratch> = RefCell::default();
+    static TOP: RefCell<top::Scratch> = RefCell::default();
     static BACKWARD: RefCell<backward::Scratch> = RefCell::default();
 }
 
@@ -138,8 +207,13 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
     // SAFETY: ggml passes the node made in `landmark_attention`, whose user data is the schedule put there and
     // whose sources are the tensors checked there, computed before. All are alive, and the sources as they
     // are, while it runs.
-    let (dst, schedule, inputs) = unsafe {
+    let (dst, schedule, inputs, turns) = unsafe {
         let (dst, schedule) = (&*dst, &*(data as *const Schedule));
+        // Checked to be contiguous F32.
+        let turns = dst.src[6].as_ref().map(|t| {
+            let n = (t.ne[0] * t.ne[1] * t.ne[2]) as usize;
+            (std::slice::from_raw_parts(t.data as *const f32, n), t.ne[0] as usize, t.ne[1] as usize)
+        });
         let ints = |t: *const sys::ggml_tensor| {
             std::slice::from_raw_parts((*t).data as *const i32, ((*t).ne[0] * (*t).ne[1]) as usize)
         };
@@ -156,24 +230,32 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
             scale: schedule.scale,
             n_rep: schedule.n_rep,
         };
-        (dst, schedule, inputs)
+        (dst, schedule, inputs, turns)
     };
     let ([_, n_head, n_tokens], d_v) = (inputs.q.shape(), dst.ne[0] as usize - 1);
     let (n_head_kv, n_tiles) = (n_head / schedule.n_rep, n_tokens.div_ceil(schedule.tokens));
     // SAFETY: dst is contiguous F32 [d_v + 1, n_head, T], and custom ops do not run in place.
     let mut out = unsafe { heads_mut(dst) };
-    FORWARD.with_borrow_mut(|scratch| {
-        schedule.units.work(n_tiles * n_head_kv, nth, |i| {
-            // Last tokens first: causal, they see most.
-            let tile = n_tiles - 1 - i / n_head_kv;
-            let tokens = tile * schedule.tokens..((tile + 1) * schedule.tokens).min(n_tokens);
-            scratch.attend(&inputs, i % n_head_kv, tokens, |h, t, values, lse| {
-                // SAFETY: units of work are different tiles, and each writes its own rows.
-                let row = unsafe { out.row(h, t) };
-                row[..d_v].copy_from_slice(values);
-                row[d_v] = lse;
-            });
-        });
+    let mut write = |h: usize, t: usize, values: &[f32], lse: f32| {
+        // SAFETY: units of work are different tiles, and each writes its own rows.
+        let row = unsafe { out.row(h, t) };
+        row[..d_v].copy_from_slice(values);
+        row[d_v] = lse;
+    };
+    schedule.units.work(n_tiles * n_head_kv, nth, |i| {
+        // Last tokens first: causal, they see most.
+        let tile = n_tiles - 1 - i / n_head_kv;
+        let tokens = tile * schedule.tokens..((tile + 1) * schedule.tokens).min(n_tokens);
+        match schedule.take {
+            None => {
+                FORWARD.with_borrow_mut(|all| all.attend(&inputs, i % n_head_kv, tokens, &mut write));
+            }
+            Some(Take { top, piece, neox }) => {
+                let (turns, n_rot, n_tables) = turns.unwrap_or((&[], 0, 1));
+                let top = Top { top, piece, turns, n_rot, n_tables, neox };
+                TOP.with_borrow_mut(|some| some.attend(&inputs, &top, i % n_head_kv, tokens, &mut write));
+            }
+        }
     });
 }
 

@@ -7,7 +7,7 @@ use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::fetch::{Entry, Manifest, Origin, Repo, Source};
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::Spec;
-use ropewalk::session::{MemoryUse, Session, SessionParams};
+use ropewalk::session::{Attention, MemoryUse, Session, SessionParams};
 
 use super::output::{bytes, count, OutputArgs};
 
@@ -173,8 +173,12 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
     } else {
         "the file's own"
     };
+    let attention = match session.params().attention {
+        Attention::Landmark(top) => format!("attention {top}, "),
+        Attention::Auto | Attention::Explicit => String::new(),
+    };
     out.note(format_args!(
-        "{}: {}, math {}, rope {} ({}), context {} of {} trained, memory {}",
+        "{}: {}, {attention}math {}, rope {} ({}), context {} of {} trained, memory {}",
         label(choice),
         session.model().device(),
         session.params().math,

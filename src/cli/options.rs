@@ -56,9 +56,11 @@ pub(crate) struct MachineArgs {
     /// Tokens computed at once
     #[arg(short, long, value_name = "N", default_value = "512", value_parser = tokens)]
     ubatch: usize,
-    /// Attention: flash where it can be, or with the whole score matrix
-    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = ["auto", "explicit"])]
-    attention: String,
+    /// Attention: auto (flash where it can be), explicit (with the whole score matrix), or, of adapters that were trained
+    /// with landmarks, landmark:top=K[,piece=N], over the K blocks before a query's own piece of N positions whose
+    /// landmarks score highest
+    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = attention)]
+    attention: Attention,
     /// Rounding allowed in products of weights: of up to 32 tokens as libllama rounds, of more to 15 bits (auto); nothing
     /// (f32); both factors to bfloat16 (bf16); or activations to 8 bits, as libllama does, which is the fastest (int8)
     #[arg(long, value_name = "KIND", default_value = "auto")]
@@ -66,6 +68,17 @@ pub(crate) struct MachineArgs {
     /// Only operations that every backend has, in the weights' own types
     #[arg(long)]
     portable: bool,
+}
+
+fn attention(text: &str) -> Result<Attention, String> {
+    match text {
+        "auto" => Ok(Attention::Auto),
+        "explicit" => Ok(Attention::Explicit),
+        _ => text
+            .parse()
+            .map(Attention::Landmark)
+            .map_err(|e: String| format!("expected auto, explicit, or else {e}")),
+    }
 }
 
 impl ModelArgs {
@@ -91,7 +104,7 @@ impl MachineArgs {
         // Resolved here, so that reports and libllama get the same number.
         session.n_threads = if self.threads == 0 { ggml::backend::physical_cores() } else { self.threads };
         session.kv_type = kv_type;
-        session.attention = if self.attention == "explicit" { Attention::Explicit } else { Attention::Auto };
+        session.attention = self.attention;
         session.math = self.math;
         session.portable = self.portable;
         Ok(ModelChoice {

@@ -106,6 +106,63 @@ impl FromStr for Landmarks {
     }
 }
 
+/// Attention over a few of the blocks before a query, those whose landmarks score highest, in place of all of them:
+/// section 3.3 of the paper. The blocks are shown near enough for the model to know their distances from training.
+///
+/// A text is cut into pieces of whole blocks. Queries see their own piece as it is, and each head takes `top` blocks of
+/// those before it. With pieces of one block this is what the released code does where it is given a token at a time, as
+/// in its generation; it reads prompts in longer ones (`max_chunk`: 128 positions where models were trained with 512 and
+/// `top` is 5). A piece lies at the same place however a text is handed in, so results do not depend on batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TopBlocks {
+    /// Blocks that each query head takes, at least 1.
+    pub top: usize,
+    /// Positions of a piece, whole blocks; `None` is one block.
+    pub piece: Option<usize>,
+}
+
+impl TopBlocks {
+    /// Positions of a piece under these landmarks.
+    ///
+    /// # Errors
+    /// A piece that is not of whole blocks.
+    pub fn piece(self, landmarks: Landmarks) -> Result<usize, String> {
+        let block = landmarks.block();
+        match self.piece.unwrap_or(block) {
+            piece if piece > 0 && piece.is_multiple_of(block) => Ok(piece),
+            piece => {
+                Err(format!("{self}: piece: expected a multiple of the block of {block}, found {piece}"))
+            }
+        }
+    }
+}
+
+/// `landmark:top=5`, and `,piece=128` where that is given.
+impl fmt::Display for TopBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{NAME}:top={}", self.top)?;
+        self.piece.map_or(Ok(()), |piece| write!(f, ",piece={piece}"))
+    }
+}
+
+impl FromStr for TopBlocks {
+    type Err = String;
+
+    /// Parses `landmark:top=K[,piece=N]`.
+    fn from_str(text: &str) -> Result<TopBlocks, String> {
+        let bad = || format!("expected {NAME}:top=K or {NAME}:top=K,piece=N, found {text:?}");
+        let settings = text.strip_prefix(NAME).and_then(|rest| rest.strip_prefix(':')).ok_or_else(bad)?;
+        let number = |setting: &str, key: &str| {
+            let value = setting.strip_prefix(key)?.strip_prefix('=')?;
+            value.parse().ok().filter(|&n: &usize| n > 0)
+        };
+        let (top, piece) = settings.split_once(',').map_or((settings, None), |(a, b)| (a, Some(b)));
+        let top = number(top, "top").ok_or_else(bad)?;
+        let piece = piece.map(|piece| number(piece, "piece").ok_or_else(bad)).transpose()?;
+        Ok(TopBlocks { top, piece })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,6 +182,31 @@ mod tests {
             let e = text.parse::<Landmarks>().unwrap_err();
             assert!(e.starts_with("landmark: block: expected 2 to 256 positions, found"), "{e}");
         }
+    }
+
+    #[test]
+    fn blocks_that_are_taken_are_read_as_they_are_written() {
+        for text in ["landmark:top=5", "landmark:top=1,piece=128"] {
+            assert_eq!(text.parse::<TopBlocks>().unwrap().to_string(), text);
+        }
+        for text in
+            ["", "landmark", "landmark:", "landmark:top=0", "landmark:top=-1", "landmark:top=x", "top=5"]
+                .into_iter()
+                .chain([
+                    "landmark:top=5,",
+                    "landmark:top=5,piece=0",
+                    "landmark:piece=64",
+                    "landmark:top=5,piece=64,",
+                ])
+        {
+            let e = text.parse::<TopBlocks>().unwrap_err();
+            assert!(e.starts_with("expected landmark:top=K or landmark:top=K,piece=N, found"), "{text}: {e}");
+        }
+        let landmarks = Landmarks::new(8).unwrap();
+        let of = |text: &str| text.parse::<TopBlocks>().unwrap().piece(landmarks);
+        assert_eq!((of("landmark:top=3"), of("landmark:top=3,piece=24")), (Ok(8), Ok(24)));
+        let e = of("landmark:top=3,piece=20").unwrap_err();
+        assert_eq!(e, "landmark:top=3,piece=20: piece: expected a multiple of the block of 8, found 20");
     }
 
     #[test]

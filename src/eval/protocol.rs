@@ -9,9 +9,13 @@
 //! `window`. On one document `yarn-trunc` differs from it only by the BOS which YaRN's script puts in front
 //! wherever the vocabulary has one, whether or not the model was trained with it.
 
+mod windows;
+
 use crate::model::Result;
 
 use super::invalid;
+
+pub use windows::{PlanError, WindowPlan};
 
 /// One published way to measure perplexity.
 #[derive(Debug)]
@@ -35,6 +39,9 @@ pub struct Protocol {
     /// Whether a length is one of text, read from a fresh context of `stride` tokens again and again;
     /// positions then count from the start of the text.
     pub restarts: bool,
+    /// Tokens of the parts that a window is fed in, each from a fresh context; positions count from the start of the
+    /// window.
+    pub part: Option<usize>,
     sweep: fn(&WindowGeometry) -> std::result::Result<Sweep, String>,
 }
 
@@ -106,18 +113,15 @@ pub struct Window {
     /// First scored index among the tokens fed; all from there on are scored. At least 1.
     pub from: usize,
     /// Position of the first token fed, by which scores are put into buckets: 0, unless the protocol
-    /// [`restarts`](Protocol::restarts).
+    /// [`restarts`](Protocol::restarts) or has [parts](Protocol::part).
     pub position: usize,
 }
 
 impl Protocol {
     /// Tokens that the context takes from which windows at a length are computed.
     pub fn context(&self, n_ctx: usize, stride: usize) -> usize {
-        if self.restarts {
-            n_ctx.min(stride)
-        } else {
-            n_ctx
-        }
+        let most = self.part.unwrap_or(usize::MAX);
+        n_ctx.min(if self.restarts { stride } else { most })
     }
 }
 
@@ -140,9 +144,11 @@ enum Scored {
     From(usize),
 }
 
-/// The windows of one text: `[i*step, i*step + width)`, cut at the text's end.
+/// The windows of one text: `[i*step, i*step + width)`, cut at the text's end, each in parts.
 #[derive(Debug, Clone, Copy)]
 struct Sweep {
+    /// Tokens of a part; as many as the window has where it is one.
+    part: usize,
     n_tokens: usize,
     /// A text of fewer tokens is reported as short.
     full: usize,
@@ -154,9 +160,22 @@ struct Sweep {
 }
 
 impl Sweep {
+    /// The same with its windows in parts of so many tokens. Nothing predicts a token that is a part by itself.
+    fn in_parts(self, part: usize) -> Sweep {
+        let sweep = Sweep { part: part.min(self.width), ..self };
+        Sweep { count: self.count.saturating_mul(sweep.n_parts()), ..sweep }
+    }
+
+    /// Parts of a window.
+    fn n_parts(&self) -> usize {
+        let part = self.part.max(1);
+        (self.width / part + usize::from(self.width % part > 1)).max(1)
+    }
+
     fn window(&self, text: usize, i: usize) -> Window {
-        let start = i * self.step;
-        let end = self.n_tokens.min(start.saturating_add(self.width));
+        let (first, offset) = (i / self.n_parts() * self.step, i % self.n_parts() * self.part);
+        let start = first + offset;
+        let end = self.n_tokens.min(first.saturating_add(self.width)).min(start.saturating_add(self.part));
         let prepended = usize::from(self.bos == Bos::Prepended);
         let from = match self.scored {
             Scored::From(from) => from,
@@ -164,7 +183,7 @@ impl Sweep {
             // Every planner has step <= width.
             Scored::Unseen => self.width - self.step + prepended,
         };
-        let position = if self.width < self.full { start } else { 0 };
+        let position = if self.width < self.full { start } else { offset };
         // Nothing predicts the first token fed.
         Window { text, start, end, bos: self.bos, from: from.max(1), position }
     }
@@ -183,6 +202,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         average: Average::Tokens,
         overlaps: false,
         restarts: false,
+        part: None,
         sweep: one_window,
     },
     Protocol {
@@ -196,6 +216,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         average: Average::Windows { base: std::f64::consts::E },
         overlaps: false,
         restarts: false,
+        part: None,
         sweep: |g| sliding(g, per_document(g)),
     },
     Protocol {
@@ -209,6 +230,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         average: Average::Windows { base: std::f64::consts::E },
         overlaps: false,
         restarts: false,
+        part: None,
         sweep: one_window,
     },
     Protocol {
@@ -224,6 +246,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         average: Average::Windows { base: 2.71828 },
         overlaps: true,
         restarts: false,
+        part: None,
         sweep: longlora,
     },
     Protocol {
@@ -237,6 +260,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         average: Average::Tokens,
         overlaps: false,
         restarts: false,
+        part: None,
         sweep: llama_cpp_stride,
     },
     Protocol {
@@ -250,6 +274,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         average: Average::Tokens,
         overlaps: false,
         restarts: false,
+        part: None,
         sweep: |g| sliding(g, (g.n_ctx, Bos::None)),
     },
     Protocol {
@@ -263,6 +288,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         average: Average::Tokens,
         overlaps: false,
         restarts: false,
+        part: None,
         sweep: llama_cpp,
     },
     Protocol {
@@ -277,9 +303,31 @@ pub static PROTOCOLS: &[Protocol] = &[
         average: Average::Tokens,
         overlaps: false,
         restarts: true,
+        part: None,
         sweep: restart,
     },
+    Protocol {
+        name: "lceg-landmark",
+        source: "arXiv 2409.12181 (LCEG), Landmark attention's perplexity: dvlab-research/LongLoRA eval.py, of which the \
+            model is given 512 tokens at a time",
+        about: "as longlora, each window in parts of 512 tokens, each from a fresh context, every token scored, mean over \
+            parts: what LCEG reports of Landmark attention, at whatever ctx",
+        text: Text::Stream,
+        bos: BosRule::Flags,
+        stride: Some(256),
+        // As for `longlora`.
+        #[allow(clippy::approx_constant)]
+        average: Average::Windows { base: 2.71828 },
+        overlaps: true,
+        restarts: false,
+        part: Some(LCEG_PART),
+        sweep: |g| longlora(g).map(|sweep| sweep.in_parts(LCEG_PART)),
+    },
 ];
+
+/// Tokens that LCEG's Landmark attention reads at a time, without a cache between them. Its script puts a landmark behind
+/// every 63 tokens, which 512 are no multiple of; here landmarks stand where they do in training.
+const LCEG_PART: usize = 512;
 
 /// A protocol by name.
 ///
@@ -311,7 +359,8 @@ fn per_document(g: &WindowGeometry) -> (usize, Bos) {
 
 fn one_window(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     let (width, bos) = per_document(g);
-    Ok(Sweep { n_tokens: g.n_tokens, full: width, width, step: width, count: 1, bos, scored: Scored::Unseen })
+    let (part, scored) = (width, Scored::Unseen);
+    Ok(Sweep { part, n_tokens: g.n_tokens, full: width, width, step: width, count: 1, bos, scored })
 }
 
 /// The tokens that `one_window` feeds, in pieces with BOS before each, which the stride counts.
@@ -325,7 +374,7 @@ fn restart(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     // Nothing predicts a token that is a piece by itself, without BOS.
     let last = n_tokens % width;
     let count = n_tokens / width + usize::from(last > usize::from(bos == Bos::None));
-    Ok(Sweep { n_tokens, full, width, step: width, count, bos, scored: Scored::From(1) })
+    Ok(Sweep { part: width, n_tokens, full, width, step: width, count, bos, scored: Scored::From(1) })
 }
 
 /// `yarn` and `press`: windows until one reaches the end of the text. In fairseq the first tokens come in
@@ -334,7 +383,8 @@ fn sliding(g: &WindowGeometry, (width, bos): (usize, Bos)) -> std::result::Resul
     no_gaps(g.stride, width)?;
     let count = 1 + g.n_tokens.saturating_sub(width).div_ceil(g.stride);
     let (full, step) = (width, g.stride);
-    let mut sweep = Sweep { n_tokens: g.n_tokens, full, width, step, count, bos, scored: Scored::Unseen };
+    let (part, scored) = (width, Scored::Unseen);
+    let mut sweep = Sweep { part, n_tokens: g.n_tokens, full, width, step, count, bos, scored };
     // A tail of one token that shares nothing with the window before has nothing to predict it.
     if sweep.window(0, count - 1).n_scored() == 0 {
         sweep.count -= 1;
@@ -353,6 +403,7 @@ fn longlora(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
         ));
     }
     Ok(Sweep {
+        part: g.n_ctx,
         n_tokens: g.n_tokens,
         full: g.n_ctx,
         width: g.n_ctx,
@@ -377,7 +428,7 @@ fn llama_cpp_stride(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     let count = (g.n_tokens - g.n_ctx).div_ceil(g.stride);
     let scored = Scored::From(g.n_ctx - g.stride);
     let (n_tokens, full, width) = (g.n_tokens, g.n_ctx, g.n_ctx);
-    Ok(Sweep { n_tokens, full, width, step: g.stride, count, bos: Bos::None, scored })
+    Ok(Sweep { part: width, n_tokens, full, width, step: g.stride, count, bos: Bos::None, scored })
 }
 
 /// Refuses only what holds no whole chunk; llama.cpp's tool wants two.
@@ -395,7 +446,7 @@ fn llama_cpp(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     let bos = if g.bos { Bos::Replacing } else { Bos::None };
     let scored = Scored::From(g.n_ctx / 2 + 1);
     let (n_tokens, full, width) = (g.n_tokens, g.n_ctx, g.n_ctx);
-    Ok(Sweep { n_tokens, full, width, step: width, count, bos, scored })
+    Ok(Sweep { part: width, n_tokens, full, width, step: width, count, bos, scored })
 }
 
 fn no_gaps(stride: usize, width: usize) -> std::result::Result<(), String> {
@@ -406,84 +457,4 @@ fn no_gaps(stride: usize, width: usize) -> std::result::Result<(), String> {
         ));
     }
     Ok(())
-}
-
-/// The windows of all texts, in order. Takes memory per text, not per window.
-#[derive(Debug, Clone)]
-pub struct WindowPlan {
-    sweeps: Vec<Sweep>,
-    /// Windows before each sweep, and at the end their number.
-    before: Vec<usize>,
-    /// Texts shorter than one window, or than the length in pieces.
-    pub n_short: usize,
-}
-
-/// Why a text cannot be planned.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlanError {
-    /// The text at fault.
-    pub text: usize,
-    /// The fault, in words.
-    pub reason: String,
-}
-
-impl WindowPlan {
-    /// Plans texts of these lengths in tokens; `stride` only matters to protocols that have one.
-    ///
-    /// # Errors
-    /// `n_ctx` below 2, a stride of 0 or so large that tokens would be skipped, a text too short to score.
-    pub fn new(
-        protocol: &Protocol,
-        texts: &[usize],
-        n_ctx: usize,
-        stride: usize,
-        bos: bool,
-    ) -> std::result::Result<WindowPlan, PlanError> {
-        let mut plan = WindowPlan { sweeps: Vec::with_capacity(texts.len()), before: vec![0], n_short: 0 };
-        for (text, &n_tokens) in texts.iter().enumerate() {
-            let fail = |reason| PlanError { text, reason };
-            if n_ctx < 2 {
-                return Err(fail(format!("ctx {n_ctx} is too small: a token and what precedes it take 2")));
-            }
-            if protocol.stride.is_some() && stride == 0 {
-                return Err(fail("stride 0 never advances".into()));
-            }
-            let sweep = (protocol.sweep)(&WindowGeometry { n_tokens, n_ctx, stride, bos }).map_err(fail)?;
-            if sweep.count == 0 || sweep.window(text, 0).n_scored() == 0 {
-                return Err(fail(format!("{n_tokens} tokens are too few: nothing to score")));
-            }
-            plan.n_short += usize::from(n_tokens < sweep.full);
-            plan.before.push(plan.len() + sweep.count);
-            plan.sweeps.push(sweep);
-        }
-        Ok(plan)
-    }
-
-    /// Number of windows.
-    pub fn len(&self) -> usize {
-        self.before.last().copied().unwrap_or(0)
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Window `i`, if there is one.
-    pub fn get(&self, i: usize) -> Option<Window> {
-        let text = self.before.partition_point(|&n| n <= i).checked_sub(1)?;
-        let sweep = self.sweeps.get(text)?;
-        Some(sweep.window(text, i - self.before[text]))
-    }
-
-    /// At most `max` windows, spread evenly over the plan: the first, and then one every `len / max`.
-    pub fn sample(&self, max: Option<usize>) -> impl ExactSizeIterator<Item = Window> + '_ {
-        let total = self.len();
-        let n = max.map_or(total, |max| max.min(total));
-        (0..n).map(move |k| {
-            let i = (k as u128 * total as u128 / n as u128) as usize;
-            // `i < total`, for which every index has a window.
-            self.get(i).unwrap_or_else(|| unreachable!("window {i} of {total}"))
-        })
-    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Lm, LmSource};
 use crate::math::Math;
 use crate::model::{Model, Result};
-use crate::session::{Ending, Greedy, Session, SessionParams};
+use crate::session::{Attention, Ending, Greedy, Session, SessionParams};
 use crate::Token;
 
 /// Opens sessions of a model under one set of parameters, each at the context length a task asks for.
@@ -23,7 +23,7 @@ impl<'a> SessionSource<'a> {
     }
 
     /// Names all that determines a model's answers beside the prompt and the context: weights, adapters, rope spec, type
-    /// of the cache, and how products round unless that is left to the program.
+    /// of the cache, how products round unless that is left to the program, and which blocks are attended to if not all.
     ///
     /// # Errors
     /// A rope spec in the model's file that cannot be read.
@@ -38,7 +38,12 @@ impl<'a> SessionSource<'a> {
             Math::Auto => String::new(),
             math => format!(" math {math}"),
         };
-        Ok(format!("{weights}{adapters} {spec} {}{math}", self.params.kv_type.name()))
+        let attention = match self.params.attention {
+            Attention::Landmark(top) => format!(" {top}"),
+            // They differ as far as rounding goes.
+            Attention::Auto | Attention::Explicit => String::new(),
+        };
+        Ok(format!("{weights}{adapters} {spec} {}{math}{attention}", self.params.kv_type.name()))
     }
 
     /// Calls this function with each session when it has been opened.

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use ggml::attention::{mask_shape, AttentionBranch, Scoring};
-use ggml::attention_landmark::LandmarkAttention;
+use ggml::attention_landmark::{LandmarkAttention, TopBlocks};
 use ggml::graph::InputId;
 use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{DType, Error, Result};
@@ -16,7 +16,7 @@ use super::rotate::{Rotation, RotationInputs};
 use super::{n_columns, Capabilities, Graph, Mixing, Pairing, ProbedQueries, Qkv, Shape, Spans, TableShape};
 use crate::hparams::{Hparams, LayerAttention};
 use crate::kv::KvCache;
-use crate::rope::{Branch, Plan, PosMap};
+use crate::rope::{Branch, LayerPlan, Plan, PosMap};
 use crate::states::States;
 
 /// Inputs of a graph that attends through a cache.
@@ -41,6 +41,9 @@ pub struct KindInputs {
     pub seen: SeenInputs,
     /// Inputs of the rotation.
     pub rotation: RotationInputs,
+    /// F32 `[n_rot, n_tables, blocks]`, where query heads take some of the blocks before them: what [`super::turns`]
+    /// gives.
+    pub turns: Option<InputId>,
 }
 
 /// The inputs that say which keys tokens see, or, in a graph, their tensors.
@@ -85,6 +88,8 @@ struct KindAttention<'a, 'c> {
     seen: SeenInputs<Tensor<'c>>,
     /// Positions of a block, under landmark attention.
     block: usize,
+    /// Under landmark attention, where query heads do not see all blocks.
+    top: Option<TopBlocks<'c>>,
 }
 
 impl<'a, 'c> Cached<'a, 'c> {
@@ -106,12 +111,13 @@ impl<'a, 'c> Cached<'a, 'c> {
             let key_maps = plan.key_maps();
             let used = plan.branches.iter().zip(&spans).filter(|(_, span)| span.len > 0);
             let block = shape.tables.map_or(0, |tables| tables.block);
+            let (turns_id, top) = top_blocks(g, plan, pairing, shape)?.unzip();
             let maps = key_maps.iter().copied().chain(used.map(|(branch, _)| branch.q_pos));
             let by_table = g.capabilities.custom_ops;
             let (rotation, ids) = Rotation::new(b, layer, plan, pairing, n_tokens, by_table, maps)?;
             let branches = &plan.branches;
-            kinds.push(KindAttention { layer, branches, key_maps, spans, rotation, seen, block });
-            inputs.push(KindInputs { seen: seen_ids, rotation: ids });
+            kinds.push(KindAttention { layer, branches, key_maps, spans, rotation, seen, block, top });
+            inputs.push(KindInputs { seen: seen_ids, rotation: ids, turns: turns_id.flatten() });
         }
         let recurrence = hp
             .delta_net
@@ -214,7 +220,10 @@ impl<'a, 'c> Cached<'a, 'c> {
                 let key = keys.first().copied().ok_or_else(no_layer)?;
                 let q = kind.rotation.queries(b, q, PosMap::IDENTITY)?;
                 let all = LandmarkAttention { q, k: rows(key)?, v: rows(v)?, cells, tables, key_ranges };
-                let out = b.landmark_attention(all, kind.block, scale)?;
+                let out = match kind.top {
+                    None => b.landmark_attention(all, kind.block, scale)?,
+                    Some(top) => b.landmark_attention_top(all, kind.block, scale, top)?,
+                };
                 let out = b.reshape(b.cont(b.columns(out, 0, d)?)?, &[d * n_head, n])?;
                 return gate.map_or(Ok(out), |gate| g.gated(out, gate));
             }
@@ -248,6 +257,22 @@ impl<'a, 'c> Cached<'a, 'c> {
         let out = b.reshape(out, &[d * n_head, n])?;
         gate.map_or(Ok(out), |gate| g.gated(out, gate))
     }
+}
+
+/// Declares the input by which layers of one kind move blocks, where query heads take some of them.
+fn top_blocks<'c>(
+    g: &Graph<'_, 'c>,
+    plan: &LayerPlan,
+    pairing: Pairing,
+    shape: &Shape,
+) -> Result<Option<(Option<InputId>, TopBlocks<'c>)>> {
+    let Some(TableShape { block, n_positions, top: Some((top, piece)), .. }) = shape.tables else {
+        return Ok(None);
+    };
+    let ne = [plan.freqs.n_rot(), plan.freqs.n_tables, n_positions.div_ceil(block)];
+    let turns = (ne[0] > 0).then(|| g.b.input("turns", DType::F32, &ne)).transpose()?;
+    let (id, turns) = turns.unzip();
+    Ok(Some((id, TopBlocks { top, piece, turns, neox: pairing == Pairing::Halves })))
 }
 
 /// Declares the inputs that say which keys tokens see in layers of one kind.

@@ -32,7 +32,7 @@ pub use attend::{Cached, GraphInputs, KindInputs, SeenInputs};
 pub use blocks::Graph;
 pub use delta_net::{DeltaInputs, Regroup, SeqGroups};
 pub use moments::Moments;
-pub use rotate::{Pairing, Rotation, RotationInputs};
+pub use rotate::{turns, Pairing, Rotation, RotationInputs};
 pub use tape::{Gradient, Recording, SavedActivation};
 
 /// The cells that each branch of one kind of layer attends to.
@@ -47,6 +47,8 @@ pub struct TableShape {
     pub n_positions: usize,
     /// Sequences.
     pub n_tables: usize,
+    /// Earlier blocks that each query head takes and positions of a piece, where it does not see all of them.
+    pub top: Option<(usize, usize)>,
 }
 
 /// The numbers of a graph that can change between micro-batches; graphs of equal shape are reused.

@@ -438,6 +438,15 @@ fn geometric(freqs: &Freqs) -> Option<(f32, f32)> {
     freqs.theta.iter().enumerate().all(fits).then_some((first as f32, base as f32))
 }
 
+/// Cosines and then sines of what `0, 1, ...` times `step` positions turn each pair of dimensions by, `[n][n_tables]
+/// [n_rot]`, without magnitude: keys that are rotated already are moved by them.
+pub fn turns(plan: &LayerPlan, step: usize, n: usize) -> Vec<f32> {
+    let at: Vec<f64> = (0..n).map(|i| (i * step) as f64).collect();
+    let mut out = Vec::new();
+    table(&plan.freqs, 1.0, &at, &mut out);
+    out
+}
+
 /// `[T][n_tables][n_rot]`: cosines then sines, times the plan's magnitude.
 fn table(freqs: &Freqs, mscale: f64, pos: &[f64], out: &mut Vec<f32>) {
     let n_rot = freqs.n_rot();

@@ -4,7 +4,7 @@ use ggml::attention::index_mask;
 
 use super::batch::Item;
 use super::{SeqId, Session};
-use crate::graph::{n_columns, GraphInputs, SeenInputs, Spans};
+use crate::graph::{n_columns, turns, GraphInputs, SeenInputs, Spans};
 use crate::kv::Cell;
 use crate::model::Result;
 use crate::rope::LayerPlan;
@@ -24,6 +24,8 @@ const UNSEEN: i32 = i32::MAX;
 pub(super) struct Scratch {
     angles: Vec<f32>,
     visible: Vec<i32>,
+    /// By kind of layer, what numbers of blocks turn keys by.
+    turns: Vec<Vec<f32>>,
 }
 
 /// Fills the mask of one kind of layer, F16 `[n_columns, n_tokens]`: a token sees a cell of its own sequence
@@ -79,10 +81,19 @@ impl Session<'_> {
             self.exec.set(out_ids, &wanted.iter().map(|&i| i as i32).collect::<Vec<_>>())?;
         }
         let tables = self.tables_for(places);
-        for (((ids, layer), plan), spans) in
-            ids.kinds.iter().zip(&hp.attention).zip(self.plan.kinds()).zip(spans)
+        let shape = self.tables_of(places);
+        self.scratch.turns.resize(ids.kinds.len(), Vec::new());
+        for ((((ids, layer), plan), spans), kept) in
+            ids.kinds.iter().zip(&hp.attention).zip(self.plan.kinds()).zip(spans).zip(&mut self.scratch.turns)
         {
             ids.rotation.fill(&mut self.exec, layer, plan, &pos, &mut self.scratch.angles)?;
+            if let Some((id, shape)) = ids.turns.zip(shape) {
+                let n = shape.n_positions.div_ceil(shape.block);
+                if kept.len() != n * plan.freqs.theta.len() * 2 {
+                    *kept = turns(plan, shape.block, n);
+                }
+                self.exec.set(id, kept)?;
+            }
             let SeenInputs::Mask(mask) = ids.seen else {
                 tables.iter().try_for_each(|tables| tables.set(&mut self.exec, ids.seen))?;
                 continue;

@@ -8,7 +8,7 @@
 use ggml::graph::Executor;
 
 use super::batch::Item;
-use super::{SeqId, Session, SessionParams};
+use super::{Attention, SeqId, Session, SessionParams};
 use crate::graph::{SeenInputs, TableShape};
 use crate::kv::CELL_BLOCK;
 use crate::model::{Error, Model, Result};
@@ -18,6 +18,19 @@ use crate::model::{Error, Model, Result};
 pub(super) fn in_positions(model: &Model, params: &SessionParams) -> SessionParams {
     let one = usize::from(model.landmarks().is_some());
     SessionParams { n_ctx: model.n_positions(params.n_ctx).saturating_add(one), ..params.clone() }
+}
+
+/// Refuses to take blocks by landmarks that the model does not have, and pieces that are not whole blocks.
+pub(super) fn check_top(model: &Model, params: &SessionParams) -> Result<()> {
+    let Attention::Landmark(top) = params.attention else { return Ok(()) };
+    match model.landmarks() {
+        Some(landmarks) => {
+            top.piece(landmarks).map(|_| ()).map_err(|e| Error::Invalid(format!("attention: {e}")))
+        }
+        None => Err(Error::Invalid(format!(
+            "attention: {top}: expected an adapter that was trained with landmarks, found none"
+        ))),
+    }
 }
 
 impl Session<'_> {
@@ -72,8 +85,14 @@ impl Session<'_> {
     }
 
     fn table_shape(&self, n_positions: usize, n_tables: usize) -> Option<TableShape> {
-        let block = self.model.landmarks()?.block();
-        Some(TableShape { block, n_positions: n_positions.next_multiple_of(CELL_BLOCK), n_tables })
+        let landmarks = self.model.landmarks()?;
+        let top = match self.params.attention {
+            // The piece was checked when the session was opened.
+            Attention::Landmark(top) => Some((top.top, top.piece(landmarks).unwrap_or(landmarks.block()))),
+            Attention::Auto | Attention::Explicit => None,
+        };
+        let n_positions = n_positions.next_multiple_of(CELL_BLOCK);
+        Some(TableShape { block: landmarks.block(), n_positions, n_tables, top })
     }
 
     /// The tables that tokens at these places want.

@@ -48,7 +48,7 @@ impl<'a> Cost<'a> {
         let cells = n_rows.saturating_mul(size_of::<Cell>() + size_of::<i32>());
         let of_kinds = hp.attention.iter().zip(cost.spans()).map(|(layer, spans)| {
             let scores = match params.attention {
-                Attention::Auto => 0,
+                Attention::Auto | Attention::Landmark(_) => 0,
                 Attention::Explicit => layer.n_head.saturating_mul(size_of::<f32>()),
             };
             let per_column = params.n_ubatch.saturating_mul(scores.saturating_add(size_of::<u16>()));

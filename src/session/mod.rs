@@ -23,6 +23,7 @@ use ggml::graph::{Executor, OutputId};
 
 use crate::graph::{Capabilities, GraphInputs, Moments, ProbedQueries, Shape};
 use crate::kv::{KvCache, MAX_SEQS};
+use crate::landmark::TopBlocks;
 use crate::math::Math;
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, RopeError, Spec};
@@ -47,6 +48,8 @@ pub enum Attention {
     Auto,
     /// With the full score matrix.
     Explicit,
+    /// Of models with landmarks: over a few blocks before each query. [`Attention::Auto`] is over all of them.
+    Landmark(TopBlocks),
 }
 
 /// Settings of a session.
@@ -182,8 +185,9 @@ impl<'m> Session<'m> {
         })?;
         model.check_rope(&plan)?;
         let own_ops = device.is_cpu() && !params.portable;
+        landmark::check_top(model, &params)?;
         if model.landmarks().is_some() {
-            model.check_landmarks(&plan, own_ops && params.attention == Attention::Auto)?;
+            model.check_landmarks(&plan, own_ops && params.attention != Attention::Explicit)?;
         }
         let sized = landmark::in_positions(model, &params);
         let cost = memory::Cost::new(hp, &sized, &plan);
@@ -196,7 +200,7 @@ impl<'m> Session<'m> {
             )));
         }
         let capabilities = Capabilities {
-            flash: params.attention == Attention::Auto,
+            flash: params.attention != Attention::Explicit,
             ..Capabilities::new(device, params.portable, params.math)
         };
         let exec = Executor::new(Backend::new(device, params.n_threads)?)?;

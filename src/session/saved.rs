@@ -46,6 +46,9 @@ pub(super) struct Header {
     /// `table` or `ggml`: the rotation that made the cached keys, since the two can differ in the order of
     /// dimensions.
     pub(super) keys: String,
+    /// Which blocks are attended to, where it is not all of them; empty elsewhere.
+    #[serde(default)]
+    pub(super) landmarks: String,
     pub(super) n_ctx: usize,
     /// Tokens of each sequence.
     pub(super) n_tokens: Vec<u64>,

@@ -5,7 +5,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::saved::{is_session_file, Header, SavedSession, CELL, MAGIC, MAX_HEADER, TOKEN};
-use super::Session;
+use super::{Attention, Session};
 use crate::kv::{Cell, MAX_SEQS};
 use crate::model::{Error, Model, Result};
 use crate::rope::Plan;
@@ -144,6 +144,10 @@ impl Session<'_> {
             rope: self.plan.spec.to_string(),
             kv_type: self.params.kv_type.name().into(),
             keys: keys.into(),
+            landmarks: match self.params.attention {
+                Attention::Landmark(top) => top.to_string(),
+                Attention::Auto | Attention::Explicit => String::new(),
+            },
             n_ctx: self.params.n_ctx,
             n_tokens: Vec::new(),
             n_cells: 0,
@@ -162,6 +166,7 @@ impl Session<'_> {
             ("model", &own.model, &header.model),
             ("rope", &own.rope, &header.rope),
             ("keys", &own.keys, &header.keys),
+            ("landmarks", &own.landmarks, &header.landmarks),
             ("kv type", &own.kv_type, &header.kv_type),
             ("cell bytes", &own.cell_bytes.to_string(), &header.cell_bytes.to_string()),
             ("state bytes", &own.state_bytes.to_string(), &header.state_bytes.to_string()),

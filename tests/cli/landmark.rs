@@ -26,6 +26,29 @@ fn what_is_trained_with_landmarks_runs_with_them() {
     let generate = ["run", "-p", "sea rope walk", "-n", "20", "--lora", &adapter, "--temp", "0"];
     let out = run(&[&generate, &on[..]].concat());
     assert_eq!(out.code, 0, "{out:?}");
+    // Over a few blocks: other figures, the same where there are no more.
+    let few = |top: &str, ctx: &str| {
+        let attention = format!("landmark:top={top}");
+        let args = ["perplexity", "-f", &text, "--ctx", ctx, "--lora", &adapter, "--attention", &attention];
+        run(&[&args, &on[..]].concat()).json()["results"][0]["ppl"].as_f64().unwrap()
+    };
+    assert!((few("2", "100") - with[1]).abs() > 1e-4 * with[1], "{with:?}");
+    assert!((few("20", "100") - with[1]).abs() < 1e-3 * with[1], "{with:?}");
+    let parts =
+        ["perplexity", "-f", &text, "--protocol", "lceg-landmark", "--ctx", "600", "--lora", &adapter];
+    let report = run(&[&parts, &on[..]].concat()).json();
+    assert_eq!(report["protocol"], "lceg-landmark");
+    for (attention, code, says) in [
+        ("landmark:top=2,piece=9", 1, "piece: expected a multiple of the block of 8, found 9"),
+        ("landmark:top=0", 2, "expected auto, explicit, or else expected landmark:top=K"),
+    ] {
+        let out =
+            run(&[&["perplexity", "-f", &text, "--lora", &adapter, "--attention", attention], &on[..]]
+                .concat());
+        assert!(fails(&out, code).contains(says), "{out:?}");
+    }
+    let out = run(&[&["perplexity", "-f", &text, "--attention", "landmark:top=2"], &on[..]].concat());
+    assert!(fails(&out, 1).contains("expected an adapter that was trained with landmarks"), "{out:?}");
     // As a part it is none, and no model can hold it.
     let half = format!("{adapter}:0.5");
     let out = run(&[&["perplexity", "-f", &text, "--ctx", "48", "--lora", &half], &on[..]].concat());

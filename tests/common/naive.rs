@@ -4,6 +4,7 @@
 //! query by it: q_i^T R(rel) k_j, the form every paper defines its method in. The engine rotates queries and keys apart.
 
 mod delta_net;
+mod landmark;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,6 +13,8 @@ use ropewalk::hparams::{Gelu, Hparams, LayerAttention};
 use ropewalk::model::Model;
 use ropewalk::rope::Plan;
 use ropewalk::Token;
+
+use landmark::{grouped, taken};
 
 /// The attention a naive model computes: which keys a query sees, at which distance, and how both are rotated.
 pub(crate) trait Definition {
@@ -42,6 +45,11 @@ pub(crate) trait Definition {
     }
     /// Positions of a block under landmark attention, the last of which is a landmark.
     fn block(&self) -> Option<usize> {
+        None
+    }
+    /// Under landmark attention, how many of the blocks before its own piece a query head takes, and positions of a piece,
+    /// where it does not see all of them.
+    fn top(&self) -> Option<[usize; 2]> {
         None
     }
     /// Factor on the scores of query `i`, in layers of this kind.
@@ -375,6 +383,13 @@ impl Naive {
                     Some(rel) => self.score(q, key(j), &table.expect("a rotated layer")[rel]) * scale,
                     None => dot(q, key(j)) * scale,
                 };
+                let seen = match case.block().zip(case.top()) {
+                    Some((block, top)) => {
+                        let most = |j: usize| (dot(q, q) * dot(key(j), key(j))).sqrt() * scale;
+                        taken(seen, i, block, top, &score, &most)
+                    }
+                    None => seen,
+                };
                 let capped = |s: f64| layer.softcap.map(f64::from).map_or(s, |c| c * (s / c).tanh());
                 let scores: Vec<f64> = seen.iter().map(score).map(capped).collect();
                 let sink = self.tensors.get(&format!("blk.{il}.attn_sinks.weight")).map(|sinks| sinks[h]);
@@ -405,27 +420,6 @@ impl Naive {
         });
         turned.sum::<f64>() + dot(&q[2 * half..], &k[2 * half..])
     }
-}
-
-/// Weights of the keys that query `i` sees, from their scores: one softmax over the keys of its own block and the landmarks
-/// of earlier ones, and one over the other keys of each of these, which divide their landmark's weight.
-fn grouped(scores: &[(usize, f64)], i: usize, block: usize) -> Vec<(usize, f64)> {
-    let is_landmark = |j: usize| j % block == block - 1;
-    let soft_max = |of: Vec<(usize, f64)>| -> Vec<(usize, f64)> {
-        let top = of.iter().map(|s| s.1).fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = of.iter().map(|s| (s.1 - top).exp()).sum();
-        of.into_iter().map(|(j, s)| (j, (s - top).exp() / sum)).collect()
-    };
-    let some =
-        |keep: &dyn Fn(usize) -> bool| scores.iter().copied().filter(|s| keep(s.0)).collect::<Vec<_>>();
-    let own = i / block;
-    let first = soft_max(some(&|j| is_landmark(j) != (j / block == own)));
-    let mut out: Vec<(usize, f64)> = first.iter().copied().filter(|p| !is_landmark(p.0)).collect();
-    for &(landmark, weight) in first.iter().filter(|p| is_landmark(p.0)) {
-        let keys = soft_max(some(&|j| !is_landmark(j) && j / block == landmark / block));
-        out.extend(keys.into_iter().map(|(j, p)| (j, p * weight)));
-    }
-    out
 }
 
 /// In four sums, as one would wait for itself at every step.

@@ -41,8 +41,9 @@ fn a_uniform_model_has_the_perplexity_of_its_vocabulary() {
         for row in &report.results {
             assert!(near(row.token_weighted.ppl, exact) && near(row.window_mean.ppl, exact), "{row:?}");
             assert_eq!((row.windows, row.interrupted), (row.windows_total, false));
-            // The source of longlora rounds e to five decimals.
-            assert!((row.headline.ppl - exact).abs() < if p.name == "longlora" { 2e-3 } else { 1e-9 });
+            // The source of both rounds e to five decimals.
+            let bound = if ["longlora", "lceg-landmark"].contains(&p.name) { 2e-3 } else { 1e-9 };
+            assert!((row.headline.ppl - exact).abs() < bound);
             assert!(row.buckets.iter().all(|b| near(b.value.ppl, exact)));
             assert_eq!(row.buckets.iter().map(|b| b.tokens).sum::<usize>(), row.tokens);
             assert!(row.token_weighted.nll_stderr.unwrap() < 1e-12);

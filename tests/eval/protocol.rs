@@ -57,6 +57,12 @@ fn by_source(name: &str, n: usize, n_ctx: usize, stride: usize, bos: bool) -> Op
                 }
             }
         }
+        "lceg-landmark" => {
+            for (fed, _) in by_source("longlora", n, n_ctx, stride, bos)? {
+                let parts = fed.chunks(512).filter(|part| part.len() > 1);
+                out.extend(parts.map(|part| (part.to_vec(), (1..part.len()).collect())));
+            }
+        }
         "longlora" => {
             if stride == 0 || stride > n_ctx || n_ctx > n {
                 return None;
@@ -206,8 +212,10 @@ proptest! {
         let sampled: Vec<Window> = plan.sample(max).collect();
         prop_assert_eq!(sampled.len(), max.unwrap_or(usize::MAX).min(plan.len()));
         prop_assert_eq!(sampled.first().copied(), plan.get(0));
-        let all: Vec<(usize, usize)> = plan.sample(None).map(|w| (w.text, w.start)).collect();
-        let index: Vec<usize> = sampled.iter().map(|w| all.binary_search(&(w.text, w.start)).unwrap()).collect();
+        // Parts of a window lie behind its start.
+        let place = |w: &Window| (w.text, w.start - w.position, w.position);
+        let all: Vec<(usize, usize, usize)> = plan.sample(None).map(|w| place(&w)).collect();
+        let index: Vec<usize> = sampled.iter().map(|w| all.binary_search(&place(w)).unwrap()).collect();
         let gaps: Vec<usize> = index.windows(2).map(|w| w[1] - w[0]).collect();
         let (least, most) = (gaps.iter().min().copied().unwrap_or(1), gaps.iter().max().copied().unwrap_or(1));
         prop_assert!(least >= 1 && most - least <= 1, "{index:?}");
@@ -263,6 +271,16 @@ fn positions_count_from_the_start_of_a_text_that_is_read_in_pieces() {
             assert_eq!(p.context(20, 6), if p.restarts { 6 } else { 20 });
         }
     }
+    // Windows of 1,025 tokens at 0 and 700, in parts of 512; one token alone is predicted by nothing.
+    let parts = protocol("lceg-landmark").unwrap();
+    let plan = WindowPlan::new(parts, &[2426], 1025, 700, false).unwrap();
+    let found: Vec<_> = plan.sample(None).map(|w| (w.start, w.end, w.from, w.position)).collect();
+    assert_eq!(found, [(0, 512, 1, 0), (512, 1024, 1, 512), (700, 1212, 1, 0), (1212, 1724, 1, 512)]);
+    let plan = WindowPlan::new(parts, &[2427], 1026, 700, false).unwrap();
+    let found: Vec<_> = plan.sample(None).map(|w| (w.start, w.end)).collect();
+    assert_eq!(found[..3], [(0, 512), (512, 1024), (1024, 1026)]);
+    assert_eq!(passes(&plan), by_source("lceg-landmark", 2427, 1026, 700, false).unwrap());
+    assert_eq!((parts.context(400, 700), parts.context(32_768, 256)), (400, 512));
     let short = |n| WindowPlan::new(protocol("restart").unwrap(), &[n], 20, 6, true).unwrap().n_short;
     assert_eq!((short(18), short(19)), (1, 0));
 }

@@ -210,6 +210,8 @@ pub(crate) struct Documents<'a> {
     pub(crate) group: Option<i64>,
     /// Positions of a block, under landmark attention.
     pub(crate) block: Option<usize>,
+    /// Blocks that query heads take, and positions of a piece.
+    pub(crate) top: Option<[usize; 2]>,
 }
 
 /// A text with landmark tokens behind blocks, the weights of its targets and the starts of its documents.
@@ -251,6 +253,10 @@ impl Definition for Documents<'_> {
         self.block
     }
 
+    fn top(&self) -> Option<[usize; 2]> {
+        self.top
+    }
+
     fn mscale(&self, kind: usize) -> f64 {
         self.plan.kinds()[kind].mscale
     }
@@ -273,6 +279,29 @@ pub(crate) fn check(
     segment_starts: &[u32],
     weighted: bool,
 ) {
+    let group = match settings.attention {
+        TrainAttention::Full | TrainAttention::Landmark(_) => None,
+        TrainAttention::Shifted { group } => Some(group.unwrap_or(n / 4) as i64),
+    };
+    let block = settings.attention.landmarks().map(Landmarks::block);
+    check_by(about, model, settings, n, segment_starts, weighted, &|plan, segment_starts| {
+        Box::new(Documents { segment_starts, plan, group, block, top: None })
+    });
+}
+
+/// What a naive model computes, of a plan and of the documents that begin at these positions.
+pub(crate) type Defined<'f> = dyn for<'a> Fn(&'a Plan, &'a [u32]) -> Box<dyn Definition + 'a> + 'f;
+
+/// [`check`] against this definition.
+pub(crate) fn check_by(
+    about: &str,
+    model: &Model,
+    settings: &TrainParams,
+    n: usize,
+    segment_starts: &[u32],
+    weighted: bool,
+    define: &Defined<'_>,
+) {
     let base = Naive::of(model);
     let mut trainer = Trainer::new(model, settings).unwrap_or_else(|e| panic!("{about}: {e}"));
     fill(&mut trainer);
@@ -282,19 +311,13 @@ pub(crate) fn check(
     let got = trainer.accumulate(sequence, 1.0).unwrap();
     let grads = trainer.params().grads().unwrap();
     let (plan, scale) = (trainer.plan().clone(), f64::from(settings.lora.scale()));
-    let group = match settings.attention {
-        TrainAttention::Full | TrainAttention::Landmark(_) => None,
-        TrainAttention::Shifted { group } => Some(group.unwrap_or(n / 4) as i64),
-    };
-    let landmarks = settings.attention.landmarks();
-    let (tokens, weights, starts) = match landmarks {
+    let (tokens, weights, starts) = match settings.attention.landmarks() {
         Some(landmarks) => with_landmarks(&tokens, &weights, segment_starts, landmarks),
         None => (tokens, weights, segment_starts.to_vec()),
     };
-    let block = landmarks.map(Landmarks::block);
-    let case = Documents { segment_starts: &starts, plan: &plan, group, block };
+    let case = define(&plan, &starts);
     let at = |tensor: ParamId, at: usize, by: f64| {
-        loss(&moved(&base, &trainer, scale, tensor, at, by), &tokens, &weights, &case, &plan)
+        loss(&moved(&base, &trainer, scale, tensor, at, by), &tokens, &weights, &*case, &plan)
     };
     let want = at(trainer.params().list()[0].id, 0, 0.0);
     assert!((got - want).abs() < 2e-6 * want, "{about}: loss {got}, expected {want}");

@@ -16,8 +16,13 @@ use crate::landmark::{adapter, how};
 pub(crate) const BLOCK: usize = 7;
 
 /// A model of two layers, and the same with an adapter of landmarks in force.
-fn pair(name: &str) -> (Model, Model) {
-    let (_, model) = models().remove(0);
+pub(crate) fn pair(name: &str) -> (Model, Model) {
+    pair_of(0, name)
+}
+
+/// Of another of the models.
+pub(crate) fn pair_of(i: usize, name: &str) -> (Model, Model) {
+    let (_, model) = models().remove(i);
     let (file, _) = adapter(&model, BLOCK, name);
     let spec = AdapterSpec { path: file, scale: 1.0 };
     let params = ModelParams { adapters: vec![spec], ..ModelParams::cpu() };
@@ -27,6 +32,11 @@ fn pair(name: &str) -> (Model, Model) {
 
 /// The rows of logits that follow each token of a text, `[n][N_VOCAB + 1]`, by definition: the last is the landmark's.
 pub(crate) fn exact(model: &Model, tokens: &[Token]) -> Vec<f64> {
+    exact_of(model, tokens, None)
+}
+
+/// The same where query heads take so many blocks, of those before pieces of so many positions.
+pub(crate) fn exact_of(model: &Model, tokens: &[Token], top: Option<[usize; 2]>) -> Vec<f64> {
     let settings = how(120, BLOCK);
     let mut trainer = Trainer::new(model, &settings).unwrap();
     fill(&mut trainer);
@@ -37,7 +47,7 @@ pub(crate) fn exact(model: &Model, tokens: &[Token]) -> Vec<f64> {
     let longer = [tokens, &[0]].concat();
     let (all, ..) = with_landmarks(&longer, &weights, &[], landmarks);
     let (inputs, plan) = (&all[..all.len() - 1], trainer.plan());
-    let case = Documents { segment_starts: &[], plan, group: None, block: Some(BLOCK) };
+    let case = Documents { segment_starts: &[], plan, group: None, block: Some(BLOCK), top };
     let rows = naive.logits(inputs, &case, plan);
     let width = N_VOCAB + 1;
     // Behind a block it is the landmark's row.

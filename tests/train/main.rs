@@ -17,6 +17,7 @@ mod init;
 mod invalid;
 mod landmark;
 mod landmark_session;
+mod landmark_top;
 mod memory;
 mod optim;
 mod overfit;

@@ -4,6 +4,7 @@ mod attention;
 mod attention_landmark;
 mod attention_refuse;
 mod attention_scoring;
+mod attention_top;
 mod attention_train;
 mod common;
 mod delta_train;

@@ -30,6 +30,11 @@ impl Blocks {
         (2..=MAX_BLOCK).contains(&len).then_some(Blocks { len })
     }
 
+    /// Positions of a block, landmark included.
+    pub fn size(&self) -> usize {
+        self.len
+    }
+
     /// Positions of a tile: whole blocks.
     pub fn tile(&self) -> usize {
         KEYS / self.len * self.len

@@ -13,5 +13,6 @@
 pub mod backward;
 mod blocks;
 pub mod forward;
+pub mod top;
 
 pub use blocks::{Blocks, MAX_BLOCK};

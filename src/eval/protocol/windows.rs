@@ -1,0 +1,83 @@
+//! The windows that a protocol cuts texts into, counted and found by number.
+
+use super::{Protocol, Sweep, Window, WindowGeometry};
+
+/// The windows of all texts, in order. Takes memory per text, not per window.
+#[derive(Debug, Clone)]
+pub struct WindowPlan {
+    sweeps: Vec<Sweep>,
+    /// Windows before each sweep, and at the end their number.
+    before: Vec<usize>,
+    /// Texts shorter than one window, or than the length in pieces.
+    pub n_short: usize,
+}
+
+/// Why a text cannot be planned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanError {
+    /// The text at fault.
+    pub text: usize,
+    /// The fault, in words.
+    pub reason: String,
+}
+
+impl WindowPlan {
+    /// Plans texts of these lengths in tokens; `stride` only matters to protocols that have one.
+    ///
+    /// # Errors
+    /// `n_ctx` below 2, a stride of 0 or so large that tokens would be skipped, a text too short to score.
+    pub fn new(
+        protocol: &Protocol,
+        texts: &[usize],
+        n_ctx: usize,
+        stride: usize,
+        bos: bool,
+    ) -> std::result::Result<WindowPlan, PlanError> {
+        let mut plan = WindowPlan { sweeps: Vec::with_capacity(texts.len()), before: vec![0], n_short: 0 };
+        for (text, &n_tokens) in texts.iter().enumerate() {
+            let fail = |reason| PlanError { text, reason };
+            if n_ctx < 2 {
+                return Err(fail(format!("ctx {n_ctx} is too small: a token and what precedes it take 2")));
+            }
+            if protocol.stride.is_some() && stride == 0 {
+                return Err(fail("stride 0 never advances".into()));
+            }
+            let sweep = (protocol.sweep)(&WindowGeometry { n_tokens, n_ctx, stride, bos }).map_err(fail)?;
+            if sweep.count == 0 || sweep.window(text, 0).n_scored() == 0 {
+                return Err(fail(format!("{n_tokens} tokens are too few: nothing to score")));
+            }
+            plan.n_short += usize::from(n_tokens < sweep.full);
+            plan.before.push(plan.len() + sweep.count);
+            plan.sweeps.push(sweep);
+        }
+        Ok(plan)
+    }
+
+    /// Number of windows.
+    pub fn len(&self) -> usize {
+        self.before.last().copied().unwrap_or(0)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Window `i`, if there is one.
+    pub fn get(&self, i: usize) -> Option<Window> {
+        let text = self.before.partition_point(|&n| n <= i).checked_sub(1)?;
+        let sweep = self.sweeps.get(text)?;
+        Some(sweep.window(text, i - self.before[text]))
+    }
+
+    /// At most `max` windows, spread evenly over the plan: the first, and then one every `len / max`.
+    pub fn sample(&self, max: Option<usize>) -> impl ExactSizeIterator<Item = Window> + '_ {
+        let total = self.len();
+        let n = max.map_or(total, |max| max.min(total));
+        (0..n).map(move |k| {
+            let i = (k as u128 * total as u128 / n as u128) as usize;
+            // `i < total`, for which every index has a window.
+            self.get(i).unwrap_or_else(|| unreachable!("window {i} of {total}"))
+        })
+    }
+}
