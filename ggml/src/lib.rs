@@ -6,6 +6,7 @@
 mod activation;
 pub mod attention;
 pub mod attention_landmark;
+pub mod attention_parts;
 pub mod attention_train;
 pub mod backend;
 mod builder;

@@ -4,17 +4,17 @@
 //! block's turn comes, all later queries have added to the gradients of its keys and values.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use ggml::attention::Scoring;
 use ggml::attention_landmark::LandmarkAttention;
 use ggml::attention_train::AttentionBack;
 use ggml::graph::{Builder, Executor, InputId};
-use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
+use ggml::tensor::Tensor;
 use ggml::{DType, Result};
 
 use super::seen::Seen;
-use crate::hparams::{Hparams, LayerAttention};
+use crate::hparams::LayerAttention;
+use crate::rope::Reach;
 
 /// Bytes that the scores of a chunk of queries may take in explicit attention, which holds several such
 /// matrices.
@@ -22,66 +22,6 @@ const SCORE_BYTES: usize = 128 << 20;
 
 /// `-inf` as F16.
 const F16_NEG_INF: u16 = 0xfc00;
-
-/// Keys, values and their gradients of one layer, F32 `[n_head_kv * d, n_ctx]` each. Layers take turns; those
-/// with rows of another width have tensors of their own.
-#[derive(Debug)]
-pub(super) struct Cache {
-    store: Arc<Store>,
-    widths: Vec<usize>,
-}
-
-/// The tensors of a [`Cache`] that a layer uses.
-#[derive(Debug, Clone)]
-pub(super) struct LayerCache {
-    pub(super) k: StoreTensor,
-    pub(super) v: StoreTensor,
-    /// Gradient of the keys.
-    pub(super) dk: StoreTensor,
-    /// Gradient of the values.
-    pub(super) dv: StoreTensor,
-}
-
-impl Cache {
-    /// The widths of keys that layers of the model have, each once.
-    fn widths(hp: &Hparams) -> Vec<usize> {
-        let mut widths: Vec<usize> = hp.attention.iter().map(LayerAttention::n_embd_kv).collect();
-        widths.sort_unstable();
-        widths.dedup();
-        widths
-    }
-
-    /// A cache whose tensors `store` makes of their definitions.
-    pub(super) fn new(
-        hp: &Hparams,
-        n_ctx: usize,
-        store: impl FnOnce(Vec<TensorDef>) -> Result<Arc<Store>>,
-    ) -> Result<Cache> {
-        let widths = Cache::widths(hp);
-        let tensors = widths.iter().flat_map(|&row| ["k", "v", "dk", "dv"].map(|name| (name, row)));
-        let defs = tensors.map(|(name, row)| TensorDef::new(name, DType::F32, &[row, n_ctx]));
-        Ok(Cache { store: store(defs.collect::<Result<_>>()?)?, widths })
-    }
-
-    /// The tensors for layers with this attention.
-    pub(super) fn of(&self, layer: &LayerAttention) -> LayerCache {
-        let width = layer.n_embd_kv();
-        let first = 4 * self.widths.iter().position(|&w| w == width).unwrap_or(0);
-        let at = |i: usize| StoreTensor { store: Arc::clone(&self.store), index: first + i };
-        LayerCache { k: at(0), v: at(1), dk: at(2), dv: at(3) }
-    }
-
-    pub(super) fn n_bytes(&self) -> usize {
-        self.store.n_bytes()
-    }
-}
-
-impl LayerCache {
-    /// Sets the gradients to 0.
-    pub(super) fn zero_grads(&self) -> Result<()> {
-        [&self.dk, &self.dv].into_iter().try_for_each(|t| t.store.zero(t.index))
-    }
-}
 
 /// The input that says which keys each query of a block sees: one range of positions each, or two, of the lower
 /// and of the upper half of its heads.
@@ -96,17 +36,23 @@ pub(super) enum SeenInput {
 }
 
 impl SeenInput {
-    /// Fills it for a layer of this attention, and the queries at positions `at`.
+    /// Fills it for a layer of this attention, and the queries at positions `at`; where a method says which keys
+    /// queries see, for one of its branches.
     pub(super) fn fill(
         &self,
         exec: &mut Executor,
         at: Range<usize>,
         seen: &Seen,
         layer: &LayerAttention,
+        reach: Option<&Reach>,
     ) -> Result<()> {
         let places = (0..seen.n_tables(layer)).flat_map(|table| at.clone().map(move |i| (table, i)));
         let (n, n_keys) = (at.len(), at.end);
-        let mut ranges = places.map(|(table, i)| seen.range(layer, table, i));
+        let range = |(table, i)| match reach {
+            Some(reach) => seen.within(reach, i),
+            None => seen.range(layer, table, i),
+        };
+        let mut ranges = places.map(range);
         match *self {
             SeenInput::Runs(id) => exec.set(id, &ranges.flatten().collect::<Vec<_>>()),
             SeenInput::Landmark([id, cells, tables]) => {
@@ -145,16 +91,6 @@ struct Landmark<'c> {
     block: usize,
     cells: Tensor<'c>,
     tables: Tensor<'c>,
-}
-
-/// Gradients of the inputs of attention.
-pub(super) struct AttentionGrads<'c> {
-    /// `[d, n_head, n]`.
-    pub(super) q: Tensor<'c>,
-    /// Of the keys: all rows, after this block's part was added.
-    pub(super) k: Tensor<'c>,
-    /// Of the values, in the same way.
-    pub(super) v: Tensor<'c>,
 }
 
 impl<'c> Attend<'c> {
@@ -257,8 +193,11 @@ impl<'c> Attend<'c> {
         b.concat(out, b.cont(pad)?, 0)
     }
 
-    /// Gradients of queries, keys and values, from the output of [`Attend::forward`] and the gradient `d_out`
-    /// of its heads, `[d, n_head, n]`. Those of keys and values are added to `dk` and `dv`.
+    /// The gradient of the queries, `[d, n_head, n]`, from the output of [`Attend::forward`] and the gradient `d_out`
+    /// of its heads, of the same shape. Those of keys and values are added to `dk` and `dv`, all rows of them.
+    ///
+    /// The output may be that of more keys, to which these queries attended beside: see
+    /// [`Builder::attention_merge`].
     #[allow(clippy::too_many_arguments)]
     pub(super) fn backward(
         &self,
@@ -268,7 +207,7 @@ impl<'c> Attend<'c> {
         out: Tensor<'c>,
         d_out: Tensor<'c>,
         [dk, dv]: [Tensor<'c>; 2],
-    ) -> Result<AttentionGrads<'c>> {
+    ) -> Result<Tensor<'c>> {
         if self.own {
             let (k, v, d_k, d_v) =
                 (self.heads(b, k)?, self.heads(b, v)?, self.heads(b, dk)?, self.heads(b, dv)?);
@@ -279,7 +218,7 @@ impl<'c> Attend<'c> {
             };
             // What is added to the stored gradients is read by nodes that come after this one.
             b.expand(q);
-            return Ok(AttentionGrads { q, k: dk, v: dv });
+            return Ok(q);
         }
         let mut heads: Option<Tensor<'c>> = None;
         for group in self.groups() {
@@ -310,8 +249,7 @@ impl<'c> Attend<'c> {
             }
             heads = joined(b, heads, chunks, 1)?;
         }
-        let q = heads.ok_or_else(nothing)?;
-        Ok(AttentionGrads { q, k: dk, v: dv })
+        heads.ok_or_else(nothing)
     }
 
     /// The query heads in groups that share a KV head and see the same keys, in their order.

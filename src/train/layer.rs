@@ -6,7 +6,9 @@ use ggml::graph::{Builder, InputId, OutputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 
-use super::attention::{Attend, Cache, LayerCache, SeenInput};
+use super::attention::{Attend, SeenInput};
+use super::branches::{sum, AttendPart, AttendParts, Stored};
+use super::cache::{Cache, KeyCache, LayerCache};
 use super::delta_net::StateCache;
 use super::params::ParamSet;
 use super::saved::{self, Activation, Checkpointing};
@@ -18,7 +20,7 @@ use crate::graph::{
 use crate::hparams::{Hparams, LayerAttention};
 use crate::ids::{LinearId, ParamId};
 use crate::landmark::Landmarks;
-use crate::rope::{LayerPlan, Plan, PosMap};
+use crate::rope::{Branch, LayerPlan, Plan, PosMap};
 
 /// The settings and tensors that all graphs of a training step share.
 #[derive(Clone, Copy)]
@@ -72,7 +74,8 @@ pub(super) struct LayerIds {
     /// I64 `[n]`: rows of the cache.
     pub(super) cells: Option<InputId>,
     pub(super) rotation: Option<RotationInputs>,
-    pub(super) seen: Option<SeenInput>,
+    /// For each branch of the layer's plan.
+    pub(super) seen: Vec<SeenInput>,
     /// I32 `[n]`: in a recurrent layer, for each token how many of its document come before it.
     pub(super) past: Option<InputId>,
     /// I64 `[1]` each: rows of tensors of states, and which.
@@ -157,8 +160,8 @@ impl Ctx<'_> {
             let net = &self.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
             let Qkv { q, k, v, gate } = qkv(net.before_attention(g, layer.x)?)?;
-            let [k, v] = layer.store(k, v)?;
-            let attn_out = layer.attend()?.forward(b, layer.rotated(q)?, k, v)?;
+            let stored = layer.store(k, v)?;
+            let attn_out = layer.attend(q)?.forward(b, &stored)?;
             if self.checkpointing >= Checkpointing::Attention {
                 layer.ids.saved.push((Activation::AttnOut, SavedActivation::Save(b.output(attn_out))));
             }
@@ -198,19 +201,15 @@ impl Ctx<'_> {
             let (d_y_id, d_y) = b.input("d_y", DType::F32, &[n_embd, block.n])?;
             layer.ids.d_y = Some(d_y_id);
             let Qkv { q, k, v, gate } = qkv(net.before_attention(g, layer.x)?)?;
-            let stored = if alone {
-                layer.store(k, v)?
-            } else {
-                [b.stored(&layer.cache.k)?, b.stored(&layer.cache.v)?]
-            };
-            let (q_r, attend) = (layer.rotated(q)?, layer.attend()?);
+            let stored = if alone { layer.store(k, v)? } else { Stored::of(b, &layer.cache)? };
+            let attend = layer.attend(q)?;
             let attn_out = if self.checkpointing >= Checkpointing::Attention {
                 let shape = [d + 1, n_head, block.n];
                 let (id, attn_out) = b.input("attn_out", DType::F32, &shape)?;
                 layer.ids.saved.push((Activation::AttnOut, SavedActivation::Load(id)));
                 attn_out
             } else {
-                attend.forward(b, q_r, stored[0], stored[1])?
+                attend.forward(b, &stored)?
             };
             let attn = layer.values(attn_out)?;
             // A copy: its gradient goes on to the map it came out of together with that of the queries.
@@ -222,17 +221,23 @@ impl Ctx<'_> {
             self.sum(b, &trained)?;
             let d_attn = above[1].ok_or_else(|| unreached("attention"))?;
             let d_attn = b.reshape(d_attn, &[d, n_head, block.n])?;
-            let sums = [b.stored(&layer.cache.dk)?, b.stored(&layer.cache.dv)?];
-            let below = attend.backward(b, q_r, stored, attn_out, d_attn, sums)?;
+            let sums = Stored::of_grads(b, &layer.cache)?;
+            let d_rotated = attend.backward(b, &stored, attn_out, d_attn, &sums)?;
             if layer.trains_angles {
-                let rotated = [(q_r, below.q), (layer.block_rows(stored[0])?, layer.block_rows(below.k)?)];
-                for (x, grad) in rotated {
+                let queries = attend.parts.iter().map(|part| part.q).zip(d_rotated.iter().copied());
+                let keys = stored.keys.iter().zip(&sums.keys);
+                let keys = keys.map(|(&k, &dk)| Ok((layer.block_rows(k)?, layer.block_rows(dk)?)));
+                for (x, grad) in queries.map(Ok).chain(keys).collect::<Result<Vec<_>>>()? {
                     layer.ids.angles.push(b.output(layer.rotation.angles_back(b, x, grad)?));
                 }
             }
-            let d_q = layer.rotation.queries_back(b, below.q, PosMap::IDENTITY)?;
-            let d_k = layer.rotation.keys_back(b, layer.block_rows(below.k)?, PosMap::IDENTITY)?;
-            let d_v = b.cont(layer.block_rows(below.v)?)?;
+            let d_queries = attend.parts.iter().zip(d_rotated);
+            let d_queries = d_queries.map(|(part, grad)| layer.rotation.queries_back(b, grad, part.q_pos));
+            let d_q = sum(b, d_queries)?;
+            let d_keys = layer.key_maps.iter().zip(&sums.keys);
+            let d_keys = d_keys.map(|(&map, &dk)| layer.rotation.keys_back(b, layer.block_rows(dk)?, map));
+            let d_k = sum(b, d_keys)?;
+            let d_v = b.cont(layer.block_rows(sums.v)?)?;
             let flat = |t: Tensor<'_>| t.ne()[0] * t.ne()[1];
             let mut seeds = vec![
                 (q, b.reshape(d_q, &[flat(d_q), block.n])?),
@@ -282,6 +287,8 @@ struct LayerGraph<'g, 'a, 'c> {
     ctx: &'g Ctx<'g>,
     block: Block,
     layer: &'g LayerAttention,
+    branches: &'g [Branch],
+    key_maps: Vec<PosMap>,
     cache: LayerCache,
     x: Tensor<'c>,
     trains_angles: bool,
@@ -294,7 +301,9 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let (b, hp) = (g.b, ctx.hp);
         let (layer, plan) = attention(hp, ctx.plan, block.il)?;
         let (x_id, x) = b.input("x", DType::F32, &[hp.n_embd, block.n])?;
-        let (maps, by_table) = (std::iter::once(PosMap::IDENTITY), ctx.capabilities.custom_ops);
+        let (branches, key_maps) = (&plan.branches[..], plan.key_maps());
+        let maps = key_maps.iter().copied().chain(branches.iter().map(|branch| branch.q_pos));
+        let by_table = ctx.capabilities.custom_ops;
         let trains_angles = ctx.trains_angles && plan.applies;
         let (rotation, rotation_ids) = if trains_angles && !by_table {
             Rotation::of_products(b, plan, ctx.pairing, block.n)?
@@ -302,8 +311,8 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
             Rotation::new(b, layer, plan, ctx.pairing, block.n, by_table, maps)?
         };
         let ids = LayerIds { x: Some(x_id), rotation: Some(rotation_ids), ..LayerIds::default() };
-        let cache = ctx.cache.of(layer);
-        Ok(LayerGraph { g, ctx, block, layer, cache, x, trains_angles, rotation, ids })
+        let cache = ctx.cache.of(layer, key_maps.len());
+        Ok(LayerGraph { g, ctx, block, layer, branches, key_maps, cache, x, trains_angles, rotation, ids })
     }
 
     /// `[heads * d, n]` as `[d, heads, n]`.
@@ -313,39 +322,46 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         self.g.b.view(t, [d, heads, self.block.n, 1], [4 * d, nb[1], nb[1] * self.block.n], 0)
     }
 
-    fn rotated(&self, q: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.rotation.queries(self.g.b, self.heads(q)?, PosMap::IDENTITY)
-    }
-
     /// Rotates keys and stores keys and values in the block's rows of the cache. Returns the updated keys and
     /// values of the whole cache.
-    fn store(&mut self, k: Tensor<'c>, v: Tensor<'c>) -> Result<[Tensor<'c>; 2]> {
+    fn store(&mut self, k: Tensor<'c>, v: Tensor<'c>) -> Result<Stored<'c>> {
         let b = self.g.b;
         let (id, cells) = b.input("cells", DType::I64, &[self.block.n])?;
         self.ids.cells = Some(id);
-        let k = self.rotation.keys(b, self.heads(k)?, PosMap::IDENTITY)?;
-        let k = b.reshape(k, &[k.ne()[0] * k.ne()[1], self.block.n])?;
-        let k = b.set_rows(b.stored(&self.cache.k)?, k, cells)?;
+        let heads = self.heads(k)?;
+        let rotated = |(&map, to): (&PosMap, &KeyCache)| {
+            let k = self.rotation.keys(b, heads, map)?;
+            let k = b.reshape(k, &[k.ne()[0] * k.ne()[1], self.block.n])?;
+            b.set_rows(b.stored(&to.k)?, k, cells)
+        };
+        let keys = self.key_maps.iter().zip(&self.cache.keys).map(rotated).collect::<Result<Vec<_>>>()?;
         let v = b.set_rows(b.stored(&self.cache.v)?, v, cells)?;
-        b.expand(k);
+        keys.iter().for_each(|&k| b.expand(k));
         b.expand(v);
-        Ok([k, v])
+        Ok(Stored { keys, v })
     }
 
-    fn attend(&mut self) -> Result<Attend<'c>> {
+    /// Attention of queries `[n_head * d, n]` in every branch.
+    fn attend(&mut self, q: Tensor<'c>) -> Result<AttendParts<'c>> {
         let (b, own) = (self.g.b, self.ctx.capabilities.custom_ops);
-        if let Some(landmarks) = self.ctx.landmarks {
-            let (n, end) = (self.block.n, self.block.end());
-            let (attend, seen) = Attend::with_landmarks(b, self.layer, landmarks.block(), n, end)?;
-            self.ids.seen = Some(seen);
-            return Ok(attend);
-        }
+        let (n, end) = (self.block.n, self.block.end());
         let split = seen::is_split(self.ctx.grouped, self.layer);
         let sinks = self.ctx.transformer.layers[self.block.il].sinks();
-        let sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
-        let (attend, seen) = Attend::new(b, self.layer, sinks, [own, split], self.block.n, self.block.end())?;
-        self.ids.seen = Some(seen);
-        Ok(attend)
+        let mut sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
+        let heads = self.heads(q)?;
+        let mut parts = Vec::with_capacity(self.branches.len());
+        for branch in self.branches {
+            let (attend, seen) = match self.ctx.landmarks {
+                Some(landmarks) => Attend::with_landmarks(b, self.layer, landmarks.block(), n, end)?,
+                // Sinks count once.
+                None => Attend::new(b, self.layer, sinks.take(), [own, split], n, end)?,
+            };
+            self.ids.seen.push(seen);
+            let q = self.rotation.queries(b, heads, branch.q_pos)?;
+            let key = self.key_maps.iter().position(|map| *map == branch.k_pos).unwrap_or(0);
+            parts.push(AttendPart { q, q_pos: branch.q_pos, key, attend });
+        }
+        Ok(AttendParts { parts })
     }
 
     /// The heads of attention's output side by side, `[n_head * d, n]`, without the log-sum-exp that follows

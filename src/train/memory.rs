@@ -4,19 +4,19 @@ use ggml::backend::Backend;
 use ggml::graph::Executor;
 use ggml::tensor::Store;
 
-use super::attention::Cache;
+use super::cache::Cache;
 use super::clex;
 use super::delta_net::StateCache;
 use super::layer::{Block, Ctx};
 use super::params::{self, Added, ParamSet};
 use super::saved::{self, Checkpointing};
-use super::seen;
+use super::seen::{self, TrainAttention};
 use super::TrainParams;
 use crate::graph::Capabilities;
-use crate::hparams::{Hparams, LayerAttention};
+use crate::hparams::Hparams;
 use crate::math::Math;
 use crate::model::{Error, Model, Result};
-use crate::rope::{LayerPlan, Plan, Spec};
+use crate::rope::{Plan, Spec};
 
 /// Bytes, on the device and on the host.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,12 +53,7 @@ pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
     let hp = model.hparams();
     let spec = settings.rope.clone().map_or_else(|| Spec::declared(hp), Ok)?;
     let plan = Plan::new(&spec, hp, settings.attention.n_positions(settings.n_positions()))?;
-    let own_reach = |(layer, plan): (&LayerAttention, &LayerPlan)| plan.is_own_reach(layer);
-    if !hp.attention.iter().zip(plan.kinds()).all(own_reach) {
-        return Err(Error::Invalid(format!(
-            "rope {spec}: training is under the model's own attention; expected frequencies only (pi, ntk, yarn, abf, sba, harpe ...)"
-        )));
-    }
+    check_reach(model, settings, &plan)?;
     if settings.attention.landmarks().is_some() {
         model.check_landmarks(&plan, capabilities(model, settings).custom_ops)?;
     }
@@ -72,6 +67,37 @@ pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
         )));
     }
     Ok(plan)
+}
+
+/// Refuses what is not defined, or not built, under a method that says which keys queries see.
+fn check_reach(model: &Model, settings: &TrainParams, plan: &Plan) -> Result<()> {
+    let hp = model.hparams();
+    let kinds = || hp.attention.iter().zip(plan.kinds());
+    if kinds().all(|(layer, kind)| kind.is_own_reach(layer)) {
+        return Ok(());
+    }
+    let refuse = |what: String| Err(Error::Invalid(format!("rope {}: {what}", plan.spec)));
+    let n = plan.kinds().iter().map(|kind| kind.branches.len()).max().unwrap_or(1);
+    let (n_ctx, n_positions) = (settings.n_ctx, settings.n_positions());
+    match settings.attention {
+        // Landmark attention says so itself.
+        TrainAttention::Landmark(_) => Ok(()),
+        TrainAttention::Shifted { .. } => {
+            refuse(format!("it says which keys queries see; expected attention full beside it, found {}", settings.attention))
+        }
+        TrainAttention::Full if n_positions > n_ctx => refuse(format!(
+            "it counts tokens between query and key; expected positions of {n_ctx} tokens in a row, found a context of \
+             {n_positions}"
+        )),
+        TrainAttention::Full if clex::shape(plan, hp)?.is_some() => {
+            refuse("clex is trained under the model's own attention; expected no reach beside it".into())
+        }
+        TrainAttention::Full if n > 1 && !capabilities(model, settings).custom_ops => refuse(format!(
+            "its {n} branches are trained on the CPU, and by ops of our own (not portable); expected frequencies only (pi, \
+             ntk, yarn, abf, sba, harpe ...), or a window alone (streaming:sinks=0)"
+        )),
+        TrainAttention::Full => Ok(()),
+    }
 }
 
 pub(super) fn capabilities(model: &Model, settings: &TrainParams) -> Capabilities {
@@ -114,7 +140,7 @@ impl MemoryPlan {
         let network = clex::shape(&rope, hp)?;
         let added = Added { attention: settings.attention, clex: network };
         let params = ParamSet::planned(model, &settings.lora, added)?;
-        let cache = Cache::new(hp, n_ctx, |defs| Store::planned(device, defs))?;
+        let cache = Cache::new(hp, &rope, n_ctx, |defs| Store::planned(device, defs))?;
         let n = settings.n_block.min(n_ctx);
         let states = StateCache::new(hp, [n_ctx, n], |defs| Store::planned(device, defs))?;
         let capabilities = capabilities(model, settings);

@@ -7,11 +7,14 @@
 //! the keys, values and their gradients of one layer on the device.
 
 mod attention;
+mod branches;
+mod cache;
 pub mod checkpoint;
 mod clex;
 mod delta_net;
 mod embed;
 mod export;
+mod fill;
 mod full;
 mod head;
 mod init;
@@ -35,7 +38,6 @@ use std::sync::Arc;
 use ggml::backend::Backend;
 use ggml::graph::{Executor, Outcome, OutputId};
 use ggml::tensor::Store;
-use rand::Rng;
 
 use crate::arch::Transformer;
 use crate::graph::{Capabilities, SavedActivation};
@@ -43,7 +45,7 @@ use crate::model::{Error, Model, Result};
 use crate::rope::Plan;
 use crate::Token;
 
-use attention::Cache;
+use cache::Cache;
 use clex::ClexTraining;
 use delta_net::StateCache;
 use landmark::Text;
@@ -101,8 +103,8 @@ impl<'m> Trainer<'m> {
     /// Prepares a model for training.
     ///
     /// # Errors
-    /// Settings out of range; a method that changes the attention pattern; a model with adapters; too little
-    /// memory.
+    /// Settings out of range; a method that changes the attention pattern, where that is not trained; a model with
+    /// adapters; too little memory.
     pub fn new(model: &'m Model, settings: &TrainParams) -> Result<Trainer<'m>> {
         if !model.adapters().is_empty() {
             return Err(Error::Invalid(
@@ -125,7 +127,7 @@ impl<'m> Trainer<'m> {
             widths.into_iter().map(|(what, width)| Ok((what, rows(width)?))).collect()
         };
         let saved = (0..hp.n_layer).map(saved_of).collect::<Result<_>>()?;
-        let cache = Cache::new(hp, n, |defs| Store::new(device, defs, "keys and values in training"))?;
+        let cache = Cache::new(hp, &plan, n, |defs| Store::new(device, defs, "keys and values in training"))?;
         let store = |defs| Store::new(device, defs, "states in training");
         let states = StateCache::new(hp, [n, settings.n_block], store)?;
         let capabilities = memory::capabilities(model, &settings);
@@ -369,7 +371,7 @@ impl<'m> Trainer<'m> {
             self.compute()?;
         }
         match (attention, &self.states) {
-            (Some(layer), _) => self.cache.of(layer).zero_grads()?,
+            (Some(layer), _) => self.cache.of(layer, self.n_key_maps(il)).zero_grads()?,
             (None, states) => states.as_ref().map_or(Ok(()), StateCache::zero_grads)?,
         }
         for &block in blocks.iter().rev() {
@@ -418,45 +420,9 @@ impl<'m> Trainer<'m> {
         (&mut self.exec, ctx)
     }
 
-    fn fill(&mut self, ids: &layer::LayerIds, block: Block, seen: &Seen) -> Result<()> {
-        let (exec, hp) = (&mut self.exec, self.model.hparams());
-        let at = block.start..block.start + block.n;
-        let x = &self.inputs[block.il];
-        if let Some(id) = ids.x {
-            exec.fill(id, |rows: &mut [f32]| x.get(block.start, rows))?;
-        }
-        if let Some(rotation) = &ids.rotation {
-            let (layer, plan) = layer::attention(hp, &self.plan, block.il)?;
-            let drawn = self.clex.as_ref().filter(|clex| clex.plan().layer(block.il).applies);
-            if let Some(clex) = drawn {
-                let (plan, pos) = (clex.plan().layer(block.il), &clex.positions()[at.clone()]);
-                rotation.fill_real(exec, layer, plan, pos, &mut self.scratch)?;
-            } else {
-                rotation.fill(exec, layer, plan, &self.positions[at.clone()], &mut self.scratch)?;
-            }
-            if let Some(input) = &ids.seen {
-                input.fill(exec, at.clone(), seen, layer)?;
-            }
-        }
-        if let Some(cells) = ids.cells {
-            exec.set(cells, &at.clone().map(|i| i as i64).collect::<Vec<_>>())?;
-        }
-        delta_net::fill(ids, exec, at, seen)?;
-        for &(what, activation) in &ids.saved {
-            if let SavedActivation::Load(id) = activation {
-                let rows = saved_rows(&mut self.saved[block.il], what)?;
-                exec.fill(id, |out: &mut [f32]| rows.get(block.start, out))?;
-            }
-        }
-        for (map, id) in &ids.dropout_masks {
-            let keep_p = 1.0 - self.settings.lora.dropout;
-            let what = format!("dropout {} {} {}", self.n_seen, map.weight(), block.start);
-            let mut rng = params::generator(self.settings.lora.seed, &what);
-            let mut value = || if rng.random::<f32>() < keep_p { 1.0 / keep_p } else { 0.0 };
-            exec.fill(*id, |out: &mut [f32]| out.iter_mut().for_each(|m| *m = value()))?;
-        }
-        head::fill_row_ids(exec, &ids.row_ids)?;
-        Ok(())
+    /// The maps of key positions that a layer has keys under.
+    fn n_key_maps(&self, il: usize) -> usize {
+        self.plan.of_layer(il).map_or(0, |plan| plan.key_maps().len())
     }
 
     fn compute(&mut self) -> Result<()> {

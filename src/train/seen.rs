@@ -7,6 +7,7 @@ use std::str::FromStr;
 use crate::hparams::LayerAttention;
 use crate::landmark::Landmarks;
 use crate::model::{Error, Result};
+use crate::rope::Reach;
 
 /// Groups of a sequence in shifted sparse attention, where no other size is given.
 const N_GROUPS: usize = 4;
@@ -151,6 +152,13 @@ impl Seen {
         };
         let in_group = self.group.filter(|_| layer.window.is_none()).map_or(0, of_group);
         [self.documents[i].max(in_window.max(in_group) as i32), i as i32 + 1]
+    }
+
+    /// The same for a branch of a method's: positions are counted from the beginning of the document, as if it were all
+    /// the text.
+    pub(super) fn within(&self, reach: &Reach, i: usize) -> [i32; 2] {
+        let (first, keys) = (self.documents[i], reach.keys(self.past(i)));
+        [first + keys.start, first + keys.end]
     }
 }
 

@@ -4,6 +4,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+/// Methods and what they mean, from their papers.
+#[path = "../runtime/reach/cases.rs"]
+#[allow(dead_code)]
+mod cases;
+
 mod adapter;
 mod checkpoint;
 mod clex;
@@ -21,6 +26,7 @@ mod landmark_top;
 mod memory;
 mod optim;
 mod overfit;
+mod reaches;
 mod reference;
 mod run;
 mod same;

@@ -127,9 +127,36 @@ fn what_cannot_be_is_refused_before_anything_is_allocated() {
     }
     let e = error(TrainParams { n_block: usize::MAX, ..with(LONG, Checkpointing::Inputs, false) });
     assert!(e.starts_with("blocks of 268435456 tokens: ") && e.ends_with("is too large"), "{e}");
+    // Branches are for ops of our own.
     let reach = TrainParams {
         rope: Some("self-extend:window=8,group=2".parse().unwrap()),
+        portable: true,
         ..settings(64, 16, "plain")
     };
-    assert!(error(reach).contains("training is under the model's own attention"));
+    assert!(error(reach).contains("its 2 branches are trained on the CPU"));
+}
+
+/// A method that keys are kept under two maps of positions for has twice the keys; nothing else is larger but graphs.
+#[test]
+fn keys_of_each_map_of_positions_are_planned() {
+    let (_, model) = models().remove(0);
+    let part = |spec: &str, name: &str| {
+        let how = TrainParams { checkpointing: Some(Checkpointing::Inputs), ..settings(2048, 128, spec) };
+        let plan = MemoryPlan::new(&model, &how).unwrap();
+        plan.parts.iter().find(|p| p.0 == name).unwrap().1
+    };
+    let keys = |spec: &str| part(spec, "keys, values and their gradients of a layer");
+    let own = keys("plain");
+    for (spec, maps) in
+        [("streaming:window=9", 1), ("rerope:window=9", 2), ("self-extend:window=8,group=2", 2)]
+    {
+        assert_eq!((keys(spec) - own) * 2, own * (maps - 1), "{spec}");
+    }
+    // Linear in the context: no pairs of tokens are held.
+    let graphs = |n: usize| {
+        let how = settings(n, 128, "self-extend:window=8,group=2");
+        let plan = MemoryPlan::new(&model, &how).unwrap();
+        plan.totals().0 + plan.totals().1
+    };
+    assert_eq!(graphs(8192) - graphs(4096), (graphs(16_384) - graphs(8192)) / 2);
 }

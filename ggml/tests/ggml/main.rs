@@ -2,6 +2,7 @@
 
 mod attention;
 mod attention_landmark;
+mod attention_parts;
 mod attention_refuse;
 mod attention_scoring;
 mod attention_top;

@@ -69,25 +69,25 @@ impl Definition for Case {
     }
 }
 
-const fn case(spec: &'static str, rel: fn(i64, i64) -> Option<i64>) -> Case {
+pub(crate) const fn case(spec: &'static str, rel: fn(i64, i64) -> Option<i64>) -> Case {
     Case { spec, theta: Theta::Over(1.0), mscale: || 1.0, q_scale: |_| 1.0, rel, unit: 1 }
 }
 
-const fn with(theta: Theta, case: Case) -> Case {
+pub(crate) const fn with(theta: Theta, case: Case) -> Case {
     Case { theta, ..case }
 }
 
-fn causal(i: i64, j: i64) -> Option<i64> {
+pub(crate) fn causal(i: i64, j: i64) -> Option<i64> {
     Some(i - j)
 }
 
 /// Self-Extend: near keys as they are, far ones by the difference of their groups.
-fn self_extend<const W: i64, const G: i64>(i: i64, j: i64) -> Option<i64> {
+pub(crate) fn self_extend<const W: i64, const G: i64>(i: i64, j: i64) -> Option<i64> {
     Some(if i - j < W { i - j } else { i / G - j / G + W - W / G })
 }
 
 /// LM-Infinite: a window, and the first tokens at its length.
-fn lm_infinite<const M: i64, const G: i64>(i: i64, j: i64) -> Option<i64> {
+pub(crate) fn lm_infinite<const M: i64, const G: i64>(i: i64, j: i64) -> Option<i64> {
     if i - j < M {
         Some(i - j)
     } else {
@@ -96,7 +96,7 @@ fn lm_infinite<const M: i64, const G: i64>(i: i64, j: i64) -> Option<i64> {
 }
 
 /// Dual Chunk Attention: within a chunk, to the one before, to all older ones.
-fn dca<const C: i64, const W: i64>(i: i64, j: i64) -> Option<i64> {
+pub(crate) fn dca<const C: i64, const W: i64>(i: i64, j: i64) -> Option<i64> {
     let c = C - W;
     let q = match i / c - j / c {
         0 => i % c,
@@ -107,7 +107,7 @@ fn dca<const C: i64, const W: i64>(i: i64, j: i64) -> Option<i64> {
 }
 
 /// StreamingLLM: sinks and a window, places counted inside the cache.
-fn streaming<const S: i64, const M: i64>(i: i64, j: i64) -> Option<i64> {
+pub(crate) fn streaming<const S: i64, const M: i64>(i: i64, j: i64) -> Option<i64> {
     if j < S {
         Some(i.min(S + M - 1) - j)
     } else {
@@ -116,32 +116,32 @@ fn streaming<const S: i64, const M: i64>(i: i64, j: i64) -> Option<i64> {
 }
 
 /// STRING: from S on, distances less S, plus W.
-fn string<const S: i64, const W: i64>(i: i64, j: i64) -> Option<i64> {
+pub(crate) fn string<const S: i64, const W: i64>(i: i64, j: i64) -> Option<i64> {
     Some(if i - j < S { i - j } else { i - j - S + W })
 }
 
 /// ReRoPE: no distance above W.
-fn rerope<const W: i64>(i: i64, j: i64) -> Option<i64> {
+pub(crate) fn rerope<const W: i64>(i: i64, j: i64) -> Option<i64> {
     Some((i - j).min(W))
 }
 
 /// Leaky ReRoPE, in parts of which K are a position: W + (d - W)/K from W on.
-fn leaky<const W: i64, const K: i64>(i: i64, j: i64) -> Option<i64> {
+pub(crate) fn leaky<const W: i64, const K: i64>(i: i64, j: i64) -> Option<i64> {
     Some(if i - j < W { (i - j) * K } else { W * K + (i - j - W) })
 }
 
 /// Log-n scaling of a model trained for 64 tokens.
-fn log_n(i: i64) -> f64 {
+pub(crate) fn log_n(i: i64) -> f64 {
     (((i + 1) as f64).ln() / 64f64.ln()).max(1.0)
 }
 
 /// Llama 4's attention temperature by 0.3 for each 64 tokens.
-fn llama4(i: i64) -> f64 {
+pub(crate) fn llama4(i: i64) -> f64 {
     1.0 + 0.3 * (1.0 + ((i + 1) / 64) as f64).ln()
 }
 
 /// YaRN's magnitude at 4 times.
-fn yarn4() -> f64 {
+pub(crate) fn yarn4() -> f64 {
     0.1 * 4f64.ln() + 1.0
 }
 

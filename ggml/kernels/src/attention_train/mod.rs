@@ -6,10 +6,12 @@
 
 pub mod backward;
 pub mod forward;
+mod merge;
 mod view;
 
 pub use backward::sink_gradient;
 pub(crate) use forward::{largest, pack, soften, LANES};
+pub use merge::merge;
 pub use view::{Heads, HeadsMut, KeyRanges};
 
 /// Keys of a tile.

@@ -1,0 +1,90 @@
+//! Attention of one layer in the branches of a rope method, under one softmax: each branch has queries and keys at
+//! positions of its own, and no pair is in two. Without such a method there is one branch.
+
+use ggml::graph::Builder;
+use ggml::tensor::Tensor;
+use ggml::Result;
+
+use super::attention::Attend;
+use super::cache::LayerCache;
+use crate::rope::PosMap;
+
+/// Keys under each map of positions, and values; or the gradients of these.
+#[derive(Debug)]
+pub(super) struct Stored<'c> {
+    pub(super) keys: Vec<Tensor<'c>>,
+    pub(super) v: Tensor<'c>,
+}
+
+impl<'c> Stored<'c> {
+    /// Keys and values of the cache.
+    pub(super) fn of(b: &Builder<'c>, cache: &LayerCache) -> Result<Stored<'c>> {
+        let keys = cache.keys.iter().map(|key| b.stored(&key.k));
+        Ok(Stored { keys: keys.collect::<Result<_>>()?, v: b.stored(&cache.v)? })
+    }
+
+    /// The gradients of keys and values.
+    pub(super) fn of_grads(b: &Builder<'c>, cache: &LayerCache) -> Result<Stored<'c>> {
+        let keys = cache.keys.iter().map(|key| b.stored(&key.dk));
+        Ok(Stored { keys: keys.collect::<Result<_>>()?, v: b.stored(&cache.dv)? })
+    }
+}
+
+/// One branch: its rotated queries, and which keys they see.
+pub(super) struct AttendPart<'c> {
+    /// `[d, n_head, n]`.
+    pub(super) q: Tensor<'c>,
+    pub(super) q_pos: PosMap,
+    /// Index of its keys among those of [`Stored`].
+    pub(super) key: usize,
+    pub(super) attend: Attend<'c>,
+}
+
+/// Attention in all branches of a layer.
+pub(super) struct AttendParts<'c> {
+    pub(super) parts: Vec<AttendPart<'c>>,
+}
+
+impl<'c> AttendParts<'c> {
+    /// Attention over keys and values of the cache: F32 `[d + 1, n_head, n]`, see [`Attend::forward`].
+    pub(super) fn forward(&self, b: &Builder<'c>, stored: &Stored<'c>) -> Result<Tensor<'c>> {
+        let of = |part: &AttendPart<'c>| part.attend.forward(b, part.q, stored.keys[part.key], stored.v);
+        let outs = self.parts.iter().map(of).collect::<Result<Vec<_>>>()?;
+        match outs[..] {
+            [out] => Ok(out),
+            _ => b.attention_merge(&outs),
+        }
+    }
+
+    /// The gradients of the rotated queries of each branch, from the output of [`AttendParts::forward`] and the gradient
+    /// of its heads, `[d, n_head, n]`. Those of keys and values are added to `sums`, which are complete where all nodes
+    /// given here come before.
+    pub(super) fn backward(
+        &self,
+        b: &Builder<'c>,
+        stored: &Stored<'c>,
+        out: Tensor<'c>,
+        d_out: Tensor<'c>,
+        sums: &Stored<'c>,
+    ) -> Result<Vec<Tensor<'c>>> {
+        let of = |part: &AttendPart<'c>| {
+            let (kv, d_kv) = ([stored.keys[part.key], stored.v], [sums.keys[part.key], sums.v]);
+            part.attend.backward(b, part.q, kv, out, d_out, d_kv)
+        };
+        self.parts.iter().map(of).collect()
+    }
+}
+
+/// The sum of one or more tensors of equal shape.
+pub(super) fn sum<'c>(
+    b: &Builder<'c>,
+    terms: impl Iterator<Item = Result<Tensor<'c>>>,
+) -> Result<Tensor<'c>> {
+    let none =
+        || ggml::Error::Op { op: "attention", what: "expected at least one branch, found none".into() };
+    let add = |sum: Option<Tensor<'c>>, term: Result<Tensor<'c>>| match sum {
+        Some(sum) => b.add(sum, term?).map(Some),
+        None => term.map(Some),
+    };
+    terms.into_iter().try_fold(None, add)?.ok_or_else(none)
+}

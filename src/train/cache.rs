@@ -1,0 +1,84 @@
+//! Keys, values and their gradients of one layer in training.
+
+use std::sync::Arc;
+
+use ggml::tensor::{Store, StoreTensor, TensorDef};
+use ggml::{DType, Result};
+
+use crate::hparams::{Hparams, LayerAttention};
+use crate::rope::{LayerPlan, Plan};
+
+/// Keys, values and their gradients of one layer, F32 `[n_head_kv * d, n_ctx]` each; keys once under each map of
+/// positions that the layer's plan has for them. Layers take turns; those with rows of another width have tensors of
+/// their own.
+#[derive(Debug)]
+pub(super) struct Cache {
+    store: Arc<Store>,
+    /// For each width of rows, the maps of key positions at most.
+    widths: Vec<(usize, usize)>,
+}
+
+/// The tensors of a [`Cache`] that a layer uses.
+#[derive(Debug, Clone)]
+pub(super) struct LayerCache {
+    pub(super) v: StoreTensor,
+    /// Gradient of the values.
+    pub(super) dv: StoreTensor,
+    /// Under each map of key positions, in the order of [`LayerPlan::key_maps`].
+    pub(super) keys: Vec<KeyCache>,
+}
+
+/// Keys under one map of positions.
+#[derive(Debug, Clone)]
+pub(super) struct KeyCache {
+    pub(super) k: StoreTensor,
+    /// Gradient of the keys.
+    pub(super) dk: StoreTensor,
+}
+
+impl Cache {
+    /// The widths of keys that layers of the model have, each once, and the most maps that layers of this width have.
+    fn widths(hp: &Hparams, plan: &Plan) -> Vec<(usize, usize)> {
+        let of = |(layer, plan): (&LayerAttention, &LayerPlan)| (layer.n_embd_kv(), plan.key_maps().len());
+        let mut widths: Vec<(usize, usize)> = hp.attention.iter().zip(plan.kinds()).map(of).collect();
+        // Those with more maps first.
+        widths.sort_unstable_by_key(|&(width, n_maps)| (width, std::cmp::Reverse(n_maps)));
+        widths.dedup_by_key(|&mut (width, _)| width);
+        widths
+    }
+
+    /// A cache whose tensors `store` makes of their definitions.
+    pub(super) fn new(
+        hp: &Hparams,
+        plan: &Plan,
+        n_ctx: usize,
+        store: impl FnOnce(Vec<TensorDef>) -> Result<Arc<Store>>,
+    ) -> Result<Cache> {
+        let widths = Cache::widths(hp, plan);
+        let names = |n_maps: usize| ["v", "dv"].into_iter().chain(["k", "dk"].repeat(n_maps));
+        let tensors = widths.iter().flat_map(|&(row, n_maps)| names(n_maps).map(move |name| (name, row)));
+        let defs = tensors.map(|(name, row)| TensorDef::new(name, DType::F32, &[row, n_ctx]));
+        Ok(Cache { store: store(defs.collect::<Result<_>>()?)?, widths })
+    }
+
+    /// The tensors for layers with this attention, keys under so many maps.
+    pub(super) fn of(&self, layer: &LayerAttention, n_maps: usize) -> LayerCache {
+        let before = self.widths.iter().take_while(|&&(width, _)| width != layer.n_embd_kv());
+        let first: usize = before.map(|(_, n_maps)| 2 + 2 * n_maps).sum();
+        let at = |i: usize| StoreTensor { store: Arc::clone(&self.store), index: first + i };
+        let keys = (1..=n_maps).map(|i| KeyCache { k: at(2 * i), dk: at(2 * i + 1) });
+        LayerCache { v: at(0), dv: at(1), keys: keys.collect() }
+    }
+
+    pub(super) fn n_bytes(&self) -> usize {
+        self.store.n_bytes()
+    }
+}
+
+impl LayerCache {
+    /// Sets the gradients to 0.
+    pub(super) fn zero_grads(&self) -> Result<()> {
+        let all = self.keys.iter().map(|key| &key.dk).chain([&self.dv]);
+        all.into_iter().try_for_each(|t| t.store.zero(t.index))
+    }
+}

@@ -1,0 +1,58 @@
+//! Fills the inputs of a layer's graph before it runs.
+
+use rand::Rng;
+
+use super::layer::{attention, Block, LayerIds};
+use super::saved::saved_rows;
+use super::seen::Seen;
+use super::{delta_net, head, params, Trainer};
+use crate::graph::SavedActivation;
+use crate::model::Result;
+
+impl Trainer<'_> {
+    /// For the tokens of a block.
+    pub(super) fn fill(&mut self, ids: &LayerIds, block: Block, seen: &Seen) -> Result<()> {
+        let (exec, hp) = (&mut self.exec, self.model.hparams());
+        let at = block.start..block.start + block.n;
+        let x = &self.inputs[block.il];
+        if let Some(id) = ids.x {
+            exec.fill(id, |rows: &mut [f32]| x.get(block.start, rows))?;
+        }
+        if let Some(rotation) = &ids.rotation {
+            let (layer, plan) = attention(hp, &self.plan, block.il)?;
+            let drawn = self.clex.as_ref().filter(|clex| clex.plan().layer(block.il).applies);
+            if let Some(clex) = drawn {
+                let (plan, pos) = (clex.plan().layer(block.il), &clex.positions()[at.clone()]);
+                rotation.fill_real(exec, layer, plan, pos, &mut self.scratch)?;
+            } else if plan.is_own_reach(layer) {
+                rotation.fill(exec, layer, plan, &self.positions[at.clone()], &mut self.scratch)?;
+            } else {
+                let in_document: Vec<i32> = at.clone().map(|i| seen.past(i)).collect();
+                rotation.fill(exec, layer, plan, &in_document, &mut self.scratch)?;
+            }
+            for (input, branch) in ids.seen.iter().zip(&plan.branches) {
+                let reach = Some(&branch.reach).filter(|_| !plan.is_own_reach(layer));
+                input.fill(exec, at.clone(), seen, layer, reach)?;
+            }
+        }
+        if let Some(cells) = ids.cells {
+            exec.set(cells, &at.clone().map(|i| i as i64).collect::<Vec<_>>())?;
+        }
+        delta_net::fill(ids, exec, at, seen)?;
+        for &(what, activation) in &ids.saved {
+            if let SavedActivation::Load(id) = activation {
+                let rows = saved_rows(&mut self.saved[block.il], what)?;
+                exec.fill(id, |out: &mut [f32]| rows.get(block.start, out))?;
+            }
+        }
+        for (map, id) in &ids.dropout_masks {
+            let keep_p = 1.0 - self.settings.lora.dropout;
+            let what = format!("dropout {} {} {}", self.n_seen, map.weight(), block.start);
+            let mut rng = params::generator(self.settings.lora.seed, &what);
+            let mut value = || if rng.random::<f32>() < keep_p { 1.0 / keep_p } else { 0.0 };
+            exec.fill(*id, |out: &mut [f32]| out.iter_mut().for_each(|m| *m = value()))?;
+        }
+        head::fill_row_ids(exec, &ids.row_ids)?;
+        Ok(())
+    }
+}
