@@ -28,6 +28,8 @@ mod params;
 pub mod recipe;
 mod run;
 mod run_params;
+#[cfg(test)]
+mod s2_tests;
 mod saved;
 mod seen;
 mod settings;

@@ -1,18 +1,17 @@
-//! Data methods in training: positions that are not those of tokens, LongCE's weights, and runs that go on to the
-//! same bits under each method.
+//! Data methods in training: positions that are not those of tokens, LongCE's weights, what is refused.
 
 use std::sync::Arc;
 
-use ropewalk::control::{Control, Progress, Stop};
+use ropewalk::control::Control;
 use ropewalk::data::{
     parse_method, Corpus, Dataset, DatasetParams, HeldOut, Knots, Packing, Separator, Sources, TextOptions,
 };
-use ropewalk::model::{Error, Model};
+use ropewalk::model::Model;
 use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{LongCe, Run, RunParams, Sequence, TrainParams, Trainer};
 
 use crate::gradients::{named_model, settings};
-use crate::run::{adapter, World};
+use crate::run::World;
 
 const N_CTX: usize = 32;
 
@@ -83,7 +82,7 @@ fn longce_weighs_by_what_the_long_context_adds() {
     let data = data(&world, "none", Packing::Pack);
     let sample = data.nth(0).unwrap();
     let (trunc_len, internal, thre) = (6, 4, 1.02);
-    let mut trainer = trainer(&world.model, "plain", None);
+    let mut trainer = self::trainer(&world.model, "plain", None);
     let ids = &sample.tokens;
     let loss = trainer.losses(Sequence::new(ids)).unwrap();
     let mut discrepancy = vec![1.0; ids.len()];
@@ -101,7 +100,11 @@ fn longce_weighs_by_what_the_long_context_adds() {
 
     let longce = "longce:short=6,stride=4,gamma=1.02".parse::<LongCe>().unwrap();
     let params = RunParams { longce: Some(longce), eval_every: Some(0), ..RunParams::default() };
-    let mut run = run(&world, data, params, 0.0, None);
+    let optim =
+        OptimParams { adamw: AdamW::default(), schedule: Schedule::constant(1e-2, 1), clip: 1.0, ema: 0.0 };
+    let trainer = self::trainer(&world.model, "plain", None);
+    let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
+    let mut run = Run::new(trainer, optimizer, data, params).unwrap();
     run.train(&Control::default()).unwrap();
     let found = run.history().losses[0].1;
     assert!((found - expected).abs() < 1e-5, "{found}, expected {expected}");
@@ -128,100 +131,6 @@ fn data(world: &World, method: &str, packing: Packing) -> Dataset {
         marks: (5..10).map(|i| format!("#{i}")).collect(),
     };
     data.with_transform(parse_method(method, N_CTX, Arc::new(vocab.clone()), &knots).unwrap()).unwrap()
-}
-
-fn run<'w>(world: &'w World, data: Dataset, params: RunParams, dropout: f32, resume: Option<()>) -> Run<'w> {
-    let mut how = settings(N_CTX, 20, "pi:factor=2");
-    how.lora.dropout = dropout;
-    if dropout == 0.0 {
-        how.rope = Some("plain".parse().unwrap());
-    }
-    how.n_positions = data.transform().and_then(|t| t.n_positions());
-    let trainer = Trainer::new(&world.model, &how).unwrap();
-    let optim = OptimParams {
-        adamw: AdamW::default(),
-        schedule: Schedule::constant(1e-2, if dropout == 0.0 { 1 } else { 5 }),
-        clip: 1.0,
-        ema: 0.0,
-    };
-    let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
-    match resume {
-        Some(()) => Run::resume(trainer, optimizer, data, params).unwrap(),
-        None => Run::new(trainer, optimizer, data, params).unwrap(),
-    }
-}
-
-#[test]
-fn runs_go_on_to_the_same_bits_under_each_method() {
-    let world = World::new("methods");
-    let longce = Some(LongCe { short: 8, stride: 8, gamma: 5.0 });
-    let mut adapters = Vec::new();
-    for (i, (method, packing, longce)) in [
-        ("none", Packing::Pack, None),
-        ("utk:chunks=0/0.5/0.5,share=1", Packing::Pack, None),
-        ("cip", Packing::Pack, None),
-        ("pose:target=64,text=2", Packing::Pack, None),
-        ("none", Packing::Truncate, None),
-        ("none", Packing::Pack, longce),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let params = |name: &str| RunParams {
-            batch: 2,
-            eval_every: Some(0),
-            checkpoints: Some(world.path(&format!("{name}-{i}"))),
-            save_every: 2,
-            longce,
-            ..RunParams::default()
-        };
-        let made = |name, resume| run(&world, data(&world, method, packing), params(name), 0.1, resume);
-        let mut whole = made("whole", None);
-        whole.train(&Control::default()).unwrap();
-        let stop = Stop::default();
-        let third = |p: &Progress<'_>| {
-            if p.done == 3 {
-                stop.request();
-            }
-        };
-        let mut cut = made("cut", None);
-        let ended = cut.train(&Control::default().with_stop(&stop).with_progress(&third));
-        assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
-        drop(cut);
-        let mut resumed = made("cut", Some(()));
-        assert_eq!(resumed.step(), 3);
-        resumed.train(&Control::default()).unwrap();
-        let bytes = adapter(&resumed, &world.path("cut.gguf"));
-        assert!(bytes == adapter(&whole, &world.path("whole.gguf")), "{method} {packing}");
-        // A sample of this test lies within one document, where CIP changes nothing.
-        assert!(
-            method == "cip" || !adapters.contains(&bytes),
-            "{method} {packing}: no other than a method before"
-        );
-        adapters.push(bytes);
-        drop(resumed);
-        // Under another method it is another run.
-        let how = settings(N_CTX, 20, "pi:factor=2");
-        let trainer = Trainer::new(&world.model, &how).unwrap();
-        let optimizer = Optimizer::new(
-            OptimParams {
-                adamw: AdamW::default(),
-                schedule: Schedule::constant(1e-2, 5),
-                clip: 1.0,
-                ema: 0.0,
-            },
-            trainer.params(),
-        )
-        .unwrap();
-        if i == 1 {
-            let other = data(&world, "cip", packing);
-            let e = Run::resume(trainer, optimizer, other, params("cut")).unwrap_err().to_string();
-            assert!(
-                e.contains("data-method: the run was started with utk") && e.ends_with("this is cip"),
-                "{e}"
-            );
-        }
-    }
 }
 
 #[test]

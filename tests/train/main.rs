@@ -28,5 +28,6 @@ mod optim;
 mod overfit;
 mod reaches;
 mod reference;
+mod resumed;
 mod run;
 mod same;
