@@ -16,7 +16,9 @@ pub mod cache;
 pub mod cell;
 pub mod chat;
 pub mod checkpoint;
+pub mod conversations;
 pub mod gguf;
+pub mod ids;
 pub mod imatrix;
 pub mod import;
 pub mod jsonl;
@@ -27,6 +29,7 @@ pub mod quantize;
 pub mod records;
 pub mod session;
 pub mod spec;
+pub mod stages;
 pub mod tasks;
 
 /// A reader under test.
@@ -44,7 +47,10 @@ macro_rules! targets {
 }
 
 /// Every reader.
-pub static TARGETS: &[Target] = targets!(adapter cache cell chat checkpoint gguf imatrix import jsonl model peft plan quantize records session spec tasks);
+pub static TARGETS: &[Target] = targets!(
+    adapter cache cell chat checkpoint conversations gguf ids imatrix import jsonl model peft plan quantize records session
+    spec stages tasks
+);
 
 /// Whether it is `Ok`. Panics unless an error is one line.
 fn accepted<T>(result: Result<T, impl std::fmt::Display>) -> bool {

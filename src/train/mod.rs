@@ -33,6 +33,7 @@ mod s2_tests;
 mod saved;
 mod seen;
 mod settings;
+mod stages;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -69,6 +70,7 @@ pub use run_params::{RunParams, RunReport};
 pub use saved::{Checkpointing, SavedType};
 pub use seen::TrainAttention;
 pub use settings::{Sequence, TrainParams};
+pub use stages::{Stage, StageOptimiser};
 
 /// A model in training.
 #[derive(Debug)]

@@ -4,6 +4,12 @@ use super::optim::{AdamW, Decay, OptimParams, Schedule, WarmupShape};
 use super::seen::TrainAttention;
 use crate::landmark::Landmarks;
 
+/// Names of the shapes of a warm-up.
+pub const WARMUP_SHAPES: [&str; 2] = ["linear", "log"];
+
+/// Names of schedules.
+pub const SCHEDULES: [&str; 3] = ["constant", "linear", "cosine"];
+
 /// Said of recipes of full training where low-rank pairs are trained: their rates and steps are for another kind.
 pub const ALL_PARAMETERS: &str =
     "the paper trained all parameters of the model; here low-rank pairs are trained, and the tensors that \

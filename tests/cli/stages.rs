@@ -193,6 +193,20 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
         let said = fails(&out, code);
         assert!(said.contains(says), "{more:?}: {said}");
     }
+    // The adapter of another model.
+    convert::random::write(
+        &convert::random::Shape::named("llama-tiny").unwrap(),
+        ropewalk::DType::Q8_0,
+        8,
+        &folder.file("tiny.gguf"),
+    )
+    .unwrap();
+    let out = finetune(&folder, "x.gguf", &["--init", &a, "--ctx", "48", "--steps", "1"]);
+    let said = fails(&out, 1);
+    assert!(
+        said.contains("a.gguf: ropewalk.lora.base: expected") && said.contains("another model"),
+        "{said}"
+    );
     assert!(!folder.file("x.gguf").exists());
 }
 

@@ -2,15 +2,10 @@
 
 use ropewalk::data::Separator;
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Schedule, WarmupShape};
-use ropewalk::train::recipe::{Recipe, ALL_PARAMETERS, RECIPES};
+use ropewalk::train::recipe::{Recipe, ALL_PARAMETERS, RECIPES, SCHEDULES, WARMUP_SHAPES};
 
 use super::super::usage;
 use super::args::Args;
-
-/// Names of `--warmup-shape`.
-pub(super) const WARMUP_SHAPES: [&str; 2] = ["linear", "log"];
-/// Names of `--schedule`.
-pub(super) const SCHEDULES: [&str; 3] = ["constant", "linear", "cosine"];
 
 /// The optimiser, its schedule and the size of its steps, or a paper's settings of them.
 #[derive(Debug, Clone, Default, clap::Args)]

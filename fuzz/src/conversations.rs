@@ -1,0 +1,71 @@
+//! Conversations and prompts with their completions, a line of JSON each, as texts to train on.
+
+use ropewalk::control::Control;
+use ropewalk::data::{
+    ChatTemplate, Corpus, Dataset, DatasetParams, Message, Packing, Records, Result, Separator, Sources,
+    TextOptions,
+};
+
+use crate::{accepted, base, file};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A line for each message. It refuses a role, and under another one a conversation does not begin as its first turns do.
+#[derive(Debug)]
+struct Template;
+
+impl ChatTemplate for Template {
+    fn render(&self, messages: &[Message], open: bool) -> std::result::Result<String, Failure> {
+        if messages.iter().any(|m| m.role == "tool") {
+            return Err("no tools here".into());
+        }
+        let count = if messages.iter().any(|m| m.role == "count") {
+            messages.len().to_string()
+        } else {
+            String::new()
+        };
+        let lines: String = messages.iter().map(|m| format!("<{}>{}</>\n", m.role, m.content)).collect();
+        Ok(count + &lines + if open { "<assistant>" } else { "" })
+    }
+
+    fn fingerprint(&self) -> String {
+        "lines".into()
+    }
+}
+
+fn samples(bytes: &[u8]) -> Result<()> {
+    let answers_only = bytes.first().is_some_and(|b| b & 1 == 1);
+    let records = Records::Chat { answers_only };
+    let options = TextOptions { records, replace_invalid: bytes.len() % 2 == 1, ..TextOptions::default() };
+    let sources =
+        Sources::find(&[file("in.jsonl", bytes)], &options)?.with_template(std::sync::Arc::new(Template));
+    let cache = crate::scratch(&format!("{:?}-conversations.tokens", std::thread::current().id()));
+    let _ = std::fs::remove_file(&cache);
+    let corpus = Corpus::open(&cache, base().0.vocab(), &sources, &Separator::Auto, &Control::default())?;
+    let params = DatasetParams { packing: Packing::Truncate, ..DatasetParams::new(64) };
+    let data = Dataset::new(std::sync::Arc::new(corpus), &params)?;
+    for i in 0..data.n_train() {
+        let sample = data.train(0, i)?;
+        assert!(sample.weights.iter().all(|&w| w == 1.0 || (answers_only && w == 0.0)));
+        assert_eq!(sample.weights.len() + 1, sample.tokens.len());
+    }
+    Ok(())
+}
+
+/// Reads all lines, tokenises them and takes every sample.
+pub fn run(bytes: &[u8]) -> bool {
+    accepted(samples(bytes))
+}
+
+/// Lines of both forms.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let lines = [
+        r#"{"id": 1, "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q\u00e9"}, "#,
+        r#"{"role": "assistant", "content": "a"}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]}"#,
+        "\n\n",
+        r#"{"prompt": "2 + 2 =", "completion": " 4", "source": null}"#,
+    ]
+    .concat();
+    // The first byte says whether answers alone count: a brace is odd, a blank even.
+    vec![lines.clone().into_bytes(), format!(" {lines}\n").into_bytes()]
+}
