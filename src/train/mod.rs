@@ -34,6 +34,7 @@ mod saved;
 mod seen;
 mod settings;
 mod stages;
+mod targets;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;

@@ -11,10 +11,10 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
-use super::full;
 use super::seen::TrainAttention;
+use super::{full, targets};
 use crate::adapter::{Adapter, LowRankPair};
-use crate::ids::{LinearId, ParamId, Role, TOKEN_EMBD};
+use crate::ids::{LinearId, ParamId, TOKEN_EMBD};
 use crate::layers::LinearShape;
 use crate::model::{Error, Model, Result};
 
@@ -22,9 +22,10 @@ use crate::model::{Error, Model, Result};
 /// whole, or all parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoraParams {
-    /// Linear maps that get a low-rank pair, by name: [`Role::target`], or `all` for those of every layer but its router. Where
+    /// Linear maps that get a low-rank pair, by name: [`Role::target`](crate::ids::Role::target), or `all` for those of every layer but its router. Where
     /// a model has queries, keys and values as one map, each of these three names means that map, and `gate`
-    /// means the map that the gate is a part of.
+    /// means the map that the gate is a part of. `attention.` before a name means layers with attention alone,
+    /// `delta-net.` gated delta-nets alone.
     pub targets: Vec<String>,
     /// Rows of A, columns of B.
     pub rank: usize,
@@ -149,17 +150,14 @@ pub(super) fn shapes(
         return full::shapes(model);
     }
     let mut out = Vec::new();
-    for role in roles(transformer.linears(), &how.targets)? {
-        for &LinearShape { id, n_in, n_out, .. } in transformer.linears().iter().filter(|m| m.id.role == role)
-        {
-            let most = if role.is_narrow() { n_in } else { n_in.min(n_out) };
-            if how.rank > most {
-                let what = format!("rank: expected at most {most}, found {}", how.rank);
-                return Err(Error::Invalid(format!("{what}: {} is {n_in} x {n_out}", id.weight())));
-            }
-            out.push((ParamId::LoraA(id), [n_in, how.rank]));
-            out.push((ParamId::LoraB(id), [how.rank, n_out]));
+    for LinearShape { id, n_in, n_out, .. } in targets::maps(model, &how.targets)? {
+        let most = if id.role.is_narrow() { n_in } else { n_in.min(n_out) };
+        if how.rank > most {
+            let what = format!("rank: expected at most {most}, found {}", how.rank);
+            return Err(Error::Invalid(format!("{what}: {} is {n_in} x {n_out}", id.weight())));
         }
+        out.push((ParamId::LoraA(id), [n_in, how.rank]));
+        out.push((ParamId::LoraB(id), [how.rank, n_out]));
     }
     if how.norms {
         let mut norms = transformer.norms().to_vec();
@@ -178,53 +176,6 @@ pub(super) fn shapes(
     if let Some([pairs, hidden]) = clex {
         out.extend([(ParamId::ClexUp, [pairs, hidden]), (ParamId::ClexDown, [hidden, pairs])]);
     }
-    Ok(out)
-}
-
-/// Whether the up projection of the first layer is wider than what the down projection takes.
-fn up_holds_gate(maps: &[LinearShape]) -> bool {
-    let of = |role: Role| maps.iter().find(|m| m.id.role == role);
-    of(Role::Up).zip(of(Role::Down)).is_some_and(|(up, down)| up.n_out == 2 * down.n_in)
-}
-
-/// The roles of the maps that targets name, each once.
-fn roles(maps: &[LinearShape], targets: &[String]) -> Result<Vec<Role>> {
-    let has = |role: &Role| maps.iter().any(|m| m.id.role == *role);
-    let mut out: Vec<Role> = Vec::new();
-    for (i, target) in targets.iter().enumerate() {
-        if targets[..i].contains(target) {
-            return Err(Error::Invalid(format!("targets: {target:?} is there twice")));
-        }
-        if target == "all" {
-            let of_layers = |role: &Role| !matches!(role, Role::Output | Role::Router | Role::SharedRouter);
-            out.extend(Role::all().filter(of_layers).filter(has));
-            continue;
-        }
-        let role = Role::from_target(target).ok_or_else(|| {
-            let known =
-                Role::all().filter(|role| !role.is_stack()).map(Role::target).collect::<Vec<_>>().join(", ");
-            Error::Invalid(format!("targets: expected some of {known}, or all, found {target:?}"))
-        })?;
-        if role.is_stack() {
-            let what = "the weights of experts take no low-rank pairs; q, k, v, o and router do";
-            return Err(Error::Invalid(format!("targets: {target:?}: {what}")));
-        }
-        // Where the map has another name: fused with others, or in layers without attention.
-        let others: &[Role] = match role {
-            Role::Q | Role::K | Role::V => &[Role::Qkv],
-            Role::O => &[Role::SsmOut],
-            Role::Gate if up_holds_gate(maps) => &[Role::Up],
-            _ => &[],
-        };
-        let found: Vec<Role> = std::iter::once(role).chain(others.iter().copied()).filter(has).collect();
-        if found.is_empty() {
-            let name = role.gguf();
-            return Err(Error::Invalid(format!("targets: the model has no tensor {name}.weight")));
-        }
-        out.extend(found);
-    }
-    out.sort_unstable();
-    out.dedup();
     Ok(out)
 }
 

@@ -172,7 +172,20 @@ fn texts_are_inspected_and_nothing_is_trained() {
     left.retain(|p| p.extension().is_none_or(|e| e != "tokens"));
     assert_eq!(left.len(), 2, "an adapter, a log or checkpoints: {left:?}");
 
-    // Without an adapter's name; as text, with the tokens where they are asked for.
+    // Without an adapter's name nothing is left.
+    let listed = |folder: &Folder| {
+        let mut names: Vec<_> =
+            std::fs::read_dir(folder.dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let names = listed(&folder);
+    let args = ["finetune", "-m", "tiny.gguf", "-d", "texts", "--inspect-data", "--ctx", "48"];
+    let out = run_in(folder.dir.path(), &args);
+    assert!(out.code == 0 && out.stdout.contains("tokens in 6 documents"), "{out:?}");
+    assert_eq!(listed(&folder), names);
+
+    // As text, with the tokens where they are asked for.
     let args =
         ["finetune", "-m", "tiny.gguf", "-d", "texts", "--inspect-data", "--ctx", "48", "--cache", "c"];
     let out = run_in(folder.dir.path(), &args);
@@ -185,6 +198,26 @@ fn texts_are_inspected_and_nothing_is_trained() {
         &["finetune", "-m", "tiny.gguf", "-d", "texts", "--inspect-data", "--ctx", "900000"],
     );
     assert!(fails(&long, 1).contains("too little text"), "{long:?}");
+}
+
+/// An adapter that was trained under a method that changes who sees whom opens under it, and says so.
+#[test]
+fn a_reach_is_trained_and_the_adapter_opens_under_it() {
+    let folder = Folder::new();
+    let spec = "yarn:factor=2,original=48+self-extend:window=12,group=3,original=48";
+    let report = folder.finetune("reach.gguf", &["--rope", spec, "--steps", "12", "--doc-mask"]).json();
+    assert!(report["val_after"].as_f64().unwrap() < report["val_before"].as_f64().unwrap(), "{report}");
+    let (model, adapter, text) =
+        (folder.path("tiny.gguf"), folder.path("reach.gguf"), folder.path("texts/1.txt"));
+    let head =
+        ["perplexity", "-m", &model, "-f", &text, "--ctx", "48", "--device", "cpu", "-t", "1", "--json"];
+    let perplexity = |more: &[&str]| run(&[&head[..], more].concat()).json();
+    let with = perplexity(&["--lora", &adapter]);
+    assert!(with["rope"].as_str().unwrap().contains("self-extend:window=12,group=3"), "{with}");
+    let of = |report: &Value| report["results"][0]["ppl"].as_f64().unwrap();
+    assert!(of(&with) < of(&perplexity(&["--rope", spec])), "{with}");
+    let out = run(&[&head[..], &["--lora", &adapter, "--rope", "plain"]].concat());
+    assert!(fails(&out, 1).contains("self-extend"), "{out:?}");
 }
 
 /// A recipe brings rope, context and separator; it says how its paper trained, and which of its settings are replaced.
@@ -239,7 +272,11 @@ fn what_cannot_be_is_said_in_one_line() {
         (&["--rank", "0"], 1, "rank: expected at least 1"),
         (&["--rank", "100000"], 1, "rank: expected at most"),
         (&["--targets", "all,z"], 1, "targets: expected some of q, k, v"),
-        (&["--rope", "self-extend:window=16,group=4"], 1, "the model's own attention"),
+        (
+            &["--rope", "self-extend:window=16,group=4", "--portable"],
+            1,
+            "its 2 branches are trained on the CPU",
+        ),
         (&["--rope", "nope"], 2, "rope 'nope'"),
         (&["--lr-min", "nan", "--schedule", "cosine"], 1, "lr-min: expected a number"),
         (&["--resume"], 1, "no checkpoint there"),

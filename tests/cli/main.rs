@@ -15,6 +15,7 @@ mod imatrix;
 mod killed;
 mod landmark;
 mod lora;
+mod memory;
 mod models;
 mod perplexity;
 mod pull;

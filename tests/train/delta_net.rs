@@ -247,6 +247,39 @@ fn targets_name_what_does_their_work() {
     assert_eq!(trained("qwen35-tiny", &["all"]), all(&["ffn_down", "ffn_gate", "ffn_up"]));
     let shared = ["ffn_down_shexp", "ffn_gate_shexp", "ffn_up_shexp"];
     assert_eq!(trained("qwen35moe-tiny", &["all"]), all(&shared));
+    // One kind of layer alone; names may overlap.
+    let only = |names: &[&str]| trained("qwen35-tiny", names);
+    assert_eq!(only(&["attention.q", "attention.o"]), of(1, &["attn_output", "attn_q"]));
+    let nets = [of(0, &["attn_qkv", "ssm_out"]), of(2, &["attn_qkv", "ssm_out"])].concat();
+    assert_eq!(only(&["delta-net.q", "delta-net.v", "delta-net.o", "delta-net.ssm_out"]), nets);
+    assert_eq!(only(&["attention.q", "q", "k", "v", "o"]), default);
+    let ffn = ["ffn_down", "ffn_gate", "ffn_up"];
+    assert_eq!(only(&["attention.all"]), of(1, &[&attention[..], &ffn].concat()));
+    assert_eq!(only(&["attention.all", "delta-net.all"]), all(&ffn));
+}
+
+#[test]
+fn kinds_of_layers_that_lack_a_map_are_named() {
+    let refused = |name: &str, shape: Shape, target: &str| {
+        let path = scratch(&format!("targets-{name}.gguf"));
+        write(&shape, DType::F32, 3, &path).unwrap();
+        let model = load(&path);
+        let mut how = settings(16, 8, "plain");
+        how.lora.targets = targets(&[target]);
+        Trainer::new(&model, &how).unwrap_err().to_string()
+    };
+    let qwen = |target: &str| refused("qwen35", shape("qwen35-tiny"), target);
+    let e = qwen("attention.ssm_out");
+    assert_eq!(e, "targets: \"attention.ssm_out\": no layer with attention has such a map");
+    let e = qwen("delta-net.output");
+    assert_eq!(e, "targets: \"delta-net.output\": no gated delta-net of the model has such a map");
+    let e = qwen("attention.x");
+    assert!(e.starts_with("targets: expected some of q, k,") && e.ends_with("found \"attention.x\""), "{e}");
+    let llama = Shape::named("llama-tiny").unwrap();
+    for target in ["delta-net.q", "delta-net.all"] {
+        let e = refused("llama", llama.clone(), target);
+        assert!(e.ends_with("no gated delta-net of the model has such a map"), "{e}");
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(super) struct Args {
     pub(super) data: Vec<Source>,
     /// The adapter to write; with --train all, the model
     #[arg(short, long, value_name = "FILE", required_unless_present_any = ["plan_memory", "inspect_data"])]
-    output: Option<PathBuf>,
+    pub(super) output: Option<PathBuf>,
     /// Tokens of a sequence; default: the recipe's, or the trained context
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     pub(super) ctx: Option<usize>,
@@ -86,7 +86,8 @@ pub(super) struct AdapterArgs {
     #[arg(long)]
     rslora: bool,
     /// Weights that get a pair: q, k, v (qkv where they are one), o, gate, up, down, output, in gated delta-nets
-    /// attn_gate, ssm_alpha, ssm_beta and ssm_out (also o); all (but output), or none; default: q,k,v,o
+    /// attn_gate, ssm_alpha, ssm_beta and ssm_out (also o); all (but output), or none; default: q,k,v,o. With
+    /// attention. before it (attention.q) a name means layers with attention alone, with delta-net. the others
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     targets: Option<Vec<String>>,
     /// Modules trained as a whole, too: norms, embeddings; default: none, or the recipe's. all: every parameter of a

@@ -61,7 +61,7 @@ pub(super) struct TextArgs {
     /// Replace bytes that are not UTF-8 instead of refusing them
     #[arg(long)]
     replace_invalid: bool,
-    /// The file that caches the tokens; default: beside the adapter
+    /// The file that caches the tokens; default: beside the adapter; for --inspect-data without an adapter's name none stays
     #[arg(long, value_name = "FILE")]
     pub(super) cache: Option<PathBuf>,
 }
@@ -170,15 +170,17 @@ impl Args {
         Ok(settings)
     }
 
-    /// The samples to train on: texts are tokenised, or their tokens found.
+    /// The samples to train on: texts are tokenised, or their tokens found. The tokens are kept in `folder` where there is
+    /// one and no file was named, else beside the adapter.
     pub(super) fn dataset(
         &self,
         model: &Model,
         settings: &TrainParams,
+        folder: Option<&Path>,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Dataset> {
         let transform = self.transform(model, settings.n_ctx)?;
-        let corpus = self.corpus(model, settings, interrupt)?;
+        let corpus = self.corpus(model, settings, folder, interrupt)?;
         let params = DatasetParams {
             n_ctx: settings.n_ctx,
             packing: self.text.packing,
@@ -199,7 +201,13 @@ impl Args {
         Ok(dataset)
     }
 
-    fn corpus(&self, model: &Model, settings: &TrainParams, interrupt: &Interrupt) -> anyhow::Result<Corpus> {
+    fn corpus(
+        &self,
+        model: &Model,
+        settings: &TrainParams,
+        folder: Option<&Path>,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Corpus> {
         let (text, separator) = (&self.text, self.separator());
         let free = ggml::machine::memory_available();
         let options = TextOptions {
@@ -219,7 +227,7 @@ impl Args {
             Some(path) => path.clone(),
             None => {
                 let name = Corpus::file_name(model.vocab(), &sources, &separator)?;
-                self.output().parent().unwrap_or(Path::new("")).join(name)
+                folder.or(self.output().parent()).unwrap_or(Path::new("")).join(name)
             }
         };
         sources.notes().iter().for_each(|n| self.out.note(format_args!("note: {n}")));

@@ -51,7 +51,11 @@ pub(super) fn show(
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
     let settings = args.at_context(model, settings)?;
-    let data = args.dataset(model, &settings, interrupt)?;
+    // A look at the texts leaves nothing behind: no adapter was named that tokens could lie beside. The folder is there as
+    // long as they are read.
+    let folder = (args.output.is_none() && args.text.cache.is_none()).then(tempfile::tempdir).transpose()?;
+    let folder = folder.as_ref().map(|folder| folder.path());
+    let data = args.dataset(model, &settings, folder, interrupt)?;
     let draw = draw(args.out.progress(0, "counting", Unit::Steps));
     let found = Inspection::new(&data, SAMPLES, &interrupt.control().with_progress(&draw))?;
     drop(draw);

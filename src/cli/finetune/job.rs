@@ -40,7 +40,7 @@ pub(super) fn run(
     let mut trainer = Trainer::new(model, &settings)?;
     let init = args.init.as_deref().map(|path| Init::adapter(path, &mut trainer)).transpose()?;
     let optimizer = Optimizer::new(optim, trainer.params())?;
-    let data = args.dataset(model, &settings, interrupt)?;
+    let data = args.dataset(model, &settings, None, interrupt)?;
     let params = params(args, model, batch, &data, init)?;
     announce(args, choice, model, &trainer, &data, batch);
     note_on_average(args, &optim);
