@@ -45,11 +45,12 @@ impl<'c> Builder<'c> {
         call!(self, "silu", ggml_silu(x.ptr.as_ptr()))
     }
 
-    /// The gradient of `x` where `grad` is that of `silu(x)`.
+    /// The gradient of `x` where `grad` is that of `silu(x)`. Vulkan's backend takes any rows and reads them as if they lay one
+    /// behind the other.
     pub fn silu_back(&self, grad: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        let rows = |t| f32_rows(t) && even_rows(t);
+        let rows = |t| f32_rows(t) && contiguous(t);
         let ok = grad.ne() == x.ne() && rows(grad) && rows(x);
-        check(ok, "silu_back", "f32 rows of one shape at one distance", &[grad, x])?;
+        check(ok, "silu_back", "contiguous f32 of one shape", &[grad, x])?;
         call!(self, "silu_back", ggml_silu_back(grad.ptr.as_ptr(), x.ptr.as_ptr()))
     }
 

@@ -80,6 +80,9 @@ impl<'c> Activations<'_, 'c> {
         if self.own {
             return self.halves(self.b.swiglu_back(d, gate, up)?, gate);
         }
+        // Rows of a fused product are apart, and on devices these ops read them one behind the other.
+        let [n, n_rows, ..] = gate.ne();
+        let gate = if n_rows > 1 && gate.nb()[1] > 4 * n { self.b.cont(gate)? } else { gate };
         let d_gate = self.b.silu_back(self.b.mul(d, up)?, gate)?;
         Ok([d_gate, self.b.mul(d, self.b.silu(gate)?)?])
     }
