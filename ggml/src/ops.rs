@@ -174,7 +174,13 @@ impl<'c> Builder<'c> {
             &[a, b],
         )?;
         possible("mul_mat", DType::F32, [x[1], y[1], y[2], y[3]])?;
-        call!(self, "mul_mat", ggml_mul_mat(a.ptr.as_ptr(), b.ptr.as_ptr()))
+        let out = call!(self, "mul_mat", ggml_mul_mat(a.ptr.as_ptr(), b.ptr.as_ptr()))?;
+        if a.dtype() == DType::F16 {
+            // Left to themselves devices sum such products in F16, too, where a large score or activation overflows.
+            // SAFETY: the node was just made by mul_mat.
+            unsafe { sys::ggml_prec_set_acc(out.ptr.as_ptr(), sys::GGML_PREC_F32) };
+        }
+        Ok(out)
     }
 
     /// Each row divided by its root mean square.

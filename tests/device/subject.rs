@@ -7,7 +7,8 @@
 //! attention: [`ROUNDINGS`] of the size, if they all add up.
 //!
 //! Quantised weights are multiplied with activations that are rounded to 8 bits, where a device has integer products (Vulkan,
-//! CUDA). The effect of that is measured on the CPU, too: ggml's own products there do the same.
+//! CUDA), and weights in BF16 with activations that are rounded to BF16. The effect of that is measured on the CPU, too: ggml's
+//! own products there do the same.
 
 use convert::random::{write, Shape};
 use convert::{convert, Options};
@@ -15,13 +16,13 @@ use ropewalk::control::Control;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::{DType, Token};
 
-use crate::common::{load, naive, scratch, some_tokens};
+use crate::common::{distance, load, naive, scratch, some_tokens};
 
 /// Roundings of a product's way through a device, each of which may have the effect of the one that is measured: both factors
 /// in linear maps, four in attention.
 const ROUNDINGS: f64 = 6.0;
 
-/// Blocks of activations are rounded alike everywhere, but the values in them are not the same.
+/// Activations that are rounded to the type's partner are rounded alike everywhere, but are not the same ones.
 const EIGHT_BITS: f64 = 2.0;
 
 /// Differences that are allowed on every device: F32 sums in another order, exponentials and sines that are right to some 2^-20.
@@ -46,7 +47,7 @@ pub(crate) struct Subject {
     pub(crate) on_device: Model,
     pub(crate) exact: Model,
     pub(crate) rounded: Model,
-    /// The file itself on the CPU, if its weights are quantised.
+    /// The file itself on the CPU, if its products round activations to less than F16 has: its weights are quantised, or BF16.
     pub(crate) quantised: Option<Model>,
 }
 
@@ -54,7 +55,7 @@ pub(crate) struct Subject {
 #[derive(Clone, Copy)]
 pub(crate) struct Way<'m> {
     pub(crate) model: &'m Model,
-    /// By ggml's own products, which round activations to 8 bits where weights are quantised.
+    /// By ggml's own products, which round activations to 8 bits where weights are quantised, and to BF16 where they are.
     pub(crate) portable: bool,
 }
 
@@ -78,8 +79,8 @@ impl Subject {
         let params = ModelParams { device: device(), ..ModelParams::auto() };
         let on_device = Model::load(&path, &params).unwrap_or_else(|e| panic!("{about}: {e}"));
         let (exact, rounded) = (on_cpu(DType::F32), on_cpu(DType::F16));
-        let is_float = matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
-        let quantised = (!is_float).then(|| load(&path));
+        let rounds_more = !matches!(dtype, DType::F32 | DType::F16);
+        let quantised = rounds_more.then(|| load(&path));
         Subject { about, on_device, exact, rounded, quantised }
     }
 
@@ -92,6 +93,13 @@ impl Subject {
         assert_eq!(got.len(), want.len(), "{}", self.about);
         let want: Vec<f64> = want.iter().map(|&x| f64::from(x)).collect();
         naive::worst_row(got, &want, self.exact.hparams().n_vocab)
+    }
+
+    /// How far a set of logits may be off, where `run` gives them.
+    pub(crate) fn largest_allowed(&self, run: impl Fn(Way<'_>) -> Vec<f32>) -> f64 {
+        let exact = run(Way { model: &self.exact, portable: false });
+        let off = |model, portable| distance(&run(Way { model, portable }), &exact);
+        allowed(off(&self.rounded, false), self.quantised.as_ref().map_or(0.0, |model| off(model, true)))
     }
 
     /// Compares what `run` gives on the device with what it gives on the CPU; `apart` measures the distance.
