@@ -18,7 +18,7 @@ use crate::{sys, DType, Error, Result};
 pub use crate::builder::{Builder, InputId, OutputId};
 
 /// Most tensors of a graph: enough for any model's, and its headers fit in memory.
-const MAX_TENSORS: usize = 1 << 16;
+const MAX_TENSORS: usize = 1 << 19;
 
 #[derive(Debug)]
 struct Built {

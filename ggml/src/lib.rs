@@ -26,6 +26,7 @@ pub mod machine;
 pub mod ops;
 mod ops_back;
 mod ops_softmax;
+mod ops_tiles;
 pub mod recurrent;
 mod store;
 pub mod tensor;

@@ -11,11 +11,11 @@ use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{DType, Error, Result};
 
 use super::delta_net::{DeltaInputs, Recurrence};
-use super::explicit;
+use super::online::{self, Online, Part, Places};
 use super::rotate::{Rotation, RotationInputs};
 use super::{n_columns, Capabilities, Graph, Mixing, Pairing, ProbedQueries, Qkv, Shape, Spans, TableShape};
 use crate::hparams::{Hparams, LayerAttention};
-use crate::kv::KvCache;
+use crate::kv::{KvCache, Span};
 use crate::rope::{Branch, LayerPlan, Plan, PosMap};
 use crate::states::States;
 
@@ -61,6 +61,9 @@ pub enum SeenInputs<T = InputId> {
         /// I32 `[2, n_tokens]`: the positions it sees.
         key_ranges: T,
     },
+    /// Where attention goes tile by tile: a table for each sequence, a range for each branch with keys, whose cells are side
+    /// by side.
+    Places(Places<T>),
 }
 
 /// Attention through a cache, its inputs declared.
@@ -134,15 +137,12 @@ impl<'a, 'c> Cached<'a, 'c> {
         Ok((Cached { hp, kv, n_tokens, kinds, recurrence, cells, out_ids, probed, queries }, inputs, x))
     }
 
-    /// Upper bound of the tensors that attention in chunks adds to a graph of this shape.
-    pub fn n_tensors_of_chunks(hp: &Hparams, plan: &Plan, can: Capabilities, shape: &Shape) -> usize {
+    /// Upper bound of the tensors that attention by tiles adds to a graph of this shape.
+    pub fn n_tensors_of_tiles(hp: &Hparams, can: Capabilities, shape: &Shape) -> usize {
         let of_layer = |il: usize| {
-            let kind = hp.layers.get(il)?.kind?;
-            let (layer, plan) = hp.attention_of(il).zip(plan.of_layer(il))?;
-            let in_one_op = can.branched_attention() || (can.flash && plan.branches.len() == 1);
-            (!in_one_op).then(|| {
-                explicit::n_tensors(layer, shape.n_tokens, shape.spans.get(kind).map_or(0, n_columns))
-            })
+            let spans = shape.spans.get(hp.layers.get(il)?.kind?)?;
+            let n_rows = hp.attention_of(il)?.n_head * shape.n_tokens;
+            in_tiles(can, spans).then(|| online::n_tensors(n_rows, spans.iter().map(|span| span.len)))
         };
         (0..hp.n_layer).filter_map(of_layer).sum()
     }
@@ -210,8 +210,33 @@ impl<'a, 'c> Cached<'a, 'c> {
         let v = b.set_rows(b.stored(&self.kv.v(il))?, v, self.cells)?;
         keys.iter().for_each(|&k| b.expand(k));
         b.expand(v);
-        let mask = match kind.seen {
-            SeenInputs::Mask(mask) => mask,
+        let cached = |t: Tensor<'c>, start: usize, len: usize| {
+            let head = t.dtype().row_bytes(d).unwrap_or(0);
+            b.view(t, [d, len, n_head_kv, 1], [t.nb()[1], head, t.nb()[2]], start * t.nb()[1])
+        };
+        let used = || kind.branches.iter().zip(&kind.spans).enumerate().filter(|(_, (_, s))| s.len > 0);
+        let part = |(i, (branch, span)): (usize, (&Branch, &Span))| {
+            let q = kind.rotation.queries(b, q, branch.q_pos)?;
+            b.name(q, &format!("q_rope-{il}"));
+            if self.probed.contains(&il) {
+                self.queries.borrow_mut().push(ProbedQueries { layer: il, branch: i, output: b.output(q) });
+            }
+            let at = kind.key_maps.iter().position(|m| *m == branch.k_pos).unwrap_or(0);
+            let k = cached(keys[at], span.start, span.len)?;
+            Ok(AttentionBranch { q, k, v: cached(v, span.start, span.len)? })
+        };
+        let parts = || used().map(part).collect::<Result<Vec<_>>>();
+        let out = match kind.seen {
+            SeenInputs::Mask(mask) => match parts()?[..] {
+                [AttentionBranch { q, k, v }] if !g.capabilities.branched_attention() => {
+                    b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, scoring)?
+                }
+                ref parts => b.attention(parts, mask, scoring)?,
+            },
+            SeenInputs::Places(seen) => {
+                let online = Online { b, seen, scoring, tile_bytes: online::TILE_BYTES };
+                online.forward(&side_by_side(&parts()?))?.heads(b)?
+            }
             SeenInputs::Tables { cells, tables, key_ranges } => {
                 let rows = |t: Tensor<'c>| {
                     let (head, n_cells) = (t.dtype().row_bytes(d).unwrap_or(0), t.ne()[1]);
@@ -224,35 +249,8 @@ impl<'a, 'c> Cached<'a, 'c> {
                     None => b.landmark_attention(all, kind.block, scale)?,
                     Some(top) => b.landmark_attention_top(all, kind.block, scale, top)?,
                 };
-                let out = b.reshape(b.cont(b.columns(out, 0, d)?)?, &[d * n_head, n])?;
-                return gate.map_or(Ok(out), |gate| g.gated(out, gate));
+                b.cont(b.columns(out, 0, d)?)?
             }
-        };
-        let cached = |t: Tensor<'c>, start: usize, len: usize| {
-            let head = t.dtype().row_bytes(d).unwrap_or(0);
-            b.view(t, [d, len, n_head_kv, 1], [t.nb()[1], head, t.nb()[2]], start * t.nb()[1])
-        };
-        let mut parts = Vec::with_capacity(kind.branches.len());
-        let used = kind.branches.iter().zip(&kind.spans).enumerate().filter(|(_, (_, s))| s.len > 0);
-        for (i, (branch, span)) in used {
-            let q = kind.rotation.queries(b, q, branch.q_pos)?;
-            b.name(q, &format!("q_rope-{il}"));
-            if self.probed.contains(&il) {
-                self.queries.borrow_mut().push(ProbedQueries { layer: il, branch: i, output: b.output(q) });
-            }
-            let at = kind.key_maps.iter().position(|m| *m == branch.k_pos).unwrap_or(0);
-            parts.push(AttentionBranch {
-                q,
-                k: cached(keys[at], span.start, span.len)?,
-                v: cached(v, span.start, span.len)?,
-            });
-        }
-        let out = match parts[..] {
-            _ if g.capabilities.branched_attention() => b.attention(&parts, mask, scoring)?,
-            [AttentionBranch { q, k, v }] if g.capabilities.flash => {
-                b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, scoring)?
-            }
-            _ => explicit::attention(b, &parts, mask, scoring, explicit::SCORE_BYTES)?,
         };
         let out = b.reshape(out, &[d * n_head, n])?;
         gate.map_or(Ok(out), |gate| g.gated(out, gate))
@@ -275,6 +273,23 @@ fn top_blocks<'c>(
     Ok(Some((id, TopBlocks { top, piece, turns, neox: pairing == Pairing::Halves })))
 }
 
+/// Whether attention to these cells goes tile by tile: ggml's own has one branch, and ours is for the CPU.
+fn in_tiles(can: Capabilities, spans: &Spans) -> bool {
+    let n_used = spans.iter().filter(|span| span.len > 0).count();
+    !(can.branched_attention() || can.flash && n_used == 1)
+}
+
+/// Branches as parts whose keys lie one behind the other.
+fn side_by_side<'c>(branches: &[AttentionBranch<'c>]) -> Vec<Part<'c>> {
+    let mut first = 0;
+    let part = |(range, &branch): (usize, &AttentionBranch<'c>)| {
+        let part = Part { branch, first, range };
+        first += branch.k.ne()[1];
+        part
+    };
+    branches.iter().enumerate().map(part).collect()
+}
+
 /// Declares the inputs that say which keys tokens see in layers of one kind.
 fn seen_inputs<'c>(
     g: &Graph<'_, 'c>,
@@ -283,8 +298,13 @@ fn seen_inputs<'c>(
 ) -> Result<(SeenInputs, SeenInputs<Tensor<'c>>)> {
     let (b, n_tokens) = (g.b, shape.n_tokens);
     let Some(TableShape { n_positions, n_tables, .. }) = shape.tables else {
-        // Only our own op wants the index behind the mask.
         let columns = n_columns(spans);
+        if in_tiles(g.capabilities, spans) {
+            let n_used = spans.iter().filter(|span| span.len > 0).count();
+            let (ids, places) = Places::new(b, [columns, shape.n_seqs], n_tokens, n_used)?;
+            return Ok((SeenInputs::Places(ids), SeenInputs::Places(places)));
+        }
+        // Only our own op wants the index behind the mask.
         let indexed = g.capabilities.branched_attention() && columns > 0;
         let ne = if indexed { mask_shape(columns, n_tokens)? } else { [columns, n_tokens] };
         let (id, mask) = b.input("mask", DType::F16, &ne)?;

@@ -1,17 +1,17 @@
 //! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
 //! the matrix products of both, `activations` the activation functions, `gate` gates, `experts` mixtures of experts,
 //! `landmark` the logit of the landmark token, `moments` what importance matrices are made of; `attend` is attention through a cache,
-//! `delta_net` what recurrent layers have in its place, and `rotate` the rotary position embedding.
+//! `online` the same and its gradient in ops of every backend, `delta_net` what recurrent layers have in its place, and `rotate` the rotary position embedding.
 
 mod activations;
 mod attend;
 mod blocks;
 mod delta_net;
 mod experts;
-mod explicit;
 mod gate;
 mod landmark;
 mod moments;
+mod online;
 mod products;
 mod rotate;
 mod tape;
@@ -32,6 +32,9 @@ pub use attend::{Cached, GraphInputs, KindInputs, SeenInputs};
 pub use blocks::Graph;
 pub use delta_net::{DeltaInputs, Regroup, SeqGroups};
 pub use moments::Moments;
+pub use online::{
+    middle_and_half, n_tensors as n_tensors_of_tiles, Online, Part, Places, MAX_PLACE, NOWHERE, TILE_BYTES,
+};
 pub use rotate::{turns, Pairing, Rotation, RotationInputs};
 pub use tape::{Gradient, Recording, SavedActivation};
 
@@ -60,6 +63,8 @@ pub struct Shape {
     pub n_out: usize,
     /// For each kind of layer, the cells attended to.
     pub spans: Vec<Spans>,
+    /// Sequences that the tokens are of, at most.
+    pub n_seqs: usize,
     /// How recurrent layers see the tokens; [`SeqGroups::one`] where there are none of them.
     pub groups: SeqGroups,
     /// Under landmark attention, which takes tables in place of spans.

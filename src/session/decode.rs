@@ -7,6 +7,7 @@ use ggml::loss::row_loss;
 use rayon::prelude::*;
 
 use super::batch::Item;
+use super::inputs::table_of;
 use super::{Batch, Built, SeqId, Session};
 use crate::graph::{Cached, Graph, SeqGroups, Shape, Spans};
 use crate::kv::Span;
@@ -263,6 +264,7 @@ impl Session<'_> {
             n_tokens: items.len(),
             n_out: wanted.len(),
             spans: spans.clone(),
+            n_seqs: self.n_tables(table_of(&places).1.len()),
             groups,
             tables,
             probed: self.probed.clone(),
@@ -292,8 +294,8 @@ impl Session<'_> {
         let n_pairs: usize = self.model.adapters().iter().map(|a| a.n_pairs()).sum();
         let per_layer = TENSORS_PER_LAYER + if shape.moments { TENSORS_OF_MOMENTS } else { 0 };
         let hp = self.model.hparams();
-        let chunks = Cached::n_tensors_of_chunks(hp, &self.plan, self.capabilities, shape);
-        chunks + hp.n_layer * per_layer + n_pairs * TENSORS_PER_PAIR + TENSORS_ELSEWHERE
+        let tiles = Cached::n_tensors_of_tiles(hp, self.capabilities, shape);
+        tiles + hp.n_layer * per_layer + n_pairs * TENSORS_PER_PAIR + TENSORS_ELSEWHERE
     }
 
     /// Bytes a graph of this shape needs beside weights and cache.

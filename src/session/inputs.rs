@@ -1,12 +1,15 @@
 //! Fills a graph's inputs before it runs, and frees the cells that no later token sees.
 
 use ggml::attention::index_mask;
+use ggml::graph::Executor;
 
 use super::batch::Item;
 use super::{SeqId, Session};
-use crate::graph::{n_columns, turns, GraphInputs, SeenInputs, Spans};
+use crate::graph::{
+    middle_and_half, n_columns, turns, GraphInputs, Places, SeenInputs, Spans, MAX_PLACE, NOWHERE,
+};
 use crate::kv::Cell;
-use crate::model::Result;
+use crate::model::{Error, Result};
 use crate::rope::LayerPlan;
 use crate::Token;
 
@@ -60,7 +63,65 @@ fn fill_mask(
     }
 }
 
+/// For each token the number of its sequence among those that the tokens are of, and these sequences.
+pub(super) fn table_of(places: &[(SeqId, i32)]) -> (Vec<i32>, Vec<SeqId>) {
+    let mut seqs = Vec::new();
+    let table = |&(seq, _): &(SeqId, i32)| {
+        let known = seqs.iter().position(|&s| s == seq);
+        known.unwrap_or_else(|| {
+            seqs.push(seq);
+            seqs.len() - 1
+        }) as i32
+    };
+    (places.iter().map(table).collect(), seqs)
+}
+
+/// Fills the inputs of attention by tiles: where cells stand in each sequence, and where the keys of each token and branch
+/// begin and end.
+fn fill_places(
+    exec: &mut Executor,
+    ids: Places,
+    cells: &[Cell],
+    plan: &LayerPlan,
+    spans: &Spans,
+    places: &[(SeqId, i32)],
+) -> Result<()> {
+    if let Some((_, pos)) = places.iter().find(|(_, pos)| *pos as usize >= MAX_PLACE) {
+        let what = format!("position {pos}: attention in ops of every device counts to {}", MAX_PLACE - 1);
+        return Err(Error::Invalid(what));
+    }
+    let (tables, seqs) = table_of(places);
+    exec.set(ids.tables, &tables)?;
+    exec.fill(ids.keys, |keys: &mut [f32]| {
+        keys.fill(NOWHERE);
+        for (row, &seq) in keys.chunks_exact_mut(n_columns(spans).max(1)).zip(&seqs) {
+            let of_spans = spans.iter().flat_map(|span| span.start..span.start + span.len);
+            for (key, cell) in row.iter_mut().zip(of_spans.map(|i| cells.get(i))) {
+                if let Some(cell) = cell.filter(|cell| cell.seqs & (1 << seq) != 0) {
+                    *key = cell.pos as f32;
+                }
+            }
+        }
+    })?;
+    let used = plan.branches.iter().zip(spans).filter(|(_, span)| span.len > 0);
+    let mut ranges = Vec::new();
+    for (branch, _) in used {
+        let of_tokens = places.iter().map(|&(_, pos)| middle_and_half(branch.reach.keys(pos)));
+        let (middles, halves): (Vec<f32>, Vec<f32>) = of_tokens.map(|[middle, half]| (middle, half)).unzip();
+        ranges.extend(middles.into_iter().chain(halves));
+    }
+    Ok(exec.set(ids.ranges, &ranges)?)
+}
+
 impl Session<'_> {
+    /// The tables of places that so many sequences take: not always as many, so that graphs are used again.
+    pub(super) fn n_tables(&self, n_seqs: usize) -> usize {
+        if self.capabilities.branched_attention() {
+            return 1;
+        }
+        n_seqs.next_power_of_two()
+    }
+
     pub(super) fn fill(
         &mut self,
         ids: &GraphInputs,
@@ -94,9 +155,16 @@ impl Session<'_> {
                 }
                 self.exec.set(id, kept)?;
             }
-            let SeenInputs::Mask(mask) = ids.seen else {
-                tables.iter().try_for_each(|tables| tables.set(&mut self.exec, ids.seen))?;
-                continue;
+            let mask = match ids.seen {
+                SeenInputs::Mask(mask) => mask,
+                SeenInputs::Places(ids) => {
+                    fill_places(&mut self.exec, ids, self.kv.cells(), plan, spans, places)?;
+                    continue;
+                }
+                SeenInputs::Tables { .. } => {
+                    tables.iter().try_for_each(|tables| tables.set(&mut self.exec, ids.seen))?;
+                    continue;
+                }
             };
             let (cells, visible) = (self.kv.cells(), &mut self.scratch.visible);
             let mut indexed = Ok(());

@@ -24,7 +24,7 @@ pub(super) struct Cost<'a> {
     pub(super) n_cells: usize,
     /// Keys and values.
     pub(super) kv: usize,
-    /// The cells themselves, masks and scores, and states of recurrent layers.
+    /// The cells themselves, masks, and states of recurrent layers.
     pub(super) other: usize,
 }
 
@@ -46,12 +46,12 @@ impl<'a> Cost<'a> {
         let mut cost = Cost { hp, params, plan, n_cells, kv, other: 0 };
         // The cell, and its position once more for the mask.
         let cells = n_rows.saturating_mul(size_of::<Cell>() + size_of::<i32>());
-        let of_kinds = hp.attention.iter().zip(cost.spans()).map(|(layer, spans)| {
-            let scores = match params.attention {
-                Attention::Auto | Attention::Landmark(_) => 0,
-                Attention::Explicit => layer.n_head.saturating_mul(size_of::<f32>()),
-            };
-            let per_column = params.n_ubatch.saturating_mul(scores.saturating_add(size_of::<u16>()));
+        // Where attention goes by tiles, the place of each key stands for its column of the mask.
+        let per_column = match params.attention {
+            Attention::Auto | Attention::Landmark(_) => params.n_ubatch.saturating_mul(size_of::<u16>()),
+            Attention::Explicit => size_of::<f32>(),
+        };
+        let of_kinds = cost.spans().into_iter().map(|spans| {
             spans.iter().fold(0, |n: usize, s| n.saturating_add(s.len)).saturating_mul(per_column)
         });
         let states = States::bytes_for(hp, params.n_seq_max);

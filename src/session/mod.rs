@@ -44,9 +44,9 @@ pub type SeqId = u32;
 /// The way attention is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attention {
-    /// Flash attention where the device has it for this head width, explicit elsewhere.
+    /// In one op where the device has one for this plan and this width of heads, as [`Attention::Explicit`] elsewhere.
     Auto,
-    /// With the full score matrix.
+    /// In ops that every device has, a tile of keys at a time.
     Explicit,
     /// Of models with landmarks: over a few blocks before each query. [`Attention::Auto`] is over all of them.
     Landmark(TopBlocks),
@@ -280,12 +280,14 @@ impl<'m> Session<'m> {
         memory::Cost::new(self.model.hparams(), &self.sized, &self.plan)
     }
 
-    /// Measures the largest graph before it is built, and falls back to explicit attention if the device has
+    /// Measures the largest graph before it is built, and falls back to attention by tiles if the device has
     /// no flash attention for it.
     fn reserve(&mut self) -> Result<()> {
         let (spans, tables) = (self.cost().spans(), self.largest_tables());
         let (n_tokens, groups) = (self.params.n_ubatch, self.largest_groups(self.params.n_ubatch));
-        let largest = Shape { n_tokens, n_out: 1, spans, groups, tables, probed: 0..0, moments: false };
+        let n_seqs = self.n_tables(self.params.n_seq_max);
+        let largest =
+            Shape { n_tokens, n_out: 1, spans, n_seqs, groups, tables, probed: 0..0, moments: false };
         let compute = self.measure(&largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         match self.prepare(&largest) {

@@ -38,8 +38,9 @@ impl Session<'_> {
         let n = self.params.n_ubatch;
         let spans = self.cost().spans();
         let groups = SeqGroups::one(n);
+        let n_seqs = self.n_tables(1);
         let largest =
-            Shape { n_tokens: n, n_out: 0, spans, groups, tables: None, probed: 0..0, moments: true };
+            Shape { n_tokens: n, n_out: 0, spans, n_seqs, groups, tables: None, probed: 0..0, moments: true };
         let compute = self.measure(&largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         self.moments = true;

@@ -140,7 +140,9 @@ impl Session<'_> {
         let n = self.params.n_ubatch.min(MICRO_BATCH);
         let spans = self.cost().spans();
         let (groups, probed) = (SeqGroups::one(n), layers.clone());
-        let shape = Shape { n_tokens: n, n_out: 0, spans, groups, tables: None, probed, moments: false };
+        let n_seqs = self.n_tables(1);
+        let shape =
+            Shape { n_tokens: n, n_out: 0, spans, n_seqs, groups, tables: None, probed, moments: false };
         let compute = self.measure(&shape)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         self.probed = layers.clone();

@@ -15,7 +15,8 @@ use super::saved::{self, Activation, Checkpointing};
 use super::seen;
 use crate::arch::Transformer;
 use crate::graph::{
-    Capabilities, Gradient, Graph, Mixing, Pairing, Qkv, Recording, Rotation, RotationInputs, SavedActivation,
+    n_tensors_of_tiles, Capabilities, Gradient, Graph, Mixing, Pairing, Qkv, Recording, Rotation,
+    RotationInputs, SavedActivation,
 };
 use crate::hparams::{Hparams, LayerAttention};
 use crate::ids::{LinearId, ParamId};
@@ -59,7 +60,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    fn end(&self) -> usize {
+    pub(super) fn end(&self) -> usize {
         self.start + self.n
     }
 }
@@ -113,14 +114,15 @@ fn no_attention() -> Error {
 }
 
 impl Ctx<'_> {
-    /// Upper bound of a graph's tensors: explicit attention works in chunks of queries, and a longer context
-    /// has more of them.
-    pub(super) fn max_tensors(&self) -> usize {
+    /// Upper bound of a graph's tensors, where queries see `n_keys` keys: in ops of every device attention goes tile by tile,
+    /// forwards and backwards, for at most four groups of heads.
+    pub(super) fn max_tensors(&self, n_keys: usize) -> usize {
+        let most = 1 << 12;
         if self.capabilities.custom_ops {
-            1 << 12
-        } else {
-            1 << 16
+            return most;
         }
+        let n_rows = self.hp.attention.iter().map(|layer| layer.n_head).max().unwrap_or(1) * self.n_block;
+        most + 2 * 4 * n_tensors_of_tiles(n_rows, [n_keys])
     }
 
     fn recorded<'g, 'c, R>(

@@ -165,15 +165,15 @@ impl MemoryPlan {
         let mut exec = Executor::new(Backend::new(device, 1)?)?;
         let named = |e| Error::Invalid(format!("blocks of {n} tokens: {}", Error::from(e)));
         let mut most =
-            exec.measure(ctx.max_tensors(), |b| ctx.loss(b, n, true).map(|_| ())).map_err(named)?;
+            exec.measure(ctx.max_tensors(0), |b| ctx.loss(b, n, true).map(|_| ())).map_err(named)?;
         // Layers that are alike need the same.
         let firsts = (0..hp.n_layer).filter(|&il| !hp.layers[..il].contains(&hp.layers[il]));
         for il in firsts {
             let last = Block { il, start: n_ctx - n, n };
             let graphs = [
-                exec.measure(ctx.max_tensors(), |b| ctx.forward(b, last).map(|_| ())),
-                exec.measure(ctx.max_tensors(), |b| ctx.keys(b, last).map(|_| ())),
-                exec.measure(ctx.max_tensors(), |b| ctx.backward(b, last, n == n_ctx).map(|_| ())),
+                exec.measure(ctx.max_tensors(n_ctx), |b| ctx.forward(b, last).map(|_| ())),
+                exec.measure(ctx.max_tensors(n_ctx), |b| ctx.keys(b, last).map(|_| ())),
+                exec.measure(ctx.max_tensors(n_ctx), |b| ctx.backward(b, last, n == n_ctx).map(|_| ())),
             ];
             for bytes in graphs {
                 most = most.max(bytes.map_err(named)?);

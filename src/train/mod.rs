@@ -324,7 +324,7 @@ impl<'m> Trainer<'m> {
         let checkpointing = if training { self.checkpointing } else { Checkpointing::Inputs };
         let ids = {
             let (exec, ctx) = self.parts(checkpointing, training, seen.is_grouped());
-            exec.build(ctx.max_tensors(), |b| ctx.forward(b, block))?
+            exec.build(ctx.max_tensors(block.end()), |b| ctx.forward(b, block))?
         };
         self.fill(&ids, block, seen)?;
         self.compute()?;
@@ -347,7 +347,7 @@ impl<'m> Trainer<'m> {
     ) -> Result<Vec<f64>> {
         let ids = {
             let (exec, ctx) = self.parts(Checkpointing::Inputs, false, false);
-            exec.build(ctx.max_tensors(), |b| ctx.loss(b, block.n, factor.is_some()))?
+            exec.build(ctx.max_tensors(0), |b| ctx.loss(b, block.n, factor.is_some()))?
         };
         let scaled: Vec<f32> = weights.iter().map(|w| w * factor.unwrap_or(0.0)).collect();
         ids.fill(&mut self.exec, self.model.hparams().n_vocab, targets, &scaled)?;
@@ -370,7 +370,7 @@ impl<'m> Trainer<'m> {
         for &block in &blocks[..again] {
             let ids = {
                 let (exec, ctx) = self.parts(self.checkpointing, true, seen.is_grouped());
-                exec.build(ctx.max_tensors(), |b| ctx.keys(b, block))?
+                exec.build(ctx.max_tensors(block.end()), |b| ctx.keys(b, block))?
             };
             self.fill(&ids, block, seen)?;
             self.compute()?;
@@ -382,7 +382,7 @@ impl<'m> Trainer<'m> {
         for &block in blocks.iter().rev() {
             let ids = {
                 let (exec, ctx) = self.parts(self.checkpointing, true, seen.is_grouped());
-                exec.build(ctx.max_tensors(), |b| ctx.backward(b, block, alone))?
+                exec.build(ctx.max_tensors(block.end()), |b| ctx.backward(b, block, alone))?
             };
             self.fill(&ids, block, seen)?;
             if let Some(d_y) = ids.d_y {

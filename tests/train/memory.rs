@@ -24,9 +24,11 @@ fn need_grows_in_a_line_with_the_context() {
                 let found: Vec<i64> = (2..6).map(|i| at(4096 * i)).collect();
                 let steps: Vec<i64> = found.windows(2).map(|w| w[1] - w[0]).collect();
                 assert!(steps[0] > 0, "{about} {keep:?}");
-                // At the short end, what a block needs hides a part of it.
+                // At the short end, what a block needs hides a part of it. In ops of every device the scores of a block
+                // grow up to a tile's, and tensors do not always lie as close together.
+                let full = |s: i64| portable && 0 < s && s < steps[0] + steps[0] / 100;
                 assert!(
-                    steps.iter().all(|s| *s == steps[0]),
+                    steps.iter().all(|s| *s == steps[0] || full(*s)),
                     "{about} {keep:?} portable {portable}: {found:?}"
                 );
                 let short = at(2048) - at(1024);
@@ -36,6 +38,22 @@ fn need_grows_in_a_line_with_the_context() {
                 );
             }
         }
+    }
+}
+
+/// In ops of every device attention takes some tiles of keys, however many there are: with them grow their places alone, four
+/// bytes each, from where there is a whole tile to where there are more than 64.
+#[test]
+fn graphs_by_tiles_do_not_grow_with_the_context() {
+    for (about, model) in models() {
+        let graphs = |n: usize| {
+            let plan = MemoryPlan::new(&model, &with(n, Checkpointing::Inputs, true)).unwrap();
+            plan.parts.iter().find(|p| p.0 == "graphs").unwrap().1
+        };
+        let (short, long) = (1 << 18, 1 << 20);
+        let found = [graphs(short), graphs(long)];
+        println!("{about}: {found:?}");
+        assert!(found[1] - found[0] <= 4 * (long - short) + 4096, "{about}: {found:?}");
     }
 }
 

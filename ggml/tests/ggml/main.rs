@@ -24,5 +24,6 @@ mod ops;
 mod ops_back;
 mod ops_refuse;
 mod ops_rope;
+mod ops_tiles;
 mod recurrent;
 mod tiled;

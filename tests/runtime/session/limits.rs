@@ -102,3 +102,29 @@ fn memory_is_what_the_tensors_take() {
     let small = open(m, &SessionParams { n_ubatch: 8, ..params(300) }).memory().compute;
     assert!(small < open(m, &params(300)).memory().compute, "a smaller micro-batch takes less");
 }
+
+/// In ops of every device attention takes a tile of keys, however many there are: with them grow their places alone, four
+/// bytes for each key of each branch, as long as there are at most 64 tiles.
+#[test]
+fn attention_by_tiles_takes_a_tile_at_any_length() {
+    let m = model("llama-tiny", DType::F32);
+    for (rope, n_branches) in
+        [("plain", 1), ("self-extend:window=512,group=8", 2), ("dca:chunk=512,local=64", 3)]
+    {
+        let compute = |n_ctx: usize| {
+            let p = SessionParams {
+                rope: Some(rope.parse().unwrap()),
+                attention: Attention::Explicit,
+                portable: true,
+                ..params(n_ctx)
+            };
+            open(m, &p).memory().compute
+        };
+        let found: Vec<usize> = [14, 15, 16].map(|n| compute(1 << n)).into();
+        println!("{rope}: {found:?}");
+        for (i, pair) in found.windows(2).enumerate() {
+            let more = 1 << (14 + i);
+            assert!(pair[1] - pair[0] <= 4 * n_branches * more + 4096, "{rope}: {found:?}");
+        }
+    }
+}
