@@ -88,4 +88,28 @@ mod tests {
         }
         assert_eq!(cuts.len(), 3, "each place to cut the first document");
     }
+
+    /// All that can come of documents, written down anew: every place to cut each, first parts before second ones.
+    fn all_ways(documents: &[&[i32]]) -> std::collections::BTreeSet<Vec<i32>> {
+        let mut ways = vec![(Vec::new(), Vec::new())];
+        for document in documents {
+            let places =
+                if document.len() < 2 { document.len()..=document.len() } else { 1..=document.len() - 1 };
+            let with = |(first, second): &(Vec<i32>, Vec<i32>), at: usize| {
+                ([first, &document[..at]].concat(), [second, &document[at..]].concat())
+            };
+            ways = ways.iter().flat_map(|way| places.clone().map(move |at| with(way, at))).collect();
+        }
+        ways.into_iter().map(|(first, second)| [first, second].concat()).collect()
+    }
+
+    #[test]
+    fn every_way_occurs_and_no_other() {
+        let whole = sample().tokens;
+        let expected = all_ways(&[&whole[..4], &whole[4..10], &whole[10..]]);
+        assert_eq!(expected.len(), 15);
+        let found: std::collections::BTreeSet<Vec<i32>> =
+            (0..400).map(|seed| Cip.apply(sample(), &mut rng(seed, "test", 0, 0)).unwrap().tokens).collect();
+        assert_eq!(found, expected);
+    }
 }
