@@ -14,7 +14,7 @@ use ggml::graph::{Builder, InputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 
-/// Bytes of a tile's scores, where that is [`TILE_KEYS`] keys or more and makes [`MOST_TILES`] or fewer. Going backwards takes
+/// Bytes of a tile's scores, where that is 256 keys or more and makes 64 tiles or fewer. Going backwards takes
 /// some four times as much.
 pub const TILE_BYTES: usize = 64 << 20;
 
@@ -279,7 +279,7 @@ impl<'c> Online<'_, 'c> {
         self.scoring.sinks.map_or(Ok(all), |sinks| all.and_sinks(b, sinks))
     }
 
-    /// The gradient of the queries `[d, n_head, n]`, where `out` is what [`Attended::heads_lse`] gave and `d_out` the
+    /// The gradient of the queries `[d, n_head, n]`, where `out` is what `Attended::heads_lse` gave and `d_out` the
     /// gradient of the values in it. The gradients of keys and values are added to `below`, stored tensors of their
     /// shapes.
     ///
