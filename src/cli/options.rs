@@ -56,9 +56,9 @@ pub(crate) struct MachineArgs {
     /// Tokens computed at once
     #[arg(short, long, value_name = "N", default_value = "512", value_parser = tokens)]
     ubatch: usize,
-    /// Attention: auto (in one op where there is one), explicit (in ops that every device has, a tile of keys at a time), or, of adapters that were trained
-    /// with landmarks, landmark:top=K[,piece=N], over the K blocks before a query's own piece of N positions whose
-    /// landmarks score highest
+    /// Attention: auto (in one op where there is one), explicit (in ops that every device has, a tile of keys at a
+    /// time), or, of adapters that were trained with landmarks, landmark:top=K[,piece=N], over the K blocks before a
+    /// query's own piece of N positions whose landmarks score highest
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = attention)]
     attention: Attention,
     /// Rounding allowed in products of weights: of up to 32 tokens as libllama rounds, of more to 15 bits (auto); nothing
