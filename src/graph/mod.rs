@@ -1,7 +1,8 @@
 //! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
 //! the matrix products of both, `activations` the activation functions, `gate` gates, `experts` mixtures of experts,
 //! `landmark` the logit of the landmark token, `moments` what importance matrices are made of; `attend` is attention through a cache,
-//! `online` the same and its gradient in ops of every backend, `delta_net` what recurrent layers have in its place, and `rotate` the rotary position embedding.
+//! `online` the same and its gradient in ops of every backend, `delta_net` what recurrent layers have in its place, and
+//! `rotate` the rotary position embedding.
 
 mod activations;
 mod attend;
@@ -132,8 +133,9 @@ pub struct Capabilities {
     pub flash: bool,
 }
 
-/// Tokens up to which products are computed in 8-bit integers where fewer bits than 15 are lost by it than libllama loses. With
-/// more tokens converting a weight to 16 bits takes less time than multiplying it (AVX-512 with VNNI, Zen 5).
+/// Tokens up to which [`Math::Auto`] computes products in 8-bit integers. In batches of so few converting weights to 16 bits takes
+/// as long as multiplying them, and 8 bits are two to three times as fast (AVX-512 with VNNI, Zen 5); in larger ones 15 bits cost
+/// a third of the speed.
 const EIGHT_BITS: usize = 32;
 
 impl Capabilities {

@@ -23,7 +23,7 @@ const ROUND: f32 = 12_582_912.0;
 pub const MOST: usize = 8;
 /// Rows of floats from which on codes are put in order before they are multiplied.
 const PANEL_FROM: usize = 2 * MOST;
-/// Rows of weights that are taken together: threads must begin at multiples of it for the same sums.
+/// Rows of weights that are taken together, at most: fewer take as long. Sums do not depend on it.
 pub const ROWS: usize = 16;
 
 /// A set of instructions.
