@@ -233,22 +233,7 @@ pub static PROTOCOLS: &[Protocol] = &[
         part: None,
         sweep: one_window,
     },
-    Protocol {
-        name: "longlora",
-        source: "dvlab-research/LongLoRA eval.py",
-        about: "one stream, a window every S tokens, every token of every window scored, mean over windows, \
-            2.71828^mean; the last start is dropped (LongLoRA, LCEG)",
-        text: Text::Stream,
-        bos: BosRule::Flags,
-        stride: Some(256),
-        // Not e: the source raises this very constant to the mean.
-        #[allow(clippy::approx_constant)]
-        average: Average::Windows { base: 2.71828 },
-        overlaps: true,
-        restarts: false,
-        part: None,
-        sweep: longlora,
-    },
+    LONGLORA,
     Protocol {
         name: "stride",
         source: "ggml-org/llama.cpp tools/perplexity --ppl-stride (perplexity_v2)",
@@ -312,18 +297,29 @@ pub static PROTOCOLS: &[Protocol] = &[
             model is given 512 tokens at a time",
         about: "as longlora, each window in parts of 512 tokens, each from a fresh context, every token scored, mean over \
             parts: what LCEG reports of Landmark attention, at whatever ctx",
-        text: Text::Stream,
-        bos: BosRule::Flags,
-        stride: Some(256),
-        // As for `longlora`.
-        #[allow(clippy::approx_constant)]
-        average: Average::Windows { base: 2.71828 },
-        overlaps: true,
-        restarts: false,
         part: Some(LCEG_PART),
         sweep: |g| longlora(g).map(|sweep| sweep.in_parts(LCEG_PART)),
+        ..LONGLORA
     },
 ];
+
+/// LongLoRA's protocol, of which `lceg-landmark` is a variant.
+const LONGLORA: Protocol = Protocol {
+    name: "longlora",
+    source: "dvlab-research/LongLoRA eval.py",
+    about: "one stream, a window every S tokens, every token of every window scored, mean over windows, \
+        2.71828^mean; the last start is dropped (LongLoRA, LCEG)",
+    text: Text::Stream,
+    bos: BosRule::Flags,
+    stride: Some(256),
+    // Not e: the source raises this very constant to the mean.
+    #[allow(clippy::approx_constant)]
+    average: Average::Windows { base: 2.71828 },
+    overlaps: true,
+    restarts: false,
+    part: None,
+    sweep: longlora,
+};
 
 /// Tokens that LCEG's Landmark attention reads at a time, without a cache between them. Its script puts a landmark behind
 /// every 63 tokens, which 512 are no multiple of; here landmarks stand where they do in training.
