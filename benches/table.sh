@@ -21,7 +21,7 @@ WRITE=${WRITE:-32}
 REPETITIONS=${REPETITIONS:-3}
 THREADS=${THREADS:-0}
 CLOCK=${CLOCK:-wall}
-MATH=${MATH:-auto}
+MATH=${MATH:-int8}
 PYTHON=${PYTHON:-}
 FOLDER=target/table
 mkdir -p "$FOLDER"

@@ -15,8 +15,9 @@ pub enum Math {
     F32,
     /// Weights and activations to bfloat16, that is to 8 bits each. Not in training.
     Bf16,
-    /// Activations to 8 bits beside quantised weights in batches of any size: the fastest. Blocks that are rounded together are
-    /// of 32 values, where libllama has 256 beside K-quants. Not in training.
+    /// Activations to 8 bits beside quantised weights in batches of any size, except in AMX tiles, which keep 16: the fastest,
+    /// and what the programs take by default where text is written. Blocks that are rounded together are of 32 values, where
+    /// libllama has 256 beside K-quants. Not in training.
     Int8,
 }
 

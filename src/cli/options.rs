@@ -61,10 +61,11 @@ pub(crate) struct MachineArgs {
     /// query's own piece of N positions whose landmarks score highest
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = attention)]
     attention: Attention,
-    /// Rounding allowed in products of weights: of up to 32 tokens as libllama rounds, of more to 15 bits (auto); nothing
-    /// (f32); both factors to bfloat16 (bf16); or activations to 8 bits, as libllama does, which is the fastest (int8)
-    #[arg(long, value_name = "KIND", default_value = "auto")]
-    math: Math,
+    /// Rounding allowed in products of weights: of activations to 8 bits, as libllama does, which is the fastest (int8); the
+    /// same of up to 32 tokens, and of more to 15 bits (auto); both factors to bfloat16 (bf16); or nothing (f32). Default: int8
+    /// where text is written or speed is measured, auto where a model is measured
+    #[arg(long, value_name = "KIND")]
+    math: Option<Math>,
     /// Only operations that every backend has, in the weights' own types
     #[arg(long)]
     portable: bool,
@@ -82,10 +83,17 @@ fn attention(text: &str) -> Result<Attention, String> {
 }
 
 impl ModelArgs {
-    /// Finds the file and reads the options.
+    /// Finds the file and reads the options, for a command that measures the model.
     pub(crate) fn resolve(&self) -> anyhow::Result<ModelChoice> {
         let kv_type = DType::parse(&self.kv).with_context(|| format!("--kv {}: unknown type", self.kv))?;
         self.machine.choose(&self.model, kv_type, &self.lora, self.force_lora)
+    }
+
+    /// The same for a command that writes text, or measures speed.
+    pub(crate) fn resolve_to_write(&self) -> anyhow::Result<ModelChoice> {
+        let mut choice = self.resolve()?;
+        choice.session.math = self.machine.math.unwrap_or(Math::Int8);
+        Ok(choice)
     }
 }
 
@@ -105,7 +113,7 @@ impl MachineArgs {
         session.n_threads = if self.threads == 0 { ggml::backend::physical_cores() } else { self.threads };
         session.kv_type = kv_type;
         session.attention = self.attention;
-        session.math = self.math;
+        session.math = self.math.unwrap_or_default();
         session.portable = self.portable;
         Ok(ModelChoice {
             path: models::find(model)?,

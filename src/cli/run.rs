@@ -96,7 +96,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         (None, None) => return Err(usage("a prompt is needed: -p TEXT or -f FILE")),
     };
     let mut shown = ModelText::new(args.raw)?;
-    let choice = args.model.resolve()?;
+    let choice = args.model.resolve_to_write()?;
     let interrupt = Interrupt::install()?;
 
     let started = Instant::now();

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use ggml::eight_bits::EightBits;
 use ggml::graph::{Builder, InputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Result};
@@ -77,7 +78,8 @@ impl<'a, 'c> Graph<'a, 'c> {
     /// The type a weight is dequantized to for a product with `x`, where that is faster than its own product.
     fn dequantizes(&self, map: &Linear, x: Tensor<'c>) -> Option<DType> {
         let (dtype, n) = (map.weight.def().dtype, x.ne()[1]);
-        if self.products().in_tiles(dtype, x) || self.products().in_integers(dtype, x) {
+        let products = self.products();
+        if products.in_tiles(dtype, x) || products.in_integers(dtype, x) || products.in_eight_bits(dtype, x) {
             return None;
         }
         let Capabilities { always, dequantize, .. } = self.capabilities;
@@ -117,8 +119,8 @@ impl<'a, 'c> Graph<'a, 'c> {
         Ok(y)
     }
 
-    /// Several linear maps of one input, as one product where the weights are dequantised and small. In tiles they
-    /// share the packed input.
+    /// Several linear maps of one input, as one product where the weights are dequantised and small. Where inputs are
+    /// packed or rounded first they share them.
     pub fn linears<const N: usize>(&self, x: Tensor<'c>, maps: [&Linear; N]) -> Result<[Tensor<'c>; N]> {
         maps.iter().try_for_each(|map| self.watch(x, map))?;
         let to = self.dequantizes(maps[0], x);
@@ -136,6 +138,15 @@ impl<'a, 'c> Graph<'a, 'c> {
         if all(Products::in_integers) {
             let rounded = self.b.rounded(x)?;
             return self.each(x, maps, |w| self.b.integer_product(w, rounded));
+        }
+        if all(Products::in_shared_eight_bits) {
+            let mut rounded: Option<EightBits<'c>> = None;
+            return self.each(x, maps, |w| {
+                let served = rounded.filter(|rounded| rounded.serve(w.dtype()));
+                let served = served.map_or_else(|| self.b.eight_bits(x, w.dtype()), Ok)?;
+                rounded = Some(served);
+                self.b.shared_eight_bit_product(w, served)
+            });
         }
         match fused {
             Some(to) if self.tape.is_none() => {
@@ -163,7 +174,7 @@ impl<'a, 'c> Graph<'a, 'c> {
         &self,
         x: Tensor<'c>,
         maps: [&Linear; N],
-        product: impl Fn(Tensor<'c>) -> Result<Tensor<'c>>,
+        mut product: impl FnMut(Tensor<'c>) -> Result<Tensor<'c>>,
     ) -> Result<[Tensor<'c>; N]> {
         let mut out = [x; N];
         for (out, map) in out.iter_mut().zip(maps) {

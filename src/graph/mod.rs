@@ -144,16 +144,15 @@ impl Capabilities {
         let own = device.is_cpu() && !portable;
         let auto = own && math == Math::Auto;
         let dequantize = match math {
-            Math::Auto => device.fastest_product_type(),
+            Math::Auto | Math::Int8 => device.fastest_product_type(),
             Math::F32 => Some(DType::F32),
             Math::Bf16 => Some(DType::BF16),
-            Math::Int8 => None,
         };
         Capabilities {
             custom_ops: own,
             dequantize: dequantize.filter(|_| own),
             always: own && matches!(math, Math::F32 | Math::Bf16),
-            tiles: auto && ggml::tiled::has_tiles(),
+            tiles: own && matches!(math, Math::Auto | Math::Int8) && ggml::tiled::has_tiles(),
             integers: auto,
             eight_bits: match math {
                 Math::Auto if own => EIGHT_BITS,

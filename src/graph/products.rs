@@ -21,6 +21,10 @@ fn tiles_from(dtype: DType) -> Option<usize> {
     }
 }
 
+/// Tokens from which on a node of its own rounds them to 8 bits for several products. Of fewer, the threads of each product round
+/// them in less time than it takes to wait for one another once more.
+const SHARED_FROM: usize = 16;
+
 /// Builds products of F32 tensors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Products<'a, 'c> {
@@ -41,8 +45,14 @@ impl<'c> Products<'_, 'c> {
         self.capabilities.integers && !other_way && has_integer_product(dtype)
     }
 
+    /// Whether the product of a weight of this type with `x [.., T]` is computed in 8-bit integers that other products of `x` can
+    /// share.
+    pub(crate) fn in_shared_eight_bits(&self, dtype: DType, x: Tensor<'c>) -> bool {
+        x.ne()[1] >= SHARED_FROM && self.in_eight_bits(dtype, x) && !self.in_tiles(dtype, x)
+    }
+
     /// Whether the product of a weight of this type with `x [.., T]` is computed in 8-bit integers.
-    fn in_eight_bits(&self, dtype: DType, x: Tensor<'c>) -> bool {
+    pub(crate) fn in_eight_bits(&self, dtype: DType, x: Tensor<'c>) -> bool {
         x.ne()[1] <= self.capabilities.eight_bits && has_eight_bit_product(dtype)
     }
 
@@ -53,7 +63,11 @@ impl<'c> Products<'_, 'c> {
         } else if self.in_integers(w.dtype(), x) {
             self.b.integer_product(w, self.b.rounded(x)?)
         } else if self.in_eight_bits(w.dtype(), x) {
-            self.b.eight_bit_product(w, x)
+            if x.ne()[1] < SHARED_FROM {
+                self.b.eight_bit_product(w, x)
+            } else {
+                self.b.shared_eight_bit_product(w, self.b.eight_bits(x, w.dtype())?)
+            }
         } else {
             self.b.mul_mat(w, x)
         }

@@ -63,6 +63,47 @@ fn many_long_rows() {
     }
 }
 
+/// Floats that one node rounds give every weight they serve the product that it has with them alone.
+#[test]
+fn shared_floats_give_the_same_products() {
+    let types: Vec<DType> = TYPES.into_iter().filter(|t| has_eight_bit_product(*t)).collect();
+    for (k, m, n) in [(256, 5, 1), (512, 34, 6), (768, 300, 40), (8192, 17, 150)] {
+        let mut rng = Rng((k + n) as u64);
+        let values = rng.values(k * n);
+        for first in &types {
+            let mut served = 0;
+            for dtype in &types {
+                let (w, _) = stored(*dtype, &[k, m], &rng.values(k * m));
+                let mut run = |threads: usize, shared: bool| {
+                    eval(&mut executor(threads), |b, feed| {
+                        let x = feed.f32(b, &[k, n], &values)?;
+                        let rounded = b.eight_bits(x, *first)?;
+                        match (rounded.serve(*dtype), shared) {
+                            (true, true) => b.shared_eight_bit_product(b.stored(&w)?, rounded),
+                            (_, true) => {
+                                refused(
+                                    b.shared_eight_bit_product(b.stored(&w)?, rounded),
+                                    "shared_eight_bit_product",
+                                );
+                                b.eight_bit_product(b.stored(&w)?, x)
+                            }
+                            (serves, false) => {
+                                served += usize::from(serves);
+                                b.eight_bit_product(b.stored(&w)?, x)
+                            }
+                        }
+                    })
+                    .unwrap()
+                };
+                let alone = run(1, false);
+                assert_eq!(run(1, true), alone, "{dtype}, floats rounded for {first}: {k} {m} {n}");
+                assert_eq!(run(3, true), alone, "{dtype}, floats rounded for {first}: {k} {m} {n}, threads");
+            }
+            assert!(served > 0, "{first} serves itself");
+        }
+    }
+}
+
 #[test]
 fn wrong_shapes_and_types_are_refused() {
     executor(1)
@@ -76,6 +117,17 @@ fn wrong_shapes_and_types_are_refused() {
             ] {
                 refused(b.eight_bit_product(w, x), "eight_bit_product");
             }
+            if has_eight_bit_product(DType::Q4_1) {
+                refused(b.eight_bits(t(DType::F16, &[64, 2]), DType::Q4_1), "eight_bits");
+                refused(b.eight_bits(t(DType::F32, &[48, 2]), DType::Q4_1), "eight_bits");
+                refused(b.eight_bits(x, DType::Q4_K), "eight_bits");
+                let rounded = b.eight_bits(x, DType::Q4_1)?;
+                refused(
+                    b.shared_eight_bit_product(t(DType::Q4_1, &[96, 4]), rounded),
+                    "shared_eight_bit_product",
+                );
+            }
+            refused(b.eight_bits(x, DType::F16), "eight_bits");
             Ok(())
         })
         .unwrap();

@@ -117,7 +117,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if n_ctx < need {
         bail!("--ctx {n_ctx}: the longest test needs {need}");
     }
-    let choice = args.model.resolve()?;
+    let choice = args.model.resolve_to_write()?;
     if args.serve_libllama {
         return child::serve(&choice, args.clock);
     }

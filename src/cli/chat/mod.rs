@@ -77,7 +77,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         (None, None) => None,
     };
     let mut shown = ModelText::new(args.raw)?;
-    let choice = args.model.resolve()?;
+    let choice = args.model.resolve_to_write()?;
     let people = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !args.out.json;
     // The editor installs a SIGINT handler though it reads Ctrl-C as a key. The handler installed last is
     // called.

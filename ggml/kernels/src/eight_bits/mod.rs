@@ -9,16 +9,15 @@
 
 #[cfg(target_arch = "x86_64")]
 mod products;
+mod rounded;
+
+pub use rounded::{Layout, Rounded, Rounding};
 
 use crate::aligned::Aligned;
 #[cfg(target_arch = "x86_64")]
 use crate::codes::x86;
 use crate::codes::Kind;
 
-/// Values that are rounded together.
-const BLOCK: usize = 32;
-/// Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
-const ROUND: f32 = 12_582_912.0;
 /// Rows of floats multiplied at a time, at most.
 pub const MOST: usize = 8;
 /// Rows of floats from which on codes are put in order before they are multiplied.
@@ -96,63 +95,7 @@ macro_rules! with_kind {
     };
 }
 
-/// Rows of floats rounded to eight bits, for weights of one type.
-#[derive(Default)]
-pub struct Rounded {
-    kind: Option<(Instructions, Kind)>,
-    n_blocks: usize,
-    /// `[row][block][32]`
-    bytes: Aligned<i8>,
-    /// `[row][block]`
-    scales: Aligned<f32>,
-    /// `[row][block]`, or `[row][block][2]` in types whose factors are of sixteen weights: the sum of so many values, as a float
-    /// times the scale where a type adds, else as a whole number times the negative offset of codes.
-    totals: Aligned<i32>,
-}
-
-impl Rounded {
-    /// Takes rows of `k` floats, whole blocks, to be multiplied with weights of this type.
-    ///
-    /// # Panics
-    /// Where [`available`] is false, or `k` is not whole blocks of the type.
-    pub fn set<'a>(&mut self, kind: Kind, k: usize, rows: impl ExactSizeIterator<Item = &'a [f32]>) {
-        let with = Instructions::all().next().expect("the caller has asked whether there are instructions");
-        self.set_for(with, kind, k, rows);
-    }
-
-    fn set_for<'a>(
-        &mut self,
-        with: Instructions,
-        kind: Kind,
-        k: usize,
-        rows: impl ExactSizeIterator<Item = &'a [f32]>,
-    ) {
-        assert!(k.is_multiple_of(kind.block().0), "{kind:?}, rows of {k}");
-        (self.kind, self.n_blocks) = (Some((with, kind)), k / BLOCK);
-        self.bytes.refill(rows.len() * k, 0);
-        self.scales.refill(rows.len() * self.n_blocks, 0.0);
-        let halves = kind.halves();
-        let n_totals = if halves { 2 * self.n_blocks } else { self.n_blocks };
-        self.totals.refill(rows.len() * n_totals, 0);
-        let heads = self.scales.chunks_exact_mut(self.n_blocks.max(1));
-        let totals = self.totals.chunks_exact_mut(n_totals.max(1));
-        let parts = self.bytes.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(self.n_blocks.max(1));
-        let factor = (!kind.adds()).then(|| -with.offset(kind));
-        for (row, ((bytes, scales), totals)) in rows.zip(parts.zip(heads).zip(totals)) {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: whatever the instructions, the processor has AVX2.
-            unsafe {
-                if halves {
-                    round::<2>(&row[..k], bytes, scales, totals, factor);
-                } else {
-                    round::<1>(&row[..k], bytes, scales, totals, factor);
-                }
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            unreachable!("{row:?} {bytes:?} {scales:?} {totals:?} {factor:?}: the caller has asked");
-        }
-    }
-
+impl Rounded<'_> {
     /// Products of rows of weights, each of `row_bytes`, with `n` rounded rows from `first` on: `out` gets the number of a row of
     /// weights, counted from 0, that of a rounded row, and the products of this one with rows of weights from that one on.
     ///
@@ -160,6 +103,7 @@ impl Rounded {
     /// Where rows are not as long as the rounded ones, or these are fewer.
     pub fn products(
         &self,
+        kind: Kind,
         panel: &mut Panel,
         rows: &[u8],
         row_bytes: usize,
@@ -167,38 +111,42 @@ impl Rounded {
         mut out: impl FnMut(usize, usize, &[f32]),
     ) {
         let (mut at, end) = (first, first + n);
-        let many = n / MOST * MOST;
-        if many >= PANEL_FROM {
-            self.products_of_many(panel, rows, row_bytes, (first, many), &mut out);
-            at += many;
-        }
+        self.check(kind, rows, row_bytes, end);
         while at < end {
-            at += match end - at {
-                1 => self.products_of_few::<1>(rows, row_bytes, at, &mut out),
-                2..4 => self.products_of_few::<2>(rows, row_bytes, at, &mut out),
-                4..MOST => self.products_of_few::<4>(rows, row_bytes, at, &mut out),
-                _ => self.products_of_few::<MOST>(rows, row_bytes, at, &mut out),
+            // What is left of the rows that lie side by side.
+            let beside = (end - at).min(self.layout.width - at % self.layout.width);
+            at += match beside {
+                1 => self.products_of_few::<1>(kind, rows, row_bytes, at, &mut out),
+                2..4 => self.products_of_few::<2>(kind, rows, row_bytes, at, &mut out),
+                4..MOST => self.products_of_few::<4>(kind, rows, row_bytes, at, &mut out),
+                _ if end - at < PANEL_FROM => {
+                    self.products_of_few::<MOST>(kind, rows, row_bytes, at, &mut out)
+                }
+                _ => {
+                    let many = (end - at) / MOST * MOST;
+                    self.products_of_many(kind, panel, rows, row_bytes, (at, many), &mut out);
+                    many
+                }
             };
         }
     }
 
-    /// The instructions and the type, where rows are those of such weights.
-    fn checked(&self, rows: &[u8], row_bytes: usize, end: usize) -> (Instructions, Kind) {
-        let Some((with, kind)) = self.kind else { panic!("rows are rounded before they are multiplied") };
+    fn check(&self, kind: Kind, rows: &[u8], row_bytes: usize, end: usize) {
         let (block, block_bytes) = kind.block();
-        assert!(row_bytes == self.n_blocks * BLOCK / block * block_bytes && row_bytes > 0);
-        assert!(rows.len().is_multiple_of(row_bytes) && end * self.n_blocks <= self.scales.len());
-        (with, kind)
+        assert!(self.layout.serves(kind), "{kind:?}: rows are rounded for {:?}", self.layout.kind);
+        assert!(row_bytes == self.layout.k / block * block_bytes && rows.len().is_multiple_of(row_bytes));
+        assert!(end <= self.layout.n_groups() * self.layout.width);
     }
 
     fn products_of_few<const N: usize>(
         &self,
+        kind: Kind,
         rows: &[u8],
         row_bytes: usize,
         first: usize,
         out: &mut impl FnMut(usize, usize, &[f32]),
     ) -> usize {
-        let (with, kind) = self.checked(rows, row_bytes, first + N);
+        let with = self.layout.with;
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has the instructions that rows were rounded for.
         unsafe {
@@ -221,13 +169,14 @@ impl Rounded {
 
     fn products_of_many(
         &self,
+        kind: Kind,
         panel: &mut Panel,
         rows: &[u8],
         row_bytes: usize,
         which: (usize, usize),
         out: &mut impl FnMut(usize, usize, &[f32]),
     ) {
-        let (with, kind) = self.checked(rows, row_bytes, which.0 + which.1);
+        let with = self.layout.with;
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has the instructions that rows were rounded for.
         unsafe {
@@ -260,58 +209,6 @@ pub struct Panel {
     codes: Aligned<i32>,
     /// `[part][2][lane]`: the bits of factors, and of what is added.
     factors: Aligned<i32>,
-}
-
-/// Rounds blocks to bytes and scales; sums of all, or of each half where `PARTS` is 2, are multiplied by `factor`, or by the
-/// scale where there is none.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn round<const PARTS: usize>(
-    row: &[f32],
-    bytes: &mut [[i8; BLOCK]],
-    scales: &mut [f32],
-    totals: &mut [i32],
-    factor: Option<i32>,
-) {
-    let blocks = row.as_chunks::<BLOCK>().0.iter().zip(bytes);
-    for (((x, bytes), to), totals) in blocks.zip(scales).zip(totals.as_chunks_mut::<PARTS>().0) {
-        let largest = x.iter().fold(0.0f32, |m, x| if x.abs() > m { x.abs() } else { m });
-        let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-        // What is no number stays none.
-        let finite = x.iter().fold(true, |all, x| all & x.is_finite());
-        let scale = if finite { largest / 127.0 } else { f32::NAN };
-        bytes.iter_mut().zip(x).for_each(|(byte, x)| *byte = (x * inverse + ROUND).to_bits() as i8);
-        *to = scale;
-        for (total, part) in totals.iter_mut().zip(bytes.chunks_exact(BLOCK / PARTS)) {
-            let sum = part.iter().map(|x| i32::from(*x)).sum::<i32>();
-            *total = match factor {
-                Some(factor) => factor * sum,
-                None => (sum as f32 * scale).to_bits() as i32,
-            };
-        }
-    }
-}
-
-/// Where N rounded rows lie.
-#[cfg(target_arch = "x86_64")]
-struct Floats<const N: usize> {
-    bytes: [*const i8; N],
-    scales: [*const f32; N],
-    totals: [*const i32; N],
-}
-
-#[cfg(target_arch = "x86_64")]
-impl<const N: usize> Floats<N> {
-    /// Rows `first..first + N`.
-    fn new(x: &Rounded, first: usize) -> Floats<N> {
-        let n = x.n_blocks;
-        let n_totals = x.totals.len() / x.scales.len().max(1) * n;
-        Floats {
-            bytes: std::array::from_fn(|t| x.bytes[(first + t) * n * BLOCK..][..n * BLOCK].as_ptr()),
-            scales: std::array::from_fn(|t| x.scales[(first + t) * n..][..n].as_ptr()),
-            totals: std::array::from_fn(|t| x.totals[(first + t) * n_totals..][..n_totals].as_ptr()),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{Floats, Panel, Rounded, MOST as AT_ONCE};
+use super::rounded::{Floats, Rounded};
+use super::{Panel, MOST as AT_ONCE};
 use crate::codes::lanes::{Lanes, Narrow, Wide, MOST};
 use crate::codes::rows::{Blocks, Rows};
 
@@ -90,7 +91,7 @@ macro_rules! compiled_for {
                 /// Products of all rows with the rounded rows `first..first + N`, for `out`.
                 #[target_feature(enable = $features)]
                 pub(in crate::eight_bits) fn products<T: Rows, const N: usize>(
-                    x: &Rounded,
+                    x: &Rounded<'_>,
                     rows: &[u8],
                     row_bytes: usize,
                     first: usize,
@@ -103,7 +104,7 @@ macro_rules! compiled_for {
                 /// Products of all rows with the rounded rows `first..first + n`, whole [`AT_ONCE`], for `out`.
                 #[target_feature(enable = $features)]
                 pub(in crate::eight_bits) fn products_of_many<T: Rows>(
-                    x: &Rounded,
+                    x: &Rounded<'_>,
                     panel: &mut Panel,
                     rows: &[u8],
                     row_bytes: usize,
@@ -139,14 +140,14 @@ fn blocks_of<T: Rows>(rows: &[u8], row_bytes: usize, n_blocks: usize) -> ([&[T::
 /// The processor has the instructions of the set.
 #[inline(always)]
 unsafe fn products<S: Set, T: Rows, const N: usize>(
-    x: &Rounded,
+    x: &Rounded<'_>,
     rows: &[u8],
     row_bytes: usize,
     first: usize,
     out: &mut impl FnMut(usize, usize, &[f32]),
 ) {
-    let floats = Floats::<N>::new(x, first);
-    let n_blocks = x.n_blocks / T::PARTS;
+    let floats = Floats::new(x, first, N, x.layout.width);
+    let n_blocks = x.layout.n_blocks() / T::PARTS;
     let bytes_of_rows = S::Lanes::N * row_bytes;
     let ahead = AHEAD.next_multiple_of(bytes_of_rows);
     for (at, rows) in rows.chunks(bytes_of_rows).enumerate() {
@@ -176,7 +177,7 @@ unsafe fn products<S: Set, T: Rows, const N: usize>(
 /// The processor has the instructions of the set.
 #[inline(always)]
 unsafe fn products_of_many<S: Set, T: Rows>(
-    x: &Rounded,
+    x: &Rounded<'_>,
     panel: &mut Panel,
     rows: &[u8],
     row_bytes: usize,
@@ -184,7 +185,7 @@ unsafe fn products_of_many<S: Set, T: Rows>(
     n: usize,
     out: &mut impl FnMut(usize, usize, &[f32]),
 ) {
-    let n_blocks = x.n_blocks / T::PARTS;
+    let n_blocks = x.layout.n_blocks() / T::PARTS;
     let (n_parts, n_lanes) = (n_blocks * T::N_FACTORS, S::Lanes::N);
     let n_quads = if T::HALVES { 4 } else { 8 };
     panel.codes.resize(n_parts * n_quads * n_lanes);
@@ -212,7 +213,7 @@ unsafe fn products_of_many<S: Set, T: Rows>(
                 );
             }
             for first in (first..first + n).step_by(AT_ONCE) {
-                let floats = Floats::<AT_ONCE>::new(x, first);
+                let floats = Floats::new(x, first, AT_ONCE, AT_ONCE);
                 let mut totals = [S::Lanes::none(); AT_ONCE];
                 // In the order of products with fewer floats: sums are the same to the last bit.
                 for i in 0..n_parts {
@@ -286,13 +287,13 @@ unsafe fn each_part<S: Set, T: Rows>(
 /// Adds the products of a part of each row with its values of rounded rows.
 ///
 /// # Safety
-/// These have 32 bytes and a scale for each 32 values, and a total for each part; the processor has the instructions of the set.
+/// There are N rows of them, with such a part; the processor has the instructions of the set.
 #[inline(always)]
 unsafe fn add_part<S: Set, T: Rows, const N: usize>(
     codes: &[Ints<S>; 8],
     factor: <S::Lanes as Lanes>::Floats,
     added: <S::Lanes as Lanes>::Floats,
-    x: &Floats<N>,
+    x: &Floats,
     part: usize,
     totals: &mut [<S::Lanes as Lanes>::Floats; N],
 ) {
@@ -300,13 +301,14 @@ unsafe fn add_part<S: Set, T: Rows, const N: usize>(
     for (t, total) in totals.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
         unsafe {
-            let known = *x.totals[t].add(part);
-            let scale = *x.scales[t].add(if T::HALVES { part / 2 } else { part });
-            let values = x.bytes[t].add(part * 4 * n_quads).cast::<i32>();
+            let (block, half) = if T::HALVES { (part / 2, part % 2) } else { (part, 0) };
+            let (values, scale, known) = x.block(t, block);
+            let values = values.add(half * n_quads);
+            let known = *known.add(half * x.next_sum());
             // Two sums, so that fewer products wait for one another.
             let mut sums = [S::Lanes::all(if T::ADDS { 0 } else { known }), S::Lanes::all(0)];
             for (quad, codes) in codes[..n_quads].iter().enumerate() {
-                let four = S::Lanes::all(values.add(quad).read_unaligned());
+                let four = S::Lanes::all(*values.add(quad));
                 let sum = &mut sums[quad % 2];
                 *sum =
                     if T::SIGNED { S::signed(*sum, *codes, four) } else { S::unsigned(*sum, *codes, four) };

@@ -4,15 +4,34 @@ use super::*;
 use crate::codes::tests::{filled_row, random_rows};
 use crate::integers::tests::weights;
 
+const BLOCK: usize = 32;
+
+/// Rows rounded for these instructions.
+fn words<'a>(
+    with: Instructions,
+    kind: Kind,
+    rows: impl ExactSizeIterator<Item = &'a [f32]>,
+) -> (Layout, Vec<u32>) {
+    let mut rows = rows.enumerate().peekable();
+    let k = rows.peek().unwrap().1.len();
+    let layout = Layout::with(with, kind, k, rows.len());
+    let mut words = vec![0; layout.n_words().unwrap()];
+    rows.for_each(|(i, x)| {
+        let group = words.chunks_exact_mut(layout.group_words()).nth(i / layout.width).unwrap();
+        layout.round(i, x, group);
+    });
+    (layout, words)
+}
+
 fn check(with: Instructions, kind: Kind, k: usize, m: usize, n: usize) {
     let (block, n_bytes) = kind.block();
     let row_bytes = k / block * n_bytes;
     let rows = random_rows(kind, m, k);
     let x: Vec<f32> = (0..n * k).map(|i| (i as f32 * 0.37).sin() * (1.0 + (i / 32 % 3) as f32)).collect();
-    let mut rounded = Rounded::default();
-    rounded.set_for(with, kind, k, x.chunks_exact(k));
+    let (layout, words) = words(with, kind, x.chunks_exact(k));
+    let rounded = Rounded::new(layout, &words);
     let mut seen = vec![false; m * n];
-    rounded.products(&mut Panel::default(), &rows, row_bytes, (0, n), |first, t, products| {
+    rounded.products(kind, &mut Panel::default(), &rows, row_bytes, (0, n), |first, t, products| {
         for (row, product) in (first..).zip(products) {
             seen[row * n + t] = true;
             let w = weights(kind, &rows[row * row_bytes..][..row_bytes]);
@@ -60,16 +79,16 @@ fn do_not_depend_on_one_another() {
             let row_bytes = k / block * n_bytes;
             let rows = random_rows(kind, m, k);
             let x: Vec<f32> = (0..n * k).map(|i| (i as f32 * 0.37).sin()).collect();
-            let mut rounded = Rounded::default();
-            rounded.set_for(with, kind, k, x.chunks_exact(k));
+            let (layout, words) = words(with, kind, x.chunks_exact(k));
+            let rounded = Rounded::new(layout, &words);
             let mut all = vec![0.0; m * n];
             let mut panel = Panel::default();
-            rounded.products(&mut panel, &rows, row_bytes, (0, n), |row, t, products| {
+            rounded.products(kind, &mut panel, &rows, row_bytes, (0, n), |row, t, products| {
                 all[t * m + row..][..products.len()].copy_from_slice(products);
             });
             for (t, expected) in all.chunks_exact(m).enumerate() {
                 for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
-                    rounded.products(&mut panel, bytes, row_bytes, (t, 1), |_, _, products| {
+                    rounded.products(kind, &mut panel, bytes, row_bytes, (t, 1), |_, _, products| {
                         assert_eq!(products, &expected[row..][..1], "{with:?} {kind:?} {row} {t}");
                     });
                 }
@@ -88,10 +107,10 @@ fn the_largest_codes() {
                 let row = filled_row(kind, byte, 256 / block);
                 let w: f64 = weights(kind, &row).iter().sum();
                 for sign in [1.0f32, -1.0] {
-                    let mut rounded = Rounded::default();
-                    rounded.set_for(with, kind, 256, [&[sign; 256][..]].into_iter());
+                    let (layout, words) = words(with, kind, [&[sign; 256][..]].into_iter());
+                    let rounded = Rounded::new(layout, &words);
                     let panel = &mut Panel::default();
-                    rounded.products(panel, &row, 256 / block * n_bytes, (0, 1), |_, _, found| {
+                    rounded.products(kind, panel, &row, 256 / block * n_bytes, (0, 1), |_, _, found| {
                         let (expected, found) = (f64::from(sign) * w, f64::from(found[0]));
                         let off = (found - expected).abs();
                         assert!(
@@ -112,11 +131,11 @@ fn what_is_no_number_stays_none() {
             for no_number in [f32::NAN, f32::INFINITY] {
                 let mut x = vec![1.0; 256];
                 x[40] = no_number;
-                let mut rounded = Rounded::default();
-                rounded.set_for(with, kind, 256, [&x[..], &[0.0; 256]].into_iter());
+                let (layout, words) = words(with, kind, [&x[..], &[0.0; 256]].into_iter());
+                let rounded = Rounded::new(layout, &words);
                 let mut all = [1.0; 2];
                 let row = random_rows(kind, 1, 256);
-                rounded.products(&mut Panel::default(), &row, row.len(), (0, 2), |_, t, found| {
+                rounded.products(kind, &mut Panel::default(), &row, row.len(), (0, 2), |_, t, found| {
                     all[t] = found[0]
                 });
                 assert!(all[0].is_nan() && all[1] == 0.0, "{with:?} {kind:?}: {all:?}");
