@@ -178,20 +178,6 @@ impl Device {
         }
     }
 
-    /// The float type whose matrix products are fastest on this CPU, where they beat products of quantised
-    /// weights: BF16 where two BF16 units a core double the rate (AMD with AVX512-BF16), F32 on other CPUs
-    /// with AVX2 or AVX-512. `None` elsewhere and on other devices.
-    pub fn fastest_product_type(self) -> Option<crate::DType> {
-        let amd = self.description().to_ascii_lowercase().contains("amd");
-        if !self.is_cpu() {
-            None
-        } else if amd && self.has_feature("AVX512_BF16") {
-            Some(crate::DType::BF16)
-        } else {
-            self.has_feature("AVX2").then_some(crate::DType::F32)
-        }
-    }
-
     /// Whether its driver is Mesa's lavapipe, a Vulkan device in software. That of Mesa 22.3 takes a reference to the
     /// buffer of every descriptor in a set, also of those that no shader reads and whose buffer may be gone. ggml
     /// keeps its sets from one graph to the next and writes only what the next one reads: memory is used that was

@@ -79,7 +79,9 @@ impl<'a, 'c> Graph<'a, 'c> {
     fn dequantizes(&self, map: &Linear, x: Tensor<'c>) -> Option<DType> {
         let (dtype, n) = (map.weight.def().dtype, x.ne()[1]);
         let products = self.products();
-        if products.in_tiles(dtype, x) || products.in_integers(dtype, x) || products.in_eight_bits(dtype, x) {
+        let otherwise =
+            [Products::in_tiles, Products::in_integers, Products::in_eight_bits, Products::in_short_floats];
+        if otherwise.iter().any(|way| way(&products, dtype, x)) {
             return None;
         }
         let Capabilities { always, dequantize, .. } = self.capabilities;
@@ -102,7 +104,7 @@ impl<'a, 'c> Graph<'a, 'c> {
         } else {
             let w = self.b.stored(&map.weight)?;
             let y = match self.dequantizes(map, x) {
-                Some(to) => self.b.mul_mat(self.b.dequantize(&[w], to)?, x)?,
+                Some(to) => self.products().weight_times(self.b.dequantize(&[w], to)?, x)?,
                 None => self.products().weight_times(w, x)?,
             };
             self.bias(self.low_rank(y, x, map)?, map)?
@@ -152,7 +154,7 @@ impl<'a, 'c> Graph<'a, 'c> {
             Some(to) if self.tape.is_none() => {
                 let weights =
                     maps.iter().map(|map| self.b.stored(&map.weight)).collect::<Result<Vec<_>>>()?;
-                let all = self.b.mul_mat(self.b.dequantize(&weights, to)?, x)?;
+                let all = self.products().weight_times(self.b.dequantize(&weights, to)?, x)?;
                 let mut from = 0;
                 for (out, map) in out.iter_mut().zip(maps) {
                     let y = self.b.columns(all, from, map.n_out())?;

@@ -129,6 +129,10 @@ pub struct Capabilities {
     pub integers: bool,
     /// Tokens up to which products of quantised weights are computed in 8-bit integers.
     pub eight_bits: usize,
+    /// Products of weights in 16-bit floats by ops of our own.
+    pub short_floats: bool,
+    /// In graphs that are run backwards weights that are not trained are dequantised to bfloat16.
+    pub train_bf16: bool,
     /// Attention without the score matrix.
     pub flash: bool,
 }
@@ -144,7 +148,7 @@ impl Capabilities {
         let own = device.is_cpu() && !portable;
         let auto = own && math == Math::Auto;
         let dequantize = match math {
-            Math::Auto | Math::Int8 => device.fastest_product_type(),
+            Math::Auto | Math::Int8 => device.has_feature("AVX2").then_some(DType::F32),
             Math::F32 => Some(DType::F32),
             Math::Bf16 => Some(DType::BF16),
         };
@@ -159,6 +163,8 @@ impl Capabilities {
                 Math::Int8 if own => usize::MAX,
                 _ => 0,
             },
+            short_floats: own && math != Math::F32 && !ggml::tiled::has_tiles(),
+            train_bf16: false,
             flash: true,
         }
     }

@@ -4,6 +4,7 @@
 use ggml::eight_bits::has_eight_bit_product;
 use ggml::graph::Builder;
 use ggml::integers::has_integer_product;
+use ggml::short_floats::has_short_product;
 use ggml::tensor::Tensor;
 use ggml::{DType, Result};
 
@@ -24,6 +25,9 @@ fn tiles_from(dtype: DType) -> Option<usize> {
 /// Tokens from which on a node of its own rounds them to 8 bits for several products. Of fewer, the threads of each product round
 /// them in less time than it takes to wait for one another once more.
 const SHARED_FROM: usize = 16;
+
+/// Tokens from which on our products of weights in 16-bit floats pay for laying these out anew (Zen 5).
+const SHORT_FROM: usize = 96;
 
 /// Builds products of F32 tensors.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +55,11 @@ impl<'c> Products<'_, 'c> {
         x.ne()[1] >= SHARED_FROM && self.in_eight_bits(dtype, x) && !self.in_tiles(dtype, x)
     }
 
+    /// Whether the product of a weight of this type, of 16-bit floats, with `x [.., T]` is ours.
+    pub(crate) fn in_short_floats(&self, dtype: DType, x: Tensor<'c>) -> bool {
+        self.capabilities.short_floats && x.ne()[1] >= SHORT_FROM && has_short_product(dtype)
+    }
+
     /// Whether the product of a weight of this type with `x [.., T]` is computed in 8-bit integers.
     pub(crate) fn in_eight_bits(&self, dtype: DType, x: Tensor<'c>) -> bool {
         x.ne()[1] <= self.capabilities.eight_bits && has_eight_bit_product(dtype)
@@ -60,6 +69,8 @@ impl<'c> Products<'_, 'c> {
     pub(crate) fn weight_times(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
         if self.in_tiles(w.dtype(), x) {
             self.b.packed_product(w, self.b.pack(x)?)
+        } else if self.in_short_floats(w.dtype(), x) {
+            self.b.short_product(w, x)
         } else if self.in_integers(w.dtype(), x) {
             self.b.integer_product(w, self.b.rounded(x)?)
         } else if self.in_eight_bits(w.dtype(), x) {
@@ -75,7 +86,9 @@ impl<'c> Products<'_, 'c> {
 
     /// `a [k, m]` and `x [k, n]` to `[m, n]`.
     pub(crate) fn times(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        if self.capabilities.custom_ops {
+        if a.dtype() == DType::BF16 && self.capabilities.train_bf16 {
+            self.b.short_product(a, x)
+        } else if self.capabilities.custom_ops {
             self.b.gemm(a, x)
         } else {
             self.b.mul_mat(a, x)
@@ -84,7 +97,9 @@ impl<'c> Products<'_, 'c> {
 
     /// `a [m, k]` and `x [k, n]` to `[m, n]`.
     pub(crate) fn times_transposed(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        if self.capabilities.custom_ops {
+        if a.dtype() == DType::BF16 && self.capabilities.train_bf16 {
+            self.b.short_product_t(a, x)
+        } else if self.capabilities.custom_ops {
             self.b.gemm_t(a, x)
         } else {
             self.b.mul_mat(self.transposed(a)?, x)

@@ -305,7 +305,7 @@ impl<'a, 'c> Tape<'a, 'c> {
         self.push(TapeEntry::Norm { out, x, normed, weight, id, centered, eps });
     }
 
-    /// RowBlock of a weight as F32 `[n_in, n]`. On the CPU a whole weight is dequantised once a graph;
+    /// RowBlock of a weight as F32 `[n_in, n]`, or as BF16 where products are allowed to round so. On the CPU a whole weight is dequantised once a graph;
     /// elsewhere, and of a large one, memory counts more than the work.
     fn dequantized(
         &self,
@@ -331,7 +331,8 @@ impl<'a, 'c> Tape<'a, 'c> {
             return part(w);
         }
         if p.capabilities.custom_ops {
-            let floats = b.dequantize(&[part(w)?], DType::F32)?;
+            let to = if p.capabilities.train_bf16 { DType::BF16 } else { DType::F32 };
+            let floats = b.dequantize(&[part(w)?], to)?;
             if is_whole {
                 self.dequantized.borrow_mut().insert(id, floats);
             }

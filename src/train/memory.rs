@@ -2,6 +2,7 @@
 
 use ggml::backend::Backend;
 use ggml::graph::Executor;
+use ggml::short_floats::has_short_product;
 use ggml::tensor::Store;
 
 use super::cache::Cache;
@@ -17,6 +18,7 @@ use crate::hparams::Hparams;
 use crate::math::Math;
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, Spec};
+use crate::DType;
 
 /// Bytes, on the device and on the host.
 #[derive(Debug, Clone, PartialEq)]
@@ -103,7 +105,18 @@ fn check_reach(model: &Model, settings: &TrainParams, plan: &Plan) -> Result<()>
 pub(super) fn capabilities(model: &Model, settings: &TrainParams) -> Capabilities {
     // Weights are dequantised by the tape, and their products are products of floats.
     let all = Capabilities::new(model.backend_device(), settings.portable, settings.math);
-    Capabilities { dequantize: None, always: false, integers: false, eight_bits: 0, flash: false, ..all }
+    // In tiles fewer bits are rounded away, and they are as fast as AVX-512's products of bfloat16.
+    let tiles = all.tiles || all.custom_ops && settings.math == Math::Bf16 && ggml::tiled::has_tiles();
+    Capabilities {
+        dequantize: None,
+        always: false,
+        integers: false,
+        eight_bits: 0,
+        tiles,
+        train_bf16: all.short_floats && settings.math == Math::Bf16 && has_short_product(DType::BF16),
+        flash: false,
+        ..all
+    }
 }
 
 impl MemoryPlan {
@@ -115,6 +128,7 @@ impl MemoryPlan {
     pub fn new(model: &Model, settings: &TrainParams) -> Result<MemoryPlan> {
         check(model.hparams(), settings)?;
         check_recurrent(model.hparams(), capabilities(model, settings))?;
+        check_math(settings, capabilities(model, settings))?;
         let n_block = settings.n_block.min(settings.attention.n_positions(settings.n_ctx));
         check_block(model.hparams().n_vocab, n_block, capabilities(model, settings).custom_ops)?;
         // As much again is left to others.
@@ -281,11 +295,20 @@ fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
     if settings.n_block == 0 {
         return Err(Error::Invalid("block: expected at least 1 token, found 0".into()));
     }
-    if matches!(settings.math, Math::Bf16 | Math::Int8) {
-        let found = settings.math;
-        return Err(Error::Invalid(format!("math: expected auto or f32 in training, found {found}")));
+    if settings.math == Math::Int8 {
+        return Err(Error::Invalid("math: expected auto, f32 or bf16 in training, found int8".into()));
     }
     Ok(())
+}
+
+/// Products of bfloat16 are ours, and for processors that have instructions for them.
+fn check_math(settings: &TrainParams, capabilities: Capabilities) -> Result<()> {
+    if settings.math != Math::Bf16 || capabilities.train_bf16 || capabilities.tiles {
+        return Ok(());
+    }
+    let what = "math: bf16: in training it is for processors with AVX-512 BF16 or AMX, and by ops of our own (not portable); \
+                expected auto or f32";
+    Err(Error::Invalid(what.into()))
 }
 
 /// Gated delta-nets are trained by ops of our own.

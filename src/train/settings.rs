@@ -31,7 +31,7 @@ pub struct TrainParams {
     pub saved_type: SavedType,
     /// Bytes that a weight dequantised to floats may take at once.
     pub dequantize_bytes: usize,
-    /// Rounding allowed in products: [`Math::Auto`] or [`Math::F32`].
+    /// Rounding allowed in products: [`Math::Auto`], [`Math::F32`] or [`Math::Bf16`].
     pub math: Math,
     /// Only ops every backend has.
     pub portable: bool,

@@ -84,10 +84,10 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
 }
 
 /// A model whose weights are quantised, with an output matrix of its own or not.
-fn quantised(shape: &str) -> Model {
-    let path = scratch(&format!("train-{shape}-q8_0.gguf"));
+pub(crate) fn quantised(shape: &str, dtype: DType) -> Model {
+    let path = scratch(&format!("train-{shape}-{}.gguf", dtype.name()));
     let shape = Shape { n_vocab: N_VOCAB, n_layer: 1, ..Shape::named(shape).unwrap() };
-    write(&shape, DType::Q8_0, 3, &path).unwrap();
+    write(&shape, dtype, 3, &path).unwrap();
     load(&path)
 }
 
@@ -432,7 +432,7 @@ fn norms_embeddings_and_the_output_have_gradients() {
 #[test]
 fn quantised_weights_dequantized_in_chunks_give_the_same() {
     for shape in ["llama-tiny", "qwen2-tiny", "llama-tiny-tied"] {
-        let model = quantised(shape);
+        let model = quantised(shape, DType::Q8_0);
         for (portable, dequantize_bytes) in [(false, 1 << 30), (false, 40_000), (true, 40_000), (true, 9_000)]
         {
             let mut settings = TrainParams { portable, dequantize_bytes, ..settings(24, 10, "plain") };

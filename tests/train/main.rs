@@ -23,6 +23,7 @@ mod invalid;
 mod landmark;
 mod landmark_session;
 mod landmark_top;
+mod math;
 mod memory;
 mod optim;
 mod overfit;

@@ -19,6 +19,7 @@ pub mod integers;
 pub mod output;
 pub mod pool;
 pub mod rotate;
+pub mod short_floats;
 pub mod sigmoid;
 pub mod tiled;
 

@@ -26,4 +26,5 @@ mod ops_refuse;
 mod ops_rope;
 mod ops_tiles;
 mod recurrent;
+mod short_floats;
 mod tiled;

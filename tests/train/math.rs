@@ -1,0 +1,55 @@
+//! Rounding in training: gradients under bfloat16 beside those of floats.
+
+use ropewalk::math::Math;
+use ropewalk::train::{Sequence, TrainParams, Trainer};
+use ropewalk::DType;
+
+use crate::common::some_tokens;
+use crate::gradients::{fill, quantised, settings, targets, N_VOCAB};
+
+/// The loss of some tokens, and all gradients in a row.
+fn gradients(shape: &str, dtype: DType, change: &dyn Fn(&mut TrainParams)) -> (f64, Vec<f32>) {
+    let model = quantised(shape, dtype);
+    let mut how = settings(48, 20, "yarn:factor=4");
+    how.lora.targets = targets(&["all", "output"]);
+    change(&mut how);
+    let mut trainer = Trainer::new(&model, &how).unwrap();
+    fill(&mut trainer);
+    let loss = trainer.accumulate(Sequence::new(&some_tokens(49, N_VOCAB)), 1.0).unwrap();
+    (loss, trainer.params().grads().unwrap().concat())
+}
+
+#[test]
+fn bfloat16_rounds_gradients_as_far_as_its_digits_go() {
+    if !ggml::short_floats::has_short_product(DType::BF16) && !ggml::tiled::has_tiles() {
+        eprintln!("skipped, for this processor has no products of bfloat16");
+        return;
+    }
+    for (shape, dtype) in [
+        ("llama-tiny", DType::Q8_0),
+        ("qwen2-tiny", DType::Q4_1),
+        ("llama-tiny-tied", DType::Q5_0),
+        ("llama-tiny", DType::F16),
+        ("llama-tiny", DType::BF16),
+    ] {
+        let with = |math| gradients(shape, dtype, &|how| how.math = math);
+        let ((loss, floats), (rounded_loss, rounded)) = (with(Math::F32), with(Math::Bf16));
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+        let cosine = dot(&floats, &rounded) / (dot(&floats, &floats) * dot(&rounded, &rounded)).sqrt();
+        let off = (rounded_loss - loss).abs();
+        println!("{shape} {}: cosine {cosine}, loss {off:.1e} of {loss} off", dtype.name());
+        // A factor is rounded by 2^-9 of itself at most, and sums of rounded terms cancel; a wrong product would be far off.
+        assert!(cosine > 0.999 && off < 2e-3 * loss, "{shape} {}: {cosine}, {off}", dtype.name());
+        assert!(floats != rounded, "{shape} {}: nothing was rounded", dtype.name());
+        // Neither threads nor how many rows are dequantised at once decide a bit of them.
+        let again = gradients(shape, dtype, &|how| {
+            (how.math, how.n_threads) = (Math::Bf16, 3);
+        });
+        assert_eq!((rounded_loss, &rounded), (again.0, &again.1), "{shape}: threads");
+        let (loss_in_parts, _) = gradients(shape, dtype, &|how| {
+            (how.math, how.dequantize_bytes) = (Math::Bf16, 9_000);
+        });
+        let off = (loss_in_parts - rounded_loss).abs();
+        assert!(off < 1e-5 * loss, "{shape} {}: {off:e}, weights in parts", dtype.name());
+    }
+}
