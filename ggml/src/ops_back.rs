@@ -32,10 +32,11 @@ impl<'c> Builder<'c> {
     }
 
     /// The gradient of `x` where `grad` is that of `rms_norm(x, eps)`: `(grad - y mean(grad * y)) / rms`, `y`
-    /// the result.
+    /// the result. Vulkan's backend takes any `x` and reads its rows as if they lay one behind the other.
     pub fn rms_norm_back(&self, grad: Tensor<'c>, x: Tensor<'c>, eps: f32) -> Result<Tensor<'c>> {
-        let ok = grad.ne() == x.ne() && f32_rows(grad) && f32_rows(x) && eps >= 0.0;
-        check(ok, "rms_norm_back", "f32 rows of one shape, eps >= 0", &[grad, x])?;
+        let rows = |t| f32_rows(t) && contiguous(t);
+        let ok = grad.ne() == x.ne() && rows(grad) && rows(x) && eps >= 0.0;
+        check(ok, "rms_norm_back", "contiguous f32 of one shape, eps >= 0", &[grad, x])?;
         call!(self, "rms_norm_back", ggml_rms_norm_back(grad.ptr.as_ptr(), x.ptr.as_ptr(), eps))
     }
 

@@ -21,6 +21,17 @@ pub(super) struct Activations<'a, 'c> {
     pub(super) exact: bool,
 }
 
+/// `x`, as a copy where its rows do not lie one behind the other: devices read them so in the gradients of some ops.
+pub(super) fn without_gaps<'c>(b: &Builder<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+    let (ne, nb) = (x.ne(), x.nb());
+    let gap = (1..ne.len()).any(|i| ne[i] > 1 && nb[i] != 4 * ne[..i].iter().product::<usize>());
+    if gap {
+        b.cont(x)
+    } else {
+        Ok(x)
+    }
+}
+
 /// `x` less the mean of each row. The function is its own gradient.
 pub(super) fn centered<'c>(b: &Builder<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
     let n = x.ne()[0] as f32;
@@ -80,9 +91,8 @@ impl<'c> Activations<'_, 'c> {
         if self.own {
             return self.halves(self.b.swiglu_back(d, gate, up)?, gate);
         }
-        // Rows of a fused product are apart, and on devices these ops read them one behind the other.
-        let [n, n_rows, ..] = gate.ne();
-        let gate = if n_rows > 1 && gate.nb()[1] > 4 * n { self.b.cont(gate)? } else { gate };
+        // Columns of a fused product are rows with gaps.
+        let gate = without_gaps(self.b, gate)?;
         let d_gate = self.b.silu_back(self.b.mul(d, up)?, gate)?;
         Ok([d_gate, self.b.mul(d, self.b.silu(gate)?)?])
     }

@@ -14,7 +14,7 @@ use ggml::tensor::{StoreTensor, Tensor};
 use ggml::tiled::Packed;
 use ggml::{DType, Result};
 
-use super::activations::{centered, Activations};
+use super::activations::{centered, without_gaps, Activations};
 use super::experts::ExpertsEntry;
 use super::gate::GateEntry;
 use super::landmark::RowEntry;
@@ -434,7 +434,7 @@ impl<'a, 'c> Tape<'a, 'c> {
                 }
                 let d = b.mul(d, *weight)?;
                 let d_x = match is_centered {
-                    false => b.rms_norm_back(d, *x, *eps)?,
+                    false => b.rms_norm_back(d, without_gaps(b, *x)?, *eps)?,
                     true => centered(b, b.rms_norm_back(d, centered(b, *x)?, *eps)?)?,
                 };
                 grads.add(p, *x, d_x)
