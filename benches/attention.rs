@@ -1,17 +1,23 @@
-//! Attention on one core, ours and ggml's flash attention, in operations a second (two for each multiply-add
-//! of keys and values that are seen): a prompt's last 512 tokens, and a single one.
+//! Attention in operations a second (two for each multiply-add of keys and values that are seen): a prompt's last 512 tokens,
+//! and a single one. On one core of the CPU our own op, ggml's flash attention, and attention by tiles of keys, which is made of
+//! ops of every backend; where `ROPEWALK_BENCH_DEVICE` names another device, as `--device` does, the latter two there. Times are
+//! those of the processor, which other work on the machine changes less, where `ROPEWALK_BENCH_CLOCK` is `cpu`.
 
 // The macros of criterion expand to functions without documentation.
 #![allow(missing_docs)]
 
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
+use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
-use ggml::attention::{index_mask, mask_shape, AttentionBranch};
+use ggml::attention::{index_mask, mask_shape, AttentionBranch, Scoring};
 use ggml::backend::{Backend, Device};
-use ggml::graph::{Executor, InputId};
-use ggml::tensor::{Store, StoreTensor, TensorDef};
+use ggml::graph::{Builder, Executor, InputId};
+use ggml::machine::processor_time;
+use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{dtype, DType, Error, Result};
+use ropewalk::graph::{middle_and_half, n_tensors_of_tiles, Online, Part, Places, TILE_BYTES};
 
 const D: usize = 64;
 const N_HEAD: usize = 9;
@@ -21,31 +27,70 @@ fn values(n: usize) -> Vec<f32> {
     (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0).collect()
 }
 
+fn device() -> Result<Device> {
+    Device::find(&std::env::var("ROPEWALK_BENCH_DEVICE").unwrap_or_else(|_| "cpu".into()))
+}
+
 fn cache(dtype: DType, n_kv: usize) -> Result<[StoreTensor; 2]> {
     let row = D * N_HEAD_KV;
     let defs = ["k", "v"].map(|name| TensorDef::new(name, dtype, &[row, n_kv]));
-    let store = Store::new(Device::find("cpu")?, defs.into_iter().collect::<Result<_>>()?, "a bench")?;
+    let store = Store::new(device()?, defs.into_iter().collect::<Result<_>>()?, "a bench")?;
     let bytes = dtype::quantize(dtype, row, &values(row * n_kv))?;
     store.write(0, 0, &bytes)?;
     store.write(1, 0, &bytes)?;
     Ok([0, 1].map(|index| StoreTensor { store: store.clone(), index }))
 }
 
+/// The heads of some keys or values, `[D, keys, N_HEAD_KV]`.
+fn heads<'c>(b: &Builder<'c>, t: &StoreTensor, keys: Range<usize>) -> Result<Tensor<'c>> {
+    let t = b.stored(t)?;
+    let (head, row) = (t.dtype().row_bytes(D).unwrap_or(0), t.nb()[1]);
+    b.view(t, [D, keys.len(), N_HEAD_KV, 1], [row, head, t.nb()[2]], keys.start * row)
+}
+
+/// Causal attention of the last `n` positions by tiles of keys, in `parts` branches.
+fn load_tiles(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Executor> {
+    let [k, v] = cache(dtype, n_kv)?;
+    let mut exec = Executor::new(Backend::new(device()?, 1)?)?;
+    // As windows do, each branch has an equal share of the keys, and no others.
+    let share = |part: usize| (part * n_kv).div_ceil(parts)..((part + 1) * n_kv).div_ceil(parts);
+    let n_tensors = 64 + n_tensors_of_tiles(n * N_HEAD, (0..parts).map(|part| share(part).len()));
+    let (q, places) = exec.build::<(InputId, Places), Error>(n_tensors, |b| {
+        let (q_id, q) = b.input("q", DType::F32, &[D, N_HEAD, n])?;
+        let (places, seen) = Places::new(b, [n_kv, 1], n, parts)?;
+        let part = |range: usize| {
+            let (k, v) = (heads(b, &k, share(range))?, heads(b, &v, share(range))?);
+            Ok(Part { branch: AttentionBranch { q, k, v }, first: share(range).start, range })
+        };
+        let all = (0..parts).map(part).collect::<Result<Vec<_>>>()?;
+        let scoring = Scoring::from(1.0 / (D as f32).sqrt());
+        let online = Online { b, seen, scoring, tile_bytes: TILE_BYTES };
+        b.output(online.forward(&all)?.heads(b)?);
+        Ok((q_id, places))
+    })?;
+    exec.set(q, &values(D * N_HEAD * n))?;
+    exec.set(places.keys, &(0..n_kv).map(|key| key as f32).collect::<Vec<_>>())?;
+    exec.set(places.tables, &vec![0i32; n])?;
+    let seen = |part: usize, t: usize| {
+        let keys = share(part);
+        middle_and_half(keys.start as i32..keys.end.min(n_kv - n + t + 1) as i32)
+    };
+    let numbers = (0..parts).flat_map(|part| (0..2).map(move |i| (part, i)));
+    let ranges: Vec<f32> = numbers.flat_map(|(part, i)| (0..n).map(move |t| seen(part, t)[i])).collect();
+    exec.set(places.ranges, &ranges)?;
+    Ok(exec)
+}
+
 /// Causal attention of the last `n` positions, in `parts` branches (0: ggml's own op).
 fn load(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Executor> {
     let [k, v] = cache(dtype, n_kv)?;
-    let mut exec = Executor::new(Backend::new(Device::find("cpu")?, 1)?)?;
+    let mut exec = Executor::new(Backend::new(device()?, 1)?)?;
     let n_columns = n_kv * parts.max(1);
     let shape = if parts == 0 { [n_columns, n] } else { mask_shape(n_columns, n)? };
     let (q, mask) = exec.build::<(InputId, InputId), Error>(32, |b| {
         let (q_id, q) = b.input("q", DType::F32, &[D, N_HEAD, n])?;
         let (mask_id, mask) = b.input("mask", DType::F16, &shape)?;
-        let heads = |t: &StoreTensor| {
-            let t = b.stored(t)?;
-            let head = dtype.row_bytes(D).unwrap_or(0);
-            b.view(t, [D, n_kv, N_HEAD_KV, 1], [t.nb()[1], head, t.nb()[2]], 0)
-        };
-        let (k, v, scale) = (heads(&k)?, heads(&v)?, 1.0 / (D as f32).sqrt());
+        let (k, v, scale) = (heads(b, &k, 0..n_kv)?, heads(b, &v, 0..n_kv)?, 1.0 / (D as f32).sqrt());
         b.output(match parts {
             0 => b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, scale)?,
             _ => b.attention(&vec![AttentionBranch { q, k, v }; parts], mask, scale)?,
@@ -73,25 +118,78 @@ fn load(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Executor> {
     Ok(exec)
 }
 
-fn ops(c: &mut Criterion) {
+/// The time that passes, or that processors spend on this process.
+#[derive(Debug)]
+struct Clock {
+    start: Instant,
+    of_processors: bool,
+}
+
+impl Clock {
+    fn new() -> Clock {
+        let of_processors = std::env::var("ROPEWALK_BENCH_CLOCK").is_ok_and(|kind| kind == "cpu");
+        Clock { start: Instant::now(), of_processors }
+    }
+}
+
+impl Measurement for Clock {
+    type Intermediate = Duration;
+    type Value = Duration;
+
+    fn start(&self) -> Duration {
+        let spent = if self.of_processors { processor_time() } else { None };
+        spent.unwrap_or_else(|| self.start.elapsed())
+    }
+
+    fn end(&self, at: Duration) -> Duration {
+        self.start() - at
+    }
+
+    fn add(&self, a: &Duration, b: &Duration) -> Duration {
+        *a + *b
+    }
+
+    fn zero(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn to_f64(&self, value: &Duration) -> f64 {
+        WallTime.to_f64(value)
+    }
+
+    fn formatter(&self) -> &dyn ValueFormatter {
+        WallTime.formatter()
+    }
+}
+
+fn ops(c: &mut Criterion<Clock>) {
     let mut group = c.benchmark_group("attention");
     group
         .sample_size(20)
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_millis(800));
-    for (n, n_kv) in [(512usize, 2048usize), (512, 8192), (8, 8192), (1, 8192)] {
+    let on_cpu = device().is_ok_and(Device::is_cpu);
+    for (n, n_kv) in
+        [(512usize, 2048usize), (512, 8192), (512, 16384), (8, 8192), (1, 4096), (1, 8192), (1, 16384)]
+    {
         let seen = n * n_kv - n * (n - 1) / 2;
         group.throughput(Throughput::Elements((4 * seen * N_HEAD * D) as u64));
         for dtype in [DType::F16, DType::Q8_0] {
-            for (name, parts) in [("flash_attn", 0), ("attention", 1), ("attention_3", 3)] {
-                let mut exec = load(n, n_kv, dtype, parts).unwrap_or_else(|e| panic!("{e}"));
+            type Load = fn(usize, usize, DType, usize) -> Result<Executor>;
+            let own = [("attention", load as Load, 1), ("attention_3", load, 3)];
+            let all = [("flash_attn", load as Load, 0), ("tiles", load_tiles, 1), ("tiles_3", load_tiles, 3)];
+            for (name, load, parts) in all.into_iter().chain(own.into_iter().filter(|_| on_cpu)) {
                 let id = BenchmarkId::new(name, format!("{n}x{n_kv}_{dtype}"));
-                group.bench_function(id, |b| b.iter(|| exec.compute()));
+                // Loaded here, so that what a filter leaves out takes no memory.
+                group.bench_function(id, |b| {
+                    let mut exec = load(n, n_kv, dtype, parts).unwrap_or_else(|e| panic!("{e}"));
+                    b.iter(|| exec.compute().unwrap_or_else(|e| panic!("{e}")));
+                });
             }
         }
     }
     group.finish();
 }
 
-criterion_group!(benches, ops);
+criterion_group!(name = benches; config = Criterion::default().with_measurement(Clock::new()); targets = ops);
 criterion_main!(benches);
