@@ -25,11 +25,11 @@ use crate::{sys, DType, Error, Result};
 /// Rows of a tile (tokens times query heads of one KV head): enough that the time to convert a key to floats
 /// is small beside the products with it.
 const TILE_ROWS: usize = 192;
-/// With fewer tiles than this, columns are cut too.
+/// With fewer tiles than this, columns are cut too; also where there is one token, for its heads to be taken together.
 const FEW_TILES: usize = 16;
 /// The number of ranges aimed at when columns are cut, each of all heads: several for each thread, which take them in
 /// turn.
-const CUT_UNITS: usize = 64;
+const CUT_UNITS: usize = 32;
 /// Fewest columns worth a tile.
 const MIN_COLUMNS: usize = 4 * KEYS;
 /// Floats stored behind the weighted values of a row of a partial result: maximum and sum.
@@ -134,7 +134,7 @@ impl Tiling {
         self.tokens = (TILE_ROWS / (self.n_head / self.n_head_kv)).clamp(1, self.n_tokens);
         let n_tiles = self.n_head_kv * self.n_tokens.div_ceil(self.tokens);
         self.columns = self.n_columns;
-        if n_tiles < FEW_TILES {
+        if n_tiles < FEW_TILES || self.n_tokens == 1 {
             let n_ranges = CUT_UNITS.div_ceil(n_tiles / self.n_head_kv);
             let columns = self.n_columns.div_ceil(n_ranges).next_multiple_of(KEYS);
             self.columns = columns.max(MIN_COLUMNS).min(self.n_columns);
@@ -225,6 +225,7 @@ pub(crate) unsafe fn rows(t: &sys::ggml_tensor) -> Rows<'_> {
     let format = match (t.type_, to_float) {
         (sys::GGML_TYPE_F16, _) => Format::F16,
         (sys::GGML_TYPE_Q8_0, _) => Format::Q8_0,
+        (sys::GGML_TYPE_Q4_0, _) => Format::Q4_0,
         (_, Some(to_float)) => Format::Other(to_float),
         // Of the types that convert, only f32 needs no conversion.
         (_, None) => Format::F32,
@@ -266,16 +267,16 @@ unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
         // Keys that are read once are taken by one thread for all heads, whose rows lie side by side. Keys that are
         // read for many queries stay in the cache for those of one head.
         let n_heads = if n_ranges > 1 { tiling.n_head_kv } else { 1 };
-        let n_tiles = tiling.n_head_kv * n_queries * n_ranges;
-        let units = (ith as usize..n_tiles / n_heads).step_by(nth.max(1) as usize);
-        for (i, head) in units.flat_map(|i| (0..n_heads).map(move |head| (i, head))) {
-            let (range, queries, head_kv) =
-                (i % n_ranges, i / n_ranges % n_queries, i / n_ranges / n_queries + head);
+        let n_units = tiling.n_head_kv / n_heads * n_queries * n_ranges;
+        let step = nth.max(1) as usize;
+        for i in (ith as usize..n_units).step_by(step) {
+            let (range, queries, head) = (i % n_ranges, i / n_ranges % n_queries, i / n_ranges / n_queries);
             let span = |i: usize, n: usize, of: usize| i * n..((i + 1) * n).min(of);
             let tile = Tile {
-                head_kv,
+                heads: head..head + n_heads,
                 tokens: span(queries, tiling.tokens, tiling.n_tokens),
                 columns: span(range, tiling.columns, tiling.n_columns),
+                then: Some(i + step).filter(|&i| i < n_units).map(|i| i % n_ranges * tiling.columns),
             };
             scratch.attend(&inputs, &tile, |t, h, Stats { max, sum }, values| {
                 let row = (range * tiling.n_tokens + t) * tiling.n_head + h;

@@ -166,9 +166,13 @@ impl Case {
     }
 }
 
-fn cache_types() -> impl Strategy<Value = (DType, DType)> {
+const TYPES: [DType; 9] = {
     use DType::*;
-    let one = prop::sample::select(vec![F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL]);
+    [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL]
+};
+
+fn cache_types() -> impl Strategy<Value = (DType, DType)> {
+    let one = prop::sample::select(TYPES.to_vec());
     (one.clone(), one)
 }
 
@@ -182,7 +186,8 @@ fn case() -> impl Strategy<Value = Case> {
     ];
     let widths =
         prop::sample::select(vec![(32, 32), (64, 64), (80, 80), (128, 128), (64, 32), (96, 160), (20, 7)]);
-    let shape = (widths, 1usize..=3, 1usize..=6, 1usize..=70, prop::collection::vec(1usize..330, 1..=3));
+    let n_tokens = prop_oneof![1usize..=4, 1usize..=70];
+    let shape = (widths, 1usize..=3, 1usize..=9, n_tokens, prop::collection::vec(1usize..330, 1..=3));
     let scoring = (prop::sample::select(vec![None, Some(0.7), Some(3.0)]), any::<bool>());
     let threads = prop::sample::select(vec![1usize, 2, 5]);
     (shape, cache_types(), mask, scoring, threads, any::<u64>()).prop_map(
@@ -236,9 +241,23 @@ fn few_and_many_queries_over_many_columns() {
 }
 
 #[test]
+fn a_token_over_caches_of_every_type_and_heads_of_every_grouping() {
+    let mut exec = executor(2);
+    for (i, dtype) in TYPES.into_iter().enumerate() {
+        for n_rep in 1..=9 {
+            let types = (dtype, TYPES[(i + n_rep) % TYPES.len()]);
+            let mask = [Mask::Open, Mask::Biased(3), Mask::Patches][n_rep % 3];
+            let softcap = Some(2.0).filter(|_| n_rep % 4 == 0);
+            let n = vec![301, 1, 64];
+            Case { d_v: 96, n_rep, n, types, mask, softcap, ..PLAIN }.check(&mut exec);
+        }
+    }
+}
+
+#[test]
 fn more_threads_than_tiles_and_heads_of_every_grouping() {
     let mut exec = executor(7);
-    for (n_head_kv, n_rep) in [(1, 1), (1, 130), (5, 1), (2, 7), (1, 25)] {
+    for (n_head_kv, n_rep) in [(1, 1), (1, 130), (5, 1), (2, 7), (1, 25), (20, 1)] {
         Case { n_head_kv, n_rep, n_tokens: 3, n: vec![40], ..PLAIN }.check(&mut exec);
     }
 }

@@ -4,8 +4,8 @@
 //! Products keep a block of twelve vectors of sums: enough independent fused multiply-adds to hide their
 //! latency, and few enough that operands fit in the rest of 16 registers.
 
+use super::tile::KEYS;
 use super::vector::{fma, Vector, N};
-use super::view::Element;
 
 /// Columns of values in one block of sums: two vectors.
 pub(super) const BLOCK: usize = 2 * N;
@@ -67,22 +67,6 @@ pub(super) fn scores<const L: usize, const K: usize>(q: &[f32], k: &[f32], out: 
     }
 }
 
-/// Scores of [`N`] keys (rows of d elements, a multiple of N) with the query `q`, for few queries: as lanes of a vector
-/// they would leave most of it empty.
-#[inline]
-pub(super) fn dots<E: Element>(q: &[f32], k: &[&[E]; N], out: &mut [f32; N]) {
-    let (q, k) = (q.as_chunks::<N>().0, k.map(|k| k.as_chunks::<N>().0));
-    assert!(k.iter().all(|k| k.len() == q.len()));
-    let mut sums = [Vector::splat(0.0); N];
-    for (i, part) in q.iter().enumerate() {
-        let part = Vector::load(part);
-        for (sum, k) in sums.iter_mut().zip(&k) {
-            *sum = sum.add_product(E::load(&k[i]), part);
-        }
-    }
-    Vector::sums(sums).store(out);
-}
-
 /// One step of the running softmax for W queries, a multiple of [`N`]: scores `[n_keys][W]`, in units of log 2,
 /// become weights relative to the new maximum. Returns the factors that the weighted sums so far must be multiplied
 /// by, if a maximum has changed.
@@ -130,21 +114,48 @@ pub(super) fn soften<const W: usize>(
     (*max != old).then_some(factor)
 }
 
-/// Adds weighted values to R rows of sums, `stride` blocks apart: weights `[n_keys][W]` from lane `lane` on, values
-/// [`BLOCK`] of each key that has any.
-#[inline(always)]
+/// [`soften`] for one query, whose scores are side by side, and whose sum is kept in parts.
+#[inline]
+pub(super) fn soften_row(s: &mut [f32; KEYS], max: &mut f32, sum: &mut [f32; N]) -> Option<f32> {
+    let s = s.as_chunks_mut::<N>().0;
+    let (old, mut lanes) = (*max, [0.0; N]);
+    s.iter().fold(Vector::splat(old), |most, s| most.max(Vector::load(s))).store(&mut lanes);
+    let mut n = N;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            lanes[i] = lanes[i].max(lanes[i + n]);
+        }
+    }
+    *max = lanes[0];
+    // In a row that has seen no key yet the maximum is -inf, and -inf - -inf would be NaN.
+    let base = Vector::splat(if *max == f32::NEG_INFINITY { 0.0 } else { *max });
+    let mut total = Vector::splat(0.0);
+    for s in s {
+        let weight = exp2_of(Vector::load(s).minus(base));
+        weight.store(s);
+        total = total.plus(weight);
+    }
+    let factor = if *max == old { 1.0 } else { exp2(old - *max) };
+    total.add_product(Vector::load(sum), Vector::splat(factor)).store(sum);
+    (*max != old).then_some(factor)
+}
+
+/// Adds weighted values to R rows of sums, `stride` blocks apart: weights `[n_keys][W]` from lane `lane` on,
+/// values [`BLOCK`] of each key.
+#[inline]
 pub(super) fn weigh<const W: usize, const R: usize>(
     p: &[[f32; W]],
     lane: usize,
-    v: impl Fn(usize) -> Option<[Vector; 2]>,
+    v: &[[f32; BLOCK]],
     out: &mut [[f32; BLOCK]],
     stride: usize,
 ) {
     assert!(lane + R <= W);
     let load = |x: &[f32; BLOCK]| [0, 1].map(|i| Vector::load(&x.as_chunks::<N>().0[i]));
     let mut sums: [[Vector; 2]; R] = std::array::from_fn(|r| load(&out[r * stride]));
-    for (i, p) in p.iter().enumerate() {
-        let Some(v) = v(i) else { continue };
+    for (p, v) in p.iter().zip(v) {
+        let v = load(v);
         for (r, sums) in sums.iter_mut().enumerate() {
             let p = Vector::splat(p[lane + r]);
             for (sum, v) in sums.iter_mut().zip(v) {
@@ -211,6 +222,29 @@ mod tests {
     }
 
     #[test]
+    fn a_running_softmax_of_one_query_is_that_of_several() {
+        let inf = f32::NEG_INFINITY;
+        let (mut max, mut sum, mut maxes, mut sums) = (inf, [0.0; N], [inf; N], [0.0; N]);
+        for block in 0..6 {
+            let score = |i: usize| match block {
+                0 => inf,
+                5 if i == 9 => f32::NAN,
+                _ if i % 5 == block => inf,
+                _ => ((i * 29 + block * 17) % 64) as f32 * 0.37 + block as f32,
+            };
+            let mut row: [f32; KEYS] = std::array::from_fn(score);
+            let mut rows = row.map(|s| [s; N]);
+            let factor = soften_row(&mut row, &mut max, &mut sum);
+            let factors = soften(&mut rows, &mut maxes, &mut sums);
+            assert_eq!((factor, max), (factors.map(|f| f[0]), maxes[0]), "{block}");
+            let sum: f32 = sum.iter().sum();
+            assert!((sum - sums[0]).abs() <= 1e-6 * sums[0] || sum.is_nan() && sums[0].is_nan(), "{block}");
+            assert_eq!(row.map(f32::to_bits), rows.map(|of| of[0].to_bits()), "{block}");
+        }
+        assert!(sum.iter().sum::<f32>().is_nan());
+    }
+
+    #[test]
     fn products() {
         // Small whole numbers, so that sums are exact in any order.
         let number = |i: usize| ((i * 7) % 11) as f32 - 5.0;
@@ -224,26 +258,13 @@ mod tests {
             assert_eq!(*out, (0..d).map(|j| k[i / W * d + j] * q[j * W + i % W]).sum::<f32>());
         }
 
-        let d = 3 * N;
-        let (q, k): (Vec<f32>, Vec<f32>) =
-            ((0..d).map(number).collect(), (0..N * d).map(|i| number(i + 3)).collect());
-        let halves: Vec<u16> = k.iter().map(|&k| half::f16::from_f32(k).to_bits()).collect();
-        let mut out = [[f32::NAN; N]; 2];
-        dots::<f32>(&q, &std::array::from_fn(|i| &k[i * d..][..d]), &mut out[0]);
-        dots::<u16>(&q, &std::array::from_fn(|i| &halves[i * d..][..d]), &mut out[1]);
-        for (i, key) in k.chunks_exact(d).enumerate() {
-            let sum = q.iter().zip(key).map(|(q, k)| q * k).sum::<f32>();
-            assert_eq!(out.map(|out| out[i]), [sum; 2]);
-        }
-
         let p: [[f32; N]; 3] = std::array::from_fn(|i| std::array::from_fn(|j| number(i * N + j)));
         let v: [[f32; BLOCK]; 3] = std::array::from_fn(|i| std::array::from_fn(|j| number(i + 5 * j)));
         let mut sums = [[1.0; BLOCK]; 12];
-        let value = |i: usize| [0, 1].map(|half| Vector::load(&v[i].as_chunks::<N>().0[half]));
-        weigh::<N, 6>(&p, 2, |i| (i != 1).then(|| value(i)), &mut sums, 2);
+        weigh::<N, 6>(&p, 2, &v, &mut sums, 2);
         for (row, sums) in sums.iter().enumerate() {
             for (c, sum) in sums.iter().enumerate() {
-                let added = [0, 2].map(|i| p[i][2 + row / 2] * v[i][c]).iter().sum::<f32>();
+                let added = [0, 1, 2].map(|i| p[i][2 + row / 2] * v[i][c]).iter().sum::<f32>();
                 assert_eq!(*sum, if row % 2 == 0 { 1.0 + added } else { 1.0 });
             }
         }

@@ -1,12 +1,14 @@
 //! Attention under one softmax over keys reached through up to three branches, a tile of queries and keys at
 //! a time.
 
+mod few;
 mod halved;
 mod kernel;
 mod products;
 mod score;
 mod seen;
 mod tile;
+mod units;
 mod vector;
 mod view;
 

@@ -1,9 +1,9 @@
 //! The two products of attention, for a driver that does the rest: queries with keys, weights with values.
 
-use super::kernel::{dots, scores, weigh, BLOCK, PANEL};
+use super::kernel::{scores, weigh, BLOCK, PANEL};
 use super::tile::KEYS;
-use super::vector::{Vector, N};
-use super::view::{Element, Rows};
+use super::vector::N;
+use super::view::Rows;
 
 /// Rows of keys and values asked for before they are needed.
 const AHEAD: usize = 16;
@@ -127,16 +127,16 @@ impl Floats {
         });
     }
 
-    /// [`Products::add`], with part `b` of value `i` as `v(i, b)` has it.
-    #[inline(always)]
+    /// [`Products::add`]
     fn add<const W: usize>(
-        n_blocks: usize,
-        out: &mut [[f32; BLOCK]],
+        &mut self,
+        group: usize,
+        n_rows: usize,
         factor: Option<&[f32; W]>,
         weights: &[[f32; W]],
-        v: impl Fn(usize, usize) -> Option<[Vector; 2]>,
     ) {
-        let n_rows = out.len() / n_blocks;
+        let n_blocks = self.n_blocks;
+        let out = &mut self.out[group * W * n_blocks..][..n_rows * n_blocks];
         for (out, &f) in out.chunks_exact_mut(n_blocks).zip(factor.into_iter().flatten()) {
             if f != 1.0 {
                 out.as_flattened_mut().iter_mut().for_each(|o| *o *= f);
@@ -144,7 +144,7 @@ impl Floats {
         }
         for lane in (0..n_rows).step_by(PANEL) {
             for block in 0..n_blocks {
-                let (v, out) = (|i| v(i, block), &mut out[lane * n_blocks + block..]);
+                let (v, out) = (&self.v[block * KEYS..][..KEYS], &mut out[lane * n_blocks + block..]);
                 match n_rows - lane {
                     1 => weigh::<W, 1>(weights, lane, v, out, n_blocks),
                     2 => weigh::<W, 2>(weights, lane, v, out, n_blocks),
@@ -155,22 +155,6 @@ impl Floats {
                 }
             }
         }
-    }
-
-    /// [`Floats::add`] of values that were copied.
-    fn add_copied<const W: usize>(
-        &mut self,
-        group: usize,
-        n_rows: usize,
-        factor: Option<&[f32; W]>,
-        weights: &[[f32; W]],
-    ) {
-        let (n_blocks, v) = (self.n_blocks, &self.v);
-        let out = &mut self.out[group * W * n_blocks..][..n_rows * n_blocks];
-        Self::add(n_blocks, out, factor, weights, |i, block| {
-            let v = v[block * KEYS + i].as_chunks::<N>().0;
-            Some([Vector::load(&v[0]), Vector::load(&v[1])])
-        });
     }
 }
 
@@ -211,7 +195,7 @@ impl<const W: usize, const L: usize, const K: usize> Products<W> for InFloats<'_
         factor: Option<&[f32; W]>,
         weights: &[[f32; W]],
     ) {
-        self.0.add_copied(group, n_rows, factor, weights);
+        self.0.add(group, n_rows, factor, weights);
     }
 
     fn sums(&self, row: usize, out: &mut [f32]) {
@@ -219,109 +203,6 @@ impl<const W: usize, const L: usize, const K: usize> Products<W> for InFloats<'_
     }
 }
 
-/// Products of few rows: each query with each key alone. Halves and floats are read where they lie, other types are
-/// converted and copied first. Keys are a multiple of [`N`] long.
-pub(super) struct InDots<'a>(pub(super) &'a mut Floats);
-
-/// Whether [`InDots`] reads a block where it lies: values are whole blocks of sums.
-fn in_place(block: &Block<'_>) -> bool {
-    let plain = |rows: &Rows<'_>| rows.are::<u16>() || rows.are::<f32>();
-    plain(block.k) && plain(block.v) && block.v.d.is_multiple_of(BLOCK)
-}
-
-impl InDots<'_> {
-    fn scores_of<'x, E: Element + 'x>(
-        &self,
-        n: usize,
-        key: impl Fn(usize) -> &'x [E],
-        prefetch: impl Fn(usize),
-        out: &mut [[f32; N]],
-    ) {
-        for from in (0..n).step_by(N) {
-            (from..from + N).for_each(&prefetch);
-            let keys = std::array::from_fn(|i| key((from + i).min(n - 1)));
-            for (row, q) in self.0.q.chunks_exact(self.0.d).enumerate().take(self.0.n_rows) {
-                let mut scores = [0.0; N];
-                dots(q, &keys, &mut scores);
-                out[from..].iter_mut().zip(scores).for_each(|(out, score)| out[row] = score);
-            }
-        }
-    }
-
-    fn add_of<E: Element>(
-        &mut self,
-        block: &Block<'_>,
-        n_rows: usize,
-        factor: Option<&[f32; N]>,
-        weights: &[[f32; N]],
-    ) {
-        let n_blocks = self.0.n_blocks;
-        Floats::add(n_blocks, &mut self.0.out[..n_rows * n_blocks], factor, weights, |i, b| {
-            if block.used[i] == 0 {
-                return None;
-            }
-            let v = block.v.row::<E>(block.first + i, block.head).as_chunks::<N>().0;
-            Some([E::load(&v[2 * b]), E::load(&v[2 * b + 1])])
-        });
-    }
-}
-
-impl Products<N> for InDots<'_> {
-    fn begin(&mut self, n_rows: usize, d_v: usize) {
-        self.0.begin(n_rows, d_v);
-    }
-
-    fn branch(&mut self, n_rows: usize, d: usize) {
-        self.0.branch::<N>(n_rows, d);
-    }
-
-    fn query(&mut self, row: usize, q: &[f32]) {
-        // Row after row, in the memory that is there for rows side by side.
-        self.0.q[row * q.len()..][..q.len()].copy_from_slice(q);
-    }
-
-    fn load(&mut self, block: &Block<'_>, buffers: &mut Buffers) {
-        if !in_place(block) {
-            self.0.load(block, buffers);
-        }
-    }
-
-    fn scores(&mut self, block: &Block<'_>, _: usize, out: &mut [[f32; N]]) {
-        let n = block.used.len();
-        let prefetch = |i: usize| {
-            block.k.prefetch(block.first + i + N, block.head);
-            block.v.prefetch(block.first + i, block.head);
-        };
-        if !in_place(block) {
-            self.scores_of(n, |i| &self.0.k[i * self.0.d..][..self.0.d], |_| (), out);
-        } else if block.k.are::<u16>() {
-            self.scores_of(n, |i| block.k.row::<u16>(block.first + i, block.head), prefetch, out);
-        } else {
-            self.scores_of(n, |i| block.k.row::<f32>(block.first + i, block.head), prefetch, out);
-        }
-    }
-
-    fn add(
-        &mut self,
-        block: &Block<'_>,
-        group: usize,
-        n_rows: usize,
-        factor: Option<&[f32; N]>,
-        weights: &[[f32; N]],
-    ) {
-        if !in_place(block) {
-            self.0.add_copied(group, n_rows, factor, weights);
-        } else if block.v.are::<u16>() {
-            self.add_of::<u16>(block, n_rows, factor, weights);
-        } else {
-            self.add_of::<f32>(block, n_rows, factor, weights);
-        }
-    }
-
-    fn sums(&self, row: usize, out: &mut [f32]) {
-        self.0.sums(row, out);
-    }
-}
 /// `n` times `value`, in the memory that is there.
 pub(super) fn refill<T: Clone>(v: &mut Vec<T>, n: usize, value: T) {
     v.clear();

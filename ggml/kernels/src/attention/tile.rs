@@ -8,9 +8,10 @@ use std::ops::Range;
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
+use super::few::{Few, FEW_ROWS};
 use super::halved::{Halved, InHalves};
 use super::kernel::soften;
-use super::products::{refill, Block, Buffers, Floats, InDots, InFloats, Products};
+use super::products::{refill, Block, Buffers, Floats, InFloats, Products};
 use super::score::{soft_cap, Stats};
 use super::seen::Seen;
 use super::vector::N;
@@ -60,17 +61,20 @@ pub struct Inputs<'a> {
 /// The queries and the columns of the mask that a tile covers.
 #[derive(Clone)]
 pub struct Tile {
-    /// The KV head.
-    pub head_kv: usize,
-    /// The tokens whose queries are taken, all heads that share the KV head.
+    /// The KV heads.
+    pub heads: Range<usize>,
+    /// The tokens whose queries are taken, of all heads that share these KV heads.
     pub tokens: Range<usize>,
     /// The columns of the mask.
     pub columns: Range<usize>,
+    /// The column at which the thread's next tile begins, if there is one; its keys are asked for early.
+    pub then: Option<usize>,
 }
 
 /// Buffers a thread keeps between calls, as large as its largest tile.
 #[derive(Default)]
 pub struct Scratch {
+    few: Few,
     floats: Floats,
     halved: Halved,
     softmax: Softmax,
@@ -97,11 +101,21 @@ impl Scratch {
                 self.together(x, &Tile { tokens: t..t + 1, ..tile.clone() }, &mut f);
             }
         } else {
-            self.together(x, tile, f);
+            self.together(x, tile, &mut f);
         }
     }
 
-    fn together(&mut self, x: &Inputs<'_>, tile: &Tile, f: impl FnMut(usize, usize, Stats, &[f32])) {
+    fn together(&mut self, x: &Inputs<'_>, tile: &Tile, f: &mut impl FnMut(usize, usize, Stats, &[f32])) {
+        if tile.tokens.len() * x.n_rep <= FEW_ROWS {
+            return self.few.attend(x, tile, f);
+        }
+        for head in tile.heads.clone() {
+            self.head(x, &Tile { heads: head..head + 1, ..tile.clone() }, f);
+        }
+    }
+
+    /// A tile of one KV head.
+    fn head(&mut self, x: &Inputs<'_>, tile: &Tile, f: &mut impl FnMut(usize, usize, Stats, &[f32])) {
         let n_rows = tile.tokens.len() * x.n_rep;
         // Halves are right to 16 bits, so keys and values of fewer lose nothing, and floats keep theirs.
         let floats = |b: &BranchOperands<'_>| b.k.are_floats() || b.v.are_floats();
@@ -110,11 +124,7 @@ impl Scratch {
             return self.softmax.run(&mut InHalves(&mut self.halved, tiles), x, tile, f);
         }
         let (floats, softmax) = (&mut self.floats, &mut self.softmax);
-        let whole = |b: &BranchOperands<'_>| b.k.d.is_multiple_of(N);
         match n_rows.div_ceil(N) {
-            1 if n_rows <= N / 2 && x.branches.iter().flatten().all(whole) => {
-                softmax.run::<N>(&mut InDots(floats), x, tile, f)
-            }
             1 => softmax.run::<N>(&mut InFloats::<1, 8>(floats), x, tile, f),
             2 => softmax.run::<{ 2 * N }>(&mut InFloats::<2, 4>(floats), x, tile, f),
             _ => softmax.run::<{ 3 * N }>(&mut InFloats::<3, 4>(floats), x, tile, f),
@@ -123,7 +133,7 @@ impl Scratch {
 }
 
 impl Softmax {
-    /// [`Scratch::attend`] with queries in groups of W.
+    /// [`Scratch::attend`] of one KV head, with queries in groups of W.
     fn run<const W: usize>(
         &mut self,
         products: &mut impl Products<W>,
@@ -143,7 +153,7 @@ impl Softmax {
         let value = &mut self.buffers.value;
         value.resize(x.d_v, 0.0);
         for row in 0..n_rows {
-            let (t, h) = (tile.tokens.start + row / x.n_rep, tile.head_kv * x.n_rep + row % x.n_rep);
+            let (t, h) = (tile.tokens.start + row / x.n_rep, tile.heads.start * x.n_rep + row % x.n_rep);
             products.sums(row, value);
             f(t, h, Stats { max: self.max[row], sum: self.sum[row] }, value);
         }
@@ -174,7 +184,7 @@ impl Softmax {
             }
             let used = &mut used[..columns.len()];
             x.used(tile, &columns, self.seen.iter().any(|s| s.all), used);
-            let (k, v, head, first) = (&branch.k, &branch.v, tile.head_kv, first - branch.first);
+            let (k, v, head, first) = (&branch.k, &branch.v, tile.heads.start, first - branch.first);
             let block = Block { k, v, head, first, used };
             products.load(&block, &mut self.buffers);
             for group in 0..n_rows.div_ceil(W) {
@@ -213,7 +223,7 @@ impl Softmax {
         let query = &mut self.buffers.key;
         query.resize(branch.q.d, 0.0);
         for row in 0..n_rows {
-            let (t, h) = (tile.tokens.start + row / x.n_rep, tile.head_kv * x.n_rep + row % x.n_rep);
+            let (t, h) = (tile.tokens.start + row / x.n_rep, tile.heads.start * x.n_rep + row % x.n_rep);
             branch.q.read(h, t, query);
             query.iter_mut().for_each(|q| *q *= scale);
             products.query(row, query);

@@ -20,7 +20,7 @@ macro_rules! vector {
         $register:ty, $n:literal, splat: $splat:expr, load: $load:expr, halves: $halves:expr, store: $store:expr,
         fma: $fma:expr,
         add: $add:expr, sub: $sub:expr, max: $max:expr, add_exponent: $add_exponent:expr, from: $from:expr,
-        sums: $sums:expr
+        mul: $mul:expr, bytes: $bytes:expr, looked_up: $looked_up:expr, quad: $quad:expr, join: $join:expr
     ) => {
         #[derive(Clone, Copy)]
         pub(crate) struct Vector($register);
@@ -90,12 +90,39 @@ macro_rules! vector {
                 #[allow(unused_unsafe)]
                 Vector(unsafe { $add_exponent(self.0, n.0) })
             }
-            /// The sum of each vector's elements.
             #[inline(always)]
-            pub(crate) fn sums(of: [Vector; N]) -> Vector {
+            pub(crate) fn times(self, x: Vector) -> Vector {
                 // SAFETY: as above.
                 #[allow(unused_unsafe)]
-                Vector(unsafe { $sums(of.map(|v| v.0)) })
+                Vector(unsafe { $mul(self.0, x.0) })
+            }
+            /// Bytes with a sign.
+            #[inline(always)]
+            pub(crate) fn of_bytes(x: &[u8; N]) -> Vector {
+                // SAFETY: as above, of N bytes.
+                #[allow(unused_unsafe)]
+                Vector(unsafe { $bytes(x.as_ptr()) })
+            }
+            /// The elements of a table that four bits of each byte, from bit SHIFT on, are the indices of.
+            #[inline(always)]
+            pub(crate) fn looked_up<const SHIFT: u32>(table: [Vector; 16 / N], codes: &[u8; N]) -> Vector {
+                // SAFETY: as above, of N bytes; of an index no more than four bits are used.
+                #[allow(unused_unsafe)]
+                Vector(unsafe { $looked_up(table.map(|t| t.0), codes.as_ptr(), SHIFT) })
+            }
+            /// The first half of the sums over the elements of four vectors: a part of what [`Vector::join`] takes.
+            #[inline(always)]
+            pub(crate) fn quad(of: [Vector; 4]) -> Vector {
+                // SAFETY: as above.
+                #[allow(unused_unsafe)]
+                Vector(unsafe { $quad(of.map(|v| v.0)) })
+            }
+            /// The sum of each vector's elements, of N vectors that were given to [`Vector::quad`].
+            #[inline(always)]
+            pub(crate) fn join(of: [Vector; N / 4]) -> Vector {
+                // SAFETY: as above.
+                #[allow(unused_unsafe)]
+                Vector(unsafe { $join(of.map(|v| v.0)) })
             }
             /// `self` where `x` is at least `least` or NaN, else 0.
             #[inline(always)]
@@ -131,18 +158,28 @@ vector!(
     from: |y, least, x| {
         arch::_mm512_maskz_mov_ps(arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NLT_UQ }>(x, least), y)
     },
+    mul: arch::_mm512_mul_ps,
+    bytes: |x: *const u8| {
+        arch::_mm512_cvtepi32_ps(arch::_mm512_cvtepi8_epi32(arch::_mm_loadu_si128(x.cast())))
+    },
+    looked_up: |table: [arch::__m512; 1], codes: *const u8, shift: u32| {
+        let codes = arch::_mm512_cvtepu8_epi32(arch::_mm_loadu_si128(codes.cast()));
+        let codes = arch::_mm512_srl_epi32(codes, arch::_mm_cvtsi32_si128(shift as i32));
+        arch::_mm512_permutexvar_ps(codes, table[0])
+    },
     // Each step leaves half as many vectors, of sums of twice as many elements.
-    sums: |a: [arch::__m512; 16]| {
+    quad: |a: [arch::__m512; 4]| {
         use arch::*;
-        let b: [__m512; 8] = std::array::from_fn(|i| {
-            let (x, y) = (a[2 * i], a[2 * i + 1]);
-            _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y))
-        });
-        let c: [__m512; 4] = std::array::from_fn(|i| {
-            let (x, y) = (_mm512_castps_pd(b[2 * i]), _mm512_castps_pd(b[2 * i + 1]));
-            let (low, high) = (_mm512_unpacklo_pd(x, y), _mm512_unpackhi_pd(x, y));
-            _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
-        });
+        let two = |x, y| {
+            let sums = _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
+            _mm512_castps_pd(sums)
+        };
+        let (x, y) = (two(a[0], a[1]), two(a[2], a[3]));
+        let (low, high) = (_mm512_unpacklo_pd(x, y), _mm512_unpackhi_pd(x, y));
+        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+    },
+    join: |c: [arch::__m512; 4]| {
+        use arch::*;
         let quarters =
             |x, y| _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(x, y), _mm512_shuffle_f32x4::<0xdd>(x, y));
         quarters(quarters(c[0], c[1]), quarters(c[2], c[3]))
@@ -170,13 +207,25 @@ vector!(
         arch::_mm256_castsi256_ps(arch::_mm256_add_epi32(arch::_mm256_castps_si256(x), n))
     },
     from: |y, least, x| arch::_mm256_and_ps(y, arch::_mm256_cmp_ps::<{ arch::_CMP_NLT_UQ }>(x, least)),
-    sums: |a: [arch::__m256; 8]| {
+    mul: arch::_mm256_mul_ps,
+    bytes: |x: *const u8| {
+        arch::_mm256_cvtepi32_ps(arch::_mm256_cvtepi8_epi32(arch::_mm_loadl_epi64(x.cast())))
+    },
+    // Each half of the table by the lower three bits, one of them by the fourth.
+    looked_up: |table: [arch::__m256; 2], codes: *const u8, shift: u32| {
         use arch::*;
-        let four = |i: usize| {
-            _mm256_hadd_ps(_mm256_hadd_ps(a[i], a[i + 1]), _mm256_hadd_ps(a[i + 2], a[i + 3]))
-        };
-        let (x, y) = (four(0), four(4));
-        _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(x, y), _mm256_permute2f128_ps::<0x31>(x, y))
+        let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.cast()));
+        let codes = _mm256_srl_epi32(codes, _mm_cvtsi32_si128(shift as i32));
+        let of = table.map(|half| _mm256_permutevar8x32_ps(half, codes));
+        _mm256_blendv_ps(of[0], of[1], _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes)))
+    },
+    quad: |a: [arch::__m256; 4]| {
+        arch::_mm256_hadd_ps(arch::_mm256_hadd_ps(a[0], a[1]), arch::_mm256_hadd_ps(a[2], a[3]))
+    },
+    join: |c: [arch::__m256; 2]| {
+        use arch::*;
+        let (low, high) = (_mm256_permute2f128_ps::<0x20>(c[0], c[1]), _mm256_permute2f128_ps::<0x31>(c[0], c[1]));
+        _mm256_add_ps(low, high)
     }
 );
 
@@ -197,5 +246,13 @@ vector!(
     from: |y: [f32; 8], least: [f32; 8], x: [f32; 8]| {
         std::array::from_fn(|i| if x[i] < least[i] { 0.0 } else { y[i] })
     },
-    sums: |a: [[f32; 8]; 8]| a.map(|v| v.iter().sum())
+    mul: |a: [f32; 8], b: [f32; 8]| std::array::from_fn(|i| a[i] * b[i]),
+    bytes: |x: *const u8| (*x.cast::<[i8; 8]>()).map(f32::from),
+    looked_up: |table: [[f32; 8]; 2], codes: *const u8, shift: u32| {
+        (*codes.cast::<[u8; 8]>()).map(|code| table.as_flattened()[usize::from(code >> shift & 15)])
+    },
+    quad: |a: [[f32; 8]; 4]| {
+        std::array::from_fn(|i| a[i % 4][i / 4 * 4..][..4].iter().sum())
+    },
+    join: |c: [[f32; 8]; 2]| std::array::from_fn(|i| c[i / 4][i % 4] + c[i / 4][i % 4 + 4])
 );

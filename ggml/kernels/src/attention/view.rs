@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use super::vector::{Vector, N};
+use super::units::{convert, Unit, Q4, Q8, UNIT};
 
 /// Converts a row of `n` values to floats: what ggml's table of types has for a type.
 ///
@@ -24,39 +24,10 @@ pub enum Format {
     F16,
     /// ggml's `block_q8_0`: blocks of 32, a half-precision scale and then signed bytes.
     Q8_0,
+    /// ggml's `block_q4_0`: blocks of 32, a half-precision scale and then four bits each.
+    Q4_0,
     /// A type that this function converts.
     Other(ToFloat),
-}
-
-/// Elements that are converted to floats as they are loaded.
-pub(super) trait Element: Copy {
-    /// Whether rows in a format are of this type.
-    fn is(format: Format) -> bool;
-    /// As floats.
-    fn load(x: &[Self; N]) -> Vector;
-}
-
-impl Element for f32 {
-    #[inline(always)]
-    fn is(format: Format) -> bool {
-        matches!(format, Format::F32)
-    }
-    #[inline(always)]
-    fn load(x: &[f32; N]) -> Vector {
-        Vector::load(x)
-    }
-}
-
-/// The bits of a half-precision float.
-impl Element for u16 {
-    #[inline(always)]
-    fn is(format: Format) -> bool {
-        matches!(format, Format::F16)
-    }
-    #[inline(always)]
-    fn load(x: &[u16; N]) -> Vector {
-        Vector::of_halves(x)
-    }
 }
 
 /// Rows of a tensor `[d, n1, n2]` in host memory, whatever their element type.
@@ -71,6 +42,26 @@ pub struct Rows<'a> {
     row_bytes: usize,
     format: Format,
     alive: PhantomData<&'a [u8]>,
+}
+
+/// Rows of one plane of a tensor, in units.
+#[derive(Clone, Copy)]
+pub(super) struct Plane<'a, U> {
+    data: *const u8,
+    /// Bytes from one row to the next.
+    pub(super) stride: usize,
+    n: usize,
+    n_units: usize,
+    alive: PhantomData<&'a [U]>,
+}
+
+impl<'a, U: Unit> Plane<'a, U> {
+    #[inline(always)]
+    pub(super) fn row(&self, i: usize) -> &'a [U] {
+        assert!(i < self.n);
+        // SAFETY: a row in these units inside the tensor, by the assertion; aligned, as `Rows::new` was promised.
+        unsafe { std::slice::from_raw_parts(self.data.add(i * self.stride).cast(), self.n_units) }
+    }
 }
 
 impl<'a> Rows<'a> {
@@ -96,17 +87,17 @@ impl<'a> Rows<'a> {
         self.n1
     }
 
-    /// Whether rows can be read where they lie, as elements of this type.
-    pub(super) fn are<E: Element>(&self) -> bool {
-        E::is(self.format)
+    /// Whether rows can be read where they lie, as these units.
+    pub(super) fn are<U: Unit>(&self) -> bool {
+        U::is(self.format) && self.d.is_multiple_of(UNIT)
     }
 
-    /// Row `(i, j)` where it lies.
+    /// Rows `(.., j)` where they lie.
     #[inline(always)]
-    pub(super) fn row<E: Element>(&self, i: usize, j: usize) -> &'a [E] {
-        assert!(i < self.n1 && j < self.n2 && self.are::<E>());
-        // SAFETY: a row of d elements of this type inside the tensor, by the assertion; aligned, as `new` was promised.
-        unsafe { std::slice::from_raw_parts(self.data.add(i * self.nb1 + j * self.nb2).cast(), self.d) }
+    pub(super) fn plane<U: Unit>(&self, j: usize) -> Plane<'a, U> {
+        assert!(j < self.n2 && self.are::<U>());
+        let data = self.data.wrapping_add(j * self.nb2);
+        Plane { data, stride: self.nb1, n: self.n1, n_units: self.d / UNIT, alive: PhantomData }
     }
 
     /// Whether elements have all bits of a float.
@@ -147,11 +138,8 @@ impl<'a> Rows<'a> {
                 let bits = unsafe { std::slice::from_raw_parts(row.cast::<u16>(), self.d) };
                 bits.reinterpret_cast::<half::f16>().convert_to_f32_slice(out);
             }
-            Format::Q8_0 => {
-                // SAFETY: a row of d elements in whole blocks.
-                let blocks = unsafe { std::slice::from_raw_parts(row, self.d / 32 * 34) };
-                crate::dequantize::q8_0(blocks, out);
-            }
+            Format::Q8_0 => convert(self.plane::<Q8>(j).row(i), out),
+            Format::Q4_0 => convert(self.plane::<Q4>(j).row(i), out),
             // SAFETY: a row of d elements in whole blocks, and `out` has room for as many floats.
             Format::Other(to_float) => unsafe { to_float(row.cast(), out.as_mut_ptr(), self.d as i64) },
             // SAFETY: as above, of floats.

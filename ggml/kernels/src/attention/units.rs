@@ -1,0 +1,307 @@
+//! Rows of keys and values read where they lie, 32 elements at a time, and their products with few queries.
+//!
+//! A key is converted once for all queries at hand, and so is a value; nothing is copied.
+
+use super::tile::KEYS;
+use super::vector::{Vector, N};
+use super::view::Format;
+
+/// Elements of a unit: as many as there are in a block of the quantised types.
+pub(super) const UNIT: usize = 32;
+/// Vectors of a unit.
+const VECTORS: usize = UNIT / N;
+/// Queries whose sums, of four keys or of two units of values each, fit in registers.
+pub(super) const QUERIES: usize = if N == 16 { 4 } else { 3 };
+
+/// 32 elements of a row as they lie in memory.
+pub(super) trait Unit: Copy {
+    /// Whether rows in a format are of these units.
+    fn is(format: Format) -> bool;
+    /// Elements from `i * N` on, as floats.
+    fn load(&self, i: usize) -> Vector;
+}
+
+pub(super) type Floats = [f32; UNIT];
+/// The bits of half-precision floats.
+pub(super) type Halves = [u16; UNIT];
+
+impl Unit for Floats {
+    #[inline(always)]
+    fn is(format: Format) -> bool {
+        matches!(format, Format::F32)
+    }
+    #[inline(always)]
+    fn load(&self, i: usize) -> Vector {
+        Vector::load(&self.as_chunks().0[i])
+    }
+}
+
+impl Unit for Halves {
+    #[inline(always)]
+    fn is(format: Format) -> bool {
+        matches!(format, Format::F16)
+    }
+    #[inline(always)]
+    fn load(&self, i: usize) -> Vector {
+        Vector::of_halves(&self.as_chunks().0[i])
+    }
+}
+
+/// ggml's `block_q8_0`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Q8 {
+    /// Half-precision scale.
+    scale: [u8; 2],
+    bytes: [u8; UNIT],
+}
+
+impl Unit for Q8 {
+    #[inline(always)]
+    fn is(format: Format) -> bool {
+        matches!(format, Format::Q8_0)
+    }
+    #[inline(always)]
+    fn load(&self, i: usize) -> Vector {
+        Vector::of_bytes(&self.bytes.as_chunks().0[i]).times(scale(self.scale))
+    }
+}
+
+/// ggml's `block_q4_0`: the lower halves of the bytes are the first 16 elements.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Q4 {
+    /// Half-precision scale.
+    scale: [u8; 2],
+    nibbles: [u8; UNIT / 2],
+}
+
+/// What the codes of [`Q4`] mean.
+const CODES: [f32; 16] = [-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.];
+
+impl Unit for Q4 {
+    #[inline(always)]
+    fn is(format: Format) -> bool {
+        matches!(format, Format::Q4_0)
+    }
+    #[inline(always)]
+    fn load(&self, i: usize) -> Vector {
+        let codes = CODES.as_chunks::<N>().0;
+        let scale = scale(self.scale);
+        let scaled = std::array::from_fn(|i| Vector::load(&codes[i]).times(scale));
+        let (bytes, half) = (self.nibbles.as_chunks().0, VECTORS / 2);
+        if i < half {
+            Vector::looked_up::<0>(scaled, &bytes[i])
+        } else {
+            Vector::looked_up::<4>(scaled, &bytes[i - half])
+        }
+    }
+}
+
+#[inline(always)]
+fn scale(half: [u8; 2]) -> Vector {
+    Vector::of_halves(&[u16::from_ne_bytes(half); N])
+}
+
+/// Asks for what lies so many bytes behind `x`, if anything: rows of one head do not lie side by side, which hardware
+/// prefetchers do not predict.
+#[inline(always)]
+fn prefetch<T>(x: &T, ahead: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect that could be seen, wherever it points.
+    unsafe {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        _mm_prefetch::<_MM_HINT_T0>((x as *const T).cast::<i8>().wrapping_add(ahead));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (x, ahead);
+}
+
+/// A row as floats.
+#[inline]
+pub(super) fn convert<U: Unit>(row: &[U], out: &mut [f32]) {
+    for (unit, out) in row.iter().zip(out.as_chunks_mut::<UNIT>().0) {
+        for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            unit.load(i).store(out);
+        }
+    }
+}
+
+/// Scores of `n` keys with R queries. What is behind them is undefined.
+#[inline]
+pub(super) fn scores<'x, U: Unit + 'x, const R: usize>(
+    q: [&[Floats]; R],
+    n: usize,
+    key: impl Fn(usize) -> &'x [U],
+    ahead: usize,
+    out: &mut [[f32; KEYS]; R],
+) {
+    for from in (0..n).step_by(N) {
+        let mut quads = [[Vector::splat(0.0); N / 4]; R];
+        for part in 0..N / 4 {
+            let keys: [&[U]; 4] = std::array::from_fn(|j| key((from + 4 * part + j).min(n - 1)));
+            for (quads, sums) in quads.iter_mut().zip(dots(q, keys, ahead)) {
+                quads[part] = Vector::quad(sums);
+            }
+        }
+        for (out, quads) in out.iter_mut().zip(quads) {
+            Vector::join(quads).store(&mut out.as_chunks_mut().0[from / N]);
+        }
+    }
+}
+
+/// Products of R queries with four keys, still to be summed over the elements of a vector.
+#[inline(always)]
+fn dots<U: Unit, const R: usize>(q: [&[Floats]; R], keys: [&[U]; 4], ahead: usize) -> [[Vector; 4]; R] {
+    let n = keys[0].len();
+    assert!(q.iter().all(|q| q.len() == n) && keys.iter().all(|k| k.len() == n));
+    let mut sums = [[Vector::splat(0.0); 4]; R];
+    for unit in 0..n {
+        keys.iter().for_each(|key| prefetch(&key[unit], ahead));
+        for i in 0..VECTORS {
+            let q: [Vector; R] = std::array::from_fn(|r| Vector::load(&q[r][unit].as_chunks().0[i]));
+            for (j, key) in keys.iter().enumerate() {
+                let key = key[unit].load(i);
+                for (sums, q) in sums.iter_mut().zip(q) {
+                    sums[j] = sums[j].add_product(key, q);
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// Adds to R rows of sums C units of `n` weighted values; those that nobody sees are not there.
+#[inline]
+pub(super) fn weigh<'x, U: Unit + 'x, const R: usize, const C: usize>(
+    weights: &[[f32; KEYS]; R],
+    n: usize,
+    value: impl Fn(usize) -> Option<&'x [U; C]>,
+    ahead: usize,
+    out: [&mut [Floats; C]; R],
+) {
+    let mut sums = [[[Vector::splat(0.0); VECTORS]; C]; R];
+    for i in 0..n.min(KEYS) {
+        let Some(value) = value(i) else { continue };
+        for (c, unit) in value.iter().enumerate() {
+            prefetch(unit, ahead);
+            for l in 0..VECTORS {
+                let v = unit.load(l);
+                for (sums, weights) in sums.iter_mut().zip(weights) {
+                    sums[c][l] = sums[c][l].add_product(Vector::splat(weights[i]), v);
+                }
+            }
+        }
+    }
+    for (out, sums) in out.into_iter().zip(&sums) {
+        let out = out.as_flattened_mut().as_chunks_mut().0;
+        for (out, sum) in out.iter_mut().zip(sums.as_flattened()) {
+            Vector::load(out).plus(*sum).store(out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A unit type made of whole numbers, so that sums are exact in any order.
+    trait Made: Unit {
+        /// Of numbers from -8 to 7.
+        fn of(numbers: [i32; UNIT]) -> Self;
+        /// What each number is multiplied by.
+        const SCALE: f32;
+    }
+
+    impl Made for Floats {
+        fn of(numbers: [i32; UNIT]) -> Self {
+            numbers.map(|n| n as f32)
+        }
+        const SCALE: f32 = 1.0;
+    }
+
+    impl Made for Halves {
+        fn of(numbers: [i32; UNIT]) -> Self {
+            numbers.map(|n| half::f16::from_f32(n as f32).to_bits())
+        }
+        const SCALE: f32 = 1.0;
+    }
+
+    const QUARTER: [u8; 2] = half::f16::from_f32_const(-0.25).to_bits().to_ne_bytes();
+
+    impl Made for Q8 {
+        fn of(numbers: [i32; UNIT]) -> Self {
+            Q8 { scale: QUARTER, bytes: numbers.map(|n| (16 * n) as i8 as u8) }
+        }
+        const SCALE: f32 = -4.0;
+    }
+
+    impl Made for Q4 {
+        fn of(numbers: [i32; UNIT]) -> Self {
+            let code = |i: usize| (numbers[i] + 8) as u8;
+            Q4 { scale: QUARTER, nibbles: std::array::from_fn(|i| code(i) | code(i + UNIT / 2) << 4) }
+        }
+        const SCALE: f32 = -0.25;
+    }
+
+    fn number(i: usize) -> i32 {
+        ((i * 7) % 16) as i32 - 8
+    }
+
+    fn row(from: usize, n_units: usize) -> Vec<i32> {
+        (from..from + n_units * UNIT).map(number).collect()
+    }
+
+    fn units<U: Made>(row: &[i32]) -> Vec<U> {
+        row.as_chunks().0.iter().map(|unit| U::of(*unit)).collect()
+    }
+
+    fn check<U: Made, const R: usize>(n: usize, n_units: usize) {
+        let rows: Vec<Vec<i32>> = (0..n).map(|i| row(i * 3 + i / 5, n_units)).collect();
+        let held: Vec<Vec<U>> = rows.iter().map(|row| units(row)).collect();
+        let mut floats = vec![f32::NAN; n_units * UNIT];
+        convert(&held[n - 1], &mut floats);
+        assert!(floats.iter().zip(&rows[n - 1]).all(|(f, n)| *f == *n as f32 * U::SCALE));
+
+        let queries: Vec<Vec<i32>> = (0..R).map(|r| row(r * 11 + 1, n_units)).collect();
+        let q: Vec<Vec<Floats>> = queries.iter().map(|q| units(q)).collect();
+        let mut out = [[f32::NAN; KEYS]; R];
+        scores(std::array::from_fn(|r| &q[r][..]), n, |i| &held[i][..], 0, &mut out);
+        for (out, q) in out.iter().zip(&queries) {
+            for (out, k) in out.iter().zip(&rows) {
+                assert_eq!(*out, q.iter().zip(k).map(|(q, k)| q * k).sum::<i32>() as f32 * U::SCALE);
+            }
+        }
+
+        let weights: [[f32; KEYS]; R] =
+            std::array::from_fn(|r| std::array::from_fn(|i| number(i + r) as f32));
+        let mut sums = [[[1.0; UNIT]; 2]; R];
+        let unseen = |i: usize| i % 7 == 3;
+        let value = |i: usize| (!unseen(i)).then(|| &held[i].as_chunks::<2>().0[0]);
+        weigh(&weights, n, value, 0, sums.each_mut());
+        for (sums, weights) in sums.iter().zip(&weights) {
+            for (c, sum) in sums.as_flattened().iter().enumerate() {
+                let seen = (0..n).filter(|&i| !unseen(i));
+                let added: f32 = seen.map(|i| weights[i] * rows[i][c] as f32).sum();
+                assert_eq!(*sum, 1.0 + added * U::SCALE);
+            }
+        }
+    }
+
+    fn check_all<U: Made>() {
+        for (n, n_units) in [(1, 2), (N - 1, 3), (37, 2), (KEYS, 5)] {
+            check::<U, 1>(n, n_units);
+            check::<U, 2>(n, n_units);
+            check::<U, 3>(n, n_units);
+            check::<U, 4>(n, n_units);
+        }
+    }
+
+    #[test]
+    fn units_of_every_type() {
+        check_all::<Floats>();
+        check_all::<Halves>();
+        check_all::<Q8>();
+        check_all::<Q4>();
+    }
+}
