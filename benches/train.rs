@@ -3,20 +3,21 @@
 //! process of its own.
 //!
 //!     cargo bench --bench train -- [--model FILE] [--ctx 512,2048] [--threads 2] [--block 512] \
-//!         [--keep products] [--steps 5]
+//!         [--keep products] [--math auto,bf16] [--steps 5]
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
+use ropewalk::math::Math;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Checkpointing, Sequence, TrainParams, Trainer};
 
 type Error = Box<dyn std::error::Error>;
 
-const USAGE: &str = "--model FILE, --ctx, --threads, --block, --steps N or \
-    --keep inputs|attention|products|auto, lists by comma";
+const USAGE: &str = "--model FILE, --ctx, --threads, --block, --steps N, \
+    --keep inputs|attention|products|auto or --math auto|bf16|f32, lists by comma";
 
 #[derive(Debug, Clone)]
 struct Case {
@@ -25,6 +26,7 @@ struct Case {
     threads: usize,
     block: usize,
     keep: String,
+    math: Math,
     steps: usize,
 }
 
@@ -33,7 +35,7 @@ impl Case {
         let n = |name: &str, n: usize| [format!("--{name}"), n.to_string()];
         let mut out = vec!["--case".into(), "--model".into(), self.model.display().to_string()];
         out.extend([n("ctx", self.ctx), n("threads", self.threads), n("block", self.block)].concat());
-        out.extend(["--keep".into(), self.keep.clone()]);
+        out.extend(["--keep".into(), self.keep.clone(), "--math".into(), self.math.to_string()]);
         out.extend(n("steps", self.steps));
         out
     }
@@ -53,6 +55,7 @@ impl Case {
             n_block: self.block,
             n_threads: self.threads,
             checkpointing: keep,
+            math: self.math,
             ..TrainParams::new(self.ctx)
         };
         let mut trainer = Trainer::new(&model, &settings)?;
@@ -73,11 +76,12 @@ impl Case {
         }
         let (wall, cpu) = (median(walls), median(cpus));
         println!(
-            "{:>6} {:>7} {:>6} {:>9} {:>10.1} {:>8.3} {:>9} {:>8.4}",
+            "{:>6} {:>7} {:>6} {:>9} {:>5} {:>10.1} {:>8.3} {:>9} {:>8.4}",
             self.ctx,
             self.threads,
             self.block,
             format!("{:?}", trainer.checkpointing()).to_lowercase(),
+            self.math.name(),
             self.ctx as f64 / wall,
             cpu,
             status("VmHWM:").map_or("?".into(), |kib| (kib / 1024).to_string()),
@@ -123,10 +127,11 @@ fn main() -> Result<(), Error> {
         threads: 2,
         block: 512,
         keep: "auto".into(),
+        math: Math::Auto,
         steps: 5,
     };
     let (mut ctx, mut threads, mut blocks) = (vec![512, 2048], vec![case.threads], vec![case.block]);
-    let (mut keeps, mut alone) = (vec![case.keep.clone()], false);
+    let (mut keeps, mut maths, mut alone) = (vec![case.keep.clone()], vec![case.math], false);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg}: expected a value"));
@@ -138,17 +143,18 @@ fn main() -> Result<(), Error> {
             "--threads" => threads = list("threads", &value()?)?,
             "--block" => blocks = list("block", &value()?)?,
             "--keep" => keeps = value()?.split(',').map(String::from).collect(),
+            "--math" => maths = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?,
             "--steps" => case.steps = value()?.parse()?,
             other => return Err(format!("{other}: expected {USAGE}").into()),
         }
     }
     if !alone {
-        println!("   ctx threads  block      keep   tokens/s    cpu s  peak MiB     loss");
+        println!("   ctx threads  block      keep  math   tokens/s    cpu s  peak MiB     loss");
     }
     for &ctx in &ctx {
         for (&threads, &block) in threads.iter().flat_map(|t| blocks.iter().map(move |b| (t, b))) {
-            for keep in &keeps {
-                let case = Case { ctx, threads, block, keep: keep.clone(), ..case.clone() };
+            for (keep, &math) in keeps.iter().flat_map(|k| maths.iter().map(move |m| (k, m))) {
+                let case = Case { ctx, threads, block, keep: keep.clone(), math, ..case.clone() };
                 if alone {
                     case.run()?;
                 } else if !Command::new(std::env::current_exe()?).args(case.args()).status()?.success() {
