@@ -1,0 +1,156 @@
+//! Products of weights in 16-bit floats with floats, by AVX-512. Those in bfloat16 are multiplied with floats rounded to it, by an
+//! instruction that does twice as many products as of floats in the same time; of those in half precision nothing is rounded.
+//!
+//! Weights are laid out anew a panel at a time, so that a register holds a word of each of sixteen rows of the result: two numbers
+//! of bfloat16, or a float.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod next;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use crate::aligned::Aligned;
+use crate::output::Output;
+
+/// Rows of the result that a panel has: two registers.
+const ROWS: usize = 32;
+/// Words of a row of a panel, which stays in the first cache.
+const WORDS: usize = 256;
+/// Rows of the result for which a part of all floats stays in a cache; more at a time would be read from too many places.
+const BESIDE: usize = 8 * ROWS;
+/// Rows of floats that are multiplied with a panel at once.
+const TOKENS: usize = 6;
+
+/// The types of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// bfloat16
+    Bf16,
+    /// IEEE half precision
+    F16,
+}
+
+impl Format {
+    /// Whether this processor has the instructions.
+    pub fn available(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && (self == Format::F16 || is_x86_feature_detected!("avx512bf16"))
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Numbers in a word.
+    fn in_word(self) -> usize {
+        match self {
+            Format::Bf16 => 2,
+            Format::F16 => 1,
+        }
+    }
+}
+
+/// Bits of numbers: `m` rows of `k` terms, or where they are transposed `k` rows of `m`.
+#[derive(Debug, Clone, Copy)]
+pub struct Weights<'a> {
+    format: Format,
+    bits: &'a [u16],
+    k: usize,
+    m: usize,
+    transposed: bool,
+}
+
+impl<'a> Weights<'a> {
+    /// Rows one after the other.
+    ///
+    /// # Panics
+    /// Where there are not so many numbers.
+    pub fn new(format: Format, bits: &'a [u16], [k, m]: [usize; 2], transposed: bool) -> Weights<'a> {
+        assert_eq!(Some(bits.len()), k.checked_mul(m));
+        Weights { format, bits, k, m, transposed }
+    }
+
+    /// Terms of a sum.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Rows of the result.
+    pub fn m(&self) -> usize {
+        self.m
+    }
+}
+
+/// Buffers a thread keeps between calls.
+#[derive(Default)]
+pub struct Scratch {
+    /// `[word][ROWS]`
+    panel: Aligned<u32>,
+    /// `[row][word]`
+    x: Aligned<u32>,
+}
+
+impl Scratch {
+    /// Element `i` of row `j` of the output becomes the sum over `k` of weights `(k, i)` times `x(j)[k]`, for some elements and
+    /// rows. No bit depends on which are computed in one call.
+    ///
+    /// # Panics
+    /// Where the processor lacks the instructions, or something is outside.
+    pub fn multiply<'x>(
+        &mut self,
+        w: &Weights<'_>,
+        x: impl Fn(usize) -> &'x [f32],
+        columns: Range<usize>,
+        rows: Range<usize>,
+        out: Output,
+    ) {
+        assert!(w.format.available() && columns.end <= w.m && w.m <= out.m);
+        let words = w.k.div_ceil(w.format.in_word());
+        self.x.resize(rows.len() * words);
+        self.panel.resize(WORDS.min(words) * ROWS);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the processor has the instructions. Elements of the output that are asked for may be written, as `Output::new`
+        // was promised.
+        unsafe {
+            for (j, to) in rows.clone().zip(self.x.chunks_exact_mut(words.max(1))) {
+                let x = x(j);
+                assert_eq!(x.len(), w.k);
+                match w.format {
+                    Format::Bf16 => avx512::round(x, to),
+                    Format::F16 => to.iter_mut().zip(x).for_each(|(to, x)| *to = x.to_bits()),
+                }
+            }
+            for beside in columns.clone().step_by(BESIDE) {
+                let beside = beside..columns.end.min(beside + BESIDE);
+                for from in (0..words).step_by(WORDS) {
+                    let part = from..words.min(from + WORDS);
+                    for first in beside.clone().step_by(ROWS) {
+                        let some = first..beside.end.min(first + ROWS);
+                        avx512::pack(w, &some, &part, &mut self.panel);
+                        let panel = &self.panel[..part.len() * ROWS];
+                        let mut next =
+                            next::Next::new(w, some.end..beside.end.min(some.end + ROWS), &part, rows.len());
+                        for (at, j) in rows.clone().enumerate().step_by(TOKENS) {
+                            next.prefetch();
+                            let x = &self.x[at * words..][..TOKENS.min(rows.len() - at) * words];
+                            let x = (&x[part.start..], words);
+                            let out = (out.out.add(j * out.m + first), out.m);
+                            match w.format {
+                                Format::Bf16 => avx512::tile_bf16(panel, x, some.len(), out, from > 0),
+                                Format::F16 => avx512::tile_f32(panel, x, some.len(), out, from > 0),
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        unreachable!("{rows:?}, {}: no other processor has them", x(0).len());
+    }
+}
