@@ -305,8 +305,8 @@ impl<'a, 'c> Tape<'a, 'c> {
         self.push(TapeEntry::Norm { out, x, normed, weight, id, centered, eps });
     }
 
-    /// RowBlock of a weight as F32 `[n_in, n]`, or as BF16 where products are allowed to round so. On the CPU a whole weight is dequantised once a graph;
-    /// elsewhere, and of a large one, memory counts more than the work.
+    /// RowBlock of a weight as F32 `[n_in, n]`, or as BF16 where products are allowed to round so. On the CPU a whole weight is
+    /// dequantised once a graph; elsewhere, and of a large one, memory counts more than the work.
     fn dequantized(
         &self,
         p: &Products<'_, 'c>,
