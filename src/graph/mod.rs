@@ -139,7 +139,7 @@ pub struct Capabilities {
 
 /// Tokens up to which [`Math::Auto`] computes products in 8-bit integers. In batches of so few converting weights to 16 bits takes
 /// as long as multiplying them, and 8 bits are two to three times as fast (AVX-512 with VNNI, Zen 5); in larger ones 15 bits cost
-/// a third of the speed.
+/// half of the speed.
 const EIGHT_BITS: usize = 32;
 
 impl Capabilities {

@@ -70,20 +70,10 @@ impl<'a> Weights<'a> {
     /// Rows one after the other.
     ///
     /// # Panics
-    /// Where there are not so many numbers.
+    /// Where there are not so many numbers, or sums have no terms.
     pub fn new(format: Format, bits: &'a [u16], [k, m]: [usize; 2], transposed: bool) -> Weights<'a> {
-        assert_eq!(Some(bits.len()), k.checked_mul(m));
+        assert!(k > 0 && Some(bits.len()) == k.checked_mul(m), "{k} by {m}: {} numbers", bits.len());
         Weights { format, bits, k, m, transposed }
-    }
-
-    /// Terms of a sum.
-    pub fn k(&self) -> usize {
-        self.k
-    }
-
-    /// Rows of the result.
-    pub fn m(&self) -> usize {
-        self.m
     }
 }
 
@@ -118,7 +108,7 @@ impl Scratch {
         // SAFETY: the processor has the instructions. Elements of the output that are asked for may be written, as `Output::new`
         // was promised.
         unsafe {
-            for (j, to) in rows.clone().zip(self.x.chunks_exact_mut(words.max(1))) {
+            for (j, to) in rows.clone().zip(self.x.chunks_exact_mut(words)) {
                 let x = x(j);
                 assert_eq!(x.len(), w.k);
                 match w.format {
