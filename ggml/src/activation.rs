@@ -1,25 +1,13 @@
 //! Activation functions and LayerNorm: ggml's own, and ops of ours for the CPU, where ggml's GELU is a table of
 //! half precision and the gradient of a gated function would take several passes.
 
-use std::ffi::c_void;
-
 use kernels::attention::exp2;
 use kernels::sigmoid::sigmoid;
 
-use crate::custom::share;
 use crate::graph::Builder;
-use crate::ops::{call, check, contiguous, even_rows, f32_rows, possible};
+use crate::ops::{call, check, contiguous, even_rows, f32_rows};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
-
-/// Computes a row of the result from the rows of the arguments, all of one width.
-type RowKernel = fn(args: [&[f32]; 3], out: &mut [f32]);
-
-#[derive(Clone, Copy)]
-struct Rows {
-    f: RowKernel,
-    n_args: usize,
-}
 
 impl<'c> Builder<'c> {
     /// Each row less its mean, over its standard deviation.
@@ -117,16 +105,6 @@ impl<'c> Builder<'c> {
             });
         })
     }
-
-    /// A node whose rows are `times` as wide as those of its arguments, F32 `[n, T]`.
-    fn rows(&self, op: &'static str, args: &[Tensor<'c>], times: usize, f: RowKernel) -> Result<Tensor<'c>> {
-        let n = args.first().map_or([0; 4], |t| t.ne());
-        let ok = args.iter().all(|&t| f32_rows(t) && t.ne() == n && t.nb()[1].is_multiple_of(4));
-        check(ok && n[2] * n[3] == 1, op, "f32 matrices of one shape", args)?;
-        let ne = [n[0].saturating_mul(times), n[1], 1, 1];
-        possible(op, DType::F32, ne)?;
-        self.custom(DType::F32, ne, args, run_rows, Rows { f, n_args: args.len() })
-    }
 }
 
 /// `2 sqrt(2 / pi)`, and the factor on the cube.
@@ -177,28 +155,6 @@ fn gated_back([d, gate, up]: [&[f32]; 3], out: &mut [f32], act: impl Fn(f32) -> 
         let (value, slope) = act(g);
         *d_gate = d * u * slope;
         *d_up = d * value;
-    }
-}
-
-unsafe extern "C" fn run_rows(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `rows`, alive while the graph is, with the sources checked there and
-    // the user data put there.
-    let (dst, rows) = unsafe { (&*dst, *(data as *const Rows)) };
-    let width = dst.ne[0] as usize;
-    for row in share(dst.ne[1] as usize, ith, nth) {
-        let mut args: [&[f32]; 3] = [&[]; 3];
-        for (arg, &source) in args.iter_mut().zip(&dst.src[..rows.n_args]) {
-            // SAFETY: each source has ne[0] contiguous f32 in this row, computed before this node.
-            *arg = unsafe {
-                let t = &*source;
-                let at = (t.data as *const u8).add(row * t.nb[1]);
-                std::slice::from_raw_parts(at.cast::<f32>(), t.ne[0] as usize)
-            };
-        }
-        // SAFETY: dst is a contiguous matrix of rows of this width; threads take disjoint rows, and custom ops do
-        // not run in place.
-        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * width), width) };
-        (rows.f)(args, out);
     }
 }
 

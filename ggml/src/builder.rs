@@ -42,6 +42,8 @@ pub struct Builder<'c> {
     pub(crate) brand: Brand<'c>,
     pub(crate) device: Device,
     pub(crate) graph: NonNull<sys::ggml_cgraph>,
+    /// Sums, products and norms of rows are ops of our own (`rows`).
+    pub(crate) pooled: bool,
     pub(crate) n_bytes: Cell<usize>,
     pub(crate) inputs: RefCell<Vec<Input>>,
     pub(crate) outputs: RefCell<Vec<NonNull<sys::ggml_tensor>>>,

@@ -39,6 +39,8 @@ pub struct Executor {
     galloc: Galloc,
     backend: Backend,
     pool: Option<ThreadPool>,
+    /// Sums, products and norms are ops of our own, which the pool shares.
+    pooled: bool,
 }
 
 #[derive(Debug)]
@@ -66,19 +68,21 @@ unsafe impl Send for Executor {}
 impl Executor {
     /// An executor on a backend.
     pub fn new(backend: Backend) -> Result<Executor> {
-        Ok(Executor { built: None, galloc: Galloc::new(&backend)?, backend, pool: None })
+        Ok(Executor { built: None, galloc: Galloc::new(&backend)?, backend, pool: None, pooled: false })
     }
 
     /// An executor on a device for graphs whose work is mostly in custom ops. On the CPU a thread pool of
-    /// `n_threads` (0: all physical cores) shares those ops and sleeps while it waits, and ggml's own ops run
-    /// on one thread. Results are the same as those of [`Executor::new`].
+    /// `n_threads` (0: all physical cores) shares those ops and sleeps while it waits; sums, products, norms and SwiGLU of
+    /// rows are custom ops then, too, and ggml's other ops run on one thread. Results are the same for any number of threads.
     pub fn with_thread_pool(device: Device, n_threads: usize) -> Result<Executor> {
-        if !device.is_cpu() || n_threads == 1 {
-            return Executor::new(Backend::new(device, n_threads)?);
+        let pooled = device.is_cpu();
+        if !pooled || n_threads == 1 {
+            return Ok(Executor { pooled, ..Executor::new(Backend::new(device, n_threads)?)? });
         }
         let exec = Executor::new(Backend::new(device, 1)?)?;
         let pool = ThreadPool::new(thread_count(n_threads)?);
-        Ok(Executor { pool: Some(pool.map_err(|e| Error::Backend(format!("threads: {e}")))?), ..exec })
+        let pool = Some(pool.map_err(|e| Error::Backend(format!("threads: {e}")))?);
+        Ok(Executor { pool, pooled, ..exec })
     }
 
     /// The backend.
@@ -163,6 +167,7 @@ impl Executor {
             brand: PhantomData,
             device: self.backend.device(),
             graph,
+            pooled: self.pooled,
             n_bytes: Cell::new(0),
             inputs: RefCell::default(),
             outputs: RefCell::default(),

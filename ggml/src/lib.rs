@@ -28,6 +28,7 @@ mod ops_back;
 mod ops_softmax;
 mod ops_tiles;
 pub mod recurrent;
+mod rows;
 pub mod short_floats;
 mod store;
 pub mod tensor;

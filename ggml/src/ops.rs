@@ -133,6 +133,9 @@ impl<'c> Builder<'c> {
     pub fn add(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
         let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;
         check(ok, "add", "f32 rows, b to repeat into a", &[a, b])?;
+        if self.divided(a, b) {
+            return self.add_rows(a, b);
+        }
         call!(self, "add", ggml_add(a.ptr.as_ptr(), b.ptr.as_ptr()))
     }
 
@@ -140,6 +143,9 @@ impl<'c> Builder<'c> {
     pub fn mul(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
         let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;
         check(ok, "mul", "f32 rows, b to repeat into a", &[a, b])?;
+        if self.divided(a, b) {
+            return self.mul_rows(a, b);
+        }
         call!(self, "mul", ggml_mul(a.ptr.as_ptr(), b.ptr.as_ptr()))
     }
 
@@ -186,6 +192,9 @@ impl<'c> Builder<'c> {
     /// Each row divided by its root mean square.
     pub fn rms_norm(&self, a: Tensor<'c>, eps: f32) -> Result<Tensor<'c>> {
         check(f32_rows(a) && eps >= 0.0, "rms_norm", "f32 rows, eps >= 0", &[a])?;
+        if self.pooled {
+            return self.rms_norm_rows(a, eps);
+        }
         call!(self, "rms_norm", ggml_rms_norm(a.ptr.as_ptr(), eps))
     }
 
@@ -194,6 +203,9 @@ impl<'c> Builder<'c> {
         let rows = |t| f32_rows(t) && even_rows(t);
         let ok = gate.ne() == up.ne() && rows(gate) && rows(up);
         check(ok, "swiglu", "two f32 matrices of one shape", &[gate, up])?;
+        if self.pooled {
+            return self.swiglu_rows(gate, up);
+        }
         call!(self, "swiglu", ggml_swiglu_split(gate.ptr.as_ptr(), up.ptr.as_ptr()))
     }
 

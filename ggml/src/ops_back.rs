@@ -22,6 +22,9 @@ impl<'c> Builder<'c> {
     pub fn sub(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
         let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;
         check(ok, "sub", "f32 rows, b to repeat into a", &[a, b])?;
+        if self.divided(a, b) {
+            return self.sub_rows(a, b);
+        }
         call!(self, "sub", ggml_sub(a.ptr.as_ptr(), b.ptr.as_ptr()))
     }
 
@@ -37,6 +40,9 @@ impl<'c> Builder<'c> {
         let rows = |t| f32_rows(t) && contiguous(t);
         let ok = grad.ne() == x.ne() && rows(grad) && rows(x) && eps >= 0.0;
         check(ok, "rms_norm_back", "contiguous f32 of one shape, eps >= 0", &[grad, x])?;
+        if self.pooled {
+            return self.rms_norm_back_rows(grad, x, eps);
+        }
         call!(self, "rms_norm_back", ggml_rms_norm_back(grad.ptr.as_ptr(), x.ptr.as_ptr(), eps))
     }
 

@@ -81,28 +81,27 @@ impl Rows {
 
     pub(super) fn put(&mut self, first: usize, rows: &[f32]) {
         let at = first * self.width..first * self.width + rows.len();
-        const CHUNK: usize = 1 << 16;
         match &mut self.data {
-            Data::F32(d) => d[at].copy_from_slice(rows),
-            Data::F16(d) => {
-                let chunks = d[at].par_chunks_mut(CHUNK).zip(rows.par_chunks(CHUNK));
-                chunks.for_each(|(to, from)| to.convert_from_f32_slice(from));
-            }
-            Data::Bf16(d) => {
-                let chunks = d[at].par_chunks_mut(CHUNK).zip(rows.par_chunks(CHUNK));
-                chunks.for_each(|(to, from)| to.convert_from_f32_slice(from));
-            }
+            Data::F32(d) => in_chunks(&mut d[at], rows, |to, from| to.copy_from_slice(from)),
+            Data::F16(d) => in_chunks(&mut d[at], rows, |to, from| to.convert_from_f32_slice(from)),
+            Data::Bf16(d) => in_chunks(&mut d[at], rows, |to, from| to.convert_from_f32_slice(from)),
         }
     }
 
     pub(super) fn get(&self, first: usize, out: &mut [f32]) {
         let at = first * self.width..first * self.width + out.len();
         match &self.data {
-            Data::F32(d) => out.copy_from_slice(&d[at]),
-            Data::F16(d) => d[at].convert_to_f32_slice(out),
-            Data::Bf16(d) => d[at].convert_to_f32_slice(out),
+            Data::F32(d) => in_chunks(out, &d[at], |to, from| to.copy_from_slice(from)),
+            Data::F16(d) => in_chunks(out, &d[at], |to, from| from.convert_to_f32_slice(to)),
+            Data::Bf16(d) => in_chunks(out, &d[at], |to, from| from.convert_to_f32_slice(to)),
         }
     }
+}
+
+/// Converts as many numbers on all threads.
+fn in_chunks<A: Send, B: Sync>(to: &mut [A], from: &[B], convert: impl Fn(&mut [A], &[B]) + Sync) {
+    const CHUNK: usize = 1 << 16;
+    to.par_chunks_mut(CHUNK).zip(from.par_chunks(CHUNK)).for_each(|(to, from)| convert(to, from));
 }
 
 /// An activation of a layer.

@@ -17,6 +17,11 @@ pub fn executor(n_threads: usize) -> Executor {
     Executor::new(Backend::new(cpu(), n_threads).unwrap()).unwrap()
 }
 
+/// Whose rows are computed by ops of our own in a pool of threads.
+pub fn pooled(n_threads: usize) -> Executor {
+    Executor::with_thread_pool(cpu(), n_threads).unwrap()
+}
+
 /// SplitMix64.
 pub struct Rng(pub u64);
 

@@ -1,6 +1,6 @@
 //! Cross entropy against its definition in f64.
 
-use crate::common::executor;
+use crate::common::{executor, pooled};
 use ggml::graph::{Executor, InputId, OutputId};
 use ggml::{DType, Error};
 
@@ -94,8 +94,7 @@ fn threads_change_no_bit() {
     let (n_vocab, t) = (5000, 9);
     let (x, targets, weights) = (logits(n_vocab * t, 9.0), [3; 9], [0.1; 9]);
     let one = run(&mut executor(1), n_vocab, t, &x, &targets, &weights);
-    let pooled = Executor::with_thread_pool(ggml::backend::Device::find("cpu").unwrap(), 3);
-    for mut exec in [executor(4), pooled.unwrap()] {
+    for mut exec in [executor(4), pooled(3)] {
         let other = run(&mut exec, n_vocab, t, &x, &targets, &weights);
         assert!(one.0 == other.0 && one.1 == other.1);
     }

@@ -98,8 +98,7 @@ fn mul_mat_with_grouped_heads_and_strided_views() {
 #[test]
 fn norms_sums_and_gates() {
     let mut rng = Rng(3);
-    for threads in [1, 3] {
-        let mut exec = executor(threads);
+    for mut exec in [executor(1), executor(3), pooled(1), pooled(3)] {
         for _ in 0..10 {
             let (n, t) = (rng.int(1, 70), rng.int(1, 9));
             let (x, y, w) = (rng.values(2 * n * t), rng.values(n * t), rng.values(n));
@@ -135,6 +134,41 @@ fn norms_sums_and_gates() {
             let want: Vec<f64> = (0..n * t).map(|i| -0.5 * (half(i) + f64::from(w[i % n]))).collect();
             assert_within(&got, &want, |_| 1e-6, "add, scale");
         }
+    }
+}
+
+/// Of so many elements that a pool's threads divide them.
+#[test]
+fn sums_and_products_in_a_pool() {
+    let (n, heads, t) = (48, 7, 61);
+    let mut rng = Rng(31);
+    let (x, y) = (rng.values((n + 5) * heads * t), rng.values(n * heads * t));
+    let weights = [[n, heads, t], [n, heads, 1], [n, 1, t], [n, 1, 1], [1, heads, t]];
+    for shape in weights {
+        let w = rng.values(shape.iter().product());
+        let results = [executor(1), pooled(1), pooled(3)].map(|mut exec| {
+            eval(&mut exec, |b, feed| {
+                // Rows with gaps, seen through a permutation of the outer dimensions.
+                let x = feed.f32(b, &[n + 5, t, heads], &x)?;
+                let row = 4 * (n + 5);
+                let x = b.view(x, [n, t, heads, 1], [row, row * t, row * t * heads], 8)?;
+                let (x, w) = (b.permute(x, [0, 2, 1, 3])?, feed.f32(b, &shape, &w)?);
+                let out = b.add(b.mul(x, w)?, feed.f32(b, &[n, heads, t], &y)?)?;
+                b.sub(b.add(out, w)?, x)
+            })
+            .unwrap()
+        });
+        let want: Vec<f32> = (0..n * heads * t)
+            .map(|i| {
+                let (j, h, s) = (i % n, i / n % heads, i / n / heads);
+                let x = x[(h * t + s) * (n + 5) + 2 + j];
+                let at = |i: usize, size: usize| if size == 1 { 0 } else { i };
+                let [n0, n1, n2] = shape;
+                let w = w[at(j, n0) + n0 * (at(h, n1) + n1 * at(s, n2))];
+                x * w + y[i] + w - x
+            })
+            .collect();
+        assert!(results.iter().all(|got| *got == want), "{shape:?}");
     }
 }
 

@@ -36,11 +36,10 @@ fn agree(
     let mut rng = Rng((n * 100 + rows) as u64);
     let (grad, x): (Vec<f32>, Vec<f32>) = (rng.values(n * rows), rng.values(n * rows));
     let x: Vec<f32> = x.iter().map(|x| 3.0 * x).collect();
-    for threads in [1, 3] {
-        let got = eval(&mut executor(threads), |b, feed| {
-            op(b, feed.f32(b, &[n, rows], &grad)?, feed.f32(b, &[n, rows], &x)?)
-        })
-        .unwrap();
+    for mut exec in [executor(1), executor(3), pooled(1), pooled(3)] {
+        let got =
+            eval(&mut exec, |b, feed| op(b, feed.f32(b, &[n, rows], &grad)?, feed.f32(b, &[n, rows], &x)?))
+                .unwrap();
         let want = differences(&to_f64(&x), &to_f64(&grad), &forward);
         let size = want.iter().fold(1.0f64, |m, w| m.max(w.abs()));
         assert_within(&got, &want, |_| 3e-6 * size, &format!("{what} [{n}, {rows}]"));

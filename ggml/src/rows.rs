@@ -1,0 +1,159 @@
+//! Nodes of our own that compute rows of floats out of rows of their arguments: on the CPU each thread takes some of the
+//! rows. Where an executor has a pool of threads (training), sums, products and norms are among them, as ggml would compute
+//! those on one thread.
+
+use std::ffi::c_void;
+
+use kernels::sigmoid::sigmoid;
+
+use crate::custom::share;
+use crate::graph::Builder;
+use crate::ops::{broadcasts, check, f32_rows, possible};
+use crate::tensor::Tensor;
+use crate::{sys, DType, Result};
+
+/// Most arguments of a node.
+const MAX_ARGS: usize = 3;
+
+/// Elements from which on an op is divided among the threads of a pool: of fewer, waking one takes as long.
+const DIVIDED_FROM: usize = 1 << 14;
+
+/// Numbers summed side by side, so that the order of a sum is the same whatever the width of registers.
+const LANES: usize = 16;
+
+/// The rows of the arguments, of which those there are not are empty.
+pub(crate) type Args<'a> = [&'a [f32]; MAX_ARGS];
+
+/// Computes a row of the result from those of the arguments.
+pub(crate) trait RowKernel: Fn(Args<'_>, &mut [f32]) + Copy + Send + Sync + 'static {}
+
+impl<F: Fn(Args<'_>, &mut [f32]) + Copy + Send + Sync + 'static> RowKernel for F {}
+
+#[derive(Clone, Copy)]
+struct Rows<F> {
+    f: F,
+    n_args: usize,
+}
+
+impl<'c> Builder<'c> {
+    /// A node of F32 whose rows are `times` as wide as those of `args`, all of one shape, each computed by `f` out of one row of
+    /// every argument. For the CPU; elsewhere the graph is refused.
+    pub(crate) fn rows<F: RowKernel>(
+        &self,
+        op: &'static str,
+        args: &[Tensor<'c>],
+        times: usize,
+        f: F,
+    ) -> Result<Tensor<'c>> {
+        let ok = args.windows(2).all(|pair| pair[0].ne() == pair[1].ne());
+        check(ok, op, "f32 matrices of one shape", args)?;
+        self.repeated_rows(op, args, times, f)
+    }
+
+    /// The same where arguments after the first are repeated over the outer dimensions of the first.
+    fn repeated_rows<F: RowKernel>(
+        &self,
+        op: &'static str,
+        args: &[Tensor<'c>],
+        times: usize,
+        f: F,
+    ) -> Result<Tensor<'c>> {
+        let n = args.first().map_or([0; 4], |t| t.ne());
+        let fits = |t: Tensor<'_>| f32_rows(t) && t.ne()[0] == n[0] && broadcasts(t.ne(), n);
+        let aligned = |t: Tensor<'_>| t.nb()[1..].iter().all(|nb| nb.is_multiple_of(4));
+        let ok = args.len() <= MAX_ARGS && args.iter().all(|&t| fits(t) && aligned(t));
+        check(ok, op, "f32 of one length of rows, to repeat into the first", args)?;
+        let ne = [n[0].saturating_mul(times), n[1], n[2], n[3]];
+        possible(op, DType::F32, ne)?;
+        self.custom(DType::F32, ne, args, run_rows::<F>, Rows { f, n_args: args.len() })
+    }
+
+    /// Whether a sum or product of `a` and `b` is computed by the pool's threads.
+    pub(crate) fn divided(&self, a: Tensor<'c>, b: Tensor<'c>) -> bool {
+        let [n, ..] = a.ne();
+        self.pooled && b.ne()[0] == n && f32_rows(b) && a.ne().iter().product::<usize>() >= DIVIDED_FROM
+    }
+
+    pub(crate) fn add_rows(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.repeated_rows("add", &[a, b], 1, |[a, b, _], out| each(a, b, out, |a, b| a + b))
+    }
+
+    pub(crate) fn sub_rows(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.repeated_rows("sub", &[a, b], 1, |[a, b, _], out| each(a, b, out, |a, b| a - b))
+    }
+
+    pub(crate) fn mul_rows(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.repeated_rows("mul", &[a, b], 1, |[a, b, _], out| each(a, b, out, |a, b| a * b))
+    }
+
+    pub(crate) fn swiglu_rows(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.rows("swiglu", &[gate, up], 1, |[gate, up, _], out| {
+            each(gate, up, out, |g, u| g * sigmoid(g) * u)
+        })
+    }
+
+    pub(crate) fn rms_norm_rows(&self, x: Tensor<'c>, eps: f32) -> Result<Tensor<'c>> {
+        self.rows("rms_norm", &[x], 1, move |[x, ..], out| {
+            let [squares, _] = sums(x, x);
+            let factor = 1.0 / (squares / x.len() as f64 + f64::from(eps)).sqrt();
+            x.iter().zip(out).for_each(|(x, y)| *y = x * factor as f32);
+        })
+    }
+
+    pub(crate) fn rms_norm_back_rows(&self, grad: Tensor<'c>, x: Tensor<'c>, eps: f32) -> Result<Tensor<'c>> {
+        self.rows("rms_norm_back", &[grad, x], 1, move |[d, x, _], out| {
+            let (n, [squares, along]) = (x.len() as f64, sums(x, d));
+            let square = squares / n + f64::from(eps);
+            let (factor, off) = (1.0 / square.sqrt(), along / n / square);
+            let (factor, off) = (factor as f32, (off * factor) as f32);
+            each(d, x, out, |d, x| d * factor - x * off);
+        })
+    }
+}
+
+#[inline(always)]
+fn each(a: &[f32], b: &[f32], out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
+    a.iter().zip(b).zip(out).for_each(|((&a, &b), y)| *y = f(a, b));
+}
+
+/// The sums of `x * x` and of `x * d`.
+#[inline(always)]
+fn sums(x: &[f32], d: &[f32]) -> [f64; 2] {
+    let mut lanes = [[0.0f64; LANES]; 2];
+    for (x, d) in x.chunks(LANES).zip(d.chunks(LANES)) {
+        for (i, (&x, &d)) in x.iter().zip(d).enumerate() {
+            lanes[0][i] += f64::from(x) * f64::from(x);
+            lanes[1][i] += f64::from(x) * f64::from(d);
+        }
+    }
+    lanes.map(|lanes| lanes.iter().sum())
+}
+
+unsafe extern "C" fn run_rows<F: RowKernel>(
+    dst: *mut sys::ggml_tensor,
+    ith: i32,
+    nth: i32,
+    data: *mut c_void,
+) {
+    // SAFETY: ggml passes the node made in `rows`, alive while the graph is, with the sources checked there and
+    // the user data put there.
+    let (dst, rows) = unsafe { (&*dst, &*(data as *const Rows<F>)) };
+    let [width, n1, n2, n3] = dst.ne.map(|n| n as usize);
+    for row in share(n1 * n2 * n3, ith, nth) {
+        let at = [row % n1, row / n1 % n2, row / n1 / n2];
+        let mut args: Args<'_> = [&[]; MAX_ARGS];
+        for (arg, &source) in args.iter_mut().zip(&dst.src[..rows.n_args]) {
+            // SAFETY: each source has ne[0] contiguous f32 in each of its rows, computed before this node.
+            *arg = unsafe {
+                let t = &*source;
+                let offset = |i: usize| at[i - 1] % t.ne[i] as usize * t.nb[i];
+                let at = (t.data as *const u8).add(offset(1) + offset(2) + offset(3));
+                std::slice::from_raw_parts(at.cast::<f32>(), t.ne[0] as usize)
+            };
+        }
+        // SAFETY: dst is contiguous rows of this width; threads take disjoint rows, and custom ops do not run in
+        // place.
+        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * width), width) };
+        (rows.f)(args, out);
+    }
+}
