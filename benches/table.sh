@@ -15,7 +15,7 @@ MODEL=${MODEL:-models/SmolLM2-135M-Instruct.Q4_1.gguf}
 PROGRAM=${PROGRAM:-target/release/ropewalk}
 CONVERT=${CONVERT:-target/release/convert}
 TYPES=${TYPES:-q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl f16 bf16}
-PROMPTS=${PROMPTS:-32,128,512,2048}
+PROMPTS=${PROMPTS:-32,128,512,2048,8192}
 DEPTHS=${DEPTHS:-0,8192}
 WRITE=${WRITE:-32}
 REPETITIONS=${REPETITIONS:-3}
@@ -43,7 +43,8 @@ if [ -n "$PYTHON" ]; then
     for ctx in 512 2048; do
         say "training at $ctx"
         # Only some processors have products of bfloat16 for training: without them that line fails by itself.
-        cargo bench --bench train -- --ctx "$ctx" --threads "$threads" --keep products --math auto,bf16 \
+        cargo bench --bench train -- --ctx "$ctx" --threads "$threads" --keep products --keep-type f32,bf16 \
+            --math auto,bf16 \
             > "$FOLDER/train-$ctx.txt"
         for dtype in float32 bfloat16; do
             "$PYTHON" benches/peft/bench.py case --ctx "$ctx" --dtype "$dtype" --threads "$threads" --warmup 1 \

@@ -3,7 +3,7 @@
 //! process of its own.
 //!
 //!     cargo bench --bench train -- [--model FILE] [--ctx 512,2048] [--threads 2] [--block 512] \
-//!         [--keep products] [--math auto,bf16] [--steps 5]
+//!         [--keep products] [--keep-type f32,bf16] [--math auto,bf16] [--steps 5]
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,12 +12,12 @@ use std::time::Instant;
 use ropewalk::math::Math;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{Checkpointing, Sequence, TrainParams, Trainer};
+use ropewalk::train::{Checkpointing, SavedType, Sequence, TrainParams, Trainer};
 
 type Error = Box<dyn std::error::Error>;
 
 const USAGE: &str = "--model FILE, --ctx, --threads, --block, --steps N, \
-    --keep inputs|attention|products|auto or --math auto|bf16|f32, lists by comma";
+    --keep inputs|attention|products|auto, --keep-type f32|f16|bf16 or --math auto|bf16|f32, lists by comma";
 
 #[derive(Debug, Clone)]
 struct Case {
@@ -26,6 +26,7 @@ struct Case {
     threads: usize,
     block: usize,
     keep: String,
+    keep_type: String,
     math: Math,
     steps: usize,
 }
@@ -36,6 +37,7 @@ impl Case {
         let mut out = vec!["--case".into(), "--model".into(), self.model.display().to_string()];
         out.extend([n("ctx", self.ctx), n("threads", self.threads), n("block", self.block)].concat());
         out.extend(["--keep".into(), self.keep.clone(), "--math".into(), self.math.to_string()]);
+        out.extend(["--keep-type".into(), self.keep_type.clone()]);
         out.extend(n("steps", self.steps));
         out
     }
@@ -50,11 +52,18 @@ impl Case {
                 return Err(format!("--keep {other}: expected inputs, attention, products or auto").into())
             }
         };
+        let saved_type = match self.keep_type.as_str() {
+            "f32" => SavedType::F32,
+            "f16" => SavedType::F16,
+            "bf16" => SavedType::Bf16,
+            other => return Err(format!("--keep-type {other}: expected f32, f16 or bf16").into()),
+        };
         let model = Model::load(&self.model, &ModelParams::cpu())?;
         let settings = TrainParams {
             n_block: self.block,
             n_threads: self.threads,
             checkpointing: keep,
+            saved_type,
             math: self.math,
             ..TrainParams::new(self.ctx)
         };
@@ -76,11 +85,12 @@ impl Case {
         }
         let (wall, cpu) = (median(walls), median(cpus));
         println!(
-            "{:>6} {:>7} {:>6} {:>9} {:>5} {:>10.1} {:>8.3} {:>9} {:>8.4}",
+            "{:>6} {:>7} {:>6} {:>9} {:>5} {:>5} {:>10.1} {:>8.3} {:>9} {:>8.4}",
             self.ctx,
             self.threads,
             self.block,
             format!("{:?}", trainer.checkpointing()).to_lowercase(),
+            self.keep_type,
             self.math.name(),
             self.ctx as f64 / wall,
             cpu,
@@ -127,11 +137,13 @@ fn main() -> Result<(), Error> {
         threads: 2,
         block: 512,
         keep: "auto".into(),
+        keep_type: "f32".into(),
         math: Math::Auto,
         steps: 5,
     };
     let (mut ctx, mut threads, mut blocks) = (vec![512, 2048], vec![case.threads], vec![case.block]);
-    let (mut keeps, mut maths, mut alone) = (vec![case.keep.clone()], vec![case.math], false);
+    let (mut keeps, mut types) = (vec![case.keep.clone()], vec![case.keep_type.clone()]);
+    let (mut maths, mut alone) = (vec![case.math], false);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg}: expected a value"));
@@ -143,18 +155,21 @@ fn main() -> Result<(), Error> {
             "--threads" => threads = list("threads", &value()?)?,
             "--block" => blocks = list("block", &value()?)?,
             "--keep" => keeps = value()?.split(',').map(String::from).collect(),
+            "--keep-type" => types = value()?.split(',').map(String::from).collect(),
             "--math" => maths = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?,
             "--steps" => case.steps = value()?.parse()?,
             other => return Err(format!("{other}: expected {USAGE}").into()),
         }
     }
     if !alone {
-        println!("   ctx threads  block      keep  math   tokens/s    cpu s  peak MiB     loss");
+        println!("   ctx threads  block      keep  type  math   tokens/s    cpu s  peak MiB     loss");
     }
     for &ctx in &ctx {
         for (&threads, &block) in threads.iter().flat_map(|t| blocks.iter().map(move |b| (t, b))) {
-            for (keep, &math) in keeps.iter().flat_map(|k| maths.iter().map(move |m| (k, m))) {
-                let case = Case { ctx, threads, block, keep: keep.clone(), math, ..case.clone() };
+            let kept = keeps.iter().flat_map(|keep| types.iter().map(move |t| (keep, t)));
+            for ((keep, keep_type), &math) in kept.flat_map(|k| maths.iter().map(move |m| (k, m))) {
+                let (keep, keep_type) = (keep.clone(), keep_type.clone());
+                let case = Case { ctx, threads, block, keep, keep_type, math, ..case.clone() };
                 if alone {
                     case.run()?;
                 } else if !Command::new(std::env::current_exe()?).args(case.args()).status()?.success() {

@@ -14,7 +14,8 @@ pub enum Math {
     /// Nothing: weights are converted to floats of 32 bits.
     F32,
     /// Weights and activations to bfloat16, that is to 8 bits each. In training, on processors with AVX-512 BF16 or AMX, weights
-    /// that are not trained, and what they are multiplied with: about as PyTorch does under bfloat16, and faster than `Auto`.
+    /// that are not trained, and what they are multiplied with; with the former also queries, keys, values and their weights
+    /// beneath attention, except Landmark's. About as PyTorch does under bfloat16, and faster than `Auto`.
     Bf16,
     /// Activations to 8 bits beside quantised weights in batches of any size, except in AMX tiles, which keep 16: the fastest,
     /// and what the programs take by default where text is written. Blocks that are rounded together are of 32 values, where

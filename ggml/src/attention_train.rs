@@ -15,13 +15,14 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use kernels::attention_train::{backward, forward, sink_gradient, Heads, HeadsMut, KeyRanges, KEYS};
+use kernels::attention_train::{backward, forward, sink_gradient, Factors, Heads, HeadsMut, KeyRanges, KEYS};
 
 use crate::attention::Scoring;
 use crate::custom::share;
 use crate::graph::Builder;
 use crate::ops::{check, contiguous, f32_rows, possible, share_memory};
 use crate::ops_back::target;
+use crate::short_floats::has_short_product;
 use crate::tensor::Tensor;
 use crate::units::Units;
 use crate::{sys, DType, Error, Result};
@@ -56,12 +57,39 @@ pub struct AttentionBack<'c> {
     pub d_v: Tensor<'c>,
 }
 
+/// How scores are made in training, and whether the factors of all products are rounded to bfloat16, as
+/// [`Builder::short_product`] rounds them: on processors that have it.
+#[derive(Debug, Clone, Copy)]
+pub struct TrainScoring<'c> {
+    /// Scale, softcap and sinks.
+    pub scoring: Scoring<'c>,
+    /// Whether factors are rounded.
+    pub bf16: bool,
+}
+
+impl<'c, S: Into<Scoring<'c>>> From<S> for TrainScoring<'c> {
+    fn from(scoring: S) -> TrainScoring<'c> {
+        TrainScoring { scoring: scoring.into(), bf16: false }
+    }
+}
+
+impl TrainScoring<'_> {
+    fn check(&self, op: &'static str, n_head: usize) -> Result<()> {
+        if self.bf16 && !has_short_product(DType::BF16) {
+            let what = "this processor has no products of bfloat16".into();
+            return Err(Error::Op { op, what });
+        }
+        self.scoring.check(op, n_head)
+    }
+}
+
 /// The scalars of a node, and how its threads share the work.
 #[derive(Debug)]
 struct Schedule {
     scale: f32,
     softcap: Option<f32>,
     n_rep: usize,
+    factors: Factors,
     /// Tokens of a tile.
     tokens: usize,
     /// Backward pass: lanes of keys (see [`UNITS`]).
@@ -70,9 +98,11 @@ struct Schedule {
 }
 
 impl Schedule {
-    fn new(Scoring { scale, softcap, .. }: Scoring<'_>, n_rep: usize, lanes: usize) -> Schedule {
+    fn new(TrainScoring { scoring, bf16 }: TrainScoring<'_>, n_rep: usize, lanes: usize) -> Schedule {
         let tokens = (TILE_ROWS / n_rep).max(1);
-        Schedule { scale, softcap, n_rep, tokens, lanes, units: Units::default() }
+        let Scoring { scale, softcap, .. } = scoring;
+        let factors = if bf16 { Factors::Bf16 } else { Factors::Floats };
+        Schedule { scale, softcap, n_rep, factors, tokens, lanes, units: Units::default() }
     }
 }
 
@@ -123,7 +153,7 @@ impl<'c> Builder<'c> {
         k: Tensor<'c>,
         v: Tensor<'c>,
         key_ranges: Tensor<'c>,
-        scoring: impl Into<Scoring<'c>>,
+        scoring: impl Into<TrainScoring<'c>>,
     ) -> Result<Tensor<'c>> {
         let (op, scoring) = ("attention_lse", scoring.into());
         scoring.check(op, q.ne()[1])?;
@@ -135,7 +165,7 @@ impl<'c> Builder<'c> {
         };
         let ne = [v.ne()[0] + 1, q.ne()[1], q.ne()[2], 1];
         possible(op, DType::F32, ne)?;
-        let args: Vec<Tensor<'c>> = args.into_iter().chain(scoring.sinks).collect();
+        let args: Vec<Tensor<'c>> = args.into_iter().chain(scoring.scoring.sinks).collect();
         self.custom(DType::F32, ne, &args, run_forward, Schedule::new(scoring, n_rep, 0))
     }
 
@@ -146,7 +176,7 @@ impl<'c> Builder<'c> {
     pub fn attention_back(
         &self,
         a: AttentionBack<'c>,
-        scoring: impl Into<Scoring<'c>>,
+        scoring: impl Into<TrainScoring<'c>>,
     ) -> Result<Tensor<'c>> {
         let (op, scoring) = ("attention_back", scoring.into());
         scoring.check(op, a.q.ne()[1])?;
@@ -232,8 +262,8 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
         let sinks = dst.src[4].as_ref();
         // Checked to be contiguous F32 [n_head].
         let sinks = sinks.map(|t| std::slice::from_raw_parts(t.data as *const f32, t.ne[0] as usize));
-        let Schedule { scale, softcap, n_rep, .. } = *schedule;
-        (dst, schedule, forward::Inputs { q, k, v, key_ranges, scale, softcap, sinks, n_rep })
+        let Schedule { scale, softcap, n_rep, factors, .. } = *schedule;
+        (dst, schedule, forward::Inputs { q, k, v, key_ranges, scale, softcap, sinks, n_rep, factors })
     };
     let (n_tokens, n_head_kv) = (inputs.q.shape()[2], inputs.k.shape()[1]);
     let n_tiles = n_tokens.div_ceil(schedule.tokens);
@@ -261,11 +291,25 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
         let [o_lse, d_out] = [4, 5].map(|i| heads_of(&*dst.src[i]));
         let [d_k, d_v] = [6, 7].map(|i| heads_mut(&*dst.src[i]));
         let key_ranges = key_ranges_of(&*dst.src[3], q.shape()[1], k.shape()[2]);
-        let Schedule { scale, softcap, n_rep, tokens, .. } = *schedule;
+        let Schedule { scale, softcap, n_rep, tokens, factors, .. } = *schedule;
         (
             dst,
             schedule,
-            backward::Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, scale, softcap, n_rep, tokens },
+            backward::Inputs {
+                q,
+                k,
+                v,
+                key_ranges,
+                o_lse,
+                d_out,
+                d_k,
+                d_v,
+                scale,
+                softcap,
+                n_rep,
+                tokens,
+                factors,
+            },
         )
     };
     let ([d, _, n_tokens], [_, n_head_kv, n_keys]) = (inputs.q.shape(), inputs.k.shape());

@@ -131,7 +131,8 @@ pub struct Capabilities {
     pub eight_bits: usize,
     /// Products of weights in 16-bit floats by ops of our own.
     pub short_floats: bool,
-    /// In graphs that are run backwards weights that are not trained are dequantised to bfloat16.
+    /// In graphs that are run backwards weights that are not trained are dequantised to bfloat16, and factors of attention's
+    /// products are rounded to it.
     pub train_bf16: bool,
     /// Attention without the score matrix.
     pub flash: bool,

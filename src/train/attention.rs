@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use ggml::attention::{AttentionBranch, Scoring};
 use ggml::attention_landmark::LandmarkAttention;
-use ggml::attention_train::AttentionBack;
+use ggml::attention_train::{AttentionBack, TrainScoring};
 use ggml::graph::{Builder, Executor, InputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
@@ -74,6 +74,17 @@ impl SeenInput {
     }
 }
 
+/// How attention is computed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    /// In ops of our own.
+    pub(super) own: bool,
+    /// Their products are of factors rounded to bfloat16.
+    pub(super) bf16: bool,
+    /// The halves of the heads see different keys.
+    pub(super) split: bool,
+}
+
 /// Attention of one block of queries, in one of two ways: ops of our own, or ops every backend has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attend<'c> {
@@ -81,6 +92,8 @@ pub(super) struct Attend<'c> {
     n_head: usize,
     n_head_kv: usize,
     scoring: Scoring<'c>,
+    /// Whether factors of products are rounded.
+    bf16: bool,
     n_keys: usize,
     seen: SeenKeys<'c>,
     /// Whether the halves of the heads see different keys.
@@ -104,16 +117,16 @@ struct Landmark<'c> {
 }
 
 impl<'c> Attend<'c> {
-    /// For `n` queries of a layer, the last of `n_keys` tokens. `own`: in an op of our own; `split`: the halves of
-    /// the heads see different keys.
+    /// For `n` queries of a layer, the last of `n_keys` tokens.
     pub(super) fn new(
         b: &Builder<'c>,
         layer: &LayerAttention,
         sinks: Option<Tensor<'c>>,
-        [own, split]: [bool; 2],
+        how: How,
         n: usize,
         n_keys: usize,
     ) -> Result<(Self, SeenInput)> {
+        let How { own, bf16, split } = how;
         let n_tables = 1 + usize::from(split);
         let (seen, id) = if own {
             let (id, t) = b.input("key_ranges", DType::I32, &[2, n, n_tables])?;
@@ -124,7 +137,7 @@ impl<'c> Attend<'c> {
         };
         let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, softcap, .. } = *layer;
         let scoring = Scoring { scale, softcap, sinks };
-        let attend = Attend { d, n_head, n_head_kv, scoring, n_keys, seen, split, landmark: None };
+        let attend = Attend { d, n_head, n_head_kv, scoring, bf16, n_keys, seen, split, landmark: None };
         Ok((attend, id))
     }
 
@@ -136,7 +149,8 @@ impl<'c> Attend<'c> {
         n: usize,
         n_keys: usize,
     ) -> Result<(Self, SeenInput)> {
-        let (attend, runs) = Attend::new(b, layer, None, [true, false], n, n_keys)?;
+        let (attend, runs) =
+            Attend::new(b, layer, None, How { own: true, bf16: false, split: false }, n, n_keys)?;
         let SeenInput::Runs(runs) = runs else { return Ok((attend, runs)) };
         let (cells_id, cells) = b.input("positions", DType::I32, &[n_keys, 1])?;
         let (tables_id, tables) = b.input("tables", DType::I32, &[n])?;
@@ -154,6 +168,10 @@ impl<'c> Attend<'c> {
         )
     }
 
+    fn scoring(&self) -> TrainScoring<'c> {
+        TrainScoring { scoring: self.scoring, bf16: self.bf16 }
+    }
+
     /// Attention of rotated queries `[d, n_head, n]` over rows of keys and values: F32 `[d + 1, n_head, n]`.
     /// The last value of each head is the log-sum-exp of its scores.
     pub(super) fn forward(
@@ -168,7 +186,7 @@ impl<'c> Attend<'c> {
             SeenKeys::Runs(key_ranges) => {
                 let (k, v) = (self.heads(b, k)?, self.heads(b, v)?);
                 let Some(Landmark { block, cells, tables }) = self.landmark else {
-                    return b.attention_lse(q, k, v, key_ranges, self.scoring);
+                    return b.attention_lse(q, k, v, key_ranges, self.scoring());
                 };
                 let all = LandmarkAttention { q, k, v, cells, tables, key_ranges };
                 return b.landmark_attention(all, block, self.scoring.scale);
@@ -208,7 +226,7 @@ impl<'c> Attend<'c> {
                     Some(Landmark { block, .. }) => {
                         b.landmark_attention_back(all, block, self.scoring.scale)?
                     }
-                    None => b.attention_back(all, self.scoring)?,
+                    None => b.attention_back(all, self.scoring())?,
                 };
                 // What is added to the stored gradients is read by nodes that come after this one.
                 b.expand(q);

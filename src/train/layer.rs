@@ -6,7 +6,7 @@ use ggml::graph::{Builder, InputId, OutputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 
-use super::attention::{Attend, SeenInput};
+use super::attention::{Attend, How, SeenInput};
 use super::branches::{sum, AttendPart, AttendParts, Stored};
 use super::cache::{Cache, KeyCache, LayerCache};
 use super::delta_net::StateCache;
@@ -345,9 +345,10 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
 
     /// Attention of queries `[n_head * d, n]` in every branch.
     fn attend(&mut self, q: Tensor<'c>) -> Result<AttendParts<'c>> {
-        let (b, own) = (self.g.b, self.ctx.capabilities.custom_ops);
+        let (b, capabilities) = (self.g.b, self.ctx.capabilities);
         let (n, end) = (self.block.n, self.block.end());
         let split = seen::is_split(self.ctx.grouped, self.layer);
+        let how = How { own: capabilities.custom_ops, bf16: capabilities.train_bf16, split };
         let sinks = self.ctx.transformer.layers[self.block.il].sinks();
         let mut sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
         let heads = self.heads(q)?;
@@ -356,7 +357,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
             let (attend, seen) = match self.ctx.landmarks {
                 Some(landmarks) => Attend::with_landmarks(b, self.layer, landmarks.block(), n, end)?,
                 // Sinks count once.
-                None => Attend::new(b, self.layer, sinks.take(), [own, split], n, end)?,
+                None => Attend::new(b, self.layer, sinks.take(), how, n, end)?,
             };
             self.ids.seen.push(seen);
             let q = self.rotation.queries(b, heads, branch.q_pos)?;

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 const LINE: usize = 64;
 
 /// Numbers from a cache line on.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Aligned<T> {
     data: Vec<T>,
     n: usize,

@@ -52,6 +52,16 @@ impl<'a> Matrix<'a> {
         self.cols
     }
 
+    /// The first element.
+    pub(crate) fn first(&self) -> *const f32 {
+        self.data
+    }
+
+    /// Floats from an element to that of the next row, and to that of the next column.
+    pub(crate) fn steps(&self) -> [usize; 2] {
+        [self.rs, self.cs]
+    }
+
     /// The transposed matrix, of the same memory.
     pub fn transposed(self) -> Matrix<'a> {
         Matrix { rs: self.cs, cs: self.rs, rows: self.cols, cols: self.rows, ..self }
@@ -120,9 +130,14 @@ pub unsafe fn multiply(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Ma
 /// # Panics
 /// When it does not fit, its columns overlap, or shapes do not agree.
 pub fn multiply_into(out: &mut [f32], cs: usize, add: bool, a: Matrix<'_>, b: Matrix<'_>, factor: f32) {
-    assert!(a.rows <= cs && fits(b.cols, cs, a.rows, out.len()), "{} columns, {cs} apart", b.cols);
+    assert_holds(out, cs, a, b);
     // SAFETY: the result lies in the slice, and the borrow keeps everybody else, a and b too, out of it.
     unsafe { multiply(out.as_mut_ptr(), cs, add, a, b, factor) }
+}
+
+/// Panics when a slice does not hold the result of [`multiply`], or its columns overlap.
+pub(crate) fn assert_holds(out: &[f32], cs: usize, a: Matrix<'_>, b: Matrix<'_>) {
+    assert!(a.rows <= cs && fits(b.cols, cs, a.rows, out.len()), "{} columns, {cs} apart", b.cols);
 }
 
 /// The part of `n` rows or columns that thread `ith` of `nth` does, in whole units, the last one larger by

@@ -4,10 +4,11 @@ use std::f32::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
 use super::forward::pack;
+use super::products::{Factors, Products};
 use super::view::{Heads, HeadsMut, KeyRanges};
 use super::KEYS;
 use crate::attention::{exp2, tanh};
-use crate::gemm::{multiply, multiply_into, Matrix};
+use crate::gemm::Matrix;
 
 /// Operands.
 pub struct Inputs<'a> {
@@ -33,6 +34,8 @@ pub struct Inputs<'a> {
     pub softcap: Option<f32>,
     /// Query heads of a KV head.
     pub n_rep: usize,
+    /// What factors of products are rounded to.
+    pub factors: Factors,
     /// Tokens of a tile of queries.
     pub tokens: usize,
 }
@@ -40,6 +43,7 @@ pub struct Inputs<'a> {
 /// Buffers of a thread for one tile; rows are tokens by query heads of one KV head.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    products: Products,
     /// `[rows][d]`, in units that make scores exponents of two.
     q: Vec<f32>,
     /// `[rows][d_v]`.
@@ -62,7 +66,9 @@ impl Scratch {
         keys: Range<usize>,
         d_q: &mut [f32],
     ) {
-        let Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, scale, softcap, n_rep, tokens } = *inputs;
+        let Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, scale, softcap, n_rep, tokens, factors } =
+            *inputs;
+        self.products.factors = factors;
         let heads = head_kv * n_rep..(head_kv + 1) * n_rep;
         let (d, dv) = (q.d, v.d);
         for start in (0..q.n).step_by(tokens) {
@@ -76,8 +82,8 @@ impl Scratch {
             let queries = Matrix::rows(&self.q, n, d, d);
             let grads = Matrix::rows(&self.d_out, n, dv, dv);
             let (k, v) = (k.head(head_kv, keys.clone()), v.head(head_kv, keys.clone()));
-            multiply_into(&mut self.weights, KEYS, false, k, queries.transposed(), 1.0);
-            multiply_into(&mut self.d_scores, KEYS, false, v, grads.transposed(), 1.0);
+            self.products.multiply_into(&mut self.weights, KEYS, false, k, queries.transposed(), 1.0);
+            self.products.multiply_into(&mut self.d_scores, KEYS, false, v, grads.transposed(), 1.0);
             let rows = self.weights.chunks_exact_mut(KEYS).zip(self.d_scores.chunks_exact_mut(KEYS));
             let ids = tokens.clone().flat_map(|t| heads.clone().map(move |h| (h, t)));
             for (((h, t), (p, ds)), grad) in ids.zip(rows).zip(self.d_out.chunks_exact(dv)) {
@@ -112,12 +118,12 @@ impl Scratch {
             // and apart from each other and from everything read here.
             unsafe {
                 let (to_v, to_k) = (d_v.at(head_kv, keys.start), d_k.at(head_kv, keys.start));
-                multiply(to_v, d_v.step(), true, grads.transposed(), weights, 1.0);
+                self.products.multiply(to_v, d_v.step(), true, grads.transposed(), weights, 1.0);
                 // The queries carry scale / ln 2.
-                multiply(to_k, d_k.step(), true, queries.transposed(), d_scores, LN_2);
+                self.products.multiply(to_k, d_k.step(), true, queries.transposed(), d_scores, LN_2);
             }
             let to_q = &mut d_q[tokens.start * n_rep * d..tokens.end * n_rep * d];
-            multiply_into(to_q, d, true, k.transposed(), d_scores.transposed(), scale);
+            self.products.multiply_into(to_q, d, true, k.transposed(), d_scores.transposed(), scale);
         }
     }
 }

@@ -3,10 +3,11 @@
 use std::f32::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
+use super::products::{Factors, Products};
 use super::view::{Heads, KeyRanges};
 use super::KEYS;
 use crate::attention::{exp2, tanh, Stats};
-use crate::gemm::{multiply_into, Matrix};
+use crate::gemm::Matrix;
 
 /// Operands.
 pub struct Inputs<'a> {
@@ -26,11 +27,14 @@ pub struct Inputs<'a> {
     pub sinks: Option<&'a [f32]>,
     /// Query heads of a KV head.
     pub n_rep: usize,
+    /// What factors of products are rounded to.
+    pub factors: Factors,
 }
 
 /// Buffers of a thread for one tile; rows are tokens by query heads of one KV head.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    products: Products,
     /// `[rows][d]`, in units that make scores exponents of two.
     q: Vec<f32>,
     /// `[rows][KEYS]`: scores, then weights relative to the maximum.
@@ -61,7 +65,8 @@ impl Scratch {
         tokens: Range<usize>,
         mut write: impl FnMut(usize, usize, &dyn Fn(&mut [f32])),
     ) {
-        let Inputs { q, k, v, key_ranges, scale, softcap, sinks, n_rep } = *inputs;
+        let Inputs { q, k, v, key_ranges, scale, softcap, sinks, n_rep, factors } = *inputs;
+        self.products.factors = factors;
         let heads = head_kv * n_rep..(head_kv + 1) * n_rep;
         let (n_rows, d, d_v) = (tokens.len() * n_rep, q.d, v.d);
         pack(&q, heads.clone(), tokens.clone(), scale * LOG2_E, &mut self.q);
@@ -76,7 +81,14 @@ impl Scratch {
             let Some((some, keys)) = key_ranges.window(&heads, tokens.clone(), &keys) else { continue };
             let (first, n) = ((some.start - tokens.start) * n_rep, some.len() * n_rep);
             let queries = Matrix::rows(&self.q[first * d..], n, d, d).transposed();
-            multiply_into(&mut self.scores, KEYS, false, k.head(head_kv, keys.clone()), queries, 1.0);
+            self.products.multiply_into(
+                &mut self.scores,
+                KEYS,
+                false,
+                k.head(head_kv, keys.clone()),
+                queries,
+                1.0,
+            );
             for (i, row) in self.scores.chunks_exact_mut(KEYS).take(n).enumerate() {
                 let seen = key_ranges.seen(heads.start + i % n_rep, some.start + i / n_rep, &keys);
                 let (row, sums) = (&mut row[..keys.len()], &mut self.sums[(first + i) * d_v..][..d_v]);
@@ -88,7 +100,7 @@ impl Scratch {
             }
             let weights = Matrix::rows(&self.scores, n, keys.len(), KEYS).transposed();
             let values = v.head(head_kv, keys).transposed();
-            multiply_into(&mut self.sums[first * d_v..], d_v, true, values, weights, 1.0);
+            self.products.multiply_into(&mut self.sums[first * d_v..], d_v, true, values, weights, 1.0);
         }
         let rows = self.sums.chunks_exact(d_v).zip(&self.stats);
         let ids = tokens.flat_map(|t| heads.clone().map(move |h| (h, t)));

@@ -1,17 +1,19 @@
 //! Attention for training: a forward pass that also gives the log-sum-exp of each row, and a backward pass
 //! that starts from it.
 //!
-//! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, so nothing as
-//! large as the scores is ever held.
+//! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, or rounded to bfloat16 by
+//! `short_floats`, so nothing as large as the scores is ever held.
 
 pub mod backward;
 pub mod forward;
 mod merge;
+mod products;
 mod view;
 
 pub use backward::sink_gradient;
 pub(crate) use forward::{largest, pack, soften, LANES};
 pub use merge::merge;
+pub use products::Factors;
 pub use view::{Heads, HeadsMut, KeyRanges};
 
 /// Keys of a tile.

@@ -7,10 +7,10 @@ use std::ops::Range;
 use super::{Format, Weights, ROWS};
 
 /// Numbers of a register.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// A mask of the first `n` of as many lanes as it has bits.
-fn first(n: usize) -> u32 {
+pub(super) fn first(n: usize) -> u32 {
     ((1u64 << n.min(32)) - 1) as u32
 }
 
@@ -94,7 +94,7 @@ fn beside(from: u16) -> __m512i {
 
 /// Turns a square of words.
 #[target_feature(enable = "avx512f")]
-fn transposed(a: [__m512i; LANES]) -> [__m512i; LANES] {
+pub(super) fn transposed(a: [__m512i; LANES]) -> [__m512i; LANES] {
     let b: [__m512i; LANES] = std::array::from_fn(|i| {
         let (x, y) = (a[i / 2 * 2], a[i / 2 * 2 + 1]);
         if i % 2 == 0 {

@@ -7,6 +7,9 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod floats;
+mod matrices;
+#[cfg(target_arch = "x86_64")]
 mod next;
 #[cfg(test)]
 mod tests;
@@ -78,7 +81,7 @@ impl<'a> Weights<'a> {
 }
 
 /// Buffers a thread keeps between calls.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Scratch {
     /// `[word][ROWS]`
     panel: Aligned<u32>,

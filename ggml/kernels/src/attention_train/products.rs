@@ -1,0 +1,65 @@
+//! Products of the matrices of a tile.
+
+use crate::gemm::{assert_holds, multiply, multiply_into, Matrix};
+use crate::short_floats::Scratch;
+
+/// What the factors of products are rounded to. Sums and the softmax are of floats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Factors {
+    /// They are not.
+    #[default]
+    Floats,
+    /// bfloat16, on processors with instructions for it.
+    Bf16,
+}
+
+/// Products of a thread.
+#[derive(Debug, Default)]
+pub(super) struct Products {
+    pub(super) factors: Factors,
+    short: Scratch,
+}
+
+impl Products {
+    /// [`multiply`] with these factors.
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn multiply(
+        &mut self,
+        out: *mut f32,
+        cs: usize,
+        add: bool,
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+        factor: f32,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.factors {
+                Factors::Floats => multiply(out, cs, add, a, b, factor),
+                Factors::Bf16 => self.short.product(out, cs, add, a, b, factor),
+            }
+        }
+    }
+
+    /// [`multiply_into`] with these factors.
+    pub(super) fn multiply_into(
+        &mut self,
+        out: &mut [f32],
+        cs: usize,
+        add: bool,
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+        factor: f32,
+    ) {
+        match self.factors {
+            Factors::Floats => multiply_into(out, cs, add, a, b, factor),
+            Factors::Bf16 => {
+                assert_holds(out, cs, a, b);
+                // SAFETY: the result lies in the slice, and the borrow keeps everybody else, a and b too, out of it.
+                unsafe { self.short.product(out.as_mut_ptr(), cs, add, a, b, factor) }
+            }
+        }
+    }
+}
