@@ -1,7 +1,13 @@
 //! The KV cache: which cell holds which position of which sequences, and the tensors behind the cells.
 //!
-//! Keys are cached rotated, so a layer has a copy of them for each distinct map of key positions in its plan.
+//! Keys are cached rotated, so a layer has a copy of them for each distinct map of key positions in its plan. Where
+//! a plan reads a copy of the first positions only (LM-Infinite), that copy is of these: they have cells of their own
+//! once more, and values in them, so that a branch finds its keys and its values at the same place.
 
+mod cells;
+mod layout;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use ggml::backend::Device;
@@ -9,50 +15,38 @@ use ggml::tensor::{Store, StoreTensor, TensorDef};
 use ggml::DType;
 
 use crate::hparams::Hparams;
-use crate::rope::{Plan, Reach};
+use crate::rope::{LayerPlan, Plan, PosMap};
 
-/// Sequences a cache can tell apart.
-pub const MAX_SEQS: u32 = 64;
-
-/// Attention reads keys in whole blocks of this many cells, so that graphs can be reused while a context
-/// grows.
-pub const CELL_BLOCK: usize = 256;
-
-/// One cell: a position, and the sequences that see it (none: free).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Cell {
-    /// Position in each of its sequences.
-    pub pos: i32,
-    /// Bit `s` set: sequence `s` sees it.
-    pub seqs: u64,
-}
+pub use cells::{Cell, Cells, Span, CELL_BLOCK, MAX_SEQS};
+pub(crate) use layout::whole_blocks;
+pub use layout::{Held, Layout};
 
 /// Keys and values of every layer.
 #[derive(Debug)]
 pub struct KvCache {
-    cells: Vec<Cell>,
-    /// No free cell lies below.
-    first_free: usize,
-    /// No used cell lies at or above.
-    end: usize,
-    used: usize,
-    /// For each layer, the index of its first tensor; then the number of all.
-    first: Vec<usize>,
+    layout: Layout,
+    /// Of every token.
+    cells: Cells,
+    /// Of the first positions of each sequence once more: always those of `cells` that lie below [`Layout::end`].
+    starts: Cells,
+    /// For each layer the index of its first tensor, and the maps of its keys.
+    layers: Vec<(usize, usize)>,
+    /// What each tensor holds.
+    held: Vec<Held>,
     store: Arc<Store>,
 }
 
-/// A range of cells, in whole blocks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Span {
-    /// First cell.
-    pub start: usize,
-    /// Number of cells; 0 is no cell at all.
-    pub len: usize,
+/// The cells that tokens were given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// Of each token.
+    pub cells: Vec<usize>,
+    /// The tokens whose keys and values are cached once more, by number, and their cells there.
+    pub starts: Vec<(usize, usize)>,
 }
 
 impl KvCache {
-    /// Tensor definitions for `n_ctx` cells: for each layer with attention its keys, once for each map of key positions of
-    /// its plan, then its values, each `[n_head_kv * n_embd_head, n_cells]`.
+    /// Tensor definitions for `n_ctx` cells, as [`Layout::tensors`] has them, each `[n_head_kv * n_embd_head, n_cells]`.
     ///
     /// # Errors
     /// A head of some layer is no multiple of the type's blocks; the context is too large to count.
@@ -69,17 +63,21 @@ impl KvCache {
                 return Err(ggml::Error::Argument(what));
             }
         }
-        let n_cells = n_ctx
-            .checked_next_multiple_of(CELL_BLOCK)
-            .ok_or_else(|| ggml::Error::Argument(format!("ctx {n_ctx} is too large")))?;
+        if n_ctx.checked_next_multiple_of(CELL_BLOCK).is_none() {
+            return Err(ggml::Error::Argument(format!("ctx {n_ctx} is too large")));
+        }
+        let layout = Layout::new(plan, n_ctx);
         let mut defs = Vec::new();
         for il in 0..hp.n_layer {
             let (Some(layer), Some(plan)) = (hp.attention_of(il), plan.of_layer(il)) else { continue };
-            let row = layer.n_embd_kv();
-            for map in 0..plan.key_maps().len() {
-                defs.push(TensorDef::new(format!("cache_k.{il}.{map}"), dtype, &[row, n_cells])?);
+            for (i, held) in layout.tensors(plan).into_iter().enumerate() {
+                let name = match held {
+                    Held::Keys | Held::StartKeys => format!("cache_k.{il}.{i}"),
+                    Held::Values => format!("cache_v.{il}"),
+                    Held::StartValues => format!("cache_v.{il}.starts"),
+                };
+                defs.push(TensorDef::new(name, dtype, &[layer.n_embd_kv(), layout.n_rows(held)])?);
             }
-            defs.push(TensorDef::new(format!("cache_v.{il}"), dtype, &[row, n_cells])?);
         }
         Ok(defs)
     }
@@ -96,11 +94,15 @@ impl KvCache {
         dtype: DType,
     ) -> Result<KvCache, ggml::Error> {
         let store = Store::new(device, Self::defs(hp, plan, n_ctx, dtype)?, "the KV cache")?;
-        let mut first = vec![0];
+        let layout = Layout::new(plan, n_ctx);
+        let (mut layers, mut held) = (Vec::new(), Vec::new());
         for il in 0..hp.n_layer {
-            first.push(first[il] + plan.of_layer(il).map_or(0, |plan| plan.key_maps().len() + 1));
+            let plan = plan.of_layer(il);
+            layers.push((held.len(), plan.map_or(0, |plan| plan.key_maps().len())));
+            held.extend(plan.map_or(Vec::new(), |plan| layout.tensors(plan)));
         }
-        Ok(KvCache { cells: vec![Cell::default(); n_ctx], first_free: 0, end: 0, used: 0, first, store })
+        let (cells, starts) = (Cells::new(n_ctx), Cells::new(layout.n_starts));
+        Ok(KvCache { layout, cells, starts, layers, held, store })
     }
 
     /// Bytes of keys and values.
@@ -108,134 +110,131 @@ impl KvCache {
         self.store.n_bytes()
     }
 
+    /// Whether keys of a layer under this map are cached of first positions only.
+    pub fn of_starts(&self, plan: &LayerPlan, map: PosMap) -> bool {
+        self.layout.of_starts(plan, map)
+    }
+
+    /// The cells of keys of a layer under this map.
+    pub fn cells_under(&self, plan: &LayerPlan, map: PosMap) -> &Cells {
+        if self.of_starts(plan, map) {
+            &self.starts
+        } else {
+            &self.cells
+        }
+    }
+
     /// Keys of a layer under one of the position maps, `[n_head_kv * n_embd_head, n_cells]`.
     pub fn k(&self, il: usize, map: usize) -> StoreTensor {
-        StoreTensor { store: self.store.clone(), index: self.first[il] + map }
+        StoreTensor { store: self.store.clone(), index: self.layers[il].0 + map }
     }
 
     /// Values of a layer, like the keys.
     pub fn v(&self, il: usize) -> StoreTensor {
-        StoreTensor { store: self.store.clone(), index: self.first[il + 1] - 1 }
+        let (first, n_maps) = self.layers[il];
+        StoreTensor { store: self.store.clone(), index: first + n_maps }
     }
 
-    /// The cells.
+    /// Values of a layer beside keys of first positions, where it has such.
+    pub fn start_values(&self, il: usize) -> Option<StoreTensor> {
+        let (first, n_maps) = self.layers[il];
+        let index = first + n_maps + 1;
+        let own = self.held.get(index) == Some(&Held::StartValues);
+        own.then(|| StoreTensor { store: self.store.clone(), index })
+    }
+
+    /// The cells of all tokens.
     pub fn cells(&self) -> &[Cell] {
-        &self.cells
+        self.cells.all()
     }
 
     /// Free cells.
     pub fn n_free(&self) -> usize {
-        self.cells.len() - self.used
-    }
-
-    /// The range of cells, in whole blocks, that holds every key which one of these queries, `(sequence,
-    /// position)`, sees.
-    pub fn span(&self, queries: &[(u32, i32)], reach: &Reach) -> Span {
-        let (mut first, mut last) = (usize::MAX, 0);
-        let mut seqs = queries.iter().fold(0u64, |all, q| all | 1 << q.0);
-        while seqs != 0 {
-            let seq = seqs.trailing_zeros();
-            seqs &= seqs - 1;
-            let own = queries.iter().filter(|q| q.0 == seq);
-            let keys = own.map(|&(_, pos)| reach.keys(pos)).filter(|k| !k.is_empty());
-            let Some(keys) = keys.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { continue };
-            let seen = |c: &Cell| c.seqs & (1 << seq) != 0 && keys.contains(&c.pos);
-            let cells = &self.cells[..self.end];
-            if let (Some(a), Some(b)) = (cells.iter().position(seen), cells.iter().rposition(seen)) {
-                (first, last) = (first.min(a), last.max(b));
-            }
-        }
-        if first > last {
-            return Span::default();
-        }
-        let start = first / CELL_BLOCK * CELL_BLOCK;
-        Span { start, len: (last + 1).next_multiple_of(CELL_BLOCK) - start }
-    }
-
-    /// Takes a free cell for each `(sequence, position)`. If there are too few, returns `None` and changes
-    /// nothing.
-    pub fn allocate(&mut self, wanted: &[(u32, i32)]) -> Option<Vec<usize>> {
-        if wanted.len() > self.n_free() {
-            return None;
-        }
-        let mut taken = Vec::with_capacity(wanted.len());
-        let mut at = self.first_free;
-        for &(seq, pos) in wanted {
-            while self.cells[at].seqs != 0 {
-                at += 1;
-            }
-            self.cells[at] = Cell { pos, seqs: 1 << seq };
-            taken.push(at);
-            at += 1;
-        }
-        self.first_free = at;
-        self.used += taken.len();
-        self.end = self.end.max(at);
-        Some(taken)
-    }
-
-    /// Removes a sequence from every cell whose position is `from` or more.
-    pub fn remove(&mut self, seq: u32, from: i32) {
-        for cell in &mut self.cells[..self.end] {
-            if cell.seqs & (1 << seq) != 0 && cell.pos >= from {
-                cell.seqs &= !(1 << seq);
-            }
-        }
-        self.recount();
-    }
-
-    /// Removes a sequence from every cell below position `before` that is not `needed`.
-    pub fn evict(&mut self, seq: u32, before: i32, needed: impl Fn(i32) -> bool) {
-        for cell in &mut self.cells[..self.end] {
-            if cell.seqs & (1 << seq) != 0 && cell.pos < before && !needed(cell.pos) {
-                cell.seqs &= !(1 << seq);
-            }
-        }
-        self.recount();
-    }
-
-    /// Adds sequence `dst` to every cell of sequence `src`.
-    pub fn copy(&mut self, src: u32, dst: u32) {
-        for cell in &mut self.cells[..self.end] {
-            if cell.seqs & (1 << src) != 0 {
-                cell.seqs |= 1 << dst;
-            }
-        }
-    }
-
-    /// Frees every cell.
-    pub fn clear(&mut self) {
-        self.cells.fill(Cell::default());
-        self.recount();
-    }
-
-    fn recount(&mut self) {
-        self.used = self.cells.iter().filter(|c| c.seqs != 0).count();
-        self.end = self.cells.iter().rposition(|c| c.seqs != 0).map_or(0, |i| i + 1);
-        self.first_free = self.cells.iter().position(|c| c.seqs == 0).unwrap_or(self.cells.len());
-    }
-
-    /// Bytes of one cell's row in each tensor: for each layer its keys, then its values.
-    fn row_bytes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.store.defs().iter().map(|def| def.dtype.row_bytes(def.ne[0]).unwrap_or(0))
-    }
-
-    /// Bytes of one cell: keys and values of every layer.
-    pub fn cell_bytes(&self) -> usize {
-        self.row_bytes().sum()
+        self.cells.n_free()
     }
 
     /// Cells up to the last used one.
     pub fn n_end(&self) -> usize {
-        self.end
+        self.cells.n_end()
     }
 
-    /// Calls `f` with the bytes of the used part of every layer's keys and values in turn.
+    /// Of `n` tokens, the most that are cached once more.
+    pub fn most_starts(&self, n: usize) -> usize {
+        self.layout.n_starts.min(n)
+    }
+
+    /// Takes a free cell for each `(sequence, position)`, which the sequence must not have yet, and one more for first
+    /// positions. If there are too few, returns `None` and changes nothing.
+    pub fn allocate(&mut self, wanted: &[(u32, i32)]) -> Option<Taken> {
+        let (tokens, starts): (Vec<usize>, Vec<(u32, i32)>) =
+            wanted.iter().copied().enumerate().filter(|(_, (_, pos))| *pos < self.layout.end).unzip();
+        // There always are enough for first positions: see `Layout::new`.
+        if starts.len() > self.starts.n_free() {
+            return None;
+        }
+        let cells = self.cells.allocate(wanted)?;
+        let starts = self.starts.allocate(&starts)?;
+        Some(Taken { cells, starts: tokens.into_iter().zip(starts).collect() })
+    }
+
+    /// Removes a sequence from every cell whose position is `from` or more.
+    pub fn remove(&mut self, seq: u32, from: i32) {
+        self.both().for_each(|cells| cells.remove(seq, from));
+    }
+
+    /// Removes a sequence from every cell below position `before` that is not `needed`.
+    pub fn evict(&mut self, seq: u32, before: i32, needed: impl Fn(i32) -> bool) {
+        self.both().for_each(|cells| cells.evict(seq, before, &needed));
+    }
+
+    /// Adds sequence `dst` to every cell of sequence `src`.
+    pub fn copy(&mut self, src: u32, dst: u32) {
+        self.both().for_each(|cells| cells.copy(src, dst));
+    }
+
+    /// Frees every cell.
+    pub fn clear(&mut self) {
+        self.both().for_each(Cells::clear);
+    }
+
+    fn both(&mut self) -> impl Iterator<Item = &mut Cells> {
+        [&mut self.cells, &mut self.starts].into_iter()
+    }
+
+    /// For each tensor what it holds, and the bytes of a row.
+    fn tensors(&self) -> impl Iterator<Item = (Held, usize)> + '_ {
+        let row = |def: &TensorDef| def.dtype.row_bytes(def.ne[0]).unwrap_or(0);
+        self.held.iter().copied().zip(self.store.defs().iter().map(row))
+    }
+
+    /// Bytes of one cell: keys and values of every layer, keys under every map.
+    pub fn cell_bytes(&self) -> usize {
+        self.tensors().filter(|(held, _)| *held != Held::StartValues).map(|(_, row)| row).sum()
+    }
+
+    /// Calls `f` with the bytes of the used part of every layer's keys and values in turn. Keys that are cached of
+    /// first positions only come in the place of their tokens too, between zeros: what is exported does not depend on
+    /// the size of the cache.
     pub fn export<E: From<ggml::Error>>(&self, mut f: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        let mut bytes = Vec::new();
-        for (index, row) in self.row_bytes().enumerate() {
-            bytes.resize(self.end * row, 0);
-            self.store.read(index, 0, &mut bytes)?;
+        let place: HashMap<Cell, usize> =
+            self.first_positions(self.cells()).map(|(at, cell)| (cell, at)).collect();
+        let (mut bytes, mut rows) = (Vec::new(), Vec::new());
+        for (index, (held, row)) in self.tensors().enumerate() {
+            bytes.clear();
+            bytes.resize(self.n_end() * row, 0);
+            match held {
+                Held::StartValues => continue,
+                Held::Keys | Held::Values => self.store.read(index, 0, &mut bytes)?,
+                Held::StartKeys => {
+                    rows.resize(self.starts.n_end() * row, 0);
+                    self.store.read(index, 0, &mut rows)?;
+                    for (from, cell) in rows.chunks_exact(row).zip(self.starts.all()) {
+                        if let Some(at) = place.get(cell) {
+                            bytes[at * row..][..row].copy_from_slice(from);
+                        }
+                    }
+                }
+            }
             f(&bytes)?;
         }
         Ok(())
@@ -243,21 +242,47 @@ impl KvCache {
 
     /// Replaces cells and contents. `f` is called for the same buffers in the same order as by
     /// [`KvCache::export`], and fills them.
+    ///
+    /// # Errors
+    /// Those of `f`; first positions that no sequences of this cache could have. The cache is empty then.
     pub fn import<E: From<ggml::Error>>(
         &mut self,
         cells: &[Cell],
         mut f: impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         self.clear();
-        let mut bytes = Vec::new();
-        let rows: Vec<usize> = self.row_bytes().collect();
-        for (index, row) in rows.into_iter().enumerate() {
-            bytes.resize(cells.len() * row, 0);
-            f(&mut bytes)?;
-            self.store.write(index, 0, &bytes)?;
+        let (places, starts): (Vec<usize>, Vec<Cell>) = self.first_positions(cells).unzip();
+        if starts.len() > self.layout.n_starts {
+            let (most, found) = (self.layout.n_starts, starts.len());
+            let what = format!("first positions: expected at most {most} cells, found {found}");
+            return Err(ggml::Error::Argument(what).into());
         }
-        self.cells[..cells.len()].copy_from_slice(cells);
-        self.recount();
+        let (mut bytes, mut rows) = (Vec::new(), Vec::new());
+        let tensors: Vec<(Held, usize)> = self.tensors().collect();
+        for (index, (held, row)) in tensors.into_iter().enumerate() {
+            // Values of first positions are some of those just read.
+            if held != Held::StartValues {
+                bytes.resize(cells.len() * row, 0);
+                f(&mut bytes)?;
+            }
+            match held {
+                Held::Keys | Held::Values => self.store.write(index, 0, &bytes)?,
+                Held::StartKeys | Held::StartValues => {
+                    rows.clear();
+                    places.iter().for_each(|at| rows.extend_from_slice(&bytes[at * row..][..row]));
+                    self.store.write(index, 0, &rows)?;
+                }
+            }
+        }
+        self.cells.replace(cells);
+        self.starts.replace(&starts);
         Ok(())
+    }
+
+    /// The cells in use below [`Layout::end`], with their numbers. Their contents differ from each other, for no
+    /// sequence has a position twice.
+    fn first_positions<'c>(&self, cells: &'c [Cell]) -> impl Iterator<Item = (usize, Cell)> + use<'c> {
+        let end = self.layout.end;
+        cells.iter().copied().enumerate().filter(move |(_, cell)| cell.seqs != 0 && cell.pos < end)
     }
 }

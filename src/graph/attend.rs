@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use ggml::attention::{mask_shape, AttentionBranch, Scoring};
 use ggml::attention_landmark::{LandmarkAttention, TopBlocks};
-use ggml::graph::InputId;
+use ggml::graph::{Builder, InputId};
 use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{DType, Error, Result};
 
@@ -26,12 +26,23 @@ pub struct GraphInputs {
     pub embd: InputId,
     /// I64 `[n_tokens]`: the cell each token's key goes to.
     pub cells: InputId,
+    /// Where some tokens are cached once more.
+    pub starts: Option<StartInputs>,
     /// For each kind of layer.
     pub kinds: Vec<KindInputs>,
     /// Of recurrent layers, where there are some.
     pub delta: Option<DeltaInputs>,
     /// I32 `[n_out]`: tokens whose logits are wanted, when not all are.
     pub out_ids: Option<InputId>,
+}
+
+/// The tokens that are cached once more, as first positions: inputs, or, in a graph, their tensors.
+#[derive(Debug, Clone, Copy)]
+pub struct StartInputs<T = InputId> {
+    /// I32 `[n_starts]`: their numbers.
+    pub tokens: T,
+    /// I64 `[n_starts]`: the cells their keys go to.
+    pub cells: T,
 }
 
 /// The inputs of one kind of layer.
@@ -75,6 +86,7 @@ pub struct Cached<'a, 'c> {
     kinds: Vec<KindAttention<'a, 'c>>,
     recurrence: Option<Recurrence<'a, 'c>>,
     cells: Tensor<'c>,
+    starts: Option<StartInputs<Tensor<'c>>>,
     out_ids: Option<Tensor<'c>>,
     probed: Range<usize>,
     queries: RefCell<Vec<ProbedQueries>>,
@@ -85,7 +97,8 @@ pub struct Cached<'a, 'c> {
 struct KindAttention<'a, 'c> {
     layer: &'a LayerAttention,
     branches: &'a [Branch],
-    key_maps: Vec<PosMap>,
+    /// Maps of key positions, and whether keys under them are cached of first positions only.
+    key_maps: Vec<(PosMap, bool)>,
     spans: Spans,
     rotation: Rotation<'c>,
     seen: SeenInputs<Tensor<'c>>,
@@ -108,14 +121,17 @@ impl<'a, 'c> Cached<'a, 'c> {
         let (b, n_tokens) = (g.b, shape.n_tokens);
         let (embd, x) = b.input("embd", DType::F32, &[hp.n_embd, n_tokens])?;
         let (cells_id, cells) = b.input("cells", DType::I64, &[n_tokens])?;
+        let (starts_ids, starts) = start_inputs(b, shape.n_starts)?.unzip();
         let (mut kinds, mut inputs) = (Vec::new(), Vec::new());
         for ((layer, plan), &spans) in hp.attention.iter().zip(plan.kinds()).zip(&shape.spans) {
             let (seen_ids, seen) = seen_inputs(g, shape, &spans)?;
-            let key_maps = plan.key_maps();
+            let of_starts = |map| (map, kv.of_starts(plan, map));
+            let key_maps: Vec<(PosMap, bool)> = plan.key_maps().into_iter().map(of_starts).collect();
+            let rotated = key_maps.iter().filter(|(_, of_starts)| !of_starts || starts.is_some());
             let used = plan.branches.iter().zip(&spans).filter(|(_, span)| span.len > 0);
             let block = shape.tables.map_or(0, |tables| tables.block);
             let (turns_id, top) = top_blocks(g, plan, pairing, shape)?.unzip();
-            let maps = key_maps.iter().copied().chain(used.map(|(branch, _)| branch.q_pos));
+            let maps = rotated.map(|(map, _)| *map).chain(used.map(|(branch, _)| branch.q_pos));
             let by_table = g.capabilities.custom_ops;
             let (rotation, ids) = Rotation::new(b, layer, plan, pairing, n_tokens, by_table, maps)?;
             let branches = &plan.branches;
@@ -131,10 +147,11 @@ impl<'a, 'c> Cached<'a, 'c> {
             .then(|| b.input("out_ids", DType::I32, &[shape.n_out]))
             .transpose()?;
         let out_ids = wanted.as_ref().map(|(id, _)| *id);
-        let inputs = GraphInputs { embd, cells: cells_id, kinds: inputs, delta, out_ids };
+        let inputs = GraphInputs { embd, cells: cells_id, starts: starts_ids, kinds: inputs, delta, out_ids };
         let out_ids = wanted.map(|(_, t)| t);
         let (probed, queries) = (shape.probed.clone(), RefCell::default());
-        Ok((Cached { hp, kv, n_tokens, kinds, recurrence, cells, out_ids, probed, queries }, inputs, x))
+        let cached = Cached { hp, kv, n_tokens, kinds, recurrence, cells, starts, out_ids, probed, queries };
+        Ok((cached, inputs, x))
     }
 
     /// Upper bound of the tensors that attention by tiles adds to a graph of this shape.
@@ -180,6 +197,12 @@ impl<'a, 'c> Cached<'a, 'c> {
         }
     }
 
+    /// Stores those of rows F32 `[n_head_kv * d, T]` that are of first positions, where there are some.
+    fn store_starts(&self, b: &Builder<'c>, to: Tensor<'c>, rows: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.starts
+            .map_or(Ok(to), |StartInputs { tokens, cells }| b.set_rows(to, b.get_rows(rows, tokens)?, cells))
+    }
+
     /// Rotates queries and keys, stores keys and values in the cache, and attends: q `[n_head * d, T]`, k and
     /// v `[n_head_kv * d, T]` (their rows may be strided) to `[n_head * d, T]`. `sinks`: of the layer, F32 `[n_head]`.
     fn attend(
@@ -201,15 +224,25 @@ impl<'a, 'c> Cached<'a, 'c> {
         };
         let (q, k) = (heads(q, n_head)?, heads(k, n_head_kv)?);
         let mut keys = Vec::with_capacity(kind.key_maps.len());
-        for (i, &map) in kind.key_maps.iter().enumerate() {
+        for (i, &(map, of_starts)) in kind.key_maps.iter().enumerate() {
+            let stored = b.stored(&self.kv.k(il, i))?;
+            if of_starts && self.starts.is_none() {
+                // No token here is among the first ones: these keys are only read.
+                keys.push(stored);
+                continue;
+            }
             let k = kind.rotation.keys(b, k, map)?;
             b.name(k, &format!("k_rope-{il}"));
-            let row = b.reshape(k, &[d * n_head_kv, n])?;
-            keys.push(b.set_rows(b.stored(&self.kv.k(il, i))?, row, self.cells)?);
+            let rows = b.reshape(k, &[d * n_head_kv, n])?;
+            keys.push(match of_starts {
+                true => self.store_starts(b, stored, rows)?,
+                false => b.set_rows(stored, rows, self.cells)?,
+            });
         }
+        let start_values =
+            self.kv.start_values(il).map(|t| self.store_starts(b, b.stored(&t)?, v)).transpose()?;
         let v = b.set_rows(b.stored(&self.kv.v(il))?, v, self.cells)?;
-        keys.iter().for_each(|&k| b.expand(k));
-        b.expand(v);
+        keys.iter().copied().chain([v]).chain(start_values).for_each(|t| b.expand(t));
         let cached = |t: Tensor<'c>, start: usize, len: usize| {
             let head = t.dtype().row_bytes(d).unwrap_or(0);
             b.view(t, [d, len, n_head_kv, 1], [t.nb()[1], head, t.nb()[2]], start * t.nb()[1])
@@ -221,8 +254,9 @@ impl<'a, 'c> Cached<'a, 'c> {
             if self.probed.contains(&il) {
                 self.queries.borrow_mut().push(ProbedQueries { layer: il, branch: i, output: b.output(q) });
             }
-            let at = kind.key_maps.iter().position(|m| *m == branch.k_pos).unwrap_or(0);
+            let at = kind.key_maps.iter().position(|(map, _)| *map == branch.k_pos).unwrap_or(0);
             let k = cached(keys[at], span.start, span.len)?;
+            let v = start_values.filter(|_| kind.key_maps[at].1).unwrap_or(v);
             Ok(AttentionBranch { q, k, v: cached(v, span.start, span.len)? })
         };
         let parts = || used().map(part).collect::<Result<Vec<_>>>();
@@ -255,6 +289,16 @@ impl<'a, 'c> Cached<'a, 'c> {
         let out = b.reshape(out, &[d * n_head, n])?;
         gate.map_or(Ok(out), |gate| g.gated(out, gate))
     }
+}
+
+/// Declares the inputs that say which tokens are cached once more.
+fn start_inputs<'c>(b: &Builder<'c>, n: usize) -> Result<Option<(StartInputs, StartInputs<Tensor<'c>>)>> {
+    if n == 0 {
+        return Ok(None);
+    }
+    let (tokens, t) = b.input("start_tokens", DType::I32, &[n])?;
+    let (cells, c) = b.input("start_cells", DType::I64, &[n])?;
+    Ok(Some((StartInputs { tokens, cells }, StartInputs { tokens: t, cells: c })))
 }
 
 /// Declares the input by which layers of one kind move blocks, where query heads take some of them.

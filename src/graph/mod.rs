@@ -60,6 +60,8 @@ pub struct TableShape {
 pub struct Shape {
     /// Tokens computed.
     pub n_tokens: usize,
+    /// Tokens that are cached once more, as first positions.
+    pub n_starts: usize,
     /// Rows of logits.
     pub n_out: usize,
     /// For each kind of layer, the cells attended to.

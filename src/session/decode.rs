@@ -243,7 +243,7 @@ impl Session<'_> {
             tokens.push(item.token);
         }
         self.evict(&places);
-        let cells = self.kv.allocate(&places).ok_or_else(|| Error::Invalid("the context is full".into()))?;
+        let taken = self.kv.allocate(&places).ok_or_else(|| Error::Invalid("the context is full".into()))?;
         let grouped = self.grouped(items)?;
         let groups = if self.states.is_some() { grouped.shape() } else { SeqGroups::one(items.len()) };
         let wanted: Vec<usize> = (0..items.len()).filter(|&i| items[i].logits).collect();
@@ -255,13 +255,14 @@ impl Session<'_> {
                 return spans;
             }
             for (span, branch) in spans.iter_mut().zip(&kind.branches) {
-                *span = self.kv.span(&places, &branch.reach);
+                *span = self.kv.cells_under(kind, branch.k_pos).span(&places, &branch.reach);
             }
             spans
         });
         let spans: Vec<Spans> = spans.collect();
         self.prepare(&Shape {
             n_tokens: items.len(),
+            n_starts: taken.starts.len(),
             n_out: wanted.len(),
             spans: spans.clone(),
             n_seqs: self.n_tables(table_of(&places).1.len()),
@@ -273,7 +274,7 @@ impl Session<'_> {
         let Some(Built { inputs, output, .. }) = self.current.clone() else {
             return Err(Error::Invalid("no graph".into()));
         };
-        self.fill(&inputs, items, &places, &cells, &wanted, &spans)?;
+        self.fill(&inputs, items, &places, &taken, &wanted, &spans)?;
         if let (Some(ids), Some(net)) = (&inputs.delta, self.model.hparams().delta_net) {
             grouped.fill(&mut self.exec, ids, net.n_conv - 1)?;
         }
@@ -296,6 +297,21 @@ impl Session<'_> {
         let hp = self.model.hparams();
         let tiles = Cached::n_tensors_of_tiles(hp, self.capabilities, shape);
         tiles + hp.n_layer * per_layer + n_pairs * TENSORS_PER_PAIR + TENSORS_ELSEWHERE
+    }
+
+    /// The largest graph of `n` tokens of one sequence, without logits.
+    pub(super) fn largest_of_one(&self, n: usize) -> Shape {
+        Shape {
+            n_tokens: n,
+            n_starts: self.kv.most_starts(n),
+            n_out: 0,
+            spans: self.cost().spans(),
+            n_seqs: self.n_tables(1),
+            groups: SeqGroups::one(n),
+            tables: None,
+            probed: 0..0,
+            moments: false,
+        }
     }
 
     /// Bytes a graph of this shape needs beside weights and cache.

@@ -8,7 +8,7 @@ use super::{SeqId, Session};
 use crate::graph::{
     middle_and_half, n_columns, turns, GraphInputs, Places, SeenInputs, Spans, MAX_PLACE, NOWHERE,
 };
-use crate::kv::Cell;
+use crate::kv::{Cell, KvCache, Taken};
 use crate::model::{Error, Result};
 use crate::rope::LayerPlan;
 use crate::Token;
@@ -35,32 +35,51 @@ pub(super) struct Scratch {
 /// whose position the column's branch reaches.
 fn fill_mask(
     mask: &mut [u16],
-    cells: &[Cell],
+    kv: &KvCache,
     plan: &LayerPlan,
     spans: &Spans,
     places: &[(SeqId, i32)],
     visible: &mut Vec<i32>,
 ) {
-    let end = spans.iter().map(|s| s.start + s.len).max().unwrap_or(0);
     let mut seen_by = None;
     for (mut row, &(seq, pos)) in mask.chunks_exact_mut(n_columns(spans).max(1)).zip(places) {
         if seen_by != Some(seq) {
             visible.clear();
-            let cells = cells.iter().take(end);
-            visible.extend(cells.map(|c| if c.seqs & (1 << seq) != 0 { c.pos } else { UNSEEN }));
-            visible.resize(end, UNSEEN);
+            for cells in columns(kv, plan, spans) {
+                let n = visible.len() + cells.len;
+                let used = cells.used.iter();
+                visible.extend(used.map(|c| if c.seqs & (1 << seq) != 0 { c.pos } else { UNSEEN }));
+                visible.resize(n, UNSEEN);
+            }
             seen_by = Some(seq);
         }
+        let mut visible = &visible[..];
         for (branch, span) in plan.branches.iter().zip(spans) {
             let keys = branch.reach.keys(pos);
             let (columns, others) = row.split_at_mut(span.len);
-            let cells = &visible[span.start..span.start + span.len];
+            let (cells, of_others) = visible.split_at(span.len);
             for (m, &p) in columns.iter_mut().zip(cells) {
                 *m = if p >= keys.start && p < keys.end { 0 } else { F16_NEG_INF };
             }
-            row = others;
+            (row, visible) = (others, of_others);
         }
     }
+}
+
+/// The columns of one branch.
+struct Columns<'a> {
+    len: usize,
+    /// The cells of the first of them; a last block may reach beyond the last cell.
+    used: &'a [Cell],
+}
+
+/// The columns of a mask, branch by branch.
+fn columns<'a>(kv: &'a KvCache, plan: &'a LayerPlan, spans: &'a Spans) -> impl Iterator<Item = Columns<'a>> {
+    plan.branches.iter().zip(spans).map(|(branch, span)| {
+        let cells = kv.cells_under(plan, branch.k_pos).all();
+        let end = (span.start + span.len).min(cells.len());
+        Columns { len: span.len, used: &cells[span.start.min(end)..end] }
+    })
 }
 
 /// For each token the number of its sequence among those that the tokens are of, and these sequences.
@@ -81,7 +100,7 @@ pub(super) fn table_of(places: &[(SeqId, i32)]) -> (Vec<i32>, Vec<SeqId>) {
 fn fill_places(
     exec: &mut Executor,
     ids: Places,
-    cells: &[Cell],
+    kv: &KvCache,
     plan: &LayerPlan,
     spans: &Spans,
     places: &[(SeqId, i32)],
@@ -95,11 +114,15 @@ fn fill_places(
     exec.fill(ids.keys, |keys: &mut [f32]| {
         keys.fill(NOWHERE);
         for (row, &seq) in keys.chunks_exact_mut(n_columns(spans).max(1)).zip(&seqs) {
-            let of_spans = spans.iter().flat_map(|span| span.start..span.start + span.len);
-            for (key, cell) in row.iter_mut().zip(of_spans.map(|i| cells.get(i))) {
-                if let Some(cell) = cell.filter(|cell| cell.seqs & (1 << seq) != 0) {
-                    *key = cell.pos as f32;
+            let mut row = row;
+            for Columns { len, used } in columns(kv, plan, spans) {
+                let (keys, others) = row.split_at_mut(len);
+                for (key, cell) in keys.iter_mut().zip(used) {
+                    if cell.seqs & (1 << seq) != 0 {
+                        *key = cell.pos as f32;
+                    }
                 }
+                row = others;
             }
         }
     })?;
@@ -127,7 +150,7 @@ impl Session<'_> {
         ids: &GraphInputs,
         items: &[Item],
         places: &[(SeqId, i32)],
-        cells: &[usize],
+        taken: &Taken,
         wanted: &[usize],
         spans: &[Spans],
     ) -> Result<()> {
@@ -136,7 +159,13 @@ impl Session<'_> {
         let mut embedded = Ok(());
         self.exec.fill(ids.embd, |rows| embedded = self.model.embed(&tokens, rows))?;
         embedded?;
-        self.exec.set(ids.cells, &cells.iter().map(|&c| c as i64).collect::<Vec<_>>())?;
+        self.exec.set(ids.cells, &taken.cells.iter().map(|&c| c as i64).collect::<Vec<_>>())?;
+        if let Some(ids) = ids.starts {
+            let (tokens, cells): (Vec<i32>, Vec<i64>) =
+                taken.starts.iter().map(|&(token, cell)| (token as i32, cell as i64)).unzip();
+            self.exec.set(ids.tokens, &tokens)?;
+            self.exec.set(ids.cells, &cells)?;
+        }
         let pos: Vec<i32> = places.iter().map(|p| p.1).collect();
         if let Some(out_ids) = ids.out_ids {
             self.exec.set(out_ids, &wanted.iter().map(|&i| i as i32).collect::<Vec<_>>())?;
@@ -158,7 +187,7 @@ impl Session<'_> {
             let mask = match ids.seen {
                 SeenInputs::Mask(mask) => mask,
                 SeenInputs::Places(ids) => {
-                    fill_places(&mut self.exec, ids, self.kv.cells(), plan, spans, places)?;
+                    fill_places(&mut self.exec, ids, &self.kv, plan, spans, places)?;
                     continue;
                 }
                 SeenInputs::Tables { .. } => {
@@ -166,10 +195,10 @@ impl Session<'_> {
                     continue;
                 }
             };
-            let (cells, visible) = (self.kv.cells(), &mut self.scratch.visible);
+            let (kv, visible) = (&self.kv, &mut self.scratch.visible);
             let mut indexed = Ok(());
             self.exec.fill(mask, |mask| {
-                fill_mask(mask, cells, plan, spans, places, visible);
+                fill_mask(mask, kv, plan, spans, places, visible);
                 let columns = n_columns(spans);
                 // A mask of our own attention has room for an index behind its rows.
                 if mask.len() > columns * places.len() {

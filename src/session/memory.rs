@@ -5,7 +5,7 @@ use super::inputs::REWIND;
 use super::{Attention, SessionParams};
 use crate::graph::Spans;
 use crate::hparams::Hparams;
-use crate::kv::{Cell, CELL_BLOCK};
+use crate::kv::{whole_blocks, Cell, Layout, CELL_BLOCK};
 use crate::model::{Error, Result};
 use crate::rope::{LayerPlan, Plan};
 use crate::states::States;
@@ -36,16 +36,18 @@ impl<'a> Cost<'a> {
             n.saturating_add(REWIND).saturating_mul(params.n_seq_max).saturating_add(params.n_ubatch)
         });
         let n_cells = held.unwrap_or(params.n_ctx.saturating_mul(params.n_seq_max));
-        let n_rows = whole_blocks(n_cells);
-        let per_cell = (0..hp.n_layer).map(|il| {
+        let layout = Layout::new(plan, n_cells);
+        let of_layers = (0..hp.n_layer).map(|il| {
             let (Some(layer), Some(plan)) = (hp.attention_of(il), plan.of_layer(il)) else { return 0 };
             let row = params.kv_type.row_bytes(layer.n_embd_kv()).unwrap_or(0);
-            row.saturating_mul(plan.key_maps().len() + 1)
+            let rows = layout.tensors(plan).into_iter().map(|held| layout.n_rows(held));
+            row.saturating_mul(rows.fold(0, usize::saturating_add))
         });
-        let kv = per_cell.fold(0, usize::saturating_add).saturating_mul(n_rows);
+        let kv = of_layers.fold(0, usize::saturating_add);
         let mut cost = Cost { hp, params, plan, n_cells, kv, other: 0 };
         // The cell, and its position once more for the mask.
-        let cells = n_rows.saturating_mul(size_of::<Cell>() + size_of::<i32>());
+        let cells = layout.n_cells.saturating_add(layout.n_starts);
+        let cells = cells.saturating_mul(size_of::<Cell>() + size_of::<i32>());
         // Where attention goes by tiles, the place of each key stands for its column of the mask.
         let per_column = match params.attention {
             Attention::Auto | Attention::Landmark(_) => params.n_ubatch.saturating_mul(size_of::<u16>()),
@@ -62,7 +64,7 @@ impl<'a> Cost<'a> {
     /// For each kind of layer, the cells that branches attend to at most, where the cache is filled in the
     /// order of positions.
     pub(super) fn spans(&self) -> Vec<Spans> {
-        let n_rows = whole_blocks(self.n_cells);
+        let layout = Layout::new(self.plan, self.n_cells);
         let of_kind = |kind: &LayerPlan| {
             let mut spans = Spans::default();
             for (span, branch) in spans.iter_mut().zip(&kind.branches) {
@@ -70,7 +72,11 @@ impl<'a> Cost<'a> {
                     .reach
                     .most_keys()
                     .map(|n| n.saturating_add(self.params.n_ubatch + REWIND + CELL_BLOCK));
-                span.len = keys.map_or(n_rows, whole_blocks).min(n_rows);
+                span.len = if layout.of_starts(kind, branch.k_pos) {
+                    layout.n_starts
+                } else {
+                    keys.map_or(layout.n_cells, whole_blocks).min(layout.n_cells)
+                };
             }
             spans
         };
@@ -154,11 +160,6 @@ impl<'a> Cost<'a> {
     }
 }
 
-/// Cells for as many tokens, in whole blocks.
-fn whole_blocks(n: usize) -> usize {
-    n.div_ceil(CELL_BLOCK).saturating_mul(CELL_BLOCK)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,6 +226,34 @@ mod tests {
         assert_eq!(Cost::new(&hp(), &params, &extended).kv, 8192 * 32 * 3 * 8 * 128 * 2);
         let q8 = SessionParams { kv_type: DType::Q8_0, ..SessionParams::new(8192) };
         assert_eq!(Cost::new(&hp(), &q8, &plain).kv, 8192 * 32 * 2 * 8 * 4 * 34);
+    }
+
+    /// What is worked out is what is allocated.
+    #[test]
+    fn keys_of_first_positions_cost_as_much_as_their_tensors() {
+        let hp = hp();
+        for spec in
+            ["plain", "lm-infinite:global=0", "lm-infinite", "lm-infinite:global=200", "dca", "streaming"]
+        {
+            for n_ctx in [100, 1500, 1600, 8192, 100_000] {
+                let (params, plan) = (SessionParams::new(n_ctx), plan(spec, n_ctx));
+                let cost = Cost::new(&hp, &params, &plan);
+                let defs = crate::kv::KvCache::defs(&hp, &plan, cost.n_cells, params.kv_type).unwrap();
+                assert_eq!(
+                    cost.kv,
+                    defs.iter().map(|def| def.n_bytes().unwrap()).sum::<usize>(),
+                    "{spec}, {n_ctx}"
+                );
+                let rows = cost.kv / (32 * 8 * 128 * 2);
+                let starts = match (spec, n_ctx) {
+                    // 64 sequences of ten, or of 200, in blocks of 256.
+                    ("lm-infinite", 1600..) => 768,
+                    ("lm-infinite:global=200", 100_000) => 12_800,
+                    _ => continue,
+                };
+                assert_eq!(rows, 2 * whole_blocks(n_ctx) + 2 * starts, "{spec}, {n_ctx}");
+            }
+        }
     }
 
     #[test]

@@ -283,11 +283,10 @@ impl<'m> Session<'m> {
     /// Measures the largest graph before it is built, and falls back to attention by tiles if the device has
     /// no flash attention for it.
     fn reserve(&mut self) -> Result<()> {
-        let (spans, tables) = (self.cost().spans(), self.largest_tables());
-        let (n_tokens, groups) = (self.params.n_ubatch, self.largest_groups(self.params.n_ubatch));
-        let n_seqs = self.n_tables(self.params.n_seq_max);
-        let largest =
-            Shape { n_tokens, n_out: 1, spans, n_seqs, groups, tables, probed: 0..0, moments: false };
+        let n = self.params.n_ubatch;
+        let (groups, n_seqs) = (self.largest_groups(n), self.n_tables(self.params.n_seq_max));
+        let (tables, of_one) = (self.largest_tables(), self.largest_of_one(n));
+        let largest = Shape { n_out: 1, groups, n_seqs, tables, ..of_one };
         let compute = self.measure(&largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         match self.prepare(&largest) {

@@ -2,7 +2,7 @@
 
 use super::batch::Item;
 use super::Session;
-use crate::graph::{SeqGroups, Shape};
+use crate::graph::Shape;
 use crate::model::{Error, Result};
 use crate::Token;
 
@@ -36,11 +36,7 @@ impl Session<'_> {
             return Err(Error::Invalid("moments: expected at least one token, found none".into()));
         }
         let n = self.params.n_ubatch;
-        let spans = self.cost().spans();
-        let groups = SeqGroups::one(n);
-        let n_seqs = self.n_tables(1);
-        let largest =
-            Shape { n_tokens: n, n_out: 0, spans, n_seqs, groups, tables: None, probed: 0..0, moments: true };
+        let largest = Shape { moments: true, ..self.largest_of_one(n) };
         let compute = self.measure(&largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         self.moments = true;

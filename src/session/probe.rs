@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::batch::Item;
 use super::Session;
-use crate::graph::{SeqGroups, Shape};
+use crate::graph::Shape;
 use crate::hparams::LayerAttention;
 use crate::model::{Error, Result};
 use crate::rope::Branch;
@@ -25,8 +25,6 @@ pub struct QueryBlock {
     /// A score for each query head that no key belongs to; empty in layers without.
     sinks: Vec<f32>,
     parts: Vec<Part>,
-    /// The position each cell holds; negative where it holds none.
-    cells: Vec<i32>,
 }
 
 /// One branch of the plan: the pairs that it covers are seen by these.
@@ -37,6 +35,8 @@ struct Part {
     q: Vec<f32>,
     /// `[n_cells][n_head_kv * d]`.
     k: Vec<f32>,
+    /// The position each of these cells holds; negative where it holds none.
+    cells: Vec<i32>,
 }
 
 impl QueryBlock {
@@ -64,7 +64,7 @@ impl QueryBlock {
             let queries: Vec<&[f32]> =
                 (0..positions.len()).map(|i| &part.q[((first + i) * n_head + head) * d..][..d]).collect();
             // All queries meet a key before the next one is read.
-            for (key, &at) in part.k.chunks_exact(n_head_kv * d).zip(&self.cells) {
+            for (key, &at) in part.k.chunks_exact(n_head_kv * d).zip(&part.cells) {
                 let key = &key[of_key..of_key + d];
                 for (i, (query, seen)) in queries.iter().zip(&seen).enumerate() {
                     if seen.contains(&at) {
@@ -138,11 +138,7 @@ impl Session<'_> {
         self.refuse_landmarks("attention maps")?;
         self.clear();
         let n = self.params.n_ubatch.min(MICRO_BATCH);
-        let spans = self.cost().spans();
-        let (groups, probed) = (SeqGroups::one(n), layers.clone());
-        let n_seqs = self.n_tables(1);
-        let shape =
-            Shape { n_tokens: n, n_out: 0, spans, n_seqs, groups, tables: None, probed, moments: false };
+        let shape = Shape { probed: layers.clone(), ..self.largest_of_one(n) };
         let compute = self.measure(&shape)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
         self.probed = layers.clone();
@@ -172,17 +168,19 @@ impl Session<'_> {
             let map = key_maps.iter().position(|m| *m == branch.k_pos).unwrap_or(0);
             let mut q = Vec::new();
             self.exec.read_f32(queries.output, &mut q)?;
-            parts.push(Part { branch, q, k: self.cached_keys(il, map)? });
+            let cells = self.kv.cells_under(plan, branch.k_pos);
+            let cells = &cells.all()[..cells.n_end()];
+            let k = self.cached_keys(il, map, cells.len())?;
+            let cells = cells.iter().map(|c| if c.seqs & 1 != 0 { c.pos } else { -1 }).collect();
+            parts.push(Part { branch, q, k, cells });
         }
         let end = self.tokens[0].len();
-        let cells = &self.kv.cells()[..self.kv.n_end()];
         Ok(Some(QueryBlock {
             layer: il,
             positions: end - n..end,
             attention: attention.clone(),
             sinks: self.sinks(il)?,
             parts,
-            cells: cells.iter().map(|c| if c.seqs & 1 != 0 { c.pos } else { -1 }).collect(),
         }))
     }
 
@@ -197,11 +195,10 @@ impl Session<'_> {
         Ok(values)
     }
 
-    /// Keys of a layer as they are cached, rotated, of the cells up to the last used one.
-    fn cached_keys(&self, il: usize, map: usize) -> Result<Vec<f32>> {
+    /// Keys of a layer as they are cached, rotated, of the first `n` cells.
+    fn cached_keys(&self, il: usize, map: usize, n: usize) -> Result<Vec<f32>> {
         let keys = self.kv.k(il, map);
         let (dtype, row) = (keys.def().dtype, keys.def().ne[0]);
-        let n = self.kv.n_end();
         let mut bytes = vec![0; dtype.row_bytes(row).unwrap_or(0) * n];
         keys.store.read(keys.index, 0, &mut bytes)?;
         let mut values = vec![0.0; row * n];

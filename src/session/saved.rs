@@ -2,8 +2,10 @@
 //!
 //! Layout, numbers little-endian: magic, length of the header (u64), header (JSON), the attachment, the
 //! tokens of each sequence (i32), each cell's position (i32) and sequences (u64), each layer's keys and
-//! values for these cells, states of recurrent layers one after the other, SHA-256 of all that. The header says how much there is of each, and the file's
-//! length must agree before anything is read.
+//! values for these cells, states of recurrent layers one after the other, SHA-256 of all that. The header says how much
+//! there is of each, and the file's length must agree before anything is read. Keys under a map by which only first
+//! positions are seen may be zeros elsewhere: they are there for each cell, so that a file does not depend on whether the
+//! session that wrote it cached them.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};

@@ -1,8 +1,10 @@
 //! Properties that must hold of every registered rope method, whatever its parameters.
 
+use std::ops::Range;
+
 use proptest::prelude::*;
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
-use ropewalk::rope::{Axis, Branch, Chunks, Kind, Param, Plan, Reach, Spec, METHODS};
+use ropewalk::rope::{Axis, Branch, Chunks, Kind, Param, Plan, PosMap, Reach, Spec, METHODS};
 
 fn model(freq_base: f64, n_rot: usize, n_head_kv: usize) -> Hparams {
     let factors = Some((0..n_rot / 2).map(|j| 1.0 + j as f32 / 4.0).collect::<Vec<f32>>());
@@ -253,6 +255,31 @@ proptest! {
             prop_assert!(plan.n_held().is_none_or(|n| needed <= n), "{}: {needed} keys at {from}", plan.spec);
         }
         prop_assert_eq!(plan.evict, plan.n_held().is_some());
+    }
+
+    /// No query sees a key at or behind the end of its map, and some query the last one before; without an end they go
+    /// on with the text.
+    #[test]
+    fn keys_end_where_the_last_one_is_seen(text in reach_specs(), l in 2usize..300) {
+        let hp = Hparams { n_ctx_train: l, ..model(1e4, 8, 2) };
+        let spec: Spec = text.parse().map_err(|e| TestCaseError::fail(format!("{text}: {e}")))?;
+        let Ok(plan) = Plan::new(&spec, &hp, 4 * N as usize) else { return Ok(()) };
+        let plan = plan.layer(0);
+        let maps = plan.key_maps();
+        let last_seen = |map: PosMap, queries: Range<i32>| {
+            let of_map = plan.branches.iter().filter(move |b| b.k_pos == map);
+            of_map.flat_map(|b| queries.clone().map(|i| b.reach.keys(i).end)).max()
+        };
+        for &map in &maps {
+            let (some, more) = (last_seen(map, 0..4 * N), last_seen(map, 0..8 * N));
+            match plan.keys_end(map) {
+                Some(end) => prop_assert!(some == Some(end) && more == Some(end), "{text}: {end}, seen {some:?}, {more:?}"),
+                None => prop_assert!(some < more, "{text}: no end, seen {some:?}, {more:?}"),
+            }
+        }
+        // LM-Infinite alone has one: StreamingLLM's first keys stand under the same map as all others.
+        let ends = maps.iter().any(|&map| plan.keys_end(map).is_some());
+        prop_assert_eq!(ends, text.contains("lm-infinite") && maps.len() == 2, "{}", text);
     }
 
     /// For any reach at all: `needs` may keep a key too many (where no query meets every condition), never

@@ -135,7 +135,7 @@ impl LayerPlan {
         self.branches.iter().find_map(|b| b.distance(i, j))
     }
 
-    /// The distinct maps of key positions; a cache keeps keys once under each.
+    /// The distinct maps of key positions; a cache keeps keys once under each, or those below [`LayerPlan::keys_end`].
     pub fn key_maps(&self) -> Vec<PosMap> {
         let mut maps: Vec<PosMap> = Vec::new();
         for branch in &self.branches {
@@ -144,6 +144,13 @@ impl LayerPlan {
             }
         }
         maps
+    }
+
+    /// Keys that any query sees under this map of key positions lie below this position; `None` where they go on with
+    /// the text.
+    pub fn keys_end(&self, map: PosMap) -> Option<i32> {
+        let ends = self.branches.iter().filter(|b| b.k_pos == map).map(|b| b.reach.key_end.max(1));
+        ends.max().filter(|end| *end < i32::MAX)
     }
 
     /// Whether queries are multiplied by [`LayerPlan::q_scale`].

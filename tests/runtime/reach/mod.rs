@@ -8,6 +8,7 @@ mod exact;
 mod moments;
 mod probe;
 mod same;
+mod starts;
 
 use std::sync::OnceLock;
 
