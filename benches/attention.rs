@@ -1,7 +1,7 @@
 //! Attention in operations a second (two for each multiply-add of keys and values that are seen): a prompt's last 512 tokens,
-//! and a single one. On one core of the CPU our own op, ggml's flash attention, and attention by tiles of keys, which is made of
-//! ops of every backend; where `ROPEWALK_BENCH_DEVICE` names another device, as `--device` does, the latter two there. Times are
-//! those of the processor, which other work on the machine changes less, where `ROPEWALK_BENCH_CLOCK` is `cpu`.
+//! and a single one. On one core of the CPU our own op, ggml's flash attention, attention by tiles of keys, which is made of
+//! ops of every backend, and what a single token does on devices in place of that; where `ROPEWALK_BENCH_DEVICE` names another
+//! device, as `--device` does, all but the first there. Times are those of the processor, which other work on the machine changes less, where `ROPEWALK_BENCH_CLOCK` is `cpu`.
 
 // The macros of criterion expand to functions without documentation.
 #![allow(missing_docs)]
@@ -17,7 +17,9 @@ use ggml::graph::{Builder, Executor, InputId};
 use ggml::machine::processor_time;
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{dtype, DType, Error, Result};
-use ropewalk::graph::{middle_and_half, n_tensors_of_tiles, Online, Part, Places, TILE_BYTES};
+use ropewalk::graph::{
+    middle_and_half, n_tensors_of_single, n_tensors_of_tiles, Online, Part, Places, Single, TILE_BYTES,
+};
 
 const D: usize = 64;
 const N_HEAD: usize = 9;
@@ -78,6 +80,35 @@ fn load_tiles(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Execu
     let numbers = (0..parts).flat_map(|part| (0..2).map(move |i| (part, i)));
     let ranges: Vec<f32> = numbers.flat_map(|(part, i)| (0..n).map(move |t| seen(part, t)[i])).collect();
     exec.set(places.ranges, &ranges)?;
+    Ok(exec)
+}
+
+/// Keys of the shorter of two branches in [`load_single`].
+const WINDOW: usize = 512;
+
+/// Attention of a single token to all keys: in two branches, one of which is a window, or in more that are equally long.
+fn load_single(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Executor> {
+    let [k, v] = cache(dtype, n_kv)?;
+    let mut exec = Executor::new(Backend::new(device()?, 1)?)?;
+    let share = |part: usize| match parts {
+        2 => [0..n_kv - WINDOW, n_kv - WINDOW..n_kv][part].clone(),
+        // Cells are attended to in blocks, and flash attention wants its keys to begin at such places.
+        _ => (part * n_kv / parts).next_multiple_of(256)..((part + 1) * n_kv / parts).next_multiple_of(256),
+    };
+    let (q, mask) = exec.build::<(InputId, InputId), Error>(64 + n_tensors_of_single(parts), |b| {
+        let (q_id, q) = b.input("q", DType::F32, &[D, N_HEAD, n])?;
+        let (mask_id, mask) = b.input("mask", DType::F16, &[n_kv, n])?;
+        let part = |range: usize| {
+            let (k, v) = (heads(b, &k, share(range))?, heads(b, &v, share(range))?);
+            Ok(Part { branch: AttentionBranch { q, k, v }, first: share(range).start, range })
+        };
+        let all = (0..parts).map(part).collect::<Result<Vec<_>>>()?;
+        let scoring = Scoring::from(1.0 / (D as f32).sqrt());
+        b.output(Single { b, mask, mask_f32: b.to_f32(mask)?, scoring }.forward(&all)?);
+        Ok((q_id, mask_id))
+    })?;
+    exec.set(q, &values(D * N_HEAD * n))?;
+    exec.set(mask, &vec![0u16; n_kv * n])?;
     Ok(exec)
 }
 
@@ -178,7 +209,10 @@ fn ops(c: &mut Criterion<Clock>) {
             type Load = fn(usize, usize, DType, usize) -> Result<Executor>;
             let own = [("attention", load as Load, 1), ("attention_3", load, 3)];
             let all = [("flash_attn", load as Load, 0), ("tiles", load_tiles, 1), ("tiles_3", load_tiles, 3)];
-            for (name, load, parts) in all.into_iter().chain(own.into_iter().filter(|_| on_cpu)) {
+            let single = [("single_window", load_single as Load, 2), ("single_3", load_single, 3)];
+            let single = single.into_iter().filter(|_| n == 1);
+            for (name, load, parts) in all.into_iter().chain(own.into_iter().filter(|_| on_cpu)).chain(single)
+            {
                 let id = BenchmarkId::new(name, format!("{n}x{n_kv}_{dtype}"));
                 // Loaded here, so that what a filter leaves out takes no memory.
                 group.bench_function(id, |b| {

@@ -11,7 +11,7 @@ use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{DType, Error, Result};
 
 use super::delta_net::{DeltaInputs, Recurrence};
-use super::online::{self, Online, Part, Places};
+use super::online::{self, Online, Part, Places, Single};
 use super::rotate::{Rotation, RotationInputs};
 use super::{n_columns, Capabilities, Graph, Mixing, Pairing, ProbedQueries, Qkv, Shape, Spans, TableShape};
 use crate::hparams::{Hparams, LayerAttention};
@@ -60,8 +60,9 @@ pub struct KindInputs {
 /// The inputs that say which keys tokens see, or, in a graph, their tensors.
 #[derive(Debug, Clone, Copy)]
 pub enum SeenInputs<T = InputId> {
-    /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, -inf elsewhere. Behind it
-    /// its index ([`mask_shape`]), where attention is our own op.
+    /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, elsewhere -inf, or, for a single
+    /// token in several branches on a device, [`super::UNSEEN`]. Behind it its index ([`mask_shape`]), where attention is our
+    /// own op.
     Mask(T),
     /// Under landmark attention: see [`LandmarkAttention`].
     Tables {
@@ -102,6 +103,8 @@ struct KindAttention<'a, 'c> {
     spans: Spans,
     rotation: Rotation<'c>,
     seen: SeenInputs<Tensor<'c>>,
+    /// The mask in F32, for a single token in several branches on a device.
+    mask_f32: Option<Tensor<'c>>,
     /// Positions of a block, under landmark attention.
     block: usize,
     /// Under landmark attention, where query heads do not see all blocks.
@@ -134,8 +137,24 @@ impl<'a, 'c> Cached<'a, 'c> {
             let maps = rotated.map(|(map, _)| *map).chain(used.map(|(branch, _)| branch.q_pos));
             let by_table = g.capabilities.custom_ops;
             let (rotation, ids) = Rotation::new(b, layer, plan, pairing, n_tokens, by_table, maps)?;
+            let mask_f32 = match seen {
+                SeenInputs::Mask(mask) if is_single(g.capabilities, &spans, n_tokens) => {
+                    Some(b.to_f32(mask)?)
+                }
+                _ => None,
+            };
             let branches = &plan.branches;
-            kinds.push(KindAttention { layer, branches, key_maps, spans, rotation, seen, block, top });
+            kinds.push(KindAttention {
+                layer,
+                branches,
+                key_maps,
+                spans,
+                rotation,
+                seen,
+                mask_f32,
+                block,
+                top,
+            });
             inputs.push(KindInputs { seen: seen_ids, rotation: ids, turns: turns_id.flatten() });
         }
         let recurrence = hp
@@ -154,12 +173,16 @@ impl<'a, 'c> Cached<'a, 'c> {
         Ok((cached, inputs, x))
     }
 
-    /// Upper bound of the tensors that attention by tiles adds to a graph of this shape.
-    pub fn n_tensors_of_tiles(hp: &Hparams, can: Capabilities, shape: &Shape) -> usize {
+    /// Upper bound of the tensors that attention in ops of every backend adds to a graph of this shape.
+    pub fn n_tensors_of_branches(hp: &Hparams, can: Capabilities, shape: &Shape) -> usize {
         let of_layer = |il: usize| {
             let spans = shape.spans.get(hp.layers.get(il)?.kind?)?;
+            if is_single(can, spans, shape.n_tokens) {
+                return Some(online::n_tensors_of_single(n_used(spans)));
+            }
             let n_rows = hp.attention_of(il)?.n_head * shape.n_tokens;
-            in_tiles(can, spans).then(|| online::n_tensors(n_rows, spans.iter().map(|span| span.len)))
+            let n_keys = spans.iter().map(|span| span.len);
+            in_tiles(can, spans, shape.n_tokens).then(|| online::n_tensors(n_rows, n_keys))
         };
         (0..hp.n_layer).filter_map(of_layer).sum()
     }
@@ -261,11 +284,14 @@ impl<'a, 'c> Cached<'a, 'c> {
         };
         let parts = || used().map(part).collect::<Result<Vec<_>>>();
         let out = match kind.seen {
-            SeenInputs::Mask(mask) => match parts()?[..] {
-                [AttentionBranch { q, k, v }] if !g.capabilities.branched_attention() => {
+            SeenInputs::Mask(mask) => match (&parts()?[..], kind.mask_f32) {
+                (parts, Some(mask_f32)) => {
+                    Single { b, mask, mask_f32, scoring }.forward(&side_by_side(parts))?
+                }
+                (&[AttentionBranch { q, k, v }], _) if !g.capabilities.branched_attention() => {
                     b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, scoring)?
                 }
-                ref parts => b.attention(parts, mask, scoring)?,
+                (parts, _) => b.attention(parts, mask, scoring)?,
             },
             SeenInputs::Places(seen) => {
                 let online = Online { b, seen, scoring, tile_bytes: online::TILE_BYTES };
@@ -317,10 +343,19 @@ fn top_blocks<'c>(
     Ok(Some((id, TopBlocks { top, piece, turns, neox: pairing == Pairing::Halves })))
 }
 
+fn n_used(spans: &Spans) -> usize {
+    spans.iter().filter(|span| span.len > 0).count()
+}
+
+/// Whether a token is alone and sees cells through several branches, on a device with flash attention: see [`Single`].
+pub(crate) fn is_single(can: Capabilities, spans: &Spans, n_tokens: usize) -> bool {
+    can.flash && can.single && n_tokens == 1 && n_used(spans) > 1
+}
+
 /// Whether attention to these cells goes tile by tile: ggml's own has one branch, and ours is for the CPU.
-fn in_tiles(can: Capabilities, spans: &Spans) -> bool {
-    let n_used = spans.iter().filter(|span| span.len > 0).count();
-    !(can.branched_attention() || can.flash && n_used == 1)
+fn in_tiles(can: Capabilities, spans: &Spans, n_tokens: usize) -> bool {
+    let one_op = can.branched_attention() || can.flash && n_used(spans) == 1;
+    !(one_op || is_single(can, spans, n_tokens))
 }
 
 /// Branches as parts whose keys lie one behind the other.
@@ -343,9 +378,8 @@ fn seen_inputs<'c>(
     let (b, n_tokens) = (g.b, shape.n_tokens);
     let Some(TableShape { n_positions, n_tables, .. }) = shape.tables else {
         let columns = n_columns(spans);
-        if in_tiles(g.capabilities, spans) {
-            let n_used = spans.iter().filter(|span| span.len > 0).count();
-            let (ids, places) = Places::new(b, [columns, shape.n_seqs], n_tokens, n_used)?;
+        if in_tiles(g.capabilities, spans, n_tokens) {
+            let (ids, places) = Places::new(b, [columns, shape.n_seqs], n_tokens, n_used(spans))?;
             return Ok((SeenInputs::Places(ids), SeenInputs::Places(places)));
         }
         // Only our own op wants the index behind the mask.

@@ -29,12 +29,14 @@ use crate::layers::DeltaNet;
 use crate::math::Math;
 use crate::rope::MAX_BRANCHES;
 
+pub(crate) use attend::is_single;
 pub use attend::{Cached, GraphInputs, KindInputs, SeenInputs};
 pub use blocks::Graph;
 pub use delta_net::{DeltaInputs, Regroup, SeqGroups};
 pub use moments::Moments;
 pub use online::{
-    middle_and_half, n_tensors as n_tensors_of_tiles, Online, Part, Places, MAX_PLACE, NOWHERE, TILE_BYTES,
+    middle_and_half, n_tensors as n_tensors_of_tiles, n_tensors_of_single, Online, Part, Places, Single,
+    MAX_PLACE, NOWHERE, TILE_BYTES, UNSEEN,
 };
 pub use rotate::{turns, Pairing, Rotation, RotationInputs};
 pub use tape::{Gradient, Recording, SavedActivation};
@@ -138,6 +140,8 @@ pub struct Capabilities {
     pub train_bf16: bool,
     /// Attention without the score matrix.
     pub flash: bool,
+    /// The same for a single token in several branches, out of ops of every backend.
+    pub single: bool,
 }
 
 /// Tokens up to which [`Math::Auto`] computes products in 8-bit integers. In batches of so few converting weights to 16 bits takes
@@ -169,7 +173,15 @@ impl Capabilities {
             short_floats: own && math != Math::F32 && !ggml::tiled::has_tiles(),
             train_bf16: false,
             flash: true,
+            single: false,
         }
+    }
+
+    /// The same in a session with a cache of this type. On the CPU ggml's flash attention takes its time for each head, not for
+    /// each key, so tiles are the faster ones there, unless they have keys and values to convert first.
+    pub fn with_cache(self, device: Device, kv_type: DType) -> Capabilities {
+        let single = !self.custom_ops && (!device.is_cpu() || kv_type.is_quantized());
+        Capabilities { single, ..self }
     }
 
     /// Whether attention is our own op, whose masks have an index.

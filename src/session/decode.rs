@@ -295,8 +295,8 @@ impl Session<'_> {
         let n_pairs: usize = self.model.adapters().iter().map(|a| a.n_pairs()).sum();
         let per_layer = TENSORS_PER_LAYER + if shape.moments { TENSORS_OF_MOMENTS } else { 0 };
         let hp = self.model.hparams();
-        let tiles = Cached::n_tensors_of_tiles(hp, self.capabilities, shape);
-        tiles + hp.n_layer * per_layer + n_pairs * TENSORS_PER_PAIR + TENSORS_ELSEWHERE
+        let branches = Cached::n_tensors_of_branches(hp, self.capabilities, shape);
+        branches + hp.n_layer * per_layer + n_pairs * TENSORS_PER_PAIR + TENSORS_ELSEWHERE
     }
 
     /// The largest graph of `n` tokens of one sequence, without logits.

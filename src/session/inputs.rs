@@ -6,7 +6,8 @@ use ggml::graph::Executor;
 use super::batch::Item;
 use super::{SeqId, Session};
 use crate::graph::{
-    middle_and_half, n_columns, turns, GraphInputs, Places, SeenInputs, Spans, MAX_PLACE, NOWHERE,
+    is_single, middle_and_half, n_columns, turns, GraphInputs, Places, SeenInputs, Spans, MAX_PLACE, NOWHERE,
+    UNSEEN as FINITE_UNSEEN,
 };
 use crate::kv::{Cell, KvCache, Taken};
 use crate::model::{Error, Result};
@@ -32,13 +33,14 @@ pub(super) struct Scratch {
 }
 
 /// Fills the mask of one kind of layer, F16 `[n_columns, n_tokens]`: a token sees a cell of its own sequence
-/// whose position the column's branch reaches.
+/// whose position the column's branch reaches; at others the mask is `unseen`.
 fn fill_mask(
     mask: &mut [u16],
     kv: &KvCache,
     plan: &LayerPlan,
     spans: &Spans,
     places: &[(SeqId, i32)],
+    unseen: u16,
     visible: &mut Vec<i32>,
 ) {
     let mut seen_by = None;
@@ -59,7 +61,7 @@ fn fill_mask(
             let (columns, others) = row.split_at_mut(span.len);
             let (cells, of_others) = visible.split_at(span.len);
             for (m, &p) in columns.iter_mut().zip(cells) {
-                *m = if p >= keys.start && p < keys.end { 0 } else { F16_NEG_INF };
+                *m = if p >= keys.start && p < keys.end { 0 } else { unseen };
             }
             (row, visible) = (others, of_others);
         }
@@ -197,8 +199,10 @@ impl Session<'_> {
             };
             let (kv, visible) = (&self.kv, &mut self.scratch.visible);
             let mut indexed = Ok(());
+            let finite = is_single(self.capabilities, spans, places.len());
+            let unseen = if finite { FINITE_UNSEEN } else { F16_NEG_INF };
             self.exec.fill(mask, |mask| {
-                fill_mask(mask, kv, plan, spans, places, visible);
+                fill_mask(mask, kv, plan, spans, places, unseen, visible);
                 let columns = n_columns(spans);
                 // A mask of our own attention has room for an index behind its rows.
                 if mask.len() > columns * places.len() {

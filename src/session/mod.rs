@@ -21,7 +21,7 @@ use std::sync::Arc;
 use ggml::backend::Backend;
 use ggml::graph::{Executor, OutputId};
 
-use crate::graph::{Capabilities, GraphInputs, Moments, ProbedQueries, Shape};
+use crate::graph::{is_single, Capabilities, GraphInputs, Moments, ProbedQueries, Shape};
 use crate::kv::{KvCache, MAX_SEQS};
 use crate::landmark::TopBlocks;
 use crate::math::Math;
@@ -201,7 +201,7 @@ impl<'m> Session<'m> {
         }
         let capabilities = Capabilities {
             flash: params.attention != Attention::Explicit,
-            ..Capabilities::new(device, params.portable, params.math)
+            ..Capabilities::new(device, params.portable, params.math).with_cache(device, params.kv_type)
         };
         let exec = Executor::new(Backend::new(device, params.n_threads)?)?;
         let kv = KvCache::new(device, hp, &plan, n_cells, params.kv_type)?;
@@ -281,15 +281,26 @@ impl<'m> Session<'m> {
     }
 
     /// Measures the largest graph before it is built, and falls back to attention by tiles if the device has
-    /// no flash attention for it.
+    /// no flash attention for it. Where there are several branches only a single token's graph has any, so that is built, too.
     fn reserve(&mut self) -> Result<()> {
         let n = self.params.n_ubatch;
         let (groups, n_seqs) = (self.largest_groups(n), self.n_tables(self.params.n_seq_max));
         let (tables, of_one) = (self.largest_tables(), self.largest_of_one(n));
         let largest = Shape { n_out: 1, groups, n_seqs, tables, ..of_one };
-        let compute = self.measure(&largest)?;
+        let one = Shape {
+            n_tokens: 1,
+            n_starts: largest.n_starts.min(1),
+            groups: self.largest_groups(1),
+            ..largest.clone()
+        };
+        let alone = one.spans.iter().any(|spans| is_single(self.capabilities, spans, 1));
+        let mut compute = self.measure(&largest)?;
+        if alone {
+            compute = compute.max(self.measure(&one)?);
+        }
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
-        match self.prepare(&largest) {
+        let one = if alone { self.prepare(&one) } else { Ok(()) };
+        match one.and_then(|()| self.prepare(&largest)) {
             Err(Error::Ggml(ggml::Error::Backend(_))) if self.capabilities.flash => {
                 self.capabilities.flash = false;
                 self.prepare(&largest)

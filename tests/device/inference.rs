@@ -148,6 +148,25 @@ fn every_method() {
     none(failures);
 }
 
+/// A single token attends to several branches by another program than many tokens do.
+#[test]
+fn every_reach_one_token_at_a_time() {
+    let mut failures = Vec::new();
+    let mut one_at_a_time = |s: &Subject, spec: &str| {
+        let (text, p) = (s.text(100), SessionParams { n_ubatch: 1, ..under(spec, DType::F32) });
+        let what = format!("{spec}, one at a time");
+        s.check(&what, &mut failures, |way| logits(way, &p, &text), |a, b| s.apart(a, b));
+    };
+    let llama = small("llama-tiny");
+    let reaches = [cases::SELF_EXTEND, cases::LM_INFINITE, cases::DCA, cases::STREAMING, cases::REROPE];
+    reaches.iter().for_each(|cases| one_at_a_time(&llama, cases[0].spec));
+    // Softcaps, and as many key heads as query heads.
+    for shape in ["gemma2-tiny", "phi2-tiny"] {
+        one_at_a_time(&Subject::named(shape, DType::F32), "self-extend:window=16,group=4");
+    }
+    none(failures);
+}
+
 /// Cut anywhere, restored, copied, and in every type of cache: the same within the type's own steps.
 #[test]
 fn every_way_to_the_same_state() {

@@ -1,9 +1,11 @@
 //! Attention in ops that every backend has, by the online softmax: a tile of keys at a time, so that nothing is queries x keys.
-//! Forwards with the log-sum-exp of each query's scores, and backwards from it.
+//! Forwards with the log-sum-exp of each query's scores, and backwards from it. A single token does without tiles where the
+//! device has flash attention ([`Single`]).
 //!
 //! Queries are rows here, those of all heads that share a key head in one matrix: `[d, n_rep * n, n_head_kv]`, where the
 //! heads of a query lie side by side. Masks are made for a tile, of where its keys stand.
 
+mod single;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +15,8 @@ use ggml::attention::{AttentionBranch, Scoring};
 use ggml::graph::{Builder, InputId};
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
+
+pub use single::{n_tensors as n_tensors_of_single, Single, UNSEEN};
 
 /// Bytes of a tile's scores, where that is 256 keys or more and makes 64 tiles or fewer. Going backwards takes
 /// some four times as much.

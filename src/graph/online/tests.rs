@@ -1,5 +1,7 @@
 //! Attention by tiles against its definition in f64, forwards and backwards.
 
+mod single;
+
 use ggml::backend::{Backend, Device};
 use ggml::graph::{Executor, OutputId};
 use ggml::tensor::{Store, StoreTensor, TensorDef};
