@@ -80,14 +80,18 @@ impl<'c> Single<'_, 'c> {
         let ([d, n_head, ..], [_, n_keys, n_head_kv, _]) = (q.ne(), k.ne());
         let scoring = Scoring { sinks: None, ..self.scoring };
         let values = self.flash(part, q, None)?;
-        // Heads in the outer dimension, as they are in the cache: devices multiply these without a copy of the keys.
         let q = b.scale(q, scoring.scale / scoring.softcap.unwrap_or(1.0))?;
-        let q = b.view(q, [d, 1, n_head, 1], [4 * d * n_head, 4 * d, 4 * d * n_head], 0)?;
-        let k = if k.dtype().is_quantized() { b.to_f32(k)? } else { k };
+        let n_rep = n_head / n_head_kv.max(1);
+        let (k, q) = if k.dtype().is_quantized() {
+            // In one product with all heads that share them, keys in four bytes are read once.
+            (b.to_f32(k)?, b.reshape(q, &[d, n_rep, n_head_kv])?)
+        } else {
+            // Heads in the outer dimension, as they are in the cache: devices multiply these without a copy of the keys.
+            (k, b.view(q, [d, 1, n_head, 1], [4 * d * n_head, 4 * d, 4 * d * n_head], 0)?)
+        };
         let scores = b.mul_mat(k, q)?;
         let scores = scoring.softcap.map_or(Ok(scores), |cap| b.scale(b.tanh(scores)?, cap))?;
         let [_, lse] = soft_max(b, b.add(scores, b.columns(self.mask_f32, part.first, n_keys)?)?)?;
-        let n_rep = n_head / n_head_kv.max(1);
         let values = b.reshape(values, &[d, n_rep, n_head_kv])?;
         let lse = b.reshape(lse, &[1, n_rep, n_head_kv])?;
         Ok(Attended { values, lse, n: 1 })
