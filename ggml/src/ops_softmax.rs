@@ -6,6 +6,9 @@ use crate::ops::{call, check, contiguous, f32_rows, matrix, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
+/// The largest alignment that Vulkan's devices may ask of what a kernel reads (`minStorageBufferOffsetAlignment`).
+const DEVICE_ALIGNMENT: usize = 256;
+
 impl<'c> Builder<'c> {
     /// `softmax(a * scale + mask)` over rows, with softcap and sinks as [`Scoring`] says; heads are the third dimension
     /// of `a`, and the mask is broadcast over them.
@@ -44,7 +47,7 @@ impl<'c> Builder<'c> {
     }
 
     /// Attention without the score matrix: q `[d, T, H]`, k and v `[d, n_kv, H_kv]`, mask F16 `[n_kv, T]`; gives `[d,
-    /// H, T]`.
+    /// H, T]`. On devices views begin at multiples of 256 bytes: Vulkan's backend aborts on others.
     pub fn flash_attn(
         &self,
         q: Tensor<'c>,
@@ -66,6 +69,9 @@ impl<'c> Builder<'c> {
             "q [d,T,H], k and v [d,n_kv,H_kv], mask f16 [n_kv,T]",
             &[q, k, v, mask],
         )?;
+        let aligned = |t: Tensor<'_>| t.raw().view_offs.is_multiple_of(DEVICE_ALIGNMENT);
+        let ok = self.device.is_cpu() || [q, k, v, mask].into_iter().all(aligned);
+        check(ok, "flash_attn", "views that begin at multiples of 256 bytes", &[q, k, v, mask])?;
         possible("flash_attn", DType::F32, [c[0], a[2], a[1], 1])?;
         let (q, k, v, mask) = (q.ptr.as_ptr(), k.ptr.as_ptr(), v.ptr.as_ptr(), mask.ptr.as_ptr());
         let (scale, softcap) = (scoring.scale, scoring.softcap.unwrap_or(0.0));

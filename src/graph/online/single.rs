@@ -114,6 +114,8 @@ impl<'c> Single<'_, 'c> {
         let (alone, among) = (half(0)?, half(1)?);
         let norm = b.clamp(b.sum_rows(b.mul(alone, alone)?)?, NO_VALUE, f32::INFINITY)?;
         let share = b.div(b.sum_rows(b.mul(among, alone)?)?, norm)?;
+        // Where values of the branch nearly cancel, the ratio is mostly rounding.
+        let share = b.clamp(share, 0.0, 1.0)?;
         let left = b.sub(others.values, b.mul(others.values, share)?)?;
         b.reshape(b.add(left, among)?, &[d, n_rep * n_head_kv, 1])
     }
