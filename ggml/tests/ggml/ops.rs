@@ -172,6 +172,21 @@ fn sums_and_products_in_a_pool() {
     }
 }
 
+/// Four dimensions, and some of them repeated several times.
+#[test]
+fn repeated_operands_in_a_pool() {
+    let (shape, times) = ([48, 6, 8, 9], [[48, 2, 4, 3], [48, 3, 1, 9], [48, 6, 2, 1]]);
+    let mut rng = Rng(37);
+    let x = rng.values(shape.iter().product());
+    for small in times {
+        let w = rng.values(small.iter().product());
+        let [theirs, ours] = [executor(1), pooled(3)].map(|mut exec| {
+            eval(&mut exec, |b, feed| b.add(feed.f32(b, &shape, &x)?, feed.f32(b, &small, &w)?)).unwrap()
+        });
+        assert_eq!(ours, theirs, "{small:?}");
+    }
+}
+
 #[test]
 fn rows_are_written_where_the_index_says_and_read_back() {
     let mut rng = Rng(4);
