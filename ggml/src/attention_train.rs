@@ -1,8 +1,8 @@
 //! Attention for training, ops of our own for the CPU: forward with the log-sum-exp of each row, and backward
 //! from it.
 //!
-//! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, so nothing as
-//! large as the scores is ever held. Query heads that share a KV head are the rows of one tile. Each query
+//! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, or rounded to bfloat16
+//! where [`TrainScoring::bf16`] asks for it, so nothing as large as the scores is ever held. Query heads that share a KV head are the rows of one tile. Each query
 //! sees one contiguous range of keys, given as a pair of numbers: enough for causal attention, sliding
 //! windows, and documents that do not see each other. Two tables of them, for the halves of the query heads,
 //! are LongLoRA's shifted sparse attention.
