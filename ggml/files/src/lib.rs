@@ -1,10 +1,12 @@
-//! Files replaced atomically, locks between processes, and files mapped into memory.
+//! Files replaced atomically, locks between processes, files mapped into memory, and files of folders that somebody
+//! else filled.
 
 mod atomic;
 #[cfg(feature = "faults")]
 pub mod faults;
 #[cfg(not(feature = "faults"))]
 mod faults;
+pub mod foreign;
 mod lock;
 mod map;
 mod names;

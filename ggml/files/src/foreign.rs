@@ -1,0 +1,356 @@
+//! Files of a folder that somebody else filled: a shard, an archive that was unpacked, a shared models folder.
+//!
+//! Names inside such a folder may be links to private files, pipes that never end, or devices. A [`Folder`] opens
+//! regular files only, follows no link below itself, waits for nobody, and reads no more than a limit.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Component, Path, PathBuf};
+
+use crate::{Error, Result};
+
+/// A folder whose contents are not trusted. The path to the folder itself may lead through links: the user named it.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    #[cfg(unix)]
+    fd: rustix::fd::OwnedFd,
+}
+
+impl Folder {
+    /// Opens the folder.
+    ///
+    /// # Errors
+    /// No folder at `path`, or one that cannot be read.
+    pub fn open(path: &Path) -> Result<Folder> {
+        #[cfg(unix)]
+        {
+            use rustix::fs::{open, Mode, OFlags};
+            let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let fd = open(path, how, Mode::empty()).map_err(|e| Error::new(path, e.into()))?;
+            Ok(Folder { path: path.to_owned(), fd })
+        }
+        #[cfg(not(unix))]
+        {
+            let found = fs::metadata(path).map_err(|e| Error::new(path, e))?;
+            if !found.is_dir() {
+                return Err(Error::new(path, refused("is not a folder")));
+            }
+            Ok(Folder { path: path.to_owned() })
+        }
+    }
+
+    /// Path of the folder, as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the regular file at a relative path; `None` where nothing has that name.
+    ///
+    /// # Errors
+    /// A link at any step of the path, something other than a regular file, a path that leaves the folder, the disk.
+    pub fn file(&self, relative: &Path) -> Result<Option<File>> {
+        let at = self.path.join(relative);
+        match self.open_at(relative) {
+            Ok(file) if file.metadata().map_err(|e| Error::new(&at, e))?.is_file() => Ok(Some(file)),
+            Ok(_) => Err(Error::new(&at, refused("is not a regular file"))),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::new(&at, e)),
+        }
+    }
+
+    /// Contents of the regular file at a relative path, of at most `limit` bytes; `None` where nothing has that name.
+    ///
+    /// # Errors
+    /// As of [`Folder::file`], and a file of more than `limit` bytes.
+    pub fn read(&self, relative: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+        let mut out = Vec::new();
+        Ok(self.copy(relative, limit, &mut out)?.map(|_| out))
+    }
+
+    /// Copies the regular file at a relative path to `out` and returns how many bytes it has; `None` where nothing
+    /// has that name.
+    ///
+    /// # Errors
+    /// As of [`Folder::read`], and those of `out`. What was written before the error stays in `out`.
+    pub fn copy(&self, relative: &Path, limit: u64, out: &mut dyn Write) -> Result<Option<u64>> {
+        let Some(file) = self.file(relative)? else { return Ok(None) };
+        let failed = |e| Error::new(self.path.join(relative), e);
+        // Asked again while reading: a file can grow.
+        let found = file.metadata().map_err(failed)?.len();
+        let n =
+            if found > limit { found } else { io::copy(&mut file.take(limit + 1), out).map_err(failed)? };
+        if n > limit {
+            return Err(failed(refused(&format!("found more than {limit} bytes, expected at most these"))));
+        }
+        Ok(Some(n))
+    }
+
+    /// Names in a folder below this one, sorted; none where there is no such folder.
+    ///
+    /// # Errors
+    /// A link at any step of the path, something other than a folder, more than `limit` names, the disk.
+    pub fn names(&self, relative: &Path, limit: usize) -> Result<Vec<OsString>> {
+        let at = self.path.join(relative);
+        let failed = |e| Error::new(&at, e);
+        let mut out = Vec::new();
+        match self.list(relative, &mut |name| {
+            out.push(name);
+            out.len() <= limit
+        }) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(out),
+            done => done.map_err(failed)?,
+        }
+        if out.len() > limit {
+            return Err(failed(refused(&format!("found more than {limit} files, expected at most these"))));
+        }
+        out.sort();
+        Ok(out)
+    }
+
+    #[cfg(unix)]
+    fn open_at(&self, relative: &Path) -> io::Result<File> {
+        use rustix::fs::OFlags;
+        let (folders, name) = steps(relative)?;
+        let folder = self.walk(&folders)?;
+        // Without NONBLOCK a pipe is opened when somebody writes to it.
+        let fd = openat(folder.as_ref().unwrap_or(&self.fd), &name, OFlags::NONBLOCK)?;
+        Ok(File::from(fd))
+    }
+
+    #[cfg(unix)]
+    fn walk(&self, folders: &[OsString]) -> io::Result<Option<rustix::fd::OwnedFd>> {
+        let mut at = None;
+        for name in folders {
+            let from = at.as_ref().unwrap_or(&self.fd);
+            at = Some(openat(from, name, rustix::fs::OFlags::DIRECTORY)?);
+        }
+        Ok(at)
+    }
+
+    #[cfg(unix)]
+    fn list(&self, relative: &Path, take: &mut dyn FnMut(OsString) -> bool) -> io::Result<()> {
+        use std::os::unix::ffi::OsStrExt;
+        let mut folders = steps(relative).map(|(mut folders, name)| {
+            folders.push(name);
+            folders
+        })?;
+        folders.retain(|name| name != ".");
+        let fd = match self.walk(&folders)? {
+            Some(fd) => fd,
+            None => openat(&self.fd, &OsString::from("."), rustix::fs::OFlags::DIRECTORY)?,
+        };
+        for entry in rustix::fs::Dir::new(fd)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." && !take(std::ffi::OsStr::from_bytes(name).to_owned()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(not(unix))]
+    fn checked(&self, relative: &Path) -> io::Result<PathBuf> {
+        let (mut names, last) = steps(relative)?;
+        names.push(last);
+        let mut at = self.path.clone();
+        for name in names {
+            at.push(name);
+            if fs::symlink_metadata(&at)?.is_symlink() {
+                return Err(refused(LINK));
+            }
+        }
+        Ok(at)
+    }
+
+    #[cfg(not(unix))]
+    fn open_at(&self, relative: &Path) -> io::Result<File> {
+        let at = self.checked(relative)?;
+        if !fs::metadata(&at)?.is_file() {
+            return Err(refused("is not a regular file"));
+        }
+        File::open(at)
+    }
+
+    #[cfg(not(unix))]
+    fn list(&self, relative: &Path, take: &mut dyn FnMut(OsString) -> bool) -> io::Result<()> {
+        for entry in fs::read_dir(self.checked(relative)?)? {
+            if !take(entry?.file_name()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens the regular file at a path that the user named, through links if it leads through any.
+///
+/// # Errors
+/// Something other than a regular file (said without waiting for a pipe's writer), the disk.
+pub fn open_file(path: &Path) -> Result<File> {
+    let failed = |e| Error::new(path, e);
+    let mut how = fs::OpenOptions::new();
+    how.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        how.custom_flags(libc::O_NONBLOCK);
+    }
+    let file = how.open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(failed(refused("is not a regular file")));
+    }
+    Ok(file)
+}
+
+/// Contents of the regular file at a path that the user named, of at most `limit` bytes.
+///
+/// # Errors
+/// As of [`open_file`], and a file of more than `limit` bytes.
+pub fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    let n = open_file(path)?.take(limit + 1).read_to_end(&mut out).map_err(|e| Error::new(path, e))?;
+    if n as u64 > limit {
+        return Err(Error::new(
+            path,
+            refused(&format!("found more than {limit} bytes, expected at most these")),
+        ));
+    }
+    Ok(out)
+}
+
+const LINK: &str = "is a symbolic link, expected a file or folder of its own";
+
+fn refused(why: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, why)
+}
+
+/// Folders on the way to a file, and its name.
+fn steps(relative: &Path) -> io::Result<(Vec<OsString>, OsString)> {
+    let mut names = Vec::new();
+    for part in relative.components() {
+        match part {
+            Component::Normal(name) => names.push(name.to_owned()),
+            Component::CurDir => {}
+            _ => return Err(refused("leads out of the folder")),
+        }
+    }
+    let last = names.pop().unwrap_or_else(|| OsString::from("."));
+    Ok((names, last))
+}
+
+#[cfg(unix)]
+fn openat(
+    folder: &rustix::fd::OwnedFd,
+    name: &OsString,
+    flags: rustix::fs::OFlags,
+) -> io::Result<rustix::fd::OwnedFd> {
+    use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+    use rustix::io::Errno;
+    let how = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | flags;
+    rustix::fs::openat(folder, name, how, Mode::empty()).map_err(|e| {
+        // Systems differ in what they answer: LOOP, MLINK or NOTDIR for a link, NXIO for a socket.
+        let kind = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
+            .map(|found| FileType::from_raw_mode(found.st_mode));
+        match (e, kind) {
+            (Errno::NOENT, _) => e.into(),
+            (_, Ok(FileType::Symlink)) => refused(LINK),
+            (Errno::NXIO, _) => refused("is not a regular file"),
+            (Errno::NOTDIR, _) => refused("is not a folder"),
+            _ => e.into(),
+        }
+    })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A folder with a file, and everything that is none.
+    fn world() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("private"), "key").unwrap();
+        fs::create_dir_all(at("shard/samples/deep")).unwrap();
+        fs::write(at("shard/plain"), "plain").unwrap();
+        fs::write(at("shard/samples/a.jsonl"), "{}\n").unwrap();
+        symlink(at("private"), at("shard/link")).unwrap();
+        symlink(dir.path(), at("shard/folder-link")).unwrap();
+        symlink(at("nowhere"), at("shard/dangling")).unwrap();
+        symlink("/dev/zero", at("shard/zero")).unwrap();
+        let pipe = at("shard/pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_bits_truncate(0o600),
+            0,
+        )
+        .unwrap();
+        std::os::unix::net::UnixListener::bind(at("shard/socket")).unwrap();
+        dir
+    }
+
+    #[test]
+    fn regular_files_are_read_up_to_the_limit() {
+        let dir = world();
+        let folder = Folder::open(&dir.path().join("shard")).unwrap();
+        assert_eq!(folder.read(Path::new("plain"), 5).unwrap().unwrap(), b"plain");
+        assert_eq!(folder.read(Path::new("./samples/a.jsonl"), 99).unwrap().unwrap(), b"{}\n");
+        assert!(folder.read(Path::new("none"), 5).unwrap().is_none());
+        assert!(folder.read(Path::new("no/folder"), 5).unwrap().is_none());
+        let said = folder.read(Path::new("plain"), 4).unwrap_err().to_string();
+        assert!(said.contains("more than 4 bytes"), "{said}");
+    }
+
+    #[test]
+    fn whatever_else_has_a_name_is_refused_at_once() {
+        let dir = world();
+        let folder = Folder::open(&dir.path().join("shard")).unwrap();
+        for (name, why) in [
+            ("link", "symbolic link"),
+            ("dangling", "symbolic link"),
+            ("zero", "symbolic link"),
+            ("folder-link/private", "symbolic link"),
+            ("pipe", "not a regular file"),
+            ("socket", "not a regular file"),
+            ("samples", "not a regular file"),
+            ("plain/under", "not a folder"),
+            ("../private", "leads out"),
+            ("/etc/hostname", "leads out"),
+        ] {
+            let said = folder.read(Path::new(name), 99).expect_err(name).to_string();
+            assert!(said.contains(why), "{name}: {said}");
+            assert!(said.contains(name.rsplit('/').next().unwrap()), "{name}: {said}");
+        }
+    }
+
+    #[test]
+    fn names_are_listed_without_links_on_the_way() {
+        let dir = world();
+        let folder = Folder::open(&dir.path().join("shard")).unwrap();
+        assert_eq!(folder.names(Path::new("samples"), 9).unwrap(), ["a.jsonl", "deep"]);
+        assert_eq!(folder.names(Path::new("."), 9).unwrap().len(), 8);
+        assert!(folder.names(Path::new("none"), 9).unwrap().is_empty());
+        assert!(folder.names(Path::new("."), 7).unwrap_err().to_string().contains("more than 7"));
+        assert!(folder.names(Path::new("folder-link"), 9).unwrap_err().to_string().contains("symbolic"));
+        assert!(Folder::open(&dir.path().join("private")).is_err());
+    }
+
+    #[test]
+    fn files_that_the_user_named_may_be_links_but_no_pipes() {
+        let dir = world();
+        let at = |name: &str| dir.path().join("shard").join(name);
+        assert_eq!(read_file(&at("link"), 3).unwrap(), b"key");
+        assert!(read_file(&at("link"), 2).unwrap_err().to_string().contains("more than 2"));
+        for name in ["pipe", "zero", "samples"] {
+            let said = read_file(&at(name), 9).unwrap_err().to_string();
+            assert!(said.contains("not a regular file"), "{name}: {said}");
+        }
+    }
+}
