@@ -113,7 +113,15 @@ impl Adapter {
                 Stored::B(pair) => opened.values(&pair.name_b(), dequantize_tensor),
                 Stored::Module(module) => opened.module_values(module, scale, base, dequantize_tensor),
             };
-            Ok(values?.iter().flat_map(|x| x.to_le_bytes()).collect())
+            let values = values?;
+            let n = 4 * values.len();
+            let mut bytes = files::memory::room(n).map_err(|e| ggml::Error::OutOfMemory {
+                device: "CPU".to_owned(),
+                bytes: n,
+                what: format!("an adapter, {}: {e}", opened.file().path().display()),
+            })?;
+            values.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
+            Ok(bytes)
         })?;
         let at = |index: usize| StoreTensor { store: store.clone(), index };
         let pair =

@@ -152,7 +152,9 @@ pub(crate) fn write(
             let mut exact = vec![0f32; rows.len() * width];
             match &module {
                 Some(values) => exact.copy_from_slice(&values[rows.start * width..rows.end * width]),
-                None => dequantize(t.dtype, &data[rows.start * row_bytes..rows.end * row_bytes], &mut exact)?,
+                None => {
+                    dequantize(t.dtype, data.slice(rows.start * row_bytes..rows.end * row_bytes), &mut exact)?
+                }
             }
             for (row, i) in exact.chunks_exact_mut(width).zip(rows.clone()) {
                 pairs.iter().for_each(|pair| pair.add(i, row));

@@ -98,7 +98,7 @@ impl Sums {
 pub(crate) fn copy(file: &File, t: &TensorInfo, out: &mut dyn Write, work: &Work<'_>) -> io::Result<()> {
     for chunk in file.data(t).chunks(COPY) {
         work.check()?;
-        files::write_mapped(chunk, out)?;
+        chunk.write_to(out)?;
         work.wrote(chunk.len());
     }
     Ok(())
@@ -122,7 +122,7 @@ pub(crate) fn convert(
         let end = n.min(start + BATCH);
         let runs = (start..end).into_par_iter().step_by(RUN).map(|at| -> rows::Result<(Vec<u8>, Sums)> {
             let mut old = vec![0f32; RUN.min(end - at)];
-            dequantize(t.dtype, &data[bytes_at(at)..bytes_at(at + old.len())], &mut old)?;
+            dequantize(t.dtype, data.slice(bytes_at(at)..bytes_at(at + old.len())), &mut old)?;
             let bytes = quantize(to, old.len(), &old).map_err(|e| at_index(e, at))?;
             let mut new = vec![0f32; old.len()];
             dequantize(to, &bytes, &mut new)?;
@@ -151,7 +151,7 @@ pub(crate) fn difference(
     let part = |file: &File, t: &TensorInfo, at: usize, n: usize| -> rows::Result<Vec<f32>> {
         let bytes_at = |i: usize| i / t.dtype.block_size() * t.dtype.block_bytes();
         let mut values = vec![0f32; n];
-        dequantize(t.dtype, &file.data(t)[bytes_at(at)..bytes_at(at + n)], &mut values)?;
+        dequantize(t.dtype, file.data(t).slice(bytes_at(at)..bytes_at(at + n)), &mut values)?;
         Ok(values)
     };
     for start in (0..n).step_by(BATCH) {

@@ -48,7 +48,7 @@ mod without {
         Err(Error::Argument(format!("{dtype}: to convert values, convert needs its feature `ggml`")))
     }
 
-    pub(crate) fn dequantize(dtype: DType, _: &[u8], _: &mut [f32]) -> Result<()> {
+    pub(crate) fn dequantize<'a>(dtype: DType, _: impl Into<gguf::Bytes<'a>>, _: &mut [f32]) -> Result<()> {
         missing(dtype)
     }
 

@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 
+use files::Bytes;
 use gguf::{File, TensorInfo};
 
 use crate::{sys, Error, Result};
@@ -30,13 +31,11 @@ impl SysType for DType {
 /// A type without a conversion to f32, or memory for the values cannot be had.
 pub fn dequantize_tensor(file: &File, t: &TensorInfo) -> Result<Vec<f32>> {
     let n = t.n_elements();
-    let mut values = Vec::new();
-    values.try_reserve_exact(n).map_err(|_| Error::OutOfMemory {
+    let mut values = files::memory::filled(n, 0.0).map_err(|e| Error::OutOfMemory {
         device: "CPU".to_owned(),
-        bytes: n.saturating_mul(4),
-        what: format!("the values of {}", t.name.escape_debug()),
+        bytes: e.bytes as usize,
+        what: format!("the values of {} in {}", t.name.escape_debug(), file.path().display()),
     })?;
-    values.resize(n, 0.0);
     dequantize(t.dtype, file.data(t), &mut values).map_err(|e| match e {
         Error::Argument(what) => file.error(&t.name, what).into(),
         other => other,
@@ -50,7 +49,8 @@ pub fn dequantize_tensor(file: &File, t: &TensorInfo) -> Result<Vec<f32>> {
 ///
 /// # Errors
 /// When the type has no conversion to f32, or `src` is not exactly `dtype.row_bytes(dst.len())` long.
-pub fn dequantize(dtype: DType, src: &[u8], dst: &mut [f32]) -> Result<()> {
+pub fn dequantize<'a>(dtype: DType, src: impl Into<Bytes<'a>>, dst: &mut [f32]) -> Result<()> {
+    let src = src.into();
     if !dtype.can_dequantize() {
         return Err(Error::Argument(format!("{dtype} cannot be converted to f32")));
     }
@@ -62,22 +62,15 @@ pub fn dequantize(dtype: DType, src: &[u8], dst: &mut [f32]) -> Result<()> {
             src.len()
         )));
     }
-    if dtype == DType::F32 {
-        for (d, s) in dst.iter_mut().zip(src.as_chunks().0) {
-            *d = f32::from_le_bytes(*s);
-        }
+    if gguf::float::decode(dtype, src, dst) {
         return Ok(());
     }
-    // Blocks hold halves at most (Q8_K has an f32, but no conversion), or bytes only when their size is odd.
-    if src.as_ptr().cast::<u16>().is_aligned() || dtype.block_bytes() % 2 == 1 {
-        return to_float(dtype, src, dst);
-    }
-    // A tensor may sit at any byte when general.alignment is 1.
-    let blocks = SCRATCH_ELEMENTS / dtype.block_size();
+    // Of a map only copies are read; and a tensor may sit at any byte when general.alignment is 1.
+    let blocks = (SCRATCH_ELEMENTS.min(dst.len()) / dtype.block_size()).max(1);
     let mut scratch = vec![0u64; (blocks * dtype.block_bytes()).div_ceil(8)];
     for (s, d) in src.chunks(blocks * dtype.block_bytes()).zip(dst.chunks_mut(blocks * dtype.block_size())) {
         let bytes = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut scratch)[..s.len()];
-        bytes.copy_from_slice(s);
+        s.copy_to(bytes);
         to_float(dtype, bytes, d)?;
     }
     Ok(())

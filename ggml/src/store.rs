@@ -96,11 +96,11 @@ impl Store {
             store.allocate("weights", false)?;
             for (i, source) in sources.iter().enumerate() {
                 let n = store.defs[i].n_bytes()?;
-                let bytes = &source.file[source.offset..source.offset + n];
-                // SAFETY: the tensor is allocated and holds exactly `n` bytes; nobody else has the store yet.
-                unsafe {
-                    sys::ggml_backend_tensor_set(store.tensors[i].as_ptr(), bytes.as_ptr().cast(), 0, n)
-                };
+                // SAFETY: checked above: `n` bytes of the map begin at the offset.
+                let bytes = unsafe { source.file.as_ptr().add(source.offset) };
+                // SAFETY: the tensor is allocated and holds exactly `n` bytes, which the map, alive in `sources`,
+                // has from `bytes` on; nobody else has the store yet.
+                unsafe { sys::ggml_backend_tensor_set(store.tensors[i].as_ptr(), bytes.cast(), 0, n) };
             }
         }
         Ok(Arc::new(store))

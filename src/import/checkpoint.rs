@@ -14,9 +14,6 @@ use crate::safetensors::Tensors;
 use crate::tensor::{floats, Tensor};
 use crate::{general, vocab, Error, Result};
 
-/// Bytes copied between two looks at [`Control::stopped`].
-const COPY: usize = 4 << 20;
-
 /// `general.file_type` of a mixture with experts in MXFP4.
 const MOSTLY_MXFP4: u32 = 38;
 
@@ -48,6 +45,11 @@ impl Checkpoint {
             object.error("architectures", what)
         })?;
         let config = Config::new(folder, object, family.defaults, family.packed)?;
+        let n_layers = config.u32("num_hidden_layers")?;
+        if n_layers > MAX_LAYERS {
+            let what = format!("found {n_layers}, expected at most {MAX_LAYERS}");
+            return Err(config.object.error("num_hidden_layers", what));
+        }
         let files = Tensors::open(folder)?;
         let mut keys = Keys::new(family.arch);
         keys.plain("general.architecture", family.arch);
@@ -123,7 +125,7 @@ impl Checkpoint {
                     return t.each_packed(&self.files, &mut |bytes| out.write_all(bytes));
                 }
                 if let Some(bytes) = t.unchanged(to, &self.files) {
-                    return bytes.chunks(COPY).try_for_each(|chunk| files::write_mapped(chunk, &mut out));
+                    return bytes.write_to(&mut out);
                 }
                 t.each(&self.files, &mut |values| {
                     let own = to == DType::F32 || to == t.stored();
@@ -139,6 +141,11 @@ impl Checkpoint {
     }
 }
 
+/// Most layers, as of GGUF files that are run.
+const MAX_LAYERS: u32 = 512;
+/// Most tokens of a vocabulary; the largest known have fewer than 2^19.
+const MAX_VOCAB: u32 = 1 << 22;
+
 /// Checks that config.json and tokenizer speak of this embedding: llama.cpp refuses others, and no array is
 /// made that is longer.
 fn check_embedding(c: &Config, tensors: &[Tensor]) -> Result<()> {
@@ -149,6 +156,9 @@ fn check_embedding(c: &Config, tensors: &[Tensor]) -> Result<()> {
     if shape.len() != 2 || shape[0] != u64::from(width) {
         let what = format!("found {width}, but an embedding of shape {shape:?}");
         return Err(c.object.error("hidden_size", what));
+    }
+    if n > MAX_VOCAB {
+        return Err(c.object.error("vocab_size", format!("found {n}, expected at most {MAX_VOCAB}")));
     }
     if u64::from(n) > shape[1] {
         let what = format!("found {n}, expected at most the {} rows of the embedding", shape[1]);

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use files::{Map, Unchanging};
+use files::memory::filled;
+use files::{Bytes, Map};
 use gguf::{float, DType};
 use serde_json::Value;
 
@@ -13,6 +14,8 @@ use crate::{Error, Result};
 
 /// Files of one model; the largest known have fewer than 200.
 const MAX_PARTS: usize = 1024;
+/// Largest dimension: whole rows are read. The largest known are vocabularies, of fewer than 2^20 tokens.
+const MAX_DIM: u64 = 1 << 24;
 /// Bytes of a header, a few hundred for each tensor.
 const MAX_HEADER: u64 = 32 << 20;
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
@@ -66,8 +69,8 @@ impl Safetensors {
     }
     /// The file as part `part` of a folder, without the tensors that are not kept; and the names of all.
     fn read(path: &Path, part: usize, keep: fn(&str) -> bool) -> Result<(Safetensors, Vec<String>)> {
-        let map = Map::open(path, Unchanging::while_mapped())?;
-        let header = header(path, &map, part, keep)?;
+        let map = Map::open(path)?;
+        let header = header(path, map.bytes(), part, keep)?;
         let Header { tensors, names, notes } = header;
         Ok((Safetensors { path: path.to_owned(), map, tensors, notes }, names))
     }
@@ -86,10 +89,12 @@ impl Safetensors {
     /// The values of one of its tensors, all of them finite.
     ///
     /// # Errors
-    /// A value that is infinite or no number, with its place.
+    /// A value that is infinite or no number, with its place; memory for the values cannot be had. Whoever knows which
+    /// shape is needed compares it before.
     pub fn values(&self, t: &Stored) -> Result<Vec<f32>> {
-        let mut values = vec![0f32; t.n_rows() * t.width()];
-        if !float::decode(t.dtype, &self.map[t.start..t.end], &mut values) {
+        let values = filled(t.n_rows().saturating_mul(t.width()), 0f32);
+        let mut values = values.map_err(|e| Error::at(&self.path, &t.name, e))?;
+        if !float::decode(t.dtype, self.map.bytes().slice(t.start..t.end), &mut values) {
             return Err(Error::at(&self.path, &t.name, no_float("U8")));
         }
         match values.iter().position(|x| !x.is_finite()) {
@@ -152,8 +157,8 @@ impl Tensors {
         self.files.iter().map(Safetensors::path)
     }
     /// The bytes of a tensor.
-    pub(crate) fn data(&self, t: &Stored) -> &[u8] {
-        &self.files[t.part].map[t.start..t.end]
+    pub(crate) fn data(&self, t: &Stored) -> Bytes<'_> {
+        self.files[t.part].map.bytes().slice(t.start..t.end)
     }
     /// The tensor of this name.
     pub(crate) fn find(&self, name: &str) -> Option<&Stored> {
@@ -264,16 +269,18 @@ struct Header {
 const NOTES: &str = "__metadata__";
 
 /// Parses and checks the header of a file: eight bytes with its length, then JSON, then the data.
-fn header(path: &Path, file: &[u8], part: usize, keep: fn(&str) -> bool) -> Result<Header> {
+fn header(path: &Path, file: Bytes<'_>, part: usize, keep: fn(&str) -> bool) -> Result<Header> {
     let short = || Error::of(path, format!("found {} bytes, expected a safetensors header", file.len()));
-    let (length, rest) = file.split_first_chunk::<8>().ok_or_else(short)?;
-    let length = u64::from_le_bytes(*length);
-    if length > MAX_HEADER || length > rest.len() as u64 {
-        let most = MAX_HEADER.min(rest.len() as u64);
+    let length = file.array(0).map(u64::from_le_bytes).ok_or_else(short)?;
+    let rest = file.len() as u64 - 8;
+    if length > MAX_HEADER || length > rest {
+        let most = MAX_HEADER.min(rest);
         return Err(Error::of(path, format!("found a header of {length} bytes, expected at most {most}")));
     }
-    let (json, data) = rest.split_at(length as usize);
-    let object = Object::parse(path, json)?;
+    // Copied before it is checked: the file may change.
+    let json = file.slice(8..8 + length as usize).to_vec();
+    let object = Object::parse(path, &json.map_err(|e| Error::at(path, "header", e))?)?;
+    let n_data = (rest - length) as usize;
     let notes = object.inside(object.object(NOTES)?.cloned().unwrap_or_default());
     let names = object.map.keys().filter(|name| *name != NOTES);
     let mut tensors = Vec::with_capacity(object.map.len());
@@ -281,7 +288,7 @@ fn header(path: &Path, file: &[u8], part: usize, keep: fn(&str) -> bool) -> Resu
         let entry = &object.map[name];
         let entry = entry.as_object().ok_or_else(|| object.error(name, "expected an object"))?;
         let entry = object.inside(entry.clone());
-        tensors.push(stored(&object, name, &entry, data.len(), part, 8 + length as usize)?);
+        tensors.push(stored(&object, name, &entry, n_data, part, 8 + length as usize)?);
     }
     let mut ends: Vec<&Stored> = tensors.iter().collect();
     ends.sort_by_key(|t| t.start);
@@ -331,6 +338,11 @@ fn stored(
     if n != Some(end - start) {
         let what = format!("found {} bytes of data, expected those of {dtype} {shape:?}", end - start);
         return Err(wrong(what));
+    }
+    if let Some(n) = shape.iter().find(|&&n| n > MAX_DIM) {
+        return Err(wrong(format!(
+            "found a dimension of {n} in shape {shape:?}, expected at most {MAX_DIM}"
+        )));
     }
     let (start, end) = (base + start as usize, base + end as usize);
     Ok(Stored { name: name.to_owned(), dtype, shape, part, start, end })

@@ -4,6 +4,7 @@ mod packed;
 
 use std::io;
 
+use files::Bytes;
 use gguf::float::{decode, encode};
 use gguf::DType;
 use half::f16;
@@ -269,7 +270,7 @@ impl Tensor {
     }
 
     /// The bytes in the checkpoint, where they are those of type `to`.
-    pub(crate) fn unchanged<'a>(&self, to: DType, from: &'a Tensors) -> Option<&'a [u8]> {
+    pub(crate) fn unchanged<'a>(&self, to: DType, from: &'a Tensors) -> Option<Bytes<'a>> {
         match &self.source {
             Source::Stored { parts, rows: Rows::All, values: Values::Same } if parts.len() == 1 => {
                 Some(&parts[0]).filter(|t| t.dtype == to).map(|t| from.data(t))
@@ -313,10 +314,10 @@ impl Tensor {
             let n_rows = rows.of(stored).map_err(io::Error::other)?;
             for start in (0..n_rows).step_by(step) {
                 let end = n_rows.min(start + step);
-                values.resize((end - start) * width, 0.0);
+                resize(&mut values, (end - start) * width)?;
                 let read = |at: usize, out: &mut [f32]| {
                     let n = out.len() * part.dtype.block_bytes();
-                    match decode(part.dtype, &data[at..at + n], out) {
+                    match decode(part.dtype, data.slice(at..at + n), out) {
                         true => Ok(()),
                         false => Err(io::Error::other(format!("{} cannot be read", part.dtype))),
                     }
@@ -367,6 +368,16 @@ pub fn floats(to: DType, values: &[f32]) -> io::Result<Vec<u8>> {
         return Err(io::Error::other(format!("found {lost:e}, which {to} cannot hold; name another type")));
     }
     encode(to, values).ok_or_else(|| io::Error::other(format!("{to} is no type of floats")))
+}
+
+/// Makes room for `n` values, and zeros of those that are new.
+fn resize(values: &mut Vec<f32>, n: usize) -> io::Result<()> {
+    values.try_reserve(n.saturating_sub(values.len())).map_err(|_| {
+        let bytes = 4 * n as u64;
+        io::Error::from(files::OutOfMemory { bytes })
+    })?;
+    values.resize(n, 0.0);
+    Ok(())
 }
 
 /// The least magnitude that becomes infinite.

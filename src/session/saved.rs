@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use files::memory::{filled, room};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -155,7 +156,8 @@ impl SavedSession {
             let expected = header.data_bytes().map_or("too many to count".into(), |n| n.to_string());
             return Err(refuse(format!("contents: expected {expected} bytes, found {}", most - n)));
         }
-        let mut attachment = vec![0u8; header.attachment_bytes as usize];
+        let attachment = filled(header.attachment_bytes as usize, 0u8);
+        let mut attachment = attachment.map_err(|e| refuse(format!("attachment: {e}")))?;
         input.read_exact(&mut attachment).map_err(io)?;
         Ok(SavedSession { path: path.to_owned(), input, header, at: START + n, attachment })
     }
@@ -203,13 +205,13 @@ impl SavedSession {
         self.input.seek(SeekFrom::Start(self.at + self.header.attachment_bytes))?;
         let mut tokens = Vec::new();
         for &n in &self.header.n_tokens {
-            let mut of_seq = Vec::with_capacity(n as usize);
+            let mut of_seq = room(n as usize)?;
             for _ in 0..n {
                 of_seq.push(Token::from_le_bytes(read_array(&mut self.input)?));
             }
             tokens.push(of_seq);
         }
-        let mut cells = Vec::with_capacity(self.header.n_cells as usize);
+        let mut cells = room(self.header.n_cells as usize)?;
         for _ in 0..self.header.n_cells {
             let pos = i32::from_le_bytes(read_array(&mut self.input)?);
             cells.push(Cell { pos, seqs: u64::from_le_bytes(read_array(&mut self.input)?) });

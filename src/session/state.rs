@@ -18,7 +18,10 @@ fn fingerprint(model: &Model) -> String {
     for info in model.file().tensors() {
         hash.update(format!("{}{}{:?}", info.name, info.dtype.name(), info.shape));
         let data = model.file().data(info);
-        hash.update(&data[..data.len().min(4096)]);
+        let mut start = [0; 4096];
+        let start = &mut start[..data.len().min(4096)];
+        data.slice(0..start.len()).copy_to(start);
+        hash.update(start);
     }
     hash.update(format!("{:?}", model.hparams()));
     model.adapters().iter().for_each(|a| hash.update(a.digest()));

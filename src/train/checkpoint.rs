@@ -3,10 +3,11 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use files::{Lock, Map, Unchanging};
-use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
+use files::{Bytes, Lock, Map};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -58,11 +59,12 @@ pub fn save(path: &Path, state: &State, params: &ParamSet, optimizer: &Optimizer
     }
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     let json = serde_json::to_string(state).map_err(|e| failed(&e))?;
-    let sha256 = digest(&json, rows.iter().map(|(name, row)| (name.as_str(), bytes(row))));
+    let mut sha256 = Digest::of(&json);
+    rows.iter().for_each(|(name, row)| sha256.tensor(name, Bytes::from(&*bytes(row))));
     let meta = [
         ("format", VERSION.to_string()),
         ("program", env!("CARGO_PKG_VERSION").to_string()),
-        ("sha256", sha256),
+        ("sha256", sha256.hex()),
         ("state", json),
     ];
     let meta = meta.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
@@ -97,15 +99,44 @@ fn header(
 
 /// SHA-256 over the state and, for each tensor in order, its name, its length in bytes and its bytes; in
 /// hexadecimal.
-fn digest<'a>(state: &str, tensors: impl Iterator<Item = (&'a str, Cow<'a, [u8]>)>) -> String {
-    let mut hash = Sha256::new();
-    hash.update(state);
-    for (name, bytes) in tensors {
-        hash.update(name);
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(&bytes);
+struct Digest(Sha256);
+
+impl Digest {
+    fn of(state: &str) -> Digest {
+        Digest(Sha256::new().chain_update(state))
     }
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    fn tensor(&mut self, name: &str, bytes: Bytes<'_>) {
+        self.0.update(name);
+        self.0.update((bytes.len() as u64).to_le_bytes());
+        let Ok(()) = bytes.each(|part| {
+            self.0.update(part);
+            Ok::<_, Infallible>(())
+        });
+    }
+    fn hex(self) -> String {
+        self.0.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    }
+}
+
+/// Most bytes of a header, some hundred for each trained tensor.
+const MAX_HEADER: u64 = 32 << 20;
+
+/// The header of a safetensors file and its data. The header is copied before it is read, and holds for this file.
+fn parts(map: &Map) -> Result<(Metadata, Bytes<'_>), String> {
+    let all = map.bytes();
+    let n = all.array(0).map(u64::from_le_bytes).ok_or("found no header")?;
+    let left = all.len() as u64 - 8;
+    if n > left.min(MAX_HEADER) {
+        return Err(format!("found a header of {n} bytes, expected at most {}", left.min(MAX_HEADER)));
+    }
+    let start = 8 + n as usize;
+    let header = all.slice(8..start).to_vec().map_err(|e| format!("header: {e}"))?;
+    let header: Metadata = serde_json::from_slice(&header).map_err(|e| e.to_string())?;
+    let data = all.slice(start..all.len());
+    if header.data_len() != data.len() {
+        return Err(format!("found {} bytes of tensors, expected {}", data.len(), header.data_len()));
+    }
+    Ok((header, data))
 }
 
 /// The vectors of a checkpoint by the name of their tensor in the file, to be read into.
@@ -217,20 +248,21 @@ fn try_load(
     optimizer: &mut Optimizer,
 ) -> Result<State, Failure> {
     let failed = |what: String| Failure::Refused(Error::Invalid(format!("{}: {what}", path.display())));
-    let bytes = Map::open(path, Unchanging::while_mapped()).map_err(|e| Failure::Refused(e.into()))?;
+    let map = Map::open(path).map_err(|e| Failure::Refused(e.into()))?;
     let no_checkpoint = |e| Failure::Damaged(format!("not a checkpoint: {e}"));
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(no_checkpoint)?;
+    let (header, data) = parts(&map).map_err(no_checkpoint)?;
     let meta = header.metadata().clone().unwrap_or_default();
     let version = meta.get("format").map_or("none", String::as_str);
     if version != VERSION.to_string() {
         return Err(failed(format!("format: expected {VERSION}, found {version}")));
     }
-    let file = SafeTensors::deserialize(&bytes).map_err(no_checkpoint)?;
     let json = meta.get("state").ok_or_else(|| failed("state: expected a description, found none".into()))?;
-    let mut tensors = file.tensors();
-    tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    let sum = digest(json, tensors.iter().map(|(name, t)| (name.as_str(), Cow::Borrowed(t.data()))));
-    if meta.get("sha256") != Some(&sum) {
+    let tensors: BTreeMap<String, &TensorInfo> = header.tensors().into_iter().collect();
+    // The header was checked against the length of the data.
+    let of = |t: &TensorInfo| data.slice(t.data_offsets.0..t.data_offsets.1);
+    let mut sum = Digest::of(json);
+    tensors.iter().for_each(|(name, t)| sum.tensor(name, of(t)));
+    if meta.get("sha256") != Some(&sum.hex()) {
         return Err(Failure::Damaged("sha256: the file is damaged".into()));
     }
     let state: State = serde_json::from_str(json).map_err(|e| failed(format!("state: {e}")))?;
@@ -254,15 +286,15 @@ fn try_load(
     // Looked at whole before anything changes.
     let mut pairs = Vec::new();
     for (key, values) in vectors(params, optimizer) {
-        let t = file.tensor(&key).map_err(|_| failed(format!("{key}: expected a tensor, found none")))?;
-        if t.dtype() != Dtype::F32 || t.data().len() != values.len() * 4 {
-            return Err(failed(format!("{key}: expected {} numbers, found {:?}", values.len(), t.shape())));
+        let t = tensors.get(&key).ok_or_else(|| failed(format!("{key}: expected a tensor, found none")))?;
+        if t.dtype != Dtype::F32 || of(t).len() != values.len() * 4 {
+            return Err(failed(format!("{key}: expected {} numbers, found {:?}", values.len(), t.shape)));
         }
-        pairs.push((t, values));
+        pairs.push((of(t), values));
     }
-    for (t, values) in pairs {
-        let numbers = t.data().as_chunks::<4>().0;
-        values.iter_mut().zip(numbers).for_each(|(x, bytes)| *x = f32::from_le_bytes(*bytes));
+    for (bytes, values) in pairs {
+        // As many bytes as these values take, so it always can.
+        gguf::float::decode(gguf::DType::F32, bytes, values);
     }
     optimizer.step = state.step;
     params.upload().map_err(Failure::Refused)?;
@@ -291,9 +323,7 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
 /// Removes all but the `keep` newest checkpoints of a folder; at least one stays. Only files whose head and
 /// length are right are counted, and only those are removed. A file that cannot be removed stays.
 pub fn prune(folder: &Path, keep: usize) {
-    let is_whole = |p: &PathBuf| {
-        Map::open(p, Unchanging::while_mapped()).is_ok_and(|bytes| SafeTensors::read_metadata(&bytes).is_ok())
-    };
+    let is_whole = |p: &PathBuf| Map::open(p).is_ok_and(|map| parts(&map).is_ok());
     let whole: Vec<PathBuf> = list(folder).into_iter().filter(is_whole).collect();
     for path in &whole[..whole.len().saturating_sub(keep.max(1))] {
         // An old checkpoint that stays does no harm.

@@ -226,7 +226,7 @@ fn mean_row(model: &Model, name: &str) -> Result<Vec<f32>> {
     let (n_in, n_rows) = (model.hparams().n_embd, model.hparams().n_vocab);
     let bad = || file.error(name, format!("expected {n_rows} rows of {n_in}, found {:?}", info.shape));
     let row_bytes = info.dtype.row_bytes(n_in).ok_or_else(bad)?;
-    let all = file.data(info).get(..row_bytes * n_rows).ok_or_else(bad)?;
+    let all = file.data(info).get(0..row_bytes * n_rows).ok_or_else(bad)?;
     let mut sums = vec![0.0f64; n_in];
     let mut floats = Vec::new();
     for rows in all.chunks((MEAN_BYTES / (4 * n_in)).max(1) * row_bytes) {

@@ -37,7 +37,11 @@ impl Lab {
         let to = self.path("quantised.gguf");
         convert(Path::new(model()), &to, &options, &Control::default()).unwrap();
         let file = File::open(&to).unwrap();
-        file.tensors().iter().filter(|t| t.shape.len() > 1).flat_map(|t| file.data(t).to_vec()).collect()
+        file.tensors()
+            .iter()
+            .filter(|t| t.shape.len() > 1)
+            .flat_map(|t| file.data(t).to_vec().unwrap())
+            .collect()
     }
 }
 

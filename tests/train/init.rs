@@ -58,7 +58,7 @@ fn a_run_goes_on_from_an_adapter_under_another_method_and_context() {
     let values = |path: &PathBuf| {
         let reader = AdapterReader::open(path).unwrap();
         let file = reader.file();
-        let all = file.tensors().iter().map(|t| (t.name.clone(), file.data(t).to_vec()));
+        let all = file.tensors().iter().map(|t| (t.name.clone(), file.data(t).to_vec().unwrap()));
         all.collect::<Vec<_>>()
     };
     assert!(values(&same) == values(&first));

@@ -93,7 +93,7 @@ fn assert_same_plan(a: &Plan, b: &Plan, what: &str) {
     assert_eq!(a.kinds(), b.kinds(), "{what}");
 }
 
-fn data(file: &File) -> Vec<(&str, DType, &[u64], &[u8])> {
+fn data(file: &File) -> Vec<(&str, DType, &[u64], gguf::Bytes<'_>)> {
     file.tensors().iter().map(|t| (&t.name[..], t.dtype, &t.shape[..], file.data(t))).collect()
 }
 

@@ -89,7 +89,7 @@ fn every_type_is_within_its_bounds_and_reported_truly() {
                 ggml::dtype::dequantize_tensor(&new, b).unwrap(),
             );
             assert!(
-                new.data(b) == quantize(*dtype, a.shape[0] as usize, &x).unwrap(),
+                new.data(b) == gguf::Bytes::from(&quantize(*dtype, a.shape[0] as usize, &x).unwrap()),
                 "{}: rows differ",
                 a.name
             );

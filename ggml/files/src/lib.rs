@@ -9,7 +9,10 @@ mod faults;
 pub mod foreign;
 mod lock;
 mod map;
+pub mod memory;
 mod names;
+#[cfg(feature = "faults")]
+pub mod scarce;
 #[cfg(unix)]
 mod vanished;
 
@@ -17,7 +20,8 @@ use std::path::PathBuf;
 
 pub use atomic::{append, replace, same_file, sync_folder, Scratch};
 pub use lock::{remove_orphans, Lock};
-pub use map::{write_mapped, Map, Unchanging};
+pub use map::{Bytes, Map};
+pub use memory::OutOfMemory;
 #[cfg(unix)]
 pub use vanished::explain_vanished_files;
 

@@ -71,6 +71,10 @@ pub enum Defect {
     Truncated { at: String, offset: u64, needed: u128, left: u64 },
     #[error("{at}: found {found}, expected at most {limit}")]
     Limit { at: String, found: u64, limit: u64 },
+    #[error("{at}: found {found} bytes of metadata up to here, expected at most {limit}")]
+    Metadata { at: String, found: u64, limit: u64 },
+    #[error("{at}: cannot allocate {bytes} bytes")]
+    Memory { at: String, bytes: u64 },
     #[error("key {index}: found {found}, expected a name")]
     KeyName { index: usize, found: &'static str },
     #[error("key {key}: found twice, expected once")]

@@ -1,13 +1,15 @@
 //! Conversion of the float types F32, F16 and BF16 to and from `f32`, without ggml.
 #![forbid(unsafe_code)]
 
+use files::Bytes;
 use half::{bf16, f16};
 
 use crate::DType;
 
 /// Reads little-endian values of a float type into `out`. False, and nothing is written, for another type and
 /// for a number of bytes that is not that of `out.len()` values.
-pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> bool {
+pub fn decode<'a>(dtype: DType, bytes: impl Into<Bytes<'a>>, out: &mut [f32]) -> bool {
+    let bytes = bytes.into();
     if dtype.is_quantized() || dtype.row_bytes(out.len()) != Some(bytes.len()) {
         return false;
     }
@@ -20,8 +22,16 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> bool {
     true
 }
 
-fn read<const N: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> f32) {
-    out.iter_mut().zip(bytes.as_chunks::<N>().0).for_each(|(out, &bytes)| *out = value(bytes));
+/// Values read at a time.
+const STEP: usize = 1024;
+
+fn read<const N: usize>(bytes: Bytes<'_>, out: &mut [f32], value: impl Fn([u8; N]) -> f32) {
+    let mut buffer = [[0; N]; STEP];
+    for (out, chunk) in out.chunks_mut(STEP).zip(bytes.chunks(STEP * N)) {
+        let buffer = &mut buffer[..out.len()];
+        chunk.copy_to(buffer.as_flattened_mut());
+        out.iter_mut().zip(buffer).for_each(|(out, &mut bytes)| *out = value(bytes));
+    }
 }
 
 /// Little-endian bytes of the values in a float type, rounded to nearest, ties to even. `None` for another

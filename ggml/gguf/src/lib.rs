@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 pub use dtype::DType;
 pub use error::{Defect, Error, GgufError, Result};
-pub use files::{replace, Map, Unchanging};
+pub use files::{replace, Bytes, Map};
 pub use parse::{
     parse, Header, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_ARRAY_LEN, MAX_DEPTH, MAX_KEYS, MAX_KEY_BYTES,
-    MAX_NAME_BYTES, MAX_STRING_BYTES, MAX_TENSORS,
+    MAX_METADATA_BYTES, MAX_NAME_BYTES, MAX_STRING_BYTES, MAX_TENSORS,
 };
 pub use split::MAX_PARTS;
 pub use value::{Array, FromValue, Value};
@@ -67,10 +67,10 @@ pub struct File {
 impl File {
     /// Opens and validates; a first part `NAME-00001-of-0000N.gguf` opens the rest beside it.
     ///
-    /// The file stays mapped while the `File` or a clone of one of its [`shards`](File::shards) lives, and
-    /// must stay as it is: who opens it makes that promise ([`Unchanging`]). As with every memory map, whoever
-    /// changes it meanwhile changes the tensor data under the reader, and whoever truncates it makes the
-    /// process fail with SIGBUS. Replacing it by renaming, as [`Writer`] does, is harmless.
+    /// The file stays mapped while the `File` or a clone of one of its [`shards`](File::shards) lives. Metadata is
+    /// copied before it is checked. As with every memory map, whoever changes the file meanwhile changes the tensor
+    /// data under the reader, and whoever truncates it makes the process fail with SIGBUS. Replacing it by renaming,
+    /// as [`Writer`] does, is harmless.
     ///
     /// # Errors
     /// [`Error::Io`] when a part cannot be opened, [`Error::Gguf`] with the [`Defect`] when it is not valid.
@@ -94,6 +94,11 @@ impl File {
                 split::check_part(no, split.count, |key| value(key).map(|i| &header.metadata[i].1))
                     .map_err(|d| refuse(&part, d))?;
                 let shard = file.shards.len();
+                let found = (file.tensors.len() + header.tensors.len()) as u64;
+                if found > MAX_TENSORS {
+                    let at = "number of tensors in all parts".to_owned();
+                    return Err(refuse(&part, Defect::Limit { at, found, limit: MAX_TENSORS }));
+                }
                 file.tensors.extend(header.tensors.into_iter().map(|t| TensorInfo { shard, ..t }));
                 file.shards.push(Arc::new(map));
                 file.paths.push(part);
@@ -174,8 +179,8 @@ impl File {
     ///
     /// # Panics
     /// When `t` is an entry of another file and does not fit this one.
-    pub fn data(&self, t: &TensorInfo) -> &[u8] {
-        &self.shards[t.shard][t.offset..t.offset + t.n_bytes]
+    pub fn data(&self, t: &TensorInfo) -> Bytes<'_> {
+        self.shards[t.shard].bytes().slice(t.offset..t.offset + t.n_bytes)
     }
     /// The values of a tensor of F32, F16 or BF16. Quantised types need ggml: see `dequantize_tensor` of
     /// crate `ggml`.
@@ -184,12 +189,10 @@ impl File {
     /// Another type, or memory for the values cannot be had.
     pub fn floats(&self, t: &TensorInfo) -> Result<Vec<f32>> {
         let n = t.n_elements();
-        let mut values = Vec::new();
-        values.try_reserve_exact(n).map_err(|_| Error::OutOfMemory {
-            bytes: n.saturating_mul(4),
-            what: format!("the values of {}", error::shown(&t.name)),
+        let mut values = files::memory::filled(n, 0.0).map_err(|e| Error::OutOfMemory {
+            bytes: e.bytes as usize,
+            what: format!("the values of {} in {}", error::shown(&t.name), self.path().display()),
         })?;
-        values.resize(n, 0.0);
         if !float::decode(t.dtype, self.data(t), &mut values) {
             return Err(self.error(&t.name, format!("expected f32, f16 or bf16, found {}", t.dtype)));
         }
@@ -211,8 +214,7 @@ fn refuse(path: &Path, defect: Defect) -> Error {
 
 /// Maps and parses one file.
 fn open_part(path: &Path) -> Result<(Map, Header)> {
-    // The promise of `File::open`, which all that is needed to find data in the map is copied out of.
-    let map = Map::open(path, Unchanging::while_mapped())?;
-    let header = parse(&map).map_err(|defect| refuse(path, defect))?;
+    let map = Map::open(path)?;
+    let header = parse(map.bytes()).map_err(|defect| refuse(path, defect))?;
     Ok((map, header))
 }

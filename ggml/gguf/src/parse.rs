@@ -7,6 +7,9 @@
 
 use std::fmt;
 
+use files::memory::room;
+use files::Bytes;
+
 use super::error::{shown, Defect};
 use super::{Array, TensorInfo, Value};
 use crate::DType;
@@ -23,6 +26,8 @@ pub const MAX_NAME_BYTES: u64 = 63;
 pub const MAX_STRING_BYTES: u64 = 1 << 30;
 /// Longest array, as in `gguf.cpp`.
 pub const MAX_ARRAY_LEN: u64 = 1 << 30;
+/// Most memory of all metadata of one file. The largest vocabularies take under 100 MB.
+pub const MAX_METADATA_BYTES: u64 = 512 << 20;
 /// Deepest nesting of arrays.
 pub const MAX_DEPTH: usize = 8;
 /// Largest `general.alignment`.
@@ -54,9 +59,11 @@ pub struct Header {
 /// Parses a whole GGUF file (tensor data included, of which only the extent is looked at).
 ///
 /// # Errors
-/// The first [`Defect`] found. Memory taken stays below a small multiple of `bytes.len()` whatever they hold.
-pub fn parse(bytes: &[u8]) -> Result<Header, Defect> {
-    let mut c = Cursor { bytes, at: 0 };
+/// The first [`Defect`] found. Memory taken stays below a small multiple of `bytes.len()`, and of
+/// [`MAX_METADATA_BYTES`], whatever they hold.
+pub fn parse<'a>(bytes: impl Into<Bytes<'a>>) -> Result<Header, Defect> {
+    let bytes = bytes.into();
+    let mut c = Cursor { bytes, at: 0, left: MAX_METADATA_BYTES };
     let magic = c.array::<4>(&At::Header)?;
     if magic != *b"GGUF" {
         return Err(Defect::Magic { found: magic });
@@ -71,10 +78,10 @@ pub fn parse(bytes: &[u8]) -> Result<Header, Defect> {
     let n_keys = c.u64(&At::Header)?;
     limit(n_keys, MAX_KEYS, &At::KeyCount)?;
     limit(n_tensors, MAX_TENSORS, &At::TensorCount)?;
-    c.room(n_keys, MIN_PAIR, &At::KeyCount)?;
-    c.room(n_tensors, MIN_TENSOR, &At::TensorCount)?;
+    c.follow(n_keys, MIN_PAIR, &At::KeyCount)?;
+    c.follow(n_tensors, MIN_TENSOR, &At::TensorCount)?;
 
-    let mut metadata = Vec::with_capacity(n_keys as usize);
+    let mut metadata = c.room(n_keys, &At::KeyCount)?;
     for index in 0..n_keys as usize {
         metadata.push(pair(&mut c, index)?);
     }
@@ -84,8 +91,8 @@ pub fn parse(bytes: &[u8]) -> Result<Header, Defect> {
     }
     let alignment = alignment(&metadata, &keys)?;
 
-    c.room(n_tensors, MIN_TENSOR, &At::TensorCount)?;
-    let mut tensors = Vec::with_capacity(n_tensors as usize);
+    c.follow(n_tensors, MIN_TENSOR, &At::TensorCount)?;
+    let mut tensors = c.room(n_tensors, &At::TensorCount)?;
     for index in 0..n_tensors as usize {
         tensors.push(tensor(&mut c, index, alignment)?);
     }
@@ -137,15 +144,16 @@ fn limit(found: u64, limit: u64, at: &At<'_>) -> Result<(), Defect> {
     Ok(())
 }
 
-/// A position in the bytes. `at <= bytes.len()` always.
+/// A position in the bytes, and what may still be kept of them. `at <= bytes.len()` always.
 struct Cursor<'a> {
-    bytes: &'a [u8],
+    bytes: Bytes<'a>,
     at: usize,
+    left: u64,
 }
 
 impl<'a> Cursor<'a> {
     /// Checks that `n` things of at least `each` bytes can still follow.
-    fn room(&self, n: u64, each: u64, at: &At<'_>) -> Result<(), Defect> {
+    fn follow(&self, n: u64, each: u64, at: &At<'_>) -> Result<(), Defect> {
         let needed = u128::from(n) * u128::from(each);
         let left = (self.bytes.len() - self.at) as u64;
         if needed > u128::from(left) {
@@ -153,17 +161,32 @@ impl<'a> Cursor<'a> {
         }
         Ok(())
     }
+    /// Counts `n` values that are going to be kept.
+    fn keep<T>(&mut self, n: u64, at: &At<'_>) -> Result<(), Defect> {
+        let bytes = n.saturating_mul(size_of::<T>() as u64);
+        let Some(left) = self.left.checked_sub(bytes) else {
+            let found = (MAX_METADATA_BYTES - self.left).saturating_add(bytes);
+            return Err(Defect::Metadata { at: at.to_string(), found, limit: MAX_METADATA_BYTES });
+        };
+        self.left = left;
+        Ok(())
+    }
+    /// Memory for `n` values, none of which is there yet.
+    fn room<T>(&mut self, n: u64, at: &At<'_>) -> Result<Vec<T>, Defect> {
+        self.keep::<T>(n, at)?;
+        room(n as usize).map_err(|e| Defect::Memory { at: at.to_string(), bytes: e.bytes })
+    }
     /// The next `n * each` bytes.
-    fn take(&mut self, n: u64, each: u64, at: &At<'_>) -> Result<&'a [u8], Defect> {
-        self.room(n, each, at)?;
-        // No overflow: room() compared the exact product with what is left, which is a usize.
-        let (taken, _) = self.bytes[self.at..].split_at((n * each) as usize);
+    fn take(&mut self, n: u64, each: u64, at: &At<'_>) -> Result<Bytes<'a>, Defect> {
+        self.follow(n, each, at)?;
+        // No overflow: follow() compared the exact product with what is left, which is a usize.
+        let taken = self.bytes.slice(self.at..self.at + (n * each) as usize);
         self.at += taken.len();
         Ok(taken)
     }
     fn array<const N: usize>(&mut self, at: &At<'_>) -> Result<[u8; N], Defect> {
         let mut out = [0; N];
-        out.copy_from_slice(self.take(1, N as u64, at)?);
+        self.take(1, N as u64, at)?.copy_to(&mut out);
         Ok(out)
     }
     fn u32(&mut self, at: &At<'_>) -> Result<u32, Defect> {
@@ -172,26 +195,36 @@ impl<'a> Cursor<'a> {
     fn u64(&mut self, at: &At<'_>) -> Result<u64, Defect> {
         self.array(at).map(u64::from_le_bytes)
     }
-    fn string(&mut self, most: u64, at: &At<'_>) -> Result<&'a [u8], Defect> {
+    /// A copy of the next `n` bytes: text is checked there, where nobody else can change it.
+    fn copied(&mut self, n: u64, at: &At<'_>) -> Result<Vec<u8>, Defect> {
+        let raw = self.take(n, 1, at)?;
+        let mut out = self.room(n, at)?;
+        out.resize(raw.len(), 0);
+        raw.copy_to(&mut out);
+        Ok(out)
+    }
+    fn string(&mut self, most: u64, at: &At<'_>) -> Result<Vec<u8>, Defect> {
         let n = self.u64(at)?;
         limit(n, most, at)?;
-        self.take(n, 1, at)
+        self.copied(n, at)
     }
     fn numbers<T, const N: usize>(
         &mut self,
         n: u64,
-        from: fn([u8; N]) -> T,
+        from: impl Fn([u8; N]) -> Result<T, Defect>,
         at: &At<'_>,
     ) -> Result<Vec<T>, Defect> {
         let raw = self.take(n, N as u64, at)?;
-        Ok(raw
-            .chunks_exact(N)
-            .map(|chunk| {
-                let mut b = [0; N];
-                b.copy_from_slice(chunk);
-                from(b)
-            })
-            .collect())
+        let mut out = self.room(n, at)?;
+        let mut buffer = [0; 512];
+        for chunk in raw.chunks(buffer.len()) {
+            let buffer = &mut buffer[..chunk.len()];
+            chunk.copy_to(buffer);
+            for &value in buffer.as_chunks::<N>().0 {
+                out.push(from(value)?);
+            }
+        }
+        Ok(out)
     }
 }
 
@@ -207,7 +240,7 @@ pub(super) fn name(raw: &[u8]) -> Result<&str, &'static str> {
 
 fn pair(c: &mut Cursor<'_>, index: usize) -> Result<(String, Value), Defect> {
     let raw = c.string(MAX_KEY_BYTES, &At::KeyName(index))?;
-    let key = name(raw).map_err(|found| Defect::KeyName { index, found })?;
+    let key = name(&raw).map_err(|found| Defect::KeyName { index, found })?;
     let at = At::Key(key);
     let value = match c.u32(&at)? {
         0 => Value::U8(u8::from_le_bytes(c.array(&at)?)),
@@ -218,7 +251,7 @@ fn pair(c: &mut Cursor<'_>, index: usize) -> Result<(String, Value), Defect> {
         5 => Value::I32(i32::from_le_bytes(c.array(&at)?)),
         6 => Value::F32(f32::from_le_bytes(c.array(&at)?)),
         7 => Value::Bool(boolean(c.array::<1>(&at)?[0], key)?),
-        8 => Value::String(c.string(MAX_STRING_BYTES, &at)?.to_vec()),
+        8 => Value::String(c.string(MAX_STRING_BYTES, &at)?),
         9 => Value::Array(array(c, key, 1)?),
         10 => Value::U64(u64::from_le_bytes(c.array(&at)?)),
         11 => Value::I64(i64::from_le_bytes(c.array(&at)?)),
@@ -245,37 +278,40 @@ fn array(c: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array, Defect> {
     let n = c.u64(&at)?;
     limit(n, MAX_ARRAY_LEN, &at)?;
     Ok(match kind {
-        0 => Array::U8(c.take(n, 1, &at)?.to_vec()),
-        1 => Array::I8(c.numbers(n, i8::from_le_bytes, &at)?),
-        2 => Array::U16(c.numbers(n, u16::from_le_bytes, &at)?),
-        3 => Array::I16(c.numbers(n, i16::from_le_bytes, &at)?),
-        4 => Array::U32(c.numbers(n, u32::from_le_bytes, &at)?),
-        5 => Array::I32(c.numbers(n, i32::from_le_bytes, &at)?),
-        6 => Array::F32(c.numbers(n, f32::from_le_bytes, &at)?),
-        7 => Array::Bool(
-            c.take(n, 1, &at)?.iter().map(|&b| boolean(b, key)).collect::<Result<Vec<_>, Defect>>()?,
-        ),
+        0 => Array::U8(c.copied(n, &at)?),
+        1 => Array::I8(c.numbers(n, |b| Ok(i8::from_le_bytes(b)), &at)?),
+        2 => Array::U16(c.numbers(n, |b| Ok(u16::from_le_bytes(b)), &at)?),
+        3 => Array::I16(c.numbers(n, |b| Ok(i16::from_le_bytes(b)), &at)?),
+        4 => Array::U32(c.numbers(n, |b| Ok(u32::from_le_bytes(b)), &at)?),
+        5 => Array::I32(c.numbers(n, |b| Ok(i32::from_le_bytes(b)), &at)?),
+        6 => Array::F32(c.numbers(n, |b| Ok(f32::from_le_bytes(b)), &at)?),
+        7 => Array::Bool(c.numbers(n, |[b]| boolean(b, key), &at)?),
         8 => {
             // A string takes at least its length's 8 bytes, so this allocates at most 3 times what is left.
-            c.room(n, 8, &at)?;
-            let mut strings = Vec::with_capacity(n as usize);
+            c.follow(n, 8, &at)?;
+            let mut strings = c.room(n, &at)?;
             for _ in 0..n {
-                strings.push(c.string(MAX_STRING_BYTES, &at)?.to_vec());
+                strings.push(c.string(MAX_STRING_BYTES, &at)?);
             }
             Array::String(strings)
         }
         9 => {
             // An array takes at least 12 bytes. Grown, not reserved: nested counts would multiply.
-            c.room(n, 12, &at)?;
+            c.follow(n, 12, &at)?;
             let mut arrays = Vec::new();
             for _ in 0..n {
+                c.keep::<Array>(1, &at)?;
+                arrays.try_reserve(1).map_err(|_| {
+                    let bytes = (2 * arrays.len() * size_of::<Array>()) as u64;
+                    Defect::Memory { at: at.to_string(), bytes }
+                })?;
                 arrays.push(array(c, key, depth + 1)?);
             }
             Array::Array(arrays)
         }
-        10 => Array::U64(c.numbers(n, u64::from_le_bytes, &at)?),
-        11 => Array::I64(c.numbers(n, i64::from_le_bytes, &at)?),
-        12 => Array::F64(c.numbers(n, f64::from_le_bytes, &at)?),
+        10 => Array::U64(c.numbers(n, |b| Ok(u64::from_le_bytes(b)), &at)?),
+        11 => Array::I64(c.numbers(n, |b| Ok(i64::from_le_bytes(b)), &at)?),
+        12 => Array::F64(c.numbers(n, |b| Ok(f64::from_le_bytes(b)), &at)?),
         found => return Err(Defect::ValueType { key: shown(key), found }),
     })
 }
@@ -305,13 +341,13 @@ pub(super) fn valid_alignment(value: &Value) -> Option<usize> {
 /// One tensor entry; its `offset` is still relative to the data section.
 fn tensor(c: &mut Cursor<'_>, index: usize, alignment: usize) -> Result<TensorInfo, Defect> {
     let raw = c.string(MAX_NAME_BYTES, &At::TensorName(index))?;
-    let name = name(raw).map_err(|found| Defect::TensorName { index, found })?;
+    let name = name(&raw).map_err(|found| Defect::TensorName { index, found })?;
     let at = At::Tensor(name);
     let n_dims = c.u32(&at)?;
     if !(1..=4).contains(&n_dims) {
         return Err(Defect::Dimensions { tensor: shown(name), found: n_dims });
     }
-    let shape = c.numbers(n_dims.into(), u64::from_le_bytes, &at)?;
+    let shape = c.numbers(n_dims.into(), |b| Ok(u64::from_le_bytes(b)), &at)?;
     let found = c.u32(&at)?;
     let dtype = DType::from_raw(found).ok_or_else(|| Defect::TensorType { tensor: shown(name), found })?;
     let n_bytes = byte_size(name, dtype, &shape)?;

@@ -111,7 +111,7 @@ impl<'a> Writer<'a> {
             return Err(file.error(&t.name, "is not a tensor of this file"));
         }
         let data = file.data(t);
-        self.tensor(&t.name, t.dtype, &t.shape, Box::new(move |out| files::write_mapped(data, out)))
+        self.tensor(&t.name, t.dtype, &t.shape, Box::new(move |out| data.write_to(out)))
     }
     /// Streams everything to a temporary file beside `path`, syncs, renames. On any error `path` is as it was
     /// (but for a failing sync of its folder, which comes after the new file is in place).

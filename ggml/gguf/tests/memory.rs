@@ -1,56 +1,74 @@
-//! Opening a hostile file takes no more memory than a small multiple of its size, nor long.
+//! Opening a hostile file takes no more memory than a small multiple of its size, nor long; and memory that cannot be had
+//! is an error.
 
 #[path = "gguf/bytes.rs"]
 mod bytes;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::*;
+use files::scarce::{peak, starve, Scarce};
 
 /// Most bytes the parser may hold at once for each byte of the file: an empty array in an array takes 12
 /// bytes in the file and 32 in memory, twice while the list of them grows.
 const MOST_PER_BYTE: usize = 10;
 
-struct Counting;
-static HELD: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed on to the system's allocator as it came; only numbers are kept.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(HELD.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: the caller's promise about the layout is the one System asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: `at` came from System.alloc above, with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Scarce = Scarce;
 
 /// Parses, and returns whether the file was accepted.
 fn measure(what: &str, bytes: &Bytes) -> bool {
-    let before = HELD.load(Relaxed);
-    PEAK.store(before, Relaxed);
     let start = Instant::now();
-    let accepted = gguf::parse(&bytes.0).is_ok();
+    let (peak, accepted) = peak(|| gguf::parse(&bytes.0).is_ok());
     let took = start.elapsed();
-    let peak = PEAK.load(Relaxed) - before;
     println!("{what}: {} bytes, {peak} held, {took:?}", bytes.0.len());
     assert!(peak <= bytes.0.len() * MOST_PER_BYTE + 4096, "{what}: {peak} of {}", bytes.0.len());
     assert!(took < Duration::from_secs(5), "{what}: {took:?}");
     accepted
 }
 
+/// Each large request of the reader is refused once: every one is an error that says where and how much.
+fn requests_may_fail() {
+    const N: u64 = 100_000;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.gguf");
+    for t in 0..13 {
+        let each = [1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8][t as usize];
+        let bytes = Bytes::header(3, 0, 1).key("some.key", ARRAY).array(t, N).zeros((N * each) as usize);
+        let errors = starve(1 << 16, || gguf::parse(&bytes.0));
+        assert!(!errors.is_empty(), "type {t}");
+        for e in errors {
+            assert!(e.starts_with("key some.key: cannot allocate ") && e.ends_with(" bytes"), "{e}");
+        }
+        std::fs::write(&path, &bytes.0).unwrap();
+        for e in starve(1 << 16, || gguf::File::open(&path)) {
+            assert!(e.contains("m.gguf: key some.key: cannot allocate "), "{e}");
+        }
+    }
+    let string = Bytes::header(3, 0, 1).key("some.key", STRING).u64(N).zeros(N as usize);
+    assert_eq!(starve(1 << 16, || gguf::parse(&string.0)), ["key some.key: cannot allocate 100000 bytes"]);
+    let mut keys = Bytes::header(3, 0, 1 << 14);
+    for i in 0..1u32 << 14 {
+        keys = keys.key(&format!("{i:04x}"), U8).u8(0);
+    }
+    let errors = starve(1 << 18, || gguf::parse(&keys.0));
+    assert!(errors.len() == 1 && errors[0].starts_with("number of keys: cannot allocate"), "{errors:?}");
+    let tensor = Bytes::header(3, 1, 0).tensor("some.weight", &[N], F32, 0).zeros(4 * N as usize + 64);
+    std::fs::write(&path, &tensor.0).unwrap();
+    let file = gguf::File::open(&path).unwrap();
+    let errors = starve(1 << 16, || file.floats(&file.tensors()[0]));
+    assert!(
+        errors.len() == 1 && errors[0].contains("400000 bytes for the values of some.weight"),
+        "{errors:?}"
+    );
+    let errors = starve(1 << 16, || file.data(&file.tensors()[0]).to_vec());
+    assert_eq!(errors, ["cannot allocate 400000 bytes"]);
+}
+
 /// One test, for the counters are of the whole process.
 #[test]
 fn hostile_files_take_little() {
+    requests_may_fail();
     const MIB: usize = 1 << 20;
     for n in [1 << 16, 1 << 20, 1 << 30, 1 << 40, u64::MAX] {
         measure("keys", &Bytes::header(3, 0, n).zeros(MIB));

@@ -248,7 +248,7 @@ fn mapped(n: usize) -> Arc<files::Map> {
     for i in 0..n {
         file.write_all(&(i as f32).to_le_bytes()).unwrap();
     }
-    Arc::new(files::Map::open(file.path(), files::Unchanging::while_mapped()).unwrap())
+    Arc::new(files::Map::open(file.path()).unwrap())
 }
 
 #[test]

@@ -21,12 +21,16 @@ pub fn fingerprint(file: &gguf::File) -> String {
         t.shape.iter().for_each(|n| hash.update(n.to_le_bytes()));
         let data = file.data(t);
         if data.len() <= N_SAMPLES * SAMPLE {
-            hash.update(data);
+            let mut all = [0; N_SAMPLES * SAMPLE];
+            data.copy_to(&mut all[..data.len()]);
+            hash.update(&all[..data.len()]);
             continue;
         }
         for i in 0..N_SAMPLES {
             let at = (data.len() - SAMPLE) / (N_SAMPLES - 1) * i;
-            hash.update(&data[at..at + SAMPLE]);
+            let mut sample = [0; SAMPLE];
+            data.slice(at..at + SAMPLE).copy_to(&mut sample);
+            hash.update(sample);
         }
     }
     format!("{:x}", hash.finalize())

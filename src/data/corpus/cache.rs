@@ -7,9 +7,10 @@
 //! SHA-256 of each 4 MiB before it. The lengths stand at the end because tokens are written before their
 //! number is known, and because a file that was cut off then lacks them.
 
+use std::convert::Infallible;
 use std::io::{self, Write};
 
-use files::Map;
+use files::{Bytes, Map};
 use rayon::prelude::*;
 use ropewalk_core::tokenizer::Token;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,8 @@ const TAIL: usize = 24 + 32;
 const RECORD: usize = 24;
 /// Set in a token that is read and not trained on.
 const UNTRAINED: u32 = 1 << 31;
+/// Most bytes of a description, some hundred for each file of texts.
+const MAX_DESCRIPTION: u64 = 64 << 20;
 /// Bytes hashed at a time, so that several threads can hash.
 const HASH_CHUNK: usize = 1 << 22;
 
@@ -177,8 +180,18 @@ pub(super) struct Cache {
     pub description: Description,
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..at.checked_add(8)?)?.try_into().ok().map(u64::from_le_bytes)
+fn u64_at(bytes: Bytes<'_>, at: usize) -> Option<u64> {
+    bytes.array(at).map(u64::from_le_bytes)
+}
+
+/// SHA-256 of bytes.
+fn sha256(bytes: Bytes<'_>) -> sha2::digest::Output<Sha256> {
+    let mut hash = Sha256::new();
+    let Ok(()) = bytes.each(|part| {
+        hash.update(part);
+        Ok::<_, Infallible>(())
+    });
+    hash.finalize()
 }
 
 impl Cache {
@@ -188,8 +201,8 @@ impl Cache {
     /// # Errors
     /// A text that says what is wrong with the file.
     pub(super) fn check(map: Map, n_vocab: usize) -> Result<Cache, String> {
-        let bytes: &[u8] = &map;
-        if !bytes.starts_with(MAGIC) {
+        let bytes = map.bytes();
+        if bytes.array(0) != Some(*MAGIC) {
             return Err("other first bytes".into());
         }
         match u64_at(bytes, 8) {
@@ -200,11 +213,13 @@ impl Cache {
         let Some(tail) = bytes.len().checked_sub(TAIL).filter(|&at| at >= HEAD) else {
             return Err("cut off".into());
         };
-        let (covered, digest) = bytes.split_at(bytes.len() - 32);
-        let sums: Vec<_> = covered.par_chunks(HASH_CHUNK).map(Sha256::digest).collect();
+        let covered = bytes.slice(0..bytes.len() - 32);
+        let chunk = |i: usize| covered.slice(i * HASH_CHUNK..covered.len().min((i + 1) * HASH_CHUNK));
+        let n_chunks = covered.len().div_ceil(HASH_CHUNK);
+        let sums: Vec<_> = (0..n_chunks).into_par_iter().map(|i| sha256(chunk(i))).collect();
         let mut all = Sha256::new();
         sums.iter().for_each(|sum| all.update(sum));
-        if all.finalize().as_slice() != digest {
+        if Some(all.finalize().into()) != bytes.array::<32>(covered.len()) {
             return Err("cut off or damaged: its checksum differs".into());
         }
         let number = |i: usize| u64_at(bytes, tail + 8 * i).unwrap_or(u64::MAX);
@@ -217,8 +232,12 @@ impl Cache {
         if end() != Some(tail as u64) || n_documents > u64::from(u32::MAX) {
             return Err("its lengths do not add up".into());
         }
-        let json = &bytes[tail - n_json as usize..tail];
-        let description = serde_json::from_slice(json).map_err(|e| format!("its description: {e}"))?;
+        if n_json > MAX_DESCRIPTION {
+            return Err(format!("its description: found {n_json} bytes, expected at most {MAX_DESCRIPTION}"));
+        }
+        let json = bytes.slice(tail - n_json as usize..tail).to_vec();
+        let json = json.map_err(|e| format!("its description: {e}"))?;
+        let description = serde_json::from_slice(&json).map_err(|e| format!("its description: {e}"))?;
         let cache = Cache { n_tokens, n_documents: n_documents as usize, description, map };
         let n_sources = cache.description.key.sources.len();
         let ordered = (0..cache.n_documents).all(|i| {
@@ -228,9 +247,10 @@ impl Cache {
         if !ordered || (cache.n_documents == 0 && n_tokens > 0) {
             return Err("its documents are out of order".into());
         }
-        let tokens = &cache.map[HEAD..HEAD + 4 * n_tokens as usize];
-        let known = |t: &[u8; 4]| ((u32::from_le_bytes(*t) & !UNTRAINED) as usize) < n_vocab;
-        if !tokens.as_chunks().0.par_iter().all(known) {
+        let known = |token: u32| ((token & !UNTRAINED) as usize) < n_vocab;
+        let step = (HASH_CHUNK / 4) as u64;
+        let known = |i: u64| cache.numbers(i * step, (i + 1) * step).all(known);
+        if !(0..n_tokens.div_ceil(step)).into_par_iter().all(known) {
             return Err("it has tokens that are not in the vocabulary".into());
         }
         Ok(cache)
@@ -247,7 +267,7 @@ impl Cache {
     /// Record `i`, which must be below [`Cache::n_documents`].
     pub(super) fn record(&self, i: usize) -> Record {
         let at = HEAD + 4 * self.n_tokens as usize + RECORD * i;
-        let number = |at: usize| u64_at(&self.map, at).unwrap_or_default();
+        let number = |at: usize| u64_at(self.map.bytes(), at).unwrap_or_default();
         let place = number(at + 16);
         let (source, line) = (place as u32, (place >> 32) as u32);
         Record { start: number(at), text_hash: number(at + 8), source, line }
@@ -262,15 +282,18 @@ impl Cache {
         }
     }
 
+    /// Tokens `start..end` as they are stored, as far as there are any.
+    fn numbers(&self, start: u64, end: u64) -> impl Iterator<Item = u32> + '_ {
+        let end = end.min(self.n_tokens);
+        let start = start.min(end);
+        let bytes = self.map.bytes().slice(HEAD + 4 * start as usize..HEAD + 4 * end as usize);
+        (0..bytes.len()).step_by(4).map(move |at| u32::from_le_bytes(bytes.array(at).unwrap_or_default()))
+    }
+
     /// Tokens `start..start + n`, as far as there are any, each with whether it is trained on.
     pub(super) fn read(&self, start: u64, n: u64) -> impl Iterator<Item = (Token, bool)> + '_ {
-        let start = start.min(self.n_tokens);
-        let end = start.saturating_add(n).min(self.n_tokens);
-        let bytes = &self.map[HEAD + 4 * start as usize..HEAD + 4 * end as usize];
-        bytes.as_chunks().0.iter().map(|t| {
-            let token = u32::from_le_bytes(*t);
-            ((token & !UNTRAINED) as Token, token & UNTRAINED == 0)
-        })
+        self.numbers(start, start.saturating_add(n))
+            .map(|token| ((token & !UNTRAINED) as Token, token & UNTRAINED == 0))
     }
 }
 

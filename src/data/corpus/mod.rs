@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
-use files::{Lock, Map, Unchanging};
+use files::{Lock, Map};
 use rayon::prelude::*;
 use ropewalk_core::control::Control;
 use ropewalk_core::tokenizer::{Failure, Token, Tokenizer};
@@ -315,8 +315,7 @@ fn check_is_cache(path: &Path) -> Result<()> {
 
 /// Opens the cache at `path`; the inner error is the reason why it cannot serve.
 fn reuse(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, String>> {
-    // Caches are replaced by renaming.
-    let cache = match Cache::check(Map::open(path, Unchanging::while_mapped())?, n_vocab) {
+    let cache = match Cache::check(Map::open(path)?, n_vocab) {
         Ok(cache) => cache,
         Err(why) => return Ok(Err(why)),
     };

@@ -32,7 +32,8 @@ fn keys(c: &Config, k: &mut Keys) -> Result<()> {
 /// llama.cpp has no biases here; files have them, all zero.
 fn place(_: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
     if place.name.ends_with(".bias") {
-        let zero = place.file.data(place.stored).iter().all(|&b| b == 0);
+        let data = place.file.data(place.stored);
+        let zero = data.each(|part| if part.iter().all(|&b| b == 0) { Ok(()) } else { Err(()) }).is_ok();
         return if zero {
             Ok(Vec::new())
         } else {

@@ -4,7 +4,7 @@ use std::io;
 
 use gguf::float::decode;
 
-use super::{Rows, BATCH};
+use super::{resize, Rows, BATCH};
 use crate::safetensors::{no_float, Stored, Tensors};
 use crate::{Error, Result};
 
@@ -74,9 +74,12 @@ impl Mxfp4 {
         for i in 0..self.n_rows {
             let row = self.rows.source(i, stored);
             for block in row * n..(row + 1) * n {
-                let code = &codes[block * CODES..(block + 1) * CODES];
+                let mut code = [0; CODES];
+                codes.slice(block * CODES..(block + 1) * CODES).copy_to(&mut code);
+                let mut scale = [0];
+                scales.slice(block..block + 1).copy_to(&mut scale);
                 let value = |i: usize| (code[i / 2] >> (i % 2 * 4)) & 15;
-                out.push(scales[block]);
+                out.extend(scale);
                 out.extend((0..16).map(|i| value(i) | (value(i + 16) << 4)));
             }
             if out.len() > BATCH || i + 1 == self.n_rows {
@@ -122,11 +125,11 @@ impl Transposed {
                 let source = |i: usize| self.rows.source(start + i, outputs);
                 // What becomes these rows lies between the first and the last of their columns.
                 let (first, last) = (source(0), source(n - 1));
-                rows.resize(n * inputs, 0.0);
-                columns.resize(last + 1 - first, 0.0);
+                resize(&mut rows, n * inputs)?;
+                resize(&mut columns, last + 1 - first)?;
                 for input in 0..inputs {
                     let at = (expert * inputs + input) * outputs + first;
-                    if !decode(dtype, &data[at * size..(at + columns.len()) * size], &mut columns) {
+                    if !decode(dtype, data.slice(at * size..(at + columns.len()) * size), &mut columns) {
                         return Err(io::Error::other(format!("{dtype} cannot be read")));
                     }
                     (0..n).for_each(|i| rows[i * inputs + input] = columns[source(i) - first]);

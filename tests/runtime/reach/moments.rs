@@ -181,7 +181,7 @@ fn what_is_no_number_is_an_error() {
     let mut out = Writer::with_metadata_of(&file);
     for t in file.tensors() {
         if t.name == "blk.1.ffn_norm.weight" {
-            let mut bytes = file.data(t).to_vec();
+            let mut bytes = file.data(t).to_vec().unwrap();
             bytes[12..16].copy_from_slice(&f32::NAN.to_le_bytes());
             out.tensor_bytes(&t.name, t.dtype, &t.shape, bytes).unwrap();
         } else {

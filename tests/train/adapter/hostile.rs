@@ -23,7 +23,7 @@ impl Parts {
     fn of(path: &Path) -> Parts {
         let file = File::open(path).unwrap();
         let tensor = |t: &ropewalk::gguf::TensorInfo| {
-            (t.name.clone(), t.dtype, t.shape.clone(), file.data(t).to_vec())
+            (t.name.clone(), t.dtype, t.shape.clone(), file.data(t).to_vec().unwrap())
         };
         Parts { keys: file.metadata().to_vec(), tensors: file.tensors().iter().map(tensor).collect() }
     }

@@ -94,7 +94,7 @@ proptest! {
         prop_assert_eq!(file.tensors().len(), tensors.len());
         for (found, t) in file.tensors().iter().zip(&tensors) {
             prop_assert_eq!((&found.name, found.dtype, &found.shape), (&t.name, t.dtype, &t.shape));
-            prop_assert_eq!(file.data(found), &t.data[..]);
+            prop_assert_eq!(file.data(found).to_vec().unwrap(), &t.data[..]);
             prop_assert_eq!(file.tensor(&t.name), Some(found));
         }
         for (key, _) in &pairs {

@@ -259,7 +259,11 @@ fn values(f: &File, t: &TensorInfo, limit: f32, go_on: &dyn Fn() -> bool) -> Res
         let runs = (start..n.min(start + CHUNK)).into_par_iter().step_by(RUN);
         let bad = runs.map(|at| -> Result<Option<(usize, f32)>> {
             let mut values = vec![0f32; RUN.min(n.min(start + CHUNK) - at)];
-            ggml::dtype::dequantize(t.dtype, &data[bytes_at(at)..bytes_at(at + values.len())], &mut values)?;
+            ggml::dtype::dequantize(
+                t.dtype,
+                data.slice(bytes_at(at)..bytes_at(at + values.len())),
+                &mut values,
+            )?;
             let bad = values.iter().position(|v| v.is_nan() || v.abs() > limit);
             Ok(bad.map(|i| (at + i, values[i])))
         });

@@ -139,7 +139,7 @@ fn altered(dir: &Path, key: &str, value: Option<Value>, keep: impl Fn(&str) -> b
     };
     for t in file.tensors().iter().filter(|t| keep(&t.name)) {
         let data = file.data(t);
-        w.tensor(&t.name, t.dtype, &t.shape, Box::new(move |out| out.write_all(data))).unwrap();
+        w.tensor(&t.name, t.dtype, &t.shape, Box::new(move |out| data.write_to(out))).unwrap();
     }
     let path = dir.join("altered.gguf");
     w.write(&path).unwrap();

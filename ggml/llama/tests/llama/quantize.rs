@@ -178,7 +178,7 @@ fn q4_k_m_gives_more_bits_to_the_layers_it_names() {
         if t.shape.len() > 1 {
             let x = ggml::dtype::dequantize_tensor(&old, t).unwrap();
             let rows = ggml::dtype::quantize(expected, t.shape[0] as usize, &x).unwrap();
-            assert!(new.data(found) == rows, "{}", t.name);
+            assert!(new.data(found) == gguf::Bytes::from(&rows), "{}", t.name);
         }
     }
 }
