@@ -115,7 +115,7 @@ fn in_their_order(
     width: usize,
 ) -> std::result::Result<Vec<f32>, String> {
     let (rows, columns) = (rows.order(values.len() / width.max(1))?, columns.order(width)?);
-    let mut out = vec![0f32; values.len()];
+    let mut out = files::memory::filled(values.len(), 0f32).map_err(|e| e.to_string())?;
     for (i, value) in values.into_iter().enumerate() {
         let (row, column) = (i / width, i % width);
         let row = rows.as_ref().map_or(row, |rows| rows[row]);

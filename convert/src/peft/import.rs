@@ -5,18 +5,20 @@ use std::path::Path;
 
 use files::same_file;
 use gguf::{DType, File, Value, Writer};
-use regex::Regex;
 use ropewalk_core::adapter::{target, AdapterReader};
 use ropewalk_core::hparams::keys;
 use ropewalk_import::{Rows, Safetensors, Stored};
 use serde_json::Value as Json;
 
 use super::names::Names;
+use super::patterns::{Patterns, MAX_PATTERNS};
 use super::{refuse, AdapterReport, CONFIG, MODEL, PREFIX};
 use crate::{Error, Result};
 
 /// Largest `adapter_config.json` read, bytes.
 const MAX_CONFIG: u64 = 4 << 20;
+/// Most names of `modules_to_save`.
+const MAX_MODULES: usize = 1024;
 
 /// Converts the PEFT adapter in `folder`, trained on the model whose GGUF file is `base` (of any types), to the LoRA file
 /// `output`. Tensors become F32.
@@ -184,6 +186,24 @@ fn sort<'a>(
         if side.is_some() && entry.shape.len() != 2 {
             return Err(bad(format!("expected two dimensions, found {:?}", entry.shape)));
         }
+        // Before anything is made of the size that the file names.
+        let own = base
+            .tensor(target(base, &weight))
+            .ok_or_else(|| bad(format!("is of {weight}, which {} has not", base.path().display())))?;
+        let fits = match (side, &own.shape[..], &entry.shape[..]) {
+            (Some("lora_a"), [n_in, n_out], [rank, n]) => n == n_in && rank <= n_in.min(n_out),
+            (Some(_), [n_in, n_out], [n, rank]) => n == n_out && rank <= n_in.min(n_out),
+            (Some(_), ..) => false,
+            (None, own, found) => trimmed(own.iter().copied()).eq(&trimmed(found.iter().rev().copied())),
+        };
+        if !fits {
+            return Err(bad(format!(
+                "expected a shape that suits the model's {:?} (in GGUF's order) of {weight} in {}, found {:?}",
+                own.shape,
+                base.path().display(),
+                entry.shape
+            )));
+        }
         let change = names.change(&weight);
         let order = |of: Rows, dim: usize| match entry.shape.get(dim) {
             Some(&n) if entry.shape.len() == 2 => of.order(n as usize).map_err(bad),
@@ -205,28 +225,27 @@ fn sort<'a>(
     Ok((found, notes))
 }
 
+/// A shape without dimensions of 1.
+fn trimmed(shape: impl Iterator<Item = u64>) -> Vec<u64> {
+    shape.filter(|&n| n != 1).collect()
+}
+
 /// Ranks, alphas and targets of pairs, from `adapter_config.json`.
 struct Config {
     path: std::path::PathBuf,
     alpha: f64,
-    alphas: Vec<(Regex, f64)>,
+    /// Of which modules each of `alphas` is.
+    patterns: Patterns,
+    alphas: Vec<f64>,
     rslora: bool,
     modules_to_save: Vec<String>,
 }
 
 impl Config {
     fn read(path: &Path) -> Result<Config> {
-        let io = |e| Error::from(files::Error::new(path, e));
-        let size = std::fs::metadata(path).map_err(io)?.len();
-        if size > MAX_CONFIG {
-            return Err(Error::Invalid(format!(
-                "{}: expected at most {MAX_CONFIG} bytes, found {size}",
-                path.display()
-            )));
-        }
-        let text = std::fs::read_to_string(path).map_err(io)?;
+        let text = files::foreign::read_file(path, MAX_CONFIG)?;
         let json: Json =
-            serde_json::from_str(&text).map_err(|e| Error::Invalid(format!("{}: {e}", path.display())))?;
+            serde_json::from_slice(&text).map_err(|e| Error::Invalid(format!("{}: {e}", path.display())))?;
         let bad = |key: &str, expected: &str| {
             let found = json
                 .get(key)
@@ -256,18 +275,22 @@ impl Config {
             .get("lora_alpha")
             .and_then(number)
             .ok_or_else(|| bad("lora_alpha", "a number other than 0"))?;
-        let mut alphas = Vec::new();
-        if let Some(patterns) = json.get("alpha_pattern").filter(|p| !p.is_null()) {
-            let patterns = patterns.as_object().ok_or_else(|| bad("alpha_pattern", "an object"))?;
-            for (pattern, alpha) in patterns {
-                // PEFT matches with `(.*\.)?(PATTERN)$`, from the start.
-                let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{pattern})$"));
-                let regex = regex.map_err(|_| bad("alpha_pattern", "regular expressions"))?;
-                alphas.push((
-                    regex,
-                    number(alpha).ok_or_else(|| bad("alpha_pattern", "numbers other than 0"))?,
-                ));
-            }
+        let object = |key: &str| match json.get(key).filter(|p| !p.is_null()) {
+            None => Ok(None),
+            Some(value) => value.as_object().map(Some).ok_or_else(|| bad(key, "an object")),
+        };
+        // Ranks are those of the tensors; their patterns only count.
+        let of_ranks = object("rank_pattern")?.map_or(0, serde_json::Map::len);
+        if of_ranks > MAX_PATTERNS {
+            let what = format!("expected at most {MAX_PATTERNS} patterns, found {of_ranks}");
+            return Err(refuse(path, "rank_pattern", what));
+        }
+        let (mut patterns, mut alphas) = (Patterns::default(), Vec::new());
+        for (pattern, alpha) in object("alpha_pattern")?.into_iter().flatten() {
+            patterns.add(pattern).map_err(|[expected, found]| {
+                refuse(path, "alpha_pattern", format!("expected {expected}, found {found}"))
+            })?;
+            alphas.push(number(alpha).ok_or_else(|| bad("alpha_pattern", "numbers other than 0"))?);
         }
         let rslora = match json.get("use_rslora") {
             None | Some(Json::Null) => false,
@@ -275,8 +298,12 @@ impl Config {
         };
         let list = json.get("modules_to_save").filter(|m| !m.is_null());
         let list = list.map_or(Ok(Vec::new()), |m| serde_json::from_value(m.clone()));
-        let modules_to_save = list.map_err(|_| bad("modules_to_save", "a list of names"))?;
-        Ok(Config { path: path.to_owned(), alpha, alphas, rslora, modules_to_save })
+        let modules_to_save: Vec<String> = list.map_err(|_| bad("modules_to_save", "a list of names"))?;
+        if modules_to_save.len() > MAX_MODULES {
+            let what = format!("expected at most {MAX_MODULES} names, found {}", modules_to_save.len());
+            return Err(refuse(path, "modules_to_save", what));
+        }
+        Ok(Config { path: path.to_owned(), alpha, patterns, alphas, rslora, modules_to_save })
     }
 
     /// Whether a module is one that was trained as a whole, which PEFT finds by the end of its name.
@@ -286,8 +313,7 @@ impl Config {
 
     /// The factor of a pair's product.
     fn scale(&self, module: &str, rank: usize) -> f64 {
-        let alpha =
-            self.alphas.iter().find(|(p, _)| p.is_match(module)).map_or(self.alpha, |(_, alpha)| *alpha);
+        let alpha = self.patterns.find(module).map_or(self.alpha, |i| self.alphas[i]);
         let rank = rank.max(1) as f64;
         alpha / if self.rslora { rank.sqrt() } else { rank }
     }

@@ -3,6 +3,7 @@
 mod export;
 mod import;
 mod names;
+mod patterns;
 
 use std::path::Path;
 
