@@ -59,7 +59,7 @@ pub fn save(path: &Path, state: &State, params: &ParamSet, optimizer: &Optimizer
     }
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     let json = serde_json::to_string(state).map_err(|e| failed(&e))?;
-    let mut sha256 = Digest::of(&json);
+    let mut sha256 = Sum::of(&json);
     rows.iter().for_each(|(name, row)| sha256.tensor(name, Bytes::from(&*bytes(row))));
     let meta = [
         ("format", VERSION.to_string()),
@@ -99,11 +99,11 @@ fn header(
 
 /// SHA-256 over the state and, for each tensor in order, its name, its length in bytes and its bytes; in
 /// hexadecimal.
-struct Digest(Sha256);
+struct Sum(Sha256);
 
-impl Digest {
-    fn of(state: &str) -> Digest {
-        Digest(Sha256::new().chain_update(state))
+impl Sum {
+    fn of(state: &str) -> Sum {
+        Sum(Sha256::new().chain_update(state))
     }
     fn tensor(&mut self, name: &str, bytes: Bytes<'_>) {
         self.0.update(name);
@@ -260,7 +260,7 @@ fn try_load(
     let tensors: BTreeMap<String, &TensorInfo> = header.tensors().into_iter().collect();
     // The header was checked against the length of the data.
     let of = |t: &TensorInfo| data.slice(t.data_offsets.0..t.data_offsets.1);
-    let mut sum = Digest::of(json);
+    let mut sum = Sum::of(json);
     tensors.iter().for_each(|(name, t)| sum.tensor(name, of(t)));
     if meta.get("sha256") != Some(&sum.hex()) {
         return Err(Failure::Damaged("sha256: the file is damaged".into()));

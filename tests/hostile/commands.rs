@@ -5,22 +5,23 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
+use crate::limited::{limited, LITTLE};
 use crate::{common, rewritten, small_model, text, with_key, LONG};
 use gguf::Value;
 use ropewalk::DType;
 
 /// How a call of the program ended.
 #[derive(Debug)]
-struct Ended {
-    code: i32,
-    stdout: String,
-    stderr: String,
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 /// Runs the program; it must end by itself, in time.
 #[track_caller]
-fn ropewalk(args: &[&str], stdin: &[u8]) -> Ended {
-    let mut command = common::program::command(args);
+pub(crate) fn ropewalk(args: &[&str], stdin: &[u8]) -> Ended {
+    let mut command = limited(&common::program::command(args), LITTLE);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), stdin).ok();
@@ -51,7 +52,7 @@ fn ropewalk(args: &[&str], stdin: &[u8]) -> Ended {
 
 /// Fails with this code and a message on stderr that holds each of `holds`: one line, or clap's own with the usage below it.
 #[track_caller]
-fn fails(args: &[&str], code: i32, holds: &[&str]) {
+pub(crate) fn fails(args: &[&str], code: i32, holds: &[&str]) {
     let ended = ropewalk(args, b"");
     assert_eq!(ended.code, code, "{args:?}: {ended:?}");
     let is_claps = code == 2 && ended.stderr.contains("'--help'");

@@ -2,9 +2,12 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/limited.rs"]
+mod limited;
 
 mod commands;
 mod damage;
+mod sparse;
 mod types;
 mod values;
 

@@ -5,8 +5,12 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::limited::{limited, LITTLE};
+
 pub(crate) fn convert(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_convert")).args(args).output().unwrap()
+    let mut call = Command::new(env!("CARGO_BIN_EXE_convert"));
+    call.args(args);
+    limited(&call, LITTLE).output().unwrap()
 }
 
 pub(crate) fn stderr(out: &Output) -> String {

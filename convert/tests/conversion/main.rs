@@ -4,6 +4,9 @@ mod cli;
 mod ended;
 mod hostile;
 mod import;
+#[path = "../../../tests/common/limited.rs"]
+mod limited;
+mod memory;
 mod mixtures;
 mod oracle;
 mod peft;

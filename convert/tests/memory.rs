@@ -1,0 +1,89 @@
+//! Memory that cannot be had is an error of the readers: each large request is refused once.
+
+use std::path::{Path, PathBuf};
+
+use convert::peft::from_peft;
+use files::scarce::{starve, Scarce};
+use gguf::{DType, File, Writer};
+use ropewalk_core::adapter::{write, AdapterFile, AdapterMeta, AdapterReader, NewPair};
+use ropewalk_import::Safetensors;
+
+#[global_allocator]
+static ALLOCATOR: Scarce = Scarce;
+
+/// Requests above so many bytes are refused: more than buffers take.
+const LARGE: usize = 1 << 17;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/peft/llama").join(name)
+}
+
+/// One test, for the allocator is of the whole process.
+#[test]
+fn requests_of_readers_may_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+
+    let n = 100_000usize;
+    let header = format!(r#"{{"x.weight":{{"dtype":"F32","shape":[{n}],"data_offsets":[0,{}]}}}}"#, 4 * n);
+    let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &vec![0; 4 * n]].concat();
+    std::fs::write(at("x.safetensors"), bytes).unwrap();
+    let tensors = Safetensors::open(&at("x.safetensors")).unwrap();
+    let errors = starve(LARGE, || tensors.values(&tensors.tensors()[0]));
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].ends_with("x.safetensors: x.weight: cannot allocate 400000 bytes"), "{errors:?}");
+
+    // A long header, which is copied before it is read.
+    let header = format!(r#"{{"__metadata__":{{}},{}"x":0}}"#, " ".repeat(300_000));
+    let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat();
+    std::fs::write(at("long.safetensors"), bytes).unwrap();
+    let long = || match Safetensors::open(&at("long.safetensors")) {
+        Err(e) if e.to_string().contains("expected an object") => Ok(()),
+        other => Err(other.err().map_or("accepted".into(), |e| e.to_string())),
+    };
+    let errors = starve(LARGE, long);
+    assert!(
+        errors.len() == 1 && errors[0].contains("long.safetensors: header: cannot allocate"),
+        "{errors:?}"
+    );
+
+    // A pair of an adapter, of a model with a wide map.
+    let wide = 40_000usize;
+    let mut writer = Writer::new();
+    writer.set("general.architecture", "llama");
+    let values = vec![0u8; 4 * 8 * wide];
+    writer.tensor_bytes("blk.0.ffn_down.weight", DType::F32, &[wide as u64, 8], values).unwrap();
+    writer.write(&at("base.gguf")).unwrap();
+    let (a, b) = (vec![0.5f32; 2 * wide], vec![0.25f32; 2 * 8]);
+    let pair = NewPair { weight: "blk.0.ffn_down.weight".into(), n_in: wide, n_out: 8, a: &a, b: &b };
+    let adapter = AdapterFile {
+        arch: "llama",
+        rank: 2,
+        alpha: 2.0,
+        pairs: vec![pair],
+        modules_to_save: Vec::new(),
+        meta: AdapterMeta::default(),
+        dtype: DType::F32,
+    };
+    write(&adapter, &at("a.gguf")).unwrap();
+    let base = File::open(&at("base.gguf")).unwrap();
+    let read = || -> gguf::Result<()> {
+        let reader = AdapterReader::open(&at("a.gguf"))?;
+        reader.check(&base, "", true)?;
+        reader.values(&reader.pairs()[0].name_a(), |file, info| file.floats(info)).map(drop)
+    };
+    let errors = starve(LARGE, read);
+    assert!(errors.len() == 1 && errors[0].contains("cannot allocate 320000 bytes"), "{errors:?}");
+    assert!(errors[0].contains("blk.0.ffn_down.weight.lora_a") && errors[0].contains("a.gguf"), "{errors:?}");
+
+    // The configuration of a PEFT folder, which is padded.
+    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+        std::fs::copy(fixture(name), at(name)).unwrap();
+    }
+    let mut config = std::fs::read(at("adapter_config.json")).unwrap();
+    config.extend(vec![b' '; 400_000]);
+    std::fs::write(at("adapter_config.json"), config).unwrap();
+    let errors = starve(LARGE, || from_peft(dir.path(), &fixture("base.gguf"), &at("out.gguf")));
+    assert!(!errors.is_empty());
+    assert!(errors.iter().all(|e| e.contains("adapter_config.json") && !e.contains('\n')), "{errors:?}");
+}
