@@ -10,7 +10,7 @@ use files::same_file;
 use gguf::{DType, File, TensorInfo, Value, Writer};
 use ropewalk_core::adapter::AdapterSpec;
 use ropewalk_core::hparams::Hparams;
-use ropewalk_core::rope::{Plan, Spec};
+use ropewalk_core::rope::{Axis, Plan, Spec};
 
 use crate::llama_cpp::{self, Stock};
 use crate::merge::{self, Change, Merge};
@@ -288,6 +288,18 @@ fn is_longrope(report: &Option<RopeReport>) -> bool {
     keys.is_some_and(|k| k.get("rope.scaling.type").is_some_and(|kind| kind == "longrope"))
 }
 
+/// A spec of a reach alone keeps the frequencies that the file declares, as in a session: those of an earlier conversion,
+/// which the numbers of the model as trained do not say.
+fn with_kept_frequencies(spec: Spec, file: &File, n_ctx: usize, notes: &mut Vec<String>) -> Result<Spec> {
+    let declared = Hparams::from_gguf(file)?;
+    if spec.of_axis(Axis::Frequency).is_some() || declared.rope_scaling.spec.is_none() {
+        return Ok(spec);
+    }
+    let plan = Plan::new(&spec, &declared, n_ctx)?;
+    notes.extend(plan.notes);
+    Ok(plan.spec)
+}
+
 /// Works the method out, and what llama.cpp can be told of it, or why not.
 fn planned(
     file: &File,
@@ -296,7 +308,7 @@ fn planned(
     notes: &mut Vec<String>,
 ) -> Result<(Plan, std::result::Result<Stock, String>)> {
     let given = options.n_ctx;
-    let (spec, n_ctx) = match &options.rope {
+    let (spec, n_ctx) = match options.rope.as_ref().filter(|spec| !spec.is_declared()) {
         Some(spec) => {
             let (n_ctx, why) = rope::default_ctx(spec, hp);
             if given.is_none() {
@@ -307,12 +319,17 @@ fn planned(
         None => {
             let declared = Hparams::from_gguf(file)?;
             let n_ctx = given.unwrap_or(declared.n_ctx_train);
-            notes.push(format!("No --rope is given: what the file declares is written, for {n_ctx} tokens."));
+            if options.rope.is_none() {
+                notes.push(format!(
+                    "No --rope is given: what the file declares is written, for {n_ctx} tokens."
+                ));
+            }
             (Spec::declared(&declared)?, n_ctx)
         }
     };
+    let spec = with_kept_frequencies(spec, file, n_ctx, notes)?;
     let plan = Plan::new(&spec, hp, n_ctx)?;
-    notes.extend(plan.notes.iter().cloned());
+    notes.extend(plan.notes.iter().filter(|note| !notes.contains(note)).cloned().collect::<Vec<_>>());
     let refuse = |why: &str| {
         let what = format!("{}: stock llama.cpp cannot run {}: {why}", file.path().display(), plan.spec);
         Err(Error::Invalid(what))

@@ -22,8 +22,7 @@ fn is_rope_key(name: &str) -> bool {
 /// model as trained.
 pub fn default_ctx(spec: &Spec, hp: &Hparams) -> (usize, String) {
     let number = |key: &str| spec.parts().iter().find_map(|p| p.get(key)?.as_f64());
-    let n_ctx_file = hp.rope_scaling.n_ctx_orig.map_or(hp.n_ctx_train, |n| n as usize);
-    let trained = number("original").map_or(n_ctx_file, |n| n as usize);
+    let trained = spec.n_ctx_orig(hp);
     let clip = |n: f64| n.clamp(1.0, f64::from(i32::MAX)) as usize;
     if let Some(trained) = number("trained") {
         (clip(trained), format!("the {trained} tokens the spec says it was trained at"))
@@ -60,8 +59,8 @@ pub fn restore(writer: &mut Writer<'_>, file: &File, arch: &str) {
     });
 }
 
-/// Writes a plan into metadata that [`restore`] has made: standard keys as far as `stock` goes, what they
-/// replace, and (unless the file is for llama.cpp alone) the whole plan. `hp` is the model as trained.
+/// Writes a plan into metadata that [`restore`] has made: standard keys as far as `stock` goes (without it the scaling
+/// that they declare stays), what they replace, and (unless the file is for llama.cpp alone) the whole plan. `hp` is the model as trained.
 pub fn apply(
     writer: &mut Writer<'_>,
     hp: &Hparams,
@@ -75,7 +74,12 @@ pub fn apply(
         .iter()
         .filter_map(|(k, v)| own(arch, k).filter(|n| is_rope_key(n)).map(|n| (n.to_owned(), v.clone())))
         .collect();
-    remove(writer, |key| own(arch, key).is_some_and(|n| n.starts_with(SCALING) || n == "rope.scale_linear"));
+    // What other programs cannot be told leaves them the model as it ships, with the scaling that it declares.
+    if stock.is_some() {
+        remove(writer, |key| {
+            own(arch, key).is_some_and(|n| n.starts_with(SCALING) || n == "rope.scale_linear")
+        });
+    }
 
     let u32_of = |n: usize, what: &str| {
         u32::try_from(n)
@@ -94,6 +98,12 @@ pub fn apply(
         set("rope.scaling.factor", stock.factor.map(Value::F32));
         set("rope.scaling.attn_factor", stock.attn_factor.map(Value::F32));
         set("rope.scaling.original_context_length", stock.n_ctx_orig.map(Value::U32));
+    }
+    // Without this key they take the context for the trained window, and it was just changed.
+    let counts = matches!(hp.rope_scaling.kind.as_deref(), Some("yarn" | "longrope"));
+    if stock.is_none() && counts && hp.rope_scaling.n_ctx_orig.is_none() {
+        let n = u32_of(hp.n_ctx_train, "context_length")?;
+        writer.set(&format!("{arch}.rope.scaling.original_context_length"), Value::U32(n));
     }
     writer.set(keys::VERSION, text(env!("CARGO_PKG_VERSION")));
     if !for_llama_cpp {

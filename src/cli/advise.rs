@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::advise::{self, Params, Report};
-use ropewalk::rope::{Plan, Spec, METHODS};
+use ropewalk::rope::Spec;
 
 use super::engine::draw;
 use super::interrupt::{stopped, Interrupt};
@@ -22,7 +22,8 @@ pub(crate) const COMMAND: Command = Command {
     details:
         "Measures, in about as many minutes as you give it, all methods that need no training: perplexity of \
               a text at the whole context, then passkeys under the best four, since perplexity alone prefers \
-              methods that cannot see the middle of a text. Ends with the method to use, its figures against \
+              methods that cannot see the middle of a text. Of a file that declares a scaling, that comes \
+              first, as `declared`. Ends with the method to use, its figures against \
               the others, and the command that writes it into the file.",
     example: "advise -m smollm2 --ctx 16384 -f essays.txt",
     args: Args::augment_args,
@@ -66,12 +67,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;
     let hp = model.hparams();
-    let candidates: Vec<Spec> = if asked.is_empty() {
-        let all = METHODS.iter().filter_map(|m| m.name.parse::<Spec>().ok());
-        all.filter(|spec| Plan::new(spec, hp, args.ctx).is_ok()).collect()
-    } else {
-        asked
-    };
+    let candidates = if asked.is_empty() { advise::candidates(hp, args.ctx) } else { asked };
     let params = Params { ctx: args.ctx, n_ctx_orig: hp.n_ctx_orig(), seconds: 60.0 * args.minutes };
     let name = models::label(&choice);
     args.out.note(format_args!(
@@ -88,7 +84,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.out.json {
         output::print_json(&report)?;
     } else {
-        let ends = advice(&report, &choice.path.display().to_string());
+        let scaled = Spec::declared(hp).is_ok_and(|own| own != Spec::plain());
+        let ends = advice(&report, &choice.path.display().to_string(), scaled);
         output::print(&format!("{}\n{ends}", report.text()))?;
     }
     if report.interrupted {
@@ -98,9 +95,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Recommends what to do: the line that writes the method into the file, or that the model must be trained first.
-fn advice(report: &Report, path: &str) -> String {
+/// `scaled` is whether the file declares a scaling.
+fn advice(report: &Report, path: &str, scaled: bool) -> String {
     match &report.recommended {
-        Some(spec) if spec == "plain" => {
+        Some(spec) if report.declared.as_ref() == Some(spec) => {
+            format!("The model works at {} tokens as its file declares: nothing is to be written.\n", report.ctx)
+        }
+        Some(spec) if spec == "plain" && !scaled => {
             format!("The model works at {} tokens as it is: nothing is to be written.\n", report.ctx)
         }
         Some(spec) => format!(

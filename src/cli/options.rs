@@ -128,7 +128,7 @@ impl MachineArgs {
 #[command(next_help_heading = "Rope")]
 pub(crate) struct RopeArgs {
     /// Rope method, `name[:key=value,...]`, joined by `+`: plain, yarn:factor=4, harpe; default: what the
-    /// file declares
+    /// file declares (declared), whose frequencies a reach method alone keeps
     #[arg(long, value_name = "SPEC")]
     rope: Option<String>,
 }

@@ -92,8 +92,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     // A declared scaling may be unusable where it is replaced.
     let declared = Spec::declared(&hp);
     let in_force = match &spec {
-        Some(spec) => spec.clone(),
-        None => declared.clone().with_context(|| path.display().to_string())?,
+        Some(spec) if !spec.is_declared() => spec.clone(),
+        _ => declared.clone().with_context(|| path.display().to_string())?,
     };
     let n_ctx = args.ctx.unwrap_or(hp.n_ctx_train);
     let plan = Plan::new(&in_force, &hp, n_ctx)?;
@@ -336,6 +336,12 @@ fn list_methods(out: &OutputArgs) -> anyhow::Result<()> {
         let _ = writeln!(s, "settings of every {axis} method");
         of.settings().iter().for_each(|p| s += &described(p));
     }
+    let _ = writeln!(
+        s,
+        "{} (alone): the model as its file declares it, which is how it opens without a method; reach methods \
+         alone keep the frequencies of it",
+        Spec::DECLARED
+    );
     output::print(&s)
 }
 

@@ -274,6 +274,7 @@ impl Hparams {
             if original && rope_scaling.n_ctx_orig.is_none() {
                 let n = rope_keys.count("context_length", 1, MAX_CTX)?;
                 rope_scaling.n_ctx_orig = u32::try_from(n).ok();
+                rope_scaling.n_ctx_orig_kept = rope_scaling.n_ctx_orig.is_some();
             }
         } else if let Some(n_rot) = n_rot {
             rope_scaling.restore_factors(file, n_rot)?;

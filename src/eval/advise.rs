@@ -5,7 +5,11 @@
 //! prefers methods that cannot see the middle of the text, so the best few then look for passkeys at random
 //! depths. The method to use is the one with the lowest perplexity beyond the trained window among those that
 //! find as many passkeys as the best, within the best's interval.
+//!
+//! Of a file that declares a scaling, [`candidates`] puts what it declares first: that is the model, and it goes into
+//! both rounds. Without the scaling it is a model that nobody trained, which is measured only where it is asked for.
 
+use std::fmt::Write;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -14,8 +18,9 @@ use super::stats::{wilson, Mean};
 use super::table::{number, table};
 use super::{invalid, passkey, perplexity, protocol, Document, LmSource};
 use crate::control::Control;
+use crate::hparams::Hparams;
 use crate::model::Result;
-use crate::rope::Spec;
+use crate::rope::{Plan, Spec, METHODS};
 
 /// Methods that go into the second round.
 const FINALISTS: usize = 4;
@@ -42,6 +47,8 @@ pub struct Report {
     pub ctx: usize,
     /// The trained window.
     pub n_ctx_orig: usize,
+    /// The spec that the model's file declares, where it declares a scaling and was measured under it.
+    pub declared: Option<String>,
     /// The spec to use; `null` where no method found a passkey: the model needs training for this context.
     pub recommended: Option<String>,
     /// Every method, the best ones first.
@@ -73,6 +80,23 @@ pub struct Row {
     pub note: Option<String>,
 }
 
+/// The specs to measure where none are asked for: what the file declares, if it declares a scaling, and all methods that
+/// work on the model and are another than that.
+pub fn candidates(hp: &Hparams, ctx: usize) -> Vec<Spec> {
+    let declared = Spec::declared(hp).ok().filter(|own| *own != Spec::plain());
+    let own = declared.and_then(|own| Plan::new(&own, hp, ctx).ok());
+    let of_name = |name: &str| name.parse::<Spec>().ok();
+    let first = own.is_some().then(|| of_name(Spec::DECLARED)).flatten();
+    let methods = METHODS.iter().filter_map(|m| of_name(m.name)).filter(|spec| {
+        let plan = Plan::new(spec, hp, ctx);
+        plan.is_ok_and(|plan| match &own {
+            Some(own) => *spec != Spec::plain() && !plan.same_positions(own),
+            None => true,
+        })
+    });
+    first.into_iter().chain(methods).collect()
+}
+
 /// Measures candidates. `source_of` makes the model's source under a spec. The first text of `documents` that
 /// is long enough for the context is read.
 ///
@@ -98,6 +122,7 @@ pub fn run<'a>(
         model: model.into(),
         ctx: params.ctx,
         n_ctx_orig: params.n_ctx_orig,
+        declared: None,
         recommended: None,
         results: Vec::new(),
         samples: 0,
@@ -128,6 +153,9 @@ pub fn run<'a>(
                 ));
             }
         }
+        if spec.is_declared() {
+            report.declared = Some(row.rope.clone());
+        }
         specs.push((spec.clone(), row));
     }
     if specs.iter().all(|(_, row)| row.ppl_beyond.is_none()) && !report.interrupted {
@@ -141,8 +169,11 @@ pub fn run<'a>(
     let left = (params.seconds - start.elapsed().as_secs_f64()).max(0.0);
     let affordable = (left / each.max(1e-9) / FINALISTS as f64) as usize;
     report.samples = affordable.clamp(SAMPLES.0, SAMPLES.1);
-    let n = specs.iter().filter(|(_, row)| row.ppl_beyond.is_some()).count().min(FINALISTS);
-    for (i, (spec, row)) in specs.iter_mut().take(n).enumerate() {
+    let measured = specs.iter_mut().filter(|(_, row)| row.ppl_beyond.is_some()).enumerate();
+    // The best, and the model as its file declares it.
+    let finalists: Vec<_> = measured.filter(|(i, (spec, _))| *i < FINALISTS || spec.is_declared()).collect();
+    let n = finalists.len();
+    for (i, (_, (spec, row))) in finalists.into_iter().enumerate() {
         if control.stopped() {
             report.interrupted = true;
             break;
@@ -233,9 +264,13 @@ impl Report {
     pub fn text(&self) -> String {
         let mut out = format!(
             "model     {}\ncontext   {} tokens, trained for {}\nmeasured  perplexity of one window under every method, \
-             {} passkeys under the best {FINALISTS}, in {:.0} s\n\n",
+             {} passkeys under the best {FINALISTS}, in {:.0} s\n",
             self.model, self.ctx, self.n_ctx_orig, self.samples, self.seconds
         );
+        if let Some(own) = &self.declared {
+            let _ = writeln!(out, "declared  {own}: the model as it ships");
+        }
+        out.push('\n');
         let cells = |r: &Row| {
             let ppl = |x: Option<f64>| x.map_or_else(|| "-".into(), number);
             let found = match (r.passkeys, r.ci_low, r.ci_high) {
@@ -244,7 +279,9 @@ impl Report {
                 }
                 _ => r.note.clone().unwrap_or_else(|| "-".into()),
             };
-            vec![r.rope.clone(), ppl(r.ppl_within), ppl(r.ppl_beyond), found]
+            let own = self.declared.as_ref() == Some(&r.rope);
+            let rope = if own { format!("{} (declared)", r.rope) } else { r.rope.clone() };
+            vec![rope, ppl(r.ppl_within), ppl(r.ppl_beyond), found]
         };
         let rows: Vec<_> = self.results.iter().map(cells).collect();
         let within = format!("ppl to {}", self.n_ctx_orig);
@@ -277,6 +314,7 @@ mod tests {
             model: String::new(),
             ctx: 16384,
             n_ctx_orig: 8192,
+            declared: None,
             recommended: None,
             results,
             samples: 20,

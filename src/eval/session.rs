@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Lm, LmSource};
 use crate::math::Math;
 use crate::model::{Model, Result};
+use crate::rope::Spec;
 use crate::session::{Attention, Ending, Greedy, Session, SessionParams};
 use crate::Token;
 
@@ -29,6 +30,7 @@ impl<'a> SessionSource<'a> {
     /// A rope spec in the model's file that cannot be read.
     pub fn identity(&self) -> Result<String> {
         let spec = match &self.params.rope {
+            Some(spec) if spec.is_declared() => Spec::declared(self.model.hparams())?,
             Some(spec) => spec.clone(),
             None => self.model.default_rope()?,
         };

@@ -4,6 +4,7 @@
 mod common;
 
 mod architectures;
+mod declared;
 mod experts;
 mod figures;
 mod imported;

@@ -1,6 +1,7 @@
 //! Files that `convert` writes: rope methods, element types, random models; and the program from the outside.
 
 mod cli;
+mod declared;
 mod ended;
 mod hostile;
 mod import;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{anyhow, bail, Context};
-use ropewalk::rope::METHODS;
+use ropewalk::rope::{Spec, METHODS};
 use ropewalk::session::is_session_file;
 
 use super::conversation::Conversation;
@@ -91,7 +91,7 @@ fn help(_: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
 
 fn rope(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
     if arg.is_empty() {
-        let known: Vec<&str> = METHODS.iter().map(|m| m.name).collect();
+        let known: Vec<&str> = METHODS.iter().map(|m| m.name).chain([Spec::DECLARED]).collect();
         return show(format!("rope {}\nknown: {}", chat.spec()?, known.join(", ")));
     }
     let spec = parse_spec(arg)?;

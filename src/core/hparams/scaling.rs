@@ -20,6 +20,8 @@ pub struct RopeScaling {
     /// The trained window where `context_length` is an extended one: `scaling.original_context_length`, else
     /// what `convert` kept of `context_length`; tokens.
     pub n_ctx_orig: Option<u32>,
+    /// Whether `n_ctx_orig` is what `convert` kept of `context_length`: then the scaling itself names no window.
+    pub n_ctx_orig_kept: bool,
     /// `scaling.attn_factor`.
     pub attn_factor: Option<f64>,
     /// `scaling.yarn_ext_factor`; absent when negative, which is how files say unset.
@@ -68,6 +70,7 @@ impl RopeScaling {
             kind,
             factor,
             n_ctx_orig: n_ctx_orig.filter(|&n| n > 0).and_then(|n| u32::try_from(n).ok()),
+            n_ctx_orig_kept: false,
             attn_factor: scaling("attn_factor")?,
             yarn_ext_factor: ext_factor,
             yarn_attn_factor: scaling("yarn_attn_factor")?,

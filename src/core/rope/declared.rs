@@ -7,15 +7,27 @@ use crate::hparams::Hparams;
 impl Spec {
     /// The model as its file declares it: `ropewalk.rope.spec`, else its `rope.scaling.*`, else `plain`.
     ///
+    /// # Errors
+    /// A declaration that is no spec, or that no method here computes.
+    pub fn declared(hp: &Hparams) -> Result<Spec, RopeError> {
+        let Some(text) = &hp.rope_scaling.spec else { return Spec::of_keys(hp) };
+        let at = |e: RopeError| RopeError(format!("ropewalk.rope.spec: {e}"));
+        let spec: Spec = text.parse().map_err(at)?;
+        match spec.is_declared() {
+            true => Err(at(RopeError(format!("expected a method, found {spec}")))),
+            false => Ok(spec),
+        }
+    }
+
+    /// The scaling of the file's standard keys alone: what the model was trained under, whatever a conversion
+    /// declares on top.
+    ///
     /// As llama.cpp reads the keys: a factor without a type is linear, a factor of 0 is none, and
     /// `yarn_attn_factor` counts only where `yarn_ext_factor` is 0 (elsewhere llama.cpp recomputes it);
     /// `attn_factor` always multiplies, so beside a type that has no magnitude here it is an error. Under
     /// `longrope` a `factor` says nothing that the factor tensors do not, and is not used.
-    pub fn declared(hp: &Hparams) -> Result<Spec, RopeError> {
+    pub(super) fn of_keys(hp: &Hparams) -> Result<Spec, RopeError> {
         let s = &hp.rope_scaling;
-        if let Some(text) = &s.spec {
-            return text.parse().map_err(|e: RopeError| RopeError(format!("ropewalk.rope.spec: {e}")));
-        }
         let factor = s.factor.filter(|f| *f != 0.0).unwrap_or(1.0);
         let mut args: Vec<(&str, Option<Value>)> = Vec::new();
         let number = |x: Option<f64>| x.map(Value::Number);
@@ -62,7 +74,7 @@ impl Spec {
                 )))
             }
         };
-        let original = s.n_ctx_orig.filter(|n| *n > 0);
+        let original = s.n_ctx_orig.filter(|n| *n > 0 && !s.n_ctx_orig_kept);
         args.push(("original", original.map(|n| Value::Count(n.into()))));
         let part = Part::from_values(name, &args);
         let part = part.map_err(|e| RopeError(format!("rope.scaling of the file: {e}")))?;

@@ -45,7 +45,7 @@ impl Freqs {
     }
 
     /// Whether every head turns as in `other`. A factor of 1 may still round.
-    fn same_angles(&self, other: &Freqs) -> bool {
+    pub(super) fn same_angles(&self, other: &Freqs) -> bool {
         let pairs = self.n_pairs();
         let head = |of: &'_ Freqs, h: usize| (h % of.n_tables.max(1)) * pairs;
         let same = |h: usize| {

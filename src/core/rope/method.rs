@@ -40,7 +40,8 @@ impl Param {
     pub const ORIGINAL: Param = Param {
         key: "original",
         kind: Kind::Count { min: 1, max: MAX_CTX },
-        default: "the file's original_context_length, else its context_length",
+        default:
+            "the file's original_context_length, else its context_length (over a linear factor it declares)",
         unit: "tokens",
         about: "window the model was trained for",
     };
@@ -48,7 +49,7 @@ impl Param {
     pub const FACTOR: Param = Param {
         key: "factor",
         kind: Kind::Number { min: 1.0, max: 1e6 },
-        default: "context / original, at least 1",
+        default: "context / original, at least 1 and what the file declares",
         unit: "",
         about: "how many times longer than the trained window the context is to be",
     };
@@ -118,6 +119,9 @@ pub struct Geometry<'a> {
     pub n_ctx_orig: usize,
     /// Target context, tokens.
     pub n_ctx: usize,
+    /// How many times the trained window the scaling of the file itself reaches: no default factor is less. 1 where it
+    /// declares none.
+    pub own_factor: f64,
 }
 
 /// An error unless a context, and the windows of the model it is for, can be counted in 32 bits.
@@ -174,6 +178,7 @@ impl<'a> Geometry<'a> {
             n_ctx_train,
             n_ctx_orig,
             n_ctx,
+            own_factor: 1.0,
         };
         if let Some(ff) = geo.freq_factors {
             geo.check_factors("rope_freqs.weight", ff)?;
@@ -276,6 +281,8 @@ pub(super) struct Resolved {
     pub evict: bool,
     /// Settings that changed nothing in these layers: keys of settings, and the method's own name for the rest of it.
     pub idle: Vec<&'static str>,
+    /// Whether `keep-short` left the layers as the file declares them.
+    pub short: bool,
 }
 
 impl<'a> Args<'a> {
@@ -344,23 +351,33 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// `factor`, by default the target context over the trained window, at least 1; notes what it covers.
+    /// `factor`, by default the target context over the trained window, at least 1 and what the scaling of the
+    /// file reaches; notes what it covers.
     pub fn factor(&mut self, geo: &Geometry<'_>) -> Result<f64, RopeError> {
         let given = self.is_given("factor");
-        let factor = self.number("factor", || (geo.n_ctx as f64 / geo.n_ctx_orig as f64).max(1.0))?;
+        let (needed, own) = (geo.n_ctx as f64 / geo.n_ctx_orig as f64, geo.own_factor);
+        let factor = self.number("factor", || needed.max(own).max(1.0))?;
         let (name, reach) = (self.method.name, factor * geo.n_ctx_orig as f64);
-        if !given {
+        let (factor_text, n_ctx, original) = (number(factor), geo.n_ctx, geo.n_ctx_orig);
+        if !given && own > needed.max(1.0) {
             self.note(format!(
-                "{name}: factor {} = context {} over the trained window of {} tokens, at least 1.",
-                number(factor),
-                geo.n_ctx,
-                geo.n_ctx_orig
+                "{name}: factor {factor_text}, which the file declares: more than context {n_ctx} over the trained \
+                 window of {original} tokens."
+            ));
+        } else if !given {
+            self.note(format!(
+                "{name}: factor {factor_text} = context {n_ctx} over the trained window of {original} tokens, at least 1."
             ));
         } else if geo.n_ctx as f64 > reach * (1.0 + 1e-9) {
             self.note(format!(
-                "{name}: the context of {} tokens is longer than factor x original = {} tokens.",
-                geo.n_ctx,
+                "{name}: the context of {n_ctx} tokens is longer than factor x original = {} tokens.",
                 reach.floor()
+            ));
+        }
+        if given && factor < own * (1.0 - 1e-9) {
+            self.note(format!(
+                "{name}: factor {factor_text} is less than the {} that the file declares.",
+                number(own)
             ));
         }
         Ok(factor)
@@ -390,7 +407,7 @@ impl<'a> Args<'a> {
             ))),
             None => {
                 let part = Part::new(self.method, self.used);
-                Ok(Resolved { part, notes: self.notes, evict: self.evict, idle })
+                Ok(Resolved { part, notes: self.notes, evict: self.evict, idle, short: false })
             }
         }
     }

@@ -16,6 +16,7 @@ mod lm_infinite;
 mod longrope;
 mod method;
 mod ntk;
+mod own;
 mod pi;
 mod plain;
 mod plan;

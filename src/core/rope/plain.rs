@@ -1,12 +1,13 @@
-//! `plain`: the frequencies the file was trained with.
+//! `plain`: the frequencies of the model's base, without any scaling.
 
 use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// theta_j = b^(-2j/d) / f_j, with b the file's `rope.freq_base` and f its `rope_freqs.weight` (Llama 3), 1
-/// when it has none.
+/// when it has none. A scaling that the file declares is left out; [`Spec::DECLARED`](super::Spec::DECLARED) names the
+/// model with it.
 pub(super) static METHOD: Method = Method {
     name: "plain",
-    about: "the model's own frequencies, nothing changed",
+    about: "no scaling: the frequencies of the model's base (`declared` keeps what the file declares)",
     axis: Axis::Frequency,
     params: &[Param::ORIGINAL],
     apply,

@@ -1,16 +1,17 @@
 //! The plan of a rope spec for one model and one context length, by kind of layer.
 
 use super::layer_plan::LayerPlan;
-use super::method::{check_contexts, Args, Geometry, Resolved};
-use super::{settings, Part, Reach, RopeError, Spec, Value};
+use super::method::{check_contexts, Resolved};
+use super::own::{self, Own};
+use super::{settings, Axis, Part, Reach, RopeError, Spec, Value};
 use crate::hparams::{Hparams, LayerAttention};
 
 /// A rope method worked out for one model and one context length. Fixed for the life of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The spec with every default filled in. Parsing it again gives this plan, notes aside: at any context
-    /// length, but for `dynamic-ntk` with `trained` and `clex` without `factor`, which are to follow the context
-    /// and give it at the same one.
+    /// The spec with every default filled in, and with the frequencies that were kept. Parsing it again gives this
+    /// plan, notes aside: at any context length, but for `keep-short`, `dynamic-ntk` with `trained`, `clex` without
+    /// `factor` and `factors=auto` of `longrope`, which are to follow the context and give it at the same one.
     pub spec: Spec,
     /// Tokens the plan was made for.
     pub n_ctx: usize,
@@ -24,8 +25,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Works a spec out. The scaling that the file declares is replaced, not added to: only its trained
-    /// window stays, as the default of `original`.
+    /// Works a spec out. [`Spec::DECLARED`] is what the file declares.
+    ///
+    /// A spec that names frequencies replaces those that the file declares, and is never added to them: only the
+    /// trained window stays, as the default of `original`, and the declared factor, below which no default goes. A spec
+    /// of a reach method alone keeps them, as the model was trained with them, and the plan's spec names them. Its
+    /// `original` is then the context that they were made for. Where `keep-short` applies, the layers are as declared.
     ///
     /// A method acts on the kinds of layer that are rotated and see further than the trained window. The
     /// others keep the rotation that the file declares for them and their own sliding window.
@@ -36,25 +41,25 @@ impl Plan {
     /// to share the work.
     pub fn new(spec: &Spec, hp: &Hparams, n_ctx: usize) -> Result<Plan, RopeError> {
         check_contexts(hp, n_ctx, hp.n_ctx_orig())?;
-        let declared = Spec::declared(hp);
-        let mut work = Work { hp, n_ctx, spec, notes: Vec::new(), evict: false, parts: Vec::new() };
-        work.parts.resize(spec.parts().len(), None);
-        let kinds =
-            (0..hp.attention.len()).map(|k| work.kind(k, &declared)).collect::<Result<Vec<_>, _>>()?;
-        let Work { mut notes, evict, parts, .. } = work;
-        notes.extend(parts.iter().flatten().filter_map(|(_, part, idle)| idle_note(part, idle, n_ctx)));
-        let resolved = parts.into_iter().zip(spec.parts());
-        let resolved = resolved.map(|(part, given)| match part {
-            Some((_, part, _)) => Ok(part),
-            None if asks_for_nothing(given) => Ok(given.clone()),
+        if spec.is_declared() {
+            return Plan::new(&Spec::declared(hp)?, hp, n_ctx);
+        }
+        let own = Own::new(hp, n_ctx, spec);
+        let mut work = Work::new(hp, spec, &own);
+        let kinds = (0..hp.attention.len()).map(|k| work.kind(k)).collect::<Result<Vec<_>, _>>()?;
+        work.parts.iter().flatten().for_each(|(_, part, idle)| {
+            work.notes.extend(idle_note(part, idle, n_ctx));
+        });
+        let resolved = work.parts.iter().zip(spec.parts()).map(|(part, given)| match part {
+            Some((_, part, _)) => Ok(part.clone()),
+            None if given.asks_for_nothing() => Ok(given.clone()),
             None => Err(without_effect(given, hp)),
         });
-        let spec = Spec::from_parts(resolved.collect::<Result<_, _>>()?);
-        match declared {
-            Ok(own) if own == Spec::plain() || spec.contains(&own) => {}
-            Ok(own) => notes.push(format!("The file declares {own}; {spec} replaces it.")),
-            Err(e) => notes.push(format!("{spec} replaces what the file declares ({e}).")),
-        }
+        let resolved = resolved.collect::<Result<Vec<_>, _>>()?;
+        let declared = work.declared_note(&Spec::from_parts(resolved.clone()));
+        let Work { mut notes, evict, kept, .. } = work;
+        let spec = Spec::from_parts(kept.into_iter().chain(resolved).collect());
+        notes.extend(declared);
         let left_alone = kinds.iter().enumerate().filter(|(_, k)| !k.applies && spec != Spec::plain());
         for (kind, _) in left_alone {
             let who = layer_list(hp.layers_of(kind));
@@ -178,42 +183,60 @@ impl Plan {
 /// A spec being worked out, kind by kind.
 struct Work<'a> {
     hp: &'a Hparams,
-    n_ctx: usize,
     spec: &'a Spec,
+    own: &'a Own<'a>,
     notes: Vec<String>,
     evict: bool,
     /// For each part of the spec, the first kind it acted on, what it came to there, and what of it changed
     /// nothing in any.
     parts: Vec<Option<(usize, Part, Vec<&'static str>)>>,
+    /// The declared frequencies that a spec of a reach alone keeps, as the plan's spec names them.
+    kept: Option<Part>,
+    /// Whether some layers turn otherwise than the file declares.
+    replaced: bool,
+    /// Whether some layers have another reach than the file declares.
+    other_reach: bool,
+    /// Whether `keep-short` left the frequencies of some layers as the file declares them.
+    short: bool,
 }
 
-impl Work<'_> {
-    fn kind(&mut self, kind: usize, declared: &Result<Spec, RopeError>) -> Result<LayerPlan, RopeError> {
-        let (hp, spec) = (self.hp, self.spec);
+impl<'a> Work<'a> {
+    fn new(hp: &'a Hparams, spec: &'a Spec, own: &'a Own<'a>) -> Work<'a> {
+        let parts = vec![None; spec.parts().len()];
+        let (notes, kept) = (Vec::new(), None);
+        let (evict, replaced, other_reach, short) = (false, false, false, false);
+        Work { hp, spec, own, notes, evict, parts, kept, replaced, other_reach, short }
+    }
+
+    fn kind(&mut self, kind: usize) -> Result<LayerPlan, RopeError> {
+        let (hp, spec, own) = (self.hp, self.spec, self.own);
         let layer = &hp.attention[kind];
-        let Some(geo) = Geometry::new(hp, layer, self.n_ctx, None)? else {
+        let Some((mut plan, geo)) = own.unscaled(layer)? else {
             return Ok(LayerPlan::new(layer, Vec::new()));
         };
-        let mut plan = LayerPlan::new(layer, geo.table(geo.freq_base)?);
-        let acts = |part: &Part| {
-            let trained = part.original().unwrap_or_else(|| hp.n_ctx_orig());
-            layer.window.is_none_or(|window| window > trained)
-        };
-        plan.applies = spec.parts().iter().any(acts);
-        if !plan.applies {
-            let scaled = layer.rotation.is_some_and(|r| r.scaled);
-            for part in if scaled { declared.as_ref().map_err(Clone::clone)?.parts() } else { &[] } {
-                apply(part, hp, layer, self.n_ctx, &mut plan)?;
-            }
+        let acts = |axis| spec.of_axis(axis).is_some_and(|part| own.acts(part, layer));
+        let (turns, reaches) = (acts(Axis::Frequency), acts(Axis::Reach));
+        plan.applies = turns || reaches;
+        if !turns {
+            self.keep(layer, &mut plan)?;
         }
-        for (i, given) in spec.parts().iter().enumerate().filter(|(_, part)| acts(part)) {
-            let Resolved { part, notes, evict, idle } = apply(given, hp, layer, self.n_ctx, &mut plan)?;
-            self.evict |= evict;
-            for note in notes {
-                if !self.notes.contains(&note) {
-                    self.notes.push(note);
+        let mut short = false;
+        for (i, given) in spec.parts().iter().enumerate().filter(|(_, part)| own.acts(part, layer)) {
+            let before = plan.clone();
+            let mut resolved = own.apply(given, layer, &mut plan)?;
+            if given.method().axis == Axis::Frequency {
+                short = resolved.short;
+                let compared = !short && !own.is_nothing();
+                self.replaced |= compared && !own.turns_as(&plan, &before, layer).unwrap_or(false);
+                if spec.parts().len() > 1 && own.is_keys(given) {
+                    resolved.part = own::shown(given, &resolved.part);
                 }
+            } else if !resolved.short {
+                self.other_reach |= own.is_other_reach(&resolved.part, layer);
             }
+            let Resolved { part, notes, evict, idle, .. } = resolved;
+            self.evict |= evict;
+            self.note_all(notes);
             match &mut self.parts[i] {
                 None => self.parts[i] = Some((kind, part, idle)),
                 Some((_, other, all)) if *other == part => all.retain(|key| idle.contains(key)),
@@ -227,48 +250,79 @@ impl Work<'_> {
                 }
             }
         }
+        self.short |= short;
+        let whole = (short && spec.of_axis(Axis::Reach).is_none()) || !plan.applies;
+        if let Some(part) = if whole { own.part(Axis::Reach, layer)? } else { None } {
+            self.evict |= own.apply(part, layer, &mut plan)?.evict;
+        }
         plan.check(&geo, layer, spec)?;
         Ok(plan)
     }
-}
 
-/// Lets a method change the plan of one kind of rotated layer.
-fn apply(
-    part: &Part,
-    hp: &Hparams,
-    layer: &LayerAttention,
-    n_ctx: usize,
-    plan: &mut LayerPlan,
-) -> Result<Resolved, RopeError> {
-    let method = part.method();
-    let mut args = Args::new(method, part);
-    let geo = Geometry::new(hp, layer, n_ctx, part.original())?
-        .ok_or_else(|| RopeError(format!("rope method {}: the layer has no rotation", method.name)))?;
-    let original = args.count("original", || geo.n_ctx_orig as u64)?;
-    let before = plan.clone();
-    (method.apply)(&geo, &mut args, plan)?;
-    let method_idle = plan.same_within(&before, geo.n_ctx);
-    let mut idle = settings::apply(&geo, &mut args, plan)?;
-    idle.extend(method_idle.then_some(method.name));
-    let short = settings::keeps_short(&geo, &mut args)?;
-    let resolved = args.resolved(idle)?;
-    if !short {
-        return Ok(resolved);
+    /// The declared frequencies, in layers whose frequencies the spec does not change.
+    fn keep(&mut self, layer: &LayerAttention, plan: &mut LayerPlan) -> Result<(), RopeError> {
+        let (spec, own) = (self.spec, self.own);
+        let alone = plan.applies && spec.of_axis(Axis::Frequency).is_none();
+        let part = own.part(Axis::Frequency, layer).map_err(|e| match alone {
+            true => RopeError(format!(
+                "rope spec {spec} keeps the frequencies that the file declares: {e} (plain+{spec} leaves them out)"
+            )),
+            false => e,
+        })?;
+        let Some(part) = part else { return Ok(()) };
+        // A spec has one temperature: the one given takes the place of the declared one.
+        let mut args = part.args().to_vec();
+        if alone && spec.parts().iter().any(|given| given.args().iter().any(|(key, _)| settings::once(key))) {
+            args.retain(|(key, _)| !settings::of_temperature(key));
+        }
+        let part = Part::new(part.method(), args);
+        let resolved = own.apply(&part, layer, plan)?;
+        if alone && !(part.asks_for_nothing() && own.no_keys()) {
+            self.kept.get_or_insert_with(|| own::shown(&part, &resolved.part));
+            if !part.asks_for_nothing() {
+                self.note_all(resolved.notes);
+            }
+        }
+        Ok(())
     }
-    // Defaults depend on the context: what was given stands for itself at every one.
-    let mut given = part.args().to_vec();
-    given.retain(|(key, _)| *key != "original");
-    given.push(("original", Value::Count(original)));
-    *plan = before;
-    let note = format!(
-        "{part} leaves the model as it is: the context of {n_ctx} tokens is within the trained window of {original}."
-    );
-    Ok(Resolved { part: Part::new(method, given), notes: vec![note], evict: false, idle: Vec::new() })
-}
 
-/// Whether a part is the model as it is, so that nobody waits for an effect.
-fn asks_for_nothing(part: &Part) -> bool {
-    *part.method() == super::plain::METHOD && part.args().iter().all(|(key, _)| *key == "original")
+    fn note_all(&mut self, notes: Vec<String>) {
+        for note in notes {
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+    }
+
+    /// What becomes of the declared scaling under the spec, which came to `resolved`.
+    fn declared_note(&self, resolved: &Spec) -> Option<String> {
+        let own = match &self.own.spec {
+            Ok(_) if self.own.is_nothing() => return None,
+            Ok(own) => own,
+            Err(e) => {
+                return self.replaced.then(|| format!("{resolved} replaces what the file declares ({e})."))
+            }
+        };
+        let reach = resolved.of_axis(Axis::Reach);
+        let same_reach = match reach {
+            None => self.short || own.of_axis(Axis::Reach).is_none(),
+            Some(_) => !self.other_reach,
+        };
+        match (&self.kept, reach) {
+            (Some(_), Some(part)) if same_reach => {
+                Some(format!("The file declares {own}: {} keeps it and acts on top.", part.name()))
+            }
+            (Some(kept), Some(_)) => {
+                Some(format!("The file declares {own}; {resolved} keeps {kept} and replaces the rest."))
+            }
+            _ if !self.replaced && same_reach => None,
+            _ if resolved.parts().iter().any(Part::asks_for_nothing) => Some(format!(
+                "The file declares {own}; {resolved} replaces it: `{}` is the model as it ships.",
+                Spec::DECLARED
+            )),
+            _ => Some(format!("The file declares {own}; {resolved} replaces it.")),
+        }
+    }
 }
 
 /// The settings of a part that have no effect in any layer it acts on, as a sentence.
@@ -281,7 +335,7 @@ fn idle_note(part: &Part, idle: &[&str], n_ctx: usize) -> Option<String> {
     };
     let is_plain = *part.method() == super::plain::METHOD;
     let what = match (idle.contains(&name), with.is_empty()) {
-        (true, true) if asks_for_nothing(part) => return None,
+        (true, true) if part.asks_for_nothing() => return None,
         (true, true) => part.to_string(),
         (true, false) if !is_plain => format!("{name}, beside {},", list(&with)),
         _ if without.is_empty() => return None,

@@ -24,7 +24,7 @@ static SETTINGS: [Param; 4] = [
         kind: Kind::Choice(&["false", "true"]),
         default: "false",
         unit: "",
-        about: "leave the model as it is where the context is within original",
+        about: "leave the model as its file declares it where the context is within original",
     },
     Param {
         key: TEMPERATURE,
@@ -53,6 +53,11 @@ pub(super) fn of(axis: Axis) -> &'static [Param] {
 /// Whether a setting is for the whole spec, so that only one of its methods can have it.
 pub(super) fn once(key: &str) -> bool {
     key == TEMPERATURE
+}
+
+/// Whether a key is that of the attention temperature, which a spec has once, or belongs to it.
+pub(super) fn of_temperature(key: &str) -> bool {
+    [TEMPERATURE, SCALE].contains(&key)
 }
 
 /// Whether a setting changes a plan by itself; the others say how or when.
@@ -130,11 +135,11 @@ fn temperature(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) ->
     Ok(())
 }
 
-/// Whether the layers are to stay as they are because the context is within the trained window.
-pub(super) fn keeps_short(geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<bool, RopeError> {
+/// Whether the layers are to stay as the file declares them because the context is within the trained `window`.
+pub(super) fn keeps_short(window: usize, n_ctx: usize, args: &mut Args<'_>) -> Result<bool, RopeError> {
     if !args.is_given(KEEP_SHORT) {
         return Ok(false);
     }
     let asked = args.word(KEEP_SHORT, "false")? == "true";
-    Ok(asked && geo.n_ctx <= geo.n_ctx_orig)
+    Ok(asked && n_ctx <= window)
 }

@@ -4,12 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::value::{shown, suggestion};
-use super::{Method, Param, RopeError, Value, METHODS};
+use super::{Axis, Method, Param, RopeError, Value, METHODS};
 
 /// Longest spec read; 128 HARPE bases written in full take about 3 kB.
 const MAX_LEN: usize = 1 << 16;
 
 /// A rope spec as a user writes it: `name[:key=value,...]` joined by `+`. `parse(print(s)) == s`.
+///
+/// `declared` alone is the model as its file declares it.
 ///
 /// It holds known names, checked values, and parameters in the method's own order; printed, numbers have
 /// their shortest spelling.
@@ -45,6 +47,10 @@ impl Part {
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.args.iter().find(|(k, _)| *k == key).map(|(_, v)| v)
     }
+    /// Whether it is `plain` without settings, so that nobody waits for an effect.
+    pub(super) fn asks_for_nothing(&self) -> bool {
+        *self.method == super::plain::METHOD && self.args.iter().all(|(key, _)| *key == "original")
+    }
     /// The registered method.
     pub(super) fn method(&self) -> &'static Method {
         self.method
@@ -77,7 +83,14 @@ impl Part {
 }
 
 impl Spec {
-    /// The model's own frequencies and plain causal attention.
+    /// The name of the spec without a method: the model as its file declares it, which is how it opens without a spec.
+    pub const DECLARED: &str = "declared";
+
+    /// Whether the spec is [`Spec::DECLARED`]. Its plan's spec names the methods.
+    pub fn is_declared(&self) -> bool {
+        self.parts.is_empty()
+    }
+    /// The frequencies of the model's base without any scaling, and plain causal attention.
     pub fn plain() -> Spec {
         Spec::from_parts(vec![Part::new(&super::plain::METHOD, Vec::new())])
     }
@@ -89,14 +102,12 @@ impl Spec {
     pub fn part(&self, name: &str) -> Option<&Part> {
         self.parts.iter().find(|p| p.name() == name)
     }
+    /// The part of that axis, if the spec has one.
+    pub fn of_axis(&self, axis: Axis) -> Option<&Part> {
+        self.parts.iter().find(|p| p.method.axis == axis)
+    }
     pub(super) fn from_parts(parts: Vec<Part>) -> Spec {
         Spec { parts }
-    }
-    /// Whether every method and parameter of `other` is here with the same value.
-    pub(super) fn contains(&self, other: &Spec) -> bool {
-        let has =
-            |o: &Part| self.part(o.name()).is_some_and(|p| o.args.iter().all(|(k, v)| p.get(k) == Some(v)));
-        self.parts.len() == other.parts.len() && other.parts.iter().all(has)
     }
 }
 
@@ -107,7 +118,16 @@ impl FromStr for Spec {
             return Err(RopeError(format!("rope spec: expected at most {MAX_LEN} bytes, found {}", s.len())));
         }
         let mut parts: Vec<Part> = Vec::new();
+        if s.trim() == Spec::DECLARED {
+            return Ok(Spec { parts });
+        }
         for text in s.split('+') {
+            if text.trim() == Spec::DECLARED {
+                return Err(RopeError(format!(
+                    "rope spec: {} stands alone; reach methods alone keep the frequencies that a file declares",
+                    Spec::DECLARED
+                )));
+            }
             let part = parse_part(text.trim())?;
             let axis = part.method.axis;
             if let Some(other) = parts.iter().find(|other| other.method.axis == axis) {
@@ -176,6 +196,9 @@ fn find(name: &str) -> Result<&'static Method, RopeError> {
 
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_declared() {
+            return f.write_str(Spec::DECLARED);
+        }
         for (i, part) in self.parts.iter().enumerate() {
             write!(f, "{}{part}", if i == 0 { "" } else { "+" })?;
         }

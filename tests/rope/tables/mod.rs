@@ -1,5 +1,6 @@
 //! Every frequency table against formulas written a second time here; declared scaling; errors.
 
+mod declared;
 mod kinds;
 mod reach;
 mod settings;

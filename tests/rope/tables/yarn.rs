@@ -23,11 +23,11 @@ fn yarn_as_a_file_declares_it() {
         assert!((t - want).abs() < 1e-12 * want && (plan.layer(0).mscale - m).abs() < 1e-12);
     }
     assert!(plan.notes.is_empty(), "{:?}", plan.notes);
-    // Explicit: nothing of it stays but the trained window.
+    // Explicit: nothing of it stays but the trained window, and the factor where it is more than the context asks for.
     let own = self::plan("yarn", &hp, 65536).expect("valid");
     assert_eq!(
         own.spec.to_string(),
-        "yarn:factor=2,beta-fast=32,beta-slow=1,ext-factor=1,attn-factor=1,original=32768"
+        "yarn:factor=4,beta-fast=32,beta-slow=1,ext-factor=1,attn-factor=1,original=32768"
     );
     assert!(own.notes.iter().any(|n| n.contains("replaces")), "{:?}", own.notes);
     assert_close(&theta("plain", &hp, 10), &powers(1e6, 128));

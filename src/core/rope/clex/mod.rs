@@ -210,6 +210,10 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
             geo.n_ctx, geo.n_ctx_orig
         ));
     }
+    if geo.own_factor > t as f64 {
+        let own = number(geo.own_factor);
+        args.note(format!("clex: t = {t} is less than the factor {own} that the file declares."));
+    }
     if by_length > t {
         let reach = t.saturating_mul(geo.n_ctx_orig as u64);
         let n_ctx = geo.n_ctx;

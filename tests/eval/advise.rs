@@ -1,0 +1,76 @@
+//! `advise` on files that declare a scaling: the model as it ships comes first, and stands in the report as that.
+
+use std::path::PathBuf;
+
+use convert::random::{write, Shape};
+use ropewalk::control::Control;
+use ropewalk::eval::advise::{candidates, run, Params};
+use ropewalk::eval::{LmSource, SessionSource};
+use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
+use ropewalk::model::{Model, ModelParams};
+use ropewalk::rope::{Spec, METHODS};
+use ropewalk::session::SessionParams;
+use ropewalk::DType;
+
+use crate::fakes::letters;
+
+fn names(scaling: RopeScaling, ctx: usize) -> Vec<String> {
+    let hp = Hparams {
+        n_layer: 2,
+        n_ctx_train: 4096,
+        attention: vec![LayerAttention::new(4, 2, 64).rotated(1e4, 64)],
+        layers: LayerHparams::alike(2, 64),
+        rope_scaling: scaling,
+        ..Hparams::default()
+    };
+    candidates(&hp, ctx).iter().map(Spec::to_string).collect()
+}
+
+#[test]
+fn the_declared_scaling_is_measured_first_and_none_is_not() {
+    let scaling = |kind: &str, factor| RopeScaling {
+        kind: Some(kind.into()),
+        factor: Some(factor),
+        n_ctx_orig: Some(512),
+        ..RopeScaling::default()
+    };
+    let all: Vec<String> =
+        METHODS.iter().map(|m| m.name.to_owned()).filter(|name| name != "longrope").collect();
+    assert_eq!(names(RopeScaling::default(), 16384), all, "all that need no factors of the file");
+    for kind in ["linear", "yarn"] {
+        let others = all.iter().filter(|name| *name != "plain").cloned();
+        let want: Vec<String> = ["declared".to_owned()].into_iter().chain(others).collect();
+        assert_eq!(names(scaling(kind, 8.0), 16384), want);
+    }
+    // What comes to the same is not measured twice: up to the trained context most reach methods have nothing to do.
+    let found = names(scaling("yarn", 8.0), 4096);
+    assert_eq!(found[0], "declared");
+    assert!(!found.iter().any(|name| ["plain", "yarn", "self-extend"].contains(&&name[..])), "{found:?}");
+    assert!(found.iter().any(|name| name == "pi"));
+}
+
+#[test]
+fn the_report_names_what_the_file_declares() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("eval-advise.gguf");
+    write(&Shape::named("mistral3-tiny").unwrap(), DType::F32, 7, &path).unwrap();
+    let model = Model::load(&path, &ModelParams::cpu()).unwrap();
+    let source_of = |spec: &Spec| -> Box<dyn LmSource + '_> {
+        let params = SessionParams { rope: Some(spec.clone()), n_threads: 1, ..SessionParams::new(0) };
+        Box::new(SessionSource::new(&model, params))
+    };
+    let documents = [letters("a", 9000)];
+    let specs: Vec<Spec> =
+        ["declared", "plain", "pi", "ntk", "abf", "string"].iter().map(|s| s.parse().unwrap()).collect();
+    let params = Params { ctx: 1024, n_ctx_orig: model.hparams().n_ctx_orig(), seconds: 0.01 };
+    let report = run(&source_of, "m.gguf", &specs, &documents, &params, &Control::default()).unwrap();
+    let own = report.declared.clone().expect("it was measured");
+    assert!(own.starts_with("yarn:factor=4,"), "{own}");
+    let rows: Vec<_> = report.results.iter().filter(|row| row.rope == own).collect();
+    // Whatever its perplexity is, it looks for passkeys, too.
+    assert!(rows.len() == 1 && rows[0].ppl_beyond.is_some() && rows[0].passkeys.is_some(), "{report:?}");
+    let text = report.text();
+    assert!(text.contains(&format!("declared  {own}: the model as it ships")), "{text}");
+    assert!(text.contains(&format!("{own} (declared)")) && !text.contains("plain (declared)"), "{text}");
+    assert_eq!(serde_json::to_value(&report).unwrap()["declared"], own);
+    std::fs::remove_file(path).unwrap();
+}
