@@ -21,9 +21,13 @@ const N_TOKENS: usize = 200;
 type Keys = Vec<(&'static str, Value)>;
 
 fn scaling(kind: &str, factor: f32, original: Option<u32>) -> Keys {
-    let kind = ("rope.scaling.type", Value::String(kind.as_bytes().to_vec()));
+    let kind = kind_of(kind);
     let original = original.map(|n| ("rope.scaling.original_context_length", Value::U32(n)));
     [kind, ("rope.scaling.factor", Value::F32(factor))].into_iter().chain(original).collect()
+}
+
+fn kind_of(kind: &str) -> (&'static str, Value) {
+    ("rope.scaling.type", Value::String(kind.as_bytes().to_vec()))
 }
 
 /// Shapes with what their files declare, on top of the keys that they have anyway.
@@ -35,7 +39,14 @@ fn files() -> Vec<(&'static str, Shape)> {
     let factors = |step: f32| (0..32).map(|j| 1.0 + step * j as f32).collect();
     let longrope = Shape {
         longrope: Some([factors(0.5), factors(0.01)]),
-        ..with("llama-tiny", scaling("longrope", 4.0, Some(128)))
+        ..with(
+            "llama-tiny",
+            vec![
+                kind_of("longrope"),
+                ("rope.scaling.original_context_length", Value::U32(128)),
+                ("rope.scaling.attn_factor", Value::F32(1.1)),
+            ],
+        )
     };
     vec![
         ("linear", with("llama-tiny", scaling("linear", 4.0, None))),
