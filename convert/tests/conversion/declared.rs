@@ -33,11 +33,11 @@ fn files() -> Vec<(&'static str, Keys)> {
 struct Lab(tempfile::TempDir);
 
 impl Lab {
-    fn new(keys: &Keys) -> Lab {
+    fn new(keys: &[(&'static str, Value)]) -> Lab {
         let lab = Lab(tempfile::tempdir().unwrap());
         let factors = |step: f32| (0..32).map(|j| 1.0 + step * j as f32).collect();
         let longrope = Some([factors(0.5), factors(0.01)]);
-        let shape = Shape { keys: keys.clone(), longrope, ..Shape::named("llama-tiny").unwrap() };
+        let shape = Shape { keys: keys.to_vec(), longrope, ..Shape::named("llama-tiny").unwrap() };
         random::write(&shape, DType::Q8_0, 1, &lab.path("in")).unwrap();
         lab
     }
