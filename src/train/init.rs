@@ -193,6 +193,9 @@ pub(super) fn order_hash(data: &Dataset, order: SampleOrder) -> String {
     if order == SampleOrder::Shuffled || params.packing != Packing::Pack {
         hash.update((params.n_ctx as u64).to_le_bytes());
     }
+    if data.transform().is_some_and(|t| t.in_one_document()) {
+        hash.update("one document");
+    }
     hash.update(params.seed.to_le_bytes());
     for &d in data.train_documents() {
         let range = corpus.range(d as usize);

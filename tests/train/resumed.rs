@@ -69,11 +69,13 @@ fn data_setups() -> Vec<Setup> {
         Setup { n_ctx: WIDE, ..of("cip") },
         Setup { n_ctx: WIDE, doc_mask: true, mask_ends: true, ..PLAIN },
         of("pose:target=64,text=2"),
-        Setup { order: SampleOrder::Text, ..of("pose:target=64,text=2") },
+        of("pose:factor=2,join=true,text=2"),
+        Setup { order: SampleOrder::Text, ..of("pose:target=64,join=true,text=2") },
         Setup { order: SampleOrder::Text, ..of("utk:chunks=0/0.5/0.5,share=1") },
         Setup { packing: Packing::Truncate, ..PLAIN },
         Setup { packing: Packing::Long, ..PLAIN },
         Setup { longce, ..PLAIN },
+        Setup { longce: Some(LongCe::default()), ..PLAIN },
         Setup { longce, ..of("utk:chunks=0/0.5/0.5,share=1") },
         Setup { order: SampleOrder::Text, ..PLAIN },
         Setup { upsample: "fu:length=600,keep=0.5", ..PLAIN },
@@ -95,6 +97,14 @@ fn attention_setups() -> Vec<Setup> {
         of("streaming:sinks=3,window=10"),
         of("string:shifted-offset=14,local-value=4"),
         Setup { doc_mask: true, ..of("rerope:window=9,leak=3") },
+        // Sequences that 4 does not divide.
+        Setup { attention: TrainAttention::Shifted { group: None }, n_ctx: 30, ..PLAIN },
+        Setup {
+            attention: TrainAttention::Shifted { group: None },
+            packing: Packing::Truncate,
+            n_ctx: 39,
+            ..PLAIN
+        },
     ]
 }
 

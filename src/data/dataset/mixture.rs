@@ -52,6 +52,17 @@ pub enum Upsample {
     },
 }
 
+impl Upsample {
+    /// Tokens from which on a document is long, and drawn more often.
+    pub fn length(&self) -> Option<u64> {
+        match *self {
+            Upsample::None => None,
+            Upsample::Fu { length, .. } | Upsample::Global { length, .. } => Some(length),
+            Upsample::Utk { length, .. } => Some(length.saturating_add(1)),
+        }
+    }
+}
+
 impl Display for Upsample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -99,6 +99,7 @@ pub struct Dataset {
     held_out: Split,
     transform: Option<Box<dyn Transform>>,
     synthetic: Option<Synthetic>,
+    n_short: usize,
     /// An epoch and the order of its samples.
     order: Mutex<Option<(u64, Arc<[u32]>)>>,
 }
@@ -147,15 +148,20 @@ impl Dataset {
             held_out.n_samples = held_out.n_samples.min(n);
         }
         let (params, order) = (*params, Mutex::new(None));
-        Ok(Dataset { corpus, params, train, held_out, transform: None, synthetic: None, order })
+        Ok(Dataset { corpus, params, train, held_out, transform: None, synthetic: None, n_short: 0, order })
     }
 
-    /// Applies a transform to training samples; held-out samples stay as they are.
+    /// Applies a transform to training samples; held-out samples stay as they are. One that reads a sample from one
+    /// document gets each document's beginning, or its windows under [`Packing::Long`]; documents shorter than a sample are
+    /// left out ([`Dataset::n_short`]).
     ///
     /// # Errors
     /// Texts that are too short for it.
     pub fn with_transform(self, transform: Box<dyn Transform>) -> Result<Self> {
         let n_read = transform.n_read(self.params.n_ctx);
+        if transform.in_one_document() && self.params.packing != Packing::Long {
+            return self.with_heads(transform, n_read);
+        }
         check_size(&self.corpus, &self.params, n_read, &self.train.documents)?;
         let longest = self.train.documents.iter().map(|&d| length(&self.corpus, d as usize)).max();
         let (longest, shortest) = (longest.unwrap_or(0), transform.shortest());
@@ -166,6 +172,24 @@ impl Dataset {
         }
         let train = Split::new(&self.corpus, self.params.packing, self.train.documents, n_read)?;
         Ok(Dataset { train, transform: Some(transform), order: Mutex::new(None), ..self })
+    }
+
+    fn with_heads(self, transform: Box<dyn Transform>, n_read: usize) -> Result<Self> {
+        let (all, needed) = (self.train.documents, self.params.n_ctx as u64 + 1);
+        let of = |d: u32| length(&self.corpus, d as usize);
+        let documents: Vec<u32> = all.iter().copied().filter(|&d| of(d) >= needed).collect();
+        if documents.is_empty() {
+            return Err(invalid(format!(
+                "data method: a sample of context {} takes {needed} tokens of one document: none of the {} to train on \
+                 has as many, the longest has {}",
+                self.params.n_ctx,
+                all.len(),
+                all.iter().map(|&d| of(d)).max().unwrap_or(0)
+            )));
+        }
+        let n_short = all.len() - documents.len();
+        let train = Split::heads(&self.corpus, documents, n_read)?;
+        Ok(Dataset { train, n_short, transform: Some(transform), order: Mutex::new(None), ..self })
     }
 
     /// Makes some of the training samples: as many as give the share of `synthetic` in all samples. They are not
@@ -214,6 +238,11 @@ impl Dataset {
         ]
     }
 
+    /// Documents to train on that were left out because a sample of the transform takes more tokens than they have.
+    pub fn n_short(&self) -> usize {
+        self.n_short
+    }
+
     /// Number of training samples in an epoch; at least one.
     pub fn n_train(&self) -> usize {
         let text = self.train.n_samples;
@@ -229,7 +258,7 @@ impl Dataset {
     /// little shorter, count as full.
     pub fn n_inputs(&self, n: u64) -> u64 {
         let n_ctx = self.params.n_ctx as u64;
-        if self.params.packing != Packing::Truncate {
+        if self.params.packing != Packing::Truncate || self.train.heads {
             return n.saturating_mul(n_ctx);
         }
         let samples = |slot: &u32| match self.train.ends.partition_point(|&end| end <= u64::from(*slot)) {
@@ -328,6 +357,12 @@ impl Dataset {
     /// when a transform made an invalid sample.
     pub fn at(&self, token: u64) -> Result<Sample> {
         let total = self.train.ends.last().copied().unwrap_or(0);
+        if self.train.heads {
+            return Err(invalid(
+                "samples in the order of the texts: expected texts that are joined, found a data method that takes each \
+                 sample from one document (pose:..,join=true joins them)",
+            ));
+        }
         if self.params.packing != Packing::Pack || total == 0 {
             let packing = self.params.packing;
             return Err(invalid(format!(

@@ -16,6 +16,8 @@ pub(super) struct Split {
     /// Inputs of a sample as it is read.
     pub(super) n_read: usize,
     pub(super) n_samples: usize,
+    /// Samples are the beginnings of documents, of at most `n_read` inputs, as they stand there.
+    pub(super) heads: bool,
 }
 
 /// Documents joined to a sample.
@@ -97,7 +99,12 @@ impl Split {
         };
         let n_samples = u32::try_from(n)
             .map_err(|_| invalid(format!("{n} samples of {n_read} tokens: expected at most {}", u32::MAX)))?;
-        Ok(Split { packing, documents, ends, n_read, n_samples: n_samples as usize })
+        Ok(Split { packing, documents, ends, n_read, n_samples: n_samples as usize, heads: false })
+    }
+
+    /// A sample of each document, which is its beginning: nothing is put behind a document that is cut.
+    pub(super) fn heads(corpus: &Corpus, documents: Vec<u32>, n_read: usize) -> Result<Split> {
+        Ok(Split { heads: true, ..Split::new(corpus, Packing::Truncate, documents, n_read)? })
     }
 
     /// Sample `i`, before samples are shuffled.
@@ -119,6 +126,12 @@ impl Split {
         };
         let mut missing = n_read + 1;
         let mut out = Joined::default();
+        if self.heads {
+            let range = corpus.range(self.documents[next] as usize);
+            let end = range.end.min(range.start + missing);
+            out.document(corpus, range.start..end, true, end == range.end);
+            return out.sample();
+        }
         if self.packing == Packing::Truncate {
             out.truncated(corpus, self.documents[next], missing);
             return out.sample();

@@ -194,6 +194,7 @@ fn transformed_samples_are_the_same_again() {
         "utk:order=false,random=false,chunks=0/0/0.5/0.5,size=50",
         "cip",
         "pose:target=256",
+        "pose:target=256,join=true",
     ] {
         let made = || {
             let params = DatasetParams { held_out: HeldOut::Samples(2), seed: 3, ..DatasetParams::new(64) };
@@ -216,10 +217,9 @@ fn transformed_samples_are_the_same_again() {
         assert_ne!(data.settings(), plain.settings());
         // Inputs that end a document have no loss under utk.
         let masked = first.iter().flat_map(|s| s.inputs().iter().zip(&s.weights)).filter(|(t, _)| **t == EOS);
-        assert!(
-            masked.clone().count() > 0 && masked.clone().all(|(_, w)| (*w == 0.0) == spec.starts_with("utk")),
-            "{spec}"
-        );
+        // Behind the end of its document a sample of PoSE has nothing.
+        assert_eq!(masked.clone().count() == 0, spec == "pose:target=256", "{spec}");
+        assert!(masked.clone().all(|(_, w)| (*w == 0.0) == spec.starts_with("utk")), "{spec}");
     }
 }
 
@@ -236,7 +236,67 @@ fn texts_that_are_too_short_for_a_method_are_refused() {
     assert!(refused(with("utk:min-split=9")).contains("needs 9 tokens"));
     assert!(with("utk:chunks=0/1").is_ok() && with("cip").is_ok());
     let e = refused(with("pose:target=64,text=9"));
+    assert_eq!(
+        e,
+        "data method: a sample of context 16 takes 17 tokens of one document: none of the 60 to train on has as many, the \
+         longest has 2"
+    );
+    let e = refused(with("pose:target=64,text=9,join=true"));
     assert!(e.contains("a sample of context 16 is drawn from 145 tokens, the texts have 120"), "{e}");
+}
+
+/// As in the released `train_pose.py`: both chunks are of one document, of which the first five windows are read, and the
+/// first chunk is its beginning, BOS included. Documents shorter than a sample are left out.
+#[test]
+fn chunks_of_pose_are_of_one_document() {
+    let world = World::texts(&[10, 63, 64, 70, 100, 150, 320, 400, 5000, 65, 3]);
+    let of = |packing, separator: &Separator, method: &str| {
+        let params = DatasetParams { packing, seed: 5, ..DatasetParams::new(64) };
+        let data = Dataset::new(world.corpus(separator), &params).unwrap();
+        data.with_transform(parse(method, 64, Arc::new(Bytes::default()), &Knots::default()).unwrap())
+    };
+    for separator in [Separator::Bos, Separator::Both, Separator::Eos] {
+        for packing in [Packing::Pack, Packing::Truncate] {
+            let data = of(packing, &separator, "pose:factor=4").unwrap();
+            let corpus = data.corpus();
+            let length = |d: u32| corpus.range(d as usize).end - corpus.range(d as usize).start;
+            let short = (0..corpus.n_documents() as u32).filter(|&d| length(d) < 65).count();
+            assert_eq!((data.n_train(), data.n_short()), (corpus.n_documents() - short, short));
+            assert!(data.train_documents().iter().all(|&d| length(d) >= 65));
+            assert_eq!(data.n_inputs(2 * data.n_train() as u64), 2 * 64 * data.n_train() as u64);
+            for epoch in 0..20 {
+                for i in 0..data.n_train() {
+                    let (sample, text) =
+                        (data.train(epoch, i).unwrap(), data.untransformed(epoch, i).unwrap());
+                    assert_eq!((sample.tokens.len(), sample.positions.len()), (65, 64));
+                    assert!(sample.spans.iter().all(|s| s.document == 0) && sample.segment_starts == [0]);
+                    // The text is how a document begins, and the whole of it up to five windows.
+                    let begins = |d: &u32| {
+                        let range = corpus.range(*d as usize);
+                        let mut own = Vec::new();
+                        corpus.read(range.start..range.end.min(range.start + 5 * 64 + 1), &mut own);
+                        own == text.tokens
+                    };
+                    assert!(data.train_documents().iter().any(begins), "{:?}", text.tokens);
+                    let gap = sample.positions.windows(2).position(|w| w[1] != w[0] + 1).map(|at| at + 1);
+                    let first = gap.unwrap_or(1);
+                    assert_eq!(sample.tokens[..first], text.tokens[..first]);
+                    let rest = &sample.tokens[first..];
+                    assert!(text.tokens.windows(rest.len()).any(|w| w == rest), "{first}");
+                    // EOS stands nowhere but at the end of a document.
+                    assert!(sample.inputs().iter().all(|t| *t != EOS));
+                }
+            }
+        }
+    }
+    // Windows of long documents alone; texts joined; no order of the texts.
+    let data = of(Packing::Long, &Separator::Bos, "pose:factor=4").unwrap();
+    assert_eq!((data.n_train(), data.n_read()), (1 + 1 + 15, 5 * 64));
+    let joined = of(Packing::Pack, &Separator::Eos, "pose:factor=4,join=true").unwrap();
+    assert!(joined.at(7).is_ok() && samples(&joined).iter().any(|s| s.segment_starts.len() > 1));
+    let e = refused(of(Packing::Pack, &Separator::Eos, "pose:factor=4").unwrap().at(0));
+    assert!(e.contains("takes each sample from one document"), "{e}");
+    assert_ne!(of(Packing::Pack, &Separator::Eos, "pose:factor=4").unwrap().settings(), joined.settings());
 }
 
 #[test]

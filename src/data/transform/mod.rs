@@ -30,6 +30,12 @@ pub trait Transform: Send + Sync + Debug {
         n_ctx
     }
 
+    /// Whether a sample is read from one document, from its first token on, and not from texts that are joined.
+    /// Documents too short for a sample are left out.
+    fn in_one_document(&self) -> bool {
+        false
+    }
+
     /// Tokens that a document needs to be changed at all.
     fn shortest(&self) -> usize {
         1

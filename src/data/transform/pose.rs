@@ -10,25 +10,41 @@ use crate::sample::Sample;
 
 pub(super) const POSE: Method = Method {
     name: "pose",
-    about: "PoSE: the second of two chunks at a random place of a longer context, target=N",
+    about: "PoSE: the second of two chunks of a document at a random place of a longer context, target=N",
     params: &[
         ("target", "tokens of the context that positions are drawn from, more than --ctx"),
+        ("factor", "the same as a multiple of --ctx, from 2 on"),
         (
             "text",
-            "text that the two chunks are drawn from, in samples (5, as released); 1: no text is left out",
+            "most text of a document that its two chunks are drawn from, in samples (5, as released); 1: no text is \
+             left out",
         ),
+        ("join", "true: from texts that are joined, so that the chunks may be of two documents"),
     ],
     make: |args, setup| {
-        let target = args.number("target", setup.n_ctx.saturating_add(1))?;
-        let target =
-            target.ok_or_else(|| args.bad("expected target=N, the context to be trained for, found none"))?;
-        Ok(Box::new(Pose { n_ctx: setup.n_ctx, target, text: args.number("text", 1)?.unwrap_or(5) }))
+        let n_ctx = setup.n_ctx;
+        let target = match (args.number("target", n_ctx.saturating_add(1))?, args.number("factor", 2)?) {
+            (Some(_), Some(_)) => return Err(args.bad("factor stands in place of target: give one of them")),
+            (Some(target), None) => target,
+            (None, Some(factor)) => n_ctx.saturating_mul(factor),
+            (None, None) => {
+                return Err(args.bad("expected target=N, the context to be trained for, found none"))
+            }
+        };
+        if u32::try_from(target).is_err() {
+            return Err(args.bad(format!("factor: expected positions up to {}, found {target}", u32::MAX)));
+        }
+        let (text, join) = (args.number("text", 1)?.unwrap_or(5), args.flag("join", false)?);
+        Ok(Box::new(Pose { n_ctx, target, text, join }))
     },
 };
 
 /// `train_preprocess_function_pose` of the released `train_pose.py`. The first chunk has 1 to half of the tokens
 /// and starts where the text and the context do; the second ends at a uniform place of the text, and starts at a
 /// uniform place of the context. The target across the gap counts as any other does.
+///
+/// The text is that of one document from its beginning, as in the release, which takes the first `text` windows of each;
+/// a document that is shorter than a sample is left out here (the release advises to filter these).
 ///
 /// A sample is one token longer than its inputs here; positions are those of the inputs, and the last of them is
 /// at most `target - 1`.
@@ -37,8 +53,10 @@ struct Pose {
     /// Inputs of a sample.
     n_ctx: usize,
     target: usize,
-    /// Samples of text that a sample is drawn from.
+    /// Samples of text that a sample is drawn from, at most.
     text: usize,
+    /// The text is of documents that are joined.
+    join: bool,
 }
 
 impl Transform for Pose {
@@ -75,6 +93,10 @@ impl Transform for Pose {
         n_ctx.saturating_mul(self.text)
     }
 
+    fn in_one_document(&self) -> bool {
+        !self.join
+    }
+
     fn n_positions(&self) -> Option<usize> {
         Some(self.target)
     }
@@ -96,7 +118,7 @@ mod tests {
     #[test]
     fn chunks_and_positions_are_those_of_the_reference() {
         let (n_ctx, target, text) = (10, 40, 2);
-        let pose = Pose { n_ctx, target, text };
+        let pose = Pose { n_ctx, target, text, join: false };
         let (mut places, mut lengths) = (std::collections::HashSet::new(), std::collections::HashSet::new());
         for seed in 0..400 {
             let mut draws = rng(seed, "test", 0, 0);
@@ -138,11 +160,18 @@ mod tests {
         let parse = |text: &str| crate::parse_method(text, 64, tokenizer.clone(), &Default::default());
         assert_eq!(parse("pose:target=65").unwrap().n_positions(), Some(65));
         assert_eq!(parse("pose:target=128,text=3").unwrap().n_read(64), 192);
+        assert_eq!(parse("pose:factor=8").unwrap().n_positions(), Some(512));
+        assert!(parse("pose:factor=8").unwrap().in_one_document());
+        assert!(!parse("pose:factor=8,join=true").unwrap().in_one_document());
         for (text, what) in [
             ("pose", "expected target=N"),
             ("pose:target=64", "target: expected a whole number from 65"),
             ("pose:target=x", "found 'x'"),
             ("pose:target=128,text=0", "text: expected a whole number from 1"),
+            ("pose:factor=1", "factor: expected a whole number from 2"),
+            ("pose:target=128,factor=2", "factor stands in place of target"),
+            ("pose:factor=4294967295", "factor: expected positions up to 4294967295, found 274877906880"),
+            ("pose:target=128,join=yes", "join: expected true or false"),
         ] {
             let e = parse(text).unwrap_err().to_string();
             assert!(e.contains(what) && e.starts_with("data method pose: "), "{e}");
