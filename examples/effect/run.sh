@@ -57,7 +57,7 @@ finetune "$out/base.gguf" -m "$out/base-3.gguf" -d "prose=$prose:0.4" -d "recall
 
 # One recipe: the mixture the model was trained on, as many tokens of it for all, in steps of 4,096.
 recipe=(-m "$out/base.gguf" -d "prose=$prose:0.7" -d "recall=$out/second.jsonl:0.3" --targets all --rank 16 --warmup 4
-    --held-out 2 --eval-every 0 --cache "$out/long.tokens")
+    --held-out 2 --eval-every 0 --eod-mask-loss --cache "$out/long.tokens")
 third=$((steps / 3 * 4096))
 cat >"$out/abf-stages.toml" <<TOML
 # A third of the tokens at each context, with bases for 2, 4 and 8 times the window.
@@ -141,13 +141,14 @@ for seed in $seeds; do
     # The equation's velocity wants a lower rate than pairs.
     trained clex --ctx 4096 --steps "$steps" --lr 2e-4 --rope clex:max-factor=8
     trained longlora "${long[@]}" --rope pi:factor=8 --attention s2 --train norms,embeddings
-    # The same frequencies, other data.
-    trained "abf utk" "${long[@]}" "${abf[@]}" --data-method utk-80 \
+    # The same frequencies, other data. The rows of knots and marks are trained: nothing else has seen these tokens.
+    trained "abf utk" "${long[@]}" "${abf[@]}" --data-method utk-80 --train embeddings \
         --knot-tokens '<|reserved_0|>,<|reserved_1|>,<|reserved_2|>,<|reserved_3|>' \
         --mark-tokens '<|reserved_4|>,<|reserved_5|>,<|reserved_6|>,<|reserved_7|>,<|reserved_8|>'
     trained "abf cip" "${long[@]}" "${abf[@]}" --data-method cip
     trained "abf upsampled" "${long[@]}" "${abf[@]}" --upsample fu
-    trained "abf pose" --ctx 512 --batch 8 --steps "$steps" --lr 2e-3 "${abf[@]}" --data-method pose:target=4096
+    # Joined, for the records are shorter than a sequence: of single documents it would see the prose alone.
+    trained "abf pose" --ctx 512 --batch 8 --steps "$steps" --lr 2e-3 "${abf[@]}" --data-method pose:target=4096,join=true
     [ -z "${EXTRA:-}" ] || trained drope --ctx 512 --batch 8 --steps "$steps" --lr 2e-3 --rope plain:drop=1
     measure "seed-$seed"
 done

@@ -280,6 +280,11 @@ impl ParamId {
         matches!(self, ParamId::LoraA(_) | ParamId::LoraB(_))
     }
 
+    /// Whether weight decay acts on it: it leaves norms and biases alone.
+    pub fn decays(self) -> bool {
+        !matches!(self, ParamId::Bias(_) | ParamId::Norm(_) | ParamId::NormBias(_))
+    }
+
     /// The parameter of this name that only adapters have, and that a model with landmarks needs.
     pub fn added(name: &str) -> Option<ParamId> {
         let known = [ParamId::LandmarkEmbedding, ParamId::LandmarkOutput];

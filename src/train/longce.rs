@@ -8,28 +8,29 @@ use crate::model::{Error, Result};
 /// after the last few, at most `gamma`; tokens without more context than that have weight 1. No gradient goes
 /// through the weights. (`loss_weight` of the released `finetune.py`.)
 ///
-/// Each sample is run forwards once more as a whole and once more in windows of `short + stride` tokens.
+/// Each sample is run forwards once more as a whole and once more in windows of `short + stride` tokens. The first window
+/// is the beginning of the sample, so that weights differ from 1 only in samples of more tokens than that.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LongCe {
-    /// Fewest tokens of the short context.
+    /// Fewest tokens of the short context; 0: an eighth of the context, at most 4,096 ([`LongCe::at`]).
     pub short: usize,
-    /// Tokens that share a short context.
+    /// Tokens that share a short context; 0: a quarter of `short`, at most 1,024.
     pub stride: usize,
     /// Largest weight.
     pub gamma: f64,
 }
 
 impl Default for LongCe {
-    /// 4,096 tokens, a stride of 1,024, weights up to 5.
+    /// By the context: at 32,768 tokens and more the 4,096 tokens and the stride of 1,024 of the released code. Weights up to 5.
     fn default() -> Self {
-        LongCe { short: 4096, stride: 1024, gamma: 5.0 }
+        LongCe { short: 0, stride: 0, gamma: 5.0 }
     }
 }
 
 impl std::str::FromStr for LongCe {
     type Err = Error;
 
-    /// `longce`, or `longce:short=4096,stride=1024,gamma=5`.
+    /// `longce`, or `longce:short=4096,stride=1024,gamma=5`; what is left out goes by the context.
     fn from_str(text: &str) -> Result<Self> {
         let bad = |what: String| Error::Invalid(format!("loss {text}: {what}"));
         let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
@@ -55,7 +56,37 @@ impl std::str::FromStr for LongCe {
     }
 }
 
+impl std::fmt::Display for LongCe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("longce:")?;
+        for (key, n) in [("short", self.short), ("stride", self.stride)].iter().filter(|(_, n)| *n > 0) {
+            write!(f, "{key}={n},")?;
+        }
+        write!(f, "gamma={}", self.gamma)
+    }
+}
+
 impl LongCe {
+    /// The settings at a context of so many tokens: what was left out is chosen.
+    #[must_use]
+    pub fn at(self, n_ctx: usize) -> LongCe {
+        let or = |given: usize, own: usize| if given > 0 { given } else { own.max(1) };
+        let short = or(self.short, (n_ctx / 8).min(4096));
+        LongCe { short, stride: or(self.stride, (short / 4).min(1024)), ..self }
+    }
+
+    /// Refuses settings under which no token of a context is weighed. They are those of [`LongCe::at`].
+    pub(super) fn check(self, n_ctx: usize) -> Result<()> {
+        let LongCe { short, stride, .. } = self;
+        if short.saturating_add(stride) <= n_ctx {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "longce: expected short and stride of at most the context together, {n_ctx} tokens, found {short} and \
+             {stride}: all weights would be 1"
+        )))
+    }
+
     /// The weight of each target of a sequence. Weights that the sequence has already are not in it.
     pub(super) fn weights(&self, trainer: &mut Trainer<'_>, sequence: Sequence<'_>) -> Result<Vec<f32>> {
         let n = sequence.tokens.len();
@@ -76,5 +107,46 @@ impl LongCe {
             }
         }
         Ok(weights)
+    }
+}
+
+/// The samples that were weighed.
+#[derive(Debug, Default)]
+pub(super) struct Weighed {
+    samples: u64,
+    /// Those of them whose weights are all 1.
+    alike: u64,
+    /// Both of these before the step.
+    before: (u64, u64),
+    said: bool,
+}
+
+impl Weighed {
+    /// Counts a sample with these weights.
+    pub(super) fn count(&mut self, weights: &[f32]) {
+        self.samples += 1;
+        // The same context twice gives the same loss, but for rounding.
+        self.alike += u64::from(weights.iter().all(|w| (w - 1.0).abs() < 1e-4));
+    }
+
+    /// A sentence at the first step whose weights are all 1, and at the last one on how many samples had no other.
+    pub(super) fn note(&mut self, longce: LongCe, step: u64, n_steps: u64) -> Option<String> {
+        let (samples, alike) = (self.samples - self.before.0, self.alike - self.before.1);
+        self.before = (self.samples, self.alike);
+        if step == n_steps && self.alike > 0 {
+            let Weighed { samples, alike, .. } = self;
+            return Some(format!(
+                "in {alike} of {samples} sequences all weights of LongCE are 1, as in plain training"
+            ));
+        }
+        if self.said || samples == 0 || alike < samples {
+            return None;
+        }
+        self.said = true;
+        let least = longce.short.saturating_add(longce.stride);
+        Some(format!(
+            "step {step}: all weights of LongCE are 1, as in plain training: none of its documents has more than {least} \
+             tokens in a sequence, or the text before makes no difference"
+        ))
     }
 }

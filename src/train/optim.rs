@@ -1,6 +1,9 @@
 //! AdamW, learning-rate schedules, clipping, and a moving average of the trained tensors. All of it runs on
 //! the host: these tensors are small.
 
+use std::fmt;
+use std::str::FromStr;
+
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +19,8 @@ pub struct AdamW {
     pub beta2: f64,
     /// Added to the root of the latter.
     pub eps: f64,
-    /// Decay of the weights, times the learning rate.
+    /// Decay of the weights, times the learning rate. [`Optimizer`] leaves norms and biases alone
+    /// ([`ParamId::decays`](crate::ids::ParamId::decays)), as Hugging Face's trainer and Megatron do.
     pub weight_decay: f64,
 }
 
@@ -95,6 +99,35 @@ pub enum Decay {
     Linear,
     /// It falls along half a cosine to `lr_min` at the last step.
     Cosine,
+    /// It falls along a cosine whose half ends at 0, only so far that it is `lr_min` at the last step: Hugging Face's
+    /// `get_cosine_schedule_with_warmup` with `num_cycles` below 0.5.
+    #[serde(rename = "cosine-part")]
+    CosinePart,
+}
+
+/// As options have it.
+impl fmt::Display for Decay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Decay::Constant => "constant",
+            Decay::Linear => "linear",
+            Decay::Cosine => "cosine",
+            Decay::CosinePart => "cosine-part",
+        })
+    }
+}
+
+impl FromStr for Decay {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let all = [Decay::Constant, Decay::Linear, Decay::Cosine, Decay::CosinePart];
+        let named = all.into_iter().find(|decay| decay.to_string() == text);
+        named.ok_or_else(|| {
+            let names = all.map(|d| d.to_string()).join(", ");
+            Error::Invalid(format!("schedule: expected one of {names}, found {text:?}"))
+        })
+    }
 }
 
 /// Learning rate by step.
@@ -145,6 +178,12 @@ impl Schedule {
             Decay::Constant => return self.lr,
             Decay::Linear => 1.0 - done,
             Decay::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * done).cos()),
+            Decay::CosinePart if self.lr == 0.0 => return 0.0,
+            Decay::CosinePart => {
+                // The angle at which the cosine is at the last rate.
+                let end = (2.0 * self.lr_min / self.lr - 1.0).clamp(-1.0, 1.0).acos();
+                return self.lr * 0.5 * (1.0 + (end * done).cos());
+            }
         };
         self.lr_min + (self.lr - self.lr_min) * share
     }
@@ -274,7 +313,8 @@ impl Optimizer {
         let (lr, factor) = (schedule.lr(self.step), clip_factor(grad_norm, clip));
         self.step += 1;
         for ((t, grad), state) in trained.list_mut().iter_mut().zip(&grads).zip(&mut self.moments) {
-            adamw.step(self.step, lr, factor, &mut t.value, grad, state);
+            let rule = if t.id.decays() { adamw } else { AdamW { weight_decay: 0.0, ..adamw } };
+            rule.step(self.step, lr, factor, &mut t.value, grad, state);
         }
         for (mean, t) in self.average.iter_mut().flatten().zip(trained.list()) {
             average(ema, mean, &t.value);

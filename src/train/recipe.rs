@@ -1,14 +1,16 @@
 //! Training recipes of the papers, under their names.
 
+use super::longce::LongCe;
 use super::optim::{AdamW, Decay, OptimParams, Schedule, WarmupShape};
 use super::seen::TrainAttention;
+use crate::data::{Packing, Upsample};
 use crate::landmark::Landmarks;
 
 /// Names of the shapes of a warm-up.
 pub const WARMUP_SHAPES: [&str; 2] = ["linear", "log"];
 
 /// Names of schedules.
-pub const SCHEDULES: [&str; 3] = ["constant", "linear", "cosine"];
+pub const SCHEDULES: [&str; 4] = ["constant", "linear", "cosine", "cosine-part"];
 
 /// Said of recipes of full training where low-rank pairs are trained: their rates and steps are for another kind.
 pub const ALL_PARAMETERS: &str =
@@ -29,6 +31,8 @@ pub struct Recipe {
     pub n_ctx: usize,
     /// The tokens around documents, as `--separator` takes them, where the source says.
     pub separator: Option<&'static str>,
+    /// How texts become sequences, and what of them is trained on.
+    pub data: Data,
     /// The highest learning rate.
     pub lr: f64,
     /// The rate at the end, for schedules that fall.
@@ -58,6 +62,35 @@ pub struct Recipe {
     pub source: &'static str,
 }
 
+/// The data of a recipe, as the options of these names take it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Data {
+    /// The data method, `--data-method`.
+    pub method: Option<&'static str>,
+    /// The way documents become sequences.
+    pub packing: Packing,
+    /// Which documents are drawn more often.
+    pub upsample: Upsample,
+    /// Whether attention stays within documents.
+    pub doc_mask: bool,
+    /// Whether no loss is taken where a document ends.
+    pub mask_ends: bool,
+    /// The weights of targets.
+    pub longce: Option<LongCe>,
+}
+
+impl Data {
+    /// All documents joined, nothing else.
+    pub const PACKED: Data = Data {
+        method: None,
+        packing: Packing::Pack,
+        upsample: Upsample::None,
+        doc_mask: false,
+        mask_ends: false,
+        longce: None,
+    };
+}
+
 /// How long a recipe trains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
@@ -81,6 +114,15 @@ const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0
 /// The "4M tokens" of a step: 32 sequences of 128k tokens.
 const FOUR_MILLION: u64 = 1 << 22;
 
+/// The released settings at the released context; by the context at another.
+const LONGCE: LongCe = LongCe { short: 0, stride: 0, gamma: 5.0 };
+
+/// Documents under 4,096 tokens one in ten, each source up to its share (Fu et al. 2024).
+const FU: Upsample = Upsample::Fu { length: 4096, keep: 0.1 };
+
+/// The end of a cosine from 2e-5 to 0 that is left at four fifths of its way.
+const LANDMARK_END: f64 = 1.909_830_056_250_525_5e-6;
+
 /// The study's NTK-32K, as its authors' words have it.
 const LCEG: Recipe = Recipe {
     name: "lceg",
@@ -88,6 +130,7 @@ const LCEG: Recipe = Recipe {
     rope: "dynamic-ntk:trained=32768",
     n_ctx: 32_768,
     separator: Some("bos"),
+    data: Data { upsample: FU, ..Data::PACKED },
     lr: 2e-5,
     lr_min: 0.0,
     warmup: 20,
@@ -97,14 +140,14 @@ const LCEG: Recipe = Recipe {
     clip: 1.0,
     length: Amount::Tokens(1_000_000_000),
     batch: Batch::Sequences(32),
-    ema: 0.999,
+    ema: 0.0,
     attention: TrainAttention::Full,
     train: &["all"],
-    source: "paper, section 4 and appendix 9.2: rate, linear warm-up, no weight decay, a moving average of \
-             the weights with a constant that it does not state (0.999 here), 32 sequences a step. It names \
-             no decay of the rate. Betas, clipping and the 20 steps of warm-up are those of the released \
-             script. The rope is the study's best, NTK-32K; name another with --rope. BOS before each \
-             document is the form of its data",
+    source: "paper, section 4 and appendix 9.2: rate, linear warm-up, no weight decay, 32 sequences a step. It names \
+             no decay of the rate, and a moving average of the weights without its constant: none is kept here, and \
+             --ema takes one. Betas, clipping and the 20 steps of warm-up are those of the released script. The rope \
+             is the study's best, NTK-32K; name another with --rope. BOS before each document and long documents \
+             more often, source by source (Fu et al.), are the form of its data",
 };
 
 /// All recipes.
@@ -114,7 +157,8 @@ pub static RECIPES: &[Recipe] = &[
         about: "SBA-RoPE: 1,250 steps of 8 sequences",
         rope: "sba:factor=2",
         n_ctx: 4096,
-        separator: None,
+        separator: Some("bos+eos"),
+        data: Data { packing: Packing::Truncate, ..Data::PACKED },
         lr: 2e-5,
         lr_min: 0.0,
         warmup: 60,
@@ -129,7 +173,7 @@ pub static RECIPES: &[Recipe] = &[
         train: &["all"],
         source: "paper, section 3.1; it names a linear warm-up and no decay after it, and no clipping (1 \
                  here). Its other models have sba:factor=4, trained on 4,096 tokens as well. It cuts each \
-                 text to one sequence between BOS and EOS, as --packing truncate does",
+                 text to one sequence between BOS and EOS",
     },
     LCEG,
     Recipe {
@@ -151,6 +195,7 @@ pub static RECIPES: &[Recipe] = &[
         rope: "pi",
         n_ctx: 32_768,
         separator: Some("eos"),
+        data: Data::PACKED,
         lr: 2e-5,
         lr_min: 0.0,
         warmup: 20,
@@ -174,11 +219,12 @@ pub static RECIPES: &[Recipe] = &[
         rope: "plain",
         n_ctx: 512,
         separator: Some("eos"),
+        data: Data::PACKED,
         lr: 2e-5,
-        lr_min: 1.91e-6,
+        lr_min: LANDMARK_END,
         warmup: 450,
         warmup_shape: WarmupShape::Linear,
-        decay: Decay::Cosine,
+        decay: Decay::CosinePart,
         adamw: AdamW { beta2: 0.999, weight_decay: 0.1, ..ADAMW },
         clip: 1.0,
         length: Amount::Steps(15_000),
@@ -187,10 +233,11 @@ pub static RECIPES: &[Recipe] = &[
         attention: TrainAttention::Landmark(Landmarks::DEFAULT),
         train: &["all"],
         source: "README and train.py of the released code (llama/), for LLaMA 7B: 8 GPUs of 2 sequences, 8 \
-                 accumulated, 3 % warm-up; betas and clipping are the defaults of Hugging Face's trainer. Its \
-                 cosine stops at 0.4 of a period, where the rate is 1.91e-6; here the cosine ends there. Texts \
-                 are joined by EOS. The controlled study (LCEG) trains it by its own recipe: lceg-code with \
-                 --attention landmark --rope plain --ctx 512",
+                 accumulated, 3 % warm-up, a cosine that stops at 0.4 of a period; betas and clipping are the \
+                 defaults of Hugging Face's trainer. Texts are joined by EOS. Its weight decay acts on norms, too, \
+                 whose class that trainer does not know; here it leaves them alone. It trains all parameters, which \
+                 --train all does not do here under landmark attention. The controlled study (LCEG) trains it by its \
+                 own recipe: lceg-code with --attention landmark --rope plain --ctx 512",
     },
     Recipe {
         name: "harpe",
@@ -198,6 +245,7 @@ pub static RECIPES: &[Recipe] = &[
         rope: "harpe",
         n_ctx: 131_072,
         separator: Some("bos"),
+        data: Data { upsample: FU, ..Data::PACKED },
         lr: 2e-5,
         lr_min: 0.0,
         warmup: 0,
@@ -211,8 +259,9 @@ pub static RECIPES: &[Recipe] = &[
         attention: TrainAttention::Full,
         train: &["all"],
         source: "paper, section 4.4: rate, betas and tokens; it refers to Fu et al. 2024 for the rest, who \
-                 take 4M tokens a step (2^22 here), a constant rate, and BOS before each document. No weight \
-                 decay and clipping to 1 are set here",
+                 take 4M tokens a step (2^22 here), a constant rate, and BOS before each document; its data are \
+                 theirs, with long documents more often, source by source. No weight decay and clipping to 1 are \
+                 set here",
     },
     Recipe {
         name: "utk",
@@ -220,6 +269,7 @@ pub static RECIPES: &[Recipe] = &[
         rope: "abf:base=5000000",
         n_ctx: 131_072,
         separator: None,
+        data: Data { method: Some("utk-80"), mask_ends: true, ..Data::PACKED },
         lr: 1e-5,
         lr_min: 1e-6,
         warmup: 200,
@@ -233,8 +283,8 @@ pub static RECIPES: &[Recipe] = &[
         attention: TrainAttention::Full,
         train: &["all"],
         source: "paper, section 4.2: rates, warm-up, betas, tokens, 4M tokens a step (2^22 here); the base \
-                 is that of section 4.3. No weight decay and clipping to 1 are set here. Its data \
-                 method is --data-method utk-80",
+                 is that of section 4.3. Knots on 80 % of the sequences; no loss where a document ends is the \
+                 switch that its released code needs. No weight decay and clipping to 1 are set here",
     },
     Recipe {
         name: "drope",
@@ -242,6 +292,7 @@ pub static RECIPES: &[Recipe] = &[
         rope: "plain:drop=1",
         n_ctx: 4096,
         separator: None,
+        data: Data::PACKED,
         lr: 1e-4,
         lr_min: 0.0,
         warmup: 100,
@@ -265,6 +316,7 @@ pub static RECIPES: &[Recipe] = &[
         rope: "clex",
         n_ctx: 4096,
         separator: Some("bos"),
+        data: Data::PACKED,
         lr: 2e-5,
         lr_min: 0.0,
         warmup: 29,
@@ -280,7 +332,59 @@ pub static RECIPES: &[Recipe] = &[
         source: "scripts/train_lm.sh of the released code: rate, 16 x 4 x 8 sequences of 4,096, warm-up in 3 % of the \
                  steps, no weight decay, no log-scale; no EOS between documents by its dataset.py. The number of \
                  steps is left open there; its readme names 2B tokens. Betas and clipping are the defaults of Hugging \
-                 Face's trainer. The controlled study has T = 32 and SiLU, the defaults here",
+                 Face's trainer. It trains all parameters, which --train all does not do here under clex. The \
+                 controlled study has T = 32 and SiLU, the defaults here",
+    },
+    Recipe {
+        name: "longce",
+        about: "LongCE: 200 steps of 8 sequences, targets weighed by what the long context adds",
+        rope: "pi:factor=8",
+        n_ctx: 32_768,
+        separator: Some("bos"),
+        data: Data { packing: Packing::Long, longce: Some(LONGCE), ..Data::PACKED },
+        lr: 2e-5,
+        lr_min: 0.0,
+        warmup: 20,
+        warmup_shape: WarmupShape::Linear,
+        decay: Decay::Linear,
+        adamw: ADAMW,
+        clip: 1.0,
+        length: Amount::Steps(200),
+        batch: Batch::Sequences(8),
+        ema: 0.0,
+        attention: TrainAttention::Full,
+        train: &["all"],
+        source: "finetune/train.sh, finetune.py and deepspeed/zero3.json of the released code (arXiv 2410.23771), for \
+                 Llama 2 on PG-19: linear warm-up and decay, position interpolation by 8, windows of one document. 8 \
+                 sequences are what one process accumulates; how many ran is not said. Clipping is accelerate's default. \
+                 At 32,768 tokens the short context has 4,096 and a stride of 1,024; elsewhere they go by the context. \
+                 Its other form scales the base (EABF) by 4",
+    },
+    Recipe {
+        name: "pose",
+        about: "PoSE: 1,000 steps of 64 sequences of 2,048 tokens at positions of a context 64 times as long",
+        rope: "yarn",
+        n_ctx: 2048,
+        separator: Some("bos"),
+        data: Data { method: Some("pose:factor=64"), ..Data::PACKED },
+        lr: 2e-5,
+        lr_min: 0.0,
+        warmup: 10,
+        warmup_shape: WarmupShape::Log,
+        decay: Decay::Linear,
+        adamw: AdamW { beta2: 0.999, ..ADAMW },
+        clip: 1.0,
+        length: Amount::Steps(1000),
+        batch: Batch::Sequences(64),
+        ema: 0.0,
+        attention: TrainAttention::Full,
+        train: &["all"],
+        source: "script/run_train_skipos.sh, train_pose.py and configs/deepspeed_config.json of the released code (arXiv \
+                 2309.10400), for LLaMA at its own 2,048 tokens (take --ctx as the window of your model) on 8 GPUs of 8 \
+                 sequences: DeepSpeed's logarithmic warm-up and linear decay; betas and clipping are the defaults of \
+                 Hugging Face's trainer. `64 yarn` is the command of its readme; elsewhere --data-method pose:factor=8 \
+                 --rope pi. Both chunks are of one document, short ones are left out. It keeps the checkpoint of the \
+                 least validation loss; here the last one is written",
     },
 ];
 

@@ -10,6 +10,7 @@ use super::export::write_adapter;
 use super::full::write_model;
 use super::init::{order_hash, SampleOrder};
 use super::log::{History, Log};
+use super::longce::Weighed;
 use super::optim::{Optimizer, StepReport};
 use super::run_params::{settings, RunParams, RunReport};
 use super::{Sequence, Trainer};
@@ -69,6 +70,7 @@ pub struct Run<'m> {
     log: Log,
     /// Sequences trained on.
     n_seen: u64,
+    weighed: Weighed,
     /// Why the last checkpoint could not be written.
     unsaved: Option<String>,
     notes: Vec<String>,
@@ -153,6 +155,7 @@ impl<'m> Run<'m> {
             // Refuses texts that are not joined.
             data.at(params.data_offset)?;
         }
+        let params = RunParams { longce: params.longce.map(|l| l.at(data.params().n_ctx)), ..params };
         check_data(&trainer, &data, &params)?;
         let settings = settings(&trainer, &optimizer, &data, &params)?;
         let log = Log::start(None, None)?;
@@ -166,6 +169,7 @@ impl<'m> Run<'m> {
             settings,
             log,
             n_seen: 0,
+            weighed: Weighed::default(),
             unsaved,
             notes,
             _folder: folder,
@@ -252,6 +256,7 @@ impl<'m> Run<'m> {
         while self.optimizer.step < n_steps {
             let started = Instant::now();
             let (loss, step) = self.one_step()?;
+            say(control, self.params.longce.and_then(|l| self.weighed.note(l, step.step, n_steps)));
             let rate = tokens as f64 / started.elapsed().as_secs_f64();
             say(control, self.log.step(&step, loss, rate));
             if is_due(step.step) {
@@ -316,6 +321,7 @@ impl<'m> Run<'m> {
             return self.trainer.accumulate(sequence, factor as f32);
         };
         let mut weights = longce.weights(&mut self.trainer, sequence)?;
+        self.weighed.count(&weights);
         weights.iter_mut().zip(sequence.weights).for_each(|(w, of_sample)| *w *= of_sample);
         // The trainer divides by the sum of the weights; the loss is divided by the number of targets.
         let sum = |w: &[f32]| w.iter().map(|&w| f64::from(w)).sum::<f64>();
@@ -455,6 +461,7 @@ fn is_empty(sample: &Sample) -> bool {
 /// Refuses data that the trainer or another setting does not go with.
 fn check_data(trainer: &Trainer<'_>, data: &Dataset, params: &RunParams) -> Result<()> {
     let invalid = |what: String| Err(Error::Invalid(what));
+    params.longce.map_or(Ok(()), |longce| longce.check(data.params().n_ctx))?;
     if params.longce.is_some() && trainer.settings().attention.landmarks().is_some() {
         return invalid("longce: expected texts without landmarks, found landmark attention".into());
     }

@@ -137,7 +137,10 @@ pub(super) fn settings(
         ("doc-mask", text(&params.doc_mask)),
     ];
     // Named only where they are not as in checkpoints that do not know them.
+    let undecayed =
+        optimizer.params.adamw.weight_decay > 0.0 && trainer.params().list().iter().any(|t| !t.id.decays());
     let others = [
+        ("undecayed", undecayed, "norms and biases".to_owned()),
         ("attention", settings.attention != TrainAttention::Full, text(&settings.attention)),
         ("train-all", lora.all, text(&lora.all)),
         ("math", settings.math != Math::Auto, text(&settings.math)),

@@ -21,14 +21,16 @@ pub enum TrainAttention {
     Full,
     /// Shifted sparse attention (S2-Attn) of LongLoRA, arXiv 2309.12307, as its released code for flash attention
     /// has it (`llama_attn_replace.py`, `forward_flashattn`). A sequence of `L` tokens is cut into groups of `g =
-    /// L / 4`. In the first `n_head / 2` query heads, rounded down, query `i` sees the keys from `g * (i / g)` up to
+    /// L / 4`, rounded up: as that code does with the sequence padded to a multiple of 4, for no real token sees the
+    /// padding behind it. (Its script pads to the context, whatever a text takes of it: a quarter of the context as
+    /// `group` is that.) In the first `n_head / 2` query heads, rounded down, query `i` sees the keys from `g * (i / g)` up to
     /// itself. In the others groups begin `g / 2` later, and the first `g / 2` tokens are a group of their own:
     /// nothing wraps around, and nobody sees a later token. (The form without flash attention rolls the sequence
     /// and lets its last tokens see across; it is not built.)
     ///
     /// Layers with a sliding window keep it, without groups.
     Shifted {
-        /// Tokens of a group; `None` for a quarter of the sequence.
+        /// Tokens of a group; `None` for a quarter of the sequence, rounded up.
         group: Option<usize>,
     },
     /// Landmark attention. Sequences get landmark tokens, whose embedding and row of the output matrix are trained
@@ -53,7 +55,7 @@ impl TrainAttention {
     /// The tokens of a group in a sequence of `n` tokens; `None` where there are no groups.
     ///
     /// # Errors
-    /// A sequence that cannot be cut into four equal groups; groups of no token.
+    /// Groups of no token.
     pub(super) fn group(self, n: usize) -> Result<Option<usize>> {
         match self {
             TrainAttention::Full | TrainAttention::Landmark(_) => Ok(None),
@@ -61,10 +63,7 @@ impl TrainAttention {
                 Err(Error::Invalid("attention: s2: group: expected at least 1 token, found 0".into()))
             }
             TrainAttention::Shifted { group: Some(group) } => Ok(Some(group)),
-            TrainAttention::Shifted { group: None } if n.is_multiple_of(N_GROUPS) => Ok(Some(n / N_GROUPS)),
-            TrainAttention::Shifted { group: None } => Err(Error::Invalid(format!(
-                "attention: s2: expected a sequence that can be cut into {N_GROUPS} groups, found {n} tokens"
-            ))),
+            TrainAttention::Shifted { group: None } => Ok(Some(n.div_ceil(N_GROUPS).max(1))),
         }
     }
 }
@@ -202,6 +201,30 @@ mod tests {
         assert_eq!((firsts(&seen, &full, 0), firsts(&seen, &full, 1)), (vec![0; 6], vec![0, 0, 0, 0, 4, 4]));
     }
 
+    /// `forward_flashattn` step by step: the lengths of its groups (`cu_q_lens`) for a sequence padded to a multiple of 4,
+    /// of which `n` tokens are real.
+    #[test]
+    fn groups_of_any_length_are_those_of_the_released_code() {
+        for n in 1..70usize {
+            let q_len = n.div_ceil(4) * 4;
+            // int(q_len * group_size_ratio)
+            let group_size = (q_len as f64 * 0.25) as usize;
+            assert_eq!(q_len % group_size, 0);
+            let ranges = |shift: usize| {
+                let starts = (0..n).step_by(group_size).map(|s| s + shift).filter(|&s| s < n);
+                let mut bounds: Vec<usize> = std::iter::once(0).chain(starts).chain([n]).collect();
+                bounds.dedup();
+                let mut first = vec![0; n];
+                bounds.windows(2).for_each(|w| first[w[0]..w[1]].fill(w[0] as i32));
+                first
+            };
+            let seen = Seen::new(&[], n, TrainAttention::Shifted { group: None }.group(n).unwrap());
+            let full = layer(None);
+            assert_eq!(firsts(&seen, &full, 0), ranges(0), "{n}");
+            assert_eq!(firsts(&seen, &full, 1), ranges(group_size / 2), "{n}, shifted");
+        }
+    }
+
     #[test]
     fn names_are_read_as_they_are_written() {
         for text in ["full", "s2", "s2:group=7", "landmark:block=64,in-loss=false"] {
@@ -214,7 +237,5 @@ mod tests {
                 "{e}"
             );
         }
-        let e = TrainAttention::Shifted { group: None }.group(18).unwrap_err().to_string();
-        assert!(e.ends_with("into 4 groups, found 18 tokens"), "{e}");
     }
 }

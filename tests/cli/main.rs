@@ -10,6 +10,7 @@ mod eval;
 mod finetune;
 mod finetune_data;
 mod finetune_ended;
+mod finetune_recipes;
 mod hub;
 mod imatrix;
 mod killed;

@@ -114,6 +114,82 @@ fn longce_weighs_by_what_the_long_context_adds() {
     }
 }
 
+/// A short context of an eighth, a stride of a quarter of that; as released from 32,768 tokens on.
+#[test]
+fn longce_has_a_short_context_at_every_context() {
+    for (n_ctx, short, stride) in [
+        (1, 1, 1),
+        (7, 1, 1),
+        (32, 4, 1),
+        (48, 6, 1),
+        (512, 64, 16),
+        (2048, 256, 64),
+        (4096, 512, 128),
+        (16_384, 2048, 512),
+    ] {
+        let found = "longce".parse::<LongCe>().unwrap().at(n_ctx);
+        assert_eq!(found, LongCe { short, stride, gamma: 5.0 }, "{n_ctx}");
+    }
+    for n_ctx in [32_768, 131_072] {
+        let found = LongCe::default().at(n_ctx);
+        assert_eq!(found, LongCe { short: 4096, stride: 1024, gamma: 5.0 });
+    }
+    // What is given stays.
+    let given = "longce:short=300,gamma=2".parse::<LongCe>().unwrap().at(2048);
+    assert_eq!(given, LongCe { short: 300, stride: 75, gamma: 2.0 });
+    for text in ["longce:gamma=5", "longce:short=8,stride=2,gamma=1.5"] {
+        assert_eq!(text.parse::<LongCe>().unwrap().to_string(), text);
+    }
+}
+
+/// The default weighs something below 4,096 tokens; what can weigh nothing is refused; what happens to weigh nothing
+/// is said.
+#[test]
+fn longce_without_weights_is_no_silence() {
+    let world = World::new("longce-silent");
+    let run = |longce: &str, packing| {
+        let trainer = self::trainer(&world.model, "plain", None);
+        let schedule = Schedule::constant(1e-2, 3);
+        let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
+        let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
+        let longce = (longce != "ce").then(|| longce.parse::<LongCe>().unwrap());
+        let params = RunParams { longce, eval_every: Some(0), ..RunParams::default() };
+        let mut run = Run::new(trainer, optimizer, data(&world, "none", packing), params)?;
+        let notes = std::sync::Mutex::new(Vec::new());
+        let note = |text: std::fmt::Arguments<'_>| notes.lock().unwrap().push(text.to_string());
+        run.train(&Control::default().with_notes(&note)).unwrap();
+        let losses: Vec<f64> = run.history().losses.iter().map(|l| l.1).collect();
+        Ok::<_, ropewalk::model::Error>((losses, notes.into_inner().unwrap()))
+    };
+    let said = |notes: &[String]| notes.iter().filter(|n| n.contains("weights of LongCE are 1")).count();
+    let (plain, notes) = run("ce", Packing::Pack).unwrap();
+    assert_eq!(said(&notes), 0);
+    let (weighed, notes) = run("longce", Packing::Pack).unwrap();
+    assert!(weighed.iter().zip(&plain).all(|(a, b)| (a - b).abs() > 1e-4), "{weighed:?} {plain:?}");
+    assert_eq!(said(&notes), 0, "{notes:?}");
+    for (text, found) in [("longce:short=4096", "4096 and 1024"), ("longce:short=30,stride=3", "30 and 3")] {
+        let e = run(text, Packing::Pack).unwrap_err().to_string();
+        let says = "longce: expected short and stride of at most the context together, 32 tokens, found ";
+        assert_eq!(e, format!("{says}{found}: all weights would be 1"));
+    }
+    // A window behind the first has one target: the last of all.
+    assert_eq!(said(&run("longce:short=30,stride=2", Packing::Pack).unwrap().1), 0);
+    // Documents that end within the first window.
+    for i in 0..5 {
+        std::fs::write(world.path("texts").join(format!("{i}.txt")), format!("{i}: a short rope.")).unwrap();
+    }
+    let (weighed, notes) = run("longce:short=20,stride=10", Packing::Truncate).unwrap();
+    assert_eq!(said(&notes), 2, "{notes:?}");
+    assert!(notes
+        .iter()
+        .any(|n| n.starts_with("step 1: all weights of LongCE are 1, as in plain training: ")));
+    assert!(
+        notes.iter().any(|n| n.starts_with("in 3 of 3 sequences all weights of LongCE are 1")),
+        "{notes:?}"
+    );
+    assert_close(&weighed, &run("ce", Packing::Truncate).unwrap().0);
+}
+
 fn data(world: &World, method: &str, packing: Packing) -> Dataset {
     let sources = Sources::find(&[world.path("texts")], &TextOptions::default()).unwrap();
     let cache = world.path("texts.tokens");

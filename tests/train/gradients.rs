@@ -281,7 +281,7 @@ pub(crate) fn check(
 ) {
     let group = match settings.attention {
         TrainAttention::Full | TrainAttention::Landmark(_) => None,
-        TrainAttention::Shifted { group } => Some(group.unwrap_or(n / 4) as i64),
+        TrainAttention::Shifted { group } => Some(group.unwrap_or(n.div_ceil(4)) as i64),
     };
     let block = settings.attention.landmarks().map(Landmarks::block);
     check_by(about, model, settings, n, segment_starts, weighted, &|plan, segment_starts| {
@@ -386,6 +386,36 @@ fn gradients_of_shifted_sparse_attention() {
         let settings = TrainParams { portable, attention, ..settings(40, 16, "plain") };
         check(&format!("{about}, groups of {group}"), &model, &settings, 37, &[5, 20], true);
     }
+}
+
+/// Samples of any length have four groups, the last of them shorter: down to a single token.
+#[test]
+fn gradients_of_shifted_sparse_attention_at_any_length() {
+    let attention = TrainAttention::Shifted { group: None };
+    let of_values = |mut settings: TrainParams| {
+        settings.lora.targets = targets(&["v", "o", "gate", "up", "down"]);
+        settings
+    };
+    for (about, model) in models().into_iter().take(2) {
+        for portable in [false, true] {
+            // As a context of that length, and in a longer one.
+            for (n, n_ctx) in
+                [(1, 1), (2, 40), (3, 3), (5, 40), (6, 40), (7, 7), (18, 40), (37, 37), (39, 40)]
+            {
+                let settings = TrainParams { portable, attention, ..settings(n_ctx, 16, "yarn:factor=4") };
+                // In groups of one token nobody sees another, and scores have no gradient.
+                let settings = match n {
+                    ..=4 => of_values(settings),
+                    _ => settings,
+                };
+                let about = format!("{about}, s2, {n} tokens of {n_ctx}, portable {portable}");
+                check(&about, &model, &settings, n, &[], false);
+            }
+        }
+    }
+    let (about, model) = models().remove(1);
+    let settings = TrainParams { attention, ..settings(40, 16, "plain") };
+    check(&format!("{about}, s2, documents"), &model, &settings, 37, &[5, 20], true);
 }
 
 /// One group of the whole text differs from plain attention in the upper half of the heads alone, and only behind the

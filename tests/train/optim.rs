@@ -2,13 +2,14 @@
 //! loop in f64.
 
 use ropewalk::data::Separator;
+use ropewalk::ids::ParamId;
 use ropewalk::rope::Spec;
 use ropewalk::train::optim::{
     clip_factor, global_norm, AdamW, Decay, Moments, OptimParams, Optimizer, Schedule,
 };
-use ropewalk::train::recipe::{Recipe, RECIPES};
+use ropewalk::train::recipe::{Data, Recipe, RECIPES};
 use ropewalk::train::TrainAttention;
-use ropewalk::train::{Sequence, Trainer};
+use ropewalk::train::{LoraParams, Sequence, Trainer};
 
 use crate::common::some_tokens;
 use crate::gradients::{models, settings, N_VOCAB};
@@ -142,6 +143,22 @@ fn recipes_are_those_of_the_papers() {
     // Four fifths of the way from the top of a cosine to its bottom.
     let end = 2e-5 * 0.5 * (1.0 + (0.8 * std::f64::consts::PI).cos());
     assert!((landmark.lr_min - end).abs() < 1e-9 && landmark.warmup == 15_000 * 3 / 100);
+    // The released schedule, `get_cosine_schedule_with_warmup` with num_cycles = 0.4, in its own words.
+    let released = |step: u64| {
+        let (warmup, steps, num_cycles) = (450.0, 15_000.0, 0.4);
+        let step = step as f64;
+        if step < warmup {
+            return 2e-5 * step / warmup;
+        }
+        let progress = (step - warmup) / (steps - warmup);
+        2e-5 * 0f64.max(0.5 * (1.0 + (std::f64::consts::PI * num_cycles * 2.0 * progress).cos()))
+    };
+    let schedule = landmark.optimiser(15_000).schedule;
+    for step in [0, 1, 449, 450, 451, 2000, 5000, 7725, 11_000, 14_999, 15_000] {
+        let (found, want) = (schedule.lr(step), released(step));
+        assert!((found - want).abs() < 1e-18, "step {step}: {found}, expected {want}");
+    }
+    assert!((schedule.lr(7725) - 1.309e-5).abs() < 1e-8, "the middle");
     let others = RECIPES.iter().filter(|r| !["landmark", "longlora"].contains(&r.name));
     assert!(others.into_iter().all(|r| r.attention == TrainAttention::Full && r.train == ["all"]));
     assert_eq!(at("drope"), (512, 5000), "10B tokens of 4,096 each");
@@ -157,10 +174,95 @@ fn recipes_are_those_of_the_papers() {
     let AdamW { beta1, beta2, eps, weight_decay } = code.adamw;
     assert_eq!((beta1, beta2, eps, weight_decay), (0.9, 0.999, 1e-8, 0.0));
     assert_eq!((code.clip, code.ema), (1.0, 0.0));
+    let longce = Recipe::find("longce").unwrap();
+    assert_eq!((at("longce"), longce.rope, longce.n_ctx), ((8, 200), "pi:factor=8", 32_768));
+    let schedule = longce.optimiser(200).schedule;
+    assert_eq!(
+        (schedule.lr(10), schedule.lr(20), schedule.lr(110), schedule.lr(200)),
+        (1e-5, 2e-5, 1e-5, 0.0)
+    );
+    let weights = longce.data.longce.unwrap().at(longce.n_ctx);
+    assert_eq!((weights.short, weights.stride, weights.gamma), (4096, 1024, 5.0));
+    let pose = Recipe::find("pose").unwrap();
+    assert_eq!((at("pose"), pose.n_ctx, pose.adamw.beta2), ((64, 1000), 2048, 0.999));
+    let schedule = pose.optimiser(1000).schedule;
+    assert_eq!((schedule.lr(0), schedule.lr(10), schedule.lr(1000)), (0.0, 2e-5, 0.0));
+    assert!((schedule.lr(505) - 1e-5).abs() < 1e-18);
+    // No average that the paper does not state.
+    assert!(RECIPES.iter().all(|r| r.ema == 0.0));
     let paper = Recipe::find("lceg").unwrap().optimiser(954);
     assert_eq!((paper.schedule.lr(10), paper.schedule.lr(953)), (1e-5, 2e-5));
     // A warm-up of one step starts from 0, as DeepSpeed's does, and from nothing that is no number.
     assert_eq!(Schedule { warmup: 1, ..code.schedule }.lr(0), 0.0);
+}
+
+/// What each paper does with its texts.
+#[test]
+fn recipes_have_the_data_of_the_papers() {
+    let fu = "fu:length=4096,keep=0.1";
+    let of = |name: &str| {
+        let Data { method, packing, upsample, doc_mask, mask_ends, longce } =
+            Recipe::find(name).unwrap().data;
+        assert!(!doc_mask, "{name}");
+        (method.unwrap_or("none"), packing.to_string(), upsample.to_string(), mask_ends, longce.is_some())
+    };
+    let plain =
+        |packing: &str, upsample: &str| ("none", packing.to_owned(), upsample.to_owned(), false, false);
+    for name in ["harpe", "lceg", "lceg-code"] {
+        assert_eq!(of(name), plain("pack", fu), "{name}");
+    }
+    for name in ["longlora", "landmark", "clex", "drope"] {
+        assert_eq!(of(name), plain("pack", "none"), "{name}");
+    }
+    assert_eq!(of("sba"), plain("truncate", "none"));
+    assert_eq!(of("utk"), ("utk-80", "pack".into(), "none".into(), true, false));
+    assert_eq!(of("longce"), ("none", "long".into(), "none".into(), false, true));
+    assert_eq!(of("pose"), ("pose:factor=64", "pack".into(), "none".into(), false, false));
+    // Where all parameters cannot be trained as in the paper, the recipe says so by name.
+    for r in RECIPES {
+        let excepted = ["landmark", "clex"].contains(&r.name);
+        assert_eq!(r.source.contains("--train all does not do here"), excepted, "{}", r.name);
+    }
+}
+
+/// As Hugging Face's trainer and Megatron have it: a tensor without a gradient moves by decay alone, and norms and biases
+/// do not.
+#[test]
+fn weight_decay_leaves_norms_and_biases_alone() {
+    let kinds = |id: ParamId| match id {
+        ParamId::Norm(_) => "norm",
+        ParamId::NormBias(_) => "bias of a norm",
+        ParamId::Bias(_) => "bias",
+        _ => "other",
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for (about, model) in models() {
+        let mut how = settings(8, 8, "plain");
+        how.lora = LoraParams { targets: Vec::new(), all: true, ..how.lora };
+        let mut pairs = settings(8, 8, "plain");
+        (pairs.lora.norms, pairs.lora.embeddings) = (true, true);
+        for how in [how, pairs] {
+            let mut trainer = Trainer::new(&model, &how).unwrap_or_else(|e| panic!("{about}: {e}"));
+            let before = trainer.params().list().to_vec();
+            let mut p = params();
+            (p.schedule, p.ema) = (Schedule::constant(1e-2, 3), 0.0);
+            let mut optimizer = Optimizer::new(p, trainer.params()).unwrap();
+            trainer.params().zero_grads().unwrap();
+            optimizer.step(trainer.params_mut()).unwrap();
+            for (t, was) in trainer.params().list().iter().zip(&before) {
+                let kept = if kinds(t.id) == "other" { 1.0 - 1e-2 * 0.1 } else { 1.0 };
+                for (now, was) in t.value.iter().zip(&was.value) {
+                    assert!(
+                        (now - was * kept).abs() <= 1e-6 * was.abs(),
+                        "{about}: {}: {was} to {now}",
+                        t.id
+                    );
+                }
+                seen.insert(kinds(t.id));
+            }
+        }
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["bias", "bias of a norm", "norm", "other"]);
 }
 
 /// Checkpoints name the shape of a warm-up only where it is not linear, so that those of before it could be another

@@ -1,14 +1,17 @@
 //! The texts and what is made of them: options, and the data set that they come to.
 
+use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
+use anyhow::anyhow;
 use ropewalk::data::{
     self, Built, Corpus, Dataset, DatasetParams, HeldOut, Knots, Mixture, Packing, Records, Separator,
     Source, Sources, TextOptions, Transform, Upsample, MAX_TEXT,
 };
 use ropewalk::model::Model;
-use ropewalk::train::{LongCe, TrainParams};
+use ropewalk::train::{recipe, LongCe, TrainParams};
 
 use super::super::engine::draw;
 use super::super::interrupt::Interrupt;
@@ -16,14 +19,17 @@ use super::super::output::Unit;
 use super::super::{template, usage};
 use super::args::Args;
 
+/// The data method that is none, to leave out a recipe's.
+pub(super) const NO_METHOD: &str = "none";
+
 /// The texts.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Texts")]
 pub(super) struct TextArgs {
     /// pack: documents joined and cut; long: windows of documents longer than the context; truncate: a document
-    /// each, cut to the context, between BOS and EOS (SBA-RoPE)
-    #[arg(long, value_name = "HOW", default_value = "pack", value_parser = parsed::<Packing>)]
-    pub(super) packing: Packing,
+    /// each, cut to the context, between BOS and EOS (SBA-RoPE); default: pack, or the recipe's
+    #[arg(long, value_name = "HOW", value_parser = parsed::<Packing>)]
+    pub(super) packing: Option<Packing>,
     /// Order of sequences: shuffled, or text, one behind another in the texts, which is the same text at every context;
     /// default: shuffled, with --stages text
     #[arg(long, value_name = "HOW", value_parser = ["shuffled", "text"])]
@@ -32,12 +38,14 @@ pub(super) struct TextArgs {
     /// stopped
     #[arg(long, value_name = "N")]
     pub(super) data_offset: Option<u64>,
-    /// No attention across documents, and no loss where one ends (AttnMask of Untie the Knots, Llama 3)
-    #[arg(long)]
-    pub(super) doc_mask: bool,
-    /// No loss of the token that ends a document (Megatron's eod_mask_loss; so it is under --doc-mask and utk)
-    #[arg(long)]
-    eod_mask_loss: bool,
+    /// No attention across documents, and no loss where one ends (AttnMask of Untie the Knots, Llama 3); default: false,
+    /// or the recipe's
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) doc_mask: Option<bool>,
+    /// No loss of the token that ends a document (Megatron's eod_mask_loss; so it is under --doc-mask and utk); default:
+    /// false, or the recipe's
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) eod_mask_loss: Option<bool>,
     /// Held out to validate on, by document: a fraction of the text, or a number of sequences; 0: nothing
     #[arg(long, value_name = "X", default_value = "4", value_parser = held_out)]
     pub(super) held_out: HeldOut,
@@ -71,19 +79,20 @@ pub(super) struct TextArgs {
 #[command(next_help_heading = "Data method")]
 pub(super) struct MethodArgs {
     /// A change of sequences: utk-80, utk-30, utk:share=0.8,order=false, cip, pose:target=N (positions of a context
-    /// of N, for which the rope method is made, in sequences of --ctx tokens)
+    /// of N, for which the rope method is made, in sequences of --ctx tokens); default: none, or the recipe's
     #[arg(long, value_name = "SPEC", long_help = methods_help())]
-    data_method: Option<String>,
+    pub(super) data_method: Option<String>,
     /// Tokens at the cuts of utk: end of chunk 1, start of 2, end of 2, start of 3; texts, or #NUMBER; default:
     /// tokens that the vocabulary leaves unused
-    #[arg(long, value_name = "TOKEN,...", value_delimiter = ',', requires = "data_method")]
+    #[arg(long, value_name = "TOKEN,...", value_delimiter = ',')]
     knot_tokens: Vec<String>,
     /// Marks of utk: start and end of a label, start of the list of labels, between two, its end
-    #[arg(long, value_name = "TOKEN,...", value_delimiter = ',', requires = "data_method")]
+    #[arg(long, value_name = "TOKEN,...", value_delimiter = ',')]
     mark_tokens: Vec<String>,
-    /// Long documents more often: fu or global[:length=4096,keep=0.1], utk[:length=32768,weight=5]
-    #[arg(long, value_name = "HOW", default_value = "none", value_parser = parsed::<Upsample>)]
-    upsample: Upsample,
+    /// Long documents more often: fu or global[:length=4096,keep=0.1], utk[:length=32768,weight=5]; default: none, or the
+    /// recipe's
+    #[arg(long, value_name = "HOW", value_parser = parsed::<Upsample>)]
+    pub(super) upsample: Option<Upsample>,
     /// Tokens of an epoch under shares or --upsample; default: as many as repeat no document, or with --upsample
     /// utk as leave none out
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -91,14 +100,37 @@ pub(super) struct MethodArgs {
     /// Part of the sequences that are made: records of the five families of Untie the Knots; there: 0.3
     #[arg(long, value_name = "SHARE", value_parser = share)]
     synthetic: Option<f64>,
-    /// longce[:short=4096,stride=1024,gamma=5]: tokens count by how much likelier the long context makes them
-    #[arg(long, value_name = "HOW", value_parser = parsed::<LongCe>)]
-    pub(super) loss: Option<LongCe>,
+    /// longce[:short=4096,stride=1024,gamma=5]: tokens count by how much likelier the long context makes them than a short
+    /// one, by default of an eighth of it, at most 4,096 tokens; ce: all alike; default: ce, or the recipe's
+    #[arg(long, value_name = "HOW", value_parser = parsed::<Loss>)]
+    pub(super) loss: Option<Loss>,
+}
+
+/// How targets count.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Loss(pub(super) Option<LongCe>);
+
+impl FromStr for Loss {
+    type Err = ropewalk::model::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Loss(if text == "ce" { None } else { Some(text.parse()?) }))
+    }
+}
+
+impl Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(longce) => longce.fmt(f),
+            None => f.write_str("ce"),
+        }
+    }
 }
 
 /// Names and parameters of data methods, for help.
 fn methods_help() -> String {
-    let mut out = "A change of sequences, NAME or NAME:KEY=VALUE,...\n".to_owned();
+    let mut out =
+        "A change of sequences, NAME or NAME:KEY=VALUE,...; default: none, or the recipe's\n".to_owned();
     for method in data::METHODS {
         out += &format!("  {}: {}\n", method.name, method.about);
         // The first of those that share parameters lists them.
@@ -137,9 +169,68 @@ fn held_out(text: &str) -> Result<HeldOut, String> {
 impl Args {
     /// The tokens around documents where no option and no recipe says.
     pub(super) fn default_separator(&self) -> Separator {
-        match self.text.packing {
+        match self.packing() {
             Packing::Truncate => Separator::Both,
             _ => Separator::default(),
+        }
+    }
+
+    /// What no option says of the data.
+    fn recipe_data(&self) -> recipe::Data {
+        self.recipe().map_or(recipe::Data::PACKED, |r| r.data)
+    }
+
+    /// The way documents become sequences.
+    fn packing(&self) -> Packing {
+        self.text.packing.unwrap_or(self.recipe_data().packing)
+    }
+
+    /// The spec of the data method: the one given, else the recipe's.
+    fn data_method(&self) -> Option<&str> {
+        self.method.data_method.as_deref().or(self.recipe_data().method).filter(|spec| *spec != NO_METHOD)
+    }
+
+    /// An error of the data method; of one that nobody typed, with the way to go without it.
+    fn of_recipe(&self, e: data::Error) -> anyhow::Error {
+        match (self.recipe(), &self.method.data_method) {
+            (Some(recipe), None) => {
+                anyhow!("{e}; it is of recipe {}: --data-method {NO_METHOD} leaves it out", recipe.name)
+            }
+            _ => e.into(),
+        }
+    }
+
+    /// Whether attention stays within documents.
+    pub(super) fn doc_mask(&self) -> bool {
+        self.text.doc_mask.unwrap_or(self.recipe_data().doc_mask)
+    }
+
+    /// Whether no loss is taken where a document ends.
+    fn mask_ends(&self) -> bool {
+        self.text.eod_mask_loss.unwrap_or(self.recipe_data().mask_ends) || self.doc_mask()
+    }
+
+    /// The weights of targets.
+    pub(super) fn longce(&self) -> Option<LongCe> {
+        self.method.loss.map_or(self.recipe_data().longce, |loss| loss.0)
+    }
+
+    /// Which documents are drawn more often. What a recipe draws more often is left to it where there is none of them.
+    fn upsample(&self, corpus: &Corpus) -> Upsample {
+        let of_recipe = self.recipe_data().upsample;
+        if let Some(given) = self.method.upsample {
+            return given;
+        }
+        let lengths = (0..corpus.n_documents()).map(|d| corpus.range(d)).map(|range| range.end - range.start);
+        match (of_recipe.length(), lengths.max()) {
+            (Some(length), Some(longest)) if longest < length => {
+                self.out.note(format_args!(
+                    "note: --upsample {of_recipe} of the recipe is left out: no document has {length} tokens, the longest \
+                     has {longest}"
+                ));
+                Upsample::None
+            }
+            _ => of_recipe,
         }
     }
 
@@ -149,12 +240,33 @@ impl Args {
         model: &Model,
         n_ctx: usize,
     ) -> anyhow::Result<Option<Box<dyn Transform>>> {
-        let Some(spec) = &self.method.data_method else { return Ok(None) };
+        let tokens =
+            [("--knot-tokens", &self.method.knot_tokens), ("--mark-tokens", &self.method.mark_tokens)];
+        let Some(spec) = self.data_method() else {
+            return match tokens.iter().find(|(_, given)| !given.is_empty()) {
+                Some((option, _)) => {
+                    Err(usage(format!("{option}: expected a --data-method that has such tokens, found none")))
+                }
+                None => Ok(None),
+            };
+        };
         let ids = Knots { knots: self.method.knot_tokens.clone(), marks: self.method.mark_tokens.clone() };
-        let transform = data::parse_method(spec, n_ctx, Arc::new(model.vocab().clone()), &ids)?;
-        if self.text.doc_mask && transform.mixes() {
+        let transform = data::parse_method(spec, n_ctx, Arc::new(model.vocab().clone()), &ids);
+        let transform = transform.map_err(|e| self.of_recipe(e))?;
+        if self.doc_mask() && transform.mixes() {
             return Err(usage(format!(
                 "--doc-mask: --data-method {spec} mixes documents, and needs attention across them"
+            )));
+        }
+        if self.text.eod_mask_loss == Some(false) && transform.masks_ends() {
+            return Err(usage(format!(
+                "--eod-mask-loss=false: --data-method {spec} takes no loss where a document ends"
+            )));
+        }
+        if self.text.packing == Some(Packing::Pack) && transform.in_one_document() {
+            return Err(usage(format!(
+                "--packing pack: --data-method {spec} takes each sequence from one document; expected truncate or long, or \
+                 join=true in its spec"
             )));
         }
         Ok(Some(transform))
@@ -166,7 +278,12 @@ impl Args {
         if settings.n_ctx == 0 {
             settings.n_ctx = model.hparams().n_ctx_train;
         }
-        settings.n_positions = self.transform(model, settings.n_ctx)?.and_then(|t| t.n_positions());
+        let transform = match self.transform(model, settings.n_ctx) {
+            // Memory does not depend on the tokens that a recipe's method lacks.
+            Err(_) if self.plan_memory && self.method.data_method.is_none() => None,
+            made => made?,
+        };
+        settings.n_positions = transform.and_then(|t| t.n_positions());
         Ok(settings)
     }
 
@@ -183,15 +300,26 @@ impl Args {
         let corpus = self.corpus(model, settings, folder, interrupt)?;
         let params = DatasetParams {
             n_ctx: settings.n_ctx,
-            packing: self.text.packing,
+            packing: self.packing(),
             held_out: self.text.held_out,
-            mixture: Mixture { upsample: self.method.upsample, tokens: self.method.data_tokens },
-            mask_ends: self.text.eod_mask_loss || self.text.doc_mask,
+            mixture: Mixture { upsample: self.upsample(&corpus), tokens: self.method.data_tokens },
+            mask_ends: self.mask_ends(),
             seed: self.adapter.seed,
         };
         let mut dataset = Dataset::new(Arc::new(corpus), &params)?;
         if let Some(transform) = transform {
-            dataset = dataset.with_transform(transform)?;
+            dataset = dataset.with_transform(transform).map_err(|e| self.of_recipe(e))?;
+        }
+        if dataset.n_short() > 0 {
+            let n_short = dataset.n_short();
+            self.out.note(format_args!(
+                "note: {n_short} of {} documents to train on are left out: they have fewer than the {} tokens of a sequence",
+                n_short + dataset.train_documents().len(),
+                settings.n_ctx + 1
+            ));
+        }
+        if let Some(longce) = self.longce() {
+            self.out.note(format_args!("loss {} at context {}", longce.at(settings.n_ctx), settings.n_ctx));
         }
         if let Some(share) = self.method.synthetic {
             let tokenizer = Arc::new(model.vocab().clone());

@@ -1,18 +1,19 @@
 //! `--recipe` and the options beside it: how the optimiser goes, and what is said of a paper's settings.
 
-use ropewalk::data::Separator;
+use ropewalk::data::{Separator, Upsample};
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Schedule, WarmupShape};
-use ropewalk::train::recipe::{Recipe, ALL_PARAMETERS, RECIPES, SCHEDULES, WARMUP_SHAPES};
+use ropewalk::train::recipe::{Data, Recipe, ALL_PARAMETERS, RECIPES, SCHEDULES, WARMUP_SHAPES};
 
 use super::super::usage;
 use super::args::Args;
+use super::data::{Loss, NO_METHOD};
 
 /// The optimiser, its schedule and the size of its steps, or a paper's settings of them.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(super) struct RecipeArgs {
-    /// Settings of a paper, rope and context included: sba, lceg (its words), lceg-code (as released), longlora,
-    /// landmark, harpe, utk, clex; options given beside it win
+    /// Settings of a paper, rope, context and form of the data included: sba, lceg (its words), lceg-code (as released),
+    /// longlora, landmark, harpe, utk, drope, clex, longce, pose; options given beside it win
     #[arg(long, value_name = "NAME", value_parser = RECIPES.iter().map(|r| r.name).collect::<Vec<_>>())]
     pub(super) recipe: Option<String>,
     /// Steps of the optimiser; default: 100, or the recipe's
@@ -33,7 +34,8 @@ pub(super) struct RecipeArgs {
     /// How it rises: linear, or log (DeepSpeed's WarmupLR); default: linear, or the recipe's
     #[arg(long, value_name = "NAME", value_parser = WARMUP_SHAPES)]
     pub(super) warmup_shape: Option<String>,
-    /// The rate after that: constant, linear, cosine; default: constant, or the recipe's
+    /// The rate after that: constant, linear, cosine, or cosine-part, which is left where it is --lr-min (Hugging Face's
+    /// num_cycles below 0.5); default: constant, or the recipe's
     #[arg(long, value_name = "NAME", value_parser = SCHEDULES)]
     pub(super) schedule: Option<String>,
     /// Decay of the mean of gradients; default: 0.9, or the recipe's
@@ -42,7 +44,7 @@ pub(super) struct RecipeArgs {
     /// Decay of the mean of their squares; default: 0.95, or the recipe's
     #[arg(long, value_name = "X")]
     pub(super) beta2: Option<f64>,
-    /// Decay of the trained tensors; default: 0, or the recipe's
+    /// Decay of the trained tensors, but for norms and biases; default: 0, or the recipe's
     #[arg(long, value_name = "X")]
     pub(super) weight_decay: Option<f64>,
     /// Scale gradients down to this norm; 0: never; default: 1, or the recipe's
@@ -99,12 +101,11 @@ impl Args {
                 None => base.schedule.warmup_shape,
             },
             steps,
-            decay: match given.schedule.as_deref() {
-                Some("linear") => Decay::Linear,
-                Some("cosine") => Decay::Cosine,
-                Some(_) => Decay::Constant,
-                None => base.schedule.decay,
-            },
+            decay: given
+                .schedule
+                .as_deref()
+                .and_then(|name| name.parse().ok())
+                .unwrap_or(base.schedule.decay),
         };
         let adamw = AdamW {
             beta1: given.beta1.unwrap_or(base.adamw.beta1),
@@ -125,10 +126,11 @@ impl Args {
         let (sequences, steps) = (recipe.batch(n_ctx), recipe.steps(n_ctx, batch));
         let OptimParams { adamw, schedule, clip, ema } = recipe.optimiser(steps);
         let separator = recipe.separator.unwrap_or("auto");
+        let data = of_data(&recipe.data);
         let mut notes = vec![
             format!(
-                "recipe {} ({}): rope {}, context {}, attention {}, separator {separator}, {steps} steps of {sequences} \
-                 sequences at context {n_ctx}, lr {:e} to {:e} {:?}, {} steps of {:?} warm-up, betas {} and \
+                "recipe {} ({}): rope {}, context {}, attention {}, separator {separator}, {data}, {steps} steps of \
+                 {sequences} sequences at context {n_ctx}, lr {:e} to {:e} {}, {} steps of {:?} warm-up, betas {} and \
                  {}, weight decay {}, clip {clip}, ema {ema}",
                 recipe.name,
                 recipe.about,
@@ -169,6 +171,16 @@ impl Args {
                 self.text.separator.as_ref().map(|v| named(v)),
                 recipe.separator.unwrap_or("auto").to_owned(),
             ),
+            ("packing", self.text.packing.map(|v| text(&v)), text(&recipe.data.packing)),
+            (
+                "data-method",
+                self.method.data_method.clone(),
+                recipe.data.method.unwrap_or(NO_METHOD).to_owned(),
+            ),
+            ("upsample", self.method.upsample.map(|v| text(&v)), text(&recipe.data.upsample)),
+            ("doc-mask", self.text.doc_mask.map(|v| text(&v)), text(&recipe.data.doc_mask)),
+            ("eod-mask-loss", self.text.eod_mask_loss.map(|v| text(&v)), text(&recipe.data.mask_ends)),
+            ("loss", self.method.loss.map(|v| text(&v)), text(&Loss(recipe.data.longce))),
             ("attention", self.attention.map(|v| text(&v)), text(&recipe.attention)),
             ("steps", given.steps.map(|v| text(&v)), text(&steps)),
             ("batch", given.batch.map(|v| text(&v)), text(&batch)),
@@ -176,7 +188,7 @@ impl Args {
             ("lr-min", given.lr_min.map(|v| text(&v)), text(&schedule.lr_min)),
             ("warmup", given.warmup.map(|v| text(&v)), text(&schedule.warmup)),
             ("warmup-shape", given.warmup_shape.clone(), named(&schedule.warmup_shape)),
-            ("schedule", given.schedule.clone(), named(&schedule.decay)),
+            ("schedule", given.schedule.clone(), text(&schedule.decay)),
             ("beta1", given.beta1.map(|v| text(&v)), text(&adamw.beta1)),
             ("beta2", given.beta2.map(|v| text(&v)), text(&adamw.beta2)),
             ("weight-decay", given.weight_decay.map(|v| text(&v)), text(&adamw.weight_decay)),
@@ -189,4 +201,19 @@ impl Args {
             |(name, given, own)| format!("recipe {}: --{name} {given} replaces its {own}.", recipe.name);
         Ok(replaced.map(note).collect())
     }
+}
+
+/// The data of a recipe in a line: its packing, and what is not as it is without a recipe.
+fn of_data(data: &Data) -> String {
+    let mut out = format!("packing {}", data.packing);
+    let method = data.method.map(|method| format!("data method {method}"));
+    let upsample = (data.upsample != Upsample::None).then(|| format!("upsampling {}", data.upsample));
+    let loss = data.longce.map(|longce| format!("loss {longce}"));
+    let masks =
+        [(data.doc_mask, "attention within documents"), (data.mask_ends, "no loss where a document ends")];
+    let masks = masks.into_iter().filter(|(set, _)| *set).map(|(_, name)| name.to_owned());
+    for part in [method, upsample, loss].into_iter().flatten().chain(masks) {
+        out += &format!(", {part}");
+    }
+    out
 }

@@ -1,0 +1,228 @@
+//! `ropewalk finetune --recipe`: the data of the papers, what replaces it, and what is said where it cannot be.
+
+use crate::common::program::{run, run_in, Output};
+use crate::finetune::{fails, Folder};
+use ropewalk::train::recipe::RECIPES;
+
+const KNOTS: [&str; 4] = ["--knot-tokens", "#1,#2,#3,#4", "--mark-tokens", "#5,#6,#7,#11,#12"];
+
+/// A run in the folder with options that make it small, unless others are given.
+fn finetune(folder: &Folder, output: &str, more: &[&str]) -> Output {
+    let defaults = [("--ctx", "48"), ("--block", "20"), ("--held-out", "2"), ("--lr", "0.01")];
+    let (model, texts, output) = (folder.path("tiny.gguf"), folder.path("texts"), folder.path(output));
+    let mut args =
+        vec!["finetune", "-m", &model, "-d", &texts, "-o", &output, "--device", "cpu", "-t", "1", "--json"];
+    for (option, value) in defaults.into_iter().filter(|(option, _)| !more.contains(option)) {
+        args.extend([option, value]);
+    }
+    args.extend(more);
+    run(&args)
+}
+
+/// Options behind a recipe's name that make it short.
+fn small<'a>(recipe: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["--recipe", recipe, "--steps", "2", "--batch", "1"], more].concat()
+}
+
+fn kinds(folder: &Folder, more: &[&str]) -> (Vec<String>, Vec<u64>, Output) {
+    let out = finetune(folder, "shown.gguf", &[more, &["--inspect-data"]].concat());
+    let found = out.json();
+    let pieces = found["sample"].as_array().unwrap();
+    let kinds = pieces.iter().map(|p| p["kind"].as_str().unwrap().to_owned()).collect();
+    let documents = pieces.iter().map(|p| p["document"].as_u64().unwrap()).collect();
+    (kinds, documents, out)
+}
+
+/// Every recipe trains by its name, on texts whose documents are long enough for its context.
+#[test]
+fn each_recipe_trains_on_its_data() {
+    let folder = Folder::new();
+    for recipe in RECIPES {
+        let knots: &[&str] = if recipe.name == "utk" { &KNOTS } else { &[] };
+        let output = format!("{}.gguf", recipe.name);
+        let out = finetune(&folder, &output, &small(recipe.name, knots));
+        let report = out.json();
+        assert_eq!(report["steps"].as_u64(), Some(2), "{}: {out:?}", recipe.name);
+        let data = recipe.data;
+        let told = report["recipe"][0].as_str().unwrap();
+        assert!(told.contains(&format!("packing {}", data.packing)), "{told}");
+        assert!(data.method.is_none_or(|method| told.contains(&format!("data method {method}"))), "{told}");
+        assert!(!out.stderr.contains("steps the moving average is"), "{}: {}", recipe.name, out.stderr);
+        let left_out = out
+            .stderr
+            .contains("--upsample fu:length=4096,keep=0.1 of the recipe is left out: no document has 4096");
+        assert_eq!(left_out, told.contains("upsampling fu:length=4096,keep=0.1"), "{}", out.stderr);
+        // It goes on under the same words, and not under other data.
+        let again = finetune(&folder, &output, &[&small(recipe.name, knots)[..], &["--resume"]].concat());
+        assert!(again.json()["steps"] == 2 && again.stderr.contains("goes on after step 2"), "{again:?}");
+        let other = if recipe.data.method == Some("utk-80") { "none" } else { "cip" };
+        let packing = if recipe.name == "pose" { &["--packing", "truncate"][..] } else { &[] };
+        let other = [&small(recipe.name, &[])[..], &["--resume", "--data-method", other], packing].concat();
+        let refused = finetune(&folder, &output, &other);
+        let said = fails(&refused, 1);
+        assert!(said.contains("the run was started with"), "{}: {said}", recipe.name);
+    }
+    let inspect = run(&["inspect", &folder.path("pose.gguf"), "--json"]).stdout;
+    assert!(inspect.contains(&(64 * 48).to_string()), "{inspect}");
+}
+
+#[test]
+fn options_replace_the_data_of_a_recipe() {
+    let folder = Folder::new();
+    let utk = small("utk", &KNOTS);
+    // Four sequences of five are tangled: some of those shown first.
+    let found: Vec<String> = ["1", "2", "3", "4"]
+        .iter()
+        .flat_map(|s| kinds(&folder, &[&utk[..], &["--seed", s]].concat()).0)
+        .collect();
+    assert!(found.iter().any(|k| k == "knot"), "{found:?}");
+    let (found, _, out) = kinds(&folder, &small("utk", &["--data-method", "none", "--eod-mask-loss=false"]));
+    assert!(found.iter().all(|k| k == "text"), "{found:?}");
+    for says in ["--data-method none replaces its utk-80.", "--eod-mask-loss false replaces its true."] {
+        assert!(out.stderr.contains(says), "{says}: {}", out.stderr);
+    }
+    // A document each; joined where that is asked for.
+    for i in 0..40 {
+        std::fs::write(folder.file(&format!("texts/short-{i}.txt")), format!("{i}: a rope, a yarn")).unwrap();
+    }
+    let (_, documents, _) = kinds(&folder, &small("sba", &["--ctx", "200"]));
+    assert_eq!(documents, [0]);
+    let (_, documents, out) = kinds(&folder, &small("sba", &["--ctx", "1900", "--packing", "pack"]));
+    assert!(documents.len() > 1, "{documents:?}");
+    assert!(out.stderr.contains("--packing pack replaces its truncate."), "{}", out.stderr);
+    let more = ["--upsample", "fu:length=300,keep=0", "--loss", "longce"];
+    let out = finetune(&folder, "lceg.gguf", &small("lceg", &more));
+    assert!(out.json()["recipe"].to_string().contains("upsampling fu:length=4096,keep=0.1"));
+    for says in [
+        "--upsample fu:length=300,keep=0 replaces its fu:length=4096,keep=0.1.",
+        "--loss longce:gamma=5 replaces its ce.",
+        "loss longce:short=6,stride=1,gamma=5 at context 48",
+    ] {
+        assert!(out.stderr.contains(says), "{says}: {}", out.stderr);
+    }
+    let out = finetune(&folder, "ce.gguf", &small("longce", &["--loss", "ce", "--data-method", "none"]));
+    assert!(
+        out.json()["steps"] == 2 && out.stderr.contains("--loss ce replaces its longce:gamma=5."),
+        "{out:?}"
+    );
+    assert!(!out.stderr.contains("--data-method none replaces"), "{}", out.stderr);
+}
+
+/// Both chunks of PoSE are of one document; what is too short for it is left out, and said.
+#[test]
+fn pose_takes_both_chunks_from_one_document() {
+    let folder = Folder::new();
+    let pose = ["--data-method", "pose:factor=4", "--rope", "yarn:factor=4"];
+    for i in 0..20 {
+        std::fs::write(folder.file(&format!("texts/short-{i}.txt")), format!("{i}: a rope, a yarn")).unwrap();
+    }
+    for seed in ["1", "2", "3", "4"] {
+        let (_, documents, out) = kinds(&folder, &[&pose[..], &["--seed", seed]].concat());
+        assert!(documents.iter().all(|d| *d == 0), "{documents:?}");
+        assert!(
+            out.stderr.contains("documents to train on are left out: they have fewer than the 49 tokens"),
+            "{out:?}"
+        );
+    }
+    let (_, documents, out) = kinds(&folder, &[&pose[..], &["--packing", "long"]].concat());
+    assert!(documents.iter().all(|d| *d == 0), "{out:?}");
+    for i in 0..6 {
+        std::fs::remove_file(folder.file(&format!("texts/{i}.txt"))).unwrap();
+    }
+    let out = finetune(&folder, "none.gguf", &[&pose[..], &["--held-out", "0"]].concat());
+    let said = fails(&out, 1);
+    assert!(
+        said.contains("takes 49 tokens of one document: none of the 20 to train on has as many"),
+        "{said}"
+    );
+    let out = finetune(&folder, "none.gguf", &small("pose", &["--held-out", "0"]));
+    assert!(fails(&out, 1).contains("it is of recipe pose: --data-method none leaves it out"), "{out:?}");
+    // Joined texts are enough.
+    let joined =
+        ["--data-method", "pose:factor=4,join=true,text=2", "--rope", "yarn:factor=4", "--steps", "1"];
+    assert_eq!(finetune(&folder, "joined.gguf", &joined).json()["steps"], 1);
+}
+
+/// LongLoRA's groups in samples of any length: documents, odd contexts, a few tokens.
+#[test]
+fn shifted_sparse_attention_takes_samples_of_any_length() {
+    let folder = Folder::new();
+    for i in 1..14 {
+        std::fs::write(folder.file(&format!("texts/short-{i}.txt")), "rope yarn hemp"[..i].to_owned())
+            .unwrap();
+    }
+    let all = ["--attention", "s2", "--batch", "8", "--steps", "3"];
+    for (i, more) in [&["--packing", "truncate"][..], &["--ctx", "47"], &["--ctx", "5"], &["--ctx", "1"]]
+        .iter()
+        .enumerate()
+    {
+        let report = finetune(&folder, &format!("{i}.gguf"), &[&all[..], more].concat()).json();
+        assert_eq!(report["steps"], 3, "{more:?}: {report}");
+        assert!(report["loss"].as_f64().unwrap() > 0.0);
+    }
+}
+
+/// Stages take a recipe's data, too, and go on with it.
+#[test]
+fn stages_have_the_data_of_a_recipe() {
+    let folder = Folder::new();
+    let text = "[[stage]]\nctx = 24\nsteps = 2\n[[stage]]\nctx = 48\nsteps = 2\n";
+    std::fs::write(folder.file("stages.toml"), text).unwrap();
+    let stages = folder.path("stages.toml");
+    let texts = folder.path("texts");
+    let (model, output) = (folder.path("tiny.gguf"), folder.path("stages.gguf"));
+    let run = |more: &[&str]| {
+        let head =
+            ["finetune", "-m", &model, "-d", &texts, "-o", &output, "--recipe", "utk", "--stages", &stages];
+        let tail = ["--batch", "1", "--warmup", "1", "--block", "20", "--device", "cpu", "-t", "1", "--json"];
+        run_in(folder.dir.path(), &[&head[..], &tail, &KNOTS, more].concat())
+    };
+    let out = run(&[]);
+    assert_eq!(out.json()["stages"].as_array().map(Vec::len), Some(2), "{out:?}");
+    let again = run(&["--resume"]);
+    assert_eq!(again.stderr.matches("goes on after step 2").count(), 2, "{again:?}");
+    let other = run(&["--resume", "--data-method", "utk-30"]);
+    assert!(fails(&other, 1).contains("data-method: the run was started with utk [(0.8"), "{other:?}");
+}
+
+#[test]
+fn what_makes_no_sense_beside_a_recipe_is_said() {
+    let folder = Folder::new();
+    let model = folder.path("tiny.gguf");
+    for recipe in RECIPES {
+        let head = ["finetune", "-m", &model, "--device", "cpu", "--plan-memory", "--json"];
+        let plan = run(&[&head[..], &["--recipe", recipe.name, "--ctx", "512"]].concat()).json();
+        assert_eq!(plan["ctx"], 512, "{}", recipe.name);
+    }
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["--recipe", "utk"], 1, "--data-method none leaves it out"),
+        (&["--recipe", "utk", "--doc-mask"], 2, "--doc-mask: --data-method utk-80 mixes documents"),
+        (
+            &["--recipe", "utk", "--eod-mask-loss=false"],
+            2,
+            "--eod-mask-loss=false: --data-method utk-80 takes no loss",
+        ),
+        (&["--knot-tokens", "#1,#2"], 2, "--knot-tokens: expected a --data-method that has such tokens"),
+        (&["--recipe", "utk", "--data-method", "none"], 2, "--knot-tokens: expected a --data-method"),
+        (
+            &["--recipe", "pose", "--packing", "pack"],
+            2,
+            "--packing pack: --data-method pose:factor=64 takes each",
+        ),
+        (&["--recipe", "pose", "--order", "text"], 1, "takes each sample from one document"),
+        (
+            &["--recipe", "longce", "--loss", "longce:short=4096"],
+            1,
+            "together, 48 tokens, found 4096 and 1024",
+        ),
+    ];
+    for (more, code, says) in cases {
+        let knots: &[&str] =
+            if says.contains("leaves it out") || more[0] == "--knot-tokens" { &[] } else { &KNOTS };
+        let knots = if more.contains(&"utk") { knots } else { &[] };
+        let out = finetune(&folder, "x.gguf", &[more, knots, &["--steps", "20", "--batch", "1"]].concat());
+        let said = fails(&out, code);
+        assert!(said.contains(says), "{more:?}: {said}");
+    }
+    assert!(!folder.file("x.gguf").exists());
+}
