@@ -5,32 +5,63 @@ use std::ffi::CString;
 use std::ops::Range;
 use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use libc::{c_char, c_int, c_void};
-
-/// Mapped files that are known at once; those beyond end the program without a word, as all would.
-const MAX_MAPS: usize = 1024;
 
 const AFTER_PATH: &[u8] =
     b": cannot be read any more: the file was cut short, or its disk failed, while it was in use\n";
 
-/// A mapped range of memory and its file. Read by a signal handler, so without locks.
+/// A mapped range of memory and its file, or a place for one: as many as were mapped at once, none of which is freed. Read by
+/// a signal handler, so without locks.
 struct Entry {
-    taken: AtomicBool,
+    /// Odd while what follows changes.
+    version: AtomicUsize,
     start: AtomicUsize,
     end: AtomicUsize,
     path: AtomicPtr<c_char>,
+    /// The entry that was made before.
+    next: Option<&'static Entry>,
 }
 
-static MAPS: [Entry; MAX_MAPS] = [const {
-    Entry {
-        taken: AtomicBool::new(false),
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        path: AtomicPtr::new(null_mut()),
+/// The entry that was made last: from it the handler finds all.
+static LAST: AtomicPtr<Entry> = AtomicPtr::new(null_mut());
+/// Entries of no map. Whoever holds it is the only one to write entries.
+static FREE: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
+
+impl Entry {
+    /// All entries, of maps or not.
+    fn all() -> impl Iterator<Item = &'static Entry> {
+        // SAFETY: null, or an entry that is never freed.
+        let last = unsafe { LAST.load(Ordering::Acquire).as_ref() };
+        std::iter::successors(last, |entry| entry.next)
     }
-}; MAX_MAPS];
+
+    /// Puts another range and file in the place of those that it has, whose path it returns. For one thread at a time.
+    fn set(&self, memory: Range<usize>, path: *mut c_char) -> *mut c_char {
+        self.version.fetch_add(1, Ordering::Relaxed);
+        // What follows is not seen before the version is odd.
+        fence(Ordering::Release);
+        self.start.store(memory.start, Ordering::Relaxed);
+        self.end.store(memory.end, Ordering::Relaxed);
+        let before = self.path.swap(path, Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::Release);
+        before
+    }
+
+    /// The path of its file, if the address is in its range. An entry that changes meanwhile has none: that of a map that
+    /// is read does not change.
+    fn path_at(&self, address: usize) -> Option<*const c_char> {
+        let version = self.version.load(Ordering::Acquire);
+        let range = self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed);
+        let path = self.path.load(Ordering::Relaxed);
+        // What was read is not younger than the version that is read now.
+        fence(Ordering::Acquire);
+        let whole = version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
+        (whole && range.contains(&address)).then_some(path.cast_const())
+    }
+}
 
 /// Threads fail together; one speaks.
 static SAID: AtomicBool = AtomicBool::new(false);
@@ -38,9 +69,14 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// The action that was set before, for faults elsewhere. Written once, before the handler can run.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
 
-/// A place in the table, given back when it is dropped.
-#[derive(Debug)]
-pub(crate) struct Registered(usize);
+/// The entry of a map, given back when it is dropped.
+pub(crate) struct Registered(&'static Entry);
+
+impl std::fmt::Debug for Registered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registered").finish_non_exhaustive()
+    }
+}
 
 /// Remembers that memory is that of a file, if the handler is installed.
 pub(crate) fn register(memory: Range<usize>, path: &Path) -> Option<Registered> {
@@ -50,25 +86,38 @@ pub(crate) fn register(memory: Range<usize>, path: &Path) -> Option<Registered> 
     // No line of its own, and nothing a terminal would obey.
     let shown: String =
         path.display().to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    let path = CString::new(shown).ok()?;
-    let free = |e: &Entry| e.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    let at = MAPS.iter().position(free)?;
-    MAPS[at].path.store(path.into_raw(), Ordering::Release);
-    MAPS[at].end.store(memory.end, Ordering::Release);
-    MAPS[at].start.store(memory.start, Ordering::Release);
-    Some(Registered(at))
+    Some(Registered::new(memory, CString::new(shown).ok()?))
+}
+
+impl Registered {
+    fn new(memory: Range<usize>, path: CString) -> Registered {
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = free.pop().unwrap_or_else(|| {
+            // SAFETY: null, or an entry that is never freed.
+            let next = unsafe { LAST.load(Ordering::Relaxed).as_ref() };
+            let entry: &'static Entry = Box::leak(Box::new(Entry {
+                version: AtomicUsize::new(0),
+                start: AtomicUsize::new(0),
+                end: AtomicUsize::new(0),
+                path: AtomicPtr::new(null_mut()),
+                next,
+            }));
+            LAST.store(std::ptr::from_ref(entry).cast_mut(), Ordering::Release);
+            entry
+        });
+        entry.set(memory, path.into_raw());
+        Registered(entry)
+    }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        let entry = &MAPS[self.0];
-        entry.start.store(0, Ordering::Release);
-        entry.end.store(0, Ordering::Release);
-        let path = entry.path.swap(null_mut(), Ordering::AcqRel);
-        // SAFETY: from `into_raw` in `register`, and taken out once. The handler reads the path of an entry only
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = self.0.set(0..0, null_mut());
+        // SAFETY: from `into_raw` in `Registered::new`, and taken out once. The handler reads the path of an entry only
         // when a thread fails inside its range, and who reads a map has not dropped it.
         drop(unsafe { CString::from_raw(path) });
-        entry.taken.store(false, Ordering::Release);
+        free.push(self.0);
     }
 }
 
@@ -109,28 +158,96 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void)
             0
         }
     };
-    for entry in &MAPS {
-        let (start, end) = (entry.start.load(Ordering::Acquire), entry.end.load(Ordering::Acquire));
-        if start != 0 && (start..end).contains(&address) {
-            while SAID.swap(true, Ordering::AcqRel) {
-                // SAFETY: waits for a signal, or the end of the process.
-                unsafe { libc::pause() };
-            }
-            let path = entry.path.load(Ordering::Acquire);
-            // SAFETY: the path of an entry is NUL-terminated, and not freed while its map is read.
-            let path = unsafe { std::slice::from_raw_parts(path.cast::<u8>(), libc::strlen(path)) };
-            for part in [b"error: ", path, AFTER_PATH] {
-                // SAFETY: a valid slice. What cannot be written is lost.
-                unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
-            }
-            // SAFETY: ends the process.
-            unsafe { libc::_exit(1) };
+    if let Some(path) = Entry::all().find_map(|entry| entry.path_at(address)) {
+        while SAID.swap(true, Ordering::AcqRel) {
+            // SAFETY: waits for a signal, or the end of the process.
+            unsafe { libc::pause() };
         }
+        // SAFETY: the path of an entry is NUL-terminated, and not freed while its map is read, as this thread does.
+        let path = unsafe { std::slice::from_raw_parts(path.cast::<u8>(), libc::strlen(path)) };
+        for part in [b"error: ", path, AFTER_PATH] {
+            // SAFETY: a valid slice. What cannot be written is lost.
+            unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
+        }
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(1) };
     }
     // SAFETY: the action from before, never freed. The signal is blocked until this returns and is then
     // delivered to that action.
     unsafe {
         libc::sigaction(libc::SIGBUS, BEFORE.load(Ordering::Acquire), null_mut());
         libc::raise(libc::SIGBUS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Map, Unchanging};
+
+    /// Set for the process that loses a file.
+    const ALONE: &str = "ROPEWALK_FILES_TEST_ALONE";
+
+    /// More maps than any table of a fixed size would have been made for: a split model has up to 65,535 files.
+    #[test]
+    fn the_last_of_many_maps_is_named() {
+        const N: usize = 5000;
+        let test = "vanished::tests::the_last_of_many_maps_is_named";
+        if let Ok(folder) = std::env::var(ALONE) {
+            explain_vanished_files();
+            let [part, last] = ["part", "last"].map(|name| Path::new(&folder).join(name));
+            let map = |path: &Path| Map::open(path, Unchanging::while_mapped()).unwrap();
+            // Some are given back, and taken again.
+            drop((0..100).map(|_| map(&part)).collect::<Vec<_>>());
+            let parts: Vec<Map> = (0..N).map(|_| map(&part)).collect();
+            let cut = map(&last);
+            std::fs::File::options().write(true).open(&last).unwrap().set_len(0).unwrap();
+            let byte = std::hint::black_box(&cut)[cut.len() - 1];
+            unreachable!("read {byte}, beside {} maps", parts.len());
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["part", "last"] {
+            std::fs::write(folder.path().join(name), vec![1; 1 << 16]).unwrap();
+        }
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        alone.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(ALONE, folder.path());
+        let output = alone.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let expected = format!("error: {}: cannot be read any more", folder.path().join("last").display());
+        assert!(
+            output.status.code() == Some(1) && said.starts_with(&expected),
+            "{:?}: {said}",
+            output.status
+        );
+    }
+
+    /// Entries are read while others write them: no address is ever in a range made of the ends of two.
+    #[test]
+    fn entries_are_read_whole() {
+        // Addresses that no map of this process has.
+        let (low, high) = (16..32, 64..96);
+        let path = |name: &str| CString::new(name).unwrap();
+        let stays = Registered::new(128..256, path("stays"));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        drop(Registered::new(low.clone(), path("low")));
+                        drop(Registered::new(high.clone(), path("high")));
+                    }
+                });
+            }
+            let at = |address: usize| Entry::all().find_map(|entry| entry.path_at(address));
+            for _ in 0..200_000 {
+                assert!(at(48).is_none(), "between two ranges");
+                let found = at(200).expect("a map that stays");
+                // SAFETY: the path of an entry that stays.
+                assert_eq!(unsafe { std::ffi::CStr::from_ptr(found) }, c"stays");
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        drop(stays);
+        assert!(Entry::all().all(|entry| entry.path_at(200).is_none()));
     }
 }
