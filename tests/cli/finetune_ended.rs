@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+#[cfg(unix)]
+use crate::common::process::hang_up_as_usual;
 use crate::common::program::{command, run};
 use crate::finetune::{fails, figures, Folder};
 use serde_json::Value;
@@ -54,6 +56,7 @@ fn signal(child: &Child, name: &str) {
 #[cfg(unix)]
 #[test]
 fn a_signal_saves_and_stops() {
+    hang_up_as_usual();
     let folder = Folder::new();
     for (name, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
         let output = format!("{}.gguf", &name[1..]);

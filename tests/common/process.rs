@@ -3,6 +3,18 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+/// Sees to it that processes started from now on are ended by SIGHUP unless they do something about it, as it is where
+/// nobody ignores it. Under `nohup` it is ignored, and a process passes that on to those that it starts; a signal that it
+/// handles is not passed on. Until it ends this test program takes no notice of SIGHUP either.
+#[cfg(unix)]
+pub fn hang_up_as_usual() {
+    static HANDLED: std::sync::Once = std::sync::Once::new();
+    const SIGHUP: i32 = 1;
+    HANDLED.call_once(|| {
+        signal_hook::flag::register(SIGHUP, Default::default()).expect("a handler");
+    });
+}
+
 /// Set for a process that has one test to run.
 const ALONE: &str = "ROPEWALK_TEST_ALONE";
 
