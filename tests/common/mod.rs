@@ -6,12 +6,15 @@ pub mod fetched;
 pub mod naive;
 pub mod process;
 pub mod program;
+pub mod rounding;
 
 use std::path::{Path, PathBuf};
 
 pub use fetched::{default_model, fetched};
+use rounding::two_orders;
 
 use convert::random::{write, Shape};
+use ropewalk::hparams::Hparams;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::session::{Batch, Session, SessionParams};
 use ropewalk::{DType, Token};
@@ -19,11 +22,15 @@ use ropewalk::{DType, Token};
 /// Threads of an engine under test: ggml's threads wait for each other by spinning, which two tests at once make slow.
 pub const N_THREADS: usize = 1;
 
-/// Cache types, with the largest difference of two logits (their deviation is near 2) that another order of the same sums
-/// may make. Measured: 6e-6, 2e-2, 6e-3, 2e-2. ggml's flash attention sums the values of an F16 cache in F16 when few
+/// The largest difference of two logits that another order of the same sums may make in a small model: their deviation is near
+/// 2, and some 1,700 roundings lead to them ([`roundings`] of two layers and some hundred tokens).
+pub const LOGITS: f64 = 2.0 * two_orders(1_700);
+
+/// Cache types, with the largest difference of two logits that another order of the same sums may make: [`LOGITS`], and
+/// measured 2e-2, 6e-3, 2e-2. ggml's flash attention sums the values of an F16 cache in F16 when few
 /// tokens run; a key rounded to the next value of its type counts for more, the coarser the type.
 pub const KV: [(DType, f64); 4] =
-    [(DType::F32, 5e-5), (DType::F16, 6e-2), (DType::Q8_0, 5e-2), (DType::Q4_0, 0.2)];
+    [(DType::F32, LOGITS), (DType::F16, 6e-2), (DType::Q8_0, 5e-2), (DType::Q4_0, 0.2)];
 
 /// The needle essays.
 pub fn essays() -> String {
@@ -87,6 +94,27 @@ pub fn assert_close(a: &[f32], b: &[f32], bound: f64, what: &str) {
     let d = distance(a, b);
     println!("{what}: {d:.2e}");
     assert!(d <= bound, "{what}: logits differ by {d}, allowed {bound}");
+}
+
+/// Roundings that lead to a logit behind `n` tokens, one after the other: the terms of each layer's sums. Those of a gradient are
+/// three times as many, for the way back has a sum for each operand of a product, and one over all tokens.
+pub fn roundings(hp: &Hparams, n: usize) -> usize {
+    // A norm, and the product that follows it.
+    let read = 2 * hp.n_embd;
+    let of_layer = |il: usize| {
+        let layer = &hp.layers[il];
+        let mixed = match (layer.kind, &hp.delta_net) {
+            // Each token's change of the state has a sum over keys, and another reads it.
+            (None, Some(net)) => net.n_conv + n * (net.n_embd_head + 2) + net.n_embd_head + net.n_embd_v(),
+            // Scores, the softmax, weighted values.
+            _ => {
+                let attention = hp.layer_attention(il);
+                attention.n_embd_head + 2 * n + attention.n_embd_q()
+            }
+        };
+        read + mixed + read + layer.n_ff
+    };
+    (0..hp.layers.len()).map(of_layer).sum::<usize>() + read + hp.n_vocab
 }
 
 /// Tokens of one sequence, all rows wanted.

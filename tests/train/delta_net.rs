@@ -13,7 +13,8 @@ use ropewalk::train::{
 use ropewalk::DType;
 
 use crate::common::naive::worst_row;
-use crate::common::{load, open, score, scratch, some_tokens, with_kv};
+use crate::common::rounding::{rounding, two_orders};
+use crate::common::{load, open, roundings, score, scratch, some_tokens, with_kv};
 use crate::gradients::{check, fill, settings, targets, N_VOCAB};
 use crate::landmark::adapter;
 use crate::landmark_session::{exact, without_landmark, BLOCK};
@@ -78,8 +79,8 @@ fn documents_do_not_see_each_other() {
     let alone = [&tokens[..20], &tokens[19..]].map(|part| trainer.losses(Sequence::new(part)).unwrap());
     let both = Sequence { segment_starts: &[19], ..Sequence::new(&tokens) };
     let (packed, apart) = (trainer.losses(both).unwrap(), alone.concat());
-    let off = packed.iter().zip(&apart).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-    assert!(off < 5e-6 && packed.len() == apart.len(), "{off:.1e}");
+    let off = packed.iter().zip(&apart).map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f64::max);
+    assert!(off < two_orders(roundings(model.hparams(), 33)) && packed.len() == apart.len(), "{off:.1e}");
 }
 
 /// Sessions put the landmarks where training had them, and states run over them.
@@ -93,7 +94,7 @@ fn a_session_with_landmarks_is_the_model_that_was_trained() {
     let want = without_landmark(&exact(&model, &tokens));
     let mut session = open(&with, &with_kv(100, DType::F32));
     let worst = worst_row(&score(&mut session, &tokens), &want, N_VOCAB);
-    assert!(worst < 1e-5, "{worst:e}");
+    assert!(worst < rounding(roundings(model.hparams(), 100)), "{worst:e}");
 }
 
 /// Attention in groups and landmarks are for the layers with attention; delta-nets read the text as it is.
@@ -122,6 +123,8 @@ fn blocks_threads_and_what_is_kept_do_not_matter() {
         let model = model(name, DType::F32);
         let whole = settings(96, 96, "plain");
         let (loss, want) = gradients(&model, &whole, 90);
+        let n = roundings(model.hparams(), 90);
+        let (of_loss, of_gradients) = (two_orders(n), two_orders(3 * n + 90));
         for n_block in [1, 2, 7, 32, 89, 90] {
             let mut first = None;
             for (keep, n_threads) in
@@ -135,7 +138,8 @@ fn blocks_threads_and_what_is_kept_do_not_matter() {
                     norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied())
                 });
                 let off = off.fold(0.0, f64::max);
-                assert!(off < 2e-5 && (l - loss).abs() < 1e-6, "{name}: {n_block} {keep:?}: {off:.1e}");
+                let close = off < of_gradients && (l - loss).abs() < of_loss * loss;
+                assert!(close, "{name}: {n_block} {keep:?}: {off:.1e} of {of_gradients:.1e}, {l} and {loss}");
                 let first = first.get_or_insert_with(|| got.clone());
                 assert!(*first == got, "{name}: {n_block} {keep:?} is not the same to the bit");
             }
@@ -156,6 +160,7 @@ fn the_loss_is_that_of_a_session() {
         }
         let mut trainer = Trainer::new(&model, &how).unwrap();
         let tokens = some_tokens(40, N_VOCAB);
+        let bound = two_orders(roundings(model.hparams(), 40));
         let session_loss = |model: &Model| {
             let mut session = open(model, &with_kv(40, DType::F32));
             let nll = session.nll(&tokens, 1..tokens.len()).unwrap();
@@ -163,7 +168,7 @@ fn the_loss_is_that_of_a_session() {
         };
         let want = trainer.loss(Sequence::new(&tokens)).unwrap();
         let found = session_loss(&model);
-        assert!((found / want - 1.0).abs() < 1e-5, "{name}: {found}, {want} in training");
+        assert!((found / want - 1.0).abs() < bound, "{name}: {found}, {want} in training");
         fill(&mut trainer);
         let path = scratch(&format!("delta-{name}.gguf"));
         write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
@@ -171,7 +176,7 @@ fn the_loss_is_that_of_a_session() {
         let tuned =
             Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
         let (want, found) = (trainer.loss(Sequence::new(&tokens)).unwrap(), session_loss(&tuned));
-        assert!((found / want - 1.0).abs() < 1e-5, "{name}, tuned: {found}, {want} in training");
+        assert!((found / want - 1.0).abs() < bound, "{name}, tuned: {found}, {want} in training");
     }
 }
 

@@ -8,7 +8,7 @@ use ropewalk::train::{Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
 use crate::common::naive::{worst_row, Naive};
-use crate::common::{assert_close, open, params, score, scratch, some_tokens, with_kv};
+use crate::common::{assert_close, open, params, score, scratch, some_tokens, with_kv, LOGITS};
 use crate::gradients::{fill, models, moved, with_landmarks, Documents, N_VOCAB};
 use crate::landmark::{adapter, how};
 
@@ -64,7 +64,7 @@ fn logits_are_those_of_the_definition() {
     let (model, with) = pair("landmark-exact.gguf");
     let tokens = some_tokens(100, N_VOCAB);
     let want = without_landmark(&exact(&model, &tokens));
-    for (kv, bound) in [(DType::F32, 1e-5), (DType::F16, 5e-3), (DType::Q8_0, 5e-2)] {
+    for (kv, bound) in [(DType::F32, LOGITS), (DType::F16, 5e-3), (DType::Q8_0, 5e-2)] {
         let mut session = open(&with, &with_kv(100, kv));
         let worst = worst_row(&score(&mut session, &tokens), &want, N_VOCAB);
         assert!(worst < bound, "{}: {worst:e}", kv.name());
@@ -90,7 +90,7 @@ fn the_loss_is_that_of_the_trainer() {
         let exps: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
         sum += (exps + landmark.exp()).ln() - f64::from(row[tokens[i + 1] as usize]);
     }
-    assert!((loss - sum / 100.0).abs() < 1e-5, "{loss}, expected {}", sum / 100.0);
+    assert!((loss - sum / 100.0).abs() < LOGITS, "{loss}, expected {}", sum / 100.0);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn batches_of_any_size_are_one_text() {
     let want = score(&mut open(&with, &kv), &tokens);
     for n_ubatch in [1, 5, 7, 64] {
         let rows = score(&mut open(&with, &SessionParams { n_ubatch, ..kv.clone() }), &tokens);
-        assert_close(&rows, &want, 2e-5, &format!("{n_ubatch} at once"));
+        assert_close(&rows, &want, LOGITS, &format!("{n_ubatch} at once"));
     }
     // Token by token, and in pieces that end beside, at and behind a landmark.
     for pieces in [vec![1; 90], vec![5, 1, 6, 7, 11, 60]] {
@@ -111,7 +111,7 @@ fn batches_of_any_size_are_one_text() {
             at += n;
             assert_eq!(session.tokens(0), &tokens[..at]);
         }
-        assert_close(&rows, &want, 2e-5, "pieces");
+        assert_close(&rows, &want, LOGITS, "pieces");
     }
 }
 
@@ -162,7 +162,7 @@ fn sequences_do_not_see_each_other() {
         live.iter().enumerate().for_each(|(i, &s)| rows[s].extend_from_slice(logits.row(i)));
     }
     for (s, (rows, alone)) in rows.iter().zip(&alone).enumerate() {
-        assert_close(rows, alone, 2e-5, &format!("sequence {s}"));
+        assert_close(rows, alone, LOGITS, &format!("sequence {s}"));
     }
     // A copy goes on as its source does.
     session.clear();
@@ -175,8 +175,8 @@ fn sequences_do_not_see_each_other() {
     let logits = session.decode(&batch).unwrap();
     for i in 0..20 {
         let want = &alone[1][(20 + i) * N_VOCAB..][..N_VOCAB];
-        assert_close(logits.row(2 * i), want, 2e-5, "the source");
-        assert_close(logits.row(2 * i + 1), want, 2e-5, "the copy");
+        assert_close(logits.row(2 * i), want, LOGITS, "the source");
+        assert_close(logits.row(2 * i + 1), want, LOGITS, "the copy");
     }
     // Endings share their text.
     let endings = [texts[1][20..31].to_vec(), texts[0][..3].to_vec(), texts[1][20..21].to_vec()];
@@ -184,7 +184,7 @@ fn sequences_do_not_see_each_other() {
         let text = [&texts[1][..20], ending].concat();
         let nll = open(&with, &kv).nll(&text, 20..text.len()).unwrap();
         let logprobs: Vec<f32> = nll.iter().map(|x| -x).collect();
-        assert_close(&scored.logprobs, &logprobs, 2e-5, "an ending");
+        assert_close(&scored.logprobs, &logprobs, LOGITS, "an ending");
     }
 }
 

@@ -6,7 +6,7 @@ use ropewalk::session::{Attention, Session, SessionParams};
 use ropewalk::DType;
 
 use crate::common::naive::worst_row;
-use crate::common::{assert_close, open, params, score, scratch, some_tokens, with_kv};
+use crate::common::{assert_close, open, params, score, scratch, some_tokens, with_kv, LOGITS};
 use crate::gradients::N_VOCAB;
 use crate::landmark_session::{exact_of, pair, pair_of, without_landmark, BLOCK};
 
@@ -27,11 +27,11 @@ fn logits_are_those_of_the_definition() {
             let mut session = open(&with, &taking(top, piece, with_kv(100, DType::F32)));
             let got = score(&mut session, &tokens);
             let worst = worst_row(&got, &want, N_VOCAB);
-            assert!(worst < 1e-5, "model {i}, {top} blocks, pieces of {pieces}: {worst:e}");
+            assert!(worst < LOGITS, "model {i}, {top} blocks, pieces of {pieces}: {worst:e}");
             // Up to the last token that sees no more blocks than are taken, it is full attention; behind it no more.
             let same = (top + pieces - 1) * (BLOCK - 1);
             let rows = (same * N_VOCAB, 100 * N_VOCAB);
-            assert_close(&got[..rows.0], &full[..rows.0], 2e-5, "as many blocks as are taken");
+            assert_close(&got[..rows.0], &full[..rows.0], LOGITS, "as many blocks as are taken");
             let off =
                 got[rows.0..].iter().zip(&full[rows.0..]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(off > 1e-2, "model {i}, {top} blocks: {off:e}");
@@ -44,7 +44,7 @@ fn as_many_as_there_are_is_full_attention() {
     let (_, with) = pair("top-full.gguf");
     let tokens = some_tokens(100, N_VOCAB);
     // What is cached rounded may be rounded the other way.
-    for (kv, bound) in [(DType::F32, 2e-5), (DType::F16, 5e-3), (DType::Q8_0, 5e-2)] {
+    for (kv, bound) in [(DType::F32, LOGITS), (DType::F16, 5e-3), (DType::Q8_0, 5e-2)] {
         let want = score(&mut open(&with, &with_kv(100, kv)), &tokens);
         let rows = score(&mut open(&with, &taking(17, None, with_kv(100, kv))), &tokens);
         assert_close(&rows, &want, bound, kv.name());
@@ -60,7 +60,7 @@ fn batches_of_any_size_are_one_text() {
         let want = score(&mut open(&with, &kv), &tokens);
         for n_ubatch in [1, 5, 7, 64] {
             let rows = score(&mut open(&with, &SessionParams { n_ubatch, ..kv.clone() }), &tokens);
-            assert_close(&rows, &want, 2e-5, &format!("{n_ubatch} at once"));
+            assert_close(&rows, &want, LOGITS, &format!("{n_ubatch} at once"));
         }
         for pieces in [vec![1; 90], vec![5, 1, 6, 7, 11, 60]] {
             let (mut session, mut rows, mut at) = (open(&with, &kv), Vec::new(), 0);
@@ -68,7 +68,7 @@ fn batches_of_any_size_are_one_text() {
                 rows.extend(score(&mut session, &tokens[at..at + n]));
                 at += n;
             }
-            assert_close(&rows, &want, 2e-5, "pieces");
+            assert_close(&rows, &want, LOGITS, "pieces");
         }
         let threads = SessionParams { n_threads: 3, ..kv };
         assert_eq!(score(&mut open(&with, &threads), &tokens), want, "threads change no bit");

@@ -6,7 +6,9 @@ use ropewalk::session::Attention::{self, Auto, Explicit};
 use ropewalk::session::{Batch, Session, SessionParams};
 use ropewalk::{DType, Token};
 
+use super::same::SAME;
 use super::{apart, text, twins, under, Failures, N_VOCAB};
+use crate::common::rounding::UNIT;
 use crate::common::{all_logits, open, scratch, some_tokens};
 
 /// First positions for which a cache has one block of 256 cells: 64 sequences of four.
@@ -17,9 +19,9 @@ const COPIES: usize = 512;
 /// Here they do.
 const STARTS: usize = 1024;
 
-/// Another order of the same sums: as in `same`. On other devices' ops angles are in f32.
-const SAME: f64 = 6e-6;
-const PORTABLE: f64 = 4e-5;
+/// What angles in f32 add to that, of a row's norm, in the ops of other devices: one of 600 radians is off by 600 * 2^-24, 3.6e-5.
+pub(super) const ANGLES: f64 = 600.0 * UNIT;
+const PORTABLE: f64 = SAME + ANGLES;
 
 /// Bytes of a cell of one layer of the first model: two heads of 32 floats.
 const ROW: usize = 2 * 32 * 4;

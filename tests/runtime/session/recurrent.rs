@@ -7,9 +7,9 @@ use ropewalk::session::{Batch, Greedy, Session, SessionParams};
 use ropewalk::{DType, Token};
 
 use super::{assert_close, batch_of, model, open, score, with_kv};
-use crate::common::{all_logits, scratch, some_tokens};
+use crate::common::{all_logits, scratch, some_tokens, LOGITS};
 
-const BOUND: f64 = 5e-5;
+const BOUND: f64 = LOGITS;
 
 fn recurrent() -> &'static Model {
     model("qwen35-tiny", DType::F32)
