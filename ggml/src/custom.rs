@@ -15,6 +15,7 @@ use rayon::prelude::*;
 
 use crate::dtype::SysType;
 use crate::graph::Builder;
+use crate::ops::matrix;
 use crate::tensor::{n_bytes, Tensor};
 use crate::{sys, DType, Error, Result};
 
@@ -80,10 +81,7 @@ impl<'c> Builder<'c> {
         let n = first.ne()[0];
         let ok = |w: &Tensor<'_>| {
             let (ne, nb) = (w.ne(), w.nb());
-            ne[0] == n
-                && ne[2] * ne[3] == 1
-                && w.dtype().can_dequantize()
-                && Some(nb[1]) == w.dtype().row_bytes(n)
+            ne[0] == n && ne[2] * ne[3] == 1 && matrix(*w) && Some(nb[1]) == w.dtype().row_bytes(n)
         };
         if weights.len() > 8 || !weights.iter().all(ok) || !matches!(to, DType::F32 | DType::BF16) {
             let found: Vec<String> = weights.iter().map(|w| w.describe()).collect();
@@ -211,6 +209,19 @@ unsafe extern "C" fn run<T>(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, node
     (0..n).into_par_iter().with_max_len(1).for_each(move |i| unsafe { f(shared.dst, i, n, shared.data) });
 }
 
+/// `n` words of a node's memory, zeroed: before a node runs nobody has written them, and memory without values must not be
+/// borrowed. Some stay as they are here, as those of rows of a group that there are not.
+///
+/// # Safety
+/// The words are there for `'a`, aligned, and this thread's alone.
+pub(crate) unsafe fn zeroed<'a>(first: *mut u32, n: usize) -> &'a mut [u32] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        first.write_bytes(0, n);
+        std::slice::from_raw_parts_mut(first, n)
+    }
+}
+
 /// [`kernels::share`] of the numbers that ggml passes.
 pub(crate) fn share(n: usize, ith: i32, nth: i32) -> std::ops::Range<usize> {
     kernels::share(n, ith as usize, nth as usize)
@@ -300,8 +311,8 @@ pub(crate) struct RowReader<'a> {
 
 impl<'a> RowReader<'a> {
     /// # Safety
-    /// `w` is a matrix, or a contiguous stack of matrices, of whole rows of a type that converts to floats, in memory of the host that nobody writes
-    /// during `'a`.
+    /// `w` is a matrix, or a contiguous stack of matrices, of a type that converts to floats: rows of whole blocks side by
+    /// side, in memory of the host that has values and that nobody writes during `'a`.
     pub(crate) unsafe fn new(w: &'a sys::ggml_tensor) -> RowReader<'a> {
         // SAFETY: a static table with an entry for every type.
         let traits = unsafe { &*sys::ggml_get_type_traits(w.type_) };

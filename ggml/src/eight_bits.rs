@@ -9,11 +9,11 @@ use kernels::codes::Kind;
 use kernels::eight_bits::{available, Layout, Panel, Rounded, Rounding, MOST, ROWS};
 use kernels::experts::Groups;
 
-use crate::custom::share;
+use crate::custom::{share, zeroed};
 use crate::experts::{elements, Chosen};
 use crate::graph::Builder;
 use crate::integers::kind;
-use crate::ops::{check, f32_rows, possible};
+use crate::ops::{check, f32_rows, matrix, possible};
 use crate::tensor::Tensor;
 use crate::units::Units;
 use crate::{sys, DType, Error, Result};
@@ -67,7 +67,7 @@ impl<'c> Builder<'c> {
         let op = "shared_eight_bit_product";
         let [k, m, a, b] = w.ne();
         let kind = kind_of(op, w.dtype())?;
-        let whole = Some(w.nb()[1]) == w.dtype().row_bytes(k) && a * b == 1;
+        let whole = matrix(w) && Some(w.nb()[1]) == w.dtype().row_bytes(k) && a * b == 1;
         if !(whole && x.serve(w.dtype()) && x.layout.k() == k) {
             let what = format!("expected a weight that the rounded rows serve, found {}", w.describe());
             return Err(Error::Op { op, what });
@@ -84,7 +84,7 @@ impl<'c> Builder<'c> {
         let op = "eight_bit_product";
         let ([k, m, a, b], [l, n, c, d]) = (w.ne(), x.ne());
         let kind = kind_of(op, w.dtype())?;
-        let whole = Some(w.nb()[1]) == w.dtype().row_bytes(k) && f32_rows(x);
+        let whole = matrix(w) && Some(w.nb()[1]) == w.dtype().row_bytes(k) && f32_rows(x);
         check(whole && k == l && a * b * c * d == 1, op, "a weight [k,m] and f32 [k,n]", &[w, x])?;
         possible(op, DType::F32, [m, n, 1, 1])?;
         self.custom(DType::F32, [m, n, 1, 1], &[w, x], run_product, kind)
@@ -132,8 +132,7 @@ unsafe extern "C" fn run_round(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
     let n_words = layout.group_words();
     for group in share(layout.n_groups(), ith, nth) {
         // SAFETY: dst has the words of all groups, and threads take disjoint ones.
-        let words =
-            unsafe { std::slice::from_raw_parts_mut((dst.data as *mut u32).add(group * n_words), n_words) };
+        let words = unsafe { zeroed((dst.data as *mut u32).add(group * n_words), n_words) };
         for row in layout.rows(group) {
             // SAFETY: a row of x, which has as many as the layout.
             let x = unsafe {
@@ -149,11 +148,11 @@ unsafe extern "C" fn run_shared(dst: *mut sys::ggml_tensor, _: i32, nth: i32, da
     // `eight_bits`, computed before, its user data was boxed there.
     let (dst, w, x, work) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1], &*(data as *const Work)) };
     let (m, n) = (dst.ne[0] as usize, dst.ne[1] as usize);
-    // SAFETY: `eight_bits` made a node of as many words as the layout has.
+    // SAFETY: `eight_bits` made a node of as many words as the layout has, and `run_round` gave all of them values.
     let words =
         unsafe { std::slice::from_raw_parts(x.data as *const u32, work.layout.n_words().unwrap_or(0)) };
     let rounded = Rounded::new(work.layout, words);
-    let out = Out { data: dst.data as *mut f32, m };
+    let out = Out { data: dst.data as *mut f32, m, n };
     let (many, n_units) = (at_once(work.layout.k()), m.div_ceil(UNIT));
     SCRATCH.with_borrow_mut(|(_, panel)| {
         // Units that follow one another share floats.
@@ -177,17 +176,23 @@ fn rows_of(m: usize, ith: i32, nth: i32) -> Range<usize> {
     m.min(mine.start * ROWS)..m.min(mine.end * ROWS)
 }
 
-/// A product's result: contiguous F32 of rows of `m`.
+/// A product's result: contiguous F32, `n` rows of `m`.
 struct Out {
     data: *mut f32,
     m: usize,
+    n: usize,
 }
 
 impl Out {
     /// # Safety
-    /// There is such a row, and so many numbers from `from` on, which no other thread touches.
+    /// This is the result of a running node, and nobody else reads or writes these numbers of this row meanwhile.
+    ///
+    /// # Panics
+    /// Where there is no such row, or it has not so many numbers from `from` on.
     unsafe fn put(&self, row: usize, from: usize, products: &[f32]) {
-        // SAFETY: the caller's promise.
+        let inside = from.checked_add(products.len()).is_some_and(|end| end <= self.m);
+        assert!(inside && row < self.n, "{} numbers from {from} on of row {row}", products.len());
+        // SAFETY: inside by the assertion, and this thread's (the caller's promise).
         unsafe {
             let to = self.data.add(row * self.m + from);
             std::ptr::copy_nonoverlapping(products.as_ptr(), to, products.len());
@@ -210,7 +215,7 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32,
     let floats = |i: usize| unsafe {
         std::slice::from_raw_parts((x.data as *const u8).add(i * x.nb[1]).cast::<f32>(), k)
     };
-    let out = Out { data: dst.data as *mut f32, m };
+    let out = Out { data: dst.data as *mut f32, m, n };
     SCRATCH.with_borrow_mut(|(rounding, panel)| {
         let rounded = rounding.set(kind, k, (0..n).map(|i| Some(floats(i))));
         products(kind, &rounded, panel, rows, w.nb[1], 0..n, |row, t, products| {
@@ -235,7 +240,7 @@ unsafe extern "C" fn run_experts(dst: *mut sys::ggml_tensor, ith: i32, nth: i32,
     let shared = (dst.ne[1] / x.ne[1]) as usize;
     // SAFETY: x is contiguous F32 of rows of k.
     let floats = unsafe { elements::<f32>(x) };
-    let out = Out { data: dst.data as *mut f32, m };
+    let out = Out { data: dst.data as *mut f32, m, n: (dst.ne[1] * dst.ne[2]) as usize };
     let groups = Groups::of(ids, n_expert);
     // Rows of an expert lie side by side, so each one's begin with a group of theirs.
     let places = |expert: usize| {

@@ -1,7 +1,7 @@
 //! Mixtures of experts: a router's choice, products with the weights of the experts chosen, and their gradients.
 //!
-//! ggml aborts on an expert that there is not, and sorts what is no number by undefined behaviour. So indices come
-//! from [`Builder::top_k`] alone, as [`Chosen`]. ggml's product rounds activations to 8 bits, as libllama does; that
+//! ggml aborts on an expert that there is not, and on the CPU sorts what is no number by undefined behaviour. So indices
+//! come from [`Builder::top_k`] alone, as [`Chosen`]. ggml's product rounds activations to 8 bits, as libllama does; that
 //! for training, and its transpose, are ops of our own, in floats: tokens are grouped by expert, and each thread
 //! dequantises a part of one expert's weight at a time, so no stack is ever in memory as floats.
 
@@ -58,13 +58,14 @@ struct Product {
 }
 
 impl<'c> Builder<'c> {
-    /// The `k` largest of each token's scores (contiguous F32 `[n_expert, T]`). On the CPU by an op of our own, if
-    /// `own`: the largest first, of equal ones the first, and what is no number last. By ggml's op in any order.
-    pub fn top_k(&self, scores: Tensor<'c>, k: usize, own: bool) -> Result<Chosen<'c>> {
+    /// The `k` largest of each token's scores (contiguous F32 `[n_expert, T]`). On the CPU always by an op of our own, for
+    /// ggml's sorts by an order that NaN breaks, which is undefined behaviour: the largest first, of equal ones the first, and
+    /// what is no number last. Elsewhere by ggml's op, in any order.
+    pub fn top_k(&self, scores: Tensor<'c>, k: usize) -> Result<Chosen<'c>> {
         let (op, [n, t, ..]) = ("top_k", scores.ne());
         let ok = floats(scores, [n, t, 1]) && (1..=n).contains(&k) && i32::try_from(n).is_ok();
         check(ok, op, &format!("contiguous f32 [n,T] with n at least k = {k}, and k above 0"), &[scores])?;
-        let ids = if own {
+        let ids = if self.device.is_cpu() {
             self.custom(DType::I32, [k, t, 1, 1], &[scores], run_top_k, ())?
         } else {
             call!(self, "top_k", ggml_top_k(scores.ptr.as_ptr(), k as i32))?

@@ -8,9 +8,9 @@ use kernels::codes::Kind;
 use kernels::integers::{available, Product, Scratch, Shape, BLOCK};
 use kernels::output::Output;
 
-use crate::custom::share;
+use crate::custom::{share, zeroed};
 use crate::graph::Builder;
-use crate::ops::{check, f32_rows, possible};
+use crate::ops::{check, f32_rows, matrix, possible};
 use crate::tensor::Tensor;
 use crate::units::Units;
 use crate::{sys, DType, Error, Result};
@@ -83,7 +83,8 @@ impl<'c> Builder<'c> {
     pub fn integer_product(&self, w: Tensor<'c>, x: Rounded<'c>) -> Result<Tensor<'c>> {
         let op = "integer_product";
         let [k, m, a, b] = w.ne();
-        let whole = Some(w.nb()[1]) == w.dtype().row_bytes(k) && a * b == 1 && k == x.shape.k;
+        let row = Some(w.nb()[1]) == w.dtype().row_bytes(k);
+        let whole = matrix(w) && row && a * b == 1 && k == x.shape.k;
         let Some(kind) = kind(w.dtype()).filter(|_| whole) else {
             let what =
                 format!("expected a quantised weight as wide as the rounded rows, found {}", w.describe());
@@ -105,10 +106,7 @@ unsafe extern "C" fn run_round(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
         let (row, words) = unsafe {
             let row = (x.data as *const u8).add(i * x.nb[1]).cast::<f32>();
             let words = (dst.data as *mut u32).add(i * shape.row_words());
-            (
-                std::slice::from_raw_parts(row, shape.k),
-                std::slice::from_raw_parts_mut(words, shape.row_words()),
-            )
+            (std::slice::from_raw_parts(row, shape.k), zeroed(words, shape.row_words()))
         };
         shape.pack(row, words);
     }
@@ -130,9 +128,7 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
         // SAFETY: the weight is contiguous and has m rows of nb[1] bytes.
         unsafe { std::slice::from_raw_parts((w.data as *const u8).add(i * w.nb[1]), w.nb[1]) }
     };
-    // SAFETY: dst is contiguous F32 [m, n], and no source's memory; units are of disjoint elements.
-    let out = unsafe { Output::new(dst.data as *mut f32, m) };
-    let product = Product { kind, row, packed, shape, out };
+    let product = Product { kind, row, packed, shape };
     let n_rows = m.div_ceil(ROWS);
     // Every part of the tokens converts the weight anew, so they are cut only where there are few rows.
     let n_parts = (UNITS * nth.max(1) as usize).div_ceil(n_rows.max(1)).min(shape.n / TOKENS).max(1);
@@ -140,7 +136,11 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
         work.units.work(n_rows * n_parts, nth, |unit| {
             let (part, at) = (unit / n_rows, unit % n_rows);
             let tokens = shape.n * part / n_parts..shape.n * (part + 1) / n_parts;
-            scratch.multiply(&product, tokens, at * ROWS..m.min((at + 1) * ROWS));
+            let rows = at * ROWS..m.min((at + 1) * ROWS);
+            // SAFETY: dst is contiguous F32 [m, n], and no source's memory; units are of different elements, and each is one
+            // thread's.
+            let out = unsafe { Output::shared(dst.data as *mut f32, [m, shape.n], rows, tokens) };
+            scratch.multiply(&product, out);
         });
     });
 }

@@ -89,7 +89,7 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32,
     let row = |i: usize| unsafe {
         std::slice::from_raw_parts((x.data as *const u8).add(i * x.nb[1]).cast::<f32>(), k)
     };
-    // SAFETY: dst is contiguous F32 [m, n], and no source's memory; threads take disjoint elements.
-    let out = unsafe { Output::new(dst.data as *mut f32, m) };
-    SCRATCH.with_borrow_mut(|scratch| scratch.multiply(&weights, row, columns, rows, out));
+    // SAFETY: dst is contiguous F32 [m, n], and no source's memory; `divide` gives the threads of a node different elements.
+    let out = unsafe { Output::shared(dst.data as *mut f32, [m, n], columns, rows) };
+    SCRATCH.with_borrow_mut(|scratch| scratch.multiply(&weights, row, out));
 }

@@ -3,14 +3,13 @@
 
 use std::cell::RefCell;
 use std::ffi::c_void;
-use std::ops::Range;
 
 use kernels::output::Output;
 use kernels::tiled::{Scratch, Shape, COLUMNS};
 
-use crate::custom::{share, ComputeFn, RowReader};
+use crate::custom::{share, zeroed, ComputeFn, RowReader};
 use crate::graph::Builder;
-use crate::ops::{check, f32_rows, possible};
+use crate::ops::{check, f32_rows, matrix, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
@@ -78,7 +77,7 @@ impl<'c> Builder<'c> {
         f: ComputeFn,
     ) -> Result<Tensor<'c>> {
         let [k, _, a, b] = w.ne();
-        let whole = w.dtype().can_dequantize() && Some(w.nb()[1]) == w.dtype().row_bytes(k);
+        let whole = matrix(w) && Some(w.nb()[1]) == w.dtype().row_bytes(k);
         check(
             whole && a * b == 1 && summed == x.shape.k,
             op,
@@ -108,7 +107,7 @@ unsafe extern "C" fn run_pack(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, da
     for pair in share(shape.n_pairs(), ith, nth) {
         let words = shape.words_of(pair);
         // SAFETY: dst has a line more than the shape has words; threads take disjoint pairs of tiles.
-        let words = unsafe { std::slice::from_raw_parts_mut(aligned(dst).add(words.start), words.len()) };
+        let words = unsafe { zeroed(aligned(dst).add(words.start), words.len()) };
         shape.pack(pair, row, words);
     }
 }
@@ -122,7 +121,7 @@ struct Work<'a> {
     rows: RowReader<'a>,
     packed: &'a [u32],
     shape: Shape,
-    out: Output,
+    out: *mut f32,
     /// Elements of a row of the result.
     m: usize,
 }
@@ -137,14 +136,16 @@ impl<'a> Work<'a> {
         unsafe {
             let words = shape.n_words().unwrap_or(0);
             let packed = std::slice::from_raw_parts(aligned(&*dst.src[1]).cast_const(), words);
-            let out = Output::new(dst.data as *mut f32, m);
-            Work { rows: RowReader::new(&*dst.src[0]), packed, shape, out, m }
+            Work { rows: RowReader::new(&*dst.src[0]), packed, shape, out: dst.data as *mut f32, m }
         }
     }
 
-    /// Calls `f` with pairs of tiles and elements of the result's rows, `unit` at most, that are thread `ith`'s to
-    /// compute.
-    fn share(&self, unit: usize, ith: i32, nth: i32, mut f: impl FnMut(Range<usize>, Range<usize>)) {
+    /// Calls `f` with the parts of the result that are thread `ith`'s to compute: whole pairs of tiles, and of the elements
+    /// of their rows whole units of so many.
+    ///
+    /// # Safety
+    /// Of the node's threads no other one has this `ith` and `nth`, and all have this `nth` and `unit`.
+    unsafe fn share(&self, unit: usize, ith: i32, nth: i32, mut f: impl FnMut(Output<'_>)) {
         let (n_units, n_pairs) = (self.m.div_ceil(unit), self.shape.n_pairs());
         // Every part of the packed rows converts the weights anew, so they are cut only where there are few units.
         let n_parts = (PARTS * nth.max(1) as usize).div_ceil(n_units).clamp(1, n_pairs.max(1));
@@ -154,7 +155,11 @@ impl<'a> Work<'a> {
             let units = mine.start.max(first)..mine.end.min(first + n_units);
             if !units.is_empty() {
                 let pairs = n_pairs * part / n_parts..n_pairs * (part + 1) / n_parts;
-                f(pairs, (units.start - first) * unit..self.m.min((units.end - first) * unit));
+                let columns = (units.start - first) * unit..self.m.min((units.end - first) * unit);
+                let rows = self.shape.rows_of(pairs);
+                // SAFETY: the result is contiguous F32 [m, n], and no source's memory; threads have different units of
+                // different parts (the caller's promise).
+                f(unsafe { Output::shared(self.out, [self.m, self.shape.n], columns, rows) });
             }
         }
     }
@@ -164,10 +169,12 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32,
     // SAFETY: ggml passes the node made in `packed_product`, its sources computed, and the shape boxed there.
     let work = unsafe { Work::of(&*dst, *(data as *const Shape)) };
     SCRATCH.with_borrow_mut(|scratch| {
-        work.share(PANEL, ith, nth, |pairs, rows| {
+        let multiply = |out: Output<'_>| {
             let read = |row: usize, from: usize, out: &mut [f32]| work.rows.read(row, from, out);
-            scratch.multiply(work.packed, work.shape, pairs, rows, read, work.out);
-        });
+            scratch.multiply(work.packed, work.shape, read, out);
+        };
+        // SAFETY: ggml gives each thread of a node its own number, and all of them theirs.
+        unsafe { work.share(PANEL, ith, nth, multiply) };
     });
 }
 
@@ -177,12 +184,15 @@ unsafe extern "C" fn run_transposed(dst: *mut sys::ggml_tensor, ith: i32, nth: i
     // Whole blocks, and enough of a row to be worth finding it.
     let unit = if work.rows.block() > PANEL { COLUMNS } else { FEW_COLUMNS };
     SCRATCH.with_borrow_mut(|scratch| {
-        work.share(unit, ith, nth, |pairs, columns| {
+        let multiply = |mut out: Output<'_>| {
+            let (columns, rows) = (out.columns(), out.rows());
             for first in columns.clone().step_by(unit) {
-                let columns = first..columns.end.min(first + unit);
+                let out = out.part(first..columns.end.min(first + unit), rows.clone());
                 let read = |row: usize, from: usize, out: &mut [f32]| work.rows.read(row, from, out);
-                scratch.multiply_transposed(work.packed, work.shape, pairs.clone(), columns, read, work.out);
+                scratch.multiply_transposed(work.packed, work.shape, read, out);
             }
-        });
+        };
+        // SAFETY: as in `run_product`.
+        unsafe { work.share(unit, ith, nth, multiply) };
     });
 }

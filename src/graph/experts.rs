@@ -110,7 +110,7 @@ impl<'c> Graph<'_, 'c> {
             GatingKind::Sigmoid => b.sigmoid(logits)?,
             GatingKind::SoftmaxOfChosen => logits,
         };
-        let chosen = b.top_k(p, experts.n_used, self.capabilities.custom_ops)?;
+        let chosen = b.top_k(p, experts.n_used)?;
         let mut weights = b.of_chosen(p, chosen)?;
         if gating.kind == GatingKind::SoftmaxOfChosen {
             weights = b.soft_max_plain(weights)?;

@@ -28,7 +28,7 @@ pub struct Matrix<'a> {
 
 impl<'a> Matrix<'a> {
     /// # Safety
-    /// All elements lie in memory that can be read, and that nobody writes, during `'a`.
+    /// All elements lie in one allocation that can be read, have values, and are written by nobody during `'a`.
     pub unsafe fn at(data: *const f32, rows: usize, cols: usize, rs: usize, cs: usize) -> Matrix<'a> {
         Matrix { data, rs, cs, rows, cols, alive: PhantomData }
     }

@@ -19,6 +19,9 @@ pub mod integers;
 pub mod output;
 pub mod pool;
 pub mod rotate;
+#[cfg(test)]
+#[path = "../../../tests/common/rounding.rs"]
+mod rounding;
 pub mod short_floats;
 pub mod sigmoid;
 pub mod tiled;

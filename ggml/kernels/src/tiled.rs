@@ -82,6 +82,21 @@ impl Shape {
         }
     }
 
+    /// The rows that some pairs of tiles hold.
+    pub fn rows_of(self, pairs: Range<usize>) -> Range<usize> {
+        self.n.min(pairs.start * SIDE)..self.n.min(pairs.end * SIDE)
+    }
+
+    /// The pairs of tiles that hold rows.
+    ///
+    /// # Panics
+    /// Where the rows are not all that some pairs hold.
+    fn pairs_of(self, rows: Range<usize>) -> Range<usize> {
+        let pairs = rows.start.div_ceil(SIDE)..rows.end.div_ceil(SIDE);
+        assert_eq!(self.rows_of(pairs.clone()), rows, "whole pairs of tiles, of {} rows", self.n);
+        pairs
+    }
+
     /// Words of the pair of tiles `pair`, among those of all.
     pub fn words_of(self, pair: usize) -> Range<usize> {
         pair * self.pair_words()..(pair + 1) * self.pair_words()
@@ -102,22 +117,22 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Products of weights `rows`, each `[k]`, with the packed floats of the pairs of tiles `pairs`: element `rows[i]`
-    /// of each of their rows of the output. `read` converts elements of a weight from one on, whole blocks.
+    /// Products of rows of a weight, each `[k]`, with packed floats: element `i` of row `j` of the output is that of row `i` of
+    /// the weight with row `j` of the floats. `read` converts elements of a row of the weight from one on, whole blocks.
     ///
     /// # Panics
-    /// Where there are no tiles, or `packed` is not as long as the shape says, or something is outside it.
+    /// Where there are no tiles, `packed` is not as long as the shape says, or rows of the output are not all that some
+    /// pairs of tiles hold.
     pub fn multiply(
         &mut self,
         packed: &[u32],
         shape: Shape,
-        pairs: Range<usize>,
-        rows: Range<usize>,
         read: impl Fn(usize, usize, &mut [f32]),
-        out: Output,
+        out: Output<'_>,
     ) {
         let tiles = Tiles::new().expect("the caller has asked whether there are tiles");
-        assert!(Some(packed.len()) == shape.n_words() && pairs.end <= shape.n_pairs() && rows.end <= out.m);
+        assert_eq!(Some(packed.len()), shape.n_words());
+        let (pairs, rows) = (shape.pairs_of(out.rows()), out.columns());
         self.make_room(1);
         for from in (0..shape.k).step_by(CHUNK) {
             let chunk = from..shape.k.min(from + CHUNK);
@@ -126,30 +141,28 @@ impl Scratch {
                 self.load(&tiles, &panel, &chunk, &read);
                 for pair in pairs.clone() {
                     let words = &packed[shape.words_of(pair)];
-                    self.pair(&tiles, words, shape, pair, 0, &panel, &chunk, out);
+                    self.pair(&tiles, words, shape, pair, 0, &panel, &chunk, &out);
                 }
             }
         }
     }
 
-    /// Sums of rows of a weight `[m][shape.k]`, each times an element of the packed floats `[m]`: `columns` of it, at
+    /// Sums of rows of a weight `[m][shape.k]`, each times an element of the packed floats `[m]`: the output's columns of it, at
     /// most [`COLUMNS`], into the same elements of each row of the output. `read` converts elements of a row from one
     /// on, whole blocks.
     ///
     /// # Panics
-    /// As [`Scratch::multiply`].
+    /// As [`Scratch::multiply`], and for more columns.
     pub fn multiply_transposed(
         &mut self,
         packed: &[u32],
         shape: Shape,
-        pairs: Range<usize>,
-        columns: Range<usize>,
         read: impl Fn(usize, usize, &mut [f32]),
-        out: Output,
+        out: Output<'_>,
     ) {
         let tiles = Tiles::new().expect("the caller has asked whether there are tiles");
-        assert!(Some(packed.len()) == shape.n_words() && pairs.end <= shape.n_pairs());
-        assert!(columns.len() <= COLUMNS && columns.end <= out.m);
+        let (pairs, columns) = (shape.pairs_of(out.rows()), out.columns());
+        assert!(Some(packed.len()) == shape.n_words() && columns.len() <= COLUMNS);
         self.make_room(columns.len().div_ceil(SIDE));
         for from in (0..shape.k).step_by(CHUNK) {
             let chunk = from..shape.k.min(from + CHUNK);
@@ -158,7 +171,7 @@ impl Scratch {
                 let panel = first..columns.end.min(first + SIDE);
                 for pair in pairs.clone() {
                     let words = &packed[shape.words_of(pair)];
-                    self.pair(&tiles, words, shape, pair, i, &panel, &chunk, out);
+                    self.pair(&tiles, words, shape, pair, i, &panel, &chunk, &out);
                 }
             }
         }
@@ -247,7 +260,7 @@ impl Scratch {
         panel: usize,
         rows: &Range<usize>,
         chunk: &Range<usize>,
-        out: Output,
+        out: &Output<'_>,
     ) {
         let (n_steps, first) = (chunk.len().div_ceil(DEPTH), chunk.start / DEPTH * TILE);
         let operand =
@@ -255,16 +268,15 @@ impl Scratch {
         let left = operand(&words[first..], shape.n_steps() * TILE);
         let right = operand(&self.panels[panel * PANEL..], CHUNK / DEPTH * TILE);
         let (add, n) = (chunk.start > 0, SIDE.min(shape.n - pair * SIDE));
-        // SAFETY: the first element wanted, inside the rows that may be written (`Output::new`).
-        let to = unsafe { out.out.add(pair * SIDE * out.m + rows.start) };
+        let to = out.at(pair * SIDE, rows.start);
         if n == SIDE && rows.len() == SIDE {
-            // SAFETY: so are all the others.
-            return unsafe { tiles.product(&left, &right, n_steps, add, to, out.m) };
+            // SAFETY: the output has the rows of the pair, and these columns.
+            return unsafe { tiles.product(&left, &right, n_steps, add, to, out.step()) };
         }
         let edge = self.edge.as_mut_ptr();
         // SAFETY: the rows and columns that are wanted of a whole result go from and to the output.
         unsafe {
-            let wanted = (0..n).map(|i| (to.add(i * out.m), edge.add(i * SIDE)));
+            let wanted = (0..n).map(|i| (to.add(i * out.step()), edge.add(i * SIDE)));
             if add {
                 wanted.clone().for_each(|(to, edge)| edge.copy_from_nonoverlapping(to, rows.len()));
             }
@@ -303,9 +315,8 @@ mod tests {
             for (pairs, rows) in
                 [(0..middle, 0..m), (middle..shape.n_pairs(), 0..m / 2), (middle..shape.n_pairs(), m / 2..m)]
             {
-                // SAFETY: n rows of m.
-                let to = unsafe { Output::new(out.as_mut_ptr(), m) };
-                scratch.multiply(&packed, shape, pairs, rows, read, to);
+                let mut to = Output::new(&mut out, m);
+                scratch.multiply(&packed, shape, read, to.part(rows, shape.rows_of(pairs)));
             }
             let sums = |out: &[f32], m: usize, w_at: &dyn Fn(usize, usize) -> f32| {
                 for (i, out) in out.iter().enumerate() {
@@ -324,13 +335,40 @@ mod tests {
             };
             for (pairs, columns) in [(0..middle, 0..m), (middle..shape.n_pairs(), 0..m)] {
                 for first in columns.clone().step_by(48) {
-                    // SAFETY: n rows of m.
-                    let to = unsafe { Output::new(out.as_mut_ptr(), m) };
-                    let columns = first..columns.end.min(first + 48);
-                    scratch.multiply_transposed(&packed, shape, pairs.clone(), columns, read, to);
+                    let mut to = Output::new(&mut out, m);
+                    let to = to.part(first..columns.end.min(first + 48), shape.rows_of(pairs.clone()));
+                    scratch.multiply_transposed(&packed, shape, read, to);
                 }
             }
             sums(&out, m, &|column, j| w[j * m + column]);
+        }
+    }
+
+    /// Whatever an output covers, nothing is written beyond the floats that there are, nor beside pairs of tiles.
+    #[test]
+    fn rows_beyond_the_floats_are_refused() {
+        if !available() {
+            return; // The tests of crate `ggml` say so.
+        }
+        let (shape, m) = (Shape { k: 32, n: 40 }, 2);
+        let packed = vec![0; shape.n_words().unwrap()];
+        for rows in [0..41, 0..31, 1..32, 32..39, 64..65] {
+            let mut out = vec![f32::NAN; 65 * m];
+            let multiply = |transposed| {
+                let mut all = Output::new(&mut out, m);
+                let (to, scratch) = (all.part(0..m, rows.clone()), &mut Scratch::default());
+                let read = |_: usize, _: usize, out: &mut [f32]| out.fill(1.0);
+                match transposed {
+                    false => scratch.multiply(&packed, shape, read, to),
+                    true => scratch.multiply_transposed(&packed, shape, read, to),
+                }
+            };
+            let mut multiply = std::panic::AssertUnwindSafe(multiply);
+            for transposed in [false, true] {
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| multiply(transposed)))
+                    .expect_err("accepted");
+            }
+            assert!(out.iter().all(|x| x.is_nan()), "{rows:?}");
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Helpers of the op and graph tests: seeded numbers, one-shot graphs, error measures.
 #![allow(dead_code, unreachable_pub)]
 
+#[path = "../../../tests/common/rounding.rs"]
+mod rounding;
+
 use std::sync::Arc;
 
 use ggml::attention::{index_mask, mask_shape};
@@ -8,6 +11,8 @@ use ggml::backend::{Backend, Device};
 use ggml::graph::{Builder, Executor, InputId, Outcome};
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{dtype, DType, Error, Result};
+
+pub use rounding::{rounding, two_orders};
 
 pub fn cpu() -> Device {
     Device::find("cpu").unwrap()

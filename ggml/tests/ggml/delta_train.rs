@@ -102,8 +102,12 @@ fn the_rule_is_ggmls() {
             });
             let (ours, more, theirs) = (ours(1), ours(3), theirs.unwrap());
             assert!(ours == more, "{s:?}");
+            // Each token changes the state by a sum over keys, which are made as long as 1 by another, and the last reads it; a sum
+            // may be smaller than its terms.
+            let size = 4.0 * theirs.iter().fold(1.0f32, |max, x| x.abs().max(max));
+            let bound = size * two_orders(s.n * (s.d + 8) + 2 * s.d) as f32;
             for (a, b) in ours.iter().zip(&theirs) {
-                assert!((a - b).abs() < 1e-5, "{s:?}: {a} {b}");
+                assert!((a - b).abs() < bound, "{s:?}: {a} {b}");
             }
         }
     }
@@ -135,7 +139,10 @@ fn the_convolution_is_ggmls() {
         let (ours, more, theirs) = (ours(1), ours(3), theirs.unwrap());
         assert!(ours == more && ours.len() == theirs.len());
         for (a, b) in ours.iter().zip(&theirs) {
-            assert!((a - b).abs() < 1e-5, "{channels} {n_conv} {n}: {a} {b}");
+            assert!(
+                f64::from((a - b).abs()) < two_orders(n_conv + 12) * n_conv as f64,
+                "{channels} {n_conv} {n}: {a} {b}"
+            );
         }
     }
 }

@@ -26,21 +26,15 @@ fn choice_and_values_of_the_chosen() {
     for (n, k, t) in [(1, 1, 1), (8, 2, 5), (8, 8, 3), (128, 8, 300)] {
         let (scores, values) = (rng.values(n * t), rng.values(n * t));
         let ids = largest(&scores, n, k);
-        for (own, threads) in [(true, 1), (true, 3), (false, 2)] {
-            let mut got = eval(&mut executor(threads), |b, feed| {
-                let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, k, own)?;
+        for threads in [1, 3] {
+            let got = eval(&mut executor(threads), |b, feed| {
+                let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, k)?;
                 assert_eq!((chosen.n_used(), chosen.n_tokens()), (k, t));
                 b.of_chosen(feed.f32(b, &[n, t], &values)?, chosen)
             })
             .unwrap();
-            let mut want: Vec<f32> = ids.iter().enumerate().map(|(i, e)| values[i / k * n + e]).collect();
-            if !own {
-                // In any order.
-                for x in [&mut got, &mut want] {
-                    x.chunks_mut(k).for_each(|row| row.sort_by(f32::total_cmp));
-                }
-            }
-            assert_eq!(got, want, "{n} {k} {t} {own}");
+            let want: Vec<f32> = ids.iter().enumerate().map(|(i, e)| values[i / k * n + e]).collect();
+            assert_eq!(got, want, "{n} {k} {t}");
         }
     }
 }
@@ -53,7 +47,7 @@ fn the_chosen_are_ones_among_zeros() {
         let ids = largest(&scores, n, k);
         for by_place in [false, true] {
             let got = eval(&mut executor(threads), |b, feed| {
-                let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, k, true)?;
+                let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, k)?;
                 b.one_hot(chosen, by_place)
             })
             .unwrap();
@@ -65,19 +59,39 @@ fn the_chosen_are_ones_among_zeros() {
     }
 }
 
+/// Whoever chooses: on the CPU nothing comes to ggml's sort, which has no order for what is no number.
 #[test]
-fn no_number_is_chosen_last_and_nothing_crashes() {
-    for own in [true, false] {
-        let mut scores = vec![f32::NAN; 64 * 9];
-        scores[64..128].iter_mut().step_by(3).for_each(|x| *x = 1.0);
-        let values: Vec<f32> = (0..64 * 9).map(|i| (i % 64) as f32).collect();
-        let got = eval(&mut executor(2), |b, feed| {
-            let chosen = b.top_k(feed.f32(b, &[64, 9], &scores)?, 4, own)?;
-            b.of_chosen(feed.f32(b, &[64, 9], &values)?, chosen)
-        })
-        .unwrap();
-        assert!(got.iter().all(|x| (0.0..64.0).contains(x)), "{got:?}");
-        assert!(!own || got[4..8] == [0.0, 3.0, 6.0, 9.0], "{got:?}");
+fn no_number_is_chosen_last() {
+    let (n, k) = (64, 4);
+    // Rows without a number, with one in three, with two, and numbers of every kind in between.
+    let mut scores = vec![f32::NAN; n * 9];
+    scores[n..2 * n].iter_mut().step_by(3).for_each(|x| *x = 1.0);
+    (scores[2 * n + 50], scores[2 * n + 7]) = (f32::NEG_INFINITY, -1.0);
+    let mut rng = Rng(3);
+    for (i, (x, value)) in scores[3 * n..].iter_mut().zip(rng.values(6 * n)).enumerate() {
+        *x = match i % 7 {
+            0 => f32::NAN,
+            1 => -f32::NAN,
+            _ => value,
+        };
+    }
+    let largest = |row: &[f32]| {
+        let mut ids: Vec<usize> = (0..n).collect();
+        // Stable: of equal ones the first.
+        ids.sort_by(|&a, &b| {
+            let of = |i: usize| if row[i].is_nan() { f32::NEG_INFINITY } else { row[i] };
+            of(b).total_cmp(&of(a))
+        });
+        ids[..k].iter().map(|&id| id as f32).collect::<Vec<_>>()
+    };
+    let want: Vec<f32> = scores.chunks(n).flat_map(largest).collect();
+    let values: Vec<f32> = (0..n * 9).map(|i| (i % n) as f32).collect();
+    for threads in [1, 2] {
+        let got = eval(&mut executor(threads), |b, feed| {
+            let chosen = b.top_k(feed.f32(b, &[n, 9], &scores)?, k)?;
+            b.of_chosen(feed.f32(b, &[n, 9], &values)?, chosen)
+        });
+        assert_eq!(got.unwrap(), want);
     }
 }
 
@@ -133,7 +147,7 @@ fn products_with_the_weights_of_experts() {
                 let x = rng.values(width * places * t);
                 let run = |way: Way, threads| {
                     eval(&mut executor(threads), |b, feed| {
-                        let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, n_used, true)?;
+                        let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, n_used)?;
                         let (w, x) = (b.stored(&w)?, feed.f32(b, &[width, places, t], &x)?);
                         match (way, transposed) {
                             (Way::Floats, false) => b.experts_product(w, x, chosen),
@@ -148,7 +162,9 @@ fn products_with_the_weights_of_experts() {
                 let (want, sizes) = definition.product();
                 let what = format!("{dtype} {shape:?} {places} {transposed}");
                 let got = run(Way::Floats, 1);
-                assert_within(&got, &want, |i| 2e-6 * sizes[i], &what);
+                // The sum, and what makes a float of a quantised weight.
+                let bound = rounding(width + 4);
+                assert_within(&got, &want, |i| bound * sizes[i], &what);
                 assert_eq!(got, run(Way::Floats, 3), "threads, {what}");
                 if !transposed {
                     // Activations of 8 bits: an error of up to 1/254 of the largest, as if each term were as large.
@@ -170,7 +186,7 @@ fn biases_and_sums() {
     for [_, m, n, n_used, t] in SHAPES {
         let (scores, x, bias) = (rng.values(n * t), rng.values(m * n_used * t), rng.values(m * n));
         let got = eval(&mut executor(2), |b, feed| {
-            let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, n_used, true)?;
+            let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, n_used)?;
             let x = feed.f32(b, &[m, n_used, t], &x)?;
             b.sum_places(b.add_chosen(x, feed.f32(b, &[m, n], &bias)?, chosen)?)
         })
@@ -201,7 +217,7 @@ fn gradients_of_a_router_through_the_ops_it_is_made_of() {
             eval(&mut executor(1), |b, feed| {
                 let x = feed.f32(b, &[n, t], logits)?;
                 let p = if kind == GatingKind::Softmax { b.soft_max_plain(x)? } else { x };
-                let mut w = b.of_chosen(p, b.top_k(p, n_used, true)?)?;
+                let mut w = b.of_chosen(p, b.top_k(p, n_used)?)?;
                 if kind == GatingKind::SoftmaxOfChosen {
                     w = b.soft_max_plain(w)?;
                 }
@@ -214,7 +230,7 @@ fn gradients_of_a_router_through_the_ops_it_is_made_of() {
         };
         let got = eval(&mut executor(2), |b, feed| {
             let x = feed.f32(b, &[n, t], &logits)?;
-            let chosen = b.top_k(x, n_used, true)?;
+            let chosen = b.top_k(x, n_used)?;
             b.router_back(x, chosen, feed.f32(b, &[n_used, t], &d_weights)?, gating)
         })
         .unwrap();
@@ -272,10 +288,9 @@ fn wrong_shapes_and_types_are_refused() {
         .measure::<_, Error>(256, |b| {
             let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
             let scores = t(F32, &[6, 5]);
-            let chosen = b.top_k(scores, 2, true)?;
+            let chosen = b.top_k(scores, 2)?;
             for (wrong, k) in [(scores, 0), (scores, 7), (t(F16, &[6, 5]), 2), (t(F32, &[6, 5, 2]), 2)] {
-                refused(b.top_k(wrong, k, true), "top_k");
-                refused(b.top_k(wrong, k, false), "top_k");
+                refused(b.top_k(wrong, k), "top_k");
             }
             for wrong in
                 [t(F32, &[5, 5]), t(F32, &[6, 4]), t(F16, &[6, 5]), b.columns(t(F32, &[7, 5]), 0, 6)?]

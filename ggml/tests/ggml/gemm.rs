@@ -87,7 +87,7 @@ impl Case {
     fn check(&self, threads: usize) {
         let got = eval(&mut executor(threads), |b, feed| self.build(b, feed)).unwrap();
         let (want, sizes) = self.naive();
-        assert_within(&got, &want, |i| 1e-6 * sizes[i] + 1e-7, &format!("{self:?}"));
+        assert_within(&got, &want, |i| rounding(self.k + 1) * sizes[i], &format!("{self:?}"));
         if threads > 1 {
             let alone = eval(&mut executor(1), |b, feed| self.build(b, feed)).unwrap();
             assert_eq!(got, alone, "{threads} threads: {self:?}");

@@ -12,7 +12,8 @@ fn block_max(row: &[f32], n: usize) -> Vec<f64> {
 /// How far a product may be off: what rounding the activations (and summing in f32) can do at most.
 fn product_bound(dtype: DType, w: &[f32], x: &[f32]) -> f64 {
     let terms: f64 = w.iter().zip(x).map(|(w, x)| f64::from((w * x).abs())).sum();
-    let f32_sum = terms * 1e-6 * 4.0 + 1e-9;
+    // Each term, and what quantised blocks are multiplied by.
+    let f32_sum = terms * rounding(2 * w.len()) + 1e-9;
     match dtype {
         DType::F32 => f32_sum,
         DType::F16 => terms * 2f64.powi(-10) + f32_sum,

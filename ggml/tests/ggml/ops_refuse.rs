@@ -61,6 +61,7 @@ fn products_and_rows() {
         refused(b.mul_mat(b.permute(f(&[8, 8]), [1, 0, 2, 3])?, f(&[8, 2])), "mul_mat");
         refused(b.mul_mat(f(&[8, 8]), b.permute(f(&[8, 8]), [1, 0, 2, 3])?), "mul_mat");
         // Rows of one element: contiguous to ggml's check, not to its kernels.
+        refused(b.dequantize(&[b.permute(f(&[8, 1]), [1, 0, 2, 3])?], F32), "dequantize");
         refused(b.mul_mat(b.permute(f(&[8, 1]), [1, 0, 2, 3])?, f(&[1, 2])), "mul_mat");
         refused(b.mul_mat(f(&[1, 1 << 30]), f(&[1, 1 << 30])), "mul_mat");
         refused(b.add(f(&[8, 2]), f(&[3])), "add");

@@ -31,7 +31,7 @@ fn check(dtype: DType, [k, m, n]: [usize; 3], transposed: bool) {
             let terms = x.iter().enumerate().map(|(l, x)| weight(l) * f64::from(rounded(*x)));
             let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
             want.push(sum);
-            bounds.push(1e-5 * size + 1e-9);
+            bounds.push(rounding(k + 1) * size + 1e-9);
         }
     }
     let got = run(3);

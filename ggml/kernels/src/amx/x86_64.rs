@@ -49,6 +49,20 @@ fn permitted() -> bool {
     answer == 0
 }
 
+/// Assembly that changes tiles, which it declares: all of them, for a constant may say which. That tiles keep from one piece to the
+/// next what the first left in them is nothing that declarations can ask for; it holds because the compiler makes no use
+/// of tiles, and nothing else runs in between.
+macro_rules! tiles_change {
+    ($($part:tt)*) => {
+        asm!(
+            $($part)*,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack)
+        )
+    };
+}
+
 /// The 64 bytes of a tile configuration.
 #[repr(C, align(64))]
 struct Config([u8; 64]);
@@ -80,10 +94,7 @@ impl Tiles {
             let mut before = Config([0; 64]);
             // SAFETY: the processor has tiles and the process may use them; 64 bytes are written, and 64 read.
             unsafe {
-                asm!(
-                    "sttilecfg [{}]", "ldtilecfg [{}]",
-                    in(reg) &mut before, in(reg) &raw const WHOLE, options(nostack)
-                );
+                tiles_change!("sttilecfg [{}]", "ldtilecfg [{}]", in(reg) &mut before, in(reg) &raw const WHOLE);
             }
             Tiles { before, _thread: std::marker::PhantomData }
         })
@@ -107,7 +118,7 @@ impl Tiles {
         assert!(a.holds(n_steps) && b.holds(n_steps));
         let step = 4 * stride;
         // SAFETY: tiles are configured; the rows of each are inside the operands (`holds`), or of the result (the
-        // caller's promise). The compiler does not use tile registers.
+        // caller's promise).
         unsafe {
             let corner = |i: usize, j: usize| out.add(i * ROWS * stride + j * ROWS).cast::<u8>();
             if add {
@@ -116,7 +127,7 @@ impl Tiles {
                 load::<2>(corner(1, 0), step);
                 load::<3>(corner(1, 1), step);
             } else {
-                asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack));
+                tiles_change!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3");
             }
             for i in 0..n_steps {
                 let at = |x: &Operand<'_>, half: &[u32], tile: usize| {
@@ -219,7 +230,7 @@ impl Tiles {
 impl Drop for Tiles {
     fn drop(&mut self) {
         // SAFETY: a configuration this processor gave; all zeros is none.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &self.before, options(nostack)) }
+        unsafe { tiles_change!("ldtilecfg [{}]", in(reg) &self.before) }
     }
 }
 
@@ -229,8 +240,7 @@ impl Drop for Tiles {
 unsafe fn load<const TILE: usize>(from: *const u8, step: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        asm!("tileloadd tmm{tile}, [{from} + {step}]", tile = const TILE, from = in(reg) from, step = in(reg) step,
-            options(nostack))
+        tiles_change!("tileloadd tmm{tile}, [{from} + {step}]", tile = const TILE, from = in(reg) from, step = in(reg) step)
     }
 }
 
@@ -253,12 +263,11 @@ unsafe fn store<const TILE: usize>(to: *mut u8, step: usize) {
 unsafe fn multiply() {
     // SAFETY: the caller's promise.
     unsafe {
-        asm!(
+        tiles_change!(
             "tdpbf16ps tmm0, tmm4, tmm6",
             "tdpbf16ps tmm1, tmm4, tmm7",
             "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            options(nostack)
+            "tdpbf16ps tmm3, tmm5, tmm7"
         )
     }
 }

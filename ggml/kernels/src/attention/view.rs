@@ -69,8 +69,9 @@ impl<'a> Rows<'a> {
     /// `i * nb[0] + j * nb[1]`.
     ///
     /// # Safety
-    /// All rows lie in memory that can be read and that nobody writes during `'a`, aligned as the format
-    /// wants, and are whole blocks of it.
+    /// All rows lie in one allocation that can be read, have values, and are written by nobody during `'a`. They are
+    /// aligned as the format wants, and `row_bytes` long: whole blocks of it, of `ne[0]` elements together. The
+    /// function of [`Format::Other`] converts such rows.
     pub unsafe fn new(
         data: *const u8,
         ne: [usize; 3],

@@ -4,7 +4,7 @@ use std::f32::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
 use super::Blocks;
-use crate::attention_train::{pack, Heads, HeadsMut, KeyRanges, KEYS};
+use crate::attention_train::{assert_fits, pack, Heads, HeadsMut, KeyRanges, KEYS};
 use crate::gemm::{multiply, multiply_into, Matrix};
 
 /// Operands. Rows of keys and values are in the order of their positions.
@@ -53,7 +53,11 @@ impl Scratch {
     /// `[T][n_rep][d]`, what they come to.
     ///
     /// # Safety
-    /// No other thread uses the gradients of these keys of this head meanwhile.
+    /// Nobody else reads or writes the rows of `d_k` and `d_v` of these keys of this head meanwhile, and they are no memory of
+    /// the other operands.
+    ///
+    /// # Panics
+    /// Where shapes do not agree, keys or the head are not there, or `d_q` is not as long as all queries of the head.
     pub unsafe fn differentiate(
         &mut self,
         inputs: &Inputs<'_>,
@@ -61,7 +65,14 @@ impl Scratch {
         keys: Range<usize>,
         d_q: &mut [f32],
     ) {
-        let Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, blocks, scale, n_rep, tokens } = *inputs;
+        let &Inputs { q, k, v, key_ranges, o_lse, d_out, blocks, scale, n_rep, tokens, .. } = inputs;
+        let (d_k, d_v) = (&inputs.d_k, &inputs.d_v);
+        assert_fits([&q, &k, &v, &o_lse, &d_out], [d_k, d_v], n_rep);
+        assert!(
+            keys.start <= keys.end && keys.end <= k.n && head_kv < k.shape()[1],
+            "{keys:?} of head {head_kv}"
+        );
+        assert!(d_q.len() == q.n * n_rep * q.d && tokens > 0, "{} floats", d_q.len());
         let heads = head_kv * n_rep..(head_kv + 1) * n_rep;
         let (d, dv, n_keys) = (q.d, v.d, k.n);
         for start in (0..q.n).step_by(tokens) {
@@ -93,8 +104,8 @@ impl Scratch {
             }
             let weights = Matrix::rows(&self.weights, n, keys.len(), KEYS);
             let d_scores = Matrix::rows(&self.d_scores, n, keys.len(), KEYS);
-            // SAFETY: keys.len() columns from the first key on, inside the tensors; they are the caller's,
-            // and apart from each other and from everything read here.
+            // SAFETY: keys.len() columns of `dv` or `d` floats from the first key on are rows of the gradients, which are as
+            // the values and keys (`assert_fits`); they are the caller's, apart from each other and from all read here.
             unsafe {
                 let (to_v, to_k) = (d_v.at(head_kv, keys.start), d_k.at(head_kv, keys.start));
                 multiply(to_v, d_v.step(), true, grads.transposed(), weights, 1.0);

@@ -58,7 +58,11 @@ impl Scratch {
     /// Adds to the gradients of a tile of keys and values, and to `d_q`, `[T][n_rep][d]`, what they come to.
     ///
     /// # Safety
-    /// No other thread uses the gradients of these keys of this head meanwhile.
+    /// Nobody else reads or writes the rows of `d_k` and `d_v` of these keys of this head meanwhile, and they are no memory of
+    /// the other operands.
+    ///
+    /// # Panics
+    /// Where shapes do not agree, keys or the head are not there, or `d_q` is not as long as all queries of the head.
     pub unsafe fn differentiate(
         &mut self,
         inputs: &Inputs<'_>,
@@ -66,8 +70,15 @@ impl Scratch {
         keys: Range<usize>,
         d_q: &mut [f32],
     ) {
-        let Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, scale, softcap, n_rep, tokens, factors } =
-            *inputs;
+        let &Inputs { q, k, v, key_ranges, o_lse, d_out, scale, softcap, n_rep, tokens, factors, .. } =
+            inputs;
+        let (d_k, d_v) = (&inputs.d_k, &inputs.d_v);
+        assert_fits([&q, &k, &v, &o_lse, &d_out], [d_k, d_v], n_rep);
+        assert!(
+            keys.start <= keys.end && keys.end <= k.n && head_kv < k.shape()[1],
+            "{keys:?} of head {head_kv}"
+        );
+        assert!(d_q.len() == q.n * n_rep * q.d && tokens > 0, "{} floats", d_q.len());
         self.products.factors = factors;
         let heads = head_kv * n_rep..(head_kv + 1) * n_rep;
         let (d, dv) = (q.d, v.d);
@@ -114,8 +125,8 @@ impl Scratch {
             }
             let weights = Matrix::rows(&self.weights, n, keys.len(), KEYS);
             let d_scores = Matrix::rows(&self.d_scores, n, keys.len(), KEYS);
-            // SAFETY: keys.len() columns from the first key on, inside the tensors; they are the caller's,
-            // and apart from each other and from everything read here.
+            // SAFETY: keys.len() columns of `dv` or `d` floats from the first key on are rows of the gradients, which are as
+            // the values and keys (`assert_fits`); they are the caller's, apart from each other and from all read here.
             unsafe {
                 let (to_v, to_k) = (d_v.at(head_kv, keys.start), d_k.at(head_kv, keys.start));
                 self.products.multiply(to_v, d_v.step(), true, grads.transposed(), weights, 1.0);
@@ -128,6 +139,31 @@ impl Scratch {
     }
 }
 
+/// Panics unless operands of a backward pass, queries, keys, values, outputs and their gradient, agree with each other and with
+/// the gradients of keys and values.
+pub(crate) fn assert_fits(
+    [q, k, v, o_lse, d_out]: [&Heads<'_>; 5],
+    [d_k, d_v]: [&HeadsMut<'_>; 2],
+    n_rep: usize,
+) {
+    let ([d, n_head, n], [_, n_head_kv, n_keys], dv) = (q.shape(), k.shape(), v.d);
+    let heads = n_head_kv.checked_mul(n_rep) == Some(n_head) && n_rep > 0;
+    let read = k.d == d && v.shape() == [dv, n_head_kv, n_keys] && d_out.shape() == [dv, n_head, n];
+    let lse = o_lse.shape() == [dv + 1, n_head, n];
+    let written = d_k.shape() == k.shape() && d_v.shape() == v.shape();
+    assert!(
+        heads && read && lse && written,
+        "{n_rep} heads for one, q {:?}, k {:?}, v {:?}, o_lse {:?}, d_out {:?}, d_k {:?}, d_v {:?}",
+        q.shape(),
+        k.shape(),
+        v.shape(),
+        o_lse.shape(),
+        d_out.shape(),
+        d_k.shape(),
+        d_v.shape()
+    );
+}
+
 /// The gradient of a head's sink (in natural units): minus the sum over tokens of its weight times `dO . O`.
 pub fn sink_gradient(sink: f32, head: usize, o_lse: Heads<'_>, d_out: Heads<'_>) -> f32 {
     let of_token = |t: usize| {
@@ -138,4 +174,54 @@ pub fn sink_gradient(sink: f32, head: usize, o_lse: Heads<'_>, d_out: Heads<'_>)
         f64::from(dot * weight)
     };
     -(0..d_out.n).map(of_token).sum::<f64>() as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gradients that are not as the keys and values are refused before a float of them is written.
+    #[test]
+    fn gradients_of_other_shapes_are_refused() {
+        let (ones, pairs) = ([1.0f32; 32], [0, 3, 0, 3]);
+        let steps = |ne: [usize; 3]| [ne[0], ne[0] * ne[1]];
+        // SAFETY: more floats than any of these shapes has.
+        let read = |ne: [usize; 3]| unsafe { Heads::new(ones.as_ptr(), ne, steps(ne)) };
+        let run = |d_k: [usize; 3], d_v: [usize; 3], n_d_q: usize| {
+            let (mut to_k, mut to_v, mut d_q) = ([0.0f32; 32], [0.0f32; 32], vec![0.0; n_d_q]);
+            // SAFETY: likewise, and nothing else uses them.
+            let write = |x: &mut [f32; 32], ne| unsafe { HeadsMut::new(x.as_mut_ptr(), ne, steps(ne)) };
+            let inputs = Inputs {
+                q: read([4, 1, 2]),
+                k: read([4, 1, 3]),
+                v: read([5, 1, 3]),
+                key_ranges: KeyRanges::new(&pairs, 3),
+                o_lse: read([6, 1, 2]),
+                d_out: read([5, 1, 2]),
+                d_k: write(&mut to_k, d_k),
+                d_v: write(&mut to_v, d_v),
+                scale: 1.0,
+                softcap: None,
+                n_rep: 1,
+                factors: Factors::Floats,
+                tokens: 2,
+            };
+            let differentiate = || {
+                // SAFETY: nobody else uses the gradients.
+                unsafe { Scratch::default().differentiate(&inputs, 0, 0..3, &mut d_q) }
+            };
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(differentiate)).is_ok();
+            assert!(done || to_k == [0.0; 32] && to_v == [0.0; 32]);
+            done
+        };
+        let (k, v) = ([4, 1, 3], [5, 1, 3]);
+        assert!(run(k, v, 8));
+        for k in [[3, 1, 3], [5, 1, 3], [4, 1, 2], [4, 1, 4], [4, 2, 3]] {
+            assert!(!run(k, v, 8), "{k:?}");
+        }
+        for v in [[4, 1, 3], [6, 1, 3], [5, 1, 2], [5, 2, 3]] {
+            assert!(!run(k, v, 8), "{v:?}");
+        }
+        assert!(!run(k, v, 7) && !run(k, v, 9));
+    }
 }

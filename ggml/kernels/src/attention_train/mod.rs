@@ -10,6 +10,7 @@ mod merge;
 mod products;
 mod view;
 
+pub(crate) use backward::assert_fits;
 pub use backward::sink_gradient;
 pub(crate) use forward::{largest, pack, soften, LANES};
 pub use merge::merge;

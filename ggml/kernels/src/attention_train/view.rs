@@ -22,7 +22,7 @@ impl<'a> Heads<'a> {
     /// `data`.
     ///
     /// # Safety
-    /// All rows lie in memory that can be read and that nobody writes during `'a`.
+    /// All rows lie in one allocation that can be read, have values, and are written by nobody during `'a`.
     pub unsafe fn new(data: *const f32, ne: [usize; 3], steps: [usize; 2]) -> Heads<'a> {
         let [d, n_head, n] = ne;
         Heads { d, n_head, n, data, steps, alive: PhantomData }
@@ -53,8 +53,7 @@ impl<'a> Heads<'a> {
     }
 }
 
-/// The same in memory that is written.
-#[derive(Clone, Copy)]
+/// The same in memory that is written: each thread has a view, and uses the rows that are its own through it.
 pub struct HeadsMut<'a> {
     d: usize,
     n_head: usize,
@@ -66,18 +65,25 @@ pub struct HeadsMut<'a> {
 
 impl<'a> HeadsMut<'a> {
     /// # Safety
-    /// As for [`Heads::new`], in memory that this view alone uses, as far as its methods are asked for it.
+    /// All rows, as [`Heads::new`] places them, lie in one allocation that may be read and written during `'a`, and none
+    /// shares a float with another. Whoever else uses that memory during `'a` (views of other threads) keeps off the rows
+    /// that this view is asked for, while they are used.
     pub unsafe fn new(data: *mut f32, ne: [usize; 3], steps: [usize; 2]) -> HeadsMut<'a> {
         let [d, n_head, n] = ne;
         HeadsMut { d, n_head, n, data, steps, alive: PhantomData }
     }
 
+    /// Width of a head, number of heads and number of tokens.
+    pub fn shape(&self) -> [usize; 3] {
+        [self.d, self.n_head, self.n]
+    }
+
     /// One head of one token.
     ///
     /// # Safety
-    /// No other thread uses the row.
+    /// Nobody else uses the row while it is borrowed.
     pub unsafe fn row(&mut self, head: usize, token: usize) -> &mut [f32] {
-        // SAFETY: `at` is inside the tensor; the row is the caller's.
+        // SAFETY: `at` is inside the tensor (`new`); the row is the caller's.
         unsafe { std::slice::from_raw_parts_mut(self.at(head, token), self.d) }
     }
 

@@ -1,4 +1,6 @@
 //! How codes of each type lie in its blocks: readers of several rows at once.
+//!
+//! Safety of all functions here: the processor has the instructions of the lanes.
 
 use super::lanes::{Lanes, MOST};
 use super::rows::{word, Blocks, Rows};
@@ -27,7 +29,7 @@ unsafe fn left<L: Lanes>(a: L::Ints, by: usize, mask: i32) -> L::Ints {
 /// Sixteen bytes of each block from each of up to three places on.
 ///
 /// # Safety
-/// The bytes are there, and the processor has the instructions of these lanes.
+/// Sixteen bytes from each place on are in a block, and the processor has the instructions of these lanes.
 #[inline(always)]
 unsafe fn bytes<L: Lanes, const B: usize, const N: usize>(
     blocks: [&[u8; B]; MOST],

@@ -29,7 +29,7 @@ pub(crate) trait Rows: Codes {
     /// Bytes of a group, up to twelve registers of them.
     ///
     /// # Safety
-    /// The processor has the instructions of these lanes.
+    /// There is such a group, below [`Rows::GROUPS`], and the processor has the instructions of these lanes.
     unsafe fn group<L: Lanes>(blocks: Blocks<Self>, group: usize) -> [L::Ints; 12];
 
     /// The number of a part of a group.
@@ -91,6 +91,9 @@ pub(crate) trait Rows: Codes {
 }
 
 /// The first `n` of sixteen signed bytes in each lane, as floats times `unit`.
+///
+/// # Safety
+/// The processor has the instructions of these lanes.
 #[inline(always)]
 unsafe fn in_floats<L: Lanes>(quads: [L::Ints; 4], n: usize, unit: L::Floats) -> [L::Floats; 16] {
     // SAFETY: the caller's promise.

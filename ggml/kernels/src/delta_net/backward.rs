@@ -51,7 +51,7 @@ impl Scratch {
     /// of the outputs, `[d, n_head_v, n]`, and of the states behind the last token, `[n_head_v][d][d]`.
     ///
     /// # Safety
-    /// No other thread uses these heads of the outputs meanwhile.
+    /// Nobody else reads or writes these heads of the outputs meanwhile, and they are no memory of each other or of the operands.
     pub unsafe fn differentiate(
         &mut self,
         x: &Inputs<'_>,
@@ -73,7 +73,7 @@ impl Scratch {
             left.extend((0..n).map(|t| x.left(h, t)));
             d_rates.clear();
             d_rates.resize(n, [0.0; 2]);
-            // SAFETY: the head is the caller's.
+            // SAFETY: the head is the caller's, apart from the other outputs and the operands.
             let d_state = unsafe { to.d_states.row(h, 0) };
             d_state.copy_from_slice(&d_states[h * d * d..(h + 1) * d * d]);
             let tiles = d_state.chunks_mut(ROWS * d).zip(x.state_of(h).chunks(ROWS * d));

@@ -72,7 +72,7 @@ impl Scratch {
     /// Computes the unit's rows of the result, `[w, n_units, n]`.
     ///
     /// # Safety
-    /// No other thread uses this unit of it meanwhile.
+    /// Nobody else reads or writes this unit of it meanwhile, and it is no memory of the operands.
     pub unsafe fn run(&mut self, x: &Inputs<'_>, unit: usize, out: &mut HeadsMut<'_>) {
         self.load(x, unit);
         for t in 0..x.x.n {
@@ -88,7 +88,7 @@ impl Scratch {
     /// last token find for the last of these rows.
     ///
     /// # Safety
-    /// No other thread uses this unit of `d_rows` meanwhile.
+    /// Nobody else reads or writes this unit of `d_rows` meanwhile, and it is no memory of the operands.
     pub unsafe fn differentiate(
         &mut self,
         x: &Inputs<'_>,

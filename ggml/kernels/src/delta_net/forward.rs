@@ -16,7 +16,7 @@ impl Scratch {
     /// the last token, `[d * d, n_head_v, 1]`.
     ///
     /// # Safety
-    /// No other thread uses these heads of both meanwhile.
+    /// Nobody else reads or writes these heads of both meanwhile, and they are no memory of each other or of the operands.
     pub unsafe fn run(
         &mut self,
         x: &Inputs<'_>,
@@ -30,7 +30,7 @@ impl Scratch {
         for h in (head_k..x.n_head_v).step_by(x.n_head_k) {
             self.left.clear();
             self.left.extend((0..n).map(|t| x.left(h, t)));
-            // SAFETY: the head is the caller's.
+            // SAFETY: the head is the caller's, apart from the other result and the operands.
             let state = unsafe { states.row(h, 0) };
             state.copy_from_slice(x.state_of(h));
             for (i, rows) in state.chunks_mut(ROWS * d).enumerate() {

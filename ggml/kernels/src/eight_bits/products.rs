@@ -287,7 +287,8 @@ unsafe fn each_part<S: Set, T: Rows>(
 /// Adds the products of a part of each row with its values of rounded rows.
 ///
 /// # Safety
-/// There are N rows of them, with such a part; the processor has the instructions of the set.
+/// There are N rows of them, with such a part, which are in the group behind one another; the processor has the instructions of the
+/// set.
 #[inline(always)]
 unsafe fn add_part<S: Set, T: Rows, const N: usize>(
     codes: &[Ints<S>; 8],

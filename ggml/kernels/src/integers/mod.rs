@@ -155,8 +155,6 @@ pub struct Product<'a, R> {
     pub packed: &'a [u32],
     /// How many rows of how many.
     pub shape: Shape,
-    /// The result, an element for each row of the weights in each of its rows.
-    pub out: Output,
 }
 
 /// Buffers a thread keeps between calls.
@@ -177,36 +175,31 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Products of weights `rows` with the packed rows `tokens`: element `rows[i]` of each of their rows of the output.
+    /// Products of rows of weights with packed rows: element `i` of row `j` of the output is that of row `i` of the weights with row
+    /// `j` of the packed ones.
     ///
     /// # Panics
-    /// Where the processor lacks the instructions, lengths are not those of the shape, or something is outside it.
-    pub fn multiply<'w>(
-        &mut self,
-        product: &Product<'_, impl Fn(usize) -> &'w [u8]>,
-        tokens: Range<usize>,
-        rows: Range<usize>,
-    ) {
+    /// Where the processor lacks the instructions, lengths are not those of the shape, or the output has more rows.
+    pub fn multiply<'w>(&mut self, product: &Product<'_, impl Fn(usize) -> &'w [u8]>, out: Output<'_>) {
         let with = Instructions::all().next().expect("the caller has asked whether there are instructions");
-        self.multiply_with(with, product, tokens, rows);
+        self.multiply_with(with, product, out);
     }
 
     fn multiply_with<'w>(
         &mut self,
         with: Instructions,
         product: &Product<'_, impl Fn(usize) -> &'w [u8]>,
-        tokens: Range<usize>,
-        rows: Range<usize>,
+        out: Output<'_>,
     ) {
         let shape = product.shape;
         assert!(
             Some(product.packed.len()) == shape.n_words() && shape.k.is_multiple_of(product.kind.block().0)
         );
-        assert!(tokens.end <= shape.n && rows.end <= product.out.m);
-        if tokens.len() <= FEW {
-            self.few(with, product, tokens, rows);
+        assert!(out.rows().end <= shape.n, "rows {:?} of {}", out.rows(), shape.n);
+        if out.rows().len() <= FEW {
+            self.few(with, product, &out);
         } else {
-            self.many(with, product, tokens, rows);
+            self.many(with, product, &out);
         }
     }
 
@@ -215,10 +208,10 @@ impl Scratch {
         &mut self,
         with: Instructions,
         product: &Product<'_, impl Fn(usize) -> &'w [u8]>,
-        tokens: Range<usize>,
-        rows: Range<usize>,
+        out: &Output<'_>,
     ) {
-        let &Product { kind, ref row, packed, shape, out } = product;
+        let &Product { kind, ref row, packed, shape } = product;
+        let (tokens, rows) = (out.rows(), out.columns());
         let n_blocks = shape.n_blocks();
         self.values.refill(shape.k, 0);
         self.heads.resize(3 * n_blocks, 0.0);
@@ -233,8 +226,8 @@ impl Scratch {
                 // SAFETY: the processor has the instructions, as whoever gave them has asked.
                 let products = unsafe { with.row(&row, x, 0) };
                 for (t, product) in part.zip(products) {
-                    // SAFETY: a row and an element that may be written (`Output::new`, and the assertions before).
-                    unsafe { *out.out.add(t * out.m + at) = product };
+                    // SAFETY: an element of the output.
+                    unsafe { *out.at(t, at) = product };
                 }
             }
         }
@@ -245,10 +238,10 @@ impl Scratch {
         &mut self,
         with: Instructions,
         product: &Product<'_, impl Fn(usize) -> &'w [u8]>,
-        tokens: Range<usize>,
-        rows: Range<usize>,
+        out: &Output<'_>,
     ) {
         let &Product { kind, ref row, shape, .. } = product;
+        let rows = out.columns();
         let (block, block_bytes) = kind.block();
         let n_chunks = shape.k.div_ceil(CHUNK).max(1);
         let chunk = shape.k.div_ceil(n_chunks).next_multiple_of(block);
@@ -269,7 +262,7 @@ impl Scratch {
                     let rows = rows.map(|at| &row(at)[bytes.clone()]);
                     self.load(with, kind, rows, i * SQUARE / side, i * SQUARE % side, n);
                 }
-                self.group(with, product, &tokens, &group, (from / BLOCK, n / BLOCK));
+                self.group(with, product, out, &group, (from / BLOCK, n / BLOCK));
             }
         }
     }
@@ -301,17 +294,17 @@ impl Scratch {
         unsafe { with.transpose(&self.values[..SQUARE * n], &mut self.panels[panel_of(n / 2)], side) };
     }
 
-    /// Products of the panels at hand, which have these blocks of rows `rows`.
+    /// Products of the panels at hand, which have these blocks of rows `rows`, columns of the output.
     fn group<R>(
         &mut self,
         with: Instructions,
         product: &Product<'_, R>,
-        tokens: &Range<usize>,
+        out: &Output<'_>,
         rows: &Range<usize>,
         (from, n_blocks): (usize, usize),
     ) {
-        let &Product { kind, packed, shape, out, .. } = product;
-        let side = with.rows();
+        let &Product { kind, packed, shape, .. } = product;
+        let (side, tokens) = (with.rows(), out.rows());
         for first in tokens.clone().step_by(PANEL_TOKENS) {
             let part = first..tokens.end.min(first + PANEL_TOKENS);
             let x = Tokens::new(packed, shape, part.clone());
@@ -323,18 +316,17 @@ impl Scratch {
                     added: kind.adds().then(|| &self.added[of(2 * n_blocks)]),
                 };
                 let n = side.min(rows.end - row);
-                // SAFETY: the first element wanted, inside the rows that may be written (`Output::new`).
-                let to = unsafe { out.out.add(part.start * out.m + row) };
+                let (to, step) = (out.at(part.start, row), out.step());
                 let add = from > 0;
                 if n == side {
-                    // SAFETY: so are all the others; the processor has the instructions.
-                    unsafe { with.panel(&panel, x, from, add, to, out.m) };
+                    // SAFETY: the output has these rows and columns; the processor has the instructions.
+                    unsafe { with.panel(&panel, x, from, add, to, step) };
                     continue;
                 }
                 let edge = self.edge.as_mut_ptr();
                 // SAFETY: rows and columns that are wanted of a whole result go from and to the output.
                 unsafe {
-                    let wanted = (0..part.len()).map(|t| (to.add(t * out.m), edge.add(t * side)));
+                    let wanted = (0..part.len()).map(|t| (to.add(t * step), edge.add(t * side)));
                     if add {
                         wanted.clone().for_each(|(to, edge)| edge.copy_from_nonoverlapping(to, n));
                     }

@@ -201,6 +201,9 @@ macro_rules! loops {
                 [row::<1>, row::<2>, row::<3>, row::<4>]
             }
 
+            /// # Safety
+            /// The panel has `n_blocks` blocks, and R tokens have as many from `from` on; from `out` on R rows of the panel's
+            /// rows, `stride` apart, may be written, and read if `add`.
             #[target_feature(enable = $features)]
             unsafe fn panel<const R: usize>(
                 p: &Panel<'_>,
@@ -216,7 +219,7 @@ macro_rules! loops {
                 let mut totals = [[$zero(); 2]; R];
                 for b in 0..n_blocks {
                     let mut sums = [[$zeros(); 2]; R];
-                    // SAFETY: the caller has checked that the panel has so many blocks and that tokens do.
+                    // SAFETY: the caller's promise: the panel has so many blocks, and so have the tokens.
                     unsafe {
                         let w = p.values.as_ptr().add(b * BLOCK / 2 * ROWS);
                         for i in 0..BLOCK / 2 {
@@ -247,7 +250,7 @@ macro_rules! loops {
                 }
                 for (r, totals) in totals.into_iter().enumerate() {
                     for (i, total) in totals.into_iter().enumerate() {
-                        // SAFETY: the caller has so many rows of ROWS floats.
+                        // SAFETY: the caller's promise, of R rows of ROWS floats.
                         unsafe {
                             let out = out.add(r * stride + i * LANES);
                             $store(out, if add { $plus(total, $load(out.cast_const())) } else { total });
@@ -256,6 +259,8 @@ macro_rules! loops {
                 }
             }
 
+            /// # Safety
+            /// The row has `n_blocks` blocks, and T tokens have as many from `from` on.
             #[target_feature(enable = $features)]
             unsafe fn row<const T: usize>(
                 row: &Row<'_>,
@@ -267,7 +272,7 @@ macro_rules! loops {
                 let (numbers, scales, halves) = (x.numbers(from), x.scales(from), x.halves(from));
                 let mut totals = [$zero(); T];
                 for b in 0..n_blocks {
-                    // SAFETY: as in `panel`.
+                    // SAFETY: the caller's promise.
                     unsafe {
                         let w = row.values.as_ptr().cast::<u32>().add(b * BLOCK / 2);
                         let w: [$int; REGISTERS] = std::array::from_fn(|i| $loads(w.add(i * LANES)));

@@ -47,10 +47,9 @@ fn check(with: Instructions, kind: Kind, k: usize, n: usize, m: usize) {
     let mut out = vec![f32::NAN; n * m];
     let mut scratch = Scratch::default();
     for (tokens, rows) in [(0..n / 2, 0..m), (n / 2..n, 0..m / 3), (n / 2..n, m / 3..m)] {
-        // SAFETY: n rows of m.
-        let to = unsafe { Output::new(out.as_mut_ptr(), m) };
+        let mut to = Output::new(&mut out, m);
         let row = |i: usize| &bytes[i * row_bytes..][..row_bytes];
-        scratch.multiply_with(with, &Product { kind, row, packed: &packed, shape, out: to }, tokens, rows);
+        scratch.multiply_with(with, &Product { kind, row, packed: &packed, shape }, to.part(rows, tokens));
     }
     for j in 0..m {
         let w = weights(kind, &bytes[j * row_bytes..][..row_bytes]);
@@ -100,10 +99,8 @@ fn the_largest_numbers_do_not_overflow() {
                         .chunks_exact_mut(shape.row_words())
                         .for_each(|words| shape.pack(&[1.0; 256], words));
                     let mut out = vec![f32::NAN; n];
-                    // SAFETY: n rows of one.
-                    let to = unsafe { Output::new(out.as_mut_ptr(), 1) };
-                    let product = Product { kind, row: |_| &bytes[..], packed: &packed, shape, out: to };
-                    Scratch::default().multiply_with(with, &product, 0..n, 0..1);
+                    let product = Product { kind, row: |_| &bytes[..], packed: &packed, shape };
+                    Scratch::default().multiply_with(with, &product, Output::new(&mut out, 1));
                     for found in out {
                         assert!(
                             (f64::from(found) - expected).abs() <= 1e-5 * expected.abs() + 1e-3,
@@ -112,6 +109,24 @@ fn the_largest_numbers_do_not_overflow() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Whatever an output covers, nothing is written beyond the floats that there are.
+#[test]
+fn rows_beyond_the_floats_are_refused() {
+    for with in Instructions::all() {
+        for n in [1, 20] {
+            let shape = Shape { k: 64, n };
+            let (bytes, packed) = (filled_row(Kind::Q8_0, 1, 2), vec![0; shape.n_words().unwrap()]);
+            let product = Product { kind: Kind::Q8_0, row: |_| &bytes[..], packed: &packed, shape };
+            let mut out = vec![f32::NAN; n + 1];
+            let multiply = || {
+                Scratch::default().multiply_with(with, &product, Output::new(&mut out, 1));
+            };
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(multiply)).expect_err("accepted");
+            assert!(out.iter().all(|x| x.is_nan()), "{with:?} {n}: {out:?}");
         }
     }
 }

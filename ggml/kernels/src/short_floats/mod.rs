@@ -14,8 +14,6 @@ mod next;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
-
 use crate::aligned::Aligned;
 use crate::output::Output;
 
@@ -90,26 +88,20 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Element `i` of row `j` of the output becomes the sum over `k` of weights `(k, i)` times `x(j)[k]`, for some elements and
-    /// rows. No bit depends on which are computed in one call.
+    /// Element `i` of row `j` of the output becomes the sum over `k` of weights `(k, i)` times `x(j)[k]`. No bit depends on which
+    /// elements are computed in one call.
     ///
     /// # Panics
-    /// Where the processor lacks the instructions, or something is outside.
-    pub fn multiply<'x>(
-        &mut self,
-        w: &Weights<'_>,
-        x: impl Fn(usize) -> &'x [f32],
-        columns: Range<usize>,
-        rows: Range<usize>,
-        out: Output,
-    ) {
-        assert!(w.format.available() && columns.end <= w.m && w.m <= out.m);
+    /// Where the processor lacks the instructions, the output has columns that the weights have not, or a row of `x` is not as
+    /// long as sums have terms.
+    pub fn multiply<'x>(&mut self, w: &Weights<'_>, x: impl Fn(usize) -> &'x [f32], out: Output<'_>) {
+        let (columns, rows) = (out.columns(), out.rows());
+        assert!(w.format.available() && columns.end <= w.m, "columns {columns:?} of {}", w.m);
         let words = w.k.div_ceil(w.format.in_word());
         self.x.resize(rows.len() * words);
         self.panel.resize(WORDS.min(words) * ROWS);
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the processor has the instructions. Elements of the output that are asked for may be written, as `Output::new`
-        // was promised.
+        // SAFETY: the processor has the instructions. All columns and rows that are written are the output's.
         unsafe {
             for (j, to) in rows.clone().zip(self.x.chunks_exact_mut(words)) {
                 let x = x(j);
@@ -133,10 +125,10 @@ impl Scratch {
                             next.prefetch();
                             let x = &self.x[at * words..][..TOKENS.min(rows.len() - at) * words];
                             let x = (&x[part.start..], words);
-                            let out = (out.out.add(j * out.m + first), out.m);
+                            let to = (out.at(j, first), out.step());
                             match w.format {
-                                Format::Bf16 => avx512::tile_bf16(panel, x, some.len(), out, from > 0),
-                                Format::F16 => avx512::tile_f32(panel, x, some.len(), out, from > 0),
+                                Format::Bf16 => avx512::tile_bf16(panel, x, some.len(), to, from > 0),
+                                Format::F16 => avx512::tile_f32(panel, x, some.len(), to, from > 0),
                             }
                         }
                     }
