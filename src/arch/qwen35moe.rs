@@ -13,7 +13,8 @@ pub(super) static QWEN35MOE: Arch = Arch {
     name: "qwen35moe",
     pairing: Pairing::Halves,
     layer: |loader| {
-        let gating = Gating { kind: GatingKind::Softmax, normalised: true, scale: 1.0 };
+        let normalised = loader.hp().experts.is_none_or(|experts| experts.normalised);
+        let gating = Gating { kind: GatingKind::Softmax, normalised, scale: 1.0 };
         Ok(Box::new(Qwen35Layer::with(loader, |loader| {
             let chosen = Box::new(loader.experts(gating, ExpertActivation::SwiGlu, Bias::No)?);
             Ok(FeedForward::MixtureAndShared { chosen, shared: Box::new(loader.shared_expert()?) })

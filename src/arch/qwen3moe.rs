@@ -14,7 +14,8 @@ pub(super) static QWEN3MOE: Arch = Arch {
     name: "qwen3moe",
     pairing: Pairing::Halves,
     layer: |loader| {
-        let gating = Gating { kind: GatingKind::Softmax, normalised: true, scale: 1.0 };
+        let normalised = loader.hp().experts.is_none_or(|experts| experts.normalised);
+        let gating = Gating { kind: GatingKind::Softmax, normalised, scale: 1.0 };
         let llama = LlamaLayer::with(loader, Bias::No, Bias::No, |loader| {
             let experts = loader.experts(gating, ExpertActivation::SwiGlu, Bias::No)?;
             Ok(FeedForward::Mixture(Box::new(experts)))

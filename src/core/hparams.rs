@@ -42,6 +42,12 @@ pub mod keys {
     /// The form of GELU in feed-forwards without a gate (string): `tanh`, which llama.cpp computes for every model and
     /// is meant where there is no such key, or `erf`.
     pub const GELU: &str = "ropewalk.gelu";
+    /// Windows of an architecture that has none in llama.cpp (u32 array, one entry per layer): how many tokens a query sees,
+    /// itself among them; 0 for every earlier one.
+    pub const WINDOWS: &str = "ropewalk.windows";
+    /// Whether the weights of the experts that a token is given to are scaled to a sum of 1 (bool). llama.cpp always does
+    /// that where softmax chooses them, and it is meant where there is no such key.
+    pub const EXPERT_WEIGHTS_NORM: &str = "ropewalk.expert_weights_norm";
     /// Version of the program that wrote the file (string).
     pub const VERSION: &str = "ropewalk.version";
     /// In front of the name (less the architecture) of each standard key as it was before the first
@@ -326,11 +332,15 @@ fn read_layers(
     let n_embd_head = keys.head_width(n_embd, n_head[0])?;
     let n_rot = keys.count_opt("rope.dimension_count", 2, n_embd_head)?.unwrap_or(n_embd_head);
     let freq_base = rope_keys.positive("rope.freq_base")?.unwrap_or(10_000.0);
+    let windows = keys.own_windows(n_layer)?;
 
     let (mut kinds, mut layers) = (Vec::new(), Vec::with_capacity(n_layer));
     for il in 0..n_layer {
         let mut layer = LayerAttention::new(n_head[il], n_head_kv[il], n_embd_head).rotated(freq_base, n_rot);
         rule(keys, il, &mut layer)?;
+        if let Some(windows) = &windows {
+            layer.window = windows[il];
+        }
         layer.check().map_err(|e| at(il, e))?;
         let kind = kinds.iter().position(|k| *k == layer).unwrap_or(kinds.len());
         if kind == kinds.len() {

@@ -44,7 +44,7 @@ impl Checkpoint {
                 format!("found \"{}\", which cannot be imported; known: {}", shown(&class), known.join(" "));
             object.error("architectures", what)
         })?;
-        let config = Config::new(folder, object, family.defaults, family.packed)?;
+        let config = Config::new(folder, object, family)?;
         let n_layers = config.u32("num_hidden_layers")?;
         if n_layers > MAX_LAYERS {
             let what = format!("found {n_layers}, expected at most {MAX_LAYERS}");
@@ -56,8 +56,10 @@ impl Checkpoint {
         (family.keys)(&config, &mut keys)?;
         let tensors = family.tensors(&config, &files, &mut keys)?;
         check_embedding(&config, &tensors)?;
+        check_flags(&config, family, &files)?;
         general::write(&config, &tensors, &mut keys)?;
-        let mut notes = Vec::new();
+        let mut notes = unknown_keys(&config);
+        notes.append(&mut keys.notes);
         let kinds = (family.vocab)(&config)?;
         let Family { no_space_prefix, .. } = *family;
         vocab::write(&config, kinds, pre, no_space_prefix, &mut keys, &mut notes)?;
@@ -165,6 +167,62 @@ fn check_embedding(c: &Config, tensors: &[Tensor]) -> Result<()> {
         return Err(c.object.error("vocab_size", what));
     }
     Ok(())
+}
+
+/// What is said of keys that nothing knows.
+fn unknown_keys(c: &Config) -> Vec<String> {
+    const MOST: usize = 12;
+    let Config { unknown, .. } = c;
+    if unknown.is_empty() {
+        return Vec::new();
+    }
+    let more =
+        if unknown.len() > MOST { format!(" and {} more", unknown.len() - MOST) } else { String::new() };
+    let names: Vec<&str> = unknown.iter().take(MOST).map(String::as_str).collect();
+    vec![format!("config.json: left out keys that its class does not know: {}{more}.", names.join(", "))]
+}
+
+/// Checks that flags of config.json agree with the tensors that are there.
+fn check_flags(c: &Config, family: &Family, files: &Tensors) -> Result<()> {
+    for (flag, ending) in family.biases {
+        let said = c.object.bool(flag)?.unwrap_or(false);
+        let bias = files.all.iter().find(|t| t.name.ends_with(ending));
+        match (said, bias) {
+            (false, Some(t)) => {
+                let what = format!("found false, expected true: the checkpoint has {}", shown(&t.name));
+                return Err(c.object.error(flag, what));
+            }
+            (true, None) => {
+                let what = format!("found true, expected false: the checkpoint has no tensor *{ending}");
+                return Err(c.object.error(flag, what));
+            }
+            _ => {}
+        }
+    }
+    let named = |wanted: &str| {
+        files.all.iter().find(|t| {
+            family.mapped(&t.name.replace("language_model.", "")).is_some_and(|name| name == wanted)
+        })
+    };
+    let (Some(embedding), output) = (named("token_embd.weight"), named("output.weight")) else {
+        return Ok(());
+    };
+    let key = "tie_word_embeddings";
+    match (c.tied, output) {
+        (Some(false), None) => {
+            let what = "found false, expected true: the checkpoint has no tensor of the output";
+            Err(c.object.error(key, what))
+        }
+        (Some(true), Some(output)) if !files.same(embedding, output) => {
+            let what = format!(
+                "found true, expected false: {} is not the embedding, and versions of transformers differ in \
+                 which of the two they take",
+                shown(&output.name)
+            );
+            Err(c.object.error(key, what))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A sink that counts, reports and stops.

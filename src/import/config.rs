@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::arch::Family;
 use crate::json::{Object, SMALL};
+use crate::meaning::{self, Meaning};
 use crate::{Error, Result};
 
 /// Layers, far beyond any known model: what is asked for by layer is bounded by it.
@@ -20,6 +22,10 @@ pub(crate) struct Config {
     pub(crate) rope: Object,
     /// Base of layers with a sliding window, where they have their own.
     pub(crate) sliding_theta: Option<f64>,
+    /// Keys that transformers does not know.
+    pub(crate) unknown: Vec<String>,
+    /// Whether the output is the embedding, where the file leaves no doubt.
+    pub(crate) tied: Option<bool>,
 }
 
 /// Reads config.json, and the class name that `architectures` gives.
@@ -36,14 +42,23 @@ pub(crate) fn read(folder: &Path) -> Result<(Object, String)> {
 }
 
 impl Config {
-    /// Completes a config with a family's defaults. `defaults` is JSON; a `head_dim` of 0 in it stands for
-    /// the embedding over the heads. `packed` are the methods of quantisation whose weights can be taken over.
-    pub(crate) fn new(folder: &Path, object: Object, defaults: &str, packed: &[&str]) -> Result<Config> {
+    /// Checks the meaning of every key to a family, and completes the config with the family's defaults: a key that is not
+    /// there has its class's default, `null` is none. A `head_dim` of 0 in the defaults stands for the embedding over the
+    /// heads.
+    pub(crate) fn new(folder: &Path, object: Object, family: &Family) -> Result<Config> {
         let mut object = object;
+        let mut tied = object.bool("tie_word_embeddings")?;
         // What a folder of a model for images too says of its text model.
-        if let Some(text) = object.object("text_config")?.cloned() {
-            object.map.extend(text);
+        let text = object.object("text_config")?.cloned();
+        let for_images = text.is_some();
+        if let Some(text) = text {
+            let inside = object.inside(text);
+            // transformers goes by the outer one, llama.cpp's converter by the inner one.
+            let inner = inside.bool("tie_word_embeddings")?;
+            tied = if tied.is_some() && inner.is_some() && tied != inner { None } else { tied.or(inner) };
+            object.map.extend(inside.map);
         }
+        let Family { packed, .. } = *family;
         if let Some(method) = object.object("quantization_config")?.map(|q| q.get("quant_method").cloned()) {
             if !packed.iter().any(|known| method.as_ref().is_some_and(|found| found == known)) {
                 let method = method.as_ref().map_or("of no method".to_owned(), crate::json::kind);
@@ -51,14 +66,35 @@ impl Config {
                 return Err(object.error("quantization_config", what));
             }
         }
+        let unknown = meaning::check(&object, family.config)?;
+        if object.u32("head_dim")? == Some(0) {
+            return Err(object.error("head_dim", "found 0, expected at least 1"));
+        }
+        let kind = object.string("model_type")?.unwrap_or_default();
+        let defaults =
+            family.defaults_of.iter().find(|(of, _)| *of == kind).map_or(family.defaults, |(_, d)| d);
         let defaults: Map<String, Value> =
             serde_json::from_str(defaults).map_err(|e| Error::Invalid(format!("defaults: {e}")))?;
+        let heads_of_width = defaults.get("head_dim").is_some_and(|v| v == 0);
         for (key, value) in defaults {
-            if object.get(&key).is_none() {
+            // A class with a scaling of its own takes either name in place of it.
+            let given = match key.as_str() {
+                "rope_parameters" => object.get(&key).or(object.get("rope_scaling")).is_some(),
+                "num_experts" | "num_local_experts" => {
+                    object.get("num_experts").or(object.get("num_local_experts")).is_some()
+                }
+                "rope_theta" | "rope_local_base_freq" => object.get(&key).is_some(),
+                _ => object.map.contains_key(&key),
+            };
+            if !given {
                 object.map.insert(key, value);
             }
         }
-        if object.u32("head_dim")? == Some(0) {
+        if !for_images {
+            tied = object.bool("tie_word_embeddings")?;
+        }
+        one_number(&object, "num_experts", "num_local_experts")?;
+        if heads_of_width && matches!(object.u32("head_dim")?, None | Some(0)) {
             let (n, heads) = (object.needs_u32("hidden_size")?, object.needs_u32("num_attention_heads")?);
             object.map.insert("head_dim".into(), (n / heads.max(1)).into());
         }
@@ -77,8 +113,33 @@ impl Config {
                 object.error("num_hidden_layers", format!("found {found}, expected at most {MAX_LAYERS}"))
             );
         }
-        let (rope, sliding_theta) = rope(&object)?;
-        Ok(Config { folder: folder.to_owned(), object, rope, sliding_theta })
+        let (rope, sliding_theta) = rope(&object, family.rope_apart)?;
+        let config = Config { folder: folder.to_owned(), object, rope, sliding_theta, unknown, tied };
+        config.check_rope(family)?;
+        Ok(config)
+    }
+    /// Checks that the rope scaling is one that the family's files can say.
+    fn check_rope(&self, family: &Family) -> Result<()> {
+        let kind = self.rope_type()?;
+        if !family.rope.contains(&kind.as_str()) {
+            let expected = family.rope.join(", ");
+            let what = format!("found rope scaling {:?}, expected {expected}", crate::error::shown(&kind));
+            return Err(self.object.error("rope_scaling", what));
+        }
+        let partial = self.rope.f64("partial_rotary_factor")?.unwrap_or(1.0);
+        let used = matches!(meaning::of(family.config, "partial_rotary_factor"), Some(Meaning::Used));
+        if !used && partial != 1.0 {
+            let what =
+                format!("found {partial}, expected 1: every dimension of a head is rotated in this class");
+            return Err(self.object.error("partial_rotary_factor", what));
+        }
+        // YaRN's ramp. gpt-oss has no other, and a note says what that means.
+        let cut = self.rope.bool("truncate")?.unwrap_or(true);
+        if kind == "yarn" && !cut && family.arch != "gpt-oss" {
+            let what = "found false, expected true: YaRN's ramp begins and ends at whole pairs here, as in llama.cpp";
+            return Err(self.object.error("truncate", what));
+        }
+        Ok(())
     }
     /// The first of several names under which a number is kept.
     pub(crate) fn first_u32(&self, keys: &[&str]) -> Result<Option<u32>> {
@@ -107,29 +168,68 @@ impl Config {
             None => Ok(self.u32("hidden_size")? / self.u32("num_attention_heads")?),
         }
     }
+    /// Whether the text model is Ministral 3's, which has keys that others of its architecture lack.
+    pub(crate) fn is_ministral3(&self) -> Result<bool> {
+        Ok(self.object.string("model_type")? == Some("ministral3"))
+    }
     /// The kind of rope scaling, in lower case; `default` for none.
     pub(crate) fn rope_type(&self) -> Result<String> {
         Ok(self.rope.string("rope_type")?.unwrap_or("default").to_lowercase())
     }
 }
 
+/// Checks that a number which may have either name is not two numbers.
+fn one_number(object: &Object, a: &str, b: &str) -> Result<()> {
+    match (object.u32(a)?, object.u32(b)?) {
+        (Some(x), Some(y)) if x != y => {
+            Err(object.error(a, format!("found {x}, but {y} in {b}, expected one number")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Settings of rotation, in one place for all ways in which config files state them: `rope_parameters` of
-/// transformers 5, for all layers or for each kind, else `rope_scaling` with keys beside it
+/// transformers 5, for all layers or (`apart`) for each kind, or `rope_scaling` with keys beside it, which goes first
 /// (`RotaryEmbeddingConfigMixin` of transformers).
-fn rope(config: &Object) -> Result<(Object, Option<f64>)> {
-    let given = match config.object("rope_parameters")? {
-        Some(given) => Some(given),
-        None => config.object("rope_scaling")?,
-    };
-    let given = config.inside(given.cloned().unwrap_or_default());
-    let mut rope = given.clone();
+fn rope(config: &Object, apart: bool) -> Result<(Object, Option<f64>)> {
+    let (full_name, sliding_name) = ("full_attention", "sliding_attention");
+    let scaling = config.object("rope_scaling")?.filter(|map| !map.is_empty()).cloned();
+    let parameters = config.object("rope_parameters")?.filter(|map| !map.is_empty()).cloned();
+    let nested = |map: &Map<String, Value>| map.contains_key(full_name) || map.contains_key(sliding_name);
     let mut sliding_theta = config.f64("rope_local_base_freq")?;
-    if let Some(full) = given.object("full_attention")? {
-        rope = config.inside(full.clone());
-    }
-    if let Some(sliding) = given.object("sliding_attention")? {
-        sliding_theta = config.inside(sliding.clone()).f64("rope_theta")?.or(sliding_theta);
-    }
+    let given = match (scaling, parameters) {
+        (Some(map), _) | (None, Some(map)) if !apart && nested(&map) => {
+            let what = "found settings for kinds of layers, expected one setting for all of them";
+            return Err(config.error("rope_parameters", what));
+        }
+        (scaling, Some(parameters)) if apart => {
+            if !nested(&parameters) {
+                let what = format!("expected settings for {full_name} and {sliding_name}");
+                return Err(config.error("rope_parameters", what));
+            }
+            let parameters = config.inside(parameters);
+            if let Some(sliding) = parameters.object(sliding_name)? {
+                let sliding = config.inside(sliding.clone());
+                for (key, wanted) in [("rope_type", "default"), ("type", "default")] {
+                    if let Some(found) = sliding.string(key)?.filter(|found| *found != wanted) {
+                        let found = crate::error::shown(found);
+                        let what = format!("{sliding_name}: {key}: found {found:?}, expected {wanted}");
+                        return Err(config.error("rope_parameters", what));
+                    }
+                }
+                if let Some(part) = sliding.f64("partial_rotary_factor")?.filter(|part| *part != 1.0) {
+                    let what = format!("{sliding_name}: partial_rotary_factor: found {part}, expected 1");
+                    return Err(config.error("rope_parameters", what));
+                }
+                sliding_theta = sliding.f64("rope_theta")?.or(sliding_theta);
+            }
+            let mut full = parameters.object(full_name)?.cloned().unwrap_or_default();
+            full.extend(scaling.unwrap_or_default());
+            full
+        }
+        (scaling, parameters) => scaling.or(parameters).unwrap_or_default(),
+    };
+    let mut rope = config.inside(given);
     let beside = ["rope_theta", "partial_rotary_factor"];
     for (key, value) in beside.iter().filter_map(|k| Some((*k, config.get(k)?.clone()))) {
         if rope.get(key).is_none() {

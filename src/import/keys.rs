@@ -6,12 +6,14 @@ use gguf::Value;
 pub(crate) struct Keys {
     arch: &'static str,
     pub(crate) list: Vec<(String, Value)>,
+    /// What the user is to know of what they say, whole sentences.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Keys {
     /// None yet, for an architecture.
     pub(crate) fn new(arch: &'static str) -> Keys {
-        Keys { arch, list: Vec::new() }
+        Keys { arch, list: Vec::new(), notes: Vec::new() }
     }
     /// Sets a key of the architecture: `rope.freq_base` is `llama.rope.freq_base`.
     pub(crate) fn set(&mut self, key: &str, value: impl Into<Value>) {

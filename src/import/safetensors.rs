@@ -160,6 +160,10 @@ impl Tensors {
     pub(crate) fn data(&self, t: &Stored) -> Bytes<'_> {
         self.files[t.part].map.bytes().slice(t.start..t.end)
     }
+    /// Whether two tensors are the same, byte for byte.
+    pub(crate) fn same(&self, a: &Stored, b: &Stored) -> bool {
+        a.dtype == b.dtype && a.shape == b.shape && self.data(a) == self.data(b)
+    }
     /// The tensor of this name.
     pub(crate) fn find(&self, name: &str) -> Option<&Stored> {
         self.all.iter().find(|t| t.name == name)

@@ -231,6 +231,23 @@ CASES = {
                                      linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2,
                                      linear_num_value_heads=4, linear_conv_kernel_dim=4, num_experts=4, num_experts_per_tok=2,
                                      moe_intermediate_size=24, shared_expert_intermediate_size=40), "bpe", "bf16", [], 1),
+    # Other layers with a window than llama.cpp takes by itself.
+    "gemma3-windows": ("Gemma3", dict(num_hidden_layers=4, head_dim=16, sliding_window=48, query_pre_attn_scalar=16,
+                                      layer_types=["full_attention", "sliding_attention", "full_attention", "sliding_attention"]),
+                       "sentencepiece-gemma", "bf16", [], 1),
+    "gemma3-every-second": ("Gemma3", dict(num_hidden_layers=4, head_dim=16, sliding_window=48, query_pre_attn_scalar=16,
+                                           sliding_window_pattern=2),
+                            "sentencepiece-gemma", "bf16", [without("layer_types"), without("_sliding_window_pattern"),
+                                                            lambda c: c.update(sliding_window_pattern=2)], 1),
+    "phi2-narrow": ("Phi", dict(num_hidden_layers=1, rope_parameters=HALF, intermediate_size=80, num_key_value_heads=4,
+                                hidden_act="gelu"), "bpe", "f16", [old_rope], 1),
+    # A window that llama.cpp leaves out; experts whose weights are not scaled to a sum of 1, as it has them.
+    "mistral-window": ("Mistral", dict(num_hidden_layers=2, sliding_window=48), "sentencepiece", "bf16", [old_rope], 1),
+    "qwen3moe-unscaled": ("Qwen3Moe", dict(num_hidden_layers=1, head_dim=16, num_experts=4, num_experts_per_tok=2,
+                                           moe_intermediate_size=24, norm_topk_prob=False), "bpe", "bf16", [], 1),
+    # A window in the second half of the layers, and a magnitude of YaRN of its own.
+    "qwen2-window": ("Qwen2", dict(rope_parameters=YARN | dict(attention_factor=0.9), use_sliding_window=True, sliding_window=48,
+                                   max_window_layers=1, tie_word_embeddings=True), "bpe", "bf16", [without("layer_types")], 1),
 }
 CLASSES = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
            "Qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM"),

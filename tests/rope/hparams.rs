@@ -196,7 +196,10 @@ fn mixture(arch: &str) -> Case {
 #[test]
 fn mixtures_of_experts_have_numbers_of_their_own() {
     let hp = mixture("qwen3moe").read();
-    assert_eq!(hp.experts, Some(ExpertHparams { n_expert: 8, n_used: 2, n_ff_shared: None }));
+    assert_eq!(
+        hp.experts,
+        Some(ExpertHparams { n_expert: 8, n_used: 2, n_ff_shared: None, normalised: true })
+    );
     assert!(hp.layers.iter().all(|layer| layer.n_ff == 48) && hp.attention.len() == 1);
     assert_eq!(Case::new().set(".expert_count", Value::U32(8)).read().experts, None);
 
@@ -307,7 +310,7 @@ fn mixtures_of_gated_delta_nets_have_an_expert_that_is_shared() {
     };
     let hp = case().read();
     // As wide as the feed-forward of the file, where it has no width of its own.
-    let experts = ExpertHparams { n_expert: 8, n_used: 2, n_ff_shared: Some(64) };
+    let experts = ExpertHparams { n_expert: 8, n_used: 2, n_ff_shared: Some(64), normalised: true };
     assert_eq!((hp.experts, hp.layers[0].n_ff), (Some(experts), 24));
     assert!(hp.delta_net.is_some() && hp.recurrent_layers().count() == 3);
     let key = "qwen35moe.expert_shared_feed_forward_length";

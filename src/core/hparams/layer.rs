@@ -31,6 +31,8 @@ pub struct ExpertHparams {
     pub n_used: usize,
     /// Width of an expert beside those that every token is given to, where there is one.
     pub n_ff_shared: Option<usize>,
+    /// Whether the weights of those chosen by softmax over all are scaled to a sum of 1.
+    pub normalised: bool,
 }
 
 /// The numbers of gated delta-nets, which are alike in all layers that have one in place of attention.

@@ -116,6 +116,25 @@ impl KeyReader<'_> {
         Ok(self.count_opt("attention.sliding_window", 0, MAX_CTX)?.filter(|&n| n > 0))
     }
 
+    /// The file's key of ropewalk's own for windows, in place of the architecture's rule: an entry for each layer.
+    pub(super) fn own_windows(&self, n_layer: usize) -> Result<Option<Vec<Option<usize>>>> {
+        let key = super::keys::WINDOWS;
+        let wrong = |what: String| Err(self.file.error(key, what));
+        let windows = match self.file.value(key) {
+            None => return Ok(None),
+            Some(Value::Array(array)) => integers(array),
+            Some(_) => None,
+        };
+        let Some(windows) = windows else {
+            return wrong("expected an array of integers of 0 or more".into());
+        };
+        if windows.len() != n_layer {
+            return wrong(format!("expected {n_layer} entries, one per layer, found {}", windows.len()));
+        }
+        let window = |n| in_range(self.file, key, n, 0, MAX_CTX).map(|n| Some(n).filter(|&n| n > 0));
+        windows.map(window).collect::<Result<_>>().map(Some)
+    }
+
     /// Whether layer `il` has the window, by `attention.sliding_window_pattern`: an entry for each layer, or a
     /// number n (`usual` where the file has none) of which every n-th layer has no window; 0 means that all
     /// have it.

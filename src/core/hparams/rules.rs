@@ -155,7 +155,8 @@ fn mixture(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
         Some(widths) => hp.layers.iter_mut().zip(widths).for_each(|(layer, n_ff)| layer.n_ff = n_ff),
         None => hp.layers.iter_mut().for_each(|layer| layer.n_ff = (layer.n_ff / n_used).max(1)),
     }
-    hp.experts = Some(ExpertHparams { n_expert, n_used, n_ff_shared: None });
+    let normalised = keys.file.get_opt(super::keys::EXPERT_WEIGHTS_NORM)?.unwrap_or(true);
+    hp.experts = Some(ExpertHparams { n_expert, n_used, n_ff_shared: None, normalised });
     Ok(())
 }
 

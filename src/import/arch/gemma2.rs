@@ -2,11 +2,14 @@
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::meaning::{
+    Meaning::Irrelevant, Meaning::MustEqual, Meaning::Used, Meanings, CAUSAL, NO_BIASES, RMS, TIED,
+};
 use crate::tensor::{Change, Values};
 use crate::vocab::Kinds;
 use crate::Result;
 
-use super::{Family, Place, Target, PLAIN};
+use super::{standard, windows, Family, Place, Target, PLAIN};
 
 /// Four norms in a layer.
 pub(super) const NORMS: &[(&str, &str)] = &[
@@ -18,9 +21,12 @@ pub(super) const NORMS: &[(&str, &str)] = &[
 pub(super) static FAMILY: Family = Family {
     classes: &["Gemma2ForCausalLM"],
     arch: "gemma2",
-    defaults: r#"{"max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "num_key_value_heads": 4,
-        "head_dim": 256, "sliding_window": 4096, "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0}"#,
+    defaults: r#"{"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "head_dim": 256,
+        "hidden_size": 2304, "intermediate_size": 9216, "max_position_embeddings": 8192,
+        "num_attention_heads": 8, "num_hidden_layers": 26, "num_key_value_heads": 4,
+        "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "sliding_window": 4096,
+        "tie_word_embeddings": true, "vocab_size": 256000, "rope_theta": 10000.0}"#,
+    config: &[GEMMA, CONFIG],
     names: NORMS,
     keys,
     place,
@@ -29,6 +35,40 @@ pub(super) static FAMILY: Family = Family {
     no_space_prefix: true,
     ..PLAIN
 };
+
+/// Keys of Gemma 2 and 3.
+pub(super) const GEMMA: Meanings = &[
+    (
+        "hidden_activation",
+        MustEqual(r#"["gelu_pytorch_tanh", "gelu_new"]"#, "the gate of this architecture has no other"),
+    ),
+    ("hidden_act", Irrelevant("the class reads hidden_activation")),
+    ("final_logit_softcapping", Used),
+    ("layer_types", Used),
+    ("query_pre_attn_scalar", Used),
+    ("sliding_window", Used),
+    CAUSAL,
+    NO_BIASES,
+    RMS,
+    TIED,
+];
+
+const CONFIG: Meanings = &[("attn_logit_softcapping", Used)];
+
+/// Checks the divisor of scores: llama.cpp has the width of a head, in models of so many layers that which follows from the
+/// number of heads, and no key.
+pub(super) fn scale(c: &Config, layers_of_27b: u32) -> Result<()> {
+    let wanted = match c.u32("num_hidden_layers")? == layers_of_27b {
+        true => c.u32("hidden_size")? / c.u32("num_attention_heads")?,
+        false => c.u32("head_dim")?,
+    };
+    let found = c.f64("query_pre_attn_scalar")?;
+    if found != f64::from(wanted) {
+        let what = format!("found {found}, expected {wanted}: llama.cpp has no key for another");
+        return Err(c.object.error("query_pre_attn_scalar", what));
+    }
+    Ok(())
+}
 
 fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     k.set("context_length", c.u32("max_position_embeddings")?);
@@ -40,9 +80,17 @@ fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     k.float("attention.layer_norm_rms_epsilon", c.f64("rms_norm_eps")?);
     k.set("attention.key_length", c.u32("head_dim")?);
     k.set("attention.value_length", c.u32("head_dim")?);
-    k.float("attn_logit_softcapping", c.f64("attn_logit_softcapping")?);
-    k.float("final_logit_softcapping", c.f64("final_logit_softcapping")?);
-    k.set("attention.sliding_window", c.u32("sliding_window")?);
+    // Without the keys llama.cpp caps at 50 and 30.
+    for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        let cap = c.f64(key)?;
+        if cap <= 0.0 {
+            return Err(c.object.error(key, format!("found {cap}, expected a number above 0")));
+        }
+        k.float(key, cap);
+    }
+    standard::rotation(c, k)?;
+    scale(c, 46)?;
+    windows::pattern(c, k, 2, true)?;
     Ok(())
 }
 

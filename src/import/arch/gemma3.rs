@@ -2,18 +2,23 @@
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::meaning::{Meaning::Irrelevant, Meaning::Used, Meanings};
 use crate::tensor::{Change, Rows};
 use crate::vocab::{self, Kinds};
 use crate::Result;
 
-use super::{gemma2, standard, Family, Place, Target, PLAIN};
+use super::{gemma2, standard, windows, Family, Place, Target, PLAIN};
 
 pub(super) static FAMILY: Family = Family {
     classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
     arch: "gemma3",
-    defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "vocab_size": 262208,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
+    defaults: r#"{"head_dim": 256, "hidden_size": 2304, "intermediate_size": 9216, "max_position_embeddings": 131072,
+        "num_attention_heads": 8, "num_hidden_layers": 26, "num_key_value_heads": 4,
+        "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "sliding_window": 4096,
+        "sliding_window_pattern": 6, "tie_word_embeddings": true, "vocab_size": 262208,
         "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0}"#,
+    config: &[gemma2::GEMMA, CONFIG],
+    rope_apart: true,
     names: gemma2::NORMS,
     keys,
     place,
@@ -23,6 +28,13 @@ pub(super) static FAMILY: Family = Family {
     ..PLAIN
 };
 
+const CONFIG: Meanings = &[
+    ("attn_logit_softcapping", Used),
+    ("rope_local_base_freq", Used),
+    ("sliding_window_pattern", Used),
+    ("_sliding_window_pattern", Irrelevant("transformers writes it, and never reads it")),
+];
+
 fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     standard::keys(c, k)?;
     if c.object.get("attn_logit_softcapping").is_some() {
@@ -31,10 +43,8 @@ fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     if let Some(cap) = c.object.f64("final_logit_softcapping")?.filter(|&x| x != 0.0) {
         k.float("final_logit_softcapping", cap);
     }
-    if c.object.u32("sliding_window_pattern")? != Some(1) {
-        k.set("attention.sliding_window", c.u32("sliding_window")?);
-    }
-    Ok(())
+    gemma2::scale(c, 62)?;
+    windows::pattern(c, k, 6, false)
 }
 
 /// As in Gemma 2; rows of the embedding beyond the vocabulary are left out.

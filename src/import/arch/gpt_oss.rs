@@ -3,18 +3,23 @@
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::meaning::{Meaning::Irrelevant, Meaning::MustEqual, Meaning::Used, Meanings, RMS};
 use crate::tensor::{Rows, Values};
 use crate::vocab::Kinds;
 use crate::Result;
 
-use super::{standard, Family, Place, Target, PLAIN};
+use super::{standard, windows, Family, Place, Target, PLAIN};
 
 pub(super) static FAMILY: Family = Family {
     classes: &["GptOssForCausalLM"],
     arch: "gpt-oss",
-    defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 150000.0,
-        "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 128, "num_experts_per_tok": 4,
-        "sliding_window": 128, "swiglu_alpha": 1.702, "swiglu_limit": 7.0}"#,
+    defaults: r#"{"head_dim": 64, "hidden_size": 2880, "intermediate_size": 2880, "max_position_embeddings": 131072,
+        "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 36,
+        "num_key_value_heads": 8, "num_local_experts": 128, "rms_norm_eps": 1e-05, "sliding_window": 128,
+        "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "tie_word_embeddings": false, "vocab_size": 201088,
+        "rope_theta": 150000.0, "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
+        "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}}"#,
+    config: &[CONFIG],
     names: &[
         ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
         ("model.layers.{}.mlp.router", "blk.{}.ffn_gate_inp"),
@@ -27,6 +32,19 @@ pub(super) static FAMILY: Family = Family {
     ..PLAIN
 };
 
+const CONFIG: Meanings = &[
+    ("attention_bias", MustEqual("[true]", "attention always has biases in this architecture")),
+    ("hidden_act", Irrelevant("the class has an activation of its own")),
+    ("layer_types", Used),
+    ("num_experts", Used),
+    ("num_experts_per_tok", Used),
+    ("num_local_experts", Used),
+    ("sliding_window", Used),
+    ("swiglu_alpha", Used),
+    ("swiglu_limit", Used),
+    RMS,
+];
+
 fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     standard::keys(c, k)?;
     for (key, constant) in [("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)] {
@@ -36,14 +54,7 @@ fn keys(c: &Config, k: &mut Keys) -> Result<()> {
             return Err(c.object.error(key, what));
         }
     }
-    if let Some(kinds) = c.object.array("layer_types")? {
-        let slides = |i: usize| if i.is_multiple_of(2) { "sliding_attention" } else { "full_attention" };
-        if kinds.iter().enumerate().any(|(i, kind)| kind != slides(i)) {
-            let what = "expected a window in every second layer from the first on: llama.cpp has no others";
-            return Err(c.object.error("layer_types", what));
-        }
-    }
-    k.set("attention.sliding_window", c.u32("sliding_window")?);
+    windows::pattern(c, k, 2, true)?;
     k.set("expert_feed_forward_length", c.u32("intermediate_size")?);
     Ok(())
 }

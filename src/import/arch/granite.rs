@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::meaning::{Meaning::Used, Meanings, RMS, SILU};
 use crate::vocab::Kinds;
 use crate::Result;
 
@@ -10,9 +11,13 @@ use super::{llama, standard, Family, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["GraniteForCausalLM"],
     arch: "granite",
-    defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-        "embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0,
-        "attention_multiplier": 1.0}"#,
+    defaults: r#"{"attention_multiplier": 1.0, "embedding_multiplier": 1.0, "hidden_size": 4096,
+        "intermediate_size": 11008, "logits_scaling": 1.0, "max_position_embeddings": 2048,
+        "num_attention_heads": 32, "num_hidden_layers": 32, "residual_multiplier": 1.0,
+        "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "vocab_size": 32000, "rope_theta": 10000.0}"#,
+    config: &[CONFIG],
+    rope: llama::ROPE,
+    biases: llama::BIASES,
     keys,
     place: llama::place,
     change: llama::change,
@@ -20,6 +25,17 @@ pub(super) static FAMILY: Family = Family {
     vocab: |_| Ok(Kinds::Llama),
     ..PLAIN
 };
+
+const CONFIG: Meanings = &[
+    ("attention_bias", Used),
+    ("attention_multiplier", Used),
+    ("embedding_multiplier", Used),
+    ("logits_scaling", Used),
+    ("mlp_bias", Used),
+    ("residual_multiplier", Used),
+    RMS,
+    SILU,
+];
 
 fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     llama::keys(c, k)?;
@@ -30,9 +46,11 @@ fn keys(c: &Config, k: &mut Keys) -> Result<()> {
         ("logit_scale", "logits_scaling"),
     ];
     for (to, from) in factors {
-        if let Some(x) = c.object.f64(from)?.filter(|&x| x != 0.0) {
-            k.float(to, x);
+        let x = c.f64(from)?;
+        if x <= 0.0 {
+            return Err(c.object.error(from, format!("found {x}, expected a number above 0")));
         }
+        k.float(to, x);
     }
     Ok(())
 }

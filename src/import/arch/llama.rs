@@ -4,16 +4,22 @@ use ropewalk_core::hparams::Hparams;
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::meaning::{Meaning::Irrelevant, Meaning::Used, Meanings, RMS, SILU};
 use crate::tensor::{Change, Rows};
 use crate::vocab::Kinds;
 use crate::Result;
 
-use super::{standard, Family, Place, Target, PLAIN};
+use super::{standard, windows, Family, Place, Target, PLAIN};
 
 pub(super) static FAMILY: Family = Family {
-    classes: &["LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM"],
+    classes: &["LlamaForCausalLM", "LLaMAForCausalLM"],
     arch: "llama",
-    defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "head_dim": 0}"#,
+    defaults: r#"{"hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 2048,
+        "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": false, "vocab_size": 32000, "rope_theta": 10000.0, "head_dim": 0}"#,
+    config: &[CONFIG],
+    rope: ROPE,
+    biases: BIASES,
     keys,
     place,
     change,
@@ -21,6 +27,49 @@ pub(super) static FAMILY: Family = Family {
     vocab: |_| Ok(Kinds::Llama),
     ..PLAIN
 };
+
+/// Mistral 7B, whose windows llama.cpp leaves out.
+pub(super) static MISTRAL: Family = Family {
+    classes: &["MistralForCausalLM"],
+    arch: "llama",
+    defaults: MISTRAL_DEFAULTS,
+    config: &[MISTRAL_CONFIG],
+    rope: ROPE,
+    biases: BIASES,
+    keys: windowed,
+    place,
+    change,
+    extra: standard::llama3,
+    vocab: |_| Ok(Kinds::Llama),
+    ..PLAIN
+};
+
+pub(super) const MISTRAL_DEFAULTS: &str = r#"{"hidden_size": 4096, "intermediate_size": 14336,
+    "max_position_embeddings": 131072, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06, "sliding_window": 4096, "tie_word_embeddings": false, "vocab_size": 32000,
+    "rope_theta": 10000.0, "head_dim": 0}"#;
+
+/// Kinds of rope scaling of those that have [`standard::llama3`].
+pub(super) const ROPE: &[&str] = &["default", "linear", "yarn", "llama3"];
+
+pub(super) const BIASES: &[(&str, &str)] =
+    &[("attention_bias", ".self_attn.q_proj.bias"), ("mlp_bias", ".mlp.up_proj.bias")];
+
+const CONFIG: Meanings = &[
+    ("attention_bias", Used),
+    ("mlp_bias", Used),
+    ("pretraining_tp", Irrelevant("the same products in pieces")),
+    RMS,
+    SILU,
+];
+
+pub(super) const MISTRAL_CONFIG: Meanings = &[("sliding_window", Used), RMS, SILU];
+
+/// Those of [`keys`], and a window in all layers.
+pub(super) fn windowed(c: &Config, k: &mut Keys) -> Result<()> {
+    keys(c, k)?;
+    windows::in_all(c, k)
+}
 
 /// The standard keys and those of llama.cpp's `llama`.
 pub(super) fn keys(c: &Config, k: &mut Keys) -> Result<()> {

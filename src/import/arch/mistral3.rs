@@ -2,15 +2,19 @@
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::meaning::{Meaning::Used, Meanings};
 use crate::vocab::Kinds;
 use crate::Result;
 
 use super::{llama, standard, Family, PLAIN};
 
 pub(super) static FAMILY: Family = Family {
-    classes: &["Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"],
+    classes: &["Ministral3ForCausalLM"],
     arch: "mistral3",
-    defaults: r#"{"max_position_embeddings": 262144, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 0}"#,
+    defaults: DEFAULTS,
+    config: &[CONFIG, llama::MISTRAL_CONFIG],
+    rope: llama::ROPE,
+    biases: llama::BIASES,
     keys,
     place: llama::place,
     change: llama::change,
@@ -19,9 +23,36 @@ pub(super) static FAMILY: Family = Family {
     ..PLAIN
 };
 
+/// With images, which are left out; the text model is of either kind.
+pub(super) static WITH_IMAGES: Family = Family {
+    classes: &["Mistral3ForConditionalGeneration"],
+    arch: "mistral3",
+    defaults: llama::MISTRAL_DEFAULTS,
+    defaults_of: &[("ministral3", DEFAULTS)],
+    config: &[CONFIG, llama::MISTRAL_CONFIG],
+    rope: llama::ROPE,
+    biases: llama::BIASES,
+    keys,
+    place: llama::place,
+    change: llama::change,
+    extra: standard::llama3,
+    vocab: |_| Ok(Kinds::Llama),
+    ..PLAIN
+};
+
+const DEFAULTS: &str = r#"{"head_dim": 128, "hidden_size": 4096, "intermediate_size": 14336,
+        "max_position_embeddings": 262144, "num_attention_heads": 32, "num_hidden_layers": 34,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "vocab_size": 131072,
+        "rope_theta": 10000.0, "rope_parameters": {"rope_type": "yarn", "rope_theta": 1000000.0,
+        "factor": 16.0, "original_max_position_embeddings": 16384, "beta_fast": 32.0, "beta_slow": 1.0,
+        "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1}}"#;
+
+/// Ministral 3 and others differ by it.
+const CONFIG: Meanings = &[("model_type", Used)];
+
 fn keys(c: &Config, k: &mut Keys) -> Result<()> {
-    llama::keys(c, k)?;
-    if c.object.string("model_type")? == Some("ministral3") {
+    llama::windowed(c, k)?;
+    if c.is_ministral3()? {
         k.float("rope.scaling.yarn_log_multiplier", c.rope.needs_f64("mscale_all_dim")?);
         k.float("attention.temperature_scale", c.rope.needs_f64("llama_4_scaling_beta")?);
     }

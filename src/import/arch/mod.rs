@@ -22,6 +22,7 @@ mod qwen35moe;
 mod qwen3moe;
 mod smollm3;
 mod standard;
+mod windows;
 
 use std::collections::BTreeMap;
 
@@ -30,6 +31,7 @@ use ropewalk_core::hparams::Hparams;
 use crate::config::Config;
 use crate::error::shown;
 use crate::keys::Keys;
+use crate::meaning::{Meaning, Meanings};
 use crate::safetensors::{Stored, Tensors};
 use crate::tensor::{Change, Rows, Tensor, Values};
 use crate::vocab::Kinds;
@@ -44,7 +46,9 @@ pub(crate) static FAMILIES: &[&Family] = &[
     &gptneox::FAMILY,
     &granite::FAMILY,
     &llama::FAMILY,
+    &llama::MISTRAL,
     &mistral3::FAMILY,
+    &mistral3::WITH_IMAGES,
     &olmo2::FAMILY,
     &olmo2::OLMO3,
     &phi2::FAMILY,
@@ -65,6 +69,16 @@ pub(crate) struct Family {
     pub(crate) arch: &'static str,
     /// The values of transformers where config.json lacks a key; JSON.
     pub(crate) defaults: &'static str,
+    /// The same for a text model of this `model_type`, where a class may have several.
+    pub(crate) defaults_of: &'static [(&'static str, &'static str)],
+    /// The keys that the class knows, but for those of every class.
+    pub(crate) config: &'static [Meanings],
+    /// Kinds of rope scaling that can be said for this architecture.
+    pub(crate) rope: &'static [&'static str],
+    /// Whether layers with a window have settings of rotation apart from the others'.
+    pub(crate) rope_apart: bool,
+    /// Flags for biases, each with the ending of a tensor that is there if it is true.
+    pub(crate) biases: &'static [(&'static str, &'static str)],
     /// Names of tensors, without `.weight` or `.bias`, that are not those of [`NAMES`]; `{}` is the layer.
     pub(crate) names: &'static [(&'static str, &'static str)],
     /// Writes the keys.
@@ -125,6 +139,11 @@ const PLAIN: Family = Family {
     classes: &[],
     arch: "",
     defaults: "{}",
+    defaults_of: &[],
+    config: &[],
+    rope: &["default", "linear", "yarn"],
+    rope_apart: false,
+    biases: &[],
     names: &[],
     keys: standard::keys,
     place: |_, place| Ok(vec![place.mapped()?]),
@@ -138,6 +157,16 @@ const PLAIN: Family = Family {
 /// The architectures that folders become, by their names in GGUF files.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|f| f.arch)
+}
+
+/// The classes of transformers that are imported.
+pub fn classes() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().flat_map(|f| f.classes.iter().copied())
+}
+
+/// The meaning of a key of config.json to a class; `None` where it does not know the key.
+pub fn meaning(class: &str, key: &str) -> Option<Meaning> {
+    crate::meaning::of(of(class)?.config, key)
 }
 
 /// The family of a class.

@@ -4,15 +4,19 @@ use gguf::Value;
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::meaning::{Meaning::Used, Meanings, NO_BIASES, RMS, SILU};
 use crate::vocab::Kinds;
 use crate::Result;
 
-use super::{standard, Family, PLAIN};
+use super::{standard, windows, Family, PLAIN};
 
 pub(super) static FAMILY: Family = Family {
     classes: &["Olmo2ForCausalLM"],
     arch: "olmo2",
-    defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}"#,
+    defaults: r#"{"hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 2048,
+        "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-05,
+        "tie_word_embeddings": false, "vocab_size": 50304, "rope_theta": 10000.0}"#,
+    config: &[CONFIG],
     names: NAMES,
     vocab: |_| Ok(Kinds::Bpe),
     ..PLAIN
@@ -20,14 +24,21 @@ pub(super) static FAMILY: Family = Family {
 
 pub(super) static OLMO3: Family = Family {
     classes: &["Olmo3ForCausalLM"],
-    defaults: r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
-        "sliding_window": 4096}"#,
-    keys: windows,
+    defaults: r#"{"hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 2048,
+        "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-05, "sliding_window": 4096,
+        "tie_word_embeddings": false, "vocab_size": 50304, "rope_theta": 500000.0}"#,
+    config: &[CONFIG, OLMO3_CONFIG],
+    rope_apart: true,
+    keys,
     arch: "olmo2",
     names: NAMES,
     vocab: |_| Ok(Kinds::Bpe),
     ..PLAIN
 };
+
+const CONFIG: Meanings = &[NO_BIASES, RMS, SILU];
+
+const OLMO3_CONFIG: Meanings = &[("layer_types", Used), ("sliding_window", Used)];
 
 const NAMES: &[(&str, &str)] = &[
     ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
@@ -35,21 +46,13 @@ const NAMES: &[(&str, &str)] = &[
 ];
 
 /// Windows in three of four layers, which are rotated without the scaling of the others.
-fn windows(c: &Config, k: &mut Keys) -> Result<()> {
+fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     standard::keys(c, k)?;
-    let window = c.u32("sliding_window")?;
+    let slides = windows::sliding(c, 4)?;
     if let (None, Some(theta)) = (c.sliding_theta, c.rope.f64("rope_theta")?) {
         k.float("rope.freq_base_swa", theta);
     }
-    k.set("attention.sliding_window", window);
-    let n = c.u32("num_hidden_layers")? as usize;
-    let pattern: Vec<bool> = match c.object.array("layer_types")? {
-        Some(kinds) => kinds.iter().map(|t| t.as_str() == Some("sliding_attention")).collect(),
-        None => (1..=n).map(|i| i % 4 != 0).collect(),
-    };
-    if pattern.len() != n {
-        return Err(c.object.error("layer_types", format!("found {}, expected {n}", pattern.len())));
-    }
-    k.set("attention.sliding_window_pattern", Value::from(pattern));
+    k.set("attention.sliding_window", windows::window(c)?);
+    k.set("attention.sliding_window_pattern", Value::from(slides));
     Ok(())
 }

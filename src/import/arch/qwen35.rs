@@ -9,19 +9,23 @@ use ropewalk_core::hparams::Hparams;
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::meaning::{Meaning::Irrelevant, Meaning::Used, Meanings, NO_BIASES, RMS, SILU};
 use crate::tensor::{Change, Rows, Values};
 use crate::vocab::Kinds;
 use crate::Result;
 
-use super::{standard, Family, Place, Target, PLAIN};
+use super::{standard, windows, Family, Place, Target, PLAIN};
 
 pub(super) static FAMILY: Family = Family {
     classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
     arch: "qwen35",
-    defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-        "num_key_value_heads": 4, "head_dim": 256, "partial_rotary_factor": 0.25, "full_attention_interval": 4,
-        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-        "linear_num_key_heads": 16, "linear_num_value_heads": 32}"#,
+    defaults: r#"{"full_attention_interval": 4, "head_dim": 256, "hidden_size": 4096, "intermediate_size": 12288,
+        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32, "linear_value_head_dim": 128, "max_position_embeddings": 32768,
+        "num_attention_heads": 16, "num_hidden_layers": 32, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": false, "vocab_size": 248320, "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.25}"#,
+    config: &[CONFIG],
     names: NAMES,
     keys,
     place,
@@ -43,6 +47,23 @@ pub(super) const NAMES: &[(&str, &str)] = &[
     ("model.layers.{}.linear_attn.out_proj", "blk.{}.ssm_out"),
 ];
 
+/// Keys with experts and without.
+pub(super) const CONFIG: Meanings = &[
+    ("attn_output_gate", Used),
+    ("full_attention_interval", Used),
+    ("layer_types", Used),
+    ("linear_conv_kernel_dim", Used),
+    ("linear_key_head_dim", Used),
+    ("linear_num_key_heads", Used),
+    ("linear_num_value_heads", Used),
+    ("linear_value_head_dim", Used),
+    ("mtp_num_hidden_layers", Irrelevant("layers that draft tokens are left out")),
+    ("partial_rotary_factor", Used),
+    NO_BIASES,
+    RMS,
+    SILU,
+];
+
 /// Sections of the pairs by time, height and width where config.json says nothing (`_QWEN35_DEFAULT_MROPE_SECTION`).
 const SECTIONS: [i32; 4] = [11, 11, 10, 0];
 
@@ -62,13 +83,7 @@ pub(super) fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     k.set("ssm.group_count", c.u32("linear_num_key_heads")?);
     k.set("ssm.time_step_rank", heads);
     k.set("ssm.inner_size", value.saturating_mul(heads));
-    if let Some(types) = c.object.array("layer_types")? {
-        let n = c.u32("num_hidden_layers")?;
-        if types.len() != n as usize {
-            let what = format!("found {} entries, expected num_hidden_layers = {n}", types.len());
-            return Err(c.object.error("layer_types", what));
-        }
-        let recurrent = types.iter().map(|kind| kind == "linear_attention").collect();
+    if let Some(recurrent) = windows::layer_types(c, "linear_attention")? {
         k.set("attention.recurrent_layers", Value::Array(Array::Bool(recurrent)));
     }
     k.set("full_attention_interval", c.u32("full_attention_interval")?);

@@ -3,6 +3,7 @@
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::meaning::{Meaning::MustEqual, Meaning::Used, Meanings};
 use crate::tensor::Rows;
 use crate::vocab::Kinds;
 use crate::Result;
@@ -12,11 +13,14 @@ use super::{qwen35, qwen3moe, Family, Place, Target, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
     arch: "qwen35moe",
-    defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-        "num_key_value_heads": 2, "head_dim": 256, "partial_rotary_factor": 0.25, "full_attention_interval": 4,
-        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_experts": 256, "num_experts_per_tok": 8,
-        "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}"#,
+    defaults: r#"{"full_attention_interval": 4, "head_dim": 256, "hidden_size": 2048, "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+        "linear_value_head_dim": 128, "max_position_embeddings": 32768, "moe_intermediate_size": 512,
+        "num_attention_heads": 16, "num_experts": 256, "num_experts_per_tok": 8, "num_hidden_layers": 40,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "shared_expert_intermediate_size": 512,
+        "tie_word_embeddings": false, "vocab_size": 248320, "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.25}"#,
+    config: &[qwen35::CONFIG, CONFIG],
     names: NAMES,
     keys,
     place,
@@ -40,6 +44,14 @@ const NAMES: &[(&str, &str)] = &{
     names[i + 4] = ("model.layers.{}.mlp.shared_expert.down_proj", "blk.{}.ffn_down_shexp");
     names
 };
+
+const CONFIG: Meanings = &[
+    ("mlp_only_layers", MustEqual("[[]]", "every layer has experts in this architecture")),
+    ("moe_intermediate_size", Used),
+    ("num_experts", Used),
+    ("num_experts_per_tok", Used),
+    ("shared_expert_intermediate_size", Used),
+];
 
 fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     qwen35::keys(c, k)?;

@@ -1,18 +1,25 @@
 //! Qwen 3 with experts, in a tensor each or stacked (`conversion/qwen.py`).
 
+use ropewalk_core::hparams::keys::EXPERT_WEIGHTS_NORM;
+
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::meaning::{Meaning::MustEqual, Meaning::Used, Meanings, NO_BIASES, RMS, SILU};
 use crate::tensor::{Rows, Values};
 use crate::vocab::Kinds;
 use crate::Result;
 
-use super::{standard, Family, Place, Target, PLAIN};
+use super::{standard, windows, Family, Place, Target, PLAIN};
 
 pub(super) static FAMILY: Family = Family {
     classes: &["Qwen3MoeForCausalLM"],
     arch: "qwen3moe",
-    defaults: r#"{"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-        "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}"#,
+    defaults: r#"{"hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 32768,
+        "moe_intermediate_size": 768, "norm_topk_prob": false, "num_attention_heads": 32,
+        "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 24, "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-06, "sliding_window": 4096, "tie_word_embeddings": false,
+        "use_sliding_window": false, "vocab_size": 151936, "rope_theta": 10000.0}"#,
+    config: &[CONFIG],
     names: &[("model.layers.{}.mlp.gate", "blk.{}.ffn_gate_inp")],
     keys,
     place,
@@ -20,11 +27,32 @@ pub(super) static FAMILY: Family = Family {
     ..PLAIN
 };
 
+const CONFIG: Meanings = &[
+    ("decoder_sparse_step", MustEqual("[1]", "every layer has experts in this architecture")),
+    ("mlp_only_layers", MustEqual("[[]]", "every layer has experts in this architecture")),
+    ("moe_intermediate_size", Used),
+    ("norm_topk_prob", Used),
+    ("num_experts", Used),
+    ("num_experts_per_tok", Used),
+    ("num_local_experts", Used),
+    ("sliding_window", Used),
+    ("use_sliding_window", Used),
+    NO_BIASES,
+    RMS,
+    SILU,
+];
+
 fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     standard::keys(c, k)?;
     if c.object.bool("norm_topk_prob")? != Some(true) {
-        let what = "expected true: llama.cpp always scales the chosen experts' weights to a sum of 1";
-        return Err(c.object.error("norm_topk_prob", what));
+        k.plain(EXPERT_WEIGHTS_NORM, false);
+        k.notes.push(format!(
+            "norm_topk_prob is false: llama.cpp cannot run this model. It scales the chosen experts' weights to a sum of 1, \
+             and knows no key against that; ropewalk reads {EXPERT_WEIGHTS_NORM}."
+        ));
+    }
+    if c.object.bool("use_sliding_window")?.unwrap_or(false) {
+        windows::in_all(c, k)?;
     }
     k.set("expert_feed_forward_length", c.u32("moe_intermediate_size")?);
     Ok(())

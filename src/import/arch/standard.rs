@@ -42,8 +42,16 @@ pub(super) fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     Ok(())
 }
 
+/// Sets the base, where it is not llama.cpp's own, and the scaling: for families whose converter writes neither.
+pub(super) fn rotation(c: &Config, k: &mut Keys) -> Result<()> {
+    if let Some(theta) = c.rope.f64("rope_theta")?.filter(|&theta| theta != 10000.0) {
+        k.float("rope.freq_base", theta);
+    }
+    scaling(c, k)
+}
+
 /// Sets `rope.scaling.*`. What is no key of its own (`llama3`, LongRoPE's factors) are tensors.
-fn scaling(c: &Config, k: &mut Keys) -> Result<()> {
+pub(super) fn scaling(c: &Config, k: &mut Keys) -> Result<()> {
     let kind = c.rope_type()?;
     let unknown = || {
         let what = format!("found rope scaling {kind:?}, expected default, linear, yarn, longrope or llama3");
@@ -62,13 +70,9 @@ fn scaling(c: &Config, k: &mut Keys) -> Result<()> {
                 "rope.scaling.original_context_length",
                 c.rope.needs_u32("original_max_position_embeddings")?,
             );
-            let attention = match c.rope.get("attention_factor") {
-                Some(_) => "attention_factor",
-                None => "attn_factor",
-            };
             let factors = [
                 ("extrapolation_factor", "yarn_ext_factor"),
-                (attention, "yarn_attn_factor"),
+                ("attn_factor", "yarn_attn_factor"),
                 ("beta_fast", "yarn_beta_fast"),
                 ("beta_slow", "yarn_beta_slow"),
             ];
@@ -77,8 +81,38 @@ fn scaling(c: &Config, k: &mut Keys) -> Result<()> {
                     k.float(&format!("rope.scaling.{to}"), x);
                 }
             }
+            magnitude(c, k)?;
+            if c.rope.bool("truncate")? == Some(false) {
+                k.notes.push(
+                    "truncate is false: YaRN's ramp begins and ends at whole pairs all the same, as in llama.cpp, so that \
+                     logits differ from those of transformers."
+                        .into(),
+                );
+            }
         }
         _ => return unknown(),
+    }
+    Ok(())
+}
+
+/// Sets the factor by which YaRN's magnitude differs from the one that files say without it: `0.1 ln(factor) + 1`, over the
+/// same with `mscale_all_dim` on the logarithm where Ministral 3 has that as a key.
+fn magnitude(c: &Config, k: &mut Keys) -> Result<()> {
+    let factor = c.rope.needs_f64("factor")?;
+    let of = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 };
+    let (own, all) = (c.rope.f64("mscale")?, c.rope.f64("mscale_all_dim")?);
+    let wanted = match (c.rope.f64("attention_factor")?, own, all) {
+        (Some(given), ..) => given,
+        (None, Some(own), Some(all)) if own != 0.0 && all != 0.0 => of(own) / of(all),
+        _ => of(1.0),
+    };
+    let divisor = all.filter(|_| c.is_ministral3().unwrap_or(false)).map_or(1.0, of);
+    let ratio = wanted / (of(1.0) / divisor);
+    if wanted <= 0.0 || !ratio.is_finite() || ratio <= 0.0 {
+        return Err(c.rope.error("attention_factor", format!("found {wanted}, expected a number above 0")));
+    }
+    if (ratio - 1.0).abs() > 1e-6 {
+        k.float("rope.scaling.attn_factor", ratio);
     }
     Ok(())
 }

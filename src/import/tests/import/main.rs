@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 mod hostile;
+mod keys;
 mod recorded;
 
 /// The kind of BPE that the recordings were made with: no list has their tokenizers.
