@@ -334,6 +334,9 @@ fn planned(
         let what = format!("{}: stock llama.cpp cannot run {}: {why}", file.path().display(), plan.spec);
         Err(Error::Invalid(what))
     };
+    if let (true, Some(why)) = (options.llama_cpp, llama_cpp::not_read(file, hp, n_ctx)?) {
+        return refuse(&why);
+    }
     if options.llama_cpp && spec.part("dynamic-ntk").is_some() {
         let same = llama_cpp::base_of(&plan, hp)
             .map_or(String::new(), |b| format!("; abf:base={b} is the same at this length"));

@@ -66,6 +66,23 @@ pub struct Stock {
     pub long_factors: Option<Vec<f32>>,
 }
 
+/// What a file says by keys of ropewalk's own that change its logits in contexts of up to `n_ctx`, as the reason why
+/// llama.cpp, which does not read them, cannot run it. `hp` is the model as trained.
+pub(crate) fn not_read(file: &File, hp: &Hparams, n_ctx: usize) -> gguf::Result<Option<String>> {
+    if file.get_opt(keys::EXPERT_WEIGHTS_NORM)? == Some(false) {
+        let key = keys::EXPERT_WEIGHTS_NORM;
+        return Ok(Some(format!(
+            "it scales the weights of chosen experts to a sum of 1, against the file's {key}"
+        )));
+    }
+    let windows = file.value(keys::WINDOWS).map(|_| hp.attention.iter().filter_map(|layer| layer.window));
+    let least = windows.and_then(Iterator::min).filter(|&window| window < n_ctx);
+    Ok(least.map(|n| {
+        let key = keys::WINDOWS;
+        format!("it has no window in this architecture, and the file's {key} says {n} tokens; --ctx {n} is within it")
+    }))
+}
+
 /// Finds what llama.cpp understands; with `bake` also a `rope_freqs.weight`. `hp` is the model as trained.
 ///
 /// # Errors

@@ -61,7 +61,7 @@ fn checksum(ids: &[i32]) -> u8 {
 fn imported(n_tokens: usize, files: &[(&str, Vec<u8>)], pre: Option<&str>) -> Vocab {
     let dir = tempfile::tempdir().unwrap();
     let config = json!({"architectures": ["LlamaForCausalLM"], "hidden_size": 2, "num_attention_heads": 1,
-        "num_hidden_layers": 1, "intermediate_size": 2, "vocab_size": n_tokens});
+        "num_hidden_layers": 1, "intermediate_size": 2, "vocab_size": n_tokens, "tie_word_embeddings": true});
     std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
     for (name, bytes) in files {
         std::fs::write(dir.path().join(name), bytes).unwrap();
