@@ -185,6 +185,12 @@ fn company(class: &str, key: &str) -> Vec<(&'static str, Value)> {
         (_, "sliding_window_pattern") => {
             vec![("layer_types", none()), (("sliding_window_pattern"), json!(1))]
         }
+        // What it has by itself has a base inside.
+        ("Ministral3ForCausalLM", "rope_theta") => {
+            let scaling =
+                json!({"type": "yarn", "factor": 4.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1});
+            vec![("rope_parameters", none()), ("rope_scaling", scaling)]
+        }
         (_, "rope_theta" | "rope_local_base_freq" | "partial_rotary_factor" | "rope_parameters") => {
             vec![("rope_parameters", none()), ("rope_scaling", none())]
         }
