@@ -28,7 +28,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     vec![SHORT.into(), FULL.into()]
 }
 
-pub(crate) const SHORT: &str = r#"title = "a"
+const SHORT: &str = r#"title = "a"
 models = [{ name = "m", path = "m.gguf" }]
 methods = [{ name = "plain", spec = "plain" }]
 tasks = [{ name = "vt", lengths = [512] }]

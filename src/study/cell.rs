@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::plan::{Method, Model, Plan, Recipe, Task, Template};
+use crate::plan::{Method, Model, Plan, Task, Template};
 
-/// Counted up when results mean something else than before, so that old ones are measured again.
-const VERSION: u32 = 1;
+/// Version of what is computed. Count it up when a change of the program gives other figures for the same plan (a
+/// protocol, a default, a score, sums that are rounded otherwise by more than noise), so that old results are measured
+/// again and old adapters trained again.
+pub(crate) const VERSION: u32 = 1;
 
 /// One measurement of a plan.
 #[derive(Debug, Clone, Copy)]
@@ -64,8 +66,8 @@ struct Determined<'a> {
     /// Of the model's file, of adapters, and of the data the runner reads.
     identity: &'a str,
     spec: Option<&'a str>,
-    /// Arguments; the data are in the identity.
-    recipe: Option<&'a [String]>,
+    /// Settings of training; the data are in the identity.
+    recipe: Option<&'a str>,
     task: &'a str,
     samples: Option<u64>,
     ctx: Option<u64>,
@@ -95,13 +97,12 @@ impl Cell<'_> {
     /// are the SHA-256 of the task's texts. Names of model, method and task are part of it, so that each row
     /// of a report has its own file; paths are not.
     pub fn hash(&self, identity: &str, texts: &[String]) -> String {
-        let recipe = self.method.train.as_ref();
         let determined = Determined {
             version: VERSION,
             key: &self.key(),
             identity,
             spec: self.method.spec.as_deref(),
-            recipe: recipe.map(|r: &Recipe| r.args.as_slice()),
+            recipe: self.method.train.as_ref().map(|r| r.settings.as_str()),
             task: &self.task.name,
             samples: self.task.samples,
             ctx: self.task.ctx,

@@ -21,7 +21,7 @@ pub use error::{Error, Result};
 pub use folder::{merge, Folder};
 pub use outcome::{Breakdown, Bucket, CellResult, Failure, Metric, Record, State};
 pub use plan::{
-    Attention, Known, Method, Model, Parameters, Plan, Recipe, Task, Template, Trained, MAX_CELLS,
+    Attention, Known, Method, Model, Names, Parameters, Plan, Recipe, Task, Template, Trained, MAX_CELLS,
 };
 pub use run::{list, run, Estimate, Listing, Row, Runner, Shard, Summary};
 pub use stats::{pearson, spearman};

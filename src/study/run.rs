@@ -10,9 +10,9 @@ use ropewalk_core::control::Control;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::cell::Cell;
+use crate::cell::{Cell, VERSION};
 use crate::folder::Folder;
-use crate::outcome::{CellResult, Failure, Record, State};
+use crate::outcome::{reason, CellResult, Failure, Record, State};
 use crate::{Error, Plan, Result, MAX_CELLS};
 
 /// Measures cells. Cells of one model under one method come one after another, so it may keep both loaded.
@@ -32,7 +32,8 @@ pub trait Runner {
         Ok(String::new())
     }
 
-    /// Trains an adapter by the recipe of the cell's method and puts it at `out`, whole or not at all.
+    /// Trains an adapter by the recipe of the cell's method and puts it at `out`, whole or not at all. What a run that
+    /// was stopped needs to go on stays in the folder of `out`.
     ///
     /// # Errors
     /// Why it could not; every cell of the model under this method is then a failed one.
@@ -139,7 +140,7 @@ impl Texts {
 
 fn sha256(path: &Path) -> Result<String, String> {
     let fault = |e| format!("{}: {e}", path.display());
-    let mut file = std::fs::File::open(path).map_err(fault)?;
+    let mut file = files::foreign::open_file(path).map_err(|e| e.to_string())?;
     let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
     loop {
         match file.read(&mut buffer).map_err(fault)? {
@@ -195,14 +196,16 @@ pub fn run(
         }
         let outcome = identity.map_err(Failure::Failed).and_then(|identity| {
             let trained = trainer.adapter(&cell, &identity, folder, runner, control)?;
-            runner.run(&cell, trained.as_deref(), &folder.samples(&hash), control)
+            let samples = folder.samples(&hash);
+            folder.holds(&samples).map_err(|e| Failure::Failed(e.to_string()))?;
+            runner.run(&cell, trained.as_deref(), &samples, control)
         });
         let state = match outcome {
-            Ok(result) => match result.fault() {
+            Ok(result) => match result.fault(cell.task.is_perplexity()) {
                 None => State::Done(Box::new(result)),
                 Some(fault) => State::Failed(fault),
             },
-            Err(Failure::Failed(why)) => State::Failed(why),
+            Err(Failure::Failed(why)) => State::Failed(reason(why)),
             Err(Failure::Stopped) => {
                 summary.stopped = true;
                 break;
@@ -233,14 +236,19 @@ impl Trainer {
         control: &Control<'_>,
     ) -> Result<Option<PathBuf>, Failure> {
         let Some(recipe) = &cell.method.train else { return Ok(None) };
-        let all = (&cell.model.name, &cell.method.name, &cell.method.spec, &recipe.args, identity);
+        let of_method = (&cell.model.name, &cell.method.name, &cell.method.spec);
+        let all = (VERSION, of_method, &recipe.settings, identity);
         let bytes = serde_json::to_vec(&all).unwrap_or_default();
         let name = format!("{:x}", Sha256::digest(bytes));
         if let Some(known) = self.0.get(&name) {
             return known.clone().map(Some).map_err(Failure::Failed);
         }
         let out = folder.adapter(&name);
-        let trained = if out.is_file() { Ok(()) } else { runner.train(cell, &out, control) };
+        let trained = match folder.holds(&out) {
+            Ok(true) => Ok(()),
+            Ok(false) => runner.train(cell, &out, control),
+            Err(e) => Err(Failure::Failed(e.to_string())),
+        };
         let trained = match trained {
             Ok(()) => Ok(out),
             Err(Failure::Failed(why)) => Err(format!("training: {why}")),

@@ -19,7 +19,7 @@ mod vanished;
 use std::path::PathBuf;
 
 pub use atomic::{append, replace, same_file, sync_folder, Scratch};
-pub use lock::{remove_orphans, Lock};
+pub use lock::{remove_orphans, Lock, ReadLock};
 pub use map::{Bytes, Map};
 pub use memory::OutOfMemory;
 #[cfg(unix)]

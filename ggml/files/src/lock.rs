@@ -50,16 +50,21 @@ impl Lock {
         // More than once: its holder may be giving it back, or not have written yet who it is; a process that
         // clears away what others left holds it for a moment, too.
         for _ in 0..20 {
-            let how = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-            let mut file = how.map_err(failed)?;
+            let mut how = OpenOptions::new();
+            how.read(true).write(true).create(true).truncate(false);
+            // Or a link to nowhere would have its target made.
+            #[cfg(unix)]
+            std::os::unix::fs::OpenOptionsExt::custom_flags(&mut how, libc::O_NOFOLLOW | libc::O_NONBLOCK);
+            let is_link = || fs::symlink_metadata(&path).is_ok_and(|m| m.is_symlink());
+            let mut file = match how.open(&path) {
+                Err(_) if is_link() => return Err(not_a_file(&path)),
+                file => file.map_err(failed)?,
+            };
             match file.try_lock() {
-                Ok(()) if is_at(&file, &path) => {}
+                Ok(()) if is_at(&file, &path) && file.metadata().is_ok_and(|m| m.is_file()) => {}
                 // Removed by the one who held it. A link is nobody's lock.
                 Ok(()) if fs::symlink_metadata(&path).is_ok_and(|m| !m.is_file()) => {
-                    return Err(Error::new(
-                        &path,
-                        io::Error::new(ErrorKind::InvalidInput, "is not a regular file"),
-                    ))
+                    return Err(not_a_file(&path))
                 }
                 Ok(()) => continue,
                 Err(TryLockError::WouldBlock) => {
@@ -78,6 +83,41 @@ impl Lock {
         }
         let by = if held.trim().is_empty() { "another process" } else { held.trim() };
         Err(Error::new(of, io::Error::new(ErrorKind::WouldBlock, format!("in use by {by}"))))
+    }
+}
+
+fn not_a_file(path: &Path) -> Error {
+    Error::new(path, io::Error::new(ErrorKind::InvalidInput, "is not a regular file"))
+}
+
+/// The right to read a folder while nobody holds its [`Lock`]. Nothing is written there, so the folder may be somebody
+/// else's, or on a medium that cannot be written. Where nobody has left the file of a lock there is none to take:
+/// a process that takes it later is not seen, and whoever reads must bear files that change.
+#[derive(Debug)]
+pub struct ReadLock {
+    _file: Option<File>,
+}
+
+impl ReadLock {
+    /// Waits for nobody.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::WouldBlock`], naming the process, when one holds the folder; something other than a
+    /// regular file in the place of the lock's; the disk.
+    pub fn folder(folder: &crate::foreign::Folder) -> Result<ReadLock> {
+        let Some(file) = folder.file(Path::new(LOCK))? else { return Ok(ReadLock { _file: None }) };
+        let mut held = String::new();
+        for _ in 0..20 {
+            match file.try_lock_shared() {
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+                // Taken, or a file system without locks.
+                Ok(()) | Err(TryLockError::Error(_)) => return Ok(ReadLock { _file: Some(file) }),
+            }
+        }
+        let _ = (&file).take(500).read_to_string(&mut held);
+        let by = if held.trim().is_empty() { "another process" } else { held.trim() };
+        let what = io::Error::new(ErrorKind::WouldBlock, format!("in use by {by}"));
+        Err(Error::new(folder.path(), what))
     }
 }
 
@@ -212,5 +252,32 @@ mod tests {
         let e = Lock::file(&path).unwrap_err();
         assert!(e.to_string().contains("is not a regular file"), "{e}");
         assert_eq!(fs::read(&other).unwrap(), b"dear diary");
+        // Nor is what it names made.
+        std::os::unix::fs::symlink(folder.path().join("none"), folder.path().join(LOCK)).unwrap();
+        let e = Lock::folder(folder.path()).unwrap_err();
+        assert!(e.to_string().contains("is not a regular file"), "{e}");
+        assert!(!folder.path().join("none").exists());
+    }
+
+    #[test]
+    fn a_folder_is_read_while_nobody_holds_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let foreign = crate::foreign::Folder::open(folder.path()).unwrap();
+        let lock = Lock::folder(folder.path()).unwrap();
+        let e = ReadLock::folder(&foreign).unwrap_err();
+        assert!(
+            e.source.kind() == ErrorKind::WouldBlock && e.to_string().contains("in use by process"),
+            "{e}"
+        );
+        drop(lock);
+        let none = ReadLock::folder(&foreign).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is made");
+        drop(none);
+        // What a dead process has left, twice.
+        fs::write(folder.path().join(LOCK), "process 1").unwrap();
+        let held = [ReadLock::folder(&foreign).unwrap(), ReadLock::folder(&foreign).unwrap()];
+        assert_eq!(Lock::folder(folder.path()).unwrap_err().source.kind(), ErrorKind::WouldBlock);
+        drop(held);
+        Lock::folder(folder.path()).unwrap();
     }
 }

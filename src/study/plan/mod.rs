@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::read::COPY;
 use crate::Result;
 
 /// Cells of a plan, at most.
@@ -69,8 +70,11 @@ pub struct Method {
 /// A training run that comes before measuring.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Recipe {
-    /// Arguments of `ropewalk finetune`, less the model, the data and the output.
+    /// Options of `ropewalk finetune`, as the plan writes them: less the model, the data, the rope spec and files.
     pub args: Vec<String>,
+    /// Settings that these come to, as [`Names::training`] gives them: the same for the same training, however its
+    /// options are written. Results hang on them, not on the words.
+    pub settings: String,
     /// Texts to train on.
     pub data: Vec<PathBuf>,
 }
@@ -164,15 +168,45 @@ pub struct Known {
     pub has_length: bool,
 }
 
-impl Plan {
-    /// Reads a plan. `find` gives the benchmarks of a name, which may be that of a group; `perplexity`,
-    /// `longppl` and `passkey` are known here.
+/// Meaning of what a plan names and this crate does not know.
+pub trait Names {
+    /// Returns the benchmarks of a name, which may be that of a group.
     ///
     /// # Errors
-    /// A file that cannot be read, is no plan, or asks for something that makes no sense; the message names
-    /// the file, the line and the key.
-    pub fn read(path: &Path, find: &dyn Fn(&str) -> Result<Vec<Known>, String>) -> Result<Plan> {
-        read::read(path, find)
+    /// Why there are none.
+    fn tasks(&self, name: &str) -> Result<Vec<Known>, String>;
+
+    /// Returns the settings that options of a recipe come to, under the rope spec of its method.
+    ///
+    /// # Errors
+    /// An option that does not exist, has a bad value, or is not for plans.
+    fn training(&self, args: &[String], spec: Option<&str>) -> Result<String, String>;
+}
+
+/// A function knows benchmarks only: settings of training are then the words.
+impl<F: Fn(&str) -> Result<Vec<Known>, String>> Names for F {
+    fn tasks(&self, name: &str) -> Result<Vec<Known>, String> {
+        self(name)
+    }
+
+    fn training(&self, args: &[String], _spec: Option<&str>) -> Result<String, String> {
+        serde_json::to_string(args).map_err(|e| e.to_string())
+    }
+}
+
+impl Plan {
+    /// Reads a plan. `names` knows benchmarks and recipes; `perplexity`, `longppl` and `passkey` are known here.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no regular one, is no plan, or asks for something that makes no sense; the
+    /// message names the file, the line and the key.
+    pub fn read(path: &Path, names: &dyn Names) -> Result<Plan> {
+        read::read(path, names)
+    }
+
+    /// Reads the plan of a study's folder, which somebody else may have filled.
+    pub(crate) fn read_in(folder: &files::foreign::Folder, names: &dyn Names) -> Result<Plan> {
+        read::read_in(folder, names)
     }
 
     /// Compares what two plans say, less where their files lie and how they are written. Gives the first difference.
@@ -197,7 +231,10 @@ impl Plan {
             let mut methods = plan.methods.clone();
             for m in &mut methods {
                 m.adapters.clear();
-                m.train.iter_mut().for_each(|r| r.data.clear());
+                if let Some(recipe) = &mut m.train {
+                    recipe.data.clear();
+                    recipe.args.clear();
+                }
             }
             methods
         };

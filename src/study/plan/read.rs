@@ -1,17 +1,18 @@
 //! Reads a plan and checks it.
 
 use std::collections::HashSet;
-use std::io::Read as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ropewalk_core::rope::{Axis, Spec};
 use toml::Spanned;
 
-use super::toml_file::{List, MethodFile, PlanFile, TaskFile};
-use super::{Attention, Known, Method, Model, Plan, Recipe, Task, Trained, MAX_CELLS};
+use super::toml_file::{List, MethodFile, PlanFile, RecipeFile, TaskFile};
+use super::{Attention, Known, Method, Model, Names, Plan, Recipe, Task, Trained, MAX_CELLS};
 use crate::{Error, Result};
 
+/// The copy of a plan in a study's folder.
+pub(crate) const COPY: &str = "plan.toml";
 /// Bytes of a plan, at most.
 const MAX_BYTES: u64 = 1 << 20;
 /// Tokens of a length, at most.
@@ -128,27 +129,28 @@ impl Place<'_> {
     }
 }
 
-pub(super) fn read(path: &Path, find: &dyn Fn(&str) -> Result<Vec<Known>, String>) -> Result<Plan> {
-    let io = |e| Error::io(path, e);
-    let mut bytes = Vec::new();
-    std::fs::File::open(path).map_err(io)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(Error::folder(path, format!("expected a plan of at most {MAX_BYTES} bytes, found more")));
-    }
+pub(super) fn read(path: &Path, names: &dyn Names) -> Result<Plan> {
+    of_bytes(path, files::foreign::read_file(path, MAX_BYTES)?, names)
+}
+
+pub(super) fn read_in(folder: &files::foreign::Folder, names: &dyn Names) -> Result<Plan> {
+    let path = folder.path().join(COPY);
+    let none = || Error::io(&path, std::io::Error::from(std::io::ErrorKind::NotFound));
+    let bytes = folder.read(Path::new(COPY), MAX_BYTES)?.ok_or_else(none)?;
+    of_bytes(&path, bytes, names)
+}
+
+fn of_bytes(path: &Path, bytes: Vec<u8>, names: &dyn Names) -> Result<Plan> {
     let text = String::from_utf8(bytes).map_err(|e| {
         Error::folder(path, format!("expected UTF-8, found byte {}", e.utf8_error().valid_up_to()))
     })?;
     let place = Place { path, text: &text };
     let file: PlanFile = toml::from_str(&text).map_err(|e| place.syntax(&e))?;
-    let plan = check(&place, file, find)?;
+    let plan = check(&place, file, names)?;
     Ok(Plan { text, ..plan })
 }
 
-fn check(
-    place: &Place<'_>,
-    file: PlanFile,
-    find: &dyn Fn(&str) -> Result<Vec<Known>, String>,
-) -> Result<Plan> {
+fn check(place: &Place<'_>, file: PlanFile, names: &dyn Names) -> Result<Plan> {
     let folder = place.path.parent().unwrap_or(Path::new(""));
     let join = |p: &String| folder.join(p);
     if file.title.as_ref().len() > 300 || file.title.as_ref().trim().is_empty() {
@@ -172,12 +174,12 @@ fn check(
         }
         models.push(Model { name: model.name.as_ref().clone(), path: join(model.path.as_ref()) });
     }
-    let methods =
-        file.methods.as_ref().iter().map(|m| method(place, m, &models, &join)).collect::<Result<_>>()?;
+    let method = |m| method(place, m, &models, names, &join);
+    let methods = file.methods.as_ref().iter().map(method).collect::<Result<_>>()?;
     let mut tasks: Vec<Task> = Vec::new();
     let mut labels = HashSet::new();
     for task in file.tasks.as_ref() {
-        for task_of_group in expand(place, &file, task, find, &join)? {
+        for task_of_group in expand(place, &file, task, names, &join)? {
             if !labels.insert(task_of_group.label.clone()) {
                 let what =
                     format!("tasks: {:?} stands twice; give one of them another label", task_of_group.label);
@@ -207,6 +209,7 @@ fn method(
     place: &Place<'_>,
     file: &MethodFile,
     models: &[Model],
+    names: &dyn Names,
     join: &dyn Fn(&String) -> PathBuf,
 ) -> Result<Method> {
     let mut reach = false;
@@ -227,11 +230,11 @@ fn method(
         }
         place.names("models", names.as_ref().iter())?;
     }
-    if let Some(recipe) = &file.train {
-        if recipe.as_ref().data.is_empty() {
-            return Err(place.fault(recipe.span(), "data: expected texts to train on, found none"));
-        }
-    }
+    let spec = file.spec.as_ref().map(|s| s.as_ref().trim().to_owned());
+    let train = match &file.train {
+        Some(recipe) => Some(training(place, recipe, spec.as_deref(), names, join)?),
+        None => None,
+    };
     let is_trained = !file.adapters.is_empty() || file.train.is_some();
     let trained = file.trained.unwrap_or(if is_trained { Trained::Trained } else { Trained::Frozen });
     if trained == Trained::Frozen && (is_trained || file.tokens.is_some() || file.parameters.is_some()) {
@@ -241,17 +244,14 @@ fn method(
     }
     Ok(Method {
         name: file.name.as_ref().clone(),
-        spec: file.spec.as_ref().map(|s| s.as_ref().trim().to_owned()),
+        spec,
         adapters: file.adapters.iter().map(join).collect(),
         models: file
             .models
             .iter()
             .flat_map(|list| list.as_ref().iter().map(|n| n.as_ref().clone()))
             .collect(),
-        train: file.train.as_ref().map(|r| {
-            let r = r.as_ref();
-            Recipe { args: r.args.clone(), data: r.data.iter().map(join).collect() }
-        }),
+        train,
         attention: file.kind.unwrap_or(if reach { Attention::Approximate } else { Attention::Exact }),
         trained,
         tokens: file.tokens,
@@ -259,12 +259,29 @@ fn method(
     })
 }
 
+/// A recipe, whose options are checked now and not after hours of work.
+fn training(
+    place: &Place<'_>,
+    recipe: &Spanned<RecipeFile>,
+    spec: Option<&str>,
+    names: &dyn Names,
+    join: &dyn Fn(&String) -> PathBuf,
+) -> Result<Recipe> {
+    let at = recipe.span();
+    let RecipeFile { args, data } = recipe.as_ref();
+    if data.is_empty() {
+        return Err(place.fault(at, "data: expected texts to train on, found none"));
+    }
+    let settings = names.training(args, spec).map_err(|e| place.fault(at, format!("args: {e}")))?;
+    Ok(Recipe { args: args.clone(), settings, data: data.iter().map(join).collect() })
+}
+
 /// The tasks of a name, with the settings given for it.
 fn expand(
     place: &Place<'_>,
     plan: &PlanFile,
     file: &TaskFile,
-    find: &dyn Fn(&str) -> Result<Vec<Known>, String>,
+    names: &dyn Names,
     join: &dyn Fn(&String) -> PathBuf,
 ) -> Result<Vec<Task>> {
     let name = place.name("name", &file.name)?;
@@ -272,7 +289,7 @@ fn expand(
     let known = if OWN.contains(&name) {
         vec![Known { name: name.into(), has_length: true }]
     } else {
-        find(name).map_err(|e| fault(format!("name: {e}")))?
+        names.tasks(name).map_err(|e| fault(format!("name: {e}")))?
     };
     if known.is_empty() {
         return Err(fault(format!("name: expected a task, found {name:?}, which has none")));

@@ -6,6 +6,7 @@ use super::data::{Data, Value};
 use super::page::{perplexity, tokens, Block, Chart, Entry, Table};
 use super::svg::{Heat, Lines, Series};
 use super::tables::{capital, is_long, is_ruler};
+use crate::outcome::Bucket;
 use crate::plan::{Method, Model, Task};
 
 /// Depths shown apart; more are put together into tenths.
@@ -51,11 +52,8 @@ impl<'a> Figures<'a> {
             let Some(buckets) = results.first().map(|r| &r.buckets).filter(|b| !b.is_empty()) else {
                 continue;
             };
-            let points: Vec<(f64, f64)> = buckets
-                .iter()
-                .map(|b| ((b.start as f64 + b.end as f64) / 2.0, b.nll.exp()))
-                .filter(|p| p.1.is_finite())
-                .collect();
+            let middle = |b: &Bucket| ((b.start as f64 + b.end as f64) / 2.0, b.nll.exp());
+            let points: Vec<(f64, f64)> = buckets.iter().map(middle).collect();
             for (b, y) in buckets.iter().map(|b| (b, b.nll.exp())) {
                 let row = rows.entry((b.start, b.end)).or_default();
                 row.resize(series.len(), None);
@@ -193,7 +191,7 @@ impl<'a> Figures<'a> {
                         let depths = result.by.iter().filter(|b| b.tag == "depth");
                         sums.extend(depths.filter_map(|b| {
                             let depth: f64 = b.value.trim_end_matches('%').trim().parse().ok()?;
-                            if !depth.is_finite() {
+                            if !(0.0..=100.0).contains(&depth) {
                                 return None;
                             }
                             Some((depth, length, b.score * b.samples as f64, b.samples))
@@ -220,7 +218,7 @@ impl<'a> Figures<'a> {
         let chart = |(method, sums): &(&Method, Vec<(f64, u64, f64, u64)>)| {
             let at = |row: f64, length: u64| {
                 let here = sums.iter().filter(|s| place(s.0) == row && s.1 == length);
-                let (score, n) = here.fold((0.0, 0), |(a, n), s| (a + s.2, n + s.3));
+                let (score, n) = here.fold((0.0, 0u64), |(a, n), s| (a + s.2, n.saturating_add(s.3)));
                 (n > 0).then(|| score / n as f64)
             };
             let values: Vec<Vec<Option<f64>>> =

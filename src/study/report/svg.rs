@@ -34,6 +34,9 @@ pub(super) struct Lines<'a> {
     pub(super) series: Vec<Series>,
 }
 
+/// Values of a logarithmic axis; what lies outside is drawn at its ends.
+const LOG: std::ops::RangeInclusive<f64> = 1e-9..=1e120;
+
 /// Marks of a logarithmic axis within a range.
 fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     let steps: &[f64] = match (high / low).log10() {
@@ -43,31 +46,47 @@ fn log_ticks(low: f64, high: f64) -> Vec<f64> {
         _ => &[1.0],
     };
     let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
-    let every = decades.clone().count().div_ceil(12);
+    let every = decades.clone().count().div_ceil(12).max(1);
     let all = decades.step_by(every).flat_map(|d| steps.iter().map(move |s| s * 10f64.powi(d)));
     all.filter(|x| (low..=high).contains(x)).collect()
+}
+
+/// The points of a line that have a place in a chart.
+fn placed(points: &[(f64, f64)]) -> impl Iterator<Item = (f64, f64)> + '_ {
+    points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite())
 }
 
 impl Lines<'_> {
     pub(super) fn svg(&self) -> String {
         let height = 330f64.max(self.series.len() as f64 * LINE + TOP + BOTTOM + 8.0);
         let (right, bottom) = (WIDTH - RIGHT, height - BOTTOM);
-        let points = || self.series.iter().flat_map(|s| s.points.iter().copied());
-        let xs = points().map(|p| p.0).chain(self.ticks.iter().map(|t| t.0));
+        let points = || self.series.iter().flat_map(|s| placed(&s.points));
+        let xs = points().map(|p| p.0).chain(self.ticks.iter().map(|t| t.0).filter(|x| x.is_finite()));
         let (x0, x1) =
             xs.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (f64::min(a, x), f64::max(b, x)));
-        let ys = points().map(|p| p.1.max(1e-9));
-        let (low, high) = ys.fold((f64::INFINITY, 1e-9), |(a, b), y| (f64::min(a, y), f64::max(b, y)));
-        let (low, high) = if self.percent { (0.0, 100.0) } else { (low / 1.06, high * 1.06) };
+        let on_axis = |y: f64| y.clamp(*LOG.start(), *LOG.end());
+        let ys = points().map(|p| on_axis(p.1));
+        let range = ys.fold(None, |range, y| match range {
+            None => Some((y, y)),
+            Some((a, b)) => Some((f64::min(a, y), f64::max(b, y))),
+        });
+        // Without a point the axis is an empty one.
+        let (low, high) = match range {
+            _ if self.percent => (0.0, 100.0),
+            Some((low, high)) => (low / 1.06, high * 1.06),
+            None => (1.0, 10.0),
+        };
         let x_at = |x: f64| {
-            if x1 > x0 {
-                LEFT + (x - x0) / (x1 - x0) * (right - LEFT)
+            // Of halves: the difference of two large numbers may be infinite.
+            let span = x1 / 2.0 - x0 / 2.0;
+            if span > 0.0 {
+                LEFT + (x / 2.0 - x0 / 2.0) / span * (right - LEFT)
             } else {
                 (LEFT + right) / 2.0
             }
         };
         let y_at = |y: f64| {
-            let share = if self.percent { y / 100.0 } else { (y.max(1e-9) / low).ln() / (high / low).ln() };
+            let share = if self.percent { y / 100.0 } else { (on_axis(y) / low).ln() / (high / low).ln() };
             bottom - share.clamp(0.0, 1.0) * (bottom - TOP)
         };
         let mut out = open(self.title, WIDTH, height, "lines");
@@ -90,7 +109,7 @@ impl Lines<'_> {
                 at + 4.0
             );
         }
-        for (x, text) in &self.ticks {
+        for (x, text) in self.ticks.iter().filter(|t| t.0.is_finite()) {
             let at = x_at(*x);
             let _ = write!(out, r#"<path class="axis" d="M{at:.1} {bottom:.1}v5"/>"#);
             let y = bottom + 19.0;
@@ -117,13 +136,14 @@ impl Lines<'_> {
         for series in &self.series {
             let class = class(series.colour);
             let mut path = String::new();
-            for (i, (x, y)) in series.points.iter().enumerate() {
+            let points: Vec<(f64, f64)> = placed(&series.points).collect();
+            for (i, (x, y)) in points.iter().enumerate() {
                 let _ = write!(path, "{}{:.1} {:.1}", if i == 0 { 'M' } else { 'L' }, x_at(*x), y_at(*y));
             }
-            let Some(&(x, y)) = series.points.last() else { continue };
+            let Some(&(x, y)) = points.last() else { continue };
             let _ = write!(out, r#"<path class="line {class}" d="{path}"/>"#);
-            if series.points.len() <= 12 {
-                for (x, y) in &series.points {
+            if points.len() <= 12 {
+                for (x, y) in &points {
                     let _ = write!(
                         out,
                         r#"<circle class="dot {class}" cx="{:.1}" cy="{:.1}" r="3"/>"#,
@@ -221,7 +241,7 @@ impl Heat<'_> {
             for (i, value) in self.values.get(j).into_iter().flatten().enumerate() {
                 let x = left + i as f64 * wide;
                 let (w, h) = (wide - 2.0, high - 2.0);
-                let (class, style, text) = match value {
+                let (class, style, text) = match value.filter(|v| v.is_finite()) {
                     None => ("none", String::new(), "–".to_owned()),
                     Some(v) => {
                         let share = (v / 100.0).clamp(0.0, 1.0);
@@ -243,5 +263,48 @@ impl Heat<'_> {
         }
         out += "</svg>";
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Charts are drawn from numbers of all sizes; no place in them is one that is no number.
+    #[test]
+    fn no_number_breaks_a_chart() {
+        let odd = [
+            f64::NAN,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::MAX,
+            f64::MIN,
+            f64::MIN_POSITIVE,
+            0.0,
+            -1.0,
+            1.0,
+            1e-9,
+            1e300,
+        ];
+        let lines = |points: Vec<(f64, f64)>, tick: f64, percent: bool| {
+            let series = vec![Series { name: "a".into(), colour: 0, points }];
+            Lines { title: "t", x: "x", y: "y", ticks: vec![(tick, "0".into())], percent, series }.svg()
+        };
+        for a in odd {
+            for b in odd {
+                for percent in [false, true] {
+                    for points in
+                        [vec![], vec![(a, b)], vec![(a, b), (b, a), (1.0, 2.0)], vec![(0.0, a), (0.0, b)]]
+                    {
+                        let svg = lines(points.clone(), a, percent);
+                        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{points:?}: {svg}");
+                    }
+                }
+                let values = vec![vec![Some(a), None, Some(b)]];
+                let map =
+                    Heat { title: "t", columns: vec!["c".into(); 3], rows: vec!["r".into()], values }.svg();
+                assert!(!map.contains("NaN") && !map.contains("inf"), "{map}");
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Plans: what is read, and what is refused.
 
-use ropewalk_study::{Attention, Plan, Trained};
+use ropewalk_study::{Attention, Folder, Known, Names, Plan, Trained};
 
 use crate::fake::{find, Study, PLAN};
 
@@ -144,7 +144,7 @@ fn plans_that_are_none_or_too_large_are_refused() {
     assert!(refused(b"title = \"x\"\nmodels = []\nmethods = []\ntasks = []\n")
         .contains("models: expected at least one"));
     assert!(refused(b"\xff\xfe").contains("expected UTF-8"));
-    assert!(refused(&vec![b'#'; (1 << 20) + 1]).contains("at most 1048576 bytes"));
+    assert!(refused(&vec![b'#'; (1 << 20) + 1]).contains("more than 1048576 bytes"));
     let many = |n: u64| format!("{:?}", (2..2 + n).collect::<Vec<_>>());
     let list = |n: u64| PLAN.replace("[4096, 8192, 12288]", &many(n));
     assert!(refused(list(1001).as_bytes()).contains("lengths: expected at most 1000, found 1001"));
@@ -153,6 +153,45 @@ fn plans_that_are_none_or_too_large_are_refused() {
     assert!(refused(large.as_bytes()).contains("expected at most 1000000 cells in all, found 1435014"));
     let nowhere = Plan::read(std::path::Path::new("no/such/plan.toml"), &find).unwrap_err().to_string();
     assert!(nowhere.starts_with("no/such/plan.toml: "), "{nowhere}");
+}
+
+/// Knows that a rate can be written in two ways, and that one option is none.
+struct Rates;
+
+impl Names for Rates {
+    fn tasks(&self, name: &str) -> Result<Vec<Known>, String> {
+        find(name)
+    }
+
+    fn training(&self, args: &[String], spec: Option<&str>) -> Result<String, String> {
+        let words = args.join(" ").replace('=', " ");
+        match words.strip_prefix("--lr ").map(str::parse::<f64>) {
+            Some(Ok(lr)) => Ok(format!("{lr} under {spec:?}")),
+            _ => Err(format!("expected --lr X, found {words}")),
+        }
+    }
+}
+
+#[test]
+fn a_recipe_is_what_it_comes_to_and_not_its_words() {
+    let with = |words: &str| Study::new(&PLAN.replace("\"--steps\", \"100\"", words));
+    let read = |study: &Study| Plan::read(&study.at("plan.toml"), &Rates);
+    let hashes = |words: &str| -> Vec<String> {
+        read(&with(words)).unwrap().cells().map(|c| c.hash("m", &[])).collect()
+    };
+    let one = hashes("\"--lr\", \"1e-4\"");
+    assert_eq!(one, hashes("\"--lr=0.0001\""));
+    assert_ne!(one, hashes("\"--lr=0.0002\""));
+    // Both are one study; its folder may be gone on with.
+    let (a, b) = (with("\"--lr\", \"1e-4\""), with("\"--lr=0.0001\""));
+    let folder = a.at("s");
+    drop(Folder::open(&folder, &read(&a).unwrap(), &Rates).unwrap());
+    drop(Folder::open(&folder, &read(&b).unwrap(), &Rates).unwrap());
+    let other = read(&with("\"--lr=0.0002\"")).unwrap();
+    assert!(Folder::open(&folder, &other, &Rates).unwrap_err().to_string().contains("another methods"));
+    // What is no option of a recipe is said when the plan is read, with the line.
+    let said = read(&with("\"--log\", \"thesis.tex\"")).unwrap_err().to_string();
+    assert!(said.contains("line 28: args: expected --lr X, found --log thesis.tex"), "{said}");
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn what_cannot_be_trained_or_read_fails_its_own_cells_only() {
     let summary = study.run("s", &mut fake, "1/1").unwrap();
     assert_eq!((summary.failed, summary.measured), (3, 2 * 23 - 3));
     let (html, _) = study.reports("s");
-    assert!(html.contains("expected finite figures, found NaN in value (accuracy)"), "{html}");
+    assert!(html.contains("value: expected -1e-6 to 100.000001, found NaN (&quot;accuracy&quot;)"), "{html}");
     study.run("s", &mut Fake::default(), "1/1").unwrap();
     study.run("whole", &mut Fake::default(), "1/1").unwrap();
     assert_eq!(study.reports("s"), study.reports("whole"));

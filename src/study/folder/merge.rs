@@ -1,0 +1,163 @@
+//! Shards put together. They are from other machines and other people: everything is read and checked before anything
+//! is written, and nothing is written into a shard.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use files::foreign;
+use serde::de::IgnoredAny;
+
+use super::records::Planned;
+use super::Folder;
+use crate::cell::Key;
+use crate::outcome::{Record, State};
+use crate::plan::Names;
+use crate::{Error, Plan, Result};
+
+/// Bytes of the samples of a cell, at most.
+const MAX_SAMPLES: u64 = 1 << 30;
+/// Bytes of a sample, at most.
+const MAX_LINE: u64 = 16 << 20;
+
+/// The folder of a shard, which is only read: it may be on a medium that cannot be written.
+struct Shard {
+    folder: foreign::Folder,
+    plan: Plan,
+    _lock: files::ReadLock,
+}
+
+impl Shard {
+    fn open(path: &Path, names: &dyn Names) -> Result<Shard> {
+        let folder = foreign::Folder::open(path)?;
+        let lock = files::ReadLock::folder(&folder).map_err(|e| match e.source.kind() {
+            ErrorKind::WouldBlock => Error::folder(path, format!("another study runs here: {}", e.source)),
+            _ => Error::File(e),
+        })?;
+        Ok(Shard { plan: Plan::read_in(&folder, names)?, folder, _lock: lock })
+    }
+
+    /// Copies the samples of a cell line by line, so that only whole lines of JSON get through: what a killed process
+    /// had begun to write is left out. There may be none.
+    fn samples(&self, hash: &str, out: &mut dyn Write) -> Result<()> {
+        let at = samples(hash);
+        let Some(file) = self.folder.file(&at)? else { return Ok(()) };
+        let path = self.folder.path().join(&at);
+        let io = |e| Error::io(&path, e);
+        let more = |n: u64, what: &str| {
+            Error::folder(&path, format!("expected at most {n} bytes of {what}, found more"))
+        };
+        if file.metadata().map_err(io)?.len() > MAX_SAMPLES {
+            return Err(more(MAX_SAMPLES, "samples"));
+        }
+        let (mut input, mut left) = (BufReader::new(file), MAX_SAMPLES);
+        for n in 1.. {
+            let mut line = Vec::new();
+            (&mut input).take(MAX_LINE + 1).read_until(b'\n', &mut line).map_err(io)?;
+            if line.len() as u64 > MAX_LINE {
+                return Err(more(MAX_LINE, &format!("sample {n}")));
+            }
+            // A file can grow while it is read.
+            left = left.checked_sub(line.len() as u64).ok_or_else(|| more(MAX_SAMPLES, "samples"))?;
+            if !line.ends_with(b"\n") {
+                break;
+            }
+            let sound = line.starts_with(b"{") && serde_json::from_slice::<IgnoredAny>(&line).is_ok();
+            if !sound {
+                return Err(Error::folder(
+                    &path,
+                    format!("line {n}: expected a sample as JSON, found something else"),
+                ));
+            }
+            out.write_all(&line).map_err(io)?;
+        }
+        Ok(())
+    }
+}
+
+fn samples(hash: &str) -> PathBuf {
+    Path::new("samples").join(format!("{hash}.jsonl"))
+}
+
+/// Puts the results of shards into one folder, which may be new, and gives it and its plan. Where several have
+/// a cell, a result counts more than a failure, and an earlier folder more than a later one. Samples are
+/// copied too; adapters and `old/` are not.
+///
+/// Shards are not trusted. Only their regular files are read, up to stated sizes; every result of every shard must be
+/// of a cell of the plan, with figures that are possible, and samples that are taken over must be lines of JSON.
+/// Nothing is written before that is known.
+///
+/// # Errors
+/// A folder that is no study's, of another plan, or in use; a file in it that is not what it is to be; two results of
+/// one cell under different states of the model, an adapter or a text; the disk.
+pub fn merge(dirs: &[PathBuf], out: &Path, names: &dyn Names) -> Result<(Folder, Plan)> {
+    let Some(first) = dirs.first() else {
+        return Err(Error::Invalid("expected folders of shards, found none".into()));
+    };
+    // One of them may be the folder that they are put into.
+    let plan = Plan::read_in(&foreign::Folder::open(first)?, names)?;
+    let planned = Planned::new(&plan);
+    let mut shards = Vec::new();
+    let mut found: HashMap<Key, (usize, Record)> = HashMap::new();
+    for dir in dirs {
+        if files::same_file(dir, out)? {
+            continue;
+        }
+        let shard = Shard::open(dir, names)?;
+        if let Some(key) = plan.same_study(&shard.plan) {
+            let what = format!("expected the plan of {}, found another one (another {key})", first.display());
+            return Err(Error::folder(dir, what));
+        }
+        for record in planned.by_cell(&shard.folder)?.into_values() {
+            if is_better(&record, found.get(&record.cell).map(|(_, known)| known), dir)? {
+                found.insert(record.cell.clone(), (shards.len(), record));
+            }
+        }
+        shards.push(shard);
+    }
+    let mut found: Vec<(usize, Record)> = found.into_values().collect();
+    found.sort_by(|(_, a), (_, b)| a.cell.cmp(&b.cell));
+    for (shard, record) in &found {
+        shards[*shard].samples(&record.hash, &mut io::sink())?;
+    }
+    let merged = Folder::open(out, &plan, names)?;
+    let all = merged.records()?;
+    let mut better = Vec::new();
+    for (shard, record) in found {
+        let known = all.get(&record.cell);
+        if is_better(&record, known, shards[shard].folder.path())? {
+            let failed = known.filter(|known| known.hash != record.hash);
+            better.push((&shards[shard], failed, record));
+        }
+    }
+    for (shard, failed, record) in better {
+        let to = merged.samples(&record.hash);
+        if shard.folder.file(&samples(&record.hash))?.is_some() {
+            files::replace(&to, |out| shard.samples(&record.hash, out))?;
+        }
+        merged.put(&record)?;
+        // Last, so that the cell has an outcome whatever happens.
+        if let Some(failed) = failed {
+            let path = merged.cell(&failed.hash);
+            fs::remove_file(&path).map_err(|e| Error::io(&path, e))?;
+        }
+    }
+    Ok((merged, plan))
+}
+
+/// Whether a record of a folder takes the place of what is known of its cell.
+///
+/// # Errors
+/// Both are results, of different states of the model, an adapter or a text.
+fn is_better(record: &Record, known: Option<&Record>, dir: &Path) -> Result<bool> {
+    let Some(known) = known else { return Ok(true) };
+    if known.result().is_some() && record.result().is_some() && known.hash != record.hash {
+        let what = format!(
+            "{}: measured under another state of model, adapter or texts than in an earlier folder",
+            record.cell
+        );
+        return Err(Error::folder(dir, what));
+    }
+    Ok(matches!((&known.state, &record.state), (State::Failed(_), State::Done(_))))
+}

@@ -1,0 +1,178 @@
+//! The folder of a study: a copy of its plan, and a file for each cell.
+//!
+//! Folders are handed around: a shard comes from another machine, a study from somebody else. What is read here goes
+//! through [`files::foreign`], what is written goes into folders that are no links, and a result counts only if it is
+//! one of the plan's and its figures are possible.
+
+mod merge;
+mod records;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use files::foreign;
+
+pub use self::merge::merge;
+use self::records::Planned;
+use crate::cell::Key;
+use crate::outcome::Record;
+use crate::plan::{Names, COPY};
+use crate::{Error, Plan, Result};
+
+/// The folder of a study, held by this process alone.
+///
+/// `plan.toml` is a copy of the plan, `cells/HASH.json` what became of a cell, `samples/HASH.jsonl` its
+/// samples, `adapters/` what was trained, `old/` results under another state of the model or the texts.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    contents: foreign::Folder,
+    planned: Planned,
+    _lock: files::Lock,
+}
+
+impl Folder {
+    /// Opens the folder of a plan, which is made when there is none.
+    ///
+    /// # Errors
+    /// Another process has it open; it holds another plan; a link or something else stands for a part of it; the disk.
+    pub fn open(path: &Path, plan: &Plan, names: &dyn Names) -> Result<Folder> {
+        fs::create_dir_all(path).map_err(|e| Error::io(path, e))?;
+        let lock = files::Lock::folder(path).map_err(|e| match e.source.kind() {
+            ErrorKind::WouldBlock => Error::folder(path, format!("another study runs here: {}", e.source)),
+            _ => Error::File(e),
+        })?;
+        let contents = foreign::Folder::open(path)?;
+        let copy = path.join(COPY);
+        match fs::symlink_metadata(&copy) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                files::replace(&copy, |out| {
+                    out.write_all(plan.text.as_bytes()).map_err(|e| Error::io(&copy, e))
+                })?;
+            }
+            Err(e) => return Err(Error::io(&copy, e)),
+            Ok(_) => {
+                let there = Plan::read_in(&contents, names)?;
+                if let Some(key) = plan.same_study(&there) {
+                    let what = format!(
+                        "expected the study of {}, found another plan in {} (another {key}); use another \
+                         folder",
+                        plan.path.display(),
+                        copy.display()
+                    );
+                    return Err(Error::folder(path, what));
+                }
+            }
+        }
+        for name in ["cells", "samples", "adapters"] {
+            make(&path.join(name))?;
+        }
+        files::remove_orphans(&path.join("cells"));
+        Ok(Folder { path: path.into(), contents, planned: Planned::new(plan), _lock: lock })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file for the samples of a cell.
+    pub fn samples(&self, hash: &str) -> PathBuf {
+        self.path.join("samples").join(format!("{hash}.jsonl"))
+    }
+
+    /// The file for the adapter that a recipe gives, by a hash of all that determines it.
+    pub fn adapter(&self, hash: &str) -> PathBuf {
+        self.path.join("adapters").join(format!("{hash}.gguf"))
+    }
+
+    fn cell(&self, hash: &str) -> PathBuf {
+        self.path.join("cells").join(format!("{hash}.json"))
+    }
+
+    /// Whether a regular file is at a path of the folder.
+    ///
+    /// # Errors
+    /// A link or something else is there: what is written there would be elsewhere.
+    pub(crate) fn holds(&self, path: &Path) -> Result<bool> {
+        let relative = path.strip_prefix(&self.path).unwrap_or(path);
+        Ok(self.contents.file(relative)?.is_some())
+    }
+
+    /// The result of a cell, if there is one.
+    ///
+    /// # Errors
+    /// A file that is no result of the plan's cells; the disk.
+    pub fn get(&self, hash: &str) -> Result<Option<Record>> {
+        self.planned.read(&self.contents, hash)
+    }
+
+    /// Keeps the result of a cell, at once or not at all.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn put(&self, record: &Record) -> Result<()> {
+        let path = self.cell(&record.hash);
+        files::replace(&path, |out| {
+            serde_json::to_writer_pretty(&mut *out, record)
+                .map_err(std::io::Error::from)
+                .and_then(|()| out.write_all(b"\n"))
+                .map_err(|e| Error::io(&path, e))
+        })
+    }
+
+    /// Every result, by what its cell is called.
+    ///
+    /// # Errors
+    /// A file that is no result of the plan's cells, two results of one cell, the disk.
+    pub fn records(&self) -> Result<HashMap<Key, Record>> {
+        self.planned.by_cell(&self.contents)
+    }
+
+    /// Puts results aside whose cell now has another hash: the model, an adapter or a text has changed.
+    ///
+    /// # Errors
+    /// The disk.
+    pub(crate) fn put_aside(
+        &self,
+        key: &Key,
+        hash: &str,
+        all: &mut HashMap<Key, Vec<String>>,
+    ) -> Result<usize> {
+        let Some(hashes) = all.get_mut(key) else { return Ok(0) };
+        let old = self.path.join("old");
+        let before = hashes.len();
+        for stale in hashes.iter().filter(|h| *h != hash) {
+            make(&old)?;
+            let (from, to) = (self.cell(stale), old.join(format!("{stale}.json")));
+            fs::rename(&from, &to).map_err(|e| Error::io(&from, e))?;
+        }
+        hashes.retain(|h| h == hash);
+        Ok(before - hashes.len())
+    }
+
+    /// The hashes of the results of every cell.
+    ///
+    /// # Errors
+    /// As of [`Folder::records`].
+    pub(crate) fn hashes(&self) -> Result<HashMap<Key, Vec<String>>> {
+        let mut out: HashMap<Key, Vec<String>> = HashMap::new();
+        for record in self.planned.all(&self.contents)? {
+            let record = record?;
+            out.entry(record.cell).or_default().push(record.hash);
+        }
+        Ok(out)
+    }
+}
+
+/// Makes a folder, which may be there, but not as a link: results would be written to where it leads.
+fn make(path: &Path) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(Error::folder(path, "expected a folder, found a link or a file")),
+        Err(e) if e.kind() == ErrorKind::NotFound => fs::create_dir(path).map_err(|e| Error::io(path, e)),
+        Err(e) => Err(Error::io(path, e)),
+    }
+}

@@ -1,0 +1,288 @@
+//! Shards and folders that somebody else filled.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ropewalk_study::{merge, report, Plan};
+
+use crate::fake::{find, Fake, Study};
+
+const PLAN: &str = r#"
+title = "Small"
+lengths = [4096, 8192]
+texts = ["essays.txt"]
+models = [{ name = "small", path = "small.gguf" }]
+methods = [{ name = "plain", spec = "plain" }]
+tasks = [{ name = "perplexity" }, { name = "vt" }]
+"#;
+
+/// A sound shard `good`, and `bad` with all cells of the other half.
+fn shards() -> Study {
+    let study = Study::new(PLAN);
+    study.run("good", &mut Fake::default(), "1/2").unwrap();
+    study.run("bad", &mut Fake::default(), "2/2").unwrap();
+    fs::write(study.at("private"), "PRIVATE KEY").unwrap();
+    study
+}
+
+/// Files below a folder that are no reports, with their contents.
+fn tree(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut out = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            out.extend(tree(&path));
+        } else {
+            out.push((path.clone(), fs::read(&path).unwrap()));
+        }
+    }
+    out.sort();
+    out
+}
+
+fn only(folder: &Path) -> PathBuf {
+    let mut all: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    all.sort();
+    all.swap_remove(0)
+}
+
+/// The merge fails in one line that names a file, writes nothing, and works once the file is away.
+#[track_caller]
+fn refused(study: &Study, name: &Path, why: &str) {
+    let merged = |dirs: &[&str]| {
+        let dirs: Vec<PathBuf> = dirs.iter().map(|d| study.at(d)).collect();
+        merge(&dirs, &study.at("out"), &find)
+    };
+    let (folder, plan) = merged(&["good"]).unwrap();
+    report::write(&folder, &plan).unwrap();
+    drop(folder);
+    let before = tree(&study.at("out"));
+    let said = merged(&["good", "bad"]).unwrap_err().to_string();
+    assert!(said.contains(name.to_str().unwrap()) && said.contains(why), "{said}");
+    assert!(!said.contains('\n') && !said.contains("PRIVATE"), "{said}");
+    assert_eq!(tree(&study.at("out")), before, "{why}");
+    let said_anew = merge(&[study.at("bad")], &study.at("new"), &find).unwrap_err().to_string();
+    assert!(said_anew.contains(why) && !study.at("new").exists(), "{said_anew}");
+    // It poisons nothing.
+    let (folder, plan) = merged(&["good"]).unwrap();
+    report::write(&folder, &plan).unwrap();
+}
+
+/// Puts a file with these bytes in the place of a sound one.
+#[track_caller]
+fn damaged(part: &str, change: impl FnOnce(&str) -> Vec<u8>, why: &str) {
+    let study = shards();
+    let path = only(&study.at("bad").join(part));
+    let bytes = change(&fs::read_to_string(&path).unwrap());
+    fs::write(&path, bytes).unwrap();
+    refused(&study, &path, why);
+}
+
+#[test]
+fn cells_that_cannot_be_are_not_merged() {
+    let replace = |from: &'static str, to: &'static str| {
+        move |good: &str| {
+            assert!(good.contains(from), "{from}: {good}");
+            good.replacen(from, to, 1).into_bytes()
+        }
+    };
+    // A task in percent: vt.
+    damaged("cells", replace("\"value\": ", "\"value\": 1"), "value: expected");
+    damaged("cells", replace("\"value\": ", "\"value\": 1e308, \"value\": "), "duplicate field");
+    damaged("cells", replace("\"tokens_per_s\": ", "\"tokens_per_s\": -"), "tokens_per_s: expected");
+    damaged("cells", replace("\"samples\": ", "\"samples\": 9999999999999999"), "samples: expected at most");
+    damaged("cells", replace("\"model\": \"small\"", "\"model\": \"large\""), "no cell of the plan is");
+    damaged("cells", replace("\"length\": ", "\"length\": 1"), "no cell of the plan is");
+    damaged("cells", replace("\"seed\": null", "\"seed\": 1"), "no cell of the plan is");
+    damaged("cells", replace("\"hash\": \"", "\"hash\": \"../"), "its hash is");
+    damaged("cells", |_| Vec::new(), "expected the result");
+    damaged("cells", |good| good.as_bytes()[..good.len() / 2].to_vec(), "expected the result");
+    damaged("cells", |_| b"\xff\xfe".to_vec(), "expected the result");
+    // A name that is no hash.
+    let study = shards();
+    let path = only(&study.at("bad/cells"));
+    let hash = path.file_stem().unwrap().to_str().unwrap();
+    let text = fs::read_to_string(&path).unwrap().replace(hash, "ab");
+    fs::remove_file(&path).unwrap();
+    let path = path.with_file_name("ab.json");
+    fs::write(&path, text).unwrap();
+    refused(&study, &path, "64 hexadecimal digits");
+}
+
+/// Likelihoods that no chart can show, in whatever bucket; `good` holds the perplexities.
+#[test]
+fn a_likelihood_beyond_all_measure_is_named_in_every_folder() {
+    for nll in ["1000", "710", "231", "-1", "1e308"] {
+        let study = Study::new(PLAN);
+        study.run("good", &mut Fake::default(), "2/2").unwrap();
+        study.run("bad", &mut Fake::default(), "1/2").unwrap();
+        let path = only(&study.at("bad/cells"));
+        let mut cell: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        for bucket in cell["state"]["done"]["buckets"].as_array_mut().unwrap() {
+            bucket["nll"] = nll.parse::<f64>().unwrap().into();
+        }
+        fs::write(&path, cell.to_string()).unwrap();
+        refused(&study, &path, "nll of a bucket: expected -0.01 to 230.0");
+        // In the study's own folder, and in that of a merge, it is said as well.
+        let said = study.run("bad", &mut Fake::default(), "1/1").unwrap_err().to_string();
+        assert!(said.contains(path.to_str().unwrap()), "{said}");
+        let said = merge(&[study.at("good")], &study.at("bad"), &find).unwrap_err().to_string();
+        assert!(said.contains(path.to_str().unwrap()), "{said}");
+    }
+}
+
+#[test]
+fn samples_are_lines_of_json_of_a_size() {
+    damaged("samples", |_| b"PRIVATE KEY\n".to_vec(), "line 1: expected a sample");
+    damaged("samples", |good| format!("{good}[1]\n").into_bytes(), "line 2: expected a sample");
+    damaged("samples", |good| format!("{good}{{\"a\": \n").into_bytes(), "line 2: expected a sample");
+    damaged("samples", |_| vec![b' '; (16 << 20) + 1], "at most 16777216 bytes of sample 1");
+    // A sparse file takes no room on the disk of whoever sends it.
+    for (n, why) in [(1u64 << 40, "at most 1073741824 bytes of samples"), (1 << 30, "bytes of sample 1")] {
+        let study = shards();
+        let path = only(&study.at("bad/samples"));
+        fs::File::options().write(true).open(&path).unwrap().set_len(n).unwrap();
+        let text = fs::File::options().write(true).truncate(true).open(&path).unwrap();
+        text.set_len(n).unwrap();
+        refused(&study, &path, why);
+    }
+    // What a killed process had begun is left out.
+    let study = shards();
+    let path = only(&study.at("bad/samples"));
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, [&whole[..], b"{\"sample\": \"begu"].concat()).unwrap();
+    merge(&[study.at("good"), study.at("bad")], &study.at("out"), &find).unwrap();
+    assert_eq!(fs::read(study.at("out/samples").join(path.file_name().unwrap())).unwrap(), whole);
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::os::unix::fs::{symlink, PermissionsExt};
+
+    use super::*;
+
+    fn pipe(path: &Path) {
+        let done = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+        assert!(done.success());
+    }
+
+    /// Everything that may stand in the place of a file.
+    fn impostors(path: &Path, study: &Study) -> Vec<(&'static str, Box<dyn Fn()>)> {
+        let (path, private, folder) = (path.to_owned(), study.at("private"), study.at("good"));
+        let link = |to: PathBuf| {
+            let path = path.clone();
+            Box::new(move || symlink(&to, &path).unwrap()) as Box<dyn Fn()>
+        };
+        let at = path.clone();
+        let fifo = Box::new(move || pipe(&at)) as Box<dyn Fn()>;
+        let at = path.clone();
+        vec![
+            ("symbolic link", link(private)),
+            ("symbolic link", link(folder)),
+            ("symbolic link", link("/dev/zero".into())),
+            ("symbolic link", link("nowhere".into())),
+            ("not a regular file", fifo),
+            ("not a regular file", Box::new(move || fs::create_dir(&at).unwrap())),
+        ]
+    }
+
+    #[test]
+    fn nothing_but_files_is_read_from_a_shard() {
+        for part in ["cells", "samples", "plan.toml"] {
+            for i in 0..6 {
+                let study = shards();
+                let path = study.at("bad").join(part);
+                let path = if path.is_dir() { only(&path) } else { path };
+                fs::remove_file(&path).unwrap();
+                let (why, put) = impostors(&path, &study).swap_remove(i);
+                put();
+                refused(&study, &path, why);
+            }
+        }
+        // Folders on the way are no links either.
+        for part in ["cells", "samples"] {
+            let study = shards();
+            let path = study.at("bad").join(part);
+            fs::rename(&path, study.at("moved")).unwrap();
+            symlink(study.at("moved"), &path).unwrap();
+            refused(&study, Path::new(part), "symbolic link");
+        }
+        // Nor is the lock.
+        let study = shards();
+        symlink(study.at("made"), study.at("bad/.ropewalk-lock")).unwrap();
+        refused(&study, &study.at("bad/.ropewalk-lock"), "symbolic link");
+        assert!(!study.at("made").exists());
+    }
+
+    #[test]
+    fn a_shard_that_cannot_be_written_is_merged_and_left_as_it_was() {
+        let study = shards();
+        study.run("whole", &mut Fake::default(), "1/1").unwrap();
+        let before = tree(&study.at("bad"));
+        let all = ["bad", "bad/cells", "bad/samples", "bad/adapters"];
+        let mode = |mode| {
+            for folder in all {
+                fs::set_permissions(study.at(folder), fs::Permissions::from_mode(mode)).unwrap();
+            }
+        };
+        mode(0o555);
+        // Root writes there all the same, so that nothing is written is looked at, too.
+        let stamp = || fs::metadata(study.at("bad")).unwrap().modified().unwrap();
+        let was = stamp();
+        let merged = merge(&[study.at("bad"), study.at("good")], &study.at("out"), &find);
+        assert_eq!(stamp(), was);
+        mode(0o755);
+        let (folder, plan) = merged.unwrap();
+        report::write(&folder, &plan).unwrap();
+        drop(folder);
+        assert_eq!(tree(&study.at("bad")), before);
+        assert_eq!(study.reports("out"), study.reports("whole"));
+        // While a study runs there it is not read.
+        let held = study.open("bad").unwrap();
+        let said = merge(&[study.at("bad")], &study.at("new"), &find).unwrap_err().to_string();
+        assert!(said.contains("another study runs here: in use by process"), "{said}");
+        drop(held);
+    }
+
+    /// `-o` names a folder of somebody else, whose plan is the same.
+    #[test]
+    fn a_study_writes_into_its_own_folder_only() {
+        for part in ["cells", "samples", "adapters"] {
+            let study = shards();
+            fs::create_dir(study.at("elsewhere")).unwrap();
+            fs::remove_dir_all(study.at("bad").join(part)).unwrap();
+            symlink(study.at("elsewhere"), study.at("bad").join(part)).unwrap();
+            let said = study.run("bad", &mut Fake::default(), "1/1").unwrap_err().to_string();
+            assert!(said.contains(part) && said.contains("found a link"), "{said}");
+            assert_eq!(tree(&study.at("elsewhere")), []);
+        }
+        // Samples of a cell that is measured next: a link to a private file, and one to nowhere.
+        let study = shards();
+        let names: Vec<_> = tree(&study.at("good/samples"))
+            .into_iter()
+            .map(|(p, _)| p.file_name().unwrap().to_owned())
+            .collect();
+        symlink(study.at("private"), study.at("bad/samples").join(&names[0])).unwrap();
+        symlink(study.at("made"), study.at("bad/samples").join(&names[1])).unwrap();
+        let summary = study.run("bad", &mut Fake::default(), "1/1").unwrap();
+        assert_eq!((summary.failed, summary.measured), (2, 0), "{summary:?}");
+        assert_eq!(fs::read_to_string(study.at("private")).unwrap(), "PRIVATE KEY");
+        assert!(!study.at("made").exists() && study.reports("bad").0.contains("symbolic link"));
+        // Its plan, and a plan that is named, wait for nobody.
+        fs::remove_file(study.at("bad/plan.toml")).unwrap();
+        pipe(&study.at("bad/plan.toml"));
+        let said = study.run("bad", &mut Fake::default(), "1/1").unwrap_err().to_string();
+        assert!(said.contains("bad/plan.toml") && said.contains("not a regular file"), "{said}");
+        for (path, why) in [("bad/plan.toml", "not a regular file"), ("bad", "not a regular file")] {
+            let said = Plan::read(&study.at(path), &find).unwrap_err().to_string();
+            assert!(said.contains(why), "{said}");
+        }
+        symlink("/dev/zero", study.at("zero.toml")).unwrap();
+        assert!(Plan::read(&study.at("zero.toml"), &find).is_err());
+        // Texts are hashed, not waited for: their cells fail.
+        fs::remove_file(study.at("essays.txt")).unwrap();
+        pipe(&study.at("essays.txt"));
+        let summary = study.run("new", &mut Fake::default(), "1/1").unwrap();
+        assert_eq!((summary.failed, summary.measured), (2, 2), "{summary:?}");
+    }
+}
