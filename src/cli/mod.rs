@@ -144,7 +144,7 @@ pub(crate) fn main() -> ExitCode {
             if let Some(Ended(code)) = e.downcast_ref() {
                 return *code;
             }
-            report(&one_line(&chain(&e)));
+            report(&in_a_line(&e));
             let code = if e.downcast_ref::<Usage>().is_some() { 2 } else { 1 };
             ExitCode::from(interrupt::exit_code(&e).unwrap_or(code))
         }
@@ -165,6 +165,11 @@ fn print_usage(e: &clap::Error) {
 fn report(line: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "error: {line}");
+}
+
+/// An error with its causes, for people.
+fn in_a_line(e: &anyhow::Error) -> String {
+    one_line(&chain(e))
 }
 
 /// The error and its causes in one line, without those that the next one, or the one before, repeats (a path,

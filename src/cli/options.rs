@@ -98,6 +98,11 @@ impl ModelArgs {
 }
 
 impl MachineArgs {
+    /// The device and the number of threads, as they were given.
+    pub(crate) fn device_and_threads(&self) -> (&str, usize) {
+        (&self.device, self.threads)
+    }
+
     /// A model with its adapters and the type of its cache, to run as these options say.
     pub(crate) fn choose(
         &self,

@@ -10,6 +10,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ropewalk::control::Control;
 use ropewalk_core::terminal::{inline, plain_json, shown};
 use serde::Serialize;
 
@@ -34,6 +35,19 @@ impl OutputArgs {
         if !self.quiet {
             let _ = writeln!(std::io::stderr(), "{}", shown(&text.to_string()));
         }
+    }
+
+    /// A control that also shows progress and notes, unless `-q` is given: whoever is behind `control` shows them then.
+    pub(crate) fn watched<'a>(
+        &self,
+        control: &Control<'a>,
+        progress: &'a (dyn Fn(&ropewalk::control::Progress<'_>) + Sync),
+        notes: &'a (dyn Fn(std::fmt::Arguments<'_>) + Sync),
+    ) -> Control<'a> {
+        if self.quiet {
+            return *control;
+        }
+        control.with_progress(progress).with_notes(notes)
     }
 
     /// A progress bar over `len` steps. It is shown on a terminal, without `-q`, once the work has taken two

@@ -24,6 +24,7 @@ mod pull_folder;
 mod pull_hostile;
 mod rope;
 mod stages;
+mod study;
 mod template;
 mod text;
 mod usage;

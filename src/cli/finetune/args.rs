@@ -300,6 +300,13 @@ impl Args {
         Args { model, ..self }
     }
 
+    /// These options on a device, with so many threads; `None` leaves what they say.
+    pub(super) fn on_machine(mut self, device: Option<&str>, threads: Option<usize>) -> Args {
+        self.run.device = device.map_or(self.run.device, str::to_owned);
+        self.run.threads = threads.unwrap_or(self.run.threads);
+        self
+    }
+
     /// The file whose types the matrices of a model get that is written; `None` for F32. `model` is trained.
     pub(super) fn types_of<'a>(&'a self, model: &'a Path) -> Option<&'a Path> {
         let of_file = self.adapter.output_type.as_deref() == Some("file");

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::anyhow;
+use ropewalk::control::Control;
 use ropewalk::data::{
     self, Built, Corpus, Dataset, DatasetParams, HeldOut, Knots, Mixture, Packing, Records, Separator,
     Source, Sources, TextOptions, Transform, Upsample, MAX_TEXT,
@@ -14,7 +15,6 @@ use ropewalk::model::Model;
 use ropewalk::train::{recipe, LongCe, TrainParams};
 
 use super::super::engine::draw;
-use super::super::interrupt::Interrupt;
 use super::super::output::Unit;
 use super::super::{template, usage};
 use super::args::Args;
@@ -294,10 +294,10 @@ impl Args {
         model: &Model,
         settings: &TrainParams,
         folder: Option<&Path>,
-        interrupt: &Interrupt,
+        control: &Control<'_>,
     ) -> anyhow::Result<Dataset> {
         let transform = self.transform(model, settings.n_ctx)?;
-        let corpus = self.corpus(model, settings, folder, interrupt)?;
+        let corpus = self.corpus(model, settings, folder, control)?;
         let params = DatasetParams {
             n_ctx: settings.n_ctx,
             packing: self.packing(),
@@ -334,7 +334,7 @@ impl Args {
         model: &Model,
         settings: &TrainParams,
         folder: Option<&Path>,
-        interrupt: &Interrupt,
+        control: &Control<'_>,
     ) -> anyhow::Result<Corpus> {
         let (text, separator) = (&self.text, self.separator());
         let free = ggml::machine::memory_available();
@@ -361,7 +361,7 @@ impl Args {
         sources.notes().iter().for_each(|n| self.out.note(format_args!("note: {n}")));
         let draw = draw(self.out.progress(sources.n_bytes(), "tokenising", Unit::Bytes));
         let notes = |text: std::fmt::Arguments<'_>| self.out.note(format_args!("note: {text}"));
-        let control = interrupt.control().with_progress(&draw).with_notes(&notes);
+        let control = self.out.watched(control, &draw, &notes);
         let open = || Corpus::open(&path, model.vocab(), &sources, &separator, &control);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(settings.n_threads).build()?;
         let corpus = pool.install(open)?;
@@ -371,5 +371,12 @@ impl Args {
             self.out.note(format_args!("note: {} was made again: {why}", path.display()));
         }
         Ok(corpus)
+    }
+
+    /// The texts and what is made of them, in words that change with what is learnt and with nothing else.
+    pub(super) fn texts_in_words(&self) -> String {
+        let (separator, order) = (Some(self.separator()), Some(format!("{:?}", self.order())));
+        let text = TextArgs { separator, order, cache: None, ..self.text.clone() };
+        format!("{text:?}, {:?}", self.method)
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn show(
     // long as they are read.
     let folder = (args.output.is_none() && args.text.cache.is_none()).then(tempfile::tempdir).transpose()?;
     let folder = folder.as_ref().map(|folder| folder.path());
-    let data = args.dataset(model, &settings, folder, interrupt)?;
+    let data = args.dataset(model, &settings, folder, &interrupt.control())?;
     let draw = draw(args.out.progress(0, "counting", Unit::Steps));
     let found = Inspection::new(&data, SAMPLES, &interrupt.control().with_progress(&draw))?;
     drop(draw);

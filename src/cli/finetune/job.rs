@@ -1,6 +1,7 @@
 //! Sets a training run up from the options, shows it while it goes, and reports how it ended.
 
 use anyhow::anyhow;
+use ropewalk::control::Control;
 use ropewalk::data::Dataset;
 use ropewalk::model::{Error, Model};
 use ropewalk::plot::{Axis, Chart, Scale, Series};
@@ -11,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::super::engine::draw;
-use super::super::interrupt::{stopped, Interrupt};
+use super::super::interrupt::stopped;
 use super::super::models::{self, ModelChoice};
 use super::super::output::{bytes, count, Unit};
 use super::args::Args;
@@ -31,7 +32,7 @@ pub(super) fn run(
     choice: &ModelChoice,
     model: &Model,
     settings: &TrainParams,
-    interrupt: &Interrupt,
+    control: &Control<'_>,
 ) -> anyhow::Result<Done> {
     let settings = args.at_context(model, settings)?;
     let (batch, optim) = args.optimiser(settings.n_ctx);
@@ -40,7 +41,7 @@ pub(super) fn run(
     let mut trainer = Trainer::new(model, &settings)?;
     let init = args.init.as_deref().map(|path| Init::adapter(path, &mut trainer)).transpose()?;
     let optimizer = Optimizer::new(optim, trainer.params())?;
-    let data = args.dataset(model, &settings, None, interrupt)?;
+    let data = args.dataset(model, &settings, None, control)?;
     let params = params(args, model, batch, &data, init)?;
     announce(args, choice, model, &trainer, &data, batch);
     note_on_average(args, &optim);
@@ -53,7 +54,7 @@ pub(super) fn run(
     } else {
         Run::new(trainer, optimizer, data, params)?
     };
-    train(args, &mut run, &optim, interrupt)?;
+    train(args, &mut run, &optim, control)?;
     finish(args, choice, &run)
 }
 
@@ -146,7 +147,7 @@ fn note_on_average(args: &Args, optim: &OptimParams) {
     }
 }
 
-fn train(args: &Args, run: &mut Run<'_>, optim: &OptimParams, interrupt: &Interrupt) -> anyhow::Result<()> {
+fn train(args: &Args, run: &mut Run<'_>, optim: &OptimParams, control: &Control<'_>) -> anyhow::Result<()> {
     let draw = draw(args.out.progress(optim.schedule.steps, "training", Unit::Steps));
     let progress = |p: &ropewalk::control::Progress<'_>| {
         let memory = ggml::machine::peak_memory().map_or(String::new(), |n| format!(", {}", bytes(n)));
@@ -154,7 +155,7 @@ fn train(args: &Args, run: &mut Run<'_>, optim: &OptimParams, interrupt: &Interr
         draw(&ropewalk::control::Progress { what, ..*p });
     };
     let notes = |text: std::fmt::Arguments<'_>| args.out.note(text);
-    let control = interrupt.control().with_progress(&progress).with_notes(&notes);
+    let control = args.out.watched(control, &progress, &notes);
     match run.train(&control) {
         Ok(()) => Ok(()),
         Err(Error::Interrupted) => {

@@ -5,6 +5,7 @@ mod data;
 mod inspect;
 mod job;
 mod memory;
+mod planned;
 mod recipe;
 mod stages;
 
@@ -14,6 +15,7 @@ use super::interrupt::Interrupt;
 use super::{models, output, Command};
 
 use args::Args;
+pub(crate) use planned::Training;
 
 pub(crate) const COMMAND: Command = Command {
     name: "finetune",
@@ -52,7 +54,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let _lock = files::Lock::file(args.output())?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;
-    let done = job::run(args, &choice, &model, &settings, &interrupt)?;
+    let done = job::run(args, &choice, &model, &settings, &interrupt.control())?;
     if args.out.json {
         output::print_json(&done.report)?;
     }

@@ -144,5 +144,5 @@ fn one(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Done> {
     let _lock = files::Lock::file(args.output())?;
-    job::run(args, choice, model, settings, interrupt)
+    job::run(args, choice, model, settings, &interrupt.control())
 }

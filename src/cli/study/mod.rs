@@ -6,11 +6,14 @@ use std::path::PathBuf;
 
 use clap::{Args as _, FromArgMatches};
 use ropewalk::tasks;
-use ropewalk_study::{list, merge, report, run as run_cells, Folder, Known, Listing, Plan, Shard, Summary};
+use ropewalk_study::{
+    list, merge, report, run as run_cells, Folder, Known, Listing, Names, Plan, Shard, Summary,
+};
 use serde_json::json;
 
 use self::runner::SessionRunner;
 use super::engine::draw;
+use super::finetune::Training;
 use super::interrupt::{stopped, Interrupt};
 use super::options::{MachineArgs, KV_TYPES};
 use super::output::{self, bytes, count, OutputArgs, Unit};
@@ -63,11 +66,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Some(text) => text.parse().map_err(|e: ropewalk_study::Error| usage(e.to_string()))?,
         None => Shard::ALL,
     };
-    let plan = Plan::read(path, &known)?;
+    let plan = Plan::read(path, &Registry)?;
     let interrupt = Interrupt::install()?;
     let mut runner = SessionRunner::new(&plan, args)?;
     if args.listing {
-        let folder = if args.out.exists() { Some(Folder::open(&args.out, &plan, &known)?) } else { None };
+        let folder = if args.out.exists() { Some(Folder::open(&args.out, &plan, &Registry)?) } else { None };
         let listing = list(&plan, folder.as_ref(), &mut runner, shard, &interrupt.control())?;
         return if args.output.json {
             output::print_json(&listing)
@@ -75,7 +78,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             output::print(&listing_text(&plan, &listing))
         };
     }
-    let folder = Folder::open(&args.out, &plan, &known)?;
+    let folder = Folder::open(&args.out, &plan, &Registry)?;
     let summary = {
         let draw = draw(args.output.progress(plan.len() as u64, "measuring", Unit::Steps));
         let note = |line: std::fmt::Arguments<'_>| args.output.note(line);
@@ -86,11 +89,20 @@ fn run(args: &Args) -> anyhow::Result<()> {
     finish(args, &folder, summary, report.counts())
 }
 
-/// The benchmarks of a name, for plans.
-fn known(name: &str) -> Result<Vec<Known>, String> {
-    let found = tasks::find(name).map_err(|e| e.to_string())?;
-    let known = |t: &&dyn tasks::Task| Known { name: t.info().name.into(), has_length: t.info().has_length };
-    Ok(found.iter().map(known).collect())
+/// What plans name: benchmarks, and options of training.
+struct Registry;
+
+impl Names for Registry {
+    fn tasks(&self, name: &str) -> Result<Vec<Known>, String> {
+        let found = tasks::find(name).map_err(|e| e.to_string())?;
+        let known =
+            |t: &&dyn tasks::Task| Known { name: t.info().name.into(), has_length: t.info().has_length };
+        Ok(found.iter().map(known).collect())
+    }
+
+    fn training(&self, args: &[String], spec: Option<&str>) -> Result<String, String> {
+        Training::parse(args, spec)?.settings()
+    }
 }
 
 fn put_together(args: &Args) -> anyhow::Result<()> {
@@ -98,7 +110,7 @@ fn put_together(args: &Args) -> anyhow::Result<()> {
     if dirs.is_empty() {
         return Err(usage("merge: expected the folders of the parts"));
     }
-    let (folder, plan) = merge(dirs, &args.out, &known)?;
+    let (folder, plan) = merge(dirs, &args.out, &Registry)?;
     let report = report::write(&folder, &plan)?;
     finish(args, &folder, Summary { cells: plan.len(), ..Summary::default() }, report.counts())
 }

@@ -1,13 +1,13 @@
-//! Measures the cells of a study in sessions of this process; trains by running this program's `finetune`.
+//! Measures the cells of a study in sessions of this process, and trains as `finetune` does.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::Context;
-use ropewalk::adapter::AdapterSpec;
+use ropewalk::adapter::{AdapterReader, AdapterSpec};
 use ropewalk::control::Control;
+use ropewalk::data::{SourceFile, Sources, TextOptions};
 use ropewalk::eval::stats::perplexity_interval;
 use ropewalk::eval::suite::{self, FileStore};
 use ropewalk::eval::{passkey, perplexity, protocol, Document, SessionSource};
@@ -19,6 +19,7 @@ use ropewalk::tasks::{self, Template};
 use ropewalk::DType;
 use ropewalk_study::{Breakdown, Bucket, Cell, CellResult, Estimate, Failure, Metric, Plan, Runner};
 
+use super::super::finetune::Training;
 use super::super::models::{self, ModelChoice};
 use super::super::options::read_documents;
 use super::super::template;
@@ -103,9 +104,11 @@ impl<'a> SessionRunner<'a> {
 impl Runner for SessionRunner<'_> {
     fn identity(&mut self, cell: &Cell<'_>) -> Result<String, String> {
         let mut parts = vec![self.hash(&cell.model.path, fingerprint)?, self.kv_type.name().to_owned()];
-        let training = cell.method.train.iter().flat_map(|recipe| &recipe.data);
-        for path in cell.method.adapters.iter().chain(training) {
+        for path in &cell.method.adapters {
             parts.push(self.hash(path, sha256)?);
+        }
+        for path in cell.method.train.iter().flat_map(|recipe| &recipe.data) {
+            parts.push(self.hash(path, texts)?);
         }
         Ok(parts.join(" "))
     }
@@ -125,29 +128,17 @@ impl Runner for SessionRunner<'_> {
 
     fn train(&mut self, cell: &Cell<'_>, out: &Path, control: &Control<'_>) -> Result<(), Failure> {
         let Some(recipe) = &cell.method.train else { return Ok(()) };
-        let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-        let mut command = Command::new(program);
-        command.arg("finetune").arg("--model").arg(&cell.model.path).args(&recipe.args);
-        command.arg("--data").args(&recipe.data).arg("--out").arg(out).arg("--quiet");
-        if let Some(spec) = &cell.method.spec {
-            command.arg("--rope").arg(spec);
-        }
-        let done = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
-        let done = done.map_err(|e| format!("finetune: {e}"))?;
-        if control.stopped() {
-            return Err(Failure::Stopped);
-        }
-        if !done.status.success() || !out.is_file() {
-            let said = String::from_utf8_lossy(&done.stderr);
-            return Err(said
-                .lines()
-                .last()
-                .unwrap_or("finetune failed")
-                .trim_start_matches("error: ")
-                .to_owned()
-                .into());
-        }
-        Ok(())
+        // Its weights are not in memory twice.
+        self.loaded = None;
+        let training = Training::parse(&recipe.args, cell.method.spec.as_deref())?;
+        control.note(format_args!("{}, {}: training", cell.model.name, cell.method.name));
+        let machine = self.args.machine.device_and_threads();
+        training.run(&cell.model.path, &recipe.data, out, machine, control).map_err(|e| {
+            if control.stopped() {
+                return Failure::Stopped;
+            }
+            Failure::Failed(super::super::in_a_line(&e))
+        })
     }
 
     fn run(
@@ -176,7 +167,7 @@ impl Runner for SessionRunner<'_> {
         let mut result = done?.ok_or(Failure::Stopped)?;
         let digests: Vec<&str> = loaded.model.adapters().iter().map(|a| a.digest()).collect();
         result.adapter = (!digests.is_empty()).then(|| digests.join(" "));
-        result.tokens_trained = cell.method.tokens;
+        result.tokens_trained = cell.method.tokens.or_else(|| tokens_of(trained?));
         result.seconds = started.elapsed().as_secs_f64();
         Ok(result)
     }
@@ -250,12 +241,29 @@ fn measure(loaded: &Loaded) -> ropewalk::model::Result<f64> {
     Ok(PROBE as f64 / start.elapsed().as_secs_f64().max(1e-9))
 }
 
+/// Tokens that an adapter was trained on, as it says.
+fn tokens_of(adapter: &Path) -> Option<u64> {
+    AdapterReader::open(adapter).ok()?.meta().tokens
+}
+
 fn fingerprint(path: &Path) -> anyhow::Result<String> {
     let file = gguf::File::open(path)?;
     Ok(ropewalk_core::adapter::fingerprint(&file))
 }
 
+/// A file of texts, or all files of a folder of them.
+fn texts(path: &Path) -> anyhow::Result<String> {
+    if !path.is_dir() {
+        return sha256(path);
+    }
+    let found = Sources::find(&[path.to_owned()], &TextOptions::default())?;
+    let digits = |file: &SourceFile| file.sha256.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    Ok(found.files().iter().map(digits).collect::<Vec<_>>().join(" "))
+}
+
 fn sha256(path: &Path) -> anyhow::Result<String> {
+    // A pipe is not waited for.
+    files::foreign::open_file(path)?;
     let (hash, _) = sha256_of(path, &Control::default())?.context("interrupted")?;
     Ok(hash)
 }

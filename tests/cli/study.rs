@@ -1,0 +1,190 @@
+//! `study` with recipes: what is trained, kept and refused.
+
+use std::path::Path;
+
+use crate::common::program::{run_in, Output};
+use crate::finetune::Folder;
+
+/// A plan of perplexity under one rope, frozen and trained by a recipe of these words.
+fn plan(words: &[&str]) -> String {
+    format!(
+        r#"title = "With a recipe"
+lengths = [48, 64]
+texts = ["texts/1.txt"]
+models = [{{ name = "tiny", path = "tiny.gguf" }}]
+tasks = [{{ name = "perplexity", protocol = "window", max_windows = 2 }}]
+[[methods]]
+name = "frozen"
+spec = "pi:factor=2"
+[[methods]]
+name = "tuned"
+spec = "pi:factor=2"
+train = {{ args = {words:?}, data = ["texts"] }}
+"#
+    )
+}
+
+const WORDS: &[&str] = &["--steps", "2", "--ctx", "48", "--block", "20", "--held-out", "2", "--lr", "0.01"];
+
+fn study(folder: &Folder, args: &[&str]) -> Output {
+    run_in(folder.dir.path(), &[&["study"], args, &["--device", "cpu", "-t", "1", "-q", "--json"]].concat())
+}
+
+fn with_plan(words: &[&str]) -> Folder {
+    let folder = Folder::new();
+    std::fs::write(folder.file("plan.toml"), plan(words)).unwrap();
+    folder
+}
+
+fn names(folder: &Path, ending: &str) -> Vec<String> {
+    let all = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let mut all: Vec<String> = all.filter(|n| n.ends_with(ending)).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_recipe_is_trained_and_its_adapter_measured() {
+    let folder = with_plan(WORDS);
+    let report = study(&folder, &["plan.toml", "-o", "whole"]).json();
+    assert_eq!((&report["done"], &report["failed"]), (&4.into(), &0.into()), "{report}");
+    let read = |name: &str| std::fs::read_to_string(folder.file(name)).unwrap();
+    let markdown = read("whole/report.md");
+    assert!(read("whole/report.html").contains("<svg"), "charts");
+    let rows: Vec<Vec<&str>> = markdown
+        .split("Every cell:")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .filter(|l| l.starts_with("| tiny |"))
+        .map(|l| l.trim_matches('|').split(" | ").map(str::trim).collect())
+        .collect();
+    assert_eq!(rows.len(), 4, "{markdown}");
+    for row in &rows {
+        assert!(row[6].parse::<f64>().is_ok(), "{row:?}");
+        // The adapter in force is named, and changes the figure.
+        assert_eq!(row[13] == "none", row[1] == "frozen", "{row:?}");
+    }
+    assert_ne!(rows[0][6], rows[2][6], "{rows:?}");
+    assert!(markdown.contains("2 x 48") || markdown.contains("| 96 |"), "tokens seen: {markdown}");
+    // One adapter for both lengths, of the steps that were asked for.
+    let adapters = folder.file("whole/adapters");
+    assert_eq!(names(&adapters, ".gguf").len(), 1);
+    let log = names(&adapters, ".log.jsonl").pop().unwrap();
+    let steps = std::fs::read_to_string(adapters.join(log)).unwrap();
+    assert_eq!(steps.lines().filter(|l| l.contains("\"lr\"")).count(), 2, "{steps}");
+
+    // The same rate in other words is the same study, and nothing is done again; another is another study.
+    let same = ["--lr=1e-2", "--held-out=2", "--block=20", "-c", "48", "--steps=2"];
+    std::fs::write(folder.file("plan.toml"), plan(&same)).unwrap();
+    let again = study(&folder, &["plan.toml", "-o", "whole"]).json();
+    assert_eq!(
+        (&again["summary"]["known"], &again["summary"]["measured"]),
+        (&4.into(), &0.into()),
+        "{again}"
+    );
+    std::fs::write(folder.file("plan.toml"), plan(&["--lr=2e-2", "--steps=2"])).unwrap();
+    let other = study(&folder, &["plan.toml", "-o", "whole"]);
+    assert!(other.code == 1 && other.stderr.contains("another methods"), "{other:?}");
+}
+
+#[test]
+fn shards_with_a_recipe_are_merged() {
+    let folder = with_plan(WORDS);
+    let done = |args: &[&str]| study(&folder, args).json();
+    assert_eq!(done(&["plan.toml", "-o", "one", "--shard", "1/2"])["failed"], 0);
+    assert_eq!(done(&["plan.toml", "-o", "two", "--shard", "2/2"])["failed"], 0);
+    let merged = done(&["merge", "one", "two", "-o", "all"]);
+    assert_eq!((&merged["done"], &merged["missing"]), (&4.into(), &0.into()), "{merged}");
+}
+
+/// The second run finds the checkpoints of a first one that got half as far, as if it had been killed.
+#[test]
+fn training_goes_on_from_its_checkpoint() {
+    let words = [WORDS, &["--save-every", "1"]].concat();
+    let folder = with_plan(&words);
+    study(&folder, &["plan.toml", "-o", "whole"]).json();
+    let adapters = folder.file("whole/adapters");
+    let adapter = adapters.join(names(&adapters, ".gguf").pop().unwrap());
+    let bytes = std::fs::read(&adapter).unwrap();
+    // As after the first of two steps.
+    let checkpoints = adapter.with_extension("checkpoints");
+    let last = names(&checkpoints, ".safetensors").pop().unwrap();
+    assert_eq!(last, "step-00000002.safetensors");
+    std::fs::remove_file(checkpoints.join(last)).unwrap();
+    std::fs::remove_file(&adapter).unwrap();
+    std::fs::remove_dir_all(folder.file("whole/cells")).unwrap();
+    let again = study(&folder, &["plan.toml", "-o", "whole"]).json();
+    assert_eq!((&again["done"], &again["failed"]), (&4.into(), &0.into()), "{again}");
+    assert_eq!(std::fs::read(&adapter).unwrap(), bytes);
+}
+
+#[test]
+fn a_plan_names_no_files_to_write() {
+    for words in [
+        &["--log", "thesis.tex"][..],
+        &["--plot=thesis.svg"],
+        &["--checkpoints", "thesis"],
+        &["--cache", "thesis.tex"],
+        &["--output", "thesis.tex"],
+        &["-o", "thesis.tex"],
+        &["--resume"],
+        &["-m", "tiny.gguf"],
+        &["-d", "texts"],
+        &["--init", "a.gguf"],
+        &["--stages", "thesis.tex"],
+        &["--rope", "yarn:factor=2"],
+    ] {
+        let folder = with_plan(words);
+        std::fs::write(folder.file("thesis.tex"), "years of work").unwrap();
+        for mode in [&[][..], &["--plan"]] {
+            let out = study(&folder, &[&["plan.toml", "-o", "out"], mode].concat());
+            assert!(out.code == 1 && out.stderr.lines().count() == 1, "{out:?}");
+            assert!(out.stderr.contains("plan.toml: line 12: args: "), "{out:?}");
+            assert!(!folder.file("out").exists(), "{words:?}");
+        }
+        assert_eq!(std::fs::read_to_string(folder.file("thesis.tex")).unwrap(), "years of work");
+    }
+    for (words, why) in [
+        (&["--out", "x"][..], "unexpected argument '--out' found"),
+        (&["--steps", "many"], "invalid value 'many' for '--steps <N>'"),
+        (&["--train", "all"], "a study measures adapters"),
+        (&["--attention", "odd"], "invalid value 'odd' for '--attention <HOW>'"),
+    ] {
+        let out = study(&with_plan(words), &["plan.toml", "-o", "out"]);
+        assert!(out.code == 1 && out.stderr.contains(why) && out.stderr.lines().count() == 1, "{out:?}");
+    }
+    // What only the model can tell is a cell that failed, with its cause.
+    let folder = with_plan(&["--steps", "2", "--ctx", "48", "--held-out", "2", "--targets", "nose"]);
+    let report = study(&folder, &["plan.toml", "-o", "out"]).json();
+    assert_eq!((&report["done"], &report["failed"]), (&2.into(), &2.into()), "{report}");
+    let html = std::fs::read_to_string(folder.file("out/report.html")).unwrap();
+    assert!(
+        html.contains("training: ") && html.contains("nose") && !html.contains("try &#39;--help&#39;"),
+        "{html}"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn links_in_a_folder_are_not_trained_into() {
+    let folder = with_plan(WORDS);
+    study(&folder, &["plan.toml", "-o", "out"]).json();
+    let adapters = folder.file("out/adapters");
+    let adapter = adapters.join(names(&adapters, ".gguf").pop().unwrap());
+    let private = folder.file("private.gguf");
+    std::fs::write(&private, "PRIVATE").unwrap();
+    let again = |put: &dyn Fn()| {
+        std::fs::remove_dir_all(&adapters).unwrap();
+        std::fs::remove_dir_all(folder.file("out/cells")).unwrap();
+        std::fs::create_dir(&adapters).unwrap();
+        put();
+        let report = study(&folder, &["plan.toml", "-o", "out"]).json();
+        assert_eq!((&report["done"], &report["failed"]), (&2.into(), &2.into()), "{report}");
+        assert!(std::fs::read_to_string(folder.file("out/report.html")).unwrap().contains("symbolic link"));
+        assert_eq!(std::fs::read(&private).unwrap(), b"PRIVATE");
+    };
+    for ending in ["gguf", "checkpoints", "log.jsonl", "loss.svg"] {
+        again(&|| std::os::unix::fs::symlink(&private, adapter.with_extension(ending)).unwrap());
+    }
+}
