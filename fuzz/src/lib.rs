@@ -31,6 +31,7 @@ pub mod session;
 pub mod spec;
 pub mod stages;
 pub mod tasks;
+pub mod tokenizer;
 
 /// A reader under test.
 pub struct Target {
@@ -49,7 +50,7 @@ macro_rules! targets {
 /// Every reader.
 pub static TARGETS: &[Target] = targets!(
     adapter cache cell chat checkpoint conversations gguf ids imatrix import jsonl model peft plan quantize records session
-    spec stages tasks
+    spec stages tasks tokenizer
 );
 
 /// Whether it is `Ok`. Panics unless an error is one line.

@@ -1,11 +1,12 @@
 //! A model's numbers, rope methods and adapter files: all that is known of a model without computing with it.
-//! Also [`control`], by which long functions of all crates report progress and are cancelled, and
-//! [`terminal`], through which programs print.
+//! Also [`control`], by which long functions of all crates report progress and are cancelled, [`terminal`], through
+//! which programs print, and [`apart`], by which they have a process of its own work on bytes from strangers.
 //!
 //! No C is needed to compile this crate. It hands out values of quantised types as bytes, for callers to
 //! dequantize.
 #![forbid(unsafe_code)]
 
+pub mod apart;
 pub mod control;
 pub mod terminal;
 pub mod tokenizer;

@@ -12,6 +12,7 @@ use crate::error::shown;
 use crate::keys::Keys;
 use crate::safetensors::Tensors;
 use crate::tensor::{floats, Tensor};
+use crate::vocab::Helper;
 use crate::{general, vocab, Error, Result};
 
 /// `general.file_type` of a mixture with experts in MXFP4.
@@ -37,6 +38,15 @@ impl Checkpoint {
     /// # Errors
     /// Faults of the folder: one line with file, key, found and expected.
     pub fn open(folder: &Path, pre: Option<&str>) -> Result<Checkpoint> {
+        Checkpoint::open_apart(folder, pre, None)
+    }
+
+    /// [`Checkpoint::open`] with the tokenizer run in a process of `helper`. Without one it runs in this process, with
+    /// bounds on what each of its components may take.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::open`], and how the process ended.
+    pub fn open_apart(folder: &Path, pre: Option<&str>, helper: Option<&Helper>) -> Result<Checkpoint> {
         let (object, class) = config::read(folder)?;
         let family = arch::of(&class).ok_or_else(|| {
             let known: Vec<&str> = FAMILIES.iter().flat_map(|f| f.classes).copied().collect();
@@ -62,7 +72,7 @@ impl Checkpoint {
         notes.append(&mut keys.notes);
         let kinds = (family.vocab)(&config)?;
         let Family { no_space_prefix, .. } = *family;
-        vocab::write(&config, kinds, pre, no_space_prefix, &mut keys, &mut notes)?;
+        vocab::write(&config, kinds, pre, helper, no_space_prefix, &mut keys, &mut notes)?;
         Ok(Checkpoint { files, metadata: keys.list, tensors, notes, folder: folder.to_owned() })
     }
 

@@ -27,3 +27,4 @@ pub use modules::Modules;
 pub use needed::{is_read, weights};
 pub use safetensors::{Safetensors, Stored};
 pub use tensor::{floats, Change, Rows, Tensor};
+pub use vocab::{serve as serve_tokenizer, Helper};

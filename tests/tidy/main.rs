@@ -30,7 +30,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "ropewalk-llama", "ropewalk-processor", "convert"]),
     (
         "ropewalk-fuzz",
-        &["ropewalk-gguf", "ropewalk-ggml", "ropewalk-study", "ropewalk-tasks", "convert", "ropewalk"],
+        &["ropewalk-gguf", "ropewalk-import", "ropewalk-ggml", "ropewalk-study", "ropewalk-tasks", "convert", "ropewalk"],
     ),
 ];
 
@@ -44,7 +44,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "src/core",
         &[
-            &["control", "terminal", "tokenizer"],
+            &["apart", "control", "terminal", "tokenizer"],
             &["signals"],
             &["ids"],
             &["hparams"],

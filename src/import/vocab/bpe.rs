@@ -1,18 +1,14 @@
 //! BPE of bytes from tokenizer.json (`get_vocab_base` of llama.cpp's `conversion/base.py`).
 
+use std::collections::HashMap;
 use std::path::Path;
 
-use sha2::{Digest, Sha256};
-use tokenizers::models::bpe::{Vocab, BPE};
-use tokenizers::{AddedToken, Tokenizer};
-
 use crate::error::shown;
-use crate::json::Object;
 use crate::{Error, Result};
 
-use super::probe::{KNOWN, PROBE};
+use super::engine::Question;
 use super::tokenizer::{self, FILE};
-use super::{looks_special, Files, Tokens, CONTROL, NORMAL, USER_DEFINED};
+use super::{apart, engine, looks_special, Added, Files, Helper, Tokens, CONTROL, NORMAL, USER_DEFINED};
 
 /// Tokens of a folder's tokenizer.json, added ones included.
 pub(crate) fn n_in_tokenizer_json(folder: &Path) -> Result<usize> {
@@ -22,8 +18,14 @@ pub(crate) fn n_in_tokenizer_json(folder: &Path) -> Result<usize> {
     Ok(tokenizer.vocab()?.len() + added)
 }
 
-/// The tokens, and the kind of pre-tokenizer for `tokenizer.ggml.pre`: `pre`, or what the probe shows.
-pub(super) fn read(files: &Files, n: u32, pre: Option<&str>) -> Result<(Tokens, String)> {
+/// The tokens, and the kind of pre-tokenizer for `tokenizer.ggml.pre`: `pre`, or what the probe shows. The tokenizer runs
+/// in a process of `helper`, or in this one.
+pub(super) fn read(
+    files: &Files,
+    n: u32,
+    pre: Option<&str>,
+    helper: Option<&Helper>,
+) -> Result<(Tokens, String)> {
     let missing = || Error::of(&files.folder, format!("has no {FILE}, expected one"));
     let file = files.tokenizer.as_ref().ok_or_else(missing)?;
     let json = &file.object;
@@ -48,21 +50,8 @@ pub(super) fn read(files: &Files, n: u32, pre: Option<&str>) -> Result<(Tokens, 
         }
         tokens.set(at, text.as_bytes(), 0.0, NORMAL);
     }
-    let tokenizer = engine(file)?;
-    let wrong = |e: tokenizers::Error| Error::of(&json.path, shown(&e.to_string()));
-    let pre = match pre {
-        Some(pre) => pre.to_owned(),
-        None => detect(&tokenizer, json)?,
-    };
-    let mut added = files.added()?;
-    for later in files.decoder()? {
-        match added.iter_mut().find(|a| a.id == later.id) {
-            Some(earlier) if earlier.text == later.text => *earlier = later,
-            Some(_) => {}
-            None => added.push(later),
-        }
-    }
-    let mut ids = std::collections::HashMap::new();
+    let added = added(files)?;
+    let mut ids = HashMap::new();
     for token in &added {
         let place = format!("added token \"{}\"", shown(&token.text));
         if token.id >= u64::from(n) {
@@ -74,13 +63,19 @@ pub(super) fn read(files: &Files, n: u32, pre: Option<&str>) -> Result<(Tokens, 
             return Err(json.error(&place, what));
         }
         ids.insert(token.id, token.text.as_str());
-        // llama.cpp compares such tokens with text as it is, so they are written as that.
+    }
+    // llama.cpp compares such tokens with text as it is, so they are written as that.
+    let texts = added.iter().filter(|a| !a.normalized).map(|a| a.text.clone()).collect();
+    let question = Question { pre: pre.map(str::to_owned), texts };
+    let answer = match helper {
+        Some(helper) => apart::answer(&files.folder, helper, question)?,
+        None => engine::answer(file, question)?,
+    };
+    let mut decoded = answer.texts.into_iter();
+    for token in added {
         let text = match token.normalized {
-            true => token.text.clone(),
-            false => {
-                let encoded = tokenizer.encode(token.text.as_str(), false).map_err(wrong)?;
-                tokenizer.decode(encoded.get_ids(), false).map_err(wrong)?
-            }
+            true => token.text,
+            false => decoded.next().unwrap_or(token.text),
         };
         let (text, kind) = match token.special || looks_special(&text) {
             true => (text, CONTROL),
@@ -88,73 +83,25 @@ pub(super) fn read(files: &Files, n: u32, pre: Option<&str>) -> Result<(Tokens, 
         };
         tokens.set(token.id as usize, text.as_bytes(), 0.0, kind);
     }
-    Ok((tokens, pre))
+    Ok((tokens, answer.pre))
 }
 
-/// The tokenizer itself, which neither cuts nor pads. Vocabulary and merges go to it as they are: in its own reader of
-/// JSON they stand in memory several times.
-fn engine(file: &tokenizer::Tokenizer) -> Result<Tokenizer> {
-    let json = &file.object;
-    let wrong = |e: tokenizers::Error| Error::of(&json.path, shown(&e.to_string()));
-    let mut rest = json.map.clone();
-    for key in ["truncation", "padding", "added_tokens"] {
-        rest.remove(key);
+/// The added tokens of both files; where both have an id, that of tokenizer_config.json if the text is the same.
+fn added(files: &Files) -> Result<Vec<Added>> {
+    let mut added = files.added()?;
+    let mut places = HashMap::with_capacity(added.len());
+    for (place, token) in added.iter().enumerate() {
+        places.entry(token.id).or_insert(place);
     }
-    rest.insert("model".into(), serde_json::json!({"type": "BPE", "vocab": {}, "merges": []}));
-    let rest = serde_json::to_vec(&rest).map_err(|e| Error::of(&json.path, e))?;
-    let mut tokenizer = Tokenizer::from_bytes(rest).map_err(wrong)?;
-    tokenizer.with_model(model(file)?);
-    let added = json.array("added_tokens")?.map_or(&[][..], Vec::as_slice);
-    let added = added.iter().map(|entry| serde_json::from_value(entry.clone()));
-    let added: Vec<AddedToken> =
-        added.collect::<Result<_, _>>().map_err(|e| json.error("added_tokens", shown(&e.to_string())))?;
-    tokenizer.add_tokens(&added);
-    Ok(tokenizer)
-}
-
-/// The model of the tokenizer, as the crate's own reader makes it, without the chance of training (`dropout`).
-fn model(file: &tokenizer::Tokenizer) -> Result<BPE> {
-    let json = &file.object;
-    let mut vocab: Vocab = Vocab::default();
-    for (text, id) in file.vocab()? {
-        let id = u32::try_from(*id).map_err(|_| json.error("model.vocab", format!("found id {id}")))?;
-        vocab.insert(text.clone(), id);
-    }
-    let merges = file.merges.pairs().map(|(a, b)| (a.to_owned(), b.to_owned())).collect();
-    let mut builder = BPE::builder().vocab_and_merges(vocab, merges);
-    if let Some(model) = file.model()? {
-        // llama.cpp has neither, and the crate takes a prefix off what may be shorter.
-        for key in ["continuing_subword_prefix", "end_of_word_suffix"] {
-            if model.string(key)?.is_some_and(|text| !text.is_empty()) {
-                return Err(json.error(&format!("model.{key}"), "found a text, expected none"));
+    for later in files.decoder()? {
+        match places.get(&later.id) {
+            Some(&place) if added[place].text == later.text => added[place] = later,
+            Some(_) => {}
+            None => {
+                places.insert(later.id, added.len());
+                added.push(later);
             }
         }
-        let is = |key| Ok::<bool, Error>(model.bool(key)?.unwrap_or(false));
-        builder = builder
-            .fuse_unk(is("fuse_unk")?)
-            .byte_fallback(is("byte_fallback")?)
-            .ignore_merges(is("ignore_merges")?);
-        if let Some(unknown) = model.string("unk_token")? {
-            builder = builder.unk_token(unknown.to_owned());
-        }
     }
-    builder.build().map_err(|e| Error::of(&json.path, shown(&e.to_string())))
-}
-
-/// The kind whose ids for the probe text these are.
-fn detect(tokenizer: &Tokenizer, json: &Object) -> Result<String> {
-    let encoded = tokenizer.encode(PROBE, true);
-    let encoded = encoded.map_err(|e| Error::of(&json.path, shown(&e.to_string())))?;
-    let ids: Vec<String> = encoded.get_ids().iter().map(u32::to_string).collect();
-    let hash: String =
-        Sha256::digest(format!("[{}]", ids.join(", "))).iter().map(|byte| format!("{byte:02x}")).collect();
-    let known = KNOWN.iter().find(|(h, _)| *h == hash).map(|(_, name)| (*name).to_owned());
-    known.ok_or_else(|| {
-        let what = format!(
-            "found a tokenizer that llama.cpp's converter does not know (hash {}), expected one of its list; \
-             --pre NAME says which kind it is",
-            &hash[..16]
-        );
-        Error::of(&json.path, what)
-    })
+    Ok(added)
 }

@@ -1,6 +1,9 @@
 //! The tokenizer of a folder as `tokenizer.*` keys.
 
+mod apart;
 mod bpe;
+mod bounded;
+mod engine;
 mod llama_hf;
 mod probe;
 mod sentencepiece;
@@ -19,6 +22,7 @@ use crate::{Error, Result};
 use special::Special;
 use tokenizer::Tokenizer;
 
+pub use apart::{serve, Helper};
 pub(crate) use bpe::n_in_tokenizer_json;
 
 /// Where a family's tokenizer is looked for.
@@ -63,11 +67,13 @@ pub(crate) fn has_sentencepiece(folder: &Path) -> bool {
     folder.join(sentencepiece::FILE).is_file()
 }
 
-/// Reads the tokenizer and sets its keys. `pre` is the kind of BPE if the caller forces one.
+/// Reads the tokenizer and sets its keys. `pre` is the kind of BPE if the caller forces one; a process of `helper` runs
+/// the tokenizer, if there is one.
 pub(crate) fn write(
     c: &Config,
     kinds: Kinds,
     pre: Option<&str>,
+    helper: Option<&Helper>,
     no_space_prefix: bool,
     keys: &mut Keys,
     notes: &mut Vec<String>,
@@ -98,7 +104,7 @@ pub(crate) fn write(
         return Err(Error::Argument(what));
     }
     if bytes {
-        let (tokens, pre) = bpe::read(&files, n, pre)?;
+        let (tokens, pre) = bpe::read(&files, n, pre, helper)?;
         keys.plain("tokenizer.ggml.model", "gpt2");
         keys.plain("tokenizer.ggml.pre", pre.as_str());
         set(tokens, false, keys);

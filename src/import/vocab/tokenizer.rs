@@ -12,6 +12,8 @@ use crate::error::shown;
 use crate::json::{bytes, Object, LARGE};
 use crate::{Error, Result};
 
+use super::bounded::Bounded;
+
 pub(super) const FILE: &str = "tokenizer.json";
 
 /// A tokenizer.json.
@@ -23,7 +25,19 @@ pub(super) struct Tokenizer {
     pub(super) vocab: Option<Vec<(String, u64)>>,
     /// `model.merges`.
     pub(super) merges: Merges,
+    /// JSON values that may still be read into `object`.
+    nodes: usize,
 }
+
+/// Keys of the file that are read besides `model`; others may hold any amount of JSON.
+const KEYS: &[&str] = &["added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder"];
+
+/// Values of JSON under these keys, and of `model` without vocabulary and merges: seven for each added token.
+const MAX_NODES: usize = 2 << 20;
+/// Tokens; the most known are 262,144.
+const MAX_TOKENS: usize = 2 << 20;
+/// Merges; the most known are 514,906.
+const MAX_MERGES: usize = 4 << 20;
 
 /// Pairs of texts to be joined, the first learnt first, in one piece of memory.
 #[derive(Debug, Default)]
@@ -56,16 +70,21 @@ impl Tokenizer {
     pub(super) fn read(folder: &Path) -> Result<Option<Tokenizer>> {
         let path = folder.join(FILE);
         let Some(bytes) = bytes(&path, LARGE)? else { return Ok(None) };
+        Tokenizer::parse(&path, &bytes).map(Some)
+    }
+    /// Reads the bytes of the file at `path`.
+    pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Tokenizer> {
         let mut out = Tokenizer {
-            object: Object { path: path.clone(), map: Map::new() },
+            object: Object { path: path.to_owned(), map: Map::new() },
+            nodes: MAX_NODES,
             vocab: None,
             merges: Merges::default(),
         };
-        let mut json = serde_json::Deserializer::from_slice(&bytes);
+        let mut json = serde_json::Deserializer::from_slice(bytes);
         let read = Root(&mut out).deserialize(&mut json).and_then(|()| json.end());
         read.map_err(|e| match e.classify() {
-            serde_json::error::Category::Data => Error::of(&path, shown(&e.to_string())),
-            _ => Error::of(&path, format!("is not JSON: {e}")),
+            serde_json::error::Category::Data => Error::of(path, shown(&e.to_string())),
+            _ => Error::of(path, format!("is not JSON: {e}")),
         })?;
         if let Some(vocab) = &out.vocab {
             let mut seen = HashSet::with_capacity(vocab.len());
@@ -74,7 +93,7 @@ impl Tokenizer {
                 return Err(out.object.error("model.vocab", what));
             }
         }
-        Ok(Some(out))
+        Ok(out)
     }
     /// The vocabulary, which there has to be.
     pub(super) fn vocab(&self) -> Result<&[(String, u64)]> {
@@ -123,9 +142,11 @@ impl<'de> Visitor<'de> for Root<'_> {
         while let Some(key) = from.next_key::<String>()? {
             if key == "model" {
                 from.next_value_seed(Model(self.0))?;
-            } else {
-                let value: Value = from.next_value()?;
+            } else if KEYS.contains(&key.as_str()) {
+                let value = from.next_value_seed(Bounded(&mut self.0.nodes))?;
                 self.0.object.map.insert(key, value);
+            } else {
+                from.next_value::<IgnoredAny>()?;
             }
         }
         Ok(())
@@ -147,7 +168,7 @@ impl<'de> Visitor<'de> for Model<'_> {
                 "vocab" => from.next_value_seed(Vocab(&mut self.0.vocab))?,
                 "merges" => from.next_value_seed(MergeList(&mut self.0.merges))?,
                 _ => {
-                    let value: Value = from.next_value()?;
+                    let value = from.next_value_seed(Bounded(&mut self.0.nodes))?;
                     rest.insert(key, value);
                 }
             }
@@ -168,6 +189,11 @@ impl<'de> Visitor<'de> for Vocab<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
         let mut vocab = Vec::new();
         while let Some(pair) = from.next_entry::<String, u64>()? {
+            if vocab.len() == MAX_TOKENS {
+                return Err(A::Error::custom(format!(
+                    "model.vocab: found more than {MAX_TOKENS} tokens, expected fewer"
+                )));
+            }
             vocab.push(pair);
         }
         *self.0 = Some(vocab);
@@ -189,7 +215,13 @@ impl<'de> Visitor<'de> for MergeList<'_> {
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
         *self.0 = Merges::default();
-        while from.next_element_seed(Merge(self.0))?.is_some() {}
+        while from.next_element_seed(Merge(self.0))?.is_some() {
+            if self.0.ends.len() > MAX_MERGES {
+                return Err(A::Error::custom(format!(
+                    "model.merges: found more than {MAX_MERGES}, expected fewer"
+                )));
+            }
+        }
         Ok(())
     }
 }

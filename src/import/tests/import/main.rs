@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 mod hostile;
 mod keys;
 mod recorded;
+mod tokenizers;
 
 /// The kind of BPE that the recordings were made with: no list has their tokenizers.
 const PRE: &str = "gpt-2";

@@ -1,0 +1,282 @@
+//! Work on bytes from strangers in a process of its own, under limits.
+//!
+//! A process that gets no memory is ended by the allocator, and a panic in somebody else's code ends a thread. Whoever
+//! does not trust bytes has them worked on by another process: [`Apart`] says how to start it and how much it may
+//! take, and the process that was started calls [`serve`].
+//!
+//! The process has an empty environment, so no key or token of its parent.
+//!
+//! | limit | holds on |
+//! |---|---|
+//! | memory ([`Limits::memory`]) | Linux and the BSDs |
+//! | computing time ([`Limits::cpu`]), no core file, no file or socket opened after the start | every Unix |
+//! | time altogether ([`Limits::wall`]), bytes of the answer | everywhere |
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Most bytes that are read of what the process says when it dies.
+const MAX_LAST_WORDS: u64 = 4096;
+
+/// The most that a process may take for one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of address space, beyond what the started program takes by itself.
+    pub memory: u64,
+    /// Seconds of computing.
+    pub cpu: u64,
+    /// Time on the clock.
+    pub wall: Duration,
+}
+
+impl Default for Limits {
+    /// 512 MiB, 5 seconds of computing, 60 on the clock.
+    fn default() -> Self {
+        Limits { memory: 512 << 20, cpu: 5, wall: Duration::from_secs(60) }
+    }
+}
+
+/// How to start a process that answers one request.
+#[derive(Debug, Clone)]
+pub struct Apart {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    limits: Limits,
+}
+
+/// Why there is no answer. One line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The answer has more bytes than the caller takes.
+    #[error("the answer is more than {0} bytes")]
+    TooLong(u64),
+    /// Anything else: a limit reached, a process that cannot be started or that died.
+    #[error("{0}")]
+    Ended(String),
+}
+
+impl Apart {
+    /// A process that `program` with these arguments becomes; it must call [`serve`]. The limits are
+    /// [`Limits::default`].
+    pub fn new(
+        program: impl Into<PathBuf>,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Apart {
+        let arguments = arguments.into_iter().map(Into::into).collect();
+        Apart { program: program.into(), arguments, limits: Limits::default() }
+    }
+
+    /// The same under other limits.
+    pub fn with_limits(self, limits: Limits) -> Apart {
+        Apart { limits, ..self }
+    }
+
+    /// Sends the parts of a request to a new process, and gets its answer of at most so many bytes, as `read` takes it, or
+    /// says how the process ended. `read` returns `None` for what is no answer.
+    ///
+    /// # Errors
+    /// No answer.
+    pub fn ask<T>(
+        &self,
+        request: &[&[u8]],
+        most: u64,
+        read: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Result<T, Fault> {
+        let ended = |what: String| Fault::Ended(what);
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).env_clear();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        #[cfg(unix)]
+        {
+            // Ctrl-C at a terminal is for the program that waits.
+            use std::os::unix::process::CommandExt;
+            command.process_group(0);
+        }
+        let child = command.spawn();
+        let child = child
+            .map_err(|e| ended(format!("cannot start a process for it: {}: {e}", self.program.display())))?;
+        let mut process = Process(child);
+        let child = &mut process.0;
+        let (Some(mut stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(ended("cannot talk to the process for it".into()));
+        };
+        let deadline = Instant::now() + self.limits.wall;
+        let late = || ended(format!("took longer than {} s", self.limits.wall.as_secs_f64()));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // A process that is gone does not read; how it ended says more than that.
+                let limits = [self.limits.memory, self.limits.cpu].map(u64::to_le_bytes).concat();
+                let _ = stdin
+                    .write_all(&limits)
+                    .and_then(|()| request.iter().try_for_each(|part| stdin.write_all(part)));
+            });
+            let last_words = scope.spawn(move || {
+                let mut bytes = Vec::new();
+                let _ = stderr.take(MAX_LAST_WORDS).read_to_end(&mut bytes);
+                String::from_utf8_lossy(&bytes).into_owned()
+            });
+            let (send, received) = mpsc::channel();
+            scope.spawn(move || {
+                let mut bytes = Vec::new();
+                let read = stdout.take(most + 1).read_to_end(&mut bytes).map(|_| bytes);
+                let _ = send.send(read);
+            });
+            // Whatever ends here ends the process, so that no thread of the scope waits for it.
+            let reply = received.recv_timeout(self.limits.wall);
+            let status = match &reply {
+                Ok(Ok(bytes)) if bytes.len() as u64 <= most => process.wait_until(deadline),
+                _ => process.end(),
+            };
+            let said = last_words.join().unwrap_or_default();
+            let bytes = match reply {
+                Ok(read) => read.map_err(|e| ended(format!("the process for it: {e}")))?,
+                Err(_) => return Err(late()),
+            };
+            if bytes.len() as u64 > most {
+                return Err(Fault::TooLong(most));
+            }
+            match (read(&bytes), status) {
+                (Some(reply), _) => Ok(reply),
+                (None, Some(status)) => Err(ended(self.fate(status, &said))),
+                (None, None) => Err(late()),
+            }
+        })
+    }
+
+    /// The way a process ended that sent no answer, in words.
+    fn fate(&self, status: ExitStatus, said: &str) -> String {
+        if said.contains("memory allocation of") || said.contains("capacity overflow") {
+            return format!("needs more than {} MiB", self.limits.memory >> 20);
+        }
+        if said.contains("has overflowed its stack") {
+            return "is nested too deeply".into();
+        }
+        #[cfg(unix)]
+        {
+            use std::os::unix::process::ExitStatusExt;
+            /// Its number on every Unix: the limit of computing time was reached.
+            const SIGXCPU: i32 = 24;
+            if status.signal() == Some(SIGXCPU) {
+                return format!("took longer than {} s of computing", self.limits.cpu);
+            }
+        }
+        format!("the process for it ended without an answer ({status})")
+    }
+}
+
+/// A process that does not outlive this value.
+struct Process(Child);
+
+impl Process {
+    /// Waits for its end; after the deadline it is ended, and `None`.
+    fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
+        loop {
+            match self.0.try_wait() {
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+                Ok(Some(status)) => return Some(status),
+                _ => return self.end(),
+            }
+        }
+    }
+
+    fn end(&mut self) -> Option<ExitStatus> {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        None
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The program that runs, for a process of itself.
+///
+/// # Errors
+/// The system does not say.
+pub fn this_program() -> io::Result<PathBuf> {
+    // The link leads to the running program even when another was put into its place meanwhile.
+    let link = PathBuf::from("/proc/self/exe");
+    match link.exists() {
+        true => Ok(link),
+        false => std::env::current_exe(),
+    }
+}
+
+/// The other side of [`Apart::ask`]: puts the limits it is told onto this process, reads a request of at most so many
+/// bytes from `input` to its end, and writes the answer. A longer request is given to `answer` as `None`. The process
+/// should do nothing else and end then.
+///
+/// # Errors
+/// Input or output that fails, and limits that cannot be set.
+pub fn serve(
+    mut input: impl Read,
+    mut output: impl Write,
+    most: u64,
+    answer: impl FnOnce(Option<Vec<u8>>) -> Vec<u8>,
+) -> io::Result<()> {
+    let mut limits = [[0u8; 8]; 2];
+    for limit in &mut limits {
+        input.read_exact(limit)?;
+    }
+    let [memory, cpu] = limits.map(u64::from_le_bytes);
+    limit(memory, cpu)?;
+    let mut request = Vec::new();
+    input.take(most + 1).read_to_end(&mut request)?;
+    let fits = request.len() as u64 <= most;
+    output.write_all(&answer(fits.then_some(request)))?;
+    output.flush()
+}
+
+/// Puts limits on this process: `memory` more bytes than it has now, so many seconds of computing, and no more files
+/// than its three standard streams.
+#[cfg(unix)]
+fn limit(memory: u64, cpu: u64) -> io::Result<()> {
+    use rlimit::Resource;
+    /// Standard input, output and error.
+    const STREAMS: u64 = 3;
+    let lower = |resource: Resource, soft: u64, hard: u64| {
+        // No process may raise the limit that it was started under.
+        let (_, most) = resource.get()?;
+        resource.set(soft.min(most), hard.min(most))
+    };
+    // What a dying process held belongs into no file.
+    lower(Resource::CORE, 0, 0)?;
+    // The first limit sends a signal that can be told from others, the second ends the process for sure.
+    lower(Resource::CPU, cpu, cpu.saturating_add(1))?;
+    #[cfg(not(target_os = "macos"))]
+    {
+        let most = size().saturating_add(memory);
+        lower(Resource::AS, most, most)?;
+    }
+    #[cfg(target_os = "macos")]
+    let _ = memory;
+    // Last, for the size is read from a file.
+    lower(Resource::NOFILE, STREAMS, STREAMS)
+}
+
+#[cfg(not(unix))]
+fn limit(_: u64, _: u64) -> io::Result<()> {
+    Ok(())
+}
+
+/// Bytes of this process's address space: of the program itself, as a rule. Where the system does not say, a
+/// bound of what a program has with the libraries of GPUs.
+#[cfg(all(unix, not(target_os = "macos")))]
+fn size() -> u64 {
+    let read = || {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let line = status.lines().find(|l| l.starts_with("VmSize:"))?;
+        Some(line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+    };
+    read().unwrap_or(4 << 30)
+}

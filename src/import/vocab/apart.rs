@@ -1,0 +1,87 @@
+//! The engine in a process of its own: a second line behind the bounds of components.
+
+use std::borrow::Cow;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use ropewalk_core::apart::{self, Apart, Limits};
+use serde::{Deserialize, Serialize};
+
+use crate::json::{bytes, LARGE};
+use crate::{Error, Result};
+
+use super::engine::{self, Answer, Question};
+use super::tokenizer::{Tokenizer, FILE};
+
+/// The most that the process may take. The largest tokenizer known, 33 MB, takes it half a gigabyte and 3 seconds.
+const LIMITS: Limits = Limits { memory: 4 << 30, cpu: 60, wall: Duration::from_secs(600) };
+
+/// Bytes of the question, and of the answer, each as JSON.
+const MAX_TALK: u64 = 128 << 20;
+
+/// What stands in front of the file, after the length of its JSON in 8 bytes.
+#[derive(Debug, Serialize, Deserialize)]
+struct Request<'a> {
+    path: Cow<'a, Path>,
+    question: Question,
+}
+
+/// Has a process of `helper` read the folder's tokenizer and answer.
+pub(super) fn answer(folder: &Path, helper: &Helper, question: Question) -> Result<Answer> {
+    let path = folder.join(FILE);
+    let missing = || Error::of(folder, format!("has no {FILE}, expected one"));
+    let file = bytes(&path, LARGE)?.ok_or_else(missing)?;
+    let n = question.texts.len();
+    let wrong = |e: &dyn std::fmt::Display| Error::of(&path, e);
+    let request = serde_json::to_vec(&Request { path: Cow::Borrowed(&path), question });
+    let request = request.map_err(|e| wrong(&e))?;
+    let length = (request.len() as u64).to_le_bytes();
+    let read = |bytes: &[u8]| serde_json::from_slice::<std::result::Result<Answer, String>>(bytes).ok();
+    let reply = helper.0.ask(&[&length, &request, &file], MAX_TALK, read);
+    match reply.map_err(|fault| wrong(&fault))? {
+        Ok(answer) if answer.texts.len() == n => Ok(answer),
+        Ok(_) => Err(wrong(&"the process for it did not answer for each added token")),
+        Err(what) => Err(Error::Invalid(what)),
+    }
+}
+
+/// A program that runs tokenizers in a process of its own, see [`serve`].
+#[derive(Debug, Clone)]
+pub struct Helper(Apart);
+
+impl Helper {
+    /// The program with these arguments.
+    pub fn new(
+        program: impl Into<std::path::PathBuf>,
+        arguments: impl IntoIterator<Item = impl Into<std::ffi::OsString>>,
+    ) -> Helper {
+        Helper(Apart::new(program, arguments).with_limits(LIMITS))
+    }
+    /// The same under other limits than 4 GiB, 60 seconds of computing and 10 minutes on the clock.
+    pub fn with_limits(self, limits: Limits) -> Helper {
+        Helper(self.0.with_limits(limits))
+    }
+}
+
+/// The other side of [`Helper`]: puts the limits it is told onto this process, reads a tokenizer from `input` to its
+/// end, runs it and writes what it answers. The process should do nothing else and end then.
+///
+/// # Errors
+/// Input or output that fails. What is wrong with the tokenizer is told the other side.
+pub fn serve(input: impl Read, output: impl Write) -> std::io::Result<()> {
+    apart::serve(input, output, LARGE + MAX_TALK, |request| {
+        let reply = request.ok_or_else(|| "is too long".to_owned()).and_then(|r| run(&r));
+        serde_json::to_vec(&reply).unwrap_or_default()
+    })
+}
+
+fn run(request: &[u8]) -> std::result::Result<Answer, String> {
+    let broken = || "the request for a tokenizer is broken".to_owned();
+    let (length, rest) = request.split_first_chunk::<8>().ok_or_else(broken)?;
+    let at = usize::try_from(u64::from_le_bytes(*length)).ok();
+    let (json, file) = at.and_then(|at| rest.split_at_checked(at)).ok_or_else(broken)?;
+    let Request { path, question } = serde_json::from_slice(json).map_err(|_| broken())?;
+    let file = Tokenizer::parse(&path, file).map_err(|e| e.to_string())?;
+    engine::answer(&file, question).map_err(|e| e.to_string())
+}
