@@ -12,6 +12,7 @@ use clap::{CommandFactory, Parser};
 use gguf::DType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk_core::adapter::AdapterSpec;
+use ropewalk_core::apart::this_program;
 use ropewalk_core::control::{Control, Progress};
 use ropewalk_core::rope::{Spec, METHODS};
 use ropewalk_core::signals::{self, Signals};
@@ -107,8 +108,21 @@ struct Args {
     completions: Option<clap_complete::Shell>,
 }
 
-/// Runs the program; `args` start with its name.
+/// Runs the program; `args` start with its name. Tokenizers of folders run in this process.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    start(args, || Ok(None))
+}
+
+/// [`run`] for a program that calls [`serve_tokenizer`](crate::serve_tokenizer) first of all: tokenizers of folders run
+/// in processes of it.
+pub fn run_apart(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    start(args, || this_program().map(Some))
+}
+
+fn start(
+    args: impl IntoIterator<Item = OsString>,
+    helper: impl FnOnce() -> std::io::Result<Option<PathBuf>>,
+) -> ExitCode {
     let matches = Args::command().mut_args(describe).try_get_matches_from(args);
     let args = match matches.and_then(|m| <Args as clap::FromArgMatches>::from_arg_matches(&m)) {
         Ok(args) => args,
@@ -119,7 +133,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let mut signal = None;
-    match act(&args, &mut signal) {
+    match act(&args, helper, &mut signal) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             complain(&e);
@@ -166,7 +180,11 @@ fn complain(e: &dyn std::fmt::Display) {
 }
 
 /// Does what was asked; `signal` is the one that has stopped it, if one has.
-fn act(args: &Args, signal: &mut Option<i32>) -> Result<()> {
+fn act(
+    args: &Args,
+    helper: impl FnOnce() -> std::io::Result<Option<PathBuf>>,
+    signal: &mut Option<i32>,
+) -> Result<()> {
     if let Some(shell) = args.completions {
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut Args::command(), "convert", &mut text);
@@ -209,6 +227,7 @@ fn act(args: &Args, signal: &mut Option<i32>) -> Result<()> {
         adapters: args.lora.clone(),
         force_adapter: args.force_lora,
         pre: args.pre.clone(),
+        helper: helper().map_err(|e| Error::Invalid(format!("cannot find this program: {e}")))?,
     };
     let report = crate::convert(input, output, &options, &control);
     *signal = terminal.done();

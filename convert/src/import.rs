@@ -3,17 +3,34 @@
 use std::cell::RefCell;
 use std::io;
 use std::path::Path;
+use std::process::ExitCode;
 
 use files::same_file;
 use gguf::float::decode;
 use gguf::{DType, File, Writer};
 use rayon::prelude::*;
 use ropewalk_core::control::Control;
-use ropewalk_import::{floats, Checkpoint, Tensor};
+use ropewalk_import::{floats, Checkpoint, Helper, Tensor};
 
 use crate::requantize::{Sums, TensorError, RUN};
 use crate::rows::{self, dequantize, quantize};
 use crate::{divergence, job, quantizer, types, Error, Options, Report, Result};
+
+/// The only argument of a process that runs a tokenizer. It is no option, for nobody types it.
+const TOKENIZER: &str = "--run-tokenizer";
+
+/// Runs a tokenizer and gives the exit code, if this is the process to do so: one that was started for
+/// [`Options::helper`].
+pub fn serve_tokenizer() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next()? != TOKENIZER || arguments.next().is_some() {
+        return None;
+    }
+    Some(match ropewalk_import::serve_tokenizer(io::stdin().lock(), io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    })
+}
 
 /// Imports a folder, with all that `options` ask for. Without a type asked for, matrices keep that of the first.
 ///
@@ -25,7 +42,8 @@ pub(crate) fn import(
     options: &Options,
     control: &Control<'_>,
 ) -> Result<Report> {
-    let Options { rope, n_ctx, dtype, mixture, check, llama_cpp, adapters, force_adapter: _, pre } = options;
+    let Options { rope, n_ctx, dtype, mixture, check, llama_cpp, adapters, force_adapter: _, pre, helper } =
+        options;
     let more = rope.is_some() || n_ctx.is_some() || *llama_cpp || !adapters.is_empty();
     let more = more || mixture.is_some() || check.is_some();
     // What is wrong whatever the weights are is said before they are read.
@@ -37,7 +55,8 @@ pub(crate) fn import(
     job::check_adapters(output, options)?;
     mixture.as_ref().map(quantizer::Quantizer::new).transpose()?;
     check.as_deref().map(divergence::text).transpose()?;
-    let checkpoint = Checkpoint::open(folder, pre.as_deref())?;
+    let helper = helper.as_ref().map(|program| Helper::new(program, [TOKENIZER]));
+    let checkpoint = Checkpoint::open_apart(folder, pre.as_deref(), helper.as_ref())?;
     for path in checkpoint.paths() {
         if same_file(path, output)? {
             let what = format!("{}: the output is a file of the input; name another", output.display());

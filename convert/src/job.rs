@@ -43,6 +43,9 @@ pub struct Options {
     pub force_adapter: bool,
     /// The kind of tokenizer of an imported folder, `tokenizer.ggml.pre`.
     pub pre: Option<String>,
+    /// A program that calls [`serve_tokenizer`](crate::serve_tokenizer) first of all: a process of it runs the tokenizer of
+    /// an imported folder, under limits. Without one it runs in this process.
+    pub helper: Option<PathBuf>,
 }
 
 /// Converts `input`, a GGUF file or a model folder of Hugging Face, to `output`, which is replaced only when

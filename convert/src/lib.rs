@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ropewalk_core::control::Control;
 
 pub use divergence::Divergence;
+pub use import::serve_tokenizer;
 pub use job::{convert, Options};
 pub use merge::MergeError;
 pub use report::{Report, RopeReport};

@@ -3,6 +3,9 @@
 
 fn main() -> std::process::ExitCode {
     processor::require();
+    if let Some(code) = convert::serve_tokenizer() {
+        return code;
+    }
     files::explain_vanished_files();
-    convert::cli::run(std::env::args_os())
+    convert::cli::run_apart(std::env::args_os())
 }

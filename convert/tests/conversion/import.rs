@@ -301,3 +301,39 @@ fn libllama_computes_what_transformers_does() {
     }
     assert!(faults.is_empty(), "{faults:#?}");
 }
+
+#[test]
+fn tokenizers_run_in_a_process_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = folder(dir.path(), "qwen2", "bpe");
+    let import = |helper: Option<&str>, name: &str| {
+        let options =
+            Options { pre: Some("gpt-2".into()), helper: helper.map(PathBuf::from), ..Options::default() };
+        let out = dir.path().join(name);
+        let done = convert(&folder, &out, &options, &Control::default()).map_err(|e| e.to_string());
+        done.map(|_| std::fs::read(&out).unwrap())
+    };
+    let own = env!("CARGO_BIN_EXE_convert");
+    assert!(import(Some(own), "apart.gguf").unwrap() == import(None, "here.gguf").unwrap());
+    // A process that dies, and one that cannot be started.
+    for (program, wanted) in [
+        ("/bin/false", "tokenizer.json: the process for it ended without an answer"),
+        ("/no/such/program", "tokenizer.json: cannot start a process for it: /no/such/program"),
+    ] {
+        let error = import(Some(program), "not.gguf").unwrap_err();
+        assert!(error.contains(wanted) && !error.contains('\n'), "{error}");
+    }
+    // What it finds is told as if it were found here.
+    let path = folder.join("tokenizer.json");
+    let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    json["normalizer"] = serde_json::json!({"type": "Precompiled"});
+    std::fs::write(&path, json.to_string()).unwrap();
+    let error = import(Some(own), "not.gguf").unwrap_err();
+    assert_eq!(error, import(None, "not.gguf").unwrap_err());
+    let (folder, out) = (folder.to_str().unwrap(), dir.path().join("not.gguf"));
+    fails(
+        &[folder, "-o", out.to_str().unwrap()],
+        1,
+        &["normalizer.type: found \"Precompiled\", expected one of"],
+    );
+}
