@@ -126,7 +126,7 @@ impl Template {
     pub fn new_apart(source: &str, bos: &str, eos: &str, apart: &Apart) -> Result<Template> {
         let (template, bos, eos) = (source.to_owned(), bos.to_owned(), eos.to_owned());
         let source = Source { template, bos, eos, now: SystemTime::now() };
-        apart.render(&source, None, false)?;
+        apart::render(apart, &source, None, false)?;
         let fingerprint = fingerprint(&source.template, &source.bos, &source.eos);
         Ok(Template { how: How::Apart { apart: apart.clone(), source }, fallback: false, fingerprint })
     }
@@ -179,7 +179,7 @@ impl Template {
         let (env, bos, eos) = match &self.how {
             How::Here { env, bos, eos } => (env, bos, eos),
             How::Apart { apart, source } => {
-                return apart.render(source, Some(messages), add_generation_prompt)
+                return apart::render(apart, source, Some(messages), add_generation_prompt)
             }
         };
         let template = env.get_template("chat").map_err(|e| error(&e))?;

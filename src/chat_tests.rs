@@ -174,7 +174,7 @@ fn a_process_that_does_not_answer_is_given_up() {
             &["sh", "-c", "echo 'memory allocation of 9 bytes failed' >&2; kill -6 $$"],
             "needs more than 512 MiB",
         ),
-        (&["/no/such/program"], "cannot start a process to render it: /no/such/program"),
+        (&["/no/such/program"], "cannot start a process for it: /no/such/program"),
     ] {
         let apart = Apart::new(command[0], &command[1..]).with_limits(limits);
         let started = std::time::Instant::now();
@@ -189,4 +189,15 @@ fn a_process_that_does_not_answer_is_given_up() {
         Apart::new("yes", [""; 0]).with_limits(apart::Limits { wall: Duration::from_secs(20), ..limits });
     let e = Template::new_apart(SMOLLM2, "", "", &endless).unwrap_err().to_string();
     assert_eq!(e, "chat template: its text is more than 33554432 bytes");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_process_that_renders_has_no_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    let found = dir.path().join("environ");
+    let script = format!("cat /proc/$$/environ > '{}'", found.display());
+    Template::new_apart(SMOLLM2, "", "", &Apart::new("/bin/sh", ["-c", &script])).unwrap_err();
+    assert!(std::env::vars_os().next().is_some(), "there is nothing to inherit");
+    assert_eq!(String::from_utf8_lossy(&std::fs::read(&found).unwrap()), "");
 }

@@ -26,6 +26,6 @@ pub(crate) const COMMAND: Command = Command {
     run: |matches| {
         let given = matches.get_many::<OsString>("args").into_iter().flatten().cloned();
         // It has said what there was to say.
-        Err(Ended(convert::cli::run(std::iter::once("convert".into()).chain(given))).into())
+        Err(Ended(convert::cli::run_apart(std::iter::once("convert".into()).chain(given))).into())
     },
 };

@@ -120,7 +120,7 @@ fn version() -> &'static str {
 
 /// Parses the arguments, runs the command, prints its error if there is one; gives the exit code.
 pub(crate) fn main() -> ExitCode {
-    if let Some(code) = template::serve() {
+    if let Some(code) = template::serve().or_else(::convert::serve_tokenizer) {
         return code;
     }
     files::explain_vanished_files();

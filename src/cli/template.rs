@@ -1,24 +1,19 @@
 //! The chat template of a model, rendered by this program in a process of its own, under limits.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use ropewalk::chat::apart::{self, Apart};
 use ropewalk::chat::{Message, Template};
 use ropewalk::model::Model;
+use ropewalk_core::apart::this_program;
 
 /// The only argument of the process that renders. It is no command, for nobody types it.
 const RENDER: &str = "--render-chat-template";
 
 /// The template of a model.
 pub(crate) fn of(model: &Model) -> anyhow::Result<Template> {
-    // The link leads to the running program even when another was put into its place meanwhile.
-    let link = PathBuf::from("/proc/self/exe");
-    let program = match link.exists() {
-        true => link,
-        false => std::env::current_exe().context("cannot find this program to render the chat template")?,
-    };
+    let program = this_program().context("cannot find this program to render the chat template")?;
     Ok(Template::of_apart(model, &Apart::new(program, [RENDER]))?)
 }
 

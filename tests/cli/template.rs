@@ -109,3 +109,39 @@ fn templates_are_rendered_as_they_were() {
     let same = ok(run(&[&plain[..], FIXED].concat())).json();
     assert_eq!((&json["n_prompt"], &json["tokens"]), (&same["n_prompt"], &same["tokens"]));
 }
+
+/// The limits that a process sets once it knows them, as the system has them.
+#[cfg(target_os = "linux")]
+#[test]
+fn processes_for_templates_and_tokenizers_open_no_files() {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    for argument in ["--render-chat-template", "--run-tokenizer"] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
+            .arg(argument)
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // 512 MiB and 5 seconds; the request does not come.
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&[512u64 << 20, 5].map(u64::to_le_bytes).concat()).unwrap();
+        let path = format!("/proc/{}/limits", child.id());
+        let lowered = |_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            let limits = std::fs::read_to_string(&path).unwrap();
+            let is = |name: &str, most: [&str; 2]| {
+                let line = limits.lines().find_map(|l| l.strip_prefix(name));
+                line.is_some_and(|l| l.split_whitespace().take(2).eq(most))
+            };
+            is("Max open files", ["3", "3"])
+                && is("Max cpu time", ["5", "6"])
+                && is("Max core file size", ["0", "0"])
+        };
+        let lowered = (0..4000).any(lowered);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(lowered, "{argument}");
+    }
+}

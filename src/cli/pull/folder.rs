@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, bail, Context};
 use convert::{types, Mixture, Options};
 use ropewalk::control::Progress;
 use ropewalk::fetch::{self, FetchError, Origin, PulledFolder, Repo};
+use ropewalk_core::apart::this_program;
 use serde_json::json;
 
 use super::{hub, Args};
@@ -73,7 +74,8 @@ pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
 
 /// Settings of the conversion: `--type` and `--pre`.
 fn options(args: &Args) -> anyhow::Result<Options> {
-    let mut options = Options { pre: args.pre.clone(), ..Options::default() };
+    let helper = this_program().context("cannot find this program to run the tokenizer")?;
+    let mut options = Options { pre: args.pre.clone(), helper: Some(helper), ..Options::default() };
     if let Some(name) = &args.dtype {
         match types::parse(name) {
             Ok(dtype) => options.dtype = Some(dtype),
