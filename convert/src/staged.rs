@@ -73,7 +73,7 @@ pub(crate) fn convert(
 
     let (result, mut report) = match quantizer {
         Some(quantizer) => {
-            let result = Scratch::beside(output)?;
+            let result = Scratch::beside(output, &gguf::kinds::MODEL)?;
             let named = |e: Error| e.renamed(source, input).renamed(result.path(), output);
             quantizer.run(source, result.path(), control).map_err(named)?;
             let report = report.unwrap_or_else(|| Report::unchanged(&file, output));

@@ -62,7 +62,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let documents = read_documents(&args.file)?;
     // What cannot be written is said before the work.
-    drop(files::Scratch::beside(to)?);
+    drop(files::Scratch::beside(to, &gguf::kinds::IMATRIX)?);
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;
     let ctx = args.ctx.unwrap_or(model.hparams().n_ctx_train);

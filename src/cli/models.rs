@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail, Context};
+use ropewalk::control::Control;
 use ropewalk::eval::{LmSource, SessionSource};
-use ropewalk::fetch::{Entry, Manifest, Origin, Repo, Source};
+use ropewalk::fetch::{sha256_of, Entry, Manifest, Origin, Repo, Source};
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::Spec;
 use ropewalk::session::{Attention, MemoryUse, Session, SessionParams};
 
-use super::output::{bytes, count, OutputArgs};
+use super::output::{self, bytes, count, OutputArgs};
 
 /// The folder that `pull` puts models into: `$ROPEWALK_MODELS`, else `models` under the user's cache folder.
 pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
@@ -41,34 +42,66 @@ pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
             bail!("{model}: no such file, and no model of that name (known: {})", known.join(", "));
         }
     };
-    let places = [PathBuf::from("models"), cache_dir()?].map(|dir| dir.join(source.file_name()));
     let mut others = Vec::new();
-    for path in places.into_iter().filter(|p| p.is_file()) {
+    for dir in [here(), cache_dir()?] {
+        let path = dir.join(source.file_name());
+        if !path.is_file() {
+            continue;
+        }
         match stranger(&path, &source, entry)? {
-            None => return Ok(path),
-            Some(what) => others.push(format!("; {} is {what}", path.display())),
+            None => {
+                if dir == here() && entry.is_none() {
+                    note_here(model, &path);
+                }
+                return Ok(path);
+            }
+            Some(what) => others.push(format!("; {what}")),
         }
     }
     bail!("{model}: not here yet; fetch it with `ropewalk pull {model}`{}", others.concat())
 }
 
-/// The file that was made of a repository's folder, as its record says.
+/// The folder of the working directory in which a name is looked for first.
+fn here() -> PathBuf {
+    PathBuf::from("models")
+}
+
+/// Says that a record in the working directory, which may be a stranger's, decided which file a name means.
+fn note_here(model: &str, path: &Path) {
+    output::warn(format_args!(
+        "note: {model}: {} of the working directory, as the record beside it says",
+        path.display()
+    ));
+}
+
+/// The file that was made of a repository's folder, as its record says. Damaged records of other files are left out.
 fn made_of(repo: &Repo) -> anyhow::Result<PathBuf> {
-    let mut found = Vec::new();
-    for dir in [PathBuf::from("models"), cache_dir()?] {
+    let (mut found, mut damaged) = (Vec::new(), Vec::new());
+    for dir in [here(), cache_dir()?] {
         let mut names: Vec<PathBuf> =
             std::fs::read_dir(&dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
         names.retain(|path| path.extension().is_some_and(|e| e == "gguf") && path.is_file());
         names.sort();
         for path in names {
-            if Origin::read(&path)?.is_some_and(|o| o.source == repo.to_string()) {
-                found.push(path);
+            match Origin::read(&path) {
+                Ok(Some(origin)) if origin.source == repo.to_string() => found.push(path),
+                Ok(_) => {}
+                Err(e) => damaged.push(format!("{} is left out: {e}", path.display())),
             }
         }
     }
     match &found[..] {
-        [one] => Ok(one.clone()),
-        [] => bail!("{repo}: not here yet; fetch it with `ropewalk pull {repo} --convert`"),
+        [one] => {
+            damaged.iter().for_each(|what| output::warn(format_args!("note: {what}")));
+            if one.starts_with(here()) {
+                note_here(&repo.to_string(), one);
+            }
+            Ok(one.clone())
+        }
+        [] => {
+            let damaged: String = damaged.iter().map(|what| format!("; {what}")).collect();
+            bail!("{repo}: not here yet; fetch it with `ropewalk pull {repo} --convert`{damaged}")
+        }
         several => {
             let several: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
             bail!("{repo}: several files are made of it; name one by its path: {}", several.join(" "))
@@ -76,18 +109,26 @@ fn made_of(repo: &Repo) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Says what else a file of the right name is, if it is not what `pull` would have put there: one of another
-/// source, or, without a record, not known to be anything.
+/// Says what else a file of the right name is, if it is not what `pull` would have put there. Of a model of the manifest
+/// the checksum decides, whatever a record says; of others the record, for nothing else is known of them.
 fn stranger(path: &Path, source: &Source, entry: Option<&Entry>) -> anyhow::Result<Option<String>> {
-    Ok(match (Origin::read(path)?, entry) {
-        (Some(origin), _) if origin.source == source.to_string() => None,
-        (Some(origin), _) => Some(origin.source),
-        // `make models` writes no record. The checksum is left to `pull`: it takes long.
-        (None, Some(entry)) => {
-            let found = path.metadata().with_context(|| path.display().to_string())?.len();
-            (found != entry.bytes).then(|| format!("{found} bytes instead of {}", entry.bytes))
+    let shown = path.display();
+    Ok(match (Origin::read(path), entry) {
+        (Ok(Some(origin)), _) if origin.source != source.to_string() => {
+            Some(format!("{shown} is {}", origin.source))
         }
-        (None, None) => Some("of unknown origin: name it by its path".to_owned()),
+        (_, Some(entry)) => {
+            let found = path.metadata().with_context(|| shown.to_string())?.len();
+            if found != entry.bytes {
+                return Ok(Some(format!("{shown} is {found} bytes instead of {}", entry.bytes)));
+            }
+            let sum = sha256_of(path, &Control::default())?.map(|(sum, _)| sum).unwrap_or_default();
+            let other = format!("{shown} is another file: expected sha256 {}, found {sum}", entry.sha256);
+            (sum != entry.sha256).then_some(other)
+        }
+        (Ok(Some(_)), None) => None,
+        (Ok(None), None) => Some(format!("{shown} is of unknown origin: name it by its path")),
+        (Err(e), None) => Some(format!("{shown} is left out: {e}")),
     })
 }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk::control::Control;
+use ropewalk::plot::{self, PlotError};
 use ropewalk_core::terminal::{inline, plain_json, shown};
 use serde::Serialize;
 
@@ -68,6 +69,11 @@ impl OutputArgs {
     }
 }
 
+/// Prints a line for people on stderr, under `-q` too: which of several things was taken for what was asked for.
+pub(crate) fn warn(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{}", shown(&text.to_string()));
+}
+
 /// The unit that a progress bar counts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Unit {
@@ -110,13 +116,12 @@ impl Drop for Progress {
     }
 }
 
-/// Checks the extension of a plot's file name before minutes of work rather than after.
+/// Checks the extension of a plot's file name, and what has that name already, before minutes of work rather than after.
 pub(crate) fn check_plot_name(option: &str, path: &std::path::Path) -> anyhow::Result<()> {
-    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
-    if matches!(extension.as_str(), "svg" | "png") {
-        return Ok(());
+    match plot::check(path) {
+        Err(e @ PlotError::Extension(_)) => Err(super::usage(format!("{option} {e}"))),
+        done => Ok(done?),
     }
-    Err(super::usage(format!("{option} {}: expected a name ending in .svg or .png", path.display())))
 }
 
 /// Prints the text of a model as it comes, in pieces.

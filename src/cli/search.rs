@@ -98,7 +98,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return Err(usage(format!("{} is there already: --resume goes on from it", to.display())));
     }
     // What cannot be written is said before the work.
-    drop(files::Scratch::beside(to)?);
+    drop(files::Scratch::beside(to, &search::RECORD)?);
     let documents = read_documents(&args.file)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;

@@ -95,6 +95,14 @@ pub enum FetchError {
         /// The source asked for.
         asked: String,
     },
+    /// Something lies where unfinished files do, and is none of this pull's.
+    #[error("{}: {what}; it is left alone: remove it, or choose another folder", path.display())]
+    Foreign {
+        /// The file or folder.
+        path: PathBuf,
+        /// The reason why it is none.
+        what: String,
+    },
     /// The repository is no model that can be imported.
     #[error("{from}: {what}")]
     NoModel {

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::origin::{Origin, SUFFIX};
+use super::contents::Contents;
+use super::origin::Origin;
 use super::partial::{self, Lock};
 use super::{check, io, is_sha256, pull, source, transfer, FetchError, Hub, Pulled, Repo, Request, Result};
 use crate::control::{Control, Progress};
@@ -97,19 +98,23 @@ pub fn pull_folder(
     if is_there(&path)? {
         return check_present(repo, &path, control);
     }
+    // What is in the way is said before anything is asked for.
+    Origin::check_place(&path)?;
+    let mut contents = Contents::open(dir, name, repo)?;
     let listing = list(hub, repo, dir, control)?;
-    let unfinished = partial::folder(dir, name, repo);
-    fs::create_dir_all(&unfinished).map_err(io(&unfinished))?;
-    let done = fill(hub, repo, &listing, &unfinished, control);
+    contents.make()?;
+    let done = fill(hub, repo, &listing, &mut contents, control);
     let files = match done {
         Ok(files) => files,
         Err(e) => {
             // Nothing arrived: nothing is left.
-            let _ = fs::remove_dir(&unfinished);
+            if fs::remove_dir(&contents.folder).is_ok() {
+                let _ = contents.forget();
+            }
             return Err(e);
         }
     };
-    keep_only(&unfinished, &files)?;
+    contents.keep_only(&files.iter().map(name_of).collect())?;
     let file = |f: &Pulled| File { name: name_of(f).to_owned(), bytes: f.bytes, sha256: f.sha256.clone() };
     let record = Record {
         source: repo.to_string(),
@@ -118,13 +123,16 @@ pub fn pull_folder(
     };
     let text = serde_json::to_string_pretty(&record).unwrap_or_default() + "\n";
     // A record without a folder says nothing; a folder without a record would be of unknown origin.
+    Origin::check_place(&path)?;
     partial::write(&partial::fresh(dir, name, repo), &Origin::path_of(&path), &text)?;
     if is_there(&path)? {
         return Err(io(&path)(std::io::Error::other("somebody else put a folder there meanwhile")));
     }
-    files::sync_folder(&unfinished).map_err(io(&unfinished))?;
-    fs::rename(&unfinished, &path).map_err(io(&path))?;
+    let unfinished = &contents.folder;
+    files::sync_folder(unfinished).map_err(io(unfinished))?;
+    fs::rename(unfinished, &path).map_err(io(&path))?;
     files::sync_folder(dir).map_err(io(dir))?;
+    contents.forget()?;
     let files: Vec<Pulled> =
         files.into_iter().map(|f| Pulled { path: path.join(name_of(&f)), ..f }).collect();
     // The folder's own record has what is in those of its files.
@@ -212,7 +220,7 @@ fn fill(
     hub: &Hub,
     repo: &Repo,
     listing: &Listing,
-    folder: &Path,
+    contents: &mut Contents,
     control: &Control<'_>,
 ) -> Result<Vec<Pulled>> {
     let no_model = |what: String| FetchError::NoModel { from: repo.to_string(), what };
@@ -231,6 +239,9 @@ fn fill(
     }
     let small: Vec<&Sibling> =
         all.iter().copied().filter(|s| ropewalk_import::is_read(&s.rfilename)).collect();
+    contents.add(small.iter().map(|s| s.rfilename.as_str()))?;
+    let folder = contents.folder.clone();
+    let folder = folder.as_path();
     let mut files = each(hub, repo, &listing.sha, &small, folder, control)?;
     let weights = ropewalk_import::weights(folder, names()).map_err(|e| {
         // The folder has a name that says nothing to the user.
@@ -243,6 +254,7 @@ fn fill(
     let weights: BTreeSet<&str> = weights.iter().map(String::as_str).collect();
     let weights: Vec<&Sibling> =
         all.iter().copied().filter(|s| weights.contains(s.rfilename.as_str())).collect();
+    contents.add(weights.iter().map(|s| s.rfilename.as_str()))?;
     let missing = |s: &&Sibling| !folder.join(&s.rfilename).exists();
     let needed = weights.iter().copied().filter(missing).filter_map(|s| s.size).fold(0, u64::saturating_add);
     let here = partial::bytes(folder);
@@ -286,27 +298,12 @@ fn each(
                 Some(Err(e)) => return Err(e),
             }
             control.note(format_args!("{source}: is another one by now: fetching it again"));
-            fs::remove_file(&path).map_err(io(&path))?;
+            partial::remove(&path)?;
+            partial::remove(&Origin::path_of(&path))?;
         }
         files.push(pull(hub, &request, folder, &control)?);
     }
     Ok(files)
-}
-
-/// Removes what an earlier call left of a commit that had other files.
-fn keep_only(folder: &Path, files: &[Pulled]) -> Result<()> {
-    for entry in fs::read_dir(folder).map_err(io(folder))? {
-        let entry = entry.map_err(io(folder))?;
-        let (path, name) = (entry.path(), entry.file_name());
-        let name = name.to_str().unwrap_or_default();
-        let name = name.strip_suffix(SUFFIX).unwrap_or(name);
-        if files.iter().any(|f| name_of(f) == name) {
-            continue;
-        }
-        let folder = entry.file_type().map_err(io(&path))?.is_dir();
-        if folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.map_err(io(&path))?;
-    }
-    Ok(())
 }
 
 /// Writes the record of a file that was made from a repository, so that it is found by that name.

@@ -6,6 +6,7 @@
 //! path. A file is in place only when it is complete, its checksum was compared and it is on the disk.
 //! A model's folder ([`pull_folder`]) is in place only when all its files are.
 
+mod contents;
 mod error;
 mod folder;
 mod http;
@@ -127,8 +128,10 @@ pub fn pull(hub: &Hub, request: &Request<'_>, dir: &Path, control: &Control<'_>)
         let pulled = check_present(request, &path, control)?;
         // A pull that was killed at its very end leaves something; one that still runs removes it itself.
         if partial::left(dir) {
-            if let Ok(_lock) = Lock::take(dir, name, request.source, control) {
-                partial::sweep(dir, name, request.source)?;
+            let swept = Lock::take(dir, name, request.source, control)
+                .and_then(|_lock| partial::sweep(dir, name, request.source));
+            if let Err(e @ FetchError::Foreign { .. }) = swept {
+                control.note(format_args!("note: {e}"));
             }
         }
         return Ok(pulled);
@@ -206,6 +209,7 @@ fn fetch(
     control: &Control<'_>,
 ) -> Result<Pulled> {
     let name = file_name(request);
+    Origin::check_place(path)?;
     let mut partial = Partial::open(dir, name, request.source, lock)?;
     let done = transfer::complete(hub, request, &mut partial, control).and_then(|()| {
         let known = partial.known();
@@ -230,7 +234,6 @@ fn fetch(
             });
         }
     };
-    partial.sync()?;
     let source = request.source.to_string();
     let origin = Origin { source, revision, bytes: pulled.bytes, sha256: pulled.sha256.clone() };
     // A record without a file says nothing; a file without a record would be of unknown origin.
@@ -238,8 +241,7 @@ fn fetch(
     if is_there(path)? {
         return Err(io(path)(std::io::Error::other("somebody else put a file there meanwhile")));
     }
-    std::fs::rename(&partial.path, path).map_err(io(path))?;
-    drop(partial);
+    partial.place(path)?;
     files::sync_folder(dir).map_err(io(dir))?;
     partial::sweep(dir, name, request.source)?;
     Ok(pulled)
@@ -269,7 +271,7 @@ fn check(
 /// # Errors
 /// [`FetchError::Io`] for a file that cannot be read.
 pub fn sha256_of(path: &Path, control: &Control<'_>) -> Result<Option<(String, u64)>> {
-    let mut file = std::fs::File::open(path).map_err(io(path))?;
+    let mut file = files::foreign::open_file(path).map_err(|e| io(path)(e.source))?;
     let total = file.metadata().map_err(io(path))?.len();
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];

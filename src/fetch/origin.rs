@@ -43,6 +43,29 @@ impl Origin {
     /// Writes the record of a file, first as `fresh`.
     pub(super) fn write(&self, file: &Path, fresh: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        Origin::check_place(file)?;
         partial::write(fresh, &Origin::path_of(file), &text)
     }
+
+    /// Checks that the record of a file or folder may be written: nothing has its name but an earlier record, which says
+    /// nothing once its file is gone. A link is none.
+    ///
+    /// # Errors
+    /// Anything else is there.
+    pub fn check_place(of: &Path) -> Result<()> {
+        let path = Origin::path_of(of);
+        let link = path.symlink_metadata().is_ok_and(|m| m.is_symlink());
+        let what = match RECORD.check(&path) {
+            Ok(()) if !link => return Ok(()),
+            Ok(()) => "is a symbolic link, expected the record of a pull".to_owned(),
+            Err(e) => e.source.to_string(),
+        };
+        Err(FetchError::Record { path, what })
+    }
 }
+
+/// A record of a file or of a folder.
+const RECORD: files::Kind = files::Kind::new("the record of a pull", |head| {
+    let start: Vec<u8> = head.iter().copied().filter(|b| !b.is_ascii_whitespace()).take(64).collect();
+    start.starts_with(b"{\"source\":\"hf:")
+});

@@ -2,9 +2,13 @@
 //!
 //! They are in the folder `.partial` of the target folder, under names that are made from the source and the
 //! target's name alone. What is known of the contents is a record inside a file, never part of a name.
+//!
+//! So others know these names, too, and an archive or another user may have put something there. The folder has to be
+//! this user's and no link; what is opened in it is a regular file of this user under one name, and only such files
+//! are written, renamed or removed.
 
 use std::fmt::Display;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -15,7 +19,7 @@ use super::{hex, io, FetchError, Result};
 use crate::control::Control;
 
 /// The folder of unfinished files. No file of a source has such a name: see [`Source`].
-const FOLDER: &str = ".partial";
+pub(super) const FOLDER: &str = ".partial";
 /// Records are short; a longer file is none, in bytes.
 pub(super) const MAX_RECORD: u64 = 64 << 10;
 
@@ -48,16 +52,24 @@ impl Lock {
         let folder = dir.join(FOLDER);
         let path = lock_path(dir, name);
         loop {
-            fs::create_dir_all(&folder).map_err(io(&folder))?;
-            let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-            let mut file = match opened {
-                Ok(file) => file,
+            match make_folder(&folder, true) {
                 // A pull that just ended removed the folder.
-                Err(e) if e.kind() == ErrorKind::NotFound && !folder.exists() => continue,
-                Err(e) => return Err(io(&path)(e)),
+                Err(FetchError::Io { source, .. })
+                    if source.kind() == ErrorKind::NotFound && dir.is_dir() =>
+                {
+                    continue
+                }
+                made => made?,
+            }
+            let mut file = match files::open_own(&path) {
+                Ok(file) => file,
+                Err(e) if e.kind() == ErrorKind::NotFound && fs::symlink_metadata(&folder).is_err() => {
+                    continue
+                }
+                Err(e) => return Err(foreign(&path)(e)),
             };
             match file.try_lock() {
-                Ok(()) if !leads_to(&path, &file) => continue, // A pull that just ended removed it.
+                Ok(()) if !files::is_at(&file, &path) => continue, // A pull that just ended removed it.
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
                     let mut holder = String::new();
@@ -89,16 +101,36 @@ impl Drop for Lock {
     }
 }
 
-#[cfg(unix)]
-fn leads_to(path: &Path, file: &File) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let identity = |m: &fs::Metadata| (m.dev(), m.ino());
-    matches!((fs::metadata(path), file.metadata()), (Ok(a), Ok(b)) if identity(&a) == identity(&b))
+/// Makes a folder, or finds that it is there as this user's own. A `private` one lets nobody else in.
+pub(super) fn make_folder(path: &Path, private: bool) -> Result<()> {
+    let mut how = fs::DirBuilder::new();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::DirBuilderExt;
+        how.mode(if private { 0o700 } else { 0o777 });
+    }
+    #[cfg(not(unix))]
+    let _ = (private, &mut how);
+    match how.create(path) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => files::own_folder(path).map_err(foreign(path)),
+        made => made.map_err(io(path)),
+    }
 }
 
-#[cfg(not(unix))]
-fn leads_to(path: &Path, _: &File) -> bool {
-    path.exists()
+/// Names the path of what is there and is not this pull's; other errors are the disk's.
+pub(super) fn foreign(path: &Path) -> impl FnOnce(std::io::Error) -> FetchError + '_ {
+    move |e| match e.kind() {
+        ErrorKind::InvalidInput => FetchError::Foreign { path: path.to_owned(), what: e.to_string() },
+        _ => io(path)(e),
+    }
+}
+
+/// Removes this user's own regular file, if it is there.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    if files::own_file(path).map_err(foreign(path))? {
+        fs::remove_file(path).map_err(io(path))?;
+    }
+    Ok(())
 }
 
 /// The unfinished file of one source, and the record of what it holds.
@@ -116,8 +148,10 @@ impl Partial {
     /// Opens what an earlier pull left, or begins. The lock must be held.
     pub(super) fn open(dir: &Path, name: &str, source: &dyn Display, _: &Lock) -> Result<Partial> {
         let [path, record, fresh] = paths(dir, name, source);
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let file = opened.map_err(io(&path))?;
+        for path in [&record, &fresh] {
+            files::own_file(path).map_err(foreign(path))?;
+        }
+        let file = files::open_own(&path).map_err(foreign(&path))?;
         // A record that cannot be read is as good as none: the file is fetched again.
         let known =
             read(&record, MAX_RECORD).ok().flatten().and_then(|text| serde_json::from_str(&text).ok());
@@ -139,10 +173,7 @@ impl Partial {
         // In this order: a record never names contents that are not the file's.
         self.file.set_len(0).map_err(io(&self.path))?;
         self.known = None;
-        match fs::remove_file(&self.record) {
-            Err(e) if e.kind() != ErrorKind::NotFound => Err(io(&self.record)(e)),
-            _ => Ok(()),
-        }
+        remove(&self.record)
     }
 
     /// Begins anew with contents of which this is known.
@@ -159,9 +190,14 @@ impl Partial {
         self.file.seek(SeekFrom::End(0)).and_then(|_| self.file.write_all(bytes)).map_err(io(&self.path))
     }
 
-    /// Waits until it is on the disk.
-    pub(super) fn sync(&self) -> Result<()> {
-        self.file.sync_all().map_err(io(&self.path))
+    /// Waits until it is on the disk, and gives it its name.
+    pub(super) fn place(self, to: &Path) -> Result<()> {
+        self.file.sync_all().map_err(io(&self.path))?;
+        if !files::is_at(&self.file, &self.path) {
+            let what = "was replaced by another program meanwhile".to_owned();
+            return Err(FetchError::Foreign { path: self.path, what });
+        }
+        fs::rename(&self.path, to).map_err(io(to))
     }
 }
 
@@ -172,7 +208,7 @@ pub(super) fn folder(dir: &Path, name: &str, source: &dyn Display) -> PathBuf {
 
 /// Whether pulls into this folder left anything behind.
 pub(super) fn left(dir: &Path) -> bool {
-    dir.join(FOLDER).exists()
+    fs::symlink_metadata(dir.join(FOLDER)).is_ok_and(|m| m.is_dir())
 }
 
 /// Bytes of unfinished files in this folder.
@@ -183,13 +219,18 @@ pub(super) fn bytes(dir: &Path) -> u64 {
 
 /// Removes whatever an earlier pull left behind. The lock must be held.
 pub(super) fn sweep(dir: &Path, name: &str, source: &dyn Display) -> Result<()> {
-    for path in paths(dir, name, source) {
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(&path)(e)),
-            _ => {}
-        }
-    }
-    Ok(())
+    paths(dir, name, source).iter().try_for_each(|path| remove(path))
+}
+
+/// The names that a pull uses in the folder of unfinished files.
+pub(super) fn names(dir: &Path, name: &str, source: &dyn Display) -> [PathBuf; 4] {
+    let [part, record, fresh] = paths(dir, name, source);
+    [part, record, fresh, lock_path(dir, name)]
+}
+
+/// The record of what an unfinished folder holds.
+pub(super) fn listing(dir: &Path, name: &str, source: &dyn Display) -> PathBuf {
+    folder(dir, name, source).with_extension("names")
 }
 
 /// Where records are written before they are renamed.
@@ -213,21 +254,27 @@ fn key(texts: &[&str]) -> String {
     hex(&Sha256::digest(texts.join("\n")))[..32].to_owned()
 }
 
-/// The beginning of a text file, at most so many bytes, if it is there.
+/// A text file of at most so many bytes, if it is there. A link is not followed.
 pub(super) fn read(path: &Path, limit: u64) -> Result<Option<String>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(io(path)(e)),
+    let name = path.file_name().unwrap_or_default();
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let read = || match fs::metadata(folder) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        _ => files::foreign::Folder::open(folder)?.read(Path::new(name), limit),
     };
-    let mut text = String::new();
-    file.take(limit).read_to_string(&mut text).map_err(io(path))?;
-    Ok(Some(text))
+    let Some(bytes) = read().map_err(|e| io(path)(e.source))? else { return Ok(None) };
+    let text = String::from_utf8(bytes).map_err(|_| std::io::Error::other("is not UTF-8"));
+    text.map(Some).map_err(io(path))
 }
 
 /// Writes a short text file: first as `fresh`, whose name stays the same so that a killed pull litters nothing.
 pub(super) fn write(fresh: &Path, path: &Path, text: &str) -> Result<()> {
-    let mut file = File::create(fresh).map_err(io(fresh))?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io(fresh))?;
+    let mut file = files::open_own(fresh).map_err(foreign(fresh))?;
+    let write = |file: &mut File| {
+        file.set_len(0)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    write(&mut file).map_err(io(fresh))?;
     fs::rename(fresh, path).map_err(io(path))
 }

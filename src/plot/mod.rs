@@ -6,6 +6,7 @@ mod grid;
 mod heat;
 mod map;
 mod map_draw;
+mod mark;
 mod pen;
 mod rope;
 mod text;
@@ -41,6 +42,20 @@ pub enum PlotError {
     /// An error of the drawing library.
     #[error("cannot draw the chart: {0}")]
     Draw(String),
+}
+
+/// Checks that a chart or a map can be drawn to `path`, before the work that it shows.
+///
+/// # Errors
+/// A name without a known extension; something other than an earlier drawing is there.
+pub fn check(path: &Path) -> Result<(), PlotError> {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let kind = match extension.as_str() {
+        "svg" => &mark::SVG,
+        "png" => &mark::PNG,
+        _ => return Err(PlotError::Extension(path.into())),
+    };
+    kind.check(path).map_err(|files::Error { path, source }| PlotError::Io { path, source })
 }
 
 /// The scale of an axis.

@@ -11,7 +11,7 @@ use plotters::prelude::*;
 use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::PlotError;
+use super::{mark, PlotError};
 
 /// Pixels of a PNG per unit.
 const DENSITY: u32 = 2;
@@ -66,15 +66,15 @@ pub(super) fn svg(drawing: &impl Drawing) -> Result<String, PlotError> {
     Ok(out)
 }
 
-/// Draws to a file, SVG or PNG by its extension, which is replaced atomically.
+/// Draws to a file, SVG or PNG by its extension; only an earlier drawing is replaced, atomically.
 pub(super) fn write(drawing: &impl Drawing, path: &Path) -> Result<(), PlotError> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let bytes = match extension.as_str() {
-        "svg" => svg(drawing)?.into_bytes(),
-        "png" => png(drawing)?,
+    let (kind, bytes) = match extension.as_str() {
+        "svg" => (&mark::SVG, mark::svg(svg(drawing)?).into_bytes()),
+        "png" => (&mark::PNG, mark::png(png(drawing)?)),
         _ => return Err(PlotError::Extension(path.into())),
     };
-    files::replace(path, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))
+    files::replace(path, kind, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))
         .map_err(|files::Error { path, source }| PlotError::Io { path, source })
 }
 

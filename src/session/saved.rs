@@ -262,6 +262,9 @@ fn copy(input: &mut impl Read, n: u64, hash: &mut Sha256) -> std::io::Result<()>
     Ok(())
 }
 
+/// The kind of file that a session is saved in, of this version of the format or another.
+pub(super) const SESSION: files::Kind = files::Kind::new("a saved session", |head| version(head).is_some());
+
 /// Whether a file begins like a saved session, of this version of the format or another.
 pub fn is_session_file(path: &Path) -> bool {
     let mut start = [0u8; 8];

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::saved::{is_session_file, Header, SavedSession, CELL, MAGIC, MAX_HEADER, TOKEN};
+use super::saved::{Header, SavedSession, CELL, MAGIC, MAX_HEADER, SESSION, TOKEN};
 use super::{Attention, Session};
 use crate::kv::{Cell, MAX_SEQS};
 use crate::model::{Error, Model, Result};
@@ -53,7 +53,7 @@ impl Session<'_> {
     pub fn save(&self, path: &Path, attachment: &[u8]) -> Result<()> {
         let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
         let refuse = |what: String| Error::Invalid(format!("{}: not saved: {what}", path.display()));
-        check_replaceable(path)?;
+        SESSION.check(path)?;
         let cells = &self.kv.cells()[..self.kv.n_end()];
         let header = Header {
             attachment_bytes: attachment.len() as u64,
@@ -71,7 +71,7 @@ impl Session<'_> {
         if json.len() as u64 > MAX_HEADER {
             return Err(refuse(format!("header: expected at most {MAX_HEADER} bytes, found {}", json.len())));
         }
-        files::replace(path, |out| {
+        files::replace(path, &SESSION, |out| {
             let mut hash = Sha256::new();
             let mut write = |bytes: &[u8]| {
                 hash.update(bytes);
@@ -92,9 +92,7 @@ impl Session<'_> {
             if let Some(states) = &self.states {
                 states.export(&mut write)?;
             }
-            out.write_all(&hash.finalize()).map_err(io)?;
-            // Another program may have put a file there meanwhile.
-            check_replaceable(path)
+            out.write_all(&hash.finalize()).map_err(io)
         })
     }
 
@@ -261,18 +259,5 @@ impl Session<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Only a saved session is ever replaced by one.
-fn check_replaceable(path: &Path) -> Result<()> {
-    match std::fs::symlink_metadata(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(Error::Ggml(ggml::Error::io(path, e))),
-        Ok(_) if is_session_file(path) => Ok(()),
-        Ok(_) => Err(Error::Invalid(format!(
-            "{}: is there already and is no saved session, so it is not replaced: name another file",
-            path.display()
-        ))),
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use files::{Bytes, Lock, Map};
+use files::{Bytes, Kind, Lock, Map};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -17,6 +17,17 @@ use crate::model::{Error, Result};
 
 /// Version of the file's layout, in the metadata under `format`.
 const VERSION: u32 = 1;
+
+/// The kind of file that a checkpoint is: safetensors with this metadata.
+const CHECKPOINT: Kind = Kind::new("a checkpoint of training", |head| {
+    let start = head.get(8..).and_then(|rest| rest.strip_prefix(b"{\"__metadata__\":{\""));
+    let names = |start: &[u8]| {
+        ["format", "program", "sha256", "state"].iter().any(|key| start.starts_with(key.as_bytes()))
+    };
+    // Its metadata is in no order; the state is the longest of it.
+    let has = |rest: &[u8], key: &[u8]| rest.windows(key.len()).any(|bytes| bytes == key);
+    start.is_some_and(|rest| names(rest) && (has(rest, b"sha256\":\"") || has(rest, b"state\":\"")))
+});
 
 /// The part of a checkpoint that is not tensors. A run goes on only under the same `settings`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -71,7 +82,7 @@ pub fn save(path: &Path, state: &State, params: &ParamSet, optimizer: &Optimizer
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
     let header = header(&rows, meta).map_err(|e| failed(&e))?;
-    files::replace(path, |out| {
+    files::replace(path, &CHECKPOINT, |out| {
         let io = |e| Error::Ggml(ggml::Error::io(path, e));
         out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
         out.write_all(&header).map_err(io)?;
@@ -323,7 +334,10 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
 /// Removes all but the `keep` newest checkpoints of a folder; at least one stays. Only files whose head and
 /// length are right are counted, and only those are removed. A file that cannot be removed stays.
 pub fn prune(folder: &Path, keep: usize) {
-    let is_whole = |p: &PathBuf| Map::open(p).is_ok_and(|map| parts(&map).is_ok());
+    let is_whole = |p: &PathBuf| {
+        let is_ours = p.symlink_metadata().is_ok_and(|m| m.is_file()) && CHECKPOINT.check(p).is_ok();
+        is_ours && Map::open(p).is_ok_and(|map| parts(&map).is_ok())
+    };
     let whole: Vec<PathBuf> = list(folder).into_iter().filter(is_whole).collect();
     for path in &whole[..whole.len().saturating_sub(keep.max(1))] {
         // An old checkpoint that stays does no harm.

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use files::Lock;
+use files::{Kind, Lock};
 use serde_json::{json, Value};
 
 use super::optim::StepReport;
@@ -39,6 +39,17 @@ impl History {
     }
 }
 
+/// The kind of file that a log is: its first line is that of a step or of a validation.
+pub const LOG: Kind = Kind::new("the log of a training run", |head| {
+    let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
+    let Ok(entry) = serde_json::from_slice::<Value>(line) else {
+        // What a killed run had begun.
+        return [&b"{\"grad_norm\":"[..], b"{\"step\":"].iter().any(|start| head.starts_with(start));
+    };
+    let has = |keys: [&str; 2]| keys.iter().all(|key| entry.get(key).is_some());
+    entry["step"].is_u64() && (has(["loss", "tokens_per_s"]) || has(["val_loss", "val_ppl"]))
+});
+
 /// Writes the log's file, where one is wanted, and remembers its figures.
 #[derive(Debug)]
 pub(super) struct Log {
@@ -57,6 +68,8 @@ impl Log {
         let lock = path.as_deref().map(Lock::file).transpose()?;
         let mut log = Log { path, _lock: lock, history: History::default(), late: String::new(), why: None };
         let Some(path) = &log.path else { return Ok(log) };
+        // Before it is read: a pipe would be waited for.
+        LOG.check(path)?;
         let mut lines = String::new();
         if let Some(last) = resumed {
             // A run whose log is gone can be resumed all the same.
@@ -69,7 +82,9 @@ impl Log {
                 lines += "\n";
             }
         }
-        files::replace(path, |out| out.write_all(lines.as_bytes()).map_err(|e| files::Error::new(path, e)))?;
+        files::replace(path, &LOG, |out| {
+            out.write_all(lines.as_bytes()).map_err(|e| files::Error::new(path, e))
+        })?;
         Ok(log)
     }
 

@@ -62,7 +62,7 @@ pub use clex::ClexDraw;
 pub use export::write_adapter;
 pub use full::write_model;
 pub use init::{Init, SampleOrder};
-pub use log::History;
+pub use log::{History, LOG};
 pub use longce::LongCe;
 pub use memory::{Budget, MemoryPlan};
 pub use params::{LoraParams, ParamSet, Trained};

@@ -18,10 +18,14 @@ mod landmark;
 mod lora;
 mod memory;
 mod models;
+#[cfg(unix)]
+mod outputs;
 mod perplexity;
 mod pull;
 mod pull_folder;
 mod pull_hostile;
+#[cfg(unix)]
+mod pull_planted;
 mod rope;
 mod stages;
 mod study;

@@ -10,7 +10,7 @@ use serde_json::{json, Value};
 use super::hub::{file, names, sum, Asked, Hub, Reply};
 use crate::common::program::{command, finish, Output};
 
-const REPO: &str = "hf:org/tiny-llama";
+pub(crate) const REPO: &str = "hf:org/tiny-llama";
 const SHARDS: [&str; 3] = [
     "model-00001-of-00003.safetensors",
     "model-00002-of-00003.safetensors",
@@ -19,14 +19,14 @@ const SHARDS: [&str; 3] = [
 
 /// The files of a repository, and its commit.
 #[derive(Clone)]
-struct Repository {
+pub(crate) struct Repository {
     commit: String,
     files: BTreeMap<String, Vec<u8>>,
 }
 
 impl Repository {
     /// A recorded checkpoint with its tokenizer, and much that no import reads.
-    fn new() -> Repository {
+    pub(crate) fn new() -> Repository {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/import/tests/checkpoints");
         let mut files = BTreeMap::new();
         for folder in ["llama", "tokenizers/bpe-template"] {
@@ -92,7 +92,7 @@ impl Repository {
 }
 
 /// A hub whose repository can change, and whose answers go through a function.
-fn hub(
+pub(crate) fn hub(
     repository: Repository,
     twist: impl Fn(&Asked, &mut Reply) + Send + Sync + 'static,
 ) -> (Hub, Arc<Mutex<Repository>>) {
@@ -107,7 +107,7 @@ fn hub(
 
 /// Pulls the repository, which must leave its folder with exactly what is read of it, a record, and nothing else.
 #[track_caller]
-fn whole(hub: &Hub, repository: &Repository, dir: &Path, args: &[&str]) -> Output {
+pub(crate) fn whole(hub: &Hub, repository: &Repository, dir: &Path, args: &[&str]) -> Output {
     let output = hub.pull(dir, &[&[REPO], args].concat());
     assert_eq!(output.code, 0, "{output:?}");
     let folder = dir.join("tiny-llama");

@@ -117,7 +117,7 @@ fn a_tokenizer_is_told_by_all_of_its_keys_and_nothing_else() {
 fn a_file_of_somebody_else_is_left_alone() {
     let world = world();
     std::fs::write(world.cache(), "dear diary").unwrap();
-    assert!(refused(world.open()).contains("cache.tokens: not a token cache"));
+    assert!(refused(world.open()).contains("cache.tokens: is there already and is not a token cache"));
     assert_eq!(std::fs::read(world.cache()).unwrap(), b"dear diary");
     std::fs::remove_file(world.cache()).unwrap();
     std::fs::create_dir(world.cache()).unwrap();

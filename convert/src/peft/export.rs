@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+use files::Kind;
 use gguf::{float, DType, File};
 use ropewalk_core::adapter::{AdapterReader, PairInfo};
 use ropewalk_core::hparams::keys;
@@ -84,14 +85,16 @@ pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterRepo
     let views = views.collect::<Result<Vec<_>>>()?;
     let bytes = safetensors::serialize(views, Some(header))
         .map_err(|e| Error::Invalid(format!("{}: {e}", adapter.display())))?;
+    // Both, before the first is written.
+    SETTINGS.check(&folder.join(CONFIG))?;
     std::fs::create_dir_all(folder).map_err(|e| files::Error::new(folder, e))?;
-    let write = |name: &str, bytes: &[u8]| {
+    let write = |name: &str, kind: &Kind, bytes: &[u8]| {
         let path = folder.join(name);
-        files::replace(&path, |out| out.write_all(bytes).map_err(|e| files::Error::new(&path, e)))
+        files::replace(&path, kind, |out| out.write_all(bytes).map_err(|e| files::Error::new(&path, e)))
     };
-    write(MODEL, &bytes)?;
+    write(MODEL, &TENSORS, &bytes)?;
     // Last: where it is, the folder is whole.
-    write(CONFIG, format!("{config:#}\n").as_bytes())?;
+    write(CONFIG, &SETTINGS, format!("{config:#}\n").as_bytes())?;
     let mut report = AdapterReport::of(&reader, bytes.len() as u64);
     if let Some(rope) = &report.rope {
         report.notes.push(format!(
@@ -99,6 +102,19 @@ pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterRepo
         ));
     }
     Ok(report)
+}
+
+/// The kinds of file in the folder. PEFT writes no program's version into the first.
+const TENSORS: Kind = Kind::new("an adapter for PEFT that ropewalk wrote", |head| {
+    let rest = head.get(8..).unwrap_or_default();
+    rest.starts_with(b"{\"__metadata__\":{") && contains(rest, keys::VERSION)
+});
+const SETTINGS: Kind = Kind::new("the settings of an adapter for PEFT", |head| {
+    head.starts_with(b"{") && contains(head, "\"peft_type\"")
+});
+
+fn contains(all: &[u8], part: &str) -> bool {
+    all.windows(part.len()).any(|bytes| bytes == part.as_bytes())
 }
 
 fn values(reader: &AdapterReader, name: &str) -> Result<Vec<f32>> {
@@ -176,6 +192,7 @@ fn header(reader: &AdapterReader) -> HashMap<String, String> {
     let meta = reader.meta();
     let notes = [
         ("format", Some("pt".to_owned())),
+        (keys::VERSION, Some(env!("CARGO_PKG_VERSION").to_owned())),
         (keys::LORA_ROPE, meta.rope.as_ref().map(ToString::to_string)),
         (keys::LORA_N_CTX, meta.n_ctx.map(|n| n.to_string())),
         (keys::LORA_BASE, meta.base.clone()),

@@ -141,7 +141,7 @@ fn a_write_that_fails_at_any_step_leaves_the_old_file_or_the_new_one() {
     for writer in writers {
         writer().unwrap();
         let new = std::fs::read(&out).unwrap();
-        let steps = walk(&out, b"before", |found| found == new, writer);
+        let steps = walk(&out, &new[..new.len() / 2], |found| found == new, writer);
         assert!(
             steps.len() > 6 && steps.contains(&Step::Write) && steps.ends_with(&[Step::SyncFolder]),
             "{steps:?}"

@@ -273,7 +273,7 @@ fn values_that_are_not_finite_are_refused_and_steps_that_fail_leave_the_old_file
     from_peft(&folder, &base("llama"), &out).unwrap();
     let new = std::fs::read(&out).unwrap();
     let write = || from_peft(&folder, &base("llama"), &out).map(drop).map_err(|e| e.to_string());
-    walk(&out, b"before", |found| found == new, write);
+    walk(&out, &new[..new.len() / 2], |found| found == new, write);
     let mut bytes = std::fs::read(folder.join("adapter_model.safetensors")).unwrap();
     let n = bytes.len();
     bytes[n - 4..].copy_from_slice(&f32::NAN.to_le_bytes());

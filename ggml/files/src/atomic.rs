@@ -8,14 +8,17 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::faults::{step, Step};
+use crate::kind::Kind;
 use crate::lock::{is_at, remove_orphans};
 use crate::names::{folder_of, prefix, N_RANDOM};
+use crate::own::no_follow;
 use crate::{Error, Result};
 
 /// Lets `body` write a temporary file beside `path`, syncs it, renames it to `path` and syncs the folder. For
 /// files of any format; the error is the caller's.
 ///
-/// A symbolic link at `path` is replaced, not followed. On an error `path` is as it was and the temporary
+/// What is there already is replaced only where it is of this `kind`: that is looked at before `body` is called, and
+/// again before the renaming. A symbolic link at `path` is replaced, not followed. On an error `path` is as it was and the temporary
 /// file is gone; the one exception is a failing sync of the folder, reported although the new file is already
 /// in place.
 ///
@@ -25,12 +28,13 @@ use crate::{Error, Result};
 /// disks and, unless that is switched off, on network file systems.
 ///
 /// # Errors
-/// Those of `body`, and [`Error`] with `path`, also when something other than a regular file is there.
+/// Those of `body`, and [`Error`] with `path`, also when something of another kind is there.
 pub fn replace<T, E: From<Error>>(
     path: &Path,
+    kind: &Kind,
     body: impl FnOnce(&mut dyn Write) -> Result<T, E>,
 ) -> Result<T, E> {
-    let mut temporary = Scratch::beside(path)?;
+    let mut temporary = Scratch::beside(path, kind)?;
     let done = temporary.write(body)?;
     temporary.place()?;
     Ok(done)
@@ -42,25 +46,20 @@ pub fn replace<T, E: From<Error>>(
 pub struct Scratch {
     temporary: NamedTempFile,
     of: PathBuf,
+    kind: Kind,
 }
 
 impl Scratch {
-    /// An empty one beside `path`, which need not exist.
+    /// An empty one beside `path`, where nothing is or a file of this `kind`.
     ///
     /// # Errors
-    /// With `path`: something other than a regular file is there, or the disk.
-    pub fn beside(path: &Path) -> Result<Scratch> {
+    /// With `path`: something of another kind is there, or the disk.
+    pub fn beside(path: &Path, kind: &Kind) -> Result<Scratch> {
         let refuse = |why: &str| Err(Error::new(path, io::Error::new(ErrorKind::InvalidInput, why)));
         if path.file_name().is_none() {
             return refuse("is not the name of a file");
         }
-        match fs::symlink_metadata(path) {
-            Ok(m) if m.is_file() || m.is_symlink() => {}
-            // Renaming over a device or a pipe would remove it.
-            Ok(_) => return refuse("is there already and is not a regular file"),
-            Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::new(path, e)),
-        }
+        kind.check(path)?;
         let folder = folder_of(path);
         // Said here, because the error below would name the temporary file.
         if !folder.is_dir() {
@@ -69,7 +68,7 @@ impl Scratch {
         // First, since it may make the room that this file needs.
         remove_orphans(folder);
         let temporary = create(path, folder).map_err(|e| Error::new(path, e))?;
-        Ok(Scratch { temporary, of: path.to_owned() })
+        Ok(Scratch { temporary, of: path.to_owned(), kind: *kind })
     }
 
     /// Where it is, for what writes to a path.
@@ -94,15 +93,17 @@ impl Scratch {
     /// Syncs it, renames it to the path it is for and syncs the folder. Permissions of a file there are kept.
     ///
     /// # Errors
-    /// The disk: see [`replace`].
+    /// Something of another kind is there by now, or the disk: see [`replace`].
     pub fn place(self) -> Result<()> {
-        let Scratch { temporary, of } = self;
+        let Scratch { temporary, of, kind } = self;
         let io = |e| Error::new(&of, e);
         if let Some(before) = fs::symlink_metadata(&of).ok().filter(fs::Metadata::is_file) {
             let set = || temporary.as_file().set_permissions(before.permissions());
             step(Step::Permissions).and_then(|()| set()).map_err(io)?;
         }
         step(Step::Sync).and_then(|()| temporary.as_file().sync_all()).map_err(io)?;
+        // Another program may have put a file there meanwhile.
+        kind.check(&of)?;
         step(Step::Rename).and_then(|()| temporary.persist(&of).map_err(|e| e.error)).map_err(io)?;
         step(Step::SyncFolder).and_then(|()| sync_folder(folder_of(&of))).map_err(io)
     }
@@ -150,15 +151,20 @@ impl Write for Steps<'_> {
 }
 
 /// Appends `bytes` to the file at `path`, which is made when there is none: all of them or, on an error, none.
-/// A process that is killed meanwhile may leave a part. Nothing is synced.
+/// A process that is killed meanwhile may leave a part. Nothing is synced. A symbolic link is not followed.
 ///
 /// # Errors
-/// The disk, with `path`.
+/// With `path`: something other than a regular file is there, or the disk.
 pub fn append(path: &Path, bytes: &[u8]) -> Result<()> {
     let io = |source| Error::new(path, source);
-    let open = || OpenOptions::new().append(true).create(true).open(path);
-    let mut file = step(Step::Create).and_then(|()| open()).map_err(io)?;
-    let before = file.metadata().map_err(io)?.len();
+    let mut how = OpenOptions::new();
+    no_follow(how.append(true).create(true));
+    let mut file = step(Step::Create).and_then(|()| how.open(path)).map_err(io)?;
+    let found = file.metadata().map_err(io)?;
+    if !found.is_file() {
+        return Err(io(io::Error::new(ErrorKind::InvalidInput, "is not a regular file")));
+    }
+    let before = found.len();
     let written = Steps(&mut file).write_all(bytes);
     if written.is_err() {
         // What cannot be cut off stays, and the error is the same.
@@ -246,8 +252,11 @@ mod tests {
         names
     }
 
+    /// Any file at all.
+    const ANY: Kind = Kind::new("a file", |_| true);
+
     fn write(path: &Path, pieces: &[&[u8]]) -> Result<()> {
-        replace(path, |out| {
+        replace(path, &ANY, |out| {
             pieces
                 .iter()
                 .try_for_each(|p| out.write_all(p).and_then(|()| out.flush()))
@@ -302,7 +311,7 @@ mod tests {
         assert_eq!(names(folder.path()), [&stays[..], &["new"]].concat());
         drop((alive, lock));
         // Two writers at once leave each other alone.
-        replace(&place("one"), |out| {
+        replace(&place("one"), &ANY, |out| {
             write(&place("two"), &[b"2"])?;
             out.write_all(b"1").map_err(|e| Error::new("one", e))
         })

@@ -1,5 +1,5 @@
-//! Files replaced atomically, locks between processes, files mapped into memory, and files of folders that somebody
-//! else filled.
+//! Files replaced atomically, and only by their own kind; locks between processes; files mapped into memory; files of
+//! folders that somebody else filled.
 
 mod atomic;
 #[cfg(feature = "faults")]
@@ -7,10 +7,12 @@ pub mod faults;
 #[cfg(not(feature = "faults"))]
 mod faults;
 pub mod foreign;
+mod kind;
 mod lock;
 mod map;
 pub mod memory;
 mod names;
+mod own;
 #[cfg(feature = "faults")]
 pub mod scarce;
 #[cfg(unix)]
@@ -19,9 +21,11 @@ mod vanished;
 use std::path::PathBuf;
 
 pub use atomic::{append, replace, same_file, sync_folder, Scratch};
-pub use lock::{remove_orphans, Lock, ReadLock};
+pub use kind::{Kind, HEAD};
+pub use lock::{is_at, remove_orphans, Lock, ReadLock};
 pub use map::{Bytes, Map};
 pub use memory::OutOfMemory;
+pub use own::{open_own, own_file, own_folder};
 #[cfg(unix)]
 pub use vanished::explain_vanished_files;
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::names::{folder_of, is_ours, short_name, LOCK};
+use crate::own::{no_follow, open_unlinked};
 use crate::{Error, Result};
 
 /// The right to write a file, or in a folder, held by one process at a time. Dropping it gives it back; when a
@@ -50,22 +51,14 @@ impl Lock {
         // More than once: its holder may be giving it back, or not have written yet who it is; a process that
         // clears away what others left holds it for a moment, too.
         for _ in 0..20 {
-            let mut how = OpenOptions::new();
-            how.read(true).write(true).create(true).truncate(false);
-            // Or a link to nowhere would have its target made.
-            #[cfg(unix)]
-            std::os::unix::fs::OpenOptionsExt::custom_flags(&mut how, libc::O_NOFOLLOW | libc::O_NONBLOCK);
-            let is_link = || fs::symlink_metadata(&path).is_ok_and(|m| m.is_symlink());
-            let mut file = match how.open(&path) {
-                Err(_) if is_link() => return Err(not_a_file(&path)),
-                file => file.map_err(failed)?,
-            };
+            let mut file = open_unlinked(&path).map_err(|e| match e.kind() {
+                // What is there is no lock: it is named itself.
+                ErrorKind::InvalidInput => Error::new(&path, e),
+                _ => failed(e),
+            })?;
             match file.try_lock() {
-                Ok(()) if is_at(&file, &path) && file.metadata().is_ok_and(|m| m.is_file()) => {}
-                // Removed by the one who held it. A link is nobody's lock.
-                Ok(()) if fs::symlink_metadata(&path).is_ok_and(|m| !m.is_file()) => {
-                    return Err(not_a_file(&path))
-                }
+                Ok(()) if is_at(&file, &path) => {}
+                // Removed by the one who held it.
                 Ok(()) => continue,
                 Err(TryLockError::WouldBlock) => {
                     held.clear();
@@ -160,7 +153,12 @@ pub fn remove_orphans(folder: &Path) {
         }
         let path = entry.path();
         // Locks of network file systems need a file open for writing; an orphan may be read-only.
-        let file = OpenOptions::new().read(true).write(true).open(&path).or_else(|_| File::open(&path));
+        let open = |write: bool| {
+            let mut how = OpenOptions::new();
+            no_follow(how.read(true).write(write));
+            how.open(&path)
+        };
+        let file = open(true).or_else(|_| open(false));
         let Ok(file) = file else { continue };
         if file.try_lock().is_ok() && is_at(&file, &path) {
             // It is litter, and whatever it is in the way of will say so.
@@ -171,14 +169,15 @@ pub fn remove_orphans(folder: &Path) {
 
 /// Whether an open file is the one at `path`, and not one that was removed or a link's target.
 #[cfg(unix)]
-pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+pub fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let (Ok(a), Ok(b)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
     (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
+/// Whether an open file is, as far as this system tells, the one at `path`.
 #[cfg(not(unix))]
-pub(crate) fn is_at(_: &File, path: &Path) -> bool {
+pub fn is_at(_: &File, path: &Path) -> bool {
     path.exists()
 }
 
@@ -244,19 +243,33 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_link_in_its_place_is_not_followed() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, other) = (folder.path().join("a"), folder.path().join("other"));
-        fs::write(&other, "dear diary").unwrap();
-        std::os::unix::fs::symlink(&other, folder.path().join(".a.ropewalk-lock")).unwrap();
-        let e = Lock::file(&path).unwrap_err();
-        assert!(e.to_string().contains("is not a regular file"), "{e}");
-        assert_eq!(fs::read(&other).unwrap(), b"dear diary");
-        // Nor is what it names made.
-        std::os::unix::fs::symlink(folder.path().join("none"), folder.path().join(LOCK)).unwrap();
-        let e = Lock::folder(folder.path()).unwrap_err();
-        assert!(e.to_string().contains("is not a regular file"), "{e}");
-        assert!(!folder.path().join("none").exists());
+    fn what_is_planted_in_its_place_is_left_alone() {
+        use std::os::unix::fs::symlink;
+        type Plant = fn(&Path, &Path) -> io::Result<()>;
+        let plants: [(Plant, &str); 5] = [
+            (|victim, at| symlink(victim, at), "symbolic link"),
+            (|victim, at| symlink(victim.with_file_name("new"), at), "symbolic link"),
+            (|victim, at| fs::hard_link(victim, at), "hard link"),
+            (|_, at| fs::create_dir(at), "not a regular file"),
+            (|_, at| pipe(at), "not a regular file"),
+        ];
+        for (plant, why) in plants {
+            let folder = tempfile::tempdir().unwrap();
+            let (path, victim) = (folder.path().join("a"), folder.path().join("victim"));
+            let at = folder.path().join(".a.ropewalk-lock");
+            fs::write(&victim, "dear diary").unwrap();
+            plant(&victim, &at).unwrap();
+            let e = Lock::file(&path).unwrap_err().to_string();
+            assert!(e.contains(why) && e.contains(".a.ropewalk-lock"), "{e}");
+            assert_eq!(fs::read(&victim).unwrap(), b"dear diary");
+            assert!(fs::symlink_metadata(&at).is_ok() && !folder.path().join("new").exists());
+        }
+    }
+
+    #[cfg(unix)]
+    fn pipe(at: &Path) -> io::Result<()> {
+        use rustix::fs::{mknodat, FileType, Mode, CWD};
+        Ok(mknodat(CWD, at, FileType::Fifo, Mode::from_bits_truncate(0o600), 0)?)
     }
 
     #[test]

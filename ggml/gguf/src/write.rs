@@ -10,7 +10,7 @@ use super::parse::{self, valid_alignment};
 use super::{Array, File, TensorInfo, Value};
 use super::{DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_DEPTH, MAX_KEYS, MAX_KEY_BYTES, MAX_NAME_BYTES};
 use super::{MAX_ARRAY_LEN, MAX_STRING_BYTES, MAX_TENSORS};
-use crate::{DType, Error, Result};
+use crate::{kinds, DType, Error, Result};
 
 /// Produces one tensor's bytes into the sink; exactly as many as its type and shape say.
 pub type DataFn<'a> = Box<dyn FnMut(&mut dyn Write) -> io::Result<()> + 'a>;
@@ -116,7 +116,8 @@ impl<'a> Writer<'a> {
     /// Streams everything to a temporary file beside `path`, syncs, renames. On any error `path` is as it was
     /// (but for a failing sync of its folder, which comes after the new file is in place).
     ///
-    /// A symbolic link at `path` is replaced, not followed; permissions of a file there are kept.
+    /// Only a GGUF file of the same kind is replaced: a model, an adapter or an importance matrix (see [`kinds`]). A
+    /// symbolic link at `path` is replaced, not followed; permissions of a file there are kept.
     /// Returns the size of the file in bytes.
     ///
     /// # Errors
@@ -125,7 +126,8 @@ impl<'a> Writer<'a> {
     pub fn write(self, path: &Path) -> Result<u64> {
         // Before a temporary file is made.
         let (alignment, header) = self.begin(path)?;
-        files::replace(path, |out| self.stream(path, alignment, &header, out))
+        let kind = kinds::of(&self.metadata);
+        files::replace(path, kind, |out| self.stream(path, alignment, &header, out))
     }
 
     /// Like [`Writer::write`], to a temporary file: for work on it before anything is in place.
@@ -134,7 +136,7 @@ impl<'a> Writer<'a> {
     /// As [`Writer::write`], with `path`, beside which the temporary file is.
     pub fn write_scratch(self, path: &Path) -> Result<files::Scratch> {
         let (alignment, header) = self.begin(path)?;
-        let mut scratch = files::Scratch::beside(path)?;
+        let mut scratch = files::Scratch::beside(path, kinds::of(&self.metadata))?;
         scratch.write(|out| self.stream(path, alignment, &header, out))?;
         Ok(scratch)
     }

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use ropewalk::data::Source;
 use ropewalk::math::Math;
 use ropewalk::model::ModelParams;
-use ropewalk::train::{Checkpointing, LoraParams, SampleOrder, SavedType, TrainAttention, TrainParams};
+use ropewalk::train::{Checkpointing, LoraParams, SampleOrder, SavedType, TrainAttention, TrainParams, LOG};
 
 use super::super::models::{self, ModelChoice};
 use super::super::options::{parse_spec, tokens, RopeArgs};
@@ -343,13 +343,23 @@ impl Args {
 
     /// Checks the names of the outputs, before hours of work and not after.
     pub(super) fn check_outputs(&self, model: &Path) -> anyhow::Result<()> {
-        check_plot_name("--plot", &self.plot())?;
         let folder = self.output().parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
             return Err(usage(format!("--output {}: no such folder", self.output().display())));
         }
         self.check_recipe()?;
-        self.check_apart(model)
+        self.check_apart(model)?;
+        // Charts of the data have other names.
+        let ends: &[&str] = if self.inspect_data { &["lengths", "distances"] } else { &[""] };
+        for end in ends {
+            check_plot_name("--plot", &chart(&self.plot(), end))?;
+        }
+        if !self.inspect_data {
+            let written = if self.trains_all() { &gguf::kinds::MODEL } else { &gguf::kinds::ADAPTER };
+            written.check(self.output())?;
+            LOG.check(&self.log())?;
+        }
+        Ok(())
     }
 
     /// An error if an output would replace a file that is read, or lie among the texts of the next run.
@@ -388,6 +398,15 @@ impl Args {
             }
         }
         Ok(())
+    }
+}
+
+/// The path of a chart beside `plot` (`NAME.lengths.svg`); `plot` itself without an end.
+pub(super) fn chart(plot: &Path, end: &str) -> PathBuf {
+    let extension = plot.extension().unwrap_or_default().to_string_lossy().into_owned();
+    match end {
+        "" => plot.to_owned(),
+        end => plot.with_extension(format!("{end}.{extension}")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `--inspect-data`: what the texts hold and what a sequence is made of, before anything is trained on them.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ropewalk::data::{Dataset, DistanceBin, Inspection, LengthBin, Sample, Span, SpanKind};
 use ropewalk::model::Model;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::super::engine::draw;
 use super::super::interrupt::Interrupt;
 use super::super::output::{self, count, Colour, Unit};
-use super::args::Args;
+use super::args::{chart as chart_path, Args};
 
 /// Most samples whose distances are counted.
 const SAMPLES: usize = 4096;
@@ -165,10 +165,7 @@ fn print_tokens(model: &Model, sample: &Sample, range: Range<usize>, colour: Col
 
 /// NAME.lengths.svg and NAME.distances.svg for NAME.svg.
 fn write_charts(args: &Args, path: &Path, found: &Inspection) -> anyhow::Result<()> {
-    let beside = |what: &str| -> PathBuf {
-        let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();
-        path.with_extension(format!("{what}.{extension}"))
-    };
+    let beside = |what: &str| chart_path(path, what);
     let lengths = |bins: &[LengthBin]| {
         let all: u64 = bins.iter().map(|b| b.tokens).sum();
         let middle = |b: &LengthBin| (b.start as f64 * b.end as f64).sqrt();

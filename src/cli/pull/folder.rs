@@ -119,6 +119,7 @@ fn converted(
         args.out.note(format_args!("{shown}: already converted"));
         return Ok(target);
     }
+    Origin::check_place(&target)?;
     let report = {
         let draw = draw(args.out.progress(0, "converting", Unit::Bytes));
         let show = |p: &Progress<'_>| draw(p);

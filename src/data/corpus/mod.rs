@@ -5,7 +5,6 @@ mod chunks;
 mod separator;
 
 use std::cell::Cell;
-use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
@@ -102,7 +101,7 @@ impl Corpus {
             Ok(cache) => return Ok(corpus(cache, Built::Reused)),
             Err(built) => built,
         };
-        files::replace(path, |out| {
+        files::replace(path, &TOKENS, |out| {
             let mut writer = Writer::new(out).map_err(|e| io(path, e))?;
             let mut build = Build { path, made, control, notes: Vec::new() };
             build.run(&mut writer)?;
@@ -271,7 +270,7 @@ fn existing(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, Buil
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Err(Built::New)),
         Err(e) => Err(io(path, e)),
         Ok(_) => {
-            check_is_cache(path)?;
+            TOKENS.check(path)?;
             Ok(reuse(path, key, n_vocab)?.map_err(Built::Again))
         }
     }
@@ -296,22 +295,9 @@ fn wait_for(path: &Path, control: &Control<'_>) -> Result<Lock> {
     }
 }
 
-/// Refuses a file that does not begin as a cache does: it must not be replaced.
-fn check_is_cache(path: &Path) -> Result<()> {
-    if !std::fs::metadata(path).map_err(|e| io(path, e))?.is_file() {
-        return Err(invalid(format!("{}: expected a token cache, found no regular file", path.display())));
-    }
-    let mut start = Vec::new();
-    let file = std::fs::File::open(path).map_err(|e| io(path, e))?;
-    file.take(MAGIC.len() as u64).read_to_end(&mut start).map_err(|e| io(path, e))?;
-    if !MAGIC.starts_with(&start) {
-        return Err(invalid(format!(
-            "{}: not a token cache: other first bytes; remove it or name another file",
-            path.display()
-        )));
-    }
-    Ok(())
-}
+/// The kind of file that a cache is, one that is cut off too.
+const TOKENS: files::Kind =
+    files::Kind::new("a token cache", |head| head.starts_with(MAGIC) || MAGIC.starts_with(head));
 
 /// Opens the cache at `path`; the inner error is the reason why it cannot serve.
 fn reuse(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, String>> {

@@ -15,6 +15,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 pub use evolve::Sizes;
+pub use record::RECORD;
 
 use self::record::{Record, Scored};
 use super::table::{number, table};

@@ -9,6 +9,9 @@ use crate::model::{Error, Result};
 
 /// The largest record that is read.
 const MAX_BYTES: u64 = 64 << 20;
+/// The kind of file that a record is.
+pub const RECORD: files::Kind =
+    files::Kind::new("the record of a search", |head| head.starts_with(b"{\"of\":"));
 
 /// Factors and their score.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -79,7 +82,7 @@ impl Record {
     /// The disk.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         let bytes = serde_json::to_vec(self).map_err(|e| invalid(e.to_string()))?;
-        files::replace(path, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))?;
+        files::replace(path, &RECORD, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))?;
         Ok(())
     }
 }

@@ -152,6 +152,11 @@ impl FileStore {
     fn load(&mut self) -> Result<()> {
         let path = &self.path;
         let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
+        // It would be appended to through the link, and cut.
+        if path.symlink_metadata().is_ok_and(|m| m.is_symlink()) {
+            let what = "expected a regular file, found a symbolic link: name the file itself";
+            return Err(invalid(format!("{}: {what}", path.display())));
+        }
         let about = match std::fs::metadata(path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             about => about.map_err(io)?,

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use files::foreign;
 use serde::de::IgnoredAny;
 
+use super::kinds::SAMPLES;
 use super::records::Planned;
 use super::Folder;
 use crate::cell::Key;
@@ -134,7 +135,7 @@ pub fn merge(dirs: &[PathBuf], out: &Path, names: &dyn Names) -> Result<(Folder,
     for (shard, failed, record) in better {
         let to = merged.samples(&record.hash);
         if shard.folder.file(&samples(&record.hash))?.is_some() {
-            files::replace(&to, |out| shard.samples(&record.hash, out))?;
+            files::replace(&to, &SAMPLES, |out| shard.samples(&record.hash, out))?;
         }
         merged.put(&record)?;
         // Last, so that the cell has an outcome whatever happens.

@@ -4,6 +4,7 @@
 //! through [`files::foreign`], what is written goes into folders that are no links, and a result counts only if it is
 //! one of the plan's and its figures are possible.
 
+mod kinds;
 mod merge;
 mod records;
 
@@ -14,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 use files::foreign;
 
+pub(crate) use self::kinds::REPORTS;
+use self::kinds::{CELL, PLAN};
 pub use self::merge::merge;
 use self::records::Planned;
 use crate::cell::Key;
@@ -45,10 +48,14 @@ impl Folder {
             _ => Error::File(e),
         })?;
         let contents = foreign::Folder::open(path)?;
+        // Said before the work.
+        for (name, kind) in &REPORTS {
+            kind.check(&path.join(name))?;
+        }
         let copy = path.join(COPY);
         match fs::symlink_metadata(&copy) {
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                files::replace(&copy, |out| {
+                files::replace(&copy, &PLAN, |out| {
                     out.write_all(plan.text.as_bytes()).map_err(|e| Error::io(&copy, e))
                 })?;
             }
@@ -115,7 +122,7 @@ impl Folder {
     /// The disk.
     pub fn put(&self, record: &Record) -> Result<()> {
         let path = self.cell(&record.hash);
-        files::replace(&path, |out| {
+        files::replace(&path, &CELL, |out| {
             serde_json::to_writer_pretty(&mut *out, record)
                 .map_err(std::io::Error::from)
                 .and_then(|()| out.write_all(b"\n"))

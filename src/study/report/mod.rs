@@ -20,6 +20,7 @@ use page::{tokens, Block, Entry, Table};
 use tables::Tables;
 
 use crate::cell::Key;
+use crate::folder::REPORTS;
 use crate::outcome::{Record, State};
 use crate::plan::{Attention, Parameters, Trained};
 use crate::{Error, Folder, Plan, Result};
@@ -39,9 +40,9 @@ pub struct Report {
 /// A file that is no result; the disk.
 pub fn write(folder: &Folder, plan: &Plan) -> Result<Report> {
     let report = Report::new(plan, &folder.records()?);
-    for (name, text) in [("report.html", report.html()), ("report.md", report.markdown())] {
+    for ((name, kind), text) in REPORTS.iter().zip([report.html(), report.markdown()]) {
         let path = folder.path().join(name);
-        files::replace(&path, |out| out.write_all(text.as_bytes()).map_err(|e| Error::io(&path, e)))?;
+        files::replace(&path, kind, |out| out.write_all(text.as_bytes()).map_err(|e| Error::io(&path, e)))?;
     }
     Ok(report)
 }

@@ -198,12 +198,13 @@ fn only_files_are_replaced() {
 
         // A link is replaced, what it leads to stays; permissions of a replaced file are kept.
         let (target, link) = (folder.path().join("target"), folder.path().join("link.gguf"));
-        std::fs::write(&target, "before").unwrap();
+        Writer::new().write(&target).unwrap();
+        let before = std::fs::read(&target).unwrap();
         std::os::unix::fs::symlink(&target, &link).unwrap();
         assert!(files::same_file(&target, &link).unwrap());
         Writer::new().write(&link).unwrap();
         assert!(!files::same_file(&target, &link).unwrap());
-        assert_eq!(std::fs::read(&target).unwrap(), b"before");
+        assert_eq!(std::fs::read(&target).unwrap(), before);
         std::fs::set_permissions(&link, std::fs::Permissions::from_mode(0o640)).unwrap();
         Writer::new().write(&link).unwrap();
         assert_eq!(std::fs::metadata(&link).unwrap().permissions().mode() & 0o777, 0o640);
