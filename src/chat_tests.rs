@@ -198,6 +198,5 @@ fn the_process_that_renders_has_no_environment() {
     let found = dir.path().join("environ");
     let script = format!("cat /proc/$$/environ > '{}'", found.display());
     Template::new_apart(SMOLLM2, "", "", &Apart::new("/bin/sh", ["-c", &script])).unwrap_err();
-    assert!(std::env::vars_os().next().is_some(), "there is nothing to inherit");
     assert_eq!(String::from_utf8_lossy(&std::fs::read(&found).unwrap()), "");
 }

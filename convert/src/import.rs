@@ -1,6 +1,7 @@
 //! A model folder of Hugging Face in, a GGUF file out.
 
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,9 +21,9 @@ use crate::{divergence, job, quantizer, types, Error, Options, Report, Result};
 const TOKENIZER: &str = "--run-tokenizer";
 
 /// Runs a tokenizer and gives the exit code, if this is the process to do so: one that was started for
-/// [`Options::helper`].
-pub fn serve_tokenizer() -> Option<ExitCode> {
-    let mut arguments = std::env::args_os().skip(1);
+/// [`Options::helper`], as its `arguments` (without the program's name) say.
+pub fn serve_tokenizer(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
+    let mut arguments = arguments.into_iter();
     if arguments.next()? != TOKENIZER || arguments.next().is_some() {
         return None;
     }

@@ -3,7 +3,7 @@
 
 fn main() -> std::process::ExitCode {
     processor::require();
-    if let Some(code) = convert::serve_tokenizer() {
+    if let Some(code) = convert::serve_tokenizer(std::env::args_os().skip(1)) {
         return code;
     }
     files::explain_vanished_files();

@@ -65,7 +65,7 @@ fn requests_of_readers_may_fail() {
         meta: AdapterMeta::default(),
         dtype: DType::F32,
     };
-    write(&adapter, &at("a.gguf")).unwrap();
+    write(&at("a.gguf"), &adapter).unwrap();
     let base = File::open(&at("base.gguf")).unwrap();
     let read = || -> gguf::Result<()> {
         let reader = AdapterReader::open(&at("a.gguf"))?;

@@ -120,7 +120,8 @@ fn version() -> &'static str {
 
 /// Parses the arguments, runs the command, prints its error if there is one; gives the exit code.
 pub(crate) fn main() -> ExitCode {
-    if let Some(code) = template::serve().or_else(::convert::serve_tokenizer) {
+    if let Some(code) = template::serve().or_else(|| ::convert::serve_tokenizer(std::env::args_os().skip(1)))
+    {
         return code;
     }
     files::explain_vanished_files();

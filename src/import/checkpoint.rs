@@ -54,12 +54,7 @@ impl Checkpoint {
                 format!("found \"{}\", which cannot be imported; known: {}", shown(&class), known.join(" "));
             object.error("architectures", what)
         })?;
-        let config = Config::new(folder, object, family)?;
-        let n_layers = config.u32("num_hidden_layers")?;
-        if n_layers > MAX_LAYERS {
-            let what = format!("found {n_layers}, expected at most {MAX_LAYERS}");
-            return Err(config.object.error("num_hidden_layers", what));
-        }
+        let config = Config::new(folder, object, &family.class())?;
         let files = Tensors::open(folder)?;
         let mut keys = Keys::new(family.arch);
         keys.plain("general.architecture", family.arch);
@@ -153,8 +148,6 @@ impl Checkpoint {
     }
 }
 
-/// Most layers, as of GGUF files that are run.
-const MAX_LAYERS: u32 = 512;
 /// Most tokens of a vocabulary; the largest known have fewer than 2^19.
 const MAX_VOCAB: u32 = 1 << 22;
 
@@ -169,12 +162,12 @@ fn check_embedding(c: &Config, tensors: &[Tensor]) -> Result<()> {
         let what = format!("found {width}, but an embedding of shape {shape:?}");
         return Err(c.object.error("hidden_size", what));
     }
-    if n > MAX_VOCAB {
-        return Err(c.object.error("vocab_size", format!("found {n}, expected at most {MAX_VOCAB}")));
-    }
     if u64::from(n) > shape[1] {
         let what = format!("found {n}, expected at most the {} rows of the embedding", shape[1]);
         return Err(c.object.error("vocab_size", what));
+    }
+    if n > MAX_VOCAB {
+        return Err(c.object.error("vocab_size", format!("found {n}, expected at most {MAX_VOCAB}")));
     }
     Ok(())
 }

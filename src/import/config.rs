@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::arch::Family;
 use crate::json::{Object, SMALL};
-use crate::meaning::{self, Meaning};
+use crate::meaning::{self, Meaning, Meanings};
 use crate::{Error, Result};
 
 /// Layers, far beyond any known model: what is asked for by layer is bounded by it.
@@ -41,11 +40,30 @@ pub(crate) fn read(folder: &Path) -> Result<(Object, String)> {
     Ok((object, name))
 }
 
+/// What a family's class of transformers says of its config.json.
+#[derive(Clone, Copy)]
+pub(crate) struct Class {
+    /// `general.architecture`.
+    pub(crate) arch: &'static str,
+    /// The values of transformers where config.json lacks a key; JSON.
+    pub(crate) defaults: &'static str,
+    /// The same for a text model of this `model_type`, where a class may have several.
+    pub(crate) defaults_of: &'static [(&'static str, &'static str)],
+    /// The keys that the class knows, but for those of every class.
+    pub(crate) config: &'static [Meanings],
+    /// Kinds of rope scaling that can be said for this architecture.
+    pub(crate) rope: &'static [&'static str],
+    /// Whether layers with a window have settings of rotation apart from the others'.
+    pub(crate) rope_apart: bool,
+    /// Methods of `quantization_config` whose packed weights can be taken over.
+    pub(crate) packed: &'static [&'static str],
+}
+
 impl Config {
     /// Checks the meaning of every key to a family, and completes the config with the family's defaults: a key that is not
     /// there has its class's default, `null` is none. A `head_dim` of 0 in the defaults stands for the embedding over the
     /// heads.
-    pub(crate) fn new(folder: &Path, object: Object, family: &Family) -> Result<Config> {
+    pub(crate) fn new(folder: &Path, object: Object, family: &Class) -> Result<Config> {
         let mut object = object;
         let mut tied = object.bool("tie_word_embeddings")?;
         // What a folder of a model for images too says of its text model.
@@ -58,7 +76,7 @@ impl Config {
             tied = if tied.is_some() && inner.is_some() && tied != inner { None } else { tied.or(inner) };
             object.map.extend(inside.map);
         }
-        let Family { packed, .. } = *family;
+        let Class { packed, .. } = *family;
         if let Some(method) = object.object("quantization_config")?.map(|q| q.get("quant_method").cloned()) {
             if !packed.iter().any(|known| method.as_ref().is_some_and(|found| found == known)) {
                 let method = method.as_ref().map_or("of no method".to_owned(), crate::json::kind);
@@ -119,7 +137,7 @@ impl Config {
         Ok(config)
     }
     /// Checks that the rope scaling is one that the family's files can say.
-    fn check_rope(&self, family: &Family) -> Result<()> {
+    fn check_rope(&self, family: &Class) -> Result<()> {
         let kind = self.rope_type()?;
         if !family.rope.contains(&kind.as_str()) {
             let expected = family.rope.join(", ");

@@ -8,8 +8,8 @@
 mod error;
 mod json;
 mod safetensors;
-mod config;
 mod meaning;
+mod config;
 mod needed;
 mod tensor;
 mod keys;

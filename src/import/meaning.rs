@@ -230,7 +230,7 @@ pub(crate) fn check(object: &Object, family: &[Meanings]) -> Result<Vec<String>>
                 let values = parsed(values)?;
                 let values = values.as_array().map_or(&[][..], Vec::as_slice);
                 let first = values.first().map_or("none".to_owned(), named);
-                (!values.iter().any(|wanted| same(wanted, value))).then(|| (first, why))
+                (!values.iter().any(|wanted| same(wanted, value))).then_some((first, why))
             }
             Some(MustAllEqual(wanted, why)) => {
                 let wanted = parsed(wanted)?;

@@ -62,8 +62,6 @@ fn each_recipe_trains_on_its_data() {
         let said = fails(&refused, 1);
         assert!(said.contains("the run was started with"), "{}: {said}", recipe.name);
     }
-    let inspect = run(&["inspect", &folder.path("pose.gguf"), "--json"]).stdout;
-    assert!(inspect.contains(&(64 * 48).to_string()), "{inspect}");
 }
 
 #[test]
@@ -148,8 +146,7 @@ fn pose_takes_both_chunks_from_one_document() {
 fn shifted_sparse_attention_takes_samples_of_any_length() {
     let folder = Folder::new();
     for i in 1..14 {
-        std::fs::write(folder.file(&format!("texts/short-{i}.txt")), "rope yarn hemp"[..i].to_owned())
-            .unwrap();
+        std::fs::write(folder.file(&format!("texts/short-{i}.txt")), &"rope yarn hemp"[..i]).unwrap();
     }
     let all = ["--attention", "s2", "--batch", "8", "--steps", "3"];
     for (i, more) in [&["--packing", "truncate"][..], &["--ctx", "47"], &["--ctx", "5"], &["--ctx", "1"]]

@@ -112,10 +112,11 @@ fn what_makes_no_sense_is_refused() {
         assert!(out.code == code && out.stderr.contains(holds) && one_line, "{to} {more:?}: {out:?}");
     }
     std::fs::write(lab.path("text.txt"), "short").unwrap();
-    std::fs::write(lab.path("out.gguf"), "before").unwrap();
+    // Empty, so that an output may take its place.
+    std::fs::write(lab.path("out.gguf"), "").unwrap();
     let out = lab.run("out.gguf", &[]);
     assert!(out.code == 1 && out.stderr.contains("at least the 200 tokens of a window, found"), "{out:?}");
-    assert_eq!(std::fs::read(lab.path("out.gguf")).unwrap(), b"before");
+    assert_eq!(std::fs::read(lab.path("out.gguf")).unwrap(), b"");
     let files = std::fs::read_dir(lab.0.path()).unwrap().count();
     assert_eq!(files, 2, "a temporary file is left");
 }

@@ -44,7 +44,12 @@ fn cases() -> Vec<Case> {
     vec![
         case("rope --plot", "a.svg", &["rope", "pi:factor=2", "-m", "tiny.gguf", "--plot", "OUT"], true),
         case("rope --plot", "a.png", &["rope", "pi:factor=2", "-m", "tiny.gguf", "--plot", "OUT"], true),
-        case("rope --map", "a.svg", &["rope", "self-extend", "-m", "tiny.gguf", "--map", "OUT"], true),
+        case(
+            "rope --map",
+            "a.svg",
+            &["rope", "self-extend:group=4", "-m", "tiny.gguf", "--map", "OUT"],
+            true,
+        ),
         case(
             "attention",
             "a.png",

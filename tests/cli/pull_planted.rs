@@ -263,7 +263,8 @@ fn what_no_record_lists_is_not_removed() {
     assert!(hub.asked().is_empty(), "nothing was asked for: {:?}", hub.asked());
     // And with nothing in the way it arrives.
     let world = World::new();
-    whole(&hub, &shared.lock().unwrap().clone(), &world.models(), &[]);
+    let now = shared.lock().unwrap().clone();
+    whole(&hub, &now, &world.models(), &[]);
 }
 
 /// A working directory with a `models` folder, and the user's own folder of models with a model of a repository in it.

@@ -71,8 +71,22 @@ fn checkpoints_and_caches() {
     std::fs::create_dir_all(&folder).unwrap();
     let output = common::scratch("sparse-out.gguf");
     let tune = |more: &[&'static str], file: &str| {
-        let head =
-            ["finetune", "-q", "-m", m, "-d", str(&words), "--ctx", "32", "--steps", "1", "-o", str(&output)];
+        let head = [
+            "finetune",
+            "-q",
+            "-m",
+            m,
+            "-d",
+            str(&words),
+            "--ctx",
+            "32",
+            "--steps",
+            "1",
+            "--held-out",
+            "0",
+            "-o",
+            str(&output),
+        ];
         let args: Vec<&str> = head.iter().copied().chain(more.iter().copied()).chain([file]).collect();
         ropewalk(&args, b"")
     };

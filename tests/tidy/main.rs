@@ -58,8 +58,8 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
         &[
             &["error"],
             &["json"],
-            &["safetensors", "config"],
-            &["needed", "tensor"],
+            &["safetensors", "meaning"],
+            &["needed", "tensor", "config"],
             &["keys"],
             &["vocab"],
             &["general", "arch"],

@@ -191,8 +191,8 @@ fn sort<'a>(
             .tensor(target(base, &weight))
             .ok_or_else(|| bad(format!("is of {weight}, which {} has not", base.path().display())))?;
         let fits = match (side, &own.shape[..], &entry.shape[..]) {
-            (Some("lora_a"), [n_in, n_out], [rank, n]) => n == n_in && rank <= n_in.min(n_out),
-            (Some(_), [n_in, n_out], [n, rank]) => n == n_out && rank <= n_in.min(n_out),
+            (Some("lora_a"), [n_in, n_out], [rank, n]) => n == n_in && rank <= n_in.max(n_out),
+            (Some(_), [n_in, n_out], [n, rank]) => n == n_out && rank <= n_in.max(n_out),
             (Some(_), ..) => false,
             (None, own, found) => trimmed(own.iter().copied()).eq(&trimmed(found.iter().rev().copied())),
         };

@@ -146,7 +146,9 @@ mod tests {
             r"\w+\.q_proj",
             "^model.*q_proj",
         ];
-        written.map(|pattern| own.add(pattern).unwrap_or_else(|e| panic!("{pattern}: {e:?}")));
+        for pattern in written {
+            own.add(pattern).unwrap_or_else(|e| panic!("{pattern}: {e:?}"));
+        }
         assert_eq!(own.find("model.layers.7.self_attn.k_proj"), Some(0));
         assert_eq!(own.find("model.layers.1.mlp.up_proj"), Some(1));
         assert_eq!(own.find("model.norm"), None);

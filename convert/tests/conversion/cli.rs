@@ -119,7 +119,8 @@ fn help_and_completions_know_the_registries() {
 fn a_full_disk_is_one_line_and_leaves_the_old_file() {
     let dir = tempfile::tempdir().unwrap();
     let (tiny, out) = (tiny(dir.path()), dir.path().join("out.gguf"));
-    std::fs::write(&out, "before").unwrap();
+    gguf::Writer::new().write(&out).unwrap();
+    let before = std::fs::read(&out).unwrap();
     // A limit on file size stands in for the disk: writes fail as they do on a full one.
     let script = format!(
         "trap '' XFSZ; ulimit -f 256; exec {} --type f32 {} -o {} -q",
@@ -130,7 +131,7 @@ fn a_full_disk_is_one_line_and_leaves_the_old_file() {
     let done = Command::new("bash").args(["-c", &script]).output().unwrap();
     assert_eq!((done.status.code(), stderr(&done).lines().count()), (Some(1), 1), "{}", stderr(&done));
     assert!(stderr(&done).contains("out.gguf"), "{}", stderr(&done));
-    assert_eq!(std::fs::read(&out).unwrap(), b"before");
+    assert_eq!(std::fs::read(&out).unwrap(), before);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 

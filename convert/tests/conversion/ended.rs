@@ -85,15 +85,18 @@ fn killed_at_any_moment_it_leaves_the_old_file_or_the_new_one() {
     assert!(convert(&args).status.success());
     let whole = start.elapsed();
     let new = std::fs::read(&out).unwrap();
+    // An earlier output: a file of another kind is not replaced.
+    gguf::Writer::new().write(&out).unwrap();
+    let before = std::fs::read(&out).unwrap();
     let (mut n_new, mut n_littered) = (0, 0);
     for i in 0..n_kills {
-        std::fs::write(&out, "before").unwrap();
+        std::fs::write(&out, &before).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_convert")).args(args).spawn().unwrap();
         std::thread::sleep(whole * i / n_kills);
         child.kill().unwrap();
         child.wait().unwrap();
         let found = std::fs::read(&out).unwrap();
-        assert!(found == b"before" || found == new, "kill {i}: a part of {} bytes", found.len());
+        assert!(found == before || found == new, "kill {i}: a part of {} bytes", found.len());
         n_new += u32::from(found == new);
         n_littered += u32::from(names(dir.path()).len() > 2);
     }

@@ -220,7 +220,7 @@ fn what_a_lora_file_cannot_say_is_refused() {
         ("q_proj.lora_B.weight", "begins with"),
         ("base_model.model.model.layers.0.self_attn.q_proj.lora_B.default.weight", ""),
         ("base_model.model.model.layers.0.mlp.up_proj.modules_to_save.weight", "another shape"),
-        ("base_model.model.model.layers.0.self_attn.k_proj.lora_B.default.weight", "is the same as"),
+        ("base_model.model.model.layers.0.self_attn.o_proj.lora_B.default.weight", "is the same as"),
     ] {
         let folder = changed(dir.path(), |_| {}, |h| rename(h, to));
         match part {

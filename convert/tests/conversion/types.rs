@@ -218,11 +218,12 @@ fn progress_is_told_and_cancelling_leaves_nothing() {
         let (report, (done, total)) = until(u64::MAX, |control| lab.to(dtype, control));
         report.unwrap();
         assert!(done == total && total > 0, "{done} of {total}");
-        std::fs::write(lab.path("out"), b"before").unwrap();
+        gguf::Writer::new().write(&lab.path("out")).unwrap();
+        let before = std::fs::read(lab.path("out")).unwrap();
         let error = until(100_000, |control| lab.to(dtype, control)).0.unwrap_err();
         assert!(matches!(error, Error::Interrupted), "{error}");
         assert_eq!(lab.files(), ["in.gguf", "out.gguf"]);
-        assert_eq!(std::fs::read(lab.path("out")).unwrap(), b"before");
+        assert_eq!(std::fs::read(lab.path("out")).unwrap(), before);
     }
     let shape = Shape::named("llama-tiny").unwrap();
     let path = lab.path("random");

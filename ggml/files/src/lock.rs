@@ -79,10 +79,6 @@ impl Lock {
     }
 }
 
-fn not_a_file(path: &Path) -> Error {
-    Error::new(path, io::Error::new(ErrorKind::InvalidInput, "is not a regular file"))
-}
-
 /// The right to read a folder while nobody holds its [`Lock`]. Nothing is written there, so the folder may be somebody
 /// else's, or on a medium that cannot be written. Where nobody has left the file of a lock there is none to take:
 /// a process that takes it later is not seen, and whoever reads must bear files that change.

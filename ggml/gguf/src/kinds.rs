@@ -47,7 +47,6 @@ fn general_type(head: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::Writer;
 
     #[test]

@@ -53,7 +53,7 @@ fn requests_may_fail() {
     }
     let errors = starve(1 << 18, || gguf::parse(&keys.0));
     assert!(errors.len() == 1 && errors[0].starts_with("number of keys: cannot allocate"), "{errors:?}");
-    let tensor = Bytes::header(3, 1, 0).tensor("some.weight", &[N], F32, 0).zeros(4 * N as usize + 64);
+    let tensor = Bytes::header(3, 1, 0).tensor("some.weight", &[N], 0, 0).zeros(4 * N as usize + 64);
     std::fs::write(&path, &tensor.0).unwrap();
     let file = gguf::File::open(&path).unwrap();
     let errors = starve(1 << 16, || file.floats(&file.tensors()[0]));

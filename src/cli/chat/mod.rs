@@ -118,7 +118,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             }
             Err(e) => {
                 failed += 1;
-                super::report(&super::one_line(&format!("{e:#}")));
+                super::report(&super::in_a_line(&e));
             }
         }
     }

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_core::hparams::Hparams;
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::error::shown;
 use crate::keys::Keys;
 use crate::meaning::{Meaning, Meanings};
@@ -95,6 +95,21 @@ pub(crate) struct Family {
     pub(crate) packed: &'static [&'static str],
     /// Says that no space is put before a text.
     pub(crate) no_space_prefix: bool,
+}
+
+impl Family {
+    /// The part that its config.json is read by.
+    pub(crate) fn class(&self) -> Class {
+        Class {
+            arch: self.arch,
+            defaults: self.defaults,
+            defaults_of: self.defaults_of,
+            config: self.config,
+            rope: self.rope,
+            rope_apart: self.rope_apart,
+            packed: self.packed,
+        }
+    }
 }
 
 /// A tensor on its way.

@@ -131,7 +131,7 @@ fn bounds_hold_for_components_together() {
             v["pre_tokenizer"] = json!({"type": "Metaspace", "replacement": "_"});
             v["decoder"] = json!({"type": "Sequence", "decoders": vec![json!({"type": "Fuse"}); 60]});
         },
-        "decoder.decoders[57]: found more than 64 components",
+        "decoder.decoders[56]: found more than 64 components",
     );
     refused(
         |v| v["pre_tokenizer"] = several(vec![json!({"type": "ByteLevel", "add_prefix_space": true}); 5]),

@@ -153,10 +153,10 @@ impl Pattern for &Cut {
         match self {
             Cut::Text(text) => literal(text, inside),
             Cut::Regex { regex, place } => {
-                let found = regex.find_iter(inside).map(|found| found.map(|m| (m.start(), m.end())));
                 let mut out = Vec::new();
-                for range in found {
-                    out.push(range.map_err(|e| format!("{place}: {e}"))?);
+                for found in regex.find_iter(inside) {
+                    let found = found.map_err(|e| format!("{place}: {e}"))?;
+                    out.push((found.start(), found.end()));
                 }
                 pieces(inside, out.into_iter())
                     .ok_or_else(|| format!("{place}: finds matches that overlap").into())

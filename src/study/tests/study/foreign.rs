@@ -167,7 +167,8 @@ mod unix {
     }
 
     /// Everything that may stand in the place of a file.
-    fn impostors(path: &Path, study: &Study) -> Vec<(&'static str, Box<dyn Fn()>)> {
+    type Impostor = (&'static str, Box<dyn Fn()>);
+    fn impostors(path: &Path, study: &Study) -> Vec<Impostor> {
         let (path, private, folder) = (path.to_owned(), study.at("private"), study.at("good"));
         let link = |to: PathBuf| {
             let path = path.clone();
