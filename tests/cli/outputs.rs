@@ -53,7 +53,20 @@ fn cases() -> Vec<Case> {
         case(
             "attention",
             "a.png",
-            &["attention", "-m", "tiny.gguf", "-f", "texts/0.txt", "--ctx", "100", "-o", "OUT", "MODEL"],
+            &[
+                "attention",
+                "-m",
+                "tiny.gguf",
+                "-f",
+                "texts/0.txt",
+                "--ctx",
+                "100",
+                "--distance",
+                "50",
+                "-o",
+                "OUT",
+                "MODEL",
+            ],
             true,
         ),
         case(
@@ -65,7 +78,20 @@ fn cases() -> Vec<Case> {
         case(
             "imatrix",
             "i.gguf",
-            &["imatrix", "-m", "tiny.gguf", "-f", "texts/0.txt", "--ctx", "100", "-o", "OUT", "MODEL"],
+            &[
+                "imatrix",
+                "-m",
+                "tiny.gguf",
+                "-f",
+                "texts/0.txt",
+                "--ctx",
+                "100",
+                "--distance",
+                "50",
+                "-o",
+                "OUT",
+                "MODEL",
+            ],
             true,
         ),
         case(
