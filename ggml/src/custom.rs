@@ -210,7 +210,7 @@ unsafe extern "C" fn run<T>(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, node
 }
 
 /// `n` words of a node's memory, zeroed: before a node runs nobody has written them, and memory without values must not be
-/// borrowed. Some stay as they are here, as those of rows of a group that there are not.
+/// borrowed. Some stay as they are here, such as those of a group's missing rows.
 ///
 /// # Safety
 /// The words are there for `'a`, aligned, and this thread's alone.

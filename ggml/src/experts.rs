@@ -1,6 +1,6 @@
 //! Mixtures of experts: a router's choice, products with the weights of the experts chosen, and their gradients.
 //!
-//! ggml aborts on an expert that there is not, and on the CPU sorts what is no number by undefined behaviour. So indices
+//! ggml aborts on an index past the last expert, and on the CPU sorts what is no number by undefined behaviour. So indices
 //! come from [`Builder::top_k`] alone, as [`Chosen`]. ggml's product rounds activations to 8 bits, as libllama does; that
 //! for training, and its transpose, are ops of our own, in floats: tokens are grouped by expert, and each thread
 //! dequantises a part of one expert's weight at a time, so no stack is ever in memory as floats.

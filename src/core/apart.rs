@@ -1,4 +1,4 @@
-//! Work on bytes from strangers in a process of its own, under limits.
+//! Work on bytes from strangers in a separate process, under limits.
 //!
 //! A process that gets no memory is ended by the allocator, and a panic in somebody else's code ends a thread. Whoever
 //! does not trust bytes has them worked on by another process: [`Apart`] says how to start it and how much it may

@@ -1,7 +1,7 @@
 //! The contents of an unfinished folder: names that a record lists, written before the first of them is fetched.
 //!
 //! Nothing else may lie in the folder. What does is somebody else's: it is named and left alone, and nothing is
-//! fetched beside it.
+//! fetched next to it.
 
 use std::collections::BTreeSet;
 use std::fs;

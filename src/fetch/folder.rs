@@ -98,7 +98,7 @@ pub fn pull_folder(
     if is_there(&path)? {
         return check_present(repo, &path, control);
     }
-    // What is in the way is said before anything is asked for.
+    // Report what is in the way before asking for anything.
     Origin::check_place(&path)?;
     let mut contents = Contents::open(dir, name, repo)?;
     let listing = list(hub, repo, dir, control)?;

@@ -3,7 +3,7 @@
 //! They are in the folder `.partial` of the target folder, under names that are made from the source and the
 //! target's name alone. What is known of the contents is a record inside a file, never part of a name.
 //!
-//! So others know these names, too, and an archive or another user may have put something there. The folder has to be
+//! So others know these names as well, and an archive or another user may have put something there. The folder has to be
 //! this user's and no link; what is opened in it is a regular file of this user under one name, and only such files
 //! are written, renamed or removed.
 

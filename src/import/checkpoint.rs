@@ -54,7 +54,7 @@ impl Checkpoint {
                 format!("found \"{}\", which cannot be imported; known: {}", shown(&class), known.join(" "));
             object.error("architectures", what)
         })?;
-        let config = Config::new(folder, object, &family.class())?;
+        let config = Config::new(folder, object, &family.class)?;
         let files = Tensors::open(folder)?;
         let mut keys = Keys::new(family.arch);
         keys.plain("general.architecture", family.arch);
@@ -172,7 +172,7 @@ fn check_embedding(c: &Config, tensors: &[Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// What is said of keys that nothing knows.
+/// The message about unknown keys.
 fn unknown_keys(c: &Config) -> Vec<String> {
     const MOST: usize = 12;
     let Config { unknown, .. } = c;

@@ -43,8 +43,6 @@ pub(crate) fn read(folder: &Path) -> Result<(Object, String)> {
 /// What a family's class of transformers says of its config.json.
 #[derive(Clone, Copy)]
 pub(crate) struct Class {
-    /// `general.architecture`.
-    pub(crate) arch: &'static str,
     /// The values of transformers where config.json lacks a key; JSON.
     pub(crate) defaults: &'static str,
     /// The same for a text model of this `model_type`, where a class may have several.
@@ -55,15 +53,30 @@ pub(crate) struct Class {
     pub(crate) rope: &'static [&'static str],
     /// Whether layers with a window have settings of rotation apart from the others'.
     pub(crate) rope_apart: bool,
+    /// Whether YaRN's ramp may begin and end between pairs (`truncate: false`).
+    pub(crate) uncut_ramp: bool,
     /// Methods of `quantization_config` whose packed weights can be taken over.
     pub(crate) packed: &'static [&'static str],
+}
+
+impl Class {
+    /// A class without peculiarities, for the others to say how they differ.
+    pub(crate) const PLAIN: Class = Class {
+        defaults: "{}",
+        defaults_of: &[],
+        config: &[],
+        rope: &["default", "linear", "yarn"],
+        rope_apart: false,
+        uncut_ramp: false,
+        packed: &[],
+    };
 }
 
 impl Config {
     /// Checks the meaning of every key to a family, and completes the config with the family's defaults: a key that is not
     /// there has its class's default, `null` is none. A `head_dim` of 0 in the defaults stands for the embedding over the
     /// heads.
-    pub(crate) fn new(folder: &Path, object: Object, family: &Class) -> Result<Config> {
+    pub(crate) fn new(folder: &Path, object: Object, class: &Class) -> Result<Config> {
         let mut object = object;
         let mut tied = object.bool("tie_word_embeddings")?;
         // What a folder of a model for images too says of its text model.
@@ -76,26 +89,25 @@ impl Config {
             tied = if tied.is_some() && inner.is_some() && tied != inner { None } else { tied.or(inner) };
             object.map.extend(inside.map);
         }
-        let Class { packed, .. } = *family;
         if let Some(method) = object.object("quantization_config")?.map(|q| q.get("quant_method").cloned()) {
-            if !packed.iter().any(|known| method.as_ref().is_some_and(|found| found == known)) {
+            if !class.packed.iter().any(|known| method.as_ref().is_some_and(|found| found == known)) {
                 let method = method.as_ref().map_or("of no method".to_owned(), crate::json::kind);
                 let what = format!("found weights quantised by {method}, expected F32, F16 or BF16");
                 return Err(object.error("quantization_config", what));
             }
         }
-        let unknown = meaning::check(&object, family.config)?;
+        let unknown = meaning::check(&object, class.config)?;
         if object.u32("head_dim")? == Some(0) {
             return Err(object.error("head_dim", "found 0, expected at least 1"));
         }
         let kind = object.string("model_type")?.unwrap_or_default();
         let defaults =
-            family.defaults_of.iter().find(|(of, _)| *of == kind).map_or(family.defaults, |(_, d)| d);
+            class.defaults_of.iter().find(|(of, _)| *of == kind).map_or(class.defaults, |(_, d)| d);
         let defaults: Map<String, Value> =
             serde_json::from_str(defaults).map_err(|e| Error::Invalid(format!("defaults: {e}")))?;
         let heads_of_width = defaults.get("head_dim").is_some_and(|v| v == 0);
         for (key, value) in defaults {
-            // A class with a scaling of its own takes either name in place of it.
+            // A class with a fixed scaling takes either name in place of it.
             let given = match key.as_str() {
                 "rope_parameters" => object.get(&key).or(object.get("rope_scaling")).is_some(),
                 "num_experts" | "num_local_experts" => {
@@ -131,29 +143,29 @@ impl Config {
                 object.error("num_hidden_layers", format!("found {found}, expected at most {MAX_LAYERS}"))
             );
         }
-        let (rope, sliding_theta) = rope(&object, family.rope_apart)?;
+        let (rope, sliding_theta) = rope(&object, class.rope_apart)?;
         let config = Config { folder: folder.to_owned(), object, rope, sliding_theta, unknown, tied };
-        config.check_rope(family)?;
+        config.check_rope(class)?;
         Ok(config)
     }
     /// Checks that the rope scaling is one that the family's files can say.
-    fn check_rope(&self, family: &Class) -> Result<()> {
+    fn check_rope(&self, class: &Class) -> Result<()> {
         let kind = self.rope_type()?;
-        if !family.rope.contains(&kind.as_str()) {
-            let expected = family.rope.join(", ");
+        if !class.rope.contains(&kind.as_str()) {
+            let expected = class.rope.join(", ");
             let what = format!("found rope scaling {:?}, expected {expected}", crate::error::shown(&kind));
             return Err(self.object.error("rope_scaling", what));
         }
         let partial = self.rope.f64("partial_rotary_factor")?.unwrap_or(1.0);
-        let used = matches!(meaning::of(family.config, "partial_rotary_factor"), Some(Meaning::Used));
+        let used = matches!(meaning::of(class.config, "partial_rotary_factor"), Some(Meaning::Used));
         if !used && partial != 1.0 {
             let what =
                 format!("found {partial}, expected 1: every dimension of a head is rotated in this class");
             return Err(self.object.error("partial_rotary_factor", what));
         }
-        // YaRN's ramp. gpt-oss has no other, and a note says what that means.
+        // gpt-oss has no other ramp than the uncut one, and a note says what that means.
         let cut = self.rope.bool("truncate")?.unwrap_or(true);
-        if kind == "yarn" && !cut && family.arch != "gpt-oss" {
+        if kind == "yarn" && !cut && !class.uncut_ramp {
             let what = "found false, expected true: YaRN's ramp begins and ends at whole pairs here, as in llama.cpp";
             return Err(self.object.error("truncate", what));
         }
@@ -207,7 +219,7 @@ fn one_number(object: &Object, a: &str, b: &str) -> Result<()> {
 }
 
 /// Settings of rotation, in one place for all ways in which config files state them: `rope_parameters` of
-/// transformers 5, for all layers or (`apart`) for each kind, or `rope_scaling` with keys beside it, which goes first
+/// transformers 5, for all layers or (`apart`) for each kind, or `rope_scaling` with keys next to it, which goes first
 /// (`RotaryEmbeddingConfigMixin` of transformers).
 fn rope(config: &Object, apart: bool) -> Result<(Object, Option<f64>)> {
     let (full_name, sliding_name) = ("full_attention", "sliding_attention");

@@ -48,7 +48,7 @@ const GENERATION: Meaning = Irrelevant("for sampling, which generation_config.js
 const TOKENS: Meaning =
     Irrelevant("the tokenizer's files come first; where they are silent, its reader takes it");
 const IMAGES: Meaning = Irrelevant("for images, which are left out");
-const WINDOWS: &str = "the class has no layers with a window of their own";
+const WINDOWS: &str = "the class has no windowed layers";
 
 /// Keys of every class.
 pub(crate) const COMMON: Meanings = &[
@@ -75,7 +75,7 @@ pub(crate) const COMMON: Meanings = &[
         "partial_rotary_factor",
         MustEqual("[1.0]", "every dimension of a head is rotated in this architecture"),
     ),
-    ("per_layer_config", MustEqual("[null]", "layers with numbers of their own cannot be imported")),
+    ("per_layer_config", MustEqual("[null]", "layers with different numbers cannot be imported")),
     ("is_encoder_decoder", MustEqual("[false]", "only decoders can be imported")),
     ("add_cross_attention", MustEqual("[false]", "only decoders can be imported")),
     ("pruned_heads", MustEqual("[{}]", "heads that were removed cannot be imported")),
@@ -192,10 +192,7 @@ pub(crate) const FOREIGN: Meanings = &[
     ("num_experts_per_tok", MustEqual("[null, 0]", "the class has no experts")),
     ("num_experts_per_token", MustEqual("[null, 0]", "the class has no experts")),
     ("moe_intermediate_size", MustEqual("[null]", "the class has no experts")),
-    (
-        "shared_expert_intermediate_size",
-        MustEqual("[null, 0]", "the class has no expert beside the chosen ones"),
-    ),
+    ("shared_expert_intermediate_size", MustEqual("[null, 0]", "the class has no shared expert")),
     (
         "norm_topk_prob",
         MustEqual("[true]", "the class always scales the chosen experts' weights to a sum of 1"),

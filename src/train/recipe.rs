@@ -234,7 +234,7 @@ pub static RECIPES: &[Recipe] = &[
         train: &["all"],
         source: "README and train.py of the released code (llama/), for LLaMA 7B: 8 GPUs of 2 sequences, 8 \
                  accumulated, 3 % warm-up, a cosine that stops at 0.4 of a period; betas and clipping are the \
-                 defaults of Hugging Face's trainer. Texts are joined by EOS. Its weight decay acts on norms, too, \
+                 defaults of Hugging Face's trainer. Texts are joined by EOS. Its weight decay also acts on norms, \
                  whose class that trainer does not know; here it leaves them alone. It trains all parameters, which \
                  --train all does not do here under landmark attention. The controlled study (LCEG) trains it by its \
                  own recipe: lceg-code with --attention landmark --rope plain --ctx 512",

@@ -1,4 +1,4 @@
-//! `ropewalk finetune --recipe`: the data of the papers, what replaces it, and what is said where it cannot be.
+//! `ropewalk finetune --recipe`: the data of the papers, the options that replace it, and errors.
 
 use crate::common::program::{run, run_in, Output};
 use crate::finetune::{fails, Folder};
@@ -159,7 +159,7 @@ fn shifted_sparse_attention_takes_samples_of_any_length() {
     }
 }
 
-/// Stages take a recipe's data, too, and go on with it.
+/// Stages also take a recipe's data, and go on with it.
 #[test]
 fn stages_have_the_data_of_a_recipe() {
     let folder = Folder::new();

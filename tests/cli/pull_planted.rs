@@ -9,7 +9,7 @@ use super::hub::{names, sum, Hub, SOURCE};
 use super::pull_folder::{hub, whole, Repository, REPO};
 use crate::common::program::{finish, Output};
 
-/// A models folder, and beside it what a stranger would like to have overwritten, emptied or made.
+/// A models folder, and next to it what a stranger would like to have overwritten, emptied or made.
 struct World(tempfile::TempDir);
 
 impl World {

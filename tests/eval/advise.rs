@@ -66,7 +66,7 @@ fn the_report_names_what_the_file_declares() {
     let own = report.declared.clone().expect("it was measured");
     assert!(own.starts_with("yarn:factor=4,"), "{own}");
     let rows: Vec<_> = report.results.iter().filter(|row| row.rope == own).collect();
-    // Whatever its perplexity is, it looks for passkeys, too.
+    // Whatever its perplexity is, it also looks for passkeys.
     assert!(rows.len() == 1 && rows[0].ppl_beyond.is_some() && rows[0].passkeys.is_some(), "{report:?}");
     let text = report.text();
     assert!(text.contains(&format!("declared  {own}: the model as it ships")), "{text}");

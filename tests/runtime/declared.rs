@@ -1,5 +1,5 @@
 //! Models whose files declare a scaling, under reach methods whose window no token of the text is beyond: the logits are
-//! those of the file itself, which libllama has, too; and so are those of a file that such a method was written into.
+//! those of the file itself, as libllama has them; and so are those of a file that such a method was written into.
 
 use std::path::{Path, PathBuf};
 

@@ -143,7 +143,7 @@ fn longce_has_a_short_context_at_every_context() {
 }
 
 /// The default weighs something below 4,096 tokens; what can weigh nothing is refused; what happens to weigh nothing
-/// is said.
+/// is reported.
 #[test]
 fn longce_without_weights_is_no_silence() {
     let world = World::new("longce-silent");

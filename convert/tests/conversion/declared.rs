@@ -67,7 +67,7 @@ fn scaling_keys(path: &Path) -> Vec<(String, Value)> {
 }
 
 /// Every method, written into every file, opens as a session of the file under it: at the context of the conversion, and
-/// where it keeps what the file declares at others, too.
+/// where it also keeps what the file declares at other lengths.
 #[test]
 fn what_is_written_is_what_a_session_computes() {
     for (about, keys) in files() {

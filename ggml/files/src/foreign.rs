@@ -222,7 +222,7 @@ pub fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-const LINK: &str = "is a symbolic link, expected a file or folder of its own";
+const LINK: &str = "is a symbolic link, expected a regular file or folder";
 
 fn refused(why: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, why)

@@ -37,7 +37,7 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Checks that at `path` is a folder, no link to one, that belongs to the user whom files made beside it belong to.
+/// Checks that at `path` is a folder, no link to one, owned by the user who owns the files made next to it.
 ///
 /// # Errors
 /// Another thing is there, or nothing.

@@ -27,7 +27,7 @@ fn held(bytes: usize) {
 }
 
 // SAFETY: every call is passed on to the system's allocator as it came, or answered with null, which says that it
-// failed; beside that only numbers are kept.
+// failed; otherwise only numbers are kept.
 unsafe impl GlobalAlloc for Scarce {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if refused(layout.size()) {

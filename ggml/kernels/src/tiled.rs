@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    /// Whatever an output covers, nothing is written beyond the floats that there are, nor beside pairs of tiles.
+    /// Whatever an output covers, nothing is written past its last float, or outside pairs of tiles.
     #[test]
     fn rows_beyond_the_floats_are_refused() {
         if !available() {

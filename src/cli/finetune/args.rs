@@ -401,7 +401,7 @@ impl Args {
     }
 }
 
-/// The path of a chart beside `plot` (`NAME.lengths.svg`); `plot` itself without an end.
+/// The path of a chart next to `plot` (`NAME.lengths.svg`); `plot` itself without an end.
 pub(super) fn chart(plot: &Path, end: &str) -> PathBuf {
     let extension = plot.extension().unwrap_or_default().to_string_lossy().into_owned();
     match end {

@@ -16,7 +16,7 @@ pub(super) struct Own<'a> {
     pub(super) spec: Result<Spec, RopeError>,
     /// The scaling of the standard keys, if they have any.
     keys: Result<Option<Part>, RopeError>,
-    /// The same as specs may spell it: as declared, with its defaults, and as plans show it beside a reach method.
+    /// The same as specs may spell it: as declared, with its defaults, and as plans show it with a reach method.
     spellings: Vec<Part>,
     /// Whether the planned spec has the declared frequencies: it names none, or the same.
     kept: bool,
@@ -233,7 +233,7 @@ impl<'a> Own<'a> {
         if let Some(part) = self.part(Axis::Frequency, layer)? {
             self.apply(part, layer, &mut own)?;
         }
-        // A reach method before it may have scaled queries and keys, too.
+        // A reach method before it may also have scaled queries and keys.
         let same_scale = (plan.mscale / before.mscale - own.mscale).abs() <= 1e-12 * own.mscale;
         let q_scale = |p: &LayerPlan| (p.q_log_base, p.temperature, p.q_factor);
         let same_queries = before.scales_queries() || q_scale(plan) == q_scale(&own);

@@ -1,6 +1,6 @@
 //! Cohere's Command R7B: no rotation in layers without a window (`conversion/command_r.py`).
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::MustEqual, Meaning::Used, Meanings, NO_BIASES, SILU, TIED};
 use crate::vocab::Kinds;
@@ -11,12 +11,15 @@ use super::{standard, windows, Family, Place, Target, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["Cohere2ForCausalLM"],
     arch: "cohere2",
-    defaults: r#"{"hidden_size": 8192, "intermediate_size": 22528, "layer_norm_eps": 1e-05, "logit_scale": 0.0625,
-        "max_position_embeddings": 8192, "num_attention_heads": 64, "num_hidden_layers": 40,
-        "sliding_window": 4096, "sliding_window_pattern": 4, "tie_word_embeddings": true,
-        "vocab_size": 256000, "rope_theta": 10000.0, "head_dim": 0}"#,
-    config: &[CONFIG],
-    rope: &["default"],
+    class: Class {
+        defaults: r#"{"hidden_size": 8192, "intermediate_size": 22528, "layer_norm_eps": 1e-05, "logit_scale": 0.0625,
+            "max_position_embeddings": 8192, "num_attention_heads": 64, "num_hidden_layers": 40,
+            "sliding_window": 4096, "sliding_window_pattern": 4, "tie_word_embeddings": true,
+            "vocab_size": 256000, "rope_theta": 10000.0, "head_dim": 0}"#,
+        config: &[CONFIG],
+        rope: &["default"],
+        ..Class::PLAIN
+    },
     keys,
     place,
     vocab: |_| Ok(Kinds::Bpe),

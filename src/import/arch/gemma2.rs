@@ -1,6 +1,6 @@
 //! Gemma 2 (`conversion/gemma.py`).
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{
     Meaning::Irrelevant, Meaning::MustEqual, Meaning::Used, Meanings, CAUSAL, NO_BIASES, RMS, TIED,
@@ -21,12 +21,15 @@ pub(super) const NORMS: &[(&str, &str)] = &[
 pub(super) static FAMILY: Family = Family {
     classes: &["Gemma2ForCausalLM"],
     arch: "gemma2",
-    defaults: r#"{"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "head_dim": 256,
-        "hidden_size": 2304, "intermediate_size": 9216, "max_position_embeddings": 8192,
-        "num_attention_heads": 8, "num_hidden_layers": 26, "num_key_value_heads": 4,
-        "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "sliding_window": 4096,
-        "tie_word_embeddings": true, "vocab_size": 256000, "rope_theta": 10000.0}"#,
-    config: &[GEMMA, CONFIG],
+    class: Class {
+        defaults: r#"{"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "head_dim": 256,
+            "hidden_size": 2304, "intermediate_size": 9216, "max_position_embeddings": 8192,
+            "num_attention_heads": 8, "num_hidden_layers": 26, "num_key_value_heads": 4,
+            "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "sliding_window": 4096,
+            "tie_word_embeddings": true, "vocab_size": 256000, "rope_theta": 10000.0}"#,
+        config: &[GEMMA, CONFIG],
+        ..Class::PLAIN
+    },
     names: NORMS,
     keys,
     place,

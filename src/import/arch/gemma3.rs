@@ -1,6 +1,6 @@
 //! Gemma 3, its text model (`conversion/gemma.py`).
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Irrelevant, Meaning::Used, Meanings};
 use crate::tensor::{Change, Rows};
@@ -12,13 +12,16 @@ use super::{gemma2, standard, windows, Family, Place, Target, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
     arch: "gemma3",
-    defaults: r#"{"head_dim": 256, "hidden_size": 2304, "intermediate_size": 9216, "max_position_embeddings": 131072,
-        "num_attention_heads": 8, "num_hidden_layers": 26, "num_key_value_heads": 4,
-        "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "sliding_window": 4096,
-        "sliding_window_pattern": 6, "tie_word_embeddings": true, "vocab_size": 262208,
-        "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0}"#,
-    config: &[gemma2::GEMMA, CONFIG],
-    rope_apart: true,
+    class: Class {
+        defaults: r#"{"head_dim": 256, "hidden_size": 2304, "intermediate_size": 9216, "max_position_embeddings": 131072,
+            "num_attention_heads": 8, "num_hidden_layers": 26, "num_key_value_heads": 4,
+            "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "sliding_window": 4096,
+            "sliding_window_pattern": 6, "tie_word_embeddings": true, "vocab_size": 262208,
+            "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0}"#,
+        config: &[gemma2::GEMMA, CONFIG],
+        rope_apart: true,
+        ..Class::PLAIN
+    },
     names: gemma2::NORMS,
     keys,
     place,

@@ -1,7 +1,7 @@
 //! gpt-oss (`conversion/gpt_oss.py`): experts stacked, rows of gate and up in turn; their weights in MXFP4 as OpenAI
 //! publishes them, or as floats with inputs and outputs exchanged, as transformers keeps them.
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Irrelevant, Meaning::MustEqual, Meaning::Used, Meanings, RMS};
 use crate::tensor::{Rows, Values};
@@ -13,19 +13,23 @@ use super::{standard, windows, Family, Place, Target, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["GptOssForCausalLM"],
     arch: "gpt-oss",
-    defaults: r#"{"head_dim": 64, "hidden_size": 2880, "intermediate_size": 2880, "max_position_embeddings": 131072,
-        "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 36,
-        "num_key_value_heads": 8, "num_local_experts": 128, "rms_norm_eps": 1e-05, "sliding_window": 128,
-        "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "tie_word_embeddings": false, "vocab_size": 201088,
-        "rope_theta": 150000.0, "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
-        "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}}"#,
-    config: &[CONFIG],
+    class: Class {
+        defaults: r#"{"head_dim": 64, "hidden_size": 2880, "intermediate_size": 2880, "max_position_embeddings": 131072,
+            "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 36,
+            "num_key_value_heads": 8, "num_local_experts": 128, "rms_norm_eps": 1e-05, "sliding_window": 128,
+            "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "tie_word_embeddings": false, "vocab_size": 201088,
+            "rope_theta": 150000.0, "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
+            "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}}"#,
+        config: &[CONFIG],
+        packed: &["mxfp4"],
+        uncut_ramp: true,
+        ..Class::PLAIN
+    },
     names: &[
         ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
         ("model.layers.{}.mlp.router", "blk.{}.ffn_gate_inp"),
         ("model.layers.{}.self_attn.sinks", "blk.{}.attn_sinks.weight"),
     ],
-    packed: &["mxfp4"],
     keys,
     place,
     vocab: |_| Ok(Kinds::Bpe),
@@ -34,7 +38,7 @@ pub(super) static FAMILY: Family = Family {
 
 const CONFIG: Meanings = &[
     ("attention_bias", MustEqual("[true]", "attention always has biases in this architecture")),
-    ("hidden_act", Irrelevant("the class has an activation of its own")),
+    ("hidden_act", Irrelevant("the class has a fixed activation")),
     ("layer_types", Used),
     ("num_experts", Used),
     ("num_experts_per_tok", Used),

@@ -2,7 +2,7 @@
 
 use ropewalk_core::hparams::keys::GELU;
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::error::shown;
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Irrelevant, Meaning::MustEqual, Meaning::Used, Meanings};
@@ -15,11 +15,14 @@ use super::{standard, Family, Place, Target, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["GPTNeoXForCausalLM"],
     arch: "gptneox",
-    defaults: r#"{"hidden_size": 6144, "intermediate_size": 24576, "layer_norm_eps": 1e-05,
-        "max_position_embeddings": 2048, "num_attention_heads": 64, "num_hidden_layers": 44,
-        "rotary_pct": 0.25, "tie_word_embeddings": false, "use_parallel_residual": true,
-        "vocab_size": 50432}"#,
-    config: &[CONFIG],
+    class: Class {
+        defaults: r#"{"hidden_size": 6144, "intermediate_size": 24576, "layer_norm_eps": 1e-05,
+            "max_position_embeddings": 2048, "num_attention_heads": 64, "num_hidden_layers": 44,
+            "rotary_pct": 0.25, "tie_word_embeddings": false, "use_parallel_residual": true,
+            "vocab_size": 50432}"#,
+        config: &[CONFIG],
+        ..Class::PLAIN
+    },
     names: &[
         ("gpt_neox.embed_in", "token_embd"),
         ("gpt_neox.final_layer_norm", "output_norm"),

@@ -1,6 +1,6 @@
 //! IBM Granite 3: Llama with factors on embedding, attention, residual and logits (`conversion/granite.py`).
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Used, Meanings, RMS, SILU};
 use crate::vocab::Kinds;
@@ -11,12 +11,15 @@ use super::{llama, standard, Family, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["GraniteForCausalLM"],
     arch: "granite",
-    defaults: r#"{"attention_multiplier": 1.0, "embedding_multiplier": 1.0, "hidden_size": 4096,
-        "intermediate_size": 11008, "logits_scaling": 1.0, "max_position_embeddings": 2048,
-        "num_attention_heads": 32, "num_hidden_layers": 32, "residual_multiplier": 1.0,
-        "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "vocab_size": 32000, "rope_theta": 10000.0}"#,
-    config: &[CONFIG],
-    rope: llama::ROPE,
+    class: Class {
+        defaults: r#"{"attention_multiplier": 1.0, "embedding_multiplier": 1.0, "hidden_size": 4096,
+            "intermediate_size": 11008, "logits_scaling": 1.0, "max_position_embeddings": 2048,
+            "num_attention_heads": 32, "num_hidden_layers": 32, "residual_multiplier": 1.0,
+            "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "vocab_size": 32000, "rope_theta": 10000.0}"#,
+        config: &[CONFIG],
+        rope: llama::ROPE,
+        ..Class::PLAIN
+    },
     biases: llama::BIASES,
     keys,
     place: llama::place,

@@ -2,7 +2,7 @@
 
 use ropewalk_core::hparams::Hparams;
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Irrelevant, Meaning::Used, Meanings, RMS, SILU};
 use crate::tensor::{Change, Rows};
@@ -14,11 +14,14 @@ use super::{standard, windows, Family, Place, Target, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["LlamaForCausalLM", "LLaMAForCausalLM"],
     arch: "llama",
-    defaults: r#"{"hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 2048,
-        "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-06,
-        "tie_word_embeddings": false, "vocab_size": 32000, "rope_theta": 10000.0, "head_dim": 0}"#,
-    config: &[CONFIG],
-    rope: ROPE,
+    class: Class {
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 2048,
+            "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-06,
+            "tie_word_embeddings": false, "vocab_size": 32000, "rope_theta": 10000.0, "head_dim": 0}"#,
+        config: &[CONFIG],
+        rope: ROPE,
+        ..Class::PLAIN
+    },
     biases: BIASES,
     keys,
     place,
@@ -32,9 +35,7 @@ pub(super) static FAMILY: Family = Family {
 pub(super) static MISTRAL: Family = Family {
     classes: &["MistralForCausalLM"],
     arch: "llama",
-    defaults: MISTRAL_DEFAULTS,
-    config: &[MISTRAL_CONFIG],
-    rope: ROPE,
+    class: Class { defaults: MISTRAL_DEFAULTS, config: &[MISTRAL_CONFIG], rope: ROPE, ..Class::PLAIN },
     biases: BIASES,
     keys: windowed,
     place,

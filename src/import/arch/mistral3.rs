@@ -1,6 +1,6 @@
 //! Ministral 3: Llama with YaRN and an attention temperature (`conversion/mistral3.py`).
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Used, Meanings};
 use crate::vocab::Kinds;
@@ -11,9 +11,12 @@ use super::{llama, standard, Family, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["Ministral3ForCausalLM"],
     arch: "mistral3",
-    defaults: DEFAULTS,
-    config: &[CONFIG, llama::MISTRAL_CONFIG],
-    rope: llama::ROPE,
+    class: Class {
+        defaults: DEFAULTS,
+        config: &[CONFIG, llama::MISTRAL_CONFIG],
+        rope: llama::ROPE,
+        ..Class::PLAIN
+    },
     biases: llama::BIASES,
     keys,
     place: llama::place,
@@ -27,10 +30,13 @@ pub(super) static FAMILY: Family = Family {
 pub(super) static WITH_IMAGES: Family = Family {
     classes: &["Mistral3ForConditionalGeneration"],
     arch: "mistral3",
-    defaults: llama::MISTRAL_DEFAULTS,
-    defaults_of: &[("ministral3", DEFAULTS)],
-    config: &[CONFIG, llama::MISTRAL_CONFIG],
-    rope: llama::ROPE,
+    class: Class {
+        defaults: llama::MISTRAL_DEFAULTS,
+        defaults_of: &[("ministral3", DEFAULTS)],
+        config: &[CONFIG, llama::MISTRAL_CONFIG],
+        rope: llama::ROPE,
+        ..Class::PLAIN
+    },
     biases: llama::BIASES,
     keys,
     place: llama::place,

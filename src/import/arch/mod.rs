@@ -31,7 +31,7 @@ use ropewalk_core::hparams::Hparams;
 use crate::config::{Class, Config};
 use crate::error::shown;
 use crate::keys::Keys;
-use crate::meaning::{Meaning, Meanings};
+use crate::meaning::Meaning;
 use crate::safetensors::{Stored, Tensors};
 use crate::tensor::{Change, Rows, Tensor, Values};
 use crate::vocab::Kinds;
@@ -67,16 +67,8 @@ pub(crate) struct Family {
     pub(crate) classes: &'static [&'static str],
     /// `general.architecture`.
     pub(crate) arch: &'static str,
-    /// The values of transformers where config.json lacks a key; JSON.
-    pub(crate) defaults: &'static str,
-    /// The same for a text model of this `model_type`, where a class may have several.
-    pub(crate) defaults_of: &'static [(&'static str, &'static str)],
-    /// The keys that the class knows, but for those of every class.
-    pub(crate) config: &'static [Meanings],
-    /// Kinds of rope scaling that can be said for this architecture.
-    pub(crate) rope: &'static [&'static str],
-    /// Whether layers with a window have settings of rotation apart from the others'.
-    pub(crate) rope_apart: bool,
+    /// How its config.json is read.
+    pub(crate) class: Class,
     /// Flags for biases, each with the ending of a tensor that is there if it is true.
     pub(crate) biases: &'static [(&'static str, &'static str)],
     /// Names of tensors, without `.weight` or `.bias`, that are not those of [`NAMES`]; `{}` is the layer.
@@ -91,25 +83,8 @@ pub(crate) struct Family {
     pub(crate) extra: fn(&Config, &mut Keys) -> Result<Vec<Tensor>>,
     /// Where its vocabulary is looked for.
     pub(crate) vocab: fn(&Config) -> Result<Kinds>,
-    /// Methods of `quantization_config` whose packed weights can be taken over.
-    pub(crate) packed: &'static [&'static str],
     /// Says that no space is put before a text.
     pub(crate) no_space_prefix: bool,
-}
-
-impl Family {
-    /// The part that its config.json is read by.
-    pub(crate) fn class(&self) -> Class {
-        Class {
-            arch: self.arch,
-            defaults: self.defaults,
-            defaults_of: self.defaults_of,
-            config: self.config,
-            rope: self.rope,
-            rope_apart: self.rope_apart,
-            packed: self.packed,
-        }
-    }
 }
 
 /// A tensor on its way.
@@ -153,11 +128,7 @@ pub(crate) const NAMES: &[(&str, &str)] = &[
 const PLAIN: Family = Family {
     classes: &[],
     arch: "",
-    defaults: "{}",
-    defaults_of: &[],
-    config: &[],
-    rope: &["default", "linear", "yarn"],
-    rope_apart: false,
+    class: Class::PLAIN,
     biases: &[],
     names: &[],
     keys: standard::keys,
@@ -165,7 +136,6 @@ const PLAIN: Family = Family {
     change: |_, _, _| Change::NONE,
     extra: |_, _| Ok(Vec::new()),
     vocab: |_| Ok(Kinds::SentencepieceOrBpe),
-    packed: &[],
     no_space_prefix: false,
 };
 
@@ -181,7 +151,7 @@ pub fn classes() -> impl Iterator<Item = &'static str> {
 
 /// The meaning of a key of config.json to a class; `None` where it does not know the key.
 pub fn meaning(class: &str, key: &str) -> Option<Meaning> {
-    crate::meaning::of(of(class)?.config, key)
+    crate::meaning::of(of(class)?.class.config, key)
 }
 
 /// The family of a class.

@@ -2,7 +2,7 @@
 
 use gguf::Value;
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Used, Meanings, NO_BIASES, RMS, SILU};
 use crate::vocab::Kinds;
@@ -13,10 +13,13 @@ use super::{standard, windows, Family, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["Olmo2ForCausalLM"],
     arch: "olmo2",
-    defaults: r#"{"hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 2048,
-        "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-05,
-        "tie_word_embeddings": false, "vocab_size": 50304, "rope_theta": 10000.0}"#,
-    config: &[CONFIG],
+    class: Class {
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 2048,
+            "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-05,
+            "tie_word_embeddings": false, "vocab_size": 50304, "rope_theta": 10000.0}"#,
+        config: &[CONFIG],
+        ..Class::PLAIN
+    },
     names: NAMES,
     vocab: |_| Ok(Kinds::Bpe),
     ..PLAIN
@@ -24,13 +27,16 @@ pub(super) static FAMILY: Family = Family {
 
 pub(super) static OLMO3: Family = Family {
     classes: &["Olmo3ForCausalLM"],
-    defaults: r#"{"hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 2048,
-        "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-05, "sliding_window": 4096,
-        "tie_word_embeddings": false, "vocab_size": 50304, "rope_theta": 500000.0}"#,
-    config: &[CONFIG, OLMO3_CONFIG],
-    rope_apart: true,
     keys,
     arch: "olmo2",
+    class: Class {
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 2048,
+            "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-05, "sliding_window": 4096,
+            "tie_word_embeddings": false, "vocab_size": 50304, "rope_theta": 500000.0}"#,
+        config: &[CONFIG, OLMO3_CONFIG],
+        rope_apart: true,
+        ..Class::PLAIN
+    },
     names: NAMES,
     vocab: |_| Ok(Kinds::Bpe),
     ..PLAIN

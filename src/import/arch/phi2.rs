@@ -1,6 +1,6 @@
 //! Phi 1.5 and 2 (`conversion/phi.py`).
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::MustEqual, Meaning::Used, Meanings};
 use crate::vocab::Kinds;
@@ -11,11 +11,14 @@ use super::{gptneox, standard, Family, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["PhiForCausalLM"],
     arch: "phi2",
-    defaults: r#"{"hidden_size": 2048, "intermediate_size": 8192, "layer_norm_eps": 1e-05,
-        "max_position_embeddings": 2048, "num_attention_heads": 32, "num_hidden_layers": 24,
-        "tie_word_embeddings": false, "vocab_size": 51200, "rope_theta": 10000.0,
-        "hidden_act": "gelu_new", "partial_rotary_factor": 0.5}"#,
-    config: &[CONFIG],
+    class: Class {
+        defaults: r#"{"hidden_size": 2048, "intermediate_size": 8192, "layer_norm_eps": 1e-05,
+            "max_position_embeddings": 2048, "num_attention_heads": 32, "num_hidden_layers": 24,
+            "tie_word_embeddings": false, "vocab_size": 51200, "rope_theta": 10000.0,
+            "hidden_act": "gelu_new", "partial_rotary_factor": 0.5}"#,
+        config: &[CONFIG],
+        ..Class::PLAIN
+    },
     names: &[
         ("model.final_layernorm", "output_norm"),
         ("model.layers.{}.self_attn.dense", "blk.{}.attn_output"),

@@ -1,6 +1,6 @@
 //! Phi 3, 3.5 and 4: fused tensors, and LongRoPE's two tables of factors (`conversion/phi.py`).
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::json::{Object, SMALL};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Used, Meanings, RMS, SILU};
@@ -13,12 +13,15 @@ use super::{gptneox, windows, Family, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["Phi3ForCausalLM"],
     arch: "phi3",
-    defaults: r#"{"hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096,
-        "num_attention_heads": 32, "num_hidden_layers": 32, "original_max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "vocab_size": 32064, "rope_theta": 10000.0,
-        "partial_rotary_factor": 1.0}"#,
-    config: &[CONFIG],
-    rope: &["default", "longrope", "su", "yarn"],
+    class: Class {
+        defaults: r#"{"hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096,
+            "num_attention_heads": 32, "num_hidden_layers": 32, "original_max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "vocab_size": 32064, "rope_theta": 10000.0,
+            "partial_rotary_factor": 1.0}"#,
+        config: &[CONFIG],
+        rope: &["default", "longrope", "su", "yarn"],
+        ..Class::PLAIN
+    },
     names: &[
         ("model.layers.{}.self_attn.qkv_proj", "blk.{}.attn_qkv"),
         ("model.layers.{}.mlp.gate_up_proj", "blk.{}.ffn_up"),

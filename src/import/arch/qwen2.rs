@@ -1,6 +1,6 @@
 //! Qwen 2 and 2.5 (`conversion/qwen.py`).
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Irrelevant, Meaning::Used, Meanings, RMS, SILU};
 use crate::Result;
@@ -10,12 +10,15 @@ use super::{standard, windows, Family, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["Qwen2ForCausalLM"],
     arch: "qwen2",
-    defaults: r#"{"hidden_size": 4096, "intermediate_size": 22016, "max_position_embeddings": 32768,
-        "max_window_layers": 28, "num_attention_heads": 32, "num_hidden_layers": 32,
-        "num_key_value_heads": 32, "rms_norm_eps": 1e-06, "sliding_window": 4096,
-        "tie_word_embeddings": false, "use_sliding_window": false, "vocab_size": 151936,
-        "rope_theta": 10000.0}"#,
-    config: &[WINDOWS, CONFIG],
+    class: Class {
+        defaults: r#"{"hidden_size": 4096, "intermediate_size": 22016, "max_position_embeddings": 32768,
+            "max_window_layers": 28, "num_attention_heads": 32, "num_hidden_layers": 32,
+            "num_key_value_heads": 32, "rms_norm_eps": 1e-06, "sliding_window": 4096,
+            "tie_word_embeddings": false, "use_sliding_window": false, "vocab_size": 151936,
+            "rope_theta": 10000.0}"#,
+        config: &[WINDOWS, CONFIG],
+        ..Class::PLAIN
+    },
     keys,
     ..PLAIN
 };

@@ -7,7 +7,7 @@
 use gguf::{Array, Value};
 use ropewalk_core::hparams::Hparams;
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Irrelevant, Meaning::Used, Meanings, NO_BIASES, RMS, SILU};
 use crate::tensor::{Change, Rows, Values};
@@ -19,13 +19,16 @@ use super::{standard, windows, Family, Place, Target, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
     arch: "qwen35",
-    defaults: r#"{"full_attention_interval": 4, "head_dim": 256, "hidden_size": 4096, "intermediate_size": 12288,
-        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
-        "linear_num_value_heads": 32, "linear_value_head_dim": 128, "max_position_embeddings": 32768,
-        "num_attention_heads": 16, "num_hidden_layers": 32, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
-        "tie_word_embeddings": false, "vocab_size": 248320, "rope_theta": 10000.0,
-        "partial_rotary_factor": 0.25}"#,
-    config: &[CONFIG],
+    class: Class {
+        defaults: r#"{"full_attention_interval": 4, "head_dim": 256, "hidden_size": 4096, "intermediate_size": 12288,
+            "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32, "linear_value_head_dim": 128, "max_position_embeddings": 32768,
+            "num_attention_heads": 16, "num_hidden_layers": 32, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+            "tie_word_embeddings": false, "vocab_size": 248320, "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.25}"#,
+        config: &[CONFIG],
+        ..Class::PLAIN
+    },
     names: NAMES,
     keys,
     place,

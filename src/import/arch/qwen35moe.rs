@@ -1,7 +1,7 @@
 //! Qwen 3.5 and 3.6 with experts, their text models: the delta-nets of [`qwen35`](super::qwen35), the experts of
 //! [`qwen3moe`](super::qwen3moe), and one that is shared (`conversion/qwen.py`, `Qwen3_5MoeTextModel`).
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::MustEqual, Meaning::Used, Meanings};
 use crate::tensor::Rows;
@@ -13,14 +13,17 @@ use super::{qwen35, qwen3moe, Family, Place, Target, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
     arch: "qwen35moe",
-    defaults: r#"{"full_attention_interval": 4, "head_dim": 256, "hidden_size": 2048, "linear_conv_kernel_dim": 4,
-        "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
-        "linear_value_head_dim": 128, "max_position_embeddings": 32768, "moe_intermediate_size": 512,
-        "num_attention_heads": 16, "num_experts": 256, "num_experts_per_tok": 8, "num_hidden_layers": 40,
-        "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "shared_expert_intermediate_size": 512,
-        "tie_word_embeddings": false, "vocab_size": 248320, "rope_theta": 10000.0,
-        "partial_rotary_factor": 0.25}"#,
-    config: &[qwen35::CONFIG, CONFIG],
+    class: Class {
+        defaults: r#"{"full_attention_interval": 4, "head_dim": 256, "hidden_size": 2048, "linear_conv_kernel_dim": 4,
+            "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+            "linear_value_head_dim": 128, "max_position_embeddings": 32768, "moe_intermediate_size": 512,
+            "num_attention_heads": 16, "num_experts": 256, "num_experts_per_tok": 8, "num_hidden_layers": 40,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "shared_expert_intermediate_size": 512,
+            "tie_word_embeddings": false, "vocab_size": 248320, "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.25}"#,
+        config: &[qwen35::CONFIG, CONFIG],
+        ..Class::PLAIN
+    },
     names: NAMES,
     keys,
     place,

@@ -2,7 +2,7 @@
 
 use ropewalk_core::hparams::keys::EXPERT_WEIGHTS_NORM;
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::MustEqual, Meaning::Used, Meanings, NO_BIASES, RMS, SILU};
 use crate::tensor::{Rows, Values};
@@ -14,12 +14,15 @@ use super::{standard, windows, Family, Place, Target, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["Qwen3MoeForCausalLM"],
     arch: "qwen3moe",
-    defaults: r#"{"hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 32768,
-        "moe_intermediate_size": 768, "norm_topk_prob": false, "num_attention_heads": 32,
-        "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 24, "num_key_value_heads": 4,
-        "rms_norm_eps": 1e-06, "sliding_window": 4096, "tie_word_embeddings": false,
-        "use_sliding_window": false, "vocab_size": 151936, "rope_theta": 10000.0}"#,
-    config: &[CONFIG],
+    class: Class {
+        defaults: r#"{"hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 32768,
+            "moe_intermediate_size": 768, "norm_topk_prob": false, "num_attention_heads": 32,
+            "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 24, "num_key_value_heads": 4,
+            "rms_norm_eps": 1e-06, "sliding_window": 4096, "tie_word_embeddings": false,
+            "use_sliding_window": false, "vocab_size": 151936, "rope_theta": 10000.0}"#,
+        config: &[CONFIG],
+        ..Class::PLAIN
+    },
     names: &[("model.layers.{}.mlp.gate", "blk.{}.ffn_gate_inp")],
     keys,
     place,

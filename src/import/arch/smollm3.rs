@@ -1,7 +1,7 @@
 //! SmolLM3: Llama without rotation in every fourth layer, which llama.cpp knows by itself
 //! (`conversion/llama.py`).
 
-use crate::config::Config;
+use crate::config::{Class, Config};
 use crate::json::kind;
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Used, Meanings, RMS, SILU};
@@ -13,12 +13,15 @@ use super::{llama, standard, windows, Family, PLAIN};
 pub(super) static FAMILY: Family = Family {
     classes: &["SmolLM3ForCausalLM"],
     arch: "smollm3",
-    defaults: r#"{"hidden_size": 2048, "intermediate_size": 11008, "max_position_embeddings": 32768,
-        "no_rope_layer_interval": 4, "num_attention_heads": 16, "num_hidden_layers": 36,
-        "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "tie_word_embeddings": true,
-        "use_sliding_window": false, "vocab_size": 128256, "rope_theta": 2000000.0}"#,
-    config: &[CONFIG],
-    rope: llama::ROPE,
+    class: Class {
+        defaults: r#"{"hidden_size": 2048, "intermediate_size": 11008, "max_position_embeddings": 32768,
+            "no_rope_layer_interval": 4, "num_attention_heads": 16, "num_hidden_layers": 36,
+            "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "tie_word_embeddings": true,
+            "use_sliding_window": false, "vocab_size": 128256, "rope_theta": 2000000.0}"#,
+        config: &[CONFIG],
+        rope: llama::ROPE,
+        ..Class::PLAIN
+    },
     biases: llama::BIASES,
     keys,
     place: llama::place,

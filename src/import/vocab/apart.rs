@@ -1,4 +1,4 @@
-//! The engine in a process of its own: a second line behind the bounds of components.
+//! The engine in a separate process: a second line of defence behind the bounds of components.
 
 use std::borrow::Cow;
 use std::io::{Read, Write};
@@ -46,7 +46,7 @@ pub(super) fn answer(folder: &Path, helper: &Helper, question: Question) -> Resu
     }
 }
 
-/// A program that runs tokenizers in a process of its own, see [`serve`].
+/// A program that runs tokenizers in a separate process, see [`serve`].
 #[derive(Debug, Clone)]
 pub struct Helper(Apart);
 

@@ -1,5 +1,5 @@
 //! Files that declare a scaling, by each of their standard keys, under every method: what of it is kept, restored or
-//! replaced, and what is said of it.
+//! replaced, and how they are described.
 
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
 use ropewalk::rope::{Axis, Method, Plan, Spec, METHODS};
@@ -38,7 +38,7 @@ fn keys(kind: &str, factor: Option<f64>, original: Option<usize>) -> RopeScaling
 }
 
 /// A file, how its declaration begins as a spec (`None`: nothing is declared), and what it computes in a context: the
-/// frequencies and the magnitude, by formulas of their own.
+/// frequencies and the magnitude, by independent formulas.
 struct Declared {
     hp: Hparams,
     spec: Option<&'static str>,
@@ -311,7 +311,7 @@ fn keep_short_gives_the_model_as_the_file_declares_it() {
             }
         }
     }
-    // Beside another method each part stands for itself.
+    // With another method each part stands for itself.
     let [_, _, yarn, ..] = files();
     for spec in [
         "ntk:factor=64,keep-short=true+dca:chunk=48,local=8",

@@ -21,7 +21,7 @@ fn the_last_of_many_maps_is_named() {
         let cut = map(&last);
         std::fs::File::options().write(true).open(&last).unwrap().set_len(0).unwrap();
         let [byte] = std::hint::black_box(cut.bytes()).array(cut.len() - 1).unwrap();
-        unreachable!("read {byte}, beside {} maps", parts.len());
+        unreachable!("read {byte}, with {} maps", parts.len());
     }
     let folder = tempfile::tempdir().unwrap();
     for name in ["part", "last"] {

@@ -1,5 +1,5 @@
 //! Readers of each type. Functions that take or give registers must be inlined into one that has AVX2: that is all that is
-//! asked of who calls those that are unsafe. Bytes and parts that there are not panic.
+//! asked of whoever calls the unsafe ones. An index past the bytes or parts panics.
 
 use std::arch::x86_64::*;
 

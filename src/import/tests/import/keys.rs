@@ -46,7 +46,7 @@ impl Case {
         std::fs::write(self.folder.file("config.json"), Value::Object(config.clone()).to_string()).unwrap();
         self.folder.open().map(|c| format!("{:?}\n{:?}", c.metadata(), c.tensors()))
     }
-    /// The keys that the class knows beside those of every class, with their defaults.
+    /// The keys that the class knows in addition to those of every class, with their defaults.
     fn keys(&self) -> Config {
         known()["classes"][&self.class]["keys"].as_object().unwrap().clone()
     }
@@ -84,7 +84,7 @@ fn every_key_of_every_class_has_a_meaning() {
                 }
                 Some(Meaning::Used) => {}
             }
-            // What is taken where nothing is said must be a value that is accepted.
+            // The default must be a value that is accepted.
             if let (Some(Meaning::MustEqual(values, _)), Some(default)) = (meaning(class, key), keys.get(key))
             {
                 let values: Vec<Value> = serde_json::from_str(values).unwrap();
@@ -288,7 +288,7 @@ fn what_other_classes_know_is_refused_unless_it_changes_nothing() {
             let error = case.outcome(&with(&case.config, &[(key, changed.clone())])).expect_err(key);
             let wanted = if *key == "quantization_config" { "quantization_config: found" } else { key };
             assert!(error.contains(wanted) && error.contains("expected"), "{}: {key}: {error}", case.name);
-            // Another name for the number of experts, beside which it contradicts.
+            // Another name for the number of experts, which contradicts the first.
             let contradicts = *key == "num_local_experts" && case.config.contains_key("num_experts");
             if !contradicts && !matches!(meaning(&case.class, key), Some(Meaning::MustEqual(..))) {
                 let accepted = case.outcome(&with(&case.config, &[(key, neutral.clone())]));
@@ -312,7 +312,7 @@ fn no_rope_scaling_is_dropped() {
                "original_max_position_embeddings": 64}),
         json!({"rope_type": "proportional", "partial_rotary_factor": 0.5}),
     ];
-    // Ministral 3 has numbers of its own among the settings, and is refused without them.
+    // Ministral 3 needs more numbers among the settings, and is refused without them.
     for case in Case::of_each_class().filter(|case| case.name != "ministral3") {
         let bare = [("rope_parameters", json!("-")), ("rope_scaling", json!({"rope_type": "default"}))];
         let plain = case.outcome(&with(&case.config, &bare)).unwrap_or_else(|e| panic!("{}: {e}", case.name));

@@ -190,7 +190,7 @@ fn added(part: &Part<'_>, normalizers: Option<&Normalizers>) -> Result<Vec<Added
     for part in part.items(MAX_ADDED)? {
         let content = part.needs("content", "a string")?;
         if content.text()?.is_empty() {
-            // The crate leaves it out, too.
+            // The crate leaves it out as well.
             continue;
         }
         let text = content.short(MAX_ADDED_BYTES)?;

@@ -123,7 +123,7 @@ fn a_likelihood_beyond_all_measure_is_named_in_every_folder() {
         }
         fs::write(&path, cell.to_string()).unwrap();
         refused(&study, &path, "nll of a bucket: expected -0.01 to 230.0");
-        // In the study's own folder, and in that of a merge, it is said as well.
+        // The study's folder and that of a merge report it as well.
         let said = study.run("bad", &mut Fake::default(), "1/1").unwrap_err().to_string();
         assert!(said.contains(path.to_str().unwrap()), "{said}");
         let said = merge(&[study.at("good")], &study.at("bad"), &find).unwrap_err().to_string();
@@ -227,7 +227,7 @@ mod unix {
             }
         };
         mode(0o555);
-        // Root writes there all the same, so that nothing is written is looked at, too.
+        // Root can write there all the same, so also check that nothing was written.
         let stamp = || fs::metadata(study.at("bad")).unwrap().modified().unwrap();
         let was = stamp();
         let merged = merge(&[study.at("bad"), study.at("good")], &study.at("out"), &find);

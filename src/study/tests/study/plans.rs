@@ -189,7 +189,7 @@ fn a_recipe_is_what_it_comes_to_and_not_its_words() {
     drop(Folder::open(&folder, &read(&b).unwrap(), &Rates).unwrap());
     let other = read(&with("\"--lr=0.0002\"")).unwrap();
     assert!(Folder::open(&folder, &other, &Rates).unwrap_err().to_string().contains("another methods"));
-    // What is no option of a recipe is said when the plan is read, with the line.
+    // An unknown recipe option is an error when the plan is read, with its line.
     let said = read(&with("\"--log\", \"thesis.tex\"")).unwrap_err().to_string();
     assert!(said.contains("line 28: args: expected --lr X, found --log thesis.tex"), "{said}");
 }
