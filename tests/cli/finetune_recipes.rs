@@ -192,7 +192,7 @@ fn what_makes_no_sense_beside_a_recipe_is_said() {
         assert_eq!(plan["ctx"], 512, "{}", recipe.name);
     }
     let cases: [(&[&str], i32, &str); 8] = [
-        (&["--recipe", "utk"], 1, "--data-method none leaves it out"),
+        (&["--recipe", "utk", "--knot-tokens", "#1"], 1, "--data-method none leaves it out"),
         (&["--recipe", "utk", "--doc-mask"], 2, "--doc-mask: --data-method utk-80 mixes documents"),
         (
             &["--recipe", "utk", "--eod-mask-loss=false"],

@@ -128,7 +128,10 @@ fn stages_that_cannot_be_are_said_in_one_line() {
             stage("attention = \"s3\""),
             "attention: expected full, s2, s2:group=N or landmark:block=N, found \"s3\"",
         ),
-        (stage("schedule = \"step\""), "schedule: expected one of constant, linear, cosine, found \"step\""),
+        (
+            stage("schedule = \"step\""),
+            "schedule: expected one of constant, linear, cosine, cosine-part, found \"step\"",
+        ),
         (stage("warmup-shape = \"x\""), "warmup-shape: expected one of linear, log"),
         (stage("rank = 4"), "line 4: unknown field `rank`"),
         (stage("lr = \"fast\""), "line 4: invalid type"),
