@@ -221,12 +221,12 @@ impl KvCache {
         let (mut bytes, mut rows) = (Vec::new(), Vec::new());
         for (index, (held, row)) in self.tensors().enumerate() {
             bytes.clear();
-            bytes.resize(self.n_end() * row, 0);
+            resize(&mut bytes, self.n_end() * row)?;
             match held {
                 Held::StartValues => continue,
                 Held::Keys | Held::Values => self.store.read(index, 0, &mut bytes)?,
                 Held::StartKeys => {
-                    rows.resize(self.starts.n_end() * row, 0);
+                    resize(&mut rows, self.starts.n_end() * row)?;
                     self.store.read(index, 0, &mut rows)?;
                     for (from, cell) in rows.chunks_exact(row).zip(self.starts.all()) {
                         if let Some(at) = place.get(cell) {
@@ -251,25 +251,27 @@ impl KvCache {
         mut f: impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         self.clear();
-        let (places, starts): (Vec<usize>, Vec<Cell>) = self.first_positions(cells).unzip();
-        if starts.len() > self.layout.n_starts {
-            let (most, found) = (self.layout.n_starts, starts.len());
+        let (most, found) = (self.layout.n_starts, self.first_positions(cells).count());
+        if found > most {
             let what = format!("first positions: expected at most {most} cells, found {found}");
             return Err(ggml::Error::Argument(what).into());
         }
+        let (places, starts): (Vec<usize>, Vec<Cell>) = self.first_positions(cells).unzip();
         let (mut bytes, mut rows) = (Vec::new(), Vec::new());
         let tensors: Vec<(Held, usize)> = self.tensors().collect();
         for (index, (held, row)) in tensors.into_iter().enumerate() {
             // Values of first positions are some of those just read.
             if held != Held::StartValues {
-                bytes.resize(cells.len() * row, 0);
+                resize(&mut bytes, cells.len() * row)?;
                 f(&mut bytes)?;
             }
             match held {
                 Held::Keys | Held::Values => self.store.write(index, 0, &bytes)?,
                 Held::StartKeys | Held::StartValues => {
-                    rows.clear();
-                    places.iter().for_each(|at| rows.extend_from_slice(&bytes[at * row..][..row]));
+                    resize(&mut rows, places.len() * row)?;
+                    for (to, at) in rows.chunks_exact_mut(row).zip(&places) {
+                        to.copy_from_slice(&bytes[at * row..][..row]);
+                    }
                     self.store.write(index, 0, &rows)?;
                 }
             }
@@ -285,4 +287,16 @@ impl KvCache {
         let end = self.layout.end;
         cells.iter().copied().enumerate().filter(move |(_, cell)| cell.seqs != 0 && cell.pos < end)
     }
+}
+
+/// Makes `bytes` `n` long, with zeros where it grows.
+fn resize(bytes: &mut Vec<u8>, n: usize) -> Result<(), ggml::Error> {
+    let refused = |_| ggml::Error::OutOfMemory {
+        device: "cpu".into(),
+        bytes: n,
+        what: "the rows of a cache between it and a file".into(),
+    };
+    bytes.try_reserve_exact(n.saturating_sub(bytes.len())).map_err(refused)?;
+    bytes.resize(n, 0);
+    Ok(())
 }

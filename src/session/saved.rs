@@ -178,6 +178,11 @@ impl SavedSession {
         &self.attachment
     }
 
+    /// The attachment itself: a copy of one of many megabytes may not fail.
+    pub(super) fn take_attachment(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.attachment)
+    }
+
     pub(super) fn io(&self, e: std::io::Error) -> Error {
         Error::Ggml(ggml::Error::io(&self.path, e))
     }

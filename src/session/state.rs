@@ -103,7 +103,7 @@ impl Session<'_> {
     pub fn restore(&mut self, path: &Path) -> Result<Vec<u8>> {
         let mut saved = SavedSession::open(path)?;
         self.restore_from(&mut saved)?;
-        Ok(saved.attachment().to_vec())
+        Ok(saved.take_attachment())
     }
 
     /// Restores a file that was opened before, for its rope method, its context or its attachment.
@@ -244,8 +244,9 @@ impl Session<'_> {
         // Each sequence's tokens must have exactly one cell for each of their positions, but for what may be
         // evicted.
         for (seq, tokens) in tokens.iter().enumerate() {
-            let mut positions: Vec<i32> =
-                cells.iter().filter(|c| c.seqs & (1 << seq) != 0).map(|c| c.pos).collect();
+            let of_seq = || cells.iter().filter(|c| c.seqs & (1 << seq) != 0).map(|c| c.pos);
+            let mut positions = files::memory::room(of_seq().count()).map_err(|e| format!("cells: {e}"))?;
+            positions.extend(of_seq());
             positions.sort_unstable();
             let n = self.model.n_positions(tokens.len()) as i32;
             let once =

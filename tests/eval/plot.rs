@@ -60,8 +60,11 @@ fn files_are_written_whole_and_replaced() {
     for (name, chart) in charts() {
         for (extension, magic) in [("svg", &b"<svg"[..]), ("png", b"\x89PNG\r\n\x1a\n")] {
             let path = dir.path().join(format!("{name}.{extension}"));
-            std::fs::write(&path, "old").expect("writable");
+            std::fs::write(&path, "somebody else's").expect("writable");
+            chart.write(&path).expect_err("it was replaced");
+            std::fs::remove_file(&path).expect("it is there");
             chart.write(&path).expect("a chart");
+            chart.write(&path).expect("the same again");
             let bytes = std::fs::read(&path).expect("the chart");
             assert!(bytes.starts_with(magic), "{name}.{extension}");
             if extension == "svg" {

@@ -62,6 +62,17 @@ fn hostile_values_are_refused_by_key() {
         ("ropewalk.rope.spec", text("harpe:bases=1/2/3"), "harpe"),
         ("ropewalk.rope.spec", text(""), "ropewalk.rope.spec"),
         ("split.count", Value::U16(3), "split"),
+        ("ropewalk.windows", u(8), "ropewalk.windows: expected an array of integers"),
+        ("ropewalk.windows", text("8"), "ropewalk.windows: expected an array of integers"),
+        (
+            "ropewalk.windows",
+            Value::Array(Array::F32(vec![8.0])),
+            "ropewalk.windows: expected an array of integers",
+        ),
+        ("ropewalk.windows", Value::Array(Array::I32(vec![-1])), "ropewalk.windows"),
+        ("ropewalk.windows", Value::Array(Array::U32(vec![])), "expected 1 entries, one per layer, found 0"),
+        ("ropewalk.windows", Value::Array(Array::U32(vec![8; 4096])), "found 4096"),
+        ("ropewalk.windows", Value::Array(Array::U64(vec![u64::MAX])), "18446744073709551615"),
     ]
     .into_iter()
     .enumerate()
