@@ -26,10 +26,11 @@ fn listed(folder: &Path) -> Vec<String> {
 fn assert_fails(w: Writer<'_>, needle: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.gguf");
-    std::fs::write(&path, "before").unwrap();
+    // A model as far as it is looked at, so that it could be replaced.
+    std::fs::write(&path, "GGUF before").unwrap();
     let e = w.write(&path).unwrap_err().to_string();
     assert!(e.contains(needle) && e.contains("out.gguf") && !e.contains('\n'), "{e}");
-    assert_eq!(std::fs::read(&path).unwrap(), b"before");
+    assert_eq!(std::fs::read(&path).unwrap(), b"GGUF before");
     assert_eq!(listed(folder.path()), ["out.gguf"]);
 }
 

@@ -353,6 +353,8 @@ fn damaged_importance_matrices_are_refused() {
     ] {
         let e = Imatrix::open(&lab.written("bad.gguf", w)).unwrap_err().to_string();
         assert!(e.contains(part) && e.contains("bad.gguf") && !e.contains('\n'), "{e}");
+        // One of another kind would not replace it.
+        std::fs::remove_file(lab.path("bad.gguf")).unwrap();
     }
     let imatrix = Some(Imatrix::open(&lab.written("short.gguf", pair(&[1.0; 128], &[1.0]))).unwrap());
     let p = QuantizeParams { imatrix, ..QuantizeParams::new(Mixture::named("q4_k_m").unwrap()) };
