@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use convert::random::{write, Shape};
+use ropewalk::DType;
+
 use super::finetune::Folder;
 use crate::common::program::{run, run_in, run_with, Output};
 
@@ -23,22 +26,8 @@ const fn case(name: &'static str, out: &'static str, args: &'static [&'static st
 }
 
 const MODEL: [&str; 5] = ["--device", "cpu", "-t", "1", "-q"];
-const TRAIN: [&str; 14] = [
-    "-m",
-    "tiny.gguf",
-    "-d",
-    "texts",
-    "--ctx",
-    "48",
-    "--block",
-    "20",
-    "--steps",
-    "1",
-    "--device",
-    "cpu",
-    "-t",
-    "1",
-];
+const TRAIN: [&str; 12] =
+    ["-d", "texts", "--ctx", "48", "--block", "20", "--steps", "1", "--device", "cpu", "-t", "1"];
 
 fn cases() -> Vec<Case> {
     vec![
@@ -154,7 +143,7 @@ fn cases() -> Vec<Case> {
             true,
         ),
         case("finetune -o", "l.gguf", &["finetune", "TRAIN", "-o", "OUT"], true),
-        case("finetune --train all", "m.gguf", &["finetune", "TRAIN", "--train", "all", "-o", "OUT"], true),
+        case("finetune --train all", "m.gguf", &["finetune", "FLOATS", "--train", "all", "-o", "OUT"], true),
         case("finetune --log", "thesis.tex", &["finetune", "TRAIN", "-o", "l.gguf", "--log", "OUT"], true),
         case("finetune --plot", "p.png", &["finetune", "TRAIN", "-o", "l.gguf", "--plot", "OUT"], true),
         case("finetune --cache", "t.tokens", &["finetune", "TRAIN", "-o", "l.gguf", "--cache", "OUT"], true),
@@ -175,13 +164,21 @@ fn cases() -> Vec<Case> {
     ]
 }
 
+/// With a model that can be trained whole as well.
+fn folder() -> Folder {
+    let folder = Folder::new();
+    write(&Shape::named("llama-tiny").unwrap(), DType::F32, 7, &folder.file("floats.gguf")).unwrap();
+    folder
+}
+
 fn call(folder: &Folder, args: &[&str], out: &str) -> Output {
     let mut all = Vec::new();
     for arg in args {
         match *arg {
             "OUT" => all.push(out),
             "MODEL" => all.extend(MODEL),
-            "TRAIN" => all.extend(TRAIN),
+            "TRAIN" => all.extend([&TRAIN[..], &["-m", "tiny.gguf"]].concat()),
+            "FLOATS" => all.extend([&TRAIN[..], &["-m", "floats.gguf"]].concat()),
             other => all.push(other),
         }
     }
@@ -215,7 +212,7 @@ fn names(folder: &Path) -> Vec<String> {
 
 #[test]
 fn a_file_of_somebody_else_is_never_replaced() {
-    let folder = Folder::new();
+    let folder = folder();
     let foreign: [(&str, &[u8]); 4] = [
         ("svg", b"<svg width=\"9\" height=\"9\" xmlns=\"http://www.w3.org/2000/svg\">\n<rect/>\n</svg>\n"),
         ("png", b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR a photograph"),
@@ -239,7 +236,7 @@ fn a_file_of_somebody_else_is_never_replaced() {
 #[test]
 fn an_earlier_output_is_replaced() {
     for case in cases().iter().filter(|c| c.again) {
-        let folder = Folder::new();
+        let folder = folder();
         for n in 0..2 {
             let output = call(&folder, case.args, case.out);
             assert_eq!(output.code, 0, "{}, call {n}: {output:?}", case.name);
