@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use files::memory::room;
 use files::same_file;
 use gguf::float::decode;
 use gguf::{DType, File, Writer};
@@ -14,7 +15,7 @@ use ropewalk_core::control::Control;
 use ropewalk_import::{floats, Checkpoint, Helper, Tensor};
 
 use crate::requantize::{Sums, TensorError, RUN};
-use crate::rows::{self, dequantize, quantize};
+use crate::rows::{self, dequantize, quantize, zeros};
 use crate::{divergence, job, quantizer, types, Error, Options, Report, Result};
 
 /// The only argument of a process that runs a tokenizer. It is no option, for nobody types it.
@@ -56,7 +57,7 @@ pub(crate) fn import(
     job::check_adapters(output, options)?;
     mixture.as_ref().map(quantizer::Quantizer::new).transpose()?;
     check.as_deref().map(divergence::text).transpose()?;
-    let helper = helper.as_ref().map(|program| Helper::new(program, [TOKENIZER]));
+    let helper = helper.as_ref().map(|program| Helper::new(program, [TOKENIZER]).stopped_by(control));
     let checkpoint = Checkpoint::open_apart(folder, pre.as_deref(), helper.as_ref())?;
     for path in checkpoint.paths() {
         if same_file(path, output)? {
@@ -134,19 +135,21 @@ fn encoded(to: DType, row: usize, values: &[f32]) -> Result<(Vec<u8>, Sums)> {
     let invalid = |e: io::Error| Error::Invalid(e.to_string());
     if !to.is_quantized() {
         let bytes = floats(to, values).map_err(invalid)?;
-        let mut new = vec![0f32; values.len()];
+        let mut new = zeros(values.len())?;
         decode(to, &bytes, &mut new);
         return Ok((bytes, Sums::of(values, &new)));
     }
     let step = (RUN / row.max(1)).max(1) * row.max(1);
     let runs = values.par_chunks(step).map(|old| -> rows::Result<(Vec<u8>, Sums)> {
         let bytes = quantize(to, row, old)?;
-        let mut new = vec![0f32; old.len()];
+        let mut new = zeros(old.len())?;
         dequantize(to, &bytes, &mut new)?;
         Ok((bytes, Sums::of(old, &new)))
     });
-    let (mut bytes, mut sums) = (Vec::new(), Sums::default());
-    for (run, error) in runs.collect::<rows::Result<Vec<_>>>()? {
+    let runs = runs.collect::<rows::Result<Vec<_>>>()?;
+    let mut bytes = room(runs.iter().map(|(run, _)| run.len()).sum()).map_err(|e| invalid(e.into()))?;
+    let mut sums = Sums::default();
+    for (run, error) in runs {
         bytes.extend(run);
         sums = sums.plus(error);
     }

@@ -11,7 +11,7 @@ use ropewalk_core::rope::Spec;
 use serde::Serialize;
 
 use crate::requantize::{Sums, RUN};
-use crate::rows::{self, dequantize, dequantize_tensor, quantize};
+use crate::rows::{self, dequantize, dequantize_tensor, quantize, zeros};
 use crate::{Error, Result, Work};
 
 /// Runs converted before they are written: what bounds memory.
@@ -149,7 +149,7 @@ pub(crate) fn write(
         let end = n_rows.min(start + step * RUNS);
         let runs = (start..end).into_par_iter().step_by(step).map(|at| -> rows::Result<(Vec<u8>, Sums)> {
             let rows = at..end.min(at + step);
-            let mut exact = vec![0f32; rows.len() * width];
+            let mut exact = zeros(rows.len() * width)?;
             match &module {
                 Some(values) => exact.copy_from_slice(&values[rows.start * width..rows.end * width]),
                 None => {
@@ -160,7 +160,7 @@ pub(crate) fn write(
                 pairs.iter().for_each(|pair| pair.add(i, row));
             }
             let bytes = quantize(to, width, &exact)?;
-            let mut new = vec![0f32; exact.len()];
+            let mut new = zeros(exact.len())?;
             dequantize(to, &bytes, &mut new)?;
             Ok((bytes, Sums::of(&exact, &new)))
         });

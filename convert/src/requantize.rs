@@ -7,7 +7,7 @@ use gguf::{DType, File, TensorInfo};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::rows::{self, at_index, dequantize, quantize};
+use crate::rows::{self, at_index, dequantize, quantize, zeros};
 use crate::Work;
 
 /// Values one thread converts at a time: whole blocks of every type.
@@ -121,10 +121,10 @@ pub(crate) fn convert(
         work.check()?;
         let end = n.min(start + BATCH);
         let runs = (start..end).into_par_iter().step_by(RUN).map(|at| -> rows::Result<(Vec<u8>, Sums)> {
-            let mut old = vec![0f32; RUN.min(end - at)];
+            let mut old = zeros(RUN.min(end - at))?;
             dequantize(t.dtype, data.slice(bytes_at(at)..bytes_at(at + old.len())), &mut old)?;
             let bytes = quantize(to, old.len(), &old).map_err(|e| at_index(e, at))?;
-            let mut new = vec![0f32; old.len()];
+            let mut new = zeros(old.len())?;
             dequantize(to, &bytes, &mut new)?;
             Ok((bytes, Sums::of(&old, &new)))
         });
@@ -150,7 +150,7 @@ pub(crate) fn difference(
     let (n, mut sums) = (t.n_elements(), Sums::default());
     let part = |file: &File, t: &TensorInfo, at: usize, n: usize| -> rows::Result<Vec<f32>> {
         let bytes_at = |i: usize| i / t.dtype.block_size() * t.dtype.block_bytes();
-        let mut values = vec![0f32; n];
+        let mut values = zeros(n)?;
         dequantize(t.dtype, file.data(t).slice(bytes_at(at)..bytes_at(at + n)), &mut values)?;
         Ok(values)
     };

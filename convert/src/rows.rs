@@ -9,6 +9,18 @@ pub(crate) use ggml::{
 #[cfg(not(feature = "ggml"))]
 pub(crate) use without::{dequantize, dequantize_tensor, quantize, Result};
 
+/// Room for `n` values that a file asks for.
+///
+/// # Errors
+/// The memory cannot be had.
+pub(crate) fn zeros(n: usize) -> Result<Vec<f32>> {
+    let refused = |e: files::OutOfMemory| gguf::Error::OutOfMemory {
+        bytes: e.bytes as usize,
+        what: format!("{n} values of f32"),
+    };
+    Ok(files::memory::filled(n, 0.0).map_err(refused)?)
+}
+
 /// Refuses what the user asked for where this build cannot do it.
 ///
 /// # Errors

@@ -2,10 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use convert::peft::from_peft;
+use convert::peft::{from_peft, to_peft};
+use convert::random::{self, Shape};
+use convert::Options;
 use files::scarce::{starve, Scarce};
 use gguf::{DType, File, Writer};
-use ropewalk_core::adapter::{write, AdapterFile, AdapterMeta, AdapterReader, NewPair};
+use ropewalk_core::adapter::{write, AdapterFile, AdapterMeta, AdapterReader, AdapterSpec, NewPair};
+use ropewalk_core::control::Control;
 use ropewalk_import::Safetensors;
 
 #[global_allocator]
@@ -86,4 +89,56 @@ fn requests_of_readers_may_fail() {
     let errors = starve(LARGE, || from_peft(dir.path(), &fixture("base.gguf"), &at("out.gguf")));
     assert!(!errors.is_empty());
     assert!(errors.iter().all(|e| e.contains("adapter_config.json") && !e.contains('\n')), "{errors:?}");
+    jobs_may_fail(dir.path());
+}
+
+/// Whole conversions of a model whose rows are larger than what is granted: another type, a merged adapter; and the adapter as a
+/// PEFT folder. An error leaves no file.
+fn jobs_may_fail(dir: &Path) {
+    let (wide, large) = (20_480, 1 << 16);
+    let at = |name: &str| dir.join(name);
+    let tiny = Shape::named("llama-tiny").unwrap();
+    let (n_embd, n_head, n_head_kv, n_vocab) = (32, 2, 2, 259);
+    let shape = Shape { n_layer: 1, n_embd, n_head, n_head_kv, n_ff: wide, n_vocab, ..tiny };
+    random::write(&shape, DType::F16, 3, &at("wide.gguf")).unwrap();
+    let (a, b) = (vec![0.5f32; 2 * wide], vec![0.25f32; 2 * shape.n_embd]);
+    let weight = "blk.0.ffn_down.weight".to_owned();
+    let adapter = AdapterFile {
+        arch: "llama",
+        rank: 2,
+        alpha: 2.0,
+        pairs: vec![NewPair { weight, n_in: wide, n_out: shape.n_embd, a: &a, b: &b }],
+        modules_to_save: Vec::new(),
+        meta: AdapterMeta::default(),
+        dtype: DType::F32,
+    };
+    write(&at("wide-a.gguf"), &adapter).unwrap();
+    let merged = || vec![AdapterSpec { path: at("wide-a.gguf"), scale: 1.0 }];
+    let jobs = [
+        ("requantised", Options { dtype: Some(DType::Q8_0), ..Options::default() }),
+        ("merged", Options { adapters: merged(), ..Options::default() }),
+        ("both", Options { adapters: merged(), dtype: Some(DType::Q8_0), ..Options::default() }),
+    ];
+    let whole = |what: &str, errors: &[String], left: &Path| {
+        // Values are requantised a run at a time, however long the rows are.
+        assert_eq!(errors.is_empty(), what == "requantised", "{what}: {errors:?}");
+        let plain = |e: &String| e.contains("cannot allocate") && !e.contains('\n');
+        assert!(errors.iter().all(plain), "{what}: {errors:?}");
+        assert!(left.exists(), "{what}: the last one succeeds");
+    };
+    for (what, options) in jobs {
+        let out = at(&format!("{what}.gguf"));
+        let errors = starve(large, || {
+            let done = convert::convert(&at("wide.gguf"), &out, &options, &Control::default());
+            assert_eq!(done.is_ok(), out.exists(), "{what}");
+            done
+        });
+        whole(what, &errors, &out);
+    }
+    let folder = at("peft");
+    let errors = starve(large, || to_peft(&at("wide-a.gguf"), &at("wide.gguf"), &folder));
+    whole("exported", &errors, &folder.join("adapter_config.json"));
+    std::fs::remove_file(at("both.gguf")).unwrap();
+    let errors = starve(large, || from_peft(&folder, &at("wide.gguf"), &at("both.gguf")));
+    whole("imported", &errors, &at("both.gguf"));
 }

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{accepted, base, file, with_digest};
 
-fn open() -> Session<'static> {
+fn open() -> Session {
     let params = SessionParams { n_threads: 1, n_ubatch: 8, ..SessionParams::new(32) };
     Session::new(base().0, &params).unwrap()
 }
@@ -31,7 +31,7 @@ pub fn run(bytes: &[u8]) -> bool {
 pub fn seeds() -> Vec<Vec<u8>> {
     let path = crate::scratch("seed.session");
     let mut session = open();
-    let save = |session: &Session<'_>| {
+    let save = |session: &Session| {
         session.save(&path, b"attached").unwrap();
         std::fs::read(&path).unwrap()
     };

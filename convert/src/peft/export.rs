@@ -1,6 +1,6 @@
 //! A LoRA file to a PEFT folder.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use files::Kind;
@@ -8,9 +8,9 @@ use gguf::{float, DType, File};
 use ropewalk_core::adapter::{AdapterReader, PairInfo};
 use ropewalk_core::hparams::keys;
 use ropewalk_import::Rows;
-use safetensors::tensor::TensorView;
+use safetensors::tensor::TensorInfo;
 use safetensors::Dtype;
-use serde_json::json;
+use serde_json::{json, Map, Value};
 
 use super::names::Names;
 use super::{refuse, AdapterReport, CONFIG, MODEL, PREFIX};
@@ -39,9 +39,9 @@ pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterRepo
             .ok_or_else(|| refuse(adapter, tensor, "has no module of its name in transformers"))
     };
     let mut out: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
-    let mut add = |name: String, shape: Vec<usize>, values: &[f32]| {
-        let bytes = float::encode(DType::F32, values).unwrap_or_default();
-        out.push((name, shape, bytes));
+    let mut add = |name: String, shape: Vec<usize>, values: &[f32]| -> Result<()> {
+        out.push((name, shape, float::encode(DType::F32, values)?));
+        Ok(())
     };
     let (mut targets, mut ranks) = (Vec::new(), BTreeMap::new());
     for pair in reader.pairs() {
@@ -52,8 +52,8 @@ pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterRepo
         let a = in_their_order(a, [Rows::All, change.columns], pair.n_in).map_err(bad)?;
         let b = values(&reader, &pair.name_b())?;
         let b = in_their_order(b, [change.rows, Rows::All], pair.rank).map_err(bad)?;
-        add(format!("{PREFIX}{module}.lora_A.weight"), vec![pair.rank, pair.n_in], &a);
-        add(format!("{PREFIX}{module}.lora_B.weight"), vec![pair.n_out, pair.rank], &b);
+        add(format!("{PREFIX}{module}.lora_A.weight"), vec![pair.rank, pair.n_in], &a)?;
+        add(format!("{PREFIX}{module}.lora_B.weight"), vec![pair.n_out, pair.rank], &b)?;
         ranks.insert(module.clone(), pair);
         targets.push(module);
     }
@@ -72,30 +72,41 @@ pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterRepo
         } else if shape.len() != 1 {
             shape = vec![all.len()];
         }
-        add(format!("{PREFIX}{module}.weight"), shape, &all);
+        add(format!("{PREFIX}{module}.weight"), shape, &all)?;
         modules.push(module);
     }
 
     let config = config(&reader, &base, &targets, &modules, &ranks);
-    let header = header(&reader);
-    let views = out.iter().map(|(name, shape, bytes)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
-        view.map(|v| (name, v)).map_err(|e| refuse(adapter, name, e))
-    });
-    let views = views.collect::<Result<Vec<_>>>()?;
-    let bytes = safetensors::serialize(views, Some(header))
-        .map_err(|e| Error::Invalid(format!("{}: {e}", adapter.display())))?;
+    // In the order of safetensors' own writer, which would copy all tensors into one buffer and writes its notes in any order.
+    out.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+    let mut header = Map::from_iter([("__metadata__".to_owned(), Value::Object(header(&reader)))]);
+    let mut end = 0;
+    for (name, shape, bytes) in &out {
+        let start = end;
+        end += bytes.len();
+        let info = TensorInfo { dtype: Dtype::F32, shape: shape.clone(), data_offsets: (start, end) };
+        header.insert(name.clone(), json!(info));
+    }
+    let mut header = Value::Object(header).to_string().into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let length = (header.len() as u64).to_le_bytes();
+    let parts = || [&length[..], &header].into_iter().chain(out.iter().map(|(.., bytes)| &bytes[..]));
     // Both, before the first is written.
     SETTINGS.check(&folder.join(CONFIG))?;
     std::fs::create_dir_all(folder).map_err(|e| files::Error::new(folder, e))?;
-    let write = |name: &str, kind: &Kind, bytes: &[u8]| {
+    let write = |name: &str, kind: &Kind, parts: &mut dyn Iterator<Item = &[u8]>| {
         let path = folder.join(name);
-        files::replace(&path, kind, |out| out.write_all(bytes).map_err(|e| files::Error::new(&path, e)))
+        files::replace(&path, kind, |out| {
+            let mut parts = &mut *parts;
+            Iterator::try_for_each(&mut parts, |part| out.write_all(part))
+                .map_err(|e| files::Error::new(&path, e))
+        })
     };
-    write(MODEL, &TENSORS, &bytes)?;
+    write(MODEL, &TENSORS, &mut parts())?;
     // Last: where it is, the folder is whole.
-    write(CONFIG, &SETTINGS, format!("{config:#}\n").as_bytes())?;
-    let mut report = AdapterReport::of(&reader, bytes.len() as u64);
+    write(CONFIG, &SETTINGS, &mut [format!("{config:#}\n").as_bytes()].into_iter())?;
+    let n_bytes: usize = parts().map(<[u8]>::len).sum();
+    let mut report = AdapterReport::of(&reader, n_bytes as u64);
     if let Some(rope) = &report.rope {
         report.notes.push(format!(
             "It was trained under {rope}: transformers has to be given the same positions (rope_scaling of the model)."
@@ -147,7 +158,7 @@ fn config(
     targets: &[String],
     modules: &[String],
     pairs: &BTreeMap<String, &PairInfo>,
-) -> serde_json::Value {
+) -> Value {
     let rank = pairs.values().map(|p| p.rank).max().unwrap_or(1);
     // An alpha of 0 means a factor of 1.
     let alpha_of = |rank: usize| match reader.alpha() {
@@ -188,7 +199,7 @@ fn exactly(module: &str) -> String {
 }
 
 /// Settings that PEFT has no key for, in the header, where [`super::from_peft`] finds it.
-fn header(reader: &AdapterReader) -> HashMap<String, String> {
+fn header(reader: &AdapterReader) -> Map<String, Value> {
     let meta = reader.meta();
     let notes = [
         ("format", Some("pt".to_owned())),
@@ -203,5 +214,5 @@ fn header(reader: &AdapterReader) -> HashMap<String, String> {
     let number =
         |key: &'static str| (key, reader.file().get_opt::<u64>(key).ok().flatten().map(|n| n.to_string()));
     let more = super::TEXTS.map(text).into_iter().chain(super::NUMBERS.map(number));
-    notes.into_iter().chain(more).filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+    notes.into_iter().chain(more).filter_map(|(key, value)| Some((key.to_owned(), value?.into()))).collect()
 }

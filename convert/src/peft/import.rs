@@ -79,8 +79,9 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
                         let column = item.columns.as_ref().map_or(j, |columns| columns[j]);
                         values[row * width + column] * factor + item.added
                     };
-                    let bytes: Vec<u8> = (0..width).flat_map(|j| value(j).to_le_bytes()).collect();
-                    out.write_all(&bytes)?;
+                    for j in 0..width {
+                        out.write_all(&value(j).to_le_bytes())?;
+                    }
                 }
                 Ok(())
             }),

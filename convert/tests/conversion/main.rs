@@ -14,5 +14,7 @@ mod peft;
 mod peft_families;
 mod random;
 mod rope;
+#[path = "../../../tests/common/rounding.rs"]
+mod rounding;
 mod tokens;
 mod types;

@@ -155,7 +155,9 @@ fn the_divergence_is_that_of_libllamas_logits() {
         let kls = naive(&lab.path("in"), &lab.path("out"), &text);
         let mean = kls.iter().sum::<f64>() / kls.len() as f64;
         assert_eq!((found.n_tokens, found.window), (kls.len(), 512));
-        assert!((found.kl - mean).abs() < 1e-3 * mean, "{} {mean}", found.kl);
+        // The logits are the same to the bit. Of 320 terms in f64, either sign's come to sqrt(2 KL), and what is left to KL.
+        let bound = 320.0 * f64::EPSILON * (2.0 * mean).sqrt();
+        assert!((found.kl - mean).abs() < bound, "{} {mean}", found.kl);
         assert!(found.kl > last && found.kl_max >= found.kl_99 && found.kl_99 > found.kl);
         assert!(found.same_top < 1.0 && found.ppl > 1.0 && found.ppl_source > 1.0);
         last = found.kl;
@@ -164,7 +166,10 @@ fn the_divergence_is_that_of_libllamas_logits() {
     let options =
         Options { rope: Some("pi:factor=4".parse().unwrap()), dtype: Some(DType::F32), ..Options::default() };
     let report = lab.run(&Options { check: Some(path), ..options }).unwrap();
-    assert!(report.divergence.unwrap().kl < 1e-6);
+    // Beside weights of F16 libllama rounds activations to their 11 bits, evenly: in nine products behind one another (values,
+    // output, up and down of two layers, logits), and logits deviate by 2. A divergence is half of the square of that.
+    let off = 2.0 * (9f64 / 3.0).sqrt() * 2f64.powi(-11);
+    assert!(report.divergence.unwrap().kl < off * off / 2.0);
     assert_eq!(lab.files(), ["in.gguf", "out.gguf", "text"]);
 }
 

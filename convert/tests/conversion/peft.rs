@@ -17,6 +17,7 @@ use safetensors::SafeTensors;
 use serde_json::{json, Value};
 
 use crate::cli::{convert as program, stderr};
+use crate::rounding::two_orders;
 
 fn fixture(arch: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/peft").join(arch)
@@ -51,6 +52,13 @@ fn difference(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
+/// How far logits of floats may be from those recorded: 660 roundings lead to either (two layers of 32 with 48 between, 24 tokens,
+/// 64 logits), and the recorded ones have six decimals.
+fn rounded(recorded: &[f64]) -> f64 {
+    let deviation = (recorded.iter().map(|x| x * x).sum::<f64>() / recorded.len() as f64).sqrt();
+    deviation * two_orders(660) + 5e-7
+}
+
 #[test]
 fn adapters_do_what_they_do_in_peft() {
     let dir = tempfile::tempdir().unwrap();
@@ -58,7 +66,7 @@ fn adapters_do_what_they_do_in_peft() {
     for (arch, pairs, modules) in [("llama", 15, 0), ("qwen2", 14, 3)] {
         let (plain, adapted) = (expected(arch, "plain"), expected(arch, "adapted"));
         assert!(difference(&plain, &adapted) > 0.5, "the adapter does something");
-        assert!(difference(&logits(arch, &base(arch), None), &plain) < 1e-4);
+        assert!(difference(&logits(arch, &base(arch), None), &plain) < rounded(&plain));
         let report = from_peft(&fixture(arch), &base(arch), &adapter).unwrap();
         assert_eq!((report.n_pairs, report.n_modules), (pairs, modules));
         assert_eq!(report.ranks, Some(if arch == "llama" { (2, 4) } else { (4, 4) }));
@@ -66,13 +74,13 @@ fn adapters_do_what_they_do_in_peft() {
         assert_eq!(left_out, usize::from(arch == "llama"), "{:?}", report.notes);
         if arch == "llama" {
             let found = logits(arch, &base(arch), Some(&adapter));
-            assert!(difference(&found, &adapted) < 1e-4, "{}", difference(&found, &adapted));
+            assert!(difference(&found, &adapted) < rounded(&adapted), "{}", difference(&found, &adapted));
         }
         let adapters = vec![AdapterSpec { path: adapter.clone(), scale: 1.0 }];
         convert(&base(arch), &merged, &Options { adapters, ..Options::default() }, &Control::default())
             .unwrap();
         let found = logits(arch, &merged, None);
-        assert!(difference(&found, &adapted) < 1e-4, "{}", difference(&found, &adapted));
+        assert!(difference(&found, &adapted) < rounded(&adapted), "{}", difference(&found, &adapted));
     }
 }
 
@@ -333,4 +341,30 @@ fn the_program_converts_adapters() {
         assert_eq!(failed.status.code(), Some(2), "{args:?}: {}", stderr(&failed));
         assert!(stderr(&failed).contains(part), "{args:?}: {}", stderr(&failed));
     }
+}
+
+/// A folder with somebody else's file under a name of ours is left as it is; an earlier export is replaced.
+#[test]
+fn an_export_replaces_an_export_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let [adapter, folder] = ["a.gguf", "out"].map(|name| dir.path().join(name));
+    from_peft(&fixture("qwen2"), &base("qwen2"), &adapter).unwrap();
+    let names = ["adapter_model.safetensors", "adapter_config.json"];
+    // One that PEFT wrote, and something that is no adapter.
+    for (name, what) in names.iter().flat_map(|name| {
+        let others = [std::fs::read(fixture("qwen2").join(names[0])).unwrap(), b"My thesis.\n".to_vec()];
+        others.map(|what| (name, what))
+    }) {
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join(name), &what).unwrap();
+        let said = to_peft(&adapter, &base("qwen2"), &folder).unwrap_err().to_string();
+        assert!(said.contains(name) && said.contains("is there already and is not "), "{said}");
+        assert_eq!(std::fs::read(folder.join(name)).unwrap(), what, "{name}");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "{name}: nothing else is written");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+    to_peft(&adapter, &base("qwen2"), &folder).unwrap();
+    let before = names.map(|name| std::fs::read(folder.join(name)).unwrap());
+    to_peft(&adapter, &base("qwen2"), &folder).unwrap();
+    assert!(before == names.map(|name| std::fs::read(folder.join(name)).unwrap()));
 }

@@ -16,6 +16,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::{json, Value};
 
 use crate::import::folder;
+use crate::rounding::{two_orders, UNIT};
 
 const RANK: usize = 2;
 
@@ -151,7 +152,10 @@ fn merged_before_or_after_an_import() {
         for (tensor, before) in &before {
             n_changed += usize::from(*before != plain[tensor]);
             let off = before.iter().zip(&after[tensor]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(before.len() == after[tensor].len() && off < 1e-5, "{name}: {tensor}: {off}");
+            // A product and a sum for each rank, of factors below 0.4, are rounded in another order; 1 is added to some norms.
+            let most = before.iter().fold(0f32, |most, x| most.max(x.abs()));
+            let bound = two_orders(2 * RANK + 1) * (f64::from(most) + 2.0 * RANK as f64 * 0.4 * 0.4);
+            assert!(before.len() == after[tensor].len() && f64::from(off) < bound, "{name}: {tensor}: {off}");
         }
         let n_pairs = (adapter.len() - saved.len()) / 2;
         assert_eq!(n_changed, n_pairs + saved.len(), "{name}");
@@ -161,8 +165,8 @@ fn merged_before_or_after_an_import() {
         assert!(back.keys().eq(adapter.keys()), "{name}");
         for (tensor, (shape, values)) in &adapter {
             let off = values.iter().zip(&back[tensor].1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            // 1 was added to norms of some families.
-            assert!(*shape == back[tensor].0 && off < 1e-6, "{name}: {tensor}: {off}");
+            // 1 was added to norms of some families, which rounded a number below 2 once.
+            assert!(*shape == back[tensor].0 && f64::from(off) <= 2.0 * UNIT, "{name}: {tensor}: {off}");
         }
         seen.push(format!("{name}: {n_pairs} pairs, {} modules", saved.len()));
     }

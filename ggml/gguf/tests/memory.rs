@@ -63,6 +63,9 @@ fn requests_may_fail() {
     );
     let errors = starve(1 << 16, || file.data(&file.tensors()[0]).to_vec());
     assert_eq!(errors, ["cannot allocate 400000 bytes"]);
+    let values = vec![0.5; N as usize];
+    let errors = starve(1 << 16, || gguf::float::encode(gguf::DType::F16, &values));
+    assert_eq!(errors, ["CPU: cannot allocate 200000 bytes for 100000 values of f16"]);
 }
 
 /// One test, for the counters are of the whole process.

@@ -2,6 +2,7 @@
 //! are held against keys at other positions where models are. And what is refused.
 
 use crate::common::*;
+use crate::soft_max::{summed, Score, SoftMax};
 use ggml::attention_landmark::{LandmarkAttention, TopBlocks};
 use ggml::tensor::Tensor;
 use ggml::{DType, Error};
@@ -11,40 +12,47 @@ const HEADS: [usize; 2] = [4, 2];
 const N: usize = 90;
 const BLOCK: usize = 6;
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-/// Softmax of some positions.
-fn weights(scores: &[f64], of: &[usize]) -> Vec<(usize, f64)> {
-    let sum: f64 = of.iter().map(|&j| scores[j].exp()).sum();
-    of.iter().map(|&j| (j, scores[j].exp() / sum)).collect()
-}
-
-/// The output of a query at position `i`, by its scores over all positions and values.
-fn exact(scores: &[f64], value: &dyn Fn(usize) -> Vec<f64>, i: usize, top: usize, piece: usize) -> Vec<f64> {
+/// The output of a query at position `i`, by its scores over all positions and values, and how far it may be
+/// off.
+fn exact(
+    scores: &[Score],
+    value: &dyn Fn(usize) -> Vec<f64>,
+    i: usize,
+    top: usize,
+    piece: usize,
+) -> (Vec<f64>, Vec<f64>) {
     let earlier = i / piece * piece / BLOCK;
     let landmark = |b: usize| b * BLOCK + BLOCK - 1;
     let mut taken: Vec<usize> = (0..earlier).collect();
     if earlier > top {
-        taken.sort_by(|&a, &b| scores[landmark(b)].total_cmp(&scores[landmark(a)]));
+        taken.sort_by(|&a, &b| scores[landmark(b)].value.total_cmp(&scores[landmark(a)].value));
         taken.truncate(top);
     }
     // Blocks of its own piece that are complete.
     taken.extend(earlier..i / BLOCK);
-    let own = (i / BLOCK * BLOCK..=i).filter(|j| j % BLOCK != BLOCK - 1);
-    let first: Vec<usize> = own.chain(taken.iter().map(|&b| landmark(b))).collect();
-    let mut out = vec![0.0; D];
-    let mut add = |j: usize, w: f64| out.iter_mut().zip(value(j)).for_each(|(o, v)| *o += w * v);
-    for (j, w) in weights(scores, &first) {
-        if j % BLOCK != BLOCK - 1 {
-            add(j, w);
-            continue;
+    let own: Vec<usize> = (i / BLOCK * BLOCK..=i).filter(|j| j % BLOCK != BLOCK - 1).collect();
+    let keys = |b: usize| b * BLOCK..landmark(b);
+    let blocks: Vec<SoftMax> = taken.iter().map(|&b| SoftMax::new(&scores[keys(b)], BLOCK)).collect();
+    // A block's score is that of its landmark; each of its keys is off by its own weight, too.
+    let of_block = taken.iter().zip(&blocks).map(|(&b, p)| p.joined(scores[landmark(b)]));
+    let all: Vec<Score> = own.iter().map(|&j| scores[j]).chain(of_block).collect();
+    let first = SoftMax::new(&all, own.len() + taken.len() * BLOCK);
+    let (mut out, mut off) = (vec![0.0; D], vec![0.0; D]);
+    let summed = summed(own.len() + taken.len() * BLOCK);
+    let mut add = |j: usize, w: f64, parts: f64| {
+        for ((o, off), v) in out.iter_mut().zip(&mut off).zip(value(j)) {
+            *o += w * v;
+            *off += (w * v).abs() * (parts + summed);
         }
-        let keys: Vec<usize> = (j + 1 - BLOCK..j).collect();
-        weights(scores, &keys).into_iter().for_each(|(j, p)| add(j, p * w));
+    };
+    let mut weights = first.weights.iter().zip(&first.off);
+    own.iter().zip(weights.by_ref()).for_each(|(&j, (&w, &parts))| add(j, w, parts));
+    for ((&b, p), (w, parts)) in taken.iter().zip(&blocks).zip(weights) {
+        for (j, (of, more)) in keys(b).zip(p.weights.iter().zip(&p.off)) {
+            add(j, w * of, parts + more);
+        }
     }
-    out
+    (out, off)
 }
 
 #[test]
@@ -83,9 +91,10 @@ fn blocks_are_those_of_the_definition() {
             let (i, head) = (row / h, row % h);
             let of = |x: &[f32], j: usize| to_f64(&x[(j * g + head * g / h) * D..][..D]);
             let q = to_f64(&q[row * D..][..D]);
-            let scores: Vec<f64> = (0..N).map(|j| 0.25 * dot(&q, &of(&k, j))).collect();
-            let want = exact(&scores, &|j| of(&v, j), i, top, piece);
-            assert_within(&found[..D], &want, |_| 1e-5, &format!("top {top}, pieces of {piece}, query {i}"));
+            let scores: Vec<Score> = (0..N).map(|j| Score::new(&q, &of(&k, j), 0.25, None)).collect();
+            let (want, off) = exact(&scores, &|j| of(&v, j), i, top, piece);
+            let what = format!("top {top}, pieces of {piece}, query {i}");
+            assert_within(&found[..D], &want, |i| off[i], &what);
         }
     }
 }

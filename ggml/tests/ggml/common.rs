@@ -4,6 +4,7 @@
 #[path = "../../../tests/common/rounding.rs"]
 mod rounding;
 
+use std::f64::consts::SQRT_2;
 use std::sync::Arc;
 
 use ggml::attention::{index_mask, mask_shape};
@@ -12,7 +13,7 @@ use ggml::graph::{Builder, Executor, InputId, Outcome};
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{dtype, DType, Error, Result};
 
-pub use rounding::{rounding, two_orders};
+pub use rounding::{rounding, two_orders, UNIT};
 
 pub fn cpu() -> Device {
     Device::find("cpu").unwrap()
@@ -172,6 +173,30 @@ impl Heads {
         }
     }
 
+    /// The head, and the pair in it, that an element of all tokens is of; none if it is not rotated.
+    pub fn head_and_pair(&self, i: usize) -> Option<(usize, usize)> {
+        let (head, i) = (i / self.d % self.n_head, i % self.d);
+        let pair = if self.halves { i % (self.n_rot / 2) } else { i / 2 };
+        (i < self.n_rot).then_some((head, pair))
+    }
+
+    /// How far a rotated element of numbers within -1..1 may be off, whose angle is off by so many parts of
+    /// `pos * theta`.
+    pub fn off(
+        &self,
+        i: usize,
+        pos: &[i32],
+        theta: impl Fn(usize, usize) -> f64,
+        parts: impl Fn(usize) -> f64,
+        mscale: f64,
+    ) -> f64 {
+        let Some((head, pair)) = self.head_and_pair(i) else { return 0.0 };
+        let angle = f64::from(pos[i / (self.d * self.n_head)]) * theta(head, pair);
+        // A pair is no longer than a root of 2. Cosine and sine are right to 2 of these units; their factor,
+        // a product and a sum.
+        SQRT_2 * mscale.abs() * (angle.abs() * parts(pair) + 5.0 * UNIT)
+    }
+
     /// The rotation by definition, in f64.
     pub fn rotate(
         &self,
@@ -194,6 +219,25 @@ impl Heads {
         }
         y
     }
+}
+
+/// How far the angles of pair `j` may be off, in parts of them, which ggml multiplies up from pair to pair:
+/// of a ratio with a rounded exponent, itself right to 2 of these units, and a rounding of each product.
+pub fn series_off(base: f64, n_rot: usize, j: usize) -> f64 {
+    UNIT * j as f64 * (3.0 + 2.0 * base.ln() / n_rot as f64)
+}
+
+/// The logistic function, and how far it may be off, in parts of it: exponentials are right to 4 of these
+/// units, of what may have been rounded twice; a sum and a quotient.
+pub fn logistic(x: f64) -> (f64, f64) {
+    let s = 1.0 / (1.0 + (-x).exp());
+    (s, UNIT * ((4.0 + 2.0 * x.abs()) * (1.0 - s) + 2.0))
+}
+
+/// `x` times its logistic function, and how far it may be off, with a product.
+pub fn silu(x: f64) -> (f64, f64) {
+    let (s, parts) = logistic(x);
+    (x * s, (x * s).abs() * (parts + UNIT))
 }
 
 /// `[T][n_tables][n_rot]`: cosines then sines, rounded once from f64.

@@ -27,4 +27,5 @@ mod ops_rope;
 mod ops_tiles;
 mod recurrent;
 mod short_floats;
+mod soft_max;
 mod tiled;

@@ -2,6 +2,7 @@
 //! stores.
 
 use crate::common::*;
+use crate::soft_max::{Score, SoftMax};
 use ggml::graph::Builder;
 use ggml::ops::RopeParams;
 use ggml::tensor::Tensor;
@@ -24,14 +25,19 @@ fn differences(x: &[f64], grad: &[f64], f: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f
         .collect()
 }
 
+/// How far [`differences`] of numbers and derivatives of order 1 are off at most: the step's fourth power
+/// over 30, and roundings in f64 over the step.
+const STEP: f64 = 1e-9;
+
 /// Random gradients and inputs of n rows, each as floats, and the op on them; then the same input's gradient
-/// by differences.
+/// by differences. `off` says of a row's gradient and input how far each result may be off.
 fn agree(
     n: usize,
     rows: usize,
     what: &str,
     op: impl for<'c> Fn(&Builder<'c>, Tensor<'c>, Tensor<'c>) -> Result<Tensor<'c>>,
     forward: impl Fn(&[f64]) -> Vec<f64>,
+    off: impl Fn(&[f64], &[f64]) -> Vec<f64>,
 ) {
     let mut rng = Rng((n * 100 + rows) as u64);
     let (grad, x): (Vec<f32>, Vec<f32>) = (rng.values(n * rows), rng.values(n * rows));
@@ -41,8 +47,9 @@ fn agree(
             eval(&mut exec, |b, feed| op(b, feed.f32(b, &[n, rows], &grad)?, feed.f32(b, &[n, rows], &x)?))
                 .unwrap();
         let want = differences(&to_f64(&x), &to_f64(&grad), &forward);
-        let size = want.iter().fold(1.0f64, |m, w| m.max(w.abs()));
-        assert_within(&got, &want, |_| 3e-6 * size, &format!("{what} [{n}, {rows}]"));
+        let rows_off = grad.chunks(n).zip(x.chunks(n)).flat_map(|(g, x)| off(&to_f64(g), &to_f64(x)));
+        let off: Vec<f64> = rows_off.collect();
+        assert_within(&got, &want, |i| off[i] + STEP, &format!("{what} [{n}, {rows}]"));
     }
 }
 
@@ -50,8 +57,24 @@ fn by_rows(n: usize, f: impl Fn(&[f64]) -> Vec<f64>) -> impl Fn(&[f64]) -> Vec<f
     move |x| x.chunks(n).flat_map(&f).collect()
 }
 
-fn silu(x: f64) -> f64 {
-    x / (1.0 + (-x).exp())
+/// How far the slope of [`silu`] may be off, `s (1 + x (1 - s))` of the logistic function `s`: its products
+/// and sums.
+fn slope_off(x: f64) -> f64 {
+    let (s, parts) = logistic(x);
+    let rest = 1.0 - s;
+    let inner_off = x.abs() * (s * parts + 2.0 * UNIT * rest) + UNIT;
+    s * ((1.0 + x * rest).abs() * (parts + 3.0 * UNIT) + inner_off)
+}
+
+/// How far the gradient of a norm may be off, `(d - x sum(x d) / sum(x x)) / rms`: sums of n products, a root
+/// and its inverse, products and quotients.
+fn norm_back_off(d: &[f64], x: &[f64], eps: f64) -> Vec<f64> {
+    let n = x.len();
+    let square = x.iter().map(|x| x * x).sum::<f64>() / n as f64 + eps;
+    let along = x.iter().zip(d).map(|(x, d)| (x * d).abs()).sum::<f64>() / n as f64 / square;
+    // The quotient of both sums, and the root of one.
+    let off = |(d, x): (&f64, &f64)| (d.abs() + 3.0 * (x * along).abs()) * rounding(n + 8) / square.sqrt();
+    d.iter().zip(x).map(off).collect()
 }
 
 fn normed(x: &[f64], eps: f64) -> Vec<f64> {
@@ -64,10 +87,12 @@ fn gradients_of_norms_and_gates() {
     for (n, rows) in [(1, 1), (1, 5), (7, 3), (32, 1), (40, 9)] {
         for eps in [1e-5, 0.5] {
             let forward = by_rows(n, |x| normed(x, f64::from(eps as f32)));
-            agree(n, rows, "rms_norm_back", |b, g, x| b.rms_norm_back(g, x, eps as f32), forward);
+            let off = |d: &[f64], x: &[f64]| norm_back_off(d, x, eps);
+            agree(n, rows, "rms_norm_back", |b, g, x| b.rms_norm_back(g, x, eps as f32), forward, off);
         }
-        let forward = by_rows(n, |x| x.iter().map(|&x| silu(x)).collect());
-        agree(n, rows, "silu_back", |b, g, x| b.silu_back(g, x), forward);
+        let forward = by_rows(n, |x| x.iter().map(|&x| silu(x).0).collect());
+        let off = |d: &[f64], x: &[f64]| d.iter().zip(x).map(|(d, &x)| d.abs() * slope_off(x)).collect();
+        agree(n, rows, "silu_back", |b, g, x| b.silu_back(g, x), forward, off);
     }
 }
 
@@ -92,7 +117,21 @@ fn gradient_of_softmax() {
                 e.iter().map(|v| v / e.iter().sum::<f64>()).collect()
             }),
         );
-        assert_within(&op(&grad, &x).unwrap(), &want, |_| 1e-6, "soft_max_back");
+        let off = grad.chunks(n).zip(x.chunks(n)).flat_map(|(grad, x)| {
+            let (grad, x) = (to_f64(grad), to_f64(x));
+            let scores: Vec<Score> =
+                x.iter().map(|&x| Score::of_product(x, 0.0, f64::from(scale), None)).collect();
+            let p = SoftMax::new(&scores, n);
+            // The sum of weights times gradients, then `scale p (d - sum)`.
+            let (sum, sum_off) = p.weigh(rounding(n + 1), |i| grad[i]);
+            let of = move |(i, d): (usize, f64)| {
+                let parts = (d - sum).abs() * (p.off[i] + 4.0 * UNIT);
+                f64::from(scale) * p.weights[i] * (parts + sum_off)
+            };
+            grad.into_iter().enumerate().map(of).collect::<Vec<f64>>()
+        });
+        let off: Vec<f64> = off.collect();
+        assert_within(&op(&grad, &x).unwrap(), &want, |i| off[i] + STEP, "soft_max_back");
     }
 }
 
@@ -105,8 +144,20 @@ fn gradients_of_a_gated_unit() {
         let up = rng.values(n * rows);
         // Inputs as one row each: the gate and then the other, as the result has them.
         let both: Vec<f32> = gate.chunks(n).zip(up.chunks(n)).flat_map(|(g, u)| [g, u].concat()).collect();
-        let forward = by_rows(2 * n, |x| (0..n).map(|i| silu(x[i]) * x[n + i]).collect());
+        let forward = by_rows(2 * n, |x| (0..n).map(|i| silu(x[i]).0 * x[n + i]).collect());
         let want = differences(&to_f64(&both), &to_f64(&d), forward);
+        // Two products with what the slope is, one with the function.
+        let off = |i: usize| {
+            let (row, i) = (i / (2 * n), i % (2 * n));
+            let at = row * n + i % n;
+            let [d, gate, up] = [d[at], gate[at], up[at]].map(f64::from);
+            let (y, y_off) = silu(gate);
+            let slope = want[row * 2 * n + i].abs();
+            STEP + match i < n {
+                true => (d * up).abs() * slope_off(gate) + 2.0 * UNIT * slope,
+                false => d.abs() * (y_off + UNIT * y.abs()),
+            }
+        };
         for threads in [1, 3] {
             let mut exec = executor(threads);
             let got = eval(&mut exec, |b, feed| {
@@ -115,7 +166,7 @@ fn gradients_of_a_gated_unit() {
                 b.swiglu_back(feed.f32(b, &[n, rows], &d)?, gate, up)
             })
             .unwrap();
-            assert_within(&got, &want, |_| 3e-6, "swiglu_back");
+            assert_within(&got, &want, off, "swiglu_back");
             // The same from ops that every device has.
             let plain = eval(&mut exec, |b, feed| {
                 let (gate, up) = (feed.f32(b, &[n, rows], &gate)?, feed.f32(b, &[n, rows], &up)?);
@@ -123,7 +174,7 @@ fn gradients_of_a_gated_unit() {
                 b.concat(b.silu_back(b.mul(d, up)?, gate)?, b.mul(d, b.silu(gate)?)?, 0)
             })
             .unwrap();
-            assert_within(&plain, &want, |_| 3e-6, "silu_back and silu");
+            assert_within(&plain, &want, off, "silu_back and silu");
         }
     }
 }
@@ -147,7 +198,10 @@ fn gradient_of_rope() {
             b.rope_back(g, feed.i32(b, &pos)?, Some(feed.f32(b, &[d / 2], &factors)?), &p)
         })
         .unwrap();
-        assert_within(&got, &want, |_| 6e-5, &format!("rope_back {p:?}"));
+        // A quotient by the factor, and the scale.
+        let parts = |j: usize| series_off(100.0, n_dims, j) + 2.0 * UNIT;
+        let off = |i: usize| heads.off(i, &pos, theta, parts, 1.3) + STEP;
+        assert_within(&got, &want, off, &format!("rope_back {p:?}"));
     }
 }
 
@@ -163,6 +217,10 @@ fn gradient_of_a_norms_weight() {
         rows.flat_map(|y| y.iter().zip(w).map(|(y, w)| y * w).collect::<Vec<_>>()).collect()
     };
     let want = differences(&to_f64(&w), &to_f64(&grad), forward);
+    // A norm of n products, and the sum of its products with the gradients of all rows.
+    let normed = forward(&vec![1.0; n]);
+    let size = |i: usize| (0..rows).map(|t| (f64::from(grad[t * n + i]) * normed[t * n + i]).abs()).sum();
+    let sizes: Vec<f64> = (0..n).map(size).collect();
     for by_outer in [true, false] {
         let got = eval(&mut executor(1), |b, feed| {
             let y = b.rms_norm(feed.f32(b, &[n, rows], &x)?, 1e-5)?;
@@ -174,7 +232,12 @@ fn gradient_of_a_norms_weight() {
             }
         })
         .unwrap();
-        assert_within(&got, &want, |_| 1e-5, "gradient of a norm's weight");
+        assert_within(
+            &got,
+            &want,
+            |i| rounding(n + rows + 9) * sizes[i] + STEP,
+            "gradient of a norm's weight",
+        );
     }
 }
 
@@ -186,13 +249,14 @@ fn elementwise_ops_and_sums() {
     let run = |op: &dyn for<'c> Fn(&Builder<'c>, Tensor<'c>, Tensor<'c>) -> Result<Tensor<'c>>| {
         eval(&mut executor(2), |b, feed| op(b, feed.f32(b, &[n, rows], &x)?, feed.f32(b, &[n], &y)?)).unwrap()
     };
+    let want: Vec<f32> = x.iter().enumerate().map(|(i, x)| x - y[i % n]).collect();
+    assert_eq!(run(&|b, x, y| b.sub(x, y)), want);
     let x64 = to_f64(&x);
-    let want: Vec<f64> = x64.iter().enumerate().map(|(i, x)| x - f64::from(y[i % n])).collect();
-    assert_within(&run(&|b, x, y| b.sub(x, y)), &want, |_| 1e-7, "sub");
-    let want: Vec<f64> = x64.iter().map(|&x| silu(x)).collect();
-    assert_within(&run(&|b, x, _| b.silu(x)), &want, |_| 1e-6, "silu");
-    let want: Vec<f64> = x64.chunks(n).map(|r| r.iter().sum()).collect();
-    assert_within(&run(&|b, x, _| b.sum_rows(x)), &want, |_| 1e-5, "sum_rows");
+    let (want, off): (Vec<f64>, Vec<f64>) = x64.iter().map(|&x| silu(x)).unzip();
+    assert_within(&run(&|b, x, _| b.silu(x)), &want, |i| off[i], "silu");
+    let sum = |r: &[f64]| (r.iter().sum::<f64>(), rounding(n) * r.iter().map(|x| x.abs()).sum::<f64>());
+    let (want, off): (Vec<f64>, Vec<f64>) = x64.chunks(n).map(sum).unzip();
+    assert_within(&run(&|b, x, _| b.sum_rows(x)), &want, |i| off[i], "sum_rows");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Rotations against the definition in f64, by table and by ggml's own op, plain and with a base for each
 //! head; and dequantization.
 
+use std::f64::consts::SQRT_2;
+
 use crate::common::*;
 use ggml::ops::RopeParams;
 use ggml::DType;
@@ -11,8 +13,10 @@ fn positions(rng: &mut Rng, n: usize) -> Vec<i32> {
     (0..n).map(|i| if i == 0 { FAR as i32 } else { rng.int(0, FAR) as i32 }).collect()
 }
 
-/// Table results differ from f64 by the rounding of cosine, sine and two products.
-const TABLE_BOUND: f64 = 4e-7;
+/// How far a rotation by a table may be off, in parts of a pair's length: a cosine or sine, its product and a
+/// sum are rounded for either number. Or how far one number may be, of pairs within -1..1, which are no
+/// longer than a root of 2.
+const TABLE_BOUND: f64 = 3.0 * SQRT_2 * UNIT;
 
 #[test]
 fn by_table() {
@@ -79,13 +83,18 @@ fn twice_is_once_by_the_sum() {
             .unwrap()
         };
         let at_once = to_f64(&rotated(&[&sum]));
-        assert!(max_error(&rotated(&[&one, &two]), &at_once) < 1e-6);
-        assert!(max_error(&rotated(&[&one, &back]), &to_f64(&x)) < 1e-6, "there and back");
+        // Of both numbers of a pair the next rotation may make one.
+        let bound = |rotations: f64| rotations * SQRT_2 * TABLE_BOUND;
+        assert_within(&rotated(&[&one, &two]), &at_once, |_| bound(3.0), "twice, and once");
+        assert_within(&rotated(&[&one, &back]), &to_f64(&x), |_| bound(2.0), "there and back");
         // What attention rests on: a product of rotated vectors depends on the distance alone.
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+        let dot = |a: &[f32], b: &[f32]| to_f64(a).iter().zip(to_f64(b)).map(|(a, b)| a * b).sum::<f64>();
         let (far, near) = (rotated(&[&[20_005; 9]]), rotated(&[&[20_000; 9]]));
         let (five, zero) = (rotated(&[&[5; 9]]), rotated(&[&[0; 9]]));
-        assert!((dot(&far[..64], &near[64..128]) - dot(&five[..64], &zero[64..128])).abs() < 1e-5);
+        let (a, b) = (&zero[..64], &zero[64..128]);
+        // Each of four vectors is off by so many parts of its length.
+        let bound = 4.0 * TABLE_BOUND * (dot(a, a) * dot(b, b)).sqrt();
+        assert!((dot(&far[..64], &near[64..128]) - dot(&five[..64], b)).abs() <= bound);
     }
 }
 
@@ -110,22 +119,16 @@ fn by_ggml_with_a_geometric_series() {
             .unwrap();
             let theta = |_: usize, j: usize| f64::from(base).powf(-2.0 * j as f64 / n_rot as f64);
             let want = heads.rotate(&to_f64(&x), &pos, theta, f64::from(mscale));
-            // ggml multiplies the ratio up in f32: a rounding for each pair, on angles of up to 26000.
-            let rounding = |j: usize| (j as f64 + 2.0) * 2f64.powi(-24) * theta(0, j) * FAR as f64;
-            let worst = (0..n_rot / 2).map(rounding).fold(0.0, f64::max);
-            let off = max_error(&got, &want);
-            assert!(
-                off <= 1.5 * 1.3 * worst + 1e-6,
-                "d {d} n_rot {n_rot} base {base}: {off:e}, worst {worst:e}"
-            );
+            let parts = |j: usize| series_off(f64::from(base), n_rot, j);
+            let bound = |i: usize| heads.off(i, &pos, theta, parts, f64::from(mscale));
+            assert_within(&got, &want, bound, &format!("d {d} n_rot {n_rot} base {base}"));
         }
     }
 }
 
-/// Angles as ggml makes them from factors: a division in f32, of a position by a rounded factor.
-fn factor_bound(theta: f64) -> f64 {
-    1.5 * 2.0 * 2f64.powi(-24) * theta * FAR as f64 + 1e-6
-}
+/// How far angles may be off that are a position over a factor, in parts of them: the factor and the quotient
+/// are rounded.
+const QUOTIENT: f64 = 2.0 * UNIT;
 
 fn base_one(n_dims: usize, neox: bool) -> RopeParams {
     RopeParams { n_dims, neox, freq_base: 1.0, freq_scale: 1.0, mscale: 1.0 }
@@ -154,9 +157,8 @@ fn by_ggml_with_a_factor_for_each_pair() {
         })
         .unwrap();
         let want = heads.rotate(&to_f64(&x), &pos, |_, j| theta[j], 1.0);
-        let largest = theta.iter().fold(0.0f64, |m, &t| m.max(t));
-        let off = max_error(&got, &want);
-        assert!(off <= factor_bound(largest), "d {d} n_rot {n_rot}: {off:e}");
+        let bound = |i: usize| heads.off(i, &pos, |_, j| theta[j], |_| QUOTIENT, 1.0);
+        assert_within(&got, &want, bound, &format!("d {d} n_rot {n_rot}"));
     }
 }
 
@@ -182,8 +184,8 @@ fn a_base_for_each_head_is_one_rope_over_all_heads() {
             })
             .unwrap();
             let want = heads.rotate(&to_f64(&x), &pos, theta, 1.0);
-            let off = max_error(&got, &want);
-            assert!(off <= factor_bound(1.0), "d {d} heads {n_head}: {off:e}");
+            let bound = |i: usize| heads.off(i, &pos, theta, |_| QUOTIENT, 1.0);
+            assert_within(&got, &want, bound, &format!("d {d} heads {n_head}"));
 
             let by_table = eval(&mut exec, |b, feed| {
                 let angles = table(&pos, n_head, d, theta);
@@ -233,8 +235,9 @@ fn a_dequantized_product_is_the_product() {
     let (k, m, n) = (320, 40, 33);
     let (wt, w) = stored(DType::Q4_1, &[k, m], &rng.values(k * m));
     let x = rng.values(k * n);
-    // F32 rounds sums only; with BF16 weight and activation are each rounded to 8 bits.
-    for (to, bound) in [(DType::F32, 1e-6), (DType::BF16, 2f64.powi(-8) * 1.01)] {
+    // With BF16 weight and activation are each rounded to 8 bits first.
+    for (to, short) in [(DType::F32, 0.0), (DType::BF16, 2.0 * 2f64.powi(-9) + 2f64.powi(-18))] {
+        let bound = short + rounding(k + 1);
         let got = eval(&mut exec, |b, feed| {
             b.mul_mat(b.dequantize(&[b.stored(&wt)?], to)?, feed.f32(b, &[k, n], &x)?)
         })
