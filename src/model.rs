@@ -13,51 +13,10 @@ use crate::rope::{Plan, RopeError, Spec};
 use crate::weights::{self, Weights};
 use crate::{gguf, vocab::Vocab, Token};
 
-/// An error of loading, running or training a model. One line: file, key, expected, found.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// From the ggml layer.
-    #[error(transparent)]
-    Ggml(#[from] ggml::Error),
-    /// From the rope layer.
-    #[error(transparent)]
-    Rope(#[from] crate::rope::RopeError),
-    /// An argument is out of range, or the request cannot be met.
-    #[error("{0}")]
-    Invalid(String),
-    /// Cancelled by the caller.
-    #[error("interrupted")]
-    Interrupted,
-}
-
-impl From<gguf::Error> for Error {
-    fn from(e: gguf::Error) -> Self {
-        Error::Ggml(e.into())
-    }
-}
-
-impl From<files::Error> for Error {
-    fn from(e: files::Error) -> Self {
-        Error::Ggml(e.into())
-    }
-}
-
-impl From<ropewalk_data::Error> for Error {
-    fn from(e: ropewalk_data::Error) -> Self {
-        match e {
-            ropewalk_data::Error::Invalid(what) => Error::Invalid(what),
-            ropewalk_data::Error::File(e) => e.into(),
-            ropewalk_data::Error::Interrupted => Error::Interrupted,
-        }
-    }
-}
+pub use crate::error::{Error, Result};
 
 /// Blocks that our kernel holds.
 const _: () = assert!(crate::landmark::MAX_BLOCK == ggml::attention_landmark::MAX_BLOCK);
-
-/// Results of the runtime.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Settings for loading a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,9 +42,13 @@ impl ModelParams {
     }
 }
 
-/// A loaded model. `Send + Sync`; sessions borrow it.
+/// A loaded model: a handle that many can hold. A clone costs nothing and shares the weights, which are freed with the
+/// last handle; sessions, trainers and evaluations each keep one.
+#[derive(Debug, Clone)]
+pub struct Model(Arc<Inner>);
+
 #[derive(Debug)]
-pub struct Model {
+struct Inner {
     file: gguf::File,
     hparams: Hparams,
     vocab: Vocab,
@@ -105,7 +68,11 @@ impl Model {
     /// # Errors
     /// A device that does not exist; a file that is broken or of another architecture; an adapter that does
     /// not suit it; too little memory.
-    pub fn load(path: &Path, params: &ModelParams) -> Result<Model> {
+    pub fn load(path: impl AsRef<Path>, params: &ModelParams) -> Result<Model> {
+        Model::load_from(path.as_ref(), params)
+    }
+
+    fn load_from(path: &Path, params: &ModelParams) -> Result<Model> {
         let device = Device::find(&params.device)?;
         let mut file = gguf::File::open(path)?;
         let name: String = file.get("general.architecture")?;
@@ -136,7 +103,7 @@ impl Model {
         let adapters = adapters.collect::<ggml::Result<Vec<_>>>()?;
         let transformer = Transformer::load(arch, &hparams, &weights, &adapters)?;
         let chat_template = file.get_opt::<String>("tokenizer.chat_template")?;
-        Ok(Model {
+        Ok(Model(Arc::new(Inner {
             file,
             hparams,
             vocab,
@@ -148,50 +115,50 @@ impl Model {
             device,
             device_name: device.name(),
             chat_template,
-        })
+        })))
     }
 
     /// Its numbers, and those that adapters add to them: the network of CLEX.
     pub fn hparams(&self) -> &Hparams {
-        &self.hparams
+        &self.0.hparams
     }
 
     /// Its tokenizer.
     pub fn vocab(&self) -> &Vocab {
-        &self.vocab
+        &self.0.vocab
     }
 
     /// Its file. The vocabulary's long arrays have been dropped from its metadata: [`Model::vocab`] has them.
     pub fn file(&self) -> &gguf::File {
-        &self.file
+        &self.0.file
     }
 
     /// The device's name as users write it: `cpu`, `cuda:0`.
     pub fn device(&self) -> &str {
-        &self.device_name
+        &self.0.device_name
     }
 
     /// `tokenizer.chat_template`, if the file has one.
     pub fn chat_template(&self) -> Option<&str> {
-        self.chat_template.as_deref()
+        self.0.chat_template.as_deref()
     }
 
     /// Bytes of its weights and adapters on the device.
     pub fn n_bytes(&self) -> usize {
-        self.weights.n_bytes() + self.adapters.iter().map(Adapter::n_bytes).sum::<usize>()
+        self.0.weights.n_bytes() + self.0.adapters.iter().map(Adapter::n_bytes).sum::<usize>()
     }
 
     /// Adapters in force.
     pub fn adapters(&self) -> &[Adapter] {
-        &self.adapters
+        &self.0.adapters
     }
 
     /// The spec that sessions open under when none is asked for: the one that the file declares, else the one
     /// that the first adapter which names one was trained under.
     pub fn default_rope(&self) -> Result<Spec> {
-        let of_file = |e: RopeError| RopeError(format!("{}: {e}", self.file.path().display()));
-        let declared = Spec::declared(&self.hparams).map_err(of_file)?;
-        let trained = self.adapters.iter().find_map(Adapter::trained);
+        let of_file = |e: RopeError| RopeError(format!("{}: {e}", self.0.file.path().display()));
+        let declared = Spec::declared(&self.0.hparams).map_err(of_file)?;
+        let trained = self.0.adapters.iter().find_map(Adapter::trained);
         match trained {
             Some((_, spec)) if declared == Spec::plain() => Ok(spec.clone()),
             _ => Ok(declared),
@@ -200,13 +167,13 @@ impl Model {
 
     /// Whether [`Model::default_rope`] is an adapter's.
     pub fn takes_trained_rope(&self) -> bool {
-        let none_declared = Spec::declared(&self.hparams).is_ok_and(|own| own == Spec::plain());
-        none_declared && self.adapters.iter().any(|a| a.trained().is_some())
+        let none_declared = Spec::declared(&self.0.hparams).is_ok_and(|own| own == Spec::plain());
+        none_declared && self.0.adapters.iter().any(|a| a.trained().is_some())
     }
 
     /// The landmarks that an adapter was trained with: then sessions put them into every text.
     pub fn landmarks(&self) -> Option<Landmarks> {
-        self.adapters.iter().find_map(Adapter::landmarks)
+        self.0.adapters.iter().find_map(Adapter::landmarks)
     }
 
     /// Positions that a text of `n` tokens takes, landmarks among them.
@@ -216,7 +183,7 @@ impl Model {
 
     /// The token that stands for a landmark: one past the vocabulary.
     pub(crate) fn landmark_token(&self) -> Token {
-        self.hparams.n_vocab as Token
+        self.0.hparams.n_vocab as Token
     }
 
     /// Checks that landmark attention is defined for this model under this plan, and that there is an op for it where
@@ -227,7 +194,7 @@ impl Model {
     /// under which the method is not defined.
     pub(crate) fn check_landmarks(&self, plan: &Plan, own_ops: bool) -> Result<()> {
         let refuse = |what: &str| Err(Error::Invalid(format!("landmark attention: {what}")));
-        let (layers, hp) = (&self.transformer.layers, &self.hparams);
+        let (layers, hp) = (&self.0.transformer.layers, &self.0.hparams);
         let own_reach = hp.attention.iter().zip(plan.kinds()).all(|(layer, plan)| plan.is_own_reach(layer));
         match () {
             () if !own_ops => refuse("its op runs on the CPU alone, and not among ops of every backend"),
@@ -251,10 +218,11 @@ impl Model {
     /// # Errors
     /// An adapter that was trained under another plan, unless adapters are forced.
     pub fn check_rope(&self, plan: &Plan) -> Result<()> {
-        for (path, spec) in self.adapters.iter().filter_map(Adapter::trained).filter(|_| !self.force_adapter)
+        for (path, spec) in
+            self.0.adapters.iter().filter_map(Adapter::trained).filter(|_| !self.0.force_adapter)
         {
             let key = keys::LORA_ROPE;
-            let trained = Plan::new(spec, &self.hparams, plan.n_ctx)
+            let trained = Plan::new(spec, &self.0.hparams, plan.n_ctx)
                 .map_err(|e| RopeError(format!("{}: {key}: {e}", path.display())))?;
             if !trained.same_positions(plan) {
                 let (path, found) = (path.display(), &plan.spec);
@@ -268,7 +236,7 @@ impl Model {
 
     /// Embedding rows of tokens with the model's factor, F32 `[n_embd, T]`: an adapter's where one replaces them.
     pub(crate) fn embed(&self, tokens: &[Token], out: &mut [f32]) -> Result<(), ggml::Error> {
-        self.embed_with(&self.transformer, tokens, out)
+        self.embed_with(&self.0.transformer, tokens, out)
     }
 
     /// Embedding rows from the tables of `transformer`, or from the file where it has none.
@@ -284,15 +252,15 @@ impl Model {
         let known: Vec<Token> = tokens.iter().map(|&t| if is_landmark(t) { 0 } else { t }).collect();
         match &transformer.embedding {
             Some(table) => weights::embed_stored(table, &known, out)?,
-            None => weights::embed(&self.file, &self.hparams, &known, out)?,
+            None => weights::embed(&self.0.file, &self.0.hparams, &known, out)?,
         }
         if let Some((rows, _)) = landmark {
-            let places = tokens.iter().zip(out.chunks_exact_mut(self.hparams.n_embd));
+            let places = tokens.iter().zip(out.chunks_exact_mut(self.0.hparams.n_embd));
             for (_, out) in places.filter(|(&t, _)| is_landmark(t)) {
                 weights::embed_stored(&rows.embedding, &[0], out)?;
             }
         }
-        let factor = self.hparams.embedding_scale;
+        let factor = self.0.hparams.embedding_scale;
         if factor != 1.0 {
             out.iter_mut().for_each(|x| *x *= factor);
         }
@@ -301,20 +269,20 @@ impl Model {
 
     /// The layers, with the adapters in force.
     pub(crate) fn transformer(&self) -> &Transformer {
-        &self.transformer
+        &self.0.transformer
     }
 
     /// The layers with `adapter` alone, instead of the adapters in force.
     pub(crate) fn with_adapter(&self, adapter: &Adapter) -> Result<Transformer> {
         let adapters = std::slice::from_ref(adapter);
-        Ok(Transformer::load(self.arch, &self.hparams, &self.weights, adapters)?)
+        Ok(Transformer::load(self.0.arch, &self.0.hparams, &self.0.weights, adapters)?)
     }
 
     pub(crate) fn arch(&self) -> &'static Arch {
-        self.arch
+        self.0.arch
     }
 
     pub(crate) fn backend_device(&self) -> Device {
-        self.device
+        self.0.device
     }
 }

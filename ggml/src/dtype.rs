@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 
+use files::memory::{filled, room};
 use files::Bytes;
 use gguf::{File, TensorInfo};
 
@@ -31,7 +32,7 @@ impl SysType for DType {
 /// A type without a conversion to f32, or memory for the values cannot be had.
 pub fn dequantize_tensor(file: &File, t: &TensorInfo) -> Result<Vec<f32>> {
     let n = t.n_elements();
-    let mut values = files::memory::filled(n, 0.0).map_err(|e| Error::OutOfMemory {
+    let mut values = filled(n, 0.0).map_err(|e| Error::OutOfMemory {
         device: "CPU".to_owned(),
         bytes: e.bytes as usize,
         what: format!("the values of {} in {}", t.name.escape_debug(), file.path().display()),
@@ -99,7 +100,8 @@ fn to_float(dtype: DType, src: &[u8], dst: &mut [f32]) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::NotQuantizable`] with the index of the first value that is not finite or beyond
-/// [`DType::max_abs`]; [`Error::Argument`] when the type cannot be written or rows are not whole blocks.
+/// [`DType::max_abs`]; [`Error::Argument`] when the type cannot be written or rows are not whole blocks;
+/// [`Error::OutOfMemory`].
 pub fn quantize(dtype: DType, n_per_row: usize, src: &[f32]) -> Result<Vec<u8>> {
     if dtype.needs_importance() {
         return Err(Error::Argument(format!("{dtype} can only be written with an importance matrix")));
@@ -119,13 +121,19 @@ pub fn quantize(dtype: DType, n_per_row: usize, src: &[f32]) -> Result<Vec<u8>> 
     if let Some(index) = src.iter().position(|v| v.is_nan() || v.abs() > limit) {
         return Err(Error::NotQuantizable { dtype: dtype.name(), index, value: src[index], limit });
     }
-    let mut out = Vec::with_capacity(row_bytes * (src.len() / n_per_row));
+    let refused = |e: files::OutOfMemory| Error::OutOfMemory {
+        device: "CPU".to_owned(),
+        bytes: e.bytes as usize,
+        what: format!("{} values of {dtype}", src.len()),
+    };
+    let mut out = room(row_bytes * (src.len() / n_per_row)).map_err(refused)?;
     if dtype == DType::F32 {
         out.extend(src.iter().flat_map(|v| v.to_le_bytes()));
         return Ok(out);
     }
     let rows = SCRATCH_ELEMENTS.div_ceil(n_per_row);
-    let mut scratch = vec![0u64; (rows.min(src.len() / n_per_row) * row_bytes).div_ceil(8)];
+    let scratch = (rows.min(src.len() / n_per_row) * row_bytes).div_ceil(8);
+    let mut scratch = filled(scratch, 0u64).map_err(refused)?;
     for part in src.chunks(rows * n_per_row) {
         let n_rows = part.len() / n_per_row;
         // SAFETY: reads n_rows * n_per_row floats, which is part.len(); writes n_rows * row_bytes bytes,

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 
 use kernels::codes::Kind;
-use kernels::integers::{available, Product, Scratch, Shape, BLOCK};
+use kernels::integers::{Product, Scratch, Shape, BLOCK};
 use kernels::output::Output;
 
 use crate::custom::{share, zeroed};
@@ -41,9 +41,19 @@ pub(crate) fn kind(dtype: DType) -> Option<Kind> {
     })
 }
 
+/// Whether this processor has such products, and those in 8 bits.
+pub fn available() -> bool {
+    kernels::integers::available()
+}
+
+/// Whether there are such products, and those in 8 bits, for weights of this type.
+pub fn supports(dtype: DType) -> bool {
+    kind(dtype).is_some()
+}
+
 /// Whether there is such a product for weights of this type on this processor.
 pub fn has_integer_product(dtype: DType) -> bool {
-    available() && kind(dtype).is_some()
+    available() && supports(dtype)
 }
 
 /// Floats rounded to 15 bits of the largest of each 32.

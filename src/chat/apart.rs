@@ -81,6 +81,7 @@ pub(super) fn render(
         Ok(Reply::Text(text)) => Ok(text),
         Ok(Reply::Error(e)) => Err(Error::Invalid(e)),
         Err(Fault::TooLong(_)) => Err(too_long()),
+        Err(Fault::Stopped) => Err(Error::Interrupted),
         Err(fault) => Err(invalid(&fault)),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn draw(bar: output::Progress) -> impl Fn(&Progress<'_>) + Sync {
 
 /// Makes the session hold exactly `tokens`, with a progress bar. Returns how many it held already.
 pub(crate) fn prefill(
-    session: &mut Session<'_>,
+    session: &mut Session,
     tokens: &[Token],
     out: &OutputArgs,
 ) -> ropewalk::model::Result<usize> {

@@ -103,7 +103,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
     };
     let model = models::load(&choice)?;
     let name = models::label(&choice);
-    let chat = if args.template == "chat" { Some(template::of(&model)?) } else { None };
+    let chat = match args.template == "chat" {
+        true => Some(template::of(&model, &interrupt.control())?),
+        false => None,
+    };
     let frame = |message: &str| template::frame(chat.as_ref(), message);
     let params = Params {
         ctx: args.ctx,

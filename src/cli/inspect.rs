@@ -12,7 +12,7 @@ use ropewalk::rope::Spec;
 use serde_json::{json, Map, Value as Json};
 
 use super::output::{self, bytes, count, OutputArgs};
-use super::{models, Command};
+use super::{kernels, models, Command};
 use ropewalk_core::terminal::inline;
 
 /// Elements of an array and characters of a text that are shown without `--all`.
@@ -37,6 +37,9 @@ struct Args {
     /// Show arrays and texts in full
     #[arg(long)]
     all: bool,
+    /// Show which kernels multiply the weights on this machine, in place of metadata and tensors
+    #[arg(long)]
+    kernels: bool,
     #[command(flatten)]
     out: OutputArgs,
 }
@@ -44,6 +47,12 @@ struct Args {
 fn run(args: &Args) -> anyhow::Result<()> {
     let path: PathBuf = models::find(&args.file)?;
     let file = File::open(&path)?;
+    if args.kernels {
+        return match args.out.json {
+            true => output::print_json(&kernels::json(file.tensors())?),
+            false => output::print(&kernels::text(file.tensors())?),
+        };
+    }
     // A file that is no language model has no rope, but still has metadata and tensors to show.
     let rope = Hparams::from_gguf(&file)
         .map_err(|e| e.to_string())

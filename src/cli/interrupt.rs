@@ -49,7 +49,7 @@ impl Interrupt {
     }
 
     /// Makes a signal stop what this session computes.
-    pub(crate) fn watch(&self, session: &Session<'_>) {
+    pub(crate) fn watch(&self, session: &Session) {
         self.signals.stop().bind(&session.cancel_flag());
     }
 

@@ -33,7 +33,7 @@ impl Comparison<'_> {
         let mut reports = Vec::new();
         for spec in specs {
             let announce =
-                |session: &Session<'_>| models::announce(&self.out, self.choice, session, spec.is_some());
+                |session: &Session| models::announce(&self.out, self.choice, session, spec.is_some());
             let params = self.choice.session(0, spec.as_ref());
             let source = SessionSource::new(self.model, params).on_open(&announce);
             let draw = draw(self.out.progress(0, "measuring", Unit::Tokens));

@@ -17,6 +17,7 @@ mod finetune;
 mod imatrix;
 mod inspect;
 mod interrupt;
+mod kernels;
 mod methods;
 mod models;
 mod options;
@@ -170,7 +171,7 @@ fn report(line: &str) {
 
 /// An error with its causes, for people.
 fn in_a_line(e: &anyhow::Error) -> String {
-    one_line(&chain(e))
+    one_line(&(chain(e) + hint(e)))
 }
 
 /// The error and its causes in one line, without those that the next one, or the one before, repeats (a path,
@@ -185,6 +186,16 @@ fn chain(e: &anyhow::Error) -> String {
         }
     }
     said.join(": ")
+}
+
+/// The options behind what an error of the library speaks of.
+fn hint(e: &anyhow::Error) -> &'static str {
+    match e.downcast_ref::<ropewalk::Error>() {
+        // A session under a context; other memory has no such options.
+        Some(ropewalk::Error::OutOfMemory { what, .. }) if what.starts_with("ctx ") => " (--ctx, --kv)",
+        Some(ropewalk::Error::ContextFull { .. }) => " (--ctx)",
+        _ => "",
+    }
 }
 
 /// Joins the lines of a text, with a semicolon where nothing else divides them: an error is one line.

@@ -196,7 +196,7 @@ pub(crate) fn effective_spec(model: &Model, asked: Option<&Spec>) -> anyhow::Res
 }
 
 /// The memory that a session uses, part by part.
-pub(crate) fn memory(session: &Session<'_>) -> String {
+pub(crate) fn memory(session: &Session) -> String {
     let MemoryUse { weights, kv, states, compute } = session.memory();
     let recurrent = if states > 0 { format!("{} states + ", bytes(states as u64)) } else { String::new() };
     let [weights, kv, compute] = [weights, kv, compute].map(|n| bytes(n as u64));
@@ -205,7 +205,7 @@ pub(crate) fn memory(session: &Session<'_>) -> String {
 
 /// Says on stderr, unless `-q`, which model runs where, under which rope, with how much memory; then the
 /// plan's notes.
-pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session<'_>, asked: bool) {
+pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session, asked: bool) {
     let plan = session.plan();
     let source = if asked {
         "asked for"

@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::chat::Message;
+use ropewalk::control::Control;
 use ropewalk::model::{Error, Model};
 use ropewalk::session::{GenerateParams, Session, StopReason};
 use ropewalk::Token;
@@ -101,7 +102,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
 
     let started = Instant::now();
     let model = models::load(&choice)?;
-    let (prompt, mut stop) = prompt_tokens(args, &model, &text)?;
+    let (prompt, mut stop) = prompt_tokens(args, &model, &text, &interrupt.control())?;
     stop.extend(args.stop.iter().cloned());
     if prompt.is_empty() {
         bail!("the prompt is empty and the model has no token to begin with: nothing to continue");
@@ -165,7 +166,7 @@ struct Answer {
 
 /// Generates after the prompt and prints the text as it comes, unless there is nothing to print it with.
 fn generate(
-    session: &mut Session<'_>,
+    session: &mut Session,
     prompt: &[Token],
     params: &GenerateParams,
     mut shown: Option<&mut ModelText>,
@@ -232,11 +233,16 @@ impl Timings {
 }
 
 /// The prompt's tokens, and texts that end a turn when the model has no token for it.
-fn prompt_tokens(args: &Args, model: &Model, text: &str) -> anyhow::Result<(Vec<Token>, Vec<String>)> {
+fn prompt_tokens(
+    args: &Args,
+    model: &Model,
+    text: &str,
+    control: &Control<'_>,
+) -> anyhow::Result<(Vec<Token>, Vec<String>)> {
     if !args.chat {
         return Ok((model.vocab().tokenize(text, true, args.special)?, Vec::new()));
     }
-    let template = template::of(model)?;
+    let template = template::of(model, control)?;
     if template.is_fallback() {
         args.out.note("note: the file has no chat template; using the ChatML form");
     }

@@ -5,16 +5,17 @@ use std::process::ExitCode;
 use anyhow::Context;
 use ropewalk::chat::apart::{self, Apart};
 use ropewalk::chat::{Message, Template};
+use ropewalk::control::Control;
 use ropewalk::model::Model;
 use ropewalk_core::apart::this_program;
 
 /// The only argument of the process that renders. It is no command, for nobody types it.
 const RENDER: &str = "--render-chat-template";
 
-/// The template of a model.
-pub(crate) fn of(model: &Model) -> anyhow::Result<Template> {
+/// The template of a model. Rendering ends where the control's work is to stop.
+pub(crate) fn of(model: &Model, control: &Control<'_>) -> anyhow::Result<Template> {
     let program = this_program().context("cannot find this program to render the chat template")?;
-    Ok(Template::of_apart(model, &Apart::new(program, [RENDER]))?)
+    Ok(Template::of_apart(model, &Apart::new(program, [RENDER]).stopped_by(control))?)
 }
 
 /// A user's message in the template, with the assistant's turn opened; the message itself without a template.

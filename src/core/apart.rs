@@ -4,7 +4,8 @@
 //! does not trust bytes has them worked on by another process: [`Apart`] says how to start it and how much it may
 //! take, and the process that was started calls [`serve`].
 //!
-//! The process has an empty environment, so no key or token of its parent.
+//! Of its parent's environment the process has only where its libraries lie, so no key or token. Waiting for it ends as
+//! soon as the caller asks for that ([`Apart::stopped_by`]).
 //!
 //! | limit | holds on |
 //! |---|---|
@@ -14,13 +15,29 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use crate::control::Control;
 
 /// Most bytes that are read of what the process says when it dies.
 const MAX_LAST_WORDS: u64 = 4096;
+
+/// Time after which a request to stop is noticed.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Variables that say where libraries of programs lie: without them a program linked to such does not start.
+const LOADER: &[&str] = if cfg!(target_os = "macos") {
+    &["DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"]
+} else if cfg!(windows) {
+    &["PATH", "SystemRoot"]
+} else {
+    &["LD_LIBRARY_PATH"]
+};
 
 /// The most that a process may take for one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +63,7 @@ pub struct Apart {
     program: PathBuf,
     arguments: Vec<OsString>,
     limits: Limits,
+    stop: Arc<AtomicBool>,
 }
 
 /// Why there is no answer. One line.
@@ -55,6 +73,9 @@ pub enum Fault {
     /// The answer has more bytes than the caller takes.
     #[error("the answer is more than {0} bytes")]
     TooLong(u64),
+    /// The caller asked to stop: see [`Apart::stopped_by`].
+    #[error("interrupted")]
+    Stopped,
     /// Anything else: a limit reached, a process that cannot be started or that died.
     #[error("{0}")]
     Ended(String),
@@ -68,12 +89,19 @@ impl Apart {
         arguments: impl IntoIterator<Item = impl Into<OsString>>,
     ) -> Apart {
         let arguments = arguments.into_iter().map(Into::into).collect();
-        Apart { program: program.into(), arguments, limits: Limits::default() }
+        Apart { program: program.into(), arguments, limits: Limits::default(), stop: Arc::default() }
     }
 
     /// The same under other limits.
     pub fn with_limits(self, limits: Limits) -> Apart {
         Apart { limits, ..self }
+    }
+
+    /// The same; where the control's work is to stop, the process is ended and [`Fault::Stopped`] is the answer.
+    pub fn stopped_by(self, control: &Control<'_>) -> Apart {
+        let stop = Arc::default();
+        control.bind(&stop);
+        Apart { stop, ..self }
     }
 
     /// Sends the parts of a request to a new process, and gets its answer of at most so many bytes, as `read` takes it, or
@@ -88,8 +116,11 @@ impl Apart {
         read: impl FnOnce(&[u8]) -> Option<T>,
     ) -> Result<T, Fault> {
         let ended = |what: String| Fault::Ended(what);
-        let mut command = Command::new(&self.program);
-        command.args(&self.arguments).env_clear();
+        if self.stopped() {
+            return Err(Fault::Stopped);
+        }
+        let mut command = alone(&self.program);
+        command.args(&self.arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         #[cfg(unix)]
         {
@@ -129,14 +160,15 @@ impl Apart {
                 let _ = send.send(read);
             });
             // Whatever ends here ends the process, so that no thread of the scope waits for it.
-            let reply = received.recv_timeout(self.limits.wall);
+            let reply = self.receive(&received, deadline);
             let status = match &reply {
-                Ok(Ok(bytes)) if bytes.len() as u64 <= most => process.wait_until(deadline),
+                Ok(Ok(bytes)) if bytes.len() as u64 <= most => self.wait(&mut process, deadline),
                 _ => process.end(),
             };
             let said = last_words.join().unwrap_or_default();
             let bytes = match reply {
                 Ok(read) => read.map_err(|e| ended(format!("the process for it: {e}")))?,
+                Err(_) if self.stopped() => return Err(Fault::Stopped),
                 Err(_) => return Err(late()),
             };
             if bytes.len() as u64 > most {
@@ -145,9 +177,38 @@ impl Apart {
             match (read(&bytes), status) {
                 (Some(reply), _) => Ok(reply),
                 (None, Some(status)) => Err(ended(self.fate(status, &said))),
+                (None, None) if self.stopped() => Err(Fault::Stopped),
                 (None, None) => Err(late()),
             }
         })
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// What comes before the deadline, unless the caller asks to stop.
+    fn receive<T>(&self, from: &Receiver<T>, deadline: Instant) -> Result<T, RecvTimeoutError> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match from.recv_timeout(left.min(LOOK)) {
+                Err(RecvTimeoutError::Timeout) if left > LOOK && !self.stopped() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Waits for the end of a process. After the deadline, and where the caller asks to stop, it is ended, and `None`.
+    fn wait(&self, process: &mut Process, deadline: Instant) -> Option<ExitStatus> {
+        loop {
+            match process.0.try_wait() {
+                Ok(None) if Instant::now() < deadline && !self.stopped() => {
+                    std::thread::sleep(Duration::from_millis(1))
+                }
+                Ok(Some(status)) => return Some(status),
+                _ => return process.end(),
+            }
+        }
     }
 
     /// The way a process ended that sent no answer, in words.
@@ -175,17 +236,6 @@ impl Apart {
 struct Process(Child);
 
 impl Process {
-    /// Waits for its end; after the deadline it is ended, and `None`.
-    fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
-        loop {
-            match self.0.try_wait() {
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
-                Ok(Some(status)) => return Some(status),
-                _ => return self.end(),
-            }
-        }
-    }
-
     fn end(&mut self) -> Option<ExitStatus> {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -197,6 +247,14 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// A program in an environment that has nothing of this process's but where libraries lie.
+fn alone(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear();
+    command.envs(LOADER.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    command
 }
 
 /// The program that runs, for a process of itself.
@@ -280,3 +338,6 @@ fn size() -> u64 {
     };
     read().unwrap_or(4 << 30)
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;

@@ -6,10 +6,10 @@
 //! dequantize.
 #![forbid(unsafe_code)]
 
-pub mod apart;
 pub mod control;
 pub mod terminal;
 pub mod tokenizer;
+pub mod apart;
 #[cfg(feature = "signals")]
 pub mod signals;
 pub mod ids;

@@ -23,6 +23,11 @@ pub fn inline(text: &str) -> Cow<'_, str> {
     escaped(text, |c| acts(c) || c.is_control())
 }
 
+/// An error in one line: those of parsers repeat names of the file as they are.
+pub fn one_line(error: impl std::fmt::Display) -> String {
+    inline(&error.to_string()).into_owned()
+}
+
 fn escaped(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(&acts) {
         return Cow::Borrowed(text);
@@ -69,6 +74,7 @@ mod tests {
         assert!(matches!(shown(text), Cow::Borrowed(t) if t == text));
         assert_eq!(inline("a\tb\r\nc"), "a\\tb\\r\\nc");
         assert_eq!(shown("a\r\nb\r"), "a\nb\\r");
+        assert_eq!(one_line("unknown field `a\n`"), "unknown field `a\\n`");
     }
 
     #[test]

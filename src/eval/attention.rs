@@ -124,7 +124,7 @@ pub struct Report {
 /// # Errors
 /// Those of [`tokens_of`] and [`measure`].
 pub fn run(
-    session: &mut Session<'_>,
+    session: &mut Session,
     name: &str,
     documents: &[Document],
     params: &Params,
@@ -138,7 +138,7 @@ pub fn run(
 ///
 /// # Errors
 /// A text that cannot be tokenised; an id that the vocabulary does not have; documents without a token.
-pub fn tokens_of(session: &Session<'_>, documents: &[Document], n: usize) -> Result<Vec<Token>> {
+pub fn tokens_of(session: &Session, documents: &[Document], n: usize) -> Result<Vec<Token>> {
     let model = session.model();
     let vocab = model.vocab();
     let bos = vocab.bos().filter(|_| vocab.add_bos());
@@ -165,7 +165,7 @@ pub fn tokens_of(session: &Session<'_>, documents: &[Document], n: usize) -> Res
 /// to be chosen; tokens that the context does not hold; probabilities that are no numbers;
 /// [`Error::Interrupted`].
 pub fn measure(
-    session: &mut Session<'_>,
+    session: &mut Session,
     name: &str,
     tokens: &[Token],
     params: &Params,
@@ -224,7 +224,7 @@ pub fn measure(
     })
 }
 
-fn check(session: &Session<'_>, n: usize, params: &Params) -> Result<()> {
+fn check(session: &Session, n: usize, params: &Params) -> Result<()> {
     let hp = session.model().hparams();
     if params.tile == 0 {
         return Err(invalid("tiles: expected at least 1 token, found 0"));
@@ -268,7 +268,7 @@ fn n_head(hp: &Hparams, layer: usize) -> usize {
 
 /// The sum of every head of some layers.
 fn sums(
-    session: &mut Session<'_>,
+    session: &mut Session,
     tokens: &[Token],
     layers: Range<usize>,
     far_keys: (usize, usize),

@@ -129,8 +129,8 @@ struct Point {
 /// Vocabularies or tokens that differ; no document of two tokens; a context smaller than two tokens or larger
 /// than the sessions'; whatever the sessions report.
 pub fn run(
-    a: &mut Session<'_>,
-    b: &mut Session<'_>,
+    a: &mut Session,
+    b: &mut Session,
     names: [&str; 2],
     documents: &[Document],
     params: &Params,
@@ -162,7 +162,7 @@ pub fn run(
     if points.is_empty() {
         return Err(Error::Interrupted);
     }
-    let side = |s: &Session<'_>, name: &str, nll: fn(&Point) -> f64| Side {
+    let side = |s: &Session, name: &str, nll: fn(&Point) -> f64| Side {
         model: name.into(),
         rope: s.plan().spec.to_string(),
         kv: s.params().kv_type.name().into(),
@@ -187,12 +187,7 @@ pub fn run(
 }
 
 /// The windows of all documents, at least two tokens long.
-fn windows(
-    a: &Session<'_>,
-    b: &Session<'_>,
-    documents: &[Document],
-    params: &Params,
-) -> Result<Vec<Vec<Token>>> {
+fn windows(a: &Session, b: &Session, documents: &[Document], params: &Params) -> Result<Vec<Vec<Token>>> {
     let (va, vb) = (a.model().hparams().n_vocab, b.model().hparams().n_vocab);
     if va != vb {
         return Err(invalid(format!(
@@ -220,7 +215,7 @@ fn windows(
 }
 
 /// Every token of a window but the first.
-fn compare(a: &mut Session<'_>, b: &mut Session<'_>, window: &[Token]) -> Result<Vec<Point>> {
+fn compare(a: &mut Session, b: &mut Session, window: &[Token]) -> Result<Vec<Point>> {
     let n_vocab = a.model().hparams().n_vocab;
     let chunk = (LOGITS / (4 * n_vocab)).max(1);
     a.clear();
@@ -241,7 +236,7 @@ fn compare(a: &mut Session<'_>, b: &mut Session<'_>, window: &[Token]) -> Result
 }
 
 /// Rows of logits of tokens added to a session.
-fn logits(session: &mut Session<'_>, tokens: &[Token]) -> Result<Vec<f32>> {
+fn logits(session: &mut Session, tokens: &[Token]) -> Result<Vec<f32>> {
     let mut rows = Vec::with_capacity(tokens.len() * session.model().hparams().n_vocab);
     session.score(tokens, 0..tokens.len(), &mut |_, row| rows.extend_from_slice(row))?;
     Ok(rows)

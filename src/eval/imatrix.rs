@@ -67,7 +67,7 @@ pub struct Imatrix {
 /// A context that the session does not have; texts shorter than a window; values that are not finite, naming the matrix;
 /// [`Error::Interrupted`]; whatever the session reports.
 pub fn collect(
-    session: &mut Session<'_>,
+    session: &mut Session,
     documents: &[Document],
     params: &Params,
     control: &Control<'_>,

@@ -12,15 +12,15 @@ use crate::Token;
 
 /// Opens sessions of a model under one set of parameters, each at the context length a task asks for.
 pub struct SessionSource<'a> {
-    model: &'a Model,
+    model: Model,
     params: SessionParams,
-    opened: Option<&'a dyn Fn(&Session<'_>)>,
+    opened: Option<&'a dyn Fn(&Session)>,
 }
 
 impl<'a> SessionSource<'a> {
     /// Sessions under these parameters; `n_ctx` among them is replaced by the length asked for.
-    pub fn new(model: &'a Model, params: SessionParams) -> Self {
-        SessionSource { model, params, opened: None }
+    pub fn new(model: &Model, params: SessionParams) -> Self {
+        SessionSource { model: model.clone(), params, opened: None }
     }
 
     /// Names all that determines a model's answers beside the prompt and the context: weights, adapters, rope spec, type
@@ -49,7 +49,7 @@ impl<'a> SessionSource<'a> {
     }
 
     /// Calls this function with each session when it has been opened.
-    pub fn on_open(self, opened: &'a dyn Fn(&Session<'_>)) -> Self {
+    pub fn on_open(self, opened: &'a dyn Fn(&Session)) -> Self {
         SessionSource { opened: Some(opened), ..self }
     }
 }
@@ -67,8 +67,8 @@ impl LmSource for SessionSource<'_> {
 
     fn open_many(&self, n_ctx: usize, n_seq: usize) -> Result<Box<dyn Lm + '_>> {
         let params = SessionParams { n_ctx, ..self.params.clone() };
-        let n_seq_max = Session::n_seq_fitting(self.model, &params, n_seq)?;
-        let session = Session::new(self.model, &SessionParams { n_seq_max, ..params })?;
+        let n_seq_max = Session::n_seq_fitting(&self.model, &params, n_seq)?;
+        let session = Session::new(&self.model, &SessionParams { n_seq_max, ..params })?;
         if let Some(opened) = self.opened {
             opened(&session);
         }
@@ -76,7 +76,7 @@ impl LmSource for SessionSource<'_> {
     }
 
     fn rope_at(&self, n_ctx: usize) -> Result<String> {
-        Ok(Session::plan_of(self.model, &SessionParams { n_ctx, ..self.params.clone() })?.spec.to_string())
+        Ok(Session::plan_of(&self.model, &SessionParams { n_ctx, ..self.params.clone() })?.spec.to_string())
     }
 
     fn encode(&self, text: &str) -> Result<Vec<Token>> {
@@ -93,11 +93,11 @@ impl LmSource for SessionSource<'_> {
 }
 
 /// A session in which every call starts from an empty context; `Session::nll` itself appends.
-struct SessionLm<'m> {
-    session: Session<'m>,
+struct SessionLm {
+    session: Session,
 }
 
-impl Lm for SessionLm<'_> {
+impl Lm for SessionLm {
     fn n_ctx(&self) -> usize {
         self.session.params().n_ctx
     }

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use ropewalk_core::terminal::one_line;
 use serde::Deserialize;
 
 use super::{FetchError, Result};
@@ -153,7 +154,7 @@ impl Manifest {
         let fail = |what: String| FetchError::Manifest { origin: origin.to_owned(), what };
         let manifest: Manifest = toml::from_str(text).map_err(|e| {
             let line = e.span().map_or(0, |s| text[..s.start].matches('\n').count() + 1);
-            fail(format!("line {line}: {}", e.message()))
+            fail(format!("line {line}: {}", one_line(e.message())))
         })?;
         let mut seen = std::collections::HashSet::new();
         for entry in &manifest.models {

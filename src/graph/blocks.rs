@@ -3,31 +3,18 @@
 
 use std::ops::Range;
 
-use ggml::eight_bits::EightBits;
 use ggml::graph::{Builder, InputId};
 use ggml::tensor::Tensor;
-use ggml::{DType, Result};
+use ggml::Result;
 
 use super::activations::{centered, Activations};
 use super::moments::Watch;
-use super::products::Products;
+use super::products::{Prepared, Products};
 use super::tape::{Gradient, Recording, SavedActivation, Tape, TapeEntry};
-use super::Capabilities;
+use super::{Capabilities, Choice, Pass};
 use crate::hparams::Gelu;
 use crate::ids::LinearId;
 use crate::layers::{Linear, Norm};
-
-/// Tokens from which on a product is faster with the weight dequantised to F32 first, measured on Sapphire
-/// Rapids; on an AVX2 machine prefill is 1.4 times faster with the same thresholds. K-quants and most
-/// i-quants have tiled kernels of their own that nothing beats.
-fn dequantize_from(dtype: DType) -> Option<usize> {
-    match dtype {
-        DType::Q4_1 | DType::Q5_1 | DType::F16 => Some(64),
-        DType::Q5_0 | DType::IQ4_NL | DType::BF16 => Some(128),
-        DType::Q4_0 | DType::Q8_0 => Some(192),
-        _ => None,
-    }
-}
 
 /// Dequantised weights are joined into one product up to this many bytes: beyond, the memory counts more than
 /// the saved op.
@@ -41,12 +28,13 @@ pub struct Graph<'a, 'c> {
     pub(super) capabilities: Capabilities,
     pub(super) tape: Option<Tape<'a, 'c>>,
     pub(super) moments: Option<Watch>,
+    pub(super) prepared: Prepared<'c>,
 }
 
 impl<'a, 'c> Graph<'a, 'c> {
     /// A graph that only runs forwards.
     pub fn new(b: &'a Builder<'c>, capabilities: Capabilities) -> Self {
-        Graph { b, capabilities, tape: None, moments: None }
+        Graph { b, capabilities, tape: None, moments: None, prepared: Prepared::default() }
     }
 
     /// A graph that can be run backwards.
@@ -54,8 +42,8 @@ impl<'a, 'c> Graph<'a, 'c> {
         Graph { tape: Some(Tape::new(how)), ..Graph::new(b, capabilities) }
     }
 
-    pub(super) fn products(&self) -> Products<'a, 'c> {
-        Products { b: self.b, capabilities: self.capabilities }
+    pub(super) fn products(&self) -> Products<'_, 'c> {
+        Products { b: self.b, capabilities: self.capabilities, prepared: &self.prepared }
     }
 
     fn activations(&self) -> Activations<'a, 'c> {
@@ -75,21 +63,8 @@ impl<'a, 'c> Graph<'a, 'c> {
         }
     }
 
-    /// The type a weight is dequantized to for a product with `x`, where that is faster than its own product.
-    fn dequantizes(&self, map: &Linear, x: Tensor<'c>) -> Option<DType> {
-        let (dtype, n) = (map.weight.def().dtype, x.ne()[1]);
-        let products = self.products();
-        let otherwise =
-            [Products::in_tiles, Products::in_integers, Products::in_eight_bits, Products::in_short_floats];
-        if otherwise.iter().any(|way| way(&products, dtype, x)) {
-            return None;
-        }
-        let Capabilities { always, dequantize, .. } = self.capabilities;
-        let wanted = always && dtype.can_dequantize() || dequantize_from(dtype).is_some_and(|from| n >= from);
-        // libllama keeps more bits of what it multiplies with these.
-        let exact = !always && matches!(dtype, DType::F32 | DType::F16);
-        let to = dequantize.map(|to| if exact { DType::F32 } else { to });
-        to.filter(|&to| wanted && to != dtype)
+    fn choose(&self, map: &Linear, x: Tensor<'c>) -> Choice {
+        self.products().choose(map.weight.def().dtype, x, Pass::Inference)
     }
 
     /// `W x + bias` plus the low-rank pairs of adapters: `[n_in, T]` to `[n_out, T]`.
@@ -103,10 +78,9 @@ impl<'a, 'c> Graph<'a, 'c> {
             tape.linear(&self.products(), x, map, |y| self.bias(y, map))?
         } else {
             let w = self.b.stored(&map.weight)?;
-            let y = match self.dequantizes(map, x) {
-                Some(to) => self.products().weight_times(self.b.dequantize(&[w], to)?, x)?,
-                None => self.products().weight_times(w, x)?,
-            };
+            let Choice { dequantize, kernel } = self.choose(map, x);
+            let w = dequantize.map_or(Ok(w), |to| self.b.dequantize(&[w], to))?;
+            let y = self.products().product(kernel, w, x)?;
             self.bias(self.low_rank(y, x, map)?, map)?
         };
         self.b.name(out, &map.id.to_string());
@@ -121,40 +95,18 @@ impl<'a, 'c> Graph<'a, 'c> {
         Ok(y)
     }
 
-    /// Several linear maps of one input, as one product where the weights are dequantised and small. Where inputs are
-    /// packed or rounded first they share them.
+    /// Several linear maps of one input, as one product where the weights are dequantised and small.
     pub fn linears<const N: usize>(&self, x: Tensor<'c>, maps: [&Linear; N]) -> Result<[Tensor<'c>; N]> {
         maps.iter().try_for_each(|map| self.watch(x, map))?;
-        let to = self.dequantizes(maps[0], x);
-        let all_dequantized = maps.iter().all(|map| self.dequantizes(map, x) == to);
-        let bytes: usize = maps.iter().map(|map| map.n_in() * map.n_out() * size_of::<f32>()).sum();
-        let fused = to.filter(|_| all_dequantized && bytes <= FUSED_MAX);
         let mut out = [x; N];
-        let all = |way: fn(&Products<'a, 'c>, DType, Tensor<'c>) -> bool| {
-            self.tape.is_none() && maps.iter().all(|map| way(&self.products(), map.weight.def().dtype, x))
-        };
-        if all(Products::in_tiles) {
-            let packed = self.b.pack(x)?;
-            return self.each(x, maps, |w| self.b.packed_product(w, packed));
-        }
-        if all(Products::in_integers) {
-            let rounded = self.b.rounded(x)?;
-            return self.each(x, maps, |w| self.b.integer_product(w, rounded));
-        }
-        if all(Products::in_shared_eight_bits) {
-            let mut rounded: Option<EightBits<'c>> = None;
-            return self.each(x, maps, |w| {
-                let served = rounded.filter(|rounded| rounded.serve(w.dtype()));
-                let served = served.map_or_else(|| self.b.eight_bits(x, w.dtype()), Ok)?;
-                rounded = Some(served);
-                self.b.shared_eight_bit_product(w, served)
-            });
-        }
-        match fused {
-            Some(to) if self.tape.is_none() => {
+        let choice = self.choose(maps[0], x);
+        let bytes: usize = maps.iter().map(|map| map.n_in() * map.n_out() * size_of::<f32>()).sum();
+        let alike = maps.iter().all(|map| self.choose(map, x) == choice);
+        match choice.dequantize.filter(|_| self.tape.is_none() && alike && bytes <= FUSED_MAX) {
+            Some(to) => {
                 let weights =
                     maps.iter().map(|map| self.b.stored(&map.weight)).collect::<Result<Vec<_>>>()?;
-                let all = self.products().weight_times(self.b.dequantize(&weights, to)?, x)?;
+                let all = self.products().product(choice.kernel, self.b.dequantize(&weights, to)?, x)?;
                 let mut from = 0;
                 for (out, map) in out.iter_mut().zip(maps) {
                     let y = self.b.columns(all, from, map.n_out())?;
@@ -162,27 +114,11 @@ impl<'a, 'c> Graph<'a, 'c> {
                     from += map.n_out();
                 }
             }
-            _ => {
+            None => {
                 for (out, map) in out.iter_mut().zip(maps) {
                     *out = self.unwatched(x, map)?;
                 }
             }
-        }
-        Ok(out)
-    }
-
-    /// [`Graph::linears`] with this product.
-    fn each<const N: usize>(
-        &self,
-        x: Tensor<'c>,
-        maps: [&Linear; N],
-        mut product: impl FnMut(Tensor<'c>) -> Result<Tensor<'c>>,
-    ) -> Result<[Tensor<'c>; N]> {
-        let mut out = [x; N];
-        for (out, map) in out.iter_mut().zip(maps) {
-            let y = product(self.b.stored(&map.weight)?)?;
-            *out = self.bias(self.low_rank(y, x, map)?, map)?;
-            self.b.name(*out, &map.id.to_string());
         }
         Ok(out)
     }

@@ -3,7 +3,6 @@
 //! As llama.cpp's `build_moe_ffn`. Run forwards alone, products round to 8 bits; in training they are in floats, and
 //! the choice of experts has no gradient.
 
-use ggml::eight_bits::has_eight_bit_product;
 use ggml::experts::{Chosen, Gating, GatingKind, LEAST_SUM};
 use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{Error, Result};
@@ -11,6 +10,7 @@ use ggml::{Error, Result};
 use super::blocks::Graph;
 use super::products::Products;
 use super::tape::{Grads, TapeEntry};
+use super::{Kernel, Pass};
 use crate::layers::{ExpertActivation, ExpertStack, Experts, SharedExpert};
 
 /// A mixture of experts as it was built.
@@ -41,22 +41,20 @@ impl<'c> Graph<'_, 'c> {
     /// # Errors
     /// Tensors that do not fit; on devices without ops of our own, a graph that is to be run backwards.
     pub fn experts(&self, x: Tensor<'c>, experts: &Experts) -> Result<Tensor<'c>> {
-        let (b, own) = (self.b, self.capabilities.custom_ops);
-        if self.tape.is_some() && !own {
+        let (b, trains) = (self.b, self.tape.is_some());
+        if trains && !self.capabilities.custom_ops {
             let what = "training a mixture of experts is for the CPU, and by ops of our own (not portable)";
             return Err(Error::Op { op: "experts", what: what.into() });
         }
         let logits = self.linear(x, &experts.router)?;
         let (chosen, weights) = self.weights_of_chosen(logits, experts)?;
+        let pass = if trains { Pass::TrainingExperts } else { Pass::Experts };
         let product = |stack: &ExpertStack, x| -> Result<Tensor<'c>> {
             let w = b.stored(&stack.weight)?;
-            // The first multiplies floats, the others round them to 8 bits.
-            let y = if self.tape.is_some() || self.capabilities.always {
-                b.experts_product(w, x, chosen)?
-            } else if own && self.capabilities.eight_bits > 0 && has_eight_bit_product(w.dtype()) {
-                b.experts_eight_bit_product(w, x, chosen)?
-            } else {
-                b.experts_mul_mat(w, x, chosen)?
+            let y = match self.products().choose(w.dtype(), x, pass).kernel {
+                Kernel::F32 => b.experts_product(w, x, chosen)?,
+                Kernel::Int8 => b.experts_eight_bit_product(w, x, chosen)?,
+                _ => b.experts_mul_mat(w, x, chosen)?,
             };
             stack.bias.as_ref().map_or(Ok(y), |bias| b.add_chosen(y, b.stored(bias)?, chosen))
         };

@@ -1,5 +1,5 @@
 //! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
-//! the matrix products of both, `activations` the activation functions, `gate` gates, `experts` mixtures of experts,
+//! the matrix products of both, `matmul` which kernel computes them, `activations` the activation functions, `gate` gates, `experts` mixtures of experts,
 //! `landmark` the logit of the landmark token, `moments` what importance matrices are made of; `attend` is attention through a cache,
 //! `online` the same and its gradient in ops of every backend, `delta_net` what recurrent layers have in its place, and
 //! `rotate` the rotary position embedding.
@@ -11,6 +11,7 @@ mod delta_net;
 mod experts;
 mod gate;
 mod landmark;
+mod matmul;
 mod moments;
 mod online;
 mod products;
@@ -33,6 +34,7 @@ pub(crate) use attend::is_single;
 pub use attend::{Cached, GraphInputs, KindInputs, SeenInputs};
 pub use blocks::Graph;
 pub use delta_net::{DeltaInputs, Regroup, SeqGroups};
+pub use matmul::{Choice, Isa, Kernel, MatmulPolicy, Pass};
 pub use moments::Moments;
 pub use online::{
     middle_and_half, n_tensors as n_tensors_of_tiles, n_tensors_of_single, Online, Part, Places, Single,
@@ -123,58 +125,19 @@ pub enum Mixing<'l, 'c> {
 pub struct Capabilities {
     /// Ops of our own, which exist on the CPU.
     pub custom_ops: bool,
-    /// The type weights are dequantised to for large batches, where that is faster than their own product.
-    pub dequantize: Option<DType>,
-    /// Weights are dequantised to that type for batches of any size.
-    pub always: bool,
-    /// Products of batches in AMX tiles, whatever the weight's type.
-    pub tiles: bool,
-    /// Products of quantised weights in 16-bit integers.
-    pub integers: bool,
-    /// Tokens up to which products of quantised weights are computed in 8-bit integers.
-    pub eight_bits: usize,
-    /// Products of weights in 16-bit floats by ops of our own.
-    pub short_floats: bool,
-    /// In graphs that are run backwards weights that are not trained are dequantised to bfloat16, and factors of attention's
-    /// products are rounded to it.
-    pub train_bf16: bool,
+    /// Which kernel computes a product.
+    pub matmul: MatmulPolicy,
     /// Attention without the score matrix.
     pub flash: bool,
     /// The same for a single token in several branches, out of ops of every backend.
     pub single: bool,
 }
 
-/// Tokens up to which [`Math::Auto`] computes products in 8-bit integers. In batches of so few converting weights to 16 bits takes
-/// as long as multiplying them, and 8 bits are two to three times as fast (AVX-512 with VNNI, Zen 5); in larger ones 15 bits cost
-/// half of the speed.
-const EIGHT_BITS: usize = 32;
-
 impl Capabilities {
-    /// The ways of a device, or of any device if `portable`, to compute without a tape.
+    /// The ways of a device, or of any device if `portable`.
     pub fn new(device: Device, portable: bool, math: Math) -> Capabilities {
-        let own = device.is_cpu() && !portable;
-        let auto = own && math == Math::Auto;
-        let dequantize = match math {
-            Math::Auto | Math::Int8 => device.has_feature("AVX2").then_some(DType::F32),
-            Math::F32 => Some(DType::F32),
-            Math::Bf16 => Some(DType::BF16),
-        };
-        Capabilities {
-            custom_ops: own,
-            dequantize: dequantize.filter(|_| own),
-            always: own && matches!(math, Math::F32 | Math::Bf16),
-            tiles: own && matches!(math, Math::Auto | Math::Int8) && ggml::tiled::has_tiles(),
-            integers: auto,
-            eight_bits: match math {
-                Math::Auto if own => EIGHT_BITS,
-                Math::Int8 if own => usize::MAX,
-                _ => 0,
-            },
-            short_floats: own && math != Math::F32 && !ggml::tiled::has_tiles(),
-            train_bf16: false,
-            flash: true,
-            single: false,
-        }
+        let matmul = MatmulPolicy::new(device, portable, math);
+        Capabilities { custom_ops: matmul.custom_ops, matmul, flash: true, single: false }
     }
 
     /// The same in a session with a cache of this type. On the CPU ggml's flash attention takes its time for each head, not for

@@ -1,109 +1,111 @@
-//! Which products are computed in AMX tiles; products of floats for graphs that are run backwards: on the CPU by ops
-//! of our own, elsewhere by ops every backend has.
+//! Matrix products by the kernels that `matmul` chooses, forwards and backwards. Activations that a kernel packs or quantises
+//! first are so once for all products of a graph that read them.
 
-use ggml::eight_bits::has_eight_bit_product;
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use ggml::eight_bits::EightBits;
 use ggml::graph::Builder;
-use ggml::integers::has_integer_product;
-use ggml::short_floats::has_short_product;
+use ggml::integers::Rounded;
 use ggml::tensor::Tensor;
-use ggml::{DType, Result};
+use ggml::tiled::Packed;
+use ggml::{DType, Error, Result};
 
-use super::Capabilities;
+use super::{Capabilities, Choice, Kernel, Pass};
 
-/// Tokens from which on a product in tiles is faster than ggml's, measured on Sapphire Rapids. K-quants and i-quants
-/// take longer to convert, and ggml has fast products of theirs. Tiles are right to 16 bits of each float: more than
-/// ggml keeps of what it multiplies with these types, and less than F32 has, which stays as it is.
-fn tiles_from(dtype: DType) -> Option<usize> {
-    match dtype {
-        DType::F32 => None,
-        DType::Q4_1 | DType::Q5_1 | DType::Q8_0 => Some(16),
-        DType::Q4_0 | DType::Q5_0 | DType::Q6_K | DType::F16 | DType::BF16 => Some(32),
-        _ => Some(64),
-    }
+/// Activations as kernels read them, by tensor.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared<'c> {
+    bf16x3: RefCell<HashMap<usize, Packed<'c>>>,
+    int16: RefCell<HashMap<usize, Rounded<'c>>>,
+    /// In one layout or more: types of weights differ in theirs.
+    int8: RefCell<HashMap<usize, Vec<EightBits<'c>>>>,
 }
 
-/// Tokens from which on a node of its own rounds them to 8 bits for several products. Of fewer, the threads of each product round
-/// them in less time than it takes to wait for one another once more.
-const SHARED_FROM: usize = 16;
-
-/// Tokens from which on our products of weights in 16-bit floats pay for laying these out anew (Zen 5).
-const SHORT_FROM: usize = 96;
+/// What is known of a tensor, or else made and kept.
+fn known<T: Copy>(
+    all: &RefCell<HashMap<usize, T>>,
+    x: Tensor<'_>,
+    make: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let found = all.borrow().get(&x.id()).copied();
+    let prepared = found.map_or_else(make, Ok)?;
+    all.borrow_mut().insert(x.id(), prepared);
+    Ok(prepared)
+}
 
 /// Builds products of F32 tensors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Products<'a, 'c> {
     pub(crate) b: &'a Builder<'c>,
     pub(crate) capabilities: Capabilities,
+    pub(super) prepared: &'a Prepared<'c>,
 }
 
 impl<'c> Products<'_, 'c> {
-    /// Whether the product of a weight of this type with `x [.., T]` is computed in tiles.
-    pub(crate) fn in_tiles(&self, dtype: DType, x: Tensor<'c>) -> bool {
-        let faster = tiles_from(dtype).is_some_and(|from| x.ne()[1] >= from);
-        self.capabilities.tiles && faster && dtype.can_dequantize()
+    /// How a weight of this type is multiplied with `x [.., T]`.
+    pub(crate) fn choose(&self, weight: DType, x: Tensor<'c>, pass: Pass) -> Choice {
+        self.capabilities.matmul.choose(weight, x.ne()[1], pass)
     }
 
-    /// Whether the product of a weight of this type with `x [.., T]` is computed in integers.
-    pub(crate) fn in_integers(&self, dtype: DType, x: Tensor<'c>) -> bool {
-        let other_way = self.in_eight_bits(dtype, x) || self.in_tiles(dtype, x);
-        self.capabilities.integers && !other_way && has_integer_product(dtype)
+    /// A weight `[k, m]` and `x [k, n]` to `[m, n]`.
+    pub(crate) fn product(&self, kernel: Kernel, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let b = self.b;
+        match kernel {
+            Kernel::Ggml => b.mul_mat(w, x),
+            Kernel::F32 => b.gemm(w, x),
+            Kernel::HalfFloats => b.short_product(w, x),
+            Kernel::Bf16x3 => b.packed_product(w, known(&self.prepared.bf16x3, x, || b.pack(x))?),
+            Kernel::Int16 => b.integer_product(w, known(&self.prepared.int16, x, || b.rounded(x))?),
+            Kernel::Int8 => b.eight_bit_product(w, x),
+            Kernel::Int8Shared => b.shared_eight_bit_product(w, self.int8(w.dtype(), x)?),
+        }
     }
 
-    /// Whether the product of a weight of this type with `x [.., T]` is computed in 8-bit integers that other products of `x` can
-    /// share.
-    pub(crate) fn in_shared_eight_bits(&self, dtype: DType, x: Tensor<'c>) -> bool {
-        x.ne()[1] >= SHARED_FROM && self.in_eight_bits(dtype, x) && !self.in_tiles(dtype, x)
-    }
-
-    /// Whether the product of a weight of this type, of 16-bit floats, with `x [.., T]` is ours.
-    pub(crate) fn in_short_floats(&self, dtype: DType, x: Tensor<'c>) -> bool {
-        self.capabilities.short_floats && x.ne()[1] >= SHORT_FROM && has_short_product(dtype)
-    }
-
-    /// Whether the product of a weight of this type with `x [.., T]` is computed in 8-bit integers.
-    pub(crate) fn in_eight_bits(&self, dtype: DType, x: Tensor<'c>) -> bool {
-        x.ne()[1] <= self.capabilities.eight_bits && has_eight_bit_product(dtype)
-    }
-
-    /// A weight `[k, m]` of any type and `x [k, n]` to `[m, n]`, in the way that is fastest without dequantising it.
-    pub(crate) fn weight_times(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        if self.in_tiles(w.dtype(), x) {
-            self.b.packed_product(w, self.b.pack(x)?)
-        } else if self.in_short_floats(w.dtype(), x) {
-            self.b.short_product(w, x)
-        } else if self.in_integers(w.dtype(), x) {
-            self.b.integer_product(w, self.b.rounded(x)?)
-        } else if self.in_eight_bits(w.dtype(), x) {
-            if x.ne()[1] < SHARED_FROM {
-                self.b.eight_bit_product(w, x)
-            } else {
-                self.b.shared_eight_bit_product(w, self.b.eight_bits(x, w.dtype())?)
+    /// A weight `[m, k]` and `x [k, n]` to `[m, n]`: the gradient of a product's input from that of its result.
+    pub(crate) fn product_transposed(
+        &self,
+        kernel: Kernel,
+        w: Tensor<'c>,
+        x: Tensor<'c>,
+    ) -> Result<Tensor<'c>> {
+        let b = self.b;
+        match kernel {
+            Kernel::Ggml => b.mul_mat(self.transposed(w)?, x),
+            Kernel::F32 => b.gemm_t(w, x),
+            Kernel::HalfFloats => b.short_product_t(w, x),
+            Kernel::Bf16x3 => b.packed_product_t(w, known(&self.prepared.bf16x3, x, || b.pack(x))?),
+            Kernel::Int16 | Kernel::Int8 | Kernel::Int8Shared => {
+                let what = format!("{kernel}: expected a kernel that has gradients");
+                Err(Error::Op { op: "product_transposed", what })
             }
-        } else {
-            self.b.mul_mat(w, x)
         }
     }
 
-    /// `a [k, m]` and `x [k, n]` to `[m, n]`.
+    fn int8(&self, weight: DType, x: Tensor<'c>) -> Result<EightBits<'c>> {
+        let mut all = self.prepared.int8.borrow_mut();
+        let all = all.entry(x.id()).or_default();
+        if let Some(quantized) = all.iter().find(|quantized| quantized.serve(weight)) {
+            return Ok(*quantized);
+        }
+        let quantized = self.b.eight_bits(x, weight)?;
+        all.push(quantized);
+        Ok(quantized)
+    }
+
+    /// The kernel of products of floats in graphs that are run backwards.
+    fn floats(&self) -> Kernel {
+        self.capabilities.matmul.choose(DType::F32, 1, Pass::Training).kernel
+    }
+
+    /// `a [k, m]` and `x [k, n]`, both F32, to `[m, n]`.
     pub(crate) fn times(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        if a.dtype() == DType::BF16 && self.capabilities.train_bf16 {
-            self.b.short_product(a, x)
-        } else if self.capabilities.custom_ops {
-            self.b.gemm(a, x)
-        } else {
-            self.b.mul_mat(a, x)
-        }
+        self.product(self.floats(), a, x)
     }
 
-    /// `a [m, k]` and `x [k, n]` to `[m, n]`.
+    /// `a [m, k]` and `x [k, n]`, both F32, to `[m, n]`.
     pub(crate) fn times_transposed(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        if a.dtype() == DType::BF16 && self.capabilities.train_bf16 {
-            self.b.short_product_t(a, x)
-        } else if self.capabilities.custom_ops {
-            self.b.gemm_t(a, x)
-        } else {
-            self.b.mul_mat(self.transposed(a)?, x)
-        }
+        self.product_transposed(self.floats(), a, x)
     }
 
     /// `a [m, k]` and `b [n, k]` to `[m, n]`: a sum over tokens.

@@ -11,7 +11,6 @@ use std::ops::Range;
 
 use ggml::graph::{InputId, OutputId};
 use ggml::tensor::{StoreTensor, Tensor};
-use ggml::tiled::Packed;
 use ggml::{DType, Result};
 
 use super::activations::{centered, without_gaps, Activations};
@@ -19,6 +18,7 @@ use super::experts::ExpertsEntry;
 use super::gate::GateEntry;
 use super::landmark::RowEntry;
 use super::products::Products;
+use super::{Choice, Pass};
 use crate::hparams::Gelu;
 use crate::ids::{LinearId, NormId, ParamId};
 use crate::layers::{Linear, Norm};
@@ -146,8 +146,6 @@ pub(super) struct Tape<'a, 'c> {
     saved: RefCell<Vec<(LinearId, SavedActivation)>>,
     dropout_masks: RefCell<Vec<(LinearId, InputId)>>,
     dequantized: RefCell<HashMap<LinearId, Tensor<'c>>>,
-    /// Inputs packed for products in tiles, by tensor.
-    packed: RefCell<HashMap<usize, Packed<'c>>>,
     row_ids: RefCell<HashMap<RowBlock, (InputId, Tensor<'c>)>>,
 }
 
@@ -180,7 +178,6 @@ impl<'a, 'c> Tape<'a, 'c> {
             saved: RefCell::default(),
             dropout_masks: RefCell::default(),
             dequantized: RefCell::default(),
-            packed: RefCell::default(),
             row_ids: RefCell::default(),
         }
     }
@@ -258,15 +255,11 @@ impl<'a, 'c> Tape<'a, 'c> {
         x: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
         let b = p.b;
-        if p.in_tiles(weight.def().dtype, x) {
-            let known = self.packed.borrow().get(&x.id()).copied();
-            let packed = known.map_or_else(|| b.pack(x), Ok)?;
-            self.packed.borrow_mut().insert(x.id(), packed);
-            return b.packed_product(b.stored(weight)?, packed);
-        }
+        let Choice { dequantize, kernel } = p.choose(weight.def().dtype, x, Pass::Training);
+        let Some(to) = dequantize else { return p.product(kernel, b.stored(weight)?, x) };
         let mut all: Option<Tensor<'c>> = None;
         for rows in self.row_blocks(weight) {
-            let part = p.times(self.dequantized(p, id, weight, rows)?, x)?;
+            let part = p.product(kernel, self.dequantized(p, id, weight, rows, to)?, x)?;
             all = Some(all.map_or(Ok(part), |before| b.concat(before, part, 0))?);
         }
         all.ok_or_else(|| no_rows(id))
@@ -281,13 +274,12 @@ impl<'a, 'c> Tape<'a, 'c> {
         d: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
         let b = p.b;
-        if p.in_tiles(weight.def().dtype, d) {
-            return b.packed_product_t(b.stored(weight)?, b.pack(d)?);
-        }
+        let Choice { dequantize, kernel } = p.choose(weight.def().dtype, d, Pass::Training);
+        let Some(to) = dequantize else { return p.product_transposed(kernel, b.stored(weight)?, d) };
         let mut sum: Option<Tensor<'c>> = None;
         for rows in self.row_blocks(weight) {
             let part = if rows.1 == d.ne()[0] { d } else { b.columns(d, rows.0, rows.1)? };
-            let part = p.times_transposed(self.dequantized(p, id, weight, rows)?, part)?;
+            let part = p.product_transposed(kernel, self.dequantized(p, id, weight, rows, to)?, part)?;
             sum = Some(sum.map_or(Ok(part), |before| b.add(before, part))?);
         }
         sum.ok_or_else(|| no_rows(id))
@@ -305,7 +297,7 @@ impl<'a, 'c> Tape<'a, 'c> {
         self.push(TapeEntry::Norm { out, x, normed, weight, id, centered, eps });
     }
 
-    /// RowBlock of a weight as F32 `[n_in, n]`, or as BF16 where products are allowed to round so. On the CPU a whole weight is
+    /// Rows of a weight as floats `[n_in, n]`. On the CPU a whole weight is
     /// dequantised once a graph; elsewhere, and of a large one, memory counts more than the work.
     fn dequantized(
         &self,
@@ -313,6 +305,7 @@ impl<'a, 'c> Tape<'a, 'c> {
         id: LinearId,
         stored: &StoreTensor,
         rows: RowBlock,
+        to: DType,
     ) -> Result<Tensor<'c>> {
         if let Some(&floats) = self.dequantized.borrow().get(&id) {
             return Ok(floats);
@@ -327,11 +320,7 @@ impl<'a, 'c> Tape<'a, 'c> {
             }
             b.view(w, [w.ne()[0], n, 1, 1], [row, row * n, row * n], row * first)
         };
-        if stored.def().dtype == DType::F32 {
-            return part(w);
-        }
         if p.capabilities.custom_ops {
-            let to = if p.capabilities.train_bf16 { DType::BF16 } else { DType::F32 };
             let floats = b.dequantize(&[part(w)?], to)?;
             if is_whole {
                 self.dequantized.borrow_mut().insert(id, floats);
@@ -350,8 +339,7 @@ impl<'a, 'c> Tape<'a, 'c> {
     fn row_blocks(&self, weight: &StoreTensor) -> Vec<RowBlock> {
         let def = weight.def();
         let (n_in, n_out) = (def.ne[0], def.ne[1]);
-        let is_f32 = def.dtype == DType::F32;
-        let most = if is_f32 { n_out } else { (self.how.dequantize_bytes / (4 * n_in)).clamp(1, n_out) };
+        let most = (self.how.dequantize_bytes / (4 * n_in)).clamp(1, n_out);
         (0..n_out).step_by(most).map(|first| (first, most.min(n_out - first))).collect()
     }
 

@@ -362,12 +362,12 @@ fn rounded(x: f32, dtype: DType) -> f32 {
 /// Little-endian bytes of values as F32, F16 or BF16.
 ///
 /// # Errors
-/// Another type, or a value that would become infinite.
+/// Another type, a value that would become infinite, or memory for the bytes cannot be had.
 pub fn floats(to: DType, values: &[f32]) -> io::Result<Vec<u8>> {
     if let Some(lost) = values.iter().find(|x| x.is_finite() && x.abs() >= limit(to)) {
         return Err(io::Error::other(format!("found {lost:e}, which {to} cannot hold; name another type")));
     }
-    encode(to, values).ok_or_else(|| io::Error::other(format!("{to} is no type of floats")))
+    encode(to, values).map_err(io::Error::other)
 }
 
 /// Makes room for `n` values, and zeros of those that are new.

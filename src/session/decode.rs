@@ -1,10 +1,6 @@
 //! Decoding: micro-batches through the graph, rows of logits out.
 
-use std::ops::Range;
-
 use ggml::graph::{Builder, Outcome};
-use ggml::loss::row_loss;
-use rayon::prelude::*;
 
 use super::batch::Item;
 use super::inputs::table_of;
@@ -12,7 +8,6 @@ use super::{Batch, Built, SeqId, Session};
 use crate::graph::{Cached, Graph, SeqGroups, Shape, Spans};
 use crate::kv::Span;
 use crate::model::{Error, Result};
-use crate::Token;
 
 /// Upper bounds of the tensors in a graph, for the size of its arena: for each layer, outside layers, for
 /// each low-rank pair.
@@ -47,7 +42,7 @@ impl<'a> Logits<'a> {
 /// Receives each micro-batch's logits: the indices of their tokens in the decoded items, and the rows.
 type Sink<'s> = &'s mut dyn FnMut(&[usize], &[f32]) -> Result<()>;
 
-impl Session<'_> {
+impl Session {
     /// Decodes a batch of at most `n_batch` tokens and returns the rows of logits that were asked for. On an
     /// error the session is as it was before (for plans that evict keys see [`Session::cancel_flag`]).
     ///
@@ -94,70 +89,6 @@ impl Session<'_> {
         Ok(Logits { rows: &self.logits, n_vocab: self.model.hparams().n_vocab })
     }
 
-    /// Appends tokens to sequence 0, any number of them, and returns the last one's logits.
-    pub fn append(&mut self, tokens: &[Token]) -> Result<&[f32]> {
-        self.extend(0, tokens)
-    }
-
-    /// Appends tokens to a sequence, any number of them, and returns the last one's logits.
-    pub(super) fn extend(&mut self, seq: SeqId, tokens: &[Token]) -> Result<&[f32]> {
-        let Some(last) = tokens.len().checked_sub(1) else {
-            return Err(Error::Invalid("append: expected at least one token, found none".into()));
-        };
-        let items: Vec<Item> =
-            tokens.iter().enumerate().map(|(i, &token)| Item { token, seq, logits: i == last }).collect();
-        let mut logits = std::mem::take(&mut self.logits);
-        logits.clear();
-        let done = self.run(&items, &mut |_, rows| {
-            logits.extend_from_slice(rows);
-            Ok(())
-        });
-        self.logits = logits;
-        done?;
-        Ok(&self.logits)
-    }
-
-    /// Appends tokens to sequence 0 and calls `f` with the index and the logits, `[n_vocab]`, of each token
-    /// in `wanted` (indices into `tokens`).
-    pub fn score(
-        &mut self,
-        tokens: &[Token],
-        wanted: Range<usize>,
-        f: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<()> {
-        let n_vocab = self.model.hparams().n_vocab;
-        self.run(&wanted_items(tokens, &wanted), &mut |indices, rows| {
-            indices.iter().zip(rows.chunks_exact(n_vocab)).for_each(|(&i, row)| f(i, row));
-            Ok(())
-        })
-    }
-
-    /// Appends tokens to sequence 0 and returns `-ln p(tokens[i])`, in nats, for each `i` in `scored` (from 1
-    /// on).
-    pub fn nll(&mut self, tokens: &[Token], scored: Range<usize>) -> Result<Vec<f32>> {
-        if scored.start == 0 || scored.end > tokens.len() || scored.is_empty() {
-            let n = tokens.len();
-            return Err(Error::Invalid(format!(
-                "nll: expected token indices inside 1..{n}, found {scored:?}"
-            )));
-        }
-        let n_vocab = self.model.hparams().n_vocab;
-        let mut out = vec![0f32; scored.len()];
-        let wanted = scored.start - 1..scored.end - 1;
-        let first = wanted.start;
-        self.run(&wanted_items(tokens, &wanted), &mut |indices, rows| {
-            let Some(&at) = indices.first() else { return Ok(()) };
-            let out = &mut out[at - first..at - first + indices.len()];
-            out.par_iter_mut().zip(rows.par_chunks_exact(n_vocab)).zip(indices).for_each(
-                |((out, row), &i)| {
-                    *out = row_loss(row, tokens[i + 1] as usize);
-                },
-            );
-            Ok(())
-        })?;
-        Ok(out)
-    }
-
     /// Runs items micro-batch by micro-batch; when one fails, all of them are undone.
     pub(super) fn run(&mut self, items: &[Item], sink: Sink<'_>) -> Result<()> {
         if items.is_empty() {
@@ -165,10 +96,7 @@ impl Session<'_> {
         }
         // With landmarks it depends on where they fall, which is looked at below.
         if self.model.landmarks().is_none() && items.len() > self.n_room() {
-            let (n, free, n_ctx) = (items.len(), self.n_room(), self.params.n_ctx);
-            return Err(Error::Invalid(format!(
-                "the context is full: {n} tokens do not fit in the {free} free of ctx {n_ctx}"
-            )));
+            return Err(self.full(items.len(), self.n_room()));
         }
         let mut before: Vec<(SeqId, usize)> = Vec::new();
         for item in items {
@@ -181,24 +109,19 @@ impl Session<'_> {
                 )));
             }
             if !before.iter().any(|(s, _)| *s == item.seq) {
-                let len = self.sequence(item.seq)?.len();
+                let len = self.tokens_mut(item.seq)?.len();
                 before.push((item.seq, len));
             }
         }
         for &(seq, len) in before.iter().filter(|_| !self.plan.evict) {
-            let (new, n_ctx) = (items.iter().filter(|i| i.seq == seq).count(), self.params.n_ctx);
-            if len + new > n_ctx {
-                return Err(Error::Invalid(format!(
-                    "the context is full: {new} tokens do not fit behind {len} in ctx {n_ctx}"
-                )));
+            let (new, free) = (items.iter().filter(|i| i.seq == seq).count(), self.params.n_ctx - len);
+            if new > free {
+                return Err(self.full(new, free));
             }
         }
         let (all, origins) = self.with_landmarks(items);
         if !self.plan.evict && all.len() > self.kv.n_free() {
-            let (n, free, n_ctx) = (items.len(), self.n_room(), self.params.n_ctx);
-            return Err(Error::Invalid(format!(
-                "the context is full: {n} tokens do not fit in the {free} free of ctx {n_ctx}"
-            )));
+            return Err(self.full(items.len(), self.n_room()));
         }
         if let Some(states) = &mut self.states {
             states.begin(&before);
@@ -225,6 +148,10 @@ impl Session<'_> {
         done
     }
 
+    fn full(&self, needed: usize, free: usize) -> Error {
+        Error::ContextFull { needed, free, n_ctx: self.params.n_ctx }
+    }
+
     /// `origins`: the index of each item's logits among those that the sink knows.
     fn micro_batch(&mut self, items: &[Item], origins: &[usize], sink: Sink<'_>) -> Result<()> {
         if self.cancelled() {
@@ -243,7 +170,7 @@ impl Session<'_> {
             tokens.push(item.token);
         }
         self.evict(&places);
-        let taken = self.kv.allocate(&places).ok_or_else(|| Error::Invalid("the context is full".into()))?;
+        let taken = self.kv.allocate(&places).ok_or_else(|| self.full(places.len(), self.kv.n_free()))?;
         let grouped = self.grouped(items)?;
         let groups = if self.states.is_some() { grouped.shape() } else { SeqGroups::one(items.len()) };
         let wanted: Vec<usize> = (0..items.len()).filter(|&i| items[i].logits).collect();
@@ -316,7 +243,7 @@ impl Session<'_> {
 
     /// Bytes a graph of this shape needs beside weights and cache.
     pub(super) fn measure(&mut self, shape: &Shape) -> Result<usize> {
-        let parts = Parts { model: self.model, capabilities: self.capabilities };
+        let parts = Parts { model: &self.model, capabilities: self.capabilities };
         let (n, caches) = (self.max_tensors(shape), (&self.kv, self.states.as_ref()));
         Ok(self.exec.measure(n, |b| parts.build(b, caches, &self.plan, shape).map(|_| ()))?)
     }
@@ -327,15 +254,11 @@ impl Session<'_> {
             return Ok(());
         }
         self.current = None;
-        let parts = Parts { model: self.model, capabilities: self.capabilities };
+        let parts = Parts { model: &self.model, capabilities: self.capabilities };
         let (n, caches) = (self.max_tensors(shape), (&self.kv, self.states.as_ref()));
         self.current = Some(self.exec.build(n, |b| parts.build(b, caches, &self.plan, shape))?);
         Ok(())
     }
-}
-
-fn wanted_items(tokens: &[Token], wanted: &Range<usize>) -> Vec<Item> {
-    tokens.iter().enumerate().map(|(i, &token)| Item { token, seq: 0, logits: wanted.contains(&i) }).collect()
 }
 
 /// The model and capabilities that a graph is built from.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Session;
+use super::{SeqId, SequenceMut, Session};
 use crate::model::{Error, Result};
 use crate::sampler::{Sampler, SamplerParams};
 use crate::Token;
@@ -60,11 +60,12 @@ pub struct Piece {
     pub text: String,
 }
 
-/// Iterator over generated pieces. The tokens it has yielded are in the session's sequence 0, except the last
+/// Iterator over generated pieces. The tokens it has yielded are in the sequence, except the last
 /// one, which is decoded when the next is asked for.
 #[derive(Debug)]
-pub struct Generation<'s, 'm> {
-    session: &'s mut Session<'m>,
+pub struct Generation<'s> {
+    session: &'s mut Session,
+    seq: SeqId,
     params: GenerateParams,
     sampler: Sampler,
     next: Option<Token>,
@@ -74,11 +75,8 @@ pub struct Generation<'s, 'm> {
     reason: Option<StopReason>,
 }
 
-impl<'m> Session<'m> {
-    /// Makes sequence 0 hold `prompt` (see [`Session::prompt`]), then generates after it.
-    ///
-    /// # Errors
-    /// An empty stop text, sampler settings out of range; those of [`Session::prompt`].
+impl Session {
+    /// [`SequenceMut::generate`] in sequence 0.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -110,9 +108,19 @@ impl<'m> Session<'m> {
     /// assert!(session.tokens(0).starts_with(&prompt));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn generate(&mut self, prompt: &[Token], params: &GenerateParams) -> Result<Generation<'_, 'm>> {
-        let mut sampler =
-            Sampler::new(&params.sampler, self.model.vocab(), self.model.hparams().n_ctx_train)?;
+    pub fn generate(&mut self, prompt: &[Token], params: &GenerateParams) -> Result<Generation<'_>> {
+        self.sequence(0).generate(prompt, params)
+    }
+}
+
+impl<'s> SequenceMut<'s> {
+    /// Makes the sequence hold `prompt` (see [`SequenceMut::prompt`]), then generates after it.
+    ///
+    /// # Errors
+    /// An empty stop text, sampler settings out of range; those of [`SequenceMut::prompt`].
+    pub fn generate(mut self, prompt: &[Token], params: &GenerateParams) -> Result<Generation<'s>> {
+        let model = &self.session.model;
+        let mut sampler = Sampler::new(&params.sampler, model.vocab(), model.hparams().n_ctx_train)?;
         if params.stop.iter().any(String::is_empty) {
             return Err(Error::Invalid("stop: expected a text, found an empty one".into()));
         }
@@ -121,7 +129,8 @@ impl<'m> Session<'m> {
         let next = (params.n_predict > 0).then(|| sampler.sample(logits)).transpose()?;
         let reason = next.is_none().then_some(StopReason::Length);
         Ok(Generation {
-            session: self,
+            session: self.session,
+            seq: self.id,
             params: params.clone(),
             sampler,
             next,
@@ -133,7 +142,7 @@ impl<'m> Session<'m> {
     }
 }
 
-impl Generation<'_, '_> {
+impl Generation<'_> {
     /// The reason, once the iterator has ended.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.reason
@@ -162,10 +171,10 @@ impl Generation<'_, '_> {
         }
         if self.made >= self.params.n_predict {
             self.end(StopReason::Length);
-        } else if self.session.n_room() == 0 || self.session.tokens(0).len() >= self.session.n_max() {
+        } else if self.session.n_room() == 0 || self.session.tokens(self.seq).len() >= self.session.n_max() {
             self.end(StopReason::ContextFull);
         } else {
-            match self.session.append(&[token]) {
+            match self.session.sequence(self.seq).append(&[token]) {
                 Ok(logits) => self.next = Some(self.sampler.sample(logits)?),
                 Err(Error::Interrupted) => self.end(StopReason::Cancelled),
                 Err(e) => return Err(e),
@@ -194,7 +203,7 @@ impl Generation<'_, '_> {
     }
 }
 
-impl Iterator for Generation<'_, '_> {
+impl Iterator for Generation<'_> {
     type Item = Result<Piece>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -138,7 +138,7 @@ fn fill_places(
     Ok(exec.set(ids.ranges, &ranges)?)
 }
 
-impl Session<'_> {
+impl Session {
     /// The tables of places that so many sequences take: not always as many, so that graphs are used again.
     pub(super) fn n_tables(&self, n_seqs: usize) -> usize {
         if self.capabilities.branched_attention() {

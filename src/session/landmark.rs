@@ -33,7 +33,7 @@ pub(super) fn check_top(model: &Model, params: &SessionParams) -> Result<()> {
     }
 }
 
-impl Session<'_> {
+impl Session {
     /// Refuses what is not defined under landmark attention.
     pub(super) fn refuse_landmarks(&self, what: &str) -> Result<()> {
         match self.model.landmarks() {

@@ -33,7 +33,7 @@ struct Growing {
     live: bool,
 }
 
-impl Session<'_> {
+impl Session {
     /// Continues each prompt greedily, [`SessionParams::n_seq_max`](super::SessionParams) of them at most; the
     /// answers are decoded together. Beginnings that prompts share with each other, or with sequences of the
     /// call before, are computed once. End-of-generation tokens are not part of the answers.

@@ -90,7 +90,7 @@ impl<'a> Cost<'a> {
     /// An error when it does not fit into `free` bytes.
     pub(super) fn check(&self, free: usize) -> Result<()> {
         if self.total() > free {
-            return Err(Error::Invalid(self.does_not_fit(self.kv, self.other, free)));
+            return Err(self.does_not_fit(self.kv, self.other, free));
         }
         Ok(())
     }
@@ -98,15 +98,21 @@ impl<'a> Cost<'a> {
     /// An error when graphs, measured to need `compute` bytes, do not fit beside the cache of `kv` bytes.
     pub(super) fn check_measured(&self, kv: usize, compute: usize, free: usize) -> Result<()> {
         if compute > free {
-            return Err(Error::Invalid(self.does_not_fit(kv, compute, free.saturating_add(kv))));
+            return Err(self.does_not_fit(kv, compute, free.saturating_add(kv)));
         }
         Ok(())
     }
 
     /// One line with the bytes needed (`kv` for the cache, and `other`), the bytes free, and settings that
     /// fit.
-    fn does_not_fit(&self, kv: usize, other: usize, free: usize) -> String {
-        let (p, need) = (self.params, kv.saturating_add(other));
+    fn does_not_fit(&self, kv: usize, other: usize, free: usize) -> Error {
+        let needed = kv.saturating_add(other);
+        let what = self.what_fits(needed, kv, other, free);
+        Error::OutOfMemory { needed, free: Some(free), what }
+    }
+
+    fn what_fits(&self, need: usize, kv: usize, other: usize, free: usize) -> String {
+        let p = self.params;
         let kv_type = p.kv_type.name();
         if let Some(held) = self.plan.n_held() {
             return format!(
@@ -124,14 +130,14 @@ impl<'a> Cost<'a> {
             let n = self.longest(kv_type, per_cell, free);
             if n > best {
                 best = n;
-                line += &format!("; --ctx {} fits with --kv {}", n.min(p.n_ctx), kv_type.name());
+                line += &format!("; ctx {} fits with kv type {}", n.min(p.n_ctx), kv_type.name());
             }
             if n >= p.n_ctx {
                 return line;
             }
         }
         if best == 0 {
-            line += &format!("; not even --ctx {STEP} fits");
+            line += &format!("; not even ctx {STEP} fits");
         }
         line
     }
@@ -182,9 +188,9 @@ mod tests {
     }
 
     fn advised(line: &str) -> Vec<(usize, DType)> {
-        line.split("--ctx ")
+        line.split("; ctx ")
             .skip(1)
-            .filter_map(|s| s.split_once(" fits with --kv "))
+            .filter_map(|s| s.split_once(" fits with kv type "))
             .map(|(n, t)| (n.parse().unwrap(), DType::parse(t.split(';').next().unwrap()).unwrap()))
             .collect()
     }
@@ -202,9 +208,12 @@ mod tests {
                 for gib in [1usize, 4, 16, 64] {
                     let free = gib << 30;
                     let p = SessionParams { attention, ..SessionParams::new(1 << 20) };
-                    let Err(Error::Invalid(line)) = Cost::new(&hp, &p, &plan).check(free) else {
+                    let Err(Error::OutOfMemory { needed, free: Some(left), what: line }) =
+                        Cost::new(&hp, &p, &plan).check(free)
+                    else {
                         panic!("{spec} in {gib} GiB fits");
                     };
+                    assert!(needed > free && left == free, "{line}");
                     let advice = advised(&line);
                     assert!(!advice.is_empty(), "{line}");
                     for (n_ctx, kv_type) in advice {
@@ -274,6 +283,6 @@ mod tests {
             .check(1000)
             .unwrap_err()
             .to_string();
-        assert!(line.ends_with("not even --ctx 256 fits") && line.contains("1073741824 for"), "{line}");
+        assert!(line.ends_with("not even ctx 256 fits") && line.contains("1073741824 for"), "{line}");
     }
 }

@@ -8,10 +8,10 @@ mod landmark;
 mod many;
 mod memory;
 mod moments;
-mod prefix;
 mod probe;
 mod recurrent;
 mod saved;
+mod sequence;
 mod state;
 
 use std::ops::Range;
@@ -37,6 +37,7 @@ pub use many::{Ending, Greedy};
 pub use moments::InputMoments;
 pub use probe::QueryBlock;
 pub use saved::{is_session_file, SavedSession, MAX_ATTACHMENT};
+pub use sequence::SequenceMut;
 
 /// A sequence of a session.
 pub type SeqId = u32;
@@ -124,8 +125,8 @@ struct Built {
 
 /// A running context over a model.
 #[derive(Debug)]
-pub struct Session<'m> {
-    model: &'m Model,
+pub struct Session {
+    model: Model,
     params: SessionParams,
     /// The same with the context in cells: landmarks take some.
     sized: SessionParams,
@@ -149,9 +150,9 @@ pub struct Session<'m> {
     cancel: Arc<AtomicBool>,
 }
 
-impl<'m> Session<'m> {
+impl Session {
     /// Opens a session; an error says how many bytes are needed and which settings would fit.
-    pub fn new(model: &'m Model, params: &SessionParams) -> Result<Session<'m>> {
+    pub fn new(model: &Model, params: &SessionParams) -> Result<Session> {
         let hp = model.hparams();
         let mut params = params.clone();
         // Positions are i32.
@@ -207,7 +208,7 @@ impl<'m> Session<'m> {
         let kv = KvCache::new(device, hp, &plan, n_cells, params.kv_type)?;
         let states = States::new(device, hp, params.n_seq_max)?;
         let mut session = Session {
-            model,
+            model: model.clone(),
             sized,
             plan,
             exec,
@@ -310,8 +311,8 @@ impl<'m> Session<'m> {
     }
 
     /// The model.
-    pub fn model(&self) -> &'m Model {
-        self.model
+    pub fn model(&self) -> &Model {
+        &self.model
     }
 
     /// The plan in force.
@@ -338,32 +339,12 @@ impl<'m> Session<'m> {
         self.tokens.get(seq as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Drops a sequence's tokens from position `n` on.
-    ///
-    /// # Errors
-    /// Under a plan that evicts keys, when some that later tokens would see are gone; in models with recurrent layers,
-    /// when these have kept no state behind `n` tokens. Then nothing is dropped. Dropping all is always possible.
-    pub fn truncate(&mut self, seq: SeqId, n: usize) -> Result<()> {
-        let len = self.sequence(seq)?.len();
-        if n < len {
-            if self.resumable(seq, n) != n {
-                return Err(self.cannot_truncate(seq, n));
-            }
-            self.sequence(seq)?.truncate(n);
-            self.kv.remove(seq, self.model.n_positions(n) as i32);
-            if let Some(states) = &mut self.states {
-                states.truncate(seq, n);
-            }
-        }
-        Ok(())
-    }
-
     /// Makes `dst` share all that `src` holds (no data is copied).
     pub fn copy_seq(&mut self, src: SeqId, dst: SeqId) -> Result<()> {
-        let tokens = self.sequence(src)?.clone();
+        let tokens = self.tokens_mut(src)?.clone();
         if src != dst {
             self.truncate(dst, 0)?;
-            *self.sequence(dst)? = tokens;
+            *self.tokens_mut(dst)? = tokens;
             self.kv.copy(src, dst);
             if let Some(states) = &mut self.states {
                 states.copy(src, dst);
@@ -403,7 +384,7 @@ impl<'m> Session<'m> {
         self.cancel.load(Ordering::Relaxed)
     }
 
-    fn sequence(&mut self, seq: SeqId) -> Result<&mut Vec<Token>> {
+    fn tokens_mut(&mut self, seq: SeqId) -> Result<&mut Vec<Token>> {
         let found = self.tokens.get_mut(seq as usize);
         found.ok_or_else(|| Error::Invalid(format!("sequence: expected 0 to {}, found {seq}", MAX_SEQS - 1)))
     }

@@ -17,7 +17,7 @@ pub struct InputMoments<'a> {
     pub counts: &'a [f32],
 }
 
-impl Session<'_> {
+impl Session {
     /// Empties the session, reads `tokens` as sequence 0, and calls `f` with the second moments of the input of every
     /// linear map, the output matrix included, micro-batch by micro-batch. All tokens count, in every layer. No logits are
     /// computed.

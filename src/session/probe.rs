@@ -114,7 +114,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-impl Session<'_> {
+impl Session {
     /// Empties the session, reads `tokens` as sequence 0, and calls `f` with the queries of each of `layers` that has
     /// attention, micro-batch by micro-batch. What `f` needs is computed outside the graph from the queries that the
     /// graph attends with and the keys as they are cached, so it holds for every rope method, type of cache

@@ -74,7 +74,7 @@ impl Grouped {
     }
 }
 
-impl Session<'_> {
+impl Session {
     /// How many of these items make the next micro-batch. In recurrent layers every sequence takes as much room as the
     /// longest.
     pub(super) fn micro_batch_len(&self, items: &[Item]) -> usize {
@@ -164,7 +164,7 @@ impl Session<'_> {
     ) -> Result<&[f32]> {
         for at in self.kept_places(from, departed, prompt.len()).into_iter().chain([prompt.len()]) {
             let held = self.tokens(seq).len();
-            if let Err(e) = self.extend(seq, &prompt[held..at]).map(|_| ()) {
+            if let Err(e) = self.sequence(seq).append(&prompt[held..at]).map(|_| ()) {
                 let back = self.resumable(seq, from);
                 self.truncate(seq, back)?;
                 return Err(e);

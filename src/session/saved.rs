@@ -12,6 +12,7 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use files::memory::{filled, room};
+use ropewalk_core::terminal::one_line;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -120,7 +121,7 @@ impl SavedSession {
     /// A file that cannot be read, is no saved session or one of another version of this format, or whose
     /// length is not what its header says.
     pub fn open(path: &Path) -> Result<SavedSession> {
-        let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
+        let io = |e: std::io::Error| Error::io(path, e);
         let refuse = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
         // Before it is opened, since opening a pipe would wait for a writer.
         let about = std::fs::metadata(path).map_err(io)?;
@@ -150,7 +151,8 @@ impl SavedSession {
         }
         let mut json = vec![0u8; n as usize];
         input.read_exact(&mut json).map_err(io)?;
-        let header: Header = serde_json::from_slice(&json).map_err(|e| refuse(format!("header: {e}")))?;
+        let header: Header =
+            serde_json::from_slice(&json).map_err(|e| refuse(format!("header: {}", one_line(e))))?;
         header.check().map_err(refuse)?;
         if header.data_bytes() != Some(most - n) {
             let expected = header.data_bytes().map_or("too many to count".into(), |n| n.to_string());
@@ -184,7 +186,7 @@ impl SavedSession {
     }
 
     pub(super) fn io(&self, e: std::io::Error) -> Error {
-        Error::Ggml(ggml::Error::io(&self.path, e))
+        Error::io(&self.path, e)
     }
 
     pub(super) fn refuse(&self, what: impl std::fmt::Display) -> Error {
@@ -226,7 +228,7 @@ impl SavedSession {
 
     /// The next bytes after [`SavedSession::contents`].
     pub(super) fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
-        self.input.read_exact(bytes).map_err(|e| Error::Ggml(ggml::Error::io(&self.path, e)))
+        self.input.read_exact(bytes).map_err(|e| Error::io(&self.path, e))
     }
 }
 

@@ -42,7 +42,7 @@ impl SavedSession {
     }
 }
 
-impl Session<'_> {
+impl Session {
     /// Writes tokens and cache to a file, atomically, and with them an `attachment` of the caller's: bytes
     /// that belong to the session, such as its messages. [`Session::restore`] gives them back.
     ///
@@ -51,7 +51,7 @@ impl Session<'_> {
     /// [`MAX_ATTACHMENT`](super::MAX_ATTACHMENT) bytes, and whatever else a session of these parameters could
     /// not restore; the disk, naming the file. What was at `path` before still is.
     pub fn save(&self, path: &Path, attachment: &[u8]) -> Result<()> {
-        let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
+        let io = |e: std::io::Error| Error::io(path, e);
         let refuse = |what: String| Error::Invalid(format!("{}: not saved: {what}", path.display()));
         SESSION.check(path)?;
         let cells = &self.kv.cells()[..self.kv.n_end()];
@@ -117,7 +117,9 @@ impl Session<'_> {
         let header = &saved.header;
         let needed = header.n_tokens.iter().sum::<u64>() * TOKEN + header.n_cells * CELL;
         if let Some(free) = ggml::machine::memory_available().filter(|&free| needed > free) {
-            return Err(saved.refuse(format!("needs {needed} bytes for its tokens, {free} are free")));
+            let what =
+                saved.refuse(format!("needs {needed} bytes for its tokens, {free} are free")).to_string();
+            return Err(Error::OutOfMemory { needed: needed as usize, free: Some(free as usize), what });
         }
         match saved.is_whole() {
             Ok(true) => {}
@@ -141,7 +143,7 @@ impl Session<'_> {
     fn facts(&self) -> Header {
         let keys = if self.capabilities.custom_ops { "table" } else { "ggml" };
         Header {
-            model: fingerprint(self.model),
+            model: fingerprint(&self.model),
             rope: self.plan.spec.to_string(),
             kv_type: self.params.kv_type.name().into(),
             keys: keys.into(),

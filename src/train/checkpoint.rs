@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use files::{Bytes, Kind, Lock, Map};
+use ropewalk_core::terminal::one_line;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -83,7 +84,7 @@ pub fn save(path: &Path, state: &State, params: &ParamSet, optimizer: &Optimizer
     std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
     let header = header(&rows, meta).map_err(|e| failed(&e))?;
     files::replace(path, &CHECKPOINT, |out| {
-        let io = |e| Error::Ggml(ggml::Error::io(path, e));
+        let io = |e| Error::io(path, e);
         out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
         out.write_all(&header).map_err(io)?;
         rows.iter().try_for_each(|(_, values)| out.write_all(&bytes(values))).map_err(io)
@@ -142,7 +143,7 @@ fn parts(map: &Map) -> Result<(Metadata, Bytes<'_>), String> {
     }
     let start = 8 + n as usize;
     let header = all.slice(8..start).to_vec().map_err(|e| format!("header: {e}"))?;
-    let header: Metadata = serde_json::from_slice(&header).map_err(|e| e.to_string())?;
+    let header: Metadata = serde_json::from_slice(&header).map_err(one_line)?;
     let data = all.slice(start..all.len());
     if header.data_len() != data.len() {
         return Err(format!("found {} bytes of tensors, expected {}", data.len(), header.data_len()));
@@ -179,7 +180,7 @@ impl Folder {
     /// Makes it if there is none.
     pub(super) fn open(path: &Path) -> Result<Folder> {
         let made = !path.exists();
-        std::fs::create_dir_all(path).map_err(|e| Error::Ggml(ggml::Error::io(path, e)))?;
+        std::fs::create_dir_all(path).map_err(|e| Error::io(path, e))?;
         files::remove_orphans(path);
         Ok(Folder { path: path.to_owned(), made, lock: Some(Lock::folder(path)?) })
     }
@@ -276,7 +277,7 @@ fn try_load(
     if meta.get("sha256") != Some(&sum.hex()) {
         return Err(Failure::Damaged("sha256: the file is damaged".into()));
     }
-    let state: State = serde_json::from_str(json).map_err(|e| failed(format!("state: {e}")))?;
+    let state: State = serde_json::from_str(json).map_err(|e| failed(format!("state: {}", one_line(e))))?;
     for (key, now) in settings {
         let then = state.settings.get(key);
         if then != Some(now) {
@@ -355,6 +356,6 @@ fn set_aside(path: &Path) -> Result<PathBuf> {
     });
     let free = names.map(|name| path.with_file_name(name)).find(|p| std::fs::symlink_metadata(p).is_err());
     let free = free.unwrap_or_default();
-    std::fs::rename(path, &free).map_err(|e| Error::Ggml(ggml::Error::io(path, e)))?;
+    std::fs::rename(path, &free).map_err(|e| Error::io(path, e))?;
     Ok(free)
 }

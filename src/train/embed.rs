@@ -5,7 +5,7 @@ use crate::ids::ParamId;
 use crate::model::Result;
 use crate::Token;
 
-impl Trainer<'_> {
+impl Trainer {
     pub(super) fn embed(&mut self, tokens: &[Token]) -> Result<()> {
         let hp = self.model.hparams();
         let mut rows = vec![0.0; hp.n_embd * self.settings.n_block];

@@ -18,11 +18,11 @@ use crate::DType;
 /// A trainer of all parameters; a value that is not finite, the disk: then whatever was at `path` still is.
 pub fn write_adapter(
     path: &Path,
-    trainer: &Trainer<'_>,
+    trainer: &Trainer,
     average: Option<&[Vec<f32>]>,
     meta: AdapterMeta,
 ) -> Result<u64> {
-    let (model, lora, list) = (trainer.model, &trainer.settings().lora, trainer.params().list());
+    let (model, lora, list) = (&trainer.model, &trainer.settings().lora, trainer.params().list());
     if lora.all {
         return Err(Error::Invalid("an adapter holds what is trained beside a model, not all of it".into()));
     }
@@ -53,8 +53,8 @@ pub(super) fn values<'a>(list: &'a [Trained], average: Option<&'a [Vec<f32>]>, i
 }
 
 /// Metadata with what the trainer knows.
-pub(super) fn filled(trainer: &Trainer<'_>, meta: AdapterMeta) -> Result<AdapterMeta> {
-    let (model, settings) = (trainer.model, trainer.settings());
+pub(super) fn filled(trainer: &Trainer, meta: AdapterMeta) -> Result<AdapterMeta> {
+    let (model, settings) = (&trainer.model, trainer.settings());
     let is_sparse = settings.attention != TrainAttention::Full;
     Ok(AdapterMeta {
         rope: Some(trainer.plan().frozen(model.hparams())?),

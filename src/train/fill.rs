@@ -9,7 +9,7 @@ use super::{delta_net, head, params, Trainer};
 use crate::graph::SavedActivation;
 use crate::model::Result;
 
-impl Trainer<'_> {
+impl Trainer {
     /// For the tokens of a block.
     pub(super) fn fill(&mut self, ids: &LayerIds, block: Block, seen: &Seen) -> Result<()> {
         let (exec, hp) = (&mut self.exec, self.model.hparams());

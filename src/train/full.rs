@@ -57,8 +57,8 @@ pub(super) fn shapes(model: &Model) -> Result<Vec<(ParamId, [usize; 2])>> {
         let info = file.tensor(&name).ok_or_else(|| file.error(&name, "expected a tensor, found none"))?;
         if !is_float(info.dtype) {
             return no(format!(
-                "{name}: expected f32, f16 or bf16, found {}, whose steps are larger than those of training; convert \
-                 --type f32 makes a model that can be trained so, or train low-rank pairs",
+                "{name}: expected f32, f16 or bf16, found {}, whose steps are larger than those of training; a \
+                 model converted to f32 can be trained so, or train low-rank pairs",
                 info.dtype
             ));
         }
@@ -82,7 +82,7 @@ fn is_float(dtype: DType) -> bool {
 /// at `path` still is.
 pub fn write_model(
     path: &Path,
-    trainer: &Trainer<'_>,
+    trainer: &Trainer,
     average: Option<&[Vec<f32>]>,
     types: Option<&File>,
     meta: AdapterMeta,
@@ -95,7 +95,7 @@ pub fn write_model(
     let list = trainer.params().list();
     let index: HashMap<String, usize> = list.iter().enumerate().map(|(i, t)| (t.id.to_string(), i)).collect();
     let mut writer = Writer::with_metadata_of(&file);
-    set_rope(&mut writer, trainer.plan(), trainer.model)?;
+    set_rope(&mut writer, trainer.plan(), &trainer.model)?;
     super::export::filled(trainer, meta)?.set_trained(&mut writer)?;
     for info in file.tensors() {
         let Some(&i) = index.get(&info.name) else {
@@ -108,8 +108,7 @@ pub fn write_model(
         check(info, values, to)?;
         let data = move |out: &mut dyn std::io::Write| {
             values.chunks(CHUNK).try_for_each(|chunk| {
-                let other = || std::io::Error::other(format!("{to} is not a float type"));
-                out.write_all(&float::encode(to, chunk).ok_or_else(other)?)
+                out.write_all(&float::encode(to, chunk).map_err(std::io::Error::other)?)
             })
         };
         writer.tensor(&info.name, to, &info.shape, Box::new(data))?;

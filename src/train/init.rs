@@ -52,7 +52,7 @@ impl Init {
     /// # Errors
     /// A file that is no adapter; one of another model, with other tensors or ranks than the trainer's, or another
     /// alpha; a trainer of all parameters, which goes on from the model itself.
-    pub fn adapter(path: &Path, trainer: &mut Trainer<'_>) -> Result<Init> {
+    pub fn adapter(path: &Path, trainer: &mut Trainer) -> Result<Init> {
         let reader = AdapterReader::open(path)?;
         let lora = trainer.settings().lora.clone();
         if lora.all {
@@ -101,7 +101,7 @@ impl Init {
     /// # Errors
     /// An adapter that does not say where that was; texts, or an order of them, that are others now.
     pub fn data_offset(&self, data: &Dataset, order: SampleOrder) -> Result<u64> {
-        let way = "give the token to begin at (--data-offset N; 0: at the start)";
+        let way = "give the token to begin at (a data offset; 0: at the start)";
         match &self.data_end {
             None => Err(Error::Invalid(format!("init: the adapter does not say where its data ended: {way}"))),
             Some(end) if end.order == order_hash(data, order) => Ok(end.token),
@@ -110,7 +110,7 @@ impl Init {
                  packing, held-out part or order differ{}: {way}",
                 match order {
                     SampleOrder::Shuffled =>
-                        ", or the context, at which samples are shuffled (--order text in both runs keeps the place)",
+                        ", or the context, at which samples are shuffled (the order of texts in both runs keeps the place)",
                     SampleOrder::Text => "",
                 }
             ))),
@@ -139,7 +139,7 @@ fn alpha(lora: &LoraParams, scale: f32) -> f32 {
 /// Trained tensors of a pair by the map it is beside and its rank, and of whole tensors by name.
 type Tensors = (BTreeSet<(LinearId, usize)>, BTreeSet<String>);
 
-fn of_trainer(trainer: &Trainer<'_>) -> Tensors {
+fn of_trainer(trainer: &Trainer) -> Tensors {
     let mut all = Tensors::default();
     for t in trainer.params().list() {
         match t.id {

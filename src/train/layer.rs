@@ -348,7 +348,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let (b, capabilities) = (self.g.b, self.ctx.capabilities);
         let (n, end) = (self.block.n, self.block.end());
         let split = seen::is_split(self.ctx.grouped, self.layer);
-        let how = How { own: capabilities.custom_ops, bf16: capabilities.train_bf16, split };
+        let how = How { own: capabilities.custom_ops, bf16: capabilities.matmul.trains_in_bf16(), split };
         let sinks = self.ctx.transformer.layers[self.block.il].sinks();
         let mut sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
         let heads = self.heads(q)?;

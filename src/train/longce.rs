@@ -88,7 +88,7 @@ impl LongCe {
     }
 
     /// The weight of each target of a sequence. Weights that the sequence has already are not in it.
-    pub(super) fn weights(&self, trainer: &mut Trainer<'_>, sequence: Sequence<'_>) -> Result<Vec<f32>> {
+    pub(super) fn weights(&self, trainer: &mut Trainer, sequence: Sequence<'_>) -> Result<Vec<f32>> {
         let n = sequence.tokens.len();
         let long = trainer.losses(Sequence { weights: &[], ..sequence })?;
         let mut weights = vec![1.0; long.len()];

@@ -2,7 +2,6 @@
 
 use ggml::backend::Backend;
 use ggml::graph::Executor;
-use ggml::short_floats::has_short_product;
 use ggml::tensor::Store;
 
 use super::cache::Cache;
@@ -18,7 +17,6 @@ use crate::hparams::Hparams;
 use crate::math::Math;
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, Spec};
-use crate::DType;
 
 /// Bytes, on the device and on the host.
 #[derive(Debug, Clone, PartialEq)]
@@ -103,20 +101,8 @@ fn check_reach(model: &Model, settings: &TrainParams, plan: &Plan) -> Result<()>
 }
 
 pub(super) fn capabilities(model: &Model, settings: &TrainParams) -> Capabilities {
-    // Weights are dequantised by the tape, and their products are products of floats.
     let all = Capabilities::new(model.backend_device(), settings.portable, settings.math);
-    // In tiles fewer bits are rounded away, and they are as fast as AVX-512's products of bfloat16.
-    let tiles = all.tiles || all.custom_ops && settings.math == Math::Bf16 && ggml::tiled::has_tiles();
-    Capabilities {
-        dequantize: None,
-        always: false,
-        integers: false,
-        eight_bits: 0,
-        tiles,
-        train_bf16: all.short_floats && settings.math == Math::Bf16 && has_short_product(DType::BF16),
-        flash: false,
-        ..all
-    }
+    Capabilities { flash: false, ..all }
 }
 
 impl MemoryPlan {
@@ -268,12 +254,18 @@ impl MemoryPlan {
         if !self.fits(budget) {
             let (device, host) = self.totals();
             let there = budget.host.map_or(String::new(), |n| format!(" and {n} on the host"));
-            return Err(Error::Invalid(format!(
-                "training at ctx {} needs {device} bytes on {} and {host} on the host, {} are there{there}; --plan-memory shows what for",
+            let what = format!(
+                "training at ctx {} needs {device} bytes on {} and {host} on the host, {} are there{there}",
                 self.n_ctx,
                 model.device(),
                 budget.device
-            )));
+            );
+            let (needed, free) = match budget.host {
+                None => (device.saturating_add(host), budget.device),
+                Some(most) if device <= budget.device => (host, most),
+                Some(_) => (device, budget.device),
+            };
+            return Err(Error::OutOfMemory { needed, free: Some(free), what });
         }
         Ok(())
     }
@@ -303,7 +295,7 @@ fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
 
 /// Products of bfloat16 are ours, and for processors that have instructions for them.
 fn check_math(settings: &TrainParams, capabilities: Capabilities) -> Result<()> {
-    if settings.math != Math::Bf16 || capabilities.train_bf16 || capabilities.tiles {
+    if settings.math != Math::Bf16 || capabilities.matmul.has_bf16_training() {
         return Ok(());
     }
     let what = "math: bf16: in training it is for processors with AVX-512 BF16 or AMX, and by ops of our own (not portable); \

@@ -75,8 +75,8 @@ pub use stages::{Stage, StageOptimiser};
 
 /// A model in training.
 #[derive(Debug)]
-pub struct Trainer<'m> {
-    model: &'m Model,
+pub struct Trainer {
+    model: Model,
     settings: TrainParams,
     plan: Plan,
     exec: Executor,
@@ -104,13 +104,13 @@ pub struct Trainer<'m> {
     scratch: Vec<f32>,
 }
 
-impl<'m> Trainer<'m> {
+impl Trainer {
     /// Prepares a model for training.
     ///
     /// # Errors
     /// Settings out of range; a method that changes the attention pattern, where that is not trained; a model with
     /// adapters; too little memory.
-    pub fn new(model: &'m Model, settings: &TrainParams) -> Result<Trainer<'m>> {
+    pub fn new(model: &Model, settings: &TrainParams) -> Result<Trainer> {
         if !model.adapters().is_empty() {
             return Err(Error::Invalid(
                 "training goes on a model as its file is; merge the adapters first".into(),
@@ -142,7 +142,7 @@ impl<'m> Trainer<'m> {
             Executor::new(Backend::new(device, settings.n_threads)?)?
         };
         Ok(Trainer {
-            model,
+            model: model.clone(),
             clex: ClexTraining::new(&plan, hp)?,
             plan,
             capabilities,
@@ -232,7 +232,8 @@ impl<'m> Trainer<'m> {
     ) -> Result<f64> {
         let Text { inputs, targets, weights, segment_starts } = self.text(&sequence)?;
         let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
-        let (hp, n) = (self.model.hparams(), inputs.len());
+        let (model, n) = (self.model.clone(), inputs.len());
+        let hp = model.hparams();
         self.positions = match sequence.positions {
             [] => (0..n as i32).collect(),
             given => given.iter().map(|&p| p as i32).collect(),
@@ -364,7 +365,8 @@ impl<'m> Trainer<'m> {
     fn backward(&mut self, il: usize, n: usize, seen: &Seen) -> Result<()> {
         let blocks = self.blocks(il, n);
         let alone = blocks.len() == 1;
-        let attention = self.model.hparams().attention_of(il);
+        let model = self.model.clone();
+        let attention = model.hparams().attention_of(il);
         // Nothing begins behind the last block of a recurrent layer.
         let again = blocks.len() - usize::from(alone || attention.is_none());
         for &block in &blocks[..again] {

@@ -60,8 +60,8 @@ const MAX_OFFSET: u64 = 1 << 60;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Run<'m> {
-    trainer: Trainer<'m>,
+pub struct Run {
+    trainer: Trainer,
     optimizer: Optimizer,
     data: Dataset,
     params: RunParams,
@@ -78,18 +78,13 @@ pub struct Run<'m> {
     _folder: Option<Folder>,
 }
 
-impl<'m> Run<'m> {
+impl Run {
     /// A run from its first step.
     ///
     /// # Errors
     /// A batch of 0; samples of another context than the trainer's; a folder that holds checkpoints of an
     /// earlier run; a folder or a log that another run is using, whose process is named; the disk.
-    pub fn new(
-        trainer: Trainer<'m>,
-        optimizer: Optimizer,
-        data: Dataset,
-        params: RunParams,
-    ) -> Result<Run<'m>> {
+    pub fn new(trainer: Trainer, optimizer: Optimizer, data: Dataset, params: RunParams) -> Result<Run> {
         let mut run = Run::with(trainer, optimizer, data, params)?;
         if let Some(last) = run.params.checkpoints.as_deref().and_then(|f| checkpoint::list(f).pop()) {
             return Err(Error::Invalid(format!(
@@ -111,12 +106,7 @@ impl<'m> Run<'m> {
     /// # Errors
     /// No checkpoint, or none that is whole; one of a run with other settings, which are named; those of
     /// [`Run::new`].
-    pub fn resume(
-        trainer: Trainer<'m>,
-        optimizer: Optimizer,
-        data: Dataset,
-        params: RunParams,
-    ) -> Result<Run<'m>> {
+    pub fn resume(trainer: Trainer, optimizer: Optimizer, data: Dataset, params: RunParams) -> Result<Run> {
         let mut run = Run::with(trainer, optimizer, data, params)?;
         let folder = run.params.checkpoints.clone().unwrap_or_default();
         let params = run.trainer.params_mut();
@@ -128,7 +118,7 @@ impl<'m> Run<'m> {
         Ok(run)
     }
 
-    fn with(trainer: Trainer<'m>, optimizer: Optimizer, data: Dataset, params: RunParams) -> Result<Run<'m>> {
+    fn with(trainer: Trainer, optimizer: Optimizer, data: Dataset, params: RunParams) -> Result<Run> {
         if params.batch == 0 {
             return Err(Error::Invalid("batch: expected at least 1, found 0".into()));
         }
@@ -177,7 +167,7 @@ impl<'m> Run<'m> {
     }
 
     /// The trainer.
-    pub fn trainer(&self) -> &Trainer<'m> {
+    pub fn trainer(&self) -> &Trainer {
         &self.trainer
     }
 
@@ -459,7 +449,7 @@ fn is_empty(sample: &Sample) -> bool {
 }
 
 /// Refuses data that the trainer or another setting does not go with.
-fn check_data(trainer: &Trainer<'_>, data: &Dataset, params: &RunParams) -> Result<()> {
+fn check_data(trainer: &Trainer, data: &Dataset, params: &RunParams) -> Result<()> {
     let invalid = |what: String| Err(Error::Invalid(what));
     params.longce.map_or(Ok(()), |longce| longce.check(data.params().n_ctx))?;
     if params.longce.is_some() && trainer.settings().attention.landmarks().is_some() {

@@ -93,12 +93,12 @@ pub struct RunReport {
 
 /// The settings that must be the same when a run is resumed, by name.
 pub(super) fn settings(
-    trainer: &Trainer<'_>,
+    trainer: &Trainer,
     optimizer: &Optimizer,
     data: &Dataset,
     params: &RunParams,
 ) -> Result<BTreeMap<String, String>> {
-    let (model, settings, lora) = (trainer.model, trainer.settings(), &trainer.settings().lora);
+    let (model, settings, lora) = (&trainer.model, trainer.settings(), &trainer.settings().lora);
     let corpus = data.corpus();
     let mut hash = Sha256::new();
     (0..corpus.n_documents()).for_each(|d| hash.update(corpus.text_hash(d).to_le_bytes()));

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ropewalk_core::terminal::one_line;
 use serde::Deserialize;
 
 use super::recipe::{Amount, SCHEDULES, WARMUP_SHAPES};
@@ -100,7 +101,7 @@ impl Stage {
     fn parse(text: &str) -> Result<Vec<Stage>, String> {
         let file: StagesFile = toml::from_str(text).map_err(|e| {
             let line = e.span().map_or(0, |at| text[..at.start.min(text.len())].matches('\n').count() + 1);
-            format!("line {line}: {}", e.message().replace('\n', " "))
+            format!("line {line}: {}", one_line(e.message()))
         })?;
         if file.stage.is_empty() {
             return Err("expected at least one [[stage]], found none".into());

@@ -13,6 +13,7 @@ mod finetune_ended;
 mod finetune_recipes;
 mod hub;
 mod imatrix;
+mod kernels;
 mod killed;
 mod landmark;
 mod lora;

@@ -177,3 +177,27 @@ fn what_cannot_be_drawn_is_refused() {
     assert!(late.code == 1 && late.stderr.contains("local"), "{late:?}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
+
+/// Of a file that declares YaRN: what keeps it, what replaces it, and that the program says which.
+#[test]
+fn a_declared_scaling_is_kept_or_replaced_and_the_program_says_so() {
+    let path = crate::common::random_model("gpt-oss-tiny", DType::F32, "cli-rope-declared");
+    let rope = |spec: &str| run(&["rope", spec, "-m", path.to_str().unwrap(), "--ctx", "512"]);
+    let declares = "(the file declares yarn:factor=4,original=64)";
+    for (spec, made, said) in [
+        ("declared", "yarn:factor=4,", ""),
+        ("self-extend:group=4", "yarn:factor=4,", "self-extend keeps it and acts on top"),
+        ("plain", "plain", "plain replaces it: `declared` is the model as it ships"),
+        ("plain+self-extend:group=4", "plain+self-extend:", "replaces it"),
+        ("ntk:factor=8", "ntk:factor=8", "replaces it"),
+    ] {
+        let output = rope(spec);
+        assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{spec}: {output:?}");
+        let first = output.stdout.lines().next().unwrap();
+        assert!(first.contains(&format!(": rope {made}")) && first.ends_with(declares), "{spec}: {first}");
+        let note = output.stdout.lines().find(|line| line.starts_with("note: The file declares"));
+        assert_eq!(note.is_some(), !said.is_empty(), "{spec}: {note:?}");
+        assert!(note.unwrap_or_default().contains(said), "{spec}: {note:?}");
+    }
+    std::fs::remove_file(path).unwrap();
+}

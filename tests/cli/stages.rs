@@ -178,7 +178,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
         ),
         (&["--init", &a, "--targets", "q"], 1, "expected rank 8 on q (2 pairs)"),
         (&["--init", &a, "--alpha", "3"], 1, "expected alpha 3 as this run has, found alpha 16"),
-        (&["--init", &a, "--ctx", "96"], 1, "--order text in both runs keeps the place"),
+        (&["--init", &a, "--ctx", "96"], 1, "the order of texts in both runs keeps the place"),
         (&["--init", &a, "--data-offset", "5"], 1, "data offset: expected a multiple of the context"),
         (&["--train", "all"], 1, "train all: blk.0.attn_q.weight: expected f32, f16 or bf16, found q8_0"),
         (&["--train", "all", "--rank", "4"], 2, "--rank: --train all trains the model itself"),

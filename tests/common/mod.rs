@@ -62,7 +62,7 @@ pub fn params(n_ctx: usize) -> SessionParams {
 }
 
 /// A session that must open.
-pub fn open<'m>(model: &'m Model, params: &SessionParams) -> Session<'m> {
+pub fn open(model: &Model, params: &SessionParams) -> Session {
     Session::new(model, params).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -72,7 +72,7 @@ pub fn with_kv(n_ctx: usize, kv_type: DType) -> SessionParams {
 }
 
 /// All logits of tokens added to sequence 0.
-pub fn score(session: &mut Session<'_>, tokens: &[Token]) -> Vec<f32> {
+pub fn score(session: &mut Session, tokens: &[Token]) -> Vec<f32> {
     let mut rows = Vec::new();
     let done = session.score(tokens, 0..tokens.len(), &mut |_, row| rows.extend_from_slice(row));
     done.unwrap_or_else(|e| panic!("{e}"));

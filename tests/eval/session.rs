@@ -86,7 +86,7 @@ fn continuations_are_those_of_a_fresh_context() {
 #[test]
 fn a_stop_reaches_into_a_window() {
     let stop = Stop::default();
-    let opened = |session: &Session<'_>| {
+    let opened = |session: &Session| {
         assert_eq!(session.params().n_ctx, 40_000);
         let stop = stop.clone();
         std::thread::spawn(move || {

@@ -33,7 +33,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 /// Two sequences a step; steps from `from` on.
-fn run(trainer: &mut Trainer<'_>, optimizer: &mut Optimizer, from: u64, to: u64) -> Vec<f64> {
+fn run(trainer: &mut Trainer, optimizer: &mut Optimizer, from: u64, to: u64) -> Vec<f64> {
     let tokens = some_tokens(40 * 21, N_VOCAB);
     let mut losses = Vec::new();
     for step in from..to {

@@ -197,7 +197,7 @@ fn a_stopped_run_goes_on_to_the_same_bytes() {
     let (trainer, optimizer, data) = world.parts();
     let mut resumed = Run::resume(trainer, optimizer, data, world.params("cut")).unwrap();
     resumed.train(&Control::default()).unwrap();
-    let bytes = |run: &Run<'_>, name: &str| {
+    let bytes = |run: &Run, name: &str| {
         run.write_adapter(&world.path(name)).unwrap();
         std::fs::read(world.path(name)).unwrap()
     };

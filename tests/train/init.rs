@@ -132,11 +132,11 @@ fn data_goes_on_only_where_the_place_is_the_same() {
         "{e}"
     );
     let e = init.data_offset(&held(16), SampleOrder::Shuffled).unwrap_err().to_string();
-    assert!(e.contains("at which samples are shuffled (--order text"), "{e}");
+    assert!(e.contains("at which samples are shuffled (the order of texts"), "{e}");
     init.data_end = None;
     let e = init.data_offset(&held(16), SampleOrder::Text).unwrap_err().to_string();
     assert!(
-        e.contains("does not say where its data ended: give the token to begin at (--data-offset N"),
+        e.contains("does not say where its data ended: give the token to begin at (a data offset"),
         "{e}"
     );
     // Shuffled samples are left out whole.

@@ -117,14 +117,14 @@ fn adapters_that_cannot_be_are_refused() {
     assert!(e.starts_with("targets: ") && e.contains("twice"), "{e}");
 }
 
-fn optimizer(trainer: &Trainer<'_>) -> Optimizer {
+fn optimizer(trainer: &Trainer) -> Optimizer {
     let schedule = Schedule::constant(1e-3, 9);
     let params = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.5 };
     Optimizer::new(params, trainer.params()).unwrap()
 }
 
 /// Numbers as bits, so that NaN is itself.
-fn bits(trainer: &Trainer<'_>) -> Vec<u32> {
+fn bits(trainer: &Trainer) -> Vec<u32> {
     trainer.params().list().iter().flat_map(|t| t.value.iter().map(|v| v.to_bits())).collect()
 }
 

@@ -70,7 +70,7 @@ fn rows_start_from_the_mean() {
             for (i, x) in found.iter().enumerate() {
                 let mean =
                     rows.iter().skip(i).step_by(n_embd).map(|&x| f64::from(x)).sum::<f64>() / N_VOCAB as f64;
-                assert!((f64::from(*x) - mean).abs() < 1e-7, "{id}[{i}]: {x}, expected {mean}");
+                assert_eq!(*x, mean as f32, "{id}[{i}]");
             }
             assert_eq!(found.len(), n_embd);
         }
@@ -88,7 +88,7 @@ fn a_resumed_run_ends_bit_identical() {
         ema: 0.9,
     };
     let tokens = some_tokens(6 * 25, N_VOCAB);
-    let run = |trainer: &mut Trainer<'_>, optimizer: &mut Optimizer, steps: std::ops::Range<usize>| {
+    let run = |trainer: &mut Trainer, optimizer: &mut Optimizer, steps: std::ops::Range<usize>| {
         let step = |i: usize| {
             let loss = trainer.accumulate(Sequence::new(&tokens[i * 25..][..25]), 1.0).unwrap();
             optimizer.step(trainer.params_mut()).unwrap();

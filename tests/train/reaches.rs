@@ -12,7 +12,7 @@ use ropewalk::DType;
 use crate::cases::{case, dca, leaky, lm_infinite, rerope, self_extend, streaming, string, Case};
 use crate::common::naive::Definition;
 use crate::common::rounding::two_orders;
-use crate::common::{load, open, roundings, score, scratch, some_tokens, with_kv};
+use crate::common::{load, open, roundings, score, scratch, some_tokens, with_kv, LOGITS};
 use crate::gradients::{check_by, fill, models, settings, N_VOCAB};
 
 /// Log-n scaling of a model trained for 8 tokens.
@@ -193,7 +193,7 @@ fn losses_are_those_of_sessions() {
         for (i, (row, loss)) in rows.chunks_exact(N_VOCAB).zip(&losses).enumerate() {
             let lse = row.iter().map(|&x| f64::from(x).exp()).sum::<f64>().ln();
             let want = lse - f64::from(row[tokens[i + 1] as usize]);
-            assert!((loss - want).abs() < 1e-4, "{}: token {i}: {loss}, a session's {want}", case.spec);
+            assert!((loss - want).abs() < LOGITS, "{}: token {i}: {loss}, a session's {want}", case.spec);
         }
     }
 }

@@ -139,7 +139,7 @@ fn data(world: &World, setup: &Setup) -> Dataset {
     data
 }
 
-fn run<'w>(world: &'w World, setup: &Setup, name: &str, resume: bool) -> ropewalk::model::Result<Run<'w>> {
+fn run(world: &World, setup: &Setup, name: &str, resume: bool) -> ropewalk::model::Result<Run> {
     let data = data(world, setup);
     let mut how = settings(setup.n_ctx, 20, setup.rope);
     (how.lora.dropout, how.attention) = (0.1, setup.attention);

@@ -50,11 +50,11 @@ impl World {
         Dataset::new(Arc::new(corpus), &DatasetParams { held_out, ..DatasetParams::new(n_ctx) }).unwrap()
     }
 
-    pub(crate) fn parts(&self) -> (Trainer<'_>, Optimizer, Dataset) {
+    pub(crate) fn parts(&self) -> (Trainer, Optimizer, Dataset) {
         self.parts_under("pi:factor=2")
     }
 
-    pub(crate) fn parts_under(&self, spec: &str) -> (Trainer<'_>, Optimizer, Dataset) {
+    pub(crate) fn parts_under(&self, spec: &str) -> (Trainer, Optimizer, Dataset) {
         let mut how = settings(N_CTX, 20, spec);
         how.lora.dropout = 0.1;
         let trainer = Trainer::new(&self.model, &how).unwrap();
@@ -75,13 +75,13 @@ impl World {
         }
     }
 
-    pub(crate) fn new_run(&self, params: RunParams) -> ropewalk::model::Result<Run<'_>> {
+    pub(crate) fn new_run(&self, params: RunParams) -> ropewalk::model::Result<Run> {
         let (trainer, optimizer, data) = self.parts();
         Run::new(trainer, optimizer, data, params)
     }
 }
 
-pub(crate) fn adapter(run: &Run<'_>, path: &Path) -> Vec<u8> {
+pub(crate) fn adapter(run: &Run, path: &Path) -> Vec<u8> {
     let n_bytes = run.write_adapter(path).unwrap();
     let bytes = std::fs::read(path).unwrap();
     assert_eq!(bytes.len() as u64, n_bytes);

@@ -1,10 +1,11 @@
 //! Conversion of the float types F32, F16 and BF16 to and from `f32`, without ggml.
 #![forbid(unsafe_code)]
 
+use files::memory::room;
 use files::Bytes;
 use half::{bf16, f16};
 
-use crate::DType;
+use crate::{DType, Error, Result};
 
 /// Reads little-endian values of a float type into `out`. False, and nothing is written, for another type and
 /// for a number of bytes that is not that of `out.len()` values.
@@ -34,15 +35,24 @@ fn read<const N: usize>(bytes: Bytes<'_>, out: &mut [f32], value: impl Fn([u8; N
     }
 }
 
-/// Little-endian bytes of the values in a float type, rounded to nearest, ties to even. `None` for another
-/// type.
-pub fn encode(dtype: DType, values: &[f32]) -> Option<Vec<u8>> {
+/// Little-endian bytes of the values in a float type, rounded to nearest, ties to even.
+///
+/// # Errors
+/// Another type, or memory for the bytes cannot be had.
+pub fn encode(dtype: DType, values: &[f32]) -> Result<Vec<u8>> {
+    let n_bytes =
+        dtype.row_bytes(values.len()).filter(|_| matches!(dtype, DType::F32 | DType::F16 | DType::BF16));
+    let n_bytes = n_bytes.ok_or_else(|| Error::Argument(format!("{dtype} is no type of floats")))?;
+    let mut out = room(n_bytes).map_err(|e| Error::OutOfMemory {
+        bytes: e.bytes as usize,
+        what: format!("{} values of {dtype}", values.len()),
+    })?;
     match dtype {
-        DType::F32 => Some(values.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        DType::F16 => Some(values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect()),
-        DType::BF16 => Some(values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect()),
-        _ => None,
+        DType::F16 => out.extend(values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes())),
+        DType::BF16 => out.extend(values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes())),
+        _ => out.extend(values.iter().flat_map(|x| x.to_le_bytes())),
     }
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -60,7 +70,8 @@ mod tests {
             assert_eq!(exact, if dtype == DType::BF16 { 3 } else { 4 }, "{dtype}");
             assert!(!decode(dtype, &bytes, &mut [0.0; 3]), "{dtype}: too many bytes");
         }
-        assert!(encode(DType::Q8_0, &values).is_none());
+        let e = encode(DType::Q8_0, &values).unwrap_err();
+        assert_eq!(e.to_string(), "q8_0 is no type of floats");
         for dtype in [DType::I32, DType::F64, DType::Q8_0] {
             assert!(!decode(dtype, &[0; 34], &mut [0.0; 32]), "{dtype}");
             assert!(!decode(dtype, &[0; 32], &mut [0.0; 8]), "{dtype}");

@@ -17,7 +17,7 @@ pub(super) trait Engine {
     fn append(&mut self, tokens: &[Token]) -> anyhow::Result<()>;
 }
 
-impl Engine for Session<'_> {
+impl Engine for Session {
     fn hold(&mut self, tokens: &[Token]) -> anyhow::Result<()> {
         let held = self.reuse_prefix(tokens, tokens.len())?;
         Engine::append(self, &tokens[held..])
@@ -84,25 +84,25 @@ pub(super) fn time(
 }
 
 /// The place where a contender's work is done.
-enum Runner<'m> {
-    Session(Box<Session<'m>>),
+enum Runner {
+    Session(Box<Session>),
     Child(Child),
 }
 
 /// An engine under one rope method, as reports name it.
-pub(super) struct Contender<'m> {
+pub(super) struct Contender {
     /// Name of the engine.
     pub(super) engine: &'static str,
     /// The rope spec in force.
     pub(super) rope: String,
     /// The same as it was asked for: short, for tables.
     pub(super) label: String,
-    runner: Runner<'m>,
+    runner: Runner,
 }
 
-impl<'m> Contender<'m> {
+impl Contender {
     /// A session of ours.
-    pub(super) fn ours(session: Session<'m>) -> Self {
+    pub(super) fn ours(session: Session) -> Self {
         let rope = session.plan().spec.to_string();
         let label = session.params().rope.as_ref().map_or_else(|| rope.clone(), ToString::to_string);
         Contender { engine: "ropewalk", rope, label, runner: Runner::Session(Box::new(session)) }

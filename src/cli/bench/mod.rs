@@ -123,7 +123,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice)?;
-    let mut sessions: Vec<Session<'_>> = Vec::new();
+    let mut sessions: Vec<Session> = Vec::new();
     for spec in &specs {
         let session = Session::new(&model, &choice.session(n_ctx, spec.as_ref()))?;
         interrupt.watch(&session);
@@ -131,7 +131,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         sessions.push(session);
     }
     let settings = sessions[0].params().clone();
-    let mut contenders: Vec<Contender<'_>> = sessions.into_iter().map(Contender::ours).collect();
+    let mut contenders: Vec<Contender> = sessions.into_iter().map(Contender::ours).collect();
     if args.against.is_some() {
         contenders.push(Contender::libllama(Child::start(Open::like(&settings, &model)?)?));
     }
@@ -159,7 +159,7 @@ fn measure(
     args: &Args,
     model: &Model,
     tests: &[Test],
-    contenders: &mut [Contender<'_>],
+    contenders: &mut [Contender],
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<Row>> {
     let warmups = u32::from(!args.no_warmup);

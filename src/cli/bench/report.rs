@@ -53,7 +53,7 @@ pub(super) struct Row {
 }
 impl Row {
     /// A row without samples; `i` is the contender's index.
-    pub(super) fn new(i: usize, contender: &Contender<'_>, test: &Test) -> Self {
+    pub(super) fn new(i: usize, contender: &Contender, test: &Test) -> Self {
         let (engine, rope, label) = (contender.engine, contender.rope.clone(), contender.label.clone());
         Row { contender: i, engine, rope, label, test: *test, samples: Vec::new(), died: None }
     }

@@ -64,7 +64,7 @@ pub(super) struct Conversation<'m> {
     template: Template,
     settings: Settings,
     /// `None` only while one session is replaced by another.
-    session: Option<Session<'m>>,
+    session: Option<Session>,
     messages: Vec<Message>,
     /// Files that go into the next message: name and text.
     loaded: Vec<(String, String)>,
@@ -86,7 +86,7 @@ impl<'m> Conversation<'m> {
             choice,
             interrupt,
             out,
-            template: template::of(model)?,
+            template: template::of(model, &interrupt.control())?,
             settings,
             session: None,
             messages: Vec::new(),
@@ -98,14 +98,14 @@ impl<'m> Conversation<'m> {
         Ok(chat)
     }
 
-    fn new_session(&self, settings: &Settings) -> anyhow::Result<Session<'m>> {
+    fn new_session(&self, settings: &Settings) -> anyhow::Result<Session> {
         let session = Session::new(self.model, &self.choice.session(settings.n_ctx, settings.spec.as_ref()))?;
         self.interrupt.watch(&session);
         models::announce(&self.out, self.choice, &session, settings.spec.is_some());
         Ok(session)
     }
 
-    fn session(&mut self) -> anyhow::Result<&mut Session<'m>> {
+    fn session(&mut self) -> anyhow::Result<&mut Session> {
         self.session.as_mut().ok_or_else(|| anyhow!("no session is open"))
     }
 
@@ -128,7 +128,7 @@ impl<'m> Conversation<'m> {
     pub(super) fn spec(&self) -> anyhow::Result<String> {
         Ok(self.opened()?.plan().spec.to_string())
     }
-    pub(super) fn opened(&self) -> anyhow::Result<&Session<'m>> {
+    pub(super) fn opened(&self) -> anyhow::Result<&Session> {
         self.session.as_ref().ok_or_else(|| anyhow!("no session is open"))
     }
 

@@ -349,7 +349,7 @@ impl Args {
         };
         let mut sources = Sources::mixed(&self.data, &options)?;
         if text.chat {
-            sources = sources.with_template(Arc::new(template::of(model)?));
+            sources = sources.with_template(Arc::new(template::of(model, control)?));
         }
         let path = match &text.cache {
             Some(path) => path.clone(),

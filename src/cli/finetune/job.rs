@@ -38,7 +38,7 @@ pub(super) fn run(
     let (batch, optim) = args.optimiser(settings.n_ctx);
     // Impossible settings are refused before texts are tokenised.
     check_no_earlier_run(args)?;
-    let mut trainer = Trainer::new(model, &settings)?;
+    let mut trainer = Trainer::new(model, &settings).map_err(with_hint)?;
     let init = args.init.as_deref().map(|path| Init::adapter(path, &mut trainer)).transpose()?;
     let optimizer = Optimizer::new(optim, trainer.params())?;
     let data = args.dataset(model, &settings, None, control)?;
@@ -69,7 +69,9 @@ fn params(
     let order = args.order();
     let data_offset = match (args.text.data_offset, &init) {
         (Some(token), _) => token,
-        (None, Some(init)) => init.data_offset(data, order)?,
+        (None, Some(init)) => {
+            init.data_offset(data, order).map_err(|e| anyhow!("{e}; see --data-offset and --order"))?
+        }
         (None, None) => 0,
     };
     if data_offset > 0 {
@@ -93,6 +95,14 @@ fn params(
     })
 }
 
+/// What the library says, and the option that says more.
+fn with_hint(e: Error) -> anyhow::Error {
+    match e {
+        Error::OutOfMemory { what, .. } => anyhow!("{what}; --plan-memory shows what for"),
+        e => e.into(),
+    }
+}
+
 /// A folder with checkpoints is gone on with, or left alone.
 fn check_no_earlier_run(args: &Args) -> anyhow::Result<()> {
     let folder = args.checkpoints();
@@ -109,7 +119,7 @@ fn check_no_earlier_run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-fn announce(args: &Args, choice: &ModelChoice, model: &Model, t: &Trainer<'_>, data: &Dataset, batch: usize) {
+fn announce(args: &Args, choice: &ModelChoice, model: &Model, t: &Trainer, data: &Dataset, batch: usize) {
     let plan = t.plan();
     let n: usize = t.params().list().iter().map(|p| p.value.len()).sum();
     args.out.note(format_args!(
@@ -147,7 +157,7 @@ fn note_on_average(args: &Args, optim: &OptimParams) {
     }
 }
 
-fn train(args: &Args, run: &mut Run<'_>, optim: &OptimParams, control: &Control<'_>) -> anyhow::Result<()> {
+fn train(args: &Args, run: &mut Run, optim: &OptimParams, control: &Control<'_>) -> anyhow::Result<()> {
     let draw = draw(args.out.progress(optim.schedule.steps, "training", Unit::Steps));
     let progress = |p: &ropewalk::control::Progress<'_>| {
         let memory = ggml::machine::peak_memory().map_or(String::new(), |n| format!(", {}", bytes(n)));
@@ -183,7 +193,7 @@ struct FinetuneReport<'a> {
 }
 
 /// Writes the adapter, or the model, and the loss curve.
-fn finish(args: &Args, choice: &ModelChoice, run: &Run<'_>) -> anyhow::Result<Done> {
+fn finish(args: &Args, choice: &ModelChoice, run: &Run) -> anyhow::Result<Done> {
     let (path, plot, rope) = (args.output(), args.plot(), run.trainer().plan().spec.to_string());
     let mut report = run.report();
     let (what, option) = if args.trains_all() { ("model", "-m") } else { ("adapter", "--lora") };

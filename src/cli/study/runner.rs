@@ -405,7 +405,11 @@ fn of_benchmark(
     let chat = match cell.task.template {
         ropewalk_study::Template::Base => None,
         ropewalk_study::Template::Chat => {
-            Some(template::of(&loaded.model).map_err(|e| Failure::Failed(format!("{e:#}")))?)
+            let chat = template::of(&loaded.model, control);
+            Some(chat.map_err(|e| match control.stopped() {
+                true => Failure::Stopped,
+                false => Failure::Failed(format!("{e:#}")),
+            })?)
         }
     };
     let frame = |message: &str| template::frame(chat.as_ref(), message);

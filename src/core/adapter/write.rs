@@ -130,10 +130,9 @@ fn add<'a>(
     }
     let ne: Vec<u64> = shape.iter().map(|&n| n as u64).collect();
     let data = move |out: &mut dyn std::io::Write| {
-        values.chunks(1 << 16).try_for_each(|chunk| {
-            let other = || std::io::Error::other(format!("{dtype} is not a float type"));
-            out.write_all(&float::encode(dtype, chunk).ok_or_else(other)?)
-        })
+        values
+            .chunks(1 << 16)
+            .try_for_each(|chunk| out.write_all(&float::encode(dtype, chunk).map_err(std::io::Error::other)?))
     };
     writer.tensor(name, dtype, &ne, Box::new(data))?;
     Ok(())

@@ -25,7 +25,7 @@ impl Spec {
     /// As llama.cpp reads the keys: a factor without a type is linear, a factor of 0 is none, and
     /// `yarn_attn_factor` counts only where `yarn_ext_factor` is 0 (elsewhere llama.cpp recomputes it);
     /// `attn_factor` always multiplies, so beside a type that has no magnitude here it is an error. Under
-    /// `longrope` a `factor` says nothing that the factor tensors do not, and is not used.
+    /// `longrope` it also divides all angles by `factor`, which no method here does: an error.
     pub(super) fn of_keys(hp: &Hparams) -> Result<Spec, RopeError> {
         let s = &hp.rope_scaling;
         let factor = s.factor.filter(|f| *f != 0.0).unwrap_or(1.0);
@@ -37,6 +37,12 @@ impl Spec {
                 "rope.scaling.attn_factor: expected 1 or none with rope.scaling.type {}, found {attn}; name \
                  a rope spec to use instead",
                 s.kind.as_deref().unwrap_or("linear")
+            )));
+        }
+        if s.kind.as_deref() == Some("longrope") && factor != 1.0 {
+            return Err(RopeError(format!(
+                "rope.scaling.factor: expected 1 or none with rope.scaling.type longrope, found {factor} (llama.cpp divides \
+                 angles by it on top of the factor tensors); name a rope spec to use instead"
             )));
         }
         let name = match s.kind.as_deref() {

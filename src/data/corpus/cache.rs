@@ -10,8 +10,10 @@
 use std::convert::Infallible;
 use std::io::{self, Write};
 
+use files::memory::filled;
 use files::{Bytes, Map};
 use rayon::prelude::*;
+use ropewalk_core::terminal::one_line;
 use ropewalk_core::tokenizer::Token;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -216,7 +218,8 @@ impl Cache {
         let covered = bytes.slice(0..bytes.len() - 32);
         let chunk = |i: usize| covered.slice(i * HASH_CHUNK..covered.len().min((i + 1) * HASH_CHUNK));
         let n_chunks = covered.len().div_ceil(HASH_CHUNK);
-        let sums: Vec<_> = (0..n_chunks).into_par_iter().map(|i| sha256(chunk(i))).collect();
+        let mut sums: Vec<[u8; 32]> = filled(n_chunks, [0; 32]).map_err(|e| format!("its checksum: {e}"))?;
+        sums.par_iter_mut().enumerate().for_each(|(i, sum)| *sum = sha256(chunk(i)).into());
         let mut all = Sha256::new();
         sums.iter().for_each(|sum| all.update(sum));
         if Some(all.finalize().into()) != bytes.array::<32>(covered.len()) {
@@ -237,7 +240,8 @@ impl Cache {
         }
         let json = bytes.slice(tail - n_json as usize..tail).to_vec();
         let json = json.map_err(|e| format!("its description: {e}"))?;
-        let description = serde_json::from_slice(&json).map_err(|e| format!("its description: {e}"))?;
+        let description =
+            serde_json::from_slice(&json).map_err(|e| format!("its description: {}", one_line(e)))?;
         let cache = Cache { n_tokens, n_documents: n_documents as usize, description, map };
         let n_sources = cache.description.key.sources.len();
         let ordered = (0..cache.n_documents).all(|i| {

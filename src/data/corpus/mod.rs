@@ -348,7 +348,9 @@ impl Build<'_> {
                     return Err(Error::Interrupted);
                 }
                 Ok(())
-            })?;
+            })
+            // A template that was not rendered to its end is no fault of the text.
+            .map_err(|e| if self.control.stopped() { Error::Interrupted } else { e })?;
             self.write(source, &batch, writer)?;
             self.tell(counter.get(), writer)?;
         }

@@ -12,8 +12,8 @@ pub(super) const POSE: Method = Method {
     name: "pose",
     about: "PoSE: the second of two chunks of a document at a random place of a longer context, target=N",
     params: &[
-        ("target", "tokens of the context that positions are drawn from, more than --ctx"),
-        ("factor", "the same as a multiple of --ctx, from 2 on"),
+        ("target", "tokens of the context that positions are drawn from, more than the context"),
+        ("factor", "the same as a multiple of the context, from 2 on"),
         (
             "text",
             "most text of a document that its two chunks are drawn from, in samples (5, as released); 1: no text is \

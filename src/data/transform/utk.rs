@@ -143,8 +143,8 @@ fn ids(
     let needed = if knots.is_some() { 0 } else { n_knots } + if marks.is_some() { 0 } else { n_marks };
     if free.len() < needed {
         return Err(args.bad(format!(
-            "the vocabulary has {} unused tokens, {needed} are needed: name rare ones with --knot-tokens ({n_knots}) \
-             and --mark-tokens ({n_marks})",
+            "the vocabulary has {} unused tokens, {needed} are needed: name rare ones as knot tokens ({n_knots}) \
+             and mark tokens ({n_marks})",
             free.len()
         )));
     }

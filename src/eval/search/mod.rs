@@ -302,7 +302,7 @@ impl Report {
         let rows: Vec<_> = self.results.iter().map(cells).collect();
         out += &table(&["factors", "ppl", "first pair", "1/4", "1/2", "3/4", "last"], &rows);
         if self.interrupted {
-            out += "\ninterrupted: --resume goes on\n";
+            out += "\ninterrupted before its end\n";
         }
         out
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ropewalk_core::terminal::one_line;
 use serde::{Deserialize, Serialize};
 
 use crate::eval::invalid;
@@ -47,7 +48,7 @@ impl Record {
         }
         let bytes = std::fs::read(path).map_err(io)?;
         let record: Record = serde_json::from_slice(&bytes)
-            .map_err(|e| invalid(format!("{name}: expected the record of a search: {e}")))?;
+            .map_err(|e| invalid(format!("{name}: expected the record of a search: {}", one_line(e))))?;
         if record.of != of {
             return Err(invalid(format!(
                 "{name}: the record is that of another search: expected {of}, found {}",

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use ropewalk_core::terminal::one_line;
 use ropewalk_tasks::{Answer, Info};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -151,7 +152,7 @@ impl FileStore {
 
     fn load(&mut self) -> Result<()> {
         let path = &self.path;
-        let io = |e: std::io::Error| Error::Ggml(ggml::Error::io(path, e));
+        let io = |e: std::io::Error| Error::io(path, e);
         // It would be appended to through the link, and cut.
         if path.symlink_metadata().is_ok_and(|m| m.is_symlink()) {
             let what = "expected a regular file, found a symbolic link: name the file itself";
@@ -187,7 +188,7 @@ impl FileStore {
                 }
             }
             let record: Record = serde_json::from_slice(&bytes)
-                .map_err(|e| invalid(format!("expected the record of a sample: {e}")))?;
+                .map_err(|e| invalid(format!("expected the record of a sample: {}", one_line(e))))?;
             whole += n as u64;
             self.known.insert((record.setup.clone(), record.id.clone()), record);
         }

@@ -5,7 +5,8 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use ropewalk_core::apart::{self, Apart, Limits};
+use ropewalk_core::apart::{self, Apart, Fault, Limits};
+use ropewalk_core::control::Control;
 use serde::{Deserialize, Serialize};
 
 use crate::json::{bytes, LARGE};
@@ -39,7 +40,11 @@ pub(super) fn answer(folder: &Path, helper: &Helper, question: Question) -> Resu
     let length = (request.len() as u64).to_le_bytes();
     let read = |bytes: &[u8]| serde_json::from_slice::<std::result::Result<Answer, String>>(bytes).ok();
     let reply = helper.0.ask(&[&length, &request, &file], MAX_TALK, read);
-    match reply.map_err(|fault| wrong(&fault))? {
+    let reply = reply.map_err(|fault| match fault {
+        Fault::Stopped => Error::Interrupted,
+        fault => wrong(&fault),
+    });
+    match reply? {
         Ok(answer) if answer.texts.len() == n => Ok(answer),
         Ok(_) => Err(wrong(&"the process for it did not answer for each added token")),
         Err(what) => Err(Error::Invalid(what)),
@@ -61,6 +66,10 @@ impl Helper {
     /// The same under other limits than 4 GiB, 60 seconds of computing and 10 minutes on the clock.
     pub fn with_limits(self, limits: Limits) -> Helper {
         Helper(self.0.with_limits(limits))
+    }
+    /// The same; where the control's work is to stop, the process is ended, and the error is [`Error::Interrupted`].
+    pub fn stopped_by(self, control: &Control<'_>) -> Helper {
+        Helper(self.0.stopped_by(control))
     }
 }
 

@@ -99,7 +99,7 @@ pub fn merge(dirs: &[PathBuf], out: &Path, names: &dyn Names) -> Result<(Folder,
     // One of them may be the folder that they are put into.
     let plan = Plan::read_in(&foreign::Folder::open(first)?, names)?;
     let planned = Planned::new(&plan);
-    let mut shards = Vec::new();
+    let mut shards: Vec<Shard> = Vec::new();
     let mut found: HashMap<Key, (usize, Record)> = HashMap::new();
     for dir in dirs {
         if files::same_file(dir, out)? {
@@ -111,7 +111,10 @@ pub fn merge(dirs: &[PathBuf], out: &Path, names: &dyn Names) -> Result<(Folder,
             return Err(Error::folder(dir, what));
         }
         for record in planned.by_cell(&shard.folder)?.into_values() {
-            if is_better(&record, found.get(&record.cell).map(|(_, known)| known), dir)? {
+            let known = found
+                .get(&record.cell)
+                .map(|(shard, known)| (file_in(shards[*shard].folder.path(), known), known));
+            if is_better(&record, known, dir)? {
                 found.insert(record.cell.clone(), (shards.len(), record));
             }
         }
@@ -127,7 +130,8 @@ pub fn merge(dirs: &[PathBuf], out: &Path, names: &dyn Names) -> Result<(Folder,
     let mut better = Vec::new();
     for (shard, record) in found {
         let known = all.get(&record.cell);
-        if is_better(&record, known, shards[shard].folder.path())? {
+        let of_merged = known.map(|known| (merged.cell(&known.hash), known));
+        if is_better(&record, of_merged, shards[shard].folder.path())? {
             let failed = known.filter(|known| known.hash != record.hash);
             better.push((&shards[shard], failed, record));
         }
@@ -147,18 +151,24 @@ pub fn merge(dirs: &[PathBuf], out: &Path, names: &dyn Names) -> Result<(Folder,
     Ok((merged, plan))
 }
 
-/// Whether a record of a folder takes the place of what is known of its cell.
+/// The file of a record in the folder of a shard.
+fn file_in(folder: &Path, record: &Record) -> PathBuf {
+    folder.join("cells").join(format!("{}.json", record.hash))
+}
+
+/// Whether a record of a folder takes the place of what is known of its cell, and of the file that says so.
 ///
 /// # Errors
 /// Both are results, of different states of the model, an adapter or a text.
-fn is_better(record: &Record, known: Option<&Record>, dir: &Path) -> Result<bool> {
-    let Some(known) = known else { return Ok(true) };
+fn is_better(record: &Record, known: Option<(PathBuf, &Record)>, dir: &Path) -> Result<bool> {
+    let Some((other, known)) = known else { return Ok(true) };
     if known.result().is_some() && record.result().is_some() && known.hash != record.hash {
         let what = format!(
-            "{}: measured under another state of model, adapter or texts than in an earlier folder",
-            record.cell
+            "{}: measured under another state of model, adapter or texts than in {}",
+            record.cell,
+            other.display()
         );
-        return Err(Error::folder(dir, what));
+        return Err(Error::folder(&file_in(dir, record), what));
     }
     Ok(matches!((&known.state, &record.state), (State::Failed(_), State::Done(_))))
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use files::foreign;
+use ropewalk_core::terminal::one_line;
 
 use crate::cell::Key;
 use crate::outcome::Record;
@@ -36,7 +37,7 @@ impl Planned {
                 format!("expected the result of a cell of the plan: {e}; delete it"),
             )
         };
-        let record: Record = serde_json::from_slice(&bytes).map_err(|e| expected(e.to_string()))?;
+        let record: Record = serde_json::from_slice(&bytes).map_err(|e| expected(one_line(e)))?;
         if record.hash != hash {
             return Err(expected(format!("the file is named {hash}, its hash is {:?}", record.hash)));
         }

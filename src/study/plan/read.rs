@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ropewalk_core::rope::{Axis, Spec};
+use ropewalk_core::terminal::one_line;
 use toml::Spanned;
 
 use super::toml_file::{List, MethodFile, PlanFile, RecipeFile, TaskFile};
@@ -46,7 +47,7 @@ impl Place<'_> {
         let at = error.span().unwrap_or(0..0);
         let line = self.text.get(..at.start).unwrap_or("").matches('\n').count();
         let written = self.text.lines().nth(line).unwrap_or("");
-        let message = error.message();
+        let message = &one_line(error.message());
         let key = written.split_once('=').map_or("", |(key, _)| key.trim());
         if key.is_empty() || message.contains(&format!("`{key}`")) {
             return self.fault(at, message);

@@ -367,6 +367,7 @@ fn declared_scaling_is_the_default_spec() {
         kind("linear", Some(-2.0)),
         RopeScaling { attn_factor: Some(1.5), ..kind("linear", Some(2.0)) },
         kind("yarn", Some(0.5)),
+        kind("longrope", Some(4.0)),
     ] {
         let e = with(bad).expect_err("not usable").0;
         assert!(e.contains("rope.scaling"), "{e}");

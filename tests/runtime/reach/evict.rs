@@ -7,7 +7,7 @@ use ropewalk::session::{Attention, Batch, Session, SessionParams};
 use ropewalk::DType;
 
 use super::cases::{self, Case};
-use super::exact::definition;
+use super::exact::{cached, definition};
 use super::same::SAME;
 use super::starts::ANGLES;
 use super::{apart, text, twins, under, Failures, N_VOCAB};
@@ -71,11 +71,12 @@ fn text_runs_past_the_context_at_constant_memory() {
 }
 
 /// Keys that are dropped are those that nobody sees: the same method with and without. Cells differ, so sums
-/// have another order, which a cache of F16 or Q8_0 rounds apart: 6.6e-4 and 1.1e-2 measured.
+/// have another order, which a cache of F16 or Q8_0 rounds apart: where the two differ at all, by no more than a step.
 #[test]
 fn evicting_changes_nothing_but_memory() {
     let model = &twins()[0].model;
-    for (kv, bound) in [(DType::F32, BOUND), (DType::F16, 4e-3), (DType::Q8_0, 4e-2)] {
+    for kv in [DType::F32, DType::F16, DType::Q8_0] {
+        let bound = BOUND + cached(kv);
         let kept = "lm-infinite:window=24,global=3";
         let whole = all_logits(model, &under(kept, 640, kv), &text(600));
         let dropped = format!("{kept},evict=true");
@@ -223,7 +224,12 @@ fn a_context_smaller_than_its_window_is_refused_or_right() {
         match done {
             Ok(()) => assert_eq!(rows.len(), 100 * N_VOCAB),
             Err(e) => {
-                assert!(matches!(e, Error::Invalid(_)) && !e.to_string().contains('\n'), "{}: {e}", case.spec)
+                assert!(
+                    matches!(e, Error::Invalid(_) | Error::ContextFull { .. })
+                        && !e.to_string().contains('\n'),
+                    "{}: {e}",
+                    case.spec
+                )
             }
         }
         let want = definition(&twins()[0], case, 100);

@@ -10,7 +10,8 @@ use super::cases::{
 };
 use super::{text, twins, under, Failures, Twin, N_VOCAB};
 use crate::common::naive::worst_row;
-use crate::common::{all_logits, open, score};
+use crate::common::rounding::{rounding, UNIT};
+use crate::common::{all_logits, open, roundings, score};
 
 /// More than two blocks of 256 cells, and than ten of every window and chunk.
 const LONG: usize = 600;
@@ -18,7 +19,7 @@ const LONG: usize = 600;
 const SHORT: usize = 300;
 const N_CTX: usize = 640;
 
-/// A way to compute, and what it may be off by: a row's error over the row's norm.
+/// A way to compute.
 struct Way {
     kv: DType,
     n_ubatch: usize,
@@ -30,17 +31,38 @@ const fn way(kv: DType, n_ubatch: usize, attention: Attention, portable: bool) -
     Way { kv, n_ubatch, attention, portable }
 }
 
-/// Measured on plain: 1.3e-6 by table and 9.2e-6 by ggml's rope, whose angles are f32 (600 * 2^-24 is 3.6e-5 radians); 1.2e-3 of keys
-/// and values rounded to F16, 3.2e-3 where ggml's flash attention also sums them in F16; 2.6e-2, of keys and values that
-/// are off by up to 1/254 of their block's largest. A wrong distance, anywhere, is seen with the first of these.
-fn bound(way: &Way) -> f64 {
-    match (way.kv, way.portable) {
-        (DType::F32, false) => 4e-6,
-        (DType::F32, true) => 2e-5,
-        (DType::F16, false) => 2.5e-3,
-        (DType::F16, true) => 6e-3,
-        _ => 5e-2,
+/// How far a cached number of this type may be off, in parts of its magnitude: F16 has 11 bits; Q8_0 has 127 steps to the largest
+/// of its block, which of 32 numbers is twice the magnitude of one.
+fn step(kv: DType) -> f64 {
+    match kv {
+        DType::F32 => 0.0,
+        DType::F16 => 2f64.powi(-11),
+        DType::Q8_0 => 2.0 / 254.0,
+        _ => panic!("{kv}: no case has it"),
     }
+}
+
+/// Most layers of a twin.
+const N_LAYER: f64 = 2.0;
+
+/// Deviation of the scores of a twin: those of a row lie up to 34 apart (`probe` looks), three deviations to either side.
+const SCORES: f64 = 6.0;
+
+/// What rounding of keys and values adds in a cache of this type, of a row's norm: each layer changes its values by their own
+/// roundings and its probabilities by those of the scores, which are as many as a score has terms and so go with the scores'
+/// deviation. A row has thousands, spread evenly up to a step: by their deviation, a root of 3 less.
+pub(super) fn cached(kv: DType) -> f64 {
+    N_LAYER * (1.0 + SCORES) * step(kv) / 3f64.sqrt()
+}
+
+/// What a row may be off by, of its norm: its roundings, those of the cache, and in the ops of other devices those of angles in
+/// f32, of up to `n` radians. There ggml's flash attention sums values of F16 in F16: as many roundings as keys, of
+/// a sum that grows to its size, so again a root of 3 less. A wrong distance, anywhere, is seen in a cache of F32.
+pub(super) fn bound(twin: &Twin, n: usize, kv: DType, portable: bool) -> f64 {
+    let floats = rounding(roundings(twin.model.hparams(), n));
+    let angles = if portable { n as f64 * UNIT } else { 0.0 };
+    let sums = if portable && kv == DType::F16 { N_LAYER * (n as f64).sqrt() * step(kv) / 3.0 } else { 0.0 };
+    floats + angles + cached(kv) + sums
 }
 
 /// The long text: chunks of every size, and token by token, which is decoding.
@@ -97,7 +119,8 @@ fn follows_its_definition(cases: &[Case]) {
                     "{}: {}, {n} tokens, {kv} cache, {n_ubatch} at once, {attention:?}, portable {portable}",
                     case.spec, twin.about
                 );
-                failures.at_most(bound(way), worst_row(&got, &want, N_VOCAB), &what);
+                let bound = bound(twin, n, *kv, *portable);
+                failures.at_most(bound, worst_row(&got, &want, N_VOCAB), &what);
             }
         }
     }
@@ -165,7 +188,8 @@ fn lengths_at_every_border() {
                 rows.extend_from_slice(s.append(&tokens[i..=i]).unwrap());
             }
             let what = format!("{}: {n} tokens and 3 one by one", case.spec);
-            failures.at_most(bound(&way), worst_row(&rows, &want[..(n + 3) * N_VOCAB], N_VOCAB), &what);
+            let bound = bound(twin, n + 3, way.kv, way.portable);
+            failures.at_most(bound, worst_row(&rows, &want[..(n + 3) * N_VOCAB], N_VOCAB), &what);
         }
     }
     failures.none();

@@ -131,7 +131,7 @@ fn restored_sessions_go_on() {
 }
 
 /// The rows of a batch, by sequence.
-fn rows_of(s: &mut Session<'_>, batch: &Batch, seqs: &[u32]) -> [Vec<f32>; 2] {
+fn rows_of(s: &mut Session, batch: &Batch, seqs: &[u32]) -> [Vec<f32>; 2] {
     let rows = s.decode(batch).unwrap_or_else(|e| panic!("{e}"));
     let mut out = [Vec::new(), Vec::new()];
     seqs.iter().enumerate().for_each(|(i, &seq)| out[usize::from(seq != 0)].extend_from_slice(rows.row(i)));

@@ -66,7 +66,7 @@ fn logits_are_those_of_a_copy_of_all_keys_to_the_bit() {
 fn files_are_of_either_cache() {
     let path = scratch("reach-starts.session");
     for kv in [DType::F32, DType::Q8_0] {
-        let fill = |s: &mut Session<'_>| {
+        let fill = |s: &mut Session| {
             // The first cells are another sequence's, which leaves.
             s.decode(&batch(&[(2, &text(9)[5..])])).unwrap();
             s.append(&text(30)).unwrap();
@@ -76,7 +76,7 @@ fn files_are_of_either_cache() {
             s.truncate(2, 0).unwrap();
         };
         let rest = batch(&[(5, &text(90)[50..]), (0, &text(60)[20..]), (1, &text(50)[10..])]);
-        let rows = |s: &mut Session<'_>| all_rows(s, &rest).concat();
+        let rows = |s: &mut Session| all_rows(s, &rest).concat();
         let mut files = Vec::new();
         for n_ctx in [COPIES, STARTS] {
             let mut s = open(&twins()[0].model, &under(SPEC, n_ctx, kv));
@@ -130,7 +130,7 @@ fn batch(parts: &[(u32, &[Token])]) -> Batch {
     batch
 }
 
-fn all_rows(s: &mut Session<'_>, batch: &Batch) -> Vec<Vec<f32>> {
+fn all_rows(s: &mut Session, batch: &Batch) -> Vec<Vec<f32>> {
     let rows = s.decode(batch).unwrap_or_else(|e| panic!("{e}"));
     (0..rows.n_rows()).map(|i| rows.row(i).to_vec()).collect()
 }

@@ -252,10 +252,15 @@ fn wrong_calls_are_refused_and_change_nothing() {
     let p = SessionParams { n_batch: 8, ..params(16) };
     let mut s = open(m, &p);
     s.append(&[1, 2, 3]).unwrap();
-    let held = |s: &Session<'_>| assert_eq!((s.tokens(0), s.tokens(1)), (&[1, 2, 3][..], &[][..]));
-    let mut refused = |what: &str, holds: &str, f: &mut dyn FnMut(&mut Session<'_>) -> Option<Error>| {
+    let held = |s: &Session| assert_eq!((s.tokens(0), s.tokens(1)), (&[1, 2, 3][..], &[][..]));
+    let mut refused = |what: &str, holds: &str, f: &mut dyn FnMut(&mut Session) -> Option<Error>| {
         let e = f(&mut s).unwrap_or_else(|| panic!("{what}: not refused"));
-        assert!(matches!(e, Error::Invalid(_)) && e.to_string().contains(holds), "{what}: {e}");
+        let full = matches!(e, Error::ContextFull { needed: 14, free: 13, n_ctx: 16 });
+        assert!(
+            full == (what == "a full context") && (full || matches!(e, Error::Invalid(_))),
+            "{what}: {e:?}"
+        );
+        assert!(e.to_string().contains(holds), "{what}: {e}");
         held(&s);
     };
     refused("nothing", "at least one", &mut |s| s.append(&[]).err());

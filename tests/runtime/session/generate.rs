@@ -18,7 +18,7 @@ struct Made {
     reason: StopReason,
 }
 
-fn generate(s: &mut Session<'_>, prompt: &[Token], p: &GenerateParams) -> Made {
+fn generate(s: &mut Session, prompt: &[Token], p: &GenerateParams) -> Made {
     let mut generation = s.generate(prompt, p).unwrap();
     assert!(p.n_predict == 0 || generation.stop_reason().is_none());
     let (mut tokens, mut pieces) = (Vec::new(), Vec::new());
@@ -40,7 +40,7 @@ fn random(n_predict: usize, seed: u32) -> GenerateParams {
 }
 
 /// The text of bytes of a generation: tokens of the random models are one byte each, or none.
-fn bytes_of(s: &Session<'_>, tokens: &[Token]) -> Vec<u8> {
+fn bytes_of(s: &Session, tokens: &[Token]) -> Vec<u8> {
     tokens.iter().flat_map(|&t| s.model().vocab().piece(t, false).unwrap()).collect()
 }
 
@@ -91,7 +91,7 @@ fn a_full_context_ends_it() {
     let made = generate(&mut one, &[5], &random(100, 3));
     assert_eq!((made.tokens.len(), made.reason), (1, StopReason::ContextFull));
     let long = some_tokens(17, 256);
-    assert!(matches!(s.generate(&long, &random(1, 3)), Err(Error::Invalid(_))));
+    assert!(matches!(s.generate(&long, &random(1, 3)), Err(Error::ContextFull { .. })));
     assert!(matches!(s.generate(&[], &random(1, 3)), Err(Error::Invalid(_))));
 }
 

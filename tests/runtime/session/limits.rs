@@ -8,7 +8,7 @@ use ropewalk::DType;
 
 use super::{assert_close, model, open, with_kv, KV};
 use crate::common::process::is_alone;
-use crate::common::{all_logits, params, some_tokens};
+use crate::common::{all_logits, batch_of, params, some_tokens};
 
 #[test]
 fn a_context_of_one_token() {
@@ -16,10 +16,30 @@ fn a_context_of_one_token() {
     let mut s = open(m, &params(1));
     let row = s.append(&[7]).unwrap().to_vec();
     assert_close(&row, &all_logits(m, &params(64), &[7]), KV[1].1, "one token");
-    let full = s.append(&[8]).unwrap_err().to_string();
+    let full = s.append(&[8]).unwrap_err();
+    assert!(matches!(full, Error::ContextFull { needed: 1, free: 0, n_ctx: 1 }), "{full:?}");
+    let full = full.to_string();
     assert!(full.contains("the context is full") && full.contains("ctx 1"), "{full}");
     assert_eq!(s.prompt(&[9]).unwrap().1, 0);
     assert_eq!(s.tokens(0), [9]);
+}
+
+/// A caller can make room for what does not fit: the error has the numbers.
+#[test]
+fn a_full_context_can_be_matched() {
+    let m = model("llama-tiny", DType::F32);
+    // Room for 20 tokens in two sequences of 10.
+    let mut s = open(m, &SessionParams { n_seq_max: 2, ..params(10) });
+    s.append(&[1; 7]).unwrap();
+    let Err(Error::ContextFull { needed, free, n_ctx }) = s.append(&[2; 5]) else { panic!("not full") };
+    assert_eq!((needed, free, n_ctx, s.tokens(0).len()), (5, 3, 10, 7));
+    s.truncate(0, n_ctx - needed).unwrap();
+    s.append(&[2; 5]).unwrap();
+    // The room of one sequence, which another takes a part of.
+    let mut s = open(m, &params(10));
+    s.append(&[1; 6]).unwrap();
+    let e = s.decode(&batch_of(1, &[3; 5])).unwrap_err();
+    assert!(matches!(e, Error::ContextFull { needed: 5, free: 4, n_ctx: 10 }), "{e:?}");
 }
 
 /// The most resident memory this process ever had, bytes.
@@ -49,9 +69,10 @@ fn a_context_beyond_memory_is_refused_at_once_with_one_that_fits() {
         let p = SessionParams { attention, rope: rope.map(|r| r.parse().unwrap()), ..params(n_ctx) };
         let e = Session::new(m, &p).unwrap_err();
         let took = start.elapsed();
-        assert!(matches!(e, Error::Invalid(_)), "{e:?}");
+        let Error::OutOfMemory { needed, free: Some(free), .. } = e else { panic!("{e:?}") };
+        assert!(needed > free && e.to_string().contains(&format!("needs {needed} bytes")), "{e}");
         let e = e.to_string();
-        for part in [&format!("ctx {n_ctx} needs "), " bytes", " are free", "; --ctx ", " fits with --kv "] {
+        for part in [&format!("ctx {n_ctx} needs "), " bytes", " are free", "; ctx ", " fits with kv type "] {
             assert!(e.contains(part), "{e:?} lacks {part:?}");
         }
         assert!(!e.contains('\n') && took < Duration::from_secs(1), "{took:?}: {e}");

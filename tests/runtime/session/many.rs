@@ -13,7 +13,7 @@ fn many(n_seq_max: usize, rope: &str) -> SessionParams {
     SessionParams { n_seq_max, kv_type: DType::F32, rope: Some(rope.parse().unwrap()), ..params(N_CTX) }
 }
 
-fn alone(session: &mut Session<'_>, prompt: &[Token], n: usize) -> Vec<Token> {
+fn alone(session: &mut Session, prompt: &[Token], n: usize) -> Vec<Token> {
     session.clear();
     session.generate(prompt, &GenerateParams::greedy(n)).unwrap().filter_map(|p| p.unwrap().token).collect()
 }
@@ -87,7 +87,7 @@ fn what_cannot_be_continued_is_refused() {
     let mut session = open(model, &many(2, "plain"));
     let how = Greedy { n_predict: 20, ..Greedy::default() };
     let refused =
-        |s: &mut Session<'_>, prompts: &[Vec<Token>]| s.continue_all(prompts, &how).unwrap_err().to_string();
+        |s: &mut Session, prompts: &[Vec<Token>]| s.continue_all(prompts, &how).unwrap_err().to_string();
     assert!(refused(&mut session, &vec![vec![1]; 3]).contains("at most 2, found 3"));
     assert!(refused(&mut session, &[vec![]]).contains("found 0"));
     assert!(refused(&mut session, &[vec![1; N_CTX]]).contains(&format!("1 to {}", N_CTX - 20)));

@@ -1,9 +1,11 @@
 //! Properties of sessions: different ways to the same state give the same logits, and failed calls leave no trace.
 
 mod decode;
+mod equal;
 mod generate;
 mod limits;
 mod many;
+mod owned;
 mod recurrent;
 mod ropes;
 mod sequences;

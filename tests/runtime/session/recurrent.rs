@@ -31,7 +31,7 @@ fn last_rows(all: &[Token], n: usize) -> Vec<f32> {
 
 /// A session goes on from `held` tokens as if they had been read at once.
 #[track_caller]
-fn goes_on(s: &mut Session<'_>, seq: u32, held: &[Token], what: &str) {
+fn goes_on(s: &mut Session, seq: u32, held: &[Token], what: &str) {
     assert_eq!(s.tokens(seq), held, "{what}");
     let next = tokens(7);
     let mut batch = Batch::new();

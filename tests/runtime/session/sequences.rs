@@ -11,7 +11,7 @@ use super::{assert_close, batch_of, model, open, score, with_kv, KV, SHAPES};
 use crate::common::{all_logits, params, some_tokens};
 
 /// `rows[k]` of a decoded batch, as owned vectors.
-fn rows_of(s: &mut ropewalk::session::Session<'_>, batch: &Batch) -> Vec<Vec<f32>> {
+fn rows_of(s: &mut ropewalk::session::Session, batch: &Batch) -> Vec<Vec<f32>> {
     let rows = s.decode(batch).unwrap_or_else(|e| panic!("{e}"));
     (0..rows.n_rows()).map(|i| rows.row(i).to_vec()).collect()
 }

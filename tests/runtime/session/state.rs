@@ -15,7 +15,7 @@ fn file(name: &str) -> PathBuf {
     crate::common::scratch(&format!("state-{name}.session"))
 }
 
-fn greedy(s: &mut Session<'_>, prompt: &[Token], n: usize) -> Vec<Token> {
+fn greedy(s: &mut Session, prompt: &[Token], n: usize) -> Vec<Token> {
     let p = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(n) };
     s.generate(prompt, &p).unwrap().filter_map(|piece| piece.unwrap().token).collect()
 }
@@ -77,7 +77,7 @@ fn all_sequences_come_back() {
         assert_eq!(s.tokens(seq), t.tokens(seq));
     }
     for seq in [1, 63, 5] {
-        let rows = |s: &mut Session<'_>| {
+        let rows = |s: &mut Session| {
             let rows = s.decode(&batch_of(seq, &tokens[200..230])).unwrap();
             (0..30).flat_map(|i| rows.row(i).to_vec()).collect::<Vec<f32>>()
         };

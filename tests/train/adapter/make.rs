@@ -24,6 +24,11 @@ pub fn noise(n: usize, deviation: f32, seed: u64) -> Vec<f32> {
     (0..n).map(|_| (next() - 0.5) * 12f32.sqrt() * deviation).collect()
 }
 
+/// By how much logits deviate from 0: what their roundings are parts of.
+pub fn deviation(logits: &[f32]) -> f64 {
+    (logits.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / logits.len() as f64).sqrt()
+}
+
 /// Weight, n_in, n_out, a, b.
 pub type MadePair = (String, usize, usize, Vec<f32>, Vec<f32>);
 

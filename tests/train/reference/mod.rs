@@ -11,10 +11,23 @@ use std::sync::OnceLock;
 
 use convert::{convert, Options};
 use ropewalk::control::Control;
+use ropewalk::hparams::Hparams;
 use ropewalk::model::Model;
 use ropewalk::DType;
 
-use crate::common::{default_model, load, scratch};
+use crate::common::rounding::rounding;
+use crate::common::{default_model, load, roundings, scratch};
+
+/// How far the mean loss of `n` tokens may be off, in parts of it: as far as a logit, and the root of their number less, for what
+/// tokens are off by goes either way.
+fn of_loss(hp: &Hparams, n: usize) -> f64 {
+    rounding(roundings(hp, n)) / (n as f64).sqrt()
+}
+
+/// How far the gradient of a tensor may be off, of its norm.
+fn of_gradient(hp: &Hparams, n: usize) -> f64 {
+    rounding(3 * roundings(hp, n) + n)
+}
 
 /// The default model's file with all weights in F32, written once in a run of the tests.
 fn wide_file() -> &'static Path {

@@ -140,7 +140,7 @@ fn seeded(name: &str, n: usize) -> Option<Vec<f32>> {
 }
 
 /// A trainer whose pairs have the recording's values, B only with `b`.
-pub(crate) fn trainer<'m>(model: &'m Model, settings: &TrainParams, b: bool) -> Trainer<'m> {
+pub(crate) fn trainer(model: &Model, settings: &TrainParams, b: bool) -> Trainer {
     let mut trainer = Trainer::new(model, settings).unwrap_or_else(|e| panic!("{e}"));
     let pairs = trainer.params_mut().list_mut().iter_mut().filter(|t| t.id.to_string().contains(".lora_"));
     for t in pairs {

@@ -1,7 +1,8 @@
 //! Tokenizers whose components would panic in the crate `tokenizers`, or take all memory; and sound ones of many kinds.
 //! The generator of `ropewalk-fuzz` composes more of them.
 
-use ropewalk_import::Checkpoint;
+use ropewalk_core::control::{Control, Stop};
+use ropewalk_import::{Checkpoint, Error, Helper};
 use serde_json::{json, Value};
 
 use crate::Folder;
@@ -279,4 +280,21 @@ fn components_of_known_tokenizers_are_accepted() {
     });
     let error = Checkpoint::open(&folder.path, Some("gpt-2")).unwrap_err().to_string();
     assert!(error.contains("found id 340, which is"), "refused for its ids alone: {error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_process_that_never_answers_is_ended_by_a_stop() {
+    let folder = Folder::of("qwen2");
+    let stop = Stop::default();
+    let helper = Helper::new("sleep", ["1000"]).stopped_by(&Control::default().with_stop(&stop));
+    let started = std::time::Instant::now();
+    let opened = std::thread::scope(|scope| {
+        let opened = scope.spawn(|| Checkpoint::open_apart(&folder.path, None, Some(&helper)));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        stop.request();
+        opened.join().unwrap()
+    });
+    assert!(matches!(opened, Err(Error::Interrupted)), "{opened:?}");
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
 }

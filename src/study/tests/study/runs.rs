@@ -76,6 +76,12 @@ fn shards_of_different_models_or_plans_are_not_mixed() {
     study.run("b", &mut Fake { identity: "another model", ..Fake::default() }, "1/1").unwrap();
     let said = merge(&[study.at("a"), study.at("b")], &study.at("ab"), &find).unwrap_err().to_string();
     assert!(said.contains("another state of model") && !said.contains('\n'), "{said}");
+    // Both files are named, so that one can be looked at and removed.
+    for name in ["a", "b"] {
+        let cells = std::fs::read_dir(study.at(name).join("cells")).unwrap();
+        let mut paths = cells.map(|entry| entry.unwrap().path().display().to_string());
+        assert!(paths.any(|path| said.contains(&path)), "{name}: {said}");
+    }
     let other = Study::new(&PLAN.replace("samples = 20", "samples = 21"));
     other.run("c", &mut Fake::default(), "1/1").unwrap();
     let said = merge(&[study.at("a"), other.at("c")], &study.at("ac"), &find).unwrap_err().to_string();

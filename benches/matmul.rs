@@ -1,0 +1,133 @@
+//! Every kernel for every type of weights and number of tokens, in operations a second (two for each multiply-add), with the one
+//! that `graph/matmul.rs` chooses: what its thresholds are measured by.
+//!
+//!     cargo bench -p ropewalk --bench matmul              all types
+//!     cargo bench -p ropewalk --bench matmul -- q4_k f16  these
+
+use std::time::{Duration, Instant};
+
+use ggml::backend::{Backend, Device};
+use ggml::graph::{Builder, Executor};
+use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
+use ggml::{dtype, DType, Error, Result};
+use ropewalk::graph::{Choice, Isa, Kernel, MatmulPolicy, Pass};
+use ropewalk::math::Math;
+
+/// The feed-forward of SmolLM2-135M, whole blocks of all types: `K` terms in each sum, `M` rows.
+const K: usize = 768;
+const M: usize = 1536;
+const TOKENS: [usize; 10] = [1, 4, 8, 16, 24, 32, 64, 96, 128, 512];
+const TYPES: [DType; 17] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q8_0,
+    DType::Q2_K,
+    DType::Q3_K,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+    DType::IQ4_NL,
+    DType::IQ4_XS,
+    DType::IQ3_S,
+    DType::MXFP4,
+];
+/// Time for each cell, about.
+const CELL: Duration = Duration::from_millis(60);
+
+fn values(n: usize) -> Vec<f32> {
+    (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0).collect()
+}
+
+fn stored(dtype: DType, shape: [usize; 2]) -> Result<StoreTensor> {
+    let store = Store::new(Device::find("cpu")?, vec![TensorDef::new("x", dtype, &shape)?], "a bench")?;
+    store.write(0, 0, &dtype::quantize(dtype, shape[0], &values(shape[0] * shape[1]))?)?;
+    Ok(StoreTensor { store, index: 0 })
+}
+
+fn product<'c>(b: &Builder<'c>, kernel: Kernel, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+    match kernel {
+        Kernel::Ggml => b.mul_mat(w, x),
+        Kernel::F32 => b.gemm(w, x),
+        Kernel::HalfFloats => b.short_product(w, x),
+        Kernel::Bf16x3 => b.packed_product(w, b.pack(x)?),
+        Kernel::Int16 => b.integer_product(w, b.rounded(x)?),
+        Kernel::Int8 => b.eight_bit_product(w, x),
+        Kernel::Int8Shared => b.shared_eight_bit_product(w, b.eight_bits(x, w.dtype())?),
+    }
+}
+
+/// Operations a second; `None` where the kernel is not for this type or processor.
+fn speed(choice: Choice, w: &StoreTensor, n: usize) -> Result<Option<f64>> {
+    let x = stored(DType::F32, [K, n])?;
+    let mut exec = Executor::new(Backend::new(Device::find("cpu")?, 0)?)?;
+    let built = exec.build::<_, Error>(16, |b| {
+        let w = b.stored(w)?;
+        let w = choice.dequantize.map_or(Ok(w), |to| b.dequantize(&[w], to))?;
+        b.output(product(b, choice.kernel, w, b.stored(&x)?)?);
+        Ok(())
+    });
+    if matches!(built, Err(Error::Op { .. })) {
+        return Ok(None);
+    }
+    built?;
+    exec.compute()?;
+    let (started, mut least) = (Instant::now(), f64::INFINITY);
+    while started.elapsed() < CELL {
+        let at = Instant::now();
+        exec.compute()?;
+        least = least.min(at.elapsed().as_secs_f64());
+    }
+    Ok(Some(2.0 * (K * M * n) as f64 / least))
+}
+
+/// Every kernel on a type and on what it can be dequantised to. The first row of the table drops those that this processor lacks.
+fn ways(weight: DType) -> Vec<Choice> {
+    let dequantized = [DType::F32, DType::BF16].into_iter().filter(|to| *to != weight).map(Some);
+    let all = [None].into_iter().chain(dequantized);
+    all.flat_map(|dequantize| Kernel::ALL.into_iter().map(move |kernel| Choice { dequantize, kernel }))
+        .collect()
+}
+
+fn table(weight: DType) -> Result<()> {
+    let w = stored(weight, [K, M])?;
+    let auto = MatmulPolicy { custom_ops: true, math: Math::Auto, isa: Isa::detect() };
+    println!("\n{weight} [{K}, {M}], 10^9 operations a second (*: chosen by --math auto)");
+    let mut ways = ways(weight);
+    let mut rows = Vec::new();
+    for n in TOKENS {
+        let mut row = Vec::new();
+        for &way in &ways {
+            row.push((way, speed(way, &w, n)?));
+        }
+        row.retain(|(_, speed)| speed.is_some());
+        ways = row.iter().map(|(way, _)| *way).collect();
+        rows.push((n, row));
+    }
+    let names: Vec<String> = ways.iter().map(ToString::to_string).collect();
+    println!("tokens  {}", names.iter().map(|name| format!("{name:>8}")).collect::<Vec<_>>().join("  "));
+    for (n, row) in rows {
+        let chosen = auto.choose(weight, n, Pass::Inference);
+        let cells = row.iter().zip(&names).map(|((way, speed), name)| {
+            let mark = if *way == chosen { "*" } else { "" };
+            let cell = format!("{:.1}{mark}", speed.unwrap_or(0.0) / 1e9);
+            format!("{cell:>width$}", width = name.len().max(8))
+        });
+        println!("{n:>6}  {}", cells.collect::<Vec<_>>().join("  "));
+    }
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    // `cargo bench` adds an option of its own.
+    let asked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    println!("this processor: {}", Isa::detect());
+    for weight in TYPES.into_iter().filter(|t| asked.is_empty() || asked.iter().any(|a| a == t.name())) {
+        table(weight)?;
+    }
+    Ok(())
+}

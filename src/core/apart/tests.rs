@@ -1,0 +1,85 @@
+//! Processes that never end, and what they inherit.
+
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::apart::{Apart, Fault, LOADER};
+use crate::control::{Control, Stop};
+
+/// Set for the process that has one test to run.
+const ALONE: &str = "ROPEWALK_TEST_APART";
+
+/// A folder for the files of one test.
+fn folder(name: &str) -> std::path::PathBuf {
+    let path = std::env::temp_dir().join(format!("ropewalk-apart-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// Whether it answers or has closed its output, the process is ended and nothing is left of it.
+#[test]
+fn a_process_that_never_ends_is_stopped() {
+    let dir = folder("stopped");
+    for (name, end) in [("silent", "exec sleep 1000"), ("closed", "exec >&-; exec sleep 1000")] {
+        let pid = dir.join(name);
+        let script = format!("echo $$ > '{0}.new'; mv '{0}.new' '{0}'; {end}", pid.display());
+        let stop = Stop::default();
+        let control = Control::default().with_stop(&stop);
+        let apart = Apart::new("/bin/sh", ["-c", &script]).stopped_by(&control);
+        let (asked, answer) = std::thread::scope(|scope| {
+            // More than a pipe holds: the other side does not read it.
+            let request = vec![0; 1 << 20];
+            let answer = scope.spawn(move || apart.ask(&[&request], 10, |_| None::<()>));
+            while !pid.exists() {
+                sleep(Duration::from_millis(5));
+            }
+            sleep(Duration::from_millis(100));
+            assert!(!answer.is_finished());
+            stop.request();
+            (Instant::now(), answer.join().unwrap())
+        });
+        assert_eq!(answer, Err(Fault::Stopped), "{name}");
+        assert!(asked.elapsed() < Duration::from_secs(10), "{name}: {:?}", asked.elapsed());
+        let id = std::fs::read_to_string(&pid).unwrap();
+        assert!(!Path::new("/proc").join(id.trim()).exists(), "{name}: the process is still there");
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn nothing_is_started_after_a_stop() {
+    let stop = Stop::default();
+    stop.request();
+    let apart = Apart::new("/no/such/program", [""; 0]);
+    let apart = apart.stopped_by(&Control::default().with_stop(&stop));
+    assert_eq!(apart.ask(&[], 10, |_| Some(())), Err(Fault::Stopped));
+    stop.clear();
+    assert!(matches!(apart.ask(&[], 10, |_| Some(())), Err(Fault::Ended(_))));
+}
+
+#[test]
+fn a_process_inherits_where_libraries_lie_and_nothing_else() {
+    let Some(found) = std::env::var_os(ALONE) else {
+        let dir = folder("environment");
+        for set in [false, true] {
+            let found = dir.join("environ");
+            let mut test = Command::new(std::env::current_exe().unwrap());
+            let name = "apart::tests::a_process_inherits_where_libraries_lie_and_nothing_else";
+            test.args(["--exact", name]).env(ALONE, &found).env("HF_TOKEN", "hf_secret");
+            test.env("LD_PRELOAD", "").env_remove("LD_LIBRARY_PATH");
+            if set {
+                test.env("LD_LIBRARY_PATH", "/some/folder");
+            }
+            assert!(test.output().unwrap().status.success());
+            let environ = String::from_utf8(std::fs::read(&found).unwrap()).unwrap();
+            assert_eq!(environ, if set { "LD_LIBRARY_PATH=/some/folder\0" } else { "" });
+        }
+        assert_eq!(LOADER, ["LD_LIBRARY_PATH"]);
+        return std::fs::remove_dir_all(dir).unwrap();
+    };
+    let script = format!("cat /proc/$$/environ > '{}'", Path::new(&found).display());
+    let answer = Apart::new("/bin/sh", ["-c", &script]).ask(&[], 10, |_| None::<()>);
+    assert!(matches!(answer, Err(Fault::Ended(_))));
+}

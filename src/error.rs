@@ -1,0 +1,139 @@
+//! The runtime's error: what a caller can act on is a variant with its numbers, all else one line of text.
+
+use std::path::PathBuf;
+
+use crate::gguf::{self, Defect, GgufError};
+
+/// An error of loading, running or training a model. One line: file, key, expected, found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An operation of the file system failed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error the system gave.
+        source: std::io::Error,
+    },
+    /// A GGUF file is malformed, or lacks what was asked of it: [`GgufError`] has the path and the defect.
+    #[error(transparent)]
+    File(Box<GgufError>),
+    /// From the ggml layer.
+    #[error(transparent)]
+    Ggml(ggml::Error),
+    /// From the rope layer.
+    #[error(transparent)]
+    Rope(#[from] crate::rope::RopeError),
+    /// A session has no room for the tokens that were to be added. It is as it was before.
+    #[error("the context is full: {needed} tokens do not fit in the {free} free of ctx {n_ctx}")]
+    ContextFull {
+        /// Tokens to be added.
+        needed: usize,
+        /// Tokens for which there is room.
+        free: usize,
+        /// The context that the session was opened with.
+        n_ctx: usize,
+    },
+    /// More memory is needed than there is.
+    #[error("{what}")]
+    OutOfMemory {
+        /// Bytes needed.
+        needed: usize,
+        /// Bytes free, where an allocation was not simply refused.
+        free: Option<usize>,
+        /// What for, in a line with these numbers; with settings that fit, where there are some.
+        what: String,
+    },
+    /// An argument is out of range, or the request cannot be met.
+    #[error("{0}")]
+    Invalid(String),
+    /// Cancelled by the caller.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Results of the runtime.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Adds the path to an I/O error.
+    pub(crate) fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Error {
+        Error::Io { path: path.into(), source }
+    }
+}
+
+impl From<ggml::Error> for Error {
+    fn from(e: ggml::Error) -> Self {
+        match e {
+            ggml::Error::File(e) => e.into(),
+            ggml::Error::OutOfMemory { bytes, .. } => {
+                Error::OutOfMemory { needed: bytes, free: None, what: e.to_string() }
+            }
+            e => Error::Ggml(e),
+        }
+    }
+}
+
+impl From<gguf::Error> for Error {
+    fn from(e: gguf::Error) -> Self {
+        match e {
+            gguf::Error::Io(e) => e.into(),
+            gguf::Error::OutOfMemory { bytes, .. } => {
+                Error::OutOfMemory { needed: bytes, free: None, what: e.to_string() }
+            }
+            gguf::Error::Gguf(e) => match e.defect {
+                Defect::Memory { bytes, .. } => Error::OutOfMemory {
+                    needed: usize::try_from(bytes).unwrap_or(usize::MAX),
+                    free: None,
+                    what: e.to_string(),
+                },
+                _ => Error::File(e),
+            },
+            e => Error::Ggml(e.into()),
+        }
+    }
+}
+
+impl From<files::Error> for Error {
+    fn from(e: files::Error) -> Self {
+        Error::io(e.path, e.source)
+    }
+}
+
+impl From<ropewalk_data::Error> for Error {
+    fn from(e: ropewalk_data::Error) -> Self {
+        match e {
+            ropewalk_data::Error::Invalid(what) => Error::Invalid(what),
+            ropewalk_data::Error::File(e) => e.into(),
+            ropewalk_data::Error::Interrupted => Error::Interrupted,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However deep in the layers below an error was made, callers find it under the same variant.
+    #[test]
+    fn what_can_be_matched_is_found_at_any_depth() {
+        let io = || files::Error::new("x.gguf", std::io::Error::other("gone"));
+        for e in [Error::from(io()), gguf::Error::from(io()).into(), ggml::Error::from(io()).into()] {
+            assert_eq!(e.to_string(), "x.gguf: gone");
+            assert!(matches!(e, Error::Io { path, .. } if path.ends_with("x.gguf")));
+        }
+        let defect = |defect| gguf::Error::from(GgufError { path: "x.gguf".into(), defect });
+        let version = || defect(Defect::Version { found: 1 });
+        for e in [Error::from(version()), ggml::Error::from(version()).into()] {
+            assert!(matches!(&e, Error::File(e) if e.defect == Defect::Version { found: 1 }), "{e:?}");
+        }
+        let refused = ggml::Error::OutOfMemory { device: "CPU".into(), bytes: 7, what: "keys".into() };
+        let of_file = gguf::Error::OutOfMemory { bytes: 7, what: "keys".into() };
+        let of_parse = defect(Defect::Memory { at: "keys".into(), bytes: 7 });
+        for e in [Error::from(refused), of_file.into(), of_parse.into()] {
+            assert!(e.to_string().contains("cannot allocate 7 bytes"), "{e}");
+            assert!(matches!(e, Error::OutOfMemory { needed: 7, free: None, .. }), "{e:?}");
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! Which kernel multiplies a weight with activations: the only file with thresholds. [`MatmulPolicy::choose`] knows the weight's
+//! type, the number of tokens, what the product is for, the precision asked for and the processor; `products` builds what it
+//! says. `ropewalk inspect --kernels` prints it, and `benches/matmul.rs` measures whether it is right.
+
+use std::fmt;
+
+use ggml::backend::Device;
+use ggml::DType;
+
+use crate::math::Math;
+
+/// The code that computes a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// ggml's, the only one on devices other than the CPU. Activations are rounded to 8 bits beside quantised weights.
+    Ggml,
+    /// Our own of floats of 32 bits: gradients and large batches.
+    F32,
+    /// Weights in 16-bit floats, converted in panels (AVX-512; AVX-512 BF16 for bfloat16).
+    HalfFloats,
+    /// Both factors as a sum of two bfloat16 each, in AMX tiles: right to 16 bits.
+    Bf16x3,
+    /// Activations quantised to 15 bits, codes of weights widened to 16.
+    Int16,
+    /// Activations quantised to 8 bits by each product.
+    Int8,
+    /// The same, quantised once by a node that several products share.
+    Int8Shared,
+}
+
+impl Kernel {
+    /// All of them.
+    pub const ALL: [Kernel; 7] = [
+        Kernel::Ggml,
+        Kernel::F32,
+        Kernel::HalfFloats,
+        Kernel::Bf16x3,
+        Kernel::Int16,
+        Kernel::Int8,
+        Kernel::Int8Shared,
+    ];
+
+    /// What it does, in a line.
+    pub fn about(self) -> &'static str {
+        match self {
+            Kernel::Ggml => {
+                "ggml's product, which rounds activations to 8 bits where the weight is quantised"
+            }
+            Kernel::F32 => "floats of 32 bits",
+            Kernel::HalfFloats => "weights of 16-bit floats, by AVX-512",
+            Kernel::Bf16x3 => "both factors as sums of two bfloat16, in AMX tiles",
+            Kernel::Int16 => "activations quantised to 15 bits",
+            Kernel::Int8 => "activations quantised to 8 bits",
+            Kernel::Int8Shared => "activations quantised to 8 bits, once for all products that read them",
+        }
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kernel::Ggml => "ggml",
+            Kernel::F32 => "f32",
+            Kernel::HalfFloats => "half-floats",
+            Kernel::Bf16x3 => "bf16x3",
+            Kernel::Int16 => "int16",
+            Kernel::Int8 => "int8",
+            Kernel::Int8Shared => "int8-shared",
+        })
+    }
+}
+
+/// How a product is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Choice {
+    /// The type that the weight is dequantised to first.
+    pub dequantize: Option<DType>,
+    /// What multiplies it then.
+    pub kernel: Kernel,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.dequantize {
+            Some(to) => write!(f, "{} (weight as {to})", self.kernel),
+            None => self.kernel.fmt(f),
+        }
+    }
+}
+
+/// What a product is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Pass {
+    /// A projection in a graph that only runs forwards.
+    Inference,
+    /// Experts of a mixture in such a graph.
+    Experts,
+    /// A projection in a graph that is run backwards.
+    Training,
+    /// Experts of a mixture in such a graph.
+    TrainingExperts,
+}
+
+/// The instructions that kernels need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Isa {
+    /// AVX2, FMA and F16C: products in integers, and fast products of floats in ggml.
+    pub avx2: bool,
+    /// AVX-512 F and BW: weights in half precision.
+    pub avx512: bool,
+    /// AVX-512 BF16: weights in bfloat16.
+    pub bf16: bool,
+    /// AMX tiles of bfloat16.
+    pub amx: bool,
+}
+
+impl Isa {
+    /// Those of this processor. The program has AMX kernels only if it was compiled for AVX-512 BF16.
+    pub fn detect() -> Isa {
+        Isa {
+            avx2: ggml::integers::available(),
+            avx512: ggml::short_floats::has_short_product(DType::F16),
+            bf16: ggml::short_floats::has_short_product(DType::BF16),
+            amx: ggml::tiled::has_tiles(),
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all =
+            [(self.avx2, "AVX2"), (self.avx512, "AVX-512"), (self.bf16, "AVX-512 BF16"), (self.amx, "AMX")];
+        let names: Vec<&str> = all.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
+        f.write_str(&if names.is_empty() { "baseline".to_owned() } else { names.join(", ") })
+    }
+}
+
+/// Tokens from which on AMX tiles are faster than ggml's products, measured on Sapphire Rapids. K-quants and i-quants take longer to
+/// convert, and ggml has fast products of theirs. Tiles are right to 16 bits of each float: more than ggml keeps of what it
+/// multiplies with these types, and less than F32 has, which stays as it is.
+fn amx_from(dtype: DType) -> Option<usize> {
+    match dtype {
+        DType::F32 => None,
+        DType::Q4_1 | DType::Q5_1 | DType::Q8_0 => Some(16),
+        DType::Q4_0 | DType::Q5_0 | DType::Q6_K | DType::F16 | DType::BF16 => Some(32),
+        _ => dtype.can_dequantize().then_some(64),
+    }
+}
+
+/// Tokens from which on a product is faster with the weight dequantised to F32 first, measured on Sapphire Rapids; on an AVX2
+/// machine prefill is 1.4 times faster with the same thresholds. K-quants and most i-quants have kernels in ggml that nothing
+/// beats.
+fn dequantize_from(dtype: DType) -> Option<usize> {
+    match dtype {
+        DType::Q4_1 | DType::Q5_1 | DType::F16 => Some(64),
+        DType::Q5_0 | DType::IQ4_NL | DType::BF16 => Some(128),
+        DType::Q4_0 | DType::Q8_0 => Some(192),
+        _ => None,
+    }
+}
+
+/// Tokens from which on our products of weights in 16-bit floats pay for converting these (Zen 5).
+const HALF_FLOATS_FROM: usize = 96;
+
+/// Tokens from which on our products of floats of 32 bits are faster than ggml's on processors without AVX-512 (Zen 3: 1.2 to 1.5
+/// times with 512 tokens). On others that was not measured.
+const F32_FROM: usize = 128;
+
+/// Tokens up to which [`Math::Auto`] computes products in 8-bit integers. In batches of so few converting weights to 16 bits takes
+/// as long as multiplying them, and 8 bits are two to three times as fast (AVX-512 with VNNI, Zen 5); in larger ones 15 bits cost
+/// half of the speed.
+const INT8_UP_TO: usize = 32;
+
+/// Tokens from which on a node of its own quantises activations to 8 bits for several products. With fewer, each
+/// product quantises them faster than its threads could wait for one another once more.
+const INT8_SHARED_FROM: usize = 16;
+
+/// No choice changes beyond so many tokens.
+const LAST_THRESHOLD: usize = 192;
+
+/// Chooses kernels for a device and a precision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatmulPolicy {
+    /// Whether kernels other than ggml's may be chosen: on the CPU.
+    pub custom_ops: bool,
+    /// What may be rounded.
+    pub math: Math,
+    /// What the processor has.
+    pub isa: Isa,
+}
+
+impl MatmulPolicy {
+    /// For a device, or for any device if `portable`.
+    pub fn new(device: Device, portable: bool, math: Math) -> MatmulPolicy {
+        MatmulPolicy { custom_ops: device.is_cpu() && !portable, math, isa: Isa::detect() }
+    }
+
+    /// How a weight of this type is multiplied with `n_tokens` rows of activations.
+    pub fn choose(&self, weight: DType, n_tokens: usize, pass: Pass) -> Choice {
+        let alone = |kernel| Choice { dequantize: None, kernel };
+        match pass {
+            _ if !self.custom_ops => self.portable(weight, pass),
+            Pass::Experts => alone(self.experts(weight)),
+            Pass::TrainingExperts => alone(Kernel::F32),
+            Pass::Training => self.training(weight, n_tokens),
+            Pass::Inference => self.inference(weight, n_tokens),
+        }
+    }
+
+    /// All choices for a type: each with the number of tokens from which on it holds, the first of them 1.
+    pub fn choices(&self, weight: DType, pass: Pass) -> Vec<(usize, Choice)> {
+        let mut all: Vec<(usize, Choice)> = Vec::new();
+        for n_tokens in 1..=LAST_THRESHOLD {
+            let choice = self.choose(weight, n_tokens, pass);
+            if all.last().is_none_or(|(_, last)| *last != choice) {
+                all.push((n_tokens, choice));
+            }
+        }
+        all
+    }
+
+    /// Whether gradients are computed with factors rounded to bfloat16: weights that are not trained, and attention's.
+    pub fn trains_in_bf16(&self) -> bool {
+        self.custom_ops && self.math == Math::Bf16 && self.isa.bf16 && !self.isa.amx
+    }
+
+    /// Whether training in [`Math::Bf16`] is any different: by that, or in AMX tiles, which are as fast and round less.
+    pub fn has_bf16_training(&self) -> bool {
+        self.trains_in_bf16() || self.custom_ops && self.isa.amx
+    }
+
+    /// Training multiplies floats: ggml's products of quantised weights round activations to 8 bits, which turns gradients.
+    fn portable(&self, weight: DType, pass: Pass) -> Choice {
+        let trains = matches!(pass, Pass::Training | Pass::TrainingExperts) && weight != DType::F32;
+        Choice { dequantize: trains.then_some(DType::F32), kernel: Kernel::Ggml }
+    }
+
+    fn experts(&self, weight: DType) -> Kernel {
+        match self.math {
+            Math::F32 | Math::Bf16 => Kernel::F32,
+            Math::Auto | Math::Int8 if self.has_integers(weight) => Kernel::Int8,
+            Math::Auto | Math::Int8 => Kernel::Ggml,
+        }
+    }
+
+    fn training(&self, weight: DType, n_tokens: usize) -> Choice {
+        if self.math != Math::F32 && self.in_tiles(weight, n_tokens) {
+            return Choice { dequantize: None, kernel: Kernel::Bf16x3 };
+        }
+        let (to, kernel) = match self.trains_in_bf16() && weight != DType::F32 {
+            true => (DType::BF16, Kernel::HalfFloats),
+            false => (DType::F32, Kernel::F32),
+        };
+        Choice { dequantize: (weight != DType::F32).then_some(to), kernel }
+    }
+
+    fn inference(&self, weight: DType, n_tokens: usize) -> Choice {
+        let kernel = self.undequantized(weight, n_tokens);
+        let to = match self.math {
+            Math::Auto | Math::Int8 => DType::F32,
+            Math::F32 => DType::F32,
+            Math::Bf16 => DType::BF16,
+        };
+        let wanted = match self.math {
+            Math::Auto | Math::Int8 => {
+                self.isa.avx2 && dequantize_from(weight).is_some_and(|from| n_tokens >= from)
+            }
+            Math::F32 | Math::Bf16 => weight.can_dequantize(),
+        };
+        match kernel {
+            Kernel::Ggml if wanted && weight != to => {
+                Choice { dequantize: Some(to), kernel: self.undequantized(to, n_tokens) }
+            }
+            kernel => Choice { dequantize: None, kernel },
+        }
+    }
+
+    /// The best kernel for the weight as it is.
+    fn undequantized(&self, weight: DType, n_tokens: usize) -> Kernel {
+        let quantizes = matches!(self.math, Math::Auto | Math::Int8);
+        let half_floats = match weight {
+            DType::F16 => self.isa.avx512,
+            DType::BF16 => self.isa.bf16,
+            _ => false,
+        };
+        let floats = weight == DType::F32 && self.math != Math::Bf16;
+        if floats && self.isa.avx2 && !self.isa.avx512 && n_tokens >= F32_FROM {
+            Kernel::F32
+        } else if quantizes && self.in_tiles(weight, n_tokens) {
+            Kernel::Bf16x3
+        } else if half_floats && self.math != Math::F32 && !self.isa.amx && n_tokens >= HALF_FLOATS_FROM {
+            Kernel::HalfFloats
+        } else if !(quantizes && self.has_integers(weight)) {
+            Kernel::Ggml
+        } else if self.math == Math::Auto && n_tokens > INT8_UP_TO {
+            Kernel::Int16
+        } else if n_tokens >= INT8_SHARED_FROM {
+            Kernel::Int8Shared
+        } else {
+            Kernel::Int8
+        }
+    }
+
+    fn in_tiles(&self, weight: DType, n_tokens: usize) -> bool {
+        self.isa.amx && amx_from(weight).is_some_and(|from| n_tokens >= from)
+    }
+
+    fn has_integers(&self, weight: DType) -> bool {
+        self.isa.avx2 && ggml::integers::supports(weight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fmt::Write;
+
+    use super::*;
+
+    const BASELINE: Isa = Isa { avx2: false, avx512: false, bf16: false, amx: false };
+    const AVX2: Isa = Isa { avx2: true, ..BASELINE };
+    const AVX512: Isa = Isa { avx512: true, ..AVX2 };
+    const BF16: Isa = Isa { bf16: true, ..AVX512 };
+    const AMX: Isa = Isa { amx: true, ..BF16 };
+    const ISAS: [Isa; 5] = [BASELINE, AVX2, AVX512, BF16, AMX];
+    const PASSES: [Pass; 4] = [Pass::Inference, Pass::Experts, Pass::Training, Pass::TrainingExperts];
+
+    fn weights() -> impl Iterator<Item = DType> {
+        DType::ALL.iter().copied().filter(|t| t.can_dequantize())
+    }
+
+    /// A line for each group of types that are treated alike.
+    fn rows(policy: &MatmulPolicy, pass: Pass) -> String {
+        let mut rows: Vec<(String, Vec<&str>)> = Vec::new();
+        for weight in weights() {
+            let each =
+                policy.choices(weight, pass).into_iter().map(|(from, choice)| format!("{from} {choice}"));
+            let row = each.collect::<Vec<_>>().join(", ");
+            match rows.iter_mut().find(|(known, _)| *known == row) {
+                Some((_, types)) => types.push(weight.name()),
+                None => rows.push((row, vec![weight.name()])),
+            }
+        }
+        rows.iter().fold(String::new(), |mut all, (row, types)| {
+            let _ = writeln!(all, "  {row}\n      {}", types.join(" "));
+            all
+        })
+    }
+
+    /// Everything that can be chosen on the CPU: what is alike for several processors or precisions stands once.
+    fn table() -> String {
+        let mut all: Vec<(String, Vec<String>)> = Vec::new();
+        for pass in PASSES {
+            for math in Math::ALL {
+                for isa in ISAS {
+                    let rows = rows(&MatmulPolicy { custom_ops: true, math, isa }, pass);
+                    let last = isa.to_string().rsplit(", ").next().unwrap_or_default().to_owned();
+                    let who = format!("{pass:?}, {math}, {last}");
+                    match all.iter_mut().find(|(known, _)| *known == rows) {
+                        Some((_, whom)) => whom.push(who),
+                        None => all.push((rows, vec![who])),
+                    }
+                }
+            }
+        }
+        all.iter().map(|(rows, whom)| format!("{}\n{rows}\n", whom.join("\n"))).collect()
+    }
+
+    /// The table is what a change of thresholds is read from.
+    #[test]
+    fn the_table_is_what_is_chosen() {
+        let known = include_str!("matmul.txt");
+        let (_, known) = known.split_once("\n\n").unwrap();
+        let found = table();
+        assert!(known == found, "src/graph/matmul.txt: expected, below its first paragraph:\n{found}");
+    }
+
+    #[test]
+    fn other_devices_have_ggmls_kernels_alone() {
+        for (isa, math, pass) in ISAS
+            .into_iter()
+            .flat_map(|i| Math::ALL.into_iter().map(move |m| (i, m)))
+            .flat_map(|(i, m)| PASSES.into_iter().map(move |p| (i, m, p)))
+        {
+            let policy = MatmulPolicy { custom_ops: false, math, isa };
+            let trains = matches!(pass, Pass::Training | Pass::TrainingExperts);
+            for weight in weights() {
+                let dequantize = Some(DType::F32).filter(|_| trains && weight != DType::F32);
+                assert_eq!(policy.choices(weight, pass), [(1, Choice { dequantize, kernel: Kernel::Ggml })]);
+            }
+            assert!(!policy.trains_in_bf16() && !policy.has_bf16_training());
+        }
+    }
+
+    #[test]
+    fn nothing_changes_beyond_the_last_threshold() {
+        for (isa, math) in ISAS.into_iter().flat_map(|i| Math::ALL.into_iter().map(move |m| (i, m))) {
+            let policy = MatmulPolicy { custom_ops: true, math, isa };
+            for (weight, pass) in weights().flat_map(|w| PASSES.into_iter().map(move |p| (w, p))) {
+                let last = policy.choose(weight, LAST_THRESHOLD, pass);
+                assert!((LAST_THRESHOLD..1000).all(|n| policy.choose(weight, n, pass) == last));
+            }
+        }
+    }
+
+    #[test]
+    fn kernels_have_names_of_their_own() {
+        let names: BTreeSet<String> = Kernel::ALL.iter().map(ToString::to_string).collect();
+        assert_eq!(names.len(), Kernel::ALL.len());
+    }
+}

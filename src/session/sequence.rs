@@ -1,0 +1,252 @@
+//! One sequence of a session, and all that can be done with it alone. What [`Session`] does with sequence 0 is this.
+
+use std::ops::Range;
+
+use ggml::loss::row_loss;
+use rayon::prelude::*;
+
+use super::batch::Item;
+use super::{SeqId, Session};
+use crate::control::Control;
+use crate::model::{Error, Result};
+use crate::Token;
+
+/// A sequence of a session, by [`Session::sequence`]. Sequences share the cells of the cache and nothing else; to work on
+/// several at once, put them into one [`Batch`](super::Batch).
+#[derive(Debug)]
+pub struct SequenceMut<'s> {
+    pub(super) session: &'s mut Session,
+    pub(super) id: SeqId,
+}
+
+impl SequenceMut<'_> {
+    /// Its number.
+    pub fn id(&self) -> SeqId {
+        self.id
+    }
+
+    /// Its tokens, in order; none where it does not exist.
+    pub fn tokens(&self) -> &[Token] {
+        self.session.tokens(self.id)
+    }
+
+    /// Drops its tokens from position `n` on.
+    ///
+    /// # Errors
+    /// Under a plan that evicts keys, when some that later tokens would see are gone; in models with recurrent layers,
+    /// when these have kept no state behind `n` tokens. Then nothing is dropped. Dropping all is always possible.
+    pub fn truncate(&mut self, n: usize) -> Result<()> {
+        let (session, seq) = (&mut *self.session, self.id);
+        let len = session.tokens_mut(seq)?.len();
+        if n < len {
+            if session.resumable(seq, n) != n {
+                return Err(session.cannot_truncate(seq, n));
+            }
+            session.tokens_mut(seq)?.truncate(n);
+            session.kv.remove(seq, session.model.n_positions(n) as i32);
+            if let Some(states) = &mut session.states {
+                states.truncate(seq, n);
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts it back to the beginning it shares with `tokens`, of at most `most` tokens, and returns its length. What
+    /// follows it in `tokens` is then to be appended.
+    ///
+    /// Under a plan that evicts keys, those that the next token would see may be gone; then the sequence is
+    /// emptied, and the length is 0. Where there are recurrent layers, it is cut back to the last of their states within
+    /// that beginning.
+    ///
+    /// # Errors
+    /// A sequence that does not exist. It is as it was then.
+    pub fn reuse_prefix(&mut self, tokens: &[Token], most: usize) -> Result<usize> {
+        self.session.tokens_mut(self.id)?;
+        let shared = self.session.shared(self.id, tokens).min(most);
+        let held = self.session.resumable(self.id, shared);
+        self.truncate(held)?;
+        Ok(held)
+    }
+
+    /// Makes it hold exactly `tokens`, using again the cached prefix they share. Returns the logits of the last token,
+    /// `n_vocab` of them, and how many tokens were used again: all but the last one at most, since its logits are
+    /// wanted. On an error only the shared prefix is held.
+    ///
+    /// # Errors
+    /// No tokens; those of [`SequenceMut::append`].
+    pub fn prompt(&mut self, tokens: &[Token]) -> Result<(&[f32], usize)> {
+        let Some(most) = tokens.len().checked_sub(1) else {
+            return Err(Error::Invalid("prompt: expected at least one token, found none".into()));
+        };
+        let departed = self.session.shared(self.id, tokens);
+        let shared = self.reuse_prefix(tokens, most)?;
+        Ok((self.session.extend_prompt(self.id, tokens, shared, departed)?, shared))
+    }
+
+    /// As [`SequenceMut::prompt`], for long prompts: batch by batch, with the number of tokens held reported
+    /// after each. Returns how many tokens were used again. On an error the batches before it are held.
+    ///
+    /// # Errors
+    /// Those of [`SequenceMut::append`]: [`Error::Interrupted`] when `control` stops it.
+    pub fn prefill(&mut self, tokens: &[Token], control: &Control<'_>) -> Result<usize> {
+        control.bind(&self.session.cancel_flag());
+        let (departed, n) = (self.session.shared(self.id, tokens), tokens.len());
+        let shared = self.reuse_prefix(tokens, n)?;
+        let (mut done, kept) = (shared, self.session.kept_places(shared, departed, n));
+        control.report(format_args!("reading"), done as u64, n as u64);
+        while done < n {
+            let next = kept.iter().copied().find(|&at| at > done).unwrap_or(n);
+            let end = next.min(done + self.session.params.n_batch);
+            self.append(&tokens[done..end])?;
+            done = end;
+            if kept.contains(&done) {
+                self.session.keep_state(self.id);
+            }
+            control.report(format_args!("reading"), done as u64, n as u64);
+        }
+        Ok(shared)
+    }
+
+    /// Appends tokens, any number of them, and returns the last one's logits.
+    ///
+    /// # Errors
+    /// [`Error::ContextFull`]; no tokens, one outside the vocabulary, a sequence that does not exist; [`Error::Interrupted`].
+    /// The session is as it was then (for plans that evict keys see [`Session::cancel_flag`]).
+    pub fn append(&mut self, tokens: &[Token]) -> Result<&[f32]> {
+        let Some(last) = tokens.len().checked_sub(1) else {
+            return Err(Error::Invalid("append: expected at least one token, found none".into()));
+        };
+        let mut logits = std::mem::take(&mut self.session.logits);
+        logits.clear();
+        let done = self.session.run(&self.items(tokens, &(last..tokens.len())), &mut |_, rows| {
+            logits.extend_from_slice(rows);
+            Ok(())
+        });
+        self.session.logits = logits;
+        done?;
+        Ok(&self.session.logits)
+    }
+
+    /// Appends tokens and calls `f` with the index and the logits, `[n_vocab]`, of each token in `wanted` (indices
+    /// into `tokens`).
+    ///
+    /// # Errors
+    /// Those of [`SequenceMut::append`].
+    pub fn score(
+        &mut self,
+        tokens: &[Token],
+        wanted: Range<usize>,
+        f: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<()> {
+        let n_vocab = self.session.model.hparams().n_vocab;
+        self.session.run(&self.items(tokens, &wanted), &mut |indices, rows| {
+            indices.iter().zip(rows.chunks_exact(n_vocab)).for_each(|(&i, row)| f(i, row));
+            Ok(())
+        })
+    }
+
+    /// Appends tokens and returns `-ln p(tokens[i])`, in nats, for each `i` in `scored` (from 1 on).
+    ///
+    /// # Errors
+    /// Indices outside the tokens; those of [`SequenceMut::append`].
+    pub fn nll(&mut self, tokens: &[Token], scored: Range<usize>) -> Result<Vec<f32>> {
+        if scored.start == 0 || scored.end > tokens.len() || scored.is_empty() {
+            let n = tokens.len();
+            return Err(Error::Invalid(format!(
+                "nll: expected token indices inside 1..{n}, found {scored:?}"
+            )));
+        }
+        let n_vocab = self.session.model.hparams().n_vocab;
+        let mut out = vec![0f32; scored.len()];
+        let wanted = scored.start - 1..scored.end - 1;
+        let first = wanted.start;
+        self.session.run(&self.items(tokens, &wanted), &mut |indices, rows| {
+            let Some(&at) = indices.first() else { return Ok(()) };
+            let out = &mut out[at - first..at - first + indices.len()];
+            out.par_iter_mut().zip(rows.par_chunks_exact(n_vocab)).zip(indices).for_each(
+                |((out, row), &i)| {
+                    *out = row_loss(row, tokens[i + 1] as usize);
+                },
+            );
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    fn items(&self, tokens: &[Token], wanted: &Range<usize>) -> Vec<Item> {
+        let item = |(i, &token)| Item { token, seq: self.id, logits: wanted.contains(&i) };
+        tokens.iter().enumerate().map(item).collect()
+    }
+}
+
+impl Session {
+    /// A sequence of this session, from 0 to 63. One that does not exist is an error of what is done with it.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.gguf");
+    /// # convert::random::write(&convert::random::Shape::named("llama-tiny")?, ropewalk::DType::Q8_0, 1, &path)?;
+    /// use ropewalk::{GenerateParams, Model, ModelParams, Session, SessionParams};
+    ///
+    /// let model = Model::load(&path, &ModelParams::cpu())?;
+    /// let params = SessionParams { n_seq_max: 2, n_threads: 1, ..SessionParams::new(256) };
+    /// let mut session = Session::new(&model, &params)?;
+    /// let (one, two) = (model.vocab().tokenize("One", true, false)?, model.vocab().tokenize("Two", true, false)?);
+    /// session.sequence(1).prompt(&one)?;
+    /// for piece in session.sequence(2).generate(&two, &GenerateParams::greedy(8))? {
+    ///     print!("{}", piece?.text);
+    /// }
+    /// assert_eq!(session.tokens(1), one);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sequence(&mut self, seq: SeqId) -> SequenceMut<'_> {
+        SequenceMut { session: self, id: seq }
+    }
+
+    /// [`SequenceMut::truncate`] of a sequence.
+    pub fn truncate(&mut self, seq: SeqId, n: usize) -> Result<()> {
+        self.sequence(seq).truncate(n)
+    }
+
+    /// [`SequenceMut::reuse_prefix`] of sequence 0.
+    pub fn reuse_prefix(&mut self, tokens: &[Token], most: usize) -> Result<usize> {
+        self.sequence(0).reuse_prefix(tokens, most)
+    }
+
+    /// [`SequenceMut::prompt`] of sequence 0.
+    pub fn prompt(&mut self, tokens: &[Token]) -> Result<(&[f32], usize)> {
+        let (_, shared) = self.sequence(0).prompt(tokens)?;
+        Ok((&self.logits, shared))
+    }
+
+    /// [`SequenceMut::prefill`] of sequence 0.
+    pub fn prefill(&mut self, tokens: &[Token], control: &Control<'_>) -> Result<usize> {
+        self.sequence(0).prefill(tokens, control)
+    }
+
+    /// [`SequenceMut::append`] to sequence 0.
+    pub fn append(&mut self, tokens: &[Token]) -> Result<&[f32]> {
+        self.sequence(0).append(tokens)?;
+        Ok(&self.logits)
+    }
+
+    /// [`SequenceMut::score`] of sequence 0.
+    pub fn score(
+        &mut self,
+        tokens: &[Token],
+        wanted: Range<usize>,
+        f: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<()> {
+        self.sequence(0).score(tokens, wanted, f)
+    }
+
+    /// [`SequenceMut::nll`] of sequence 0.
+    pub fn nll(&mut self, tokens: &[Token], scored: Range<usize>) -> Result<Vec<f32>> {
+        self.sequence(0).nll(tokens, scored)
+    }
+
+    /// Tokens at the beginning of a sequence that are those at the beginning of `tokens`.
+    pub(super) fn shared(&self, seq: SeqId, tokens: &[Token]) -> usize {
+        self.tokens(seq).iter().zip(tokens).take_while(|(a, b)| a == b).count()
+    }
+}
