@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install models gemma benchmarks texts train-texts demo test test-device fmt lint doc unit bench fuzz sanitize check-cuda clean
+.PHONY: help setup build install models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint doc unit bench fuzz sanitize check-cuda clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -52,7 +52,8 @@ texts: models ## a second text to evaluate on
 train-texts: ## texts to train on and novels to measure on, out of Debian packages (28 MB), into models/texts/
 	@scripts/texts.sh
 
-demo: build models ## break the default model past its trained length, repair it, draw it (about ten minutes)
+demo: setup models ## break the default model past its trained length, repair it, draw it (about ten minutes)
+	$(CARGO) build --release -p ropewalk --bin ropewalk
 	@scripts/demo.sh
 
 test: fmt lint doc unit ## everything a change must pass
@@ -76,7 +77,18 @@ doc: setup
 
 # The same random cases each time, so that what fails is the change; plain `cargo test` draws others.
 unit: setup models
-	PROPTEST_RNG_SEED=$${PROPTEST_RNG_SEED:-27} $(CARGO) test --release --workspace
+	@PROPTEST_RNG_SEED=$${PROPTEST_RNG_SEED:-27} scripts/test.sh --workspace
+
+# Crates that know neither ggml nor a running model.
+PURE := files gguf core import tasks data study processor
+quick: ## format, clippy and tests of the crates without C code: below a minute once they are built
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release $(PURE:%=-p ropewalk-%) --all-targets -- -D warnings
+	@scripts/test.sh $(PURE:%=-p ropewalk-%)
+
+soak: setup models ## the tests at full length (about 20 minutes), then ten minutes of each fuzz target (about 4 hours)
+	ROPEWALK_SOAK=1 scripts/test.sh --workspace
+	@scripts/fuzz.sh 600
 
 test-device: setup ## inference and training on a device beside the CPU; DEVICE=cuda:0 FEATURES=cuda for a GPU
 	@scripts/test-device.sh

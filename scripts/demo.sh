@@ -30,7 +30,7 @@ show ropewalk perplexity -m "$model" -f "$essays" --ctx "$ctx" --rope plain --ro
     tee out/perplexity.txt
 
 title "2. The method written into a file that opens under it by itself"
-show convert --rope yarn:factor=2 --ctx 16384 "$model" -o out/SmolLM2-16k.gguf
+show ropewalk convert --rope yarn:factor=2 --ctx 16384 "$model" -o out/SmolLM2-16k.gguf
 
 title "3. A number hidden in a long text, asked for at its end: the model as shipped, and the file just written"
 show ropewalk passkey -m "$model" --lengths 1024,12288 --samples 2 | tee out/passkey.txt

@@ -18,6 +18,8 @@ else
     export RUSTC_BOOTSTRAP=1
     cargo=(cargo)
 fi
+# Line numbers in findings.
+export CARGO_PROFILE_RELEASE_DEBUG=line-tables-only
 triple=$(rustc -vV | sed -n 's/^host: //p')
 # Its own folder: the flags are others.
 export CARGO_TARGET_DIR=target/fuzz

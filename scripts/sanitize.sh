@@ -12,6 +12,8 @@ else
     export RUSTC_BOOTSTRAP=1
     cargo=(cargo)
 fi
+# Line numbers in findings.
+export CARGO_PROFILE_RELEASE_DEBUG=line-tables-only
 triple=$(rustc -vV | sed -n 's/^host: //p')
 var=${triple//-/_}
 suppressions=$PWD/scripts/sanitize

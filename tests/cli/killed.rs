@@ -1,16 +1,16 @@
 //! Commands killed with SIGKILL at many moments: what they had written is whole, they go on, and nothing of theirs is left.
-//! `ROPEWALK_TEST_KILLS` sets how many kills each command gets; 12 otherwise.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::program::{command, run_with};
+use crate::common::size;
 use crate::finetune::{figures, Folder};
 use crate::finetune_ended::wait_for_tokens;
 
 fn n_kills() -> u32 {
-    std::env::var("ROPEWALK_TEST_KILLS").map_or(12, |n| n.parse().unwrap())
+    size(4, 100)
 }
 
 /// The files in a folder that begin with a dot: ours, as nothing else here does.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -428,9 +429,12 @@ fn a_folder_that_is_here_is_checked_and_never_replaced() {
 #[test]
 fn one_pull_at_a_time_writes_a_folder() {
     let dir = tempfile::tempdir().unwrap();
-    let (hub, shared) = hub(Repository::new(), |asked, reply| {
-        if asked.path.ends_with(SHARDS[0]) {
-            reply.wait = Duration::from_millis(1500);
+    // The first pull waits for a shard until the second one has ended.
+    let refused = Arc::new(AtomicBool::new(false));
+    let ended = refused.clone();
+    let (hub, shared) = hub(Repository::new(), move |asked, _| {
+        while asked.path.ends_with(SHARDS[0]) && !ended.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(10));
         }
     });
     let repository = shared.lock().unwrap().clone();
@@ -440,6 +444,7 @@ fn one_pull_at_a_time_writes_a_folder() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let output = hub.pull(dir.path(), &[REPO]);
+    refused.store(true, Ordering::Relaxed);
     assert!(output.code == 1 && output.stderr.contains("is being pulled already"), "{output:?}");
     assert_eq!(first.join().unwrap().code, 0);
     whole(&hub, &repository, dir.path(), &[]);

@@ -19,6 +19,20 @@ use ropewalk::model::{Model, ModelParams};
 use ropewalk::session::{Batch, Session, SessionParams};
 use ropewalk::{DType, Token};
 
+/// Whether `make soak` runs the tests.
+pub fn soaks() -> bool {
+    std::env::var_os("ROPEWALK_SOAK").is_some()
+}
+
+/// The size of a test that takes long: the first in `make test`, the second in `make soak`.
+pub fn size<T>(test: T, soak: T) -> T {
+    if soaks() {
+        soak
+    } else {
+        test
+    }
+}
+
 /// Threads of an engine under test: ggml's threads wait for each other by spinning, which two tests at once make slow.
 pub const N_THREADS: usize = 1;
 

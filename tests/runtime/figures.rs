@@ -8,7 +8,8 @@ use ropewalk::session::{Session, SessionParams};
 fn essays_at_4096_tokens() {
     let model = load(&default_model());
     let tokens = model.vocab().tokenize(&essays()[..40_000], false, false).unwrap()[..4096].to_vec();
-    for (rope, published) in [("plain", 24.09), ("yarn:factor=2", 24.59), ("pi:factor=2", 63.4)] {
+    let figures = [("yarn:factor=2", 24.59), ("plain", 24.09), ("pi:factor=2", 63.4)];
+    for &(rope, published) in &figures[..size(1, 3)] {
         let params = SessionParams { rope: Some(rope.parse().unwrap()), ..params(4096) };
         let nll = Session::new(&model, &params).unwrap().nll(&tokens, 1..4096).unwrap();
         let ppl = (nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64).exp();

