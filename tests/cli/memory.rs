@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::common::program::run_in;
+use crate::common::size;
 use crate::finetune::Folder;
 use convert::random::{write, Shape};
 use ropewalk::DType;
@@ -23,7 +24,7 @@ fn planned_and_held(folder: &Folder, model: &str, ctx: usize, more: &[&str]) -> 
 }
 
 /// The program itself, its tokenizer and the texts take the same at every context; what a longer one takes beyond a shorter
-/// one is planned, to a tenth. No pairs of tokens are held: at the longer context they would be 256 MiB for one head.
+/// one is planned, to a tenth. No pairs of tokens are held: at 4,096 tokens they would be 64 MiB for one head.
 #[test]
 fn a_longer_context_takes_what_was_planned() {
     let folder = Folder::new();
@@ -42,7 +43,7 @@ fn a_longer_context_takes_what_was_planned() {
         if !folder.file(&model).exists() {
             write(&Shape::named(name).unwrap(), DType::Q8_0, 7, &folder.file(&model)).unwrap();
         }
-        let [short, long] = [1024, 8192].map(|ctx| planned_and_held(&folder, &model, ctx, more));
+        let [short, long] = [1024, size(4096, 8192)].map(|ctx| planned_and_held(&folder, &model, ctx, more));
         let (planned, held) = (long[0] - short[0], long[1].saturating_sub(short[1]));
         println!("{name} {more:?}: planned {short:?} {long:?}");
         assert!(held as f64 <= 1.1 * planned as f64, "{name} {more:?}: {held} more bytes, {planned} planned");

@@ -12,7 +12,7 @@ use ropewalk::{DType, Token};
 
 /// The number of tokens of the essays that the default model is compared on.
 fn n_tokens() -> usize {
-    size(512, 2048)
+    size(256, 2048)
 }
 
 /// Comparisons of 2,048 tokens take turns: each holds two sets of 2,048 rows of logits, 800 MB.

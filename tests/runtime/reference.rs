@@ -33,9 +33,15 @@ fn recording() -> Recording {
     serde_json::from_str(include_str!("../reference/attention.json")).expect("the recording")
 }
 
-/// The cases that stand for a method each; they are run in more ways than the rest.
-fn is_named(case: &Case) -> bool {
-    ["self-extend", "lm-infinite", "dca"].contains(&case.name.as_str())
+/// A case for each method; in `make soak` all cases.
+fn cases(recording: &Recording) -> impl Iterator<Item = &Case> {
+    let methods = ["self-extend", "lm-infinite", "dca", "streaming"];
+    recording.cases.iter().filter(move |case| methods.contains(&case.name.as_str()) || soaks())
+}
+
+/// The cases that `make soak` runs in a second way.
+fn runs_twice(case: &Case) -> bool {
+    soaks() && ["self-extend", "lm-infinite", "dca"].contains(&case.name.as_str())
 }
 
 fn mean_nll(model: &Model, tokens: &[Token], params: &SessionParams) -> f64 {
@@ -56,9 +62,9 @@ fn on_the_model_in_f32_perplexities_are_the_recorded_ones() {
     )
     .unwrap();
     let model = load(&wide);
-    for case in &recording.cases {
+    for case in cases(&recording) {
         let both = [(Attention::Auto, 512), (Attention::Explicit, 96)];
-        for &(attention, n_ubatch) in if is_named(case) { &both[..] } else { &both[..1] } {
+        for &(attention, n_ubatch) in if runs_twice(case) { &both[..] } else { &both[..1] } {
             let params = SessionParams {
                 rope: Some(case.spec.parse().unwrap()),
                 kv_type: DType::F32,
@@ -83,9 +89,9 @@ fn on_the_model_in_f32_perplexities_are_the_recorded_ones() {
 #[test]
 fn on_the_quantised_file_they_are_within_three_percent() {
     let (recording, model) = (recording(), load(&default_model()));
-    for case in &recording.cases {
+    for case in cases(&recording) {
         let both = [DType::F16, DType::Q8_0];
-        for &kv_type in if is_named(case) { &both[..] } else { &both[..1] } {
+        for &kv_type in if runs_twice(case) { &both[..] } else { &both[..1] } {
             let params = SessionParams { rope: Some(case.spec.parse().unwrap()), kv_type, ..params(1024) };
             let off = (mean_nll(&model, &recording.tokens, &params) - case.nll).exp() - 1.0;
             println!("{} {}: {:+.3} %", case.name, kv_type.name(), off * 100.0);
