@@ -23,8 +23,11 @@ fn planned_and_held(folder: &Folder, model: &str, ctx: usize, more: &[&str]) -> 
     [parts.iter().sum(), run["peak_bytes"].as_u64().unwrap()]
 }
 
+/// Bytes by which what a program holds differs from run to run, more on a busy machine: a quarter of the pairs below.
+const NOISE: f64 = (16 << 20) as f64;
+
 /// The program itself, its tokenizer and the texts take the same at every context; what a longer one takes beyond a shorter
-/// one is planned, to a tenth. No pairs of tokens are held: at 4,096 tokens they would be 64 MiB for one head.
+/// one is planned, to a tenth and [`NOISE`]. No pairs of tokens are held: at 4,096 tokens they would be 64 MiB for one head.
 #[test]
 fn a_longer_context_takes_what_was_planned() {
     let folder = Folder::new();
@@ -46,7 +49,10 @@ fn a_longer_context_takes_what_was_planned() {
         let [short, long] = [1024, size(4096, 8192)].map(|ctx| planned_and_held(&folder, &model, ctx, more));
         let (planned, held) = (long[0] - short[0], long[1].saturating_sub(short[1]));
         println!("{name} {more:?}: planned {short:?} {long:?}");
-        assert!(held as f64 <= 1.1 * planned as f64, "{name} {more:?}: {held} more bytes, {planned} planned");
+        assert!(
+            held as f64 <= 1.1 * planned as f64 + NOISE,
+            "{name} {more:?}: {held} more bytes, {planned} planned"
+        );
         // The rest is the program: as much as without any context to speak of.
         let rest = long[1] as i64 - long[0] as i64;
         assert!(rest < 100 << 20, "{name} {more:?}: {rest} bytes beside the plan");
