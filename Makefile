@@ -86,7 +86,7 @@ quick: ## format, clippy and tests of the crates without C code: below a minute 
 	$(CARGO) clippy --release $(PURE:%=-p ropewalk-%) --all-targets -- -D warnings
 	@scripts/test.sh $(PURE:%=-p ropewalk-%)
 
-soak: setup models ## the tests at full length (about 20 minutes), then ten minutes of each fuzz target (about 4 hours)
+soak: setup models ## the tests at full length, then ten minutes of each fuzz target (hours)
 	ROPEWALK_SOAK=1 scripts/test.sh --workspace
 	@scripts/fuzz.sh 600
 
