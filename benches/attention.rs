@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
 use ggml::attention::{index_mask, mask_shape, AttentionBranch, Scoring};
-use ggml::backend::{Backend, Device};
+use ggml::backend::Device;
 use ggml::graph::{Builder, Executor, InputId};
 use ggml::machine::processor_time;
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
@@ -53,7 +53,7 @@ fn heads<'c>(b: &Builder<'c>, t: &StoreTensor, keys: Range<usize>) -> Result<Ten
 /// Causal attention of the last `n` positions by tiles of keys, in `parts` branches.
 fn load_tiles(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Executor> {
     let [k, v] = cache(dtype, n_kv)?;
-    let mut exec = Executor::new(Backend::new(device()?, 1)?)?;
+    let mut exec = Executor::new(device()?, 1)?;
     // As windows do, each branch has an equal share of the keys, and no others.
     let share = |part: usize| (part * n_kv).div_ceil(parts)..((part + 1) * n_kv).div_ceil(parts);
     let n_tensors = 64 + n_tensors_of_tiles(n * N_HEAD, (0..parts).map(|part| share(part).len()));
@@ -89,7 +89,7 @@ const WINDOW: usize = 512;
 /// Attention of a single token to all keys: in two branches, one of which is a window, or in more that are equally long.
 fn load_single(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Executor> {
     let [k, v] = cache(dtype, n_kv)?;
-    let mut exec = Executor::new(Backend::new(device()?, 1)?)?;
+    let mut exec = Executor::new(device()?, 1)?;
     let share = |part: usize| match parts {
         2 => [0..n_kv - WINDOW, n_kv - WINDOW..n_kv][part].clone(),
         // Cells are attended to in blocks, and flash attention wants its keys to begin at such places.
@@ -115,7 +115,7 @@ fn load_single(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Exec
 /// Causal attention of the last `n` positions, in `parts` branches (0: ggml's own op).
 fn load(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Executor> {
     let [k, v] = cache(dtype, n_kv)?;
-    let mut exec = Executor::new(Backend::new(device()?, 1)?)?;
+    let mut exec = Executor::new(device()?, 1)?;
     let n_columns = n_kv * parts.max(1);
     let shape = if parts == 0 { [n_columns, n] } else { mask_shape(n_columns, n)? };
     let (q, mask) = exec.build::<(InputId, InputId), Error>(32, |b| {

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use ggml::backend::{Backend, Device};
+use ggml::backend::Device;
 use ggml::graph::{Builder, Executor};
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{dtype, DType, Error, Result};
@@ -64,7 +64,7 @@ fn product<'c>(b: &Builder<'c>, kernel: Kernel, w: Tensor<'c>, x: Tensor<'c>) ->
 /// Operations a second; `None` where the kernel is not for this type or processor.
 fn speed(choice: Choice, w: &StoreTensor, n: usize) -> Result<Option<f64>> {
     let x = stored(DType::F32, [K, n])?;
-    let mut exec = Executor::new(Backend::new(Device::find("cpu")?, 0)?)?;
+    let mut exec = Executor::new(Device::find("cpu")?, 0)?;
     let built = exec.build::<_, Error>(16, |b| {
         let w = b.stored(w)?;
         let w = choice.dequantize.map_or(Ok(w), |to| b.dequantize(&[w], to))?;

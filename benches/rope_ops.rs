@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
-use ggml::backend::{Backend, Device};
+use ggml::backend::Device;
 use ggml::graph::{Builder, Executor, InputId};
 use ggml::ops::RopeParams;
 use ggml::tensor::Tensor;
@@ -40,7 +40,7 @@ fn load(
     f: impl for<'c> Fn(&Builder<'c>, &mut Feed, Tensor<'c>) -> Result<Tensor<'c>>,
 ) -> Executor {
     let ready = || -> Result<Executor> {
-        let mut exec = Executor::new(Backend::new(Device::find("cpu")?, 0)?)?;
+        let mut exec = Executor::new(Device::find("cpu")?, 0)?;
         let mut feed = Feed::default();
         exec.build::<_, Error>(16, |b| {
             let x = feed.values(b, &shape, |i| i as f32 / 1e6)?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
 use ggml::attention_train::AttentionBack;
-use ggml::backend::{Backend, Device};
+use ggml::backend::Device;
 use ggml::graph::{Executor, InputId};
 use ggml::tensor::{Store, StoreTensor, TensorDef};
 use ggml::{DType, Error, Result};
@@ -24,7 +24,7 @@ fn values(n: usize) -> Vec<f32> {
 }
 
 fn executor() -> Result<Executor> {
-    Executor::new(Backend::new(Device::find("cpu")?, 1)?)
+    Executor::new(Device::find("cpu")?, 1)
 }
 
 fn stored(shape: &[usize]) -> Result<StoreTensor> {

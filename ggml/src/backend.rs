@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 
-pub use crate::machine::physical_cores;
+pub use crate::machine::default_threads;
 use crate::{machine, sys, Error, Result};
 
 /// `GGML_MAX_N_THREADS` of ggml.h: threads a CPU backend takes at most.
@@ -206,22 +206,11 @@ impl Device {
     }
 }
 
-type ThreadpoolNew = unsafe extern "C" fn(*mut sys::ggml_threadpool_params) -> *mut sys::ggml_threadpool;
-type ThreadpoolFree = unsafe extern "C" fn(*mut sys::ggml_threadpool);
-type SetThreadpool = unsafe extern "C" fn(sys::ggml_backend_t, *mut sys::ggml_threadpool);
-
-#[derive(Debug)]
-struct Threadpool {
-    ptr: *mut sys::ggml_threadpool,
-    free: ThreadpoolFree,
-}
-
-/// A stream of work on a device. On the CPU it owns its threads, so that a decode does not spawn any.
+/// A stream of work on a device; on the CPU, on the thread that computes.
 #[derive(Debug)]
 pub struct Backend {
     ptr: NonNull<sys::ggml_backend>,
     device: Device,
-    threadpool: Option<Threadpool>,
     cancel: Arc<AtomicBool>,
     renews: bool,
 }
@@ -229,10 +218,10 @@ pub struct Backend {
 // SAFETY: a ggml backend may be used from any thread, one at a time; all use is through `&mut Backend`.
 unsafe impl Send for Backend {}
 
-/// As many threads as asked for, or as there are physical cores.
+/// As many threads as asked for, or [`default_threads`] for 0.
 pub(crate) fn thread_count(asked: usize) -> Result<usize> {
     let max = MAX_N_THREADS;
-    let n = if asked == 0 { physical_cores() } else { asked };
+    let n = if asked == 0 { default_threads() } else { asked };
     if n > max {
         return Err(Error::Argument(format!("threads: at most {max}, found {n}")));
     }
@@ -246,50 +235,28 @@ fn start(device: Device) -> Result<NonNull<sys::ggml_backend>> {
 }
 
 impl Backend {
-    /// Opens a backend with `n_threads` threads (ignored by GPUs; 0 is all physical cores).
-    pub fn new(device: Device, n_threads: usize) -> Result<Backend> {
+    /// Opens a backend.
+    pub fn new(device: Device) -> Result<Backend> {
         let ptr = start(device)?;
         let renews = device.is_lavapipe();
-        let mut backend = Backend { ptr, device, threadpool: None, cancel: Arc::default(), renews };
+        let backend = Backend { ptr, device, cancel: Arc::default(), renews };
         if device.is_cpu() {
-            backend.start_threads(n_threads)?;
+            backend.set_up()?;
         }
         Ok(backend)
     }
 
-    fn start_threads(&mut self, n_threads: usize) -> Result<()> {
-        let n = thread_count(n_threads)?;
-        let missing =
-            |what: &str| Error::Backend(format!("{}: the backend lacks {what}", self.device.name()));
-        let set_n = self
-            .device
-            .proc_address(c"ggml_backend_set_n_threads")
-            .ok_or_else(|| missing("ggml_backend_set_n_threads"))?;
+    /// ggml's threads spin until all have done their part of a node: it gets one, and ours divide the large ops.
+    fn set_up(&self) -> Result<()> {
+        let name = c"ggml_backend_set_n_threads";
+        let set_n = self.device.proc_address(name);
+        let set_n = set_n
+            .ok_or_else(|| Error::Backend(format!("{}: the backend lacks {name:?}", self.device.name())))?;
         // SAFETY: ggml documents this name to be a `ggml_backend_set_n_threads_t`.
         let set_n: sys::ggml_backend_set_n_threads_t = unsafe { std::mem::transmute(set_n.as_ptr()) };
         if let Some(set_n) = set_n {
-            // SAFETY: the backend is valid and is the CPU's; n fits, being at most GGML_MAX_N_THREADS.
-            unsafe { set_n(self.ptr.as_ptr(), n as i32) };
-        }
-        let new = self.device.proc_address(c"ggml_threadpool_new");
-        let free = self.device.proc_address(c"ggml_threadpool_free");
-        let set = self.device.proc_address(c"ggml_backend_cpu_set_threadpool");
-        if let (Some(new), Some(free), Some(set)) = (new, free, set) {
-            // SAFETY: the CPU backend gives these names to the functions of these signatures in ggml-cpu.h.
-            let new: ThreadpoolNew = unsafe { std::mem::transmute(new.as_ptr()) };
-            // SAFETY: as above.
-            let free: ThreadpoolFree = unsafe { std::mem::transmute(free.as_ptr()) };
-            // SAFETY: as above.
-            let set: SetThreadpool = unsafe { std::mem::transmute(set.as_ptr()) };
-            // SAFETY: n is positive and at most GGML_MAX_N_THREADS.
-            let mut params = unsafe { sys::ggml_threadpool_params_default(n as i32) };
-            // SAFETY: `params` is valid; the pool copies what it needs.
-            let pool = unsafe { new(&mut params) };
-            if !pool.is_null() {
-                // SAFETY: backend and pool are valid; the pool is freed after the backend (see Drop).
-                unsafe { set(self.ptr.as_ptr(), pool) };
-                self.threadpool = Some(Threadpool { ptr: pool, free });
-            }
+            // SAFETY: the backend is valid and is the CPU's.
+            unsafe { set_n(self.ptr.as_ptr(), 1) };
         }
         if let Some(f) = self.device.proc_address(c"ggml_backend_set_abort_callback") {
             // SAFETY: ggml documents this name to be a `ggml_backend_set_abort_callback_t`.
@@ -330,7 +297,7 @@ impl Backend {
 }
 
 unsafe extern "C" fn is_cancelled(data: *mut c_void) -> bool {
-    // SAFETY: `data` is the AtomicBool passed in `start_threads`, alive as long as its backend.
+    // SAFETY: `data` is the AtomicBool passed in `set_up`, alive as long as its backend.
     unsafe { &*(data as *const AtomicBool) }.load(Ordering::Relaxed)
 }
 
@@ -339,9 +306,5 @@ impl Drop for Backend {
         // SAFETY: the pointer is ours and this is its only free; no graph is running, as running one borrows
         // us.
         unsafe { sys::ggml_backend_free(self.ptr.as_ptr()) };
-        if let Some(pool) = self.threadpool.take() {
-            // SAFETY: the backend that used the pool is gone.
-            unsafe { (pool.free)(pool.ptr) };
-        }
     }
 }

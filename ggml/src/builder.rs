@@ -42,8 +42,10 @@ pub struct Builder<'c> {
     pub(crate) brand: Brand<'c>,
     pub(crate) device: Device,
     pub(crate) graph: NonNull<sys::ggml_cgraph>,
-    /// Sums, products and norms of rows are ops of our own (`rows`).
-    pub(crate) pooled: bool,
+    /// On the CPU: ops of our own, which threads divide, may stand in for ggml's.
+    pub(crate) own: bool,
+    /// Bytes of an op from which on threads share it.
+    pub(crate) divide_from: usize,
     pub(crate) n_bytes: Cell<usize>,
     pub(crate) inputs: RefCell<Vec<Input>>,
     pub(crate) outputs: RefCell<Vec<NonNull<sys::ggml_tensor>>>,

@@ -11,7 +11,6 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use kernels::{dequantize, pool, rotate};
-use rayon::prelude::*;
 
 use crate::dtype::SysType;
 use crate::graph::Builder;
@@ -19,8 +18,8 @@ use crate::ops::matrix;
 use crate::tensor::{n_bytes, Tensor};
 use crate::{sys, DType, Error, Result};
 
-/// `GGML_N_TASKS_MAX` of ggml.h: as many tasks as there are threads.
-const N_TASKS_MAX: i32 = -1;
+/// Tasks of a node that ggml knows of: the pool divides it further.
+const N_TASKS: i32 = 1;
 
 /// Most arguments of a custom op: `GGML_MAX_SRC`. ggml's own function takes one less.
 pub(crate) const MAX_ARGS: usize = 10;
@@ -96,7 +95,7 @@ impl<'c> Builder<'c> {
         self.custom(to, [n, rows, 1, 1], weights, run_dequantize, weights.len())
     }
 
-    /// A node of type `dtype` and shape `ne` computed by `f`, which every thread calls with `data`; an error
+    /// A node of type `dtype` and shape `ne` computed by `f`, which is called for each part with `data`; an error
     /// for more than [`MAX_ARGS`] arguments.
     pub(crate) fn custom<T: Send + Sync + 'static>(
         &self,
@@ -128,7 +127,7 @@ impl<'c> Builder<'c> {
                 args,
                 count,
                 Some(run::<T>),
-                N_TASKS_MAX,
+                N_TASKS,
                 userdata,
             )
         };
@@ -170,14 +169,14 @@ impl<'c> Builder<'c> {
         let raw = unsafe {
             let (args, count) = (args.as_mut_ptr(), args.len() as i32);
             let (arena, over) = (self.arena.as_ptr(), over.ptr.as_ptr());
-            sys::ggml_custom_inplace(arena, over, args, count, Some(run::<T>), N_TASKS_MAX, userdata)
+            sys::ggml_custom_inplace(arena, over, args, count, Some(run::<T>), N_TASKS, userdata)
         };
         self.wrap("custom", raw)
     }
 }
 
-/// The function that computes a node: every thread calls it, with its number, the number of threads and the
-/// user data.
+/// The function that computes a part of a node: called once with each number below that of all parts, that number and
+/// the user data, on several threads at once.
 pub(crate) type ComputeFn = unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void);
 
 struct Node<T> {
@@ -185,28 +184,36 @@ struct Node<T> {
     data: T,
 }
 
-/// The arguments of a [`ComputeFn`] that all threads of a pool share.
+/// The arguments of a [`ComputeFn`] that all parts share.
 struct Shared {
     dst: *mut sys::ggml_tensor,
     data: *mut c_void,
 }
 
-// SAFETY: ops take these pointers from several of ggml's threads at once as it is: each writes its own part
-// of dst, and reads its data, or changes it as atomics.
+// SAFETY: each part of an op writes its own part of dst, and reads its data, or changes it as atomics.
 unsafe impl Sync for Shared {}
 
-unsafe extern "C" fn run<T>(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, node: *mut c_void) {
+unsafe extern "C" fn run<T>(dst: *mut sys::ggml_tensor, _: i32, _: i32, node: *mut c_void) {
     let node = node.cast_const().cast::<Node<T>>();
     // SAFETY: ggml passes the user data given to it in `custom`, alive while the graph is.
     let (f, data) = unsafe { ((*node).f, (&raw const (*node).data).cast_mut().cast::<c_void>()) };
-    let n = pool::size() as i32;
-    if nth > 1 || n == 1 {
-        // SAFETY: what ggml promises to `f`: all threads of the node call it, each with its own number.
-        return unsafe { f(dst, ith, nth, data) };
-    }
+    // SAFETY: the node that runs; its sources were computed before.
+    let n = pool::parts(|| unsafe { bytes(dst) }) as i32;
     let shared = &Shared { dst, data };
-    // SAFETY: the same: each number below n once, and all are done when this returns.
-    (0..n).into_par_iter().with_max_len(1).for_each(move |i| unsafe { f(shared.dst, i, n, shared.data) });
+    // SAFETY: what ggml promises to `f`: each number below n once, and all are done when this returns.
+    pool::share(n as usize, move |i| unsafe { f(shared.dst, i as i32, n, shared.data) });
+}
+
+/// Bytes that a node reads and writes.
+///
+/// # Safety
+/// The node and its sources are valid.
+unsafe fn bytes(node: *const sys::ggml_tensor) -> usize {
+    // SAFETY: the caller's promise.
+    let (own, sources) = unsafe { (sys::ggml_nbytes(node), (*node).src) };
+    let sources = sources.iter().take_while(|s| !s.is_null());
+    // SAFETY: as above.
+    sources.fold(own, |sum, &s| sum.saturating_add(unsafe { sys::ggml_nbytes(s) }))
 }
 
 /// `n` words of a node's memory, zeroed: before a node runs nobody has written them, and memory without values must not be

@@ -92,7 +92,11 @@ impl<'c> Builder<'c> {
     /// F32 `[m, n_used, T]`. Activations are rounded as ggml's products do.
     pub fn experts_mul_mat(&self, w: Tensor<'c>, x: Tensor<'c>, chosen: Chosen<'c>) -> Result<Tensor<'c>> {
         let [_, m] = self.product_shape("experts_mul_mat", w, x, chosen, 0)?;
-        possible("experts_mul_mat", DType::F32, [m, chosen.n_used(), chosen.n_tokens(), 1])?;
+        let ne = [m, chosen.n_used(), chosen.n_tokens(), 1];
+        possible("experts_mul_mat", DType::F32, ne)?;
+        if let Some(out) = self.in_parts(sys::GGML_OP_MUL_MAT_ID, ne, &[w, x, chosen.ids])? {
+            return Ok(out);
+        }
         call!(
             self,
             "experts_mul_mat",

@@ -11,6 +11,7 @@ use kernels::pool::ThreadPool;
 use crate::backend::{thread_count, Backend, Device};
 use crate::builder::Input;
 use crate::dtype::Element;
+use crate::machine::thread_time;
 use crate::tensor::{Arena, Store, Tensor};
 
 use crate::{sys, DType, Error, Result};
@@ -19,6 +20,9 @@ pub use crate::builder::{Builder, InputId, OutputId};
 
 /// Most tensors of a graph: enough for any model's, and its headers fit in memory.
 const MAX_TENSORS: usize = 1 << 19;
+
+/// Bytes that an op reads and writes from which on threads share it: with fewer one alone takes some microseconds.
+const DIVIDE_FROM: usize = 32 << 10;
 
 #[derive(Debug)]
 struct Built {
@@ -39,8 +43,9 @@ pub struct Executor {
     galloc: Galloc,
     backend: Backend,
     pool: Option<ThreadPool>,
-    /// Sums, products and norms are ops of our own, which the pool shares.
-    pooled: bool,
+    /// Whether ops of our own may stand in for ggml's.
+    own: bool,
+    divide_from: usize,
 }
 
 #[derive(Debug)]
@@ -66,23 +71,31 @@ impl Drop for Galloc {
 unsafe impl Send for Executor {}
 
 impl Executor {
-    /// An executor on a backend.
-    pub fn new(backend: Backend) -> Result<Executor> {
-        Ok(Executor { built: None, galloc: Galloc::new(&backend)?, backend, pool: None, pooled: false })
+    /// An executor on a device. On the CPU `n_threads` (0: [`default_threads`](crate::backend::default_threads)) share the
+    /// large ops of a graph; other devices ignore the number. Results are the same for any.
+    pub fn new(device: Device, n_threads: usize) -> Result<Executor> {
+        Executor::dividing_from(DIVIDE_FROM, device, n_threads)
     }
 
-    /// An executor on a device for graphs whose work is mostly in custom ops. On the CPU a thread pool of
-    /// `n_threads` (0: all physical cores) shares those ops and sleeps while it waits; sums, products, norms and SwiGLU of
-    /// rows are custom ops then, too, and ggml's other ops run on one thread. Results are the same for any number of threads.
-    pub fn with_thread_pool(device: Device, n_threads: usize) -> Result<Executor> {
-        let pooled = device.is_cpu();
-        if !pooled || n_threads == 1 {
-            return Ok(Executor { pooled, ..Executor::new(Backend::new(device, n_threads)?)? });
-        }
-        let exec = Executor::new(Backend::new(device, 1)?)?;
-        let pool = ThreadPool::new(thread_count(n_threads)?);
-        let pool = Some(pool.map_err(|e| Error::Backend(format!("threads: {e}")))?);
-        Ok(Executor { pool, pooled, ..exec })
+    /// The same, where threads share ops that read and write at least so many bytes.
+    pub fn dividing_from(bytes: usize, device: Device, n_threads: usize) -> Result<Executor> {
+        let n = thread_count(n_threads)?;
+        let pool = (device.is_cpu() && n > 1).then(|| ThreadPool::new(n, bytes, thread_time)).transpose();
+        let pool = pool.map_err(|e| Error::Backend(format!("threads: {e}")))?;
+        Ok(Executor { pool, own: device.is_cpu(), divide_from: bytes, ..Executor::portable(device)? })
+    }
+
+    /// An executor on a device for the ops that every device has. On the CPU it computes them on one thread.
+    pub fn portable(device: Device) -> Result<Executor> {
+        let backend = Backend::new(device)?;
+        Ok(Executor {
+            built: None,
+            galloc: Galloc::new(&backend)?,
+            backend,
+            pool: None,
+            own: false,
+            divide_from: DIVIDE_FROM,
+        })
     }
 
     /// The backend.
@@ -167,7 +180,8 @@ impl Executor {
             brand: PhantomData,
             device: self.backend.device(),
             graph,
-            pooled: self.pooled,
+            own: self.own,
+            divide_from: self.divide_from,
             n_bytes: Cell::new(0),
             inputs: RefCell::default(),
             outputs: RefCell::default(),
@@ -315,16 +329,11 @@ impl Executor {
         }
         built.computed = false;
         self.backend.before_graph()?;
-        let (job, stores) = (Job(self.backend.as_ptr(), built.graph.as_ptr()), &built.stores);
-        let run = || {
-            // On the thread that computes: one that waits for a pool may be lent to work that wants the same
-            // stores.
-            let _guards = lock(stores);
-            // SAFETY: graph, buffers and stores are alive; writable stores are locked; inputs were allocated
-            // by `build`.
-            unsafe { job.compute() }
-        };
-        let status = self.pool.as_ref().map_or_else(run, |pool| pool.run(run));
+        let (backend, graph) = (self.backend.as_ptr(), built.graph.as_ptr());
+        let _guards = lock(&built.stores);
+        // SAFETY: graph, buffers and stores are alive; writable stores are locked; inputs were allocated by `build`.
+        let compute = || unsafe { sys::ggml_backend_graph_compute(backend, graph) };
+        let status = self.pool.as_mut().map_or_else(compute, |pool| pool.run(compute));
         built.computed = status == sys::GGML_STATUS_SUCCESS;
         match status {
             sys::GGML_STATUS_SUCCESS => Ok(Outcome::Done),
@@ -404,24 +413,6 @@ fn repeated(numbers: impl Iterator<Item = i64> + Clone) -> Option<i64> {
     let mut sorted: Vec<i64> = numbers.collect();
     sorted.sort_unstable();
     sorted.windows(2).find(|w| w[0] == w[1]).map(|w| w[0])
-}
-
-/// A backend and a graph to be computed.
-#[derive(Clone, Copy)]
-struct Job(sys::ggml_backend_t, *mut sys::ggml_cgraph);
-
-// SAFETY: neither belongs to a thread, and whoever hands a job over waits for its end.
-unsafe impl Send for Job {}
-// SAFETY: as above; one thread computes it.
-unsafe impl Sync for Job {}
-
-impl Job {
-    /// # Safety
-    /// Both are valid, and the graph's tensors have memory that nobody else uses meanwhile.
-    unsafe fn compute(&self) -> sys::ggml_status {
-        // SAFETY: the caller's promise.
-        unsafe { sys::ggml_backend_graph_compute(self.0, self.1) }
-    }
 }
 
 /// Locks the writable stores against the host and other executors. `stores` is sorted by address, so that all

@@ -27,6 +27,7 @@ pub mod ops;
 mod ops_back;
 mod ops_softmax;
 mod ops_tiles;
+mod parts;
 pub mod recurrent;
 mod rows;
 pub mod short_floats;

@@ -10,15 +10,40 @@ use std::path::{Component, Path, PathBuf};
 /// Bytes this process can still take by the files `proc` and those of control groups in a file tree, `/` as a
 /// rule: the least that any limit leaves. `None` when there is none.
 pub fn memory_left(root: &Path) -> Option<u64> {
-    let groups = groups(root).into_iter().flat_map(|(top, group, files)| {
-        let levels = group.ancestors().take_while(|dir| dir.starts_with(&top)).map(Path::to_owned);
-        levels.filter_map(|dir| left_in(&dir, files)).collect::<Vec<_>>()
-    });
+    let groups = groups(root, "memory").into_iter().filter_map(|group| left_in(&group.dir, group.version));
     groups.chain(left_of_resources(root)).min()
 }
 
-/// The names that a version of control groups gives to its files.
-#[derive(Clone, Copy)]
+/// Processors that control groups give this process time for, by the files of a file tree: the least of all quotas. `None`
+/// when there is none.
+pub fn processors_allowed(root: &Path) -> Option<f64> {
+    groups(root, "cpu").iter().filter_map(quota_of).min_by(f64::total_cmp)
+}
+
+/// A quota of a group, in microseconds of all its processors in a period.
+fn quota_of(group: &Group) -> Option<f64> {
+    let read = |name: &str| read_to_string(group.dir.join(name)).ok();
+    let (quota, period) = match group.version {
+        Version::V2 => {
+            let both = read("cpu.max")?;
+            let (quota, period) = both.trim().split_once(' ')?;
+            (quota.to_owned(), period.to_owned())
+        }
+        Version::V1 => (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?),
+    };
+    // Without a limit the quota is "max", or -1 in version 1.
+    let number = |text: &str| text.trim().parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0);
+    Some(number(&quota)? / number(&period)?)
+}
+
+/// The versions of control groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    V1,
+    V2,
+}
+
+/// The names that a version gives to files that limit memory.
 struct Names {
     limits: &'static [&'static str],
     used: &'static str,
@@ -40,7 +65,11 @@ const V1: Names = Names {
 };
 
 /// Bytes a group has left; `None` when it has no limit.
-fn left_in(dir: &Path, names: Names) -> Option<u64> {
+fn left_in(dir: &Path, version: Version) -> Option<u64> {
+    let names = match version {
+        Version::V1 => V1,
+        Version::V2 => V2,
+    };
     let number = |name: &&str| read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
     // Without a limit a file holds "max", or is not there; in version 1 it holds the largest there is.
     let limit = names.limits.iter().filter_map(number).filter(|&n| n < 1 << 62).min()?;
@@ -51,9 +80,15 @@ fn left_in(dir: &Path, names: Names) -> Option<u64> {
     Some(limit.saturating_sub(used))
 }
 
-/// The groups that this process is in and that may limit memory: the topmost folder to be seen of each
-/// hierarchy, the group's own, and the names of its files.
-fn groups(root: &Path) -> Vec<(PathBuf, PathBuf, Names)> {
+/// A group that this process is in.
+struct Group {
+    dir: PathBuf,
+    version: Version,
+}
+
+/// The groups that this process is in and that may limit it through a controller: its own of each hierarchy, and those
+/// above as far as they can be seen.
+fn groups(root: &Path, controller: &str) -> Vec<Group> {
     let read = |name: &str| read_to_string(root.join("proc/self").join(name)).unwrap_or_default();
     let (own, mounts) = (read("cgroup"), read("mountinfo"));
     // ID:CONTROLLERS:PATH; version 2 has ID 0 and names no controllers.
@@ -61,33 +96,34 @@ fn groups(root: &Path) -> Vec<(PathBuf, PathBuf, Names)> {
         let mut fields = line.splitn(3, ':');
         let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
         match controllers {
-            "" if id == "0" => Some((V2, path)),
-            list if list.split(',').any(|c| c == "memory") => Some((V1, path)),
+            "" if id == "0" => Some((Version::V2, path)),
+            list if list.split(',').any(|c| c == controller) => Some((Version::V1, path)),
             _ => None,
         }
     });
-    own.filter_map(|(names, path)| {
-        let (mounted, at) = mounts.lines().find_map(|line| hierarchy(line, names))?;
+    let found = own.filter_map(|(version, path)| {
+        let (mounted, at) = mounts.lines().find_map(|line| hierarchy(line, version, controller))?;
         let top = root.join(at.strip_prefix("/").unwrap_or(&at));
         // A path that does not lie below what is mounted is of another namespace; what is mounted is a group
         // that this process is in.
         let below = Path::new(path).strip_prefix(mounted).unwrap_or(Path::new(""));
         let inside = below.components().all(|c| matches!(c, Component::Normal(_)));
         let group = if inside { top.join(below) } else { top.clone() };
-        Some((top, group, names))
-    })
-    .collect()
+        let levels = group.ancestors().take_while(|dir| dir.starts_with(&top));
+        Some(levels.map(|dir| Group { dir: dir.to_owned(), version }).collect::<Vec<_>>())
+    });
+    found.flatten().collect()
 }
 
-/// Of a line of `mountinfo` that mounts this version's memory groups: the group mounted, and where.
-fn hierarchy(line: &str, names: Names) -> Option<(PathBuf, PathBuf)> {
+/// Of a line of `mountinfo` that mounts this version's groups of a controller: the group mounted, and where.
+fn hierarchy(line: &str, version: Version, controller: &str) -> Option<(PathBuf, PathBuf)> {
     // ID PARENT DEVICE ROOT MOUNT_POINT OPTIONS [MORE..] - TYPE SOURCE SUPER_OPTIONS
     let (left, right) = line.split_once(" - ")?;
     let mut right = right.split(' ');
     let (kind, options) = (right.next()?, right.nth(1).unwrap_or_default());
-    let wanted = match names.used {
-        used if used == V2.used => kind == "cgroup2",
-        _ => kind == "cgroup" && options.split(',').any(|o| o == "memory"),
+    let wanted = match version {
+        Version::V2 => kind == "cgroup2",
+        Version::V1 => kind == "cgroup" && options.split(',').any(|o| o == controller),
     };
     let mut left = left.split(' ').skip(3);
     let path = |text: &str| PathBuf::from(text.replace("\\040", " ").replace("\\134", "\\"));

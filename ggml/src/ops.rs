@@ -180,6 +180,9 @@ impl<'c> Builder<'c> {
             &[a, b],
         )?;
         possible("mul_mat", DType::F32, [x[1], y[1], y[2], y[3]])?;
+        if let Some(out) = self.in_parts(sys::GGML_OP_MUL_MAT, [x[1], y[1], y[2], y[3]], &[a, b])? {
+            return Ok(out);
+        }
         let out = call!(self, "mul_mat", ggml_mul_mat(a.ptr.as_ptr(), b.ptr.as_ptr()))?;
         if a.dtype() == DType::F16 {
             // Left to themselves devices sum such products in F16, too, where a large score or activation overflows.
@@ -192,7 +195,7 @@ impl<'c> Builder<'c> {
     /// Each row divided by its root mean square.
     pub fn rms_norm(&self, a: Tensor<'c>, eps: f32) -> Result<Tensor<'c>> {
         check(f32_rows(a) && eps >= 0.0, "rms_norm", "f32 rows, eps >= 0", &[a])?;
-        if self.pooled {
+        if self.own {
             return self.rms_norm_rows(a, eps);
         }
         call!(self, "rms_norm", ggml_rms_norm(a.ptr.as_ptr(), eps))
@@ -203,7 +206,7 @@ impl<'c> Builder<'c> {
         let rows = |t| f32_rows(t) && even_rows(t);
         let ok = gate.ne() == up.ne() && rows(gate) && rows(up);
         check(ok, "swiglu", "two f32 matrices of one shape", &[gate, up])?;
-        if self.pooled {
+        if self.own {
             return self.swiglu_rows(gate, up);
         }
         call!(self, "swiglu", ggml_swiglu_split(gate.ptr.as_ptr(), up.ptr.as_ptr()))

@@ -40,7 +40,7 @@ impl<'c> Builder<'c> {
         let rows = |t| f32_rows(t) && contiguous(t);
         let ok = grad.ne() == x.ne() && rows(grad) && rows(x) && eps >= 0.0;
         check(ok, "rms_norm_back", "contiguous f32 of one shape, eps >= 0", &[grad, x])?;
-        if self.pooled {
+        if self.own {
             return self.rms_norm_back_rows(grad, x, eps);
         }
         call!(self, "rms_norm_back", ggml_rms_norm_back(grad.ptr.as_ptr(), x.ptr.as_ptr(), eps))

@@ -1,6 +1,5 @@
 //! Nodes of our own that compute rows of floats out of rows of their arguments: on the CPU each thread takes some of the
-//! rows. Where an executor has a pool of threads (training), sums, products and norms are among them, as ggml would compute
-//! those on one thread.
+//! rows. Sums, products and norms are among them, as ggml would compute those on one thread.
 
 use std::ffi::c_void;
 
@@ -14,9 +13,6 @@ use crate::{sys, DType, Result};
 
 /// Most arguments of a node.
 const MAX_ARGS: usize = 3;
-
-/// Elements from which on an op is divided among the threads of a pool: of fewer, waking one takes as long.
-const DIVIDED_FROM: usize = 1 << 14;
 
 /// Numbers summed side by side, so that the order of a sum is the same whatever the width of registers.
 const LANES: usize = 16;
@@ -71,7 +67,7 @@ impl<'c> Builder<'c> {
     /// Whether a sum or product of `a` and `b` is computed by the pool's threads.
     pub(crate) fn divided(&self, a: Tensor<'c>, b: Tensor<'c>) -> bool {
         let [n, ..] = a.ne();
-        self.pooled && b.ne()[0] == n && f32_rows(b) && a.ne().iter().product::<usize>() >= DIVIDED_FROM
+        self.own && b.ne()[0] == n && f32_rows(b) && 4 * a.ne().iter().product::<usize>() >= self.divide_from
     }
 
     pub(crate) fn add_rows(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {

@@ -218,8 +218,13 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
         Attention::Landmark(top) => format!("attention {top}, "),
         Attention::Auto | Attention::Explicit => String::new(),
     };
+    let threads = match session.params().n_threads {
+        _ if session.model().device() != "cpu" => String::new(),
+        1 => ", 1 thread".to_owned(),
+        n => format!(", {n} threads"),
+    };
     out.note(format_args!(
-        "{}: {}, {attention}math {}, rope {} ({}), context {} of {} trained, memory {}",
+        "{}: {}{threads}, {attention}math {}, rope {} ({}), context {} of {} trained, memory {}",
         label(choice),
         session.model().device(),
         session.params().math,

@@ -47,7 +47,7 @@ pub(crate) struct MachineArgs {
     /// Device to compute on: auto, cpu, cuda:0
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
-    /// Threads; 0 is one for each physical core
+    /// Threads; 0 is one for each core this process may use
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = threads)]
     threads: usize,
     /// Tokens handed to the model at once, at most
@@ -115,7 +115,7 @@ impl MachineArgs {
         session.n_batch = self.batch;
         session.n_ubatch = self.ubatch.min(self.batch);
         // Resolved here, so that reports and libllama get the same number.
-        session.n_threads = if self.threads == 0 { ggml::backend::physical_cores() } else { self.threads };
+        session.n_threads = if self.threads == 0 { ggml::backend::default_threads() } else { self.threads };
         session.kv_type = kv_type;
         session.attention = self.attention;
         session.math = self.math.unwrap_or_default();

@@ -21,7 +21,7 @@ mod tape;
 use std::ops::Range;
 
 use ggml::backend::Device;
-use ggml::graph::OutputId;
+use ggml::graph::{Executor, OutputId};
 use ggml::tensor::Tensor;
 use ggml::DType;
 
@@ -145,6 +145,14 @@ impl Capabilities {
     pub fn with_cache(self, device: Device, kv_type: DType) -> Capabilities {
         let single = !self.custom_ops && (!device.is_cpu() || kv_type.is_quantized());
         Capabilities { single, ..self }
+    }
+
+    /// What runs graphs built in these ways.
+    pub fn executor(&self, device: Device, n_threads: usize) -> ggml::Result<Executor> {
+        match self.custom_ops || !device.is_cpu() {
+            true => Executor::new(device, n_threads),
+            false => Executor::portable(device),
+        }
     }
 
     /// Whether attention is our own op, whose masks have an index.

@@ -18,7 +18,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use ggml::backend::Backend;
 use ggml::graph::{Executor, OutputId};
 
 use crate::graph::{is_single, Capabilities, GraphInputs, Moments, ProbedQueries, Shape};
@@ -66,7 +65,7 @@ pub struct SessionParams {
     pub n_batch: usize,
     /// Tokens computed at once.
     pub n_ubatch: usize,
-    /// Threads; 0 is all physical cores.
+    /// Threads; 0 is [`default_threads`](ggml::backend::default_threads).
     pub n_threads: usize,
     /// Type of cached keys and values: f32, f16, q8_0, q4_0.
     pub kv_type: DType,
@@ -204,7 +203,7 @@ impl Session {
             flash: params.attention != Attention::Explicit,
             ..Capabilities::new(device, params.portable, params.math).with_cache(device, params.kv_type)
         };
-        let exec = Executor::new(Backend::new(device, params.n_threads)?)?;
+        let exec = capabilities.executor(device, params.n_threads)?;
         let kv = KvCache::new(device, hp, &plan, n_cells, params.kv_type)?;
         let states = States::new(device, hp, params.n_seq_max)?;
         let mut session = Session {

@@ -1,7 +1,5 @@
 //! The memory that training needs, part by part, computed before any of it is allocated.
 
-use ggml::backend::Backend;
-use ggml::graph::Executor;
 use ggml::tensor::Store;
 
 use super::cache::Cache;
@@ -162,7 +160,7 @@ impl MemoryPlan {
             landmarks: settings.attention.landmarks(),
             trains_angles: network.is_some(),
         };
-        let mut exec = Executor::new(Backend::new(device, 1)?)?;
+        let mut exec = capabilities.executor(device, 1)?;
         let named = |e| Error::Invalid(format!("blocks of {n} tokens: {}", Error::from(e)));
         let mut most =
             exec.measure(ctx.max_tensors(0), |b| ctx.loss(b, n, true).map(|_| ())).map_err(named)?;

@@ -39,7 +39,6 @@ mod targets;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use ggml::backend::Backend;
 use ggml::graph::{Executor, Outcome, OutputId};
 use ggml::tensor::Store;
 
@@ -136,11 +135,7 @@ impl Trainer {
         let store = |defs| Store::new(device, defs, "states in training");
         let states = StateCache::new(hp, [n, settings.n_block], store)?;
         let capabilities = memory::capabilities(model, &settings);
-        let exec = if capabilities.custom_ops {
-            Executor::with_thread_pool(device, settings.n_threads)?
-        } else {
-            Executor::new(Backend::new(device, settings.n_threads)?)?
-        };
+        let exec = capabilities.executor(device, settings.n_threads)?;
         Ok(Trainer {
             model: model.clone(),
             clex: ClexTraining::new(&plan, hp)?,

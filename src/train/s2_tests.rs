@@ -1,7 +1,7 @@
 //! LongLoRA's shifted sparse attention and its gradients against PyTorch's, recorded by `tests/reference/s2.py`: the
 //! ranges of keys, our own ops and those of every backend.
 
-use ggml::backend::{Backend, Device};
+use ggml::backend::Device;
 use ggml::graph::Executor;
 use ggml::tensor::{Store, StoreTensor, TensorDef};
 use ggml::{DType, Result};
@@ -71,7 +71,7 @@ fn run(case: &Case, own: bool, n_block: usize) -> Result<[Vec<f32>; 4]> {
     let (k, v, dk, dv) = (k?, v?, dk?, dv?);
     let (mut out, mut d_q) = (vec![0.0; q.len()], vec![0.0; q.len()]);
     let starts: Vec<usize> = (0..n).step_by(n_block).collect();
-    let mut exec = Executor::new(Backend::new(Device::find("cpu")?, 2)?)?;
+    let mut exec = Executor::new(Device::find("cpu")?, 2)?;
     for start in starts.into_iter().rev() {
         let end = (start + n_block).min(n);
         let of_block = start * n_head * d..end * n_head * d;

@@ -23,7 +23,7 @@ pub struct TrainParams {
     pub lora: LoraParams,
     /// Tokens computed at once.
     pub n_block: usize,
-    /// Threads; 0 is all physical cores.
+    /// Threads; 0 is [`default_threads`](ggml::backend::default_threads).
     pub n_threads: usize,
     /// Activation checkpointing; `None` saves as much as fits into half of the memory that is free.
     pub checkpointing: Option<Checkpointing>,

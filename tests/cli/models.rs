@@ -310,7 +310,51 @@ fn rope_and_inspect_read_the_file_alone() {
 
 #[cfg(unix)]
 fn interrupt(id: u32) {
-    assert!(std::process::Command::new("kill").args(["-INT", &id.to_string()]).status().unwrap().success());
+    signal(id, "-INT");
+}
+
+#[cfg(unix)]
+fn signal(id: u32, name: &str) {
+    assert!(std::process::Command::new("kill").args([name, &id.to_string()]).status().unwrap().success());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_stopped_run_goes_on() {
+    let line = [
+        "run",
+        "-m",
+        model(),
+        "-p",
+        "Rope is",
+        "-n",
+        "40",
+        "--temp",
+        "0",
+        "-q",
+        "--device",
+        "cpu",
+        "-t",
+        "2",
+    ];
+    let whole = ok(run(&line)).stdout;
+    let mut child = command(&line).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut text = vec![0];
+    stdout.read_exact(&mut text).unwrap();
+    for _ in 0..3 {
+        signal(child.id(), "-STOP");
+        let stat = format!("/proc/{}/stat", child.id());
+        let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
+        let ends = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !is_stopped() && std::time::Instant::now() < ends {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        signal(child.id(), "-CONT");
+    }
+    stdout.read_to_end(&mut text).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(String::from_utf8(text).unwrap(), whole);
 }
 
 #[cfg(unix)]

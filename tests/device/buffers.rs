@@ -1,6 +1,6 @@
 //! Graphs whose memory is replaced by larger memory, again and again.
 
-use ggml::backend::{Backend, Device};
+use ggml::backend::Device;
 use ggml::graph::Executor;
 use ggml::DType;
 
@@ -11,7 +11,7 @@ use crate::subject::device;
 #[test]
 fn memory_may_be_replaced_between_graphs() {
     let device = Device::find(&device()).unwrap();
-    let mut exec = Executor::new(Backend::new(device, 1).unwrap()).unwrap();
+    let mut exec = Executor::new(device, 1).unwrap();
     for round in 0..100 {
         let shape = [64, 16 * (1 + round)];
         let n = shape[0] * shape[1];

@@ -1,6 +1,6 @@
 //! Plans through both lowerings, the table op and `ggml_rope_ext`, against the rotation's definition in f64.
 
-use ggml::backend::{Backend, Device};
+use ggml::backend::Device;
 use ggml::graph::{Builder, Executor};
 use ggml::{DType, Error};
 use ropewalk::graph::{Pairing, Rotation};
@@ -88,7 +88,7 @@ fn rotate(
     k: &[f32],
 ) -> Result<Rotated, Error> {
     let (n, layer, plan) = (pos.len(), hp.layer_attention(0), plan.layer(0));
-    let mut exec = Executor::new(Backend::new(Device::find("cpu")?, 2)?)?;
+    let mut exec = Executor::new(Device::find("cpu")?, 2)?;
     let build = |b: &Builder<'_>| {
         let (q_id, q) = b.input("q", DType::F32, &[layer.n_embd_head, layer.n_head, n])?;
         let (k_id, k) = b.input("k", DType::F32, &[layer.n_embd_head, layer.n_head_kv, n])?;

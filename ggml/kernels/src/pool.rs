@@ -1,45 +1,582 @@
-//! A thread pool that divides our own ops among threads, which sleep while they have nothing to do.
+//! A thread pool that divides the ops of a graph among threads.
 //!
-//! ggml's own threads spin: they wait for each other after every node of a graph. With a core for each that
-//! costs nothing, but where another program uses one of the cores, the others spin until the scheduler gives
-//! it back, milliseconds for each of thousands of nodes. With this pool ggml computes its graph on one
-//! thread, which divides the most expensive ops, ours, among the pool's threads.
+//! One thread walks the graph. It hands the parts of each large op to the others, takes parts itself, and goes on
+//! when all are done. Threads that wait look for work for some microseconds and then sleep: a graph has hundreds of
+//! ops, so waking a thread for each costs too much, and a thread that never sleeps takes a core away from others.
+//!
+//! Where another program uses the cores, the scheduler takes threads away for milliseconds. What a thread has not
+//! begun, another one does. What it has begun must be waited for. When such waits show, or this thread is taken away
+//! itself, ops are divided among fewer threads until it is no more.
 
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a thread looks for work before it sleeps: about as long as waking it takes, and longer than most of what
+/// one thread does between two divided ops.
+const SPIN: Duration = Duration::from_micros(50);
+/// A wait for other threads is a stall if it is longer than this and than the work done meanwhile. Threads of one op
+/// end within microseconds of each other; a scheduler gives a core to another program for milliseconds.
+const STALL: Duration = Duration::from_micros(300);
+/// This thread shares its core with somebody if it has less than this share of the time of a window.
+const OWN: f64 = 0.8;
+const WINDOW: Duration = Duration::from_millis(2);
+/// How long fewer threads share ops at first, and at most.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(8), Duration::from_millis(512)];
+/// Most parts of an op.
+pub const MAX_PARTS: usize = u16::MAX as usize;
 
 thread_local! {
-    /// On a thread of a pool that is running a graph, the number of threads of that pool. Elsewhere 1.
-    static SIZE: Cell<usize> = const { Cell::new(1) };
+    /// The pool that divides the ops of the graph this thread runs.
+    static CURRENT: Cell<Option<NonNull<ThreadPool>>> = const { Cell::new(None) };
 }
 
-/// Number of threads that can share an op which ggml gave to this thread alone: 1 outside
-/// [`ThreadPool::run`].
-pub fn size() -> usize {
-    SIZE.get()
+fn current<'a>() -> Option<&'a ThreadPool> {
+    // SAFETY: set only while `ThreadPool::run` borrows the pool, on the thread that does.
+    CURRENT.get().map(|pool| unsafe { pool.as_ref() })
 }
 
-/// A private thread pool for the ops of a graph.
+/// Number of parts to divide an op into that reads and writes so many bytes: the threads of the pool that runs the graph,
+/// fewer while others use the cores, 1 for small ops and outside [`ThreadPool::run`].
+pub fn parts(bytes: impl FnOnce() -> usize) -> usize {
+    match current() {
+        Some(pool) => match pool.crowd.threads() {
+            n if n > 1 && bytes() >= pool.divide_from => n,
+            _ => 1,
+        },
+        None => 1,
+    }
+}
+
+/// Calls `f` with each number below `n`, at most [`MAX_PARTS`], on the threads of the pool that runs the graph.
+/// Returns when all calls have. Inside `f` there is no pool.
+///
+/// # Panics
+/// If `f` does, or with more parts.
+pub fn share(n: usize, f: impl Fn(usize) + Sync) {
+    match current().filter(|_| n > 1) {
+        Some(pool) => {
+            let alone = Restore(CURRENT.take());
+            pool.share(n, &f);
+            drop(alone);
+        }
+        None => (0..n).for_each(f),
+    }
+}
+
+/// Puts back the pool of this thread when it is dropped.
+struct Restore(Option<NonNull<ThreadPool>>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        CURRENT.set(self.0);
+    }
+}
+
+/// Threads that share the ops of a graph.
 #[derive(Debug)]
-pub struct ThreadPool(rayon::ThreadPool);
+pub struct ThreadPool {
+    board: Arc<Board>,
+    workers: Vec<JoinHandle<()>>,
+    crowd: Crowd,
+    divide_from: usize,
+}
 
 impl ThreadPool {
-    /// Starts `n` threads.
+    /// A pool of `n` threads, one of which is the caller of [`ThreadPool::run`]; they share ops that read and write at least
+    /// `divide_from` bytes. `clock` is the processor time of the thread that calls it.
     ///
     /// # Errors
     /// The operating system refuses to start them.
-    pub fn new(n: usize) -> Result<ThreadPool, rayon::ThreadPoolBuildError> {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(n);
-        pool.thread_name(|i| format!("ops {i}")).build().map(ThreadPool)
+    pub fn new(n: usize, divide_from: usize, clock: Clock) -> std::io::Result<ThreadPool> {
+        let (board, crowd) = (Arc::default(), Crowd::new(n, clock));
+        let mut pool = ThreadPool { board, workers: Vec::new(), crowd, divide_from };
+        for i in 1..n {
+            let board = Arc::clone(&pool.board);
+            let thread = std::thread::Builder::new().name(format!("ops {i}"));
+            pool.workers.push(thread.spawn(move || board.work())?);
+        }
+        Ok(pool)
     }
 
-    /// Runs `f`, which computes a graph, on one of the threads; as the pool is private, nothing but parts of
-    /// the graph's ops runs on its other threads.
-    pub fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        self.0.install(|| {
-            SIZE.set(self.0.current_num_threads());
-            let result = f();
-            SIZE.set(1);
-            result
-        })
+    /// Runs `f`, which computes a graph: on this thread, with the others for the ops that it divides.
+    pub fn run<R>(&mut self, f: impl FnOnce() -> R) -> R {
+        let _before = Restore(CURRENT.replace(Some(NonNull::from(&*self))));
+        self.crowd.begin(Instant::now());
+        let result = f();
+        self.crowd.tick(Instant::now());
+        result
+    }
+
+    fn share(&self, n: usize, f: &(dyn Fn(usize) + Sync)) {
+        let began = Instant::now();
+        self.crowd.check(began);
+        self.board.post(n, f, self.workers.len());
+        // Whatever happens, nobody calls `f` after this function.
+        let panic = catch_unwind(AssertUnwindSafe(|| self.board.take_all())).err();
+        if panic.is_some() {
+            self.board.withdraw();
+        }
+        if let Some((waited_from, slept)) = self.board.wait() {
+            self.crowd.waited(waited_from - began, waited_from.elapsed(), slept);
+        }
+        let elsewhere = self.board.panicked.swap(false, Ordering::Relaxed);
+        if let Some(payload) = panic {
+            resume_unwind(payload);
+        }
+        assert!(!elsewhere, "a thread of the pool panicked");
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.board.stop.store(true, Ordering::SeqCst);
+        drop(lock(&self.board.door));
+        self.board.work_is_there.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker catches panics of what it runs, so it ends as it should.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// What the threads of a pool tell each other.
+#[derive(Default)]
+struct Board {
+    job: Line<Job>,
+    panicked: AtomicBool,
+    stop: AtomicBool,
+    door: Mutex<()>,
+    asleep: AtomicUsize,
+    work_is_there: Condvar,
+    /// Whether the thread that posted the job sleeps.
+    waits: AtomicBool,
+    all_is_done: Condvar,
+}
+
+impl std::fmt::Debug for Board {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Board").field("left", &self.job.0.left).finish_non_exhaustive()
+    }
+}
+
+/// What is in cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Line<T>(T);
+
+/// What is shared out, in one cache line: who takes a part has all of it.
+struct Job {
+    /// The number of the job (32 bits), how many parts it has, and how many are taken (16 each): in one word, so that
+    /// no thread takes a part of one job for that of another.
+    ticket: AtomicU64,
+    /// Parts that are not finished.
+    left: AtomicUsize,
+    /// What calls a part.
+    call: UnsafeCell<*const (dyn Fn(usize) + Sync)>,
+}
+
+impl Default for Job {
+    fn default() -> Self {
+        Job { ticket: AtomicU64::new(0), left: AtomicUsize::new(0), call: UnsafeCell::new(&|_| ()) }
+    }
+}
+
+// SAFETY: written by the thread that posts a job while no part of any is left, read by those that have taken a part
+// of this one.
+unsafe impl Sync for Job {}
+// SAFETY: as above; the function is `Sync`.
+unsafe impl Send for Job {}
+
+fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Calls `seen` some times, until it is true.
+fn look(seen: impl Fn() -> bool) -> bool {
+    (0..32).any(|_| {
+        let seen = seen();
+        if !seen {
+            std::hint::spin_loop();
+        }
+        seen
+    })
+}
+
+/// Calls `seen` until it is true, for as long as [`SPIN`].
+fn spin(seen: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < SPIN {
+        if look(&seen) {
+            return true;
+        }
+    }
+    false
+}
+
+impl Board {
+    /// Offers `n` parts, each a call of `f`. The caller waits for all of them before `f` ends.
+    fn post(&self, n: usize, f: &(dyn Fn(usize) + Sync), n_workers: usize) {
+        assert!(n <= MAX_PARTS, "{n} parts of an op");
+        // SAFETY: only the lifetime changes. `wait` returns when no part is left, and only who has one calls.
+        let job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync)>(f) };
+        // SAFETY: no part of the job before is left, so nobody reads this.
+        unsafe { *self.job.0.call.get() = job };
+        self.job.0.left.store(n, Ordering::Relaxed);
+        let number = (self.job.0.ticket.load(Ordering::Relaxed) >> 32).wrapping_add(1);
+        self.job.0.ticket.store(number << 32 | (n as u64) << 16, Ordering::SeqCst);
+        let asleep = self.asleep.load(Ordering::SeqCst);
+        let wanted = (n - 1).min(n_workers).saturating_sub(n_workers.saturating_sub(asleep));
+        if wanted > 0 {
+            // Who is about to sleep has looked at the ticket before, or does so once it has the door.
+            drop(lock(&self.door));
+            (0..wanted).for_each(|_| self.work_is_there.notify_one());
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        let ticket = self.job.0.ticket.load(Ordering::SeqCst);
+        ticket & 0xffff < ticket >> 16 & 0xffff
+    }
+
+    /// Takes parts and calls them until none is left to take.
+    fn take_all(&self) {
+        let mut ticket = self.job.0.ticket.load(Ordering::Acquire);
+        while ticket & 0xffff < ticket >> 16 & 0xffff {
+            let taken = self.job.0.ticket.compare_exchange_weak(
+                ticket,
+                ticket + 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            if taken.is_ok() {
+                let _part = Part(self);
+                // SAFETY: a part of this job is ours, so the thread that posted it waits and its function lives.
+                unsafe { (**self.job.0.call.get())((ticket & 0xffff) as usize) };
+            }
+            ticket = taken.map_or_else(|now| now, |_| self.job.0.ticket.load(Ordering::Acquire));
+        }
+    }
+
+    /// Leaves what nobody has taken undone.
+    fn withdraw(&self) {
+        let taken_all = |ticket: u64| Some(ticket & !0xffff | ticket >> 16 & 0xffff);
+        if let Ok(ticket) = self.job.0.ticket.fetch_update(Ordering::AcqRel, Ordering::Acquire, taken_all) {
+            self.job
+                .0
+                .left
+                .fetch_sub(((ticket >> 16 & 0xffff) - (ticket & 0xffff)) as usize, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits until no part is left. If that took longer than a few looks: since when, and how much of it this thread slept.
+    fn wait(&self) -> Option<(Instant, Duration)> {
+        let done = || self.job.0.left.load(Ordering::SeqCst) == 0;
+        if look(done) {
+            return None;
+        }
+        let (began, mut slept) = (Instant::now(), Duration::ZERO);
+        if !spin(done) {
+            let asleep = Instant::now();
+            let mut door = lock(&self.door);
+            self.waits.store(true, Ordering::SeqCst);
+            while !done() {
+                door = self.all_is_done.wait(door).unwrap_or_else(|e| e.into_inner());
+            }
+            self.waits.store(false, Ordering::Relaxed);
+            slept = asleep.elapsed();
+        }
+        Some((began, slept))
+    }
+
+    /// What a worker does.
+    fn work(&self) {
+        while !self.stop.load(Ordering::SeqCst) {
+            // The part has told that it panicked.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.take_all()));
+            let wanted = || self.has_work() || self.stop.load(Ordering::SeqCst);
+            if !spin(wanted) {
+                let mut door = lock(&self.door);
+                self.asleep.fetch_add(1, Ordering::SeqCst);
+                while !wanted() {
+                    door = self.work_is_there.wait(door).unwrap_or_else(|e| e.into_inner());
+                }
+                self.asleep.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+/// A part of a job that was taken; finished when it is dropped.
+struct Part<'a>(&'a Board);
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        let board = self.0;
+        if std::thread::panicking() {
+            board.panicked.store(true, Ordering::Relaxed);
+        }
+        if board.job.0.left.fetch_sub(1, Ordering::SeqCst) == 1 && board.waits.load(Ordering::SeqCst) {
+            drop(lock(&board.door));
+            board.all_is_done.notify_one();
+        }
+    }
+}
+
+/// Gives the processor time of the thread that calls it, where the system says.
+pub type Clock = fn() -> Option<Duration>;
+
+/// How many threads share an op where other programs use the cores, too.
+#[derive(Debug)]
+struct Crowd {
+    most: usize,
+    threads: Cell<usize>,
+    back_off: Cell<Duration>,
+    /// When threads were last taken away.
+    crowded: Cell<Instant>,
+    /// When one thread more is tried.
+    more_at: Cell<Instant>,
+    clock: Clock,
+    /// When the clock was last read, and what it said.
+    read: Cell<(Instant, Option<Duration>)>,
+    /// The time of this window in which this thread wanted to run, and that in which it did.
+    wanted: Cell<Duration>,
+    ran: Cell<Duration>,
+}
+
+impl Crowd {
+    fn new(most: usize, clock: Clock) -> Crowd {
+        let now = Instant::now();
+        Crowd {
+            most,
+            threads: Cell::new(most),
+            back_off: Cell::new(BACK_OFF[0]),
+            crowded: Cell::new(now),
+            more_at: Cell::new(now),
+            clock,
+            read: Cell::new((now, None)),
+            wanted: Cell::default(),
+            ran: Cell::default(),
+        }
+    }
+
+    /// Time counts from now on.
+    fn begin(&self, now: Instant) {
+        self.read.set((now, (self.clock)()));
+    }
+
+    /// Time counts up to now.
+    fn tick(&self, now: Instant) {
+        let (then, before) = self.read.replace((now, (self.clock)()));
+        let time = self.read.get().1;
+        if let (Some(before), Some(time)) = (before, time) {
+            self.wanted.set(self.wanted.get() + now.saturating_duration_since(then));
+            self.ran.set(self.ran.get() + time.saturating_sub(before));
+        }
+    }
+
+    /// Whether this thread had to share its core in the window that ends here.
+    fn shared_core(&self) -> bool {
+        let (wanted, ran) = (self.wanted.take(), self.ran.take());
+        ran.as_secs_f64() < OWN * wanted.as_secs_f64()
+    }
+
+    /// How many an op gets.
+    fn threads(&self) -> usize {
+        let threads = self.threads.get();
+        if threads < self.most {
+            let now = Instant::now();
+            if now >= self.more_at.get() {
+                self.tick(now);
+                if self.shared_core() {
+                    self.back_off.set((2 * self.back_off.get()).min(BACK_OFF[1]));
+                } else {
+                    self.threads.set(self.most.min(threads + step(threads)));
+                }
+                self.more_at.set(now + self.back_off.get());
+            }
+        }
+        self.threads.get()
+    }
+
+    /// Looks at a window that is over.
+    fn check(&self, now: Instant) {
+        if now.saturating_duration_since(self.read.get().0) >= WINDOW {
+            self.tick(now);
+            if self.shared_core() {
+                self.fewer(now);
+            }
+        }
+    }
+
+    /// A part of an op took this thread so long, then it waited for others, asleep for some of the time.
+    fn waited(&self, worked: Duration, waited: Duration, slept: Duration) {
+        // What it slept it did not want to run.
+        let (then, time) = self.read.get();
+        self.read.set((then + slept, time));
+        if waited > worked.max(STALL) {
+            self.fewer(Instant::now());
+        }
+    }
+
+    fn fewer(&self, now: Instant) {
+        let again = now.saturating_duration_since(self.crowded.get()) < 4 * self.back_off.get();
+        let back_off = if again { (2 * self.back_off.get()).min(BACK_OFF[1]) } else { BACK_OFF[0] };
+        let threads = self.threads.get();
+        self.threads.set(threads.saturating_sub(step(threads)).max(1));
+        self.back_off.set(back_off);
+        self.crowded.set(now);
+        self.more_at.set(now + back_off);
+        self.wanted.set(Duration::ZERO);
+        self.ran.set(Duration::ZERO);
+    }
+}
+
+/// Threads taken away or added at once.
+fn step(threads: usize) -> usize {
+    (threads / 4).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_is_called_once() {
+        for n_threads in [1, 2, 3, 8] {
+            let mut pool = ThreadPool::new(n_threads, 0, || None).unwrap();
+            pool.run(|| {
+                for n in (1..40).chain([1000]) {
+                    let calls: Vec<AtomicUsize> = (0..n).map(|_| AtomicUsize::new(0)).collect();
+                    share(n, |i| {
+                        assert_eq!(parts(|| 1), 1, "no pool inside a part");
+                        calls[i].fetch_add(1, Ordering::Relaxed);
+                    });
+                    assert!(
+                        calls.iter().all(|c| c.load(Ordering::Relaxed) == 1),
+                        "{n} parts, {n_threads} threads"
+                    );
+                }
+            });
+            assert_eq!(parts(|| 1), 1);
+        }
+    }
+
+    #[test]
+    fn small_ops_are_not_divided() {
+        let mut pool = ThreadPool::new(3, 100, || None).unwrap();
+        assert_eq!(pool.run(|| [0, 99, 100, usize::MAX].map(|bytes| parts(|| bytes))), [1, 1, 3, 3]);
+    }
+
+    /// Jobs that follow each other at once, after pauses in which threads fall asleep, and in between.
+    #[test]
+    fn no_job_is_lost() {
+        let mut pool = ThreadPool::new(4, 0, || None).unwrap();
+        let sum = AtomicUsize::new(0);
+        pool.run(|| {
+            for i in 0..3000 {
+                share(5, |part| {
+                    sum.fetch_add(part + i, Ordering::Relaxed);
+                });
+                if i % 100 == 0 {
+                    std::thread::sleep(Duration::from_micros(i as u64 / 10));
+                }
+            }
+        });
+        assert_eq!(sum.into_inner(), (0..3000).map(|i| 10 + 5 * i).sum::<usize>());
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let mut pool = ThreadPool::new(3, 0, || None).unwrap();
+        for bad in 0..6 {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(|| share(6, |i| assert_ne!(i, bad)));
+            }));
+            assert!(result.is_err());
+            assert_eq!(parts(|| 1), 1);
+        }
+        let calls = AtomicUsize::new(0);
+        for mut pool in [pool, ThreadPool::new(1, 0, || None).unwrap()] {
+            pool.run(|| assert!(catch_unwind(|| share(6, |_| panic!("on purpose"))).is_err()));
+            pool.run(|| {
+                share(6, |_| {
+                    calls.fetch_add(1, Ordering::Relaxed);
+                });
+            });
+        }
+        assert_eq!(calls.into_inner(), 12);
+    }
+
+    #[test]
+    fn stalls_take_threads_away_and_time_gives_them_back() {
+        let ms = Duration::from_millis;
+        let crowd = Crowd::new(16, || None);
+        let wait = |waited| crowd.waited(ms(1), waited, Duration::ZERO);
+        wait(ms(1));
+        assert_eq!(crowd.threads.get(), 16, "an op whose threads end apart is no stall");
+        let mut seen = vec![];
+        while crowd.threads.get() > 1 {
+            wait(ms(4));
+            seen.push(crowd.threads.get());
+        }
+        assert_eq!(seen, [12, 9, 7, 6, 5, 4, 3, 2, 1]);
+        (0..8).for_each(|_| wait(ms(4)));
+        assert_eq!(
+            (crowd.threads.get(), crowd.back_off.get()),
+            (1, BACK_OFF[1]),
+            "the more often, the longer"
+        );
+        let mut back = vec![];
+        while crowd.threads.get() < 16 {
+            crowd.more_at.set(crowd.crowded.get());
+            back.push(crowd.threads());
+        }
+        assert_eq!(back, [2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16]);
+        crowd.fewer(crowd.crowded.get() + ms(10_000));
+        assert_eq!(
+            (crowd.threads.get(), crowd.back_off.get()),
+            (12, BACK_OFF[0]),
+            "a first stall after long"
+        );
+    }
+
+    thread_local! {
+        static TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    #[test]
+    fn who_shares_a_core_takes_fewer_threads_until_it_is_alone() {
+        let ms = Duration::from_millis;
+        let crowd = Crowd::new(2, || Some(TIME.get()));
+        let now = Cell::new(Instant::now());
+        // Ops of a millisecond each, of which this thread gets so much; then it sleeps.
+        let op = |ran: u64, slept: Duration| {
+            crowd.check(now.get());
+            now.set(now.get() + ms(1) + slept);
+            TIME.set(TIME.get() + Duration::from_micros(ran));
+            crowd.waited(ms(1), ms(1), slept);
+        };
+        crowd.begin(now.get());
+        (0..10).for_each(|_| op(950, Duration::ZERO));
+        (0..10).for_each(|_| op(950, ms(1)));
+        assert_eq!(crowd.threads.get(), 2, "alone, and what it sleeps nobody takes");
+        (0..6).for_each(|_| op(600, Duration::ZERO));
+        assert_eq!(crowd.threads.get(), 1);
+        // Time that others still take, then time that they do not.
+        let look = |ran| {
+            crowd.wanted.set(ms(10));
+            crowd.ran.set(ran);
+            crowd.more_at.set(Instant::now());
+            crowd.begin(Instant::now());
+            crowd.threads()
+        };
+        let back_off = crowd.back_off.get();
+        assert_eq!((look(ms(6)), crowd.back_off.get()), (1, 2 * back_off));
+        assert_eq!(look(ms(10)), 2);
     }
 }

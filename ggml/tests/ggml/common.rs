@@ -8,7 +8,7 @@ use std::f64::consts::SQRT_2;
 use std::sync::Arc;
 
 use ggml::attention::{index_mask, mask_shape};
-use ggml::backend::{Backend, Device};
+use ggml::backend::Device;
 use ggml::graph::{Builder, Executor, InputId, Outcome};
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{dtype, DType, Error, Result};
@@ -19,13 +19,14 @@ pub fn cpu() -> Device {
     Device::find("cpu").unwrap()
 }
 
+/// Whose threads divide the smallest op.
 pub fn executor(n_threads: usize) -> Executor {
-    Executor::new(Backend::new(cpu(), n_threads).unwrap()).unwrap()
+    Executor::dividing_from(0, cpu(), n_threads).unwrap()
 }
 
-/// Whose rows are computed by ops of our own in a pool of threads.
-pub fn pooled(n_threads: usize) -> Executor {
-    Executor::with_thread_pool(cpu(), n_threads).unwrap()
+/// Whose ops are ggml's.
+pub fn portable() -> Executor {
+    Executor::portable(cpu()).unwrap()
 }
 
 /// SplitMix64.

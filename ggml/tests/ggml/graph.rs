@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::common::*;
-use ggml::backend::Backend;
 use ggml::graph::{Executor, InputId, Outcome, OutputId};
 use ggml::tensor::{Mapped, Store, TensorDef};
 use ggml::{DType, Error, Result};
@@ -276,7 +275,7 @@ fn graphs_keep_their_stores_and_executors_their_devices() {
     let file = mapped(1024);
     let def = TensorDef::new("w", DType::F32, &[16]).unwrap();
     let store = Store::from_mapped(cpu(), vec![(def, Mapped { file: file.clone(), offset: 32 })]).unwrap();
-    let mut exec = Executor::new(Backend::new(cpu(), 2).unwrap()).unwrap();
+    let mut exec = Executor::new(cpu(), 2).unwrap();
     let out = exec.build::<_, Error>(4, |b| Ok(b.output(b.scale(b.stored(&one(&store, 0))?, 1.0)?))).unwrap();
     drop(store);
     drop(file);

@@ -1,6 +1,6 @@
 //! Cross entropy against its definition in f64.
 
-use crate::common::{assert_within, executor, pooled, rounding, UNIT};
+use crate::common::{assert_within, executor, portable, rounding, UNIT};
 use ggml::graph::{Executor, InputId, OutputId};
 use ggml::{DType, Error};
 
@@ -101,7 +101,7 @@ fn threads_change_no_bit() {
     let (n_vocab, t) = (5000, 9);
     let (x, targets, weights) = (logits(n_vocab * t, 9.0), [3; 9], [0.1; 9]);
     let one = run(&mut executor(1), n_vocab, t, &x, &targets, &weights);
-    for mut exec in [executor(4), pooled(3)] {
+    for mut exec in [executor(4), portable()] {
         let other = run(&mut exec, n_vocab, t, &x, &targets, &weights);
         assert!(one.0 == other.0 && one.1 == other.1);
     }

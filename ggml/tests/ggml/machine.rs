@@ -1,20 +1,26 @@
-//! The memory that limits leave, from recorded file trees.
+//! The memory that limits leave and the processors there are, from recorded file trees.
 
 use std::path::Path;
 
-use ggml::machine::{memory_available, memory_left};
+use ggml::machine::{default_threads, memory_available, memory_left, processors_allowed, threads_in};
+use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
 
-/// Memory left under these files.
-fn left(files: &[(&str, &str)]) -> Option<u64> {
+/// A file tree.
+fn tree(files: &[(&str, &str)]) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for (path, text) in files {
         let path = root.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
-    memory_left(root.path())
+    root
+}
+
+/// Memory left under these files.
+fn left(files: &[(&str, &str)]) -> Option<u64> {
+    memory_left(tree(files).path())
 }
 
 const V2_MOUNT: &str = "24 1 0:22 / /proc rw - proc proc rw\n\
@@ -106,4 +112,63 @@ fn without_limits_the_machine_counts() {
     );
     let here = memory_available().unwrap();
     assert!(here > 0 && memory_left(Path::new("/")).is_none_or(|limit| here <= limit + MIB * 64));
+}
+
+const V1_MOUNTS: &str = "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+    32 23 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n";
+
+#[test]
+fn quotas_of_processor_time() {
+    let own = ("proc/self/cgroup", "0::/jobs.slice/run.scope\n");
+    let mount = ("proc/self/mountinfo", V2_MOUNT);
+    let [above, here] = ["sys/fs/cgroup/jobs.slice/cpu.max", "sys/fs/cgroup/jobs.slice/run.scope/cpu.max"];
+    let quota = |slice: &str, scope: &str| {
+        let root = tree(&[own, mount, (above, slice), (here, scope)]);
+        processors_allowed(root.path())
+    };
+    assert_eq!(quota("max 100000\n", "max 100000\n"), None);
+    assert_eq!(quota("150000 100000\n", "max 100000\n"), Some(1.5));
+    assert_eq!(quota("400000 100000\n", "50000 20000\n"), Some(2.5));
+    for strange in ["", "100000", "0 100000", "-1 100000", "100000 0", "nan 100000", "x y"] {
+        assert_eq!(quota("max 100000\n", strange), None, "{strange:?}");
+    }
+    let own = ("proc/self/cgroup", "5:cpu,cpuacct:/box\n7:memory:/box\n");
+    let [quota, period] =
+        ["sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "sys/fs/cgroup/cpu/box/cpu.cfs_period_us"];
+    for (us, expected) in [("-1\n", None), ("300000\n", Some(3.0))] {
+        let root = tree(&[own, ("proc/self/mountinfo", V1_MOUNTS), (quota, us), (period, "100000\n")]);
+        assert_eq!(processors_allowed(root.path()), expected);
+    }
+}
+
+#[test]
+fn as_many_threads_as_cores_and_quotas_allow() {
+    let threads = |allowed: &str, quota: &str| {
+        let sibling = |cpu: usize| format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        // Four cores of two hyper-threads each.
+        let paths: Vec<String> = (0..8).map(sibling).collect();
+        let lists: Vec<String> = (0..8).map(|cpu| format!("{},{}\n", cpu % 4, cpu % 4 + 4)).collect();
+        let status = format!("Name:\tropewalk\nCpus_allowed_list:\t{allowed}\n");
+        let mut files = vec![
+            ("proc/self/status", status.as_str()),
+            ("proc/self/cgroup", "0::/\n"),
+            ("proc/self/mountinfo", V2_MOUNT),
+            ("sys/fs/cgroup/cpu.max", quota),
+        ];
+        files.extend(paths.iter().zip(&lists).map(|(p, l)| (p.as_str(), l.as_str())));
+        threads_in(tree(&files).path())
+    };
+    assert_eq!(threads("0-7", "max 100000"), 4, "a thread for each core");
+    assert_eq!(threads("1,5", "max 100000"), 1, "both of one core");
+    assert_eq!(threads("2-3,6", "max 100000"), 2);
+    assert_eq!(threads("0-7", "100000 100000"), 1, "a container with a quota of one processor");
+    assert_eq!(threads("0-7", "250000 100000"), 2);
+    assert_eq!(threads("0-7", "50000 100000"), 1);
+    assert_eq!(threads("0-7", "1600000 100000"), 4);
+    // What cannot be read limits nothing, and there is always one.
+    for strange in ["", "x", "3-", "9-8", "0-99999999999999"] {
+        assert!(threads(strange, "max 100000") >= 1, "{strange:?}");
+    }
+    let here = std::thread::available_parallelism().map_or(1, |n| n.get());
+    assert!((1..=here).contains(&default_threads()));
 }

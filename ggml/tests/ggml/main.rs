@@ -25,6 +25,10 @@ mod ops_back;
 mod ops_refuse;
 mod ops_rope;
 mod ops_tiles;
+mod pool;
+#[path = "../../../tests/common/process.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod process;
 mod recurrent;
 mod short_floats;
 mod soft_max;

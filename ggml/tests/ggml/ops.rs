@@ -100,7 +100,7 @@ fn mul_mat_with_grouped_heads_and_strided_views() {
 #[test]
 fn norms_sums_and_gates() {
     let mut rng = Rng(3);
-    for mut exec in [executor(1), executor(3), pooled(1), pooled(3)] {
+    for mut exec in [executor(1), executor(3), portable()] {
         for _ in 0..10 {
             let (n, t) = (rng.int(1, 70), rng.int(1, 9));
             let (x, y, w) = (rng.values(2 * n * t), rng.values(n * t), rng.values(n));
@@ -153,7 +153,7 @@ fn sums_and_products_in_a_pool() {
     let weights = [[n, heads, t], [n, heads, 1], [n, 1, t], [n, 1, 1], [1, heads, t]];
     for shape in weights {
         let w = rng.values(shape.iter().product());
-        let results = [executor(1), pooled(1), pooled(3)].map(|mut exec| {
+        let results = [portable(), executor(1), executor(3)].map(|mut exec| {
             eval(&mut exec, |b, feed| {
                 // Rows with gaps, seen through a permutation of the outer dimensions.
                 let x = feed.f32(b, &[n + 5, t, heads], &x)?;
@@ -187,7 +187,7 @@ fn repeated_operands_in_a_pool() {
     let x = rng.values(shape.iter().product());
     for small in times {
         let w = rng.values(small.iter().product());
-        let [theirs, ours] = [executor(1), pooled(3)].map(|mut exec| {
+        let [theirs, ours] = [portable(), executor(3)].map(|mut exec| {
             eval(&mut exec, |b, feed| b.add(feed.f32(b, &shape, &x)?, feed.f32(b, &small, &w)?)).unwrap()
         });
         assert_eq!(ours, theirs, "{small:?}");

@@ -321,5 +321,5 @@ fn names_of_devices() {
         let Err(Error::Argument(what)) = Device::find(name) else { panic!("{name:?} found") };
         assert!(what.contains("auto") && what.contains("cpu") && !what.contains('\n'), "{what}");
     }
-    assert!(ggml::backend::Backend::new(cpu(), 100_000).is_err());
+    assert!(Executor::new(cpu(), 100_000).is_err());
 }

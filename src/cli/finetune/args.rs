@@ -161,7 +161,7 @@ struct RunArgs {
     /// Device to compute on: auto, cpu, cuda:0
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
-    /// Threads; 0 is one for each physical core
+    /// Threads; 0 is one for each core this process may use
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// Tokens computed at once
@@ -252,7 +252,11 @@ impl Args {
                 seed: self.adapter.seed,
             },
             n_block: self.run.block,
-            n_threads: if self.run.threads == 0 { ggml::backend::physical_cores() } else { self.run.threads },
+            n_threads: if self.run.threads == 0 {
+                ggml::backend::default_threads()
+            } else {
+                self.run.threads
+            },
             checkpointing: match self.run.keep.as_str() {
                 "inputs" => Some(Checkpointing::Inputs),
                 "attention" => Some(Checkpointing::Attention),

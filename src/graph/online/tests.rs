@@ -2,7 +2,7 @@
 
 mod single;
 
-use ggml::backend::{Backend, Device};
+use ggml::backend::Device;
 use ggml::graph::{Executor, OutputId};
 use ggml::tensor::{Store, StoreTensor, TensorDef};
 
@@ -119,7 +119,7 @@ struct Run {
 
 impl Run {
     fn new() -> Run {
-        let exec = Executor::new(Backend::new(Device::find("cpu").unwrap(), 1).unwrap()).unwrap();
+        let exec = Executor::new(Device::find("cpu").unwrap(), 1).unwrap();
         Run { exec, floats: Vec::new(), halves: Vec::new(), tables: Vec::new() }
     }
 

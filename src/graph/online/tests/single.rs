@@ -14,7 +14,7 @@ fn seen(case: Case, query: usize, head: usize, hidden: &Hidden) -> Vec<Option<f6
 
 /// The values of all heads, where the first branch is cut in two at each of the columns given.
 fn run(case: Case, query: usize, hidden: &Hidden, cuts: &[usize]) -> Vec<f32> {
-    let mut exec = Executor::new(Backend::new(Device::find("cpu").unwrap(), 1).unwrap()).unwrap();
+    let mut exec = Executor::new(Device::find("cpu").unwrap(), 1).unwrap();
     let (mut floats, mut halves) = (Vec::new(), Vec::new());
     let n_parts = case.n_parts + cuts.len();
     let (out, mask_id) = exec

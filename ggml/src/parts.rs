@@ -1,0 +1,205 @@
+//! Products by ggml's kernels, divided among the threads of a pool: each thread computes a part of the result by a graph
+//! of one node, on a backend of one thread.
+//!
+//! ggml divides a node itself, among threads that spin until all have arrived. Here a product is a node of ours, and
+//! whoever takes a part of it calls ggml.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::ops::Range;
+
+use crate::backend::{Backend, Device};
+use crate::graph::Builder;
+use crate::tensor::{Arena, Tensor};
+use crate::{sys, DType, Result};
+
+/// Rows of a weight that stay together: ggml's kernels take 16 at once, and others where what is left is odd.
+const ROWS: usize = 32;
+/// Tokens that stay together, for the same reason.
+const TOKENS: usize = 16;
+/// Tokens for each thread from which on threads divide tokens: each rounds all activations of its part.
+const MANY_TOKENS: usize = 8;
+
+/// What is divided of a result `[m, n, heads]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Rows,
+    Tokens,
+    /// In groups of so many that share a matrix.
+    Heads(usize),
+    Nothing,
+}
+
+/// How `n_parts` threads divide a product of `m` rows of each of `of` matrices with `n` tokens of each of `heads`. A part has
+/// the bits that it has in the whole.
+fn cut([m, n, heads]: [usize; 3], of: usize, n_parts: usize) -> Cut {
+    match () {
+        () if n_parts == 1 => Cut::Nothing,
+        () if heads > 1 => Cut::Heads(heads / of),
+        () if n > 1 && n.is_multiple_of(2) && n >= (MANY_TOKENS * n_parts).max(TOKENS) => Cut::Tokens,
+        () if n == 1 || m.is_multiple_of(ROWS) => Cut::Rows,
+        () => Cut::Nothing,
+    }
+}
+
+/// The numbers below `n` that part `i` of `n_parts` gets, in whole units but for the last.
+fn range(n: usize, unit: usize, i: usize, n_parts: usize) -> Range<usize> {
+    let n_units = (n / unit).max(1);
+    let units = kernels::share(n_units, i, n_parts);
+    match units.end == n_units {
+        _ if units.is_empty() => 0..0,
+        true => units.start * unit..n,
+        false => units.start * unit..units.end * unit,
+    }
+}
+
+/// A product as ggml knows it.
+#[derive(Debug, Clone, Copy)]
+struct Product {
+    op: sys::ggml_op,
+    device: Device,
+}
+
+impl<'c> Builder<'c> {
+    /// F32 of this shape by `op`, `GGML_OP_MUL_MAT` or `GGML_OP_MUL_MAT_ID`, of arguments that were checked; `None` where ggml
+    /// may as well compute it by itself.
+    pub(crate) fn in_parts(
+        &self,
+        op: sys::ggml_op,
+        ne: [usize; 4],
+        args: &[Tensor<'c>],
+    ) -> Result<Option<Tensor<'c>>> {
+        let bytes = |t: &Tensor<'_>| t.ne().iter().zip(t.nb()).map(|(&n, nb)| n.saturating_mul(nb)).max();
+        if !self.own || args.iter().filter_map(bytes).all(|n| n < self.divide_from) || ne[3] != 1 {
+            return Ok(None);
+        }
+        self.custom(DType::F32, ne, args, run_part, Product { op, device: self.device }).map(Some)
+    }
+}
+
+/// What a thread computes parts with.
+struct Lane {
+    backend: Backend,
+    graph: *mut sys::ggml_cgraph,
+    /// The node, and its sources.
+    headers: Box<[sys::ggml_tensor; 4]>,
+    _arena: Arena,
+}
+
+impl Lane {
+    fn new(device: Device) -> Result<Lane> {
+        let backend = Backend::new(device)?;
+        // SAFETY: a pure function of the size.
+        let arena = Arena::new(1, unsafe { sys::ggml_graph_overhead_custom(1, false) } + 4096)?;
+        // SAFETY: plain numbers and pointers, for which zeros are values.
+        let mut headers: Box<[sys::ggml_tensor; 4]> = Box::new(unsafe { std::mem::zeroed() });
+        // SAFETY: the arena has room for a graph of one node, which stays where it is, in its box.
+        let graph = unsafe {
+            let graph = sys::ggml_new_graph_custom(arena.as_ptr(), 1, false);
+            sys::ggml_graph_add_node(graph, &mut headers[0]);
+            graph
+        };
+        Ok(Lane { backend, graph, headers, _arena: arena })
+    }
+}
+
+thread_local! {
+    static LANE: RefCell<Option<Lane>> = const { RefCell::new(None) };
+}
+
+/// Takes a range of one dimension of a tensor.
+fn narrow(t: &mut sys::ggml_tensor, dim: usize, range: &Range<usize>) {
+    // Dimension 0 is of the result alone, whose elements are no blocks.
+    let offset = range.start * t.nb[dim];
+    t.ne[dim] = range.len() as i64;
+    t.data = t.data.cast::<u8>().wrapping_add(offset).cast();
+}
+
+unsafe extern "C" fn run_part(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: ggml passes the node made in `in_parts`, whose sources are computed, and the product boxed there.
+    let (dst, product) = unsafe { (&*dst, *(data as *const Product)) };
+    // SAFETY: both products have these two sources.
+    let (w, x) = unsafe { (&*dst.src[0], &*dst.src[1]) };
+    let of_experts = product.op == sys::GGML_OP_MUL_MAT_ID;
+    let shape = [dst.ne[0], dst.ne[1], dst.ne[2]].map(|n| n as usize);
+    let (i, n_parts) = (ith as usize, nth as usize);
+    let cut = match cut(shape, w.ne[2] as usize, n_parts) {
+        // The dimensions are rows of a weight, places and tokens, and a row's products do not depend on the others.
+        _ if of_experts && n_parts > 1 => Cut::Rows,
+        cut => cut,
+    };
+    let mine = match cut {
+        Cut::Rows => range(shape[0], ROWS, i, n_parts),
+        Cut::Tokens => range(shape[1], TOKENS, i, n_parts),
+        Cut::Heads(shared) => range(shape[2], shared, i, n_parts),
+        Cut::Nothing => 0..usize::from(i == 0),
+    };
+    if mine.is_empty() {
+        return;
+    }
+    LANE.with_borrow_mut(|lane| {
+        let lane = lane.get_or_insert_with(|| Lane::new(product.device).expect("a backend of one thread"));
+        let [node, ..] = &mut *lane.headers;
+        *node = *dst;
+        (node.op, node.op_params) = (product.op, Default::default());
+        node.flags |= sys::GGML_TENSOR_FLAG_COMPUTE as i32;
+        for (k, &source) in dst.src.iter().take(3).enumerate().filter(|(_, s)| !s.is_null()) {
+            // SAFETY: a source of the node.
+            lane.headers[k + 1] = unsafe { *source };
+            lane.headers[0].src[k] = &mut lane.headers[k + 1];
+        }
+        let [node, w_part, x_part, _] = &mut *lane.headers;
+        match cut {
+            Cut::Rows => {
+                narrow(node, 0, &mine);
+                narrow(w_part, 1, &mine);
+            }
+            Cut::Tokens => {
+                narrow(node, 1, &mine);
+                narrow(x_part, 1, &mine);
+            }
+            Cut::Heads(shared) => {
+                narrow(node, 2, &mine);
+                narrow(x_part, 2, &mine);
+                narrow(w_part, 2, &(mine.start / shared..mine.end / shared));
+            }
+            Cut::Nothing => {}
+        }
+        debug_assert_eq!(x.ne[0], w.ne[0]);
+        // SAFETY: headers of parts of tensors that are there; parts of one node write disjoint elements of its result.
+        let status = unsafe { sys::ggml_backend_graph_compute(lane.backend.as_ptr(), lane.graph) };
+        assert_eq!(status, sys::GGML_STATUS_SUCCESS, "a product of ggml's");
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_whole_units_and_together_all() {
+        for (n, unit) in [(1, 32), (31, 32), (32, 32), (95, 32), (576, 32), (50_257, 32), (17, 16), (12, 4)] {
+            for n_parts in 1..20 {
+                let mut next = 0;
+                for range in (0..n_parts).map(|i| range(n, unit, i, n_parts)).filter(|r| !r.is_empty()) {
+                    assert_eq!(range.start, next, "{n} in {n_parts}");
+                    assert!(range.start % unit == 0 && (range.end % unit == 0 || range.end == n));
+                    assert!(range.len() >= unit.min(n));
+                    next = range.end;
+                }
+                assert_eq!(next, n);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_divided() {
+        assert_eq!(cut([576, 1, 1], 1, 1), Cut::Nothing);
+        assert_eq!(cut([50_257, 1, 1], 1, 4), Cut::Rows);
+        assert_eq!(cut([576, 7, 1], 1, 4), Cut::Rows);
+        assert_eq!(cut([576, 512, 1], 1, 4), Cut::Tokens);
+        assert_eq!(cut([576, 511, 1], 1, 4), Cut::Rows);
+        assert_eq!(cut([50_257, 7, 1], 1, 4), Cut::Nothing);
+        assert_eq!(cut([64, 100, 9], 3, 4), Cut::Heads(3));
+    }
+}
