@@ -1,5 +1,5 @@
-//! Gated delta-nets for training, ops of our own for the CPU: the convolution over the last tokens with SiLU behind
-//! it, and the gated delta rule, forward and backward, over the tokens of one sequence.
+//! Gated delta-nets in ops of our own for the CPU: the convolution over the last tokens with SiLU behind it, and the
+//! gated delta rule, forward over as many tokens of each of some sequences, and backward over those of one.
 //!
 //! A sequence may come in parts: the rows that the convolution read last, and the states behind the last token, go
 //! from one to the next, and their gradients back. Within it a document sees nothing of the one before. Work is
@@ -23,29 +23,30 @@ const CHANNELS: usize = 256;
 /// Operands of [`Builder::conv_silu`].
 #[derive(Debug, Clone, Copy)]
 pub struct ConvSilu<'c> {
-    /// Rows before the first token, F32 `[channels, n_conv - 1]`.
+    /// Rows before the first token, F32 `[channels, n_conv - 1, s]`.
     pub before: Tensor<'c>,
-    /// A row for each token, F32 `[channels, n]`.
+    /// A row for each token, F32 `[channels, n, s]`.
     pub x: Tensor<'c>,
     /// F32 `[n_conv, channels]`, the weight of the token itself last.
     pub weights: Tensor<'c>,
-    /// For each token, how many of its document come before it, I32 `[n]`.
-    pub past: Tensor<'c>,
+    /// For each token, how many of its document come before it, I32 `[n]`; `None` where all are of one document.
+    pub past: Option<Tensor<'c>>,
 }
 
 /// Operands of [`Builder::delta_rule`].
 #[derive(Debug, Clone, Copy)]
 pub struct DeltaRule<'c> {
     /// Heads of queries and of keys, which are made as long as 1, then of values: F32
-    /// `[d * (2 n_head_k + n_head_v), n]`.
+    /// `[d * (2 n_head_k + n_head_v), n, s]`.
     pub qkv: Tensor<'c>,
-    /// Logarithm of what is left of the state, F32 `[n_head_v, n]`.
+    /// Logarithm of what is left of the state, F32 `[n_head_v, n, s]`.
     pub g: Tensor<'c>,
-    /// How much of the difference is learned, F32 `[n_head_v, n]`.
+    /// How much of the difference is learned, F32 `[n_head_v, n, s]`.
     pub beta: Tensor<'c>,
-    /// For each token, how many of its document come before it, I32 `[n]`; the state begins at 0 where none do.
-    pub past: Tensor<'c>,
-    /// The states before the first token, F32 `[d, d, n_head_v]`.
+    /// For each token, how many of its document come before it, I32 `[n]`; the state begins at 0 where none do. `None`
+    /// where all are of one document, and so are those before the first.
+    pub past: Option<Tensor<'c>>,
+    /// The states before the first token, F32 `[d, d, n_head_v, s]`.
     pub state: Tensor<'c>,
     /// Heads of queries, and of keys.
     pub n_head_k: usize,
@@ -77,79 +78,85 @@ struct Rule {
 }
 
 /// F32 rows at a distance of whole floats.
-fn rows(t: Tensor<'_>, ne: [usize; 2]) -> bool {
-    f32_rows(t) && t.ne() == [ne[0], ne[1], 1, 1] && t.nb()[1].is_multiple_of(4)
+fn rows(t: Tensor<'_>, ne: [usize; 3]) -> bool {
+    f32_rows(t) && t.ne() == [ne[0], ne[1], ne[2], 1] && t.nb()[1..3].iter().all(|nb| nb.is_multiple_of(4))
 }
 
 fn plain(t: Tensor<'_>, dtype: DType, ne: [usize; 4]) -> bool {
     t.dtype() == dtype && t.ne() == ne && contiguous(t)
 }
 
-/// Channels, weights of each, and tokens.
-fn conv_shape(op: &'static str, a: ConvSilu<'_>) -> Result<[usize; 3]> {
-    let ConvSilu { before, x, weights, past } = a;
-    let ([channels, n, ..], n_conv) = (x.ne(), weights.ne()[0]);
-    let ok = n_conv > 1
-        && rows(before, [channels, n_conv - 1])
-        && rows(x, [channels, n])
-        && plain(weights, DType::F32, [n_conv, channels, 1, 1])
-        && plain(past, DType::I32, [n, 1, 1, 1]);
-    let expected =
-        "f32 rows before [channels,n_conv-1] and x [channels,n], weights [n_conv,channels], i32 [n]";
-    check(ok, op, expected, &[before, x, weights, past])?;
-    Ok([channels, n_conv, n])
+impl<'c> ConvSilu<'c> {
+    fn args(&self) -> Vec<Tensor<'c>> {
+        [self.before, self.x, self.weights].into_iter().chain(self.past).collect()
+    }
+
+    /// Channels, weights of each, tokens and sequences.
+    fn check(&self, op: &'static str) -> Result<[usize; 4]> {
+        let ([channels, n, s, _], n_conv) = (self.x.ne(), self.weights.ne()[0]);
+        let ok = n_conv > 1
+            && rows(self.before, [channels, n_conv - 1, s])
+            && rows(self.x, [channels, n, s])
+            && plain(self.weights, DType::F32, [n_conv, channels, 1, 1])
+            && self.past.is_none_or(|past| plain(past, DType::I32, [n, 1, 1, 1]));
+        let expected =
+            "f32 rows before [channels,n_conv-1,s] and x [channels,n,s], weights [n_conv,channels], i32 [n]";
+        check(ok, op, expected, &self.args())?;
+        Ok([channels, n_conv, n, s])
+    }
 }
 
 impl<'c> DeltaRule<'c> {
-    fn args(&self) -> [Tensor<'c>; 5] {
-        [self.qkv, self.g, self.beta, self.past, self.state]
+    fn args(&self) -> Vec<Tensor<'c>> {
+        [self.qkv, self.g, self.beta, self.state].into_iter().chain(self.past).collect()
     }
 
-    /// The numbers of its node, and its tokens.
-    fn check(&self, op: &'static str) -> Result<(Rule, usize)> {
+    /// The numbers of its node, its tokens and its sequences.
+    fn check(&self, op: &'static str) -> Result<(Rule, usize, usize)> {
         let DeltaRule { qkv, g, beta, past, state, n_head_k, eps } = *self;
-        let ([d, _, n_head_v, _], [width, n, ..]) = (state.ne(), qkv.ne());
+        let ([d, _, n_head_v, s], [width, n, ..]) = (state.ne(), qkv.ne());
         let n_heads = n_head_k.saturating_mul(2).saturating_add(n_head_v);
         let ok = n_head_k > 0
             && n_head_v.is_multiple_of(n_head_k)
             && d.checked_mul(n_heads) == Some(width)
-            && rows(qkv, [width, n])
-            && [g, beta].iter().all(|&t| plain(t, DType::F32, [n_head_v, n, 1, 1]))
-            && plain(past, DType::I32, [n, 1, 1, 1])
-            && plain(state, DType::F32, [d, d, n_head_v, 1])
+            && rows(qkv, [width, n, s])
+            && [g, beta].iter().all(|&t| plain(t, DType::F32, [n_head_v, n, s, 1]))
+            && past.is_none_or(|past| plain(past, DType::I32, [n, 1, 1, 1]))
+            && plain(state, DType::F32, [d, d, n_head_v, s])
             && eps >= 0.0;
-        let expected = "f32 rows [d*(2Hk+H),n], g, beta [H,n], i32 [n], state [d,d,H], Hk a divisor of H";
+        let expected =
+            "f32 rows [d*(2Hk+H),n,s], g, beta [H,n,s], i32 [n], state [d,d,H,s], Hk a divisor of H";
         check(ok, op, expected, &self.args())?;
-        Ok((Rule { d, n_head_k, n_head_v, eps, units: Units::default() }, n))
+        Ok((Rule { d, n_head_k, n_head_v, eps, units: Units::default() }, n, s))
     }
 }
 
 impl<'c> Builder<'c> {
     /// Each channel convolved over the token and those before it in its document, `sum over i of w[i,c] x[t+i,c]` of
-    /// the rows before and of the tokens, and SiLU of that: F32 `[channels, n]`. For the CPU; elsewhere the graph is
+    /// the rows before and of the tokens, and SiLU of that: F32 `[channels, n, s]`. For the CPU; elsewhere the graph is
     /// refused.
     pub fn conv_silu(&self, a: ConvSilu<'c>) -> Result<Tensor<'c>> {
-        let (op, ConvSilu { before, x, weights, past }) = ("conv_silu", a);
-        let [channels, _, n] = conv_shape(op, a)?;
-        possible(op, DType::F32, [channels, n, 1, 1])?;
-        self.custom(DType::F32, [channels, n, 1, 1], &[before, x, weights, past], run_conv, Units::default())
+        let op = "conv_silu";
+        let [channels, _, n, s] = a.check(op)?;
+        possible(op, DType::F32, [channels, n, s, 1])?;
+        self.custom(DType::F32, [channels, n, s, 1], &a.args(), run_conv, Units::default())
     }
 
     /// The gradients of `before` and `x` from that of [`Builder::conv_silu`]'s result, and from what those behind the
-    /// last token find for the last `n_conv - 1` rows, F32 `[channels, n_conv - 1]`.
+    /// last token find for the last `n_conv - 1` rows, F32 `[channels, n_conv - 1]`; of one sequence.
     pub fn conv_silu_back(
         &self,
         a: ConvSilu<'c>,
         d_out: Tensor<'c>,
         d_after: Tensor<'c>,
     ) -> Result<[Tensor<'c>; 2]> {
-        let (op, ConvSilu { before, x, weights, past }) = ("conv_silu_back", a);
-        let [channels, n_conv, n] = conv_shape(op, a)?;
-        let ok = rows(d_out, [channels, n]) && rows(d_after, [channels, n_conv - 1]);
+        let op = "conv_silu_back";
+        let [channels, n_conv, n, s] = a.check(op)?;
+        let ok = s == 1 && rows(d_out, [channels, n, 1]) && rows(d_after, [channels, n_conv - 1, 1]);
         check(ok, op, "f32 rows of the result's shape and [channels,n_conv-1]", &[d_out, d_after])?;
         let ne = [channels, (n_conv - 1).saturating_add(n), 1, 1];
         possible(op, DType::F32, ne)?;
-        let args = [before, x, weights, past, d_out, d_after];
+        let args: Vec<Tensor<'c>> = [d_out, d_after].into_iter().chain(a.args()).collect();
         let all = self.custom(DType::F32, ne, &args, run_conv_back, Units::default())?;
         let part = |first: usize, n: usize| {
             let row = 4 * channels;
@@ -158,20 +165,20 @@ impl<'c> Builder<'c> {
         Ok([part(0, n_conv - 1)?, part(n_conv - 1, n)?])
     }
 
-    /// The gated delta rule, token by token, as [`Builder::gated_delta_net`] of one sequence; queries and keys are
-    /// divided by their length. Returns the outputs, F32 `[d, n_head_v, n]`, and the states behind the last token,
-    /// `[d * d * n_head_v]`. For the CPU; elsewhere the graph is refused.
+    /// The gated delta rule, token by token, as [`Builder::gated_delta_net`]; queries and keys are divided by their
+    /// length. Returns the outputs, F32 `[d, n_head_v, n, s]`, and the states behind the last token,
+    /// `[d * d * n_head_v, s]`. For the CPU; elsewhere the graph is refused.
     pub fn delta_rule(&self, rule: DeltaRule<'c>) -> Result<[Tensor<'c>; 2]> {
         let op = "delta_rule";
-        let (how, n) = rule.check(op)?;
+        let (how, n, s) = rule.check(op)?;
         let (d, n_head) = (how.d, how.n_head_v);
         let width = d.saturating_mul(n_head);
-        let ne = [width, n.saturating_add(d), 1, 1];
+        let ne = [width, n.saturating_add(d).saturating_mul(s), 1, 1];
         possible(op, DType::F32, ne)?;
         let all = self.custom(DType::F32, ne, &rule.args(), run_rule, how)?;
         let row = 4 * width;
-        let out = self.view(all, [d, n_head, n, 1], [4 * d, row, row * n], 0)?;
-        let state = self.view(all, [width * d, 1, 1, 1], [row * d; 3], row * n)?;
+        let out = self.view(all, [d, n_head, n, s], [4 * d, row, row * n], 0)?;
+        let state = self.view(all, [width * d, s, 1, 1], [row * d, row * d * s, row * d * s], row * n * s)?;
         Ok([out, state])
     }
 
@@ -185,16 +192,17 @@ impl<'c> Builder<'c> {
         d_state: Tensor<'c>,
     ) -> Result<DeltaGrads<'c>> {
         let op = "delta_rule_back";
-        let (how, n) = rule.check(op)?;
+        let (how, n, s) = rule.check(op)?;
         let (d, n_head, [width, ..]) = (how.d, how.n_head_v, rule.qkv.ne());
         let of_state = d.saturating_mul(d).saturating_mul(n_head);
-        let ok =
-            plain(d_out, DType::F32, [d, n_head, n, 1]) && plain(d_state, DType::F32, [of_state, 1, 1, 1]);
+        let ok = s == 1
+            && plain(d_out, DType::F32, [d, n_head, n, 1])
+            && plain(d_state, DType::F32, [of_state, 1, 1, 1]);
         check(ok, op, "contiguous f32 [d,H,n] and [d*d*H]", &[d_out, d_state])?;
         let rows = width.saturating_add(2 * n_head).saturating_mul(n);
         let ne = [rows.saturating_add(of_state), 1, 1, 1];
         possible(op, DType::F32, ne)?;
-        let args: Vec<Tensor<'c>> = rule.args().into_iter().chain([d_out, d_state]).collect();
+        let args: Vec<Tensor<'c>> = [d_out, d_state].into_iter().chain(rule.args()).collect();
         let all = self.custom(DType::F32, ne, &args, run_rule_back, how)?;
         let part = |first: usize, [n0, n1]: [usize; 2]| {
             self.view(all, [n0, n1, 1, 1], [4 * n0, 4 * n0 * n1, 4 * n0 * n1], 4 * first)
@@ -214,23 +222,31 @@ thread_local! {
     static BACKWARD: RefCell<backward::Scratch> = RefCell::default();
 }
 
-/// Columns of rows in heads.
+/// Columns of the rows of a sequence in heads.
 ///
 /// # Safety
-/// A computed source of a running node, F32 rows of whole heads of `d` at a distance of whole floats, that stays as it
-/// is for `'a`.
-unsafe fn cut(t: &sys::ggml_tensor, d: usize) -> Heads<'_> {
+/// A computed source of a running node, F32 rows of whole heads of `d` at a distance of whole floats, that has this
+/// sequence and stays as it is for `'a`.
+unsafe fn cut(t: &sys::ggml_tensor, d: usize, seq: usize) -> Heads<'_> {
     let [width, n] = [t.ne[0] as usize, t.ne[1] as usize];
     // SAFETY: the caller's promise.
-    unsafe { Heads::new(t.data as *const f32, [d, width / d, n], [d, t.nb[1] / 4]) }
+    unsafe {
+        let first = (t.data as *const f32).add(seq * (t.nb[2] / 4));
+        Heads::new(first, [d, width / d, n], [d, t.nb[1] / 4])
+    }
 }
 
 /// # Safety
-/// A computed source of a running node, contiguous, of numbers of type `T`, that stays as it is for `'a`.
-unsafe fn all<T>(t: &sys::ggml_tensor) -> &[T] {
-    let n = t.ne.iter().product::<i64>() as usize;
+/// Null, or a computed source of a running node, contiguous, of numbers of type `T`, that stays as it is for `'a`.
+unsafe fn all<'a, T>(t: *const sys::ggml_tensor) -> &'a [T] {
     // SAFETY: the caller's promise.
-    unsafe { std::slice::from_raw_parts(t.data as *const T, n) }
+    match unsafe { t.as_ref() } {
+        // SAFETY: as above.
+        Some(t) => unsafe {
+            std::slice::from_raw_parts(t.data as *const T, t.ne.iter().product::<i64>() as usize)
+        },
+        None => &[],
+    }
 }
 
 /// `ne` floats of a node's result from `first` on, as heads.
@@ -242,32 +258,41 @@ unsafe fn written(dst: &sys::ggml_tensor, first: usize, ne: [usize; 3]) -> Heads
     unsafe { HeadsMut::new((dst.data as *mut f32).add(first), ne, [ne[0], ne[0] * ne[1]]) }
 }
 
-/// The operands of a node of the convolution, and the channels of a unit of work: as many in each.
-///
-/// # Safety
-/// A running node made in `conv_silu` or `conv_silu_back`.
-unsafe fn conv_inputs(dst: &sys::ggml_tensor) -> (conv::Inputs<'_>, usize) {
-    let (mut w, mut rest) = (dst.ne[0] as usize, CHANNELS);
+/// The channels of a unit of work, as many in each.
+fn channels_at_once(channels: i64) -> usize {
+    let (mut w, mut rest) = (channels as usize, CHANNELS);
     while rest > 0 {
         (w, rest) = (rest, w % rest);
     }
+    w
+}
+
+/// The operands of a node of the convolution for a sequence, in units of `w` channels.
+///
+/// # Safety
+/// A running node made in `conv_silu` or `conv_silu_back`, whose operands are its sources from `first` on.
+unsafe fn conv_inputs(dst: &sys::ggml_tensor, first: usize, w: usize, seq: usize) -> conv::Inputs<'_> {
     // SAFETY: its sources are the tensors checked there, computed before; they are alive and stay as they are.
     unsafe {
-        let [before, x] = [0, 1].map(|i| cut(&*dst.src[i], w));
-        (conv::Inputs { before, x, weights: all(&*dst.src[2]), past: all(&*dst.src[3]) }, w)
+        let [before, x] = [0, 1].map(|i| cut(&*dst.src[first + i], w, seq));
+        conv::Inputs { before, x, weights: all(dst.src[first + 2]), past: all(dst.src[first + 3]) }
     }
 }
 
 unsafe extern "C" fn run_conv(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
     // SAFETY: ggml passes the node made in `conv_silu`, whose user data is the counter kept there.
     let (dst, units) = unsafe { (&*dst, &*(data as *const Units)) };
-    // SAFETY: that node.
-    let (inputs, w) = unsafe { conv_inputs(dst) };
-    let [_, n_units, n] = inputs.x.shape();
+    let w = channels_at_once(dst.ne[0]);
+    let [channels, n, s, _] = dst.ne.map(|n| n as usize);
+    let n_units = channels / w;
     CONV.with_borrow_mut(|scratch| {
-        units.work(n_units, nth, |unit| {
-            // SAFETY: dst is contiguous F32 [channels, n], and units of work write channels of their own.
-            unsafe { scratch.run(&inputs, unit, &mut written(dst, 0, [w, n_units, n])) };
+        units.work(n_units * s, nth, |unit| {
+            let (seq, unit) = (unit / n_units, unit % n_units);
+            // SAFETY: that node; dst is contiguous F32 [channels, n, s], and units of work write channels of their own.
+            unsafe {
+                let inputs = conv_inputs(dst, 0, w, seq);
+                scratch.run(&inputs, unit, &mut written(dst, channels * n * seq, [w, n_units, n]));
+            }
         });
     });
 }
@@ -275,11 +300,10 @@ unsafe extern "C" fn run_conv(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data
 unsafe extern "C" fn run_conv_back(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
     // SAFETY: ggml passes the node made in `conv_silu_back`, whose user data is the counter kept there.
     let (dst, units) = unsafe { (&*dst, &*(data as *const Units)) };
-    // SAFETY: that node; its last sources are F32 rows of as many channels, too.
-    let ((inputs, w), [d_out, d_after]) = unsafe {
-        let (inputs, w) = conv_inputs(dst);
-        ((inputs, w), [4, 5].map(|i| cut(&*dst.src[i], w)))
-    };
+    let w = channels_at_once(dst.ne[0]);
+    // SAFETY: that node; its first sources are F32 rows of as many channels, too.
+    let (inputs, [d_out, d_after]) =
+        unsafe { (conv_inputs(dst, 2, w, 0), [0, 1].map(|i| cut(&*dst.src[i], w, 0))) };
     let ([_, n_units, n], [.., n_before]) = (inputs.x.shape(), inputs.before.shape());
     CONV.with_borrow_mut(|scratch| {
         units.work(n_units, nth, |unit| {
@@ -292,16 +316,20 @@ unsafe extern "C" fn run_conv_back(dst: *mut sys::ggml_tensor, _: i32, nth: i32,
     });
 }
 
-/// The operands of a node of the rule.
+/// The operands of a node of the rule for a sequence.
 ///
 /// # Safety
-/// A running node made in `delta_rule` or `delta_rule_back`, with these numbers.
-unsafe fn rule_inputs<'a>(dst: &'a sys::ggml_tensor, rule: &Rule) -> Inputs<'a> {
+/// A running node made in `delta_rule` or `delta_rule_back`, with these numbers, whose operands are its sources from `first`
+/// on.
+unsafe fn rule_inputs<'a>(dst: &'a sys::ggml_tensor, first: usize, rule: &Rule, seq: usize) -> Inputs<'a> {
     let Rule { d, n_head_k, n_head_v, eps, .. } = *rule;
     // SAFETY: its sources are the tensors checked there, computed before; they are alive and stay as they are.
     unsafe {
-        let [g, beta, state] = [1, 2, 4].map(|i| all(&*dst.src[i]));
-        let (qkv, past) = (cut(&*dst.src[0], d), all(&*dst.src[3]));
+        let qkv = cut(&*dst.src[first], d, seq);
+        let [g, beta, state]: [&[f32]; 3] = [1, 2, 3].map(|i| all(dst.src[first + i]));
+        let (rates, of_state) = (qkv.shape()[2] * n_head_v, d * d * n_head_v);
+        let [g, beta] = [g, beta].map(|all| &all[rates * seq..][..rates]);
+        let (state, past) = (&state[of_state * seq..][..of_state], all(dst.src[first + 4]));
         Inputs { qkv, g, beta, past, state, n_head_k, n_head_v, eps }
     }
 }
@@ -309,17 +337,19 @@ unsafe fn rule_inputs<'a>(dst: &'a sys::ggml_tensor, rule: &Rule) -> Inputs<'a> 
 unsafe extern "C" fn run_rule(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
     // SAFETY: ggml passes the node made in `delta_rule`, whose user data is the numbers kept there.
     let (dst, rule) = unsafe { (&*dst, &*(data as *const Rule)) };
-    // SAFETY: that node.
-    let inputs = unsafe { rule_inputs(dst, rule) };
-    let (&Rule { d, n_head_v, .. }, n) = (rule, inputs.past.len());
+    // SAFETY: its first source is the heads.
+    let [_, n, s, _] = unsafe { (*dst.src[0]).ne }.map(|n| n as usize);
+    let &Rule { d, n_head_k, n_head_v, .. } = rule;
+    let width = d * n_head_v;
     FORWARD.with_borrow_mut(|scratch| {
-        rule.units.work(rule.n_head_k, nth, |head| {
-            // SAFETY: dst is contiguous F32 [d * n_head_v, n + d], of which the last d rows are the states; units of
-            // work write value heads of their own.
+        rule.units.work(n_head_k * s, nth, |unit| {
+            let (seq, head) = (unit / n_head_k, unit % n_head_k);
+            // SAFETY: that node; dst is contiguous F32 [d * n_head_v, (n + d) * s], of which the last d * s rows are the
+            // states; units of work write value heads of their own.
             unsafe {
-                let mut out = written(dst, 0, [d, n_head_v, n]);
-                let mut states = written(dst, d * n_head_v * n, [d * d, n_head_v, 1]);
-                scratch.run(&inputs, head, &mut out, &mut states);
+                let mut out = written(dst, width * n * seq, [d, n_head_v, n]);
+                let mut states = written(dst, width * (n * s + d * seq), [d * d, n_head_v, 1]);
+                scratch.run(&rule_inputs(dst, 0, rule, seq), head, &mut out, &mut states);
             }
         });
     });
@@ -329,12 +359,12 @@ unsafe extern "C" fn run_rule_back(dst: *mut sys::ggml_tensor, _: i32, nth: i32,
     // SAFETY: ggml passes the node made in `delta_rule_back`, whose user data is the numbers kept there.
     let (dst, rule) = unsafe { (&*dst, &*(data as *const Rule)) };
     let Rule { d, n_head_k, n_head_v, .. } = *rule;
-    // SAFETY: that node; its last sources are contiguous F32 [d, n_head_v, n] and [d * d * n_head_v].
+    // SAFETY: that node; its first sources are contiguous F32 [d, n_head_v, n] and [d * d * n_head_v].
     let (inputs, d_out, d_states) = unsafe {
-        let d_out = &*dst.src[5];
+        let d_out = &*dst.src[0];
         let n = d_out.ne[2] as usize;
         let d_out = Heads::new(d_out.data as *const f32, [d, n_head_v, n], [d, d * n_head_v]);
-        (rule_inputs(dst, rule), d_out, all(&*dst.src[6]))
+        (rule_inputs(dst, 2, rule, 0), d_out, all(dst.src[1]))
     };
     let [_, n_heads, n] = inputs.qkv.shape();
     let width = d * n_heads;

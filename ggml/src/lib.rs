@@ -11,7 +11,7 @@ pub mod attention_train;
 pub mod backend;
 mod builder;
 mod custom;
-pub mod delta_train;
+pub mod delta_net;
 pub mod dtype;
 mod error;
 pub mod experts;

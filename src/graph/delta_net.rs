@@ -1,11 +1,12 @@
 //! Gated delta-nets through the states of their sequences: a convolution over the last tokens, then the gated delta
 //! rule, token by token.
 //!
-//! ggml's ops take as many tokens of every sequence. Where a micro-batch has not, sequences are filled up in front by
+//! The ops take as many tokens of every sequence. Where a micro-batch has not, sequences are filled up in front by
 //! tokens that change no state: nothing is forgotten there, and nothing learned.
 //!
 //! Source: `llama_model_qwen35::graph::build_layer_attn_linear` in llama.cpp's `src/models/qwen35.cpp`.
 
+use ggml::delta_net::{self, ConvSilu};
 use ggml::graph::InputId;
 use ggml::recurrent::DeltaRule;
 use ggml::tensor::Tensor;
@@ -115,18 +116,28 @@ impl<'a, 'c> Recurrence<'a, 'c> {
         let [conv_states, states] = self.states.of_layer(il).ok_or_else(none)?;
 
         let conv_states = b.stored(&conv_states)?;
-        let seen = self.conv_input(g, qkv, b.get_rows(conv_states, self.read)?)?;
-        let mixed = self.convolved(g, layer, seen)?;
-        let newest = self.newest(g, seen)?;
+        let before = b.get_rows(conv_states, self.read)?;
+        // What is written below need not depend on it.
+        b.expand(before);
+        let [mixed, newest] = match g.capabilities.custom_ops {
+            true => self.convolved(g, layer, qkv, before)?,
+            false => self.convolved_portably(g, layer, qkv, before)?,
+        };
         b.expand(b.set_rows(conv_states, newest, self.write)?);
 
         let [forget, learn] = self.rates(g, layer, alpha, beta)?;
         let states = b.stored(&states)?;
         let state = b.reshape(b.get_rows(states, self.read)?, &[d, d, n_head_v, n_seqs])?;
-        let [q, k, v] = self.heads(g, mixed, layer.norm.eps)?;
-        let rates = |t| b.reshape(t, &[1, n_head_v, n_each, n_seqs]);
-        let rule = DeltaRule { q, k, v, g: rates(forget)?, beta: rates(learn)?, state };
-        let [out, state] = b.gated_delta_net(rule)?;
+        let [out, state] = if g.capabilities.custom_ops {
+            let rates = |t| b.reshape(t, &[n_head_v, n_each, n_seqs]);
+            let (n_head_k, eps) = (self.net.n_head_k, layer.norm.eps);
+            let (g, beta) = (rates(forget)?, rates(learn)?);
+            b.delta_rule(delta_net::DeltaRule { qkv: mixed, g, beta, past: None, state, n_head_k, eps })?
+        } else {
+            let [q, k, v] = self.heads(g, mixed, layer.norm.eps)?;
+            let rates = |t| b.reshape(t, &[1, n_head_v, n_each, n_seqs]);
+            b.gated_delta_net(DeltaRule { q, k, v, g: rates(forget)?, beta: rates(learn)?, state })?
+        };
         b.expand(b.set_rows(states, state, self.write)?);
 
         let out = b.reshape(out, &[d * n_head_v, n_places])?;
@@ -139,34 +150,74 @@ impl<'a, 'c> Recurrence<'a, 'c> {
         Ok(out)
     }
 
+    /// The rows of the tokens of sequences in order, `[n_embd_conv, n_each, n_seqs]`.
+    fn tokens(&self, g: &Graph<'a, 'c>, qkv: Tensor<'c>) -> Result<Tensor<'c>> {
+        let (row, SeqGroups { n_seqs, n_each, .. }) = (qkv.nb()[1], self.groups);
+        let ne = [self.net.n_embd_conv(), n_each, n_seqs, 1];
+        g.b.view(qkv, ne, [row, row * n_each, row * self.n_tokens], 0)
+    }
+
     /// The convolution's input, time last: `[n_embd_conv, n_conv - 1 + n_each, n_seqs]`.
     fn conv_input(&self, g: &Graph<'a, 'c>, qkv: Tensor<'c>, before: Tensor<'c>) -> Result<Tensor<'c>> {
         let (b, SeqGroups { n_seqs, n_each, .. }) = (g.b, self.groups);
         let (width, n_before) = (self.net.n_embd_conv(), self.net.n_conv - 1);
         let Some([rows, ..]) = self.regroup else {
-            let before = b.reshape(before, &[width, n_before, n_seqs])?;
-            let row = qkv.nb()[1];
-            let tokens =
-                b.view(qkv, [width, n_each, n_seqs, 1], [row, row * n_each, row * self.n_tokens], 0)?;
-            return b.concat(before, tokens, 1);
+            return b.concat(b.reshape(before, &[width, n_before, n_seqs])?, self.tokens(g, qkv)?, 1);
         };
         let all = b.concat(b.reshape(before, &[width, n_before * n_seqs])?, qkv, 1)?;
         b.reshape(b.get_rows(all, rows)?, &[width, n_before + n_each, n_seqs])
     }
 
-    /// Queries, keys and values behind the convolution, `[n_embd_conv, n_each, n_seqs]`.
-    fn convolved(&self, g: &Graph<'a, 'c>, layer: &DeltaNet, seen: Tensor<'c>) -> Result<Tensor<'c>> {
-        let b = g.b;
-        let weights = b.stored(&layer.conv)?;
-        let weights = if weights.dtype() == DType::F32 { weights } else { b.to_f32(weights)? };
-        b.silu(b.ssm_conv(b.cont(b.permute(seen, [1, 0, 2, 3])?)?, weights)?)
+    /// Queries, keys and values behind the convolution, `[n_embd_conv, n_each, n_seqs]`, and what the next token's reads.
+    fn convolved(
+        &self,
+        g: &Graph<'a, 'c>,
+        layer: &DeltaNet,
+        qkv: Tensor<'c>,
+        before: Tensor<'c>,
+    ) -> Result<[Tensor<'c>; 2]> {
+        let (b, SeqGroups { n_seqs, n_each, .. }) = (g.b, self.groups);
+        let (width, n_before) = (self.net.n_embd_conv(), self.net.n_conv - 1);
+        let weights = self.conv_weights(g, layer)?;
+        if self.regroup.is_none() && n_each >= n_before {
+            let (before, x) = (b.reshape(before, &[width, n_before, n_seqs])?, self.tokens(g, qkv)?);
+            let newest = self.newest(g, x, n_each - n_before)?;
+            return Ok([b.conv_silu(ConvSilu { before, x, weights, past: None })?, newest]);
+        }
+        let seen = self.conv_input(g, qkv, before)?;
+        let nb = seen.nb();
+        let rows = |first, n| b.view(seen, [width, n, n_seqs, 1], [nb[1], nb[2], nb[3]], nb[1] * first);
+        let (before, x) = (rows(0, n_before)?, rows(n_before, n_each)?);
+        Ok([b.conv_silu(ConvSilu { before, x, weights, past: None })?, self.newest(g, seen, n_each)?])
     }
 
-    /// The inputs of earlier tokens that the next token's convolution reads, `[n_conv_state, n_seqs]`.
-    fn newest(&self, g: &Graph<'a, 'c>, seen: Tensor<'c>) -> Result<Tensor<'c>> {
-        let (nb, n_before) = (seen.nb(), self.net.n_conv - 1);
+    /// The same in ops of every backend.
+    fn convolved_portably(
+        &self,
+        g: &Graph<'a, 'c>,
+        layer: &DeltaNet,
+        qkv: Tensor<'c>,
+        before: Tensor<'c>,
+    ) -> Result<[Tensor<'c>; 2]> {
+        let (b, seen) = (g.b, self.conv_input(g, qkv, before)?);
+        let mixed = b.ssm_conv(b.cont(b.permute(seen, [1, 0, 2, 3])?)?, self.conv_weights(g, layer)?)?;
+        Ok([b.silu(mixed)?, self.newest(g, seen, self.groups.n_each)?])
+    }
+
+    fn conv_weights(&self, g: &Graph<'a, 'c>, layer: &DeltaNet) -> Result<Tensor<'c>> {
+        let weights = g.b.stored(&layer.conv)?;
+        if weights.dtype() == DType::F32 {
+            Ok(weights)
+        } else {
+            g.b.to_f32(weights)
+        }
+    }
+
+    /// The rows from `first` on that the next token's convolution reads, `[n_conv_state, n_seqs]`.
+    fn newest(&self, g: &Graph<'a, 'c>, rows: Tensor<'c>, first: usize) -> Result<Tensor<'c>> {
+        let (nb, n_before) = (rows.nb(), self.net.n_conv - 1);
         let shape = [self.net.n_embd_conv(), n_before, self.groups.n_seqs, 1];
-        let last = g.b.view(seen, shape, [nb[1], nb[2], nb[3]], nb[1] * self.groups.n_each)?;
+        let last = g.b.view(rows, shape, [nb[1], nb[2], nb[3]], nb[1] * first)?;
         g.b.reshape(g.b.cont(last)?, &[self.net.n_conv_state(), self.groups.n_seqs])
     }
 

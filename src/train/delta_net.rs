@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ggml::delta_train::{ConvSilu, DeltaGrads, DeltaRule};
+use ggml::delta_net::{ConvSilu, DeltaGrads, DeltaRule};
 use ggml::graph::Executor;
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{DType, Error, Result};
@@ -162,13 +162,13 @@ impl<'g, 'a, 'c> Recurrent<'g, 'a, 'c> {
         let weights = b.stored(&net.conv)?;
         let weights = if weights.dtype() == DType::F32 { weights } else { b.to_f32(weights)? };
         let before = row(CONV, [hp.n_embd_conv(), hp.n_conv - 1, 1])?;
-        let conv = ConvSilu { before, x: qkv, weights, past };
+        let conv = ConvSilu { before, x: qkv, weights, past: Some(past) };
         let shifted = b.add(alpha, b.stored(&net.dt)?)?;
         let rule = DeltaRule {
             qkv: b.conv_silu(conv)?,
             g: b.mul(b.softplus(shifted)?, b.stored(&net.a)?)?,
             beta: b.sigmoid(beta)?,
-            past,
+            past: Some(past),
             state: row(STATES, [hp.n_embd_head, hp.n_embd_head, hp.n_head_v])?,
             n_head_k: hp.n_head_k,
             eps: net.norm.eps,

@@ -2,6 +2,8 @@
 
 use std::process::Stdio;
 
+#[cfg(target_os = "linux")]
+use crate::common::process::children;
 use crate::common::program::{command, run};
 use crate::models::{model, ok};
 
@@ -42,20 +44,6 @@ fn bench_measures_ours_and_libllama() {
     assert!(text.stdout.contains("| pp32 | ropewalk | plain |"), "{text:?}");
     let small = run(&[&base[..], &["--ctx", "8"]].concat());
     assert!(small.code == 1 && small.stderr.contains("needs 48"), "{small:?}");
-}
-
-/// Processes whose parent is this one.
-#[cfg(target_os = "linux")]
-fn children(parent: u32) -> Vec<u32> {
-    let ids =
-        std::fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
-    let is_child = |id: &u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        // The name stands in brackets and may hold anything: what follows it is state and parent.
-        let after = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().nth(1).map(str::to_owned));
-        after.flatten() == Some(parent.to_string())
-    };
-    ids.filter(is_child).collect()
 }
 
 /// libllama dies of a signal in the midst of a test: what is ours is reported, and its rows say what

@@ -29,6 +29,7 @@ mod pull_hostile;
 mod pull_planted;
 mod rope;
 mod stages;
+mod stopped;
 mod study;
 mod template;
 mod text;

@@ -1,7 +1,7 @@
 //! `ropewalk pull` against hubs that lie, stall, or point elsewhere, and file systems that refuse.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::hub::{content, names, sum, Hub, Reply, FILE, SOURCE};
 use crate::common::program::finish;
@@ -95,7 +95,8 @@ fn a_token_does_not_go_over_plain_http() {
 
 #[test]
 fn a_stalled_hub_is_left_after_a_while() {
-    let long = Duration::from_secs(20);
+    // Longer than any test runs: who waits for the hub does not come back.
+    let long = Duration::from_secs(24 * 3600);
     type Twist = fn(&mut Reply, Duration);
     let stalls: [Twist; 3] = [
         |reply, long| reply.wait = long,
@@ -106,10 +107,7 @@ fn a_stalled_hub_is_left_after_a_while() {
     for (i, stall) in stalls.into_iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
         let hub = Hub::twisted(move |_, reply| stall(reply, long));
-        let since = Instant::now();
         let output = hub.pull_fails(dir.path(), &[SOURCE, "--retries", "1"], &["(2 tries)"]);
-        let most = if i == 0 { 30 } else { 12 };
-        assert!(since.elapsed() < Duration::from_secs(most), "{i}: {:?}", since.elapsed());
         assert!(output.stderr.contains("retry 1 of 1 in 1 s"), "{i}: {output:?}");
         assert_eq!(hub.asked().len(), 2);
     }

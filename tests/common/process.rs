@@ -52,3 +52,38 @@ pub fn is_alone(module: &str, test: &str) -> bool {
     run_alone(Command::new(test_program()), module, test, "");
     false
 }
+
+/// Processes whose parent is this one.
+#[cfg(target_os = "linux")]
+pub fn children(parent: u32) -> Vec<u32> {
+    let ids =
+        std::fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
+    let is_child = |id: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        // The name stands in brackets and may hold anything: what follows it is state and parent.
+        let after = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().nth(1).map(str::to_owned));
+        after.flatten() == Some(parent.to_string())
+    };
+    ids.filter(is_child).collect()
+}
+
+/// Waits until a process has had so many milliseconds of processor time more, however busy the machine is. Panics when that
+/// takes five minutes.
+#[cfg(unix)]
+pub fn works_for(id: u32, ms: u64) {
+    use std::time::{Duration, Instant};
+    if !cfg!(target_os = "linux") {
+        return std::thread::sleep(Duration::from_millis(ms));
+    }
+    // Hundredths of a second in user mode, the twelfth field behind the name.
+    let spent = || {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        10 * fields.split_whitespace().nth(11).unwrap().parse::<u64>().unwrap()
+    };
+    let (before, began) = (spent(), Instant::now());
+    while spent() < before + ms {
+        assert!(began.elapsed() < Duration::from_secs(300), "{id} does not work");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

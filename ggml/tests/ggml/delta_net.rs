@@ -2,8 +2,8 @@
 //! tested where the kernels are, with any number of threads.
 
 use crate::common::*;
-use ggml::delta_train::{ConvSilu, DeltaRule};
-use ggml::graph::Builder;
+use ggml::delta_net::{ConvSilu, DeltaRule};
+use ggml::graph::{Builder, Executor};
 use ggml::recurrent;
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
@@ -56,7 +56,7 @@ impl Data {
             qkv: feed.f32(b, &[s.width(), s.n], &self.qkv)?,
             g: feed.f32(b, &[s.h, s.n], &self.g)?,
             beta: feed.f32(b, &[s.h, s.n], &self.beta)?,
-            past: feed.i32(b, &self.past)?,
+            past: Some(feed.i32(b, &self.past)?),
             state: feed.f32(b, &[s.d, s.d, s.h], &self.state)?,
             n_head_k: s.h_k,
             eps: EPS,
@@ -113,6 +113,49 @@ fn the_rule_is_ggmls() {
     }
 }
 
+/// Sequences in one node, of rows that lie apart, have the bits that each has alone.
+#[test]
+fn several_sequences_at_once() {
+    let mut rng = Rng(15);
+    let (s, n_seqs, n_conv) = (Shape { d: 16, h_k: 2, h: 4, n: 5 }, 3, 4);
+    let width = s.d * (2 * s.h_k + s.h);
+    let (rows, weights) = (rng.values(width * (n_conv - 1 + s.n) * n_seqs), rng.values(width * n_conv));
+    let (of_rates, of_state) = (s.h * s.n, s.d * s.d * s.h);
+    let [g, beta] = [-1.0f32, 1.0]
+        .map(|sign| -> Vec<f32> { rng.values(of_rates * n_seqs).iter().map(|x| sign * x.abs()).collect() });
+    let state = rng.values(of_state * n_seqs);
+    let run = |exec: &mut Executor, seqs: std::ops::Range<usize>, which: usize| {
+        let part = |all: &[f32]| {
+            let each = all.len() / n_seqs;
+            all[each * seqs.start..each * seqs.end].to_vec()
+        };
+        let n = seqs.len();
+        eval(exec, |b, feed| {
+            let seen = feed.f32(b, &[width, n_conv - 1 + s.n, n], &part(&rows))?;
+            let nb = seen.nb();
+            let of = |first, many| b.view(seen, [width, many, n, 1], [nb[1], nb[2], nb[3]], first * nb[1]);
+            let conv = ConvSilu {
+                before: of(0, n_conv - 1)?,
+                x: of(n_conv - 1, s.n)?,
+                weights: feed.f32(b, &[n_conv, width], &weights)?,
+                past: None,
+            };
+            let [g, beta] = [&g, &beta].map(|rates| feed.f32(b, &[s.h, s.n, n], &part(rates)));
+            let state = feed.f32(b, &[s.d, s.d, s.h, n], &part(&state))?;
+            let qkv = b.conv_silu(conv)?;
+            let rule = DeltaRule { qkv, g: g?, beta: beta?, past: None, state, n_head_k: s.h_k, eps: EPS };
+            flat(b, b.delta_rule(rule)?[which])
+        })
+        .unwrap()
+    };
+    for which in 0..2 {
+        let each: Vec<f32> = (0..n_seqs).flat_map(|seq| run(&mut executor(1), seq..seq + 1, which)).collect();
+        for n_threads in [1, 2, 5] {
+            assert_eq!(run(&mut executor(n_threads), 0..n_seqs, which), each, "{n_threads} threads");
+        }
+    }
+}
+
 #[test]
 fn the_convolution_is_ggmls() {
     let mut rng = Rng(6);
@@ -125,7 +168,7 @@ fn the_convolution_is_ggmls() {
                     before: feed.f32(b, &[channels, n_conv - 1], &before)?,
                     x: feed.f32(b, &[channels, n], &x)?,
                     weights: feed.f32(b, &[n_conv, channels], &weights)?,
-                    past: feed.i32(b, &past)?,
+                    past: Some(feed.i32(b, &past)?),
                 })
             })
             .unwrap()
@@ -185,7 +228,7 @@ fn what_does_not_fit_is_refused() {
             let input = |i: usize| b.input("x", DType::F32, &shapes[i]).map(|x| x.1);
             let past = b.input("past", past, &[3])?.1;
             let (qkv, g, beta, state) = (input(0)?, input(1)?, input(2)?, input(3)?);
-            let rule = DeltaRule { qkv, g, beta, past, state, n_head_k, eps: EPS };
+            let rule = DeltaRule { qkv, g, beta, past: Some(past), state, n_head_k, eps: EPS };
             b.delta_rule(rule)?;
             b.cont(b.delta_rule_back(rule, input(4)?, input(5)?)?.qkv)
         })
@@ -206,7 +249,7 @@ fn what_does_not_fit_is_refused() {
         eval(&mut executor(1), |b, _| {
             let input = |i: usize| b.input("x", DType::F32, &shapes[i]).map(|x| x.1);
             let past = b.input("past", DType::I32, &[3])?.1;
-            let conv = ConvSilu { before: input(0)?, x: input(1)?, weights: input(2)?, past };
+            let conv = ConvSilu { before: input(0)?, x: input(1)?, weights: input(2)?, past: Some(past) };
             b.conv_silu(conv)?;
             b.cont(b.conv_silu_back(conv, input(3)?, input(4)?)?[1])
         })

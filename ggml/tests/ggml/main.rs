@@ -8,7 +8,7 @@ mod attention_scoring;
 mod attention_top;
 mod attention_train;
 mod common;
-mod delta_train;
+mod delta_net;
 mod dtype;
 mod experts;
 #[path = "../../../tests/common/fetched.rs"]

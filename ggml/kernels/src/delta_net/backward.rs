@@ -198,7 +198,7 @@ impl Rows {
                 borders.extend_from_slice(now);
             }
             // Nobody asks for what is behind the last border.
-            if t >= (x.past.len() - 1) / CHUNK * CHUNK {
+            if t >= (x.qkv.shape()[2] - 1) / CHUNK * CHUNK {
                 break;
             }
             let ((_, k), beta) = (unit.at(t), x.beta(h, t));

@@ -16,7 +16,7 @@ pub struct Inputs<'a> {
     pub x: Heads<'a>,
     /// `[channels][n_conv]`, that of the token itself last.
     pub weights: &'a [f32],
-    /// For each token, how many of its document come before it.
+    /// For each token, how many of its document come before it; empty where all come from one.
     pub past: &'a [i32],
 }
 
@@ -31,12 +31,14 @@ impl<'a> Inputs<'a> {
 
     /// The first weight that counts for a token.
     fn first(&self, t: usize) -> usize {
-        self.before.n - self.before.n.min(usize::try_from(self.past[t]).unwrap_or(0))
+        self.past
+            .get(t)
+            .map_or(0, |&past| self.before.n - self.before.n.min(usize::try_from(past).unwrap_or(0)))
     }
 
     fn check(&self) {
         let [[w, n_units, n_before], [x_w, x_units, n]] = [self.before.shape(), self.x.shape()];
-        let fits = (w, n_units, n) == (x_w, x_units, self.past.len());
+        let fits = (w, n_units) == (x_w, x_units) && [0, n].contains(&self.past.len());
         assert!(fits && self.weights.len() == w * n_units * (n_before + 1), "the caller's shapes agree");
     }
 }

@@ -33,7 +33,8 @@ pub struct Inputs<'a> {
     pub g: &'a [f32],
     /// How much of the difference is learned, `[n][n_head_v]`.
     pub beta: &'a [f32],
-    /// For each token, how many of its document come before it: where there are none, the state begins at 0.
+    /// For each token, how many of its document come before it: where there are none, the state begins at 0. Empty where
+    /// all are of one document, and so are those before the first.
     pub past: &'a [i32],
     /// The states before the first token, `[n_head_v][d][d]`, a row for each value.
     pub state: &'a [f32],
@@ -49,13 +50,13 @@ impl<'a> Inputs<'a> {
     fn check(&self) {
         let ([d, n_heads, n], n_head) = (self.qkv.shape(), self.n_head_v);
         let rates = [self.g, self.beta].iter().all(|x| x.len() == n * n_head);
-        let fits = n_heads == 2 * self.n_head_k + n_head && self.past.len() == n;
+        let fits = n_heads == 2 * self.n_head_k + n_head && [0, n].contains(&self.past.len());
         assert!(fits && rates && self.state.len() == d * d * n_head, "the caller's shapes agree");
     }
 
     /// The part of a head's state that is left.
     fn left(&self, h: usize, t: usize) -> f32 {
-        if self.past[t] > 0 {
+        if self.past.get(t).is_none_or(|&past| past > 0) {
             self.g[t * self.n_head_v + h].exp()
         } else {
             0.0
