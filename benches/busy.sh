@@ -34,7 +34,7 @@ beside() {
     case $1 in
         idle) ;;
         loops) for _ in $(seq "$cores"); do start sh -c 'while :; do :; done'; done ;;
-        second) start "$PROGRAM" bench -m "$MODEL" -p 0 -n 128 -r 100000 -t "$threads" --device cpu ;;
+        second) start "$PROGRAM" bench -m "$MODEL" -p 0 -n 1024 -r 1000 -t "$threads" --device cpu ;;
     esac
 }
 

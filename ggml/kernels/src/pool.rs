@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 pub use crowd::Clock;
 use crowd::Crowd;
 
-/// How long a thread looks for work before it sleeps: about as long as waking it takes, and longer than most of what
-/// one thread does between two divided ops.
-const SPIN: Duration = Duration::from_micros(50);
+/// How long a thread looks for work before it sleeps: longer than waking it takes (some 50 us), and than most of what one
+/// thread does between two divided ops.
+const SPIN: Duration = Duration::from_micros(200);
 /// Most parts of an op.
 pub const MAX_PARTS: usize = u16::MAX as usize;
 
