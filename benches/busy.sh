@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Speed on a machine that does other work too: decode, prefill of 512 tokens and a training step, idle, beside a busy loop of
-# another session on every core, and beside a second ropewalk. libllama runs in the same turns. Then eight runs at once against
+# Speed on a machine that also does other work: decode, prefill of 512 tokens and a training step, when idle, with a busy loop
+# of another session on every core, and with a second ropewalk. libllama runs in the same turns. Then eight runs at once against
 # the same eight one after another. Prints a Markdown table.
 #
-#   benches/busy.sh > busy.md            ten turns (half an hour on two cores)
+#   benches/busy.sh > busy.md            ten turns (about 20 minutes on two cores)
 #   TURNS=3 TRAIN= benches/busy.sh       fewer, without training
 #
 # MODEL is the file, PROGRAM the program, THREADS the threads of each (default: one for each core).
@@ -21,7 +21,7 @@ threads=$THREADS
 [ "$threads" != 0 ] || threads=$cores
 others=()
 
-# Each in a session of its own: the scheduler gives sessions equal shares, so that niceness would say little.
+# Each in its own session: the scheduler gives sessions equal shares, so that niceness would say little.
 start() { setsid "$@" >/dev/null 2>&1 </dev/null & others+=($!); }
 stop() {
     for pid in ${others[@]+"${others[@]}"}; do kill -- "-$pid" 2>/dev/null || kill "$pid" 2>/dev/null || true; done
@@ -30,7 +30,7 @@ stop() {
 }
 trap stop EXIT
 
-beside() {
+disturb() {
     case $1 in
         idle) ;;
         loops) for _ in $(seq "$cores"); do start sh -c 'while :; do :; done'; done ;;
@@ -42,7 +42,7 @@ beside() {
 for turn in $(seq "$TURNS"); do
     for state in idle loops second; do
         printf 'busy: turn %s of %s, %s\n' "$turn" "$TURNS" "$state" >&2
-        beside "$state"
+        disturb "$state"
         "$PROGRAM" bench -m "$MODEL" -p 512 -n 32 -r 1 -t "$threads" --device cpu --against libllama --json -q \
             > "$FOLDER/$state-$turn.json"
         [ -z "$TRAIN" ] || cargo bench -q --bench train -- --ctx 512 --threads "$threads" --keep products --steps 1 \
@@ -66,7 +66,7 @@ python3 - <<'PY'
 import json, os, pathlib, statistics
 
 folder = pathlib.Path(os.environ["FOLDER"])
-states = {"idle": "idle", "loops": "beside a busy loop on every core", "second": "beside a second ropewalk"}
+states = {"idle": "idle", "loops": "with a busy loop on every core", "second": "with a second ropewalk"}
 speeds = {}
 for file in folder.glob("*.json"):
     state = file.stem.split("-")[0]

@@ -301,7 +301,7 @@ unsafe extern "C" fn run_conv_back(dst: *mut sys::ggml_tensor, _: i32, nth: i32,
     // SAFETY: ggml passes the node made in `conv_silu_back`, whose user data is the counter kept there.
     let (dst, units) = unsafe { (&*dst, &*(data as *const Units)) };
     let w = channels_at_once(dst.ne[0]);
-    // SAFETY: that node; its first sources are F32 rows of as many channels, too.
+    // SAFETY: that node; its first sources are also F32 rows of as many channels.
     let (inputs, [d_out, d_after]) =
         unsafe { (conv_inputs(dst, 2, w, 0), [0, 1].map(|i| cut(&*dst.src[i], w, 0))) };
     let ([_, n_units, n], [.., n_before]) = (inputs.x.shape(), inputs.before.shape());

@@ -118,12 +118,12 @@ fn narrow(t: &mut sys::ggml_tensor, dim: usize, range: &Range<usize>) {
 unsafe extern "C" fn run_part(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
     // SAFETY: ggml passes the node made in `in_parts`, whose sources are computed, and the product boxed there.
     let (dst, product) = unsafe { (&*dst, *(data as *const Product)) };
-    // SAFETY: both products have these two sources.
-    let (w, x) = unsafe { (&*dst.src[0], &*dst.src[1]) };
+    // SAFETY: both products have a weight.
+    let n_matrices = unsafe { (*dst.src[0]).ne[2] as usize };
     let of_experts = product.op == sys::GGML_OP_MUL_MAT_ID;
     let shape = [dst.ne[0], dst.ne[1], dst.ne[2]].map(|n| n as usize);
     let (i, n_parts) = (ith as usize, nth as usize);
-    let cut = match cut(shape, w.ne[2] as usize, n_parts) {
+    let cut = match cut(shape, n_matrices, n_parts) {
         // The dimensions are rows of a weight, places and tokens, and a row's products do not depend on the others.
         _ if of_experts && n_parts > 1 => Cut::Rows,
         cut => cut,
@@ -165,7 +165,6 @@ unsafe extern "C" fn run_part(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, da
             }
             Cut::Nothing => {}
         }
-        debug_assert_eq!(x.ne[0], w.ne[0]);
         // SAFETY: headers of parts of tensors that are there; parts of one node write disjoint elements of its result.
         let status = unsafe { sys::ggml_backend_graph_compute(lane.backend.as_ptr(), lane.graph) };
         assert_eq!(status, sys::GGML_STATUS_SUCCESS, "a product of ggml's");

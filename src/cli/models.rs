@@ -220,6 +220,7 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
     };
     let threads = match session.params().n_threads {
         _ if session.model().device() != "cpu" => String::new(),
+        _ if session.params().portable => ", 1 thread".to_owned(),
         1 => ", 1 thread".to_owned(),
         n => format!(", {n} threads"),
     };

@@ -66,7 +66,7 @@ pub(crate) struct MachineArgs {
     /// where text is written or speed is measured, auto where a model is measured
     #[arg(long, value_name = "KIND")]
     math: Option<Math>,
-    /// Only operations that every backend has, in the weights' own types
+    /// Only operations that every backend has, in the weights' own types; on the CPU with one thread
     #[arg(long)]
     portable: bool,
 }

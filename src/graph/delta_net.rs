@@ -179,16 +179,16 @@ impl<'a, 'c> Recurrence<'a, 'c> {
         let (b, SeqGroups { n_seqs, n_each, .. }) = (g.b, self.groups);
         let (width, n_before) = (self.net.n_embd_conv(), self.net.n_conv - 1);
         let weights = self.conv_weights(g, layer)?;
-        if self.regroup.is_none() && n_each >= n_before {
-            let (before, x) = (b.reshape(before, &[width, n_before, n_seqs])?, self.tokens(g, qkv)?);
-            let newest = self.newest(g, x, n_each - n_before)?;
-            return Ok([b.conv_silu(ConvSilu { before, x, weights, past: None })?, newest]);
-        }
-        let seen = self.conv_input(g, qkv, before)?;
-        let nb = seen.nb();
-        let rows = |first, n| b.view(seen, [width, n, n_seqs, 1], [nb[1], nb[2], nb[3]], nb[1] * first);
-        let (before, x) = (rows(0, n_before)?, rows(n_before, n_each)?);
-        Ok([b.conv_silu(ConvSilu { before, x, weights, past: None })?, self.newest(g, seen, n_each)?])
+        let (before, x, newest) = if self.regroup.is_none() && n_each >= n_before {
+            let x = self.tokens(g, qkv)?;
+            (b.reshape(before, &[width, n_before, n_seqs])?, x, self.newest(g, x, n_each - n_before)?)
+        } else {
+            let seen = self.conv_input(g, qkv, before)?;
+            let nb = seen.nb();
+            let rows = |first, n| b.view(seen, [width, n, n_seqs, 1], [nb[1], nb[2], nb[3]], nb[1] * first);
+            (rows(0, n_before)?, rows(n_before, n_each)?, self.newest(g, seen, n_each)?)
+        };
+        Ok([b.conv_silu(ConvSilu { before, x, weights, past: None })?, newest])
     }
 
     /// The same in ops of every backend.

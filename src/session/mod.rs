@@ -76,7 +76,7 @@ pub struct SessionParams {
     /// Rounding allowed in products. On devices other than the CPU, and under `portable`, products are the device's own.
     pub math: Math,
     /// Only ops every backend has: on the CPU too, rotate with ggml's rope and multiply in the weights' own
-    /// types.
+    /// types, with one thread.
     pub portable: bool,
 }
 

@@ -33,7 +33,7 @@ pub struct TrainParams {
     pub dequantize_bytes: usize,
     /// Rounding allowed in products: [`Math::Auto`], [`Math::F32`] or [`Math::Bf16`].
     pub math: Math,
-    /// Only ops every backend has.
+    /// Only ops every backend has; on the CPU with one thread.
     pub portable: bool,
 }
 

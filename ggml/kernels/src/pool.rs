@@ -6,7 +6,7 @@
 //!
 //! Where another program uses the cores, the scheduler takes threads away for milliseconds. What a thread has not
 //! begun, another one does. What it has begun must be waited for. When such waits show, or this thread is taken away
-//! itself, ops are divided among fewer threads until it is no more.
+//! itself, ops are divided among fewer threads until that is over.
 
 mod crowd;
 
@@ -159,7 +159,7 @@ impl std::fmt::Debug for Board {
     }
 }
 
-/// What is in cache lines of its own.
+/// A value that shares no cache line with others.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line<T>(T);

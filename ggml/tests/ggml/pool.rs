@@ -57,7 +57,7 @@ fn products_of_heads_and_experts_in_parts() {
     }
 }
 
-/// One thread is held in an op for a second while the others wait: in a process of its own, whose processor time is theirs alone.
+/// One thread is held in an op for a second while the others wait. The test runs in its own process, so that all its processor time is theirs.
 #[test]
 fn threads_that_wait_sleep() {
     if !is_alone(module_path!(), "threads_that_wait_sleep") {

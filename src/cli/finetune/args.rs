@@ -190,7 +190,7 @@ struct RunArgs {
     /// processors with AVX-512 BF16 or AMX do at about twice the speed (bf16); or nothing (f32)
     #[arg(long, value_name = "KIND", default_value = "auto")]
     math: Math,
-    /// Only operations that every backend has
+    /// Only operations that every backend has; on the CPU with one thread
     #[arg(long)]
     portable: bool,
 }

@@ -1,4 +1,4 @@
-//! How many threads share ops where other programs use the cores, too: fewer when this thread has to share its core, or
+//! How many threads share ops while other programs use the cores: fewer when this thread has to share its core, or
 //! waits long for others; more again later.
 
 use std::cell::Cell;
@@ -20,7 +20,7 @@ const BACK_OFF: [Duration; 2] = [Duration::from_millis(8), Duration::from_millis
 /// Gives the processor time of the thread that calls it, where the system says.
 pub type Clock = fn() -> Option<Duration>;
 
-/// How many threads share an op where other programs use the cores, too.
+/// How many threads share an op while other programs use the cores.
 #[derive(Debug)]
 pub(super) struct Crowd {
     most: usize,
@@ -157,13 +157,14 @@ mod tests {
         assert_eq!(crowd.threads.get(), 16, "an op whose threads end apart is no stall");
         wait(ms(3));
         assert_eq!(crowd.threads.get(), 16, "one stall is forgiven");
-        let mut seen = vec![];
+        // From here on at one moment, however long the test itself is kept from running.
+        let (now, mut seen) = (Instant::now(), vec![]);
         while crowd.threads.get() > 1 {
-            wait(ms(5));
+            crowd.lose(ms(5), now);
             seen.push(crowd.threads.get());
         }
         assert_eq!(seen, [12, 9, 7, 6, 5, 4, 3, 2, 1]);
-        (0..8).for_each(|_| wait(ms(5)));
+        (0..8).for_each(|_| crowd.lose(ms(5), now));
         assert_eq!(
             (crowd.threads.get(), crowd.back_off.get()),
             (1, BACK_OFF[1]),
@@ -209,14 +210,15 @@ mod tests {
         assert_eq!(crowd.threads.get(), 1);
         // Time that others still take, then time that they do not.
         let look = |ran| {
-            crowd.wanted.set(ms(10));
+            // So much that what the test itself is kept from running does not count.
+            crowd.wanted.set(ms(1_000_000));
             crowd.ran.set(ran);
             crowd.more_at.set(Instant::now());
             crowd.begin(Instant::now());
             crowd.threads()
         };
         let back_off = crowd.back_off.get();
-        assert_eq!((look(ms(6)), crowd.back_off.get()), (1, 2 * back_off));
-        assert_eq!(look(ms(10)), 2);
+        assert_eq!((look(ms(600_000)), crowd.back_off.get()), (1, 2 * back_off));
+        assert_eq!(look(ms(1_000_000)), 2);
     }
 }
