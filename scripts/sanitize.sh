@@ -43,7 +43,7 @@ address)
     ;;
 thread)
     export CARGO_TARGET_DIR=target/thread
-    export TSAN_OPTIONS=second_deadlock_stack=1:suppressions=$suppressions/thread.txt
+    export TSAN_OPTIONS=allocator_may_return_null=1:second_deadlock_stack=1:suppressions=$suppressions/thread.txt
     # Else most of what is seen are the threads of the test harness, whose code is not built with the sanitizer.
     export RUST_TEST_THREADS=1
     # The standard library is not built with the sanitizer, hence the second flag.
