@@ -15,7 +15,7 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use kernels::attention_train::{backward, forward, sink_gradient, Factors, Heads, HeadsMut, KeyRanges, KEYS};
+use kernels::attention_train::{backward, forward, Factors, Heads, HeadsMut, KeyRanges, KEYS};
 
 use crate::attention::Scoring;
 use crate::custom::share;
@@ -190,22 +190,6 @@ impl<'c> Builder<'c> {
             self.custom(DType::F32, ne, &args, run_backward, Schedule::new(scoring, n_rep, lanes))?;
         self.custom(DType::F32, [q[0], q[1], q[2], 1], &[partial], run_sum, ())
     }
-
-    /// The gradient of sinks, F32 `[n_head]`, from the result of [`Builder::attention_lse`] with them and the gradient
-    /// of its output, F32 `[d_v, n_head, T]`: minus the sum over tokens of the sink's weight times `dO . O`. For the
-    /// CPU; elsewhere the graph is refused.
-    pub fn attention_sinks_back(
-        &self,
-        sinks: Tensor<'c>,
-        o_lse: Tensor<'c>,
-        d_out: Tensor<'c>,
-    ) -> Result<Tensor<'c>> {
-        let (op, [d, n_head, n, _]) = ("attention_sinks_back", d_out.ne());
-        Scoring { sinks: Some(sinks), ..Scoring::from(1.0) }.check(op, n_head)?;
-        let fits = o_lse.ne() == [d + 1, n_head, n, 1] && heads(o_lse) && heads(d_out);
-        check(fits, op, "o_lse [d_v+1,n_head,T] and d_out [d_v,n_head,T] f32", &[o_lse, d_out])?;
-        self.custom(DType::F32, [n_head, 1, 1, 1], &[sinks, o_lse, d_out], run_sinks_back, ())
-    }
 }
 
 pub(crate) fn refusal(op: &'static str, expected: &str, args: &[Tensor<'_>]) -> Error {
@@ -355,20 +339,5 @@ pub(crate) unsafe extern "C" fn run_sum(dst: *mut sys::ggml_tensor, ith: i32, nt
         for lane in sums.chunks_exact(d * n_head * n_tokens).skip(1) {
             out.iter_mut().zip(&lane[at..]).for_each(|(o, s)| *o += s);
         }
-    }
-}
-
-unsafe extern "C" fn run_sinks_back(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the node made in `attention_sinks_back`, whose sources are the tensors checked there, computed
-    // before. All are alive, and the sources as they are, while it runs.
-    let (dst, sinks, o_lse, d_out) = unsafe {
-        let dst = &*dst;
-        let sinks = std::slice::from_raw_parts((*dst.src[0]).data as *const f32, dst.ne[0] as usize);
-        (dst, sinks, heads_of(&*dst.src[1]), heads_of(&*dst.src[2]))
-    };
-    for h in share(sinks.len(), ith, nth) {
-        let gradient = sink_gradient(sinks[h], h, o_lse, d_out);
-        // SAFETY: dst is contiguous F32 [n_head], and threads take different heads.
-        unsafe { (dst.data as *mut f32).add(h).write(gradient) };
     }
 }

@@ -1,9 +1,7 @@
-//! Log lines of ggml and libllama: kept for error messages, otherwise silent unless asked for.
+//! Log lines of ggml and libllama: kept for error messages, otherwise silent.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void, CStr};
-use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Once;
 
 use crate::sys;
@@ -13,15 +11,8 @@ const KEPT: usize = 4;
 /// Bytes kept of one line.
 const KEPT_BYTES: usize = 400;
 
-static VERBOSE: AtomicBool = AtomicBool::new(false);
-
 thread_local! {
     static ERRORS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Whether lines of ggml and libllama go to the standard error stream as they come. Off at first.
-pub fn set_verbose(on: bool) {
-    VERBOSE.store(on, Ordering::Relaxed);
 }
 
 /// Sends the log of ggml and libllama here. Must come before any other call into either, because the C side
@@ -58,10 +49,6 @@ extern "C" fn receive(level: sys::ggml_log_level, text: *const c_char, _user: *m
     }
     // SAFETY: ggml passes a NUL-terminated string that outlives the call.
     let text = unsafe { CStr::from_ptr(text) };
-    if VERBOSE.load(Ordering::Relaxed) {
-        // A closed stream is no reason to stop; `eprint!` would panic on it.
-        let _ = std::io::stderr().write_all(text.to_bytes());
-    }
     if level != sys::GGML_LOG_LEVEL_ERROR {
         return;
     }

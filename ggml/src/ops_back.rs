@@ -61,15 +61,6 @@ impl<'c> Builder<'c> {
         call!(self, "silu_back", ggml_silu_back(grad.ptr.as_ptr(), x.ptr.as_ptr()))
     }
 
-    /// The gradient of `x` where `y = soft_max(scale * x)` and `grad` is that of `y`: `scale * y (grad -
-    /// sum(grad * y))`.
-    pub fn soft_max_back(&self, grad: Tensor<'c>, y: Tensor<'c>, scale: f32) -> Result<Tensor<'c>> {
-        let plain = |t: Tensor<'_>| t.dtype() == DType::F32 && contiguous(t);
-        let ok = grad.ne() == y.ne() && plain(grad) && plain(y) && scale.is_finite();
-        check(ok, "soft_max_back", "contiguous f32 of one shape, a finite scale", &[grad, y])?;
-        call!(self, "soft_max_back", ggml_soft_max_ext_back(grad.ptr.as_ptr(), y.ptr.as_ptr(), scale, 0.0))
-    }
-
     /// The gradient of `x` where `grad` is that of [`Builder::rope`] with these arguments: the rotation by
     /// the opposite angles.
     pub fn rope_back(

@@ -32,7 +32,7 @@ struct GptOssLayer {
 
 impl GptOssLayer {
     fn load(loader: &LayerLoader<'_, '_>) -> Result<GptOssLayer> {
-        let gating = Gating { kind: GatingKind::SoftmaxOfChosen, normalised: false, scale: 1.0 };
+        let gating = Gating { kind: GatingKind::SoftmaxOfChosen, normalised: false };
         Ok(GptOssLayer {
             attention: Attention::load(loader, Bias::Optional, Bias::Yes)?,
             sinks: loader.sinks()?,

@@ -14,7 +14,7 @@ pub(super) static QWEN35MOE: Arch = Arch {
     pairing: Pairing::Halves,
     layer: |loader| {
         let normalised = loader.hp().experts.is_none_or(|experts| experts.normalised);
-        let gating = Gating { kind: GatingKind::Softmax, normalised, scale: 1.0 };
+        let gating = Gating { kind: GatingKind::Softmax, normalised };
         Ok(Box::new(Qwen35Layer::with(loader, |loader| {
             let chosen = Box::new(loader.experts(gating, ExpertActivation::SwiGlu, Bias::No)?);
             Ok(FeedForward::MixtureAndShared { chosen, shared: Box::new(loader.shared_expert()?) })

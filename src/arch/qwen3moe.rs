@@ -15,7 +15,7 @@ pub(super) static QWEN3MOE: Arch = Arch {
     pairing: Pairing::Halves,
     layer: |loader| {
         let normalised = loader.hp().experts.is_none_or(|experts| experts.normalised);
-        let gating = Gating { kind: GatingKind::Softmax, normalised, scale: 1.0 };
+        let gating = Gating { kind: GatingKind::Softmax, normalised };
         let llama = LlamaLayer::with(loader, Bias::No, Bias::No, |loader| {
             let experts = loader.experts(gating, ExpertActivation::SwiGlu, Bias::No)?;
             Ok(FeedForward::Mixture(Box::new(experts)))

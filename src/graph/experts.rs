@@ -105,7 +105,6 @@ impl<'c> Graph<'_, 'c> {
         let (b, gating) = (self.b, experts.gating);
         let p = match gating.kind {
             GatingKind::Softmax => b.soft_max_plain(logits)?,
-            GatingKind::Sigmoid => b.sigmoid(logits)?,
             GatingKind::SoftmaxOfChosen => logits,
         };
         let chosen = b.top_k(p, experts.n_used)?;
@@ -116,9 +115,6 @@ impl<'c> Graph<'_, 'c> {
         if gating.normalised {
             let sum = b.clamp(b.sum_rows(weights)?, LEAST_SUM, f32::INFINITY)?;
             weights = b.div(weights, sum)?;
-        }
-        if gating.scale != 1.0 {
-            weights = b.scale(weights, gating.scale)?;
         }
         Ok((chosen, b.reshape(weights, &[1, chosen.n_used(), chosen.n_tokens()])?))
     }

@@ -123,6 +123,29 @@ const FU: Upsample = Upsample::Fu { length: 4096, keep: 0.1 };
 /// The end of a cosine from 2e-5 to 0 that is left at four fifths of its way.
 const LANDMARK_END: f64 = 1.909_830_056_250_525_5e-6;
 
+/// What most recipes share.
+const BASE: Recipe = Recipe {
+    name: "",
+    about: "",
+    rope: "",
+    n_ctx: 4096,
+    separator: None,
+    data: Data::PACKED,
+    lr: 2e-5,
+    lr_min: 0.0,
+    warmup: 0,
+    warmup_shape: WarmupShape::Linear,
+    decay: Decay::Constant,
+    adamw: ADAMW,
+    clip: 1.0,
+    length: Amount::Steps(0),
+    batch: Batch::Sequences(1),
+    ema: 0.0,
+    attention: TrainAttention::Full,
+    train: &["all"],
+    source: "",
+};
+
 /// The study's NTK-32K, as its authors' words have it.
 const LCEG: Recipe = Recipe {
     name: "lceg",
@@ -131,23 +154,16 @@ const LCEG: Recipe = Recipe {
     n_ctx: 32_768,
     separator: Some("bos"),
     data: Data { upsample: FU, ..Data::PACKED },
-    lr: 2e-5,
-    lr_min: 0.0,
     warmup: 20,
-    warmup_shape: WarmupShape::Linear,
-    decay: Decay::Constant,
     adamw: AdamW { beta2: 0.999, ..ADAMW },
-    clip: 1.0,
     length: Amount::Tokens(1_000_000_000),
     batch: Batch::Sequences(32),
-    ema: 0.0,
-    attention: TrainAttention::Full,
-    train: &["all"],
     source: "paper, section 4 and appendix 9.2: rate, linear warm-up, no weight decay, 32 sequences a step. It names \
              no decay of the rate, and a moving average of the weights without its constant: none is kept here, and \
              --ema takes one. Betas, clipping and the 20 steps of warm-up are those of the released script. The rope \
              is the study's best, NTK-32K; name another with --rope. BOS before each document and long documents \
              more often, source by source (Fu et al.), are the form of its data",
+    ..BASE
 };
 
 /// All recipes.
@@ -156,24 +172,15 @@ pub static RECIPES: &[Recipe] = &[
         name: "sba",
         about: "SBA-RoPE: 1,250 steps of 8 sequences",
         rope: "sba:factor=2",
-        n_ctx: 4096,
         separator: Some("bos+eos"),
         data: Data { packing: Packing::Truncate, ..Data::PACKED },
-        lr: 2e-5,
-        lr_min: 0.0,
         warmup: 60,
-        warmup_shape: WarmupShape::Linear,
-        decay: Decay::Constant,
-        adamw: ADAMW,
-        clip: 1.0,
         length: Amount::Steps(1250),
         batch: Batch::Sequences(8),
-        ema: 0.0,
-        attention: TrainAttention::Full,
-        train: &["all"],
         source: "paper, section 3.1; it names a linear warm-up and no decay after it, and no clipping (1 \
                  here). Its other models have sba:factor=4, trained on 4,096 tokens as well. It cuts each \
                  text to one sequence between BOS and EOS",
+        ..BASE
     },
     LCEG,
     Recipe {
@@ -183,7 +190,6 @@ pub static RECIPES: &[Recipe] = &[
         warmup_shape: WarmupShape::Log,
         decay: Decay::Linear,
         batch: Batch::Sequences(256),
-        ema: 0.0,
         source: "finetune.sh, fine-tune.py and ds_configs/stage3_offload.json of the released code, which \
                  state all of it; `auto` there is the default of Hugging Face's trainer. No moving average \
                  is kept. That this script made the published models is likely, and not said",
@@ -195,23 +201,17 @@ pub static RECIPES: &[Recipe] = &[
         rope: "pi",
         n_ctx: 32_768,
         separator: Some("eos"),
-        data: Data::PACKED,
-        lr: 2e-5,
-        lr_min: 0.0,
         warmup: 20,
-        warmup_shape: WarmupShape::Linear,
-        decay: Decay::Constant,
         adamw: AdamW { beta2: 0.999, ..ADAMW },
-        clip: 1.0,
         length: Amount::Steps(1000),
         batch: Batch::Sequences(64),
-        ema: 0.0,
         attention: TrainAttention::Shifted { group: None },
         train: &["norms", "embeddings"],
         source: "README, fine-tune.py and llama_attn_replace.py of the released code: rank 8, alpha 16 on q, k, v \
                  and o, norms and the input embedding at the same rate, 8 GPUs of 8 accumulated sequences; betas \
                  and clipping are the defaults of Hugging Face's trainer. Position interpolation, documents joined \
                  by EOS. The context is one of several in the paper; name another with --ctx",
+        ..BASE
     },
     Recipe {
         name: "landmark",
@@ -219,25 +219,20 @@ pub static RECIPES: &[Recipe] = &[
         rope: "plain",
         n_ctx: 512,
         separator: Some("eos"),
-        data: Data::PACKED,
-        lr: 2e-5,
         lr_min: LANDMARK_END,
         warmup: 450,
-        warmup_shape: WarmupShape::Linear,
         decay: Decay::CosinePart,
         adamw: AdamW { beta2: 0.999, weight_decay: 0.1, ..ADAMW },
-        clip: 1.0,
         length: Amount::Steps(15_000),
         batch: Batch::Sequences(128),
-        ema: 0.0,
         attention: TrainAttention::Landmark(Landmarks::DEFAULT),
-        train: &["all"],
         source: "README and train.py of the released code (llama/), for LLaMA 7B: 8 GPUs of 2 sequences, 8 \
                  accumulated, 3 % warm-up, a cosine that stops at 0.4 of a period; betas and clipping are the \
                  defaults of Hugging Face's trainer. Texts are joined by EOS. Its weight decay also acts on norms, \
                  whose class that trainer does not know; here it leaves them alone. It trains all parameters, which \
                  --train all does not do here under landmark attention. The controlled study (LCEG) trains it by its \
                  own recipe: lceg-code with --attention landmark --rope plain --ctx 512",
+        ..BASE
     },
     Recipe {
         name: "harpe",
@@ -246,94 +241,63 @@ pub static RECIPES: &[Recipe] = &[
         n_ctx: 131_072,
         separator: Some("bos"),
         data: Data { upsample: FU, ..Data::PACKED },
-        lr: 2e-5,
-        lr_min: 0.0,
-        warmup: 0,
-        warmup_shape: WarmupShape::Linear,
-        decay: Decay::Constant,
-        adamw: ADAMW,
-        clip: 1.0,
         length: Amount::Tokens(6_000_000_000),
         batch: Batch::Tokens(FOUR_MILLION),
-        ema: 0.0,
-        attention: TrainAttention::Full,
-        train: &["all"],
         source: "paper, section 4.4: rate, betas and tokens; it refers to Fu et al. 2024 for the rest, who \
                  take 4M tokens a step (2^22 here), a constant rate, and BOS before each document; its data are \
                  theirs, with long documents more often, source by source. No weight decay and clipping to 1 are \
                  set here",
+        ..BASE
     },
     Recipe {
         name: "utk",
         about: "Untie the Knots: 20B tokens, 4M a step, cosine",
         rope: "abf:base=5000000",
         n_ctx: 131_072,
-        separator: None,
         data: Data { method: Some("utk-80"), mask_ends: true, ..Data::PACKED },
         lr: 1e-5,
         lr_min: 1e-6,
         warmup: 200,
-        warmup_shape: WarmupShape::Linear,
         decay: Decay::Cosine,
-        adamw: ADAMW,
-        clip: 1.0,
         length: Amount::Tokens(20_000_000_000),
         batch: Batch::Tokens(FOUR_MILLION),
-        ema: 0.0,
-        attention: TrainAttention::Full,
-        train: &["all"],
         source: "paper, section 4.2: rates, warm-up, betas, tokens, 4M tokens a step (2^22 here); the base \
                  is that of section 4.3. Knots on 80 % of the sequences; no loss where a document ends is the \
                  switch that its released code needs. No weight decay and clipping to 1 are set here",
+        ..BASE
     },
     Recipe {
         name: "drope",
         about: "DroPE: recalibration without any position at the trained window, 5,000 steps of 512 sequences",
         rope: "plain:drop=1",
-        n_ctx: 4096,
-        separator: None,
-        data: Data::PACKED,
         lr: 1e-4,
-        lr_min: 0.0,
         warmup: 100,
-        warmup_shape: WarmupShape::Linear,
         decay: Decay::Cosine,
         adamw: AdamW { beta2: 0.999, ..ADAMW },
-        clip: 1.0,
         length: Amount::Steps(5000),
         batch: Batch::Sequences(512),
-        ema: 0.0,
-        attention: TrainAttention::Full,
-        train: &["all"],
         source: "cfgs/run_cfg/llama2_7b_drope.yaml of the released code (arXiv 2512.12167), for Llama 2 at its own 4,096 tokens: \
                  take --ctx as the window of your model. Its second form adds norms of queries and keys, which no \
                  architecture here gains. Beyond the window its paper scales the softmax: --rope plain:drop=1,temperature=X \
                  --force-lora, X by measuring",
+        ..BASE
     },
     Recipe {
         name: "clex",
         about: "CLEX: 2B tokens, 512 sequences of 4,096 a step, cosine",
         rope: "clex",
-        n_ctx: 4096,
         separator: Some("bos"),
-        data: Data::PACKED,
-        lr: 2e-5,
-        lr_min: 0.0,
         warmup: 29,
-        warmup_shape: WarmupShape::Linear,
         decay: Decay::Cosine,
         adamw: AdamW { beta2: 0.999, ..ADAMW },
-        clip: 1.0,
         length: Amount::Tokens(2_000_000_000),
         batch: Batch::Sequences(512),
-        ema: 0.0,
-        attention: TrainAttention::Full,
-        train: &["all"],
         source: "scripts/train_lm.sh of the released code: rate, 16 x 4 x 8 sequences of 4,096, warm-up in 3 % of the \
                  steps, no weight decay, no log-scale; no EOS between documents by its dataset.py. The number of \
                  steps is left open there; its readme names 2B tokens. Betas and clipping are the defaults of Hugging \
                  Face's trainer. It trains all parameters, which --train all does not do here under clex. The \
                  controlled study has T = 32 and SiLU, the defaults here",
+        ..BASE
     },
     Recipe {
         name: "longce",
@@ -342,23 +306,16 @@ pub static RECIPES: &[Recipe] = &[
         n_ctx: 32_768,
         separator: Some("bos"),
         data: Data { packing: Packing::Long, longce: Some(LONGCE), ..Data::PACKED },
-        lr: 2e-5,
-        lr_min: 0.0,
         warmup: 20,
-        warmup_shape: WarmupShape::Linear,
         decay: Decay::Linear,
-        adamw: ADAMW,
-        clip: 1.0,
         length: Amount::Steps(200),
         batch: Batch::Sequences(8),
-        ema: 0.0,
-        attention: TrainAttention::Full,
-        train: &["all"],
         source: "finetune/train.sh, finetune.py and deepspeed/zero3.json of the released code (arXiv 2410.23771), for \
                  Llama 2 on PG-19: linear warm-up and decay, position interpolation by 8, windows of one document. 8 \
                  sequences are what one process accumulates; how many ran is not said. Clipping is accelerate's default. \
                  At 32,768 tokens the short context has 4,096 and a stride of 1,024; elsewhere they go by the context. \
                  Its other form scales the base (EABF) by 4",
+        ..BASE
     },
     Recipe {
         name: "pose",
@@ -367,24 +324,19 @@ pub static RECIPES: &[Recipe] = &[
         n_ctx: 2048,
         separator: Some("bos"),
         data: Data { method: Some("pose:factor=64"), ..Data::PACKED },
-        lr: 2e-5,
-        lr_min: 0.0,
         warmup: 10,
         warmup_shape: WarmupShape::Log,
         decay: Decay::Linear,
         adamw: AdamW { beta2: 0.999, ..ADAMW },
-        clip: 1.0,
         length: Amount::Steps(1000),
         batch: Batch::Sequences(64),
-        ema: 0.0,
-        attention: TrainAttention::Full,
-        train: &["all"],
         source: "script/run_train_skipos.sh, train_pose.py and configs/deepspeed_config.json of the released code (arXiv \
                  2309.10400), for LLaMA at its own 2,048 tokens (take --ctx as the window of your model) on 8 GPUs of 8 \
                  sequences: DeepSpeed's logarithmic warm-up and linear decay; betas and clipping are the defaults of \
                  Hugging Face's trainer. `64 yarn` is the command of its readme; elsewhere --data-method pose:factor=8 \
                  --rope pi. Both chunks are of one document, short ones are left out. It keeps the checkpoint of the \
                  least validation loss; here the last one is written",
+        ..BASE
     },
 ];
 

@@ -178,8 +178,6 @@ pub struct Gating {
     pub kind: GatingKind,
     /// Weights are divided by their sum, or by [`LEAST_SUM`] if that is more.
     pub normalised: bool,
-    /// Factor on the weights.
-    pub scale: f32,
 }
 
 /// The function that makes weights of a router's logits.
@@ -187,8 +185,6 @@ pub struct Gating {
 pub enum GatingKind {
     /// A softmax over all experts; those with the most are chosen.
     Softmax,
-    /// The logistic function of each.
-    Sigmoid,
     /// A softmax over those chosen, which are those with the largest logits.
     SoftmaxOfChosen,
 }
@@ -210,39 +206,25 @@ impl Gating {
         // Of all experts, or of those chosen.
         let p: Vec<f64> = match self.kind {
             GatingKind::Softmax => softmax(logits.iter().copied()),
-            GatingKind::Sigmoid => logits.iter().map(|&x| 1.0 / (1.0 + (-f64::from(x)).exp())).collect(),
             GatingKind::SoftmaxOfChosen => softmax(chosen.iter().map(|e| logits[at(e)])),
         };
         let u: Vec<f64> = match self.kind {
             GatingKind::SoftmaxOfChosen => p.clone(),
-            _ => chosen.iter().map(|e| p[at(e)]).collect(),
+            GatingKind::Softmax => chosen.iter().map(|e| p[at(e)]).collect(),
         };
-        let mut d: Vec<f64> = d_weights.iter().map(|&d| f64::from(d * self.scale)).collect();
+        let mut d: Vec<f64> = d_weights.iter().map(|&d| f64::from(d)).collect();
         if self.normalised {
             let (sum, least) = (u.iter().sum::<f64>(), f64::from(LEAST_SUM));
             let mean = if sum > least { dot(&d, &u) / sum } else { 0.0 };
             d.iter_mut().for_each(|d| *d = (*d - mean) / sum.max(least));
         }
         d_logits.fill(0.0);
-        match self.kind {
-            GatingKind::Softmax => {
-                let mean = dot(&d, &u);
-                d_logits.iter_mut().zip(&p).for_each(|(to, p)| *to = (-p * mean) as f32);
-                for ((e, d), u) in chosen.iter().zip(&d).zip(&u) {
-                    d_logits[at(e)] = (u * (d - mean)) as f32;
-                }
-            }
-            GatingKind::Sigmoid => {
-                for ((e, d), u) in chosen.iter().zip(&d).zip(&u) {
-                    d_logits[at(e)] = (d * u * (1.0 - u)) as f32;
-                }
-            }
-            GatingKind::SoftmaxOfChosen => {
-                let mean = dot(&d, &u);
-                for ((e, d), u) in chosen.iter().zip(&d).zip(&u) {
-                    d_logits[at(e)] = (u * (d - mean)) as f32;
-                }
-            }
+        let mean = dot(&d, &u);
+        if self.kind == GatingKind::Softmax {
+            d_logits.iter_mut().zip(&p).for_each(|(to, p)| *to = (-p * mean) as f32);
+        }
+        for ((e, d), u) in chosen.iter().zip(&d).zip(&u) {
+            d_logits[at(e)] = (u * (d - mean)) as f32;
         }
     }
 }
@@ -285,17 +267,16 @@ mod tests {
             let pick = |p: &[f64]| chosen.iter().map(|&e| p[e as usize]).collect::<Vec<_>>();
             let mut w = match gating.kind {
                 GatingKind::Softmax => pick(&of(x.to_vec())),
-                GatingKind::Sigmoid => pick(x).into_iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
                 GatingKind::SoftmaxOfChosen => of(pick(x)),
             };
             let sum: f64 = w.iter().sum();
             let by = if gating.normalised { sum.max(f64::from(LEAST_SUM)) } else { 1.0 };
-            w.iter_mut().for_each(|w| *w = *w / by * f64::from(gating.scale));
+            w.iter_mut().for_each(|w| *w /= by);
             w
         };
-        for kind in [GatingKind::Softmax, GatingKind::Sigmoid, GatingKind::SoftmaxOfChosen] {
-            for (normalised, scale, shift) in [(false, 1.0, 0.0), (true, 2.5, 0.0), (true, 1.0, -20.0)] {
-                let gating = Gating { kind, normalised, scale };
+        for kind in [GatingKind::Softmax, GatingKind::SoftmaxOfChosen] {
+            for (normalised, shift) in [(false, 0.0), (true, 0.0), (true, -20.0)] {
+                let gating = Gating { kind, normalised };
                 let logits = logits.map(|x| x + shift);
                 let mut got = [f32::NAN; 5];
                 gating.back(&logits, &chosen, &d_weights, &mut got);

@@ -2,7 +2,6 @@
 //! stores.
 
 use crate::common::*;
-use crate::soft_max::{Score, SoftMax};
 use ggml::graph::Builder;
 use ggml::ops::RopeParams;
 use ggml::tensor::Tensor;
@@ -93,45 +92,6 @@ fn gradients_of_norms_and_gates() {
         let forward = by_rows(n, |x| x.iter().map(|&x| silu(x).0).collect());
         let off = |d: &[f64], x: &[f64]| d.iter().zip(x).map(|(d, &x)| d.abs() * slope_off(x)).collect();
         agree(n, rows, "silu_back", |b, g, x| b.silu_back(g, x), forward, off);
-    }
-}
-
-#[test]
-fn gradient_of_softmax() {
-    for (n, rows, scale) in [(1, 1, 1.0f32), (5, 3, 0.25), (33, 4, 2.0)] {
-        let mask = vec![0.0; n * rows];
-        let op = |g: &[f32], x: &[f32]| {
-            eval(&mut executor(2), |b, feed| {
-                let (g, x) = (feed.f32(b, &[n, rows], g)?, feed.f32(b, &[n, rows], x)?);
-                let y = b.soft_max(x, feed.f16(b, &[n, rows], &mask)?, scale)?;
-                b.soft_max_back(g, y, scale)
-            })
-        };
-        let mut rng = Rng(n as u64);
-        let (grad, x) = (rng.values(n * rows), rng.values(n * rows));
-        let want = differences(
-            &to_f64(&x),
-            &to_f64(&grad),
-            by_rows(n, |x| {
-                let e: Vec<f64> = x.iter().map(|x| (x * f64::from(scale)).exp()).collect();
-                e.iter().map(|v| v / e.iter().sum::<f64>()).collect()
-            }),
-        );
-        let off = grad.chunks(n).zip(x.chunks(n)).flat_map(|(grad, x)| {
-            let (grad, x) = (to_f64(grad), to_f64(x));
-            let scores: Vec<Score> =
-                x.iter().map(|&x| Score::of_product(x, 0.0, f64::from(scale), None)).collect();
-            let p = SoftMax::new(&scores, n);
-            // The sum of weights times gradients, then `scale p (d - sum)`.
-            let (sum, sum_off) = p.weigh(rounding(n + 1), |i| grad[i]);
-            let of = move |(i, d): (usize, f64)| {
-                let parts = (d - sum).abs() * (p.off[i] + 4.0 * UNIT);
-                f64::from(scale) * p.weights[i] * (parts + sum_off)
-            };
-            grad.into_iter().enumerate().map(of).collect::<Vec<f64>>()
-        });
-        let off: Vec<f64> = off.collect();
-        assert_within(&op(&grad, &x).unwrap(), &want, |i| off[i] + STEP, "soft_max_back");
     }
 }
 
@@ -317,8 +277,6 @@ fn what_cannot_be_written_or_has_another_shape_is_refused() {
                 refused(b.rms_norm_back(x, wrong, 1e-5), "rms_norm_back");
                 refused(b.silu_back(wrong, x), "silu_back");
                 refused(b.silu_back(x, wrong), "silu_back");
-                refused(b.soft_max_back(wrong, x, 1.0), "soft_max_back");
-                refused(b.soft_max_back(x, wrong, 1.0), "soft_max_back");
                 refused(b.swiglu_back(wrong, x, x), "swiglu_back");
                 refused(b.swiglu_back(x, wrong, x), "swiglu_back");
                 refused(b.swiglu_back(x, x, wrong), "swiglu_back");
@@ -330,7 +288,6 @@ fn what_cannot_be_written_or_has_another_shape_is_refused() {
                 refused(b.silu_back(grad, x), "silu_back");
             }
             refused(b.rms_norm_back(x, x, -1.0), "rms_norm_back");
-            refused(b.soft_max_back(x, x, f32::NAN), "soft_max_back");
             refused(b.sub(x, new(F32, &[3, 4])), "sub");
             let p = RopeParams { n_dims: 8, neox: true, freq_base: 1e4, freq_scale: 1.0, mscale: 1.0 };
             refused(b.rope_back(new(F32, &[8, 1, 4]), new(I32, &[3]), None, &p), "rope_back");

@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use crate::data::Records;
 use crate::metrics::infinitebench as metrics;
-use crate::{Answer, Ask, DataFile, Encoder, Error, Info, Result, Sample, Samples, Setup, Task};
+use crate::{text, Answer, Ask, DataFile, Error, Info, Result, Sample, Samples, Setup, Task};
 
 /// Tokens more, at most, that a prompt has once its two halves are joined: those at the seam are others.
 const SEAM: usize = 16;
@@ -169,7 +169,7 @@ impl Task for InfiniteBench {
             setup.check_stopped()?;
             let record = records.get(i)?;
             let golds = self.golds(&record).map_err(|what| Error::file(setup.data.join(file.name), what))?;
-            let prompt = cut_middle(setup.encoder, self.prompt(&record), length)?;
+            let prompt = text::cut_middle(setup.encoder, self.prompt(&record), length, true)?;
             let score = self.score;
             // The letter of an option; elsewhere the first answer, which is the one that En.Dia looks for.
             let expected = if self.is_choice { golds.last() } else { golds.first() };
@@ -233,34 +233,6 @@ impl InfiniteBench {
             ("{OPTION_C}", option(2)),
             ("{OPTION_D}", option(3)),
         ];
-        let (mut out, mut rest) = (String::new(), self.prompt);
-        while let Some(at) = rest.find('{') {
-            out.push_str(&rest[..at]);
-            rest = &rest[at..];
-            match fields.iter().find(|(name, _)| rest.starts_with(name)) {
-                Some((name, value)) => {
-                    out.push_str(value);
-                    rest = &rest[name.len()..];
-                }
-                None => {
-                    out.push('{');
-                    rest = &rest[1..];
-                }
-            }
-        }
-        out + rest
+        text::fill(self.prompt, &fields)
     }
-}
-
-/// `truncate_by_tokens` of `eval_yarn_mistral.py`: the first and the last half of the tokens, turned into text
-/// together. BOS is one of the first.
-fn cut_middle(encoder: &dyn Encoder, prompt: String, max: usize) -> Result<String> {
-    let (tokens, bos) = (encoder.encode(&prompt)?, encoder.n_bos());
-    if tokens.len().saturating_add(bos) <= max {
-        return Ok(prompt);
-    }
-    let half = max / 2;
-    let first = &tokens[..half.saturating_sub(bos).min(tokens.len())];
-    let last = &tokens[tokens.len().saturating_sub(half)..];
-    encoder.decode(&[first, last].concat())
 }

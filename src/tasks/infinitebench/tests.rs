@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{cut_middle, InfiniteBench, EN_DIA, EN_MC, EN_QA, EN_SUM, ZH_QA};
+use super::{InfiniteBench, EN_DIA, EN_MC, EN_QA, EN_SUM, ZH_QA};
 use crate::metrics::infinitebench as metrics;
 use crate::testing::{setup, sha256, Simple};
 use crate::{Answer, Ask, Encoder, Result, Sample, Setup, Task, Token};
@@ -145,14 +145,6 @@ fn prompts_have_the_length_and_answers_come_on_top() {
     let found = samples(&EN_QA, &one(Some(1))).err().unwrap().to_string();
     assert!(found.starts_with("length 1: expected at least 2 tokens"), "{found}");
     assert!(samples(&EN_QA, &one(None)).err().unwrap().to_string().contains("expected a length"));
-}
-
-#[test]
-fn cutting_never_fails() {
-    let encoder = Framed::default();
-    for (text, max) in [("", 0), ("", 2), ("a", 1), ("a b c", 0), ("a b c", 1), ("a b c", 2), ("a b c", 4)] {
-        cut_middle(&encoder, text.to_owned(), max).unwrap();
-    }
 }
 
 #[test]

@@ -20,7 +20,7 @@
 //! (texts or null) and `_id`. When fewer samples are wanted than a file has, they are its first ones.
 
 use crate::data::Records;
-use crate::{Answer, Ask, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task, Template};
+use crate::{text, Answer, Ask, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 mod many_shot;
 mod questions;
@@ -29,7 +29,7 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-use record::{cut_middle, fill, first_line, Form, Metric, Record};
+use record::{Form, Metric, Record};
 
 pub(crate) use sets::{NAMES, TASKS};
 
@@ -79,8 +79,8 @@ impl Set {
     fn sample(&self, record: Record, form: Form, max: usize, setup: &Setup<'_>) -> Result<Sample> {
         // Files were looked at when they were opened, and may be others by now.
         record.check(self.metric).map_err(|what| Error::invalid(format!("a record has changed: {what}")))?;
-        let prompt = fill(self.template, &record.context, &record.input);
-        let mut prompt = cut_middle(setup.encoder, prompt, max)?;
+        let prompt = text::fill(self.template, &[("{context}", &record.context), ("{input}", &record.input)]);
+        let mut prompt = text::cut_middle(setup.encoder, prompt, max, false)?;
         if self.in_chat(form) {
             prompt = setup.encoder.frame(&prompt)?;
         }
@@ -95,7 +95,7 @@ impl Set {
         let (metric, answers) = (self.metric, record.answers);
         let all_classes = record.all_classes.unwrap_or_default();
         let score = move |text: &str, answers: &[String]| {
-            let text = if first { first_line(text) } else { text };
+            let text = if first { text::first_line(text) } else { text };
             metric.score(text, answers, &all_classes)
         };
         // Some right answers get no full marks, such as a line of code with a comment.

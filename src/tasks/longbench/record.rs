@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::metrics::longbench as metrics;
-use crate::{Encoder, Error, Result};
+use crate::{Error, Result};
 
 /// Bytes of one right answer, at most: the longest published ones, summaries, have some 10 kB. Metrics compare
 /// each of its words with each of the model's answer.
@@ -85,51 +85,6 @@ impl Metric {
         };
         answers.iter().map(one).fold(0.0, f64::max)
     }
-}
-
-/// The answer up to its first line's end; newlines before it are passed over.
-pub(super) fn first_line(answer: &str) -> &str {
-    let answer = answer.trim_start_matches('\n');
-    answer.split('\n').next().unwrap_or(answer)
-}
-
-/// A template of `dataset2prompt.json` with `{context}` and `{input}` in their places. Braces in the texts
-/// themselves stay as they are.
-pub(super) fn fill(template: &str, context: &str, input: &str) -> String {
-    let mut out = String::with_capacity(template.len() + context.len() + input.len());
-    let mut rest = template;
-    while let Some(at) = rest.find('{') {
-        out.push_str(&rest[..at]);
-        rest = &rest[at..];
-        if let Some(after) = rest.strip_prefix("{context}") {
-            out.push_str(context);
-            rest = after;
-        } else if let Some(after) = rest.strip_prefix("{input}") {
-            out.push_str(input);
-            rest = after;
-        } else {
-            out.push('{');
-            rest = &rest[1..];
-        }
-    }
-    out.push_str(rest);
-    out
-}
-
-/// The prompt, cut in its middle where it has more than `max` tokens: the text of the first and of the last
-/// `max / 2` tokens, joined without anything between them.
-///
-/// BOS counts among the first ones, as in `pred.py`. The runner makes tokens of the text again; at the seam
-/// these may be others, and one or two more.
-pub(super) fn cut_middle(encoder: &dyn Encoder, prompt: String, max: usize) -> Result<String> {
-    let (tokens, bos) = (encoder.encode(&prompt)?, encoder.n_bos());
-    if tokens.len().saturating_add(bos) <= max {
-        return Ok(prompt);
-    }
-    let half = max / 2;
-    let first = &tokens[..half.saturating_sub(bos).min(tokens.len())];
-    let last = &tokens[tokens.len().saturating_sub(half)..];
-    Ok(encoder.decode(first)? + &encoder.decode(last)?)
 }
 
 /// Which code is followed: the option `longbench`.

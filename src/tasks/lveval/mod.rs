@@ -26,7 +26,7 @@ use serde::Deserialize;
 use crate::data::Records;
 use crate::metrics::chinese::Words;
 use crate::metrics::lveval as metrics;
-use crate::{Answer, Ask, Encoder, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task};
+use crate::{text, Answer, Ask, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task};
 
 pub(crate) use sets::{MULTI_HOP, NAMES, SINGLE_HOP, TASKS};
 
@@ -123,7 +123,8 @@ impl LvEval {
         let make = move |i: usize| {
             setup.check_stopped()?;
             let record: Record = records.get(i)?;
-            let prompt = cut_middle(setup.encoder, self.prompt(&record, with_shots)?, max_prompt)?;
+            let prompt =
+                text::cut_middle(setup.encoder, self.prompt(&record, with_shots)?, max_prompt, false)?;
             let gold = record.answers.into_iter().next().unwrap_or_default();
             // A line break is one more blank to every metric.
             let expected = Answer::Text(if with_shots { gold.replace('\n', " ") } else { gold.clone() });
@@ -233,19 +234,6 @@ fn max_prompt(length: usize) -> Result<usize> {
     })
 }
 
-/// `truncate_prompt` of `utils.py`: the first and the last half of the tokens, turned into text one by one. BOS is
-/// one of the first.
-fn cut_middle(encoder: &dyn Encoder, prompt: String, max: usize) -> Result<String> {
-    let (tokens, bos) = (encoder.encode(&prompt)?, encoder.n_bos());
-    if tokens.len().saturating_add(bos) <= max {
-        return Ok(prompt);
-    }
-    let half = max / 2;
-    let first = &tokens[..half.saturating_sub(bos).min(tokens.len())];
-    let last = &tokens[tokens.len().saturating_sub(half)..];
-    Ok(encoder.decode(first)? + &encoder.decode(last)?)
-}
-
 fn judge(
     score: Score,
     gold: String,
@@ -255,7 +243,7 @@ fn judge(
 ) -> Judge {
     Box::new(move |answer| {
         let text = match first_line {
-            true => answer.text().trim_start_matches('\n').split('\n').next().unwrap_or_default(),
+            true => text::first_line(answer.text()),
             false => answer.text(),
         };
         let keywords = keywords.as_deref();

@@ -11,10 +11,11 @@ use super::sets::{
     CMRC, DUREADER, FACTRECALL_EN, FACTRECALL_ZH, HOTPOTWIKIQA, LIC, LOOGLE_CR, LOOGLE_MIR, LOOGLE_SD,
     MULTIFIELDQA_EN, MULTIFIELDQA_ZH,
 };
-use super::{cut_middle, max_prompt, shots, LvEval, TASKS};
+use super::{max_prompt, shots, LvEval, TASKS};
 use crate::metrics::chinese::Words;
 use crate::metrics::lveval as metrics;
 use crate::testing::{setup, sha256, Simple};
+use crate::text::cut_middle;
 use crate::{Answer, Ask, Encoder, Error, Result, Sample, Setup, Token};
 
 const ALL: &[&LvEval] = &[
@@ -268,10 +269,10 @@ fn the_length_chooses_file_and_truncation() {
 fn cutting_never_fails() {
     let encoder = WithBos::default();
     for (text, max) in [("", 0), ("", 2), ("a", 1), ("a b c", 0), ("a b c", 1), ("a b c", 2), ("a b c", 4)] {
-        cut_middle(&encoder, text.to_owned(), max).unwrap();
+        cut_middle(&encoder, text.to_owned(), max, false).unwrap();
     }
-    assert_eq!(cut_middle(&encoder, "a b c d".to_owned(), 7).unwrap(), "a c d");
-    assert_eq!(cut_middle(&encoder, "a b c d".to_owned(), 8).unwrap(), "a b c d");
+    assert_eq!(cut_middle(&encoder, "a b c d".to_owned(), 7, false).unwrap(), "a c d");
+    assert_eq!(cut_middle(&encoder, "a b c d".to_owned(), 8, false).unwrap(), "a b c d");
 }
 
 #[test]

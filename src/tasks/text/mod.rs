@@ -2,10 +2,48 @@
 
 mod punkt;
 
+use crate::{Encoder, Result};
+
+pub(crate) use crate::metrics::python::is_space as is_python_space;
 pub(crate) use punkt::Punkt;
 
-/// Whether Python takes the character for white space (`str.isspace`, `\s` of `re`): four separators of ASCII more
-/// than Unicode's property White_Space.
-pub(crate) fn is_python_space(c: char) -> bool {
-    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
+/// The answer up to its first line's end; newlines before it are passed over.
+pub(crate) fn first_line(answer: &str) -> &str {
+    let answer = answer.trim_start_matches('\n');
+    answer.split('\n').next().unwrap_or(answer)
+}
+
+/// A template with values in the places of names, such as `{context}`. Braces in the values stay as they are.
+pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
+    let (mut out, mut rest) = (String::new(), template);
+    while let Some(at) = rest.find('{') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let (value, n) = match values.iter().find(|(name, _)| rest.starts_with(name)) {
+            Some((name, value)) => (*value, name.len()),
+            None => ("{", 1),
+        };
+        out.push_str(value);
+        rest = &rest[n..];
+    }
+    out + rest
+}
+
+/// The prompt, cut in its middle where it has more than `max` tokens: the text of the first and of the last
+/// `max / 2` tokens, made of both together (`joined`) or of one after the other.
+///
+/// BOS counts among the first ones. The runner makes tokens of the text again; at the seam these may be others, and
+/// one or two more.
+pub(crate) fn cut_middle(encoder: &dyn Encoder, prompt: String, max: usize, joined: bool) -> Result<String> {
+    let (tokens, bos) = (encoder.encode(&prompt)?, encoder.n_bos());
+    if tokens.len().saturating_add(bos) <= max {
+        return Ok(prompt);
+    }
+    let half = max / 2;
+    let first = &tokens[..half.saturating_sub(bos).min(tokens.len())];
+    let last = &tokens[tokens.len().saturating_sub(half)..];
+    match joined {
+        true => encoder.decode(&[first, last].concat()),
+        false => Ok(encoder.decode(first)? + &encoder.decode(last)?),
+    }
 }

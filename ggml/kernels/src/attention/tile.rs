@@ -119,14 +119,14 @@ impl Scratch {
         let n_rows = tile.tokens.len() * x.n_rep;
         // Halves are right to 16 bits, so keys and values of fewer lose nothing, and floats keep theirs.
         let floats = |b: &BranchOperands<'_>| b.k.are_floats() || b.v.are_floats();
-        let tiles = n_rows > N && !x.branches.iter().flatten().any(floats);
+        let tiles = !x.branches.iter().flatten().any(floats);
         if let Some(tiles) = if tiles { Tiles::new() } else { None } {
             return self.softmax.run(&mut InHalves(&mut self.halved, tiles), x, tile, f);
         }
         let (floats, softmax) = (&mut self.floats, &mut self.softmax);
         match n_rows.div_ceil(N) {
-            1 => softmax.run::<N>(&mut InFloats::<1, 8>(floats), x, tile, f),
-            2 => softmax.run::<{ 2 * N }>(&mut InFloats::<2, 4>(floats), x, tile, f),
+            // More than FEW_ROWS, so never one register.
+            ..=2 => softmax.run::<{ 2 * N }>(&mut InFloats::<2, 4>(floats), x, tile, f),
             _ => softmax.run::<{ 3 * N }>(&mut InFloats::<3, 4>(floats), x, tile, f),
         }
     }

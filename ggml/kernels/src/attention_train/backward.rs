@@ -164,18 +164,6 @@ pub(crate) fn assert_fits(
     );
 }
 
-/// The gradient of a head's sink (in natural units): minus the sum over tokens of its weight times `dO . O`.
-pub fn sink_gradient(sink: f32, head: usize, o_lse: Heads<'_>, d_out: Heads<'_>) -> f32 {
-    let of_token = |t: usize| {
-        let (out, lse) = o_lse.row(head, t).split_at(d_out.d);
-        let dot: f32 = out.iter().zip(d_out.row(head, t)).map(|(o, g)| o * g).sum();
-        // A sink of -inf is none; -inf - -inf would not be a number.
-        let weight = if sink == f32::NEG_INFINITY { 0.0 } else { exp2((sink - lse[0]) * LOG2_E) };
-        f64::from(dot * weight)
-    };
-    -(0..d_out.n).map(of_token).sum::<f64>() as f32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

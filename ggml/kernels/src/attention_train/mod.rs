@@ -11,7 +11,6 @@ mod products;
 mod view;
 
 pub(crate) use backward::assert_fits;
-pub use backward::sink_gradient;
 pub(crate) use forward::{largest, pack, soften, LANES};
 pub use merge::merge;
 pub use products::Factors;

@@ -5,15 +5,15 @@
 //! products are exact within a block. Instructions that multiply 16-bit numbers do as many again in the same time as those
 //! of floats (`product`).
 //!
-//! With many tokens a panel of weights is converted and laid out so that a register holds numbers of different rows;
-//! with few, that would take longer than the products, and rows are multiplied one by one.
+//! A panel of weights is converted and laid out so that a register holds numbers of different rows. With few tokens
+//! that takes longer than the products: those are of 8 bits (`eight_bits`).
 
 mod product;
 mod weights;
 
 use std::ops::Range;
 
-use product::{Instructions, Panel, Row, MOST_ROWS, PANEL_TOKENS, ROW_TOKENS, SQUARE};
+use product::{Instructions, Panel, MOST_ROWS, PANEL_TOKENS, SQUARE};
 use weights::{read, Numbers};
 
 use crate::aligned::Aligned;
@@ -30,8 +30,6 @@ const ROUND: f32 = 12_582_912.0;
 const CHUNK: usize = 512;
 /// Panels converted before they are multiplied, so that tokens are fetched once for all of them.
 const PANELS: usize = 4;
-/// Tokens up to which rows are multiplied one by one.
-const FEW: usize = 10;
 
 /// Whether this processor has the instructions.
 pub fn available() -> bool {
@@ -191,58 +189,11 @@ impl Scratch {
         product: &Product<'_, impl Fn(usize) -> &'w [u8]>,
         out: Output<'_>,
     ) {
-        let shape = product.shape;
-        assert!(
-            Some(product.packed.len()) == shape.n_words() && shape.k.is_multiple_of(product.kind.block().0)
-        );
-        assert!(out.rows().end <= shape.n, "rows {:?} of {}", out.rows(), shape.n);
-        if out.rows().len() <= FEW {
-            self.few(with, product, &out);
-        } else {
-            self.many(with, product, &out);
-        }
-    }
-
-    /// Row by row.
-    fn few<'w>(
-        &mut self,
-        with: Instructions,
-        product: &Product<'_, impl Fn(usize) -> &'w [u8]>,
-        out: &Output<'_>,
-    ) {
         let &Product { kind, ref row, packed, shape } = product;
-        let (tokens, rows) = (out.rows(), out.columns());
-        let n_blocks = shape.n_blocks();
-        self.values.refill(shape.k, 0);
-        self.heads.resize(3 * n_blocks, 0.0);
-        for at in rows {
-            let (factors, added) = self.heads.split_at_mut(n_blocks);
-            // SAFETY: whatever the instructions, the processor has AVX2.
-            unsafe { read(kind, row(at), Numbers { values: &mut self.values, factors, added }) };
-            let row = Row { values: &self.values, factors, added: kind.adds().then_some(&*added) };
-            for first in tokens.clone().step_by(ROW_TOKENS) {
-                let part = first..tokens.end.min(first + ROW_TOKENS);
-                let x = Tokens::new(packed, shape, part.clone());
-                // SAFETY: the processor has the instructions, as whoever gave them has asked.
-                let products = unsafe { with.row(&row, x, 0) };
-                for (t, product) in part.zip(products) {
-                    // SAFETY: an element of the output.
-                    unsafe { *out.at(t, at) = product };
-                }
-            }
-        }
-    }
-
-    /// Panel by panel.
-    fn many<'w>(
-        &mut self,
-        with: Instructions,
-        product: &Product<'_, impl Fn(usize) -> &'w [u8]>,
-        out: &Output<'_>,
-    ) {
-        let &Product { kind, ref row, shape, .. } = product;
-        let rows = out.columns();
         let (block, block_bytes) = kind.block();
+        assert!(Some(packed.len()) == shape.n_words() && shape.k.is_multiple_of(block));
+        assert!(out.rows().end <= shape.n, "rows {:?} of {}", out.rows(), shape.n);
+        let rows = out.columns();
         let n_chunks = shape.k.div_ceil(CHUNK).max(1);
         let chunk = shape.k.div_ceil(n_chunks).next_multiple_of(block);
         let (side, n_blocks) = (with.rows(), chunk / BLOCK);
@@ -262,7 +213,7 @@ impl Scratch {
                     let rows = rows.map(|at| &row(at)[bytes.clone()]);
                     self.load(with, kind, rows, i * SQUARE / side, i * SQUARE % side, n);
                 }
-                self.group(with, product, out, &group, (from / BLOCK, n / BLOCK));
+                self.group(with, product, &out, &group, (from / BLOCK, n / BLOCK));
             }
         }
     }

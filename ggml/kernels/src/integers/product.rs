@@ -5,8 +5,6 @@ use super::{Tokens, BLOCK};
 
 /// Most tokens that [`Instructions::panel`] takes.
 pub(super) const PANEL_TOKENS: usize = 6;
-/// Most tokens that [`Instructions::row`] takes.
-pub(super) const ROW_TOKENS: usize = 4;
 /// Most rows of a panel under any instructions.
 pub(super) const MOST_ROWS: usize = 32;
 
@@ -26,13 +24,6 @@ pub(super) enum Instructions {
 /// `[2 * blocks][rows]`, if anything.
 pub(super) struct Panel<'a> {
     pub(super) values: &'a [u32],
-    pub(super) factors: &'a [f32],
-    pub(super) added: Option<&'a [f32]>,
-}
-
-/// A part of one row of a weight.
-pub(super) struct Row<'a> {
-    pub(super) values: &'a [i16],
     pub(super) factors: &'a [f32],
     pub(super) added: Option<&'a [f32]>,
 }
@@ -97,29 +88,6 @@ impl Instructions {
         unreachable!("{add} {out:?} {stride}: other processors have none of the instructions");
     }
 
-    /// Products of a part of a row with blocks `from..` of tokens, [`ROW_TOKENS`] at most: those behind them are 0.
-    ///
-    /// # Safety
-    /// The processor has the instructions.
-    pub(super) unsafe fn row(self, row: &Row<'_>, x: Tokens<'_>, from: usize) -> [f32; ROW_TOKENS] {
-        let n_blocks = row.factors.len();
-        assert!(row.values.len() == n_blocks * BLOCK && x.holds(from, n_blocks));
-        assert!(row.added.is_none_or(|a| a.len() == 2 * n_blocks));
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        unsafe {
-            let each = match self {
-                Instructions::Avx2 => avx2::rows(),
-                Instructions::Vnni => vnni::rows(),
-            };
-            each[x.len() - 1](row, n_blocks, x, from)
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        unreachable!("other processors have none of the instructions")
-    }
-}
-
-impl Instructions {
     /// Turns [`SQUARE`] rows of numbers into as many columns: two numbers of each in a row of `side` words.
     ///
     /// # Safety
@@ -178,27 +146,22 @@ macro_rules! loops {
         $name:ident, $features:literal, $lanes:literal, $float:ty, $int:ty,
         zero: $zero:expr, zeros: $zeros:expr, load: $load:expr, loads: $loads:expr, store: $store:expr,
         splat: $splat:expr, splats: $splats:expr,
-        dot: $dot:expr, floats: $floats:expr, times: $times:expr, plus: $plus:expr, fma: $fma:expr, sum: $sum:expr
+        dot: $dot:expr, floats: $floats:expr, times: $times:expr, plus: $plus:expr, fma: $fma:expr
     ) => {
         mod $name {
             use std::arch::x86_64::*;
 
-            use super::{Panel, Row, ROW_TOKENS};
+            use super::Panel;
             use crate::integers::{Tokens, BLOCK};
 
             const LANES: usize = $lanes;
 
             pub(super) type PanelLoop =
                 unsafe fn(&Panel<'_>, usize, Tokens<'_>, usize, bool, *mut f32, usize);
-            pub(super) type RowLoop = unsafe fn(&Row<'_>, usize, Tokens<'_>, usize) -> [f32; ROW_TOKENS];
 
             /// The loop for each number of tokens from 1 on.
             pub(super) fn panels() -> [PanelLoop; super::PANEL_TOKENS] {
                 [panel::<1>, panel::<2>, panel::<3>, panel::<4>, panel::<5>, panel::<6>]
-            }
-
-            pub(super) fn rows() -> [RowLoop; ROW_TOKENS] {
-                [row::<1>, row::<2>, row::<3>, row::<4>]
             }
 
             /// # Safety
@@ -258,60 +221,6 @@ macro_rules! loops {
                     }
                 }
             }
-
-            /// # Safety
-            /// The row has `n_blocks` blocks, and T tokens have as many from `from` on.
-            #[target_feature(enable = $features)]
-            unsafe fn row<const T: usize>(
-                row: &Row<'_>,
-                n_blocks: usize,
-                x: Tokens<'_>,
-                from: usize,
-            ) -> [f32; ROW_TOKENS] {
-                const REGISTERS: usize = BLOCK / 2 / LANES;
-                let (numbers, scales, halves) = (x.numbers(from), x.scales(from), x.halves(from));
-                let mut totals = [$zero(); T];
-                for b in 0..n_blocks {
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        let w = row.values.as_ptr().cast::<u32>().add(b * BLOCK / 2);
-                        let w: [$int; REGISTERS] = std::array::from_fn(|i| $loads(w.add(i * LANES)));
-                        let factor = $splat(row.factors[b]);
-                        for (t, total) in totals.iter_mut().enumerate() {
-                            let numbers = numbers.add(t * x.stride() + b * BLOCK / 2);
-                            let mut sum = $zeros();
-                            for (i, w) in w.into_iter().enumerate() {
-                                sum = $dot(sum, w, $loads(numbers.add(i * LANES)));
-                            }
-                            let scale = $splat(*scales.add(t * x.stride() + b));
-                            *total = $fma($floats(sum), $times(factor, scale), *total);
-                        }
-                    }
-                }
-                let mut out = [0.0; ROW_TOKENS];
-                for (t, (out, total)) in out.iter_mut().zip(totals).enumerate() {
-                    let mut total = total;
-                    if let Some(added) = row.added {
-                        let whole = added.len() / LANES * LANES;
-                        for i in (0..whole).step_by(LANES) {
-                            // SAFETY: as above: two of each for a block.
-                            total = unsafe {
-                                $fma(
-                                    $load(added.as_ptr().add(i)),
-                                    $load(halves.add(t * x.stride() + i)),
-                                    total,
-                                )
-                            };
-                        }
-                        for (i, added) in added.iter().enumerate().skip(whole) {
-                            // SAFETY: as above.
-                            *out += added * unsafe { *halves.add(t * x.stride() + i) };
-                        }
-                    }
-                    *out += $sum(total);
-                }
-                out
-            }
         }
     };
 }
@@ -330,12 +239,7 @@ loops!(
     floats: |x| _mm256_cvtepi32_ps(x),
     times: |a, b| _mm256_mul_ps(a, b),
     plus: |a, b| _mm256_add_ps(a, b),
-    fma: |a, b, c| _mm256_fmadd_ps(a, b, c),
-    sum: |x: __m256| {
-        let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
-        let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-        _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
-    }
+    fma: |a, b, c| _mm256_fmadd_ps(a, b, c)
 );
 
 #[cfg(target_arch = "x86_64")]
@@ -352,6 +256,5 @@ loops!(
     floats: |x| _mm512_cvtepi32_ps(x),
     times: |a, b| _mm512_mul_ps(a, b),
     plus: |a, b| _mm512_add_ps(a, b),
-    fma: |a, b, c| _mm512_fmadd_ps(a, b, c),
-    sum: |x| _mm512_reduce_add_ps(x)
+    fma: |a, b, c| _mm512_fmadd_ps(a, b, c)
 );

@@ -10,9 +10,8 @@ pub(super) struct Exact {
     pub(super) d_q: Vec<f64>,
     pub(super) d_k: Vec<f64>,
     pub(super) d_v: Vec<f64>,
-    pub(super) d_sinks: Vec<f64>,
     /// How far floats may be off.
-    pub(super) off: [Vec<f64>; 5],
+    pub(super) off: [Vec<f64>; 4],
 }
 
 /// The largest error of rounding to bfloat16, in parts of a number.
@@ -80,11 +79,10 @@ impl Case {
             d_q: vec![0.0; q.len()],
             d_k: vec![0.0; k.len()],
             d_v: vec![0.0; v.len()],
-            d_sinks: vec![0.0; sinks.len()],
             ..Exact::default()
         };
         let none = |n: usize| vec![Off::default(); n];
-        let mut off = [vec![], none(q.len()), none(k.len()), none(v.len()), none(sinks.len())];
+        let mut off = [vec![], none(q.len()), none(k.len()), none(v.len())];
         for t in 0..self.n_tokens {
             let limit = |i: i32| i.clamp(0, self.n_keys as i32) as usize;
             for (h, &sink) in sinks.iter().enumerate() {
@@ -136,16 +134,6 @@ impl Case {
                     off_dot.linear += p * (part + summed(n_seen)) * magnitude(g, values(c));
                 }
                 off_dot.linear += rounding(d_v + 2) * magnitude(g, &out);
-                let sunk = &mut off[4][h];
-                exact.d_sinks[h] -= sink_weight * dot(g, &out);
-                // Once more for the sum over tokens.
-                if sink.is_finite() {
-                    let part = part_off(4.0 * UNIT * sink.abs(), sink) + 4.0 * UNIT;
-                    sunk.add(
-                        sink_weight * off_dot.roundings(),
-                        sink_weight * (off_dot.linear + part * magnitude(g, &out)),
-                    );
-                }
                 let of_dot = off_dot.roundings() + off_dot.linear;
                 // The weighted keys that an error of the product is passed on by: the same for all of them.
                 let mut passed = vec![0.0; d];

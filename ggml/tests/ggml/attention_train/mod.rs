@@ -138,8 +138,7 @@ impl Case {
         let (k, v) = (wide(&data.k, d), wide(&data.v, d_v));
         let (d_k, _) = stored(DType::F32, &[d, g, n], &vec![0.0; k.len()]);
         let (d_v_store, _) = stored(DType::F32, &[d_v, g, n], &vec![0.0; v.len()]);
-        let mut results =
-            Results { o_lse: vec![], d_q: vec![], d_k: vec![], d_v: vec![], d_sinks: vec![0.0; h] };
+        let mut results = Results { o_lse: vec![], d_q: vec![], d_k: vec![], d_v: vec![] };
         let mut ends = blocks.to_vec();
         while let Some(end) = ends.pop() {
             let start = ends.last().copied().unwrap_or(0);
@@ -152,7 +151,7 @@ impl Case {
                     let (g_id, d_out) = b.input("d_out", DType::F32, &[d_v, h, t])?;
                     let (r_id, key_ranges) = b.input("key_ranges", DType::I32, &self.ranges(t))?;
                     let (s_id, sinks) = b.input("sinks", DType::F32, &[h])?;
-                    let given = Some(sinks).filter(|_| self.sinks);
+                    let given = self.sinks.then_some(sinks);
                     let scoring = Scoring { scale: self.scale(), softcap: self.softcap, sinks: given };
                     let scoring = TrainScoring { scoring, bf16: self.bf16 };
                     let cut =
@@ -166,8 +165,7 @@ impl Case {
                     let (d_k, d_v) = (used(b.stored(&d_k)?, d)?, used(b.stored(&d_v_store)?, d_v)?);
                     let operands = AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v };
                     let d_q = b.attention_back(operands, scoring)?;
-                    let d_sinks = b.attention_sinks_back(sinks, o_lse, d_out)?;
-                    let outputs = [b.output(o_lse), b.output(d_q), b.output(d_sinks)];
+                    let outputs = [b.output(o_lse), b.output(d_q)];
                     Ok(([q_id, k_id, v_id, g_id, s_id], r_id, outputs))
                 })
                 .unwrap();
@@ -182,9 +180,6 @@ impl Case {
             let some: Vec<i32> = tables.flat_map(|table| table[2 * start..2 * end].to_vec()).collect();
             exec.set(key_ranges, &some).unwrap();
             exec.compute().unwrap();
-            let mut d_sinks = Vec::new();
-            exec.read_f32(outputs[2], &mut d_sinks).unwrap();
-            results.d_sinks.iter_mut().zip(d_sinks).for_each(|(sum, d)| *sum += d);
             for (id, all) in outputs.into_iter().zip([&mut results.o_lse, &mut results.d_q]) {
                 let mut some = Vec::new();
                 exec.read_f32(id, &mut some).unwrap();
@@ -216,7 +211,6 @@ struct Results {
     d_q: Vec<f32>,
     d_k: Vec<f32>,
     d_v: Vec<f32>,
-    d_sinks: Vec<f32>,
 }
 
 impl Results {
@@ -227,7 +221,6 @@ impl Results {
             ("d_q", &self.d_q, &want.d_q),
             ("d_k", &self.d_k, &want.d_k),
             ("d_v", &self.d_v, &want.d_v),
-            ("d_sinks", &self.d_sinks, &want.d_sinks),
         ];
         for ((name, got, want), off) in all.into_iter().zip(&want.off) {
             // What is -inf has to be that.
@@ -251,8 +244,8 @@ fn closed_forms_are_the_derivatives() {
             exact(x).o_lse.chunks(4).zip(x[3].chunks(3)).map(|(o, g)| dot(&o[..3], g)).sum::<f64>()
         };
         let exact = exact(&x);
-        let grads = [(0, &exact.d_q), (1, &exact.d_k), (2, &exact.d_v), (4, &exact.d_sinks)];
-        for (which, grads) in grads.into_iter().filter(|(i, _)| *i != 4 || sinks) {
+        let grads = [(0, &exact.d_q), (1, &exact.d_k), (2, &exact.d_v)];
+        for (which, grads) in grads {
             for (i, g) in grads.iter().enumerate() {
                 let at = |step: f64| {
                     let mut x = x.clone();
@@ -343,7 +336,6 @@ fn blocks_of_queries_last_to_first_are_one_piece() {
             d_q: to_f64(&whole.d_q),
             d_k: to_f64(&whole.d_k),
             d_v: to_f64(&whole.d_v),
-            d_sinks: to_f64(&whole.d_sinks),
             off: case.exact_of(&data).off,
         };
         // Both may be off, one to either side.
