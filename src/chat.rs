@@ -2,18 +2,21 @@
 //!
 //! The environment is that of Hugging Face's `apply_chat_template`: `trim_blocks` and `lstrip_blocks`, loop
 //! controls, Python's methods on strings, lists and dicts, `raise_exception`, `strftime_now`, and a `tojson`
-//! that leaves characters as they are.
+//! that leaves characters as they are. Messages reach the template as transformers hands them over; [`answer`] takes
+//! an answer apart again.
 
+pub mod answer;
 pub mod apart;
 
 use std::time::SystemTime;
 
 use jiff::fmt::strtime::{BrokenDownTime, Config};
 use jiff::{tz::TimeZone, Timestamp};
-use minijinja::value::{Kwargs, Value};
-use minijinja::{context, Environment, ErrorKind};
+use minijinja::value::Kwargs;
+use minijinja::{Environment, ErrorKind};
 use ropewalk_core::tokenizer::Failure;
 use serde::{Deserialize, Serialize};
+use serde_json::{json, Map, Value};
 use sha2::{Digest, Sha256};
 
 use self::apart::{Apart, Source};
@@ -40,11 +43,14 @@ pub struct Message {
     pub role: String,
     /// The text.
     pub content: String,
+    /// What the model thought before it answered, apart from the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
 }
 impl Message {
     /// A message.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Message { role: role.into(), content: content.into() }
+        Message { role: role.into(), content: content.into(), reasoning_content: None }
     }
 }
 
@@ -92,7 +98,7 @@ pub struct Template {
 /// Where a template is rendered.
 #[derive(Debug)]
 enum How {
-    Here { env: Box<Environment<'static>>, bos: String, eos: String },
+    Here { env: Box<Environment<'static>>, source: Source },
     Apart { apart: Apart, source: Source },
 }
 
@@ -126,7 +132,7 @@ impl Template {
     pub fn new_apart(source: &str, bos: &str, eos: &str, apart: &Apart) -> Result<Template> {
         let (template, bos, eos) = (source.to_owned(), bos.to_owned(), eos.to_owned());
         let source = Source { template, bos, eos, now: SystemTime::now() };
-        apart::render(apart, &source, None, false)?;
+        apart::render(apart, &source, None)?;
         let fingerprint = fingerprint(&source.template, &source.bos, &source.eos);
         Ok(Template { how: How::Apart { apart: apart.clone(), source }, fallback: false, fingerprint })
     }
@@ -152,7 +158,8 @@ impl Template {
         env.add_filter("tojson", tojson);
         let text = source.unwrap_or(CHATML);
         env.add_template_owned("chat", without_generation_marks(text)).map_err(|e| error(&e))?;
-        let how = How::Here { env: Box::new(env), bos: bos.to_owned(), eos: eos.to_owned() };
+        let of = Source { template: text.to_owned(), bos: bos.to_owned(), eos: eos.to_owned(), now };
+        let how = How::Here { env: Box::new(env), source: of };
         Ok(Template { how, fallback: source.is_none(), fingerprint: fingerprint(text, bos, eos) })
     }
 
@@ -170,32 +177,57 @@ impl Template {
         }
     }
 
+    /// The template's text.
+    pub fn source(&self) -> &str {
+        match &self.how {
+            How::Here { source, .. } | How::Apart { source, .. } => &source.template,
+        }
+    }
+
     /// The conversation as text. `add_generation_prompt` opens the assistant's turn at its end.
+    ///
+    /// # Errors
+    /// Those of [`Template::render_json`].
+    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        let messages = messages.iter().map(|m| json!(m)).collect::<Vec<_>>();
+        self.render_json(&messages, &Map::new(), add_generation_prompt)
+    }
+
+    /// A conversation of any form as text: messages are JSON objects with whatever the template reads, such as
+    /// `tool_calls`, and `variables` what else it is given, such as `tools`. As in transformers, a key of a message
+    /// that is null is left out, and thinking goes by each of its names.
+    ///
+    /// ```
+    /// use ropewalk::chat::Template;
+    /// use serde_json::json;
+    ///
+    /// let source = "{{ tools | tojson }}{% for m in messages %}{{ m.role }}{{ m.tool_calls[0].name }}{% endfor %}";
+    /// let messages = [json!({"role": "assistant", "content": null, "tool_calls": [{"name": "now"}]})];
+    /// let variables = json!({"tools": [{"name": "now"}]});
+    /// let text = Template::new(Some(source), "", "")?.render_json(&messages, variables.as_object().unwrap(), true)?;
+    /// assert_eq!(text, r#"[{"name": "now"}]assistantnow"#);
+    /// # Ok::<(), ropewalk::model::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] with an error that the template raises (such as roles out of order) or has, or a
     /// limit that it exceeds, in one line.
-    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let (env, bos, eos) = match &self.how {
-            How::Here { env, bos, eos } => (env, bos, eos),
-            How::Apart { apart, source } => {
-                return apart::render(apart, source, Some(messages), add_generation_prompt)
+    pub fn render_json(
+        &self,
+        messages: &[Value],
+        variables: &Map<String, Value>,
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        match &self.how {
+            How::Here { env, source } => {
+                let names = names(source, messages, variables, add_generation_prompt)?;
+                env.get_template("chat").and_then(|t| t.render(names)).map_err(|e| error(&e))
             }
-        };
-        let template = env.get_template("chat").map_err(|e| error(&e))?;
-        // Transformers passes `tools` and `documents` as None: templates ask `is not none` as well as
-        // `is defined`.
-        let none = Value::from(());
-        template
-            .render(context! {
-                messages,
-                add_generation_prompt,
-                bos_token => bos,
-                eos_token => eos,
-                tools => none,
-                documents => none,
-            })
-            .map_err(|e| error(&e))
+            How::Apart { apart, source } => {
+                let conversation = apart::Conversation { messages, variables, add_generation_prompt };
+                apart::render(apart, source, Some(conversation))
+            }
+        }
     }
 
     /// The conversation as tokens. Special tokens in the text are parsed as such, and BOS comes first exactly
@@ -209,13 +241,59 @@ impl Template {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<Vec<Token>> {
-        let text = self.render(messages, add_generation_prompt)?;
-        let mut tokens = vocab.tokenize(&text, false, true)?;
-        if let Some(bos) = vocab.bos().filter(|&b| vocab.add_bos() && tokens.first() != Some(&b)) {
-            tokens.insert(0, bos);
-        }
-        Ok(tokens)
+        tokens(vocab, &self.render(messages, add_generation_prompt)?)
     }
+}
+
+/// A rendered conversation as tokens: [`Template::tokens`] in two steps.
+///
+/// # Errors
+/// Those of the tokenizer.
+pub fn tokens(vocab: &Vocab, text: &str) -> Result<Vec<Token>> {
+    let mut tokens = vocab.tokenize(text, false, true)?;
+    if let Some(bos) = vocab.bos().filter(|&b| vocab.add_bos() && tokens.first() != Some(&b)) {
+        tokens.insert(0, bos);
+    }
+    Ok(tokens)
+}
+
+/// All names that a template is given, as `apply_chat_template` gives them.
+fn names(
+    source: &Source,
+    messages: &[Value],
+    variables: &Map<String, Value>,
+    add_generation_prompt: bool,
+) -> Result<Map<String, Value>> {
+    let mut out = Map::new();
+    out.insert("bos_token".into(), source.bos.as_str().into());
+    out.insert("eos_token".into(), source.eos.as_str().into());
+    // Templates ask `is not none` as well as `is defined`.
+    out.insert("tools".into(), Value::Null);
+    out.insert("documents".into(), Value::Null);
+    out.extend(variables.iter().map(|(name, value)| (name.clone(), value.clone())));
+    let messages = messages.iter().map(message).collect::<Result<Vec<_>>>()?;
+    out.insert("messages".into(), messages.into());
+    out.insert("add_generation_prompt".into(), add_generation_prompt.into());
+    Ok(out)
+}
+
+/// A message as the template sees it.
+fn message(message: &Value) -> Result<Value> {
+    /// Names of the thinking. Templates read the first, gpt-oss's the second.
+    const THINKING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+    let Value::Object(given) = message else {
+        return Err(Error::Invalid("chat template: expected each message to be an object".into()));
+    };
+    let given = given.iter().filter(|(_, value)| !value.is_null());
+    let mut out: Map<String, Value> = given.map(|(key, value)| (key.clone(), value.clone())).collect();
+    if let Some(thinking) = THINKING.iter().find_map(|name| out.get(*name)).cloned() {
+        if !out.contains_key("thinking") {
+            // It comes first, which templates that print a whole message show.
+            out.shift_insert(0, "thinking".into(), thinking.clone());
+        }
+        out.insert("reasoning_content".into(), thinking);
+    }
+    Ok(out.into())
 }
 
 impl data::ChatTemplate for Template {
@@ -258,18 +336,18 @@ fn error(e: &minijinja::Error) -> Error {
     Error::Invalid(format!("chat template{line}: {}", what.lines().collect::<Vec<_>>().join(" ")))
 }
 
-fn raise_exception(message: String) -> Result<Value, minijinja::Error> {
+fn raise_exception(message: String) -> Result<minijinja::Value, minijinja::Error> {
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
 }
 
 /// Python's `json.dumps(x, ensure_ascii=False)`: separators are followed by a space, and nothing is escaped
 /// for HTML.
-fn tojson(value: &Value, args: Kwargs) -> Result<Value, minijinja::Error> {
+fn tojson(value: &minijinja::Value, args: Kwargs) -> Result<minijinja::Value, minijinja::Error> {
     let indent: Option<usize> = args.get("indent")?;
     let fail = |e: &dyn std::fmt::Display| minijinja::Error::new(ErrorKind::InvalidOperation, e.to_string());
     // The other arguments of json.dumps do not change what templates print.
     for name in ["ensure_ascii", "separators", "sort_keys"] {
-        let _: Option<Value> = args.get(name)?;
+        let _: Option<minijinja::Value> = args.get(name)?;
     }
     let json = serde_json::to_value(value).map_err(|e| fail(&e))?;
     let mut out = Vec::new();
@@ -282,7 +360,7 @@ fn tojson(value: &Value, args: Kwargs) -> Result<Value, minijinja::Error> {
         None => json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, PythonJson)),
     };
     done.map_err(|e| fail(&e))?;
-    Ok(Value::from_safe_string(String::from_utf8(out).map_err(|e| fail(&e))?))
+    Ok(minijinja::Value::from_safe_string(String::from_utf8(out).map_err(|e| fail(&e))?))
 }
 
 /// Python's default separators.

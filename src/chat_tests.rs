@@ -202,3 +202,46 @@ fn the_process_that_renders_inherits_only_where_libraries_lie() {
     let names = environ.split_terminator('\0').map(|variable| variable.split_once('=').unwrap().0);
     assert!(names.clone().all(|name| name == "LD_LIBRARY_PATH"), "{:?}", names.collect::<Vec<_>>());
 }
+
+#[test]
+fn messages_reach_the_template_as_transformers_passes_them() {
+    let render = |messages: &[Value], variables: Value| {
+        let source =
+            "{{ tools | tojson }}{{ (documents is none) | tojson }}{{ messages | tojson }}{{ add_generation_prompt | tojson }}";
+        let template = Template::at(Some(source), "<s>", "</s>", day()).unwrap();
+        template.render_json(messages, variables.as_object().unwrap(), true)
+    };
+    for (message, expected) in [
+        (json!({"role": "user", "content": null, "name": "Ann"}), r#"{"role": "user", "name": "Ann"}"#),
+        (
+            json!({"role": "tool", "content": "1", "tool_call_id": "c1", "tool_calls": null}),
+            r#"{"role": "tool", "content": "1", "tool_call_id": "c1"}"#,
+        ),
+        (
+            json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image", "url": null}]}),
+            r#"{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image", "url": null}]}"#,
+        ),
+        (
+            json!({"role": "assistant", "reasoning_content": "r", "content": "c"}),
+            r#"{"thinking": "r", "role": "assistant", "reasoning_content": "r", "content": "c"}"#,
+        ),
+        (
+            json!({"role": "assistant", "thinking": "t", "content": "c"}),
+            r#"{"role": "assistant", "thinking": "t", "content": "c", "reasoning_content": "t"}"#,
+        ),
+        (
+            json!({"role": "assistant", "reasoning": "r", "thinking": null}),
+            r#"{"thinking": "r", "role": "assistant", "reasoning": "r", "reasoning_content": "r"}"#,
+        ),
+        (
+            json!({"tool_calls": [{"function": {"name": "f", "arguments": {"z": 1, "a": 2.0}}}]}),
+            r#"{"tool_calls": [{"function": {"name": "f", "arguments": {"z": 1, "a": 2.0}}}]}"#,
+        ),
+    ] {
+        assert_eq!(render(&[message], json!({})).unwrap(), format!("nulltrue[{expected}]true"));
+    }
+    let found = render(&[], json!({"tools": [{"name": "f"}], "messages": 1})).unwrap();
+    assert_eq!(found, r#"[{"name": "f"}]true[]true"#);
+    let e = render(&[json!("x")], json!({})).unwrap_err().to_string();
+    assert!(e.contains("expected each message to be an object"), "{e}");
+}

@@ -13,7 +13,9 @@ use std::time::SystemTime;
 use ropewalk_core::apart::{self, Fault};
 use serde::{Deserialize, Serialize};
 
-use super::{Message, Template};
+use serde_json::{Map, Value};
+
+use super::Template;
 use crate::model::{Error, Result};
 
 /// How to start a process that renders templates, see [`serve`]. The limits of [`Limits::default`] are enough for texts
@@ -44,8 +46,16 @@ struct Request<'a> {
     eos: Cow<'a, str>,
     now: SystemTime,
     /// `None` asks only whether the template can be read.
-    messages: Option<Cow<'a, [Message]>>,
+    messages: Option<Cow<'a, [Value]>>,
+    variables: Cow<'a, Map<String, Value>>,
     add_generation_prompt: bool,
+}
+
+/// What a template renders.
+pub(super) struct Conversation<'a> {
+    pub(super) messages: &'a [Value],
+    pub(super) variables: &'a Map<String, Value>,
+    pub(super) add_generation_prompt: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -54,20 +64,21 @@ enum Reply {
     Error(String),
 }
 
-/// Renders, or only reads the template where there are no messages.
+/// Renders, or only reads the template where there is no conversation.
 pub(super) fn render(
     apart: &Apart,
     source: &Source,
-    messages: Option<&[Message]>,
-    add_generation_prompt: bool,
+    conversation: Option<Conversation<'_>>,
 ) -> Result<String> {
+    let none = Map::new();
     let request = Request {
         template: Cow::Borrowed(&source.template),
         bos: Cow::Borrowed(&source.bos),
         eos: Cow::Borrowed(&source.eos),
         now: source.now,
-        messages: messages.map(Cow::Borrowed),
-        add_generation_prompt,
+        messages: conversation.as_ref().map(|c| Cow::Borrowed(c.messages)),
+        variables: Cow::Borrowed(conversation.as_ref().map_or(&none, |c| c.variables)),
+        add_generation_prompt: conversation.as_ref().is_some_and(|c| c.add_generation_prompt),
     };
     let json = serde_json::to_vec(&request).map_err(|e| invalid(&e))?;
     if json.len() as u64 > MAX_BYTES {
@@ -117,7 +128,7 @@ fn answer(json: Vec<u8>) -> Result<String> {
     drop(json);
     let template = Template::at(Some(&request.template), &request.bos, &request.eos, request.now)?;
     match &request.messages {
-        Some(messages) => template.render(messages, request.add_generation_prompt),
+        Some(messages) => template.render_json(messages, &request.variables, request.add_generation_prompt),
         None => Ok(String::new()),
     }
 }

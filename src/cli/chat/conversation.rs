@@ -3,15 +3,18 @@
 //! Every turn renders all messages through the template, and the session computes only the tokens it does not
 //! hold already. A change of method or context opens a new session under the same messages.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{anyhow, bail, Context};
-use ropewalk::chat::{Message, Template};
+use ropewalk::chat::answer::{Form, Part, Parts};
+use ropewalk::chat::{self, Message, Template};
 use ropewalk::model::{Error, Model};
 use ropewalk::rope::{Plan, Spec};
 use ropewalk::sampler::SamplerParams;
 use ropewalk::session::{GenerateParams, SavedSession, Session};
+use ropewalk::vocab::Vocab;
 use ropewalk::Token;
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +65,9 @@ pub(super) struct Conversation<'m> {
     interrupt: &'m Interrupt,
     out: OutputArgs,
     template: Template,
+    form: Form,
+    /// The marks of the form that the vocabulary has as control tokens, which generated text is without.
+    marks: HashMap<Token, &'static str>,
     settings: Settings,
     /// `None` only while one session is replaced by another.
     session: Option<Session>,
@@ -81,12 +87,16 @@ impl<'m> Conversation<'m> {
         interrupt: &'m Interrupt,
         out: OutputArgs,
     ) -> anyhow::Result<Self> {
+        let template = template::of(model, &interrupt.control())?;
+        let form = Form::of(template.source());
         let mut chat = Conversation {
             model,
             choice,
             interrupt,
             out,
-            template: template::of(model, &interrupt.control())?,
+            marks: hidden_marks(model.vocab(), form)?,
+            form,
+            template,
             settings,
             session: None,
             messages: Vec::new(),
@@ -200,7 +210,9 @@ impl<'m> Conversation<'m> {
 
     /// Answers the last message.
     pub(super) fn answer(&mut self, show: Sink<'_>) -> anyhow::Result<Turn> {
-        let prompt = self.tokens(true)?;
+        let text = self.template.render(&self.messages, true)?;
+        let prompt = chat::tokens(self.model.vocab(), &text)?;
+        let mut parts = Parts::new(self.form, &text);
         let n_ctx = self.session.as_ref().map_or(self.settings.n_ctx, Session::n_max);
         if prompt.len() >= n_ctx {
             bail!(
@@ -221,6 +233,7 @@ impl<'m> Conversation<'m> {
             special: false,
         };
         let out = self.out;
+        let marks = self.marks.clone();
         let started = Instant::now();
         let session = self.session()?;
         let reused = match engine::prefill(session, &prompt, &out) {
@@ -230,14 +243,30 @@ impl<'m> Conversation<'m> {
         let prefill_s = started.elapsed().as_secs_f64();
 
         let started = Instant::now();
-        let (mut answer, mut n_generated, mut failure) = (String::new(), 0, None);
+        let (mut n_generated, mut failure, mut shown) = (0, None, None);
+        // Marks that generated text has are shown as they are; where it is without, an empty line stands for them.
+        let mut show = |text: &str, of_parts: Vec<(Part, String)>| {
+            if marks.is_empty() {
+                return show(text);
+            }
+            for (part, text) in of_parts {
+                if shown.replace(part).is_some_and(|before| before != part) {
+                    show("\n\n")?;
+                }
+                show(&text)?;
+            }
+            Ok(())
+        };
         let mut generation = session.generate(&prompt, &params)?;
         for piece in generation.by_ref() {
             match piece {
                 Ok(piece) => {
                     n_generated += usize::from(piece.token.is_some());
-                    answer.push_str(&piece.text);
-                    if let Err(e) = show(&piece.text) {
+                    let mut of_parts = parts.push(&piece.text);
+                    if let Some(mark) = piece.token.and_then(|token| marks.get(&token)) {
+                        of_parts.extend(parts.push(mark));
+                    }
+                    if let Err(e) = show(&piece.text, of_parts) {
                         failure = Some(e);
                         break;
                     }
@@ -250,6 +279,9 @@ impl<'m> Conversation<'m> {
         }
         let stop = engine::stop_name(generation.stop_reason());
         drop(generation);
+        if failure.is_none() {
+            failure = show("", parts.rest()).err();
+        }
         let turn = Turn {
             n_prompt: prompt.len(),
             reused,
@@ -259,7 +291,8 @@ impl<'m> Conversation<'m> {
             stop,
         };
         // The text generated so far is kept, however the answer ended.
-        self.messages.push(Message::new("assistant", answer));
+        let (content, reasoning_content) = parts.finish();
+        self.messages.push(Message { reasoning_content, ..Message::new("assistant", content) });
         self.last = Some(turn.clone());
         match failure {
             Some(e) => Err(e),
@@ -399,4 +432,17 @@ impl<'m> Conversation<'m> {
         self.last = None;
         Ok(())
     }
+}
+
+/// Which control tokens are marks of the form.
+fn hidden_marks(vocab: &Vocab, form: Form) -> anyhow::Result<HashMap<Token, &'static str>> {
+    let mut out = HashMap::new();
+    for mark in form.marks() {
+        if let [token] = vocab.tokenize(mark, false, true)?[..] {
+            if vocab.piece(token, false)?.is_empty() {
+                out.insert(token, *mark);
+            }
+        }
+    }
+    Ok(out)
 }

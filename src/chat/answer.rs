@@ -1,0 +1,268 @@
+//! Takes an answer apart as its family does: what the model thought, and what it says.
+//!
+//! Templates expect the two apart in earlier turns: gpt-oss's refuses an answer with its channels, and others would
+//! show the model its old thinking as text.
+//!
+//! ```
+//! use ropewalk::chat::answer::{Form, Parts};
+//!
+//! let template = "{% for m in messages %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content }}{% endfor %}";
+//! let mut parts = Parts::new(Form::of(template), "<|start|>assistant");
+//! parts.push("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello");
+//! let (content, thinking) = parts.finish();
+//! assert_eq!((&*content, thinking.as_deref()), ("Hello", Some("Hm.")));
+//! ```
+
+/// How a family marks the parts of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// The answer is all that is said.
+    Plain,
+    /// `<think>...</think>` before it.
+    Think,
+    /// `[THINK]...[/THINK]` before it, of Mistral.
+    Brackets,
+    /// `<|START_THINKING|>...<|END_THINKING|><|START_RESPONSE|>...`, of Cohere.
+    Cohere,
+    /// `<|channel|>NAME<|message|>...<|end|>`, of gpt-oss.
+    Channels,
+}
+
+/// A part of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// What the model thinks.
+    Thinking,
+    /// What it says.
+    Content,
+}
+
+/// Where the text goes that comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Nothing but white space has come.
+    Start,
+    In(Part),
+    /// Of a channel: its name.
+    Header,
+}
+
+impl Form {
+    /// The form of the answers to prompts of a template, by its text.
+    pub fn of(template: &str) -> Form {
+        let has = |what: &str| template.contains(what);
+        if has("<|channel|>") && has("<|message|>") {
+            Form::Channels
+        } else if has("<|START_RESPONSE|>") || has("<|START_THINKING|>") {
+            Form::Cohere
+        } else if has("[THINK]") {
+            Form::Brackets
+        } else if has("<think>") || has("</think>") {
+            Form::Think
+        } else {
+            Form::Plain
+        }
+    }
+
+    /// The marks between parts, which a vocabulary may have as control tokens.
+    pub fn marks(self) -> &'static [&'static str] {
+        match self {
+            Form::Plain => &[],
+            Form::Think => &["<think>", "</think>"],
+            Form::Brackets => &["[THINK]", "[/THINK]"],
+            Form::Cohere => &[
+                "<|START_THINKING|>",
+                "<|END_THINKING|>",
+                "<|START_RESPONSE|>",
+                "<|END_RESPONSE|>",
+                "<|START_TEXT|>",
+                "<|END_TEXT|>",
+            ],
+            Form::Channels => &[
+                "<|channel|>",
+                "<|message|>",
+                "<|end|>",
+                "<|start|>",
+                "<|return|>",
+                "<|call|>",
+                "<|constrain|>",
+            ],
+        }
+    }
+}
+
+/// An answer under way.
+#[derive(Debug)]
+pub struct Parts {
+    form: Form,
+    at: At,
+    /// Text that may be the beginning of a mark.
+    held: String,
+    header: String,
+    thinking: String,
+    content: String,
+    /// What was said on the way to tools. It is the content where there is no other.
+    aside: String,
+}
+
+impl Parts {
+    /// An answer that follows a prompt: one that ends in `<think>` has begun the thinking.
+    pub fn new(form: Form, prompt: &str) -> Parts {
+        let opens = form.marks().first().is_some_and(|mark| prompt.trim_end().ends_with(mark));
+        let at = match form {
+            Form::Plain => At::In(Part::Content),
+            Form::Channels if prompt.ends_with("<|message|>") => At::In(Part::Content),
+            Form::Channels => At::Header,
+            _ if opens => At::In(Part::Thinking),
+            _ => At::Start,
+        };
+        let empty = String::new;
+        Parts {
+            form,
+            at,
+            held: empty(),
+            header: empty(),
+            thinking: empty(),
+            content: empty(),
+            aside: empty(),
+        }
+    }
+
+    /// Takes more text. What of it belongs to a part is returned, to be shown.
+    pub fn push(&mut self, text: &str) -> Vec<(Part, String)> {
+        self.held.push_str(text);
+        let mut shown = Vec::new();
+        loop {
+            let held = std::mem::take(&mut self.held);
+            let found = self.form.marks().iter().filter_map(|mark| Some((held.find(mark)?, *mark))).min();
+            let Some((at, mark)) = found else {
+                let starts = |n: usize| {
+                    held.is_char_boundary(held.len() - n)
+                        && self.form.marks().iter().any(|m| m.starts_with(&held[held.len() - n..]))
+                };
+                let longest =
+                    self.form.marks().iter().map(|m| m.len() - 1).max().unwrap_or(0).min(held.len());
+                let keep = (1..=longest).rev().find(|n| starts(*n)).unwrap_or(0);
+                let (now, later) = held.split_at(held.len() - keep);
+                self.text(now, &mut shown);
+                self.held = later.to_owned();
+                return shown;
+            };
+            self.text(&held[..at], &mut shown);
+            self.mark(mark, &mut shown);
+            self.held = held[at + mark.len()..].to_owned();
+        }
+    }
+
+    fn text(&mut self, text: &str, shown: &mut Vec<(Part, String)>) {
+        if text.is_empty() {
+            return;
+        }
+        if self.at == At::Start && !text.trim().is_empty() {
+            self.at = At::In(Part::Content);
+        }
+        match self.at {
+            At::Header => self.header.push_str(text),
+            At::Start => self.content.push_str(text),
+            At::In(part) => {
+                match part {
+                    Part::Thinking => self.thinking.push_str(text),
+                    Part::Content if self.is_aside() => self.aside.push_str(text),
+                    Part::Content => self.content.push_str(text),
+                }
+                shown.push((part, text.to_owned()));
+            }
+        }
+    }
+
+    fn is_aside(&self) -> bool {
+        self.form == Form::Channels && self.header.trim_start().starts_with("commentary")
+    }
+
+    fn mark(&mut self, mark: &str, shown: &mut Vec<(Part, String)>) {
+        let opens = Some(&mark) == self.form.marks().first();
+        match self.form {
+            Form::Channels => match mark {
+                "<|channel|>" => {
+                    self.header.clear();
+                    self.at = At::Header;
+                }
+                "<|message|>" => {
+                    let name = self.header.trim_start();
+                    let thinks = name.starts_with("analysis") || name.contains("to=");
+                    self.break_line(if thinks { Part::Thinking } else { Part::Content });
+                    self.at = At::In(if thinks { Part::Thinking } else { Part::Content });
+                }
+                _ => self.at = At::Header,
+            },
+            Form::Cohere => match mark {
+                "<|START_THINKING|>" => self.at = At::In(Part::Thinking),
+                _ => self.at = At::In(Part::Content),
+            },
+            _ if opens => match self.at {
+                At::Start => {
+                    self.content.clear();
+                    self.at = At::In(Part::Thinking);
+                }
+                // Of a later one nothing is known: it is text.
+                _ => self.text(mark, shown),
+            },
+            _ => {
+                // The thinking began without a mark.
+                if self.thinking.is_empty() && self.at != At::In(Part::Thinking) {
+                    self.thinking = std::mem::take(&mut self.content);
+                } else if self.at == At::In(Part::Content) {
+                    return self.text(mark, shown);
+                }
+                self.at = At::In(Part::Content);
+            }
+        }
+    }
+
+    /// Two messages of one part are two paragraphs.
+    fn break_line(&mut self, part: Part) {
+        let text = match part {
+            Part::Thinking => &mut self.thinking,
+            Part::Content if self.is_aside() => &mut self.aside,
+            Part::Content => &mut self.content,
+        };
+        if !text.is_empty() {
+            text.push_str("\n\n");
+        }
+    }
+
+    /// What is still held back, to be shown at the end.
+    pub fn rest(&mut self) -> Vec<(Part, String)> {
+        let (mut shown, held) = (Vec::new(), std::mem::take(&mut self.held));
+        self.text(&held, &mut shown);
+        shown
+    }
+
+    /// The content, and the thinking where there was some.
+    pub fn finish(mut self) -> (String, Option<String>) {
+        self.rest();
+        if self.content.is_empty() {
+            self.content = self.aside;
+        }
+        if self.form == Form::Plain {
+            return (self.content, None);
+        }
+        // Empty lines around the thinking belong to the marks.
+        let thinking = self.thinking.trim_matches('\n');
+        let thought = self.at != At::Start && !self.thinking.is_empty();
+        let content = if thought { self.content.trim_start_matches('\n').to_owned() } else { self.content };
+        // Granite's answers may be marked as well.
+        let inside = content.trim().strip_prefix("<response>").filter(|_| thought);
+        let content = match inside {
+            Some(inside) => {
+                inside.strip_suffix("</response>").unwrap_or(inside).trim_matches('\n').to_owned()
+            }
+            None => content,
+        };
+        (content, (!thinking.trim().is_empty()).then(|| thinking.to_owned()))
+    }
+}
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;
