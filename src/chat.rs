@@ -1,19 +1,19 @@
 //! Chat templates: renders messages to a prompt through the Jinja template in the model's file.
 //!
 //! The environment is that of Hugging Face's `apply_chat_template`: `trim_blocks` and `lstrip_blocks`, loop
-//! controls, Python's methods on strings, lists and dicts, `raise_exception`, `strftime_now`, and a `tojson`
-//! that leaves characters as they are. Messages reach the template as transformers hands them over; [`answer`] takes
+//! controls, Python's methods on strings, lists and dicts and its way to print values, `raise_exception`,
+//! `strftime_now`, and a `tojson` that leaves characters as they are. Messages reach the template as transformers hands them over; [`answer`] takes
 //! an answer apart again.
 
 pub mod answer;
 pub mod apart;
+mod python;
 
 use std::time::SystemTime;
 
 use jiff::fmt::strtime::{BrokenDownTime, Config};
 use jiff::{tz::TimeZone, Timestamp};
-use minijinja::value::Kwargs;
-use minijinja::{Environment, ErrorKind};
+use minijinja::Environment;
 use ropewalk_core::tokenizer::Failure;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Map, Value};
@@ -147,17 +147,9 @@ impl Template {
 
     /// [`Template::new`] at a given time, so that the rendered text depends on the arguments alone.
     pub fn at(source: Option<&str>, bos: &str, eos: &str, now: SystemTime) -> Result<Template> {
-        let mut env = Environment::new();
-        env.set_trim_blocks(true);
-        env.set_lstrip_blocks(true);
-        env.set_fuel(Some(FUEL));
-        env.set_recursion_limit(200);
-        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        env.add_function("raise_exception", raise_exception);
-        env.add_function("strftime_now", move |format: &str| strftime(format, now));
-        env.add_filter("tojson", tojson);
         let text = source.unwrap_or(CHATML);
-        env.add_template_owned("chat", without_generation_marks(text)).map_err(|e| error(&e))?;
+        let mut env = python::environment("chat", text, FUEL).map_err(|e| error(&e))?;
+        env.add_function("strftime_now", move |format: &str| strftime(format, now));
         let of = Source { template: text.to_owned(), bos: bos.to_owned(), eos: eos.to_owned(), now };
         let how = How::Here { env: Box::new(env), source: of };
         Ok(Template { how, fallback: source.is_none(), fingerprint: fingerprint(text, bos, eos) })
@@ -221,7 +213,11 @@ impl Template {
         match &self.how {
             How::Here { env, source } => {
                 let names = names(source, messages, variables, add_generation_prompt)?;
-                env.get_template("chat").and_then(|t| t.render(names)).map_err(|e| error(&e))
+                // The engine panics on `[][::-1]`, and who knows on what else.
+                let render = || env.get_template("chat").and_then(|t| t.render(names));
+                let panicked = |_| Err(Error::Invalid("chat template: the template engine panicked".into()));
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(render))
+                    .map_or_else(panicked, |text| text.map_err(|e| error(&e)))
             }
             How::Apart { apart, source } => {
                 let conversation = apart::Conversation { messages, variables, add_generation_prompt };
@@ -334,80 +330,6 @@ fn error(e: &minijinja::Error) -> Error {
     let line = e.line().map(|l| format!(" line {l}")).unwrap_or_default();
     let what: String = what.chars().take(MAX_COMPLAINT).collect();
     Error::Invalid(format!("chat template{line}: {}", what.lines().collect::<Vec<_>>().join(" ")))
-}
-
-fn raise_exception(message: String) -> Result<minijinja::Value, minijinja::Error> {
-    Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-}
-
-/// Python's `json.dumps(x, ensure_ascii=False)`: separators are followed by a space, and nothing is escaped
-/// for HTML.
-fn tojson(value: &minijinja::Value, args: Kwargs) -> Result<minijinja::Value, minijinja::Error> {
-    let indent: Option<usize> = args.get("indent")?;
-    let fail = |e: &dyn std::fmt::Display| minijinja::Error::new(ErrorKind::InvalidOperation, e.to_string());
-    // The other arguments of json.dumps do not change what templates print.
-    for name in ["ensure_ascii", "separators", "sort_keys"] {
-        let _: Option<minijinja::Value> = args.get(name)?;
-    }
-    let json = serde_json::to_value(value).map_err(|e| fail(&e))?;
-    let mut out = Vec::new();
-    let done = match indent {
-        Some(n) => {
-            let blanks = " ".repeat(n.min(16));
-            let style = serde_json::ser::PrettyFormatter::with_indent(blanks.as_bytes());
-            json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style))
-        }
-        None => json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, PythonJson)),
-    };
-    done.map_err(|e| fail(&e))?;
-    Ok(minijinja::Value::from_safe_string(String::from_utf8(out).map_err(|e| fail(&e))?))
-}
-
-/// Python's default separators.
-struct PythonJson;
-impl serde_json::ser::Formatter for PythonJson {
-    fn begin_array_value<W: ?Sized + std::io::Write>(
-        &mut self,
-        w: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        w.write_all(if first { b"" } else { b", " })
-    }
-    fn begin_object_key<W: ?Sized + std::io::Write>(
-        &mut self,
-        w: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        w.write_all(if first { b"" } else { b", " })
-    }
-    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        w.write_all(b": ")
-    }
-}
-
-/// Removes `{% generation %}` and `{% endgeneration %}`, with which Transformers marks the assistant's text
-/// for training masks; they print nothing.
-fn without_generation_marks(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find("{%") {
-        // Past the opening: in `{%}` the two would share a character.
-        let Some(len) = rest[at + 2..].find("%}").map(|n| n + 2) else { break };
-        let (tag, inner) = (&rest[at..at + len + 2], &rest[at + 2..at + len]);
-        out.push_str(&rest[..at]);
-        let word = inner.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
-        if matches!(word, "generation" | "endgeneration") {
-            // An empty `if` keeps the tag's white-space control.
-            let open = if inner.starts_with('-') { "{%-" } else { "{%" };
-            let close = if inner.ends_with('-') { "-%}" } else { "%}" };
-            out.push_str(&format!("{open} if true %}}{{% endif {close}"));
-        } else {
-            out.push_str(tag);
-        }
-        rest = &rest[at + len + 2..];
-    }
-    out.push_str(rest);
-    out
 }
 
 /// Python's `strftime`, in UTC. Directives that are not known stay as they are.

@@ -7,5 +7,6 @@ mod cache;
 mod packing;
 mod sources;
 mod split;
+mod templates;
 mod tokens;
 mod world;

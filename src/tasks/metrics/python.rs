@@ -9,7 +9,7 @@ pub fn is_punctuation(c: char) -> bool {
 
 /// `str.isspace` for one character: Unicode's white space and the four ASCII separators.
 pub fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
+    crate::text::is_python_space(c)
 }
 
 /// `\w` of `re`: letters, numbers and `_`. Unlike [`char::is_alphanumeric`], vowel signs do not count.

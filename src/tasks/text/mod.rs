@@ -4,8 +4,13 @@ mod punkt;
 
 use crate::{Encoder, Result};
 
-pub(crate) use crate::metrics::python::is_space as is_python_space;
 pub(crate) use punkt::Punkt;
+
+/// Whether Python takes the character for white space (`str.isspace`, `\s` of `re`): four separators of ASCII more
+/// than Unicode's property White_Space.
+pub(crate) fn is_python_space(c: char) -> bool {
+    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
+}
 
 /// The answer up to its first line's end; newlines before it are passed over.
 pub(crate) fn first_line(answer: &str) -> &str {
