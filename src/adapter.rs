@@ -59,6 +59,7 @@ pub struct Adapter {
     trained: Option<(PathBuf, Spec)>,
     landmarks: Option<Landmarks>,
     digest: String,
+    keeps_output: bool,
 }
 
 impl Adapter {
@@ -131,7 +132,12 @@ impl Adapter {
             modules_to_save: modules.into_iter().map(|(id, i)| (id, at(i))).collect(),
             trained: opened.meta().rope.clone().map(|spec| (opened.file().path().to_owned(), spec)),
             landmarks: opened.landmarks(),
-            digest: format!("{}:{scale}", fingerprint(opened.file())),
+            digest: format!(
+                "{}:{scale}{}",
+                fingerprint(opened.file()),
+                if opened.keeps_output() { ":keeps-output" } else { "" }
+            ),
+            keeps_output: opened.keeps_output(),
         })
     }
 
@@ -143,6 +149,11 @@ impl Adapter {
     /// The tensor that replaces one of the model.
     pub fn module(&self, id: ParamId) -> Option<&StoreTensor> {
         self.modules_to_save.get(&id)
+    }
+
+    /// Whether it replaces the embedding for the input alone, and not where that is the output as well.
+    pub fn keeps_output(&self) -> bool {
+        self.keeps_output
     }
 
     /// Number of pairs.

@@ -325,13 +325,29 @@ impl<'a> Loader<'a> {
         self.norm(NormId::OUTPUT, self.hp.n_embd)
     }
 
+    /// The embedding as the output: an adapter's, unless that is for the input alone.
+    fn tied_output(&self, shape: &[usize]) -> Result<StoreTensor> {
+        match &self.source {
+            Source::Model { adapters, .. } => {
+                let replaces = adapters.iter().rev().find(|a| a.module(ParamId::Embedding).is_some());
+                match replaces {
+                    Some(adapter) if adapter.keeps_output() => {
+                        self.fixed(ParamId::Embedding.to_string(), shape)
+                    }
+                    _ => self.required(ParamId::Embedding, shape),
+                }
+            }
+            Source::Listing { .. } => self.required(ParamId::Embedding, shape),
+        }
+    }
+
     /// The output matrix: the token embedding where the file has none of its own.
     pub(crate) fn output(&self, bias: Bias) -> Result<Linear> {
         let (id, shape) = (LinearId::OUTPUT, [self.hp.n_embd, self.hp.n_vocab]);
         let own = self.optional(ParamId::Weight(id), &shape, false)?;
         let (weight, weight_id) = match own {
             Some(weight) => (weight, ParamId::Weight(id)),
-            None => (self.required(ParamId::Embedding, &shape)?, ParamId::Embedding),
+            None => (self.tied_output(&shape)?, ParamId::Embedding),
         };
         let bias = self.bias(ParamId::Bias(id), shape[1], bias)?;
         let [n_in, n_out] = shape;

@@ -119,11 +119,10 @@ pub(crate) fn rewrite(
             None => t.dtype,
         };
         let tied = t.name == TOKEN_EMBD && file.tensor(merge::OUTPUT).is_none();
-        let output = if tied { merge.of_tied_output(TOKEN_EMBD)? } else { None };
         let mut outputs = vec![(t.name.as_str(), merge.of(&t.name)?)];
-        if let Some(change) = output {
+        if tied && merge.unties(TOKEN_EMBD) {
             notes.push("The output is no longer the embedding: output.weight is a tensor of its own.".into());
-            outputs.push((merge::OUTPUT, Some(change)));
+            outputs.push((merge::OUTPUT, merge.of_tied_output(TOKEN_EMBD)?));
         }
         for (name, change) in outputs {
             let to = if exact && change.is_some() { DType::F32 } else { to };

@@ -77,15 +77,27 @@ impl Merge {
         Ok((change.module.is_some() || !change.pairs.is_empty()).then_some(change))
     }
 
-    /// The changes to the output matrix, where the embedding is that as well. `None` if no pair is added to
-    /// it.
+    /// Whether the output is no longer the embedding, where that is both in the file.
+    pub(crate) fn unties(&self, embedding: &str) -> bool {
+        let own = |(o, _): &(AdapterReader, f32)| {
+            let saves = |name: &str| o.modules_to_save().iter().any(|m| m.name == name);
+            o.pairs().iter().any(|p| p.weight == OUTPUT)
+                || saves(OUTPUT)
+                || o.keeps_output() && saves(embedding)
+        };
+        self.adapters.iter().any(own)
+    }
+
+    /// The changes to the output matrix, where the embedding is that as well: those of its name, and of the embedding
+    /// where it follows that.
     pub(crate) fn of_tied_output(&self, embedding: &str) -> Result<Option<Change<'_>>> {
-        let pairs = self.pairs(OUTPUT)?;
-        if pairs.is_empty() {
-            return Ok(None);
+        let own = self.of(OUTPUT)?;
+        if own.as_ref().is_some_and(|change| change.module.is_some()) {
+            return Ok(own);
         }
-        let module = self.of(embedding)?.and_then(|c| c.module);
-        Ok(Some(Change { module, pairs }))
+        let module = self.of(embedding)?.and_then(|c| c.module).filter(|(o, ..)| !o.keeps_output());
+        let pairs = own.map_or(Vec::new(), |change| change.pairs);
+        Ok((module.is_some() || !pairs.is_empty()).then_some(Change { module, pairs }))
     }
 
     fn pairs(&self, name: &str) -> Result<Vec<(&AdapterReader, &PairInfo, f32)>> {

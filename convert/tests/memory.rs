@@ -136,7 +136,7 @@ fn jobs_may_fail(dir: &Path) {
         whole(what, &errors, &out);
     }
     let folder = at("peft");
-    let errors = starve(large, || to_peft(&at("wide-a.gguf"), &at("wide.gguf"), &folder));
+    let errors = starve(large, || to_peft(&at("wide-a.gguf"), &at("wide.gguf"), &folder, None));
     whole("exported", &errors, &folder.join("adapter_config.json"));
     std::fs::remove_file(at("both.gguf")).unwrap();
     let errors = starve(large, || from_peft(&folder, &at("wide.gguf"), &at("both.gguf")));

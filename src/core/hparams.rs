@@ -88,6 +88,8 @@ pub mod keys {
     pub const LORA_LINEAGE: &str = "ropewalk.lora.lineage";
     /// Whether its alpha was meant over the square root of the rank (bool).
     pub const LORA_RSLORA: &str = "ropewalk.lora.rslora";
+    /// Whether the embedding of an adapter is for the input alone, where the model's output is its embedding.
+    pub const LORA_KEEPS_OUTPUT: &str = "ropewalk.lora.keeps_output";
 }
 
 /// A form of GELU, the activation.

@@ -199,12 +199,6 @@ impl Role {
         matches!(self, Role::GateExps | Role::UpExps | Role::DownExps)
     }
 
-    /// Whether it gives a number for each head, or one alone. As in PEFT, a pair beside it may have the rank of all
-    /// others, more than it has rows.
-    pub fn is_narrow(self) -> bool {
-        matches!(self, Role::SsmAlpha | Role::SsmBeta | Role::SharedRouter)
-    }
-
     fn entry(self) -> (&'static str, &'static str) {
         ROLES.iter().find(|r| r.0 == self).map_or(("", ""), |r| (r.1, r.2))
     }

@@ -67,6 +67,10 @@ impl Init {
             let what = format!("expected {expected} as this run has, found {found}");
             Err(Error::from(reader.file().error(key, what)))
         };
+        if reader.keeps_output() && file.tensor(&LinearId::OUTPUT.weight()).is_none() {
+            let what = "expected an embedding that is the output as well, found one for the input alone, as PEFT trains it";
+            return Err(reader.file().error(crate::hparams::keys::LORA_KEEPS_OUTPUT, what).into());
+        }
         let (expected, found) = (of_trainer(trainer), of_file(&reader));
         if expected != found {
             return wrong("tensors", describe(&expected), describe(&found));

@@ -151,7 +151,8 @@ pub(super) fn shapes(
     }
     let mut out = Vec::new();
     for LinearShape { id, n_in, n_out, .. } in targets::maps(model, &how.targets)? {
-        let most = if id.role.is_narrow() { n_in } else { n_in.min(n_out) };
+        // More than the larger dimension is surely a slip.
+        let most = n_in.max(n_out);
         if how.rank > most {
             let what = format!("rank: expected at most {most}, found {}", how.rank);
             return Err(Error::Invalid(format!("{what}: {} is {n_in} x {n_out}", id.weight())));

@@ -2,6 +2,9 @@
 of model and adapter together. llama: ranks and alphas that differ. qwen2: rsLoRA, and norms and output saved whole.
 
     python peft.py make DIR      writes DIR/llama and DIR/qwen2
+    python peft.py cases DIR     writes DIR/cases (one adapter for each way to write one, with PEFT's logits), the tied model that
+                                 some of them are for, DIR/fields.json (the fields of LoraConfig) and DIR/targets.json (which
+                                 modules a configuration is of)
     python peft.py check DIR F   loads the adapter in folder F (as `convert --to-peft` writes it) on the model of
                                  DIR (DIR/llama or DIR/qwen2) and compares logits
 
@@ -9,6 +12,7 @@ Needs torch, transformers, peft, safetensors, gguf. The order of rows of queries
 LlamaModel.permute of llama.cpp's converter.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -32,9 +36,10 @@ def model(arch):
     torch.manual_seed(7)
     config, cls = {
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+        "tied": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
         "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     }[arch]
-    m = cls(config(**SHAPE, initializer_range=0.2)).float().eval()
+    m = cls(config(**SHAPE | {"tie_word_embeddings": arch == "tied"}, initializer_range=0.2)).float().eval()
     with torch.no_grad():
         for name, p in m.named_parameters():
             if "norm" in name:
@@ -62,6 +67,8 @@ def permute(w, heads):
 
 
 def write_gguf(path, arch, m):
+    tied = arch == "tied"
+    arch = "llama" if tied else arch
     out = gguf.GGUFWriter(path, arch)
     out.add_context_length(128)
     out.add_embedding_length(32)
@@ -82,6 +89,8 @@ def write_gguf(path, arch, m):
     for name, p in m.state_dict().items():
         w = p.numpy().astype(np.float32)
         stem, kind = name.rsplit(".", 1)
+        if tied and stem == "lm_head":
+            continue
         if stem.startswith("model.layers."):
             layer, role = stem[len("model.layers."):].split(".", 1)
             if arch == "llama" and role.endswith(("q_proj", "k_proj")):
@@ -124,6 +133,126 @@ def make(folder):
             json.dump({"made with": versions, **record}, f)
 
 
+# Name: (the model, what its LoraConfig has beyond rank, alpha and targets, what is changed in the written configuration).
+EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+CASES = {
+    "rslora-patterns": (
+        "llama",
+        dict(
+            target_modules=["q_proj", "k_proj", "down_proj"], use_rslora=True,
+            rank_pattern={r"layers\.1\..*\.q_proj": 6, "down_proj": 3},
+            alpha_pattern={r"layers\.0\.self_attn\.(q|k)_proj": 1.5, "q_proj": 9, "k_proj": 5},
+        ),
+        {},
+    ),
+    # More than k and v are wide, and more than the model.
+    "wide-rank": ("llama", dict(r=40, lora_alpha=20, target_modules=["k_proj", "o_proj"]), {}),
+    "layers": ("llama", dict(target_modules=EVERY, r=2), {"layers_to_transform": [1], "layers_pattern": "layers"}),
+    "excluded": (
+        "llama", dict(target_modules=EVERY, r=2),
+        {"target_modules": r"model\.layers\.\d+\.(self_attn|mlp)\.(q|k|up)_proj", "exclude_modules": ["layers.0.self_attn.k_proj"]},
+    ),
+    "fan-in-fan-out": ("llama", dict(target_modules=["v_proj"], fan_in_fan_out=True), {}),
+    "bias-all": ("llama", dict(target_modules=["v_proj"], bias="all"), {}),
+    "unknown-key": ("llama", dict(target_modules=["v_proj"]), {"lora_dtype": None, "lorap_lr_ratio": 16.0}),
+    "eva": ("llama", dict(target_modules=["v_proj"]), {"init_lora_weights": "eva", "eva_config": {"rho": 2.0}}),
+    "mica": ("llama", dict(target_modules=["v_proj"], r=2), {"init_lora_weights": "mica"}),
+    "orthogonal": ("llama", dict(target_modules=["v_proj"], r=2), {"init_lora_weights": "orthogonal"}),
+    "velora": ("llama", dict(target_modules=["v_proj"], velora_config=peft.tuners.lora.config.VeloraConfig()), {}),
+    "untied-both": ("llama", dict(target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"]), {}),
+    "tied-embed": ("tied", dict(target_modules=["q_proj"], modules_to_save=["embed_tokens"]), {}),
+    "tied-head": ("tied", dict(target_modules=["q_proj"], modules_to_save=["lm_head"]), {}),
+    "tied-both": ("tied", dict(target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"]), {}),
+    "tied-ensured": ("tied", dict(target_modules=["q_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=True), {}),
+    "tied-head-pair": ("tied", dict(target_modules=["q_proj", "lm_head"], modules_to_save=["embed_tokens"]), {}),
+    # Those that are refused.
+    "no-lora-bias": ("llama", dict(target_modules=["v_proj"], lora_bias=True), {}),
+    "no-dora": ("llama", dict(target_modules=["v_proj"], use_dora=True), {}),
+    "no-kasa": ("llama", dict(target_modules=["v_proj"], kasa_config=peft.tuners.lora.config.KasaConfig()), {}),
+    "no-rows": ("llama", dict(target_modules=["v_proj"], trainable_token_indices=[1, 5]), {}),
+    "no-embedding-pair": ("llama", dict(target_modules=["v_proj", "embed_tokens"]), {}),
+}
+# Fewer than above: each case has its own logits.
+FEW = TOKENS[:6]
+
+
+def few(m):
+    with torch.no_grad():
+        return m(torch.tensor([FEW])).logits[0].double().numpy()
+
+
+def cases(folder):
+    os.makedirs(os.path.join(folder, "tied"), exist_ok=True)
+    write_gguf(os.path.join(folder, "tied", "base.gguf"), "tied", model("tied"))
+    for name, (base, made, written) in CASES.items():
+        to = os.path.join(folder, "cases", name)
+        os.makedirs(to, exist_ok=True)
+        plain = few(model(base))
+        torch.manual_seed(len(name))
+        how = dict(r=4, lora_alpha=6, task_type="CAUSAL_LM") | made
+        adapted = peft.get_peft_model(model(base), peft.LoraConfig(**how)).eval()
+        with torch.no_grad():
+            for at, p in adapted.named_parameters():
+                if "modules_to_save" in at:
+                    p.add_(0.1 * torch.randn_like(p))
+                elif "lora_" in at or "trainable_tokens_delta" in at:
+                    p.add_(0.25 * torch.randn_like(p))
+        adapted.save_pretrained(to)
+        os.remove(os.path.join(to, "README.md"))
+        path = os.path.join(to, "adapter_config.json")
+        with open(path) as f:
+            config = json.load(f) | written
+        # PEFT writes sets in any order.
+        config["target_modules"] = config["target_modules"] if isinstance(config["target_modules"], str) else sorted(config["target_modules"])
+        with open(path, "w") as f:
+            json.dump(config, f)
+        if name.startswith("no-"):
+            continue
+        loaded = few(peft.PeftModel.from_pretrained(model(base), to).eval())
+        assert np.abs(loaded - plain).max() > 0.1, name
+        record = {"base": base, "tokens": FEW, "adapted": loaded.round(6).tolist()}
+        with open(os.path.join(to, "logits.json"), "w") as f:
+            json.dump(record, f)
+
+    of = {f.name: f.default if isinstance(f.default, (bool, int, float, str)) else None for f in dataclasses.fields(peft.LoraConfig)}
+    with open(os.path.join(folder, "fields.json"), "w") as f:
+        json.dump({"peft": peft.__version__, "fields": of}, f, indent=1)
+
+    modules = [
+        "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj", "model.layers.10.self_attn.k_proj",
+        "model.layers.1.mlp.down_proj", "model.language_model.layers.1.self_attn.q_proj", "model.layers.1.mlp.experts.0.up_proj",
+        "model.layers.0.self_attn.xq_proj", "q_proj", "layers.1.q_proj", "lm_head", "model.embed_tokens",
+    ]
+    configs = [
+        {"target_modules": ["q_proj"]},
+        {"target_modules": ["self_attn.q_proj", "lm_head"]},
+        {"target_modules": ["model.layers.0.self_attn.q_proj"]},
+        {"target_modules": []},
+        {"target_modules": r".*\.(q|k)_proj"},
+        {"target_modules": "q_proj"},
+        {"target_modules": r"(?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:q_proj|down_proj).*?)|(?:\bmodel\.layers\.[\d]{1,}\.(?:mlp)\.(?:(?:down_proj)))"},
+        {"target_modules": ["q_proj", "down_proj", "up_proj"], "layers_to_transform": 1},
+        {"target_modules": ["q_proj", "down_proj", "up_proj"], "layers_to_transform": [0, 1]},
+        {"target_modules": ["q_proj", "k_proj"], "layers_to_transform": []},
+        {"target_modules": ["q_proj", "k_proj"], "layers_to_transform": [10], "layers_pattern": "layers"},
+        {"target_modules": ["q_proj", "k_proj", "up_proj"], "layers_to_transform": [1], "layers_pattern": ["blocks", "layers"]},
+        {"target_modules": ["up_proj", "q_proj"], "layers_to_transform": [0], "layers_pattern": "experts"},
+        {"target_modules": ["q_proj", "k_proj"], "layers_to_transform": [1], "layers_pattern": "blocks"},
+        {"target_modules": ["q_proj", "k_proj"], "exclude_modules": ["layers.0.self_attn.q_proj", "q_proj"]},
+        {"target_modules": ["q_proj", "k_proj"], "exclude_modules": r"model\.layers\.\d\..*"},
+        {"target_modules": ["q_proj", "lm_head", "down_proj"], "modules_to_save": ["lm_head", "mlp"]},
+    ]
+    from peft.tuners.tuners_utils import _ExcludedModule, check_target_module_exists
+
+    def has(config, module):
+        found = check_target_module_exists(peft.LoraConfig(**config), module)
+        return bool(found) and not isinstance(found, _ExcludedModule)
+
+    done = [{"config": c, "targeted": [m for m in modules if has(c, m)]} for c in configs]
+    with open(os.path.join(folder, "targets.json"), "w") as f:
+        json.dump({"peft": peft.__version__, "modules": modules, "cases": done}, f, indent=1)
+
+
 def check(folder, adapter):
     m = model(os.path.basename(os.path.normpath(folder)))
     adapted = peft.PeftModel.from_pretrained(m, adapter).eval()
@@ -134,4 +263,4 @@ def check(folder, adapter):
     assert worst < 2e-5
 
 
-make(sys.argv[2]) if sys.argv[1] == "make" else check(sys.argv[2], sys.argv[3])
+{"make": make, "cases": cases, "check": check}[sys.argv[1]](*sys.argv[2:])

@@ -17,6 +17,9 @@ pub(super) struct PeftArgs {
     /// Convert a LoRA file to PEFT's adapter in DIR
     #[arg(long, value_name = "DIR", requires = "model", conflicts_with_all = CONFLICTS, conflicts_with_all = ["peft", "output"])]
     to_peft: Option<PathBuf>,
+    /// The model's repository on Hugging Face, for --to-peft
+    #[arg(long, value_name = "ORG/REPO", requires = "to_peft")]
+    base: Option<String>,
     /// The model that the adapter is for, of any types
     #[arg(short, long, value_name = "BASE")]
     model: Option<PathBuf>,
@@ -36,7 +39,9 @@ pub(super) fn act(args: &Args) -> Result<()> {
     let Some(base) = &given.model else { return Err(Error::Usage("-m BASE is missing".into())) };
     let (from, to, report) = match (&given.peft, &given.to_peft, &args.input, &args.output) {
         (Some(folder), None, None, Some(output)) => (folder, output, peft::from_peft(folder, base, output)?),
-        (None, Some(folder), Some(input), None) => (input, folder, peft::to_peft(input, base, folder)?),
+        (None, Some(folder), Some(input), None) => {
+            (input, folder, peft::to_peft(input, base, folder, given.base.as_deref())?)
+        }
         (Some(_), ..) => {
             return Err(Error::Usage("--peft DIR takes -m BASE and -o OUT, and no other file".into()))
         }

@@ -1,27 +1,39 @@
 //! A LoRA file to a PEFT folder.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use files::Kind;
 use gguf::{float, DType, File};
-use ropewalk_core::adapter::{AdapterReader, PairInfo};
+use ropewalk_core::adapter::{AdapterReader, ModuleInfo, PairInfo};
 use ropewalk_core::hparams::keys;
+use ropewalk_core::ids::TOKEN_EMBD;
 use ropewalk_import::Rows;
 use safetensors::tensor::TensorInfo;
 use safetensors::Dtype;
 use serde_json::{json, Map, Value};
 
 use super::names::Names;
-use super::{refuse, AdapterReport, CONFIG, MODEL, PREFIX};
+use super::{is_repository, refuse, shown, AdapterReport, CONFIG, MODEL, PREFIX};
+use crate::merge::OUTPUT;
 use crate::{rows, Error, Result};
 
 /// Converts the LoRA file `adapter`, for the model whose GGUF file is `base` (of any types), to a PEFT adapter in `folder`,
-/// which is made. Tensors become F32; rsLoRA is written as the alpha that it comes to.
+/// which is made. Tensors become F32; rsLoRA is written as the alpha that it comes to. `repository` is the model's, `ORG/REPO`,
+/// which the adapter may name as well.
 ///
 /// # Errors
-/// Faults of the files; tensors that the model has not, or that have no name in transformers.
-pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterReport> {
+/// Faults of the files; tensors that the model has not, or that have no name in transformers; a pair beside a weight that
+/// is replaced; a repository of another form.
+pub fn to_peft(
+    adapter: &Path,
+    base: &Path,
+    folder: &Path,
+    repository: Option<&str>,
+) -> Result<AdapterReport> {
+    if let Some(name) = repository.filter(|name| !is_repository(name)) {
+        return Err(Error::Usage(format!("--base: expected ORG/REPO, found {}", shown(name))));
+    }
     let base = File::open(base)?;
     let names = Names::of(&base)?;
     let reader = AdapterReader::open(adapter)?;
@@ -58,11 +70,21 @@ pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterRepo
         targets.push(module);
     }
     let mut modules = Vec::new();
-    for info in reader.modules_to_save() {
-        let module = module(&info.name)?;
+    // PEFT replaces an embedding at the input alone, and the output has to be named as well.
+    let is_saved = |name: &str| reader.modules_to_save().iter().any(|info| info.name == name);
+    let follows = base.tensor(OUTPUT).is_none() && !reader.keeps_output() && !is_saved(OUTPUT);
+    let of_output = |info: &&ModuleInfo| follows && info.name == TOKEN_EMBD;
+    let saved = reader.modules_to_save().iter().map(|info| (info, info.name.as_str()));
+    let output = reader.modules_to_save().iter().find(of_output).map(|info| (info, OUTPUT));
+    for (info, name) in saved.chain(output) {
+        let module = module(name)?;
+        if ranks.contains_key(&module) {
+            let what = format!("{module} has a pair and is replaced as well, of which PEFT does one: merge the adapter instead");
+            return Err(refuse(adapter, name, what));
+        }
         let mut shape: Vec<usize> = info.shape.iter().rev().copied().collect();
         let mut all = values(&reader, &info.name)?;
-        let change = names.change(&info.name);
+        let change = names.change(name);
         if change.one_more {
             all.iter_mut().for_each(|x| *x -= 1.0);
         }
@@ -76,7 +98,9 @@ pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterRepo
         modules.push(module);
     }
 
-    let config = config(&reader, &base, &targets, &modules, &ranks);
+    let repository = repository.map(str::to_owned).or_else(|| noted(&reader, &base));
+    let targets = by_suffix(targets, &base, &names);
+    let config = config(&reader, repository.as_deref(), &targets, &modules, &ranks);
     // In the order of safetensors' own writer, which would copy all tensors into one buffer and writes its notes in any order.
     out.sort_by(|(a, ..), (b, ..)| a.cmp(b));
     let mut header = Map::from_iter([("__metadata__".to_owned(), Value::Object(header(&reader)))]);
@@ -107,6 +131,12 @@ pub fn to_peft(adapter: &Path, base: &Path, folder: &Path) -> Result<AdapterRepo
     write(CONFIG, &SETTINGS, &mut [format!("{config:#}\n").as_bytes()].into_iter())?;
     let n_bytes: usize = parts().map(<[u8]>::len).sum();
     let mut report = AdapterReport::of(&reader, n_bytes as u64);
+    if repository.is_none() {
+        report.notes.push(format!(
+            "{CONFIG}: base_model_name_or_path is empty: the model's repository is not known (--base ORG/REPO). Give \
+             PeftModel.from_pretrained the model."
+        ));
+    }
     if let Some(rope) = &report.rope {
         report.notes.push(format!(
             "It was trained under {rope}: transformers has to be given the same positions (rope_scaling of the model)."
@@ -151,10 +181,45 @@ fn in_their_order(
     Ok(out)
 }
 
-/// `adapter_config.json`. Modules are named one by one, from `layers` on, which PEFT finds by the ends of names.
+/// The model's repository, as the adapter or the model's file notes it.
+fn noted(reader: &AdapterReader, base: &File) -> Option<String> {
+    let of_base = ["general.source.repo_url", "general.repo_url"].map(|key| (base, key));
+    [(reader.file(), super::BASE_URL)].into_iter().chain(of_base).find_map(|(file, key)| {
+        let url: String = file.get_opt(key).ok().flatten()?;
+        let name = url.strip_prefix(super::HUB)?.trim_end_matches('/');
+        is_repository(name).then(|| name.to_owned())
+    })
+}
+
+/// Target modules as PEFT finds them, by the end of a name: `q_proj` where all of that name have a pair, else each by its
+/// whole name.
+fn by_suffix(targets: Vec<String>, base: &File, names: &Names) -> Vec<String> {
+    let end = |module: &str| {
+        let mut parts: Vec<&str> = module.rsplit('.').collect();
+        // Some versions of transformers have the maps of each expert under the same name.
+        parts.truncate(if module.contains("expert") { 2 } else { 1 });
+        parts.reverse();
+        parts.join(".")
+    };
+    let output = names.module(OUTPUT);
+    let all = base.tensors().iter().filter_map(|t| names.module(&t.name)).chain(output);
+    let with: BTreeSet<&str> = targets.iter().map(String::as_str).collect();
+    let without: BTreeSet<String> = all.filter(|m| !with.contains(m.as_str())).map(|m| end(&m)).collect();
+    let short = |module: &String| {
+        let end = end(module);
+        if without.contains(&end) {
+            module.clone()
+        } else {
+            end
+        }
+    };
+    targets.iter().map(short).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// `adapter_config.json`.
 fn config(
     reader: &AdapterReader,
-    base: &File,
+    repository: Option<&str>,
     targets: &[String],
     modules: &[String],
     pairs: &BTreeMap<String, &PairInfo>,
@@ -173,11 +238,10 @@ fn config(
         .filter(|(_, p)| alpha_of(p.rank) != alpha_of(rank))
         .map(|(m, p)| (exactly(m), number(alpha_of(p.rank))))
         .collect();
-    let base_name = base.get_opt::<String>("general.name").ok().flatten();
     json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base_name,
+        "base_model_name_or_path": repository.unwrap_or_default(),
         "inference_mode": true,
         "r": rank,
         "lora_alpha": number(alpha_of(rank)),
@@ -190,6 +254,7 @@ fn config(
         "fan_in_fan_out": false,
         "use_rslora": false,
         "use_dora": false,
+        "init_lora_weights": true,
     })
 }
 

@@ -7,18 +7,14 @@ use files::same_file;
 use gguf::{DType, File, Value, Writer};
 use ropewalk_core::adapter::{target, AdapterReader};
 use ropewalk_core::hparams::keys;
+use ropewalk_core::ids::TOKEN_EMBD;
 use ropewalk_import::{Rows, Safetensors, Stored};
-use serde_json::Value as Json;
 
+use super::config::Config;
 use super::names::Names;
-use super::patterns::{Patterns, MAX_PATTERNS};
 use super::{refuse, AdapterReport, CONFIG, MODEL, PREFIX};
+use crate::merge::OUTPUT;
 use crate::{Error, Result};
-
-/// Largest `adapter_config.json` read, bytes.
-const MAX_CONFIG: u64 = 4 << 20;
-/// Most names of `modules_to_save`.
-const MAX_MODULES: usize = 1024;
 
 /// Converts the PEFT adapter in `folder`, trained on the model whose GGUF file is `base` (of any types), to the LoRA file
 /// `output`. Tensors become F32.
@@ -38,15 +34,24 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
     let tensors = Safetensors::open(&model_path)?;
     let base = File::open(base)?;
     let names = Names::of(&base)?;
-    let (found, notes) = sort(&tensors, &names, &config, &base)?;
+    let (mut found, mut notes) = sort(&tensors, &names, &config, &base)?;
+    notes.splice(..0, config.notes.iter().cloned());
+    let keeps_output = tie(&tensors, &config, &base, &mut found)?;
 
     let mut writer = Writer::new();
     writer
         .set("general.type", "adapter")
         .set("general.architecture", names.arch())
         .set("adapter.type", "lora");
-    let alpha = config.common_alpha(&found)?;
+    let alpha = config.common_alpha(found.iter().find_map(|item| item.pair.as_ref()))?;
     writer.set(keys::LORA_ALPHA, alpha).set(keys::LORA_RSLORA, config.rslora);
+    if keeps_output {
+        writer.set(keys::LORA_KEEPS_OUTPUT, true);
+    }
+    if let Some(base) = &config.base {
+        writer.set("general.base_model.count", Value::U32(1));
+        writer.set(super::BASE_URL, format!("{}{base}", super::HUB).as_str());
+    }
     for key in [keys::LORA_ROPE, keys::LORA_BASE, keys::LORA_DATA].into_iter().chain(super::TEXTS) {
         if let Some(text) = tensors.note(key) {
             writer.set(key, text);
@@ -64,7 +69,7 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
     for item in &found {
         // Slowest dimension last in GGUF.
         let shape: Vec<u64> = item.entry.shape.iter().rev().copied().collect();
-        let (tensors, factor) = (&tensors, config.factor(item, alpha)?);
+        let (tensors, factor) = (&tensors, config.factor(item.pair.as_ref(), alpha)?);
         writer.tensor(
             &item.tensor,
             DType::F32,
@@ -103,6 +108,18 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
     Ok(report)
 }
 
+/// Parts of tensors' names, and why a LoRA file has no such tensors.
+const REFUSED: [(&str, &str); 4] = [
+    ("lora_magnitude_vector", "DoRA (use_dora): a LoRA file has no magnitudes; merge it with PEFT"),
+    (
+        "lora_embedding_",
+        "a pair beside the embedding (target_modules): a LoRA file has none; train lm_head, or the embedding as a module to \
+         save, or merge it with PEFT",
+    ),
+    ("trainable_tokens_", "single rows of an embedding (trainable_token_indices): a LoRA file has none; merge it with PEFT"),
+    (".bias", "a bias (bias, lora_bias): LoRA files of ours replace none; merge it with PEFT"),
+];
+
 /// A tensor to be written.
 struct Item<'a> {
     entry: &'a Stored,
@@ -118,6 +135,29 @@ struct Item<'a> {
     pair: Option<(String, usize)>,
 }
 
+/// Of a model whose output is its embedding: whether the output keeps the model's embedding where the adapter has another.
+/// PEFT gives the input and the output a copy each, unless it is told to tie them.
+fn tie(tensors: &Safetensors, config: &Config, base: &File, found: &mut Vec<Item<'_>>) -> Result<bool> {
+    let place = |name: &str| found.iter().position(|item| item.tensor == name);
+    let (embedding, output) = (place(TOKEN_EMBD), place(OUTPUT));
+    let is_tied = base.tensor(OUTPUT).is_none();
+    match (embedding, output) {
+        (Some(_), None) => Ok(is_tied && !config.tied),
+        (Some(embedding), Some(output)) if is_tied => {
+            let [a, b] = [embedding, output].map(|i| found[i].entry);
+            if tensors.values(a)? == tensors.values(b)? {
+                // One tensor, as the model has it.
+                found.remove(output);
+            } else if config.tied {
+                let what = format!("expected the values of {}, which ensure_weight_tying ties it to", a.name);
+                return Err(refuse(tensors.path(), &b.name, format!("{what}, found others")));
+            }
+            Ok(false)
+        }
+        _ => Ok(false),
+    }
+}
+
 /// Finds out what every tensor of the folder is. Returns notes of those that are left out.
 fn sort<'a>(
     tensors: &'a Safetensors,
@@ -125,7 +165,7 @@ fn sort<'a>(
     config: &Config,
     base: &File,
 ) -> Result<(Vec<Item<'a>>, Vec<String>)> {
-    let mut notes = Vec::new();
+    let (mut notes, mut dropped) = (Vec::new(), Vec::new());
     let mut found = Vec::new();
     let mut taken = BTreeMap::<String, &str>::new();
     for entry in tensors.tensors() {
@@ -134,11 +174,11 @@ fn sort<'a>(
             .name
             .strip_prefix(PREFIX)
             .ok_or_else(|| bad(format!("expected a name that begins with {PREFIX}")))?;
-        for (part, what) in [
-            ("lora_magnitude_vector", "DoRA: a LoRA file has no magnitudes"),
-            ("lora_embedding_", "a pair beside the embedding: a LoRA file has none; train lm_head, or the embedding as a module to save"),
-            (".bias", "a bias: LoRA files of ours replace none; train with bias=\"none\""),
-        ] {
+        // What VeLoRA's gradients need.
+        if name.ends_with(".lora_velora_embed") {
+            continue;
+        }
+        for (part, what) in REFUSED {
             if name.contains(part) {
                 return Err(bad(what.into()));
             }
@@ -157,6 +197,10 @@ fn sort<'a>(
                 (saved.iter().find_map(|end| stem.strip_suffix(end)).unwrap_or(stem), None)
             }
         };
+        if side.is_some() && !config.targets.has(module) {
+            dropped.push(&entry.name);
+            continue;
+        }
         let weight = names
             .gguf(module)
             .ok_or_else(|| bad(format!("{module} is no module that is known of {}", names.arch())))?;
@@ -166,7 +210,9 @@ fn sort<'a>(
         if layer.is_some_and(|layer| layer >= n_layer) {
             return Err(bad(format!("is of {weight}, and the model has {n_layer} layers")));
         }
-        if side.is_none() && (stem.ends_with(".base_layer") || !config.saves(module)) {
+        let is_tied =
+            config.tied && weight == OUTPUT && names.module(TOKEN_EMBD).is_some_and(|m| config.saves(&m));
+        if side.is_none() && (stem.ends_with(".base_layer") || !(config.saves(module) || is_tied)) {
             // PEFT saves embeddings along with adapters that touch them, trained or not.
             let shape: Vec<u64> = entry.shape.iter().rev().copied().collect();
             if base.tensor(target(base, &weight)).is_none_or(|t| t.shape != shape) {
@@ -192,8 +238,8 @@ fn sort<'a>(
             .tensor(target(base, &weight))
             .ok_or_else(|| bad(format!("is of {weight}, which {} has not", base.path().display())))?;
         let fits = match (side, &own.shape[..], &entry.shape[..]) {
-            (Some("lora_a"), [n_in, n_out], [rank, n]) => n == n_in && rank <= n_in.max(n_out),
-            (Some(_), [n_in, n_out], [n, rank]) => n == n_out && rank <= n_in.max(n_out),
+            (Some("lora_a"), [n_in, _], [rank, n]) => n == n_in && *rank > 0,
+            (Some(_), [_, n_out], [n, rank]) => n == n_out && *rank > 0,
             (Some(_), ..) => false,
             (None, own, found) => trimmed(own.iter().copied()).eq(&trimmed(found.iter().rev().copied())),
         };
@@ -220,8 +266,19 @@ fn sort<'a>(
         }
         found.push(Item { entry, tensor, rows, columns, added, pair });
     }
+    if let Some(first) = dropped.first() {
+        let keys = "target_modules, exclude_modules, layers_to_transform, modules_to_save";
+        let n = dropped.len();
+        notes.push(format!(
+            "{n} tensors are left out, {first:?} first: they are of no target module ({keys}), and PEFT drops them."
+        ));
+    }
     if found.is_empty() {
-        return Err(refuse(tensors.path(), "tensors", "expected at least one, found none"));
+        let what = match dropped.first() {
+            Some(first) => format!("expected at least one of a target module, found {first}"),
+            None => "expected at least one, found none".into(),
+        };
+        return Err(refuse(tensors.path(), "tensors", what));
     }
     Ok((found, notes))
 }
@@ -229,120 +286,4 @@ fn sort<'a>(
 /// A shape without dimensions of 1.
 fn trimmed(shape: impl Iterator<Item = u64>) -> Vec<u64> {
     shape.filter(|&n| n != 1).collect()
-}
-
-/// Ranks, alphas and targets of pairs, from `adapter_config.json`.
-struct Config {
-    path: std::path::PathBuf,
-    alpha: f64,
-    /// Of which modules each of `alphas` is.
-    patterns: Patterns,
-    alphas: Vec<f64>,
-    rslora: bool,
-    modules_to_save: Vec<String>,
-}
-
-impl Config {
-    fn read(path: &Path) -> Result<Config> {
-        let text = files::foreign::read_file(path, MAX_CONFIG)?;
-        let json: Json =
-            serde_json::from_slice(&text).map_err(|e| Error::Invalid(format!("{}: {e}", path.display())))?;
-        let bad = |key: &str, expected: &str| {
-            let found = json
-                .get(key)
-                .map_or("nothing".into(), |v| v.to_string().chars().take(64).collect::<String>());
-            refuse(path, key, format!("expected {expected}, found {}", found.escape_debug()))
-        };
-        if json.get("peft_type").and_then(Json::as_str) != Some("LORA") {
-            return Err(bad("peft_type", "LORA, the one method that LoRA files have"));
-        }
-        for (key, why) in [
-            ("use_dora", "false: a LoRA file has no magnitudes"),
-            ("fan_in_fan_out", "false"),
-            ("lora_bias", "false: a LoRA file has no biases"),
-            ("alora_invocation_tokens", "nothing: a LoRA file is always on"),
-            ("trainable_token_indices", "nothing: a LoRA file has no single rows"),
-            ("megatron_config", "nothing"),
-        ] {
-            if json.get(key).is_some_and(|v| !(v.is_null() || *v == Json::Bool(false))) {
-                return Err(bad(key, why));
-            }
-        }
-        if json.get("bias").is_some_and(|b| !matches!(b.as_str(), Some("none")) && !b.is_null()) {
-            return Err(bad("bias", "none: LoRA files of ours replace no biases"));
-        }
-        let number = |v: &Json| v.as_f64().filter(|x| x.is_finite() && *x != 0.0 && x.abs() < 1e30);
-        let alpha = json
-            .get("lora_alpha")
-            .and_then(number)
-            .ok_or_else(|| bad("lora_alpha", "a number other than 0"))?;
-        let object = |key: &str| match json.get(key).filter(|p| !p.is_null()) {
-            None => Ok(None),
-            Some(value) => value.as_object().map(Some).ok_or_else(|| bad(key, "an object")),
-        };
-        // Ranks are those of the tensors; their patterns only count.
-        let of_ranks = object("rank_pattern")?.map_or(0, serde_json::Map::len);
-        if of_ranks > MAX_PATTERNS {
-            let what = format!("expected at most {MAX_PATTERNS} patterns, found {of_ranks}");
-            return Err(refuse(path, "rank_pattern", what));
-        }
-        let (mut patterns, mut alphas) = (Patterns::default(), Vec::new());
-        for (pattern, alpha) in object("alpha_pattern")?.into_iter().flatten() {
-            patterns.add(pattern).map_err(|[expected, found]| {
-                refuse(path, "alpha_pattern", format!("expected {expected}, found {found}"))
-            })?;
-            alphas.push(number(alpha).ok_or_else(|| bad("alpha_pattern", "numbers other than 0"))?);
-        }
-        let rslora = match json.get("use_rslora") {
-            None | Some(Json::Null) => false,
-            Some(v) => v.as_bool().ok_or_else(|| bad("use_rslora", "true or false"))?,
-        };
-        let list = json.get("modules_to_save").filter(|m| !m.is_null());
-        let list = list.map_or(Ok(Vec::new()), |m| serde_json::from_value(m.clone()));
-        let modules_to_save: Vec<String> = list.map_err(|_| bad("modules_to_save", "a list of names"))?;
-        if modules_to_save.len() > MAX_MODULES {
-            let what = format!("expected at most {MAX_MODULES} names, found {}", modules_to_save.len());
-            return Err(refuse(path, "modules_to_save", what));
-        }
-        Ok(Config { path: path.to_owned(), alpha, patterns, alphas, rslora, modules_to_save })
-    }
-
-    /// Whether a module is one that was trained as a whole, which PEFT finds by the end of its name.
-    fn saves(&self, module: &str) -> bool {
-        self.modules_to_save.iter().any(|end| module.ends_with(end.as_str()))
-    }
-
-    /// The factor of a pair's product.
-    fn scale(&self, module: &str, rank: usize) -> f64 {
-        let alpha = self.patterns.find(module).map_or(self.alpha, |i| self.alphas[i]);
-        let rank = rank.max(1) as f64;
-        alpha / if self.rslora { rank.sqrt() } else { rank }
-    }
-
-    /// The one alpha of the LoRA file, whose readers divide it by each pair's rank: that of the first pair.
-    fn common_alpha(&self, items: &[Item<'_>]) -> Result<f32> {
-        let first = items.iter().find_map(|i| i.pair.as_ref());
-        let alpha =
-            first.map_or(self.alpha, |(module, rank)| self.scale(module, *rank) * *rank as f64) as f32;
-        match alpha.is_finite() && alpha != 0.0 {
-            true => Ok(alpha),
-            false => Err(refuse(
-                &self.path,
-                "lora_alpha",
-                format!("expected a factor that f32 holds, found {alpha}"),
-            )),
-        }
-    }
-
-    /// The factor for a B, so that the file's alpha is right for its pair.
-    fn factor(&self, item: &Item<'_>, alpha: f32) -> Result<f32> {
-        let Some((module, rank)) = &item.pair else { return Ok(1.0) };
-        let (wanted, is) = (self.scale(module, *rank), f64::from(alpha) / (*rank).max(1) as f64);
-        // Exactly 1 where it is the same but for rounding alpha.
-        let factor = if (wanted / is - 1.0).abs() < 1e-6 { 1.0 } else { (wanted / is) as f32 };
-        match factor.is_finite() {
-            true => Ok(factor),
-            false => Err(refuse(&self.path, "alpha_pattern", format!("{module}: a factor of {factor}"))),
-        }
-    }
 }

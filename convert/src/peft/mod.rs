@@ -1,9 +1,12 @@
 //! PEFT's adapters (`adapter_model.safetensors` and `adapter_config.json`) to llama.cpp's LoRA files and back.
 
+mod config;
 mod export;
+pub mod fields;
 mod import;
 mod names;
 mod patterns;
+mod targets;
 
 use std::path::Path;
 
@@ -22,6 +25,11 @@ const MODEL: &str = "adapter_model.safetensors";
 const CONFIG: &str = "adapter_config.json";
 /// The prefix of PEFT before the names of modules.
 const PREFIX: &str = "base_model.model.";
+
+/// Where LoRA files keep the model's repository, as llama.cpp's converter does.
+const BASE_URL: &str = "general.base_model.0.repo_url";
+/// Before `ORG/REPO` in it.
+const HUB: &str = "https://huggingface.co/";
 
 /// Texts on a training that PEFT has no key for, beside its rope, model and data.
 const TEXTS: [&str; 3] = [keys::LORA_ATTENTION, keys::LORA_DATA_ORDER, keys::LORA_LINEAGE];
@@ -62,4 +70,21 @@ impl AdapterReport {
 /// An error about a key of a file: `FILE: KEY: WHAT`.
 fn refuse(path: &Path, key: &str, what: impl std::fmt::Display) -> Error {
     Error::Invalid(format!("{}: {}: {what}", path.display(), key.escape_debug()))
+}
+
+/// Characters of a text from a file that an error shows.
+const SHOWN: usize = 64;
+
+/// The start of a text from a file, for errors.
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN).flat_map(char::escape_debug).collect()
+}
+
+/// Whether a name is that of a repository of Hugging Face, `ORG/REPO`.
+pub fn is_repository(name: &str) -> bool {
+    let is_part = |part: &str| {
+        let letters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        letters && part.len() <= 96 && part.starts_with(|c: char| c.is_ascii_alphanumeric())
+    };
+    name.split_once('/').is_some_and(|(org, repo)| is_part(org) && is_part(repo))
 }

@@ -11,7 +11,7 @@ const MAX_REGEXES: usize = 64;
 /// several thousand then.
 const MAX_BYTES: usize = 512;
 /// Most bytes that one compiles to, and that it holds while it is matched.
-const MAX_COMPILED: usize = 256 << 10;
+pub(super) const MAX_COMPILED: usize = 256 << 10;
 
 /// The first of several patterns that a module matches.
 #[derive(Default)]

@@ -11,6 +11,7 @@ mod memory;
 mod mixtures;
 mod oracle;
 mod peft;
+mod peft_cases;
 mod peft_families;
 mod random;
 mod rope;

@@ -19,23 +19,28 @@ use serde_json::{json, Value};
 use crate::cli::{convert as program, stderr};
 use crate::rounding::two_orders;
 
-fn fixture(arch: &str) -> PathBuf {
+pub(crate) fn fixture(arch: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/peft").join(arch)
 }
 
-fn base(arch: &str) -> PathBuf {
+pub(crate) fn base(arch: &str) -> PathBuf {
     fixture(arch).join("base.gguf")
 }
 
 /// libllama's logits of the recorded tokens, with an adapter.
 fn logits(arch: &str, model: &Path, adapter: Option<&Path>) -> Vec<f64> {
+    let tokens: Vec<i32> = serde_json::from_value(recorded(arch)["tokens"].clone()).unwrap();
+    logits_of(model, adapter, &tokens)
+}
+
+/// libllama's logits of tokens, with an adapter.
+pub(crate) fn logits_of(model: &Path, adapter: Option<&Path>, tokens: &[i32]) -> Vec<f64> {
     let params = OracleParams { kv: DType::F32, flash_attn: false, n_threads: 1, ..OracleParams::new(64) };
     let mut oracle = Oracle::open(model, &params).unwrap();
     if let Some(path) = adapter {
         oracle.lora(path, 1.0).unwrap();
     }
-    let tokens: Vec<i32> = serde_json::from_value(recorded(arch)["tokens"].clone()).unwrap();
-    oracle.eval(&tokens, true).unwrap().into_iter().map(f64::from).collect()
+    oracle.eval(tokens, true).unwrap().into_iter().map(f64::from).collect()
 }
 
 fn recorded(arch: &str) -> Value {
@@ -47,14 +52,14 @@ fn expected(arch: &str, which: &str) -> Vec<f64> {
     rows.concat()
 }
 
-fn difference(a: &[f64], b: &[f64]) -> f64 {
+pub(crate) fn difference(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
 /// How far logits of floats may be from those recorded: 660 roundings lead to either (two layers of 32 with 48 between, 24 tokens,
 /// 64 logits), and the recorded ones have six decimals.
-fn rounded(recorded: &[f64]) -> f64 {
+pub(crate) fn rounded(recorded: &[f64]) -> f64 {
     let deviation = (recorded.iter().map(|x| x * x).sum::<f64>() / recorded.len() as f64).sqrt();
     deviation * two_orders(660) + 5e-7
 }
@@ -103,7 +108,7 @@ fn there_and_back_is_the_same() {
     let (adapter, again, folder) = (dir.path().join("a"), dir.path().join("b"), dir.path().join("new/peft"));
     // Ranks differ in one, but alphas do in the other order; rsLoRA becomes a plain alpha.
     from_peft(&fixture("qwen2"), &base("qwen2"), &adapter).unwrap();
-    to_peft(&adapter, &base("qwen2"), &folder).unwrap();
+    to_peft(&adapter, &base("qwen2"), &folder, None).unwrap();
     assert!(tensors(&fixture("qwen2")) == tensors(&folder));
     let config: Value =
         serde_json::from_slice(&std::fs::read(folder.join("adapter_config.json")).unwrap()).unwrap();
@@ -120,7 +125,7 @@ fn there_and_back_is_the_same() {
     assert!(same(&adapter, &again));
 
     from_peft(&fixture("llama"), &base("llama"), &adapter).unwrap();
-    to_peft(&adapter, &base("llama"), &folder).unwrap();
+    to_peft(&adapter, &base("llama"), &folder, None).unwrap();
     from_peft(&folder, &base("llama"), &again).unwrap();
     assert!(same(&adapter, &again) && std::fs::read(&adapter).unwrap() == std::fs::read(&again).unwrap());
     let names: Vec<String> = tensors(&folder).into_iter().map(|t| t.0).collect();
@@ -159,7 +164,7 @@ fn what_only_our_files_say_survives() {
         dtype: DType::F16,
     };
     write(&adapter, &file).unwrap();
-    let report = to_peft(&adapter, &base("llama"), &folder).unwrap();
+    let report = to_peft(&adapter, &base("llama"), &folder, None).unwrap();
     assert!(report.notes[0].contains("yarn:factor=4"), "{:?}", report.notes);
     from_peft(&folder, &base("llama"), &again).unwrap();
     let read = AdapterReader::open(&again).unwrap();
@@ -203,9 +208,7 @@ fn what_a_lora_file_cannot_say_is_refused() {
     for (key, value) in [
         ("peft_type", json!("IA3")),
         ("use_dora", json!(true)),
-        ("fan_in_fan_out", json!(true)),
         ("lora_bias", json!(true)),
-        ("bias", json!("all")),
         ("alora_invocation_tokens", json!([1, 2])),
         ("lora_alpha", json!(0)),
         ("lora_alpha", json!("six")),
@@ -214,6 +217,29 @@ fn what_a_lora_file_cannot_say_is_refused() {
         ("alpha_pattern", json!([1])),
         ("use_rslora", json!("yes")),
         ("modules_to_save", json!([1])),
+        ("use_qalora", json!(true)),
+        ("use_bdlora", json!({"nblocks": 2})),
+        ("kasa_config", json!({})),
+        ("arrow_config", json!({"top_k": 3})),
+        ("monteclora_config", json!({})),
+        ("layer_replication", json!([[0, 2], [1, 2]])),
+        ("target_parameters", json!(["mlp.experts.down_proj"])),
+        ("trainable_token_indices", json!([1])),
+        ("trainable_token_indices", json!({"embed_tokens": [1]})),
+        ("megatron_config", json!({"a": 1})),
+        ("target_modules", json!(7)),
+        ("exclude_modules", json!([7])),
+        ("exclude_modules", json!("(?=a)")),
+        ("layers_to_transform", json!("first")),
+        ("ensure_weight_tying", json!("yes")),
+        ("init_lora_weights", json!("pissa")),
+        ("init_lora_weights", json!("pissa_niter_16")),
+        ("init_lora_weights", json!("OLoRA")),
+        ("init_lora_weights", json!("corda")),
+        ("init_lora_weights", json!("loftq")),
+        ("init_lora_weights", json!("lora_ga")),
+        ("init_lora_weights", json!("zeros")),
+        ("init_lora_weights", json!(1)),
     ] {
         refused(&changed(dir.path(), |c| c[key] = value, |_| {}), &["adapter_config.json", key]);
     }
@@ -226,6 +252,10 @@ fn what_a_lora_file_cannot_say_is_refused() {
         ("base_model.model.model.layers.00.self_attn.q_proj.lora_B.weight", "no module that is known"),
         ("base_model.model.model.layers.9.self_attn.q_proj.lora_B.weight", "the model has 2 layers"),
         ("q_proj.lora_B.weight", "begins with"),
+        (
+            "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta",
+            "trainable_token_indices",
+        ),
         ("base_model.model.model.layers.0.self_attn.q_proj.lora_B.default.weight", ""),
         ("base_model.model.model.layers.0.mlp.up_proj.modules_to_save.weight", "another shape"),
         ("base_model.model.model.layers.0.self_attn.o_proj.lora_B.default.weight", "is the same as"),
@@ -357,14 +387,14 @@ fn an_export_replaces_an_export_alone() {
     }) {
         std::fs::create_dir(&folder).unwrap();
         std::fs::write(folder.join(name), &what).unwrap();
-        let said = to_peft(&adapter, &base("qwen2"), &folder).unwrap_err().to_string();
+        let said = to_peft(&adapter, &base("qwen2"), &folder, None).unwrap_err().to_string();
         assert!(said.contains(name) && said.contains("is there already and is not "), "{said}");
         assert_eq!(std::fs::read(folder.join(name)).unwrap(), what, "{name}");
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "{name}: nothing else is written");
         std::fs::remove_dir_all(&folder).unwrap();
     }
-    to_peft(&adapter, &base("qwen2"), &folder).unwrap();
+    to_peft(&adapter, &base("qwen2"), &folder, None).unwrap();
     let before = names.map(|name| std::fs::read(folder.join(name)).unwrap());
-    to_peft(&adapter, &base("qwen2"), &folder).unwrap();
+    to_peft(&adapter, &base("qwen2"), &folder, None).unwrap();
     assert!(before == names.map(|name| std::fs::read(folder.join(name)).unwrap()));
 }

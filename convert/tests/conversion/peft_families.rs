@@ -160,7 +160,7 @@ fn merged_before_or_after_an_import() {
         let n_pairs = (adapter.len() - saved.len()) / 2;
         assert_eq!(n_changed, n_pairs + saved.len(), "{name}");
 
-        to_peft(&at("a.gguf"), &at("base.gguf"), &at("back")).unwrap_or_else(|e| panic!("{name}: {e}"));
+        to_peft(&at("a.gguf"), &at("base.gguf"), &at("back"), None).unwrap_or_else(|e| panic!("{name}: {e}"));
         let back = read(&at("back"));
         assert!(back.keys().eq(adapter.keys()), "{name}");
         for (tensor, (shape, values)) in &adapter {

@@ -32,16 +32,6 @@ pub struct PairInfo {
 }
 
 impl PairInfo {
-    /// The highest rank that makes sense beside such a weight.
-    pub(super) fn most_ranks(&self) -> usize {
-        let is_narrow = LinearId::from_weight(&self.weight).is_some_and(|id| id.role.is_narrow());
-        if is_narrow {
-            self.n_in
-        } else {
-            self.n_in.min(self.n_out)
-        }
-    }
-
     /// Tensor `[n_in, rank]`.
     pub fn name_a(&self) -> String {
         format!("{}{LORA_A}", self.weight)
@@ -72,14 +62,14 @@ pub struct AdapterReader {
     modules: Vec<ModuleInfo>,
     landmarks: Option<Landmarks>,
     clex: Option<ClexInfo>,
+    keeps_output: bool,
 }
 
 impl AdapterReader {
     /// Opens a file and checks all that can be checked without a model.
     ///
     /// # Errors
-    /// The file is no adapter or no LoRA; half of a pair is missing; ranks differ or exceed the weight's
-    /// dimensions; alpha is not finite; a tensor cannot be converted to F32; a metadata key has another type; half
+    /// The file is no adapter or no LoRA; half of a pair is missing; ranks differ; alpha is not finite; a tensor cannot be converted to F32; a metadata key has another type; half
     /// of the network of CLEX is missing, or it does not suit the spec the adapter was trained under.
     pub fn open(path: &Path) -> Result<AdapterReader> {
         let file = File::open(path)?;
@@ -111,7 +101,8 @@ impl AdapterReader {
             return Err(refuse(&file, "tensors", "at least one", "none"));
         }
         let landmarks = landmarks(&file, &meta)?;
-        Ok(AdapterReader { arch, alpha, meta, pairs, modules, landmarks, clex, file })
+        let keeps_output = file.get_opt(keys::LORA_KEEPS_OUTPUT)?.unwrap_or(false);
+        Ok(AdapterReader { arch, alpha, meta, pairs, modules, landmarks, clex, keeps_output, file })
     }
 
     /// Checks that the adapter suits `base`: the same architecture, and tensors of the same names and shapes.
@@ -135,7 +126,7 @@ impl AdapterReader {
         }
         for m in &self.modules {
             if ParamId::added(&m.name).is_none() {
-                self.check_shape(base, &m.name, &m.name, &m.shape)?;
+                self.check_shape(base, &m.name, target(base, &m.name), &m.shape)?;
                 continue;
             }
             // A row as wide as those of the embedding.
@@ -202,6 +193,22 @@ impl AdapterReader {
         &self.modules
     }
 
+    /// Whether an embedding among its modules is for the input alone: a model whose output is its embedding keeps its
+    /// own as the output, as under PEFT. Otherwise the output follows.
+    pub fn keeps_output(&self) -> bool {
+        self.keeps_output
+    }
+
+    /// The tensors that it replaces in `base`: an output that is the embedding follows it.
+    fn replaced(&self, base: &File) -> Vec<&str> {
+        let mut names: Vec<&str> = self.modules.iter().map(|m| m.name.as_str()).collect();
+        let follows = names.contains(&TOKEN_EMBD) && !self.keeps_output && base.tensor(OUTPUT).is_none();
+        if follows && !names.contains(&OUTPUT) {
+            names.push(OUTPUT);
+        }
+        names
+    }
+
     /// The shape of the network of CLEX that it brings.
     pub fn clex(&self) -> Option<ClexInfo> {
         self.clex
@@ -254,7 +261,7 @@ impl AdapterReader {
     ) -> Result<Vec<f32>, E> {
         let mut values = self.values(&module.name, &dequantize)?;
         if scale != 1.0 {
-            let info = base.tensor(&module.name);
+            let info = base.tensor(target(base, &module.name));
             let info = info.ok_or_else(|| refuse(base, &module.name, "a tensor to replace", "none"))?;
             let own = dequantize(base, info)?;
             values.iter_mut().zip(own).for_each(|(new, w)| *new = w + scale * (*new - w));
@@ -263,8 +270,8 @@ impl AdapterReader {
     }
 }
 
-/// The tensor of `base` that a pair beside `weight` changes: with tied embeddings the output is the
-/// embedding's tensor.
+/// The tensor of `base` that a pair beside `weight` changes or that replaces it: with tied embeddings the output is
+/// the embedding's tensor.
 pub fn target<'a>(base: &File, weight: &'a str) -> &'a str {
     if weight == OUTPUT && base.tensor(OUTPUT).is_none() {
         TOKEN_EMBD
@@ -296,11 +303,11 @@ pub fn open_all(specs: &[AdapterSpec], base: &File, force: bool) -> Result<Vec<(
             let what = format!("{} brings a network of CLEX already", other.file.path().display());
             return Err(opened.file.error(&ParamId::ClexUp.to_string(), what));
         }
-        for module in opened.modules_to_save() {
-            let taken = |o: &&(AdapterReader, f32)| o.0.modules.iter().any(|m| m.name == module.name);
+        for name in opened.replaced(base) {
+            let taken = |o: &&(AdapterReader, f32)| o.0.replaced(base).contains(&name);
             if let Some((other, _)) = out.iter().find(taken) {
                 let what = format!("{} replaces it already", other.file.path().display());
-                return Err(opened.file.error(&module.name, what));
+                return Err(opened.file.error(name, what));
             }
         }
         out.push((opened, spec.scale));
@@ -388,11 +395,6 @@ fn tensors(file: &File) -> Result<(Vec<PairInfo>, Vec<ModuleInfo>)> {
         if b[0] != pair.rank {
             let expected = format!("rank {} as {} has", pair.rank, pair.name_a());
             return Err(refuse(file, &pair.name_b(), expected, b[0]));
-        }
-        let most = pair.most_ranks();
-        if pair.rank > most {
-            let expected = format!("a rank of at most {most}, the smaller dimension");
-            return Err(refuse(file, &pair.name_a(), expected, pair.rank));
         }
         pairs.push(pair);
     }

@@ -1,0 +1,211 @@
+//! One adapter for each way in which PEFT's configuration changes what an adapter does, with the logits that PEFT has with it
+//! (`tests/reference/peft.py cases`).
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use convert::peft::fields::FIELDS;
+use convert::peft::{from_peft, to_peft};
+use convert::{convert, Options};
+use gguf::{DType, File, Value as Field, Writer};
+use ropewalk_core::adapter::{open_all, AdapterReader, AdapterSpec};
+use ropewalk_core::control::Control;
+use safetensors::SafeTensors;
+use serde_json::{json, Value};
+
+use crate::peft::{base, difference, fixture, logits_of, rounded};
+
+fn json_of(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn case(name: &str) -> PathBuf {
+    fixture("cases").join(name)
+}
+
+/// Writes the model with an adapter in its weights.
+fn merge(model: &Path, adapter: &Path, to: &Path) {
+    let adapters = vec![AdapterSpec { path: adapter.to_owned(), scale: 1.0 }];
+    convert(model, to, &Options { adapters, ..Options::default() }, &Control::default()).unwrap();
+}
+
+/// Each runs as under PEFT or is refused with the key, and what is exported of it runs the same again.
+#[test]
+fn adapters_of_every_kind_run_as_under_peft() {
+    let refused = [
+        ("no-lora-bias", "lora_bias"),
+        ("no-dora", "use_dora"),
+        ("no-kasa", "kasa_config"),
+        ("no-rows", "trainable_token_indices"),
+        ("no-embedding-pair", "target_modules"),
+    ];
+    let mut n = 0;
+    for entry in std::fs::read_dir(fixture("cases")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let [adapter, merged, back] = ["a.gguf", "m.gguf", "peft"].map(|file| dir.path().join(file));
+        if let Some((_, key)) = refused.iter().find(|(case, _)| *case == name) {
+            let e = from_peft(&case(&name), &base("llama"), &adapter).unwrap_err().to_string();
+            assert!(e.contains(key) && !e.contains('\n') && !adapter.exists(), "{name}: {e}");
+            continue;
+        }
+        let recorded = json_of(&case(&name).join("logits.json"));
+        let model = base(recorded["base"].as_str().unwrap());
+        let expected: Vec<Vec<f64>> = serde_json::from_value(recorded["adapted"].clone()).unwrap();
+        let expected = expected.concat();
+        let tokens: Vec<i32> = serde_json::from_value(recorded["tokens"].clone()).unwrap();
+        let same = |adapter: &Path, what: &str| {
+            merge(&model, adapter, &merged);
+            let off = difference(&logits_of(&merged, None, &tokens), &expected);
+            assert!(off < rounded(&expected), "{name}: {what}: {off}");
+        };
+        from_peft(&case(&name), &model, &adapter).unwrap_or_else(|e| panic!("{name}: {e}"));
+        same(&adapter, "merged");
+        to_peft(&adapter, &model, &back, None).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let again = dir.path().join("b.gguf");
+        from_peft(&back, &model, &again).unwrap_or_else(|e| panic!("{name}: {e}"));
+        same(&again, "exported and imported");
+        n += 1;
+    }
+    assert!(n > 15, "{n}");
+}
+
+/// What PEFT drops is named.
+#[test]
+fn what_peft_drops_is_left_out_with_a_note() {
+    let dir = tempfile::tempdir().unwrap();
+    let adapter = dir.path().join("a.gguf");
+    for (name, pairs, part) in [
+        ("layers", 7, "layers_to_transform"),
+        ("excluded", 5, "exclude_modules"),
+        ("unknown-key", 2, "lora_dtype lorap_lr_ratio"),
+    ] {
+        let report = from_peft(&case(name), &base("llama"), &adapter).unwrap();
+        assert_eq!(report.n_pairs, pairs, "{name}");
+        assert!(report.notes.iter().any(|note| note.contains(part)), "{name}: {:?}", report.notes);
+    }
+}
+
+/// Every field of PEFT's configuration has a meaning, and no other key has one.
+#[test]
+fn every_field_has_a_meaning() {
+    let recorded = json_of(&fixture("fields.json"));
+    let known: BTreeSet<&str> = recorded["fields"].as_object().unwrap().keys().map(String::as_str).collect();
+    let ours: BTreeSet<&str> = FIELDS.iter().map(|(field, _)| *field).collect();
+    assert_eq!(known, ours);
+    assert_eq!(ours.len(), FIELDS.len(), "each once");
+}
+
+/// How the embedding and the output of a model that has one matrix for both are written in an adapter.
+#[test]
+fn a_tied_output_follows_or_keeps_the_models_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let [adapter, merged, back] = ["a.gguf", "m.gguf", "peft"].map(|file| dir.path().join(file));
+    for (name, keeps, modules, unties, exported) in [
+        ("tied-embed", true, &["token_embd.weight"][..], true, &["model.embed_tokens"][..]),
+        ("tied-head", false, &["output.weight"], true, &["lm_head"]),
+        (
+            "tied-both",
+            false,
+            &["output.weight", "token_embd.weight"],
+            true,
+            &["lm_head", "model.embed_tokens"],
+        ),
+        ("tied-ensured", false, &["token_embd.weight"], false, &["lm_head", "model.embed_tokens"]),
+        ("tied-head-pair", true, &["token_embd.weight"], true, &["model.embed_tokens"]),
+    ] {
+        from_peft(&case(name), &base("tied"), &adapter).unwrap();
+        let reader = AdapterReader::open(&adapter).unwrap();
+        let mut found: Vec<&str> = reader.modules_to_save().iter().map(|m| m.name.as_str()).collect();
+        found.sort_unstable();
+        assert_eq!((reader.keeps_output(), &found[..]), (keeps, modules), "{name}");
+        merge(&base("tied"), &adapter, &merged);
+        assert_eq!(File::open(&merged).unwrap().tensor("output.weight").is_some(), unties, "{name}");
+        let _ = std::fs::remove_dir_all(&back);
+        to_peft(&adapter, &base("tied"), &back, None).unwrap();
+        let config = json_of(&back.join("adapter_config.json"));
+        let mut saved: Vec<String> = serde_json::from_value(config["modules_to_save"].clone()).unwrap();
+        saved.sort_unstable();
+        assert_eq!(saved, exported, "{name}");
+        let bytes = std::fs::read(back.join("adapter_model.safetensors")).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let whole = tensors.names().into_iter().filter(|name| !name.contains("lora_")).count();
+        assert_eq!(whole, exported.len(), "{name}");
+    }
+    // An output of the model's own is replaced by its own name alone.
+    from_peft(&case("untied-both"), &base("llama"), &adapter).unwrap();
+    assert!(!AdapterReader::open(&adapter).unwrap().keeps_output());
+
+    // Two that differ, under a configuration that ties them.
+    let folder = dir.path().join("untied");
+    std::fs::create_dir(&folder).unwrap();
+    let model = "adapter_model.safetensors";
+    std::fs::copy(case("tied-both").join(model), folder.join(model)).unwrap();
+    let mut config = json_of(&case("tied-both").join("adapter_config.json"));
+    config["ensure_weight_tying"] = json!(true);
+    std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+    let e = from_peft(&folder, &base("tied"), &dir.path().join("none")).unwrap_err().to_string();
+    assert!(e.contains("lm_head.weight") && e.contains("ensure_weight_tying"), "{e}");
+}
+
+/// Of two adapters one alone may say what the output is.
+#[test]
+fn an_embedding_that_the_output_follows_and_another_output_exclude_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let [embed, ensured, head] = ["tied-embed", "tied-ensured", "tied-head"].map(|name| {
+        let to = dir.path().join(name);
+        from_peft(&case(name), &base("tied"), &to).unwrap();
+        AdapterSpec { path: to, scale: 1.0 }
+    });
+    let model = File::open(&base("tied")).unwrap();
+    open_all(&[embed.clone(), head.clone()], &model, false).unwrap();
+    let e = open_all(&[ensured, head], &model, false).unwrap_err().to_string();
+    assert!(e.contains("output.weight: ") && e.contains("replaces it already"), "{e}");
+}
+
+/// What an export names: the base, targets by the ends of their names.
+#[test]
+fn an_export_names_its_base_and_its_targets() {
+    let dir = tempfile::tempdir().unwrap();
+    let [adapter, noted, other] = ["a.gguf", "noted.gguf", "other.gguf"].map(|file| dir.path().join(file));
+    from_peft(&fixture("llama"), &base("llama"), &adapter).unwrap();
+    let config = |adapter: &Path, model: &Path, repository: Option<&str>| {
+        let to = dir.path().join("peft");
+        let _ = std::fs::remove_dir_all(&to);
+        let report = to_peft(adapter, model, &to, repository).unwrap();
+        (json_of(&to.join("adapter_config.json")), report.notes.join(" "))
+    };
+    let (unknown, notes) = config(&adapter, &base("llama"), None);
+    assert!(unknown["base_model_name_or_path"] == "" && notes.contains("--base ORG/REPO"), "{notes}");
+    let linears = ["down_proj", "gate_proj", "k_proj", "lm_head", "o_proj", "q_proj", "up_proj", "v_proj"];
+    assert_eq!(unknown["target_modules"], json!(linears));
+    let (named, notes) = config(&adapter, &base("llama"), Some("org/repo-1.5"));
+    assert!(named["base_model_name_or_path"] == "org/repo-1.5" && !notes.contains("--base"), "{notes}");
+    for wrong in ["repo", "a/b/c", "/home/me", "../x", "a b/c", "org/"] {
+        let e =
+            to_peft(&adapter, &base("llama"), &dir.path().join("no"), Some(wrong)).unwrap_err().to_string();
+        assert!(e.contains("--base: expected ORG/REPO"), "{e}");
+    }
+    // Noted by an import, in the adapter, and in the model's file.
+    let copy = |from: &Path, key: &str, to: &Path| {
+        let file = File::open(from).unwrap();
+        let mut writer = Writer::with_metadata_of(&file);
+        writer.set(key, Field::String("https://huggingface.co/org/model".into()));
+        for t in file.tensors() {
+            let bytes = file.floats(t).unwrap();
+            let data = gguf::float::encode(DType::F32, &bytes).unwrap();
+            writer.tensor(&t.name, DType::F32, &t.shape, Box::new(move |out| out.write_all(&data))).unwrap();
+        }
+        writer.write(to).unwrap();
+    };
+    copy(&adapter, "general.base_model.0.repo_url", &noted);
+    assert_eq!(config(&noted, &base("llama"), None).0["base_model_name_or_path"], "org/model");
+    copy(&base("llama"), "general.source.repo_url", &other);
+    assert_eq!(config(&adapter, &other, None).0["base_model_name_or_path"], "org/model");
+
+    // Layers of which not all have a pair are named one by one.
+    from_peft(&case("layers"), &base("llama"), &adapter).unwrap();
+    let (config, _) = config(&adapter, &base("llama"), None);
+    let targets = config["target_modules"].as_array().unwrap();
+    assert_eq!((targets.len(), &targets[0]), (7, &json!("model.layers.1.mlp.down_proj")));
+}
