@@ -36,11 +36,11 @@ pub const READS_ROPE_FREQS: &[&str] = &[
 const READS_LONG_FACTORS: &[&str] = &["llama", "mistral3", "granite", "phi3"];
 
 /// Largest relative difference of an angle that counts as the same: that of f32 numbers.
-const SAME: f64 = 2e-6;
+pub(crate) const SAME: f64 = 2e-6;
 
 /// The factor of a pair that is not rotated, as in the files of Gemma 4. Infinity would do for its angle, but
 /// llama.cpp refuses it where it is asked to check tensors.
-const UNROTATED: f32 = 1e30;
+pub(crate) const UNROTATED: f32 = 1e30;
 
 /// Radians per position that are none at any length.
 const NO_ANGLE: f64 = 1e-20;
@@ -88,28 +88,9 @@ pub(crate) fn not_read(file: &File, hp: &Hparams, n_ctx: usize) -> gguf::Result<
 /// # Errors
 /// The reason it cannot be said, as the end of a sentence.
 pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
-    let ([layer], [positions]) = (&hp.attention[..], plan.kinds()) else {
-        return Err(
-            "the layers of the model see positions in different ways, and its keys are for all of them"
-                .into(),
-        );
-    };
-    let Some(LayerRotation { freq_base, .. }) = layer.rotation else {
-        return Err("the model has no rotation".into());
-    };
-    if !positions.is_own_reach(layer) {
-        return Err("it has no attention over changed positions or a limited reach".into());
-    }
-    let own_scale = positions.temperature == layer.temperature && positions.q_factor == 1.0;
-    if positions.q_log_base.is_some() || !own_scale {
-        return Err("it has no attention temperature but the model's own".into());
-    }
+    let freq_base = one_table(plan, hp)?;
+    let positions = plan.main();
     let tables = &positions.freqs;
-    if tables.tables().skip(1).any(|t| Some(t) != tables.tables().next()) {
-        let why = "the frequencies differ from head to head, and it has one base and one \
-                   rope_freqs.weight for all heads";
-        return Err(why.into());
-    }
     let n_ctx_orig = u32::try_from(plan.n_ctx_orig(hp)).ok();
     // A magnitude alone is a YaRN that scales by 1: llama.cpp multiplies by attn_factor under any type, other
     // readers under this one.
@@ -182,6 +163,35 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     }
 }
 
+/// The base of a model whose layers all rotate positions by one table, and differ from the model in nothing else than that
+/// and a magnitude.
+///
+/// # Errors
+/// What else there is, as the end of a sentence about another program.
+pub(crate) fn one_table(plan: &Plan, hp: &Hparams) -> Result<f64, String> {
+    let ([layer], [positions]) = (&hp.attention[..], plan.kinds()) else {
+        return Err(
+            "the layers of the model see positions in different ways, and its keys are for all of them"
+                .into(),
+        );
+    };
+    let Some(LayerRotation { freq_base, .. }) = layer.rotation else {
+        return Err("the model has no rotation".into());
+    };
+    if !positions.is_own_reach(layer) {
+        return Err("it has no attention over changed positions or a limited reach".into());
+    }
+    let own_scale = positions.temperature == layer.temperature && positions.q_factor == 1.0;
+    if positions.q_log_base.is_some() || !own_scale {
+        return Err("it has no attention temperature but the model's own".into());
+    }
+    let tables = &positions.freqs;
+    if tables.tables().skip(1).any(|t| Some(t) != tables.tables().next()) {
+        let why = "the frequencies differ from head to head, and it has one table for all heads";
+        return Err(why.into());
+    }
+    Ok(freq_base)
+}
 /// The command that runs a converted file in stock llama.cpp as it was converted, or why there is none. `rope` is the
 /// method that was written, if one was; otherwise what `file` declares counts.
 pub(crate) fn serve(
@@ -230,7 +240,7 @@ fn own_base(hp: &Hparams) -> f64 {
 }
 
 /// `base^(-2j/d)`.
-fn powers(hp: &Hparams, base: f64) -> impl Iterator<Item = f64> {
+pub(crate) fn powers(hp: &Hparams, base: f64) -> impl Iterator<Item = f64> {
     let n_rot = hp.attention[0].n_rot();
     let d = n_rot as f64;
     (0..n_rot / 2).map(move |j| base.powf(-2.0 * j as f64 / d))

@@ -5,6 +5,8 @@ of model and adapter together. llama: ranks and alphas that differ. qwen2: rsLoR
     python peft.py cases DIR     writes DIR/cases (one adapter for each way to write one, with PEFT's logits), the tied model that
                                  some of them are for, DIR/fields.json (the fields of LoraConfig) and DIR/targets.json (which
                                  modules a configuration is of)
+    python peft.py rope DIR C    writes DIR/rope.json: the rope_scaling that the program C (`convert`) writes for adapters that were
+                                 trained under rope methods, with the angles that transformers computes by it
     python peft.py check DIR F   loads the adapter in folder F (as `convert --to-peft` writes it) on the model of
                                  DIR (DIR/llama or DIR/qwen2) and compares logits
 
@@ -253,6 +255,51 @@ def cases(folder):
         json.dump({"peft": peft.__version__, "modules": modules, "cases": done}, f, indent=1)
 
 
+# What adapters of DIR/llama were trained under, and the context.
+ROPES = [
+    ("plain", 128), ("pi:factor=4", 512), ("pi:factor=2.5", 320), ("abf:base=500000", 512), ("ntk:factor=4", 512), ("yarn:factor=4", 512),
+    ("yarn:factor=8,beta-fast=4,beta-slow=2", 1024), ("yarn:factor=4,attn-factor=1.5", 512),
+    ("yarn:factor=4,ext-factor=0.5", 512), ("dynamic-ntk", 512), ("self-extend:group=4,window=64", 512),
+]
+
+
+def rope(folder, program):
+    import subprocess
+    import tempfile
+
+    done = []
+    for spec, n_ctx in ROPES:
+        with tempfile.TemporaryDirectory() as temp:
+            out = gguf.GGUFWriter(f"{temp}/a.gguf", "llama")
+            out.add_string("general.type", "adapter")
+            out.add_string("adapter.type", "lora")
+            out.add_float32("adapter.lora.alpha", 4.0)
+            out.add_string("ropewalk.lora.rope", spec)
+            out.add_uint32("ropewalk.lora.n_ctx", n_ctx)
+            out.add_tensor("blk.0.attn_v.weight.lora_a", np.ones((4, 32), np.float32))
+            out.add_tensor("blk.0.attn_v.weight.lora_b", np.zeros((16, 4), np.float32))
+            out.write_header_to_file()
+            out.write_kv_data_to_file()
+            out.write_tensors_to_file()
+            out.close()
+            base = os.path.join(folder, "llama", "base.gguf")
+            said = subprocess.run([program, "--to-peft", f"{temp}/peft", "-m", base, f"{temp}/a.gguf"], check=True, capture_output=True)
+            path = f"{temp}/peft/rope_scaling.json"
+            scaling = json.load(open(path)) if os.path.exists(path) else None
+            print(spec, said.stderr.decode())
+        case = {"spec": spec, "n_ctx": n_ctx, "scaling": scaling}
+        if scaling is not None:
+            shape = SHAPE | {"max_position_embeddings": 128}
+            config = transformers.LlamaConfig(**shape, rope_scaling=dict(scaling))
+            embedding = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
+            # Those of longrope depend on the length; both lists are the same.
+            embedding(torch.zeros(1, n_ctx, 32), torch.arange(n_ctx)[None])
+            case |= {"inv_freq": embedding.inv_freq.double().tolist(), "attention_scaling": float(embedding.attention_scaling)}
+        done.append(case)
+    with open(os.path.join(folder, "rope.json"), "w") as f:
+        json.dump({"transformers": transformers.__version__, "cases": done}, f, indent=1)
+
+
 def check(folder, adapter):
     m = model(os.path.basename(os.path.normpath(folder)))
     adapted = peft.PeftModel.from_pretrained(m, adapter).eval()
@@ -263,4 +310,4 @@ def check(folder, adapter):
     assert worst < 2e-5
 
 
-{"make": make, "cases": cases, "check": check}[sys.argv[1]](*sys.argv[2:])
+{"make": make, "cases": cases, "rope": rope, "check": check}[sys.argv[1]](*sys.argv[2:])

@@ -6,16 +6,19 @@ use std::path::Path;
 use files::Kind;
 use gguf::{float, DType, File};
 use ropewalk_core::adapter::{AdapterReader, ModuleInfo, PairInfo};
-use ropewalk_core::hparams::keys;
+use ropewalk_core::hparams::{keys, Hparams};
 use ropewalk_core::ids::TOKEN_EMBD;
+use ropewalk_core::rope::{Plan, Spec};
 use ropewalk_import::Rows;
 use safetensors::tensor::TensorInfo;
 use safetensors::Dtype;
 use serde_json::{json, Map, Value};
 
 use super::names::Names;
-use super::{is_repository, refuse, shown, AdapterReport, CONFIG, MODEL, PREFIX};
+use super::positions::rope_scaling;
+use super::{is_repository, refuse, shown, AdapterReport, CONFIG, MODEL, PREFIX, ROPE};
 use crate::merge::OUTPUT;
+use crate::rope::default_ctx;
 use crate::{rows, Error, Result};
 
 /// Converts the LoRA file `adapter`, for the model whose GGUF file is `base` (of any types), to a PEFT adapter in `folder`,
@@ -115,8 +118,10 @@ pub fn to_peft(
     header.resize(header.len().next_multiple_of(8), b' ');
     let length = (header.len() as u64).to_le_bytes();
     let parts = || [&length[..], &header].into_iter().chain(out.iter().map(|(.., bytes)| &bytes[..]));
-    // Both, before the first is written.
+    let rope = positions(&reader, &base)?;
+    // All, before the first is written.
     SETTINGS.check(&folder.join(CONFIG))?;
+    POSITIONS.check(&folder.join(ROPE))?;
     std::fs::create_dir_all(folder).map_err(|e| files::Error::new(folder, e))?;
     let write = |name: &str, kind: &Kind, parts: &mut dyn Iterator<Item = &[u8]>| {
         let path = folder.join(name);
@@ -127,6 +132,18 @@ pub fn to_peft(
         })
     };
     write(MODEL, &TENSORS, &mut parts())?;
+    match &rope {
+        Positions::Scaling(value) => {
+            write(ROPE, &POSITIONS, &mut [format!("{value:#}\n").as_bytes()].into_iter())?;
+        }
+        // Of an earlier export.
+        _ => match std::fs::remove_file(folder.join(ROPE)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(files::Error::new(folder.join(ROPE), e).into());
+            }
+            _ => {}
+        },
+    }
     // Last: where it is, the folder is whole.
     write(CONFIG, &SETTINGS, &mut [format!("{config:#}\n").as_bytes()].into_iter())?;
     let n_bytes: usize = parts().map(<[u8]>::len).sum();
@@ -137,10 +154,16 @@ pub fn to_peft(
              PeftModel.from_pretrained the model."
         ));
     }
-    if let Some(rope) = &report.rope {
-        report.notes.push(format!(
-            "It was trained under {rope}: transformers has to be given the same positions (rope_scaling of the model)."
-        ));
+    if let Some(trained) = &report.rope {
+        report.notes.push(match &rope {
+            Positions::Models => format!("It was trained under {trained}: the model's own positions."),
+            Positions::Scaling(value) => format!(
+                "It was trained under {trained}: config.json of the model needs \"rope_scaling\": {value} (also in {ROPE})."
+            ),
+            Positions::None(why) => {
+                format!("It was trained under {trained}, which transformers cannot be told: {why}.")
+            }
+        });
     }
     Ok(report)
 }
@@ -152,6 +175,10 @@ const TENSORS: Kind = Kind::new("an adapter for PEFT that ropewalk wrote", |head
 });
 const SETTINGS: Kind = Kind::new("the settings of an adapter for PEFT", |head| {
     head.starts_with(b"{") && contains(head, "\"peft_type\"")
+});
+
+const POSITIONS: Kind = Kind::new("the positions of an adapter for PEFT", |head| {
+    head.starts_with(b"{") && contains(head, "\"rope_type\"")
 });
 
 fn contains(all: &[u8], part: &str) -> bool {
@@ -179,6 +206,28 @@ fn in_their_order(
         out[row * width + columns.as_ref().map_or(column, |columns| columns[column])] = value;
     }
     Ok(out)
+}
+
+/// The positions of an adapter.
+enum Positions {
+    /// Those of the model, or not known.
+    Models,
+    /// What transformers has to be told.
+    Scaling(Value),
+    /// Why it cannot be told.
+    None(String),
+}
+
+fn positions(reader: &AdapterReader, base: &File) -> Result<Positions> {
+    let Some(spec) = &reader.meta().rope else { return Ok(Positions::Models) };
+    let hp = Hparams::as_trained(base)?;
+    let n_ctx = reader.meta().n_ctx.unwrap_or_else(|| default_ctx(spec, &hp).0);
+    let plan = Plan::new(spec, &hp, n_ctx)?;
+    let own = Spec::declared(&hp).and_then(|own| Plan::new(&own, &hp, n_ctx));
+    if own.is_ok_and(|own| plan.same_positions(&own)) {
+        return Ok(Positions::Models);
+    }
+    Ok(rope_scaling(&plan, &hp).map_or_else(Positions::None, Positions::Scaling))
 }
 
 /// The model's repository, as the adapter or the model's file notes it.

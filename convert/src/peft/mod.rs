@@ -6,6 +6,7 @@ pub mod fields;
 mod import;
 mod names;
 mod patterns;
+mod positions;
 mod targets;
 
 use std::path::Path;
@@ -23,6 +24,8 @@ use crate::Error;
 const MODEL: &str = "adapter_model.safetensors";
 /// The settings of the pairs in it.
 const CONFIG: &str = "adapter_config.json";
+/// What config.json needs for the positions of an export.
+const ROPE: &str = "rope_scaling.json";
 /// The prefix of PEFT before the names of modules.
 const PREFIX: &str = "base_model.model.";
 

@@ -165,7 +165,8 @@ fn what_only_our_files_say_survives() {
     };
     write(&adapter, &file).unwrap();
     let report = to_peft(&adapter, &base("llama"), &folder, None).unwrap();
-    assert!(report.notes[0].contains("yarn:factor=4"), "{:?}", report.notes);
+    let rope = report.notes.iter().find(|note| note.contains("yarn:factor=4")).unwrap();
+    assert!(rope.contains(r#""rope_scaling": {"rope_type":"yarn""#), "{rope}");
     from_peft(&folder, &base("llama"), &again).unwrap();
     let read = AdapterReader::open(&again).unwrap();
     assert_eq!((read.meta(), read.alpha()), (&meta, 2.5));

@@ -8,8 +8,12 @@ use convert::peft::fields::FIELDS;
 use convert::peft::{from_peft, to_peft};
 use convert::{convert, Options};
 use gguf::{DType, File, Value as Field, Writer};
-use ropewalk_core::adapter::{open_all, AdapterReader, AdapterSpec};
+use ropewalk_core::adapter::{
+    open_all, write, AdapterFile, AdapterMeta, AdapterReader, AdapterSpec, NewPair,
+};
 use ropewalk_core::control::Control;
+use ropewalk_core::hparams::Hparams;
+use ropewalk_core::rope::{Plan, Spec};
 use safetensors::SafeTensors;
 use serde_json::{json, Value};
 
@@ -208,4 +212,57 @@ fn an_export_names_its_base_and_its_targets() {
     let (config, _) = config(&adapter, &base("llama"), None);
     let targets = config["target_modules"].as_array().unwrap();
     assert_eq!((targets.len(), &targets[0]), (7, &json!("model.layers.1.mlp.down_proj")));
+}
+
+/// The rope_scaling of an export gives the positions of the training: the angles are those that transformers computes by it
+/// (`tests/reference/peft.py rope`).
+#[test]
+fn an_export_says_its_positions_as_transformers_reads_them() {
+    let recorded = json_of(&fixture("rope.json"));
+    let dir = tempfile::tempdir().unwrap();
+    let [adapter, folder] = ["a.gguf", "peft"].map(|file| dir.path().join(file));
+    let written = folder.join("rope_scaling.json");
+    let hp = Hparams::from_gguf(&File::open(&base("llama")).unwrap()).unwrap();
+    let (a, b) = (vec![1.0; 32 * 4], vec![0.0; 4 * 16]);
+    let cases = recorded["cases"].as_array().unwrap();
+    assert!(cases.len() > 10);
+    for case in cases {
+        let name = case["spec"].as_str().unwrap();
+        let (spec, n_ctx) = (name.parse::<Spec>().unwrap(), case["n_ctx"].as_u64().unwrap() as usize);
+        let meta = AdapterMeta { rope: Some(spec.clone()), n_ctx: Some(n_ctx), ..AdapterMeta::default() };
+        let pair = NewPair { weight: "blk.0.attn_v.weight".into(), n_in: 32, n_out: 16, a: &a, b: &b };
+        let file = AdapterFile {
+            arch: "llama",
+            rank: 4,
+            alpha: 4.0,
+            pairs: vec![pair],
+            modules_to_save: Vec::new(),
+            meta,
+            dtype: DType::F32,
+        };
+        write(&adapter, &file).unwrap();
+        let report = to_peft(&adapter, &base("llama"), &folder, None).unwrap();
+        let notes = report.notes.join(" ");
+        // That of the case before is removed.
+        assert_eq!(written.exists(), !case["scaling"].is_null(), "{name}: {notes}");
+        if case["scaling"].is_null() {
+            assert!(notes.contains("the model's own") || notes.contains("cannot be told"), "{name}: {notes}");
+            continue;
+        }
+        assert_eq!(json_of(&written), case["scaling"], "{name}");
+        assert!(notes.contains(&case["scaling"].to_string()), "{name}: {notes}");
+        let plan = Plan::new(&spec, &hp, n_ctx).unwrap();
+        let positions = plan.main();
+        let angles: Vec<f64> = serde_json::from_value(case["inv_freq"].clone()).unwrap();
+        let magnitude = case["attention_scaling"].as_f64().unwrap();
+        let of_case = angles.iter().chain([&magnitude]);
+        let of_plan = positions.freqs.theta.iter().chain([&positions.mscale]);
+        assert_eq!(angles.len(), positions.freqs.theta.len(), "{name}");
+        // Angles are of f32 there, after a power and a quotient.
+        assert!(of_case.zip(of_plan).all(|(a, b)| (a - b).abs() < 1e-6 * b), "{name}: {angles:?}");
+    }
+    // What somebody else has under that name is left alone.
+    std::fs::write(&written, "My notes.\n").unwrap();
+    let e = to_peft(&adapter, &base("llama"), &folder, None).unwrap_err().to_string();
+    assert!(e.contains("rope_scaling.json") && written.exists(), "{e}");
 }
