@@ -4,10 +4,10 @@ use std::path::Path;
 
 use convert::{convert, Options, Report};
 use ropewalk::control::Control;
-use ropewalk::gguf::File;
+use ropewalk::gguf::{float, File, Writer};
 use ropewalk::DType;
 
-use super::make::{deviation, load_with, spec, Made};
+use super::make::{deviation, load_with, noise, spec, Made};
 use crate::common::rounding::{rounding, two_orders};
 use crate::common::*;
 
@@ -38,6 +38,64 @@ fn a_merged_f32_model_gives_the_adapted_models_logits() {
                 assert_close(&a, &b, deviation(&a) * two_orders(roundings(adapted.hparams(), 120)), shape);
                 let base = all_logits(&load(&path), &p, &tokens);
                 assert!(distance(&a, &base) > 1.0, "{shape}: the adapter changes too little to be missed");
+            }
+        }
+    }
+}
+
+/// Of a model whose output is its embedding: the input alone replaced, the output alone, both, with and without a pair at the
+/// output; and pairs of more ranks than their weights have rows. A session and a merged file come to the same.
+#[test]
+fn a_tied_output_is_the_same_in_a_session_and_merged() {
+    const WIDE: usize = 96;
+    let path = random_model("llama-tiny-tied", DType::F32, "merge-untied");
+    let file = File::open(&path).unwrap();
+    let embedding = file.tensor("token_embd.weight").unwrap();
+    let shape: Vec<usize> = embedding.shape.iter().map(|&n| n as usize).collect();
+    assert!(WIDE > shape[0]);
+    let own = file.floats(embedding).unwrap();
+    let changed = |name: &str, seed: u64| {
+        let values = own.iter().zip(noise(own.len(), 0.5, seed)).map(|(x, n)| x + n).collect();
+        (name.to_owned(), shape.clone(), values)
+    };
+    let tokens = some_tokens(120, shape[1]);
+    let p = with_kv(256, DType::F32);
+    let mut seen: Vec<Vec<f32>> = Vec::new();
+    for (name, pair, keeps, modules) in [
+        ("follows", false, false, vec![changed("token_embd.weight", 1)]),
+        ("input", false, true, vec![changed("token_embd.weight", 1)]),
+        ("input-pair", true, true, vec![changed("token_embd.weight", 1)]),
+        ("output", false, false, vec![changed("output.weight", 2)]),
+        ("both", false, false, vec![changed("token_embd.weight", 1), changed("output.weight", 2)]),
+        ("both-pair", true, false, vec![changed("token_embd.weight", 1), changed("output.weight", 2)]),
+    ] {
+        let mut made = Made { modules, ..Made::on(&path, WIDE, pair, 1) };
+        // So that its products are as large as those of a few ranks.
+        made.alpha = 4.0;
+        let plain = made.write(&format!("untied-{name}-plain.gguf"));
+        let adapter = scratch(&format!("untied-{name}.gguf"));
+        let from = File::open(&plain).unwrap();
+        let mut writer = Writer::with_metadata_of(&from);
+        writer.set("ropewalk.lora.keeps_output", keeps);
+        for t in from.tensors() {
+            let bytes = float::encode(DType::F32, &from.floats(t).unwrap()).unwrap();
+            writer.tensor(&t.name, DType::F32, &t.shape, Box::new(move |out| out.write_all(&bytes))).unwrap();
+        }
+        writer.write(&adapter).unwrap();
+        let merged = scratch(&format!("untied-{name}-merged.gguf"));
+        for scale in [1.0, 0.5] {
+            let adapters = [(adapter.as_path(), scale)];
+            merge(&path, &adapters, Options::default(), &merged);
+            let unties = File::open(&merged).unwrap().tensor("output.weight").is_some();
+            assert_eq!(unties, name != "follows", "{name}");
+            let adapted = load_with(&path, &adapters);
+            let a = all_logits(&adapted, &p, &tokens);
+            let n = roundings(adapted.hparams(), 120) + 2 * WIDE;
+            let b = all_logits(&load(&merged), &p, &tokens);
+            assert_close(&a, &b, deviation(&a) * two_orders(n), name);
+            if scale == 1.0 {
+                assert!(seen.iter().all(|other| distance(&a, other) > 1.0), "{name}: as another");
+                seen.push(a);
             }
         }
     }
