@@ -31,6 +31,10 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
         }
     }
     let config = Config::read(&config_path)?;
+    if !model_path.exists() && folder.join(PICKLED).exists() {
+        let what = format!("is a pickle, which runs code: write it as {MODEL} with PEFT's save_pretrained");
+        return Err(Error::Invalid(format!("{}: {what}", folder.join(PICKLED).display())));
+    }
     let tensors = Safetensors::open(&model_path)?;
     let base = File::open(base)?;
     let names = Names::of(&base)?;
@@ -107,6 +111,9 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
     scratch.place()?;
     Ok(report)
 }
+
+/// The tensors of folders that old versions of PEFT wrote.
+const PICKLED: &str = "adapter_model.bin";
 
 /// Parts of tensors' names, and why a LoRA file has no such tensors.
 const REFUSED: [(&str, &str); 4] = [

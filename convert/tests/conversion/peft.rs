@@ -289,6 +289,8 @@ fn what_a_lora_file_cannot_say_is_refused() {
     }
     std::fs::remove_file(folder.join(model)).unwrap();
     refused(&folder, &[model]);
+    std::fs::write(folder.join("adapter_model.bin"), "PK").unwrap();
+    refused(&folder, &["adapter_model.bin", "save_pretrained"]);
     // A model of other shapes, and one of an architecture whose modules have other names.
     let other = dir.path().join("other.gguf");
     let shape = convert::random::Shape::named("llama-tiny").unwrap();
