@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::eval::perplexity::{run, Params, Report};
-use ropewalk::eval::protocol::{protocol, PROTOCOLS};
+use ropewalk::eval::protocol::{protocol, Text, PROTOCOLS};
 use ropewalk::eval::{Content, Document};
 
 use crate::fakes::{letters, Fake, BOS};
@@ -112,6 +112,38 @@ fn buckets_go_by_position_in_the_window() {
     let report = measure(&fake, &[letters("a", 40)], &params("llama-cpp", &[16], None));
     let buckets: Vec<_> = report.results[0].buckets.iter().map(|b| (b.start, b.end, b.tokens)).collect();
     assert_eq!(buckets, [(8, 10, 2), (10, 12, 4), (12, 14, 4), (14, 16, 4)]);
+}
+
+/// Whoever compares methods document by document, or draws documents again, needs the sums.
+#[test]
+fn the_sums_of_texts_are_those_of_the_whole() {
+    // Log-likelihood: the letter and the position.
+    let fake = || Fake::with_nll(|t, i| (t[i] - i32::from(b'a')) as f32 + i as f32 / 4.0);
+    let documents = [letters("a", 900), letters("b", 500), letters("c", 310)];
+    for (p, n_texts) in PROTOCOLS.iter().map(|p| (p, if p.text == Text::Stream { 1 } else { 3 })) {
+        let params = Params { bucket: Some(37), ..Params::new(p, vec![300]) };
+        let row = measure(&fake(), &documents, &params).results.remove(0);
+        assert_eq!(row.texts.len(), n_texts, "{}", p.name);
+        assert_eq!(row.texts.iter().map(|t| t.windows).sum::<usize>(), row.windows, "{}", p.name);
+        assert_eq!(row.texts.iter().map(|t| t.tokens).sum::<usize>(), row.tokens, "{}", p.name);
+        let sum = row.texts.iter().map(|t| t.nll_sum).sum::<f64>();
+        assert!(near(sum, row.token_weighted.nll * row.tokens as f64), "{}: {sum}, {row:?}", p.name);
+        for bucket in &row.buckets {
+            let parts = row.texts.iter().flat_map(|t| &t.buckets).filter(|b| b.start == bucket.start);
+            let (tokens, nll) = parts
+                .fold((0, 0.0), |(n, x), b| (n + usize::from(b.end == bucket.end) * b.tokens, x + b.nll_sum));
+            assert_eq!(tokens, bucket.tokens, "{}", p.name);
+            assert!(near(nll, bucket.value.nll * tokens as f64), "{}: {bucket:?}", p.name);
+        }
+        for text in &row.texts {
+            assert!(near(text.buckets.iter().map(|b| b.nll_sum).sum(), text.nll_sum));
+            assert_eq!(text.buckets.iter().map(|b| b.tokens).sum::<usize>(), text.tokens);
+        }
+    }
+    let row = measure(&fake(), &documents, &params("window", &[8], None)).results.remove(0);
+    let found: Vec<_> = row.texts.iter().map(|t| (t.name.as_str(), t.windows, t.tokens, t.nll_sum)).collect();
+    // Letters 1 to 7 of the alphabet and 7 quarters, thrice.
+    assert_eq!(found, [("a", 1, 7, 35.0), ("b", 1, 7, 35.0), ("c", 1, 7, 35.0)]);
 }
 
 #[test]

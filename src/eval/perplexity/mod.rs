@@ -1,5 +1,6 @@
 //! Perplexity by named protocol, at several context lengths in one run.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use self::texts::Texts;
@@ -13,7 +14,7 @@ pub mod longppl;
 mod report;
 mod texts;
 
-pub use report::{Bucket, MeanOverCtx, Report, Row, Sample};
+pub use report::{Bucket, MeanOverCtx, Part, Report, Row, Sample, TextRow};
 
 /// Texts are measured by this protocol, at these lengths.
 #[derive(Debug, Clone)]
@@ -178,7 +179,17 @@ struct Sums {
     buckets: Vec<Mean>,
     by_token: Mean,
     by_window: Mean,
+    /// By the text that windows are cut from; texts without windows have none.
+    by_text: BTreeMap<usize, TextSums>,
     longppl: Option<longppl::Sums>,
+}
+
+/// What is summed over the windows of one text.
+#[derive(Default)]
+struct TextSums {
+    windows: usize,
+    /// By bucket: tokens scored, and the sum of their negative log-likelihoods.
+    buckets: BTreeMap<usize, (usize, f64)>,
 }
 
 impl Sums {
@@ -186,17 +197,24 @@ impl Sums {
         let width = params.bucket.unwrap_or(ctx.div_ceil(8)).clamp(1, ctx);
         let buckets = vec![Mean::default(); ctx.div_ceil(width)];
         let longppl = params.longppl.map(longppl::Sums::new);
-        Sums { width, buckets, by_token: Mean::default(), by_window: Mean::default(), longppl }
+        let by_text = BTreeMap::new();
+        Sums { width, buckets, by_token: Mean::default(), by_window: Mean::default(), by_text, longppl }
     }
 
     /// Takes in the values of one window.
     fn window(&mut self, w: &Window, nll: &[f32]) {
         let mut mean = Mean::default();
+        let text = self.by_text.entry(w.text).or_default();
+        text.windows += 1;
         for (position, &x) in (w.position + w.from..).zip(nll) {
             let x = f64::from(x);
             mean.push(x);
             self.by_token.push(x);
-            self.buckets[position / self.width].push(x);
+            let bucket = position / self.width;
+            self.buckets[bucket].push(x);
+            let (tokens, nll) = text.buckets.entry(bucket).or_default();
+            *tokens += 1;
+            *nll += x;
         }
         self.by_window.push(mean.mean());
     }
@@ -208,10 +226,34 @@ impl Sums {
         }
     }
 
+    /// The texts that have windows, in their order.
+    fn texts(&self, names: &[String], ctx: usize) -> Vec<TextRow> {
+        let row = |(&text, sums): (&usize, &TextSums)| {
+            let part = |(&i, &(tokens, nll_sum)): (&usize, &(usize, f64))| {
+                let (start, end) = self.range(i, ctx);
+                Part { start, end, tokens, nll_sum }
+            };
+            let buckets: Vec<_> = sums.buckets.iter().map(part).collect();
+            TextRow {
+                name: names[text].clone(),
+                windows: sums.windows,
+                tokens: buckets.iter().map(|b| b.tokens).sum(),
+                nll_sum: buckets.iter().map(|b| b.nll_sum).sum(),
+                buckets,
+            }
+        };
+        self.by_text.iter().map(row).collect()
+    }
+
+    /// The positions of a bucket.
+    fn range(&self, i: usize, ctx: usize) -> (usize, usize) {
+        (i * self.width, ((i + 1) * self.width).min(ctx))
+    }
+
     /// The buckets that hold anything.
     fn buckets(&self, ctx: usize) -> Result<Vec<Bucket>> {
         let bucket = |(i, mean): (usize, &Mean)| -> Result<Bucket> {
-            let (start, end) = (i * self.width, ((i + 1) * self.width).min(ctx));
+            let (start, end) = self.range(i, ctx);
             let value = Perplexity::new(mean, std::f64::consts::E)
                 .map_err(|e| invalid(format!("ctx {ctx}: positions {start} to {}: {e}", end - 1)))?;
             Ok(Bucket { start, end, value, tokens: mean.n() })
@@ -287,6 +329,7 @@ fn measure(
         token_weighted: Perplexity::new(&sums.by_token, std::f64::consts::E)?,
         window_mean: Perplexity::new(&sums.by_window, std::f64::consts::E)?,
         buckets: sums.buckets(ctx)?,
+        texts: sums.texts(&texts.names, ctx),
         longppl: sums.longppl.as_ref().map(longppl::Sums::result).transpose()?,
         windows_planned: n_windows,
         windows_total: plan.len(),

@@ -81,6 +81,8 @@ pub struct Row {
     /// By position in the window (for protocol `restart`, in the document), empty buckets left out;
     /// token-weighted.
     pub buckets: Vec<Bucket>,
+    /// Sums for each text, for whoever compares methods text by text: a document, or the stream of all of them.
+    pub texts: Vec<TextRow>,
     /// LongPPL, if it was asked for.
     pub longppl: Option<LongPpl>,
     /// Windows this run was to do.
@@ -111,6 +113,34 @@ pub struct Bucket {
     pub value: Perplexity,
     /// Tokens scored.
     pub tokens: usize,
+}
+
+/// What one text adds to the sums of a length.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TextRow {
+    /// The document's name.
+    pub name: String,
+    /// Windows done.
+    pub windows: usize,
+    /// Tokens scored.
+    pub tokens: usize,
+    /// Sum of their negative log-likelihoods.
+    pub nll_sum: f64,
+    /// The same by position, in the buckets of the whole.
+    pub buckets: Vec<Part>,
+}
+
+/// What one text adds to a bucket.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Part {
+    /// First position.
+    pub start: usize,
+    /// One past the last position.
+    pub end: usize,
+    /// Tokens scored.
+    pub tokens: usize,
+    /// Sum of their negative log-likelihoods.
+    pub nll_sum: f64,
 }
 
 impl Report {
