@@ -4,13 +4,13 @@ use serde::Deserialize;
 
 use super::words::Pairs;
 use super::{fit, info, prompt, seed, word_list, Draft, Generator, Metric, Synthetic, Version};
-use super::{ADJECTIVES, ESSAYS, NOUNS};
+use super::{ADJECTIVES, ESSAYS, NOUNS, RULER};
 use crate::random::Random;
 use crate::text::{is_python_space, Punkt};
-use crate::{DataFile, Error, Info, Result, Setup};
+use crate::{DataFile, Error, Info, Opt, Result, Setup};
 
 /// Tokens of an answer.
-const ANSWER: usize = 128;
+pub(super) const ANSWER: usize = 128;
 
 /// One line of the haystack of noise.
 pub(super) const NOISE: &str =
@@ -21,6 +21,30 @@ const DEPTHS: [u8; 40] = [
     0, 3, 5, 8, 10, 13, 15, 18, 21, 23, 26, 28, 31, 33, 36, 38, 41, 44, 46, 49, 51, 54, 56, 59, 62, 64, 67,
     69, 72, 74, 77, 79, 82, 85, 87, 90, 92, 95, 97, 100,
 ];
+
+/// Where needles stand.
+static DEPTH: Opt = Opt {
+    name: "depth",
+    values: &[],
+    default: "random",
+    about: "where the needles stand, all at one place: a depth in percent such as 50, or several such as 0/50/100, a sample each \
+            in turn; random: where the published generators put them",
+};
+
+static OPTIONS: &[&Opt] = &[&RULER, &DEPTH];
+
+/// The depths in percent that samples have in turn; none where needles stand where the generators put them.
+fn depths(setup: &Setup<'_>) -> Result<Vec<u8>> {
+    let value = setup.option(&DEPTH)?;
+    if value == DEPTH.default {
+        return Ok(Vec::new());
+    }
+    let depths = value.split('/').map(|d| d.trim().parse().ok().filter(|&d: &u8| d <= 100));
+    depths.collect::<Option<Vec<u8>>>().ok_or_else(|| {
+        let form = "`random`, a depth in percent such as 50, or several such as 0/50/100";
+        Error::invalid(format!("{}: expected {form}, found {value:?}", DEPTH.name))
+    })
+}
 
 /// Content of the haystack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +92,7 @@ const fn task(
     info: Info,
     generator: for<'a> fn(&'a Setup<'a>, Version, usize) -> Result<Generator<'a>>,
 ) -> Synthetic {
+    let info = Info { options: OPTIONS, ..info };
     Synthetic { info, metric: Metric::All, answer: ANSWER, beyond_2024: 0, generator }
 }
 
@@ -182,6 +207,8 @@ struct Niah<'a> {
     essays: Option<Essays>,
     random: Random,
     seed: u32,
+    /// In per cent, where it is not drawn.
+    depth: Option<u8>,
 }
 
 fn generator<'a>(
@@ -202,9 +229,12 @@ fn generator<'a>(
         _ if length < 4096 => 5,
         _ => 25,
     };
-    let mut niah = Niah { shape, setup, version, pairs, essays, random, seed };
+    let depths = depths(setup)?;
+    let mut niah =
+        Niah { shape, setup, version, pairs, essays, random, seed, depth: depths.first().copied() };
     let size = niah.size(step, length)?;
-    Ok(Box::new(move |_| {
+    Ok(Box::new(move |index| {
+        niah.depth = depths.get(index % depths.len().max(1)).copied();
         fit::sample(setup, size, step, length, |size| {
             let draft = niah.make(size)?;
             let tokens = niah.count(&draft.prompt)? + ANSWER;
@@ -312,7 +342,9 @@ impl Niah<'_> {
         let references = asked.iter().flat_map(|&i| values[i].iter().cloned()).collect();
         let (text, answer_prefix) = self.texts(&context, &query);
         let prompt = prompt(self.setup, &text, &answer_prefix)?;
-        Ok(Draft { prompt, references, tags: vec![("query", query)] })
+        let mut tags = vec![("query", query)];
+        tags.extend(self.depth.map(|depth| ("depth", depth.to_string())));
+        Ok(Draft { prompt, references, tags })
     }
 
     /// Essays with needles between their sentences, at random depths.
@@ -329,6 +361,8 @@ impl Niah<'_> {
             .random
             .sample(&DEPTHS, needles.len())
             .into_iter()
+            // Drawn all the same: a fixed depth changes where needles stand and nothing else.
+            .map(|depth| self.depth.unwrap_or(depth))
             .map(|depth| (n as f64 * (f64::from(depth) / 100.0)) as usize)
             .collect();
         places.sort_unstable();
@@ -353,6 +387,10 @@ impl Niah<'_> {
             )));
         }
         let mut places = self.random.sample_range(lines.len(), needles.len());
+        if let Some(depth) = self.depth {
+            // The last needle goes in first, at the place of them all.
+            places.fill((lines.len() as f64 * (f64::from(depth) / 100.0)) as usize);
+        }
         places.sort_unstable_by(|a, b| b.cmp(a));
         for (place, needle) in places.into_iter().zip(needles) {
             lines.insert(place, needle.clone());

@@ -215,6 +215,54 @@ fn lengths_that_hold_no_sample() {
     }
 }
 
+/// A depth in per cent moves the needles and nothing else; several are those of the samples in turn.
+#[test]
+fn needles_stand_at_the_depth_asked_for() {
+    let (encoder, data) = (Fixed { frame: BASE }, data());
+    let samples = |name: &str, version: &str, depth: Option<&str>| {
+        let mut setup = setup(&encoder, &data, version, 4096);
+        setup.options.extend(depth.map(|depth| ("depth".to_owned(), depth.to_owned())));
+        setup.samples = Some(6);
+        let made = crate::find(name).expect(name)[0].samples(&setup)?;
+        made.iter.collect::<Result<Vec<_>>>()
+    };
+    for name in super::NIAH {
+        for version in ["2024", "current"] {
+            let drawn = samples(name, version, None).unwrap();
+            assert_eq!(drawn[0].tags.len(), 1, "{name}");
+            let fixed = samples(name, version, Some("0/50/100")).unwrap();
+            for (i, sample) in fixed.iter().enumerate() {
+                let depth = [0, 50, 100][i % 3];
+                assert_eq!(sample.tags[1], ("depth", depth.to_string()), "{name}");
+                assert!(encoder.count(&sample.prompt).unwrap() + super::niah::ANSWER <= 4096, "{name}");
+                let needle = format!(" for {} is: ", sample.tags[0].1.split(", ").next().unwrap());
+                let at = sample.prompt.find(&needle).unwrap() as f64 / sample.prompt.len() as f64;
+                // Sentences and lines of unlike length, the question behind, and up to three needles on each side.
+                assert!(
+                    (at - f64::from(depth) / 100.0).abs() < 0.1,
+                    "{name}, {version}: {depth} % is at {at}"
+                );
+            }
+        }
+    }
+    // The same numbers and keys as where the generators put the needles.
+    let (drawn, fixed) =
+        ["random", "30"].map(|depth| samples("niah_single_2", "2024", Some(depth)).unwrap()).into();
+    for (a, b) in drawn.iter().zip(&fixed) {
+        assert_eq!((a.tags[0].clone(), a.expected.text()), (b.tags[0].clone(), b.expected.text()));
+        // A blank more where a needle stands at an end.
+        assert!(a.prompt.len().abs_diff(b.prompt.len()) <= 1);
+    }
+    assert!(drawn.iter().zip(&fixed).any(|(a, b)| a.prompt != b.prompt));
+    for wrong in ["", "101", "-1", "50/", "50,60", "12.5", "middle"] {
+        let error = samples("niah_single_1", "current", Some(wrong)).err().expect(wrong).to_string();
+        assert!(
+            error.contains("depth: expected `random`") && error.contains(&format!("{wrong:?}")),
+            "{error}"
+        );
+    }
+}
+
 /// Finds one token in any text.
 struct OneToken;
 
