@@ -1,11 +1,12 @@
 //! The shape of the code, checked: layers, registries, file sizes, where `unsafe` and printing may stand;
-//! and, in `documents`, that the documents tell the truth. A failure says what to do; ARCHITECTURE.md says
+//! in `documents`, that the documents tell the truth, and in `evidence`, that its queue works. A failure says what to do; ARCHITECTURE.md says
 //! why.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 mod documents;
+mod evidence;
 mod reading;
 
 use reading::{blank, first_names};

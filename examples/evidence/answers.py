@@ -1,0 +1,232 @@
+"""What the records say to each prediction."""
+
+from stats import bootstrap, paired, perplexity, wilson
+from units import all_units, plan_hashes
+
+
+class Evidence:
+    def __init__(self, plan, records):
+        self.plan = plan
+        self.units = all_units(plan, records)
+        hashes = plan_hashes(self.units)
+        self.records = {id: r for id, r in records.items() if hashes.get(id) == r["plan"]}
+        self.old = sorted(set(records) - set(self.records))
+        self.equal = self.figures("frozen/plans").get("equal", {})
+
+    def figures(self, id):
+        return self.records.get(id, {}).get("figures", {})
+
+    def documents(self, id):
+        return self.figures(id).get("documents")
+
+    def frozen(self, name):
+        return self.documents(f"frozen/perplexity/{self.equal.get(name, name)}")
+
+    def arm(self, name):
+        """By seed: figures of an arm of the small model."""
+        ids = {seed: f"small/measure/{name}/{seed}" for seed in self.plan["small"]["arms"]["seeds"]}
+        return {seed: self.figures(id) for seed, id in ids.items() if self.figures(id)}
+
+    def both(self, a, b):
+        """The seeds of which both arms have records."""
+        a, b = self.arm(a), self.arm(b)
+        return [(seed, a[seed], b[seed]) for seed in a if seed in b]
+
+    # Comparisons: text, or None where a record is missing.
+
+    def losses(self, a, b, start, end=1 << 40):
+        a, b = self.frozen(a), self.frozen(b)
+        return paired(a, b, start, end) if a and b else None
+
+    def arms_losses(self, a, b, start, end=1 << 40):
+        pairs = self.both(a, b)
+        return (
+            paired([x["documents"] for _, x, _ in pairs], [y["documents"] for _, _, y in pairs], start, end)
+            if pairs
+            else None
+        )
+
+    def arms_found(self, a, b, length=None):
+        """Per cent that `a` finds more than `b` of the same questions, and their number."""
+        parts = []
+        for _, x, y in self.both(a, b):
+            for task, by in x["questions"].items():
+                for n, scores in by.items():
+                    if length in (None, int(n)):
+                        parts += [(100 * (p - q), 1) for p, q in zip(scores, y["questions"][task][n], strict=True)]
+        return (*bootstrap(parts), len(parts)) if parts else None
+
+    def found(self, arm, length=None):
+        scores = [
+            s
+            for f in self.arm(arm).values()
+            for by in f["questions"].values()
+            for n, of in by.items()
+            if length in (None, int(n))
+            for s in of
+        ]
+        return sum(scores), len(scores)
+
+
+def nats(of):
+    return f"{of[0]:+.3f} nats ({of[1]:+.3f} to {of[2]:+.3f})"
+
+
+def points(of):
+    return f"{of[0]:+.1f} points ({of[1]:+.1f} to {of[2]:+.1f}; {of[3]:,} questions)"
+
+
+def joined(parts):
+    """Comparisons in a row; nothing where one is missing."""
+    return "; ".join(f"{name} {show(of)}" for name, of, show in parts) if all(of for _, of, _ in parts) else None
+
+
+# What answers each prediction.
+
+
+def breaks(e):
+    own = e.plan["frozen"]
+    plain = e.frozen("plain")
+    if not plain:
+        return None
+    inside, last = perplexity(plain, 0, own["window"]), perplexity(plain, own["ctx"] - own["bucket"])
+    return f"perplexity {inside:.1f} within, {last:.1f} in the last {own['bucket']:,} tokens: {last / inside:.1f} times"
+
+
+def interpolation(e):
+    window = e.plan["frozen"]["window"]
+    return joined(
+        [("ntk less yarn", e.losses("ntk", "yarn", window), nats), ("pi less ntk", e.losses("pi", "ntk", window), nats)]
+    )
+
+
+def want_training(e):
+    window = e.plan["frozen"]["window"]
+    return joined([(f"{m} less yarn", e.losses(m, "yarn", window), nats) for m in ("harpe", "sba")])
+
+
+def training_free(e):
+    window = e.plan["frozen"]["window"]
+    return joined([(f"{m} less yarn", e.losses(m, "yarn", window), nats) for m in ("self-extend", "dca", "rerope")])
+
+
+def needles(e, name):
+    """Of a frozen method: {(length, depth): (right, asked)}."""
+    out = {}
+    for length in e.plan["frozen"]["needle"]["lengths"]:
+        for depth, scores in e.figures(f"frozen/needle/{name}/{length}").get("depths", {}).items():
+            out[length, int(depth)] = (sum(scores), len(scores))
+    return out
+
+
+def needle_methods(e):
+    names = [m["name"] for m in e.plan["frozen"]["methods"]]
+    return [n for n in names if needles(e, n)]
+
+
+def at_length(cells, length):
+    return tuple(sum(part) for part in zip(*[v for (n, _), v in cells.items() if n == length])) or (0, 0)
+
+
+def finding(e):
+    longest = max(e.plan["frozen"]["needle"]["lengths"])
+    parts = []
+    for name in needle_methods(e):
+        right, asked = at_length(needles(e, name), longest)
+        if asked:
+            low, high = wilson(right, asked)
+            parts.append(f"{name} {right:g} of {asked} ({low:.0f} to {high:.0f} %)")
+    return f"at {longest:,}: " + "; ".join(parts) if len(parts) > 1 else None
+
+
+def harpe(e):
+    return joined(
+        [(f"harpe less {m}", e.arms_found("harpe", m), points) for m in ("abf", "abf in three stages", "yarn")]
+    )
+
+
+def spread(e):
+    mean = "harpe, bases at their mean"
+    return joined(
+        [
+            ("spread less mean", e.arms_found("harpe", mean), points),
+            ("loss at 2k to 4k", e.arms_losses("harpe", mean, 2048), nats),
+        ]
+    )
+
+
+def sba(e):
+    longest = e.plan["small"]["arms"]["ctx"]
+    return joined(
+        [
+            ("sba less yarn", e.arms_found("sba", "yarn", longest), points),
+            ("loss at 2k to 4k", e.arms_losses("sba", "yarn", 2048), nats),
+        ]
+    )
+
+
+def pi(e):
+    return joined(
+        [("pi less abf", e.arms_losses("pi", "abf", 2048), nats), ("found", e.arms_found("pi", "abf"), points)]
+    )
+
+
+def gap(e, arm, distance, marks=0):
+    """What a document's own beginning is worth behind a knot: the loss with another's less that with its own."""
+    parts = []
+    for seed in e.plan["knots"]["seeds"]:
+        nll = e.figures(f"knots/measure/{arm}/{seed}").get("nll")
+        if nll:
+            parts.append(
+                [o - w for w, o in zip(nll[f"{distance}-1-{marks}"], nll[f"{distance}-0-{marks}"], strict=True)]
+            )
+    # A document counts once: its mean over seeds.
+    return bootstrap([(sum(d) / len(d), 1) for d in zip(*parts)]) if parts else None
+
+
+def knots(e):
+    far = max(e.plan["knots"]["distances"])
+    return joined([(m["name"], gap(e, m["name"], far), nats) for m in e.plan["knots"]["methods"]])
+
+
+def questions(e, id):
+    of = e.figures(id).get("questions")
+    return [s for by in of.values() for scores in by.values() for s in scores] if of else None
+
+
+def recipe(e):
+    first, window = e.plan["recipe"]["methods"][0]["name"], e.plan["frozen"]["window"]
+    a, b = (e.documents(f"recipe/perplexity/{kind}/{first}") for kind in ("trained", "frozen"))
+    short = [questions(e, f"recipe/short/trained/{first}"), questions(e, "recipe/short/frozen/plain")]
+    if not (a and b and all(short)):
+        return None
+    change = bootstrap([(100 * (x - y), 1) for x, y in zip(*short, strict=True)])
+    return f"trained less frozen {nats(paired(a, b, window))}; PIQA {points((*change, len(short[0])))}"
+
+
+def unseen(e):
+    own = e.plan["recipe"]
+    a, b, c = (e.documents(f"recipe/perplexity/trained/{m}") for m in ("sba", "yarn", "pi"))
+    if not (a and b and c):
+        return None
+    start = own["target"]
+    return f"sba less yarn {nats(paired(a, b, start))}; pi less yarn {nats(paired(c, b, start))}"
+
+
+ANSWERS = {
+    f.__name__: f
+    for f in (
+        breaks,
+        interpolation,
+        want_training,
+        training_free,
+        finding,
+        harpe,
+        spread,
+        sba,
+        pi,
+        knots,
+        recipe,
+        unseen,
+    )
+}

@@ -1,0 +1,462 @@
+"""Takes units of the plan, one after another: see run.sh."""
+
+import argparse
+import datetime
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import check
+import material
+from place import ROOT, Place, Problem, canonical, processor, read_records, record_name, write
+from units import all_units, plan_hashes
+
+MOST = 40_000
+
+
+def show(place, id):
+    """The commands of a unit as they can be typed, with the texts they read made."""
+    records = place.records()
+    units = [u for u in all_units(place.plan, records) if u.id == id and u.steps]
+    if not units:
+        raise Problem(f"{id}: no unit with commands; --list shows them")
+    place.out.mkdir(parents=True, exist_ok=True)
+    for step in units[0].steps(place, records):
+        print(" ".join([str(place.program()), *map(quoted, step.args)]))
+
+
+class Stopped(Exception):
+    """Asked to stop; what is done so far is kept."""
+
+
+def rates(place):
+    """Tokens a second by kind of work: measured here where they are, else those of the plan."""
+    known = dict(place.plan["rates"])
+    path = place.inside("rates.json")
+    if place.out and path.is_file():
+        known.update(json.loads(path.read_text(encoding="utf-8"))["rates"])
+    return known
+
+
+def seconds_of(work, known):
+    """A token of a window costs so much, and more by the window's length: a line through two measured points."""
+    total = 0.0
+    for kind, ctx, tokens in work:
+        (n, fast), (m, slow) = known[kind]
+        slope = (1 / slow - 1 / fast) / (m - n)
+        total += tokens * max(1 / fast + slope * (ctx - n), 0.3 / fast)
+    return total
+
+
+def measure_rates(place):
+    """A minute: two windows of the default model, and, once there is a small one, a few steps of it."""
+    path = place.inside("rates.json")
+    known = (
+        json.loads(path.read_text(encoding="utf-8"))
+        if path.is_file()
+        else {"processor": processor(), "threads": place.threads, "rates": {}}
+    )
+    if known["threads"] != place.threads or known["processor"] != processor():
+        known = {"processor": processor(), "threads": place.threads, "rates": {}}
+    device = ["--device", "cpu", "-t", place.threads, "--json", "-q"]
+    if "read" not in known["rates"]:
+        print("rates: reading", file=sys.stderr)
+        text = material.documents(place, "long")[0]
+        found = place.ask(
+            ["perplexity", "-m", place.plan["frozen"]["model"], "-f", text, "--ctx", "2048,6144", *device]
+        )
+        known["rates"]["read"] = [[row["ctx"], round(row["tokens_per_s"], 1)] for row in found["results"]]
+        write(path, json.dumps(known, indent=1) + "\n")
+    start = place.model("small/start")
+    if "small-train" not in known["rates"] and start.is_file():
+        print("rates: training", file=sys.stderr)
+        points, reads = [], []
+        for ctx, batch in ((512, 4), (4096, 1)):
+            out = place.inside("work", f"rate-{ctx}.gguf")
+            shutil.rmtree(out.with_suffix(".checkpoints"), ignore_errors=True)
+            out.unlink(missing_ok=True)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            args = [
+                "finetune",
+                "-m",
+                start,
+                "-d",
+                material.lesson(place, "second"),
+                "--train",
+                "all",
+                "--ctx",
+                ctx,
+                "--batch",
+                batch,
+            ]
+            place.ask(
+                [
+                    *args,
+                    "--steps",
+                    3,
+                    "--held-out",
+                    0,
+                    "--cache",
+                    place.inside("material", "rate.tokens"),
+                    "-o",
+                    out,
+                    *device,
+                ]
+            )
+            log = [json.loads(line) for line in out.with_suffix(".log.jsonl").read_text(encoding="utf-8").splitlines()]
+            points.append([ctx, round(max(row["tokens_per_s"] for row in log if "tokens_per_s" in row), 1)])
+            text = material.documents(place, "long")[0]
+            found = place.ask(["perplexity", "-m", start, "-f", text, "--ctx", ctx, *device])
+            reads.append([ctx, round(found["results"][0]["tokens_per_s"], 1)])
+        known["rates"]["small-train"], known["rates"]["small-read"] = points, reads
+        write(path, json.dumps(known, indent=1) + "\n")
+
+
+def state(unit, place, records, hashes, units):
+    """(word, why): recorded, waits, or ready."""
+    record = records.get(unit.id)
+    if record and record["plan"] == hashes[unit.id]:
+        return "recorded", ""
+    if unit.waits:
+        return "waits", unit.waits
+    by_id = {u.id: u for u in units}
+    for need in [*unit.needs, *unit.after]:
+        other = records.get(need)
+        if not other or other["plan"] != hashes[need]:
+            return "waits", need
+        if need in unit.needs and by_id[need].model and place.out and not place.model(need).is_file():
+            return "waits", f"the model of {need}, which is not in this folder: --remake '{need}' makes it again"
+    return "ready", "its record is of another plan" if record else ""
+
+
+def list_units(place):
+    records = place.records()
+    units = all_units(place.plan, records)
+    hashes, known, left = plan_hashes(units), rates(place), 0.0
+    equal = records.get("frozen/plans", {}).get("figures", {}).get("equal", {})
+    for unit in units:
+        word, why = state(unit, place, records, hashes, units)
+        hours = seconds_of(unit.work, known) / 3600
+        left += hours if word != "recorded" else 0
+        took = f"took {records[unit.id]['seconds'] / 3600:5.2f} h" if word == "recorded" else f"about {hours:4.2f} h"
+        print(f"{word:9} {took}  {unit.id}{f'  ({why})' if why else ''}")
+    for name, of in equal.items():
+        print(f"equal                  frozen/perplexity/{name}  (the same computation as {of})")
+    where = (
+        "measured here"
+        if place.out and place.inside("rates.json").is_file()
+        else "of the plan; `run.sh OUT` measures this machine's first"
+    )
+    print(f"{len(units)} units, about {left:.1f} hours left, by rates {where}")
+
+
+class Runner:
+    def __init__(self, place, build):
+        self.place, self.build, self.child, self.asked = place, build, None, False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self.stop)
+
+    def stop(self, *_):
+        self.asked = True
+        if self.child:
+            self.child.terminate()
+
+    def between(self):
+        if self.asked or self.place.inside("stop").exists():
+            raise Stopped
+
+    def step(self, folder, step, deadline):
+        """Runs a command whose output is not there yet; gives it as JSON, or None where the slice is over."""
+        kept = folder / f"{step.name}.json"
+        if not kept.is_file():
+            args = [str(a) for a in step.args]
+            if step.args[0] == "finetune" and any(step.makes.with_suffix(".checkpoints").glob("*")):
+                args.insert(1, "--resume")
+            if step.makes:
+                step.makes.parent.mkdir(parents=True, exist_ok=True)
+            with open(folder / f"{step.name}.out", "wb") as out, open(folder / f"{step.name}.err", "ab") as err:
+                self.child = subprocess.Popen([self.place.program(), *args], stdout=out, stderr=err, cwd=ROOT)
+                try:
+                    code = self.child.wait(max(1, deadline - time.monotonic()) if step.resumes else None)
+                except subprocess.TimeoutExpired:
+                    self.child.terminate()
+                    code = self.child.wait()
+                    if code != 0:
+                        return None
+                finally:
+                    self.child = None
+            if self.asked:
+                raise Stopped
+            if code != 0:
+                said = (folder / f"{step.name}.err").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                raise Problem(f"ropewalk {step.args[0]}: exit status {code}: {said[-1] if said else 'nothing said'}")
+            os.replace(folder / f"{step.name}.out", kept)
+        text = kept.read_text(encoding="utf-8")
+        return json.loads(text) if text.lstrip().startswith(("{", "[")) else {}
+
+    def unit(self, unit, plan_hash, records):
+        """Runs what is left of a unit, slice by slice, and writes its record."""
+        place, folder = self.place, self.place.work(unit.id)
+        folder.mkdir(parents=True, exist_ok=True)
+        mark = folder / "plan"
+        if mark.is_file() and mark.read_text() != plan_hash:
+            shutil.rmtree(folder)
+            folder.mkdir()
+            if unit.model:
+                place.model(unit.id).unlink(missing_ok=True)
+                shutil.rmtree(place.model(unit.id).with_suffix(".checkpoints"), ignore_errors=True)
+        write(mark, plan_hash)
+        steps = unit.steps(place, records)
+        while True:
+            self.between()
+            begin, out = time.monotonic(), {}
+            try:
+                for step in steps:
+                    self.between()
+                    got = self.step(folder, step, begin + 60 * place.plan["minutes"])
+                    if got is None:
+                        break
+                    out[step.name] = got
+            finally:
+                with open(folder / "slices.jsonl", "a", encoding="utf-8") as file:
+                    file.write(json.dumps({"date": now(), "seconds": round(time.monotonic() - begin)}) + "\n")
+            if len(out) == len(steps):
+                break
+            print(f"{unit.id}: saved; the next slice begins", file=sys.stderr)
+        slices = [json.loads(line) for line in (folder / "slices.jsonl").read_text(encoding="utf-8").splitlines()]
+        record = {
+            "unit": unit.id,
+            "plan": plan_hash,
+            "commit": self.build["commit"],
+            "program": self.build["sha256"],
+            "commands": [" ".join(["ropewalk", *(place.shown(quoted(a)) for a in s.args)]) for s in steps],
+            "needs": {n: records[n]["output"] for n in unit.needs if records[n].get("output")},
+            "inputs": {place.shown(ROOT / path): place.sha256(path) for path in unit.inputs(place)},
+            "processor": processor(),
+            "threads": place.threads,
+            "seed": unit.seed,
+            "date": now(),
+            "seconds": sum(s["seconds"] for s in slices),
+            "slices": len(slices),
+            "figures": unit.figures(place, records, out),
+        }
+        if unit.model:
+            record["output"] = place.sha256(place.model(unit.id))
+        # One line for each key, so that a reader finds things and a comparison of two is short.
+        text = (
+            "{\n"
+            + ",\n".join(f"{json.dumps(k)}:{json.dumps(v, separators=(',', ':'))}" for k, v in record.items())
+            + "\n}\n"
+        )
+        if len(text) > MOST:
+            raise Problem(f"{unit.id}: a record of {len(text)} bytes; at most {MOST}")
+        return record, text
+
+
+def quoted(arg):
+    text = str(arg)
+    return "'" + text + "'" if any(c in text for c in " |<>#*()") else text
+
+
+def now():
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%MZ")
+
+
+def take(place, only=None, count=None, remake=None):
+    place.out.mkdir(parents=True, exist_ok=True)
+    with open(place.inside(".program.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        build = place.freeze()
+        measure_rates(place)
+    runner, failed, done = Runner(place, build), {}, 0
+    locks = place.inside("locks")
+    locks.mkdir(exist_ok=True)
+    while count is None or done < count:
+        records = place.records()
+        units = all_units(place.plan, records)
+        hashes = plan_hashes(units)
+        runner.between()
+        for unit in units:
+            word, why = state(unit, place, records, hashes, units)
+            again = remake == unit.id and word == "recorded" and not place.model(unit.id).is_file()
+            if unit.id in failed or not (word == "ready" or again) or (only and not unit.id.startswith(only)):
+                continue
+            lock = open(locks / record_name(unit.id), "w")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.close()
+                continue
+            # Another run may have written it since.
+            fresh = place.records().get(unit.id)
+            if not again and fresh and fresh["plan"] == hashes[unit.id]:
+                lock.close()
+                break
+            hours = seconds_of(unit.work, rates(place)) / 3600
+            print(f"{now()} {unit.id}: about {hours:.2f} h", file=sys.stderr, flush=True)
+            try:
+                if again:
+                    shutil.rmtree(place.work(unit.id), ignore_errors=True)
+                record, text = runner.unit(unit, hashes[unit.id], records)
+            except Problem as problem:
+                print(f"{unit.id}: {problem}", file=sys.stderr, flush=True)
+                failed[unit.id] = problem
+                lock.close()
+                break
+            if again and record["output"] != fresh["output"]:
+                path = place.model(unit.id)
+                path.rename(path.with_suffix(".other"))
+                raise Problem(
+                    f"{unit.id}: made again it is another model (sha256 {record['output'][:12]}, recorded {fresh['output'][:12]}): processors round differently"
+                )
+            if not again:
+                write(place.folder / record_name(unit.id), text)
+            if unit.model:
+                shutil.rmtree(place.model(unit.id).with_suffix(".checkpoints"), ignore_errors=True)
+            print(f"{now()} {unit.id}: recorded", file=sys.stderr, flush=True)
+            if unit.id == "small/start":
+                measure_rates(place)
+            lock.close()
+            done += 1
+            break
+        else:
+            break
+    if failed:
+        raise Problem(f"{len(failed)} units failed: {', '.join(failed)}")
+    print(f"{done} units recorded; no other is ready" if count is None else f"{done} units recorded", file=sys.stderr)
+
+
+def take_in(place, folder):
+    """Records of other machines that fit; the others with the reason why not."""
+    records, theirs = place.records(), read_records(folder)
+    commits = {r["commit"] for r in records.values()} | set(place.plan["commits"])
+    if place.out and place.inside("program", "build.json").is_file():
+        commits.add(place.build()["commit"])
+    taken, refused = 0, 0
+    left = dict(theirs)
+    while left:
+        units = all_units(place.plan, records)
+        hashes = plan_hashes(units)
+        progress = False
+        for unit in units:
+            record = left.get(unit.id)
+            if record is None or unit.waits:
+                continue
+            if any(need in left and need not in records for need in unit.needs):
+                continue
+            del left[unit.id]
+            progress = True
+            why = misfit(place, unit, record, records, hashes, commits)
+            if why:
+                print(f"refused  {unit.id}: {why}")
+                refused += 1
+            else:
+                write(place.folder / record_name(unit.id), (folder / record_name(unit.id)).read_text(encoding="utf-8"))
+                records[unit.id] = record
+                taken += 1
+                print(f"taken    {unit.id}")
+            break
+        if not progress:
+            break
+    for id in left:
+        print(f"refused  {id}: no unit of the plan as it stands")
+        refused += 1
+    print(f"{taken} taken, {refused} refused")
+
+
+def misfit(place, unit, record, records, hashes, commits):
+    """Why a record of another machine does not fit, or nothing."""
+    mine = records.get(unit.id)
+    if mine and mine["plan"] == hashes[unit.id]:
+        return "there is a record already"
+    missing = {
+        "plan",
+        "commit",
+        "commands",
+        "needs",
+        "inputs",
+        "processor",
+        "threads",
+        "date",
+        "seconds",
+        "figures",
+    } - set(record)
+    if missing:
+        return f"it lacks {', '.join(sorted(missing))}"
+    if record["plan"] != hashes[unit.id]:
+        return f"it is of another plan: expected {hashes[unit.id][:12]}, found {str(record['plan'])[:12]}"
+    if commits and record["commit"] not in commits:
+        return f"it is of commit {str(record['commit'])[:12]}, not of {', '.join(sorted(c[:12] for c in commits))}"
+    if len(canonical(record)) > MOST:
+        return f"it has more than {MOST} bytes"
+    for need in unit.needs:
+        if need not in records:
+            return f"it rests on {need}, of which there is no record"
+        expected, found = records[need].get("output"), record["needs"].get(need)
+        if expected != found:
+            return f"it was measured on another model of {need}: expected sha256 {str(expected)[:12]}, found {str(found)[:12]}"
+    # Texts that are here, or that another record names.
+    known = {path: sum for other in records.values() for path, sum in other["inputs"].items()}
+    for path, sum in record["inputs"].items():
+        here = (place.out / path.removeprefix("OUT/")) if path.startswith("OUT/") and place.out else ROOT / path
+        expected = place.sha256(here) if here.exists() else known.get(path)
+        if expected is None:
+            return f"{path} is not here to compare with: `run.sh OUT --import DIR` knows the texts that OUT has made"
+        if expected != sum:
+            return f"{path} is another file: expected sha256 {expected[:12]}, found {sum[:12]}"
+    return ""
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="run.sh", description="Measures what the plan asks for, unit by unit.", allow_abbrev=False
+    )
+    parser.add_argument("out", nargs="?", metavar="OUT", help="the folder of this machine; some gigabytes")
+    parser.add_argument(
+        "--list", action="store_true", help="the units, which have records, and the hours that each takes"
+    )
+    parser.add_argument("--show", metavar="UNIT", help="make the texts of a unit in OUT and print its commands")
+    parser.add_argument(
+        "--check", action="store_true", help="whether plan, units and command lines are sound; measures nothing"
+    )
+    parser.add_argument("--import", dest="folder", metavar="DIR", help="take records of other machines that fit")
+    parser.add_argument("--program", metavar="DIR", help="freeze the ropewalk of this folder instead of building one")
+    parser.add_argument("--threads", "-t", type=int, default=0, help="threads; 0: one for each core")
+    parser.add_argument("--only", metavar="PREFIX", help="units whose name begins so")
+    parser.add_argument("--count", type=int, metavar="N", help="so many units and no more")
+    parser.add_argument(
+        "--remake", metavar="UNIT", help="make the model of a unit that is recorded again, and compare it"
+    )
+    parser.add_argument("--records", metavar="DIR", help="folder of the records; default: docs/results/records")
+    args = parser.parse_args()
+    more = {"records": pathlib.Path(args.records).resolve()} if args.records else {}
+    place = Place(args.out, threads=args.threads, program=args.program, **more)
+    if args.check:
+        check.check(place)
+    elif args.list:
+        list_units(place)
+    elif args.show and args.out:
+        show(place, args.show)
+    elif args.folder:
+        take_in(place, pathlib.Path(args.folder))
+    elif args.out:
+        take(place, args.only, args.count, args.remake)
+    else:
+        parser.error("expected OUT, --list, --check or --import DIR (--show needs OUT)")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Stopped:
+        print("stopped; the same command goes on", file=sys.stderr)
+        sys.exit(130)
+    except Problem as problem:
+        print(f"run.sh: {problem}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,167 @@
+"""The folder of one machine (frozen program, made texts, models, unfinished work), and the records."""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+RECORDS = ROOT / "docs/results/records"
+
+
+class Problem(Exception):
+    """What a user can mend, in one line."""
+
+
+def write(path, text):
+    """All of a file, or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
+
+
+def canonical(value):
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def digest(value):
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def read_plan(path=HERE / "plan.toml"):
+    with open(path, "rb") as file:
+        return tomllib.load(file)
+
+
+def record_name(unit):
+    return unit.replace("/", ".").replace(", ", "-").replace(" ", "-").replace("(", "").replace(")", "") + ".json"
+
+
+def read_records(folder):
+    found = {}
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            found[record["unit"]] = record
+        except (ValueError, KeyError, TypeError) as error:
+            raise Problem(f"{path}: expected a record, found {error}") from None
+    return found
+
+
+class Place:
+    """`out` may be None for what only looks at plan and records."""
+
+    def __init__(self, out=None, plan=None, records=RECORDS, threads=0, program=None):
+        self.out = pathlib.Path(out).resolve() if out else None
+        self.plan = plan or read_plan()
+        self.folder = records
+        self.threads = threads
+        self.given = pathlib.Path(program).resolve() if program else None
+        self.sums = {}
+
+    def records(self):
+        return read_records(self.folder)
+
+    # Files.
+
+    def inside(self, *parts):
+        return (self.out or pathlib.Path("OUT")).joinpath(*parts)
+
+    def work(self, unit):
+        return self.inside("work", record_name(unit)[:-5])
+
+    def model(self, unit):
+        return self.inside("models", record_name(unit)[:-5] + ".gguf")
+
+    def data(self, name):
+        """A folder of published data."""
+        return f"{self.plan['benchmarks']}/{name}"
+
+    def shown(self, text):
+        """A path as a record has it: the same on every machine."""
+        text = str(text)
+        for path, name in ((self.inside("program"), ""), (self.given, ""), (self.out, "OUT"), (ROOT, "")):
+            if path:
+                text = text.replace(f"{path}/", f"{name}/" if name else "")
+        return text
+
+    def sha256(self, path):
+        """Of a file, or of a folder: of the sorted list of its files' checksums and names."""
+        path = ROOT / path
+        if path.is_dir():
+            files = sorted(p for p in path.rglob("*") if p.is_file())
+            lines = "".join(f"{self.sha256(p)}  {p.relative_to(path)}\n" for p in files)
+            return hashlib.sha256(lines.encode()).hexdigest()
+        stat = path.stat()
+        key = (str(path), stat.st_size, stat.st_mtime_ns)
+        if key not in self.sums:
+            with open(path, "rb") as file:
+                self.sums[key] = hashlib.file_digest(file, "sha256").hexdigest()
+        return self.sums[key]
+
+    # The program.
+
+    def program(self):
+        return (self.given or self.inside("program")) / "ropewalk"
+
+    def build(self):
+        """Commit and checksum of the frozen program."""
+        path = self.inside("program", "build.json")
+        if not path.is_file():
+            raise Problem(f"{path}: no program is frozen yet")
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    def ask(self, args):
+        """The JSON that a short command prints."""
+        done = subprocess.run([self.program(), *map(str, args)], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise Problem(done.stderr.strip() or f"ropewalk {args[0]}: exit status {done.returncode}")
+        return json.loads(done.stdout)
+
+    def freeze(self):
+        """Takes one build for all units: that of --program, or one of the commit checked out."""
+        folder = self.inside("program")
+        if not (folder / "build.json").is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            source = self.given or self.compile()
+            shutil.copy2(source / "ropewalk", folder / "ropewalk")
+            shown = subprocess.run(
+                [folder / "ropewalk", "--version"], capture_output=True, text=True, check=True
+            ).stdout
+            stamp = shown.rpartition("(")[2].strip(" )\n")
+            full = subprocess.run(
+                ["git", "rev-parse", "--verify", "-q", stamp + "^{commit}"], cwd=ROOT, capture_output=True, text=True
+            )
+            if full.returncode:
+                raise Problem(f"the program is of {stamp}, which is no commit of this repository")
+            build = {"commit": full.stdout.strip(), "sha256": self.sha256(folder / "ropewalk")}
+            write(folder / "build.json", json.dumps(build, indent=1) + "\n")
+        self.given = None
+        build = self.build()
+        if self.sha256(folder / "ropewalk") != build["sha256"]:
+            raise Problem(f"{folder / 'ropewalk'}: not the program that was frozen: expected sha256 {build['sha256']}")
+        return build
+
+    def compile(self):
+        if subprocess.run(
+            ["git", "status", "--porcelain", "-uno"], cwd=ROOT, capture_output=True, text=True
+        ).stdout.strip():
+            raise Problem("the working tree has changes: commit them, or name a build with --program")
+        source = self.inside("source")
+        if not source.exists():
+            subprocess.run(["git", "clone", "-q", "--shared", ROOT, source], check=True)
+        subprocess.run(["cargo", "build", "--release", "--bin", "ropewalk"], cwd=source, check=True)
+        return source / "target/release"
+
+
+def processor():
+    with open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith(("model name", "Model")):
+                return line.partition(":")[2].strip()
+    return "unknown"

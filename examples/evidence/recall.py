@@ -1,0 +1,145 @@
+"""Short documents that say again, or ask for, what stands further up in them, as JSON
+Lines: `first` to learn copying from, within 128 tokens (repeats and small tables), `second` within 512 (tables, the
+passkey test, needles, copies).
+
+Words and passages are those of the texts. The frames of `passkey` and `needles` are those of the passkey test and of
+RULER's needle tasks: a model that has learned them at its own window shows how far beyond it an extension carries them.
+"""
+
+import json
+import pathlib
+import random
+
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+
+
+class Recall:
+    """Documents of about so many characters, drawn by a seed."""
+
+    def __init__(self, texts, seed):
+        self.draw = random.Random(seed)
+        self.prose = "\n".join(pathlib.Path(f).read_text(encoding="utf-8", errors="replace") for f in sorted(texts))
+        self.words = sorted({w.lower() for w in self.prose.split() if w.isascii() and w.isalpha() and 4 <= len(w) <= 9})
+
+    def word(self):
+        return self.draw.choice(self.words)
+
+    def key(self):
+        return self.word() + "-" + self.word()
+
+    def number(self, digits):
+        return str(self.draw.randrange(10 ** (digits - 1), 10**digits))
+
+    def numbers(self, count):
+        return " ".join(self.number(self.draw.choice([1, 2, 3, 5, 7])) for _ in range(count))
+
+    def passage(self, chars):
+        at = self.draw.randrange(len(self.prose) - chars)
+        return self.prose[at : at + chars]
+
+    def repeat(self, chars):
+        """Some words, numbers or a line of text, over and over: the densest lesson in copying."""
+        kind, length = self.draw.random(), self.draw.choice([4, 6, 8, 12, 16, 24])
+        if kind < 0.5:
+            unit = " ".join(self.word() for _ in range(length // 2))
+        elif kind < 0.8:
+            unit = self.numbers(length // 4)
+        else:
+            unit = self.passage(length * 3)
+        return self.draw.choice([" ", "\n", ", ", ". "]).join([unit] * max(2, chars // len(unit) + 1))
+
+    def copy(self, chars):
+        """A passage, its words in any order, or numbers, twice."""
+        part = self.passage(max(40, chars // 2))
+        if self.draw.random() < 0.5:
+            shuffled = part.split()
+            self.draw.shuffle(shuffled)
+            part = " ".join(shuffled)
+        if self.draw.random() < 0.3:
+            part = self.numbers(chars // 12)
+        return part + "\n" + part
+
+    def table(self, chars):
+        """Keys and numbers, then all of them in another order."""
+        names = [self.key() if self.draw.random() < 0.5 else self.word() for _ in range(max(3, chars // 45))]
+        held = {name: self.number(self.draw.choice([2, 3, 5, 7])) for name in names}
+        line = self.draw.choice(
+            [
+                "{}: {}",
+                "{} is {}.",
+                "The number of {} is {}.",
+                "One of the special magic numbers for {} is: {}.",
+                "The pass key of {} is {}.",
+            ]
+        )
+        told = [line.format(name, held[name]) for name in names]
+        asked = list(held)
+        self.draw.shuffle(asked)
+        return "\n".join(told) + "\n" + "\n".join(line.format(name, held[name]) for name in asked)
+
+    def passkey(self, chars):
+        answer = self.draw.randrange(1, 50000)
+        noise = " ".join([NOISE] * (chars // len(NOISE) + 2))
+        before = self.draw.randrange(chars + 1)
+        lines = [
+            "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
+            "I will quiz you about the important information there.",
+            noise[:before],
+            f"The pass key is {answer}. Remember it. {answer} is the pass key.",
+            noise[: chars - before],
+            f"What is the pass key? The pass key is {answer}.",
+        ]
+        return "\n".join(lines)
+
+    def needles(self, chars):
+        n_keys = self.draw.choice([1, 1, 2, 4])
+        n_values = self.draw.choice([1, 1, 2, 4]) if n_keys == 1 else 1
+        names = [self.key() for _ in range(n_keys)]
+        held = {name: [self.number(7) for _ in range(n_values)] for name in names}
+        if self.draw.random() < 0.5:
+            hay = ((NOISE + " ") * (chars // len(NOISE) + 1))[:chars]
+        else:
+            hay = self.passage(chars)
+        body = [sentence + "." for sentence in hay.split(".") if sentence.strip()] or [NOISE]
+        lines = [f" One of the special magic numbers for {name} is: {value}." for name in names for value in held[name]]
+        places = sorted(self.draw.randrange(len(body) + 1) for _ in lines)
+        self.draw.shuffle(lines)
+        for place, line in zip(reversed(places), lines):
+            body.insert(place, line)
+        body = "".join(body).strip()
+        some, s, are = ("Some", "s", "are") if n_values > 1 else ("A", "", "is")
+        text = f"{some} special magic number{s} {are} hidden within the following text. "
+        text += f"Make sure to memorize it. I will quiz you about the number{s} afterwards.\n{body}"
+        self.draw.shuffle(names)
+        for name in names[:2]:
+            # Values in the order of the text up to them, questions included.
+            answers = ", ".join(sorted(held[name], key=text.find))
+            what = f"special magic number{s} for {name} mentioned in the provided text"
+            text += f"\nWhat {are} {'all ' if s else ''}the {what}? The {what} {are} {answers}."
+        return text
+
+
+STAGES = {
+    "first": (5, {"copy": 0.1, "table": 0.3, "repeat": 0.6}),
+    "second": (6, {"table": 0.3, "passkey": 0.18, "needles": 0.32, "repeat": 0.1, "copy": 0.1}),
+}
+
+
+def lines(stage, count, texts):
+    """So many lines of JSON of a stage."""
+    seed, shares = STAGES[stage]
+    recall = Recall(texts, seed)
+    between = recall.draw.randrange
+    for _ in range(count):
+        kind = recall.draw.choices(list(shares), list(shares.values()))[0]
+        if stage == "first":
+            chars = between(86, 260)
+        else:
+            chars = {
+                "table": between(80, 700),
+                "passkey": between(20, 1300),
+                "needles": between(30, 600),
+                "repeat": between(80, 260),
+                "copy": between(100, 800),
+            }[kind]
+        yield json.dumps({"text": getattr(recall, kind)(chars)}) + "\n"

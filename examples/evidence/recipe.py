@@ -1,0 +1,103 @@
+"""The default model trained by PoSE for an hour."""
+
+import material
+from unit import Step, Unit, by_document, device, evaluation, perplexity, right_or_wrong, samples_of, trained
+
+
+def recipe(plan, records):
+    own, model = plan["recipe"], plan["frozen"]["model"]
+    for m in own["methods"]:
+        fixed = {k: own[k] for k in ("data", "seed", "options", "ctx", "steps", "target")}
+        unit = Unit(
+            f"recipe/train/{m['name']}", {"model": model, "spec": m["spec"], **fixed}, model=True, seed=own["seed"]
+        )
+        unit.work = [("read", own["ctx"], 4 * own["ctx"] * own["steps"])]
+
+        def steps(place, _, id=unit.id, m=m):
+            args = [
+                "finetune",
+                "-m",
+                model,
+                "-d",
+                own["data"],
+                "--rope",
+                m["spec"],
+                "--ctx",
+                own["ctx"],
+                "--steps",
+                own["steps"],
+            ]
+            args += ["--data-method", f"pose:target={own['target']}", "--seed", own["seed"], *own["options"]]
+            args += ["--cache", place.inside("material", "recipe.tokens"), "-o", place.model(id), *device(place)]
+            return [Step("train", args, makes=place.model(id), resumes=True)]
+
+        unit.steps, unit.figures, unit.inputs = steps, trained(unit.id), lambda place: [model, own["data"]]
+        yield unit
+    cells = [(m["name"], ["--rope", m["spec"]], None, m) for m in own["methods"]]
+    cells = [c for pair in ((c, (c[0], c[1], f"recipe/train/{c[0]}", c[3])) for c in cells) for c in pair]
+    for name, rope, adapter, m in cells:
+        kind = "trained" if adapter else "frozen"
+        unit = Unit(
+            f"recipe/perplexity/{kind}/{name}",
+            {
+                "model": model,
+                "spec": m["spec"],
+                "ctx": own["measured"],
+                "bucket": own["bucket"],
+                "texts": plan["texts"][own["texts"]],
+            },
+            needs=[adapter] if adapter else [],
+        )
+        unit.work = [("read", own["measured"], 12 * own["measured"])]
+
+        def steps(place, _, rope=rope, adapter=adapter):
+            more = [*rope, *(["--lora", place.model(adapter)] if adapter else [])]
+            return [
+                perplexity(place, d.stem, model, [d], own["measured"], own["bucket"], more)
+                for d in material.documents(place, own["texts"])
+            ]
+
+        def figures(place, _, out):
+            found = {}
+            for report in out.values():
+                found.update(by_document(report))
+            return {"rope": next(iter(out.values()))["rope"], "documents": found}
+
+        unit.steps, unit.figures = steps, figures
+        unit.inputs = lambda place: [model, *material.documents(place, own["texts"])]
+        yield unit
+    first = own["methods"][0]
+    for name, more, adapter in (
+        ("plain", ["--rope", "plain"], None),
+        (first["name"], ["--rope", first["spec"]], f"recipe/train/{first['name']}"),
+    ):
+        unit = Unit(
+            f"recipe/short/{'trained' if adapter else 'frozen'}/{name}",
+            {"model": model, **own["short"], "more": more},
+            needs=[adapter] if adapter else [],
+        )
+        unit.work = [("read", 512, own["short"]["questions"] * 120)]
+
+        def steps(place, _, more=more, adapter=adapter, id=unit.id):
+            lora = ["--lora", place.model(adapter)] if adapter else []
+            ctx = ["--ctx", own["target"]] if adapter else []
+            return [
+                evaluation(
+                    place,
+                    id,
+                    "short",
+                    model,
+                    [own["short"]["task"]],
+                    [],
+                    own["short"]["questions"],
+                    own["seed"],
+                    [*more, *lora, *ctx],
+                )
+            ]
+
+        def figures(place, _, out, id=unit.id):
+            return {"questions": right_or_wrong(out["short"], samples_of(place, id, "short"))}
+
+        unit.steps, unit.figures = steps, figures
+        unit.inputs = lambda place: [model, place.data("short")]
+        yield unit

@@ -1,0 +1,327 @@
+"""docs/evidence.md and its pictures, from the records alone: see report.sh."""
+
+import argparse
+import pathlib
+import sys
+import tomllib
+
+import drawing
+from answers import ANSWERS, Evidence, at_length, gap, nats, needle_methods, needles, points
+from place import HERE, RECORDS, ROOT, read_plan, read_records, write
+from stats import paired, perplexity, wilson
+
+NOT_YET = "not measured yet"
+
+
+# Tables.
+
+
+def table(head, rows):
+    return [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(map(str, r))} |" for r in rows), ""]
+
+
+def best_of(names, documents, start, end):
+    """The method of least loss, if its interval against every other leaves out 0."""
+    if len(names) < 2:
+        return None
+    best = min(names, key=lambda n: perplexity(documents(n), start, end))
+    others = [n for n in names if n != best]
+    return best if all(paired(documents(best), documents(n), start, end)[2] < 0 for n in others) else None
+
+
+def k(n):
+    return f"{n / 1024:g}k"
+
+
+def frozen_section(e):
+    own = e.plan["frozen"]
+    names = [m["name"] for m in own["methods"]]
+    there = [n for n in names if n not in e.equal and e.frozen(n)]
+    out = [f"## The default model, frozen, at {own['ctx']:,} tokens", ""]
+    if not there:
+        return [*out, NOT_YET + ".", ""], {}
+    n_documents = len(e.frozen(there[0]))
+    spans = [(0, own["window"])] + [(s, s + own["bucket"]) for s in range(own["window"], own["ctx"], own["bucket"])]
+    against = "yarn" if "yarn" in there else None
+    bold = {span: best_of(there, e.frozen, *span) for span in spans}
+    rows = []
+    for name in names:
+        if name in e.equal:
+            rows.append([name, *["="] * len(spans), f"the same computation as {e.equal[name]}"])
+            continue
+        of = e.frozen(name)
+        if not of:
+            rows.append([name, *[""] * len(spans), NOT_YET])
+            continue
+        cells = [f"**{perplexity(of, *s):.1f}**" if bold[s] == name else f"{perplexity(of, *s):.1f}" for s in spans]
+        rows.append([name, *cells, nats(e.losses(name, against, own["window"])) if against and name != against else ""])
+    out += [
+        f"Perplexity by position, {n_documents} held-out documents (two of each of six novels), protocol `window`, window {own['window']:,}. Last column: "
+        f"loss behind the window less YaRN's on the same tokens, interval of 95 % over documents. Bold: least, and its interval against every other leaves out 0.",
+        "",
+        *table(["method", *(f"{k(a)}-{k(b)}" for a, b in spans), "behind the window, less yarn"], rows),
+    ]
+    buckets = range(0, own["ctx"], own["bucket"])
+    series = [
+        (n, [(s + own["bucket"] / 2, perplexity(e.frozen(n), s, s + own["bucket"])) for s in buckets]) for n in there
+    ]
+    pictures = {
+        "evidence-frozen.svg": drawing.lines(
+            "SmolLM2-135M, frozen: perplexity by position",
+            "position, tokens",
+            "perplexity",
+            series,
+            (own["window"], "trained"),
+        )
+    }
+    out += ["![Perplexity by position](images/evidence-frozen.svg)", ""]
+    chosen = needle_methods(e)
+    needle = own["needle"]
+    out += [
+        f"Needles (`{needle['task']}`), right of {len(needle['depths']) * needle['questions']}, with Wilson's interval in per cent:",
+        "",
+    ]
+    if not chosen:
+        return [*out, NOT_YET + ".", ""], pictures
+    rows = []
+    for name in chosen:
+        cells = []
+        for length in needle["lengths"]:
+            right, asked = at_length(needles(e, name), length)
+            low, high = wilson(right, asked)
+            cells.append(f"{right:g} of {asked} ({low:.0f}-{high:.0f})" if asked else "")
+        rows.append([name, *cells])
+    out += [
+        *table(["method", *map(k, needle["lengths"])], rows),
+        "![Needles by length and depth](images/evidence-needles.svg)",
+        "",
+    ]
+    pictures["evidence-needles.svg"] = drawing.maps(
+        "Needles found, by depth (down) and length",
+        [(n, needles(e, n)) for n in chosen],
+        needle["lengths"],
+        needle["depths"],
+    )
+    return out, pictures
+
+
+def small_section(e):
+    own = e.plan["small"]
+    arms, rule = own["arms"], own["measure"]
+    out = [f"## A small model of {own['shape']['window']} tokens, from scratch, extended to {arms['ctx']:,}", ""]
+    for id in ("small/gate", "small/gate again"):
+        gate = e.figures(id)
+        if gate:
+            parts = []
+            for task, by in gate["questions"].items():
+                (of,) = by.values()
+                low, high = wilson(sum(of), len(of))
+                parts.append(f"`{task}` {100 * sum(of) / len(of):.0f} % ({low:.0f}-{high:.0f}, {len(of)} questions)")
+            out += [
+                f"Before extension, at {own['gate']['length']}: {', '.join(parts)}. The gate ({own['gate']['task']} above {own['gate']['above']:g} %) is {'open' if gate['open'] else 'shut'}.",
+                "",
+            ]
+    there = [m["name"] for m in arms["methods"] if e.arm(m["name"])]
+    if not there:
+        return [*out, NOT_YET + ".", ""], {}
+    spans = [(0, 512), (512, 1024), (1024, 2048), (2048, 4096)]
+    rows, series = [], []
+    for method in arms["methods"]:
+        name = method["name"]
+        of = e.arm(name)
+        if not of:
+            rows.append([name, *[""] * (len(spans) + 2 + len(rule["lengths"])), NOT_YET])
+            continue
+        rate = e.figures(f"small/rate/{name}").get("rate", "")
+        cells = []
+        for span in spans:
+            ppl = [perplexity(f["documents"], *span) for f in of.values()]
+            cells.append(f"{sum(ppl) / len(ppl):.1f}" + (f" ({min(ppl):.1f}-{max(ppl):.1f})" if len(ppl) > 1 else ""))
+        for length in rule["lengths"]:
+            right, asked = e.found(name, length)
+            low, high = wilson(right, asked)
+            cells.append(f"{100 * right / asked:.1f} ({low:.0f}-{high:.0f})")
+        difference = e.arms_found(name, "abf") if name != "abf" else None
+        rows.append([name, rate, len(of), *cells, points(difference) if difference else ""])
+        buckets = range(0, arms["ctx"], rule["bucket"])
+        series.append(
+            (
+                name,
+                [
+                    (
+                        s + rule["bucket"] / 2,
+                        sum(perplexity(f["documents"], s, s + rule["bucket"]) for f in of.values()) / len(of),
+                    )
+                    for s in buckets
+                ],
+            )
+        )
+    out += [
+        f"{own['shape']['layers']} layers of {own['shape']['width']}, {own['shape']['heads']} KV heads of {own['shape']['width'] // own['shape']['heads']}; {arms['steps'] * arms['ctx'] * arms['batch'] / 1e6:.2f} M tokens an arm, "
+        f"all parameters, identical batches for a seed. Perplexity by position: mean of seeds (least to most). Found: per cent of {', '.join(f'`{t}`' for t in rule['tasks'])}, Wilson's interval.",
+        "",
+        *table(
+            [
+                "method",
+                "rate",
+                "seeds",
+                *(f"{a:,}-{b:,}" for a, b in spans),
+                *(f"found at {n:,}" for n in rule["lengths"]),
+                "found, less abf",
+            ],
+            rows,
+        ),
+    ]
+    task_rows = []
+    for name in there:
+        cells = []
+        for task in rule["tasks"]:
+            parts = []
+            for length in rule["lengths"]:
+                scores = [s for f in e.arm(name).values() for s in f["questions"][task][str(length)]]
+                parts.append(f"{100 * sum(scores) / len(scores):.0f}")
+            cells.append(" ".join(parts))
+        task_rows.append([name, *cells])
+    out += [
+        f"By task, per cent at {' and '.join(f'{n:,}' for n in rule['lengths'])}:",
+        "",
+        *table(["method", *(f"`{t}`" for t in rule["tasks"])], task_rows),
+    ]
+    out += ["![Perplexity by position](images/evidence-small.svg)", ""]
+    return out, {
+        "evidence-small.svg": drawing.lines(
+            "A small model of 512 tokens, extended: perplexity by position",
+            "position, tokens",
+            "perplexity",
+            series,
+            (own["shape"]["window"], "trained"),
+        )
+    }
+
+
+def knots_section(e):
+    own = e.plan["knots"]
+    out = ["## Untie the Knots' mechanism", ""]
+    rows = []
+    for method in own["methods"]:
+        for marks in (0, 1):
+            found = [gap(e, method["name"], d, marks) for d in own["distances"]]
+            if all(found) and (not marks or "utk" in " ".join(method["options"])):
+                rows.append(
+                    [
+                        method["name"] + (", with its marks" if marks else ""),
+                        *(f"{g[0]:.3f} ({g[1]:.3f} to {g[2]:.3f})" for g in found),
+                    ]
+                )
+    if not rows:
+        return [*out, NOT_YET + ".", ""], {}
+    out += [
+        f"What a document's own beginning is worth behind a cut, nats a token of the first {own['scored']}: loss with another place of the same novel there, less loss with its own, by the tokens "
+        f"between. {own['documents']} documents, mean of {len(own['seeds'])} seeds, interval over documents.",
+        "",
+        *table(["trained on", *(f"{d:,}" for d in own["distances"])], rows),
+    ]
+    return out, {}
+
+
+def recipe_section(e):
+    own, window = e.plan["recipe"], e.plan["frozen"]["window"]
+    out = [f"## The default model trained by PoSE to {own['target']:,}", ""]
+    spans = [(0, window), (window, own["target"]), (own["target"], own["measured"])]
+    rows = []
+    for method in own["methods"]:
+        for kind in ("frozen", "trained"):
+            of = e.documents(f"recipe/perplexity/{kind}/{method['name']}")
+            if of:
+                rows.append([f"{method['name']}, {kind}", *(f"{perplexity(of, *s):.2f}" for s in spans)])
+    if not rows:
+        return [*out, NOT_YET + ".", ""], {}
+    return [
+        *out,
+        f"Perplexity by position in windows of {own['measured']:,}; nobody was trained behind {own['target']:,}.",
+        "",
+        *table(["method", *(f"{k(a)}-{k(b)}" for a, b in spans)], rows),
+    ], {}
+
+
+def claims_section(e):
+    with open(HERE / "predictions.toml", "rb") as file:
+        claims = tomllib.load(file)["claim"]
+    rows = [[c["about"], c["paper"], c["predicted"], ANSWERS[c["measured"]](e) or NOT_YET] for c in claims]
+    return table(["claim", "its paper", "predicted here", "came out"], rows)
+
+
+def facts(e):
+    commits = sorted({r["commit"][:9] for r in e.records.values()})
+    machines = sorted({r["processor"] for r in e.records.values()})
+    hours = sum(r["seconds"] for r in e.records.values()) / 3600
+    left = sum(1 for u in e.units if u.id not in e.records)
+    if not e.records:
+        return "No unit has a record yet."
+    return f"{len(e.records)} records, {hours:.1f} hours, commit {', '.join(commits)}, on {', '.join(machines)}; {left} units are left."
+
+
+def render(plan, records):
+    e = Evidence(plan, records)
+    out = [
+        "# Evidence",
+        "",
+        "What papers claim, what was expected, what was measured here, on models that two cores can train or read. This page is made by",
+        "`examples/evidence/report.sh` from the records in `docs/results/records`; do not edit it.",
+        "",
+        facts(e),
+        "",
+        "Intervals are of 95 %: differences by bootstrap over documents or questions, paired on the same tokens or the same questions; shares by",
+        "Wilson's formula. Differences of seeds are not in them: where there are seeds, the tables show their spread.",
+        "",
+        "## Claims",
+        "",
+        *claims_section(e),
+    ]
+    pictures = {}
+    for section in (frozen_section, small_section, knots_section, recipe_section):
+        lines, drawn = section(e)
+        out += lines
+        pictures.update(drawn)
+    out += [
+        "## What this cannot show",
+        "",
+        "- One default model of 135 M parameters and one of 8 M. Methods may rank otherwise at the papers' sizes.",
+        "- HARPE trains 6 B tokens, SBA 41 M, Untie the Knots 20 B; arms here 0.75 M. A method that starts slowly and ends well looks bad.",
+        "- Held-out texts are six novels by one author: intervals over documents say nothing of other kinds of text.",
+        "- Rates were chosen from three on a tenth of the tokens.",
+        "",
+        "## Check it",
+        "",
+        "The predictions stand in [predictions.toml](../examples/evidence/predictions.toml), the settings in [plan.toml](../examples/evidence/plan.toml).",
+        "To check a record by hand in ten minutes, with a build of its commit:",
+        "",
+        "```sh",
+        "make models train-texts && examples/evidence/run.sh OUT --show frozen/perplexity/plain",
+        "```",
+        "",
+        "That makes the texts and prints the unit's twelve commands. Run one (80 seconds), and compare `nll_sum` of `results[0].texts[0].buckets` with",
+        "the document's line under `figures.documents` of the record: [first position, tokens, sum]. `run.sh OUT` measures everything again.",
+        "",
+    ]
+    if e.old:
+        out += [f"Not used, for the plan has changed since: {', '.join(e.old)}.", ""]
+    return "\n".join(out), pictures
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="report.sh", description="Makes docs/evidence.md and its pictures from the records."
+    )
+    parser.add_argument("--records", default=RECORDS, type=pathlib.Path)
+    parser.add_argument("--docs", default=ROOT / "docs", type=pathlib.Path, help="folder to write to")
+    args = parser.parse_args()
+    page, pictures = render(read_plan(), read_records(args.records))
+    write(args.docs / "evidence.md", page)
+    for name, svg in pictures.items():
+        write(args.docs / "images" / name, svg)
+    print(f"{args.docs / 'evidence.md'}: {page.count(chr(10))} lines, {len(pictures)} pictures", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

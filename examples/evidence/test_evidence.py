@@ -1,0 +1,348 @@
+"""The queue, on a program that answers at once; and what figures are made of."""
+
+import contextlib
+import copy
+import io
+import json
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import bpe
+import check
+import drawing
+import evidence
+import material
+import recall
+import report
+import start
+import stats
+from place import ROOT, Place, Problem, read_plan, read_records, record_name
+from units import all_units, plan_hashes
+
+# Answers like the program, as far as the queue asks. With STUB_FAIL in its environment it fails at that command.
+STUB = """#!{python}
+import json, os, pathlib, sys
+args = sys.argv[1:]
+def value(name):
+    return args[args.index(name) + 1]
+if args == ["--version"]:
+    print("ropewalk 0.1.0 ({commit})")
+    sys.exit()
+with open(os.environ["STUB_LOG"], "a") as log:
+    log.write(" ".join(args) + "\\n")
+if os.environ.get("STUB_FAIL", "?") in " ".join(args):
+    print("error: asked to fail", file=sys.stderr)
+    sys.exit(1)
+if args[0] == "rope":
+    slow = dict(pi=0.5, abf=0.5, ntk=0.8).get(args[1].partition(":")[0], 1.0)
+    print(json.dumps(dict(rope=args[1], freqs=[[1.0, 0.1 * slow]], mscale=1.0, temperature=None, branches=[1], bases=[10.0, 30.0])))
+elif args[0] == "perplexity":
+    files = args[args.index("-f") + 1 : args.index("--protocol")] if "--protocol" in args else [value("-f")]
+    ctx = [int(n) for n in value("--ctx").split(",")]
+    width = int(value("--bucket")) if "--bucket" in args else ctx[0]
+    worse = 0.5 if "pi:factor=2" in args else 0.1 if "ntk:factor=2" in args else 0.0
+    texts = [dict(name=f, buckets=[dict(start=s, end=s + width, tokens=width, nll_sum=(3.0 + worse + len(f) / 1000) * width)
+        for s in range(0, ctx[0], width)]) for f in files]
+    print(json.dumps(dict(rope="r", results=[dict(ctx=n, tokens_per_s=100.0, texts=texts) for n in ctx])))
+elif args[0] == "eval":
+    lengths = [int(n) for n in value("--lengths").split(",")] if "--lengths" in args else [None]
+    reports, lines = [], []
+    for task in args[1].split(","):
+        rows = []
+        for n in lengths:
+            count = int(value("-n"))
+            for i in range(count):
+                lines.append(json.dumps(dict(task=task, length=n, id=str(i), scores=dict(m=float(i % 2 == 0)))))
+            rows.append(dict(length=n, samples=count, score=100.0 * ((count + 1) // 2) / count))
+        reports.append(dict(task=task, results=rows))
+    pathlib.Path(value("-o")).write_text("\\n".join(lines))
+    print(json.dumps(reports if len(reports) > 1 else reports[0]))
+elif args[0] == "finetune":
+    out = pathlib.Path(value("-o"))
+    out.write_text(" ".join(a for a in args if "/" not in a))
+    out.with_suffix(".log.jsonl").write_text('{{"step":0,"val_loss":3.0}}\\n{{"step":1,"loss":2.5,"tokens_per_s":9.0}}\\n{{"step":1,"val_loss":2.0}}\\n')
+    print("{{}}")
+else:
+    pathlib.Path(value("-o")).write_text("a model")
+"""
+
+
+class Queue(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        at = pathlib.Path(self.folder.name)
+        novels, prose = at / "novels", at / "prose"
+        novels.mkdir()
+        prose.mkdir()
+        words = "The moon hung over silver roads while seven travellers counted carriages by lantern light. "
+        for name in ("a", "b"):
+            (novels / f"{name}.txt").write_text("\n\n".join(f"{name}{i} {words * 3}" for i in range(300)))
+        (prose / "p.md").write_text(words * 400)
+        (at / "data/ruler").mkdir(parents=True)
+        (at / "data/short").mkdir()
+        (at / "model.gguf").write_text("m")
+        plan = copy.deepcopy(read_plan())
+        for texts in plan["texts"].values():
+            texts.update(folder=str(novels), characters=1000)
+        plan["benchmarks"] = str(at / "data")
+        plan["frozen"].update(model=str(at / "model.gguf"), ctx=64, bucket=16, window=32)
+        plan["frozen"]["methods"] = [
+            m for m in plan["frozen"]["methods"] if m["name"] in ("plain", "pi", "ntk", "yarn", "abf")
+        ]
+        plan["frozen"]["needle"].update(lengths=[2048, 4096], depths=[0, 100], questions=4, best=1)
+        plan["small"]["prose"] = plan["recipe"]["data"] = str(prose)
+        plan["small"]["shape"].update(layers=1, width=8, heads=2, feed_forward=8, vocabulary=300)
+        plan["small"]["arms"]["seeds"] = [1]
+        plan["small"]["arms"]["methods"] = [
+            m for m in plan["small"]["arms"]["methods"] if m["name"].startswith(("abf", "harpe"))
+        ]
+        plan["small"]["measure"].update(questions=4)
+        plan["knots"].update(seeds=[1], documents=4, half=31, scored=16, distances=[16, 32])
+        plan["recipe"]["methods"] = plan["recipe"]["methods"][:1]
+        lessons = dict(material.LESSONS)
+        self.addCleanup(material.LESSONS.update, lessons)
+        material.LESSONS.update(first=5, second=5)
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short=9", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        (at / "bin").mkdir()
+        stub = at / "bin/ropewalk"
+        stub.write_text(STUB.format(python=sys.executable, commit=commit))
+        stub.chmod(stub.stat().st_mode | stat.S_IXUSR)
+        self.at, self.plan = at, plan
+        for to in (contextlib.redirect_stdout, contextlib.redirect_stderr):
+            quiet = to(io.StringIO())
+            quiet.__enter__()
+            self.addCleanup(quiet.__exit__, None, None, None)
+        os.environ["STUB_LOG"] = str(at / "log")
+        os.environ.pop("STUB_FAIL", None)
+
+    def place(self, out="out"):
+        return Place(self.at / out, self.plan, self.at / "records", threads=1, program=self.at / "bin")
+
+    def commands(self):
+        log = self.at / "log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def test_every_unit_is_measured_and_the_report_says_so(self):
+        place = self.place()
+        evidence.take(place)
+        records = place.records()
+        units = all_units(self.plan, records)
+        self.assertEqual({u.id for u in units}, set(records))
+        # Half of the answers are right, so the gate stays shut and the base is trained on.
+        self.assertFalse(records["small/gate"]["figures"]["open"])
+        self.assertIn("small/base-6", records["small/train/abf/1"]["needs"])
+        self.assertEqual(records["frozen/plans"]["figures"]["equal"], {"yarn": "plain", "abf": "pi"})
+        self.assertNotIn("frozen/perplexity/abf", records)
+        self.assertIn("frozen/needle/ntk/2048", records)
+        self.assertNotIn("frozen/needle/pi/2048", records)
+        mean = records["small/train/harpe, bases at their mean/1"]["commands"][0]
+        self.assertIn("harpe:bases=20/20", mean)
+        for record in records.values():
+            self.assertEqual(record["threads"], 1)
+            self.assertLess(len(json.dumps(record)), evidence.MOST)
+            self.assertNotIn(str(self.at / "out"), json.dumps(record))
+        page, pictures = report.render(self.plan, records)
+        self.assertNotIn(report.NOT_YET, page.partition("## Claims")[2].partition("| HARPE and SBA want")[0])
+        self.assertIn("| yarn | = |", page)
+        self.assertIn("ntk less yarn +0.100 nats (+0.100 to +0.100); pi less ntk +0.400 nats (+0.400 to +0.400)", page)
+        self.assertEqual(set(pictures), {"evidence-frozen.svg", "evidence-needles.svg", "evidence-small.svg"})
+        self.assertLessEqual(page.count("\n"), 200)
+        # Nothing is asked twice.
+        n = len(self.commands())
+        evidence.take(place)
+        self.assertEqual(len(self.commands()), n)
+
+    def test_a_failed_command_leaves_no_record_and_the_rest_goes_on(self):
+        place = self.place()
+        novels = sorted((self.at / "novels").glob("*.txt"))
+        os.environ["STUB_FAIL"] = f"{novels[1].stem}-05.txt --protocol window --ctx 64 --bucket 16 --rope plain"
+        with self.assertRaisesRegex(Problem, "1 units failed: frozen/perplexity/plain"):
+            evidence.take(place, only="frozen/p")
+        self.assertNotIn("frozen/perplexity/plain", place.records())
+        self.assertIn("frozen/perplexity/pi", place.records())
+        del os.environ["STUB_FAIL"]
+        before = len(self.commands())
+        evidence.take(place, only="frozen/p")
+        # Documents that were done are not read again.
+        self.assertEqual(len(self.commands()) - before, 2)
+        self.assertIn("frozen/perplexity/plain", place.records())
+
+    def test_a_file_stops_between_units(self):
+        place = self.place()
+        evidence.take(place, count=1)
+        (place.out / "stop").touch()
+        with self.assertRaises(evidence.Stopped):
+            evidence.take(place)
+        self.assertEqual(list(place.records()), ["frozen/plans"])
+
+    def test_a_changed_plan_asks_again_for_what_hangs_on_it_alone(self):
+        place = self.place()
+        evidence.take(place, only="frozen/p")
+        old = plan_hashes(all_units(self.plan, place.records()))
+        self.plan["frozen"]["bucket"] = 32
+        new = plan_hashes(all_units(self.plan, place.records()))
+        changed = {id for id in old if old[id] != new[id]}
+        self.assertEqual(changed, {f"frozen/perplexity/{m}" for m in ("plain", "pi", "ntk")})
+        page, _ = report.render(self.plan, place.records())
+        self.assertIn("Not used, for the plan has changed since: frozen/perplexity/ntk, frozen/perplexity/pi", page)
+        evidence.take(place, only="frozen/p")
+        self.assertEqual(len(place.records()["frozen/perplexity/pi"]["figures"]["documents"]["a-05"]), 2)
+
+    def test_records_of_other_machines_are_taken_if_they_fit(self):
+        other = Place(self.at / "other", self.plan, self.at / "theirs", threads=1, program=self.at / "bin")
+        evidence.take(other, only="frozen/p")
+        evidence.take(other, only="small/start")
+        mine = self.place()
+        evidence.take(mine, only="frozen/plans")
+        theirs = read_records(self.at / "theirs")
+        units = all_units(self.plan, theirs)
+        hashes, commits = plan_hashes(units), {theirs["frozen/plans"]["commit"]}
+        by_id = {u.id: u for u in units}
+
+        def why(id, change, records=mine.records()):
+            record = copy.deepcopy(theirs[id])
+            change(record)
+            return evidence.misfit(mine, by_id[id], record, records, hashes, commits)
+
+        pi = "frozen/perplexity/pi"
+        shutil.rmtree(mine.inside("material"))
+        self.assertEqual(
+            why(pi, lambda r: None),
+            "OUT/material/long/a-05.txt is not here to compare with: `run.sh OUT --import DIR` knows the texts that OUT has made",
+        )
+        material.documents(mine, "long")
+        self.assertEqual(why(pi, lambda r: None), "")
+        self.assertEqual(why("frozen/plans", lambda r: None), "there is a record already")
+        self.assertIn("of another plan", why(pi, lambda r: r.update(plan="0" * 64)))
+        self.assertIn("of commit 000000000000", why(pi, lambda r: r.update(commit="0" * 40)))
+        self.assertIn("lacks processor", why(pi, lambda r: r.pop("processor")))
+        self.assertIn("more than 40000 bytes", why(pi, lambda r: r.update(more="x" * 50_000)))
+        self.assertIn("is another file", why(pi, lambda r: r["inputs"].update({str(self.at / "model.gguf"): "0" * 64})))
+        evidence.take_in(mine, self.at / "theirs")
+        self.assertEqual(set(mine.records()), set(theirs))
+        # A model trained elsewhere is not here, so what rests on it waits.
+        units = all_units(self.plan, mine.records())
+        (base,) = [u for u in units if u.id == "small/base-1"]
+        word, reason = evidence.state(base, mine, mine.records(), plan_hashes(units), units)
+        self.assertEqual(word, "waits")
+        self.assertIn("--remake 'small/start'", reason)
+        evidence.take(mine, remake="small/start", count=1, only="small/start")
+        self.assertTrue(mine.model("small/start").is_file())
+
+    def test_the_frozen_program_stays(self):
+        place = self.place()
+        evidence.take(place, only="frozen/plans")
+        (place.out / "program/ropewalk").write_text("another")
+        with self.assertRaisesRegex(Problem, "not the program that was frozen"):
+            evidence.take(self.place())
+
+    def test_a_circle_is_an_error(self):
+        units = all_units(self.plan, {})
+        units[0].needs = ["small/gate"]
+        (gate,) = [u for u in units if u.id == "small/gate"]
+        gate.needs = ["frozen/plans"]
+        with self.assertRaisesRegex(Problem, "circle"):
+            plan_hashes(units)
+        units[0].needs = ["nothing"]
+        with self.assertRaisesRegex(Problem, "no unit"):
+            plan_hashes(units)
+
+
+class Parts(unittest.TestCase):
+    def test_the_plan_is_sound(self):
+        with contextlib.redirect_stdout(io.StringIO()):
+            check.check(Place())
+
+    def test_the_page_says_what_is_missing(self):
+        page, pictures = report.render(read_plan(), {})
+        self.assertEqual(page.count(report.NOT_YET), 12 + 4)
+        self.assertEqual(pictures, {})
+
+    def test_names_of_records_are_unique(self):
+        units = all_units(read_plan(), {})
+        self.assertEqual(len({record_name(u.id) for u in units}), len(units))
+
+    def test_intervals(self):
+        low, high = stats.wilson(8, 10)
+        self.assertAlmostEqual(low, 49.02, places=1)
+        self.assertAlmostEqual(high, 94.33, places=1)
+        self.assertEqual(stats.wilson(0, 0), (0.0, 100.0))
+        self.assertEqual(stats.bootstrap([(2.0, 1)] * 5), (2.0, 2.0, 2.0))
+        a = {"x": [[0, 10, 30.0], [64, 10, 40.0]], "y": [[0, 10, 20.0], [64, 10, 20.0]]}
+        b = {"x": [[0, 10, 20.0], [64, 10, 20.0]], "y": [[0, 10, 20.0], [64, 10, 10.0]]}
+        mean, low, high = stats.paired(a, b, 64)
+        self.assertEqual(mean, 1.5)
+        self.assertEqual((low, high), (1.0, 2.0))
+        b["y"][1][1] = 9
+        with self.assertRaisesRegex(ValueError, "y: not the same tokens"):
+            stats.paired(a, b)
+
+    def test_the_tokenizer(self):
+        text = "the cat and the hat and the bat 2024\n\n  the end, it's naïve"
+        tokenizer = bpe.Tokenizer(bpe.learn([text * 3], 16 + 256 + 12))
+        self.assertEqual(len(tokenizer.merges), 12)
+        self.assertEqual("".join(bpe.cut(text)), text)
+        ids = tokenizer.encode(text)
+        names = {i: token for token, i in tokenizer.ids.items()}
+        bytes_ = {c: b for b, c in bpe.NAMES.items()}
+        self.assertEqual(bytes(bytes_[c] for i in ids for c in names[i]).decode(), text)
+        self.assertLess(len(ids), len(text.encode()))
+        self.assertIn("the", tokenizer.ids)
+        # Digits stay apart, and no text becomes a special token.
+        self.assertEqual(bpe.cut("a 2024"), ["a", " ", "2", "0", "2", "4"])
+        self.assertNotIn(0, tokenizer.encode("<|endoftext|>"))
+        self.assertEqual(json.loads(tokenizer.json())["model"]["vocab"]["<|endoftext|>"], 0)
+
+    def test_the_model_is_written_as_safetensors(self):
+        shape = {
+            "layers": 1,
+            "width": 8,
+            "heads": 2,
+            "feed_forward": 16,
+            "vocabulary": 280,
+            "window": 64,
+            "rope_theta": 10000.0,
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            to = pathlib.Path(folder)
+            start.write(to, shape, ["a text of some words"], 1)
+            data = (to / "model.safetensors").read_bytes()
+            n = int.from_bytes(data[:8], "little")
+            head = json.loads(data[8 : 8 + n])
+            self.assertEqual(head["model.embed_tokens.weight"]["shape"], [280, 8])
+            self.assertEqual(
+                max(t["data_offsets"][1] for k, t in head.items() if k != "__metadata__"), len(data) - 8 - n
+            )
+            self.assertEqual(start.tokenizer_of(to).merges[:1], [tuple(m) for m in start.tokenizer_of(to).merges[:1]])
+
+    def test_lessons_are_the_same_every_time(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "t.txt")
+            path.write_text("Seven grey travellers counted silver carriages near roads. " * 60)
+            for stage in recall.STAGES:
+                one, two = (list(recall.lines(stage, 20, [str(path)])) for _ in range(2))
+                self.assertEqual(one, two)
+                self.assertTrue(all(json.loads(line)["text"] for line in one))
+
+    def test_drawings_are_xml(self):
+        import xml.dom.minidom
+
+        chart = drawing.lines(
+            "a < b", "x", "y", [("m & n", [(1, 10), (2, 20)]), ("o", [(1, 5.5), (2, 400)])], (1.5, "here")
+        )
+        maps = drawing.maps("t", [("plain", {(4096, 0): (3, 8)})], [4096], [0, 50])
+        for svg in (chart, maps):
+            xml.dom.minidom.parseString(svg)
+
+
+if __name__ == "__main__":
+    unittest.main()

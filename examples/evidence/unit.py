@@ -1,0 +1,150 @@
+"""What a unit is, the commands of the program, and what their output comes to."""
+
+import json
+from dataclasses import dataclass, field
+
+import material
+from place import record_name
+
+
+@dataclass
+class Step:
+    """One command; its output is kept, so that a unit goes on behind it."""
+
+    name: str
+    args: list
+    # A file that is there when the command has done its work, and whether the command saves and goes on.
+    makes: object = None
+    resumes: bool = False
+
+
+@dataclass
+class Unit:
+    id: str
+    # Whatever decides the result, but for the units it needs.
+    spec: dict
+    needs: list = field(default_factory=list)
+    # Units that come first, though the result does not hang on them.
+    after: list = field(default_factory=list)
+    # Work in (rate, context, tokens): what the hours are estimated from.
+    work: list = field(default_factory=list)
+    # (place, records) -> [Step]
+    steps: object = None
+    # (place, records, {step: output}) -> figures
+    figures: object = None
+    # (place) -> files and folders whose checksums the record has
+    inputs: object = lambda place: []
+    # The model it makes.
+    model: bool = False
+    seed: object = None
+    # Why it cannot be known yet.
+    waits: str = ""
+
+
+def slug(name):
+    return record_name(name)[:-5]
+
+
+# What outputs of the program come to.
+
+
+def by_document(report):
+    """Of perplexity's JSON: for each document, by bucket, tokens and the sum of their negative log-likelihoods."""
+    (row,) = report["results"]
+    return {
+        text["name"].rpartition("/")[2].removesuffix(".txt"): [
+            [b["start"], b["tokens"], round(b["nll_sum"], 4)] for b in text["buckets"]
+        ]
+        for text in row["texts"]
+    }
+
+
+def right_or_wrong(report, samples):
+    """Of eval's samples: for each task and length the scores of the questions, in their order."""
+    found = {}
+    for line in samples.read_text(encoding="utf-8").splitlines():
+        sample = json.loads(line)
+        (score,) = sample["scores"].values()
+        found.setdefault(sample["task"], {}).setdefault(str(sample["length"] or ""), {})[int(sample["id"])] = score
+    out = {t: {n: [of[i] for i in sorted(of)] for n, of in lengths.items()} for t, lengths in found.items()}
+    for part in report if isinstance(report, list) else [report]:
+        for row in part.get("results", []):
+            of = out[part["task"]][str(row["length"] or "")]
+            assert len(of) == row["samples"] and abs(100 * sum(of) / len(of) - row["score"]) < 0.01, part["task"]
+            out[part["task"]][str(row["length"] or "")] = [int(x) if x == int(x) else round(x, 4) for x in of]
+    return out
+
+
+def device(place):
+    return ["--device", "cpu", "-t", str(place.threads), "--json", "-q"]
+
+
+def perplexity(place, name, model, texts, ctx, bucket, more=()):
+    args = ["perplexity", "-m", model, "-f", *texts, "--protocol", "window", "--ctx", ctx, "--bucket", bucket, *more]
+    return Step(name, [*args, *device(place)])
+
+
+def evaluation(place, unit, name, model, tasks, lengths, questions, seed, more=()):
+    args = ["eval", ",".join(tasks), "-m", model, *(["--lengths", ",".join(map(str, lengths))] if lengths else [])]
+    args += [
+        "-n",
+        questions,
+        "-s",
+        seed,
+        "-o",
+        place.work(unit) / f"{name}.samples.jsonl",
+        "--data",
+        place.plan["benchmarks"],
+        *more,
+    ]
+    return Step(name, [*args, *device(place)], resumes=True)
+
+
+def samples_of(place, unit, name):
+    return place.work(unit) / f"{name}.samples.jsonl"
+
+
+def mean_nll(figures):
+    parts = [b for of in figures["documents"].values() for b in of]
+    return sum(b[2] for b in parts) / sum(b[1] for b in parts)
+
+
+def train(place, unit, model, data, ctx, batch, steps, options, name="train", out=None):
+    out = out or place.model(unit)
+    args = ["finetune", "-m", model]
+    for source, share in data.items():
+        args += ["-d", f"{source}={material.source(place, source)}:{share:g}"]
+    cache = place.inside("material", "-".join(sorted(data)) + ".tokens")
+    args += [
+        *(["--ctx", ctx] if ctx else []),
+        *(["--batch", batch] if batch else []),
+        *(["--steps", steps] if steps else []),
+    ]
+    return Step(name, [*args, "--cache", cache, *options, "-o", out, *device(place)], makes=out, resumes=True)
+
+
+def losses(path):
+    """Of a training log: the losses on held-out texts, and the mean loss of each tenth of the steps."""
+    held, steps = [], []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "val_loss" in row:
+            held.append([row["step"], round(row["val_loss"], 4)])
+        elif "loss" in row:
+            steps.append(row["loss"])
+    tenth = max(1, len(steps) // 10)
+    return {
+        "held_out": held[:1] + held[-9:],
+        "loss": [round(sum(p) / len(p), 4) for p in (steps[i : i + tenth] for i in range(0, len(steps), tenth))],
+    }
+
+
+def trained(unit):
+    def figures(place, _, out):
+        return losses(place.model(unit).with_suffix(".log.jsonl"))
+
+    return figures
+
+
+def sources(plan, data):
+    return lambda place: [material.source(place, s) for s in data]
