@@ -7,11 +7,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use files::memory::room;
-use files::same_file;
+use files::{same_file, Scratch};
 use gguf::float::decode;
 use gguf::{DType, File, Writer};
 use rayon::prelude::*;
 use ropewalk_core::control::Control;
+use ropewalk_core::hparams::Hparams;
 use ropewalk_import::{floats, Checkpoint, Helper, Tensor};
 
 use crate::requantize::{Sums, TensorError, RUN};
@@ -66,10 +67,14 @@ pub(crate) fn import(
         }
     }
     if !more {
-        let write = |writer: Writer<'_>| writer.write(output);
-        let (converted, bytes) = plain(&checkpoint, *dtype, control, write)?;
+        let write = |writer: Writer<'_>| writer.write_scratch(output);
+        let (converted, staged) = plain(&checkpoint, *dtype, control, write)?;
         let mut notes = checkpoint.notes().to_vec();
         notes.push(imported(folder, output));
+        drop(checkpoint);
+        opens(&staged, folder)?;
+        let bytes = size(&staged)?;
+        staged.place()?;
         return Ok(Report {
             bytes,
             dtype: dtype.map(DType::name),
@@ -82,7 +87,8 @@ pub(crate) fn import(
     let mut notes = checkpoint.notes().to_vec();
     // Its files are not needed any more.
     drop(checkpoint);
-    let size = std::fs::metadata(staged.path()).map_err(|e| files::Error::new(staged.path(), e))?.len();
+    opens(&staged, folder)?;
+    let size = size(&staged)?;
     let options = Options { pre: None, ..options.clone() };
     let report = crate::convert(staged.path(), output, &options, control);
     let mut report = report.map_err(|e| e.renamed(staged.path(), folder))?;
@@ -91,6 +97,22 @@ pub(crate) fn import(
     notes.extend(report.notes.iter().map(|note| renamed(note, staged.path(), folder)));
     report.notes = notes;
     Ok(report)
+}
+
+fn size(staged: &Scratch) -> Result<u64> {
+    Ok(std::fs::metadata(staged.path()).map_err(|e| files::Error::new(staged.path(), e))?.len())
+}
+
+/// Checks that the file which was made of a folder can be opened, before it is in place.
+fn opens(staged: &Scratch, folder: &Path) -> Result<()> {
+    let read = || -> Result<()> {
+        let file = File::open(staged.path())?;
+        Hparams::from_gguf(&file)?;
+        #[cfg(feature = "ggml")]
+        llama::vocab::Vocab::load(&file).map_err(|e| Error::Invalid(e.to_string()))?;
+        Ok(())
+    };
+    read().map_err(|e| e.renamed(staged.path(), folder))
 }
 
 fn imported(folder: &Path, output: &Path) -> String {

@@ -2,7 +2,7 @@
 
 use gguf::DType;
 use gguf::{Array, File, Value, Writer};
-use ropewalk_core::hparams::{keys, Hparams};
+use ropewalk_core::hparams::{keys, standard_name, Hparams};
 use ropewalk_core::rope::{Plan, Spec};
 
 use crate::llama_cpp::Stock;
@@ -69,6 +69,7 @@ pub fn apply(
     for_llama_cpp: bool,
 ) -> Result<()> {
     let arch = &hp.arch;
+    rename(writer, arch);
     let before: Vec<(String, Value)> = writer
         .metadata()
         .iter()
@@ -129,6 +130,25 @@ pub fn apply(
         writer.set(keys::ORIG_ROPE_FACTORS, Value::Bool(false));
     }
     Ok(())
+}
+
+/// Gives keys of other writers llama.cpp's names. Those of the scaling are kept as they are, all together.
+fn rename(writer: &mut Writer<'_>, arch: &str) {
+    let found: Vec<(String, &str, Value)> = writer
+        .metadata()
+        .iter()
+        .filter_map(|(key, value)| {
+            let name = own(arch, key).filter(|name| !name.starts_with(SCALING))?;
+            Some((key.clone(), standard_name(name)?, value.clone()))
+        })
+        .collect();
+    for (key, name, value) in found {
+        let standard = format!("{arch}.{name}");
+        if !writer.metadata().iter().any(|(key, _)| *key == standard) {
+            writer.set(&standard, value);
+        }
+        writer.remove(&key);
+    }
 }
 
 /// The fate of one factor tensor.

@@ -65,7 +65,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let documents = read_documents(&files)?;
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
-    let model = models::load(&choice)?;
+    let model = models::load(&choice, &args.out)?;
     let hp = model.hparams();
     let candidates = if asked.is_empty() { advise::candidates(hp, args.ctx) } else { asked };
     let params = Params { ctx: args.ctx, n_ctx_orig: hp.n_ctx_orig(), seconds: 60.0 * args.minutes };

@@ -123,7 +123,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let choice = args.model.resolve()?;
     let path_b = args.model_b.as_deref().map(models::find).transpose()?;
     let interrupt = Interrupt::install()?;
-    let model = models::load(&choice)?;
+    let model = models::load(&choice, &args.out)?;
     let ctx = args.ctx.unwrap_or(model.hparams().n_ctx_train);
     let run = Run { args, documents: &documents, interrupt: &interrupt, ctx };
     let params = Params {
@@ -146,7 +146,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
                 let params = ModelParams { adapters, ..choice.params.clone() };
                 let path = path_b.unwrap_or_else(|| choice.path.clone());
                 let choice = ModelChoice { path, params, ..choice.clone() };
-                Some((models::load(&choice)?, choice))
+                Some((models::load(&choice, &args.out)?, choice))
             }
         };
         let (model, choice) = other.as_ref().map_or((&model, &choice), |(model, choice)| (model, choice));

@@ -85,10 +85,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let a = args.machine.choose(&args.a, kv_a, &args.lora, false)?;
     let b = args.machine.choose(args.b.as_ref().unwrap_or(&args.a), kv_b, &args.lora_b, false)?;
     let interrupt = Interrupt::install()?;
-    let model_a = models::load(&a)?;
+    let model_a = models::load(&a, &args.out)?;
     // One copy of the weights where they are the same.
     let shared = same_model && args.lora == args.lora_b;
-    let other = if shared { None } else { Some(models::load(&b)?) };
+    let other = if shared { None } else { Some(models::load(&b, &args.out)?) };
     let model_b = other.as_ref().unwrap_or(&model_a);
     let ctx = args.ctx.unwrap_or(model_a.hparams().n_ctx_train);
     let mut session_a = Session::new(&model_a, &a.session(ctx, rope_a.as_ref()))?;

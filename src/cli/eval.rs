@@ -101,7 +101,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Some(path) => Box::new(open_store(path, args.output)?),
         None => Box::new(Unkept),
     };
-    let model = models::load(&choice)?;
+    let model = models::load(&choice, &args.output)?;
     let name = models::label(&choice);
     let chat = match args.template == "chat" {
         true => Some(template::of(&model, &interrupt.control())?),

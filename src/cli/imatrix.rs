@@ -64,7 +64,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     // What cannot be written is said before the work.
     drop(files::Scratch::beside(to, &gguf::kinds::IMATRIX)?);
     let interrupt = Interrupt::install()?;
-    let model = models::load(&choice)?;
+    let model = models::load(&choice, &args.out)?;
     let ctx = args.ctx.unwrap_or(model.hparams().n_ctx_train);
     let mut session = Session::new(&model, &choice.session(ctx, rope.as_ref()))?;
     models::announce(&args.out, &choice, &session, rope.is_some());

@@ -54,9 +54,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
         };
     }
     // A file that is no language model has no rope, but still has metadata and tensors to show.
-    let rope = Hparams::from_gguf(&file)
-        .map_err(|e| e.to_string())
-        .and_then(|hp| Spec::declared(&hp).map(|s| s.to_string()).map_err(|e| e.to_string()));
+    let hp = Hparams::from_gguf(&file).map_err(|e| e.to_string());
+    let unread = hp.as_ref().ok().and_then(models::unread);
+    let rope = hp.and_then(|hp| Spec::declared(&hp).map(|s| s.to_string()).map_err(|e| e.to_string()));
     let is_adapter = file.get_opt::<String>("general.type").is_ok_and(|t| t.as_deref() == Some("adapter"));
     let adapter = is_adapter.then(|| AdapterReader::open(&path).map_err(|e| e.to_string()));
     // A broken record of training is shown with the other metadata.
@@ -75,7 +75,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
             Some(adapter) => format!("adapter: {}\n", adapter_text(adapter)),
             None => {
                 let trained = trained.as_ref().map_or(String::new(), |meta| trained_text(meta) + "\n");
-                rope_text(&rope) + &trained
+                let unread = unread.map_or(String::new(), |unread| format!("note: {unread}\n"));
+                rope_text(&rope) + &unread + &trained
             }
         };
         output::print(&as_text(&file, &about, args.all))

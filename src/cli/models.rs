@@ -6,6 +6,7 @@ use anyhow::{anyhow, bail, Context};
 use ropewalk::control::Control;
 use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::fetch::{sha256_of, Entry, Manifest, Origin, Repo, Source};
+use ropewalk::hparams::Hparams;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::Spec;
 use ropewalk::session::{Attention, MemoryUse, Session, SessionParams};
@@ -164,15 +165,19 @@ impl ModelChoice {
     }
 }
 
-/// Loads the model; the error names the file.
-pub(crate) fn load(choice: &ModelChoice) -> anyhow::Result<Model> {
+/// Loads the model and says on stderr which of its keys nothing reads; the error names the file.
+pub(crate) fn load(choice: &ModelChoice, out: &OutputArgs) -> anyhow::Result<Model> {
     // The device first: if it is missing, the error must not name the file.
     ggml::backend::Device::find(&choice.params.device)?;
-    let name = choice.path.display().to_string();
-    match Model::load(&choice.path, &choice.params) {
-        Err(e) if !e.to_string().contains(&name) => Err(e).context(name),
-        loaded => Ok(loaded?),
+    let path = choice.path.display().to_string();
+    let model = match Model::load(&choice.path, &choice.params) {
+        Err(e) if !e.to_string().contains(&path) => return Err(e).context(path),
+        loaded => loaded?,
+    };
+    if let Some(unread) = unread(model.hparams()) {
+        out.note(format_args!("note: {}: {unread}", name(&choice.path)));
     }
+    Ok(model)
 }
 
 /// The last part of a path: the name of a model or an adapter in reports.
@@ -238,4 +243,18 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
     for note in &plan.notes {
         out.note(format_args!("note: {note}"));
     }
+}
+
+/// A sentence about the keys of rotation and attention that nothing reads, if a file has such.
+pub(crate) fn unread(hp: &Hparams) -> Option<String> {
+    const MOST: usize = 12;
+    let more = hp.unread.len().saturating_sub(MOST);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let list: Vec<&str> = hp.unread.iter().take(MOST).map(String::as_str).collect();
+    (!list.is_empty()).then(|| {
+        format!(
+            "keys that nothing here reads, so that the model may run otherwise than it was meant to: {}{rest}.",
+            list.join(", ")
+        )
+    })
 }

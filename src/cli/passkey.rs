@@ -79,7 +79,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     };
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
-    let model = models::load(&choice)?;
+    let model = models::load(&choice, &args.out)?;
     let name = models::label(&choice);
     let comparison = Comparison { model: &model, choice: &choice, interrupt: &interrupt, out: args.out };
     let reports = comparison.run(&specs, |source, control| passkey::run(source, &name, &params, control))?;

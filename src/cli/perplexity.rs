@@ -124,7 +124,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let texts = read_documents(&args.file)?;
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
-    let model = models::load(&choice)?;
+    let model = models::load(&choice, &args.out)?;
     let ctx = if args.ctx.is_empty() { vec![model.hparams().n_ctx_train] } else { Lengths::all(&args.ctx) };
     let params = Params {
         stride: args.stride,

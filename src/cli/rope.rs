@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::gguf::File;
-use ropewalk::hparams::Hparams;
+use ropewalk::hparams::{BaseFrom, Hparams};
 use ropewalk::plot;
 use ropewalk::rope::{
     Axis, Inspection, KindView, LayerPlan, Pair, PairKind, Param, Plan, ReachView, RopeError, Spec, Table,
@@ -119,9 +119,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     if args.out.json {
         let declared = declared.ok().map(|s| s.to_string());
-        return output::print_json(&report(&name, declared, &plan, &inspection));
+        return output::print_json(&report(&name, declared, &plan, &inspection, &hp));
     }
-    let mut report = text(&name, declared.as_ref(), &inspection, args.all);
+    let mut report = text(&name, declared.as_ref(), &inspection, &hp, args.all);
     let _ = write!(report, "\n{}", chart.text(PLOT_WIDTH, PLOT_HEIGHT)?);
     if !plan.is_plain_reach() {
         let map = plot::Map::new(&[&plan], &hp)?.text(MAP_WIDTH, MAP_HEIGHT);
@@ -135,7 +135,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Everything as JSON. What differs by layer stands beside the rest when all layers are alike, else in a list
 /// `layers`.
-fn report(name: &str, declared: Option<String>, plan: &Plan, inspection: &Inspection) -> Value {
+fn report(name: &str, declared: Option<String>, plan: &Plan, inspection: &Inspection, hp: &Hparams) -> Value {
     let mut report = json!({
         "model": name,
         "rope": plan.spec.to_string(),
@@ -143,8 +143,15 @@ fn report(name: &str, declared: Option<String>, plan: &Plan, inspection: &Inspec
         "n_ctx": inspection.n_ctx,
         "n_ctx_orig": inspection.n_ctx_orig,
     });
-    let of_kind = |(view, plan): (&KindView, &LayerPlan)| {
+    let of_kind = |(i, (view, plan)): (usize, (&KindView, &LayerPlan))| {
+        let from = hp.base_from(i);
         json!({
+            "base": hp.attention[i].rotation.map(|r| r.freq_base),
+            "base_from": from.as_ref().map(|from| match from {
+                BaseFrom::Key(key) => key.as_str(),
+                BaseFrom::Architecture => "architecture",
+                BaseFrom::Guess => "guess",
+            }),
             "n_head_kv": view.n_head_kv,
             "n_rot": view.n_rot,
             "mscale": plan.mscale,
@@ -157,7 +164,7 @@ fn report(name: &str, declared: Option<String>, plan: &Plan, inspection: &Inspec
             "most_keys": view.reach.most_keys,
         })
     };
-    let mut kinds: Vec<Value> = inspection.kinds.iter().zip(plan.kinds()).map(of_kind).collect();
+    let mut kinds: Vec<Value> = inspection.kinds.iter().zip(plan.kinds()).enumerate().map(of_kind).collect();
     let alike = inspection.recurrent.is_empty();
     if let (true, [Value::Object(kind)], Value::Object(report)) = (alike, &mut kinds[..], &mut report) {
         report.append(kind);
@@ -172,10 +179,11 @@ fn report(name: &str, declared: Option<String>, plan: &Plan, inspection: &Inspec
     report["recurrent_layers"] = json!(inspection.recurrent);
     report["n_held"] = json!(inspection.n_held);
     report["notes"] = json!(inspection.notes);
+    report["unread"] = json!(hp.unread);
     report
 }
 
-fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, all: bool) -> String {
+fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, hp: &Hparams, all: bool) -> String {
     let mut s = String::new();
     let declared = declared.map_or_else(|e| format!("nothing that can be used: {e}"), Spec::to_string);
     let _ = writeln!(s, "{name}: rope {} (the file declares {declared})", i.rope);
@@ -190,7 +198,8 @@ fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, all: bo
             let _ = writeln!(s, ", {n_kinds} kinds of layer");
         }
     }
-    for note in &i.notes {
+    s += &bases(i, hp);
+    for note in models::unread(hp).iter().chain(&i.notes) {
         let _ = writeln!(s, "note: {note}");
     }
     if !i.recurrent.is_empty() {
@@ -205,6 +214,33 @@ fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, all: bo
             let _ = writeln!(s, "\nlayers {}: see {window}, {}{own}", numbers(&kind.layers), heads(kind));
         }
         tables(&mut s, kind, all);
+    }
+    s
+}
+
+/// The bases of the model's frequencies and where each is from, a line for each that differs.
+fn bases(i: &Inspection, hp: &Hparams) -> String {
+    let mut found: Vec<(f64, BaseFrom, Vec<usize>)> = Vec::new();
+    for (kind, view) in i.kinds.iter().enumerate() {
+        let (Some(rotation), Some(from)) = (hp.attention[kind].rotation, hp.base_from(kind)) else {
+            continue;
+        };
+        match found.iter_mut().find(|(base, other, _)| *base == rotation.freq_base && *other == from) {
+            Some((.., layers)) => layers.extend(&view.layers),
+            None => found.push((rotation.freq_base, from, view.layers.clone())),
+        }
+    }
+    let one = found.len() == 1;
+    let mut s = String::new();
+    for (base, from, mut layers) in found {
+        layers.sort_unstable();
+        let of = if one { String::new() } else { format!(" of layers {}", numbers(&layers)) };
+        let from = match from {
+            BaseFrom::Key(key) => format!("from {key}"),
+            BaseFrom::Architecture => format!("that of every {} model; the file names none", hp.arch),
+            BaseFrom::Guess => format!("a guess: the file has no {}.rope.freq_base", hp.arch),
+        };
+        let _ = writeln!(s, "base{of} {base}, {from}");
     }
     s
 }

@@ -101,7 +101,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
 
     let started = Instant::now();
-    let model = models::load(&choice)?;
+    let model = models::load(&choice, &args.out)?;
     let (prompt, mut stop) = prompt_tokens(args, &model, &text, &interrupt.control())?;
     stop.extend(args.stop.iter().cloned());
     if prompt.is_empty() {

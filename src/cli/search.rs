@@ -101,7 +101,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     drop(files::Scratch::beside(to, &search::RECORD)?);
     let documents = read_documents(&args.file)?;
     let interrupt = Interrupt::install()?;
-    let model = models::load(&choice)?;
+    let model = models::load(&choice, &args.out)?;
     let goal = GOALS.iter().find(|(name, _)| *name == args.goal).map_or(Goal::Perplexity, |(_, goal)| *goal);
     let params = Params {
         ctx: args.ctx,

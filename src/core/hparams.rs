@@ -6,9 +6,12 @@
 mod clex;
 mod delta_net;
 mod layer;
+mod names;
 mod read;
 mod rules;
 mod scaling;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -18,6 +21,7 @@ pub use clex::ClexNet;
 pub use layer::{
     AttentionTemperature, DeltaNetHparams, ExpertHparams, LayerAttention, LayerHparams, LayerRotation,
 };
+pub use names::standard_name;
 pub use read::KeyReader;
 pub use rules::LayerRule;
 pub use scaling::RopeScaling;
@@ -102,6 +106,17 @@ pub enum Gelu {
     Erf,
 }
 
+/// Where the base of the frequencies is from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BaseFrom {
+    /// This metadata key.
+    Key(String),
+    /// The architecture: the file has no key, and every published model of it has this base.
+    Architecture,
+    /// llama.cpp takes 10,000 where a file has no key; models of the architecture have other bases, too.
+    Guess,
+}
+
 /// A model's numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hparams {
@@ -141,6 +156,13 @@ pub struct Hparams {
     pub layers: Vec<LayerHparams>,
     /// The rope scaling that the file declares.
     pub rope_scaling: RopeScaling,
+    /// Keys of rotation and attention that nothing here reads and that may change what the model computes, each with its
+    /// value.
+    pub unread: Vec<String>,
+    /// The key that the base of the frequencies is from; `None` where the file has none.
+    pub freq_base_key: Option<String>,
+    /// The same for the layers with a window that have a base apart.
+    pub freq_base_swa_key: Option<String>,
     /// The network of the rope method `clex`, where an adapter in force brings one; no model file has it.
     pub clex: Option<Arc<ClexNet>>,
 }
@@ -178,6 +200,9 @@ impl Default for Hparams {
             attention: Vec::new(),
             layers: Vec::new(),
             rope_scaling: RopeScaling::default(),
+            unread: Vec::new(),
+            freq_base_key: None,
+            freq_base_swa_key: None,
             clex: None,
         }
     }
@@ -211,6 +236,24 @@ impl Hparams {
     /// The layers without attention, ascending.
     pub fn recurrent_layers(&self) -> impl Iterator<Item = usize> + '_ {
         self.layers.iter().enumerate().filter(|(_, l)| l.kind.is_none()).map(|(il, _)| il)
+    }
+
+    /// Where the base of a kind's frequencies is from; `None` for layers without rotation.
+    pub fn base_from(&self, kind: usize) -> Option<BaseFrom> {
+        let layer = self.attention.get(kind).filter(|layer| layer.rotation.is_some())?;
+        let sliding = layer.window.is_some() && self.has_sliding_base();
+        let key = self.freq_base_swa_key.as_ref().filter(|_| sliding);
+        // Windowed layers of Gemma 3 have a base of their own whatever the file says of the others.
+        let fixed = sliding && self.arch == "gemma3";
+        Some(match key.or(self.freq_base_key.as_ref().filter(|_| !fixed)) {
+            Some(key) => BaseFrom::Key(key.clone()),
+            None if fixed || rules::one_base(&self.arch) => BaseFrom::Architecture,
+            None => BaseFrom::Guess,
+        })
+    }
+
+    fn has_sliding_base(&self) -> bool {
+        rules::has_sliding_base(&self.arch)
     }
 
     /// Reads and checks the numbers of a model. Where layers of its architecture differ in how they see
@@ -255,13 +298,14 @@ impl Hparams {
             return Err(file.error("general.architecture", "expected an architecture's name"));
         }
         let rules = rules::Rules::of(&arch);
-        let keys = KeyReader { file, prefix: &arch };
+        let seen = names::Seen::default();
+        let keys = KeyReader { file, prefix: &arch, seen: &seen };
         let spec = read::read_spec(file)?;
         let converted = file.value(self::keys::ORIG_CONTEXT_LENGTH).is_some();
         // A spec of ours is resolved against the model as trained: what a method put in the standard keys
         // must not count again.
         let original = converted && (as_trained || spec.is_some());
-        let rope_keys = if original { KeyReader { file, prefix: self::keys::ORIG } } else { keys };
+        let rope_keys = if original { KeyReader { prefix: self::keys::ORIG, ..keys } } else { keys };
 
         let n_draft = keys.n_draft()?;
         let n_layer = keys.count("block_count", n_draft + 1, MAX_LAYERS)? - n_draft;
@@ -302,6 +346,11 @@ impl Hparams {
             ..Hparams::default()
         };
         (rules.model)(&keys, &mut hp)?;
+        // What a conversion kept is the model's own key.
+        let kept = |key: String| key.replacen(self::keys::ORIG, &hp.arch, 1);
+        hp.freq_base_key = rope_keys.source("rope.freq_base").map(kept);
+        hp.freq_base_swa_key = keys.source("rope.freq_base_swa").filter(|_| hp.has_sliding_base());
+        hp.unread = names::unread(&keys);
         Ok(hp)
     }
 }
@@ -321,7 +370,7 @@ fn read_layers(
     let n_ff = n_ff.ok_or_else(|| keys.missing("feed_forward_length"))?;
     let n_head = keys.per_layer("attention.head_count", n_layer, MAX_DIM)?;
     let n_head = n_head.ok_or_else(|| keys.missing("attention.head_count"))?;
-    let n_head_kv = keys.per_layer("attention.head_count_kv", n_layer, MAX_DIM)?;
+    let n_head_kv = keys.heads_kv(n_layer)?;
     let n_head_kv = n_head_kv.unwrap_or_else(|| n_head.clone());
     let at = |il: usize, (key, what): (&str, String)| {
         let keys = if key.starts_with("rope.") { rope_keys } else { keys };

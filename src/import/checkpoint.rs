@@ -68,6 +68,7 @@ impl Checkpoint {
         let kinds = (family.vocab)(&config)?;
         let Family { no_space_prefix, .. } = *family;
         vocab::write(&config, kinds, pre, helper, no_space_prefix, &mut keys, &mut notes)?;
+        fit_vocabulary(&config, &tensors, &mut keys)?;
         Ok(Checkpoint { files, metadata: keys.list, tensors, notes, folder: folder.to_owned() })
     }
 
@@ -166,8 +167,32 @@ fn check_embedding(c: &Config, tensors: &[Tensor]) -> Result<()> {
         let what = format!("found {n}, expected at most the {} rows of the embedding", shape[1]);
         return Err(c.object.error("vocab_size", what));
     }
-    if n > MAX_VOCAB {
-        return Err(c.object.error("vocab_size", format!("found {n}, expected at most {MAX_VOCAB}")));
+    if shape[1] > u64::from(MAX_VOCAB) {
+        let what = format!("found an embedding of {} rows, expected at most {MAX_VOCAB}", shape[1]);
+        return Err(c.object.error("vocab_size", what));
+    }
+    Ok(())
+}
+
+/// Gives every row of the embedding a token, the last ones unused, for a file has as many of either; more tokens than rows
+/// are refused.
+fn fit_vocabulary(c: &Config, tensors: &[Tensor], keys: &mut Keys) -> Result<()> {
+    let rows = |name: &str| tensors.iter().find(|t| t.name() == name).and_then(|t| t.shape().get(1).copied());
+    let Some(n) = rows("token_embd.weight") else { return Ok(()) };
+    if let Some(other) = rows("output.weight").filter(|&other| other != n) {
+        let what = format!("found {other} rows of the output and {n} of the embedding, expected as many");
+        return Err(Error::of(&c.folder, what));
+    }
+    let found = vocab::fit(keys, n as usize);
+    if found as u64 > n {
+        let what = format!(
+            "found {found} tokens in the tokenizer's files, expected at most the {n} rows of the embedding"
+        );
+        return Err(Error::of(&c.folder, what));
+    }
+    let arch_size = format!("{}.vocab_size", keys.arch());
+    if keys.list.iter().any(|(key, _)| *key == arch_size) {
+        keys.plain(&arch_size, n as u32);
     }
     Ok(())
 }

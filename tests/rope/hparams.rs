@@ -3,6 +3,7 @@
 use ggml::DType;
 use gguf::{Array, File, Value, Writer};
 use ropewalk::hparams::{keys, DeltaNetHparams, ExpertHparams, Gelu, Hparams, KeyReader, LayerAttention};
+use ropewalk::rope::Spec;
 
 /// A file of metadata, one embedding table and whatever else a case adds.
 struct Case {
@@ -67,6 +68,13 @@ impl Case {
     }
     fn read(self) -> Hparams {
         self.with_file(Hparams::from_gguf).unwrap()
+    }
+    /// The file opens, and what it declares is refused in one line that holds every one of `parts`.
+    fn undeclared(self, parts: &[&str]) {
+        let error = Spec::declared(&self.read()).unwrap_err().to_string();
+        for part in parts {
+            assert!(error.contains(part) && !error.contains('\n'), "{error:?} lacks {part:?}");
+        }
     }
     /// The refusal is one line that names the file and holds every one of `parts`.
     fn refused(self, parts: &[&str]) {
@@ -371,9 +379,9 @@ fn refuses_what_is_not_a_positive_number() {
         Case::new().set(&format!(".{key}"), Value::F64(1e-300)).refused(&[key, "above 0"]);
         Case::new().set(&format!(".{key}"), Value::Bool(true)).refused(&[key]);
     }
-    Case::new().set(".rope.scaling.factor", Value::F32(-2.0)).refused(&["scaling.factor", "-2"]);
+    Case::new().set(".rope.scaling.factor", Value::F32(-2.0)).undeclared(&["scaling.factor", "-2"]);
     let nan = Case::new().set(".rope.scaling.yarn_ext_factor", Value::F32(f32::NAN));
-    nan.refused(&["yarn_ext_factor", "NaN"]);
+    nan.undeclared(&["yarn_ext_factor", "NaN"]);
 }
 
 #[test]
@@ -413,7 +421,8 @@ fn reads_declared_scaling() {
     assert_eq!((s.kind.as_deref(), s.factor), (Some("linear"), Some(2.0)));
     let s = Case::new().set(".rope.scale_linear", Value::F32(0.0)).read().rope_scaling;
     assert_eq!((s.kind, s.factor), (None, None));
-    Case::new().set(".rope.scaling.type", text("dynamic")).refused(&["scaling.type", "yarn", "dynamic"]);
+    let dynamic = Case::new().set(".rope.scaling.type", text("dynamic"));
+    dynamic.undeclared(&["scaling.type", "yarn", "dynamic", "dynamic-ntk:factor=1"]);
 }
 
 #[test]
@@ -429,7 +438,7 @@ fn reads_factor_tensors() {
     let halves = Case::new().tensor(name, DType::F16, &[4], vec![0; 8]);
     halves.refused(&[name, "f16"]);
     let long = Case::new().tensor("rope_factors_long.weight", DType::F32, &[2, 2], f32s(&[1.0; 4]));
-    long.refused(&["rope_factors_long.weight", "[2, 2]"]);
+    long.undeclared(&["rope_factors_long.weight", "[2, 2]"]);
 }
 
 /// A file as `convert` writes it: the standard keys say the method, the kept ones the model.

@@ -122,7 +122,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return child::serve(&choice, args.clock);
     }
     let interrupt = Interrupt::install()?;
-    let model = models::load(&choice)?;
+    let model = models::load(&choice, &args.out)?;
     let mut sessions: Vec<Session> = Vec::new();
     for spec in &specs {
         let session = Session::new(&model, &choice.session(n_ctx, spec.as_ref()))?;

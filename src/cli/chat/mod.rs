@@ -83,7 +83,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     // called.
     let mut input = Input::new(people, &args.out)?;
     let interrupt = Interrupt::install()?;
-    let model = models::load(&choice)?;
+    let model = models::load(&choice, &args.out)?;
     let settings = Settings {
         n_ctx: args.ctx.unwrap_or_else(|| engine::default_ctx(&model, CTX_CAP, 1)),
         spec,

@@ -38,22 +38,22 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let settings = shown.settings()?;
     shown.recipe_notes()?.iter().for_each(|note| args.out.note(note));
     if args.plan_memory {
-        return memory::show(args, &models::load(&choice)?, &settings);
+        return memory::show(args, &models::load(&choice, &args.out)?, &settings);
     }
     shown.check_outputs(&choice.path)?;
     if args.inspect_data {
         let interrupt = Interrupt::install()?;
-        return inspect::show(shown, &models::load(&choice)?, &settings, &interrupt);
+        return inspect::show(shown, &models::load(&choice, &args.out)?, &settings, &interrupt);
     }
     if let Some(stages) = stages {
         let interrupt = Interrupt::install()?;
-        let model = models::load(&choice)?;
+        let model = models::load(&choice, &args.out)?;
         return stages::run(args, stages, &choice, &model, &interrupt);
     }
     // Another run would write the same files; it is named before the model is loaded.
     let _lock = files::Lock::file(args.output())?;
     let interrupt = Interrupt::install()?;
-    let model = models::load(&choice)?;
+    let model = models::load(&choice, &args.out)?;
     let done = job::run(args, &choice, &model, &settings, &interrupt.control())?;
     if args.out.json {
         output::print_json(&done.report)?;

@@ -172,7 +172,7 @@ impl Training {
         let _lock = files::Lock::file(output)?;
         let settings = args.settings()?;
         args.recipe_notes()?.iter().for_each(|note| control.note(format_args!("{note}")));
-        let done = job::run(&args, &choice, &models::load(&choice)?, &settings, control)?;
+        let done = job::run(&args, &choice, &models::load(&choice, &args.out)?, &settings, control)?;
         done.problems.iter().for_each(|problem| control.note(format_args!("{problem}")));
         Ok(())
     }

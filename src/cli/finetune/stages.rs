@@ -118,7 +118,7 @@ pub(super) fn run(
             Some(path) if stage.trains_all() => {
                 let stage = stage.clone().on_model(path.display().to_string(), &choice.path);
                 let made = stage.model()?;
-                one(&stage, &made, &models::load(&made)?, &settings, interrupt)?
+                one(&stage, &made, &models::load(&made, &args.out)?, &settings, interrupt)?
             }
             from => {
                 stage.init = from.or(stage.init);

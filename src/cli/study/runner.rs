@@ -87,7 +87,7 @@ impl<'a> SessionRunner<'a> {
             adapters.iter().map(|path| AdapterSpec { path: path.clone(), scale: 1.0 }).collect();
         let name = path.display().to_string();
         let choice = self.args.machine.choose(&name, self.kv_type, &specs, false)?;
-        let model = models::load(&choice)?;
+        let model = models::load(&choice, &self.args.output)?;
         Ok(Loaded { path: path.to_owned(), adapters, choice, model })
     }
 

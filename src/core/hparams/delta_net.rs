@@ -57,8 +57,12 @@ fn numbers(keys: &KeyReader<'_>) -> Result<DeltaNetHparams> {
 /// left of the sections unless a pair is of the fourth.
 fn sections(keys: &KeyReader<'_>, n: usize) -> Result<()> {
     let name = "rope.dimension_sections";
-    let found =
+    let mut found =
         keys.counts(name)?.ok_or_else(|| keys.error(name, "expected 4 integers, found no such key"))?;
+    // Other writers leave out the fourth, which is 0.
+    if found.len() == 3 {
+        found.push(0);
+    }
     let fits = |&n: &u64| n <= MAX_DIM as u64;
     let (&[t, h, w, other], true) = (found.as_slice(), found.iter().all(fits)) else {
         let most = MAX_DIM;

@@ -2,6 +2,7 @@
 
 use gguf::{Array, DType, File, FromValue, Result, Value};
 
+use super::names::{self, Seen};
 use super::{Gelu, MAX_CTX, MAX_DIM};
 
 /// Longer specs are not written by anything.
@@ -14,12 +15,23 @@ const MAX_SPEC: usize = 1 << 16;
 pub struct KeyReader<'a> {
     pub(super) file: &'a File,
     pub(super) prefix: &'a str,
+    pub(super) seen: &'a Seen,
 }
 
 impl KeyReader<'_> {
-    /// The whole key: prefix and name.
+    /// The whole key: prefix and name, or the name that another writer has for it where the file has that alone.
     pub fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.prefix)
+        self.seen.add(name);
+        let key = names::found(self.file, self.prefix, name);
+        if let Some(other) = key.strip_prefix(self.prefix).and_then(|k| k.strip_prefix('.')) {
+            self.seen.add(other);
+        }
+        key
+    }
+
+    /// The key under which the file has a number, if it has it.
+    pub(super) fn source(&self, name: &str) -> Option<String> {
+        Some(self.key(name)).filter(|key| self.file.value(key).is_some())
     }
 
     /// An error at a key.
@@ -56,6 +68,16 @@ impl KeyReader<'_> {
     /// A count of at least 1 for each layer: one number for all of them, or an array with an entry for each, behind
     /// which those of layers that draft may follow.
     pub fn per_layer(&self, name: &str, n_layer: usize, max: usize) -> Result<Option<Vec<usize>>> {
+        self.per_layer_from(name, n_layer, 1, max)
+    }
+
+    fn per_layer_from(
+        &self,
+        name: &str,
+        n_layer: usize,
+        min: usize,
+        max: usize,
+    ) -> Result<Option<Vec<usize>>> {
         let key = self.key(name);
         let Some(Value::Array(array)) = self.file.value(&key) else {
             return Ok(count(self.file, &key, 1, max)?.map(|n| vec![n; n_layer]));
@@ -67,7 +89,21 @@ impl KeyReader<'_> {
             let what = format!("expected {n_all} entries, one per layer, found {}", values.len());
             return Err(self.file.error(&key, what));
         }
-        values.take(n_layer).map(|n| in_range(self.file, &key, n, 1, max)).collect::<Result<_>>().map(Some)
+        values.take(n_layer).map(|n| in_range(self.file, &key, n, min, max)).collect::<Result<_>>().map(Some)
+    }
+
+    /// Key-value heads of each layer. Where layers may be without attention, some writers give those none: they are
+    /// counted as the others here, and never asked for.
+    pub(super) fn heads_kv(&self, n_layer: usize) -> Result<Option<Vec<usize>>> {
+        let name = "attention.head_count_kv";
+        if !super::rules::has_delta_nets(self.prefix) {
+            return self.per_layer(name, n_layer, MAX_DIM);
+        }
+        let heads = self.per_layer_from(name, n_layer, 0, MAX_DIM)?;
+        Ok(heads.map(|heads| {
+            let most = heads.iter().copied().max().unwrap_or(0);
+            heads.into_iter().map(|n| if n == 0 { most } else { n }).collect()
+        }))
     }
 
     /// Width of a head: `attention.key_length`, which the values must share; else `n_embd / n_head`.

@@ -55,6 +55,22 @@ impl Rules {
     }
 }
 
+/// Architectures most of whose layers are gated delta-nets.
+pub(super) fn has_delta_nets(arch: &str) -> bool {
+    ["qwen35", "qwen35moe"].contains(&arch)
+}
+
+/// Architectures all of whose models have the base that llama.cpp takes where a file has none: its converter leaves the
+/// key out.
+pub(super) fn one_base(arch: &str) -> bool {
+    ["gemma2", "gptneox", "phi2"].contains(&arch)
+}
+
+/// Architectures whose layers with a window have a base apart, where the file says so.
+pub(super) fn has_sliding_base(arch: &str) -> bool {
+    ["gemma2", "gemma3", "gpt-oss", "olmo2"].contains(&arch)
+}
+
 fn same(_: &KeyReader<'_>, _: usize, _: &mut LayerAttention) -> Result<()> {
     Ok(())
 }
@@ -204,8 +220,10 @@ fn phi3_model(_: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
 fn mistral3(keys: &KeyReader<'_>, _: usize, layer: &mut LayerAttention) -> Result<()> {
     if let Some(scale) = keys.finite("attention.temperature_scale")?.filter(|&s| s != 0.0) {
         let trained = keys.as_trained();
-        let declared = trained.count_opt("rope.scaling.original_context_length", 1, super::MAX_CTX)?;
-        let length = declared.map_or_else(|| trained.count("context_length", 1, super::MAX_CTX), Ok)?;
+        let declared = trained.count_opt("rope.scaling.original_context_length", 0, super::MAX_CTX)?;
+        let length = declared
+            .filter(|&n| n > 0)
+            .map_or_else(|| trained.count("context_length", 1, super::MAX_CTX), Ok)?;
         layer.temperature = Some(AttentionTemperature { scale, length: length as f64, offset: 0.0 });
     }
     keys.set_positive("attention.scale", &mut layer.scale)

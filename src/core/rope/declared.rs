@@ -28,6 +28,9 @@ impl Spec {
     /// `longrope` it also divides all angles by `factor`, which no method here does: an error.
     pub(super) fn of_keys(hp: &Hparams) -> Result<Spec, RopeError> {
         let s = &hp.rope_scaling;
+        if let Some(fault) = &s.fault {
+            return Err(RopeError(format!("{fault}; name a rope spec to use instead")));
+        }
         let factor = s.factor.filter(|f| *f != 0.0).unwrap_or(1.0);
         let mut args: Vec<(&str, Option<Value>)> = Vec::new();
         let number = |x: Option<f64>| x.map(Value::Number);
@@ -47,6 +50,7 @@ impl Spec {
         }
         let name = match s.kind.as_deref() {
             Some("none") => return Ok(Spec::plain()),
+            Some("yarn") if factor == 1.0 && attn.is_none() => return Ok(Spec::plain()),
             None | Some("linear") if factor == 1.0 => return Ok(Spec::plain()),
             None | Some("linear") => {
                 args.push(("factor", number(Some(factor))));
@@ -73,11 +77,16 @@ impl Spec {
                 "longrope"
             }
             Some(other) => {
+                let instead = match other {
+                    "dynamic" => {
+                        format!("dynamic-ntk:factor={factor} is the method of transformers; name it")
+                    }
+                    _ => "name a rope spec to use instead".into(),
+                };
                 return Err(RopeError(format!(
-                    "rope.scaling.type: expected none, linear, yarn or longrope, found {}; name a rope spec \
-                     to use instead",
+                    "rope.scaling.type: expected none, linear, yarn or longrope, found {}; {instead}",
                     shown(other)
-                )))
+                )));
             }
         };
         let original = s.n_ctx_orig.filter(|n| *n > 0 && !s.n_ctx_orig_kept);

@@ -263,7 +263,15 @@ impl<'a> Work<'a> {
     fn keep(&mut self, layer: &LayerAttention, plan: &mut LayerPlan) -> Result<(), RopeError> {
         let (spec, own) = (self.spec, self.own);
         let alone = plan.applies && spec.of_axis(Axis::Frequency).is_none();
-        let part = own.part(Axis::Frequency, layer).map_err(|e| match alone {
+        let part = match own.part(Axis::Frequency, layer) {
+            // The spec names frequencies, and what the file says of these layers cannot be used: they have the model's base.
+            Err(_) if spec.of_axis(Axis::Frequency).is_some() => {
+                self.replaced = true;
+                return Ok(());
+            }
+            part => part,
+        };
+        let part = part.map_err(|e| match alone {
             true => RopeError(format!(
                 "rope spec {spec} keeps the frequencies that the file declares: {e} (plain+{spec} leaves them out)"
             )),

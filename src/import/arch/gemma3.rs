@@ -4,7 +4,7 @@ use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Irrelevant, Meaning::Used, Meanings};
 use crate::tensor::{Change, Rows};
-use crate::vocab::{self, Kinds};
+use crate::vocab::Kinds;
 use crate::Result;
 
 use super::{gemma2, standard, windows, Family, Place, Target, PLAIN};
@@ -26,7 +26,7 @@ pub(super) static FAMILY: Family = Family {
     keys,
     place,
     change: |_, _, name| Change::one_more(name.ends_with("norm")),
-    vocab: |c| Ok(if vocab::has_sentencepiece(&c.folder) { Kinds::Sentencepiece } else { Kinds::Bpe }),
+    vocab: |_| Ok(Kinds::SentencepieceOrBpe),
     no_space_prefix: true,
     ..PLAIN
 };
@@ -54,10 +54,7 @@ fn keys(c: &Config, k: &mut Keys) -> Result<()> {
 fn place(c: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
     let mut targets = gemma2::place(c, place)?;
     if place.name.contains("embed_tokens.weight") {
-        let n = match vocab::has_sentencepiece(&c.folder) {
-            true => c.u32("vocab_size")? as usize,
-            false => vocab::n_in_tokenizer_json(&c.folder)?,
-        };
+        let n = c.u32("vocab_size")? as usize;
         targets.iter_mut().for_each(|t| t.rows = Rows::First(n));
     }
     Ok(targets)

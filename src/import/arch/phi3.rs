@@ -1,7 +1,6 @@
 //! Phi 3, 3.5 and 4: fused tensors, and LongRoPE's two tables of factors (`conversion/phi.py`).
 
 use crate::config::{Class, Config};
-use crate::json::{Object, SMALL};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Used, Meanings, RMS, SILU};
 use crate::tensor::Tensor;
@@ -28,7 +27,7 @@ pub(super) static FAMILY: Family = Family {
     ],
     keys,
     extra,
-    vocab,
+    vocab: |_| Ok(Kinds::Phi3),
     ..PLAIN
 };
 
@@ -39,15 +38,6 @@ const CONFIG: Meanings = &[
     RMS,
     SILU,
 ];
-
-fn vocab(c: &Config) -> Result<Kinds> {
-    let config = Object::read(&c.folder.join("tokenizer_config.json"), SMALL)?;
-    let class = config.as_ref().map(|o| o.string("tokenizer_class")).transpose()?.flatten();
-    Ok(match class {
-        Some("GPT2Tokenizer") => Kinds::Bpe,
-        _ => Kinds::Phi3,
-    })
-}
 
 fn rotated(c: &Config) -> Result<u32> {
     let part = c.rope.f64("partial_rotary_factor")?.unwrap_or(1.0);

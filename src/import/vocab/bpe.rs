@@ -1,22 +1,13 @@
 //! BPE of bytes from tokenizer.json (`get_vocab_base` of llama.cpp's `conversion/base.py`).
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use crate::error::shown;
 use crate::{Error, Result};
 
 use super::engine::Question;
-use super::tokenizer::{self, FILE};
+use super::tokenizer::FILE;
 use super::{apart, engine, looks_special, Added, Files, Helper, Tokens, CONTROL, NORMAL, USER_DEFINED};
-
-/// Tokens of a folder's tokenizer.json, added ones included.
-pub(crate) fn n_in_tokenizer_json(folder: &Path) -> Result<usize> {
-    let missing = || Error::of(folder, format!("has no {FILE}, expected one"));
-    let tokenizer = tokenizer::Tokenizer::read(folder)?.ok_or_else(missing)?;
-    let added = tokenizer.object.array("added_tokens")?.map_or(0, Vec::len);
-    Ok(tokenizer.vocab()?.len() + added)
-}
 
 /// The tokens, and the kind of pre-tokenizer for `tokenizer.ggml.pre`: `pre`, or what the probe shows. The tokenizer runs
 /// in a process of `helper`, or in this one.

@@ -4,7 +4,7 @@ mod apart;
 mod bpe;
 mod bounded;
 mod engine;
-mod llama_hf;
+mod pieces;
 mod probe;
 mod sentencepiece;
 mod special;
@@ -19,24 +19,24 @@ use crate::json::{Object, SMALL};
 use crate::keys::Keys;
 use crate::{Error, Result};
 
+use pieces::{Content, Prefix};
 use special::Special;
 use tokenizer::Tokenizer;
 
 pub use apart::{serve, Helper};
-pub(crate) use bpe::n_in_tokenizer_json;
 
-/// Where a family's tokenizer is looked for.
+/// What of a tokenizer belongs to a family. Which kind it is of, its files say.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kinds {
-    /// tokenizer.json with BPE of bytes.
+    /// BPE of bytes as a rule.
     Bpe,
-    /// tokenizer.model.
+    /// Pieces as a rule.
     Sentencepiece,
-    /// tokenizer.model, else tokenizer.json.
+    /// Pieces or BPE of bytes.
     SentencepieceOrBpe,
-    /// tokenizer.model, with added tokens of tokenizer.json, too.
+    /// Pieces, with added tokens of tokenizer.json, too.
     Phi3,
-    /// tokenizer.model, else tokenizer.json with BPE of characters or of bytes.
+    /// Pieces or BPE of bytes, and tokens of CodeLlama.
     Llama,
 }
 
@@ -47,6 +47,8 @@ const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
+/// The score of tokens that no text has.
+const UNUSED_SCORE: f32 = -10000.0;
 
 /// A vocabulary under way: `vocab_size` entries, all unused at first.
 struct Tokens {
@@ -87,23 +89,21 @@ pub(crate) fn write(
         tokenizer: Tokenizer::read(&c.folder)?,
         folder: c.folder.clone(),
     };
-    if kinds == Kinds::Llama {
+    let n = c.u32("vocab_size")?;
+    let has_model = has_sentencepiece(&c.folder);
+    let content = files.tokenizer.as_ref().map(pieces::content).transpose()?;
+    let source = source(&c.folder, kinds, has_model, content)?;
+    if kinds == Kinds::Llama && source != Source::Pieces {
         let prefix = files.config.as_ref().map(|o| o.bool("add_prefix_space")).transpose()?.flatten();
         if let Some(prefix) = prefix {
             keys.plain("tokenizer.ggml.add_space_prefix", prefix);
         }
     }
-    let n = c.u32("vocab_size")?;
-    let has_model = kinds != Kinds::Bpe && has_sentencepiece(&c.folder);
-    let bytes = !(has_model || kinds == Kinds::Llama && llama_hf::fits(&files)?);
-    if bytes && matches!(kinds, Kinds::Sentencepiece | Kinds::Phi3) {
-        return Err(Error::of(&c.folder, format!("has no {}, expected one", sentencepiece::FILE)));
-    }
-    if let (false, Some(pre)) = (bytes, pre) {
+    if let (Source::Model | Source::Pieces, Some(pre)) = (source, pre) {
         let what = format!("--pre {pre}: this tokenizer is no BPE of bytes, and has no kind to choose");
         return Err(Error::Argument(what));
     }
-    if bytes {
+    if source == Source::Bytes {
         let (tokens, pre) = bpe::read(&files, n, pre, helper)?;
         keys.plain("tokenizer.ggml.model", "gpt2");
         keys.plain("tokenizer.ggml.pre", pre.as_str());
@@ -112,16 +112,18 @@ pub(crate) fn write(
         special.load(&files, true)?;
         special.write(keys)?;
     } else {
-        let tokens = match has_model {
-            true => sentencepiece::read(&files, n, kinds == Kinds::Phi3)?,
-            false => {
-                notes.push(format!(
-                    "There is no {}: scores are all the same, as llama.cpp's converter writes them, and texts \
-                     may be cut into other tokens than by transformers.",
-                    sentencepiece::FILE
-                ));
-                llama_hf::read(&files, n)?
+        let tokens = match (source, &files.tokenizer) {
+            (Source::Pieces, Some(tokenizer)) => {
+                let prefix = pieces::prefix(tokenizer)?;
+                if prefix == Prefix::Never {
+                    keys.plain("tokenizer.ggml.add_space_prefix", false);
+                }
+                if prefix == Prefix::First {
+                    notes.push(FIRST.into());
+                }
+                pieces::read(tokenizer, &files, n)?
             }
+            _ => sentencepiece::read(&files, n, kinds == Kinds::Phi3)?,
         };
         let n = tokens.texts.len();
         keys.plain("tokenizer.ggml.model", "llama");
@@ -143,12 +145,76 @@ pub(crate) fn write(
     more_ends(c, keys)
 }
 
+/// What a vocabulary is read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// tokenizer.json with BPE of bytes.
+    Bytes,
+    /// tokenizer.json with BPE of characters.
+    Pieces,
+    /// tokenizer.model.
+    Model,
+}
+
+/// llama.cpp has no word for this setting of transformers.
+const FIRST: &str = "tokenizer.json puts a space before the first word of a text alone, and none before a text that begins \
+                     with one. llama.cpp puts one before every text and behind every special token, as SentencePiece does: \
+                     such texts may have one token more than in transformers.";
+
+/// Chooses by what the files hold. Some models have a tokenizer.model of another program beside a BPE of bytes.
+fn source(folder: &Path, kinds: Kinds, has_model: bool, content: Option<Content>) -> Result<Source> {
+    match content {
+        Some(Content::Bytes) => return Ok(Source::Bytes),
+        _ if has_model => return Ok(Source::Model),
+        Some(Content::Pieces) => return Ok(Source::Pieces),
+        Some(Content::Other) => return Ok(Source::Bytes),
+        // Says which type it has.
+        Some(Content::NoBpe) => return Ok(Source::Bytes),
+        None => {}
+    }
+    let old = ["vocab.json", "merges.txt"].iter().all(|name| folder.join(name).is_file());
+    let wanted = if matches!(kinds, Kinds::Sentencepiece | Kinds::Phi3) {
+        sentencepiece::FILE
+    } else {
+        tokenizer::FILE
+    };
+    let more = match old {
+        true => "; it has vocab.json and merges.txt, of which transformers makes one (`AutoTokenizer`, then `save_pretrained`)",
+        false => "",
+    };
+    Err(Error::of(folder, format!("has no {wanted}, expected one{more}")))
+}
+
 fn set(tokens: Tokens, scores: bool, keys: &mut Keys) {
     keys.plain("tokenizer.ggml.tokens", Value::Array(Array::String(tokens.texts)));
     if scores {
         keys.plain("tokenizer.ggml.scores", tokens.scores);
     }
     keys.plain("tokenizer.ggml.token_type", tokens.types);
+}
+
+/// Adds unused tokens up to `n`, and gives the number of tokens that there were.
+pub(crate) fn fit(keys: &mut Keys, n: usize) -> usize {
+    let mut found = 0;
+    for (key, value) in &mut keys.list {
+        match (key.strip_prefix("tokenizer.ggml."), value) {
+            (Some("tokens"), Value::Array(Array::String(texts))) => {
+                found = texts.len();
+                texts.extend((found..n).map(unused));
+            }
+            (Some("scores"), Value::Array(Array::F32(scores))) => {
+                scores.resize(n.max(scores.len()), UNUSED_SCORE);
+            }
+            (Some("token_type"), Value::Array(Array::I32(types))) => types.resize(n.max(types.len()), UNUSED),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The text of a token that no text has.
+fn unused(id: usize) -> Vec<u8> {
+    format!("[PAD{id}]").into_bytes()
 }
 
 /// Tokens that end a text beside the one in `eos_token_id`: generation_config.json lists them, llama.cpp
@@ -182,11 +248,7 @@ fn more_ends(c: &Config, keys: &mut Keys) -> Result<()> {
 impl Tokens {
     fn new(n: u32) -> Tokens {
         let n = n as usize;
-        Tokens {
-            texts: (0..n).map(|i| format!("[PAD{i}]").into_bytes()).collect(),
-            scores: vec![-10000.0; n],
-            types: vec![UNUSED; n],
-        }
+        Tokens { texts: (0..n).map(unused).collect(), scores: vec![UNUSED_SCORE; n], types: vec![UNUSED; n] }
     }
     /// Sets a token; false beyond the end.
     fn set(&mut self, id: usize, text: &[u8], score: f32, kind: i32) -> bool {

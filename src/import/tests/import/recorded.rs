@@ -26,9 +26,13 @@ const ADDED: &[(&str, &str)] = &[
     ("gemma3-every-second", "gemma3.attention.sliding_window_pattern"),
 ];
 /// Keys in which llama.cpp's converter says something else than config.json: a Phi-2 is four times as wide as its
-/// embedding; the magnitude of YaRN, under a key that llama.cpp reads only without YaRN's ramp.
-const CHANGED: &[(&str, &str)] =
-    &[("phi2-narrow", "phi2.feed_forward_length"), ("qwen2-window", "qwen2.rope.scaling.yarn_attn_factor")];
+/// embedding; the magnitude of YaRN, under a key that llama.cpp reads only without YaRN's ramp; scores of pieces from
+/// tokenizer.json, which are all alike there.
+const CHANGED: &[(&str, &str)] = &[
+    ("llama-linear", "tokenizer.ggml.scores"),
+    ("phi2-narrow", "phi2.feed_forward_length"),
+    ("qwen2-window", "qwen2.rope.scaling.yarn_attn_factor"),
+];
 /// Guesses from a folder's name, of which ours has the name alone.
 const NOT_WRITTEN: &[&str] = &["general.basename", "general.finetune"];
 
