@@ -69,6 +69,7 @@ impl Checkpoint {
         let Family { no_space_prefix, .. } = *family;
         vocab::write(&config, kinds, pre, helper, no_space_prefix, &mut keys, &mut notes)?;
         fit_vocabulary(&config, &tensors, &mut keys)?;
+        notes.append(&mut keys.notes);
         Ok(Checkpoint { files, metadata: keys.list, tensors, notes, folder: folder.to_owned() })
     }
 

@@ -270,6 +270,20 @@ fn rope(config: &Object, apart: bool) -> Result<(Object, Option<f64>)> {
         let kind = rope.get("type").cloned().unwrap_or_else(|| "default".into());
         rope.map.insert("rope_type".into(), kind);
     }
+    // Empty and neutral values are no scaling.
+    let kind = rope.string("rope_type")?.unwrap_or_default().to_lowercase();
+    let scales = !matches!(rope.f64("factor")?, Some(0.0 | 1.0));
+    let idle = match kind.as_str() {
+        "" | "none" => true,
+        "linear" | "dynamic" => !scales,
+        "yarn" => {
+            !scales && ["attention_factor", "llama_4_scaling_beta"].iter().all(|k| rope.get(k).is_none())
+        }
+        _ => false,
+    };
+    if idle {
+        rope.map.insert("rope_type".into(), "default".into());
+    }
     // Beside the rest it has the last word, as in Phi-3's files.
     let original = "original_max_position_embeddings";
     let scaled = matches!(rope.string("rope_type")?, Some("llama3" | "yarn" | "longrope"));

@@ -14,6 +14,7 @@ const NAMES: &[&str] = &[
     "tokenizer.model",
     "tokenizer_config.json",
     "added_tokens.json",
+    "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
 ];

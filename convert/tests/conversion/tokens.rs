@@ -140,6 +140,13 @@ fn imported_tokenizers_cut_texts_as_their_own_libraries_do() {
         jobs.push(Job { name, kind, vocab, recorded: recorded.next().unwrap() });
     }
     assert!(recorded.next().is_none());
+    // What transformers writes of such models: no tokenizer.model.
+    let pieces = ["llama", "gemma"].map(|name| (name, read(&format!("pieces/{name}.bin"))));
+    for (name, recorded) in &pieces {
+        let files = [("tokenizer.json", read(&format!("pieces/{name}.json")))];
+        let vocab = imported(1200, &files, None);
+        jobs.push(Job { name: format!("{name}, tokenizer.json"), kind: &Value::Null, vocab, recorded });
+    }
     let mut faults = Vec::new();
     for Job { name, kind, vocab, recorded } in &jobs {
         let n = if SLOW.contains(&name.as_str()) { N_SLOW } else { N };

@@ -154,7 +154,8 @@ fn another_method_opens_what_declares_nonsense() {
     ] {
         for arch in ["llama", "gemma2", "olmo2"] {
             // Windows within the trained context, which no method acts on.
-            let hp = with(arch, &[(key, value.clone()), ("attention.sliding_window", Value::U32(512))]);
+            let window = ("attention.sliding_window", Value::U32(512));
+            let hp = with(arch, &[(key, value.clone()), window, ("block_count", Value::U32(4))]);
             let error = declared(&hp).unwrap_err();
             assert!(error.contains(wanted) && !error.contains(['\n', '\u{1b}']), "{key}: {error}");
             for spec in ["plain", "yarn:factor=2"] {

@@ -217,19 +217,30 @@ fn unused(id: usize) -> Vec<u8> {
     format!("[PAD{id}]").into_bytes()
 }
 
-/// Tokens that end a text beside the one in `eos_token_id`: generation_config.json lists them, llama.cpp
-/// knows of two more by id.
+/// Tokens that end a text beside the one that the tokenizer has for it: generation_config.json gives them, or where there is
+/// none of these config.json, as one id or as a list. llama.cpp knows of two more by id.
 fn more_ends(c: &Config, keys: &mut Keys) -> Result<()> {
-    let path = c.folder.join("generation_config.json");
-    let Some(generation) = Object::read(&path, SMALL)? else { return Ok(()) };
-    let Some(serde_json::Value::Array(list)) = generation.get("eos_token_id") else { return Ok(()) };
+    let key = "eos_token_id";
+    let generation = Object::read(&c.folder.join("generation_config.json"), SMALL)?;
+    let from = generation.as_ref().unwrap_or(&c.object);
+    let list = match from.get(key) {
+        None => return Ok(()),
+        Some(serde_json::Value::Array(list)) => list.as_slice(),
+        Some(one) => std::slice::from_ref(one),
+    };
     let found = |key: &str| keys.list.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone());
-    let n = u64::from(c.u32("vocab_size")?);
-    let mut more = Vec::new();
+    let n = match found("tokenizer.ggml.tokens") {
+        Some(Value::Array(array)) => array.len() as u64,
+        _ => u64::from(c.u32("vocab_size")?),
+    };
+    let mut more: Vec<Value> = Vec::new();
     for id in list {
+        // Some write -1 for none.
+        if id.as_i64().is_some_and(|id| id < 0) && list.len() == 1 {
+            continue;
+        }
         let id = id.as_u64().filter(|&id| id < n).ok_or_else(|| {
-            generation
-                .error("eos_token_id", format!("found {}, expected ids below {n}", crate::json::kind(id)))
+            from.error(key, format!("found {}, expected ids below {n}", crate::json::kind(id)))
         })?;
         let id = Value::U32(id as u32);
         let known = ["eos", "eot", "eom"].map(|kind| found(&format!("tokenizer.ggml.{kind}_token_id")));
@@ -239,6 +250,13 @@ fn more_ends(c: &Config, keys: &mut Keys) -> Result<()> {
     }
     let free = ["eos", "eot", "eom"].map(|kind| format!("tokenizer.ggml.{kind}_token_id"));
     let free: Vec<String> = free.into_iter().filter(|key| found(key).is_none()).collect();
+    let left: Vec<String> = more.iter().skip(free.len()).map(Value::describe).collect();
+    if !left.is_empty() {
+        keys.notes.push(format!(
+            "{key}: a GGUF file names three tokens that end a text; left out: {}.",
+            left.join(", ").replace("u32 ", "")
+        ));
+    }
     for (key, id) in free.into_iter().zip(more) {
         keys.plain(&key, id);
     }

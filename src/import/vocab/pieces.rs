@@ -74,16 +74,17 @@ pub(super) fn prefix(file: &Tokenizer) -> Result<Prefix> {
             return Err(json.error("pre_tokenizer", what));
         }
     }
-    if has(normalizer, "Prepend") {
-        return Ok(Prefix::Always);
-    }
-    let Some(metaspace) = component(cuts, "Metaspace") else { return Ok(Prefix::Never) };
-    let flag = |key: &str| metaspace.get(key).and_then(Value::as_bool);
+    let metaspace = component(cuts, "Metaspace");
+    let flag = |key: &str| metaspace.and_then(|m| m.get(key)).and_then(Value::as_bool);
     // Words are cut apart: no piece may hold a space inside.
-    if flag("split") != Some(false) {
+    if metaspace.is_some() && flag("split") != Some(false) {
         let what = "found Metaspace with split, which a vocabulary of pieces in a GGUF file cannot say";
         return Err(json.error("pre_tokenizer", what));
     }
+    if has(normalizer, "Prepend") {
+        return Ok(Prefix::Always);
+    }
+    let Some(metaspace) = metaspace else { return Ok(Prefix::Never) };
     Ok(match metaspace.get("prepend_scheme").and_then(Value::as_str) {
         Some("never") => Prefix::Never,
         Some("first") => Prefix::First,

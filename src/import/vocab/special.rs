@@ -62,7 +62,7 @@ impl Special {
 
     /// Reads what the files of a folder say.
     pub(super) fn load(&mut self, files: &Files, merges: bool) -> Result<()> {
-        let mut config = files.config.clone();
+        let mut config = roles_of(files)?;
         let mut more_roles: Vec<&'static str> = Vec::new();
         if let Some(file) = &files.tokenizer {
             if merges {
@@ -76,8 +76,8 @@ impl Special {
                 self.post_processor(post, config.as_mut().map(|c| &mut c.map), &mut more_roles);
             }
         }
+        self.template = template(files)?;
         if let Some(config) = &config {
-            self.template = template(files, config)?;
             self.roles(files, config, &more_roles)?;
         }
         self.ids_of_config(files)
@@ -85,13 +85,15 @@ impl Special {
 
     fn roles(&mut self, files: &Files, config: &Object, more: &[&'static str]) -> Result<()> {
         let added = files.added()?;
+        let vocab = files.tokenizer.as_ref().and_then(|file| file.vocab.as_deref()).unwrap_or_default();
         for (role, _) in ROLES.iter().filter(|(r, _)| !matches!(*r, "eot" | "eom") || more.contains(r)) {
             if let Some(Value::Bool(add)) = config.get(&format!("add_{role}_token")) {
                 self.add.entry(role).or_insert(*add);
             }
             let Some(text) = config.get(&format!("{role}_token")).and_then(content) else { continue };
-            if let Some(token) = added.iter().find(|a| a.text == text) {
-                self.set(role, token.id);
+            let of_vocab = || vocab.iter().find(|(token, _)| *token == text).map(|(_, id)| *id);
+            if let Some(id) = added.iter().find(|a| a.text == text).map(|a| a.id).or_else(of_vocab) {
+                self.set(role, id);
             }
         }
         Ok(())
@@ -276,21 +278,91 @@ fn merge((first, second): (&str, &str)) -> Vec<u8> {
     format!("{} {}", first.replace(' ', "Ġ"), second.replace(' ', "Ġ")).into_bytes()
 }
 
-/// The chat template: of tokenizer_config.json, else in a file of its own.
-fn template(files: &Files, config: &Object) -> Result<Option<Value>> {
-    if let Some(template) = config.get("chat_template") {
-        return Ok(Some(template.clone()).filter(|t| t.is_string() || t.is_array()));
+/// tokenizer_config.json, with the roles that special_tokens_map.json gives in its place: transformers reads that where the
+/// other has no `added_tokens_decoder`, and then it has the last word.
+fn roles_of(files: &Files) -> Result<Option<Object>> {
+    let config = files.config.clone();
+    if config.as_ref().is_some_and(|c| c.map.contains_key("added_tokens_decoder")) {
+        return Ok(config);
     }
-    if let Some(template) = text(&files.folder.join("chat_template.jinja"))? {
-        return Ok(Some(template.into()));
+    let Some(map) = Object::read(&files.folder.join("special_tokens_map.json"), SMALL)? else {
+        return Ok(config);
+    };
+    let mut out = config.unwrap_or_else(|| map.inside(Map::new()));
+    out.map.extend(map.map);
+    Ok(Some(out))
+}
+
+/// Most templates of a folder, each in a file of its own.
+const MAX_TEMPLATES: usize = 64;
+
+/// The chat template, in the order of transformers: files of templates, then tokenizer_config.json (a text, a list of names
+/// and texts, or an object of them), and last the file that processors of images and texts have.
+fn template(files: &Files) -> Result<Option<Value>> {
+    let mut several = additional(files)?;
+    let default = text(&files.folder.join("chat_template.jinja"))?;
+    if several.is_empty() {
+        if let Some(default) = default {
+            return Ok(Some(default.into()));
+        }
+    } else {
+        several.extend(default.map(|text| serde_json::json!({"name": "default", "template": text})));
+        return Ok(Some(several.into()));
     }
     let json = Object::read(&files.folder.join("chat_template.json"), SMALL)?;
-    Ok(json.and_then(|o| o.get("chat_template").cloned()))
+    for config in [&files.config, &json].into_iter().flatten() {
+        let Some(found) = config.get("chat_template") else { continue };
+        let wrong = || {
+            let what = format!("found {}, expected a text, or names and texts", crate::json::kind(found));
+            config.error("chat_template", what)
+        };
+        return match found {
+            Value::String(_) => Ok(Some(found.clone())),
+            Value::Array(list) if list.iter().all(is_named) => Ok(Some(found.clone())),
+            Value::Object(map) if map.values().all(Value::is_string) => {
+                let named =
+                    map.iter().map(|(name, text)| serde_json::json!({"name": name, "template": text}));
+                Ok(Some(named.collect()))
+            }
+            _ => Err(wrong()),
+        };
+    }
+    Ok(None)
+}
+
+fn is_named(entry: &Value) -> bool {
+    ["name", "template"].iter().all(|key| entry.get(key).is_some_and(Value::is_string))
+}
+
+/// The templates in the folder for more of them, by their names.
+fn additional(files: &Files) -> Result<Vec<Value>> {
+    let folder = files.folder.join("additional_chat_templates");
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let io = |e| crate::Error::from(::files::Error::new(&folder, e));
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&folder).map_err(io)? {
+        let name = entry.map_err(io)?.file_name().to_string_lossy().into_owned();
+        if let Some(name) = name.strip_suffix(".jinja") {
+            names.push(name.to_owned());
+        }
+        if names.len() > MAX_TEMPLATES {
+            let what = format!("found more than {MAX_TEMPLATES} templates, expected fewer");
+            return Err(crate::Error::of(&folder, what));
+        }
+    }
+    names.sort();
+    let read = |name: &String| {
+        let found = text(&folder.join(format!("{name}.jinja")))?;
+        Ok(found.map(|text| serde_json::json!({"name": name, "template": text})))
+    };
+    names.iter().filter_map(|name| read(name).transpose()).collect()
 }
 
 /// Templates with names: that of `default` is the template, the others are listed beside it.
 fn templates(several: &[Value], keys: &mut Keys) {
-    let mut names = Vec::new();
+    let mut names: Vec<Vec<u8>> = Vec::new();
     for entry in several {
         let part = |key: &str| entry.get(key).and_then(Value::as_str);
         let (Some(name), Some(template)) = (part("name"), part("template")) else { continue };

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+mod folders;
 mod hostile;
 mod keys;
 mod recorded;
