@@ -28,5 +28,23 @@ pub fn seeds() -> Vec<Vec<u8>> {
     }
     let path = scratch("seed-imatrix.gguf");
     writer.write(&path).unwrap();
-    vec![std::fs::read(path).unwrap()]
+    vec![std::fs::read(path).unwrap(), older(&base)]
+}
+
+/// The same in the older format.
+fn older(base: &File) -> Vec<u8> {
+    let number = |n: usize| (n as i32).to_le_bytes();
+    let of = base.tensors().iter().filter(|t| t.name.contains("ffn_")).filter(|t| t.shape.len() > 1).take(2);
+    let mut out = number(2).to_vec();
+    for t in of {
+        out.extend(number(t.name.len()));
+        out.extend(t.name.as_bytes());
+        out.extend(number(2));
+        out.extend(number(t.shape[0] as usize));
+        out.extend((0..t.shape[0]).flat_map(|i| (i as f32 + 0.5).to_le_bytes()));
+    }
+    out.extend(number(2));
+    out.extend(number(8));
+    out.extend(b"text.txt");
+    out
 }

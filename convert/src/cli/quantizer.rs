@@ -13,7 +13,7 @@ pub(super) struct QuantizerArgs {
     /// q6_k. Other options of it imply this one
     #[arg(long, requires = "dtype", conflicts_with = "random")]
     llama_quantize: bool,
-    /// Weigh the columns of matrices by this importance matrix, a GGUF file as `llama-imatrix` writes it
+    /// Weigh the columns of matrices by this importance matrix, a file of `llama-imatrix`: GGUF, or the older .dat
     #[arg(long, value_name = "FILE", requires = "dtype", conflicts_with = "random")]
     imatrix: Option<PathBuf>,
     /// Type of the matrices whose name has a match of a regular expression; repeat it for several, of which the

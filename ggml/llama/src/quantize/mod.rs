@@ -3,6 +3,7 @@
 mod check;
 mod imatrix;
 mod interrupt;
+mod legacy;
 
 use std::ffi::{c_char, CString};
 use std::path::Path;
