@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use ropewalk_core::control::Control;
+use ropewalk_core::text::{decode, Invalid};
 use serde::Serialize;
 
 use crate::{Error, Result};
@@ -52,7 +53,9 @@ pub(crate) fn text(path: &Path) -> Result<String> {
             path.display()
         )));
     }
-    Ok(std::fs::read_to_string(path).map_err(io)?)
+    let bytes = std::fs::read(path).map_err(io)?;
+    let decoded = decode(bytes, Invalid::Refuse);
+    Ok(decoded.map_err(|e| Error::Invalid(format!("{}: {e}", path.display())))?.text)
 }
 
 #[cfg(not(feature = "ggml"))]

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use anyhow::{bail, Context};
+use anyhow::{anyhow, bail, Context};
 use ropewalk::adapter::AdapterSpec;
 use ropewalk::eval::{documents, Document};
 use ropewalk::math::Math;
@@ -12,6 +12,7 @@ use ropewalk::rope::Spec;
 use ropewalk::sampler::SamplerParams;
 use ropewalk::session::{Attention, SessionParams};
 use ropewalk::DType;
+use ropewalk_core::text::{decode, Invalid};
 
 use super::models::{self, ModelChoice};
 use super::usage;
@@ -358,12 +359,7 @@ pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
 
 /// Bytes to text.
 pub(crate) fn text(name: &str, bytes: Vec<u8>) -> anyhow::Result<String> {
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok(text),
-        Err(e) => {
-            bail!("{name}: expected UTF-8 text, found byte {} that is not", e.utf8_error().valid_up_to())
-        }
-    }
+    Ok(decode(bytes, Invalid::Refuse).map_err(|e| anyhow!("{name}: {e}"))?.text)
 }
 
 #[cfg(test)]
@@ -421,6 +417,6 @@ mod tests {
         let path = dir.path().join("x.txt");
         std::fs::write(&path, b"abc\xff").unwrap();
         let e = read_text(&path).unwrap_err().to_string();
-        assert!(e.contains("x.txt") && e.contains("byte 3"), "{e}");
+        assert!(e.contains("x.txt") && e.contains("offset 3"), "{e}");
     }
 }

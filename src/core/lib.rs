@@ -1,6 +1,6 @@
 //! A model's numbers, rope methods and adapter files: all that is known of a model without computing with it.
 //! Also [`control`], by which long functions of all crates report progress and are cancelled, [`terminal`], through
-//! which programs print, and [`apart`], which runs work on bytes from strangers in a separate process.
+//! which programs print, [`text`], which decodes the texts of files, and [`apart`], which runs work on bytes from strangers in a separate process.
 //!
 //! No C is needed to compile this crate. It hands out values of quantised types as bytes, for callers to
 //! dequantize.
@@ -8,6 +8,7 @@
 
 pub mod control;
 pub mod terminal;
+pub mod text;
 pub mod tokenizer;
 pub mod apart;
 #[cfg(feature = "signals")]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::{BufRead, Read};
 use std::path::Path;
 
+use ropewalk_core::text::{decode_line, unix_lines, Invalid};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::error::{invalid, io, Result};
@@ -28,7 +29,7 @@ pub fn is_jsonl(path: &Path) -> bool {
 pub struct Lines<'a, R> {
     path: &'a Path,
     input: R,
-    replace_invalid: bool,
+    invalid: Invalid,
     line: u32,
     offset: u64,
     replaced: u64,
@@ -39,7 +40,8 @@ impl<'a, R: BufRead> Lines<'a, R> {
     /// Reads the lines of `input`; `path` only names it in errors. Bytes that are not UTF-8 become U+FFFD under
     /// `replace_invalid`, and are an error otherwise.
     pub fn new(path: &'a Path, input: R, replace_invalid: bool) -> Self {
-        Lines { path, input, replace_invalid, line: 0, offset: 0, replaced: 0, failed: false }
+        let invalid = if replace_invalid { Invalid::Replace } else { Invalid::Refuse };
+        Lines { path, input, invalid, line: 0, offset: 0, replaced: 0, failed: false }
     }
 
     /// Lines so far in which bytes were replaced.
@@ -69,7 +71,10 @@ impl<'a, R: BufRead> Lines<'a, R> {
                     "{name}: expected a line of at most {MAX_LINE} bytes, found more"
                 )));
             }
-            let text = utf8(&name, bytes, self.offset, self.replace_invalid, &mut self.replaced)?;
+            let decoded =
+                decode_line(bytes, self.offset, self.invalid).map_err(|e| invalid(format!("{name}: {e}")))?;
+            self.replaced += u64::from(decoded.replaced);
+            let text = decoded.text;
             self.offset += n as u64;
             if !text.trim().is_empty() {
                 return Ok(Some((self.line, text)));
@@ -123,33 +128,6 @@ impl<R: BufRead> Iterator for Texts<'_, R> {
     }
 }
 
-/// Bytes at `offset` of a file to text; `replaced` counts texts in which bytes were replaced. A byte-order
-/// mark at the start of a file is no part of its text.
-///
-/// # Errors
-/// Unless `replace_invalid`, bytes that are not UTF-8: the offset of the first is named.
-pub(crate) fn utf8(
-    name: &str,
-    mut bytes: Vec<u8>,
-    offset: u64,
-    replace_invalid: bool,
-    replaced: &mut u64,
-) -> Result<String> {
-    let mark = if offset == 0 && bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
-    bytes.drain(..mark);
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok(text),
-        Err(e) if replace_invalid => {
-            *replaced += 1;
-            Ok(String::from_utf8_lossy(e.as_bytes()).into_owned())
-        }
-        Err(e) => {
-            let at = offset + (mark + e.utf8_error().valid_up_to()) as u64;
-            Err(invalid(format!("{name}: not UTF-8: bad byte at offset {at}")))
-        }
-    }
-}
-
 /// The text in a field of the object that a line holds.
 fn field(name: &str, line: &str, field: &str) -> Result<String> {
     let not_json = |e: serde_json::Error| invalid(format!("{name}: not JSON: {e}"));
@@ -158,10 +136,21 @@ fn field(name: &str, line: &str, field: &str) -> Result<String> {
     json.end().map_err(not_json)?;
     match found {
         Picked::Object(Some(value)) => match *value {
-            Picked::Text(text) => Ok(text),
+            Picked::Text(text) => Ok(unix_lines(text)),
             other => Err(invalid(format!("{name}: \"{field}\": expected a string, found {}", other.kind()))),
         },
-        Picked::Object(None) => Err(invalid(format!("{name}: no \"{field}\" field"))),
+        Picked::Object(None) => {
+            // Read once more for a better error.
+            let of_chat = |key: &&&str| {
+                let mut json = serde_json::Deserializer::from_str(line);
+                matches!(Pick(Some(key)).deserialize(&mut json), Ok(Picked::Object(Some(_))))
+            };
+            let found = ["messages", "completion", "conversations"].iter().find(of_chat);
+            let hint = found.map_or(String::new(), |key| {
+                format!("; it has {key:?}: finetune --chat trains on \"messages\", or \"prompt\" and \"completion\"")
+            });
+            Err(invalid(format!("{name}: no \"{field}\" field{hint}")))
+        }
         other => Err(invalid(format!("{name}: expected a JSON object, found {}", other.kind()))),
     }
 }
@@ -293,12 +282,21 @@ mod tests {
             "]".repeat(500)
         );
         assert_eq!(texts(line.as_bytes(), false), [Ok((1, "x".to_owned()))]);
+        // Line ends of a text are those of text files.
+        let unix = texts(b"{\"text\":\"a\\r\\nb\\rc\"}\r\n", false);
+        assert_eq!(unix, [Ok((1, "a\nb\nc".to_owned()))]);
         let twice = texts(b"{\"text\":1,\"text\":\"last\"}", false);
         assert_eq!(twice, [Ok((1, "last".to_owned()))]);
         for (line, why) in [
             ("{\"text\":[1]}", "a.jsonl:1: \"text\": expected a string, found an array"),
             ("{\"text\":{\"text\":\"x\"}}", "a.jsonl:1: \"text\": expected a string, found an object"),
             ("{\"text\":null}", "a.jsonl:1: \"text\": expected a string, found null"),
+            ("{\"id\":1}", "a.jsonl:1: no \"text\" field"),
+            (
+                "{\"id\":1,\"messages\":[]}",
+                "a.jsonl:1: no \"text\" field; it has \"messages\": finetune --chat trains on \"messages\", or \"prompt\" \
+                 and \"completion\"",
+            ),
             ("\"text\"", "a.jsonl:1: expected a JSON object, found a string"),
             ("-1.5", "a.jsonl:1: expected a JSON object, found a number"),
         ] {

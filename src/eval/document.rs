@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::path::Path;
 
+use ropewalk_core::text::{decode, Invalid};
+
 use super::invalid;
 use crate::jsonl;
 use crate::model::Result;
@@ -50,10 +52,8 @@ pub fn documents(name: &str, bytes: Vec<u8>) -> Result<Vec<Document>> {
             .map(|text| text.map(|(line, text)| Document::text(format!("{name}:{line}"), text)))
             .collect::<Result<_, _>>()?
     } else {
-        let text = String::from_utf8(bytes).map_err(|e| {
-            invalid(format!("{name}: not UTF-8: bad byte at offset {}", e.utf8_error().valid_up_to()))
-        })?;
-        vec![Document::text(name, text)]
+        let decoded = decode(bytes, Invalid::Refuse).map_err(|e| invalid(format!("{name}: {e}")))?;
+        vec![Document::text(name, decoded.text)]
     };
     if documents.is_empty() {
         return Err(invalid(format!(

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use ropewalk_core::text::{decode, unix_lines, Invalid};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
@@ -146,21 +147,10 @@ fn read_start(path: &Path, enough: u64) -> Result<String> {
     }
     let mut bytes = Vec::new();
     input.take(enough.min(MAX_BYTES)).read_to_end(&mut bytes).map_err(io)?;
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok(unix_lines(text)),
-        Err(e) if e.utf8_error().error_len().is_none() && e.as_bytes().len() as u64 >= enough => {
-            let valid = e.utf8_error().valid_up_to();
-            let mut bytes = e.into_bytes();
-            bytes.truncate(valid);
-            String::from_utf8(bytes).map(unix_lines).map_err(|e| Error::file(path, e))
+    if let Err(e) = std::str::from_utf8(&bytes) {
+        if e.error_len().is_none() && bytes.len() as u64 >= enough {
+            bytes.truncate(e.valid_up_to());
         }
-        Err(e) => Err(Error::file(path, e)),
     }
-}
-
-fn unix_lines(text: String) -> String {
-    if text.contains('\r') {
-        return text.replace("\r\n", "\n").replace('\r', "\n");
-    }
-    text
+    Ok(decode(bytes, Invalid::Refuse).map_err(|e| Error::file(path, e))?.text)
 }

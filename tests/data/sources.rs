@@ -105,6 +105,29 @@ fn the_field_of_the_text_can_be_named() {
 }
 
 #[test]
+fn marks_and_line_ends_are_those_of_every_command() {
+    let world = World::new();
+    world.put("a.txt", b"\xef\xbb\xbfone\r\ntwo\rthree\n");
+    world.put("b.jsonl", b"\xef\xbb\xbf{\"text\":\"one\\r\\ntwo\"}\r\n");
+    let corpus = world.open().unwrap();
+    let texts = ["one\ntwo\nthree\n", "one\ntwo"];
+    assert_eq!(
+        everything(&world, &corpus).into_iter().map(|(_, t)| t).collect::<Vec<_>>(),
+        texts.map(expected)
+    );
+    for (name, text) in ["a.txt", "b.jsonl"].into_iter().zip(texts) {
+        let bytes = std::fs::read(world.path(name)).unwrap();
+        let read = ropewalk::eval::documents(name, bytes).unwrap();
+        assert_eq!(read[0].content, ropewalk::eval::Content::Text(text.to_owned()));
+    }
+    world.put("c.txt", b"\xff\xfeo\0n\0e\0");
+    let named = world.path("c.txt");
+    assert!(refused(Sources::find(&[named], &TextOptions::default()))
+        .contains("c.txt: UTF-16 by its byte-order mark"));
+    assert!(world.sources().unwrap().notes()[0].contains("c.txt: skipped: UTF-16"));
+}
+
+#[test]
 fn bytes_that_are_not_utf8_are_named_or_replaced() {
     let world = World::new();
     world.put("a.txt", b"good\nbad \xff here");

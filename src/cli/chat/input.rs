@@ -218,7 +218,7 @@ mod tests {
         };
         assert_eq!(read(b"a\n\nb\\\r\nc\n\"\"\"d\n\ne\"\"\"\nf"), ["a", "", "b\nc", "d\n\ne", "f"]);
         assert_eq!(read(b"\"\"\"\nno end\n"), ["no end"]);
-        assert_eq!(read(b"\xff\n"), ["stdin: expected UTF-8 text, found byte 0 that is not"]);
+        assert_eq!(read(b"\xff\n"), ["stdin: not UTF-8: bad byte at offset 0"]);
         let long = "stdin: expected a message of at most 30 bytes, found more";
         assert_eq!(read(&[&b"a\n"[..], &[b'x'; 31]].concat()), ["a", long]);
         assert_eq!(read(&[&b"\"\"\"\n"[..], b"xxxxxxxxx\n".repeat(3).as_slice()].concat()), [long]);

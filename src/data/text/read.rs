@@ -8,12 +8,13 @@ use std::path::Path;
 use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
+use ropewalk_core::text::{decode, Invalid};
 use ropewalk_core::tokenizer::Token;
 
 use super::sources::Kind;
 use super::{chat, ChatTemplate, Content, Document, Records, SourceFile, TextOptions};
 use crate::error::{invalid, io, Result};
-use crate::jsonl::{self, Lines, Texts, MAX_TEXT};
+use crate::jsonl::{Lines, Texts, MAX_TEXT};
 
 /// Counts the bytes read of the files so far, before unpacking.
 pub(crate) type Counter = Rc<Cell<u64>>;
@@ -99,8 +100,10 @@ pub(crate) fn documents(
             let (name, most) = (path.display().to_string(), options.max_text);
             (&mut input).take(most + 1).read_to_end(&mut bytes).map_err(|e| io(path, e))?;
             check_length(&name, bytes.len() as u64, most)?;
-            let text = jsonl::utf8(&name, bytes, 0, options.replace_invalid, &mut replaced)?;
-            give(0, text, each)?;
+            let how = if options.replace_invalid { Invalid::Replace } else { Invalid::Refuse };
+            let decoded = decode(bytes, how).map_err(|e| invalid(format!("{name}: {e}")))?;
+            replaced = u64::from(decoded.replaced);
+            give(0, decoded.text, each)?;
         }
     }
     if replaced > 0 {

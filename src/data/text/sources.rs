@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use rayon::prelude::*;
+use ropewalk_core::text::other_encoding;
 use sha2::{Digest, Sha256};
 use walkdir::WalkDir;
 
@@ -109,7 +110,7 @@ impl Sources {
     ///
     /// # Errors
     /// A path that is not there or cannot be read; a file named by itself that is binary (has a zero byte in
-    /// its first 64 KiB); no file at all.
+    /// its first 64 KiB) or in UTF-16; no file at all.
     pub fn find(paths: &[PathBuf], options: &TextOptions) -> Result<Sources> {
         let sources: Vec<Source> = paths.iter().cloned().map(Source::from).collect();
         Sources::mixed(&sources, options)
@@ -135,21 +136,16 @@ impl Sources {
             }
         }
         let Walk { found, mut notes, .. } = walk;
-        let looked: Vec<Result<(Option<u64>, SourceFile)>> =
+        let looked: Vec<Result<(Option<String>, SourceFile)>> =
             found.par_iter().map(|f| look(&f.path, f.named, f.group)).collect();
         let mut files = Vec::new();
         for (Found { path, named, .. }, looked) in found.iter().zip(looked) {
             match looked? {
                 (None, file) => files.push(file),
-                (Some(at), _) if *named => {
-                    return Err(invalid(format!(
-                        "{}: binary (a zero byte at offset {at}): expected text",
-                        path.display()
-                    )))
+                (Some(why), _) if *named => {
+                    return Err(invalid(format!("{}: {why}: expected text", path.display())))
                 }
-                (Some(at), _) => {
-                    notes.push(format!("{}: skipped: binary (a zero byte at offset {at})", path.display()))
-                }
+                (Some(why), _) => notes.push(format!("{}: skipped: {why}", path.display())),
             }
         }
         if files.is_empty() {
@@ -295,9 +291,9 @@ impl Walk {
     }
 }
 
-/// A file's length and hash, and the offset of the first zero byte in the first 64 KiB of its text, if there
-/// is one. Token ids have such bytes.
-fn look(path: &Path, named: bool, group: usize) -> Result<(Option<u64>, SourceFile)> {
+/// A file's length and hash, and why it is no text, going by its byte-order mark and by zero bytes in its first
+/// 64 KiB. Token ids have such bytes.
+fn look(path: &Path, named: bool, group: usize) -> Result<(Option<String>, SourceFile)> {
     let failed = |e| io(path, e);
     let kind = if named && read::has_ending(path, &[".bin", ".bin.gz"]) {
         Kind::Tokens
@@ -308,7 +304,12 @@ fn look(path: &Path, named: bool, group: usize) -> Result<(Option<u64>, SourceFi
     };
     let mut head = Vec::new();
     read::unpacked(path, None)?.take(1 << 16).read_to_end(&mut head).map_err(failed)?;
-    let zero = head.iter().position(|&b| b == 0 && kind != Kind::Tokens).map(|at| at as u64);
+    let zero = head.iter().position(|&b| b == 0);
+    let why = match (kind, other_encoding(&head), zero) {
+        (Kind::Tokens, ..) | (_, None, None) => None,
+        (_, Some(name), _) => Some(format!("{name} by its byte-order mark, not UTF-8")),
+        (_, None, Some(at)) => Some(format!("binary (a zero byte at offset {at})")),
+    };
     let mut hash = Sha256::new();
     let mut n_bytes = 0u64;
     let mut file = std::fs::File::open(path).map_err(failed)?;
@@ -325,5 +326,5 @@ fn look(path: &Path, named: bool, group: usize) -> Result<(Option<u64>, SourceFi
         }
     }
     let sha256 = hash.finalize().into();
-    Ok((zero, SourceFile { path: path.to_owned(), n_bytes, sha256, kind, group }))
+    Ok((why, SourceFile { path: path.to_owned(), n_bytes, sha256, kind, group }))
 }

@@ -1,0 +1,141 @@
+//! The one place where bytes of texts become texts, so that a file has the same tokens in every command.
+//!
+//! A byte-order mark at the start of a file is left out. Line ends (`\r\n`, and `\r` alone) become `\n`, as in Python's
+//! text files; those that a JSON string escapes, in the field of a document, too. Bytes that are not UTF-8 are an
+//! error with the place of the first one, or become U+FFFD where a caller asks for it. UTF-16 and UTF-32, known by their
+//! marks, are refused by name: read as bytes they would be another text.
+
+use std::fmt::{self, Display};
+
+/// Why bytes are no text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotText {
+    /// The offset of the first byte that is not UTF-8.
+    Byte(u64),
+    /// The encoding that the byte-order mark names.
+    Encoding(&'static str),
+}
+
+impl Display for NotText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotText::Byte(at) => write!(f, "not UTF-8: bad byte at offset {at}"),
+            NotText::Encoding(name) => write!(f, "{name} by its byte-order mark: expected UTF-8"),
+        }
+    }
+}
+
+impl std::error::Error for NotText {}
+
+/// What to do with bytes that are not UTF-8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Invalid {
+    /// They are an error.
+    Refuse,
+    /// They become U+FFFD.
+    Replace,
+}
+
+/// A text, and whether bytes of it were replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decoded {
+    /// The text.
+    pub text: String,
+    /// Whether bytes became U+FFFD.
+    pub replaced: bool,
+}
+
+/// The text of a whole file.
+///
+/// # Errors
+/// Bytes in another encoding; bytes that are not UTF-8, where they are refused.
+pub fn decode(bytes: Vec<u8>, invalid: Invalid) -> Result<Decoded, NotText> {
+    let Decoded { text, replaced } = decode_line(bytes, 0, invalid)?;
+    Ok(Decoded { text: unix_lines(text), replaced })
+}
+
+/// The text of a line at `offset` of a file, with its line end as it is: JSON takes either.
+///
+/// # Errors
+/// Those of [`decode`].
+pub fn decode_line(mut bytes: Vec<u8>, offset: u64, invalid: Invalid) -> Result<Decoded, NotText> {
+    let mut mark = 0;
+    if offset == 0 {
+        if let Some(name) = other_encoding(&bytes) {
+            return Err(NotText::Encoding(name));
+        }
+        mark = if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+        bytes.drain(..mark);
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Decoded { text, replaced: false }),
+        Err(e) if invalid == Invalid::Replace => {
+            Ok(Decoded { text: String::from_utf8_lossy(e.as_bytes()).into_owned(), replaced: true })
+        }
+        Err(e) => Err(NotText::Byte(offset + (mark + e.utf8_error().valid_up_to()) as u64)),
+    }
+}
+
+/// The encoding that a file's first bytes name, if it is another than UTF-8.
+pub fn other_encoding(head: &[u8]) -> Option<&'static str> {
+    // The longer marks first: that of UTF-32 begins with that of UTF-16.
+    let marks: [(&[u8], _); 4] = [
+        (b"\xff\xfe\0\0", "UTF-32"),
+        (b"\0\0\xfe\xff", "UTF-32"),
+        (b"\xff\xfe", "UTF-16"),
+        (b"\xfe\xff", "UTF-16"),
+    ];
+    marks.into_iter().find(|(mark, _)| head.starts_with(mark)).map(|(_, name)| name)
+}
+
+/// The text with `\n` at the end of each line.
+pub fn unix_lines(text: String) -> String {
+    if text.contains('\r') {
+        return text.replace("\r\n", "\n").replace('\r', "\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_become_text_in_one_way() {
+        let text = |text: &str| Ok((text.to_owned(), false));
+        let of = |bytes: &[u8], invalid| decode(bytes.to_vec(), invalid).map(|d| (d.text, d.replaced));
+        for (bytes, expected) in [
+            (&b""[..], text("")),
+            (b"a\nb\n", text("a\nb\n")),
+            (b"a\r\nb\rc\n\r\n", text("a\nb\nc\n\n")),
+            (b"\xef\xbb\xbfa", text("a")),
+            (b"\xef\xbb\xbf", text("")),
+            // One mark, at the start: anywhere else it is a character.
+            (b"\xef\xbb\xbf\xef\xbb\xbfa", text("\u{feff}a")),
+            (b"a\xef\xbb\xbf", text("a\u{feff}")),
+            (b"ab\xff", Err(NotText::Byte(2))),
+            (b"\xef\xbb\xbfab\xffc", Err(NotText::Byte(5))),
+            (b"ab\xc3", Err(NotText::Byte(2))),
+            // A surrogate, and more bytes than a character needs.
+            (b"\xed\xa0\x80", Err(NotText::Byte(0))),
+            (b"\xc0\x80", Err(NotText::Byte(0))),
+            (b"\xff\xfea\0", Err(NotText::Encoding("UTF-16"))),
+            (b"\xfe\xff\0a", Err(NotText::Encoding("UTF-16"))),
+            (b"\xff\xfe\0\0a\0\0\0", Err(NotText::Encoding("UTF-32"))),
+            (b"\0\0\xfe\xff", Err(NotText::Encoding("UTF-32"))),
+        ] {
+            assert_eq!(of(bytes, Invalid::Refuse), expected, "{bytes:?}");
+        }
+        assert_eq!(of(b"a\xff\r\n", Invalid::Replace), Ok(("a\u{fffd}\n".to_owned(), true)));
+        assert_eq!(of(b"\xff\xfea\0", Invalid::Replace), Err(NotText::Encoding("UTF-16")));
+    }
+
+    #[test]
+    fn a_line_keeps_its_end_and_counts_from_the_start_of_the_file() {
+        let of = |bytes: &[u8], offset| decode_line(bytes.to_vec(), offset, Invalid::Refuse).map(|d| d.text);
+        assert_eq!(of(b"\xef\xbb\xbf{}\r\n", 0), Ok("{}\r\n".to_owned()));
+        assert_eq!(of(b"\xef\xbb\xbf{}", 9), Ok("\u{feff}{}".to_owned()));
+        assert_eq!(of(b"{\xff}", 9), Err(NotText::Byte(10)));
+        assert_eq!(of(b"\xff\xfe", 9), Err(NotText::Byte(9)));
+    }
+}
