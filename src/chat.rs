@@ -293,10 +293,17 @@ fn message(message: &Value) -> Result<Value> {
 }
 
 impl data::ChatTemplate for Template {
-    fn render(&self, messages: &[data::Message], open: bool) -> Result<String, Failure> {
-        let messages: Vec<Message> =
-            messages.iter().map(|m| Message::new(m.role.clone(), m.content.clone())).collect();
-        Ok(Template::render(self, &messages, open)?)
+    fn render(
+        &self,
+        messages: &[Value],
+        variables: &Map<String, Value>,
+        open: bool,
+    ) -> Result<String, Failure> {
+        Ok(self.render_json(messages, variables, open)?)
+    }
+
+    fn source(&self) -> String {
+        Template::source(self).to_owned()
     }
 
     fn fingerprint(&self) -> String {

@@ -2,9 +2,10 @@
 
 use ropewalk::control::Control;
 use ropewalk::data::{
-    ChatTemplate, Corpus, Dataset, DatasetParams, Message, Packing, Records, Result, Separator, Sources,
-    TextOptions,
+    ChatTemplate, Corpus, Dataset, DatasetParams, Packing, Records, Result, Separator, Sources, TextOptions,
 };
+
+use serde_json::{Map, Value};
 
 use crate::{accepted, base, file};
 
@@ -15,17 +16,28 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 struct Template;
 
 impl ChatTemplate for Template {
-    fn render(&self, messages: &[Message], open: bool) -> std::result::Result<String, Failure> {
-        if messages.iter().any(|m| m.role == "tool") {
+    fn render(
+        &self,
+        messages: &[Value],
+        variables: &Map<String, Value>,
+        open: bool,
+    ) -> std::result::Result<String, Failure> {
+        if messages.iter().any(|m| m["role"] == "tool") {
             return Err("no tools here".into());
         }
-        let count = if messages.iter().any(|m| m.role == "count") {
+        let count = if messages.iter().any(|m| m["role"] == "count") {
             messages.len().to_string()
         } else {
             String::new()
         };
-        let lines: String = messages.iter().map(|m| format!("<{}>{}</>\n", m.role, m.content)).collect();
-        Ok(count + &lines + if open { "<assistant>" } else { "" })
+        let tools = variables.get("tools").map(Value::to_string).unwrap_or_default();
+        let lines: String =
+            messages.iter().map(|m| format!("<{}>{}</>\n", m["role"], m["content"])).collect();
+        Ok(count + &tools + &lines + if open { "<assistant>" } else { "" })
+    }
+
+    fn source(&self) -> String {
+        "tools text tool_calls".into()
     }
 
     fn fingerprint(&self) -> String {
@@ -64,6 +76,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         r#"{"role": "assistant", "content": "a"}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]}"#,
         "\n\n",
         r#"{"prompt": "2 + 2 =", "completion": " 4", "source": null}"#,
+        "\n",
+        r#"{"tools": [{"name": "now"}], "messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, "#,
+        r#"{"role": "assistant", "content": null, "tool_calls": [{"name": "now"}]}]}"#,
     ]
     .concat();
     // The first byte says whether answers alone count: a brace is odd, a blank even.

@@ -1,5 +1,7 @@
 //! A tokenizer for tests: a token for each byte, special tokens behind them.
 
+use std::ops::Range;
+
 use ropewalk_core::tokenizer::{Failure, Token, Tokenizer};
 
 /// Bytes are tokens 0 to 255; `<0>` to `<9>` are tokens 256 to 265 where special tokens are read, and unused.
@@ -34,6 +36,16 @@ impl Tokenizer for Bytes {
             }
         }
         Ok(out)
+    }
+    fn places(&self, text: &str, tokens: &[Token]) -> Result<Vec<Range<usize>>, Failure> {
+        let mut at = 0;
+        let place = |&t: &Token| {
+            let start = at;
+            // The name of a special token has three bytes.
+            at += if t < 256 { 1 } else { 3 };
+            (at <= text.len()).then_some(start..at).ok_or_else(|| "another text".into())
+        };
+        tokens.iter().map(place).collect()
     }
     fn n_tokens(&self) -> usize {
         N_VOCAB

@@ -90,7 +90,26 @@ fn conversations_and_token_ids_are_read() {
     let out = run(&args("ids.bin", &["--ctx", "48", "--held-out", "0"]));
     assert_eq!(out.json()["tokens"].as_u64(), Some(6000), "{out:?}");
     let out = run(&args("chat.jsonl", &["--ctx", "48"]));
-    assert!(fails(&out, 1).contains("chat.jsonl:1: no \"text\" field"), "{out:?}");
+    assert!(
+        fails(&out, 1).contains("chat.jsonl:1: no \"text\" field; it has \"messages\": finetune --chat"),
+        "{out:?}"
+    );
+    // A record is a sequence: one that is longer is named, and whole ones alone are joined.
+    let out = run(&args("chat.jsonl", &["--chat", "--ctx", "48", "--held-out", "0"]));
+    assert!(
+        out.code == 0
+            && out.stderr.contains("chat.jsonl:1: ")
+            && out.stderr.contains("20 records are longer"),
+        "{out:?}"
+    );
+    let out = run(&args("chat.jsonl", &["--chat", "--ctx", "48", "--held-out", "0", "--packing", "pack"]));
+    assert!(fails(&out, 1).contains("only whole records are joined"), "{out:?}");
+    let out = run(&args("chat.jsonl", &["--chat", "--ctx", "48", "--packing", "long"]));
+    assert!(fails(&out, 2).contains("--packing long: it cuts records"), "{out:?}");
+    let seen = line(0).replace("]}", "],\"images\":[\"a.png\"]}");
+    std::fs::write(folder.file("seen.jsonl"), seen).unwrap();
+    let out = run(&args("seen.jsonl", &["--chat", "--ctx", "48"]));
+    assert!(fails(&out, 1).contains("seen.jsonl:1: \"images\": "), "{out:?}");
 }
 
 #[test]

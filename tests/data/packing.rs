@@ -179,10 +179,11 @@ fn too_little_text_is_an_error_that_says_what_there_is() {
 
 #[test]
 fn packings_have_names() {
-    for packing in [Packing::Pack, Packing::Long] {
+    for packing in [Packing::Pack, Packing::Long, Packing::Truncate, Packing::Records, Packing::Whole] {
         assert_eq!(Packing::from_str(&packing.to_string()).unwrap(), packing);
     }
-    assert!(refused(Packing::from_str("best")).contains("expected pack, long or truncate, found 'best'"));
+    assert!(refused(Packing::from_str("best"))
+        .contains("expected pack, long, truncate, records or whole, found 'best'"));
 }
 
 /// Turns inputs round, drops a random target.

@@ -26,8 +26,10 @@ pub(super) const NO_METHOD: &str = "none";
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Texts")]
 pub(super) struct TextArgs {
-    /// pack: documents joined and cut; long: windows of documents longer than the context; truncate: a document
-    /// each, cut to the context, between BOS and EOS (SBA-RoPE); default: pack, or the recipe's
+    /// pack: documents joined and cut, under --chat joined whole; long: windows of documents longer than the context;
+    /// truncate: a document each, cut to the context, between BOS and EOS (SBA-RoPE); records: a document each, of which one
+    /// that is cut is named and gets no EOS; whole: as many whole documents as fit, and a longer one is an error. Default:
+    /// pack, or the recipe's; under --chat records
     #[arg(long, value_name = "HOW", value_parser = parsed::<Packing>)]
     pub(super) packing: Option<Packing>,
     /// Order of sequences: shuffled, or text, one behind another in the texts, which is the same text at every context;
@@ -57,10 +59,12 @@ pub(super) struct TextArgs {
     /// The field of .jsonl lines
     #[arg(long, value_name = "NAME", default_value = "text")]
     text_field: String,
-    /// Lines of .jsonl hold `messages`, for the model's chat template, or a `prompt` and its `completion`
+    /// Lines of .jsonl hold `messages`, for the model's chat template, or a `prompt` and its `completion`. Each is a
+    /// sequence, unless --packing says otherwise; a key that nothing would read is an error
     #[arg(long, conflicts_with = "text_field")]
     chat: bool,
-    /// Loss of answers only: of the assistant's turns or completions (--chat), and of answers of --synthetic
+    /// Loss of answers only: of the tokens that lie wholly in the assistant's turns or completions (--chat), and of
+    /// answers of --synthetic
     #[arg(long)]
     answers_only: bool,
     /// Bytes of a token id in a .bin file: u16 or u32
@@ -182,7 +186,12 @@ impl Args {
 
     /// The way documents become sequences.
     fn packing(&self) -> Packing {
-        self.text.packing.unwrap_or(self.recipe_data().packing)
+        match (self.text.packing, self.text.chat) {
+            (Some(Packing::Pack), true) => Packing::Whole,
+            (Some(packing), _) => packing,
+            (None, true) => Packing::Records,
+            (None, false) => self.recipe_data().packing,
+        }
     }
 
     /// The spec of the data method: the one given, else the recipe's.
@@ -263,9 +272,10 @@ impl Args {
                 "--eod-mask-loss=false: --data-method {spec} takes no loss where a document ends"
             )));
         }
-        if self.text.packing == Some(Packing::Pack) && transform.in_one_document() {
+        let joined = self.text.packing.filter(|p| matches!(p, Packing::Pack | Packing::Whole));
+        if let Some(packing) = joined.filter(|_| transform.in_one_document()) {
             return Err(usage(format!(
-                "--packing pack: --data-method {spec} takes each sequence from one document; expected truncate or long, or \
+                "--packing {packing}: --data-method {spec} takes each sequence from one document; expected truncate or long, or \
                  join=true in its spec"
             )));
         }
@@ -296,6 +306,11 @@ impl Args {
         folder: Option<&Path>,
         control: &Control<'_>,
     ) -> anyhow::Result<Dataset> {
+        if self.text.chat && self.text.packing == Some(Packing::Long) {
+            return Err(usage(
+                "--packing long: it cuts records, which --chat does not; expected records, whole or truncate",
+            ));
+        }
         let transform = self.transform(model, settings.n_ctx)?;
         let corpus = self.corpus(model, settings, folder, control)?;
         let params = DatasetParams {
@@ -310,6 +325,7 @@ impl Args {
         if let Some(transform) = transform {
             dataset = dataset.with_transform(transform).map_err(|e| self.of_recipe(e))?;
         }
+        dataset.note().into_iter().for_each(|note| self.out.note(format_args!("note: {note}")));
         if dataset.n_short() > 0 {
             let n_short = dataset.n_short();
             self.out.note(format_args!(

@@ -16,7 +16,7 @@ use ropewalk_core::tokenizer::{Failure, Token, Tokenizer};
 use sha2::{Digest, Sha256};
 
 use crate::error::{invalid, io, Error, Result};
-use crate::text::{documents, ChatTemplate, Content, Document, Group, Kind, Reading, Records, Sources};
+use crate::text::{self, documents, ChatTemplate, Content, Document, Group, Kind, Reading, Records, Sources};
 use cache::{Cache, Description, Key, Record, SourceKey, Writer, MAGIC};
 use separator::Ends;
 
@@ -103,7 +103,7 @@ impl Corpus {
         };
         files::replace(path, &TOKENS, |out| {
             let mut writer = Writer::new(out).map_err(|e| io(path, e))?;
-            let mut build = Build { path, made, control, notes: Vec::new() };
+            let mut build = Build { path, made, control, notes: Vec::new(), unanswered: (0, String::new()) };
             build.run(&mut writer)?;
             let notes = build.notes;
             writer.finish(&Description { key: key.clone(), notes }).map_err(|e| io(path, e))
@@ -317,6 +317,8 @@ struct Build<'a> {
     made: Made<'a>,
     control: &'a Control<'a>,
     notes: Vec<String>,
+    /// Records that no token of an answer is in, which are left out: how many, and the name of the first.
+    unanswered: (u64, String),
 }
 
 impl Build<'_> {
@@ -354,6 +356,11 @@ impl Build<'_> {
             self.write(source, &batch, writer)?;
             self.tell(counter.get(), writer)?;
         }
+        if self.unanswered.0 > 0 {
+            let (n, first) = &self.unanswered;
+            notes
+                .push(format!("{first}: no token lies wholly in an answer: left out, as {n} records in all"));
+        }
         self.notes = notes;
         if writer.n_documents() == 0 {
             let n = sources.files().len();
@@ -376,30 +383,37 @@ impl Build<'_> {
 
     /// Tokenises documents of one source in parallel, and writes them in order.
     fn write<W: std::io::Write>(
-        &self,
+        &mut self,
         source: usize,
         batch: &[Document],
         writer: &mut Writer<W>,
     ) -> Result<()> {
-        let vocab = self.made.vocab;
-        let named = |document: &Document, e: Failure| {
-            let file = self.made.sources.files()[source].path.display();
+        let Made { vocab, sources, .. } = self.made;
+        let name = |document: &Document| {
+            let file = sources.files()[source].path.display();
             let place = if document.line == 0 { String::new() } else { format!(":{}", document.line) };
-            invalid(format!("{file}{place}: {e}"))
+            format!("{file}{place}")
         };
+        let named = |document: &Document, e: Failure| invalid(format!("{}: {e}", name(document)));
         // Chunks of all documents are tokenised together, because a batch may be one long document.
         let pieces: Vec<Vec<Piece<'_>>> =
             batch.par_iter().map(|d| pieces(vocab, d).map_err(|e| named(d, e))).collect::<Result<_>>()?;
         let flat: Vec<(usize, Piece<'_>)> =
             pieces.iter().enumerate().flat_map(|(i, of)| of.iter().map(move |piece| (i, *piece))).collect();
-        let tokens: Vec<Vec<Token>> = flat
+        let tokens: Vec<Vec<(Vec<Token>, bool)>> = flat
             .par_iter()
-            .map(|&(i, piece)| vocab.tokenize(piece.text, piece.special).map_err(|e| named(&batch[i], e)))
+            .map(|&(i, piece)| runs(vocab, piece).map_err(|e| named(&batch[i], e)))
             .collect::<Result<_>>()?;
         let mut tokens = tokens.into_iter();
         for (document, pieces) in batch.iter().zip(&pieces) {
-            let inner: Vec<(Vec<Token>, bool)> =
-                pieces.iter().zip(tokens.by_ref()).map(|(piece, tokens)| (tokens, piece.trained)).collect();
+            let inner: Vec<(Vec<Token>, bool)> = tokens.by_ref().take(pieces.len()).flatten().collect();
+            if !inner.is_empty() && inner.iter().all(|(_, trained)| !trained) {
+                if self.unanswered.0 == 0 {
+                    self.unanswered.1 = name(document);
+                }
+                self.unanswered.0 += 1;
+                continue;
+            }
             let spans = self.spans(document, &inner);
             if spans.iter().all(|(span, _)| span.is_empty()) {
                 continue;
@@ -422,15 +436,14 @@ impl Build<'_> {
         match &document.content {
             Content::Tokens(tokens) => vec![(tokens, true)],
             Content::Text(_) => std::iter::once((before, true)).chain(inner).chain([(after, true)]).collect(),
-            Content::Parts(parts) => {
-                let whole = parts.iter().all(|p| p.trained);
+            Content::Record(record) => {
                 let mut spans: Vec<(&[Token], bool)> = inner.collect();
                 // A template may write the tokens around a conversation itself.
                 let first = spans.iter().find_map(|(span, _)| span.first()).copied();
                 if before.first() != first.as_ref() || before.is_empty() {
-                    spans.insert(0, (before, whole));
+                    spans.insert(0, (before, record.answers.is_none()));
                 }
-                if parts.iter().all(|p| !p.special) {
+                if !record.special {
                     spans.push((after, true));
                 }
                 spans
@@ -441,28 +454,42 @@ impl Build<'_> {
 
 /// A text that is tokenised by itself.
 #[derive(Clone, Copy)]
-struct Piece<'t> {
-    text: &'t str,
-    special: bool,
-    trained: bool,
+enum Piece<'t> {
+    /// A part of a text, all of which is trained on.
+    Text(&'t str),
+    Record(&'t text::Record),
 }
 
 fn pieces<'t>(vocab: &dyn Tokenizer, document: &'t Document) -> Result<Vec<Piece<'t>>, Failure> {
-    let chunk = |text| Piece { text, special: false, trained: true };
     Ok(match &document.content {
-        Content::Text(text) => chunks::split(vocab, text)?.into_iter().map(chunk).collect(),
-        Content::Parts(parts) => {
-            parts.iter().map(|p| Piece { text: &p.text, special: p.special, trained: p.trained }).collect()
-        }
+        Content::Text(text) => chunks::split(vocab, text)?.into_iter().map(Piece::Text).collect(),
+        Content::Record(record) => vec![Piece::Record(record)],
         Content::Tokens(_) => Vec::new(),
     })
+}
+
+/// The tokens of a piece, in runs that are trained on or not.
+fn runs(vocab: &dyn Tokenizer, piece: Piece<'_>) -> Result<Vec<(Vec<Token>, bool)>, Failure> {
+    let record = match piece {
+        Piece::Text(text) => return Ok(vec![(vocab.tokenize(text, false)?, true)]),
+        Piece::Record(record) => record,
+    };
+    let tokens = vocab.tokenize(&record.text, record.special)?;
+    if record.answers.is_none() {
+        return Ok(vec![(tokens, true)]);
+    }
+    let places = vocab.places(&record.text, &tokens)?;
+    let marked: Vec<(Token, bool)> =
+        tokens.into_iter().zip(places.iter().map(|p| record.trains(p))).collect();
+    let run = |run: &[(Token, bool)]| (run.iter().map(|(token, _)| *token).collect(), run[0].1);
+    Ok(marked.chunk_by(|a, b| a.1 == b.1).map(run).collect())
 }
 
 fn text_hash(document: &Document) -> u64 {
     let mut hash = Sha256::new();
     match &document.content {
         Content::Text(text) => hash.update(text),
-        Content::Parts(parts) => parts.iter().for_each(|p| hash.update(&p.text)),
+        Content::Record(record) => hash.update(&record.text),
         Content::Tokens(tokens) => tokens.iter().for_each(|t| hash.update(t.to_le_bytes())),
     }
     hash.finalize().iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b))

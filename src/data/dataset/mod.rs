@@ -32,6 +32,19 @@ pub enum Packing {
     /// Each document is a sample of its own. What is too long is cut, and ends with the separator all the same
     /// (SBA-RoPE); a shorter one makes a shorter sample, for padding would not be trained on.
     Truncate,
+    /// Each document is a sample. What is too long is cut, and [`Dataset::note`] names it: it does not end where it is
+    /// cut.
+    Records,
+    /// Whole documents are joined, in one seeded order, as long as the next one fits into the sample. One that is too
+    /// long is an error that names it.
+    Whole,
+}
+
+impl Packing {
+    /// Whether a sample may be shorter than the context, and any document of two tokens makes one.
+    fn is_ragged(self) -> bool {
+        !matches!(self, Packing::Pack | Packing::Long)
+    }
 }
 
 impl Display for Packing {
@@ -40,6 +53,8 @@ impl Display for Packing {
             Packing::Pack => "pack",
             Packing::Long => "long",
             Packing::Truncate => "truncate",
+            Packing::Records => "records",
+            Packing::Whole => "whole",
         })
     }
 }
@@ -52,7 +67,11 @@ impl FromStr for Packing {
             "pack" => Ok(Packing::Pack),
             "long" => Ok(Packing::Long),
             "truncate" => Ok(Packing::Truncate),
-            other => Err(invalid(format!("packing: expected pack, long or truncate, found '{other}'"))),
+            "records" => Ok(Packing::Records),
+            "whole" => Ok(Packing::Whole),
+            other => Err(invalid(format!(
+                "packing: expected pack, long, truncate, records or whole, found '{other}'"
+            ))),
         }
     }
 }
@@ -100,6 +119,7 @@ pub struct Dataset {
     transform: Option<Box<dyn Transform>>,
     synthetic: Option<Synthetic>,
     n_short: usize,
+    note: Option<String>,
     /// An epoch and the order of its samples.
     order: Mutex<Option<(u64, Arc<[u32]>)>>,
 }
@@ -117,17 +137,20 @@ impl Dataset {
             return Err(invalid(format!("context: expected 1 to {} tokens, found {n_ctx}", u32::MAX)));
         }
         let all = (0..corpus.n_documents() as u32).collect::<Vec<_>>();
+        let note = too_long(&corpus, params)?;
         check_size(&corpus, params, n_ctx, &all)?;
         let unit = |d: usize| Unit { packing: params.packing, n_read: n_ctx }.of(length(&corpus, d));
         let size = |d: usize| match params.packing {
-            Packing::Pack | Packing::Truncate => unit(d),
+            Packing::Pack | Packing::Truncate | Packing::Records | Packing::Whole => unit(d),
             Packing::Long => unit(d) * n_ctx as u64,
         };
         // A packed sample needs one token after it as the last target; windows are counted with theirs.
         let needed = |n: u64| match params.packing {
             Packing::Pack => n.saturating_mul(n_ctx as u64).saturating_add(1),
             Packing::Long => n.saturating_mul(n_ctx as u64),
-            Packing::Truncate => n,
+            Packing::Truncate | Packing::Records => n,
+            // So many tokens make as many samples, however they fall: the last needs two.
+            Packing::Whole => n.saturating_sub(1).saturating_mul(n_ctx as u64 + 1).saturating_add(2),
         };
         let (train, held_out) = params.held_out.split(&corpus, params.seed, &size, &needed)?;
         let facts = mixture::Facts {
@@ -148,7 +171,8 @@ impl Dataset {
             held_out.n_samples = held_out.n_samples.min(n);
         }
         let (params, order) = (*params, Mutex::new(None));
-        Ok(Dataset { corpus, params, train, held_out, transform: None, synthetic: None, n_short: 0, order })
+        let (transform, synthetic, n_short) = (None, None, 0);
+        Ok(Dataset { corpus, params, train, held_out, transform, synthetic, n_short, note, order })
     }
 
     /// Applies a transform to training samples; held-out samples stay as they are. One that reads a sample from one
@@ -243,6 +267,11 @@ impl Dataset {
         self.n_short
     }
 
+    /// The first record that is longer than a sample and therefore cut, and how many others are.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
     /// Number of training samples in an epoch; at least one.
     pub fn n_train(&self) -> usize {
         let text = self.train.n_samples;
@@ -258,14 +287,15 @@ impl Dataset {
     /// little shorter, count as full.
     pub fn n_inputs(&self, n: u64) -> u64 {
         let n_ctx = self.params.n_ctx as u64;
-        if self.params.packing != Packing::Truncate || self.train.heads {
+        if !self.params.packing.is_ragged() || self.train.heads {
             return n.saturating_mul(n_ctx);
         }
-        let samples = |slot: &u32| match self.train.ends.partition_point(|&end| end <= u64::from(*slot)) {
-            next if next < self.train.documents.len() => {
-                length(&self.corpus, self.train.documents[next] as usize).min(n_ctx + 1) - 1
+        let samples = |slot: &u32| match self.train.documents_of(u64::from(*slot)) {
+            [] => n_ctx,
+            documents => {
+                let tokens = documents.iter().map(|&d| length(&self.corpus, d as usize)).sum::<u64>();
+                tokens.min(n_ctx + 1) - 1
             }
-            _ => n_ctx,
         };
         let per_epoch = self.n_train() as u64;
         let of = |slots: &[u32]| slots.iter().map(samples).sum::<u64>();
@@ -416,6 +446,30 @@ impl Dataset {
     }
 }
 
+/// Records that are longer than a sample: an error where they are joined whole, else a note.
+fn too_long(corpus: &Corpus, params: &DatasetParams) -> Result<Option<String>> {
+    if !matches!(params.packing, Packing::Records | Packing::Whole) {
+        return Ok(None);
+    }
+    let most = params.n_ctx as u64 + 1;
+    let long: Vec<(usize, u64)> =
+        (0..corpus.n_documents()).map(|d| (d, length(corpus, d))).filter(|(_, n)| *n > most).collect();
+    let Some(&(first, n)) = long.first() else { return Ok(None) };
+    let longest = long.iter().map(|(_, n)| *n).max().unwrap_or(n);
+    let of = format!(
+        "{}: {n} tokens, more than the {most} that context {} takes",
+        corpus.name(first),
+        params.n_ctx
+    );
+    let all = format!("{} records are longer, and --ctx {} takes them whole", long.len(), longest - 1);
+    match params.packing {
+        Packing::Records => Ok(Some(format!("{of}: cut; {all}"))),
+        _ => {
+            Err(invalid(format!("{of}: only whole records are joined; {all}, --packing truncate cuts them")))
+        }
+    }
+}
+
 /// Refuses documents that do not make one sample of so many inputs.
 fn check_size(corpus: &Corpus, params: &DatasetParams, n_read: usize, documents: &[u32]) -> Result<()> {
     let lengths = documents.iter().map(|&d| length(corpus, d as usize));
@@ -423,8 +477,8 @@ fn check_size(corpus: &Corpus, params: &DatasetParams, n_read: usize, documents:
         Packing::Pack => (lengths.sum(), "the texts have"),
         Packing::Long => (lengths.max().unwrap_or(0), "the longest text has"),
         // Any document of two tokens is a sample.
-        Packing::Truncate if lengths.max().unwrap_or(0) > 1 => return Ok(()),
-        Packing::Truncate => return Err(invalid("too little text: no text has two tokens")),
+        _ if lengths.max().unwrap_or(0) > 1 => return Ok(()),
+        _ => return Err(invalid("too little text: no text has two tokens")),
     };
     if found > n_read as u64 {
         return Ok(());

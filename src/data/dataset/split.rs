@@ -10,8 +10,8 @@ use crate::sample::{Sample, Span, SpanKind};
 pub(super) struct Split {
     packing: Packing,
     pub(super) documents: Vec<u32>,
-    /// For each document, the number of tokens (packed), windows (long) or samples (truncated) that it and those
-    /// before it make.
+    /// For each document, the number of tokens (packed), windows (long) or samples (else) that it and those before it
+    /// make.
     pub(super) ends: Vec<u64>,
     /// Inputs of a sample as it is read.
     pub(super) n_read: usize,
@@ -73,9 +73,9 @@ impl Unit {
     /// How much of it a document of so many tokens is.
     pub(super) fn of(self, length: u64) -> u64 {
         match self.packing {
-            Packing::Pack => length,
+            Packing::Pack | Packing::Whole => length,
             Packing::Long => (length - 1) / self.n_read as u64,
-            Packing::Truncate => u64::from(length > 1),
+            Packing::Truncate | Packing::Records => u64::from(length > 1),
         }
     }
 }
@@ -84,18 +84,29 @@ impl Split {
     pub(super) fn new(
         corpus: &Corpus,
         packing: Packing,
-        documents: Vec<u32>,
+        mut documents: Vec<u32>,
         n_read: usize,
     ) -> Result<Split> {
-        let mut sum = 0;
+        let (mut sum, mut filled) = (0, u64::MAX);
+        if packing == Packing::Whole {
+            // A document of one token might be left as a sample.
+            documents.retain(|&d| length(corpus, d as usize) > 1);
+        }
         let count = |d: &u32| {
-            sum += Unit { packing, n_read }.of(length(corpus, *d as usize));
+            let n = length(corpus, *d as usize);
+            if packing != Packing::Whole {
+                sum += Unit { packing, n_read }.of(n);
+            } else if filled.saturating_add(n) > n_read as u64 + 1 {
+                (sum, filled) = (sum + 1, n);
+            } else {
+                filled += n;
+            }
             sum
         };
         let ends: Vec<u64> = documents.iter().map(count).collect();
         let n = match packing {
             Packing::Pack => sum.saturating_sub(1) / n_read as u64,
-            Packing::Long | Packing::Truncate => sum,
+            _ => sum,
         };
         let n_samples = u32::try_from(n)
             .map_err(|_| invalid(format!("{n} samples of {n_read} tokens: expected at most {}", u32::MAX)))?;
@@ -105,6 +116,18 @@ impl Split {
     /// A sample of each document, which is its beginning: nothing is put behind a document that is cut.
     pub(super) fn heads(corpus: &Corpus, documents: Vec<u32>, n_read: usize) -> Result<Split> {
         Ok(Split { heads: true, ..Split::new(corpus, Packing::Truncate, documents, n_read)? })
+    }
+
+    /// The documents of sample `i`, where samples are of whole documents or of their beginnings.
+    pub(super) fn documents_of(&self, i: u64) -> &[u32] {
+        let before = |i: u64| self.ends.partition_point(|&end| end <= i);
+        match self.packing {
+            // Documents of one token make no sample, and end where the one before them does.
+            Packing::Truncate | Packing::Records => {
+                &self.documents[before(i)..self.documents.len().min(before(i) + 1)]
+            }
+            _ => &self.documents[before(i)..before(i + 1)],
+        }
     }
 
     /// Sample `i`, before samples are shuffled.
@@ -122,18 +145,19 @@ impl Split {
         let mut offset = match self.packing {
             Packing::Pack => place - before,
             Packing::Long => (place - before) * n_read,
-            Packing::Truncate => 0,
+            Packing::Truncate | Packing::Records | Packing::Whole => 0,
         };
         let mut missing = n_read + 1;
         let mut out = Joined::default();
-        if self.heads {
+        // The beginning of a document, which does not end where it is cut.
+        if self.heads || self.packing == Packing::Records {
             let range = corpus.range(self.documents[next] as usize);
             let end = range.end.min(range.start + missing);
             out.document(corpus, range.start..end, true, end == range.end);
             return out.sample();
         }
-        if self.packing == Packing::Truncate {
-            out.truncated(corpus, self.documents[next], missing);
+        if self.packing.is_ragged() {
+            self.documents_of(place).iter().for_each(|&d| out.truncated(corpus, d, missing));
             return out.sample();
         }
         while missing > 0 {

@@ -7,7 +7,7 @@ use ropewalk_core::control::Control;
 use super::*;
 use crate::corpus::Separator;
 use crate::testing::{Bytes, BOS, EOS};
-use crate::text::{Records, Source, Sources, TextOptions};
+use crate::text::{self, Records, Source, Sources, TextOptions};
 use crate::transform::{parse, Knots};
 
 struct World(tempfile::TempDir);
@@ -139,7 +139,7 @@ fn weights_of_answers_go_with_their_tokens() {
     {
         let options = TextOptions { records: Records::Chat { answers_only }, ..TextOptions::default() };
         let corpus = world.corpus_of(&[world.path("a.jsonl").into()], &separator, &options).unwrap();
-        for packing in [Packing::Pack, Packing::Truncate] {
+        for packing in [Packing::Pack, Packing::Truncate, Packing::Records, Packing::Whole] {
             let data = Dataset::new(Arc::clone(&corpus), &DatasetParams { packing, ..DatasetParams::new(8) })
                 .unwrap();
             for sample in samples(&data) {
@@ -153,6 +153,87 @@ fn weights_of_answers_go_with_their_tokens() {
     let e =
         refused(world.corpus_of(&[world.path("a.jsonl").into()], &Separator::Eos, &TextOptions::default()));
     assert!(e.contains("a.jsonl:1: no \"text\" field"), "{e}");
+}
+
+/// Tokens do not depend on whose loss counts, and a token that is partly an answer is none.
+#[test]
+fn answers_change_weights_and_no_token() {
+    let lines = b"{\"prompt\":\"a<\",\"completion\":\"1>XY\"}\n{\"prompt\":\"abc\",\"completion\":\"\"}\n";
+    let world = World::of(&[("a.jsonl", lines)]);
+    let marked = |answers_only| {
+        let options = TextOptions { records: Records::Chat { answers_only }, ..TextOptions::default() };
+        let corpus = world.corpus_of(&[world.path("a.jsonl").into()], &Separator::Eos, &options).unwrap();
+        (corpus.marked(corpus.range(0)).collect::<Vec<_>>(), corpus.n_documents(), corpus.notes().to_vec())
+    };
+    let (all, n, notes) = marked(false);
+    assert!(all.iter().all(|(_, trained)| *trained) && n == 2 && notes.is_empty());
+    let (answers, n, notes) = marked(true);
+    let tokens = |marked: &[(i32, bool)]| marked.iter().map(|(t, _)| *t).collect::<Vec<_>>();
+    assert_eq!(tokens(&answers), tokens(&all));
+    let trained: Vec<bool> = answers.iter().map(|(_, trained)| *trained).collect();
+    assert_eq!(trained, [false, false, true, true, true, true, true]);
+    assert!(n == 1 && notes[0].contains("a.jsonl:2: no token lies wholly in an answer"), "{notes:?}");
+    // Places that are partly in an answer, and the blank before one.
+    let record = text::Record { text: String::new(), special: true, answers: Some(vec![2..5, 7..9]) };
+    let trains = [
+        (1..3, false),
+        (2..5, true),
+        (4..6, false),
+        (2..2, true),
+        (5..5, false),
+        (7..8, true),
+        (9..9, false),
+    ];
+    for (place, expected) in trains {
+        assert_eq!(record.trains(&place), expected, "{place:?}");
+    }
+}
+
+#[test]
+fn records_are_never_cut_unless_asked() {
+    let line = |i: usize, n: usize| format!("{{\"prompt\":\"{i}\",\"completion\":\"{}\"}}\n", "x".repeat(n));
+    let world = World::of(&[("a.jsonl", (0..10).map(|i| line(i, 2 + i)).collect::<String>().as_bytes())]);
+    let options = TextOptions { records: Records::Chat { answers_only: true }, ..TextOptions::default() };
+    let corpus = world.corpus_of(&[world.path("a.jsonl").into()], &Separator::Eos, &options).unwrap();
+    let lengths: Vec<usize> = (0..10).map(|i| 4 + i).collect();
+    for (packing, held_out) in [
+        (Packing::Records, HeldOut::None),
+        (Packing::Records, HeldOut::Samples(3)),
+        (Packing::Whole, HeldOut::None),
+        (Packing::Whole, HeldOut::Samples(2)),
+    ] {
+        let params = DatasetParams { packing, held_out, ..DatasetParams::new(16) };
+        let data = Dataset::new(Arc::clone(&corpus), &params).unwrap();
+        let (mut found, mut n_inputs) = (Vec::new(), 0);
+        let held = (0..data.n_held_out()).map(|i| data.held_out(i).unwrap());
+        let trained = samples(&data);
+        n_inputs += trained.iter().map(|s| s.inputs().len() as u64).sum::<u64>();
+        for sample in trained.into_iter().chain(held) {
+            assert!(sample.tokens.len() <= 17 && sample.spans.iter().all(|s| s.ends));
+            assert!(packing == Packing::Whole || sample.spans.len() == 1);
+            assert_eq!(sample.tokens.last(), Some(&EOS));
+            found.extend(sample.tokens.split_inclusive(|t| *t == EOS).map(<[_]>::len));
+            assert_eq!(packing == Packing::Records, sample.spans.len() == 1 && packing == Packing::Records);
+        }
+        found.sort_unstable();
+        if held_out == HeldOut::None {
+            assert_eq!(found, lengths, "{packing}: each record once, and whole");
+            assert!(packing == Packing::Records || data.n_train() < 10);
+        }
+        assert_eq!(data.n_inputs(data.n_train() as u64), n_inputs);
+    }
+    let short = |packing| DatasetParams { packing, ..DatasetParams::new(10) };
+    let e = refused(Dataset::new(Arc::clone(&corpus), &short(Packing::Whole)));
+    assert!(e.contains("a.jsonl:9: 12 tokens, more than the 11 that context 10 takes: only whole"), "{e}");
+    assert!(e.contains("2 records are longer, and --ctx 12 takes them whole"), "{e}");
+    let data = Dataset::new(Arc::clone(&corpus), &short(Packing::Records)).unwrap();
+    assert!(data
+        .note()
+        .is_some_and(|n| n.contains("a.jsonl:9: 12 tokens, more than") && n.contains(": cut; 2 records")));
+    let cut = samples(&data).into_iter().filter(|s| s.tokens.len() == 11 && s.tokens.last() != Some(&EOS));
+    assert_eq!((data.n_train(), cut.count()), (10, 2));
+    let data = Dataset::new(corpus, &short(Packing::Truncate)).unwrap();
+    assert!(data.note().is_none() && samples(&data).iter().all(|s| s.tokens.last() == Some(&EOS)));
 }
 
 #[test]

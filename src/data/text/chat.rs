@@ -1,174 +1,274 @@
-//! Conversations and questions with answers, one on each line of JSON Lines, as parts that are trained on or
-//! not.
+//! Conversations and questions with answers, one on each line of JSON Lines, as texts of which all or the answers
+//! alone are trained on.
+//!
+//! A conversation reaches the chat template as it stands, key by key. A key that neither the template nor anybody else
+//! would read is an error: what is left out in silence is missed when the model has been trained.
+
+use std::ops::Range;
 
 use ropewalk_core::tokenizer::Failure;
-use serde::Deserialize;
+use serde_json::{Map, Value};
 
-use super::Part;
-use crate::error::{invalid, Result};
+use super::Record;
+use crate::error::{invalid, Error, Result};
 
-/// One message of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Message {
-    /// `system`, `user` or `assistant`.
-    pub role: String,
-    /// The text.
-    pub content: String,
-}
+mod message;
+#[cfg(test)]
+mod tests;
+
+/// A JSON object.
+pub(super) type Object = Map<String, Value>;
+
+/// Most values in a record: each takes some dozens of bytes, and as few as two in the file.
+const MAX_VALUES: usize = 1 << 20;
+
+/// Keys about a record that are no part of it, as published data has them.
+#[rustfmt::skip]
+const ABOUT: &[&str] = &[
+    "id", "idx", "index", "uuid", "uid", "key", "hash", "prompt_id", "conversation_id", "conversation_hash", "source",
+    "origin", "dataset", "data_source", "subset", "split", "category", "categories", "task", "task_type", "topic", "domain",
+    "tag", "tags", "lang", "language", "license", "url", "model", "model_name", "generator", "timestamp", "created",
+    "created_at", "date", "score", "scores", "quality", "rating", "difficulty", "num_turns", "n_turns", "num_tokens",
+    "n_tokens", "token_count", "metadata", "meta",
+];
+/// What a template is given besides the messages.
+const GIVEN: &[&str] = &["tools", "documents"];
+/// What a record cannot give a template.
+const OURS: &[&str] = &["messages", "add_generation_prompt", "bos_token", "eos_token"];
 
 /// A model's chat template.
 pub trait ChatTemplate: Send + Sync + std::fmt::Debug {
-    /// The conversation as text; `open` begins the assistant's turn at its end.
+    /// The messages, JSON objects, as text; `variables` are what else the template is given, such as `tools`, and `open`
+    /// begins the assistant's turn at the text's end.
     ///
     /// # Errors
     /// Messages that the template refuses.
-    fn render(&self, messages: &[Message], open: bool) -> Result<String, Failure>;
+    fn render(
+        &self,
+        messages: &[Value],
+        variables: &Map<String, Value>,
+        open: bool,
+    ) -> Result<String, Failure>;
+    /// The template's own text, by which is known what it reads.
+    fn source(&self) -> String;
     /// A hash: templates of the same one render all conversations alike.
     fn fingerprint(&self) -> String;
 }
 
-/// A line: one of the two forms.
-#[derive(Deserialize)]
-struct Line {
-    messages: Option<Vec<Message>>,
-    prompt: Option<String>,
-    completion: Option<String>,
-}
-
-/// The parts of the record on a line; `name` is the line's, for errors.
+/// Reads the record on a line; `name` is the line's, for errors.
 ///
 /// # Errors
-/// A line that is neither form; a conversation without an assistant's turn; a template under which the
-/// rendered turns so far are not how the whole conversation begins, so that nobody can tell whose words are
+/// A line of neither form; a key that would be dropped; a conversation without an assistant's turn; a template under
+/// which the rendered turns so far are not how the whole conversation begins, so that nobody can tell whose words are
 /// whose.
-pub(super) fn parts(
+pub(super) fn record(
     name: &str,
     line: &str,
     answers_only: bool,
     template: Option<&dyn ChatTemplate>,
-) -> Result<Vec<Part>> {
-    let line: Line = serde_json::from_str(line).map_err(|e| invalid(format!("{name}: {e}")))?;
-    match line {
-        Line { messages: Some(messages), prompt: None, completion: None } => {
-            let template =
-                template.ok_or_else(|| invalid(format!("{name}: no chat template to render it")))?;
-            conversation(name, &messages, answers_only, template)
-        }
-        Line { messages: None, prompt: Some(prompt), completion: Some(completion) } => {
-            let part = |text, trained| Part { text, special: false, trained };
-            Ok(vec![part(prompt, !answers_only), part(completion, true)])
-        }
-        _ => Err(invalid(format!("{name}: expected \"messages\", or \"prompt\" and \"completion\""))),
+) -> Result<Record> {
+    let n = n_values(line);
+    if n > MAX_VALUES {
+        return Err(invalid(format!("{name}: expected at most {MAX_VALUES} values in a record, found {n}")));
     }
-}
-
-fn conversation(
-    name: &str,
-    messages: &[Message],
-    answers_only: bool,
-    template: &dyn ChatTemplate,
-) -> Result<Vec<Part>> {
-    let render =
-        |n: usize, open| template.render(&messages[..n], open).map_err(|e| invalid(format!("{name}: {e}")));
-    let whole = render(messages.len(), false)?;
-    let part = |text: &str, trained| Part { text: text.to_owned(), special: true, trained };
-    let answers: Vec<usize> = (0..messages.len()).filter(|&i| messages[i].role == "assistant").collect();
-    if answers.is_empty() {
-        return Err(invalid(format!("{name}: expected a message of the role assistant, found none")));
-    }
-    if !answers_only {
-        return Ok(vec![part(&whole, true)]);
-    }
-    let (mut parts, mut at) = (Vec::new(), 0);
-    for i in answers {
-        let (start, end) = (render(i, true)?, render(i + 1, false)?);
-        let inside = whole.starts_with(&end) && end.starts_with(&start) && start.len() >= at;
-        if !inside {
-            return Err(invalid(format!(
-                "{name}: message {}: under the chat template a conversation does not begin as its first turns \
-                 do, so its answers cannot be told apart; train on everything",
-                i + 1
-            )));
-        }
-        parts.push(part(&whole[at..start.len()], false));
-        parts.push(part(&whole[start.len()..end.len()], true));
-        at = end.len();
-    }
-    parts.push(part(&whole[at..], false));
-    parts.retain(|p| !p.text.is_empty());
-    Ok(parts)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// ChatML; `broken` prints the number of messages first.
-    #[derive(Debug)]
-    struct Template {
-        broken: bool,
-    }
-
-    impl ChatTemplate for Template {
-        fn render(&self, messages: &[Message], open: bool) -> Result<String, Failure> {
-            let mut out = if self.broken { messages.len().to_string() } else { String::new() };
-            for m in messages {
-                out += &format!("<{}>{}</>\n", m.role, m.content);
+    let mut object: Object = serde_json::from_str(line).map_err(|e| invalid(format!("{name}: {e}")))?;
+    // Tables of records have a null in each column that a record is without.
+    object.retain(|_, value| !value.is_null());
+    let found = object.keys().take(6).map(|k| format!("{k:?}")).collect::<Vec<_>>().join(", ");
+    let mut take = |key: &str| object.remove(key);
+    let (messages, prompt, completion) = (take("messages"), take("prompt"), take("completion"));
+    let record = Reading { name, answers_only, template, first_answer: 0 };
+    match (messages, prompt, completion) {
+        (Some(Value::Array(messages)), prompt, None) => {
+            // The first question once more, as UltraChat has it.
+            let repeated = |p: &Value| messages.iter().any(|m| m.get("content") == Some(p));
+            if prompt.is_some_and(|p| !repeated(&p)) {
+                return Err(record.dropped("\"prompt\"", "it is in none of the messages"));
             }
-            Ok(if open { out + "<assistant>" } else { out })
+            record.conversation(messages, object)
         }
-        fn fingerprint(&self) -> String {
-            String::new()
+        (None, Some(Value::Array(mut messages)), Some(Value::Array(completion))) => {
+            let first_answer = messages.len();
+            messages.extend(completion);
+            Reading { first_answer, ..record }.conversation(messages, object)
         }
+        (None, Some(Value::String(prompt)), Some(Value::String(completion))) => {
+            record.pair(prompt, &completion, &object)
+        }
+        _ => Err(invalid(format!(
+            "{name}: expected \"messages\", or \"prompt\" and \"completion\", both texts or both lists of messages; \
+             found {}",
+            if found.is_empty() { "no key" } else { &found }
+        ))),
     }
+}
 
-    fn of(line: &str, answers_only: bool, broken: bool) -> Result<Vec<(String, bool)>, String> {
-        let parts = parts("a.jsonl:1", line, answers_only, Some(&Template { broken }));
-        parts.map(|p| p.into_iter().map(|p| (p.text, p.trained)).collect()).map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn answers_alone_are_trained_on_where_asked() {
-        let line = r#"{"id":1,"messages":[{"role":"system","content":"s"},{"role":"user","content":"q"},
-            {"role":"assistant","content":"a"},{"role":"user","content":"r"},{"role":"assistant","content":"b"}]}"#;
-        let line = line.replace('\n', "");
-        let found = of(&line, true, false).unwrap();
-        let parts: Vec<(&str, bool)> = found.iter().map(|(t, w)| (t.as_str(), *w)).collect();
-        let expected = [
-            ("<system>s</>\n<user>q</>\n<assistant>", false),
-            ("a</>\n", true),
-            ("<user>r</>\n<assistant>", false),
-            ("b</>\n", true),
-        ];
-        assert_eq!(parts, expected);
-        let all = of(&line, false, false).unwrap();
-        assert_eq!(all.len(), 1);
-        assert_eq!(all[0].0, parts.iter().map(|p| p.0).collect::<String>());
-        assert!(of(&line, true, true).unwrap_err().contains("a.jsonl:1: message 3: under the chat template"));
-    }
-
-    #[test]
-    fn a_prompt_and_its_completion_are_joined() {
-        let line = r#"{"prompt":"2+2=","completion":"4"}"#;
-        let text = |s: &str| s.to_owned();
-        assert_eq!(of(line, true, false), Ok(vec![(text("2+2="), false), (text("4"), true)]));
-        assert_eq!(of(line, false, false), Ok(vec![(text("2+2="), true), (text("4"), true)]));
-    }
-
-    #[test]
-    fn other_lines_are_errors_of_one_line() {
-        for line in [
-            "{}",
-            r#"{"prompt":"a"}"#,
-            r#"{"messages":[],"prompt":"a","completion":"b"}"#,
-            r#"{"messages":[]}"#,
-            r#"{"messages":[{"role":"user","content":"q"}]}"#,
-            r#"{"messages":[{"role":"user","content":null}]}"#,
-            r#"{"messages":3}"#,
-            "[",
-        ] {
-            let e = of(line, true, false).unwrap_err();
-            assert!(e.starts_with("a.jsonl:1: ") && !e.contains('\n'), "{e}");
+/// About how many values a JSON text has: the commas and brackets outside of strings.
+fn n_values(json: &str) -> usize {
+    let (mut n, mut inside, mut escaped) = (1, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if inside => escaped = true,
+            b'"' => inside = !inside,
+            b',' | b'[' | b'{' if !inside => n += 1,
+            _ => {}
         }
     }
+    n
+}
+
+/// Whether a template's text has a name in it.
+fn mentions(source: &str, name: &str) -> bool {
+    let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    source.match_indices(name).any(|(at, _)| {
+        !part(source[..at].chars().next_back()) && !part(source[at + name.len()..].chars().next())
+    })
+}
+
+/// Whether there is nothing in a value that could be missed.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        Value::Object(values) => values.is_empty(),
+        _ => false,
+    }
+}
+
+/// A record being read.
+struct Reading<'a> {
+    name: &'a str,
+    answers_only: bool,
+    template: Option<&'a dyn ChatTemplate>,
+    /// The first message whose words may be an answer.
+    first_answer: usize,
+}
+
+impl Reading<'_> {
+    fn error(&self, what: impl std::fmt::Display) -> Error {
+        invalid(format!("{}: {what}", self.name))
+    }
+
+    fn dropped(&self, key: &str, why: &str) -> Error {
+        self.error(format_args!(
+            "{key}: {why}, so it would be left out of training; remove it from the record"
+        ))
+    }
+
+    /// A prompt and its completion, one text.
+    fn pair(&self, prompt: String, completion: &str, rest: &Object) -> Result<Record> {
+        if let Some(key) = rest.keys().find(|key| !ABOUT.contains(&key.as_str())) {
+            return Err(
+                self.dropped(&format!("{key:?}"), "a prompt and its completion are joined as they are")
+            );
+        }
+        let start = prompt.len();
+        let text = prompt + completion;
+        let answers = self.answers_only.then(|| std::iter::once(start..text.len()).collect());
+        Ok(Record { text, special: false, answers })
+    }
+
+    fn conversation(&self, messages: Vec<Value>, rest: Object) -> Result<Record> {
+        let template = self.template.ok_or_else(|| self.error("no chat template to render it"))?;
+        let source = template.source();
+        let variables = self.variables(rest, &source)?;
+        let messages: Vec<Value> = messages
+            .into_iter()
+            .enumerate()
+            .map(|(i, m)| self.message(i, m, &source))
+            .collect::<Result<_>>()?;
+        let render = |n: usize, open| {
+            template.render(&messages[..n], &variables, open).map_err(|e| self.error(e.to_string()))
+        };
+        let text = render(messages.len(), false)?;
+        let is_answer = |i: &usize| *i >= self.first_answer && messages[*i]["role"] == "assistant";
+        let answers: Vec<usize> = (0..messages.len()).filter(is_answer).collect();
+        if answers.is_empty() {
+            return Err(self.error("expected a message of the role assistant, found none"));
+        }
+        if !self.answers_only {
+            return Ok(Record { text, special: true, answers: None });
+        }
+        let (mut ranges, mut at) = (Vec::new(), 0);
+        for i in answers {
+            let range = answer(&text, i, &render)?.filter(|range| range.start >= at).ok_or_else(|| {
+                self.error(format_args!(
+                    "message {}: under the chat template a conversation does not begin as its first turns do, so its \
+                     answers cannot be told apart; train on everything",
+                    i + 1
+                ))
+            })?;
+            at = range.end;
+            ranges.push(range);
+        }
+        Ok(Record { text, special: true, answers: Some(ranges) })
+    }
+
+    /// What the template is given besides the messages.
+    fn variables(&self, rest: Object, source: &str) -> Result<Object> {
+        let mut variables = Object::new();
+        for (key, value) in rest {
+            match key.as_str() {
+                "chat_template_kwargs" => match value {
+                    Value::Object(more) => variables.extend(more),
+                    _ => return Err(self.error(format_args!("{key:?}: expected an object"))),
+                },
+                _ if GIVEN.contains(&key.as_str()) => {
+                    let value = self.list(&key, value)?;
+                    variables.insert(key, value);
+                }
+                _ if ABOUT.contains(&key.as_str()) => {}
+                _ => return Err(self.dropped(&format!("{key:?}"), "no part of a conversation")),
+            }
+        }
+        for (key, value) in &variables {
+            if OURS.contains(&key.as_str()) {
+                return Err(
+                    self.error(format_args!("\"chat_template_kwargs\": {key:?} is not the record's to give"))
+                );
+            }
+            if !is_empty(value) && !mentions(source, key) {
+                return Err(self.dropped(&format!("{key:?}"), "the model's chat template does not read it"));
+            }
+        }
+        Ok(variables)
+    }
+
+    /// A list, or the text of one: columns of tables hold lists of unlike objects as JSON.
+    fn list(&self, key: &str, value: Value) -> Result<Value> {
+        let value = match value {
+            Value::String(text) => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+            value => value,
+        };
+        match value {
+            Value::Array(_) => Ok(value),
+            _ => Err(self.error(format_args!("{key:?}: expected a list"))),
+        }
+    }
+}
+
+/// Where the answer that is message `i` stands in the rendered conversation: behind what opens the assistant's turn, and
+/// with what closes it. `None` where the conversation does not begin as its first turns do.
+fn answer(
+    text: &str,
+    i: usize,
+    render: &dyn Fn(usize, bool) -> Result<String>,
+) -> Result<Option<Range<usize>>> {
+    let open = render(i, true)?;
+    let start = if text.starts_with(&open) {
+        open.len()
+    } else {
+        // A prompt may open more than an answer begins with: an empty thought. What both have is the prompt's.
+        let common = open.char_indices().zip(text.chars()).find(|((_, a), b)| a != b);
+        let common = common.map_or(open.len().min(text.len()), |((at, _), _)| at);
+        let before = render(i, false)?;
+        if !text.starts_with(&before) || common < before.len() {
+            return Ok(None);
+        }
+        common
+    };
+    let end = render(i + 1, false)?;
+    Ok((text.starts_with(&end) && start <= end.len()).then_some(start..end.len()))
 }

@@ -4,11 +4,13 @@ mod chat;
 mod read;
 mod sources;
 
+use std::ops::Range;
+
 use ropewalk_core::tokenizer::Token;
 
 use crate::jsonl::MAX_TEXT;
 
-pub use chat::{ChatTemplate, Message};
+pub use chat::ChatTemplate;
 pub(crate) use read::{documents, Reading};
 pub use sources::{Group, Kind, Source, SourceFile, Sources};
 
@@ -43,7 +45,8 @@ pub enum Records {
     /// A conversation, in the field `messages`, rendered by the model's chat template; or a `prompt` and its
     /// `completion`, joined as they are.
     Chat {
-        /// Whether the loss is taken over the assistant's turns, or the completion, alone.
+        /// Whether the loss is taken over the assistant's turns, or the completion, alone: over the tokens that lie
+        /// wholly in them. The tokens are the same either way.
         answers_only: bool,
     },
 }
@@ -59,20 +62,29 @@ pub(crate) struct Document {
 pub(crate) enum Content {
     /// One text, between the separator's tokens.
     Text(String),
-    /// The parts of a conversation or of a question and its answer.
-    Parts(Vec<Part>),
+    /// A conversation, or a question and its answer.
+    Record(Record),
     /// Tokens, separators among them.
     Tokens(Vec<Token>),
 }
 
-/// A part of a document.
+/// A conversation, or a question and its answer, as one text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct Record {
     pub text: String,
     /// Whether names of special tokens in the text are those tokens.
     pub special: bool,
-    /// Whether the loss is taken over its tokens.
-    pub trained: bool,
+    /// The bytes of the answers, ascending, if the loss is taken over these alone.
+    pub answers: Option<Vec<Range<usize>>>,
+}
+
+impl Record {
+    /// Whether the loss is taken over a token at this place. A token that is partly an answer is none; the blank that a
+    /// vocabulary puts before an answer has no bytes, and is the answer's first token.
+    pub(crate) fn trains(&self, place: &Range<usize>) -> bool {
+        let inside = |a: &Range<usize>| a.start <= place.start && place.end <= a.end && place.start < a.end;
+        self.answers.as_ref().is_none_or(|answers| answers.iter().any(inside))
+    }
 }
 
 impl Document {
@@ -80,7 +92,7 @@ impl Document {
     pub(crate) fn n_bytes(&self) -> usize {
         match &self.content {
             Content::Text(text) => text.len(),
-            Content::Parts(parts) => parts.iter().map(|p| p.text.len()).sum(),
+            Content::Record(record) => record.text.len(),
             Content::Tokens(tokens) => 4 * tokens.len(),
         }
     }

@@ -90,10 +90,16 @@ pub(crate) fn documents(
             let mut lines = Lines::new(path, input, options.replace_invalid);
             while let Some(next) = lines.next() {
                 let (line, text) = next?;
-                let parts = chat::parts(&lines.name(line), &text, *answers_only, reading.template)?;
-                each(Document { line, content: Content::Parts(parts) })?;
+                let record = chat::record(&lines.name(line), &text, *answers_only, reading.template)?;
+                each(Document { line, content: Content::Record(record) })?;
             }
             replaced = lines.n_replaced();
+        }
+        (Kind::Text, Records::Chat { .. }) if has_ending(path, &[".json", ".json.gz"]) => {
+            return Err(invalid(format!(
+                "{}: expected JSON Lines (.jsonl), a record on each line; found .json, which would be one text",
+                path.display()
+            )))
         }
         (Kind::Text, _) => {
             let mut bytes = Vec::new();

@@ -27,6 +27,7 @@ const MAX_BROKEN_BYTES: usize = 1 << 28;
 
 /// `tokenizer.ggml.token_type` numbers that matter here.
 const TYPE_NORMAL: i32 = 1;
+const TYPE_USER_DEFINED: i32 = 4;
 const TYPE_UNUSED: i32 = 5;
 const TYPE_BYTE: i32 = 6;
 /// Unknown, control and user-defined tokens are searched for in the text itself.
@@ -68,6 +69,10 @@ pub(super) struct Facts {
     pub eot: Option<Token>,
     /// Tokens reserved for uses of one's own, ascending.
     pub unused: Vec<Token>,
+    /// Whether a blank is put before texts.
+    pub adds_blank: bool,
+    /// Tokens cut out of every text by their names.
+    pub user_defined: HashSet<Token>,
 }
 
 /// A SentencePiece vocabulary without a token for every byte.
@@ -155,6 +160,8 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
             gaps: None,
             eot: None,
             unused: Vec::new(),
+            adds_blank: false,
+            user_defined: HashSet::new(),
         });
     }
 
@@ -170,7 +177,22 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
         Tokenizer::Wpm | Tokenizer::Test | Tokenizer::None => {}
     }
     let (eot, unused) = (find_eot(&keys, &tokens), find_unused(&tokens, types));
-    Ok(Facts { kind, n_tokens: tokens.len(), gaps, eot, unused })
+    // What is no bool here ended the load.
+    let blank = keys.get("tokenizer.ggml.add_space_prefix") != Some(&Value::Bool(false));
+    Ok(Facts {
+        kind,
+        n_tokens: tokens.len(),
+        gaps,
+        eot,
+        unused,
+        adds_blank: kind == Tokenizer::Spm && blank,
+        user_defined: find_user_defined(types),
+    })
+}
+
+fn find_user_defined(types: Option<&[i32]>) -> HashSet<Token> {
+    let of = types.unwrap_or_default().iter().enumerate();
+    of.filter(|(_, ty)| **ty == TYPE_USER_DEFINED).map(|(i, _)| i as Token).collect()
 }
 
 /// Tokens of the type for unused ones, which fill up the vocabularies of Qwen 2, and the reserved special

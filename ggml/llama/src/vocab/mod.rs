@@ -4,6 +4,7 @@
 mod check;
 mod native;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -188,6 +189,10 @@ impl Vocab {
 impl Tokenizer for Vocab {
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<Token>, Failure> {
         Ok(Vocab::tokenize(self, text, false, special)?)
+    }
+
+    fn places(&self, text: &str, tokens: &[Token]) -> Result<Vec<Range<usize>>, Failure> {
+        Ok(self.handle()?.places(text, tokens)?)
     }
 
     fn n_tokens(&self) -> usize {

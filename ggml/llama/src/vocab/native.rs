@@ -1,8 +1,11 @@
 //! The vocabulary inside libllama: built from checked keys, and called within what was checked.
 
 use std::ffi::{CStr, CString};
+use std::ops::Range;
 use std::path::Path;
 use std::ptr::NonNull;
+
+use ropewalk_core::tokenizer::Places;
 
 use super::check::{Facts, Tokenizer};
 use crate::{sys, Error, Result, Token};
@@ -294,6 +297,34 @@ impl Handle {
         }
         out.truncate(start);
         Err(Error::Vocab(format!("token {token} has no text")))
+    }
+
+    /// The bytes of `text` that each of its tokens stands for.
+    pub(super) fn places(&self, text: &str, tokens: &[Token]) -> Result<Vec<Range<usize>>> {
+        let mut places = Places::new(text, self.facts.adds_blank, self.facts.kind == Tokenizer::Bpe);
+        let (mut piece, mut found) = (Vec::new(), Vec::with_capacity(tokens.len()));
+        for &token in tokens {
+            // Control tokens show their names where they are asked to alone.
+            piece.clear();
+            self.piece(token, false, &mut piece)?;
+            let mut special = self.facts.user_defined.contains(&token);
+            if piece.is_empty() {
+                self.piece(token, true, &mut piece)?;
+                special |= !piece.is_empty();
+            }
+            match places.next(&piece, special) {
+                Some(place) => found.push(place),
+                None => break,
+            }
+        }
+        if found.len() < tokens.len() || !places.at_end() {
+            return Err(Error::Vocab(format!(
+                "token {} of {} is not found in the text it was made of: the vocabulary changes texts",
+                found.len(),
+                tokens.len()
+            )));
+        }
+        Ok(found)
     }
 
     pub(super) fn detokenize(&self, mut tokens: &[Token], special: bool) -> Result<Vec<u8>> {

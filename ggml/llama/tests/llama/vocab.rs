@@ -4,6 +4,7 @@ use std::path::Path;
 
 use gguf::{Array, Value};
 use llama::vocab::Vocab;
+use ropewalk_core::tokenizer::Tokenizer;
 
 type Metadata = Vec<(String, Value)>;
 
@@ -129,6 +130,29 @@ fn sentencepiece_is_read_and_falls_back_to_bytes() {
     assert_eq!(tokens, [1, 263, 259, 3 + 0xC3, 3 + 0xA9]);
     assert_eq!(v.detokenize(&tokens, false).unwrap(), "ab é");
     assert_eq!((v.bos(), v.eos(), v.add_bos(), v.add_eos()), (Some(1), Some(2), true, false));
+}
+
+/// Places are those of the bytes, the added blank has none, and tokens do not depend on how a text is cut.
+#[test]
+fn tokens_have_their_places_in_the_text() {
+    let of = |v: &Vocab, text: &str| {
+        let tokens = v.tokenize(text, false, true).unwrap();
+        let places = Tokenizer::places(v, text, &tokens).unwrap();
+        (tokens, places.into_iter().map(|p| (p.start, p.end)).collect::<Vec<_>>())
+    };
+    let v = load(&spm()).unwrap();
+    assert_eq!(of(&v, "ab é"), (vec![263, 259, 198, 172], vec![(0, 2), (2, 3), (3, 4), (4, 5)]));
+    assert_eq!(of(&v, "b"), (vec![259, 261], vec![(0, 0), (0, 1)]));
+    // A blank before what follows a special token, and none of it.
+    assert_eq!(
+        of(&v, "<s>ab</s>b"),
+        (vec![1, 263, 2, 259, 261], vec![(0, 3), (3, 5), (5, 9), (9, 9), (9, 10)])
+    );
+    let v = load(&with(spm(), "add_space_prefix", Value::Bool(false))).unwrap();
+    assert_eq!(of(&v, "<s>ab b"), (vec![1, 262, 259, 261], vec![(0, 3), (3, 5), (5, 6), (6, 7)]));
+    let v = load(&bpe("smollm")).unwrap();
+    assert_eq!(of(&v, "ab ab<|im_end|>"), (vec![256, 258, 260], vec![(0, 2), (2, 5), (5, 15)]));
+    assert!(Tokenizer::places(&v, "ba", &[256]).is_err());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::fetched::{default_model, fetched};
 use gguf::File;
 use llama::vocab::Vocab;
 use proptest::prelude::*;
+use ropewalk_core::tokenizer::Tokenizer;
 
 fn vocab() -> Vocab {
     Vocab::load(&File::open(&default_model()).unwrap()).unwrap()
@@ -22,6 +23,8 @@ fn essays_round_trip() {
     }
     assert_eq!(pieces, text.as_bytes());
     assert_eq!(v.tokenize(&text, true, false).unwrap(), tokens, "this model adds no BOS");
+    let places = Tokenizer::places(&v, &text, &tokens).unwrap();
+    assert!(places.windows(2).all(|p| p[0].end == p[1].start) && places.last().unwrap().end == text.len());
 }
 
 #[test]

@@ -1,5 +1,11 @@
 //! A model's tokenizer, as crates use it that know nothing else of the model.
 
+use std::ops::Range;
+
+mod places;
+
+pub use places::Places;
+
 /// A token's number in the vocabulary.
 pub type Token = i32;
 
@@ -14,6 +20,12 @@ pub trait Tokenizer: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// A text that the vocabulary cannot express.
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<Token>, Failure>;
+    /// The bytes of `text` that each of the tokens stands for, which [`Tokenizer::tokenize`] made of it. A token that is
+    /// the blank which the vocabulary puts before a text stands for none.
+    ///
+    /// # Errors
+    /// Tokens that are not those of the text byte by byte, in a vocabulary that changes texts.
+    fn places(&self, text: &str, tokens: &[Token]) -> Result<Vec<Range<usize>>, Failure>;
     /// Number of tokens.
     fn n_tokens(&self) -> usize;
     /// A hash: vocabularies of the same one cut every text alike.
