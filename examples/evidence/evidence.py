@@ -187,7 +187,7 @@ class Runner:
                 except subprocess.TimeoutExpired:
                     self.child.terminate()
                     code = self.child.wait()
-                    if code != 0:
+                    if code in (130, 143):
                         return None
                 finally:
                     self.child = None
@@ -313,7 +313,8 @@ def take(place, only=None, count=None, remake=None):
                 path = place.model(unit.id)
                 path.rename(path.with_suffix(".other"))
                 raise Problem(
-                    f"{unit.id}: made again it is another model (sha256 {record['output'][:12]}, recorded {fresh['output'][:12]}): processors round differently"
+                    f"{unit.id}: made again it is another model (sha256 {record['output'][:12]}, recorded "
+                    f"{fresh['output'][:12]}): processors round differently"
                 )
             if not again:
                 write(place.folder / record_name(unit.id), text)
@@ -400,7 +401,7 @@ def misfit(place, unit, record, records, hashes, commits):
             return f"it rests on {need}, of which there is no record"
         expected, found = records[need].get("output"), record["needs"].get(need)
         if expected != found:
-            return f"it was measured on another model of {need}: expected sha256 {str(expected)[:12]}, found {str(found)[:12]}"
+            return f"it was measured on another model of {need}: expected {str(expected)[:12]}, found {str(found)[:12]}"
     # Texts that are here, or that another record names.
     known = {path: sum for other in records.values() for path, sum in other["inputs"].items()}
     for path, sum in record["inputs"].items():

@@ -21,6 +21,7 @@ def knots(plan, records):
                 "options": options,
                 "all": small_plan["options"],
                 "steps": arms["steps"],
+                "warmup": arms["warmup"],
                 "seed": seed,
                 "data": arms["data"],
             }
@@ -32,6 +33,8 @@ def knots(plan, records):
                 more = [
                     *small_plan["options"],
                     *options,
+                    "--warmup",
+                    arms["warmup"],
                     "--lr",
                     lr,
                     "--seed",

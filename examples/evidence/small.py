@@ -144,14 +144,15 @@ def arm_units(plan, records, base, opened, arm):
     }
     rate = Unit(
         f"small/rate/{name}",
-        {**common, **{k: arms[k] for k in ("rates", "rate_steps", "rate_seed")}},
+        {**common, **{k: arms[k] for k in ("rates", "rate_steps", "rate_warmup", "rate_seed")}},
         needs=[base, opened],
         seed=arms["rate_seed"],
     )
     rate.work = [("small-train", arms["ctx"], len(arms["rates"]) * tokens * arms["rate_steps"])]
 
     def one(place, id, lr, steps, seed, name, out=None, kind="arm"):
-        options = [*own["options"], *arms["options"], "--lr", lr, "--seed", seed, *arm_options(place, arm, base, kind)]
+        options = [*own["options"], *arms["options"], "--warmup", arms["rate_warmup" if kind == "rate" else "warmup"]]
+        options += ["--lr", lr, "--seed", seed, *arm_options(place, arm, base, kind)]
         whole = (None, None, None) if "stages" in arm else (arms["ctx"], arms["batch"], steps)
         return train(place, id, place.model(base), arms["data"], *whole, options, name, out)
 
@@ -179,7 +180,7 @@ def arm_units(plan, records, base, opened, arm):
     for seed in arms["seeds"]:
         unit = Unit(
             f"small/train/{name}/{seed}",
-            {**common, "steps": arms["steps"], "seed": seed},
+            {**common, "steps": arms["steps"], "warmup": arms["warmup"], "seed": seed},
             needs=[base, rate.id],
             model=True,
             seed=seed,

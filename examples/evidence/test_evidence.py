@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import bpe
 import check
@@ -58,9 +59,9 @@ elif args[0] == "eval":
         for n in lengths:
             count = int(value("-n"))
             for i in range(count):
-                lines.append(json.dumps(dict(task=task, length=n, id=str(i), scores=dict(m=float(i % 2 == 0)))))
+                lines.append(json.dumps(dict(task=task, length=n, id=str(i), scores=dict(m=float(i % 2 == 0), n=1.0))))
             rows.append(dict(length=n, samples=count, score=100.0 * ((count + 1) // 2) / count))
-        reports.append(dict(task=task, results=rows))
+        reports.append(dict(task=task, metric="m", results=rows))
     pathlib.Path(value("-o")).write_text("\\n".join(lines))
     print(json.dumps(reports if len(reports) > 1 else reports[0]))
 elif args[0] == "finetune":
@@ -175,6 +176,42 @@ class Queue(unittest.TestCase):
         # Documents that were done are not read again.
         self.assertEqual(len(self.commands()) - before, 2)
         self.assertIn("frozen/perplexity/plain", place.records())
+
+    def test_training_goes_on_from_its_checkpoint_in_slices(self):
+        place = self.place()
+        evidence.take(place, only="small/start")
+        started = []
+
+        class Child:
+            """Is not done in the first two slices, and saves when it is asked to stop."""
+
+            def __init__(self, args, stdout, **_):
+                started.append(list(map(str, args)))
+                self.out = pathlib.Path(started[-1][started[-1].index("-o") + 1])
+                stdout.write(b"{}")
+
+            def wait(self, timeout=None):
+                if len(started) < 3 and timeout is not None:
+                    raise subprocess.TimeoutExpired("finetune", timeout)
+                if len(started) < 3:
+                    self.out.with_suffix(".checkpoints").mkdir(exist_ok=True)
+                    self.out.with_suffix(".checkpoints").joinpath("step-1").touch()
+                    return 143
+                self.out.write_text("a model")
+                self.out.with_suffix(".log.jsonl").write_text('{"step":1,"val_loss":2.0}\n')
+                return 0
+
+            def terminate(self):
+                pass
+
+        with unittest.mock.patch.object(evidence.subprocess, "Popen", Child):
+            runner = evidence.Runner(place, place.freeze())
+            units = all_units(self.plan, place.records())
+            (unit,) = [u for u in units if u.id == "small/base-1"]
+            record, _ = runner.unit(unit, plan_hashes(units)[unit.id], place.records())
+        self.assertEqual(["--resume" in args for args in started], [False, True, True])
+        self.assertEqual(record["slices"], 3)
+        self.assertNotIn("--resume", record["commands"][0])
 
     def test_a_file_stops_between_units(self):
         place = self.place()

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 
 import material
-from place import record_name
+from place import Problem, record_name
 
 
 @dataclass
@@ -61,17 +61,22 @@ def by_document(report):
 
 def right_or_wrong(report, samples):
     """Of eval's samples: for each task and length the scores of the questions, in their order."""
+    reports = {part["task"]: part for part in (report if isinstance(report, list) else [report]) if "metric" in part}
     found = {}
     for line in samples.read_text(encoding="utf-8").splitlines():
         sample = json.loads(line)
-        (score,) = sample["scores"].values()
-        found.setdefault(sample["task"], {}).setdefault(str(sample["length"] or ""), {})[int(sample["id"])] = score
-    out = {t: {n: [of[i] for i in sorted(of)] for n, of in lengths.items()} for t, lengths in found.items()}
-    for part in report if isinstance(report, list) else [report]:
-        for row in part.get("results", []):
-            of = out[part["task"]][str(row["length"] or "")]
-            assert len(of) == row["samples"] and abs(100 * sum(of) / len(of) - row["score"]) < 0.01, part["task"]
-            out[part["task"]][str(row["length"] or "")] = [int(x) if x == int(x) else round(x, 4) for x in of]
+        score = sample["scores"][reports[sample["task"]]["metric"]]
+        found.setdefault((sample["task"], sample["length"]), {})[int(sample["id"])] = score
+    out = {}
+    for task, part in reports.items():
+        for row in part["results"]:
+            of = found[task, row["length"]]
+            if len(of) != row["samples"] or abs(100 * sum(of.values()) / len(of) - row["score"]) > 0.01:
+                raise Problem(f"{samples}: {task}: the samples are not those of the score {row['score']}")
+            scores = [of[i] for i in sorted(of)]
+            out.setdefault(task, {})[str(row["length"] or "")] = [
+                int(x) if x == int(x) else round(x, 4) for x in scores
+            ]
     return out
 
 
