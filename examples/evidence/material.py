@@ -8,7 +8,7 @@ import recall
 import start
 from place import ROOT, Problem, write
 
-LESSONS = {"first": 20_000, "second": 30_000}
+LESSONS = {"chains": 60_000, "first": 20_000, "second": 30_000}
 
 
 def documents(place, name):
@@ -46,7 +46,14 @@ def lesson(place, name):
     """Documents that say again, or ask for, what stands further up in them."""
     path = place.inside("material", f"{name}.jsonl")
     if place.out and not path.is_file():
-        write(path, "".join(recall.lines(name, LESSONS[name], prose_files(place))))
+        if name == "chains":
+            tokens = start.tokenizer_of(start_folder(place)).ids
+            # Those that are a token with the blank before them.
+            words = [t[1:] for t in tokens if t[0] == start.BLANK and t[1:].isascii() and t[1:].isalpha()]
+            made = recall.chains(LESSONS[name], words)
+        else:
+            made = recall.lines(name, LESSONS[name], prose_files(place))
+        write(path, "".join(made))
     return path
 
 

@@ -1,5 +1,5 @@
 """Short documents that say again, or ask for, what stands further up in them, as JSON
-Lines: `first` to learn copying from, within 128 tokens (repeats and small tables), `second` within 512 (tables, the
+Lines: `chains` of single words and `first` to learn copying from, within 128 tokens (repeats and small tables), `second` within 512 (tables, the
 passkey test, needles, copies).
 
 Words and passages are those of the texts. The frames of `passkey` and `needles` are those of the passkey test and of
@@ -123,6 +123,15 @@ STAGES = {
     "first": (5, {"copy": 0.1, "table": 0.3, "repeat": 0.6}),
     "second": (6, {"table": 0.3, "passkey": 0.18, "needles": 0.32, "repeat": 0.1, "copy": 0.1}),
 }
+
+
+def chains(count, words):
+    """Some words in a row, over and over, to learn first of all: every word is a token and says which comes next."""
+    draw = random.Random(3)
+    for _ in range(count):
+        unit, length = draw.sample(words, draw.randrange(3, 12)), draw.randrange(40, 100)
+        chain = (unit * (length // len(unit) + 1))[:length]
+        yield json.dumps({"text": " " + " ".join(chain)}) + "\n"
 
 
 def lines(stage, count, texts):

@@ -7,7 +7,9 @@ import random
 import struct
 import sys
 
-from bpe import SPECIAL, Tokenizer, learn  # noqa: F401
+from bpe import NAMES, SPECIAL, Tokenizer, learn  # noqa: F401
+
+BLANK = NAMES[ord(" ")]
 
 
 def tensors(shape, seed):

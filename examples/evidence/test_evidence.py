@@ -109,7 +109,7 @@ class Queue(unittest.TestCase):
         plan["recipe"]["methods"] = plan["recipe"]["methods"][:1]
         lessons = dict(material.LESSONS)
         self.addCleanup(material.LESSONS.update, lessons)
-        material.LESSONS.update(first=5, second=5)
+        material.LESSONS.update(chains=5, first=5, second=5)
         commit = subprocess.run(
             ["git", "rev-parse", "--short=9", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.strip()
@@ -369,6 +369,13 @@ class Parts(unittest.TestCase):
                 one, two = (list(recall.lines(stage, 20, [str(path)])) for _ in range(2))
                 self.assertEqual(one, two)
                 self.assertTrue(all(json.loads(line)["text"] for line in one))
+
+    def test_chains_say_the_same_words_again(self):
+        words = [f"w{i}" for i in range(20)]
+        for line in recall.chains(20, words):
+            chain = json.loads(line)["text"].split()
+            unit = chain[: len(set(chain))]
+            self.assertEqual(chain, (unit * len(chain))[: len(chain)])
 
     def test_drawings_are_xml(self):
         import xml.dom.minidom

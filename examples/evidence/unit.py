@@ -66,14 +66,14 @@ def right_or_wrong(report, samples):
     for line in samples.read_text(encoding="utf-8").splitlines():
         sample = json.loads(line)
         score = sample["scores"][reports[sample["task"]]["metric"]]
-        found.setdefault((sample["task"], sample["length"]), {})[int(sample["id"])] = score
+        found.setdefault((sample["task"], sample["length"]), {})[sample["id"]] = score
     out = {}
     for task, part in reports.items():
         for row in part["results"]:
             of = found[task, row["length"]]
             if len(of) != row["samples"] or abs(100 * sum(of.values()) / len(of) - row["score"]) > 0.01:
                 raise Problem(f"{samples}: {task}: the samples are not those of the score {row['score']}")
-            scores = [of[i] for i in sorted(of)]
+            scores = [of[i] for i in sorted(of, key=lambda i: (len(i), i))]
             out.setdefault(task, {})[str(row["length"] or "")] = [
                 int(x) if x == int(x) else round(x, 4) for x in scores
             ]
@@ -139,7 +139,7 @@ def losses(path):
             steps.append(row["loss"])
     tenth = max(1, len(steps) // 10)
     return {
-        "held_out": held[:1] + held[-9:],
+        "held_out": held if len(held) < 10 else held[:1] + held[-9:],
         "loss": [round(sum(p) / len(p), 4) for p in (steps[i : i + tenth] for i in range(0, len(steps), tenth))],
     }
 
