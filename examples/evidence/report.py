@@ -56,8 +56,10 @@ def frozen_section(e):
         cells = [f"**{perplexity(of, *s):.1f}**" if bold[s] == name else f"{perplexity(of, *s):.1f}" for s in spans]
         rows.append([name, *cells, nats(e.losses(name, against, own["window"])) if against and name != against else ""])
     out += [
-        f"Perplexity by position, {n_documents} held-out documents (two of each of six novels), protocol `window`, window {own['window']:,}. Last column: "
-        f"loss behind the window less YaRN's on the same tokens, interval of 95 % over documents. Bold: least, and its interval against every other leaves out 0.",
+        f"Perplexity by position, {n_documents} held-out documents (two of each of six novels), protocol "
+        f"`window`, window {own['window']:,}. Last column: "
+        "loss behind the window less YaRN's on the same tokens, interval of 95 % over documents. Bold: least, "
+        "and its interval against every other leaves out 0.",
         "",
         *table(["method", *(f"{k(a)}-{k(b)}" for a, b in spans), "behind the window, less yarn"], rows),
     ]
@@ -78,7 +80,8 @@ def frozen_section(e):
     chosen = needle_methods(e)
     needle = own["needle"]
     out += [
-        f"Needles (`{needle['task']}`), right of {len(needle['depths']) * needle['questions']}, with Wilson's interval in per cent:",
+        f"Needles (`{needle['task']}`), right of {len(needle['depths']) * needle['questions']}, with Wilson's "
+        "interval in per cent:",
         "",
     ]
     if not chosen:
@@ -118,7 +121,8 @@ def small_section(e):
                 low, high = wilson(sum(of), len(of))
                 parts.append(f"`{task}` {100 * sum(of) / len(of):.0f} % ({low:.0f}-{high:.0f}, {len(of)} questions)")
             out += [
-                f"Before extension, at {own['gate']['length']}: {', '.join(parts)}. The gate ({own['gate']['task']} above {own['gate']['above']:g} %) is {'open' if gate['open'] else 'shut'}.",
+                f"Before extension, at {own['gate']['length']}: {', '.join(parts)}. The gate ({own['gate']['task']} "
+                f"above {own['gate']['above']:g} %) is {'open' if gate['open'] else 'shut'}.",
                 "",
             ]
     there = [m["name"] for m in arms["methods"] if e.arm(m["name"])]
@@ -157,8 +161,11 @@ def small_section(e):
             )
         )
     out += [
-        f"{own['shape']['layers']} layers of {own['shape']['width']}, {own['shape']['heads']} KV heads of {own['shape']['width'] // own['shape']['heads']}; {arms['steps'] * arms['ctx'] * arms['batch'] / 1e6:.2f} M tokens an arm, "
-        f"all parameters, identical batches for a seed. Perplexity by position: mean of seeds (least to most). Found: per cent of {', '.join(f'`{t}`' for t in rule['tasks'])}, Wilson's interval.",
+        f"{own['shape']['layers']} layers of {own['shape']['width']}, {own['shape']['heads']} KV heads of "
+        f"{own['shape']['width'] // own['shape']['heads']}; "
+        f"{arms['steps'] * arms['ctx'] * arms['batch'] / 1e6:.2f} M tokens an arm, "
+        "all parameters, identical batches for a seed. Perplexity by position: mean of seeds (least to most). "
+        f"Found: per cent of {', '.join(f'`{t}`' for t in rule['tasks'])}, Wilson's interval.",
         "",
         *table(
             [
@@ -216,7 +223,8 @@ def knots_section(e):
     if not rows:
         return [*out, NOT_YET + ".", ""], {}
     out += [
-        f"What a document's own beginning is worth behind a cut, nats a token of the first {own['scored']}: loss with another place of the same novel there, less loss with its own, by the tokens "
+        f"What a document's own beginning is worth behind a cut, nats a token of the first {own['scored']}: "
+        "loss with another place of the same novel there, less loss with its own, by the tokens "
         f"between. {own['documents']} documents, mean of {len(own['seeds'])} seeds, interval over documents.",
         "",
         *table(["trained on", *(f"{d:,}" for d in own["distances"])], rows),
@@ -266,12 +274,14 @@ def render(plan, records):
     out = [
         "# Evidence",
         "",
-        "What papers claim, what was expected, what was measured here, on models that two cores can train or read. This page is made by",
+        "What papers claim, what was expected, what was measured here, on models that two cores can train or "
+        "read. This page is made by",
         "`examples/evidence/report.sh` from the records in `docs/results/records`; do not edit it.",
         "",
         facts(e),
         "",
-        "Intervals are of 95 %: differences by bootstrap over documents or questions, paired on the same tokens or the same questions; shares by",
+        "Intervals are of 95 %: differences by bootstrap over documents or questions, paired on the same "
+        "tokens or the same questions; shares by",
         "Wilson's formula. Differences of seeds are not in them: where there are seeds, the tables show their spread.",
         "",
         "## Claims",
@@ -287,21 +297,25 @@ def render(plan, records):
         "## What this cannot show",
         "",
         "- One default model of 135 M parameters and one of 8 M. Methods may rank otherwise at the papers' sizes.",
-        "- HARPE trains 6 B tokens, SBA 41 M, Untie the Knots 20 B; arms here 0.75 M. A method that starts slowly and ends well looks bad.",
+        "- HARPE trains 6 B tokens, SBA 41 M, Untie the Knots 20 B; arms here 0.75 M. A method that starts "
+        "slowly and ends well looks bad.",
         "- Held-out texts are six novels by one author: intervals over documents say nothing of other kinds of text.",
         "- Rates were chosen from three on a tenth of the tokens.",
         "",
         "## Check it",
         "",
-        "The predictions stand in [predictions.toml](../examples/evidence/predictions.toml), the settings in [plan.toml](../examples/evidence/plan.toml).",
+        "The predictions stand in [predictions.toml](../examples/evidence/predictions.toml), the settings in "
+        "[plan.toml](../examples/evidence/plan.toml).",
         "To check a record by hand in ten minutes, with a build of its commit:",
         "",
         "```sh",
         "make models train-texts && examples/evidence/run.sh OUT --show frozen/perplexity/plain",
         "```",
         "",
-        "That makes the texts and prints the unit's twelve commands. Run one (80 seconds), and compare `nll_sum` of `results[0].texts[0].buckets` with",
-        "the document's line under `figures.documents` of the record: [first position, tokens, sum]. `run.sh OUT` measures everything again.",
+        "That makes the texts and prints the unit's twelve commands. Run one (80 seconds), and compare "
+        "`nll_sum` of `results[0].texts[0].buckets` with",
+        "the document's line under `figures.documents` of the record: [first position, tokens, sum]. `run.sh "
+        "OUT` measures everything again.",
         "",
     ]
     if e.old:
