@@ -10,8 +10,6 @@ mod names;
 mod read;
 mod rules;
 mod scaling;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 

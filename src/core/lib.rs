@@ -18,3 +18,5 @@ pub mod hparams;
 pub mod rope;
 pub mod landmark;
 pub mod adapter;
+#[cfg(test)]
+mod tests;

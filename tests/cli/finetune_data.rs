@@ -169,7 +169,7 @@ fn what_makes_no_sense_is_said_in_one_line() {
         (texts, &["--synthetic", "1.5"], 2, "expected a share above 0 and below 1"),
         (texts, &["--synthetic", "0.3"], 1, "have no room for the shortest"),
         (texts, &["--loss", "longce:gamma=NaN"], 2, "expected short=TOKENS"),
-        (texts, &["--packing", "best"], 2, "expected pack, long or truncate"),
+        (texts, &["--packing", "best"], 2, "expected pack, long, truncate, records or whole"),
         (&["odd.bin"], &[], 1, "odd.bin: expected token ids of 2 bytes, found 1 at offset 2"),
     ] {
         let out = run(data, more);

@@ -50,7 +50,7 @@ fn templates_without_bounds_end_in_one_line() {
     for (what, template) in [
         (memory, "{{ [1]|batch(1099511627776, 1)|list }}".to_owned()),
         (memory, "{{ [1]|slice(1099511627776)|list }}".to_owned()),
-        (memory, "{{ 'a\nb'|indent(1099511627776) }}".to_owned()),
+        ("at most 1048576", "{{ 'a\nb'|indent(1099511627776) }}".to_owned()),
         (memory, "{{ '%1099511627776d'|format(1) }}".to_owned()),
         (memory, "{{ '{:>1099511627776}'.format(1) }}".to_owned()),
         (memory, doubled("'x'", "~")),

@@ -45,13 +45,14 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "src/core",
         &[
-            &["control", "terminal", "tokenizer"],
+            &["control", "terminal", "text", "tokenizer"],
             &["apart", "signals"],
             &["ids"],
             &["hparams"],
             &["rope"],
             &["landmark"],
             &["adapter"],
+            &["tests"],
         ],
     ),
     (

@@ -96,10 +96,10 @@ fn adapters_that_cannot_be_are_refused() {
         Trainer::new(tied, &settings).map(|_| ()).unwrap_err().to_string()
     };
     assert_eq!(error(&|s| s.lora.rank = 0), "rank: expected at least 1, found 0");
-    let e = error(&|s| s.lora.rank = 65);
-    assert!(e.starts_with("rank: expected at most 64, found 65: blk.0.attn_"), "{e}");
+    let e = error(&|s| s.lora.rank = 129);
+    assert!(e.starts_with("rank: expected at most 128, found 129: blk.0.attn_"), "{e}");
     let e = error(&|s| s.lora.rank = usize::MAX);
-    assert!(e.starts_with("rank: expected at most 64, found"), "{e}");
+    assert!(e.starts_with("rank: expected at most 128, found"), "{e}");
     let e = error(&|s| s.lora.targets = targets(&["q", "attn"]));
     assert!(
         e.starts_with("targets: expected some of q, k, v, qkv, o") && e.ends_with("found \"attn\""),

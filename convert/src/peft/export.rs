@@ -233,11 +233,16 @@ fn positions(reader: &AdapterReader, base: &File) -> Result<Positions> {
 /// The model's repository, as the adapter or the model's file notes it.
 fn noted(reader: &AdapterReader, base: &File) -> Option<String> {
     let of_base = ["general.source.repo_url", "general.repo_url"].map(|key| (base, key));
-    [(reader.file(), super::BASE_URL)].into_iter().chain(of_base).find_map(|(file, key)| {
-        let url: String = file.get_opt(key).ok().flatten()?;
-        let name = url.strip_prefix(super::HUB)?.trim_end_matches('/');
-        is_repository(name).then(|| name.to_owned())
-    })
+    let text = |file: &File, key: &str| file.get_opt::<String>(key).ok().flatten();
+    let [owner, name] = super::BASE.map(|key| text(reader.file(), key));
+    let noted = owner.zip(name).map(|(owner, name)| format!("{owner}/{name}"));
+    let urls = [(reader.file(), "general.base_model.0.repo_url")].into_iter().chain(of_base);
+    // Behind the name of whatever host.
+    let of_url = |(file, key)| {
+        let url = text(file, key)?;
+        Some(url.split_once("://")?.1.split_once('/')?.1.trim_end_matches('/').to_owned())
+    };
+    noted.into_iter().chain(urls.filter_map(of_url)).find(|name| is_repository(name))
 }
 
 /// Target modules as PEFT finds them, by the end of a name: `q_proj` where all of that name have a pair, else each by its

@@ -54,7 +54,9 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
     }
     if let Some(base) = &config.base {
         writer.set("general.base_model.count", Value::U32(1));
-        writer.set(super::BASE_URL, format!("{}{base}", super::HUB).as_str());
+        for (key, part) in super::BASE.into_iter().zip(base.split('/')) {
+            writer.set(key, part);
+        }
     }
     for key in [keys::LORA_ROPE, keys::LORA_BASE, keys::LORA_DATA].into_iter().chain(super::TEXTS) {
         if let Some(text) = tensors.note(key) {
@@ -163,6 +165,30 @@ fn tie(tensors: &Safetensors, config: &Config, base: &File, found: &mut Vec<Item
         }
         _ => Ok(false),
     }
+}
+
+/// Both halves of each pair are there, and of one rank: before values are read.
+fn paired(tensors: &Safetensors, found: &[Item<'_>]) -> Result<()> {
+    let ranks: BTreeMap<&str, u64> = found
+        .iter()
+        .filter_map(|item| match item.tensor.rsplit_once('.')?.1 {
+            "lora_a" => Some((item.tensor.as_str(), item.entry.shape[0])),
+            "lora_b" => Some((item.tensor.as_str(), item.entry.shape[1])),
+            _ => None,
+        })
+        .collect();
+    for item in found {
+        let Some(rank) = ranks.get(item.tensor.as_str()) else { continue };
+        let stem = &item.tensor[..item.tensor.len() - 1];
+        let other = if item.tensor.ends_with('a') { "b" } else { "a" };
+        let what = match ranks.get(format!("{stem}{other}").as_str()) {
+            None => "expected the other half of a pair, found none".to_owned(),
+            Some(n) if n != rank => format!("expected rank {n} as the other half of the pair, found {rank}"),
+            Some(_) => continue,
+        };
+        return Err(refuse(tensors.path(), &item.entry.name, what));
+    }
+    Ok(())
 }
 
 /// Finds out what every tensor of the folder is. Returns notes of those that are left out.
@@ -280,6 +306,7 @@ fn sort<'a>(
             "{n} tensors are left out, {first:?} first: they are of no target module ({keys}), and PEFT drops them."
         ));
     }
+    paired(tensors, &found)?;
     if found.is_empty() {
         let what = match dropped.first() {
             Some(first) => format!("expected at least one of a target module, found {first}"),

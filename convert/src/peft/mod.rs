@@ -29,10 +29,8 @@ const ROPE: &str = "rope_scaling.json";
 /// The prefix of PEFT before the names of modules.
 const PREFIX: &str = "base_model.model.";
 
-/// Where LoRA files keep the model's repository, as llama.cpp's converter does.
-const BASE_URL: &str = "general.base_model.0.repo_url";
-/// Before `ORG/REPO` in it.
-const HUB: &str = "https://huggingface.co/";
+/// Where LoRA files keep the model's repository, as llama.cpp's converter does: its owner and its name.
+const BASE: [&str; 2] = ["general.base_model.0.organization", "general.base_model.0.name"];
 
 /// Texts on a training that PEFT has no key for, beside its rope, model and data.
 const TEXTS: [&str; 3] = [keys::LORA_ATTENTION, keys::LORA_DATA_ORDER, keys::LORA_LINEAGE];

@@ -230,15 +230,15 @@ fn a_large_tokenizer_takes_little_memory() {
     let tokenizer = serde_json::json!({"version": "1.0", "added_tokens": [],
         "model": {"type": "BPE", "vocab": vocab, "merges": merges}});
     std::fs::write(at("tokenizer.json"), tokenizer.to_string()).unwrap();
-    let config = serde_json::json!({"architectures": ["LlamaForCausalLM"], "hidden_size": 1, "num_attention_heads": 1,
+    let config = serde_json::json!({"architectures": ["LlamaForCausalLM"], "hidden_size": 2, "num_attention_heads": 1,
         "num_hidden_layers": 1, "intermediate_size": 1, "vocab_size": N, "tie_word_embeddings": true});
     std::fs::write(at("config.json"), config.to_string()).unwrap();
     let header = serde_json::json!({
-        "model.embed_tokens.weight": {"dtype": "F16", "shape": [N, 1], "data_offsets": [0, 2 * N]},
-        "model.layers.0.input_layernorm.weight": {"dtype": "F16", "shape": [1], "data_offsets": [2 * N, 2 * N + 2]},
+        "model.embed_tokens.weight": {"dtype": "F16", "shape": [N, 2], "data_offsets": [0, 4 * N]},
+        "model.layers.0.input_layernorm.weight": {"dtype": "F16", "shape": [2], "data_offsets": [4 * N, 4 * N + 4]},
     })
     .to_string();
-    let weights = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &vec![0; 2 * N + 2]].concat();
+    let weights = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &vec![0; 4 * N + 4]].concat();
     std::fs::write(at("model.safetensors"), weights).unwrap();
     let done = std::process::Command::new("sh")
         .args(["-c", "ulimit -d 300000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_convert")])

@@ -113,8 +113,8 @@ fn tensors_of_sparse_adapters() {
     let large = 1u64 << 24;
     for (name, shape, part) in [
         ("layers.0.self_attn.q_proj.lora_B.weight", vec![large, 8], "suits the model's"),
-        ("layers.0.self_attn.q_proj.lora_B.weight", vec![32, large], "suits the model's"),
-        ("layers.0.self_attn.q_proj.lora_A.weight", vec![large, 32], "suits the model's"),
+        ("layers.0.self_attn.q_proj.lora_B.weight", vec![32, large], "the other half"),
+        ("layers.0.self_attn.q_proj.lora_A.weight", vec![large, 32], "the other half"),
         ("layers.0.self_attn.k_proj.lora_A.weight", vec![4, large], "suits the model's"),
         ("layers.0.mlp.up_proj.lora_A.weight", vec![large, large >> 10], "suits the model's"),
         ("layers.0.mlp.up_proj.lora_A.weight", vec![1 << 30, 2], "dimension of 1073741824"),

@@ -83,7 +83,14 @@ fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let by = match width {
         Some(width) => match width.as_str() {
             Some(text) => text.to_owned(),
-            None => " ".repeat(usize::try_from(width)?.min(1 << 10)),
+            None => {
+                let width = i64::try_from(width)?.max(0) as usize;
+                if width > super::methods::MAX_WIDTH {
+                    let what = format!("indent: width: at most {}", super::methods::MAX_WIDTH);
+                    return Err(Error::new(ErrorKind::InvalidOperation, what));
+                }
+                " ".repeat(width)
+            }
         },
         None => "    ".to_owned(),
     };

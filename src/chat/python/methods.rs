@@ -7,7 +7,7 @@ use super::args::Args;
 use super::print;
 
 /// Characters that a text may be padded to.
-const MAX_WIDTH: usize = 1 << 20;
+pub(super) const MAX_WIDTH: usize = 1 << 20;
 
 pub(super) fn call(state: &State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let more = Args::of(args.to_vec())?;

@@ -31,7 +31,8 @@ pub(super) struct Special {
     n_vocab: Option<usize>,
     ids: BTreeMap<&'static str, u32>,
     add: BTreeMap<&'static str, bool>,
-    merges: Vec<Vec<u8>>,
+    /// Of a BPE of bytes, which llama.cpp does not open without them; there may be none.
+    merges: Option<Vec<Vec<u8>>>,
     lowercase: Option<bool>,
     strip_accents: Option<bool>,
     template: Option<Value>,
@@ -53,7 +54,7 @@ impl Special {
             n_vocab,
             ids: BTreeMap::new(),
             add: BTreeMap::new(),
-            merges: Vec::new(),
+            merges: None,
             lowercase: None,
             strip_accents: None,
             template: None,
@@ -66,7 +67,7 @@ impl Special {
         let mut more_roles: Vec<&'static str> = Vec::new();
         if let Some(file) = &files.tokenizer {
             if merges {
-                self.merges = file.merges.pairs().map(merge).collect();
+                self.merges = Some(file.merges.pairs().map(merge).collect());
             }
             let json = &file.object;
             if let Some(normalizer) = json.get("normalizer") {
@@ -223,8 +224,8 @@ impl Special {
 
     /// Sets the keys.
     pub(super) fn write(self, keys: &mut Keys) -> Result<()> {
-        if !self.merges.is_empty() {
-            keys.plain("tokenizer.ggml.merges", Gguf::Array(Array::String(self.merges)));
+        if let Some(merges) = self.merges {
+            keys.plain("tokenizer.ggml.merges", Gguf::Array(Array::String(merges)));
         }
         for (role, name) in ROLES {
             if let (Some(name), Some(&id)) = (name, self.ids.get(role)) {

@@ -241,8 +241,8 @@ fn what_makes_no_sense_is_an_error_that_says_so() {
     let bad = folder.path().join("bad.jsonl");
     std::fs::write(&bad, "{\"text\": \"a\"}\n{\"txt\": 1}\n").unwrap();
     assert!(with(1000, &[("haystack", bad.to_str().unwrap())]).contains("line 2"));
-    std::fs::write(&bad, b"\xff\xfe").unwrap();
-    assert!(with(1000, &[("haystack", bad.to_str().unwrap())]).contains("utf-8"));
+    std::fs::write(&bad, b"a\xff").unwrap();
+    assert!(with(1000, &[("haystack", bad.to_str().unwrap())]).contains("not UTF-8"));
 }
 
 #[test]

@@ -1,3 +1,5 @@
+//! Records: what reaches the template, what is trained on, and what is refused.
+
 use super::*;
 
 /// Names of roles as tags; `tools` and what else the text of the template names.

@@ -2,7 +2,7 @@
 
 use gguf::{Array, DType, File, Value, Writer};
 
-use super::{BaseFrom, Hparams};
+use crate::hparams::{BaseFrom, Hparams};
 use crate::rope::{Plan, Spec};
 
 /// Reads a tiny model of this architecture with more keys, each less the architecture.
