@@ -71,7 +71,7 @@ fn a_tied_output_is_the_same_in_a_session_and_merged() {
     ] {
         let mut made = Made { modules, ..Made::on(&path, WIDE, pair, 1) };
         // So that its products are as large as those of a few ranks.
-        made.alpha = 4.0;
+        made.alpha = 60.0;
         let plain = made.write(&format!("untied-{name}-plain.gguf"));
         let adapter = scratch(&format!("untied-{name}.gguf"));
         let from = File::open(&plain).unwrap();
