@@ -22,7 +22,7 @@ def check(place):
                 raise Problem(f"{unit.id}: {step.name}: {arg!r} is no argument")
     shown = f"{len(units)} units, {len(steps)} commands"
     if not place.given:
-        print(f"{shown}: sound; with --program DIR their options are checked, too")
+        print(f"{shown}: sound; with --program DIR their options are also checked")
         return
     check_options(place, steps)
     print(f"{shown}: sound")

@@ -2,7 +2,7 @@
 
 import material
 from place import digest
-from unit import Step, Unit, by_document, evaluation, mean_nll, perplexity, right_or_wrong, samples_of, slug
+from unit import Step, Unit, evaluation, mean_nll, reads, right_or_wrong, samples_of, slug
 
 
 def frozen(plan, records):
@@ -40,6 +40,10 @@ def frozen(plan, records):
     first.inputs = lambda place: [model]
     yield first
     equal = records.get(first.id, {}).get("figures", {}).get("equal", {})
+
+    def documents(place):
+        return material.documents(place, own["texts"])
+
     measured = []
     for m in methods:
         if m["name"] in equal:
@@ -51,21 +55,7 @@ def frozen(plan, records):
         unit.after = [first.id]
         unit.work = [("read", ctx, n_texts * ctx * m.get("cost", 1))]
 
-        def steps(place, _, m=m):
-            more = ["--rope", m["spec"]]
-            return [
-                perplexity(place, d.stem, model, [d], ctx, own["bucket"], more)
-                for d in material.documents(place, own["texts"])
-            ]
-
-        def figures(place, _, out):
-            found = {}
-            for report in out.values():
-                found.update(by_document(report))
-            return {"rope": next(iter(out.values()))["rope"], "documents": found}
-
-        unit.steps, unit.figures = steps, figures
-        unit.inputs = lambda place: [model, *material.documents(place, own["texts"])]
+        reads(unit, documents, model, ctx, own["bucket"], lambda _, m=m: ["--rope", m["spec"]])
         measured.append(unit)
         yield unit
 

@@ -1,7 +1,7 @@
 """The default model trained by PoSE for an hour."""
 
 import material
-from unit import Step, Unit, by_document, device, evaluation, perplexity, right_or_wrong, samples_of, trained
+from unit import Step, Unit, device, evaluation, reads, right_or_wrong, samples_of, trained
 
 
 def recipe(plan, records):
@@ -33,6 +33,10 @@ def recipe(plan, records):
 
         unit.steps, unit.figures, unit.inputs = steps, trained(unit.id), lambda place: [model, own["data"]]
         yield unit
+
+    def documents(place):
+        return material.documents(place, own["texts"])
+
     cells = [(m["name"], ["--rope", m["spec"]], None, m) for m in own["methods"]]
     cells = [c for pair in ((c, (c[0], c[1], f"recipe/train/{c[0]}", c[3])) for c in cells) for c in pair]
     for name, rope, adapter, m in cells:
@@ -50,21 +54,10 @@ def recipe(plan, records):
         )
         unit.work = [("read", own["measured"], 12 * own["measured"])]
 
-        def steps(place, _, rope=rope, adapter=adapter):
-            more = [*rope, *(["--lora", place.model(adapter)] if adapter else [])]
-            return [
-                perplexity(place, d.stem, model, [d], own["measured"], own["bucket"], more)
-                for d in material.documents(place, own["texts"])
-            ]
+        def options(place, rope=rope, adapter=adapter):
+            return [*rope, *(["--lora", place.model(adapter)] if adapter else [])]
 
-        def figures(place, _, out):
-            found = {}
-            for report in out.values():
-                found.update(by_document(report))
-            return {"rope": next(iter(out.values()))["rope"], "documents": found}
-
-        unit.steps, unit.figures = steps, figures
-        unit.inputs = lambda place: [model, *material.documents(place, own["texts"])]
+        reads(unit, documents, model, own["measured"], own["bucket"], options)
         yield unit
     first = own["methods"][0]
     for name, more, adapter in (

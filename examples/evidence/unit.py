@@ -59,6 +59,22 @@ def by_document(report):
     }
 
 
+def reads(unit, documents, model, ctx, bucket, more):
+    """Makes a unit of a step for each document, read by the model with options `more(place)`."""
+
+    def steps(place, _):
+        return [perplexity(place, d.stem, model, [d], ctx, bucket, more(place)) for d in documents(place)]
+
+    def figures(place, _, out):
+        found = {}
+        for report in out.values():
+            found.update(by_document(report))
+        return {"rope": next(iter(out.values()))["rope"], "documents": found}
+
+    unit.steps, unit.figures = steps, figures
+    unit.inputs = lambda place: [model, *documents(place)]
+
+
 def right_or_wrong(report, samples):
     """Of eval's samples: for each task and length the scores of the questions, in their order."""
     reports = {part["task"]: part for part in (report if isinstance(report, list) else [report]) if "metric" in part}

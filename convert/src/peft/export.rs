@@ -26,7 +26,7 @@ use crate::{rows, Error, Result};
 /// which the adapter may name as well.
 ///
 /// # Errors
-/// Faults of the files; tensors that the model has not, or that have no name in transformers; a pair beside a weight that
+/// Faults of the files; tensors that the model has not, or that have no name in transformers; a pair on a weight that
 /// is replaced; a repository of another form.
 pub fn to_peft(
     adapter: &Path,

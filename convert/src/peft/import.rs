@@ -122,7 +122,7 @@ const REFUSED: [(&str, &str); 4] = [
     ("lora_magnitude_vector", "DoRA (use_dora): a LoRA file has no magnitudes; merge it with PEFT"),
     (
         "lora_embedding_",
-        "a pair beside the embedding (target_modules): a LoRA file has none; train lm_head, or the embedding as a module to \
+        "a pair on the embedding (target_modules): a LoRA file has none; train lm_head, or the embedding as a module to \
          save, or merge it with PEFT",
     ),
     ("trainable_tokens_", "single rows of an embedding (trainable_token_indices): a LoRA file has none; merge it with PEFT"),

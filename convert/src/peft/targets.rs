@@ -60,7 +60,7 @@ impl Targets {
         let layers = match config.get(key) {
             None | Some(Value::Null) => None,
             Some(Value::Array(list)) if list.is_empty() => None,
-            // PEFT refuses layers beside an expression.
+            // PEFT refuses layers along with an expression.
             _ if !matches!(targets, Modules::Names(_)) => None,
             Some(Value::Array(list)) => {
                 let list = list.iter().map(Value::as_u64).collect::<Option<BTreeSet<_>>>();

@@ -247,7 +247,7 @@ fn what_a_lora_file_cannot_say_is_refused() {
     let model = "adapter_model.safetensors";
     for (to, part) in [
         ("base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", "DoRA"),
-        ("base_model.model.model.embed_tokens.lora_embedding_B", "beside the embedding"),
+        ("base_model.model.model.embed_tokens.lora_embedding_B", "on the embedding"),
         ("base_model.model.model.layers.0.self_attn.q_proj.bias", "a bias"),
         ("base_model.model.model.layers.0.self_attn.brain.lora_B.weight", "the other half"),
         ("base_model.model.model.layers.00.self_attn.q_proj.lora_B.weight", "no module that is known"),

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
+use ropewalk_tasks::metrics::python;
 
 /// Values within values, at most.
 const MAX_DEPTH: usize = 100;
@@ -30,7 +31,7 @@ fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
         ValueKind::Number if !value.is_integer() => {
             out.push_str(&float(f64::try_from(value.clone())?));
         }
-        ValueKind::String => quoted(value.as_str().unwrap_or_default(), out),
+        ValueKind::String => python::repr(value.as_str().unwrap_or_default(), out),
         ValueKind::Seq | ValueKind::Iterable => {
             out.push('[');
             for (i, item) in value.try_iter()?.enumerate() {
@@ -52,24 +53,6 @@ fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
         _ => write!(out, "{value}").map_err(|_| Error::from(ErrorKind::WriteFailure))?,
     }
     Ok(())
-}
-
-/// `repr` of a string.
-fn quoted(text: &str, out: &mut String) {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    out.push(quote);
-    for c in text.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\\' => out.push_str("\\\\"),
-            c if c == quote => out.extend(['\\', c]),
-            '\0'..='\x1f' | '\x7f'..='\u{a0}' | '\u{ad}' => out.push_str(&format!("\\x{:02x}", c as u32)),
-            c => out.push(c),
-        }
-    }
-    out.push(quote);
 }
 
 /// `repr` of a float: the shortest digits that give it back, with an exponent where it is below -4 or above 15.

@@ -61,8 +61,8 @@ fn read_or<T>(fault: &RefCell<Option<String>>, read: Result<Option<T>>) -> Optio
 }
 
 /// The factor of `rope.scaling.mscale` (m) on a magnitude that is computed as for m = 1: `(0.1 m ln(factor) + 1) /
-/// (0.1 ln(factor) + 1)`. As in transformers it counts beside `mscale_all_dim` alone; llama.cpp's key for that goes
-/// first, and has no m beside it.
+/// (0.1 ln(factor) + 1)`. As in transformers it counts only along with `mscale_all_dim`; llama.cpp's key for that goes
+/// first, and has no m.
 fn magnitude_over_usual(keys: &KeyReader<'_>, factor: Option<f64>, mscale: Option<f64>) -> Option<f64> {
     let beside = keys.source("rope.scaling.yarn_log_multiplier")?;
     let log = factor.filter(|&f| f > 1.0)?.ln();

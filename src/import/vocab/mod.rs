@@ -161,7 +161,7 @@ const FIRST: &str = "tokenizer.json puts a space before the first word of a text
                      with one. llama.cpp puts one before every text and behind every special token, as SentencePiece does: \
                      such texts may have one token more than in transformers.";
 
-/// Chooses by what the files hold. Some models have a tokenizer.model of another program beside a BPE of bytes.
+/// Chooses by what the files hold. Some models have a tokenizer.model of another program next to a BPE of bytes.
 fn source(folder: &Path, kinds: Kinds, has_model: bool, content: Option<Content>) -> Result<Source> {
     match content {
         Some(Content::Bytes) => return Ok(Source::Bytes),

@@ -58,7 +58,7 @@ pub(super) enum Prefix {
     First,
 }
 
-/// Checks the components beside the model, and says what is put before a text.
+/// Checks the components around the model, and says what is put before a text.
 pub(super) fn prefix(file: &Tokenizer) -> Result<Prefix> {
     let json = &file.object;
     let (normalizer, cuts) = (json.get("normalizer"), json.get("pre_tokenizer"));

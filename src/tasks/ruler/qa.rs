@@ -4,6 +4,7 @@
 mod read;
 
 use super::{fit, info, prompt, seed, Draft, Generator, Metric, Synthetic, Version, SAMPLES};
+use crate::metrics::python;
 use crate::random::Random;
 use crate::{DataFile, Error, Result, Setup};
 
@@ -201,21 +202,7 @@ fn python_list(texts: &[String]) -> String {
         if i > 0 {
             out.push_str(", ");
         }
-        let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-        out.push(quote);
-        for c in text.chars() {
-            match c {
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                '\0'..=' ' | '\x7f'..='\u{a0}' | '\u{ad}' if c != ' ' => {
-                    out.push_str(&format!("\\x{:02x}", u32::from(c)));
-                }
-                c if c == quote || c == '\\' => out.extend(['\\', c]),
-                c => out.push(c),
-            }
-        }
-        out.push(quote);
+        python::repr(text, &mut out);
     }
     out.push(']');
     out

@@ -48,12 +48,12 @@ fn tokenizers_are_known_by_their_files() {
     }
     folder.edit("tokenizer_config.json", |v| _ = v.as_object_mut().unwrap().remove("tokenizer_class"));
     assert_eq!(folder.open().unwrap().metadata(), wanted);
-    // llama.cpp wants the key of merges where there are none, too.
+    // llama.cpp wants the key of merges even where there are none.
     let none = Folder::of("phi4");
     none.edit("tokenizer.json", |v| v["model"]["merges"] = json!([]));
     let checkpoint = ropewalk_import::Checkpoint::open(&none.path, Some("gpt-4o")).unwrap();
     assert!(checkpoint.metadata().iter().any(|(key, _)| key == "tokenizer.ggml.merges"));
-    // A file of tiktoken beside a BPE of bytes.
+    // A file of tiktoken next to a BPE of bytes.
     std::fs::write(folder.file("tokenizer.model"), "IQ== 0\nIg== 1\n").unwrap();
     assert_eq!(folder.open().unwrap().metadata(), wanted);
     // Pieces in a family of bytes, and without tokenizer.model in families that have one.
