@@ -14,6 +14,7 @@ mod convert;
 mod engine;
 mod eval;
 mod finetune;
+mod habits;
 mod imatrix;
 mod inspect;
 mod interrupt;
@@ -130,9 +131,18 @@ pub(crate) fn main() -> ExitCode {
     // handler, which need not do anything, it is an error of the write.
     #[cfg(unix)]
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default());
-    let matches = match app().try_get_matches() {
-        Ok(m) => m,
+    let words = match habits::translate(&app(), std::env::args_os().collect()) {
+        Ok(words) => words,
         Err(e) => {
+            report(&in_a_line(&e));
+            return ExitCode::from(2);
+        }
+    };
+    let matches = match app().try_get_matches_from(words) {
+        Ok(m) => m,
+        Err(mut e) => {
+            // Only that an unknown option could be a value behind `--`, which nobody means.
+            let _ = e.remove(clap::error::ContextKind::Suggested);
             print_usage(&e);
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }

@@ -12,6 +12,7 @@ use ropewalk::rope::Spec;
 use ropewalk::sampler::SamplerParams;
 use ropewalk::session::{Attention, SessionParams};
 use ropewalk::DType;
+use ropewalk_core::settings;
 use ropewalk_core::text::{decode, Invalid};
 
 use super::models::{self, ModelChoice};
@@ -63,13 +64,30 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = attention)]
     attention: Attention,
     /// Rounding allowed in products of weights: of activations to 8 bits, as libllama does, which is the fastest (int8); the
-    /// same of up to 32 tokens, and of more to 15 bits (auto); both factors to bfloat16 (bf16); or nothing (f32). Default: int8
-    /// where text is written or speed is measured, auto where a model is measured
+    /// same of up to 32 tokens, and of more to 15 bits (auto); both factors to bfloat16 (bf16); or nothing (f32). portable: auto,
+    /// with operations that every backend has, and on the CPU with one thread. Default: int8 where text is written or speed is
+    /// measured, auto where a model is measured
     #[arg(long, value_name = "KIND")]
-    math: Option<Math>,
-    /// Only operations that every backend has, in the weights' own types; on the CPU with one thread
-    #[arg(long)]
-    portable: bool,
+    math: Option<MathChoice>,
+}
+
+/// The value of `--math`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct MathChoice {
+    /// Rounding allowed.
+    pub(crate) math: Math,
+    /// Only operations that every backend has.
+    pub(crate) portable: bool,
+}
+
+impl std::str::FromStr for MathChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MathChoice, String> {
+        let portable = text == "portable";
+        let math = if portable { Ok(Math::Auto) } else { text.parse() };
+        Ok(MathChoice { math: math.map_err(|e: String| format!("{e}, or portable"))?, portable })
+    }
 }
 
 fn attention(text: &str) -> Result<Attention, String> {
@@ -93,7 +111,7 @@ impl ModelArgs {
     /// The same for a command that writes text, or measures speed.
     pub(crate) fn resolve_to_write(&self) -> anyhow::Result<ModelChoice> {
         let mut choice = self.resolve()?;
-        choice.session.math = self.machine.math.unwrap_or(Math::Int8);
+        choice.session.math = self.machine.math.map_or(Math::Int8, |choice| choice.math);
         Ok(choice)
     }
 }
@@ -119,8 +137,9 @@ impl MachineArgs {
         session.n_threads = if self.threads == 0 { ggml::backend::default_threads() } else { self.threads };
         session.kv_type = kv_type;
         session.attention = self.attention;
-        session.math = self.math.unwrap_or_default();
-        session.portable = self.portable;
+        let math = self.math.unwrap_or_default();
+        session.math = math.math;
+        session.portable = math.portable;
         Ok(ModelChoice {
             path: models::find(model)?,
             params: ModelParams { device: self.device.clone(), adapters: adapters.to_vec(), force_adapter },
@@ -174,6 +193,34 @@ pub(crate) fn parse_spec(text: &str) -> anyhow::Result<Spec> {
     text.parse::<Spec>().map_err(|e| usage(format!("rope '{text}': {e}")))
 }
 
+/// Settings of `--sampler`, named as llama.cpp's options.
+const SAMPLERS: &[&str] = &[
+    "typical",
+    "repeat-last-n",
+    "frequency-penalty",
+    "presence-penalty",
+    "dry-multiplier",
+    "dry-base",
+    "dry-allowed-length",
+    "dry-last-n",
+];
+
+/// Puts in a setting of `--sampler`; `None` where the text is no number.
+fn set_sampler(params: &mut SamplerParams, key: &str, text: &str) -> Option<()> {
+    match key {
+        "typical" => params.typical_p = text.parse().ok()?,
+        "repeat-last-n" => params.penalty_last_n = text.parse().ok()?,
+        "frequency-penalty" => params.penalty_freq = text.parse().ok()?,
+        "presence-penalty" => params.penalty_present = text.parse().ok()?,
+        "dry-multiplier" => params.dry_multiplier = text.parse().ok()?,
+        "dry-base" => params.dry_base = text.parse().ok()?,
+        "dry-allowed-length" => params.dry_allowed_length = text.parse().ok()?,
+        "dry-last-n" => params.dry_penalty_last_n = text.parse().ok()?,
+        _ => return None,
+    }
+    Some(())
+}
+
 /// How tokens are chosen.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Sampling")]
@@ -190,33 +237,14 @@ pub(crate) struct SamplingArgs {
     /// Keep tokens at least P times as likely as the most likely one; 0 keeps all
     #[arg(long, value_name = "P", default_value_t = 0.05)]
     min_p: f32,
-    /// Locally typical sampling; 1 is off
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
-    typical: f32,
     /// Divides the logits of tokens that were seen; 1 is off
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     repeat_penalty: f32,
-    /// Tokens the penalties look back at; 0 is off, -1 is the whole context
-    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
-    repeat_last_n: i32,
-    /// Penalty for each time a token was seen; 0 is off
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    frequency_penalty: f32,
-    /// Penalty for tokens seen at all; 0 is off
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    presence_penalty: f32,
-    /// DRY: penalty against repeating whole sequences; 0 is off
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    dry_multiplier: f32,
-    /// DRY: how fast the penalty grows with length
-    #[arg(long, value_name = "X", default_value_t = 1.75)]
-    dry_base: f32,
-    /// DRY: repeats up to this many tokens are free
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    dry_allowed_length: i32,
-    /// DRY: tokens it looks back at; 0 is off, -1 is the whole context
-    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
-    dry_last_n: i32,
+    /// Other samplers, `key=value,...`: typical (mass kept, 1 is off), repeat-last-n (tokens that penalties look back at, -1 is
+    /// the whole context), frequency-penalty, presence-penalty, dry-multiplier (0 is off), dry-base, dry-allowed-length,
+    /// dry-last-n
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    sampler: Vec<String>,
     /// Seed of every random choice
     #[arg(short, long, value_name = "S", default_value_t = 42)]
     seed: u32,
@@ -224,22 +252,21 @@ pub(crate) struct SamplingArgs {
 impl SamplingArgs {
     /// The sampler's parameters; a value out of its range is wrong usage.
     pub(crate) fn params(&self) -> anyhow::Result<SamplerParams> {
-        let params = SamplerParams {
+        let mut params = SamplerParams {
             temp: self.temp,
             top_k: self.top_k,
             top_p: self.top_p,
             min_p: self.min_p,
-            typical_p: self.typical,
-            penalty_last_n: self.repeat_last_n,
+            penalty_last_n: 64,
             penalty_repeat: self.repeat_penalty,
-            penalty_freq: self.frequency_penalty,
-            penalty_present: self.presence_penalty,
-            dry_multiplier: self.dry_multiplier,
-            dry_base: self.dry_base,
-            dry_allowed_length: self.dry_allowed_length,
-            dry_penalty_last_n: self.dry_last_n,
             seed: self.seed,
+            ..SamplerParams::greedy()
         };
+        let rare = (!self.sampler.is_empty()).then(|| self.sampler.join(","));
+        for (key, text) in settings::pairs("--sampler", rare.as_deref(), SAMPLERS).map_err(usage)? {
+            set_sampler(&mut params, key, text)
+                .ok_or_else(|| usage(format!("--sampler {key}: expected a number, found '{text}'")))?;
+        }
         params.check().map_err(|e| usage(e.to_string()))?;
         Ok(params)
     }

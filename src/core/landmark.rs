@@ -1,6 +1,8 @@
 //! Landmark attention (Mohtashami and Jaggi 2023, arXiv 2305.16300): where landmark tokens stand, and how the setting is
 //! written in options and adapter files.
 
+use crate::settings;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -83,23 +85,18 @@ impl FromStr for Landmarks {
 
     /// Parses `landmark[:block=N][,in-loss=true|false]`.
     fn from_str(text: &str) -> Result<Landmarks, String> {
-        let bad = |found: &str| {
-            format!("expected {NAME}, {NAME}:block=N or {NAME}:block=N,in-loss=false, found {found:?}")
-        };
-        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
-        if name != NAME || (settings.is_empty() && text.ends_with(':')) {
-            return Err(bad(text));
+        let (name, rest) = settings::named(text);
+        if name != NAME {
+            return Err(format!("expected {NAME} or {NAME}:block=N,in-loss=false, found {text:?}"));
         }
         let mut landmarks = Landmarks::default();
-        for setting in settings.split(',').filter(|_| !settings.is_empty()) {
-            match setting.split_once('=') {
-                Some(("block", n)) => {
-                    let block = n.parse().map_err(|_| bad(text))?;
-                    landmarks = Landmarks { in_loss: landmarks.in_loss, ..Landmarks::new(block)? };
-                }
-                Some(("in-loss", "true")) => landmarks.in_loss = true,
-                Some(("in-loss", "false")) => landmarks.in_loss = false,
-                _ => return Err(bad(text)),
+        for (key, value) in settings::pairs(NAME, rest, &["block", "in-loss"])? {
+            let bad = |expected| format!("{NAME}: {key}: expected {expected}, found {value:?}");
+            if key == "block" {
+                let block = value.parse().map_err(|_| bad("a whole number"))?;
+                landmarks = Landmarks { in_loss: landmarks.in_loss, ..Landmarks::new(block)? };
+            } else {
+                landmarks.in_loss = value.parse().map_err(|_| bad("true or false"))?;
             }
         }
         Ok(landmarks)
@@ -150,15 +147,21 @@ impl FromStr for TopBlocks {
 
     /// Parses `landmark:top=K[,piece=N]`.
     fn from_str(text: &str) -> Result<TopBlocks, String> {
-        let bad = || format!("expected {NAME}:top=K or {NAME}:top=K,piece=N, found {text:?}");
-        let settings = text.strip_prefix(NAME).and_then(|rest| rest.strip_prefix(':')).ok_or_else(bad)?;
-        let number = |setting: &str, key: &str| {
-            let value = setting.strip_prefix(key)?.strip_prefix('=')?;
-            value.parse().ok().filter(|&n: &usize| n > 0)
-        };
-        let (top, piece) = settings.split_once(',').map_or((settings, None), |(a, b)| (a, Some(b)));
-        let top = number(top, "top").ok_or_else(bad)?;
-        let piece = piece.map(|piece| number(piece, "piece").ok_or_else(bad)).transpose()?;
+        let (name, rest) = settings::named(text);
+        let missing = || format!("expected {NAME}:top=K or {NAME}:top=K,piece=N, found {text:?}");
+        let (mut top, mut piece) = (None, None);
+        let given = rest.filter(|_| name == NAME).ok_or_else(missing)?;
+        for (key, value) in settings::pairs(NAME, Some(given), &["top", "piece"])? {
+            let number = value.parse().ok().filter(|&n: &usize| n > 0);
+            let number =
+                number.ok_or_else(|| format!("{NAME}: {key}: expected at least 1, found {value:?}"))?;
+            if key == "top" {
+                top = Some(number);
+            } else {
+                piece = Some(number);
+            }
+        }
+        let top = top.ok_or_else(missing)?;
         Ok(TopBlocks { top, piece })
     }
 }
@@ -176,7 +179,7 @@ mod tests {
         assert_eq!("landmark:in-loss=true".parse(), Ok(Landmarks::default()));
         for text in ["", "landmark:", "landmarks", "landmark:64", "landmark:block=", "landmark:block=8,"] {
             let e = text.parse::<Landmarks>().unwrap_err();
-            assert!(e.contains("expected landmark, landmark:block=N") && e.contains("found"), "{text}: {e}");
+            assert!(e.contains("expected ") && e.contains("found "), "{text}: {e}");
         }
         for text in ["landmark:block=0", "landmark:block=1", "landmark:block=257"] {
             let e = text.parse::<Landmarks>().unwrap_err();
@@ -200,7 +203,7 @@ mod tests {
                 ])
         {
             let e = text.parse::<TopBlocks>().unwrap_err();
-            assert!(e.starts_with("expected landmark:top=K or landmark:top=K,piece=N, found"), "{text}: {e}");
+            assert!(e.contains("expected ") && e.contains("found "), "{text}: {e}");
         }
         let landmarks = Landmarks::new(8).unwrap();
         let of = |text: &str| text.parse::<TopBlocks>().unwrap().piece(landmarks);

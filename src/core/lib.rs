@@ -14,6 +14,7 @@ pub mod apart;
 #[cfg(feature = "signals")]
 pub mod signals;
 pub mod ids;
+pub mod settings;
 pub mod hparams;
 pub mod rope;
 pub mod landmark;

@@ -1,6 +1,8 @@
 //! LongCE (Fang et al. 2024, "What is wrong with perplexity for long-context language modeling?"): tokens that
 //! the long context makes likelier count more.
 
+use ropewalk_core::settings;
+
 use super::{Sequence, Trainer};
 use crate::model::{Error, Result};
 
@@ -32,23 +34,26 @@ impl std::str::FromStr for LongCe {
 
     /// `longce`, or `longce:short=4096,stride=1024,gamma=5`; what is left out goes by the context.
     fn from_str(text: &str) -> Result<Self> {
-        let bad = |what: String| Error::Invalid(format!("loss {text}: {what}"));
-        let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
+        let (name, rest) = settings::named(text);
         if name != "longce" {
-            return Err(bad(format!("expected longce, found '{name}'")));
+            return Err(Error::Invalid(format!("loss {text}: expected longce, found '{name}'")));
         }
         let mut out = LongCe::default();
-        for pair in rest.into_iter().flat_map(|r| r.split(',')) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let count = value.parse::<usize>().ok().filter(|n| (1..=u32::MAX as usize).contains(n));
-            match (key, count, value.parse::<f64>().ok().filter(|g| (1.0..=1e6).contains(g))) {
-                ("short", Some(n), _) => out.short = n,
-                ("stride", Some(n), _) => out.stride = n,
-                ("gamma", _, Some(gamma)) => out.gamma = gamma,
+        let pairs = settings::pairs("loss longce", rest, &["short", "stride", "gamma"]);
+        for (key, value) in pairs.map_err(Error::Invalid)? {
+            let bad = |expected| {
+                Error::Invalid(format!("loss longce: {key}: expected {expected}, found '{value}'"))
+            };
+            let count = || {
+                let n = value.parse::<usize>().ok().filter(|n| (1..=u32::MAX as usize).contains(n));
+                n.ok_or_else(|| bad("a number of tokens, at least 1"))
+            };
+            match key {
+                "short" => out.short = count()?,
+                "stride" => out.stride = count()?,
                 _ => {
-                    return Err(bad(format!(
-                        "expected short=TOKENS, stride=TOKENS or gamma=1.., found '{pair}'"
-                    )))
+                    let gamma = value.parse::<f64>().ok().filter(|g| (1.0..=1e6).contains(g));
+                    out.gamma = gamma.ok_or_else(|| bad("a number from 1 to 1e6"))?;
                 }
             }
         }

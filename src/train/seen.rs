@@ -1,6 +1,7 @@
 //! The keys that each query sees in training: all before it in its document, or, in LongLoRA's shifted sparse
 //! attention, those of its group.
 
+use ropewalk_core::settings;
 use std::fmt;
 use std::str::FromStr;
 
@@ -88,17 +89,20 @@ impl FromStr for TrainAttention {
             let landmarks = text.parse().map_err(|e| Error::Invalid(format!("attention: {e}")))?;
             return Ok(TrainAttention::Landmark(landmarks));
         }
-        let known = "expected full, s2, s2:group=N or landmark:block=N";
-        let bad = || Error::Invalid(format!("attention: {known}, found {text:?}"));
-        match (text, text.strip_prefix("s2:group=")) {
-            ("full", _) => Ok(TrainAttention::Full),
-            ("s2", _) => Ok(TrainAttention::Shifted { group: None }),
-            (_, Some(n)) => match n.parse() {
-                Ok(n) if n > 0 => Ok(TrainAttention::Shifted { group: Some(n) }),
-                _ => Err(bad()),
-            },
-            _ => Err(bad()),
+        let bad = || {
+            let known = "expected full, s2, s2:group=N or landmark:block=N";
+            Error::Invalid(format!("attention: {known}, found {text:?}"))
+        };
+        if text == "full" {
+            return Ok(TrainAttention::Full);
         }
+        let (name, rest) = settings::named(text);
+        if name != "s2" {
+            return Err(bad());
+        }
+        let pairs = settings::pairs("attention s2", rest, &["group"]).map_err(Error::Invalid)?;
+        let group = |(_, n): &(_, &str)| n.parse().ok().filter(|n| *n > 0).ok_or_else(bad);
+        Ok(TrainAttention::Shifted { group: pairs.first().map(group).transpose()? })
     }
 }
 

@@ -273,7 +273,7 @@ fn what_cannot_be_is_said_in_one_line() {
         (&["--rank", "100000"], 1, "rank: expected at most"),
         (&["--targets", "all,z"], 1, "targets: expected some of q, k, v"),
         (
-            &["--rope", "self-extend:window=16,group=4", "--portable"],
+            &["--rope", "self-extend:window=16,group=4", "--math", "portable"],
             1,
             "its 2 branches are trained on the CPU",
         ),

@@ -163,7 +163,7 @@ fn what_makes_no_sense_is_said_in_one_line() {
             1,
             "a document needs 9001 tokens to be cut",
         ),
-        (texts, &["--upsample", "fu:keep=NaN"], 2, "upsampling fu:keep=NaN: expected"),
+        (texts, &["--upsample", "fu:keep=NaN"], 2, "upsampling fu: keep: expected"),
         (texts, &["--upsample", "fu:length=9999,keep=0"], 1, "keeps no document"),
         (texts, &["--data-tokens", "99999999999"], 1, "1000 times the texts"),
         (texts, &["--synthetic", "1.5"], 2, "expected a share above 0 and below 1"),

@@ -86,7 +86,11 @@ fn what_cannot_be_is_one_line() {
     for (more, code, expected) in [
         (&["--attention", "landmark:block=1"][..], 2, "block: expected 2 to 256 positions, found 1"),
         (&["--attention", "landmark:size=8"], 2, "expected landmark, landmark:block=N"),
-        (&["--attention", "landmark", "--portable"], 1, "landmark attention: its op runs on the CPU alone"),
+        (
+            &["--attention", "landmark", "--math", "portable"],
+            1,
+            "landmark attention: its op runs on the CPU alone",
+        ),
     ] {
         let out = folder.finetune("refused.gguf", more);
         assert!(fails(&out, code).contains(expected), "{more:?}: {out:?}");

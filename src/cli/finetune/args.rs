@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use ropewalk::data::Source;
-use ropewalk::math::Math;
 use ropewalk::model::ModelParams;
 use ropewalk::train::{Checkpointing, LoraParams, SampleOrder, SavedType, TrainAttention, TrainParams, LOG};
 
 use super::super::models::{self, ModelChoice};
-use super::super::options::{parse_spec, tokens, RopeArgs};
+use super::super::options::{parse_spec, tokens, MathChoice, RopeArgs};
 use super::super::output::{check_plot_name, OutputArgs};
 use super::super::usage;
 use super::data::{source, MethodArgs, TextArgs};
@@ -187,12 +186,10 @@ struct RunArgs {
     )]
     keep_type: String,
     /// Rounding allowed in products of weights: floats to 16 bits where that is faster (auto); both factors to bfloat16, which
-    /// processors with AVX-512 BF16 or AMX do at about twice the speed (bf16); or nothing (f32)
+    /// processors with AVX-512 BF16 or AMX do at about twice the speed (bf16); or nothing (f32). portable: auto, with operations
+    /// that every backend has, and on the CPU with one thread
     #[arg(long, value_name = "KIND", default_value = "auto")]
-    math: Math,
-    /// Only operations that every backend has; on the CPU with one thread
-    #[arg(long)]
-    portable: bool,
+    math: MathChoice,
 }
 
 impl Args {
@@ -268,8 +265,8 @@ impl Args {
                 "bf16" => SavedType::Bf16,
                 _ => SavedType::F32,
             },
-            math: self.run.math,
-            portable: self.run.portable,
+            math: self.run.math.math,
+            portable: self.run.math.portable,
             ..TrainParams::new(self.ctx.or(self.recipe().map(|r| r.n_ctx)).unwrap_or(0))
         })
     }

@@ -64,7 +64,7 @@ const ALLOWED: &[&str] = &[
 ];
 
 /// Those that decide where and in which order the same is computed, and how often it is looked at.
-const MACHINE: &[&str] = &["block", "device", "eval-every", "keep", "portable", "save-every", "threads"];
+const MACHINE: &[&str] = &["block", "device", "eval-every", "keep", "save-every", "threads"];
 
 /// Stand for what the study gives. Attached, so that no word behind them is taken as theirs.
 const GIVEN: &[&str] = &["--model=-", "--output=-", "--data=-"];
@@ -256,7 +256,6 @@ mod tests {
         ("device", &["cpu"]),
         ("eval-every", &["3"]),
         ("keep", &["inputs"]),
-        ("portable", &[]),
         ("save-every", &["3"]),
         ("threads", &["3"]),
     ];

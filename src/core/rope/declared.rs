@@ -1,8 +1,8 @@
 //! The rope scaling that a file declares, as a spec.
 
-use super::value::shown;
 use super::{Part, RopeError, Spec, Value};
 use crate::hparams::Hparams;
+use crate::settings::quoted;
 
 impl Spec {
     /// The model as its file declares it: `ropewalk.rope.spec`, else its `rope.scaling.*`, else `plain`.
@@ -85,7 +85,7 @@ impl Spec {
                 };
                 return Err(RopeError(format!(
                     "rope.scaling.type: expected none, linear, yarn or longrope, found {}; {instead}",
-                    shown(other)
+                    quoted(other)
                 )));
             }
         };

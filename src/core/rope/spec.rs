@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::value::{shown, suggestion};
+use crate::settings::{self, quoted, suggestion};
+
 use super::{Axis, Method, Param, RopeError, Value, METHODS};
 
 /// Longest spec read; 128 HARPE bases written in full take about 3 kB.
@@ -150,35 +151,28 @@ impl FromStr for Spec {
 }
 
 fn parse_part(text: &str) -> Result<Part, RopeError> {
-    let (name, rest) = text.split_once(':').map_or((text, None), |(n, r)| (n.trim(), Some(r)));
+    let (name, rest) = settings::named(text);
     let method = find(name)?;
-    let mut values: Vec<(&'static str, Value)> = Vec::new();
-    for pair in rest.into_iter().flat_map(|r| r.split(',')) {
-        let Some((key, value)) = pair.split_once('=') else {
-            return Err(RopeError(format!("rope method {name}: expected key=value, found {}", shown(pair))));
-        };
-        let key = key.trim();
+    let pairs = settings::pairs(&owner(method), rest, &keys(method)).map_err(RopeError)?;
+    let read = |(key, value)| {
         let param = param(method, key)?;
-        if values.iter().any(|(k, _)| *k == key) {
-            return Err(RopeError(format!("rope method {name}: {key} is given twice")));
-        }
-        values.push((param.key, param.kind.parse(name, key, value.trim())?));
-    }
-    Ok(Part::new(method, values))
+        Ok((param.key, param.kind.parse(name, key, value)?))
+    };
+    Ok(Part::new(method, pairs.into_iter().map(read).collect::<Result<_, _>>()?))
 }
 
 /// The parameter of this name; the error lists those there are.
 fn param(method: &'static Method, key: &str) -> Result<&'static Param, RopeError> {
-    let known = || method.keys().map(|p| p.key);
-    method.keys().find(|p| p.key == key).ok_or_else(|| {
-        RopeError(format!(
-            "rope method {}: unknown parameter {}{}; known: {}",
-            method.name,
-            shown(key),
-            suggestion(key, known()),
-            known().collect::<Vec<_>>().join(", ")
-        ))
-    })
+    let known = settings::known_as(&owner(method), key, &keys(method));
+    method.keys().find(|p| p.key == key).ok_or_else(|| RopeError(known.err().unwrap_or_default()))
+}
+
+fn owner(method: &Method) -> String {
+    format!("rope method {}", method.name)
+}
+
+fn keys(method: &'static Method) -> Vec<&'static str> {
+    method.keys().map(|p| p.key).collect()
 }
 
 fn find(name: &str) -> Result<&'static Method, RopeError> {
@@ -188,7 +182,7 @@ fn find(name: &str) -> Result<&'static Method, RopeError> {
     let known = METHODS.iter().map(|m| m.name).collect::<Vec<_>>();
     Err(RopeError(format!(
         "unknown rope method {}{}; known: {}",
-        shown(name),
+        quoted(name),
         suggestion(name, known.iter().copied()),
         known.join(", ")
     )))

@@ -1,5 +1,7 @@
 //! Values of method parameters: which are allowed, how they are read and printed.
 
+use crate::settings::quoted;
+
 use super::RopeError;
 
 /// The values that a parameter accepts.
@@ -98,7 +100,7 @@ impl Kind {
         };
         match value {
             Some(v) if self.accepts(&v) => Ok(v),
-            _ => Err(self.refusal(method, key, &shown(text))),
+            _ => Err(self.refusal(method, key, &quoted(text))),
         }
     }
 
@@ -156,26 +158,6 @@ pub(super) fn number(x: f64) -> String {
     } else {
         format!("{x:e}")
     }
-}
-
-/// User text made fit for a one-line message.
-pub(super) fn shown(text: &str) -> String {
-    let mut cut: String = text.chars().take(48).flat_map(char::escape_debug).collect();
-    if text.chars().nth(48).is_some() {
-        cut.push_str("...");
-    }
-    format!("`{cut}`")
-}
-
-/// ` (did you mean ...?)` when a known name is close to `name`, else nothing.
-pub(super) fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let name: String = name.chars().take(64).collect();
-    known
-        .map(|k| (strsim::levenshtein(&name, k), k))
-        .min()
-        .filter(|(n, k)| *n <= 1 + k.len() / 3)
-        .map(|(_, k)| format!(" (did you mean `{k}`?)"))
-        .unwrap_or_default()
 }
 
 /// Rounded to six significant digits: for derived parameters and notes, which claim no more.

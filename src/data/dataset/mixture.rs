@@ -1,6 +1,7 @@
 //! Which documents are trained on, and how often: shares of sources, and upsampling by length. The list is
 //! made once, from lengths and a seed alone.
 
+use ropewalk_core::settings;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
@@ -79,36 +80,42 @@ impl FromStr for Upsample {
 
     /// `none`, `fu`, `global` or `utk`, with `:length=4096,keep=0.1` or `:length=32768,weight=5`.
     fn from_str(text: &str) -> Result<Self> {
-        let bad = |what: String| invalid(format!("upsampling {text}: {what}"));
-        let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
-        let mut out = match name {
-            "none" => Upsample::None,
-            "fu" => Upsample::Fu { length: 4096, keep: 0.1 },
-            "global" => Upsample::Global { length: 4096, keep: 0.1 },
-            "utk" => Upsample::Utk { length: 32_768, weight: 5.0 },
-            other => return Err(bad(format!("expected none, fu, global or utk, found '{other}'"))),
+        let (name, rest) = settings::named(text);
+        let (mut out, known) = match name {
+            "none" => (Upsample::None, &[][..]),
+            "fu" => (Upsample::Fu { length: 4096, keep: 0.1 }, &["length", "keep"][..]),
+            "global" => (Upsample::Global { length: 4096, keep: 0.1 }, &["length", "keep"][..]),
+            "utk" => (Upsample::Utk { length: 32_768, weight: 5.0 }, &["length", "weight"][..]),
+            other => {
+                return Err(invalid(format!("upsampling: expected none, fu, global or utk, found '{other}'")))
+            }
         };
-        for pair in rest.into_iter().flat_map(|r| r.split(',')) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let number = value.parse::<f64>().ok().filter(|x| x.is_finite());
-            match (&mut out, key, number) {
+        for (given, value) in settings::pairs(&format!("upsampling {name}"), rest, known).map_err(invalid)? {
+            let expected = match given {
+                "length" => "a number of tokens, at least 1".to_owned(),
+                "keep" => "a number from 0 to 1".to_owned(),
+                _ => format!("a number from 1 to {MOST_REPEATS}"),
+            };
+            let bad = || invalid(format!("upsampling {name}: {given}: expected {expected}, found '{value}'"));
+            let number = value.parse::<f64>().ok().filter(|x| x.is_finite()).ok_or_else(bad)?;
+            match (&mut out, given) {
                 (
-                    Upsample::Fu { length, .. } | Upsample::Global { length, .. } | Upsample::Utk { length, .. },
+                    Upsample::Fu { length, .. }
+                    | Upsample::Global { length, .. }
+                    | Upsample::Utk { length, .. },
                     "length",
-                    Some(n),
-                ) if n >= 1.0 && n <= f64::from(u32::MAX) && n.fract() == 0.0 => *length = n as u64,
-                (Upsample::Fu { keep, .. } | Upsample::Global { keep, .. }, "keep", Some(p))
-                    if (0.0..=1.0).contains(&p) =>
+                ) if number >= 1.0 && number <= f64::from(u32::MAX) && number.fract() == 0.0 => {
+                    *length = number as u64
+                }
+                (Upsample::Fu { keep, .. } | Upsample::Global { keep, .. }, "keep")
+                    if (0.0..=1.0).contains(&number) =>
                 {
-                    *keep = p
+                    *keep = number;
                 }
-                (Upsample::Utk { weight, .. }, "weight", Some(w)) if (1.0..=MOST_REPEATS).contains(&w) => *weight = w,
-                _ => {
-                    return Err(bad(format!(
-                        "expected length=TOKENS, and keep=0..1 (fu, global) or weight=1..{MOST_REPEATS} (utk), found \
-                         '{pair}'"
-                    )))
+                (Upsample::Utk { weight, .. }, "weight") if (1.0..=MOST_REPEATS).contains(&number) => {
+                    *weight = number
                 }
+                _ => return Err(bad()),
             }
         }
         Ok(out)

@@ -1,37 +1,26 @@
 //! The spec of a method: `name[:key=value[,key=value]...]`, as rope specs are written.
 
+use ropewalk_core::settings;
+
 use super::{Method, METHODS};
 use crate::error::{invalid, Result};
 
 /// The parameters given for a method.
 pub(crate) struct Args<'t> {
     name: &'static str,
-    values: Vec<(&'t str, &'t str)>,
+    values: Vec<(&'static str, &'t str)>,
 }
 
 impl<'t> Args<'t> {
     pub(super) fn parse(text: &'t str) -> Result<(&'static Method, Args<'t>)> {
-        let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
-        let method = METHODS.iter().find(|m| m.name == name.trim()).ok_or_else(|| {
+        let (name, rest) = settings::named(text);
+        let method = METHODS.iter().find(|m| m.name == name).ok_or_else(|| {
             let names: Vec<&str> = METHODS.iter().map(|m| m.name).collect();
-            invalid(format!("data method: expected one of {}, found '{}'", names.join(", "), name.trim()))
+            invalid(format!("data method: expected one of {}, found '{name}'", names.join(", ")))
         })?;
-        let mut args = Args { name: method.name, values: Vec::new() };
-        for pair in rest.into_iter().flat_map(|r| r.split(',')) {
-            let (key, value) = pair
-                .split_once('=')
-                .ok_or_else(|| args.bad(format!("expected key=value, found '{pair}'")))?;
-            let (key, value) = (key.trim(), value.trim());
-            if !method.params.iter().any(|(known, _)| *known == key) {
-                let known: Vec<&str> = method.params.iter().map(|(k, _)| *k).collect();
-                return Err(args.bad(format!("expected one of {}, found '{key}'", known.join(", "))));
-            }
-            if args.values.iter().any(|(k, _)| *k == key) {
-                return Err(args.bad(format!("{key} is given twice")));
-            }
-            args.values.push((key, value));
-        }
-        Ok((method, args))
+        let known: Vec<&'static str> = method.params.iter().map(|(key, _)| *key).collect();
+        let values = settings::pairs(&format!("data method {name}"), rest, &known).map_err(invalid)?;
+        Ok((method, Args { name: method.name, values }))
     }
 
     /// An error that names the method.

@@ -293,8 +293,8 @@ fn ids_are_those_given_or_unused_ones() {
         ("utk:mix=0.8", ids(&[], &[]), "mix: expected weights and probabilities"),
         ("utk:mix=1@0/1,share=0.5", ids(&[], &[]), "mix stands in place of share"),
         ("utk:order=yes", ids(&[], &[]), "order: expected true or false, found 'yes'"),
-        ("utk:knots=3", ids(&[], &[]), "expected one of share, chunks"),
-        ("utk:order", ids(&[], &[]), "expected key=value, found 'order'"),
+        ("utk:knots=3", ids(&[], &[]), "unknown parameter `knots`; known: share, chunks"),
+        ("utk:order", ids(&[], &[]), "expected key=value, found `order`"),
         ("utk:order=true,order=true", ids(&[], &[]), "order is given twice"),
         (
             "knots",

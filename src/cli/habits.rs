@@ -1,0 +1,282 @@
+//! What users of other tools type. Options of llama.cpp, lm-eval and PEFT that mean the same here are taken; others that many
+//! people type end in an error that names ours.
+
+use std::ffi::OsString;
+
+use super::usage;
+
+/// What a foreign option stands for.
+#[derive(Debug, Clone, Copy)]
+enum Means {
+    /// This option, with the same value.
+    Option(&'static str),
+    /// A setting of `--sampler`.
+    Sampler(&'static str),
+    /// The value is an operand of the command.
+    Operand,
+    /// Layers on the GPU: none or all.
+    GpuLayers,
+    /// Attention in one op, or not; the value may be left out.
+    FlashAttention,
+    /// Nothing that can be taken. The error says this.
+    Nothing(&'static str),
+}
+
+use Means::{FlashAttention, GpuLayers, Nothing, Operand, Option as Ours, Sampler};
+
+const ROPE: &str = "use --rope, as in --rope yarn:factor=4, pi:factor=4 or abf:base=1e6; `ropewalk rope --methods` lists them";
+const LORA_FILE: &str = "use --lora FILE:SCALE";
+const ONE_DEVICE: &str = "the whole model runs on one device: --device auto, cpu or cuda:0";
+
+/// Options by the names people type, and what they are here. A name with `_` is looked up with `-`.
+const OPTIONS: &[(&str, Means)] = &[
+    // llama.cpp
+    ("--ctx-size", Ours("--ctx")),
+    ("--n-predict", Ours("--predict")),
+    ("--cache-type-k", Ours("--kv")),
+    ("--cache-type-v", Ours("--kv")),
+    ("-ctk", Ours("--kv")),
+    ("-ctv", Ours("--kv")),
+    ("--batch-size", Ours("--batch")),
+    ("--ubatch-size", Ours("--ubatch")),
+    ("-ub", Ours("--ubatch")),
+    ("--temperature", Ours("--temp")),
+    ("-sys", Ours("--system")),
+    ("--system-prompt", Ours("--system")),
+    ("-sysf", Ours("--system-file")),
+    ("--ppl-stride", Ours("--stride")),
+    ("--chunks", Ours("--max-windows")),
+    ("--outtype", Ours("--type")),
+    ("--outfile", Ours("--output")),
+    ("-ngl", GpuLayers),
+    ("--n-gpu-layers", GpuLayers),
+    ("--gpu-layers", GpuLayers),
+    ("-fa", FlashAttention),
+    ("--flash-attn", FlashAttention),
+    ("--typical", Sampler("typical")),
+    ("--repeat-last-n", Sampler("repeat-last-n")),
+    ("--frequency-penalty", Sampler("frequency-penalty")),
+    ("--presence-penalty", Sampler("presence-penalty")),
+    ("--dry-multiplier", Sampler("dry-multiplier")),
+    ("--dry-base", Sampler("dry-base")),
+    ("--dry-allowed-length", Sampler("dry-allowed-length")),
+    ("--dry-penalty-last-n", Sampler("dry-last-n")),
+    ("-cnv", Nothing("use `ropewalk chat`")),
+    ("--conversation", Nothing("use `ropewalk chat`")),
+    ("--interactive", Nothing("use `ropewalk chat`")),
+    ("-hf", Nothing("fetch the model first: ropewalk pull hf:ORG/REPO/FILE")),
+    ("--rope-scaling", Nothing(ROPE)),
+    ("--rope-scale", Nothing(ROPE)),
+    ("--rope-freq-base", Nothing(ROPE)),
+    ("--rope-freq-scale", Nothing(ROPE)),
+    ("--yarn-orig-ctx", Nothing(ROPE)),
+    ("--yarn-ext-factor", Nothing(ROPE)),
+    ("--yarn-attn-factor", Nothing(ROPE)),
+    ("--yarn-beta-fast", Nothing(ROPE)),
+    ("--yarn-beta-slow", Nothing(ROPE)),
+    ("--lora-scaled", Nothing(LORA_FILE)),
+    ("--split-mode", Nothing(ONE_DEVICE)),
+    ("--tensor-split", Nothing(ONE_DEVICE)),
+    ("--kl-divergence", Nothing("use `ropewalk compare A B -f TEXT`")),
+    // lm-eval
+    ("--tasks", Operand),
+    ("--limit", Ours("--samples")),
+    ("--num-fewshot", Nothing("each task has the shots of its paper: `ropewalk tasks TASK` lists them")),
+    ("--model-args", Nothing("use -m FILE, with --rope and --ctx")),
+    // PEFT, TRL and their relatives
+    ("--model-name-or-path", Ours("--model")),
+    ("--train-file", Ours("--data")),
+    ("--lora-r", Ours("--rank")),
+    ("--lora-rank", Ours("--rank")),
+    ("--lora-alpha", Ours("--alpha")),
+    ("--lora-dropout", Ours("--dropout")),
+    ("--target-modules", Ours("--targets")),
+    ("--max-steps", Ours("--steps")),
+    ("--learning-rate", Ours("--lr")),
+    ("--warmup-steps", Ours("--warmup")),
+    ("--max-seq-length", Ours("--ctx")),
+    ("--max-length", Ours("--ctx")),
+    ("--per-device-train-batch-size", Ours("--batch")),
+    ("--gradient-accumulation-steps", Nothing("use --batch N, the sequences of a step")),
+    ("--num-train-epochs", Nothing("use --steps N; --plan-memory and --inspect-data say what N takes")),
+    ("--output-dir", Nothing("use -o FILE.gguf, the adapter to write")),
+];
+
+/// Commands by the names people type, and what to type here.
+const COMMANDS: &[(&str, &str)] = &[
+    ("quantize", "ropewalk convert IN --type q4_k_m -o OUT"),
+    ("merge", "ropewalk convert IN --lora ADAPTER -o OUT"),
+    ("export", "ropewalk convert --to-peft FOLDER"),
+    ("generate", "ropewalk run"),
+    ("complete", "ropewalk run"),
+    ("ppl", "ropewalk perplexity"),
+    ("train", "ropewalk finetune"),
+    ("download", "ropewalk pull"),
+    ("show", "ropewalk inspect"),
+    ("serve", "ropewalk convert --llama-cpp, which writes a file that llama-server runs"),
+    ("server", "ropewalk convert --llama-cpp, which writes a file that llama-server runs"),
+];
+
+/// The words of the command line with foreign options in our own names, where `app` has the option.
+///
+/// # Errors
+/// An option or a command that is another thing here.
+pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+    let Some(name) = words.get(1).and_then(|w| w.to_str()) else { return Ok(words) };
+    let Some(command) = app.find_subcommand(name) else {
+        return match COMMANDS.iter().find(|(typed, _)| *typed == name) {
+            Some((_, ours)) => Err(usage(format!("{name}: there is no such command; use {ours}"))),
+            None => Ok(words),
+        };
+    };
+    let mut out: Vec<OsString> = words[..2].to_vec();
+    let mut rest = words[2..].iter().peekable();
+    while let Some(word) = rest.next() {
+        if word == "--" {
+            out.push(word.clone());
+            out.extend(rest.cloned());
+            break;
+        }
+        let Some((typed, attached, means)) = word.to_str().and_then(|w| found(command, w)) else {
+            out.push(word.clone());
+            continue;
+        };
+        if let Nothing(instead) = means {
+            return Err(usage(format!("{typed}: {instead}")));
+        }
+        let value = match attached {
+            Some(value) => Some(OsString::from(value)),
+            None if matches!(means, FlashAttention) => {
+                rest.next_if(|w| ["on", "off", "auto", "0", "1"].iter().any(|v| w == v)).cloned()
+            }
+            None => rest.next().cloned(),
+        };
+        let given = || value.clone().ok_or_else(|| usage(format!("{typed}: a value is required")));
+        match means {
+            Ours(option) => put(&mut out, typed, option, given()?)?,
+            Sampler(key) => {
+                let mut setting = OsString::from(format!("{key}="));
+                setting.push(given()?);
+                out.extend(["--sampler".into(), setting]);
+            }
+            Operand => out.push(given()?),
+            GpuLayers => {
+                let layers = given()?;
+                put(&mut out, typed, "--device", device(typed, &layers.to_string_lossy())?.into())?;
+            }
+            FlashAttention => {
+                if value.is_some_and(|v| v == "off" || v == "0") {
+                    put(&mut out, typed, "--attention", "explicit".into())?;
+                }
+            }
+            Nothing(_) => {}
+        }
+    }
+    Ok(out)
+}
+
+/// The foreign option that a word is, the value attached to it, and what it means; `None` if the command has an option of
+/// that name itself, or lacks the one that is meant.
+fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(&'static str, Option<&'w str>, Means)> {
+    let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+    let name = if name.starts_with("--") { name.replace('_', "-") } else { name.to_owned() };
+    let (typed, means) = OPTIONS.iter().find(|(typed, _)| *typed == name)?;
+    let has = |option: &str| {
+        // Its options are not in the definition: it reads its words itself.
+        if command.get_name() == "convert" {
+            return ["--ctx", "--output", "--type"].contains(&option);
+        }
+        command
+            .get_arguments()
+            .any(|a| a.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long)))
+    };
+    let taken = match means {
+        Ours(option) => has(option),
+        Sampler(_) => has("--sampler"),
+        GpuLayers => has("--device"),
+        FlashAttention => has("--attention"),
+        Operand => command.get_positionals().next().is_some() && command.get_name() == "eval",
+        Nothing(_) => true,
+    };
+    (taken && !has(typed)).then_some((*typed, value, *means))
+}
+
+/// Adds an option. One that two foreign options stand for (types of keys and of values) has one value.
+fn put(out: &mut Vec<OsString>, typed: &str, option: &str, value: OsString) -> anyhow::Result<()> {
+    let before = out.iter().position(|w| w == option).and_then(|at| out.get(at + 1));
+    if option == "--kv" && before.is_some() {
+        if before == Some(&value) {
+            return Ok(());
+        }
+        return Err(usage(format!("{typed}: keys and values have one type here, --kv TYPE")));
+    }
+    out.extend([option.into(), value]);
+    Ok(())
+}
+
+/// The device that so many layers on the GPU stand for.
+fn device(typed: &str, layers: &str) -> anyhow::Result<&'static str> {
+    match layers {
+        "0" => Ok("cpu"),
+        "all" | "auto" => Ok("auto"),
+        _ if layers.parse().is_ok_and(|n: i64| !(0..99).contains(&n)) => Ok("auto"),
+        _ => Err(usage(format!("{typed} {layers}: {ONE_DEVICE}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translated(line: &str) -> Result<String, String> {
+        let words = line.split(' ').map(OsString::from).collect();
+        let words = translate(&super::super::app(), words).map_err(|e| e.to_string())?;
+        Ok(words.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn options_of_other_tools_become_ours_or_name_them() {
+        for (typed, ours) in [
+            ("r run -m x --ctx-size 8k -p -c", "r run -m x --ctx 8k -p -c"),
+            ("r run -m x -ngl 99 -fa -ctk q8_0 -ctv q8_0", "r run -m x --device auto --kv q8_0"),
+            ("r run -ngl 0 -fa off --n_predict=3", "r run --device cpu --attention explicit --predict 3"),
+            ("r chat --dry-multiplier 0.8 -sys x", "r chat --sampler dry-multiplier=0.8 --system x"),
+            ("r eval --tasks niah -m x --limit 5", "r eval niah -m x --samples 5"),
+            ("r finetune --lora_r 8 --max-steps 3 --train-file f", "r finetune --rank 8 --steps 3 --data f"),
+            ("r perplexity --chunks 2 -- --chunks", "r perplexity --max-windows 2 -- --chunks"),
+            ("r bench --limit 3", "r bench --limit 3"),
+            ("r convert x --outtype q8_0", "r convert x --type q8_0"),
+        ] {
+            assert_eq!(translated(typed).as_deref(), Ok(ours));
+        }
+        for (typed, error) in [
+            ("r run -ctk q8_0 -ctv f16", "-ctv: keys and values have one type here, --kv TYPE"),
+            ("r run --rope-scaling yarn", "--rope-scaling: use --rope, as in"),
+            ("r run -ngl 12", "-ngl 12: the whole model runs on one device"),
+            ("r run --ctx-size", "--ctx-size: a value is required"),
+            ("r quantize a b", "quantize: there is no such command; use ropewalk convert"),
+        ] {
+            let e = translated(typed).unwrap_err();
+            assert!(e.starts_with(error), "{e}");
+        }
+    }
+
+    /// What is written here names options and commands that exist.
+    #[test]
+    fn what_is_named_exists() {
+        let app = super::super::app();
+        let has = |name: &str| {
+            let of = |c: &clap::Command| c.get_arguments().any(|a| a.get_long() == Some(name));
+            app.get_subcommands().any(of) || ["type"].contains(&name)
+        };
+        for (typed, means) in OPTIONS {
+            let Ours(option) = means else { continue };
+            assert!(has(option.trim_start_matches('-')), "{typed} means {option}");
+        }
+        for (typed, ours) in COMMANDS {
+            assert!(app.find_subcommand(typed).is_none(), "{typed}");
+            let name = ours.strip_prefix("ropewalk ").and_then(|ours| ours.split([' ', ',']).next());
+            assert!(name.is_some_and(|name| app.find_subcommand(name).is_some()), "{ours}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The grammar of settings: `name[:key=value[,key=value]...]`, or `key=value,...` alone.
+//!
+//! Rope specs, data transforms, losses and the rare options of commands all use it, so all have the same errors.
+
+/// Splits `name:settings` at its first colon. Spaces around the name do not count.
+pub fn named(text: &str) -> (&str, Option<&str>) {
+    text.split_once(':').map_or((text.trim(), None), |(name, rest)| (name.trim(), Some(rest)))
+}
+
+/// Splits `key=value,...`. `what` names the owner in errors, such as `rope method yarn`.
+///
+/// # Errors
+/// A part without `=`, a key that is not in `known`, or one given twice.
+pub fn pairs<'t>(
+    what: &str,
+    text: Option<&'t str>,
+    known: &[&'static str],
+) -> Result<Vec<(&'static str, &'t str)>, String> {
+    let mut out: Vec<(&'static str, &'t str)> = Vec::new();
+    for pair in text.into_iter().flat_map(|text| text.split(',')) {
+        let Some((key, value)) = pair.split_once('=') else {
+            return Err(format!("{what}: expected key=value, found {}", quoted(pair)));
+        };
+        let key = known_as(what, key.trim(), known)?;
+        if out.iter().any(|(k, _)| *k == key) {
+            return Err(format!("{what}: {key} is given twice"));
+        }
+        out.push((key, value.trim()));
+    }
+    Ok(out)
+}
+
+/// The known key of this name.
+///
+/// # Errors
+/// No such key: the error lists those there are, and the nearest one.
+pub fn known_as(what: &str, key: &str, known: &[&'static str]) -> Result<&'static str, String> {
+    known.iter().find(|k| **k == key).copied().ok_or_else(|| {
+        let near = suggestion(key, known.iter().copied());
+        format!("{what}: unknown parameter {}{near}; known: {}", quoted(key), known.join(", "))
+    })
+}
+
+/// Text from a user for an error: in backquotes, escaped, at most 48 characters.
+pub fn quoted(text: &str) -> String {
+    let mut cut: String = text.chars().take(48).flat_map(char::escape_debug).collect();
+    if text.chars().nth(48).is_some() {
+        cut.push_str("...");
+    }
+    format!("`{cut}`")
+}
+
+/// ` (did you mean ...?)` when a known name is close to `name`, else nothing.
+pub fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let name: String = name.chars().take(64).collect();
+    known
+        .map(|k| (strsim::levenshtein(&name, k), k))
+        .min()
+        .filter(|(n, k)| *n <= 1 + k.len() / 3)
+        .map(|(_, k)| format!(" (did you mean `{k}`?)"))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_split_and_mistakes_are_named() {
+        let known = ["top", "piece"];
+        let read = |text| pairs("attention landmark", Some(text), &known);
+        assert_eq!(named(" landmark :top=3"), ("landmark", Some("top=3")));
+        assert_eq!(pairs("x", None, &known), Ok(vec![]));
+        assert_eq!(read("piece=64, top = 3"), Ok(vec![("piece", "64"), ("top", "3")]));
+        for (text, error) in [
+            ("", "attention landmark: expected key=value, found ``"),
+            ("top", "attention landmark: expected key=value, found `top`"),
+            ("top=1,top=2", "attention landmark: top is given twice"),
+            ("tip=1", "attention landmark: unknown parameter `tip` (did you mean `top`?); known: top, piece"),
+            ("\u{1b}=1", "attention landmark: unknown parameter `\\u{1b}`; known: top, piece"),
+        ] {
+            assert_eq!(read(text), Err(error.to_owned()), "{text}");
+        }
+    }
+}
