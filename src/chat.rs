@@ -52,6 +52,16 @@ impl Message {
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Message { role: role.into(), content: content.into(), reasoning_content: None }
     }
+
+    /// The message with its thinking as the first block of its content.
+    fn in_blocks(&self) -> Value {
+        let Some(thinking) = &self.reasoning_content else { return json!(self) };
+        let mut blocks = vec![json!({"type": "thinking", "thinking": thinking})];
+        if !self.content.is_empty() {
+            blocks.push(json!({"type": "text", "text": self.content}));
+        }
+        json!({"role": self.role, "content": blocks})
+    }
 }
 
 /// A model's chat template, ready to render.
@@ -181,7 +191,9 @@ impl Template {
     /// # Errors
     /// Those of [`Template::render_json`].
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let messages = messages.iter().map(|m| json!(m)).collect::<Vec<_>>();
+        let blocks = answer::in_blocks(self.source());
+        let messages =
+            messages.iter().map(|m| if blocks { m.in_blocks() } else { json!(m) }).collect::<Vec<_>>();
         self.render_json(&messages, &Map::new(), add_generation_prompt)
     }
 

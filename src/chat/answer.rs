@@ -28,6 +28,14 @@ pub enum Form {
     Channels,
 }
 
+/// Whether a template reads the thinking of earlier turns from blocks of the content, as those of Ministral 3 do.
+pub(super) fn in_blocks(template: &str) -> bool {
+    let reads = ["['thinking']", "[\"thinking\"]", ".thinking"];
+    Form::of(template) == Form::Brackets
+        && !template.contains("reasoning_content")
+        && reads.iter().any(|read| template.contains(read))
+}
+
 /// A part of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {

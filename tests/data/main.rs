@@ -4,7 +4,9 @@
 mod common;
 
 mod cache;
+mod families;
 mod packing;
+mod recorded;
 mod sources;
 mod split;
 mod templates;

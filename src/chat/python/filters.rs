@@ -19,6 +19,12 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_filter("center", center);
     env.add_filter("length", length);
     env.add_filter("count", length);
+    env.add_filter("trim", trim);
+    env.add_filter("upper", |value: &Value| Ok(text(value)?.to_uppercase()));
+    env.add_filter("lower", |value: &Value| Ok(text(value)?.to_lowercase()));
+    env.add_filter("capitalize", capitalize);
+    // Of the values over which a loop may go, Python's None is none.
+    env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     env.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
     env.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
@@ -214,6 +220,14 @@ fn attr(value: &Value, name: &str) -> Result<Value, Error> {
 fn wordcount(value: &Value) -> Result<usize, Error> {
     let word = |c: char| c.is_alphanumeric() || c == '_';
     Ok(text(value)?.split(|c| !word(c)).filter(|w| !w.is_empty()).count())
+}
+
+fn trim(state: &minijinja::State<'_, '_>, value: &Value, chars: Rest<Value>) -> Result<Value, Error> {
+    super::methods::call(state, &Value::from(text(value)?), "strip", &chars.0)
+}
+
+fn capitalize(state: &minijinja::State<'_, '_>, value: &Value) -> Result<Value, Error> {
+    super::methods::call(state, &Value::from(text(value)?), "capitalize", &[])
 }
 
 fn center(state: &minijinja::State<'_, '_>, value: &Value, width: Option<i64>) -> Result<Value, Error> {

@@ -1,7 +1,8 @@
 //! What Jinja2 under Python does, and minijinja alone does not.
 //!
-//! Held to transformers' renderings in `tests/data/chat`. What is left: a tuple prints as a list, and a loop over the
-//! characters of a text does not know its length.
+//! Held to transformers' renderings in `tests/data/chat`. What is left: a tuple prints as a list, `~` writes lists
+//! and dicts as JSON, a loop over the characters of a text does not know its length, one over nothing is no error, and
+//! `safe` does not make `+` escape the other text.
 
 mod args;
 mod filters;

@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
-"""What transformers renders of chat templates: writes constructed.json and families.json, which templates.rs reads.
+"""What transformers renders of chat templates: writes what tests/data and tests/published compare with.
 
-    record.py      needs: pip install transformers jinja2 (recorded with transformers 5 and Jinja2 3.1)
+    record.py                needs: pip install transformers jinja2 (recorded with transformers 5 and Jinja2 3.1)
+    record.py FOLDER..       writes published.json of these folders' templates, see PUBLISHED
 
 constructed.json: a template for each part of the language, with what apply_chat_template makes of it.
-families.json: the templates in families/, with conversations.
+families.json: conversations, and what it makes of them for each template in families/. These templates are our own, in
+the forms of their families: those that models are published with stay with their publishers.
+published.json: hashes of published templates and of what they render, for whoever has them as files.
 """
+import datetime
+import hashlib
 import json
 import pathlib
 import sys
 
+import transformers.utils.chat_template_utils
 from transformers.utils.chat_template_utils import _normalize_chat_messages, render_jinja_template
 
 HERE = pathlib.Path(__file__).parent
@@ -80,10 +86,12 @@ b' }}",
     "dict methods": "{{ {'a': 1}.get('a') }}{{ {'a': 1}.get('b') }}{{ {'a': 1}.get('b', 2) }}{{ {'a': 1, 'b': 2}.keys()|list }}{{ {'a': 1}.values()|list }}{{ {'a': 1}.copy() }}{{ {'a': 1}|length }}",
     "default": "{{ none|default('d') }}{{ ''|default('d', true) }}{{ none|d('e', true) }}{{ missing|default }}",
     "filters on text": "{{ 'a&b<c>'|e }}{{ 'abc'|upper|lower }}{{ 'abc'|list }}",
+    "text filters on others": "{{ [1, 'a']|trim }}{{ none|upper }}{{ ['A']|lower }}{{ {'k': none}|capitalize }}{{ '--a'|trim(chars='-') }}{{ missing|trim }}",
     "attr": "{{ messages[0]|attr('role') }}{{ {'a': 1}|attr('a') }}",
     "filter blocks": "{% filter upper %}ab{{ 'c' }}{% endfilter %}",
     # Tests.
     "type tests": "{{ 'a' is string }}{{ 1 is number }}{{ 1.0 is float }}{{ 1 is integer }}{{ true is boolean }}{{ true is number }}{{ true is integer }}{{ [] is iterable }}{{ 'a' is iterable }}{{ {} is mapping }}{{ [] is sequence }}{{ 'a' is sequence }}{{ {} is sequence }}{{ none is none }}{{ 1 is none }}{{ true is true }}{{ 1 is true }}{{ false is false }}",
+    "iterable": "{{ none is iterable }}{{ 1 is iterable }}{{ missing is iterable }}{{ tools is iterable and tools|length > 0 }}{{ range(2) is iterable }}",
     "other tests": "{{ 3 is odd }}{{ 4 is even }}{{ 6 is divisibleby 3 }}{{ 1 is eq 1 }}{{ 1 is ne 2 }}{{ 2 is gt 1 }}{{ 'a' is in ['a'] }}{{ 'a' is lower }}{{ 'A' is upper }}{{ 1 is sameas 1 }}{{ 'upper' is filter }}{{ 'even' is test }}{{ x is not defined }}{{ raise_exception is callable }}",
     # Statements.
     "loop variables": "{% for x in ['a', 'b', 'c'] %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ loop.previtem }}{{ loop.nextitem }}{{ loop.cycle('o', 'e') }}{{ loop.changed(x) }};{% endfor %}",
@@ -163,8 +171,140 @@ def constructed():
     return cases
 
 
+class Day(datetime.datetime):
+    """The day of all recordings."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2024, 7, 26, 12, 34, 56)
+
+
+def assistant(content, thinking=None, **more):
+    return {"role": "assistant", "content": content, **({"reasoning_content": thinking} if thinking else {}), **more}
+
+
+SAYS = {"role": "system", "content": " Be brief. "}
+ASKS = [{"role": "user", "content": c} for c in ("Hi <there>, é", "And 2 + 2?\n", "Why?")]
+TOOLS = [{"type": "function", "function": {
+    "name": "now", "description": "The time of a place's day.",
+    "parameters": {"type": "object", "properties": {
+        "place": {"type": "string", "description": "A town, or <none>.", "enum": ["Rome", "Oslo"]},
+        "count": {"type": "integer", "default": 1}}, "required": ["place"]}}}]
+CALL = {"id": "call00001", "type": "function", "function": {"name": "now", "arguments": {"place": "Rome", "count": 2}}}
+RESULT = {"role": "tool", "name": "now", "tool_call_id": "call00001", "content": "{\"hour\": 9}"}
+# name: messages, variables, add_generation_prompt
+CONVERSATIONS = {
+    "first": ([SAYS, ASKS[0]], {}, True),
+    "without a system": ([ASKS[0]], {}, True),
+    "closed": ([SAYS, ASKS[0], assistant("Hello. ")], {}, False),
+    "three turns": ([SAYS, ASKS[0], assistant("Hello."), ASKS[1], assistant(" It is 4."), ASKS[2]], {}, True),
+    "three thoughts": ([ASKS[0], assistant("Hello.", "He greets.\n\nI greet."), ASKS[1], assistant("It is 4.", "2 + 2"), ASKS[2]], {}, True),
+    "closed thoughts": ([SAYS, ASKS[0], assistant("Hello.", "He greets."), ASKS[1], assistant("It is 4.", "2 + 2")], {}, False),
+    "tools": ([SAYS, ASKS[0]], {"tools": TOOLS}, True),
+    "a call": ([SAYS, ASKS[0], assistant("", "Look.", tool_calls=[CALL]), RESULT], {"tools": TOOLS}, True),
+    "a call and more": ([ASKS[0], assistant("", tool_calls=[CALL]), RESULT, assistant("Nine."), ASKS[1]], {"tools": TOOLS}, True),
+    "no thinking": ([SAYS, ASKS[0]], {"enable_thinking": False}, True),
+    "parts": ([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": " b"}]}], {}, True),
+}
+# What models write for two questions, their end of turn left out, and what it is: content and thinking.
+PLAIN = [("Hello.", "Hello.", None), (" It is 4.\n", " It is 4.\n", None)]
+THINK = [("<think>\nHe greets.\n\nI greet.\n</think>\n\nHello.", "Hello.", "He greets.\n\nI greet."),
+         ("<think>\n\n</think>\n\nIt is 4.", "It is 4.", None)]
+OPENED = [("He greets.\n\nI greet.\n</think>\n\nHello.", "Hello.", "He greets.\n\nI greet."),
+          ("2 + 2\n</think>\nIt is 4.", "It is 4.", "2 + 2")]
+BRACKETS = [("[THINK]He greets.[/THINK]Hello.", "Hello.", "He greets."), ("It is 4.", "It is 4.", None)]
+COHERE = [("<|START_THINKING|>He greets.<|END_THINKING|><|START_RESPONSE|>Hello.<|END_RESPONSE|>", "Hello.", "He greets."),
+          ("<|START_RESPONSE|>It is 4.<|END_RESPONSE|>", "It is 4.", None)]
+RESPONSE = [("<think>He greets.</think><response>Hello.</response>", "Hello.", "He greets."), ("It is 4.", "It is 4.", None)]
+CHANNELS = [("<|channel|>analysis<|message|>He greets.<|end|><|start|>assistant<|channel|>final<|message|>Hello.<|return|>", "Hello.", "He greets."),
+            ("<|channel|>final<|message|>It is 4.<|return|>", "It is 4.", None)]
+STYLES = {"plain": PLAIN, "think": THINK, "opened": OPENED, "brackets": BRACKETS, "cohere": COHERE, "response": RESPONSE, "channels": CHANNELS}
+# Architectures with the templates of their models, and how the models write. No template: the file has none.
+FAMILIES = [
+    ("llama", "llama3", "plain"), ("llama", "mistral", "plain"), ("llama", "r1-distill", "opened"),
+    ("cohere2", "command-r7b", "cohere"), ("gemma2", "gemma2", "plain"), ("gemma3", "gemma3", "plain"),
+    ("gpt-oss", "gpt-oss", "channels"), ("gptneox", None, "plain"), ("granite", "granite", "response"),
+    ("mistral3", "ministral3", "brackets"), ("olmo2", "olmo2", "plain"), ("olmo2", "olmo3-think", "opened"),
+    ("phi2", None, "plain"), ("phi3", "phi3", "plain"), ("phi3", "phi4", "plain"), ("phi3", "phi4-mini", "plain"),
+    ("qwen2", "qwen2", "plain"), ("qwen3", "qwen3", "think"), ("qwen3", "qwen3-thinking", "opened"),
+    ("qwen35", "qwen35", "opened"), ("qwen35moe", "qwen35", "opened"), ("qwen3moe", "qwen3", "think"),
+    ("qwen3moe", "qwen3-coder", "plain"), ("smollm3", "smollm3", "think"),
+]
+# How the models of published templates write, where it is not plain text.
+PUBLISHED = {
+    "command-a": "cohere", "command-r7b": "cohere", "deepseek-r1-distill-llama": "opened", "gpt-oss": "channels",
+    "granite-3.3": "response", "ministral-3-reasoning": "brackets", "olmo-3-think": "opened", "phi-4-reasoning": "think",
+    "qwen3": "think", "qwen3-thinking-2507": "opened", "qwen3.5": "opened", "qwen3.6": "opened", "qwq": "opened",
+    "smollm3": "think", "smollm3-tools": "think",
+}
+CHATML = """{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def told(template, conversation):
+    """The text, or none where transformers refuses."""
+    messages, variables, prompt = json.loads(json.dumps(conversation))
+    tools = variables.pop("tools", None)
+    try:
+        return rendered(template, messages, prompt, tools, **variables)
+    except Exception:
+        return None
+
+
+def prompts(template, answers):
+    """The prompts of three turns, with answers as the family's template wants them."""
+    system = [SAYS] if told(template, ([SAYS, ASKS[0]], {}, True)) else []
+    messages, out = [*system], []
+    for ask, (_, content, thinking) in zip(ASKS, [*answers, ("", "", None)]):
+        messages.append(ask)
+        out.append(told(template, (messages, {}, True)))
+        if "block['thinking']" in template and thinking:
+            # As mistral-common does, and its templates expect.
+            content, thinking = [{"type": "thinking", "thinking": thinking}, {"type": "text", "text": content}], None
+        messages.append(assistant(content, thinking))
+    assert all(out), out
+    return {"system": bool(system), "prompts": out}
+
+
+def families():
+    texts, turns = {}, []
+    for arch, name, style in FAMILIES:
+        template = (HERE / f"families/{name}.jinja").read_text() if name else CHATML
+        if name:
+            texts[name] = {of: told(template, conversation) for of, conversation in CONVERSATIONS.items()}
+        turns.append({"arch": arch, "template": name, "answers": style, **prompts(template, STYLES[style])})
+    conversations = {name: dict(zip(("messages", "variables", "prompt"), of)) for name, of in CONVERSATIONS.items()}
+    answers = {style: [dict(zip(("written", "content", "thinking"), of)) for of in split] for style, split in STYLES.items()}
+    return {"conversations": conversations, "texts": texts, "answers": answers, "turns": turns}
+
+
+def sha256(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def published(folders):
+    out = {}
+    for path in sorted(path for folder in folders for path in pathlib.Path(folder).glob("*.jinja")):
+        template = path.read_text()
+        of = {name: told(template, conversation) for name, conversation in CONVERSATIONS.items()}
+        style = PUBLISHED.get(path.stem, "plain")
+        turns = prompts(template, STYLES[style])
+        out[sha256(template)] = {
+            "name": path.stem, "texts": {name: text and sha256(text) for name, text in of.items()},
+            "answers": style, **turns, "prompts": [sha256(text) for text in turns["prompts"]],
+        }
+    return out
+
+
 def write(name, value):
     (HERE / name).write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
-write("constructed.json", constructed())
+transformers.utils.chat_template_utils.datetime = Day
+if sys.argv[1:]:
+    write("published.json", published(sys.argv[1:]))
+else:
+    write("constructed.json", constructed())
+    write("families.json", families())
