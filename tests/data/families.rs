@@ -1,10 +1,15 @@
 //! Templates of every family against what transformers renders of them, alone and over three turns.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use ropewalk::chat::{Message, Template};
+use ropewalk::control::Control;
+use ropewalk::data::{Corpus, Records, Separator, Sources, TextOptions};
+use serde_json::json;
 
 use crate::recorded::{day, recorded, split};
+use crate::world::{vocab, World};
 
 fn source(name: &str) -> String {
     let path = format!("{}/tests/data/chat/families/{name}.jinja", env!("CARGO_MANIFEST_DIR"));
@@ -60,5 +65,41 @@ fn a_conversation_goes_on_behind_an_answer_that_was_cut() {
         messages.push(Message::new("user", "And?"));
         let next = template.render(&messages, true);
         next.unwrap_or_else(|e| panic!("{} {:?}: {e}", family.arch, family.template));
+    }
+}
+
+/// Where a template renders earlier answers otherwise than the last one, each answer is a document, and all documents of a
+/// conversation are held out together.
+#[test]
+fn answers_of_several_turns_are_told_apart() {
+    let recorded = recorded();
+    let messages = &recorded.conversations["three thoughts"].messages[..4];
+    let record = json!({ "messages": messages }).to_string() + "\n";
+    for (name, n) in [
+        ("llama3", 1),
+        ("gemma3", 1),
+        ("qwen2", 1),
+        ("ministral3", 1),
+        ("phi3", 2),
+        ("olmo3-think", 2),
+        ("gpt-oss", 2),
+        ("qwen3", 2),
+        ("qwen35", 2),
+    ] {
+        let mut record = record.clone();
+        if !source(name).contains("reasoning_content") && !source(name).contains("thinking") {
+            // A key that the template does not read is refused.
+            record = json!({ "messages": &recorded.conversations["three turns"].messages[1..5] }).to_string();
+        }
+        let world = World::of(&[("a.jsonl", &record)]);
+        let options = TextOptions { records: Records::Chat { answers_only: true }, ..TextOptions::default() };
+        let template = Template::at(Some(&source(name)), "<s>", "</s>", day()).unwrap();
+        let sources = Sources::find(&[world.texts()], &options).unwrap().with_template(Arc::new(template));
+        let corpus =
+            Corpus::open(&world.cache(), vocab(), &sources, &Separator::Auto, &Control::default()).unwrap();
+        assert_eq!(corpus.n_documents(), n, "{name}");
+        assert_eq!(corpus.text_hash(0), corpus.text_hash(n - 1), "{name}");
+        let said = corpus.notes().iter().any(|note| note.contains("each answer is a sequence"));
+        assert_eq!(said, n > 1, "{name}: {:?}", corpus.notes());
     }
 }

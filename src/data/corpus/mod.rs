@@ -219,7 +219,7 @@ impl Corpus {
         }
     }
 
-    /// A hash of a document's text.
+    /// A hash of a document's text, or of the conversation that it is a part of.
     ///
     /// # Panics
     /// When there is no such document.
@@ -489,7 +489,7 @@ fn text_hash(document: &Document) -> u64 {
     let mut hash = Sha256::new();
     match &document.content {
         Content::Text(text) => hash.update(text),
-        Content::Record(record) => hash.update(&record.text),
+        Content::Record(record) => hash.update(record.whole.as_deref().unwrap_or(&record.text)),
         Content::Tokens(tokens) => tokens.iter().for_each(|t| hash.update(t.to_le_bytes())),
     }
     hash.finalize().iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b))

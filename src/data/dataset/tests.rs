@@ -174,7 +174,8 @@ fn answers_change_weights_and_no_token() {
     assert_eq!(trained, [false, false, true, true, true, true, true]);
     assert!(n == 1 && notes[0].contains("a.jsonl:2: no token lies wholly in an answer"), "{notes:?}");
     // Places that are partly in an answer, and the blank before one.
-    let record = text::Record { text: String::new(), special: true, answers: Some(vec![2..5, 7..9]) };
+    let record =
+        text::Record { text: String::new(), special: true, answers: Some(vec![2..5, 7..9]), whole: None };
     let trains = [
         (1..3, false),
         (2..5, true),

@@ -5,6 +5,7 @@
 //! would read is an error: what is left out in silence is missed when the model has been trained.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use ropewalk_core::tokenizer::Failure;
 use serde_json::{Map, Value};
@@ -31,6 +32,9 @@ const ABOUT: &[&str] = &[
     "created_at", "date", "score", "scores", "quality", "rating", "difficulty", "num_turns", "n_turns", "num_tokens",
     "n_tokens", "token_count", "metadata", "meta",
 ];
+/// Most answers of a conversation of which each is a text with what stands before it.
+const MAX_APART: usize = 256;
+
 /// What a template is given besides the messages.
 const GIVEN: &[&str] = &["tools", "documents"];
 /// What a record cannot give a template.
@@ -55,18 +59,22 @@ pub trait ChatTemplate: Send + Sync + std::fmt::Debug {
     fn fingerprint(&self) -> String;
 }
 
-/// Reads the record on a line; `name` is the line's, for errors.
+/// Reads the record on a line and gives it to `each`; `name` is the line's, for errors.
+///
+/// Templates may render an earlier answer otherwise than the last one: without its thinking, or with another end. Where
+/// answers are to be told apart, such a conversation is given once for each answer, up to it, as the model writes it.
 ///
 /// # Errors
 /// A line of neither form; a key that would be dropped; a conversation without an assistant's turn; a template under
-/// which the rendered turns so far are not how the whole conversation begins, so that nobody can tell whose words are
-/// whose.
+/// which the turns before an answer are not how the conversation up to it begins, so that nobody can tell whose words
+/// are whose; those of `each`.
 pub(super) fn record(
     name: &str,
     line: &str,
     answers_only: bool,
     template: Option<&dyn ChatTemplate>,
-) -> Result<Record> {
+    each: &mut dyn FnMut(Record) -> Result<()>,
+) -> Result<()> {
     let n = n_values(line);
     if n > MAX_VALUES {
         return Err(invalid(format!("{name}: expected at most {MAX_VALUES} values in a record, found {n}")));
@@ -85,15 +93,15 @@ pub(super) fn record(
             if prompt.is_some_and(|p| !repeated(&p)) {
                 return Err(record.dropped("\"prompt\"", "it is in none of the messages"));
             }
-            record.conversation(messages, object)
+            record.conversation(messages, object, each)
         }
         (None, Some(Value::Array(mut messages)), Some(Value::Array(completion))) => {
             let first_answer = messages.len();
             messages.extend(completion);
-            Reading { first_answer, ..record }.conversation(messages, object)
+            Reading { first_answer, ..record }.conversation(messages, object, each)
         }
         (None, Some(Value::String(prompt)), Some(Value::String(completion))) => {
-            record.pair(prompt, &completion, &object)
+            each(record.pair(prompt, &completion, &object)?)
         }
         _ => Err(invalid(format!(
             "{name}: expected \"messages\", or \"prompt\" and \"completion\", both texts or both lists of messages; \
@@ -167,10 +175,15 @@ impl Reading<'_> {
         let start = prompt.len();
         let text = prompt + completion;
         let answers = self.answers_only.then(|| std::iter::once(start..text.len()).collect());
-        Ok(Record { text, special: false, answers })
+        Ok(Record { text, special: false, answers, whole: None })
     }
 
-    fn conversation(&self, messages: Vec<Value>, rest: Object) -> Result<Record> {
+    fn conversation(
+        &self,
+        messages: Vec<Value>,
+        rest: Object,
+        each: &mut dyn FnMut(Record) -> Result<()>,
+    ) -> Result<()> {
         let template = self.template.ok_or_else(|| self.error("no chat template to render it"))?;
         let source = template.source();
         let variables = self.variables(rest, &source)?;
@@ -189,21 +202,54 @@ impl Reading<'_> {
             return Err(self.error("expected a message of the role assistant, found none"));
         }
         if !self.answers_only {
-            return Ok(Record { text, special: true, answers: None });
+            return each(Record { text, special: true, answers: None, whole: None });
         }
-        let (mut ranges, mut at) = (Vec::new(), 0);
+        if let Some(ranges) = self.places(&text, &answers, &render)? {
+            return each(Record { text, special: true, answers: Some(ranges), whole: None });
+        }
+        if answers.len() > MAX_APART {
+            return Err(self.error(format_args!(
+                "the chat template renders earlier answers otherwise than the last one, so each of them is a text: expected \
+                 at most {MAX_APART} answers, found {}; train on everything",
+                answers.len()
+            )));
+        }
+        let whole: Arc<str> = text.into();
         for i in answers {
-            let range = answer(&text, i, &render)?.filter(|range| range.start >= at).ok_or_else(|| {
+            let text = render(i + 1, false)?;
+            let range = answer(&text, i, &render)?.ok_or_else(|| {
                 self.error(format_args!(
                     "message {}: under the chat template a conversation does not begin as its first turns do, so its \
                      answers cannot be told apart; train on everything",
                     i + 1
                 ))
             })?;
+            each(Record {
+                text,
+                special: true,
+                answers: Some(vec![range]),
+                whole: Some(Arc::clone(&whole)),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Where the answers stand in the whole conversation, if they can be told apart there.
+    fn places(
+        &self,
+        text: &str,
+        answers: &[usize],
+        render: &dyn Fn(usize, bool) -> Result<String>,
+    ) -> Result<Option<Vec<Range<usize>>>> {
+        let (mut ranges, mut at) = (Vec::new(), 0);
+        for &i in answers {
+            let Some(range) = answer(text, i, render)?.filter(|range| range.start >= at) else {
+                return Ok(None);
+            };
             at = range.end;
             ranges.push(range);
         }
-        Ok(Record { text, special: true, answers: Some(ranges) })
+        Ok(Some(ranges))
     }
 
     /// What the template is given besides the messages.

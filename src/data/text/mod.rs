@@ -5,6 +5,7 @@ mod read;
 mod sources;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use ropewalk_core::tokenizer::Token;
 
@@ -46,7 +47,8 @@ pub enum Records {
     /// `completion`, joined as they are.
     Chat {
         /// Whether the loss is taken over the assistant's turns, or the completion, alone: over the tokens that lie
-        /// wholly in them. The tokens are the same either way.
+        /// wholly in them. Where the template renders earlier answers otherwise than the last one, each answer is then a
+        /// document with what stands before it.
         answers_only: bool,
     },
 }
@@ -76,6 +78,8 @@ pub(crate) struct Record {
     pub special: bool,
     /// The bytes of the answers, ascending, if the loss is taken over these alone.
     pub answers: Option<Vec<Range<usize>>>,
+    /// The conversation of which this is what stands up to one answer. Texts of one conversation are held out together.
+    pub whole: Option<Arc<str>>,
 }
 
 impl Record {

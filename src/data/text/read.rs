@@ -88,10 +88,24 @@ pub(crate) fn documents(
         }
         (Kind::Lines, Records::Chat { answers_only }) => {
             let mut lines = Lines::new(path, input, options.replace_invalid);
+            let (mut apart, mut first_apart) = (0usize, None);
             while let Some(next) = lines.next() {
                 let (line, text) = next?;
-                let record = chat::record(&lines.name(line), &text, *answers_only, reading.template)?;
-                each(Document { line, content: Content::Record(record) })?;
+                let mut n = 0;
+                chat::record(&lines.name(line), &text, *answers_only, reading.template, &mut |record| {
+                    n += usize::from(record.whole.is_some());
+                    each(Document { line, content: Content::Record(record) })
+                })?;
+                if n > 0 {
+                    first_apart.get_or_insert_with(|| lines.name(line));
+                    apart += 1;
+                }
+            }
+            if let Some(first) = first_apart {
+                notes.push(format!(
+                    "{first}: the chat template renders earlier answers otherwise than the last one, so each answer is a \
+                     sequence with what stands before it ({apart} records)"
+                ));
             }
             replaced = lines.n_replaced();
         }

@@ -9,9 +9,11 @@ struct Template {
     counts: bool,
     /// Opens a turn with a thought.
     thinks: bool,
+    /// Renders earlier answers without their first letter.
+    forgets: bool,
 }
 
-const PLAIN: Template = Template { counts: false, thinks: false };
+const PLAIN: Template = Template { counts: false, thinks: false, forgets: false };
 
 impl ChatTemplate for Template {
     fn render(
@@ -24,11 +26,13 @@ impl ChatTemplate for Template {
         if let Some(tools) = variables.get("tools") {
             out += &format!("[{tools}]");
         }
-        for m in messages {
+        for (i, m) in messages.iter().enumerate() {
             let text = match &m["content"] {
                 Value::Array(parts) => parts.iter().filter_map(|p| p["text"].as_str()).collect(),
                 content => content.as_str().unwrap_or_default().to_owned(),
             };
+            let forgotten = usize::from(self.forgets && m["role"] == "assistant" && i + 1 < messages.len());
+            let text = &text[forgotten.min(text.len())..];
             let calls = m.get("tool_calls").map(Value::to_string).unwrap_or_default();
             out += &format!("<{}>{text}{calls}</>\n", m["role"].as_str().unwrap_or_default());
         }
@@ -47,8 +51,19 @@ impl ChatTemplate for Template {
 }
 
 fn read(line: &str, answers_only: bool, template: &Template) -> Result<Record, String> {
-    let line = line.replace('\n', "");
-    record("a.jsonl:1", &line, answers_only, Some(template)).map_err(|e| e.to_string())
+    let mut found = read_all(line, answers_only, template)?;
+    assert_eq!(found.len(), 1);
+    Ok(found.remove(0))
+}
+
+fn read_all(line: &str, answers_only: bool, template: &Template) -> Result<Vec<Record>, String> {
+    let (line, mut found) = (line.replace('\n', ""), Vec::new());
+    let each = &mut |record| {
+        found.push(record);
+        Ok(())
+    };
+    record("a.jsonl:1", &line, answers_only, Some(template), each).map_err(|e| e.to_string())?;
+    Ok(found)
 }
 
 /// The answers of a line, as texts.
@@ -180,4 +195,25 @@ fn names_in_a_template_are_whole_words() {
         assert_eq!(mentions(source, name), found, "{source}");
     }
     assert_eq!(n_values(r#"{"a":"b,[{\"],","c":[1,{}]}"#), 6);
+}
+
+#[test]
+fn where_earlier_answers_are_rendered_otherwise_each_is_a_text() {
+    let line = r#"{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"1a"},
+        {"role":"user","content":"r"},{"role":"assistant","content":"2b"}]}"#;
+    let forgets = Template { forgets: true, ..PLAIN };
+    let whole = "<user>q</>\n<assistant>a</>\n<user>r</>\n<assistant>2b</>\n";
+    assert_eq!(read(line, false, &forgets).unwrap().text, whole);
+    let found = read_all(line, true, &forgets).unwrap();
+    let first = "<user>q</>\n<assistant>1a</>\n";
+    assert_eq!(found.iter().map(|r| r.text.as_str()).collect::<Vec<_>>(), [first, whole]);
+    for (record, answer) in found.iter().zip(["1a</>\n", "2b</>\n"]) {
+        let ranges = record.answers.as_ref().unwrap();
+        assert_eq!((ranges.len(), &record.text[ranges[0].clone()]), (1, answer));
+        assert_eq!(record.whole.as_deref(), Some(whole), "they are held out together");
+    }
+    let turn = r#"{"role":"user","content":"q"},{"role":"assistant","content":"1a"}"#;
+    let long = format!("{{\"messages\":[{}]}}", vec![turn; 257].join(","));
+    let e = read_all(&long, true, &forgets).unwrap_err();
+    assert!(e.contains("at most 256 answers, found 257"), "{e}");
 }
