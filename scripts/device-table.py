@@ -193,8 +193,8 @@ def extension(run, model, text, heldout, ctx, longer, steps, tasks, samples):
             if found:
                 run.row("4", f"{name}, passkey at {max(n, 300)}", f"{found['results'][0]['accuracy']:.2f}")
             found = tasks and run.json("4", f"{method} RULER {n}", "eval", tasks, *arguments, "--lengths", str(n), "-n", str(samples))
-            for task in (found if isinstance(found, list) else [found]) if found else []:
-                run.row("4", f"{name}, {task['task']} at {n}", f"{task['results'][0]['score']:.2f}")
+            for row in found["results"] if found else []:
+                run.row("4", f"{name}, {row['task']} at {n}", f"{row['score']:.2f}")
 
 
 def main():

@@ -53,17 +53,15 @@ elif args[0] == "perplexity":
     print(json.dumps(dict(rope="r", results=[dict(ctx=n, tokens_per_s=100.0, texts=texts) for n in ctx])))
 elif args[0] == "eval":
     lengths = [int(n) for n in value("--lengths").split(",")] if "--lengths" in args else [None]
-    reports, lines = [], []
+    rows, lines = [], []
     for task in args[1].split(","):
-        rows = []
         for n in lengths:
             count = int(value("-n"))
             for i in range(count):
                 lines.append(json.dumps(dict(task=task, length=n, id=str(i), scores=dict(m=float(i % 2 == 0), n=1.0))))
-            rows.append(dict(length=n, samples=count, score=100.0 * ((count + 1) // 2) / count))
-        reports.append(dict(task=task, metric="m", results=rows))
+            rows.append(dict(task=task, length=n, samples=count, score=100.0 * ((count + 1) // 2) / count))
     pathlib.Path(value("-o")).write_text("\\n".join(lines))
-    print(json.dumps(reports if len(reports) > 1 else reports[0]))
+    print(json.dumps(dict(metric="m", results=rows)))
 elif args[0] == "finetune":
     out = pathlib.Path(value("-o"))
     out.write_text(" ".join(a for a in args if "/" not in a))

@@ -77,22 +77,21 @@ def reads(unit, documents, model, ctx, bucket, more):
 
 def right_or_wrong(report, samples):
     """Of eval's samples: for each task and length the scores of the questions, in their order."""
-    reports = {part["task"]: part for part in (report if isinstance(report, list) else [report]) if "metric" in part}
+    metric = {row["task"]: row.get("metric") or report["metric"] for row in report["results"]}
     found = {}
     for line in samples.read_text(encoding="utf-8").splitlines():
         sample = json.loads(line)
-        score = sample["scores"][reports[sample["task"]]["metric"]]
+        score = sample["scores"][metric[sample["task"]]]
         found.setdefault((sample["task"], sample["length"]), {})[sample["id"]] = score
     out = {}
-    for task, part in reports.items():
-        for row in part["results"]:
-            of = found[task, row["length"]]
-            if len(of) != row["samples"] or abs(100 * sum(of.values()) / len(of) - row["score"]) > 0.01:
-                raise Problem(f"{samples}: {task}: the samples are not those of the score {row['score']}")
-            scores = [of[i] for i in sorted(of, key=lambda i: (len(i), i))]
-            out.setdefault(task, {})[str(row["length"] or "")] = [
-                int(x) if x == int(x) else round(x, 4) for x in scores
-            ]
+    for row in report["results"]:
+        of = found[row["task"], row["length"]]
+        if len(of) != row["samples"] or abs(100 * sum(of.values()) / len(of) - row["score"]) > 0.01:
+            raise Problem(f"{samples}: {row['task']}: the samples are not those of the score {row['score']}")
+        scores = [of[i] for i in sorted(of, key=lambda i: (len(i), i))]
+        out.setdefault(row["task"], {})[str(row["length"] or "")] = [
+            int(x) if x == int(x) else round(x, 4) for x in scores
+        ]
     return out
 
 

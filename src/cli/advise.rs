@@ -105,10 +105,17 @@ fn advice(report: &Report, path: &str, scaled: bool) -> String {
             format!("The model works at {} tokens as it is: nothing is to be written.\n", report.ctx)
         }
         Some(spec) => format!(
-            "Use {spec}. To write it into a file that any session opens under it:\n\n  \
-             convert --rope {spec} --ctx {} {path} -o long.gguf\n",
+            "{}Use {spec}. To write it into a file that any session opens under it:\n\n  \
+             ropewalk convert --rope {spec} --ctx {} {path} -o long.gguf\n",
+            if report.interrupted { "Stopped early: this is the best of the methods measured so far.\n" } else { "" },
             report.ctx
         ),
+        None if report.results.iter().all(|row| row.passkeys.is_none()) => {
+            "Stopped before passkeys were measured: no advice. The perplexities above are of what was done.\n".into()
+        }
+        None if report.interrupted => {
+            "Stopped before all passkeys were measured: no advice yet.\n".into()
+        }
         None => format!(
             "No method found a passkey at {} tokens: without training this model does not work there. Try a \
              shorter --ctx, or train it:\n\n  ropewalk finetune -m {path} -d TEXTS... --rope harpe --ctx {} -o \

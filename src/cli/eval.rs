@@ -10,11 +10,10 @@ use ropewalk::eval::suite::{
 };
 use ropewalk::plot::Grid;
 use ropewalk::tasks::{find, Group, Task, Template, GROUPS};
-use serde::Serialize;
 use serde_json::Value;
 
 use super::interrupt::Interrupt;
-use super::methods::Comparison;
+use super::methods::{one_object, Comparison};
 use super::options::{tokens, ModelArgs, RopesArgs};
 use super::output::{self, check_plot_name, OutputArgs};
 use super::{models, template, usage, Command};
@@ -28,7 +27,7 @@ pub(crate) const COMMAND: Command = Command {
     details:
         "Tasks ask what the published benchmarks ask, word for word, and judge answers by their metrics; \
               greedy, with 95 % intervals. `ropewalk tasks` lists them and the data they need. With \
-              --out every sample is kept as a line of JSON, and a run that was stopped goes on from there. \
+              --output every sample is kept as a line of JSON, and a run that was stopped goes on from there. \
               Several --rope are compared on the same samples.",
     example:
         "eval ruler_niah,vt -m smollm2 --lengths 4096,8192 --samples 20 --rope plain --rope yarn:factor=2",
@@ -70,7 +69,7 @@ struct Args {
     #[arg(long, value_name = "N", default_value = "8", value_parser = tokens)]
     parallel: usize,
     /// Keep every sample as a line of JSON in this file; samples that it has are not asked again
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
     out: Option<PathBuf>,
     /// Draw scores by length and depth, of tasks with depths, to this file (.svg or .png)
     #[arg(long, value_name = "FILE")]
@@ -158,7 +157,7 @@ fn open_store(path: &Path, out: OutputArgs) -> anyhow::Result<FileStore> {
 fn tasks_named(names: &[String]) -> anyhow::Result<Vec<&'static dyn Task>> {
     let mut tasks: Vec<&'static dyn Task> = Vec::new();
     for name in names {
-        for task in find(name).map_err(|e| usage(e.to_string()))? {
+        for task in find(name).map_err(|e| usage(format!("{e}; `ropewalk tasks` lists them")))? {
             if !tasks.iter().any(|t| t.info().name == task.info().name) {
                 tasks.push(task);
             }
@@ -221,15 +220,11 @@ impl Outcome {
         Outcome { reports, means, paired: differences }
     }
 
-    /// One object for one task and method, else a list, with the means and the differences at its end.
     fn json(&self) -> anyhow::Result<Value> {
-        let mut all = list_of(&self.reports)?;
-        all.extend(list_of(&self.means)?);
-        all.extend(list_of(&self.paired)?);
-        Ok(match all.len() {
-            1 => all.remove(0),
-            _ => all.into(),
-        })
+        let mut all = one_object(&self.reports)?;
+        all.insert("means".into(), serde_json::to_value(&self.means)?);
+        all.insert("differences".into(), serde_json::to_value(&self.paired)?);
+        Ok(all.into())
     }
 
     fn text(&self) -> String {
@@ -250,10 +245,6 @@ impl Outcome {
         }
         out
     }
-}
-
-fn list_of<T: Serialize>(items: &[T]) -> anyhow::Result<Vec<Value>> {
-    Ok(items.iter().map(serde_json::to_value).collect::<Result<_, _>>()?)
 }
 
 /// A heat map of the first report whose samples have depths: lengths across, depths down.

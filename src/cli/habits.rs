@@ -81,6 +81,7 @@ const OPTIONS: &[(&str, Means)] = &[
     // lm-eval
     ("--tasks", Operand),
     ("--limit", Ours("--samples")),
+    ("--output-path", Ours("--output")),
     ("--num-fewshot", Nothing("each task has the shots of its paper: `ropewalk tasks TASK` lists them")),
     ("--model-args", Nothing("use -m FILE, with --rope and --ctx")),
     // PEFT, TRL and their relatives

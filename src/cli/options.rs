@@ -205,20 +205,22 @@ const SAMPLERS: &[&str] = &[
     "dry-last-n",
 ];
 
-/// Puts in a setting of `--sampler`; `None` where the text is no number.
-fn set_sampler(params: &mut SamplerParams, key: &str, text: &str) -> Option<()> {
-    match key {
-        "typical" => params.typical_p = text.parse().ok()?,
-        "repeat-last-n" => params.penalty_last_n = text.parse().ok()?,
-        "frequency-penalty" => params.penalty_freq = text.parse().ok()?,
-        "presence-penalty" => params.penalty_present = text.parse().ok()?,
-        "dry-multiplier" => params.dry_multiplier = text.parse().ok()?,
-        "dry-base" => params.dry_base = text.parse().ok()?,
-        "dry-allowed-length" => params.dry_allowed_length = text.parse().ok()?,
-        "dry-last-n" => params.dry_penalty_last_n = text.parse().ok()?,
-        _ => return None,
+/// Puts in a setting of `--sampler`.
+fn set_sampler(params: &mut SamplerParams, key: &str, text: &str) -> Result<(), String> {
+    fn put<T: std::str::FromStr>(to: &mut T, key: &str, text: &str) -> Result<(), String> {
+        *to = settings::number("--sampler", key, text)?;
+        Ok(())
     }
-    Some(())
+    match key {
+        "typical" => put(&mut params.typical_p, key, text),
+        "repeat-last-n" => put(&mut params.penalty_last_n, key, text),
+        "frequency-penalty" => put(&mut params.penalty_freq, key, text),
+        "presence-penalty" => put(&mut params.penalty_present, key, text),
+        "dry-multiplier" => put(&mut params.dry_multiplier, key, text),
+        "dry-base" => put(&mut params.dry_base, key, text),
+        "dry-allowed-length" => put(&mut params.dry_allowed_length, key, text),
+        _ => put(&mut params.dry_penalty_last_n, key, text),
+    }
 }
 
 /// How tokens are chosen.
@@ -264,8 +266,7 @@ impl SamplingArgs {
         };
         let rare = (!self.sampler.is_empty()).then(|| self.sampler.join(","));
         for (key, text) in settings::pairs("--sampler", rare.as_deref(), SAMPLERS).map_err(usage)? {
-            set_sampler(&mut params, key, text)
-                .ok_or_else(|| usage(format!("--sampler {key}: expected a number, found '{text}'")))?;
+            set_sampler(&mut params, key, text).map_err(usage)?;
         }
         params.check().map_err(|e| usage(e.to_string()))?;
         Ok(params)

@@ -18,6 +18,9 @@ use serde::Serialize;
 /// Work that takes less time shows no progress bar.
 const QUIET_FOR: Duration = Duration::from_secs(2);
 
+/// A log gets a line this often.
+const LINE_EVERY: Duration = Duration::from_secs(60);
+
 /// The output options of every command.
 #[derive(Debug, Clone, Copy, clap::Args)]
 #[command(next_help_heading = "Output")]
@@ -52,7 +55,7 @@ impl OutputArgs {
     }
 
     /// A progress bar over `len` steps. It is shown on a terminal, without `-q`, once the work has taken two
-    /// seconds.
+    /// seconds. A log gets a line a minute instead.
     pub(crate) fn progress(&self, len: u64, what: &str, unit: Unit) -> Progress {
         let watched = !self.quiet && std::io::stderr().is_terminal();
         let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::hidden());
@@ -65,7 +68,9 @@ impl OutputArgs {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_message(inline(what).into_owned());
-        Progress { bar, started: Instant::now(), waiting: watched }
+        let in_lines = !self.quiet && !std::io::stderr().is_terminal();
+        let started = Instant::now();
+        Progress { bar, started, waiting: watched, next_line: in_lines.then(|| started + LINE_EVERY) }
     }
 }
 
@@ -91,6 +96,8 @@ pub(crate) struct Progress {
     bar: ProgressBar,
     started: Instant,
     waiting: bool,
+    /// When the next line is due, where stderr is no terminal.
+    next_line: Option<Instant>,
 }
 impl Progress {
     /// Sets the position.
@@ -100,6 +107,12 @@ impl Progress {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
         self.bar.set_position(position);
+        if self.next_line.is_some_and(|due| Instant::now() >= due) {
+            self.next_line = Some(Instant::now() + LINE_EVERY);
+            let total = self.bar.length().unwrap_or(0);
+            let line = progress_line(&self.bar.message(), position, total, self.started.elapsed());
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
     }
     /// Sets the total.
     pub(crate) fn set_len(&mut self, len: u64) {
@@ -114,6 +127,17 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// What is done of how much, and the time left at this rate.
+fn progress_line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
+    let minutes = |seconds: f64| format!("{:.0} min", (seconds / 60.0).ceil());
+    let part = done as f64 / total.max(1) as f64;
+    let left = match part > 0.0 && part <= 1.0 {
+        true => format!(", {} left", minutes(elapsed.as_secs_f64() * (1.0 - part) / part)),
+        false => String::new(),
+    };
+    format!("{what}: {:.0} % after {}{left}", 100.0 * part.min(1.0), minutes(elapsed.as_secs_f64()))
 }
 
 /// Checks the extension of a plot's file name, and what has that name already, before minutes of work rather than after.
@@ -251,6 +275,17 @@ mod tests {
         let faint = Colour::Faint.around(&inline("a\u{1b}[31m\nb"));
         assert_eq!(faint, "\u{1b}[2ma\\u{1b}[31m\\nb\u{1b}[0m");
         assert_eq!(Colour::document(7).around("x"), "\u{1b}[32mx\u{1b}[0m");
+    }
+
+    #[test]
+    fn a_line_of_progress_says_what_is_left() {
+        let line = |done, total| progress_line("measuring", done, total, Duration::from_secs(120));
+        assert_eq!(line(1, 4), "measuring: 25 % after 2 min, 6 min left");
+        assert_eq!(line(4, 4), "measuring: 100 % after 2 min, 0 min left");
+        assert_eq!(
+            (line(0, 4), line(0, 0)),
+            ("measuring: 0 % after 2 min".into(), "measuring: 0 % after 2 min".into())
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use ropewalk::eval::perplexity::{self, longppl, Params, Report};
 use ropewalk::eval::protocol::{default_protocol, protocol, PROTOCOLS};
 use ropewalk::plot::{Axis, Chart, Scale, Series};
 use ropewalk::rope::Spec;
+use ropewalk_core::settings;
 
 use super::interrupt::Interrupt;
 use super::methods::Comparison;
@@ -62,22 +63,12 @@ struct Args {
     /// Draw these documents at random, by this seed, rather than take the first
     #[arg(long, value_name = "S", requires = "max_documents")]
     seed: Option<u64>,
-    /// Measure LongPPL, too: perplexity of the tokens that are predicted well from the whole context and much
-    /// worse from its end alone; reads the text several times over
-    #[arg(long)]
-    longppl: bool,
-    /// LongPPL: tokens of context that a token keeps at least, when it has little
-    #[arg(long, value_name = "N", requires = "longppl", value_parser = tokens)]
-    trunc_len: Option<usize>,
-    /// LongPPL: tokens that share a short context; fewer take longer
-    #[arg(long, value_name = "N", requires = "longppl", value_parser = tokens)]
-    sliding_window: Option<usize>,
-    /// LongPPL: key tokens lose more than this in a short context, nats
-    #[arg(long, value_name = "X", requires = "longppl", allow_negative_numbers = true)]
-    alpha: Option<f64>,
-    /// LongPPL: key tokens have more than this log-likelihood in the long context, nats
-    #[arg(long, value_name = "X", requires = "longppl", allow_negative_numbers = true)]
-    beta: Option<f64>,
+    /// Measure LongPPL as well: perplexity of the tokens that are predicted well from the whole context and much worse from its
+    /// end alone. Reads the text several times. Settings: trunc-len (tokens of context that a token keeps at least),
+    /// sliding-window (tokens that share a short context; fewer take longer), alpha (key tokens lose more than this in a short
+    /// context, nats), beta (and have more than this log-likelihood in the long one)
+    #[arg(long, value_name = "KEY=VALUE,...", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    longppl: Option<String>,
     /// Put BOS in front where the protocol would not
     #[arg(long, conflicts_with = "no_bos")]
     bos: bool,
@@ -97,14 +88,20 @@ fn protocols() -> PossibleValuesParser {
 }
 
 impl Args {
-    fn longppl(&self) -> Option<longppl::Params> {
-        let usual = longppl::Params::default();
-        self.longppl.then(|| longppl::Params {
-            trunc_len: self.trunc_len.unwrap_or(usual.trunc_len),
-            sliding_window: self.sliding_window.unwrap_or(usual.sliding_window),
-            alpha: self.alpha.unwrap_or(usual.alpha),
-            beta: self.beta.unwrap_or(usual.beta),
-        })
+    fn longppl(&self) -> Result<Option<longppl::Params>, String> {
+        let Some(text) = &self.longppl else { return Ok(None) };
+        let what = "--longppl";
+        let given = Some(text.as_str()).filter(|text| !text.is_empty());
+        let mut params = longppl::Params::default();
+        for (key, value) in settings::pairs(what, given, &["trunc-len", "sliding-window", "alpha", "beta"])? {
+            match key {
+                "trunc-len" => params.trunc_len = settings::number(what, key, value)?,
+                "sliding-window" => params.sliding_window = settings::number(what, key, value)?,
+                "alpha" => params.alpha = settings::number(what, key, value)?,
+                _ => params.beta = settings::number(what, key, value)?,
+            }
+        }
+        Ok(Some(params))
     }
 }
 
@@ -117,7 +114,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Some(name) => protocol(name)?,
         None => default_protocol(args.stride),
     };
-    let longppl = args.longppl();
+    let longppl = args.longppl().map_err(usage)?;
     if let Some(longppl) = longppl {
         longppl.check(rule).map_err(|e| usage(e.to_string()))?;
     }

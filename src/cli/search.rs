@@ -6,6 +6,7 @@ use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::search::{self, Goal, Params, Report, Sizes, GOALS};
 use ropewalk::eval::SessionSource;
 use ropewalk::rope::Spec;
+use ropewalk_core::settings;
 
 use super::engine::draw;
 use super::interrupt::{stopped, Interrupt};
@@ -53,24 +54,10 @@ struct Args {
     /// End after so many lists of factors, those of earlier runs counted
     #[arg(long, value_name = "N")]
     max_evaluations: Option<usize>,
-    /// Lists of factors at the start
-    #[arg(long, value_name = "N", default_value_t = Sizes::default().population)]
-    population: usize,
-    /// Generations
-    #[arg(long, value_name = "N", default_value_t = Sizes::default().iterations)]
-    iterations: usize,
-    /// Mutations in a generation
-    #[arg(long, value_name = "N", default_value_t = Sizes::default().mutations)]
-    mutations: usize,
-    /// Crossovers in a generation
-    #[arg(long, value_name = "N", default_value_t = Sizes::default().crossovers)]
-    crossovers: usize,
-    /// Lists of factors that live on
-    #[arg(long, value_name = "N", default_value_t = Sizes::default().parents)]
-    parents: usize,
-    /// Distance of neighbouring factors
-    #[arg(long, value_name = "X", default_value_t = Sizes::default().step)]
-    step: f64,
+    /// Sizes of the search: population (lists of factors at the start), iterations (generations), mutations and crossovers (in
+    /// a generation), parents (lists that live on), step (distance of neighbouring factors); default: those of the paper
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    evolve: Option<String>,
     /// Magnitude of queries and keys; default: LongRoPE's sqrt(1 + ln s / ln L)
     #[arg(long, value_name = "X")]
     attn_factor: Option<f64>,
@@ -81,6 +68,24 @@ struct Args {
     model: ModelArgs,
     #[command(flatten)]
     out: OutputArgs,
+}
+
+fn sizes(text: Option<&str>) -> Result<Sizes, String> {
+    let what = "--evolve";
+    let known = ["population", "iterations", "mutations", "crossovers", "parents", "step"];
+    let mut sizes = Sizes::default();
+    for (key, value) in settings::pairs(what, text, &known)? {
+        let count = || settings::number(what, key, value);
+        match key {
+            "population" => sizes.population = count()?,
+            "iterations" => sizes.iterations = count()?,
+            "mutations" => sizes.mutations = count()?,
+            "crossovers" => sizes.crossovers = count()?,
+            "parents" => sizes.parents = count()?,
+            _ => sizes.step = settings::number(what, key, value)?,
+        }
+    }
+    Ok(sizes)
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
@@ -107,14 +112,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         ctx: args.ctx,
         goal,
         samples: args.samples,
-        sizes: Sizes {
-            population: args.population,
-            iterations: args.iterations,
-            mutations: args.mutations,
-            crossovers: args.crossovers,
-            parents: args.parents,
-            step: args.step,
-        },
+        sizes: sizes(args.evolve.as_deref()).map_err(usage)?,
         seed: args.seed,
         max_evaluations: args.max_evaluations,
         seconds: args.minutes.map(|m| 60.0 * m),

@@ -57,7 +57,7 @@ struct Published<'a> {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let tasks = match &args.name {
-        Some(name) => find(name).map_err(|e| usage(e.to_string()))?,
+        Some(name) => find(name).map_err(|e| usage(format!("{e}; `ropewalk tasks` lists them")))?,
         None => TASKS.clone(),
     };
     let described: Vec<Described<'_>> = tasks.iter().map(|t| describe(*t)).collect();

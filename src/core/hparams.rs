@@ -290,6 +290,10 @@ impl Hparams {
     }
 
     fn read(file: &File, as_trained: bool, rule: Option<LayerRule>) -> Result<Hparams> {
+        if file.get::<String>("general.type").is_ok_and(|kind| kind == "adapter") {
+            let what = "expected a model, found a LoRA adapter: open its model, and give this with --lora";
+            return Err(file.error("general.type", what));
+        }
         let arch: String = file.get("general.architecture")?;
         let plausible = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if arch.is_empty() || arch.len() > 64 || !arch.chars().all(plausible) {

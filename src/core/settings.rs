@@ -41,6 +41,16 @@ pub fn known_as(what: &str, key: &str, known: &[&'static str]) -> Result<&'stati
     })
 }
 
+/// The number that a setting has.
+///
+/// # Errors
+/// The text is no number of this type.
+pub fn number<T: std::str::FromStr>(what: &str, key: &str, text: &str) -> Result<T, String> {
+    let whole = std::any::type_name::<T>().starts_with(['u', 'i']);
+    let expected = if whole { "a whole number" } else { "a number" };
+    text.parse().map_err(|_| format!("{what}: {key}: expected {expected}, found {}", quoted(text)))
+}
+
 /// Text from a user for an error: in backquotes, escaped, at most 48 characters.
 pub fn quoted(text: &str) -> String {
     let mut cut: String = text.chars().take(48).flat_map(char::escape_debug).collect();
@@ -81,5 +91,8 @@ mod tests {
         ] {
             assert_eq!(read(text), Err(error.to_owned()), "{text}");
         }
+        assert_eq!((number("x", "k", "-3"), number("x", "k", "0.5")), (Ok(-3i64), Ok(0.5f64)));
+        let e = number::<usize>("--longppl", "trunc-len", "-3");
+        assert_eq!(e, Err("--longppl: trunc-len: expected a whole number, found `-3`".to_owned()));
     }
 }

@@ -262,10 +262,20 @@ impl Report {
 
     /// The report as text: a table, and what to do.
     pub fn text(&self) -> String {
+        let asked = self.results.iter().filter(|r| r.passkeys.is_some()).count();
+        let passkeys = match asked {
+            0 => "no passkeys".to_owned(),
+            _ => format!("{} passkeys under the best {asked}", self.samples),
+        };
+        let read = self.results.iter().filter(|r| r.ppl_beyond.is_some()).count();
         let mut out = format!(
-            "model     {}\ncontext   {} tokens, trained for {}\nmeasured  perplexity of one window under every method, \
-             {} passkeys under the best {FINALISTS}, in {:.0} s\n",
-            self.model, self.ctx, self.n_ctx_orig, self.samples, self.seconds
+            "model     {}\ncontext   {} tokens, trained for {}\nmeasured  perplexity of one window under {read} of {} \
+             methods, {passkeys}, in {:.0} s\n",
+            self.model,
+            self.ctx,
+            self.n_ctx_orig,
+            self.results.len(),
+            self.seconds
         );
         if let Some(own) = &self.declared {
             let _ = writeln!(out, "declared  {own}: the model as it ships");

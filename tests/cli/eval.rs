@@ -33,14 +33,18 @@ fn tasks_are_listed_and_described() {
     assert!(one.contains("--set ruler=") && one.contains("samples   500"), "{one}");
     let json = run(&["tasks", "ruler", "--json"]).json();
     assert_eq!(json.as_array().unwrap().len(), 13);
-    refused(&run(&["tasks", "rulr"]), 2, &["unknown task \"rulr\"", "ruler"]);
+    refused(
+        &run(&["tasks", "rulr"]),
+        2,
+        &["unknown task `rulr` (did you mean `ruler`?)", "`ropewalk tasks` lists them"],
+    );
 }
 
 #[test]
 fn samples_are_kept_and_not_asked_twice() {
     let dir = tempfile::tempdir().unwrap();
     let kept = dir.path().join("samples.jsonl");
-    let args = ["eval", "json_kv", "-l", "2048", "-n", "2", "--set", "depths=0/100", "--json", "--out"];
+    let args = ["eval", "json_kv", "-l", "2048", "-n", "2", "--set", "depths=0/100", "--json", "--output"];
     let args = on_model(&[&args[..], &[kept.to_str().unwrap()]].concat());
     let first = run(&args).json();
     let row = &first["results"][0];
@@ -60,9 +64,12 @@ fn samples_are_kept_and_not_asked_twice() {
     assert_eq!(std::fs::read_to_string(&kept).unwrap(), lines);
     // Under another method they are asked, beside the first ones, and compared sample by sample.
     let both = run(&[&args[..], &["--rope", "plain", "--rope", "pi:factor=2"]].concat()).json();
-    let list = both.as_array().unwrap();
-    assert_eq!(list.len(), 3, "two reports and a difference: {both}");
-    assert_eq!(list[2]["samples"], 2);
+    let ropes: Vec<&str> =
+        both["results"].as_array().unwrap().iter().map(|r| r["rope"].as_str().unwrap()).collect();
+    assert!(ropes[0] == "plain" && ropes[1].starts_with("pi:factor=2") && ropes.len() == 2, "{both}");
+    assert_eq!((&both["task"], &both["results"][1]["task"]), (&"json_kv".into(), &"json_kv".into()));
+    assert_eq!(both["differences"].as_array().unwrap().len(), 1, "{both}");
+    assert_eq!(both["differences"][0]["samples"], 2);
     assert_eq!(std::fs::read_to_string(&kept).unwrap().lines().count(), 4);
 }
 
@@ -86,7 +93,8 @@ fn what_makes_no_sense_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let empty = dir.path().to_str().unwrap();
     let run = |args: &[&str]| run(&on_model(args));
-    refused(&run(&["eval", "nosuch", "-l", "64"]), 2, &["unknown task \"nosuch\""]);
+    refused(&run(&["eval", "nosuch", "-l", "64"]), 2, &["unknown task `nosuch`; there are"]);
+    refused(&run(&["eval", "niah", "-l", "64"]), 2, &["(did you mean ruler_niah, "]);
     refused(&run(&["eval", "vt"]), 2, &["vt: expected --lengths"]);
     refused(&run(&["eval", "vt", "-l", "2048", "--set", "shots=3"]), 2, &["no such setting", "ruler"]);
     refused(&run(&["eval", "vt", "-l", "2048", "--set", "shots"]), 2, &["NAME=VALUE"]);
@@ -99,7 +107,7 @@ fn what_makes_no_sense_is_refused() {
     refused(&run(&cwe), 1, &["nounlist.txt", "sha256"]);
     let notes = dir.path().join("notes.txt");
     std::fs::write(&notes, "my notes\n").unwrap();
-    let out = ["eval", "json_kv", "-l", "2048", "--out", notes.to_str().unwrap()];
+    let out = ["eval", "json_kv", "-l", "2048", "--output", notes.to_str().unwrap()];
     refused(&run(&out), 1, &["notes.txt: line 1: expected the record of a sample"]);
     assert_eq!(std::fs::read_to_string(&notes).unwrap(), "my notes\n");
 }
@@ -159,8 +167,7 @@ fn a_search_keeps_what_it_scored_and_ends_with_a_spec_to_use() {
     let dir = tempfile::tempdir().unwrap();
     let file = text(dir.path(), "a.txt", 3000);
     let out = dir.path().join("factors.json").display().to_string();
-    let sizes =
-        ["--population", "4", "--parents", "2", "--iterations", "1", "--mutations", "1", "--crossovers", "1"];
+    let sizes = ["--evolve", "population=4,parents=2,iterations=1,mutations=1,crossovers=1"];
     let search = |more: &[&str]| {
         let args = ["search", "-f", &file, "--ctx", "1024", "-o", &out];
         run(&on_model(&[&args[..], &sizes, more].concat()))

@@ -168,7 +168,7 @@ fn what_makes_no_sense_is_said_in_one_line() {
         (texts, &["--data-tokens", "99999999999"], 1, "1000 times the texts"),
         (texts, &["--synthetic", "1.5"], 2, "expected a share above 0 and below 1"),
         (texts, &["--synthetic", "0.3"], 1, "have no room for the shortest"),
-        (texts, &["--loss", "longce:gamma=NaN"], 2, "expected short=TOKENS"),
+        (texts, &["--loss", "longce:gamma=NaN"], 2, "loss longce: gamma: expected a number from 1"),
         (texts, &["--packing", "best"], 2, "expected pack, long, truncate, records or whole"),
         (&["odd.bin"], &[], 1, "odd.bin: expected token ids of 2 bytes, found 1 at offset 2"),
     ] {
@@ -179,4 +179,36 @@ fn what_makes_no_sense_is_said_in_one_line() {
         let error = said.lines().filter(|l| l.contains("error:")).count();
         assert_eq!(error, 1, "{said}");
     }
+}
+
+/// A single text is cut by position, and one that is too short for that trains without validation.
+#[test]
+fn the_end_of_a_single_text_is_held_out() {
+    let folder = Folder::new();
+    let text: String = (0..400).map(|i| format!("Line {i} says {}. ", i * 7919 % 1000)).collect();
+    std::fs::write(folder.file("one.txt"), &text).unwrap();
+    std::fs::write(folder.file("short.txt"), &text[..600]).unwrap();
+    let head = [
+        "finetune",
+        "-m",
+        "tiny.gguf",
+        "-o",
+        "a.gguf",
+        "--device",
+        "cpu",
+        "-t",
+        "1",
+        "--steps",
+        "1",
+        "--json",
+    ];
+    let run = |more: &[&str]| run_in(folder.dir.path(), &[&head[..], more].concat());
+    let out = run(&["-d", "one.txt", "--ctx", "48"]);
+    assert!(out.stderr.contains("one.txt is one text: its last 193 tokens are held out"), "{out:?}");
+    assert!(out.json()["val_after"].as_f64().is_some_and(|loss| loss > 0.0), "{out:?}");
+    let out = run(&["-d", "short.txt", "--ctx", "400"]);
+    assert!(out.stderr.contains("the texts are too short to hold out from: no validation"), "{out:?}");
+    assert_eq!((out.code, &out.json()["val_after"]), (0, &serde_json::Value::Null), "{out:?}");
+    let out = run(&["-d", "short.txt", "--ctx", "400", "--held-out", "1"]);
+    assert!(fails(&out, 1).contains("held-out part"), "{out:?}");
 }

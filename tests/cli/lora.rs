@@ -103,6 +103,8 @@ fn what_makes_no_sense_is_said() {
     assert_eq!(folder.run(&["--force-lora"]).code, 2);
     let model = folder.run(&["--lora", &folder.path("tiny.gguf")]);
     assert!(model.code == 1 && model.stderr.contains("general.type"), "{model:?}");
+    let adapter = crate::common::program::run(&["run", "-m", &folder.path("a.gguf"), "-p", "x"]);
+    assert!(adapter.code == 1 && adapter.stderr.contains("found a LoRA adapter"), "{adapter:?}");
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn cases() -> Vec<Case> {
             true,
         ),
         case(
-            "eval --out",
+            "eval --output",
             "a.jsonl",
             &[
                 "eval",
@@ -104,7 +104,7 @@ fn cases() -> Vec<Case> {
                 "depths=0/100",
                 "-m",
                 "tiny.gguf",
-                "--out",
+                "--output",
                 "OUT",
                 "MODEL",
             ],

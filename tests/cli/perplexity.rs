@@ -122,9 +122,9 @@ fn longppl_stands_beside_perplexity() {
     let path = dir.path().join("a.txt");
     std::fs::write(&path, words(300)).unwrap();
     // Bounds that every token passes: those that a short context scores, from 140 on, are key tokens.
-    let bounds = ["--trunc-len", "100", "--sliding-window", "40", "--alpha", "-100", "--beta", "-100"];
-    let base = ["--ctx", "256", "--no-bos", "--bucket", "4", "--longppl"];
-    let report = json(&[&path], &[&base[..], &bounds].concat());
+    let bounds = "--longppl=trunc-len=100,sliding-window=40,alpha=-100,beta=-100";
+    let base = ["--ctx", "256", "--no-bos", "--bucket", "4"];
+    let report = json(&[&path], &[&base[..], &[bounds]].concat());
     let (row, found) = (&report["results"][0], &report["results"][0]["longppl"]);
     assert_eq!((found["key_tokens"].as_u64(), found["tokens"].as_u64()), (Some(116), Some(255)));
     assert_eq!(found["ppl"], row["ppl"]);
@@ -134,7 +134,7 @@ fn longppl_stands_beside_perplexity() {
     let mean = nll.iter().sum::<f64>() / 29.0;
     assert!((found["nll"].as_f64().unwrap() - mean).abs() < 1e-6, "{mean}: {row}");
     // A random model has no key tokens.
-    let text = ok(measured(&[&path], &[&base[..], &bounds[..4]].concat()));
+    let text = ok(measured(&[&path], &[&base[..], &["--longppl=trunc-len=100,sliding-window=40"]].concat()));
     assert!(text.stdout.contains("| ctx | LongPPL | +/- | key tokens | of tokens |"), "{text:?}");
     assert!(json(&[&path], &["--ctx", "256"])["results"][0]["longppl"].is_null());
 }
@@ -149,9 +149,12 @@ fn options_that_cannot_be_are_exit_2() {
         (&["--ctx", "1..9999:1"], &["--ctx", "9999 lengths"]),
         (&["--seed", "1"], &["--max-documents"]),
         (&["--seed", "-1", "--max-documents", "2"], &["-1"]),
-        (&["--trunc-len", "100"], &["--longppl"]),
-        (&["--longppl", "--sliding-window", "0"], &["--sliding-window", "at least 1"]),
-        (&["--longppl", "--alpha", "NaN"], &["alpha", "NaN"]),
+        (
+            &["--longppl=trunc_len=100"],
+            &["--longppl: unknown parameter `trunc_len` (did you mean `trunc-len`?)"],
+        ),
+        (&["--longppl=sliding-window=0"], &["sliding-window", "at least 1"]),
+        (&["--longppl=alpha=NaN"], &["alpha", "NaN"]),
         (&["--longppl", "--stride", "256"], &["longppl", "window", "stride"]),
         (&["--longppl", "--protocol", "yarn"], &["longppl", "window", "yarn"]),
     ] {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use ropewalk::data::{Corpus, Dataset, DatasetParams, HeldOut, Packing};
 
-use crate::world::{prose, refused, World};
+use crate::world::{document, prose, refused, World};
 
 /// So many texts of 1 to 40 lines, each a second time under another name when `twice`.
 fn world(n: usize, twice: bool) -> World {
@@ -90,6 +90,26 @@ fn the_seed_chooses() {
         split(&corpus, params).unwrap().held_out_documents().iter().copied().collect::<HashSet<_>>()
     };
     assert_ne!(held(1), held(2));
+}
+
+/// The end of a single text becomes a document, with all its tokens in one of the two.
+#[test]
+fn a_single_text_is_cut_by_position() {
+    let one = World::of(&[("one.txt", &prose(200, 4))]);
+    let mut corpus = one.open().unwrap();
+    let (whole, n) = (document(&corpus, 0), corpus.n_tokens());
+    assert!(corpus.cut_tail(Some(130)) && corpus.n_documents() == 2);
+    let (train, held) = (document(&corpus, 0), document(&corpus, 1));
+    assert_eq!((held.len(), [train, held].concat()), (130, whole));
+    assert_ne!(corpus.text_hash(0), corpus.text_hash(1));
+    assert_eq!(corpus.name(1), corpus.name(0));
+    let params = DatasetParams { held_out: HeldOut::Samples(2), ..DatasetParams::new(64) };
+    let data = split(&Arc::new(corpus), params).unwrap();
+    assert_eq!((data.held_out_documents(), data.train_documents().len()), (&[1][..], 1));
+    let mut corpus = one.open().unwrap();
+    assert!(![None, Some(0), Some(n), Some(n + 1)].into_iter().any(|tail| corpus.cut_tail(tail)));
+    let mut two = world(2, false).open().unwrap();
+    assert!(!two.cut_tail(Some(3)) && two.n_documents() == 2);
 }
 
 #[test]

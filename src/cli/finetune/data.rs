@@ -15,7 +15,7 @@ use ropewalk::model::Model;
 use ropewalk::train::{recipe, LongCe, TrainParams};
 
 use super::super::engine::draw;
-use super::super::output::Unit;
+use super::super::output::{self, Unit};
 use super::super::{template, usage};
 use super::args::Args;
 
@@ -48,9 +48,10 @@ pub(super) struct TextArgs {
     /// false, or the recipe's
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(super) eod_mask_loss: Option<bool>,
-    /// Held out to validate on, by document: a fraction of the text, or a number of sequences; 0: nothing
-    #[arg(long, value_name = "X", default_value = "4", value_parser = held_out)]
-    pub(super) held_out: HeldOut,
+    /// Held out to validate on: a fraction of the text, or a number of sequences; 0: nothing. Whole documents are held out; of a
+    /// single one, its end. Default: 4 sequences, or as many fewer as short texts leave
+    #[arg(long, value_name = "X", value_parser = held_out)]
+    pub(super) held_out: Option<HeldOut>,
     /// The end of a document: auto, flags, eos, eot, bos, bos+eos, or a token's text; default: auto, bos+eos
     /// under --packing truncate, or the recipe's. `bos` puts BOS before each document and, unless the model's
     /// flag asks for it, no EOS behind: the form of the data of Fu et al., LCEG and HARPE
@@ -159,6 +160,10 @@ fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|x: &f64| *x > 0.0 && *x < 1.0);
     share.ok_or_else(|| "expected a share above 0 and below 1, such as 0.3".to_owned())
 }
+
+/// What is held out by default: the first of these that the texts are long enough for.
+const USUALLY_HELD_OUT: [HeldOut; 4] =
+    [HeldOut::Samples(4), HeldOut::Samples(2), HeldOut::Samples(1), HeldOut::None];
 
 fn held_out(text: &str) -> Result<HeldOut, String> {
     let bad = || "expected a fraction below 1 (0.01) or a number of sequences (4)".to_owned();
@@ -312,16 +317,37 @@ impl Args {
             ));
         }
         let transform = self.transform(model, settings.n_ctx)?;
-        let corpus = self.corpus(model, settings, folder, control)?;
-        let params = DatasetParams {
+        let mut corpus = Arc::new(self.corpus(model, settings, folder, control)?);
+        let mut params = DatasetParams {
             n_ctx: settings.n_ctx,
             packing: self.packing(),
-            held_out: self.text.held_out,
+            held_out: HeldOut::None,
             mixture: Mixture { upsample: self.upsample(&corpus), tokens: self.method.data_tokens },
             mask_ends: self.mask_ends(),
             seed: self.adapter.seed,
         };
-        let mut dataset = Dataset::new(Arc::new(corpus), &params)?;
+        let asked = self.text.held_out.map_or_else(|| USUALLY_HELD_OUT.to_vec(), |asked| vec![asked]);
+        let mut dataset = None;
+        for (i, &held_out) in asked.iter().enumerate() {
+            params.held_out = held_out;
+            let is_cut = self.cut_tail(&mut corpus, &params);
+            let made = Dataset::new(corpus.clone(), &params);
+            if made.is_err() && i + 1 < asked.len() {
+                continue;
+            }
+            if is_cut {
+                let n = output::count(corpus.range(1).end - corpus.range(1).start);
+                self.out.note(format_args!(
+                    "note: {} is one text: its last {n} tokens are held out",
+                    corpus.name(0)
+                ));
+            } else if i > 0 && held_out == HeldOut::None {
+                self.out.note("note: the texts are too short to hold out from: no validation");
+            }
+            dataset = Some(made?);
+            break;
+        }
+        let Some(mut dataset) = dataset else { return Err(usage("--held-out: expected a value")) };
         if let Some(transform) = transform {
             dataset = dataset.with_transform(transform).map_err(|e| self.of_recipe(e))?;
         }
@@ -343,6 +369,21 @@ impl Args {
             dataset = dataset.with_synthetic(synthetic)?;
         }
         Ok(dataset)
+    }
+
+    /// Cuts what is to be held out off the end of a single text.
+    fn cut_tail(&self, corpus: &mut Arc<Corpus>, params: &DatasetParams) -> bool {
+        let Some(corpus) = Arc::get_mut(corpus) else { return false };
+        let sequences = |n: u64| n.saturating_mul(params.n_ctx as u64).saturating_add(1);
+        let tail = match params.held_out {
+            HeldOut::None => None,
+            HeldOut::Samples(n) => Some(sequences(n as u64)),
+            HeldOut::Tokens(n) => Some(n),
+            HeldOut::Fraction(f) => Some(sequences(1).max((f * corpus.n_tokens() as f64) as u64)),
+        };
+        // The tail is the smaller part, and so the one that is held out.
+        let tail = tail.filter(|&n| n < corpus.n_tokens() / 2);
+        corpus.cut_tail(tail.filter(|_| matches!(params.packing, Packing::Pack | Packing::Long)))
     }
 
     fn corpus(

@@ -25,7 +25,7 @@ pub(super) fn of(args: &Args, path: &Path) -> anyhow::Result<Vec<Args>> {
         return Err(usage("--order: stages take samples in the order of the texts; expected text"));
     }
     let largest = stages.iter().map(|s| s.ctx).max().unwrap_or(0);
-    let held_out = match args.text.held_out {
+    let held_out = match args.text.held_out.unwrap_or(HeldOut::Samples(4)) {
         HeldOut::Samples(n) => HeldOut::Tokens((n as u64).saturating_mul(largest as u64).saturating_add(1)),
         other => other,
     };
@@ -34,7 +34,7 @@ pub(super) fn of(args: &Args, path: &Path) -> anyhow::Result<Vec<Args>> {
     for (i, stage) in stages.into_iter().enumerate() {
         let mut one = args.for_output(if i + 1 == n { args.output().to_owned() } else { named(args, i + 1) });
         one.text.order = Some("text".into());
-        one.text.held_out = held_out;
+        one.text.held_out = Some(held_out);
         set(&mut one, stage);
         if i + 1 < n && one.trains_all() {
             // The next stage goes on from these numbers, not from rounded ones.

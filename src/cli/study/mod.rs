@@ -37,7 +37,7 @@ struct Args {
     #[arg(value_name = "PLAN | merge DIR..", required = true, num_args = 1..)]
     plan: Vec<PathBuf>,
     /// Folder of the results and the report
-    #[arg(short, long, value_name = "DIR", required = true)]
+    #[arg(short = 'o', long = "output", value_name = "DIR", required = true)]
     out: PathBuf,
     /// Say what it will take (cells, tokens, memory, time) and measure nothing
     #[arg(long = "plan")]

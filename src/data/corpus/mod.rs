@@ -47,6 +47,8 @@ pub struct Corpus {
     /// Tokens around documents.
     ends: Ends,
     n_vocab: usize,
+    /// Where the only document is cut in two.
+    cut: Option<u64>,
 }
 
 /// All that texts become tokens by.
@@ -89,6 +91,7 @@ impl Corpus {
             groups: sources.groups().to_vec(),
             ends: ends.clone(),
             n_vocab,
+            cut: None,
         };
         let mut found = existing(path, &key, n_vocab)?;
         let mut lock = None;
@@ -143,7 +146,15 @@ impl Corpus {
 
     /// Number of documents; at least one, none of them empty.
     pub fn n_documents(&self) -> usize {
-        self.cache.n_documents()
+        self.cache.n_documents() + usize::from(self.cut.is_some())
+    }
+
+    /// Makes the last `n` tokens of the only document a document of their own, so that they can be held out; `None` makes it one
+    /// again. Gives whether there are two now: not where there are more documents, or no more tokens than that.
+    pub fn cut_tail(&mut self, n: Option<u64>) -> bool {
+        let at = n.and_then(|n| self.n_tokens().checked_sub(n)).filter(|&at| at > 0 && at < self.n_tokens());
+        self.cut = at.filter(|_| self.cache.n_documents() == 1);
+        self.cut.is_some()
     }
 
     /// Size of the vocabulary the tokens are from.
@@ -156,7 +167,12 @@ impl Corpus {
     /// # Panics
     /// When there is no such document.
     pub fn range(&self, document: usize) -> Range<u64> {
-        self.record(document).start..self.cache.end(document)
+        let start = self.record(document).start;
+        match self.cut {
+            Some(cut) if document == 0 => start..cut,
+            Some(_) => start..self.cache.end(0),
+            None => start..self.cache.end(document),
+        }
     }
 
     /// Appends the tokens at `range` to `out`. Positions beyond the end of the corpus give none.
@@ -229,7 +245,13 @@ impl Corpus {
 
     fn record(&self, document: usize) -> Record {
         assert!(document < self.n_documents(), "document {document} of {}", self.n_documents());
-        self.cache.record(document)
+        match self.cut {
+            Some(start) if document == 1 => {
+                let whole = self.cache.record(0);
+                Record { start, text_hash: !whole.text_hash, ..whole }
+            }
+            _ => self.cache.record(document),
+        }
     }
 }
 

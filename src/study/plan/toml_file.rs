@@ -25,14 +25,14 @@ pub(super) struct PlanFile {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table with `name` and `path`")]
 pub(super) struct ModelFile {
     pub(super) name: Spanned<String>,
     pub(super) path: Spanned<String>,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table with `name` and `spec`")]
 pub(super) struct MethodFile {
     pub(super) name: Spanned<String>,
     pub(super) spec: Option<Spanned<String>>,

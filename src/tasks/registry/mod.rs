@@ -1,5 +1,7 @@
 //! All tasks, and families of them.
 
+use ropewalk_core::settings::{quoted, suggestion};
+
 use crate::{infinitebench, longbench, lveval, made, needle, ruler, short, Error, Result, Task};
 
 /// The slices that the files of tasks export.
@@ -105,12 +107,18 @@ pub fn find(name: &str) -> Result<Vec<&'static dyn Task>> {
     match named(name) {
         Some(task) => Ok(vec![task]),
         None => {
-            let groups: Vec<_> = GROUPS.iter().map(|g| g.name).collect();
-            let tasks: Vec<_> = TASKS.iter().map(|t| t.info().name).collect();
+            let known = || GROUPS.iter().map(|g| g.name).chain(TASKS.iter().map(|t| t.info().name));
+            let mut near: Vec<&str> =
+                known().filter(|k| !name.is_empty() && k.contains(name)).take(4).collect();
+            let tip = match near.pop() {
+                None => suggestion(name, known()),
+                Some(last) if near.is_empty() => format!(" (did you mean `{last}`?)"),
+                Some(last) => format!(" (did you mean {} or {last}?)", near.join(", ")),
+            };
+            let (groups, tasks) = (GROUPS.len(), TASKS.len());
             Err(Error::invalid(format!(
-                "unknown task {name:?}: expected a group ({}) or a task ({})",
-                groups.join(", "),
-                tasks.join(", ")
+                "unknown task {}{tip}; there are {groups} groups and {tasks} tasks",
+                quoted(name)
             )))
         }
     }
