@@ -25,6 +25,9 @@ const MAX_TOKEN_BYTES: usize = 1 << 16;
 /// Bytes that the readable forms of broken BPE tokens may take: each bad character repeats its whole token.
 const MAX_BROKEN_BYTES: usize = 1 << 28;
 
+/// Tokens that may end a text.
+const MAX_ENDS: usize = 1 << 10;
+
 /// `tokenizer.ggml.token_type` numbers that matter here.
 const TYPE_NORMAL: i32 = 1;
 const TYPE_USER_DEFINED: i32 = 4;
@@ -67,6 +70,8 @@ pub(super) struct Facts {
     pub gaps: Option<Gaps>,
     /// The token that ends a turn, going by its text.
     pub eot: Option<Token>,
+    /// Tokens that end a text beside those that libllama knows.
+    pub ends: Vec<Token>,
     /// Tokens reserved for uses of one's own, ascending.
     pub unused: Vec<Token>,
     /// Whether a blank is put before texts.
@@ -159,6 +164,7 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
             n_tokens: declared_size(&keys)?,
             gaps: None,
             eot: None,
+            ends: Vec::new(),
             unused: Vec::new(),
             adds_blank: false,
             user_defined: HashSet::new(),
@@ -169,6 +175,7 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
     let types = check_types(&keys, tokens.len())?;
     check_scores(&keys, tokens.len())?;
     check_special_ids(&keys, tokens.len())?;
+    let ends = find_ends(&keys, tokens.len())?;
     check_texts(&keys, kind, &tokens, types)?;
     let mut gaps = None;
     match kind {
@@ -184,6 +191,7 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
         n_tokens: tokens.len(),
         gaps,
         eot,
+        ends,
         unused,
         adds_blank: kind == Tokenizer::Spm && blank,
         user_defined: find_user_defined(types),
@@ -313,6 +321,28 @@ fn check_special_ids(keys: &Metadata, n_tokens: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The list of ollama's converter, which libllama does not read.
+fn find_ends(keys: &Metadata, n_tokens: usize) -> Result<Vec<Token>> {
+    const ENDS: &str = "tokenizer.ggml.eos_token_ids";
+    let ids: Vec<i64> = match keys.get(ENDS) {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(array)) if array.len() > MAX_ENDS => {
+            let found = array.len();
+            return Err(keys.error(ENDS, format_args!("expected at most {MAX_ENDS} entries, found {found}")));
+        }
+        Some(Value::Array(Array::I32(ids))) => ids.iter().map(|&id| id.into()).collect(),
+        Some(Value::Array(Array::U32(ids))) => ids.iter().map(|&id| id.into()).collect(),
+        Some(v) => {
+            let what = format_args!("expected an array of i32 or u32, found {}", v.describe());
+            return Err(keys.error(ENDS, what));
+        }
+    };
+    match ids.iter().find(|&&id| id < 0 || id >= n_tokens as i64) {
+        Some(id) => Err(keys.error(ENDS, format_args!("expected tokens below {n_tokens}, found {id}"))),
+        None => Ok(ids.into_iter().map(|id| id as Token).collect()),
+    }
 }
 
 /// Tokens against their types.

@@ -215,7 +215,8 @@ impl Handle {
 
     pub(super) fn is_eog(&self, token: Token) -> bool {
         // SAFETY: the vocabulary is valid; any number may be asked about (a set lookup).
-        self.is_token(token) && unsafe { sys::llama_vocab_is_eog(self.raw(), token) }
+        let known = || unsafe { sys::llama_vocab_is_eog(self.raw(), token) };
+        self.is_token(token) && (self.facts.ends.contains(&token) || known())
     }
 
     pub(crate) fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>> {

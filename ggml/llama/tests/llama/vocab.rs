@@ -231,6 +231,31 @@ fn broken_companions_of_the_tokens_are_refused() {
     );
 }
 
+/// As ollama's converter writes them (`[]int32`).
+#[test]
+fn more_tokens_that_end_a_text_are_read() {
+    let ids = |ids: Vec<i32>| Value::Array(Array::I32(ids));
+    let ends = |m: &Metadata| {
+        let vocab = load(m).unwrap();
+        (0..vocab.n_tokens() as i32).filter(|&id| vocab.is_eog(id)).collect::<Vec<_>>()
+    };
+    let own = ends(&bpe("smollm"));
+    assert!(own.contains(&260) && !own.contains(&3) && !own.contains(&258), "{own:?}");
+    let with_both = ends(&with(bpe("smollm"), "eos_token_ids", ids(vec![260, 258, 3])));
+    assert_eq!(with_both, [vec![3, 258], own.clone()].concat());
+    assert_eq!(ends(&with(bpe("smollm"), "eos_token_ids", ids(vec![]))), own);
+    assert_eq!(
+        ends(&with(bpe("smollm"), "eos_token_ids", Value::Array(Array::U32(vec![3])))),
+        [vec![3], own].concat()
+    );
+    for wrong in [261, -1] {
+        let what = format!("eos_token_ids: expected tokens below 261, found {wrong}");
+        refused(with(bpe("smollm"), "eos_token_ids", ids(vec![260, wrong])), &what);
+    }
+    refused(with(bpe("smollm"), "eos_token_ids", ids(vec![3; 1025])), "expected at most 1024 entries");
+    refused(with(bpe("smollm"), "eos_token_ids", Value::U32(3)), "expected an array of i32 or u32");
+}
+
 #[test]
 fn broken_bpe_is_refused() {
     refused(without(bpe("smollm"), "merges"), "tokenizer.ggml.merges: missing");
