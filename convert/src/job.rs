@@ -9,7 +9,7 @@ use std::sync::Arc;
 use files::same_file;
 use gguf::{DType, File, TensorInfo, Value, Writer};
 use ropewalk_core::adapter::AdapterSpec;
-use ropewalk_core::hparams::Hparams;
+use ropewalk_core::hparams::{keys, Hparams};
 use ropewalk_core::rope::{Axis, Plan, Spec};
 
 use crate::llama_cpp::{self, Stock};
@@ -89,6 +89,9 @@ pub(crate) fn rewrite(
         note_fallbacks(&file, dtype, &mut notes);
     }
     let mut writer = Writer::with_metadata_of(&file);
+    if !options.adapters.is_empty() {
+        writer.remove(keys::SOURCE);
+    }
     let (factors, rope_report) = write_rope(&mut writer, &file, options, &merge, &mut notes)?;
     // A file for llama.cpp with factors baked in is longrope no more, and llama.cpp refuses tensors it does
     // not load.

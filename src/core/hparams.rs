@@ -50,6 +50,8 @@ pub mod keys {
     /// Whether the weights of the experts that a token is given to are scaled to a sum of 1 (bool). llama.cpp always does
     /// that where softmax chooses them, and it is meant where there is no such key.
     pub const EXPERT_WEIGHTS_NORM: &str = "ropewalk.expert_weights_norm";
+    /// The repository that a model's config.json names, `ORG/REPO` (string). Not in files of changed weights.
+    pub const SOURCE: &str = "ropewalk.source";
     /// Version of the program that wrote the file (string).
     pub const VERSION: &str = "ropewalk.version";
     /// In front of the name (less the architecture) of each standard key as it was before the first

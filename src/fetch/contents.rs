@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ropewalk_import::{template, TEMPLATES};
 use serde::{Deserialize, Serialize};
 
 use super::origin::SUFFIX;
@@ -54,7 +55,7 @@ impl Contents {
             let bad = |what: String| FetchError::Record { path: path.clone(), what };
             let record: Record = serde_json::from_str(&text)
                 .map_err(|e| bad(format!("expected the names of an unfinished folder: {e}")))?;
-            if record.source != repo.to_string() || !record.names.iter().all(|n| source::is_file_name(n)) {
+            if record.source != repo.to_string() || !record.names.iter().all(|n| source::is_path(n)) {
                 return Err(bad(format!("expected names of files of {repo}")));
             }
             names = record.names;
@@ -93,21 +94,32 @@ impl Contents {
     /// Anything else is there by now, or the disk.
     pub(super) fn keep_only(&self, wanted: &BTreeSet<&str>) -> Result<()> {
         self.check(&|name| self.names.contains(name))?;
-        for name in &self.names {
-            partial::sweep(&self.folder, name, &self.repo.file(name))?;
-            if !wanted.contains(name.as_str()) {
-                partial::remove(&self.folder.join(name))?;
-                partial::remove(&self.folder.join(format!("{name}{SUFFIX}")))?;
+        for path in &self.names {
+            let (folder, name) = self.place(path);
+            if fs::symlink_metadata(&folder).is_err() {
+                continue;
             }
-        }
-        // With what a killed pull has left: locks that nobody holds.
-        let inner = self.folder.join(partial::FOLDER);
-        if partial::left(&self.folder) {
-            for name in &self.names {
-                let [.., lock] = partial::names(&self.folder, name, &self.repo.file(name));
+            partial::sweep(&folder, name, &self.repo.file(path))?;
+            if !wanted.contains(path.as_str()) {
+                partial::remove(&folder.join(name))?;
+                partial::remove(&folder.join(format!("{name}{SUFFIX}")))?;
+            }
+            // With what a killed pull has left: locks that nobody holds.
+            if partial::left(&folder) {
+                let [.., lock] = partial::names(&folder, name, &self.repo.file(path));
                 partial::remove(&lock)?;
             }
-            fs::remove_dir(&inner).map_err(io(&inner))?;
+        }
+        let templates = self.folder.join(TEMPLATES);
+        for folder in [&templates, &self.folder] {
+            if partial::left(folder) {
+                let inner = folder.join(partial::FOLDER);
+                fs::remove_dir(&inner).map_err(io(&inner))?;
+            }
+        }
+        // Of a commit that had templates.
+        if templates.is_dir() && !wanted.iter().any(|path| template(path).is_some()) {
+            fs::remove_dir(&templates).map_err(io(&templates))?;
         }
         self.check(&|name| wanted.contains(name))
     }
@@ -119,21 +131,41 @@ impl Contents {
 
     /// Checks that the folder is this user's, and holds nothing but listed files, their records, and unfinished ones.
     fn check(&self, is_listed: &dyn Fn(&str) -> bool) -> Result<()> {
-        files::own_folder(&self.folder).map_err(foreign(&self.folder))?;
-        for (path, name) in entries(&self.folder)? {
-            if name == partial::FOLDER {
-                self.check_unfinished(&path)?;
-                continue;
+        let templates = self.folder.join(TEMPLATES);
+        let has_templates =
+            fs::symlink_metadata(&templates).is_ok() && self.names.iter().any(|n| template(n).is_some());
+        for folder in [Some(&self.folder), Some(&templates).filter(|_| has_templates)].into_iter().flatten() {
+            files::own_folder(folder).map_err(foreign(folder))?;
+            for (path, name) in entries(folder)? {
+                if name == partial::FOLDER {
+                    self.check_unfinished(&path)?;
+                    continue;
+                }
+                if has_templates && path == templates {
+                    continue;
+                }
+                let inside = if *folder == templates { format!("{TEMPLATES}/{name}") } else { name };
+                let of = inside.strip_suffix(SUFFIX).unwrap_or(&inside);
+                self.check_file(&path, is_listed(of) || is_listed(&inside))?;
             }
-            let of = name.strip_suffix(SUFFIX).unwrap_or(&name);
-            self.check_file(&path, is_listed(of) || is_listed(&name))?;
         }
         Ok(())
     }
 
+    /// The folder of a listed file, and its name there.
+    fn place<'n>(&self, path: &'n str) -> (PathBuf, &'n str) {
+        match template(path) {
+            Some(name) => (self.folder.join(TEMPLATES), name),
+            None => (self.folder.clone(), path),
+        }
+    }
+
     fn check_unfinished(&self, inner: &Path) -> Result<()> {
         files::own_folder(inner).map_err(foreign(inner))?;
-        let of = |name: &String| partial::names(&self.folder, name, &self.repo.file(name));
+        let of = |path: &String| {
+            let (folder, name) = self.place(path);
+            partial::names(&folder, name, &self.repo.file(path))
+        };
         let ours: BTreeSet<PathBuf> = self.names.iter().flat_map(of).collect();
         for (path, _) in entries(inner)? {
             self.check_file(&path, ours.contains(&path))?;

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ropewalk_import::TEMPLATES;
 use serde::{Deserialize, Serialize};
 
 use super::contents::Contents;
@@ -20,6 +21,8 @@ use crate::control::{Control, Progress};
 const MAX_LISTING: usize = 16 << 20;
 /// Files of a repository.
 const MAX_FILES: usize = 100_000;
+/// Chat templates beside the first: as many as an import reads.
+const MAX_TEMPLATES: usize = 64;
 /// A record of a folder, in bytes: some two hundred for each of a thousand files.
 const MAX_RECORD: u64 = 1 << 20;
 
@@ -108,18 +111,21 @@ pub fn pull_folder(
         Ok(files) => files,
         Err(e) => {
             // Nothing arrived: nothing is left.
+            let _ = fs::remove_dir(contents.folder.join(TEMPLATES));
             if fs::remove_dir(&contents.folder).is_ok() {
                 let _ = contents.forget();
             }
             return Err(e);
         }
     };
-    contents.keep_only(&files.iter().map(name_of).collect())?;
-    let file = |f: &Pulled| File { name: name_of(f).to_owned(), bytes: f.bytes, sha256: f.sha256.clone() };
+    let paths: Vec<String> = files.iter().map(|f| path_in(&contents.folder, f)).collect();
+    contents.keep_only(&paths.iter().map(String::as_str).collect())?;
+    let file =
+        |(f, name): (&Pulled, &String)| File { name: name.clone(), bytes: f.bytes, sha256: f.sha256.clone() };
     let record = Record {
         source: repo.to_string(),
         revision: listing.sha.clone(),
-        files: files.iter().map(file).collect(),
+        files: files.iter().zip(&paths).map(file).collect(),
     };
     let text = serde_json::to_string_pretty(&record).unwrap_or_default() + "\n";
     // A record without a folder says nothing; a folder without a record would be of unknown origin.
@@ -129,12 +135,16 @@ pub fn pull_folder(
         return Err(io(&path)(std::io::Error::other("somebody else put a folder there meanwhile")));
     }
     let unfinished = &contents.folder;
-    files::sync_folder(unfinished).map_err(io(unfinished))?;
+    let templates = unfinished.join(TEMPLATES);
+    for folder in [Some(&templates).filter(|folder| folder.is_dir()), Some(unfinished)].into_iter().flatten()
+    {
+        files::sync_folder(folder).map_err(io(folder))?;
+    }
     fs::rename(unfinished, &path).map_err(io(&path))?;
     files::sync_folder(dir).map_err(io(dir))?;
     contents.forget()?;
     let files: Vec<Pulled> =
-        files.into_iter().map(|f| Pulled { path: path.join(name_of(&f)), ..f }).collect();
+        files.into_iter().zip(paths).map(|(f, name)| Pulled { path: path.join(name), ..f }).collect();
     // The folder's own record has what is in those of its files.
     for file in &files {
         let _ = fs::remove_file(Origin::path_of(&file.path));
@@ -142,8 +152,11 @@ pub fn pull_folder(
     Ok(PulledFolder { path, revision: listing.sha, files, fresh: true })
 }
 
-fn name_of(file: &Pulled) -> &str {
-    file.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+/// The path of a file in its folder, as the repository has it.
+fn path_in(folder: &Path, file: &Pulled) -> String {
+    let path = file.path.strip_prefix(folder).unwrap_or(&file.path);
+    let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
+    parts.join("/")
 }
 
 /// Whether there is a folder. Anything else under its name is an error.
@@ -171,7 +184,7 @@ fn check_present(repo: &Repo, path: &Path, control: &Control<'_>) -> Result<Pull
     }
     let mut files = Vec::new();
     for file in &record.files {
-        if !source::is_file_name(&file.name) {
+        if !source::is_path(&file.name) {
             return Err(bad(format!("expected names of files, found '{}'", file.name.escape_debug())));
         }
         let path = path.join(&file.name);
@@ -224,8 +237,8 @@ fn fill(
     control: &Control<'_>,
 ) -> Result<Vec<Pulled>> {
     let no_model = |what: String| FetchError::NoModel { from: repo.to_string(), what };
-    // Nothing that lies in a folder of the repository, or has a name that could be a path, is looked at.
-    let all: Vec<&Sibling> = listing.siblings.iter().filter(|s| source::is_file_name(&s.rfilename)).collect();
+    // Nothing that lies in a folder of the repository, but for templates, or has a name that could be a path, is looked at.
+    let all: Vec<&Sibling> = listing.siblings.iter().filter(|s| source::is_path(&s.rfilename)).collect();
     let names = || all.iter().map(|s| s.rfilename.as_str());
     let has = |end: &str| names().any(|n| n.ends_with(end));
     if !names().any(|n| n == "config.json") || !has(".safetensors") {
@@ -239,9 +252,18 @@ fn fill(
     }
     let small: Vec<&Sibling> =
         all.iter().copied().filter(|s| ropewalk_import::is_read(&s.rfilename)).collect();
+    let n_templates = small.iter().filter(|s| ropewalk_import::template(&s.rfilename).is_some()).count();
+    if n_templates > MAX_TEMPLATES {
+        return Err(no_model(format!(
+            "expected at most {MAX_TEMPLATES} chat templates, found {n_templates}"
+        )));
+    }
     contents.add(small.iter().map(|s| s.rfilename.as_str()))?;
     let folder = contents.folder.clone();
     let folder = folder.as_path();
+    if n_templates > 0 {
+        partial::make_folder(&folder.join(TEMPLATES), false)?;
+    }
     let mut files = each(hub, repo, &listing.sha, &small, folder, control)?;
     let weights = ropewalk_import::weights(folder, names()).map_err(|e| {
         // The folder has a name that says nothing to the user.
@@ -279,6 +301,7 @@ fn each(
         let request =
             Request { sha256, bytes: sibling.size, revision: Some(revision), ..Request::new(&source) };
         let path = folder.join(&sibling.rfilename);
+        let folder = path.parent().unwrap_or(folder);
         let part = Part { name: &sibling.rfilename, control };
         let show = |p: &Progress<'_>| part.report(p);
         let control = control.with_progress(&show);

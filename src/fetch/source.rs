@@ -14,6 +14,11 @@ pub(super) fn is_file_name(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('.') && text.chars().all(plain) && !record
 }
 
+/// Whether a path in a repository can be that of a file in a fetched folder: a name, or that of a chat template.
+pub(super) fn is_path(text: &str) -> bool {
+    is_file_name(ropewalk_import::template(text).unwrap_or(text))
+}
+
 /// A file of a model hub: `hf:ORG/REPO/FILE`, where FILE may lie in folders of the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {

@@ -14,9 +14,11 @@ pub(crate) fn write(c: &Config, tensors: &[Tensor], k: &mut Keys) -> Result<()> 
     k.plain("general.type", "model");
     let sampling = Object::read(&c.folder.join("generation_config.json"), SMALL)?;
     if let Some(s) = &sampling {
-        for (key, names) in [("top_k", ["top_k", "top_k"]), ("penalty_last_n", ["penalty_last_n"; 2])] {
-            if let Some(n) = s.u32(names[0])? {
-                k.plain(&format!("general.sampling.{key}"), n as i32);
+        // -1 is off to vLLM, where 0 is to others, and the whole context to llama.cpp.
+        for (key, of_less) in [("top_k", 0), ("penalty_last_n", -1)] {
+            let is_less = s.get(key).and_then(serde_json::Value::as_f64) == Some(-1.0);
+            if let Some(n) = if is_less { Some(of_less) } else { s.u32(key)?.map(|n| n as i32) } {
+                k.plain(&format!("general.sampling.{key}"), n);
             }
         }
         let floats: [(&str, &[&str]); 5] = [
@@ -34,12 +36,25 @@ pub(crate) fn write(c: &Config, tensors: &[Tensor], k: &mut Keys) -> Result<()> 
             }
         }
     }
-    let from = c.object.string("_name_or_path")?.filter(|n| !n.is_empty() && n.matches('/').count() <= 1);
+    let from = c.object.string("_name_or_path")?;
+    if let Some(repository) = from.filter(|name| is_repository(name)) {
+        k.plain(ropewalk_core::hparams::keys::SOURCE, repository);
+    }
+    let from = from.filter(|n| !n.is_empty() && n.matches('/').count() <= 1);
     let name = from.and_then(|n| n.rsplit('/').next()).map_or_else(|| folder_name(&c.folder), str::to_owned);
     k.plain("general.name", title(&name).as_str());
     k.plain("general.size_label", size_label(tensors).as_str());
     k.plain("general.quantization_version", 2u32);
     Ok(())
+}
+
+/// Whether a name is that of a repository of Hugging Face, `ORG/REPO`.
+pub fn is_repository(name: &str) -> bool {
+    let is_part = |part: &str| {
+        let letters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        letters && part.len() <= 96 && part.starts_with(|c: char| c.is_ascii_alphanumeric())
+    };
+    name.split_once('/').is_some_and(|(org, repo)| is_part(org) && is_part(repo))
 }
 
 fn folder_name(folder: &Path) -> String {

@@ -19,9 +19,18 @@ const NAMES: &[&str] = &[
     "chat_template.json",
 ];
 
-/// Whether a file of this name is read, other than weights.
-pub fn is_read(name: &str) -> bool {
-    NAMES.contains(&name)
+/// The folder of chat templates beside the first, each in a file of its own.
+pub const TEMPLATES: &str = "additional_chat_templates";
+
+/// The name of a template in [`TEMPLATES`], of a path in the repository.
+pub fn template(path: &str) -> Option<&str> {
+    let name = path.strip_prefix(TEMPLATES)?.strip_prefix('/')?;
+    (name.ends_with(".jinja") && !name.contains('/')).then_some(name)
+}
+
+/// Whether a file of this path in the repository is read, other than weights.
+pub fn is_read(path: &str) -> bool {
+    NAMES.contains(&path) || template(path).is_some()
 }
 
 /// The files of the weights, each a name without folders: those that the index in `folder` lists, or where there is none

@@ -95,6 +95,7 @@ pub fn write_model(
     let list = trainer.params().list();
     let index: HashMap<String, usize> = list.iter().enumerate().map(|(i, t)| (t.id.to_string(), i)).collect();
     let mut writer = Writer::with_metadata_of(&file);
+    writer.remove(keys::SOURCE);
     set_rope(&mut writer, trainer.plan(), &trainer.model)?;
     super::export::filled(trainer, meta)?.set_trained(&mut writer)?;
     for info in file.tensors() {

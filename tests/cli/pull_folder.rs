@@ -17,6 +17,17 @@ const SHARDS: [&str; 3] = [
     "model-00002-of-00003.safetensors",
     "model-00003-of-00003.safetensors",
 ];
+const TOOLS: &str = "additional_chat_templates/tool_use.jinja";
+/// What no import reads.
+const OTHER: [&str; 7] = [
+    "README.md",
+    ".gitattributes",
+    "pytorch_model.bin",
+    "onnx/model.safetensors",
+    "model-old.safetensors",
+    "additional_chat_templates/README.md",
+    "additional_chat_templates/old/x.jinja",
+];
 
 /// The files of a repository, and its commit.
 #[derive(Clone)]
@@ -38,13 +49,8 @@ impl Repository {
             }
         }
         files.remove("expected.json");
-        for other in [
-            "README.md",
-            ".gitattributes",
-            "pytorch_model.bin",
-            "onnx/model.safetensors",
-            "model-old.safetensors",
-        ] {
+        files.insert(TOOLS.to_owned(), b"{{ tools }}".to_vec());
+        for other in OTHER {
             files.insert(other.to_owned(), b"not read".to_vec());
         }
         Repository { commit: "a".repeat(40), files }
@@ -52,14 +58,14 @@ impl Repository {
 
     /// The files that an import reads, sorted.
     fn read(&self) -> Vec<&str> {
-        let other = [
-            "README.md",
-            ".gitattributes",
-            "pytorch_model.bin",
-            "onnx/model.safetensors",
-            "model-old.safetensors",
-        ];
-        self.files.keys().map(String::as_str).filter(|n| !other.contains(n)).collect()
+        self.files.keys().map(String::as_str).filter(|n| !OTHER.contains(n)).collect()
+    }
+
+    /// Their names, without those of folders, sorted.
+    fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.read().iter().map(|path| path.rsplit('/').next().unwrap()).collect();
+        names.sort_unstable();
+        names
     }
 
     /// As the hub lists it: checksums of large files alone.
@@ -112,7 +118,11 @@ pub(crate) fn whole(hub: &Hub, repository: &Repository, dir: &Path, args: &[&str
     let output = hub.pull(dir, &[&[REPO], args].concat());
     assert_eq!(output.code, 0, "{output:?}");
     let folder = dir.join("tiny-llama");
-    assert_eq!(names(&folder), repository.read());
+    let mut top: Vec<&str> = repository.read().iter().map(|path| path.split('/').next().unwrap()).collect();
+    top.dedup();
+    assert_eq!(names(&folder), top);
+    let templates = folder.join("additional_chat_templates");
+    assert!(!templates.exists() || names(&templates) == ["tool_use.jinja"]);
     for name in repository.read() {
         assert!(std::fs::read(folder.join(name)).unwrap() == repository.files[name], "{name}");
     }
@@ -142,7 +152,7 @@ fn a_folder_arrives_whole_is_converted_and_found() {
     let mut asked = asked_for(&hub);
     assert_eq!(asked.remove(0), "main?blobs=true");
     asked.sort();
-    assert_eq!(asked, repository.read(), "each file once, and no other");
+    assert_eq!(asked, repository.names(), "each file once, and no other");
 
     let record = std::fs::read(dir.path().join("tiny-llama.source.json")).unwrap();
     let record: Value = serde_json::from_slice(&record).unwrap();
@@ -167,6 +177,8 @@ fn a_folder_arrives_whole_is_converted_and_found() {
     };
     let found = inspect();
     assert_eq!(found.code, 0, "{found:?}");
+    let template = &found.json()["metadata"]["tokenizer.chat_template.tool_use"];
+    assert!(template.to_string().contains("{{ tools }}"), "{template}");
     // A second file of it: which one is meant must be said.
     let output = whole(&hub, &repository, dir.path(), &["--convert", "--pre", "gpt-2", "-q"]);
     assert_eq!(output.stdout.trim(), dir.path().join("tiny-llama.gguf").to_str().unwrap());
@@ -224,6 +236,7 @@ fn a_repository_that_changes_between_calls_is_of_one_commit() {
         now.commit = "b".repeat(40);
         now.files.get_mut("config.json").unwrap().push(b'\n');
         now.files.remove("chat_template.jinja");
+        now.files.remove(TOOLS);
         for shard in &SHARDS[1..] {
             let bytes = now.files.get_mut(*shard).unwrap();
             *bytes.last_mut().unwrap() ^= 1;
@@ -264,7 +277,15 @@ fn what_a_hub_says_is_never_believed() {
             "{file}: weights were asked for"
         );
     }
-    let changes: [(Change, &str); 6] = [
+    let changes: [(Change, &str); 7] = [
+        (
+            |r| {
+                for i in 0..64 {
+                    r.files.insert(format!("additional_chat_templates/{i}.jinja"), b"x".to_vec());
+                }
+            },
+            "expected at most 64 chat templates, found 65",
+        ),
         (|r| drop(r.files.remove("config.json")), "expected config.json and weights in safetensors"),
         (
             |r| {

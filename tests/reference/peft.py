@@ -167,12 +167,22 @@ CASES = {
     "tied-both": ("tied", dict(target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"]), {}),
     "tied-ensured": ("tied", dict(target_modules=["q_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=True), {}),
     "tied-head-pair": ("tied", dict(target_modules=["q_proj", "lm_head"], modules_to_save=["embed_tokens"]), {}),
+    # Pairs beside the embedding, and single rows of it. The tokens that are asked about are among the rows.
+    "embedding-pair": ("llama", dict(target_modules=["v_proj", "embed_tokens"], use_rslora=True, alpha_pattern={"embed_tokens": 9}), {}),
+    "rows": ("llama", dict(target_modules=["v_proj"], trainable_token_indices=[42, 5]), {}),
+    "rows-of-both": ("llama", dict(target_modules=["v_proj"], trainable_token_indices={"embed_tokens": [5, 42], "lm_head": [2]}), {}),
+    "tied-embedding-pair": ("tied", dict(target_modules=["v_proj", "embed_tokens"]), {}),
+    "tied-embedding-ensured": ("tied", dict(target_modules=["v_proj", "embed_tokens"], ensure_weight_tying=True), {}),
+    "tied-pairs-of-both": ("tied", dict(target_modules=["v_proj", "embed_tokens", "lm_head"]), {}),
+    "tied-rows": ("tied", dict(target_modules=["v_proj"], trainable_token_indices=[42, 5]), {}),
+    "tied-rows-of-both": ("tied", dict(target_modules=["v_proj"], trainable_token_indices={"embed_tokens": [42, 5], "lm_head": [2]}), {}),
+    "tied-rows-of-output": ("tied", dict(target_modules=["v_proj"], trainable_token_indices={"lm_head": [42, 5]}), {}),
     # Those that are refused.
     "no-lora-bias": ("llama", dict(target_modules=["v_proj"], lora_bias=True), {}),
     "no-dora": ("llama", dict(target_modules=["v_proj"], use_dora=True), {}),
     "no-kasa": ("llama", dict(target_modules=["v_proj"], kasa_config=peft.tuners.lora.config.KasaConfig()), {}),
-    "no-rows": ("llama", dict(target_modules=["v_proj"], trainable_token_indices=[1, 5]), {}),
-    "no-embedding-pair": ("llama", dict(target_modules=["v_proj", "embed_tokens"]), {}),
+    # PEFT leaves out the pair of the output here.
+    "no-rows-beside-pair": ("tied", dict(target_modules=["v_proj", "lm_head"], trainable_token_indices=[1, 5]), {}),
 }
 # Fewer than above: each case has its own logits.
 FEW = TOKENS[:6]

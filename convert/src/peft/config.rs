@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::patterns::{Patterns, MAX_PATTERNS};
 use super::targets::Targets;
-use super::{fields, refuse, shown};
+use super::{embedding, fields, refuse, shown};
 use crate::{Error, Result};
 
 /// Largest file read, bytes.
@@ -23,6 +23,8 @@ pub(super) struct Config {
     alphas: Vec<f64>,
     pub(super) rslora: bool,
     modules_to_save: Vec<String>,
+    /// Ends of modules' names, each with the tokens whose rows are trained.
+    rows: Vec<(String, Vec<u64>)>,
     pub(super) targets: Targets,
     /// Whether an output that is the embedding follows when that is saved.
     pub(super) tied: bool,
@@ -78,11 +80,25 @@ impl Config {
         };
         let (rslora, tied) = (flag("use_rslora")?, flag("ensure_weight_tying")?);
         let modules_to_save = modules_to_save(path, json)?;
+        let wrong = || bad(embedding::ROWS, "a list of tokens, or an object of such lists");
+        let rows = rows(json.get(embedding::ROWS)).ok_or_else(wrong)?;
         let targets = Targets::read(path, json, &modules_to_save, &mut notes)?;
         let base = json.get("base_model_name_or_path").and_then(Value::as_str);
         let base = base.filter(|name| super::is_repository(name)).map(str::to_owned);
         let path = path.to_owned();
-        Ok(Config { path, alpha, patterns, alphas, rslora, modules_to_save, targets, tied, base, notes })
+        Ok(Config {
+            path,
+            alpha,
+            patterns,
+            alphas,
+            rslora,
+            modules_to_save,
+            rows,
+            targets,
+            tied,
+            base,
+            notes,
+        })
     }
 
     /// Whether a module is one that was trained as a whole, which PEFT finds by the end of its name.
@@ -90,8 +106,17 @@ impl Config {
         self.modules_to_save.iter().any(|end| module.ends_with(end.as_str()))
     }
 
+    /// The tokens whose rows of a module are trained, of `n`.
+    pub(super) fn rows(&self, module: &str, n: u64) -> Result<Vec<usize>> {
+        let found = self.rows.iter().find(|(end, _)| module.ends_with(end.as_str()));
+        let bad = |what: String| refuse(&self.path, embedding::ROWS, what);
+        let (_, indices) =
+            found.ok_or_else(|| bad(format!("expected the tokens of {module}, found none")))?;
+        embedding::check(indices, n).map_err(bad)
+    }
+
     /// The factor of a pair's product.
-    fn scale(&self, module: &str, rank: usize) -> f64 {
+    pub(super) fn scale(&self, module: &str, rank: usize) -> f64 {
         let alpha = self.patterns.find(module).map_or(self.alpha, |i| self.alphas[i]);
         let rank = rank.max(1) as f64;
         alpha / if self.rslora { rank.sqrt() } else { rank }
@@ -122,6 +147,16 @@ impl Config {
             true => Ok(factor),
             false => Err(refuse(&self.path, "alpha_pattern", format!("{module}: a factor of {factor}"))),
         }
+    }
+}
+
+/// `trainable_token_indices`: a list is of the embedding.
+fn rows(value: Option<&Value>) -> Option<Vec<(String, Vec<u64>)>> {
+    let list = |v: &Value| v.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>();
+    match value {
+        None | Some(Value::Null) => Some(Vec::new()),
+        Some(Value::Object(of)) => of.iter().map(|(end, v)| Some((end.clone(), list(v)?))).collect(),
+        Some(of_embedding) => Some(vec![("embed_tokens".to_owned(), list(of_embedding)?)]),
     }
 }
 

@@ -101,6 +101,7 @@ pub fn to_peft(
         modules.push(module);
     }
 
+    let given = repository.is_some();
     let repository = repository.map(str::to_owned).or_else(|| noted(&reader, &base));
     let targets = by_suffix(targets, &base, &names);
     let config = config(&reader, repository.as_deref(), &targets, &modules, &ranks);
@@ -148,6 +149,11 @@ pub fn to_peft(
     write(CONFIG, &SETTINGS, &mut [format!("{config:#}\n").as_bytes()].into_iter())?;
     let n_bytes: usize = parts().map(<[u8]>::len).sum();
     let mut report = AdapterReport::of(&reader, n_bytes as u64);
+    if let Some(name) = repository.as_ref().filter(|_| !given) {
+        report.notes.push(format!(
+            "{CONFIG}: base_model_name_or_path is {name}, as an import noted it; --base ORG/REPO names another."
+        ));
+    }
     if repository.is_none() {
         report.notes.push(format!(
             "{CONFIG}: base_model_name_or_path is empty: the model's repository is not known (--base ORG/REPO). Give \
@@ -242,7 +248,8 @@ fn noted(reader: &AdapterReader, base: &File) -> Option<String> {
         let url = text(file, key)?;
         Some(url.split_once("://")?.1.split_once('/')?.1.trim_end_matches('/').to_owned())
     };
-    noted.into_iter().chain(urls.filter_map(of_url)).find(|name| is_repository(name))
+    let of_import = text(base, keys::SOURCE);
+    noted.into_iter().chain(urls.filter_map(of_url)).chain(of_import).find(|name| is_repository(name))
 }
 
 /// Target modules as PEFT finds them, by the end of a name: `q_proj` where all of that name have a pair, else each by its

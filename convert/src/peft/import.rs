@@ -11,17 +11,17 @@ use ropewalk_core::ids::TOKEN_EMBD;
 use ropewalk_import::{Rows, Safetensors, Stored};
 
 use super::config::Config;
+use super::embedding::{self, Changed};
 use super::names::Names;
 use super::{refuse, AdapterReport, CONFIG, MODEL, PREFIX};
 use crate::merge::OUTPUT;
 use crate::{Error, Result};
 
 /// Converts the PEFT adapter in `folder`, trained on the model whose GGUF file is `base` (of any types), to the LoRA file
-/// `output`. Tensors become F32.
+/// `output`. Tensors become F32. An embedding with a pair or with trained rows is computed from the model's own.
 ///
 /// # Errors
-/// Faults of the files, by name; what a LoRA file cannot say (DoRA, other methods than LoRA, pairs beside
-/// embeddings, biases); tensors that the model has not, or in another shape.
+/// Faults of the files, by name; what a LoRA file cannot say (DoRA, other methods than LoRA, biases); tensors that the model has not, or in another shape.
 pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterReport> {
     let (model_path, config_path) = (folder.join(MODEL), folder.join(CONFIG));
     for (path, what) in [(base, "the model"), (&model_path, "the adapter"), (&config_path, "the adapter")] {
@@ -38,9 +38,11 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
     let tensors = Safetensors::open(&model_path)?;
     let base = File::open(base)?;
     let names = Names::of(&base)?;
-    let (mut found, mut notes) = sort(&tensors, &names, &config, &base)?;
+    let changed = embedding::read(&tensors, &names, &config, &base)?;
+    let (mut found, mut notes) = sort(&tensors, &names, &config, &base, changed.is_empty())?;
     notes.splice(..0, config.notes.iter().cloned());
-    let keeps_output = tie(&tensors, &config, &base, &mut found)?;
+    notes.extend(changed.iter().map(|c| c.note(&base)));
+    let keeps_output = tie(&tensors, &config, &base, &mut found, &changed)?;
 
     let mut writer = Writer::new();
     writer
@@ -98,6 +100,10 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
             }),
         )?;
     }
+    for c in &changed {
+        let (tensors, base) = (&tensors, &base);
+        writer.tensor(c.tensor, DType::F32, &c.shape, Box::new(move |out| c.write(tensors, base, out)))?;
+    }
     let scratch = writer.write_scratch(output)?;
     // As this program's own readers see it.
     let named = |e: gguf::Error| {
@@ -118,14 +124,8 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
 const PICKLED: &str = "adapter_model.bin";
 
 /// Parts of tensors' names, and why a LoRA file has no such tensors.
-const REFUSED: [(&str, &str); 4] = [
+const REFUSED: [(&str, &str); 2] = [
     ("lora_magnitude_vector", "DoRA (use_dora): a LoRA file has no magnitudes; merge it with PEFT"),
-    (
-        "lora_embedding_",
-        "a pair on the embedding (target_modules): a LoRA file has none; train lm_head, or the embedding as a module to \
-         save, or merge it with PEFT",
-    ),
-    ("trainable_tokens_", "single rows of an embedding (trainable_token_indices): a LoRA file has none; merge it with PEFT"),
     (".bias", "a bias (bias, lora_bias): LoRA files of ours replace none; merge it with PEFT"),
 ];
 
@@ -146,10 +146,29 @@ struct Item<'a> {
 
 /// Of a model whose output is its embedding: whether the output keeps the model's embedding where the adapter has another.
 /// PEFT gives the input and the output a copy each, unless it is told to tie them.
-fn tie(tensors: &Safetensors, config: &Config, base: &File, found: &mut Vec<Item<'_>>) -> Result<bool> {
+fn tie(
+    tensors: &Safetensors,
+    config: &Config,
+    base: &File,
+    found: &mut Vec<Item<'_>>,
+    changed: &[Changed<'_>],
+) -> Result<bool> {
+    let is_tied = base.tensor(OUTPUT).is_none();
+    for c in changed {
+        let twice = |item: &&Item<'_>| {
+            let of = item.tensor.strip_suffix(".lora_b").unwrap_or(&item.tensor);
+            of == c.tensor || c.is_rows() && is_tied && item.pair.is_some() && of == OUTPUT
+        };
+        if let Some(item) = found.iter().find(twice) {
+            let what = format!("{} changes the same matrix: merge it with PEFT", item.entry.name);
+            return Err(refuse(tensors.path(), c.from, what));
+        }
+    }
+    if let Some(c) = changed.iter().find(|c| c.tensor == TOKEN_EMBD) {
+        return Ok(is_tied && !c.ties(config));
+    }
     let place = |name: &str| found.iter().position(|item| item.tensor == name);
     let (embedding, output) = (place(TOKEN_EMBD), place(OUTPUT));
-    let is_tied = base.tensor(OUTPUT).is_none();
     match (embedding, output) {
         (Some(_), None) => Ok(is_tied && !config.tied),
         (Some(embedding), Some(output)) if is_tied => {
@@ -191,12 +210,13 @@ fn paired(tensors: &Safetensors, found: &[Item<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// Finds out what every tensor of the folder is. Returns notes of those that are left out.
+/// Finds out what every tensor of the folder is but changes of embeddings. `needs_one` if there are none of these. Returns notes of those that are left out.
 fn sort<'a>(
     tensors: &'a Safetensors,
     names: &Names,
     config: &Config,
     base: &File,
+    needs_one: bool,
 ) -> Result<(Vec<Item<'a>>, Vec<String>)> {
     let (mut notes, mut dropped) = (Vec::new(), Vec::new());
     let mut found = Vec::new();
@@ -209,6 +229,12 @@ fn sort<'a>(
             .ok_or_else(|| bad(format!("expected a name that begins with {PREFIX}")))?;
         // What VeLoRA's gradients need.
         if name.ends_with(".lora_velora_embed") {
+            continue;
+        }
+        if let Some(part) = embedding::part(name) {
+            if embedding::is_dropped(config, part) {
+                dropped.push(&entry.name);
+            }
             continue;
         }
         for (part, what) in REFUSED {
@@ -307,7 +333,7 @@ fn sort<'a>(
         ));
     }
     paired(tensors, &found)?;
-    if found.is_empty() {
+    if found.is_empty() && needs_one {
         let what = match dropped.first() {
             Some(first) => format!("expected at least one of a target module, found {first}"),
             None => "expected at least one, found none".into(),

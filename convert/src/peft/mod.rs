@@ -1,6 +1,7 @@
 //! PEFT's adapters (`adapter_model.safetensors` and `adapter_config.json`) to llama.cpp's LoRA files and back.
 
 mod config;
+mod embedding;
 mod export;
 pub mod fields;
 mod import;
@@ -17,6 +18,7 @@ use serde::Serialize;
 
 pub use export::to_peft;
 pub use import::from_peft;
+pub use ropewalk_import::is_repository;
 
 use crate::Error;
 
@@ -79,13 +81,4 @@ const SHOWN: usize = 64;
 /// The start of a text from a file, for errors.
 fn shown(text: &str) -> String {
     text.chars().take(SHOWN).flat_map(char::escape_debug).collect()
-}
-
-/// Whether a name is that of a repository of Hugging Face, `ORG/REPO`.
-pub fn is_repository(name: &str) -> bool {
-    let is_part = |part: &str| {
-        let letters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-        letters && part.len() <= 96 && part.starts_with(|c: char| c.is_ascii_alphanumeric())
-    };
-    name.split_once('/').is_some_and(|(org, repo)| is_part(org) && is_part(repo))
 }

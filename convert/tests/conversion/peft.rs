@@ -225,8 +225,9 @@ fn what_a_lora_file_cannot_say_is_refused() {
         ("monteclora_config", json!({})),
         ("layer_replication", json!([[0, 2], [1, 2]])),
         ("target_parameters", json!(["mlp.experts.down_proj"])),
-        ("trainable_token_indices", json!([1])),
-        ("trainable_token_indices", json!({"embed_tokens": [1]})),
+        ("trainable_token_indices", json!("all")),
+        ("trainable_token_indices", json!([-1])),
+        ("trainable_token_indices", json!({"embed_tokens": 1})),
         ("megatron_config", json!({"a": 1})),
         ("target_modules", json!(7)),
         ("exclude_modules", json!([7])),
@@ -247,16 +248,11 @@ fn what_a_lora_file_cannot_say_is_refused() {
     let model = "adapter_model.safetensors";
     for (to, part) in [
         ("base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", "DoRA"),
-        ("base_model.model.model.embed_tokens.lora_embedding_B", "on the embedding"),
         ("base_model.model.model.layers.0.self_attn.q_proj.bias", "a bias"),
         ("base_model.model.model.layers.0.self_attn.brain.lora_B.weight", "the other half"),
         ("base_model.model.model.layers.00.self_attn.q_proj.lora_B.weight", "no module that is known"),
         ("base_model.model.model.layers.9.self_attn.q_proj.lora_B.weight", "the model has 2 layers"),
         ("q_proj.lora_B.weight", "begins with"),
-        (
-            "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta",
-            "trainable_token_indices",
-        ),
         ("base_model.model.model.layers.0.self_attn.q_proj.lora_B.default.weight", ""),
         ("base_model.model.model.layers.0.mlp.up_proj.modules_to_save.weight", "another shape"),
         ("base_model.model.model.layers.0.self_attn.o_proj.lora_B.default.weight", "is the same as"),

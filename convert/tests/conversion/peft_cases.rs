@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use convert::peft::fields::FIELDS;
 use convert::peft::{from_peft, to_peft};
 use convert::{convert, Options};
+use ggml::dtype::dequantize_tensor;
 use gguf::{DType, File, Value as Field, Writer};
 use ropewalk_core::adapter::{
     open_all, write, AdapterFile, AdapterMeta, AdapterReader, AdapterSpec, NewPair,
@@ -40,8 +41,7 @@ fn adapters_of_every_kind_run_as_under_peft() {
         ("no-lora-bias", "lora_bias"),
         ("no-dora", "use_dora"),
         ("no-kasa", "kasa_config"),
-        ("no-rows", "trainable_token_indices"),
-        ("no-embedding-pair", "target_modules"),
+        ("no-rows-beside-pair", "lm_head.lora_B.weight changes the same matrix"),
     ];
     let mut n = 0;
     for entry in std::fs::read_dir(fixture("cases")).unwrap() {
@@ -49,7 +49,8 @@ fn adapters_of_every_kind_run_as_under_peft() {
         let dir = tempfile::tempdir().unwrap();
         let [adapter, merged, back] = ["a.gguf", "m.gguf", "peft"].map(|file| dir.path().join(file));
         if let Some((_, key)) = refused.iter().find(|(case, _)| *case == name) {
-            let e = from_peft(&case(&name), &base("llama"), &adapter).unwrap_err().to_string();
+            let model = if name.ends_with("beside-pair") { "tied" } else { "llama" };
+            let e = from_peft(&case(&name), &base(model), &adapter).unwrap_err().to_string();
             assert!(e.contains(key) && !e.contains('\n') && !adapter.exists(), "{name}: {e}");
             continue;
         }
@@ -71,7 +72,105 @@ fn adapters_of_every_kind_run_as_under_peft() {
         same(&again, "exported and imported");
         n += 1;
     }
-    assert!(n > 15, "{n}");
+    assert!(n > 25, "{n}");
+}
+
+/// Of an embedding with a pair or with trained rows the file has the whole, of the size that a note tells.
+#[test]
+fn embeddings_with_a_pair_or_rows_are_written_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let [adapter, model] = ["a.gguf", "m.gguf"].map(|file| dir.path().join(file));
+    for (name, on, keeps, modules) in [
+        ("embedding-pair", "llama", false, &["token_embd.weight"][..]),
+        ("rows-of-both", "llama", false, &["output.weight", "token_embd.weight"]),
+        ("tied-embedding-pair", "tied", true, &["token_embd.weight"]),
+        ("tied-embedding-ensured", "tied", false, &["token_embd.weight"]),
+        ("tied-rows", "tied", false, &["token_embd.weight"]),
+        ("tied-rows-of-output", "tied", false, &["output.weight"]),
+    ] {
+        let report = from_peft(&case(name), &base(on), &adapter).unwrap();
+        let notes = report.notes.join(" ");
+        assert!(notes.contains("as a whole, 8192 bytes"), "{name}: {notes}");
+        let reader = AdapterReader::open(&adapter).unwrap();
+        let mut found: Vec<&str> = reader.modules_to_save().iter().map(|m| m.name.as_str()).collect();
+        found.sort_unstable();
+        assert_eq!((reader.keeps_output(), &found[..]), (keeps, modules), "{name}");
+    }
+    // Beside a quantised model: its own rows as they are decoded, and those of PEFT.
+    convert(
+        &base("llama"),
+        &model,
+        &Options { dtype: Some(DType::Q8_0), ..Options::default() },
+        &Control::default(),
+    )
+    .unwrap();
+    from_peft(&case("rows"), &model, &adapter).unwrap();
+    let values = |path: &Path| {
+        let file = File::open(path).unwrap();
+        dequantize_tensor(&file, file.tensor("token_embd.weight").unwrap()).unwrap()
+    };
+    let (own, new) = (values(&model), values(&adapter));
+    let bytes = std::fs::read(case("rows").join("adapter_model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let rows =
+        tensors.tensor("base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta").unwrap();
+    for (token, (own, new)) in own.chunks(32).zip(new.chunks(32)).enumerate() {
+        let row = [42, 5].iter().position(|&t| t == token).map(|i| &rows.data()[i * 128..(i + 1) * 128]);
+        let expected = row.map_or(own.to_vec(), |bytes| {
+            bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+        });
+        assert_eq!(new, expected, "{token}");
+    }
+}
+
+/// Rows that the configuration does not name, or not so; halves; other shapes.
+#[test]
+fn embeddings_that_cannot_be_computed_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, out) = (dir.path().join("peft"), dir.path().join("none"));
+    let refused = |name: &str, change: &dyn Fn(&mut Value), rename: [&str; 2], part: &str| {
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        let mut config = json_of(&case(name).join("adapter_config.json"));
+        change(&mut config);
+        std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+        let model = "adapter_model.safetensors";
+        let bytes = std::fs::read(case(name).join(model)).unwrap();
+        let n = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header = String::from_utf8(bytes[8..8 + n].to_vec()).unwrap().replace(rename[0], rename[1]);
+        let parts = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &bytes[8 + n..]];
+        std::fs::write(folder.join(model), parts.concat()).unwrap();
+        let e = from_peft(&folder, &base("llama"), &out).unwrap_err().to_string();
+        assert!(e.contains(part) && !e.contains('\n') && !out.exists(), "{part}: {e}");
+    };
+    let key = "trainable_token_indices";
+    for (rows, part) in [
+        (json!(null), "expected the tokens of model.embed_tokens, found none"),
+        (json!({"lm_head": [42, 5]}), "expected the tokens of model.embed_tokens, found none"),
+        (json!([42, 64]), "expected tokens below 64, each once, found 64"),
+        (json!([42, 42]), "expected tokens below 64, each once, found 42"),
+        (json!([42, 5, 6]), "expected [3, 32] for the model's token_embd.weight, found [2, 32]"),
+        (json!([]), "expected [0, 32]"),
+    ] {
+        refused("rows", &|c| c[key] = rows.clone(), ["", ""], part);
+    }
+    let none = |_: &mut Value| {};
+    let a = "embed_tokens.lora_embedding_A";
+    refused("embedding-pair", &none, [a, "embed_tokens.lora_embedding_A.x"], "the other half of a pair");
+    let head = |c: &mut Value| c["target_modules"] = json!(["lm_head"]);
+    refused(
+        "embedding-pair",
+        &head,
+        ["model.embed_tokens.lora_", "lm_head.lora_"],
+        "lm_head is no embedding",
+    );
+    refused("embedding-pair", &none, ["[4,64]", "[64,4]"], "for the model's token_embd.weight");
+    refused(
+        "embedding-pair",
+        &|c| c[key] = json!([1, 2, 3, 4]),
+        [a, "embed_tokens.token_adapter.trainable_tokens_delta"],
+        "expected a pair or rows of model.embed_tokens, found both",
+    );
 }
 
 /// What PEFT drops is named.
@@ -191,10 +290,10 @@ fn an_export_names_its_base_and_its_targets() {
         assert!(e.contains("--base: expected ORG/REPO"), "{e}");
     }
     // Noted by an import, in the adapter, and in the model's file.
-    let copy = |from: &Path, key: &str, to: &Path| {
+    let copy = |from: &Path, key: &str, value: &str, to: &Path| {
         let file = File::open(from).unwrap();
         let mut writer = Writer::with_metadata_of(&file);
-        writer.set(key, Field::String("https://hub.example/org/model".into()));
+        writer.set(key, Field::String(value.into()));
         for t in file.tensors() {
             let bytes = file.floats(t).unwrap();
             let data = gguf::float::encode(DType::F32, &bytes).unwrap();
@@ -202,10 +301,20 @@ fn an_export_names_its_base_and_its_targets() {
         }
         writer.write(to).unwrap();
     };
-    copy(&adapter, "general.base_model.0.repo_url", &noted);
+    let url = "https://hub.example/org/model";
+    copy(&adapter, "general.base_model.0.repo_url", url, &noted);
     assert_eq!(config(&noted, &base("llama"), None).0["base_model_name_or_path"], "org/model");
-    copy(&base("llama"), "general.source.repo_url", &other);
+    copy(&base("llama"), "general.source.repo_url", url, &other);
     assert_eq!(config(&adapter, &other, None).0["base_model_name_or_path"], "org/model");
+    copy(&base("llama"), "ropewalk.source", "org/imported", &other);
+    let (imported, notes) = config(&adapter, &other, None);
+    assert_eq!(imported["base_model_name_or_path"], "org/imported");
+    assert!(notes.contains("is org/imported, as an import noted it"), "{notes}");
+    // Other weights are of no repository.
+    let merged = dir.path().join("merged.gguf");
+    merge(&other, &adapter, &merged);
+    let unknown = config(&adapter, &merged, None).0;
+    assert_eq!(unknown["base_model_name_or_path"], "");
 
     // Layers of which not all have a pair are named one by one.
     from_peft(&case("layers"), &base("llama"), &adapter).unwrap();

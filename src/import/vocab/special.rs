@@ -337,7 +337,7 @@ fn is_named(entry: &Value) -> bool {
 
 /// The templates in the folder for more of them, by their names.
 fn additional(files: &Files) -> Result<Vec<Value>> {
-    let folder = files.folder.join("additional_chat_templates");
+    let folder = files.folder.join(crate::needed::TEMPLATES);
     if !folder.is_dir() {
         return Ok(Vec::new());
     }
@@ -355,10 +355,11 @@ fn additional(files: &Files) -> Result<Vec<Value>> {
     }
     names.sort();
     let read = |name: &String| {
-        let found = text(&folder.join(format!("{name}.jinja")))?;
-        Ok(found.map(|text| serde_json::json!({"name": name, "template": text})))
+        let path = folder.join(format!("{name}.jinja"));
+        let found = text(&path)?.ok_or_else(|| crate::Error::of(&path, "is a link to nothing"))?;
+        Ok(serde_json::json!({"name": name, "template": found}))
     };
-    names.iter().filter_map(|name| read(name).transpose()).collect()
+    names.iter().map(read).collect()
 }
 
 /// Templates with names: that of `default` is the template, the others are listed beside it.

@@ -269,6 +269,63 @@ fn ends_of_texts_are_read_as_a_number_or_a_list() {
     assert_eq!(ends(&folder).unwrap().0, [Some(2), Some(1), None]);
 }
 
+/// The repository that a folder names, for exports of adapters. A path on somebody's disk is none.
+#[test]
+fn the_repository_is_noted() {
+    let folder = Folder::of("llama");
+    for (name, wanted) in [
+        ("org/model-1.5", Some("org/model-1.5")),
+        ("model", None),
+        ("/data/org/model", None),
+        ("./model", None),
+        ("../model", None),
+        ("org/", None),
+        ("", None),
+    ] {
+        folder.edit("config.json", |v| v["_name_or_path"] = json!(name));
+        assert_eq!(text(&folder.open().unwrap(), "ropewalk.source").as_deref(), wanted, "{name}");
+    }
+}
+
+/// How a model is sampled from, in the forms that vLLM, llama.cpp and versions of transformers write.
+#[test]
+fn sampling_is_read_in_every_form() {
+    let folder = Folder::of("qwen2");
+    let of = |key: &str, value: Json| {
+        folder.edit("generation_config.json", |v| *v = json!({ key: value }));
+        let checkpoint = folder.open()?;
+        let found = checkpoint.metadata().iter().find(|(k, _)| k.starts_with("general.sampling."));
+        Ok::<_, String>(
+            found.map(|(key, value)| (key["general.sampling.".len()..].to_owned(), value.clone())),
+        )
+    };
+    let (int, float) = (gguf::Value::I32, gguf::Value::F32);
+    for (key, value, name, wanted) in [
+        ("top_k", json!(20), "top_k", int(20)),
+        ("top_k", json!(20.0), "top_k", int(20)),
+        ("top_k", json!(0), "top_k", int(0)),
+        ("top_k", json!(-1), "top_k", int(0)),
+        ("top_k", json!(-1.0), "top_k", int(0)),
+        ("penalty_last_n", json!(-1), "penalty_last_n", int(-1)),
+        ("top_p", json!(1), "top_p", float(1.0)),
+        ("min_p", json!(0), "min_p", float(0.0)),
+        ("temperature", json!(1), "temp", float(1.0)),
+        ("temperature", json!(0.0), "temp", float(0.0)),
+        ("repetition_penalty", json!(1.05), "penalty_repeat", float(1.05)),
+    ] {
+        assert_eq!(of(key, value.clone()).unwrap(), Some((name.to_owned(), wanted)), "{key}: {value}");
+    }
+    for key in ["top_k", "top_p", "temperature", "repetition_penalty", "do_sample", "stop_strings"] {
+        assert_eq!(of(key, Json::Null).unwrap(), None, "{key}");
+    }
+    for (key, value) in
+        [("top_k", json!(-2)), ("top_k", json!("20")), ("top_k", json!(0.5)), ("temperature", json!(true))]
+    {
+        let e = of(key, value.clone()).unwrap_err();
+        assert!(e.contains(&format!("generation_config.json: {key}: found ")), "{key}: {value}: {e}");
+    }
+}
+
 #[test]
 fn sizes_that_disagree_become_one_number_or_an_error() {
     // Fewer tokens than rows: unused ones.
