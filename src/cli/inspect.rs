@@ -119,6 +119,7 @@ fn adapter_json(adapter: &Result<AdapterReader, String>) -> Json {
         ("modules_to_save", json!(modules)),
         // The same list under its older name, which stays.
         ("whole", json!(modules)),
+        ("keeps_output", json!(o.keeps_output())),
         ("clex", json!(o.clex().map(|net| json!({ "pairs": net.n_pairs, "hidden": net.n_hidden })))),
     ];
     let mut json = trained_json(k);
@@ -146,6 +147,9 @@ fn adapter_text(adapter: &Result<AdapterReader, String>) -> String {
     let _ = write!(s, ", alpha {}{}", alpha(o), if k.rslora { " (rsLoRA)" } else { "" });
     if !o.modules_to_save().is_empty() {
         let _ = write!(s, ", {} replaced tensors (modules_to_save)", o.modules_to_save().len());
+    }
+    if o.keeps_output() {
+        s.push_str(", an output that is the embedding stays the model's own (keeps_output)");
     }
     if let Some(net) = o.clex() {
         let _ = write!(s, ", a network of CLEX of {} pairs, {} wide", net.n_pairs, net.n_hidden);

@@ -246,3 +246,30 @@ fn a_study_is_measured_cut_up_and_put_together() {
     assert!(other.code == 1 && other.stderr.lines().count() == 1, "{other:?}");
     refused(&study(&["no-plan.toml", "-o", "new"]), 1, &["no-plan.toml"]);
 }
+
+/// Needles at two depths, a sample each in turn.
+#[test]
+fn needles_are_asked_for_at_the_depths_that_are_set() {
+    let words = crate::common::fetched("benchmarks/ruler/nounlist.txt");
+    let data = words.ancestors().nth(2).unwrap().to_str().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let kept = dir.path().join("samples.jsonl");
+    let asked = |depth: &'static str| {
+        let args =
+            ["eval", "niah_single_1", "-l", "4096", "-n", "2", "--data", data, "--set", depth, "--out"];
+        run(&on_model(&[&args[..], &[kept.to_str().unwrap()]].concat()))
+    };
+    let out = ok(asked("depth=0/100"));
+    assert!(out.stdout.contains("depth | 4096"), "{}", out.stdout);
+    let lines = std::fs::read_to_string(&kept).unwrap();
+    let tags = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap().to_string();
+    let depths: Vec<String> = lines.lines().map(tags).collect();
+    assert_eq!(depths.len(), 2);
+    for (line, depth) in depths.iter().zip(["\"0\"", "\"100\""]) {
+        assert!(
+            line.contains(&format!("\"depth\",{depth}")) || line.contains(&format!("\"depth\":{depth}")),
+            "{line}"
+        );
+    }
+    refused(&asked("depth=101"), 1, &["niah_single_1", "depth", "101"]);
+}

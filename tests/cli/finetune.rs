@@ -298,3 +298,23 @@ fn what_cannot_be_is_said_in_one_line() {
     }
     assert!(!folder.file("x.gguf").exists());
 }
+
+/// Keys and values are 128 wide: a pair of a higher rank is a sum of more terms than it needs, and sound.
+#[test]
+fn a_rank_above_the_width_of_a_map_is_trained() {
+    let folder = Folder::new();
+    let more = ["--steps", "2", "--rank", "160", "--targets", "k,v"];
+    let report = folder.finetune("a.gguf", &more).json();
+    assert_eq!(report["steps"].as_u64(), Some(2));
+    let (model, a) = (folder.path("tiny.gguf"), folder.path("a.gguf"));
+    let adapter = run(&["inspect", &a, "--json"]).json()["adapter"].clone();
+    assert_eq!((&adapter["ranks"], &adapter["pairs"]), (&serde_json::json!([160]), &4.into()));
+    let tokens = |more: &[&str]| {
+        let head =
+            ["run", "-m", &model, "-p", "the rope", "-n", "8", "--ignore-eos", "--temp", "0", "--json"];
+        run(&[&head[..], &["--device", "cpu", "-t", "1"], more].concat()).json()["tokens"].clone()
+    };
+    let ten_times = format!("{a}:10");
+    assert!(tokens(&["--lora", &a]).is_array());
+    assert_ne!(tokens(&["--lora", &ten_times]), tokens(&[]));
+}

@@ -136,7 +136,18 @@ fn inspect_shows_an_adapter() {
     }
     let json = run(&["inspect", &a, "--json"]).json();
     assert_eq!((&json["adapter"]["ranks"][0], &json["adapter"]["pairs"]), (&2.into(), &2.into()));
+    assert_eq!(json["adapter"]["keeps_output"], false);
     assert!(run(&["inspect", &folder.path("tiny.gguf"), "--json"]).json()["adapter"].is_null());
+
+    // PEFT's, of which one replaces the input's embedding alone.
+    let peft = Path::new(env!("CARGO_MANIFEST_DIR")).join("convert/tests/fixtures/peft");
+    for (case, keeps) in [("tied-embed", true), ("tied-ensured", false)] {
+        let to = folder.path(case);
+        let (from, base) = (peft.join("cases").join(case), peft.join("tied/base.gguf"));
+        convert::peft::from_peft(&from, &base, Path::new(&to)).unwrap();
+        assert_eq!(run(&["inspect", &to, "--json"]).json()["adapter"]["keeps_output"], keeps, "{case}");
+        assert_eq!(run(&["inspect", &to]).stdout.contains("(keeps_output)"), keeps, "{case}");
+    }
 }
 
 #[test]
@@ -149,4 +160,31 @@ fn convert_merges() {
     assert!(Path::new(&out).exists());
     let inspect = run(&["inspect", &out]).stdout;
     assert!(inspect.contains("declared rope: pi:factor=2"), "{inspect}");
+}
+
+/// An adapter goes to PEFT and back, and names its base as it was told.
+#[test]
+fn convert_exports_for_peft() {
+    let folder = Folder::new("pi:factor=2");
+    let (model, a, peft) = (folder.path("tiny.gguf"), folder.path("a.gguf"), folder.path("peft"));
+    let args = ["convert", "--to-peft", &peft, "-m", &model, &a, "--json"];
+    let unnamed = run(&args);
+    assert!(unnamed.code == 0 && unnamed.stderr.contains("--base ORG/REPO"), "{unnamed:?}");
+    let out = run(&[&args[..], &["--base", "org/tiny-1.5"]].concat());
+    assert!(out.code == 0 && !out.stderr.contains("--base"), "{out:?}");
+    assert_eq!((&out.json()["n_pairs"], &out.json()["output"]), (&2.into(), &peft.as_str().into()));
+    let read = |name: &str| -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(Path::new(&peft).join(name)).unwrap()).unwrap()
+    };
+    let config = read("adapter_config.json");
+    assert_eq!(config["base_model_name_or_path"], "org/tiny-1.5");
+    assert_eq!((&config["r"], &config["lora_alpha"]), (&2.into(), &4.into()));
+    assert_eq!(config["target_modules"], serde_json::json!(["o_proj"]));
+    assert_eq!(read("rope_scaling.json")["factor"], 2.0);
+    let again = folder.path("b.gguf");
+    assert_eq!(run(&["convert", "--peft", &peft, "-m", &model, "-o", &again]).code, 0);
+    let tokens = |a: &str| folder.run(&["--lora", a]).json()["tokens"].clone();
+    assert_eq!(tokens(&again), tokens(&a));
+    let wrong = run(&[&args[..], &["--base", "tiny"]].concat());
+    assert!(wrong.code == 2 && wrong.stderr.contains("expected ORG/REPO"), "{wrong:?}");
 }
