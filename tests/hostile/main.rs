@@ -7,6 +7,8 @@ mod limited;
 
 mod commands;
 mod damage;
+#[cfg(unix)]
+mod places;
 mod sparse;
 mod types;
 mod values;

@@ -136,16 +136,16 @@ impl Sources {
             }
         }
         let Walk { found, mut notes, .. } = walk;
-        let looked: Vec<Result<(Option<String>, SourceFile)>> =
+        let looked: Vec<Result<std::result::Result<SourceFile, String>>> =
             found.par_iter().map(|f| look(&f.path, f.named, f.group)).collect();
         let mut files = Vec::new();
         for (Found { path, named, .. }, looked) in found.iter().zip(looked) {
             match looked? {
-                (None, file) => files.push(file),
-                (Some(why), _) if *named => {
+                Ok(file) => files.push(file),
+                Err(why) if *named => {
                     return Err(invalid(format!("{}: {why}: expected text", path.display())))
                 }
-                (Some(why), _) => notes.push(format!("{}: skipped: {why}", path.display())),
+                Err(why) => notes.push(format!("{}: skipped: {why}", path.display())),
             }
         }
         if files.is_empty() {
@@ -291,9 +291,9 @@ impl Walk {
     }
 }
 
-/// A file's length and hash, and why it is no text, going by its byte-order mark and by zero bytes in its first
+/// A file's length and hash, or why it is no text, going by its byte-order mark and by zero bytes in its first
 /// 64 KiB. Token ids have such bytes.
-fn look(path: &Path, named: bool, group: usize) -> Result<(Option<String>, SourceFile)> {
+fn look(path: &Path, named: bool, group: usize) -> Result<std::result::Result<SourceFile, String>> {
     let failed = |e| io(path, e);
     let kind = if named && read::has_ending(path, &[".bin", ".bin.gz"]) {
         Kind::Tokens
@@ -310,6 +310,10 @@ fn look(path: &Path, named: bool, group: usize) -> Result<(Option<String>, Sourc
         (_, Some(name), _) => Some(format!("{name} by its byte-order mark, not UTF-8")),
         (_, None, Some(at)) => Some(format!("binary (a zero byte at offset {at})")),
     };
+    // Not read to its end, which may be far away.
+    if let Some(why) = why {
+        return Ok(Err(why));
+    }
     let mut hash = Sha256::new();
     let mut n_bytes = 0u64;
     let mut file = std::fs::File::open(path).map_err(failed)?;
@@ -326,5 +330,5 @@ fn look(path: &Path, named: bool, group: usize) -> Result<(Option<String>, Sourc
         }
     }
     let sha256 = hash.finalize().into();
-    Ok((why, SourceFile { path: path.to_owned(), n_bytes, sha256, kind, group }))
+    Ok(Ok(SourceFile { path: path.to_owned(), n_bytes, sha256, kind, group }))
 }
