@@ -12,6 +12,7 @@ use ropewalk::rope::Spec;
 use ropewalk::sampler::SamplerParams;
 use ropewalk::session::{Attention, SessionParams};
 use ropewalk::DType;
+use ropewalk_core::landmark::Landmarks;
 use ropewalk_core::settings;
 use ropewalk_core::text::{decode, Invalid};
 
@@ -94,10 +95,8 @@ fn attention(text: &str) -> Result<Attention, String> {
     match text {
         "auto" => Ok(Attention::Auto),
         "explicit" => Ok(Attention::Explicit),
-        _ => text
-            .parse()
-            .map(Attention::Landmark)
-            .map_err(|e: String| format!("expected auto, explicit, or else {e}")),
+        _ if Landmarks::are_named(text) => text.parse().map(Attention::Landmark),
+        _ => Err("expected auto, explicit or landmark:top=K".into()),
     }
 }
 

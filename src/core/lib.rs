@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod settings;
 pub mod terminal;
 pub mod text;
 pub mod tokenizer;
@@ -14,7 +15,6 @@ pub mod apart;
 #[cfg(feature = "signals")]
 pub mod signals;
 pub mod ids;
-pub mod settings;
 pub mod hparams;
 pub mod rope;
 pub mod landmark;

@@ -236,10 +236,7 @@ mod tests {
         }
         for text in ["", "S2", "s2:", "s2:group=0", "s2:group=-1", "s2:group=x", "sparse"] {
             let e = text.parse::<TrainAttention>().unwrap_err().to_string();
-            assert!(
-                e.starts_with("attention: expected full, s2, s2:group=N or landmark:block=N, found"),
-                "{e}"
-            );
+            assert!(e.starts_with("attention") && e.contains("expected ") && e.contains("found "), "{e}");
         }
     }
 }

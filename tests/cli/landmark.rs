@@ -40,7 +40,7 @@ fn what_is_trained_with_landmarks_runs_with_them() {
     assert_eq!(report["protocol"], "lceg-landmark");
     for (attention, code, says) in [
         ("landmark:top=2,piece=9", 1, "piece: expected a multiple of the block of 8, found 9"),
-        ("landmark:top=0", 2, "expected auto, explicit, or else expected landmark:top=K"),
+        ("landmark:top=0", 2, "landmark: top: expected at least 1"),
     ] {
         let out =
             run(&[&["perplexity", "-f", &text, "--lora", &adapter, "--attention", attention], &on[..]]
@@ -85,7 +85,7 @@ fn what_cannot_be_is_one_line() {
     let folder = Folder::new();
     for (more, code, expected) in [
         (&["--attention", "landmark:block=1"][..], 2, "block: expected 2 to 256 positions, found 1"),
-        (&["--attention", "landmark:size=8"], 2, "expected landmark, landmark:block=N"),
+        (&["--attention", "landmark:size=8"], 2, "landmark: unknown parameter `size`; known: block, in-loss"),
         (
             &["--attention", "landmark", "--math", "portable"],
             1,

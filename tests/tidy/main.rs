@@ -45,7 +45,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "src/core",
         &[
-            &["control", "terminal", "text", "tokenizer"],
+            &["control", "settings", "terminal", "text", "tokenizer"],
             &["apart", "signals"],
             &["ids"],
             &["hparams"],
