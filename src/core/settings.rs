@@ -36,6 +36,9 @@ pub fn pairs<'t>(
 /// No such key: the error lists those there are, and the nearest one.
 pub fn known_as(what: &str, key: &str, known: &[&'static str]) -> Result<&'static str, String> {
     known.iter().find(|k| **k == key).copied().ok_or_else(|| {
+        if known.is_empty() {
+            return format!("{what}: takes no parameters, found {}", quoted(key));
+        }
         let near = suggestion(key, known.iter().copied());
         format!("{what}: unknown parameter {}{near}; known: {}", quoted(key), known.join(", "))
     })
@@ -91,6 +94,8 @@ mod tests {
         ] {
             assert_eq!(read(text), Err(error.to_owned()), "{text}");
         }
+        let e = pairs("upsampling none", Some("length=3"), &[]).unwrap_err();
+        assert_eq!(e, "upsampling none: takes no parameters, found `length`");
         assert_eq!((number("x", "k", "-3"), number("x", "k", "0.5")), (Ok(-3i64), Ok(0.5f64)));
         let e = number::<usize>("--longppl", "trunc-len", "-3");
         assert_eq!(e, Err("--longppl: trunc-len: expected a whole number, found `-3`".to_owned()));

@@ -255,8 +255,7 @@ fn needles_are_asked_for_at_the_depths_that_are_set() {
     let dir = tempfile::tempdir().unwrap();
     let kept = dir.path().join("samples.jsonl");
     let asked = |depth: &'static str| {
-        let args =
-            ["eval", "niah_single_1", "-l", "4096", "-n", "2", "--data", data, "--set", depth, "--out"];
+        let args = ["eval", "niah_single_1", "-l", "4096", "-n", "2", "--data", data, "--set", depth, "-o"];
         run(&on_model(&[&args[..], &[kept.to_str().unwrap()]].concat()))
     };
     let out = ok(asked("depth=0/100"));

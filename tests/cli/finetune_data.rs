@@ -188,27 +188,14 @@ fn the_end_of_a_single_text_is_held_out() {
     let text: String = (0..400).map(|i| format!("Line {i} says {}. ", i * 7919 % 1000)).collect();
     std::fs::write(folder.file("one.txt"), &text).unwrap();
     std::fs::write(folder.file("short.txt"), &text[..600]).unwrap();
-    let head = [
-        "finetune",
-        "-m",
-        "tiny.gguf",
-        "-o",
-        "a.gguf",
-        "--device",
-        "cpu",
-        "-t",
-        "1",
-        "--steps",
-        "1",
-        "--json",
-    ];
+    let head = ["finetune", "-m", "tiny.gguf", "--device", "cpu", "-t", "1", "--steps", "1", "--json", "-o"];
     let run = |more: &[&str]| run_in(folder.dir.path(), &[&head[..], more].concat());
-    let out = run(&["-d", "one.txt", "--ctx", "48"]);
+    let out = run(&["a.gguf", "-d", "one.txt", "--ctx", "48"]);
     assert!(out.stderr.contains("one.txt is one text: its last 193 tokens are held out"), "{out:?}");
     assert!(out.json()["val_after"].as_f64().is_some_and(|loss| loss > 0.0), "{out:?}");
-    let out = run(&["-d", "short.txt", "--ctx", "400"]);
+    let out = run(&["b.gguf", "-d", "short.txt", "--ctx", "400"]);
     assert!(out.stderr.contains("the texts are too short to hold out from: no validation"), "{out:?}");
     assert_eq!((out.code, &out.json()["val_after"]), (0, &serde_json::Value::Null), "{out:?}");
-    let out = run(&["-d", "short.txt", "--ctx", "400", "--held-out", "1"]);
+    let out = run(&["c.gguf", "-d", "short.txt", "--ctx", "400", "--held-out", "1"]);
     assert!(fails(&out, 1).contains("held-out part"), "{out:?}");
 }

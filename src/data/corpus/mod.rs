@@ -2,6 +2,7 @@
 
 mod cache;
 mod chunks;
+mod pieces;
 mod separator;
 
 use std::cell::Cell;
@@ -16,8 +17,9 @@ use ropewalk_core::tokenizer::{Failure, Token, Tokenizer};
 use sha2::{Digest, Sha256};
 
 use crate::error::{invalid, io, Error, Result};
-use crate::text::{self, documents, ChatTemplate, Content, Document, Group, Kind, Reading, Records, Sources};
+use crate::text::{documents, ChatTemplate, Content, Document, Group, Kind, Reading, Records, Sources};
 use cache::{Cache, Description, Key, Record, SourceKey, Writer, MAGIC};
+use pieces::{pieces, runs, text_hash, Piece};
 use separator::Ends;
 
 pub use separator::Separator;
@@ -472,47 +474,4 @@ impl Build<'_> {
             }
         }
     }
-}
-
-/// A text that is tokenised by itself.
-#[derive(Clone, Copy)]
-enum Piece<'t> {
-    /// A part of a text, all of which is trained on.
-    Text(&'t str),
-    Record(&'t text::Record),
-}
-
-fn pieces<'t>(vocab: &dyn Tokenizer, document: &'t Document) -> Result<Vec<Piece<'t>>, Failure> {
-    Ok(match &document.content {
-        Content::Text(text) => chunks::split(vocab, text)?.into_iter().map(Piece::Text).collect(),
-        Content::Record(record) => vec![Piece::Record(record)],
-        Content::Tokens(_) => Vec::new(),
-    })
-}
-
-/// The tokens of a piece, in runs that are trained on or not.
-fn runs(vocab: &dyn Tokenizer, piece: Piece<'_>) -> Result<Vec<(Vec<Token>, bool)>, Failure> {
-    let record = match piece {
-        Piece::Text(text) => return Ok(vec![(vocab.tokenize(text, false)?, true)]),
-        Piece::Record(record) => record,
-    };
-    let tokens = vocab.tokenize(&record.text, record.special)?;
-    if record.answers.is_none() {
-        return Ok(vec![(tokens, true)]);
-    }
-    let places = vocab.places(&record.text, &tokens)?;
-    let marked: Vec<(Token, bool)> =
-        tokens.into_iter().zip(places.iter().map(|p| record.trains(p))).collect();
-    let run = |run: &[(Token, bool)]| (run.iter().map(|(token, _)| *token).collect(), run[0].1);
-    Ok(marked.chunk_by(|a, b| a.1 == b.1).map(run).collect())
-}
-
-fn text_hash(document: &Document) -> u64 {
-    let mut hash = Sha256::new();
-    match &document.content {
-        Content::Text(text) => hash.update(text),
-        Content::Record(record) => hash.update(record.whole.as_deref().unwrap_or(&record.text)),
-        Content::Tokens(tokens) => tokens.iter().for_each(|t| hash.update(t.to_le_bytes())),
-    }
-    hash.finalize().iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b))
 }
