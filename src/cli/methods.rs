@@ -64,7 +64,7 @@ impl Comparison<'_> {
 }
 
 /// One JSON object of several reports: at its top what they agree on, in `results` the rows of all. A row has its own `rope`
-/// and `task`, whatever else the reports differ in, and `finished`: a stopped run may have left its last row short of samples.
+/// and `task`, whatever else the reports differ in, and `finished`: whether it has all it was to have.
 pub(super) fn one_object(reports: &[impl Serialize]) -> anyhow::Result<Map<String, Value>> {
     let mut all: Vec<Map<String, Value>> = Vec::new();
     for report in reports {
@@ -116,12 +116,12 @@ fn rows(all: &[Map<String, Value>], keys: &[String], agreed: impl Fn(&str) -> bo
         };
         let own: Vec<&String> = keys.iter().filter(own).collect();
         let rows = report.get("results").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let stopped = report.get("interrupted") == Some(&true.into());
-        for (i, row) in rows.iter().enumerate() {
+        for row in rows {
             let of_report = own.iter().filter_map(|key| Some(((*key).clone(), report.get(*key)?.clone())));
             let mut whole: Map<String, Value> = of_report.collect();
             whole.extend(row.as_object().cloned().unwrap_or_default());
-            whole.insert("finished".into(), (!stopped || i + 1 < rows.len()).into());
+            let cut = row.get("interrupted") == Some(&true.into());
+            whole.insert("finished".into(), (!cut).into());
             out.push(whole.into());
         }
     }
@@ -138,10 +138,11 @@ mod tests {
     fn reports_become_one_object_with_flat_rows() {
         let report = |rope: &str, task: &str, metric: &str, stopped: bool| {
             json!({"model": "m", "rope": rope, "task": task, "metric": metric, "notes": ["n"], "interrupted": stopped,
-                   "results": [{"length": 1}, {"length": 2}]})
+                   "results": [{"length": 1, "interrupted": false}, {"length": 2, "interrupted": stopped}]})
         };
         let one = Value::from(one_object(&[report("plain", "a", "x", false)]).unwrap());
-        let row = |n| json!({"rope": "plain", "task": "a", "length": n, "finished": true});
+        let row =
+            |n| json!({"rope": "plain", "task": "a", "length": n, "interrupted": false, "finished": true});
         assert_eq!(
             one,
             json!({"model": "m", "rope": "plain", "task": "a", "metric": "x", "notes": ["n"], "interrupted": false,
@@ -151,7 +152,7 @@ mod tests {
             json!({"model": "m", "rope": "", "task": "b", "metric": "x", "interrupted": true, "results": []});
         let all = [report("plain", "a", "x", false), report("pi", "a", "y", true), empty];
         let all = Value::from(one_object(&all).unwrap());
-        let row = |rope, metric, n, finished| json!({"rope": rope, "task": "a", "metric": metric, "length": n, "finished": finished});
+        let row = |rope, metric, n, finished: bool| json!({"rope": rope, "task": "a", "metric": metric, "length": n, "interrupted": !finished, "finished": finished});
         let rows = [
             row("plain", "x", 1, true),
             row("plain", "x", 2, true),
