@@ -14,7 +14,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1
-# Linux divides the processors between sessions first, so in a session of its own (setsid) nice alone changes nothing.
+# Linux divides the processors between sessions first, so nice alone changes nothing when setsid starts a new one.
 if [ "$(cut -d ' ' -f 6 /proc/$$/stat 2> /dev/null)" = $$ ]; then
   { echo 19 > /proc/$$/autogroup; } 2> /dev/null || true
 fi

@@ -1,11 +1,11 @@
-//! What users of other tools type. Options of llama.cpp, lm-eval and PEFT that mean the same here are taken; others that many
-//! people type end in an error that names ours.
+//! Translates the habits of users of other tools. Options of llama.cpp, lm-eval and PEFT that mean the same here are accepted;
+//! others that many people type end in an error that names ours.
 
 use std::ffi::OsString;
 
 use super::usage;
 
-/// What a foreign option stands for.
+/// The meaning of a foreign option here.
 #[derive(Debug, Clone, Copy)]
 enum Means {
     /// This option, with the same value.
@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    /// What is written here names options and commands that exist.
+    /// The tables name options and commands that exist.
     #[test]
     fn what_is_named_exists() {
         let app = super::super::app();

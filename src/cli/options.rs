@@ -241,9 +241,9 @@ pub(crate) struct SamplingArgs {
     /// Divides the logits of tokens that were seen; 1 is off
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     repeat_penalty: f32,
-    /// Other samplers, `key=value,...`: typical (mass kept, 1 is off), repeat-last-n (tokens that penalties look back at, -1 is
-    /// the whole context), frequency-penalty, presence-penalty, dry-multiplier (0 is off), dry-base, dry-allowed-length,
-    /// dry-last-n
+    /// Other samplers, `key=value,...`: typical (mass kept, 1 is off), repeat-last-n (tokens that penalties look back at: 64; -1
+    /// is the whole context), frequency-penalty, presence-penalty, dry-multiplier (0 is off), dry-base (1.75),
+    /// dry-allowed-length (2), dry-last-n (-1)
     #[arg(long, value_name = "KEY=VALUE,...")]
     sampler: Vec<String>,
     /// Seed of every random choice

@@ -129,7 +129,7 @@ impl Drop for Progress {
     }
 }
 
-/// What is done of how much, and the time left at this rate.
+/// Formats the share of the work that is done, and the time left at this rate.
 fn progress_line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
     let minutes = |seconds: f64| format!("{:.0} min", (seconds / 60.0).ceil());
     let part = done as f64 / total.max(1) as f64;

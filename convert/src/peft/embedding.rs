@@ -1,4 +1,4 @@
-//! What an adapter does to an embedding beside replacing it: a low-rank pair, or single rows. A LoRA file has neither for a
+//! Applies an adapter's low-rank pair or trained rows to an embedding. A LoRA file can hold neither for a
 //! matrix that is looked up, so the import computes the new matrix from the model's own and writes it as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,7 +126,7 @@ impl Changed<'_> {
         matches!(self.how, How::Rows { .. })
     }
 
-    /// What was computed.
+    /// Describes the computed matrix.
     pub(super) fn note(&self, base: &File) -> String {
         let what = if self.is_rows() { "rows that it replaces" } else { "pair" };
         let bytes = 4 * self.shape.iter().product::<u64>();

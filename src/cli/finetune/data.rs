@@ -161,9 +161,8 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "expected a share above 0 and below 1, such as 0.3".to_owned())
 }
 
-/// What is held out by default: the first of these that the texts are long enough for.
-const USUALLY_HELD_OUT: [HeldOut; 4] =
-    [HeldOut::Samples(4), HeldOut::Samples(2), HeldOut::Samples(1), HeldOut::None];
+/// Held out by default: the first of these that the texts are long enough for, or nothing.
+const USUALLY_HELD_OUT: [HeldOut; 3] = [HeldOut::Samples(4), HeldOut::Samples(2), HeldOut::Samples(1)];
 
 fn held_out(text: &str) -> Result<HeldOut, String> {
     let bad = || "expected a fraction below 1 (0.01) or a number of sequences (4)".to_owned();
@@ -326,28 +325,7 @@ impl Args {
             mask_ends: self.mask_ends(),
             seed: self.adapter.seed,
         };
-        let asked = self.text.held_out.map_or_else(|| USUALLY_HELD_OUT.to_vec(), |asked| vec![asked]);
-        let mut dataset = None;
-        for (i, &held_out) in asked.iter().enumerate() {
-            params.held_out = held_out;
-            let is_cut = self.cut_tail(&mut corpus, &params);
-            let made = Dataset::new(corpus.clone(), &params);
-            if made.is_err() && i + 1 < asked.len() {
-                continue;
-            }
-            if is_cut {
-                let n = output::count(corpus.range(1).end - corpus.range(1).start);
-                self.out.note(format_args!(
-                    "note: {} is one text: its last {n} tokens are held out",
-                    corpus.name(0)
-                ));
-            } else if i > 0 && held_out == HeldOut::None {
-                self.out.note("note: the texts are too short to hold out from: no validation");
-            }
-            dataset = Some(made?);
-            break;
-        }
-        let Some(mut dataset) = dataset else { return Err(usage("--held-out: expected a value")) };
+        let mut dataset = self.split(&mut corpus, &mut params)?;
         if let Some(transform) = transform {
             dataset = dataset.with_transform(transform).map_err(|e| self.of_recipe(e))?;
         }
@@ -367,6 +345,33 @@ impl Args {
             let tokenizer = Arc::new(model.vocab().clone());
             let synthetic = data::synthetic::Synthetic::new(share, self.text.answers_only, tokenizer)?;
             dataset = dataset.with_synthetic(synthetic)?;
+        }
+        Ok(dataset)
+    }
+
+    /// Holds out what was asked for; by default as many of a few sequences as the texts are long enough for.
+    fn split(&self, corpus: &mut Arc<Corpus>, params: &mut DatasetParams) -> anyhow::Result<Dataset> {
+        let (usual, last) = match self.text.held_out {
+            Some(asked) => (&[][..], asked),
+            None => (&USUALLY_HELD_OUT[..], HeldOut::None),
+        };
+        let mut held_out = |held_out: HeldOut| -> anyhow::Result<Dataset> {
+            params.held_out = held_out;
+            let is_cut = self.cut_tail(corpus, params);
+            let dataset = Dataset::new(Arc::clone(corpus), params)?;
+            if is_cut {
+                let range = corpus.range(1);
+                let (name, n) = (corpus.name(0), output::count(range.end - range.start));
+                self.out.note(format_args!("note: {name} is one text: its last {n} tokens are held out"));
+            }
+            Ok(dataset)
+        };
+        if let Some(dataset) = usual.iter().find_map(|&usual| held_out(usual).ok()) {
+            return Ok(dataset);
+        }
+        let dataset = held_out(last)?;
+        if !usual.is_empty() {
+            self.out.note("note: the texts are too short to hold out from: no validation");
         }
         Ok(dataset)
     }
