@@ -33,7 +33,7 @@ title "2. The method written into a file that opens under it by itself"
 show ropewalk convert --rope yarn:factor=2 --ctx 16384 "$model" -o out/SmolLM2-16k.gguf
 
 title "3. A number hidden in a long text, asked for at its end: the model as shipped, and the file just written"
-show ropewalk passkey -m "$model" --lengths 1024,12288 --samples 2 | tee out/passkey.txt
-show ropewalk passkey -m out/SmolLM2-16k.gguf --lengths 1024,12288 --samples 2 | tee -a out/passkey.txt
+show ropewalk eval passkey -m "$model" --lengths 1024,12288 --samples 2 | tee out/passkey.txt
+show ropewalk eval passkey -m out/SmolLM2-16k.gguf --lengths 1024,12288 --samples 2 | tee -a out/passkey.txt
 
 title "Done: out/demo.png is the picture, out/perplexity.txt and out/passkey.txt the figures, out/SmolLM2-16k.gguf the model"

@@ -189,7 +189,7 @@ def extension(run, model, text, heldout, ctx, longer, steps, tasks, samples):
             found = run.json("4", f"{method} perplexity {n}", "perplexity", *arguments, "-f", heldout, "--ctx", str(n), "--stride", str(max(n // 8, 16)))
             if found:
                 run.row("4", f"{name}, perplexity at {n}", f"{found['results'][0]['ppl']:.3f}")
-            found = run.json("4", f"{method} passkey {n}", "passkey", *arguments, "--lengths", str(max(n, 300)), "--samples", str(samples))
+            found = run.json("4", f"{method} passkey {n}", "eval", "passkey", *arguments, "--lengths", str(max(n, 300)), "--samples", str(samples))
             if found:
                 run.row("4", f"{name}, passkey at {max(n, 300)}", f"{found['results'][0]['accuracy']:.2f}")
             found = tasks and run.json("4", f"{method} RULER {n}", "eval", tasks, *arguments, "--lengths", str(n), "-n", str(samples))

@@ -50,7 +50,7 @@ def check_options(place, steps):
         if command == "eval":
             tasks.update(args[1].split(","))
     for task in sorted(tasks):
-        ask(place, ["tasks", task])
+        ask(place, ["eval", "--list", task])
     model = ROOT / place.plan["frozen"]["model"]
     if model.is_file():
         for spec in sorted(specs):

@@ -87,7 +87,7 @@ def small(plan, records):
                         [rule["length"]],
                         rule["questions"],
                         rule["seed"],
-                        ["--ruler", rule["ruler"]],
+                        ["--set", f"ruler={rule['ruler']}"],
                     )
                 ]
 

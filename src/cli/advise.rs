@@ -11,7 +11,8 @@ use super::engine::draw;
 use super::interrupt::{stopped, Interrupt};
 use super::options::{parse_spec, read_documents, tokens, ModelArgs};
 use super::output::{self, OutputArgs, Unit};
-use super::{models, Command};
+use super::search::{self, Record};
+use super::{models, usage, Command};
 
 /// The text to read when none is given: `make models` fetches it.
 const TEXT: &str = "models/texts/essays.txt";
@@ -39,13 +40,36 @@ struct Args {
     /// default: the essays that `make models` fetches
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     file: Vec<PathBuf>,
-    /// Minutes to spend, about; a window of each method and a few passkeys are measured in any case, and what
-    /// they take is said if it is more
-    #[arg(long, value_name = "N", default_value_t = 10.0)]
-    minutes: f64,
+    /// Minutes to spend, about: 10; a window of each method and a few passkeys are measured in any case. Of a search the
+    /// minutes after which it ends; default: when it is done
+    #[arg(long, value_name = "N")]
+    minutes: Option<f64>,
     /// Measure these methods instead of all; repeat it for several
     #[arg(long, value_name = "SPEC")]
     rope: Vec<String>,
+    /// Search factors for the pairs of dimensions, as LongRoPE does, from those of PI, NTK and YaRN on. Settings: goal
+    /// (perplexity, or needle: only of numbers asked for far behind them, after LongRoPE2), samples (texts read under each list of
+    /// factors: 5), max-evaluations (lists, those of earlier runs counted), attn-factor, population, iterations, mutations,
+    /// crossovers, parents, step; default: the paper's, 1,344 lists
+    #[arg(
+        long,
+        value_name = "KEY=VALUE,...",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        requires_all = ["output", "file"],
+        conflicts_with = "rope"
+    )]
+    search: Option<String>,
+    /// Every list of factors that a search scored, as JSON: what --resume goes on from
+    #[arg(short, long, value_name = "FILE", requires = "search")]
+    output: Option<PathBuf>,
+    /// Go on from the output of a search that ended early
+    #[arg(long, requires = "search")]
+    resume: bool,
+    /// Seed of all draws of a search
+    #[arg(short, long, value_name = "S", default_value_t = 1)]
+    seed: u64,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -53,9 +77,18 @@ struct Args {
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    if !(args.minutes > 0.0 && args.minutes.is_finite()) {
-        return Err(super::usage(format!("--minutes {}: expected a positive number", args.minutes)));
+    if let Some(minutes) = args.minutes.filter(|m| !(*m > 0.0 && m.is_finite())) {
+        return Err(usage(format!("--minutes {minutes}: expected a positive number")));
     }
+    if let (Some(settings), Some(path)) = (&args.search, &args.output) {
+        let mut params = ropewalk::eval::search::Params::new(args.ctx);
+        params.seed = args.seed;
+        params.seconds = args.minutes.map(|m| 60.0 * m);
+        search::set(&mut params, settings).map_err(usage)?;
+        let record = Record { path, resume: args.resume };
+        return search::run(&args.model.resolve()?, &args.file, record, params, args.out);
+    }
+    let minutes = args.minutes.unwrap_or(10.0);
     let asked: Vec<Spec> = args.rope.iter().map(|s| parse_spec(s)).collect::<Result<_, _>>()?;
     let files = match (args.file.is_empty(), PathBuf::from(TEXT)) {
         (false, _) => args.file.clone(),
@@ -68,13 +101,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let model = models::load(&choice, &args.out)?;
     let hp = model.hparams();
     let candidates = if asked.is_empty() { advise::candidates(hp, args.ctx) } else { asked };
-    let params = Params { ctx: args.ctx, n_ctx_orig: hp.n_ctx_orig(), seconds: 60.0 * args.minutes };
+    let params = Params { ctx: args.ctx, n_ctx_orig: hp.n_ctx_orig(), seconds: 60.0 * minutes };
     let name = models::label(&choice);
     args.out.note(format_args!(
         "{name}: {} methods at {} tokens, about {:.0} minutes",
         candidates.len(),
         args.ctx,
-        args.minutes
+        minutes
     ));
     let draw = draw(args.out.progress(0, "measuring", Unit::Steps));
     let source_of = choice.sources(&model);

@@ -10,13 +10,14 @@ use ropewalk::eval::suite::{
 };
 use ropewalk::plot::Grid;
 use ropewalk::tasks::{find, Group, Task, Template, GROUPS};
+use ropewalk_core::settings;
 use serde_json::Value;
 
 use super::interrupt::Interrupt;
 use super::methods::{one_object, Comparison};
-use super::options::{tokens, ModelArgs, RopesArgs};
+use super::options::{lengths, tokens, Lengths, ModelArgs, RopesArgs};
 use super::output::{self, check_plot_name, OutputArgs};
-use super::{models, template, usage, Command};
+use super::{models, tasks, template, usage, Command};
 
 /// Where `make benchmarks` puts published data.
 pub(super) const DATA: &str = "models/benchmarks";
@@ -26,23 +27,32 @@ pub(crate) const COMMAND: Command = Command {
     about: "Run published benchmarks: RULER, needles, LongBench, short tasks and others",
     details:
         "Tasks ask what the published benchmarks ask, word for word, and judge answers by their metrics; \
-              greedy, with 95 % intervals. `ropewalk tasks` lists them and the data they need. With \
+              greedy, with 95 % intervals. --list shows them and the data they need. With \
               --output every sample is kept as a line of JSON, and a run that was stopped goes on from there. \
               Several --rope are compared on the same samples.",
     example:
         "eval ruler_niah,vt -m smollm2 --lengths 4096,8192 --samples 20 --rope plain --rope yarn:factor=2",
-    args: Args::augment_args,
+    args: |command| {
+        let model = |arg: clap::Arg| {
+            // A list needs none.
+            arg.required_unless_present("list").default_value_if("list", "true", "")
+        };
+        Args::augment_args(command).mut_arg("model", |arg| model(arg.required(false)))
+    },
     run: |m| run(&Args::from_arg_matches(m)?),
 };
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Tasks or groups of tasks; `ropewalk tasks` lists them
-    #[arg(value_name = "TASK,...", value_delimiter = ',', required = true)]
+    /// Tasks or groups of tasks; --list shows them
+    #[arg(value_name = "TASK,...", value_delimiter = ',', required_unless_present = "list")]
     tasks: Vec<String>,
-    /// Lengths in tokens, prompt and answer together
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = tokens)]
-    lengths: Vec<usize>,
+    /// List all tasks; or describe those named: protocol, metrics, settings, data
+    #[arg(long)]
+    list: bool,
+    /// Lengths in tokens, prompt and answer together: 4096, 8k, or 4k..32k:4k for every 4k up to 32k
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = lengths)]
+    lengths: Vec<Lengths>,
     /// Context that methods are worked out for, where it is more than the task needs: short tasks are then
     /// measured as the model runs at this context
     #[arg(short, long, value_name = "N", value_parser = tokens)]
@@ -56,11 +66,8 @@ struct Args {
     /// Prompts as text for base models, or in the model's chat template
     #[arg(long, value_name = "KIND", default_value = "base", value_parser = ["base", "chat"])]
     template: String,
-    /// Which RULER: NVIDIA's code of today, or that of 2024, which the papers used
-    #[arg(long, value_name = "VERSION", value_parser = ["current", "2024"])]
-    ruler: Option<String>,
-    /// A setting of a task, such as depths=10; repeat it for several
-    #[arg(long = "set", value_name = "NAME=VALUE")]
+    /// Settings of tasks, such as depths=10,version=2024; --list TASK shows them
+    #[arg(long, value_name = "KEY=VALUE,...")]
     set: Vec<String>,
     /// Folder of published data
     #[arg(long, value_name = "DIR", default_value = DATA)]
@@ -84,6 +91,9 @@ struct Args {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let tasks = tasks_named(&args.tasks)?;
+    if args.list {
+        return tasks::list(&tasks, args.output);
+    }
     let options = options(args, &tasks)?;
     if let Some(path) = &args.plot {
         check_plot_name("--plot", path)?;
@@ -115,7 +125,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         frame: chat.is_some().then_some(&frame),
         options,
         batch: args.parallel,
-        ..Params::new(args.lengths.clone(), &args.data)
+        ..Params::new(Lengths::all(&args.lengths), &args.data)
     };
     let comparison = Comparison { model: &model, choice: &choice, interrupt: &interrupt, out: args.output };
     let mut reports: Vec<Report> = Vec::new();
@@ -157,7 +167,7 @@ fn open_store(path: &Path, out: OutputArgs) -> anyhow::Result<FileStore> {
 fn tasks_named(names: &[String]) -> anyhow::Result<Vec<&'static dyn Task>> {
     let mut tasks: Vec<&'static dyn Task> = Vec::new();
     for name in names {
-        for task in find(name).map_err(|e| usage(format!("{e}; `ropewalk tasks` lists them")))? {
+        for task in find(name).map_err(|e| usage(format!("{e}; `ropewalk eval --list` shows them")))? {
             if !tasks.iter().any(|t| t.info().name == task.info().name) {
                 tasks.push(task);
             }
@@ -168,28 +178,12 @@ fn tasks_named(names: &[String]) -> anyhow::Result<Vec<&'static dyn Task>> {
 
 /// The settings, each of which some task must know.
 fn options(args: &Args, tasks: &[&'static dyn Task]) -> anyhow::Result<BTreeMap<String, String>> {
-    let mut options = BTreeMap::new();
-    for setting in &args.set {
-        let Some((name, value)) = setting.split_once('=') else {
-            return Err(usage(format!("--set {setting}: expected NAME=VALUE")));
-        };
-        options.insert(name.to_owned(), value.to_owned());
-    }
-    if let Some(version) = &args.ruler {
-        options.insert("ruler".into(), version.clone());
-    }
-    for name in options.keys() {
-        let mut known: Vec<_> = tasks.iter().flat_map(|t| t.info().options.iter().map(|o| o.name)).collect();
-        known.sort_unstable();
-        known.dedup();
-        if !known.contains(&name.as_str()) {
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return Err(usage(format!(
-                "--set {name}: these tasks have no such setting (they have: {known})"
-            )));
-        }
-    }
-    Ok(options)
+    let mut known: Vec<&str> = tasks.iter().flat_map(|t| t.info().options.iter().map(|o| o.name)).collect();
+    known.sort_unstable();
+    known.dedup();
+    let given = (!args.set.is_empty()).then(|| args.set.join(","));
+    let pairs = settings::pairs("--set", given.as_deref(), &known).map_err(usage)?;
+    Ok(pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
 }
 
 /// Reports, means of groups, and differences between methods.

@@ -23,7 +23,6 @@ mod methods;
 mod models;
 mod options;
 mod output;
-mod passkey;
 mod perplexity;
 mod pull;
 mod rope;
@@ -60,14 +59,10 @@ pub(crate) static COMMANDS: &[Command] = &[
     run::COMMAND,
     chat::COMMAND,
     perplexity::COMMAND,
-    passkey::COMMAND,
     eval::COMMAND,
-    tasks::COMMAND,
-    compare::COMMAND,
     attention::COMMAND,
     imatrix::COMMAND,
     advise::COMMAND,
-    search::COMMAND,
     study::COMMAND,
     bench::COMMAND,
     finetune::COMMAND,

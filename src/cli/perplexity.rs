@@ -10,6 +10,7 @@ use ropewalk::plot::{Axis, Chart, Scale, Series};
 use ropewalk::rope::Spec;
 use ropewalk_core::settings;
 
+use super::compare::{self, Change};
 use super::interrupt::Interrupt;
 use super::methods::Comparison;
 use super::options::{lengths, read_documents, tokens, Lengths, ModelArgs, RopesArgs};
@@ -75,6 +76,14 @@ struct Args {
     /// Leave BOS out where the protocol would put it
     #[arg(long)]
     no_bos: bool,
+    /// Compare the predictions at every token (KL divergence, same likeliest token, ratio of perplexities) with those of
+    /// another model, FILE.gguf, or of this one under rope=SPEC, kv=TYPE or lora=FILE[:S]; repeat it to change several at once
+    #[arg(
+        long,
+        value_name = "WHAT",
+        conflicts_with_all = ["protocol", "stride", "plot", "min_tokens", "max_documents", "longppl", "bos", "no_bos"]
+    )]
+    against: Vec<String>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -110,6 +119,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.plot {
         check_plot_name("--plot", path)?;
     }
+    if !args.against.is_empty() {
+        return compare(args, &specs);
+    }
     let rule = match &args.protocol {
         Some(name) => protocol(name)?,
         None => default_protocol(args.stride),
@@ -144,6 +156,18 @@ fn run(args: &Args) -> anyhow::Result<()> {
         args.out.note(format_args!("drawn to {}", path.display()));
     }
     comparison.check_finished()
+}
+
+/// The model under one method, and another side.
+fn compare(args: &Args, specs: &[Option<Spec>]) -> anyhow::Result<()> {
+    let changes = args.against.iter().map(|text| Change::read(text)).collect::<anyhow::Result<_>>()?;
+    let ctx = Lengths::all(&args.ctx);
+    let ([spec], [] | [_]) = (specs, &ctx[..]) else {
+        return Err(usage("--against: expected one --rope and one --ctx at most, found several"));
+    };
+    let texts = read_documents(&args.file)?;
+    let params = (ctx.first().copied(), args.max_windows, args.bucket);
+    compare::run(&args.model.resolve()?, spec.as_ref(), changes, &texts, params, args.out)
 }
 
 /// Perplexity by position: a line for each method and length.

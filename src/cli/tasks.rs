@@ -1,31 +1,10 @@
-//! `ropewalk tasks`: the benchmarks that `eval` knows, their settings, and the data they need.
+//! The benchmarks that `eval` knows, their settings, and the data they need, for `eval --list`.
 
-use clap::{Args as _, FromArgMatches};
-use ropewalk::tasks::{find, Opt, Task, GROUPS, TASKS};
+use ropewalk::tasks::{Opt, Task, GROUPS, TASKS};
 use serde::Serialize;
+use serde_json::json;
 
 use super::output::{self, OutputArgs};
-use super::{usage, Command};
-
-pub(crate) const COMMAND: Command = Command {
-    name: "tasks",
-    about: "List the benchmarks of `ropewalk eval`, or describe one",
-    details:
-        "Without a name, all groups and tasks; with one, where its protocol is published, its metrics and \
-              settings, and which files of published data it reads and where they come from.",
-    example: "tasks ruler",
-    args: Args::augment_args,
-    run: |m| run(&Args::from_arg_matches(m)?),
-};
-
-#[derive(Debug, clap::Args)]
-struct Args {
-    /// A task, or a group of tasks
-    #[arg(value_name = "TASK")]
-    name: Option<String>,
-    #[command(flatten)]
-    out: OutputArgs,
-}
 
 #[derive(Serialize)]
 struct Described<'a> {
@@ -55,18 +34,17 @@ struct Published<'a> {
     from: &'a str,
 }
 
-fn run(args: &Args) -> anyhow::Result<()> {
-    let tasks = match &args.name {
-        Some(name) => find(name).map_err(|e| usage(format!("{e}; `ropewalk tasks` lists them")))?,
-        None => TASKS.clone(),
-    };
-    let described: Vec<Described<'_>> = tasks.iter().map(|t| describe(*t)).collect();
-    if args.out.json {
-        return output::print_json(&described);
+/// Describes these tasks; lists all where there are none.
+pub(crate) fn list(tasks: &[&'static dyn Task], out: OutputArgs) -> anyhow::Result<()> {
+    let all: &[&dyn Task] = if tasks.is_empty() { &TASKS } else { tasks };
+    let described: Vec<Described<'_>> = all.iter().map(|t| describe(*t)).collect();
+    if out.json {
+        let groups = GROUPS.iter().map(|g| json!({"group": g.name, "about": g.about, "tasks": g.tasks}));
+        return output::print_json(&json!({"results": described, "groups": groups.collect::<Vec<_>>()}));
     }
-    output::print(&match args.name {
-        Some(_) => described.iter().map(whole).collect::<Vec<_>>().join("\n"),
-        None => overview(),
+    output::print(&match tasks {
+        [] => overview(),
+        _ => described.iter().map(whole).collect::<Vec<_>>().join("\n"),
     })
 }
 
@@ -96,7 +74,7 @@ fn overview() -> String {
     for group in GROUPS {
         out += &format!("  {:<24} {} ({} tasks)\n", group.name, group.about, group.tasks.len());
     }
-    out += "\nTasks (`ropewalk tasks NAME` says more)\n";
+    out += "\nTasks (`ropewalk eval --list NAME` says more)\n";
     for task in TASKS.iter() {
         out += &format!("  {:<24} {}\n", task.info().name, task.info().about);
     }

@@ -10,13 +10,15 @@
 //! both rounds. Without the scaling it is a model that nobody trained, which is measured only where it is asked for.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
 
 use super::stats::{wilson, Mean};
+use super::suite::{self, Unkept};
 use super::table::{number, table};
-use super::{invalid, passkey, perplexity, protocol, Document, LmSource};
+use super::{invalid, perplexity, protocol, Document, LmSource};
 use crate::control::Control;
 use crate::hparams::Hparams;
 use crate::model::Result;
@@ -235,11 +237,15 @@ fn second_round(
     params: &Params,
     control: &Control<'_>,
 ) -> Result<bool> {
-    let how = passkey::Params { samples, ..passkey::Params::new(vec![params.ctx]) };
-    let found = passkey::run(source, "", &how, &quiet(control))?;
-    let Some(result) = found.results.first().filter(|r| !r.interrupted) else { return Ok(false) };
-    let (low, high) = wilson(result.correct, result.samples);
-    (row.passkeys, row.ci_low, row.ci_high) = (Some(result.correct), Some(low), Some(high));
+    let tasks = ropewalk_tasks::find("passkey").map_err(|e| invalid(e.to_string()))?;
+    let how = suite::Params { samples: Some(samples), ..suite::Params::new(vec![params.ctx], Path::new("")) };
+    for task in tasks {
+        let found = suite::run(source, "", task, &how, &mut Unkept, &quiet(control))?;
+        let Some(result) = found.results.first().filter(|r| !r.interrupted) else { return Ok(false) };
+        let correct = result.records.iter().filter(|r| r.score("accuracy") == 1.0).count();
+        let (low, high) = wilson(correct, result.samples);
+        (row.passkeys, row.ci_low, row.ci_high) = (Some(correct), Some(low), Some(high));
+    }
     Ok(true)
 }
 

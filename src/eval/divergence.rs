@@ -87,7 +87,7 @@ pub struct Report {
     /// Standard error of the ratio, of the paired differences of tokens, to first order.
     pub ppl_ratio_stderr: Option<f64>,
     /// By position in the window.
-    pub results: Vec<Bucket>,
+    pub buckets: Vec<Bucket>,
     /// Tokens fed to each model per second, both together.
     pub tokens_per_s: f64,
     /// Whether the run was stopped: the figures cover the windows that were done.
@@ -180,7 +180,7 @@ pub fn run(
         same_top: percent(points.iter()),
         ppl_ratio: ratio.mean().exp(),
         ppl_ratio_stderr: ratio.stderr().map(|e| e * ratio.mean().exp()),
-        results: buckets(&points, width, params.ctx),
+        buckets: buckets(&points, width, params.ctx),
         tokens_per_s: per_second(fed, start.elapsed().as_secs_f64()),
         interrupted,
     })
@@ -209,7 +209,7 @@ fn windows(a: &Session, b: &Session, documents: &[Document], params: &Params) ->
     windows.retain(|w: &Vec<Token>| w.len() >= 2);
     windows.truncate(params.max_windows.unwrap_or(usize::MAX));
     if windows.is_empty() {
-        return Err(invalid("compare: expected a text of at least two tokens"));
+        return Err(invalid("expected a text of at least two tokens"));
     }
     Ok(windows)
 }
@@ -345,7 +345,7 @@ impl Report {
                 number(b.ppl_b),
             ]
         };
-        let rows: Vec<_> = self.results.iter().map(cells).collect();
+        let rows: Vec<_> = self.buckets.iter().map(cells).collect();
         out += &table(&["position", "tokens", "KL", "same top %", "ppl a", "ppl b"], &rows);
         if self.interrupted {
             out += "\ninterrupted: the figures cover what was done\n";

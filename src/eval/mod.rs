@@ -1,4 +1,4 @@
-//! Measurements of language models: perplexity by named [`protocol`]s, passkey retrieval.
+//! Measurements of language models: perplexity by named [`protocol`]s, published benchmarks.
 //!
 //! A task is one module: parameters in, `run(source, model, ..., control) -> report` out. It works through
 //! the traits [`Lm`] and [`LmSource`], which [`SessionSource`] implements for sessions of a model. Reports
@@ -43,7 +43,6 @@ pub mod attention;
 pub mod divergence;
 mod document;
 pub mod imatrix;
-pub mod passkey;
 pub mod perplexity;
 pub mod protocol;
 pub mod search;
@@ -63,8 +62,6 @@ pub trait Lm {
     fn rope(&self) -> String;
     /// Text to tokens; `add_special` puts BOS and EOS where the model's flags ask for them.
     fn tokenize(&self, text: &str, add_special: bool) -> Result<Vec<Token>>;
-    /// Tokens to text.
-    fn detokenize(&self, tokens: &[Token]) -> Result<String>;
     /// The bytes of one token's text, which may be a part of a character; none for special tokens.
     fn piece(&self, token: Token) -> Result<Vec<u8>>;
     /// Token ids are below this.
@@ -77,12 +74,6 @@ pub trait Lm {
     /// `from.max(1)..tokens.len()`. The keys of a beginning shared with the previous call's tokens may be
     /// used again: the result is the same.
     fn nll(&mut self, tokens: &[Token], from: usize) -> Result<Vec<f32>>;
-    /// Greedy continuation of a prompt in a fresh context: at most `n` tokens, ended early by an
-    /// end-of-generation token (not returned).
-    fn generate(&mut self, prompt: &[Token], n: usize) -> Result<Vec<Token>> {
-        let how = Greedy { n_predict: n, ..Greedy::default() };
-        Ok(self.answers(&[prompt.to_vec()], &how)?.pop().unwrap_or_default())
-    }
     /// Prompts that [`Lm::answers`] takes at once.
     fn n_seq(&self) -> usize {
         1
@@ -149,16 +140,6 @@ fn uninterrupted<T>(result: Result<T>) -> Result<Option<T>> {
         Err(Error::Interrupted) => Ok(None),
         Err(e) => Err(e),
     }
-}
-
-/// Tokens of a text behind BOS, if `bos`; never EOS, which would end a prompt before its answer.
-fn tokenize(lm: &dyn Lm, text: &str, bos: bool) -> Result<Vec<Token>> {
-    let mut tokens = lm.tokenize(text, false)?;
-    if bos {
-        let bos = lm.bos().ok_or_else(|| invalid("BOS is asked for, but the vocabulary has none"))?;
-        tokens.insert(0, bos);
-    }
-    Ok(tokens)
 }
 
 fn invalid(message: impl Into<String>) -> Error {

@@ -110,10 +110,6 @@ impl Lm for SessionLm {
         Ok(self.session.model().vocab().tokenize(text, add_special, false)?)
     }
 
-    fn detokenize(&self, tokens: &[Token]) -> Result<String> {
-        Ok(self.session.model().vocab().detokenize(tokens, false)?)
-    }
-
     fn piece(&self, token: Token) -> Result<Vec<u8>> {
         Ok(self.session.model().vocab().piece(token, false)?)
     }

@@ -17,6 +17,7 @@ mod text;
 pub mod metrics;
 mod ruler;
 mod needle;
+mod passkey;
 mod longbench;
 mod short;
 mod made;

@@ -178,17 +178,24 @@ pub struct Samples<'a> {
     /// Tokens that prompt and answer may take beyond [`Setup::length`], where a protocol cuts prompts without
     /// regard to the answer; 0 as a rule.
     pub beyond: usize,
+    /// Whether [`Setup::length`] counts BOS; as a rule it is put before the length.
+    pub counts_bos: bool,
 }
 
 impl<'a> Samples<'a> {
     /// Samples made one after another: `make` is called with 0, 1 and so on below `n`.
     pub fn new(n: usize, make: impl FnMut(usize) -> Result<Sample> + 'a) -> Samples<'a> {
-        Samples { n, iter: Box::new((0..n).map(make)), beyond: 0 }
+        Samples { n, iter: Box::new((0..n).map(make)), beyond: 0, counts_bos: false }
     }
 
     /// Lets them take tokens beyond the length.
     pub fn with_beyond(self, beyond: usize) -> Samples<'a> {
         Samples { beyond, ..self }
+    }
+
+    /// Counts BOS within the length.
+    pub fn counting_bos(self) -> Samples<'a> {
+        Samples { counts_bos: true, ..self }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `eval`, `tasks`, `compare`, `advise` and `study` from the outside: what they print, keep and refuse.
+//! `eval`, `perplexity --against`, `advise` and `study` from the outside: what they print, keep and refuse.
 
 use std::path::Path;
 
@@ -27,16 +27,16 @@ fn text(dir: &Path, name: &str, n: usize) -> String {
 
 #[test]
 fn tasks_are_listed_and_described() {
-    let all = ok(run(&["tasks"]));
+    let all = ok(run(&["eval", "--list"]));
     assert!(all.stdout.contains("  ruler ") && all.stdout.contains("  json_kv "), "{}", all.stdout);
-    let one = ok(run(&["tasks", "vt"])).stdout;
+    let one = ok(run(&["eval", "--list", "vt"])).stdout;
     assert!(one.contains("--set ruler=") && one.contains("samples   500"), "{one}");
-    let json = run(&["tasks", "ruler", "--json"]).json();
-    assert_eq!(json.as_array().unwrap().len(), 13);
+    let json = run(&["eval", "--list", "ruler", "--json"]).json();
+    assert_eq!(json["results"].as_array().unwrap().len(), 13);
     refused(
-        &run(&["tasks", "rulr"]),
+        &run(&["eval", "--list", "rulr"]),
         2,
-        &["unknown task `rulr` (did you mean `ruler`?)", "`ropewalk tasks` lists them"],
+        &["unknown task `rulr` (did you mean `ruler`?)", "`ropewalk eval --list` shows them"],
     );
 }
 
@@ -96,8 +96,16 @@ fn what_makes_no_sense_is_refused() {
     refused(&run(&["eval", "nosuch", "-l", "64"]), 2, &["unknown task `nosuch`; there are"]);
     refused(&run(&["eval", "niah", "-l", "64"]), 2, &["(did you mean ruler_niah, "]);
     refused(&run(&["eval", "vt"]), 2, &["vt: expected --lengths"]);
-    refused(&run(&["eval", "vt", "-l", "2048", "--set", "shots=3"]), 2, &["no such setting", "ruler"]);
-    refused(&run(&["eval", "vt", "-l", "2048", "--set", "shots"]), 2, &["NAME=VALUE"]);
+    refused(
+        &run(&["eval", "vt", "-l", "2048", "--set", "shots=3"]),
+        2,
+        &["--set: unknown parameter `shots`", "ruler"],
+    );
+    refused(
+        &run(&["eval", "vt", "-l", "2048", "--set", "shots"]),
+        2,
+        &["--set: expected key=value, found `shots`"],
+    );
     refused(&run(&["eval", "json_kv", "-l", "2048", "--set", "depths=200"]), 1, &["json_kv", "depths"]);
     refused(&run(&["eval", "json_kv", "-l", "20"]), 1, &["json_kv at 20 tokens"]);
     let cwe = ["eval", "cwe", "-l", "2048", "--data", empty];
@@ -117,22 +125,35 @@ fn settings_are_compared_token_by_token() {
     let dir = tempfile::tempdir().unwrap();
     let file = text(dir.path(), "a.txt", 300);
     let compare = |more: &[&str]| {
-        run(&[&["compare", model(), "-f", &file, "--ctx", "128", "--device", "cpu", "-t", "1", "-q"], more]
-            .concat())
+        let base =
+            ["perplexity", "-m", model(), "-f", &file, "--ctx", "128", "--device", "cpu", "-t", "1", "-q"];
+        run(&[&base[..], more].concat())
     };
-    let report = compare(&["--kv", "f32", "--kv-b", "q4_0", "--json"]).json();
+    let row = |more: &[&str]| {
+        let json = compare(&[more, &["--json"]].concat()).json();
+        assert!(json["model"].is_string() && json["results"][0]["finished"] == true, "{json}");
+        json["results"][0].clone()
+    };
+    let report = row(&["--kv", "f32", "--against", "kv=q4_0"]);
     let (kl, top) = (report["kl"]["mean"].as_f64().unwrap(), report["same_top"].as_f64().unwrap());
     assert!(kl > 0.0 && top > 0.0 && top <= 100.0, "{report}");
     assert!(report["kl"]["median"].as_f64() <= report["kl"]["max"].as_f64());
     let tokens: u64 =
-        report["results"].as_array().unwrap().iter().map(|b| b["tokens"].as_u64().unwrap()).sum();
+        report["buckets"].as_array().unwrap().iter().map(|b| b["tokens"].as_u64().unwrap()).sum();
     assert_eq!(report["tokens"].as_u64(), Some(tokens));
-    let f16 = compare(&["--kv", "f32", "--kv-b", "f16", "--json"]).json();
+    let f16 = row(&["--kv", "f32", "--against", "kv=f16"]);
     assert!(f16["kl"]["mean"].as_f64().unwrap() < kl, "a finer cache is nearer: {f16} {report}");
-    let pi = ok(compare(&["--rope-b", "pi:factor=2"])).stdout;
+    let pi = ok(compare(&["--against", "rope=pi:factor=2"])).stdout;
     assert!(pi.contains("perplexity of b over a") && pi.contains("pi:factor=2"), "{pi}");
-    refused(&compare(&[]), 2, &["a and b are the same"]);
-    refused(&compare(&["no-such-model"]), 1, &["no-such-model"]);
+    let both = row(&["--against", "rope=pi:factor=2", "--against", "kv=q8_0"]);
+    assert!(both["b"]["kv"] == "q8_0" && both["rope"].as_str().unwrap().starts_with("pi:factor=2"), "{both}");
+    let against = |what: &str| compare(&["--against", what]);
+    refused(&against("kv=f16"), 2, &["found the same as without it"]);
+    refused(&against("kv=q9"), 2, &["--against kv=q9: expected f32, f16"]);
+    refused(&against("rope=yarm"), 2, &["yarm", "yarn"]);
+    refused(&against("no-such-model"), 1, &["no-such-model"]);
+    refused(&compare(&["--against", "kv=f32", "--rope", "pi", "--rope", "yarn"]), 2, &["one --rope"]);
+    refused(&compare(&["--against", "kv=f32", "--stride", "8"]), 2, &["--against", "--stride"]);
 }
 
 #[test]
@@ -167,13 +188,19 @@ fn a_search_keeps_what_it_scored_and_ends_with_a_spec_to_use() {
     let dir = tempfile::tempdir().unwrap();
     let file = text(dir.path(), "a.txt", 3000);
     let out = dir.path().join("factors.json").display().to_string();
-    let sizes = ["--evolve", "population=4,parents=2,iterations=1,mutations=1,crossovers=1"];
-    let search = |more: &[&str]| {
-        let args = ["search", "-f", &file, "--ctx", "1024", "-o", &out];
-        run(&on_model(&[&args[..], &sizes, more].concat()))
+    let searched = |sizes: &str, more: &[&str]| {
+        let search = format!("--search=population=4,parents=2,iterations=1,mutations=1,crossovers=1{sizes}");
+        let args = ["advise", "-f", &file, "--ctx", "1024", "-o", &out, &search];
+        run(&on_model(&[&args[..], more].concat()))
     };
+    let search = |more: &[&str]| searched("", more);
     refused(&search(&["--minutes", "0"]), 2, &["--minutes"]);
-    let part = search(&["--max-evaluations", "2", "--json"]).json();
+    refused(
+        &searched(",goal=words", &[]),
+        2,
+        &["--search: goal: expected perplexity or needle, found `words`"],
+    );
+    let part = searched(",max-evaluations=2", &["--json"]).json();
     assert_eq!((&part["evaluations"], &part["evaluations_total"]), (&2.into(), &6.into()), "{part}");
     refused(&search(&[]), 2, &["factors.json is there already", "--resume"]);
     let found = search(&["--resume", "--json"]).json();

@@ -20,7 +20,7 @@ fn what_is_trained_with_landmarks_runs_with_them() {
     };
     let (plain, with) = (perplexity(&[]), perplexity(&["--lora", &adapter]));
     assert!(with[0] < plain[0] && with[1] < plain[1], "{with:?}, without the adapter {plain:?}");
-    let passkey = ["passkey", "--lengths", "300", "--samples", "1", "--lora", &adapter];
+    let passkey = ["eval", "passkey", "--lengths", "300", "--samples", "1", "--lora", &adapter];
     let report = run(&[&passkey, &on[..]].concat()).json();
     assert_eq!(report["results"][0]["samples"], 1);
     let generate = ["run", "-p", "sea rope walk", "-n", "20", "--lora", &adapter, "--temp", "0"];

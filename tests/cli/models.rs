@@ -258,28 +258,37 @@ fn perplexity_goes_from_window_to_window_where_keys_are_evicted() {
 
 #[test]
 fn passkey_reports_what_the_contract_says() {
-    let base =
-        ["passkey", "-m", model(), "--lengths", "700", "--samples", "2", "--device", "cpu", "-t", "1", "-q"];
-    let json = run(&[&base[..], &["--json", "--depth", "start,0.5"]].concat()).json();
+    let line = [
+        &[
+            "eval",
+            "passkey",
+            "-m",
+            model(),
+            "--lengths",
+            "700",
+            "--samples",
+            "2",
+            "--device",
+            "cpu",
+            "-t",
+            "1",
+        ][..],
+        &["-q", "--json", "--set", "depth=start/0.5"],
+    ];
+    let json = run(&line.concat()).json();
     assert_eq!(json["rope"], "plain");
-    let rows = json["results"].as_array().unwrap();
-    assert_eq!(rows.len(), 2);
-    for row in rows {
-        assert_eq!((row["length"].as_u64(), row["samples"].as_u64()), (Some(700), Some(2)));
-        assert!(
-            (0.0..=1.0).contains(&row["accuracy"].as_f64().unwrap())
-                && row["tokens"].as_u64().unwrap() <= 700
-        );
+    let row = &json["results"][0];
+    assert_eq!((row["length"].as_u64(), row["samples"].as_u64()), (Some(700), Some(4)));
+    assert!(
+        (0.0..=1.0).contains(&row["accuracy"].as_f64().unwrap()) && row["tokens"].as_u64().unwrap() <= 700
+    );
+    assert_eq!(row["by"][1]["value"], "0.5");
+    let mut again = run(&line.concat()).json()["results"][0].clone();
+    // Times are all that may differ.
+    for key in ["seconds", "tokens_per_s"] {
+        again[key] = row[key].clone();
     }
-    assert_eq!(json["results"], {
-        let mut again =
-            run(&[&base[..], &["--json", "--depth", "start,0.5"]].concat()).json()["results"].clone();
-        for (a, b) in again.as_array_mut().unwrap().iter_mut().zip(rows) {
-            // Times are all that may differ.
-            (a["seconds"], a["tokens_per_s"]) = (b["seconds"].clone(), b["tokens_per_s"].clone());
-        }
-        again
-    });
+    assert_eq!(again, *row);
 }
 
 #[test]

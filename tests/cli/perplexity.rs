@@ -92,14 +92,24 @@ fn token_ids_are_measured_as_the_text_they_are_of() {
             assert_eq!(a["results"][0][key], b["results"][0][key], "{key}");
         }
     }
-    // `compare` reads them, too.
+    // A comparison reads them as well.
     let compared = |path: &Path| {
-        let what = ["compare", model(), "-f", path.to_str().unwrap(), "--ctx", "64", "--kv-b", "q8_0"];
+        let what = [
+            "perplexity",
+            "-m",
+            model(),
+            "-f",
+            path.to_str().unwrap(),
+            "--ctx",
+            "64",
+            "--against",
+            "kv=q8_0",
+        ];
         ok(run(&[&what[..], &["--device", "cpu", "-t", "1", "-q", "--json"]].concat())).json()
     };
     let (a, b) = (compared(&texts), compared(&ids));
     for key in ["tokens", "windows", "kl", "ppl_ratio"] {
-        assert_eq!(a[key], b[key], "{key}");
+        assert_eq!(a["results"][0][key], b["results"][0][key], "{key}");
     }
     let drawn = json(&[&texts], &["--ctx", "96", "--max-documents", "2", "--seed", "5"]);
     assert_eq!(drawn["sample"]["seed"], 5);
@@ -160,7 +170,7 @@ fn options_that_cannot_be_are_exit_2() {
     ] {
         refused(&run(&[&base[..], more].concat()), 2, holds);
     }
-    refused(&run(&["passkey", "-m", "x", "--lengths", "1k..2k"]), 2, &["--lengths", "step"]);
+    refused(&run(&["eval", "passkey", "-m", "x", "--lengths", "1k..2k"]), 2, &["--lengths", "step"]);
 }
 
 /// Each document's sums, which add up to those of the whole.

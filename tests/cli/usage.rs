@@ -33,8 +33,8 @@ fn wrong_usage_is_exit_2() {
         (&["run", "-m", "x", "-p", "a", "-t", "9999"], &["--threads", "512"]),
         (&["perplexity", "-m", "x", "-f", "y", "--protocol", "zz"], &["--protocol", "yarn-trunc"]),
         (&["perplexity", "-m", "x"], &["--file"]),
-        (&["passkey", "-m", "x", "--lengths", "1k,zero"], &["--lengths"]),
-        (&["passkey", "-m", "x", "--lengths", "1k", "--depth", "1.5"], &["--depth", "random, start"]),
+        (&["eval", "passkey", "-m", "x", "--lengths", "1k,zero"], &["--lengths"]),
+        (&["passkey", "-m", "x", "--lengths", "1k"], &["ropewalk eval passkey"]),
         (&["bench", "-m", "x", "-p", "0", "-n", "0"], &["nothing to measure"]),
         (&["bench", "-m", "x", "--against", "nobody"], &["libllama"]),
         (&["completions", "csh"], &["bash"]),
@@ -76,7 +76,7 @@ fn an_unknown_rope_method_is_exit_2_and_lists_the_known_ones() {
         &["run", "-m", "x", "-p", "a", "--rope", "yarm:factor=2"][..],
         &["chat", "-m", "x", "--rope", "yarm"],
         &["perplexity", "-m", "x", "-f", "y", "--rope", "yarm"],
-        &["passkey", "-m", "x", "--lengths", "64", "--rope", "yarm"],
+        &["eval", "passkey", "-m", "x", "--lengths", "64", "--rope", "yarm"],
         &["bench", "-m", "x", "--rope", "yarm"],
         &["rope", "yarm", "-m", "x"],
     ] {
@@ -94,7 +94,7 @@ fn without_a_command_help_is_shown_and_it_is_exit_2() {
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    for name in ["run", "chat", "perplexity", "passkey", "bench", "rope", "inspect", "pull", "completions"] {
+    for name in ["run", "chat", "perplexity", "eval", "bench", "rope", "inspect", "pull", "completions"] {
         let output = run(&[name, "--help"]);
         assert_eq!(output.code, 0, "{output:?}");
         assert!(output.stdout.contains("Example:\n  ropewalk"), "{output:?}");
@@ -108,7 +108,7 @@ fn completions_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = run(&["completions", shell]);
         assert_eq!(output.code, 0, "{output:?}");
-        for name in ["perplexity", "passkey", "inspect", "protocol"] {
+        for name in ["perplexity", "eval", "inspect", "protocol"] {
             assert!(output.stdout.contains(name), "{shell}: {name}");
         }
     }

@@ -50,7 +50,7 @@ fn pack(bytes: &[u8]) -> Token {
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) opened: Vec<usize>,
-    /// Tokens and `from` of each `nll` call; of `generate` calls the prompt and the number of new tokens.
+    /// Tokens and `from` of each `nll` call; of `answers` calls the prompt and the number of new tokens.
     pub(crate) calls: Vec<(Vec<Token>, usize)>,
 }
 
@@ -136,9 +136,6 @@ impl Lm for Opened<'_> {
         let bos = (add_special && self.fake.add_bos).then_some(self.fake.bos);
         Ok(bos.into_iter().chain(self.fake.tokenizer.encode(text)).collect())
     }
-    fn detokenize(&self, tokens: &[Token]) -> Result<String> {
-        Ok(self.fake.tokenizer.decode(tokens))
-    }
     fn piece(&self, token: Token) -> Result<Vec<u8>> {
         Ok(match self.fake.tokenizer {
             _ if token == self.fake.bos => Vec::new(),
@@ -160,20 +157,17 @@ impl Lm for Opened<'_> {
         self.log(tokens, from)?;
         Ok((from.max(1)..tokens.len()).map(|i| (self.fake.nll)(tokens, i)).collect())
     }
-    fn generate(&mut self, prompt: &[Token], n: usize) -> Result<Vec<Token>> {
-        assert!(
-            prompt.len() + n <= self.n_ctx,
-            "{} + {n} tokens in a context of {}",
-            prompt.len(),
-            self.n_ctx
-        );
-        self.log(prompt, n)?;
-        let mut out = self.fake.tokenizer.encode(&(self.fake.answer)(self.fake.tokenizer, prompt));
-        out.truncate(n);
-        Ok(out)
-    }
     fn answers(&mut self, prompts: &[Vec<Token>], how: &Greedy) -> Result<Vec<Vec<Token>>> {
-        prompts.iter().map(|p| self.generate(p, how.n_predict)).collect()
+        let mut answers = Vec::new();
+        for prompt in prompts {
+            let need = prompt.len() + how.n_predict;
+            assert!(need <= self.n_ctx, "{need} tokens in a context of {}", self.n_ctx);
+            self.log(prompt, how.n_predict)?;
+            let mut out = self.fake.tokenizer.encode(&(self.fake.answer)(self.fake.tokenizer, prompt));
+            out.truncate(how.n_predict);
+            answers.push(out);
+        }
+        Ok(answers)
     }
     fn endings(&mut self, text: &[Token], endings: &[Vec<Token>]) -> Result<Vec<Ending>> {
         let mut one = |ending: &Vec<Token>| {

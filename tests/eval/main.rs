@@ -11,4 +11,5 @@ mod plot;
 mod protocol;
 mod search;
 mod session;
+mod stats;
 mod suite;

@@ -11,7 +11,7 @@ use ropewalk::eval::perplexity::{run, Params};
 use ropewalk::eval::protocol::protocol;
 use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::model::{Model, ModelParams};
-use ropewalk::session::{Session, SessionParams};
+use ropewalk::session::{Greedy, Session, SessionParams};
 use ropewalk::{DType, Token};
 
 use crate::fakes::letters;
@@ -77,8 +77,10 @@ fn continuations_are_those_of_a_fresh_context() {
     let source = SessionSource::new(model(), params("streaming:sinks=0,window=32"));
     let mut lm = source.open(320).unwrap();
     let prompts = [window(0, 200), window(60, 90), window(60, 91)];
-    let found: Vec<_> = prompts.iter().map(|p| lm.generate(p, 8).unwrap()).collect();
-    let alone: Vec<_> = prompts.iter().map(|p| source.open(320).unwrap().generate(p, 8).unwrap()).collect();
+    let how = Greedy { n_predict: 8, ..Greedy::default() };
+    let found: Vec<_> = prompts.chunks(1).map(|p| lm.answers(p, &how).unwrap()).collect();
+    let fresh = |p: &[Vec<Token>]| source.open(320).unwrap().answers(p, &how).unwrap();
+    let alone: Vec<_> = prompts.chunks(1).map(fresh).collect();
     assert_eq!(found, alone);
 }
 

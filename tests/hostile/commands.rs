@@ -97,7 +97,7 @@ fn models_that_are_none() {
         fails(&["run", "-q", "-m", m, "-p", "hi"], 1, &[name]);
         fails(&["perplexity", "-q", "-m", m, "-f", str(&words), "--ctx", "32"], 1, &[name]);
         fails(&["rope", "yarn", "-m", m, "--ctx", "4096"], 1, &[name]);
-        fails(&["passkey", "-q", "-m", m, "--lengths", "256"], 1, &[name]);
+        fails(&["eval", "passkey", "-q", "-m", m, "--lengths", "256"], 1, &[name]);
         fails(&["bench", "-q", "-m", m, "-p", "8", "-n", "1"], 1, &[name]);
         let chat = ropewalk(&["chat", "-q", "-m", m], b"hello\n");
         assert!(chat.code == 1 && chat.stderr.lines().count() == 1, "{chat:?}");
@@ -257,7 +257,7 @@ fn arguments_that_cannot_be() {
         2,
         &["nonesuch", "yarn-trunc"],
     );
-    fails(&["passkey", "-q", "-m", m, "--lengths", "2"], 1, &["2"]);
-    fails(&["passkey", "-q", "-m", m, "--lengths", "2147483647"], 1, &["2147483647"]);
+    fails(&["eval", "passkey", "-q", "-m", m, "--lengths", "2"], 1, &["passkey at 2 tokens"]);
+    fails(&["eval", "passkey", "-q", "-m", m, "--lengths", "2147483647"], 1, &["2147483647"]);
     fails(&["rope", "harpe:hi=2147483647,lo=1", "-m", m, "--ctx", "4096"], 1, &["harpe"]);
 }

@@ -79,7 +79,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["task"],
             &["text", "random", "testing"],
             &["metrics"],
-            &["ruler", "needle", "longbench", "lveval", "infinitebench", "short", "made"],
+            &["ruler", "needle", "passkey", "longbench", "lveval", "infinitebench", "short", "made"],
             &["registry"],
         ],
     ),

@@ -10,7 +10,7 @@ use ropewalk::control::Control;
 use ropewalk::data::{SourceFile, Sources, TextOptions};
 use ropewalk::eval::stats::perplexity_interval;
 use ropewalk::eval::suite::{self, FileStore};
-use ropewalk::eval::{passkey, perplexity, protocol, Document, SessionSource};
+use ropewalk::eval::{perplexity, protocol, Document, SessionSource};
 use ropewalk::fetch::sha256_of;
 use ropewalk::model::{Error, Model};
 use ropewalk::rope::Spec;
@@ -161,7 +161,6 @@ impl Runner for SessionRunner<'_> {
         let control = control.without_progress();
         let done = match cell.task.name.as_str() {
             "perplexity" | "longppl" => of_text(cell, &source, &documents, &control),
-            "passkey" => of_passkeys(cell, &source, &control),
             _ => of_benchmark(cell, &source, loaded, &data, parallel, samples, &control),
         };
         let mut result = done?.ok_or(Failure::Stopped)?;
@@ -350,43 +349,6 @@ fn of_text(
     let headline = Metric { name: result.metric.clone(), value: result.value, interval: result.interval };
     result.metrics.insert(0, headline);
     Ok(Some(result))
-}
-
-fn of_passkeys(
-    cell: &Cell<'_>,
-    source: &SessionSource<'_>,
-    control: &Control<'_>,
-) -> Result<Option<CellResult>, Failure> {
-    let usual = passkey::Params::new(length(cell)?);
-    let params = passkey::Params {
-        samples: count(cell.task.samples).unwrap_or(usual.samples),
-        seed: cell.seed.unwrap_or(usual.seed),
-        ..usual
-    };
-    let report = passkey::run(source, "", &params, control).map_err(failed)?;
-    let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else {
-        return Ok(None);
-    };
-    let interval = Some((100.0 * row.ci_low, 100.0 * row.ci_high));
-    let value = 100.0 * row.accuracy;
-    Ok(Some(CellResult {
-        metric: "accuracy".into(),
-        value,
-        interval,
-        interval_kind: "wilson".into(),
-        metrics: vec![Metric { name: "accuracy".into(), value, interval }],
-        samples: row.samples as u64,
-        tokens: row.tokens as u64,
-        protocol: format!(
-            "sizing {}, scoring {}, keys {}, random depths",
-            report.sizing, report.scoring, report.keys
-        ),
-        source: "landmark-attention llama/run_test.py, YaRN eval/passkey.py".into(),
-        rope: report.rope,
-        n_ctx: row.n_ctx as u64,
-        tokens_per_s: row.tokens_per_s,
-        ..CellResult::default()
-    }))
 }
 
 fn of_benchmark(

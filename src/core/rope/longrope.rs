@@ -6,7 +6,7 @@ use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError, Val
 const FACTORS: (f64, f64) = (1e-3, 1e9);
 
 /// theta_j / lambda_j (Ding et al. 2024, arXiv:2402.13753) with lambda from `rope_factors_long.weight` or
-/// `rope_factors_short.weight`, or as given: `factors=1/1.02/...`, one for each pair, as `ropewalk search` finds them.
+/// `rope_factors_short.weight`, or as given: `factors=1/1.02/...`, one for each pair, as `ropewalk advise --search` finds them.
 ///
 /// These stand in place of `rope_freqs.weight`, not on top of it. `factors=auto` takes the long ones when the
 /// target context is above the trained window, once for the session, as llama.cpp does by the allocated
@@ -86,7 +86,7 @@ fn of_file(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f6
     let Some(factors) = factors else {
         return Err(RopeError(format!(
             "rope method longrope: expected the tensor {tensor} in the file, found none; its factors come from a \
-             search: `ropewalk search` finds some, for factors=.."
+             search: `ropewalk advise --search` finds some, for factors=.."
         )));
     };
     geo.check_factors(tensor, factors)?;

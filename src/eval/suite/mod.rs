@@ -187,8 +187,8 @@ impl Cell<'_> {
     /// `None` when stopped before the first sample.
     fn run(&self, samples: Samples<'_>, store: &mut dyn Store) -> Result<Option<Row>> {
         let (n, beyond) = (samples.n, samples.beyond);
+        let bos = if samples.counts_bos { 0 } else { self.encoder.n_bos() };
         let made = samples.iter.map(|s| self.ready(s.map_err(|e| of_task(self.info, self.length, e))?));
-        let bos = self.encoder.n_bos();
         // Where the length is not given it is that of the longest sample.
         let (n_ctx, mut made): (usize, Box<dyn Iterator<Item = Result<Ready>> + '_>) = match self.length {
             Some(length) => (length.saturating_add(bos).saturating_add(beyond), Box::new(made)),

@@ -47,6 +47,9 @@ pub struct Row {
     pub length: Option<usize>,
     /// Mean of the task's metric, in percent.
     pub score: f64,
+    /// The same from 0 to 1, where that metric is the accuracy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
     /// Lower end of its 95 % interval ([`interval`]).
     pub ci_low: f64,
     /// Its upper end.
@@ -141,6 +144,7 @@ impl Row {
         Row {
             length,
             score: headline.score,
+            accuracy: (headline.name == "accuracy").then(|| mean(&records, 0)),
             ci_low: headline.ci_low,
             ci_high: headline.ci_high,
             samples: records.len(),

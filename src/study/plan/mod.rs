@@ -120,7 +120,7 @@ pub enum Template {
     Chat,
 }
 
-/// A task with its settings: `perplexity`, `longppl`, `passkey`, or a benchmark.
+/// A task with its settings: `perplexity`, `longppl`, or a benchmark.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Task {
     /// Name of the task that is run.
@@ -195,7 +195,7 @@ impl<F: Fn(&str) -> Result<Vec<Known>, String>> Names for F {
 }
 
 impl Plan {
-    /// Reads a plan. `names` knows benchmarks and recipes; `perplexity`, `longppl` and `passkey` are known here.
+    /// Reads a plan. `names` knows benchmarks and recipes; `perplexity` and `longppl` are known here.
     ///
     /// # Errors
     /// A file that cannot be read or is no regular one, is no plan, or asks for something that makes no sense; the

@@ -26,7 +26,7 @@ const MAX_LIST: usize = 1000;
 const MAX_NAME: usize = 60;
 
 /// Tasks that are no benchmarks.
-const OWN: &[&str] = &["perplexity", "longppl", "passkey"];
+const OWN: &[&str] = &["perplexity", "longppl"];
 
 /// Where faults are reported.
 struct Place<'a> {

@@ -2,12 +2,13 @@
 
 use ropewalk_core::settings::{quoted, suggestion};
 
-use crate::{infinitebench, longbench, lveval, made, needle, ruler, short, Error, Result, Task};
+use crate::{infinitebench, longbench, lveval, made, needle, passkey, ruler, short, Error, Result, Task};
 
 /// The slices that the files of tasks export.
 static FAMILIES: &[&[&dyn Task]] = &[
     ruler::TASKS,
     needle::TASKS,
+    passkey::TASKS,
     made::TASKS,
     longbench::TASKS,
     lveval::TASKS,

@@ -17,7 +17,7 @@ pub(crate) fn find(name: &str) -> Result<Vec<Known>, String> {
         "longbench" => Ok(["qasper", "trec"].map(|n| known(n, true)).to_vec()),
         "empty" => Ok(Vec::new()),
         "piqa" | "arc_challenge" => Ok(vec![known(name, false)]),
-        n if n.starts_with("niah_") || ["vt", "cwe", "qa_1", "needle_lwm"].contains(&n) => {
+        n if n.starts_with("niah_") || ["vt", "cwe", "qa_1", "needle_lwm", "passkey"].contains(&n) => {
             Ok(vec![known(n, true)])
         }
         _ => Err(format!("unknown task {name:?}")),
