@@ -122,6 +122,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("search", "ropewalk advise --search"),
     ("download", "ropewalk pull"),
     ("show", "ropewalk inspect"),
+    ("attention", "ropewalk inspect MODEL --map layer=3,head=2 -f TEXT"),
     ("serve", "ropewalk convert --llama-cpp, which writes a file that llama-server runs"),
     ("server", "ropewalk convert --llama-cpp, which writes a file that llama-server runs"),
 ];

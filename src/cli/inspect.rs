@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use clap::{Args as _, FromArgMatches};
+use clap::{Arg, Args as _, FromArgMatches};
 use ropewalk::adapter::{AdapterMeta, AdapterReader, Ancestor};
 use ropewalk::gguf::{Array, File, TensorInfo, Value};
 use ropewalk::hparams::Hparams;
 use ropewalk::rope::Spec;
 use serde_json::{json, Map, Value as Json};
 
+use super::map::{self, MapArgs};
 use super::output::{self, bytes, count, OutputArgs};
 use super::{kernels, models, Command};
 use ropewalk_core::terminal::inline;
@@ -21,31 +22,43 @@ const SHORT_TEXT: usize = 100;
 
 pub(crate) const COMMAND: Command = Command {
     name: "inspect",
-    about: "Show a GGUF file: metadata, tensors, sizes, declared rope",
-    details:
-        "Works on every valid GGUF file, whatever its architecture, and checks the whole structure while it \
-              reads. Long arrays and texts are cut unless --all is given.",
-    example: "inspect models/SmolLM2-135M-Instruct.Q4_1.gguf",
-    args: Args::augment_args,
+    about: "Show a GGUF file: metadata, tensors, sizes, declared rope; or where a head of it looks",
+    details: "Works on every valid GGUF file, whatever its architecture, and checks the whole structure while it \
+              reads. Long arrays and texts are cut unless --all is given. --map runs the model over a text and draws \
+              the attention of one head, under one setting or two.",
+    example: "inspect smollm2 --map layer=18,head=8 -f essays.txt --ctx 4096 --plot map.svg",
+    args: |command| {
+        let of_map = |arg: Arg| match arg.get_id().as_str() {
+            "input" | "all" | "kernels" | "map" | "json" | "quiet" => arg,
+            _ => arg.requires("map"),
+        };
+        Args::augment_args(command).mut_args(of_map)
+    },
     run: |m| run(&Args::from_arg_matches(m)?),
 };
 
 #[derive(Debug, clap::Args)]
 struct Args {
     /// A GGUF file (the first part of a split model shows all), or the name of a pulled model
-    file: String,
+    #[arg(value_name = "FILE")]
+    input: String,
     /// Show arrays and texts in full
-    #[arg(long)]
+    #[arg(long, conflicts_with = "map")]
     all: bool,
     /// Show which kernels multiply the weights on this machine, in place of metadata and tensors
-    #[arg(long)]
+    #[arg(long, conflicts_with = "map")]
     kernels: bool,
+    #[command(flatten)]
+    map: MapArgs,
     #[command(flatten)]
     out: OutputArgs,
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    let path: PathBuf = models::find(&args.file)?;
+    if args.map.asked() {
+        return map::run(&args.input, &args.map, &args.out);
+    }
+    let path: PathBuf = models::find(&args.input)?;
     let file = File::open(&path)?;
     if args.kernels {
         return match args.out.json {

@@ -5,7 +5,7 @@
 //! environment or parses arguments.
 
 mod advise;
-mod attention;
+mod against;
 mod bench;
 mod chat;
 mod compare;
@@ -19,6 +19,7 @@ mod imatrix;
 mod inspect;
 mod interrupt;
 mod kernels;
+mod map;
 mod methods;
 mod models;
 mod options;
@@ -60,7 +61,6 @@ pub(crate) static COMMANDS: &[Command] = &[
     chat::COMMAND,
     perplexity::COMMAND,
     eval::COMMAND,
-    attention::COMMAND,
     imatrix::COMMAND,
     advise::COMMAND,
     study::COMMAND,

@@ -1,0 +1,172 @@
+//! `ropewalk inspect --map`: where one head of a model looks in a text.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use ropewalk::adapter::AdapterSpec;
+use ropewalk::eval::attention::{self, Params, Report};
+use ropewalk::eval::Document;
+use ropewalk::model::Model;
+use ropewalk::plot::{Heat, HeatPanel};
+use ropewalk::rope::Spec;
+use ropewalk::session::Session;
+use ropewalk::{DType, Token};
+use ropewalk_core::settings;
+use serde_json::json;
+
+use super::against::{self, Against};
+use super::engine::draw;
+use super::interrupt::Interrupt;
+use super::models::{self, ModelChoice};
+use super::options::{read_documents, tokens, tokens_or_zero, MachineArgs, RopeArgs, KV_TYPES};
+use super::output::{self, check_plot_name, OutputArgs, Unit};
+use super::usage;
+
+/// Settings of `--map`.
+const SETTINGS: [&str; 5] = ["layer", "head", "distance", "sinks", "tiles"];
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Attention map")]
+pub(super) struct MapArgs {
+    /// Draw where one head looks in a text, as in Untie the Knots: the largest probability in each square of tokens, times
+    /// 100, clipped to 0..1; queries down, keys across. Settings: layer and head (from 0; default: the head whose
+    /// probabilities at far keys have the largest sum), distance (keys more than so many tokens back are far: 1000), sinks
+    /// (so many first tokens are never far, since many heads give them what they have no other use for: 0), tiles (tokens
+    /// along the side of a square: 16; a multiple of it where a side would have more than 512 squares)
+    #[arg(long, value_name = "KEY=VALUE,...", num_args = 0..=1, default_missing_value = "", requires = "file")]
+    map: Option<String>,
+    /// Texts to read, joined in this order: each file is a document; in .jsonl files each line's "text" is one; - is
+    /// stdin; at most 256 MiB altogether
+    #[arg(short, long, value_name = "FILE", num_args = 1..)]
+    file: Vec<PathBuf>,
+    /// Tokens to read, and the context the rope method is worked out for; default: the trained one
+    #[arg(short, long, value_name = "N", value_parser = tokens)]
+    ctx: Option<usize>,
+    /// Draw the same head under another setting, too, and the difference: rope=SPEC, kv=TYPE, lora=FILE[:S], or another
+    /// model. Repeat it for several changes at once
+    #[arg(long, value_name = "WHAT")]
+    against: Vec<Against>,
+    /// Draw the map to this file (.svg or .png)
+    #[arg(short = 'o', long, alias = "output", value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Type of the cached keys and values
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
+    kv: String,
+    /// An adapter, FILE or FILE:SCALE; repeat it for several
+    #[arg(long, value_name = "FILE[:S]")]
+    lora: Vec<AdapterSpec>,
+    #[command(flatten)]
+    rope: RopeArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+impl MapArgs {
+    /// Whether a map is asked for.
+    pub(super) fn asked(&self) -> bool {
+        self.map.is_some()
+    }
+
+    /// The settings, for a text of so many tokens.
+    fn params(&self, ctx: usize) -> anyhow::Result<Params> {
+        let mut params = Params::new(ctx);
+        let given = self.map.as_deref().filter(|text| !text.is_empty());
+        for (key, value) in settings::pairs("--map", given, &SETTINGS).map_err(usage)? {
+            let named = |e: String| usage(format!("--map: {key}: {e}"));
+            match key {
+                "layer" => params.layer = Some(settings::number("--map", key, value).map_err(usage)?),
+                "head" => params.head = Some(settings::number("--map", key, value).map_err(usage)?),
+                "distance" => params.distance = tokens(value).map_err(named)?,
+                "sinks" => params.sinks = tokens_or_zero(value).map_err(named)?,
+                _ => params.tile = tokens(value).map_err(named)?,
+            }
+        }
+        if params.head.is_some() && params.layer.is_none() {
+            return Err(usage("--map: expected layer=N with head=N, found head alone"));
+        }
+        Ok(params)
+    }
+}
+
+/// Inputs that all maps of one run share.
+struct Run<'a> {
+    out: &'a OutputArgs,
+    documents: &'a [Document],
+    interrupt: &'a Interrupt,
+    ctx: usize,
+}
+
+impl Run<'_> {
+    fn map(
+        &self,
+        model: &Model,
+        choice: &ModelChoice,
+        rope: Option<&Spec>,
+        params: &Params,
+    ) -> anyhow::Result<(Vec<Token>, Report, HeatPanel)> {
+        let mut session = Session::new(model, &choice.session(self.ctx, rope))?;
+        models::announce(self.out, choice, &session, rope.is_some());
+        let draw = draw(self.out.progress(0, "reading", Unit::Tokens));
+        let control = self.interrupt.control().with_progress(&draw);
+        let tokens = attention::tokens_of(&session, self.documents, params.tokens)?;
+        let report = attention::measure(&mut session, &models::label(choice), &tokens, params, &control)?;
+        let panel = HeatPanel {
+            title: format!("{}, {}", report.model, report.rope),
+            tokens: report.map.tokens,
+            trained: session.plan().n_ctx_orig(model.hparams()),
+            rows: report.map.shown(),
+            difference: false,
+        };
+        Ok((tokens, report, panel))
+    }
+}
+
+/// Measures and prints the map of a model.
+pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Result<()> {
+    let rope = args.rope.spec()?;
+    // Mistakes are errors before the model is read.
+    args.params(0)?;
+    if let Some(path) = &args.plot {
+        check_plot_name("--plot", path)?;
+    }
+    let documents = read_documents(&args.file)?;
+    let kv_type = DType::parse(&args.kv).ok_or_else(|| usage(format!("--kv {}: unknown type", args.kv)))?;
+    let choice = args.machine.choose(name, kv_type, &args.lora, false)?;
+    let (choice_b, rope_b) = against::other(&args.against, &choice, rope.as_ref())?;
+    let interrupt = Interrupt::install()?;
+    let model = models::load(&choice, out)?;
+    let ctx = args.ctx.unwrap_or(model.hparams().n_ctx_train);
+    let run = Run { out, documents: &documents, interrupt: &interrupt, ctx };
+    let params = args.params(ctx)?;
+    let (read, a, panel) = run.map(&model, &choice, rope.as_ref(), &params)?;
+    let (mut panels, mut reports) = (vec![panel], vec![a]);
+    if !args.against.is_empty() {
+        // One copy of the weights where they are the same.
+        let own = args.against.iter().any(Against::has_weights);
+        let model = if own { models::load(&choice_b, out)? } else { model };
+        let shown = reports[0].shown;
+        let params = Params { layer: Some(shown.layer), head: Some(shown.head), ..params };
+        let (same, b, panel) = run.map(&model, &choice_b, rope_b.as_ref(), &params)?;
+        if same != read {
+            bail!("{} and {} have different tokens for the text", reports[0].model, b.model);
+        }
+        panels.push(panel);
+        panels.push(HeatPanel::difference("the second less the first", &panels[1], &panels[0]));
+        reports.push(b);
+    }
+    show(args, out, &reports, panels)
+}
+
+fn show(args: &MapArgs, out: &OutputArgs, reports: &[Report], panels: Vec<HeatPanel>) -> anyhow::Result<()> {
+    let scale = format!("layer {}, head {}", reports[0].shown.layer, reports[0].shown.head);
+    let heat = Heat { panels, scale };
+    if let Some(path) = &args.plot {
+        heat.write(path)?;
+        out.note(format_args!("drawn to {}", path.display()));
+    }
+    if out.json {
+        return output::print_json(&json!({ "model": reports[0].model, "results": reports }));
+    }
+    let texts: Vec<String> = reports.iter().map(Report::text).collect();
+    output::print(&format!("{}\n{}", texts.join("\n"), heat.text(72, 32)))
+}
