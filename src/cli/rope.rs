@@ -12,7 +12,7 @@ use ropewalk::rope::{
     Axis, Inspection, KindView, LayerPlan, Pair, PairKind, Param, Plan, ReachView, RopeError, Spec, Table,
     METHODS,
 };
-use serde_json::{json, Value};
+use serde_json::{json, Map, Value};
 
 use super::options::{parse_spec, tokens};
 use super::output::{self, check_plot_name, count, OutputArgs};
@@ -29,23 +29,24 @@ const MAP_HEIGHT: usize = 24;
 
 pub(crate) const COMMAND: Command = Command {
     name: "rope",
-    about: "Show what a rope method does to a model: frequencies, wavelengths, distances, a plot",
+    about: "Show what rope methods do to a model: frequencies, wavelengths, distances, a plot",
     details: "For every pair of rotary dimensions: its frequency, its wavelength in tokens, how often it \
               turned within the trained window and how often it will within the target, and what that makes \
               of it. A pair that did not complete a turn in training and goes further now meets angles the \
               model has never seen. For a method of the reach axis also: which keys a query sees, the \
               distance it is shown for them, and a map of that. --plot draws the wavelengths, --map the \
-              distances. Needs only the model's metadata. --methods lists the methods and their parameters.",
-    example: "rope harpe -m smollm2 --ctx 32768",
+              distances; several methods stand in one picture. Needs only the model's metadata. --methods lists the \
+              methods and their parameters.",
+    example: "rope yarn:factor=4 harpe -m smollm2 --ctx 32768 --plot rope.svg",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
 };
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Method, `name[:key=value,...]`; default: what the file declares
+    /// Methods, `name[:key=value,...]`; default: what the file declares
     #[arg(value_name = "SPEC")]
-    spec: Option<String>,
+    specs: Vec<String>,
     /// A GGUF file, or the name of a model that `ropewalk pull` fetched
     #[arg(short, long, value_name = "MODEL", required_unless_present = "methods")]
     model: Option<String>,
@@ -58,14 +59,11 @@ struct Args {
     /// Draw wavelengths to this file (.svg or .png)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Draw the distances shown, query by key, to this file (.svg or .png); SPEC must be of the reach axis
+    /// Draw the distances shown, query by key, to this file (.svg or .png); one SPEC must be of the reach axis
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
-    /// Draw another method's distances next to SPEC's, any method's; may be repeated
-    #[arg(long, value_name = "SPEC", requires = "map")]
-    beside: Vec<String>,
     /// List the methods and their parameters
-    #[arg(long, conflicts_with_all = ["spec", "model"])]
+    #[arg(long, conflicts_with_all = ["specs", "model"])]
     methods: bool,
     #[command(flatten)]
     out: OutputArgs,
@@ -75,13 +73,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.methods {
         return list_methods(&args.out);
     }
-    let spec = args.spec.as_deref().map(parse_spec).transpose()?;
-    let beside = args.beside.iter().map(|s| parse_spec(s)).collect::<anyhow::Result<Vec<_>>>()?;
-    if beside.len() >= plot::Map::MAX_PANELS {
-        return Err(usage(format!(
-            "--beside: at most {} of them fit next to SPEC",
-            plot::Map::MAX_PANELS - 1
-        )));
+    let mut specs = args.specs.iter().map(|s| parse_spec(s)).collect::<anyhow::Result<Vec<_>>>()?;
+    let most = plot::Map::MAX_PANELS;
+    if args.map.is_some() && specs.len() > most {
+        return Err(usage(format!("--map: expected at most {most} methods, found {}", specs.len())));
     }
     for (option, path) in [("--plot", &args.plot), ("--map", &args.map)] {
         path.as_ref().map_or(Ok(()), |p| check_plot_name(option, p))?;
@@ -91,58 +86,83 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let hp = Hparams::from_gguf(&File::open(&path)?)?;
     // A declared scaling may be unusable where it is replaced.
     let declared = Spec::declared(&hp);
-    let in_force = match &spec {
-        Some(spec) if !spec.is_declared() => spec.clone(),
-        _ => declared.clone().with_context(|| path.display().to_string())?,
-    };
+    let in_file = || declared.clone().with_context(|| path.display().to_string());
+    if specs.is_empty() {
+        specs.push(in_file()?);
+    }
     let n_ctx = args.ctx.unwrap_or(hp.n_ctx_train);
-    let plan = Plan::new(&in_force, &hp, n_ctx)?;
-    if args.map.is_some() && plan.is_plain_reach() {
+    let mut plans = Vec::new();
+    for spec in specs {
+        let spec = if spec.is_declared() { in_file()? } else { spec };
+        plans.push(Plan::new(&spec, &hp, n_ctx)?);
+    }
+    if args.map.is_some() && plans.iter().all(Plan::is_plain_reach) {
+        let specs: Vec<String> = plans.iter().map(|p| p.spec.to_string()).collect();
         return Err(usage(format!(
             "--map: under {} every key before the query is seen at its own distance; --plot draws its \
              wavelengths",
-            plan.spec
+            specs.join(" and ")
         )));
     }
-    let inspection = plan.inspect(&hp)?;
+    let inspections = plans.iter().map(|plan| plan.inspect(&hp)).collect::<Result<Vec<_>, _>>()?;
     let name = models::name(&path);
-    let chart = plot::rope(&inspection);
+    let chart = plot::rope(&inspections.iter().collect::<Vec<_>>());
     if let Some(path) = &args.plot {
         chart.write(path)?;
         args.out.note(format_args!("drawn to {}", path.display()));
     }
     if let Some(path) = &args.map {
-        let others = beside.iter().map(|s| Plan::new(s, &hp, n_ctx)).collect::<Result<Vec<_>, _>>()?;
-        let all: Vec<&Plan> = std::iter::once(&plan).chain(&others).collect();
-        plot::Map::new(&all, &hp)?.write(path)?;
+        plot::Map::new(&plans.iter().collect::<Vec<_>>(), &hp)?.write(path)?;
         args.out.note(format_args!("map drawn to {}", path.display()));
     }
+    let each = || plans.iter().zip(&inspections);
     if args.out.json {
         let declared = declared.ok().map(|s| s.to_string());
-        return output::print_json(&report(&name, declared, &plan, &inspection, &hp));
+        let rows = each().map(|(plan, i)| report(&name, &declared, plan, i, &hp)).collect();
+        return output::print_json(&results(rows));
     }
-    let mut report = text(&name, declared.as_ref(), &inspection, &hp, args.all);
+    let texts: Vec<String> = each().map(|(_, i)| text(&name, declared.as_ref(), i, &hp, args.all)).collect();
+    let mut report = texts.join("\n");
     let _ = write!(report, "\n{}", chart.text(PLOT_WIDTH, PLOT_HEIGHT)?);
-    if !plan.is_plain_reach() {
-        let map = plot::Map::new(&[&plan], &hp)?.text(MAP_WIDTH, MAP_HEIGHT);
+    for (plan, inspection) in each().filter(|(plan, _)| !plan.is_plain_reach()) {
+        let map = plot::Map::new(&[plan], &hp)?.text(MAP_WIDTH, MAP_HEIGHT);
+        if plans.len() > 1 {
+            let _ = write!(report, "\n{}:", plan.spec);
+        }
         for kind in &inspection.kinds {
-            let _ = write!(report, "\n{}", distances(kind, &inspection));
+            let _ = write!(report, "\n{}", distances(kind, inspection));
         }
         let _ = write!(report, "\n{map}");
     }
     output::print(&report)
 }
 
-/// Everything as JSON. What differs by layer stands beside the rest when all layers are alike, else in a list
+/// One object: what is the same in all rows at its top, the rows in `results`.
+fn results(rows: Vec<Map<String, Value>>) -> Value {
+    let mut top = rows.first().cloned().unwrap_or_default();
+    top.retain(|key, value| rows.iter().all(|row| row.get(key) == Some(value)));
+    top.insert("results".into(), json!(rows));
+    Value::Object(top)
+}
+
+/// A method as JSON. What differs by layer stands beside the rest when all layers are alike, else in a list
 /// `layers`.
-fn report(name: &str, declared: Option<String>, plan: &Plan, inspection: &Inspection, hp: &Hparams) -> Value {
-    let mut report = json!({
-        "model": name,
-        "rope": plan.spec.to_string(),
-        "declared": declared,
-        "n_ctx": inspection.n_ctx,
-        "n_ctx_orig": inspection.n_ctx_orig,
-    });
+fn report(
+    name: &str,
+    declared: &Option<String>,
+    plan: &Plan,
+    inspection: &Inspection,
+    hp: &Hparams,
+) -> Map<String, Value> {
+    let own = [
+        ("model", json!(name)),
+        ("rope", json!(plan.spec.to_string())),
+        ("declared", json!(declared)),
+        ("n_ctx", json!(inspection.n_ctx)),
+        ("n_ctx_orig", json!(inspection.n_ctx_orig)),
+    ];
+    let mut report: Map<String, Value> =
+        own.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     let of_kind = |(i, (view, plan)): (usize, (&KindView, &LayerPlan))| {
         let from = hp.base_from(i);
         json!({
@@ -166,7 +186,7 @@ fn report(name: &str, declared: Option<String>, plan: &Plan, inspection: &Inspec
     };
     let mut kinds: Vec<Value> = inspection.kinds.iter().zip(plan.kinds()).enumerate().map(of_kind).collect();
     let alike = inspection.recurrent.is_empty();
-    if let (true, [Value::Object(kind)], Value::Object(report)) = (alike, &mut kinds[..], &mut report) {
+    if let (true, [Value::Object(kind)]) = (alike, &mut kinds[..]) {
         report.append(kind);
     } else {
         for (kind, view) in kinds.iter_mut().zip(&inspection.kinds) {
@@ -174,12 +194,12 @@ fn report(name: &str, declared: Option<String>, plan: &Plan, inspection: &Inspec
             kind["applies"] = json!(view.applies);
             kind["window"] = json!(view.window);
         }
-        report["layers"] = Value::Array(kinds);
+        report.insert("layers".into(), Value::Array(kinds));
     }
-    report["recurrent_layers"] = json!(inspection.recurrent);
-    report["n_held"] = json!(inspection.n_held);
-    report["notes"] = json!(inspection.notes);
-    report["unread"] = json!(hp.unread);
+    report.insert("recurrent_layers".into(), json!(inspection.recurrent));
+    report.insert("n_held".into(), json!(inspection.n_held));
+    report.insert("notes".into(), json!(inspection.notes));
+    report.insert("unread".into(), json!(hp.unread));
     report
 }
 

@@ -6,14 +6,48 @@ use crate::rope::{Inspection, KindView, Table};
 /// Largest number of KV heads drawn.
 const MAX_HEADS: usize = 8;
 
-/// A chart of the wavelength in tokens by rotary pair, of the file's own frequencies and of the plan, with
+/// A chart of the wavelength in tokens by rotary pair, of the file's own frequencies and of plans for one model, with
 /// the trained window and the target context as markers.
 ///
 /// A plan with frequencies for each KV head gets a line for each of at most eight heads, evenly spread from
 /// the first to the last. Each kind of layer that is rotated has lines of its own.
-pub fn rope(inspection: &Inspection) -> Chart {
+pub fn rope(inspections: &[&Inspection]) -> Chart {
+    let mut series: Vec<Series> = Vec::new();
+    let mut y = Axis::new("wavelength, tokens", Scale::Log);
+    for inspection in inspections {
+        let method = label(inspection, inspections);
+        add(&mut series, inspection, &method);
+        let windows = [("trained", inspection.n_ctx_orig), ("target", inspection.n_ctx)];
+        let marks = match windows[0].1 == windows[1].1 {
+            true => vec![(windows[0].1, format!("trained and target {}", windows[0].1))],
+            false => windows.map(|(what, n)| (n, format!("{what} {n}"))).to_vec(),
+        };
+        for (n, mark) in marks {
+            if !y.markers.iter().any(|m| m.label == mark) {
+                y = y.mark(n as f64, mark);
+            }
+        }
+    }
+    let title = match inspections {
+        [one] => one.rope.to_string(),
+        several => several.iter().map(|i| label(i, several)).collect::<Vec<_>>().join(", "),
+    };
+    Chart { title, x: Axis::new("pair of rotary dimensions", Scale::Linear), y, series }
+}
+
+/// The methods of a plan, and their parameters where another plan has the same methods.
+fn label(inspection: &Inspection, all: &[&Inspection]) -> String {
+    let methods = |i: &Inspection| i.rope.parts().iter().map(|p| p.name()).collect::<Vec<_>>().join("+");
+    let short = methods(inspection);
+    match all.iter().filter(|other| methods(other) == short).count() > 1 {
+        true => inspection.rope.to_string(),
+        false => short,
+    }
+}
+
+/// The lines of a plan, and those of the file where they are not there yet.
+fn add(all: &mut Vec<Series>, inspection: &Inspection, method: &str) {
     let rotated: Vec<&KindView> = inspection.kinds.iter().filter(|k| !k.tables.is_empty()).collect();
-    let mut series = Vec::new();
     for kind in &rotated {
         let of = match kind.layers.first() {
             Some(first) if rotated.len() > 1 => format!(", as layer {first}"),
@@ -23,35 +57,22 @@ pub fn rope(inspection: &Inspection) -> Chart {
         let n = tables.len().min(MAX_HEADS);
         let heads =
             (0..n).filter_map(|i| tables.get(if n > 1 { i * (tables.len() - 1) / (n - 1) } else { 0 }));
-        series.extend(
-            heads.map(|t| Series::new(format!("{}{of}", name(inspection, t)), points(t, |p| p.wavelength))),
+        all.extend(
+            heads.map(|t| Series::new(format!("{}{of}", name(method, t)), points(t, |p| p.wavelength))),
         );
-        if let Some(table) = tables.first() {
-            let own = points(table, |p| (p.theta_file > 0.0).then(|| std::f64::consts::TAU / p.theta_file));
-            let own = Series::new(format!("as in the file{of}"), own);
-            series.push(Series { stroke: Stroke::Reference, ..own });
+        let own = format!("as in the file{of}");
+        if let Some(table) = tables.first().filter(|_| !all.iter().any(|s| s.name == own)) {
+            let file = points(table, |p| (p.theta_file > 0.0).then(|| std::f64::consts::TAU / p.theta_file));
+            all.push(Series { stroke: Stroke::Reference, ..Series::new(own, file) });
         }
-    }
-    let windows = [("trained", inspection.n_ctx_orig), ("target", inspection.n_ctx)];
-    let mut y = Axis::new("wavelength, tokens", Scale::Log);
-    if inspection.n_ctx == inspection.n_ctx_orig {
-        y = y.mark(inspection.n_ctx as f64, format!("trained and target {}", inspection.n_ctx));
-    } else {
-        y = windows.iter().fold(y, |y, (what, n)| y.mark(*n as f64, format!("{what} {n}")));
-    }
-    Chart {
-        title: inspection.rope.to_string(),
-        x: Axis::new("pair of rotary dimensions", Scale::Linear),
-        y,
-        series,
     }
 }
 
-fn name(inspection: &Inspection, table: &Table) -> String {
+fn name(method: &str, table: &Table) -> String {
     match (table.head, table.base) {
-        (Some(h), Some(b)) => format!("KV head {h}, base {}", super::axis::label(b)),
-        (Some(h), None) => format!("KV head {h}"),
-        _ => inspection.rope.parts().iter().map(|p| p.name()).collect::<Vec<_>>().join("+"),
+        (Some(h), Some(b)) => format!("{method}, KV head {h}, base {}", super::axis::label(b)),
+        (Some(h), None) => format!("{method}, KV head {h}"),
+        _ => method.to_owned(),
     }
 }
 

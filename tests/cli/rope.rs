@@ -126,28 +126,41 @@ fn maps_are_drawn_side_by_side() {
     let (map, plot) = (dir.path().join("map.svg"), dir.path().join("plot.png"));
     let (map, plot) = (map.to_str().unwrap(), plot.to_str().unwrap());
     let spec = "self-extend:window=64,group=4,original=256";
-    let output = run(&[
-        "rope",
-        spec,
-        "-m",
-        model(),
-        "--ctx",
-        "600",
-        "--map",
-        map,
-        "--beside",
-        "dca:original=256",
-        "--beside",
-        "plain",
-        "--plot",
-        plot,
-        "--json",
-    ]);
-    assert_eq!(output.json()["rope"], "self-extend:window=64,group=4,log-scale=false,original=256");
+    let specs = ["rope", spec, "dca:original=256", "plain", "-m", model(), "--ctx", "600"];
+    let output = run(&[&specs[..], &["--map", map, "--plot", plot, "--json"]].concat());
+    let json = output.json();
+    let specs: Vec<&str> =
+        json["results"].as_array().unwrap().iter().map(|row| row["rope"].as_str().unwrap()).collect();
+    assert_eq!(specs[0], "self-extend:window=64,group=4,log-scale=false,original=256");
+    assert!(specs.len() == 3 && specs[1].starts_with("dca:chunk=192") && specs[2] == "plain", "{specs:?}");
+    // At the top is what all have in common.
+    assert_eq!((json["n_ctx"].as_u64(), json.get("rope")), (Some(600), None));
     assert!(output.stderr.contains("map.svg") && output.stderr.contains("plot.png"), "{output:?}");
     let svg = std::fs::read_to_string(map).unwrap();
     assert!(svg.contains("self-extend:window=64") && svg.contains("dca:chunk=192") && svg.contains("plain"));
     assert!(std::fs::read(plot).unwrap().starts_with(b"\x89PNG"));
+}
+
+#[test]
+fn methods_are_compared_in_one_plot() {
+    let dir = tempfile::tempdir().unwrap();
+    let plot = dir.path().join("plot.svg");
+    let specs = ["yarn:factor=2", "yarn:factor=4", "harpe", "self-extend:window=64,group=4"];
+    let args = ["-m", model(), "--ctx", "600", "--plot", plot.to_str().unwrap()];
+    let output = run(&[&["rope"][..], &specs, &args].concat());
+    assert_eq!(output.code, 0, "{output:?}");
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    for name in ["yarn:factor=2", "yarn:factor=4", "harpe, KV head 1", "self-extend"] {
+        assert!(svg.contains(name), "{name}");
+        assert!(output.stdout.contains(name.split(',').next().unwrap()), "{name}: {}", output.stdout);
+    }
+    assert_eq!(svg.matches("as in the file").count(), 1);
+    assert_eq!(output.stdout.matches("(the file declares").count(), 4);
+    assert!(
+        output.stdout.contains("group=4,log-scale=false,original=512:\na query i sees"),
+        "{}",
+        output.stdout
+    );
 }
 
 #[test]
@@ -158,22 +171,15 @@ fn what_cannot_be_drawn_is_refused() {
     for (args, words) in [
         (&["yarn:factor=2", "--map", map][..], &["--map", "yarn:factor=2", "its own distance", "--plot"][..]),
         (&["dca", "--map", "map.pdf"], &["--map map.pdf", ".svg or .png"]),
-        (&["dca", "--beside", "streaming"], &["--map"]),
-        (&["dca", "--map", map, "--beside", "yarm"], &["yarm", "yarn"]),
-        (
-            &[
-                "dca", "--map", map, "--beside", "dca", "--beside", "dca", "--beside", "dca", "--beside",
-                "dca",
-            ],
-            &["--beside", "3"],
-        ),
+        (&["dca", "yarm", "--map", map], &["yarm", "yarn"]),
+        (&["yarn", "plain", "--map", map], &["--map", "yarn:factor", " and plain "]),
+        (&["dca", "dca", "dca", "dca", "dca", "--map", map], &["--map: expected at most 4 methods, found 5"]),
     ] {
         let output = run(&[&["rope", "-m", model(), "--ctx", "600"], args].concat());
         assert!(output.code == 2 && output.stdout.is_empty(), "{args:?}: {output:?}");
         assert!(words.iter().all(|w| output.stderr.contains(w)), "{args:?}: {output:?}");
     }
-    let late =
-        run(&["rope", "dca", "-m", model(), "--ctx", "600", "--map", map, "--beside", "dca:chunk=9,local=9"]);
+    let late = run(&["rope", "dca", "dca:chunk=9,local=9", "-m", model(), "--ctx", "600", "--map", map]);
     assert!(late.code == 1 && late.stderr.contains("local"), "{late:?}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

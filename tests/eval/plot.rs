@@ -20,7 +20,7 @@ fn hparams(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -
 
 fn of(spec: &str, hp: &Hparams, n_ctx: usize) -> Chart {
     let plan = Plan::new(&spec.parse().expect("a spec"), hp, n_ctx).expect("a plan");
-    rope(&plan.inspect(hp).expect("its own model"))
+    rope(&[&plan.inspect(hp).expect("its own model")])
 }
 
 fn perplexity() -> Chart {
