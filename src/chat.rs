@@ -225,7 +225,7 @@ impl Template {
         match &self.how {
             How::Here { env, source } => {
                 let names = names(source, messages, variables, add_generation_prompt)?;
-                // The engine panics on `[][::-1]`, and who knows on what else.
+                // The engine has panicked on templates before.
                 let render = || env.get_template("chat").and_then(|t| t.render(names));
                 let panicked = |_| Err(Error::Invalid("chat template: the template engine panicked".into()));
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(render))

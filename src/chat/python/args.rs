@@ -45,6 +45,35 @@ impl Args {
         self.take(name)?.ok_or_else(|| Error::new(ErrorKind::MissingArgument, format!("expected {name}")))
     }
 
+    /// [`Args::take`] of a text, where none may stand for no text.
+    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, Error> {
+        match self.take::<Value>(name)? {
+            Some(value) if value.as_str().is_some() => Ok(value.as_str().map(str::to_owned)),
+            Some(value) if !value.is_none() => Err(Error::new(
+                ErrorKind::InvalidOperation,
+                format!("{name}: expected a text, found a value of type {}", super::values::name(&value)),
+            )),
+            _ => Ok(None),
+        }
+    }
+
+    /// [`Args::text`] of what must be there.
+    pub(super) fn need_text(&mut self, name: &str) -> Result<String, Error> {
+        self.text(name)?
+            .ok_or_else(|| Error::new(ErrorKind::MissingArgument, format!("{name}: expected a text")))
+    }
+
+    /// Without arguments by name.
+    pub(super) fn by_place(&self, of: &str) -> Result<(), Error> {
+        match self.names.args().next() {
+            Some(name) => Err(Error::new(
+                ErrorKind::TooManyArguments,
+                format!("{of} takes no argument by name, found {name}"),
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// An error where arguments are left.
     pub(super) fn end(self) -> Result<(), Error> {
         if !self.places.is_empty() {

@@ -1,146 +1,148 @@
 //! Filters, tests and functions of Jinja2.
 
-use minijinja::value::{Rest, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::value::{Rest, Value};
+use minijinja::{Environment, Error, State};
+use ropewalk_tasks::metrics::python;
 
 use super::args::Args;
-use super::print;
+use super::ops::{self, like, Number};
+use super::values::{self, Range};
+use super::{methods::MAX_WIDTH, print};
+
+/// Items of a range, at most, as in the sandbox of Jinja2.
+const MAX_RANGE: usize = 100_000;
+/// What minijinja has and Jinja2 has not, or not so.
+const FILTERS: [&str; 6] = ["bool", "chain", "lines", "pprint", "split", "zip"];
+const UNSUPPORTED: [&str; 9] = [
+    "filesizeformat",
+    "pprint",
+    "random",
+    "striptags",
+    "truncate",
+    "urlencode",
+    "urlize",
+    "wordwrap",
+    "xmlattr",
+];
+const TESTS: [&str; 4] = ["endingwith", "int", "safe", "startingwith"];
 
 pub(super) fn add(env: &mut Environment<'_>) {
-    env.add_filter("string", |value: &Value| print::str(value));
-    env.add_filter("join", join);
+    FILTERS.iter().for_each(|name| env.remove_filter(name));
+    TESTS.iter().for_each(|name| env.remove_test(name));
+    env.remove_global("debug");
+    env.add_filter("string", |value: &Value| Ok(like(value, text(value)?)));
     env.add_filter("replace", replace);
     env.add_filter("indent", indent);
-    env.add_filter("sum", sum);
     env.add_filter("int", int);
+    env.add_filter("float", float);
     env.add_filter("round", round);
+    env.add_filter("abs", abs);
+    for name in ["default", "d"] {
+        env.add_filter(name, default);
+    }
+    env.add_filter("format", super::format::filter);
+    env.add_filter("title", |value: &Value| Ok(like(value, super::letters::words(&text(value)?))));
     env.add_filter("attr", attr);
     env.add_filter("wordcount", wordcount);
     env.add_filter("center", center);
     env.add_filter("length", length);
     env.add_filter("count", length);
-    env.add_filter("trim", trim);
-    env.add_filter("upper", |value: &Value| Ok(text(value)?.to_uppercase()));
-    env.add_filter("lower", |value: &Value| Ok(text(value)?.to_lowercase()));
-    env.add_filter("capitalize", capitalize);
+    for name in ["upper", "lower", "capitalize"] {
+        env.add_filter(name, move |state: &State, value: &Value| method(state, value, name, &[]));
+    }
+    env.add_filter("trim", |state: &State, value: &Value, args: Rest<Value>| {
+        let mut args = Args::of(args.0)?;
+        let chars: Option<Value> = args.take("chars")?;
+        args.end()?;
+        method(state, value, "strip", &chars.map_or(Vec::new(), |chars| vec![chars]))
+    });
+    env.add_filter("safe", |value: &Value| Ok(Value::from_safe_string(text(value)?)));
+    for name in ["e", "escape", "forceescape"] {
+        env.add_filter(name, move |value: &Value| -> Result<Value, Error> {
+            match value.is_safe() && name != "forceescape" {
+                true => Ok(value.clone()),
+                false => Ok(Value::from_safe_string(ops::escaped(&text(value)?))),
+            }
+        });
+    }
     // Of the values over which a loop may go, Python's None is none.
-    env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
-    env.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
-    env.add_test("sequence", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
+    env.add_test("iterable", |value: &Value| sequence(value) || values::is_iterable(value));
+    env.add_test("number", |value: &Value| ops::number(value).is_some());
+    env.add_test("sequence", sequence);
+    env.add_test("lower", |value: &Value| Ok(super::letters::is_lower(&text(value)?)));
+    env.add_test("odd", |value: &Value| ops::divided(value, 2, 1));
+    env.add_test("even", |value: &Value| ops::divided(value, 2, 0));
+    env.add_test("divisibleby", |value: &Value, by: i64| ops::divided(value, by, 0));
+    env.add_test("sameas", sameas);
+    env.add_test("filter", |state: &State, name: &str| match UNSUPPORTED.contains(&name) {
+        true => Err(ops::wrong(format!("the filter {name} is not supported"))),
+        false => Ok(minijinja::tests::is_filter(state, name)),
     });
-    env.add_test("callable", |value: &Value| {
-        value.as_object().is_some_and(|o| o.repr() == minijinja::value::ObjectRepr::Plain)
-    });
+    env.add_test("mapping", values::is_dict);
+    env.add_test("callable", callable);
     env.add_function("cycler", |items: Rest<Value>| minijinja_contrib::globals::cycler(items.0));
     env.add_function("joiner", minijinja_contrib::globals::joiner);
     env.add_function("dict", dict);
+    env.add_function("range", range);
+    env.add_function("namespace", namespace);
 }
 
 fn text(value: &Value) -> Result<String, Error> {
     print::str(value)
 }
 
-fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let mut args = Args::of(args.0)?;
-    let between: Option<String> = args.take("d")?;
-    let attribute: Option<Value> = args.take("attribute")?;
-    args.end()?;
-    let mut out = String::new();
-    if value.is_undefined() {
-        return Ok(out);
-    }
-    for (i, item) in value.try_iter()?.enumerate() {
-        let item = match &attribute {
-            Some(name) => path(&item, name)?,
-            None => item,
-        };
-        if i > 0 {
-            out.push_str(between.as_deref().unwrap_or_default());
-        }
-        out.push_str(&text(&item)?);
-    }
-    Ok(out)
-}
-
-/// `value.a.b` for "a.b".
-fn path(value: &Value, name: &Value) -> Result<Value, Error> {
-    match name.as_str() {
-        Some(names) => names.split('.').try_fold(value.clone(), |value, name| value.get_attr(name)),
-        None => value.get_item(name),
-    }
-}
-
 fn replace(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let mut args = Args::of(args.0)?;
     let (old, new): (Value, Value) = (args.need("old")?, args.need("new")?);
-    let count: Option<i64> = args.take("count")?;
+    let count: Option<Option<i64>> = args.take("count")?;
     args.end()?;
-    let count = count.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+    let count = count.flatten().and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
     Ok(text(value)?.replacen(&text(&old)?, &text(&new)?, count))
 }
 
-fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+fn indent(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let mut args = Args::of(args.0)?;
     let width: Option<Value> = args.take("width")?;
     let first = args.take::<bool>("first")? == Some(true);
     let blank = args.take::<bool>("blank")? == Some(true);
     args.end()?;
-    let by = match width {
-        Some(width) => match width.as_str() {
-            Some(text) => text.to_owned(),
-            None => {
-                let width = i64::try_from(width)?.max(0) as usize;
-                if width > super::methods::MAX_WIDTH {
-                    let what = format!("indent: width: at most {}", super::methods::MAX_WIDTH);
-                    return Err(Error::new(ErrorKind::InvalidOperation, what));
-                }
-                " ".repeat(width)
-            }
-        },
+    let Some(text) = value.as_str() else {
+        return Err(ops::wrong(format!("indent: expected a text, found {}", values::name(value))));
+    };
+    let by = match width.as_ref().map(|width| (width.as_str(), ops::number(width))) {
+        Some((Some(text), _)) => text.to_owned(),
+        Some((_, Some(Number::Whole(n)))) if n <= MAX_WIDTH as i128 => " ".repeat(n.max(0) as usize),
+        Some(_) => {
+            return Err(ops::wrong(format!("indent: width: expected a text, or a number up to {MAX_WIDTH}")))
+        }
         None => "    ".to_owned(),
     };
     let mut out = String::new();
-    for (i, line) in text(value)?.split('\n').enumerate() {
-        if i > 0 {
-            out.push('\n');
-        }
-        if (i > 0 || first) && (blank || !line.is_empty() || i == 0) {
+    for (i, line) in super::methods::lines(&format!("{text}\n"), false).into_iter().enumerate() {
+        out.push_str(if i > 0 { "\n" } else { "" });
+        if if i > 0 { blank || !line.is_empty() } else { first } {
             out.push_str(&by);
         }
         out.push_str(line);
     }
-    Ok(out)
+    Ok(like(value, out))
 }
 
-fn sum(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+fn default(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let mut args = Args::of(args.0)?;
-    let attribute: Option<Option<Value>> = args.take("attribute")?;
-    let start: Option<Value> = args.take("start")?;
+    let default: Option<Value> = args.take("default_value")?;
+    let boolean = args.take::<Value>("boolean")?.is_some_and(|v| v.is_true());
     args.end()?;
-    let (mut whole, mut real) = (0i64, None::<f64>);
-    let items = value.try_iter()?.map(|item| match attribute.as_ref().and_then(Option::as_ref) {
-        Some(name) => path(&item, name),
-        None => Ok(item),
-    });
-    for item in start.into_iter().map(Ok).chain(items) {
-        let item = item?;
-        if item.kind() != ValueKind::Number {
-            return Err(Error::new(
-                ErrorKind::InvalidOperation,
-                format!("sum: expected numbers, found {}", item.kind()),
-            ));
-        }
-        match (real, i64::try_from(item.clone()).ok().filter(|_| item.is_integer())) {
-            (None, Some(n)) => {
-                whole = whole
-                    .checked_add(n)
-                    .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "sum: the number is too large"))?;
-            }
-            _ => real = Some(real.unwrap_or(whole as f64) + f64::try_from(item)?),
-        }
+    let missing = value.is_undefined() || boolean && !value.is_true();
+    Ok(if missing { default.unwrap_or_else(|| Value::from("")) } else { value.clone() })
+}
+
+fn abs(value: &Value) -> Result<Value, Error> {
+    match ops::number(value) {
+        Some(Number::Whole(n)) => Ok(ops::whole(n.saturating_abs())),
+        Some(Number::Real(x)) => Ok(Value::from(x.abs())),
+        None => Err(ops::wrong(format!("abs: expected a number, found {}", values::name(value)))),
     }
-    Ok(real.map_or_else(|| Value::from(whole), Value::from))
 }
 
 fn int(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
@@ -149,38 +151,69 @@ fn int(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let base: Option<u32> = args.take("base")?;
     args.end()?;
     let default = default.unwrap_or_else(|| Value::from(0));
-    Ok(match value.kind() {
-        ValueKind::Number if value.is_integer() => value.clone(),
-        ValueKind::Number => {
-            let x = f64::try_from(value.clone())?;
-            if x.is_finite() && x.abs() < 9e18 {
-                Value::from(x as i64)
-            } else {
-                default
+    let whole = |x: f64| match x {
+        x if x.is_nan() => Ok(default.clone()),
+        x if x.abs() < 1e38 => Ok(ops::whole(x as i128)),
+        x => Err(ops::wrong(format!("int: the number {x} is too large"))),
+    };
+    if let Some(text) = value.as_str() {
+        let text = digits(text)?;
+        if let Some(base) = base.filter(|b| (2..=36).contains(b) && *b != 10) {
+            let (sign, rest) = text.split_at(usize::from(text.starts_with(['-', '+'])));
+            let lower = rest.to_lowercase();
+            let rest = match base {
+                16 => lower.strip_prefix("0x"),
+                8 => lower.strip_prefix("0o"),
+                2 => lower.strip_prefix("0b"),
+                _ => None,
+            };
+            if let Ok(n) = i128::from_str_radix(&format!("{sign}{}", rest.unwrap_or(&lower)), base) {
+                return Ok(ops::whole(n));
             }
         }
-        ValueKind::Bool => Value::from(i64::from(value.is_true())),
-        ValueKind::String => {
-            let text = value.as_str().unwrap_or_default().trim().replace('_', "");
-            match base.filter(|b| (2..=36).contains(b) && *b != 10) {
-                Some(base) => {
-                    let digits = text.trim_start_matches(match base {
-                        16 => "0x",
-                        8 => "0o",
-                        2 => "0b",
-                        _ => "\0",
-                    });
-                    i64::from_str_radix(digits, base).map_or(default, Value::from)
-                }
-                None => match (text.parse::<i64>(), text.parse::<f64>()) {
-                    (Ok(n), _) => Value::from(n),
-                    (_, Ok(x)) if x.is_finite() && x.abs() < 9e18 => Value::from(x as i64),
-                    _ => default,
-                },
-            }
-        }
+        return match (text.parse::<i128>(), real(&text)) {
+            (Ok(n), _) => Ok(ops::whole(n)),
+            (_, Some(x)) if x.is_finite() => whole(x),
+            _ => Ok(default),
+        };
+    }
+    match ops::number(value) {
+        Some(Number::Whole(n)) => Ok(ops::whole(n)),
+        Some(Number::Real(x)) => whole(x),
+        None => Ok(default),
+    }
+}
+
+fn float(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let mut args = Args::of(args.0)?;
+    let default: Option<Value> = args.take("default")?;
+    args.end()?;
+    let default = default.unwrap_or_else(|| Value::from(0.0));
+    Ok(match (value.as_str(), ops::number(value)) {
+        (Some(text), _) => real(&digits(text)?).map_or(default, Value::from),
+        (_, Some(Number::Whole(n))) => Value::from(n as f64),
+        (_, Some(Number::Real(x))) => Value::from(x),
         _ => default,
     })
+}
+
+/// The text of a number, without the underscores that Python allows between digits.
+fn digits(text: &str) -> Result<String, Error> {
+    let text = text.trim();
+    if text.chars().any(|c| !c.is_ascii() && c.is_numeric()) {
+        return Err(ops::wrong(format!("the digits of {text:?} are not supported")));
+    }
+    let bytes = text.as_bytes();
+    let between = |i: usize| {
+        let digit =
+            |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);
+        digit(i.checked_sub(1)) && digit(Some(i + 1))
+    };
+    Ok(text.char_indices().filter(|&(i, c)| c != '_' || !between(i)).map(|(_, c)| c).collect())
+}
+
+fn real(text: &str) -> Option<f64> {
+    text.parse().ok()
 }
 
 /// To an even digit where two are as near.
@@ -189,78 +222,117 @@ fn round(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let precision: Option<i32> = args.take("precision")?;
     let method: Option<String> = args.take("method")?;
     args.end()?;
-    let wrong = |what: String| Error::new(ErrorKind::InvalidOperation, what);
     let precision = precision.unwrap_or(0);
     let digits = usize::try_from(precision).ok().filter(|&n| n <= 300);
-    let digits =
-        digits.ok_or_else(|| wrong(format!("round: precision: expected 0 to 300, found {precision}")))?;
-    let (x, power) = (f64::try_from(value.clone())?, 10f64.powi(precision));
+    let digits = digits
+        .ok_or_else(|| ops::wrong(format!("round: precision: expected 0 to 300, found {precision}")))?;
+    let (x, whole) = match ops::number(value) {
+        Some(Number::Real(x)) => (x, None),
+        Some(Number::Whole(n)) => (n as f64, Some(n)),
+        None => return Err(ops::wrong(format!("round: expected a number, found {}", values::name(value)))),
+    };
+    let power = 10f64.powi(precision);
     Ok(match method.as_deref() {
-        None | Some("common") if value.is_integer() => value.clone(),
-        None | Some("common") => {
-            let x: f64 = format!("{x:.digits$}").parse().map_err(|e| wrong(format!("round: {e}")))?;
-            x.into()
-        }
+        None | Some("common") => match whole {
+            Some(n) => ops::whole(n),
+            None => format!("{x:.digits$}").parse().map_or(Value::from(x), |x: f64| x.into()),
+        },
         Some("ceil") => ((x * power).ceil() / power).into(),
         Some("floor") => ((x * power).floor() / power).into(),
         Some(other) => {
-            return Err(wrong(format!("round: method: expected common, ceil or floor, found {other:?}")));
+            let what = format!("round: method: expected common, ceil or floor, found {other:?}");
+            return Err(ops::wrong(what));
         }
     })
 }
 
 /// An attribute; keys of a dict are none.
 fn attr(value: &Value, name: &str) -> Result<Value, Error> {
-    match value.kind() {
-        ValueKind::Map => Ok(Value::UNDEFINED),
-        _ => value.get_attr(name),
+    match values::name(value) {
+        "Undefined" => Ok(Value::UNDEFINED),
+        of if of == "dict" && !super::methods::is_method(of, name) => Ok(Value::UNDEFINED),
+        _ => ops::attr(value, name),
     }
 }
 
 fn wordcount(value: &Value) -> Result<usize, Error> {
-    let word = |c: char| c.is_alphanumeric() || c == '_';
-    Ok(text(value)?.split(|c| !word(c)).filter(|w| !w.is_empty()).count())
+    Ok(text(value)?.split(|c| !python::is_word(c)).filter(|w| !w.is_empty()).count())
 }
 
-fn trim(state: &minijinja::State<'_, '_>, value: &Value, chars: Rest<Value>) -> Result<Value, Error> {
-    super::methods::call(state, &Value::from(text(value)?), "strip", &chars.0)
+fn method(state: &State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    super::methods::call(state, &like(value, text(value)?), name, args)
 }
 
-fn capitalize(state: &minijinja::State<'_, '_>, value: &Value) -> Result<Value, Error> {
-    super::methods::call(state, &Value::from(text(value)?), "capitalize", &[])
-}
-
-fn center(state: &minijinja::State<'_, '_>, value: &Value, width: Option<i64>) -> Result<Value, Error> {
+fn center(state: &State<'_, '_>, value: &Value, width: Option<i64>) -> Result<Value, Error> {
     super::methods::call(state, &Value::from(text(value)?), "center", &[Value::from(width.unwrap_or(80))])
 }
 
 /// Nothing has no items.
 fn length(value: &Value) -> Result<usize, Error> {
-    match value.len() {
-        Some(n) => Ok(n),
-        None if value.is_undefined() => Ok(0),
-        None => match value.kind() {
-            ValueKind::Iterable => Ok(value.try_iter()?.count()),
-            kind => Err(Error::new(ErrorKind::InvalidOperation, format!("length: {kind} has none"))),
-        },
+    match values::name(value) {
+        "Undefined" => Ok(0),
+        "str" | "Markup" => Ok(value.as_str().unwrap_or_default().chars().count()),
+        "list" | "tuple" | "range" | "dict" => Ok(values::items(value)?.len()),
+        name if name.starts_with("dict_") => Ok(values::items(value)?.len()),
+        name => Err(ops::wrong(format!("length: a value of type {name} has none"))),
     }
 }
 
 /// `dict(pairs or dict, name=value..)`.
 fn dict(args: Rest<Value>) -> Result<Value, Error> {
-    let mut pairs: Vec<(Value, Value)> = Vec::new();
+    let mut pairs = Vec::new();
     for arg in args.0 {
-        let is_map = arg.kind() == ValueKind::Map;
-        for item in arg.try_iter()? {
-            let pair = match is_map {
-                true => (item.clone(), arg.get_item(&item)?),
-                false => (item.get_item_by_index(0)?, item.get_item_by_index(1)?),
-            };
-            match pairs.iter_mut().find(|(key, _)| *key == pair.0) {
-                Some(found) => found.1 = pair.1,
-                None => pairs.push(pair),
+        let all = if values::is_dict(&arg) { values::pairs(&arg)? } else { values::items(&arg)? };
+        for pair in all {
+            let pair = values::items(&pair)?;
+            if pair.len() != 2 {
+                return Err(ops::wrong(format!("dict: expected pairs, found {} items", pair.len())));
             }
+            pairs.extend(pair);
         }
     }
-    Ok(pairs.into_iter().collect())
+    ops::dict(Rest(pairs))
+}
+
+fn range(args: Rest<Value>) -> Result<Value, Error> {
+    let numbers = args.0.iter().map(|arg| match ops::number(arg) {
+        Some(Number::Whole(n)) => i64::try_from(n).map_err(|_| ops::wrong("range: the number is too large")),
+        _ => Err(ops::wrong(format!("range: expected integers, found {}", values::name(arg)))),
+    });
+    let (start, stop, step) = match numbers.collect::<Result<Vec<_>, _>>()?[..] {
+        [stop] => (0, stop, 1),
+        [start, stop] => (start, stop, 1),
+        [start, stop, step] if step != 0 => (start, stop, step),
+        _ => return Err(ops::wrong("range: expected a stop, or a start, a stop and a step that is not 0")),
+    };
+    let (distance, by) = (i128::from(stop) - i128::from(start), i128::from(step));
+    let len = if (distance > 0) == (by > 0) { (distance.abs() + by.abs() - 1) / by.abs() } else { 0 };
+    let len = usize::try_from(len).ok().filter(|&len| len <= MAX_RANGE);
+    let len = len.ok_or_else(|| ops::wrong(format!("range: at most {MAX_RANGE} items")))?;
+    Ok(Value::from_object(Range { start, stop, step, len }))
+}
+
+fn namespace(args: Rest<Value>) -> Result<Value, Error> {
+    minijinja::functions::namespace(Some(dict(args)?))
+}
+
+fn sequence(value: &Value) -> bool {
+    matches!(values::name(value), "Undefined" | "str" | "Markup" | "list" | "tuple" | "range" | "dict")
+}
+
+/// Whether these are one object, where Python is sure about it.
+fn sameas(a: &Value, b: &Value) -> Result<bool, Error> {
+    let (x, y) = (values::name(a), values::name(b));
+    let unsure = || Err(ops::wrong(format!("sameas of values of type {x} is not supported")));
+    match x {
+        _ if x != y => Ok(false),
+        "int" if !ops::number(a).is_some_and(|n| matches!(n, Number::Whole(-5..=256))) => unsure(),
+        "str" | "Markup" | "float" | "Undefined" => unsure(),
+        _ => Ok(minijinja::tests::is_sameas(a, b)),
+    }
+}
+
+fn callable(value: &Value) -> bool {
+    matches!(values::name(value), "method" | "Macro" | "Undefined" | "LoopContext")
+        || value.as_object().is_some_and(|o| o.repr() == minijinja::value::ObjectRepr::Plain)
 }

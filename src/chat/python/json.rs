@@ -4,13 +4,14 @@ use std::fmt::Write;
 
 use minijinja::value::{Rest, Value};
 use minijinja::{Error, ErrorKind};
-use serde_json::Value as Json;
 
 use super::args::Args;
-use super::print;
+use super::{compare, print, values};
 
 /// Blanks of a level of indentation, at most.
 const MAX_INDENT: usize = 64;
+/// Values within values, at most.
+const MAX_DEPTH: usize = 100;
 
 struct Style {
     ascii: bool,
@@ -22,10 +23,10 @@ struct Style {
 
 pub(super) fn tojson(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let mut args = Args::of(args.0)?;
-    let ascii: Option<bool> = args.take("ensure_ascii")?;
+    let ascii = args.take::<Value>("ensure_ascii")?.is_some_and(|v| v.is_true());
     let indent: Option<Value> = args.take("indent")?;
     let separators: Option<Value> = args.take("separators")?;
-    let sorted: Option<bool> = args.take("sort_keys")?;
+    let sorted = args.take::<Value>("sort_keys")?.is_some_and(|v| v.is_true());
     args.end()?;
     let indent = match indent.filter(|v| !v.is_none()) {
         Some(blanks) => Some(match blanks.as_str() {
@@ -49,37 +50,62 @@ pub(super) fn tojson(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
         }
         None => ((if indent.is_some() { "," } else { ", " }).to_owned(), ": ".to_owned()),
     };
-    let style = Style { ascii: ascii == Some(true), indent, item, key, sorted: sorted == Some(true) };
-    let json = serde_json::to_value(value)
-        .map_err(|e| Error::new(ErrorKind::InvalidOperation, format!("tojson: {e}")))?;
+    let style = Style { ascii, indent, item, key, sorted };
     let mut out = String::new();
-    style.write(&json, 0, &mut out);
-    Ok(Value::from_safe_string(out))
+    style.write(value, 0, &mut out)?;
+    Ok(Value::from(out))
+}
+
+fn wrong(what: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what)
 }
 
 impl Style {
-    fn write(&self, json: &Json, depth: usize, out: &mut String) {
-        match json {
-            Json::Null => out.push_str("null"),
-            Json::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
-            Json::Number(n) => match n.as_f64().filter(|_| n.is_f64()) {
-                Some(x) => out.push_str(&print::float(x)),
-                None => out.push_str(&n.to_string()),
-            },
-            Json::String(text) => self.string(text, out),
-            Json::Array(items) => self.list("[]", items.iter(), depth, out, |item, out| {
-                self.write(item, depth + 1, out);
-            }),
-            Json::Object(map) => {
-                let mut entries: Vec<_> = map.iter().collect();
-                if self.sorted {
-                    entries.sort_by_key(|(key, _)| key.chars().collect::<Vec<_>>());
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        if depth > MAX_DEPTH {
+            return Err(wrong("tojson: a value is nested too deep".to_owned()));
+        }
+        match values::name(value) {
+            "dict" => {
+                let mut entries = Vec::new();
+                for key in values::items(value)? {
+                    let of = value.get_item(&key)?;
+                    let name = match values::name(&key) {
+                        "str" | "Markup" => print::str(&key)?,
+                        "int" | "float" | "bool" | "NoneType" => scalar(&key)?,
+                        name => return Err(wrong(format!("tojson: a key of type {name}"))),
+                    };
+                    entries.push((key, name, of));
                 }
-                self.list("{}", entries.into_iter(), depth, out, |(key, value), out| {
-                    self.string(key, out);
+                if self.sorted {
+                    let mut failed = None;
+                    entries.sort_by(|a, b| {
+                        let order = compare::order(&a.0, "<", &b.0, 0).unwrap_or_else(|e| {
+                            failed = Some(e);
+                            None
+                        });
+                        order.unwrap_or(std::cmp::Ordering::Equal)
+                    });
+                    failed.map_or(Ok(()), Err)?;
+                }
+                self.list("{}", entries.into_iter(), depth, out, |(_, name, of), out| {
+                    self.string(&name, out);
                     out.push_str(&self.key);
-                    self.write(value, depth + 1, out);
-                });
+                    self.write(&of, depth + 1, out)
+                })
+            }
+            "list" | "tuple" => {
+                self.list("[]", values::items(value)?.into_iter(), depth, out, |item, out| {
+                    self.write(&item, depth + 1, out)
+                })
+            }
+            "str" | "Markup" => {
+                self.string(value.as_str().unwrap_or_default(), out);
+                Ok(())
+            }
+            _ => {
+                out.push_str(&scalar(value)?);
+                Ok(())
             }
         }
     }
@@ -90,8 +116,8 @@ impl Style {
         items: impl ExactSizeIterator<Item = T>,
         depth: usize,
         out: &mut String,
-        each: impl Fn(T, &mut String),
-    ) {
+        each: impl Fn(T, &mut String) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let line = |depth: usize, out: &mut String| {
             if let Some(indent) = &self.indent {
                 out.push('\n');
@@ -103,12 +129,13 @@ impl Style {
         for (i, item) in items.enumerate() {
             out.push_str(if i > 0 { &self.item } else { "" });
             line(depth + 1, out);
-            each(item, out);
+            each(item, out)?;
         }
         if !empty {
             line(depth, out);
         }
         out.push_str(&brackets[1..]);
+        Ok(())
     }
 
     fn string(&self, text: &str, out: &mut String) {
@@ -122,7 +149,7 @@ impl Style {
                 '\t' => out.push_str("\\t"),
                 '\x08' => out.push_str("\\b"),
                 '\x0c' => out.push_str("\\f"),
-                c if c < ' ' || self.ascii && !matches!(c, ' '..='~' | '\x7f') => {
+                c if c < ' ' || self.ascii && !matches!(c, ' '..='~') => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         let _ = write!(out, "\\u{unit:04x}");
                     }
@@ -132,4 +159,18 @@ impl Style {
         }
         out.push('"');
     }
+}
+
+fn scalar(value: &Value) -> Result<String, Error> {
+    Ok(match values::name(value) {
+        "NoneType" => "null".to_owned(),
+        "bool" => value.to_string().to_lowercase(),
+        "int" => value.to_string(),
+        "float" => match f64::try_from(value.clone())? {
+            x if x.is_nan() => "NaN".to_owned(),
+            x if x.is_infinite() => if x > 0.0 { "Infinity" } else { "-Infinity" }.to_owned(),
+            x => print::float(x),
+        },
+        name => return Err(wrong(format!("tojson of a value of type {name}"))),
+    })
 }

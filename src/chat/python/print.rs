@@ -6,6 +6,8 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use ropewalk_tasks::metrics::python;
 
+use super::values::{self, Range};
+
 /// Values within values, at most.
 const MAX_DEPTH: usize = 100;
 
@@ -21,26 +23,31 @@ pub(super) fn str(value: &Value) -> Result<String, Error> {
 }
 
 /// Appends `repr(value)`.
-fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
+pub(super) fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deep to be printed"));
     }
-    match value.kind() {
-        ValueKind::None => out.push_str("None"),
-        ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
-        ValueKind::Number if !value.is_integer() => {
-            out.push_str(&float(f64::try_from(value.clone())?));
+    match values::name(value) {
+        "NoneType" => out.push_str("None"),
+        "bool" => out.push_str(if value.is_true() { "True" } else { "False" }),
+        "int" => write!(out, "{value}").map_err(|_| Error::from(ErrorKind::WriteFailure))?,
+        "float" => out.push_str(&float(f64::try_from(value.clone())?)),
+        "str" => python::repr(value.as_str().unwrap_or_default(), out),
+        "Markup" => {
+            out.push_str("Markup(");
+            python::repr(value.as_str().unwrap_or_default(), out);
+            out.push(')');
         }
-        ValueKind::String => python::repr(value.as_str().unwrap_or_default(), out),
-        ValueKind::Seq | ValueKind::Iterable => {
-            out.push('[');
-            for (i, item) in value.try_iter()?.enumerate() {
-                out.push_str(if i > 0 { ", " } else { "" });
-                repr(&item, out, depth + 1)?;
-            }
-            out.push(']');
+        "Undefined" => out.push_str("Undefined"),
+        "list" => list("[", value, "]", out, depth)?,
+        "tuple" => list("(", value, if value.len() == Some(1) { ",)" } else { ")" }, out, depth)?,
+        "range" => {
+            let range = value.downcast_object_ref::<Range>();
+            let (start, stop, step) = range.map_or((0, 0, 1), |r| (r.start, r.stop, r.step));
+            let step = if step == 1 { String::new() } else { format!(", {step}") };
+            let _ = write!(out, "range({start}, {stop}{step})");
         }
-        ValueKind::Map => {
+        "dict" => {
             out.push('{');
             for (i, key) in value.try_iter()?.enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
@@ -50,8 +57,25 @@ fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
             }
             out.push('}');
         }
-        _ => write!(out, "{value}").map_err(|_| Error::from(ErrorKind::WriteFailure))?,
+        name if name.starts_with("dict_") => {
+            out.push_str(name);
+            list("([", value, "])", out, depth)?;
+        }
+        name => {
+            let what = format!("printing a value of type {name} is not supported");
+            return Err(Error::new(ErrorKind::InvalidOperation, what));
+        }
     }
+    Ok(())
+}
+
+fn list(open: &str, value: &Value, close: &str, out: &mut String, depth: usize) -> Result<(), Error> {
+    out.push_str(open);
+    for (i, item) in value.try_iter()?.enumerate() {
+        out.push_str(if i > 0 { ", " } else { "" });
+        repr(&item, out, depth + 1)?;
+    }
+    out.push_str(close);
     Ok(())
 }
 

@@ -46,9 +46,16 @@ pub(super) fn rewritten(template: &str) -> Result<String, Error> {
                 let close = if inner.ends_with('-') { "-%}" } else { "%}" };
                 out.push_str(&format!("{open} if true %}}{{% endif {close}"));
             }
+            _ if tag.starts_with("{{") && inner.ends_with('+') => {
+                return Err(Error::new(ErrorKind::SyntaxError, "unexpected end of an expression, behind +"));
+            }
             _ => {
                 raw = word == "raw" && tag.starts_with("{%");
                 strings(tag, &mut out)?;
+                // minijinja takes the end of the line behind it away, and Jinja2 does not.
+                if raw && !inner.ends_with('-') && rest.starts_with('\n') {
+                    out.push('\n');
+                }
             }
         }
     }

@@ -28,6 +28,12 @@ pub fn is_digit(c: char) -> bool {
     c.general_category() == GeneralCategory::DecimalNumber
 }
 
+/// `str.isprintable` for one character.
+fn is_printable(c: char) -> bool {
+    let group = c.general_category_group();
+    c == ' ' || !matches!(group, GeneralCategoryGroup::Other | GeneralCategoryGroup::Separator)
+}
+
 /// Appends `repr(text)`.
 pub fn repr(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
@@ -37,9 +43,13 @@ pub fn repr(text: &str, out: &mut String) {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            '\0'..='\x1f' | '\x7f'..='\u{a0}' | '\u{ad}' => out.push_str(&format!("\\x{:02x}", u32::from(c))),
             c if c == quote || c == '\\' => out.extend(['\\', c]),
-            c => out.push(c),
+            c if is_printable(c) => out.push(c),
+            c => match u32::from(c) {
+                n @ ..=0xff => out.push_str(&format!("\\x{n:02x}")),
+                n @ ..=0xffff => out.push_str(&format!("\\u{n:04x}")),
+                n => out.push_str(&format!("\\U{n:08x}")),
+            },
         }
     }
     out.push(quote);

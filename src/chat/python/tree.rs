@@ -1,0 +1,290 @@
+//! A template written out again with Python's operators in the place of minijinja's.
+//!
+//! minijinja's own operators, attributes and scopes differ from Jinja2's where no setting reaches. So its parser reads the
+//! template, white-space control included, and what it read is written as a template whose operators are calls of
+//! [`super::ops`]. Tags stay on their lines, for the lines in errors.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use minijinja::machinery::ast::{CallType, Expr, Macro, Stmt};
+use minijinja::machinery::{parse, Span, WhitespaceConfig};
+use minijinja::{Error, ErrorKind};
+
+use super::expr::string;
+
+/// `template`, for an environment that keeps all white space.
+pub(super) fn rewritten(template: &str) -> Result<String, Error> {
+    let spaces = WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
+    let tree = parse(template, "chat", Default::default(), spaces)?;
+    let mut macros = BTreeSet::from(["caller"]);
+    if let Stmt::Template(all) = &tree {
+        names_of_macros(&all.children, &mut macros);
+    }
+    let mut writer =
+        Writer { template, macros, out: String::new(), line: 1, in_macro: false, jumps: Jumps::None };
+    if let Stmt::Template(all) = &tree {
+        writer.all(&all.children)?;
+    }
+    Ok(writer.out)
+}
+
+fn names_of_macros<'a>(all: &[Stmt<'a>], names: &mut BTreeSet<&'a str>) {
+    for stmt in all {
+        match stmt {
+            Stmt::Macro(of) => {
+                names.insert(of.name);
+                names_of_macros(&of.body, names);
+            }
+            Stmt::ForLoop(of) => {
+                names_of_macros(&of.body, names);
+                names_of_macros(&of.else_body, names);
+            }
+            Stmt::IfCond(of) => {
+                names_of_macros(&of.true_body, names);
+                names_of_macros(&of.false_body, names);
+            }
+            Stmt::WithBlock(of) => names_of_macros(&of.body, names),
+            Stmt::SetBlock(of) => names_of_macros(&of.body, names),
+            Stmt::FilterBlock(of) => names_of_macros(&of.body, names),
+            Stmt::CallBlock(of) => names_of_macros(&of.macro_decl.body, names),
+            _ => {}
+        }
+    }
+}
+
+/// What `break` and `continue` would leave.
+#[derive(Clone, Copy, PartialEq)]
+enum Jumps {
+    None,
+    /// A block whose text minijinja would lose.
+    Captured(&'static str),
+}
+
+pub(super) struct Writer<'a> {
+    pub(super) template: &'a str,
+    pub(super) macros: BTreeSet<&'a str>,
+    out: String,
+    line: usize,
+    pub(super) in_macro: bool,
+    jumps: Jumps,
+}
+
+pub(super) fn unsupported(what: &str, at: Span) -> Error {
+    Error::new(ErrorKind::SyntaxError, format!("{what} is not supported (line {})", at.start_line))
+}
+
+impl<'a> Writer<'a> {
+    fn all(&mut self, all: &[Stmt<'a>]) -> Result<(), Error> {
+        all.iter().try_for_each(|stmt| self.stmt(stmt))
+    }
+
+    fn raw(&mut self, text: &str) {
+        if text.ends_with('{') || ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag)) {
+            self.out.push_str("{{ ");
+            string(text, &mut self.out);
+            self.out.push_str(" }}");
+        } else {
+            self.line += text.matches('\n').count();
+            self.out.push_str(text);
+        }
+    }
+
+    /// `{% inner %}`, on the line where the template has it.
+    fn tag(&mut self, at: Span, inner: &str) {
+        self.delimited("{%", at, inner, "%}");
+    }
+
+    fn delimited(&mut self, open: &str, at: Span, inner: &str, close: &str) {
+        let lines = usize::from(at.start_line).saturating_sub(self.line);
+        self.line += lines;
+        self.out.push_str(open);
+        self.out.push_str(&"\n".repeat(lines));
+        self.out.extend([" ", inner, " ", close]);
+    }
+
+    fn end(&mut self, name: &str) {
+        self.out.extend(["{% ", name, " %}"]);
+    }
+
+    /// A body in a scope of its own, whose text is captured.
+    fn captured(&mut self, what: &'static str, body: &[Stmt<'a>]) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.jumps, Jumps::Captured(what));
+        self.end("with");
+        self.all(body)?;
+        self.end("endwith");
+        self.jumps = before;
+        Ok(())
+    }
+
+    fn stmt(&mut self, stmt: &Stmt<'a>) -> Result<(), Error> {
+        match stmt {
+            Stmt::Template(of) => self.all(&of.children)?,
+            Stmt::EmitRaw(of) => self.raw(of.raw),
+            Stmt::EmitExpr(of) => {
+                let expr = self.expr(&of.expr)?;
+                self.delimited("{{", of.span(), &expr, "}}");
+            }
+            Stmt::ForLoop(of) => {
+                let mut tag = format!("for {} in __iter({})", self.target(&of.target)?, self.expr(&of.iter)?);
+                if let Some(filter) = &of.filter_expr {
+                    let _ = write!(tag, " if {}", self.expr(filter)?);
+                }
+                tag.push_str(if of.recursive { " recursive" } else { "" });
+                self.tag(of.span(), &tag);
+                let before = std::mem::replace(&mut self.jumps, Jumps::None);
+                self.all(&of.body)?;
+                self.jumps = before;
+                if !of.else_body.is_empty() {
+                    self.end("else");
+                    self.all(&of.else_body)?;
+                }
+                self.end("endfor");
+            }
+            Stmt::IfCond(of) => {
+                let mut of = of;
+                let mut word = "if";
+                loop {
+                    let tag = format!("{word} {}", self.expr(&of.expr)?);
+                    self.tag(of.span(), &tag);
+                    self.all(&of.true_body)?;
+                    match &of.false_body[..] {
+                        [] => break,
+                        [Stmt::IfCond(next)] => (of, word) = (next, "elif"),
+                        other => {
+                            self.end("else");
+                            self.all(other)?;
+                            break;
+                        }
+                    }
+                }
+                self.end("endif");
+            }
+            Stmt::WithBlock(of) => {
+                let tag = match &of.assignments[..] {
+                    [] => String::new(),
+                    [(target, value)] => format!("{} = {}", self.grouped(target)?, self.expr(value)?),
+                    // All values are those of outside.
+                    all => {
+                        let targets =
+                            all.iter().map(|(t, _)| self.grouped(t)).collect::<Result<Vec<_>, _>>()?;
+                        let values = all.iter().map(|(_, v)| self.expr(v)).collect::<Result<Vec<_>, _>>()?;
+                        format!("({}) = [{}]", targets.join(", "), values.join(", "))
+                    }
+                };
+                self.tag(of.span(), &format!("with {tag}"));
+                self.all(&of.body)?;
+                self.end("endwith");
+            }
+            Stmt::Set(of) => {
+                let (target, value) = (self.target(&of.target)?, self.expr(&of.expr)?);
+                match of.target {
+                    Expr::List(_) => self.tag(of.span(), &format!("set {target} = __iter({value})")),
+                    _ => self.tag(of.span(), &format!("set {target} = {value}")),
+                }
+            }
+            Stmt::SetBlock(of) => {
+                let mut tag = format!("set {}", self.target(&of.target)?);
+                if let Some(filter) = &of.filter {
+                    let _ = write!(tag, " | {}", self.expr(filter)?);
+                }
+                self.tag(of.span(), &tag);
+                self.captured("a {% set %} block", &of.body)?;
+                self.end("endset");
+            }
+            Stmt::FilterBlock(of) => {
+                let tag = format!("filter {}", self.expr(&of.filter)?);
+                self.tag(of.span(), &tag);
+                self.captured("a {% filter %} block", &of.body)?;
+                self.end("endfilter");
+            }
+            Stmt::Macro(of) => {
+                let tag = format!("macro {}({})", of.name, self.parameters(of)?);
+                self.tag(of.span(), &tag);
+                self.body_of_macro(of)?;
+                self.end("endmacro");
+            }
+            Stmt::CallBlock(of) => {
+                let CallType::Function(_) = of.call.identify_call() else {
+                    return Err(unsupported("{% call %} of an attribute", of.span()));
+                };
+                let parameters = self.parameters(&of.macro_decl)?;
+                let tag = format!("call({parameters}) {}", self.call(&of.call)?);
+                self.tag(of.span(), &tag);
+                self.body_of_macro(&of.macro_decl)?;
+                self.end("endcall");
+            }
+            Stmt::Continue(_) | Stmt::Break(_) => {
+                let (word, at) = match stmt {
+                    Stmt::Continue(of) => ("continue", of.span()),
+                    Stmt::Break(of) => ("break", of.span()),
+                    _ => return Ok(()),
+                };
+                if let Jumps::Captured(block) = self.jumps {
+                    return Err(unsupported(&format!("{{% {word} %}} in {block}"), at));
+                }
+                self.tag(at, word);
+            }
+            Stmt::AutoEscape(of) => return Err(unsupported("{% autoescape %}", of.span())),
+            Stmt::Do(of) => return Err(unsupported("{% do %}", of.span())),
+            Stmt::Block(of) => return Err(unsupported("{% block %}", of.span())),
+            Stmt::Extends(of) => return Err(unsupported("{% extends %}", of.span())),
+            Stmt::Include(of) => return Err(unsupported("{% include %}", of.span())),
+            Stmt::Import(of) => return Err(unsupported("{% import %}", of.span())),
+            Stmt::FromImport(of) => return Err(unsupported("{% from .. import %}", of.span())),
+        }
+        Ok(())
+    }
+
+    fn parameters(&self, of: &Macro<'a>) -> Result<String, Error> {
+        Ok(of.args.iter().map(|arg| self.target(arg)).collect::<Result<Vec<_>, _>>()?.join(", "))
+    }
+
+    /// Defaults are expressions of the macro's own scope, and what is undefined is no missing argument.
+    fn body_of_macro(&mut self, of: &Macro<'a>) -> Result<(), Error> {
+        let in_macro = std::mem::replace(&mut self.in_macro, true);
+        let jumps = std::mem::replace(&mut self.jumps, Jumps::None);
+        let without = of.args.len() - of.defaults.len();
+        for (i, arg) in of.args.iter().enumerate() {
+            let name = self.target(arg)?;
+            let given = format!("set {name} = __given({name})");
+            match i.checked_sub(without) {
+                None => self.end(&given),
+                Some(default) => {
+                    let default = self.expr(&of.defaults[default])?;
+                    self.end(&format!("if {name} is undefined"));
+                    self.end(&format!("set {name} = {default}"));
+                    self.end("else");
+                    self.end(&given);
+                    self.end("endif");
+                }
+            }
+        }
+        self.all(&of.body)?;
+        (self.in_macro, self.jumps) = (in_macro, jumps);
+        Ok(())
+    }
+
+    fn target(&self, target: &Expr<'a>) -> Result<String, Error> {
+        Ok(match target {
+            Expr::List(of) => {
+                let items = of.items.iter().map(|item| self.grouped(item)).collect::<Result<Vec<_>, _>>()?;
+                if items.len() == 1 {
+                    format!("{},", items[0])
+                } else {
+                    items.join(", ")
+                }
+            }
+            Expr::GetAttr(of) => format!("{}.{}", self.target(&of.expr)?, of.name),
+            Expr::Var(of) => of.id.to_owned(),
+            other => {
+                return Err(unsupported(&format!("assigning to a {}", other.description()), other.span()))
+            }
+        })
+    }
+
+    fn grouped(&self, target: &Expr<'a>) -> Result<String, Error> {
+        let names = self.target(target)?;
+        Ok(if matches!(target, Expr::List(_)) { format!("({names})") } else { names })
+    }
+}
