@@ -119,8 +119,14 @@ fn tojson_is_pythons() {
 
 #[test]
 fn generation_marks_print_nothing() {
-    let t = "a {% generation %}b{% endgeneration %} c{%- generation -%} d";
+    let t = "a {% generation %}b{% set x = 1 %}{% endgeneration %} c{{ x }}{%- generation -%} d {%- endgeneration %}";
     assert_eq!(render(t, &[], false).unwrap(), "a b cd");
+    let marks = serde_json::json!({"__begin": "<", "__end": ">"});
+    let marked = Template::new(Some(t), "", "").unwrap().render_json(&[], marks.as_object().unwrap(), false);
+    assert_eq!(marked.unwrap(), "a <b> c<d>");
+    let e =
+        render("{% for x in [1] %}{% generation %}{% break %}{% endgeneration %}{% endfor %}", &[], false);
+    assert!(e.unwrap_err().to_string().contains("{% break %} in a {% generation %} block"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use minijinja::{Error, ErrorKind};
 
 /// Line ends are `\n`, escapes in strings are Python's, and `{% generation %}` and `{% endgeneration %}`, with which
-/// transformers marks the assistant's text for training masks, print nothing.
+/// transformers marks the assistant's text for training masks, are a scope.
 ///
 /// # Errors
 /// Escapes that Python refuses, or that need its table of the names of characters.
@@ -41,10 +41,10 @@ pub(super) fn rewritten(template: &str) -> Result<String, Error> {
                 }
             }
             "generation" | "endgeneration" if tag.starts_with("{%") => {
-                // An empty `if` keeps the tag's white-space control.
-                let open = if inner.starts_with('-') { "{%-" } else { "{%" };
-                let close = if inner.ends_with('-') { "-%}" } else { "%}" };
-                out.push_str(&format!("{open} if true %}}{{% endif {close}"));
+                // A scope, as in transformers; `tree` writes the marks.
+                let (before, after) = inner.split_once(word).unwrap_or_default();
+                let tag = if word == "generation" { "with __generation = 1" } else { "endwith" };
+                out.push_str(&format!("{{%{before}{tag}{after}%}}"));
             }
             _ if tag.starts_with("{{") && inner.ends_with('+') => {
                 return Err(Error::new(ErrorKind::SyntaxError, "unexpected end of an expression, behind +"));

@@ -53,6 +53,12 @@ fn names_of_macros<'a>(all: &[Stmt<'a>], names: &mut BTreeSet<&'a str>) {
     }
 }
 
+/// Whether this scope is a `{% generation %}` block. `__begin` and `__end` are undefined, and print nothing, unless
+/// whoever renders gives them: the reader of conversations does, to find the answers.
+fn is_generation(assignments: &[(Expr<'_>, Expr<'_>)]) -> bool {
+    matches!(assignments, [(Expr::Var(of), _)] if of.id == "__generation")
+}
+
 /// What `break` and `continue` would leave.
 #[derive(Clone, Copy, PartialEq)]
 enum Jumps {
@@ -159,6 +165,15 @@ impl<'a> Writer<'a> {
                     }
                 }
                 self.end("endif");
+            }
+            Stmt::WithBlock(of) if is_generation(&of.assignments) => {
+                self.tag(of.span(), "with");
+                self.out.push_str("{{ __begin }}");
+                let before = std::mem::replace(&mut self.jumps, Jumps::Captured("a {% generation %} block"));
+                self.all(&of.body)?;
+                self.jumps = before;
+                self.out.push_str("{{ __end }}");
+                self.end("endwith");
             }
             Stmt::WithBlock(of) => {
                 let tag = match &of.assignments[..] {

@@ -64,8 +64,8 @@ pub(super) struct TextArgs {
     /// sequence, unless --packing says otherwise; a key that nothing would read is an error
     #[arg(long, conflicts_with = "text_field")]
     chat: bool,
-    /// Loss of answers only: of the tokens that lie wholly in the assistant's turns or completions (--chat), and of
-    /// answers of --synthetic
+    /// Loss of answers only: of the tokens that lie wholly in the assistant's turns or completions (--chat), or in what a
+    /// chat template marks with {% generation %}, and of answers of --synthetic
     #[arg(long)]
     answers_only: bool,
     /// Bytes of a token id in a .bin file: u16 or u32

@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 pub(super) const MAGIC: &[u8; 8] = b"ropedata";
 /// Version of the layout and of how texts become tokens; raised when either changes.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 const HEAD: usize = 16;
 const TAIL: usize = 24 + 32;
 const RECORD: usize = 24;

@@ -37,6 +37,9 @@ const MAX_APART: usize = 256;
 
 /// What a template is given besides the messages.
 const GIVEN: &[&str] = &["tools", "documents"];
+/// What a template prints around the text of a `{% generation %}` block, and under which names it is given: characters
+/// that no text has.
+const MARKS: [(&str, char); 2] = [("__begin", '\u{fdd0}'), ("__end", '\u{fdd1}')];
 /// What a record cannot give a template.
 const OURS: &[&str] = &["messages", "add_generation_prompt", "bos_token", "eos_token"];
 
@@ -204,6 +207,10 @@ impl Reading<'_> {
         if !self.answers_only {
             return each(Record { text, special: true, answers: None, whole: None });
         }
+        if mentions(&source, "endgeneration") {
+            let ranges = self.marked(&text, &messages, variables.clone(), template)?;
+            return each(Record { text, special: true, answers: Some(ranges), whole: None });
+        }
         if let Some(ranges) = self.places(&text, &answers, &render)? {
             return each(Record { text, special: true, answers: Some(ranges), whole: None });
         }
@@ -232,6 +239,39 @@ impl Reading<'_> {
             })?;
         }
         Ok(())
+    }
+
+    /// What the template itself marks as answers, with `{% generation %}`, as transformers' `return_assistant_tokens_mask`
+    /// takes it.
+    fn marked(
+        &self,
+        text: &str,
+        messages: &[Value],
+        mut variables: Object,
+        template: &dyn ChatTemplate,
+    ) -> Result<Vec<Range<usize>>> {
+        variables.extend(MARKS.map(|(name, mark)| (name.to_owned(), Value::from(mark.to_string()))));
+        let render = |n: usize| -> Result<(String, Vec<Range<usize>>)> {
+            let marked = template.render(&messages[..n], &variables, false);
+            Ok(unmarked(&marked.map_err(|e| self.error(e.to_string()))?))
+        };
+        let (plain, mut ranges) = render(messages.len())?;
+        if plain != text {
+            return Err(self.error(
+                "the text between {% generation %} and {% endgeneration %} in the chat template cannot be found in what it \
+                 renders; train on everything",
+            ));
+        }
+        if self.first_answer > 0 {
+            let before = render(self.first_answer)?.1.len();
+            ranges.drain(..before.min(ranges.len()));
+        }
+        if ranges.is_empty() {
+            return Err(
+                self.error("the chat template's {% generation %} marks no answer here; train on everything")
+            );
+        }
+        Ok(ranges)
     }
 
     /// Where the answers stand in the whole conversation, if they can be told apart there.
@@ -293,6 +333,19 @@ impl Reading<'_> {
             _ => Err(self.error(format_args!("{key:?}: expected a list"))),
         }
     }
+}
+
+/// A text without its marks, and the places between them.
+fn unmarked(text: &str) -> (String, Vec<Range<usize>>) {
+    let (mut out, mut ranges, mut start) = (String::with_capacity(text.len()), Vec::new(), None);
+    for c in text.chars() {
+        match MARKS.iter().position(|(_, mark)| *mark == c) {
+            Some(0) => start = Some(out.len()),
+            Some(_) => ranges.extend(start.take().map(|start| start..out.len())),
+            None => out.push(c),
+        }
+    }
+    (out, ranges)
 }
 
 /// Where the answer that is message `i` stands in the rendered conversation: behind what opens the assistant's turn, and

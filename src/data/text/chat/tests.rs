@@ -11,9 +11,11 @@ struct Template {
     thinks: bool,
     /// Renders earlier answers without their first letter.
     forgets: bool,
+    /// Marks the texts of answers, without what ends them.
+    marks: bool,
 }
 
-const PLAIN: Template = Template { counts: false, thinks: false, forgets: false };
+const PLAIN: Template = Template { counts: false, thinks: false, forgets: false, marks: false };
 
 impl ChatTemplate for Template {
     fn render(
@@ -33,6 +35,11 @@ impl ChatTemplate for Template {
             };
             let forgotten = usize::from(self.forgets && m["role"] == "assistant" && i + 1 < messages.len());
             let text = &text[forgotten.min(text.len())..];
+            let mark = |name: &str| match self.marks && m["role"] == "assistant" {
+                true => variables.get(name).and_then(Value::as_str).unwrap_or_default(),
+                false => "",
+            };
+            let text = [mark("__begin"), text, mark("__end")].concat();
             let calls = m.get("tool_calls").map(Value::to_string).unwrap_or_default();
             out += &format!("<{}>{text}{calls}</>\n", m["role"].as_str().unwrap_or_default());
         }
@@ -43,7 +50,8 @@ impl ChatTemplate for Template {
         })
     }
     fn source(&self) -> String {
-        "{{ tools }}{{ m.content }}{{ part.text }}{{ m['tool_calls'] }}{{ enable }}".into()
+        let marks = if self.marks { "{% endgeneration %}" } else { "" };
+        format!("{{{{ tools }}}}{{{{ m.content }}}}{{{{ part.text }}}}{{{{ m['tool_calls'] }}}}{{{{ enable }}}}{marks}")
     }
     fn fingerprint(&self) -> String {
         String::new()
@@ -72,6 +80,25 @@ fn answers(line: &str, template: &Template) -> Result<Vec<String>, String> {
     let record = read(line, true, template)?;
     assert_eq!((&record.text, whole.answers), (&whole.text, None), "the text is the same");
     Ok(record.answers.unwrap().into_iter().map(|range| record.text[range].to_owned()).collect())
+}
+
+#[test]
+fn a_template_that_marks_answers_is_believed() {
+    let marks = Template { marks: true, forgets: true, ..PLAIN };
+    let line = r#"{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"abc"},
+        {"role":"user","content":"r"},{"role":"assistant","content":"def"}]}"#;
+    assert_eq!(answers(line, &marks).unwrap(), ["bc", "def"]);
+    let pair = line.replace("messages", "prompt").replace(
+        r#"},
+        {"role":"user","content":"r"}"#,
+        r#"}],"completion":[{"role":"user","content":"r"}"#,
+    );
+    assert_eq!(answers(&pair, &marks).unwrap(), ["def"]);
+    let e = answers(&line.replace("abc", "a\u{fdd0}c"), &marks).unwrap_err();
+    assert!(e.contains("{% generation %}") && e.contains("cannot be found"), "{e}");
+    let silent =
+        r#"{"prompt":[{"role":"user","content":"q"}],"completion":[{"role":"assistant","content":""}]}"#;
+    assert_eq!(answers(silent, &marks).unwrap(), [""]);
 }
 
 #[test]
