@@ -10,12 +10,12 @@ use ropewalk::plot::{Axis, Chart, Scale, Series};
 use ropewalk::rope::Spec;
 use ropewalk_core::settings;
 
-use super::compare::{self, Change};
+use super::against::Against;
 use super::interrupt::Interrupt;
 use super::methods::Comparison;
 use super::options::{lengths, read_documents, tokens, Lengths, ModelArgs, RopesArgs};
 use super::output::{check_plot_name, OutputArgs};
-use super::{models, usage, Command};
+use super::{compare, models, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "perplexity",
@@ -83,7 +83,7 @@ struct Args {
         value_name = "WHAT",
         conflicts_with_all = ["protocol", "stride", "plot", "min_tokens", "max_documents", "longppl", "bos", "no_bos"]
     )]
-    against: Vec<String>,
+    against: Vec<Against>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -160,14 +160,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The model under one method, and another side.
 fn compare(args: &Args, specs: &[Option<Spec>]) -> anyhow::Result<()> {
-    let changes = args.against.iter().map(|text| Change::read(text)).collect::<anyhow::Result<_>>()?;
     let ctx = Lengths::all(&args.ctx);
     let ([spec], [] | [_]) = (specs, &ctx[..]) else {
         return Err(usage("--against: expected one --rope and one --ctx at most, found several"));
     };
     let texts = read_documents(&args.file)?;
     let params = (ctx.first().copied(), args.max_windows, args.bucket);
-    compare::run(&args.model.resolve()?, spec.as_ref(), changes, &texts, params, args.out)
+    compare::run(&args.model.resolve()?, spec.as_ref(), &args.against, &texts, params, args.out)
 }
 
 /// Perplexity by position: a line for each method and length.

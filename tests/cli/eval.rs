@@ -149,7 +149,7 @@ fn settings_are_compared_token_by_token() {
     assert!(both["b"]["kv"] == "q8_0" && both["rope"].as_str().unwrap().starts_with("pi:factor=2"), "{both}");
     let against = |what: &str| compare(&["--against", what]);
     refused(&against("kv=f16"), 2, &["found the same as without it"]);
-    refused(&against("kv=q9"), 2, &["--against kv=q9: expected f32, f16"]);
+    refused(&against("kv=q9"), 2, &["expected kv=f32|f16", "found kv=q9"]);
     refused(&against("rope=yarm"), 2, &["yarm", "yarn"]);
     refused(&against("no-such-model"), 1, &["no-such-model"]);
     refused(&compare(&["--against", "kv=f32", "--rope", "pi", "--rope", "yarn"]), 2, &["one --rope"]);

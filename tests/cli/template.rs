@@ -40,6 +40,8 @@ fn refused(output: &Output, what: &str, template: &str) {
 fn templates_without_bounds_end_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let (memory, nested) = ("needs more than 512 MiB", "nested too deeply");
+    let wide = "1099511627776: at most 1048576";
+    let many = "expected 1 to 1048576, found 1099511627776";
     let doubled = |from: &str, by: &str| {
         format!(
             "{{% set ns = namespace(s={from}) %}}{{% for i in range(60) %}}{{% set ns.s = ns.s {by} ns.s %}}\
@@ -48,17 +50,17 @@ fn templates_without_bounds_end_in_one_line() {
     };
     let in_a_row = |part: &str| format!("{{{{ {}1 }}}}", part.repeat(1_000_000));
     for (what, template) in [
-        (memory, "{{ [1]|batch(1099511627776, 1)|list }}".to_owned()),
-        (memory, "{{ [1]|slice(1099511627776)|list }}".to_owned()),
-        ("at most 1048576", "{{ 'a\nb'|indent(1099511627776) }}".to_owned()),
-        (memory, "{{ '%1099511627776d'|format(1) }}".to_owned()),
-        (memory, "{{ '{:>1099511627776}'.format(1) }}".to_owned()),
+        (many, "{{ [1]|batch(1099511627776, 1)|list }}".to_owned()),
+        (many, "{{ [1]|slice(1099511627776)|list }}".to_owned()),
+        ("up to 1048576", "{{ 'a\nb'|indent(1099511627776) }}".to_owned()),
+        (wide, "{{ '%1099511627776d'|format(1) }}".to_owned()),
+        (wide, "{{ '{:>1099511627776}'.format(1) }}".to_owned()),
         (memory, doubled("'x'", "~")),
         (memory, doubled("[1]", "+")),
         (nested, in_a_row("-")),
         (nested, in_a_row("not ")),
         ("recursion", format!("{{{{ {} }}}}", "[".repeat(100_000))),
-        ("more than 33554432 bytes", "{{ 'x' * 33554432 }}".to_owned()),
+        ("gets too large", "{{ 'x' * 33554432 }}".to_owned()),
         ("xxx", "{{ raise_exception('x' * 30000000) }}".to_owned()),
         ("fuel", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}".to_owned()),
     ] {
@@ -82,13 +84,13 @@ fn a_template_that_computes_for_long_is_stopped() {
 fn a_conversation_outlives_its_template() {
     let dir = tempfile::tempdir().unwrap();
     let template = "{% for m in messages %}{{ m.content }}{% if m.content == 'boom' %}\
-                    {{ [1]|slice(1099511627776)|list }}{% endif %}{% endfor %}";
+                    {{ '%1099511627776d'|format(1) }}{% endif %}{% endfor %}";
     let path = with_template(dir.path(), template);
     let head = ["chat", "--json", "--ignore-eos", "-m", path.to_str().unwrap()];
     let output = run_with(&[&head[..], FIXED].concat(), "one\nboom\ntwo\n");
     assert_eq!(output.code, 1);
     let lines: Vec<&str> = output.stderr.lines().collect();
-    assert!(lines.len() == 2 && lines[0].contains("needs more than 512 MiB"), "{output:?}");
+    assert!(lines.len() == 2 && lines[0].contains("1099511627776: at most 1048576"), "{output:?}");
     let json: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(json["messages"].as_array().unwrap().len(), 4, "{json}");
     // One that cannot be read at all is an error before the first message.

@@ -186,11 +186,10 @@ fn extreme(value: &Value, args: Rest<Value>, op: &str, better: Ordering) -> Resu
 }
 
 fn count(args: &mut Args, of: &str, what: &str) -> Result<usize, Error> {
+    const MOST: usize = 1 << 20;
     let n: i64 = args.need(what)?;
-    usize::try_from(n)
-        .ok()
-        .filter(|&n| n > 0 && n <= 1 << 20)
-        .ok_or_else(|| wrong(format!("{of}: {what}: found {n}")))
+    let found = usize::try_from(n).ok().filter(|n| (1..=MOST).contains(n));
+    found.ok_or_else(|| wrong(format!("{of}: {what}: expected 1 to {MOST}, found {n}")))
 }
 
 fn batch(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
