@@ -24,13 +24,8 @@ setup: ## install what building needs and this machine lacks
 build: setup ## target/release/ropewalk and target/release/convert
 	$(CARGO) build --release --workspace
 
-install: setup ## both programs into cargo's bin folder
+install: setup ## the program into cargo's bin folder
 	$(CARGO) install --locked --path .
-	$(CARGO) install --locked --path convert
-	@others=$$({ type -ap convert || true; } | sort -u | while read -r it; do \
-	    "$$it" --version 2>/dev/null | grep -q '^convert [0-9]' || echo "$$it"; done); \
-	[ -z "$$others" ] || printf 'install: another program has the name convert: %s\n\
-	install: "ropewalk convert" is ours whichever comes first in PATH\n' "$$others"
 
 models: ## the default model (93 MB), the essays, and the data of RULER (19 MB), into models/
 	@scripts/fetch.sh model

@@ -7,13 +7,12 @@
 #   THREADS=1 CLOCK=cpu benches/table.sh                      on a busy machine: one thread, the processor's time
 #   PYTHON=target/peft/venv/bin/python benches/table.sh       training, too (benches/peft/README.md says what Python needs)
 #
-# MODEL is the file that the types are made of (default: the default model), PROGRAM and CONVERT the programs (default: those of
+# MODEL is the file that the types are made of (default: the default model), PROGRAM the program (default: that of
 # target/release). Files are kept in target/table; figures of each type are there as JSON.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 MODEL=${MODEL:-models/SmolLM2-135M-Instruct.Q4_1.gguf}
 PROGRAM=${PROGRAM:-target/release/ropewalk}
-CONVERT=${CONVERT:-target/release/convert}
 TYPES=${TYPES:-q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl f16 bf16}
 PROMPTS=${PROMPTS:-32,128,512,2048,8192}
 DEPTHS=${DEPTHS:-0,8192}
@@ -29,7 +28,7 @@ say() { printf 'table: %s\n' "$*" >&2; }
 
 for type in $TYPES; do
     file=$FOLDER/$type.gguf
-    [ -e "$file" ] || "$CONVERT" --type "$type" "$MODEL" -o "$file"
+    [ -e "$file" ] || "$PROGRAM" convert --type "$type" "$MODEL" -o "$file"
     common=(-m "$file" -r "$REPETITIONS" -t "$THREADS" --clock "$CLOCK" --math "$MATH" --against libllama --json -q)
     say "$type: prompts of $PROMPTS"
     "$PROGRAM" bench "${common[@]}" -p "$PROMPTS" -n 0 > "$FOLDER/$type-prompts.json"

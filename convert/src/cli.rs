@@ -1,14 +1,16 @@
-//! The command line: arguments, progress, what is printed, exit codes.
+//! The command line of conversions: arguments, what is printed, and the program `convert`.
+//!
+//! `ropewalk convert` has the same arguments ([`augment`], [`Args`]) and does the same ([`act`]).
 
 mod peft;
 mod quantizer;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{Command, FromArgMatches};
 use gguf::DType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk_core::adapter::AdapterSpec;
@@ -22,52 +24,49 @@ use serde_json::{json, Value};
 use crate::random::{self, Shape, SHAPES};
 use crate::{types, Error, Options, Report, Result, TensorError};
 
-const EXAMPLES: &str = "\
-Examples:
-  convert --rope harpe model.gguf -o long.gguf          opens under HARPE by itself
-  convert --rope yarn --ctx 32768 --llama-cpp model.gguf -o yarn.gguf
-  convert --type q4_k model-f16.gguf -o model-q4_k.gguf
-  convert --type q4_k_m --imatrix im.gguf --check text.txt f16.gguf -o q4_k_m.gguf
-  convert --lora a.gguf:0.8 --type q4_k model.gguf -o merged.gguf
-  convert --peft DIR -m model.gguf -o adapter.gguf      and back with --to-peft DIR
-  convert Qwen3-0.6B/ -o qwen3.gguf                     a folder of Hugging Face,
-  convert Qwen3-0.6B/ --type q4_k_m --rope yarn -o y.gguf   and all of the above
-  convert --random llama-tiny --type q8_0 -o tiny.gguf
+/// What it does, in a line.
+pub const ABOUT: &str =
+    "Write a rope method, an adapter or another type into a model file, or import a folder of Hugging Face";
 
-Metadata written: the standard rope keys as far as they can say the method, and
-under ropewalk.rope.* the whole: spec (what --rope would take), derived_from,
-n_ctx, n_ctx_orig, bases (HARPE: one for each KV head). docs/gguf-keys.md in the
-source describes them; `ropewalk inspect OUT` shows them.
+/// What it does, for its help.
+pub const DETAILS: &str = "IN is a GGUF file, a folder of Hugging Face with a model, or one with an adapter of PEFT. Tensor data \
+     is copied byte for byte unless --type asks for another type. OUT is replaced only when everything has succeeded. A \
+     file that was converted before gets the new method in place of the old one: as far as they can say it, in the \
+     standard rope keys, and whole under ropewalk.rope.*, which `ropewalk inspect OUT` shows.";
 
-Exit codes: 0 done, 1 failed, 2 wrong usage; stopped by Ctrl-C 130, SIGTERM 143,
-SIGHUP 129, with OUT as it was and no temporary file left.";
-
-/// GGUF or a folder of Hugging Face in, GGUF out: writes rope methods into models, changes their element types, makes random ones.
-///
-/// Tensor data is copied byte for byte unless --type asks for another type. The output is replaced only when
-/// everything has succeeded. A file that was converted before gets the new method in place of the old one.
-#[derive(Debug, Parser)]
-#[command(name = "convert", version, after_help = EXAMPLES)]
-struct Args {
-    /// The model; of a split one, the first part. Or a folder of Hugging Face with config.json, weights in
-    /// safetensors and a tokenizer
-    #[arg(value_name = "IN", required_unless_present_any = ["random", "completions", "peft"])]
-    input: Option<PathBuf>,
+/// The arguments.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// The model; of a split one, the first part. Or a folder: of a model, with config.json, weights in
+    /// safetensors and a tokenizer; with -m of an adapter, with adapter_config.json
+    #[arg(value_name = "IN", required_unless_present = "random")]
+    pub input: Option<PathBuf>,
+    /// What llama-quantize takes by position.
+    #[arg(hide = true, value_name = "OUT TYPE", num_args = 0..)]
+    foreign: Vec<OsString>,
     /// The file to write
-    #[arg(short, long, value_name = "OUT", required_unless_present_any = ["completions", "to_peft"])]
-    output: Option<PathBuf>,
+    #[arg(short, long, value_name = "OUT", required_unless_present_any = ["to_peft", "foreign"])]
+    pub output: Option<PathBuf>,
     /// The rope method to write, NAME[:KEY=VALUE,...]
     #[arg(long, value_name = "SPEC")]
-    rope: Option<String>,
+    pub rope: Option<String>,
     /// The context to write it for, tokens [default: what the spec's factor reaches, else 4 times the trained
     /// window]
-    #[arg(long, value_name = "N", value_parser = tokens)]
-    ctx: Option<u32>,
+    #[arg(short, long, value_name = "N", value_parser = tokens)]
+    pub ctx: Option<u32>,
     /// Only what stock llama.cpp understands: scaling keys, or the frequencies baked into rope_freqs.weight;
     /// what it cannot say is refused
     #[arg(long)]
     llama_cpp: bool,
-    /// Type of all tensors that are not vectors, or a mixture of libllama's quantiser
+    /// Merge an adapter, FILE or FILE:SCALE, into the weights; repeat it for several. Without --rope the file
+    /// declares what the first was trained under
+    #[arg(long, value_name = "FILE[:S]")]
+    pub lora: Vec<AdapterSpec>,
+    /// Take adapters that were trained on another model
+    #[arg(long, requires = "lora", hide_short_help = true)]
+    pub force_lora: bool,
+    /// Type of all tensors that are not vectors, or a mixture of libllama's quantiser; llama:q4_0 is its mixture where
+    /// both have the name
     #[arg(long = "type", value_name = "TYPE")]
     dtype: Option<String>,
     #[command(flatten)]
@@ -76,55 +75,61 @@ struct Args {
     #[arg(long, value_name = "TEXT", conflicts_with = "random")]
     check: Option<PathBuf>,
     /// Print the error of every tensor that was converted, not of the worst five alone
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     errors: bool,
-    /// Merge an adapter, FILE or FILE:SCALE, into the weights; repeat it for several. Without --rope the file
-    /// declares what the first was trained under
-    #[arg(long, value_name = "FILE[:S]")]
-    lora: Vec<AdapterSpec>,
-    /// Take adapters that were trained on another model
-    #[arg(long, requires = "lora")]
-    force_lora: bool,
     #[command(flatten)]
     peft: peft::PeftArgs,
     /// Kind of the tokenizer in a folder (tokenizer.ggml.pre), for one that llama.cpp's list does not have
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
     pre: Option<String>,
     /// Make a random-weight model of this shape. Large tensors repeat one pool of random blocks, which
     /// changes no speed
-    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["input", "rope", "ctx", "llama_cpp", "lora", "pre"])]
+    #[arg(
+        long,
+        value_name = "SHAPE",
+        hide_short_help = true,
+        conflicts_with_all = ["input", "rope", "ctx", "llama_cpp", "lora", "pre", "imatrix_from"]
+    )]
     random: Option<String>,
     /// Seed of the random weights [default: 0]
-    #[arg(long, value_name = "S", requires = "random")]
+    #[arg(short, long, value_name = "S", requires = "random", hide_short_help = true)]
     seed: Option<u64>,
     /// Print one JSON object on stdout
-    #[arg(long)]
-    json: bool,
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
     /// Say nothing on stderr but errors
-    #[arg(short, long)]
-    quiet: bool,
-    /// Print completions for a shell
-    #[arg(long, value_name = "SHELL", exclusive = true)]
-    completions: Option<clap_complete::Shell>,
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
 }
 
-/// Runs the program; `args` start with its name. Tokenizers of folders run in this process.
+/// What was done: lines for people, and the report of `--json`.
+#[derive(Debug)]
+pub struct Done {
+    /// Lines, which may hold characters out of files.
+    pub lines: Vec<String>,
+    /// The report.
+    pub json: Value,
+}
+
+/// Adds the arguments to a command.
+pub fn augment(command: Command) -> Command {
+    <Args as clap::Args>::augment_args(command).mut_args(describe)
+}
+
+/// Runs the program; `args` start with its name. It has called [`serve_tokenizer`](crate::serve_tokenizer) first of all:
+/// tokenizers of folders run in processes of it.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    start(args, || Ok(None))
-}
-
-/// [`run`] for a program that calls [`serve_tokenizer`](crate::serve_tokenizer) first of all: tokenizers of folders run
-/// in processes of it.
-pub fn run_apart(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    start(args, || this_program().map(Some))
-}
-
-fn start(
-    args: impl IntoIterator<Item = OsString>,
-    helper: impl FnOnce() -> std::io::Result<Option<PathBuf>>,
-) -> ExitCode {
-    let matches = Args::command().mut_args(describe).try_get_matches_from(args);
-    let args = match matches.and_then(|m| <Args as clap::FromArgMatches>::from_arg_matches(&m)) {
+    let program = Command::new("convert")
+        // ImageMagick's program has this name: no line of ours shall start it.
+        .bin_name("ropewalk convert")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(ABOUT)
+        .long_about(format!("{ABOUT}.\n\n{DETAILS}"))
+        .after_help(
+            "Exit codes: 0 done, 1 failed, 2 wrong usage; stopped by Ctrl-C 130, SIGTERM 143, SIGHUP 129.",
+        );
+    let matches = augment(program).try_get_matches_from(args);
+    let args = match matches.and_then(|m| Args::from_arg_matches(&m)) {
         Ok(args) => args,
         Err(e) => {
             // A closed stdout or stderr is no reason to fail.
@@ -133,16 +138,37 @@ fn start(
         }
     };
     let mut signal = None;
-    match act(&args, helper, &mut signal) {
+    match watched(&args, &mut signal) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            complain(&e);
+            // Nothing is left to tell if stderr is closed.
+            let _ = writeln!(std::io::stderr(), "error: {}", terminal::inline(&e.to_string()));
             ExitCode::from(match (e, signal) {
                 (Error::Usage(_), _) => 2,
                 (Error::Interrupted, Some(signal)) => signals::exit_code(signal),
                 _ => 1,
             })
         }
+    }
+}
+
+/// Does what was asked at a terminal; `signal` is the one that has stopped it, if one has.
+fn watched(args: &Args, signal: &mut Option<i32>) -> Result<()> {
+    if !args.imatrix_from().is_empty() {
+        let what = "--imatrix-from runs the model: this program cannot, but `ropewalk convert` does";
+        return Err(Error::Usage(what.into()));
+    }
+    let helper = this_program().map_err(|e| Error::Invalid(format!("cannot find this program: {e}")))?;
+    let terminal = Terminal::new(args.quiet)?;
+    let draw = |p: &Progress<'_>| terminal.draw(p);
+    let control = Control::default().with_stop(terminal.signals.stop()).with_progress(&draw);
+    let done = act(args, Some(helper), &control);
+    *signal = terminal.done();
+    let done = done?;
+    done.lines.iter().for_each(|line| terminal.say(line));
+    match args.json {
+        true => print_json(&done.json),
+        false => Ok(()),
     }
 }
 
@@ -174,94 +200,114 @@ fn tokens(text: &str) -> std::result::Result<u32, String> {
     n.filter(|&n| n > 0).ok_or_else(|| format!("expected 1 to {} tokens", i32::MAX))
 }
 
-fn complain(e: &dyn std::fmt::Display) {
-    // Nothing is left to tell if stderr is closed.
-    let _ = writeln!(std::io::stderr(), "convert: {}", terminal::inline(&e.to_string()));
+impl Args {
+    /// The rope method asked for.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for what is none.
+    pub fn spec(&self) -> Result<Option<Spec>> {
+        let parse = |text: &String| text.parse::<Spec>().map_err(|e| Error::Usage(format!("--rope: {e}")));
+        self.rope.as_ref().map(parse).transpose()
+    }
+
+    /// The texts of `--imatrix-from`.
+    pub fn imatrix_from(&self) -> &[PathBuf] {
+        &self.quantizer.imatrix_from
+    }
+
+    /// With this importance matrix in place of the texts to make one of.
+    pub fn with_imatrix(mut self, file: PathBuf) -> Args {
+        self.quantizer.imatrix_from.clear();
+        self.quantizer.imatrix = Some(file);
+        self
+    }
+
+    /// The changes to make.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for what makes no sense.
+    pub fn options(&self) -> Result<Options> {
+        let (dtype, mixture) = self.quantizer.resolve(self.dtype.as_deref())?;
+        Ok(Options {
+            rope: self.spec()?,
+            n_ctx: self.ctx.map(|n| n as usize),
+            dtype,
+            mixture,
+            check: self.check.clone(),
+            llama_cpp: self.llama_cpp,
+            adapters: self.lora.clone(),
+            force_adapter: self.force_lora,
+            pre: self.pre.clone(),
+            helper: None,
+        })
+    }
 }
 
-/// Does what was asked; `signal` is the one that has stopped it, if one has.
-fn act(
-    args: &Args,
-    helper: impl FnOnce() -> std::io::Result<Option<PathBuf>>,
-    signal: &mut Option<i32>,
-) -> Result<()> {
-    if let Some(shell) = args.completions {
-        let mut text = Vec::new();
-        clap_complete::generate(shell, &mut Args::command(), "convert", &mut text);
-        return print(&text);
+/// Does what was asked. `helper` is the program of [`Options::helper`].
+///
+/// # Errors
+/// Those of [`crate::convert`], [`peft`](crate::peft) and [`random`].
+pub fn act(args: &Args, helper: Option<PathBuf>, control: &Control<'_>) -> Result<Done> {
+    if !args.foreign.is_empty() {
+        let what = "expected one IN, found more: the output is -o OUT, the type --type TYPE";
+        return Err(Error::Usage(what.into()));
     }
     if args.peft.asked() {
         return peft::act(args);
     }
     let Some(output) = &args.output else { return Err(Error::Usage("-o OUT is missing".into())) };
-    let (dtype, mixture) =
-        args.dtype.as_deref().map(|name| args.quantizer.resolve(name)).transpose()?.unwrap_or_default();
-    let terminal = Terminal::new(args.quiet)?;
-    let draw = |p: &Progress<'_>| terminal.draw(p);
-    let control = Control::default().with_stop(terminal.signals.stop()).with_progress(&draw);
+    let options = Options { helper, ..args.options()? };
     if let Some(name) = &args.random {
         let shape = Shape::named(name)?;
-        if let Some(mixture) = mixture {
+        if let Some(mixture) = options.mixture {
             return Err(Error::Usage(format!("random models cannot be written as {}", mixture.name)));
         }
-        let (dtype, seed) = (dtype.unwrap_or(DType::F16), args.seed.unwrap_or(0));
-        let bytes = random::write_watched(&shape, dtype, seed, output, &control);
-        *signal = terminal.done();
-        let bytes = bytes?;
-        terminal.say(&format!("{}: random {name}, {dtype}, seed {seed}, {bytes} bytes", output.display()));
-        let report = json!({"output": path(output), "bytes": bytes, "random": name, "type": dtype.name(), "seed": seed});
-        return if args.json { print_json(&report) } else { Ok(()) };
+        let (dtype, seed) = (options.dtype.unwrap_or(DType::F16), args.seed.unwrap_or(0));
+        let bytes = random::write_watched(&shape, dtype, seed, output, control)?;
+        let line = format!("{}: random {name}, {dtype}, seed {seed}, {bytes} bytes", output.display());
+        let json = json!({"output": path(output), "bytes": bytes, "random": name, "type": dtype.name(), "seed": seed});
+        return Ok(Done { lines: vec![line], json });
     }
     let Some(input) = &args.input else { return Err(Error::Usage("IN is missing".into())) };
-    let rope = match &args.rope {
-        Some(text) => Some(text.parse::<Spec>().map_err(|e| Error::Usage(format!("--rope: {e}")))?),
-        None => None,
-    };
-    let options = Options {
-        rope,
-        n_ctx: args.ctx.map(|n| n as usize),
-        dtype,
-        mixture,
-        check: args.check.clone(),
-        llama_cpp: args.llama_cpp,
-        adapters: args.lora.clone(),
-        force_adapter: args.force_lora,
-        pre: args.pre.clone(),
-        helper: helper().map_err(|e| Error::Invalid(format!("cannot find this program: {e}")))?,
-    };
-    let report = crate::convert(input, output, &options, &control);
-    *signal = terminal.done();
-    let report = report?;
-    show(&report, &terminal, output, args.errors);
-    if args.json {
-        let mut object = json!({"input": path(input), "output": path(output)});
-        let rest = serde_json::to_value(&report).map_err(|e| Error::Invalid(e.to_string()))?;
-        if let (Value::Object(object), Value::Object(rest)) = (&mut object, rest) {
-            object.extend(rest);
-        }
-        print_json(&object)?;
+    if input.join("adapter_config.json").is_file() && !input.join("config.json").is_file() {
+        let what =
+            format!("{}: an adapter of PEFT: -m MODEL names the model that it is for", input.display());
+        return Err(Error::Usage(what));
     }
-    Ok(())
+    let report = crate::convert(input, output, &options, control)?;
+    let json = reported(input, output, &report)?;
+    Ok(Done { lines: lines(&report, output, args.errors), json })
 }
 
-fn path(p: &std::path::Path) -> String {
+/// A report as JSON, behind the files it is of.
+fn reported(input: &Path, output: &Path, report: &impl serde::Serialize) -> Result<Value> {
+    let mut object = json!({"input": path(input), "output": path(output)});
+    let rest = serde_json::to_value(report).map_err(|e| Error::Invalid(e.to_string()))?;
+    if let (Value::Object(object), Value::Object(rest)) = (&mut object, rest) {
+        object.extend(rest);
+    }
+    Ok(object)
+}
+
+fn path(p: &Path) -> String {
     p.to_string_lossy().into_owned()
 }
 
 /// Tensors whose error is printed when not all are asked for.
 const WORST: usize = 5;
 
-fn show(report: &Report, terminal: &Terminal, output: &std::path::Path, all: bool) {
-    for note in &report.notes {
-        terminal.say(note);
-    }
+/// A report in lines: facts and errors, then what was written, for which context, and what can run it.
+fn lines(report: &Report, output: &Path, all: bool) -> Vec<String> {
+    let details = report.rope.as_ref().map_or(&[][..], |rope| &rope.details);
+    let mut lines: Vec<String> =
+        report.notes.iter().filter(|note| !details.contains(note)).cloned().collect();
     let mut errors: Vec<&TensorError> = report.converted.iter().collect();
     if !all {
         errors.sort_by(|a, b| b.rel_rmse.total_cmp(&a.rel_rmse));
         errors.truncate(WORST);
     }
     for t in errors {
-        terminal.say(&format!(
+        lines.push(format!(
             "{:<32} {:>5} -> {:<5} rmse {:.3e} ({:.3} %)  max {:.3e} ({:.3} %)",
             terminal::inline(&t.name),
             t.from,
@@ -276,10 +322,10 @@ fn show(report: &Report, terminal: &Terminal, output: &std::path::Path, all: boo
         let n = report.converted.len();
         let shown = if all || n <= WORST { String::new() } else { format!("; above the {WORST} worst") };
         let mean = report.converted.iter().map(|t| t.rel_rmse).sum::<f64>() / n as f64;
-        terminal.say(&format!("{n} tensors converted, rmse {:.3} % on average{shown}", 100.0 * mean));
+        lines.push(format!("{n} tensors converted, rmse {:.3} % on average{shown}", 100.0 * mean));
     }
     if let Some(d) = &report.divergence {
-        terminal.say(&format!(
+        lines.push(format!(
             "KL divergence from the source {:.3e} +- {:.1e} (99 % of tokens below {:.3e}, largest {:.3e}), same top \
              token {:.2} %, perplexity {:.4} -> {:.4}; libllama, {} tokens, the second halves of windows of {}",
             d.kl,
@@ -295,32 +341,31 @@ fn show(report: &Report, terminal: &Terminal, output: &std::path::Path, all: boo
     }
     for m in &report.merged {
         let percent = 100.0 * m.rel_rmse;
-        terminal.say(&format!(
+        lines.push(format!(
             "{} merged tensors in {}: rmse {percent:.4} % of the exact merged weights",
             m.n_tensors, m.dtype
         ));
     }
-    if let Some(rope) = &report.rope {
-        terminal.say(&format!(
-            "{} for {} tokens, from a trained window of {}",
-            rope.rope, rope.n_ctx, rope.n_ctx_orig
-        ));
-        match &rope.llama_cpp {
-            None => {}
-            Some(keys) if keys.is_empty() => terminal.say("llama.cpp: the model's own frequencies"),
-            Some(keys) => {
-                let keys: Vec<String> = keys.iter().map(|(k, v)| format!("{k} = {v}")).collect();
-                terminal.say(&format!("llama.cpp: {}", keys.join(", ")));
+    let rope = report.rope.as_ref();
+    let method = rope.map_or(String::new(), |rope| format!("{}, ", rope.asked));
+    let (tensors, bytes) = (report.n_tensors, report.bytes);
+    lines.push(format!("{}: {method}{tensors} tensors, {bytes} bytes", output.display()));
+    if let Some(rope) = rope {
+        let default = rope.ctx_why.as_ref().map_or(String::new(), |why| format!(": {why}; --ctx sets it"));
+        lines.push(format!("for {} tokens{default}", rope.n_ctx));
+    }
+    lines.extend(
+        match (&report.llama_server, rope.and_then(|rope| rope.why.as_ref()), &report.no_llama_server) {
+            (Some(line), ..) => Some(format!("runs in ropewalk and llama.cpp: {line}")),
+            (_, Some(why), _) => {
+                Some(format!("runs in ropewalk; llama.cpp would use the model's own frequencies: {why}"))
             }
-        }
-    }
-    if let Some(line) = &report.llama_server {
-        terminal.say(line);
-    }
-    if let Some(why) = &report.no_llama_server {
-        terminal.say(&format!("llama-server cannot run it as converted: {why}"));
-    }
-    terminal.say(&format!("{}: {} tensors, {} bytes", output.display(), report.n_tensors, report.bytes));
+            (.., why) => {
+                why.as_ref().map(|why| format!("llama.cpp cannot run it as the file declares: {why}"))
+            }
+        },
+    );
+    lines
 }
 
 fn print(text: &[u8]) -> Result<()> {

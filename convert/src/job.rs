@@ -226,7 +226,9 @@ fn write_rope(
     }
     let mut hp = Hparams::as_trained(file)?;
     hp.clex = merge.clex_net()?.map(Arc::new);
-    let (plan, stock) = planned(file, &hp, options, notes)?;
+    let mut details = Vec::new();
+    let (plan, stock, ctx_why) = planned(file, &hp, options, notes, &mut details)?;
+    notes.extend(details.iter().cloned());
     let (stock, why) = stock.map_or_else(|why| (None, Some(why)), |stock| (Some(stock), None));
     rope::restore(writer, file, &hp.arch);
     rope::apply(writer, &hp, &plan, stock.as_ref(), options.llama_cpp)?;
@@ -239,6 +241,9 @@ fn write_rope(
         bases: plan.bases().map(<[f64]>::to_vec),
         llama_cpp: stock.as_ref().map(Stock::describe),
         why,
+        asked: options.rope.as_ref().unwrap_or(&plan.spec).to_string(),
+        ctx_why,
+        details,
     };
     Ok((factors, Some(report)))
 }
@@ -305,19 +310,22 @@ fn with_kept_frequencies(spec: Spec, file: &File, n_ctx: usize, notes: &mut Vec<
     Ok(plan.spec)
 }
 
-/// Works the method out, and what llama.cpp can be told of it, or why not.
+/// Works the method out, and what llama.cpp can be told of it, or why not. `details` gets the notes on how.
 fn planned(
     file: &File,
     hp: &Hparams,
     options: &Options,
     notes: &mut Vec<String>,
-) -> Result<(Plan, std::result::Result<Stock, String>)> {
+    details: &mut Vec<String>,
+) -> Result<(Plan, std::result::Result<Stock, String>, Option<String>)> {
     let given = options.n_ctx;
+    let mut ctx_why = None;
     let (spec, n_ctx) = match options.rope.as_ref().filter(|spec| !spec.is_declared()) {
         Some(spec) => {
             let (n_ctx, why) = rope::default_ctx(spec, hp);
             if given.is_none() {
-                notes.push(format!("No --ctx is given: converted for {n_ctx} tokens, {why}."));
+                details.push(format!("No --ctx is given: converted for {n_ctx} tokens, {why}."));
+                ctx_why = Some(why);
             }
             (spec.clone(), given.unwrap_or(n_ctx))
         }
@@ -334,7 +342,12 @@ fn planned(
     };
     let spec = with_kept_frequencies(spec, file, n_ctx, notes)?;
     let plan = Plan::new(&spec, hp, n_ctx)?;
-    notes.extend(plan.notes.iter().filter(|note| !notes.contains(note)).cloned().collect::<Vec<_>>());
+    let new: Vec<String> = plan.notes.iter().filter(|note| !notes.contains(note)).cloned().collect();
+    // What a method says of itself is how it was worked out; the rest is of this file.
+    let of_method = |note: &String| spec.parts().iter().any(|p| note.starts_with(&format!("{}: ", p.name())));
+    let (own, others) = new.into_iter().partition::<Vec<_>, _>(of_method);
+    details.extend(own);
+    notes.extend(others);
     let refuse = |why: &str| {
         let what = format!("{}: stock llama.cpp cannot run {}: {why}", file.path().display(), plan.spec);
         Err(Error::Invalid(what))
@@ -367,13 +380,9 @@ fn planned(
         notes.push(format!("For stock llama.cpp the file says what holds at {n_ctx} tokens: {why}."));
     }
     match llama_cpp::say(&plan, hp, options.llama_cpp) {
-        Ok(stock) => Ok((plan, Ok(stock))),
+        Ok(stock) => Ok((plan, Ok(stock), ctx_why)),
         Err(why) if options.llama_cpp => refuse(&why),
-        Err(why) => {
-            notes
-                .push(format!("Stock llama.cpp will run this file with the model's own frequencies: {why}."));
-            Ok((plan, Err(why)))
-        }
+        Err(why) => Ok((plan, Err(why), ctx_why)),
     }
 }
 

@@ -7,5 +7,5 @@ fn main() -> std::process::ExitCode {
         return code;
     }
     files::explain_vanished_files();
-    convert::cli::run_apart(std::env::args_os())
+    convert::cli::run(std::env::args_os())
 }

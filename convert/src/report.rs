@@ -29,6 +29,15 @@ pub struct RopeReport {
     /// Why it cannot.
     #[serde(skip)]
     pub(crate) why: Option<String>,
+    /// The method as it was asked for.
+    #[serde(skip)]
+    pub(crate) asked: String,
+    /// Why the context is that, where none was asked for.
+    #[serde(skip)]
+    pub(crate) ctx_why: Option<String>,
+    /// Those of the report's notes that say how the method was worked out.
+    #[serde(skip)]
+    pub(crate) details: Vec<String>,
 }
 
 /// The report of a conversion.

@@ -38,7 +38,7 @@ if [ ! -f "$out/init.gguf" ]; then
     "$python" $here/recall.py first "$out/first.jsonl" 20000 "$prose"/*
     "$python" $here/recall.py second "$out/second.jsonl" 30000 "$prose"/*
     "$python" $here/model.py "$out/init" "$prose"/* $texts/tdavid/* $texts/mhcc/*
-    "$bin/convert" "$out/init" --pre smollm --type f32 -o "$out/init.gguf"
+    "$bin/ropewalk" convert "$out/init" --pre smollm --type f32 -o "$out/init.gguf"
 fi
 # The model learns to copy first, in sequences of 128 tokens where nearly everything is said again. The loss falls
 # from 3 to 2.5 and on when it has found out how, at about 600,000 tokens (at a rate of 4e-3 not by then). Then it

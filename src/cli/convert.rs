@@ -1,31 +1,175 @@
-//! `ropewalk convert`: the program `convert` by a name that no other program has.
+//! `ropewalk convert`: the conversions of the crate `convert`, and importance matrices, which need a running model.
 
-use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
-use clap::{value_parser, Arg};
+use anyhow::{anyhow, Context};
+use clap::{Arg, Args as _, FromArgMatches};
+use convert::cli::{self, Done};
+use convert::rope::default_ctx;
+use gguf::kinds::{IMATRIX, MODEL};
+use ropewalk::eval::imatrix::{self, Params};
+use ropewalk::session::Session;
+use ropewalk::DType;
+use ropewalk_core::apart::this_program;
+use serde_json::json;
 
-use super::{Command, Ended};
+use super::engine::draw;
+use super::interrupt::{self, Interrupt};
+use super::options::{read_documents, tokens, MachineArgs, KV_TYPES};
+use super::output::{self, OutputArgs, Unit};
+use super::{models, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "convert",
-    about: "Write a rope method, an adapter or another type into a file, or import a folder of Hugging Face",
-    details: "The program `convert`, whose name other software has, too: the same options, results and exit codes. \
-              `ropewalk convert --help` lists them.",
+    about: cli::ABOUT,
+    details: cli::DETAILS,
     example: "convert model.gguf --rope harpe --ctx 16384 -o long.gguf",
     args: |command| {
-        command.disable_help_flag(true).arg(
-            Arg::new("args")
-                .value_name("ARGS")
-                .help("What `convert` takes")
-                .num_args(0..)
-                .trailing_var_arg(true)
-                .allow_hyphen_values(true)
-                .value_parser(value_parser!(OsString)),
-        )
+        // What only a run of the model needs.
+        let needed = |arg: Arg| arg.requires("imatrix_from").hide_short_help(true);
+        let matrix = MatrixArgs::augment_args(clap::Command::new("matrix")).mut_args(needed);
+        cli::augment(command).args(matrix.get_arguments())
     },
-    run: |matches| {
-        let given = matches.get_many::<OsString>("args").into_iter().flatten().cloned();
-        // It has said what there was to say.
-        Err(Ended(convert::cli::run_apart(std::iter::once("convert".into()).chain(given))).into())
-    },
+    run: |m| run(&cli::Args::from_arg_matches(m)?, &MatrixArgs::from_arg_matches(m)?),
 };
+
+#[derive(Debug, clap::Args)]
+struct MatrixArgs {
+    /// For --imatrix-from: at most this many windows, the first ones of the text
+    #[arg(long, value_name = "N", value_parser = tokens)]
+    max_windows: Option<usize>,
+    /// Type of the cached keys and values
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
+    kv: String,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// An error of a conversion as one of this program.
+pub(super) fn failed(e: convert::Error) -> anyhow::Error {
+    match e {
+        convert::Error::Interrupted => interrupt::stopped("interrupted"),
+        convert::Error::Usage(what) => usage(what),
+        other => anyhow!(other),
+    }
+}
+
+fn run(args: &cli::Args, matrix: &MatrixArgs) -> anyhow::Result<()> {
+    let out = OutputArgs { json: args.json, quiet: args.quiet };
+    let interrupt = Interrupt::install()?;
+    let done = match args.imatrix_from() {
+        [] => converted(args, &interrupt, &out)?,
+        texts => weighed(args, texts, matrix, &interrupt, &out)?,
+    };
+    done.lines.iter().for_each(|line| out.note(line));
+    match out.json {
+        true => output::print_json(&done.json),
+        false => Ok(()),
+    }
+}
+
+fn converted(args: &cli::Args, interrupt: &Interrupt, out: &OutputArgs) -> anyhow::Result<Done> {
+    let helper = this_program().context("cannot find this program to run the tokenizer")?;
+    let draw = draw(out.progress(0, "converting", Unit::Bytes));
+    cli::act(args, Some(helper), &interrupt.control().with_progress(&draw)).map_err(failed)
+}
+
+/// Collects the importance matrix of the model, and converts by it where a type is asked for.
+fn weighed(
+    args: &cli::Args,
+    texts: &[PathBuf],
+    matrix: &MatrixArgs,
+    interrupt: &Interrupt,
+    out: &OutputArgs,
+) -> anyhow::Result<Done> {
+    let (Some(input), Some(to)) = (&args.input, &args.output) else {
+        return Err(usage("--imatrix-from: expected a model, IN, and -o OUT"));
+    };
+    // Mistakes are errors before the model is run.
+    let options = args.options().map_err(failed)?;
+    let alone = options.mixture.is_none();
+    if alone && (options.llama_cpp || options.check.is_some()) {
+        return Err(usage("--imatrix-from: without --type it writes a matrix: no --llama-cpp, no --check"));
+    }
+    if input.is_dir() {
+        let what = "expected a GGUF file for --imatrix-from, found a folder: convert it first";
+        return Err(usage(format!("{}: {what}", input.display())));
+    }
+    let at = if alone { to.clone() } else { to.with_extension("imatrix.gguf") };
+    for path in texts.iter().chain([input]) {
+        if files::same_file(path, to)? || files::same_file(path, &at)? {
+            return Err(usage(format!("{}: the output is a file to be read; name another", to.display())));
+        }
+    }
+    if to.is_dir() {
+        return Err(usage(format!("--output {}: expected a file, found a folder", to.display())));
+    }
+    // What cannot be written is said before the work.
+    drop(files::Scratch::beside(&at, &IMATRIX)?);
+    if !alone {
+        drop(files::Scratch::beside(to, &MODEL)?);
+    }
+    let mut found = collected(args, texts, matrix, &at, interrupt, out)?;
+    if alone {
+        return Ok(found);
+    }
+    let mut done = converted(&args.clone().with_imatrix(at), interrupt, out)?;
+    done.lines.splice(0..0, found.lines);
+    done.json["imatrix"] = found.json.take();
+    Ok(done)
+}
+
+/// Reads the texts with the model, and writes the importance matrix.
+fn collected(
+    args: &cli::Args,
+    texts: &[PathBuf],
+    matrix: &MatrixArgs,
+    to: &Path,
+    interrupt: &Interrupt,
+    out: &OutputArgs,
+) -> anyhow::Result<Done> {
+    let rope = args.spec().map_err(failed)?;
+    let documents = read_documents(texts)?;
+    let kv_type =
+        DType::parse(&matrix.kv).ok_or_else(|| usage(format!("--kv {}: unknown type", matrix.kv)))?;
+    let input = args.input.as_deref().unwrap_or(Path::new("")).display().to_string();
+    let choice = matrix.machine.choose(&input, kv_type, &args.lora, args.force_lora)?;
+    let model = models::load(&choice, out)?;
+    let hp = model.hparams();
+    let ctx = match (args.ctx, &rope) {
+        (Some(ctx), _) => ctx as usize,
+        (None, Some(spec)) if !spec.is_declared() => default_ctx(spec, hp).0,
+        _ => hp.n_ctx_train,
+    };
+    let mut session = Session::new(&model, &choice.session(ctx, rope.as_ref()))?;
+    models::announce(out, &choice, &session, rope.is_some());
+    let found = {
+        let draw = draw(out.progress(0, "reading", Unit::Tokens));
+        let control = interrupt.control().with_progress(&draw);
+        let params = Params { ctx, max_windows: matrix.max_windows };
+        imatrix::collect(&mut session, &documents, &params, &control)?
+    };
+    let bytes = found.write(to)?;
+    let (name, n_tokens) = (models::label(&choice), found.windows * found.ctx);
+    let line = format!(
+        "{}: {} matrices of {name}, rope {}, {n_tokens} tokens in {} of {} windows of {}, {bytes} bytes",
+        to.display(),
+        found.entries.len(),
+        found.rope,
+        found.windows,
+        found.windows_total,
+        found.ctx,
+    );
+    let json = json!({
+        "model": name,
+        "rope": found.rope,
+        "ctx": found.ctx,
+        "windows": found.windows,
+        "windows_total": found.windows_total,
+        "tokens": n_tokens,
+        "matrices": found.entries.len(),
+        "output": to.display().to_string(),
+        "bytes": bytes,
+    });
+    Ok(Done { lines: vec![line], json })
+}

@@ -10,8 +10,10 @@ use super::usage;
 enum Means {
     /// This option, with the same value.
     Option(&'static str),
-    /// A setting of `--sampler`.
-    Sampler(&'static str),
+    /// A setting, `key=value`, of this option.
+    Setting(&'static str, &'static str),
+    /// This option with this value. It has none itself.
+    Flag(&'static str, &'static str),
     /// The value is an operand of the command.
     Operand,
     /// Layers on the GPU: none or all.
@@ -22,8 +24,10 @@ enum Means {
     Nothing(&'static str),
 }
 
-use Means::{FlashAttention, GpuLayers, Nothing, Operand, Option as Ours, Sampler};
+use Means::{Flag, FlashAttention, GpuLayers, Nothing, Operand, Option as Ours, Setting};
 
+const SAMPLER: &str = "--sampler";
+const TENSOR_TYPE: &str = "--tensor-type";
 const ROPE: &str = "use --rope, as in --rope yarn:factor=4, pi:factor=4 or abf:base=1e6; `ropewalk rope --methods` lists them";
 const LORA_FILE: &str = "use --lora FILE:SCALE";
 const ONE_DEVICE: &str = "the whole model runs on one device: --device auto, cpu or cuda:0";
@@ -48,19 +52,22 @@ const OPTIONS: &[(&str, Means)] = &[
     ("--chunks", Ours("--max-windows")),
     ("--outtype", Ours("--type")),
     ("--outfile", Ours("--output")),
+    ("--token-embedding-type", Setting(TENSOR_TYPE, "token_embd")),
+    ("--output-tensor-type", Setting(TENSOR_TYPE, "output")),
+    ("--leave-output-tensor", Flag(TENSOR_TYPE, "output=keep")),
     ("-ngl", GpuLayers),
     ("--n-gpu-layers", GpuLayers),
     ("--gpu-layers", GpuLayers),
     ("-fa", FlashAttention),
     ("--flash-attn", FlashAttention),
-    ("--typical", Sampler("typical")),
-    ("--repeat-last-n", Sampler("repeat-last-n")),
-    ("--frequency-penalty", Sampler("frequency-penalty")),
-    ("--presence-penalty", Sampler("presence-penalty")),
-    ("--dry-multiplier", Sampler("dry-multiplier")),
-    ("--dry-base", Sampler("dry-base")),
-    ("--dry-allowed-length", Sampler("dry-allowed-length")),
-    ("--dry-penalty-last-n", Sampler("dry-last-n")),
+    ("--typical", Setting(SAMPLER, "typical")),
+    ("--repeat-last-n", Setting(SAMPLER, "repeat-last-n")),
+    ("--frequency-penalty", Setting(SAMPLER, "frequency-penalty")),
+    ("--presence-penalty", Setting(SAMPLER, "presence-penalty")),
+    ("--dry-multiplier", Setting(SAMPLER, "dry-multiplier")),
+    ("--dry-base", Setting(SAMPLER, "dry-base")),
+    ("--dry-allowed-length", Setting(SAMPLER, "dry-allowed-length")),
+    ("--dry-penalty-last-n", Setting(SAMPLER, "dry-last-n")),
     ("-cnv", Nothing("use `ropewalk chat`")),
     ("--conversation", Nothing("use `ropewalk chat`")),
     ("--interactive", Nothing("use `ropewalk chat`")),
@@ -110,7 +117,8 @@ const OPTIONS: &[(&str, Means)] = &[
 const COMMANDS: &[(&str, &str)] = &[
     ("quantize", "ropewalk convert IN --type q4_k_m -o OUT"),
     ("merge", "ropewalk convert IN --lora ADAPTER -o OUT"),
-    ("export", "ropewalk convert --to-peft FOLDER"),
+    ("export", "ropewalk convert ADAPTER -m MODEL --to-peft FOLDER"),
+    ("imatrix", "ropewalk convert MODEL --imatrix-from TEXT -o OUT"),
     ("generate", "ropewalk run"),
     ("complete", "ropewalk run"),
     ("ppl", "ropewalk perplexity"),
@@ -156,6 +164,7 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
         }
         let value = match attached {
             Some(value) => Some(OsString::from(value)),
+            None if matches!(means, Flag(..)) => None,
             None if matches!(means, FlashAttention) => {
                 rest.next_if(|w| ["on", "off", "auto", "0", "1"].iter().any(|v| w == v)).cloned()
             }
@@ -164,11 +173,12 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
         let given = || value.clone().ok_or_else(|| usage(format!("{typed}: a value is required")));
         match means {
             Ours(option) => put(&mut out, typed, option, given()?)?,
-            Sampler(key) => {
+            Setting(option, key) => {
                 let mut setting = OsString::from(format!("{key}="));
                 setting.push(given()?);
-                out.extend(["--sampler".into(), setting]);
+                out.extend([option.into(), setting]);
             }
+            Flag(option, value) => out.extend([option.into(), value.into()]),
             Operand => out.push(given()?),
             GpuLayers => {
                 let layers = given()?;
@@ -192,17 +202,13 @@ fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(&'static str, Op
     let name = if name.starts_with("--") { name.replace('_', "-") } else { name.to_owned() };
     let (typed, means) = OPTIONS.iter().find(|(typed, _)| *typed == name)?;
     let has = |option: &str| {
-        // Its options are not in the definition: it reads its words itself.
-        if command.get_name() == "convert" {
-            return ["--ctx", "--output", "--type"].contains(&option);
-        }
         command
             .get_arguments()
             .any(|a| a.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long)))
     };
     let taken = match means {
         Ours(option) => has(option),
-        Sampler(_) => has("--sampler"),
+        Setting(option, _) | Flag(option, _) => has(option),
         GpuLayers => has("--device"),
         FlashAttention => has("--attention"),
         Operand => command.get_positionals().next().is_some() && command.get_name() == "eval",
@@ -256,6 +262,8 @@ mod tests {
             ("r perplexity --chunks 2 -- --chunks", "r perplexity --max-windows 2 -- --chunks"),
             ("r bench --limit 3", "r bench --limit 3"),
             ("r convert x --outtype q8_0", "r convert x --type q8_0"),
+            ("r convert --leave-output-tensor x", "r convert --tensor-type output=keep x"),
+            ("r convert x --token_embedding_type q8_0", "r convert x --tensor-type token_embd=q8_0"),
         ] {
             assert_eq!(translated(typed).as_deref(), Ok(ours));
         }
@@ -277,10 +285,10 @@ mod tests {
         let app = super::super::app();
         let has = |name: &str| {
             let of = |c: &clap::Command| c.get_arguments().any(|a| a.get_long() == Some(name));
-            app.get_subcommands().any(of) || ["type"].contains(&name)
+            app.get_subcommands().any(of)
         };
         for (typed, means) in OPTIONS {
-            let Ours(option) = means else { continue };
+            let (Ours(option) | Setting(option, _) | Flag(option, _)) = means else { continue };
             assert!(has(option.trim_start_matches('-')), "{typed} means {option}");
         }
         for (typed, ours) in COMMANDS {

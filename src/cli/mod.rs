@@ -15,7 +15,6 @@ mod engine;
 mod eval;
 mod finetune;
 mod habits;
-mod imatrix;
 mod inspect;
 mod interrupt;
 mod kernels;
@@ -61,7 +60,6 @@ pub(crate) static COMMANDS: &[Command] = &[
     chat::COMMAND,
     perplexity::COMMAND,
     eval::COMMAND,
-    imatrix::COMMAND,
     advise::COMMAND,
     study::COMMAND,
     bench::COMMAND,
@@ -77,11 +75,6 @@ pub(crate) static COMMANDS: &[Command] = &[
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
-
-/// The end of a command that has told its errors itself.
-#[derive(Debug, thiserror::Error)]
-#[error("ended")]
-pub(crate) struct Ended(pub(crate) ExitCode);
 
 /// An error that ends the program with exit code 2.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
@@ -148,9 +141,6 @@ pub(crate) fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            if let Some(Ended(code)) = e.downcast_ref() {
-                return *code;
-            }
             report(&in_a_line(&e));
             let code = if e.downcast_ref::<Usage>().is_some() { 2 } else { 1 };
             ExitCode::from(interrupt::exit_code(&e).unwrap_or(code))

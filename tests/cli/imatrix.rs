@@ -1,4 +1,4 @@
-//! `imatrix`: the file it writes, what a rope method changes in it, what the quantiser makes of it, what is refused.
+//! `ropewalk convert --imatrix-from`: the file it writes, what a rope method changes in it, what the quantiser makes of it, what is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -25,8 +25,8 @@ impl Lab {
     }
     fn run(&self, to: &str, more: &[&str]) -> Output {
         let (text, to) = (self.path("text.txt"), self.path(to));
-        let files = ["-f", text.to_str().unwrap(), "-o", to.to_str().unwrap()];
-        let args = ["imatrix", "-m", model(), "--device", "cpu", "-t", "1", "-q", "--ctx", "200"];
+        let files = ["--imatrix-from", text.to_str().unwrap(), "-o", to.to_str().unwrap()];
+        let args = ["convert", model(), "--device", "cpu", "-t", "1", "--ctx", "200"];
         run(&[&args[..], &files, more].concat())
     }
     /// The model in this mixture.
@@ -57,7 +57,7 @@ fn the_file_is_llama_cpps_and_weighs_the_quantiser() {
         (&report["windows"], &report["tokens"], &report["rope"]),
         (&3.into(), &600.into(), &"plain".into())
     );
-    let out = ok(lab.run("yarn.gguf", &["--chunks", "3", "--rope", "yarn:factor=4"])).stdout;
+    let out = ok(lab.run("yarn.gguf", &["--chunks", "3", "--rope", "yarn:factor=4"])).stderr;
     assert!(out.contains("rope yarn:factor=4") && out.contains("600 tokens in 3 of"), "{out}");
 
     let [plain, yarn] = ["plain.gguf", "yarn.gguf"].map(|name| File::open(&lab.path(name)).unwrap());
@@ -97,6 +97,25 @@ fn the_file_is_llama_cpps_and_weighs_the_quantiser() {
     assert!(without.len() == with.len() && without != with && with != other);
 }
 
+/// In one call, under the method that is written.
+#[test]
+fn a_model_is_quantised_by_what_it_reads_in_a_text() {
+    let lab = Lab::new();
+    let rope = ["--rope", "yarn:factor=4", "--max-windows", "3"];
+    ok(lab.run("yarn.gguf", &rope));
+    let report = ok(lab.run("one.gguf", &[&rope[..], &["--type", "q4_k_m", "--json"]].concat())).json();
+    assert_eq!((&report["imatrix"]["tokens"], &report["type"]), (&600.into(), &"q4_k_m".into()));
+    let read = |name: &str| std::fs::read(lab.path(name)).unwrap();
+    assert!(read("one.imatrix.gguf") == read("yarn.gguf"));
+    // The name of the matrix is in the file.
+    std::fs::rename(lab.path("one.gguf"), lab.path("both.gguf")).unwrap();
+    let of = lab.path("one.imatrix.gguf");
+    let (to, of) = (lab.path("one.gguf"), of.to_str().unwrap());
+    let args = ["convert", model(), "--rope", "yarn:factor=4", "--ctx", "200", "--type", "q4_k_m"];
+    ok(run(&[&args[..], &["--imatrix", of, "-o", to.to_str().unwrap()]].concat()));
+    assert!(read("one.gguf") == read("both.gguf"));
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let lab = Lab::new();
@@ -105,11 +124,17 @@ fn what_makes_no_sense_is_refused() {
         (".", &[], 2, "expected a file, found a folder"),
         ("no/such/folder.gguf", &[], 1, "no/such"),
         ("out.gguf", &["--max-windows", "0"], 2, "at least 1"),
+        ("out.gguf", &["--type", "q4_k"], 2, "no mixture of this name"),
+        ("out.gguf", &["--llama-cpp"], 2, "without --type it writes a matrix"),
+        ("out.gguf", &["--imatrix", "x"], 2, "cannot be used with"),
         ("out.gguf", &["--rope", "nothing"], 2, "nothing"),
     ] {
         let out = lab.run(to, more);
         let one_line = out.stderr.lines().count() == 1 || code == 2;
-        assert!(out.code == code && out.stderr.contains(holds) && one_line, "{to} {more:?}: {out:?}");
+        assert!(
+            out.code == code && out.stderr.contains(holds) && one_line && out.stdout.is_empty(),
+            "{to} {more:?}: {out:?}"
+        );
     }
     std::fs::write(lab.path("text.txt"), "short").unwrap();
     // Empty, so that an output may take its place.
@@ -117,6 +142,8 @@ fn what_makes_no_sense_is_refused() {
     let out = lab.run("out.gguf", &[]);
     assert!(out.code == 1 && out.stderr.contains("at least the 200 tokens of a window, found"), "{out:?}");
     assert_eq!(std::fs::read(lab.path("out.gguf")).unwrap(), b"");
+    let out = run(&["convert", model(), "-t", "1", "-o", lab.path("x").to_str().unwrap()]);
+    assert!(out.code == 2 && out.stderr.contains("--imatrix-from"), "{out:?}");
     let files = std::fs::read_dir(lab.0.path()).unwrap().count();
     assert_eq!(files, 2, "a temporary file is left");
 }

@@ -64,9 +64,9 @@ fn cases() -> Vec<Case> {
             true,
         ),
         case(
-            "imatrix",
+            "convert --imatrix-from",
             "i.gguf",
-            &["imatrix", "-m", "tiny.gguf", "-f", "texts/0.txt", "--ctx", "100", "-o", "OUT", "MODEL"],
+            &["convert", "tiny.gguf", "--imatrix-from", "texts/0.txt", "--ctx", "100", "-o", "OUT", "MODEL"],
             true,
         ),
         case(
@@ -240,7 +240,7 @@ fn a_file_of_somebody_else_is_never_replaced() {
     }
     // Models are no adapters and no importance matrices.
     let model = fs::read(folder.file("tiny.gguf")).unwrap();
-    for case in cases().iter().filter(|c| ["imatrix", "finetune -o"].contains(&c.name)) {
+    for case in cases().iter().filter(|c| ["convert --imatrix-from", "finetune -o"].contains(&c.name)) {
         left_alone(&folder, case, &model);
     }
 }

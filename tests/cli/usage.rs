@@ -48,7 +48,7 @@ fn wrong_usage_is_exit_2() {
 }
 
 #[test]
-fn convert_is_the_program_of_that_name() {
+fn convert_is_a_command_like_others() {
     let folder = tempfile::tempdir().unwrap();
     let (file, long) = (folder.path().join("tiny.gguf"), folder.path().join("long.gguf"));
     let (file, long) = (file.to_str().unwrap(), long.to_str().unwrap());
@@ -66,8 +66,10 @@ fn convert_is_the_program_of_that_name() {
     ] {
         let failed = run(&args);
         assert!(failed.code == code && failed.stderr.contains(said), "{failed:?}");
-        assert!(!failed.stderr.contains("error: ended"), "{failed:?}");
+        assert!(failed.stderr.starts_with("error: "), "{failed:?}");
     }
+    let script = run(&["completions", "bash"]).stdout;
+    assert!(script.contains("--imatrix-from"), "the flags of convert are in the completions");
 }
 
 #[test]

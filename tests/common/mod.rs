@@ -58,7 +58,7 @@ pub fn scratch(name: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// A random-weight model of a shape of `convert --random`.
+/// A random-weight model of a shape of `ropewalk convert --random`.
 pub fn random_model(shape: &str, dtype: DType, tag: &str) -> PathBuf {
     let path = scratch(&format!("{tag}-{shape}-{}.gguf", dtype.name()));
     write(&Shape::named(shape).expect("a known shape"), dtype, 7, &path).expect("a written model");

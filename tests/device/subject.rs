@@ -60,7 +60,7 @@ pub(crate) struct Way<'m> {
 }
 
 impl Subject {
-    /// A random model of a shape that `convert --random` knows.
+    /// A random model of a shape that `ropewalk convert --random` knows.
     pub(crate) fn named(shape: &str, dtype: DType) -> Subject {
         Subject::of(shape, &Shape::named(shape).unwrap(), dtype)
     }

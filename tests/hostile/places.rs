@@ -73,7 +73,7 @@ fn settings_of_an_adapter() {
     let fill = |dir: &Path| {
         fs::copy(fixture.join("adapter_model.safetensors"), dir.join("adapter_model.safetensors")).unwrap();
     };
-    let line = format!("convert --peft DIR -m {} -o DIR/out.gguf -q", base.display());
+    let line = format!("convert DIR -m {} -o DIR/out.gguf -q", base.display());
     refused("adapter_config.json", fill, |dir| words(&line, dir));
 }
 

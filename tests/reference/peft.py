@@ -7,7 +7,7 @@ of model and adapter together. llama: ranks and alphas that differ. qwen2: rsLoR
                                  modules a configuration is of)
     python peft.py rope DIR C    writes DIR/rope.json: the rope_scaling that the program C (`convert`) writes for adapters that were
                                  trained under rope methods, with the angles that transformers computes by it
-    python peft.py check DIR F   loads the adapter in folder F (as `convert --to-peft` writes it) on the model of
+    python peft.py check DIR F   loads the adapter in folder F (as `ropewalk convert --to-peft` writes it) on the model of
                                  DIR (DIR/llama or DIR/qwen2) and compares logits
 
 Needs torch, transformers, peft, safetensors, gguf. The order of rows of queries and keys in the GGUF file is that of

@@ -75,7 +75,7 @@ fn wrong_usage_is_2_and_failure_1() {
     let dir = tempfile::tempdir().unwrap();
     let (path, out) = (tiny(dir.path()), dir.path().join("out.gguf"));
     let (tiny, o) = (path.to_str().unwrap(), out.to_str().unwrap());
-    fails(&[], 2, &["--output", "<IN>", "Usage: convert"]);
+    fails(&[], 2, &["--output", "<IN>", "Usage: ropewalk convert"]);
     fails(&[tiny], 2, &["--output"]);
     fails(&["--rope", "yran", tiny, "-o", o], 2, &["unknown rope method", "yarn", "harpe"]);
     fails(&["--rope", "yarn:faktor=2", tiny, "-o", o], 2, &["faktor", "factor"]);
@@ -102,16 +102,42 @@ fn wrong_usage_is_2_and_failure_1() {
 }
 
 #[test]
-fn help_and_completions_know_the_registries() {
+fn help_knows_the_registries() {
     let help = convert(&["--help"]);
     let text = String::from_utf8(help.stdout).unwrap();
     for word in ["dynamic-ntk", "q5_1", "smollm2-135m", "Exit codes"] {
         assert!(text.contains(word), "{word}");
     }
-    for shell in ["bash", "zsh", "fish"] {
-        let out = convert(&["--completions", shell]);
-        assert!(out.status.success() && String::from_utf8(out.stdout).unwrap().contains("llama-cpp"));
-    }
+    assert!(text.lines().all(|line| !line.trim_start().starts_with("convert")), "{text}");
+}
+
+#[test]
+fn a_method_takes_three_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tiny, out) = (tiny(dir.path()), dir.path().join("out.gguf"));
+    let (tiny, out) = (tiny.to_str().unwrap(), out.to_str().unwrap());
+    let said = |args: &[&str]| {
+        let done = convert(&[args, &[tiny, "-o", out]].concat());
+        assert!(done.status.success(), "{}", stderr(&done));
+        stderr(&done).replace(out, "OUT").lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let lines = said(&["--rope", "harpe"]);
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[0].starts_with("OUT: harpe, 21 tensors, "), "{lines:?}");
+    assert_eq!(lines[1], "for 2048 tokens: 4 times the trained window of 512 tokens; --ctx sets it");
+    let why =
+        "runs in ropewalk; llama.cpp would use the model's own frequencies: the frequencies differ from head";
+    assert!(lines[2].starts_with(why), "{lines:?}");
+    let lines = said(&["--rope", "yarn:factor=2", "-c", "1k"]);
+    assert_eq!(
+        lines[1..],
+        ["for 1024 tokens", "runs in ropewalk and llama.cpp: llama-server -m OUT -c 1024"]
+    );
+    // What is of the file and not of the method is said besides.
+    let lines = said(&["--rope", "pi:factor=1"]);
+    assert!(lines.len() == 4 && lines[0].contains("changes nothing within the context"), "{lines:?}");
+    fails(&[tiny, "-o", out, "q4_k_m"], 2, &["the output is -o OUT, the type --type TYPE"]);
+    fails(&[tiny, out, "q4_k_m"], 2, &["the output is -o OUT, the type --type TYPE"]);
 }
 
 #[cfg(unix)]

@@ -31,7 +31,7 @@ fn run(args: &[&Path], kib: u64) -> (Option<i32>, String) {
 fn refused(what: &str, args: &[&Path], kib: u64, parts: &[&str]) {
     let (code, said) = run(args, kib);
     assert_eq!(code, Some(1), "{what}: {said}");
-    assert!(said.lines().count() == 1 && said.starts_with("convert: "), "{what}: {said}");
+    assert!(said.lines().count() == 1 && said.starts_with("error: "), "{what}: {said}");
     assert!(parts.iter().all(|part| said.contains(part)), "{what}: {parts:?}: {said}");
 }
 
@@ -131,14 +131,14 @@ fn tensors_of_sparse_adapters() {
         let header = header.to_string();
         let start = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
         sparse(&folder.join("adapter_model.safetensors"), &start, start.len() as u64 + bytes);
-        let args = [path("--peft"), &folder, path("-m"), &base, path("-o"), &out];
+        let args = [&folder, path("-m"), &base, path("-o"), &out];
         // All of the file can be mapped.
         refused(name, &args, (bytes >> 10) + LITTLE, &["adapter_model.safetensors: ", name, part]);
         let (code, said) = run(&args, LITTLE);
         assert!(code == Some(1) && said.lines().count() == 1, "{name}: {code:?} {said}");
     }
     let folder = adapter(dir.path(), |_| {});
-    let args = [path("--peft"), &folder, path("-m"), &base, path("-o"), &out];
+    let args = [&folder, path("-m"), &base, path("-o"), &out];
     sparse(&folder.join("adapter_config.json"), b"{", 64 << 30);
     refused("config", &args, LITTLE, &["adapter_config.json: found more than 4194304 bytes"]);
     assert!(!out.exists());
@@ -181,7 +181,7 @@ fn patterns_that_compile_to_more_than_they_look() {
         ("modules", "modules_to_save", json!(vec!["x"; 2000]), "at most 1024 names, found 2000"),
     ] {
         let folder = adapter(dir.path(), |c| c[key] = value);
-        let args = [path("--peft"), &folder, path("-m"), &base, path("-o"), &out];
+        let args = [&folder, path("-m"), &base, path("-o"), &out];
         refused(what, &args, LITTLE, &["adapter_config.json: ", key, part]);
     }
     assert!(!out.exists());
@@ -191,7 +191,7 @@ fn patterns_that_compile_to_more_than_they_look() {
         many(4096, &|i| format!("layers.0.self_attn.q_proj.{i}")),
     ] {
         let folder = adapter(dir.path(), |c| c["alpha_pattern"] = of);
-        let args = [path("--peft"), &folder, path("-m"), &base, path("-o"), &out];
+        let args = [&folder, path("-m"), &base, path("-o"), &out];
         let (code, said) = run(&args, LITTLE);
         assert_eq!(code, Some(0), "{said}");
     }
@@ -201,7 +201,7 @@ fn patterns_that_compile_to_more_than_they_look() {
         c["layers_to_transform"] = json!(vec![0; 100_000]);
         c["layers_pattern"] = json!("(");
     });
-    let args = [path("--peft"), &folder, path("-m"), &base, path("-o"), &out];
+    let args = [&folder, path("-m"), &base, path("-o"), &out];
     assert_eq!(run(&args, LITTLE).0, Some(0));
 }
 

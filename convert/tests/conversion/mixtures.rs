@@ -221,17 +221,17 @@ fn a_stop_leaves_nothing() {
 }
 
 #[test]
-fn the_program_takes_llama_quantizes_options() {
+fn the_program_has_llama_quantizes_options() {
     let lab = Lab::new(DType::F16);
     let done = lab.program(&[
         "--type",
         "q4_k_s",
         "--tensor-type",
         "ffn_(up|gate)=q6_k",
-        "--output-tensor-type",
-        "q8_0",
-        "--token-embedding-type",
-        "q5_0",
+        "--tensor-type",
+        "output=q8_0",
+        "--tensor-type",
+        "token_embd=q5_0",
     ]);
     assert!(done.status.success(), "{}", stderr(&done));
     let said = stderr(&done);
@@ -249,14 +249,19 @@ fn the_program_takes_llama_quantizes_options() {
     let done = lab.program(&["--type", "q4_0", "--errors"]);
     assert!(stderr(&done).matches("rmse").count() > 16 && stderr(&done).contains("q4_0"));
     assert_eq!(File::open(&lab.path("out")).unwrap().tensor("output.weight").unwrap().dtype, DType::Q4_0);
-    assert!(lab.program(&["--type", "q4_0", "--llama-quantize"]).status.success());
+    assert!(lab.program(&["--type", "llama:q4_0"]).status.success());
     assert_eq!(File::open(&lab.path("out")).unwrap().tensor("output.weight").unwrap().dtype, DType::Q6_K);
+    assert!(lab.program(&["--type", "q4_k_m", "--tensor-type", "output=keep"]).status.success());
+    assert_eq!(File::open(&lab.path("out")).unwrap().tensor("output.weight").unwrap().dtype, DType::F16);
     std::fs::remove_file(lab.path("out")).unwrap();
 
     for (args, code, part) in [
         (&["--type", "q4_k_x"][..], 2, "q4_k_m"),
         (&["--type", "q4_k", "--pure"], 2, "q4_k_s"),
         (&["--type", "f16", "--pure"], 2, "no mixture"),
+        (&["--type", "llama:f16"], 2, "no mixture"),
+        (&["--type", "q4_k_m", "--tensor-type", "token_embd=keep"], 2, "only output can be kept"),
+        (&["--imatrix-from", "x"], 2, "`ropewalk convert` does"),
         (&["--pure"], 2, "--type"),
         (&["--type", "q4_k_m", "--tensor-type", "ffn=q9"], 2, "q9"),
         (&["--type", "q4_k_m", "--tensor-type", "ffn"], 2, "PATTERN=TYPE"),

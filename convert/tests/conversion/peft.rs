@@ -350,21 +350,20 @@ fn the_program_converts_adapters() {
     let (fixture, base) = (fixture("llama"), base("llama"));
     let text = |p: &Path| p.to_str().unwrap().to_owned();
     let run = |args: &[&str]| program(args);
-    let done = run(&["--peft", &text(&fixture), "-m", &text(&base), "-o", &text(&out), "--json"]);
+    let done = run(&[&text(&fixture), "-m", &text(&base), "-o", &text(&out), "--json"]);
     let said: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!((&said["n_pairs"], &said["ranks"]), (&json!(15), &json!([2, 4])), "{}", stderr(&done));
     let done = run(&["--to-peft", &text(&back), "-m", &text(&base), &text(&out)]);
     assert!(done.status.success() && stderr(&done).contains("15 pairs of ranks 2 to 4"), "{}", stderr(&done));
     assert!(back.join("adapter_config.json").exists());
+    let (adapter, model, lora) = (text(&fixture), text(&base), text(&out));
     for (args, part) in [
-        (&["--peft", &text(&fixture), "-o", &text(&out)][..], "--model"),
-        (&["-m", &text(&base), &text(&base), "-o", &text(&out)], "--peft"),
-        (
-            &["--peft", &text(&fixture), "-m", &text(&base), "-o", &text(&out), "--rope", "pi"],
-            "cannot be used",
-        ),
-        (&["--peft", &text(&fixture), "-m", &text(&base), "-o", &text(&base)], "the output is the model"),
-        (&["--to-peft", &text(&back), "-m", &text(&base)], "<IN>"),
+        (&[&*adapter, "-o", &lora][..], "an adapter of PEFT: -m MODEL names the model"),
+        (&[&lora, "-m", &model, "-o", &lora], "-m takes PEFT's folder"),
+        (&[&adapter, "-m", &model, "-o", &lora, "--rope", "pi"], "cannot be used"),
+        (&[&adapter, "-m", &model, "-o", &model], "the output is the model"),
+        (&["--to-peft", &text(&back), "-m", &model], "<IN>"),
+        (&["--to-peft", &text(&back), &lora], "--model"),
     ] {
         let failed = run(args);
         assert_eq!(failed.status.code(), Some(2), "{args:?}: {}", stderr(&failed));

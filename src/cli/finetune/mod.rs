@@ -24,7 +24,7 @@ pub(crate) const COMMAND: Command = Command {
               of tokens, so that memory grows slowly with the context (--plan-memory shows it before \
               anything is allocated). The text is tokenised once; --inspect-data shows what it holds. Checkpoints, a log and a loss curve are \
               written beside the adapter; Ctrl-C, SIGTERM or SIGHUP saves and stops, --resume goes on. The adapter is a GGUF \
-              file that llama.cpp loads, too; use it with --lora, or merge it with `convert --lora`.",
+              file that llama.cpp loads, too; use it with --lora, or merge it with `ropewalk convert --lora`.",
     example: "finetune -m smollm2 -d novels/ --rope sba:factor=4 --ctx 1024 --steps 200 -o sba.gguf",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail, Context};
+use anyhow::{bail, Context};
 use convert::{types, Mixture, Options};
 use ropewalk::control::Progress;
 use ropewalk::fetch::{self, FetchError, Origin, PulledFolder, Repo};
@@ -10,8 +10,9 @@ use ropewalk_core::apart::this_program;
 use serde_json::json;
 
 use super::{hub, Args};
+use crate::cli::convert::failed;
 use crate::cli::engine::draw;
-use crate::cli::interrupt::{self, Interrupt};
+use crate::cli::interrupt::Interrupt;
 use crate::cli::output::{self, bytes, Unit};
 use crate::cli::{models, usage};
 
@@ -124,11 +125,7 @@ fn converted(
         let draw = draw(args.out.progress(0, "converting", Unit::Bytes));
         let show = |p: &Progress<'_>| draw(p);
         let control = interrupt.control().with_progress(&show);
-        convert::convert(&pulled.path, &target, options, &control).map_err(|e| match e {
-            convert::Error::Interrupted => interrupt::stopped("interrupted"),
-            convert::Error::Usage(what) => usage(what),
-            other => anyhow!(other),
-        })?
+        convert::convert(&pulled.path, &target, options, &control).map_err(failed)?
     };
     report.notes.iter().for_each(|note| args.out.note(format_args!("{note}")));
     let draw = draw(args.out.progress(0, "recording", Unit::Bytes));

@@ -49,7 +49,7 @@ struct Args {
     /// Make a GGUF file of a model's folder, beside it
     #[arg(long, conflicts_with = "list")]
     convert: bool,
-    /// Type or mixture of that file, as `convert --type` takes it [default: that of the weights]
+    /// Type or mixture of that file, as `ropewalk convert --type` takes it [default: that of the weights]
     #[arg(long = "type", value_name = "TYPE", requires = "convert")]
     dtype: Option<String>,
     /// Kind of the tokenizer, for one that llama.cpp's list does not have
