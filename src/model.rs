@@ -25,15 +25,12 @@ pub struct ModelParams {
     pub device: String,
     /// Adapters in force, all at once.
     pub adapters: Vec<AdapterSpec>,
-    /// Accept adapters of another model with the same tensors, and run adapters under another rope spec than
-    /// they were trained under.
-    pub force_adapter: bool,
 }
 
 impl ModelParams {
     /// Loads onto the best device, without adapters.
     pub fn auto() -> Self {
-        ModelParams { device: "auto".into(), adapters: Vec::new(), force_adapter: false }
+        ModelParams { device: "auto".into(), adapters: Vec::new() }
     }
 
     /// Loads onto the CPU, without adapters.
@@ -96,7 +93,7 @@ impl Model {
             file.forget(&format!("tokenizer.ggml.{key}"));
         }
         let specs = Transformer::tensors(arch, &hparams, &|name| file.tensor(name).is_some())?;
-        let opened = adapter::open_all(&params.adapters, &file, params.force_adapter)?;
+        let opened = adapter::open_all(&params.adapters, &file)?;
         hparams.clex = adapter::clex_net(&opened, &hparams)?.map(Arc::new);
         let weights = Weights::load(&file, &hparams, &specs, device)?;
         let adapters = opened.iter().map(|(o, scale)| Adapter::load(o, *scale, &file, &specs, device));
@@ -109,7 +106,7 @@ impl Model {
             vocab,
             weights,
             adapters,
-            force_adapter: params.force_adapter,
+            force_adapter: params.adapters.iter().any(|adapter| adapter.force),
             arch,
             transformer,
             device,

@@ -59,12 +59,9 @@ pub struct Args {
     #[arg(long)]
     llama_cpp: bool,
     /// Merge an adapter, FILE or FILE:SCALE, into the weights; repeat it for several. Without --rope the file
-    /// declares what the first was trained under
+    /// declares what the first was trained under. FILE:force takes one that was trained on another model
     #[arg(long, value_name = "FILE[:S]")]
     pub lora: Vec<AdapterSpec>,
-    /// Take adapters that were trained on another model
-    #[arg(long, requires = "lora", hide_short_help = true)]
-    pub force_lora: bool,
     /// Type of all tensors that are not vectors, or a mixture of libllama's quantiser; llama:q4_0 is its mixture where
     /// both have the name
     #[arg(long = "type", value_name = "TYPE")]
@@ -236,7 +233,6 @@ impl Args {
             check: self.check.clone(),
             llama_cpp: self.llama_cpp,
             adapters: self.lora.clone(),
-            force_adapter: self.force_lora,
             pre: self.pre.clone(),
             helper: None,
         })

@@ -39,8 +39,6 @@ pub struct Options {
     /// Adapters to merge into the weights. Without [`Options::rope`] the file declares what the first that
     /// says so was trained under.
     pub adapters: Vec<AdapterSpec>,
-    /// Takes adapters of another model with the same tensors.
-    pub force_adapter: bool,
     /// The kind of tokenizer of an imported folder, `tokenizer.ggml.pre`.
     pub pre: Option<String>,
     /// A program that calls [`serve_tokenizer`](crate::serve_tokenizer) first of all: a process of it runs the tokenizer of
@@ -82,7 +80,7 @@ pub(crate) fn rewrite(
     let file = File::open(input)?;
     check_output(&file, output, options)?;
     let mut notes = Vec::new();
-    let merge = Merge::open(&options.adapters, &file, options.force_adapter)?;
+    let merge = Merge::open(&options.adapters, &file)?;
     let options = &with_trained_rope(options, &merge, &file, &mut notes)?;
     let errors = Errors::default();
     if let Some(dtype) = options.dtype {
@@ -275,7 +273,8 @@ fn with_trained_rope(
         }
         return Ok(options);
     }
-    if let Some((other, spec)) = all.find(|(_, spec)| *spec != trained).filter(|_| !options.force_adapter) {
+    let forced = options.adapters.iter().any(|adapter| adapter.force);
+    if let Some((other, spec)) = all.find(|(_, spec)| *spec != trained).filter(|_| !forced) {
         let other = other.file().path().display();
         let what = format!("{other} was trained under {spec}, {from} under {trained}: say which with --rope");
         return Err(Error::Invalid(what));

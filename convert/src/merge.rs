@@ -45,8 +45,8 @@ pub(crate) struct Change<'m> {
 }
 
 impl Merge {
-    pub(crate) fn open(specs: &[AdapterSpec], file: &File, force: bool) -> Result<Merge> {
-        let adapters = adapter::open_all(specs, file, force)?;
+    pub(crate) fn open(specs: &[AdapterSpec], file: &File) -> Result<Merge> {
+        let adapters = adapter::open_all(specs, file)?;
         if let Some((opened, _)) = adapters.iter().find(|(o, _)| o.landmarks().is_some()) {
             let what =
                 "it has a landmark token, which no weights of a model's file can hold: use it as an adapter";

@@ -113,7 +113,7 @@ fn jobs_may_fail(dir: &Path) {
         dtype: DType::F32,
     };
     write(&at("wide-a.gguf"), &adapter).unwrap();
-    let merged = || vec![AdapterSpec { path: at("wide-a.gguf"), scale: 1.0 }];
+    let merged = || vec![AdapterSpec::new(at("wide-a.gguf"), 1.0)];
     let jobs = [
         ("requantised", Options { dtype: Some(DType::Q8_0), ..Options::default() }),
         ("merged", Options { adapters: merged(), ..Options::default() }),

@@ -133,7 +133,7 @@ fn collected(
     let kv_type =
         DType::parse(&matrix.kv).ok_or_else(|| usage(format!("--kv {}: unknown type", matrix.kv)))?;
     let input = args.input.as_deref().unwrap_or(Path::new("")).display().to_string();
-    let choice = matrix.machine.choose(&input, kv_type, &args.lora, args.force_lora)?;
+    let choice = matrix.machine.choose(&input, kv_type, &args.lora)?;
     let model = models::load(&choice, out)?;
     let hp = model.hparams();
     let ctx = match (args.ctx, &rope) {

@@ -131,7 +131,7 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
     }
     let documents = read_documents(&args.file)?;
     let kv_type = DType::parse(&args.kv).ok_or_else(|| usage(format!("--kv {}: unknown type", args.kv)))?;
-    let choice = args.machine.choose(name, kv_type, &args.lora, false)?;
+    let choice = args.machine.choose(name, kv_type, &args.lora)?;
     let (choice_b, rope_b) = against::other(&args.against, &choice, rope.as_ref())?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, out)?;

@@ -33,12 +33,10 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
     kv: String,
     /// An adapter, FILE or FILE:SCALE; repeat it for several. Where there is no --rope and the model
-    /// declares none, the rope is the one the first adapter was trained under
+    /// declares none, the rope is the one the first adapter was trained under. FILE:force takes one that was trained on
+    /// another model or under another rope
     #[arg(long, value_name = "FILE[:S]")]
     lora: Vec<AdapterSpec>,
-    /// Take adapters that were trained on another model or under another rope
-    #[arg(long, requires = "lora")]
-    force_lora: bool,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -104,7 +102,7 @@ impl ModelArgs {
     /// Finds the file and reads the options, for a command that measures the model.
     pub(crate) fn resolve(&self) -> anyhow::Result<ModelChoice> {
         let kv_type = DType::parse(&self.kv).with_context(|| format!("--kv {}: unknown type", self.kv))?;
-        self.machine.choose(&self.model, kv_type, &self.lora, self.force_lora)
+        self.machine.choose(&self.model, kv_type, &self.lora)
     }
 
     /// The same for a command that writes text, or measures speed.
@@ -127,7 +125,6 @@ impl MachineArgs {
         model: &str,
         kv_type: DType,
         adapters: &[AdapterSpec],
-        force_adapter: bool,
     ) -> anyhow::Result<ModelChoice> {
         let mut session = SessionParams::new(0);
         session.n_batch = self.batch;
@@ -141,7 +138,7 @@ impl MachineArgs {
         session.portable = math.portable;
         Ok(ModelChoice {
             path: models::find(model)?,
-            params: ModelParams { device: self.device.clone(), adapters: adapters.to_vec(), force_adapter },
+            params: ModelParams { device: self.device.clone(), adapters: adapters.to_vec() },
             session,
         })
     }

@@ -279,7 +279,7 @@ pub static RECIPES: &[Recipe] = &[
         source: "cfgs/run_cfg/llama2_7b_drope.yaml of the released code (arXiv 2512.12167), for Llama 2 at its own 4,096 tokens: \
                  take --ctx as the window of your model. Its second form adds norms of queries and keys, which no \
                  architecture here gains. Beyond the window its paper scales the softmax: --rope plain:drop=1,temperature=X \
-                 --force-lora, X by measuring",
+                 --lora FILE:force, X by measuring",
         ..BASE
     },
     Recipe {

@@ -1,4 +1,4 @@
-//! Adapters on the command line: `--lora`, `--force-lora`, `inspect` of one, `ropewalk convert --lora`.
+//! Adapters on the command line: `--lora`, `inspect` of one, `ropewalk convert --lora`.
 
 use std::path::Path;
 
@@ -90,7 +90,7 @@ fn another_rope_than_the_trained_one_is_an_error_unless_forced() {
     let wrong = folder.run(&["--lora", &a, "--rope", "plain"]);
     assert_eq!(wrong.code, 1, "{wrong:?}");
     assert!(wrong.stderr.contains("a.gguf") && wrong.stderr.contains("pi:factor=2"), "{}", wrong.stderr);
-    let forced = folder.run(&["--lora", &a, "--rope", "plain", "--force-lora"]);
+    let forced = folder.run(&["--lora", &format!("{a}:1:force"), "--rope", "plain"]);
     assert_eq!(forced.json()["rope"], "plain");
 }
 
@@ -100,7 +100,6 @@ fn what_makes_no_sense_is_said() {
     let missing = folder.run(&["--lora", &folder.path("none.gguf")]);
     assert!(missing.code == 1 && missing.stderr.contains("none.gguf"), "{missing:?}");
     assert_eq!(folder.run(&["--lora", "a.gguf:nan"]).code, 2);
-    assert_eq!(folder.run(&["--force-lora"]).code, 2);
     let model = folder.run(&["--lora", &folder.path("tiny.gguf")]);
     assert!(model.code == 1 && model.stderr.contains("general.type"), "{model:?}");
     let adapter = crate::common::program::run(&["run", "-m", &folder.path("a.gguf"), "-p", "x"]);

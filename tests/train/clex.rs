@@ -236,7 +236,7 @@ fn a_session_computes_with_the_trained_network() {
         let path = scratch(&format!("clex-{}.gguf", about.len()));
         write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
         let of = |scale: f32| {
-            let adapters = vec![AdapterSpec { path: path.clone(), scale }];
+            let adapters = vec![AdapterSpec::new(path.clone(), scale)];
             Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap()
         };
         let tuned = of(1.0);
@@ -283,7 +283,7 @@ fn one_length_is_written_into_a_file() {
     fill_all(&mut trainer);
     let (path, out) = (scratch("clex-merged-lora.gguf"), scratch("clex-merged.gguf"));
     write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
-    let adapters = vec![AdapterSpec { path, scale: 1.0 }];
+    let adapters = vec![AdapterSpec::new(path, 1.0)];
     let merge = |rope: Option<&str>, llama_cpp: bool| {
         let rope = rope.map(|spec| spec.parse().unwrap());
         let options =
@@ -380,7 +380,7 @@ fn damaged_networks_are_refused_with_their_fault() {
         path
     };
     let open = |path: std::path::PathBuf| {
-        let adapters = vec![AdapterSpec { path, scale: 1.0 }];
+        let adapters = vec![AdapterSpec::new(path, 1.0)];
         let tuned = Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() })?;
         Session::new(&tuned, &params(N_CTX)).map(|_| ())
     };

@@ -88,7 +88,7 @@ fn documents_do_not_see_each_other() {
 fn a_session_with_landmarks_is_the_model_that_was_trained() {
     let model = model("qwen35-tiny", DType::F32);
     let (path, _) = adapter(&model, BLOCK, "delta-landmark.gguf");
-    let adapters = vec![AdapterSpec { path, scale: 1.0 }];
+    let adapters = vec![AdapterSpec::new(path, 1.0)];
     let with = Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
     let tokens = some_tokens(100, N_VOCAB);
     let want = without_landmark(&exact(&model, &tokens));
@@ -172,7 +172,7 @@ fn the_loss_is_that_of_a_session() {
         fill(&mut trainer);
         let path = scratch(&format!("delta-{name}.gguf"));
         write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
-        let adapters = vec![AdapterSpec { path, scale: 1.0 }];
+        let adapters = vec![AdapterSpec::new(path, 1.0)];
         let tuned =
             Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
         let (want, found) = (trainer.loss(Sequence::new(&tokens)).unwrap(), session_loss(&tuned));

@@ -176,7 +176,7 @@ fn an_adapter_in_force_is_refused() {
     let trainer = Trainer::new(&model, &how).unwrap();
     let path = scratch("full-adapter.gguf");
     ropewalk::train::write_adapter(&path, &trainer, None, Default::default()).unwrap();
-    let adapters = vec![ropewalk::adapter::AdapterSpec { path, scale: 1.0 }];
+    let adapters = vec![ropewalk::adapter::AdapterSpec::new(path, 1.0)];
     let with = Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
     let e = Trainer::new(&with, &all(16, 8, "plain")).map(|_| ()).unwrap_err().to_string();
     assert!(e.contains("merge the adapters first"), "{e}");

@@ -141,7 +141,7 @@ fn adapters_have_the_landmark_and_cannot_do_without() {
     let found = opened.values("landmark_embd.weight", ggml::dtype::dequantize_tensor).unwrap();
     assert_eq!(found, embedding);
     let with = |scale: f32| {
-        let spec = ropewalk::adapter::AdapterSpec { path: file.clone(), scale };
+        let spec = ropewalk::adapter::AdapterSpec::new(file.clone(), scale);
         Model::load(model.file().path(), &ModelParams { adapters: vec![spec], ..ModelParams::cpu() })
     };
     assert_eq!(with(1.0).unwrap().landmarks(), Some(Landmarks::new(7).unwrap()));
@@ -149,7 +149,7 @@ fn adapters_have_the_landmark_and_cannot_do_without() {
     assert!(e.contains("landmark.gguf: scale: expected 1") && e.contains("found 0.5"), "{e}");
     // Merged into weights, the landmark would be lost.
     let options = convert::Options {
-        adapters: vec![ropewalk::adapter::AdapterSpec { path: file.clone(), scale: 1.0 }],
+        adapters: vec![ropewalk::adapter::AdapterSpec::new(file.clone(), 1.0)],
         ..convert::Options::default()
     };
     let merged = scratch("landmark-merged.gguf");

@@ -24,7 +24,7 @@ pub(crate) fn pair(name: &str) -> (Model, Model) {
 pub(crate) fn pair_of(i: usize, name: &str) -> (Model, Model) {
     let (_, model) = models().remove(i);
     let (file, _) = adapter(&model, BLOCK, name);
-    let spec = AdapterSpec { path: file, scale: 1.0 };
+    let spec = AdapterSpec::new(file, 1.0);
     let params = ModelParams { adapters: vec![spec], ..ModelParams::cpu() };
     let with = Model::load(model.file().path(), &params).unwrap_or_else(|e| panic!("{e}"));
     (model, with)
@@ -210,8 +210,8 @@ fn the_context_counts_tokens_alone() {
 fn what_is_not_defined_is_refused() {
     let (_, with) = pair("landmark-refused.gguf");
     // Adapters are forced, for else another rope method is refused before.
-    let spec = AdapterSpec { path: scratch("landmark-refused.gguf"), scale: 1.0 };
-    let forced = ModelParams { adapters: vec![spec], force_adapter: true, ..ModelParams::cpu() };
+    let spec = AdapterSpec { force: true, ..AdapterSpec::new(scratch("landmark-refused.gguf"), 1.0) };
+    let forced = ModelParams { adapters: vec![spec], ..ModelParams::cpu() };
     let forced = Model::load(with.file().path(), &forced).unwrap();
     let refused = |params: &SessionParams| Session::new(&forced, params).unwrap_err().to_string();
     let plain = || params(32);

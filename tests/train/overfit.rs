@@ -66,7 +66,7 @@ fn an_adapter_has_in_a_session_the_loss_it_was_trained_to() {
             assert!(want < 0.98 * fresh, "{about}: {want}, {fresh} untrained");
             let path = scratch(&format!("train-adapter-{i}.gguf"));
             write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
-            let adapters = vec![AdapterSpec { path: path.clone(), scale: 1.0 }];
+            let adapters = vec![AdapterSpec::new(path.clone(), 1.0)];
             let base = scratch(&format!("train-{i}.gguf"));
             let with = Model::load(&base, &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
             // What the file itself declares comes first, and must be replaced by name.

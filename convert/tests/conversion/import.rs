@@ -66,7 +66,7 @@ fn adapter(path: &Path, rope: Option<&str>) -> AdapterSpec {
         dtype: DType::F32,
     };
     write(path, &file).unwrap();
-    AdapterSpec { path: path.to_owned(), scale: 0.5 }
+    AdapterSpec::new(path.to_owned(), 0.5)
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn adapters_do_what_they_do_in_peft() {
             let found = logits(arch, &base(arch), Some(&adapter));
             assert!(difference(&found, &adapted) < rounded(&adapted), "{}", difference(&found, &adapted));
         }
-        let adapters = vec![AdapterSpec { path: adapter.clone(), scale: 1.0 }];
+        let adapters = vec![AdapterSpec::new(adapter.clone(), 1.0)];
         convert(&base(arch), &merged, &Options { adapters, ..Options::default() }, &Control::default())
             .unwrap();
         let found = logits(arch, &merged, None);

@@ -30,7 +30,7 @@ fn case(name: &str) -> PathBuf {
 
 /// Writes the model with an adapter in its weights.
 fn merge(model: &Path, adapter: &Path, to: &Path) {
-    let adapters = vec![AdapterSpec { path: adapter.to_owned(), scale: 1.0 }];
+    let adapters = vec![AdapterSpec::new(adapter.to_owned(), 1.0)];
     convert(model, to, &Options { adapters, ..Options::default() }, &Control::default()).unwrap();
 }
 
@@ -258,7 +258,7 @@ fn an_embedding_that_the_output_follows_and_another_output_exclude_each_other() 
     let [embed, ensured, head] = ["tied-embed", "tied-ensured", "tied-head"].map(|name| {
         let to = dir.path().join(name);
         from_peft(&case(name), &base("tied"), &to).unwrap();
-        AdapterSpec { path: to, scale: 1.0 }
+        AdapterSpec::new(to, 1.0)
     });
     let model = File::open(&base("tied")).unwrap();
     open_all(&[embed.clone(), head.clone()], &model, false).unwrap();

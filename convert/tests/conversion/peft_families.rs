@@ -141,7 +141,7 @@ fn merged_before_or_after_an_import() {
             json!({"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "modules_to_save": saved.clone()});
         std::fs::write(peft.join("adapter_config.json"), config.to_string()).unwrap();
         from_peft(&peft, &at("base.gguf"), &at("a.gguf")).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let adapters = vec![AdapterSpec { path: at("a.gguf"), scale: 1.0 }];
+        let adapters = vec![AdapterSpec::new(at("a.gguf"), 1.0)];
         let merged = Options { adapters, ..Options::default() };
         convert(&at("base.gguf"), &at("after.gguf"), &merged, &Control::default())
             .unwrap_or_else(|e| panic!("{name}: {e}"));

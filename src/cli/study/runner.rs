@@ -84,7 +84,7 @@ impl<'a> SessionRunner<'a> {
 
     fn load_anew(&self, path: &Path, adapters: Vec<PathBuf>) -> anyhow::Result<Loaded> {
         let specs: Vec<AdapterSpec> =
-            adapters.iter().map(|path| AdapterSpec { path: path.clone(), scale: 1.0 }).collect();
+            adapters.iter().map(|path| AdapterSpec::new(path.clone(), 1.0)).collect();
         let name = path.display().to_string();
         let choice = self.args.machine.choose(&name, self.kv_type, &specs, false)?;
         let model = models::load(&choice, &self.args.output)?;

@@ -286,7 +286,7 @@ pub fn target<'a>(base: &File, weight: &'a str) -> &'a str {
 /// # Errors
 /// Those of [`AdapterReader::open`] and [`AdapterReader::check`]; a scale that is not finite; two adapters
 /// that replace the same tensor, or that both bring a network of CLEX.
-pub fn open_all(specs: &[AdapterSpec], base: &File, force: bool) -> Result<Vec<(AdapterReader, f32)>> {
+pub fn open_all(specs: &[AdapterSpec], base: &File) -> Result<Vec<(AdapterReader, f32)>> {
     let base_print = if specs.is_empty() { String::new() } else { fingerprint(base) };
     let mut out: Vec<(AdapterReader, f32)> = Vec::with_capacity(specs.len());
     for spec in specs {
@@ -298,7 +298,7 @@ pub fn open_all(specs: &[AdapterSpec], base: &File, force: bool) -> Result<Vec<(
             let expected = "1: under landmark attention there is no model without the adapter to go back to";
             return Err(refuse(&opened.file, "scale", expected, spec.scale));
         }
-        opened.check(base, &base_print, force)?;
+        opened.check(base, &base_print, spec.force)?;
         if let Some((other, _)) = out.iter().find(|(o, _)| opened.clex.and(o.clex).is_some()) {
             let what = format!("{} brings a network of CLEX already", other.file.path().display());
             return Err(opened.file.error(&ParamId::ClexUp.to_string(), what));

@@ -25,23 +25,33 @@ pub struct AdapterSpec {
     pub path: PathBuf,
     /// Factor on all that the adapter changes: 1 as it was trained, 0 nothing.
     pub scale: f32,
+    /// Take it although it was trained on another model with the same tensors, or under another rope spec.
+    pub force: bool,
+}
+
+impl AdapterSpec {
+    /// An adapter at a scale, where it fits.
+    pub fn new(path: impl Into<PathBuf>, scale: f32) -> AdapterSpec {
+        AdapterSpec { path: path.into(), scale, force: false }
+    }
 }
 
 impl FromStr for AdapterSpec {
     type Err = String;
-    /// Parses `FILE` or `FILE:SCALE`. If a file has the whole text for its name, that file is meant, at scale
-    /// 1.
+    /// Parses `FILE`, `FILE:SCALE`, `FILE:force` or `FILE:SCALE:force`. If a file has the whole text for its name, that
+    /// file is meant, at scale 1.
     fn from_str(text: &str) -> Result<AdapterSpec, String> {
-        let unscaled = AdapterSpec { path: text.into(), scale: 1.0 };
-        let Some((path, number)) = text.rsplit_once(':') else { return Ok(unscaled) };
+        let unscaled = AdapterSpec::new(text, 1.0);
+        let Some((path, last)) = text.rsplit_once(':') else { return Ok(unscaled) };
         if Path::new(text).exists() {
             return Ok(unscaled);
         }
-        match number.parse::<f32>() {
-            Ok(scale) if scale.is_finite() && !path.is_empty() => {
-                Ok(AdapterSpec { path: path.into(), scale })
-            }
-            Ok(_) => Err(format!("'{text}': expected a finite scale after FILE:, found {number}")),
+        if last == "force" {
+            return Ok(AdapterSpec { force: true, ..path.parse()? });
+        }
+        match last.parse::<f32>() {
+            Ok(scale) if scale.is_finite() && !path.is_empty() => Ok(AdapterSpec::new(path, scale)),
+            Ok(_) => Err(format!("'{text}': expected a finite scale after FILE:, found {last}")),
             Err(_) => Ok(unscaled),
         }
     }

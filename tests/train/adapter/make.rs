@@ -120,7 +120,7 @@ impl Made {
 }
 
 pub fn spec(path: &Path, scale: f32) -> AdapterSpec {
-    AdapterSpec { path: path.to_owned(), scale }
+    AdapterSpec::new(path.to_owned(), scale)
 }
 
 pub fn params(adapters: &[(&Path, f32)]) -> ModelParams {

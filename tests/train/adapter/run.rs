@@ -188,7 +188,8 @@ fn a_session_runs_under_the_rope_of_its_adapter() {
     open(&model, &rope("pi:factor=4.0"));
     let e = Session::new(&model, &rope("plain")).unwrap_err().to_string();
     assert!(e.contains("trained-pi.gguf") && e.contains("pi:factor=4") && e.contains("found plain"), "{e}");
-    let forced = ModelParams { force_adapter: true, ..with(&[(&adapter, 1.0)]) };
+    let mut forced = with(&[(&adapter, 1.0)]);
+    forced.adapters[0].force = true;
     let forced = Model::load(&path, &forced).unwrap();
     assert_eq!(open(&forced, &rope("plain")).plan().spec.to_string(), "plain");
 
@@ -254,13 +255,15 @@ fn bases_are_told_apart_by_their_weights_alone() {
         e.contains("ropewalk.lora.base") && e.contains(&print(&path)) && e.contains(&print(&other)),
         "{e}"
     );
-    Model::load(&other, &ModelParams { force_adapter: true, ..params }).unwrap_or_else(|e| panic!("{e}"));
+    let mut forced = params;
+    forced.adapters[0].force = true;
+    Model::load(&other, &forced).unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]
 fn paths_with_colons_are_paths() {
     let parse = |text: &str| text.parse::<AdapterSpec>();
-    let at = |path: &str, scale: f32| Ok(AdapterSpec { path: path.into(), scale });
+    let at = |path: &str, scale: f32| Ok(AdapterSpec::new(path.into(), scale));
     assert_eq!(parse("a.gguf"), at("a.gguf", 1.0));
     assert_eq!(parse("a.gguf:0.8"), at("a.gguf", 0.8));
     assert_eq!(parse("a.gguf:-1"), at("a.gguf", -1.0));

@@ -40,7 +40,7 @@ fn a_session_with_the_adapter_has_the_loss_of_the_trainer() {
         let path = scratch(&format!("train-reference-{name}.gguf"));
         write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
         drop(trainer);
-        let adapters = vec![AdapterSpec { path: path.clone(), scale: 1.0 }];
+        let adapters = vec![AdapterSpec::new(path.clone(), 1.0)];
         let model = Model::load(wide_file(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
         let mut session = open(&model, &SessionParams { kv_type: DType::F32, ..params(tokens.len()) });
         let nll = session.nll(tokens, 1..tokens.len()).unwrap();
