@@ -28,8 +28,8 @@ for rope in "${methods[@]}"; do
   adapter="$out/${rope%%:*}.gguf"
   before=$(ppl --rope "$rope")
   rm -rf "${adapter%.gguf}.checkpoints"
-  "$ropewalk" finetune -m "$model" -d "${train[@]}" --rope "$rope" --ctx 1024 -o "$adapter" --cache "$out/prose.tokens" \
-    --rank 16 --lr 1e-3 --warmup 5 --schedule cosine --steps "$steps" --held-out 2 --eval-every 20 --seed 1 \
+  "$ropewalk" finetune -m "$model" -d "${train[@]}" --rope "$rope" --ctx 1024 -o "$adapter" --rank 16 --lr 1e-3 \
+    --steps "$steps" --set "warmup=5,schedule=cosine,held-out=2,eval-every=20,cache=$out/prose.tokens" --seed 1 \
     --device cpu -t "$threads"
   printf '| %s | %s | %s |\n' "$rope" "$before" "$(ppl --lora "$adapter")" | tee -a "$table"
 done

@@ -146,7 +146,7 @@ def methods(run, model, prompt, n):
 
 
 def training(run, model, lengths, block, text):
-    common = ["--rope", "yarn", "--block", str(block)]
+    common = ["--rope", "yarn", "--ubatch", str(block)]
     plan = run.json("3", "plan", "finetune", "-m", model, *common, "--ctx", str(lengths[0]), "--plan-memory")
     if plan and plan["longest_ctx"]:
         run.row("3", "longest context that fits, planned", str(plan["longest_ctx"]))

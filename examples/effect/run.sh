@@ -31,7 +31,7 @@ finetune() { # OUT ARGS...: goes on where it was
     shift
     [ ! -f "$to" ] || return 0
     [ ! -d "${to%.gguf}.checkpoints" ] || again=--resume
-    "$bin/ropewalk" finetune --schedule cosine --device cpu -t "$threads" $again "$@" -o "$to" >&2
+    "$bin/ropewalk" finetune --set schedule=cosine --device cpu -t "$threads" $again "$@" -o "$to" >&2
 }
 
 if [ ! -f "$out/init.gguf" ]; then
@@ -43,21 +43,21 @@ fi
 # The model learns to copy first, in sequences of 128 tokens where nearly everything is said again. The loss falls
 # from 3 to 2.5 and on when it has found out how, at about 600,000 tokens (at a rate of 4e-3 not by then). Then it
 # learns prose and to answer questions at its window. 5.2 million tokens in all.
-all=(--train all --weight-decay 0.1 --beta2 0.95 --held-out 16 --save-every 100 --eval-every 100)
-short=("${all[@]}" --ctx 128 --batch 16)
-full=("${all[@]}" --ctx 512 --batch 4 --cache "$out/second.tokens")
-finetune "$out/base-1.gguf" -m "$out/init.gguf" -d "first=$out/first.jsonl:1" "${short[@]}" --cache "$out/copy.tokens" \
-    --lr 1e-3 --lr-min 1e-3 --warmup 20 --steps 400 --seed 1
+all=(--targets full --set weight-decay=0.1,beta2=0.95,held-out=16,save-every=100,eval-every=100)
+short=("${all[@]}" --ctx 128 --set batch=16)
+full=("${all[@]}" --ctx 512 --set "batch=4,cache=$out/second.tokens")
+finetune "$out/base-1.gguf" -m "$out/init.gguf" -d "first=$out/first.jsonl:1" "${short[@]}" \
+    --set "cache=$out/copy.tokens,lr-min=1e-3,warmup=20" --lr 1e-3 --steps 400 --seed 1
 finetune "$out/base-2.gguf" -m "$out/base-1.gguf" -d "prose=$prose:0.1" -d "first=$out/first.jsonl:0.9" "${short[@]}" \
-    --cache "$out/first.tokens" --lr 1.5e-3 --lr-min 1e-3 --warmup 10 --steps 350 --seed 2
+    --set "cache=$out/first.tokens,lr-min=1e-3,warmup=10" --lr 1.5e-3 --steps 350 --seed 2
 finetune "$out/base-3.gguf" -m "$out/base-2.gguf" -d "prose=$prose:0.3" -d "recall=$out/second.jsonl:0.7" "${full[@]}" \
-    --lr 1.5e-3 --lr-min 1.2e-3 --warmup 20 --steps 800 --seed 3
+    --lr 1.5e-3 --set lr-min=1.2e-3,warmup=20 --steps 800 --seed 3
 finetune "$out/base.gguf" -m "$out/base-3.gguf" -d "prose=$prose:0.4" -d "recall=$out/second.jsonl:0.6" "${full[@]}" \
-    --lr 1.2e-3 --lr-min 1e-4 --warmup 10 --steps 1000 --seed 4
+    --lr 1.2e-3 --set lr-min=1e-4,warmup=10 --steps 1000 --seed 4
 
 # One recipe: the mixture the model was trained on, as many tokens of it for all, in steps of 4,096.
-recipe=(-m "$out/base.gguf" -d "prose=$prose:0.7" -d "recall=$out/second.jsonl:0.3" --targets all --rank 16 --warmup 4
-    --held-out 2 --eval-every 0 --eod-mask-loss --cache "$out/long.tokens")
+recipe=(-m "$out/base.gguf" -d "prose=$prose:0.7" -d "recall=$out/second.jsonl:0.3" --targets all --rank 16
+    --set "warmup=4,held-out=2,eval-every=0,eod-mask-loss=true,cache=$out/long.tokens")
 third=$((steps / 3 * 4096))
 cat >"$out/abf-stages.toml" <<TOML
 # A third of the tokens at each context, with bases for 2, 4 and 8 times the window.
@@ -140,16 +140,17 @@ for seed in $seeds; do
     trained "abf in three stages" --stages "$out/abf-stages.toml" --lr 2e-3
     # The equation's velocity wants a lower rate than pairs.
     trained clex --ctx 4096 --steps "$steps" --lr 2e-4 --rope clex:max-factor=8
-    trained longlora "${long[@]}" --rope pi:factor=8 --attention s2 --train norms,embeddings
+    trained longlora "${long[@]}" --rope pi:factor=8 --attention s2 --targets norms,embeddings
     # The same frequencies, other data. The rows of knots and marks are trained: nothing else has seen these tokens.
-    trained "abf utk" "${long[@]}" "${abf[@]}" --data-method utk-80 --train embeddings \
-        --knot-tokens '<|reserved_0|>,<|reserved_1|>,<|reserved_2|>,<|reserved_3|>' \
-        --mark-tokens '<|reserved_4|>,<|reserved_5|>,<|reserved_6|>,<|reserved_7|>,<|reserved_8|>'
-    trained "abf cip" "${long[@]}" "${abf[@]}" --data-method cip
-    trained "abf upsampled" "${long[@]}" "${abf[@]}" --upsample fu
+    trained "abf utk" "${long[@]}" "${abf[@]}" --targets embeddings --transform "utk-80:$(
+        printf 'knots=<|reserved_0|>/<|reserved_1|>/<|reserved_2|>/<|reserved_3|>,'
+        printf 'marks=<|reserved_4|>/<|reserved_5|>/<|reserved_6|>/<|reserved_7|>/<|reserved_8|>'
+    )"
+    trained "abf cip" "${long[@]}" "${abf[@]}" --transform cip
+    trained "abf upsampled" "${long[@]}" "${abf[@]}" --set upsample=fu
     # Joined, for the records are shorter than a sequence: of single documents it would see the prose alone.
-    trained "abf pose" --ctx 512 --batch 8 --steps "$steps" --lr 2e-3 "${abf[@]}" --data-method pose:target=4096,join=true
-    [ -z "${EXTRA:-}" ] || trained drope --ctx 512 --batch 8 --steps "$steps" --lr 2e-3 --rope plain:drop=1
+    trained "abf pose" --ctx 512 --set batch=8 --steps "$steps" --lr 2e-3 "${abf[@]}" --transform pose:target=4096,join=true
+    [ -z "${EXTRA:-}" ] || trained drope --ctx 512 --set batch=8 --steps "$steps" --lr 2e-3 --rope plain:drop=1
     measure "seed-$seed"
 done
 "$python" $here/table.py "$out"/study-frozen "$out"/study-seed-*

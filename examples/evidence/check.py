@@ -43,6 +43,10 @@ def check_options(place, steps):
             if arg.startswith("-") and not arg.lstrip("-")[:1].isdigit() and arg not in options:
                 raise Problem(f"{unit.id}: `ropewalk {command}` has no {arg}")
         args = [str(a) for a in step.args]
+        for text in [b for a, b in zip(args, args[1:]) if command == "finetune" and a == "--set"]:
+            for key in [pair.partition("=")[0] for pair in text.split(",")]:
+                if not options & {key, f"{key}:"}:
+                    raise Problem(f"{unit.id}: `ropewalk finetune --set` has no {key}")
         if "--rope" in args:
             specs.add(args[args.index("--rope") + 1])
         if command == "rope":

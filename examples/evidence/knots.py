@@ -14,7 +14,7 @@ def knots(plan, records):
     for seed in own["seeds"]:
         for method in own["methods"]:
             # An order of the texts has no place where they are cut; batches are shuffled by the seed.
-            options = [o for o in arms["options"] if o not in ("--order", "text")]
+            options = arms["options"]
             spec = {
                 "rope": arm["spec"],
                 "method": method["options"],
@@ -33,8 +33,8 @@ def knots(plan, records):
                 more = [
                     *small_plan["options"],
                     *options,
-                    "--warmup",
-                    arms["warmup"],
+                    "--set",
+                    f"warmup={arms['warmup']}",
                     "--lr",
                     lr,
                     "--seed",

@@ -27,8 +27,9 @@ def recipe(plan, records):
                 "--steps",
                 own["steps"],
             ]
-            args += ["--data-method", f"pose:target={own['target']}", "--seed", own["seed"], *own["options"]]
-            args += ["--cache", place.inside("material", "recipe.tokens"), "-o", place.model(id), *device(place)]
+            args += ["--transform", f"pose:target={own['target']}", "--seed", own["seed"], *own["options"]]
+            cache = place.inside("material", "recipe.tokens")
+            args += ["--set", f"cache={cache}", "-o", place.model(id), *device(place)]
             return [Step("train", args, makes=place.model(id), resumes=True)]
 
         unit.steps, unit.figures, unit.inputs = steps, trained(unit.id), lambda place: [model, own["data"]]

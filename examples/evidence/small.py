@@ -58,7 +58,7 @@ def small(plan, records):
         unit.work = [("small-train", stage["ctx"], stage["ctx"] * stage["batch"] * stage["steps"])]
 
         def steps(place, _, id=unit.id, before=before, stage=stage):
-            options = [*own["options"], "--held-out", "16", "--eval-every", "100", *stage["options"]]
+            options = [*own["options"], "--set", "held-out=16,eval-every=100", *stage["options"]]
             return [
                 train(
                     place, id, place.model(before), stage["data"], stage["ctx"], stage["batch"], stage["steps"], options
@@ -139,7 +139,7 @@ def arm_units(plan, records, base, opened, arm):
     tokens = arms["ctx"] * arms["batch"]
     common = {
         "arm": {k: v for k, v in arm.items() if k != "name"},
-        **{k: arms[k] for k in ("ctx", "batch", "data", "options")},
+        **{k: arms[k] for k in ("ctx", "batch", "data", "order", "options")},
         "all": own["options"],
     }
     rate = Unit(
@@ -151,7 +151,8 @@ def arm_units(plan, records, base, opened, arm):
     rate.work = [("small-train", arms["ctx"], len(arms["rates"]) * tokens * arms["rate_steps"])]
 
     def one(place, id, lr, steps, seed, name, out=None, kind="arm"):
-        options = [*own["options"], *arms["options"], "--warmup", arms["rate_warmup" if kind == "rate" else "warmup"]]
+        warmup = arms["rate_warmup" if kind == "rate" else "warmup"]
+        options = [*own["options"], *arms["options"], "--set", f"order={arms['order']},warmup={warmup}"]
         options += ["--lr", lr, "--seed", seed, *arm_options(place, arm, base, kind)]
         whole = (None, None, None) if "stages" in arm else (arms["ctx"], arms["batch"], steps)
         return train(place, id, place.model(base), arms["data"], *whole, options, name, out)

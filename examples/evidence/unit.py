@@ -137,10 +137,10 @@ def train(place, unit, model, data, ctx, batch, steps, options, name="train", ou
     cache = place.inside("material", "-".join(sorted(data)) + ".tokens")
     args += [
         *(["--ctx", ctx] if ctx else []),
-        *(["--batch", batch] if batch else []),
+        *(["--set", f"batch={batch}"] if batch else []),
         *(["--steps", steps] if steps else []),
     ]
-    return Step(name, [*args, "--cache", cache, *options, "-o", out, *device(place)], makes=out, resumes=True)
+    return Step(name, [*args, "--set", f"cache={cache}", *options, "-o", out, *device(place)], makes=out, resumes=True)
 
 
 def losses(path):

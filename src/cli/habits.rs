@@ -3,6 +3,8 @@
 
 use std::ffi::OsString;
 
+use ropewalk::train::KEYS;
+
 use super::usage;
 
 /// The meaning of a foreign option here.
@@ -27,6 +29,7 @@ enum Means {
 use Means::{Flag, FlashAttention, GpuLayers, Nothing, Operand, Option as Ours, Setting};
 
 const SAMPLER: &str = "--sampler";
+const SET: &str = "--set";
 const TENSOR_TYPE: &str = "--tensor-type";
 const ROPE: &str = "use --rope, as in --rope yarn:factor=4, pi:factor=4 or abf:base=1e6; `ropewalk rope --methods` lists them";
 const LORA_FILE: &str = "use --lora FILE:SCALE";
@@ -100,15 +103,23 @@ const OPTIONS: &[(&str, Means)] = &[
     ("--lora-r", Ours("--rank")),
     ("--lora-rank", Ours("--rank")),
     ("--lora-alpha", Ours("--alpha")),
-    ("--lora-dropout", Ours("--dropout")),
+    ("--lora-dropout", Setting(SET, "dropout")),
     ("--target-modules", Ours("--targets")),
     ("--max-steps", Ours("--steps")),
     ("--learning-rate", Ours("--lr")),
-    ("--warmup-steps", Ours("--warmup")),
+    ("--warmup-steps", Setting(SET, "warmup")),
+    ("--lr-scheduler-type", Setting(SET, "schedule")),
+    ("--adam-beta1", Setting(SET, "beta1")),
+    ("--adam-beta2", Setting(SET, "beta2")),
+    ("--max-grad-norm", Setting(SET, "clip")),
+    ("--save-steps", Setting(SET, "save-every")),
+    ("--eval-steps", Setting(SET, "eval-every")),
+    ("--save-total-limit", Setting(SET, "keep-last")),
     ("--max-seq-length", Ours("--ctx")),
     ("--max-length", Ours("--ctx")),
-    ("--per-device-train-batch-size", Ours("--batch")),
-    ("--gradient-accumulation-steps", Nothing("use --batch N, the sequences of a step")),
+    ("--per-device-train-batch-size", Setting(SET, "batch")),
+    ("--gradient-accumulation-steps", Nothing("use --set batch=N, the sequences of a step")),
+    ("--modules-to-save", Nothing("use --targets q,k,v,o,norms,embeddings")),
     ("--num-train-epochs", Nothing("use --steps N; --plan-memory and --inspect-data say what N takes")),
     ("--output-dir", Nothing("use -o FILE.gguf, the adapter to write")),
 ];
@@ -154,6 +165,9 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
             out.push(word.clone());
             out.extend(rest.cloned());
             break;
+        }
+        if let Some(key) = word.to_str().and_then(|w| setting(command, w)) {
+            return Err(usage(format!("--{key}: use --set {key}=VALUE")));
         }
         let Some((typed, attached, means)) = word.to_str().and_then(|w| found(command, w)) else {
             out.push(word.clone());
@@ -217,6 +231,14 @@ fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(&'static str, Op
     (taken && !has(typed)).then_some((*typed, value, *means))
 }
 
+/// The key of `finetune --set` that a word names as if it were an option.
+fn setting(command: &clap::Command, word: &str) -> Option<&'static str> {
+    let name = word.strip_prefix("--")?.split('=').next()?.replace('_', "-");
+    let is_option = || command.get_arguments().any(|a| a.get_long() == Some(name.as_str()));
+    let key = KEYS.iter().find(|key| command.get_name() == "finetune" && key.name == name)?;
+    (!is_option()).then_some(key.name)
+}
+
 /// Adds an option. One that two foreign options stand for (types of keys and of values) has one value.
 fn put(out: &mut Vec<OsString>, typed: &str, option: &str, value: OsString) -> anyhow::Result<()> {
     let before = out.iter().position(|w| w == option).and_then(|at| out.get(at + 1));
@@ -259,6 +281,7 @@ mod tests {
             ("r chat --dry-multiplier 0.8 -sys x", "r chat --sampler dry-multiplier=0.8 --system x"),
             ("r eval --tasks niah -m x --limit 5", "r eval niah -m x --samples 5"),
             ("r finetune --lora_r 8 --max-steps 3 --train-file f", "r finetune --rank 8 --steps 3 --data f"),
+            ("r finetune --max_grad_norm 1 --warmup-steps=3", "r finetune --set clip=1 --set warmup=3"),
             ("r perplexity --chunks 2 -- --chunks", "r perplexity --max-windows 2 -- --chunks"),
             ("r bench --limit 3", "r bench --limit 3"),
             ("r convert x --outtype q8_0", "r convert x --type q8_0"),
@@ -271,6 +294,8 @@ mod tests {
             ("r run -ctk q8_0 -ctv f16", "-ctv: keys and values have one type here, --kv TYPE"),
             ("r run --rope-scaling yarn", "--rope-scaling: use --rope, as in"),
             ("r run -ngl 12", "-ngl 12: the whole model runs on one device"),
+            ("r finetune --weight_decay=0.1", "--weight-decay: use --set weight-decay=VALUE"),
+            ("r finetune --batch 8", "--batch: use --set batch=VALUE"),
             ("r run --ctx-size", "--ctx-size: a value is required"),
             ("r quantize a b", "quantize: there is no such command; use ropewalk convert"),
         ] {

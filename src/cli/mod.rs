@@ -46,7 +46,7 @@ pub(crate) struct Command {
     pub(crate) about: &'static str,
     /// A paragraph for `--help` of the command itself.
     pub(crate) details: &'static str,
-    /// One command line to copy, without the `ropewalk` at its front.
+    /// Command lines to copy, one in each line, without the `ropewalk` at its front.
     pub(crate) example: &'static str,
     /// Adds the arguments.
     pub(crate) args: fn(clap::Command) -> clap::Command,
@@ -98,7 +98,7 @@ pub(crate) fn app() -> clap::Command {
         let sub = (c.args)(clap::Command::new(c.name))
             .about(c.about)
             .long_about(format!("{}\n\n{}", c.about, c.details))
-            .after_help(format!("Example:\n  ropewalk {}", c.example));
+            .after_help(format!("Example:\n  ropewalk {}", c.example.replace('\n', "\n  ropewalk ")));
         app = app.subcommand(sub);
     }
     app
@@ -223,9 +223,11 @@ mod tests {
     #[test]
     fn every_command_is_documented_and_its_example_parses() {
         for c in COMMANDS {
-            assert!(c.example.starts_with(c.name), "{}: example", c.name);
             assert!(c.details.len() > 40, "{}: details", c.name);
-            assert!(app().try_get_matches_from([vec!["ropewalk"], shell_words(c.example)].concat()).is_ok());
+            for line in c.example.lines() {
+                assert!(line.starts_with(c.name), "{}: example", c.name);
+                assert!(app().try_get_matches_from([vec!["ropewalk"], shell_words(line)].concat()).is_ok());
+            }
         }
     }
 

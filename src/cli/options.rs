@@ -270,7 +270,7 @@ impl SamplingArgs {
 }
 
 /// A number of threads, up to the most that ggml takes.
-fn threads(text: &str) -> Result<usize, String> {
+pub(crate) fn threads(text: &str) -> Result<usize, String> {
     let most = ggml::backend::MAX_N_THREADS;
     text.parse().ok().filter(|n| *n <= most).ok_or_else(|| format!("expected 0 to {most}"))
 }

@@ -29,7 +29,7 @@ pub use error::{Error, Result};
 pub use histogram::{DistanceBin, Inspection, LengthBin};
 pub use sample::{Sample, Span, SpanKind};
 pub use text::{ChatTemplate, Group, Kind, Records, Source, SourceFile, Sources, TextOptions};
-pub use transform::{parse as parse_method, Knots, Method, Transform, METHODS};
+pub use transform::{parse as parse_method, Method, Transform, METHODS};
 
 pub use jsonl::MAX_TEXT;
 

@@ -24,7 +24,7 @@ const CHUNK: usize = 1 << 16;
 /// Experts, attention sinks or gated delta-nets, which have no gradient here; weights that are no floats.
 pub(super) fn shapes(model: &Model) -> Result<Vec<(ParamId, [usize; 2])>> {
     let (hp, transformer) = (model.hparams(), model.transformer());
-    let no = |what: String| Err(Error::Invalid(format!("train all: {what}")));
+    let no = |what: String| Err(Error::Invalid(format!("targets full: {what}")));
     if hp.experts.is_some() {
         return no(
             "the weights of experts have no gradient here; train low-rank pairs beside attention".into()

@@ -32,6 +32,7 @@ mod run_params;
 mod s2_tests;
 mod saved;
 mod seen;
+pub mod set;
 mod settings;
 mod stages;
 mod targets;
@@ -69,8 +70,9 @@ pub use run::Run;
 pub use run_params::{RunParams, RunReport};
 pub use saved::{Checkpointing, SavedType};
 pub use seen::TrainAttention;
+pub use set::{Settings, KEYS};
 pub use settings::{Sequence, TrainParams};
-pub use stages::{Stage, StageOptimiser};
+pub use stages::Stage;
 
 /// A model in training.
 #[derive(Debug)]

@@ -3,19 +3,14 @@
 use super::longce::LongCe;
 use super::optim::{AdamW, Decay, OptimParams, Schedule, WarmupShape};
 use super::seen::TrainAttention;
+use super::set::Settings;
 use crate::data::{Packing, Upsample};
 use crate::landmark::Landmarks;
 
-/// Names of the shapes of a warm-up.
-pub const WARMUP_SHAPES: [&str; 2] = ["linear", "log"];
-
-/// Names of schedules.
-pub const SCHEDULES: [&str; 4] = ["constant", "linear", "cosine", "cosine-part"];
-
 /// Said of recipes of full training where low-rank pairs are trained: their rates and steps are for another kind.
 pub const ALL_PARAMETERS: &str =
-    "the paper trained all parameters of the model; here low-rank pairs are trained, and the tensors that \
-     --train names";
+    "the paper trained all parameters of the model; here the tensors that --targets names are \
+     trained, most of them by low-rank pairs";
 
 /// The settings that a paper or its code states. `source` says where they are from, and which of them it
 /// leaves open.
@@ -29,7 +24,7 @@ pub struct Recipe {
     pub rope: &'static str,
     /// Tokens of a sequence.
     pub n_ctx: usize,
-    /// The tokens around documents, as `--separator` takes them, where the source says.
+    /// The tokens around documents, as `--set separator` takes them, where the source says.
     pub separator: Option<&'static str>,
     /// How texts become sequences, and what of them is trained on.
     pub data: Data,
@@ -55,17 +50,17 @@ pub struct Recipe {
     pub ema: f64,
     /// The attention of training.
     pub attention: TrainAttention,
-    /// Modules trained as a whole beside low-rank pairs, as `--train` takes it: modules, or `all` where the paper
+    /// Modules trained as a whole beside low-rank pairs, as `--targets` takes it: modules, or `full` where the paper
     /// trained all parameters, which is done only when asked for.
     pub train: &'static [&'static str],
     /// Where the figures are from, and what they leave open.
     pub source: &'static str,
 }
 
-/// The data of a recipe, as the options of these names take it.
+/// The data of a recipe, as the settings of these names take it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Data {
-    /// The data method, `--data-method`.
+    /// The data method, `--transform`.
     pub method: Option<&'static str>,
     /// The way documents become sequences.
     pub packing: Packing,
@@ -142,7 +137,7 @@ const BASE: Recipe = Recipe {
     batch: Batch::Sequences(1),
     ema: 0.0,
     attention: TrainAttention::Full,
-    train: &["all"],
+    train: &["full"],
     source: "",
 };
 
@@ -160,7 +155,7 @@ const LCEG: Recipe = Recipe {
     batch: Batch::Sequences(32),
     source: "paper, section 4 and appendix 9.2: rate, linear warm-up, no weight decay, 32 sequences a step. It names \
              no decay of the rate, and a moving average of the weights without its constant: none is kept here, and \
-             --ema takes one. Betas, clipping and the 20 steps of warm-up are those of the released script. The rope \
+             --set ema takes one. Betas, clipping and the 20 steps of warm-up are those of the released script. The rope \
              is the study's best, NTK-32K; name another with --rope. BOS before each document and long documents \
              more often, source by source (Fu et al.), are the form of its data",
     ..BASE
@@ -230,7 +225,7 @@ pub static RECIPES: &[Recipe] = &[
                  accumulated, 3 % warm-up, a cosine that stops at 0.4 of a period; betas and clipping are the \
                  defaults of Hugging Face's trainer. Texts are joined by EOS. Its weight decay also acts on norms, \
                  whose class that trainer does not know; here it leaves them alone. It trains all parameters, which \
-                 --train all does not do here under landmark attention. The controlled study (LCEG) trains it by its \
+                 --targets full does not do here under landmark attention. The controlled study (LCEG) trains it by its \
                  own recipe: lceg-code with --attention landmark --rope plain --ctx 512",
         ..BASE
     },
@@ -295,7 +290,7 @@ pub static RECIPES: &[Recipe] = &[
         source: "scripts/train_lm.sh of the released code: rate, 16 x 4 x 8 sequences of 4,096, warm-up in 3 % of the \
                  steps, no weight decay, no log-scale; no EOS between documents by its dataset.py. The number of \
                  steps is left open there; its readme names 2B tokens. Betas and clipping are the defaults of Hugging \
-                 Face's trainer. It trains all parameters, which --train all does not do here under clex. The \
+                 Face's trainer. It trains all parameters, which --targets full does not do here under clex. The \
                  controlled study has T = 32 and SiLU, the defaults here",
         ..BASE
     },
@@ -333,7 +328,7 @@ pub static RECIPES: &[Recipe] = &[
         source: "script/run_train_skipos.sh, train_pose.py and configs/deepspeed_config.json of the released code (arXiv \
                  2309.10400), for LLaMA at its own 2,048 tokens (take --ctx as the window of your model) on 8 GPUs of 8 \
                  sequences: DeepSpeed's logarithmic warm-up and linear decay; betas and clipping are the defaults of \
-                 Hugging Face's trainer. `64 yarn` is the command of its readme; elsewhere --data-method pose:factor=8 \
+                 Hugging Face's trainer. `64 yarn` is the command of its readme; elsewhere --transform pose:factor=8 \
                  --rope pi. Both chunks are of one document, short ones are left out. It keeps the checkpoint of the \
                  least validation loss; here the last one is written",
         ..BASE
@@ -361,6 +356,35 @@ impl Recipe {
         match self.length {
             Amount::Steps(n) => n,
             Amount::Tokens(n) => n.div_ceil(per_step),
+        }
+    }
+
+    /// Its settings at a context of so many tokens. Its steps are as many as the batch given, or its own, needs, and its
+    /// warm-up fits into the steps given, or its own.
+    pub fn settings(&self, n_ctx: usize, given: &Settings) -> Settings {
+        let batch = self.batch(n_ctx);
+        let steps = self.steps(n_ctx, given.batch.unwrap_or(batch));
+        let OptimParams { adamw, schedule, clip, ema } = self.optimiser(given.steps.unwrap_or(steps));
+        Settings {
+            steps: Some(steps),
+            batch: Some(batch),
+            lr: Some(schedule.lr),
+            lr_min: Some(schedule.lr_min),
+            warmup: Some(schedule.warmup),
+            warmup_shape: Some(schedule.warmup_shape),
+            schedule: Some(schedule.decay),
+            beta1: Some(adamw.beta1),
+            beta2: Some(adamw.beta2),
+            weight_decay: Some(adamw.weight_decay),
+            clip: Some(clip),
+            ema: Some(ema),
+            separator: self.separator.and_then(|text| text.parse().ok()),
+            packing: Some(self.data.packing),
+            upsample: Some(self.data.upsample),
+            doc_mask: Some(self.data.doc_mask),
+            eod_mask_loss: Some(self.data.mask_ends),
+            loss: Some(self.data.longce),
+            ..Settings::default()
         }
     }
 

@@ -1,12 +1,15 @@
 //! Files of stages: several runs, one after another, in TOML with a `[[stage]]` for each.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use ropewalk_core::settings::known_as;
 use ropewalk_core::terminal::one_line;
 use serde::Deserialize;
 
-use super::recipe::{Amount, SCHEDULES, WARMUP_SHAPES};
+use super::recipe::Amount;
 use super::seen::TrainAttention;
+use super::set::{Group, Settings, KEYS};
 use crate::model::{Error, Result};
 use crate::rope::Spec;
 
@@ -24,35 +27,8 @@ pub struct Stage {
     pub attention: Option<TrainAttention>,
     /// How long it trains.
     pub length: Amount,
-    /// Settings of the optimiser.
-    pub optimiser: StageOptimiser,
-}
-
-/// The settings of the optimiser that a stage may have of its own, as the options of the same names.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct StageOptimiser {
-    /// Sequences of a step.
-    pub batch: Option<usize>,
-    /// Learning rate.
-    pub lr: Option<f64>,
-    /// Learning rate at the last step of a schedule that falls.
-    pub lr_min: Option<f64>,
-    /// Steps in which the rate rises.
-    pub warmup: Option<u64>,
-    /// One of [`WARMUP_SHAPES`].
-    pub warmup_shape: Option<String>,
-    /// One of [`SCHEDULES`].
-    pub schedule: Option<String>,
-    /// Decay of the mean of gradients.
-    pub beta1: Option<f64>,
-    /// Decay of the mean of their squares.
-    pub beta2: Option<f64>,
-    /// Decay of the trained tensors.
-    pub weight_decay: Option<f64>,
-    /// Gradients are scaled down to this norm.
-    pub clip: Option<f64>,
-    /// Decay of the moving average of the trained tensors.
-    pub ema: Option<f64>,
+    /// Its own settings of the optimiser.
+    pub settings: Settings,
 }
 
 #[derive(Debug, Deserialize)]
@@ -62,7 +38,6 @@ struct StagesFile {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct StageFile {
     ctx: usize,
     rope: Option<String>,
@@ -70,17 +45,9 @@ struct StageFile {
     /// Steps of the optimiser, or tokens trained on: one of the two.
     steps: Option<u64>,
     tokens: Option<u64>,
-    batch: Option<usize>,
-    lr: Option<f64>,
-    lr_min: Option<f64>,
-    warmup: Option<u64>,
-    warmup_shape: Option<String>,
-    schedule: Option<String>,
-    beta1: Option<f64>,
-    beta2: Option<f64>,
-    weight_decay: Option<f64>,
-    clip: Option<f64>,
-    ema: Option<f64>,
+    /// Settings by key.
+    #[serde(flatten)]
+    settings: BTreeMap<String, toml::Value>,
 }
 
 impl Stage {
@@ -128,36 +95,27 @@ impl StageFile {
         }
         let attention = self.attention.map(|text| text.parse::<TrainAttention>()).transpose();
         let attention = attention.map_err(|e| e.to_string())?;
-        one_of("warmup-shape", self.warmup_shape.as_deref(), &WARMUP_SHAPES)?;
-        one_of("schedule", self.schedule.as_deref(), &SCHEDULES)?;
         let length = match (self.steps, self.tokens) {
             (Some(0), _) | (_, Some(0)) => return Err("expected at least one step, found none".into()),
             (Some(n), None) => Amount::Steps(n),
             (None, Some(n)) => Amount::Tokens(n),
             _ => return Err("expected steps or tokens, one of the two".into()),
         };
-        let optimiser = StageOptimiser {
-            batch: self.batch,
-            lr: self.lr,
-            lr_min: self.lr_min,
-            warmup: self.warmup,
-            warmup_shape: self.warmup_shape,
-            schedule: self.schedule,
-            beta1: self.beta1,
-            beta2: self.beta2,
-            weight_decay: self.weight_decay,
-            clip: self.clip,
-            ema: self.ema,
-        };
-        Ok(Stage { ctx: self.ctx, rope: self.rope, attention, length, optimiser })
-    }
-}
-
-fn one_of(key: &str, given: Option<&str>, names: &[&str]) -> Result<(), String> {
-    match given {
-        Some(name) if !names.contains(&name) => {
-            Err(format!("{key}: expected one of {}, found {name:?}", names.join(", ")))
+        let known: Vec<&'static str> =
+            KEYS.iter().filter(|key| key.group == Group::Optimiser).map(|key| key.name).collect();
+        let mut settings = Settings::default();
+        for (key, value) in &self.settings {
+            let key = known_as("setting", key, &known)?;
+            let text = match value {
+                toml::Value::String(text) => text.clone(),
+                toml::Value::Integer(n) => n.to_string(),
+                toml::Value::Float(x) => x.to_string(),
+                other => {
+                    return Err(format!("{key}: expected a number or a text, found {}", other.type_str()));
+                }
+            };
+            settings.put("setting", key, &text)?;
         }
-        _ => Ok(()),
+        Ok(Stage { ctx: self.ctx, rope: self.rope, attention, length, settings })
     }
 }

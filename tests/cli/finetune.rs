@@ -38,9 +38,20 @@ impl Folder {
     pub(crate) fn args(&self, output: &str, more: &[&str]) -> Vec<String> {
         let texts = self.path("texts");
         let (model, output) = (self.path("tiny.gguf"), self.path(output));
-        let head = ["finetune", "-m", &model, "-d", &texts, "-o", &output, "--ctx", "48", "--block", "20"];
-        let tail =
-            ["--device", "cpu", "-t", "1", "--lr", "0.01", "--dropout", "0.1", "--held-out", "2", "--json"];
+        let head = ["finetune", "-m", &model, "-d", &texts, "-o", &output, "--ctx", "48", "--ubatch", "20"];
+        let tail = [
+            "--device",
+            "cpu",
+            "-t",
+            "1",
+            "--lr",
+            "0.01",
+            "--set",
+            "dropout=0.1",
+            "--set",
+            "held-out=2",
+            "--json",
+        ];
         [&head[..], &tail, more].concat().into_iter().map(String::from).collect()
     }
 
@@ -71,7 +82,7 @@ pub(crate) fn figures(log: &[Value]) -> Vec<(u64, Option<f64>, Option<f64>)> {
 fn a_run_writes_an_adapter_that_helps() {
     let folder = Folder::new();
     let report =
-        folder.finetune("a.gguf", &["--steps", "30", "--rope", "pi:factor=2", "--ema", "0.5"]).json();
+        folder.finetune("a.gguf", &["--steps", "30", "--rope", "pi:factor=2", "--set", "ema=0.5"]).json();
     let (before, after) = (report["val_before"].as_f64().unwrap(), report["val_after"].as_f64().unwrap());
     assert!(after < before - 0.5, "{before} to {after}");
     assert_eq!((report["steps"].as_u64(), report["tokens"].as_u64()), (Some(30), Some(30 * 48)));
@@ -97,7 +108,18 @@ fn a_run_writes_an_adapter_that_helps() {
 #[test]
 fn a_resumed_run_is_the_run_that_never_stopped() {
     let folder = Folder::new();
-    let all = ["--steps", "12", "--batch", "2", "--schedule", "cosine", "--warmup", "3", "--save-every", "4"];
+    let all = [
+        "--steps",
+        "12",
+        "--set",
+        "batch=2",
+        "--set",
+        "schedule=cosine",
+        "--set",
+        "warmup=3",
+        "--set",
+        "save-every=4",
+    ];
     folder.finetune("whole.gguf", &all).json();
     let whole = std::fs::read(folder.file("whole.gguf")).unwrap();
 
@@ -131,7 +153,7 @@ fn a_resumed_run_is_the_run_that_never_stopped() {
     assert!(fails(&again, 1).contains("an earlier run got to step-00000012.safetensors"));
 
     // Under other settings it is another run.
-    let other = folder.finetune("cut.gguf", &["--steps", "12", "--batch", "3", "--resume"]);
+    let other = folder.finetune("cut.gguf", &["--steps", "12", "--set", "batch=3", "--resume"]);
     assert!(fails(&other, 1).contains("batch: the run was started with 2, this is 3"));
 }
 
@@ -140,16 +162,16 @@ fn memory_is_planned_and_nothing_is_done() {
     let folder = Folder::new();
     let model = folder.path("tiny.gguf");
     let plan = |more: &[&str]| {
-        let head = ["finetune", "-m", &model, "--device", "cpu", "--plan-memory", "--json"];
+        let head = ["finetune", "-m", &model, "--device", "cpu", "--json"];
         run(&[&head[..], more].concat()).json()
     };
-    let here = plan(&["--ctx", "2048"]);
+    let here = plan(&["--ctx", "2048", "--plan-memory"]);
     let sum: u64 = here["parts"].as_array().unwrap().iter().map(|p| p["device"].as_u64().unwrap()).sum();
     assert_eq!(here["device"].as_u64(), Some(sum));
-    let small = plan(&["--ctx", "2048", "--memory", "64MiB"]);
+    let small = plan(&["--ctx", "2048", "--plan-memory=64MiB"]);
     let longest = small["longest_ctx"].as_u64().unwrap();
     assert!(
-        plan(&["--ctx", &longest.to_string(), "--memory", "64MiB"])["device"].as_u64().unwrap() <= 64 << 20
+        plan(&["--ctx", &longest.to_string(), "--plan-memory=64MiB"])["device"].as_u64().unwrap() <= 64 << 20
     );
     assert_eq!(std::fs::read_dir(folder.dir.path()).unwrap().count(), 2);
 }
@@ -187,7 +209,7 @@ fn texts_are_inspected_and_nothing_is_trained() {
 
     // As text, with the tokens where they are asked for.
     let args =
-        ["finetune", "-m", "tiny.gguf", "-d", "texts", "--inspect-data", "--ctx", "48", "--cache", "c"];
+        ["finetune", "-m", "tiny.gguf", "-d", "texts", "--inspect-data", "--ctx", "48", "--set", "cache=c"];
     let out = run_in(folder.dir.path(), &args);
     assert!(out.code == 0 && folder.file("c").is_file(), "{out:?}");
     for says in ["tokens in 6 documents", "samples of 48 tokens", "1024..2047", "distance", "###"] {
@@ -205,7 +227,8 @@ fn texts_are_inspected_and_nothing_is_trained() {
 fn a_reach_is_trained_and_the_adapter_opens_under_it() {
     let folder = Folder::new();
     let spec = "yarn:factor=2,original=48+self-extend:window=12,group=3,original=48";
-    let report = folder.finetune("reach.gguf", &["--rope", spec, "--steps", "12", "--doc-mask"]).json();
+    let report =
+        folder.finetune("reach.gguf", &["--rope", spec, "--steps", "12", "--set", "doc-mask=true"]).json();
     assert!(report["val_after"].as_f64().unwrap() < report["val_before"].as_f64().unwrap(), "{report}");
     let (model, adapter, text) =
         (folder.path("tiny.gguf"), folder.path("reach.gguf"), folder.path("texts/1.txt"));
@@ -224,7 +247,7 @@ fn a_reach_is_trained_and_the_adapter_opens_under_it() {
 #[test]
 fn a_recipe_says_what_it_is_and_what_replaces_it() {
     let folder = Folder::new();
-    let more = ["--recipe", "lceg-code", "--steps", "2", "--batch", "1", "--weight-decay", "0"];
+    let more = ["--recipe", "lceg-code", "--steps", "2", "--set", "batch=1", "--set", "weight-decay=0"];
     let out = folder.finetune("recipe.gguf", &more);
     let report = out.json();
     let rope = "dynamic-ntk:factor=32,trained=32768,original=512";
@@ -234,18 +257,17 @@ fn a_recipe_says_what_it_is_and_what_replaces_it() {
         "the paper trained all parameters of the model",
         "--ctx 48 replaces its 32768",
         "--lr 0.01 replaces its 0.00002",
-        "--batch 1 replaces its 256",
+        "--set batch=1 replaces its 256",
         "--steps 2 replaces its",
     ] {
         assert!(out.stderr.contains(says), "{says}: {}", out.stderr);
         assert!(report["recipe"].to_string().contains(says), "{says}: {report}");
     }
-    assert!(!out.stderr.contains("--weight-decay"), "{}", out.stderr);
+    assert!(!out.stderr.contains("--set weight-decay"), "{}", out.stderr);
     // Memory is planned for the recipe's context.
     let model = folder.path("tiny.gguf");
     let plan = |more: &[&str]| {
-        let head =
-            ["finetune", "-m", &model, "--device", "cpu", "--plan-memory", "--memory", "1GiB", "--json"];
+        let head = ["finetune", "-m", &model, "--device", "cpu", "--plan-memory=1GiB", "--json"];
         run(&[&head[..], more].concat()).json()
     };
     assert_eq!(plan(&["--recipe", "sba"])["ctx"], 4096);
@@ -264,11 +286,14 @@ fn what_cannot_be_is_said_in_one_line() {
     let short = folder.path("short.txt");
     let (empty, bad) = (folder.path("empty.txt"), folder.path("bad.jsonl"));
     let (texts, model) = (folder.path("texts/x.log"), folder.path("tiny.gguf"));
-    let cases: [(&[&str], i32, &str); 14] = [
-        (&["--log", &texts], 2, "--log"),
-        (&["--cache", &model], 2, "--cache"),
-        (&["--lr-min", "0.001"], 2, "--schedule linear or cosine only"),
-        (&["--warmup", "200"], 1, "warmup: expected at most the 100 steps"),
+    let (log, cache) = (format!("log={texts}"), format!("cache={model}"));
+    let cases: [(&[&str], i32, &str); 16] = [
+        (&["--set", &log], 2, "--set log"),
+        (&["--set", &cache], 2, "--set cache"),
+        (&["--set", "bach=2"], 2, "--set: unknown parameter `bach` (did you mean `batch`?)"),
+        (&["--lora", "a.gguf:0.5"], 2, "--lora a.gguf: expected scale 1 to go on from, found 0.5"),
+        (&["--set", "lr-min=0.001"], 2, "schedule=linear or cosine only"),
+        (&["--set", "warmup=200"], 1, "warmup: expected at most the 100 steps"),
         (&["--rank", "0"], 1, "rank: expected at least 1"),
         (&["--rank", "100000"], 1, "rank: expected at most"),
         (&["--targets", "all,z"], 1, "targets: expected some of q, k, v"),
@@ -278,10 +303,10 @@ fn what_cannot_be_is_said_in_one_line() {
             "its 2 branches are trained on the CPU",
         ),
         (&["--rope", "nope"], 2, "rope 'nope'"),
-        (&["--lr-min", "nan", "--schedule", "cosine"], 1, "lr-min: expected a number"),
+        (&["--set", "lr-min=nan", "--set", "schedule=cosine"], 1, "lr-min: expected a number"),
         (&["--resume"], 1, "no checkpoint there"),
         (&["--plot", "x.pdf"], 2, "expected a name ending in .svg or .png"),
-        (&["--batch", "0"], 2, "--batch: expected at least 1"),
+        (&["--set", "batch=0"], 2, "--set: batch: expected at least 1"),
         (&["--recipe", "none"], 2, "--recipe"),
     ];
     for (more, code, says) in cases {
@@ -317,4 +342,26 @@ fn a_rank_above_the_width_of_a_map_is_trained() {
     let ten_times = format!("{a}:10");
     assert!(tokens(&["--lora", &a]).is_array());
     assert_ne!(tokens(&["--lora", &ten_times]), tokens(&[]));
+}
+
+/// The line of the guide with rare settings, on a tiny model and its texts.
+#[test]
+fn the_guides_settings_are_taken() {
+    let folder = Folder::new();
+    let guide = include_str!("../../docs/guide/fine-tuning.md");
+    let line = guide.lines().find(|l| l.starts_with("$ ropewalk finetune") && l.contains(" --set ")).unwrap();
+    let words: Vec<&str> = line.split(' ').skip(2).collect();
+    let here = |word: &str| match word {
+        "$M" => "tiny.gguf".to_owned(),
+        word if word.starts_with("models/texts") => "texts".to_owned(),
+        word => word.replace("out/", ""),
+    };
+    let words: Vec<String> = words.into_iter().map(here).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let report =
+        run_in(folder.dir.path(), &[&words[..], &["--device", "cpu", "-t", "1", "--json"]].concat()).json();
+    assert_eq!((&report["steps"], &report["tokens"]), (&40.into(), &(40 * 2 * 512).into()), "{report}");
+    let log = folder.log("cosine.log.jsonl");
+    let rate = |step: u64| log.iter().find(|l| l["step"] == step).unwrap()["lr"].as_f64().unwrap();
+    assert!(rate(1) < rate(5) && rate(40) < rate(5), "warm-up, then a cosine: {log:?}");
 }

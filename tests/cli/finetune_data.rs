@@ -3,10 +3,8 @@
 use crate::common::program::run_in;
 use crate::finetune::{fails, Folder};
 
-const KNOTS: [&str; 4] = ["--knot-tokens", "#1,#2,#3,#4", "--mark-tokens", "#5,#6,#7,#11"];
-
 fn utk<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    let mut args = vec!["--data-method", "utk:share=1", KNOTS[0], KNOTS[1], KNOTS[2], "#5,#6,#7,#11,#12"];
+    let mut args = vec!["--transform", "utk:share=1,knots=#1/#2/#3/#4,marks=#5/#6/#7/#11/#12"];
     args.extend(more);
     args
 }
@@ -16,12 +14,21 @@ fn each_method_trains() {
     let folder = Folder::new();
     let runs: [(&str, Vec<&str>); 5] = [
         ("utk", utk(&["--steps", "2"])),
-        ("pose", vec!["--data-method", "pose:target=192,text=2", "--rope", "yarn:factor=4", "--steps", "2"]),
-        ("truncate", vec!["--packing", "truncate", "--separator", "eos", "--steps", "2"]),
-        ("longce", vec!["--loss", "longce:short=16,stride=8", "--steps", "2"]),
+        ("pose", vec!["--transform", "pose:target=192,text=2", "--rope", "yarn:factor=4", "--steps", "2"]),
+        ("truncate", vec!["--set", "packing=truncate", "--set", "separator=eos", "--steps", "2"]),
+        ("longce", vec!["--set", "loss=longce:short=16,stride=8", "--steps", "2"]),
         (
             "masked",
-            vec!["--doc-mask", "--upsample", "fu:length=300", "--data-tokens", "20000", "--steps", "2"],
+            vec![
+                "--set",
+                "doc-mask=true",
+                "--set",
+                "upsample=fu:length=300",
+                "--set",
+                "data-tokens=20000",
+                "--steps",
+                "2",
+            ],
         ),
     ];
     for (name, more) in runs {
@@ -51,7 +58,7 @@ fn what_is_inspected_is_what_is_trained_on() {
     }
     // As text, no code for a terminal in it.
     let args = ["finetune", "-m", "tiny.gguf", "-d", "texts", "--inspect-data", "--ctx", "48"];
-    let out = run_in(folder.dir.path(), &[&args[..], &utk(&["--upsample", "utk:length=500"])].concat());
+    let out = run_in(folder.dir.path(), &[&args[..], &utk(&["--set", "upsample=utk:length=500"])].concat());
     assert_eq!(out.code, 0, "{out:?}");
     for says in ["before the data method", "repeats counted", "sequence 1 of", "   knot", "   mark"] {
         assert!(out.stdout.contains(says), "{says}: {}", out.stdout);
@@ -78,16 +85,19 @@ fn conversations_and_token_ids_are_read() {
     };
     let run = |args: &[&str]| run_in(folder.dir.path(), args);
     let untrained = |more: &[&'static str]| -> u64 {
-        let found =
-            run(&args("chat.jsonl", &[&["--chat", "--packing", "truncate", "--ctx", "2048"], more].concat()))
-                .json();
+        let found = run(&args(
+            "chat.jsonl",
+            &[&["--chat", "--set", "packing=truncate", "--ctx", "2048"], more].concat(),
+        ))
+        .json();
         found["sample"].as_array().unwrap().iter().map(|p| p["untrained"].as_u64().unwrap()).sum()
     };
     assert!(untrained(&["--answers-only"]) > 90, "the question");
     assert_eq!(untrained(&[]), 0);
-    let found = run(&args("ids.bin", &["--ctx", "48", "--held-out", "0", "--token-type", "u32"])).json();
+    let found =
+        run(&args("ids.bin", &["--ctx", "48", "--set", "held-out=0", "--set", "token-type=u32"])).json();
     assert_eq!(found["tokens"].as_u64(), Some(3000));
-    let out = run(&args("ids.bin", &["--ctx", "48", "--held-out", "0"]));
+    let out = run(&args("ids.bin", &["--ctx", "48", "--set", "held-out=0"]));
     assert_eq!(out.json()["tokens"].as_u64(), Some(6000), "{out:?}");
     let out = run(&args("chat.jsonl", &["--ctx", "48"]));
     assert!(
@@ -95,17 +105,18 @@ fn conversations_and_token_ids_are_read() {
         "{out:?}"
     );
     // A record is a sequence: one that is longer is named, and whole ones alone are joined.
-    let out = run(&args("chat.jsonl", &["--chat", "--ctx", "48", "--held-out", "0"]));
+    let out = run(&args("chat.jsonl", &["--chat", "--ctx", "48", "--set", "held-out=0"]));
     assert!(
         out.code == 0
             && out.stderr.contains("chat.jsonl:1: ")
             && out.stderr.contains("20 records are longer"),
         "{out:?}"
     );
-    let out = run(&args("chat.jsonl", &["--chat", "--ctx", "48", "--held-out", "0", "--packing", "pack"]));
+    let out =
+        run(&args("chat.jsonl", &["--chat", "--ctx", "48", "--set", "held-out=0", "--set", "packing=pack"]));
     assert!(fails(&out, 1).contains("only whole records are joined"), "{out:?}");
-    let out = run(&args("chat.jsonl", &["--chat", "--ctx", "48", "--packing", "long"]));
-    assert!(fails(&out, 2).contains("--packing long: it cuts records"), "{out:?}");
+    let out = run(&args("chat.jsonl", &["--chat", "--ctx", "48", "--set", "packing=long"]));
+    assert!(fails(&out, 2).contains("--set packing=long: it cuts records"), "{out:?}");
     let seen = line(0).replace("]}", "],\"images\":[\"a.png\"]}");
     std::fs::write(folder.file("seen.jsonl"), seen).unwrap();
     let out = run(&args("seen.jsonl", &["--chat", "--ctx", "48"]));
@@ -128,8 +139,8 @@ fn what_makes_no_sense_is_said_in_one_line() {
             "48",
             "--device",
             "cpu",
-            "--held-out",
-            "0",
+            "--set",
+            "held-out=0",
         ];
         run_in(folder.dir.path(), &[&head[..], &["-d"], data, more].concat())
     };
@@ -144,32 +155,32 @@ fn what_makes_no_sense_is_said_in_one_line() {
         (&["x=texts:NaN"], &[], 2, "expected a share above 0 and up to 1, found NaN"),
         (
             texts,
-            &["--data-method", "utk", "--knot-tokens", "ab,#2,#3,#4"],
+            &["--transform", "utk:knots=ab/#2/#3/#4"],
             1,
             "knot token 'ab': expected one token of the vocabulary, found 2",
         ),
-        (texts, &["--data-method", "cip", "--doc-mask"], 2, "--doc-mask: --data-method cip mixes documents"),
-        (texts, &["--data-method", "knots"], 1, "data method: expected one of utk-80"),
-        (texts, &["--data-method", "pose"], 1, "data method pose: expected target=N"),
-        (texts, &["--data-method", "pose:target=48"], 1, "target: expected a whole number from 49"),
         (
             texts,
-            &[
-                "--data-method",
-                "utk:chunks=0/0/0/1,size=9000,backtrace=false",
-                "--knot-tokens",
-                "#1,#2,#3,#4",
-            ],
+            &["--transform", "cip", "--set", "doc-mask=true"],
+            2,
+            "--set doc-mask: --transform cip mixes documents",
+        ),
+        (texts, &["--transform", "knots"], 1, "data method: expected one of utk-80"),
+        (texts, &["--transform", "pose"], 1, "data method pose: expected target=N"),
+        (texts, &["--transform", "pose:target=48"], 1, "target: expected a whole number from 49"),
+        (
+            texts,
+            &["--transform", "utk:chunks=0/0/0/1,size=9000,backtrace=false,knots=#1/#2/#3/#4"],
             1,
             "a document needs 9001 tokens to be cut",
         ),
-        (texts, &["--upsample", "fu:keep=NaN"], 2, "upsampling fu: keep: expected"),
-        (texts, &["--upsample", "fu:length=9999,keep=0"], 1, "keeps no document"),
-        (texts, &["--data-tokens", "99999999999"], 1, "1000 times the texts"),
-        (texts, &["--synthetic", "1.5"], 2, "expected a share above 0 and below 1"),
-        (texts, &["--synthetic", "0.3"], 1, "have no room for the shortest"),
-        (texts, &["--loss", "longce:gamma=NaN"], 2, "loss longce: gamma: expected a number from 1"),
-        (texts, &["--packing", "best"], 2, "expected pack, long, truncate, records or whole"),
+        (texts, &["--set", "upsample=fu:keep=NaN"], 2, "upsampling fu: keep: expected"),
+        (texts, &["--set", "upsample=fu:length=9999,keep=0"], 1, "keeps no document"),
+        (texts, &["--set", "data-tokens=99999999999"], 1, "1000 times the texts"),
+        (texts, &["--set", "synthetic=1.5"], 1, "expected a share above 0 and below 1"),
+        (texts, &["--set", "synthetic=0.3"], 1, "have no room for the shortest"),
+        (texts, &["--set", "loss=longce:gamma=NaN"], 2, "loss longce: gamma: expected a number from 1"),
+        (texts, &["--set", "packing=best"], 2, "expected pack, long, truncate, records or whole"),
         (&["odd.bin"], &[], 1, "odd.bin: expected token ids of 2 bytes, found 1 at offset 2"),
     ] {
         let out = run(data, more);
@@ -196,6 +207,6 @@ fn the_end_of_a_single_text_is_held_out() {
     let out = run(&["b.gguf", "-d", "short.txt", "--ctx", "400"]);
     assert!(out.stderr.contains("the texts are too short to hold out from: no validation"), "{out:?}");
     assert_eq!((out.code, &out.json()["val_after"]), (0, &serde_json::Value::Null), "{out:?}");
-    let out = run(&["c.gguf", "-d", "short.txt", "--ctx", "400", "--held-out", "1"]);
+    let out = run(&["c.gguf", "-d", "short.txt", "--ctx", "400", "--set", "held-out=1"]);
     assert!(fails(&out, 1).contains("held-out part"), "{out:?}");
 }

@@ -60,7 +60,7 @@ fn a_signal_saves_and_stops() {
     let folder = Folder::new();
     for (name, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
         let output = format!("{}.gguf", &name[1..]);
-        let child = folder.at_work(&output, &["--steps", "100000", "--save-every", "0"]);
+        let child = folder.at_work(&output, &["--steps", "100000", "--set", "save-every=0"]);
         signal(&child, name);
         // `timeout` sends its signal twice; a hang-up comes from the shell and from the system.
         signal(&child, name);
@@ -114,7 +114,7 @@ fn a_second_signal_ends_at_once() {
     for i in 0..600 {
         std::fs::write(folder.file(&format!("texts/{i}-{}.txt", "long".repeat(40))), b"a rope \xff").unwrap();
     }
-    let mut child = folder.start("a.gguf", &["--steps", "1", "--replace-invalid"]);
+    let mut child = folder.start("a.gguf", &["--steps", "1", "--set", "replace-invalid=true"]);
     let n_tokens = || folder.names(".").iter().filter(|n| n.ends_with(".tokens")).count();
     wait_for(|| n_tokens() == 1 && sleeps(&child));
     signal(&child, "-TERM");
@@ -133,15 +133,16 @@ fn a_second_signal_ends_at_once() {
 #[test]
 fn two_runs_do_not_share_an_output() {
     let folder = Folder::new();
-    let long = ["--steps", "100000", "--save-every", "1", "--keep-last", "1"];
+    let long = ["--steps", "100000", "--set", "save-every=1", "--set", "keep-last=1"];
     let first = folder.at_work("a.gguf", &long);
     let holder = format!("in use by process {} on ", first.id());
-    let (checkpoints, log) = (folder.path("a.checkpoints"), folder.path("a.log.jsonl"));
+    let checkpoints = format!("checkpoints={}", folder.path("a.checkpoints"));
+    let log = format!("log={}", folder.path("a.log.jsonl"));
     let cases: [(&str, &[&str], &str); 4] = [
         ("a.gguf", &[], "a.gguf: "),
         ("a.gguf", &["--resume"], "a.gguf: "),
-        ("b.gguf", &["--resume", "--checkpoints", &checkpoints], "a.checkpoints: "),
-        ("c.gguf", &["--log", &log], "a.log.jsonl: "),
+        ("b.gguf", &["--resume", "--set", &checkpoints], "a.checkpoints: "),
+        ("c.gguf", &["--set", &log], "a.log.jsonl: "),
     ];
     for (output, more, names) in cases {
         let out = folder.finetune(output, &[&["--steps", "100000"], more].concat());
@@ -190,7 +191,7 @@ fn two_runs_tokenise_once() {
 #[test]
 fn a_log_that_cannot_be_written_ends_nothing() {
     let folder = Folder::new();
-    let more = ["--steps", "150", "--save-every", "100"];
+    let more = ["--steps", "150", "--set", "save-every=100"];
     folder.finetune("whole.gguf", &more).json();
     let child = folder.at_work("a.gguf", &more);
     signal(&child, "-STOP");
@@ -219,7 +220,7 @@ fn a_log_that_cannot_be_written_ends_nothing() {
 #[test]
 fn a_checkpoint_that_cannot_be_written_ends_nothing() {
     let folder = Folder::new();
-    let more = ["--steps", "150", "--save-every", "2"];
+    let more = ["--steps", "150", "--set", "save-every=2"];
     folder.finetune("whole.gguf", &more).json();
     let whole = std::fs::read(folder.file("whole.gguf")).unwrap();
     let child = folder.at_work("a.gguf", &more);
@@ -251,7 +252,7 @@ fn a_checkpoint_that_cannot_be_written_ends_nothing() {
 #[test]
 fn an_adapter_that_cannot_be_written_is_written_by_resume() {
     let folder = Folder::new();
-    let more = ["--steps", "60", "--save-every", "0"];
+    let more = ["--steps", "60", "--set", "save-every=0"];
     folder.finetune("whole.gguf", &more).json();
     let child = folder.at_work("a.gguf", &more);
     std::fs::create_dir(folder.file("a.gguf")).unwrap();
@@ -271,7 +272,7 @@ fn an_adapter_that_cannot_be_written_is_written_by_resume() {
 #[test]
 fn a_damaged_checkpoint_is_set_aside_for_the_one_before() {
     let folder = Folder::new();
-    let all = ["--steps", "12", "--save-every", "4", "--keep-last", "3"];
+    let all = ["--steps", "12", "--set", "save-every=4", "--set", "keep-last=3"];
     folder.finetune("a.gguf", &all).json();
     let whole = std::fs::read(folder.file("a.gguf")).unwrap();
     let log = folder.log("a.log.jsonl");
@@ -315,7 +316,7 @@ fn a_damaged_checkpoint_is_set_aside_for_the_one_before() {
     assert_eq!(folder.names("a.checkpoints"), before);
     // Nor is one of another run taken for a damaged one.
     folder.finetune("b.gguf", &all).json();
-    let other = folder.finetune("b.gguf", &["--steps", "12", "--batch", "3", "--resume"]);
+    let other = folder.finetune("b.gguf", &["--steps", "12", "--set", "batch=3", "--resume"]);
     assert!(fails(&other, 1).contains("batch: the run was started with 1, this is 3"));
     assert!(Path::new(&folder.path("b.checkpoints/step-00000012.safetensors")).exists());
 }
@@ -324,7 +325,7 @@ fn a_damaged_checkpoint_is_set_aside_for_the_one_before() {
 #[test]
 fn a_hangup_that_is_ignored_stays_ignored() {
     let folder = Folder::new();
-    let args = folder.args("a.gguf", &["--steps", "100000", "--save-every", "0"]);
+    let args = folder.args("a.gguf", &["--steps", "100000", "--set", "save-every=0"]);
     let mut line = Command::new("sh");
     line.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_ropewalk")]).args(args);
     let mut child = line.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -3,18 +3,22 @@
 use crate::common::program::{run, run_in, Output};
 use crate::common::size;
 use crate::finetune::{fails, Folder};
+use ropewalk::data::Packing;
 use ropewalk::train::recipe::RECIPES;
 
-const KNOTS: [&str; 4] = ["--knot-tokens", "#1,#2,#3,#4", "--mark-tokens", "#5,#6,#7,#11,#12"];
+const KNOTS: [&str; 2] = ["--transform", "utk-80:knots=#1/#2/#3/#4,marks=#5/#6/#7/#11/#12"];
 
 /// A run in the folder with options that make it small, unless others are given.
 fn finetune(folder: &Folder, output: &str, more: &[&str]) -> Output {
-    let defaults = [("--ctx", "48"), ("--block", "20"), ("--held-out", "2"), ("--lr", "0.01")];
+    let defaults = [("--ctx", "48"), ("--ubatch", "20"), ("--set", "held-out=2"), ("--lr", "0.01")];
     let (model, texts, output) = (folder.path("tiny.gguf"), folder.path("texts"), folder.path(output));
     let mut args =
         vec!["finetune", "-m", &model, "-d", &texts, "-o", &output, "--device", "cpu", "-t", "1", "--json"];
-    for (option, value) in defaults.into_iter().filter(|(option, _)| !more.contains(option)) {
-        args.extend([option, value]);
+    let held_out = more.iter().any(|word| word.starts_with("held-out="));
+    for (option, value) in defaults {
+        if if option == "--set" { !held_out } else { !more.contains(&option) } {
+            args.extend([option, value]);
+        }
     }
     args.extend(more);
     run(&args)
@@ -22,7 +26,7 @@ fn finetune(folder: &Folder, output: &str, more: &[&str]) -> Output {
 
 /// Options behind a recipe's name that make it short.
 fn small<'a>(recipe: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    [&["--recipe", recipe, "--steps", "2", "--batch", "1"], more].concat()
+    [&["--recipe", recipe, "--steps", "2", "--set", "batch=1"], more].concat()
 }
 
 fn kinds(folder: &Folder, more: &[&str]) -> (Vec<String>, Vec<u64>, Output) {
@@ -46,19 +50,23 @@ fn each_recipe_trains_on_its_data() {
         assert_eq!(report["steps"].as_u64(), Some(2), "{}: {out:?}", recipe.name);
         let data = recipe.data;
         let told = report["recipe"][0].as_str().unwrap();
-        assert!(told.contains(&format!("packing {}", data.packing)), "{told}");
-        assert!(data.method.is_none_or(|method| told.contains(&format!("data method {method}"))), "{told}");
+        let packs = told.contains("packing=");
+        assert!(
+            !packs && data.packing == Packing::Pack || told.contains(&format!("packing={}", data.packing)),
+            "{told}"
+        );
+        assert!(told.contains(&format!("transform {}", data.method.unwrap_or("none"))), "{told}");
         assert!(!out.stderr.contains("steps the moving average is"), "{}: {}", recipe.name, out.stderr);
         let left_out = out
             .stderr
-            .contains("--upsample fu:length=4096,keep=0.1 of the recipe is left out: no document has 4096");
-        assert_eq!(left_out, told.contains("upsampling fu:length=4096,keep=0.1"), "{}", out.stderr);
+            .contains("upsample=fu:length=4096,keep=0.1 of the recipe is left out: no document has 4096");
+        assert_eq!(left_out, told.contains("upsample=fu:length=4096,keep=0.1"), "{}", out.stderr);
         // It goes on under the same words, and not under other data.
         let again = finetune(&folder, &output, &[&small(recipe.name, knots)[..], &["--resume"]].concat());
         assert!(again.json()["steps"] == 2 && again.stderr.contains("goes on after step 2"), "{again:?}");
         let other = if recipe.data.method == Some("utk-80") { "none" } else { "cip" };
-        let packing = if recipe.name == "pose" { &["--packing", "truncate"][..] } else { &[] };
-        let other = [&small(recipe.name, &[])[..], &["--resume", "--data-method", other], packing].concat();
+        let packing = if recipe.name == "pose" { &["--set", "packing=truncate"][..] } else { &[] };
+        let other = [&small(recipe.name, &[])[..], &["--resume", "--transform", other], packing].concat();
         let refused = finetune(&folder, &output, &other);
         let said = fails(&refused, 1);
         assert!(said.contains("the run was started with"), "{}: {said}", recipe.name);
@@ -75,9 +83,10 @@ fn options_replace_the_data_of_a_recipe() {
         .flat_map(|s| kinds(&folder, &[&utk[..], &["--seed", s]].concat()).0)
         .collect();
     assert!(found.iter().any(|k| k == "knot"), "{found:?}");
-    let (found, _, out) = kinds(&folder, &small("utk", &["--data-method", "none", "--eod-mask-loss=false"]));
+    let (found, _, out) =
+        kinds(&folder, &small("utk", &["--transform", "none", "--set", "eod-mask-loss=false"]));
     assert!(found.iter().all(|k| k == "text"), "{found:?}");
-    for says in ["--data-method none replaces its utk-80.", "--eod-mask-loss false replaces its true."] {
+    for says in ["--transform none replaces its utk-80.", "--set eod-mask-loss=false replaces its true."] {
         assert!(out.stderr.contains(says), "{says}: {}", out.stderr);
     }
     // A document each; joined where that is asked for.
@@ -86,32 +95,32 @@ fn options_replace_the_data_of_a_recipe() {
     }
     let (_, documents, _) = kinds(&folder, &small("sba", &["--ctx", "200"]));
     assert_eq!(documents, [0]);
-    let (_, documents, out) = kinds(&folder, &small("sba", &["--ctx", "1900", "--packing", "pack"]));
+    let (_, documents, out) = kinds(&folder, &small("sba", &["--ctx", "1900", "--set", "packing=pack"]));
     assert!(documents.len() > 1, "{documents:?}");
-    assert!(out.stderr.contains("--packing pack replaces its truncate."), "{}", out.stderr);
-    let more = ["--upsample", "fu:length=300,keep=0", "--loss", "longce"];
+    assert!(out.stderr.contains("--set packing=pack replaces its truncate."), "{}", out.stderr);
+    let more = ["--set", "upsample=fu:length=300,keep=0", "--set", "loss=longce"];
     let out = finetune(&folder, "lceg.gguf", &small("lceg", &more));
-    assert!(out.json()["recipe"].to_string().contains("upsampling fu:length=4096,keep=0.1"));
+    assert!(out.json()["recipe"].to_string().contains("upsample=fu:length=4096,keep=0.1"));
     for says in [
-        "--upsample fu:length=300,keep=0 replaces its fu:length=4096,keep=0.1.",
-        "--loss longce:gamma=5 replaces its ce.",
+        "--set upsample=fu:length=300,keep=0 replaces its fu:length=4096,keep=0.1.",
+        "--set loss=longce:gamma=5 replaces its ce.",
         "loss longce:short=6,stride=1,gamma=5 at context 48",
     ] {
         assert!(out.stderr.contains(says), "{says}: {}", out.stderr);
     }
-    let out = finetune(&folder, "ce.gguf", &small("longce", &["--loss", "ce", "--data-method", "none"]));
+    let out = finetune(&folder, "ce.gguf", &small("longce", &["--set", "loss=ce", "--transform", "none"]));
     assert!(
-        out.json()["steps"] == 2 && out.stderr.contains("--loss ce replaces its longce:gamma=5."),
+        out.json()["steps"] == 2 && out.stderr.contains("--set loss=ce replaces its longce:gamma=5."),
         "{out:?}"
     );
-    assert!(!out.stderr.contains("--data-method none replaces"), "{}", out.stderr);
+    assert!(!out.stderr.contains("--transform none replaces"), "{}", out.stderr);
 }
 
 /// Both chunks of PoSE are of one document; what is too short for it is left out, and said.
 #[test]
 fn pose_takes_both_chunks_from_one_document() {
     let folder = Folder::new();
-    let pose = ["--data-method", "pose:factor=4", "--rope", "yarn:factor=4"];
+    let pose = ["--transform", "pose:factor=4", "--rope", "yarn:factor=4"];
     for i in 0..20 {
         std::fs::write(folder.file(&format!("texts/short-{i}.txt")), format!("{i}: a rope, a yarn")).unwrap();
     }
@@ -123,22 +132,21 @@ fn pose_takes_both_chunks_from_one_document() {
             "{out:?}"
         );
     }
-    let (_, documents, out) = kinds(&folder, &[&pose[..], &["--packing", "long"]].concat());
+    let (_, documents, out) = kinds(&folder, &[&pose[..], &["--set", "packing=long"]].concat());
     assert!(documents.iter().all(|d| *d == 0), "{out:?}");
     for i in 0..6 {
         std::fs::remove_file(folder.file(&format!("texts/{i}.txt"))).unwrap();
     }
-    let out = finetune(&folder, "none.gguf", &[&pose[..], &["--held-out", "0"]].concat());
+    let out = finetune(&folder, "none.gguf", &[&pose[..], &["--set", "held-out=0"]].concat());
     let said = fails(&out, 1);
     assert!(
         said.contains("takes 49 tokens of one document: none of the 20 to train on has as many"),
         "{said}"
     );
-    let out = finetune(&folder, "none.gguf", &small("pose", &["--held-out", "0"]));
-    assert!(fails(&out, 1).contains("it is of recipe pose: --data-method none leaves it out"), "{out:?}");
+    let out = finetune(&folder, "none.gguf", &small("pose", &["--set", "held-out=0"]));
+    assert!(fails(&out, 1).contains("it is of recipe pose: --transform none leaves it out"), "{out:?}");
     // Joined texts are enough.
-    let joined =
-        ["--data-method", "pose:factor=4,join=true,text=2", "--rope", "yarn:factor=4", "--steps", "1"];
+    let joined = ["--transform", "pose:factor=4,join=true,text=2", "--rope", "yarn:factor=4", "--steps", "1"];
     assert_eq!(finetune(&folder, "joined.gguf", &joined).json()["steps"], 1);
 }
 
@@ -149,8 +157,8 @@ fn shifted_sparse_attention_takes_samples_of_any_length() {
     for i in 1..14 {
         std::fs::write(folder.file(&format!("texts/short-{i}.txt")), &"rope yarn hemp"[..i]).unwrap();
     }
-    let all = ["--attention", "s2", "--batch", "8", "--steps", "3"];
-    for (i, more) in [&["--packing", "truncate"][..], &["--ctx", "47"], &["--ctx", "5"], &["--ctx", "1"]]
+    let all = ["--attention", "s2", "--set", "batch=8", "--steps", "3"];
+    for (i, more) in [&["--set", "packing=truncate"][..], &["--ctx", "47"], &["--ctx", "5"], &["--ctx", "1"]]
         .iter()
         .enumerate()
     {
@@ -169,17 +177,19 @@ fn stages_have_the_data_of_a_recipe() {
     let stages = folder.path("stages.toml");
     let texts = folder.path("texts");
     let (model, output) = (folder.path("tiny.gguf"), folder.path("stages.gguf"));
-    let run = |more: &[&str]| {
+    let run = |transform: &str, more: &[&str]| {
         let head =
             ["finetune", "-m", &model, "-d", &texts, "-o", &output, "--recipe", "utk", "--stages", &stages];
-        let tail = ["--batch", "1", "--warmup", "1", "--block", "20", "--device", "cpu", "-t", "1", "--json"];
-        run_in(folder.dir.path(), &[&head[..], &tail, &KNOTS, more].concat())
+        let tail = [
+            "--set", "batch=1", "--set", "warmup=1", "--ubatch", "20", "--device", "cpu", "-t", "1", "--json",
+        ];
+        run_in(folder.dir.path(), &[&head[..], &tail, &["--transform", transform], more].concat())
     };
-    let out = run(&[]);
+    let out = run(KNOTS[1], &[]);
     assert_eq!(out.json()["stages"].as_array().map(Vec::len), Some(2), "{out:?}");
-    let again = run(&["--resume"]);
+    let again = run(KNOTS[1], &["--resume"]);
     assert_eq!(again.stderr.matches("goes on after step 2").count(), 2, "{again:?}");
-    let other = run(&["--resume", "--data-method", "utk-30"]);
+    let other = run(&KNOTS[1].replace("80", "30"), &["--resume"]);
     assert!(fails(&other, 1).contains("data-method: the run was started with utk [(0.8"), "{other:?}");
 }
 
@@ -195,33 +205,30 @@ fn what_makes_no_sense_beside_a_recipe_is_said() {
         let plan = run(&[&head[..], &["--recipe", recipe.name, "--ctx", "512"], bases].concat()).json();
         assert_eq!(plan["ctx"], 512, "{}", recipe.name);
     }
-    let cases: [(&[&str], i32, &str); 8] = [
-        (&["--recipe", "utk", "--knot-tokens", "#1"], 1, "--data-method none leaves it out"),
-        (&["--recipe", "utk", "--doc-mask"], 2, "--doc-mask: --data-method utk-80 mixes documents"),
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["--recipe", "sba", "--transform", "utk:knots=#1"], 1, "knot token: expected 4, found 1"),
+        (&["--recipe", "utk", "--set", "doc-mask=true"], 2, "--set doc-mask: --transform utk-80"),
         (
-            &["--recipe", "utk", "--eod-mask-loss=false"],
+            &["--recipe", "utk", "--set", "eod-mask-loss=false"],
             2,
-            "--eod-mask-loss=false: --data-method utk-80 takes no loss",
+            "--set eod-mask-loss=false: --transform utk-80",
         ),
-        (&["--knot-tokens", "#1,#2"], 2, "--knot-tokens: expected a --data-method that has such tokens"),
-        (&["--recipe", "utk", "--data-method", "none"], 2, "--knot-tokens: expected a --data-method"),
         (
-            &["--recipe", "pose", "--packing", "pack"],
+            &["--recipe", "pose", "--set", "packing=pack"],
             2,
-            "--packing pack: --data-method pose:factor=64 takes each",
+            "--set packing=pack: --transform pose:factor=64 takes each",
         ),
-        (&["--recipe", "pose", "--order", "text"], 1, "takes each sample from one document"),
+        (&["--recipe", "pose", "--set", "order=text"], 1, "takes each sample from one document"),
         (
-            &["--recipe", "longce", "--loss", "longce:short=4096"],
+            &["--recipe", "longce", "--set", "loss=longce:short=4096"],
             1,
             "together, 48 tokens, found 4096 and 1024",
         ),
     ];
     for (more, code, says) in cases {
-        let knots: &[&str] =
-            if says.contains("leaves it out") || more[0] == "--knot-tokens" { &[] } else { &KNOTS };
-        let knots = if more.contains(&"utk") { knots } else { &[] };
-        let out = finetune(&folder, "x.gguf", &[more, knots, &["--steps", "20", "--batch", "1"]].concat());
+        let knots: &[&str] = if more.contains(&"utk") { &KNOTS } else { &[] };
+        let out =
+            finetune(&folder, "x.gguf", &[more, knots, &["--steps", "20", "--set", "batch=1"]].concat());
         let said = fails(&out, code);
         assert!(said.contains(says), "{more:?}: {said}");
     }

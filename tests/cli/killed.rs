@@ -29,7 +29,7 @@ fn killed_after(mut command: Command, wait: Duration) {
 #[test]
 fn finetune_goes_on_from_its_last_checkpoint() {
     let folder = Folder::new();
-    let all = ["--steps", "40", "--save-every", "1", "--eval-every", "10"];
+    let all = ["--steps", "40", "--set", "save-every=1", "--set", "eval-every=10"];
     let started = Instant::now();
     folder.finetune("whole.gguf", &all).json();
     let time = started.elapsed();

@@ -62,8 +62,10 @@ fn what_is_trained_with_landmarks_runs_with_them() {
 fn a_stopped_run_goes_on_to_the_same_bits() {
     let folder = Folder::new();
     let train = |output: &str, more: &[&str]| {
-        let out =
-            folder.finetune(output, &[&LANDMARK[..], &["--doc-mask", "--save-every", "3"], more].concat());
+        let out = folder.finetune(
+            output,
+            &[&LANDMARK[..], &["--set", "doc-mask=true", "--set", "save-every=3"], more].concat(),
+        );
         assert_eq!(out.code, 0, "{out:?}");
     };
     train("whole.gguf", &["--steps", "5"]);
@@ -75,7 +77,7 @@ fn a_stopped_run_goes_on_to_the_same_bits() {
     let losses =
         |name: &str| figures(&folder.log(name)).into_iter().filter_map(|f| f.1).collect::<Vec<f64>>();
     assert_eq!(losses("whole.log.jsonl"), losses("parts.log.jsonl"));
-    let other = ["--attention", "landmark:block=9", "--doc-mask", "--steps", "6", "--resume"];
+    let other = ["--attention", "landmark:block=9", "--set", "doc-mask=true", "--steps", "6", "--resume"];
     let out = folder.finetune("parts.gguf", &other);
     assert!(fails(&out, 1).contains("attention: the run was started with landmark:block=8"), "{out:?}");
 }

@@ -14,12 +14,12 @@ fn planned_and_held(folder: &Folder, model: &str, ctx: usize, more: &[&str]) -> 
     let head =
         ["finetune", "-m", model, "-d", "long.txt", "--ctx", &ctx, "--device", "cpu", "-t", "1", "--json"];
     let of = |more: &[&str]| -> Value { run_in(folder.dir.path(), &[&head[..], more].concat()).json() };
-    let keep = [&["--keep", "products"], more].concat();
+    let keep = [&["--set", "checkpointing=products"], more].concat();
     let plan = of(&[&keep[..], &["--plan-memory"]].concat());
     let parts = ["device", "host"].map(|part| plan[part].as_u64().unwrap());
     let name = [model, &ctx, &more.concat()].concat().replace(['=', ':', ','], "-");
     let output = format!("{name}.gguf");
-    let run = of(&[&keep[..], &["-o", &output, "--steps", "1", "--held-out", "0"]].concat());
+    let run = of(&[&keep[..], &["-o", &output, "--steps", "1", "--set", "held-out=0"]].concat());
     [parts.iter().sum(), run["peak_bytes"].as_u64().unwrap()]
 }
 
@@ -38,7 +38,7 @@ fn a_longer_context_takes_what_was_planned() {
         ("llama-tiny", &["--attention", "s2"]),
         ("llama-tiny", &["--attention", "landmark"]),
         ("llama-tiny", &["--rope", "self-extend:window=64,group=8"]),
-        ("llama-tiny", &["--data-method", "pose:target=16384"]),
+        ("llama-tiny", &["--transform", "pose:target=16384"]),
         ("qwen35-tiny", &[]),
     ];
     for (name, more) in runs {

@@ -27,7 +27,7 @@ const fn case(name: &'static str, out: &'static str, args: &'static [&'static st
 
 const MODEL: [&str; 5] = ["--device", "cpu", "-t", "1", "-q"];
 const TRAIN: [&str; 12] =
-    ["-d", "texts", "--ctx", "48", "--block", "20", "--steps", "1", "--device", "cpu", "-t", "1"];
+    ["-d", "texts", "--ctx", "48", "--ubatch", "20", "--steps", "1", "--device", "cpu", "-t", "1"];
 
 fn cases() -> Vec<Case> {
     vec![
@@ -155,16 +155,31 @@ fn cases() -> Vec<Case> {
             true,
         ),
         case("finetune -o", "l.gguf", &["finetune", "TRAIN", "-o", "OUT"], true),
-        case("finetune --train all", "m.gguf", &["finetune", "FLOATS", "--train", "all", "-o", "OUT"], true),
-        case("finetune --log", "thesis.tex", &["finetune", "TRAIN", "-o", "l.gguf", "--log", "OUT"], true),
+        case(
+            "finetune --targets full",
+            "m.gguf",
+            &["finetune", "FLOATS", "--targets", "full", "-o", "OUT"],
+            true,
+        ),
+        case(
+            "finetune, log",
+            "thesis.tex",
+            &["finetune", "TRAIN", "-o", "l.gguf", "--set", "log=thesis.tex"],
+            true,
+        ),
         case("finetune --plot", "p.png", &["finetune", "TRAIN", "-o", "l.gguf", "--plot", "OUT"], true),
-        case("finetune --cache", "t.tokens", &["finetune", "TRAIN", "-o", "l.gguf", "--cache", "OUT"], true),
+        case(
+            "finetune, cache",
+            "t.tokens",
+            &["finetune", "TRAIN", "-o", "l.gguf", "--set", "cache=t.tokens"],
+            true,
+        ),
         case("finetune, its log", "l.log.jsonl", &["finetune", "TRAIN", "-o", "l.gguf"], true),
         case("finetune, its plot", "l.loss.svg", &["finetune", "TRAIN", "-o", "l.gguf"], true),
         case(
-            "finetune --checkpoints",
+            "finetune, checkpoints",
             "steps",
-            &["finetune", "TRAIN", "-o", "l.gguf", "--checkpoints", "OUT"],
+            &["finetune", "TRAIN", "-o", "l.gguf", "--set", "checkpoints=steps"],
             false,
         ),
         case(
@@ -264,13 +279,14 @@ fn an_earlier_output_is_replaced() {
 #[test]
 fn finetune_looks_before_it_trains() {
     let folder = Folder::new();
-    for (option, name) in [("--log", "a.tex"), ("--plot", "a.svg"), ("-o", "a.gguf")] {
+    for (option, name) in [("--set", "a.tex"), ("--plot", "a.svg"), ("-o", "a.gguf")] {
         fs::write(folder.file(name), THESIS).unwrap();
         let path = folder.path(name);
+        let log = format!("log={path}");
         let args = folder.args(if option == "-o" { "a.gguf" } else { "b.gguf" }, &["--steps", "100000"]);
         let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
         if option != "-o" {
-            args.extend([option, &path]);
+            args.extend([option, if option == "--set" { &log } else { &path }]);
         }
         let output = run(&args);
         assert_eq!((output.code, output.stderr.lines().count()), (1, 1), "{option}: {output:?}");

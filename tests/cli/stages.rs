@@ -33,11 +33,11 @@ attention = "s2"
 /// The options of a run, without `--ctx`, which stages name; held out is a part that is the same at every context.
 fn args(folder: &Folder, output: &str, more: &[&str]) -> Vec<String> {
     let mut all = folder.args(output, &[]);
-    for option in ["--ctx", "--held-out"] {
-        let at = all.iter().position(|a| a == option).unwrap();
-        all.drain(at..at + 2);
+    for value in ["48", "held-out=2"] {
+        let at = all.iter().position(|a| a == value).unwrap();
+        all.drain(at - 1..=at);
     }
-    all.extend(["--held-out", "0.03"].iter().chain(more).map(|a| a.to_string()));
+    all.extend(["--set", "held-out=0.03"].iter().chain(more).map(|a| a.to_string()));
     all
 }
 
@@ -51,7 +51,7 @@ fn stages_are_runs_from_one_adapter_to_the_next() {
     let folder = Folder::new();
     let path = folder.path("abf.toml");
     std::fs::write(&path, STAGES).unwrap();
-    let report = finetune(&folder, "whole.gguf", &["--stages", &path, "--save-every", "2"]).json();
+    let report = finetune(&folder, "whole.gguf", &["--stages", &path, "--set", "save-every=2"]).json();
     let stages = report["stages"].as_array().unwrap();
     let figure = |key: &str| stages.iter().map(|s| s[key].as_u64().unwrap()).collect::<Vec<_>>();
     assert_eq!((figure("ctx"), figure("steps")), (vec![32, 48, 96], vec![4, 5, 3]));
@@ -66,13 +66,14 @@ fn stages_are_runs_from_one_adapter_to_the_next() {
 
     // By hand, each from the adapter of the one before, it is the same.
     let by_hand = |output: &str, more: &[&str]| {
-        finetune(&folder, output, &[more, &["--order", "text", "--save-every", "2"]].concat()).json()
+        finetune(&folder, output, &[more, &["--set", "order=text", "--set", "save-every=2"]].concat()).json()
     };
     by_hand("one.gguf", &["--rope", "abf:base=20000", "--ctx", "32", "--steps", "4"]);
     let (one, two) = (folder.path("one.gguf"), folder.path("two.gguf"));
-    let second = ["--init", &one, "--rope", "abf:base=40000", "--ctx", "48", "--steps", "5", "--warmup", "2"];
+    let second =
+        ["--lora", &one, "--rope", "abf:base=40000", "--ctx", "48", "--steps", "5", "--set", "warmup=2"];
     let at = args(&folder, "two.gguf", &second).iter().position(|a| a == "--lr").unwrap();
-    let mut second = args(&folder, "two.gguf", &[&second[..], &["--order", "text"]].concat());
+    let mut second = args(&folder, "two.gguf", &[&second[..], &["--set", "order=text"]].concat());
     second[at + 1] = "0.005".into();
     run(&second.iter().map(String::as_str).collect::<Vec<_>>()).json();
     let bytes = |path: &str| std::fs::read(path).unwrap();
@@ -80,7 +81,7 @@ fn stages_are_runs_from_one_adapter_to_the_next() {
     assert!(bytes(&two) == bytes(&folder.path("whole.stage-2.gguf")));
 
     // Killed in its second stage, without any chance to do something about it.
-    let all = args(&folder, "cut.gguf", &["--stages", &path, "--save-every", "2"]);
+    let all = args(&folder, "cut.gguf", &["--stages", &path, "--set", "save-every=2"]);
     let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
         .args(&all)
         .stdout(Stdio::null())
@@ -94,7 +95,7 @@ fn stages_are_runs_from_one_adapter_to_the_next() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let again = ["--stages", &path, "--save-every", "2", "--resume"];
+    let again = ["--stages", &path, "--set", "save-every=2", "--resume"];
     finetune(&folder, "cut.gguf", &again).json();
     for stage in ["stage-1.", "stage-2.", ""] {
         let name = |run: &str, end: &str| format!("{run}.{stage}{end}");
@@ -132,9 +133,9 @@ fn stages_that_cannot_be_are_said_in_one_line() {
             stage("schedule = \"step\""),
             "schedule: expected one of constant, linear, cosine, cosine-part, found \"step\"",
         ),
-        (stage("warmup-shape = \"x\""), "warmup-shape: expected one of linear, log"),
-        (stage("rank = 4"), "line 4: unknown field `rank`"),
-        (stage("lr = \"fast\""), "line 4: invalid type"),
+        (stage("warmup-shape = \"x\""), "warmup-shape: expected linear or log"),
+        (stage("rank = 4"), "stage 1: setting: unknown parameter `rank`"),
+        (stage("lr = \"fast\""), "stage 1: setting: lr: expected a number, found `fast`"),
     ];
     for (text, says) in cases {
         std::fs::write(&path, &text).unwrap();
@@ -144,11 +145,11 @@ fn stages_that_cannot_be_are_said_in_one_line() {
     }
     std::fs::write(&path, stage("")).unwrap();
     for (more, code, says) in [
-        (&["--order", "shuffled"][..], 2, "--order: stages take samples in the order of the texts"),
+        (&["--set", "order=shuffled"][..], 2, "--set order: stages take samples in the order of the texts"),
         (&["--steps", "3"], 2, "--steps"),
-        (&["--log", "x"], 2, "--log"),
+        (&["--set", "log=x"], 2, "--set log: each stage has its own"),
         (&["--resume"], 1, "no checkpoint there"),
-        (&["--packing", "long"], 1, "expected packing pack, found long"),
+        (&["--set", "packing=long"], 1, "expected packing pack, found long"),
     ] {
         let out = finetune(&folder, "x.gguf", &[&["--stages", &path], more].concat());
         let said = fails(&out, code);
@@ -169,27 +170,31 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
     let cases: [(&[&str], i32, &str); 12] = [
         (&["--attention", "s3"], 2, "expected full, s2, s2:group=N"),
         (&["--attention", "s2:group=0"], 2, "expected full, s2"),
-        (&["--init", &missing], 1, "none.gguf"),
-        (&["--init", &model], 1, "general.type"),
+        (&["--lora", &missing], 1, "none.gguf"),
+        (&["--lora", &model], 1, "general.type"),
         (
-            &["--init", &a, "--rank", "4"],
+            &["--lora", &a, "--rank", "4"],
             1,
             "expected rank 4 on q, k, v, o (8 pairs) as this run has, found rank 8",
         ),
-        (&["--init", &a, "--targets", "q"], 1, "expected rank 8 on q (2 pairs)"),
-        (&["--init", &a, "--alpha", "3"], 1, "expected alpha 3 as this run has, found alpha 16"),
-        (&["--init", &a, "--ctx", "96"], 1, "the order of texts in both runs keeps the place"),
-        (&["--init", &a, "--data-offset", "5"], 1, "data offset: expected a multiple of the context"),
-        (&["--train", "all"], 1, "train all: blk.0.attn_q.weight: expected f32, f16 or bf16, found q8_0"),
-        (&["--train", "all", "--rank", "4"], 2, "--rank: --train all trains the model itself"),
-        (&["--output-type", "file"], 2, "--output-type: an adapter is f32"),
+        (&["--lora", &a, "--targets", "q"], 1, "expected rank 8 on q (2 pairs)"),
+        (&["--lora", &a, "--alpha", "3"], 1, "expected alpha 3 as this run has, found alpha 16"),
+        (&["--lora", &a, "--ctx", "96"], 1, "the order of texts in both runs keeps the place"),
+        (&["--lora", &a, "--set", "data-offset=5"], 1, "data offset: expected a multiple of the context"),
+        (
+            &["--targets", "full"],
+            1,
+            "targets full: blk.0.attn_q.weight: expected f32, f16 or bf16, found q8_0",
+        ),
+        (&["--targets", "full", "--rank", "4"], 2, "--rank: --targets full trains the model itself"),
+        (&["--set", "output-type=file"], 2, "--set output-type: an adapter is f32"),
     ];
     for (more, code, says) in cases {
         let ctx = if more.contains(&"--ctx") { &[][..] } else { &["--ctx", "48"] };
         let mut all = args(&folder, "x.gguf", &[more, ctx].concat());
-        if more.contains(&"all") {
-            let at = all.iter().position(|a| a == "--dropout").unwrap();
-            all.drain(at..at + 2);
+        if more.contains(&"full") {
+            let at = all.iter().position(|a| a == "dropout=0.1").unwrap();
+            all.drain(at - 1..=at);
         }
         let out = run(&all.iter().map(String::as_str).collect::<Vec<_>>());
         let said = fails(&out, code);
@@ -203,7 +208,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
         &folder.file("tiny.gguf"),
     )
     .unwrap();
-    let out = finetune(&folder, "x.gguf", &["--init", &a, "--ctx", "48", "--steps", "1"]);
+    let out = finetune(&folder, "x.gguf", &["--lora", &a, "--ctx", "48", "--steps", "1"]);
     let said = fails(&out, 1);
     assert!(
         said.contains("a.gguf: ropewalk.lora.base: expected") && said.contains("another model"),
@@ -224,18 +229,18 @@ fn all_parameters_are_trained_and_a_model_is_written() {
     )
     .unwrap();
     let (texts, out) = (folder.path("texts"), folder.path("out.gguf"));
-    let head = ["finetune", "-m", &model, "-d", &texts, "--device", "cpu", "-t", "1", "--train", "all"];
+    let head = ["finetune", "-m", &model, "-d", &texts, "--device", "cpu", "-t", "1", "--targets", "full"];
     let tail = [
         "--lr",
         "0.003",
-        "--block",
+        "--ubatch",
         "20",
         "--stages",
         &stages,
         "-o",
         &out,
-        "--output-type",
-        "file",
+        "--set",
+        "output-type=file",
         "--json",
     ];
     let plan = run(&[&head[..], &["--ctx", "64", "--plan-memory", "--json"]].concat()).json();

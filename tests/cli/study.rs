@@ -24,7 +24,8 @@ train = {{ args = {words:?}, data = ["texts"] }}
     )
 }
 
-const WORDS: &[&str] = &["--steps", "2", "--ctx", "48", "--block", "20", "--held-out", "2", "--lr", "0.01"];
+const WORDS: &[&str] =
+    &["--steps", "2", "--ctx", "48", "--ubatch", "20", "--set", "held-out=2", "--lr", "0.01"];
 
 fn study(folder: &Folder, args: &[&str]) -> Output {
     run_in(folder.dir.path(), &[&["study"], args, &["--device", "cpu", "-t", "1", "-q", "--json"]].concat())
@@ -75,7 +76,7 @@ fn a_recipe_is_trained_and_its_adapter_measured() {
     assert_eq!(steps.lines().filter(|l| l.contains("\"lr\"")).count(), 2, "{steps}");
 
     // The same rate in other words is the same study, and nothing is done again; another is another study.
-    let same = ["--lr=1e-2", "--held-out=2", "--block=20", "-c", "48", "--steps=2"];
+    let same = ["--lr=1e-2", "--set", "held-out=2", "--ubatch=20", "-c", "48", "--steps=2"];
     std::fs::write(folder.file("plan.toml"), plan(&same)).unwrap();
     let again = study(&folder, &["plan.toml", "-o", "whole"]).json();
     assert_eq!(
@@ -101,7 +102,7 @@ fn shards_with_a_recipe_are_merged() {
 /// The second run finds the checkpoints of a first one that got half as far, as if it had been killed.
 #[test]
 fn training_goes_on_from_its_checkpoint() {
-    let words = [WORDS, &["--save-every", "1"]].concat();
+    let words = [WORDS, &["--set", "save-every=1"]].concat();
     let folder = with_plan(&words);
     study(&folder, &["plan.toml", "-o", "whole"]).json();
     let adapters = folder.file("whole/adapters");
@@ -122,16 +123,16 @@ fn training_goes_on_from_its_checkpoint() {
 #[test]
 fn a_plan_names_no_files_to_write() {
     for words in [
-        &["--log", "thesis.tex"][..],
+        &["--set", "log=thesis.tex"][..],
         &["--plot=thesis.svg"],
-        &["--checkpoints", "thesis"],
-        &["--cache", "thesis.tex"],
+        &["--set", "checkpoints=thesis"],
+        &["--set", "cache=thesis.tex"],
         &["--output", "thesis.tex"],
         &["-o", "thesis.tex"],
         &["--resume"],
         &["-m", "tiny.gguf"],
         &["-d", "texts"],
-        &["--init", "a.gguf"],
+        &["--lora", "a.gguf"],
         &["--stages", "thesis.tex"],
         &["--rope", "yarn:factor=2"],
     ] {
@@ -148,14 +149,14 @@ fn a_plan_names_no_files_to_write() {
     for (words, why) in [
         (&["--out", "x"][..], "unexpected argument '--out' found"),
         (&["--steps", "many"], "invalid value 'many' for '--steps <N>'"),
-        (&["--train", "all"], "a study measures adapters"),
-        (&["--attention", "odd"], "invalid value 'odd' for '--attention <HOW>'"),
+        (&["--targets", "full"], "a study measures adapters"),
+        (&["--attention", "odd"], "invalid value 'odd' for '--attention <KIND>'"),
     ] {
         let out = study(&with_plan(words), &["plan.toml", "-o", "out"]);
         assert!(out.code == 1 && out.stderr.contains(why) && out.stderr.lines().count() == 1, "{out:?}");
     }
     // What only the model can tell is a cell that failed, with its cause.
-    let folder = with_plan(&["--steps", "2", "--ctx", "48", "--held-out", "2", "--targets", "nose"]);
+    let folder = with_plan(&["--steps", "2", "--ctx", "48", "--set", "held-out=2", "--targets", "nose"]);
     let report = study(&folder, &["plan.toml", "-o", "out"]).json();
     assert_eq!((&report["done"], &report["failed"]), (&2.into(), &2.into()), "{report}");
     let html = std::fs::read_to_string(folder.file("out/report.html")).unwrap();

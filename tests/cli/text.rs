@@ -78,7 +78,8 @@ fn fields_that_nobody_asked_for_take_no_memory() {
     assert!(std::fs::metadata(&path).unwrap().len() < 1 << 20);
     let out = dir.path().join("a.gguf");
     let base = ["finetune", "-m", model(), "-d", path.to_str().unwrap()];
-    let more = ["--device", "cpu", "-t", "1", "--ctx", "48", "--steps", "1", "--held-out", "1", "-q", "-o"];
+    let more =
+        ["--device", "cpu", "-t", "1", "--ctx", "48", "--steps", "1", "--set", "held-out=1", "-q", "-o"];
     ok(limited(2000, &[&base[..], &more, &[out.to_str().unwrap()]].concat(), Stdio::null()));
     assert!(out.exists());
 

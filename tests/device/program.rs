@@ -31,9 +31,20 @@ fn fine_tuning_goes_as_on_the_cpu_and_goes_on_where_it_stopped() {
     }
     let finetune = |device: &str, output: &str, more: &[&str]| {
         let output = path(output);
-        let head = ["finetune", "-m", &model, "-d", &text, "-o", &output, "--ctx", "48", "--block", "20"];
-        let tail =
-            ["--device", device, "-t", "1", "--lr", "0.01", "--held-out", "2", "--save-every", "3", "--json"];
+        let head = ["finetune", "-m", &model, "-d", &text, "-o", &output, "--ctx", "48", "--ubatch", "20"];
+        let tail = [
+            "--device",
+            device,
+            "-t",
+            "1",
+            "--lr",
+            "0.01",
+            "--set",
+            "held-out=2",
+            "--set",
+            "save-every=3",
+            "--json",
+        ];
         run(&[&head[..], &tail, &["--rope", "yarn:factor=2"], more].concat()).json()
     };
     let whole = finetune(&device, "whole.gguf", &["--steps", "6"]);

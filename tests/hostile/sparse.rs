@@ -82,8 +82,8 @@ fn checkpoints_and_caches() {
             "32",
             "--steps",
             "1",
-            "--held-out",
-            "0",
+            "--set",
+            "held-out=0",
             "-o",
             str(&output),
         ];
@@ -95,12 +95,12 @@ fn checkpoints_and_caches() {
         let mut file = std::fs::File::create(&step).unwrap();
         file.write_all(&n.to_le_bytes()).unwrap();
         file.set_len(size).unwrap();
-        let said = tune(&["--resume", "--checkpoints"], str(&folder));
+        let said = tune(&["--resume", "--set"], &format!("checkpoints={}", str(&folder)));
         assert!(said.code == 1 && said.stderr.contains("step-00000001.safetensors"), "{said:?}");
         assert!(said.stderr.lines().count() == 1, "{said:?}");
         let _ = std::fs::remove_file(&step);
     }
     let cache = sparse("sparse.tokens", b"ropedata\x02\0\0\0\0\0\0\0", 64 << 30);
-    let said = tune(&["--cache"], str(&cache));
+    let said = tune(&["--set"], &format!("cache={}", str(&cache)));
     assert!(said.code == 1 && said.stderr.contains("sparse.tokens"), "{said:?}");
 }

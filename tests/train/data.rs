@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ropewalk::control::Control;
 use ropewalk::data::{
-    parse_method, Corpus, Dataset, DatasetParams, HeldOut, Knots, Packing, Separator, Sources, TextOptions,
+    parse_method, Corpus, Dataset, DatasetParams, HeldOut, Packing, Separator, Sources, TextOptions,
 };
 use ropewalk::model::Model;
 use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
@@ -13,7 +13,7 @@ use ropewalk::train::{LongCe, Run, RunParams, Sequence, TrainParams, Trainer};
 use crate::common::rounding::{rounding, two_orders};
 use crate::common::{roundings, LOGITS};
 use crate::gradients::{named_model, settings};
-use crate::run::World;
+use crate::run::{knotted, World};
 
 const N_CTX: usize = 32;
 
@@ -206,12 +206,7 @@ fn data(world: &World, method: &str, packing: Packing) -> Dataset {
     if method == "none" {
         return data;
     }
-    // Bytes that the texts do not have.
-    let knots = Knots {
-        knots: (1..5).map(|i| format!("#{i}")).collect(),
-        marks: (5..10).map(|i| format!("#{i}")).collect(),
-    };
-    data.with_transform(parse_method(method, N_CTX, Arc::new(vocab.clone()), &knots).unwrap()).unwrap()
+    data.with_transform(parse_method(&knotted(method), N_CTX, Arc::new(vocab.clone())).unwrap()).unwrap()
 }
 
 #[test]

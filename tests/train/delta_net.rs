@@ -300,6 +300,6 @@ fn what_cannot_be_trained_is_refused() {
     let mut all = settings(16, 8, "plain");
     all.lora.all = true;
     for e in refused(&all) {
-        assert!(e.starts_with("train all: ") && e.contains("gated delta-nets"), "{e}");
+        assert!(e.starts_with("targets full: ") && e.contains("gated delta-nets"), "{e}");
     }
 }

@@ -143,7 +143,7 @@ fn what_cannot_be_trained_as_a_whole_is_named() {
     let path = quantised("llama-tiny", DType::Q8_0);
     let e = error(&load(&path));
     let says =
-        "train all: blk.0.attn_q.weight: expected f32, f16 or bf16, found q8_0, whose steps are larger";
+        "targets full: blk.0.attn_q.weight: expected f32, f16 or bf16, found q8_0, whose steps are larger";
     assert!(e.starts_with(says), "{e}");
     // As the error says.
     let floats = scratch("full-floats.gguf");
@@ -151,7 +151,7 @@ fn what_cannot_be_trained_as_a_whole_is_named() {
     convert(&path, &floats, &options, &Control::default()).unwrap();
     Trainer::new(&load(&floats), &all(16, 8, "plain")).unwrap();
     let e = error(&load(&quantised("qwen3moe-tiny", DType::F32)));
-    assert!(e.starts_with("train all: the weights of experts have no gradient here"), "{e}");
+    assert!(e.starts_with("targets full: the weights of experts have no gradient here"), "{e}");
 }
 
 /// Values, gradients, two moments: 24 bytes a parameter beside the weights; what a run holds is within a tenth of it.

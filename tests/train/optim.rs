@@ -161,7 +161,7 @@ fn recipes_are_those_of_the_papers() {
     }
     assert!((schedule.lr(7725) - 1.309e-5).abs() < 1e-8, "the middle");
     let others = RECIPES.iter().filter(|r| !["landmark", "longlora"].contains(&r.name));
-    assert!(others.into_iter().all(|r| r.attention == TrainAttention::Full && r.train == ["all"]));
+    assert!(others.into_iter().all(|r| r.attention == TrainAttention::Full && r.train == ["full"]));
     assert_eq!(at("drope"), (512, 5000), "10B tokens of 4,096 each");
     // 3 % of the steps, rounded up.
     assert_eq!((at("clex"), Recipe::find("clex").unwrap().warmup), ((512, 954), 29));
@@ -222,7 +222,7 @@ fn recipes_have_the_data_of_the_papers() {
     // Where all parameters cannot be trained as in the paper, the recipe says so by name.
     for r in RECIPES {
         let excepted = ["landmark", "clex"].contains(&r.name);
-        assert_eq!(r.source.contains("--train all does not do here"), excepted, "{}", r.name);
+        assert_eq!(r.source.contains("--targets full does not do here"), excepted, "{}", r.name);
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::data::synthetic::Synthetic;
 use ropewalk::data::{
-    parse_method, Corpus, Dataset, DatasetParams, HeldOut, Knots, Mixture, Packing, Separator, Sources,
-    TextOptions, METHODS,
+    parse_method, Corpus, Dataset, DatasetParams, HeldOut, Mixture, Packing, Separator, Sources, TextOptions,
+    METHODS,
 };
 use ropewalk::model::Error;
 use ropewalk::rope::{Axis, Spec};
@@ -15,7 +15,7 @@ use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{LongCe, Run, RunParams, SampleOrder, TrainAttention, Trainer};
 
 use crate::gradients::settings;
-use crate::run::{adapter, World};
+use crate::run::{adapter, knotted, World};
 
 const N_CTX: usize = 32;
 const WIDE: usize = 320;
@@ -124,12 +124,7 @@ fn data(world: &World, setup: &Setup) -> Dataset {
     };
     let mut data = Dataset::new(Arc::new(corpus.unwrap()), &params).unwrap();
     if setup.method != "none" {
-        // Bytes that the texts do not have.
-        let knots = Knots {
-            knots: (1..5).map(|i| format!("#{i}")).collect(),
-            marks: (5..10).map(|i| format!("#{i}")).collect(),
-        };
-        let method = parse_method(setup.method, setup.n_ctx, Arc::new(vocab.clone()), &knots).unwrap();
+        let method = parse_method(&knotted(setup.method), setup.n_ctx, Arc::new(vocab.clone())).unwrap();
         data = data.with_transform(method).unwrap();
     }
     if let Some((share, answers_only)) = setup.synthetic {

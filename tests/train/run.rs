@@ -169,3 +169,14 @@ fn what_cannot_be_a_run_is_said() {
     let nowhere = RunParams { log: Some(world.path("no/such/log")), ..RunParams::default() };
     assert!(world.new_run(nowhere).unwrap_err().to_string().contains("log"));
 }
+
+/// A data method with ids for its knots and marks, where it has such: bytes that the texts do not have.
+pub(crate) fn knotted(method: &str) -> String {
+    let ids = "knots=#1/#2/#3/#4,marks=#5/#6/#7/#8/#9";
+    let between = if method.contains(':') { ',' } else { ':' };
+    if method.starts_with("utk") {
+        format!("{method}{between}{ids}")
+    } else {
+        method.to_owned()
+    }
+}

@@ -53,13 +53,13 @@ pub(super) fn show(
     let settings = args.at_context(model, settings)?;
     // A look at the texts leaves nothing behind: no adapter was named that tokens could lie beside. The folder is there as
     // long as they are read.
-    let folder = (args.output.is_none() && args.text.cache.is_none()).then(tempfile::tempdir).transpose()?;
+    let folder = (args.output.is_none() && args.given.cache.is_none()).then(tempfile::tempdir).transpose()?;
     let folder = folder.as_ref().map(|folder| folder.path());
     let data = args.dataset(model, &settings, folder, &interrupt.control())?;
     let draw = draw(args.out.progress(0, "counting", Unit::Steps));
     let found = Inspection::new(&data, SAMPLES, &interrupt.control().with_progress(&draw))?;
     drop(draw);
-    if let Some(path) = args.files.plot.as_deref() {
+    if let Some(path) = args.plot.as_deref() {
         write_charts(args, path, &found)?;
     }
     let sample = data.train(0, 0)?;

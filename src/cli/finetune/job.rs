@@ -45,7 +45,7 @@ pub(super) fn run(
     let params = params(args, model, batch, &data, init)?;
     announce(args, choice, model, &trainer, &data, batch);
     note_on_average(args, &optim);
-    let mut run = if args.files.resume {
+    let mut run = if args.training.resume {
         let run = Run::resume(trainer, optimizer, data, params)?;
         run.notes().iter().for_each(|n| args.out.note(format_args!("note: {n}")));
         let newest = checkpoint::path(&args.checkpoints(), run.step());
@@ -65,18 +65,19 @@ fn params(
     data: &Dataset,
     init: Option<Init>,
 ) -> anyhow::Result<RunParams> {
-    let names: Vec<String> = args.data.iter().map(|s| models::name(&s.path)).collect();
+    let names: Vec<String> = args.training.data.iter().map(|s| models::name(&s.path)).collect();
     let order = args.order();
-    let data_offset = match (args.text.data_offset, &init) {
+    let data_offset = match (args.given.data_offset, &init) {
         (Some(token), _) => token,
-        (None, Some(init)) => {
-            init.data_offset(data, order).map_err(|e| anyhow!("{e}; see --data-offset and --order"))?
-        }
+        (None, Some(init)) => init
+            .data_offset(data, order)
+            .map_err(|e| anyhow!("{e}; see --set data-offset and --set order"))?,
         (None, None) => 0,
     };
     if data_offset > 0 {
         args.out.note(format_args!("data from token {} on", count(data_offset)));
     }
+    let set = args.at(data.params().n_ctx);
     let of_model = || if args.trains_all() { Init::model(model) } else { Ok(Vec::new()) };
     Ok(RunParams {
         batch,
@@ -85,10 +86,10 @@ fn params(
         ancestors: init.map_or_else(of_model, |init| Ok(init.ancestors))?,
         doc_mask: args.doc_mask(),
         longce: args.longce(),
-        eval_every: args.files.eval_every,
+        eval_every: set.eval_every,
         checkpoints: Some(args.checkpoints()),
-        save_every: args.files.save_every,
-        keep_last: args.files.keep_last,
+        save_every: set.save_every.unwrap_or_default(),
+        keep_last: set.keep_last.unwrap_or_default(),
         log: Some(args.log()),
         texts: Some(names.join(", ")),
         settings: [("separator".to_owned(), format!("{:?}", args.separator()))].into(),
@@ -108,8 +109,8 @@ fn check_no_earlier_run(args: &Args) -> anyhow::Result<()> {
     let folder = args.checkpoints();
     let last = checkpoint::list(&folder).pop();
     match last {
-        None if args.files.resume => Err(anyhow!("--resume: {}: no checkpoint there", folder.display())),
-        Some(last) if !args.files.resume => Err(anyhow!(
+        None if args.training.resume => Err(anyhow!("--resume: {}: no checkpoint there", folder.display())),
+        Some(last) if !args.training.resume => Err(anyhow!(
             "{}: an earlier run got to {}: --resume goes on with it; for a new one remove it, or name \
              another --output",
             folder.display(),
@@ -149,8 +150,8 @@ fn note_on_average(args: &Args, optim: &OptimParams) {
     let start = optim.ema.powf(optim.schedule.steps as f64);
     if optim.ema > 0.0 && start > 0.1 {
         args.out.note(format_args!(
-            "note: after {} steps the moving average is {:.0} % of what training starts from: a smaller \
-             --ema or more steps",
+            "note: after {} steps the moving average is {:.0} % of what training starts from: take \
+             a smaller ema or more steps",
             optim.schedule.steps,
             100.0 * start
         ));

@@ -11,14 +11,15 @@ use super::args::Args;
 
 pub(super) fn show(args: &Args, model: &Model, settings: &TrainParams) -> anyhow::Result<()> {
     let mut settings = args.at_context(model, settings)?;
-    if args.memory.is_some() {
+    let asked = args.training.plan_memory.flatten();
+    if asked.is_some() {
         // A GPU runs ordinary ops, and saved activations are on the host.
         settings.portable = true;
         settings.checkpointing = settings.checkpointing.or(Some(Checkpointing::Inputs));
     }
     let plan = MemoryPlan::new(model, &settings)?;
     let (device, host) = plan.totals();
-    let budget = match args.memory {
+    let budget = match asked {
         Some(device) => Budget { device, host: Some(usize::MAX) },
         None => Budget::of(model),
     };

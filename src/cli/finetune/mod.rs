@@ -2,6 +2,7 @@
 
 mod args;
 mod data;
+mod help;
 mod inspect;
 mod job;
 mod memory;
@@ -20,28 +21,28 @@ pub(crate) use planned::Training;
 pub(crate) const COMMAND: Command = Command {
     name: "finetune",
     about: "Fine-tune a model for a longer context under any rope frequencies: LoRA on quantised weights, or all parameters",
-    details: "Weights stay quantised; low-rank pairs beside them are trained, layer by layer and in blocks \
-              of tokens, so that memory grows slowly with the context (--plan-memory shows it before \
-              anything is allocated). The text is tokenised once; --inspect-data shows what it holds. Checkpoints, a log and a loss curve are \
-              written beside the adapter; Ctrl-C, SIGTERM or SIGHUP saves and stops, --resume goes on. The adapter is a GGUF \
-              file that llama.cpp loads, too; use it with --lora, or merge it with `ropewalk convert --lora`.",
-    example: "finetune -m smollm2 -d novels/ --rope sba:factor=4 --ctx 1024 --steps 200 -o sba.gguf",
+    details: "Trains low-rank pairs beside weights that stay quantised, layer by layer and in blocks of tokens, so that \
+              memory grows slowly with the context. --plan-memory shows what it takes, --inspect-data what the texts hold. \
+              Checkpoints, a log and a loss curve are written beside the adapter. Ctrl-C, SIGTERM or SIGHUP saves and stops, \
+              --resume goes on. llama.cpp loads the adapter, too; use it with --lora, or merge it with `ropewalk convert --lora`.",
+    example: "finetune -m smollm2 -d novels/ --rope sba:factor=4 --ctx 1024 --steps 200 -o sba.gguf\n\
+              finetune -m smollm2 -d chats.jsonl --chat --answers-only --set batch=8,schedule=cosine -o chats.gguf",
     args: Args::augment_args,
-    run: |m| run(&Args::from_arg_matches(m)?),
+    run: |m| run(&Args::from_arg_matches(m)?.read()?),
 };
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    let stages = args.stages.as_deref().map(|path| stages::of(args, path)).transpose()?;
+    let stages = args.training.stages.as_deref().map(|path| stages::of(args, path)).transpose()?;
     // What is only shown is that of the last stage, which has the longest context.
     let shown = stages.iter().flatten().last().unwrap_or(args);
     let choice = args.model()?;
     let settings = shown.settings()?;
     shown.recipe_notes()?.iter().for_each(|note| args.out.note(note));
-    if args.plan_memory {
+    if args.training.plan_memory.is_some() {
         return memory::show(args, &models::load(&choice, &args.out)?, &settings);
     }
     shown.check_outputs(&choice.path)?;
-    if args.inspect_data {
+    if args.training.inspect_data {
         let interrupt = Interrupt::install()?;
         return inspect::show(shown, &models::load(&choice, &args.out)?, &settings, &interrupt);
     }

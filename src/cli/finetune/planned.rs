@@ -9,7 +9,8 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args as _, FromArgMatches};
 use ropewalk::control::Control;
 use ropewalk::data::Source;
-use ropewalk::train::{checkpoint, TrainParams};
+use ropewalk::train::set::{Group, Key};
+use ropewalk::train::{checkpoint, TrainParams, KEYS};
 
 use super::super::models;
 use super::args::Args;
@@ -21,50 +22,21 @@ const ALLOWED: &[&str] = &[
     "alpha",
     "answers-only",
     "attention",
-    "batch",
-    "beta1",
-    "beta2",
     "chat",
-    "clip",
     "ctx",
-    "data-method",
-    "data-offset",
-    "data-tokens",
-    "doc-mask",
-    "dropout",
-    "ema",
-    "eod-mask-loss",
-    "held-out",
-    "keep-type",
-    "knot-tokens",
-    "loss",
     "lr",
-    "lr-min",
-    "mark-tokens",
     "math",
-    "order",
-    "packing",
     "rank",
     "recipe",
-    "replace-invalid",
-    "rslora",
-    "schedule",
     "seed",
-    "separator",
+    "set",
     "steps",
-    "synthetic",
     "targets",
-    "text-field",
-    "token-type",
-    "train",
-    "upsample",
-    "warmup",
-    "warmup-shape",
-    "weight-decay",
+    "transform",
 ];
 
-/// Those that decide where and in which order the same is computed, and how often it is looked at.
-const MACHINE: &[&str] = &["block", "device", "eval-every", "keep", "save-every", "threads"];
+/// Those that decide where the same is computed.
+const MACHINE: &[&str] = &["device", "threads", "ubatch"];
 
 /// Stand for what the study gives. Attached, so that no word behind them is taken as theirs.
 const GIVEN: &[&str] = &["--model=-", "--output=-", "--data=-"];
@@ -104,7 +76,12 @@ impl Training {
                 ));
             }
         }
-        let mut args = Args::from_arg_matches(&found).map_err(|e| first_lines(&e))?;
+        let args = Args::from_arg_matches(&found).map_err(|e| first_lines(&e))?;
+        let mut args = args.read().map_err(|e| format!("{e:#}"))?;
+        let writes = |key: &&Key| matches!(key.group, Group::Files) || key.name == "output-type";
+        if let Some(key) = KEYS.iter().filter(writes).find(|key| args.given.text(key.name).is_some()) {
+            return Err(format!("--set {}: not a setting of a recipe, for the study names files", key.name));
+        }
         args.out.quiet = true;
         if let Some(spec) = spec {
             args.rope.set(spec);
@@ -112,7 +89,9 @@ impl Training {
         let device = is_given(&found, "device");
         let training = Training { args, device, threads: is_given(&found, "threads") };
         if training.args.trains_all() {
-            return Err("--train all: a study measures adapters; expected norms or embeddings".into());
+            return Err(
+                "--targets full: a study measures adapters; expected pairs, norms or embeddings".into()
+            );
         }
         training.args.settings().and_then(|_| training.args.check_recipe()).map_err(|e| format!("{e:#}"))?;
         Ok(training)
@@ -157,7 +136,7 @@ impl Training {
         let (device, threads) = ((!self.device).then_some(machine.0), (!self.threads).then_some(machine.1));
         let args = self.args.for_output(output.to_owned()).on_machine(device, threads);
         let mut args = args.on_model(model.display().to_string(), model);
-        args.data = data.iter().cloned().map(Source::from).collect();
+        args.training.data = data.iter().cloned().map(Source::from).collect();
         for path in [args.checkpoints(), args.log(), args.plot()] {
             if path.is_symlink() {
                 anyhow::bail!(
@@ -166,7 +145,7 @@ impl Training {
                 );
             }
         }
-        args.files.resume = !checkpoint::list(&args.checkpoints()).is_empty();
+        args.training.resume = !checkpoint::list(&args.checkpoints()).is_empty();
         let choice = args.model()?;
         args.check_outputs(&choice.path)?;
         let _lock = files::Lock::file(output)?;
@@ -207,80 +186,54 @@ mod tests {
         parse(words).and_then(|t| t.settings()).unwrap_or_else(|e| panic!("{words:?}: {e}"))
     }
 
-    /// A value for each option, other than its default; a second option where it needs one.
-    const VALUES: &[(&str, &[&str])] = &[
-        ("alpha", &["3"]),
-        ("answers-only", &[]),
-        ("attention", &["s2"]),
-        ("batch", &["2"]),
-        ("beta1", &["0.8"]),
-        ("beta2", &["0.9"]),
-        ("chat", &[]),
-        ("clip", &["0.5"]),
-        ("ctx", &["64"]),
-        ("data-method", &["cip"]),
-        ("data-offset", &["7"]),
-        ("data-tokens", &["7"]),
-        ("doc-mask", &[]),
-        ("dropout", &["0.1"]),
-        ("ema", &["0.5"]),
-        ("eod-mask-loss", &[]),
-        ("held-out", &["2"]),
-        ("keep-type", &["f16"]),
-        ("knot-tokens", &["#1,#2,#3,#4", "--data-method", "utk-80"]),
-        ("loss", &["longce"]),
-        ("lr", &["1e-4"]),
-        ("lr-min", &["1e-5", "--schedule", "cosine"]),
-        ("mark-tokens", &["#1,#2,#3,#4,#5", "--data-method", "utk-80"]),
-        ("math", &["f32"]),
-        ("order", &["text"]),
-        ("packing", &["truncate"]),
-        ("rank", &["4"]),
-        ("recipe", &["longlora"]),
-        ("replace-invalid", &[]),
-        ("rslora", &[]),
-        ("schedule", &["linear"]),
-        ("seed", &["7"]),
-        ("separator", &["eos"]),
-        ("steps", &["7"]),
-        ("synthetic", &["0.3"]),
-        ("targets", &["q"]),
-        ("text-field", &["body"]),
-        ("token-type", &["u32"]),
-        ("train", &["norms"]),
-        ("upsample", &["fu"]),
-        ("warmup", &["3"]),
-        ("warmup-shape", &["log"]),
-        ("weight-decay", &["0.1"]),
-        ("block", &["64"]),
-        ("device", &["cpu"]),
-        ("eval-every", &["3"]),
-        ("keep", &["inputs"]),
-        ("save-every", &["3"]),
-        ("threads", &["3"]),
-    ];
+    /// Each option with a value other than its default, and each setting.
+    const OPTIONS: &str = "--alpha=3 --answers-only --attention=s2 --chat --ctx=64 --lr=1e-4 --math=f32 --rank=4 \
+        --recipe=longlora --seed=7 --set=rslora=true --steps=7 --targets=q --transform=cip --device=cpu --threads=3 \
+        --ubatch=64";
+    const SET: &str = "steps=7 batch=2 lr=1e-4 lr-min=1e-5 warmup=3 warmup-shape=log schedule=linear beta1=0.8 beta2=0.9 \
+        weight-decay=0.1 clip=0.5 ema=0.5 dropout=0.1 rslora=true held-out=2 packing=truncate separator=eos doc-mask=true \
+        eod-mask-loss=true loss=longce upsample=fu data-tokens=7 synthetic=0.3 order=text data-offset=7 text-field=body \
+        token-type=u32 replace-invalid=true checkpointing=inputs saved-type=f16 eval-every=3 save-every=3";
+    /// Settings that name files, or are about them.
+    const REFUSED: &str = "output-type=f32 keep-last=3 checkpoints=thesis log=thesis.tex cache=thesis.tex";
 
     #[test]
     fn every_option_that_is_taken_is_in_the_settings_or_of_the_machine() {
-        let plain = settings(&[]);
-        for name in [ALLOWED, MACHINE].concat() {
-            let (_, values) =
-                VALUES.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name}: no value"));
-            let option = format!("--{name}");
-            let words: Vec<&str> = std::iter::once(option.as_str()).chain(values.iter().copied()).collect();
-            let without = settings(words.get(2..).unwrap_or_default());
-            assert_eq!(settings(&words) == without, MACHINE.contains(&name), "{name}");
+        let (plain, names) = (settings(&[]), [ALLOWED, MACHINE].concat());
+        for word in OPTIONS.split_whitespace() {
+            let name = word.trim_start_matches('-').split('=').next().unwrap();
+            assert!(names.contains(&name), "{name}");
+            assert_eq!(settings(&[word]) == plain, MACHINE.contains(&name), "{word}");
         }
-        assert_eq!(plain, settings(&["--rank", "8", "--alpha=16", "--order", "shuffled", "--steps=100"]));
+        assert_eq!(OPTIONS.split_whitespace().count(), names.len());
+        assert_eq!(
+            plain,
+            settings(&["--rank", "8", "--alpha=16", "--set", "order=shuffled,clip=1", "--steps=100"])
+        );
+        for word in SET.split_whitespace() {
+            // Its schedule falls.
+            let falls: &[&str] = if word.starts_with("lr-min") { &["--set", "schedule=cosine"] } else { &[] };
+            let with = settings(&[&["--set", word], falls].concat());
+            let looks = ["checkpointing", "eval-every", "save-every"].iter().any(|key| word.starts_with(key));
+            assert_eq!(with == settings(falls), looks, "{word}");
+        }
+        for word in REFUSED.split_whitespace() {
+            let said = parse(&["--set", word]).unwrap_err();
+            let name = word.split('=').next().unwrap();
+            assert!(said.starts_with(&format!("--set {name}: not a setting of a recipe")), "{said}");
+        }
+        let n = [SET, REFUSED].iter().map(|all| all.split_whitespace().count()).sum::<usize>();
+        assert_eq!(n, KEYS.len());
     }
 
     #[test]
     fn ways_to_write_the_same_are_the_same() {
         assert_eq!(settings(&["--lr", "1e-4"]), settings(&["--lr=0.0001"]));
+        assert_eq!(settings(&["--lr", "1e-4"]), settings(&["--set", "lr=1e-4"]));
         assert_eq!(settings(&["--ctx", "4k", "-r", "4"]), settings(&["-r4", "-c", "4096"]));
         assert_eq!(
-            settings(&["--train", "norms", "--train", "embeddings"]),
-            settings(&["--modules-to-save=norms,embeddings"])
+            settings(&["--targets", "q,norms", "--targets", "embeddings"]),
+            settings(&["--targets=q,norms,embeddings"])
         );
         let under = |spec| Training::parse(&[], spec).unwrap().settings().unwrap();
         assert_ne!(under(Some("pi:factor=2")), under(Some("pi:factor=4")));
@@ -298,9 +251,7 @@ mod tests {
                 continue;
             }
             let value = match long {
-                "keep-last" => "3",
-                "memory" => "12GiB",
-                "output-type" => "f32",
+                "plan-memory" => "12GiB",
                 "rope" => "pi:factor=2",
                 _ => "thesis.tex",
             };
@@ -312,18 +263,16 @@ mod tests {
                 .map(|n| format!("--{n}"));
             for name in names.chain(option.get_short().map(|c| format!("-{c}"))) {
                 let ways = match (takes, name.starts_with("--")) {
+                    (true, true) if long == "plan-memory" => {
+                        vec![vec![name.clone()], vec![format!("{name}={value}")]]
+                    }
                     (false, _) => vec![vec![name.clone()]],
                     (true, true) => vec![vec![name.clone(), value.into()], vec![format!("{name}={value}")]],
                     (true, false) => vec![vec![name.clone(), value.into()], vec![format!("{name}{value}")]],
                 };
                 for words in ways {
                     let said = Training::parse(&words, None).expect_err(&words.join(" "));
-                    // Clap asks for what it needs first.
-                    let named = if long == "memory" { "plan-memory" } else { long };
-                    assert!(
-                        said.contains(&format!("--{named}")) && !said.contains('\n'),
-                        "{words:?}: {said}"
-                    );
+                    assert!(said.contains(&format!("--{long}")) && !said.contains('\n'), "{words:?}: {said}");
                     refused += 1;
                 }
             }
@@ -338,8 +287,9 @@ mod tests {
             (&["--steps"], "a value is required for '--steps <N>'"),
             (&["--steps", "none"], "invalid value 'none' for '--steps <N>'"),
             (&["--lr", "1", "--lr", "2"], "cannot be used multiple times"),
-            (&["--train", "all"], "a study measures adapters"),
-            (&["--batch", "0"], "--batch: expected at least 1"),
+            (&["--targets", "full"], "a study measures adapters"),
+            (&["--set", "batch=0"], "--set: batch: expected at least 1"),
+            (&["--set", "bach=2"], "did you mean `batch`?"),
             (&["-qr", "4"], "--quiet"),
         ] {
             let said = parse(words).expect_err(&words.join(" "));

@@ -6,7 +6,8 @@ use anyhow::anyhow;
 use ropewalk::data::HeldOut;
 use ropewalk::model::Model;
 use ropewalk::train::recipe::Amount;
-use ropewalk::train::{checkpoint, MemoryPlan, Stage, TrainParams};
+use ropewalk::train::set::OutputType;
+use ropewalk::train::{checkpoint, MemoryPlan, SampleOrder, Stage, TrainParams};
 use serde_json::json;
 
 use super::super::interrupt::Interrupt;
@@ -15,17 +16,21 @@ use super::super::output;
 use super::super::usage;
 use super::args::Args;
 use super::job::{self, Done};
-use super::recipe::RecipeArgs;
 
 /// The options of each stage, in their order. Held-out documents are the same ones in all of them, those of the
 /// largest context; samples are in the order of the texts, so that no token is in two stages.
 pub(super) fn of(args: &Args, path: &Path) -> anyhow::Result<Vec<Args>> {
     let stages = Stage::read(path).map_err(|e| usage(format!("--stages {e}")))?;
-    if args.text.order.as_deref() == Some("shuffled") {
-        return Err(usage("--order: stages take samples in the order of the texts; expected text"));
+    if args.given.order == Some(SampleOrder::Shuffled) {
+        return Err(usage("--set order: stages take samples in the order of the texts; expected text"));
+    }
+    for key in ["steps", "checkpoints", "log"] {
+        if args.given.text(key).is_some() {
+            return Err(usage(format!("--set {key}: each stage has its own")));
+        }
     }
     let largest = stages.iter().map(|s| s.ctx).max().unwrap_or(0);
-    let held_out = match args.text.held_out.unwrap_or(HeldOut::Samples(4)) {
+    let held_out = match args.given.held_out.unwrap_or(HeldOut::Samples(4)) {
         HeldOut::Samples(n) => HeldOut::Tokens((n as u64).saturating_mul(largest as u64).saturating_add(1)),
         other => other,
     };
@@ -33,12 +38,12 @@ pub(super) fn of(args: &Args, path: &Path) -> anyhow::Result<Vec<Args>> {
     let mut all = Vec::with_capacity(n);
     for (i, stage) in stages.into_iter().enumerate() {
         let mut one = args.for_output(if i + 1 == n { args.output().to_owned() } else { named(args, i + 1) });
-        one.text.order = Some("text".into());
-        one.text.held_out = Some(held_out);
+        one.given.order = Some(SampleOrder::Text);
+        one.given.held_out = Some(held_out);
         set(&mut one, stage);
         if i + 1 < n && one.trains_all() {
             // The next stage goes on from these numbers, not from rounded ones.
-            one.adapter.output_type = Some("f32".into());
+            one.given.output_type = Some(OutputType::F32);
         }
         if i > 0 {
             one.init = None;
@@ -62,24 +67,9 @@ fn set(args: &mut Args, stage: Stage) {
         args.rope.set(text);
     }
     args.attention = stage.attention.or(args.attention);
-    let (own, given) = (stage.optimiser, &args.recipe);
-    args.recipe = RecipeArgs {
-        recipe: given.recipe.clone(),
-        steps: None,
-        batch: own.batch.or(given.batch),
-        lr: own.lr.or(given.lr),
-        lr_min: own.lr_min.or(given.lr_min),
-        warmup: own.warmup.or(given.warmup),
-        warmup_shape: own.warmup_shape.or_else(|| given.warmup_shape.clone()),
-        schedule: own.schedule.or_else(|| given.schedule.clone()),
-        beta1: own.beta1.or(given.beta1),
-        beta2: own.beta2.or(given.beta2),
-        weight_decay: own.weight_decay.or(given.weight_decay),
-        clip: own.clip.or(given.clip),
-        ema: own.ema.or(given.ema),
-    };
+    args.given = stage.settings.or(args.given.clone());
     let (batch, _) = args.optimiser(stage.ctx);
-    args.recipe.steps = Some(match stage.length {
+    args.given.steps = Some(match stage.length {
         Amount::Steps(n) => n,
         Amount::Tokens(n) => n.div_ceil((stage.ctx as u64).saturating_mul(batch.max(1) as u64)),
     });
@@ -100,16 +90,16 @@ pub(super) fn run(
         MemoryPlan::new(model, &stage.settings()?)?.check(model)?;
         earlier.push(!checkpoint::list(&stage.checkpoints()).is_empty());
     }
-    if args.files.resume && !earlier.contains(&true) {
+    if args.training.resume && !earlier.contains(&true) {
         let first = stages[0].checkpoints();
         return Err(anyhow!("--resume: {}: no checkpoint there", first.display()));
     }
     let n = stages.len();
     let (mut reports, mut problems) = (Vec::new(), Vec::new());
-    let (mut from, mut offset) = (None::<PathBuf>, args.text.data_offset);
+    let (mut from, mut offset) = (None::<PathBuf>, args.given.data_offset);
     for (i, mut stage) in stages.into_iter().enumerate() {
-        stage.files.resume = args.files.resume && earlier[i];
-        stage.text.data_offset = offset;
+        stage.training.resume = args.training.resume && earlier[i];
+        stage.given.data_offset = offset;
         let settings = stage.settings()?;
         let steps = stage.optimiser(settings.n_ctx).1.schedule.steps;
         args.out.note(format_args!("stage {} of {n}: context {}, {steps} steps", i + 1, settings.n_ctx));

@@ -1,5 +1,6 @@
 //! The tokens between two documents.
 
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use ropewalk_core::tokenizer::{Token, Tokenizer};
@@ -26,6 +27,20 @@ pub enum Separator {
     Both,
     /// The token of this text, such as `<|endoftext|>`.
     Token(String),
+}
+
+impl Display for Separator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Separator::Auto => "auto",
+            Separator::Flags => "flags",
+            Separator::Eos => "eos",
+            Separator::Eot => "eot",
+            Separator::Bos => "bos",
+            Separator::Both => "bos+eos",
+            Separator::Token(text) => text,
+        })
+    }
 }
 
 impl FromStr for Separator {

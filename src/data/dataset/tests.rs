@@ -8,7 +8,7 @@ use super::*;
 use crate::corpus::Separator;
 use crate::testing::{Bytes, BOS, EOS};
 use crate::text::{self, Records, Source, Sources, TextOptions};
-use crate::transform::{parse, Knots};
+use crate::transform::parse;
 
 struct World(tempfile::TempDir);
 
@@ -281,9 +281,7 @@ fn transformed_samples_are_the_same_again() {
         let made = || {
             let params = DatasetParams { held_out: HeldOut::Samples(2), seed: 3, ..DatasetParams::new(64) };
             let plain = Dataset::new(Arc::clone(&corpus), &params).unwrap();
-            plain
-                .with_transform(parse(spec, 64, Arc::new(Bytes::default()), &Knots::default()).unwrap())
-                .unwrap()
+            plain.with_transform(parse(spec, 64, Arc::new(Bytes::default())).unwrap()).unwrap()
         };
         let data = made();
         let n = data.n_train() as u64;
@@ -309,7 +307,7 @@ fn transformed_samples_are_the_same_again() {
 fn texts_that_are_too_short_for_a_method_are_refused() {
     let corpus = World::texts(&[1; 60]).corpus(&Separator::Auto);
     let with = |spec: &str| {
-        let transform = parse(spec, 16, Arc::new(Bytes::default()), &Knots::default()).unwrap();
+        let transform = parse(spec, 16, Arc::new(Bytes::default())).unwrap();
         Dataset::new(Arc::clone(&corpus), &DatasetParams::new(16)).unwrap().with_transform(transform)
     };
     let e = refused(with("utk:chunks=0/0/1"));
@@ -335,7 +333,7 @@ fn chunks_of_pose_are_of_one_document() {
     let of = |packing, separator: &Separator, method: &str| {
         let params = DatasetParams { packing, seed: 5, ..DatasetParams::new(64) };
         let data = Dataset::new(world.corpus(separator), &params).unwrap();
-        data.with_transform(parse(method, 64, Arc::new(Bytes::default()), &Knots::default()).unwrap())
+        data.with_transform(parse(method, 64, Arc::new(Bytes::default())).unwrap())
     };
     for separator in [Separator::Bos, Separator::Both, Separator::Eos] {
         for packing in [Packing::Pack, Packing::Truncate] {

@@ -62,21 +62,10 @@ pub trait Transform: Send + Sync + Debug {
     }
 }
 
-/// The ids that mark cuts and labels: given ones, or those that the vocabulary leaves unused.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Knots {
-    /// Texts of the tokens at cuts (`#123` is the one of that number): end of the first chunk, start of the
-    /// second, end of the second, start of the third. Empty: unused ones.
-    pub knots: Vec<String>,
-    /// Texts of the marks: start and end of a label, start of the list of labels, between two, its end.
-    pub marks: Vec<String>,
-}
-
 /// The vocabulary and the context that a method is made for.
-pub(crate) struct Setup<'a> {
+pub(crate) struct Setup {
     pub(crate) n_ctx: usize,
     pub(crate) tokenizer: Arc<dyn Tokenizer>,
-    pub(crate) ids: &'a Knots,
 }
 
 /// A way to change samples, by name.
@@ -87,7 +76,7 @@ pub struct Method {
     pub about: &'static str,
     /// Its parameters, each with what it is.
     pub params: &'static [(&'static str, &'static str)],
-    pub(crate) make: fn(&Args<'_>, &Setup<'_>) -> Result<Box<dyn Transform>>,
+    pub(crate) make: fn(&Args<'_>, &Setup) -> Result<Box<dyn Transform>>,
 }
 
 /// All methods.
@@ -97,14 +86,9 @@ pub static METHODS: &[Method] = &[utk::UTK_80, utk::UTK_30, utk::UTK, cip::CIP, 
 ///
 /// # Errors
 /// A name or a parameter that is not known, a value that makes no sense, a token that is not one token.
-pub fn parse(
-    text: &str,
-    n_ctx: usize,
-    tokenizer: Arc<dyn Tokenizer>,
-    ids: &Knots,
-) -> Result<Box<dyn Transform>> {
+pub fn parse(text: &str, n_ctx: usize, tokenizer: Arc<dyn Tokenizer>) -> Result<Box<dyn Transform>> {
     let (method, args) = Args::parse(text)?;
-    (method.make)(&args, &Setup { n_ctx, tokenizer, ids })
+    (method.make)(&args, &Setup { n_ctx, tokenizer })
 }
 
 /// The token of a text, or of a number after `#`.

@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_target_must_be_longer_than_the_samples() {
         let tokenizer = std::sync::Arc::new(crate::testing::Bytes::default());
-        let parse = |text: &str| crate::parse_method(text, 64, tokenizer.clone(), &Default::default());
+        let parse = |text: &str| crate::parse_method(text, 64, tokenizer.clone());
         assert_eq!(parse("pose:target=65").unwrap().n_positions(), Some(65));
         assert_eq!(parse("pose:target=128,text=3").unwrap().n_read(64), 192);
         assert_eq!(parse("pose:factor=8").unwrap().n_positions(), Some(512));

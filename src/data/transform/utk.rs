@@ -34,6 +34,15 @@ const PARAMS: &[(&str, &str)] = &[
     ("random", "documents are cut at random (true), or into equal parts (false)"),
     ("min-split", "shorter documents stay whole (0; in the paper, but not in the released code)"),
     ("size", "tokens of a chunk where a document is cut at fixed lengths (1024)"),
+    (
+        "knots",
+        "tokens at cuts, as texts or #NUMBER, with / between: end of chunk 1, start of 2, end of 2, start of 3 \
+         (tokens that the vocabulary leaves unused)",
+    ),
+    (
+        "marks",
+        "tokens around labels: start and end of one, start of the list of them, between two, its end (the same)",
+    ),
 ];
 
 pub(super) const UTK_80: Method = Method {
@@ -74,7 +83,7 @@ pub(super) struct Utk {
     tokenizer: Arc<dyn Tokenizer>,
 }
 
-fn make(args: &Args<'_>, setup: &Setup<'_>, share: f64) -> Result<Box<dyn Transform>> {
+fn make(args: &Args<'_>, setup: &Setup, share: f64) -> Result<Box<dyn Transform>> {
     let mix = mix(args, share)?;
     let most = |&(weight, ref p): &(f64, Vec<f64>)| {
         // Fixed lengths take four ids, two around the number at each side.
@@ -120,31 +129,24 @@ fn mix(args: &Args<'_>, share: f64) -> Result<Vec<(f64, Vec<f64>)>> {
 }
 
 /// The ids of knots and marks: those given, or the first that the vocabulary leaves unused.
-fn ids(
-    args: &Args<'_>,
-    setup: &Setup<'_>,
-    n_knots: usize,
-    n_marks: usize,
-) -> Result<(Vec<Token>, Vec<Token>)> {
+fn ids(args: &Args<'_>, setup: &Setup, n_knots: usize, n_marks: usize) -> Result<(Vec<Token>, Vec<Token>)> {
     let tokenizer = &*setup.tokenizer;
-    let given = |what: &str, texts: &[String], n: usize| -> Result<Option<Vec<Token>>> {
-        if texts.is_empty() {
-            return Ok(None);
-        }
+    let given = |what: &str, key: &str, n: usize| -> Result<Option<Vec<Token>>> {
+        let Some(texts) = args.get(key) else { return Ok(None) };
+        let texts: Vec<&str> = texts.split('/').map(str::trim).collect();
         if texts.len() < n {
             return Err(args.bad(format!("{what}: expected {n}, found {}", texts.len())));
         }
         texts[..n].iter().map(|text| token(tokenizer, what, text)).collect::<Result<_>>().map(Some)
     };
-    let (knots, marks) =
-        (given("knot token", &setup.ids.knots, n_knots)?, given("mark token", &setup.ids.marks, n_marks)?);
+    let (knots, marks) = (given("knot token", "knots", n_knots)?, given("mark token", "marks", n_marks)?);
     let taken: Vec<Token> = knots.iter().chain(&marks).flatten().copied().collect();
     let free: Vec<Token> = tokenizer.unused().into_iter().filter(|t| !taken.contains(t)).collect();
     let needed = if knots.is_some() { 0 } else { n_knots } + if marks.is_some() { 0 } else { n_marks };
     if free.len() < needed {
         return Err(args.bad(format!(
-            "the vocabulary has {} unused tokens, {needed} are needed: name rare ones as knot tokens ({n_knots}) \
-             and mark tokens ({n_marks})",
+            "the vocabulary has {} unused tokens, {needed} are needed: name rare ones, {n_knots} as knots=A/B/.. and \
+             {n_marks} as marks=A/B/..",
             free.len()
         )));
     }

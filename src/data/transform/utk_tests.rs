@@ -213,7 +213,7 @@ fn shares_are_as_often_as_they_say() {
         ("utk-30:backtrace=false", 0.3, 0.5),
         ("utk:share=0.5,chunks=0.5/0.5,backtrace=false", 0.5, 1.0),
     ] {
-        let utk = super::super::parse(text, 1999, Arc::new(Bytes::default()), &Default::default()).unwrap();
+        let utk = super::super::parse(text, 1999, Arc::new(Bytes::default())).unwrap();
         let (mut changed, mut twos, mut cut) = (0, 0, 0);
         for seed in 0..400 {
             let out = utk.apply(sample(tokens.clone()), &mut rng(seed, "test", 0, 0)).unwrap();
@@ -245,64 +245,46 @@ fn short_documents_stay_whole() {
     assert!(out.spans.iter().all(|s| s.kind == SpanKind::Text));
     assert_eq!(out.spans.len(), 10);
     assert_eq!(utk.shortest(), 11);
-    let parse =
-        |text| super::super::parse(text, 64, Arc::new(Bytes::default()), &Default::default()).unwrap();
+    let parse = |text| super::super::parse(text, 64, Arc::new(Bytes::default())).unwrap();
     assert_eq!(parse("utk:chunks=0/0/0/1,size=7").shortest(), 8);
     assert_eq!((parse("utk-30").shortest(), parse("utk:share=0").shortest()), (2, 1));
 }
 
 #[test]
 fn ids_are_those_given_or_unused_ones() {
-    let parse = |text: &str, ids: &super::super::Knots, unused| {
-        super::super::parse(text, 64, Arc::new(Bytes { unused }), ids)
+    let parse = |text: &str, unused| {
+        super::super::parse(text, 64, Arc::new(Bytes { unused }))
             .map(|t| t.describe())
             .map_err(|e| e.to_string())
     };
-    let ids = |knots: &[&str], marks: &[&str]| super::super::Knots {
-        knots: knots.iter().map(|s| s.to_string()).collect(),
-        marks: marks.iter().map(|s| s.to_string()).collect(),
-    };
-    let found = parse("utk", &ids(&[], &[]), true).unwrap();
+    let found = parse("utk", true).unwrap();
     assert!(found.contains("knots [256, 257, 258, 259], marks Some([260, 261, 262, 263, 264])"), "{found}");
-    let given = ids(&["<1>", "a", "#200", "<0>"], &[]);
-    let found = parse("utk:backtrace=false", &given, false).unwrap();
+    let found = parse("utk:backtrace=false,knots=<1>/a/#200/<0>", false).unwrap();
     assert!(found.contains("knots [257, 97, 200, 256], marks None"), "{found}");
     // Given ones are not taken a second time; two chunks need two.
-    let found = parse("utk:chunks=0/1", &ids(&["<0>", "<1>"], &[]), true).unwrap();
+    let found = parse("utk:chunks=0/1,knots=<0>/<1>", true).unwrap();
     assert!(found.contains("knots [256, 257], marks Some([258, 259, 260, 261, 262])"), "{found}");
-    for (text, ids, what) in [
-        ("utk", ids(&[], &[]), "0 unused tokens, 9 are needed"),
-        (
-            "utk",
-            ids(&["ab", "<1>", "<2>", "<3>"], &[]),
-            "knot token 'ab': expected one token of the vocabulary, found 2",
-        ),
-        (
-            "utk",
-            ids(&["", "<1>", "<2>", "<3>"], &[]),
-            "knot token '': expected one token of the vocabulary, found 0",
-        ),
-        ("utk", ids(&["<1>"], &[]), "knot token: expected 4, found 1"),
-        ("utk", ids(&["#268", "<1>", "<2>", "<3>"], &[]), "expected a token below #268, found #268"),
-        ("utk", ids(&["<1>", "<1>", "<2>", "<3>"], &["a", "b", "c", "d", "e"]), "found #257 twice"),
-        ("utk:share=1.5", ids(&[], &[]), "share: expected a number from 0 to 1, found '1.5'"),
-        ("utk:share=NaN", ids(&[], &[]), "share: expected a number from 0 to 1, found 'NaN'"),
-        ("utk:chunks=0.5/0.6", ids(&[], &[]), "chunks: expected 1 to 4 probabilities"),
-        ("utk:chunks=0/0/0/0/1", ids(&[], &[]), "chunks: expected 1 to 4 probabilities"),
-        ("utk:mix=0.8@0/1", ids(&[], &[]), "mix: expected weights that add up to 1, found 0.8"),
-        ("utk:mix=0.8", ids(&[], &[]), "mix: expected weights and probabilities"),
-        ("utk:mix=1@0/1,share=0.5", ids(&[], &[]), "mix stands in place of share"),
-        ("utk:order=yes", ids(&[], &[]), "order: expected true or false, found 'yes'"),
-        ("utk:knots=3", ids(&[], &[]), "unknown parameter `knots`; known: share, chunks"),
-        ("utk:order", ids(&[], &[]), "expected key=value, found `order`"),
-        ("utk:order=true,order=true", ids(&[], &[]), "order is given twice"),
-        (
-            "knots",
-            ids(&[], &[]),
-            "data method: expected one of utk-80, utk-30, utk, cip, pose, found 'knots'",
-        ),
+    for (text, what) in [
+        ("utk", "0 unused tokens, 9 are needed"),
+        ("utk:knots=ab/<1>/<2>/<3>", "knot token 'ab': expected one token of the vocabulary, found 2"),
+        ("utk:knots=/<1>/<2>/<3>", "knot token '': expected one token of the vocabulary, found 0"),
+        ("utk:knots=<1>", "knot token: expected 4, found 1"),
+        ("utk:knots=#268/<1>/<2>/<3>", "expected a token below #268, found #268"),
+        ("utk:knots=<1>/<1>/<2>/<3>,marks=a/b/c/d/e", "found #257 twice"),
+        ("utk:share=1.5", "share: expected a number from 0 to 1, found '1.5'"),
+        ("utk:share=NaN", "share: expected a number from 0 to 1, found 'NaN'"),
+        ("utk:chunks=0.5/0.6", "chunks: expected 1 to 4 probabilities"),
+        ("utk:chunks=0/0/0/0/1", "chunks: expected 1 to 4 probabilities"),
+        ("utk:mix=0.8@0/1", "mix: expected weights that add up to 1, found 0.8"),
+        ("utk:mix=0.8", "mix: expected weights and probabilities"),
+        ("utk:mix=1@0/1,share=0.5", "mix stands in place of share"),
+        ("utk:order=yes", "order: expected true or false, found 'yes'"),
+        ("utk:nots=3", "unknown parameter `nots` (did you mean `knots`?); known: share, chunks"),
+        ("utk:order", "expected key=value, found `order`"),
+        ("utk:order=true,order=true", "order is given twice"),
+        ("knots", "data method: expected one of utk-80, utk-30, utk, cip, pose, found 'knots'"),
     ] {
-        let e = parse(text, &ids, false).unwrap_err();
+        let e = parse(text, false).unwrap_err();
         assert!(e.contains(what) && !e.contains('\n'), "{text}: {e}");
     }
 }

@@ -1,0 +1,83 @@
+//! The parts of `finetune`'s help that come of tables.
+
+use std::fmt::Write;
+
+use ropewalk::data::METHODS;
+use ropewalk::train::set::{Group, KEYS};
+
+/// The names of `--targets`.
+pub(super) const TARGETS: &str = "\
+What is trained. Weights that get a low-rank pair: q, k, v (qkv where they are one), o, gate, up, down, output, router, and in \
+gated delta-nets attn_gate, ssm_alpha, ssm_beta and ssm_out (also o); all (but output and router), or none. With attention. \
+before it (attention.q) a name means layers with attention alone, with delta-net. the others. Parts trained as a whole: norms, \
+embeddings. Or full, alone: every parameter of a model whose weights are floats; a model is written then. Default: q,k,v,o, \
+and what the recipe trains as a whole";
+
+/// The names of all settings, for short help.
+pub(super) fn keys() -> String {
+    let names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+    format!("Rare settings; repeat it for more. Keys: {}", names.join(", "))
+}
+
+/// All settings, each with its effect and its default.
+pub(super) fn settings() -> String {
+    let mut out = "Rare settings; repeat it for more. A value that has settings of its own, as in \
+                   upsample=fu:length=300,keep=0.1, takes all that is behind it. A recipe's values stand in place of the \
+                   defaults in brackets"
+        .to_owned();
+    let mut before = None;
+    for key in KEYS {
+        if before.replace(key.group) != Some(key.group) {
+            out += match key.group {
+                Group::Optimiser => "\n\nThe optimiser, also of a [[stage]]:",
+                Group::Adapter => "\n\nThe adapter, or the model:",
+                Group::Texts => "\n\nThe texts:",
+                Group::Run => "\n\nMemory, and looks at the run:",
+                Group::Files => "\n\nFiles:",
+            };
+        }
+        let default = if key.default.is_empty() { String::new() } else { format!(" [{}]", key.default) };
+        let _ = write!(out, "\n  {}: {}{default}", key.name, key.about);
+    }
+    out
+}
+
+/// Names and parameters of the data methods.
+pub(super) fn transforms() -> String {
+    let mut out =
+        "Data method, a change of sequences: NAME or NAME:KEY=VALUE,...; default: none, or the recipe's\n"
+            .to_owned();
+    for method in METHODS {
+        let _ = writeln!(out, "  {}: {}", method.name, method.about);
+        // The first of those that share parameters lists them.
+        let first = METHODS.iter().find(|m| std::ptr::eq(m.params, method.params));
+        if first.is_some_and(|m| m.name == method.name) {
+            method.params.iter().for_each(|(key, about)| {
+                let _ = writeln!(out, "    {key}: {about}");
+            });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Args as _;
+
+    use super::super::args::{Args, TrainingArgs};
+
+    #[test]
+    fn help_is_short() {
+        let own = TrainingArgs::augment_args(clap::Command::new("finetune"));
+        assert_eq!(own.get_arguments().count(), 15);
+        let mut command = Args::augment_args(clap::Command::new("finetune")).term_width(100);
+        let lines = command.render_help().to_string().lines().count();
+        assert!(lines <= 100, "{lines}");
+        let all = command.render_long_help().to_string();
+        assert!(
+            all.contains("  weight-decay: decay of trained tensors, norms and biases excepted [0]"),
+            "{all}"
+        );
+        assert!(all.contains("pose: ") && all.contains("target: "), "{all}");
+    }
+}

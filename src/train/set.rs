@@ -1,0 +1,432 @@
+//! The settings of training that have a key. One table serves `--set`, files of stages, recipes and help.
+
+use std::path::PathBuf;
+
+use ropewalk_core::settings::{known_as, number, quoted};
+
+use super::init::SampleOrder;
+use super::longce::LongCe;
+use super::optim::{AdamW, Decay, OptimParams, Schedule, WarmupShape};
+use super::saved::{Checkpointing, SavedType};
+use crate::data::{HeldOut, Packing, Separator, Upsample};
+
+/// What a setting is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// The optimiser. A stage may have these of its own.
+    Optimiser,
+    /// What is trained.
+    Adapter,
+    /// The texts, and what is made of them.
+    Texts,
+    /// How the same is computed, and how often it is looked at.
+    Run,
+    /// What is written where.
+    Files,
+}
+
+/// A line of the table.
+#[derive(Debug)]
+pub struct Key {
+    /// Its name, as it is typed.
+    pub name: &'static str,
+    /// What it is about.
+    pub group: Group,
+    /// Its value without a recipe, as it is typed. Empty where `about` says what it is.
+    pub default: &'static str,
+    /// Its effect in a line.
+    pub about: &'static str,
+}
+
+macro_rules! settings {
+    ($($group:ident { $($field:ident: $type:ty = $name:literal, $default:literal, $about:literal;)* })*) => {
+        /// Settings by key. `None` is one that was not given.
+        #[derive(Debug, Clone, Default, PartialEq)]
+        pub struct Settings {
+            $($(#[doc = $about] pub $field: Option<$type>,)*)*
+        }
+
+        /// All settings, in the order of help.
+        pub static KEYS: &[Key] =
+            &[$($(Key { name: $name, group: Group::$group, default: $default, about: $about },)*)*];
+
+        /// Their names.
+        const NAMES: &[&str] = &[$($($name,)*)*];
+
+        impl Settings {
+            /// Puts in a value as it is typed. `what` names its place in errors, such as `--set`.
+            ///
+            /// # Errors
+            /// An unknown key, with the nearest; one that is there already; a value that makes no sense.
+            pub fn put(&mut self, what: &str, key: &str, text: &str) -> Result<(), String> {
+                let key = known_as(what, key, NAMES)?;
+                if self.text(key).is_some() {
+                    return Err(format!("{what}: {key} is given twice"));
+                }
+                if AT_LEAST_ONE.contains(&key) && text.parse() == Ok(0u64) {
+                    return Err(format!("{what}: {key}: expected at least 1, found 0"));
+                }
+                match key {
+                    $($($name => self.$field = Some(Value::read(what, $name, text)?),)*)*
+                    _ => {}
+                }
+                Ok(())
+            }
+
+            /// A value as it is typed, where there is one.
+            pub fn text(&self, key: &str) -> Option<String> {
+                match key {
+                    $($($name => self.$field.as_ref().map(Value::text),)*)*
+                    _ => None,
+                }
+            }
+
+            /// These settings, and `others` where one of these is missing.
+            #[must_use]
+            pub fn or(self, others: Settings) -> Settings {
+                Settings { $($($field: self.$field.or(others.$field),)*)* }
+            }
+        }
+    };
+}
+
+settings! {
+    Optimiser {
+        steps: u64 = "steps", "100", "steps of the optimiser, as --steps";
+        batch: usize = "batch", "1", "sequences of a step";
+        lr: f64 = "lr", "2e-4", "highest learning rate, as --lr";
+        lr_min: f64 = "lr-min", "0", "learning rate at the last step of a schedule that falls";
+        warmup: u64 = "warmup", "0", "steps in which the rate rises";
+        warmup_shape: WarmupShape = "warmup-shape", "linear", "how it rises: linear, or log (DeepSpeed's WarmupLR)";
+        schedule: Decay = "schedule", "constant",
+            "the rate after the warm-up: constant, linear, cosine, or cosine-part, which stops at lr-min";
+        beta1: f64 = "beta1", "0.9", "decay of the mean of gradients";
+        beta2: f64 = "beta2", "0.95", "decay of the mean of their squares";
+        weight_decay: f64 = "weight-decay", "0", "decay of trained tensors, norms and biases excepted";
+        clip: f64 = "clip", "1", "largest norm of the gradients; 0 never clips";
+        ema: f64 = "ema", "0", "decay of a moving average of trained tensors, which is then written; 0 keeps none";
+    }
+    Adapter {
+        dropout: f32 = "dropout", "0", "probability with which an input of a pair is 0 in training";
+        rslora: bool = "rslora", "false", "pairs count alpha / sqrt(rank) times, not alpha / rank";
+        output_type: OutputType = "output-type", "f32",
+            "type of matrices under --targets full: f32, or file, that of the model given";
+    }
+    Texts {
+        held_out: HeldOut = "held-out", "",
+            "validate on 4 sequences or on a share of the text (0.05); 0: on nothing; default: 4, fewer of short texts";
+        packing: Packing = "packing", "pack",
+            "pack joins and cuts documents, long takes windows of long ones, truncate cuts each (SBA-RoPE), \
+             records is one each, whole joins uncut ones; default under --chat: records";
+        separator: Separator = "separator", "auto",
+            "end of a document: auto, flags, eos, eot, bos, bos+eos or a token; default under packing=truncate: bos+eos";
+        doc_mask: bool = "doc-mask", "false", "no attention across documents, and no loss where one ends";
+        eod_mask_loss: bool = "eod-mask-loss", "false", "no loss of the token that ends a document";
+        loss: Option<LongCe> = "loss", "ce", "ce, or longce[:short=4096,stride=1024,gamma=5]";
+        upsample: Upsample = "upsample", "none",
+            "long documents more often: fu or global[:length=4096,keep=0.1], utk[:length=32768,weight=5]";
+        data_tokens: u64 = "data-tokens", "", "tokens of an epoch under shares or upsample; default: each document once";
+        synthetic: f64 = "synthetic", "", "share of sequences that are made, of Untie the Knots' families; default: none";
+        order: SampleOrder = "order", "shuffled",
+            "order of sequences: shuffled, or text, one behind another; default under --stages: text";
+        data_offset: u64 = "data-offset", "", "token of the texts to begin at; default: 0, or where the run of --lora stopped";
+        text_field: String = "text-field", "text", "field of .jsonl lines that holds the text";
+        token_type: TokenType = "token-type", "u16", "type of the token ids in .bin files: u16 or u32";
+        replace_invalid: bool = "replace-invalid", "false", "replace bytes that are not UTF-8 instead of refusing them";
+    }
+    Run {
+        checkpointing: Checkpointing = "checkpointing", "",
+            "activations kept of a layer: inputs, attention or products; default: as much as fits";
+        saved_type: SavedType = "saved-type", "f32", "type they are kept in: f32, f16 or bf16";
+        eval_every: u64 = "eval-every", "", "steps between validations; 0: at both ends only; default: a tenth of all";
+        save_every: u64 = "save-every", "50", "steps between checkpoints; 0: the last alone";
+    }
+    Files {
+        keep_last: usize = "keep-last", "2", "newest checkpoints that stay";
+        checkpoints: PathBuf = "checkpoints", "", "folder of the checkpoints; default: NAME.checkpoints of -o NAME.gguf";
+        log: PathBuf = "log", "", "a line of JSON for each step; default: NAME.log.jsonl";
+        cache: PathBuf = "cache", "", "file that caches the tokens; default: beside the adapter";
+    }
+}
+
+/// Counts that cannot be 0.
+const AT_LEAST_ONE: &[&str] = &["steps", "batch", "data-tokens"];
+
+/// Settings whose value may have settings of its own.
+const NESTED: &[&str] = &["loss", "upsample"];
+
+impl Settings {
+    /// Puts in `key=value,...`. A value that has settings of its own, as in `upsample=fu:length=300,keep=0.1`, takes
+    /// all that is behind it.
+    ///
+    /// # Errors
+    /// A part without `=`, and those of [`Settings::put`].
+    pub fn read(&mut self, what: &str, text: &str) -> Result<(), String> {
+        let mut left = Some(text);
+        while let Some(text) = left {
+            let (pair, behind) = text.split_once(',').map_or((text, None), |(pair, rest)| (pair, Some(rest)));
+            let Some((key, value)) = pair.split_once('=') else {
+                return Err(format!("{what}: expected key=value, found {}", quoted(pair)));
+            };
+            let nested = NESTED.contains(&key.trim()) && value.contains(':');
+            let value = if nested { text.split_once('=').map_or("", |(_, all)| all) } else { value };
+            left = behind.filter(|_| !nested);
+            self.put(what, key.trim(), value.trim())?;
+        }
+        Ok(())
+    }
+
+    /// The values without a recipe.
+    pub fn defaults() -> Settings {
+        let mut out = Settings::default();
+        for key in KEYS.iter().filter(|key| !key.default.is_empty()) {
+            let read = out.put("default", key.name, key.default);
+            debug_assert!(read.is_ok(), "{read:?}");
+        }
+        out
+    }
+
+    /// Sequences of a step, and the optimiser. What is missing has its default.
+    pub fn optimiser(&self) -> (usize, OptimParams) {
+        let all = self.clone().or(Settings::defaults());
+        let (own, number) = (AdamW::default(), |x: Option<f64>| x.unwrap_or_default());
+        let schedule = Schedule {
+            lr: number(all.lr),
+            lr_min: number(all.lr_min),
+            warmup: all.warmup.unwrap_or_default(),
+            warmup_shape: all.warmup_shape.unwrap_or_default(),
+            steps: all.steps.unwrap_or_default(),
+            decay: all.schedule.unwrap_or(Decay::Constant),
+        };
+        let adamw = AdamW {
+            beta1: number(all.beta1),
+            beta2: number(all.beta2),
+            weight_decay: number(all.weight_decay),
+            ..own
+        };
+        let optim = OptimParams { adamw, schedule, clip: number(all.clip), ema: number(all.ema) };
+        (all.batch.unwrap_or(1), optim)
+    }
+}
+
+/// The type of the matrices of a model that is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputType {
+    /// As they are trained.
+    F32,
+    /// As they were in the model that is trained.
+    File,
+}
+
+/// The type of token ids in a file of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenType {
+    /// Two bytes.
+    U16,
+    /// Four bytes.
+    U32,
+}
+
+impl TokenType {
+    /// Bytes of a token.
+    pub fn bytes(self) -> usize {
+        match self {
+            TokenType::U16 => 2,
+            TokenType::U32 => 4,
+        }
+    }
+}
+
+/// A value that can be typed.
+trait Value: Sized {
+    fn read(what: &str, key: &str, text: &str) -> Result<Self, String>;
+    fn text(&self) -> String;
+}
+
+macro_rules! numbers {
+    ($($type:ty)*) => {$(
+        impl Value for $type {
+            fn read(what: &str, key: &str, text: &str) -> Result<Self, String> {
+                number(what, key, text)
+            }
+            fn text(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+numbers!(u64 usize f32 f64);
+
+/// Types whose errors name the key themselves.
+macro_rules! parsed {
+    ($($type:ty)*) => {$(
+        impl Value for $type {
+            fn read(what: &str, _: &str, text: &str) -> Result<Self, String> {
+                text.parse().map_err(|e| format!("{what}: {e}"))
+            }
+            fn text(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+parsed!(Decay Packing Separator Upsample);
+
+macro_rules! named {
+    ($($type:ty: $($name:literal is $value:expr),*;)*) => {$(
+        impl Value for $type {
+            fn read(what: &str, key: &str, text: &str) -> Result<Self, String> {
+                match text {
+                    $($name => Ok($value),)*
+                    _ => {
+                        let names = [$($name),*].join(" or ");
+                        Err(format!("{what}: {key}: expected {names}, found {}", quoted(text)))
+                    }
+                }
+            }
+            fn text(&self) -> String {
+                [$(($value, $name)),*].iter().find(|(v, _)| v == self).map_or(String::new(), |(_, n)| (*n).into())
+            }
+        }
+    )*};
+}
+named! {
+    bool: "true" is true, "false" is false;
+    WarmupShape: "linear" is WarmupShape::Linear, "log" is WarmupShape::Log;
+    SampleOrder: "shuffled" is SampleOrder::Shuffled, "text" is SampleOrder::Text;
+    SavedType: "f32" is SavedType::F32, "f16" is SavedType::F16, "bf16" is SavedType::Bf16;
+    Checkpointing: "inputs" is Checkpointing::Inputs, "attention" is Checkpointing::Attention,
+        "products" is Checkpointing::Products;
+    OutputType: "f32" is OutputType::F32, "file" is OutputType::File;
+    TokenType: "u16" is TokenType::U16, "u32" is TokenType::U32;
+}
+
+/// The loss; `None` is that of all tokens alike.
+impl Value for Option<LongCe> {
+    fn read(what: &str, _: &str, text: &str) -> Result<Self, String> {
+        if text == "ce" {
+            return Ok(None);
+        }
+        text.parse().map(Some).map_err(|e| format!("{what}: {e}"))
+    }
+    fn text(&self) -> String {
+        self.map_or("ce".to_owned(), |longce| longce.to_string())
+    }
+}
+
+impl Value for HeldOut {
+    fn read(what: &str, key: &str, text: &str) -> Result<Self, String> {
+        match (text.parse::<usize>(), text.parse::<f64>()) {
+            (Ok(0), _) => Ok(HeldOut::None),
+            (Ok(n), _) => Ok(HeldOut::Samples(n)),
+            (_, Ok(f)) if f > 0.0 && f < 1.0 => Ok(HeldOut::Fraction(f)),
+            _ => {
+                let found = quoted(text);
+                Err(format!(
+                    "{what}: {key}: expected a share below 1 (0.05) or a number of sequences (4), found {found}"
+                ))
+            }
+        }
+    }
+    fn text(&self) -> String {
+        match self {
+            HeldOut::None => "0".to_owned(),
+            HeldOut::Samples(n) => n.to_string(),
+            HeldOut::Fraction(f) => f.to_string(),
+            HeldOut::Tokens(n) => format!("{n} tokens"),
+        }
+    }
+}
+
+impl Value for String {
+    fn read(what: &str, key: &str, text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err(format!("{what}: {key}: expected a value, found none")),
+            text => Ok(text.to_owned()),
+        }
+    }
+    fn text(&self) -> String {
+        self.clone()
+    }
+}
+
+impl Value for PathBuf {
+    fn read(what: &str, key: &str, text: &str) -> Result<Self, String> {
+        String::read(what, key, text).map(PathBuf::from)
+    }
+    fn text(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Settings, String> {
+        let mut out = Settings::default();
+        out.read("--set", text).map(|()| out)
+    }
+
+    #[test]
+    fn values_are_read_as_they_are_shown() {
+        let defaults = Settings::defaults();
+        for key in KEYS {
+            let mut again = Settings::default();
+            let Some(text) = defaults.text(key.name) else {
+                assert!(key.default.is_empty(), "{}", key.name);
+                continue;
+            };
+            again.put("x", key.name, &text).unwrap();
+            assert_eq!(again.text(key.name), Some(text));
+        }
+        let found = read("batch=8, lr = 1e-5,held-out=0.05,loss=longce:short=16,gamma=3").unwrap();
+        let (batch, optim) = found.optimiser();
+        assert_eq!((batch, optim.schedule.lr, optim.schedule.steps), (8, 1e-5, 100));
+        assert_eq!((optim.adamw, optim.clip), (AdamW::default(), 1.0));
+        assert_eq!(found.held_out, Some(HeldOut::Fraction(0.05)));
+        assert_eq!(found.text("loss").as_deref(), Some("longce:short=16,gamma=3"));
+        // A plain name leaves what is behind it alone, and what is given wins.
+        let found = read("upsample=fu,doc-mask=true").unwrap();
+        assert_eq!(
+            (found.text("upsample").unwrap(), found.doc_mask),
+            ("fu:length=4096,keep=0.1".into(), Some(true))
+        );
+        let both = read("clip=3").unwrap().or(read("clip=2,ema=0.5").unwrap());
+        assert_eq!((both.clip, both.ema, both.batch), (Some(3.0), Some(0.5), None));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, says) in [
+            ("", "--set: expected key=value, found ``"),
+            ("doc-mask", "--set: expected key=value, found `doc-mask`"),
+            ("bach=2", "--set: unknown parameter `bach` (did you mean `batch`?); known: steps, batch, lr"),
+            ("clip=1,clip=1", "--set: clip is given twice"),
+            ("batch=0", "--set: batch: expected at least 1, found 0"),
+            ("data-tokens=0", "--set: data-tokens: expected at least 1, found 0"),
+            ("warmup=0.5", "--set: warmup: expected a whole number, found `0.5`"),
+            ("doc-mask=yes", "--set: doc-mask: expected true or false, found `yes`"),
+            (
+                "schedule=step",
+                "--set: schedule: expected one of constant, linear, cosine, cosine-part, found \"step\"",
+            ),
+            ("warmup-shape=x", "--set: warmup-shape: expected linear or log, found `x`"),
+            ("packing=best", "--set: packing: expected pack, long, truncate, records or whole, found 'best'"),
+            (
+                "upsample=fu:keep=NaN",
+                "--set: upsampling fu: keep: expected a number from 0 to 1, found 'NaN'",
+            ),
+            ("loss=longce:gamma=0", "--set: loss longce: gamma: expected a number from 1 to 1e6, found '0'"),
+            ("loss=longce:gamma=2,clip=1", "--set: loss longce: unknown parameter `clip`"),
+            (
+                "held-out=1.5",
+                "--set: held-out: expected a share below 1 (0.05) or a number of sequences (4), found `1.5`",
+            ),
+            ("log=", "--set: log: expected a value, found none"),
+        ] {
+            let said = read(text).unwrap_err();
+            assert!(said.starts_with(says), "{text}: {said}");
+        }
+    }
+}
