@@ -23,7 +23,8 @@ pub(crate) const COMMAND: Command = Command {
     name: "convert",
     about: cli::ABOUT,
     details: cli::DETAILS,
-    example: "convert model.gguf --rope harpe --ctx 16384 -o long.gguf",
+    example: "convert model.gguf --rope yarn:factor=4 --llama-cpp -o long.gguf\n\
+              convert Qwen3-0.6B/ --type q4_k_m -o qwen3.gguf",
     args: |command| {
         // What only a run of the model needs.
         let needed = |arg: Arg| arg.requires("imatrix_from").hide_short_help(true);

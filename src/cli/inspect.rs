@@ -26,7 +26,8 @@ pub(crate) const COMMAND: Command = Command {
     details: "Works on every valid GGUF file, whatever its architecture, and checks the whole structure while it \
               reads. Long arrays and texts are cut unless --all is given. --map runs the model over a text and draws \
               the attention of one head, under one setting or two.",
-    example: "inspect smollm2 --map layer=18,head=8 -f essays.txt --ctx 4096 --plot map.svg",
+    example: "inspect smollm2\n\
+              inspect smollm2 --map layer=18,head=8 -f essays.txt --ctx 4096 --plot map.svg",
     args: |command| {
         let of_map = |arg: Arg| match arg.get_id().as_str() {
             "input" | "all" | "kernels" | "map" | "json" | "quiet" => arg,

@@ -46,7 +46,7 @@ pub(crate) struct Command {
     pub(crate) about: &'static str,
     /// A paragraph for `--help` of the command itself.
     pub(crate) details: &'static str,
-    /// Command lines to copy, one in each line, without the `ropewalk` at its front.
+    /// Command lines to copy, one a line, without the `ropewalk` at their front.
     pub(crate) example: &'static str,
     /// Adds the arguments.
     pub(crate) args: fn(clap::Command) -> clap::Command,
@@ -226,7 +226,8 @@ mod tests {
             assert!(c.details.len() > 40, "{}: details", c.name);
             for line in c.example.lines() {
                 assert!(line.starts_with(c.name), "{}: example", c.name);
-                assert!(app().try_get_matches_from([vec!["ropewalk"], shell_words(line)].concat()).is_ok());
+                let parsed = app().try_get_matches_from([vec!["ropewalk"], shell_words(line)].concat());
+                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
             }
         }
     }

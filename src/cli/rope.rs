@@ -37,7 +37,8 @@ pub(crate) const COMMAND: Command = Command {
               distance it is shown for them, and a map of that. --plot draws the wavelengths, --map the \
               distances; several methods stand in one picture. Needs only the model's metadata. --methods lists the \
               methods and their parameters.",
-    example: "rope yarn:factor=4 harpe -m smollm2 --ctx 32768 --plot rope.svg",
+    example: "rope harpe -m smollm2 --ctx 32768\n\
+              rope yarn:factor=4 harpe -m smollm2 --ctx 32768 --plot both.svg",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
 };

@@ -27,7 +27,8 @@ pub(crate) const COMMAND: Command = Command {
               and none is ever replaced; FILE.source.json beside it says where it came from. Files land in \
               $ROPEWALK_MODELS, else in the user's cache folder, where `-m NAME` finds them. HF_ENDPOINT, \
               HF_TOKEN, ALL_PROXY and HTTPS_PROXY are honoured; a token goes to that hub alone, over https.",
-    example: "pull smollm2",
+    example: "pull smollm2\n\
+              pull hf:Qwen/Qwen3-0.6B --convert --type q8_0",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
 };
