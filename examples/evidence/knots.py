@@ -67,7 +67,7 @@ def knots(plan, records):
                 out = []
                 for (distance, mine, marks), path in material.knots(place).items():
                     n = 1 + own["half"] + distance + own["scored"]
-                    more = ["--bos", "--rope", arm["spec"]]
+                    more = ["--bos", "on", "--rope", arm["spec"]]
                     out.append(
                         perplexity(
                             place, f"{distance}-{mine:d}-{marks:d}", place.model(model), [path], n, own["scored"], more

@@ -1,6 +1,7 @@
 //! Files of stages.
 
-use ropewalk::train::recipe::{Amount, SCHEDULES};
+use ropewalk::train::recipe::Amount;
+use ropewalk::train::set::{Settings, KEYS};
 use ropewalk::train::Stage;
 
 use crate::{accepted, file};
@@ -11,8 +12,14 @@ pub fn run(bytes: &[u8]) -> bool {
         assert!(!stages.is_empty() && stages[0].ctx > 0 && stages.is_sorted_by_key(|s| s.ctx));
         for stage in stages {
             assert!(!matches!(stage.length, Amount::Steps(0) | Amount::Tokens(0)));
-            let schedule = stage.optimiser.schedule;
-            assert!(schedule.is_none_or(|name| SCHEDULES.contains(&name.as_str())));
+            // What was read is what its text says.
+            let mut again = Settings::default();
+            for key in KEYS {
+                if let Some(text) = stage.settings.text(key.name) {
+                    again.put("again", key.name, &text).expect("a value that was printed");
+                }
+            }
+            assert_eq!(again, stage.settings);
         }
     }))
 }

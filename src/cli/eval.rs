@@ -30,8 +30,8 @@ pub(crate) const COMMAND: Command = Command {
               greedy, with 95 % intervals. --list shows them and the data they need. With \
               --output every sample is kept as a line of JSON, and a run that was stopped goes on from there. \
               Several --rope are compared on the same samples.",
-    example:
-        "eval ruler_niah,vt -m smollm2 --lengths 4096,8192 --samples 20 --rope plain --rope yarn:factor=2",
+    example: "eval passkey -m smollm2 --lengths 4096,12288 --rope plain --rope yarn:factor=2\n\
+              eval ruler_niah,vt -m smollm2 --lengths 4k..16k:4k --samples 20 -o samples.jsonl --plot map.svg",
     args: |command| {
         let model = |arg: clap::Arg| {
             // A list needs none.

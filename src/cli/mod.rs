@@ -98,6 +98,7 @@ pub(crate) fn app() -> clap::Command {
         let sub = (c.args)(clap::Command::new(c.name))
             .about(c.about)
             .long_about(format!("{}\n\n{}", c.about, c.details))
+            .hide(c.name == completions::COMMAND.name)
             .after_help(format!("Example:\n  ropewalk {}", c.example.replace('\n', "\n  ropewalk ")));
         app = app.subcommand(sub);
     }
@@ -224,12 +225,51 @@ mod tests {
     fn every_command_is_documented_and_its_example_parses() {
         for c in COMMANDS {
             assert!(c.details.len() > 40, "{}: details", c.name);
+            // One for a command that takes one word.
+            assert!(c.example.lines().count() == 2 || c.name == "completions", "{}: examples", c.name);
             for line in c.example.lines() {
                 assert!(line.starts_with(c.name), "{}: example", c.name);
                 let parsed = app().try_get_matches_from([vec!["ropewalk"], shell_words(line)].concat());
                 assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
             }
         }
+    }
+
+    /// Options that mean the same in every command that has them: the model, the machine, the output.
+    const SHARED: [&str; 17] = [
+        "model",
+        "rope",
+        "ctx",
+        "lora",
+        "kv",
+        "device",
+        "threads",
+        "batch",
+        "ubatch",
+        "attention",
+        "math",
+        "output",
+        "plot",
+        "json",
+        "quiet",
+        "seed",
+        "help",
+    ];
+
+    #[test]
+    fn the_command_line_stays_small() {
+        let app = app();
+        let commands: Vec<_> = app.get_subcommands().filter(|c| !c.is_hide_set()).collect();
+        assert!(commands.len() <= 12, "{} commands", commands.len());
+        let mut all = std::collections::BTreeSet::new();
+        for command in commands {
+            let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
+            let names: Vec<&str> = visible.filter_map(|arg| arg.get_long()).collect();
+            let own: Vec<_> = names.iter().filter(|name| !SHARED.contains(name)).collect();
+            assert!(own.len() <= 16, "{}: {} options: {own:?}", command.get_name(), own.len());
+            all.extend(names);
+        }
+        assert!(all.len() <= 98, "{} names of options: {all:?}", all.len());
     }
 
     /// Splits a command line with simple double quotes.

@@ -25,7 +25,8 @@ pub(crate) const COMMAND: Command = Command {
               methods that depend on the length are worked out anew for it; several --rope are compared in \
               one run. Ctrl-C prints what is done.",
     example:
-        "perplexity -m smollm2 -f essays.txt --ctx 16384 --rope plain --rope yarn:factor=2 --plot ppl.svg",
+        "perplexity -m smollm2 -f essays.txt --ctx 16384 --rope plain --rope yarn:factor=2 --plot ppl.svg\n\
+              perplexity -m smollm2 -f essays.txt --ctx 8192 --against kv=q4_0",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
 };
@@ -70,18 +71,15 @@ struct Args {
     /// context, nats), beta (and have more than this log-likelihood in the long one)
     #[arg(long, value_name = "KEY=VALUE,...", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     longppl: Option<String>,
-    /// Put BOS in front where the protocol would not
-    #[arg(long, conflicts_with = "no_bos")]
-    bos: bool,
-    /// Leave BOS out where the protocol would put it
-    #[arg(long)]
-    no_bos: bool,
+    /// Put BOS in front, or leave it out; default: as the protocol has it
+    #[arg(long, value_name = "WHETHER", value_parser = ["on", "off"])]
+    bos: Option<String>,
     /// Compare the predictions at every token (KL divergence, same likeliest token, ratio of perplexities) with those of
     /// another model, FILE.gguf, or of this one under rope=SPEC, kv=TYPE or lora=FILE[:S]; repeat it to change several at once
     #[arg(
         long,
         value_name = "WHAT",
-        conflicts_with_all = ["protocol", "stride", "plot", "min_tokens", "max_documents", "longppl", "bos", "no_bos"]
+        conflicts_with_all = ["protocol", "stride", "plot", "min_tokens", "max_documents", "longppl", "bos"]
     )]
     against: Vec<Against>,
     #[command(flatten)]
@@ -139,7 +137,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         stride: args.stride,
         max_windows: args.max_windows,
         bucket: args.bucket,
-        bos: (args.bos || args.no_bos).then_some(args.bos),
+        bos: args.bos.as_deref().map(|bos| bos == "on"),
         min_tokens: args.min_tokens,
         max_documents: args.max_documents,
         seed: args.seed,

@@ -29,7 +29,8 @@ pub(crate) const COMMAND: Command = Command {
               template as one question. Without --ctx the context is the trained length or 4096, whichever \
               is less, or as much as the prompt and -n need: a prompt past the trained length is where \
               --rope comes in.",
-    example: "run -m smollm2 -p \"Once upon a time\" -n 64",
+    example: "run -m smollm2 -p \"Once upon a time\" -n 64\n\
+              run -m smollm2 -f report.txt --rope yarn:factor=2 --ctx 16384 --kv q8_0 --temp 0",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
 };

@@ -248,7 +248,8 @@ fn perplexity_goes_from_window_to_window_where_keys_are_evicted() {
     let dir = tempfile::tempdir().unwrap();
     let path = text_file(dir.path(), 300);
     let base = ["perplexity", "-m", model(), "-f", &path, "--device", "cpu", "-t", "1", "-q", "--json"];
-    let windows = ["--ctx", "400", "--protocol", "yarn", "--stride", "128", "--max-windows", "3", "--bos"];
+    let windows =
+        ["--ctx", "400", "--protocol", "yarn", "--stride", "128", "--max-windows", "3", "--bos", "on"];
     for rope in ["streaming:sinks=0,window=32", "lm-infinite:window=32,global=0,evict=true"] {
         let more = ["--rope", rope, "--batch", "64", "--ubatch", "32"];
         let json = run(&[&base[..], &windows, &more].concat()).json();

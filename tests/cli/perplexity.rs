@@ -80,9 +80,9 @@ fn token_ids_are_measured_as_the_text_they_are_of() {
     std::fs::write(&texts, lines).unwrap();
     std::fs::write(&ids, &stream).unwrap();
     for more in [
-        &["--ctx", "96", "--bos"][..],
-        &["--ctx", "96", "--no-bos", "--max-documents", "2", "--seed", "5"],
-        &["--ctx", "64", "--protocol", "longlora", "--stride", "32", "--bos"],
+        &["--ctx", "96", "--bos", "on"][..],
+        &["--ctx", "96", "--bos", "off", "--max-documents", "2", "--seed", "5"],
+        &["--ctx", "64", "--protocol", "longlora", "--stride", "32", "--bos", "on"],
     ] {
         let (a, b) = (json(&[&texts], more), json(&[&ids], more));
         for key in ["documents", "document_tokens", "bos"] {
@@ -133,7 +133,7 @@ fn longppl_stands_beside_perplexity() {
     std::fs::write(&path, words(300)).unwrap();
     // Bounds that every token passes: those that a short context scores, from 140 on, are key tokens.
     let bounds = "--longppl=trunc-len=100,sliding-window=40,alpha=-100,beta=-100";
-    let base = ["--ctx", "256", "--no-bos", "--bucket", "4"];
+    let base = ["--ctx", "256", "--bos", "off", "--bucket", "4"];
     let report = json(&[&path], &[&base[..], &[bounds]].concat());
     let (row, found) = (&report["results"][0], &report["results"][0]["longppl"]);
     assert_eq!((found["key_tokens"].as_u64(), found["tokens"].as_u64()), (Some(116), Some(255)));

@@ -333,7 +333,7 @@ fn token_ids_are_documents_from_bos_to_bos() {
     assert_eq!(calls, ["^abc", "^gh", "^ijk"]);
     assert_eq!((report.documents, report.document_tokens, report.notes.len()), (3, 12, 1));
     assert_eq!(report.notes, ["ctx 4: 1 of the texts are shorter than one window"]);
-    // The protocol's rule, or --no-bos, holds for them as for texts.
+    // The protocol's rule, or --bos, holds for them as for texts.
     assert_eq!(fed(&[ids("x.bin", "^abcdef^gh")], &p, false).0, ["abcd", "gh"]);
     // What stands before the first BOS is a document, too; texts may stand beside.
     let (calls, _) = fed(&[ids("x.bin", "ab^cd"), Document::text("y", "efghi")], &p, true);

@@ -261,8 +261,8 @@ fn an_embedding_that_the_output_follows_and_another_output_exclude_each_other() 
         AdapterSpec::new(to, 1.0)
     });
     let model = File::open(&base("tied")).unwrap();
-    open_all(&[embed.clone(), head.clone()], &model, false).unwrap();
-    let e = open_all(&[ensured, head], &model, false).unwrap_err().to_string();
+    open_all(&[embed.clone(), head.clone()], &model).unwrap();
+    let e = open_all(&[ensured, head], &model).unwrap_err().to_string();
     assert!(e.contains("output.weight: ") && e.contains("replaces it already"), "{e}");
 }
 

@@ -30,7 +30,8 @@ pub(crate) const COMMAND: Command = Command {
               conversation, /load puts a file into the next message. Ctrl-C stops an answer and keeps the \
               conversation; Ctrl-D leaves. Without a terminal, messages and commands are read from stdin in \
               the same form.",
-    example: "chat -m smollm2 --ctx 16384 --rope yarn:factor=2",
+    example: "chat -m smollm2 --ctx 16384 --rope yarn:factor=2\n\
+              chat -m smollm2 --lora chats.gguf --system \"Answer in one sentence.\"",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
 };

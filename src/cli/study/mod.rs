@@ -26,7 +26,8 @@ pub(crate) const COMMAND: Command = Command {
               in a file of its own: a study that was stopped goes on where it was, and cells that failed are rows \
               of the report that say why. --shard does one of several equal parts; `study merge DIR.. -o OUT` \
               puts the folders of all parts together.",
-    example: "study examples/study-small.toml -o out/study --plan",
+    example: "study examples/study-small.toml -o out/study --plan\n\
+              study examples/study-small.toml -o out/study --shard 1/2",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
 };

@@ -86,7 +86,7 @@ impl<'a> SessionRunner<'a> {
         let specs: Vec<AdapterSpec> =
             adapters.iter().map(|path| AdapterSpec::new(path.clone(), 1.0)).collect();
         let name = path.display().to_string();
-        let choice = self.args.machine.choose(&name, self.kv_type, &specs, false)?;
+        let choice = self.args.machine.choose(&name, self.kv_type, &specs)?;
         let model = models::load(&choice, &self.args.output)?;
         Ok(Loaded { path: path.to_owned(), adapters, choice, model })
     }

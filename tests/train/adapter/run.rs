@@ -6,7 +6,7 @@ use llama::oracle::{Oracle, OracleParams};
 use ropewalk::adapter::{self, AdapterMeta, AdapterReader, AdapterSpec};
 use ropewalk::control::Control;
 use ropewalk::gguf::{File, Writer};
-use ropewalk::model::{Model, ModelParams};
+use ropewalk::model::Model;
 use ropewalk::session::{Session, SessionParams};
 use ropewalk::{DType, Token};
 
@@ -263,7 +263,7 @@ fn bases_are_told_apart_by_their_weights_alone() {
 #[test]
 fn paths_with_colons_are_paths() {
     let parse = |text: &str| text.parse::<AdapterSpec>();
-    let at = |path: &str, scale: f32| Ok(AdapterSpec::new(path.into(), scale));
+    let at = |path: &str, scale: f32| Ok(AdapterSpec::new(path, scale));
     assert_eq!(parse("a.gguf"), at("a.gguf", 1.0));
     assert_eq!(parse("a.gguf:0.8"), at("a.gguf", 0.8));
     assert_eq!(parse("a.gguf:-1"), at("a.gguf", -1.0));
