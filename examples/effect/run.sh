@@ -119,9 +119,9 @@ if [ -n "${EXTRA:-}" ]; then
     for method in self-extend lm-infinite dca; do frozen $method $method; done
     for goal in perplexity needle; do
         if [ ! -f "$out/longrope-$goal.spec" ]; then
-            "$bin/ropewalk" search -m "$out/base.gguf" -f $texts/mhcc/* --ctx 4096 --goal $goal --samples 2 \
-                --evolve population=24,iterations=8,mutations=8,crossovers=8,parents=12 --device cpu -t "$threads" --resume \
-                -o "$out/longrope-$goal.json" --json |
+            search=goal=$goal,samples=2,population=24,iterations=8,mutations=8,crossovers=8,parents=12
+            "$bin/ropewalk" advise -m "$out/base.gguf" -f $texts/mhcc/* --ctx 4096 --search=$search --device cpu -t "$threads" \
+                --resume -o "$out/longrope-$goal.json" --json |
                 "$python" -c 'import json, sys; print(json.load(sys.stdin)["rope"])' >"$out/longrope-$goal.spec.part"
             mv "$out/longrope-$goal.spec.part" "$out/longrope-$goal.spec"
         fi
