@@ -313,6 +313,9 @@ mod tests {
             app.get_subcommands().any(of)
         };
         for (typed, means) in OPTIONS {
+            if let Setting(SET, key) = means {
+                assert!(KEYS.iter().any(|k| k.name == *key), "{typed} means {key}");
+            }
             let (Ours(option) | Setting(option, _) | Flag(option, _)) = means else { continue };
             assert!(has(option.trim_start_matches('-')), "{typed} means {option}");
         }

@@ -464,9 +464,7 @@ fn too_long(corpus: &Corpus, params: &DatasetParams) -> Result<Option<String>> {
     let all = format!("{} records are longer, and --ctx {} takes them whole", long.len(), longest - 1);
     match params.packing {
         Packing::Records => Ok(Some(format!("{of}: cut; {all}"))),
-        _ => {
-            Err(invalid(format!("{of}: only whole records are joined; {all}, --packing truncate cuts them")))
-        }
+        _ => Err(invalid(format!("{of}: only whole records are joined; {all}, packing=truncate cuts them"))),
     }
 }
 
