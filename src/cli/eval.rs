@@ -66,7 +66,7 @@ struct Args {
     /// Prompts as text for base models, or in the model's chat template
     #[arg(long, value_name = "KIND", default_value = "base", value_parser = ["base", "chat"])]
     template: String,
-    /// Settings of tasks, such as depths=10,version=2024; --list TASK shows them
+    /// Settings of tasks, such as depths=10,ruler=2024; --list TASK shows them
     #[arg(long, value_name = "KEY=VALUE,...")]
     set: Vec<String>,
     /// Folder of published data

@@ -71,6 +71,8 @@ const GARBAGE: &str =
 const QUESTION: &str = "What is the pass key? The pass key is";
 /// New tokens in which landmark-attention and YaRN look for the key.
 const N_NEW: usize = 10;
+/// Characters of garbage at most, since a prompt is held as text and as tokens.
+const MAX_GARBAGE: usize = 1 << 26;
 /// Characters by which YaRN's script grows the garbage (`--length-step`).
 const STEP: usize = 128;
 
@@ -252,6 +254,11 @@ impl Draw {
 
     /// Tokens of prompt and answer.
     fn need(&self, rules: &Rules<'_>, n: usize, depth: Depth) -> Result<usize> {
+        if n > MAX_GARBAGE {
+            return Err(Error::invalid(format!(
+                "expected a length of at most {MAX_GARBAGE} characters of filler text, found one of {n}"
+            )));
+        }
         let encoder = rules.encoder;
         let prompt = encoder.frame(&self.prompt(n, depth))?;
         Ok(encoder.count(&prompt)? + encoder.n_bos() + self.n_new(rules)?)

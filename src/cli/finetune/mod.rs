@@ -24,7 +24,7 @@ pub(crate) const COMMAND: Command = Command {
     details: "Trains low-rank pairs beside weights that stay quantised, layer by layer and in blocks of tokens, so that \
               memory grows slowly with the context. --plan-memory shows what it takes, --inspect-data what the texts hold. \
               Checkpoints, a log and a loss curve are written beside the adapter. Ctrl-C, SIGTERM or SIGHUP saves and stops, \
-              --resume goes on. llama.cpp loads the adapter, too; use it with --lora, or merge it with `ropewalk convert --lora`.",
+              --resume goes on. llama.cpp also loads the adapter. Use it with --lora, or merge it with `ropewalk convert --lora`.",
     example: "finetune -m smollm2 -d novels/ --rope sba:factor=4 --ctx 1024 --steps 200 -o sba.gguf\n\
               finetune -m smollm2 -d chats.jsonl --chat --answers-only --set batch=8,schedule=cosine -o chats.gguf",
     args: Args::augment_args,

@@ -97,7 +97,7 @@ fn almost_right_is_wrong() {
 }
 
 #[test]
-fn depths_are_read() {
+fn settings_that_cannot_be_are_refused() {
     for text in ["random", "start", "0", "0.25", "1"] {
         assert_eq!(text.parse::<Depth>().unwrap().to_string(), text);
     }
@@ -108,6 +108,9 @@ fn depths_are_read() {
         let e = Passkey.samples(&setup).err().unwrap().to_string();
         assert_eq!(e, format!("depth: expected random, start or a number from 0 to 1, found {found:?}"));
     }
+    let huge = setup(&encoder, Path::new(""), i32::MAX as usize, &[("sizing", "longlora")]);
+    let e = Passkey.samples(&huge).err().unwrap().to_string();
+    assert!(e.starts_with("expected a length of at most 67108864 characters"), "{e}");
     let mut chat = setup(&encoder, Path::new(""), 700, &[("scoring", "tokens")]);
     chat.template = Template::Chat;
     assert!(Passkey.samples(&chat).err().unwrap().to_string().contains("use scoring number"));
