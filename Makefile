@@ -24,8 +24,9 @@ setup: ## install what building needs and this machine lacks
 build: setup ## target/release/ropewalk and target/release/convert
 	$(CARGO) build --release --workspace
 
-install: setup ## the program into cargo's bin folder
+install: setup ## the program into cargo's bin folder, man pages and shell completions into ~/.local/share
 	$(CARGO) install --locked --path .
+	"$${CARGO_HOME:-$$HOME/.cargo}/bin/ropewalk" completions --install "$${XDG_DATA_HOME:-$$HOME/.local/share}"
 
 models: ## the default model (93 MB), the essays, and the data of RULER (19 MB), into models/
 	@scripts/fetch.sh model

@@ -12,6 +12,8 @@ use super::usage;
 enum Means {
     /// This option, with the same value.
     Option(&'static str),
+    /// This option, whose value is `@` and the name of a file.
+    File(&'static str),
     /// A setting, `key=value`, of this option.
     Setting(&'static str, &'static str),
     /// This option with this value. It has none itself.
@@ -26,12 +28,13 @@ enum Means {
     Nothing(&'static str),
 }
 
-use Means::{Flag, FlashAttention, GpuLayers, Nothing, Operand, Option as Ours, Setting};
+use Means::{File, Flag, FlashAttention, GpuLayers, Nothing, Operand, Option as Ours, Setting};
 
 const SAMPLER: &str = "--sampler";
 const SET: &str = "--set";
 const TENSOR_TYPE: &str = "--tensor-type";
-const ROPE: &str = "use --rope, as in --rope yarn:factor=4, pi:factor=4 or abf:base=1e6; `ropewalk rope --methods` lists them";
+const ROPE: &str =
+    "use --rope, as in --rope yarn:factor=4, pi:factor=4 or abf:base=1e6; `ropewalk rope --list` lists them";
 const LORA_FILE: &str = "use --lora FILE:SCALE";
 const ONE_DEVICE: &str = "the whole model runs on one device: --device auto, cpu or cuda:0";
 
@@ -50,7 +53,8 @@ const OPTIONS: &[(&str, Means)] = &[
     ("--temperature", Ours("--temp")),
     ("-sys", Ours("--system")),
     ("--system-prompt", Ours("--system")),
-    ("-sysf", Ours("--system-file")),
+    ("-sysf", File("--system")),
+    ("--system-prompt-file", File("--system")),
     ("--ppl-stride", Ours("--stride")),
     ("--chunks", Ours("--max-windows")),
     ("--outtype", Ours("--type")),
@@ -64,6 +68,7 @@ const OPTIONS: &[(&str, Means)] = &[
     ("-fa", FlashAttention),
     ("--flash-attn", FlashAttention),
     ("--typical", Setting(SAMPLER, "typical")),
+    ("--repeat-penalty", Setting(SAMPLER, "repeat-penalty")),
     ("--repeat-last-n", Setting(SAMPLER, "repeat-last-n")),
     ("--frequency-penalty", Setting(SAMPLER, "frequency-penalty")),
     ("--presence-penalty", Setting(SAMPLER, "presence-penalty")),
@@ -187,6 +192,11 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
         let given = || value.clone().ok_or_else(|| usage(format!("{typed}: a value is required")));
         match means {
             Ours(option) => put(&mut out, typed, option, given()?)?,
+            File(option) => {
+                let mut file = OsString::from("@");
+                file.push(given()?);
+                out.extend([option.into(), file]);
+            }
             Setting(option, key) => {
                 let mut setting = OsString::from(format!("{key}="));
                 setting.push(given()?);
@@ -221,7 +231,7 @@ fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(&'static str, Op
             .any(|a| a.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long)))
     };
     let taken = match means {
-        Ours(option) => has(option),
+        Ours(option) | File(option) => has(option),
         Setting(option, _) | Flag(option, _) => has(option),
         GpuLayers => has("--device"),
         FlashAttention => has("--attention"),
@@ -279,6 +289,10 @@ mod tests {
             ("r run -m x -ngl 99 -fa -ctk q8_0 -ctv q8_0", "r run -m x --device auto --kv q8_0"),
             ("r run -ngl 0 -fa off --n_predict=3", "r run --device cpu --attention explicit --predict 3"),
             ("r chat --dry-multiplier 0.8 -sys x", "r chat --sampler dry-multiplier=0.8 --system x"),
+            (
+                "r chat -sysf x.txt --repeat-penalty 1.1",
+                "r chat --system @x.txt --sampler repeat-penalty=1.1",
+            ),
             ("r eval --tasks niah -m x --limit 5", "r eval niah -m x --samples 5"),
             ("r finetune --lora_r 8 --max-steps 3 --train-file f", "r finetune --rank 8 --steps 3 --data f"),
             ("r finetune --max_grad_norm 1 --warmup-steps=3", "r finetune --set clip=1 --set warmup=3"),
@@ -316,7 +330,9 @@ mod tests {
             if let Setting(SET, key) = means {
                 assert!(KEYS.iter().any(|k| k.name == *key), "{typed} means {key}");
             }
-            let (Ours(option) | Setting(option, _) | Flag(option, _)) = means else { continue };
+            let (Ours(option) | File(option) | Setting(option, _) | Flag(option, _)) = means else {
+                continue;
+            };
             assert!(has(option.trim_start_matches('-')), "{typed} means {option}");
         }
         for (typed, ours) in COMMANDS {

@@ -266,10 +266,10 @@ mod tests {
             let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
             let names: Vec<&str> = visible.filter_map(|arg| arg.get_long()).collect();
             let own: Vec<_> = names.iter().filter(|name| !SHARED.contains(name)).collect();
-            assert!(own.len() <= 16, "{}: {} options: {own:?}", command.get_name(), own.len());
+            assert!(own.len() <= 15, "{}: {} options: {own:?}", command.get_name(), own.len());
             all.extend(names);
         }
-        assert!(all.len() <= 98, "{} names of options: {all:?}", all.len());
+        assert!(all.len() <= 90, "{} names of options: {all:?}", all.len());
     }
 
     /// Splits a command line with simple double quotes.

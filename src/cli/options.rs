@@ -192,6 +192,7 @@ pub(crate) fn parse_spec(text: &str) -> anyhow::Result<Spec> {
 /// Settings of `--sampler`, named as llama.cpp's options.
 const SAMPLERS: &[&str] = &[
     "typical",
+    "repeat-penalty",
     "repeat-last-n",
     "frequency-penalty",
     "presence-penalty",
@@ -209,6 +210,7 @@ fn set_sampler(params: &mut SamplerParams, key: &str, text: &str) -> Result<(), 
     }
     match key {
         "typical" => put(&mut params.typical_p, key, text),
+        "repeat-penalty" => put(&mut params.penalty_repeat, key, text),
         "repeat-last-n" => put(&mut params.penalty_last_n, key, text),
         "frequency-penalty" => put(&mut params.penalty_freq, key, text),
         "presence-penalty" => put(&mut params.penalty_present, key, text),
@@ -235,11 +237,8 @@ pub(crate) struct SamplingArgs {
     /// Keep tokens at least P times as likely as the most likely one; 0 keeps all
     #[arg(long, value_name = "P", default_value_t = 0.05)]
     min_p: f32,
-    /// Divides the logits of tokens that were seen; 1 is off
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    repeat_penalty: f32,
-    /// Other samplers, `key=value,...`: typical (mass kept, 1 is off), repeat-last-n (tokens that penalties look back at: 64; -1
-    /// is the whole context), frequency-penalty, presence-penalty, dry-multiplier (0 is off), dry-base (1.75),
+    /// Other samplers, `key=value,...`: typical (mass kept, 1 is off), repeat-penalty (divides the logits of tokens that were
+    /// seen, 1 is off), repeat-last-n (tokens that penalties look back at: 64; -1 is the whole context), frequency-penalty, presence-penalty, dry-multiplier (0 is off), dry-base (1.75),
     /// dry-allowed-length (2), dry-last-n (-1)
     #[arg(long, value_name = "KEY=VALUE,...")]
     sampler: Vec<String>,
@@ -256,7 +255,6 @@ impl SamplingArgs {
             top_p: self.top_p,
             min_p: self.min_p,
             penalty_last_n: 64,
-            penalty_repeat: self.repeat_penalty,
             seed: self.seed,
             ..SamplerParams::greedy()
         };
@@ -379,6 +377,11 @@ pub(crate) fn read_documents(files: &[std::path::PathBuf]) -> anyhow::Result<Vec
 pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
     let (name, data) = read_file(path, MAX_TEXT_BYTES)?;
     text(&name, data)
+}
+
+/// A text as it was typed, or that of a file named after `@`.
+pub(crate) fn text_or_file(typed: &str) -> anyhow::Result<String> {
+    typed.strip_prefix('@').map_or_else(|| Ok(typed.to_owned()), |file| read_text(Path::new(file)))
 }
 
 /// Bytes to text.

@@ -13,7 +13,7 @@ use ropewalk_core::settings;
 use super::against::Against;
 use super::interrupt::Interrupt;
 use super::methods::Comparison;
-use super::options::{lengths, read_documents, tokens, Lengths, ModelArgs, RopesArgs};
+use super::options::{lengths, read_documents, tokens, tokens_or_zero, Lengths, ModelArgs, RopesArgs};
 use super::output::{check_plot_name, OutputArgs};
 use super::{compare, models, usage, Command};
 
@@ -56,14 +56,11 @@ struct Args {
     /// Draw perplexity by position to this file (.svg or .png)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Leave out documents of fewer tokens
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    min_tokens: usize,
-    /// Use at most this many documents
-    #[arg(long, value_name = "N", value_parser = tokens)]
-    max_documents: Option<usize>,
-    /// Draw these documents at random, by this seed, rather than take the first
-    #[arg(long, value_name = "S", requires = "max_documents")]
+    /// Which documents: max (use this many), min-tokens (leave out shorter ones)
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    documents: Option<String>,
+    /// Draw the max of --documents at random by this seed; default: take the first ones
+    #[arg(long, value_name = "S", requires = "documents")]
     seed: Option<u64>,
     /// Measure LongPPL as well: perplexity of the tokens that are predicted well from the whole context and much worse from its
     /// end alone. Reads the text several times. Settings: trunc-len (tokens of context that a token keeps at least),
@@ -79,7 +76,7 @@ struct Args {
     #[arg(
         long,
         value_name = "WHAT",
-        conflicts_with_all = ["protocol", "stride", "plot", "min_tokens", "max_documents", "longppl", "bos"]
+        conflicts_with_all = ["protocol", "stride", "plot", "documents", "longppl", "bos"]
     )]
     against: Vec<Against>,
     #[command(flatten)]
@@ -95,6 +92,24 @@ fn protocols() -> PossibleValuesParser {
 }
 
 impl Args {
+    /// Most documents, and fewest tokens of one.
+    fn documents(&self) -> Result<(Option<usize>, usize), String> {
+        let what = "--documents";
+        let (mut max, mut min_tokens) = (None, 0);
+        for (key, value) in settings::pairs(what, self.documents.as_deref(), &["max", "min-tokens"])? {
+            let n = tokens_or_zero(value).map_err(|e| format!("{what}: {key}={value}: {e}"))?;
+            match key {
+                "max" if n == 0 => return Err(format!("{what}: max=0: must be at least 1")),
+                "max" => max = Some(n),
+                _ => min_tokens = n,
+            }
+        }
+        if self.seed.is_some() && max.is_none() {
+            return Err("--seed: expected --documents max=N, which it draws".into());
+        }
+        Ok((max, min_tokens))
+    }
+
     fn longppl(&self) -> Result<Option<longppl::Params>, String> {
         let Some(text) = &self.longppl else { return Ok(None) };
         let what = "--longppl";
@@ -124,6 +139,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Some(name) => protocol(name)?,
         None => default_protocol(args.stride),
     };
+    let (max_documents, min_tokens) = args.documents().map_err(usage)?;
     let longppl = args.longppl().map_err(usage)?;
     if let Some(longppl) = longppl {
         longppl.check(rule).map_err(|e| usage(e.to_string()))?;
@@ -138,8 +154,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         max_windows: args.max_windows,
         bucket: args.bucket,
         bos: args.bos.as_deref().map(|bos| bos == "on"),
-        min_tokens: args.min_tokens,
-        max_documents: args.max_documents,
+        min_tokens,
+        max_documents,
         seed: args.seed,
         longppl,
         ..Params::new(rule, ctx)

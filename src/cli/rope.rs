@@ -35,7 +35,7 @@ pub(crate) const COMMAND: Command = Command {
               of it. A pair that did not complete a turn in training and goes further now meets angles the \
               model has never seen. For a method of the reach axis also: which keys a query sees, the \
               distance it is shown for them, and a map of that. --plot draws the wavelengths, --map the \
-              distances; several methods stand in one picture. Needs only the model's metadata. --methods lists the \
+              distances; several methods stand in one picture. Needs only the model's metadata. --list shows the \
               methods and their parameters.",
     example: "rope harpe -m smollm2 --ctx 32768\n\
               rope yarn:factor=4 harpe -m smollm2 --ctx 32768 --plot both.svg",
@@ -49,7 +49,7 @@ struct Args {
     #[arg(value_name = "SPEC")]
     specs: Vec<String>,
     /// A GGUF file, or the name of a model that `ropewalk pull` fetched
-    #[arg(short, long, value_name = "MODEL", required_unless_present = "methods")]
+    #[arg(short, long, value_name = "MODEL", required_unless_present = "list")]
     model: Option<String>,
     /// Target context in tokens; default: the trained one
     #[arg(short, long, value_name = "N", value_parser = tokens)]
@@ -65,13 +65,13 @@ struct Args {
     map: Option<PathBuf>,
     /// List the methods and their parameters
     #[arg(long, conflicts_with_all = ["specs", "model"])]
-    methods: bool,
+    list: bool,
     #[command(flatten)]
     out: OutputArgs,
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    if args.methods {
+    if args.list {
         return list_methods(&args.out);
     }
     let mut specs = args.specs.iter().map(|s| parse_spec(s)).collect::<anyhow::Result<Vec<_>>>()?;

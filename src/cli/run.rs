@@ -13,7 +13,7 @@ use ropewalk::Token;
 use serde_json::json;
 
 use super::interrupt::{stopped, Interrupt};
-use super::options::{read_text, tokens, ModelArgs, RopeArgs, SamplingArgs};
+use super::options::{read_text, text_or_file, tokens, ModelArgs, RopeArgs, SamplingArgs};
 use super::output::{self, ModelText, OutputArgs};
 use super::{engine, models, template, usage, Command};
 
@@ -58,8 +58,8 @@ struct Args {
     /// Ask as one question, through the model's chat template
     #[arg(long)]
     chat: bool,
-    /// System message, with --chat
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    /// System message, with --chat; @FILE reads it from a file
+    #[arg(long, value_name = "TEXT|@FILE", requires = "chat")]
     system: Option<String>,
     /// End when this text appears (repeatable)
     #[arg(long, value_name = "TEXT")]
@@ -248,7 +248,8 @@ fn prompt_tokens(
         args.out.note("note: the file has no chat template; using the ChatML form");
     }
     let mut messages = Vec::new();
-    messages.extend(args.system.as_deref().map(|s| Message::new("system", s)));
+    let system = args.system.as_deref().map(text_or_file).transpose()?;
+    messages.extend(system.map(|s| Message::new("system", s)));
     messages.push(Message::new("user", text));
     Ok((template.tokens(model.vocab(), &messages, true)?, template.stop()))
 }

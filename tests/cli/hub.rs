@@ -121,8 +121,8 @@ impl Hub {
 
     /// A call of `pull` into this folder that is not run yet. Its retries are few and its patience is short.
     pub(crate) fn call(&self, dir: &Path, args: &[&str]) -> Command {
-        let mut command = command(&["pull", "--dir", dir.to_str().unwrap(), "--timeout", "2"]);
-        command.args(args).env("HF_ENDPOINT", &self.address);
+        let mut command = command(&["pull", "--dir", dir.to_str().unwrap()]);
+        command.args(args).env("HF_ENDPOINT", &self.address).env("HF_HUB_DOWNLOAD_TIMEOUT", "2");
         command
     }
 

@@ -81,7 +81,7 @@ fn token_ids_are_measured_as_the_text_they_are_of() {
     std::fs::write(&ids, &stream).unwrap();
     for more in [
         &["--ctx", "96", "--bos", "on"][..],
-        &["--ctx", "96", "--bos", "off", "--max-documents", "2", "--seed", "5"],
+        &["--ctx", "96", "--bos", "off", "--documents", "max=2", "--seed", "5"],
         &["--ctx", "64", "--protocol", "longlora", "--stride", "32", "--bos", "on"],
     ] {
         let (a, b) = (json(&[&texts], more), json(&[&ids], more));
@@ -111,7 +111,7 @@ fn token_ids_are_measured_as_the_text_they_are_of() {
     for key in ["tokens", "windows", "kl", "ppl_ratio"] {
         assert_eq!(a["results"][0][key], b["results"][0][key], "{key}");
     }
-    let drawn = json(&[&texts], &["--ctx", "96", "--max-documents", "2", "--seed", "5"]);
+    let drawn = json(&[&texts], &["--ctx", "96", "--documents", "max=2", "--seed", "5"]);
     assert_eq!(drawn["sample"]["seed"], 5);
     assert_eq!(drawn["sample"]["documents"].as_array().unwrap().len(), 2);
 
@@ -157,8 +157,11 @@ fn options_that_cannot_be_are_exit_2() {
         (&["--ctx", "8k..2k:1k"], &["--ctx", "8192"]),
         (&["--ctx", "2k..8k:0"], &["--ctx", "at least 1"]),
         (&["--ctx", "1..9999:1"], &["--ctx", "9999 lengths"]),
-        (&["--seed", "1"], &["--max-documents"]),
-        (&["--seed", "-1", "--max-documents", "2"], &["-1"]),
+        (&["--seed", "1"], &["--documents"]),
+        (&["--seed", "1", "--documents", "min-tokens=9"], &["--seed", "max=N"]),
+        (&["--documents", "max=0"], &["--documents: max=0", "at least 1"]),
+        (&["--documents", "most=2"], &["--documents: unknown parameter `most`"]),
+        (&["--seed", "-1", "--documents", "max=2"], &["-1"]),
         (
             &["--longppl=trunc_len=100"],
             &["--longppl: unknown parameter `trunc_len` (did you mean `trunc-len`?)"],

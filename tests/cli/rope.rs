@@ -58,13 +58,13 @@ fn json_has_the_branches() {
     let plain = run(&["rope", "plain", "-m", model(), "--ctx", "600", "--json"]).json();
     assert_eq!(plain["branches"][0]["pairs"], "all keys");
     assert_eq!((plain["largest_distance"].as_u64(), plain["n_held"].as_u64()), (Some(599), None));
-    let methods = run(&["rope", "--methods", "--json"]).json();
+    let methods = run(&["rope", "--list", "--json"]).json();
     let axis = |name: &str| {
         let all = methods["methods"].as_array().unwrap();
         all.iter().find(|m| m["name"] == name).unwrap()["axis"].as_str().unwrap().to_owned()
     };
     assert_eq!((axis("dca").as_str(), axis("yarn").as_str()), ("reach", "frequency"));
-    let listed = run(&["rope", "--methods"]).stdout;
+    let listed = run(&["rope", "--list"]).stdout;
     for text in ["streaming (reach): ", "rerope (reach): ", "settings of every frequency method", "    drop "]
     {
         assert!(listed.contains(text), "{text}: {listed}");

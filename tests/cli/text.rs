@@ -118,7 +118,7 @@ fn pipes_and_devices_are_refused_where_a_file_is_expected() {
         let base = ["perplexity", "-q", "-m", model(), "-f", file];
         for args in [
             [&run[..], &["-f", file]].concat(),
-            [&chat[..], &["--system-file", file]].concat(),
+            [&chat[..], &["--system", &format!("@{file}")]].concat(),
             base.to_vec(),
         ] {
             let output = limited(1000, &[&args[..], FIXED].concat(), Stdio::null());

@@ -29,7 +29,7 @@ fn wrong_usage_is_exit_2() {
         (&["run", "-m", "x", "-p", "a", "--kv", "q3"], &["--kv", "q8_0"]),
         (&["run", "-m", "x", "-p", "a", "--temp", "warm"], &["--temp"]),
         (&["run", "-m", "x", "-p", "a", "--top-p", "1.5"], &["top_p", "1.5"]),
-        (&["chat", "-m", "x", "--repeat-penalty", "0"], &["penalty_repeat", "found 0"]),
+        (&["chat", "-m", "x", "--sampler", "repeat-penalty=0"], &["penalty_repeat", "found 0"]),
         (&["run", "-m", "x", "-p", "a", "-t", "9999"], &["--threads", "512"]),
         (&["perplexity", "-m", "x", "-f", "y", "--protocol", "zz"], &["--protocol", "yarn-trunc"]),
         (&["perplexity", "-m", "x"], &["--file"]),
@@ -117,6 +117,31 @@ fn completions_know_every_command() {
 }
 
 #[test]
+fn man_pages_and_completions_are_installed() {
+    let dir = tempfile::tempdir().unwrap();
+    let share = dir.path().join("share");
+    let output = run(&["completions", "--install", share.to_str().unwrap()]);
+    assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{output:?}");
+    let read = |path: &str| std::fs::read_to_string(share.join(path)).unwrap();
+    for script in [
+        "bash-completion/completions/ropewalk",
+        "zsh/site-functions/_ropewalk",
+        "fish/vendor_completions.d/ropewalk.fish",
+    ] {
+        assert!(read(script).contains("longppl"), "{script}");
+    }
+    let pages = std::fs::read_dir(share.join("man/man1")).unwrap().count();
+    assert_eq!(pages, 13, "the program and its 12 commands");
+    assert!(read("man/man1/ropewalk.1").contains("ropewalk\\-eval(1)"));
+    let page = read("man/man1/ropewalk-perplexity.1");
+    assert!(page.contains(".TH ropewalk-perplexity 1") && page.contains("\\-\\-protocol"), "{page}");
+    // A file where a folder is wanted.
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let file = dir.path().join("file");
+    fails(&run(&["completions", "--install", file.to_str().unwrap()]), 1, &["file/bash-completion"]);
+}
+
+#[test]
 fn a_model_that_is_not_there_is_exit_1() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
@@ -173,9 +198,9 @@ fn a_reader_that_goes_away_is_no_failure() {
 
 #[test]
 fn methods_are_listed_with_their_parameters() {
-    let text = run(&["rope", "--methods"]);
+    let text = run(&["rope", "--list"]);
     assert!(text.code == 0 && text.stdout.contains("harpe") && text.stdout.contains("base-max"), "{text:?}");
-    let json = run(&["rope", "--methods", "--json"]).json();
+    let json = run(&["rope", "--list", "--json"]).json();
     let names: Vec<_> =
         json["methods"].as_array().unwrap().iter().map(|m| m["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"yarn") && names.contains(&"sba"), "{names:?}");

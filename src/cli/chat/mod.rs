@@ -5,14 +5,13 @@ mod input;
 mod slash;
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::{Args as _, FromArgMatches};
 use serde_json::json;
 
 use super::interrupt::Interrupt;
-use super::options::{read_text, tokens, ModelArgs, RopeArgs, SamplingArgs};
+use super::options::{text_or_file, tokens, ModelArgs, RopeArgs, SamplingArgs};
 use super::output::{self, ModelText, OutputArgs};
 use super::{engine, models, usage, Command};
 use conversation::{Conversation, Settings, Turn};
@@ -38,12 +37,9 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// System message
-    #[arg(long, value_name = "TEXT", conflicts_with = "system_file")]
+    /// System message; @FILE reads it from a file
+    #[arg(long, value_name = "TEXT|@FILE")]
     system: Option<String>,
-    /// Read the system message from a file
-    #[arg(long, value_name = "FILE")]
-    system_file: Option<PathBuf>,
     /// Tokens of one answer, at most; -1 is as many as fit
     #[arg(short = 'n', long = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     n_predict: i64,
@@ -72,11 +68,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         n => usize::try_from(n).map_err(|_| usage(format!("-n {n}: expected -1, 0 or more")))?,
     };
     let (spec, sampler) = (args.rope.spec()?, args.sampling.params()?);
-    let system = match (&args.system, &args.system_file) {
-        (Some(text), _) => Some(text.clone()),
-        (None, Some(path)) => Some(read_text(path)?),
-        (None, None) => None,
-    };
+    let system = args.system.as_deref().map(text_or_file).transpose()?;
     let mut shown = ModelText::new(args.raw)?;
     let choice = args.model.resolve_to_write()?;
     let people = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !args.out.json;

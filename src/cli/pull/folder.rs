@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
     let pulled = {
         let show = draw(args.out.progress(0, repo.name(), Unit::Bytes));
         let control = interrupt.control().with_progress(&show).with_notes(&notes);
-        match fetch::pull_folder(&hub(args), repo, args.name.as_deref(), &dir, &control) {
+        match fetch::pull_folder(&hub(args)?, repo, args.name.as_deref(), &dir, &control) {
             Err(FetchError::Name(name)) if args.name.is_some() => {
                 return Err(usage(format!("--as: {}", FetchError::Name(name))));
             }

@@ -26,7 +26,7 @@ pub(crate) const COMMAND: Command = Command {
               interrupted goes on where it stopped. A file that is already there and right is left alone, \
               and none is ever replaced; FILE.source.json beside it says where it came from. Files land in \
               $ROPEWALK_MODELS, else in the user's cache folder, where `-m NAME` finds them. HF_ENDPOINT, \
-              HF_TOKEN, ALL_PROXY and HTTPS_PROXY are honoured; a token goes to that hub alone, over https.",
+              HF_TOKEN, HF_HUB_DOWNLOAD_TIMEOUT, ALL_PROXY and HTTPS_PROXY are honoured; a token goes to that hub alone, over https.",
     example: "pull smollm2\n\
               pull hf:Qwen/Qwen3-0.6B --convert --type q8_0",
     args: Args::augment_args,
@@ -65,10 +65,6 @@ struct Args {
     /// Try so often again when the connection fails; the count begins anew with every MiB that arrives
     #[arg(long, value_name = "N", default_value_t = Limits::default().retries)]
     retries: u32,
-    /// Take a connection for lost that brings less than 256 bytes a second over this many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().read.as_secs(),
-          value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    timeout: u64,
     #[command(flatten)]
     out: OutputArgs,
 }
@@ -117,7 +113,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Some(dir) => dir.clone(),
         None => models::cache_dir()?,
     };
-    let hub = hub(args);
+    let hub = hub(args)?;
     let interrupt = Interrupt::install()?;
     let notes = |text: std::fmt::Arguments<'_>| args.out.note(text);
     let mut files = Vec::new();
@@ -165,20 +161,26 @@ fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&format!("{}\n", files[0].path.display()))
 }
 
+/// How long a connection may bring almost nothing, in seconds. The hub's own tools read the same variable.
+const TIMEOUT: &str = "HF_HUB_DOWNLOAD_TIMEOUT";
+
 /// The hub that the environment names.
-fn hub(args: &Args) -> Hub {
+fn hub(args: &Args) -> anyhow::Result<Hub> {
     let var = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
     let proxies = ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy"];
-    Hub {
+    let mut limits = Limits { retries: args.retries, ..Limits::default() };
+    if let Some(text) = var(TIMEOUT) {
+        let seconds = text.parse().ok().filter(|s| (1..=86_400).contains(s));
+        let seconds =
+            seconds.ok_or_else(|| usage(format!("{TIMEOUT}={text}: expected 1 to 86400 seconds")))?;
+        limits.read = Duration::from_secs(seconds);
+    }
+    Ok(Hub {
         endpoint: var("HF_ENDPOINT"),
         token: var("HF_TOKEN").map(|t| t.trim().to_owned()),
         proxy: proxies.iter().find_map(|name| var(name)),
-        limits: Limits {
-            retries: args.retries,
-            read: Duration::from_secs(args.timeout),
-            ..Limits::default()
-        },
-    }
+        limits,
+    })
 }
 
 fn list(manifest: &Manifest, out: &OutputArgs) -> anyhow::Result<()> {
