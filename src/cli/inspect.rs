@@ -9,10 +9,11 @@ use ropewalk::adapter::{AdapterMeta, AdapterReader, Ancestor};
 use ropewalk::gguf::{Array, File, TensorInfo, Value};
 use ropewalk::hparams::Hparams;
 use ropewalk::rope::Spec;
+use ropewalk_core::text::bytes;
 use serde_json::{json, Map, Value as Json};
 
 use super::map::{self, MapArgs};
-use super::output::{self, bytes, count, OutputArgs};
+use super::output::{self, count, OutputArgs};
 use super::{kernels, models, Command};
 use ropewalk_core::terminal::inline;
 

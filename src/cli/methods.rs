@@ -1,6 +1,8 @@
 //! Runs an evaluation under each rope method asked for, and prints the reports as one: for `perplexity`,
 //! `passkey` and `eval`.
 
+use std::sync::{Mutex, PoisonError};
+
 use ropewalk::control::Control;
 use ropewalk::eval::SessionSource;
 use ropewalk::model::Model;
@@ -31,13 +33,23 @@ impl Comparison<'_> {
         mut task: impl FnMut(&SessionSource<'_>, &Control<'_>) -> ropewalk::model::Result<R>,
     ) -> anyhow::Result<Vec<R>> {
         let mut reports = Vec::new();
+        // What is said under one method is true under all.
+        let said = Mutex::new(Vec::new());
+        let note = |text: std::fmt::Arguments<'_>| {
+            let text = text.to_string();
+            let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+            if !said.contains(&text) {
+                self.out.note(&text);
+                said.push(text);
+            }
+        };
         for spec in specs {
             let announce =
                 |session: &Session| models::announce(&self.out, self.choice, session, spec.is_some());
             let params = self.choice.session(0, spec.as_ref());
             let source = SessionSource::new(self.model, params).on_open(&announce);
             let draw = draw(self.out.progress(0, "measuring", Unit::Tokens));
-            reports.push(task(&source, &self.interrupt.control().with_progress(&draw))?);
+            reports.push(task(&source, &self.interrupt.control().with_progress(&draw).with_notes(&note))?);
             if self.interrupt.requested() {
                 break;
             }

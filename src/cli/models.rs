@@ -10,8 +10,9 @@ use ropewalk::hparams::Hparams;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::Spec;
 use ropewalk::session::{Attention, MemoryUse, Session, SessionParams};
+use ropewalk_core::text::bytes;
 
-use super::output::{self, bytes, count, OutputArgs};
+use super::output::{self, count, OutputArgs};
 
 /// The folder that `pull` puts models into: `$ROPEWALK_MODELS`, else `models` under the user's cache folder.
 pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {

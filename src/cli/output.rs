@@ -255,11 +255,6 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     write(&format!("{}\n", plain_json(serde_json::to_string(value)?)))
 }
 
-/// A number of bytes as `12.3 MiB`.
-pub(crate) fn bytes(n: u64) -> String {
-    indicatif::HumanBytes(n).to_string()
-}
-
 /// A count with its digits in groups of three: `12,345`.
 pub(crate) fn count(n: u64) -> String {
     indicatif::HumanCount(n).to_string()

@@ -7,6 +7,16 @@
 
 use std::fmt::{self, Display};
 
+/// A number of bytes, as `12.30 MiB`.
+pub fn bytes(n: u64) -> String {
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    let exponent = n.ilog2() / 10;
+    let unit = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"][exponent as usize - 1];
+    format!("{:.2} {unit}", n as f64 / (1u64 << (10 * exponent)) as f64)
+}
+
 /// Why bytes are no text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotText {
@@ -99,6 +109,14 @@ pub fn unix_lines(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_for_people() {
+        for (n, text) in [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (3 << 29, "1.50 GiB")] {
+            assert_eq!(super::bytes(n), text);
+        }
+        assert_eq!(super::bytes(u64::MAX), "16.00 EiB");
+    }
 
     #[test]
     fn bytes_become_text_in_one_way() {

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use ropewalk_core::text::bytes;
+
 /// An error of fetching a file, in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -54,7 +56,7 @@ pub enum FetchError {
         found: u64,
     },
     /// There is less room than the file needs.
-    #[error("{}: {needed} bytes are needed, and {free} are free", path.display())]
+    #[error("{}: {} is needed, and {} is free", path.display(), bytes(*needed), bytes(*free))]
     Space {
         /// The folder.
         path: PathBuf,

@@ -30,7 +30,7 @@ pub(super) trait Drawing {
     fn draw<B: DrawingBackend>(&self, pen: &Pen<'_, B>) -> Result<(), PlotError>;
 }
 
-/// The font family. An SVG viewer takes its own sans-serif font; bitmaps take the font that is built in.
+/// The font family. An SVG viewer takes its own sans-serif font, which may be wider; bitmaps take the font that is built in.
 const FAMILY: &str = "sans-serif";
 
 fn font() -> Result<(), PlotError> {
@@ -60,10 +60,17 @@ fn on<B: DrawingBackend>(
     area.present().map_err(failed)
 }
 
+/// Coordinates of an SVG per unit. They are whole numbers: at one per unit, straight lines would have kinks.
+const FINENESS: u32 = 10;
+
 pub(super) fn svg(drawing: &impl Drawing) -> Result<String, PlotError> {
+    let (width, height) = drawing.size();
+    let fine = (width * FINENESS, height * FINENESS);
     let mut out = String::new();
-    on(drawing, &SVGBackend::with_string(&mut out, drawing.size()).into_drawing_area(), 1, 0)?;
-    Ok(out)
+    on(drawing, &SVGBackend::with_string(&mut out, fine).into_drawing_area(), FINENESS as i32, 0)?;
+    // The view box stays as fine as it was drawn.
+    let size = |(w, h)| format!(r#"<svg width="{w}" height="{h}""#);
+    Ok(out.replacen(&size(fine), &size((width, height)), 1))
 }
 
 /// Draws to a file, SVG or PNG by its extension; only an earlier drawing is replaced, atomically.
@@ -118,7 +125,13 @@ impl<B: DrawingBackend> Pen<'_, B> {
     }
     pub(super) fn width(&self, text: &str, size: i32) -> i32 {
         let style = self.style(size, INK, (HPos::Left, VPos::Top));
-        self.area.estimate_text_size(text, &style).map_or(0, |s| s.0 as i32)
+        let width = self.area.estimate_text_size(text, &style).map_or(0, |s| s.0 as i32);
+        // A bitmap is the one whose centred text is lowered.
+        if self.drop == 0 {
+            width * 6 / 5
+        } else {
+            width
+        }
     }
     /// The text, cut so that it is at most `width` pixels wide.
     pub(super) fn fit(&self, text: &str, size: i32, width: i32) -> String {

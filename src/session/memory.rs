@@ -1,6 +1,8 @@
 //! The memory a session needs, worked out before any of it is allocated, and the error that names settings
 //! which fit.
 
+use ropewalk_core::text::bytes;
+
 use super::inputs::REWIND;
 use super::{Attention, SessionParams};
 use crate::graph::Spans;
@@ -114,15 +116,16 @@ impl<'a> Cost<'a> {
     fn what_fits(&self, need: usize, kv: usize, other: usize, free: usize) -> String {
         let p = self.params;
         let kv_type = p.kv_type.name();
+        let (need, kv, left) = (bytes(need as u64), bytes(kv as u64), bytes(free as u64));
         if let Some(held) = self.plan.n_held() {
             return format!(
-                "rope {} holds {held} tokens and needs {need} bytes ({kv} for the {kv_type} KV cache), {free} are free; \
+                "rope {} holds {held} tokens and needs {need} ({kv} for the {kv_type} KV cache), {left} is free; \
                  a smaller window needs less",
                 self.plan.spec
             );
         }
         let mut line =
-            format!("ctx {} needs {need} bytes ({kv} for the {kv_type} KV cache), {free} are free", p.n_ctx);
+            format!("ctx {} needs {need} ({kv} for the {kv_type} KV cache), {left} is free", p.n_ctx);
         // What does not grow with the context counts here too: that leaves room for it at shorter ones.
         let per_cell = other / whole_blocks(self.n_cells).max(1);
         let mut best = 0;
@@ -283,6 +286,6 @@ mod tests {
             .check(1000)
             .unwrap_err()
             .to_string();
-        assert!(line.ends_with("not even ctx 256 fits") && line.contains("1073741824 for"), "{line}");
+        assert!(line.ends_with("not even ctx 256 fits") && line.contains("1.00 GiB for"), "{line}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ropewalk_core::text::bytes;
 use sha2::{Digest, Sha256};
 
 use super::saved::{Header, SavedSession, CELL, MAGIC, MAX_HEADER, SESSION, TOKEN};
@@ -117,8 +118,9 @@ impl Session {
         let header = &saved.header;
         let needed = header.n_tokens.iter().sum::<u64>() * TOKEN + header.n_cells * CELL;
         if let Some(free) = ggml::machine::memory_available().filter(|&free| needed > free) {
-            let what =
-                saved.refuse(format!("needs {needed} bytes for its tokens, {free} are free")).to_string();
+            let what = saved
+                .refuse(format!("needs {} for its tokens, {} is free", bytes(needed), bytes(free)))
+                .to_string();
             return Err(Error::OutOfMemory { needed: needed as usize, free: Some(free as usize), what });
         }
         match saved.is_whole() {

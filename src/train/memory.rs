@@ -1,6 +1,7 @@
 //! The memory that training needs, part by part, computed before any of it is allocated.
 
 use ggml::tensor::Store;
+use ropewalk_core::text::bytes;
 
 use super::cache::Cache;
 use super::clex;
@@ -253,10 +254,12 @@ impl MemoryPlan {
             let (device, host) = self.totals();
             let there = budget.host.map_or(String::new(), |n| format!(" and {n} on the host"));
             let what = format!(
-                "training at ctx {} needs {device} bytes on {} and {host} on the host, {} are there{there}",
+                "training at ctx {} needs {} on {} and {} on the host, {} is there{there}",
                 self.n_ctx,
+                bytes(device as u64),
                 model.device(),
-                budget.device
+                bytes(host as u64),
+                bytes(budget.device as u64)
             );
             let (needed, free) = match budget.host {
                 None => (device.saturating_add(host), budget.device),

@@ -182,7 +182,7 @@ fn answers_that_cannot_be_the_file_are_errors() {
                 r.set("Content-Length", "4611686018427387904");
                 r.set("ETag", "");
             },
-            "4611686018427387904 bytes are needed",
+            "4.00 EiB is needed",
         ),
         (
             // Chunks have no length of their own: more comes than was announced.

@@ -332,7 +332,10 @@ fn token_ids_are_documents_from_bos_to_bos() {
     let (calls, report) = fed(&[ids("x.bin", "^abcdef^gh^ijkl")], &p, true);
     assert_eq!(calls, ["^abc", "^gh", "^ijk"]);
     assert_eq!((report.documents, report.document_tokens, report.notes.len()), (3, 12, 1));
-    assert_eq!(report.notes, ["ctx 4: 1 of the texts are shorter than one window"]);
+    assert_eq!(
+        report.notes,
+        ["ctx 4: 1 of 3 texts are shorter than one window; the longest text has 6 tokens"]
+    );
     // The protocol's rule, or --bos, holds for them as for texts.
     assert_eq!(fed(&[ids("x.bin", "^abcdef^gh")], &p, false).0, ["abcd", "gh"]);
     // What stands before the first BOS is a document, too; texts may stand beside.

@@ -145,7 +145,7 @@ fn what_cannot_be_is_refused_before_anything_is_allocated() {
                 panic!("a context of {LONG} fits");
             };
             assert!(needed > free && e.contains(&free.to_string()), "{needed} and {free}: {e}");
-            assert!(e.contains("training at ctx 268435456 needs") && e.contains("are there"), "{e}");
+            assert!(e.contains("training at ctx 268435456 needs") && e.contains("is there"), "{e}");
         }
     }
     let e = error(TrainParams { n_block: usize::MAX, ..with(LONG, Checkpointing::Inputs, false) });

@@ -6,12 +6,13 @@ use std::fmt::Write;
 use rayon::prelude::*;
 use ropewalk::model::Model;
 use ropewalk::session::SessionParams;
+use ropewalk_core::text::bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value as Json};
 
 use super::contender::{Clock, Contender};
 use crate::cli::models::{self, ModelChoice};
-use crate::cli::output::{bytes, count};
+use crate::cli::output::count;
 
 /// One test: tokens to read at once, or to write one by one, after `depth` others that are in the context
 /// already.

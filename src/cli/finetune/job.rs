@@ -8,13 +8,14 @@ use ropewalk::plot::{Axis, Chart, Scale, Series};
 use ropewalk::train::checkpoint;
 use ropewalk::train::optim::{OptimParams, Optimizer};
 use ropewalk::train::{History, Init, Run, RunParams, RunReport, TrainParams, Trainer};
+use ropewalk_core::text::bytes;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::super::engine::draw;
 use super::super::interrupt::stopped;
 use super::super::models::{self, ModelChoice};
-use super::super::output::{bytes, count, Unit};
+use super::super::output::{count, Unit};
 use super::args::Args;
 
 /// A run that has ended.

@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use ropewalk::model::Model;
 use ropewalk::train::{Budget, Checkpointing, MemoryPlan, TrainParams};
+use ropewalk_core::text::bytes;
 use serde_json::json;
 
-use super::super::output::{self, bytes, count};
+use super::super::output::{self, count};
 use super::args::Args;
 
 pub(super) fn show(args: &Args, model: &Model, settings: &TrainParams) -> anyhow::Result<()> {

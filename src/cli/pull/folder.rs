@@ -7,13 +7,14 @@ use convert::{types, Mixture, Options};
 use ropewalk::control::Progress;
 use ropewalk::fetch::{self, FetchError, Origin, PulledFolder, Repo};
 use ropewalk_core::apart::this_program;
+use ropewalk_core::text::bytes;
 use serde_json::json;
 
 use super::{hub, Args};
 use crate::cli::convert::failed;
 use crate::cli::engine::draw;
 use crate::cli::interrupt::Interrupt;
-use crate::cli::output::{self, bytes, Unit};
+use crate::cli::output::{self, Unit};
 use crate::cli::{models, usage};
 
 /// Fetches the folder, and converts it if that is asked for.

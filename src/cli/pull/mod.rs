@@ -9,11 +9,12 @@ use anyhow::{anyhow, Context};
 use clap::{Args as _, FromArgMatches};
 use ropewalk::control::Progress;
 use ropewalk::fetch::{self, Hub, Limits, Manifest, Repo, Request, Source};
+use ropewalk_core::text::bytes;
 use serde_json::json;
 
 use super::engine::draw;
 use super::interrupt::Interrupt;
-use super::output::{self, bytes, OutputArgs, Unit};
+use super::output::{self, OutputArgs, Unit};
 use super::{models, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {

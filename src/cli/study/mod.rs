@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args as _, FromArgMatches};
 use ropewalk::tasks;
+use ropewalk_core::text::bytes;
 use ropewalk_study::{
     list, merge, report, run as run_cells, Folder, Known, Listing, Names, Plan, Shard, Summary,
 };
@@ -16,7 +17,7 @@ use super::engine::draw;
 use super::finetune::Training;
 use super::interrupt::{stopped, Interrupt};
 use super::options::{MachineArgs, KV_TYPES};
-use super::output::{self, bytes, count, OutputArgs, Unit};
+use super::output::{self, count, OutputArgs, Unit};
 use super::{usage, Command};
 
 pub(crate) const COMMAND: Command = Command {

@@ -119,7 +119,7 @@ impl Corpus {
         Ok(corpus(cache, built))
     }
 
-    /// A file name for the cache of these paths under this tokenizer, such as `0123456789abcdef.tokens`. It
+    /// A file name for the cache of these paths under this tokenizer, such as `essays-0123456789abcdef.tokens`, after the first of them. It
     /// stays the same when the texts change.
     ///
     /// # Errors
@@ -128,7 +128,11 @@ impl Corpus {
         let mut key = Made { vocab, sources, ends: &separator.ends(vocab)? }.key();
         key.sources.iter_mut().for_each(|s| (s.n_bytes, s.sha256) = (0, String::new()));
         let key = serde_json::to_vec(&key).map_err(|e| invalid(e.to_string()))?;
-        Ok(format!("{}.tokens", hex(&Sha256::digest(key)[..8])))
+        let first =
+            sources.files().first().and_then(|s| s.path.file_stem()).unwrap_or_default().to_string_lossy();
+        let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let stem: String = first.chars().filter(plain).take(40).collect();
+        Ok(format!("{stem}-{}.tokens", hex(&Sha256::digest(key)[..8])))
     }
 
     /// How the corpus was opened: from the cache or from the texts.

@@ -109,6 +109,10 @@ pub fn run(
         interrupted: false,
         notes: notes(params, &texts, &plans),
     };
+    // Before the hours that it may take, not after them.
+    for (ctx, plan) in plans.iter().filter(|(_, plan)| plan.n_short > 0) {
+        control.note(format_args!("note: ctx {ctx}: {}", shorter(plan, &texts)));
+    }
     let more = |n| params.longppl.map_or(0, |longppl| longppl.n_more(n, texts.bos.is_some()));
     let to_feed = |plan: &WindowPlan| {
         plan.sample(params.max_windows).map(|w| w.n_fed() + more(w.n_fed())).sum::<usize>()
@@ -166,9 +170,20 @@ fn notes(params: &Params, texts: &Texts, plans: &[(usize, WindowPlan)]) -> Vec<S
         notes.push("tokens are scored by several windows: standard errors are too small".into());
     }
     for (ctx, plan) in plans.iter().filter(|(_, plan)| plan.n_short > 0) {
-        notes.push(format!("ctx {ctx}: {} of the texts are shorter than one window", plan.n_short));
+        notes.push(format!("ctx {ctx}: {}", shorter(plan, texts)));
     }
     notes
+}
+
+/// Texts that are shorter than one window.
+fn shorter(plan: &WindowPlan, texts: &Texts) -> String {
+    let lengths = texts.lengths();
+    let longest = lengths.iter().max().copied().unwrap_or(0);
+    format!(
+        "{} of {} texts are shorter than one window; the longest text has {longest} tokens",
+        plan.n_short,
+        lengths.len()
+    )
 }
 
 /// Negative log-likelihoods of one length, averaged in every way that is reported.

@@ -70,9 +70,15 @@ fn a_context_beyond_memory_is_refused_at_once_with_one_that_fits() {
         let e = Session::new(m, &p).unwrap_err();
         let took = start.elapsed();
         let Error::OutOfMemory { needed, free: Some(free), .. } = e else { panic!("{e:?}") };
-        assert!(needed > free && e.to_string().contains(&format!("needs {needed} bytes")), "{e}");
+        assert!(
+            needed > free
+                && e.to_string().contains(&format!("needs {}", ropewalk_core::text::bytes(needed as u64))),
+            "{e}"
+        );
         let e = e.to_string();
-        for part in [&format!("ctx {n_ctx} needs "), " bytes", " are free", "; ctx ", " fits with kv type "] {
+        for part in
+            [&format!("ctx {n_ctx} needs "), " for the ", "iB is free", "; ctx ", " fits with kv type "]
+        {
             assert!(e.contains(part), "{e:?} lacks {part:?}");
         }
         assert!(!e.contains('\n') && took < Duration::from_secs(1), "{took:?}: {e}");
