@@ -252,7 +252,8 @@ impl MemoryPlan {
         let budget = Budget::of(model);
         if !self.fits(budget) {
             let (device, host) = self.totals();
-            let there = budget.host.map_or(String::new(), |n| format!(" and {n} on the host"));
+            let there =
+                budget.host.map_or(String::new(), |n| format!(" and {} on the host", bytes(n as u64)));
             let what = format!(
                 "training at ctx {} needs {} on {} and {} on the host, {} is there{there}",
                 self.n_ctx,
