@@ -15,6 +15,7 @@ struct Described<'a> {
     has_length: bool,
     samples: Option<usize>,
     chance: Option<f64>,
+    by: &'a [&'a str],
     options: Vec<Setting<'a>>,
     files: Vec<Published<'a>>,
 }
@@ -60,6 +61,7 @@ fn describe(task: &'static dyn Task) -> Described<'static> {
         has_length: info.has_length,
         samples: info.samples,
         chance: info.chance,
+        by: info.groups,
         options: info.options.iter().map(setting).collect(),
         files: info
             .files
@@ -95,6 +97,9 @@ fn whole(d: &Described<'_>) -> String {
     };
     if let Some(chance) = d.chance {
         out += &format!("  chance    {:.1} %\n", 100.0 * chance);
+    }
+    if !d.by.is_empty() {
+        out += &format!("  scores by {}\n", d.by.join(", "));
     }
     for s in &d.options {
         let values = if s.values.is_empty() { "VALUE".to_owned() } else { s.values.join("|") };

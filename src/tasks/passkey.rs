@@ -60,6 +60,7 @@ static INFO: Info = Info {
     samples: Some(20),
     options: &[&DEPTH, &SIZING, &SCORING, &KEYS],
     files: &[],
+    groups: &["depth"],
 };
 
 const TASK: &str = "There is an important info hidden inside a lot of irrelevant text. Find it and memorize \

@@ -155,6 +155,9 @@ pub struct Info {
     pub options: &'static [&'static Opt],
     /// Data it reads.
     pub files: &'static [&'static DataFile],
+    /// Names of the tags ([`Sample::tags`]) that reports give scores by: those of few values that mean something, such as
+    /// depth. What a question happens to ask for is none.
+    pub groups: &'static [&'static str],
 }
 
 /// A benchmark. Implementations are statics in the slice of their file, which the registry lists.
@@ -213,7 +216,7 @@ pub struct Sample {
     pub ask: Ask,
     /// An answer that gets full marks.
     pub expected: Answer,
-    /// Properties that reports group by or that explain the sample: depth, question, subject.
+    /// Properties that explain the sample: depth, question, subject. [`Info::groups`] says which reports group by.
     pub tags: Vec<(&'static str, String)>,
     /// Judges the answer.
     pub judge: Judge,

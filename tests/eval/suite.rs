@@ -32,6 +32,7 @@ const fn letters(name: &'static str, choices: bool, has_length: bool) -> Letters
             samples: Some(6),
             options: &[],
             files: &[],
+            groups: &["half"],
         },
         choices,
         max_tokens: 4,
@@ -60,7 +61,11 @@ impl Task for Letters {
                 prompt,
                 ask,
                 expected,
-                tags: vec![("half", if i < n / 2 { "first" } else { "second" }.into())],
+                // The letter is in no group: reports do not list it.
+                tags: vec![
+                    ("half", if i < n / 2 { "first" } else { "second" }.into()),
+                    ("letter", letter.to_string()),
+                ],
                 judge: Box::new(move |answer| {
                     let right = match answer {
                         Answer::Text(text) => *text == next.to_string(),

@@ -10,9 +10,6 @@ use super::super::table::table;
 use super::store::Record;
 use super::Params;
 
-/// Tags of more different values than this are not reported by value.
-const MAX_VALUES: usize = 64;
-
 /// Result of a run. Serialises to the JSON that the command line promises.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
@@ -67,7 +64,7 @@ pub struct Row {
     pub n_ctx: usize,
     /// Every metric of the task.
     pub metrics: Vec<Metric>,
-    /// Scores by the values of tags.
+    /// Scores by the values of the tags in [`Info::groups`], where samples have several.
     pub by: Vec<Breakdown>,
     /// The rope spec in force at this length.
     pub rope: String,
@@ -153,7 +150,7 @@ impl Row {
             tokens: (tokens + records.len() / 2) / records.len().max(1),
             n_ctx,
             metrics,
-            by: breakdowns(&records, &headline.name),
+            by: breakdowns(&records, &headline.name, info.groups),
             rope,
             seconds: 0.0,
             interrupted: false,
@@ -162,13 +159,13 @@ impl Row {
     }
 }
 
-fn breakdowns(records: &[Record], metric: &str) -> Vec<Breakdown> {
+fn breakdowns(records: &[Record], metric: &str, groups: &[&str]) -> Vec<Breakdown> {
     // Sums first; in the order in which values come up.
     let mut found: Vec<Breakdown> = Vec::new();
     let mut places: HashMap<(&str, &str), usize> = HashMap::new();
     let mut n_values: HashMap<&str, usize> = HashMap::new();
     for record in records {
-        for (tag, value) in &record.tags {
+        for (tag, value) in record.tags.iter().filter(|(tag, _)| groups.contains(&tag.as_str())) {
             let value = value.as_str().unwrap_or_default();
             let at = *places.entry((tag, value)).or_insert_with(|| {
                 *n_values.entry(tag).or_default() += 1;
@@ -179,7 +176,7 @@ fn breakdowns(records: &[Record], metric: &str) -> Vec<Breakdown> {
             found[at].samples += 1;
         }
     }
-    found.retain(|b| n_values.get(b.tag.as_str()).is_some_and(|n| (2..=MAX_VALUES).contains(n)));
+    found.retain(|b| n_values.get(b.tag.as_str()).is_some_and(|n| *n > 1));
     found.iter_mut().for_each(|b| b.score *= 100.0 / b.samples as f64);
     // The values of one tag together, whatever the order of tags in the records.
     found.sort_by(|a, b| a.tag.cmp(&b.tag));

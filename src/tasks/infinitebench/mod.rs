@@ -66,6 +66,7 @@ macro_rules! info {
             has_length: true,
             samples: None,
             options: &[],
+            groups: &[],
             files: &[&DataFile {
                 name: concat!("infinitebench/", $file, ".jsonl"),
                 sha256: None,

@@ -53,6 +53,7 @@ pub(super) static TREC: ManyShot = ManyShot {
         samples: Some(TEST_QUESTIONS),
         options: &[&SHOTS, &SOURCE],
         files: &[&questions::TRAIN, &questions::TEST],
+        groups: &[],
     },
 };
 

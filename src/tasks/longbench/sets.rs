@@ -22,6 +22,7 @@ macro_rules! sets {
                 has_length: true,
                 samples: None,
                 options: &[&FORM],
+                groups: &[],
                 files: &[&DataFile {
                     name: concat!("longbench/", $dataset, ".jsonl"),
                     sha256: None,

@@ -28,6 +28,7 @@ macro_rules! set {
                 has_length: true,
                 samples: None,
                 options: $options,
+                groups: &[],
                 files: &[
                     file!($set, "16k"),
                     file!($set, "32k"),

@@ -27,6 +27,7 @@ static INFO: Info = Info {
     samples: Some(SAMPLES),
     options: &[&DEPTHS],
     files: &[],
+    groups: &["depth"],
 };
 
 /// `generation_max_length`.

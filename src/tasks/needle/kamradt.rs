@@ -24,6 +24,7 @@ static INFO: Info = Info {
     samples: None,
     options: &[&DEPTHS, &HAYSTACK],
     files: &[&ESSAYS],
+    groups: &["depth"],
 };
 
 /// Text that the answer should say, in lower case and without punctuation.

@@ -29,6 +29,7 @@ static INFO: Info = Info {
     samples: None,
     options: &[&DEPTHS, &HAYSTACK],
     files: &[&ESSAYS],
+    groups: &["depth"],
 };
 
 /// Text that the answer should say.

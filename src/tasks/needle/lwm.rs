@@ -29,6 +29,7 @@ static INFO: Info = Info {
     samples: None,
     options: &[&DEPTHS, &ROUNDS, &HAYSTACK],
     files: &[&ESSAYS],
+    groups: &["depth"],
 };
 
 const SEED: u64 = 1234;

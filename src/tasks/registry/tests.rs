@@ -1,5 +1,6 @@
 //! Descriptions of tasks, and every task asked by somebody who knows and by somebody who says nothing.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::testing::{setup, Simple};
@@ -77,6 +78,49 @@ fn who_knows_gets_full_marks_and_a_mute_none() {
         asked += 1;
     }
     assert!(asked >= 45, "{asked} of {} tasks", TASKS.len());
+}
+
+/// A report has an entry for each value of a group: none of them grows with the samples, as words of questions do.
+#[test]
+fn groups_have_few_values() {
+    // MMLU has 57 subjects, and Kamradt's needle is asked for at 35 depths.
+    const MOST: usize = 64;
+    let dir = data();
+    let (mut checked, mut many) = (0, Vec::new());
+    for task in TASKS.iter() {
+        let info = task.info();
+        if !measurable(*task) {
+            // Their questions are few in the families' own tests: their groups are those whose values are published.
+            let known: &[&str] = if info.name == "mmlu" { &["subject"] } else { &[] };
+            assert_eq!(info.groups, known, "{}", info.name);
+            continue;
+        }
+        let encoder = Simple::default();
+        let mut setup = setup(&encoder, dir.path(), 16384, &[]);
+        setup.samples = Some(MOST + 8);
+        if let Some(depth) = info.options.iter().find(|o| o.name == "depth" && info.groups.contains(&"depth"))
+        {
+            setup
+                .options
+                .insert(depth.name.into(), if info.name == "passkey" { "0/1" } else { "0/100" }.into());
+        }
+        let mut values: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for sample in task.samples(&setup).unwrap_or_else(|e| panic!("{}: {e}", info.name)).iter {
+            let sample = sample.unwrap_or_else(|e| panic!("{}: {e}", info.name));
+            for (tag, value) in sample.tags {
+                values.entry(tag).or_default().insert(value);
+            }
+        }
+        for group in info.groups {
+            let n = values.get(group).map_or(0, BTreeSet::len);
+            assert!((2..=MOST).contains(&n), "{}: {group} has {n} values", info.name);
+        }
+        many.extend(values.iter().filter(|(_, values)| values.len() > MOST).map(|(tag, _)| *tag));
+        checked += 1;
+    }
+    assert!(checked >= 45, "{checked} of {} tasks", TASKS.len());
+    // What would be one entry for each sample is there, and is no group.
+    assert!(many.contains(&"query") && many.contains(&"value"), "{many:?}");
 }
 
 #[test]

@@ -154,6 +154,7 @@ const fn info(name: &'static str, about: &'static str, files: &'static [&'static
         samples: Some(SAMPLES),
         options: OPTIONS,
         files,
+        groups: &[],
     }
 }
 

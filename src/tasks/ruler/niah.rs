@@ -92,7 +92,7 @@ const fn task(
     info: Info,
     generator: for<'a> fn(&'a Setup<'a>, Version, usize) -> Result<Generator<'a>>,
 ) -> Synthetic {
-    let info = Info { options: OPTIONS, ..info };
+    let info = Info { options: OPTIONS, groups: &["depth"], ..info };
     Synthetic { info, metric: Metric::All, answer: ANSWER, beyond_2024: 0, generator }
 }
 

@@ -121,6 +121,7 @@ const INFO: Info = Info {
     samples: None,
     options: &[],
     files: &[],
+    groups: &[],
 };
 
 static MMLU: Short = Short {
@@ -134,6 +135,7 @@ static MMLU: Short = Short {
         chance: Some(0.25),
         options: &[&SHOTS_5],
         files: &mmlu::FILES,
+        groups: &["subject"],
         ..INFO
     },
     examples: "the first of the subject's development questions",

@@ -83,6 +83,7 @@ impl BabiLong {
             samples: Some(SAMPLES),
             options: OPTIONS,
             files: FILES,
+            groups: &[],
         };
         BabiLong { info, number }
     }
