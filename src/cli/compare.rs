@@ -48,6 +48,7 @@ pub(crate) fn run(
     let report = divergence::run(&mut session_a, &mut session_b, names, documents, &params, &control)?;
     if out.json {
         let mut row = serde_json::to_value(&report)?;
+        row["task"] = "divergence".into();
         row["finished"] = (!report.interrupted).into();
         row["rope"] = report.b.rope.clone().into();
         output::print_json(&json!({"model": report.a.model, "results": [row]}))?;

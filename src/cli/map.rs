@@ -165,7 +165,12 @@ fn show(args: &MapArgs, out: &OutputArgs, reports: &[Report], panels: Vec<HeatPa
         out.note(format_args!("drawn to {}", path.display()));
     }
     if out.json {
-        return output::print_json(&json!({ "model": reports[0].model, "results": reports }));
+        let mut rows = serde_json::to_value(reports)?;
+        for row in rows.as_array_mut().into_iter().flatten() {
+            row["task"] = "attention".into();
+            row["finished"] = true.into();
+        }
+        return output::print_json(&json!({ "model": reports[0].model, "results": rows }));
     }
     let texts: Vec<String> = reports.iter().map(Report::text).collect();
     output::print(&format!("{}\n{}", texts.join("\n"), heat.text(72, 32)))

@@ -68,13 +68,22 @@ pub struct Report {
 pub struct Row {
     /// The spec with its defaults filled in.
     pub rope: String,
+    /// `advise`, as rows of other measurements name their task.
+    pub task: &'static str,
+    /// The context measured at.
+    pub ctx: usize,
+    /// Whether it has all figures it was to have: `false` where the run was stopped before, or [`Row::note`] says why there
+    /// are none.
+    pub finished: bool,
     /// Perplexity within the trained window.
     pub ppl_within: Option<f64>,
     /// Perplexity beyond it.
     pub ppl_beyond: Option<f64>,
     /// Passkeys found, of [`Report::samples`]; `None` for methods that left after the first round.
     pub passkeys: Option<usize>,
-    /// Wilson's 95 % interval of the share of passkeys found.
+    /// The share of passkeys found, 0 to 1.
+    pub accuracy: Option<f64>,
+    /// Wilson's 95 % interval of it.
     pub ci_low: Option<f64>,
     /// Its upper end.
     pub ci_high: Option<f64>,
@@ -160,6 +169,7 @@ pub fn run<'a>(
         }
         specs.push((spec.clone(), row));
     }
+    report.interrupted |= control.stopped();
     if specs.iter().all(|(_, row)| row.ppl_beyond.is_none()) && !report.interrupted {
         let why = specs.first().and_then(|(_, row)| row.note.clone()).unwrap_or_default();
         return Err(invalid(format!("no method could be measured at {} tokens: {why}", params.ctx)));
@@ -173,7 +183,10 @@ pub fn run<'a>(
     report.samples = affordable.clamp(SAMPLES.0, SAMPLES.1);
     let measured = specs.iter_mut().filter(|(_, row)| row.ppl_beyond.is_some()).enumerate();
     // The best, and the model as its file declares it.
-    let finalists: Vec<_> = measured.filter(|(i, (spec, _))| *i < FINALISTS || spec.is_declared()).collect();
+    let (finalists, out): (Vec<_>, Vec<_>) =
+        measured.partition(|(i, (spec, _))| *i < FINALISTS || spec.is_declared());
+    // Who is out is known when all have been measured.
+    out.into_iter().for_each(|(_, (_, row))| row.finished = !report.interrupted);
     let n = finalists.len();
     for (i, (_, (spec, row))) in finalists.into_iter().enumerate() {
         if control.stopped() {
@@ -181,7 +194,8 @@ pub fn run<'a>(
             break;
         }
         control.report(format_args!("passkeys under {spec}"), i as u64, n as u64);
-        report.interrupted |= !second_round(&*source_of(spec), row, report.samples, params, control)?;
+        row.finished = second_round(&*source_of(spec), row, report.samples, params, control)?;
+        report.interrupted |= !row.finished;
     }
     report.results = specs.into_iter().map(|(_, row)| row).collect();
     report.choose();
@@ -199,9 +213,13 @@ fn first_round(
 ) -> Result<Row> {
     let mut row = Row {
         rope: spec.to_string(),
+        task: "advise",
+        ctx: params.ctx,
+        finished: false,
         ppl_within: None,
         ppl_beyond: None,
         passkeys: None,
+        accuracy: None,
         ci_low: None,
         ci_high: None,
         note: None,
@@ -245,6 +263,7 @@ fn second_round(
         let correct = result.records.iter().filter(|r| r.score("accuracy") == 1.0).count();
         let (low, high) = wilson(correct, result.samples);
         (row.passkeys, row.ci_low, row.ci_high) = (Some(correct), Some(low), Some(high));
+        row.accuracy = Some(correct as f64 / result.samples as f64);
     }
     Ok(true)
 }
@@ -316,9 +335,13 @@ mod tests {
     fn row(rope: &str, ppl: f64, passkeys: Option<usize>) -> Row {
         Row {
             rope: rope.into(),
+            task: "advise",
+            ctx: 16384,
+            finished: true,
             ppl_within: Some(10.0),
             ppl_beyond: Some(ppl),
             passkeys,
+            accuracy: None,
             ci_low: None,
             ci_high: None,
             note: None,

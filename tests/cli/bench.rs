@@ -38,6 +38,9 @@ fn bench_measures_ours_and_libllama() {
     assert_eq!(names, ["pp32", "tg4", "pp32 @ d16", "tg4 @ d16"]);
     for row in rows {
         assert!(row["avg_ts"].as_f64().unwrap() > 0.0 && row["stddev_ts"].as_f64().unwrap() >= 0.0, "{row}");
+        assert_eq!((&row["task"], &row["finished"]), (&"bench".into(), &true.into()), "{row}");
+        let tokens = ["depth", "n_prompt", "n_gen"].map(|key| row[key].as_u64().unwrap());
+        assert_eq!(row["length"], tokens.iter().sum::<u64>(), "{row}");
         assert_eq!(row["ratio"].is_null(), row["engine"] == "libllama", "{row}");
     }
     let text = ok(run(&base));
@@ -87,6 +90,7 @@ fn a_signal_in_libllama_does_not_take_the_bench_with_it() {
         let [ours, theirs] = &json["results"].as_array().unwrap()[..] else { panic!("{json}") };
         assert_eq!(ours["samples_ts"].as_array().unwrap().len(), 400);
         assert!(ours["died"].is_null() && ours["ratio"].is_null(), "{ours}");
+        assert_eq!((&ours["finished"], &theirs["finished"]), (&true.into(), &false.into()));
         assert_eq!(theirs["died"], "died of signal 4 (SIGILL)");
         assert!(theirs["avg_ts"].is_null() && theirs["median_ts"].is_null(), "{theirs}");
     }

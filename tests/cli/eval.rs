@@ -167,6 +167,10 @@ fn advice_ends_with_what_to_do() {
     let report = advise(&["--ctx", "1024", "--json"]).json();
     assert_eq!(report["results"].as_array().unwrap().len(), 2, "{report}");
     assert!(report["results"][0]["ppl_beyond"].as_f64() <= report["results"][1]["ppl_beyond"].as_f64());
+    for row in report["results"].as_array().unwrap() {
+        assert!(row["finished"] == true && row["task"] == "advise" && row["ctx"] == 1024, "{row}");
+        assert!(row["accuracy"].as_f64().is_some_and(|share| (0.0..=1.0).contains(&share)), "{row}");
+    }
     assert_eq!(report["samples"], 4, "what time allows, and four at least: {report}");
     let said = ok(advise(&["--ctx", "1024"])).stdout;
     assert!(
@@ -210,6 +214,9 @@ fn a_search_keeps_what_it_scored_and_ends_with_a_spec_to_use() {
     assert!(said.contains(spec) && said.contains("convert --llama-cpp --rope"), "{said}");
     let args = ["perplexity", "-f", &file, "--ctx", "1024", "--max-windows", "1", "--rope", spec, "--json"];
     let ppl = run(&on_model(&args)).json()["results"][0]["ppl"].as_f64().unwrap();
+    let rows = found["results"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["finished"] == true && row["ctx"] == 1024), "{found}");
+    assert!(rows[0]["rope"] == spec && rows[1]["rope"] != rows[2]["rope"], "{found}");
     let scored = found["results"][0]["ppl"].as_f64().unwrap();
     assert!((ppl / scored - 1.0).abs() < 1e-3, "{ppl} beside {scored}: the spec is what was scored");
 }
@@ -250,6 +257,16 @@ fn a_study_is_measured_cut_up_and_put_together() {
     assert!(!dir.path().join("whole").exists(), "a listing leaves nothing");
     let whole = study(&["plan.toml", "-o", "whole", "--json"]).json();
     assert_eq!((&whole["done"], &whole["failed"], &whole["missing"]), (&4.into(), &4.into(), &0.into()));
+    assert_eq!(whole["model"], "tiny");
+    let rows = whole["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 8, "{whole}");
+    for row in rows {
+        let measured = row["method"] == "plain";
+        let value = if row["task"] == "perplexity" { "ppl" } else { "score" };
+        assert!([1024, 1536].iter().any(|n| row["length"] == *n) && row["rope"].is_string(), "{row}");
+        assert_eq!(row["finished"], measured, "{row}");
+        assert_eq!((row[value].is_number(), row["failed"].is_string()), (measured, !measured), "{row}");
+    }
     let report = |name: &str| std::fs::read_to_string(dir.path().join(name).join("report.html")).unwrap();
     assert!(
         report("whole").contains("expected 5") || report("whole").contains("found 5"),

@@ -39,6 +39,7 @@ fn a_range_of_lengths_is_measured_and_averaged() {
     let report = json(&[&path], &["--ctx", "64..160:32,200"]);
     let rows = report["results"].as_array().unwrap();
     assert_eq!(rows.iter().map(|r| r["ctx"].as_u64().unwrap()).collect::<Vec<_>>(), [64, 96, 128, 160, 200]);
+    assert!(rows.iter().all(|r| r["task"] == "perplexity" && r["rope"] == "plain" && r["finished"] == true));
     let sum: f64 = rows.iter().map(|r| r["ppl"].as_f64().unwrap()).sum();
     let mean = report["mean_over_ctx"][0]["ppl"].as_f64().unwrap();
     assert!((mean - sum / 5.0).abs() < 1e-9 && report["mean_over_ctx"][0]["lengths"] == 5, "{report}");

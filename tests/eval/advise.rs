@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use convert::random::{write, Shape};
-use ropewalk::control::Control;
-use ropewalk::eval::advise::{candidates, run, Params};
+use ropewalk::control::{Control, Progress, Stop};
+use ropewalk::eval::advise::{candidates, run, Params, Report};
 use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
 use ropewalk::model::{Model, ModelParams};
@@ -68,6 +68,27 @@ fn the_report_names_what_the_file_declares() {
     let rows: Vec<_> = report.results.iter().filter(|row| row.rope == own).collect();
     // Whatever its perplexity is, it also looks for passkeys.
     assert!(rows.len() == 1 && rows[0].ppl_beyond.is_some() && rows[0].passkeys.is_some(), "{report:?}");
+    let ended = |report: &Report| report.results.iter().map(|r| r.finished).collect::<Vec<_>>();
+    assert_eq!(ended(&report), [true; 6]);
+    for row in report.results.iter().filter(|row| row.passkeys.is_some()) {
+        let share = row.passkeys.unwrap() as f64 / report.samples as f64;
+        assert!(
+            row.accuracy == Some(share) && row.ci_low <= row.accuracy && row.accuracy <= row.ci_high,
+            "{row:?}"
+        );
+    }
+    // Stopped at the first passkeys: all have a perplexity, and the four that were to look for passkeys are not finished.
+    let stop = Stop::default();
+    let at_passkeys = |p: &Progress<'_>| {
+        if p.what.to_string().starts_with("passkeys") {
+            stop.request();
+        }
+    };
+    let control = Control::default().with_stop(&stop).with_progress(&at_passkeys);
+    let cut = run(&source_of, "m.gguf", &specs, &documents, &params, &control).unwrap();
+    assert!(cut.interrupted && cut.results.iter().all(|row| row.ppl_beyond.is_some()), "{cut:?}");
+    assert!(cut.results.iter().all(|row| row.passkeys.is_none() && row.accuracy.is_none()), "{cut:?}");
+    assert_eq!(ended(&cut).iter().filter(|finished| **finished).count(), 2, "{cut:?}");
     let text = report.text();
     assert!(text.contains(&format!("declared  {own}: the model as it ships")), "{text}");
     assert!(text.contains(&format!("{own} (declared)")) && !text.contains("plain (declared)"), "{text}");

@@ -236,10 +236,12 @@ impl Report {
             let figures = r.figures();
             let speed = figures.map(median);
             json!({
+                "task": "bench",
                 "test": r.test.name(),
                 "n_prompt": r.test.n_prompt,
                 "n_gen": r.test.n_gen,
                 "depth": r.test.depth,
+                "length": r.test.depth + r.test.n_tokens(),
                 "engine": r.engine,
                 "rope": r.rope,
                 "avg_ts": figures.map(mean),
@@ -247,6 +249,7 @@ impl Report {
                 "median_ts": speed,
                 "samples_ts": figures,
                 "died": r.died,
+                "finished": figures.is_some(),
                 "ratio": self.ratio(r),
                 "gflops": speed.map(|s| self.gflops(&r.test, s)),
                 "bytes_per_token": (r.test.n_gen > 0).then(|| self.work.bytes_per_token(&r.test)),

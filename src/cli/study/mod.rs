@@ -1,5 +1,6 @@
 //! `ropewalk study`: every method by every task at every length of a plan, and one report.
 
+mod rows;
 mod runner;
 
 use std::path::PathBuf;
@@ -88,7 +89,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         run_cells(&plan, &folder, &mut runner, shard, &control)?
     };
     let report = report::write(&folder, &plan)?;
-    finish(args, &folder, summary, report.counts())
+    finish(args, &folder, &plan, summary, report.counts())
 }
 
 /// What plans name: benchmarks, and options of training.
@@ -114,21 +115,28 @@ fn put_together(args: &Args) -> anyhow::Result<()> {
     }
     let (folder, plan) = merge(dirs, &args.out, &Registry)?;
     let report = report::write(&folder, &plan)?;
-    finish(args, &folder, Summary { cells: plan.len(), ..Summary::default() }, report.counts())
+    finish(args, &folder, &plan, Summary { cells: plan.len(), ..Summary::default() }, report.counts())
 }
 
 fn finish(
     args: &Args,
     folder: &Folder,
+    plan: &Plan,
     summary: Summary,
     (done, failed, missing): (usize, usize, usize),
 ) -> anyhow::Result<()> {
     let html = folder.path().join("report.html");
     if args.output.json {
-        output::print_json(&json!({
+        let mut all = json!({
             "report": html.display().to_string(), "summary": summary,
             "done": done, "failed": failed, "missing": missing,
-        }))?;
+            "results": rows::rows(plan, &folder.records()?),
+        });
+        // At the top is what all rows agree on.
+        if let [model] = &plan.models[..] {
+            all["model"] = model.name.as_str().into();
+        }
+        output::print_json(&all)?;
     } else {
         output::print(&format!(
             "{done} cells measured ({} now), {failed} failed, {missing} not measured yet\n{}\n",

@@ -97,6 +97,7 @@ pub fn run(
     let mut report = Report {
         model: model.into(),
         rope: lm.rope(),
+        task: "perplexity",
         protocol: protocol.name,
         stride: protocol.stride.map(|_| stride),
         results: Vec::new(),

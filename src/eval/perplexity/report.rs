@@ -13,6 +13,8 @@ pub struct Report {
     pub model: String,
     /// The rope spec in force, at the first length.
     pub rope: String,
+    /// `perplexity`, as rows of other measurements name their task.
+    pub task: &'static str,
     /// The protocol's name.
     pub protocol: &'static str,
     /// The stride in force; `null` for protocols without one.

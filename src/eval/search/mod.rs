@@ -85,6 +85,14 @@ impl Params {
 /// One list of factors.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
+    /// The factors as a rope spec.
+    pub rope: String,
+    /// `search`, as rows of other measurements name their task.
+    pub task: &'static str,
+    /// The context they were scored at.
+    pub ctx: usize,
+    /// Always: rows are lists that were scored.
+    pub finished: bool,
     /// The method it began as, or `found`.
     pub name: &'static str,
     /// Mean negative log-likelihood of the tokens that count, nats.
@@ -212,8 +220,13 @@ pub fn run<'a>(
     let Some(winner) = found.first() else {
         return Err(if interrupted { Error::Interrupted } else { invalid("nothing was scored") });
     };
-    let row = |name, factors: &[f64], nll: f64| Row { name, nll, ppl: nll.exp(), factors: factors.to_vec() };
+    let row = |name, factors: &[f64], nll: f64| -> Result<Row> {
+        let rope = spec_of(factors)?.to_string();
+        let factors = factors.to_vec();
+        Ok(Row { rope, task: "search", ctx, finished: true, name, nll, ppl: nll.exp(), factors })
+    };
     let began = FIRST.iter().zip(&record.scored).map(|(name, s)| row(*name, &s.factors, s.nll));
+    let found = row("found", &winner.factors, winner.score);
     Ok(Report {
         model: model.into(),
         ctx,
@@ -223,7 +236,7 @@ pub fn run<'a>(
         evaluations: n,
         evaluations_total: sizes.evaluations(),
         rope: spec_of(&winner.factors)?.to_string(),
-        results: std::iter::once(row("found", &winner.factors, winner.score)).chain(began).collect(),
+        results: std::iter::once(found).chain(began).collect::<Result<_>>()?,
         interrupted,
         seconds: start.elapsed().as_secs_f64(),
     })
