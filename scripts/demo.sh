@@ -26,7 +26,7 @@ show() {
 }
 
 title "1. Perplexity by position over one window of $ctx tokens: as shipped, and with YaRN"
-show ropewalk perplexity -m "$model" -f "$essays" --ctx "$ctx" --rope plain --rope yarn:factor=2 --plot out/demo.png |
+show ropewalk perplexity -m "$model" -f "$essays" --lengths "$ctx" --rope plain --rope yarn:factor=2 --plot out/demo.png |
     tee out/perplexity.txt
 
 title "2. The method written into a file that opens under it by itself"

@@ -13,13 +13,24 @@ use super::models::{self, ModelChoice};
 use super::output::{self, OutputArgs, Unit};
 use super::usage;
 
+/// The texts to compare on, and the windows of them.
+pub(crate) struct Windows {
+    pub(crate) documents: Vec<Document>,
+    /// Tokens of a window; `None` is the trained length.
+    pub(crate) length: Option<usize>,
+    /// The context, where it is more than a window.
+    pub(crate) ctx: Option<usize>,
+    /// Windows at most.
+    pub(crate) most: Option<usize>,
+    pub(crate) bucket: Option<usize>,
+}
+
 /// Compares the model with the other setting.
 pub(crate) fn run(
     a: &ModelChoice,
     rope: Option<&Spec>,
     against: &[Against],
-    documents: &[Document],
-    params: (Option<usize>, Option<usize>, Option<usize>),
+    windows: &Windows,
     out: OutputArgs,
 ) -> anyhow::Result<()> {
     let (b, rope_b) = against::other(against, a, rope)?;
@@ -34,18 +45,19 @@ pub(crate) fn run(
     // One copy of the weights where they are the same.
     let other = if same_weights { None } else { Some(models::load(&b, &out)?) };
     let model_b = other.as_ref().unwrap_or(&model_a);
-    let (ctx, max_windows, bucket) = params;
-    let ctx = ctx.unwrap_or(model_a.hparams().n_ctx_train);
-    let mut session_a = Session::new(&model_a, &a.session(ctx, rope))?;
+    let length = windows.length.unwrap_or(model_a.hparams().n_ctx_train);
+    let n_ctx = length.max(windows.ctx.unwrap_or(0));
+    let mut session_a = Session::new(&model_a, &a.session(n_ctx, rope))?;
     models::announce(&out, a, &session_a, rope.is_some());
-    let mut session_b = Session::new(model_b, &b.session(ctx, rope_b.as_ref()))?;
+    let mut session_b = Session::new(model_b, &b.session(n_ctx, rope_b.as_ref()))?;
     models::announce(&out, &b, &session_b, rope_b.is_some());
-    let params = Params { ctx, max_windows, bucket };
+    let params = Params { ctx: length, max_windows: windows.most, bucket: windows.bucket };
     let draw = draw(out.progress(0, "comparing", Unit::Tokens));
     let control = interrupt.control().with_progress(&draw);
     let names = [models::label(a), models::label(&b)];
     let names = [names[0].as_str(), names[1].as_str()];
-    let report = divergence::run(&mut session_a, &mut session_b, names, documents, &params, &control)?;
+    let report =
+        divergence::run(&mut session_a, &mut session_b, names, &windows.documents, &params, &control)?;
     if out.json {
         let mut row = serde_json::to_value(&report)?;
         row["task"] = "divergence".into();

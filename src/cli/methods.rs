@@ -1,5 +1,4 @@
-//! Runs an evaluation under each rope method asked for, and prints the reports as one: for `perplexity`,
-//! `passkey` and `eval`.
+//! Runs an evaluation under each rope method asked for, and makes one object of the reports: for `perplexity` and `eval`.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,7 +13,7 @@ use serde_json::{Map, Value};
 use super::engine::draw;
 use super::interrupt::{stopped, Interrupt};
 use super::models::{self, ModelChoice};
-use super::output::{self, OutputArgs, Unit};
+use super::output::{OutputArgs, Unit};
 
 /// A model, and where its evaluations are shown.
 pub(crate) struct Comparison<'a> {
@@ -55,15 +54,6 @@ impl Comparison<'_> {
             }
         }
         Ok(reports)
-    }
-
-    /// Prints the reports: as one JSON object, or one after another as `text` gives them.
-    pub(crate) fn print<R: Serialize>(&self, reports: &[R], text: fn(&R) -> String) -> anyhow::Result<()> {
-        if self.out.json {
-            output::print_json(&one_object(reports)?)
-        } else {
-            output::print(&reports.iter().map(text).collect::<Vec<_>>().join("\n"))
-        }
     }
 
     /// An error if a signal has stopped the run, after the reports.

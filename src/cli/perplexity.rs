@@ -11,22 +11,23 @@ use ropewalk::rope::Spec;
 use ropewalk_core::settings;
 
 use super::against::Against;
+use super::compare::Windows;
 use super::interrupt::Interrupt;
-use super::methods::Comparison;
+use super::methods::{one_object, Comparison};
 use super::options::{lengths, read_documents, tokens, tokens_or_zero, Lengths, ModelArgs, RopesArgs};
-use super::output::{check_plot_name, OutputArgs};
+use super::output::{self, check_plot_name, OutputArgs};
 use super::{compare, models, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "perplexity",
     about: "Measure perplexity on texts, by a named protocol, at several context lengths",
     details: "Published \"sliding-window\" perplexities follow incompatible rules, so the rule is chosen by \
-              name and the report says which it was. Every length of --ctx is a context of its own, and \
+              name and the report says which it was. Every length is a context of its own, and \
               methods that depend on the length are worked out anew for it; several --rope are compared in \
               one run. Ctrl-C prints what is done.",
     example:
-        "perplexity -m smollm2 -f essays.txt --ctx 16384 --rope plain --rope yarn:factor=2 --plot ppl.svg\n\
-              perplexity -m smollm2 -f essays.txt --ctx 8192 --against kv=q4_0",
+        "perplexity -m smollm2 -f essays.txt --lengths 16384 --rope plain --rope yarn:factor=2 --plot ppl.svg\n\
+              perplexity -m smollm2 -f essays.txt --lengths 8192 --against kv=q4_0",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
 };
@@ -38,8 +39,12 @@ struct Args {
     /// most 256 MiB altogether
     #[arg(short, long, value_name = "FILE", required = true, num_args = 1..)]
     file: Vec<PathBuf>,
-    /// Context lengths in tokens: 4096, 8k, or 2k..128k:2k for every 2k up to 128k; default: the trained one
+    /// Lengths in tokens: 4096, 8k, or 2k..128k:2k for every 2k up to 128k; default: the trained one
     #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = lengths)]
+    lengths: Vec<Lengths>,
+    /// Context that methods are worked out for, where it is more than a length: short windows are then measured as the model
+    /// runs at this context. Without --lengths, the same as --lengths
+    #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = lengths)]
     ctx: Vec<Lengths>,
     /// Which protocol; default: window, or stride when --stride is given
     #[arg(long, value_name = "NAME", value_parser = protocols())]
@@ -110,6 +115,19 @@ impl Args {
         Ok((max, min_tokens))
     }
 
+    /// The lengths, none where the model's is taken, and the context, if it is another.
+    fn lengths(&self) -> anyhow::Result<(Vec<usize>, Option<usize>)> {
+        let (lengths, ctx) = (Lengths::all(&self.lengths), Lengths::all(&self.ctx));
+        match (&lengths[..], &ctx[..]) {
+            ([], _) => Ok((ctx, None)),
+            (_, []) => Ok((lengths, None)),
+            (_, &[one]) => Ok((lengths, Some(one))),
+            (_, several) => {
+                Err(usage(format!("--ctx: expected one context with --lengths, found {}", several.len())))
+            }
+        }
+    }
+
     fn longppl(&self) -> Result<Option<longppl::Params>, String> {
         let Some(text) = &self.longppl else { return Ok(None) };
         let what = "--longppl";
@@ -140,6 +158,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         None => default_protocol(args.stride),
     };
     let (max_documents, min_tokens) = args.documents().map_err(usage)?;
+    let (lengths, ctx) = args.lengths()?;
     let longppl = args.longppl().map_err(usage)?;
     if let Some(longppl) = longppl {
         longppl.check(rule).map_err(|e| usage(e.to_string()))?;
@@ -148,8 +167,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;
-    let ctx = if args.ctx.is_empty() { vec![model.hparams().n_ctx_train] } else { Lengths::all(&args.ctx) };
+    let lengths = if lengths.is_empty() { vec![model.hparams().n_ctx_train] } else { lengths };
     let params = Params {
+        ctx,
         stride: args.stride,
         max_windows: args.max_windows,
         bucket: args.bucket,
@@ -158,13 +178,20 @@ fn run(args: &Args) -> anyhow::Result<()> {
         max_documents,
         seed: args.seed,
         longppl,
-        ..Params::new(rule, ctx)
+        ..Params::new(rule, lengths)
     };
     let name = models::label(&choice);
     let comparison = Comparison { model: &model, choice: &choice, interrupt: &interrupt, out: args.out };
     let reports =
         comparison.run(&specs, |source, control| perplexity::run(source, &name, &texts, &params, control))?;
-    comparison.print(&reports, Report::text)?;
+    if args.out.json {
+        let mut all = one_object(&reports)?;
+        let differences = reports.iter().skip(1).flat_map(|report| perplexity::paired(&reports[0], report));
+        all.insert("differences".into(), serde_json::to_value(differences.collect::<Vec<_>>())?);
+        output::print_json(&all)?;
+    } else {
+        output::print(&reports.iter().map(Report::text).collect::<Vec<_>>().join("\n"))?;
+    }
     if let Some(path) = &args.plot {
         chart(&specs, &reports, model.hparams().n_ctx_orig()).write(path)?;
         args.out.note(format_args!("drawn to {}", path.display()));
@@ -174,13 +201,18 @@ fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The model under one method, and another side.
 fn compare(args: &Args, specs: &[Option<Spec>]) -> anyhow::Result<()> {
-    let ctx = Lengths::all(&args.ctx);
-    let ([spec], [] | [_]) = (specs, &ctx[..]) else {
-        return Err(usage("--against: expected one --rope and one --ctx at most, found several"));
+    let (lengths, ctx) = args.lengths()?;
+    let ([spec], [] | [_]) = (specs, &lengths[..]) else {
+        return Err(usage("--against: expected one --rope and one length at most, found several"));
     };
-    let texts = read_documents(&args.file)?;
-    let params = (ctx.first().copied(), args.max_windows, args.bucket);
-    compare::run(&args.model.resolve()?, spec.as_ref(), &args.against, &texts, params, args.out)
+    let windows = Windows {
+        documents: read_documents(&args.file)?,
+        length: lengths.first().copied(),
+        ctx,
+        most: args.max_windows,
+        bucket: args.bucket,
+    };
+    compare::run(&args.model.resolve()?, spec.as_ref(), &args.against, &windows, args.out)
 }
 
 /// Perplexity by position: a line for each method and length.

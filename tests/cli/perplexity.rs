@@ -36,14 +36,14 @@ fn a_range_of_lengths_is_measured_and_averaged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.txt");
     std::fs::write(&path, words(300)).unwrap();
-    let report = json(&[&path], &["--ctx", "64..160:32,200"]);
+    let report = json(&[&path], &["--lengths", "64..160:32,200"]);
     let rows = report["results"].as_array().unwrap();
     assert_eq!(rows.iter().map(|r| r["ctx"].as_u64().unwrap()).collect::<Vec<_>>(), [64, 96, 128, 160, 200]);
     assert!(rows.iter().all(|r| r["task"] == "perplexity" && r["rope"] == "plain" && r["finished"] == true));
     let sum: f64 = rows.iter().map(|r| r["ppl"].as_f64().unwrap()).sum();
     let mean = report["mean_over_ctx"][0]["ppl"].as_f64().unwrap();
     assert!((mean - sum / 5.0).abs() < 1e-9 && report["mean_over_ctx"][0]["lengths"] == 5, "{report}");
-    let two = json(&[&path], &["--ctx", "64,96", "--rope", "plain", "--rope", "pi:factor=2"]);
+    let two = json(&[&path], &["-l", "64,96", "--rope", "plain", "--rope", "pi:factor=2"]);
     let (means, rows) = (two["mean_over_ctx"].as_array().unwrap(), two["results"].as_array().unwrap());
     assert_eq!((means.len(), rows.len()), (2, 4));
     for (mean, rows) in means.iter().zip(rows.chunks(2)) {
@@ -54,6 +54,22 @@ fn a_range_of_lengths_is_measured_and_averaged() {
         );
     }
 
+    // The second rope against the first, by windows of the same tokens.
+    let differences = two["differences"].as_array().unwrap();
+    assert_eq!(differences.len(), 2, "{two}");
+    for ((one, a), b) in differences.iter().zip(&rows[..2]).zip(&rows[2..]) {
+        assert_eq!((&one["ctx"], &one["from"], &one["to"]), (&a["ctx"], &a["rope"], &b["rope"]));
+        let ratio = b["ppl"].as_f64().unwrap() / a["ppl"].as_f64().unwrap();
+        assert!((one["ppl_ratio"].as_f64().unwrap() - ratio).abs() < 1e-12, "{one}");
+        // One document has one window, which says nothing of others.
+        assert!(one["windows"] == 1 && one["ci_low"].is_null(), "{one}");
+    }
+    assert_eq!(report["differences"], serde_json::json!([]));
+    let strided = ["--stride", "40", "--lengths", "96", "--rope", "plain", "--rope", "pi:factor=2"];
+    let strided = &json(&[&path], &strided)["differences"][0];
+    let [low, ratio, high] = ["ci_low", "ppl_ratio", "ci_high"].map(|key| strided[key].as_f64().unwrap());
+    assert!(low < ratio && ratio < high && high < 10.0 * low, "{strided}");
+
     // Read in pieces of 32 tokens, the first piece is what a window of 32 is; later positions follow.
     let pieces =
         json(&[&path], &["--ctx", "96", "--protocol", "restart", "--stride", "32", "--bucket", "32"]);
@@ -63,6 +79,31 @@ fn a_range_of_lengths_is_measured_and_averaged() {
     let one = json(&[&path], &["--ctx", "32"]);
     let apart = buckets[0]["nll"].as_f64().unwrap() - one["results"][0]["nll"].as_f64().unwrap();
     assert!(apart.abs() < 1e-4, "{apart}");
+}
+
+/// `-c` alone is `-l`, as llama.cpp's users type it; with `-l` it is the context that methods are worked out for.
+#[test]
+fn lengths_are_windows_and_the_context_is_what_methods_are_made_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.txt");
+    std::fs::write(&path, words(300)).unwrap();
+    let row = |more: &[&str]| json(&[&path], &[more, &["--rope", "pi"]].concat())["results"][0].clone();
+    let (short, typed) = (row(&["-l", "96"]), row(&["-c", "96"]));
+    for key in ["ctx", "n_ctx", "ppl", "rope", "tokens"] {
+        assert_eq!(short[key], typed[key], "{key}");
+    }
+    let long = row(&["-l", "96", "-c", "2k"]);
+    assert_eq!((&long["ctx"], &long["n_ctx"], &long["tokens"]), (&96.into(), &2048.into(), &short["tokens"]));
+    let factor = |row: &Value| row["rope"].as_str().unwrap().split(',').next().unwrap().to_owned();
+    assert_eq!((factor(&short), factor(&long)), ("pi:factor=1".into(), "pi:factor=4".into()));
+    let same = json(&[&path], &["-l", "96", "--rope", "pi:factor=4"]);
+    assert_eq!(long["ppl"], same["results"][0]["ppl"]);
+    let compared = json(&[&path], &["-l", "96", "-c", "2k", "--rope", "pi", "--against", "rope=plain"])
+        ["results"][0]
+        .clone();
+    assert_eq!(compared["ctx"], 96);
+    assert!(compared["a"]["rope"].as_str().is_some_and(|rope| rope.starts_with("pi:factor=4")), "{compared}");
+    refused(&measured(&[&path], &["-l", "96", "-c", "1k,2k"]), 2, &["--ctx", "one context", "found 2"]);
 }
 
 #[test]

@@ -14,15 +14,18 @@ pub mod longppl;
 mod report;
 mod texts;
 
-pub use report::{Bucket, MeanOverCtx, Part, Report, Row, Sample, TextRow};
+pub use report::{paired, Bucket, MeanOverCtx, Paired, Part, Report, Row, Sample, TextRow};
 
 /// Texts are measured by this protocol, at these lengths.
 #[derive(Debug, Clone)]
 pub struct Params {
     /// The protocol.
     pub protocol: &'static Protocol,
-    /// Context lengths in tokens, measured in this order.
-    pub ctx: Vec<usize>,
+    /// Lengths of a window in tokens, measured in this order.
+    pub lengths: Vec<usize>,
+    /// The context that methods are worked out for, where it is more than a length needs: short windows are then measured
+    /// as the model runs at this context.
+    pub ctx: Option<usize>,
     /// Tokens between windows; `None` is the protocol's own.
     pub stride: Option<usize>,
     /// At most this many windows a length, spread evenly over the plan.
@@ -43,10 +46,11 @@ pub struct Params {
 
 impl Params {
     /// A protocol as published, on all documents.
-    pub fn new(protocol: &'static Protocol, ctx: Vec<usize>) -> Self {
+    pub fn new(protocol: &'static Protocol, lengths: Vec<usize>) -> Self {
         Params {
             protocol,
-            ctx,
+            lengths,
+            ctx: None,
             stride: None,
             max_windows: None,
             bucket: None,
@@ -87,9 +91,9 @@ pub fn run(
     if let Some(longppl) = params.longppl {
         longppl.check(protocol)?;
     }
-    let Some(&first) = params.ctx.first() else { return Err(invalid("no context length given")) };
+    let Some(&first) = params.lengths.first() else { return Err(invalid("no length given")) };
     let stride = params.stride.or(protocol.stride).unwrap_or(1);
-    let open = |ctx| open(source, protocol.context(ctx, stride), control);
+    let open = |length| open(source, protocol.context(length, stride).max(params.ctx.unwrap_or(0)), control);
 
     let lm = open(first)?;
     let texts = Texts::new(&*lm, documents, params)?;
@@ -152,7 +156,7 @@ fn plan(texts: &Texts, params: &Params, stride: usize) -> Result<Vec<(usize, Win
         })?;
         Ok((ctx, plan))
     };
-    params.ctx.iter().map(plan).collect()
+    params.lengths.iter().map(plan).collect()
 }
 
 /// Tokens fed by the whole run.
@@ -164,6 +168,9 @@ struct Fed {
 fn notes(params: &Params, texts: &Texts, plans: &[(usize, WindowPlan)]) -> Vec<String> {
     let protocol = params.protocol;
     let mut notes = texts.notes.clone();
+    if let Some(ctx) = params.ctx {
+        notes.push(format!("methods are worked out for a context of {ctx} tokens"));
+    }
     if let (None, Some(stride)) = (protocol.stride, params.stride) {
         notes.push(format!("protocol {} has no stride: {stride} is not used", protocol.name));
     }
@@ -195,6 +202,8 @@ struct Sums {
     buckets: Vec<Mean>,
     by_token: Mean,
     by_window: Mean,
+    /// The mean of each window.
+    windows: Vec<f64>,
     /// By the text that windows are cut from; texts without windows have none.
     by_text: BTreeMap<usize, TextSums>,
     longppl: Option<longppl::Sums>,
@@ -213,8 +222,15 @@ impl Sums {
         let width = params.bucket.unwrap_or(ctx.div_ceil(8)).clamp(1, ctx);
         let buckets = vec![Mean::default(); ctx.div_ceil(width)];
         let longppl = params.longppl.map(longppl::Sums::new);
-        let by_text = BTreeMap::new();
-        Sums { width, buckets, by_token: Mean::default(), by_window: Mean::default(), by_text, longppl }
+        Sums {
+            width,
+            buckets,
+            by_token: Mean::default(),
+            by_window: Mean::default(),
+            windows: Vec::new(),
+            by_text: BTreeMap::new(),
+            longppl,
+        }
     }
 
     /// Takes in the values of one window.
@@ -233,6 +249,7 @@ impl Sums {
             *nll += x;
         }
         self.by_window.push(mean.mean());
+        self.windows.push(mean.mean());
     }
 
     fn headline(&self, protocol: &Protocol) -> Result<Perplexity> {
@@ -338,6 +355,7 @@ fn measure(
     let seconds = start.elapsed().as_secs_f64();
     Ok(Some(Row {
         ctx,
+        n_ctx: lm.n_ctx(),
         headline: sums.headline(params.protocol)?,
         tokens: sums.by_token.n(),
         windows: sums.by_window.n(),
@@ -354,5 +372,6 @@ fn measure(
         seconds,
         rope: lm.rope(),
         interrupted: sums.by_window.n() < n_windows,
+        window_nll: sums.windows,
     }))
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::super::stats::Perplexity;
+use super::super::stats::{Mean, Perplexity};
 use super::super::table::{number, table};
 use super::longppl::LongPpl;
 
@@ -67,6 +67,8 @@ pub struct MeanOverCtx {
 pub struct Row {
     /// Tokens of a full window, BOS among them.
     pub ctx: usize,
+    /// Tokens the context was opened for.
+    pub n_ctx: usize,
     /// Perplexity, negative log-likelihood and their standard errors, averaged as the protocol says.
     #[serde(flatten)]
     pub headline: Perplexity,
@@ -101,6 +103,9 @@ pub struct Row {
     pub rope: String,
     /// Whether windows are missing because the run was stopped.
     pub interrupted: bool,
+    /// Mean negative log-likelihood of each window, for [`paired`].
+    #[serde(skip)]
+    pub window_nll: Vec<f64>,
 }
 
 /// Perplexity of the tokens at positions `start..end` of their windows.
@@ -143,6 +148,51 @@ pub struct Part {
     pub tokens: usize,
     /// Sum of their negative log-likelihoods.
     pub nll_sum: f64,
+}
+
+/// How the perplexity of one run compares with that of another over the same windows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Paired {
+    /// `perplexity`.
+    pub task: &'static str,
+    /// Tokens of a full window.
+    pub ctx: usize,
+    /// The rope spec of the first run.
+    pub from: String,
+    /// The rope spec of the second run.
+    pub to: String,
+    /// Perplexity of the second over that of the first.
+    pub ppl_ratio: f64,
+    /// Lower end of its 95 % interval, by the differences of windows; `null` where there is one window.
+    pub ci_low: Option<f64>,
+    /// Its upper end.
+    pub ci_high: Option<f64>,
+    /// Windows of both runs.
+    pub windows: usize,
+}
+
+/// The second report against the first, for each length of which both have the same windows.
+pub fn paired(a: &Report, b: &Report) -> Vec<Paired> {
+    let pair = |(a, b): (&Row, &Row)| {
+        if a.ctx != b.ctx || a.windows != b.windows || a.tokens != b.tokens {
+            return None;
+        }
+        let ratio = b.headline.ppl / a.headline.ppl;
+        let mut apart = Mean::default();
+        a.window_nll.iter().zip(&b.window_nll).for_each(|(a, b)| apart.push(b - a));
+        let end = |side: f64| Some(ratio * (side * 1.96 * apart.stderr()?).exp());
+        Some(Paired {
+            task: "perplexity",
+            ctx: a.ctx,
+            from: a.rope.clone(),
+            to: b.rope.clone(),
+            ppl_ratio: ratio,
+            ci_low: end(-1.0),
+            ci_high: end(1.0),
+            windows: a.windows,
+        })
+    };
+    a.results.iter().zip(&b.results).filter_map(pair).collect()
 }
 
 impl Report {
