@@ -39,7 +39,7 @@ struct MatrixArgs {
     /// For --imatrix-from: at most this many windows, the first ones of the text
     #[arg(long, value_name = "N", value_parser = tokens)]
     max_windows: Option<usize>,
-    /// Type of the cached keys and values
+    /// KV cache type
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
     kv: String,
     #[command(flatten)]

@@ -39,7 +39,7 @@ pub(super) struct MapArgs {
     /// stdin; at most 256 MiB altogether
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     file: Vec<PathBuf>,
-    /// Tokens to read, and the context the rope method is worked out for; default: the trained one
+    /// Tokens to read, and the context of the RoPE method [default: the trained context]
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     ctx: Option<usize>,
     /// Draw the same head under another setting, too, and the difference: rope=SPEC, kv=TYPE, lora=FILE[:S], or another
@@ -49,7 +49,7 @@ pub(super) struct MapArgs {
     /// Draw the map to this file (.svg or .png)
     #[arg(short = 'o', long, alias = "output", value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Type of the cached keys and values
+    /// KV cache type
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
     kv: String,
     /// An adapter, FILE or FILE:SCALE; repeat it for several

@@ -29,12 +29,13 @@ pub(crate) struct ModelArgs {
     /// A GGUF file, or the name of a model that `ropewalk pull` fetched
     #[arg(short, long, value_name = "MODEL")]
     model: String,
-    /// Type of the cached keys and values
+    /// KV cache type
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
     kv: String,
-    /// An adapter, FILE or FILE:SCALE; repeat it for several. Where there is no --rope and the model
-    /// declares none, the rope is the one the first adapter was trained under. FILE:force takes one that was trained on
-    /// another model or under another rope
+    /// LoRA adapter, FILE, FILE:SCALE, or FILE:force; can be repeated
+    ///
+    /// Without --rope, the method that the first adapter was trained under applies, unless the model declares one.
+    /// FILE:force loads an adapter that was trained on another model or under another method
     #[arg(long, value_name = "FILE[:S]")]
     lora: Vec<AdapterSpec>,
     #[command(flatten)]
@@ -48,24 +49,28 @@ pub(crate) struct MachineArgs {
     /// Device to compute on: auto, cpu, cuda:0
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
-    /// Threads; 0 is one for each core this process may use
+    /// Number of threads; 0 uses one per core
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = threads)]
     threads: usize,
-    /// Tokens handed to the model at once, at most
+    /// Logical batch size, in tokens
     #[arg(short, long, value_name = "N", default_value = "2048", value_parser = tokens)]
     batch: usize,
-    /// Tokens computed at once
+    /// Physical batch (micro-batch) size, in tokens
     #[arg(short, long, value_name = "N", default_value = "512", value_parser = tokens)]
     ubatch: usize,
-    /// Attention: auto (in one op where there is one), explicit (in ops that every device has, a tile of keys at a
-    /// time), or, of adapters that were trained with landmarks, landmark:top=K[,piece=N], over the K blocks before a
-    /// query's own piece of N positions whose landmarks score highest
+    /// Attention implementation: auto, explicit, or landmark:top=K[,piece=N]
+    ///
+    /// auto uses the fused op if the device has one. explicit uses ops that every device has, one tile of keys at a time.
+    /// landmark is for adapters trained with landmark tokens: a query attends to the K earlier blocks whose landmarks score
+    /// highest, and to its own piece of N positions
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = attention)]
     attention: Attention,
-    /// Rounding allowed in products of weights: of activations to 8 bits, as libllama does, which is the fastest (int8); the
-    /// same of up to 32 tokens, and of more to 15 bits (auto); both factors to bfloat16 (bf16); or nothing (f32). portable: auto,
-    /// with operations that every backend has, and on the CPU with one thread. Default: int8 where text is written or speed is
-    /// measured, auto where a model is measured
+    /// Rounding in matrix products: int8, auto, bf16, f32, or portable
+    ///
+    /// int8 rounds activations to 8 bits, as libllama does, and is the fastest. auto does the same in batches of up to 32
+    /// tokens, and rounds to 15 bits in larger ones. bf16 rounds both factors to bfloat16. f32 rounds nothing. portable is auto
+    /// with ops that every backend has; on the CPU it uses one thread. The default is int8 to generate text and to measure
+    /// speed, and auto to measure a model
     #[arg(long, value_name = "KIND")]
     math: Option<MathChoice>,
 }
@@ -148,8 +153,10 @@ impl MachineArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Rope")]
 pub(crate) struct RopeArgs {
-    /// Rope method, `name[:key=value,...]`, joined by `+`: plain, yarn:factor=4, harpe; default: what the
-    /// file declares (declared), whose frequencies a reach method alone keeps
+    /// RoPE method, such as yarn:factor=4 or harpe [default: declared]
+    ///
+    /// A spec is `name[:key=value,...]`; `+` joins a frequency method and an attention method. `declared` is the method the
+    /// file declares. An attention method alone keeps its frequencies. `ropewalk rope --list` prints all methods
     #[arg(long, value_name = "SPEC")]
     rope: Option<String>,
 }
@@ -169,8 +176,10 @@ impl RopeArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Rope")]
 pub(crate) struct RopesArgs {
-    /// Rope method, `name[:key=value,...]`, joined by `+`; repeat it to compare several; default: what the
-    /// file declares
+    /// RoPE method, such as yarn:factor=4; repeat to compare several [default: declared]
+    ///
+    /// A spec is `name[:key=value,...]`; `+` joins a frequency method and an attention method. `declared` is the method the
+    /// file declares. `ropewalk rope --list` prints all methods
     #[arg(long, value_name = "SPEC")]
     rope: Vec<String>,
 }
@@ -225,24 +234,26 @@ fn set_sampler(params: &mut SamplerParams, key: &str, text: &str) -> Result<(), 
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Temperature; 0 always takes the most likely token
+    /// Temperature; 0 is greedy
     #[arg(long, value_name = "T", default_value_t = 0.8)]
     temp: f32,
-    /// Keep the K most likely tokens; 0 keeps all
+    /// Top-k sampling; 0 is off
     #[arg(long, value_name = "K", default_value_t = 40)]
     top_k: i32,
-    /// Keep the most likely tokens that together have probability P; 1 keeps all
+    /// Top-p sampling; 1 is off
     #[arg(long, value_name = "P", default_value_t = 0.95)]
     top_p: f32,
-    /// Keep tokens at least P times as likely as the most likely one; 0 keeps all
+    /// Min-p sampling; 0 is off
     #[arg(long, value_name = "P", default_value_t = 0.05)]
     min_p: f32,
-    /// Other samplers, `key=value,...`: typical (mass kept, 1 is off), repeat-penalty (divides the logits of tokens that were
-    /// seen, 1 is off), repeat-last-n (tokens that penalties look back at: 64; -1 is the whole context), frequency-penalty, presence-penalty, dry-multiplier (0 is off), dry-base (1.75),
+    /// Other samplers, by llama.cpp's names: repeat-penalty=1.1, dry-multiplier=0.8, ...
+    ///
+    /// The keys, with the values that turn them off or are the default: typical (1), repeat-penalty (1), repeat-last-n (64;
+    /// -1 is the whole context), frequency-penalty (0), presence-penalty (0), dry-multiplier (0), dry-base (1.75),
     /// dry-allowed-length (2), dry-last-n (-1)
     #[arg(long, value_name = "KEY=VALUE,...")]
     sampler: Vec<String>,
-    /// Seed of every random choice
+    /// Random seed
     #[arg(short, long, value_name = "S", default_value_t = 42)]
     seed: u32,
 }

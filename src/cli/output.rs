@@ -25,10 +25,10 @@ const LINE_EVERY: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {
-    /// Print one JSON object on stdout and nothing else there
+    /// Print one JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,
-    /// No progress, no notes: results and errors only
+    /// Print only results and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

@@ -33,7 +33,7 @@ pub(crate) const COMMAND: Command = Command {
     details: "For every pair of rotary dimensions: its frequency, its wavelength in tokens, how often it \
               turned within the trained window and how often it will within the target, and what that makes \
               of it. A pair that did not complete a turn in training and goes further now meets angles the \
-              model has never seen. For a method of the reach axis also: which keys a query sees, the \
+              model has never seen. For an attention method also: which keys a query sees, the \
               distance it is shown for them, and a map of that. --plot draws the wavelengths, --map the \
               distances; several methods stand in one picture. Needs only the model's metadata. --list shows the \
               methods and their parameters.",
@@ -45,22 +45,22 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Methods, `name[:key=value,...]`; default: what the file declares
+    /// Method specs, `name[:key=value,...]` [default: declared]
     #[arg(value_name = "SPEC")]
     specs: Vec<String>,
     /// A GGUF file, or the name of a model that `ropewalk pull` fetched
     #[arg(short, long, value_name = "MODEL", required_unless_present = "list")]
     model: Option<String>,
-    /// Target context in tokens; default: the trained one
+    /// Target context, in tokens [default: the trained context]
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     ctx: Option<usize>,
-    /// Every pair of every table
+    /// Print every dimension pair of every table
     #[arg(long)]
     all: bool,
-    /// Draw wavelengths to this file (.svg or .png)
+    /// Plot the wavelengths to this file (.svg or .png)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Draw the distances shown, query by key, to this file (.svg or .png); one SPEC must be of the reach axis
+    /// Plot the distance of each query and key to this file (.svg or .png); one SPEC must be an attention method
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
     /// List the methods and their parameters

@@ -43,7 +43,7 @@ struct Args {
     /// Read the prompt from a file; - is stdin
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Tokens to generate; -1 goes on until the model ends or the context is full
+    /// Maximum number of tokens to generate; -1 for no limit
     #[arg(
         short = 'n',
         long = "predict",
@@ -52,28 +52,28 @@ struct Args {
         allow_negative_numbers = true
     )]
     n_predict: i64,
-    /// Context in tokens
+    /// Context size, in tokens
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     ctx: Option<usize>,
-    /// Ask as one question, through the model's chat template
+    /// Wrap the prompt in the model's chat template
     #[arg(long)]
     chat: bool,
     /// System message, with --chat; @FILE reads it from a file
     #[arg(long, value_name = "TEXT|@FILE", requires = "chat")]
     system: Option<String>,
-    /// End when this text appears (repeatable)
+    /// Stop when this text appears; can be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Go on past end-of-text tokens
+    /// Ignore end-of-text tokens
     #[arg(long)]
     ignore_eos: bool,
-    /// Read special tokens such as <|im_start|> in the prompt as tokens, and show them in the output
+    /// Parse special tokens such as <|im_start|> in the prompt, and print them in the output
     #[arg(long)]
     special: bool,
     /// Print the prompt before its continuation
     #[arg(long)]
     echo: bool,
-    /// Print the text as it is, with its control characters; not to a terminal
+    /// Print control characters unescaped; stdout must not be a terminal
     #[arg(long, conflicts_with = "json")]
     raw: bool,
     #[command(flatten)]

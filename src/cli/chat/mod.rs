@@ -40,16 +40,16 @@ struct Args {
     /// System message; @FILE reads it from a file
     #[arg(long, value_name = "TEXT|@FILE")]
     system: Option<String>,
-    /// Tokens of one answer, at most; -1 is as many as fit
+    /// Maximum number of tokens in an answer; -1 for no limit
     #[arg(short = 'n', long = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     n_predict: i64,
-    /// Go on past end-of-turn tokens, until -n or the context ends the answer
+    /// Ignore end-of-turn tokens, until -n or the context ends the answer
     #[arg(long)]
     ignore_eos: bool,
-    /// Context in tokens; default: the trained length, up to 8192
+    /// Context size, in tokens [default: the trained context, at most 8192]
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     ctx: Option<usize>,
-    /// Print answers as they are, with their control characters; not to a terminal
+    /// Print control characters unescaped; stdout must not be a terminal
     #[arg(long, conflicts_with = "json")]
     raw: bool,
     #[command(flatten)]

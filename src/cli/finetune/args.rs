@@ -23,10 +23,10 @@ pub(super) struct Args {
     model: String,
     #[command(flatten)]
     pub(super) rope: RopeArgs,
-    /// Tokens of a sequence; default: the recipe's, or the trained context
+    /// Sequence length, in tokens [default: the trained context]
     #[arg(short, long, value_name = "N", value_parser = tokens, help_heading = "Model")]
     pub(super) ctx: Option<usize>,
-    /// Go on from an adapter, under this run's rope, context and schedule, with data from where its run stopped
+    /// Start from this adapter, with data from where its run stopped
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     lora: Option<AdapterSpec>,
     #[command(flatten)]
@@ -34,29 +34,33 @@ pub(super) struct Args {
     /// Device to compute on: auto, cpu, cuda:0
     #[arg(long, value_name = "DEVICE", default_value = "auto", help_heading = "Machine")]
     device: String,
-    /// Threads; 0 is one for each core this process may use
+    /// Number of threads; 0 uses one per core
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = threads, help_heading = "Machine")]
     threads: usize,
-    /// Tokens computed at once
+    /// Physical batch (micro-batch) size, in tokens
     #[arg(short, long, value_name = "N", default_value = "512", value_parser = tokens, help_heading = "Machine")]
     ubatch: usize,
-    /// Attention of training: full; s2, LongLoRA's in groups of a quarter of the sequence (s2:group=N); or landmark, with
-    /// a landmark token behind every 63 tokens (landmark:block=N), under which the adapter runs, too. Default: full, or
-    /// the recipe's
+    /// Attention in training: full, s2[:group=N], or landmark[:block=N] [default: full]
+    ///
+    /// s2 is LongLoRA's shifted attention, in groups of a quarter of the sequence. landmark puts a landmark token after every 63
+    /// tokens; the adapter then runs with landmark attention as well
     #[arg(long, value_name = "KIND", value_parser = attention, help_heading = "Machine")]
     pub(super) attention: Option<TrainAttention>,
-    /// Rounding allowed in products of weights: to 16 bits where that is faster (auto), to bfloat16 (bf16), or none (f32).
-    /// portable: auto, with operations that every backend has
+    /// Rounding in matrix products: auto, bf16, f32, or portable
+    ///
+    /// auto rounds to 16 bits if that is faster. bf16 rounds to bfloat16. f32 rounds nothing. portable is auto with ops that every
+    /// backend has
     #[arg(long, value_name = "KIND", default_value = "auto", help_heading = "Machine")]
     math: MathChoice,
     /// The adapter to write; under --targets full, the model
     #[arg(short, long, value_name = "FILE", required_unless_present_any = ["plan_memory", "inspect_data"], help_heading = "Output")]
     pub(super) output: Option<PathBuf>,
-    /// The loss curve (.svg or .png); default: NAME.loss.svg of -o NAME.gguf. With --inspect-data the charts
-    /// NAME.lengths.svg and NAME.distances.svg
+    /// Plot the loss to this file (.svg or .png) [default: NAME.loss.svg for -o NAME.gguf]
+    ///
+    /// With --inspect-data, the plots are NAME.lengths.svg and NAME.distances.svg
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(super) plot: Option<PathBuf>,
-    /// Seed of the pairs, the order of texts and dropout
+    /// Random seed of the adapter, the data order, and dropout
     #[arg(short, long, value_name = "S", default_value_t = 42, help_heading = "Output")]
     pub(super) seed: u64,
     #[command(flatten)]
@@ -76,56 +80,58 @@ pub(super) struct Args {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Training")]
 pub(super) struct TrainingArgs {
-    /// Texts to learn from: files, folders, .gz, .jsonl, token ids in .bin. NAME=PATH:SHARE gives those of a name
-    /// their share of the tokens
+    /// Training texts: files or directories; .txt, .gz, .jsonl, or .bin
+    ///
+    /// A .bin file holds token ids. NAME=PATH:SHARE gives the texts under NAME their share of the tokens
     #[arg(short, long, value_name = "PATH", num_args = 1.., required_unless_present = "plan_memory", value_parser = source)]
     pub(super) data: Vec<Source>,
-    /// Settings of a paper, with its rope, context and form of the data; options beside it win
+    /// Settings of a paper, with its RoPE method, context, and data; explicit options override it
     #[arg(long, value_name = "NAME", value_parser = RECIPES.iter().map(|r| r.name).collect::<Vec<_>>())]
     pub(super) recipe: Option<String>,
-    /// Several stages, one after another: a TOML file with a [[stage]] for each, of rope, ctx, steps or tokens, and any of
-    /// attention and the optimiser's settings. Each writes an adapter
+    /// TOML file with training stages
+    ///
+    /// Each [[stage]] has rope, ctx, and steps or tokens; attention and the optimizer's settings are optional. Each stage writes
+    /// an adapter
     #[arg(long, value_name = "FILE", conflicts_with_all = ["plot", "steps"])]
     pub(super) stages: Option<PathBuf>,
-    /// Rank of the low-rank pairs; default: 8
+    /// LoRA rank [default: 8]
     #[arg(short, long, value_name = "R")]
     rank: Option<usize>,
-    /// The pairs count alpha / rank times; default: twice the rank
+    /// LoRA alpha; the update is scaled by alpha / rank [default: 2 x rank]
     #[arg(short, long, value_name = "A")]
     alpha: Option<f64>,
-    /// What is trained: pairs beside q, k, v (or qkv), o, gate, up, down, output, all (but output), none; norms and
-    /// embeddings as a whole; or full, every parameter of a model of floats. Default: q,k,v,o, or the recipe's
+    /// Target modules: q, k, v, qkv, o, gate, up, down, output, all, none, norms, embeddings, full [default: q,k,v,o]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', long_help = help::TARGETS)]
     targets: Option<Vec<String>>,
-    /// Steps of the optimiser; default: 100, or the recipe's
+    /// Optimizer steps [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Highest learning rate; default: 2e-4, or the recipe's
+    /// Peak learning rate [default: 2e-4]
     #[arg(long, value_name = "X")]
     lr: Option<f64>,
-    /// Data method, a change of sequences: utk-80, utk-30, utk:share=0.8,order=false, cip, or pose:target=N (positions of a
-    /// context of N, for which the rope is made, in sequences of --ctx tokens). Default: none, or the recipe's
+    /// Data method: utk-80, utk-30, utk:share=0.8,order=false, cip, pose:target=N, or none [default: none]
     #[arg(long, value_name = "SPEC", long_help = help::transforms())]
     pub(super) transform: Option<String>,
-    /// Lines of .jsonl hold `messages`, for the model's chat template, or a `prompt` and its `completion`; each is a
-    /// sequence
+    /// Train on chats: each .jsonl line has `messages`, or a `prompt` and its `completion`
+    ///
+    /// The model's chat template renders `messages`. Each line is a sequence
     #[arg(long)]
     pub(super) chat: bool,
-    /// Loss of answers only: of the assistant's turns or completions (--chat), of what a chat template marks with
-    /// {% generation %}, and of synthetic records
+    /// Compute the loss on answers only
+    ///
+    /// Answers are assistant turns or completions (--chat), text that a chat template marks with {% generation %}, and the
+    /// answers of synthetic records
     #[arg(long)]
     pub(super) answers_only: bool,
-    /// Go on from the newest checkpoint
+    /// Resume from the newest checkpoint
     #[arg(long)]
     pub(super) resume: bool,
     #[arg(long, value_name = "KEY=VALUE,...", help = help::keys(), long_help = help::settings())]
     set: Vec<String>,
-    /// Print what memory training needs, part by part, and the longest context that fits, here or on a GPU of so much
-    /// memory (12GiB); train nothing
+    /// Print a memory estimate for this machine, or for a GPU of SIZE (12GiB), and do not train
     #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = size)]
     pub(super) plan_memory: Option<Option<usize>>,
-    /// Print how long the documents are, how far tokens of one document are apart in the sequences to train on, and
-    /// the first sequence; train nothing
+    /// Print document lengths, token distances, and the first sequence, and do not train
     #[arg(long, conflicts_with = "plan_memory")]
     pub(super) inspect_data: bool,
 }

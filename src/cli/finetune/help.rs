@@ -7,23 +7,24 @@ use ropewalk::train::set::{Group, KEYS};
 
 /// The names of `--targets`.
 pub(super) const TARGETS: &str = "\
-What is trained. Weights that get a low-rank pair: q, k, v (qkv where they are one), o, gate, up, down, output, router, and in \
-gated delta-nets attn_gate, ssm_alpha, ssm_beta and ssm_out (also o); all (but output and router), or none. With attention. \
-before it (attention.q) a name means layers with attention alone, with delta-net. the others. Parts trained as a whole: norms, \
-embeddings. Or full, alone: every parameter of a model whose weights are floats; a model is written then. Default: q,k,v,o, \
-and what the recipe trains as a whole";
+Target modules [default: q,k,v,o, and the modules that the recipe trains as a whole]
+
+Modules that get a LoRA pair: q, k, v (qkv if the model has them in one), o, gate, up, down, output, router, and in gated \
+delta-nets attn_gate, ssm_alpha, ssm_beta, and ssm_out (also o). all is every one except output and router; none is no module. \
+The prefix attention. (attention.q) limits a name to layers with attention, and delta-net. to the other layers. norms and \
+embeddings are trained as a whole. full, alone, trains every parameter of a model with floating-point weights, and writes a \
+model";
 
 /// The names of all settings, for short help.
 pub(super) fn keys() -> String {
     let names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
-    format!("Rare settings; repeat it for more. Keys: {}", names.join(", "))
+    format!("Other settings; can be repeated. Keys: {}", names.join(", "))
 }
 
 /// All settings, each with its effect and its default.
 pub(super) fn settings() -> String {
-    let mut out = "Rare settings; repeat it for more. A value that has settings of its own, as in \
-                   upsample=fu:length=300,keep=0.1, takes all that is behind it. A recipe's values stand in place of the \
-                   defaults in brackets"
+    let mut out = "Other settings; can be repeated. A value with settings in it, such as upsample=fu:length=300,keep=0.1, must be \
+                   the last in its list. A recipe replaces the defaults in brackets"
         .to_owned();
     let mut before = None;
     for key in KEYS {
@@ -44,9 +45,7 @@ pub(super) fn settings() -> String {
 
 /// Names and parameters of the data methods.
 pub(super) fn transforms() -> String {
-    let mut out =
-        "Data method, a change of sequences: NAME or NAME:KEY=VALUE,...; default: none, or the recipe's\n"
-            .to_owned();
+    let mut out = "Data method, NAME or NAME:KEY=VALUE,... [default: none]\n".to_owned();
     for method in METHODS {
         let _ = writeln!(out, "  {}: {}", method.name, method.about);
         // The first of those that share parameters lists them.

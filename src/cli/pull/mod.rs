@@ -19,7 +19,7 @@ use super::{models, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "pull",
-    about: "Fetch a model file or folder, resumably, and check its sha256",
+    about: "Download a model and verify its SHA-256",
     details: "NAME is one of the manifest (`--list` shows it); any file of a public model hub repository is \
               hf:ORG/REPO/FILE, and the first part of a split model brings the others. hf:ORG/REPO is the folder \
               of a model in safetensors: what `convert` reads of it, all of one commit, in place when it is whole; \
@@ -36,34 +36,34 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// A name of the manifest, hf:ORG/REPO/FILE, or hf:ORG/REPO for a model's folder
+    /// A name from --list, hf:ORG/REPO/FILE, or hf:ORG/REPO for a model in safetensors
     #[arg(value_name = "NAME|hf:ORG/REPO[/FILE]", required_unless_present = "list")]
     what: Option<String>,
-    /// Put it into this folder
+    /// Directory to download to
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Give the file or folder this name there
+    /// Name of the file or directory there
     #[arg(long = "as", value_name = "FILE")]
     name: Option<String>,
-    /// Demand this checksum (names of the manifest have one already)
+    /// Expected SHA-256; names from --list already have one
     #[arg(long, value_name = "HEX", conflicts_with = "list")]
     sha256: Option<String>,
-    /// Make a GGUF file of a model's folder, beside it
+    /// Convert the downloaded model to GGUF
     #[arg(long, conflicts_with = "list")]
     convert: bool,
-    /// Type or mixture of that file, as `ropewalk convert --type` takes it [default: that of the weights]
+    /// Type of the GGUF file, as in `ropewalk convert --type` [default: the type of the weights]
     #[arg(long = "type", value_name = "TYPE", requires = "convert")]
     dtype: Option<String>,
-    /// Kind of the tokenizer, for one that llama.cpp's list does not have
+    /// Pre-tokenizer, if llama.cpp's list does not have it
     #[arg(long, value_name = "NAME", requires = "convert")]
     pre: Option<String>,
-    /// Read another manifest than the one built in
+    /// Read this manifest instead of the built-in one
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
     /// List the manifest
     #[arg(long, conflicts_with = "what")]
     list: bool,
-    /// Try so often again when the connection fails; the count begins anew with every MiB that arrives
+    /// Retries after a failed connection; the count resets after each MiB received
     #[arg(long, value_name = "N", default_value_t = Limits::default().retries)]
     retries: u32,
     #[command(flatten)]

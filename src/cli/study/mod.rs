@@ -48,7 +48,7 @@ struct Args {
     /// Do the part I of N equal parts
     #[arg(long, value_name = "I/N")]
     shard: Option<String>,
-    /// Type of the cached keys and values
+    /// KV cache type
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
     kv: String,
     /// Prompts answered together, at most, where memory allows
