@@ -23,8 +23,8 @@ const CTX_CAP: usize = 8192;
 pub(crate) const COMMAND: Command = Command {
     name: "chat",
     about: "Talk with a model",
-    details: "Messages go through the model's own chat template. A line that ends in a backslash goes on, \
-              and so does everything between \"\"\" and \"\"\"; pasted lines stay together. Commands begin \
+    details: "Messages go through the model's own chat template. A line that ends in a backslash continues on the \
+              next one, and so does everything between \"\"\" and \"\"\". Pasted lines stay together. Commands begin \
               with a slash: /help lists them, /rope and /ctx change the method and the context of the running \
               conversation, /load puts a file into the next message. Ctrl-C stops an answer and keeps the \
               conversation; Ctrl-D leaves. Without a terminal, messages and commands are read from stdin in \

@@ -34,16 +34,16 @@ pub(super) enum After {
 
 pub(super) static SLASHES: &[Slash] = &[
     Slash { name: "help", arg: "", about: "list these commands", run: help },
-    Slash { name: "rope", arg: "[SPEC]", about: "show the rope method, or go on under another", run: rope },
-    Slash { name: "ctx", arg: "[N]", about: "show the context, or go on in one of N tokens", run: ctx },
+    Slash { name: "rope", arg: "[SPEC]", about: "show the RoPE method, or switch to another", run: rope },
+    Slash { name: "ctx", arg: "[N]", about: "show the context size, or change it", run: ctx },
     Slash {
         name: "load",
         arg: "FILE",
-        about: "put a text file into the next message; or restore a saved session",
+        about: "add a text file to the next message, or restore a saved session",
         run: load,
     },
     Slash { name: "save", arg: "FILE", about: "save the conversation and its session to FILE", run: save },
-    Slash { name: "restore", arg: "FILE", about: "go on from a saved session", run: restore },
+    Slash { name: "restore", arg: "FILE", about: "restore a saved session", run: restore },
     Slash {
         name: "system",
         arg: "[TEXT]",
@@ -51,10 +51,10 @@ pub(super) static SLASHES: &[Slash] = &[
         run: system,
     },
     Slash { name: "regen", arg: "", about: "answer the last message again", run: regen },
-    Slash { name: "undo", arg: "", about: "take back the last message and its answer", run: undo },
-    Slash { name: "clear", arg: "", about: "forget all but the system message", run: clear },
-    Slash { name: "stats", arg: "", about: "show tokens, speed and memory", run: stats },
-    Slash { name: "quit", arg: "", about: "leave (Ctrl-D too)", run: |_, _| Ok(After::Quit) },
+    Slash { name: "undo", arg: "", about: "remove the last message and its answer", run: undo },
+    Slash { name: "clear", arg: "", about: "remove all messages except the system message", run: clear },
+    Slash { name: "stats", arg: "", about: "show tokens, speed, and memory", run: stats },
+    Slash { name: "quit", arg: "", about: "exit; Ctrl-D does the same", run: |_, _| Ok(After::Quit) },
 ];
 
 /// Runs the command in a line, without its slash.
@@ -84,7 +84,7 @@ fn help(_: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
     for s in SLASHES {
         text += &format!("{:18} {}\n", format!("/{} {}", s.name, s.arg), s.about);
     }
-    text += "A line that ends in \\ goes on; \"\"\" begins and ends a block of lines; \
+    text += "A line that ends in \\ continues on the next one; \"\"\" begins and ends a block of lines; \
              // begins a message with a slash.";
     show(text)
 }
