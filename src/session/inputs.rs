@@ -228,6 +228,15 @@ impl Session {
                 self.kv.evict(seq, from, |key| self.plan.needs(key, from));
             }
         }
+        if self.kv.n_free() >= places.len() {
+            return;
+        }
+        // The last micro-batch of other sequences is in the cache with all that it made superfluous.
+        for seq in (0..self.tokens.len()).filter(|seq| seen & (1 << seq) == 0) {
+            let next = self.model.n_positions(self.tokens[seq].len()) as i32;
+            let from = next.saturating_sub(REWIND as i32);
+            self.kv.evict(seq as SeqId, from, |key| self.plan.needs(key, from));
+        }
     }
 
     /// Whether the cache has every key of a sequence that tokens from position `n` on may see.

@@ -52,6 +52,21 @@ fn prompts_together_are_answered_as_alone() {
     }
 }
 
+/// What a prompt's last micro-batch made superfluous is room for the prompt after it.
+#[test]
+fn prompts_longer_than_what_a_plan_keeps_are_answered_together() {
+    let model = model("llama-tiny", DType::F32);
+    let n_vocab = model.hparams().n_vocab;
+    let prompt =
+        |k: usize| (0..400).map(|i| ((i * (k + 3) * 7919 + k) % (n_vocab - 10) + 5) as Token).collect();
+    let prompts: Vec<Vec<Token>> = (0..4).map(prompt).collect();
+    let rope = "streaming:sinks=4,window=60";
+    let (mut one, mut all) = (open(model, &many(1, rope)), open(model, &many(4, rope)));
+    let expected: Vec<_> = prompts.iter().map(|p| alone(&mut one, p, 20)).collect();
+    let how = Greedy { n_predict: 20, ..Greedy::default() };
+    assert_eq!(all.continue_all(&prompts, &how).unwrap(), expected);
+}
+
 #[test]
 fn answers_end_where_they_are_told_to() {
     let model = model("llama-tiny", DType::F32);
