@@ -27,7 +27,7 @@ pub(crate) const COMMAND: Command = Command {
               first, as `declared`. Ends with the method to use, its figures against \
               the others, and the command that writes it into the file.",
     example: "advise -m smollm2 --ctx 16384 -f essays.txt --minutes 20\n\
-              advise -m smollm2 --ctx 16384 -f books.txt --search=samples=2 --minutes 60 -o factors.json",
+              advise -m smollm2 --ctx 16384 -f books.txt --search=samples=2 -o factors.json",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
 };

@@ -31,7 +31,7 @@ pub(crate) const COMMAND: Command = Command {
               --output every sample is kept as a line of JSON, and a run that was stopped goes on from there. \
               Several --rope are compared on the same samples.",
     example: "eval passkey -m smollm2 --lengths 4096,12288 --rope plain --rope yarn:factor=2\n\
-              eval ruler_niah,vt -m smollm2 --lengths 4k..16k:4k --samples 20 -o samples.jsonl --plot map.svg",
+              eval ruler_niah -m smollm2 -l 4k,16k --set depth=0/50/100 -o kept.jsonl --plot map.svg",
     args: |command| {
         let model = |arg: clap::Arg| {
             // A list needs none.
@@ -97,6 +97,12 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let options = options(args, &tasks)?;
     if let Some(path) = &args.plot {
         check_plot_name("--plot", path)?;
+        if !tasks.iter().any(|task| has_depths(*task, &options)) {
+            return Err(usage(
+                "--plot: expected a task that is asked at several depths, found none; --set depth=0/50/100 sets those of \
+                 RULER's needles",
+            ));
+        }
     }
     if args.lengths.is_empty() {
         if let Some(task) = tasks.iter().find(|t| t.info().has_length) {
@@ -184,6 +190,14 @@ fn options(args: &Args, tasks: &[&'static dyn Task]) -> anyhow::Result<BTreeMap<
     let given = (!args.set.is_empty()).then(|| args.set.join(","));
     let pairs = settings::pairs("--set", given.as_deref(), &known).map_err(usage)?;
     Ok(pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+}
+
+/// Whether a task asks at depths that are set: at random ones there is no map to draw.
+fn has_depths(task: &dyn Task, options: &BTreeMap<String, String>) -> bool {
+    let info = task.info();
+    let mut depths = info.options.iter().filter(|o| ["depth", "depths"].contains(&o.name));
+    info.groups.contains(&"depth")
+        && depths.any(|o| options.get(o.name).map_or(o.default, String::as_str) != "random")
 }
 
 /// Reports, means of groups, and differences between methods.

@@ -229,6 +229,8 @@ mod tests {
             assert!(c.example.lines().count() == 2 || c.name == "completions", "{}: examples", c.name);
             for line in c.example.lines() {
                 assert!(line.starts_with(c.name), "{}: example", c.name);
+                // Behind the program's name, in the hundred columns that help takes: a line that is broken cannot be copied.
+                assert!(line.len() <= 89, "{line}: {} characters", line.len());
                 let parsed = app().try_get_matches_from([vec!["ropewalk"], shell_words(line)].concat());
                 assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
             }

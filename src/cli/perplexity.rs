@@ -25,9 +25,8 @@ pub(crate) const COMMAND: Command = Command {
               name and the report says which it was. Every length is a context of its own, and \
               methods that depend on the length are worked out anew for it; several --rope are compared in \
               one run. Ctrl-C prints what is done.",
-    example:
-        "perplexity -m smollm2 -f essays.txt --lengths 16384 --rope plain --rope yarn:factor=2 --plot ppl.svg\n\
-              perplexity -m smollm2 -f essays.txt --lengths 8192 --against kv=q4_0",
+    example: "perplexity -m smollm2 -f essays.txt -l 16k --rope plain --rope yarn --plot ppl.svg\n\
+              perplexity -m smollm2 -f essays.txt -l 8k --against kv=q4_0",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
 };

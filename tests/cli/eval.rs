@@ -84,8 +84,10 @@ fn a_map_of_depths_is_drawn() {
     assert!(svg.contains("json_kv") && svg.contains("length, tokens"), "{svg}");
     let flat =
         on_model(&["eval", "graphwalks_bfs", "-l", "5120", "-n", "1", "--plot", map.to_str().unwrap()]);
-    let out = run(&flat);
-    assert!(out.code == 1 && out.stderr.contains("several depths"), "{out:?}");
+    refused(&run(&flat), 2, &["--plot", "several depths"]);
+    // Before anything is measured: no data are looked for.
+    let random = ["eval", "ruler_niah", "-l", "4096", "--data", "nowhere", "--plot", map.to_str().unwrap()];
+    refused(&run(&on_model(&random)), 2, &["--plot", "--set depth=0/50/100"]);
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub(crate) const COMMAND: Command = Command {
               alternate within each repetition, so that a busy machine hurts all of them alike. Times leave \
               out tokenisation and sampling. The table says how much arithmetic or memory traffic that \
               makes, and how far it is from the floor.",
-    example: "bench -m smollm2 -p 512,2048 -n 128 -d 0,4096 --rope plain --rope harpe --against libllama\n\
+    example: "bench -m smollm2 -p 512,2048 -n 128 -d 0,4096 --rope harpe --against libllama\n\
               bench -m smollm2 -p 0 -n 64 -d 16384 --kv q8_0",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),

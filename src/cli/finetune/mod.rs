@@ -26,7 +26,7 @@ pub(crate) const COMMAND: Command = Command {
               Checkpoints, a log and a loss curve are written beside the adapter. Ctrl-C, SIGTERM or SIGHUP saves and stops, \
               --resume goes on. llama.cpp also loads the adapter. Use it with --lora, or merge it with `ropewalk convert --lora`.",
     example: "finetune -m smollm2 -d novels/ --rope sba:factor=4 --ctx 1024 --steps 200 -o sba.gguf\n\
-              finetune -m smollm2 -d chats.jsonl --chat --answers-only --set batch=8,schedule=cosine -o chats.gguf",
+              finetune -m smollm2 -d chats.jsonl --chat --answers-only --set batch=8 -o chats.gguf",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?.read()?),
 };
