@@ -7,6 +7,7 @@ mod attention;
 mod bench;
 mod chat;
 mod eval;
+mod evening;
 mod examples;
 mod finetune;
 mod finetune_data;
