@@ -230,7 +230,7 @@ fn arguments_that_cannot_be() {
     let m = str(small_model());
     let run = |more: &[&'static str]| [&["run", "-q", "-m", m, "-p", "hi", "-n", "2"][..], more].concat();
     fails(&run(&["--ctx", "0"]), 2, &["--ctx"]);
-    fails(&run(&["--ctx", "2147483647"]), 1, &["ctx 2147483647 needs", "bytes", "--ctx"]);
+    fails(&run(&["--ctx", "2147483647"]), 1, &["ctx 2147483647 needs", "TiB", "--ctx"]);
     fails(&run(&["--ctx", "1024m"]), 2, &["--ctx"]);
     fails(&run(&["--ctx", "1"]), 1, &["--ctx"]);
     fails(&run(&["--threads", "100000"]), 2, &["threads", "512", "100000"]);
