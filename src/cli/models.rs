@@ -10,6 +10,7 @@ use ropewalk::hparams::Hparams;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::Spec;
 use ropewalk::session::{Attention, MemoryUse, Session, SessionParams};
+use ropewalk::tasks::Task;
 use ropewalk_core::text::bytes;
 
 use super::output::{self, count, OutputArgs};
@@ -22,6 +23,33 @@ pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
     dirs::cache_dir()
         .map(|d| d.join("ropewalk").join("models"))
         .ok_or_else(|| anyhow!("no cache folder: set ROPEWALK_MODELS to a folder for models"))
+}
+
+/// The folder that `pull` puts benchmark data into: `$ROPEWALK_DATA`, else `benchmarks` under the user's data folder.
+pub(crate) fn data_dir() -> anyhow::Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("ROPEWALK_DATA").filter(|d| !d.is_empty()) {
+        return Ok(PathBuf::from(dir));
+    }
+    dirs::data_dir()
+        .map(|d| d.join("ropewalk").join("benchmarks"))
+        .ok_or_else(|| anyhow!("no data folder: set ROPEWALK_DATA to a folder for benchmark data"))
+}
+
+/// The folder to read a task's data from: the one given; else `models/benchmarks` of the working directory or the folder
+/// of [`data_dir`], whichever has more of the task's files. Few tasks need all of theirs.
+pub(crate) fn data_for(given: Option<&Path>, task: &dyn Task) -> PathBuf {
+    if let Some(given) = given {
+        return given.to_owned();
+    }
+    let here = PathBuf::from("models/benchmarks");
+    let Ok(users) = data_dir() else { return here };
+    let files_in = |dir: &Path| task.info().files.iter().filter(|file| dir.join(file.name).exists()).count();
+    let found = files_in(&here);
+    if found > 0 && found >= files_in(&users) {
+        here
+    } else {
+        users
+    }
 }
 
 /// The file a user means: a path; or a name of the manifest, an `hf:` source, or a repository, already pulled and, if it

@@ -106,7 +106,7 @@ fn whole(d: &Described<'_>) -> String {
         out += &format!("  --set {}={values} (default {})  {}\n", s.name, s.default, s.about);
     }
     for f in &d.files {
-        out += &format!("  data      {} from {}\n", f.name, f.from);
+        out += &format!("  data      {}: {}\n", f.name, f.from);
     }
     out
 }

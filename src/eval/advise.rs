@@ -155,8 +155,8 @@ pub fn run<'a>(
             let least = begun.elapsed().as_secs_f64() * (candidates.len() - i + passkeys) as f64;
             if least > 1.2 * params.seconds {
                 control.note(format_args!(
-                    "{} methods at {} tokens take about {:.0} minutes here at least, {:.0} were asked for; measure fewer, or \
-                     a shorter context",
+                    "{} methods at {} tokens need about {:.0} minutes or more here ({:.0} were asked for); continuing: Ctrl-C \
+                     prints the results so far, fewer methods or a shorter context take less time",
                     candidates.len(),
                     params.ctx,
                     least / 60.0,

@@ -24,7 +24,7 @@ pub struct DataFile {
     pub name: &'static str,
     /// SHA-256 of the one published file, in hexadecimal; `None` where several are in use.
     pub sha256: Option<&'static str>,
-    /// Where it is to be had, for people: a package, a dataset's name, a page.
+    /// How to get it, for people: the command that fetches it, or the name of the dataset that it is part of.
     pub from: &'static str,
 }
 
@@ -32,12 +32,12 @@ impl DataFile {
     /// Where the file is in a folder of data.
     ///
     /// # Errors
-    /// It is not there; the message says where to get it.
+    /// It is not there; the message says how to get it.
     pub fn path(&self, folder: &Path) -> Result<PathBuf> {
         let path = folder.join(self.name);
         match path.try_exists() {
             Ok(true) => Ok(path),
-            Ok(false) => Err(Error::file(path, format!("is missing; it comes from {}", self.from))),
+            Ok(false) => Err(Error::file(path, format!("is missing: {}", self.from))),
             Err(e) => Err(Error::file(path, e)),
         }
     }

@@ -6,6 +6,8 @@ mod common;
 mod attention;
 mod bench;
 mod chat;
+#[cfg(unix)]
+mod data;
 mod eval;
 mod evening;
 mod examples;

@@ -26,7 +26,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
     let nowhere = std::env::temp_dir().join("ropewalk-tests-no-such-folder");
     let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk"));
     command.args(args).stdin(Stdio::null());
-    for name in ["HF_ENDPOINT", "HF_TOKEN", "ROPEWALK_MODELS"] {
+    for name in ["HF_ENDPOINT", "HF_TOKEN", "ROPEWALK_DATA", "ROPEWALK_MODELS"] {
         command.env_remove(name);
     }
     command.env("XDG_CACHE_HOME", &nowhere).env("XDG_DATA_HOME", &nowhere);

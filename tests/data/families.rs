@@ -44,8 +44,8 @@ fn three_turns_of_every_family() {
         assert_eq!(recorded.prompts(&template, &family.turns, &at), family.turns.prompts, "{at}");
     }
     let found: BTreeSet<&str> = recorded.turns.iter().map(|t| t.arch.as_str()).collect();
-    let readme = include_str!("../../README.md");
-    let table = readme.split("\n## Architectures\n").nth(1).and_then(|t| t.split("\n## ").next()).unwrap();
+    let page = include_str!("../../docs/guide/models.md");
+    let table = page.split("\n## Architectures\n").nth(1).and_then(|t| t.split("\n## ").next()).unwrap();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let known: BTreeSet<&str> = rows.filter(|name| *name != "general.architecture").collect();
     assert_eq!(found, known);

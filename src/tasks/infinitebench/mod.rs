@@ -70,7 +70,7 @@ macro_rules! info {
             files: &[&DataFile {
                 name: concat!("infinitebench/", $file, ".jsonl"),
                 sha256: None,
-                from: concat!("the dataset xinrongzhang2022/InfiniteBench, ", $file, ".jsonl"),
+                from: concat!("it is part of the dataset xinrongzhang2022/InfiniteBench, ", $file, ".jsonl"),
             }],
         }
     };

@@ -186,7 +186,7 @@ fn damaged_files_are_named_with_their_line() {
 
     let setup = crate::testing::setup(&encoder, Path::new("nowhere"), 4000, &[]);
     let found = samples(&EN_SUM, &setup).err().unwrap().to_string();
-    assert!(found.contains("longbook_sum_eng.jsonl: is missing; it comes from the dataset"), "{found}");
+    assert!(found.contains("longbook_sum_eng.jsonl: is missing: it is part of the dataset"), "{found}");
 }
 
 #[test]

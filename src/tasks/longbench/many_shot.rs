@@ -80,7 +80,7 @@ impl Task for ManyShot {
         match setup.option(&SOURCE)? {
             "lceg" if !here()? => Err(Error::file(
                 &published,
-                "is missing; it comes from the data set Leooyii/manyshots_trec, for some numbers of shots; \
+                "is missing: it is part of the dataset Leooyii/manyshots_trec, for some numbers of shots; \
                  trec=rebuilt makes contexts for any",
             )),
             source if source == "lceg" || (source == "auto" && here()?) => {

@@ -10,7 +10,7 @@ use crate::{DataFile, Error, Result};
 pub(super) static TRAIN: DataFile = DataFile {
     name: "trec/train_5500.label",
     sha256: None,
-    from: "Experimental Data for Question Classification, University of Illinois (cogcomp, Data/QA/QC)",
+    from: "it is part of the Experimental Data for Question Classification, University of Illinois (cogcomp, Data/QA/QC)",
 };
 
 /// The 500 questions to test with (MD5 of the published file: 323a3554401d86e650717e2d2f942589).

@@ -26,7 +26,7 @@ macro_rules! sets {
                 files: &[&DataFile {
                     name: concat!("longbench/", $dataset, ".jsonl"),
                     sha256: None,
-                    from: "data.zip of the data set THUDM/LongBench",
+                    from: "it is in data.zip of the dataset THUDM/LongBench",
                 }],
             },
             dataset: $dataset,

@@ -9,7 +9,7 @@ macro_rules! file {
         &DataFile {
             name: concat!("lveval/", $set, "/", $set, "_", $level, ".jsonl"),
             sha256: None,
-            from: concat!("the dataset Infinigence/LVEval, ", $set, ".zip"),
+            from: concat!("it is in ", $set, ".zip of the dataset Infinigence/LVEval"),
         }
     };
 }

@@ -314,9 +314,13 @@ fn missing_files_say_where_they_come_from() {
     let encoder = Simple::default();
     let setup = setup(&encoder, Path::new("nowhere"), 32_768, &[]);
     let found = samples(&LOOGLE_MIR, &setup).err().unwrap().to_string();
-    assert!(found.contains("loogle_MIR_mixup_32k.jsonl: is missing; it comes from the dataset"), "{found}");
+    assert!(
+        found
+            .contains("loogle_MIR_mixup_32k.jsonl: is missing: it is in loogle_MIR_mixup.zip of the dataset"),
+        "{found}"
+    );
     let found = crate::Task::samples(&CMRC, &setup).err().unwrap().to_string();
-    assert!(found.contains("dict.txt: is missing; it comes from the Python package jieba"), "{found}");
+    assert!(found.contains("dict.txt: is missing: `ropewalk pull jieba` fetches it"), "{found}");
 }
 
 #[test]

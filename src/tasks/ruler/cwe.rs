@@ -16,13 +16,13 @@ use crate::{DataFile, Error, Result, Setup};
 static VERBS: DataFile = DataFile {
     name: "ruler/verblist.txt",
     sha256: Some("9fbf5e4e69b8869aebd88e6d545312ff9f878a747327ede5f6dbbba5c27b08ad"),
-    from: "the Python package wonderwords 3.0.1",
+    from: "`ropewalk pull ruler` fetches it (Python package wonderwords 3.0.1)",
 };
 /// English words, for lists of more words than the others have: from about 180,000 tokens on.
 static ENGLISH: DataFile = DataFile {
     name: "ruler/english_words.json",
     sha256: Some("affcd6d45fdf3cc843d585c99c97ad615094e760e6c4756b654bab6c73bc2eca"),
-    from: "NVIDIA/RULER, scripts/data/synthetic/json/english_words.json (in Git LFS)",
+    from: "it is part of the repository NVIDIA/RULER, scripts/data/synthetic/json/english_words.json (in Git LFS)",
 };
 
 /// Tokens of an answer.

@@ -64,7 +64,7 @@ fn recorded(name: &str) -> Recorded {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The published data, where scripts/fetch.sh puts it.
+/// The published data, where `make models` puts it.
 fn data() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/benchmarks")
 }
@@ -350,7 +350,7 @@ fn more_samples_than_questions_and_missing_data() {
         let encoder = Fixed { frame: BASE };
         let setup = setup(&encoder, folder.path(), "current", 4096);
         let error = crate::find(name).expect(name)[0].samples(&setup).err().expect("no data").to_string();
-        assert!(error.contains("is missing; it comes from the Python package"), "{name}: {error}");
+        assert!(error.contains("is missing: `ropewalk pull ruler` fetches it"), "{name}: {error}");
     }
 }
 

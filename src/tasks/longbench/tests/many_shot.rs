@@ -92,7 +92,7 @@ fn published_contexts_come_first() {
     }
     let found =
         error(task("trec"), &setup(folder.path(), &encoder, 4096, &[("shots", "5"), ("trec", "lceg")]));
-    assert!(found.contains("trec_5shots.jsonl: is missing; it comes from the data set"), "{found}");
+    assert!(found.contains("trec_5shots.jsonl: is missing: it is part of the dataset"), "{found}");
     let found = error(task("trec"), &setup(folder.path(), &encoder, 4096, &[("shots", "5")]));
     assert!(found.contains("train_5500.label: is missing"), "{found}");
 }

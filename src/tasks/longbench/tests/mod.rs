@@ -275,7 +275,7 @@ fn files_of_another_schema_are_refused_with_their_line() {
         error(set("lcc"), &setup(none.path(), &encoder, 4096, &[])).contains("lcc.jsonl: expected records")
     );
     let missing = error(set("qasper"), &setup(none.path(), &encoder, 4096, &[]));
-    assert!(missing.contains("qasper.jsonl: is missing; it comes from data.zip"), "{missing}");
+    assert!(missing.contains("qasper.jsonl: is missing: it is in data.zip"), "{missing}");
 }
 
 #[test]

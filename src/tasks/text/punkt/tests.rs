@@ -24,12 +24,12 @@ fn recorded() -> Recorded {
     serde_json::from_str(include_str!("../../tests/fixtures/punkt/sentences.json")).expect("sentences.json")
 }
 
-/// A published file, where scripts/fetch.sh puts it.
+/// A published file, where `make models` puts it.
 fn published(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/benchmarks");
     let path = folder.join(name);
     std::fs::read_to_string(&path)
-        .unwrap_or_else(|e| panic!("{} (scripts/fetch.sh ruler): {e}", path.display()))
+        .unwrap_or_else(|e| panic!("{} (`make models` fetches it): {e}", path.display()))
 }
 
 fn english() -> Punkt {
