@@ -19,13 +19,13 @@ const TEXT: &str = "models/texts/essays.txt";
 
 pub(crate) const COMMAND: Command = Command {
     name: "advise",
-    about: "Find the rope method to use on a model at a longer context, by measuring it",
+    about: "Measure RoPE methods on a model at a longer context, and recommend one",
     details:
-        "Measures, in about as many minutes as you give it, all methods that need no training: perplexity of \
-              a text at the whole context, then passkeys under the best four, since perplexity alone prefers \
-              methods that cannot see the middle of a text. Of a file that declares a scaling, that comes \
-              first, as `declared`. Ends with the method to use, its figures against \
-              the others, and the command that writes it into the file.",
+        "Measures all methods that need no training, in about --minutes minutes. It measures the perplexity of a \
+              text at the full context, then passkeys under the best four methods, because perplexity alone \
+              prefers methods that cannot see the middle of a text. If the file declares a scaling, it is \
+              measured first, as `declared`. The report ends with the method to use, its results next to those \
+              of the others, and the command that writes it to the file.",
     example: "advise -m smollm2 --ctx 16384 -f essays.txt --minutes 20\n\
               advise -m smollm2 --ctx 16384 -f books.txt --search=samples=2 -o factors.json",
     args: Args::augment_args,
@@ -34,24 +34,29 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Context to extend the model to, tokens
+    /// Context to extend the model to, in tokens
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     ctx: usize,
-    /// Texts to predict, of the kind the model will read; one of them at least as long as the context;
-    /// default: the essays that `make models` fetches
+    /// Texts like those the model will read [default: the essays from `make models`]
+    ///
+    /// At least one must be as long as the context
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     file: Vec<PathBuf>,
-    /// Minutes to spend, about: 10; a window of each method and a few passkeys are measured in any case. Of a search the
-    /// minutes after which it ends; default: when it is done
+    /// Approximate time limit, in minutes [default: 10]
+    ///
+    /// At least one window per method and a few passkeys are always measured. With --search, the search ends after
+    /// this time; by default it runs to the end
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
-    /// Measure these methods instead of all; repeat it for several
+    /// Measure this method instead of all; can be repeated
     #[arg(long, value_name = "SPEC")]
     rope: Vec<String>,
-    /// Search factors for the pairs of dimensions, as LongRoPE does, from those of PI, NTK and YaRN on. Settings: goal
-    /// (perplexity, or needle: only of numbers asked for far behind them, after LongRoPE2), samples (texts read under each list of
-    /// factors: 5), max-evaluations (lists, those of earlier runs counted), attn-factor, population, iterations, mutations,
-    /// crossovers, parents, step; default: the paper's, 1,344 lists
+    /// Search LongRoPE factors for the dimension pairs, starting from PI, NTK, and YaRN
+    ///
+    /// Settings: goal (perplexity, or needle: score only numbers that the text asks for long after they appear, as in
+    /// LongRoPE2), samples (texts read per candidate: 5), max-evaluations (candidates, including those of earlier
+    /// runs), attn-factor, population, iterations, mutations, crossovers, parents, step. A candidate is a list of
+    /// factors. The defaults are the paper's, with 1,344 candidates
     #[arg(
         long,
         value_name = "KEY=VALUE,...",
@@ -62,13 +67,13 @@ struct Args {
         conflicts_with = "rope"
     )]
     search: Option<String>,
-    /// Every list of factors that a search scored, as JSON: what --resume goes on from
+    /// JSON file for all candidates of a search and their scores; --resume reads it
     #[arg(short, long, value_name = "FILE", requires = "search")]
     output: Option<PathBuf>,
-    /// Go on from the output of a search that ended early
+    /// Resume the search saved in --output
     #[arg(long, requires = "search")]
     resume: bool,
-    /// Seed of all draws of a search
+    /// Random seed of the search
     #[arg(short, long, value_name = "S", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]

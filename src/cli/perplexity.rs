@@ -20,11 +20,10 @@ use super::{compare, models, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "perplexity",
-    about: "Measure perplexity on texts, by a named protocol, at several context lengths",
-    details: "Published \"sliding-window\" perplexities follow incompatible rules, so the rule is chosen by \
-              name and the report says which it was. Every length is a context of its own, and \
-              methods that depend on the length are worked out anew for it; several --rope are compared in \
-              one run. Ctrl-C prints what is done.",
+    about: "Measure the perplexity of texts at several context lengths, by a named protocol",
+    details: "Published \"sliding-window\" perplexities follow incompatible rules. --protocol selects one, and the \
+              report names it. Each length has its own context, and methods that depend on the length are \
+              recomputed for it. Several --rope are compared in one run. Ctrl-C stops and prints the results so far.",
     example: "perplexity -m smollm2 -f essays.txt -l 16k --rope plain --rope yarn --plot ppl.svg\n\
               perplexity -m smollm2 -f essays.txt -l 8k --against kv=q4_0",
     args: Args::augment_args,
@@ -33,50 +32,61 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Texts: each file is a document; in .jsonl files each line's "text" is one; .bin files are token ids of
-    /// the model's vocabulary, 16 bits each, lower byte first, with BOS where documents begin; - is stdin; at
-    /// most 256 MiB altogether
+    /// Texts to measure: plain text, .jsonl, or token ids in .bin; - reads stdin
+    ///
+    /// Each file is a document. In a .jsonl file, the "text" of each line is one. A .bin file holds token ids of the
+    /// model's vocabulary, as 16-bit little-endian integers, with BOS at the start of each document. The limit is 256
+    /// MiB for all files together
     #[arg(short, long, value_name = "FILE", required = true, num_args = 1..)]
     file: Vec<PathBuf>,
-    /// Lengths in tokens: 4096, 8k, or 2k..128k:2k for every 2k up to 128k; default: the trained one
+    /// Lengths, in tokens: 4096, 8k, or a range 2k..128k:2k [default: the trained context]
+    ///
+    /// 2k..128k:2k stands for every 2k up to 128k
     #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = lengths)]
     lengths: Vec<Lengths>,
-    /// Context that methods are worked out for, where it is more than a length: short windows are then measured as the model
-    /// runs at this context. Without --lengths, the same as --lengths
+    /// Context size to plan the method for, if it is larger than the length
+    ///
+    /// Short windows are then measured as the model runs at this context. Without --lengths, it means the same as
+    /// --lengths
     #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = lengths)]
     ctx: Vec<Lengths>,
-    /// Which protocol; default: window, or stride when --stride is given
+    /// Perplexity protocol [default: window, or stride with --stride]
     #[arg(long, value_name = "NAME", value_parser = protocols())]
     protocol: Option<String>,
-    /// Tokens between the starts of windows; default: the protocol's own
+    /// Tokens between window starts [default: set by the protocol]
     #[arg(long, value_name = "N", value_parser = tokens)]
     stride: Option<usize>,
-    /// At most this many windows for each length, spread evenly
+    /// Maximum number of windows per length, spread evenly
     #[arg(long, value_name = "N", value_parser = tokens)]
     max_windows: Option<usize>,
-    /// Width of the buckets of perplexity by position; default: an eighth of the context
+    /// Bucket width for perplexity by position, in tokens [default: an eighth of the context]
     #[arg(long, value_name = "N", value_parser = tokens)]
     bucket: Option<usize>,
-    /// Draw perplexity by position to this file (.svg or .png)
+    /// Plot perplexity by position to this file (.svg or .png)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Which documents: max (use this many), min-tokens (leave out shorter ones)
+    /// Select documents: max=N uses N of them, min-tokens=N skips shorter ones
     #[arg(long, value_name = "KEY=VALUE,...")]
     documents: Option<String>,
-    /// Draw the max of --documents at random by this seed; default: take the first ones
+    /// Choose the documents of max=N at random, with this seed [default: the first N]
     #[arg(long, value_name = "S", requires = "documents")]
     seed: Option<u64>,
-    /// Measure LongPPL as well: perplexity of the tokens that are predicted well from the whole context and much worse from its
-    /// end alone. Reads the text several times. Settings: trunc-len (tokens of context that a token keeps at least),
-    /// sliding-window (tokens that share a short context; fewer take longer), alpha (key tokens lose more than this in a short
-    /// context, nats), beta (and have more than this log-likelihood in the long one)
+    /// Also measure LongPPL, the perplexity of tokens that need the long context
+    ///
+    /// These key tokens are predicted well from the whole context, and much worse from its end alone. The text is
+    /// read several times. Settings: trunc-len (minimum number of context tokens in a short context), sliding-window
+    /// (tokens that share a short context; fewer take longer), alpha (a key token loses more than this many nats in
+    /// the short context), beta (and has a log-likelihood above this in the long context)
     #[arg(long, value_name = "KEY=VALUE,...", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     longppl: Option<String>,
-    /// Put BOS in front, or leave it out; default: as the protocol has it
+    /// Put BOS at the start (on), or leave it out (off) [default: as in the protocol]
     #[arg(long, value_name = "WHETHER", value_parser = ["on", "off"])]
     bos: Option<String>,
-    /// Compare the predictions at every token (KL divergence, same likeliest token, ratio of perplexities) with those of
-    /// another model, FILE.gguf, or of this one under rope=SPEC, kv=TYPE or lora=FILE[:S]; repeat it to change several at once
+    /// Compare predictions with another model, or with rope=SPEC, kv=TYPE, or lora=FILE[:S]
+    ///
+    /// Reports the KL divergence, how often the top token is the same, and the ratio of perplexities, over all
+    /// tokens. FILE.gguf is another model; the other forms change a setting of this one. Repeat the option to change
+    /// several settings at once
     #[arg(
         long,
         value_name = "WHAT",

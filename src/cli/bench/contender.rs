@@ -34,9 +34,9 @@ impl Engine for Session {
 /// The clock that a test is measured by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Clock {
-    /// The time that passes.
+    /// Wall time.
     Wall,
-    /// The time that processors spend on this process, all its threads together.
+    /// CPU time of all threads of this process.
     Cpu,
 }
 

@@ -23,11 +23,11 @@ use report::{Report, Row, Test};
 pub(crate) const COMMAND: Command = Command {
     name: "bench",
     about: "Measure tokens per second: prefill, decode, at depth, against libllama",
-    details: "Every -p is a test that reads so many tokens at once, every -n one that writes so many one by \
-              one, each after every -d tokens that are already there. Tests of all methods and of libllama \
-              alternate within each repetition, so that a busy machine hurts all of them alike. Times leave \
-              out tokenisation and sampling. The table says how much arithmetic or memory traffic that \
-              makes, and how far it is from the floor.",
+    details: "Each -p N is a prefill test that processes N tokens at once. Each -n N is a decode test that \
+              generates N tokens one by one. Every test runs once for each -d, with that many tokens already \
+              in the context. Tests of all methods and of libllama alternate within each repetition, so a \
+              busy machine slows all of them alike. Times exclude tokenization and sampling. The table shows \
+              the arithmetic or memory traffic of each test, and how close it comes to the machine's limit.",
     example: "bench -m smollm2 -p 512,2048 -n 128 -d 0,4096 --rope harpe --against libllama\n\
               bench -m smollm2 -p 0 -n 64 -d 16384 --kv q8_0",
     args: Args::augment_args,
@@ -36,7 +36,7 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Prompt lengths to read; 0 leaves the test out
+    /// Prompt lengths, in tokens; 0 skips the prefill test
     #[arg(
         short = 'p',
         long,
@@ -46,7 +46,7 @@ struct Args {
         value_parser = tokens_or_zero
     )]
     n_prompt: Vec<usize>,
-    /// Numbers of tokens to write; 0 leaves the test out
+    /// Tokens to generate; 0 skips the decode test
     #[arg(
         short = 'n',
         long,
@@ -66,7 +66,7 @@ struct Args {
         value_parser = tokens_or_zero
     )]
     depth: Vec<usize>,
-    /// Repetitions
+    /// Repetitions of each test
     #[arg(
         short,
         long,
@@ -75,20 +75,22 @@ struct Args {
         value_parser = clap::value_parser!(u32).range(1..=1000)
     )]
     repetitions: u32,
-    /// Context in tokens; default: what the longest test needs
+    /// Context size, in tokens [default: what the longest test needs]
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     ctx: Option<usize>,
-    /// Run the same tests through libllama as well
+    /// Also run the tests with libllama
     #[arg(long, value_name = "ENGINE", value_parser = ["libllama"])]
     against: Option<String>,
-    /// The clock: the time that passes, or the processors' time of this process, which other work on the
-    /// machine changes less (with one thread; waiting threads spend it, too)
+    /// Clock: wall time, or CPU time of this process
+    ///
+    /// Other work on the machine changes CPU time less. Use cpu with one thread: threads that wait also spend CPU
+    /// time
     #[arg(long, value_name = "KIND", default_value = "wall")]
     clock: Clock,
     /// Skip the warm-up run of each test
     #[arg(long)]
     no_warmup: bool,
-    /// Seed of the tokens read and written
+    /// Random seed of the tokens
     #[arg(short, long, value_name = "S", default_value_t = 42)]
     seed: u64,
     #[arg(long = SERVE, hide = true)]

@@ -23,11 +23,11 @@ use super::{usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "study",
-    about: "Measure many methods by many tasks, as a plan says, and write one report",
-    details: "PLAN names models, methods, tasks and lengths; docs/guide/studies.md describes it. Every cell is kept \
-              in a file of its own: a study that was stopped goes on where it was, and cells that failed are rows \
-              of the report that say why. --shard does one of several equal parts; `study merge DIR.. -o OUT` \
-              puts the folders of all parts together.",
+    about: "Run a plan of models, methods, and tasks, and write one report",
+    details: "PLAN names models, methods, tasks, and lengths; docs/guide/studies.md describes it. Each combination is \
+              a cell, saved in a separate file, so an interrupted study resumes where it stopped. A failed cell \
+              is a row of the report, with the reason. --shard runs one of several equal parts. \
+              `study merge DIR.. -o OUT` merges the directories of all parts.",
     example: "study examples/study-small.toml -o out/study --plan\n\
               study examples/study-small.toml -o out/study --shard 1/2",
     args: Args::augment_args,
@@ -36,22 +36,22 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// The plan, a TOML file; or `merge` and the folders of all parts
+    /// Plan (a TOML file), or `merge` and the directories of all parts
     #[arg(value_name = "PLAN | merge DIR..", required = true, num_args = 1..)]
     plan: Vec<PathBuf>,
-    /// Folder of the results and the report
+    /// Directory for the results and the report
     #[arg(short = 'o', long = "output", value_name = "DIR", required = true)]
     out: PathBuf,
-    /// Say what it will take (cells, tokens, memory, time) and measure nothing
+    /// Print the cells, tokens, memory, and time needed, and measure nothing
     #[arg(long = "plan")]
     listing: bool,
-    /// Do the part I of N equal parts
+    /// Run part I of N equal parts
     #[arg(long, value_name = "I/N")]
     shard: Option<String>,
     /// KV cache type
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
     kv: String,
-    /// Prompts answered together, at most, where memory allows
+    /// Maximum number of prompts answered together, if memory allows
     #[arg(long, value_name = "N", default_value = "8", value_parser = super::options::tokens)]
     parallel: usize,
     #[command(flatten)]
