@@ -26,61 +26,69 @@ use crate::{types, Error, Options, Report, Result, TensorError};
 
 /// What it does, in a line.
 pub const ABOUT: &str =
-    "Write a rope method, an adapter or another type into a model file, or import a folder of Hugging Face";
+    "Convert a model: import from Hugging Face, quantize, merge LoRA, write a RoPE method";
 
 /// What it does, for its help.
-pub const DETAILS: &str = "IN is a GGUF file, a folder of Hugging Face with a model, or one with an adapter of PEFT. Tensor data \
-     is copied byte for byte unless --type asks for another type. OUT is replaced only when everything has succeeded. A \
-     file that was converted before gets the new method in place of the old one: as far as they can say it, in the \
-     standard rope keys, and whole under ropewalk.rope.*, which `ropewalk inspect OUT` shows.";
+pub const DETAILS: &str =
+    "IN is a GGUF file, a Hugging Face model directory, or a PEFT adapter directory. Tensor data is copied byte \
+     for byte unless --type asks for another type. OUT is replaced only after everything has succeeded. If IN was \
+     converted before, the new method replaces the old one. The standard RoPE keys hold as much of the method as \
+     they can express, and ropewalk.rope.* holds all of it; `ropewalk inspect OUT` shows both.";
 
 /// The arguments.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// The model; of a split one, the first part. Or a folder: of a model, with config.json, weights in
-    /// safetensors and a tokenizer; with -m of an adapter, with adapter_config.json
+    /// GGUF file, Hugging Face model directory, or, with -m, PEFT adapter directory
+    ///
+    /// For a split model, name the first part. A model directory has config.json, weights in safetensors, and a
+    /// tokenizer. An adapter directory has adapter_config.json
     #[arg(value_name = "IN", required_unless_present = "random")]
     pub input: Option<PathBuf>,
     /// What llama-quantize takes by position.
     #[arg(hide = true, value_name = "OUT TYPE", num_args = 0..)]
     foreign: Vec<OsString>,
-    /// The file to write
+    /// Output file
     #[arg(short, long, value_name = "OUT", required_unless_present_any = ["to_peft", "foreign"])]
     pub output: Option<PathBuf>,
-    /// The rope method to write, NAME[:KEY=VALUE,...]
+    /// RoPE method to write, NAME[:KEY=VALUE,...]
     #[arg(long, value_name = "SPEC")]
     pub rope: Option<String>,
-    /// The context to write it for, tokens [default: what the spec's factor reaches, else 4 times the trained
-    /// window]
+    /// Target context, in tokens [default: factor x original context, or 4 x without a factor]
+    ///
+    /// Without --ctx, the first of these that applies: `trained` of the spec; its factor times the original context;
+    /// the trained context, for plain or a file that is already extended; 4 times the original context
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     pub ctx: Option<u32>,
-    /// Only what stock llama.cpp understands: scaling keys, or the frequencies baked into rope_freqs.weight;
-    /// what it cannot say is refused
+    /// Write only what stock llama.cpp can run, or fail
+    ///
+    /// The method is written as scaling keys, or as frequencies in rope_freqs.weight
     #[arg(long)]
     llama_cpp: bool,
-    /// Merge an adapter, FILE or FILE:SCALE, into the weights; repeat it for several. Without --rope the file
-    /// declares what the first was trained under. FILE:force takes one that was trained on another model
+    /// Merge a LoRA adapter, FILE, FILE:SCALE, or FILE:force; can be repeated
+    ///
+    /// Without --rope, the file declares the method that the first adapter was trained under. FILE:force merges an
+    /// adapter that was trained on another model
     #[arg(long, value_name = "FILE[:S]")]
     pub lora: Vec<AdapterSpec>,
-    /// Type of all tensors that are not vectors, or a mixture of libllama's quantiser; llama:q4_0 is its mixture where
+    /// Type of all tensors except vectors, or a mixture of libllama's quantizer; llama:q4_0 selects the mixture if
     /// both have the name
     #[arg(long = "type", value_name = "TYPE")]
     dtype: Option<String>,
     #[command(flatten)]
     quantizer: quantizer::QuantizerArgs,
-    /// Compare the predictions of the result with those of the source on this text, both run by libllama
+    /// Compare the predictions of the result and the source on this text, both run by libllama
     #[arg(long, value_name = "TEXT", conflicts_with = "random")]
     check: Option<PathBuf>,
-    /// Print the error of every tensor that was converted, not of the worst five alone
+    /// Print the error of every converted tensor, not only of the worst five
     #[arg(long, hide_short_help = true)]
     errors: bool,
     #[command(flatten)]
     peft: peft::PeftArgs,
-    /// Kind of the tokenizer in a folder (tokenizer.ggml.pre), for one that llama.cpp's list does not have
+    /// Pre-tokenizer (tokenizer.ggml.pre), if llama.cpp's list does not have this tokenizer
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     pre: Option<String>,
-    /// Make a random-weight model of this shape. Large tensors repeat one pool of random blocks, which
-    /// changes no speed
+    /// Write a model of this shape with random weights (large tensors repeat one pool of random blocks, which does
+    /// not affect speed)
     #[arg(
         long,
         value_name = "SHAPE",
@@ -88,13 +96,13 @@ pub struct Args {
         conflicts_with_all = ["input", "rope", "ctx", "llama_cpp", "lora", "pre", "imatrix_from"]
     )]
     random: Option<String>,
-    /// Seed of the random weights [default: 0]
+    /// Random seed of --random [default: 0]
     #[arg(short, long, value_name = "S", requires = "random", hide_short_help = true)]
     seed: Option<u64>,
     /// Print one JSON object on stdout
     #[arg(long, help_heading = "Output")]
     pub json: bool,
-    /// Say nothing on stderr but errors
+    /// Print only errors on stderr
     #[arg(short, long, help_heading = "Output")]
     pub quiet: bool,
 }

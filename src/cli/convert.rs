@@ -36,7 +36,7 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct MatrixArgs {
-    /// For --imatrix-from: at most this many windows, the first ones of the text
+    /// Maximum number of windows for --imatrix-from, from the start of the text
     #[arg(long, value_name = "N", value_parser = tokens)]
     max_windows: Option<usize>,
     /// KV cache type

@@ -23,10 +23,10 @@ const SHORT_TEXT: usize = 100;
 
 pub(crate) const COMMAND: Command = Command {
     name: "inspect",
-    about: "Show a GGUF file: metadata, tensors, sizes, declared rope; or where a head of it looks",
-    details: "Works on every valid GGUF file, whatever its architecture, and checks the whole structure while it \
-              reads. Long arrays and texts are cut unless --all is given. --map runs the model over a text and draws \
-              the attention of one head, under one setting or two.",
+    about: "Show metadata, tensors, sizes, and declared RoPE of a GGUF file, or the attention of a head",
+    details: "Reads any valid GGUF file, whatever its architecture, and checks its complete structure. Long arrays \
+              and texts are truncated unless --all is given. --map runs the model on a text and draws the attention \
+              of one head, under one setting or two.",
     example: "inspect smollm2\n\
               inspect smollm2 --map layer=18,head=8 -f essays.txt --ctx 4096 --plot map.svg",
     args: |command| {
@@ -41,13 +41,15 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// A GGUF file (the first part of a split model shows all), or the name of a pulled model
+    /// GGUF file, or the name of a downloaded model
+    ///
+    /// For a split model, name the first part; it shows all of the model
     #[arg(value_name = "FILE")]
     input: String,
     /// Show arrays and texts in full
     #[arg(long, conflicts_with = "map")]
     all: bool,
-    /// Show which kernels multiply the weights on this machine, in place of metadata and tensors
+    /// Show which kernels multiply the weights on this machine, instead of metadata and tensors
     #[arg(long, conflicts_with = "map")]
     kernels: bool,
     #[command(flatten)]

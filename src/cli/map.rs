@@ -28,31 +28,37 @@ const SETTINGS: [&str; 5] = ["layer", "head", "distance", "sinks", "tiles"];
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Attention map")]
 pub(super) struct MapArgs {
-    /// Draw where one head looks in a text, as in Untie the Knots: the largest probability in each square of tokens, times
-    /// 100, clipped to 0..1; queries down, keys across. Settings: layer and head (from 0; default: the head whose
-    /// probabilities at far keys have the largest sum), distance (keys more than so many tokens back are far: 1000), sinks
-    /// (so many first tokens are never far, since many heads give them what they have no other use for: 0), tiles (tokens
-    /// along the side of a square: 16; a multiple of it where a side would have more than 512 squares)
+    /// Draw where one attention head looks in a text
+    ///
+    /// As in Untie the Knots, each square of tokens shows its largest probability, times 100, clipped to 0..1.
+    /// Queries run down, keys across. Settings: layer and head (from 0; default: the head with the largest sum of
+    /// probabilities at far keys), distance (a key more than N tokens back is far: 1000), sinks (the first N tokens
+    /// are never far, because many heads put unused attention there: 0), tiles (tokens per side of a square: 16; a
+    /// multiple of it if a side would have more than 512 squares)
     #[arg(long, value_name = "KEY=VALUE,...", num_args = 0..=1, default_missing_value = "", requires = "file")]
     map: Option<String>,
-    /// Texts to read, joined in this order: each file is a document; in .jsonl files each line's "text" is one; - is
-    /// stdin; at most 256 MiB altogether
+    /// Texts to read, joined in this order; - reads stdin
+    ///
+    /// Each file is a document. In a .jsonl file, the "text" of each line is one. The limit is 256 MiB for all files
+    /// together
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     file: Vec<PathBuf>,
     /// Tokens to read, and the context of the RoPE method [default: the trained context]
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     ctx: Option<usize>,
-    /// Draw the same head under another setting, too, and the difference: rope=SPEC, kv=TYPE, lora=FILE[:S], or another
-    /// model. Repeat it for several changes at once
+    /// Also draw the same head under another setting, and the difference
+    ///
+    /// The setting is rope=SPEC, kv=TYPE, lora=FILE[:S], or another model. Repeat the option to change several
+    /// settings at once
     #[arg(long, value_name = "WHAT")]
     against: Vec<Against>,
-    /// Draw the map to this file (.svg or .png)
+    /// Plot the map to this file (.svg or .png)
     #[arg(short = 'o', long, alias = "output", value_name = "FILE")]
     plot: Option<PathBuf>,
     /// KV cache type
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
     kv: String,
-    /// An adapter, FILE or FILE:SCALE; repeat it for several
+    /// LoRA adapter, FILE or FILE:SCALE; can be repeated
     #[arg(long, value_name = "FILE[:S]")]
     lora: Vec<AdapterSpec>,
     #[command(flatten)]

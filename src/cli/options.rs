@@ -26,7 +26,7 @@ pub(crate) const KV_TYPES: [&str; 4] = ["f32", "f16", "q8_0", "q4_0"];
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    /// A GGUF file, or the name of a model that `ropewalk pull` fetched
+    /// GGUF file, or the name of a downloaded model
     #[arg(short, long, value_name = "MODEL")]
     model: String,
     /// KV cache type

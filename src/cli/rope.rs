@@ -48,7 +48,7 @@ struct Args {
     /// Method specs, `name[:key=value,...]` [default: declared]
     #[arg(value_name = "SPEC")]
     specs: Vec<String>,
-    /// A GGUF file, or the name of a model that `ropewalk pull` fetched
+    /// GGUF file, or the name of a downloaded model
     #[arg(short, long, value_name = "MODEL", required_unless_present = "list")]
     model: Option<String>,
     /// Target context, in tokens [default: the trained context]

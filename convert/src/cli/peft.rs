@@ -8,14 +8,15 @@ use crate::{peft, Error, Result};
 /// Adapters to and from PEFT.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct PeftArgs {
-    /// The model that an adapter is for, of any types: IN is PEFT's folder, and OUT a LoRA file; with --to-peft IN is a
-    /// LoRA file
+    /// Base model of the adapter, of any types
+    ///
+    /// IN is a PEFT adapter directory, and OUT a LoRA file. With --to-peft, IN is a LoRA file
     #[arg(short, long, value_name = "MODEL", conflicts_with_all = CONFLICTS)]
     model: Option<PathBuf>,
-    /// Convert a LoRA file to PEFT's adapter in DIR
+    /// Convert a LoRA file to a PEFT adapter in this directory
     #[arg(long, value_name = "DIR", requires = "model", conflicts_with = "output")]
     to_peft: Option<PathBuf>,
-    /// The model's repository on Hugging Face, for --to-peft
+    /// Model repository on Hugging Face, for --to-peft
     #[arg(long, value_name = "ORG/REPO", requires = "to_peft", hide_short_help = true)]
     base: Option<String>,
 }

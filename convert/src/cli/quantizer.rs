@@ -9,20 +9,24 @@ use crate::{types, Error, Mixture, Result};
 /// Options of libllama's quantiser.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct QuantizerArgs {
-    /// Weigh the columns of matrices by this importance matrix, a file of --imatrix-from or `llama-imatrix`: GGUF, or
-    /// the older .dat
+    /// Importance matrix from --imatrix-from or `llama-imatrix` (GGUF, or the older .dat)
+    ///
+    /// It weights the columns of the matrices
     #[arg(long, value_name = "FILE", requires = "dtype", conflicts_with = "random")]
     pub(super) imatrix: Option<PathBuf>,
-    /// Weigh them by what the matrices of IN read in this text, under --rope, in windows of --ctx tokens; repeat it for
-    /// several texts. The importance matrix stays beside OUT, as NAME.imatrix.gguf; without --type OUT is that itself
+    /// Compute the importance matrix from this text; can be repeated
+    ///
+    /// The model IN reads the text under --rope, in windows of --ctx tokens. The importance matrix is kept next to
+    /// OUT, as NAME.imatrix.gguf. Without --type, OUT is the importance matrix
     #[arg(long, value_name = "TEXT", conflicts_with = "imatrix")]
     pub(super) imatrix_from: Vec<PathBuf>,
-    /// Type of the matrices whose name has a match of a regular expression; repeat it for several, of which the
-    /// first that matches counts. output=TYPE and token_embd=TYPE are the output matrix and the embeddings; output=keep
-    /// leaves the output matrix as it is
+    /// Type of the matrices whose name matches a regular expression; can be repeated
+    ///
+    /// The first match counts. output=TYPE and token_embd=TYPE set the types of the output matrix and the embeddings.
+    /// output=keep leaves the output matrix unchanged
     #[arg(long, value_name = "PATTERN=TYPE", value_parser = override_of, requires = "dtype", conflicts_with = "random")]
     tensor_type: Vec<(String, Option<DType>)>,
-    /// The mixture's main type for all matrices
+    /// Use the mixture's main type for all matrices
     #[arg(long, requires = "dtype", conflicts_with = "random", hide_short_help = true)]
     pure: bool,
 }

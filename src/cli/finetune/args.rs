@@ -18,7 +18,7 @@ use super::help;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Args {
-    /// A GGUF file, or the name of a model that `ropewalk pull` fetched
+    /// GGUF file, or the name of a downloaded model
     #[arg(short, long, value_name = "MODEL", help_heading = "Model")]
     model: String,
     #[command(flatten)]
