@@ -1,13 +1,14 @@
-//! Which rope method serves a model at a context: a budgeted measurement of all that need no training.
+//! Recommends a RoPE method for a model at a context, by measuring all methods that need no training within a time
+//! budget.
 //!
-//! Two rounds. Every method predicts one window of the text at the whole context: perplexity within the trained
-//! window says what the method costs, perplexity beyond it whether the model still follows. Perplexity alone
-//! prefers methods that cannot see the middle of the text, so the best few then look for passkeys at random
-//! depths. The method to use is the one with the lowest perplexity beyond the trained window among those that
-//! find as many passkeys as the best, within the best's interval.
+//! There are two rounds. First, every method predicts one window of the text at the full context. Perplexity within
+//! the original context shows the cost of the method, and perplexity beyond it shows whether the model still follows.
+//! Perplexity alone prefers methods that cannot see the middle of the text, so the best few methods then look for
+//! passkeys at random depths. The recommended method has the lowest perplexity beyond the original context among the
+//! methods that find as many passkeys as the best, within the best's interval.
 //!
-//! Of a file that declares a scaling, [`candidates`] puts what it declares first: that is the model, and it goes into
-//! both rounds. Without the scaling it is a model that nobody trained, which is measured only where it is asked for.
+//! If a file declares a scaling, [`candidates`] puts that scaling first. It is the model as trained, and takes part
+//! in both rounds. Without the scaling, the model is one that nobody trained; it is measured only on request.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -32,11 +33,11 @@ const SAMPLES: (usize, usize) = (4, 20);
 /// The context to measure at, and the time for it.
 #[derive(Debug, Clone)]
 pub struct Params {
-    /// The context to extend to, tokens.
+    /// The context to extend to, in tokens.
     pub ctx: usize,
-    /// The trained window, tokens.
+    /// The original context, in tokens.
     pub n_ctx_orig: usize,
-    /// Seconds to spend, about: at least every method's window and a few passkeys are measured.
+    /// Approximate time limit, in seconds. A window of every method and a few passkeys are always measured.
     pub seconds: f64,
 }
 
@@ -47,11 +48,11 @@ pub struct Report {
     pub model: String,
     /// The context measured at.
     pub ctx: usize,
-    /// The trained window.
+    /// The original context, in tokens.
     pub n_ctx_orig: usize,
-    /// The spec that the model's file declares, where it declares a scaling and was measured under it.
+    /// The spec that the model's file declares, if it declares a scaling and was measured with it.
     pub declared: Option<String>,
-    /// The spec to use; `null` where no method found a passkey: the model needs training for this context.
+    /// The spec to use; `null` if no method found a passkey. The model then needs training for this context.
     pub recommended: Option<String>,
     /// Every method, the best ones first.
     pub results: Vec<Row>,
@@ -59,7 +60,7 @@ pub struct Report {
     pub samples: usize,
     /// Whether the run was stopped: methods, or passkeys, are missing.
     pub interrupted: bool,
-    /// Seconds it took.
+    /// Wall time, in seconds.
     pub seconds: f64,
 }
 
@@ -72,27 +73,27 @@ pub struct Row {
     pub task: &'static str,
     /// The context measured at.
     pub ctx: usize,
-    /// Whether it has all figures it was to have: `false` where the run was stopped before, or [`Row::note`] says why there
-    /// are none.
+    /// Whether the row is complete; `false` if the run was stopped before, or if [`Row::note`] gives the reason for
+    /// missing figures.
     pub finished: bool,
-    /// Perplexity within the trained window.
+    /// Perplexity within the original context.
     pub ppl_within: Option<f64>,
-    /// Perplexity beyond it.
+    /// Perplexity beyond the original context.
     pub ppl_beyond: Option<f64>,
-    /// Passkeys found, of [`Report::samples`]; `None` for methods that left after the first round.
+    /// Passkeys found, of [`Report::samples`]; `None` for methods that were dropped after the first round.
     pub passkeys: Option<usize>,
-    /// The share of passkeys found, 0 to 1.
+    /// The fraction of passkeys found, 0 to 1.
     pub accuracy: Option<f64>,
-    /// Wilson's 95 % interval of it.
+    /// Lower end of the 95% Wilson interval of `accuracy`.
     pub ci_low: Option<f64>,
-    /// Its upper end.
+    /// Upper end of that interval.
     pub ci_high: Option<f64>,
-    /// Why there are no figures.
+    /// The reason why there are no figures.
     pub note: Option<String>,
 }
 
-/// The specs to measure where none are asked for: what the file declares, if it declares a scaling, and all methods that
-/// work on the model and are another than that.
+/// The specs to measure by default: the file's scaling, if it declares one, and all other methods that work on the
+/// model.
 pub fn candidates(hp: &Hparams, ctx: usize) -> Vec<Spec> {
     let declared = Spec::declared(hp).ok().filter(|own| *own != Spec::plain());
     let own = declared.and_then(|own| Plan::new(&own, hp, ctx).ok());
@@ -108,12 +109,12 @@ pub fn candidates(hp: &Hparams, ctx: usize) -> Vec<Spec> {
     first.into_iter().chain(methods).collect()
 }
 
-/// Measures candidates. `source_of` makes the model's source under a spec. The first text of `documents` that
-/// is long enough for the context is read.
+/// Measures candidates. `source_of` makes the model's source under a spec. The text is the first of `documents` that
+/// is long enough for the context.
 ///
 /// # Errors
-/// No text as long as the context; a context that is no longer than the trained window; whatever the model
-/// reports for all candidates.
+/// Returns an error if no text is as long as the context, if the context does not exceed the original one, or if the
+/// model fails for all candidates.
 pub fn run<'a>(
     source_of: &dyn Fn(&Spec) -> Box<dyn LmSource + 'a>,
     model: &str,
@@ -285,7 +286,7 @@ impl Report {
         self.recommended = self.results.iter().find(as_good).map(|r| r.rope.clone());
     }
 
-    /// The report as text: a table, and what to do.
+    /// The report as text: a table and the advice.
     pub fn text(&self) -> String {
         let asked = self.results.iter().filter(|r| r.passkeys.is_some()).count();
         let passkeys = match asked {

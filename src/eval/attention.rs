@@ -1,9 +1,9 @@
-//! Attention maps: where one head looks, in one pass over a text, as Untie the Knots draws it (section 5.5,
-//! Figs. 7 and 8, and appendix A).
+//! Attention maps: the attention of one head in one pass over a text, as in Untie the Knots (section 5.5, Figs. 7 and
+//! 8, and appendix A).
 //!
-//! The head is the one whose probabilities at distances above [`Params::distance`] have the largest sum. Of
-//! its probabilities the largest in each square of tokens is kept ([`Tiles`]); what is drawn is 100 times
-//! that, clipped to 0..1. Probabilities are made for a few queries at a time and never kept for all.
+//! By default, the head is the one with the largest sum of probabilities at distances above [`Params::distance`]. The
+//! largest probability in each square of tokens is kept ([`Tiles`]). The map shows it times 100, clipped to 0..1.
+//! Probabilities are computed for a few queries at a time and never kept for all.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::model::{Error, Result};
 use crate::session::{QueryBlock, Session};
 use crate::Token;
 
-/// Most squares along one side of a map: longer texts have larger squares.
+/// Maximum number of squares along one side of a map. Longer texts have larger squares.
 pub const MAX_SIDE: usize = 512;
 
 /// Queries whose probabilities are made at once by one thread.
@@ -31,14 +31,15 @@ const LISTED: usize = 8;
 /// Parameters of the measurement. The defaults are the paper's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Params {
-    /// Tokens that are read, the first ones of the text.
+    /// Number of tokens to read, from the start of the text.
     pub tokens: usize,
-    /// A key is far when it lies more than so many tokens before its query.
+    /// A key is far if it is more than this many tokens before its query.
     pub distance: usize,
-    /// Keys of so many first tokens never count as far: heads give them what they have no other use for. None
-    /// in the paper.
+    /// Number of first tokens that never count as far, because many heads put unused attention on them; 0 in the
+    /// paper.
     pub sinks: usize,
-    /// Tokens along the side of a square; a multiple of it where there would be more than [`MAX_SIDE`].
+    /// Tokens along the side of a square; the map uses a multiple of it if a side would have more than [`MAX_SIDE`]
+    /// squares.
     pub tile: usize,
     /// The layer, from 0, among whose heads one is chosen; `None` for all layers.
     pub layer: Option<usize>,
@@ -47,22 +48,22 @@ pub struct Params {
 }
 
 impl Params {
-    /// The paper's choice, on so many tokens.
+    /// The paper's parameters, for a text of `tokens` tokens.
     pub fn new(tokens: usize) -> Params {
         Params { tokens, distance: 1000, sinks: 0, tile: 16, layer: None, head: None }
     }
 }
 
-/// A head and what it gives to far keys.
+/// A head and its attention to far keys.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct HeadSum {
-    /// Its layer, from 0.
+    /// The layer, from 0.
     pub layer: usize,
     /// The head in its layer, from 0.
     pub head: usize,
-    /// Sum of its probabilities at distances above the limit, over all queries.
+    /// Sum of the head's probabilities at distances above the limit, over all queries.
     pub far: f64,
-    /// That sum for each query that has such keys at all: the part of its attention, from 0 to 1.
+    /// Mean fraction of attention on far keys, from 0 to 1, over the queries that have far keys.
     pub far_per_query: f64,
 }
 
@@ -96,33 +97,33 @@ impl Tiles {
     }
 }
 
-/// Result of a run. Serialises to the JSON of the command line.
+/// Result of a run. It serializes to the JSON of the command line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The model's file, and adapters.
     pub model: String,
-    /// The rope spec in force.
+    /// The active method spec.
     pub rope: String,
-    /// Type of the cached keys and values.
+    /// KV cache type.
     pub kv: String,
     /// Tokens the context was opened for.
     pub ctx: usize,
-    /// A key is far when it lies more than so many tokens before its query.
+    /// A key is far if it is more than this many tokens before its query.
     pub distance: usize,
-    /// Keys of so many first tokens do not count as far.
+    /// Number of first tokens that do not count as far.
     pub sinks: usize,
     /// The head drawn.
     pub shown: HeadSum,
-    /// All heads it was chosen among, the largest sum first; empty where the head was given.
+    /// All candidate heads, largest sum first; empty if the head was given.
     pub heads: Vec<HeadSum>,
-    /// Its map.
+    /// The map of that head.
     pub map: Tiles,
 }
 
-/// Reads the beginning of a text and maps one head. `name` is the model's label for the report.
+/// Reads the start of a text and maps one head. `name` is the model's label in the report.
 ///
 /// # Errors
-/// Those of [`tokens_of`] and [`measure`].
+/// Returns the errors of [`tokens_of`] and [`measure`].
 pub fn run(
     session: &mut Session,
     name: &str,
@@ -134,10 +135,11 @@ pub fn run(
     measure(session, name, &tokens, params, control)
 }
 
-/// The first `n` tokens of documents joined one behind another, each behind BOS where the model has it.
+/// The first `n` tokens of the joined documents. Each document starts with BOS if the model has it.
 ///
 /// # Errors
-/// A text that cannot be tokenised; an id that the vocabulary does not have; documents without a token.
+/// Returns an error if a text cannot be tokenized, if an id is outside the vocabulary, or if the documents have no
+/// tokens.
 pub fn tokens_of(session: &Session, documents: &[Document], n: usize) -> Result<Vec<Token>> {
     let model = session.model();
     let vocab = model.vocab();
@@ -157,12 +159,12 @@ pub fn tokens_of(session: &Session, documents: &[Document], n: usize) -> Result<
     Ok(tokens)
 }
 
-/// Chooses a head over `tokens` and maps it. Where the head is to be chosen the tokens are read twice: once
-/// for the sums of all heads and once for the map of one.
+/// Chooses a head on `tokens` and maps it. If the head is not given, the tokens are read twice: once for the sums of
+/// all heads, and once for the map.
 ///
 /// # Errors
-/// A layer or head that the model does not have; no pair of tokens as far apart as `distance` where a head is
-/// to be chosen; tokens that the context does not hold; probabilities that are no numbers;
+/// Returns an error if the model does not have the layer or head, if a head must be chosen and no two tokens are more
+/// than `distance` apart, if the tokens do not fit the context, or if probabilities are NaN; and
 /// [`Error::Interrupted`].
 pub fn measure(
     session: &mut Session,
@@ -337,7 +339,7 @@ fn per_query(far: f64, n: usize, distance: usize) -> f64 {
 }
 
 impl Report {
-    /// The report as text: what was read, the head drawn, and the heads that look farthest; without the map.
+    /// The report as text: the input, the head of the map, and the heads that look farthest, without the map.
     pub fn text(&self) -> String {
         let mut out = format!(
             "model  {}, rope {}, cache {}\ntext   {} tokens, context {}\nhead   layer {}, head {} (from 0): {:.1} % of its \

@@ -1,6 +1,6 @@
-//! How far the predictions of two models, or of one model under two settings, are from each other: at every
-//! token of a text, the divergence of the two distributions of the next one, and whether the likeliest token
-//! is the same. Users judge quantisations, types of the KV cache and rope methods by this, at every depth.
+//! Compares the predictions of two models, or of one model under two settings. At every token of a text, it measures
+//! the divergence of the two next-token distributions, and whether the top token is the same. This shows the effect
+//! of quantization, KV cache types, and RoPE methods at every depth.
 //!
 //! The first model is the reference: with `p` its probabilities and `q` the other's, `KL(p || q)` is the sum of
 //! `p ln(p / q)` over the vocabulary, in nats (Kullback and Leibler 1951), as in `llama-perplexity
@@ -27,11 +27,11 @@ const LOGITS: usize = 128 << 20;
 /// The windows that are compared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params {
-    /// Tokens of a window. Windows follow each other; each starts in an empty context.
+    /// Tokens per window. Windows follow each other, and each starts with an empty context.
     pub ctx: usize,
-    /// At most this many windows, the first ones of the text.
+    /// Maximum number of windows, from the start of the text.
     pub max_windows: Option<usize>,
-    /// Width of the buckets by position; `None` is an eighth of the context.
+    /// Bucket width for results by position; `None` is an eighth of the context.
     pub bucket: Option<usize>,
 }
 
@@ -40,9 +40,9 @@ pub struct Params {
 pub struct Side {
     /// The model's file, and adapters.
     pub model: String,
-    /// The rope spec in force.
+    /// The active method spec.
     pub rope: String,
-    /// Type of the cached keys and values.
+    /// KV cache type.
     pub kv: String,
     /// Perplexity over all tokens scored.
     pub ppl: f64,
@@ -55,7 +55,7 @@ pub struct Spread {
     pub mean: f64,
     /// Standard error of the mean, taking tokens as independent.
     pub stderr: Option<f64>,
-    /// Half of the tokens are below it.
+    /// Median: half of the tokens are below it.
     pub median: f64,
     /// Nine tenths of the tokens are below it.
     pub p90: f64,
@@ -65,7 +65,7 @@ pub struct Spread {
     pub max: f64,
 }
 
-/// Result of a run. Serialises to the JSON of the command line.
+/// Result of a run. It serializes to the JSON of the command line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The reference.
@@ -80,7 +80,7 @@ pub struct Report {
     pub windows: usize,
     /// Divergence of `b` from `a`.
     pub kl: Spread,
-    /// Tokens at which both have the same likeliest next token, in percent.
+    /// Percentage of tokens at which both sides have the same top token.
     pub same_top: f64,
     /// Perplexity of `b` over that of `a`.
     pub ppl_ratio: f64,
@@ -99,13 +99,13 @@ pub struct Report {
 pub struct Bucket {
     /// First position.
     pub start: usize,
-    /// Behind the last position.
+    /// One past the last position.
     pub end: usize,
     /// Tokens scored there.
     pub tokens: usize,
     /// Mean divergence, nats.
     pub kl: f64,
-    /// Same likeliest token, in percent.
+    /// Same top token, in percent.
     pub same_top: f64,
     /// Perplexity of `a`.
     pub ppl_a: f64,
@@ -123,11 +123,11 @@ struct Point {
     nll_b: f64,
 }
 
-/// Compares two sessions over texts. `names` are the models' labels for the report.
+/// Compares two sessions on texts. `names` are the models' labels in the report.
 ///
 /// # Errors
-/// Vocabularies or tokens that differ; no document of two tokens; a context smaller than two tokens or larger
-/// than the sessions'; whatever the sessions report.
+/// Returns an error if the vocabularies or the tokens differ, if no document has two tokens, if the context is
+/// smaller than two tokens or larger than the sessions', or if a session fails.
 pub fn run(
     a: &mut Session,
     b: &mut Session,
@@ -313,7 +313,7 @@ impl Spread {
 }
 
 impl Report {
-    /// The report as text: what was compared, the figures over all tokens, and a markdown table by position.
+    /// The report as text: the two sides, the figures over all tokens, and a Markdown table by position.
     pub fn text(&self) -> String {
         let side =
             |s: &Side| format!("{}, rope {}, cache {}, perplexity {}", s.model, s.rope, s.kv, number(s.ppl));

@@ -13,9 +13,9 @@ use crate::Token;
 /// A text to measure on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// Its source, a file or `file:line`, which errors name.
+    /// The source that errors name: a file or `file:line`.
     pub name: String,
-    /// Its text or token ids.
+    /// The text or the token ids.
     pub content: Content,
 }
 
@@ -24,8 +24,7 @@ pub struct Document {
 pub enum Content {
     /// Text.
     Text(String),
-    /// Token ids of the model's own vocabulary. BOS among them begins a document, so that one stream may hold
-    /// several.
+    /// Token ids of the model's vocabulary. Each BOS starts a document, so one stream can hold several.
     Ids(Vec<u16>),
 }
 
@@ -36,13 +35,13 @@ impl Document {
     }
 }
 
-/// The documents of a file's bytes. `name` says what they are: in JSON Lines ([`jsonl::is_jsonl`]) the `text`
-/// field of each line that is not blank is one, in `.bin` files two bytes are a token id, the lower byte
-/// first, as in the files of LongLoRA and LCEG (`eval.py`, `np.uint16`), and other files are text.
+/// Reads the documents in a file's bytes. The extension of `name` selects the format. In JSON Lines
+/// ([`jsonl::is_jsonl`]), the `text` field of each line that is not blank is a document. `.bin` files hold 16-bit
+/// little-endian token ids, as in the files of LongLoRA and LCEG (`eval.py`, `np.uint16`). Other files are text.
 ///
 /// # Errors
-/// Bytes that are not UTF-8 (naming the first bad byte's offset), an empty file, a line that is no JSON
-/// object with a string `text`, an empty text, half a token id.
+/// Returns an error if bytes are not UTF-8 (with the offset of the first bad byte), if the file or a text is empty,
+/// if a line is not a JSON object with a string `text`, or if the last token id is incomplete.
 pub fn documents(name: &str, bytes: Vec<u8>) -> Result<Vec<Document>> {
     if Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("bin")) {
         return Ok(vec![Document { name: name.into(), content: Content::Ids(ids(name, &bytes)?) }]);
@@ -148,7 +147,7 @@ pub(super) fn pieces<'a>(
     Ok(pieces)
 }
 
-/// The documents of a stream: what stands behind each BOS up to the next, and what stands before the first.
+/// The documents of a stream: the tokens after each BOS up to the next one, and the tokens before the first BOS.
 fn split(ids: &[u16], bos: Option<Token>) -> Vec<Range<usize>> {
     let starts = ids.iter().enumerate().filter(|&(_, &id)| Some(Token::from(id)) == bos).map(|(i, _)| i);
     let (mut ranges, mut start, mut begun) = (Vec::new(), 0, false);

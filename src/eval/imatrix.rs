@@ -1,9 +1,10 @@
-//! Importance matrices under a rope method and at its context: for each matrix of a model the sum of the squares of what
-//! it reads, column by column, in the GGUF format of llama.cpp's `tools/imatrix`. Quantisers weigh columns by them.
+//! Importance matrices under a RoPE method and at its context: for each weight matrix, the sum of squares of its
+//! inputs, column by column, in the GGUF format of llama.cpp's `tools/imatrix`. Quantizers use them to weight
+//! columns.
 //!
-//! As there, windows of the context's length follow each other, the first token of each is BOS where the model's flags ask
-//! for it, and all tokens of a window count. Unlike there the output matrix is always among the matrices, under the name of
-//! the embedding where it is that.
+//! As in that tool, windows of the context's length follow each other, the first token of each is BOS if the model's
+//! flags ask for it, and all tokens of a window count. Unlike that tool, this always includes the output matrix,
+//! under the name of the embedding if the two are tied.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,21 +18,21 @@ use crate::hparams::keys;
 use crate::model::{Error, Result};
 use crate::session::{InputMoments, Session};
 
-/// The windows that are read.
+/// Size and number of the windows to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Params {
-    /// Tokens of a window; each starts in an empty context.
+    /// Tokens per window; each window starts with an empty context.
     pub ctx: usize,
-    /// At most this many windows, the first ones of the text.
+    /// Maximum number of windows, from the start of the text.
     pub max_windows: Option<usize>,
 }
 
-/// The activations that one matrix reads, or that of each expert.
+/// Input statistics of one matrix, or of the matrix of each expert.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Entry {
     /// Sums of squares, `[n_in]` for each matrix.
     pub sums: Vec<f64>,
-    /// For each matrix the tokens summed over.
+    /// Number of tokens summed, for each matrix.
     pub counts: Vec<f64>,
 }
 
@@ -47,9 +48,9 @@ impl Entry {
 /// An importance matrix.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Imatrix {
-    /// By the name of the weight.
+    /// Entries by weight name.
     pub entries: BTreeMap<String, Entry>,
-    /// The rope spec in force.
+    /// The active method spec.
     pub rope: String,
     /// Tokens of a window.
     pub ctx: usize,
@@ -61,11 +62,11 @@ pub struct Imatrix {
     pub texts: Vec<String>,
 }
 
-/// Reads the windows of documents, which are joined one behind another. Progress is counted in tokens.
+/// Collects the importance matrix on the windows of the joined documents. Progress is counted in tokens.
 ///
 /// # Errors
-/// A context that the session does not have; texts shorter than a window; values that are not finite, naming the matrix;
-/// [`Error::Interrupted`]; whatever the session reports.
+/// Returns an error if the session's context is too small, if the texts are shorter than a window, if values are not
+/// finite (with the name of the matrix), or if the session fails; and [`Error::Interrupted`].
 pub fn collect(
     session: &mut Session,
     documents: &[Document],
@@ -124,10 +125,10 @@ pub fn collect(
 }
 
 impl Imatrix {
-    /// Writes llama.cpp's format, beside `path` and then in its place, and returns the size in bytes.
+    /// Writes llama.cpp's format to `path`, atomically, and returns the size in bytes.
     ///
     /// # Errors
-    /// A sum that F32 does not hold; the file system.
+    /// Returns an error if a sum overflows F32, or if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<u64> {
         let number = |n: usize| Value::U32(u32::try_from(n).unwrap_or(u32::MAX));
         let mut out = Writer::new();

@@ -1,9 +1,9 @@
 //! Measurements of language models: perplexity by named [`protocol`]s, published benchmarks.
 //!
-//! A task is one module: parameters in, `run(source, model, ..., control) -> report` out. It works through
-//! the traits [`Lm`] and [`LmSource`], which [`SessionSource`] implements for sessions of a model. Reports
-//! serialise to the JSON that the command line promises and format themselves as text; nothing here prints, and
-//! only [`suite::FileStore`] and [`search`] open files. [`suite`] runs the benchmarks of the crate `ropewalk-tasks`.
+//! A task is one module: it takes parameters, and `run(source, model, ..., control)` returns a report. It uses the
+//! traits [`Lm`] and [`LmSource`], which [`SessionSource`] implements for sessions of a model. Reports serialize to
+//! the JSON of the command line and format themselves as text. Nothing here prints, and only [`suite::FileStore`] and
+//! [`search`] open files. [`suite`] runs the benchmarks of the crate `ropewalk-tasks`.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -58,60 +58,60 @@ pub use session::SessionSource;
 pub trait Lm {
     /// Tokens that fit into the context.
     fn n_ctx(&self) -> usize;
-    /// The rope spec in force, with defaults filled in.
+    /// The active method spec, with defaults filled in.
     fn rope(&self) -> String;
-    /// Text to tokens; `add_special` puts BOS and EOS where the model's flags ask for them.
+    /// Text to tokens; `add_special` adds BOS and EOS if the model's flags ask for them.
     fn tokenize(&self, text: &str, add_special: bool) -> Result<Vec<Token>>;
-    /// The bytes of one token's text, which may be a part of a character; none for special tokens.
+    /// The bytes of one token's text, which can be part of a character; empty for special tokens.
     fn piece(&self, token: Token) -> Result<Vec<u8>>;
     /// Token ids are below this.
     fn n_vocab(&self) -> usize;
-    /// BOS, when the vocabulary has one.
+    /// BOS, if the vocabulary has one.
     fn bos(&self) -> Option<Token>;
-    /// Whether the model's flags ask for BOS.
+    /// Returns true if the model's flags ask for BOS.
     fn add_bos(&self) -> bool;
-    /// In a fresh context: `-ln p(tokens[i] | tokens[..i])` in nats for each `i` in
-    /// `from.max(1)..tokens.len()`. The keys of a beginning shared with the previous call's tokens may be
-    /// used again: the result is the same.
+    /// Returns `-ln p(tokens[i] | tokens[..i])` in a fresh context, in nats, for each `i` in
+    /// `from.max(1)..tokens.len()`. An implementation may reuse the keys of a prefix shared with the previous call;
+    /// the result is the same.
     fn nll(&mut self, tokens: &[Token], from: usize) -> Result<Vec<f32>>;
-    /// Prompts that [`Lm::answers`] takes at once.
+    /// Number of prompts that [`Lm::answers`] accepts at once.
     fn n_seq(&self) -> usize {
         1
     }
     /// Greedy continuations of up to [`Lm::n_seq`] prompts, each in a fresh context.
     fn answers(&mut self, prompts: &[Vec<Token>], how: &Greedy) -> Result<Vec<Vec<Token>>>;
-    /// The log-likelihoods of several endings of one text. The context must hold the text and all of them.
+    /// The log-likelihoods of several continuations of one text. The context must hold the text and all
+    /// continuations.
     fn endings(&mut self, text: &[Token], endings: &[Vec<Token>]) -> Result<Vec<Ending>>;
-    /// A flag that makes a running call return [`Error::Interrupted`] when it is set; `None` where calls run
-    /// to their end.
+    /// A flag that makes a running call return [`Error::Interrupted`] when set; `None` if calls cannot be
+    /// interrupted.
     fn cancel_flag(&self) -> Option<Arc<AtomicBool>> {
         None
     }
 }
 
-/// Opens an [`Lm`] at a context length: methods whose frequencies depend on the length are worked out anew
-/// for each.
+/// Opens an [`Lm`] at a context length. Frequencies that depend on the length are recomputed for each length.
 pub trait LmSource {
-    /// An `Lm` that takes `n_ctx` tokens.
+    /// Opens an `Lm` for `n_ctx` tokens.
     fn open(&self, n_ctx: usize) -> Result<Box<dyn Lm + '_>>;
-    /// An `Lm` that takes up to `n_seq` prompts of `n_ctx` tokens at once, as many as memory allows.
+    /// Opens an `Lm` for up to `n_seq` prompts of `n_ctx` tokens at once, as many as memory allows.
     fn open_many(&self, n_ctx: usize, n_seq: usize) -> Result<Box<dyn Lm + '_>> {
         let _ = n_seq;
         self.open(n_ctx)
     }
-    /// The rope spec that an `Lm` of this context has.
+    /// The method spec of an `Lm` with this context.
     fn rope_at(&self, n_ctx: usize) -> Result<String> {
         Ok(self.open(n_ctx)?.rope())
     }
-    /// Text to tokens without BOS and EOS; names of special tokens become those tokens.
+    /// Text to tokens without BOS and EOS; names of special tokens become special tokens.
     fn encode(&self, text: &str) -> Result<Vec<Token>>;
-    /// Tokens to text, special tokens left out.
+    /// Tokens to text, without special tokens.
     fn decode(&self, tokens: &[Token]) -> Result<String>;
-    /// BOS, if the model's flags ask for it before a text.
+    /// BOS, if the model's flags ask for it at the start of a text.
     fn bos_first(&self) -> Option<Token>;
 }
 
-/// Opens a context that `control` can stop; an error if it is smaller than was asked for.
+/// Opens a context that `control` can stop. Returns an error if the context is smaller than requested.
 fn open<'s>(source: &'s dyn LmSource, n_ctx: usize, control: &Control<'_>) -> Result<Box<dyn Lm + 's>> {
     open_many(source, n_ctx, 1, control)
 }

@@ -1,13 +1,12 @@
-//! Perplexity protocols by name: which tokens each window feeds, which of them it scores, and how the scores
-//! are averaged.
+//! Perplexity protocols by name. A protocol sets which tokens each window feeds, which of them it scores, and how
+//! scores are averaged.
 //!
-//! "Perplexity at 8k, stride 256" means at least five different things in the literature. Each [`Protocol`]
-//! is one of them, taken from the code that produced the published numbers. Planning works on numbers of
-//! tokens alone.
+//! "Perplexity at 8k, stride 256" means at least five different things in the literature. Each [`Protocol`] is one of
+//! them, taken from the code that produced the published numbers. Planning needs only token counts.
 //!
-//! This project's own figures, one window from the start of a text with every token but the first scored, are
-//! `window`. On one document `yarn-trunc` differs from it only by the BOS which YaRN's script puts in front
-//! wherever the vocabulary has one, whether or not the model was trained with it.
+//! This project's own figures use `window`: one window from the start of a text, in which every token except the
+//! first is scored. On one document, `yarn-trunc` differs only by BOS. YaRN's script adds BOS if the vocabulary has
+//! one, whether or not the model was trained with it.
 
 mod windows;
 
@@ -20,27 +19,27 @@ pub use windows::{PlanError, WindowPlan};
 /// One published way to measure perplexity.
 #[derive(Debug)]
 pub struct Protocol {
-    /// Name, as users write it and reports give it.
+    /// Name, as typed and as shown in reports.
     pub name: &'static str,
-    /// The file it is taken from.
+    /// The published file that defines it.
     pub source: &'static str,
     /// One line for help texts.
     pub about: &'static str,
     /// Whether windows stay inside a document.
     pub text: Text,
-    /// When BOS is put in front.
+    /// The rule for BOS at the start.
     pub bos: BosRule,
-    /// The stride used when none is given; `None` when the protocol has no stride.
+    /// The default stride; `None` if the protocol has no stride.
     pub stride: Option<usize>,
-    /// The average that gives the headline number.
+    /// The average that gives the main figure.
     pub average: Average,
-    /// Whether windows score tokens that other windows score too, which makes standard errors too small.
+    /// Whether windows score the same tokens more than once, which makes standard errors too small.
     pub overlaps: bool,
     /// Whether a length is one of text, read from a fresh context of `stride` tokens again and again;
     /// positions then count from the start of the text.
     pub restarts: bool,
-    /// Tokens of the parts that a window is fed in, each from a fresh context; positions count from the start of the
-    /// window.
+    /// Size, in tokens, of the parts that a window is fed in. Each part has a fresh context; positions count from the
+    /// start of the window.
     pub part: Option<usize>,
     sweep: fn(&WindowGeometry) -> std::result::Result<Sweep, String>,
 }
@@ -48,29 +47,29 @@ pub struct Protocol {
 /// The text that windows are cut from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Text {
-    /// Each document by itself; BOS in front of every window.
+    /// Each document separately, with BOS at the start of every window.
     Documents,
-    /// All documents as one stream of tokens; BOS in front of every document.
+    /// All documents as one token stream, with BOS at the start of every document.
     Stream,
 }
 
-/// When BOS is put in front.
+/// The rule for BOS at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BosRule {
-    /// Whenever the vocabulary has one, whatever the model's flags say.
+    /// Always, if the vocabulary has BOS, regardless of the model's flags.
     Vocabulary,
-    /// When the model's flags ask for it.
+    /// If the model's flags ask for it.
     Flags,
 }
 
-/// The average that gives the headline number.
+/// The average that gives the main figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Average {
     /// exp of the mean over all scored tokens.
     Tokens,
-    /// `base` to the mean, over windows, of each window's mean: a short window weighs as much as a full one.
+    /// `base` to the mean, over windows, of each window's mean. A short window weighs as much as a full one.
     Windows {
-        /// e, or what the source wrote for it.
+        /// e, or the value that the source uses for it.
         base: f64,
     },
 }
@@ -80,7 +79,7 @@ pub enum Average {
 pub struct WindowGeometry {
     /// Tokens of the document or stream.
     pub n_tokens: usize,
-    /// Tokens a window may feed, BOS among them; all windows of a text, for one that restarts.
+    /// Maximum tokens that a window feeds, including BOS; for protocols that restart, of all windows of a text.
     pub n_ctx: usize,
     /// Tokens between the starts of windows, for protocols that have a stride.
     pub stride: usize,
@@ -88,37 +87,37 @@ pub struct WindowGeometry {
     pub bos: bool,
 }
 
-/// Whether BOS stands in front of a window's tokens.
+/// BOS at the start of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bos {
-    /// Nothing that is not in the text.
+    /// No BOS: only tokens of the text.
     None,
-    /// BOS, one token more.
+    /// BOS as an additional token.
     Prepended,
-    /// BOS, in place of the window's first token.
+    /// BOS in place of the window's first token.
     Replacing,
 }
 
 /// A window: tokens that go through the model in one pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Which text: the document's index, 0 for a stream.
+    /// Index of the document; 0 for a stream.
     pub text: usize,
     /// First token of the text.
     pub start: usize,
     /// One past the last token of the text.
     pub end: usize,
-    /// Whether BOS stands in front.
+    /// BOS at the start.
     pub bos: Bos,
-    /// First scored index among the tokens fed; all from there on are scored. At least 1.
+    /// Index of the first scored token among the tokens fed, at least 1. All later tokens are scored as well.
     pub from: usize,
-    /// Position of the first token fed, by which scores are put into buckets: 0, unless the protocol
+    /// Position of the first token fed, used to sort scores into buckets. It is 0 unless the protocol
     /// [`restarts`](Protocol::restarts) or has [parts](Protocol::part).
     pub position: usize,
 }
 
 impl Protocol {
-    /// Tokens that the context takes from which windows at a length are computed.
+    /// Context size, in tokens, needed to compute the windows of a length.
     pub fn context(&self, n_ctx: usize, stride: usize) -> usize {
         let most = self.part.unwrap_or(usize::MAX);
         n_ctx.min(if self.restarts { stride } else { most })
@@ -126,11 +125,11 @@ impl Protocol {
 }
 
 impl Window {
-    /// Tokens fed, BOS among them.
+    /// Number of tokens fed, including BOS.
     pub fn n_fed(&self) -> usize {
         self.end - self.start + usize::from(self.bos == Bos::Prepended)
     }
-    /// Tokens scored.
+    /// Number of tokens scored.
     pub fn n_scored(&self) -> usize {
         self.n_fed().saturating_sub(self.from)
     }
@@ -321,14 +320,14 @@ const LONGLORA: Protocol = Protocol {
     sweep: longlora,
 };
 
-/// Tokens that LCEG's Landmark attention reads at a time, without a cache between them. Its script puts a landmark behind
-/// every 63 tokens, which 512 are no multiple of; here landmarks stand where they do in training.
+/// Tokens that LCEG's Landmark attention reads at a time, without a cache between them. Its script puts a landmark
+/// after every 63 tokens, and 512 is not a multiple of that. Here, landmarks are at the same places as in training.
 const LCEG_PART: usize = 512;
 
-/// A protocol by name.
+/// Finds a protocol by name.
 ///
 /// # Errors
-/// An unknown name; the message lists the known ones.
+/// Returns an error if the name is unknown; the message lists the known names.
 pub fn protocol(name: &str) -> Result<&'static Protocol> {
     PROTOCOLS.iter().find(|p| p.name == name).ok_or_else(|| {
         let known: Vec<_> = PROTOCOLS.iter().map(|p| p.name).collect();
@@ -336,8 +335,7 @@ pub fn protocol(name: &str) -> Result<&'static Protocol> {
     })
 }
 
-/// The protocol meant when none is named: `stride` when a stride is given, as for llama.cpp's tool, else
-/// `window`.
+/// The default protocol: `stride` if a stride is given, as in llama.cpp's tool, and `window` otherwise.
 pub fn default_protocol(stride: Option<usize>) -> &'static Protocol {
     let name = if stride.is_some() { "stride" } else { "window" };
     PROTOCOLS.iter().find(|p| p.name == name).unwrap_or(&PROTOCOLS[0])

@@ -1,4 +1,4 @@
-//! Sessions of a model, as evaluations see them.
+//! Adapts sessions of a model to the traits of evaluations.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::rope::Spec;
 use crate::session::{Attention, Ending, Greedy, Session, SessionParams};
 use crate::Token;
 
-/// Opens sessions of a model under one set of parameters, each at the context length a task asks for.
+/// Opens sessions of a model with one set of parameters, each at the context length that a task needs.
 pub struct SessionSource<'a> {
     model: Model,
     params: SessionParams,
@@ -18,16 +18,17 @@ pub struct SessionSource<'a> {
 }
 
 impl<'a> SessionSource<'a> {
-    /// Sessions under these parameters; `n_ctx` among them is replaced by the length asked for.
+    /// A source of sessions with these parameters. The requested length replaces `n_ctx`.
     pub fn new(model: &Model, params: SessionParams) -> Self {
         SessionSource { model: model.clone(), params, opened: None }
     }
 
-    /// Names all that determines a model's answers beside the prompt and the context: weights, adapters, rope spec, type
-    /// of the cache, how products round unless that is left to the program, and which blocks are attended to if not all.
+    /// Identifies everything that determines a model's answers except the prompt and the context: weights, adapters,
+    /// method spec, KV cache type, rounding of matrix products (unless it is the default), and the selection of
+    /// landmark blocks (unless it is all blocks).
     ///
     /// # Errors
-    /// A rope spec in the model's file that cannot be read.
+    /// Returns an error if the method spec in the model's file cannot be read.
     pub fn identity(&self) -> Result<String> {
         let spec = match &self.params.rope {
             Some(spec) if spec.is_declared() => Spec::declared(self.model.hparams())?,
@@ -48,7 +49,7 @@ impl<'a> SessionSource<'a> {
         Ok(format!("{weights}{adapters} {spec} {}{math}{attention}", self.params.kv_type.name()))
     }
 
-    /// Calls this function with each session when it has been opened.
+    /// Calls this function with each session after it has been opened.
     pub fn on_open(self, opened: &'a dyn Fn(&Session)) -> Self {
         SessionSource { opened: Some(opened), ..self }
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::invalid;
 use crate::model::Result;
 
-/// Running mean and spread of f64 values (Welford's update).
+/// Running mean and variance of f64 values (Welford's update).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Mean {
     n: usize,
@@ -28,11 +28,11 @@ impl Mean {
     pub fn n(&self) -> usize {
         self.n
     }
-    /// Their mean; 0 when there are none.
+    /// Mean of the values; 0 if there are none.
     pub fn mean(&self) -> f64 {
         self.mean
     }
-    /// Standard error of the mean, taking the values as independent; `None` below two values.
+    /// Standard error of the mean, assuming independent values; `None` for fewer than two values.
     pub fn stderr(&self) -> Option<f64> {
         (self.n >= 2).then(|| (self.m2.max(0.0) / (self.n as f64 * (self.n - 1) as f64)).sqrt())
     }
@@ -43,7 +43,7 @@ impl Mean {
 pub struct Perplexity {
     /// `base ^ nll`.
     pub ppl: f64,
-    /// Mean negative log-likelihood, nats a token.
+    /// Mean negative log-likelihood, in nats per token.
     pub nll: f64,
     /// Standard error of `ppl` to first order: `ppl * nll_stderr`.
     pub ppl_stderr: Option<f64>,
@@ -52,10 +52,10 @@ pub struct Perplexity {
 }
 
 impl Perplexity {
-    /// From a mean in nats. `base` is e, but for protocols that say otherwise.
+    /// Computes the perplexity of a mean in nats. `base` is e unless the protocol sets another one.
     ///
     /// # Errors
-    /// A mean so large that its power is no finite number.
+    /// Returns an error if the perplexity is not finite.
     pub fn new(mean: &Mean, base: f64) -> Result<Perplexity> {
         let nll = mean.mean();
         // `exp` rather than `powf`, so that the usual case is as exact as it can be.
@@ -71,17 +71,16 @@ impl Perplexity {
     }
 }
 
-/// The 95 % interval of a perplexity by its standard error ([`Perplexity`]): 1.96 standard errors of the mean
-/// negative log-likelihood to both sides of it, and not below 1, which is the least perplexity there is. `None` if the
-/// upper end is beyond what a float holds.
+/// The 95% interval of a perplexity, from its standard error ([`Perplexity`]): 1.96 standard errors of the mean
+/// negative log-likelihood on both sides, and never below 1, the smallest possible perplexity. `None` if the upper
+/// end overflows.
 pub fn perplexity_interval(ppl: f64, ppl_stderr: f64) -> Option<(f64, f64)> {
     let ratio = (1.96 * ppl_stderr / ppl).exp();
     let (low, high) = ((ppl / ratio).max(1.0), ppl * ratio);
     high.is_finite().then_some((low, high))
 }
 
-/// Wilson's 95 % score interval of `k` successes in `n` trials (Wilson 1927); `(0, 1)` when nothing was
-/// tried.
+/// Wilson's 95% score interval of `k` successes in `n` trials (Wilson 1927); `(0, 1)` without trials.
 pub fn wilson(k: usize, n: usize) -> (f64, f64) {
     wilson_of_mean(k as f64 / n.max(1) as f64, n)
 }
@@ -105,10 +104,10 @@ fn wilson_of_mean(p: f64, n: usize) -> (f64, f64) {
 /// Fewest values whose resamples say how much their mean would vary.
 const BOOTSTRAP_FROM: usize = 10;
 
-/// The 95 % interval of the mean of scores between 0 and 1, and how it was found. `wilson` where all are 0 or 1;
-/// else `bootstrap`, but for fewer than ten scores, or equal ones, of which resamples would say that the mean is
-/// certain. Of these it is Wilson's as well, as if the mean were a rate: no scores of that mean vary more than
-/// those of 0 and 1 do, so the interval is too wide rather than too narrow.
+/// The 95% interval of the mean of scores between 0 and 1, and the name of its method. The method is `wilson` if all
+/// scores are 0 or 1, and `bootstrap` otherwise. It is also `wilson` for fewer than ten scores and for equal scores,
+/// because resamples would make the mean look certain. Wilson's interval then treats the mean as a rate. No scores
+/// with that mean vary more than scores of 0 and 1, so the interval is too wide rather than too narrow.
 pub fn interval(values: &[f64]) -> (&'static str, (f64, f64)) {
     let rates = values.iter().all(|x| *x == 0.0 || *x == 1.0);
     if rates || values.len() < BOOTSTRAP_FROM || values.windows(2).all(|w| w[0] == w[1]) {
@@ -118,8 +117,8 @@ pub fn interval(values: &[f64]) -> (&'static str, (f64, f64)) {
     ("bootstrap", bootstrap(values))
 }
 
-/// The 95 % interval of the mean of differences between -1 and 1, found as [`interval`] does it; equal ones, of ten
-/// or more, are certain.
+/// The 95% interval of the mean of differences between -1 and 1, by the rules of [`interval`]. Ten or more equal
+/// differences count as certain.
 pub fn interval_of_differences(values: &[f64]) -> (f64, f64) {
     if values.len() >= BOOTSTRAP_FROM {
         return bootstrap(values);
@@ -132,9 +131,9 @@ pub fn interval_of_differences(values: &[f64]) -> (f64, f64) {
 /// Resamples of [`bootstrap`].
 const RESAMPLES: usize = 2000;
 
-/// The 95 % percentile bootstrap interval of the mean of `values` (Efron 1979): the 2.5th and the 97.5th
-/// percentile of means of 2,000 resamples. The same values in the same order give the same interval;
-/// without values it is `(0, 0)`.
+/// The 95% percentile bootstrap interval of the mean of `values` (Efron 1979): the 2.5th and the 97.5th percentile of
+/// the means of 2,000 resamples. The same values in the same order give the same interval. Without values, it is `(0,
+/// 0)`.
 pub fn bootstrap(values: &[f64]) -> (f64, f64) {
     if values.is_empty() {
         return (0.0, 0.0);

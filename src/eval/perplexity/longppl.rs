@@ -1,13 +1,13 @@
-//! LongPPL: perplexity over the tokens that need a long context, after Fang et al. (arXiv 2410.23771) as their
-//! package `longppl` 0.3.0 computes it.
+//! LongPPL: perplexity of the tokens that need a long context (Fang et al., arXiv 2410.23771), as computed by their
+//! package `longppl` 0.3.0.
 //!
-//! A token is a key token when the model predicts it well from everything before it, and much worse from a
-//! short context alone. The package may take one model to find these tokens and another to be judged by them;
-//! here it is one model, under the rope in force at the length measured, for short contexts too.
+//! A key token is one that the model predicts well from everything before it, and much worse from a short context
+//! alone. The package can use one model to find these tokens and another to be measured on them. Here, one model does
+//! both, with the method as it is active at the measured length, also for short contexts.
 //!
-//! To find key tokens the package puts BOS in front where the tokenizer asks for it, and shows it to the
-//! first short context only; to measure it uses none. Both is done here. Key tokens go from one to the other
-//! as stretches of the text, by which all tokens of one character are key tokens if one of them is.
+//! To find key tokens, the package adds BOS if the tokenizer asks for it, and shows it to the first short context
+//! only. To measure, it uses no BOS. Both rules are followed here. Key tokens are passed from the first step to the
+//! second as spans of text, so all tokens of a character are key tokens if one of them is.
 
 use std::ops::Range;
 
@@ -19,19 +19,19 @@ use super::super::{invalid, uninterrupted, Lm};
 use crate::model::Result;
 use crate::Token;
 
-/// The protocol whose windows LongPPL is defined on: the beginning of each document, once.
+/// The protocol that LongPPL is defined on: one window from the start of each document.
 pub const PROTOCOL: &str = "window";
 
 /// Criteria of a key token; the names are the package's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Params {
-    /// Tokens of a short context, at least: the first token it scores sees this many.
+    /// Minimum size of a short context, in tokens: the first token that it scores sees this many.
     pub trunc_len: usize,
     /// Tokens that share a short context.
     pub sliding_window: usize,
-    /// Key tokens lose more than this in a short context, nats (long-short difference, LSD).
+    /// A key token loses more than this in a short context, in nats (long-short difference, LSD).
     pub alpha: f64,
-    /// Key tokens have more than this log-likelihood in the long context, nats (LCL).
+    /// A key token has more than this log-likelihood in the long context, in nats (LCL).
     pub beta: f64,
 }
 
@@ -42,10 +42,10 @@ impl Default for Params {
 }
 
 impl Params {
-    /// Checks that these bounds mean something, and that the protocol is [`PROTOCOL`].
+    /// Checks that these bounds are valid, and that the protocol is [`PROTOCOL`].
     ///
     /// # Errors
-    /// The fault, with what was expected.
+    /// Returns an error that names the problem and the expected value.
     pub fn check(&self, protocol: &Protocol) -> Result<()> {
         if protocol.name != PROTOCOL {
             return Err(invalid(format!("longppl: expected protocol {PROTOCOL}, found {}", protocol.name)));
@@ -84,24 +84,24 @@ impl Params {
     }
 }
 
-/// LongPPL over all documents of a length.
+/// LongPPL over all documents at one length.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LongPpl {
-    /// exp of the mean negative log-likelihood of all key tokens; `null` where there is none.
+    /// exp of the mean negative log-likelihood of all key tokens; `null` if there are none.
     pub longppl: Option<f64>,
-    /// That mean, nats a token.
+    /// The mean negative log-likelihood of key tokens, in nats per token.
     pub nll: Option<f64>,
-    /// Standard error of `longppl` to first order, the key tokens taken as given.
+    /// Standard error of `longppl` to first order, for fixed key tokens.
     pub longppl_stderr: Option<f64>,
     /// Standard error of `nll`.
     pub nll_stderr: Option<f64>,
-    /// Key tokens.
+    /// Number of key tokens.
     pub key_tokens: usize,
-    /// Documents that have any.
+    /// Number of documents with key tokens.
     pub documents: usize,
-    /// Perplexity of all tokens that LongPPL chooses from, without BOS; `null` where there is none.
+    /// Perplexity of all tokens that LongPPL chooses from, without BOS; `null` if there are none.
     pub ppl: Option<f64>,
-    /// Their number.
+    /// Number of those tokens.
     pub tokens: usize,
 }
 

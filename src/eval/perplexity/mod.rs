@@ -16,31 +16,31 @@ mod texts;
 
 pub use report::{paired, Bucket, MeanOverCtx, Paired, Part, Report, Row, Sample, TextRow};
 
-/// Texts are measured by this protocol, at these lengths.
+/// Protocol, lengths, and other settings of a perplexity run.
 #[derive(Debug, Clone)]
 pub struct Params {
     /// The protocol.
     pub protocol: &'static Protocol,
-    /// Lengths of a window in tokens, measured in this order.
+    /// Window lengths in tokens, measured in this order.
     pub lengths: Vec<usize>,
-    /// The context that methods are worked out for, where it is more than a length needs: short windows are then measured
-    /// as the model runs at this context.
+    /// The context size to plan methods for, if it is larger than a length needs. Short windows are then measured as
+    /// the model runs at this context.
     pub ctx: Option<usize>,
-    /// Tokens between windows; `None` is the protocol's own.
+    /// Tokens between window starts; `None` is the protocol's default.
     pub stride: Option<usize>,
-    /// At most this many windows a length, spread evenly over the plan.
+    /// Maximum number of windows per length, spread evenly over the plan.
     pub max_windows: Option<usize>,
-    /// Width in tokens of the buckets of perplexity by position; `None` is an eighth of the context.
+    /// Bucket width for perplexity by position, in tokens; `None` is an eighth of the context.
     pub bucket: Option<usize>,
-    /// Whether BOS is put in front; `None` is the protocol's rule.
+    /// Whether windows start with BOS; `None` is the protocol's rule.
     pub bos: Option<bool>,
-    /// Documents of fewer tokens are left out (`--dataset-min-tokens` of YaRN's script).
+    /// Skips documents with fewer tokens (`--dataset-min-tokens` of YaRN's script).
     pub min_tokens: usize,
-    /// At most this many of the documents that are left (`--samples` of YaRN's script).
+    /// Maximum number of the remaining documents (`--samples` of YaRN's script).
     pub max_documents: Option<usize>,
-    /// Draws these documents at random by this seed; `None` takes the first.
+    /// Random seed to draw these documents; `None` takes the first ones.
     pub seed: Option<u64>,
-    /// LongPPL beside perplexity, with these bounds; for protocol `window` alone.
+    /// Also measures LongPPL with these bounds; only for protocol `window`.
     pub longppl: Option<longppl::Params>,
 }
 
@@ -65,14 +65,13 @@ impl Params {
 
 /// Measures perplexity. `model` is only copied to the report.
 ///
-/// All lengths are planned before the first is measured, so that a text too short for the last one is an
-/// error at once. Progress is counted in tokens fed to the model, over all lengths, and reported after every
-/// window.
+/// All lengths are planned before the first one is measured, so a text that is too short for the last length is an
+/// error at once. Progress is counted in tokens fed to the model, over all lengths, and reported after every window.
 ///
 /// # Errors
-/// No documents or lengths; a text that the protocol has no window for (naming the document); a
-/// log-likelihood that is no finite number, naming window and position; whatever the model reports. Being
-/// stopped is no error: see [`Report::interrupted`].
+/// Returns an error if there are no documents or lengths, if the protocol has no window for a text (with the name of
+/// the document), if a log-likelihood is not finite (with window and position), or if the model fails. An interrupted
+/// run is not an error: see [`Report::interrupted`].
 pub fn run(
     source: &dyn LmSource,
     model: &str,
@@ -209,7 +208,7 @@ struct Sums {
     longppl: Option<longppl::Sums>,
 }
 
-/// What is summed over the windows of one text.
+/// Sums over the windows of one text.
 #[derive(Default)]
 struct TextSums {
     windows: usize,

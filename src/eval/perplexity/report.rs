@@ -6,70 +6,70 @@ use super::super::stats::{Mean, Perplexity};
 use super::super::table::{number, table};
 use super::longppl::LongPpl;
 
-/// Result of a run. Serialises to the JSON that the command line promises.
+/// Result of a run. It serializes to the JSON of the command line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The model's file.
     pub model: String,
-    /// The rope spec in force, at the first length.
+    /// The active method spec, at the first length.
     pub rope: String,
     /// `perplexity`, as rows of other measurements name their task.
     pub task: &'static str,
     /// The protocol's name.
     pub protocol: &'static str,
-    /// The stride in force; `null` for protocols without one.
+    /// The stride; `null` for protocols without one.
     pub stride: Option<usize>,
-    /// One entry per context length, in the order asked for.
+    /// One entry per context length, in the requested order.
     pub results: Vec<Row>,
-    /// Where the protocol is defined.
+    /// The published definition of the protocol.
     pub source: &'static str,
     /// Whether BOS was used.
     pub bos: bool,
     /// Documents measured.
     pub documents: usize,
-    /// Tokens of these documents, without BOS.
+    /// Number of tokens in these documents, without BOS.
     pub document_tokens: usize,
-    /// The documents, if they were drawn at random.
+    /// The measured documents, if they were drawn at random.
     pub sample: Option<Sample>,
-    /// The mean over several lengths, empty where there is one or the run was stopped. Reports of several
-    /// ropes have one entry for each.
+    /// The mean over several lengths; empty if there is only one length, or if the run was stopped. Reports of
+    /// several methods have one entry per method.
     pub mean_over_ctx: Vec<MeanOverCtx>,
-    /// Whether the run was stopped: lengths may be missing, and the last one may lack windows.
+    /// Whether the run was stopped. Lengths can then be missing, and the last length can lack windows.
     pub interrupted: bool,
-    /// Remarks that a reader of the figures must know.
+    /// Notes that readers of the figures need.
     pub notes: Vec<String>,
 }
 
 /// Documents drawn at random.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sample {
-    /// The seed they follow from.
+    /// The random seed.
     pub seed: u64,
-    /// Their names, in the order given.
+    /// Names of the documents, in the order given.
     pub documents: Vec<String>,
 }
 
 /// Perplexity as one number for many lengths, as Table 3 of HARPE's paper gives it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MeanOverCtx {
-    /// The rope spec in force, at the first length.
+    /// The active method spec, at the first length.
     pub rope: String,
     /// Arithmetic mean of the lengths' perplexities.
     pub ppl: f64,
     /// Number of lengths.
     pub lengths: usize,
-    /// The mean of the lengths' LongPPL, where all have one.
+    /// Mean of the lengths' LongPPL, if all have one.
     pub longppl: Option<f64>,
 }
 
 /// One context length.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// Tokens of a full window, BOS among them.
+    /// Tokens of a full window, including BOS.
     pub ctx: usize,
-    /// Tokens the context was opened for.
+    /// Context size, in tokens.
     pub n_ctx: usize,
-    /// Perplexity, negative log-likelihood and their standard errors, averaged as the protocol says.
+    /// Perplexity, negative log-likelihood, and their standard errors, averaged by the protocol's rule.
     #[serde(flatten)]
     pub headline: Perplexity,
     /// Tokens scored.
@@ -78,18 +78,18 @@ pub struct Row {
     pub windows: usize,
     /// Tokens fed per second.
     pub tokens_per_s: f64,
-    /// Every scored token weighs the same.
+    /// Mean in which every scored token weighs the same.
     pub token_weighted: Perplexity,
-    /// Every window weighs the same.
+    /// Mean in which every window weighs the same.
     pub window_mean: Perplexity,
-    /// By position in the window (for protocol `restart`, in the document), empty buckets left out;
-    /// token-weighted.
+    /// Perplexity by position in the window (for protocol `restart`, in the document), token-weighted, without empty
+    /// buckets.
     pub buckets: Vec<Bucket>,
-    /// Sums for each text, for whoever compares methods text by text: a document, or the stream of all of them.
+    /// Sums for each text (a document, or the stream of all documents), to compare methods text by text.
     pub texts: Vec<TextRow>,
-    /// LongPPL, if it was asked for.
+    /// LongPPL, if requested.
     pub longppl: Option<LongPpl>,
-    /// Windows this run was to do.
+    /// Number of windows planned for this run.
     pub windows_planned: usize,
     /// Windows of the whole protocol, before sampling.
     pub windows_total: usize,
@@ -99,7 +99,7 @@ pub struct Row {
     pub tokens_fed: usize,
     /// Wall time in seconds.
     pub seconds: f64,
-    /// The rope spec in force at this length.
+    /// The active method spec at this length.
     pub rope: String,
     /// Whether windows are missing because the run was stopped.
     pub interrupted: bool,
@@ -122,7 +122,7 @@ pub struct Bucket {
     pub tokens: usize,
 }
 
-/// What one text adds to the sums of a length.
+/// Contribution of one text to the sums of a length.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TextRow {
     /// The document's name.
@@ -137,7 +137,7 @@ pub struct TextRow {
     pub buckets: Vec<Part>,
 }
 
-/// What one text adds to a bucket.
+/// Contribution of one text to a bucket.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Part {
     /// First position.
@@ -150,28 +150,28 @@ pub struct Part {
     pub nll_sum: f64,
 }
 
-/// How the perplexity of one run compares with that of another over the same windows.
+/// Comparison of the perplexities of two runs over the same windows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Paired {
     /// `perplexity`.
     pub task: &'static str,
     /// Tokens of a full window.
     pub ctx: usize,
-    /// The rope spec of the first run.
+    /// The method spec of the first run.
     pub from: String,
-    /// The rope spec of the second run.
+    /// The method spec of the second run.
     pub to: String,
-    /// Perplexity of the second over that of the first.
+    /// Ratio of perplexities, second run over first run.
     pub ppl_ratio: f64,
-    /// Lower end of its 95 % interval, by the differences of windows; `null` where there is one window.
+    /// Lower end of the ratio's 95% interval, from the differences of windows; `null` if there is only one window.
     pub ci_low: Option<f64>,
-    /// Its upper end.
+    /// Upper end of that interval.
     pub ci_high: Option<f64>,
-    /// Windows of both runs.
+    /// Number of windows in both runs.
     pub windows: usize,
 }
 
-/// The second report against the first, for each length of which both have the same windows.
+/// Compares the second report with the first, at each length at which both have the same windows.
 pub fn paired(a: &Report, b: &Report) -> Vec<Paired> {
     let pair = |(a, b): (&Row, &Row)| {
         if a.ctx != b.ctx || a.windows != b.windows || a.tokens != b.tokens {
@@ -212,8 +212,7 @@ impl Report {
         }];
     }
 
-    /// The report as text: what was measured, a markdown table of the lengths, one of perplexity by position,
-    /// notes.
+    /// The report as text: the setup, a Markdown table of the lengths, a table of perplexity by position, and notes.
     pub fn text(&self) -> String {
         let stride = self.stride.map(|s| format!(", stride {s}")).unwrap_or_default();
         let bos = if self.bos { "with BOS" } else { "no BOS" };

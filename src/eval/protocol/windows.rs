@@ -1,8 +1,8 @@
-//! The windows that a protocol cuts texts into, counted and found by number.
+//! The windows of a protocol, counted and found by index.
 
 use super::{Protocol, Sweep, Window, WindowGeometry};
 
-/// The windows of all texts, in order. Takes memory per text, not per window.
+/// The windows of all texts, in order. It uses memory per text, not per window.
 #[derive(Debug, Clone)]
 pub struct WindowPlan {
     sweeps: Vec<Sweep>,
@@ -12,20 +12,21 @@ pub struct WindowPlan {
     pub n_short: usize,
 }
 
-/// Why a text cannot be planned.
+/// The reason why a text cannot be planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanError {
-    /// The text at fault.
+    /// Index of the text.
     pub text: usize,
-    /// The fault, in words.
+    /// The problem, in words.
     pub reason: String,
 }
 
 impl WindowPlan {
-    /// Plans texts of these lengths in tokens; `stride` only matters to protocols that have one.
+    /// Plans texts of these lengths, in tokens. `stride` applies only to protocols that have one.
     ///
     /// # Errors
-    /// `n_ctx` below 2, a stride of 0 or so large that tokens would be skipped, a text too short to score.
+    /// Returns an error if `n_ctx` is below 2, if the stride is 0 or so large that tokens would be skipped, or if a
+    /// text is too short to score.
     pub fn new(
         protocol: &Protocol,
         texts: &[usize],
@@ -58,7 +59,7 @@ impl WindowPlan {
         self.before.last().copied().unwrap_or(0)
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no windows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -70,7 +71,7 @@ impl WindowPlan {
         Some(sweep.window(text, i - self.before[text]))
     }
 
-    /// At most `max` windows, spread evenly over the plan: the first, and then one every `len / max`.
+    /// Up to `max` windows, spread evenly over the plan: the first, and then one every `len / max`.
     pub fn sample(&self, max: Option<usize>) -> impl ExactSizeIterator<Item = Window> + '_ {
         let total = self.len();
         let n = max.map_or(total, |max| max.min(total));
