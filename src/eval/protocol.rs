@@ -25,7 +25,7 @@ pub struct Protocol {
     pub source: &'static str,
     /// One line for help texts.
     pub about: &'static str,
-    /// Whether windows stay inside a document.
+    /// The text that windows are cut from.
     pub text: Text,
     /// The rule for BOS at the start.
     pub bos: BosRule,
@@ -35,8 +35,8 @@ pub struct Protocol {
     pub average: Average,
     /// Whether windows score the same tokens more than once, which makes standard errors too small.
     pub overlaps: bool,
-    /// Whether a length is one of text, read from a fresh context of `stride` tokens again and again;
-    /// positions then count from the start of the text.
+    /// Whether a length is a length of text, which is read in fresh contexts of `stride` tokens, one after another.
+    /// Positions then count from the start of the text.
     pub restarts: bool,
     /// Size, in tokens, of the parts that a window is fed in. Each part has a fresh context; positions count from the
     /// start of the window.

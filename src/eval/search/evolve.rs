@@ -10,20 +10,20 @@ use rand::Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// How many individuals there are, and how they differ.
+/// Numbers of individuals, and the step between factors.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Sizes {
     /// Individuals at the start.
     pub population: usize,
     /// Generations.
     pub iterations: usize,
-    /// Mutations in each.
+    /// Mutations per generation.
     pub mutations: usize,
-    /// Crossovers in each.
+    /// Crossovers per generation.
     pub crossovers: usize,
-    /// Individuals that live on from one to the next.
+    /// Individuals that survive each generation.
     pub parents: usize,
-    /// Distance of neighbouring factors.
+    /// Step between neighboring factors.
     pub step: f64,
 }
 
@@ -35,7 +35,7 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Individuals that are scored in all.
+    /// Total number of individuals scored.
     pub fn evaluations(&self) -> usize {
         self.iterations
             .saturating_mul(self.mutations.saturating_add(self.crossovers))

@@ -1,8 +1,9 @@
-//! LongRoPE's search: a factor for each pair of dimensions, found by evolution on the model itself.
+//! LongRoPE's search: finds one factor per dimension pair, by evolution on the model itself.
 //!
-//! Individuals are lists of factors ([`Sizes`]); the model reads the same texts under each, and the ones under which it
-//! predicts best live on. [`Goal`] says which tokens count. Scores are kept in a file after each individual, and a search that
-//! was stopped goes on as if it had not been: what is tried next follows from the scores before it.
+//! Individuals are lists of factors ([`Sizes`]). The model reads the same texts under each list, and the lists with
+//! the best predictions survive. [`Goal`] sets which tokens count. Scores are saved to a file after each individual.
+//! A stopped search resumes as if it had not been stopped, because the next individual follows from the scores before
+//! it.
 
 mod evolve;
 mod record;
@@ -26,41 +27,41 @@ use crate::model::{Error, Result};
 use crate::rope::{Plan, Spec};
 use crate::Token;
 
-/// The measure of factors.
+/// The tokens that score a list of factors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {
     /// All tokens of a text (LongRoPE).
     Perplexity,
-    /// Numbers that stand far up in a text and are asked for at its end (after LongRoPE2).
+    /// Numbers that appear far up in a text and are asked for at its end (after LongRoPE2).
     Needle,
 }
 
-/// [`Goal`] by name.
+/// Goals by name.
 pub const GOALS: &[(&str, Goal)] = &[("perplexity", Goal::Perplexity), ("needle", Goal::Needle)];
 
-/// How to search.
+/// Parameters of a search.
 #[derive(Debug, Clone)]
 pub struct Params {
-    /// The context to search for, tokens.
+    /// The context to search for, in tokens.
     pub ctx: usize,
-    /// The measure of factors.
+    /// The tokens that score a list of factors.
     pub goal: Goal,
-    /// Texts that are read under each list of factors, at most.
+    /// Maximum number of texts to read under each list of factors.
     pub samples: usize,
-    /// How many lists of factors there are.
+    /// Numbers of lists in the evolution.
     pub sizes: Sizes,
-    /// Seed of all draws.
+    /// Random seed.
     pub seed: u64,
-    /// The search ends after so many lists, those of earlier runs among them.
+    /// Maximum number of lists, including those of earlier runs.
     pub max_evaluations: Option<usize>,
-    /// It ends after so many seconds, earlier runs not counted.
+    /// Time limit in seconds, without earlier runs.
     pub seconds: Option<f64>,
-    /// The magnitude of queries and keys; `None` is LongRoPE's `sqrt(1 + ln s / ln L)`.
+    /// The scale of queries and keys; `None` is LongRoPE's `sqrt(1 + ln s / ln L)`.
     pub attn_factor: Option<f64>,
-    /// The file that scores are kept in.
+    /// The file that scores are saved to.
     pub record: Option<PathBuf>,
-    /// Goes on from the scores in that file, if it is there.
+    /// Resumes from the scores in that file, if it exists.
     pub resume: bool,
 }
 
@@ -85,21 +86,21 @@ impl Params {
 /// One list of factors.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// The factors as a rope spec.
+    /// The factors as a method spec.
     pub rope: String,
     /// `search`, as rows of other measurements name their task.
     pub task: &'static str,
     /// The context they were scored at.
     pub ctx: usize,
-    /// Always: rows are lists that were scored.
+    /// Always true: each row is a scored list.
     pub finished: bool,
-    /// The method it began as, or `found`.
+    /// The initial method that gave these factors, or `found`.
     pub name: &'static str,
-    /// Mean negative log-likelihood of the tokens that count, nats.
+    /// Mean negative log-likelihood of the tokens that count, in nats.
     pub nll: f64,
     /// `exp` of it.
     pub ppl: f64,
-    /// A factor for each pair, the fastest first.
+    /// One factor per dimension pair, the fastest pair first.
     pub factors: Vec<f64>,
 }
 
@@ -110,37 +111,38 @@ pub struct Report {
     pub model: String,
     /// The context searched for.
     pub ctx: usize,
-    /// The trained window.
+    /// The original context, in tokens.
     pub n_ctx_orig: usize,
-    /// The measure of factors.
+    /// The tokens that score a list of factors.
     pub goal: Goal,
     /// Texts read under each list of factors.
     pub samples: usize,
-    /// Lists of factors that were scored, earlier runs' among them.
+    /// Lists of factors scored, including those of earlier runs.
     pub evaluations: usize,
-    /// Those of a whole search.
+    /// Lists of factors in a complete search.
     pub evaluations_total: usize,
-    /// The best factors as a rope spec.
+    /// The best factors as a method spec.
     pub rope: String,
-    /// The best factors, then those it began with.
+    /// The best factors, then the initial ones.
     pub results: Vec<Row>,
-    /// Whether it was stopped before its end; it can go on from its record.
+    /// Whether the search was stopped early; it can resume from its record.
     pub interrupted: bool,
     /// Seconds of this run.
     pub seconds: f64,
 }
 
-/// The methods a search begins with (Ding et al. 2024, section 3.2).
+/// Initial methods of a search (Ding et al. 2024, section 3.2).
 const FIRST: [&str; 3] = ["pi", "ntk", "yarn"];
 
-/// Searches factors. `source_of` makes the model's source under a spec, `hp` are its numbers, and `identity` names all that
-/// its predictions depend on ([`super::SessionSource::identity`]), for the record.
+/// Searches factors. `source_of` makes the model's source under a spec, and `hp` has its hyperparameters. `identity`
+/// identifies everything that the predictions depend on ([`super::SessionSource::identity`]), for the record.
 ///
 /// Progress is counted in lists of factors.
 ///
 /// # Errors
-/// A context no longer than the trained window; sizes that make no search; texts that are shorter than the context; a record
-/// of another search; whatever the model reports. Being stopped is none: see [`Report::interrupted`].
+/// Returns an error if the context does not exceed the original one, if the sizes do not make a search, if the texts
+/// are shorter than the context, if the record is from another search, or if the model fails. An interrupted search
+/// is not an error: see [`Report::interrupted`].
 pub fn run<'a>(
     source_of: &dyn Fn(&Spec) -> Box<dyn LmSource + 'a>,
     model: &str,
@@ -242,7 +244,7 @@ pub fn run<'a>(
     })
 }
 
-/// The factors of the methods a search begins with, none below 1 and none falling.
+/// The factors of the initial methods: none below 1, and none smaller than the one before.
 fn first(
     hp: &Hparams,
     scale: f64,
@@ -288,7 +290,7 @@ fn digest(texts: &[Vec<Token>]) -> String {
 }
 
 impl Report {
-    /// The report as text: the factors found beside those it began with.
+    /// The report as text: the factors found next to the initial ones.
     pub fn text(&self) -> String {
         let counted = match self.goal {
             Goal::Perplexity => "all tokens",

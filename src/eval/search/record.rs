@@ -1,4 +1,4 @@
-//! The lists that a search has scored so far, in a file that it goes on from.
+//! The file of scored lists, from which a search resumes.
 
 use std::path::Path;
 
@@ -33,10 +33,10 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The record of an earlier run.
+    /// Reads the record of an earlier run.
     ///
     /// # Errors
-    /// A file that cannot be read, is no record, or is that of another search.
+    /// Returns an error if the file cannot be read, is not a record, or is the record of another search.
     pub(super) fn read(path: &Path, of: &str) -> Result<Record> {
         let name = path.display();
         let io = |e: std::io::Error| Error::from(files::Error::new(path, e));
@@ -61,10 +61,10 @@ impl Record {
         }
     }
 
-    /// The score of individual `i`, if it was found before.
+    /// The score of individual `i`, if an earlier run found it.
     ///
     /// # Errors
-    /// The record has other factors there.
+    /// Returns an error if the record has different factors there.
     pub(super) fn score_of(&self, i: usize, factors: &[f64]) -> Result<Option<f64>> {
         let Some(scored) = self.scored.get(i) else { return Ok(None) };
         let same = scored.factors.len() == factors.len()
@@ -77,10 +77,10 @@ impl Record {
         }
     }
 
-    /// Writes it, at once or not at all.
+    /// Writes the record, atomically.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns an error if the file cannot be written.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         let bytes = serde_json::to_vec(self).map_err(|e| invalid(e.to_string()))?;
         files::replace(path, &RECORD, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))?;

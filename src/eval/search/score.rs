@@ -1,4 +1,4 @@
-//! Scores of factors: how well the model predicts under them.
+//! Scores a list of factors by the model's predictions under it.
 
 use rand::seq::SliceRandom;
 use rand::Rng;
@@ -29,7 +29,7 @@ pub(super) struct Sample {
 /// One sample from each text that is long enough, at most `n`, of at most `ctx` tokens.
 ///
 /// # Errors
-/// No text of `ctx` tokens; a context that needles do not fit in; whatever the tokenizer reports.
+/// Returns an error if no text has `ctx` tokens, if needles do not fit in the context, or if the tokenizer fails.
 pub(super) fn samples(
     source: &dyn LmSource,
     texts: &[Vec<Token>],
@@ -122,7 +122,7 @@ fn needles(
 /// The mean negative log-likelihood of all scored tokens, in nats.
 ///
 /// # Errors
-/// Whatever the model reports; a likelihood that is no number.
+/// Returns an error if the model fails, or if a likelihood is NaN.
 pub(super) fn score(lm: &mut dyn Lm, samples: &[Sample]) -> Result<f64> {
     let (mut sum, mut n) = (0.0, 0);
     for sample in samples {

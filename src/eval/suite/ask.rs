@@ -1,4 +1,4 @@
-//! Asks the model: answers to prompts, and likelihoods of choices.
+//! Runs prompts through the model: answers, and likelihoods of choices.
 
 use ropewalk_tasks::{Answer, Ask, Likelihood};
 
@@ -48,9 +48,9 @@ fn before_stop(text: &str, stop: &[String]) -> String {
     text[..at.unwrap_or(text.len())].to_owned()
 }
 
-/// Tokens of a context, and of each of its continuations, as `_encode_pair` of lm-evaluation-harness makes them
-/// (`lm_eval/api/model.py`): blanks at the end of the context belong to the continuation, and a continuation's
-/// tokens are those of the joined text after as many as the context has.
+/// Tokenizes a context and its continuations, as `_encode_pair` of lm-evaluation-harness does
+/// (`lm_eval/api/model.py`). Blanks at the end of the context belong to the continuation. The tokens of a
+/// continuation are those of the joined text after the context's number of tokens.
 pub fn encode_pair(
     encoder: &TaskEncoder<'_>,
     context: &str,

@@ -1,4 +1,4 @@
-//! The model's tokenizer and chat template, as tasks use them.
+//! Adapts the model's tokenizer and chat template to tasks.
 
 use ropewalk_tasks::{Encoder, Error, Template};
 
@@ -6,10 +6,10 @@ use super::super::{invalid, LmSource};
 use crate::model::Result;
 use crate::Token;
 
-/// Renders a user's message in the chat template, up to where the answer begins.
+/// Renders a user message in the chat template, up to the start of the answer.
 pub type Frame<'a> = &'a dyn Fn(&str) -> Result<String>;
 
-/// The tokenizer of a source of models, and the frame of its prompts.
+/// The tokenizer of a model source, and the chat template of its prompts.
 pub struct TaskEncoder<'a> {
     source: &'a dyn LmSource,
     frame: Option<Frame<'a>>,
@@ -23,7 +23,7 @@ impl std::fmt::Debug for TaskEncoder<'_> {
 
 impl<'a> TaskEncoder<'a> {
     /// # Errors
-    /// A chat template is asked for, and there is none to render.
+    /// Returns an error if a chat template is requested and `frame` is `None`.
     pub fn new(source: &'a dyn LmSource, template: Template, frame: Option<Frame<'a>>) -> Result<Self> {
         let frame = match (template, frame) {
             (Template::Base, _) => None,
@@ -33,7 +33,7 @@ impl<'a> TaskEncoder<'a> {
         Ok(TaskEncoder { source, frame })
     }
 
-    /// Tokens of a whole prompt, behind BOS where the model wants it and the text does not begin with it.
+    /// Tokens of a complete prompt. BOS comes first if the model asks for it and the text does not begin with it.
     pub(super) fn prompt(&self, text: &str) -> Result<Vec<Token>> {
         let mut tokens = self.source.encode(text)?;
         if let Some(bos) = self.source.bos_first().filter(|bos| tokens.first() != Some(bos)) {

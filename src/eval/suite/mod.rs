@@ -1,7 +1,8 @@
-//! Runs the benchmarks of [`ropewalk_tasks`]: makes the samples of a task, asks the model, judges, averages.
+//! Runs the benchmarks of [`ropewalk_tasks`]: makes the samples of a task, prompts the model, scores the answers, and
+//! averages.
 //!
-//! Every sample becomes a [`Record`] in a [`Store`] as soon as it is judged. A store that has the record of a
-//! sample already answers for the model, so that a run that was stopped goes on where it was.
+//! Every sample becomes a [`Record`] in a [`Store`] as soon as it is scored. If the store already has the record of a
+//! sample, the model is not prompted again, so a stopped run resumes.
 
 mod ask;
 mod encoder;
@@ -33,27 +34,27 @@ const ROUND: usize = 256;
 /// The settings of a run: lengths, samples, prompts, data.
 #[derive(Clone)]
 pub struct Params<'a> {
-    /// Lengths in tokens, prompt and answer together; tasks without lengths pass them over.
+    /// Lengths in tokens, prompt and answer together; tasks without lengths ignore them.
     pub lengths: Vec<usize>,
-    /// The context that methods are worked out for, where it is more than the samples need: short tasks are
-    /// measured as the model runs at this context.
+    /// The context size to plan methods for, if it is larger than the samples need. Short tasks are then measured as
+    /// the model runs at this context.
     pub ctx: Option<usize>,
-    /// Samples of each length; `None` is the protocol's number.
+    /// Samples per length; `None` is the protocol's number.
     pub samples: Option<usize>,
     /// Seed; `None` is the protocol's.
     pub seed: Option<u64>,
     /// Plain text, or the model's chat template.
     pub template: Template,
-    /// Renders a user's message in the chat template; needed for [`Template::Chat`].
+    /// Renders a user message in the chat template; required for [`Template::Chat`].
     pub frame: Option<Frame<'a>>,
     /// Settings of tasks, by name.
     pub options: BTreeMap<String, String>,
-    /// The folder of published data.
+    /// The directory of published data.
     pub data: &'a Path,
-    /// Prompts answered together, at most.
+    /// Maximum number of prompts answered together.
     pub batch: usize,
-    /// Everything else that determines the answers: model, adapters, types of the cache. Records of another identity are
-    /// not used.
+    /// Identifies everything else that determines the answers: model, adapters, KV cache type. Records with another
+    /// identity are not used.
     pub identity: String,
 }
 
@@ -78,9 +79,9 @@ impl<'a> Params<'a> {
 /// Measures one task. `model` is only copied to the report. Progress is counted in tokens of prompts.
 ///
 /// # Errors
-/// No length for a task that needs one; what the task says of its settings and data; a sample that does not fit
-/// the context, with the length that would do; whatever the model or the store reports. Being stopped is no
-/// error: see [`Report::interrupted`].
+/// Returns an error if a task that needs a length has none, if the task rejects its settings or data, if a sample
+/// does not fit the context (with the length that would fit), or if the model or the store fails. An interrupted run
+/// is not an error: see [`Report::interrupted`].
 pub fn run(
     source: &dyn LmSource,
     model: &str,

@@ -10,17 +10,17 @@ use super::report::Report;
 pub struct Paired {
     /// The task.
     pub task: String,
-    /// Tokens asked for.
+    /// Requested length, in tokens.
     pub length: Option<usize>,
-    /// The rope spec of the first run.
+    /// The method spec of the first run.
     pub from: String,
-    /// The rope spec of the second run.
+    /// The method spec of the second run.
     pub to: String,
     /// Mean of second minus first, in percentage points.
     pub difference: f64,
-    /// Lower end of its 95 % interval.
+    /// Lower end of the 95% interval.
     pub ci_low: f64,
-    /// Its upper end.
+    /// Upper end of the 95% interval.
     pub ci_high: f64,
     /// Samples with the same prompt in both runs.
     pub samples: usize,

@@ -1,4 +1,4 @@
-//! The report of a task: scores with their intervals, by length and by what samples are tagged with.
+//! The report of a task: scores with their intervals, by length and by the tags of samples.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,16 +10,16 @@ use super::super::table::table;
 use super::store::Record;
 use super::Params;
 
-/// Result of a run. Serialises to the JSON that the command line promises.
+/// Result of a run. It serializes to the JSON of the command line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The model's file.
     pub model: String,
-    /// The rope spec in force, at the first length.
+    /// The active method spec, at the first length.
     pub rope: String,
     /// The task.
     pub task: String,
-    /// One entry for each length; one in all for a task without lengths.
+    /// One entry per length; a single entry for a task without lengths.
     pub results: Vec<Row>,
     /// The metric of the score.
     pub metric: String,
@@ -27,46 +27,45 @@ pub struct Report {
     pub source: String,
     /// `base` or `chat`.
     pub template: &'static str,
-    /// The seed asked for; `null` is the protocol's.
+    /// The requested seed; `null` is the protocol's.
     pub seed: Option<u64>,
-    /// Settings in force.
+    /// Active settings.
     pub options: BTreeMap<String, String>,
     /// The score of random choices, in percent.
     pub chance: Option<f64>,
-    /// Whether the run was stopped: lengths may be missing, and the last one may lack samples.
+    /// Whether the run was stopped. Lengths can then be missing, and the last length can lack samples.
     pub interrupted: bool,
 }
 
 /// One length.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// Tokens asked for, prompt and answer together.
+    /// Requested length in tokens, prompt and answer together.
     pub length: Option<usize>,
     /// Mean of the task's metric, in percent.
     pub score: f64,
-    /// The same from 0 to 1, where that metric is the accuracy.
+    /// The same from 0 to 1, if that metric is the accuracy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
-    /// Lower end of its 95 % interval ([`interval`]).
+    /// Lower end of the score's 95% interval ([`interval`]).
     pub ci_low: f64,
-    /// Its upper end.
+    /// Upper end of that interval.
     pub ci_high: f64,
-    /// Samples judged.
+    /// Number of samples scored.
     pub samples: usize,
-    /// Prompt tokens per second of asking, answers included in the time. Samples out of an earlier run's file
-    /// do not count.
+    /// Prompt tokens per second; the time includes answers. Samples from the file of an earlier run do not count.
     pub tokens_per_s: f64,
-    /// Samples this run was to do.
+    /// Number of samples planned for this run.
     pub samples_planned: usize,
-    /// Mean tokens of a prompt, rounded.
+    /// Mean number of tokens in a prompt, rounded.
     pub tokens: usize,
-    /// Tokens the context was opened for.
+    /// Context size, in tokens.
     pub n_ctx: usize,
     /// Every metric of the task.
     pub metrics: Vec<Metric>,
-    /// Scores by the values of the tags in [`Info::groups`], where samples have several.
+    /// Scores by the values of the tags in [`Info::groups`], if samples have more than one value.
     pub by: Vec<Breakdown>,
-    /// The rope spec in force at this length.
+    /// The active method spec at this length.
     pub rope: String,
     /// Wall time in seconds.
     pub seconds: f64,
@@ -80,15 +79,15 @@ pub struct Row {
 /// The mean of one metric.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Metric {
-    /// Its name.
+    /// Name of the metric.
     pub name: String,
     /// Mean, in percent.
     pub score: f64,
-    /// Lower end of its 95 % interval.
+    /// Lower end of the 95% interval.
     pub ci_low: f64,
-    /// Its upper end.
+    /// Upper end of that interval.
     pub ci_high: f64,
-    /// How the interval was found: `wilson` or `bootstrap`.
+    /// Method of the interval: `wilson` or `bootstrap`.
     pub interval: &'static str,
 }
 
@@ -97,7 +96,7 @@ pub struct Metric {
 pub struct Breakdown {
     /// The tag.
     pub tag: String,
-    /// Its value.
+    /// Value of the tag.
     pub value: String,
     /// Mean, in percent.
     pub score: f64,
@@ -207,7 +206,7 @@ impl Report {
         }
     }
 
-    /// The report as text: what was measured, and a markdown table.
+    /// The report as text: the setup and a Markdown table.
     pub fn text(&self) -> String {
         let mut out = format!("model     {}\nrope      {}\n", self.model, self.rope);
         out += &format!("task      {}, {}\n", self.task, self.metric);
@@ -252,9 +251,9 @@ impl Report {
 pub struct GroupMean {
     /// The group.
     pub group: String,
-    /// The rope spec asked for, or in force.
+    /// The requested method spec, or the active one.
     pub rope: String,
-    /// Tokens asked for.
+    /// Requested length, in tokens.
     pub length: Option<usize>,
     /// Mean of the tasks' scores, in percent.
     pub score: f64,
@@ -262,7 +261,7 @@ pub struct GroupMean {
     pub tasks: usize,
 }
 
-/// Means over a group's tasks, for each length that all of them have; empty where tasks are missing.
+/// Means over a group's tasks, for each length that all of them have; empty if tasks are missing.
 pub fn means(group: &Group, reports: &[Report]) -> Vec<GroupMean> {
     let of_group: Vec<&Report> = reports.iter().filter(|r| group.tasks.contains(&&*r.task)).collect();
     if of_group.len() != group.tasks.len() {

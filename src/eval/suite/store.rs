@@ -1,4 +1,4 @@
-//! Records of samples, kept in a file of JSON Lines, so that a run can go on where it was stopped.
+//! Records of samples in a JSON Lines file, from which a stopped run resumes.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,38 +14,38 @@ use super::super::invalid;
 use super::Ready;
 use crate::model::{Error, Result};
 
-/// Bytes of one record, at most.
+/// Maximum size of a record, in bytes.
 const MAX_LINE: u64 = 16 << 20;
-/// How each record begins, which tells an unfinished one from a file that is none of ours.
+/// Prefix of every record. It distinguishes a truncated record from a foreign file.
 const BEGINNING: &[u8] = b"{\"task\":";
 
-/// One sample that was asked and judged.
+/// One scored sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// The task.
     pub task: String,
-    /// Tokens of prompt and answer asked for.
+    /// Requested length in tokens, prompt and answer together.
     pub length: Option<usize>,
-    /// Names the sample within task and length.
+    /// Identifies the sample within its task and length.
     pub id: String,
-    /// SHA-256 of the prompt's text.
+    /// SHA-256 of the prompt text.
     pub prompt_sha256: String,
-    /// Tokens of the prompt, BOS among them.
+    /// Number of tokens in the prompt, including BOS.
     pub prompt_tokens: usize,
-    /// The text that the model wrote.
+    /// The text that the model generated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<String>,
-    /// For each choice the sum of `ln p`, the number of tokens, and whether each is the likeliest.
+    /// For each choice: the sum of `ln p`, the number of tokens, and whether every token is the top token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choices: Option<Vec<(f64, usize, bool)>>,
-    /// An answer with full marks; for choices the number of the right one, from 0.
+    /// An answer with the full score; for choices, the index of the correct one, from 0.
     pub expected: Value,
     /// Scores by the task's metrics, from 0 to 1.
     pub scores: Map<String, Value>,
     /// Properties of the sample: depth, subject.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub tags: Map<String, Value>,
-    /// Hash of model, method, task and settings.
+    /// Hash of model, method, task, and settings.
     pub setup: String,
 }
 
@@ -89,7 +89,7 @@ impl Record {
         }
     }
 
-    /// The score by a metric; 0 where the record has none.
+    /// The score by a metric; 0 if the record has none.
     pub fn score(&self, metric: &str) -> f64 {
         self.scores.get(metric).and_then(Value::as_f64).unwrap_or(0.0)
     }
@@ -97,12 +97,12 @@ impl Record {
 
 /// Keeps records.
 pub trait Store {
-    /// The record of a sample, if it was asked before under this setup with this very prompt.
+    /// The record of a sample, if it was scored before with the same setup and prompt.
     fn get(&self, setup: &str, id: &str, prompt_sha256: &str) -> Option<Record>;
     /// Keeps a record.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Returns an error if the record cannot be written.
     fn put(&mut self, record: &Record) -> Result<()>;
 }
 
@@ -119,7 +119,7 @@ impl Store for Unkept {
     }
 }
 
-/// Keeps records in a file, a line for each, written as soon as a sample is judged.
+/// Keeps records in a file, one line each, written as soon as a sample is scored.
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
@@ -129,10 +129,11 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Opens a file of records; there need not be one yet. A last line that was never finished is cut off.
+    /// Opens a file of records, which need not exist. An incomplete last line is removed.
     ///
     /// # Errors
-    /// Another process has it open; it cannot be read or written; a line that is no record.
+    /// Returns an error if another process has the file open, if it cannot be read or written, or if a line is not a
+    /// record.
     pub fn open(path: &Path) -> Result<FileStore> {
         let lock = files::Lock::file(path)?;
         let mut store = FileStore { path: path.into(), known: HashMap::new(), _lock: lock };
@@ -140,12 +141,12 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Records that the file had.
+    /// Number of records in the file when it was opened.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether it had none.
+    /// Returns true if the file had no records.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
