@@ -15,10 +15,10 @@ pub(super) struct Span {
 const LIMIT: f64 = 1e150;
 
 impl Span {
-    /// The ranges of both axes, around all points that both can show.
+    /// The ranges of both axes, around all points that both axes can show.
     ///
     /// # Errors
-    /// [`PlotError::Empty`] when there is no such point.
+    /// Returns [`PlotError::Empty`] if there is no such point.
     pub(super) fn both(chart: &Chart) -> Result<(Span, Span), PlotError> {
         let shown =
             |p: &&(f64, f64)| mapped(chart.x.scale, p.0).is_some() && mapped(chart.y.scale, p.1).is_some();

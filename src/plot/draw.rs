@@ -11,7 +11,7 @@ use super::{Chart, PlotError, Stroke};
 /// Width and height in units.
 const SIZE: (u32, u32) = (960, 600);
 
-/// The colour-blind safe palette of Okabe and Ito, without yellow and black.
+/// The color-blind safe palette of Okabe and Ito, without yellow and black.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -20,7 +20,7 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
 ];
-/// A ramp from dark violet over green to amber, for charts with more lines than the palette has colours.
+/// A ramp from dark violet over green to amber, for charts with more lines than the palette has colors.
 const RAMP: [RGBColor; 5] = [
     RGBColor(68, 1, 84),
     RGBColor(59, 82, 139),
@@ -36,7 +36,7 @@ fn colour(i: usize, n: usize) -> RGBColor {
     ramp(i as f64 / (n - 1) as f64)
 }
 
-/// The ramp's colour at `place`, from 0 to 1.
+/// The ramp's color at `place`, from 0 to 1.
 pub(super) fn ramp(place: f64) -> RGBColor {
     let at = place.clamp(0.0, 1.0) * (RAMP.len() - 1) as f64;
     let (a, t) = (at as usize, at.fract());

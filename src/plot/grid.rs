@@ -1,4 +1,4 @@
-//! Heat maps of scores: columns of lengths, rows of depths, a colour for each score.
+//! Heat maps of scores: a column per length, a row per depth, and a color for each score.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::draw::ramp;
 use super::pen::{self, failed, Drawing, Pen, INK};
 use super::PlotError;
 
-/// Least and largest width of a cell, its height and the margins, in units.
+/// Smallest and largest width of a cell, its height, and the margins, in units.
 const CELL: (i32, i32) = (18, 64);
 const HEIGHT: i32 = 26;
 const LEFT: i32 = 86;
@@ -20,28 +20,28 @@ const BOTTOM: i32 = 74;
 /// Width that the cells of a usual map fill.
 const WIDTH: i32 = 560;
 
-/// Scores from 0 to 100 in rows and columns.
+/// A grid of scores from 0 to 100.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grid {
-    /// Above the map.
+    /// Title above the map.
     pub title: String,
-    /// Under the columns.
+    /// Label below the columns.
     pub x: String,
-    /// Beside the rows.
+    /// Label next to the rows.
     pub y: String,
     /// Names of the columns.
     pub columns: Vec<String>,
     /// Names of the rows, from the top.
     pub rows: Vec<String>,
-    /// For each row, the score of each column; `None` where nothing was measured.
+    /// For each row, the score of each column; `None` if nothing was measured.
     pub scores: Vec<Vec<Option<f64>>>,
 }
 
 impl Grid {
-    /// Draws to a file, SVG or PNG by its extension, which is replaced atomically.
+    /// Draws to a file, SVG or PNG by its extension. The file is replaced atomically.
     ///
     /// # Errors
-    /// Another extension, a file that cannot be written.
+    /// Returns an error for another extension, or if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), PlotError> {
         pen::write(self, path)
     }
@@ -49,12 +49,12 @@ impl Grid {
     /// The map as SVG text.
     ///
     /// # Errors
-    /// Text that cannot be drawn.
+    /// Returns an error if text cannot be drawn.
     pub fn to_svg(&self) -> Result<String, PlotError> {
         pen::svg(self)
     }
 
-    /// The map in characters: percent in each cell.
+    /// The map as text, with percent in each cell.
     pub fn text(&self) -> String {
         let width = self.columns.iter().map(|c| c.chars().count()).max().unwrap_or(0).max(4) + 1;
         let gutter = self.rows.iter().map(|r| r.chars().count()).max().unwrap_or(0).max(self.y.len());

@@ -1,4 +1,4 @@
-//! Heat maps of attention: how much queries give to keys, query by key, a panel for each setting.
+//! Heat maps of attention, query by key, with a panel for each setting.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use super::map_draw::{beside, fill, frame, title, GAP, LEFT, SCALE, SIDE, TOP};
 use super::pen::{self, failed, Drawing, Pen, Point, INK};
 use super::PlotError;
 
-/// Most cells along the side of a drawn panel.
+/// Maximum number of cells along the side of a panel.
 const CELLS: usize = 192;
 const BOTTOM: i32 = 60;
-/// Steps of colour from 0 to 1.
+/// Color steps from 0 to 1.
 const BANDS: i32 = 32;
 
 /// Maps of one text, side by side.
@@ -21,23 +21,23 @@ const BANDS: i32 = 32;
 pub struct Heat {
     /// The panels, from the left.
     pub panels: Vec<HeatPanel>,
-    /// Beside the scale of colours.
+    /// Label next to the color scale.
     pub scale: String,
 }
 
 /// One map: values of squares on and below the diagonal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeatPanel {
-    /// Above the panel.
+    /// Title above the panel.
     pub title: String,
-    /// Tokens of the text.
+    /// Number of tokens in the text.
     pub tokens: usize,
-    /// Tokens of the trained window; where the text is longer a line shows its end.
+    /// Original context, in tokens. If the text is longer, a line shows its end.
     pub trained: usize,
     /// For each square of queries, its squares of keys: values from 0 to 1, or from -1 to 1 in a map of
     /// differences.
     pub rows: Vec<Vec<f32>>,
-    /// Whether the values are differences.
+    /// Set if the values are differences.
     pub difference: bool,
 }
 
@@ -49,8 +49,8 @@ impl HeatPanel {
         HeatPanel { title: title.into(), rows, difference: true, ..b.clone() }
     }
 
-    /// At most `rows` x `columns` cells; where several squares fall into one the value farthest from 0
-    /// stays, and `None` stands above the diagonal.
+    /// At most `rows` x `columns` cells. If several squares fall into one cell, it has the value farthest from 0.
+    /// Cells above the diagonal are `None`.
     fn cells(&self, rows: usize, columns: usize) -> Vec<Vec<Option<f32>>> {
         let n = self.rows.len();
         let (rows, columns) = (rows.min(n), columns.min(n));
@@ -110,10 +110,10 @@ fn colour(value: f32, difference: bool) -> RGBColor {
 }
 
 impl Heat {
-    /// Draws to a file, SVG or PNG by its extension, which is replaced atomically.
+    /// Draws to a file, SVG or PNG by its extension. The file is replaced atomically.
     ///
     /// # Errors
-    /// Another extension, a file that cannot be written.
+    /// Returns an error for another extension, or if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), PlotError> {
         pen::write(self, path)
     }
@@ -121,13 +121,12 @@ impl Heat {
     /// The maps as SVG text.
     ///
     /// # Errors
-    /// Text that cannot be drawn.
+    /// Returns an error if text cannot be drawn.
     pub fn to_svg(&self) -> Result<String, PlotError> {
         pen::svg(self)
     }
 
-    /// The maps in characters, one below the other, at most `width` columns wide; `height` counts the rows of
-    /// each.
+    /// The maps as text, one below the other, at most `width` columns wide; `height` is the number of rows of each.
     pub fn text(&self, width: usize, height: usize) -> String {
         let (width, height) = (width.clamp(24, 400), height.clamp(4, 100));
         self.panels.iter().map(|p| p.text(width, height)).collect::<Vec<_>>().join("\n")
@@ -159,7 +158,7 @@ impl Drawing for Heat {
     }
 }
 
-/// Draws the scale of values, and beside it that of differences if there are any.
+/// Draws the scale of values, and next to it the scale of differences, if there are any.
 fn scale<B: DrawingBackend>(
     pen: &Pen<'_, B>,
     name: &str,

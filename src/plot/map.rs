@@ -1,4 +1,4 @@
-//! Distance maps: the distance at which each query sees each key under a plan, as cells and as text.
+//! Distance maps: the distance at which each query sees each key under a plan, as an image and as text.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::{pen, PlotError};
 use crate::hparams::Hparams;
 use crate::rope::{Branch, LayerPlan, Plan};
 
-/// The distances that plans show to a model, query by key, a panel for each plan.
+/// The distances that plans show to a model, query by key, with a panel for each plan.
 ///
 /// ```
 /// # use ropewalk::{hparams::Hparams, plot::{Map, PlotError}, rope::Plan};
@@ -25,14 +25,14 @@ pub struct Map {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Panel {
     pub(super) title: String,
-    /// Tokens: queries down, keys across.
+    /// Number of tokens: queries down, keys across.
     pub(super) n: i32,
-    /// Trained window, tokens.
+    /// Original context, in tokens.
     pub(super) trained: i32,
     branches: Vec<Branch>,
 }
 
-/// The distance at which one query sees a few neighbouring keys.
+/// The distance at which one query sees a few neighboring keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cell {
     /// All of the keys come after the query.
@@ -47,10 +47,10 @@ impl Map {
     /// Largest number of panels side by side.
     pub const MAX_PANELS: usize = 4;
 
-    /// A map of plans made for the model `hp`, a panel for each in this order.
+    /// Makes a map of plans for the model `hp`, with a panel for each plan in this order.
     ///
     /// # Errors
-    /// [`PlotError::Panels`] for no plan or more than [`Map::MAX_PANELS`].
+    /// Returns [`PlotError::Panels`] for no plan, or for more than [`Map::MAX_PANELS`].
     pub fn new(plans: &[&Plan], hp: &Hparams) -> Result<Map, PlotError> {
         if plans.is_empty() || plans.len() > Self::MAX_PANELS {
             return Err(PlotError::Panels(plans.len()));
@@ -65,10 +65,10 @@ impl Map {
         Ok(Map { panels: plans.iter().map(panel).collect() })
     }
 
-    /// Draws to a file, SVG or PNG by its extension, which is replaced atomically.
+    /// Draws to a file, SVG or PNG by its extension. The file is replaced atomically.
     ///
     /// # Errors
-    /// Another extension, a file that cannot be written.
+    /// Returns an error for another extension, or if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), PlotError> {
         pen::write(self, path)
     }
@@ -78,24 +78,23 @@ impl Map {
         pen::svg(self)
     }
 
-    /// The map in characters, at most `width` columns wide; `height` counts the rows of a panel. Digits are
-    /// tenths of the trained window.
+    /// The map as text, at most `width` columns wide; `height` is the number of rows of a panel. Digits are tenths of
+    /// the original context.
     pub fn text(&self, width: usize, height: usize) -> String {
         let (width, height) = (width.clamp(24, 400), height.clamp(4, 100));
         self.panels.iter().map(|p| p.text(width, height)).collect::<Vec<_>>().join("\n")
     }
 }
 
-/// The first kind of layer whose reach the spec changes, else the first that does not see every key.
+/// The first layer group whose attention pattern the spec changes, or else the first that does not see every key.
 fn shown(plan: &Plan) -> &LayerPlan {
     let limited = || plan.kinds().iter().filter(|k| !k.is_plain_reach());
     limited().find(|k| k.applies).or_else(|| limited().next()).unwrap_or_else(|| plan.main())
 }
 
 impl Panel {
-    /// The map in cells, not more rows and columns than tokens. A row is the last of the queries it stands
-    /// for. A column stands for all of its keys, so that a handful of keys that every query sees stays
-    /// visible.
+    /// The map in cells, with no more rows and columns than tokens. A row shows the last of its queries. A column
+    /// shows all of its keys, so that a handful of keys that every query sees stays visible.
     pub(super) fn cells(&self, rows: usize, columns: usize) -> Vec<Vec<Cell>> {
         let edge = |at: usize, of: usize| (i64::from(self.n) * at as i64 / of as i64) as i32;
         let (rows, columns) = (rows.min(self.n as usize), columns.min(self.n as usize));

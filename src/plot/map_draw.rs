@@ -1,4 +1,4 @@
-//! Draws distance maps: bands of colour up to the trained window, and another hue beyond it.
+//! Draws distance maps: color bands up to the original context, and another hue beyond it.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -18,10 +18,10 @@ pub(super) const TOP: i32 = 66;
 pub(super) const GAP: i32 = 70;
 pub(super) const SCALE: i32 = 150;
 const BOTTOM: i32 = 86;
-/// Numbers of colour bands within the trained window and beyond it.
+/// Numbers of color bands within the original context and beyond it.
 const BANDS: i32 = 16;
 const BEYOND: i32 = 4;
-/// Colour of keys that are not seen.
+/// Color of keys that are not seen.
 const UNSEEN: RGBColor = RGBColor(224, 224, 224);
 
 impl Drawing for Map {
@@ -61,13 +61,13 @@ impl Drawing for Map {
     }
 }
 
-/// A distance in multiples of the trained window.
+/// A distance in multiples of the original context.
 fn windows(d: i32, panel: &Panel) -> f64 {
     f64::from(d) / f64::from(panel.trained)
 }
 
-/// The colour band of a distance, both in multiples of the trained window; bands from `BANDS` on are beyond
-/// it.
+/// The color band of a distance, which is in multiples of the original context. Bands from `BANDS` on are beyond that
+/// context.
 fn band(distance: f64, end: f64) -> i32 {
     if distance <= 1.0 {
         ((distance * f64::from(BANDS)) as i32).clamp(0, BANDS - 1)
@@ -116,8 +116,8 @@ pub(super) fn title<B: DrawingBackend>(pen: &Pen<'_, B>, title: &str, at: Point)
     Ok(())
 }
 
-/// Fills the cells that have a colour. Equal neighbours in a row are one rectangle, which grows downwards while the rows below
-/// repeat it.
+/// Fills the cells that have a color. Equal neighbors in a row are one rectangle, which grows down while the rows
+/// below repeat it.
 pub(super) fn fill<B: DrawingBackend>(
     pen: &Pen<'_, B>,
     cells: &[Vec<Option<RGBColor>>],
@@ -155,7 +155,7 @@ pub(super) fn fill<B: DrawingBackend>(
     open.into_iter().try_for_each(|run| close(run, cells.len()))
 }
 
-/// Draws the frame, ticks at quarters, the names of the axes, and the trained window as a line across.
+/// Draws the frame, ticks at quarters, the names of the axes, and a line at the original context.
 pub(super) fn frame<B: DrawingBackend>(
     pen: &Pen<'_, B>,
     n: i32,
@@ -192,7 +192,7 @@ pub(super) fn frame<B: DrawingBackend>(
     Ok(())
 }
 
-/// Draws the colour scale, with distances growing upwards.
+/// Draws the color scale, with distances growing upward.
 fn scale<B: DrawingBackend>(pen: &Pen<'_, B>, map: &Map, end: f64, (x, y): Point) -> Result<(), PlotError> {
     let unit = pen.unit;
     let (wide, foot) = (20 * unit, y + SIDE * unit);

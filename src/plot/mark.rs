@@ -1,34 +1,34 @@
-//! The marks by which drawings of this program are told from others', which no drawing replaces.
+//! Marks in this program's plots. A plot never replaces a file without such a mark.
 
 use files::Kind;
 
-/// The line behind the root of an SVG.
+/// The line after the root element of an SVG.
 const SVG_MARK: &str = "<!-- drawn by ropewalk -->\n";
 /// Key and value of a text chunk of a PNG.
 const PNG_MARK: &[u8] = b"Software\0ropewalk";
 /// Signature and first chunk of a PNG, which has the size of the picture.
 const PNG_START: usize = 8 + 25;
 
-/// Drawings as SVG.
+/// SVG plots.
 pub(super) const SVG: Kind = Kind::new("an SVG that ropewalk drew", |head| {
     let second = head.iter().position(|b| *b == b'\n').map_or(&[][..], |end| &head[end + 1..]);
     head.starts_with(b"<svg ") && second.starts_with(SVG_MARK.as_bytes())
 });
-/// Drawings as PNG.
+/// PNG plots.
 pub(super) const PNG: Kind = Kind::new("a PNG that ropewalk drew", |head| {
     head.starts_with(b"\x89PNG\r\n\x1a\n")
         && head.get(PNG_START + 4..).is_some_and(|rest| rest.starts_with(b"tEXt"))
         && head[PNG_START + 8..].starts_with(PNG_MARK)
 });
 
-/// Marks an SVG behind its first line.
+/// Marks an SVG after its first line.
 pub(super) fn svg(mut text: String) -> String {
     let end = text.find('\n').map_or(text.len(), |end| end + 1);
     text.insert_str(end, SVG_MARK);
     text
 }
 
-/// Marks a PNG behind its first chunk.
+/// Marks a PNG after its first chunk.
 pub(super) fn png(mut bytes: Vec<u8>) -> Vec<u8> {
     let mut chunk = (PNG_MARK.len() as u32).to_be_bytes().to_vec();
     chunk.extend(b"tEXt");
@@ -40,7 +40,7 @@ pub(super) fn png(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// The checksum of a chunk of a PNG.
+/// The checksum of a PNG chunk.
 fn crc(bytes: &[u8]) -> u32 {
     let bit = |c: u32, _| if c & 1 == 1 { 0xedb8_8320 ^ (c >> 1) } else { c >> 1 };
     !bytes.iter().fold(!0, |c, b| (0..8).fold(c ^ u32::from(*b), bit))

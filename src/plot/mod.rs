@@ -1,4 +1,4 @@
-//! Line charts, distance maps and heat maps as SVG files, PNG files and terminal text.
+//! Line charts, distance maps, and heat maps, as SVG files, PNG files, and terminal text.
 
 mod axis;
 mod draw;
@@ -18,14 +18,14 @@ pub use heat::{Heat, HeatPanel};
 pub use map::Map;
 pub use rope::rope;
 
-/// An error of drawing a chart or a map, in one line.
+/// An error in drawing a chart or a map, in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlotError {
     /// The chart has no point that its axes can show.
     #[error("chart {0}: expected at least one finite point, found none")]
     Empty(String),
-    /// A map was asked for with no plan, or with more than [`Map::MAX_PANELS`].
+    /// A map has no plan, or more than [`Map::MAX_PANELS`].
     #[error("map: expected 1 to {max} plans, found {0}", max = Map::MAX_PANELS)]
     Panels(usize),
     /// The file name has no known extension; it selects the format.
@@ -34,9 +34,9 @@ pub enum PlotError {
     /// The file cannot be written.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// The file to be written.
+        /// The output file.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// An error of the drawing library.
@@ -44,10 +44,10 @@ pub enum PlotError {
     Draw(String),
 }
 
-/// Checks that a chart or a map can be drawn to `path`, before the work that it shows.
+/// Checks that a plot can be written to `path`, before the work that it will show.
 ///
 /// # Errors
-/// A name without a known extension; something other than an earlier drawing is there.
+/// Returns an error if the extension is unknown, or if something other than an earlier plot exists there.
 pub fn check(path: &Path) -> Result<(), PlotError> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
     let kind = match extension.as_str() {
@@ -63,16 +63,16 @@ pub fn check(path: &Path) -> Result<(), PlotError> {
 pub enum Scale {
     /// Linear.
     Linear,
-    /// Logarithmic; values at or below 0 are left out.
+    /// Logarithmic; values at or below 0 are skipped.
     Log,
 }
 
 /// The stroke of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stroke {
-    /// A solid line in the series' own colour.
+    /// A solid line in the color of the series.
     Solid,
-    /// A dashed line in dark grey, for a reference that the other lines are compared with.
+    /// A dashed line in dark gray, for a reference that other lines are compared with.
     Reference,
 }
 
@@ -81,14 +81,13 @@ pub enum Stroke {
 pub struct Series {
     /// Name in the legend.
     pub name: String,
-    /// Points in drawing order. One that is not finite (or not above 0 on a logarithmic axis) breaks the
-    /// line.
+    /// Points in drawing order. A point that is not finite (or not above 0 on a logarithmic axis) breaks the line.
     pub points: Vec<(f64, f64)>,
     /// Stroke of the line.
     pub stroke: Stroke,
 }
 impl Series {
-    /// A solid line.
+    /// Makes a series with a solid line.
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
         Series { name: name.into(), points, stroke: Stroke::Solid }
     }
@@ -97,7 +96,7 @@ impl Series {
 /// A line across the chart at one value of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Marker {
-    /// Value on the axis, which is extended to show it.
+    /// Value on the axis; the axis is extended to show it.
     pub at: f64,
     /// Text at the end of the line.
     pub label: String,
@@ -110,11 +109,11 @@ pub struct Axis {
     pub label: String,
     /// Linear or logarithmic.
     pub scale: Scale,
-    /// Lines across at these values: vertical ones for the x axis, horizontal ones for y.
+    /// Lines at these values: vertical for the x axis, horizontal for the y axis.
     pub markers: Vec<Marker>,
 }
 impl Axis {
-    /// An axis without markers.
+    /// Makes an axis without markers.
     pub fn new(label: impl Into<String>, scale: Scale) -> Axis {
         Axis { label: label.into(), scale, markers: Vec::new() }
     }
@@ -151,10 +150,10 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// Draws to a file, SVG or PNG by its extension, which is replaced atomically.
+    /// Draws to a file, SVG or PNG by its extension. The file is replaced atomically.
     ///
     /// # Errors
-    /// A chart without a point to show, another extension, a file that cannot be written.
+    /// Returns an error if the chart has no point to show, for another extension, or if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), PlotError> {
         pen::write(self, path)
     }
@@ -162,17 +161,16 @@ impl Chart {
     /// The chart as SVG text.
     ///
     /// # Errors
-    /// [`PlotError::Empty`] for a chart without a point to show.
+    /// Returns [`PlotError::Empty`] if the chart has no point to show.
     pub fn to_svg(&self) -> Result<String, PlotError> {
         pen::svg(self)
     }
 
-    /// The chart in Braille dots for a terminal, at most `width` columns wide; `height` counts the rows of
-    /// the plot itself. Letters at the right edge mark the ends of lines, and a key below the plot names
-    /// them.
+    /// The chart in Braille dots for a terminal, at most `width` columns wide; `height` is the number of rows of the
+    /// plot itself. Letters at the right edge mark the ends of lines, and a key below the plot names them.
     ///
     /// # Errors
-    /// [`PlotError::Empty`] for a chart without a point to show.
+    /// Returns [`PlotError::Empty`] if the chart has no point to show.
     pub fn text(&self, width: usize, height: usize) -> Result<String, PlotError> {
         text::text(self, width, height)
     }

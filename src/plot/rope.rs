@@ -1,16 +1,16 @@
-//! The chart of a rope plan: the wavelength of each rotary pair.
+//! The chart of a RoPE plan: the wavelength of each dimension pair.
 
 use super::{Axis, Chart, Scale, Series, Stroke};
 use crate::rope::{Inspection, KindView, Table};
 
-/// Largest number of KV heads drawn.
+/// Maximum number of KV heads drawn.
 const MAX_HEADS: usize = 8;
 
-/// A chart of the wavelength in tokens by rotary pair, of the file's own frequencies and of plans for one model, with
-/// the trained window and the target context as markers.
+/// A chart of wavelength in tokens by dimension pair, for the file's own frequencies and for plans of one model.
+/// Markers show the original context and the target context.
 ///
-/// A plan with frequencies for each KV head gets a line for each of at most eight heads, evenly spread from
-/// the first to the last. Each kind of layer that is rotated has lines of its own.
+/// A plan with frequencies for each KV head gets a line for each of at most eight heads, evenly spread from the first
+/// to the last. Each layer group with rotation has separate lines.
 pub fn rope(inspections: &[&Inspection]) -> Chart {
     let mut series: Vec<Series> = Vec::new();
     let mut y = Axis::new("wavelength, tokens", Scale::Log);
@@ -45,7 +45,7 @@ fn label(inspection: &Inspection, all: &[&Inspection]) -> String {
     }
 }
 
-/// The lines of a plan, and those of the file where they are not there yet.
+/// The lines of a plan, and the lines of the file if they are not there yet.
 fn add(all: &mut Vec<Series>, inspection: &Inspection, method: &str) {
     let rotated: Vec<&KindView> = inspection.kinds.iter().filter(|k| !k.tables.is_empty()).collect();
     for kind in &rotated {

@@ -141,12 +141,12 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Number of records in the file when it was opened.
+    /// Number of records.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Returns true if the file had no records.
+    /// Returns true if there are no records.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
