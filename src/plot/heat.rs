@@ -37,7 +37,7 @@ pub struct HeatPanel {
     /// For each square of queries, its squares of keys: values from 0 to 1, or from -1 to 1 in a map of
     /// differences.
     pub rows: Vec<Vec<f32>>,
-    /// Set if the values are differences.
+    /// True if the values are differences.
     pub difference: bool,
 }
 

@@ -22,7 +22,7 @@ impl Batch {
         Batch::default()
     }
 
-    /// Appends a token to a sequence; `logits` says whether its row is wanted.
+    /// Appends a token to a sequence; `logits` requests its row of logits.
     pub fn push(&mut self, token: Token, seq: SeqId, logits: bool) {
         self.items.push(Item { token, seq, logits });
     }
@@ -32,7 +32,7 @@ impl Batch {
         self.items.len()
     }
 
-    /// True without tokens.
+    /// Returns true if the batch has no tokens.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }

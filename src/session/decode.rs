@@ -17,7 +17,7 @@ const TENSORS_PER_PAIR: usize = 8;
 /// More for each layer where second moments are shown.
 const TENSORS_OF_MOMENTS: usize = 48;
 
-/// Rows of logits, in the order they were asked for.
+/// Rows of logits, in the requested order.
 #[derive(Debug)]
 pub struct Logits<'a> {
     rows: &'a [f32],
@@ -33,7 +33,7 @@ impl<'a> Logits<'a> {
     /// Row `i`, `n_vocab` long.
     ///
     /// # Panics
-    /// Past the last row, as slices do.
+    /// Panics past the last row, like a slice.
     pub fn row(&self, i: usize) -> &'a [f32] {
         &self.rows[i * self.n_vocab..(i + 1) * self.n_vocab]
     }
@@ -43,8 +43,8 @@ impl<'a> Logits<'a> {
 type Sink<'s> = &'s mut dyn FnMut(&[usize], &[f32]) -> Result<()>;
 
 impl Session {
-    /// Decodes a batch of at most `n_batch` tokens and returns the rows of logits that were asked for. On an
-    /// error the session is as it was before (for plans that evict keys see [`Session::cancel_flag`]).
+    /// Decodes a batch of at most `n_batch` tokens and returns the requested rows of logits. On an error, the session
+    /// is unchanged (for plans that evict keys, see [`Session::cancel_flag`]).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -241,7 +241,7 @@ impl Session {
         }
     }
 
-    /// Bytes a graph of this shape needs beside weights and cache.
+    /// Bytes that a graph of this shape needs in addition to weights and cache.
     pub(super) fn measure(&mut self, shape: &Shape) -> Result<usize> {
         let parts = Parts { model: &self.model, capabilities: self.capabilities };
         let (n, caches) = (self.max_tensors(shape), (&self.kv, self.states.as_ref()));

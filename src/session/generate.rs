@@ -1,4 +1,5 @@
-//! Text generation as an iterator over tokens and their text: stop strings, whole characters, cancellation.
+//! Text generation as an iterator over tokens and their text, with stop strings, complete characters, and
+//! cancellation.
 
 use std::collections::VecDeque;
 
@@ -10,11 +11,11 @@ use crate::Token;
 /// Limits and sampling of a generation.
 #[derive(Debug, Clone)]
 pub struct GenerateParams {
-    /// At most this many tokens; a generation ends at the end of the context, too.
+    /// Maximum number of tokens. A generation also ends when the context is full.
     pub n_predict: usize,
     /// Sampler settings.
     pub sampler: SamplerParams,
-    /// Texts that end the generation; they are not part of the text returned.
+    /// Texts that end the generation; they are not part of the returned text.
     pub stop: Vec<String>,
     /// Continue past end-of-generation tokens.
     pub ignore_eos: bool,
@@ -23,7 +24,7 @@ pub struct GenerateParams {
 }
 
 impl GenerateParams {
-    /// The most likely tokens, at most `n_predict` of them.
+    /// Greedy generation of at most `n_predict` tokens.
     pub fn greedy(n_predict: usize) -> Self {
         GenerateParams {
             n_predict,
@@ -35,14 +36,14 @@ impl GenerateParams {
     }
 }
 
-/// Why a generation ended.
+/// The reason why a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
     /// The model ended its text or turn.
     EndOfGeneration,
-    /// A stop string came up.
+    /// The model generated a stop string.
     StopString,
-    /// `n_predict` tokens were made.
+    /// `n_predict` tokens were generated.
     Length,
     /// The context is full.
     ContextFull,
@@ -50,18 +51,18 @@ pub enum StopReason {
     Cancelled,
 }
 
-/// A generated token and the text that is ready with it. Text is whole UTF-8: bytes of an unfinished
-/// character, or of the possible beginning of a stop string, come with a later piece.
+/// A generated token and the text that is ready with it. Text is complete UTF-8. The bytes of an unfinished
+/// character, or of the possible start of a stop string, come with a later piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// The token, `None` for text released at the end.
+    /// The token; `None` for text released at the end.
     pub token: Option<Token>,
-    /// Text ready to show; may be empty.
+    /// Text ready to show; can be empty.
     pub text: String,
 }
 
-/// Iterator over generated pieces. The tokens it has yielded are in the sequence, except the last
-/// one, which is decoded when the next is asked for.
+/// Iterator over generated pieces. The tokens that it has yielded are in the sequence, except the last one, which is
+/// decoded on the next call.
 #[derive(Debug)]
 pub struct Generation<'s> {
     session: &'s mut Session,
@@ -117,7 +118,8 @@ impl<'s> SequenceMut<'s> {
     /// Makes the sequence hold `prompt` (see [`SequenceMut::prompt`]), then generates after it.
     ///
     /// # Errors
-    /// An empty stop text, sampler settings out of range; those of [`SequenceMut::prompt`].
+    /// Returns an error if a stop text is empty, or if sampler settings are out of range; and the errors of
+    /// [`SequenceMut::prompt`].
     pub fn generate(mut self, prompt: &[Token], params: &GenerateParams) -> Result<Generation<'s>> {
         let model = &self.session.model;
         let mut sampler = Sampler::new(&params.sampler, model.vocab(), model.hparams().n_ctx_train)?;

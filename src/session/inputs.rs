@@ -1,4 +1,4 @@
-//! Fills a graph's inputs before it runs, and frees the cells that no later token sees.
+//! Fills the inputs of a graph before it runs, and frees the KV slots that no later token sees.
 
 use ggml::attention::index_mask;
 use ggml::graph::Executor;

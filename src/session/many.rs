@@ -1,28 +1,28 @@
-//! Several continuations at once: greedy answers to several prompts, and log-likelihoods of several endings of
-//! one.
+//! Several continuations at once: greedy answers to several prompts, and log-likelihoods of several continuations of
+//! one prompt.
 
 use super::{Batch, SeqId, Session};
 use crate::kv::MAX_SEQS;
 use crate::model::{Error, Result};
 use crate::Token;
 
-/// How answers are made: the likeliest token, until one of these ends them.
+/// Limits of greedy answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Greedy {
-    /// Tokens at most.
+    /// Maximum number of tokens.
     pub n_predict: usize,
-    /// No end-of-generation token, and none that holds a text of `stop`, before there are this many.
+    /// Minimum number of tokens before an end-of-generation token, or a token that completes a text of `stop`.
     pub n_min: usize,
-    /// Texts that end an answer. The token in which one is completed is the last.
+    /// Texts that end an answer. The token that completes one is the last token.
     pub stop: Vec<String>,
 }
 
-/// Log-likelihoods of the tokens of an ending.
+/// Log-likelihoods of the tokens of a continuation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ending {
     /// `ln p` of each token, given all before it.
     pub logprobs: Vec<f32>,
-    /// Whether each token is the likeliest.
+    /// True if every token is the top token.
     pub greedy: bool,
 }
 
@@ -34,13 +34,13 @@ struct Growing {
 }
 
 impl Session {
-    /// Continues each prompt greedily, [`SessionParams::n_seq_max`](super::SessionParams) of them at most; the
-    /// answers are decoded together. Beginnings that prompts share with each other, or with sequences of the
-    /// call before, are computed once. End-of-generation tokens are not part of the answers.
+    /// Continues up to [`SessionParams::n_seq_max`](super::SessionParams) prompts greedily, and decodes the answers
+    /// together. Prefixes that prompts share with each other, or with sequences of the previous call, are computed
+    /// once. End-of-generation tokens are not part of the answers.
     ///
     /// # Errors
-    /// Too many prompts, an empty one, one without room for `n_predict` tokens behind it; those of
-    /// [`Session::decode`].
+    /// Returns an error if there are too many prompts, if a prompt is empty, or if a prompt has no room for
+    /// `n_predict` tokens after it; and the errors of [`Session::decode`].
     pub fn continue_all(&mut self, prompts: &[Vec<Token>], how: &Greedy) -> Result<Vec<Vec<Token>>> {
         let (n, most) = (prompts.len(), self.params.n_seq_max);
         if n > most {
@@ -152,11 +152,11 @@ impl Session {
         Ok((n, departed))
     }
 
-    /// Log-likelihoods of several endings of one text, in a context that holds the text and all of them. The
-    /// text is computed once, without what sequence 0 holds of it already.
+    /// Log-likelihoods of several continuations of one text, in a context that holds the text and all continuations.
+    /// The text is computed once, and the prefix that sequence 0 already holds is reused.
     ///
     /// # Errors
-    /// An empty text or ending; those of [`Session::decode`].
+    /// Returns an error if the text or a continuation is empty; and the errors of [`Session::decode`].
     pub fn endings(&mut self, text: &[Token], endings: &[Vec<Token>]) -> Result<Vec<Ending>> {
         if text.is_empty() || endings.iter().any(Vec::is_empty) {
             return Err(Error::Invalid("endings: expected a text and endings of at least one token".into()));

@@ -1,5 +1,5 @@
-//! The memory a session needs, worked out before any of it is allocated, and the error that names settings
-//! which fit.
+//! The memory that a session needs, computed before any of it is allocated, and the error that suggests settings that
+//! fit.
 
 use ropewalk_core::text::bytes;
 

@@ -41,47 +41,50 @@ pub use sequence::SequenceMut;
 /// A sequence of a session.
 pub type SeqId = u32;
 
-/// The way attention is computed.
+/// The attention implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attention {
-    /// In one op where the device has one for this plan and this width of heads, as [`Attention::Explicit`] elsewhere.
+    /// The fused op, if the device has one for this plan and head size; otherwise [`Attention::Explicit`].
     Auto,
-    /// In ops that every device has, a tile of keys at a time.
+    /// Ops that every device has, one tile of keys at a time.
     Explicit,
-    /// Of models with landmarks: over a few blocks before each query. [`Attention::Auto`] is over all of them.
+    /// For models with landmarks: attention to a few blocks before each query. [`Attention::Auto`] attends to all
+    /// blocks.
     Landmark(TopBlocks),
 }
 
 /// Settings of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionParams {
-    /// Tokens that a sequence may grow to; landmarks that the session adds do not count. Under a plan that evicts keys text may be of any length, and the
-    /// cache is as large as such sequences need.
+    /// Maximum tokens of a sequence, without the landmarks that the session adds. With a plan that evicts keys, text
+    /// can have any length, and the cache is as large as such sequences need.
     pub n_ctx: usize,
-    /// Sequences of that length that the cache has room for. There may be more of them when they are
-    /// shorter, or share their beginnings.
+    /// Number of sequences of that length that fit in the cache. More sequences fit if they are shorter or share
+    /// prefixes.
     pub n_seq_max: usize,
-    /// Tokens handed to `decode` at once, at most.
+    /// Logical batch size: maximum tokens per call of `decode`.
     pub n_batch: usize,
-    /// Tokens computed at once.
+    /// Physical batch (micro-batch) size, in tokens.
     pub n_ubatch: usize,
     /// Threads; 0 is [`default_threads`](ggml::backend::default_threads).
     pub n_threads: usize,
-    /// Type of cached keys and values: f32, f16, q8_0, q4_0.
+    /// KV cache type: f32, f16, q8_0, or q4_0.
     pub kv_type: DType,
-    /// The rope method; `None` takes [`Model::default_rope`]: that of the file, or of an adapter.
+    /// The RoPE method; `None` uses [`Model::default_rope`], the method of the file or of an adapter.
     pub rope: Option<Spec>,
-    /// The way attention is computed.
+    /// The attention implementation.
     pub attention: Attention,
-    /// Rounding allowed in products. On devices other than the CPU, and under `portable`, products are the device's own.
+    /// Rounding allowed in matrix products. Devices other than the CPU, and `portable`, use the device's own
+    /// products.
     pub math: Math,
-    /// Only ops every backend has: on the CPU too, rotate with ggml's rope and multiply in the weights' own
-    /// types, with one thread.
+    /// Use only ops that every backend has. Also on the CPU, this rotates with ggml's rope and multiplies in the
+    /// weights' own types, with one thread.
     pub portable: bool,
 }
 
 impl SessionParams {
-    /// Defaults of the command line at this context: batches of 2048 computed 512 at a time, f16 cache.
+    /// The defaults of the command line at this context: batches of 2048 tokens, micro-batches of 512, and an f16
+    /// cache.
     pub fn new(n_ctx: usize) -> Self {
         SessionParams {
             n_ctx,
@@ -98,7 +101,7 @@ impl SessionParams {
     }
 }
 
-/// Bytes a session uses.
+/// Memory use of a session, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryUse {
     /// Weights (mapped or uploaded).
@@ -150,7 +153,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session; an error says how many bytes are needed and which settings would fit.
+    /// Opens a session. If memory does not suffice, the error gives the bytes needed and the settings that would fit.
     pub fn new(model: &Model, params: &SessionParams) -> Result<Session> {
         let hp = model.hparams();
         let mut params = params.clone();
@@ -228,10 +231,10 @@ impl Session {
         Ok(session)
     }
 
-    /// The plan that a session of these parameters follows.
+    /// The plan of a session with these parameters.
     ///
     /// # Errors
-    /// A method that cannot serve this model or this context.
+    /// Returns an error if the method does not support this model or this context.
     pub fn plan_of(model: &Model, params: &SessionParams) -> Result<Plan> {
         let plan = Session::unchecked_plan(model, params)??;
         model.check_rope(&plan)?;
@@ -247,11 +250,11 @@ impl Session {
         })
     }
 
-    /// How many sequences of `n_ctx` tokens, `most` at most, have room in half of the memory that is free; one
-    /// at least, which need not fit.
+    /// Number of sequences of `n_ctx` tokens, from 1 to `most`, that fit in half of the free memory. It is 1 even if
+    /// that does not fit.
     ///
     /// # Errors
-    /// Those of [`Session::plan_of`].
+    /// Returns the errors of [`Session::plan_of`].
     pub fn n_seq_fitting(model: &Model, params: &SessionParams, most: usize) -> Result<usize> {
         let most = most.clamp(1, MAX_SEQS as usize);
         if most == 1 {
@@ -266,10 +269,10 @@ impl Session {
         Ok((2..=most).rev().find(fits).unwrap_or(1))
     }
 
-    /// Bytes that a session of these parameters takes at least, the weights among them.
+    /// Minimum memory of a session with these parameters, in bytes, including the weights.
     ///
     /// # Errors
-    /// Those of [`Session::plan_of`].
+    /// Returns the errors of [`Session::plan_of`].
     pub fn bytes_needed(model: &Model, params: &SessionParams) -> Result<usize> {
         let plan = Session::plan_of(model, params)?;
         let params = landmark::in_positions(model, params);
@@ -314,7 +317,7 @@ impl Session {
         &self.model
     }
 
-    /// The plan in force.
+    /// The active plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -324,7 +327,7 @@ impl Session {
         &self.params
     }
 
-    /// Tokens that one sequence may grow to: `n_ctx`, or what positions can count where the plan evicts keys.
+    /// Maximum tokens of one sequence: `n_ctx`, or the largest position if the plan evicts keys.
     pub fn n_max(&self) -> usize {
         if self.plan.evict {
             i32::MAX as usize
@@ -333,12 +336,12 @@ impl Session {
         }
     }
 
-    /// Tokens held for a sequence, in order; empty for one that does not exist.
+    /// Tokens of a sequence, in order; empty if the sequence does not exist.
     pub fn tokens(&self, seq: SeqId) -> &[Token] {
         self.tokens.get(seq as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Makes `dst` share all that `src` holds (no data is copied).
+    /// Makes `dst` share everything that `src` holds; no data is copied.
     pub fn copy_seq(&mut self, src: SeqId, dst: SeqId) -> Result<()> {
         let tokens = self.tokens_mut(src)?.clone();
         if src != dst {
@@ -361,7 +364,7 @@ impl Session {
         }
     }
 
-    /// Bytes in use.
+    /// Memory in use, in bytes.
     pub fn memory(&self) -> MemoryUse {
         MemoryUse {
             weights: self.model.n_bytes(),
@@ -371,10 +374,10 @@ impl Session {
         }
     }
 
-    /// A flag that stops `decode` with [`Error::Interrupted`] when set: between micro-batches, and on the CPU
-    /// inside them. Tokens that the interrupted call was adding are dropped. The caller that sets the flag
-    /// resets it. Where a plan evicts keys and the call has already evicted some that the tokens before it
-    /// need, its sequences are left empty: see [`Session::tokens`].
+    /// A flag that stops `decode` with [`Error::Interrupted`] when set: between micro-batches, and on the CPU within
+    /// them. Tokens that the interrupted call was adding are dropped. The caller that sets the flag must reset it. If
+    /// the call has already evicted keys that earlier tokens need, its sequences are left empty: see
+    /// [`Session::tokens`].
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
     }

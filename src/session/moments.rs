@@ -1,4 +1,4 @@
-//! Second moments of what linear maps read, under the session's plan: what importance matrices are made of.
+//! Second moments of linear-layer inputs under the session's plan, used to build importance matrices.
 
 use super::batch::Item;
 use super::Session;
@@ -6,25 +6,25 @@ use crate::graph::Shape;
 use crate::model::{Error, Result};
 use crate::Token;
 
-/// Squares of one input of linear maps, summed over the tokens of a micro-batch.
+/// Squares of one input of linear layers, summed over the tokens of a micro-batch.
 #[derive(Debug, Clone, Copy)]
 pub struct InputMoments<'a> {
     /// Names of the weights that this input is multiplied by.
     pub weights: &'a [String],
     /// Sums over tokens, `[n_in]` for each matrix: one, or one for each expert.
     pub sums: &'a [f32],
-    /// For each matrix the tokens summed over.
+    /// Number of tokens summed, for each matrix.
     pub counts: &'a [f32],
 }
 
 impl Session {
     /// Empties the session, reads `tokens` as sequence 0, and calls `f` with the second moments of the input of every
-    /// linear map, the output matrix included, micro-batch by micro-batch. All tokens count, in every layer. No logits are
-    /// computed.
+    /// linear layer, including the output matrix, micro-batch by micro-batch. All tokens count in every layer. No
+    /// logits are computed.
     ///
     /// # Errors
-    /// No tokens; sums that are not finite; a mixture of experts on a device without ops of our own; those of
-    /// [`Session::decode`]; whatever `f` returns.
+    /// Returns an error if there are no tokens, if sums are not finite, or for a mixture of experts on a device
+    /// without ropewalk's own ops; the errors of [`Session::decode`]; and the errors of `f`.
     pub fn moments(
         &mut self,
         tokens: &[Token],

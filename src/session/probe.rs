@@ -1,5 +1,4 @@
-//! Attention seen from outside: the rotated queries of a micro-batch, the cached keys they meet, and the
-//! probabilities that follow.
+//! Attention probabilities outside the graph, from the rotated queries of a micro-batch and the cached keys.
 
 use std::ops::Range;
 
@@ -11,7 +10,7 @@ use crate::model::{Error, Result};
 use crate::rope::Branch;
 use crate::Token;
 
-/// Most tokens of a micro-batch whose queries are kept, because those of all layers are kept at once.
+/// Maximum tokens of a micro-batch whose queries are kept, because the queries of all layers are kept at once.
 const MICRO_BATCH: usize = 256;
 
 /// Queries of one layer in one micro-batch, and the keys that are cached once it has run.
@@ -22,7 +21,7 @@ pub struct QueryBlock {
     /// Positions of the queries.
     pub positions: Range<usize>,
     attention: LayerAttention,
-    /// A score for each query head that no key belongs to; empty in layers without.
+    /// Attention sink scores, one per query head; empty in layers without sinks.
     sinks: Vec<f32>,
     parts: Vec<Part>,
 }
@@ -45,15 +44,15 @@ impl QueryBlock {
         self.attention.n_head
     }
 
-    /// Probabilities of the queries at some positions in one head: a row for each query, a column for each
-    /// position up to the last of these queries, 0 where a query does not see a key. Every row sums to 1, less what an
-    /// attention sink takes.
+    /// Probabilities of the queries at some positions in one head: a row for each query, and a column for each
+    /// position up to the last of these queries. The value is 0 if a query does not see a key. Every row sums to 1,
+    /// minus the share of an attention sink.
     ///
     /// # Errors
-    /// Scores that are no numbers.
+    /// Returns an error if scores are NaN.
     ///
     /// # Panics
-    /// For positions that are not among [`QueryBlock::positions`], as slices do.
+    /// Panics for positions outside [`QueryBlock::positions`], like a slice.
     pub fn probabilities(&self, head: usize, positions: Range<usize>) -> Result<Vec<f32>> {
         let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, softcap, .. } = self.attention;
         let (width, first) = (positions.end, positions.start - self.positions.start);
@@ -116,12 +115,12 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 impl Session {
     /// Empties the session, reads `tokens` as sequence 0, and calls `f` with the queries of each of `layers` that has
-    /// attention, micro-batch by micro-batch. What `f` needs is computed outside the graph from the queries that the
-    /// graph attends with and the keys as they are cached, so it holds for every rope method, type of cache
-    /// and way of computing attention; nothing is tokens x tokens.
+    /// attention, micro-batch by micro-batch. Probabilities are computed outside the graph, from the queries that the
+    /// graph uses and the cached keys. They are therefore valid for every RoPE method, KV cache type, and attention
+    /// implementation. Nothing has the size tokens x tokens.
     ///
     /// # Errors
-    /// A layer that the model does not have; those of [`Session::decode`]; whatever `f` returns.
+    /// Returns an error if the model does not have a layer; the errors of [`Session::decode`]; and the errors of `f`.
     pub fn probe(
         &mut self,
         tokens: &[Token],

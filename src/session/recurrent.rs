@@ -1,5 +1,5 @@
-//! Needs of recurrent layers in a session: micro-batches of sequences that are about as long, the slots of their states,
-//! and states kept where a later prompt may depart from this one.
+//! Support for recurrent layers in a session: it batches sequences of similar length, assigns state slots, and keeps
+//! states at places where a later prompt could diverge.
 
 use ggml::graph::Executor;
 

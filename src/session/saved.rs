@@ -1,11 +1,11 @@
-//! The file of a saved session: its layout, and the checks of it that need no open session.
+//! The file of a saved session: its layout, and the checks that need no open session.
 //!
-//! Layout, numbers little-endian: magic, length of the header (u64), header (JSON), the attachment, the
-//! tokens of each sequence (i32), each cell's position (i32) and sequences (u64), each layer's keys and
-//! values for these cells, states of recurrent layers one after the other, SHA-256 of all that. The header says how much
-//! there is of each, and the file's length must agree before anything is read. Keys under a map by which only first
-//! positions are seen may be zeros elsewhere: they are there for each cell, so that a file does not depend on whether the
-//! session that wrote it cached them.
+//! The layout, with little-endian numbers: magic, length of the header (u64), header (JSON), the attachment, the
+//! tokens of each sequence (i32), each slot's position (i32) and sequences (u64), each layer's keys and values for
+//! these slots, states of recurrent layers one after the other, and the SHA-256 of all that. The header gives the
+//! size of each part, and the file's length must agree before anything is read. If a position mapping shows only
+//! first positions, keys under it can be zeros elsewhere. The file has them for every slot, so that it does not
+//! depend on whether the session that wrote it cached them.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -38,10 +38,10 @@ pub(super) const TOKEN: u64 = 4;
 /// Most bytes of a header; a sound one has a few hundred and the rope spec.
 pub(super) const MAX_HEADER: u64 = 1 << 20;
 
-/// Most bytes of an attachment to a saved session.
+/// Maximum size of an attachment to a saved session, in bytes.
 pub const MAX_ATTACHMENT: u64 = 64 << 20;
 
-/// The facts that a session must share with the file to go on from it, and the number of everything else.
+/// The properties that a session must share with the file to restore it, and the sizes of everything else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     pub(super) model: String,
@@ -102,8 +102,8 @@ impl Header {
     }
 }
 
-/// A saved session's file, opened: what it says of itself. Nothing but the lengths is checked yet; that, and
-/// the checksum, is for [`Session::restore_from`](super::Session::restore_from).
+/// An opened file of a saved session. Only the lengths are checked so far;
+/// [`Session::restore_from`](super::Session::restore_from) checks the rest, and the checksum.
 #[derive(Debug)]
 pub struct SavedSession {
     path: PathBuf,
@@ -115,11 +115,11 @@ pub struct SavedSession {
 }
 
 impl SavedSession {
-    /// Opens what [`Session::save`](super::Session::save) wrote.
+    /// Opens a file that [`Session::save`](super::Session::save) wrote.
     ///
     /// # Errors
-    /// A file that cannot be read, is no saved session or one of another version of this format, or whose
-    /// length is not what its header says.
+    /// Returns an error if the file cannot be read, is not a saved session, has another version of this format, or
+    /// has a length that does not match its header.
     pub fn open(path: &Path) -> Result<SavedSession> {
         let io = |e: std::io::Error| Error::io(path, e);
         let refuse = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
@@ -164,18 +164,18 @@ impl SavedSession {
         Ok(SavedSession { path: path.to_owned(), input, header, at: START + n, attachment })
     }
 
-    /// The spec of the rope method that the session was opened under, with every default filled in.
+    /// The method spec that the session was opened with, with every default filled in.
     pub fn rope(&self) -> &str {
         &self.header.rope
     }
 
-    /// The context that the session was opened with, tokens.
+    /// The context size that the session was opened with, in tokens.
     pub fn n_ctx(&self) -> usize {
         self.header.n_ctx
     }
 
-    /// The bytes handed to [`Session::save`](super::Session::save). They are known to be undamaged only after
-    /// the session was restored.
+    /// The attachment passed to [`Session::save`](super::Session::save). It is verified only when the session is
+    /// restored.
     pub fn attachment(&self) -> &[u8] {
         &self.attachment
     }
@@ -272,7 +272,7 @@ fn copy(input: &mut impl Read, n: u64, hash: &mut Sha256) -> std::io::Result<()>
 /// The kind of file that a session is saved in, of this version of the format or another.
 pub(super) const SESSION: files::Kind = files::Kind::new("a saved session", |head| version(head).is_some());
 
-/// Whether a file begins like a saved session, of this version of the format or another.
+/// Returns true if a file begins like a saved session, of any version of the format.
 pub fn is_session_file(path: &Path) -> bool {
     let mut start = [0u8; 8];
     // Opening a pipe would wait for a writer.

@@ -1,4 +1,4 @@
-//! One sequence of a session, and all that can be done with it alone. What [`Session`] does with sequence 0 is this.
+//! One sequence of a session, and its operations. Methods of [`Session`] apply them to sequence 0.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use crate::control::Control;
 use crate::model::{Error, Result};
 use crate::Token;
 
-/// A sequence of a session, by [`Session::sequence`]. Sequences share the cells of the cache and nothing else; to work on
-/// several at once, put them into one [`Batch`](super::Batch).
+/// A sequence of a session, from [`Session::sequence`]. Sequences share only the slots of the cache. To work on
+/// several sequences at once, put them into one [`Batch`](super::Batch).
 #[derive(Debug)]
 pub struct SequenceMut<'s> {
     pub(super) session: &'s mut Session,
@@ -20,21 +20,21 @@ pub struct SequenceMut<'s> {
 }
 
 impl SequenceMut<'_> {
-    /// Its number.
+    /// The number of the sequence.
     pub fn id(&self) -> SeqId {
         self.id
     }
 
-    /// Its tokens, in order; none where it does not exist.
+    /// The tokens of the sequence, in order; empty if it does not exist.
     pub fn tokens(&self) -> &[Token] {
         self.session.tokens(self.id)
     }
 
-    /// Drops its tokens from position `n` on.
+    /// Drops all tokens from position `n` on.
     ///
     /// # Errors
-    /// Under a plan that evicts keys, when some that later tokens would see are gone; in models with recurrent layers,
-    /// when these have kept no state behind `n` tokens. Then nothing is dropped. Dropping all is always possible.
+    /// Returns an error if the plan has evicted keys that later tokens would see, or if recurrent layers have kept no
+    /// state after `n` tokens. Nothing is dropped then. Dropping all tokens is always possible.
     pub fn truncate(&mut self, n: usize) -> Result<()> {
         let (session, seq) = (&mut *self.session, self.id);
         let len = session.tokens_mut(seq)?.len();
@@ -51,15 +51,14 @@ impl SequenceMut<'_> {
         Ok(())
     }
 
-    /// Cuts it back to the beginning it shares with `tokens`, of at most `most` tokens, and returns its length. What
-    /// follows it in `tokens` is then to be appended.
+    /// Truncates the sequence to the prefix that it shares with `tokens`, of at most `most` tokens, and returns its
+    /// length. Append the rest of `tokens` afterwards.
     ///
-    /// Under a plan that evicts keys, those that the next token would see may be gone; then the sequence is
-    /// emptied, and the length is 0. Where there are recurrent layers, it is cut back to the last of their states within
-    /// that beginning.
+    /// If the plan has evicted keys that the next token would see, the sequence is emptied, and the length is 0. With
+    /// recurrent layers, the sequence is truncated to the last kept state within that prefix.
     ///
     /// # Errors
-    /// A sequence that does not exist. It is as it was then.
+    /// Returns an error if the sequence does not exist. Nothing changes then.
     pub fn reuse_prefix(&mut self, tokens: &[Token], most: usize) -> Result<usize> {
         self.session.tokens_mut(self.id)?;
         let shared = self.session.shared(self.id, tokens).min(most);
@@ -68,12 +67,12 @@ impl SequenceMut<'_> {
         Ok(held)
     }
 
-    /// Makes it hold exactly `tokens`, using again the cached prefix they share. Returns the logits of the last token,
-    /// `n_vocab` of them, and how many tokens were used again: all but the last one at most, since its logits are
-    /// wanted. On an error only the shared prefix is held.
+    /// Makes the sequence hold exactly `tokens`, and reuses the cached prefix that they share. Returns the `n_vocab`
+    /// logits of the last token, and the number of tokens reused. The last token is never reused, because its logits
+    /// are needed. On an error, the sequence holds only the shared prefix.
     ///
     /// # Errors
-    /// No tokens; those of [`SequenceMut::append`].
+    /// Returns an error if there are no tokens; and the errors of [`SequenceMut::append`].
     pub fn prompt(&mut self, tokens: &[Token]) -> Result<(&[f32], usize)> {
         let Some(most) = tokens.len().checked_sub(1) else {
             return Err(Error::Invalid("prompt: expected at least one token, found none".into()));
@@ -83,11 +82,11 @@ impl SequenceMut<'_> {
         Ok((self.session.extend_prompt(self.id, tokens, shared, departed)?, shared))
     }
 
-    /// As [`SequenceMut::prompt`], for long prompts: batch by batch, with the number of tokens held reported
-    /// after each. Returns how many tokens were used again. On an error the batches before it are held.
+    /// Like [`SequenceMut::prompt`], for long prompts: it works batch by batch, and reports the number of tokens held
+    /// after each. Returns the number of tokens reused. On an error, the sequence holds the batches before it.
     ///
     /// # Errors
-    /// Those of [`SequenceMut::append`]: [`Error::Interrupted`] when `control` stops it.
+    /// Returns the errors of [`SequenceMut::append`], with [`Error::Interrupted`] if `control` stops it.
     pub fn prefill(&mut self, tokens: &[Token], control: &Control<'_>) -> Result<usize> {
         control.bind(&self.session.cancel_flag());
         let (departed, n) = (self.session.shared(self.id, tokens), tokens.len());
@@ -107,11 +106,12 @@ impl SequenceMut<'_> {
         Ok(shared)
     }
 
-    /// Appends tokens, any number of them, and returns the last one's logits.
+    /// Appends any number of tokens, and returns the logits of the last one.
     ///
     /// # Errors
-    /// [`Error::ContextFull`]; no tokens, one outside the vocabulary, a sequence that does not exist; [`Error::Interrupted`].
-    /// The session is as it was then (for plans that evict keys see [`Session::cancel_flag`]).
+    /// Returns [`Error::ContextFull`], [`Error::Interrupted`], or an error if there are no tokens, if a token is
+    /// outside the vocabulary, or if the sequence does not exist. The session is unchanged then (for plans that evict
+    /// keys, see [`Session::cancel_flag`]).
     pub fn append(&mut self, tokens: &[Token]) -> Result<&[f32]> {
         let Some(last) = tokens.len().checked_sub(1) else {
             return Err(Error::Invalid("append: expected at least one token, found none".into()));
@@ -131,7 +131,7 @@ impl SequenceMut<'_> {
     /// into `tokens`).
     ///
     /// # Errors
-    /// Those of [`SequenceMut::append`].
+    /// Returns the errors of [`SequenceMut::append`].
     pub fn score(
         &mut self,
         tokens: &[Token],
@@ -148,7 +148,7 @@ impl SequenceMut<'_> {
     /// Appends tokens and returns `-ln p(tokens[i])`, in nats, for each `i` in `scored` (from 1 on).
     ///
     /// # Errors
-    /// Indices outside the tokens; those of [`SequenceMut::append`].
+    /// Returns an error if an index is outside the tokens; and the errors of [`SequenceMut::append`].
     pub fn nll(&mut self, tokens: &[Token], scored: Range<usize>) -> Result<Vec<f32>> {
         if scored.start == 0 || scored.end > tokens.len() || scored.is_empty() {
             let n = tokens.len();
@@ -180,7 +180,7 @@ impl SequenceMut<'_> {
 }
 
 impl Session {
-    /// A sequence of this session, from 0 to 63. One that does not exist is an error of what is done with it.
+    /// A sequence of this session, from 0 to 63. If it does not exist, its operations return an error.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -12,8 +12,8 @@ use crate::model::{Error, Model, Result};
 use crate::rope::Plan;
 use crate::Token;
 
-/// A hash, in hexadecimal, of everything about the model that its cached keys and values depend on: its
-/// numbers, its adapters, and each tensor's name, type and shape with its first bytes.
+/// A hash, in hexadecimal, of everything about the model that its cached keys and values depend on: hyperparameters,
+/// adapters, and the name, type, shape, and first bytes of each tensor.
 fn fingerprint(model: &Model) -> String {
     let mut hash = Sha256::new();
     for info in model.file().tensors() {
@@ -30,10 +30,10 @@ fn fingerprint(model: &Model) -> String {
 }
 
 impl SavedSession {
-    /// Refuses a session of another model, or of the same with other adapters.
+    /// Checks that a session is of this model, with the same adapters.
     ///
     /// # Errors
-    /// That, naming the file.
+    /// Returns an error that names the file if it is not.
     pub fn check_model(&self, model: &Model) -> Result<()> {
         let (own, found) = (fingerprint(model), &self.header.model);
         if &own != found {
@@ -44,13 +44,13 @@ impl SavedSession {
 }
 
 impl Session {
-    /// Writes tokens and cache to a file, atomically, and with them an `attachment` of the caller's: bytes
-    /// that belong to the session, such as its messages. [`Session::restore`] gives them back.
+    /// Writes tokens and cache to a file, atomically, together with the caller's `attachment`: bytes that belong to
+    /// the session, such as its messages. [`Session::restore`] returns them.
     ///
     /// # Errors
-    /// Something at `path` that is no saved session, which is never replaced; an attachment of more than
-    /// [`MAX_ATTACHMENT`](super::MAX_ATTACHMENT) bytes, and whatever else a session of these parameters could
-    /// not restore; the disk, naming the file. What was at `path` before still is.
+    /// Returns an error if something at `path` is not a saved session (it is never replaced), if the attachment
+    /// exceeds [`MAX_ATTACHMENT`](super::MAX_ATTACHMENT) bytes, if a session with these parameters could not restore
+    /// the file for another reason, or if the file cannot be written (with its name). `path` is unchanged then.
     pub fn save(&self, path: &Path, attachment: &[u8]) -> Result<()> {
         let io = |e: std::io::Error| Error::io(path, e);
         let refuse = |what: String| Error::Invalid(format!("{}: not saved: {what}", path.display()));
@@ -97,22 +97,22 @@ impl Session {
         })
     }
 
-    /// Restores what [`Session::save`] wrote, in place of what the session holds, and gives the attachment.
+    /// Replaces the content of the session with a file that [`Session::save`] wrote, and returns the attachment.
     ///
     /// # Errors
-    /// Those of [`SavedSession::open`] and [`Session::restore_from`].
+    /// Returns the errors of [`SavedSession::open`] and [`Session::restore_from`].
     pub fn restore(&mut self, path: &Path) -> Result<Vec<u8>> {
         let mut saved = SavedSession::open(path)?;
         self.restore_from(&mut saved)?;
         Ok(saved.take_attachment())
     }
 
-    /// Restores a file that was opened before, for its rope method, its context or its attachment.
+    /// Restores a file that was opened before to read its method, its context, or its attachment.
     ///
     /// # Errors
-    /// A file of another model, rope or cache type, one that needs more cells than this session has or more
-    /// memory than is free, or a damaged one; the session is as it was then. A file that cannot be read to its
-    /// end leaves the session empty.
+    /// Returns an error if the file has another model, method, or KV cache type, if it needs more slots than this
+    /// session has or more memory than is free, or if it is damaged. The session is unchanged then. If the file
+    /// cannot be read to its end, the session is left empty.
     pub fn restore_from(&mut self, saved: &mut SavedSession) -> Result<()> {
         self.check(&saved.header).map_err(|e| saved.refuse(e))?;
         let header = &saved.header;
@@ -164,7 +164,7 @@ impl Session {
         }
     }
 
-    /// Why this session cannot go on from a file of this header.
+    /// The reason why this session cannot restore a file with this header.
     fn check(&self, header: &Header) -> Result<(), String> {
         let own = self.facts();
         for (key, expected, found) in [
