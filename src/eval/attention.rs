@@ -164,7 +164,7 @@ pub fn tokens_of(session: &Session, documents: &[Document], n: usize) -> Result<
 ///
 /// # Errors
 /// Returns an error if the model does not have the layer or head, if a head must be chosen and no two tokens are more
-/// than `distance` apart, if the tokens do not fit the context, or if probabilities are NaN; and
+/// than `distance` apart, if the tokens do not fit the context, or if probabilities are not finite; and
 /// [`Error::Interrupted`].
 pub fn measure(
     session: &mut Session,

@@ -12,7 +12,7 @@ use super::PlotError;
 /// Side of a panel in units, and in cells.
 pub(super) const SIDE: i32 = 384;
 const CELLS: usize = 96;
-/// Margins around the panels, the gap between them and the width of the colour scale, in units.
+/// Margins around the panels, the gap between them, and the width of the color scale, in units.
 pub(super) const LEFT: i32 = 76;
 pub(super) const TOP: i32 = 66;
 pub(super) const GAP: i32 = 70;

@@ -1,9 +1,10 @@
-//! Sessions of models with landmarks: which tokens the session adds, how many cells texts take, and where keys are.
+//! Sessions of models with landmarks: the tokens that the session adds, the slots that texts need, and the places of
+//! keys.
 //!
-//! Callers count tokens of the text; landmarks are positions and cells only. A landmark is computed with the token that
-//! ends its block, and the logits of that token are those of the landmark, behind which the text goes on: in training,
-//! too, the token behind a block is predicted from the landmark. So at any length a sequence is one that a fresh session
-//! would have.
+//! Callers count tokens of the text; landmarks take only positions and slots. A landmark is computed with the token
+//! that ends its block, and the logits of that token are those of the landmark. The text continues after the
+//! landmark: in training as well, the token after a block is predicted from the landmark. So at any length, a
+//! sequence is the same as in a fresh session.
 
 use ggml::graph::Executor;
 

@@ -88,7 +88,8 @@ impl Session {
         Ok(answers.into_iter().map(|a| a.made).collect())
     }
 
-    /// The likeliest token of a row of logits behind `made` tokens of an answer; one that ends it only if it may.
+    /// The top token of a row of logits after `made` tokens of an answer. A token that ends the answer is chosen only
+    /// if the answer may end.
     fn likeliest(&self, row: &[f32], made: usize, how: &Greedy) -> Result<Token> {
         let vocab = self.model.vocab();
         let mut refused: Vec<Token> = Vec::new();
@@ -130,10 +131,10 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a sequence hold the longest beginning of a prompt that any sequence has, without the last token,
-    /// whose logits are wanted; returns its length, and the most tokens that any sequence shares with the prompt, which
-    /// are more where recurrent layers have no state behind them. Sequences above it are dropped where the prompt and
-    /// `extra` cells need their room.
+    /// Makes a sequence hold the longest prefix of a prompt that any sequence has, without the last token, whose
+    /// logits are needed. Returns the length of that prefix, and the maximum number of tokens that any sequence
+    /// shares with the prompt. The second number is larger if recurrent layers have no state after those tokens.
+    /// Sequences with higher numbers are dropped if the prompt and `extra` slots need their room.
     fn begin(&mut self, seq: SeqId, prompt: &[Token], extra: usize) -> Result<(usize, usize)> {
         let shared = |s: SeqId| self.resumable(s, self.shared(s, prompt).min(prompt.len() - 1));
         let departed = (0..MAX_SEQS).map(|s| self.shared(s, prompt)).max().unwrap_or(0);

@@ -89,7 +89,7 @@ impl<'a> Cost<'a> {
         self.kv.saturating_add(self.other)
     }
 
-    /// An error when it does not fit into `free` bytes.
+    /// Returns an error if the session does not fit in `free` bytes.
     pub(super) fn check(&self, free: usize) -> Result<()> {
         if self.total() > free {
             return Err(self.does_not_fit(self.kv, self.other, free));
@@ -97,7 +97,8 @@ impl<'a> Cost<'a> {
         Ok(())
     }
 
-    /// An error when graphs, measured to need `compute` bytes, do not fit beside the cache of `kv` bytes.
+    /// Returns an error if graphs, measured to need `compute` bytes, do not fit together with the cache of `kv`
+    /// bytes.
     pub(super) fn check_measured(&self, kv: usize, compute: usize, free: usize) -> Result<()> {
         if compute > free {
             return Err(self.does_not_fit(kv, compute, free.saturating_add(kv)));
@@ -105,8 +106,7 @@ impl<'a> Cost<'a> {
         Ok(())
     }
 
-    /// One line with the bytes needed (`kv` for the cache, and `other`), the bytes free, and settings that
-    /// fit.
+    /// One line with the bytes needed (`kv` for the cache, and `other`), the free bytes, and settings that fit.
     fn does_not_fit(&self, kv: usize, other: usize, free: usize) -> Error {
         let needed = kv.saturating_add(other);
         let what = self.what_fits(needed, kv, other, free);
@@ -145,7 +145,7 @@ impl<'a> Cost<'a> {
         line
     }
 
-    /// The longest context that fits into four fifths of `free`, in steps; 0 when none does.
+    /// The longest context that fits in four fifths of `free`, in steps; 0 if none fits.
     fn longest(&self, kv_type: DType, per_cell: usize, free: usize) -> usize {
         if self.hp.attention.iter().any(|layer| kv_type.row_bytes(layer.n_embd_head).is_none()) {
             return 0;

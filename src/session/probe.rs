@@ -49,7 +49,7 @@ impl QueryBlock {
     /// minus the share of an attention sink.
     ///
     /// # Errors
-    /// Returns an error if scores are NaN.
+    /// Returns an error if scores are not finite.
     ///
     /// # Panics
     /// Panics for positions outside [`QueryBlock::positions`], like a slice.
@@ -86,7 +86,7 @@ impl QueryBlock {
     }
 }
 
-/// Makes scores probabilities beside a sink; `None` where they are no numbers, or where nothing is seen.
+/// Turns scores into probabilities, with a sink; `None` if scores are not finite, or if no key is seen.
 fn soft_max(row: &mut [f32], sink: Option<f32>) -> Option<()> {
     let top = row.iter().copied().chain(sink).fold(f32::NEG_INFINITY, f32::max);
     let mut sum = sink.map_or(0.0, |sink| f64::from((sink - top).exp()));
@@ -152,7 +152,7 @@ impl Session {
         done
     }
 
-    /// The last `n` queries of a layer, behind a micro-batch that was read with that layer probed; `None` where it has no
+    /// The last `n` queries of a layer, after a micro-batch that was read with that layer probed; `None` if it has no
     /// attention.
     fn query_block(&self, il: usize, n: usize) -> Result<Option<QueryBlock>> {
         let hp = self.model.hparams();

@@ -120,8 +120,8 @@ impl Session {
         SeqGroups { n_seqs, n_each: n / n_seqs.max(1), in_order: n_seqs == 1 }
     }
 
-    /// The longest beginning of a sequence, `n` of its tokens at most, from which it can go on: all of them, unless the
-    /// plan has evicted keys or recurrent layers have no state behind them.
+    /// The longest prefix of a sequence, of at most `n` tokens, from which it can continue. It has `n` tokens unless
+    /// the plan has evicted keys, or recurrent layers have no state after them.
     pub(super) fn resumable(&self, seq: SeqId, n: usize) -> usize {
         let n = self.states.as_ref().map_or(n, |states| states.longest(seq, n));
         if self.holds(seq, n) {
@@ -151,10 +151,10 @@ impl Session {
         ))
     }
 
-    /// Makes a sequence that holds the first `from` of a prompt's tokens hold all of them, and returns the last one's
-    /// logits. In recurrent layers states are kept where the prompt departed from what the sequence held, behind
-    /// `departed` tokens, and a little before its end, where the next may depart from it. On an error no more than
-    /// the first `from` are held.
+    /// Extends a sequence that holds the first `from` tokens of a prompt to the complete prompt, and returns the
+    /// logits of the last token. Recurrent layers keep a state where the prompt departed from the sequence's earlier
+    /// tokens (after `departed` tokens), and a little before its end, where the next prompt may depart from it. On an
+    /// error, at most the first `from` tokens are held.
     pub(super) fn extend_prompt(
         &mut self,
         seq: SeqId,
@@ -176,8 +176,8 @@ impl Session {
         Ok(&self.logits)
     }
 
-    /// Numbers of tokens behind which states of a prompt of `n` tokens are to be kept, ascending, all above `from` and
-    /// below `n`.
+    /// Places in a prompt of `n` tokens after which to keep states: numbers of tokens, ascending, all above `from`
+    /// and below `n`.
     pub(super) fn kept_places(&self, from: usize, departed: usize, n: usize) -> Vec<usize> {
         if self.states.is_none() {
             return Vec::new();
@@ -189,7 +189,7 @@ impl Session {
         places
     }
 
-    /// Keeps the state behind a sequence's last token, where there are recurrent layers.
+    /// Keeps the state after a sequence's last token, if there are recurrent layers.
     pub(super) fn keep_state(&mut self, seq: SeqId) {
         if let Some(states) = &mut self.states {
             states.keep(seq);

@@ -144,7 +144,7 @@ impl Search {
         self.seen.iter().all(|seen| seen.iter().zip(factors).any(|(a, b)| (a - b).abs() > 1e-6))
     }
 
-    /// A parent with some factors drawn anew between their neighbours, the slowest up to 1 + `scale`. `None` when nothing new
+    /// A parent with some factors redrawn between their neighbors, the slowest up to 1 + `scale`. `None` when nothing new
     /// was found.
     fn mutation(&mut self, parent: &[f64]) -> Option<Vec<f64>> {
         let mut factors = parent.to_vec();
