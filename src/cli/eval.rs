@@ -23,10 +23,9 @@ pub(crate) const COMMAND: Command = Command {
     name: "eval",
     about: "Run published benchmarks: RULER, needles, LongBench, short tasks and others",
     details:
-        "Tasks ask what the published benchmarks ask, word for word, and judge answers by their metrics; \
-              greedy, with 95 % intervals. --list shows them and the data they need. With \
-              --output every sample is kept as a line of JSON, and a run that was stopped goes on from there. \
-              Several --rope are compared on the same samples.",
+        "Tasks use the prompts and metrics of the published benchmarks, with greedy decoding and 95% intervals. \
+              --list shows the tasks and the data that they need. With --output, every sample is saved as a line of \
+              JSON, and an interrupted run resumes from there. Several --rope are compared on the same samples.",
     example: "eval passkey -m smollm2 --lengths 4096,12288 --rope plain --rope yarn:factor=2\n\
               eval ruler_niah -m smollm2 -l 4k,16k --set depth=0/50/100 -o kept.jsonl --plot map.svg",
     args: |command| {
@@ -41,44 +40,45 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Tasks or groups of tasks; --list shows them
+    /// Tasks or groups of tasks, as shown by --list
     #[arg(value_name = "TASK,...", value_delimiter = ',', required_unless_present = "list")]
     tasks: Vec<String>,
-    /// List all tasks; or describe those named: protocol, metrics, settings, data
+    /// List all tasks, or describe the named tasks: protocol, metrics, settings, data
     #[arg(long)]
     list: bool,
-    /// Lengths in tokens, prompt and answer together: 4096, 8k, or 4k..32k:4k for every 4k up to 32k
+    /// Lengths in tokens, prompt and answer together: 4096, 8k, or a range 4k..32k:4k
     #[arg(short, long, value_name = "N,...", value_delimiter = ',', value_parser = lengths)]
     lengths: Vec<Lengths>,
-    /// Context that methods are worked out for, where it is more than the task needs: short tasks are then
-    /// measured as the model runs at this context
+    /// Context size to plan the method for, if it is larger than the task needs
+    ///
+    /// Short tasks are then measured as the model runs at this context
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     ctx: Option<usize>,
-    /// Samples for each task and length; default: the protocol's number
+    /// Samples per task and length [default: set by the protocol]
     #[arg(short = 'n', long, value_name = "N", value_parser = tokens)]
     samples: Option<usize>,
-    /// Seed of generated tasks; default: the protocol's
+    /// Random seed of generated tasks [default: set by the protocol]
     #[arg(short, long, value_name = "S")]
     seed: Option<u64>,
-    /// Prompts as text for base models, or in the model's chat template
+    /// Prompt format: base for plain text, chat for the model's chat template
     #[arg(long, value_name = "KIND", default_value = "base", value_parser = ["base", "chat"])]
     template: String,
-    /// Settings of tasks, such as depths=10,ruler=2024; --list TASK shows them
+    /// Task settings, such as depths=10,ruler=2024; --list TASK shows them
     #[arg(long, value_name = "KEY=VALUE,...")]
     set: Vec<String>,
     /// Directory with benchmark data
     ///
-    /// By default models/benchmarks of the working directory or the directory that `ropewalk pull ruler` writes to,
-    /// whichever has more of a task's files.
+    /// The default is models/benchmarks in the working directory, or the directory that `ropewalk pull ruler` writes to,
+    /// whichever has more of the task's files
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Prompts answered together, at most, where memory allows
+    /// Maximum number of prompts in a batch
     #[arg(long, value_name = "N", default_value = "8", value_parser = tokens)]
     parallel: usize,
-    /// Keep every sample as a line of JSON in this file; samples that it has are not asked again
+    /// Save every sample as a line of JSON; samples that the file already has are not run again
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Draw scores by length and depth, of tasks with depths, to this file (.svg or .png)
+    /// Plot scores by length and depth to this file (.svg or .png), for tasks with depths
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     #[command(flatten)]

@@ -85,7 +85,7 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
 pub(crate) fn app() -> clap::Command {
     let mut app = clap::Command::new("ropewalk")
         .version(version())
-        .about("Long context for quantised GGUF language models: extend, measure, ship")
+        .about("Long context for quantized GGUF language models: extend, measure, ship")
         .after_help(
             "Start with:  ropewalk pull smollm2\n             \
              ropewalk run -m smollm2 -p \"Once upon a time\"\n\n\

@@ -92,60 +92,60 @@ macro_rules! settings {
 
 settings! {
     Optimiser {
-        steps: u64 = "steps", "100", "steps of the optimiser, as --steps";
-        batch: usize = "batch", "1", "sequences of a step";
-        lr: f64 = "lr", "2e-4", "highest learning rate, as --lr";
-        lr_min: f64 = "lr-min", "0", "learning rate at the last step of a schedule that falls";
-        warmup: u64 = "warmup", "0", "steps in which the rate rises";
-        warmup_shape: WarmupShape = "warmup-shape", "linear", "how it rises: linear, or log (DeepSpeed's WarmupLR)";
+        steps: u64 = "steps", "100", "optimizer steps, as --steps";
+        batch: usize = "batch", "1", "sequences per step";
+        lr: f64 = "lr", "2e-4", "peak learning rate, as --lr";
+        lr_min: f64 = "lr-min", "0", "learning rate at the last step of a decaying schedule";
+        warmup: u64 = "warmup", "0", "warmup steps";
+        warmup_shape: WarmupShape = "warmup-shape", "linear", "warmup shape: linear, or log (DeepSpeed's WarmupLR)";
         schedule: Decay = "schedule", "constant",
-            "the rate after the warm-up: constant, linear, cosine, or cosine-part, which stops at lr-min";
-        beta1: f64 = "beta1", "0.9", "decay of the mean of gradients";
-        beta2: f64 = "beta2", "0.95", "decay of the mean of their squares";
-        weight_decay: f64 = "weight-decay", "0", "decay of trained tensors, norms and biases excepted";
-        clip: f64 = "clip", "1", "largest norm of the gradients; 0 never clips";
-        ema: f64 = "ema", "0", "decay of a moving average of trained tensors, which is then written; 0 keeps none";
+            "learning rate schedule: constant, linear, cosine, or cosine-part (a cosine cut off at lr-min)";
+        beta1: f64 = "beta1", "0.9", "AdamW beta1";
+        beta2: f64 = "beta2", "0.95", "AdamW beta2";
+        weight_decay: f64 = "weight-decay", "0", "AdamW weight decay, except for norms and biases";
+        clip: f64 = "clip", "1", "maximum gradient norm; 0 disables clipping";
+        ema: f64 = "ema", "0", "decay of an exponential moving average of the parameters, which is written instead; 0 disables it";
     }
     Adapter {
-        dropout: f32 = "dropout", "0", "probability with which an input of a pair is 0 in training";
-        rslora: bool = "rslora", "false", "pairs count alpha / sqrt(rank) times, not alpha / rank";
+        dropout: f32 = "dropout", "0", "LoRA dropout";
+        rslora: bool = "rslora", "false", "rank-stabilized LoRA: scale by alpha / sqrt(rank)";
         output_type: OutputType = "output-type", "f32",
-            "type of matrices under --targets full: f32, or file, that of the model given";
+            "type of the written matrices under --targets full: f32, or file for the types of the input model";
     }
     Texts {
         held_out: HeldOut = "held-out", "",
-            "validate on 4 sequences or on a share of the text (0.05); 0: on nothing; default: 4, fewer of short texts";
+            "validation set: a number of sequences, or a share of the text (0.05); 0 for none; default: 4, fewer for short texts";
         packing: Packing = "packing", "pack",
-            "pack joins and cuts documents, long takes windows of long ones, truncate cuts each (SBA-RoPE), \
-             records is one each, whole joins uncut ones; default under --chat: records";
+            "pack joins documents and cuts the result, long takes windows of long documents, truncate cuts each document \
+             (SBA-RoPE), records makes each a sequence, whole joins uncut documents; default under --chat: records";
         separator: Separator = "separator", "auto",
-            "end of a document: auto, flags, eos, eot, bos, bos+eos or a token; default under packing=truncate: bos+eos";
-        doc_mask: bool = "doc-mask", "false", "no attention across documents, and no loss where one ends";
-        eod_mask_loss: bool = "eod-mask-loss", "false", "no loss of the token that ends a document";
-        loss: Option<LongCe> = "loss", "ce", "ce, or longce[:short=4096,stride=1024,gamma=5]";
+            "document separator: auto, flags, eos, eot, bos, bos+eos, or a token; default under packing=truncate: bos+eos";
+        doc_mask: bool = "doc-mask", "false", "mask attention across documents, and the loss at document ends";
+        eod_mask_loss: bool = "eod-mask-loss", "false", "mask the loss of the token that ends a document";
+        loss: Option<LongCe> = "loss", "ce", "loss: ce, or longce[:short=4096,stride=1024,gamma=5]";
         upsample: Upsample = "upsample", "none",
-            "long documents more often: fu or global[:length=4096,keep=0.1], utk[:length=32768,weight=5]";
-        data_tokens: u64 = "data-tokens", "", "tokens of an epoch under shares or upsample; default: each document once";
-        synthetic: f64 = "synthetic", "", "share of sequences that are made, of Untie the Knots' families; default: none";
+            "upsample long documents: fu or global[:length=4096,keep=0.1], utk[:length=32768,weight=5]";
+        data_tokens: u64 = "data-tokens", "", "tokens per epoch under shares or upsample; default: each document once";
+        synthetic: f64 = "synthetic", "", "share of synthetic sequences, from the families of Untie the Knots; default: none";
         order: SampleOrder = "order", "shuffled",
-            "order of sequences: shuffled, or text, one behind another; default under --stages: text";
-        data_offset: u64 = "data-offset", "", "token of the texts to begin at; default: 0, or where the run of --lora stopped";
-        text_field: String = "text-field", "text", "field of .jsonl lines that holds the text";
+            "order of sequences: shuffled, or text for the order of the texts; default under --stages: text";
+        data_offset: u64 = "data-offset", "", "token of the texts to start at; default: 0, or where the run of --lora stopped";
+        text_field: String = "text-field", "text", "field of .jsonl lines with the text";
         token_type: TokenType = "token-type", "u16", "type of the token ids in .bin files: u16 or u32";
-        replace_invalid: bool = "replace-invalid", "false", "replace bytes that are not UTF-8 instead of refusing them";
+        replace_invalid: bool = "replace-invalid", "false", "replace invalid UTF-8 instead of refusing it";
     }
     Run {
         checkpointing: Checkpointing = "checkpointing", "",
-            "activations kept of a layer: inputs, attention or products; default: as much as fits";
-        saved_type: SavedType = "saved-type", "f32", "type they are kept in: f32, f16 or bf16";
-        eval_every: u64 = "eval-every", "", "steps between validations; 0: at both ends only; default: a tenth of all";
-        save_every: u64 = "save-every", "50", "steps between checkpoints; 0: the last alone";
+            "activations to keep per layer: inputs, attention, or products; default: as many as fit";
+        saved_type: SavedType = "saved-type", "f32", "type of kept activations: f32, f16, or bf16";
+        eval_every: u64 = "eval-every", "", "steps between validations; 0 validates only before and after training; default: a tenth of all steps";
+        save_every: u64 = "save-every", "50", "steps between checkpoints; 0 writes only the last one";
     }
     Files {
-        keep_last: usize = "keep-last", "2", "newest checkpoints that stay";
-        checkpoints: PathBuf = "checkpoints", "", "folder of the checkpoints; default: NAME.checkpoints of -o NAME.gguf";
-        log: PathBuf = "log", "", "a line of JSON for each step; default: NAME.log.jsonl";
-        cache: PathBuf = "cache", "", "file that caches the tokens; default: beside the adapter";
+        keep_last: usize = "keep-last", "2", "checkpoints to keep";
+        checkpoints: PathBuf = "checkpoints", "", "checkpoint directory; default: NAME.checkpoints for -o NAME.gguf";
+        log: PathBuf = "log", "", "log file with one JSON line per step; default: NAME.log.jsonl";
+        cache: PathBuf = "cache", "", "token cache file; default: next to the adapter";
     }
 }
 

@@ -111,7 +111,7 @@ fn what_makes_no_sense_is_refused() {
     refused(&run(&["eval", "json_kv", "-l", "2048", "--set", "depths=200"]), 1, &["json_kv", "depths"]);
     refused(&run(&["eval", "json_kv", "-l", "20"]), 1, &["json_kv at 20 tokens"]);
     let cwe = ["eval", "cwe", "-l", "2048", "--data", empty];
-    refused(&run(&cwe), 1, &["cwe at 2048 tokens", "is missing: it is part of the repository NVIDIA/RULER"]);
+    refused(&run(&cwe), 1, &["cwe at 2048 tokens", "is missing: `ropewalk pull ruler` fetches it"]);
     std::fs::create_dir(dir.path().join("ruler")).unwrap();
     std::fs::write(dir.path().join("ruler/nounlist.txt"), "hemp\n").unwrap();
     refused(&run(&cwe), 1, &["nounlist.txt", "sha256"]);
@@ -184,7 +184,7 @@ fn advice_ends_with_what_to_do() {
         &["--rope", "plain", "--rope", "pi", "--minutes", "0.00001"],
     ];
     let said = ok(run(&hurried.concat())).stderr;
-    assert!(said.contains("2 methods at 1024 tokens take about"), "{said}");
+    assert!(said.contains("2 methods at 1024 tokens need about"), "{said}");
     refused(&advise(&["--ctx", "64"]), 1, &["ctx 64", "no method is needed"]);
     refused(&advise(&["--ctx", "1024", "--minutes", "0"]), 2, &["--minutes"]);
 }

