@@ -1,4 +1,6 @@
 //! A model's tensors on the device, checked against those that the architecture asks for.
+//!
+//! Embeddings are read on the host, so no backend needs row lookup in every type.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,6 @@
 //! Devices, and backends that run graphs on them.
+//!
+//! The CPU backend may be a module, so its symbols are looked up through the backend registry.
 
 use std::ffi::{c_void, CStr, CString};
 use std::path::PathBuf;
@@ -178,10 +180,10 @@ impl Device {
         }
     }
 
-    /// Whether its driver is Mesa's lavapipe, a Vulkan device in software. That of Mesa 22.3 takes a reference to the
-    /// buffer of every descriptor in a set, also of those that no shader reads and whose buffer may be gone. ggml
-    /// keeps its sets from one graph to the next and writes only what the next one reads: memory is used that was
-    /// freed once a buffer has been replaced.
+    /// Whether its driver is lavapipe, Mesa's software Vulkan device. ggml keeps its descriptor sets from one graph to
+    /// the next and writes only those that the next graph reads. Mesa 22.3 takes a reference to the buffer of every
+    /// descriptor, including those that no shader reads and whose buffer has been freed. The heap is corrupted as soon
+    /// as a graph's memory has been replaced (`tests/device/buffers.rs`).
     pub(crate) fn is_lavapipe(self) -> bool {
         self.name().starts_with("vulkan:") && self.description().starts_with("llvmpipe")
     }
@@ -270,8 +272,8 @@ impl Backend {
         Ok(())
     }
 
-    /// Called before each graph: on a driver that looks at descriptors which earlier graphs have left
-    /// ([`Device::is_lavapipe`]), the graph gets a backend without any. Costs some milliseconds there.
+    /// Called before each graph. On lavapipe (`Device::is_lavapipe`), every graph gets its own backend, and so its own
+    /// descriptor sets. This costs a few milliseconds.
     pub(crate) fn before_graph(&mut self) -> Result<()> {
         if self.renews {
             let old = std::mem::replace(&mut self.ptr, start(self.device)?);

@@ -1,4 +1,8 @@
 //! A graph under construction: its inputs, outputs and stored tensors. The ops are in `ops` and `custom`.
+//!
+//! The threads of one op do not synchronize with each other. The regions they write are therefore disjoint, and the
+//! same op does not read them. Row indices are checked when they are set. A graph with an input that was never set is
+//! rejected.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

@@ -1,4 +1,9 @@
 //! Running graphs. One executor owns a backend, its compute buffer and the graph built last.
+//!
+//! There is no scheduler: `ggml_backend_sched` silently moves ops to the CPU. The executor asks `supports_op` for every
+//! node instead, and fails if the device lacks one.
+//!
+//! Building a graph costs more than a small decode step, so graphs of equal shape are reused.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

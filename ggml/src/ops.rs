@@ -185,7 +185,7 @@ impl<'c> Builder<'c> {
         }
         let out = call!(self, "mul_mat", ggml_mul_mat(a.ptr.as_ptr(), b.ptr.as_ptr()))?;
         if a.dtype() == DType::F16 {
-            // Left to themselves devices sum such products in F16, too, where a large score or activation overflows.
+            // By default, devices may sum such products in F16, where a score or activation above 65,504 is infinite.
             // SAFETY: the node was just made by mul_mat.
             unsafe { sys::ggml_prec_set_acc(out.ptr.as_ptr(), sys::GGML_PREC_F32) };
         }

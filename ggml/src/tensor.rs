@@ -14,8 +14,8 @@ pub(crate) type Brand<'c> = PhantomData<fn(&'c ()) -> &'c ()>;
 /// overflows.
 const MAX_ELEMENTS: usize = 1 << 46;
 
-/// Most rows of a tensor, and most elements of a row: ggml's kernels count them in ints, and add the number of
-/// threads.
+/// Most rows of a tensor, elements of a row, and elements of a contiguous copy. ggml's kernels count them in ints
+/// and add the number of threads. Larger ones are rejected when the tensor or the copy is made.
 pub const MAX_INDEX: usize = i32::MAX as usize - 1024;
 
 /// Bytes of a tensor of this type and shape; `None` when there can be no such tensor.

@@ -76,7 +76,7 @@ impl Grouped {
 
 impl Session {
     /// How many of these items make the next micro-batch. In recurrent layers every sequence takes as much room as the
-    /// longest.
+    /// longest, so the micro-batch ends before that takes more room than `n_ubatch` tokens.
     pub(super) fn micro_batch_len(&self, items: &[Item]) -> usize {
         let most = self.params.n_ubatch.min(items.len());
         if self.states.is_none() {

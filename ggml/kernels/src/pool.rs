@@ -7,6 +7,10 @@
 //! Where another program uses the cores, the scheduler takes threads away for milliseconds. What a thread has not
 //! begun, another one does. What it has begun must be waited for. When such waits show, or this thread is taken away
 //! itself, ops are divided among fewer threads until that is over.
+//!
+//! ggml's own threads spin: they wait for each other after every node, so a program that takes one core stops them all.
+//! On the CPU, ggml therefore walks the graph on one thread, and this pool divides the large nodes. These are our own
+//! ops, ggml's products (`ggml::parts`), and sums, elementwise products, norms, and SwiGLU (`ggml::rows`).
 
 mod crowd;
 

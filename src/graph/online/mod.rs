@@ -4,6 +4,11 @@
 //!
 //! Queries are rows here, those of all heads that share a key head in one matrix: `[d, n_rep * n, n_head_kv]`, where the
 //! heads of a query lie side by side. Masks are made for a tile, of where its keys stand.
+//!
+//! Branches cannot be merged from flash attention alone, because it returns no log-sum-exp. On the CPU our own op
+//! computes all branches under one softmax (`ggml::attention`). On other devices, tiles are merged here, in inference
+//! and training. No backend has an op for the largest element of a row; pooling computes it (`Builder::row_max`). The
+//! position of a key is one number, from which the mask of each tile is made.
 
 mod single;
 #[cfg(test)]

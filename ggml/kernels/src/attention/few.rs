@@ -3,6 +3,10 @@
 //!
 //! Columns are taken a block at a time for all KV heads of the tile, whose rows lie side by side in a cache. Scores are
 //! rows of keys, so the lanes of a vector are full however few queries there are.
+//!
+//! Decoding with a long context is limited by memory. A key of one head is two cache lines of a cell, and no hardware
+//! prefetcher follows that pattern. So the code prefetches the next block of 64 cells, across the ranges that a thread
+//! takes in turn.
 
 use std::f32::consts::LOG2_E;
 

@@ -1,5 +1,9 @@
-//! Which keys tokens see, by blocks of columns: most blocks of a mask are seen whole or not at all, and the mask is the
-//! same for all heads and layers, so it is looked through once.
+//! Which keys tokens see, by blocks of columns. Most blocks of a mask are seen completely or not at all, and the mask
+//! is the same for all heads and layers, so it is scanned once.
+//!
+//! The result is an index with one byte for each token and block of 64 columns (`KEYS`): whether the token sees any of
+//! them, and whether it sees all of them. Layers and heads use it to skip columns that no token sees, so other sequences
+//! in the cache cost next to nothing.
 
 use std::ops::Range;
 

@@ -1,6 +1,7 @@
 //! Rows of keys and values read where they lie, 32 elements at a time, and their products with few queries.
 //!
-//! A key is converted once for all queries at hand, and so is a value; nothing is copied.
+//! Keys and values of F16, Q8_0, and Q4_0 are converted in registers, once for all queries that share them; nothing is
+//! copied.
 
 use super::tile::KEYS;
 use super::vector::{Vector, N};
