@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Opens reports of studies in headless Chromium, light and dark, wide and as narrow as a phone, and fails when
-# a page runs a script, asks for anything of elsewhere, is wider than its window, hides a figure or stays
-# empty. With --shots DIR it leaves pictures there.
+# Opens study reports in headless Chromium, in light and dark mode, at desktop width and as narrow as a phone. Fails if a page
+# runs a script, requests anything external, is wider than its window, hides a figure, or stays empty. With --shots DIR,
+# saves screenshots there.
 #
 #   scripts/check-report.sh [--shots DIR] [REPORT.html ...]
 #
-# Without reports it checks those that `cargo test --release -p ropewalk-study` leaves under target/tmp.
+# Without arguments, checks the reports that `cargo test --release -p ropewalk-study` leaves under target/tmp.
 # Needs chromium and python3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,15 +26,15 @@ chromium=$(command -v chromium || command -v chromium-browser || command -v goog
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# A container has no user namespaces for Chromium's sandbox.
+# Containers have no user namespaces for Chromium's sandbox.
 browse() {
   timeout 120 "$chromium" --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars \
     --user-data-dir="$work/profile" --host-resolver-rules='MAP * ~NOTFOUND' --allow-file-access-from-files \
     --force-color-profile=srgb "$@" 2>"$work/log" || { cat "$work/log" >&2; return 1; }
 }
 
-# The page in a frame of the width of a phone, of a tablet and of a desk; what the frame holds goes into the
-# title of the page around it, where --dump-dom shows it.
+# Loads the page in a frame as wide as a phone, a tablet, and a desktop. The findings go into the title of the surrounding
+# page, where --dump-dom shows them.
 frame() {
   cat <<HTML
 <!DOCTYPE html><meta charset="utf-8"><title>waiting</title>
@@ -80,7 +80,7 @@ for report in "$@"; do
   for width in 390 820 1280; do
     for scheme in light dark; do
       frame "$width" >"$work/frame.html"
-      # The scheme of the system: 0 is dark, 1 light.
+      # System color scheme: 0 is dark, 1 is light.
       dark=(); [ "$scheme" = light ] || dark=(--blink-settings=preferredColorScheme=0)
       said=$(browse "${dark[@]}" --virtual-time-budget=5000 --dump-dom "file://$work/frame.html" |
         python3 -c 'import html, re, sys; print(html.unescape(re.search("<title>(.*?)</title>", sys.stdin.read(), re.S)[1]))')

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The demo: a real quantised model breaks past its trained 8,192 tokens, and a rope method repairs it.
-# Every command is shown before it runs; what it leaves is in out/. Shorter or longer: DEMO_CTX=16384 make demo
+# The demo: a quantized model fails past its trained context of 8,192 tokens, and a RoPE method repairs it.
+# Prints every command before running it; results are in out/. To change the length: DEMO_CTX=16384 make demo
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/target/release:$PATH"
@@ -12,7 +12,7 @@ mkdir -p out
 
 title() { printf '\n== %s\n' "$*"; }
 
-# Shows a command the way one would type it, then runs it.
+# Prints a command as a user would type it, then runs it.
 show() {
     local word line='$'
     for word in "$@"; do

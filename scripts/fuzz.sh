@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Fuzzes what reads bytes that somebody else wrote, a target after the other, under AddressSanitizer.
+# Fuzzes all readers of untrusted bytes, one target after another, under AddressSanitizer.
 #   scripts/fuzz.sh [SECONDS] [NAME..]    60 seconds each; all targets
-# Needs a nightly toolchain, or lets the stable one pass for it. Corpora grow in fuzz/corpus/NAME; a finding is written
-# to fuzz/artifacts/NAME: mend the reader, then move the file to fuzz/regressions/NAME, which `make test` replays.
+# Uses a nightly toolchain if there is one, or enables nightly features in the stable one. Corpora grow in
+# fuzz/corpus/NAME. A finding is written to fuzz/artifacts/NAME: fix the reader, then move the file to
+# fuzz/regressions/NAME, which `make test` replays.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +22,7 @@ fi
 # Line numbers in findings.
 export CARGO_PROFILE_RELEASE_DEBUG=line-tables-only
 triple=$(rustc -vV | sed -n 's/^host: //p')
-# Its own folder: the flags are others.
+# A separate directory, because the flags differ.
 export CARGO_TARGET_DIR=target/fuzz
 flags=(--target "$triple" --features libfuzzer)
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs the tests of the crates with unsafe code, and of the C code below them, under sanitizers.
+# Runs the tests of the crates with unsafe code, and of the C code they wrap, under sanitizers.
 #   scripts/sanitize.sh address     AddressSanitizer and LeakSanitizer in Rust and C, UndefinedBehaviorSanitizer in C
 #   scripts/sanitize.sh thread      ThreadSanitizer in Rust and C
-# Needs a nightly toolchain, or lets the stable one pass for it. A change of flags needs an empty target/address.
+# Uses a nightly toolchain if there is one, or enables nightly features in the stable one.
+# After a change of flags, empty target/address.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +19,7 @@ triple=$(rustc -vV | sed -n 's/^host: //p')
 var=${triple//-/_}
 suppressions=$PWD/scripts/sanitize
 
-# Tests with $1 in Rust and $2 in C; what follows are packages and other arguments of cargo test.
+# Tests with $1 in Rust and $2 in C. The other arguments are packages and arguments of cargo test.
 tested() {
     local rust=$1 c=$2 link=$3
     shift 3
@@ -32,11 +33,11 @@ tested() {
 case "${1:-}" in
 address)
     export CARGO_TARGET_DIR=target/address
-    # Tests ask for more memory than there can be, and expect an error.
+    # Tests request more memory than can exist, and expect an error.
     export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_init_order=1:allocator_may_return_null=1
     export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:suppressions=$suppressions/undefined.txt
-    # The regular expressions of libllama recurse with the text, in frames that the sanitizer makes many times as large
-    # as the stack that the wrapper gives them.
+    # libllama's regular expressions recurse with the text. The sanitizer makes the frames many times larger, and they no
+    # longer fit the stack that the wrapper gives them.
     tested -Zsanitizer=address "-fsanitize=address,undefined -fsanitize-recover=undefined" "-C link-arg=-lubsan" \
         -p ropewalk-files -p ropewalk-gguf -p ropewalk-kernels -p ropewalk-ggml -p ropewalk-llama --tests --no-fail-fast \
         -- --skip vocab_real::
@@ -44,7 +45,7 @@ address)
 thread)
     export CARGO_TARGET_DIR=target/thread
     export TSAN_OPTIONS=allocator_may_return_null=1:second_deadlock_stack=1:suppressions=$suppressions/thread.txt
-    # Else most of what is seen are the threads of the test harness, whose code is not built with the sanitizer.
+    # Otherwise most reports come from the threads of the test harness, which is not built with the sanitizer.
     export RUST_TEST_THREADS=1
     # The standard library is not built with the sanitizer, hence the second flag.
     tested "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" -fsanitize=thread "" \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what building needs and this machine lacks, by package name through apt-get. Touches nothing that is there.
-#   scripts/setup.sh build        a C++ compiler, cmake, libclang (the C bindings are generated at build time), Python's pip
+# Installs the build requirements that this machine lacks, by package name, with apt-get. Existing tools are unchanged.
+#   scripts/setup.sh build        a C++ compiler, cmake, libclang (the C bindings are generated at build time), pip
 #   scripts/setup.sh lint         rustfmt and clippy
-#   scripts/setup.sh device       a Vulkan device in software (Mesa's lavapipe) and xz, for scripts/test-device.sh
+#   scripts/setup.sh device       a software Vulkan device (Mesa's lavapipe) and xz, for scripts/test-device.sh
 set -euo pipefail
 
 say() { printf 'setup: %s\n' "$*" >&2; }

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs tests/device: inference and training on a device that is not the CPU, beside the same on the CPU.
+# Runs tests/device: inference and training on a device other than the CPU, compared with the CPU.
 #
-#   FEATURES=cuda DEVICE=cuda:0 scripts/test-device.sh      a GPU, with what the feature needs to build
+#   FEATURES=cuda DEVICE=cuda:0 scripts/test-device.sh      a GPU; install what the feature needs to build
 #   scripts/test-device.sh                                  Mesa's software Vulkan device, which needs no GPU, with a Vulkan
-#                                                           backend that was built elsewhere: libggml-vulkan*.so, or packed
-#                                                           as .so.xz, in MODULES (default: ../shared/vulkan), of the same
+#                                                           backend built elsewhere: libggml-vulkan*.so, or compressed as
+#                                                           .so.xz, in MODULES (default: ../shared/vulkan), from the same
 #                                                           version of ggml as this build
 #
-#   scripts/test-device.sh NAME...                          the tests with these in their names alone
+#   scripts/test-device.sh NAME...                          only the tests with these in their names
 #
-# Without FEATURES and without a module nothing is run, and it says so. Tests take turns: two at once on one software device
-# have ended in a segmentation fault.
+# Without FEATURES and without a module, no test runs, and the script prints that. Tests run one at a time: two at once on one
+# software device have ended in a segmentation fault.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CARGO=${CARGO:-cargo}
@@ -30,8 +30,8 @@ if [ -z "$packed$plain" ]; then
 fi
 scripts/setup.sh device
 
-# A target folder of its own: ggml is compiled as shared libraries here, its CPU backend for one kind of processor (the feature
-# dynamic-backends would compile it for a dozen). ggml refuses `native` for a backend that is a module.
+# A separate target directory: ggml is compiled as shared libraries here, its CPU backend for one kind of processor (the
+# feature dynamic-backends would compile it for a dozen). ggml rejects `native` for a backend that is a module.
 export GGML_BACKEND_DL=ON
 case $(uname -m) in
 x86_64) export RUSTFLAGS="-C target-cpu=x86-64-v3" ;;
@@ -40,16 +40,16 @@ esac
 device_test() { "$CARGO" test --release --features dynamic-link --target-dir target/device --test device "$@"; }
 device_test --no-run
 
-# Modules are looked for beside the program that loads them, and tests lie one folder deeper.
+# ggml looks for modules next to the program that loads them; tests are one directory deeper.
 cpu=$(ls -t target/device/release/build/llama-cpp-sys-2-*/out/bin/libggml-cpu*.so | head -n 1)
 for folder in target/device/release target/device/release/deps; do
     cp "$cpu" "$folder/"
     if [ -n "$plain" ]; then cp "$plain" "$folder/libggml-vulkan.so"; else xz -dc "$packed" >"$folder/libggml-vulkan.so"; fi
 done
 
-# ggml passes over a Vulkan device of type CPU unless it is asked for by number.
+# ggml skips a Vulkan device of type CPU unless it is selected by number.
 export GGML_VK_VISIBLE_DEVICES=${GGML_VK_VISIBLE_DEVICES:-0} ROPEWALK_TEST_DEVICE=${DEVICE:-vulkan:0}
-# Compiled shaders are kept: the device in software takes minutes for those of matrix products.
+# Compiled shaders are kept: the software device takes minutes to compile the matmul shaders.
 export MESA_SHADER_CACHE_DIR=${MESA_SHADER_CACHE_DIR:-$PWD/target/device/shaders}
 mkdir -p "$MESA_SHADER_CACHE_DIR"
 device_test -- --test-threads 1 "$@"

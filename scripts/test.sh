@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs tests with cargo. If any fail, the last lines name up to ten of them, each with the command that runs it alone.
+# Runs tests with cargo. If any fail, the last lines name up to eight of them, each with the command that runs it alone.
 #   scripts/test.sh [ARGUMENTS OF `cargo test --release`..]
 set -uo pipefail
 cd "$(dirname "$0")/.."

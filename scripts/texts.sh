@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Fetches texts to train on and texts to measure on, out of Debian packages, by name (apt-get, dpkg; nothing is installed).
+# Downloads training and evaluation texts inside Debian packages, by name (apt-get, dpkg; nothing is installed).
 #   models/texts/train/hol-light   formal proofs (*.ml, *.hl)
 #   models/texts/train/anarchism   English prose (*.md)
 #   models/texts/train/pari-doc    LaTeX mathematics (*.tex)
-#   models/texts/train/tdavid      19th-century prose, a psalm a file
-#   models/texts/train/mhcc        the same, a book a file
-#   models/texts/eval/novels       six novels: to measure on, never to train on
-# A folder that is there and right is left alone. A folder gets its name only when the checksum of all its files is the one
-# written here. Another release of Debian has other versions of some packages, so other texts: `--any` takes them, and
-# says so; results on them are not those of docs/results.md.
+#   models/texts/train/tdavid      19th-century prose, one psalm per file
+#   models/texts/train/mhcc        the same, one book per file
+#   models/texts/eval/novels       six novels, for evaluation only, never for training
+# Correct directories that already exist are kept. A directory gets its final name only if the checksum of all its files
+# matches the one in this script. Other Debian releases have other versions of some packages, and so other texts. `--any`
+# accepts them and prints a note; results on them do not match docs/results.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,12 +28,12 @@ fail() {
     exit 1
 }
 
-# The checksum of a folder: of the sorted list of its files' checksums and names.
+# The checksum of a directory: that of the sorted list of its files' checksums and names.
 sum_of() {
     (cd "$1" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum) | sha256sum | cut -d ' ' -f 1
 }
 
-# Names the package's own file path by path, with / as -: names stay unique in one folder.
+# Names each file after its path in the package, with / as -, so that names are unique in one directory.
 gather() { # FROM TO PATTERN...
     local from=$1 to=$2 file name
     shift 2
@@ -45,7 +45,7 @@ gather() { # FROM TO PATTERN...
             *.gz) gzip -dc "$file" >"$to/${name%.gz}" ;;
             *) cp "$file" "$to/$name" ;;
             esac
-            # A few files of 1990 are Latin-1.
+            # A few files from 1990 are Latin-1.
             iconv -f utf-8 -t utf-8 "$to/${name%.gz}" >/dev/null 2>&1 || {
                 iconv -f latin1 -t utf-8 "$to/${name%.gz}" >"$to/.utf-8"
                 mv "$to/.utf-8" "$to/${name%.gz}"
@@ -65,7 +65,7 @@ get() { # FOLDER PACKAGE FUNCTION SHA256
     local target=models/texts/$1 package=$2 take=$3 expected=$4 stamp found work
     stamp=models/cache/texts-${1//\//-}.checked
     if [ -d "$target" ]; then
-        # Checked once, then known by number and total size of its files.
+        # Verified once, then recognized by the number and total size of its files.
         found=$(find "$target" -type f -printf '%s\n' | awk '{ n++; s += $1 } END { print n, s }')
         [ "$(cat "$stamp" 2>/dev/null)" = "$expected $found" ] && return 0
         [ "$(sum_of "$target")" = "$expected" ] || [ "$any" = yes ] ||
