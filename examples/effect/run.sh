@@ -9,7 +9,7 @@
 # On one core: a quarter of an hour for the model, five minutes for methods that are not trained, a quarter of an hour a seed.
 # It may be stopped and started again: everything goes on where it was. STEPS (of 4,096 tokens, 24) is what each method is
 # trained for, TASKS what is measured, SAMPLES how often (10). EXTRA=1 adds DroPE, LongRoPE's search and attention-side
-# methods. docs/results.md has what came out.
+# methods. docs/results/methods-small-model-4096.md has the results.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:?usage: examples/effect/run.sh OUT [SEEDS] [THREADS]}
