@@ -8,7 +8,8 @@ use std::str::FromStr;
 pub enum Math {
     /// No more than libllama does, which rounds activations to 8 bits beside quantised weights. On the CPU batches of up to 32
     /// tokens are rounded so, and larger ones to 15 or 16 bits, or not at all: what is measured is then the model, and not its
-    /// rounding. Training rounds to 16 bits at most.
+    /// rounding. Training rounds to 16 bits at most, and not to integers: gradients with quantized weights would exceed the
+    /// bounds of their tests.
     #[default]
     Auto,
     /// Nothing: weights are converted to floats of 32 bits.

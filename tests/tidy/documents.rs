@@ -102,6 +102,18 @@ fn links_between_documents_lead_somewhere() {
     check("Links are relative to the file they stand in.", faults);
 }
 
+/// The Markdown files of a folder, not of folders in it.
+fn documents_in(folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(root().join(folder)).unwrap_or_else(|e| panic!("{folder}: {e}"));
+    let mut out: Vec<String> = entries
+        .map(|entry| format!("{folder}/{}", entry.unwrap().file_name().to_string_lossy()))
+        .filter(|path| path.ends_with(".md"))
+        .collect();
+    out.sort();
+    assert!(!out.is_empty(), "{folder} has no documents: this test looks in the wrong place");
+    out
+}
+
 fn help(args: &[&str]) -> String {
     let out = Command::new(env!("CARGO_BIN_EXE_ropewalk")).args(args).arg("--help").output().unwrap();
     String::from_utf8_lossy(&out.stdout).into_owned()
@@ -127,10 +139,8 @@ fn command_lines(path: &str) -> Vec<String> {
 fn documents_show_commands_and_flags_that_exist() {
     let commands = help(&[]);
     let (mut faults, mut found) = (Vec::new(), 0);
-    let named = ["README.md", "models/README.md", "docs/results.md", "scripts/demo.sh"].map(str::to_owned);
-    let guide = std::fs::read_dir(root().join("docs/guide")).unwrap();
-    let guide = guide.map(|e| format!("docs/guide/{}", e.unwrap().file_name().to_string_lossy()));
-    for path in named.into_iter().chain(guide) {
+    let named = ["README.md", "models/README.md", "scripts/demo.sh"].map(str::to_owned);
+    for path in named.into_iter().chain(documents_in("docs/guide")).chain(documents_in("docs/results")) {
         for line in command_lines(&path) {
             found += 1;
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -150,4 +160,13 @@ fn documents_show_commands_and_flags_that_exist() {
     }
     check("What the documents tell people to type must work.", faults);
     assert!(found > 5, "only {found} command lines found: this test looks for the wrong thing");
+}
+
+#[test]
+fn results_are_rendered_from_records() {
+    let mut command = Command::new("python3");
+    command.args(["scripts/results.py", "--check"]).env("PYTHONUTF8", "1").current_dir(root());
+    let out = command.output().expect("Python 3.9 or later as python3");
+    let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{command:?}: {}\n{stdout}{stderr}", out.status);
 }

@@ -13,6 +13,8 @@
 //! Tiles transpose and convert values. With an F16 cache they move three times the bytes of flash attention, with Q8_0
 //! twelve times, and decoding is limited by memory bandwidth. On the CPU (`portable`), the cost of flash attention
 //! grows with the number of columns, so float caches use tiles there.
+//! On Vulkan, tiles are slow for one token: ggml's matrix-vector kernel takes several columns only if there is one KV head, keys
+//! that are not contiguous are copied, and values are copied to F32 and transposed.
 
 use ggml::attention::{AttentionBranch, Scoring};
 use ggml::graph::Builder;

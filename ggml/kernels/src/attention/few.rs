@@ -20,7 +20,8 @@ use super::units::{scores, weigh, Floats, Halves, Unit, Q4, Q8, QUERIES, UNIT};
 use super::vector::N;
 use super::view::Rows;
 
-/// Most queries that share a KV head.
+/// Most queries that share a KV head. Up to this number, converting a key once for all queries is faster than queries as lanes of
+/// a vector.
 pub(super) const FEW_ROWS: usize = 16;
 
 /// Up to [`KEYS`] keys and values.
@@ -35,7 +36,8 @@ struct Block<'a> {
     used: &'a [u16],
     /// All tokens see all of it, without a bias.
     all: bool,
-    /// How many keys further, in wrapping arithmetic, those begin that are needed next.
+    /// How many keys further, in wrapping arithmetic, those begin that are needed next. Prefetching 16 keys ahead instead of a
+    /// block takes half as long again.
     ahead: usize,
 }
 
