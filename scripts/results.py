@@ -20,7 +20,7 @@ Figures that were measured with ropewalk. Each row links to its record, which ha
 machine, the date, the commit, and all figures. `scripts/results.py` writes this page from the records; do not edit it.
 
 libllama is the library of llama.cpp, compiled for the same processor. All machines had two CPU cores. Speeds are with two
-threads unless a row says otherwise. A model is fine-tuned only if its row says "trained".
+threads unless a row says otherwise. A model is fine-tuned only if its row says so.
 """
 NOT_SHOWN = """
 ## Not shown
@@ -36,7 +36,7 @@ NOT_SHOWN = """
 """
 TABLES = {  # section: headers of the first two columns
     "quality": ("Quality by method", "text and method", "perplexity (standard error)"),
-    "retrieval": ("Retrieval by method", "task and method", "correct (95% interval; trained: range of three seeds, ten questions each)"),
+    "retrieval": ("Retrieval by method", "task and method", "correct (95% interval; fine-tuned: range of three seeds, ten questions each)"),
     "speed": ("Speed", "test", "ropewalk, tokens/s"),
     "memory": ("Memory", "quantity", "ropewalk"),
     "training": ("Training", "context, precision", "ropewalk, tokens/s"),
