@@ -2,8 +2,8 @@
 //! is the same for all heads and layers, so it is scanned once.
 //!
 //! The result is an index with one byte for each token and block of 64 columns (`KEYS`): whether the token sees any of
-//! them, and whether it sees all of them. Layers and heads use it to skip columns that no token sees, so other sequences
-//! in the cache cost next to nothing.
+//! them, and whether it sees all of them. Layers and heads use it to skip columns that no token sees, so other
+//! sequences in the cache cost next to nothing.
 
 use std::ops::Range;
 
