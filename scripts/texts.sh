@@ -3,21 +3,12 @@
 #   models/texts/train/hol-light   formal proofs (*.ml, *.hl)
 #   models/texts/train/anarchism   English prose (*.md)
 #   models/texts/train/pari-doc    LaTeX mathematics (*.tex)
-<<<<<<< HEAD
 #   models/texts/train/tdavid      19th-century prose, one psalm per file
 #   models/texts/train/mhcc        the same, one book per file
 #   models/texts/eval/novels       six novels, for evaluation only, never for training
 # Correct directories that already exist are kept. A directory gets its final name only if the checksum of all its files
 # matches the one in this script. Other Debian releases have other versions of some packages, and so other texts. `--any`
-# accepts them and prints a note; results on them do not match docs/results.md.
-=======
-#   models/texts/train/tdavid      19th-century prose, a psalm a file
-#   models/texts/train/mhcc        the same, a book a file
-#   models/texts/eval/novels       six novels: to measure on, never to train on
-# A folder that is there and right is left alone. A folder gets its name only when the checksum of all its files is the one
-# written here. Another release of Debian has other versions of some packages, so other texts: `--any` takes them, and
-# says so; results on them differ from the records in docs/results.
->>>>>>> e98e60a (Results: a page of six tables, rendered from one record per entry)
+# accepts them and prints a note; results on them differ from the records in docs/results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
