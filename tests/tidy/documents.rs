@@ -162,6 +162,52 @@ fn documents_show_commands_and_flags_that_exist() {
     assert!(found > 5, "only {found} command lines found: this test looks for the wrong thing");
 }
 
+/// Words that documents and help do without; `*` stands for any ending.
+#[rustfmt::skip]
+const AVOIDED: &[&str] = &[
+    "\u{2014}*", "anew", "are none", "behaviour*", "behind", "beside", "blazing", "but for", "colour*", "easily",
+    "go on", "goes on", "is no", "is said", "just", "licence*", "likeliest", "meanwhile", "neighbour*", "of its own",
+    "of their own", "optimis*", "powerful", "quantis*", "recognis*", "seamless*", "simply", "so many", "so often",
+    "tokenis*", "what there is", "whereof", "worked out",
+];
+
+/// Whether prose in lower case, without the words in backticks, has one of [`AVOIDED`].
+fn has(prose: &str, avoided: &str) -> bool {
+    let word = avoided.trim_end_matches('*');
+    prose.match_indices(word).any(|(at, _)| {
+        let (before, after) = (&prose[..at], &prose[at + word.len()..]);
+        let begins = !word.starts_with(char::is_alphanumeric) || !before.ends_with(char::is_alphanumeric);
+        begins && (word != avoided || !after.starts_with(char::is_alphanumeric))
+    })
+}
+
+#[test]
+fn documents_use_plain_words() {
+    let list = help(&[]);
+    let commands = list.lines().filter_map(|l| l.strip_prefix("  ")?.split(' ').next());
+    let commands = commands.filter(|c| c.starts_with(char::is_alphabetic));
+    let mut texts: Vec<(String, String)> = commands.map(|c| (format!("{c} --help"), help(&[c]))).collect();
+    assert!(texts.len() > 5, "the help lists only {} commands", texts.len());
+    let named = "README CONTRIBUTING ARCHITECTURE SECURITY CHANGELOG models/README docs/results";
+    let documents = named.split(' ').map(|name| format!("{name}.md")).chain(documents_in("docs/guide"));
+    texts.extend(documents.map(|path| (path.clone(), read(&path))));
+    let mut faults = Vec::new();
+    for (path, text) in &texts {
+        let mut in_fence = false;
+        for (n, line) in text.lines().enumerate() {
+            in_fence ^= line.trim_start().starts_with("```");
+            if path.ends_with(".md") && (in_fence || line.starts_with("    ")) {
+                continue;
+            }
+            let prose: String = line.to_lowercase().split('`').step_by(2).collect();
+            for word in AVOIDED.iter().filter(|word| has(&prose, word)) {
+                faults.push(format!("{path}:{}: {word}: {}", n + 1, line.trim()));
+            }
+        }
+    }
+    check("Documents and help use plain American English.", faults);
+}
+
 #[test]
 fn results_are_rendered_from_records() {
     let mut command = Command::new("python3");

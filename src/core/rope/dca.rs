@@ -15,7 +15,7 @@ use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 /// Defaults: C = 3/4 L and w = L/8, those of the code for Llama.
 pub(super) static METHOD: Method = Method {
     name: "dca",
-    about: "Dual Chunk Attention: positions within chunks, between neighbours, and one distance beyond; \
+    about: "Dual Chunk Attention: positions restart in each chunk, and one distance stands for farther chunks; \
             needs no training",
     axis: Axis::Reach,
     params: &[
@@ -24,14 +24,14 @@ pub(super) static METHOD: Method = Method {
             kind: Kind::Count { min: 2, max: 1 << 30 },
             default: "3/4 of original",
             unit: "tokens",
-            about: "largest distance shown; chunks are chunk - local long",
+            about: "largest distance shown; the chunks have chunk - local tokens",
         },
         Param {
             key: "local",
             kind: Kind::Count { min: 1, max: 1 << 30 },
             default: "original / 8",
             unit: "tokens",
-            about: "true distances kept across the border of a chunk",
+            about: "number of tokens that keep true distances across a chunk border",
         },
         Param {
             key: "mscale",

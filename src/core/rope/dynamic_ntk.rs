@@ -20,7 +20,7 @@ use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 /// Hence `t` can be given outright, and the value in force is noted.
 pub(super) static METHOD: Method = Method {
     name: "dynamic-ntk",
-    about: "NTK-aware with the base set by the session's length, fixed when it opens",
+    about: "NTK-aware, with the base computed from the context size when the session opens",
     axis: Axis::Frequency,
     params: &[
         Param::FACTOR,
@@ -29,14 +29,14 @@ pub(super) static METHOD: Method = Method {
             kind: Kind::Number { min: 1.0, max: 1e13 },
             default: "factor * max(context, trained, original) / original - (factor - 1)",
             unit: "",
-            about: "scale of the base, instead of the one that factor and context give",
+            about: "NTK factor of the base, instead of the one from factor and context",
         },
         Param {
             key: "trained",
             kind: Kind::Count { min: 1, max: MAX_CTX },
             default: "none; given, factor is trained / (2 * original), rounded up",
             unit: "tokens",
-            about: "length the model was fine-tuned at under this method; its base stays up to there",
+            about: "context of fine-tuning with this method; the base does not change up to it",
         },
         Param::ORIGINAL,
     ],

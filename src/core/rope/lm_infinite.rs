@@ -13,7 +13,7 @@ use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 /// every head and so knows no grouped queries; here they are as everywhere. Its default G is 10.
 pub(super) static METHOD: Method = Method {
     name: "lm-infinite",
-    about: "a window of keys, and the first tokens at a fixed distance; needs no training",
+    about: "LM-Infinite: a window, and the first tokens at a fixed distance; needs no training",
     axis: Axis::Reach,
     params: &[
         Param {
@@ -21,14 +21,14 @@ pub(super) static METHOD: Method = Method {
             kind: Kind::Count { min: 1, max: 1 << 30 },
             default: "original",
             unit: "tokens",
-            about: "distances below it are seen as they are",
+            about: "distances below it do not change",
         },
         Param {
             key: "global",
             kind: Kind::Count { min: 0, max: 1 << 20 },
             default: "10",
             unit: "tokens",
-            about: "first tokens that are always seen, at distance window",
+            about: "number of first tokens that every query sees, at distance window",
         },
         EVICT,
         Param::ORIGINAL,
@@ -65,5 +65,5 @@ pub(super) const EVICT: Param = Param {
     kind: Kind::Choice(&["false", "true"]),
     default: "false",
     unit: "",
-    about: "free the cache of keys that no later token sees: memory stays constant, text may go on for ever",
+    about: "evict keys that no later token sees, to generate past any context in constant memory",
 };

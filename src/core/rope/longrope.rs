@@ -16,7 +16,7 @@ const FACTORS: (f64, f64) = (1e-3, 1e9);
 /// one when it declares both.
 pub(super) static METHOD: Method = Method {
     name: "longrope",
-    about: "LongRoPE: a searched factor for each pair, of the file or given",
+    about: "LongRoPE: one searched factor per pair, from the file or the spec",
     axis: Axis::Frequency,
     params: &[
         Param {
@@ -24,7 +24,7 @@ pub(super) static METHOD: Method = Method {
             kind: Kind::ChoiceOrList { choices: &["auto", "long", "short"], min: FACTORS.0, max: FACTORS.1 },
             default: "auto: long when the context is above original",
             unit: "",
-            about: "which of the file's factor tensors, or a factor for each pair",
+            about: "the factor tensor of the file, or one factor per pair",
         },
         Param { default: "the file's context_length / original, else context / original", ..Param::FACTOR },
         Param {

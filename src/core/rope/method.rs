@@ -43,7 +43,7 @@ impl Param {
         default:
             "the file's original_context_length, else its context_length (over a linear factor it declares)",
         unit: "tokens",
-        about: "window the model was trained for",
+        about: "original context, in tokens",
     };
     /// `factor`: every method that scales takes it.
     pub const FACTOR: Param = Param {
@@ -51,7 +51,7 @@ impl Param {
         kind: Kind::Number { min: 1.0, max: 1e6 },
         default: "context / original, at least 1 and what the file declares",
         unit: "",
-        about: "how many times longer than the trained window the context is to be",
+        about: "target context / original context",
     };
 }
 

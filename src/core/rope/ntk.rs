@@ -7,7 +7,7 @@ use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 /// base; `rope_freqs` factors stay divided in.
 pub(super) static METHOD: Method = Method {
     name: "ntk",
-    about: "NTK-aware: a larger base that interpolates the slowest pair factor times",
+    about: "NTK-aware: a larger base, which interpolates the slowest pair by factor",
     axis: Axis::Frequency,
     params: &[Param::FACTOR, Param::ORIGINAL],
     apply,

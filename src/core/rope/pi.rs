@@ -6,7 +6,7 @@ use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 /// `rope_freqs` included, as ggml's `freq_scale` does.
 pub(super) static METHOD: Method = Method {
     name: "pi",
-    about: "Position Interpolation: every frequency divided by factor",
+    about: "Position Interpolation: divides every frequency by factor",
     axis: Axis::Frequency,
     params: &[Param::FACTOR, Param::ORIGINAL],
     apply,

@@ -7,7 +7,7 @@ use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 /// model with it.
 pub(super) static METHOD: Method = Method {
     name: "plain",
-    about: "no scaling: the frequencies of the model's base (`declared` keeps what the file declares)",
+    about: "no scaling: the frequencies of the model's base (`declared` keeps the file's scaling)",
     axis: Axis::Frequency,
     params: &[Param::ORIGINAL],
     apply,

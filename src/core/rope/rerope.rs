@@ -13,7 +13,7 @@ use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 /// 4096, and its README measures 1024.
 pub(super) static METHOD: Method = Method {
     name: "rerope",
-    about: "ReRoPE: no distance above window; Leaky ReRoPE: those above it at leak steps to a position; needs no \
+    about: "ReRoPE: caps distances at window; Leaky ReRoPE: grows them by 1/leak per token above it; needs no \
             training",
     axis: Axis::Reach,
     params: &[
@@ -22,7 +22,7 @@ pub(super) static METHOD: Method = Method {
             kind: Kind::Count { min: 1, max: 1 << 30 },
             default: "original / 8",
             unit: "tokens",
-            about: "distances below it stay as they are",
+            about: "distances below it do not change",
         },
         Param {
             key: "leak",

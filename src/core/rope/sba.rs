@@ -14,7 +14,7 @@ use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 /// the text above it after dim*; the equation holds.
 pub(super) static METHOD: Method = Method {
     name: "sba",
-    about: "SBA-RoPE: pairs that turned fully in training kept, the rest under a larger base",
+    about: "SBA-RoPE: a larger base for pairs that did not complete a rotation in training",
     axis: Axis::Frequency,
     params: &[Param::FACTOR, Param::ORIGINAL],
     apply,

@@ -21,7 +21,7 @@ const COUNT: Kind = Kind::Count { min: 1, max: 1 << 30 };
 /// or `group` to share it.
 pub(super) static METHOD: Method = Method {
     name: "self-extend",
-    about: "near keys as they are, far keys at grouped positions; needs no training",
+    about: "Self-Extend: far keys share grouped positions; needs no training",
     axis: Axis::Reach,
     params: &[
         Param {
@@ -29,14 +29,14 @@ pub(super) static METHOD: Method = Method {
             kind: COUNT,
             default: "the largest power of two up to original / 8",
             unit: "tokens",
-            about: "distances below it stay as they are",
+            about: "distances below it do not change",
         },
         Param {
             key: "group",
             kind: COUNT,
             default: "the smallest divisor of window that brings the context within original / 2",
             unit: "tokens",
-            about: "far tokens that share a position; must divide window",
+            about: "number of far tokens that share a position; must divide window",
         },
         Param {
             key: "log-scale",

@@ -24,7 +24,7 @@ static SETTINGS: [Param; 4] = [
         kind: Kind::Choice(&["false", "true"]),
         default: "false",
         unit: "",
-        about: "leave the model as its file declares it where the context is within original",
+        about: "keep the file's scaling if the context is within the original context",
     },
     Param {
         key: TEMPERATURE,

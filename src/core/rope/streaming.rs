@@ -13,7 +13,7 @@ use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 /// may go on for ever.
 pub(super) static METHOD: Method = Method {
     name: "streaming",
-    about: "attention sinks and a window in a bounded cache: text without end at constant memory",
+    about: "attention sinks and a window: generates past any context in constant memory",
     axis: Axis::Reach,
     params: &[
         Param {
@@ -21,14 +21,14 @@ pub(super) static METHOD: Method = Method {
             kind: Kind::Count { min: 0, max: 1 << 20 },
             default: "4",
             unit: "tokens",
-            about: "first tokens that stay",
+            about: "number of first tokens to keep (attention sinks)",
         },
         Param {
             key: "window",
             kind: Kind::Count { min: 1, max: 1 << 30 },
             default: "original - sinks",
             unit: "tokens",
-            about: "last tokens that are seen, the query's own included",
+            about: "number of last tokens to attend to, including the query's own",
         },
         Param::ORIGINAL,
     ],

@@ -13,7 +13,7 @@ use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 /// also says that 0.25 L to 0.4 L, and W of 128 to 512, are reasonable.
 pub(super) static METHOD: Method = Method {
     name: "string",
-    about: "STRING: large distances shown as smaller ones, which were trained better; needs no training",
+    about: "STRING: shifts rarely trained distances to smaller ones; needs no training",
     axis: Axis::Reach,
     params: &[
         Param {
@@ -21,14 +21,14 @@ pub(super) static METHOD: Method = Method {
             kind: Kind::Count { min: 1, max: 1 << 30 },
             default: "original / 3",
             unit: "tokens",
-            about: "distances below it stay as they are, larger ones become smaller by it",
+            about: "distances below it do not change; larger ones are reduced by it",
         },
         Param {
             key: "local-value",
             kind: Kind::Count { min: 0, max: 1 << 30 },
             default: "128, or what is below shifted-offset",
             unit: "tokens",
-            about: "added to the distances made smaller",
+            about: "added to the reduced distances",
         },
         Param {
             key: "mscale",

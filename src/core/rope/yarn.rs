@@ -26,7 +26,7 @@ const fn beta(key: &'static str, default: &'static str, about: &'static str) -> 
 /// followed.
 pub(super) static METHOD: Method = Method {
     name: "yarn",
-    about: "YaRN: fast pairs kept, slow ones interpolated, attention sharpened",
+    about: "YaRN: keeps fast pairs, interpolates slow ones, and scales attention",
     axis: Axis::Frequency,
     params: &[
         Param::FACTOR,
@@ -51,7 +51,7 @@ pub(super) static METHOD: Method = Method {
             kind: Kind::Number { min: 0.0, max: 1e6 },
             default: "the file's yarn_log_multiplier, else 0",
             unit: "",
-            about: "m, where the magnitude is divided by 0.1 m ln(factor) + 1",
+            about: "m; the magnitude is divided by 0.1 m ln(factor) + 1",
         },
         Param::ORIGINAL,
     ],

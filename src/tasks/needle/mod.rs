@@ -29,8 +29,8 @@ static HAYSTACK: Opt = Opt {
     values: &[],
     default: "",
     about:
-        "text to hide the needle in: a text file, a folder of them, or JSONL with a \"text\" on each line; \
-            essays when nothing is said",
+        "text to hide the needle in: a text file, a directory of them, or JSONL with a \"text\" on each line; \
+            by default the essays",
 };
 
 /// Tokens of the length that the haystack leaves for the question and the answer

@@ -147,7 +147,7 @@ static MMLU: Short = Short {
 static HELLASWAG_TASK: Short = Short {
     info: Info {
         name: "hellaswag",
-        about: "How does the scene or the instruction go on? Four endings.",
+        about: "How does the scene or the instruction continue? Four choices.",
         source: "lm-evaluation-harness 0.4.13, tasks/hellaswag; examples from validation, not train",
         metrics: &["acc_norm", "acc"],
         chance: Some(0.25),

@@ -48,7 +48,7 @@ const MAX_STEPS: f64 = 65_536.0;
 /// `rope_freqs.weight`, which the code does not know, is divided in at the end.
 pub(super) static METHOD: Method = Method {
     name: "clex",
-    about: "CLEX: a learned equation moves the frequencies with the session's length (ntk where none was learned)",
+    about: "CLEX: learned frequencies that follow the context size (those of ntk without training)",
     axis: Axis::Frequency,
     params: &[
         Param {
@@ -56,7 +56,7 @@ pub(super) static METHOD: Method = Method {
             kind: Kind::Count { min: 1, max: MOST },
             default: "context / original, rounded up, at most max-factor",
             unit: "",
-            about: "t, how many times longer than the trained window the context is",
+            about: "t, the target context / original context",
         },
         Param {
             key: MAX_FACTOR,

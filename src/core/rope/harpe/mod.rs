@@ -49,7 +49,7 @@ const fn position(key: &'static str, default: &'static str, about: &'static str)
 /// the paper's 131072 is. `lo` is the rule's 1000, or an eighth of `hi` where that is less.
 pub(super) static METHOD: Method = Method {
     name: "harpe",
-    about: "HARPE: a base for each KV head, chosen so that their waveforms fill each other's valleys",
+    about: "HARPE: one base per KV head, chosen so that their waveforms fill each other's valleys",
     axis: Axis::Frequency,
     params: &[
         Param {
@@ -57,7 +57,7 @@ pub(super) static METHOD: Method = Method {
             kind: Kind::ChoiceOrList { choices: WORDS, min: 1.0 + 1e-6, max: MAX_BASE },
             default: "search",
             unit: "",
-            about: "how bases are chosen, or one per KV head",
+            about: "rule that chooses the bases, or one base per KV head",
         },
         base("base-min", "freq_base * factor^(ln 100 / ln 32)", "smallest base"),
         base("base-max", "freq_base * factor^(ln 500 / ln 32)", "no base lies above"),
