@@ -85,7 +85,7 @@ fn speed(choice: Choice, w: &StoreTensor, n: usize) -> Result<Option<f64>> {
     Ok(Some(2.0 * (K * M * n) as f64 / least))
 }
 
-/// Every kernel on a type and on what it can be dequantised to. The first row of the table drops those that this processor lacks.
+/// Every kernel on a type and on what it can be dequantized to. The first row of the table drops those that this processor lacks.
 fn ways(weight: DType) -> Vec<Choice> {
     let dequantized = [DType::F32, DType::BF16].into_iter().filter(|to| *to != weight).map(Some);
     let all = [None].into_iter().chain(dequantized);

@@ -41,7 +41,7 @@ def sword(folder, out):
 
 
 def strings(block):
-    """The character vector in a serialised R object (XDR, version 2 or 3), with nothing around it."""
+    """The character vector in a serialized R object (XDR, version 2 or 3), with nothing around it."""
     at = 2
 
     def integer():
@@ -55,7 +55,7 @@ def strings(block):
         return block[at - n : at]
 
     if block[:2] != b"X\n":
-        sys.exit("not a serialised R object")
+        sys.exit("not a serialized R object")
     version, _, _ = integer(), integer(), integer()
     if version == 3:
         take(integer())

@@ -48,7 +48,7 @@ pub enum Error {
     /// An argument is out of range, or the request cannot be met.
     #[error("{0}")]
     Invalid(String),
-    /// Cancelled by the caller.
+    /// Canceled by the caller.
     #[error("interrupted")]
     Interrupted,
 }

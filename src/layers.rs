@@ -19,7 +19,7 @@ use crate::weights::{TensorSpec, Weights};
 pub struct Linear {
     /// Identifies the map in the model.
     pub id: LinearId,
-    /// `[n_in, n_out]`, of any type a row can be dequantised from.
+    /// `[n_in, n_out]`, of any type a row can be dequantized from.
     pub weight: StoreTensor,
     /// The tensor that holds the weight: the map's own, or the embedding if that is the output matrix, too.
     pub weight_id: ParamId,
@@ -44,7 +44,7 @@ impl Linear {
 /// A linear map of each expert.
 #[derive(Debug, Clone)]
 pub struct ExpertStack {
-    /// `[n_in, n_out, n_expert]`, of any type a row can be dequantised from.
+    /// `[n_in, n_out, n_expert]`, of any type a row can be dequantized from.
     pub weight: StoreTensor,
     /// F32 `[n_out, n_expert]`.
     pub bias: Option<StoreTensor>,
@@ -102,7 +102,7 @@ pub struct DeltaNet {
     pub alpha: Linear,
     /// To how much is learned, a number for each head of values.
     pub beta: Linear,
-    /// Weights of the convolution, `[n_conv, n_embd_conv]`, of any type a row can be dequantised from.
+    /// Weights of the convolution, `[n_conv, n_embd_conv]`, of any type a row can be dequantized from.
     pub conv: StoreTensor,
     /// Added to alpha, F32 `[n_head_v]`.
     pub dt: StoreTensor,
@@ -265,7 +265,7 @@ impl<'a> Loader<'a> {
     }
 
     fn linear(&self, id: LinearId, [n_in, n_out]: [usize; 2], bias: Bias) -> Result<Linear> {
-        // The one row of a map to a number is a vector in files, and is not quantised.
+        // The one row of a map to a number is a vector in files, and is not quantized.
         let shape = [n_in, n_out];
         let shape = if n_out == 1 { &shape[..1] } else { &shape };
         let weight = self.required(ParamId::Weight(id), shape)?;

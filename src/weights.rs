@@ -64,7 +64,7 @@ impl Weights {
             let vector = spec.shape.len() == 1 || spec.name.ends_with(".bias");
             let computable = if vector { info.dtype == DType::F32 } else { info.dtype.can_dequantize() };
             if !computable {
-                let wanted = if vector { "f32" } else { "a float or quantised type" };
+                let wanted = if vector { "f32" } else { "a float or quantized type" };
                 return Err(file
                     .error(&spec.name, format!("expected {wanted}, found {}", info.dtype.name()))
                     .into());

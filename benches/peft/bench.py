@@ -120,7 +120,7 @@ def run_all(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("prepare", help="write the dequantised weights to target/peft/model")
+    commands.add_parser("prepare", help="write the dequantized weights to target/peft/model")
     check = commands.add_parser("check", help="compare loss, gradients and loss curve with tests/reference")
     check.add_argument("--threads", type=int, default=1)
     one, every = commands.add_parser("case", help="one case"), commands.add_parser("run", help="all cases")

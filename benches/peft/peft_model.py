@@ -1,4 +1,4 @@
-"""The default model's GGUF file as a Hugging Face model with PEFT's LoRA: the same numbers, dequantised."""
+"""The default model's GGUF file as a Hugging Face model with PEFT's LoRA: the same numbers, dequantized."""
 
 import pathlib
 import sys
@@ -46,7 +46,7 @@ def heads(config, name):
 
 
 def prepare():
-    """Dequantises the GGUF file into FOLDER, in float32."""
+    """Dequantizes the GGUF file into FOLDER, in float32."""
     file = Gguf(GGUF)
     get = lambda key: file.meta["llama." + key]
     config = LlamaConfig(

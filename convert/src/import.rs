@@ -51,7 +51,7 @@ pub(crate) fn import(
     // What is wrong whatever the weights are is said before they are read.
     match more {
         true => drop(job::check_options(options)?),
-        false if dtype.is_some_and(DType::is_quantized) => rows::available("a quantised type")?,
+        false if dtype.is_some_and(DType::is_quantized) => rows::available("a quantized type")?,
         false => {}
     }
     job::check_adapters(output, options)?;

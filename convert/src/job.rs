@@ -30,7 +30,7 @@ pub struct Options {
     pub n_ctx: Option<usize>,
     /// The type for tensors that are not vectors.
     pub dtype: Option<DType>,
-    /// In its place: a mixture of types, by libllama's quantiser, after all else.
+    /// In its place: a mixture of types, by libllama's quantizer, after all else.
     pub mixture: Option<Mixture>,
     /// A text on which the result is compared with the source, see [`Report::divergence`].
     pub check: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! libllama's quantiser as conversions use it; in a build without feature `ggml`, an error that names the feature.
+//! libllama's quantizer as conversions use it; in a build without feature `ggml`, an error that names the feature.
 
 #[cfg(feature = "ggml")]
 pub(crate) use with::Quantizer;
@@ -53,7 +53,7 @@ mod with {
         pub(crate) fn run(&self, input: &Path, output: &Path, control: &Control<'_>) -> Result<()> {
             let watch = |done: u64, total: u64| {
                 if total > 0 {
-                    control.report(format_args!("quantising"), done, total);
+                    control.report(format_args!("quantizing"), done, total);
                 }
                 !control.stopped()
             };

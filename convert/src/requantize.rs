@@ -17,7 +17,7 @@ const BATCH: usize = 64 * RUN;
 /// Bytes copied between two looks at [`Control::stopped`](ropewalk_core::control::Control::stopped).
 const COPY: usize = 4 << 20;
 
-/// The error of a tensor's new values against its old ones, dequantised.
+/// The error of a tensor's new values against its old ones, dequantized.
 #[derive(Debug, Clone, Serialize)]
 pub struct TensorError {
     /// The tensor.

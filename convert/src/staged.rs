@@ -1,5 +1,5 @@
-//! Conversions in two steps: all else first, into a temporary file, then the element types; so libllama's quantiser
-//! reads what is to be quantised, and a result can be measured against the same model before it.
+//! Conversions in two steps: all else first, into a temporary file, then the element types; so libllama's quantizer
+//! reads what is to be quantized, and a result can be measured against the same model before it.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use ropewalk_core::control::Control;
 use crate::requantize::{self, TensorError};
 use crate::{divergence, job, quantizer, Error, Options, Report, Result, Work};
 
-/// A mixture of types that libllama's own quantiser writes, and llama-quantize's options for it.
+/// A mixture of types that libllama's own quantizer writes, and llama-quantize's options for it.
 #[derive(Debug, Clone, Default)]
 pub struct Mixture {
     /// Its name, such as `q4_k_m`; see [`crate::types::mixtures`].
@@ -110,7 +110,7 @@ fn length(path: &Path) -> gguf::Result<u64> {
     std::fs::metadata(path).map(|m| m.len()).map_err(|e| gguf::Error::io(path, e))
 }
 
-/// Completes the report of what was done before with what the quantiser has written, which is checked on the way.
+/// Completes the report of what was done before with what the quantizer has written, which is checked on the way.
 fn quantized(
     source: &Path,
     result: &Path,
@@ -141,7 +141,7 @@ fn quantized(
     let counts: Vec<String> = counts.iter().map(|(t, n)| format!("{n} {t}")).collect();
     report.notes.push(format!("Types of the tensors: {}.", counts.join(", ")));
     if again > 0 {
-        report.notes.push(format!("{again} tensors were quantised before: their errors add up."));
+        report.notes.push(format!("{again} tensors were quantized before: their errors add up."));
     }
     report.notes.extend(quantizer.unmet(&new));
     report.bytes = length(result)?;

@@ -20,7 +20,7 @@ pub const TARGETS: &[(DType, u32)] = &[
     (DType::Q6_K, 18),
 ];
 
-/// Version of the quantised formats, as in `general.quantization_version` (ggml's `GGML_QNT_VERSION`).
+/// Version of the quantized formats, as in `general.quantization_version` (ggml's `GGML_QNT_VERSION`).
 pub const QUANTIZATION_VERSION: u32 = 2;
 
 /// The number of a target in `general.file_type`; `None` when it is not one of [`TARGETS`].
@@ -41,7 +41,7 @@ pub fn parse(name: &str) -> crate::Result<DType> {
     })
 }
 
-/// The names of the mixtures that libllama's quantiser writes and that are not names of [`TARGETS`]; none in a build
+/// The names of the mixtures that libllama's quantizer writes and that are not names of [`TARGETS`]; none in a build
 /// without feature `ggml`.
 pub fn mixtures() -> impl Iterator<Item = &'static str> {
     #[cfg(feature = "ggml")]
@@ -51,7 +51,7 @@ pub fn mixtures() -> impl Iterator<Item = &'static str> {
     all.filter(|name| !TARGETS.iter().any(|t| t.0.name() == *name))
 }
 
-/// Whether libllama's quantiser writes a mixture of this name.
+/// Whether libllama's quantizer writes a mixture of this name.
 pub fn is_mixture(name: &str) -> bool {
     #[cfg(feature = "ggml")]
     return llama::quantize::Mixture::named(name).is_some();
@@ -66,7 +66,7 @@ pub fn is_vector(shape: &[u64]) -> bool {
 }
 
 /// True for tensors that stay floats whatever their shape: biases, those of experts side by side too, routers, whose
-/// logits choose, and convolutions of recurrent layers (llama.cpp's quantiser leaves them as they are).
+/// logits choose, and convolutions of recurrent layers (llama.cpp's quantizer leaves them as they are).
 pub fn stays_f32(name: &str, shape: &[u64]) -> bool {
     let kept = [".bias", ".ffn_gate_inp.weight", ".ssm_conv1d.weight"];
     is_vector(shape) || kept.iter().any(|end| name.ends_with(end))
@@ -82,7 +82,7 @@ pub fn target_of(wanted: DType, name: &str, shape: &[u64]) -> DType {
 }
 
 /// The type a tensor of this shape gets when `wanted` is asked for: F32 for vectors; where a row is not whole
-/// blocks, the type llama.cpp's quantiser falls back to (`tensor_type_fallback`), and F16 where that does not
+/// blocks, the type llama.cpp's quantizer falls back to (`tensor_type_fallback`), and F16 where that does not
 /// divide either.
 pub fn target(wanted: DType, shape: &[u64]) -> DType {
     if is_vector(shape) {

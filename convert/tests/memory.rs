@@ -115,13 +115,13 @@ fn jobs_may_fail(dir: &Path) {
     write(&at("wide-a.gguf"), &adapter).unwrap();
     let merged = || vec![AdapterSpec::new(at("wide-a.gguf"), 1.0)];
     let jobs = [
-        ("requantised", Options { dtype: Some(DType::Q8_0), ..Options::default() }),
+        ("requantized", Options { dtype: Some(DType::Q8_0), ..Options::default() }),
         ("merged", Options { adapters: merged(), ..Options::default() }),
         ("both", Options { adapters: merged(), dtype: Some(DType::Q8_0), ..Options::default() }),
     ];
     let whole = |what: &str, errors: &[String], left: &Path| {
-        // Values are requantised a run at a time, however long the rows are.
-        assert_eq!(errors.is_empty(), what == "requantised", "{what}: {errors:?}");
+        // Values are requantized a run at a time, however long the rows are.
+        assert_eq!(errors.is_empty(), what == "requantized", "{what}: {errors:?}");
         let plain = |e: &String| e.contains("cannot allocate") && !e.contains('\n');
         assert!(errors.iter().all(plain), "{what}: {errors:?}");
         assert!(left.exists(), "{what}: the last one succeeds");

@@ -64,7 +64,7 @@ fn samples(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Reads all lines, tokenises them and takes every sample.
+/// Reads all lines, tokenizes them and takes every sample.
 pub fn run(bytes: &[u8]) -> bool {
     accepted(samples(bytes))
 }

@@ -1,4 +1,4 @@
-//! Importance matrices, as libllama's quantiser is given them.
+//! Importance matrices, as libllama's quantizer is given them.
 
 use convert::{convert, Mixture, Options};
 use ropewalk::control::Control;
@@ -7,7 +7,7 @@ use ropewalk::DType;
 
 use crate::{accepted, base, file, scratch};
 
-/// Quantises a model by the matrix.
+/// Quantizes a model by the matrix.
 pub fn run(bytes: &[u8]) -> bool {
     let imatrix = Some(file("imatrix.gguf", bytes));
     let mixture = Mixture { name: "iq4_nl".into(), imatrix, ..Mixture::default() };

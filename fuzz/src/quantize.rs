@@ -1,4 +1,4 @@
-//! Models for libllama's quantiser, which aborts on much: what our checks let through is quantised.
+//! Models for libllama's quantizer, which aborts on much: what our checks let through is quantized.
 
 use convert::{convert, Mixture, Options};
 use ropewalk::control::Control;

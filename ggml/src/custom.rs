@@ -3,7 +3,7 @@
 //!
 //! ggml's rope computes sines anew in every layer, and for every head when each has a base of its own. The
 //! table op reads them from an input made once a micro-batch. Weights are dequantized before the product of a
-//! large batch because a float product is up to three times faster than that of some quantised types, and
+//! large batch because a float product is up to three times faster than that of some quantized types, and
 //! does not round activations to 8 bits.
 
 use std::cell::RefCell;

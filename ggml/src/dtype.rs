@@ -93,7 +93,7 @@ fn to_float(dtype: DType, src: &[u8], dst: &mut [f32]) -> Result<()> {
 
 /// Writes whole rows of `n_per_row` values as `dtype`. May be called from several threads at once.
 ///
-/// ggml's own quantisers do not look at what they are given. Tried on the pinned build: a NaN becomes some
+/// ggml's own quantizers do not look at what they are given. Tried on the pinned build: a NaN becomes some
 /// finite number without a word in most types; infinities, and values too large for a half-precision block
 /// scale, turn whole blocks into NaN; NaN and values whose squares overflow abort the process in `iq3_xxs`
 /// and `iq3_s`.
@@ -137,7 +137,7 @@ pub fn quantize(dtype: DType, n_per_row: usize, src: &[f32]) -> Result<Vec<u8>> 
     for part in src.chunks(rows * n_per_row) {
         let n_rows = part.len() / n_per_row;
         // SAFETY: reads n_rows * n_per_row floats, which is part.len(); writes n_rows * row_bytes bytes,
-        // which scratch holds (n_rows <= rows) at 8-byte alignment. The type has a quantiser and needs no
+        // which scratch holds (n_rows <= rows) at 8-byte alignment. The type has a quantizer and needs no
         // importance matrix, rows are whole blocks and start is 0, so none of ggml's assertions fails. Its
         // lazily built tables are guarded by ggml's critical section.
         let written = unsafe {

@@ -1,4 +1,4 @@
-//! Products of quantised weights with floats in 8-bit numbers, ops of our own for the CPU. Of many rows of floats, one node rounds
+//! Products of quantized weights with floats in 8-bit numbers, ops of our own for the CPU. Of many rows of floats, one node rounds
 //! them for the products of several weights; of a few, each thread of a product rounds them all.
 
 use std::cell::RefCell;
@@ -61,7 +61,7 @@ impl<'c> Builder<'c> {
         Ok(EightBits { words, layout, n })
     }
 
-    /// F32 `[m, n]`: every row of a quantised weight `[k, m]` times every rounded row `[k, n]`. The result does not depend on the
+    /// F32 `[m, n]`: every row of a quantized weight `[k, m]` times every rounded row `[k, n]`. The result does not depend on the
     /// number of threads, and is that of [`Builder::eight_bit_product`].
     pub fn shared_eight_bit_product(&self, w: Tensor<'c>, x: EightBits<'c>) -> Result<Tensor<'c>> {
         let op = "shared_eight_bit_product";
@@ -77,7 +77,7 @@ impl<'c> Builder<'c> {
         self.custom(DType::F32, [m, x.n, 1, 1], &[w, x.words], run_shared, work)
     }
 
-    /// F32 `[m, n]`: every row of a quantised weight `[k, m]` times every row of `x`, F32 `[k, n]`, rounded to eight bits in
+    /// F32 `[m, n]`: every row of a quantized weight `[k, m]` times every row of `x`, F32 `[k, n]`, rounded to eight bits in
     /// blocks of 32. For the CPU ([`has_eight_bit_product`]); elsewhere the graph is refused. The result does not depend on
     /// the number of threads.
     pub fn eight_bit_product(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {

@@ -1,9 +1,9 @@
 //! Mixtures of experts: a router's choice, products with the weights of the experts chosen, and their gradients.
 //!
-//! ggml aborts on an index past the last expert, and on the CPU sorts what is no number by undefined behaviour. So indices
+//! ggml aborts on an index past the last expert, and on the CPU sorts what is no number by undefined behavior. So indices
 //! come from [`Builder::top_k`] alone, as [`Chosen`]. ggml's product rounds activations to 8 bits, as libllama does; that
 //! for training, and its transpose, are ops of our own, in floats: tokens are grouped by expert, and each thread
-//! dequantises a part of one expert's weight at a time, so no stack is ever in memory as floats.
+//! dequantizes a part of one expert's weight at a time, so no stack is ever in memory as floats.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -59,7 +59,7 @@ struct Product {
 
 impl<'c> Builder<'c> {
     /// The `k` largest of each token's scores (contiguous F32 `[n_expert, T]`). On the CPU always by an op of our own, for
-    /// ggml's sorts by an order that NaN breaks, which is undefined behaviour: the largest first, of equal ones the first, and
+    /// ggml's sorts by an order that NaN breaks, which is undefined behavior: the largest first, of equal ones the first, and
     /// what is no number last. Elsewhere by ggml's op, in any order.
     pub fn top_k(&self, scores: Tensor<'c>, k: usize) -> Result<Chosen<'c>> {
         let (op, [n, t, ..]) = ("top_k", scores.ne());

@@ -1,4 +1,4 @@
-//! Products of quantised weights with floats in 16-bit numbers, ops of our own for the CPU: floats are rounded by one
+//! Products of quantized weights with floats in 16-bit numbers, ops of our own for the CPU: floats are rounded by one
 //! node, and products of several weights share them.
 
 use std::cell::RefCell;
@@ -88,7 +88,7 @@ impl<'c> Builder<'c> {
         Ok(Rounded { words, shape })
     }
 
-    /// F32 `[m, n]`: every row of a quantised weight `[k, m]` times every rounded row `[k, n]`. The result does not depend
+    /// F32 `[m, n]`: every row of a quantized weight `[k, m]` times every rounded row `[k, n]`. The result does not depend
     /// on the number of threads.
     pub fn integer_product(&self, w: Tensor<'c>, x: Rounded<'c>) -> Result<Tensor<'c>> {
         let op = "integer_product";
@@ -97,7 +97,7 @@ impl<'c> Builder<'c> {
         let whole = matrix(w) && row && a * b == 1 && k == x.shape.k;
         let Some(kind) = kind(w.dtype()).filter(|_| whole) else {
             let what =
-                format!("expected a quantised weight as wide as the rounded rows, found {}", w.describe());
+                format!("expected a quantized weight as wide as the rounded rows, found {}", w.describe());
             return Err(Error::Op { op, what });
         };
         let ne = [m, x.shape.n, 1, 1];

@@ -31,7 +31,7 @@ pub(crate) fn even_rows(t: Tensor<'_>) -> bool {
     packed_rows(t) && unsafe { sys::ggml_is_contiguous_1(t.ptr.as_ptr()) }
 }
 
-/// Whether ggml's copies can count the elements: in an int where they are contiguous, or of a quantised type.
+/// Whether ggml's copies can count the elements: in an int where they are contiguous, or of a quantized type.
 fn copies(a: Tensor<'_>) -> bool {
     let counted = contiguous(a) || a.dtype().is_quantized();
     !counted || a.ne().iter().product::<usize>() <= MAX_INDEX

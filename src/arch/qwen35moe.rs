@@ -1,5 +1,5 @@
 //! Qwen3.5 and 3.6 (mixtures of experts, text): Qwen3.5's layer whose feed-forward is a mixture, with the weights of the
-//! experts chosen normalised, and beside it an expert that every token is given to, through a gate of its own.
+//! experts chosen normalized, and beside it an expert that every token is given to, through a gate of its own.
 
 use ggml::experts::{Gating, GatingKind};
 

@@ -1,5 +1,5 @@
 //! Qwen3 (mixture of experts): Qwen3's layer whose feed-forward is a mixture, with the weights of the experts chosen
-//! normalised.
+//! normalized.
 
 use ggml::experts::{Gating, GatingKind};
 

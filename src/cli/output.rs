@@ -207,7 +207,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write(&shown(text))
 }
 
-/// Colours of text at a terminal.
+/// Colors of text at a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Colour {
     /// One of six that documents take turns in.
@@ -219,12 +219,12 @@ pub(crate) enum Colour {
 }
 
 impl Colour {
-    /// The colour of a document by its number.
+    /// The color of a document by its number.
     pub(crate) fn document(number: u32) -> Colour {
         Colour::Document((number % 6) as u8)
     }
 
-    /// The text with the colour's codes around it.
+    /// The text with the color's codes around it.
     fn around(self, text: &str) -> String {
         let code = match self {
             Colour::Document(n) => format!("3{}", n + 1),
@@ -235,7 +235,7 @@ impl Colour {
     }
 }
 
-/// Writes to stdout in one line, [`inline`], in a colour where stdout is a terminal and `NO_COLOR` is not set.
+/// Writes to stdout in one line, [`inline`], in a color where stdout is a terminal and `NO_COLOR` is not set.
 pub(crate) fn print_in(colour: Colour, text: &str) -> anyhow::Result<()> {
     let text = inline(text);
     let plain =

@@ -76,7 +76,7 @@ pub mod keys {
     pub const LORA_N_CTX: &str = "ropewalk.lora.n_ctx";
     /// Fingerprint of the model it was trained on (string).
     pub const LORA_BASE: &str = "ropewalk.lora.base";
-    /// Optimiser steps (u64).
+    /// Optimizer steps (u64).
     pub const LORA_STEPS: &str = "ropewalk.lora.steps";
     /// The texts it was trained on (string).
     pub const LORA_DATA: &str = "ropewalk.lora.data";

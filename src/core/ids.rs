@@ -52,7 +52,7 @@ pub enum Role {
     Output,
 }
 
-/// One linear map of a model: the key of LoRA pairs, saved activations, gradients and optimiser state.
+/// One linear map of a model: the key of LoRA pairs, saved activations, gradients and optimizer state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinearId {
     /// The layer; `None` for [`Role::Output`].
@@ -87,7 +87,7 @@ pub enum NormRole {
 pub struct NormId {
     /// The layer; `None` for [`NormRole::Output`].
     pub layer: Option<usize>,
-    /// The values that are normalised.
+    /// The values that are normalized.
     pub role: NormRole,
 }
 

@@ -1,8 +1,8 @@
 //! A model's numbers, rope methods and adapter files: all that is known of a model without computing with it.
-//! Also [`control`], by which long functions of all crates report progress and are cancelled, [`terminal`], through
+//! Also [`control`], by which long functions of all crates report progress and are canceled, [`terminal`], through
 //! which programs print, [`text`], which decodes the texts of files, and [`apart`], which runs work on bytes from strangers in a separate process.
 //!
-//! No C is needed to compile this crate. It hands out values of quantised types as bytes, for callers to
+//! No C is needed to compile this crate. It hands out values of quantized types as bytes, for callers to
 //! dequantize.
 #![forbid(unsafe_code)]
 

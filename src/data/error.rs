@@ -14,7 +14,7 @@ pub enum Error {
     /// A file that cannot be read or written.
     #[error(transparent)]
     File(#[from] files::Error),
-    /// Cancelled by the caller.
+    /// Canceled by the caller.
     #[error("interrupted")]
     Interrupted,
 }

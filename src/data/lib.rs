@@ -1,7 +1,7 @@
-//! Training data: files of text, tokenised once into a cache file, split into training and held-out
+//! Training data: files of text, tokenized once into a cache file, split into training and held-out
 //! documents, packed into samples of one context length, and changed on the way to the trainer.
 //!
-//! [`Sources::find`] lists and hashes the files. [`Corpus::open`] tokenises them or opens the cache. A
+//! [`Sources::find`] lists and hashes the files. [`Corpus::open`] tokenizes them or opens the cache. A
 //! [`Dataset`] gives sample `i` of epoch `e` as a function of those two numbers and a seed, so that a resumed
 //! run asks for the next one; its documents may be drawn by [`Mixture`], its samples changed by a
 //! [`Transform`] of [`METHODS`], and some of them made by the families of [`synthetic`]. An [`Inspection`]

@@ -341,7 +341,7 @@ pub fn default_protocol(stride: Option<usize>) -> &'static Protocol {
     PROTOCOLS.iter().find(|p| p.name == name).unwrap_or(&PROTOCOLS[0])
 }
 
-/// Text tokens that a window takes, and whether BOS stands before them: BOS, when used, counts towards
+/// Text tokens that a window takes, and whether BOS stands before them: BOS, when used, counts toward
 /// `n_ctx`.
 fn per_document(g: &WindowGeometry) -> (usize, Bos) {
     if g.bos {

@@ -98,7 +98,7 @@ impl Repo {
     pub fn id(&self) -> String {
         format!("{}/{}", self.org, self.name)
     }
-    /// Its own name, without that of the organisation.
+    /// Its own name, without that of the organization.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -123,7 +123,7 @@ pub struct Entry {
     pub sha256: String,
     /// Size of the file in bytes.
     pub bytes: u64,
-    /// SPDX identifier or name of the licence.
+    /// SPDX identifier or name of the license.
     pub licence: String,
     /// Notes for a reader of the list.
     #[serde(default)]

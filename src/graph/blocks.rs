@@ -16,7 +16,7 @@ use crate::hparams::Gelu;
 use crate::ids::LinearId;
 use crate::layers::{Linear, Norm};
 
-/// Dequantised weights are joined into one product up to this many bytes: beyond, the memory counts more than
+/// Dequantized weights are joined into one product up to this many bytes: beyond, the memory counts more than
 /// the saved op.
 const FUSED_MAX: usize = 4 << 20;
 
@@ -95,7 +95,7 @@ impl<'a, 'c> Graph<'a, 'c> {
         Ok(y)
     }
 
-    /// Several linear maps of one input, as one product where the weights are dequantised and small.
+    /// Several linear maps of one input, as one product where the weights are dequantized and small.
     pub fn linears<const N: usize>(&self, x: Tensor<'c>, maps: [&Linear; N]) -> Result<[Tensor<'c>; N]> {
         maps.iter().try_for_each(|map| self.watch(x, map))?;
         let mut out = [x; N];

@@ -21,7 +21,7 @@ use crate::math::Math;
 /// The code that computes a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// ggml's, the only one on devices other than the CPU. Activations are rounded to 8 bits beside quantised weights.
+    /// ggml's, the only one on devices other than the CPU. Activations are rounded to 8 bits beside quantized weights.
     Ggml,
     /// Our own of floats of 32 bits: gradients and large batches.
     F32,
@@ -29,11 +29,11 @@ pub enum Kernel {
     HalfFloats,
     /// Both factors as a sum of two bfloat16 each, in AMX tiles: right to 16 bits.
     Bf16x3,
-    /// Activations quantised to 15 bits, codes of weights widened to 16.
+    /// Activations quantized to 15 bits, codes of weights widened to 16.
     Int16,
-    /// Activations quantised to 8 bits by each product.
+    /// Activations quantized to 8 bits by each product.
     Int8,
-    /// The same, quantised once by a node that several products share.
+    /// The same, quantized once by a node that several products share.
     Int8Shared,
 }
 
@@ -53,14 +53,14 @@ impl Kernel {
     pub fn about(self) -> &'static str {
         match self {
             Kernel::Ggml => {
-                "ggml's product, which rounds activations to 8 bits where the weight is quantised"
+                "ggml's product, which rounds activations to 8 bits where the weight is quantized"
             }
             Kernel::F32 => "floats of 32 bits",
             Kernel::HalfFloats => "weights of 16-bit floats, by AVX-512",
             Kernel::Bf16x3 => "both factors as sums of two bfloat16, in AMX tiles",
-            Kernel::Int16 => "activations quantised to 15 bits",
-            Kernel::Int8 => "activations quantised to 8 bits",
-            Kernel::Int8Shared => "activations quantised to 8 bits, once for all products that read them",
+            Kernel::Int16 => "activations quantized to 15 bits",
+            Kernel::Int8 => "activations quantized to 8 bits",
+            Kernel::Int8Shared => "activations quantized to 8 bits, once for all products that read them",
         }
     }
 }
@@ -82,7 +82,7 @@ impl fmt::Display for Kernel {
 /// How a product is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Choice {
-    /// The type that the weight is dequantised to first.
+    /// The type that the weight is dequantized to first.
     pub dequantize: Option<DType>,
     /// What multiplies it then.
     pub kernel: Kernel,
@@ -156,7 +156,7 @@ fn amx_from(dtype: DType) -> Option<usize> {
     }
 }
 
-/// Tokens from which on a product is faster with the weight dequantised to F32 first, measured on Sapphire Rapids; on an AVX2
+/// Tokens from which on a product is faster with the weight dequantized to F32 first, measured on Sapphire Rapids; on an AVX2
 /// machine prefill is 1.4 times faster with the same thresholds. K-quants and most i-quants have kernels in ggml that nothing
 /// beats.
 fn dequantize_from(dtype: DType) -> Option<usize> {
@@ -180,8 +180,8 @@ const F32_FROM: usize = 128;
 /// half of the speed.
 const INT8_UP_TO: usize = 32;
 
-/// Tokens from which on a node of its own quantises activations to 8 bits for several products. With fewer, each
-/// product quantises them faster than its threads could wait for one another once more.
+/// Tokens from which on a node of its own quantizes activations to 8 bits for several products. With fewer, each
+/// product quantizes them faster than its threads could wait for one another once more.
 const INT8_SHARED_FROM: usize = 16;
 
 /// No choice changes beyond so many tokens.
@@ -238,7 +238,7 @@ impl MatmulPolicy {
         self.trains_in_bf16() || self.custom_ops && self.isa.amx
     }
 
-    /// Training multiplies floats: ggml's products of quantised weights round activations to 8 bits, which turns gradients.
+    /// Training multiplies floats: ggml's products of quantized weights round activations to 8 bits, which turns gradients.
     fn portable(&self, weight: DType, pass: Pass) -> Choice {
         let trains = matches!(pass, Pass::Training | Pass::TrainingExperts) && weight != DType::F32;
         Choice { dequantize: trains.then_some(DType::F32), kernel: Kernel::Ggml }

@@ -1,4 +1,4 @@
-//! Matrix products by the kernels that `matmul` chooses, forwards and backwards. Activations that a kernel packs or quantises
+//! Matrix products by the kernels that `matmul` chooses, forwards and backwards. Activations that a kernel packs or quantizes
 //! first are so once for all products of a graph that read them.
 
 use std::cell::RefCell;

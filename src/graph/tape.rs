@@ -1,7 +1,7 @@
 //! Reverse-mode differentiation of the ops in `blocks`: each is recorded on a tape, and its gradient is
 //! defined here.
 //!
-//! Weights stay quantised. A product and its gradient multiply by the weight dequantised to F32, or in AMX tiles,
+//! Weights stay quantized. A product and its gradient multiply by the weight dequantized to F32, or in AMX tiles,
 //! because ggml's own products round activations to 8 bits, which changes the direction of gradients. A frozen
 //! weight gets no gradient.
 
@@ -35,7 +35,7 @@ pub struct Recording<'a> {
     pub trains: &'a dyn Fn(ParamId) -> bool,
     /// Probability with which an input of a low-rank pair is set to 0.
     pub dropout: f32,
-    /// Bytes that a weight dequantised to floats may take at once: output matrices of large vocabularies take
+    /// Bytes that a weight dequantized to floats may take at once: output matrices of large vocabularies take
     /// gigabytes.
     pub dequantize_bytes: usize,
 }
@@ -298,7 +298,7 @@ impl<'a, 'c> Tape<'a, 'c> {
     }
 
     /// Rows of a weight as floats `[n_in, n]`. On the CPU a whole weight is
-    /// dequantised once a graph; elsewhere, and of a large one, memory counts more than the work.
+    /// dequantized once a graph; elsewhere, and of a large one, memory counts more than the work.
     fn dequantized(
         &self,
         p: &Products<'_, 'c>,
@@ -335,7 +335,7 @@ impl<'a, 'c> Tape<'a, 'c> {
         b.get_rows(w, ids)
     }
 
-    /// The rows of a weight, in blocks that may be dequantised at once.
+    /// The rows of a weight, in blocks that may be dequantized at once.
     fn row_blocks(&self, weight: &StoreTensor) -> Vec<RowBlock> {
         let def = weight.def();
         let (n_in, n_out) = (def.ne[0], def.ne[1]);

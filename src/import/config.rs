@@ -92,7 +92,7 @@ impl Config {
         if let Some(method) = object.object("quantization_config")?.map(|q| q.get("quant_method").cloned()) {
             if !class.packed.iter().any(|known| method.as_ref().is_some_and(|found| found == known)) {
                 let method = method.as_ref().map_or("of no method".to_owned(), crate::json::kind);
-                let what = format!("found weights quantised by {method}, expected F32, F16 or BF16");
+                let what = format!("found weights quantized by {method}, expected F32, F16 or BF16");
                 return Err(object.error("quantization_config", what));
             }
         }

@@ -125,7 +125,7 @@ pub(super) fn fill<B: DrawingBackend>(
 ) -> Result<(), PlotError> {
     let side = SIDE * pen.unit;
     let place = |k: usize, of: usize| (i64::from(side) * k as i64 / of.max(1) as i64) as i32;
-    // From column, to column, colour, from row.
+    // From column, to column, color, from row.
     let mut open: Vec<(usize, usize, RGBColor, usize)> = Vec::new();
     let close = |(x0, x1, colour, y0): (usize, usize, RGBColor, usize), y1: usize| {
         let columns = cells.first().map_or(0, Vec::len);

@@ -105,7 +105,7 @@ pub(super) type Point = (i32, i32);
 pub(super) struct Pen<'a, B: DrawingBackend> {
     pub(super) area: &'a DrawingArea<B, Shift>,
     pub(super) unit: i32,
-    /// Vertically centred text is lowered by this many hundredths of its size, because plotters sets it above
+    /// Vertically centered text is lowered by this many hundredths of its size, because plotters sets it above
     /// the middle in bitmaps.
     drop: i32,
 }
@@ -126,7 +126,7 @@ impl<B: DrawingBackend> Pen<'_, B> {
     pub(super) fn width(&self, text: &str, size: i32) -> i32 {
         let style = self.style(size, INK, (HPos::Left, VPos::Top));
         let width = self.area.estimate_text_size(text, &style).map_or(0, |s| s.0 as i32);
-        // A bitmap is the one whose centred text is lowered.
+        // A bitmap is the one whose centered text is lowered.
         if self.drop == 0 {
             width * 6 / 5
         } else {

@@ -113,7 +113,7 @@ impl Cell<'_> {
             max_windows: self.task.max_windows,
             texts,
         };
-        // Strings, numbers and maps with string keys always serialise.
+        // Strings, numbers and maps with string keys always serialize.
         let bytes = serde_json::to_vec(&determined).unwrap_or_default();
         format!("{:x}", Sha256::digest(bytes))
     }

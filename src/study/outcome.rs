@@ -62,7 +62,7 @@ pub struct Metric {
     pub interval: Option<(f64, f64)>,
 }
 
-/// Tokens at neighbouring positions.
+/// Tokens at neighboring positions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bucket {

@@ -70,7 +70,7 @@ pub struct Estimate {
     pub seconds: f64,
 }
 
-/// One of several equal parts of a study's cells: neighbours in the order of the plan, so that most methods
+/// One of several equal parts of a study's cells: neighbors in the order of the plan, so that most methods
 /// are trained and loaded in one shard only. Written `i/N`, from `1/N` to `N/N`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {

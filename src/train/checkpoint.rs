@@ -1,4 +1,4 @@
-//! Checkpoints of training: the trained values, the state of the optimiser and the settings of a run in one
+//! Checkpoints of training: the trained values, the state of the optimizer and the settings of a run in one
 //! safetensors file, so that a run that was stopped goes on to the same bits.
 
 use std::borrow::Cow;
@@ -33,7 +33,7 @@ const CHECKPOINT: Kind = Kind::new("a checkpoint of training", |head| {
 /// The part of a checkpoint that is not tensors. A run goes on only under the same `settings`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Optimiser steps taken.
+    /// Optimizer steps taken.
     pub step: u64,
     /// Sequences trained on.
     pub n_seen: u64,

@@ -232,7 +232,7 @@ pub fn average(decay: f64, average: &mut [f32], value: &[f32]) {
     average.par_iter_mut().zip(value).for_each(|(a, v)| *a = mix(*a, *v));
 }
 
-/// Settings of the optimiser.
+/// Settings of the optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OptimParams {
     /// The rule.
@@ -256,7 +256,7 @@ pub struct StepReport {
     pub grad_norm: f64,
 }
 
-/// An optimiser's state.
+/// An optimizer's state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Optimizer {
     /// Its settings.
@@ -270,7 +270,7 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// An optimiser before its first step.
+    /// An optimizer before its first step.
     ///
     /// # Errors
     /// A setting out of range, which is named.

@@ -89,7 +89,7 @@ impl Data {
 /// How long a recipe trains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
-    /// Steps of the optimiser.
+    /// Steps of the optimizer.
     Steps(u64),
     /// Tokens.
     Tokens(u64),
@@ -388,7 +388,7 @@ impl Recipe {
         }
     }
 
-    /// The optimiser's settings for so many steps; a warm-up longer than these is cut.
+    /// The optimizer's settings for so many steps; a warm-up longer than these is cut.
     pub fn optimiser(&self, steps: u64) -> OptimParams {
         let schedule = Schedule {
             lr: self.lr,

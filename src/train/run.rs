@@ -207,7 +207,7 @@ impl Run {
         }
     }
 
-    /// Trains up to the last step of the optimiser's schedule. Validates on the held-out sequences before the
+    /// Trains up to the last step of the optimizer's schedule. Validates on the held-out sequences before the
     /// first step, as often as asked for, and after the last, under the moving average where one is kept;
     /// saves checkpoints. Progress is counted in steps; a note gives the figures of each validation.
     ///
@@ -278,7 +278,7 @@ impl Run {
         }
     }
 
-    /// One step of the optimiser, and the mean loss of its sequences.
+    /// One step of the optimizer, and the mean loss of its sequences.
     fn one_step(&mut self) -> Result<(f64, StepReport)> {
         self.trainer.params().zero_grads()?;
         self.trainer.set_seen(self.n_seen);

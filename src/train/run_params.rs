@@ -14,7 +14,7 @@ use crate::data::Dataset;
 use crate::math::Math;
 use crate::model::{Error, Result};
 
-/// Settings of a run, beside those of its trainer, optimiser and data.
+/// Settings of a run, beside those of its trainer, optimizer and data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunParams {
     /// Sequences of a step.
@@ -72,7 +72,7 @@ impl Default for RunParams {
 /// The figures of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunReport {
-    /// Steps of the optimiser.
+    /// Steps of the optimizer.
     pub steps: u64,
     /// Tokens trained on.
     pub tokens: u64,
@@ -103,7 +103,7 @@ pub(super) fn settings(
     let mut hash = Sha256::new();
     (0..corpus.n_documents()).for_each(|d| hash.update(corpus.text_hash(d).to_le_bytes()));
     let mut optim =
-        serde_json::to_value(optimizer.params).map_err(|e| Error::Invalid(format!("optimiser: {e}")))?;
+        serde_json::to_value(optimizer.params).map_err(|e| Error::Invalid(format!("optimizer: {e}")))?;
     if optimizer.params.schedule.decay == Decay::Constant {
         // Under a constant rate a longer run begins as a shorter one does.
         optim["schedule"]["steps"] = "any".into();

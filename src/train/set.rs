@@ -13,7 +13,7 @@ use crate::data::{HeldOut, Packing, Separator, Upsample};
 /// What a setting is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// The optimiser. A stage may have these of its own.
+    /// The optimizer. A stage may have these of its own.
     Optimiser,
     /// What is trained.
     Adapter,
@@ -186,7 +186,7 @@ impl Settings {
         out
     }
 
-    /// Sequences of a step, and the optimiser. What is missing has its default.
+    /// Sequences of a step, and the optimizer. What is missing has its default.
     pub fn optimiser(&self) -> (usize, OptimParams) {
         let all = self.clone().or(Settings::defaults());
         let (own, number) = (AdamW::default(), |x: Option<f64>| x.unwrap_or_default());

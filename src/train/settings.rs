@@ -29,7 +29,7 @@ pub struct TrainParams {
     pub checkpointing: Option<Checkpointing>,
     /// The type activations are saved as.
     pub saved_type: SavedType,
-    /// Bytes that a weight dequantised to floats may take at once.
+    /// Bytes that a weight dequantized to floats may take at once.
     pub dequantize_bytes: usize,
     /// Rounding allowed in products: [`Math::Auto`], [`Math::F32`] or [`Math::Bf16`].
     pub math: Math,

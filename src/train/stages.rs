@@ -27,7 +27,7 @@ pub struct Stage {
     pub attention: Option<TrainAttention>,
     /// How long it trains.
     pub length: Amount,
-    /// Its own settings of the optimiser.
+    /// Its own settings of the optimizer.
     pub settings: Settings,
 }
 
@@ -42,7 +42,7 @@ struct StageFile {
     ctx: usize,
     rope: Option<String>,
     attention: Option<String>,
-    /// Steps of the optimiser, or tokens trained on: one of the two.
+    /// Steps of the optimizer, or tokens trained on: one of the two.
     steps: Option<u64>,
     tokens: Option<u64>,
     /// Settings by key.

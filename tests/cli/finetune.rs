@@ -91,7 +91,7 @@ fn a_run_writes_an_adapter_that_helps() {
     assert_eq!(log.iter().filter(|l| l["loss"].is_number()).count(), 30);
     assert!(std::fs::read_to_string(folder.file("a.loss.svg")).unwrap().contains("<svg"));
 
-    // It says what it was trained under, and the text it learnt is likelier with it.
+    // It says what it was trained under, and the text it learned is likelier with it.
     let (model, a) = (folder.path("tiny.gguf"), folder.path("a.gguf"));
     let inspect = run(&["inspect", &a, "--json"]).stdout;
     assert!(inspect.contains("pi:factor=2"), "{inspect}");

@@ -12,7 +12,7 @@ use crate::finetune::{fails, figures, Folder};
 use serde_json::Value;
 
 impl Folder {
-    /// A text that takes a while to tokenise.
+    /// A text that takes a while to tokenize.
     pub(crate) fn write_long_text(&self) {
         let text = std::fs::read_to_string(self.file("texts/0.txt")).unwrap();
         std::fs::write(self.file("texts/long.txt"), text.repeat(4000)).unwrap();
@@ -163,7 +163,7 @@ fn two_runs_do_not_share_an_output() {
     folder.finetune("a.gguf", &["--steps", &(step + 1).to_string(), "--resume"]).json();
 }
 
-/// Waits until a run is tokenising.
+/// Waits until a run is tokenizing.
 pub(crate) fn wait_for_tokens(folder: &Folder) {
     wait_for(|| folder.names(".").iter().any(|name| name.contains("writing-")));
 }

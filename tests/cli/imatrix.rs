@@ -1,4 +1,4 @@
-//! `ropewalk convert --imatrix-from`: the file it writes, what a rope method changes in it, what the quantiser makes of it, what is refused.
+//! `ropewalk convert --imatrix-from`: the file it writes, what a rope method changes in it, what the quantizer makes of it, what is refused.
 
 use std::path::{Path, PathBuf};
 

@@ -70,7 +70,7 @@ fn a_broken_connection_is_resumed_in_the_same_call() {
     let (quiet, loud) = (hub(), hub());
     let output = quiet.pull_whole(dir.path(), &[SOURCE, "-q"]);
     assert_eq!(output.stderr, "", "{output:?}");
-    assert_eq!(quiet.sent(), content().len(), "every byte travelled once");
+    assert_eq!(quiet.sent(), content().len(), "every byte traveled once");
     let output = loud.pull_whole(&dir.path().join("loud"), &[SOURCE]);
     assert_eq!(output.stderr.matches("retry ").count(), 2, "what was tried again is said: {output:?}");
 }

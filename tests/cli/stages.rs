@@ -217,7 +217,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
     assert!(!folder.file("x.gguf").exists());
 }
 
-/// A model of all parameters, in two stages, that opens under the rope of its training and has learnt.
+/// A model of all parameters, in two stages, that opens under the rope of its training and has learned.
 #[test]
 fn all_parameters_are_trained_and_a_model_is_written() {
     let folder = Folder::new();

@@ -156,8 +156,8 @@ fn a_break_leaves_the_old_cache_and_no_half_of_a_new_one() {
     let seen = seen.into_inner().unwrap();
     let [(one, one_done, _), (two, two_done, total)] = &seen[..] else { panic!("{seen:?}") };
     let tokens = |what: &str| what.rsplit(' ').nth(1).unwrap().parse::<u64>().unwrap();
-    assert!(*one_done == 7 && one.starts_with("tokenising: 1 documents, "), "{one}");
-    assert!(two_done > one_done && two.starts_with("tokenising: 2 documents, "), "{two}");
+    assert!(*one_done == 7 && one.starts_with("tokenizing: 1 documents, "), "{one}");
+    assert!(two_done > one_done && two.starts_with("tokenizing: 2 documents, "), "{two}");
     assert!(tokens(two) > tokens(one), "{seen:?}");
     assert_eq!(*total, sources.n_bytes());
 }

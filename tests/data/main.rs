@@ -1,4 +1,4 @@
-//! Training data: what is found, tokenised, kept in the cache, split and packed.
+//! Training data: what is found, tokenized, kept in the cache, split and packed.
 
 #[path = "../common/mod.rs"]
 mod common;

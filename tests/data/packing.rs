@@ -49,7 +49,7 @@ fn check_shape(sample: &Sample, n_ctx: usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Samples put back together, by the one token that two neighbours share, are the documents in the order the data set
+    /// Samples put back together, by the one token that two neighbors share, are the documents in the order the data set
     /// says, up to a tail shorter than a sample; starts are where documents start.
     #[test]
     fn packed_samples_are_the_documents(

@@ -40,7 +40,7 @@ fn spm() -> Vocab {
     Vocab::from_metadata(std::path::Path::new("spm.gguf"), &metadata).unwrap()
 }
 
-/// Of a text of several chunks, each tokenised by itself, only the space that the tokenizer adds is left out.
+/// Of a text of several chunks, each tokenized by itself, only the space that the tokenizer adds is left out.
 #[test]
 fn chunks_of_a_long_text_have_the_tokens_of_the_whole() {
     let vocab = spm();

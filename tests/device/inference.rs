@@ -181,7 +181,7 @@ fn every_way_to_the_same_state() {
             for (kv_type, bound) in KV {
                 let whole = all_logits(&s.on_device, &under(spec, kv_type), &text);
                 let spread = whole.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / whole.len() as f64;
-                // What is rounded elsewhere makes the cache's type round some keys and values to neighbours of what it rounded
+                // What is rounded elsewhere makes the cache's type round some keys and values to neighbors of what it rounded
                 // them to before. If it did so with all of them, these would be two ways to round by as much as the type does on
                 // the CPU. KV's bounds, for logits whose deviation is near 2 and ops that round nothing else, say how many do.
                 let steps = crate::common::distance(&cached(kv_type), &exact);

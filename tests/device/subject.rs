@@ -6,7 +6,7 @@
 //! one of the factors of all products. A device rounds the other factor, too, and queries, keys, probabilities and values in
 //! attention: [`ROUNDINGS`] of the size, if they all add up.
 //!
-//! Quantised weights are multiplied with activations that are rounded to 8 bits, where a device has integer products (Vulkan,
+//! Quantized weights are multiplied with activations that are rounded to 8 bits, where a device has integer products (Vulkan,
 //! CUDA), and weights in BF16 with activations that are rounded to BF16. The effect of that is measured on the CPU, too: ggml's
 //! own products there do the same.
 
@@ -47,7 +47,7 @@ pub(crate) struct Subject {
     pub(crate) on_device: Model,
     pub(crate) exact: Model,
     pub(crate) rounded: Model,
-    /// The file itself on the CPU, if its products round activations to less than F16 has: its weights are quantised, or BF16.
+    /// The file itself on the CPU, if its products round activations to less than F16 has: its weights are quantized, or BF16.
     pub(crate) quantised: Option<Model>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Subject {
 #[derive(Clone, Copy)]
 pub(crate) struct Way<'m> {
     pub(crate) model: &'m Model,
-    /// By ggml's own products, which round activations to 8 bits where weights are quantised, and to BF16 where they are.
+    /// By ggml's own products, which round activations to 8 bits where weights are quantized, and to BF16 where they are.
     pub(crate) portable: bool,
 }
 

@@ -25,7 +25,7 @@ class Bpe:
         self.signs = byte_signs()
 
     def merge(self, word):
-        """Joins, again and again, the neighbours whose merge was learnt first."""
+        """Joins, again and again, the neighbors whose merge was learned first."""
         parts = [self.signs[b] for b in word.encode("utf-8")]
         while len(parts) > 1:
             ranks = [self.ranks.get(pair, len(self.ranks)) for pair in zip(parts, parts[1:])]

@@ -1,4 +1,4 @@
-"""Reads a GGUF file: metadata, and tensors dequantised to float64. Needs numpy only.
+"""Reads a GGUF file: metadata, and tensors dequantized to float64. Needs numpy only.
 
 Only what the default model needs: GGUF 3, little-endian, element types F32, F16, Q4_1, Q8_0.
 """

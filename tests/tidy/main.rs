@@ -39,7 +39,7 @@ const CRATES: &[(&str, &[&str])] = &[
 const C_CODE: (&str, &[&str]) = ("llama-cpp-sys-2", &["ropewalk-ggml", "ropewalk-llama"]);
 
 /// Modules of a crate, by the folder of its sources, low to high. A module may use those of earlier lines
-/// only: not later ones, not its neighbours. A new module gets a place here, in the crate's lib.rs and in
+/// only: not later ones, not its neighbors. A new module gets a place here, in the crate's lib.rs and in
 /// ARCHITECTURE.md.
 const LAYERS: &[(&str, &[&[&str]])] = &[
     (
@@ -294,7 +294,7 @@ fn modules_use_only_lower_layers() {
             for at in source.words(prefix) {
                 for name in first_names(&source.code, at + prefix.len()) {
                     let Some(theirs) = layer(folder, &name).filter(|_| name != module) else { continue };
-                    // As a rule `super::x` is a neighbour inside the module's own folder.
+                    // As a rule `super::x` is a neighbor inside the module's own folder.
                     let mut local =
                         [format!("{folder}/{module}/{name}.rs"), format!("{folder}/{module}/{name}")]
                             .into_iter();

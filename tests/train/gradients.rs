@@ -84,7 +84,7 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
     list.into_iter().enumerate().map(one).collect()
 }
 
-/// A model whose weights are quantised, with an output matrix of its own or not.
+/// A model whose weights are quantized, with an output matrix of its own or not.
 pub(crate) fn quantised(shape: &str, dtype: DType) -> Model {
     let path = scratch(&format!("train-{shape}-{}.gguf", dtype.name()));
     let shape = Shape { n_vocab: N_VOCAB, n_layer: 1, ..Shape::named(shape).unwrap() };

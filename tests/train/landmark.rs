@@ -51,7 +51,7 @@ fn gradients_are_those_of_finite_differences() {
     }
 }
 
-/// Tied or not, quantised or not, the rows start from the mean of the file's.
+/// Tied or not, quantized or not, the rows start from the mean of the file's.
 #[test]
 fn rows_start_from_the_mean() {
     for (shape, output) in [("llama-tiny", "output.weight"), ("llama-tiny-tied", "token_embd.weight")] {

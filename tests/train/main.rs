@@ -1,5 +1,5 @@
 //! Training and its adapters: gradients against finite differences of a naive f64 model and against a recording made by
-//! automatic differentiation; the optimiser, checkpoints, memory, bad input; adapters in sessions and merged into weights.
+//! automatic differentiation; the optimizer, checkpoints, memory, bad input; adapters in sessions and merged into weights.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -56,7 +56,7 @@ fn bfloat16_rounds_gradients_as_far_as_its_digits_go() {
         let of_loss = 6.0 * 2.0 * FORWARDS.sqrt() * STEP / (N as f64).sqrt();
         assert!(cosine > turned.cos() && off < of_loss, "{shape} {}: {cosine}, {off}", dtype.name());
         assert!(floats != rounded, "{shape} {}: nothing was rounded", dtype.name());
-        // Neither threads nor how many rows are dequantised at once decide a bit of them.
+        // Neither threads nor how many rows are dequantized at once decide a bit of them.
         let again = gradients(shape, dtype, &|how| {
             (how.math, how.n_threads) = (Math::Bf16, 3);
         });

@@ -1,4 +1,4 @@
-//! The optimiser against what PyTorch and transformers give (`tests/reference/optimiser.py`), and on a trainer against a plain
+//! The optimizer against what PyTorch and transformers give (`tests/reference/optimiser.py`), and on a trainer against a plain
 //! loop in f64.
 
 use ropewalk::data::Separator;

@@ -1,4 +1,4 @@
-//! A text learnt by heart, and the adapter of it in a session.
+//! A text learned by heart, and the adapter of it in a session.
 
 use ropewalk::adapter::{AdapterMeta, AdapterSpec};
 use ropewalk::model::{Model, ModelParams};

@@ -1,4 +1,4 @@
-//! The command line's options of libllama's quantiser: llama-quantize's, in fewer.
+//! The command line's options of libllama's quantizer: llama-quantize's, in fewer.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use gguf::DType;
 
 use crate::{types, Error, Mixture, Result};
 
-/// Options of libllama's quantiser.
+/// Options of libllama's quantizer.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct QuantizerArgs {
     /// Importance matrix from --imatrix-from or `llama-imatrix` (GGUF, or the older .dat)
@@ -43,7 +43,7 @@ impl QuantizerArgs {
             let dtype = plain?;
             if asked {
                 let names = types::mixtures().collect::<Vec<_>>().join(" ");
-                let what = format!("--type {dtype}: libllama's quantiser, which an option asks for, has no mixture of this name; it has {names}");
+                let what = format!("--type {dtype}: libllama's quantizer, which an option asks for, has no mixture of this name; it has {names}");
                 return Err(Error::Usage(what));
             }
             return Ok((Some(dtype), None));

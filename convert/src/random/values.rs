@@ -1,8 +1,8 @@
 //! Streams of random weights, the same on every platform and for any number of threads.
 //!
 //! Values come from one ChaCha8 key per seed, one stream per tensor, and a position per block of 256, so any
-//! block can be made by any thread. Large tensors repeat: a pool of blocks is quantised once per type and
-//! scale, and every block of the tensor is drawn from it. Speed does not depend on values, and quantising is
+//! block can be made by any thread. Large tensors repeat: a pool of blocks is quantized once per type and
+//! scale, and every block of the tensor is drawn from it. Speed does not depend on values, and quantizing is
 //! what would take minutes.
 
 use std::cell::RefCell;

@@ -1,5 +1,5 @@
 //! Folders of Hugging Face. What is written for each family is compared in the tests of `ropewalk-import`; here
-//! it is the program, quantised types, all in one call, and that libllama runs the result.
+//! it is the program, quantized types, all in one call, and that libllama runs the result.
 
 use std::path::{Path, PathBuf};
 
@@ -108,7 +108,7 @@ fn an_adapter_is_merged_and_quantised_in_one_call_as_in_two() {
     let (root, control) = (dir.path(), Control::default());
     let llama = folder(root, "llama", "bpe-template");
     let at = |name: &str| root.join(name);
-    // In F32, for a merged tensor that is to be quantised is written in that on the way.
+    // In F32, for a merged tensor that is to be quantized is written in that on the way.
     let base = Options { pre: Some("gpt-2".into()), dtype: Some(DType::F32), ..Options::default() };
     convert(&llama, &at("base.gguf"), &base, &control).unwrap();
     let merge = Options { adapters: vec![adapter(&at("a.gguf"), None)], ..Options::default() };

@@ -1,4 +1,4 @@
-//! Mixtures of types by libllama's quantiser, alone and after other changes, and what is reported of them.
+//! Mixtures of types by libllama's quantizer, alone and after other changes, and what is reported of them.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -44,7 +44,7 @@ fn to(name: &str) -> Options {
     Options { mixture: Some(Mixture { name: name.into(), ..Mixture::default() }), ..Options::default() }
 }
 
-/// The file that libllama's quantiser makes of another.
+/// The file that libllama's quantizer makes of another.
 fn by_libllama(from: &Path, to: &Path, name: &str) -> Vec<u8> {
     let params = QuantizeParams::new(llama::quantize::Mixture::named(name).unwrap());
     quantize(from, to, &params, &|_, _| true).unwrap();
@@ -99,7 +99,7 @@ fn methods_that_llama_server_cannot_run_have_no_line() {
     std::fs::rename(lab.path("out"), lab.path("in")).unwrap();
     let report = lab.run(&to("q4_0")).unwrap();
     assert!(report.no_llama_server.unwrap().contains("differ from head to head"));
-    assert!(report.notes.iter().any(|n| n.contains("quantised before")), "{:?}", report.notes);
+    assert!(report.notes.iter().any(|n| n.contains("quantized before")), "{:?}", report.notes);
 }
 
 #[test]
@@ -202,9 +202,9 @@ fn steps_that_fail_leave_the_old_file_or_the_new_one() {
 #[test]
 fn a_stop_leaves_nothing() {
     let lab = Lab::new(DType::F16);
-    for (rope, what) in [(None, "quantising"), (Some("yarn".parse().unwrap()), "comparing")] {
+    for (rope, what) in [(None, "quantizing"), (Some("yarn".parse().unwrap()), "comparing")] {
         let stop = Stop::default();
-        if what == "quantising" {
+        if what == "quantizing" {
             stop.request();
         }
         let show = |p: &Progress<'_>| {
@@ -278,7 +278,7 @@ fn the_program_has_llama_quantizes_options() {
         assert!(said.lines().count() == 1 || said.starts_with("error: "), "{args:?}: {said}");
         assert_eq!(lab.files(), ["in.gguf"], "{args:?}");
     }
-    // A file that is cut short, and one of an architecture that libllama's quantiser is not used for.
+    // A file that is cut short, and one of an architecture that libllama's quantizer is not used for.
     let whole = std::fs::read(lab.path("in")).unwrap();
     std::fs::write(lab.path("in"), &whole[..whole.len() / 2]).unwrap();
     let said = stderr(&lab.program(&["--type", "q4_k_m"]));

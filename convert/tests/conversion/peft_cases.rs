@@ -96,7 +96,7 @@ fn embeddings_with_a_pair_or_rows_are_written_whole() {
         found.sort_unstable();
         assert_eq!((reader.keeps_output(), &found[..]), (keeps, modules), "{name}");
     }
-    // Beside a quantised model: its own rows as they are decoded, and those of PEFT.
+    // Beside a quantized model: its own rows as they are decoded, and those of PEFT.
     convert(
         &base("llama"),
         &model,

@@ -114,7 +114,7 @@ fn what_has_the_type_already_is_copied() {
     let report = lab.to(DType::Q4_1, &Control::default()).unwrap();
     assert!(report.converted.is_empty());
     assert!(std::fs::read(lab.path("in")).unwrap() == std::fs::read(lab.path("out")).unwrap());
-    // Dequantising loses nothing.
+    // Dequantizing loses nothing.
     assert!(lab.to(DType::F32, &Control::default()).unwrap().converted.iter().all(|t| t.rmse == 0.0));
 }
 

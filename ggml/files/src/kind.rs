@@ -10,7 +10,7 @@ use crate::{foreign, Error, Result};
 /// Bytes of a file that a [`Kind`] is told by.
 pub const HEAD: u64 = 64 << 10;
 
-/// A kind of file that a program writes, and how it recognises one.
+/// A kind of file that a program writes, and how it recognizes one.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
     name: &'static str,

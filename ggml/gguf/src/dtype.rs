@@ -148,7 +148,7 @@ impl DType {
         use DType::*;
         !matches!(self, I8 | I16 | I32 | I64 | F64 | Q8_1 | Q8_K)
     }
-    /// True when quantising to it needs an importance matrix, which nothing here computes
+    /// True when quantizing to it needs an importance matrix, which nothing here computes
     /// (the list of llama-quantize, which is longer than `ggml_quantize_requires_imatrix`).
     pub fn needs_importance(self) -> bool {
         use DType::*;

@@ -183,7 +183,7 @@ impl File {
     pub fn data(&self, t: &TensorInfo) -> Bytes<'_> {
         self.shards[t.shard].bytes().slice(t.offset..t.offset + t.n_bytes)
     }
-    /// The values of a tensor of F32, F16 or BF16. Quantised types need ggml: see `dequantize_tensor` of
+    /// The values of a tensor of F32, F16 or BF16. Quantized types need ggml: see `dequantize_tensor` of
     /// crate `ggml`.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::attention::exp2;
 pub const STATS: usize = 3;
 /// Terms summed in f32 before they are added in f64.
 const CHUNK: usize = 256;
-/// Independent sums, so that the compiler can vectorise.
+/// Independent sums, so that the compiler can vectorize.
 const LANES: usize = 8;
 
 /// The largest element; NaN if any element is NaN, which comparisons alone would skip.

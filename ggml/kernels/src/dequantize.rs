@@ -1,5 +1,5 @@
 //! Conversion of rows of F16, BF16, Q4_0, Q4_1 and Q8_0 to floats: bit for bit what ggml's own loops give, but faster,
-//! because whole blocks are converted in loops that the compiler vectorises.
+//! because whole blocks are converted in loops that the compiler vectorizes.
 
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
@@ -57,7 +57,7 @@ pub fn q4_1(row: &[u8], out: &mut [f32]) {
 }
 
 /// Blocks of 32 values: a scale, then eight bits each.
-// Inlined into the loops of attention, the 32 steps would be unrolled and not vectorised.
+// Inlined into the loops of attention, the 32 steps would be unrolled and not vectorized.
 #[inline(never)]
 pub fn q8_0(row: &[u8], out: &mut [f32]) {
     for (block, out) in row.chunks_exact(34).zip(out.chunks_exact_mut(32)) {

@@ -1,6 +1,6 @@
 //! Rotation of one head by the cosines and sines of its pairs of dimensions.
 
-/// Rotates pairs of neighbours `(2j, 2j + 1)` of `x` into `y`, both `[n_rot]`, by `cos` and `sign * sin`,
+/// Rotates pairs of neighbors `(2j, 2j + 1)` of `x` into `y`, both `[n_rot]`, by `cos` and `sign * sin`,
 /// `[n_rot / 2]` each.
 pub fn adjacent(x: &[f32], cos: &[f32], sin: &[f32], sign: f32, y: &mut [f32]) {
     for (((y, x), c), s) in y.chunks_exact_mut(2).zip(x.chunks_exact(2)).zip(cos).zip(sin) {

@@ -1,4 +1,4 @@
-//! Products of rows of floats with a matrix that is converted to floats as it is needed (a quantised weight), or with
+//! Products of rows of floats with a matrix that is converted to floats as it is needed (a quantized weight), or with
 //! its transpose, in tiles of bfloat16 halves (`amx`): nearly as precise as in floats, and several times as
 //! fast.
 //!
@@ -14,7 +14,7 @@ use crate::output::Output;
 /// Words of a tile, its high halves and its low ones.
 const TILE: usize = 2 * ROWS * ROWS;
 /// Elements of a row that are summed before the next ones are looked at: as many as let the halves of 512 rows stay in
-/// a cache of 2 MB. Whole blocks of every quantised type.
+/// a cache of 2 MB. Whole blocks of every quantized type.
 const CHUNK: usize = 512;
 
 /// Columns of a weight that [`Scratch::multiply_transposed`] takes at most.

@@ -1,5 +1,5 @@
 //! A safe wrapper of libllama: the tokenizer of a GGUF file, chains of samplers, libllama's own
-//! quantiser, and its inference, which ropewalk is compared with.
+//! quantizer, and its inference, which ropewalk is compared with.
 //!
 //! Everything that crosses into C is checked here first, because libllama aborts the process on some
 //! malformed files.

@@ -45,7 +45,7 @@ pub struct SamplerParams {
     pub dry_multiplier: f32,
     /// Base of the exponential by which DRY grows with the length of a repeated sequence, 1 to 100.
     pub dry_base: f32,
-    /// Length in tokens up to which DRY does not penalise a repeated sequence.
+    /// Length in tokens up to which DRY does not penalize a repeated sequence.
     pub dry_allowed_length: i32,
     /// Number of last tokens that DRY looks at; 0 is off, -1 is the context.
     pub dry_penalty_last_n: i32,

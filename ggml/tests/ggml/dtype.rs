@@ -114,7 +114,7 @@ fn half_at(b: &[u8], i: usize) -> f32 {
     f16::from_le_bytes([b[i], b[i + 1]]).to_f32()
 }
 
-/// Dequantisers written from the block layouts of `ggml-common.h`, one block at a time.
+/// Dequantizers written from the block layouts of `ggml-common.h`, one block at a time.
 fn naive(t: DType, b: &[u8]) -> Vec<f32> {
     match t {
         F16 => vec![half_at(b, 0)],

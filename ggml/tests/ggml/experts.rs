@@ -162,7 +162,7 @@ fn products_with_the_weights_of_experts() {
                 let (want, sizes) = definition.product();
                 let what = format!("{dtype} {shape:?} {places} {transposed}");
                 let got = run(Way::Floats, 1);
-                // The sum, and what makes a float of a quantised weight.
+                // The sum, and what makes a float of a quantized weight.
                 let bound = rounding(width + 4);
                 assert_within(&got, &want, |i| bound * sizes[i], &what);
                 assert_eq!(got, run(Way::Floats, 3), "threads, {what}");

@@ -1,4 +1,4 @@
-//! Executors: rebuilding, measuring, cancelling, sharing stores between threads, and what outlives what.
+//! Executors: rebuilding, measuring, canceling, sharing stores between threads, and what outlives what.
 
 use std::io::Write;
 use std::sync::atomic::Ordering;
@@ -188,7 +188,7 @@ fn the_cancel_flag_stops_a_graph() {
     for threads in [1, 2] {
         let mut exec = executor(threads);
         let cancel = exec.backend().cancel_flag();
-        // Seconds of work, cancelled from another thread while it runs.
+        // Seconds of work, canceled from another thread while it runs.
         let id = exec
             .build::<_, Error>(2000, |b| {
                 let (id, mut x) = b.input("x", DType::F32, &[512, 512])?;

@@ -13,7 +13,7 @@ fn block_max(row: &[f32], n: usize) -> Vec<f64> {
 /// How far a product may be off: what rounding the activations (and summing in f32) can do at most.
 fn product_bound(dtype: DType, w: &[f32], x: &[f32]) -> f64 {
     let terms: f64 = w.iter().zip(x).map(|(w, x)| f64::from((w * x).abs())).sum();
-    // Each term, and what quantised blocks are multiplied by.
+    // Each term, and what quantized blocks are multiplied by.
     let f32_sum = terms * rounding(2 * w.len()) + 1e-9;
     match dtype {
         DType::F32 => f32_sum,
@@ -224,7 +224,7 @@ fn rows_are_written_where_the_index_says_and_read_back() {
             ggml::dtype::dequantize(dtype, &bytes, &mut want[cell as usize * n..][..n]).unwrap();
         }
         let want64: Vec<f64> = want.iter().map(|&w| f64::from(w)).collect();
-        // ggml's vector quantisers may break a tie the other way: one step of the coarsest type here.
+        // ggml's vector quantizers may break a tie the other way: one step of the coarsest type here.
         let step = if dtype.is_quantized() { 2.2 / 15.0 } else { 0.0 };
         assert_within(&after, &want64, |_| step, dtype.name());
         for (cell, (a, h)) in after.chunks(n).zip(held.chunks(n)).enumerate() {

@@ -76,7 +76,7 @@ pub(super) struct Args {
     types_of: Option<PathBuf>,
 }
 
-/// What is learnt, from what, and how.
+/// What is learned, from what, and how.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Training")]
 pub(super) struct TrainingArgs {
@@ -267,7 +267,7 @@ impl Args {
         given.or(of_recipe).or(Settings::defaults())
     }
 
-    /// Sequences of a step, and the optimiser, at a context of so many tokens.
+    /// Sequences of a step, and the optimizer, at a context of so many tokens.
     pub(super) fn optimiser(&self, n_ctx: usize) -> (usize, OptimParams) {
         self.at(n_ctx).optimiser()
     }

@@ -139,7 +139,7 @@ impl Args {
         Ok(settings)
     }
 
-    /// The samples to train on: texts are tokenised, or their tokens found. The tokens are kept in `folder` where there is
+    /// The samples to train on: texts are tokenized, or their tokens found. The tokens are kept in `folder` where there is
     /// one and no file was named, else beside the adapter.
     pub(super) fn dataset(
         &self,
@@ -263,7 +263,7 @@ impl Args {
             }
         };
         sources.notes().iter().for_each(|n| self.out.note(format_args!("note: {n}")));
-        let draw = draw(self.out.progress(sources.n_bytes(), "tokenising", Unit::Bytes));
+        let draw = draw(self.out.progress(sources.n_bytes(), "tokenizing", Unit::Bytes));
         let notes = |text: std::fmt::Arguments<'_>| self.out.note(format_args!("note: {text}"));
         let control = self.out.watched(control, &draw, &notes);
         let open = || Corpus::open(&path, model.vocab(), &sources, &separator, &control);
@@ -277,7 +277,7 @@ impl Args {
         Ok(corpus)
     }
 
-    /// The texts and what is made of them, in words that change with what is learnt and with nothing else.
+    /// The texts and what is made of them, in words that change with what is learned and with nothing else.
     pub(super) fn texts_in_words(&self) -> String {
         let options = &self.training;
         let set = Settings {

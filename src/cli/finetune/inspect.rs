@@ -102,7 +102,7 @@ fn piece(model: &Model, sample: &Sample, span: Span, range: Range<usize>) -> any
     })
 }
 
-/// The spans of a sample, a line each: text in a colour for each document, what was put in in another, and tokens
+/// The spans of a sample, a line each: text in a color for each document, what was put in in another, and tokens
 /// that are not predicted faint.
 fn print_sample(model: &Model, data: &Dataset, sample: &Sample) -> anyhow::Result<()> {
     let weighed = sample.weights.iter().filter(|w| **w > 0.0).count();
@@ -150,7 +150,7 @@ fn print_sample(model: &Model, data: &Dataset, sample: &Sample) -> anyhow::Resul
     Ok(())
 }
 
-/// Tokens of a sample, those that are predicted in a colour and the others faint.
+/// Tokens of a sample, those that are predicted in a color and the others faint.
 fn print_tokens(model: &Model, sample: &Sample, range: Range<usize>, colour: Colour) -> anyhow::Result<()> {
     let mut start = range.start;
     while start < range.end {

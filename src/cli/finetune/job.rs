@@ -37,7 +37,7 @@ pub(super) fn run(
 ) -> anyhow::Result<Done> {
     let settings = args.at_context(model, settings)?;
     let (batch, optim) = args.optimiser(settings.n_ctx);
-    // Impossible settings are refused before texts are tokenised.
+    // Impossible settings are refused before texts are tokenized.
     check_no_earlier_run(args)?;
     let mut trainer = Trainer::new(model, &settings).map_err(with_hint)?;
     let init = args.init.as_deref().map(|path| Init::adapter(path, &mut trainer)).transpose()?;

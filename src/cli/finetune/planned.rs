@@ -1,7 +1,7 @@
 //! Training that the plan of a study asks for.
 //!
 //! A plan is a file that people send each other, so its options are not those of a command line: only options that
-//! change what is learnt, or how it is computed, are taken. What names a file, writes one or shows something is refused.
+//! change what is learned, or how it is computed, are taken. What names a file, writes one or shows something is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -97,7 +97,7 @@ impl Training {
         Ok(training)
     }
 
-    /// All that is learnt depends on but the model and the contents of the texts: the same text for the same training,
+    /// All that is learned depends on but the model and the contents of the texts: the same text for the same training,
     /// however its options are written and on whatever machine.
     ///
     /// # Errors

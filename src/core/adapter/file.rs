@@ -359,7 +359,7 @@ fn tensors(file: &File) -> Result<(Vec<PairInfo>, Vec<ModuleInfo>)> {
     let mut modules = Vec::new();
     for t in file.tensors() {
         if !t.dtype.can_dequantize() {
-            return Err(refuse(file, &t.name, "a float or quantised type", t.dtype.name()));
+            return Err(refuse(file, &t.name, "a float or quantized type", t.dtype.name()));
         }
         if clex::is_part(&t.name) {
             continue;

@@ -23,7 +23,7 @@ pub struct AdapterMeta {
     pub attention: Option<String>,
     /// [`fingerprint`](super::fingerprint()) of the model it was trained on.
     pub base: Option<String>,
-    /// Optimiser steps.
+    /// Optimizer steps.
     pub steps: Option<u64>,
     /// Tokens trained on.
     pub tokens: Option<u64>,
@@ -61,7 +61,7 @@ pub struct Ancestor {
     /// The attention of training, where that was not the model's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention: Option<String>,
-    /// Optimiser steps.
+    /// Optimizer steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
     /// Tokens trained on.

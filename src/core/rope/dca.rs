@@ -15,7 +15,8 @@ use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 /// Defaults: C = 3/4 L and w = L/8, those of the code for Llama.
 pub(super) static METHOD: Method = Method {
     name: "dca",
-    about: "Dual Chunk Attention: positions restart in each chunk, and one distance stands for farther chunks; \
+    about:
+        "Dual Chunk Attention: positions restart in each chunk, and one distance stands for farther chunks; \
             needs no training",
     axis: Axis::Reach,
     params: &[

@@ -7,7 +7,7 @@ use std::ops::Range;
 pub struct PosMap {
     /// Positions start over after this many.
     pub modulo: i32,
-    /// Neighbours that share a position.
+    /// Neighbors that share a position.
     pub div: i32,
     /// Added after that.
     pub add: i32,

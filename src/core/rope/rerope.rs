@@ -13,7 +13,8 @@ use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 /// 4096, and its README measures 1024.
 pub(super) static METHOD: Method = Method {
     name: "rerope",
-    about: "ReRoPE: caps distances at window; Leaky ReRoPE: grows them by 1/leak per token above it; needs no \
+    about:
+        "ReRoPE: caps distances at window; Leaky ReRoPE: grows them by 1/leak per token above it; needs no \
             training",
     axis: Axis::Reach,
     params: &[

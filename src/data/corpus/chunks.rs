@@ -1,4 +1,4 @@
-//! Splits a long text into chunks that can be tokenised in parallel: their tokens, joined, are those of the
+//! Splits a long text into chunks that can be tokenized in parallel: their tokens, joined, are those of the
 //! whole text.
 
 use ropewalk_core::tokenizer::{Failure, Tokenizer};
@@ -9,7 +9,7 @@ use ropewalk_core::tokenizer::{Failure, Tokenizer};
 const CHUNK: usize = 1 << 18;
 /// Bytes at the end of a chunk within which it may be cut.
 const CUT_RANGE: usize = 1 << 14;
-/// Bytes of text on each side of a cut that are tokenised to compare.
+/// Bytes of text on each side of a cut that are tokenized to compare.
 const AROUND: usize = 512;
 /// Cuts tried of each kind.
 const TRIES: usize = 8;

@@ -24,15 +24,15 @@ use separator::Ends;
 
 pub use separator::Separator;
 
-/// Bytes of text tokenised in one batch, for each thread.
+/// Bytes of text tokenized in one batch, for each thread.
 const BATCH: usize = 1 << 21;
 
 /// How a corpus was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Built {
-    /// Tokenised now, because there was no cache.
+    /// Tokenized now, because there was no cache.
     New,
-    /// Tokenised now, because the cache that was there could not serve, for this reason.
+    /// Tokenized now, because the cache that was there could not serve, for this reason.
     Again(String),
     /// Read from the cache, which is whole and of the same texts and tokenizer.
     Reused,
@@ -65,14 +65,14 @@ impl Corpus {
     /// Opens the cache at `path`. It is made first when there is none, or when it is cut off, damaged, of
     /// another tokenizer or separator, or of texts that have changed since. The file is replaced atomically.
     ///
-    /// Documents are tokenised in parallel on rayon's current pool, about 2 MB of text for each thread at a
+    /// Documents are tokenized in parallel on rayon's current pool, about 2 MB of text for each thread at a
     /// time. Text that looks like a special token stays text. The cache is mapped, so no other program may
     /// write into it meanwhile; replacing it is harmless. While another process is making it, this one waits,
     /// says so in a note, and takes what that one has made. Progress is counted in bytes of the files (of gzip
     /// files the packed bytes).
     ///
     /// # Errors
-    /// A text that cannot be read or tokenised, texts that are all blank, a full disk, [`Error::Interrupted`]
+    /// A text that cannot be read or tokenized, texts that are all blank, a full disk, [`Error::Interrupted`]
     /// when `control` stops it; then `path` is as it was. A file at `path` that is no cache is an error too,
     /// and is left alone.
     pub fn open(
@@ -339,7 +339,7 @@ fn reuse(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, String>
     })
 }
 
-/// Tokenises the sources into a new cache.
+/// Tokenizes the sources into a new cache.
 struct Build<'a> {
     path: &'a Path,
     made: Made<'a>,
@@ -401,7 +401,7 @@ impl Build<'_> {
         let (documents, tokens) = (writer.n_documents(), writer.n_tokens());
         // A file may have grown since it was listed.
         let n_bytes = self.made.sources.n_bytes().max(bytes);
-        let what = format_args!("tokenising: {documents} documents, {tokens} tokens");
+        let what = format_args!("tokenizing: {documents} documents, {tokens} tokens");
         self.control.report(what, bytes, n_bytes);
         if self.control.stopped() {
             return Err(Error::Interrupted);
@@ -409,7 +409,7 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Tokenises documents of one source in parallel, and writes them in order.
+    /// Tokenizes documents of one source in parallel, and writes them in order.
     fn write<W: std::io::Write>(
         &mut self,
         source: usize,
@@ -423,7 +423,7 @@ impl Build<'_> {
             format!("{file}{place}")
         };
         let named = |document: &Document, e: Failure| invalid(format!("{}: {e}", name(document)));
-        // Chunks of all documents are tokenised together, because a batch may be one long document.
+        // Chunks of all documents are tokenized together, because a batch may be one long document.
         let pieces: Vec<Vec<Piece<'_>>> =
             batch.par_iter().map(|d| pieces(vocab, d).map_err(|e| named(d, e))).collect::<Result<_>>()?;
         let flat: Vec<(usize, Piece<'_>)> =

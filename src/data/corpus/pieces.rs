@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use super::chunks;
 use crate::text::{self, Content, Document};
 
-/// A text that is tokenised by itself.
+/// A text that is tokenized by itself.
 #[derive(Clone, Copy)]
 pub(super) enum Piece<'t> {
     /// A part of a text, all of which is trained on.
@@ -14,7 +14,7 @@ pub(super) enum Piece<'t> {
     Record(&'t text::Record),
 }
 
-/// The parts of a document that are tokenised by themselves.
+/// The parts of a document that are tokenized by themselves.
 pub(super) fn pieces<'t>(vocab: &dyn Tokenizer, document: &'t Document) -> Result<Vec<Piece<'t>>, Failure> {
     Ok(match &document.content {
         Content::Text(text) => chunks::split(vocab, text)?.into_iter().map(Piece::Text).collect(),

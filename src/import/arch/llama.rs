@@ -80,7 +80,7 @@ pub(super) fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     Ok(())
 }
 
-/// Queries and keys are rotated in pairs of neighbours, so their rows change places.
+/// Queries and keys are rotated in pairs of neighbors, so their rows change places.
 pub(super) fn place(c: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
     let heads = match () {
         () if place.is(&[".self_attn.q_proj"]) => c.u32("num_attention_heads")?,

@@ -1,4 +1,4 @@
-//! The engine in a separate process: a second line of defence behind the bounds of components.
+//! The engine in a separate process: a second line of defense behind the bounds of components.
 
 use std::borrow::Cow;
 use std::io::{Read, Write};

@@ -1,7 +1,7 @@
 //! SentencePiece's BPE from tokenizer.json, where tokenizer.model is missing: what transformers makes of that file, written
 //! back as the vocabulary that llama.cpp runs (types as `LlamaHfVocab` of `gguf-py/gguf/vocab.py` has them).
 //!
-//! There a vocabulary has a score for each token, and any two neighbours whose text together is a token are joined, the
+//! There a vocabulary has a score for each token, and any two neighbors whose text together is a token are joined, the
 //! best score first. A list of merges says that if the merges that make one token stand together, and all of them are
 //! there: then the place in the list is the score.
 
@@ -190,7 +190,7 @@ fn scores<'a>(file: &'a Tokenizer, added: &HashMap<&str, &Added>) -> Result<Hash
             return Err(wrong(token, &what));
         }
     }
-    // A token that no merge makes, and that neighbours would be joined to all the same.
+    // A token that no merge makes, and that neighbors would be joined to all the same.
     for &token in vocab.keys().filter(|t| !made.contains_key(**t) && !added.contains_key(**t) && !is_byte(t))
     {
         let mut cuts = token.char_indices().skip(1).map(|(at, _)| token.split_at(at));

@@ -39,7 +39,7 @@ const MAX_TOKENS: usize = 2 << 20;
 /// Merges; the most known are 514,906.
 const MAX_MERGES: usize = 4 << 20;
 
-/// Pairs of texts to be joined, the first learnt first, in one piece of memory.
+/// Pairs of texts to be joined, the first learned first, in one piece of memory.
 #[derive(Debug, Default)]
 pub(super) struct Merges {
     text: String,

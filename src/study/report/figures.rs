@@ -18,7 +18,7 @@ pub(super) struct Figures<'a> {
 }
 
 impl<'a> Figures<'a> {
-    /// The place of a method among colours: the same in every chart.
+    /// The place of a method among colors: the same in every chart.
     fn colour(&self, method: &Method) -> usize {
         self.data.plan.methods.iter().position(|m| m.name == method.name).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Charts as inline SVG. Colours are CSS variables of the page; everything can be read without a pointer.
+//! Charts as inline SVG. Colors are CSS variables of the page; everything can be read without a pointer.
 
 use std::fmt::Write as _;
 
@@ -11,11 +11,11 @@ const TOP: f64 = 14.0;
 const BOTTOM: f64 = 46.0;
 /// Height of a label's line.
 const LINE: f64 = 16.0;
-/// Colours, and dashes that tell lines of one colour apart.
+/// Colors, and dashes that tell lines of one color apart.
 const COLOURS: usize = 8;
 const DASHES: usize = 3;
 
-/// A line: its name, its place among colours, its points.
+/// A line: its name, its place among colors, its points.
 pub(super) struct Series {
     pub(super) name: String,
     pub(super) colour: usize,

@@ -1,4 +1,4 @@
-//! Chinese text as official metrics take it apart: the words of Python's `jieba`, and the normalisation of
+//! Chinese text as official metrics take it apart: the words of Python's `jieba`, and the normalization of
 //! LongBench, LV-Eval and InfiniteBench.
 
 use std::path::Path;

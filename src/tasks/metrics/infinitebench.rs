@@ -129,7 +129,7 @@ fn summary_lcs(gold: &[Vec<String>], prediction: &[Vec<String>]) -> f64 {
 }
 
 /// Marks the words of `sentence` in the longest common subsequence with `other` that the package finds: from the
-/// end, it goes towards the longer rest, and up in `sentence` where both are equal.
+/// end, it goes toward the longer rest, and up in `sentence` where both are equal.
 fn cover(sentence: &[usize], other: &[usize], covered: &mut [bool]) {
     let width = other.len() + 1;
     let mut row = vec![0_u32; width];

@@ -16,7 +16,7 @@ pub mod rouge;
 #[cfg(test)]
 mod tests;
 
-/// The normalisation of SQuAD's evaluation, in most question answering metrics: lower case, without ASCII
+/// The normalization of SQuAD's evaluation, in most question answering metrics: lower case, without ASCII
 /// punctuation and the words "a", "an" and "the", single blanks between words.
 ///
 /// `normalize_answer` of LongBench's `metrics.py`, and of LV-Eval's, InfiniteBench's and HELMET's.

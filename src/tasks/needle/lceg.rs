@@ -1,6 +1,6 @@
 //! LCEG's needle: the sentence about San Francisco, and the share of twelve words that the answer has.
 //!
-//! The published code tokenises text and needle with the beginning-of-text token of Llama and decodes it with them,
+//! The published code tokenizes text and needle with the beginning-of-text token of Llama and decodes it with them,
 //! so that its prompts name that token in their midst. It is left out here.
 
 use std::collections::HashSet;

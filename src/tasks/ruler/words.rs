@@ -5,7 +5,7 @@ use crate::{Error, Result};
 
 /// All pairs in the order of their text, each text once.
 ///
-/// There are millions; only the lists are kept. The pairs of one adjective are neighbours, unless another adjective
+/// There are millions; only the lists are kept. The pairs of one adjective are neighbors, unless another adjective
 /// begins with this one and a hyphen ("old", "old-fashioned"): such adjectives are kept together, written out.
 pub(super) struct Pairs {
     /// Sorted, each once.

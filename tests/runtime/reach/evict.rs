@@ -160,7 +160,7 @@ fn sequences_past_the_context() {
     failures.none();
 }
 
-/// Whatever a cancelled call leaves, it is the text that `tokens` tells.
+/// Whatever a canceled call leaves, it is the text that `tokens` tells.
 #[test]
 fn a_cancelled_call_leaves_the_text_it_says() {
     let mut failures = Failures::default();
@@ -178,7 +178,7 @@ fn a_cancelled_call_leaves_the_text_it_says() {
         assert!(n <= 200, "{}: {n} tokens: nothing of a failed call is kept", case.spec);
         let want = definition(&twins()[0], case, n + 50);
         let got = score(&mut s, &text(n + 50)[n..]);
-        let what = format!("{}: cancelled, {n} tokens kept, then 50 more", case.spec);
+        let what = format!("{}: canceled, {n} tokens kept, then 50 more", case.spec);
         failures.at_most(BOUND, worst_row(&got, &want[n * N_VOCAB..], N_VOCAB), &what);
     }
     failures.none();

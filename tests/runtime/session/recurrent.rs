@@ -137,7 +137,7 @@ fn failed_calls_leave_states_as_they_were() {
         let stop = &mut |_: usize, _: &[f32]| cancel.store(true, Ordering::Relaxed);
         assert!(matches!(s.score(&more, 0..64, stop), Err(Error::Interrupted)));
         s.cancel_flag().store(false, Ordering::Relaxed);
-        goes_on(&mut s, 0, &text[..n_before], "after a cancelled call");
+        goes_on(&mut s, 0, &text[..n_before], "after a canceled call");
     }
 }
 

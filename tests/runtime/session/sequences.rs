@@ -115,7 +115,7 @@ fn interleaved_sequences_are_independent() {
     }
 }
 
-/// A batch of several sequences, cancelled somewhere in the middle by another thread: every sequence is as before.
+/// A batch of several sequences, canceled somewhere in the middle by another thread: every sequence is as before.
 #[test]
 fn a_failed_batch_of_several_sequences_leaves_all_of_them_as_they_were() {
     let m = model("llama-tiny", DType::F32);

@@ -149,7 +149,7 @@ fn all_linears_under_plain() {
     compare("plain-all, F32", case, &found, false);
     let quantised = Found::of(shipped(), &recording, case, settings(case, false, 512));
     compare("plain-all, Q4_1", case, &quantised, false);
-    // Where there are AMX tiles, products with quantised weights are right to 16 bits of each float.
+    // Where there are AMX tiles, products with quantized weights are right to 16 bits of each float.
     same("Q4_1 beside F32", &quantised, &found);
 }
 

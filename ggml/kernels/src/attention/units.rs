@@ -7,7 +7,7 @@ use super::tile::KEYS;
 use super::vector::{Vector, N};
 use super::view::Format;
 
-/// Elements of a unit: as many as there are in a block of the quantised types.
+/// Elements of a unit: as many as there are in a block of the quantized types.
 pub(super) const UNIT: usize = 32;
 /// Vectors of a unit.
 const VECTORS: usize = UNIT / N;

@@ -1,4 +1,4 @@
-//! A SIMD register of floats. Without it, the compiler vectorises a block of sums or not depending on the code the
+//! A SIMD register of floats. Without it, the compiler vectorizes a block of sums or not depending on the code the
 //! loop is inlined into, and may take half of the register where all of it is faster: LLVM prefers half of an AVX-512
 //! register. Loops where speed matters therefore use this type.
 

@@ -1,4 +1,4 @@
-//! Blocks of quantised weights as codes, small whole numbers, and what turns these into weights: a code less the type's offset,
+//! Blocks of quantized weights as codes, small whole numbers, and what turns these into weights: a code less the type's offset,
 //! times a factor, and for some types a number added. 32 codes are read at a time.
 
 /// The types whose weights are read as codes.

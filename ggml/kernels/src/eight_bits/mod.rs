@@ -1,4 +1,4 @@
-//! Products of quantised weights with floats in 8-bit numbers. Floats are rounded in blocks of 32, as ggml rounds them beside types
+//! Products of quantized weights with floats in 8-bit numbers. Floats are rounded in blocks of 32, as ggml rounds them beside types
 //! with such blocks; beside K-quants it does so in blocks of 256.
 //!
 //! Several rows of weights are read at once, and their codes are multiplied as they lie: their offset is taken off sums that are

@@ -1,4 +1,4 @@
-//! Products of quantised weights with floats in whole numbers of 16 bits.
+//! Products of quantized weights with floats in whole numbers of 16 bits.
 //!
 //! Weights are whole numbers with a factor for each block as they lie in the file (`weights`), and nothing of them is
 //! rounded. Floats are rounded to 15 bits of the largest of each 32 ([`Shape::pack`]), where ggml keeps 8; sums of

@@ -1,4 +1,4 @@
-//! Rows of quantised weights as whole numbers of 16 bits: each block of 32 has a factor, and each half of it a number that
+//! Rows of quantized weights as whole numbers of 16 bits: each block of 32 has a factor, and each half of it a number that
 //! is added. Nothing is rounded: `factor * number + added` is what the type says, but for the order of roundings of floats.
 
 use super::BLOCK;

@@ -231,7 +231,7 @@ fn tensor(f: &File, t: &TensorInfo) -> gguf::Result<()> {
     if matrix && t.dtype.can_dequantize() || t.dtype == DType::F32 {
         return Ok(());
     }
-    let expected = if matrix { "a floating-point or quantised type" } else { "f32 for a vector" };
+    let expected = if matrix { "a floating-point or quantized type" } else { "f32 for a vector" };
     Err(f.error(&t.name, format!("expected {expected}, found {}", t.dtype.name())))
 }
 

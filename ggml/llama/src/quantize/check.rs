@@ -1,4 +1,4 @@
-//! Checks before libllama's quantiser, where it would abort the process (`GGML_ASSERT` in
+//! Checks before libllama's quantizer, where it would abort the process (`GGML_ASSERT` in
 //! `llama_model_base::load_hparams`, in `llama-quant.cpp`, `gguf.cpp` and `ggml-quants.c`), divide by zero, or leave
 //! undone what was asked.
 
@@ -12,11 +12,11 @@ const MAX_LAYERS: u64 = 512;
 const MAX_EXPERTS: u64 = 1024;
 /// Values looked at between two questions whether to go on.
 const CHUNK: usize = 1 << 22;
-/// Values dequantised at a time: whole blocks of every type.
+/// Values dequantized at a time: whole blocks of every type.
 const RUN: usize = 1 << 14;
 
 /// Architectures whose `load_arch_hparams` (`src/models/*.cpp`) was read for what it assumes of a file:
-/// the only ones that are quantised.
+/// the only ones that are quantized.
 pub const ARCHS: &[&str] = &[
     "llama",
     "qwen2",
@@ -82,7 +82,7 @@ pub(super) fn expected_bytes(f: &File, p: &QuantizeParams) -> u64 {
     f.tensors().iter().map(|t| of(t) as u64).sum()
 }
 
-/// Whether libllama takes a tensor for one to quantise, names left aside.
+/// Whether libllama takes a tensor for one to quantize, names left aside.
 fn is_matrix(t: &TensorInfo) -> bool {
     t.shape.iter().skip(1).any(|&n| n > 1)
 }
@@ -98,7 +98,7 @@ fn model(f: &File) -> Result<()> {
     }
     let arch = f.get::<String>("general.architecture")?;
     if !ARCHS.contains(&arch.as_str()) {
-        let what = format!("libllama's quantiser is used for {}; found {arch}", ARCHS.join(" "));
+        let what = format!("libllama's quantizer is used for {}; found {arch}", ARCHS.join(" "));
         return Err(f.error("general.architecture", what).into());
     }
     let numbers = |k: &str| numbers(f, &format!("{arch}.{k}"));
@@ -153,7 +153,7 @@ fn numbers(f: &File, key: &str) -> Result<Vec<u64>> {
     }
 }
 
-/// A tensor that libllama knows, of a shape that its quantiser counts right.
+/// A tensor that libllama knows, of a shape that its quantizer counts right.
 fn known(f: &File, t: &TensorInfo) -> Result<()> {
     let stem = t.name.strip_suffix(".weight").or_else(|| t.name.strip_suffix(".bias")).unwrap_or(&t.name);
     let of_layer = stem.strip_prefix("blk.").and_then(|rest| {
@@ -243,7 +243,7 @@ fn gguf_error(path: &std::path::Path, key: &str, what: &str) -> Error {
     Error::Argument(format!("{}: {}: {what}", path.display(), key.escape_debug()))
 }
 
-/// Values that every quantised type can hold: not finite or too large ones become blocks of NaN, or abort.
+/// Values that every quantized type can hold: not finite or too large ones become blocks of NaN, or abort.
 fn values(f: &File, t: &TensorInfo, limit: f32, go_on: &dyn Fn() -> bool) -> Result<()> {
     if matches!(t.dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::F64)
         || !t.dtype.can_dequantize()

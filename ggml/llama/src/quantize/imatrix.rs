@@ -8,7 +8,7 @@ use crate::{sys, Result};
 use gguf::{DType, File};
 
 /// Largest mean square taken: far beyond what models have, and small enough that products of it stay finite in F32,
-/// where the quantisers of the smallest types would abort.
+/// where the quantizers of the smallest types would abort.
 pub(super) const MAX_VALUE: f32 = 1e12;
 /// Endings of the two tensors of an entry.
 const SUMS: &str = ".in_sum2";

@@ -1,4 +1,4 @@
-//! Ending libllama's quantiser, which knows no cancellation, and watching how far it is.
+//! Ending libllama's quantizer, which knows no cancellation, and watching how far it is.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! libllama's own quantiser, `llama_model_quantize`: the mixtures of types that llama-quantize writes, byte for byte.
+//! libllama's own quantizer, `llama_model_quantize`: the mixtures of types that llama-quantize writes, byte for byte.
 
 mod check;
 mod imatrix;
@@ -120,7 +120,7 @@ impl QuantizeParams {
 }
 
 /// Writes `input`, one GGUF file, with other element types to `output`, which is overwritten in place. Tensors that are
-/// quantised already are quantised once more.
+/// quantized already are quantized once more.
 ///
 /// `watch` is told from another thread, ten times a second, how many bytes are written of about how many, and says
 /// whether to go on; on Linux the work ends when it says no, elsewhere it is not asked.
@@ -205,7 +205,7 @@ pub fn quantize(
         return Err(Error::Backend("interrupted".into()));
     }
     if status != 0 {
-        let what = logging::errors_or("the quantiser failed");
+        let what = logging::errors_or("the quantizer failed");
         return Err(Error::Backend(format!("{}: libllama: {what}", input.display())));
     }
     Ok(())

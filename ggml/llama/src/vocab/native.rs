@@ -132,7 +132,7 @@ pub(super) fn load(origin: &Path, metadata: &[(String, Value)]) -> Result<Model>
 
     // SAFETY: no preconditions.
     let mut params = unsafe { sys::llama_model_default_params() };
-    // No devices: otherwise every GPU would be initialised to read a list of words.
+    // No devices: otherwise every GPU would be initialized to read a list of words.
     let mut devices = [std::ptr::null_mut()];
     params.devices = devices.as_mut_ptr();
     params.n_gpu_layers = 0;
@@ -146,7 +146,7 @@ pub(super) fn load(origin: &Path, metadata: &[(String, Value)]) -> Result<Model>
     NonNull::new(model).map(Model).ok_or_else(|| error(&logging::errors_or("libllama refused it")))
 }
 
-/// Calls on a vocabulary, each guarded by what was learnt when its keys were checked.
+/// Calls on a vocabulary, each guarded by what was learned when its keys were checked.
 #[derive(Debug)]
 pub(crate) struct Handle {
     vocab: NonNull<sys::llama_vocab>,
@@ -155,7 +155,7 @@ pub(crate) struct Handle {
 
 // SAFETY: the vocabulary is never written after loading: libllama's tokenizers build a session on the stack
 // per call and read `id_to_token`, `token_to_id`, `bpe_ranks` and the piece cache through const methods;
-// function-local statics are initialised once under the language's lock. The log callback is ours and
+// function-local statics are initialized once under the language's lock. The log callback is ours and
 // thread-safe.
 unsafe impl Send for Handle {}
 // SAFETY: as above.

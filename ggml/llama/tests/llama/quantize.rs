@@ -1,4 +1,4 @@
-//! libllama's quantiser behind our checks: the same bytes as the bare call, and one line where that would abort.
+//! libllama's quantizer behind our checks: the same bytes as the bare call, and one line where that would abort.
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -362,7 +362,7 @@ fn damaged_importance_matrices_are_refused() {
     assert!(e.contains("short.gguf: blk.0.ffn_up.weight: expected 256 numbers"), "{e}");
 }
 
-/// Extremes of weights and importances, through the quantisers that have assertions on them.
+/// Extremes of weights and importances, through the quantizers that have assertions on them.
 #[test]
 fn no_finite_numbers_abort_the_smallest_types() {
     let lab = Lab::new();

@@ -113,7 +113,7 @@ fn repetition_penalty_changes_the_argmax() {
     let p = SamplerParams { penalty_last_n: 2, penalty_repeat: 2.0, ..SamplerParams::greedy() };
     let mut s = sampler(&p, 3);
     assert_eq!(s.sample(&logits).unwrap(), 0);
-    assert_eq!(s.sample(&logits).unwrap(), 1, "0 is penalised to 1.0");
+    assert_eq!(s.sample(&logits).unwrap(), 1, "0 is penalized to 1.0");
     assert_eq!(s.sample(&logits).unwrap(), 0, "both are");
     s.reset();
     s.accept(1);

@@ -140,7 +140,7 @@ impl Held {
 ///
 /// The paper defines neither waveform nor extrema; they are those of the other search here. Read as sets, P
 /// and V take each position once. It does not produce Table 2 (no reading tried gives more than 13 of the 32
-/// bases): a sum over all pairs favours candidates with few extrema.
+/// bases): a sum over all pairs favors candidates with few extrema.
 pub(super) fn algorithm1(search: &Search) -> Vec<Pick> {
     let mut free = search.candidates();
     if free.is_empty() || search.n_bases == 0 {

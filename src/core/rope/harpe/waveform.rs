@@ -137,7 +137,7 @@ impl Waveform {
         taken.iter().rev().map(|i| i + self.lo).collect()
     }
 
-    /// Offsets of strict local extrema, ends excluded: both neighbours lie on the side `beyond` says.
+    /// Offsets of strict local extrema, ends excluded: both neighbors lie on the side `beyond` says.
     fn strict(&self, beyond: impl Fn(f64, f64) -> bool) -> Vec<usize> {
         let inner = self.f.windows(3).enumerate();
         inner.filter(|(_, w)| beyond(w[0], w[1]) && beyond(w[2], w[1])).map(|(i, _)| i + 1).collect()

@@ -159,7 +159,7 @@ fn numbers_in_config() {
         ("olmo2", "num_attention_heads", json!(0), "found 0, expected at least 1"),
         ("olmo2", "rms_norm_eps", json!(1e300), "expected a finite number that an f32 holds"),
         ("olmo2", "max_position_embeddings", json!([1]), "found an array of 1, expected a whole number"),
-        ("olmo2", "quantization_config", json!({"quant_method": "gptq"}), "quantised by \"gptq\""),
+        ("olmo2", "quantization_config", json!({"quant_method": "gptq"}), "quantized by \"gptq\""),
         ("olmo2", "architectures", json!([]), "architectures: found none"),
         ("olmo2", "architectures", json!(["BertModel"]), "found \"BertModel\", which cannot be imported"),
         ("olmo2", "rope_parameters", json!({"rope_type": "spiral"}), "found rope scaling \"spiral\""),
@@ -177,7 +177,7 @@ fn numbers_in_config() {
             json!(["full_attention"]),
             "found 1 entries, expected num_hidden_layers = 2",
         ),
-        ("gpt-oss", "quantization_config", json!({"quant_method": "fp8"}), "quantised by \"fp8\""),
+        ("gpt-oss", "quantization_config", json!({"quant_method": "fp8"}), "quantized by \"fp8\""),
         ("gpt-oss", "num_experts_per_tok", json!(-1), "found -1, expected a whole number"),
         (
             "phi3",

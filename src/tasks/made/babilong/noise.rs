@@ -105,7 +105,7 @@ impl Noise {
     }
 }
 
-/// Facts as the published code tokenises them.
+/// Facts as the published code tokenizes them.
 pub(super) fn tokens_of(encoder: &dyn Encoder, facts: &[String]) -> Result<Vec<Vec<Token>>> {
     facts.iter().map(|fact| encoder.encode(&format!(" {fact}"))).collect()
 }
